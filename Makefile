@@ -28,13 +28,14 @@ labs: $(VENV)/.ready-labs-build
 handouts: $(VENV)/.ready-labs-build
 	$(VENV)/bin/python labs/build.py handouts $(ARGS)
 
+# All tests by two processes: who has finished takes half of what the other has left. What ARGS chooses, by one.
 test: $(VENV)/.ready-test
-	$(VENV)/bin/python -m pytest $(ARGS)
+	$(VENV)/bin/python -m pytest $(or $(ARGS),-n 2 --dist worksteal)
 
 test-all: $(VENV)/.ready-test $(VENV)/.ready-bench test-cu112
-	$(VENV)/bin/python -m pytest -m 'not gpu and not cu112 and not horovod' --hypothesis-profile=random $(ARGS)
+	$(VENV)/bin/python -m pytest -m 'not gpu and not cu112 and not horovod and not hosts' --hypothesis-profile=random $(ARGS)
 	$(ON_GPUS) --gpus 8 --promise-peers $(CU112)/bin/python -m pytest tests/gpus -m long $(ARGS)
-	$(MAKE) check-launch
+	$(MAKE) check-launch ARGS="-m 'horovod or hosts'"
 	$(MAKE) check-sagemaker ARGS='-m long'
 	$(MAKE) check-labs ARGS='-m long'
 
@@ -62,8 +63,9 @@ ROAD_OF = kvstores/kvstores kvstores/schedule kvstores/sharded kvstores/reduce_a
   update/stale update/clipping training/mixup training/optimize training/evaluate training/export \
   update/loss_scale training/losses training/loop parallel/data/statistics update/mxnet_trainer \
   data/images/crop data/loading/augment data/loading/mixup data/loading/shards bench/allreduce/measure \
-  bench/gradients/steps bench/gradients/measure parallel/two_halves parallel/data/strategy \
-  run/evaluate_run device_use
+  bench/gradients/steps bench/gradients/measure bench/splits/measure bench/checkpoints/measure \
+  parallel/left_out parallel/two_halves parallel/data/strategy parallel/stages/strategy parallel/channels/strategy \
+  training/resume_splits training/split_files run/evaluate_run device_use
 
 test-gpus: $(CU112)/.ready $(CU112)/gpus/.ready
 	GLUONLAB_TEST_DEVICES=gpu $(ON_GPUS) --gpus 8 $(CU112)/bin/python -m pytest $(ROAD) $(ARGS)
@@ -78,11 +80,12 @@ $(CU112)/gpus/.ready: $(CU112)/.ready $(shell find tests/gpus -name '*.cpp' -o -
 	@$(CU112)/bin/python tests/gpus/build.py $(CU112)/gpus
 	@touch $@
 
-# Training by processes over Horovod, which is compiled here, in an environment of its own: a minute or two, g++.
+# Training by processes over Horovod, which is compiled here, in an environment of its own: a minute or two, g++. And over several hosts:
+# network namespaces, where there are root, iproute2 and OpenSSH (GLUONLAB_HOSTS=required: fail without).
 HOROVOD ?= .venv-horovod
 
 check-launch: $(HOROVOD)/.ready
-	$(HOROVOD)/bin/python -m pytest -m horovod tests/launch $(ARGS)
+	$(HOROVOD)/bin/python -m pytest -m '(horovod or hosts) and not long' tests/launch $(ARGS)
 
 $(HOROVOD)/.ready: setup.py tools/make_venv.py
 	@$(PYTHON) tools/make_venv.py $(HOROVOD) cpu horovod test
@@ -120,6 +123,8 @@ bench: $(VENV)/.ready-bench
 	$(VENV)/bin/python -m gluonlab.bench gradients --out $(RECORDS)/gradients.json $(FEW_STORES) $(IN_TURNS) $(ARGS)
 	$(VENV)/bin/python -m gluonlab.bench threads --out $(RECORDS)/threads.json $(IN_TURNS) $(ARGS)
 	$(if $(BESIDE),,$(VENV)/bin/python -m gluonlab.bench images --out $(RECORDS)/images.json $(ARGS))
+	$(if $(BESIDE),,$(VENV)/bin/python -m gluonlab.bench splits --out $(RECORDS)/splits.json $(ARGS))
+	$(if $(BESIDE),,$(VENV)/bin/python -m gluonlab.bench checkpoints --out $(RECORDS)/checkpoints.json $(ARGS))
 
 clean:
 	rm -rf $(VENV) $(CU112) $(HOROVOD) .venvs build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

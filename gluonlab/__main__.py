@@ -19,10 +19,7 @@ COMMANDS = {
     "scratch": ("train LeNet by hand, with arrays only", _main_of("gluonlab.scratch.__main__")),
     "data": ("download data sets, check them, pack images", _main_of("gluonlab.data.__main__")),
     "doctor": ("find what is wrong here, why, and the cure", _main_of("gluonlab.doctor.__main__")),
-    "launch": (
-        "one process's part of a training run by many",
-        _main_of("gluonlab.launch.__main__"),
-    ),
+    "launch": ("train with many processes, here or on hosts", _main_of("gluonlab.launch.__main__")),
     "report": ("compare runs on one HTML page", _main_of("gluonlab.report.__main__")),
     "exercises": (
         "list the labs' exercises, grade notebooks",

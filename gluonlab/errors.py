@@ -65,14 +65,22 @@ class KVStoreError(UsageError, ValueError):
 class ScheduleError(UsageError, ValueError):
     """A schedule does not do what it is for, or an algorithm cannot make one for these ranks.
 
-    ``step`` and ``transfer``: the position of the first wrong transfer, when there is one.
+    ``step`` and ``transfer``: the position of the first wrong transfer, when there is one. Of a
+    pipeline's schedule, ``device`` and ``place`` are that of the first wrong instruction.
     """
 
     def __init__(
-        self, message: str, step: Optional[int] = None, transfer: Optional[int] = None
+        self,
+        message: str,
+        step: Optional[int] = None,
+        transfer: Optional[int] = None,
+        *,
+        device: Optional[int] = None,
+        place: Optional[int] = None,
     ) -> None:
         super().__init__(message)
         self.step, self.transfer = step, transfer
+        self.device, self.place = device, place
 
 
 class OutputError(UsageError, OSError):

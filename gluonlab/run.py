@@ -50,6 +50,12 @@ def _counts(text: str) -> List[int]:
     help="go on with an interrupted run from its last checkpoint, on these devices or others",
 )
 @click.option(
+    "--autoresume",
+    is_flag=True,
+    help="begin a run in --out, or go on with the one there: the same command each time; "
+    "without --checkpoint-every, a checkpoint after each epoch",
+)
+@click.option(
     "--find-batch-size",
     metavar="BYTES",
     help="instead of training, find the largest --batch-size whose run takes at most this memory: "
@@ -68,6 +74,7 @@ def main(
     compare: Optional[str],
     evaluate: Optional[str],
     resume: Optional[str],
+    autoresume: bool,
     find_batch_size: Optional[str],
     as_json: bool,
     quiet: bool,
@@ -87,6 +94,7 @@ def main(
         "--compare": compare,
     }  # fmt: skip
     wanted = [f"{option} {value}" for option, value in instead.items() if value is not None]
+    wanted += ["--autoresume"] * autoresume
     if len(wanted) > 1:
         raise ConfigError(f"{wanted[0]} and {wanted[1]} contradict each other: give one of them")
     if evaluate is not None:
@@ -100,33 +108,40 @@ def main(
         _find_batch_size(TrainConfig(**given(settings)), size, as_json, quiet)
     else:
         counts = _counts(compare) if compare is not None else None
-        _run(TrainConfig(**given(settings)), counts, as_json, quiet)
+        _run(TrainConfig(**given(settings)), counts, as_json, quiet, autoresume)
 
 
-def _run(config: TrainConfig, counts: Optional[List[int]], as_json: bool, quiet: bool) -> None:
-    from gluonlab.study.compare import compare, table  # MXNet is loaded here, not for --help
+def _run(
+    config: TrainConfig,
+    counts: Optional[List[int]],
+    as_json: bool,
+    quiet: bool,
+    autoresume: bool,
+) -> None:
+    from gluonlab.cli.speaking import make_reporter  # MXNet is loaded here, not for --help
+    from gluonlab.study.compare import compare, table
     from gluonlab.training.loop import train
-    from gluonlab.training.reporter import ConsoleReporter, Reporter
 
-    reporter = Reporter() if quiet or as_json else ConsoleReporter()
+    reporter = make_reporter(quiet or as_json)
     if counts is not None:
         rows = compare(config, counts, reporter)
         with heard_or_not(sys.stdout):  # the comparison's folder has it
             text = "\n" * (not quiet) + table(rows)
             click.echo(json.dumps([vars(row) for row in rows]) if as_json else text)
         return
-    result = train(config, reporter=reporter)
+    result = train(config, reporter=reporter, autoresume=autoresume)
     print_result(result, as_json, quiet)
 
 
 def _resume(folder: str, settings: Dict[str, Any], as_json: bool, quiet: bool) -> None:
+    from gluonlab.cli.speaking import make_reporter
     from gluonlab.training.loop import train
-    from gluonlab.training.reporter import ConsoleReporter, Reporter
     from gluonlab.training.resume import asked, interrupted
 
-    config = asked(interrupted(folder), **settings)
-    reporter = Reporter() if quiet or as_json else ConsoleReporter()
-    print_result(train(config, reporter=reporter, resume=folder), as_json, quiet)
+    before = interrupted(folder)
+    reporter = make_reporter(quiet or as_json)
+    result = train(asked(before, **settings), reporter=reporter, resume=before)
+    print_result(result, as_json, quiet)
 
 
 def _find_batch_size(config: TrainConfig, budget_bytes: int, as_json: bool, quiet: bool) -> None:
@@ -136,11 +151,7 @@ def _find_batch_size(config: TrainConfig, budget_bytes: int, as_json: bool, quie
     found = find_batch_size(
         config, budget_bytes, lambda line: None if silent else click.echo(line, err=True)
     )
-    click.echo(
-        json.dumps(found.to_dict())
-        if as_json
-        else "\n".join([*found.lines(), *found.memory.lines()])
-    )
+    click.echo(json.dumps(found.to_dict()) if as_json else "\n".join(found.lines()))
 
 
 def _names() -> str:

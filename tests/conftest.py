@@ -5,17 +5,20 @@ processes.
 import functools
 import gc
 import os
+import random
 import signal
 import subprocess
 import sys
 import tempfile
+import zlib
 from pathlib import Path
 
+import numpy as np
 import pytest
 from hypothesis import settings
 from support.processes import ENGINE_VARIABLES, clean_environment
 
-pytest_plugins = ["support.bench_command", "support.device_use", "support.file_server"]
+pytest_plugins = ["support.device_use", "support.file_server", "support.side_by_side"]
 if "SIMULATED_GPUS" in os.environ:  # tests/gpus/README.md
     pytest_plugins.append("gpus.faults")
 
@@ -48,6 +51,16 @@ def pytest_collection_finish():
     """
     gc.collect()
     gc.freeze()
+
+
+@pytest.fixture(autouse=True)
+def random_numbers(request):
+    """A test draws the same ones alone, after any other, and in every process."""
+    seed = zlib.crc32(request.node.nodeid.encode())
+    random.seed(seed)
+    np.random.seed(seed)
+    if "mxnet" in sys.modules:
+        sys.modules["mxnet"].random.seed(seed & 0x7FFFFFFF)
 
 
 @pytest.fixture

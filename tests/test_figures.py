@@ -114,6 +114,45 @@ def test_threads_are_compared_with_openmp_as_it_comes_round_by_round():
     )
 
 
+def test_splits_are_compared_with_one_device_and_their_bubbles_with_the_ideal():
+    values = {
+        "step one": (1.0, 2.0, 4.0),
+        "step data": (0.5, 1.0, 2.0),
+        "memory data 0": (3e6,),
+        "memory data 1": (4e6,),
+        "moved data": (5e6,),
+        "links data": (0.002,),
+        "step 1f1b": (0.8,),
+        "memory 1f1b 0": (1e6,),
+        "memory 1f1b 1": (2e6,),
+        "alone 1f1b 0": (0.6,),
+        "alone 1f1b 1": (0.6,),
+        "price 1f1b": (0.7,),
+        "price bubble 1f1b": (0.125,),
+        "host 1f1b": (5e-6,),
+    }
+    found = [Series(name, name, "s", value) for name, value in values.items()]
+    absent = ("layers", "channels", "gpipe", "interleaved")
+    found += [Series(f"step {name}", name, "s", (), "it cannot") for name in absent]
+    table = cells(figures.splits_table(record("splits", *found, microbatches=8)))
+    assert table[3][:5] == ["data", "1000.0 ms", "2.00x", "5.0 MB", "2.00 ms"]
+    assert table[3][5:] == ["3 4 MB", "", "", ""]
+    assert table[4][:3] == ["pipeline, `1f1b`", "800.0 ms", "1.25x"]
+    assert table[4][5:] == ["1 2 MB", "25%", "12%", "11%"] and len(table) == 5
+
+
+def test_checkpoints_are_compared_with_the_steps_alone_round_by_round():
+    seconds = {"none": (0.1, 0.2, 0.1), "checkpoints": (0.102, 0.204, 0.3), "check 10": (0.2,)}
+    found = [Series(name, name, "s", values) for name, values in seconds.items()]
+    table = cells(figures.checkpoints_table(record("checkpoints", *found)))
+    assert table[0] == ["", "a step", "longer by", "95 % interval"]
+    assert table[2:] == [
+        ["nothing is kept", "100.0 ms", "", ""],
+        ["`--checkpoint-every 50`", "204.0 ms", "2.0 %", ""],
+        ["`--check-replicas 10`", "200.0 ms", "100.0 %", ""],
+    ]
+
+
 def test_the_readme_holds_what_the_records_say():
     text = (figures.ROOT / "README.md").read_text(encoding="utf-8")
     assert {name for _, name, _ in figures.BLOCK.findall(text)} == set(figures.TABLES)
@@ -140,4 +179,4 @@ def test_every_row_that_is_measured_has_a_name_in_the_readme(name):
             figures.LABELS
         )
     else:
-        assert re.search(r"^(host|gradients|threads)$", name)
+        assert re.search(r"^(host|gradients|threads|splits|checkpoints)$", name)

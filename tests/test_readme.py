@@ -12,6 +12,8 @@ PAGES = [
     "CONTRIBUTING.md",
     "CHANGELOG.md",
     "SECURITY.md",
+    "docs/launch.md",
+    "docs/run-folder.md",
     "sagemaker/README.md",
     "labs/glossary.md",
 ]

@@ -153,12 +153,32 @@ def training(request):
     ]
     if (request.get("ResourceConfig") or {}).get("InstanceCount", 1) > 1 and len(ways) != 1:
         yield "HyperParameters: several hosts need the parameter server or MPI, one of them"
+    yield from spot(request, values)
     if "sagemaker_mpi_enabled" in ways and not values.get(
         "sagemaker_mpi_num_of_processes_per_host"
     ):
         yield (
             "HyperParameters.sagemaker_mpi_num_of_processes_per_host: required for MPI, and missing"
         )
+
+
+def spot(request, values):
+    """A spot job goes on where it was, in a folder that AWS keeps, and may wait long enough."""
+    limits = request.get("StoppingCondition") or {}
+    runs, waits = limits.get("MaxRuntimeInSeconds", 86400), limits.get("MaxWaitTimeInSeconds")
+    if not request.get("EnableManagedSpotTraining"):
+        if waits is not None:
+            yield "StoppingCondition.MaxWaitTimeInSeconds: for spot machines only"
+        return
+    if waits is None or waits < runs:
+        yield f"StoppingCondition.MaxWaitTimeInSeconds: {waits} is below {runs}, its running time"
+    kept = (request.get("CheckpointConfig") or {}).get("LocalPath", "/opt/ml/checkpoints")
+    if "CheckpointConfig" not in request:
+        yield "CheckpointConfig: a spot job needs it, or begins again each time"
+    elif not str(values.get("out")).startswith(f"{kept}/"):
+        yield f"HyperParameters.out: must lie below {kept}, which AWS keeps"
+    if values.get("autoresume") is not True:
+        yield "HyperParameters.autoresume: must be true for a job that is started again"
 
 
 def check_table(folder):

@@ -14,11 +14,13 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))  # this gluonlab
 
+from gluonlab.bench.checkpoints import table as checkpoints  # noqa: E402
 from gluonlab.bench.harness.interval import ratio  # noqa: E402
 from gluonlab.bench.harness.record import read_record  # noqa: E402
 from gluonlab.bench.host import table as host  # noqa: E402
 from gluonlab.bench.images import table as images  # noqa: E402
 from gluonlab.bench.peers import table as peers  # noqa: E402
+from gluonlab.bench.splits import table as splits  # noqa: E402
 from gluonlab.bench.threads import table as threads  # noqa: E402
 
 RECORDS = Path(__file__).resolve().parent / "figures"
@@ -202,6 +204,65 @@ def gradients_table(record):
     return markdown(heads, lines)
 
 
+SPLITS = {
+    "one": "one device",
+    "gpipe": "pipeline, `gpipe`",
+    "1f1b": "pipeline, `1f1b`",
+    "interleaved": "pipeline, `interleaved`",
+}
+
+
+def splits_table(record):
+    heads = ["", "a step", "speed", "moved", "on NVLinks", "memory of each device"]
+    heads += ["bubble, measured", "priced", "ideal"]
+    microbatches = record.options["microbatches"]
+    pipelines = {row.name: row for row in splits.make_pipeline_rows(record.series, microbatches)}
+    return markdown(
+        heads,
+        [
+            [
+                SPLITS.get(row.name, row.name),
+                _milliseconds(row.seconds),
+                f"{row.speed:.2f}x",
+                f"{row.moved / 1e6:,.1f} MB" if row.moved else "",
+                f"{row.links_s * 1e3:.2f} ms" if row.moved else "",
+                f"{splits.in_megabytes(row.memory)} MB",
+                *_bubbles(pipelines.get(row.name)),
+            ]
+            for row in splits.make_rows(record.series)
+            if row.seconds
+        ],
+    )
+
+
+def _bubbles(row):
+    if row is None:
+        return ["", "", ""]
+    return [f"{share:.0%}" for share in (row.bubble, row.priced, row.ideal)]
+
+
+CHECKPOINTS = {
+    "none": "nothing is kept",
+    "files": "`net.save_parameters` and `trainer.save_states` in the loop, as often",
+}
+
+
+def checkpoints_table(record):
+    return markdown(
+        ["", "a step", "longer by", "95 % interval"],
+        [
+            [
+                CHECKPOINTS.get(row.name, f"`{checkpoints.LABELS[row.name]}`"),
+                f"{row.step_s * 1e3:.1f} ms",
+                checkpoints.percent(row.longer),
+                row.interval,
+            ]
+            for row in checkpoints.make_rows(record.series)
+            if row.step_s is not None
+        ],
+    )
+
+
 def _times(slow, fast):
     return "" if slow is None else f"{ratio(slow, fast):.2f}x"
 
@@ -219,14 +280,20 @@ TABLES = {
     "images": images_table,
     "gradients": gradients_table,
     "threads": threads_table,
+    "splits": splits_table,
+    "checkpoints": checkpoints_table,
 }
 
 
 def with_tables(text, records=RECORDS):
-    """The README with all of its tables made anew."""
-    return BLOCK.sub(
-        lambda m: m[1] + TABLES[m[2]](read_record(records / f"{m[2]}.json")) + m[3], text
-    )
+    """The README with its tables made anew; one that has no record stays as it is."""
+
+    def made(block):
+        path = records / f"{block[2]}.json"
+        table = TABLES[block[2]](read_record(path)) if path.exists() else None
+        return block[0] if table is None else block[1] + table + block[3]
+
+    return BLOCK.sub(made, text)
 
 
 if __name__ == "__main__":

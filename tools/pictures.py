@@ -6,6 +6,7 @@ pictures are measured.
 """
 
 import html
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -72,6 +73,8 @@ def main(folder):
         draw = ["--draw", "ring", "--devices", "4", "--out", "ring.html"]
         said(work, "gluonlab.bench", "allreduce", *draw)
         picture(at_step(work / "ring.html", 3), folder / "allreduce.png", 1100, 880)
+        said(work, "gluonlab.bench", "efficiency", "--out", "efficiency.svg")
+        shutil.copy(work / "efficiency.svg", folder)
         said(work, "gluonlab.run", "--compare", "1,2", "--out", "study")
         said(work, "gluonlab.report", "study", "--out", "report.html")
         picture(work / "report.html", folder / "study.png", 1100, 1000)

@@ -6,6 +6,6 @@ subjects, its jobs and its table.
 
 In ``peers``, ``host``, ``images`` and ``threads`` every row has a worker process of its own
 (`harness.rounds`, `worker`), because threads and scratch memory are settings of a process.
-``allreduce`` and ``gradients`` compare what runs on the same arrays and the same threads, in one
-process (`harness.turns`).
+``allreduce``, ``gradients``, ``splits`` and ``checkpoints`` compare what runs on the same threads,
+in one process (`harness.turns`).
 """

@@ -11,24 +11,28 @@ from typing import Optional, Sequence
 
 import click
 
-from gluonlab.bench.allreduce.modes import DEVICES, DRAWN, SIZES, answer
+from gluonlab.bench.allreduce.__main__ import allreduce
 from gluonlab.bench.allreduce.sizes import parse_sizes
+from gluonlab.bench.checkpoints import names as _checkpoints
+from gluonlab.bench.checkpoints import table as _checkpoints_table
+from gluonlab.bench.efficiency import modes as _efficiency
 from gluonlab.bench.harness import compare as _compare
 from gluonlab.bench.harness import rates
-from gluonlab.bench.harness.command import JSON, ON, Asked, measurement, option
+from gluonlab.bench.harness.command import INTERRUPTED, JSON, ON, Asked, measurement, option
 from gluonlab.bench.harness.measured_on import cpu_devices, measured_on
 from gluonlab.bench.harness.rounds import measure
 from gluonlab.bench.host import table as _host
 from gluonlab.bench.images import table as _images
 from gluonlab.bench.peers import table as _peers
+from gluonlab.bench.pipeline import modes as _pipeline
+from gluonlab.bench.splits import names as _splits
+from gluonlab.bench.splits import table as _splits_table
 from gluonlab.bench.threads import table as _threads
 from gluonlab.cli.command import command, dispatch
-from gluonlab.collectives.algorithms import ALGORITHMS
-from gluonlab.collectives.topology import TOPOLOGIES
+from gluonlab.collectives.hosts import MOST_HOSTS, NETWORKS
 from gluonlab.config.values import real
 from gluonlab.errors import ConfigError, RunError
-
-INTERRUPTED = "the unfinished measurement is not kept"
+from gluonlab.parallel.pipeline.schedule import SCHEDULES
 
 
 @command("python -m gluonlab.bench peers", INTERRUPTED)
@@ -91,67 +95,59 @@ def threads(asked: Asked, spin_counts: str) -> None:
     asked.say(record, _threads.table(_threads.make_rows(record.series), asked.rounds))
 
 
-@command("python -m gluonlab.bench allreduce", INTERRUPTED)
+@command("python -m gluonlab.bench pipeline")
+@option("--devices", "SPEC", f"gpu:0,2 gpu:* cpu*4, or a number  [default: {_pipeline.DEVICES}]")
+@option("--microbatches", "N", f"parts of a batch  [default: {_pipeline.MICROBATCHES}]")
 @option(
-    "--devices", "SPEC", f"gpu:0,2 gpu:* cpu*4, or a number  [default: {DEVICES}; {DRAWN} to draw]"
+    "--stages-per-device",
+    "N",
+    f"for interleaved and sequential  [default: {_pipeline.SEVERAL} for interleaved, else 1]",
 )
 @option(
-    "--algorithms",
-    "NAMES",
-    f"all, or some of {', '.join(ALGORITHMS)}, "
-    "sharded-whole, chapter, local, device, nccl  [default: all]",
+    "--costs",
+    "MS,MS",
+    "of a device's share: forward, backward, and if known a transfer and the update, as 10,20,0.5,1"
+    "; or of each stage, 10,20/12,24/...  [default: 1,2]",
 )
+@option("--draw", "SCHEDULE", f"show one, as text: {', '.join(SCHEDULES)}")
 @option(
-    "--sizes",
-    "SIZES",
-    f"on each device: 46MB  1KiB,1MiB  1KiB:64MiB:2 (a factor)  [default: {SIZES}]",
-)
-@option("--dtype", "TYPE", "float16, float32, float64 or int32  [default: float32]")
-@option("--arrays", "N", "split each size over N arrays, as gradients are  [default: 1]")
-@option("--repeat", "N", "allreduces per measurement  [default: as many as take 30 ms]")
-@option("--rounds", "N", "measurements of each row  [default: 7]")
-@option(
-    "--topology",
-    "NAME",
-    f"price schedules and place rings on {', '.join(TOPOLOGIES)}  [default: this machine]",
-)
-@option("--chunks", "N", "cut buffers into N chunks, where the algorithm leaves the choice")
-@option(
-    "--groups", "RANKS", "ranks of hierarchical's groups, 0-3/4-7  [default: topology's, or halves]"
-)
-@option("--plot", "FILE", "draw time and busbw against size into a new PNG file")
-@option(
-    "--simulate", "NAME", "run nothing: price the algorithms on p3.16xlarge or another topology"
-)
-@option("--draw", "ALGORITHM", "run nothing: show the schedule step by step, as text")
-@option(
-    "--out",
-    "FILE",
-    "with --draw: write a new file, a page to step through, or with .svg one picture",
+    "--out", "FILE", "with --draw: write a new file, a page that plays it, or with .svg one picture"
 )
 @option("--language", "NAME", "language of the page, en or ja  [default: en]")
 @JSON
-def allreduce(as_json: bool, **options: Optional[str]) -> None:
-    """Measure allreduce algorithms beside MXNet's own stores, by size, in one run and in turns.
+def pipeline(as_json: bool, **options: Optional[str]) -> None:
+    """Price pipeline schedules, or draw one: who computes what when, who waits, who keeps what.
 
-    The columns are those of nccl-tests, then the algorithm's price on this machine, and its share
-    of the memory limit's speed. An allreduce of N bytes on k CPU devices reads and writes every
-    replica at least once, 2kN bytes in all. So it cannot be faster than all devices together read
-    and write memory, which is measured in the same run.
-
-    chapter: the allreduce of Dive into Deep Learning. sharded-whole: whole arrays are summed on
-    different devices.
+    Nothing is run. A network is cut into stages, one or several on each device, and a batch into
+    microbatches.
 
     \b
-    --devices cpu*4 --sizes 1KiB:64MiB --plot speed.png
-    --simulate p3.16xlarge --sizes 46MB
-    --draw ring --devices 4 --out ring.html
+    --devices 4 --microbatches 8
+    --draw 1f1b --devices 4 --microbatches 8 --out 1f1b.html
     """
     asked = {name: value for name, value in options.items() if value is not None}
-    text, failure = answer({**asked, **({"json": True} if as_json else {})})
-    click.echo(text)
-    if failure:
-        raise RunError(failure)
+    click.echo(_pipeline.answer({**asked, **({"json": True} if as_json else {})}))
+
+
+@command("python -m gluonlab.bench efficiency")
+@option("--machines", "NAMES", f"some of {', '.join(NETWORKS)}", _efficiency.MACHINES)
+@option("--hosts", "N", f"up to so many, at most {MOST_HOSTS}  [default: {_efficiency.HOSTS}]")
+@option("--gradients", "SIZE", "of another network, such as 46MB  [default: ResNet-50's, 102.3MB]")
+@option("--step", "MS", "of one GPU alone  [default: as published, for K80, V100 and A100]")
+@option("--out", "FILE", "write the picture, a new file that ends in .svg")
+@JSON
+def efficiency(as_json: bool, **options: Optional[str]) -> None:
+    """Predict the efficiency of training on 1 to 8 hosts of known machines: weak scaling.
+
+    Nothing is run, and nothing was measured: a GPU's published time of a step, beside the price of
+    summing its gradients over all GPUs of all hosts, in three ways. The assumptions are printed.
+
+    \b
+    --machines p3.16xlarge --hosts 16
+    --gradients 46MB --step 90 --out efficiency.svg
+    """
+    asked = {name: value for name, value in options.items() if value is not None}
+    click.echo(_efficiency.answer({**asked, **({"json": True} if as_json else {})}))
 
 
 @command("python -m gluonlab.bench gradients", INTERRUPTED)
@@ -191,6 +187,55 @@ def gradients(
         raise RunError(f"wrong sums by {wrong}: see the column error")
 
 
+@command("python -m gluonlab.bench splits", INTERRUPTED)
+@measurement(_splits.ROUNDS, beside=False)
+@option("--network", "NAME", f"one of {', '.join(_splits.TASKS)}", "resnet18")
+@option(
+    "--microbatches",
+    "N",
+    "parts of a batch that goes through a pipeline",
+    str(_splits.MICROBATCHES),
+)
+@ON
+def splits(asked: Asked, network: str, microbatches: str, devices: Optional[str]) -> None:
+    """Measure a network under each split: steps, bytes moved and kept, and pipelines' bubbles.
+
+    On two CPU devices or those named, one thread each, beside one of them. A slow result is a
+    result: it does not change the exit status.
+    """
+    task = _splits.check_network(network)
+    parts = _splits.check_microbatches(microbatches, task)
+    # MXNet is loaded here, not for the other commands
+    from gluonlab.bench.splits import measure as _measure
+
+    on = cpu_devices(_splits.DEVICES) if devices is None else measured_on(devices)
+    count = _measure.check_devices(on)
+    title = ("splits", {"network": network, "microbatches": parts, **on.title()})
+    found, record = asked.record(title, partial(_measure.splits, task, on, count, parts), list)
+    asked.say(record, _splits_table.text(found, task, parts, asked.rounds), on)
+
+
+@command("python -m gluonlab.bench checkpoints", INTERRUPTED)
+@measurement(_checkpoints.ROUNDS, beside=False)
+@option("--network", "NAME", f"one of {', '.join(_checkpoints.TASKS)}", _checkpoints.JUDGED)
+@ON
+def checkpoints(asked: Asked, network: str, devices: Optional[str]) -> None:
+    """Measure what checkpoints cost a run, and --check-replicas, beside files saved in the loop.
+
+    On two CPU devices or those named, one thread each. Files are written into the folder for
+    temporary ones (TMPDIR). A slow result is a result: it does not change the exit status.
+    """
+    task = _splits.check_network(network, _checkpoints.TASKS)
+    # MXNet is loaded here, not for the other commands
+    from gluonlab.bench.checkpoints import measure as _measure
+
+    on = cpu_devices(_checkpoints.DEVICES) if devices is None else measured_on(devices)
+    count = _measure.check_devices(on)
+    title = ("checkpoints", {"network": network, **on.title()})
+    found, record = asked.record(title, partial(_measure.checkpoints, task, on, count), list)
+    asked.say(record, _checkpoints_table.text(found, task, count, asked.rounds), on)
+
+
 @command("python -m gluonlab.bench compare")
 @click.argument("first", metavar="FIRST")
 @click.argument("second", metavar="SECOND")
@@ -217,8 +262,11 @@ def compare(first: str, second: str, at_least: Optional[str], as_json: bool) -> 
 
 COMMANDS = {
     str(made.name).rpartition(" ")[2]: made
-    for made in (peers, host, images, threads, allreduce, gradients, compare)
-}
+    for made in (
+        peers, host, images, threads, allreduce, gradients, pipeline, efficiency, splits,
+        checkpoints, compare,
+    )
+}  # fmt: skip
 
 
 def main(args: Optional[Sequence[str]] = None) -> None:

@@ -14,13 +14,15 @@ import signal
 import sys
 import warnings
 from contextlib import contextmanager, suppress
+from types import MappingProxyType
 from typing import Any, Callable, Dict, Iterator, List, Mapping, Sequence, Tuple
 
 import click
 
-from gluonlab.cli.interruption import interruptible
+from gluonlab.cli.interruption import all_is_said, interruptible
 from gluonlab.cli.streams import complain, fill_closed, heard_or_not, nobody_reads, silence
 from gluonlab.errors import GluonlabError, GluonlabWarning, unknown
+from gluonlab.host import last_words
 from gluonlab.host.limits import used_up
 from gluonlab.host.signals import Terminated, number_of
 from gluonlab.plain import one_line
@@ -38,6 +40,15 @@ class Command(click.Command):
     interrupted = ""
 
     def main(self, *args: Any, **kwargs: Any) -> Any:
+        """Carry the command out, and end the process."""
+        try:
+            self._main(*args, **kwargs)
+        except SystemExit as ending:
+            if last_words.is_ready():
+                last_words.end(int(ending.code or 0))
+            raise
+
+    def _main(self, *args: Any, **kwargs: Any) -> None:
         kwargs["standalone_mode"] = False
         # click's own guess lacks what `dispatch` has taken
         kwargs.setdefault("prog_name", self.name)
@@ -47,6 +58,7 @@ class Command(click.Command):
         show = warnings.showwarning
         warnings.showwarning = _show_warning(show)
         fill_closed()
+        last_words.prepare()
         try:
             with interruptible():
                 sys.exit(super().main(*args, **kwargs) or 0)
@@ -54,10 +66,12 @@ class Command(click.Command):
             interrupt = (error.__context__ if isinstance(error, click.Abort) else None) or error
             number = number_of(type(interrupt))
             how = f"ended by {number.name}" if isinstance(interrupt, Terminated) else "interrupted"
-            said = str(interrupt) or self.interrupted
+            said = _words(interrupt) or self.interrupted
             _end(": ".join(filter(None, [how, said])), OF_SIGNALS + number, prefix="")
         except click.NoSuchOption as error:
-            _end(unknown("option", error.option_name, self._option_names()), 2)
+            asked = error.ctx.command if error.ctx is not None else self
+            names = [name for name in _option_names(asked) if name.startswith("--")]
+            _end(unknown("option", error.option_name, names), 2)
         except click.UsageError as error:
             _end(self._explain(error), 2)
         except GluonlabError as error:
@@ -67,6 +81,7 @@ class Command(click.Command):
         except Exception as error:
             if debug:
                 raise
+            last_words.make_room()
             if isinstance(error, OSError) and error.errno == errno.ENAMETOOLONG:
                 said = f"{error.filename} is no name that a file can have: {error.strerror}"
                 _end(f"{said}: give a shorter one", 2)
@@ -82,6 +97,31 @@ class Command(click.Command):
         """Read the options, which may print --help."""
         with self._printing():
             return super().make_context(*args, **kwargs)
+
+    def parse_args(self, ctx: click.Context, args: List[str]) -> List[str]:
+        """Read the words, of which ``--flip true`` is ``--flip``, and ``--flip false`` is not.
+
+        SageMaker's images, and other services, give every option a value.
+        """
+        words: List[str] = []
+        opposites, rest = self._flags(), list(args)
+        while rest:
+            word = rest.pop(0)
+            value = rest[0].lower() if rest and word in opposites else ""
+            if value in ("true", "false"):
+                rest.pop(0)
+            words += opposites[word] if value == "false" else [word]
+        return super().parse_args(ctx, words)
+
+    def _flags(self) -> Dict[str, List[str]]:
+        """Each option that takes no value, with what says its opposite, if anything does."""
+        flags = [each for each in self.params if isinstance(each, click.Option) and each.is_flag]
+        return {
+            name: theirs[:1]
+            for each in flags
+            for own, theirs in ((each.opts, each.secondary_opts), (each.secondary_opts, each.opts))
+            for name in own
+        }
 
     def invoke(self, ctx: click.Context) -> Any:
         """Carry the command out."""
@@ -106,20 +146,12 @@ class Command(click.Command):
         headings: Dict[str, List[Tuple[str, str]]] = {}
         for param in self.get_params(ctx):
             record = param.get_help_record(ctx)
-            if record is not None:
+            if record is not None and record[1]:  # what has no help stands in the usage
                 headings.setdefault(getattr(param, "heading", OTHERS), []).append(record)
         headings[OTHERS] = headings.pop(OTHERS)  # below those with a heading of their own
         for heading, records in headings.items():
             with formatter.section(heading):
                 formatter.write_dl(records, OPTION_WIDTH)
-
-    def _option_names(self) -> "list[str]":
-        return [
-            name
-            for param in self.params
-            for name in [*param.opts, *param.secondary_opts]
-            if name.startswith("--")
-        ]
 
     def _form(self) -> str:
         """The arguments that this command takes, with its first option that has a value."""
@@ -146,16 +178,25 @@ class Command(click.Command):
         return f"{text}; see --help"
 
 
+def _option_names(asked: click.Command) -> List[str]:
+    return [name for param in asked.params for name in [*param.opts, *param.secondary_opts]]
+
+
 def command(
-    name: str, interrupted: str = Command.interrupted
+    name: str,
+    interrupted: str = Command.interrupted,
+    settings: Mapping[str, Any] = MappingProxyType({}),
 ) -> Callable[[Callable[..., None]], Command]:
-    """``@command("python -m gluonlab.x")`` makes a Command of a function, with --debug and -h."""
+    """``@command("python -m gluonlab.x")`` makes a Command of a function, with --debug and -h.
+
+    ``settings``: more of click's, for its context.
+    """
 
     def decorate(function: Callable[..., None]) -> Command:
         help = "show the traceback of an error"
         debug = click.option("--debug", is_flag=True, expose_value=False, help=help)
-        settings = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
-        decorator = click.command(name=name, cls=Command, context_settings=settings)
+        own = {"help_option_names": ["-h", "--help"], "max_content_width": 100, **settings}
+        decorator = click.command(name=name, cls=Command, context_settings=own)
         decorated: Command = decorator(debug(function))
         decorated.interrupted = interrupted
         return decorated
@@ -191,10 +232,21 @@ def dispatch(
         _end(unknown("command", name, commands), 2)
 
 
+def _words(interrupt: BaseException) -> str:
+    """Those of an interrupt, or of the one before, to which another Ctrl-C came."""
+    error: "BaseException | None" = interrupt
+    while error is not None:
+        if isinstance(error, KeyboardInterrupt) and str(error):
+            return str(error)
+        error = error.__context__
+    return ""
+
+
 def _end(text: str, status: int, prefix: str = "error: ") -> None:
     with suppress(OSError), heard_or_not(sys.stdout):
         pass  # but what it has not written yet
     complain(f"{prefix}{one_line(text)}")
+    all_is_said()
     sys.exit(status)
 
 

@@ -73,7 +73,19 @@ def interruptible() -> Iterator[None]:
         sys.unraisablehook = hook
         for number in taken:
             is_last = is_process and number == signal.SIGINT  # nothing but Python's end follows
-            signal.signal(number, end_at_once if is_last else before[number])
+            # ... and after an error the line that tells of it
+            after = end_at_once if isinstance(sys.exc_info()[1], SystemExit) else _wait
+            signal.signal(number, after if is_last else before[number])
+
+
+def _wait(number: int, frame: Optional[FrameType]) -> None:
+    """Another Ctrl-C, while the line is written that tells how it ended."""
+
+
+def all_is_said() -> None:
+    """The line is written: another Ctrl-C ends the process at once."""
+    if signal.getsignal(signal.SIGINT) is _wait:
+        signal.signal(signal.SIGINT, end_at_once)
 
 
 def _importing(frame: Optional[FrameType]) -> bool:

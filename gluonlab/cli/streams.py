@@ -7,9 +7,14 @@ import os
 import select
 import sys
 from contextlib import contextmanager, suppress
-from typing import Any, Iterator
+from typing import Any, Iterator, Optional
 
-NOBODY = (errno.EPIPE, errno.EIO, errno.EBADF)  # pipe, terminal, and what was closed before
+# terminal, pipe, and what was closed before: how a poll tells of it, and how writing would
+GONE = {
+    select.POLLHUP: errno.EIO,
+    select.POLLERR: errno.EPIPE,
+    select.POLLNVAL: errno.EBADF,
+}
 
 
 def fill_closed() -> None:
@@ -26,16 +31,29 @@ def fill_closed() -> None:
 
 def nobody_reads(error: BaseException, stream: Any) -> bool:
     """Whether the error comes of writing to this stream, because its reader is gone."""
-    if not isinstance(error, OSError) or error.errno not in NOBODY:
+    if not isinstance(error, OSError) or error.errno not in GONE.values():
         return False
     try:
-        number = stream.fileno()
-        poll = select.poll()
-        poll.register(number, select.POLLOUT)
-        gone = select.POLLERR | select.POLLHUP | select.POLLNVAL
-        return any(event & gone for _, event in poll.poll(0))
+        return _gone(stream) is not None
     except (OSError, ValueError, AttributeError):  # ... and so is the stream
         return True
+
+
+def why_unread(stream: Any) -> Optional[str]:
+    """What the system would say if the stream were written to now; None if somebody may read."""
+    try:
+        number = _gone(stream)
+    except (OSError, ValueError, AttributeError):  # it is none of the system's
+        return None
+    return None if number is None else os.strerror(number)
+
+
+def _gone(stream: Any) -> Optional[int]:
+    """The number of the error with which writing would fail, as its reader is gone."""
+    poll = select.poll()
+    poll.register(stream.fileno(), select.POLLOUT)
+    events = [event for _, event in poll.poll(0)]
+    return next((GONE[flag] for flag in GONE if any(event & flag for event in events)), None)
 
 
 def silence(stream: Any) -> None:

@@ -43,8 +43,8 @@ class Topology:
     ``reduce_bytes_per_s``: how fast one device adds what it received;
     ``shared_reduce_bytes_per_s``: how fast all of them do together, where they share a memory.
     ``groups``: devices that are closer to each other than to the rest, for the hierarchical
-    algorithm; all in one group by default. ``note``: where the figures come from, and which are
-    inferred.
+    algorithm; all in one group by default. ``hosts``: the devices of each host, where there are
+    several. ``note``: where the figures come from, and which are inferred.
 
     Raises ScheduleError for a pair without a route and for speeds that are none.
     """
@@ -56,6 +56,7 @@ class Topology:
     shared_reduce_bytes_per_s: float = INFINITE
     groups: Tuple[Tuple[int, ...], ...] = ()
     note: str = ""
+    hosts: Tuple[Tuple[int, ...], ...] = ()
 
     def __post_init__(self) -> None:
         check_devices(self.name, self.world_size)
@@ -77,8 +78,9 @@ class Topology:
                 f"{self.name}: devices that add {self.reduce_bytes_per_s} bytes/s: "
                 "more than 0 are possible"
             )
-        if not self.groups:
-            object.__setattr__(self, "groups", (tuple(range(self.world_size)),))
+        for name in ("groups", "hosts"):
+            if not getattr(self, name):
+                object.__setattr__(self, name, (tuple(range(self.world_size)),))
 
     def ring_order(self) -> List[int]:
         """The order of devices whose ring, ``order[i]`` to ``order[i + 1]``, is the fastest.
@@ -86,8 +88,11 @@ class Topology:
         It is an order for `Schedule.placed`. That is the ring whose busiest link is the least busy
         when all devices send at once; of those, the one with the largest sum of the pairs' bytes/s;
         of those, the first in lexical order. Every order is tried unless it can no longer win.
+        Of several hosts it is one host after the other, each in the order of its own fastest ring.
         """
-        return best_ring(self.world_size, self.routes)
+        if len(self.hosts) == 1:
+            return best_ring(self.world_size, self.routes)
+        return [host[rank] for host in self.hosts for rank in self.subset(host).ring_order()]
 
     def subset(self, devices: Union[int, Sequence[int]]) -> Topology:
         """The machine as its first ``devices`` devices see it, or as the listed ones do.
@@ -109,12 +114,16 @@ class Topology:
                 f"choose each at most once, not {chosen}"
             )
         routes = {(i, j): self.routes[chosen[i], chosen[j]] for i, j in pairs_of(len(chosen))}
-        groups = [
-            tuple(rank for rank, device in enumerate(chosen) if device in group)
-            for group in self.groups
-        ]
-        kept = tuple(group for group in groups if group)
-        return replace(self, world_size=len(chosen), routes=routes, groups=kept)
+        rank_of = {device: rank for rank, device in enumerate(chosen)}
+        groups, hosts = (
+            tuple(
+                tuple(sorted(rank_of[device] for device in part if device in rank_of))
+                for part in parts
+                if not rank_of.keys().isdisjoint(part)
+            )
+            for parts in (self.groups, self.hosts)
+        )
+        return replace(self, world_size=len(chosen), routes=routes, groups=groups, hosts=hosts)
 
 
 def pairs_of(world_size: int) -> List[Pair]:

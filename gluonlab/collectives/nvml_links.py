@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import List, Sequence
 
 from gluonlab.collectives.links import Link, Route, Topology
-from gluonlab.collectives.topology import (
+from gluonlab.collectives.wiring import (
     NVLINK,
     PCIE_AND_CPU,
     PEER_COPY_S,

@@ -20,7 +20,8 @@ def best_order(schedule: Schedule, topology: Topology) -> List[int]:
 
     Orders are looked at from two sides: the one as it is, and the topology's best ring. From each,
     the two devices whose exchange saves most change places, until no exchange saves anything: some
-    hundred prices on eight devices, which take milliseconds.
+    hundred prices on eight devices, which take milliseconds. Devices of several hosts are not
+    exchanged: there are too many, and the best ring goes from host to host already.
     """
     unplaced = list(range(schedule.world_size))
 
@@ -31,7 +32,8 @@ def best_order(schedule: Schedule, topology: Topology) -> List[int]:
     starts = [unplaced] if ring == unplaced else [unplaced, ring]
     limits = [cost(unplaced, size) * (1 + EQUAL) for size in SIZES]
     best = unplaced
-    for order in [*starts, *(_improved(start, cost) for start in starts)]:
+    exchanged = [_improved(start, cost) for start in starts] if len(topology.hosts) == 1 else []
+    for order in [*starts, *exchanged]:
         cheaper = cost(order) < cost(best) * (1 - EQUAL)
         if cheaper and all(cost(order, size) <= limit for size, limit in zip(SIZES, limits)):
             best = order

@@ -7,7 +7,8 @@ from typing import Any, Callable, Dict
 
 import click
 
-from gluonlab.config.train_config import TrainConfig, option_name
+from gluonlab.config.groups import option_name
+from gluonlab.config.train_config import TrainConfig
 from gluonlab.config.values import flag
 
 

@@ -9,45 +9,33 @@ import dataclasses
 from dataclasses import dataclass
 from typing import Any, Dict, Optional, Sequence, Union
 
+from gluonlab.config.groups import (
+    BATCH,
+    DATA,
+    DEVICES,
+    NETWORK,
+    OPTIMISER,
+    OUTPUT,
+    SPLITTING,
+    SUMMING,
+    option_name,
+)
+from gluonlab.config.together import check_together
 from gluonlab.config.values import (
     LARGEST_RATE,
     SMALLEST_LIMIT,
-    Check,
     colours,
     compression,
     device_names,
     epoch_list,
     flag,
+    layer_list,
     period,
     real,
     size_in_bytes,
     text,
     whole,
 )
-from gluonlab.errors import ConfigError
-
-
-class Group:
-    """Settings that belong together, under a heading of --help.
-
-    Called, it makes a field of TrainConfig, with what its option on the command line needs to know.
-    """
-
-    def __init__(self, name: str) -> None:
-        self.name = name
-
-    def __call__(self, check: Check, help: str, *, default: Any = None, metavar: str = "N") -> Any:
-        about = {"group": self.name, "check": check, "help": help, "metavar": metavar}
-        return dataclasses.field(default=default, metadata=about)
-
-
-GROUPS = ("devices", "data", "network", "batch", "optimiser", "summing", "output")
-DEVICES, DATA, NETWORK, BATCH, OPTIMISER, SUMMING, OUTPUT = map(Group, GROUPS)
-
-
-def option_name(field_name: str) -> str:
-    """The option that sets a field: ``batch_size`` -> ``--batch-size``."""
-    return "--" + field_name.replace("_", "-")
 
 
 @dataclass(frozen=True)
@@ -85,6 +73,35 @@ class TrainConfig:
     tf32: Optional[bool] = DEVICES(
         flag, "GPUs of compute capability 8.0 and newer may round float32 factors to TF32: "
         "faster, but k GPUs then equal one only to 1e-3 (default: no)",
+    )  # fmt: skip
+    split: str = SPLITTING(
+        text, "what is spread over the devices: the data alone, or each copy of the network, "
+        "too: its layers, their channels, or its layers as a pipeline", default="data",
+        metavar="data|layers|channels|pipeline",
+    )  # fmt: skip
+    stages: Optional[int] = SPLITTING(
+        whole(2), "devices that share a copy of the network, a stage on each (default: all); "
+        "the others have further copies, which share each batch",
+    )  # fmt: skip
+    cut: Optional[str] = SPLITTING(
+        layer_list, "layers with which stages begin, but the first", metavar="N,N"
+    )
+    balance: Optional[str] = SPLITTING(
+        text, "choose where to cut so that stages are alike in time or memory "
+        "(default: layers by memory, pipeline by time)", metavar="time|memory",
+    )  # fmt: skip
+    pipeline_schedule: Optional[str] = SPLITTING(
+        text, "1f1b (default), gpipe, interleaved or sequential", metavar="NAME"
+    )
+    stages_per_device: Optional[int] = SPLITTING(
+        whole(1), "stages on each device of an interleaved pipeline (default: 2)"
+    )
+    ways: Optional[int] = SPLITTING(
+        whole(2), "devices that share the channels of a copy of the network (default: all)"
+    )
+    channels: Optional[str] = SPLITTING(
+        text, "split layers by output (column), by input (row), or in turns (both, the default)",
+        metavar="NAME",
     )  # fmt: skip
     dataset: str = DATA(text, "the data set (see --list)", default="digits", metavar="NAME")
     data_dir: Optional[str] = DATA(
@@ -208,6 +225,10 @@ class TrainConfig:
         compression, "send gradients in 2 bits each: -THRESHOLD, 0 or THRESHOLD "
         "(kvstore device only)", metavar="2bit:THRESHOLD",
     )  # fmt: skip
+    update_on_servers: bool = SUMMING(
+        flag, "with gluonlab.launch: MXNet's servers update the weights, not the workers; the "
+        "optimizer travels to them as a pickle, and there are no checkpoints", default=False,
+    )  # fmt: skip
     bucket_bytes: Optional[int] = SUMMING(
         size_in_bytes, "sum gradients in buckets of at most this size; 0: each parameter by itself "
         "(default: 4 MiB on CPU devices, 25 MiB on GPUs)", metavar="BYTES",
@@ -245,7 +266,7 @@ class TrainConfig:
                 object.__setattr__(
                     self, field.name, field.metadata["check"](option_name(field.name), value)
                 )
-        _check_together(self)
+        check_together(self.to_dict())
 
     def replace(self, **changes: Any) -> "TrainConfig":
         """A copy with some settings changed."""
@@ -257,34 +278,3 @@ class TrainConfig:
         if devices is not None and not isinstance(devices, str):
             devices = list(devices)
         return {**dataclasses.asdict(self), "devices": devices}
-
-
-TOGETHER = (  # two settings of which one alone may be given
-    ("gpus", "devices", "--gpus {} and --devices {} contradict each other"),
-    ("batch_size", "global_batch_size",
-     "--batch-size {} is per device and --global-batch-size {} over all devices"),
-    ("microbatches", "microbatch_size",
-     "--microbatches {} is a number of parts and --microbatch-size {} their size"),
-)  # fmt: skip
-
-
-def _check_together(config: TrainConfig) -> None:
-    """Raise ConfigError for settings that contradict each other whatever the recipe."""
-    values = config.to_dict()
-    devices = values["devices"]
-    if isinstance(devices, list):
-        devices = values["devices"] = ",".join(devices)
-    for first, second, contradiction in TOGETHER:
-        if values[first] is not None and values[second] is not None:
-            said = contradiction.format(values[first], values[second])
-            raise ConfigError(f"{said}: give one of them")
-    if config.require_gpu and devices is not None and "cpu" in devices.lower():
-        raise ConfigError(
-            f"--require-gpu and --devices {devices} contradict each other: "
-            "name GPUs, or leave --require-gpu out"
-        )
-    if config.require_gpu and devices is not None and devices.strip().isdigit():
-        raise ConfigError(
-            f"--devices {devices} lets CPU devices stand in: "
-            f"with --require-gpu write --gpus {devices}"
-        )

@@ -103,6 +103,16 @@ def epoch_list(name: str, value: Any) -> str:
     return ",".join(map(str, epochs))
 
 
+def layer_list(name: str, value: Any) -> str:
+    """Numbers of layers as text, ``3,7``; a list of them becomes such a text."""
+    shown = ",".join(map(str, value)) if isinstance(value, (list, tuple)) else str(value)
+    if isinstance(value, bool) or not re.fullmatch(
+        r"\s*[0-9]{1,9}\s*(,\s*[0-9]{1,9}\s*)*", shown, re.ASCII
+    ):
+        raise ConfigError(f"{_given(name, shown)}: give numbers of layers such as 3 or 3,7")
+    return ",".join(str(int(part)) for part in shown.split(","))
+
+
 class Period(NamedTuple):
     """How often: every ``number`` of a ``unit``, which is steps, minutes or epochs."""
 

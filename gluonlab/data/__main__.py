@@ -165,7 +165,7 @@ def pack(name: Optional[str], out: Optional[str], **given: Any) -> None:
         )
     from gluonlab.data.sets.pack import check_new_folder
     from gluonlab.data.sets.pack import pack as write
-    from gluonlab.training.draft import file_options
+    from gluonlab.training.file_options import file_options
 
     settings: Dict[str, Any] = {key: value for key, value in given.items() if value is not None}
     config = TrainConfig(dataset=name, resident_bytes=0, **settings)

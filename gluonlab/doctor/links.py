@@ -6,7 +6,8 @@ import re
 from pathlib import Path
 from typing import Dict, Iterator, Mapping, Optional, Tuple
 
-from gluonlab.collectives.topology import NVLINK, TOPOLOGIES, Topology, make_topology
+from gluonlab.collectives.topology import TOPOLOGIES, Topology, make_topology
+from gluonlab.collectives.wiring import NVLINK
 from gluonlab.doctor.findings import Finding, listed, ok, warning
 from gluonlab.gpu.nvml import Driver, Pair
 from gluonlab.host.control_groups import text_of
@@ -19,6 +20,7 @@ BY_GPUS = {
     ("T4", 4): "g4dn.12xlarge",
     ("A10G", 4): "g5.12xlarge",
 }
+SWITCHED = ("p4d.24xlarge",)  # whose NVLinks all go to switches
 # EC2's Nitro machines have their type in product_name, the older ones none
 MACHINE = Path("/sys/devices/virtual/dmi/id")
 INSTANCE = re.compile(r"(?:ml\.)?([a-z]+\d+[a-z]*\.(?:\d*x?large|metal))")
@@ -104,8 +106,14 @@ def links(driver: Driver, instance: Optional[str]) -> Iterator[Finding]:
 
 def _nvlinks(driver: Driver, topology: Optional[Topology]) -> Finding:
     here, count = driver.nvlinks, len(driver.gpus)
+    switched = ", ".join(map(str, driver.switched))
+    wants_all = topology is not None and topology.name in SWITCHED and not driver.silent
+    if topology is not None and wants_all and len(driver.switched) < count:
+        found = f"GPUs {switched} only" if switched else "no GPU"
+        what = f"NVLinks to switches on {found}, and {topology.name} has them on all {count}"
+        return warning("links", what, "links are down", UNCURABLE)
     if driver.switched:
-        return ok("links", f"NVLinks to switches on GPUs {', '.join(map(str, driver.switched))}")
+        return ok("links", f"NVLinks to switches on GPUs {switched}")
     what = "no NVLinks between the GPUs, all traffic goes over PCIe"
     what = f"NVLinks {matrix(here)}" if here else what
     if topology is None or topology.world_size != count or driver.silent:

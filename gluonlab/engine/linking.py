@@ -21,6 +21,7 @@ from gluonlab.engine.cuda import (
     wheel_path,
 )
 from gluonlab.engine.installing import AGAIN, pip_install
+from gluonlab.host.limits import memory_limit
 
 _LIBRARY = r"lib[\w+.-]+?\.so[.\d]*"
 _PATH = r"(?P<path>[^\s:]+): "
@@ -40,7 +41,8 @@ _COMPLAINTS = (
      "{path} cannot be opened: {why}", "fix that, and try again"),
     (_PATH + r"failed to map segment from shared object(: (?P<why>[\w ]+))?",
      "{path} cannot be mapped into memory: {why}",
-     "if its disk is mounted noexec, install into a folder of another; else free memory"),
+     "if its disk is mounted noexec, install into a folder of another; "
+     "else free memory, or raise its limit"),
     (_PATH + "cannot enable executable stack",
      "{path} needs an executable stack, which glibc 2.41 and newer, or SELinux, refuses",
      "patchelf --clear-execstack {path}"),
@@ -81,7 +83,7 @@ def understand(message: str, environ: Mapping[str, str] = os.environ) -> Optiona
         match = re.search(pattern, text)
         if match:
             path = Path(match["path"])
-            words = {"why": "no reason is given", "path": path}
+            words = {"why": memory_limit() or "no reason is given", "path": path}
             words.update((name, said.strip()) for name, said in match.groupdict().items() if said)
             cure = cure.format(**words) if cure else _replace(path, environ)
             return Complaint(path.name, cause.format(**words), cure)

@@ -5,8 +5,9 @@ tells how many there are, the largest number first:
 
 =================================  ==============================================================
 ``tell``                           the group itself, once it stands (`gluonlab.launch`)
-``LOCAL_SIZES``                    variables that launchers set for each process
+``LOCAL_SIZES``                    what launchers set (`gluonlab.host.launchers`)
 ``SLURM_STEP_TASKS_PER_NODE``      and SLURM_NODEID; srun's
+LSF_PM_TASKID                      and LSB_MCPU_HOSTS; blaunch's
 DMLC_NUM_WORKER                    of MXNet's parameter server, if its scheduler is on loopback
 =================================  ==============================================================
 
@@ -21,18 +22,12 @@ import re
 from pathlib import Path
 from typing import List, NamedTuple, Optional
 
-from gluonlab.engine import setup
+from gluonlab.engine import server_variables
 from gluonlab.host import cores
+from gluonlab.host.host_lists import MOST_SLOTS, lsf_hosts, lsf_place, slurm_counts
+from gluonlab.host.launchers import BLAUNCH, LOCAL_SIZES
 
-# Who sets them: Open MPI; MPICH and Intel MPI; MVAPICH2; HPE Cray, in two ways; horovodrun;
-# torchrun; bpslaunch; pytest -n.
-LOCAL_SIZES = (
-    "OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS", "MV2_COMM_WORLD_LOCAL_SIZE", "PMI_LOCAL_SIZE",
-    "PALS_LOCAL_SIZE", "HOROVOD_LOCAL_SIZE", "LOCAL_WORLD_SIZE", "BYTEPS_LOCAL_SIZE",
-    "PYTEST_XDIST_WORKER_COUNT",
-)  # fmt: skip
 SLURM = ("SLURM_STEP_TASKS_PER_NODE", "SLURM_TASKS_PER_NODE", "SLURM_NTASKS_PER_NODE")
-MOST = 4096  # processes on a host: whoever says more means something else
 
 
 class Neighbours(NamedTuple):
@@ -62,8 +57,11 @@ def neighbours() -> Neighbours:
     """The processes that share this host's cores, by the table above; else this one alone."""
     if _told:
         return Neighbours(_told[0])
-    workers = setup.parameter_server_workers()
-    counts = [_whole(os.environ.get(name, "")) for name in LOCAL_SIZES] + [_slurm_tasks()]
+    workers = server_variables.parameter_server_workers()
+    counts = [_whole(os.environ.get(name, "")) for name in LOCAL_SIZES] + [
+        _slurm_tasks(),
+        _lsf_tasks(),
+    ]
     counts += [workers.number] if workers is not None and workers.all_here else []
     said = [count for count in counts if count is not None]
     if not said and workers is not None:
@@ -91,7 +89,8 @@ def _launchers_cpus() -> int:
     """The number of CPUs that the launcher gave to all processes of this host together."""
     if _slurm_tasks() is not None:
         return _whole(os.environ.get("SLURM_CPUS_ON_NODE", "")) or 0
-    marks = {name for name in (*LOCAL_SIZES, setup.WORKER_VARIABLE) if name in os.environ}
+    names = (*LOCAL_SIZES, server_variables.WORKER_VARIABLE)
+    marks = {name for name in names if name in os.environ}
     ancestor = os.getppid()
     # a shell in between was bound as this process was
     while ancestor > 1 and marks & _variables(ancestor):
@@ -123,23 +122,22 @@ def _slurm_tasks() -> Optional[int]:
     if "SLURM_JOB_ID" in os.environ and "SLURM_STEP_ID" not in os.environ:
         return None  # the script of a job knows the numbers of its tasks, but is none of them
     said = next((os.environ[name] for name in SLURM if os.environ.get(name)), "")
-    counts = expand(said)
+    counts = slurm_counts(said)
     node = os.environ.get("SLURM_NODEID", "")
-    if node.isdigit() and int(node) < len(counts):
+    if node.isdecimal() and int(node) < len(counts):
         return counts[int(node)]
     return max(counts, default=None)
 
 
-def expand(tasks: str) -> List[int]:
-    """Slurm's tasks per node: ``2(x3),1`` -> ``[2, 2, 2, 1]``; empty for another form."""
-    counts: List[int] = []
-    for part in tasks.split(","):
-        found = re.fullmatch(r"(\d{1,5})(?:\(x(\d{1,6})\))?", part.strip())
-        if found is None or not 1 <= int(found[1]) <= MOST:
-            return []
-        counts += [int(found[1])] * int(found[2] or 1)
-    return counts
+def _lsf_tasks() -> Optional[int]:
+    """The tasks of blaunch on this host; None outside of a task, and where LSF tells no hosts."""
+    task = os.environ.get(BLAUNCH.rank, "")
+    try:
+        return lsf_place(int(task) - BLAUNCH.first, lsf_hosts(os.environ)[1])[1]
+    except (ValueError, IndexError):  # a ConfigError is a ValueError, too
+        return None
 
 
 def _whole(text: str) -> Optional[int]:
-    return int(text) if re.fullmatch(r"\d{1,5}", text.strip()) and 1 <= int(text) <= MOST else None
+    whole = re.fullmatch(r"\d{1,5}", text.strip()) is not None
+    return int(text) if whole and 1 <= int(text) <= MOST_SLOTS else None

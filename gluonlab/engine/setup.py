@@ -19,7 +19,6 @@ for each device: `gluonlab.engine.threads`.
 
 from __future__ import annotations
 
-import ipaddress
 import os
 import re
 import sys
@@ -39,6 +38,7 @@ from gluonlab.engine import (
 )
 from gluonlab.engine.cuda import load_cuda_libraries
 from gluonlab.engine.installing import either, flavours
+from gluonlab.engine.server_variables import WORKER_VARIABLE
 from gluonlab.errors import EngineError, GluonlabWarning
 
 PEER_VARIABLE = "MXNET_ENABLE_GPU_P2P"
@@ -145,11 +145,23 @@ def _complete() -> None:
 
 @contextmanager
 def _loading() -> Iterator[None]:
-    """MXNet is loaded in this block."""
-    with openmp.as_mxnet_needs_it():
+    """MXNet is loaded in this block.
+
+    A server or scheduler of its parameter server, which would begin in the middle of that, begins
+    afterwards: the optimizers that a server is sent need all of MXNet. It ends in SystemExit.
+    """
+    from gluonlab.host import last_words  # not for those who only import gluonlab
+
+    serves = os.environ.get(WORKER_VARIABLE) in ("server", "scheduler")
+    with openmp.as_mxnet_needs_it(), last_words.loading():
         _prepare()
-        yield
+        with _variable(WORKER_VARIABLE, "worker") if serves else nullcontext():
+            yield
         _complete()
+    if serves:
+        from mxnet.kvstore import kvstore_server
+
+        kvstore_server._init_kvstore_server_module()
 
 
 OFF = ("0", "false")
@@ -197,37 +209,6 @@ def fusing() -> Fusion:
     if asked and not _fusion_is_off:
         because = f"{FUSION}={asked} is set" + (f"; {versions}" if on else "")
     return Fusion(on, versions.fit, because)
-
-
-class Workers(NamedTuple):
-    """The workers of MXNet's parameter server in this process's group.
-
-    ``number``: how many there are. ``all_here``: whether all are on this host.
-    """
-
-    number: int
-    all_here: bool
-
-
-WORKER_VARIABLE = "DMLC_ROLE"  # its launchers set this for each process
-
-
-def parameter_server_workers() -> "Workers | None":
-    """The Workers of this process's group, from its environment; None if it is not one of them."""
-    number = os.environ.get("DMLC_NUM_WORKER", "")
-    if os.environ.get(WORKER_VARIABLE) != "worker" or not number.isdigit():
-        return None
-    # a scheduler at a loopback address hears this host alone; launch.py --launcher local starts all
-    # of them here
-    local = os.environ.get("DMLC_JOB_CLUSTER") == "local"
-    return Workers(int(number), local or _is_loopback(os.environ.get("DMLC_PS_ROOT_URI", "")))
-
-
-def _is_loopback(address: str) -> bool:
-    try:
-        return ipaddress.ip_address(address).is_loopback
-    except ValueError:
-        return address == "localhost"
 
 
 @contextmanager

@@ -24,7 +24,7 @@ from gluonlab.exercises.submission import CELL, DONE, LAB, NOTE, VERDICTS
 from gluonlab.exercises.supervisor import ENDED
 from gluonlab.exercises.verdict import PASSED, RAISED, TOO_SLOW, UNWRITTEN, WRONG
 from gluonlab.files.bounded import read_bounded
-from gluonlab.files.whole import remove_folder
+from gluonlab.files.temporary import temporary_folder
 from gluonlab.plain import one_line, printable
 
 NEEDED = ("nbformat", "nbclient", "ipykernel")
@@ -99,24 +99,18 @@ def grade(notebooks: Sequence[Path], seconds: float, **bounds: Any) -> Iterator[
 def _grade(path: Path, bounds: Bounds) -> Grade:
     made = Grade(path)
     try:
-        folder = Path(tempfile.mkdtemp(prefix="gluonlab-grade-"))
-    except OSError as error:  # the disk is full, for example
-        made.note = one_line(f"cannot be run ({error})")
-        return made
-    try:
-        said = _run(path, folder, bounds)
-        lab = said.get(LAB, "")
-        made.statuses = {
-            one.id: UNCHECKED for one in all_exercises() if one.id.startswith(f"{lab}-")
-        }
-        faults = [said.get(NOTE, "")]
-        if said[ENDED]:
-            faults.append(": ".join(filter(None, [said.get(CELL), said[ENDED]])))
-        made.statuses.update(_verdicts(folder / VERDICTS, made.statuses))
-    except (OSError, NotebookError) as error:
+        with temporary_folder("grade") as folder:
+            said = _run(path, folder, bounds)
+            lab = said.get(LAB, "")
+            made.statuses = {
+                one.id: UNCHECKED for one in all_exercises() if one.id.startswith(f"{lab}-")
+            }
+            faults = [said.get(NOTE, "")]
+            if said[ENDED]:
+                faults.append(": ".join(filter(None, [said.get(CELL), said[ENDED]])))
+            made.statuses.update(_verdicts(folder / VERDICTS, made.statuses))
+    except (OSError, NotebookError) as error:  # the disk is full, for example
         faults = [f"cannot be run ({error})"]
-    finally:
-        remove_folder(folder)
     made.note = one_line("; ".join(filter(None, faults)))[:LONGEST_NOTE]
     return made
 

@@ -8,7 +8,6 @@ import json
 import os
 import signal
 import sys
-import tempfile
 import time
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,6 +15,7 @@ from typing import Any, Callable, Iterator, Optional
 
 from gluonlab.errors import NotebookError
 from gluonlab.exercises.languages import VARIABLE
+from gluonlab.files.temporary import temporary_folder
 
 # What tells a kernel of another notebook, or of another person's settings.
 _FOREIGN = ("JPY_", "JUPYTER", "IPYTHON", "PYDEVD_", VARIABLE)
@@ -149,8 +149,8 @@ def start(
             "pip install 'gluonlab[labs-build]'"
         ) from None
     end = time.monotonic() + seconds
-    with tempfile.TemporaryDirectory(prefix="gluonlab-kernel-") as own:
-        specs = Path(own) / "kernels" / "python3"
+    with temporary_folder("kernel") as own:
+        specs = own / "kernels" / "python3"
         specs.mkdir(parents=True)
         argv = [sys.executable, "-m", "ipykernel_launcher", "-f", "{connection_file}"]
         spec = {"argv": argv, "display_name": "Python 3", "language": "python"}
@@ -161,7 +161,7 @@ def start(
                 kernel_dirs=[str(specs.parent)], ensure_native_kernel=False
             ),
             transport="ipc",  # TCP would be open to all who work on this machine
-            connection_file=str(Path(own) / "connection.json"),
+            connection_file=str(own / "connection.json"),
         )
         make = NotebookClient if printed is None else _bounded(NotebookClient, printed)
         client = make(
@@ -175,7 +175,8 @@ def start(
             shutdown_kernel="immediate",
         )
         kept = {name: value for name, value in os.environ.items() if not name.startswith(_FOREIGN)}
-        with client.setup_kernel(cleanup_kc=True, env={**kept, "IPYTHONDIR": own, **environment}):
+        env = {**kept, "IPYTHONDIR": str(own), **environment}
+        with client.setup_kernel(cleanup_kc=True, env=env):
             yield Kernel(client)
 
 

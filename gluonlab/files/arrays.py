@@ -49,12 +49,17 @@ def save_arrays(path: Path, arrays: Mapping[str, nd.NDArray], remedy: str = ELSE
     Raises OutputError, and leaves an old file then.
     """
     with on_disk(path, remedy), atomic_path(path) as temporary, temporary.open("wb") as file:
-        file.write(struct.pack("=3Q", LIST_MAGIC, 0, len(arrays)))
-        for array in arrays.values():
-            file.write(_in_bytes(array.as_in_context(mx.cpu())))
-        file.write(struct.pack("=Q", len(arrays)))
-        for name in arrays:
-            file.write(struct.pack("=Q", len(name.encode())) + name.encode())
+        write_arrays(file, arrays)
+
+
+def write_arrays(file: IO[bytes], arrays: Mapping[str, nd.NDArray]) -> None:
+    """Write what a file of these arrays holds."""
+    file.write(struct.pack("=3Q", LIST_MAGIC, 0, len(arrays)))
+    for array in arrays.values():
+        file.write(_in_bytes(array.as_in_context(mx.cpu())))
+    file.write(struct.pack("=Q", len(arrays)))
+    for name in arrays:
+        file.write(struct.pack("=Q", len(name.encode())) + name.encode())
 
 
 def _in_bytes(array: nd.NDArray) -> bytes:
@@ -86,11 +91,16 @@ def read_arrays(path: Path) -> Dict[str, nd.NDArray]:
     one that cannot be read.
     """
     with path.open("rb") as file:
-        size = begin_of_list(file)
-        arrays = [read_array(file, size) for _ in range(_count(file))]
-        names = list(_names(file, size, len(arrays)))
-        if file.tell() != size:
-            raise ValueError("bytes after the end of the list")
+        return arrays_of(file)
+
+
+def arrays_of(file: IO[bytes]) -> Dict[str, nd.NDArray]:
+    """`read_arrays` of an open file, from its beginning to its end."""
+    size = begin_of_list(file)
+    arrays = [read_array(file, size) for _ in range(_count(file))]
+    names = list(_names(file, size, len(arrays)))
+    if file.tell() != size:
+        raise ValueError("bytes after the end of the list")
     if len(set(names)) < len(names):
         raise ValueError("two arrays with the same name")
     return {name: array for name, array in zip(names, arrays) if array is not None}

@@ -109,22 +109,34 @@ def remove_left_behind(folders: Iterable[Path], names: Sequence[str]) -> None:
 
     What belongs to a living process is locked, and stays.
     """
-    left = re.compile(r"\.(" + "|".join(map(re.escape, names)) + r")-[0-9a-f]{8}(\.part)?")
     for folder in folders:
         with suppress(OSError):  # gone, no folder, or another user's
-            for entry in [entry for entry in folder.iterdir() if left.fullmatch(entry.name)]:
-                _remove_unlocked(entry)
+            for entry in list(folder.iterdir()):
+                if is_temporary(entry.name, names):
+                    remove_unlocked(entry)
 
 
-def _remove_unlocked(path: Path) -> None:
+def is_temporary(name: str, names: Sequence[str]) -> bool:
+    """Whether a file is called as those of `atomic_path` and `atomic_folder` for these names."""
+    own = "|".join(map(re.escape, names))
+    return re.fullmatch(rf"\.({own})-[0-9a-f]{{8}}(\.part)?", name) is not None
+
+
+def remove(path: Path) -> None:
+    """Remove a file or folder. Raises OSError."""
+    if path.is_dir():
+        shutil.rmtree(path)
+    else:
+        path.unlink()
+
+
+def remove_unlocked(path: Path, remove: Callable[[Path], None] = remove) -> None:
+    """``remove`` a file or folder that no process has locked, as far as that is possible."""
     with suppress(OSError):  # a living process's, or another user's, or gone
         lock = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            if path.is_dir():
-                shutil.rmtree(path)
-            else:
-                path.unlink()
+            remove(path)
         finally:
             os.close(lock)
 

@@ -5,9 +5,7 @@ from __future__ import annotations
 import signal
 import threading
 import time
-from typing import Any, Callable, Dict, Iterable, Iterator, Optional, Type, TypeVar
-
-T = TypeVar("T")
+from typing import Any, Dict, Optional, Type
 
 
 class Terminated(KeyboardInterrupt):
@@ -35,13 +33,15 @@ class EndRequest:
     """``with EndRequest() as request``: within the block a signal asks to end, and does not break.
 
     ``request.number`` is None until the first of RAISED has come. The block calls `answer` where it
-    can end. A second Ctrl-C raises KeyboardInterrupt at once. When the block has ended, the signal
-    goes on to whoever would have had it without the block. A signal that is ignored stays so, and
-    outside the main thread, the only one that signals reach, all stays as it is.
+    can end. A second Ctrl-C raises KeyboardInterrupt at once, and further ones nothing. When the
+    block has ended, the signal goes on to whoever would have had it without the block. A signal
+    that is ignored stays so, and outside the main thread, the only one that signals reach, all
+    stays as it is.
     """
 
     def __init__(self) -> None:
         self.number: Optional[int] = None
+        self._came = self._again = False  # to this process: a signal, a second Ctrl-C
         self._before: Dict[int, Any] = {}
 
     def __enter__(self) -> "EndRequest":
@@ -52,27 +52,27 @@ class EndRequest:
         return self
 
     def _note(self, number: int, frame: object) -> None:
-        if self.number is None:
-            self.number = number
-        elif number == signal.SIGINT:  # others come twice by themselves: from shell and terminal
+        if not self._came:
+            self._came, self.number = True, self.number or number
+        elif number == signal.SIGINT and not self._again:
+            # others come twice by themselves, from shell and terminal; a third one would end what
+            # the second has begun
+            self._again = True
             raise KeyboardInterrupt
+
+    def take(self, number: int) -> None:
+        """End by this signal, which may have come to another process of the same group."""
+        self.number = number
 
     def answer(self) -> None:
         """Raise what the signal raises, if one has come."""
         if self.number is not None:
             raise RAISED[self.number]
 
-    def between(self, items: "Iterable[T]", answer: Callable[[], None]) -> "Iterator[T]":
-        """``items``; ``answer`` is called after each, once a signal has come."""
-        for item in items:
-            yield item
-            if self.number is not None:
-                answer()
-
     def __exit__(self, kind: Any, error: "BaseException | None", trace: Any) -> None:
         for number, before in self._before.items():
             signal.signal(number, before)
-        if self.number is None:
+        if self.number not in self._before:
             return
         try:
             signal.raise_signal(self.number)  # the default action ends the process here

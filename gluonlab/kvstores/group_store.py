@@ -25,10 +25,12 @@ class GroupKVStore(SummingKVStore):
     the same calls, in one order; they may have different numbers of devices. ``broadcast`` gives
     all of them what the first device of rank 0 has, and waits for it.
 
-    Raises KVStoreError for a local store that updates, or sums over processes itself.
+    Raises KVStoreError for a local store that updates, or sums over processes itself, and for
+    ``on_servers`` in a group that has none.
     """
 
-    def __init__(self, local: KVStoreBase, group: Group) -> None:
+    def __init__(self, local: KVStoreBase, group: Group, on_servers: bool = False) -> None:
+        """``on_servers``: the group's servers update, under BucketedTrainer."""
         super().__init__(f"{local.type} over {group.size} processes")
         if isinstance(local, ShardedKVStore):
             raise KVStoreError(
@@ -40,6 +42,17 @@ class GroupKVStore(SummingKVStore):
                 f"kvstore {local.type!r} sums over processes itself: "
                 "choose one of a single process, such as 'device'"
             )
+        if on_servers and not group.servers:
+            raise KVStoreError(
+                f"on_servers: {group.name or 'a process alone'} has no servers that could update: "
+                "take a group of gluonlab.launch.parameter_server, or leave it out"
+            )
+        if not (on_servers or group.waits):
+            raise KVStoreError(
+                f"{group.name}: processes do not wait for each other, so no sum can be made: "
+                "set on_servers, or choose dist_sync"
+            )
+        self.local, self.group, self.on_servers = local, group, on_servers
         self._local, self._group = local, group
         self._local_keys = 0  # given to the local store so far
 

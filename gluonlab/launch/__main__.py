@@ -1,50 +1,299 @@
-"""python -m gluonlab.launch --backend NAME: this process's part in training by many."""
+"""python -m gluonlab.launch -n 2 --backend NAME -- OPTIONS: training by many processes."""
 
 from __future__ import annotations
 
-from typing import Any
+import asyncio
+import dataclasses
+import os
+import re
+import shlex
+import sys
+from typing import Any, Dict, List, Optional, Sequence, TextIO, Tuple
 
 import click
+from click.core import ParameterSource
 
-from gluonlab.cli.command import command, json_option
-from gluonlab.cli.results import print_result
+from gluonlab.cli.command import command
+from gluonlab.cli.streams import heard_or_not
 from gluonlab.config import TrainConfig
-from gluonlab.config.options import config_options, given
+from gluonlab.config.options import given
 from gluonlab.errors import ConfigError, unknown
+from gluonlab.launch.connections import Way
+from gluonlab.launch.environments import Membership, allocation, membership
+from gluonlab.launch.hosts import HERE, MOST, Host, parse_hosts, place, read_hostfile
+from gluonlab.launch.jobs import JobRequest, job_file
+from gluonlab.launch.launcher import Request, launch
+from gluonlab.launch.members import attend
+from gluonlab.launch.parts import BY_BACKEND
+from gluonlab.launch.worker.__main__ import main as worker
+from gluonlab.plain import printable
+
+OF_MPI = ("Open MPI", "MPICH", "MVAPICH2")
+PERIOD = "1 epoch"  # between checkpoints, where nothing else is asked for
+PASS_ON = {"ignore_unknown_options": True}
 
 
-@command("python -m gluonlab.launch")
-@config_options
+@command("python -m gluonlab.launch", settings=PASS_ON)
+@click.option(
+    "-n",
+    "count",
+    metavar="N",
+    help="how many processes train  [default: as many as the hosts take]",
+)
 @click.option(
     "--backend",
     metavar="NAME",
     required=True,
-    help="how processes exchange gradients: parameter-server or horovod",
+    help="how processes exchange gradients: dist_sync, where MXNet's servers sum what all workers "
+    "send; dist_device_sync, the same here; dist_async, where servers update with each gradient as "
+    "it comes, and workers do not wait for each other; or horovod",
 )
-@json_option(where="rank 0's standard output")
-@click.option("--quiet", is_flag=True, help="print the summary only")
-def main(backend: str, as_json: bool, quiet: bool, **settings: Any) -> None:
-    """Train with many processes, which a launcher has started with the same options.
+@click.option("--servers", metavar="N", help="servers of the parameter server  [default: 1 a host]")
+@click.option(
+    "--hosts",
+    metavar="H1,H2:4",
+    help="where they run, over ssh, and how many on each  [default: all on this one]",
+)
+@click.option("--hostfile", metavar="FILE", help="the hosts, one a line: h1 slots=4")
+@click.option(
+    "--restart",
+    metavar="N",
+    default="0",
+    help="start again from the last checkpoint, so often at most, when a process dies",
+)
+@click.option(
+    "--min-workers",
+    metavar="M",
+    help="with --restart: go on with as few when a host is gone, with the same global batch",
+)
+@click.option(
+    "--patience",
+    metavar="SECONDS",
+    default="30",
+    help="how long nothing may be heard of a process before all of them end  [default: 30]",
+)
+@click.option("--port", metavar="PORT", help="of the scheduler  [default: one that is free]")
+@click.option("--env", metavar="NAME", multiple=True, help="a variable that other hosts get, too")
+@click.option("--ssh", metavar="COMMAND", default="ssh", help="the client  [default: ssh]")
+@click.option("--python", metavar="PATH", default=sys.executable, help="Python on other hosts")
+@click.option(
+    "--print",
+    "kind",
+    metavar="KIND",
+    help="print a job file and start nothing: slurm, lsf, lsf-interactive, k8s or sagemaker",
+)
+@click.option(
+    "--job",
+    metavar="NAME=VALUE",
+    multiple=True,
+    help="what the job file asks for: processes_per_host, gpus, threads, memory_mb, minutes, "
+    "name, queue, image, instance, bucket, role or python",
+)
+@click.argument("words", nargs=-1, type=click.UNPROCESSED, metavar="-- OPTIONS OF THE RUN")
+def main(
+    count: Optional[str],
+    backend: str,
+    servers: Optional[str],
+    hosts: Optional[str],
+    hostfile: Optional[str],
+    restart: str,
+    min_workers: Optional[str],
+    patience: str,
+    port: Optional[str],
+    env: Sequence[str],
+    ssh: str,
+    python: str,
+    kind: Optional[str],
+    job: Sequence[str],
+    words: Tuple[str, ...],
+) -> Any:
+    """Train with many processes, on this host or on several.
 
-    The processes are on one host or on several; MXNet's launch.py, mpirun, horovodrun or
-    SageMaker's training images start them. The options are those of python -m gluonlab.run.
-    Batches, rates and results are those of one process with all devices: --batch-size is per
-    device, --kvstore sums over the devices of each process.
+    The options of the run are those of python -m gluonlab.run. Batches, rates and results are those
+    of one process with all devices: --batch-size is per device.
     """
-    # MXNet is loaded here, not for --help
-    from gluonlab.launch.backends import BACKENDS
-    from gluonlab.training.loop import train
-    from gluonlab.training.reporter import ConsoleReporter, Reporter
+    if backend not in BY_BACKEND:
+        raise ConfigError(unknown("--backend", backend, BY_BACKEND))
+    if kind is not None:
+        check_words(backend, words)
+        print(job_file(kind, _job_request(backend, count, job, words)), end="")
+        return None
+    place_here = None if count or hosts or hostfile else membership(os.environ)
+    if place_here is not None and is_part(place_here, backend):
+        return worker.main(["--backend", backend, *words])
+    if backend == "horovod" and servers is not None:
+        raise ConfigError("--servers belongs to dist_sync: horovod has none: leave it out")
+    asked = check_words(backend, words)
+    if _number("--restart", restart, least=0):
+        words = (*words, *_restartable(restart, asked))
+    way = Way(_split_words("--ssh", ssh), python, _seconds("--patience", patience))
+    if place_here is not None and place_here.rank:
+        sys.exit(asyncio.run(attend(place_here, backend, words, way.patience)))
+    where = _hosts(hosts, hostfile)
+    if where == [HERE] and count is None and place_here is None:
+        raise ConfigError(
+            "no scheduler has started this process as one of several: say how many there are to "
+            "be with -n 2, or where with --hosts h1,h2"
+        )
+    placed = place(None if count is None else _number("-n", count), where)
+    workers = len(placed) if place_here is None else place_here.size
+    request = Request(
+        backend=backend,
+        words=words,
+        hosts=[host for n, host in enumerate(where) if n in placed or host.slots == 0],
+        workers=workers,
+        servers=None if servers is None else _number("--servers", servers),
+        port=None if port is None else _number("--port", port, 65535),
+        restarts=_number("--restart", restart, least=0),
+        min_workers=_least_workers(min_workers, restart, workers),
+        way=way,
+        names=env,
+        command=_as_written(click.get_current_context()),
+        place=place_here,
+    )
+    sys.exit(launch(request, Console("--json" in words)))
 
-    config = TrainConfig(**given(settings))
-    if backend not in BACKENDS:
-        raise ConfigError(unknown("--backend", backend, BACKENDS))
-    with BACKENDS[backend]() as group:
-        speaks = group.rank == 0
-        reporter = ConsoleReporter() if speaks and not (quiet or as_json) else Reporter()
-        result = train(group.place(config), reporter=reporter, group=group)
-    if speaks:
-        print_result(result, as_json, quiet)
+
+class Console:
+    """Prints what the processes say, each line with the rank of who has said it.
+
+    ``raw``: standard output is passed on as it is.
+    """
+
+    def __init__(self, raw: bool) -> None:
+        self._raw = raw
+
+    def line(self, who: str, stream: str, text: str) -> None:
+        """As `gluonlab.launch.launcher.Listener` says."""
+        if stream == "out" and self._raw:
+            self._print(sys.stdout, text)
+        elif text:
+            into = sys.stdout if stream == "out" else sys.stderr
+            self._print(into, f"[{who.replace('rank ', '')}] {printable(text)}")
+
+    def note(self, text: str) -> None:
+        """As `gluonlab.launch.launcher.Listener` says."""
+        self._print(sys.stderr, printable(text))
+
+    def _print(self, into: Optional[TextIO], text: str) -> None:
+        with heard_or_not(into):
+            if into is not None:
+                print(text, file=into, flush=True)
+
+
+def check_words(backend: str, words: Sequence[str]) -> Dict[str, Any]:
+    """The options by name. Raises what a worker would raise for them, before any is started."""
+    context = worker.make_context(worker.name, ["--backend", backend, *words])
+    fields = TrainConfig.__dataclass_fields__
+    TrainConfig(**given({k: v for k, v in context.params.items() if k in fields}))
+    return context.params
+
+
+def _restartable(restart: str, asked: Dict[str, Any]) -> List[str]:
+    """What the run needs beside its options to be started again: checkpoints."""
+    if asked["out"] is None:
+        raise ConfigError(
+            f"--restart {restart} goes on with the run in --out, and there is none: add --out DIR, "
+            "with --autoresume if a run is there already"
+        )
+    return (
+        [] if asked["checkpoint_every"] or asked["autoresume"] else ["--checkpoint-every", PERIOD]
+    )
+
+
+def _as_written(context: click.Context) -> str:
+    """The command with its own options, to which options of the run can be added."""
+    words = ["python", "-m", "gluonlab.launch"]
+    for param in context.command.params:
+        if isinstance(param, click.Option) and param.name and not param.is_flag:
+            source = context.get_parameter_source(param.name)
+            if source == ParameterSource.COMMANDLINE:
+                value = context.params[param.name]
+                for each in value if param.multiple else [value]:
+                    words += [param.opts[0], str(each)]
+    return shlex.join([*words, "--"])
+
+
+def _hosts(hosts: Optional[str], hostfile: Optional[str]) -> List[Host]:
+    """The hosts that are named, or else those of the job in which this shell is."""
+    if hosts is not None and hostfile is not None:
+        raise ConfigError("--hosts and --hostfile contradict each other: give one of them")
+    if hosts is not None:
+        return parse_hosts(hosts)
+    if hostfile is not None:
+        return read_hostfile(hostfile)
+    job = allocation(os.environ) or []
+    return [Host(each.host, each.slots) for each in job] if len(job) > 1 else [HERE]
+
+
+def _job_request(
+    backend: str, count: Optional[str], job: Sequence[str], words: Tuple[str, ...]
+) -> JobRequest:
+    """What the job file asks for, by the fields of a JobRequest."""
+    own = {"words", "backend", "processes"}  # said by other options
+    fields = {f.name: f.default for f in dataclasses.fields(JobRequest) if f.name not in own}
+    asked: Dict[str, Any] = {}
+    for pair in job:
+        name, equals, value = pair.partition("=")
+        if name not in fields:
+            raise ConfigError(unknown("--job", name, fields))
+        if not equals:
+            raise ConfigError(f"--job {pair}: write {name}=VALUE")
+        counts = isinstance(fields[name], int)
+        asked[name] = _number(f"--job {name}", value, 10**9, 0) if counts else value
+    if count is not None:
+        asked["processes"] = _number("-n", count)
+    return JobRequest(words=words, backend=backend, **asked)
+
+
+def is_part(place_here: Membership, backend: str) -> bool:
+    """Whether the process's own launcher has told it all that the backend needs."""
+    if place_here.role is not None or place_here.launcher == "horovodrun":
+        return True
+    if backend != "horovod" or place_here.launcher not in OF_MPI:
+        return False
+    try:
+        import horovod.mxnet as hvd
+    except ImportError:
+        return True  # the worker says so
+    return bool(hvd.mpi_built())
+
+
+def _least_workers(text: Optional[str], restart: str, workers: int) -> Optional[int]:
+    if text is None:
+        return None
+    least = _number("--min-workers", text)
+    if least > workers:
+        raise ConfigError(f"--min-workers {least}: there are {workers}: give {workers} or fewer")
+    if restart == "0":
+        raise ConfigError("--min-workers says how to start again: add --restart N")
+    return least
+
+
+def _number(name: str, text: str, most: int = MOST, least: int = 1) -> int:
+    if not re.fullmatch(r"[0-9]{1,9}", text) or not least <= int(text) <= most:
+        raise ConfigError(f"{name} {text}: give a whole number, {least} to {most}")
+    return int(text)
+
+
+def _seconds(name: str, text: str) -> float:
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = 0.0
+    if not 2 <= seconds <= 1e6:
+        raise ConfigError(f"{name} {text}: give seconds, 2 to 1000000")
+    return seconds
+
+
+def _split_words(name: str, text: str) -> List[str]:
+    try:
+        words = shlex.split(text)
+    except ValueError as error:
+        raise ConfigError(f"{name} {text}: {error}") from None
+    if not words:
+        raise ConfigError(f"{name} names no command: leave it out, or write one, such as ssh -p 22")
+    return words
 
 
 if __name__ == "__main__":

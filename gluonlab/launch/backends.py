@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Dict, Type, Union
+from functools import partial
+from typing import Callable, Dict
 
+from gluonlab.kvstores.groups import SummingGroup
 from gluonlab.launch.horovod import Horovod
-from gluonlab.launch.parameter_server import ParameterServer
+from gluonlab.launch.parameter_server import NAMES, ParameterServer
 
-Backend = Type[Union[ParameterServer, Horovod]]
-BACKENDS: Dict[str, Backend] = {kind.name: kind for kind in (ParameterServer, Horovod)}
+BACKENDS: Dict[str, Callable[[], SummingGroup]] = {
+    **{name: partial(ParameterServer, name) for name in NAMES},
+    Horovod.name: Horovod,
+}

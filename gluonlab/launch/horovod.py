@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Optional
+
 import mxnet as mx
 from mxnet import nd
 
-from gluonlab.config import TrainConfig
 from gluonlab.engine.neighbours import tell
 from gluonlab.errors import EngineError
 from gluonlab.kvstores.groups import SummingGroup
+from gluonlab.launch.same_host import gpus_of
 
 
 class Horovod(SummingGroup):
@@ -30,21 +32,15 @@ class Horovod(SummingGroup):
         self.local_rank = hvd.local_rank()
         tell(hvd.local_size())  # before devices take threads, and decoders start
 
-    def place(self, config: TrainConfig) -> TrainConfig:
-        """With the devices of this process, where ``config`` does not name them.
+    def own_devices(self, gpus: Optional[int] = None) -> Optional[str]:
+        """As `Group` says.
 
-        Of a host's GPUs each process has --gpus, or one, by its number there; without GPUs it has
-        one CPU device, unless --gpus says how many.
+        Of a host's GPUs each process has ``gpus``, or one, by its number there; without GPUs it has
+        one CPU device, unless ``gpus`` says how many.
         """
-        if config.devices is not None:
-            return config
         if mx.context.num_gpus():
-            count = config.gpus or 1
-            numbers = range(self.local_rank * count, (self.local_rank + 1) * count)
-            return config.replace(gpus=None, devices="gpu:" + ",".join(map(str, numbers)))
-        if config.gpus is not None or config.require_gpu:
-            return config
-        return config.replace(devices="cpu*1")
+            return gpus_of(self.local_rank, gpus)
+        return "cpu*1" if gpus is None else None
 
     def sum_array(self, number: int, array: nd.NDArray, priority: int) -> None:
         # average, and not op, which SageMaker's older Horovod does not have

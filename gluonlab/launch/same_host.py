@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import socket
 from pathlib import Path
+from typing import Optional
 
 import numpy as np
 
@@ -24,8 +25,14 @@ def host_number() -> int:
     return 1 + int.from_bytes(digest[:BYTES], "big")
 
 
+def gpus_of(local_rank: int, gpus: Optional[int]) -> str:
+    """The GPUs of a process by its number on its host, as --devices: ``gpus`` of them, or one."""
+    count = gpus or 1
+    numbers = range(local_rank * count, (local_rank + 1) * count)
+    return "gpu:" + ",".join(map(str, numbers))
+
+
 def processes_here(group: Group) -> int:
     """How many processes of ``group`` are on this one's host, itself included; all must call it."""
-    numbers = np.zeros(group.size)
-    numbers[group.rank] = host_number()
-    return int((group.total(numbers) == host_number()).sum())
+    own = np.array([host_number()])
+    return int((group.everyones(own) == own).sum())

@@ -11,6 +11,7 @@ from gluonlab.config.values import is_count
 from gluonlab.devices import listed
 from gluonlab.errors import ModelError, unknown
 from gluonlab.models import zoo
+from gluonlab.models.alexnet import alexnet_2towers
 from gluonlab.models.lanes import lanes
 from gluonlab.models.lenet import LeNet
 from gluonlab.models.mlp import mlp
@@ -53,6 +54,10 @@ MODELS: Dict[str, ModelKind] = {
     "resnet50": ModelKind(
         lambda classes, lanes: vision.resnet50_v1(classes=classes),
         "ResNet-50 (v1) of Gluon's model zoo",
+    ),
+    "alexnet-2towers": ModelKind(
+        lambda classes, lanes: alexnet_2towers(classes),
+        "AlexNet as of 2012: two towers of channels, which meet in some layers only",
     ),
     "cifar_resnet20": ModelKind(
         lambda classes, lanes: zoo.gluoncv_network("cifar_resnet20_v1", classes),

@@ -4,7 +4,19 @@ from __future__ import annotations
 
 import json
 from functools import partial
-from typing import Any, Callable, Dict, Iterator, List, Optional, Sequence, Set, Tuple
+from typing import (
+    Any,
+    Callable,
+    Dict,
+    Iterable,
+    Iterator,
+    List,
+    Mapping,
+    Optional,
+    Sequence,
+    Set,
+    Tuple,
+)
 
 import mxnet as mx
 
@@ -54,10 +66,26 @@ def outputs_in(graph: mx.sym.Symbol, inputs: Dict[str, Shape]) -> Iterator[Tuple
 
 def shapes_in(graph: mx.sym.Symbol, inputs: Dict[str, Shape]) -> Dict[str, Shape]:
     """`outputs_in` by name, without names that stand for several shapes."""
-    shapes: Dict[str, Set[Shape]] = {}
-    for name, shape in outputs_in(graph, inputs):
-        shapes.setdefault(name, set()).add(shape)
-    return {name: own.pop() for name, own in shapes.items() if len(own) == 1}
+    return _by_name(outputs_in(graph, inputs))
+
+
+def types_in(graph: mx.sym.Symbol, types: Mapping[str, Any]) -> Dict[str, Any]:
+    """NumPy's type of every output in a graph by name, without names that stand for several.
+
+    ``types``: of all arguments. From fewer, MXNet raises an error at operators that know their type
+    from their inputs alone, such as SwapAxis, even if asked for what can be told.
+    """
+    everything = graph.get_internals()
+    given = {name: types[name] for name in graph.list_arguments()}
+    return _by_name(zip(everything.list_outputs(), everything.infer_type_partial(**given)[1]))
+
+
+def _by_name(outputs: Iterable[Tuple[str, Any]]) -> Dict[str, Any]:
+    """Of each name what all outputs of this name are, if they are alike."""
+    found: Dict[str, Set[Any]] = {}
+    for name, each in outputs:
+        found.setdefault(name, set()).add(each)
+    return {name: own.pop() for name, own in found.items() if len(own) == 1}
 
 
 def with_replaced(

@@ -10,32 +10,32 @@ from __future__ import annotations
 
 from ast import literal_eval
 from functools import partial
-from typing import Dict, List, Optional
+from typing import Any, Dict, List, Mapping, Optional
 
 import mxnet as mx
 import numpy as np
 
-from gluonlab.models.graphs import Add, Entry, Node, Replacement, Shape, with_replaced
+from gluonlab.models.graphs import Add, Entry, Node, Replacement, Shape, types_in, with_replaced
 
 
-def product_where_all_is_averaged(graph: mx.sym.Symbol, inputs: Dict[str, Shape]) -> mx.sym.Symbol:
+def product_where_all_is_averaged(
+    graph: mx.sym.Symbol, inputs: Dict[str, Shape], types: Mapping[str, Any]
+) -> mx.sym.Symbol:
     """``graph`` with a product for each average over all pixels of float32 images.
 
-    Images are (n, C, H, W). ``inputs``: shapes from which all others follow. Arguments, outputs and
-    their names stay what they are.
+    Images are (n, C, H, W). ``inputs``: shapes from which all others follow. ``types``: of all
+    arguments. Arguments, outputs and their names stay what they are.
     """
-    return with_replaced(graph, inputs, partial(_choose, graph.get_internals()))
+    return with_replaced(graph, inputs, partial(_choose, types_in(graph, types)))
 
 
 def _choose(
-    everything: mx.sym.Symbol, node: Node, inputs: List[Optional[Shape]], output: Optional[Shape]
+    types: Dict[str, Any], node: Node, inputs: List[Optional[Shape]], output: Optional[Shape]
 ) -> Optional[Replacement]:
     image = inputs[0] if inputs else None
     if image is None or not _averages_all(node, image):
         return None
-    # by number, for a name may stand there twice
-    place = everything.list_outputs().index(f"{node['name']}_output")
-    [dtype] = everything[place].infer_type_partial()[1]
+    dtype = types.get(f"{node['name']}_output")
     return partial(_append_product, image) if dtype == np.float32 else None
 
 

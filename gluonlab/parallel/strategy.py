@@ -2,7 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any, Callable, Iterator, List, Mapping, NamedTuple, Optional, Protocol, Tuple
+from typing import (
+    Any,
+    Callable,
+    Iterator,
+    List,
+    Mapping,
+    NamedTuple,
+    Optional,
+    Protocol,
+    Sequence,
+    Tuple,
+)  # fmt: skip
 
 import mxnet as mx
 from mxnet import gluon, nd
@@ -11,7 +22,9 @@ from gluonlab.data.loading.batch import Batch
 from gluonlab.kvstores.groups import Group
 from gluonlab.optimizers.states.states import States
 from gluonlab.parallel.data.microbatches import Microbatches
+from gluonlab.parallel.planned import Shards, Taken
 from gluonlab.parallel.precision import Conversion
+from gluonlab.parallel.split import Split
 from gluonlab.update.loss_scale import LossScale
 
 # A named part of a step, and the call that queues it.
@@ -43,6 +56,20 @@ class State(NamedTuple):
     counts: Mapping[str, Any] = {}
 
 
+class Replicated(Protocol):
+    """Arrays on several devices that hold the same bits, such as a `gluon.Parameter`'s."""
+
+    @property
+    def name(self) -> str:
+        """The parameter's."""
+
+    def list_ctx(self) -> List[mx.Context]:
+        """The devices."""
+
+    def data(self, ctx: mx.Context) -> nd.NDArray:
+        """The array on one of them."""
+
+
 class Strategy(Protocol):
     """A network on some devices, which trains on batches and scores them."""
 
@@ -61,6 +88,30 @@ class Strategy(Protocol):
     @property
     def has_statistics(self) -> bool:
         """Whether layers such as BatchNorm keep running statistics."""
+
+    def settings(self) -> Mapping[str, Any]:
+        """What it has decided itself, such as where to cut, as plain values for config.json."""
+
+    def lines(self) -> "Iterator[Tuple[str, str]]":
+        """(title, text) of what a run says of that before it begins."""
+
+    def taken(self, shards: Shards) -> List[Taken]:
+        """What each device of a copy of the network takes, planned; nothing is allocated for it.
+
+        All copies are alike. On CPU devices it is a lower bound: oneDNN rearranges arrays.
+        """
+
+    def parameters(self) -> Mapping[str, nd.NDArray]:
+        """Copies on the CPU of the whole network's parameters, by their places in its blocks.
+
+        Nothing waits for them.
+        """
+
+    def put_parameters(self, parameters: Mapping[str, nd.NDArray]) -> None:
+        """Give such parameters to all devices, which are idle, and wait for nothing."""
+
+    def replicated(self) -> "Sequence[Replicated]":
+        """What devices hold alike: every parameter, wherever a copy of it is."""
 
     def step(self, batch: Batch) -> List[nd.NDArray]:
         """Queue the training on a batch, and return the sum of losses (1,) of each shard.
@@ -95,8 +146,19 @@ class StrategyPlan(Protocol):
         """This process's devices."""
 
     @property
+    def split(self) -> Split:
+        """Which of them share a copy of the network, and how."""
+
+    @property
     def kvstore(self) -> Any:
         """What sums gradients over them."""
+
+    def new_kvstore(self, ctxs: List[mx.Context]) -> Any:
+        """Another one of the same kind, for these devices: a trainer has its own."""
+
+    @property
+    def on_servers(self) -> bool:
+        """Whether the group's servers update the weights."""
 
     @property
     def bucket_bytes(self) -> Optional[int]:
@@ -130,6 +192,37 @@ class StrategyPlan(Protocol):
         """A new one, which follows the schedule of the learning rate."""
 
 
-# The plan's network on the given devices: the same parameters on each, all shapes known.
-MakeNet = Callable[[List[mx.Context]], gluon.HybridBlock]
+class MakeNet(Protocol):
+    """Makes the plan's network."""
+
+    def __call__(
+        self, ctxs: List[mx.Context], start: Optional[List[mx.Context]] = None
+    ) -> gluon.HybridBlock:
+        """The network for these devices, with the same parameters on each, all shapes known.
+
+        ``start``: where the parameters are instead, until they are placed (`reset_ctx`).
+        """
+
+
 MakeStrategy = Callable[[MakeNet, gluon.HybridBlock, StrategyPlan, Group], Strategy]
+
+
+class WholeParameters:
+    """What `Strategy` says of parameters, where ``net`` has each of them whole."""
+
+    net: gluon.HybridBlock
+
+    def parameters(self) -> Mapping[str, nd.NDArray]:
+        """As `Strategy` says."""
+        params = self.net._collect_params_with_prefix()
+        return {name: param.list_data()[0].copyto(mx.cpu()) for name, param in params.items()}
+
+    def replicated(self) -> "Sequence[Replicated]":
+        """As `Strategy` says."""
+        return list(self.net.collect_params().values())
+
+    def put_parameters(self, parameters: Mapping[str, nd.NDArray]) -> None:
+        """As `Strategy` says."""
+        for name, param in self.net._collect_params_with_prefix().items():
+            for array in param.list_data():
+                parameters[name].copyto(array)

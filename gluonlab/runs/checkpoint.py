@@ -19,25 +19,28 @@ import hashlib
 import json
 import os
 import re
+import secrets
 import shutil
 import stat
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, Dict, List, Mapping, NamedTuple, Optional
+from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional
 
 from mxnet import nd
 
 import gluonlab
 from gluonlab.errors import DataError
 from gluonlab.files.arrays import read_arrays, save_arrays
-from gluonlab.files.whole import atomic_folder, on_disk, sync, write_text
+from gluonlab.files.markers import is_marker
+from gluonlab.files.whole import atomic_folder, on_disk, remove_left_behind, write_text
 from gluonlab.runs.schema import CHECKPOINTS, METRICS, PARAMETERS, file_text
 
 STATE, MANIFEST = "state.json", "manifest.json"
 OPTIMIZER, DEVICES = "optimizer.states", "devices.params"
 ARRAYS = (PARAMETERS, OPTIMIZER, DEVICES)
-FORMAT = 1
+FORMAT = 2
 NAME = re.compile(r"step-(\d{9,15})")
+PART = re.compile(rf"\.({NAME.pattern})-[0-9a-f]{{8}}\.part")
 MOST_JSON = 2**26  # bytes of state.json and manifest.json; they hold some thousand
 BLOCK = 2**20
 FREE_SPACE = "free space there; what was written before is whole"
@@ -67,19 +70,26 @@ class _Damaged(Exception):
     """Why a checkpoint cannot be believed."""
 
 
-def write(run: Path, checkpoint: Checkpoint) -> Path:
+class _Unfit(Exception):
+    """Why a run cannot go on from a checkpoint that is whole."""
+
+
+def write(run: Path, checkpoint: Checkpoint, go_on: Callable[[], None] = lambda: None) -> Path:
     """Write a checkpoint below the folder ``run``, and return its place.
 
-    Waits for the arrays. Raises OutputError, and leaves the earlier checkpoints then.
+    Waits for the arrays. Raises OutputError, or what ``go_on`` raises, which is called before each
+    file of arrays and at the end, and leaves the earlier checkpoints then.
     """
     place = run / CHECKPOINTS / f"step-{checkpoint.step:09d}"
     with on_disk(place, FREE_SPACE), atomic_folder(place) as folder:
-        sync(run / METRICS)  # the checkpoint goes by its lines
+        _close_metrics(run)  # the checkpoint goes by its lines
         for name, arrays in zip(ARRAYS, checkpoint[:3]):
+            go_on()
             save_arrays(folder / name, arrays, FREE_SPACE)
         write_text(folder / STATE, file_text(checkpoint.state) + "\n", FREE_SPACE)
         files = {name: _about(folder / name) for name in (*ARRAYS, STATE)}
         write_text(folder / MANIFEST, _manifest(files, gluonlab.__version__), FREE_SPACE)
+        go_on()
     return place
 
 
@@ -95,7 +105,9 @@ def remove_others(run: Path, keep: int) -> None:
         if best > max(newer, default=-1.0):
             rest.discard(place)
     for place in rest:
-        shutil.rmtree(place, ignore_errors=True)
+        with suppress(OSError):
+            _remove(place)
+    _sweep(run)
 
 
 def remove_later(run: Path, step: int) -> None:
@@ -103,7 +115,24 @@ def remove_later(run: Path, step: int) -> None:
     for place in checkpoints(run):
         if _step(place) > step:
             with on_disk(place, FREE_SPACE):
-                shutil.rmtree(place)
+                _remove(place)
+    _sweep(run)
+
+
+def _remove(place: Path) -> None:
+    """Take the name away first: the rest may stay for a while where markers are written to it."""
+    away = place.with_name(f".{place.name}-{secrets.token_hex(4)}.part")
+    place.rename(away)
+    shutil.rmtree(away, ignore_errors=True)
+
+
+def _sweep(run: Path) -> None:
+    """Remove what is left of checkpoints that were not finished, or not quite removed."""
+    with suppress(FileNotFoundError):
+        names = [entry.name for entry in (run / CHECKPOINTS).iterdir()]
+        steps = {found[1] for found in map(PART.fullmatch, names) if found}
+        if steps:
+            remove_left_behind([run / CHECKPOINTS], sorted(steps))
 
 
 def checkpoints(run: Path) -> List[Path]:
@@ -115,16 +144,16 @@ def checkpoints(run: Path) -> List[Path]:
 
 
 class Found(NamedTuple):
-    """The newest checkpoint that is whole; ``damaged``: a line about each later one."""
+    """The newest checkpoint to go on from; ``damaged``: a line about each later one."""
 
     checkpoint: Checkpoint
     damaged: List[str]
 
 
 def newest(run: Path) -> Found:
-    """The newest checkpoint of the run in this folder that is whole.
+    """The newest checkpoint of the run in this folder that is whole and fits its metrics.jsonl.
 
-    Raises DataError when there is none.
+    What a store of files puts back may be of different ages. Raises DataError when there is none.
     """
     damaged: List[str] = []
     for place in checkpoints(run):
@@ -132,6 +161,8 @@ def newest(run: Path) -> Found:
             return Found(_read(place), damaged)
         except _Damaged as error:
             damaged.append(f"{place} is damaged ({error})")
+        except _Unfit as error:
+            damaged.append(f"{place} cannot be used ({error})")
     why = f": {damaged[0]}" if damaged else ""
     raise DataError(
         f"{run} has no {'whole ' * bool(damaged)}checkpoint to go on from{why}: "
@@ -142,7 +173,7 @@ def newest(run: Path) -> Found:
 def _read(place: Path) -> Checkpoint:
     try:
         files = _checked_manifest(place)
-        inside = {entry.name for entry in place.iterdir()}
+        inside = {entry.name for entry in place.iterdir() if not is_marker(entry.name)}
         if inside != {*files, MANIFEST}:
             raise _Damaged(f"it holds {', '.join(sorted(inside))}")
         for name, about in files.items():
@@ -156,7 +187,46 @@ def _read(place: Path) -> Checkpoint:
         raise _Damaged(str(error)) from None
     if state.get("step") != _step(place):
         raise _Damaged(f"it is that of step {state.get('step')}")
+    _check_metrics(place.parent.parent / METRICS, state.get("metrics"))
     return Checkpoint(parameters, optimizer, devices, state)
+
+
+def _close_metrics(run: Path) -> None:
+    """Have the lines on disk, and the file closed after writing, which is what some copy it at."""
+    file = os.open(run / METRICS, os.O_WRONLY | os.O_APPEND)
+    try:
+        os.fsync(file)
+    finally:
+        os.close(file)
+
+
+def _check_metrics(file: Path, mark: Any) -> None:
+    """Raise _Unfit where the lines are not those at whose `RunDirectory.mark` it was written."""
+    if mark is None:
+        return
+    if not (isinstance(mark, dict) and isinstance(mark.get("bytes"), int)):
+        raise _Damaged(f"{STATE} does not say how far {METRICS} has come")
+    if _fits(file, mark):
+        return
+    there = file.stat().st_size if file.is_file() else 0
+    raise _Unfit(
+        f"{METRICS} has other lines than those before it"
+        if there >= mark["bytes"]
+        else f"{METRICS} has lost lines: it has {there:,} bytes, and had {mark['bytes']:,}"
+    )
+
+
+def _fits(file: Path, mark: Mapping[str, Any]) -> bool:
+    """Whether a file begins with as many bytes, of this digest."""
+    left, digest = mark["bytes"], hashlib.sha256()
+    with suppress(FileNotFoundError), file.open("rb") as content:
+        while left > 0:
+            block = content.read(min(left, BLOCK))
+            if not block:
+                break
+            digest.update(block)
+            left -= len(block)
+    return left == 0 and digest.hexdigest() == mark.get("sha256")
 
 
 def _manifest(files: Mapping[str, Any], version: Any) -> str:

@@ -64,7 +64,7 @@ def make_figure(lines: Sequence[Line]) -> "Figure":
 
 
 def _label(axes: Any, title: str, note: str) -> None:
-    axes.set_title(title, fontsize=10)
+    axes.set_title(title, fontsize=10, y=1.0)  # else matplotlib looks for ticks in its way
     axes.set_xlabel(f"epoch ({note})", fontsize=8)
     axes.tick_params(labelsize=8)
     axes.set_ylim(bottom=0 if "accuracy" not in title else None)

@@ -23,6 +23,7 @@ RESOLVED = {
     "scale_lr": "learning_rate", "warmup_epochs": "warmup_steps",
     "lr_decay_epochs": "lr_decay_steps",
 }  # fmt: skip
+OLD_BACKENDS = {"parameter-server": "dist_sync"}  # as settings called them -> as they do now
 # Fields that decide only what a run shows and writes.
 PRODUCTS = ("memory", "checkpoint_every", "keep", "confusion", "export", "out")
 MOST_BYTES = 2**24  # of config.json, which has some kilobytes
@@ -95,20 +96,27 @@ def read_description(folder: Path, remedy: str = REMEDY) -> Description:
         content = json.loads(text)
     except (ValueError, RecursionError):
         raise DataError(f"{file} cannot be read (it is no JSON): {remedy}") from None
+    return description(folder, content, str(file), remedy)
+
+
+def description(folder: Path, content: Any, where: str, remedy: str = REMEDY) -> Description:
+    """What the content of a config.json says. ``where`` it stands. Raises DataError, as above."""
     content = content if isinstance(content, dict) else {}
     format, version = content.get("format", 1), content.get("gluonlab")
     asked, used = (_settings(content.get(name)) for name in ("config", "settings"))
     if type(format) is not int or asked is None:
-        raise DataError(f"{file} is not what a run writes: {remedy}")
+        raise DataError(f"{where} is not what a run writes: {remedy}")
     if format > FORMAT:
         raise DataError(
-            f"{file} has format {format}, and this gluonlab reads formats up to {FORMAT}: "
+            f"{where} has format {format}, and this gluonlab reads formats up to {FORMAT}: "
             "use the gluonlab that wrote it, or a later one"
         )
     if "compare" in content:
         return Description(folder, asked, is_comparison=True)
     if used is None or not isinstance(version, str):
-        raise DataError(f"{file} is not what a run writes: {remedy}")
+        raise DataError(f"{where} is not what a run writes: {remedy}")
+    if isinstance(used.get("backend"), str):
+        used["backend"] = OLD_BACKENDS.get(used["backend"], used["backend"])
     return Description(folder, asked, used, version, content.get("classes"), format=format)
 
 

@@ -12,6 +12,7 @@ from dataclasses import MISSING, dataclass, fields
 from pathlib import Path
 from typing import Any, Dict, List, Mapping, Optional, Sequence, Type
 
+from gluonlab.config.values import is_count
 from gluonlab.errors import DataError
 from gluonlab.files.bounded import read_bounded
 from gluonlab.plain import printable
@@ -81,10 +82,25 @@ class Run:
 
 def device_count(settings: Mapping[str, Any]) -> int:
     """How many devices a run had, of all processes; 0 where its settings do not say that."""
-    devices, processes = settings.get("devices"), settings.get("processes", 1)
-    if not isinstance(devices, list) or type(processes) is not int:
+    devices, copies = settings.get("devices"), settings.get("copies", 0)
+    if not isinstance(devices, list):
         return 0
-    return len(devices) * max(1, processes)
+    of_each = len(devices) // copies if is_count(copies) else 1  # copy of the network
+    return copy_count(settings) * max(1, int(of_each))
+
+
+def copy_count(settings: Mapping[str, Any]) -> int:
+    """How many copies of the network shared each batch; 0 where the settings do not say that.
+
+    Each device has one, unless several share one.
+    """
+    devices, copies = settings.get("devices"), settings.get("copies", 0)
+    counts, processes = settings.get("device_counts"), settings.get("processes", 1)
+    if isinstance(counts, list) and all(map(is_count, counts)):
+        return int(sum(counts))
+    if not isinstance(devices, list) or not is_count(processes):
+        return 0
+    return int((copies if is_count(copies) else len(devices)) * processes)
 
 
 def read_runs(paths: Sequence[Path]) -> List[Run]:

@@ -7,8 +7,9 @@ Does not import MXNet.
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import dataclass, field
-from typing import Any, Callable, ClassVar, Dict, Optional, Sequence, Tuple, Type
+from typing import Any, Callable, ClassVar, Dict, Mapping, Optional, Sequence, Tuple, Type
 
 FORMAT = 2  # what config.json calls "format"; the first one had no such number
 
@@ -44,10 +45,23 @@ def text(value: Any) -> bool:
     return isinstance(value, str)
 
 
+def counts(value: Any) -> bool:
+    """Whether it is a list of counts."""
+    return isinstance(value, list) and all(map(count_or_none, value))
+
+
 def matrix(value: Any) -> bool:
     """Whether it is a list of lists of counts."""
     return isinstance(value, list) and all(
         isinstance(row, list) and all(map(count_or_none, row)) for row in value
+    )
+
+
+def file_digests(value: Any) -> bool:
+    """Whether it is a dictionary of files' names and their SHA-256."""
+    return isinstance(value, dict) and all(
+        isinstance(digest, str) and re.fullmatch("[0-9a-f]{64}", digest)
+        for digest in value.values()
     )
 
 
@@ -89,6 +103,10 @@ class Step(Line):
     seconds: Optional[float] = _since_start()
 
 
+STALENESS = (
+    "element i: pushes of an array to a server that found the weights changed by i updates of "
+    "others since their worker got them; the last of 63 is for all above"
+)
 TOP5 = "share of those whose label is among the five best scores; null for five classes or fewer"
 WAITING = "share of training_seconds in which the loop waited for batches"
 
@@ -138,6 +156,26 @@ class LossScaleEvent(Line):
 
 
 @dataclass(frozen=True)
+class StalenessEvent(Line):
+    """How stale gradients were in an epoch of processes that do not wait for each other."""
+
+    tag = {"kind": "event", "event": "staleness"}
+    epoch: int = _field("number of the epoch, from 1", count)
+    step: int = _field("number of rank 0's last step in the run", count)
+    pushes: Sequence[int] = _field(STALENESS, counts, "pushes")
+
+    def in_words(self) -> str:
+        """``0.95 updates of others on average, at most 2; 24 + 82 + 14 pushes met 0, 1, ...``."""
+        told = sum(self.pushes)
+        if not told:
+            return "no push"
+        mean = sum(met * times for met, times in enumerate(self.pushes)) / told
+        most = max(met for met, times in enumerate(self.pushes) if times)
+        shares = ", ".join(f"{met}: {times}" for met, times in enumerate(self.pushes) if times)
+        return f"{mean:.2f} updates of others on average, at most {most}; pushes by it {shares}"
+
+
+@dataclass(frozen=True)
 class ResumedEvent(Line):
     """A run goes on from a checkpoint."""
 
@@ -158,12 +196,25 @@ class ConfusionEvent(Line):
 
 @dataclass(frozen=True)
 class UnheardEvent(Line):
-    """From here on nobody read what the run printed; it went on all the same."""
+    """From here on nobody read what the run printed, or would print; it went on all the same."""
 
     tag = {"kind": "event", "event": "unheard"}
-    message: str = _field("what the system said when the run printed", text)
+    message: str = _field("what the system said of it", text)
+
+
+@dataclass(frozen=True)
+class EndedEvent(Line):
+    """The run has ended, and its files are written."""
+
+    tag = {"kind": "event", "event": "ended"}
+    step: int = _field("number of its last step", count)
+    files: Mapping[str, str] = _field(
+        "SHA-256 of each file that it leaves, but those that grow or are drawn again", file_digests
+    )
+    seconds: Optional[float] = _since_start()
 
 
 LINES: Tuple[Type[Line], ...] = (
-    Step, Epoch, DivergedEvent, LossScaleEvent, ResumedEvent, ConfusionEvent, UnheardEvent,
+    Step, Epoch, DivergedEvent, LossScaleEvent, StalenessEvent, ResumedEvent, ConfusionEvent,
+    UnheardEvent, EndedEvent,
 )  # fmt: skip

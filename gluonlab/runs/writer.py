@@ -17,6 +17,7 @@ from typing import Any, Dict, List, Mapping, Optional, Sequence
 import gluonlab
 from gluonlab.errors import DataError, OutputError
 from gluonlab.files.arrays import save_arrays
+from gluonlab.files.markers import is_marker
 from gluonlab.files.whole import (
     append_whole,
     atomic_path,
@@ -46,6 +47,7 @@ class RunDirectory:
     def __init__(self, path: Path, made: Sequence[Path] = ()) -> None:
         """``path`` is there. ``made``: the folders that were made for it, the innermost first."""
         self.path, self._made = path, made
+        self.about: Dict[str, Any] = {}  # what config.json says
         self._lock = FolderLock(path)
         self._pending: List[str] = []  # lines of metrics.jsonl
         self._bytes, self._digest = 0, hashlib.sha256()  # of those that are written
@@ -66,7 +68,7 @@ class RunDirectory:
         try:
             made = missing_folders(path if out is not None else path.parent)
             if out is None:
-                path = _make_unused(path)
+                path = make_unused(path)
                 made = [path, *made]
                 remove_left_behind(RUNS.glob("*"), schema.FILES)
             path.mkdir(parents=True, exist_ok=True)
@@ -76,7 +78,7 @@ class RunDirectory:
             if isinstance(error, OutputError):
                 raise
             raise _unwritable(out, path, error.strerror) from None
-        if any(entry.name not in (LOCK, schema.METRICS) for entry in path.iterdir()):
+        if _holds_more(path, LOCK, schema.METRICS):
             run.close()  # another process was faster, and has ended
             raise _not_empty(path)
         return run
@@ -106,8 +108,11 @@ class RunDirectory:
         return {"bytes": self._bytes, "sha256": self._digest.hexdigest()}
 
     @staticmethod
-    def check(out: Optional[str]) -> None:
-        """Raise OutputError for an ``out`` that `create` would refuse; nothing is made."""
+    def check(out: Optional[str], empty: bool = True) -> None:
+        """Raise OutputError for an ``out`` that `create` would refuse; nothing is made.
+
+        ``empty``: whether it would refuse a folder for what is in it.
+        """
         path = Path(out) if out is not None else RUNS
         check_name("--out", path)
         try:
@@ -115,7 +120,7 @@ class RunDirectory:
                 raise OutputError(f"--out {path} is a file: give a folder that is new or empty")
             if out is not None and path.exists():
                 check_free(path)
-                if any(entry.name != LOCK for entry in path.iterdir()):
+                if empty and _holds_more(path, LOCK):
                     raise _not_empty(path)
             above = next(folder for folder in (path, *path.absolute().parents) if folder.exists())
             if not above.is_dir():
@@ -133,7 +138,8 @@ class RunDirectory:
         A comparison has instead the numbers of devices that are compared (``compare``).
         """
         about = {"format": schema.FORMAT, "gluonlab": gluonlab.__version__}
-        self._write(schema.CONFIG, {**about, **more, "config": config})
+        self.about = {**about, **more, "config": config}
+        self._write(schema.CONFIG, self.about)
 
     def compared(self, rows: Sequence[Dict[str, Any]]) -> None:
         """Write compare.json: the table of a comparison."""
@@ -207,6 +213,7 @@ class NoRunDirectory:
     """What a process of a group writes to that has no folder, as rank 0 alone has one."""
 
     path = None
+    about: Dict[str, Any] = {}
 
     def _nothing(self, *args: Any, **more: Any) -> None:
         """Nothing is written."""
@@ -228,13 +235,17 @@ def _folder_name(name: str) -> str:
     return f"{time.strftime('%Y%m%d-%H%M%S')}-{plain_name(name, 'run')}"
 
 
+def _holds_more(path: Path, *than: str) -> bool:
+    return any(entry.name not in than and not is_marker(entry.name) for entry in path.iterdir())
+
+
 def _not_empty(path: Path) -> OutputError:
     return OutputError(
         f"--out {path} is not empty: give a new folder, so that no earlier run is lost"
     )
 
 
-def _make_unused(path: Path) -> Path:
+def make_unused(path: Path) -> Path:
     """Make the folder ``path``, or ``path``-2, -3, ...: the first that is not there yet."""
     candidate, number = path, 2
     while True:

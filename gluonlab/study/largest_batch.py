@@ -15,9 +15,10 @@ from gluonlab.data.sets.registry import takes
 from gluonlab.engine.semantics import nd_semantics
 from gluonlab.errors import ConfigError
 from gluonlab.host.memory import room
+from gluonlab.parallel.planned import MIB
+from gluonlab.parallel.split import DATA
 from gluonlab.study.largest_size import LargestSize
-from gluonlab.training.memory import MIB, Memory, Needs
-from gluonlab.training.network import make_net
+from gluonlab.training.memory import Memory, Needs, Row, needs_of, table
 from gluonlab.training.plan import Plan, make_plan
 from gluonlab.training.trial import TooMuch, measure
 
@@ -33,29 +34,38 @@ Tell = Callable[[str], None]
 class Found:
     """The largest batch, and what limits it.
 
-    ``taken``: the peak of a run with it, of the ``budget``, both in bytes: of the whole process on
-    CPU devices, of each GPU on GPUs. ``memory``: the plan's figures for a device. ``limit``: the
-    "budget"; the "machine", which has less memory free; the "data", of which a device has no more;
-    the "arrays", which MXNet does not allow larger. ``would_fit``: in the last two cases, about how
-    many images per device the memory would hold.
+    ``rows``: the plan's figures for each device. ``taken``: the peak of a run with it, of the
+    ``budget``, both in bytes: of the whole process on CPU devices, of each GPU on GPUs. ``limit``:
+    the "budget"; the "machine", which has less memory free; the "data", of which a device has no
+    more; the "arrays", which MXNet does not allow larger. ``would_fit``: in the last two cases,
+    about how many images per device the memory would hold. Where devices share a copy of the
+    network, sizes are those of a copy, ``per``.
     """
 
-    memory: Memory
+    rows: List[Row]
     taken: int
     budget: int
     limit: str
     would_fit: Optional[int] = None
+    per: str = "device"
+
+    @property
+    def memory(self) -> Memory:
+        """Of the device that takes most."""
+        return max((memory for _, memory in self.rows), key=lambda memory: memory.total)
 
     @property
     def images(self) -> int:
-        """The batch size per device."""
+        """The batch size per device, or per copy of the network."""
         return self.memory.images
 
     def to_dict(self) -> Dict[str, Any]:
-        """Plain values; ``total`` is the plan's sum for a device."""
-        planned = {**self.memory._asdict(), "total": self.memory.total}
+        """Plain values; ``total`` is the plan's sum for a device, of several that takes most."""
+        planned = {name: {**each._asdict(), "total": each.total} for name, each in self.rows}
         return {
-            **planned,
+            **self.memory._asdict(),
+            "total": self.memory.total,
+            **({"devices": planned} if len(planned) > 1 else {}),
             "taken": self.taken,
             "budget": self.budget,
             "limit": self.limit,
@@ -63,13 +73,14 @@ class Found:
         }
 
     def lines(self) -> List[str]:
-        """For people: the size, what it takes, and what limits it."""
+        """For people: the size, what it takes, what limits it, and the plan's figures."""
         training = f"training takes {_mib(self.taken)} of {_mib(self.budget)}"
         if self.would_fit is None:
             less = "" if self.limit == "budget" else ", and no more is free on this machine"
-            return [f"--batch-size {self.images} is the largest that fits: {training}{less}"]
+            first = f"--batch-size {self.images} is the largest that fits: {training}{less}"
+            return [first, *table(self.rows)]
         ends = (
-            f"the data set has only {self.images:,} images per device"
+            f"the data set has only {self.images:,} images per {self.per}"
             if self.limit == "data"
             else "MXNet allows no larger arrays"
         )
@@ -79,6 +90,7 @@ class Found:
                 f"memory is not the limit: {ends}; "
                 f"memory would hold batches of up to about {self.would_fit:,}"
             ),
+            *table(self.rows),
         ]
 
 
@@ -88,7 +100,8 @@ def find_batch_size(
 ) -> Found:
     """The largest batch per device with which a run takes at most ``budget_bytes``.
 
-    It is at most a device's share of the training images. The budget is for the whole process on
+    It is per copy of the network where devices share one, and at most the share of the training
+    images. The budget is for the whole process on
     CPU devices, for each GPU on GPUs. ``tell`` gets a line for each size that is tried. Raises
     ConfigError when not even the smallest batch fits, or when the config has a batch size already.
     """
@@ -107,10 +120,13 @@ class _Search:
 
     def __init__(self, plan: Plan, budget: int, smallest: int, tell: Tell) -> None:
         self.plan, self.budget, self.smallest, self.tell = plan, budget, smallest, tell
-        self.net = make_net(plan)
-        self.needs = Needs(plan, self.net)
-        self.on_gpus = plan.ctxs[0].device_type == "gpu"
         self.grows = takes(plan.config.dataset, "samples")
+        split = plan.split.way != DATA
+        self.per = plan.split.has_copy
+        # a share of a pipeline has as many microbatches as usual only if it has as many images
+        self.few = (8 * smallest, 72 * smallest) if split else (smallest, 9 * smallest)
+        self.needs = self._needs(self.few[1]) if split else needs_of(plan)
+        self.on_gpus = plan.ctxs[0].device_type == "gpu"
         self.ceiling, self.limit = _less_spare(budget), "budget"
 
     def result(self) -> Found:
@@ -119,7 +135,7 @@ class _Search:
         share = (
             UNBOUNDED
             if self.grows
-            else max(self.smallest, len(self.plan.dataset.train) // len(self.plan.ctxs))
+            else max(self.smallest, len(self.plan.dataset.train) // len(self.plan.split.copies))
         )
         sizes = LargestSize(
             self._cost,
@@ -133,7 +149,7 @@ class _Search:
             self._refuse(_mib(self._measure(self.smallest, None)))
         images, taken = found
         if images < sizes.most:
-            return Found(self._planned(images), taken, self.budget, self.limit)
+            return Found(self._planned(images), taken, self.budget, self.limit, per=self.per)
         would_fit = images + int((self.ceiling - taken) / sizes.slope())
         return Found(
             self._planned(images),
@@ -141,6 +157,7 @@ class _Search:
             self.budget,
             "data" if images == share else "arrays",
             would_fit,
+            self.per,
         )
 
     def _look_at_the_machine(self) -> None:
@@ -154,26 +171,35 @@ class _Search:
             self._refuse(f"more than the {_mib(LEAST)} that Python and MXNet take by themselves")
 
     def _planned_image_bytes(self) -> float:
-        """What another image on every device takes by MXNet's plan, which knows only a part."""
-        more = 8 * self.smallest
-        planned = (
-            self.needs.memory(self.smallest + more).total - self.needs.memory(self.smallest).total
-        )
-        return planned / more * (1 if self.on_gpus else len(self.plan.ctxs))
+        """What another image for every copy takes by MXNet's plan, which knows only a part."""
+        fewer, more = (self._taken_by_all(images) for images in self.few)
+        return (more - fewer) / (self.few[1] - self.few[0])
 
-    def _planned(self, images: int) -> Memory:
-        """The plan's figures; a data set that is made up has grown with the batch."""
-        config = self.plan.config.replace(batch_size=images)
-        needs = Needs(make_plan(config), self.net) if self.grows else self.needs
-        return needs.memory(images)
+    def _taken_by_all(self, images: int) -> int:
+        """Bytes of all devices, which share one memory, or of the GPU that takes most."""
+        needs = self.needs
+        if self.on_gpus:
+            return needs.memory(images).total
+        of_a_copy = sum(memory.total for _, memory in needs.rows(images))
+        return of_a_copy * len(self.plan.split.copies)
+
+    def _planned(self, images: int) -> List[Row]:
+        """The plan's figures; a made-up data set has grown with the batch, and cuts have moved."""
+        same = self.plan.split.way == DATA and not self.grows
+        return (self.needs if same else self._needs(images)).rows(images)
+
+    def _needs(self, images: int) -> Needs:
+        """Those of a plan for batches of this size."""
+        dataset = None if self.grows else self.plan.dataset
+        return needs_of(make_plan(self.plan.config.replace(batch_size=images), dataset))
 
     def _cost(self, size: int) -> Optional[int]:
         try:
             taken = self._measure(size, self.ceiling)
         except TooMuch:
-            self.tell(f"a batch of {size:,} per device takes too much")
+            self.tell(f"a batch of {size:,} per {self.per} takes too much")
             return None
-        self.tell(f"a batch of {size:,} per device takes {_mib(taken)}")
+        self.tell(f"a batch of {size:,} per {self.per} takes {_mib(taken)}")
         return taken
 
     def _measure(self, size: int, ceiling: Optional[int]) -> int:
@@ -183,7 +209,7 @@ class _Search:
     def _refuse(self, needed: str) -> NoReturn:
         raise ConfigError(
             f"--find-batch-size {_mib(self.budget)}: "
-            f"a batch of {self.smallest} per device needs {needed}: "
+            f"a batch of {self.smallest} per {self.per} needs {needed}: "
             "give more, or choose a smaller --model"
         )
 

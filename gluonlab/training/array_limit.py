@@ -13,10 +13,9 @@ from gluonlab.engine.invoke import ARRAY_LIMIT
 from gluonlab.errors import ConfigError
 from gluonlab.parallel.data.microbatches import Microbatches
 from gluonlab.parallel.data.replica import IMAGES, LABELS
+from gluonlab.parallel.planned import LABELS_MIXED
 
 Shape = Tuple[int, ...]
-
-LABELS_MIXED = 3  # what `gluonlab.data.loading.mixup` gives for an image
 
 
 def check_elements(images: int, elements: int) -> None:

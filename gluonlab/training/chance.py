@@ -5,8 +5,9 @@ STEPS steps of an epoch, from seed, epoch and step; a run that goes on from a st
 those before it once more, and then takes the checkpoint's state.
 
 Seeding takes a CPU device some 13 ms (1,024 Mersenne Twisters, on an AMD EPYC), so that it is done
-where there is such an operator only, and not in every step. On GPUs cuDNN's Dropout has a generator
-of its own, which nothing seeds again.
+where there is such an operator only, and not in every step. All CPU devices of a process draw from
+one generator, in the order in which their work is queued, and the last of them seeds it. On GPUs
+cuDNN's Dropout has a generator of its own, which nothing seeds again.
 """
 
 from __future__ import annotations
@@ -31,12 +32,18 @@ DRAWS = re.compile(
 class Chance:
     """Seeds the devices of a strategy whose network draws random numbers while it trains.
 
-    ``rank``: of this process, whose devices draw numbers of their own.
+    ``first``: where they begin among the devices of all processes, each of which draws numbers of
+    its own.
     """
 
-    def __init__(self, strategy: Strategy, seed: int, rank: int = 0) -> None:
-        self._seed, self._rank = seed, rank
+    def __init__(self, strategy: Strategy, seed: int, first: int = 0) -> None:
+        self._seed, self._first = seed, first
         self._ctxs = _ctxs(strategy) if _draws(strategy) else []
+
+    @property
+    def draws(self) -> bool:
+        """Whether random numbers are drawn."""
+        return bool(self._ctxs)
 
     @property
     def out_of_reach(self) -> bool:
@@ -49,8 +56,8 @@ class Chance:
         ``step``: of the ``epoch``, both from 0. Nothing waits.
         """
         if self._ctxs and step % STEPS == 0:
-            for device, ctx in enumerate(self._ctxs):
-                of_device = [self._seed, epoch, step, self._rank, device]
+            for device, ctx in enumerate(self._ctxs, start=self._first):
+                of_device = [self._seed, epoch, step, device]
                 [seed] = np.random.SeedSequence(of_device).generate_state(1)
                 mx.random.seed(int(seed) >> 1, ctx=ctx)
 
@@ -70,10 +77,9 @@ def _draws(strategy: Strategy) -> bool:
 
 def _ctxs(strategy: Strategy) -> List[mx.Context]:
     """All devices that hold a part of the network, in an order that is always the same."""
-    params = strategy.net.collect_params().values()
     ctxs = [
         *strategy.inputs,
         *strategy.outputs,
-        *(ctx for each in params for ctx in each.list_ctx()),
+        *(ctx for each in strategy.replicated() for ctx in each.list_ctx()),
     ]
     return list(dict.fromkeys(ctxs))

@@ -1,5 +1,7 @@
 """When a run writes checkpoints, and the thread that writes them.
 
+Of several processes one writes them, and all decide alike, since each has a part of what they hold.
+
 What a checkpoint holds is copied on the devices, in their queues; the thread waits for the copies
 and writes them, while training goes on.
 """
@@ -7,13 +9,15 @@ and writes them, while training goes on.
 from __future__ import annotations
 
 import time
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from pathlib import Path
 from typing import Callable, NamedTuple, Optional
 
 from gluonlab.config.values import Period
 from gluonlab.runs import checkpoint
 from gluonlab.runs.checkpoint import Checkpoint
+
+LOOK_S = 0.1  # how late a second Ctrl-C may end a wait
 
 
 class _Last(NamedTuple):
@@ -24,12 +28,17 @@ class _Last(NamedTuple):
     moment: float
 
 
+class _GivenUp(Exception):
+    """Ends the writing of a checkpoint, of which nothing is left then."""
+
+
 class Checkpoints:
-    """Writes checkpoints below the folder ``run``; None: no checkpoint is ever written.
+    """Writes checkpoints below the folder ``run``; None: another process writes them.
 
     ``every``: how often; None: never by itself. ``make(accuracy)`` takes one of where the run
-    stands, without waiting; ``accuracy`` is that of an epoch that has just ended. ``keep``: how
-    many are kept, besides the best.
+    stands, without waiting for devices; ``accuracy`` is that of an epoch that has just ended. None:
+    none is ever taken. ``keep``: how many are kept, besides the best. ``clock``: seconds, by which
+    minutes are measured.
     """
 
     def __init__(
@@ -37,17 +46,20 @@ class Checkpoints:
         run: Optional[Path],
         every: Optional[Period],
         keep: int,
-        make: Callable[[Optional[float]], Checkpoint],
+        make: Optional[Callable[[Optional[float]], Checkpoint]],
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._run, self._every, self._keep, self._make = run, every, keep, make
+        self._clock = clock
         self._thread = ThreadPoolExecutor(1, "gluonlab-checkpoint")
         self._writing: "Optional[Future[Path]]" = None
-        self._last = _Last(0, 0, time.monotonic())
+        self._given_up = False
+        self._last = _Last(0, 0, clock())
         self._best = -1.0
 
     def begin(self, step: int, epoch: int, best: float = -1.0) -> None:
         """The run begins, or goes on, after so many steps and epochs; ``best``: accuracy so far."""
-        self._last, self._best = _Last(step, epoch, time.monotonic()), best
+        self._last, self._best = _Last(step, epoch, self._clock()), best
 
     def after_step(self, step: int, epoch: int) -> None:
         """Write a checkpoint if one is due; ``epoch``: how many are finished.
@@ -55,7 +67,7 @@ class Checkpoints:
         Raises OutputError when one could not be written.
         """
         if self._writing is not None and self._writing.done():
-            self._wait()
+            self.wait()
         if self._every is not None and self._due(self._every, step, epoch):
             self._write(step, epoch)
 
@@ -66,27 +78,29 @@ class Checkpoints:
             self._write(step, epoch, accuracy)
 
     def now(self, step: int, epoch: int) -> Optional[Path]:
-        """Write one, wait until it is on disk, and return its place; None without a folder.
+        """Write one, wait until it is on disk, and return its place.
 
-        None, too, where nothing has been trained.
+        None without a folder, and where nothing has been trained.
         """
-        if self._run is None or not step:
-            return None
         if step > self._last.step:
             self._write(step, epoch)
-        self._wait()
-        places = checkpoint.checkpoints(self._run)
+        self.wait()
+        places = checkpoint.checkpoints(self._run) if self._run is not None and step else []
         return places[0] if places else None
+
+    def give_up(self) -> None:
+        """Wait for nothing any more. What is not written yet never will be."""
+        self._given_up, self._writing = True, None
 
     def close(self) -> None:
         """Wait for what is being written. Raises OutputError when it could not be."""
         try:
-            self._wait()
+            self.wait()
         finally:
             self._thread.shutdown(wait=False)
 
     def _due(self, every: Period, step: int, epoch: int) -> bool:
-        now = _Last(step, epoch, time.monotonic())
+        now = _Last(step, epoch, self._clock())
         passed = {
             "steps": now.step - self._last.step,
             "epochs": now.epoch - self._last.epoch,
@@ -95,22 +109,29 @@ class Checkpoints:
         return step > self._last.step and passed[every.unit] >= every.number
 
     def _write(self, step: int, epoch: int, accuracy: Optional[float] = None) -> None:
-        if self._run is None:
+        if self._make is None:
             return
-        self._wait()  # one at a time: each has a copy of all parameters
-        self._last = _Last(step, epoch, time.monotonic())
-        self._writing = self._thread.submit(self._on_disk, self._run, self._make(accuracy))
+        self.wait()  # one at a time: each has a copy of all parameters
+        self._last = _Last(step, epoch, self._clock())
+        made = self._make(accuracy)
+        if self._run is not None:
+            self._writing = self._thread.submit(self._on_disk, self._run, made)
 
     def _on_disk(self, run: Path, made: Checkpoint) -> Path:
-        place = checkpoint.write(run, made)
+        place = checkpoint.write(run, made, self._go_on)
         checkpoint.remove_others(run, self._keep)
         return place
 
-    def _wait(self) -> None:
+    def _go_on(self) -> None:
+        """End the thread's writing between two files, when nobody waits for it any more."""
+        if self._given_up:
+            raise _GivenUp
+
+    def wait(self) -> None:
+        """Wait until nothing is being written. Raises OutputError when that could not be."""
         writing, self._writing = self._writing, None
         if writing is not None:
-            try:
-                writing.result()
-            except KeyboardInterrupt:
-                self._writing = writing
-                raise
+            # where another thread gets the signal, a wait of the main thread does not end of it
+            while not writing.done():
+                wait([writing], LOOK_S)
+            writing.result()

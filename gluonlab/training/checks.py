@@ -24,9 +24,12 @@ from gluonlab.parallel.data.replica import loss_graph
 from gluonlab.parallel.precision import check_dtype, check_dtype_on
 from gluonlab.training import learning_rate, optimize
 from gluonlab.training.array_limit import ArrayLimit
-from gluonlab.training.draft import Draft, file_options
+from gluonlab.training.draft import Draft
+from gluonlab.training.file_options import file_options
+from gluonlab.training.on_servers import check_on_servers
 from gluonlab.training.one_process import check_group
 from gluonlab.training.repeatable import check_repeatable
+from gluonlab.training.splitting import check_split
 from gluonlab.update.loss_scale import check_on_nan
 
 CONFIG, DEVICES, DATA, NETWORK, BATCH = "config", "devices", "data", "network", "batch"
@@ -129,9 +132,12 @@ class Check(NamedTuple):
 CHECKS: Tuple[Check, ...] = (
     Check(CONFIG, "group", lambda draft: check_group(draft.asked, draft.group)),
     Check(CONFIG, "kvstore", lambda draft: check_kvstore(draft.asked.kvstore)),
+
     Check(CONFIG, "topology", _topology),
+    Check(CONFIG, "split", lambda draft: check_split(draft.asked)),
     Check(CONFIG, "dataset", lambda draft: check_dataset(draft.asked.dataset)),
     Check(CONFIG, "recipe", lambda draft: draft.settled),
+    Check(CONFIG, "servers", lambda draft: check_on_servers(draft.config, draft.group)),
     Check(CONFIG, "schedule", lambda draft: learning_rate.check_schedule(draft.config)),
     Check(CONFIG, "epochs", lambda draft: learning_rate.check_epochs(draft.config)),
     Check(CONFIG, "dtype", lambda draft: check_dtype(draft.asked.dtype)),
@@ -150,12 +156,15 @@ CHECKS: Tuple[Check, ...] = (
     Check(DEVICES, "devices", lambda draft: draft.ctxs),
     Check(DEVICES, "dtype", lambda draft: check_dtype_on(draft.asked.dtype, draft.ctxs)),
     Check(DEVICES, "arithmetic", _arithmetic),
+    Check(DEVICES, "split", lambda draft: draft.split),
     Check(DEVICES, "sharding", lambda draft: optimize.check_sharding(
-        draft.config.optimizer, draft.asked.kvstore, len(draft.ctxs))),
+        draft.config.optimizer, draft.asked.kvstore, len(draft.split.copies))),
+    Check(DEVICES, "channels", lambda draft: optimize.check_channels(
+        draft.config.optimizer, draft.asked.split)),
     Check(DEVICES, "kvstore", lambda draft: draft.kvstore),
     Check(DATA, "dataset", lambda draft: draft.dataset),
     Check(DATA, "microbatches", lambda draft: draft.microbatches.check(
-        draft.step_images, draft.device_count)),
+        draft.step_images, draft.copy_count, draft.split.has_copy)),
     Check(DATA, "final rate", lambda draft: learning_rate.check_final_rate(
         draft.config, draft.rates, draft.scale)),
     Check(NETWORK, "sync-bn", _sync_bn),

@@ -9,29 +9,31 @@ from typing import Any, Dict, List, Optional
 
 import mxnet as mx
 
-from gluonlab.config import TrainConfig, option_name
+from gluonlab.config import TrainConfig
 from gluonlab.data.sets import synthetic
 from gluonlab.data.sets.colours import colours_for
 from gluonlab.data.sets.dataset import Dataset
 from gluonlab.data.sets.registry import (
-    all_of_image_files,
     find_kind,
     load_dataset,
-    of_image_files,
     takes,
 )
 from gluonlab.devices import devices, gpu_count, gpus
-from gluonlab.errors import ConfigError, DeviceError
+from gluonlab.errors import DeviceError
 from gluonlab.gpu.code import NoCode
 from gluonlab.kvstores import make_kvstore
 from gluonlab.kvstores.compression import compressing
 from gluonlab.kvstores.groups import ALONE, Group
 from gluonlab.optimizers.momentum import CORRECTED
 from gluonlab.optimizers.registry import optimizer_kind
-from gluonlab.parallel.data.microbatches import Microbatches
+from gluonlab.parallel.data.microbatches import WHOLE, Microbatches
+from gluonlab.parallel.split import CHANNELS, PIPELINE, Split
 from gluonlab.training.array_limit import check_elements
+from gluonlab.training.file_options import file_options
 from gluonlab.training.learning_rate import make_rates
+from gluonlab.training.on_servers import on_servers
 from gluonlab.training.settle import Settled, settle, without_crops
+from gluonlab.training.splitting import make_split, usual_microbatches
 from gluonlab.update.rates import Rates
 
 
@@ -61,18 +63,37 @@ class Draft:
     @cached_property
     def ctxs(self) -> List[mx.Context]:
         """The devices of this process."""
-        return find_devices(self.asked)
+        return find_devices(self.asked, self.group)
+
+    @cached_property
+    def split(self) -> Split:
+        """Which devices share a copy of the network."""
+        return make_split(self.config, self.ctxs)
 
     @property
-    def device_count(self) -> int:
-        """The number of devices in all processes, which have equally many."""
-        return len(self.ctxs) * self.group.size
+    def copy_count(self) -> int:
+        """The copies of the network in all processes, which have equally many: one a device.
+
+        Where the network is split over devices, too, those that share it have one copy.
+        """
+        return len(self.split.copies) * self.group.size
+
+    @property
+    def on_servers(self) -> bool:
+        """Whether servers update the weights."""
+        return on_servers(self.config, self.group)
+
+    @property
+    def has_replicas(self) -> bool:
+        """Whether any parameter is on several devices; of split channels some always are."""
+        return self.copy_count > 1 or self.split.way == CHANNELS
 
     @cached_property
     def kvstore(self) -> Any:
-        """A new kvstore for these devices."""
-        store = make_kvstore(self.config.kvstore, self.ctxs, self.config.topology)
-        return compressing(store, self.config.compress, len(self.ctxs))
+        """A new kvstore for the devices that have the same part of the network."""
+        ctxs = [copy[0] for copy in self.split.copies]
+        store = make_kvstore(self.config.kvstore, ctxs, self.config.topology)
+        return compressing(store, self.config.compress, len(ctxs))
 
     @cached_property
     def dataset(self) -> Dataset:
@@ -92,7 +113,7 @@ class Draft:
     def _samples(self) -> Dict[str, int]:
         """The option that gives a made-up data set as many images as a batch."""
         config = self.config
-        images = config.global_batch_size or (config.batch_size or 0) * self.device_count
+        images = config.global_batch_size or (config.batch_size or 0) * self.copy_count
         if images <= synthetic.SAMPLES or not takes(config.dataset, "samples"):
             return {}
         check_elements(images, images * math.prod(synthetic.SHAPE))
@@ -101,7 +122,7 @@ class Draft:
     @property
     def global_batch_size(self) -> int:
         """The images of a step over all devices."""
-        return self.config.global_batch_size or (self.config.batch_size or 1) * self.device_count
+        return self.config.global_batch_size or (self.config.batch_size or 1) * self.copy_count
 
     @property
     def step_images(self) -> int:
@@ -110,8 +131,16 @@ class Draft:
 
     @property
     def microbatches(self) -> Microbatches:
-        """How a device's share of a batch is cut."""
-        return Microbatches(self.config.microbatches, self.config.microbatch_size)
+        """How a copy's share of a batch is cut; of a pipeline always."""
+        asked = Microbatches(self.config.microbatches, self.config.microbatch_size)
+        if asked == WHOLE and self.split.way == PIPELINE:
+            return Microbatches(min(usual_microbatches(self.split), max(1, self._share)))
+        return asked
+
+    @property
+    def _share(self) -> int:
+        """The fewest images that a copy gets of a whole batch."""
+        return self.step_images // self.copy_count
 
     @property
     def optimizer(self) -> str:
@@ -164,32 +193,16 @@ class Draft:
         )
 
 
-def find_devices(config: TrainConfig) -> List[mx.Context]:
-    """The devices that ``config`` asks for. Raises DeviceError."""
-    if config.gpus is not None:
-        return gpus(config.gpus, emulate=not config.require_gpu, threads=config.threads)
+def find_devices(config: TrainConfig, group: Group = ALONE) -> List[mx.Context]:
+    """The devices that ``config`` asks for, for this process of ``group``. Raises DeviceError."""
     if config.require_gpu and config.devices is None and not gpu_count():
-        return gpus(1, emulate=False)
+        return gpus(config.gpus or 1, emulate=False, threads=config.threads)
+    named = group.own_devices(config.gpus) if config.devices is None else config.devices
+    if named is None and config.gpus is not None:
+        return gpus(config.gpus, emulate=not config.require_gpu, threads=config.threads)
     try:
-        return devices(config.devices, threads=config.threads)
+        return devices(named, threads=config.threads)
     except NoCode:
         raise
     except DeviceError as error:
         raise DeviceError(f"--devices {error}") from None
-
-
-def file_options(config: TrainConfig) -> Dict[str, Any]:
-    """The options of the data set's loader besides its folder, where it reads image files.
-
-    Raises ConfigError for a setting that has no effect on other data sets.
-    """
-    names = ("image_size", "decoders", "skip_bad", "random_resized_crop")
-    options = {name: getattr(config, name) for name in names if getattr(config, name)}
-    if of_image_files(config.dataset):
-        return {**options, "memory": config.resident_bytes}
-    for name in options:
-        raise ConfigError(
-            f"{option_name(name)} is for image files, and {config.dataset} has none: "
-            f"leave it out, or choose {', '.join(all_of_image_files())}"
-        )
-    return {}

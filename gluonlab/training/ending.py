@@ -13,10 +13,11 @@ from mxnet.base import MXNetError
 
 from gluonlab.data.sets.folder import FileSplit
 from gluonlab.errors import DivergedError, GluonlabError, UsageError
-from gluonlab.host.limits import used_up
+from gluonlab.host.limits import memory_limit, used_up
 from gluonlab.host.memory import give_back
-from gluonlab.host.signals import EndRequest
+from gluonlab.host.signals import RAISED, EndRequest
 from gluonlab.runs.checkpoint import checkpoints
+from gluonlab.runs.leftover import ended
 from gluonlab.runs.result import Result
 from gluonlab.runs.schema import CONFUSION, EXPORT, DivergedEvent
 from gluonlab.runs.writer import NoRunDirectory, RunDirectory
@@ -33,8 +34,9 @@ def recorded(
     """Complete the run's folder when the block ends, in whatever way.
 
     The folder then has the curves of all finished epochs, and the reason of an early end. A
-    KeyboardInterrupt gets a message that says what is left of the run. After a UsageError without
-    any finished epoch there is no folder.
+    KeyboardInterrupt gets a message that says what is left of the run. What fails on the way to an
+    end that a signal has asked for becomes a part of that message. After a UsageError without any
+    finished epoch there is no folder.
     """
     try:
         yield
@@ -46,6 +48,9 @@ def recorded(
             # none of it may hide why the run ends, nor a second Ctrl-C
             with suppress(Exception, KeyboardInterrupt):
                 last()
+        if isinstance(error, Exception) and request.number is not None:
+            said = f"{_in_words(result)}; {used_up(error) or error}"
+            raise RAISED[request.number](said) from error
         if isinstance(error, UsageError) and not result.history:
             run.discard()
         if isinstance(error, KeyboardInterrupt):
@@ -73,13 +78,19 @@ def limits_explained() -> Iterator[None]:
         explained = used_up(error)
         if explained is None:
             raise
-        for _ in range(MOST_ERRORS):  # of what is queued; else MXNet raises them at Python's end
-            with suppress(MXNetError):
-                nd.waitall()
-                break
+        if memory_limit() is None:  # under one a worker may be missing, for which all would wait
+            _wait_for_what_is_queued()
         raise explained from error
     finally:
         give_back()
+
+
+def _wait_for_what_is_queued() -> None:
+    """Take note of its errors, which MXNet would raise at Python's end."""
+    for _ in range(MOST_ERRORS):
+        with suppress(MXNetError):
+            nd.waitall()
+            break
 
 
 def write_extras(
@@ -93,6 +104,12 @@ def write_extras(
         export(net, plan.model, plan.dataset, folder / EXPORT)
     if confusion is not None:  # last: nothing is lost if it cannot be drawn
         write_picture(confusion, plan.dataset.classes, folder / CONFUSION)
+
+
+def write_end(run: "RunDirectory | NoRunDirectory", step: int, seconds: float) -> None:
+    """Note that all files of the run, whose last step this was, are written. Raises OutputError."""
+    if run.path is not None:
+        run.write(ended(run.path, step, seconds))
 
 
 MUCH_WAITING = 0.1  # of an epoch's time; more is worth a word
@@ -135,7 +152,8 @@ def _on(result: Result) -> str:
     """The command that goes on from the last checkpoint, if there is one."""
     if result.run_dir is None or not checkpoints(result.run_dir):
         return ""
-    return f"; to go on: python -m gluonlab.run --resume {shlex.quote(str(result.run_dir))}"
+    command = result.plan.group.command
+    return f"; to go on: {command} --resume {shlex.quote(str(result.run_dir))}"
 
 
 def _later(result: Result) -> str:

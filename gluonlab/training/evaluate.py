@@ -64,6 +64,7 @@ def evaluation_loader(plan: Plan, ctxs: List[mx.Context]) -> Loader:
         raw=True,
         prefetch=plan.prefetch,
         resident_bytes=plan.resident_bytes,
+        device_counts=plan.device_counts,
     )
 
 

@@ -21,19 +21,21 @@ from gluonlab.files.whole import folder_for
 from gluonlab.finite import broken_parameters, is_healthy, may_be_early, named
 from gluonlab.kvstores.groups import ALONE
 from gluonlab.models.pretrained import load_parameters
-from gluonlab.parallel.data.strategy import data_parallel
 from gluonlab.parallel.objective import make_loss
 from gluonlab.runs.description import Description, read_finished
-from gluonlab.runs.reader import device_count
+from gluonlab.runs.reader import copy_count
 from gluonlab.training.ending import write_extras
 from gluonlab.training.evaluate import Score, evaluate, evaluation_loader
 from gluonlab.training.network import make_net
 from gluonlab.training.plan import Plan, make_plan
 from gluonlab.training.recipes import QUICK
+from gluonlab.training.splitting import STRATEGIES
 
 # The settings that an evaluation takes from the command line.
 GIVEN = (
-    "gpus", "devices", "require_gpu", "threads", "data_dir", "decoders", "skip_bad", "batch_size",
+    "gpus", "devices", "require_gpu", "threads", "split", "stages", "cut", "balance",
+    "pipeline_schedule", "stages_per_device", "ways", "channels", "data_dir",
+    "decoders", "skip_bad", "batch_size",
     "global_batch_size", "microbatches", "microbatch_size", "prefetch", "resident_bytes",
     "deterministic", "tf32", "confusion", "export", "out",
 )  # fmt: skip
@@ -104,12 +106,14 @@ def evaluate_run(run_dir: str, **given: Any) -> Evaluation:
         plan = _plan(found, config, folder)
         classes, file = len(plan.dataset.classes), found.parameters
 
-        def trained(ctxs: List[mx.Context]) -> gluon.HybridBlock:
-            net = make_net(plan, ctxs)
+        def trained(
+            ctxs: List[mx.Context], start: Optional[List[mx.Context]] = None
+        ) -> gluon.HybridBlock:
+            net = make_net(plan, ctxs, start)
             load_parameters(net, file, str(file), classes)
             return net
 
-        strategy = data_parallel(trained, make_loss(), plan, ALONE)
+        strategy = STRATEGIES[plan.split.way](trained, make_loss(), plan, ALONE)
         began = time.perf_counter()
         loader = evaluation_loader(plan, strategy.inputs)
         score = evaluate(strategy, loader, classes, config.confusion)
@@ -204,9 +208,9 @@ def _config(found: Description, given: Dict[str, Any]) -> TrainConfig:
 
 
 def _largest_share(found: Description) -> Optional[int]:
-    """How many images of a batch one of the run's devices had; None when that is not known."""
-    devices, size = device_count(found.used), found.used.get("global_batch_size")
-    return -(-size // devices) if devices and isinstance(size, int) else None
+    """How many images of a batch one copy of the network had; None when that is not known."""
+    copies, size = copy_count(found.used), found.used.get("global_batch_size")
+    return -(-size // copies) if copies and isinstance(size, int) else None
 
 
 def _image_shape(found: Description) -> Optional[Tuple[int, int, int]]:

@@ -40,6 +40,7 @@ def introduction(plan: Plan, strategy: Strategy) -> Iterator[str]:
             "data",
             f"{data.name}: {len(data.train):,} training, {len(data.test):,} test images, {place}",
         ),
+        *strategy.lines(),
         *plan.settled.in_words(),
         (
             "batch",
@@ -48,7 +49,11 @@ def introduction(plan: Plan, strategy: Strategy) -> Iterator[str]:
         ),
         ("optimizer", f"{plan.optimizer}, {settings}{rule}"),
         *options_in_words(plan),
-        ("kvstore", f"{plan.config.kvstore}{plan.placed_in_words()}; seed {plan.seed}"),
+        (
+            "kvstore",
+            f"{plan.config.kvstore}{plan.placed_in_words()}"
+            f"{', updated on servers' * plan.on_servers}; seed {plan.seed}",
+        ),
         *([("arithmetic", plan.arithmetic.in_words())] if on_gpus else []),
     ):
         yield f"{name:<11}{text}"

@@ -8,15 +8,17 @@ never more than that many steps behind the host.
 from __future__ import annotations
 
 import math
-from typing import Any, Dict, List, Mapping, NamedTuple, Sequence, Tuple
+from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 import mxnet as mx
+import numpy as np
 from mxnet import nd
 
 from gluonlab.engine.invoke import CopyInto
 from gluonlab.errors import DivergedError
 from gluonlab.finite import diverged, is_healthy
 from gluonlab.kvstores.groups import ALONE, Group
+from gluonlab.training.consensus import Consensus
 
 STRIDE = 4
 
@@ -35,17 +37,28 @@ class LossLog:
     A loss that is not finite, or larger than LARGEST_LOSS, raises DivergedError, which names the
     step where that began; ``rest`` are then the known steps before it. Where a loss
     ``may_overflow``, as in float16, a step without a finite one is left out instead. Each process
-    of a group appends the losses of its own shards, and gets those of the whole batches.
+    of a group appends the losses of its own shards, and gets those of the whole batches; what
+    brings about ``consensus`` between them travels along.
+
+    Where the processes do not wait for each other, each appends its own ``images``, and gets the
+    losses of these. It is to stop when it is `cut_short`, and all meet in `flush`, which raises in
+    all of them, brings about the consensus, and has the mean of all images.
     """
 
     def __init__(
-        self, ctxs: Sequence[mx.Context], may_overflow: bool = False, group: Group = ALONE
+        self,
+        ctxs: Sequence[mx.Context],
+        may_overflow: bool = False,
+        group: Group = ALONE,
+        consensus: Optional[Consensus] = None,
     ) -> None:
         self.step = 0  # steps appended so far, in the whole run
         self.rest: List[StepLoss] = []
-        self._may_overflow = may_overflow
+        self._may_overflow, self._rank = may_overflow, group.rank
+        self._group, self._consensus = group, consensus or Consensus()
+        self._wrong: Optional[StepLoss] = None  # where nobody waits: of this process
         # one is filled while the other grows old
-        self._blocks = [_Block(ctxs, group), _Block(ctxs, group)]
+        self._blocks = [_Block(ctxs, group, self._consensus) for _ in range(2)]
         self._sum, self._images = 0.0, 0  # of the steps returned since the last `mean`
 
     def append(self, losses: Sequence[nd.NDArray], images: int) -> List[StepLoss]:
@@ -60,7 +73,28 @@ class LossLog:
 
     def flush(self) -> List[StepLoss]:
         """Wait for all steps, and return those not returned yet."""
-        return self._checked(self._blocks[1].read() + self._blocks[0].read())
+        known = self._checked(self._blocks[1].read() + self._blocks[0].read())
+        if not self._group.waits:
+            self._meet(known)
+        return known
+
+    @property
+    def cut_short(self) -> bool:
+        """Whether this process, which does not wait for the others, has to stop and meet them."""
+        return not self._group.waits and (self._wrong is not None or self._consensus.came)
+
+    def _meet(self, known: List[StepLoss]) -> None:
+        """Have all processes know what each knows."""
+        wrong, loss = (0, 0.0) if self._wrong is None else (self._wrong.step, self._wrong.loss)
+        told = np.concatenate([[wrong, loss, self._sum, self._images], self._consensus.numbers()])
+        table = self._group.everyones(told)
+        for rank, row in enumerate(table):
+            if row[0]:
+                self.rest = known
+                where = f"of rank {rank} at its step {int(row[0])}"
+                raise DivergedError(diverged("the loss", float(row[1]), where))
+        self._consensus.hear(table[:, 4:].sum(axis=0))
+        self._sum, self._images = float(table[:, 2].sum()), int(table[:, 3].sum())
 
     def mean(self, epoch: int) -> float:
         """The mean loss over the images of the steps returned since the last call, an epoch's.
@@ -76,10 +110,13 @@ class LossLog:
         return total / images
 
     def state(self) -> "Tuple[Dict[str, Any], Dict[str, nd.NDArray]]":
-        """Where it stands, and copies on the CPU of the losses not returned yet; nothing waits."""
+        """Where it stands, and copies on the CPU of this process's losses that are not read yet.
+
+        Nothing waits.
+        """
         waiting = [block for block in reversed(self._blocks) if block.steps]
         rows = {
-            f"losses/{place}/{device}": row.copyto(mx.cpu())
+            f"losses/{place}/{self._rank}/{device}": row.copyto(mx.cpu())
             for place, block in enumerate(waiting)
             for device, row in enumerate(block.rows)
         }
@@ -88,19 +125,24 @@ class LossLog:
         return {**counts, "blocks": blocks}, rows
 
     def restore(self, counts: Mapping[str, Any], rows: Mapping[str, nd.NDArray]) -> List[StepLoss]:
-        """Go on from a `state`, of any devices; the steps whose losses it had not returned."""
+        """Go on from a `state`, of any devices; the steps whose losses it had not returned.
+
+        ``rows``: those of all processes.
+        """
         self.step, self._sum, self._images = counts["step"], counts["sum"], counts["images"]
         known: List[StepLoss] = []
         for place, block in enumerate(counts["blocks"]):
-            prefix = f"losses/{place}/"
-            own = [row for name, row in rows.items() if name.startswith(prefix)]
-            known += _losses(block["steps"], block["images"], _total(own))
+            known += _losses(block["steps"], block["images"], _everyones_total(rows, place))
         return self._checked(known)
 
     def _checked(self, known: List[StepLoss]) -> List[StepLoss]:
         if self._may_overflow:
             known = [step for step in known if math.isfinite(step.loss)]
         for place, step in enumerate(known):
+            if not is_healthy(step.loss) and not self._group.waits:
+                self._wrong = self._wrong or step
+            if self._wrong is not None:
+                return known[:place]
             if not is_healthy(step.loss):
                 self.rest = known[:place]
                 raise DivergedError(diverged("the loss", step.loss, f"at step {step.step}"))
@@ -112,8 +154,8 @@ class LossLog:
 class _Block:
     """The losses of STRIDE consecutive steps: one row of STRIDE values on each device."""
 
-    def __init__(self, ctxs: Sequence[mx.Context], group: Group) -> None:
-        self.group = group
+    def __init__(self, ctxs: Sequence[mx.Context], group: Group, consensus: Consensus) -> None:
+        self.group, self.consensus = group, consensus
         self.rows = [nd.zeros((STRIDE,), ctx=ctx) for ctx in ctxs]
         self.cells = [[CopyInto(row[i : i + 1]) for i in range(STRIDE)] for row in self.rows]
         self.zeros = [nd.zeros((1,), ctx=ctx) for ctx in ctxs]
@@ -138,7 +180,14 @@ class _Block:
         """Wait for the block's steps and return them; the block is empty then."""
         if not self.steps:
             return []
-        known = _losses(self.steps, self.images, self.group.total(_total(self.rows)))
+        own = _total(self.rows)
+        if not self.group.waits:
+            known = [each for each in _losses(self.steps, self.images, own) if each.images]
+            self.steps, self.images = [], []
+            return known
+        totals = self.group.total(np.concatenate([own, self.consensus.numbers()]))
+        self.consensus.hear(totals[len(own) :])
+        known = _losses(self.steps, self.images, totals)
         self.steps, self.images = [], []
         return known
 
@@ -148,8 +197,17 @@ def _total(rows: Sequence[nd.NDArray]) -> Any:
     return sum(row.asnumpy().astype("float64") for row in rows)
 
 
+def _everyones_total(rows: Mapping[str, nd.NDArray], place: int) -> Any:
+    """The sums over all processes' devices, added in the order in which a group adds them."""
+    of_ranks: Dict[str, List[nd.NDArray]] = {}
+    for name, row in rows.items():
+        if name.startswith(f"losses/{place}/"):
+            of_ranks.setdefault(name.split("/")[2], []).append(row)
+    return np.sum([_total(own) for own in of_ranks.values()], axis=0)
+
+
 def _losses(steps: Sequence[int], images: Sequence[int], sums: Any) -> List[StepLoss]:
     return [
-        StepLoss(step, count, float(total) / count)
+        StepLoss(step, count, float(total) / max(1, count))
         for step, count, total in zip(steps, images, sums)
     ]

@@ -1,8 +1,8 @@
 """What a batch needs on each device, estimated before anything is trained.
 
-Activations are taken from MXNet's own plan: graphs are bound to arrays that have shapes but no
-memory, as training binds them, and tell how much they would allocate. Not counted are the scratch
-memory of single operators and the buffers in which a kvstore sums. On the CPU that makes the
+A strategy tells by MXNet's own plan what its graphs and parameters take (`taken`); what the data
+take is added here. Not counted are the scratch memory of single operators, the buffers in which a
+kvstore sums, and on the host the whole parameters of split channels. On the CPU that makes the
 figures 1 to 12 % too small for LeNet, and 20 to 40 % where its channels are padded for oneDNN,
 which then rearranges them there; with --sync-bn 21 to 32 % for resnet8 and cifar_resnet20. The plan
 counts four bytes for every number: with float16, of which most have two, the figures are an upper
@@ -11,29 +11,30 @@ bound.
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from functools import partial
-from typing import Any, Callable, Dict, List, NamedTuple, Sequence, Tuple
+from typing import Callable, List, NamedTuple, Optional, Sequence, Tuple
 
-import mxnet as mx
-import numpy as np
-from mxnet import gluon, nd
-from mxnet.ndarray.ndarray import _new_alloc_handle
+from mxnet import gluon
 
 from gluonlab.data.loading.loader import stays_on_devices
-from gluonlab.kvstores.sharded import ShardedKVStore
-from gluonlab.optimizers.states.states import flat
-from gluonlab.parallel.data.replica import IMAGES, LABELS, fitted, loss_graph
-from gluonlab.parallel.data.stage_gradients import Kinds
-from gluonlab.parallel.data.stage_memory import allocated_mib, planned_mib
-from gluonlab.parallel.objective import make_loss
-from gluonlab.training.array_limit import LABELS_MIXED, ArrayLimit, check_inside
+from gluonlab.parallel.data.memory import ReplicaMemory
+from gluonlab.parallel.data.microbatches import Microbatches
+from gluonlab.parallel.data.replica import loss_graph
+from gluonlab.parallel.data.stage_gradients import bytes_of
+from gluonlab.parallel.planned import MIB, Shards, Taken, input_kinds
+from gluonlab.parallel.split import DATA, Split
+from gluonlab.training.array_limit import ArrayLimit
+from gluonlab.training.network import make_net
 from gluonlab.training.plan import Plan
+from gluonlab.training.splitting import STRATEGIES
 
-MIB = 2**20
+Takes = Callable[[Shards], List[Taken]]  # `Strategy.taken`
 LABEL_BYTES = 4
-PRECISE_MIB = 256  # MXNet tells whole MiB: of a plan as large as this they are precise enough
-PRECISE_MIB_OF_STAGES = 4096  # the same where it tells them of each of some 20 to 60 stages
+COLUMNS = {  # of the table of several devices, whose titles have 11: 80 in all
+    "parameters": 11, "gradients": 10, "states": 8, "activations": 12, "data": 8, "total": 9,
+}  # fmt: skip
 
 
 class Memory(NamedTuple):
@@ -60,47 +61,64 @@ class Memory(NamedTuple):
         return [head, *(f"{'':<11}{name:<16}{size / MIB:10,.1f} MiB" for name, size in rows)]
 
 
+Row = Tuple[str, Memory]  # and the device, or that which all take
+
+
+def table(rows: Sequence[Row]) -> List[str]:
+    """Lines for people, in MiB: of several devices a row for each."""
+    if len(rows) == 1:
+        return rows[0][1].lines()
+    of = f"{rows[0][1].images} image{'s' * (rows[0][1].images != 1)}"
+    lines = [f"{'memory':<11}MiB per device, for {of} of a batch per copy of the network"]
+    lines.append(" " * 22 + "".join(f"{name:>{width}}" for name, width in COLUMNS.items()))
+    for name, memory in rows:
+        sizes = (*memory[1:], memory.total)
+        cells = (f"{size / MIB:{width},.1f}" for size, width in zip(sizes, COLUMNS.values()))
+        lines.append(f"{'':<11}{name:<11}" + "".join(cells))
+    return lines
+
+
 class Needs:
     """Estimates the Memory of any batch size for a plan, without allocating it."""
 
-    def __init__(self, plan: Plan, net: gluon.HybridBlock) -> None:
-        self.plan, self.cut = plan, plan.microbatches
+    def __init__(self, plan: Plan, net: gluon.HybridBlock, takes: Optional[Takes] = None) -> None:
+        """``takes``: the `taken` of the plan's strategy; by default, of data parallelism."""
+        self.plan = plan
+        self._takes = takes or ReplicaMemory(net, plan.make_loss(), plan).taken
+        self._copies = len(plan.split.copies)
         self._mixed = bool(plan.mixup)
-        loss = make_loss(mixed=self._mixed)
-        self._graph = loss_graph(net, loss, plan.preprocess, plan.conversion)
-        self._params = dict(net.collect_params().items())
+        graph = loss_graph(net, plan.make_loss(), plan.preprocess, plan.conversion)
         self.limit = ArrayLimit(
-            self._graph, net, plan.dataset.image_shape, len(plan.ctxs), plan.microbatches,
-            self._mixed,
-        )  # fmt: skip
-        self._staged = plan.sync_bn
-        self._activations: Dict[Tuple[int, ...], int] = {}
-        trained = [param for param in self._params.values() if param.grad_req != "null"]
-        self._parameters = sum(_bytes(param.shape, param.dtype) for param in self._params.values())
-        self._gradients = sum(_bytes(param.shape, param.dtype) for param in trained)
-        self._state = sum(self._state_bytes(param) for param in trained)
-        if isinstance(plan.kvstore, ShardedKVStore):
-            self._state //= len(plan.ctxs)
+            graph, net, plan.dataset.image_shape, self._copies, plan.microbatches, self._mixed
+        )
 
     def memory(self, images: int) -> Memory:
-        """What a device needs when ``images`` images of every batch are its own.
+        """What the device needs that needs most, for ``images`` images of a batch in its copy.
 
         Raises ConfigError for a batch that takes larger arrays than MXNet has.
         """
-        self.limit.check_host(images)
-        part = self.cut.largest(images)
-        # of two or more parts, the first and the others have graphs with inputs of their own
-        copies = 2 if part < images else 1
-        data = self._data_bytes(images) + copies * part * self._input_bytes
-        always = self._parameters, self._gradients, self._state
-        return Memory(images, *always, self._activation_bytes(images), data)
+        return max((memory for _, memory in self.rows(images)), key=lambda memory: memory.total)
 
-    def _state_bytes(self, param: gluon.Parameter) -> int:
-        optimizer = self.plan.make_optimizer()
-        # states are as large as their weights
-        one = nd.zeros([1] * len(param.shape), ctx=mx.cpu(), dtype=param.dtype)
-        arrays = flat(optimizer.create_state_multi_precision(0, one))
-        return sum(_bytes(param.shape, array.dtype) * int(array.size) for array in arrays)
+    def rows(self, images: int) -> List[Row]:
+        """What each device of a copy of the network needs; ConfigError as in `memory`.
+
+        It is the first one that has the data.
+        """
+        self.limit.check(images)
+        data = self._data_bytes(images)
+        return [
+            (_name(ctxs), Memory(images, *taken[:4], taken.inputs + data * (number == 0)))
+            for number, (ctxs, taken) in enumerate(
+                zip(zip(*self.plan.split.copies), self._takes(self._shards(images)))
+            )
+        ]
+
+    def _shards(self, images: int) -> Shards:
+        """A copy's images of whole batches, of an epoch's last, and of those of the test images."""
+        total, tested = len(self.plan.dataset.train), len(self.plan.dataset.test)
+        batch = images * self._copies
+        last = math.ceil(total % batch / self._copies) if total > batch else 0
+        return Shards((images, last), (min(images, math.ceil(tested / self._copies)),))
 
     @property
     def _image_bytes(self) -> int:
@@ -108,10 +126,9 @@ class Needs:
 
     @property
     def _input_bytes(self) -> int:
-        """Of an image and its labels when they go into the network: mixtures are floats."""
-        if not self._mixed:
-            return self._image_bytes
-        return 4 * (math.prod(self.plan.dataset.image_shape) + LABELS_MIXED)
+        """Of an image and its labels when they go into the network."""
+        kinds = input_kinds(1, self.plan.dataset.image_shape, self._mixed)
+        return sum(map(bytes_of, kinds.values()))
 
     def _data_bytes(self, images: int) -> int:
         """Resident splits, their share of this epoch in order, and batches that are made ahead.
@@ -124,92 +141,38 @@ class Needs:
         resident = [split for split in splits if stays_on_devices(split, plan.resident_bytes)]
         changed = bool(self._mixed or plan.crop_padding or plan.flip)
         streamed = dataset.train not in resident
-        unchanged = changed * images if streamed else math.ceil(len(dataset.train) / len(plan.ctxs))
+        unchanged = changed * images if streamed else math.ceil(len(dataset.train) / self._copies)
         ready = (plan.prefetch + 2) * images if streamed or changed else 0
         stored = sum(len(split) for split in resident) + (1 + self._mixed) * unchanged
         return stored * self._image_bytes + ready * self._input_bytes
 
-    def _activation_bytes(self, images: int) -> int:
-        """The bytes of activations on a device whose share of a batch is ``images`` images.
 
-        Its own graphs, `Replica`'s, share the memory of the largest. With --sync-bn they only
-        evaluate, and training has others, `StagedReplicas`'.
-        """
-        part = self.cut.largest(images)
-        if not self._staged:
-            return self._planned(part)
-        of_test = math.ceil(len(self.plan.dataset.test) / len(self.plan.ctxs))
-        evaluated = self.cut.largest(min(images, of_test))
-        return self._planned(evaluated) + self._planned_in_stages(*self._parts(images))
-
-    def _parts(self, images: int) -> List[int]:
-        """The images of each graph that training binds, for whole batches and an epoch's last.
-
-        Where gradients add to those of parts before, it is a graph of its own.
-        """
-        devices, total = len(self.plan.ctxs), len(self.plan.dataset.train)
-        last = math.ceil(total % (images * devices) / devices) if total > images * devices else 0
-        cuts = (enumerate(self.cut.bounds(share)) for share in (images, last))
-        bound = {(end - begin, number > 0) for cut in cuts for number, (begin, end) in cut}
-        return sorted((part for part, _ in bound), reverse=True)
-
-    def _planned(self, images: int) -> int:
-        """MXNet's plan of one graph, in bytes.
-
-        Where MiB are too coarse to tell it, that of many times as many images, divided.
-        """
-        return self._divided((images,), PRECISE_MIB, lambda n: self._planned_mib(images * n))
-
-    def _planned_in_stages(self, *parts: int) -> int:
-        """The same for all graphs of `StagedReplicas`, each of many stages."""
-
-        def told(times: int) -> float:
-            return self._staged_mib([part * times for part in parts])
-
-        return self._divided((0, *parts), PRECISE_MIB_OF_STAGES, told)
-
-    def _divided(self, key: Tuple[int, ...], precise: float, told: Callable[[int], float]) -> int:
-        if key not in self._activations:
-            times = 1
-            while (mebibytes := told(times)) < precise:
-                times *= 4
-            self._activations[key] = math.ceil(mebibytes * MIB / times)
-        return self._activations[key]
-
-    def _staged_mib(self, parts: Sequence[int]) -> float:
-        make = partial(_without_memory, ctx=mx.cpu())
-        return planned_mib([self._fitted(part) for part in parts], self._params, make)
-
-    def _fitted(self, images: int) -> Tuple[mx.sym.Symbol, Kinds]:
-        """The graph for ``images`` images, and the shapes and types of its arguments."""
-        image_shape = (images, *self.plan.dataset.image_shape)
-        labels_shape = (images, *[LABELS_MIXED] * self._mixed)
-        pixel, label = (np.float32, np.float32) if self._mixed else (np.uint8, np.int32)
-        kinds: Kinds = {name: (param.shape, param.dtype) for name, param in self._params.items()}
-        kinds.update({IMAGES: (image_shape, pixel), LABELS: (labels_shape, label)})
-        graph = fitted(self._graph, mx.cpu(), image_shape, labels_shape)
-        check_inside(graph, {name: kinds[name][0] for name in graph.list_arguments()}, images)
-        return graph, kinds
-
-    def _planned_mib(self, images: int) -> int:
-        graph, kinds = self._fitted(images)
-        arrays = {name: _without_memory(kind[0], mx.cpu(), kind[1]) for name, kind in kinds.items()}
-        names = graph.list_arguments()
-        learned = {name for name, param in self._params.items() if param.grad_req != "null"}
-        trained = learned.intersection(names)
-        executor = graph.bind(
-            mx.cpu(), {name: arrays[name] for name in names},
-            {name: arrays[name] for name in trained},
-            {name: "write" if name in trained else "null" for name in names},
-            {name: arrays[name] for name in graph.list_auxiliary_states()},
-        )  # fmt: skip
-        return allocated_mib(executor)
+def needs_of(plan: Plan) -> Needs:
+    """The Needs of the strategy that the plan's options choose, which is made for that."""
+    make = STRATEGIES[plan.split.way]
+    strategy = make(partial(make_net, plan), plan.make_loss(), plan, plan.group)
+    return Needs(plan, strategy.net, strategy.taken)
 
 
-def _without_memory(shape: Tuple[int, ...], ctx: mx.Context, dtype: Any = np.float32) -> nd.NDArray:
-    """An array that takes its memory when it is first used."""
-    return nd.NDArray(_new_alloc_handle(shape, ctx, True, dtype))
+def told(plan: Plan, net: gluon.HybridBlock, takes: Takes) -> List[str]:
+    """What --memory prints of a plan and its strategy: of a split, beside data parallelism."""
+    rows = Needs(plan, net, takes).rows(plan.largest_share)
+    if plan.split.way != DATA:
+        other = as_data(plan)
+        rows.append(("split data", Needs(other, net).memory(other.largest_share)))
+    return table(rows)
 
 
-def _bytes(shape: Tuple[int, ...], dtype: Any) -> int:
-    return math.prod(shape) * int(np.dtype(dtype).itemsize)
+def as_data(plan: Plan) -> Plan:
+    """The plan of data parallelism on the same devices, for the same batch."""
+    ctxs, used = plan.ctxs, plan.settled.config
+    split = Split(DATA, [[ctx] for ctx in ctxs], plan.split.model, 0, plan.split.image_shape)
+    return dataclasses.replace(
+        plan, split=split, device_counts=(len(ctxs),),
+        microbatches=Microbatches(used.microbatches, used.microbatch_size),
+    )  # fmt: skip
+
+
+def _name(ctxs: Sequence[object]) -> str:
+    """A device, and how many others do the same in their copies of the network."""
+    return f"{ctxs[0]}" + f" +{len(ctxs) - 1}" * (len(ctxs) > 1)

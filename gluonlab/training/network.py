@@ -15,19 +15,24 @@ from gluonlab.training.optimize import spare_biases
 from gluonlab.training.plan import Plan
 
 
-def make_net(plan: Plan, ctxs: Optional[List[mx.Context]] = None) -> gluon.HybridBlock:
+def make_net(
+    plan: Plan,
+    ctxs: Optional[List[mx.Context]] = None,
+    start: Optional[List[mx.Context]] = None,
+) -> gluon.HybridBlock:
     """The plan's network with the same parameters on each of ``ctxs``, all shapes known.
 
-    By default ``ctxs`` are the plan's devices. The parameters depend on the plan's seed alone. GPUs
-    compute as the plan says from here on. Raises ModelError if the network does not fit the images,
-    and ConfigError when GPUs have computed otherwise in this process.
+    By default ``ctxs`` are the plan's devices. ``start``: where the parameters are instead. They
+    depend on the plan's seed alone. GPUs compute as the plan says from here on. Raises ModelError
+    if the network does not fit the images, and ConfigError when GPUs have computed otherwise in
+    this process.
     """
     ctxs = plan.ctxs if ctxs is None else ctxs
     use_arithmetic(plan.arithmetic, ctxs)
     mx.random.seed(plan.seed)
     net = get_model(plan.model, len(plan.dataset.classes), ctxs)
     check(Made(plan, net, len(ctxs)), NETWORK)
-    net.initialize(mx.init.Xavier(), ctx=ctxs)
+    net.initialize(mx.init.Xavier(), ctx=start or ctxs)
     complete(net, plan.model, plan.dataset.image_shape, len(plan.dataset.classes))
     if plan.no_bias_decay:
         spare_biases(net)  # before a trainer puts parameters of equal multipliers side by side

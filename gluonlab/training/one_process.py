@@ -7,7 +7,7 @@ from gluonlab.errors import ConfigError
 from gluonlab.kvstores.groups import Group
 from gluonlab.kvstores.sharded import SHARDED
 
-FIELDS = ("compress", "sync_bn", "memory", "checkpoint_every")
+FIELDS = ("sync_bn", "memory")
 
 
 def check_group(config: TrainConfig, group: Group) -> None:
@@ -16,6 +16,12 @@ def check_group(config: TrainConfig, group: Group) -> None:
         return
     asked = [option_name(name) for name in FIELDS if getattr(config, name)]
     asked += [f"--kvstore {SHARDED}"] if config.kvstore == SHARDED else []
+    if config.compress is not None:
+        raise ConfigError(
+            f"--compress {config.compress} is for the devices of one process, and {group.size} "
+            "train here: MXNet sends its servers everything in 2 bits or nothing, and parameters "
+            "and losses are exact: leave it out"
+        )
     if asked:
         raise ConfigError(
             f"{asked[0]} is for the devices of one process, and {group.size} train here: "

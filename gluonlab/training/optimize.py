@@ -9,6 +9,7 @@ from gluonlab.errors import ConfigError, KVStoreError, unknown
 from gluonlab.kvstores.sharded import SHARDED
 from gluonlab.optimizers.momentum import MOMENTUM_RULES
 from gluonlab.optimizers.registry import OPTIMIZERS, is_element_wise, optimizer_kind
+from gluonlab.parallel.split import CHANNELS
 
 NO_DECAY = r".*(bias|gamma|beta)$"
 
@@ -56,11 +57,23 @@ def check_decay(config: TrainConfig) -> None:
 def check_sharding(name: str, kvstore: str, device_count: int) -> None:
     """Raise KVStoreError for an optimizer that cannot update parts of parameters, where it must."""
     if kvstore == SHARDED and device_count > 1 and not is_element_wise(optimizer_kind(name).cls):
-        able = ", ".join(other for other, its in OPTIMIZERS.items() if is_element_wise(its.cls))
         raise KVStoreError(
             f"--kvstore {SHARDED} cuts parameters anywhere, which {name} does not allow: "
-            f"choose one of {able}, or another kvstore"
+            f"choose one of {_element_wise_ones()}, or another kvstore"
         )
+
+
+def check_channels(name: str, way: str) -> None:
+    """Raise ConfigError for an optimizer that looks at whole parameters, where nobody has them."""
+    if way == CHANNELS and not is_element_wise(optimizer_kind(name).cls):
+        raise ConfigError(
+            f"--split {way} gives each device a part of a parameter, and {name} looks at whole "
+            f"ones: choose one of {_element_wise_ones()}, or another --split"
+        )
+
+
+def _element_wise_ones() -> str:
+    return ", ".join(name for name, kind in OPTIMIZERS.items() if is_element_wise(kind.cls))
 
 
 def spare_biases(net: gluon.Block) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from dataclasses import dataclass
-from typing import Any, Callable, Dict, List, Optional
+from typing import Any, Callable, Dict, List, Mapping, Optional, Tuple
 
 import mxnet as mx
 from mxnet import gluon
@@ -22,6 +22,7 @@ from gluonlab.data.sets.colours import in_text
 from gluonlab.data.sets.dataset import Dataset
 from gluonlab.engine.threads import set_threads
 from gluonlab.gpu.arithmetic import Arithmetic, arithmetic
+from gluonlab.kvstores import make_kvstore
 from gluonlab.kvstores.groups import ALONE, Group
 from gluonlab.kvstores.placement import Placement
 from gluonlab.kvstores.schedule import ScheduleKVStore
@@ -30,6 +31,7 @@ from gluonlab.optimizers.registry import make_optimizer
 from gluonlab.parallel.data.microbatches import Microbatches
 from gluonlab.parallel.objective import make_loss
 from gluonlab.parallel.precision import Conversion, conversion
+from gluonlab.parallel.split import Split
 from gluonlab.training.checks import CONFIG, DATA, DEVICES, check
 from gluonlab.training.draft import Draft
 from gluonlab.training.settle import Settled
@@ -40,8 +42,7 @@ from gluonlab.update.rates import Rates
 # What changes a run's numbers and is used as it is given, or as the recipe has it.
 AS_GIVEN = (
     "no_bias_decay", "label_smoothing", "random_resized_crop", "crop_padding", "flip", "mixup",
-    "clip_norm", "on_nan", "microbatches", "microbatch_size", "dtype", "pretrained", "data_dir",
-    "skip_bad", "topology",
+    "clip_norm", "on_nan", "dtype", "pretrained", "data_dir", "skip_bad", "topology",
 )  # fmt: skip
 
 
@@ -53,12 +54,16 @@ class Plan:
     recipe's value where none was given, neither ``sync_bn`` nor ``compress`` on one device, and no
     ``check_replicas`` of a single replica. The colours of ``dataset`` are those by which the run
     normalises. ``momentum_rule`` is None without a momentum that a rate could be part of.
-    ``group``: the processes that share each batch.
+    ``on_servers``: whether servers update the weights, as they do where processes do not wait.
+    ``group``: the processes that share each batch; ``device_counts``: how many shards each takes,
+    one for a device, or for the devices that share a copy of the network.
     """
 
     config: TrainConfig
     settled: Settled
     ctxs: List[mx.Context]
+    device_counts: Tuple[int, ...]
+    split: Split
     threads: int
     dataset: Dataset
     model: str
@@ -74,6 +79,7 @@ class Plan:
     microbatches: Microbatches
     sync_bn: bool
     compress: Optional[str]
+    on_servers: bool
     seed: int
     dtype: str
     on_nan: str
@@ -112,6 +118,11 @@ class Plan:
             self.momentum_rule or CORRECTED,
         )
 
+    def new_kvstore(self, ctxs: List[mx.Context]) -> Any:
+        """Another one of the same kind, for these devices."""
+        used = self.settled.config
+        return make_kvstore(used.kvstore, ctxs, used.topology)
+
     def make_loss(self) -> gluon.HybridBlock:
         """A new one: a value for each image."""
         return make_loss(self.label_smoothing, mixed=bool(self.mixup))
@@ -143,23 +154,28 @@ class Plan:
 
     @property
     def largest_share(self) -> int:
-        """The most images of a batch that a device gets, if each gets a shard."""
-        return math.ceil(self.largest_batch / (len(self.ctxs) * self.group.size))
+        """The most images of a batch that a copy of the network gets, if each gets a shard."""
+        return math.ceil(self.largest_batch / sum(self.device_counts))
+
+    @property
+    def first_device(self) -> int:
+        """Where this process's devices begin among those of all processes."""
+        return sum(self.device_counts[: self.group.rank])
 
     @property
     def steps_per_epoch(self) -> int:
         """How many batches the training images make."""
         return math.ceil(len(self.dataset.train) / self.global_batch_size)
 
-    def batch_in_words(self, devices: int) -> str:
-        """``32 per device, 64 in all``, for this number of devices.
+    def batch_in_words(self, copies: int) -> str:
+        """``32 per device, 64 in all``, for this number of copies of the network.
 
         Shards differ by at most one image when the sizes do not divide.
         """
-        each, rest = divmod(self.global_batch_size, devices)
+        each, rest = divmod(self.global_batch_size, copies)
         per_device = str(each) if not rest else f"{each} or {each + 1}"
         in_all = f"{self.global_batch_size} in all{self.microbatches.in_words()}"
-        return f"{per_device} per device, {in_all}"
+        return f"{per_device} per {self.split.has_copy}, {in_all}"
 
     @property
     def placement(self) -> Optional[Placement]:
@@ -182,6 +198,8 @@ class Plan:
             "devices": [str(ctx) for ctx in self.ctxs],
             "threads_per_device": self.threads,
             "processes": self.group.size,
+            **self.split.settings(),
+            **({"device_counts": list(self.device_counts)} if self.group.size > 1 else {}),
             "backend": self.group.name,
             "recipe": self.settled.recipe.name,
             "model": self.model,
@@ -194,6 +212,8 @@ class Plan:
             **({"momentum_rule": self.momentum_rule} if self.momentum_rule else {}),
             **self.rates.settings(),
             **{name: getattr(used, name) for name in AS_GIVEN},
+            "microbatches": self.microbatches.count,
+            "microbatch_size": self.microbatches.size,
             "normalise": in_text(self.dataset.colours),
             "sync_bn": self.sync_bn,
             "kvstore": used.kvstore,
@@ -201,15 +221,23 @@ class Plan:
                 usual_bucket_bytes(self.ctxs) if self.bucket_bytes is None else self.bucket_bytes
             ),
             "compress": self.compress,
+            **({"update_on_servers": True} if self.on_servers else {}),
             **placed,
             "seed": self.seed,
             **(self.arithmetic._asdict() if self.ctxs[0].device_type == "gpu" else {}),
         }
 
-    def description(self) -> Dict[str, Any]:
-        """What config.json says of the run: what was asked, what is used, and of which classes."""
+    def description(self, decided: Mapping[str, Any]) -> Dict[str, Any]:
+        """What config.json says of the run: what was asked, what is used, and of which classes.
+
+        ``decided``: what the strategy has decided itself.
+        """
         classes = noted(self.dataset.classes)
-        return {"config": self.config.to_dict(), "settings": self.settings(), "classes": classes}
+        return {
+            "config": self.config.to_dict(),
+            "settings": {**self.settings(), **decided},
+            "classes": classes,
+        }
 
 
 def make_plan(config: TrainConfig, dataset: Optional[Dataset] = None, group: Group = ALONE) -> Plan:
@@ -225,15 +253,24 @@ def make_plan(config: TrainConfig, dataset: Optional[Dataset] = None, group: Gro
     used, ctxs = draft.config, draft.ctxs
     made: Dict[str, Any] = {
         "config": config,
+        "device_counts": (len(draft.split.copies),) * group.size,
         "threads": set_threads(ctxs, used.threads),
         "loss_scale": make_loss_scale(
-            used.dtype, draft.step_images // draft.device_count, used.on_nan
+            used.dtype, draft.step_images // draft.copy_count, used.on_nan
         ),
         "group": group,
         "sync_bn": used.sync_bn and len(ctxs) > 1,
+        "split": _with_shares(draft),
         "compress": used.compress if len(ctxs) > 1 else None,
-        "check_replicas": used.check_replicas if len(ctxs) * group.size > 1 else None,
+        "check_replicas": used.check_replicas if draft.has_replicas else None,
     }
     for name in [field.name for field in dataclasses.fields(Plan) if field.name not in made]:
         made[name] = getattr(draft if hasattr(Draft, name) else used, name)
     return Plan(**made)
+
+
+def _with_shares(draft: Draft) -> Split:
+    """The draft's split with what a copy of the network gets of each batch."""
+    images = min(draft.global_batch_size, len(draft.dataset.train))
+    share = math.ceil(images / draft.copy_count)
+    return draft.split._replace(share=share, image_shape=tuple(draft.dataset.image_shape))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import zlib
 from collections import Counter
-from typing import TYPE_CHECKING, Any, List
+from typing import TYPE_CHECKING, Any, List, Optional, Sequence
 
 import mxnet as mx
 import numpy as np
@@ -17,6 +17,7 @@ from mxnet import gluon, nd
 from gluonlab.errors import DriftError
 from gluonlab.kvstores.groups import ALONE, Group
 from gluonlab.parallel.data.statistics import graph_with_states
+from gluonlab.parallel.strategy import Replicated
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -26,16 +27,21 @@ class ReplicaCheck:
     """Compares a network's parameters over its devices and the processes of ``group``.
 
     ``statistics``: compare BatchNorm's running statistics, too; they differ by design until they
-    are averaged, unless ``sync_bn`` shares them.
+    are averaged, unless ``sync_bn`` shares them. ``replicated``: the parameters, on all devices
+    that should hold the same, where they are not simply those of ``net``.
     """
 
     def __init__(
-        self, net: gluon.HybridBlock, statistics: bool = False, group: Group = ALONE
+        self,
+        net: gluon.HybridBlock,
+        statistics: bool = False,
+        group: Group = ALONE,
+        replicated: Optional[Sequence[Replicated]] = None,
     ) -> None:
         graph = None if statistics else graph_with_states(net)
         left_out = set() if graph is None else set(graph.list_auxiliary_states())
-        params = net.collect_params().items()
-        self._params = [param for name, param in params if name not in left_out]
+        params = list(net.collect_params().values()) if replicated is None else replicated
+        self._params = [param for param in params if param.name not in left_out]
         self._ctxs = list(dict.fromkeys(ctx for p in self._params for ctx in p.list_ctx()))
         self._group = group
         self._names = self._all_names()
@@ -43,9 +49,8 @@ class ReplicaCheck:
 
     def _all_names(self) -> List[str]:
         """The devices of all processes, an equal number of places for each."""
-        counts = np.zeros(self._group.size)
-        counts[self._group.rank] = len(self._ctxs)
-        self._places = int(self._group.total(counts).max())
+        counts = self._group.everyones(np.array(len(self._ctxs)))
+        self._places = int(counts.max())
         known = [[ctx.device_typeid, ctx.device_id] for ctx in self._ctxs]
         table = self._of_group(np.array(known, float)).astype(int)
         several = self._group.size > 1
@@ -58,10 +63,9 @@ class ReplicaCheck:
 
     def _of_group(self, rows: "NDArray[Any]") -> "NDArray[Any]":
         """The rows of this process's devices, among those of all processes."""
-        table = np.zeros((self._group.size * self._places, rows.shape[1]))
-        begin = self._group.rank * self._places
-        table[begin : begin + len(rows)] = rows
-        return self._group.total(table)
+        padded = np.zeros((self._places, rows.shape[1]))
+        padded[: len(rows)] = rows
+        return self._group.everyones(padded).reshape(-1, rows.shape[1])
 
     def after(self, step: int) -> None:
         """Compare, once all that is queued is done; every process calls this after the same steps.

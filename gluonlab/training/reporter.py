@@ -10,6 +10,8 @@ from tqdm import tqdm  # tqdm.auto warns in notebooks that have no widgets
 from gluonlab.runs import schema
 from gluonlab.training.losses import StepLoss
 
+CLOSED = "it was closed from the start"  # standard output, as with >&-
+
 
 class Reporter:
     """Says nothing; the base of those that do.
@@ -41,8 +43,8 @@ class ConsoleReporter(Reporter):
 
     def __init__(self, stream: Optional[TextIO] = None, bar: Optional[bool] = None) -> None:
         self.stream = stream or sys.stdout
-        if self.stream is None:  # as with >&-
-            self.unheard = "it was closed from the start"
+        if self.stream is None:
+            self.unheard = CLOSED
         self.bar_wanted = bar
         self._bar: Any = None
 

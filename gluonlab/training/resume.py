@@ -3,63 +3,117 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 from pathlib import Path
-from typing import Any, Dict, Iterator, List, NamedTuple, Optional
+from typing import Any, Dict, Iterator, List, Mapping, NamedTuple, Optional
 
 from gluonlab.config import TrainConfig, option_name
 from gluonlab.data.sets.digest import digest
 from gluonlab.errors import ConfigError, DataError
+from gluonlab.kvstores.groups import ALONE, Group
 from gluonlab.parallel.strategy import Strategy
-from gluonlab.runs.checkpoint import Checkpoint, newest, remove_later
-from gluonlab.runs.description import Description, read_description
-from gluonlab.runs.reader import read_lines
-from gluonlab.runs.schema import Line
+from gluonlab.runs.checkpoint import Checkpoint, checkpoints, newest, remove_later
+from gluonlab.runs.description import Description, description, read_description
+from gluonlab.runs.reader import copy_count, read_lines
+from gluonlab.runs.schema import Epoch
 from gluonlab.runs.writer import NoRunDirectory, RunDirectory
+from gluonlab.training.agreement import all_or_none
+from gluonlab.training.gathering import checkpoint_of_first
+from gluonlab.training.on_servers import check_going_on
 from gluonlab.training.plan import Plan
+from gluonlab.training.splitting import OF_WAYS
 
 RESUMED = "give the folder of a run of gluonlab.run"
 # Settings that may differ from those of the run so far: the sums are the same but for their order.
+SPLITTING = ("split", *OF_WAYS)
+OF_STAGES = ("cut", "balance", "stages", "stages_per_device", "pipeline_schedule")
+PLACES = (
+    "devices",
+    "processes",
+    "device_counts",
+    "copies",
+    *SPLITTING,
+)  # which device computes what
 MAY_DIFFER = (
-    "devices", "threads_per_device", "processes", "backend", "kvstore", "topology", "order",
-    "placed", "bucket_bytes", "microbatches", "microbatch_size", "data_dir", "deterministic",
-    "tf32",
+    *PLACES, "threads_per_device", "backend", "kvstore", "topology", "order", "placed",
+    "bucket_bytes", "microbatches", "microbatch_size", "data_dir", "deterministic", "tf32",
 )  # fmt: skip
 OF_EPOCHS = ("epochs", "lr_decay_steps")
-LAYOUT = ("devices", "processes", "microbatches", "microbatch_size")  # what BatchNorm looks at
 BATCH_SIZES = ("batch_size", "global_batch_size")
 
 
 class Interrupted(NamedTuple):
     """A run that goes on: its folder, what its config.json says, and its last whole checkpoint.
 
-    ``damaged``: a line about each later one that is not whole.
+    ``damaged``: a line about each later one that is not whole. ``mends``: whether a run that has
+    finished all epochs may go on, with what it had still to write.
     """
 
     folder: Path
     found: Description
     checkpoint: Checkpoint
     damaged: List[str]
+    mends: bool = False
 
     @property
-    def lines(self) -> List[Line]:
-        """Those of its metrics, after `run_directory` up to the checkpoint."""
-        return read_lines(self.folder)
+    def named(self) -> str:
+        """The option and the folder."""
+        return f"{'--autoresume:' if self.mends else '--resume'} {self.folder}"
+
+    def epochs(self, group: Group) -> List[Epoch]:
+        """Those that are finished at the checkpoint, after `run_directory`; rank 0 reads them."""
+        own = read_lines(self.folder) if group.rank == 0 else []
+        told = json.dumps([vars(line) for line in own if isinstance(line, Epoch)]).encode()
+        return [Epoch(**each) for each in json.loads(group.bytes_of_first(told))]
 
 
-def interrupted(folder: "str | Path") -> Interrupted:
-    """The run in this folder. Raises DataError for one that has nothing to go on from."""
+def interrupted(folder: "str | Path", group: Group = ALONE) -> Interrupted:
+    """The run in this folder, which rank 0 reads, and tells the others.
+
+    Where config.json is missing or damaged, the checkpoint knows what it said. Raises DataError for
+    a folder that has nothing to go on from, and RunError in the others then.
+    """
     path = Path(folder)
+    found = all_or_none(group, lambda: _read(path) if group.rank == 0 else None)
+    return interrupted_of_first(path, found, group)
+
+
+def interrupted_of_first(path: Path, own: Optional[Interrupted], group: Group) -> Interrupted:
+    """The run in this folder as rank 0 has read it, in every process."""
+    found = description_of_first(path, own and own.found, group)
+    about = [] if own is None else [own.damaged, own.mends]
+    damaged, mends = json.loads(group.bytes_of_first(json.dumps(about).encode()))
+    checkpoint = checkpoint_of_first(own and own.checkpoint, group)
+    return Interrupted(path, found, checkpoint, damaged, mends)
+
+
+def description_of_first(path: Path, own: Optional[Description], group: Group) -> Description:
+    """What rank 0 has read of a run's folder, in every process."""
+    about = {} if own is None else {**vars(own), "folder": ""}
+    told = json.loads(group.bytes_of_first(json.dumps(about).encode()))
+    return Description(**{**told, "folder": path})
+
+
+def _read(path: Path) -> Interrupted:
     try:
         found = read_description(path, RESUMED)
     except DataError as error:
-        raise DataError(f"--resume {error}") from None
+        last = newest(path) if checkpoints(path) else None
+        about = None if last is None else last.checkpoint.state.get("run")
+        if last is None or about is None:
+            raise DataError(f"--resume {error}") from None
+        where = f"the checkpoint of step {last.checkpoint.step} in {path}"
+        return Interrupted(path, description(path, about, where, RESUMED), *last)
     if found.is_comparison:
         raise DataError(f"--resume {path} is a comparison: give the folder of one of its runs")
     return Interrupted(path, found, *newest(path))
 
 
-def asked(run: Interrupted, **given: Any) -> TrainConfig:
-    """What the run was asked for, with what is ``given`` now. Raises ConfigError."""
+def asked(run: Interrupted, group: Group = ALONE, **given: Any) -> TrainConfig:
+    """What the run was asked for, with what is ``given`` now. Raises ConfigError.
+
+    Other devices, or another number of processes, share batches of the size that the run had.
+    """
     fields = {field.name for field in dataclasses.fields(TrainConfig)}
     strange = sorted(set(run.found.asked) - fields)
     if strange:
@@ -72,9 +126,18 @@ def asked(run: Interrupted, **given: Any) -> TrainConfig:
             "a run goes on in its own folder: leave --out out"
         )
     before = {name: value for name, value in run.found.asked.items() if name != "out"}
+    used = run.found.used
+    if "split" in given:
+        before.update(dict.fromkeys(OF_WAYS))
+    elif any(name in given for name in OF_STAGES):
+        before.update(cut=None)
+    elif used.get("cut") is not None:  # measured again, it may be another one
+        before.update(cut=used["cut"], balance=None)
     if any(name in given for name in ("gpus", "devices")):
         before.update(gpus=None, devices=None, threads=None, require_gpu=False)
-        before.update(batch_size=None, global_batch_size=run.found.used.get("global_batch_size"))
+    others = used.get("processes", 1) != group.size
+    if others or any(name in given for name in ("gpus", "devices", *SPLITTING)):
+        before.update(batch_size=None, global_batch_size=used.get("global_batch_size"))
     if set(given) & set(BATCH_SIZES):
         before.update(dict.fromkeys(BATCH_SIZES))
     try:
@@ -89,54 +152,80 @@ def run_directory(
 ) -> "RunDirectory | NoRunDirectory":
     """The plan's folder: a new one, or that of the run ``before``, as its checkpoint left it.
 
-    Raises OutputError, and what `check_same` raises.
+    It is rank 0's. Raises OutputError, and what `check_same` raises; RunError where another process
+    does.
     """
     if before is not None:
-        if plan.group.size > 1:
-            raise ConfigError(
-                f"--resume {before.folder} is for one process, and {plan.group.size} train here: "
-                "use python -m gluonlab.run"
-            )
-        check_same(before, plan, strategy)
+        all_or_none(plan.group, lambda: check_same(before, plan, strategy))
+
+    def opened() -> "RunDirectory | NoRunDirectory":
+        if plan.group.rank > 0:
+            return NoRunDirectory()
+        if before is None:
+            return RunDirectory.create(plan.out, f"{plan.model}-{plan.dataset.name}")
         run = RunDirectory.reopen(before.folder, before.checkpoint.state["metrics"])
         remove_later(before.folder, before.checkpoint.step)
         return run
-    if plan.group.rank == 0:
-        return RunDirectory.create(plan.out, f"{plan.model}-{plan.dataset.name}")
-    return NoRunDirectory()
+
+    return all_or_none(plan.group, opened)
 
 
 def check_same(run: Interrupted, plan: Plan, strategy: Strategy) -> None:
     """Raise ConfigError where the run would go on with other numbers than it has begun with."""
-    before, now = run.found.used, plan.settings()
+    check_going_on(run.named, plan.config, plan.group)
+    check_settings(run.named, run.found.used, plan)
+    for split, was in run.checkpoint.state["data"].items():
+        is_now = digests(plan)[split]
+        if was != is_now:
+            raise ConfigError(
+                f"{run.named}: {plan.dataset.name} has changed: its {split} split had "
+                f"{was[:40]}..., and has {is_now[:40]}...: give it the data it began with"
+            )
+    if strategy.has_statistics and not plan.sync_bn:
+        _check_parts(run, plan.settings())
+    loader = run.checkpoint.state["loader"]
+    done, at_end = loader["epoch"], (loader["epoch"], loader["step"]) == (plan.epochs, 0)
+    if done >= plan.epochs and not (run.mends and at_end):
+        raise ConfigError(
+            f"{run.named}: {done} of {plan.epochs} epochs are finished: "
+            f"give more --epochs, or evaluate it with --evaluate {run.folder}"
+        )
+
+
+def check_settings(named: str, before: Mapping[str, Any], plan: Plan) -> None:
+    """Raise ConfigError for a setting of the plan that was another one, and changes numbers."""
+    now = plan.settings()
     longer = plan.epochs != before.get("epochs")
     may_differ = {*MAY_DIFFER, *(OF_EPOCHS if longer else ())}
     for name in [name for name in {**before, **now} if name not in may_differ]:
         if before.get(name) != now.get(name):
             raise ConfigError(
-                f"--resume {run.folder}: {option_name(name)} was {before.get(name)}, and would be "
+                f"{named}: {option_name(name)} was {before.get(name)}, and would be "
                 f"{now.get(name)}: leave it as it was, or begin a new run"
             )
-    for split, was in run.checkpoint.state["data"].items():
-        is_now = digests(plan)[split]
-        if was != is_now:
+
+
+def _check_parts(run: Interrupted, now: Dict[str, Any]) -> None:
+    """Raise ConfigError unless batches are cut into the same parts, which BatchNorm looks at."""
+    was, would = _parts(run.found.used), _parts(now)
+    for name, value in was.items():
+        if value != would[name]:
             raise ConfigError(
-                f"--resume {run.folder}: {plan.dataset.name} has changed: its {split} split had "
-                f"{was[:40]}..., and has {is_now[:40]}...: give it the data it began with"
+                f"{run.named}: {name} was {value}, and would be {would[name]}; "
+                "BatchNorm looks at each part of a batch by itself, so that the network would be "
+                "another one: leave it as it was"
             )
-    changed = next((name for name in LAYOUT if before.get(name) != now.get(name)), None)
-    if changed and strategy.has_statistics and not plan.sync_bn:
-        raise ConfigError(
-            f"--resume {run.folder}: {option_name(changed)} was {before.get(changed)}, and is "
-            f"{now.get(changed)}; BatchNorm looks at each device's part of a batch, so that the "
-            "network would be another one: leave it as it was"
-        )
-    done = run.checkpoint.state["loader"]["epoch"]
-    if done >= plan.epochs:
-        raise ConfigError(
-            f"--resume {run.folder}: {done} of {plan.epochs} epochs are finished: "
-            f"give more --epochs, or evaluate it with --evaluate {run.folder}"
-        )
+
+
+def _parts(settings: Dict[str, Any]) -> Dict[str, Any]:
+    """What says into which parts a batch is cut, and who normalises them."""
+    devices = settings.get("devices")
+    first = str(devices[0]) if isinstance(devices, list) and devices else ""
+    return {
+        "the number of copies of the network": copy_count(settings),
+        **{option_name(name): settings.get(name) for name in ("microbatches", "microbatch_size")},
+        "the kind of device": first.partition("(")[0],
+    }
 
 
 def digests(plan: Plan) -> Dict[str, str]:
@@ -144,16 +233,20 @@ def digests(plan: Plan) -> Dict[str, str]:
     return {split: digest(getattr(plan.dataset, split)) for split in ("train", "test")}
 
 
-def differences(run: Interrupted, plan: Plan) -> Iterator[str]:
-    """What is not as it was, and what that means for the results."""
+def differences(run: Interrupted, plan: Plan, strategy: Strategy, draws: bool) -> Iterator[str]:
+    """What is not as it was, and what that means for the results.
+
+    ``draws``: whether the network draws random numbers while it trains.
+    """
     yield from (f"{line}: going on from the one before" for line in run.damaged)
-    before, now = run.found.used, plan.settings()
-    others = [name for name in MAY_DIFFER if before.get(name) != now.get(name)]
-    if set(others) - {"data_dir"}:
-        yield (
-            f"other {', '.join(name.replace('_', ' ') for name in others)} than before: "
-            "sums are added in another order, so results differ in their last digits"
-        )
+    before, now = run.found.used, {**plan.settings(), **strategy.settings()}
+    said = [name for name in MAY_DIFFER if name not in ("balance", "data_dir")]
+    others = [name for name in said if before.get(name) != now.get(name)]
+    if others:
+        means = "sums are added in another order, so results differ in their last digits"
+        if draws and set(others) & {*PLACES, "microbatches", "microbatch_size"}:
+            means = "Dropout draws other numbers, so results differ as with another seed"
+        yield f"other {', '.join(name.replace('_', ' ') for name in others)} than before: {means}"
     if plan.epochs != before.get("epochs"):
         rate = ""
         if plan.rates.schedule != "constant":

@@ -5,24 +5,35 @@ from __future__ import annotations
 import time
 from contextlib import closing
 from functools import cached_property
-from typing import Any, ContextManager, Dict, Generator, Iterator, List, Optional, Sequence
+from typing import Any, ContextManager, Dict, Generator, Iterator, List, Mapping, Optional, Sequence
 
-import mxnet as mx
 from mxnet import nd
 
 from gluonlab.data.loading.batch import Batch
 from gluonlab.errors import DataError
 from gluonlab.optimizers.states.states import from_arrays, to_arrays
 from gluonlab.parallel.strategy import State, Strategy
-from gluonlab.runs.checkpoint import Arrays, Checkpoint
+from gluonlab.runs.checkpoint import Checkpoint
 from gluonlab.runs.schema import Step
 from gluonlab.runs.writer import NoRunDirectory, RunDirectory
 from gluonlab.training.chance import Chance
 from gluonlab.training.checkpoints import Checkpoints
+from gluonlab.training.consensus import Consensus
+from gluonlab.training.gathering import Gathering
 from gluonlab.training.losses import LossLog, StepLoss
 from gluonlab.training.plan import Plan
 from gluonlab.training.prepare import train_loader
 from gluonlab.training.resume import digests
+
+
+def put_parameters(strategy: Strategy, parameters: Mapping[str, nd.NDArray]) -> None:
+    """Give the devices these parameters. Raises DataError for another network's."""
+    nd.waitall()  # running statistics are written without the engine's knowledge
+    params = strategy.net._collect_params_with_prefix()
+    shapes = {name: param.shape for name, param in params.items()}
+    if shapes != {name: array.shape for name, array in parameters.items()}:
+        raise DataError("the parameters are those of another network: begin a new run")
+    strategy.put_parameters(parameters)
 
 
 class Waiting:
@@ -46,23 +57,31 @@ class Standing:
     """The parts of a run that change from step to step, together.
 
     ``began``: when the run did, by ``time.perf_counter``; of a run that goes on, as if it had never
-    stopped.
+    stopped. ``consensus``: by what the processes of a group decide together.
     """
 
     def __init__(
-        self, plan: Plan, strategy: Strategy, run: "RunDirectory | NoRunDirectory", began: float
+        self,
+        plan: Plan,
+        strategy: Strategy,
+        run: "RunDirectory | NoRunDirectory",
+        began: float,
+        consensus: Consensus,
     ) -> None:
         self.plan, self.strategy, self.run = plan, strategy, run
-        self.log = LossLog(strategy.outputs, plan.loss_scale is not None, plan.group)
+        overflows = plan.loss_scale is not None
+        self.log = LossLog(strategy.outputs, overflows, plan.group, consensus)
         self.loader = train_loader(plan, strategy.inputs)
         self.began = self.epoch_began = began
         self._waited = 0.0  # for batches, in this epoch before the run went on
         self._waiting = Waiting(iter(()))
-        # of several processes, and of compressed gradients' rests, which MXNet keeps to itself,
-        # not all can be taken
-        folder = run.path if plan.group.size == 1 and plan.compress is None else None
-        self.checkpoints = Checkpoints(folder, plan.checkpoint_period, plan.keep, self.take)
-        self._chance = Chance(strategy, plan.seed, plan.group.rank)
+        self._gather = Gathering(plan.group)
+        # MXNet keeps to itself what compressed gradients have left over, and its servers' states
+        take = None if plan.compress is not None or plan.on_servers else self.take
+        self.checkpoints = Checkpoints(
+            run.path, plan.checkpoint_period, plan.keep, take, consensus.moment
+        )
+        self._chance = Chance(strategy, plan.seed, plan.first_device)
         self.finished = 0  # epochs
         self._again: Optional[Checkpoint] = None  # that the next epoch begins from
 
@@ -126,6 +145,11 @@ class Standing:
         self._put(again)
 
     @property
+    def draws(self) -> bool:
+        """Whether the network draws random numbers while it trains."""
+        return self._chance.draws
+
+    @property
     def other_chance(self) -> bool:
         """Whether a run that goes on draws other random numbers than it would have."""
         return self._chance.out_of_reach
@@ -140,29 +164,29 @@ class Standing:
         return digests(self.plan)
 
     def take(self, accuracy: Optional[float] = None) -> Checkpoint:
-        """A checkpoint of this moment; nothing waits.
+        """A checkpoint of this moment; nothing waits for the devices.
 
-        ``accuracy``: of the epoch that has just ended.
+        All processes of a group take one at once. ``accuracy``: of the epoch that has just ended.
         """
         own = self.strategy.state()
-        counts, losses = self.log.state()
+        losses, rows = self.log.state()
+        devices, counts = self._gather({**own.devices, **rows}, own.counts)
         now = time.perf_counter()
         state = {
             "step": self.log.step,
             "accuracy": accuracy,
             "loader": self._place(),
-            "losses": counts,
+            "losses": losses,
             "loss_scale": dict(own.loss_scale),
-            "counts": dict(own.counts),
+            "counts": dict(counts),
             "seconds": now - self.began,
             "epoch_seconds": now - self.epoch_began,
             "waited": self.waited,
             "metrics": self.run.mark(),
             "data": self._data,
+            "run": self.run.about,
         }
-        return Checkpoint(
-            self._parameters(), to_arrays(own.optimizer), {**own.devices, **losses}, state
-        )
+        return Checkpoint(self.strategy.parameters(), to_arrays(own.optimizer), devices, state)
 
     def go_on(self, checkpoint: Checkpoint, best: float) -> List[StepLoss]:
         """Stand where the checkpoint was taken; the steps whose losses were not known there.
@@ -181,20 +205,9 @@ class Standing:
         self.checkpoints.begin(checkpoint.step, self.loader.epoch, best)
         return known
 
-    def _parameters(self) -> Arrays:
-        params = self.strategy.net._collect_params_with_prefix()
-        return {name: param.list_data()[0].copyto(mx.cpu()) for name, param in params.items()}
-
     def _put(self, checkpoint: Checkpoint) -> None:
         """Give the devices what the checkpoint holds. Raises DataError for another network's."""
-        nd.waitall()  # running statistics are written without the engine's knowledge
-        params = self.strategy.net._collect_params_with_prefix()
-        shapes = {name: param.shape for name, param in params.items()}
-        if shapes != {name: array.shape for name, array in checkpoint.parameters.items()}:
-            raise DataError("the checkpoint is that of another network: begin a new run")
-        for name, param in params.items():
-            for array in param.list_data():
-                checkpoint.parameters[name].copyto(array)
+        put_parameters(self.strategy, checkpoint.parameters)
         state: Dict[str, Any] = checkpoint.state
         self.strategy.restore(
             State(

@@ -17,7 +17,6 @@ import os
 import signal
 import subprocess
 import sys
-import tempfile
 from pathlib import Path
 from typing import Any, Dict, List, Optional, Sequence
 
@@ -28,6 +27,7 @@ from gluonlab import errors
 from gluonlab.config import TrainConfig
 from gluonlab.data.sets.dataset import Dataset
 from gluonlab.errors import RunError
+from gluonlab.files.temporary import temporary_folder
 from gluonlab.host.limits import OUT_OF_MEMORY
 from gluonlab.host.memory import peak_bytes
 
@@ -73,7 +73,7 @@ def measure(
     OtherData where the config names another data set than ``dataset``, if that is given, and what
     the run itself would raise.
     """
-    with tempfile.TemporaryDirectory(prefix="gluonlab-trial-") as folder:
+    with temporary_folder("trial") as folder:
         settings = config.replace(out=str(Path(folder, "run")), memory=False).to_dict()
         package = str(Path(gluonlab.__file__).resolve().parent.parent)
         path = os.pathsep.join(filter(None, [package, os.environ.get("PYTHONPATH")]))

@@ -25,13 +25,13 @@ from gluonlab.data.sets.dataset import ReadAheadSplit, Reading, Split
 from gluonlab.errors import GluonlabError
 from gluonlab.host.memory import children, peak_bytes
 from gluonlab.kvstores.groups import Group
-from gluonlab.parallel.data.strategy import data_parallel
 from gluonlab.parallel.strategy import MakeNet, Scored, Strategy, StrategyPlan
 from gluonlab.training.evaluate import AHEAD
 from gluonlab.training.loop import train_plan
 from gluonlab.training.losses import STRIDE
 from gluonlab.training.plan import Plan, make_plan
 from gluonlab.training.reporter import Reporter
+from gluonlab.training.splitting import STRATEGIES
 from gluonlab.training.trial import DeviceMemory, about
 
 EPOCHS = 2  # in the second all graphs are bound
@@ -105,7 +105,7 @@ class _Few(Reporter):
     def strategy(
         self, make_net: MakeNet, loss: gluon.HybridBlock, plan: StrategyPlan, group: Group
     ) -> Strategy:
-        made: Any = data_parallel(make_net, loss, plan, group)
+        made: Any = STRATEGIES[plan.split.way](make_net, loss, plan, group)
         self._train, self._evaluate = made.step, made.score
         made.step, made.score = self.step, self.score
         return made  # type: ignore[no-any-return]

@@ -8,6 +8,7 @@ array, and multiplying by 1 is what it costs not to know.
 
 from __future__ import annotations
 
+from itertools import zip_longest
 from typing import List, Sequence
 
 import mxnet as mx
@@ -25,9 +26,17 @@ class GlobalNormClipping:
     """
 
     def __init__(
-        self, grads: Sequence[Sequence[nd.NDArray]], ctxs: Sequence[mx.Context], parts: bool = False
+        self,
+        grads: Sequence[Sequence[nd.NDArray]],
+        ctxs: Sequence[mx.Context],
+        parts: bool = False,
+        again: Sequence[Sequence[nd.NDArray]] = (),
     ) -> None:
-        self._devices = [_Device(arrays, ctx) for arrays, ctx in zip(grads, ctxs)]
+        """``again[i]``: what device i has of gradients that are another's part, too."""
+        self._devices = [
+            _Device(arrays, ctx, others)
+            for arrays, ctx, others in zip_longest(grads, ctxs, again, fillvalue=())
+        ]
         apart = self._devices if parts else []
         self._exchanges = [_Exchange(device, apart) for device in apart]
         self._limit = 0.0
@@ -51,7 +60,9 @@ class _Device:
     The factor is limit / max(norm, limit).
     """
 
-    def __init__(self, grads: Sequence[nd.NDArray], ctx: mx.Context) -> None:
+    def __init__(
+        self, grads: Sequence[nd.NDArray], ctx: mx.Context, again: Sequence[nd.NDArray] = ()
+    ) -> None:
         self.ctx = ctx
         flat = [grad.reshape((-1,)) for grad in grads]  # views
         squares = nd.zeros((max(1, len(flat)),), ctx=ctx)
@@ -68,7 +79,8 @@ class _Device:
             OperatorCall(name, [self.total], self.total)
             for name in ("sqrt", "_maximum_scalar", "_rdiv_scalar")
         )
-        self._scale = [OperatorCall("broadcast_mul", [grad, self.total], grad) for grad in flat]
+        scaled = [*flat, *(grad.reshape((-1,)) for grad in again)]
+        self._scale = [OperatorCall("broadcast_mul", [grad, self.total], grad) for grad in scaled]
 
     def measure(self) -> None:
         for call in self._measure:

@@ -5,7 +5,8 @@ eighth (``store_index`` in the source that MXNet 1.9.1 gives NVRTC). That number
 lies behind the operator's inputs, NaN as well. Each gradient begins on a boundary of 64 bytes, so
 that no other is reached; but who takes a bucket as one array, to look for an overflow or for its
 norm, would find it. So it goes before gradients are summed, in one launch for each bucket with
-gaps.
+gaps. On all devices who clips a bucket multiplies what lies there, too: by NaN, where gradients are
+not finite, and that no backward would overwrite.
 """
 
 from __future__ import annotations
@@ -23,6 +24,9 @@ class Gaps:
 
     def __init__(self, buckets: Sequence[Bucket]) -> None:
         self._calls = []
+        self._fused = any(
+            grad.context.device_type == "gpu" for bucket in buckets for grad in bucket.grads
+        )
         for bucket in buckets:
             places = bucket.gaps()
             for grad in bucket.grads if places else ():
@@ -30,6 +34,11 @@ class Gaps:
                 zeros = nd.zeros((len(places),), ctx=grad.context, dtype=grad.dtype)
                 call = OperatorCall("_scatter_set_nd", [grad, zeros, indices], grad)
                 self._calls.append((call, Attributes({"shape": grad.shape})))
+
+    def before_sum(self) -> None:
+        """Clear them where fused operators write; nothing waits."""
+        if self._fused:
+            self.clear()
 
     def clear(self) -> None:
         """Queue it; nothing waits."""

@@ -11,6 +11,7 @@ from gluonlab.optimizers.updates.key_update import foresee
 from gluonlab.update.bucket import Bucket
 from gluonlab.update.calls import Call
 from gluonlab.update.fresh import Stale
+from gluonlab.update.gaps import Gaps
 from gluonlab.update.loss_scale import LossScale
 from gluonlab.update.summed import SummedGradients
 
@@ -30,10 +31,11 @@ class UpdateOnStore:
         ctxs: Sequence[mx.Context],
         clip_norm: Optional[float],
         loss_scale: Optional[LossScale],
+        gaps: Gaps,
     ) -> None:
         self._store, self._calls, self._buckets = store, calls, buckets
         self._ctxs, self._clip_norm, self._loss_scale = ctxs, clip_norm, loss_scale
-        self._looks = clip_norm is not None or loss_scale is not None
+        self._gaps, self._looks = gaps, clip_norm is not None or loss_scale is not None
         self._summed: Optional[SummedGradients] = None
 
     def run(self, optimizer: Any, stale: Stale, uneven: bool) -> None:
@@ -57,7 +59,7 @@ class UpdateOnStore:
         if self._summed is None:
             parts = [[part for part in shards if part.context == ctx] for ctx in self._ctxs]
             self._summed = SummedGradients(
-                parts, self._ctxs, self._clip_norm, self._loss_scale, parts=True
+                parts, self._ctxs, self._clip_norm, self._loss_scale, self._gaps, parts=True
             )
         if not self._summed.prepare(optimizer):
             return

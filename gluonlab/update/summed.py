@@ -8,13 +8,15 @@ import mxnet as mx
 from mxnet import nd
 
 from gluonlab.update.clipping import GlobalNormClipping
+from gluonlab.update.gaps import Gaps
 from gluonlab.update.loss_scale import LossScale, Unscaling
 
 
 class SummedGradients:
     """``grads[i]``: where device i has the summed gradients, or with ``parts`` its part of them.
 
-    ``clip_norm``: the largest norm of their mean over the batch, or None.
+    ``clip_norm``: the largest norm of their mean over the batch, or None. ``gaps``: what lies
+    between them.
     """
 
     def __init__(
@@ -23,9 +25,10 @@ class SummedGradients:
         ctxs: Sequence[mx.Context],
         clip_norm: Optional[float],
         loss_scale: Optional[LossScale],
+        gaps: Gaps,
         parts: bool = False,
     ) -> None:
-        self.clip_norm, self.loss_scale = clip_norm, loss_scale
+        self.clip_norm, self.loss_scale, self._gaps = clip_norm, loss_scale, gaps
         self._clip = None if clip_norm is None else GlobalNormClipping(grads, ctxs, parts)
         self._unscaling = None if loss_scale is None else Unscaling(grads, parts)
 
@@ -45,5 +48,7 @@ class SummedGradients:
             return True
         optimizer.num_update += 1  # as the update does, if there is one: learning rates go by it
         finite = unscaling.finite()
+        if not finite:
+            self._gaps.clear()
         scale.after(finite)
         return finite

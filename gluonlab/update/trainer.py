@@ -8,31 +8,21 @@ buffer, with which Gluon goes on working (`gluonlab.update.bucket`).
 
 from __future__ import annotations
 
-from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple, Union
+from typing import Callable, Sequence, Tuple, Union
 
-from mxnet import autograd, gluon
-from mxnet.gluon import Parameter
+from mxnet import autograd
 
 from gluonlab.errors import RunError
-from gluonlab.kvstores.processes import new_keys, sums_over_processes
-from gluonlab.kvstores.sharded import ShardedKVStore
-from gluonlab.optimizers.registry import is_element_wise
-from gluonlab.optimizers.states.states import States, save
-from gluonlab.optimizers.updates.counts import Rewinding
-from gluonlab.update import amp, arguments, compiled
-from gluonlab.update.bucket import Bucket, group, spread, usual_bucket_bytes
-from gluonlab.update.calls import Call, begin_alike, calls_of
-from gluonlab.update.fresh import NOTHING, Freshness
-from gluonlab.update.gaps import Gaps
-from gluonlab.update.loss_scale import LossScale
-from gluonlab.update.on_store import UpdateOnStore
-from gluonlab.update.owners import living_blocks, of_convolutions
-from gluonlab.update.replica_updates import BucketUpdates, ParameterUpdates, has_gradient
-from gluonlab.update.states import gather_states, load, put_awaited
-from gluonlab.update.summed import SummedGradients
+from gluonlab.optimizers.states.states import save
+from gluonlab.update import amp, arguments
+from gluonlab.update.fresh import NOTHING
+from gluonlab.update.in_buckets import TrainerInBuckets
+from gluonlab.update.on_servers import UpdateOnServers
+from gluonlab.update.replica_updates import BucketUpdates, ParameterUpdates
+from gluonlab.update.states import gather_states, load
 
 
-class BucketedTrainer(gluon.Trainer):
+class BucketedTrainer(TrainerInBuckets):
     """``gluon.Trainer`` with buckets: the same arguments and updates, on one device the same bits.
 
     ``kvstore`` is a name (`make_kvstore`) or an instance, such as ``mx.kv.create("dist_sync")``; it
@@ -76,117 +66,6 @@ class BucketedTrainer(gluon.Trainer):
     ``clip_norm`` or ``loss_scale`` with gradients that are not float32, and for what a store cannot
     do. The parameters are then as they were before.
     """
-
-    def __init__(
-        self,
-        params: Any,
-        optimizer: Any,
-        optimizer_params: "Dict[str, Any] | None" = None,
-        kvstore: Any = "device",
-        compression_params: "Dict[str, Any] | None" = None,
-        update_on_kvstore: Optional[bool] = None,
-        *,
-        bucket_bytes: Optional[int] = None,
-        clip_norm: Optional[float] = None,
-        loss_scale: Optional[LossScale] = None,
-    ) -> None:
-        with arguments.left_alone_if_refused(params, optimizer):
-            arguments.check_settings(params, optimizer, bucket_bytes, clip_norm, loss_scale)
-            super().__init__(params, optimizer, optimizer_params, kvstore=kvstore)
-            devices = len(self._contexts)
-            arguments.check_parameters(self._params, clip_norm, loss_scale)
-            self._store = arguments.store_for(kvstore, self._contexts)
-            arguments.check_who_updates(self._store, self._optimizer, update_on_kvstore, devices)
-            self._compression_params = arguments.compression_for(
-                self._store, compression_params, devices, loss_scale
-            )
-            self.clip_norm, self.loss_scale = clip_norm, loss_scale
-            self._on_store: Optional[UpdateOnStore] = None
-            self._summed: Optional[SummedGradients] = None
-            usual = usual_bucket_bytes(self._contexts)
-            self.bucket_bytes = usual if bucket_bytes is None else bucket_bytes
-            self._sized = bucket_bytes is not None
-            self.buckets: List[Bucket] = []
-            self._calls: List[Call] = []
-            self._updates: "Union[BucketUpdates, ParameterUpdates, None]" = None
-            self._frozen: List[Parameter] = []
-            self._stale = NOTHING
-            self._uneven = False  # whether parameters may have been updated more often than others
-            self._schedule = Rewinding(self._optimizer)
-            self._awaited: Optional[States] = None  # loaded before there were buckets
-            self._init_kvstore()
-            if not arguments.unknown_shapes(self._params):
-                self.prepare()
-
-    def prepare(self) -> None:
-        """Make the buckets now, rather than in the first step.
-
-        Raises RunError for parameters whose shapes are not known.
-        """
-        if not self._kv_initialized:
-            self._init_kvstore()
-        if self._params_to_init:
-            self._init_params()
-
-    def _init_kvstore(self) -> None:
-        """Called by the constructor, and after ``Parameter.set_data`` if the store updates."""
-        store: Any = self._store
-        self._kvstore = store
-        self._update_on_kvstore = isinstance(store, ShardedKVStore) and len(self._contexts) > 1
-        self._distributed = sums_over_processes(store)
-        if store is not None and self._compression_params:
-            store.set_gradient_compression(self._compression_params)
-        if self._update_on_kvstore:
-            store.set_optimizer(self._optimizer)
-        self._kv_initialized = True
-
-    def _init_params(self) -> None:
-        """Called before the first step, and after `_reset_kvstore`: the buckets stay, then."""
-        arguments.check_shapes(self._params)
-        if not self.buckets:
-            self._make_buckets()
-        if self._sums:
-            frozen = self._frozen if self._distributed else ()
-            begin_alike(self._kvstore, self._first_key, self.buckets, frozen)
-        self._params_to_init: List[Parameter] = []
-        put_awaited(self)
-
-    def _make_buckets(self) -> None:
-        trainable = [param for param in self._params if has_gradient(param)]
-        self._frozen = [param for param in self._params if param.grad_req == "null"]
-        blocks, most = living_blocks(), self.bucket_bytes
-        if not self._sized:
-            most = spread(trainable, most, self._contexts, self._store)
-        on_gpus = self._contexts[0].device_type == "gpu"
-        groups = group(trainable[::-1], most, of_convolutions(blocks), on_gpus)
-        self.buckets = [Bucket(params) for params in groups]
-        compiled.forget((param for params in groups if len(params) > 1 for param in params), blocks)
-        self._freshness = Freshness(trainable, self._contexts)
-        self._first_key = new_keys(self._kvstore, len(self.buckets) + len(self._frozen))
-        self._calls = calls_of(
-            self._kvstore, self.buckets, self.bucket_bytes, self._update_on_kvstore, self._first_key
-        )
-        looked_at = self._contexts, self.clip_norm, self.loss_scale
-        if self._update_on_kvstore:
-            self._on_store = UpdateOnStore(self._kvstore, self._calls, self.buckets, *looked_at)
-        else:
-            grads = [list(of_device) for of_device in zip(*(each.grads for each in self.buckets))]
-            self._summed = SummedGradients(grads, *looked_at)
-        # a bucket is looked at as a whole, with what lies between its parameters
-        looks = self.clip_norm is not None or self.loss_scale is not None
-        self._gaps = Gaps(self.buckets if on_gpus and looks else ())
-        if self._by_bucket:  # one key, and so one state, per bucket
-            self._optimizer.param_dict = dict(enumerate(self.buckets))
-
-    @property
-    def _sums(self) -> bool:
-        """Whether there is anything to sum over: one device alone has the whole gradient."""
-        return self._kvstore is not None and (len(self._contexts) > 1 or self._distributed)
-
-    @property
-    def _by_bucket(self) -> bool:
-        """Whether the optimizer may update a bucket at once."""
-        return is_element_wise(type(self._optimizer))
 
     def step(self, batch_size: float, ignore_stale_grad: bool = False) -> None:
         """Sum the gradients, and update every replica with the sum divided by ``batch_size``.
@@ -237,7 +116,7 @@ class BucketedTrainer(gluon.Trainer):
 
     def _begin(self, batch_size: float) -> None:
         arguments.check_batch_size(batch_size)
-        self._check_and_rescale_grad(self._scale / batch_size)
+        self._optimizer.rescale_grad = self._scale / batch_size
         self._ready()
 
     def _ready(self) -> None:
@@ -275,6 +154,14 @@ class BucketedTrainer(gluon.Trainer):
             for device in devices:
                 bucket.grads[device][:] = 0
 
+    def meet(self) -> None:
+        """Wait for the other processes where they do not wait for each other in each step.
+
+        All devices of all processes then have the servers' weights; nothing else changes.
+        """
+        if isinstance(self._on_store, UpdateOnServers):
+            self._on_store.meet()
+
     def save_states(self, fname: str) -> None:
         """Write the optimizer's states by parameter name, each whole.
 
@@ -283,6 +170,7 @@ class BucketedTrainer(gluon.Trainer):
         `gluonlab.update.gluon_export.export_gluon_states` writes. Raises OutputError, and leaves an
         old file then.
         """
+        self._refuse_states()
         save(fname, gather_states(self))
 
     def load_states(self, fname: str) -> None:
@@ -297,10 +185,18 @@ class BucketedTrainer(gluon.Trainer):
         (`gluonlab.optimizers.states.gluon_pickle`). Raises KVStoreError, and changes nothing, for a
         file of anything else, of another optimizer or another network.
         """
+        self._refuse_states()
         load(self, fname)
 
+    def _refuse_states(self) -> None:
+        if self._on_servers:
+            raise RunError(
+                "the optimizer's states are on the servers, which do not give them away: "
+                "update on the workers to save or load them"
+            )
+
     def _allreduce_grads(self) -> None:
-        self._gaps.clear()
+        self._gaps.before_sum()
         if self._on_store is not None:
             self._on_store.run(self._optimizer, self._stale, self._uneven)
         elif self._sums:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import ast
 import copy
 import os
-import tempfile
 from pathlib import Path
 from typing import Any, Callable, Dict, Optional
 
 from gluonlab.errors import NotebookError
 from gluonlab.exercises.kernel import Kernel, start
+from gluonlab.files.temporary import temporary_folder
 from gluonlab_labs.source import LANGUAGES
 
 SECONDS = 600.0  # for one lab; they take less than 120 on two cores
@@ -33,8 +33,8 @@ def execute(
     """
     first, others = LANGUAGES[0], LANGUAGES[1:]
     notebook = notebooks[first]
-    with tempfile.TemporaryDirectory(prefix="gluonlab-lab-") as folder:
-        place = Path(folder) / first
+    with temporary_folder("lab") as folder:
+        place = folder / first
         place.mkdir()
         path = os.pathsep.join(filter(None, [str(REPOSITORY), os.environ.get("PYTHONPATH")]))
         try:

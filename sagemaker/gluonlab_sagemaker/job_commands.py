@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 import time
-from typing import Any, Callable, Optional, Tuple
+from typing import Any, Callable, Mapping, Optional, Tuple
 
 import click
 
 from gluonlab.cli.command import command
+from gluonlab.launch.jobs.sagemaker import PREFIX
 from gluonlab_sagemaker import instances, jobs
 from gluonlab_sagemaker.checks import check_bucket, check_name, check_owner, tags
 from gluonlab_sagemaker.cost import Prices
@@ -71,6 +72,11 @@ def job_named(function: Callable[..., None]) -> Callable[..., None]:
     help="hours after which AWS stops it  [default: the template's]",
 )
 @click.option(
+    "--checkpoints",
+    metavar="JOB",
+    help="go on from the checkpoints of this earlier job, with --template spot",
+)
+@click.option(
     "--image", metavar="IMAGE", help="a training image of your own  [default: AWS's, MXNet 1.9.0]"
 )
 @click.option(
@@ -106,16 +112,18 @@ def submit(
         )
         raise RefusedError(f"submit lacks {lacks}")
     name = check_name(
-        "--name", name or f"{jobs.PREFIX}{template}-{time.strftime('%Y%m%d-%H%M%S', time.gmtime())}"
+        "--name", name or f"{PREFIX}{template}-{time.strftime('%Y%m%d-%H%M%S', time.gmtime())}"
     )
-    if not name.startswith(jobs.PREFIX):
+    if not name.startswith(PREFIX):
         raise RefusedError(
-            f"--name {name}: begin it with {jobs.PREFIX}, by which roles and `jobs list` know it, "
-            f"such as {jobs.PREFIX}{name}"
+            f"--name {name}: begin it with {PREFIX}, by which roles and `jobs list` know it, "
+            f"such as {PREFIX}{name}"
         )
     machine = (
         None if instance is None else instances.instance_type(instance, "TrainingInstanceType")
     )
+    if given["checkpoints"] is not None:
+        check_name("--checkpoints", given["checkpoints"])
     job = jobs.Job(template, name, check_bucket(bucket), machine, **given)
     tagged = tags(check_owner(owner))
     request = job.request(here.caller.region, given_role(here.caller, role), tagged)
@@ -126,8 +134,14 @@ def submit(
     )
     note(
         f"it reads {', '.join(jobs.inputs(request)) or 'no data'}, "
-        f"and writes below {request['OutputDataConfig']['S3OutputPath']}"
+        f"and writes below {' and '.join(jobs.outputs(request))}"
     )
+    if jobs.is_spot(request):
+        waits = request["StoppingCondition"]["MaxWaitTimeInSeconds"] / 3600
+        note(
+            "AWS may take the machine away, and starts the job again when there is one, up to "
+            f"{waits:g} h from now; spot machines cost less than that"
+        )
     if not no_upload:
         here.say(f"uploaded {upload(here.caller, bucket, archive(say=note))}")
     jobs.submit(here.caller, request, f"{PROGRAM} jobs status --name {name}{here.options}")
@@ -183,11 +197,17 @@ def status(here: Place, name: Optional[str]) -> None:
         if found.get(key)
     ]
     billed = (
-        f", {found['BillableTimeInSeconds']} s are billed for each host"
+        f", {found['BillableTimeInSeconds']}{_of_all(found)} s are billed for each host"
         if found.get("BillableTimeInSeconds")
         else ""
     )
     here.say(f"{name}: {', '.join(dict.fromkeys(parts))}{billed}")
+
+
+def _of_all(found: Mapping[str, Any]) -> str:
+    """Of a spot job, how long it has trained; what is billed is in proportion to its price."""
+    trained = found.get("TrainingTimeInSeconds")
+    return f" of {trained}" if found.get("EnableManagedSpotTraining") and trained else ""
 
 
 @command(f"{PROGRAM} jobs stop")

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Dict, List, Optional, Tuple
 
 import instance_pairs as pairs
 from gluonlab.errors import unknown
+from gluonlab.launch.jobs.sagemaker import PREFIX, in_bucket
 from gluonlab_sagemaker.calls import Answer, Caller
 from gluonlab_sagemaker.errors import AWSError, RefusedError, failure
 from gluonlab_sagemaker.images import image
@@ -17,12 +17,11 @@ from gluonlab_sagemaker.instances import refuse_unfit
 from gluonlab_sagemaker.waiting import Waiter
 
 TEMPLATES = Path(__file__).resolve().parent.parent / "training"
-PREFIX = "gluonlab-"  # the role of notebook.yaml lets a notebook start jobs of such names only
 ENDED = ("Completed", "Failed", "Stopped")
 OWN = "sagemaker_"  # hyperparameters that are for the image, not for the program
 COUNTS = ("gpus", "sagemaker_mpi_num_of_processes_per_host")
 SEVERAL_HOSTS = ("sagemaker_parameter_server_enabled", "sagemaker_mpi_enabled")
-BUCKET = re.compile(r"s3://[^/]+/gluonlab/")  # the templates' own is made up
+CHECKPOINTS = "gluonlab/checkpoints"  # in the bucket; each job has a folder there
 
 
 @dataclass(frozen=True)
@@ -38,17 +37,27 @@ class Job:
     gpus: Optional[int] = None  # of each host
     image: Optional[str] = None
     settings: Tuple[str, ...] = ()  # NAME=VALUE, hyperparameters of the program
+    checkpoints: Optional[str] = None  # the job whose checkpoints it goes on from
 
     def request(
         self, region: Optional[str], role: str, tags: List[Dict[str, str]]
     ) -> Dict[str, Any]:
         """The parameters of CreateTrainingJob."""
-        request: Dict[str, Any] = _in_bucket(template(self.template), self.bucket)
+        request: Dict[str, Any] = in_bucket(template(self.template), self.bucket)
         request.update(TrainingJobName=self.name, RoleArn=role, Tags=tags)
         request["AlgorithmSpecification"]["TrainingImage"] = self.image or image(region)
         if self.hours is not None:
-            request.setdefault("StoppingCondition", {})["MaxRuntimeInSeconds"] = round(
-                self.hours * 3600
+            _run_at_most(request, round(self.hours * 3600))
+        if (
+            "CheckpointConfig" in request
+        ):  # of a folder of its own: a job goes on from what is there
+            place = f"s3://{self.bucket}/{CHECKPOINTS}/{self.checkpoints or self.name}/"
+            request["CheckpointConfig"]["S3Uri"] = place
+        elif self.checkpoints is not None:
+            with_some = [name for name in templates() if "CheckpointConfig" in template(name)]
+            raise RefusedError(
+                f"--checkpoints {self.checkpoints}: {self.template} writes none: "
+                f"choose --template {' or '.join(with_some)}"
             )
         resources, given = request["ResourceConfig"], request.get("HyperParameters", {})
         hosts = resources["InstanceCount"] if self.hosts is None else self.hosts
@@ -69,6 +78,7 @@ class Job:
             **dict(map(_setting, self.settings)),
         }
         resources.update(InstanceType=instance, InstanceCount=hosts)
+        _check_kept(request)
         return request
 
 
@@ -88,6 +98,11 @@ def template(name: str) -> Dict[str, Any]:
 def longest_s(request: Dict[str, Any]) -> int:
     """After how many seconds AWS stops the job; a day if nothing is said."""
     return int(request.get("StoppingCondition", {}).get("MaxRuntimeInSeconds", 86400))
+
+
+def is_spot(request: Dict[str, Any]) -> bool:
+    """Whether its machines are spot ones, which AWS may take away."""
+    return bool(request.get("EnableManagedSpotTraining"))
 
 
 def inputs(request: Dict[str, Any]) -> List[str]:
@@ -167,6 +182,31 @@ def running(caller: Caller) -> List[str]:
     return [job["TrainingJobName"] for job in listed(caller, "InProgress")]
 
 
+def outputs(request: Dict[str, Any]) -> List[str]:
+    """Where it writes to."""
+    checkpoints = request.get("CheckpointConfig", {}).get("S3Uri")
+    return [request["OutputDataConfig"]["S3OutputPath"], *([checkpoints] if checkpoints else [])]
+
+
+def _run_at_most(request: Dict[str, Any], seconds: int) -> None:
+    """How long it may run; how long it waits for spot machines besides stays as it was."""
+    stopping = request.setdefault("StoppingCondition", {})
+    if "MaxWaitTimeInSeconds" in stopping:  # it counts the time of running, too
+        stopping["MaxWaitTimeInSeconds"] += seconds - longest_s(request)
+    stopping["MaxRuntimeInSeconds"] = seconds
+
+
+def _check_kept(request: Dict[str, Any]) -> None:
+    """Raise RefusedError where a job would not find its run when it is started again."""
+    kept = request.get("CheckpointConfig", {}).get("LocalPath")
+    out = json.loads(request["HyperParameters"].get("out", "null"))
+    if kept is not None and not str(out).startswith(f"{kept}/"):
+        raise RefusedError(
+            f"--set out={out}: what a job goes on from must lie below {kept}, which AWS keeps: "
+            "leave it out"
+        )
+
+
 def _setting(text: str) -> Tuple[str, str]:
     """``lr=0.1`` -> ``("lr", "0.1")``; values are JSON, which the image reads."""
     name, equals, value = text.partition("=")
@@ -182,19 +222,6 @@ def _setting(text: str) -> Tuple[str, str]:
     except ValueError:
         value = json.dumps(value)
     return name, value
-
-
-def _in_bucket(part: Any, bucket: str) -> Any:
-    """The template with the bucket's name in all its addresses."""
-    if isinstance(part, str):
-        return BUCKET.sub(f"s3://{bucket}/gluonlab/", part)
-    if isinstance(part, list):
-        return [_in_bucket(one, bucket) for one in part]
-    return (
-        {key: _in_bucket(value, bucket) for key, value in part.items()}
-        if isinstance(part, dict)
-        else part
-    )
 
 
 def _for_several_hosts(hyperparameters: Dict[str, str]) -> bool:

@@ -1,5 +1,6 @@
 """A reader that goes away ends no training; what only prints then ends without a word."""
 
+import io
 import os
 import pty
 import subprocess
@@ -8,6 +9,8 @@ import sys
 import pytest
 from support.processes import clean_environment
 from support.run_files import read_metrics
+
+from gluonlab.cli.streams import silence, why_unread
 
 TRAINING = ["-m", "gluonlab.run", "--model", "mlp", "--epochs", "3", "--out", "run"]
 
@@ -48,6 +51,14 @@ def test_a_training_whose_output_nobody_reads_goes_on(tmp_path):
     finished(tmp_path / "run", "Broken pipe")
 
 
+@pytest.mark.parametrize("silent", ["--quiet", pytest.param("--json", marks=pytest.mark.long)])
+def test_a_silent_training_notes_that_nobody_waits_for_its_result(tmp_path, silent):
+    process = started(tmp_path, *TRAINING, silent)
+    process.stdout.close()
+    assert ended(process) == (0, [])
+    finished(tmp_path / "run", "Broken pipe")
+
+
 @pytest.mark.long
 def test_a_training_with_both_outputs_gone_goes_on(tmp_path):
     process = started(tmp_path, *TRAINING, stderr=subprocess.STDOUT)
@@ -58,9 +69,10 @@ def test_a_training_with_both_outputs_gone_goes_on(tmp_path):
 
 @pytest.mark.long
 @pytest.mark.parametrize("closed", [">&-", ">&- 2>&-", "<&- >&- 2>&-"])
-def test_a_training_without_standard_output_goes_on(tmp_path, closed):
+@pytest.mark.parametrize("silent", [[], ["--quiet"]], ids=str)
+def test_a_training_without_standard_output_goes_on(tmp_path, closed, silent):
     shell = ["sh", "-c", f'exec "$0" "$@" {closed}']
-    assert ended(started(tmp_path, *TRAINING, before=shell)) == (0, [])
+    assert ended(started(tmp_path, *TRAINING, *silent, before=shell)) == (0, [])
     finished(tmp_path / "run", "it was closed from the start")
     assert all(line["kind"] for line in read_metrics(tmp_path / "run"))
 
@@ -91,3 +103,22 @@ def test_a_command_that_only_prints_ends_without_a_word(tmp_path, words):
     process = started(tmp_path, "-m", f"gluonlab.{words[0]}", *words[1:], stdout=writing)
     os.close(writing)
     assert ended(process) == (141, [])  # as the shell says of cat
+
+
+@pytest.mark.parametrize("opened", [os.pipe, pty.openpty])
+def test_a_reader_is_missed_when_writing_would_fail(opened):
+    ours, theirs = opened()
+    with open(theirs, "w") as stream:
+        assert why_unread(stream) is None
+        os.close(ours)
+        with pytest.raises(OSError) as said:
+            os.write(theirs, b"x")
+        assert why_unread(stream) == said.value.strerror
+        silence(stream)
+        assert why_unread(stream) is None
+
+
+def test_files_and_streams_in_memory_can_always_be_read(tmp_path):
+    with open(tmp_path / "out", "w") as file:
+        assert why_unread(file) is None
+    assert why_unread(io.StringIO()) is None

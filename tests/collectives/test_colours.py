@@ -3,24 +3,12 @@ for.
 """
 
 import re
-from pathlib import Path
 
+from support.drawn_pages import contrast, themes
+
+from gluonlab import drawing
 from gluonlab.collectives import render
 from gluonlab.collectives.render.svg import STYLE
-
-
-def luminance(colour):
-    """WCAG 2.1, relative luminance."""
-    parts = [int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)]
-    linear = [
-        part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts
-    ]
-    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
-
-
-def contrast(one, two):
-    dark, light = sorted([luminance(one), luminance(two)])
-    return (light + 0.05) / (dark + 0.05)
 
 
 def test_the_colours_of_the_picture_have_contrast():
@@ -34,13 +22,7 @@ def test_the_colours_of_the_picture_have_contrast():
 
 
 def test_the_colours_of_the_page_have_contrast_in_the_light_and_in_the_dark():
-    css = (Path(render.__file__).parent / "template" / "page.css").read_text(encoding="utf-8")
-    themes = [
-        dict(re.findall(r"--([\w-]+): (#\w{6})", block))
-        for block in re.findall(r":root {(.*?)}", css, re.S)
-    ]
-    assert len(themes) == 2
-    for theme in themes:
+    for theme in themes(drawing, render):
         assert (
             min(
                 contrast(theme[text], theme[on])

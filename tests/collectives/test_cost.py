@@ -12,13 +12,13 @@ from hypothesis import strategies as st
 
 from gluonlab.collectives.algorithms import ALGORITHMS, HALVES, make_schedule
 from gluonlab.collectives.cost import algbw, bus_factor, price, traffic
+from gluonlab.collectives.machines import p3_16xlarge
 from gluonlab.collectives.schedule import Schedule, Transfer
 from gluonlab.collectives.topology import (
     Link,
     Route,
     Topology,
     fully_connected,
-    p3_16xlarge,
     switch,
     this_machine,
 )

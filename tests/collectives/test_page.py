@@ -142,9 +142,9 @@ def test_the_step_is_told(opened, everything):
     page = opened(everything)
     page.choose("algorithm", "star")
     page.find("next").click()
-    assert page.text("sends") == "1-3 → 0: chunk 0 +"
+    assert page.text("told") == "1-3 → 0: chunk 0 +"
     page.find("next").click()
-    assert page.text("sends") == "0 → 1-3: chunk 0 ="
+    assert page.text("told") == "0 → 1-3: chunk 0 ="
     page.find("as-table").find_element("tag name", "summary").click()
     page.wait(lambda: "0, 1, 2 and 3" in page.text("as-table"))
 
@@ -224,7 +224,7 @@ def test_on_paper_it_is_a_light_picture_without_what_can_be_pressed(opened, ever
         assert [page.driver.execute_script(shown, which, "display") for which in hidden] == [
             "none"
         ] * 3
-        assert page.text("sends").startswith("0 → 1: chunk 0 +")
+        assert page.text("told").startswith("0 → 1: chunk 0 +")
     finally:
         page.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": "", "features": []})
 

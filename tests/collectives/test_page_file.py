@@ -1,10 +1,10 @@
 """The page that draws schedules, as a file: complete, small, and with what was asked for."""
 
-import json
 import re
 
 import pytest
 from support.browser import INSTALL, missing
+from support.drawn_pages import embedded
 
 from gluonlab.collectives.algorithms import ALGORITHMS
 from gluonlab.collectives.render import as_page, draw
@@ -16,12 +16,6 @@ EVERY = [(name, ranks) for name in ALGORITHMS for ranks in range(1, 9)]
 @pytest.fixture(scope="module")
 def everything():
     return draw("ring", 4)
-
-
-def embedded(page):
-    return json.loads(
-        re.search(r'<script type="application/json" id="data">(.*?)</script>', page, re.S)[1]
-    )
 
 
 def test_the_page_is_one_small_file_that_may_not_load_anything(everything):

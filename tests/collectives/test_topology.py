@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from gluonlab.collectives.machines import nvswitch, p3_16xlarge, pcie
 from gluonlab.collectives.topology import (
     TOPOLOGIES,
     Link,
@@ -15,9 +16,6 @@ from gluonlab.collectives.topology import (
     Topology,
     fully_connected,
     make_topology,
-    nvswitch,
-    p3_16xlarge,
-    pcie,
     switch,
     this_machine,
 )
@@ -86,7 +84,13 @@ def test_every_machine_is_complete_and_says_what_is_inferred(name):
 
 @pytest.mark.parametrize(
     ("name", "devices", "gigabytes"),
-    [("g4dn.12xlarge", 4, 12), ("g5.12xlarge", 4, 24), ("nvswitch", 8, 300)],
+    [
+        ("g4dn.12xlarge", 4, 12),
+        ("g5.12xlarge", 4, 24),
+        ("nvswitch", 8, 300),
+        ("p4d.24xlarge", 8, 300),
+        ("p3.2xlarge", 1, 10),
+    ],
 )
 def test_machines_whose_devices_have_one_port_each(name, devices, gigabytes):
     topology = make_topology(name)
@@ -108,6 +112,28 @@ def test_what_shares_links_on_pcie():
     cube = p3_16xlarge().routes
     assert "CPU 0 to 1" in {link.name for link in set(cube[0, 5].links) & set(cube[3, 4].links)}
     assert not set(cube[0, 5].links) & set(cube[5, 0].links)
+
+
+def test_sixteen_gpus_on_eight_boards():
+    """Each board's switch has the bytes of both of its GPUs to carry."""
+    p2 = make_topology("p2.16xlarge")
+    assert p2.world_size == 16 and {route.bytes_per_s for route in p2.routes.values()} == {12e9}
+    assert {pair for pair, route in p2.routes.items() if len(route.links) == 2} == {
+        pair for first in range(0, 16, 2) for pair in ((first, first + 1), (first + 1, first))
+    }
+    assert p2.groups == tuple((first, first + 1) for first in range(0, 16, 2))
+    assert p2.ring_order() == list(range(16))
+
+
+def test_four_gpus_below_each_of_two_cpus():
+    """As aws-ofi-nccl's file has it: no switch, so only the way between CPUs is shared."""
+    g5 = make_topology("g5.48xlarge")
+    for (src, dst), route in g5.routes.items():
+        apart = (src < 4) != (dst < 4)
+        assert route.bytes_per_s == (16e9 if apart else 24e9)
+        assert ("CPU 0 to 1" in {link.name for link in route.links}) == (src < 4 <= dst)
+    assert not set(g5.routes[0, 1].links) & set(g5.routes[2, 3].links)
+    assert g5.groups == ((0, 1, 2, 3), (4, 5, 6, 7))
 
 
 def test_uniform_topologies():
@@ -231,7 +257,7 @@ def test_an_unknown_machine_is_refused_with_the_choices():
         make_topology("p3.16xlrage")
     assert str(error.value) == (
         f"unknown topology 'p3.16xlrage': choose {', '.join(sorted(TOPOLOGIES))} (did you mean "
-        "'p3.16xlarge'?)"
+        "'p3.16xlarge'?); several hosts are NAME*HOSTS, up to 16"
     )
 
 

@@ -74,7 +74,18 @@ VALID = {
     "prefetch": st.integers(0, LARGEST),
     "resident_bytes": st.integers(0, 2**63),
     "bucket_bytes": st.integers(0, 2**63),
+    "update_on_servers": st.booleans(),
     "check_replicas": st.integers(1, LARGEST),
+    "split": WORDS,
+    "stages": st.integers(2, LARGEST),
+    "cut": st.lists(st.integers(0, 10**9 - 1), min_size=1, max_size=4).map(
+        lambda cuts: ",".join(map(str, cuts))
+    ),
+    "balance": WORDS,
+    "pipeline_schedule": WORDS,
+    "stages_per_device": st.integers(1, LARGEST),
+    "ways": st.integers(2, LARGEST),
+    "channels": WORDS,
     "confusion": st.booleans(),
     "checkpoint_every": st.sampled_from(["1 steps", "50 steps", "10 minutes", "2 epochs"]),
     "keep": st.integers(1, 10**9),

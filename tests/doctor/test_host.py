@@ -48,9 +48,9 @@ def closed(tmp_path):
     """A folder below one that may not be entered, not even by root, who becomes somebody else."""
     (tmp_path / "closed" / "below").mkdir(parents=True)
     (tmp_path / "closed").chmod(0)
-    # pytest's own, closed to others
-    for parent in (tmp_path, tmp_path.parent, tmp_path.parents[1]):
-        parent.chmod(parent.stat().st_mode | 0o711)
+    for parent in (tmp_path, *tmp_path.parents):
+        if parent.stat().st_mode & 0o711 != 0o711:  # pytest's own, closed to others
+            parent.chmod(parent.stat().st_mode | 0o711)
     user = os.geteuid()
     try:
         if user == 0:

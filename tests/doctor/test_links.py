@@ -5,9 +5,10 @@ machines.
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.fake_nvml import CUBE, H100, RTX, T4, V100, machine, statuses
+from support.fake_nvml import A100, CUBE, H100, RTX, T4, V100, machine, statuses
 
-from gluonlab.collectives.topology import ONE_NVLINK, TWO_NVLINKS, make_topology
+from gluonlab.collectives.machines import ONE_NVLINK, TWO_NVLINKS
+from gluonlab.collectives.topology import make_topology
 from gluonlab.doctor import links
 from gluonlab.doctor.findings import OK, WARNING
 
@@ -119,6 +120,18 @@ def test_machines_that_nobody_knows_are_told_as_they_are():
             == "NVLinks to switches on GPUs 0, 1, 2, 3"
         )
         assert links.links(machine(T4), instance) == []
+
+
+def test_a_machine_whose_nvlinks_go_to_switches_must_have_them():
+    (whole, _), (bare, _) = (
+        links.links(machine(*[A100] * 8, switched=switched), "p4d.24xlarge")
+        for switched in (True, False)
+    )
+    assert (whole.status, whole.what) == (OK, "NVLinks to switches on GPUs 0, 1, 2, 3, 4, 5, 6, 7")
+    assert (bare.status, bare.what) == (
+        WARNING,
+        "NVLinks to switches on no GPU, and p4d.24xlarge has them on all 8",
+    )
 
 
 def test_missing_peer_access_is_a_warning_where_there_are_nvlinks():

@@ -42,6 +42,7 @@ def environment(monkeypatch):
         ({"LOCAL_WORLD_SIZE": "5"}, 5),
         ({"PMI_LOCAL_SIZE": "6"}, 6),
         ({"PALS_LOCAL_SIZE": "6"}, 6),
+        ({"JSM_NAMESPACE_LOCAL_SIZE": "6"}, 6),
         ({"PYTEST_XDIST_WORKER_COUNT": "4"}, 4),
         # two hosts of four each
         ({**ELSEWHERE, "DMLC_NUM_WORKER": "2", "BYTEPS_LOCAL_SIZE": "4"}, 4),
@@ -61,6 +62,12 @@ def environment(monkeypatch):
         # a job's script, which is none of its tasks
         ({"SLURM_JOB_ID": "7", "SLURM_TASKS_PER_NODE": "8"}, 1),
         ({**STEP, "SLURM_STEP_TASKS_PER_NODE": "2(x3"}, 1),
+        ({"LSF_PM_TASKID": "3", "LSB_MCPU_HOSTS": "a 2 b 3"}, 3),
+        ({"LSF_PM_TASKID": "2", "LSB_MCPU_HOSTS": "a 2 b 3"}, 2),
+        ({"LSB_MCPU_HOSTS": "a 2 b 3"}, 1),  # a job's script
+        ({"LSF_PM_TASKID": "6", "LSB_MCPU_HOSTS": "a 2 b 3"}, 1),
+        ({"LSF_PM_TASKID": "0", "LSB_MCPU_HOSTS": "a 2"}, 1),
+        ({"LSF_PM_TASKID": "1", "LSB_MCPU_HOSTS": "a"}, 1),
         (LOOPBACK, 3),
         ({**ELSEWHERE, "DMLC_JOB_CLUSTER": "local"}, 3),
         ({**LOOPBACK, "DMLC_PS_ROOT_URI": "localhost"}, 3),

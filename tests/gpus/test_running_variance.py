@@ -52,7 +52,7 @@ def statistics_after(ctxs, sizes, cut=WHOLE, sync_bn=False):
             xs, ys = shard(nd.array(images), ctxs), shard(nd.array(labels), ctxs)
             step(whole(xs, ys))
         nd.waitall()  # on the CPU it is backward that moves them, unknown to the engine
-        step.statistics.average()
+        step.running.average()
     names = [name for name in net.collect_params() if "running" in name]
     return [
         {name: net.collect_params()[name].data(ctx).asnumpy() for name in names} for ctx in ctxs

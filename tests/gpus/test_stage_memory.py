@@ -1,4 +1,4 @@
-"""What `--memory` tells of --sync-bn is what simulated GPUs are asked for: bytes, counted."""
+"""What `--memory` tells of --sync-bn and splits is what simulated GPUs are asked for, in bytes."""
 
 import dataclasses
 from functools import partial
@@ -11,11 +11,11 @@ from gluonlab.config import TrainConfig
 from gluonlab.data import load_dataset
 from gluonlab.data.loading.loader import Loader
 from gluonlab.kvstores.groups import ALONE
-from gluonlab.parallel.data.strategy import data_parallel
 from gluonlab.parallel.objective import make_loss
 from gluonlab.training.memory import Needs
 from gluonlab.training.network import make_net
 from gluonlab.training.plan import make_plan
+from gluonlab.training.splitting import STRATEGIES
 
 # images of 16 x 28 x 28 floats, just below 2 MiB, of which MXNet's pool takes whole ones
 SHARE = 41
@@ -37,15 +37,41 @@ def test_memory_of_stages_is_what_is_allocated(samples, microbatches):
     plan = dataclasses.replace(
         plan, dataset=load_dataset("synthetic", samples=samples * (microbatches or 1))
     )
+    taken, _ = taken_by(plan)
+    assert Needs(plan, make_net(plan)).memory(images).total == pytest.approx(taken[1], rel=0.2)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"split": "layers", "model": "resnet8", "cut": "4"},
+        {"split": "channels", "model": "lenet"},
+        {"split": "pipeline", "model": "resnet8", "cut": "4", "pipeline_schedule": "gpipe"},
+    ],
+    ids=lambda settings: settings["split"],
+)
+def test_memory_of_splits_is_what_is_allocated_on_each_gpu(settings):
+    images = SHARE * (8 if settings["split"] == "pipeline" else 1)
+    config = TrainConfig(devices="gpu:0,1", dataset="synthetic", optimizer="adam", **settings)
+    plan = make_plan(config.replace(batch_size=images))
+    plan = dataclasses.replace(plan, dataset=load_dataset("synthetic", samples=images))
+    taken, strategy = taken_by(plan)
+    told = [memory.total for _, memory in Needs(plan, strategy.net, strategy.taken).rows(images)]
+    assert told == pytest.approx(taken, rel=0.2)
+
+
+def taken_by(plan):
+    """The bytes of each GPU after an epoch of the plan's strategy, and the strategy."""
     nd.waitall()
     for ctx in plan.ctxs:
         ctx.empty_cache()
-    before = bytes_in_use(1)
-    strategy = data_parallel(partial(make_net, plan), make_loss(), plan, ALONE)
-    for batch in Loader(plan.dataset.train, plan.ctxs, plan.global_batch_size, raw=True):
+    before = [bytes_in_use(ctx.device_id) for ctx in plan.ctxs]
+    make = STRATEGIES[plan.split.way]
+    strategy = make(partial(make_net, plan), make_loss(), plan, ALONE)
+    for batch in Loader(plan.dataset.train, strategy.inputs, plan.global_batch_size, raw=True):
         strategy.step(batch)
-    for batch in Loader(plan.dataset.test, plan.ctxs, plan.global_batch_size, raw=True):
+    for batch in Loader(plan.dataset.test, strategy.inputs, plan.global_batch_size, raw=True):
         list(strategy.score(batch))
     nd.waitall()
-    taken = bytes_in_use(1) - before
-    assert Needs(plan, make_net(plan)).memory(images).total == pytest.approx(taken, rel=0.2)
+    after = [bytes_in_use(ctx.device_id) for ctx in plan.ctxs]
+    return [own - then for own, then in zip(after, before)], strategy

@@ -1,6 +1,9 @@
 """What a group of processes makes of sums alone: totals of the host's numbers, and broadcasts."""
 
+import math
+
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from mxnet import nd
@@ -46,6 +49,15 @@ def test_totals_of_whole_numbers_are_exact():
     assert [total.tolist() for total in found] == [[2 * (most - 5), 2.0, 1.0]] * 2
 
 
+def test_everyone_sees_what_each_process_gives():
+    rows = [[math.nan, 2.0**53, -0.1], [math.inf, 1e-20, 7.0], [0.0, -3.0, 2.0**53 - 1]]
+    found = in_processes(3, lambda group: group.everyones(np.array(rows[group.rank])))
+    for table in found:
+        np.testing.assert_array_equal(table, np.array(rows))
+    alone = ALONE.everyones(np.array(4))
+    assert (alone.shape, alone.dtype, alone.tolist()) == ((1,), np.float64, [4.0])
+
+
 def test_all_get_what_rank_0_has():
     def work(group):
         arrays = [nd.full(shape, group.rank + 3, ctx=device()) for shape in ((2, 3), (6,))]
@@ -53,6 +65,30 @@ def test_all_get_what_rank_0_has():
         return [array.asnumpy().ravel().tolist() for array in arrays]
 
     assert in_processes(3, work) == [[[3.0] * 6] * 2] * 3
+
+
+@settings(max_examples=20)
+@given(st.lists(st.binary(max_size=1500), min_size=1, max_size=4))
+def test_everyone_gets_the_bytes_of_each(rows):
+    def work(group):
+        found = group.everyones_bytes(rows[group.rank])
+        assert {dtype for _, dtype in group.sums} == {"float32"}
+        return found
+
+    assert in_processes(len(rows), work) == [rows] * len(rows)
+    assert ALONE.everyones_bytes(rows[0]) == rows[:1]
+
+
+@settings(max_examples=20)
+@given(st.binary(max_size=5000))
+def test_all_get_the_bytes_of_rank_0_however_many(data):
+    def work(group):
+        return group.bytes_of_first(data if group.rank == 0 else b"of no account")
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("gluonlab.kvstores.groups.MOST_PAIRS", 256)
+        assert in_processes(3, work) == [data] * 3
+    assert ALONE.bytes_of_first(data) == data
 
 
 def test_a_process_alone_has_the_sums():

@@ -5,9 +5,8 @@ import re
 
 import numpy as np
 import pytest
-from mxnet import nd
 from support.idx_files import write_mnist
-from support.launched import each_backend, launched
+from support.launched import each_backend, launched, parameters, words
 from support.reference import distance
 
 from gluonlab import TrainConfig
@@ -46,26 +45,6 @@ def data(tmp_path_factory):
     return folder
 
 
-def words(**options):
-    return [
-        word
-        for name, value in options.items()
-        for word in ([f"--{name.replace('_', '-')}"] + [str(value)] * (value is not True))
-    ]
-
-
-def parameters(folder):
-    """What is learned, as one vector (a shift of BatchNorm's may be next to zero, and then is
-    rounding errors of its gradient's sum), and each of the running statistics.
-    """
-    arrays = {
-        name: array.asnumpy() for name, array in nd.load(str(folder / schema.PARAMETERS)).items()
-    }
-    running = [name for name in sorted(arrays) if "running" in name]
-    learned = [arrays[name].ravel() for name in sorted(set(arrays) - set(running))]
-    return [np.concatenate(learned), *(arrays[name] for name in running)]
-
-
 @pytest.mark.parametrize("model", ["resnet8", pytest.param("lenet", marks=pytest.mark.long)])
 @each_backend
 def test_two_processes_with_two_devices_train_as_one_with_four(backend, model, data, tmp_path):
@@ -87,7 +66,9 @@ def test_two_processes_with_two_devices_train_as_one_with_four(backend, model, d
     assert distance(parameters(folder), parameters(one.run_dir)) <= 1e-5
 
     lines, expected = read_lines(folder), read_lines(one.run_dir)
-    assert [type(line) for line in lines[:-1]] == [type(line) for line in expected]
+    [confusion] = [line for line in lines if isinstance(line, schema.ConfusionEvent)]
+    lines.remove(confusion)
+    assert [type(line) for line in lines] == [type(line) for line in expected]
     steps = [line for line in lines if isinstance(line, schema.Step)]
     assert [step.images for step in steps] == [12, 12, 12, 12, 1] * EPOCHS
     for ours, theirs in zip(lines, expected):
@@ -109,10 +90,43 @@ def test_two_processes_with_two_devices_train_as_one_with_four(backend, model, d
     assert used["global_batch_size"] == GLOBAL_BATCH
     again = evaluate_run(str(folder), devices="cpu")
     assert again.score.accuracy == done.accuracy
-    assert np.array(lines[-1].matrix).sum() == again.score.images == 7
+    assert np.array(confusion.matrix).sum() == again.score.images == 7
     assert {path.name for path in folder.iterdir()} >= {
         schema.CURVES, schema.CONFUSION, schema.EXPORT,
     }  # fmt: skip
+
+
+SPLITS = {
+    "pipeline": {"split": "pipeline", "stages": 2},
+    "layers": {"split": "layers", "stages": 2, "balance": "time"},
+    "channels": {"split": "channels", "ways": 2},
+}
+
+
+@pytest.mark.parametrize(
+    "split", ["pipeline", *(pytest.param(each, marks=pytest.mark.long) for each in [*SPLITS][1:])]
+)
+@each_backend
+def test_two_processes_with_a_split_network_each_train_as_one(backend, split, data, tmp_path):
+    folder, options = tmp_path / "many", {**OPTIONS, "model": "lenet", "data_dir": str(data)}
+    ended = launched(
+        backend, tmp_path, *words(**options, **SPLITS[split], devices="cpu*2", out=folder)
+    )
+    assert [process.status for process in ended] == [0, 0], ended
+    config = TrainConfig(**options, devices="cpu*2", out=str(tmp_path / "one"))
+    one = train(config, reporter=Reporter())
+    assert distance(parameters(folder), parameters(one.run_dir)) <= 1e-5
+
+
+def test_processes_that_would_cut_the_network_into_different_numbers_of_stages_end(data, tmp_path):
+    ended = launched(
+        "dist_sync", tmp_path, *words(split="layers", model="lenet", data_dir=data,
+        dataset="fashion-mnist"), of_rank={0: ["--devices", "cpu*2"], 1: ["--devices", "cpu*3"]},
+    )  # fmt: skip
+    assert [process.status for process in ended] == [2, 2], ended
+    for process in ended:
+        assert "the processes spread the network over" in process.err
+        assert "give --stages, or as many devices to each" in process.err
 
 
 def strictly(text):

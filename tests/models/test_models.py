@@ -13,6 +13,7 @@ from support.reference import distance
 from gluonlab.errors import ModelError
 from gluonlab.models import MODELS, get_model
 from gluonlab.models.lanes import LaneConv2D, TrueChannels, lanes, padded
+from gluonlab.models.shapes import complete
 
 CASCADE_LAKE = (
     "processor\t: 0\ncpu family\t: 6\nmodel\t\t: 85\nmodel name\t: Xeon\n"
@@ -24,8 +25,19 @@ CASCADE_LAKE = (
 def test_every_network_scores_each_class(name):
     net = get_model(name, 7, contexts(2))
     net.initialize(ctx=contexts(2))
+    side = 63 if name == "alexnet-2towers" else 28
     for ctx in contexts(2):
-        assert net(nd.zeros((3, 1, 28, 28), ctx=ctx)).shape == (3, 7)
+        assert net(nd.zeros((3, 1, side, side), ctx=ctx)).shape == (3, 7)
+
+
+def test_alexnet_has_the_parameters_of_the_paper():
+    """60 million, says the abstract of Krizhevsky et al. (2012)."""
+    net = get_model("alexnet-2towers", 1000)
+    complete(net, "alexnet-2towers", (3, 224, 224), 1000)
+    sizes = [np.prod(param.shape) for param in net.collect_params().values()]
+    assert sum(sizes) == 60_965_224
+    groups = [layer._kwargs["num_group"] for layer in net if isinstance(layer, nn.Conv2D)]
+    assert groups == [1, 2, 1, 2, 2]
 
 
 @pytest.mark.parametrize("name", ["resnet18", "cifar_resnet20", "gluoncv:squeezenet1.0"])

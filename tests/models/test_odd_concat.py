@@ -166,6 +166,30 @@ def test_a_graph_computes_the_same_however_its_parts_are_made(kind, dtype, dim):
         assert np.array_equal(own, expected)
 
 
+class Shuffled(nn.HybridBlock):
+    """Channels that change places, as ShuffleNet's do."""
+
+    def __init__(self):
+        super().__init__()
+        with self.name_scope():
+            self.conv, self.norm = nn.Conv2D(6, 3), nn.BatchNorm()
+            self.pool, self.scores = nn.GlobalAvgPool2D(), nn.Dense(10)
+
+    def hybrid_forward(self, F, x):
+        parts = self.conv(x).reshape((0, -4, 2, 3, -2))  # (n, 2, 3, H, W)
+        return self.scores(self.pool(self.norm(F.swapaxes(parts, 1, 2).reshape((0, -3, -2)))))
+
+
+@pytest.mark.parametrize("k", [1, 2])
+def test_channels_may_change_places(k):
+    (batch,) = random_batches([7], shape=SHAPE)
+    expected, expected_grads = in_float64(made(Shuffled(), cpus(1)), batch)
+    ctxs = devices(k, threads=1)
+    loss, grads = by_step(made(Shuffled(), ctxs), batch, ctxs)
+    assert loss == pytest.approx(expected, rel=1e-5)
+    assert distance([grads], [expected_grads]) <= 1e-4
+
+
 @pytest.mark.long
 @pytest.mark.parametrize("k", [2, 3])
 def test_shufflenet_trains_with_batchnorm_over_all_devices(k):

@@ -2,14 +2,16 @@
 of any size.
 """
 
+from functools import partial
+
 import mxnet as mx
 import numpy as np
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 from mxnet import gluon, nd
 from support import optimizer_references as references
-from support.updates import assert_close, updated
+from support.updates import assert_close, blurs_of, sizes_of, updated
 
 from gluonlab.errors import ConfigError
 from gluonlab.optimizers import LAMB, LARS, NAG, OPTIMIZERS, SGD, AdaDelta, Adamax, Nadam
@@ -71,11 +73,17 @@ def check_definition(name, problem, wd, limit, momentum):
         steps = [(grad, max(rate, 1e-6)) for grad, rate in steps]
     if name == "signum":  # the sign of what is rounded is anybody's
         wd = momentum = options["momentum"] = 0.0
-    expected = list(getattr(references, name)(weight, steps, wd=wd, clip=limit, **options))
+    reference = partial(getattr(references, name), wd=wd, clip=limit, **options)
+    expected, penalty = list(reference(weight, steps)), OPTIMIZERS[name].element_wise
+    if name == "lamb":  # whose rate is another where all weights are 0: if they are is anybody's
+        whole = [np.abs(each).max() for each in expected]
+        assume(all(own > 1e-3 * size for own, size in zip(whole, sizes_of(expected, weight))))
     found = updated(
         make_optimizer(name, {"wd": wd, "clip_gradient": limit, **options}), weight, steps
     )
-    assert_close(found, expected, weight, 2e-6 if name in ("sgd", "nag") else 1e-5)
+    tolerance = 2e-6 if name in ("sgd", "nag") else 1e-5
+    blurs = blurs_of(reference, weight, steps, wd if penalty else 0.0, tolerance)
+    assert_close(found, expected, weight, tolerance, blurs)
 
 
 @pytest.mark.filterwarnings("ignore:Accumulating with float16")
@@ -184,14 +192,16 @@ def test_gradients_are_left_as_they_are(cls):
 
 @pytest.mark.parametrize("name, rate", [("lamb", 0.1), ("lars", 100.0)])
 def test_norms_of_large_parameters_are_those_of_float64(name, rate):
-    """MXNet's own add a million squares one by one."""
+    """MXNet's own add a million squares one by one: the third digit is wrong. In how many lanes
+    BLAS adds, and so the fifth digit, is the processor's.
+    """
     weight = np.random.RandomState(0).standard_normal(1_000_000).astype("float32").astype("float64")
     steps = [(weight[::-1] * 1e-3, rate)]
     [expected], [found] = (
         getattr(references, name)(weight, steps),
         updated(make_optimizer(name, {}), weight, steps),
     )
-    assert np.abs(found - expected).max() <= 2e-5 * np.abs(expected - weight).max()
+    assert np.abs(found - expected).max() <= 1e-4 * np.abs(expected - weight).max()
 
 
 def test_lars_spares_biases_and_normalisations():

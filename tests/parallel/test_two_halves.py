@@ -19,7 +19,7 @@ from gluonlab.errors import ConfigError, DivergedError
 from gluonlab.models import MODELS, ModelKind
 from gluonlab.parallel.data.strategy import data_parallel
 from gluonlab.parallel.objective import make_loss
-from gluonlab.parallel.strategy import Scored, State
+from gluonlab.parallel.strategy import Scored, State, WholeParameters
 from gluonlab.report.page import as_page
 from gluonlab.runs.reader import read_runs
 from gluonlab.training.finished import evaluate_run
@@ -29,7 +29,7 @@ from gluonlab.update.states import restore, states_of
 from gluonlab.update.trainer import BucketedTrainer
 
 
-class TwoHalves:
+class TwoHalves(WholeParameters):
     """The first half of a network's layers lies on one device, the second on another one."""
 
     has_statistics = True  # there may be BatchNorm layers, each with its one replica
@@ -74,6 +74,12 @@ class TwoHalves:
     def moved(self, labels):
         return labels.as_in_context(self.outputs[0])
 
+    def settings(self):
+        return {}
+
+    def lines(self):
+        return iter(())
+
     def score(self, batch):
         for x, y in zip(*batch):
             scores, labels = self.scores(x), self.moved(y)
@@ -116,7 +122,7 @@ def network(images, vectors):
 
 def run(folder, devices, make, strategy=TwoHalves, **options):
     """A run of two epochs of the network ``make`` on the digits."""
-    settings = dict(optimizer="sgd", lr=0.05, momentum=0.9, epochs=2, threads=1)
+    settings = dict(optimizer="sgd", lr=0.01, momentum=0.9, epochs=2, threads=1)
     config = TrainConfig(
         devices=devices, model="halves", out=str(folder), **{**settings, **options}
     )
@@ -125,8 +131,8 @@ def run(folder, devices, make, strategy=TwoHalves, **options):
         return train(config, strategy, Reporter())
 
 
-def assert_alike(halves, whole):
-    assert distance(values(halves.net), values(whole.net)) <= 1e-5
+def assert_alike(halves, whole, tolerance=1e-5):
+    assert distance(values(halves.net), values(whole.net)) <= tolerance
     for one, other in zip(halves.history, whole.history):
         assert one.loss == pytest.approx(other.loss, rel=1e-5)
         assert one.validation_loss == pytest.approx(other.validation_loss, rel=1e-5)
@@ -150,7 +156,7 @@ def test_any_network_in_two_halves_trains_as_on_one_device(
     options = {"global_batch_size": size, **options}
     halves = run(folder / "halves", named(2), make, **options)
     whole = run(folder / "whole", named(1), make, data_parallel, **options)
-    assert_alike(halves, whole)
+    assert_alike(halves, whole, 1e-4)  # some arrays are small beside what they are computed of
 
 
 def test_it_trains_as_on_one_device_and_its_folder_evaluates_reports_and_exports(tmp_path):
@@ -188,6 +194,6 @@ def test_a_broken_parameter_of_either_half_ends_the_run(tmp_path, where):
 
 
 def test_a_strategy_whose_memory_is_not_known_is_not_asked_for_it(tmp_path):
-    with pytest.raises(ConfigError, match="--memory counts what data parallelism takes"):
+    with pytest.raises(ConfigError, match="--memory counts what the ways of --split take"):
         run(tmp_path / "run", named(2), network((), ("dense",)), memory=True)
     assert not (tmp_path / "run").exists()

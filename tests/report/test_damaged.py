@@ -121,7 +121,7 @@ def damaged(config, metrics):
     )
 
 
-@settings(max_examples=40)
+@settings(max_examples=20)
 @given(st.data())
 def test_damaged_files_are_data_errors_or_pages(real, tmp_path_factory, data):
     config, metrics = data.draw(damaged(*real))

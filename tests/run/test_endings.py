@@ -1,11 +1,14 @@
 """python -m gluonlab.run: however it ends, what it leaves is whole, and said."""
 
 import json
+import os
 import re
 import signal
 import subprocess
 import sys
+import threading
 import time
+from contextlib import ExitStack
 from pathlib import Path
 
 import mxnet as mx
@@ -61,6 +64,80 @@ class InterruptedAt(Reporter):
             raise self.error
 
 
+WORDS = {signal.SIGINT: "interrupted", signal.SIGTERM: "ended by SIGTERM"}
+WORDS[signal.SIGHUP] = "ended by SIGHUP"
+FOUR_EPOCHS = ["--model", "mlp", "--threads", "1", "--global-batch-size", "64", "--epochs", "4",
+               "--quiet", "--out", "run"]  # fmt: skip
+
+
+class Signalled(Reporter):
+    """Gets a signal during the step of this number; ``before()`` is called before."""
+
+    def __init__(self, step, sign, before):
+        self.left, self.sign, self.before = step, sign, before
+
+    def step_done(self, images, known):
+        self.left -= 1
+        if not self.left:
+            self.before()
+            os.kill(os.getpid(), self.sign)
+
+
+@pytest.mark.parametrize("sign", WORDS)
+@pytest.mark.parametrize("room", [0, 30_000], ids=["no byte is free", "checkpoints do not fit"])
+def test_a_signal_on_a_full_disk_ends_with_its_status_and_says_what_is_not_written(
+    run, monkeypatch, sign, room
+):
+    with ExitStack() as stack:
+        reporter = Signalled(30, sign, lambda: stack.enter_context(full_at(room)))
+        monkeypatch.setattr("gluonlab.cli.speaking.make_reporter", lambda silent: reporter)
+        status, out, err = run(*FOUR_EPOCHS)
+    assert (status, out) == (128 + sign, "")
+    assert "Traceback" not in err, err
+    [line] = [line for line in err.splitlines() if line and not line.startswith("warning: ")]
+    assert re.fullmatch(
+        rf"{WORDS[sign]}: run holds every epoch that was finished, 1 of 4; "
+        r"cannot write run/checkpoints/\S+: File too large; .*",
+        line,
+    )
+
+
+def test_a_second_ctrl_c_does_not_wait_for_the_checkpoint_of_the_first(run, monkeypatch):
+    asked, left, waited = threading.Event(), threading.Event(), []
+    fsync = os.fsync
+
+    def slow(file):
+        """From the first Ctrl-C on the disk stands still; the second comes when it is seen."""
+        if asked.is_set() and threading.current_thread() is not threading.main_thread():
+            os.kill(os.getpid(), signal.SIGINT)
+            waited.append(left.wait(20))
+        fsync(file)
+
+    def before():
+        end = time.monotonic() + 20
+        while "step-000000023" not in names(Path("run/checkpoints")) and time.monotonic() < end:
+            time.sleep(0.01)
+        time.sleep(0.3)  # its folder, too, is on disk
+        asked.set()
+
+    monkeypatch.setattr("os.fsync", slow)
+    reporter = Signalled(30, signal.SIGINT, before)
+    monkeypatch.setattr("gluonlab.cli.speaking.make_reporter", lambda silent: reporter)
+    status, out, err = run(*FOUR_EPOCHS, "--checkpoint-every", "1 epoch")
+    left.set()
+    for thread in threading.enumerate():
+        if thread.name.startswith("gluonlab-checkpoint"):
+            thread.join(20)
+    assert (status, out, waited) == (130, "", [True])
+    assert err.splitlines()[-1] == (
+        "interrupted: run holds every epoch that was finished, 1 of 4; "
+        "to go on: python -m gluonlab.run --resume run"
+    )
+    assert "Traceback" not in err
+    assert names(Path("run/checkpoints"))[-1:] == ["step-000000023"]
+    assert newest(Path("run")).checkpoint.step == 23
+
+
 MAKE_UP = "for --confusion and --export: python -m gluonlab.run --evaluate run --confusion --export"
 LEFT = {  # steps, of 23 in an epoch; more options -> what an interrupted run says
     (1, ()): "no epoch was finished; run holds the steps of the first",
@@ -78,7 +155,7 @@ LEFT = {  # steps, of 23 in an epoch; more options -> what an interrupted run sa
 
 @pytest.mark.parametrize(("steps", "more"), LEFT, ids=str)
 def test_an_interrupted_run_says_what_is_left_of_it(run, monkeypatch, steps, more):
-    monkeypatch.setattr("gluonlab.training.reporter.Reporter", lambda: InterruptedAt(steps))
+    monkeypatch.setattr("gluonlab.cli.speaking.make_reporter", lambda silent: InterruptedAt(steps))
     status, out, err = run(
         "--gpus", "2", "--model", "mlp", "--epochs", "4", "--quiet", "--out", "run", *more
     )
@@ -104,7 +181,7 @@ def test_a_comparison_interrupted_between_two_runs_says_which_are_left(run, monk
             if "2 devices" in text:
                 raise KeyboardInterrupt
 
-    monkeypatch.setattr("gluonlab.training.reporter.Reporter", Interrupted)
+    monkeypatch.setattr("gluonlab.cli.speaking.make_reporter", lambda silent: Interrupted())
     status, _, err = run(
         "--compare", "1,2", "--model", "mlp", "--epochs", "1", "--quiet", "--out", "both"
     )
@@ -175,9 +252,12 @@ def test_a_run_that_diverges_ends_within_eight_steps(empty_cwd):
     assert counter.steps <= step + 8
 
 
-def interrupted(folder, arguments, after, sign):
-    """A real process in ``folder`` that gets a signal ``after`` seconds after its second epoch:
-    exit status and errors.
+PROMISED_S = 10  # within which a signal ends a run of short steps
+
+
+def interrupted(folder, arguments, after, sign, line=r"epoch +2/"):
+    """A real process in ``folder`` that gets a signal ``after`` seconds after it has printed such a
+    ``line``: exit status and errors.
     """
     process = subprocess.Popen(
         [sys.executable, "-u", "-m", "gluonlab.run", *arguments],
@@ -189,18 +269,17 @@ def interrupted(folder, arguments, after, sign):
         encoding="utf-8",
     )
     try:
-        while not re.match(r"epoch +2/", process.stdout.readline()):
+        while not re.match(line, process.stdout.readline()):
             assert process.poll() is None, process.stderr.read()
         time.sleep(after)
         process.send_signal(sign)
+        sent = time.monotonic()
         _, err = process.communicate(timeout=300)
+        assert on_gpus() or time.monotonic() - sent < PROMISED_S
         return process.returncode, err
     finally:
         process.kill()
         process.wait()
-
-
-QUICK = ["--model", "mlp"] if on_gpus() else []
 
 
 @pytest.mark.parametrize(
@@ -213,7 +292,7 @@ QUICK = ["--model", "mlp"] if on_gpus() else []
 )
 def test_ctrl_c_and_sigterm_end_a_run_and_leave_whole_files(tmp_path, sign, after):
     status, err = interrupted(
-        tmp_path, ["--gpus", "2", *QUICK, "--epochs", "1000", "--out", "run"], after, sign
+        tmp_path, ["--gpus", "2", "--model", "mlp", "--epochs", "1000", "--out", "run"], after, sign
     )
     assert status == 128 + sign
     assert "Traceback" not in err
@@ -231,6 +310,46 @@ def test_ctrl_c_and_sigterm_end_a_run_and_leave_whole_files(tmp_path, sign, afte
         json.loads(line)["kind"] in ("step", "epoch", "event") for line in metrics.splitlines()
     )
     json.loads((run / "config.json").read_text())
-    net = get_model("mlp" if QUICK else "lenet", 10)
+    net = get_model("mlp", 10)
     net.load_parameters(str(run / PARAMETERS), ctx=device())
     assert net(mx.nd.zeros((1, 1, 28, 28), ctx=device())).shape == (1, 10)
+
+
+def test_ctrl_c_that_is_held_down_changes_nothing_of_what_the_second_one_does(tmp_path):
+    words = ["--model", "mlp", "--threads", "1", "--epochs", "1000", "--checkpoint-every", "5steps"]
+    with subprocess.Popen(
+        [sys.executable, "-u", "-m", "gluonlab.run", *words, "--out", "run"],
+        cwd=tmp_path, env=clean_environment(), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE, encoding="utf-8",
+    ) as process:  # fmt: skip
+        try:
+            while not re.match("epoch +2/", process.stdout.readline()):
+                assert process.poll() is None, process.stderr.read()
+            before = newest(tmp_path / "run").checkpoint.step
+            while process.poll() is None:
+                process.send_signal(signal.SIGINT)
+                time.sleep(0.005)
+            err = process.stderr.read()
+        finally:
+            process.kill()
+    # one that comes when Python has given its handlers back is the system's own end by it
+    assert process.returncode in (130, -signal.SIGINT)
+    assert "Traceback" not in err, err
+    assert re.fullmatch(
+        r"interrupted: run holds every epoch that was finished, \d+ of 1000; "
+        r"to go on: python -m gluonlab.run --resume run",
+        err.splitlines()[-1],
+    )
+    assert newest(tmp_path / "run").checkpoint.step >= before >= 40
+
+
+def test_a_signal_before_the_end_of_the_first_step_ends_the_run_after_it(tmp_path):
+    words = ["--gpus", "2", "--model", "mlp", "--epochs", "1000", "--out", "run"]
+    status, err = interrupted(tmp_path, words, 0, signal.SIGTERM, line="")  # its first line
+    assert status == 143
+    assert "Traceback" not in err
+    assert err.splitlines()[-1] == (
+        "ended by SIGTERM: no epoch was finished; run holds the steps of the first; "
+        "to go on: python -m gluonlab.run --resume run"
+    )
+    assert newest(tmp_path / "run").checkpoint.step >= 1

@@ -1,17 +1,27 @@
 """What breaks under a run that is under way ends it in one line, and tears nothing."""
 
+import itertools
 import os
+import re
 import resource
 import shutil
 import signal
+import subprocess
+import sys
+import time
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import pytest
+from hypothesis import Phase, event, given, settings
+from hypothesis import strategies as st
 from support.commands import names
 from support.image_folders import write_folder
+from support.processes import clean_environment
 from support.run_files import read_metrics
 
 from gluonlab.host.memory import children
+from gluonlab.runs.checkpoint import checkpoints
 from gluonlab.training.reporter import Reporter
 
 IMAGES = ["--dataset", "folder:data", "--image-size", "16", "--resident-bytes", "0", "--decoders",
@@ -33,7 +43,7 @@ def broken(run, monkeypatch):
                     self.epoch = 0
                     fault()
 
-        monkeypatch.setattr("gluonlab.training.reporter.Reporter", Breaks)
+        monkeypatch.setattr("gluonlab.cli.speaking.make_reporter", lambda silent: Breaks())
         status, out, err = run(*arguments, "--epochs", "9", "--quiet")
         [line] = [line for line in err.splitlines() if not line.startswith("warning: ")]
         assert out == ""
@@ -94,6 +104,116 @@ def test_a_run_whose_folder_or_file_is_removed_ends_when_it_writes(broken, empty
     assert "epoch" not in line
 
 
+def test_clocks_that_jump_disturb_neither_periods_nor_seconds(run, monkeypatch):
+    jumps, clock = itertools.cycle([5 * 3600, -9 * 3600, 0, 86400]), time.time
+    monkeypatch.setattr("time.time", lambda: clock() + next(jumps))
+    monkeypatch.setattr("time.time_ns", lambda: int(1e9 * (clock() + next(jumps))))
+    began = time.perf_counter()
+    status, _, _ = run(
+        "--model", "mlp", "--threads", "1", "--epochs", "3", "--quiet", "--out", "run",
+        "--checkpoint-every", "3minutes", "--keep", "100",
+    )  # fmt: skip
+    lines, seconds = read_metrics(Path("run")), time.perf_counter() - began
+    assert status == 0
+    noted = [line["seconds"] for line in lines if line.get("seconds") is not None]
+    assert len(noted) > 50 and noted == sorted(noted)
+    assert noted[0] > 0 and noted[-1] <= seconds < 180
+    ends = {f"step-{line['step']:09d}" for line in lines if line["kind"] == "epoch"}
+    assert set(names(Path("run/checkpoints"))) <= ends  # those of the best epochs
+
+
+@pytest.mark.parametrize("gone", ["no folder can be made", "no file can be made"])
+def test_checkpoints_that_find_no_place_end_the_run_in_one_line(broken, empty_cwd, gone):
+    def fault():
+        if gone == "no folder can be made":
+            put_a_file_in_its_place(Path("run/checkpoints"), empty_cwd / "away")
+        else:
+            forbid(stack, Path("run/checkpoints"))
+
+    with ExitStack() as stack:
+        status, line = broken(
+            fault,
+            "--model",
+            "mlp",
+            "--threads",
+            "1",
+            "--out",
+            "run",
+            "--checkpoint-every",
+            "5 steps",
+        )
+    assert status == 2
+    assert line.startswith("error: cannot write run/checkpoints/")
+    assert line.endswith("; free space there; what was written before is whole")
+    epochs = [line["epoch"] for line in read_metrics(Path("run")) if line["kind"] == "epoch"]
+    assert 1 <= len(epochs) <= 2
+
+
+def put_a_file_in_its_place(folder, away):
+    """A checkpoint that is written meanwhile makes the folder again."""
+    while not folder.is_file():
+        if folder.exists():
+            folder.rename(away.with_name(f"{away.name}-{time.monotonic_ns()}"))
+        with suppress(FileExistsError):
+            folder.touch(exist_ok=False)
+
+
+def forbid(stack, folder):
+    """Nobody makes anything in the folder any more, as on a disk that is only read."""
+    folder.chmod(0o500)
+    stack.callback(folder.chmod, 0o700)
+    if os.geteuid() == 0:  # whom permissions do not bind
+        os.chown(folder, 12345, 12345)
+        for path in (folder.parent, *folder.parent.iterdir()):
+            os.chown(path, 12345, 12345)
+        os.seteuid(12345)
+        stack.callback(os.seteuid, 0)
+
+
+REMOUNTED = """
+import subprocess
+import time
+from pathlib import Path
+import gluonlab.cli.speaking as speaking
+from gluonlab.run import main
+from gluonlab.training.reporter import Reporter
+
+class Breaks(Reporter):
+    def epoch_begins(self, epoch, epochs, images):
+        if epoch == 1:
+            Path("run/checkpoints").symlink_to("../disk")
+        if epoch == 2:
+            words = ["mount", "-o", "remount,ro", "disk"]
+            while subprocess.run(words, stderr=subprocess.DEVNULL).returncode:
+                time.sleep(0.01)  # busy: a checkpoint is being written
+
+speaking.make_reporter = lambda silent: Breaks()
+words = "--model mlp --threads 1 --epochs 9 --quiet --out run --checkpoint-every".split()
+main([*words, "5 steps"])
+"""
+
+
+def test_checkpoints_on_a_disk_that_becomes_read_only_end_the_run_in_one_line(tmp_path):
+    """One of their own: the system refuses to remount that of metrics.jsonl, which is open."""
+    mounted = "mkdir -p disk && mount -t tmpfs tmpfs disk"
+    if subprocess.run(["unshare", "-m", "sh", "-c", mounted], cwd=tmp_path, check=False).returncode:
+        pytest.skip("this user may not mount a file system: run it as root")
+    look = "status=$?; cp -r disk kept; exit $status"  # the disk goes with its last process
+    ended = subprocess.run(
+        ["unshare", "-m", "sh", "-c", f'{mounted} && "$0" -c "$1"; {look}', sys.executable]
+        + [REMOUNTED],
+        cwd=tmp_path, env=clean_environment(), stdin=subprocess.DEVNULL, capture_output=True,
+        encoding="utf-8", timeout=120, check=False,
+    )  # fmt: skip
+    [line] = [line for line in ended.stderr.splitlines() if not line.startswith("warning: ")]
+    assert (ended.returncode, ended.stdout) == (2, "")
+    assert line.startswith("error: cannot write run/checkpoints/")
+    assert "Read-only file system" in line
+    epochs = [line["epoch"] for line in read_metrics(tmp_path / "run") if line["kind"] == "epoch"]
+    assert 1 <= len(epochs) <= 2
+    assert names(tmp_path / "kept")
+
+
 def test_too_few_descriptors_name_the_limit_and_the_option(run, empty_cwd):
     write_folder(empty_cwd / "data", train=12)
     before = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -110,6 +230,69 @@ def test_too_few_descriptors_name_the_limit_and_the_option(run, empty_cwd):
         "use fewer --decoders, or raise the limit (ulimit -n)"
     )
     assert names(empty_cwd) == ["data"]
+
+
+def ended_with(limit_mib, folder, *arguments):
+    """Status, our lines and all other lines of a run of which so much may be mapped."""
+    most = limit_mib * 2**20
+    command = [sys.executable, "-m", "gluonlab.run", "--quiet", *arguments]
+    ended = subprocess.run(
+        ["prlimit", f"--as={most}:{most}", "--core=0", *command],
+        cwd=folder, env=clean_environment(), stdin=subprocess.DEVNULL, capture_output=True,
+        encoding="utf-8", timeout=120, check=False,
+    )  # fmt: skip
+    lines = [line for line in ended.stderr.splitlines() if not line.startswith("warning: ")]
+    ours = [line for line in lines if line.startswith("error: ")]
+    return ended.returncode, ours, [line for line in lines if line not in ours]
+
+
+# what C says of its heap, and OpenMP of its threads, before it ends a process
+OF_C = re.compile(r"((free|malloc|realloc|munmap_chunk|corrupted|double)\b|libgomp: ).*")
+# the linker's own end, at which it calls nobody
+OF_LINKER = "cannot allocate memory for thread-local data: ABORT"
+
+
+def one_line_or_whole(folder, limit_mib, *arguments):
+    """What a run ends with under a limit: its status, and its line."""
+    status, ours, others = ended_with(limit_mib, folder, *arguments)
+    if (status, others) == (127, [OF_LINKER]):
+        return status
+    assert all(OF_C.fullmatch(line) for line in others), others
+    assert (status, len(ours)) in [(0, 0), (1, 1), (6, 1)], ours
+    assert status == 0 or "MiB (ulimit -v)" in ours[0]
+    return status
+
+
+@pytest.mark.cpu_only("GPUs reserve addresses as they like")
+@pytest.mark.parametrize("limit_mib", [300, 820])
+def test_where_addresses_end_before_the_first_step_one_line_says_so(tmp_path, limit_mib):
+    assert one_line_or_whole(tmp_path, limit_mib, "--model", "lenet", "--out", "run") != 0
+
+
+@pytest.mark.long
+@pytest.mark.cpu_only("GPUs reserve addresses as they like")
+@settings(max_examples=15, deadline=None, phases=[Phase.generate])  # an example takes seconds
+@given(limit_mib=st.integers(40, 2700), devices=st.sampled_from([1, 2]))
+def test_wherever_addresses_end_one_line_says_so_and_the_run_goes_on(
+    tmp_path_factory, limit_mib, devices
+):
+    folder = tmp_path_factory.mktemp("limited")
+    words = [
+        "--model", "resnet8", "--devices", f"cpu*{devices}", "--threads", str(3 - devices),
+        "--epochs", "2", "--global-batch-size", "256", "--checkpoint-every", "2 steps",
+        "--out", "run",
+    ]  # fmt: skip
+    status = one_line_or_whole(folder, limit_mib, *words)
+    event(f"ends with {status}, {limit_mib // 300 * 300} MiB and more")
+    if status and checkpoints(folder / "run"):
+        if len(of_kind("epoch", folder / "run")) < 2:  # all else may have ended in its last picture
+            assert ended_with(2**20, folder, "--resume", "run") == (0, [], [])
+        steps = [line["step"] for line in of_kind("step", folder / "run")]
+        assert steps == list(range(1, 13))
+
+
+def of_kind(kind, run):
+    return [line for line in read_metrics(run) if line["kind"] == kind]
 
 
 SHORT = """

@@ -103,6 +103,21 @@ def test_a_checkpoint_under_another_ones_name_is_noticed(run_of_two, tmp_path):
     assert found.checkpoint.step == 4 and "it is that of step 8" in found.damaged[0]
 
 
+def test_what_is_left_of_others_is_removed_and_markers_are_no_damage(run_of_two, tmp_path):
+    """SageMaker writes markers while checkpoints are written and removed."""
+    run = tmp_path / "run"
+    shutil.copytree(run_of_two, run)
+    left = run / "checkpoints" / ".step-000000002-0123abcd.part"
+    left.mkdir()
+    for place in (left, *checkpoints(run)):
+        for name in ("state.json.sagemaker-uploading", "state.json.sagemaker-uploaded"):
+            (place / name).touch()
+    found = newest(run)
+    assert found.checkpoint.step == 8 and not found.damaged
+    checkpoint.remove_later(run, 4)
+    assert [each.name for each in (run / "checkpoints").iterdir()] == ["step-000000004"]
+
+
 def sealed(run, name, text):
     """Replace a file of the newest checkpoint, and have the manifest agree."""
     place = checkpoints(run)[0]
@@ -134,9 +149,9 @@ def test_hostile_content_is_refused_at_once(run_of_two, tmp_path, attack, empty_
     shutil.copytree(run_of_two, tmp_path / "run")
     sealed(tmp_path / "run", *HOSTILE[attack])
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    began = time.monotonic()
+    began = time.process_time()  # however busy the machine is
     found = newest(tmp_path / "run")
-    assert time.monotonic() - began < 1
+    assert time.process_time() - began < 1
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - peak < 100 * 1024
     assert found.checkpoint.step == 4 and len(found.damaged) == 1
     assert not list(empty_cwd.iterdir())

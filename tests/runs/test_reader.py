@@ -75,6 +75,14 @@ def test_an_old_run_is_evaluated_with_the_accuracy_that_it_recorded(tmp_path):
     assert found.score.confusion.tolist() == confusion["matrix"]
 
 
+def test_the_backend_has_todays_name(tmp_path):
+    """It was "parameter-server" once."""
+    for said, name in (("parameter-server", "dist_sync"), ("horovod", "horovod"), ("", "")):
+        content = {"gluonlab": "0.1.0", "format": 2, "config": {}, "settings": {"backend": said}}
+        (tmp_path / "config.json").write_text(json.dumps(content))
+        assert read_description(tmp_path).used == {"backend": name}
+
+
 def test_a_run_of_a_later_format_is_refused(tmp_path):
     made = make_run(tmp_path / "run")
     content = json.loads((made / "config.json").read_text())

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.devices import named
+from support.process_group import Meeting, ThreadGroup
 
 from gluonlab.config import TrainConfig
 from gluonlab.errors import DataError
@@ -68,20 +69,24 @@ def test_the_docs_describe_every_kind_and_the_files_and_their_format():
 @pytest.mark.filterwarnings("ignore::gluonlab.errors.GluonlabWarning")
 def test_the_docs_name_every_setting():
     base = {"devices": named(4), "kvstore": "ring", "topology": "p3.16xlarge"}
-    plans = [
-        make_plan(TrainConfig(**base, **more))
-        for more in ({"optimizer": "sgd", "momentum": 0.9, "lr_schedule": "step"}, LINEAR)
-    ]
+    kinds = (
+        {"optimizer": "sgd", "momentum": 0.9, "lr_schedule": "step"}, LINEAR,
+        {"split": "pipeline"}, {"split": "layers", "cut": "3"}, {"split": "channels"},
+    )  # fmt: skip
+    plans = [make_plan(TrainConfig(**{**base, **more})) for more in kinds]
+    plans.append(make_plan(TrainConfig(**base), group=ThreadGroup(Meeting(2), 0)))
     text = DOCS.split("| setting | meaning |")[1].split("\n## ")[0]
     used = {name for plan in plans for name in plan.settings()}
     names = set(re.findall(r"`(\w+)`", " ".join(re.findall(r"^\| (.*?) \|", text, re.M))))
-    assert names == used | {"deterministic", "tf32"}
+    assert names == used | {"deterministic", "tf32", "update_on_servers"}
 
 
 NUMBERS = {
     "int": st.integers(1, 2**53),
     "float": st.floats(1e-9, 1.0),
     "str": st.text(max_size=9),
+    "Mapping[str, str]": st.dictionaries(st.text(max_size=3), st.just("a" * 64), max_size=2),
+    "Sequence[int]": st.lists(st.integers(0, 99), max_size=4),
     "Sequence[Sequence[int]]": st.lists(st.lists(st.integers(0, 99), max_size=2), max_size=2),
 }
 
@@ -124,7 +129,8 @@ def test_no_line_holds_what_json_has_no_number_for(tmp_path, number):
 def test_a_value_that_cannot_be_is_named_with_its_line(tmp_path_factory, line, data):
     folder = tmp_path_factory.mktemp("run")
     field = data.draw(st.sampled_from(dataclasses.fields(line)))
-    wrong = data.draw(st.sampled_from([True, math.nan, -1e40, 10**400, {}, [[0.5]], "1", [-1]]))
+    impossible = [True, math.nan, -1e40, 10**400, {"": 1}, [[0.5]], "1", [-1]]
+    wrong = data.draw(st.sampled_from(impossible))
     if wrong == "1" and field.type == "str":
         wrong = 1
     content = [Step(1, 1.0, 0.1).to_dict(), {**line.to_dict(), field.name: wrong}]

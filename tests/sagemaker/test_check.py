@@ -47,6 +47,10 @@ def job(old, new):
     return lambda folder: edit(folder / "training" / "one-host.json", old, new)
 
 
+def spot(**changes):
+    return lambda folder: change(folder / "training" / "spot.json", **changes)
+
+
 def template(old, new):
     return lambda folder: edit(folder / "notebook.yaml", old, new)
 
@@ -223,6 +227,41 @@ FAULTS = {
         check.check_requests,
         job("sagemaker_program", "program"),
         "sagemaker_program: required, and missing",
+    ),
+    "spot without checkpoints": (
+        check.check_requests,
+        spot(CheckpointConfig=None),
+        "CheckpointConfig: a spot job needs it",
+    ),
+    "spot that waits too little": (
+        check.check_requests,
+        spot(StoppingCondition={"MaxRuntimeInSeconds": 3600, "MaxWaitTimeInSeconds": 1800}),
+        "MaxWaitTimeInSeconds: 1800 is below 3600",
+    ),
+    "spot without a limit": (
+        check.check_requests,
+        spot(StoppingCondition={"MaxRuntimeInSeconds": 3600}),
+        "MaxWaitTimeInSeconds: None is below 3600",
+    ),
+    "no spot, but waiting": (
+        check.check_requests,
+        spot(EnableManagedSpotTraining=False),
+        "MaxWaitTimeInSeconds: for spot machines only",
+    ),
+    "spot whose run is not kept": (
+        check.check_requests,
+        script("training/spot.json", "/opt/ml/checkpoints/run", "/opt/ml/model/run"),
+        "HyperParameters.out: must lie below /opt/ml/checkpoints",
+    ),
+    "spot that does not go on": (
+        check.check_requests,
+        script("training/spot.json", '"autoresume": "true"', '"autoresume": "false"'),
+        "HyperParameters.autoresume: must be true",
+    ),
+    "checkpoints elsewhere than in S3": (
+        check.check_requests,
+        spot(CheckpointConfig={"S3Uri": "gluonlab/checkpoints/"}),
+        "CheckpointConfig.S3Uri: ",
     ),
     "CRLF": (check.check_scripts, crlf, "on-start.sh: lines end in CRLF"),
     "oversized script": (check.check_scripts, oversized, "characters and the API takes 16384"),

@@ -4,6 +4,7 @@ without a bucket and a subnet.
 
 import itertools
 import json
+import re
 import sys
 
 import pytest
@@ -66,3 +67,24 @@ def test_launch_py_and_the_template_trust_the_same_service():
     from gluonlab_sagemaker.role import trust
 
     assert rights(trust(ACCOUNT)) == rights(role({})["AssumeRolePolicyDocument"])
+
+
+@pytest.mark.parametrize("name", ["one-host", "parameter-server", "horovod", "spot"])
+def test_a_job_reads_and_writes_where_its_role_may(name):
+    """Data, source, results and checkpoints: all of S3 that the request names."""
+    from gluonlab_sagemaker.role import permissions
+
+    given = rights(permissions("aws", REGION, ACCOUNT, "gluonlab", "my-bucket", False))
+    text = (SAGEMAKER / "training" / f"{name}.json").read_text(encoding="utf-8")
+    places = re.findall(r"s3://([^\"\\]+)", text)
+    assert len(places) == (4 if name == "spot" else 3)
+    for place in places:
+        assert place.startswith("my-bucket/gluonlab/"), place
+    actions = {
+        action for _, action, upon, _ in given if upon == "arn:aws:s3:::my-bucket/gluonlab/*"
+    }
+    assert actions == {"s3:GetObject", "s3:PutObject", "s3:DeleteObject"}
+    [under] = [
+        json.loads(condition) for _, action, _, condition in given if action == "s3:ListBucket"
+    ]
+    assert under == {"StringLike": {"s3:prefix": ["gluonlab", "gluonlab/*"]}}

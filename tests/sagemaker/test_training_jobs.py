@@ -203,19 +203,28 @@ def test_the_job_on_one_host_trains(tmp_path):
     assert (tmp_path / "run" / "parameters.params").is_file()
 
 
-@pytest.mark.parametrize(
-    ("name", "cause"),
-    [("horovod", "Horovod for MXNet cannot be imported"), ("parameter-server", "scheduler")],
-)
-def test_a_process_that_nobody_has_placed_says_so_in_one_line(tmp_path, name, cause):
+def test_the_spot_job_trains_and_started_again_says_that_it_has_ended(tmp_path):
+    """tests/sagemaker/test_spot.py ends it in the middle."""
+    words = command("spot", gpus=2, **{"data-dir": None, "out": tmp_path / "run"}, **SMALL)
+    assert words[words.index("--autoresume") + 1] == "True"
+    trained, again = run(words), run(words)
+    assert (trained.returncode, again.returncode) == (0, 0), again.stderr
+    assert f"{tmp_path / 'run'} has finished its 1 epochs" in again.stdout
+
+
+@pytest.mark.parametrize("name", ["horovod", "parameter-server"])
+def test_a_process_that_nobody_has_placed_says_so_in_one_line(tmp_path, name):
     done = run(command(name, **{"data-dir": None, "out": tmp_path / "run"}, **SMALL))
-    assert done.returncode == 1
+    assert done.returncode == 2
     [line] = [line for line in done.stderr.splitlines() if line.startswith("error: ")]
-    assert cause in line
+    assert "no scheduler has started this process" in line
     assert "Traceback" not in done.stderr
 
 
 def test_an_unknown_backend_is_answered_with_the_known_ones(tmp_path):
     done = run(command("horovod", backend="horovood"))
     assert done.returncode == 2
-    assert "choose horovod, parameter-server (did you mean 'horovod'?)" in done.stderr
+    assert (
+        "choose dist_async, dist_device_sync, dist_sync, horovod (did you mean 'horovod'?)"
+        in done.stderr
+    )

@@ -22,11 +22,15 @@ from support.processes import clean_environment
 from gluonlab.config import TrainConfig
 from gluonlab.errors import ConfigError
 from gluonlab.host.memory import Room, children
+from gluonlab.parallel.planned import MIB
+from gluonlab.parallel.split import WAYS
 from gluonlab.run import main
 from gluonlab.study import largest_batch
 from gluonlab.study.largest_batch import find_batch_size
 from gluonlab.study.largest_size import LargestSize
-from gluonlab.training.memory import MIB
+from gluonlab.training.memory import Needs
+from gluonlab.training.plan import make_plan
+from gluonlab.training.prepare import prepare
 
 GIB = 1024 * MIB
 
@@ -77,6 +81,23 @@ def test_where_the_data_ends_it_says_so_and_what_would_fit(ended, empty_cwd):
     )
     assert int(re.fullmatch(said, second)[1].replace(",", "")) > 718
     assert re.fullmatch(r"a batch of 718 per device takes [0-9.]+ MiB\n", err)
+
+
+@pytest.mark.cpu_only("it is the process that is measured")
+def test_under_a_split_sizes_are_those_of_a_copy_of_the_network_with_its_usual_microbatches():
+    settings = {"devices": named(2), "model": "mlp", "split": "pipeline", "cut": "1"}
+    told = []
+    found = find_batch_size(TrainConfig(**settings), GIB, told.append)
+    assert (found.images, found.limit) == (1437, "data")
+    assert re.fullmatch(r"a batch of 1,437 per copy of the network takes .* MiB", told[-1])
+    said = "the data set has only 1,437 images per copy of the network"
+    assert any(said in line for line in found.lines())
+    plan = make_plan(TrainConfig(**settings, batch_size=1437))
+    assert plan.microbatches.count == 8
+    strategy = prepare(plan).strategy
+    assert found.rows == Needs(plan, strategy.net, strategy.taken).rows(1437)
+    assert [name for name, _ in found.rows] == list(map(str, plan.ctxs))
+    assert found.to_dict()["devices"][str(plan.ctxs[0])]["total"] == found.rows[0][1].total
 
 
 @pytest.mark.long
@@ -200,13 +221,16 @@ BUDGETS = {
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("network", BUDGETS)
+@pytest.mark.parametrize(
+    ("network", "split"),
+    [*((network, "data") for network in BUDGETS), *(("lenet", split) for split in WAYS[1:])],
+)
 def test_a_run_with_the_batch_that_is_found_stays_below_the_budget_and_uses_most_of_it(
-    python, network
+    python, network, split
 ):
     """The README's table has 2G."""
     settings, budget = (
-        ("--devices", named(2), "--dataset", "synthetic", "--model", network),
+        ("--devices", named(2), "--dataset", "synthetic", "--model", network, "--split", split),
         BUDGETS[network],
     )
     done = python(

@@ -34,7 +34,9 @@ WITHOUT_DEVICES = """
     data/images/pool data/sets/idx data/sets/pack doctor/command doctor/cpu doctor/host
     doctor/links doctor/numbering doctor/processes engine/installing engine/linking engine/setup
     engine/unfusible errors exercises/exercises figures files/whole layers listing make_venv
-    public_api runs/record study/compare_rows
+    drawing/words parallel/pipeline/check parallel/pipeline/page parallel/pipeline/page_file
+    parallel/pipeline/price parallel/pipeline/render parallel/pipeline/schedule public_api
+    runs/record side_by_side study/compare_rows
 """
 IN_A_COMMAND = re.compile(r"cpu\*\d|cpu:\d|mx\.cpu\(|--gpus|--devices|gpu:\d|\bdevices\(")
 
@@ -218,7 +220,18 @@ def passed() -> bool:
     return USES.enough() and not USES.without_a_reason()
 
 
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any) -> None:
+    """With pytest -n the tests ran in other processes, and what they took counts as if here."""
+    taken, reasons = getattr(node, "workeroutput", {}).get(VARIABLE, ({}, {}))
+    USES.of_tests.update((test, set(kinds)) for test, kinds in taken.items())
+    USES.reasons.update(reasons)
+
+
 def pytest_sessionfinish(session: Any) -> None:
+    if hasattr(session.config, "workeroutput"):
+        taken = {test: sorted(kinds) for test, kinds in USES.of_tests.items()}
+        session.config.workeroutput[VARIABLE] = (taken, USES.reasons)
     if session.exitstatus == 0 and not passed():
         session.exitstatus = pytest.ExitCode.TESTS_FAILED
 

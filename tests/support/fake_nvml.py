@@ -8,8 +8,9 @@ the doctor's own process.
 import json
 from types import SimpleNamespace
 
-V100, T4, K80, H100, RTX = (
+V100, A100, T4, K80, H100, RTX = (
     ("Tesla V100-SXM2-16GB", (7, 0)),
+    ("NVIDIA A100-SXM4-40GB", (8, 0)),
     ("Tesla T4", (7, 5)),
     ("Tesla K80", (3, 7)),
     ("NVIDIA H100 80GB HBM3", (9, 0)),

@@ -3,9 +3,10 @@
 import re
 
 from gluonlab.collectives.algorithms import ALGORITHMS
+from gluonlab.parallel.pipeline.schedule import SCHEDULES
 
 # Names of code, of keys, and of a book with a section of it.
-NAMES = {*ALGORITHMS, "allreduce", "log", "JavaScript", "Home", "End"}
+NAMES = {*ALGORITHMS, *SCHEDULES, "GPipe", "allreduce", "log", "JavaScript", "Home", "End"}
 NAMES |= {"Dive", "into", "Deep", "Learning", "Training", "on", "Multiple", "GPUs"}
 JAPANESE = "[\u3041-\u30ff\u4e00-\u9fff]"
 FAULTS = [

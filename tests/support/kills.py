@@ -56,12 +56,8 @@ class Telling(Reporter):
 
 def one_try(folder, settings, digits, reporter):
     """Begin the run, or go on with it."""
-    if checkpoints(folder):
-        train(resume=folder, reporter=reporter, dataset=digits)
-        return
-    if folder.exists():  # killed before its first checkpoint
-        folder.rename(folder.with_name(f"{folder.name}-{time.monotonic_ns()}"))
-    train(TrainConfig(**settings, out=str(folder)), reporter=reporter, dataset=digits)
+    config = TrainConfig(**settings, out=str(folder))
+    train(config, reporter=reporter, dataset=digits, autoresume=True)
 
 
 def wait_for_steps(pipe, steps):

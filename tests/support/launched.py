@@ -6,8 +6,11 @@ import time
 from contextlib import contextmanager
 from typing import NamedTuple
 
+import numpy as np
 import pytest
+from mxnet import nd
 
+from gluonlab.runs import schema
 from support.parameter_server import end, servers
 from support.processes import clean_environment
 
@@ -53,19 +56,30 @@ def horovod(count):
         server.stop()
 
 
-BACKENDS = {"parameter-server": servers, "horovod": horovod}
+BACKENDS = {
+    "dist_sync": servers,
+    "dist_device_sync": servers,
+    "dist_async": servers,
+    "horovod": horovod,
+}
 each_backend = pytest.mark.parametrize(
-    "backend", ["parameter-server", pytest.param("horovod", marks=pytest.mark.horovod)]
+    "backend",
+    [
+        "dist_sync",
+        pytest.param("dist_device_sync", marks=pytest.mark.long),
+        pytest.param("horovod", marks=pytest.mark.horovod),
+    ],
 )
 
 
-def launched(backend, folder, *options, count=2, of_rank=None, timeout=240):
+def launched(backend, folder, *options, count=2, of_rank=None, timeout=240, meanwhile=None, **how):
     """How ``count`` processes with these options have ended, each in ``folder``.
 
-    ``of_rank``: more options for the process that is started at this place.
+    ``of_rank``: more options for the process that is started at this place. ``meanwhile``: is
+    called with the processes once they are started. ``how``: more for `servers`.
     """
     started, until = [], time.monotonic() + timeout
-    with BACKENDS[backend](count) as (environments, _):
+    with BACKENDS[backend](count, **how) as (environments, _):
         try:
             for place, environment in enumerate(environments):
                 more = (of_rank or {}).get(place, ())
@@ -76,6 +90,8 @@ def launched(backend, folder, *options, count=2, of_rank=None, timeout=240):
                     env=environment, cwd=folder, stdout=said[0], stderr=said[1],
                 )  # fmt: skip
                 started.append((process, said))
+            if meanwhile is not None:
+                meanwhile([process for process, _ in started])
             for process, _ in started:
                 process.wait(until - time.monotonic())
         finally:
@@ -88,3 +104,24 @@ def launched(backend, folder, *options, count=2, of_rank=None, timeout=240):
         for file in said:
             file.close()
     return ended
+
+
+def words(**options):
+    """The options as a command line has them."""
+    return [
+        word
+        for name, value in options.items()
+        for word in ([f"--{name.replace('_', '-')}"] + [str(value)] * (value is not True))
+    ]
+
+
+def parameters(folder):
+    """What is learned, as one vector (a shift of BatchNorm's may be next to zero, and then is
+    rounding errors of its gradient's sum), and each of the running statistics.
+    """
+    arrays = {
+        name: array.asnumpy() for name, array in nd.load(str(folder / schema.PARAMETERS)).items()
+    }
+    running = [name for name in sorted(arrays) if "running" in name]
+    learned = [arrays[name].ravel() for name in sorted(set(arrays) - set(running))]
+    return [np.concatenate(learned), *(arrays[name] for name in running)]

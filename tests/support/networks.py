@@ -229,6 +229,8 @@ def trained(network, trainer_class, store, ctxs, hybridize="as it is", numpy=Fal
             trainer.step(sum(len(images) for images, _ in parts), ignore_stale_grad=left_out)
             if any(param.grad_req == "add" for param in params):
                 net.collect_params().zero_grad()  # a Parameter's own fails after npx.set_np()
+        # for forward passes, too, which lay frozen weights out anew behind the engine's back
+        mx.nd.waitall()
         found = [[param.data(ctx).asnumpy() for param in params] for ctx in ctxs]
     alike = all(np.array_equal(a, b) for others in found[1:] for a, b in zip(others, found[0]))
     return found[0], alike

@@ -17,14 +17,14 @@ def free_port():
 
 
 @contextmanager
-def servers(count, **variables):
+def servers(count, servers=1, **variables):
     """Scheduler and server for ``count`` workers: the workers' environments, and the server.
 
     Both end with the block.
     """
     shared = {
         "DMLC_NUM_WORKER": str(count),
-        "DMLC_NUM_SERVER": "1",
+        "DMLC_NUM_SERVER": str(servers),
         "DMLC_PS_ROOT_URI": "127.0.0.1",
         "DMLC_PS_ROOT_PORT": str(free_port()),
     }
@@ -34,7 +34,7 @@ def servers(count, **variables):
     }
     started = []
     try:
-        for role in ("scheduler", "server"):
+        for role in ("scheduler", *["server"] * servers):
             command = [sys.executable, "-c", "import gluonlab, mxnet"]
             started.append(subprocess.Popen(command, env=environments[role]))
         yield [environments["worker"]] * count, started[-1]

@@ -3,10 +3,10 @@
 import os
 from pathlib import Path
 
-from gluonlab.engine.neighbours import LOCAL_SIZES
+from gluonlab.host.launchers import PREFIXES
 
 REPOSITORY = Path(__file__).resolve().parents[2]
-ENGINE_VARIABLES = ("OMP_", "GOMP_", "MXNET_", "DMLC_", *LOCAL_SIZES, "SLURM_")
+ENGINE_VARIABLES = ("OMP_", "GOMP_", "MXNET_", "DMLC_", *PREFIXES)
 
 
 def clean_environment(**changes):

@@ -23,8 +23,13 @@ WRONG = {
     (CONFIG, "group"): ({"sync_bn": True}, "--sync-bn is for the devices of one process"),
     (CONFIG, "kvstore"): ({"kvstore": "rign"}, "unknown kvstore 'rign'"),
     (CONFIG, "topology"): ({"topology": "p3.16xlarge"}, "--topology 'p3.16xlarge': kvstore 'dev"),
+    (CONFIG, "split"): ({"split": "layer"}, "unknown --split 'layer'"),
     (CONFIG, "dataset"): ({"dataset": "digit"}, "unknown data set 'digit'"),
     (CONFIG, "recipe"): ({"recipe": "quik"}, "unknown --recipe 'quik'"),
+    (CONFIG, "servers"): (
+        {"update_on_servers": True},
+        "--update-on-servers: a process alone has no servers",
+    ),
     (CONFIG, "schedule"): ({"lr_decay": 0.5}, "--lr-decay 0.5 has no effect with --lr-schedule"),
     (CONFIG, "epochs"): (
         {"warmup_epochs": 10},
@@ -53,9 +58,14 @@ WRONG = {
     (DEVICES, "devices"): ({"devices": "gpu:77"}, "there is no gpu:77"),
     (DEVICES, "dtype"): ({"dtype": "float16"}, "--dtype float16 is for GPUs"),
     (DEVICES, "arithmetic"): ({"tf32": True}, "--tf32: this process has computed on GPUs without"),
+    (DEVICES, "split"): ({"split": "layers", "stages": 4}, "devices make no whole copies"),
     (DEVICES, "sharding"): (
         {"optimizer": "lamb", "kvstore": "sharded-optimizer"},
         "--kvstore sharded-optimizer cuts parameters anywhere",
+    ),
+    (DEVICES, "channels"): (
+        {"split": "channels", "optimizer": "lars"},
+        "--split channels gives each device a part of a parameter, and lars looks at whole ones",
     ),
     (DEVICES, "kvstore"): (
         {"kvstore": "ring", "topology": "p3.16xlarge", "devices": "cpu*9"},
@@ -144,7 +154,7 @@ def test_of_two_mistakes_the_first_of_the_list_is_told():
     ("setting", "said"),
     [
         ({"sync_bn": True}, "--sync-bn is for"),
-        ({"compress": "2bit"}, "--compress is for"),
+        ({"compress": "2bit"}, "--compress 2bit:0.5 is for"),
         ({"memory": True}, "--memory is for"),
         ({"kvstore": "sharded-optimizer"}, "--kvstore sharded-optimizer is for"),
     ],

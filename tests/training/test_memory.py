@@ -19,8 +19,9 @@ from gluonlab.data.sets.pack import FORMAT, INDEX
 from gluonlab.errors import ConfigError
 from gluonlab.optimizers.registry import OPTIMIZERS, make_optimizer
 from gluonlab.optimizers.states.states import flat
+from gluonlab.parallel.planned import MIB, Shards
 from gluonlab.training.loop import train
-from gluonlab.training.memory import MIB, Needs
+from gluonlab.training.memory import Needs
 from gluonlab.training.network import make_net
 from gluonlab.training.plan import make_plan
 from gluonlab.training.prepare import prepare
@@ -79,7 +80,7 @@ def test_telling_allocates_no_state(monkeypatch):
         lambda self, i, weight: [asked.append(weight.size), create_state(self, i, weight)][1],
     )
     assert needs(optimizer="adam").memory(10).optimizer_state == 2 * 4 * WEIGHTS
-    assert asked == [1] * 6
+    assert asked == [1, 1]  # one of a matrix, and one of a vector
 
 
 @pytest.fixture(scope="module")
@@ -208,6 +209,54 @@ def test_a_batch_adds_what_was_planned(python):
     measured, told = json.loads(done.stdout)
     assert told > 2 * 100 * MIB
     assert measured == pytest.approx(told, rel=0.2)
+
+
+SPLITS = {
+    "layers": {"devices": named(2), "split": "layers", "cut": "2"},
+    "channels": {"devices": named(2), "split": "channels"},
+    "pipeline": {"devices": named(2), "split": "pipeline", "cut": "2"},
+    "copies": {"devices": named(4), "split": "pipeline", "stages": 2, "cut": "2"},
+}
+
+
+@pytest.mark.parametrize("settings", SPLITS.values(), ids=list(SPLITS))
+def test_of_a_split_memory_is_told_for_each_device_beside_data_parallelism(settings):
+    plan = make_plan(TrainConfig(model="mlp", memory=True, batch_size=500, **settings))
+    ready = prepare(plan)
+    lines = ready.introduction
+    begin = next(i for i, line in enumerate(lines) if line.startswith("memory "))
+    assert all(len(line) <= 80 for line in lines[begin:])
+    assert "for 500 images of a batch per copy of the network" in lines[begin]
+    names = ["parameters", "gradients", "states", "activations", "data", "total"]
+    assert lines[begin + 1].split() == names
+    rows = {line[11:22].strip(): list(map(float, line[22:].split())) for line in lines[begin + 2 :]}
+    first, *_ = [ctx for copy in plan.split.copies for ctx in copy]
+    others = " +1" if settings is SPLITS["copies"] else ""
+    assert list(rows) == [f"{first}{others}", f"{plan.ctxs[1]}{others}", "split data"]
+    for row in rows.values():
+        assert sum(row[:-1]) == pytest.approx(row[-1], abs=0.3)
+    # the whole network is on all devices together, but for what split channels have everywhere
+    *own, data = rows.values()
+    assert sum(row[0] for row in own) == pytest.approx(4 * WEIGHTS / MIB, abs=0.15)
+    assert [row[4] > 1 for row in own] == [True, False]  # the images are on the first
+    shares = len(plan.ctxs) // len(plan.split.copies)
+    alone = {"devices": settings["devices"], "batch_size": 500 // shares}
+    beside = needs(**alone).memory(500 // shares)
+    assert data == pytest.approx([size / MIB for size in (*beside[1:], beside.total)], abs=0.051)
+
+
+def test_a_pipeline_keeps_as_many_activations_as_its_schedule_has_slots():
+    """GPipe all of 8 microbatches on both stages, 1F1B two of them on the first; in equal parts."""
+    taken = {}
+    for schedule in ("gpipe", "1f1b"):
+        settings = {"split": "pipeline", "cut": "3", "pipeline_schedule": schedule}
+        plan = make_plan(TrainConfig(devices=named(2), dataset="synthetic", **settings))
+        strategy = prepare(plan).strategy
+        taken[schedule] = [each.activations for each in strategy.taken(Shards((800,)))]
+        one = [each.activations for each in strategy.taken(Shards((100,)))]
+        assert one[0] < taken[schedule][0]
+    first, last = (taken["gpipe"][stage] / taken["1f1b"][stage] for stage in (0, 1))
+    assert 2 < first < 4 and 4 < last < 8
 
 
 @pytest.mark.cpu_only("it tells what the process takes")

@@ -11,16 +11,20 @@ from support.process_group import in_processes
 from support.quick_runs import quick
 from support.reference import values
 from support.run_files import read_metrics
+from support.splits import batches_of, make_chain, plan_for, softmax, split_of
+from support.splits import trained as train_on
 from support.stores import STORES
 
 from gluonlab.config import TrainConfig
 from gluonlab.errors import DriftError
+from gluonlab.kvstores.groups import ALONE
 from gluonlab.models import get_model
 from gluonlab.models.shapes import complete
 from gluonlab.parallel.data.strategy import DataParallel
 from gluonlab.training.loop import train
 from gluonlab.training.replica_check import ReplicaCheck
 from gluonlab.training.reporter import Reporter
+from gluonlab.training.splitting import STRATEGIES
 
 
 def flip_a_bit(param, ctx, element, bit):
@@ -126,6 +130,34 @@ class Drifting(DataParallel):
         if self.steps == 5:
             flip_a_bit(trained(self.net)[0], self.inputs[2], 4, 0)
         return losses
+
+
+@pytest.mark.parametrize(
+    ("way", "copies", "more"),
+    [
+        ("layers", 2, {"cut": (2,), "schedule": "sequential"}),
+        ("pipeline", 2, {"cut": (1,), "schedule": "1f1b"}),
+        ("channels", 1, {"channels": "both"}),  # whole parameters alone are on several devices
+        ("channels", 2, {"channels": "column"}),
+    ],
+)
+def test_a_drift_of_one_bit_is_found_in_whatever_devices_of_a_split_hold_alike(way, copies, more):
+    plan = plan_for(split_of(way, contexts(2 * copies), 2, share=4, **more))
+    chain = ([("conv", 4)], [("dense", 5), ("sigmoid", 1)], False, True)
+    make = lambda ctxs, start=None: make_chain(chain, start or ctxs)  # noqa: E731
+    strategy = STRATEGIES[way](make, softmax(), plan, ALONE)
+    check = ReplicaCheck(strategy.net, replicated=strategy.replicated())
+    train_on(strategy, batches_of([7, 1]))
+    check.after(1)
+    several = [param for param in strategy.replicated() if len(param.list_ctx()) > 1]
+    assert several
+    for param in several:
+        ctx = param.list_ctx()[-1]
+        flip_a_bit(param, ctx, 0, 3)
+        with pytest.raises(DriftError, match=param.name):
+            check.after(2)
+        flip_a_bit(param, ctx, 0, 3)
+    check.after(3)
 
 
 def test_a_run_ends_at_the_first_check_after_the_drift(tmp_path):

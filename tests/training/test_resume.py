@@ -1,67 +1,38 @@
 """A run that goes on from a checkpoint ends with the bits of the undisturbed one."""
 
 import dataclasses
-import functools
 import json
-import math
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 
 import numpy as np
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
-from mxnet.gluon import nn
 from support.devices import named, on_gpus
+from support.drawn_runs import (
+    IMAGES,
+    LAYERS,
+    STEPS_OF_TWO_EPOCHS,
+    assert_ends_alike,
+    few_digits,
+    network_of,
+    resume,
+    settings_of,
+)
 from support.image_folders import write_folder
 from support.interrupted_runs import break_off, lines, parameters
 
 from gluonlab.config import TrainConfig
-from gluonlab.data import Dataset, Defaults, load_dataset
 from gluonlab.data.sets.dataset import ArraySplit
 from gluonlab.errors import ConfigError, DataError, UsageError
-from gluonlab.models import MODELS, ModelKind
 from gluonlab.optimizers import OPTIMIZERS
 from gluonlab.training.chance import STEPS
 from gluonlab.training.loop import train
 from gluonlab.training.plan import make_plan
 from gluonlab.training.reporter import Reporter
-from gluonlab.training.resume import asked, interrupted
-
-IMAGES, BATCH = 150, 20  # eight steps an epoch, the last one of ten images
-STEPS_OF_TWO_EPOCHS = 2 * math.ceil(IMAGES / BATCH)
-
-
-@functools.lru_cache(maxsize=None)
-def few_digits(images=IMAGES):
-    digits = load_dataset("digits")
-    train_split, test_split = (
-        ArraySplit(split.images[:count], split.labels[:count])
-        for split, count in ((digits.train, images), (digits.test, 40))
-    )
-    return Dataset("digits", train_split, test_split, digits.classes, Defaults())
-
+from gluonlab.training.resume import interrupted
 
 BY_CUDNN = pytest.mark.cpu_only("cuDNN's Dropout cannot be seeded again")
-LAYERS = {
-    "convolution": lambda: nn.Conv2D(4, 3, padding=1, activation="tanh"),
-    "norm": lambda: nn.BatchNorm(),
-    "pooling": lambda: nn.MaxPool2D(2, 2, ceil_mode=True),
-    "dropout": lambda: nn.Dropout(0.5),
-}
-
-
-@contextmanager
-def network_of(layers):
-    """The network "drawn" has these layers, and a dense one."""
-
-    def make(classes, lanes):
-        net = nn.HybridSequential()
-        net.add(*(LAYERS[name]() for name in layers), nn.Dense(classes))
-        return net
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(MODELS, "drawn", ModelKind(make, ""))
-        yield
 
 
 @pytest.fixture
@@ -70,27 +41,9 @@ def with_layers():
         yield lambda layers: stack.enter_context(network_of(layers))
 
 
-def settings_of(devices, **more):
-    return {
-        "devices": named(devices), "threads": 1, "model": "drawn", "epochs": 2, "lr": 0.01,
-        "global_batch_size": BATCH, "optimizer": "sgd", **more,
-    }  # fmt: skip
-
-
-def assert_ends_alike(folder, steps, every, **options):
-    """A run broken off after each of ``steps`` of its own steps, and the undisturbed one."""
-    config = TrainConfig(**options, out=str(folder / "whole"))
-    train(config, reporter=Reporter(), dataset=few_digits())
-    options["checkpoint_every"] = every
-    assert break_off(steps, folder / "run", few_digits(), **options)
-    train(resume=folder / "run", reporter=Reporter(), dataset=few_digits())
-    assert parameters(folder / "run") == parameters(folder / "whole")
-    assert lines(folder / "run") == lines(folder / "whole")
-
-
 DRAWN = {
     "devices": st.integers(1, 4),
-    "optimizer": st.sampled_from([name for name in OPTIMIZERS if name != "lamb"]),
+    "optimizer": st.sampled_from(sorted(OPTIMIZERS)),
     "kvstore": st.sampled_from(["device", "local", "ring", "tree", "sharded-optimizer"]),
     "microbatches": st.sampled_from([None, 2]),
     "mixup": st.sampled_from([0.0, 0.2]),
@@ -105,6 +58,8 @@ DRAWN = {
 
 def check_drawn(tmp_path_factory, layers, sync_bn, options, steps, every):
     assume(steps > every)
+    cuts = options["kvstore"] == "sharded-optimizer"  # parameters, which some optimizers refuse
+    assume(OPTIMIZERS[options["optimizer"]].element_wise or not cuts)
     folder, sync_bn = tmp_path_factory.mktemp("runs"), sync_bn and "norm" in layers
     with network_of(layers):
         options = settings_of(**options, sync_bn=sync_bn)
@@ -120,7 +75,7 @@ PARTS = dict(
 )
 
 
-@settings(max_examples=5)
+@settings(max_examples=3)
 @given(**PARTS)
 def test_a_run_that_goes_on_ends_with_the_bits_of_the_undisturbed_one(
     tmp_path_factory, layers, sync_bn, options, steps, every
@@ -185,11 +140,6 @@ def broken_off(tmp_path, with_layers):
     return tmp_path / "run"
 
 
-def resume(folder, dataset=None, **given):
-    config = asked(interrupted(folder), **given)
-    return train(config, reporter=Reporter(), dataset=dataset or few_digits(), resume=folder)
-
-
 @pytest.mark.parametrize(
     "given",
     [{"devices": named(1)}, {"devices": named(3), "kvstore": "ring"}, {"kvstore": "tree"}],
@@ -247,7 +197,7 @@ def test_another_data_set_is_refused(broken_off):
 def test_batchnorm_goes_on_with_as_many_devices_only(tmp_path, with_layers):
     with_layers(["norm"])
     assert break_off(5, tmp_path / "run", few_digits(), **settings_of(2), checkpoint_every="2")
-    with pytest.raises(ConfigError, match="BatchNorm looks at each device's part of a batch"):
+    with pytest.raises(ConfigError, match="BatchNorm looks at each part of a batch"):
         resume(tmp_path / "run", devices=named(3))
 
 
@@ -274,11 +224,14 @@ def test_the_best_is_kept_besides_the_newest(tmp_path, with_layers):
     assert steps == {best.step, result.history[-1].step}
 
 
-def test_metrics_that_have_changed_are_refused(broken_off):
+def test_a_run_goes_on_from_where_its_metrics_are_as_they_were(broken_off):
+    """The first checkpoint was written before any loss was read."""
     file = broken_off / "metrics.jsonl"
     file.write_text(file.read_text().replace('"step": 1,', '"step": 7,', 1))
-    with pytest.raises(DataError, match="is not what the checkpoint goes on from"):
-        resume(broken_off)
+    resume(broken_off)
+    assert "has other lines than those before it" in file.read_text()
+    steps = [line["step"] for line in lines(broken_off) if line["kind"] == "step"]
+    assert steps == list(range(1, STEPS_OF_TWO_EPOCHS + 1))
 
 
 def test_a_run_without_a_checkpoint_is_refused(tmp_path, with_layers):

@@ -50,8 +50,15 @@ CHANGES = {
     "recipe": ("imagenet", {"dataset": "folder:pictures", "model": "resnet18"}),
     "data_dir": ("other", {"dataset": "mnist", "data_dir": "here"}),
     "pretrained": ("start.params", {}),
+    "split": ("layers", TWO), "stages": (2, {"devices": "cpu*4", "split": "layers"}),
+    "cut": ("1", {**TWO, "split": "layers"}), "balance": ("time", {**TWO, "split": "layers"}),
+    "pipeline_schedule": ("gpipe", {**TWO, "split": "pipeline"}),
+    "stages_per_device": (2, {**TWO, "split": "pipeline"}),
+    "ways": (2, {"devices": "cpu*4", "split": "channels"}),
+    "channels": ("row", {**TWO, "split": "channels"}),
 }  # fmt: skip
 ON_GPUS = {"dtype", "deterministic", "tf32"}  # no run on CPU devices takes or feels them
+OF_GROUPS = {"update_on_servers"}  # tests/launch/test_launch_served.py: no process alone takes it
 # how a run is carried out, and what is made of it: never its numbers
 NO_NUMBER = {
     "require_gpu", "decoders", "prefetch", "resident_bytes", "memory", "checkpoint_every", "keep",
@@ -83,7 +90,7 @@ def of_folder(name):
 
 def test_every_field_that_can_change_numbers_shows(empty_cwd):
     fields = {field.name for field in dataclasses.fields(TrainConfig)}
-    assert fields == {*CHANGES, *ON_GPUS, *NO_NUMBER}
+    assert fields == {*CHANGES, *ON_GPUS, *NO_NUMBER, *OF_GROUPS}
     nd.save("start.params", {"weight": nd.ones((1,))})
     for name in ("here", "other"):
         write_mnist(empty_cwd / name)

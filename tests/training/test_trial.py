@@ -17,9 +17,10 @@ from gluonlab.data.loading.batch import whole
 from gluonlab.data.loading.shards import shard
 from gluonlab.errors import ModelError
 from gluonlab.host.memory import children
-from gluonlab.training.memory import MIB
+from gluonlab.parallel.planned import MIB
 from gluonlab.training.plan import make_plan
 from gluonlab.training.prepare import prepare
+from gluonlab.training.splitting import STRATEGIES
 from gluonlab.training.trial import DeviceMemory, OtherData, TooMuch, measure
 from gluonlab.training.trial_process import _Few, cut_plan
 
@@ -36,6 +37,9 @@ RUNS = {
     "streamed": {"resident_bytes": 0, "prefetch": 4, "model": "mlp", "batch_size": 1000},
     "microbatches": {"microbatches": 4, "batch_size": 900},
     "sync-bn": {"model": "resnet8", "sync_bn": True, "batch_size": 60},
+    "layers": {"split": "layers", "model": "resnet8", "batch_size": 60},
+    "channels": {"split": "channels", "batch_size": 400},
+    "pipeline": {"split": "pipeline", "pipeline_schedule": "gpipe", "batch_size": 700},
     "extras": {"confusion": True, "export": True, "clip_norm": 1.0, "label_smoothing": 0.1},
 }
 RUN_TO_RUN = 0.97  # of two runs of one config
@@ -84,15 +88,21 @@ def test_a_larger_batch_takes_more():
     assert taken[-1] - taken[-2] > 4976 * 2 * 20 * 26 * 26 * 4  # LeNet's first convolution alone
 
 
-@pytest.mark.parametrize("model", ["lenet", "resnet8"])
-def test_losses_that_are_taken_again_are_those_of_their_own_step(model):
+@pytest.mark.parametrize(
+    ("model", "split"),
+    [(model, "data") for model in ("lenet", "resnet8")]
+    + [("lenet", split) for split in ("layers", "channels", "pipeline")],
+)
+def test_losses_that_are_taken_again_are_those_of_their_own_step(model, split):
     """Batches of one size are computed once; graphs of other sizes, which run in between, use the
     same memory.
     """
-    plan = make_plan(TrainConfig(devices=named(2), dataset="synthetic", model=model, batch_size=12))
+    settings = {"dataset": "synthetic", "model": model, "batch_size": 12, "split": split}
+    plan = make_plan(TrainConfig(devices=named(2), **settings))
     few = _Few()
-    prepare(cut_plan(plan), few.strategy)
-    random, ctxs = np.random.RandomState(0), plan.ctxs
+    strategy = prepare(cut_plan(plan), few.strategy).strategy
+    assert isinstance(strategy, STRATEGIES[split])  # it is the split's memory that is measured
+    random, ctxs = np.random.RandomState(0), strategy.inputs
     batches = {
         size: whole(
             *(

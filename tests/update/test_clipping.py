@@ -122,12 +122,14 @@ def test_gradients_of_zero_stay_zero():
 
 
 def test_the_norm_of_millions_of_elements_keeps_its_digits():
-    """Added one by one in float32, the third digit would be wrong."""
+    """Added one by one in float32, the third digit would be wrong; in how many lanes BLAS adds, and
+    so the fifth digit, is the processor's.
+    """
     array = np.random.RandomState(0).normal(0, 0.01, 3_000_000).astype(np.float32)
     grad = nd.array(array, ctx=device())
     GlobalNormClipping([[grad]], contexts(1))(1.0)
     expected = array / np.linalg.norm(array.astype(np.float64))
-    assert distance([grad.asnumpy()], [expected]) <= 2e-5
+    assert distance([grad.asnumpy()], [expected]) <= 1e-4
 
 
 def convolutional(ctxs):

@@ -23,7 +23,7 @@ from gluonlab.optimizers.registry import OPTIMIZERS as OFFERED
 from gluonlab.optimizers.registry import make_optimizer
 from gluonlab.parallel.data.microbatches import WHOLE, Microbatches
 from gluonlab.parallel.data.step import DataParallelStep
-from gluonlab.update.loss_scale import LossScale, Unscaling, make_loss_scale
+from gluonlab.update.loss_scale import LossScale, SkipNotFinite, Unscaling, make_loss_scale
 from gluonlab.update.rates import Rates
 from gluonlab.update.trainer import BucketedTrainer
 
@@ -40,11 +40,12 @@ def make_step(
     optimizer="sgd",
     sync_bn=False,
     clip_norm=None,
+    bucket_bytes=100,
     **params,
 ):
     params = params or (dict(OPTIMIZERS.get(optimizer, {})) if isinstance(optimizer, str) else None)
     trainer = BucketedTrainer(
-        net.collect_params(), optimizer, params, make_kvstore(store), bucket_bytes=100,
+        net.collect_params(), optimizer, params, make_kvstore(store), bucket_bytes=bucket_bytes,
         clip_norm=clip_norm, loss_scale=loss_scale,
     )  # fmt: skip
     return DataParallelStep(
@@ -104,7 +105,7 @@ LEFT_OUT = [0, 3, 4, 8]  # places in MIXED
 KEPT = [batch for place, batch in enumerate(MIXED) if place not in LEFT_OUT]
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=12, deadline=None)
 @given(
     exponent=st.integers(-14, 24),
     k=st.integers(1, 3),
@@ -178,6 +179,24 @@ def test_steps_that_overflow_leave_no_trace(k, store, optimizer, clip_norm):
     expected = trained(
         None, k, KEPT, linear_net, store=store, optimizer=optimizer, clip_norm=clip_norm
     )
+    assert same([values(net, ctx) for ctx in ctxs], expected)
+
+
+@pytest.mark.parametrize("store", ["device", "local", "ring", "sharded-optimizer"])
+@pytest.mark.parametrize("k", [1, 3])
+def test_nor_does_a_step_whose_norm_is_not_a_number(k, store):
+    """Clipping multiplies all of a bucket by it, what lies between its parameters, too."""
+    ctxs, scale = contexts(k), SkipNotFinite()
+    options = dict(store=store, clip_norm=0.1, bucket_bytes=1000)
+    net = small_net(ctxs)
+    step = make_step(net, ctxs, scale, **options)
+    assert any(bucket.gaps() for bucket in step.trainer.buckets)
+    pixels, labels = SINGLE[1]
+    for batch in (SINGLE[0], (pixels * np.nan, labels), *SINGLE[2:]):
+        feed(step, batch, ctxs)
+    assert scale.skipped == 1
+    kept = [SINGLE[0], *SINGLE[2:]]
+    expected = trained(None, k, kept, small_net, **options)
     assert same([values(net, ctx) for ctx in ctxs], expected)
 
 

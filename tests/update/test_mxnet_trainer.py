@@ -111,6 +111,7 @@ def alone(plan, nets):
 @pytest.mark.parametrize(("name", "update"), WHERE)
 def test_one_store_serves_several_trainers(name, update, plan):
     def two(ctxs):
+        mx.random.seed(4)
         other = nn.HybridSequential()
         other.add(nn.Dense(5, activation="tanh"), nn.Dense(3, activation="tanh"), nn.Dense(4))
         other.initialize(mx.init.Normal(0.3), ctx=ctxs)

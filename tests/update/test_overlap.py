@@ -2,6 +2,7 @@
 trace.
 """
 
+import bisect
 import json
 
 import pytest
@@ -9,6 +10,7 @@ import pytest
 pytestmark = pytest.mark.cpu_only("MXNet's trace of CPU devices is read")
 TRACED_STEP = """
 import sys
+import time
 from gluonlab.data.loading.batch import whole
 from gluonlab.devices import devices
 from gluonlab.kvstores import make_kvstore
@@ -17,7 +19,7 @@ from gluonlab.parallel.data.step import DataParallelStep
 from mxnet import gluon, nd, profiler
 from mxnet.gluon import nn
 
-store, bucket_bytes, file = sys.argv[1], int(sys.argv[2]), sys.argv[3]
+store, bucket_bytes, steps, file = sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), sys.argv[4]
 ctxs = devices("cpu*2")
 net = nn.HybridSequential()
 for _ in range(12):
@@ -33,25 +35,34 @@ for _ in range(2):
 nd.waitall()
 profiler.set_config(profile_symbolic=True, profile_imperative=True, filename=file)
 profiler.set_state("run")
-step(whole(xs, ys))
-nd.waitall()
+for _ in range(steps):
+    print(time.time_ns() // 1000)
+    step(whole(xs, ys))
+    nd.waitall()
 profiler.set_state("stop")
 profiler.dump()
 """
 ADDING = {"sharded": ("broadcast_add",), "device": ("ElementwiseSum",)}
 
 
+STEPS = 10
+
+
 def traced(python, tmp_path, store, bucket_bytes, **environment):
-    """(name, "B" or "E", microseconds) of every operation of one step."""
+    """A list for each step: (name, "B" or "E", microseconds) of each of its operations."""
     file = tmp_path / "trace.json"
-    run = python("-c", TRACED_STEP, store, str(bucket_bytes), str(file), **environment)
+    run = python(
+        "-c", TRACED_STEP, store, str(bucket_bytes), str(STEPS), str(file), **environment
+    )
     assert run.returncode == 0, run.stderr
-    events = json.loads(file.read_text())["traceEvents"]
-    return [
-        (event["name"], event["ph"], event["ts"])
-        for event in events
-        if event.get("ph") in ("B", "E")
-    ]
+    starts = [int(line) for line in run.stdout.split()]
+    assert len(starts) == STEPS
+    steps = [[] for _ in starts]
+    for event in json.loads(file.read_text())["traceEvents"]:
+        if event.get("ph") in ("B", "E"):
+            step = bisect.bisect_right(starts, event["ts"]) - 1
+            steps[step].append((event["name"], event["ph"], event["ts"]))
+    return steps
 
 
 def first_sum(events, store):
@@ -62,10 +73,15 @@ def end_of_backward(events):
     return max(time for name, phase, time in events if phase == "E" and "_backward" in name)
 
 
+def overlaps(steps, store):
+    """For each step, does its first sum begin before its backward ends?"""
+    return [first_sum(events, store) < end_of_backward(events) for events in steps]
+
+
 @pytest.mark.parametrize("store", sorted(ADDING))
 def test_the_first_bucket_is_summed_before_backward_ends(python, tmp_path, store):
-    events = traced(python, tmp_path, store, 1_100_000)
-    assert first_sum(events, store) < end_of_backward(events)
+    """At least once: a busy machine may keep the thread that sums waiting in any one step."""
+    assert any(overlaps(traced(python, tmp_path, store, 1_100_000), store))
 
 
 @pytest.mark.long  # what shows that the test above can fail
@@ -74,7 +90,6 @@ def test_the_first_bucket_is_summed_before_backward_ends(python, tmp_path, store
     [(10**9, {}), (1_100_000, {"MXNET_EXEC_BULK_EXEC_MAX_NODE_TRAIN_BWD": "1000"})],
     ids=["one bucket", "one bulk"],
 )
-def test_with_one_bucket_or_one_bulk_it_cannot(python, tmp_path, bucket_bytes, environment):
-    """Which also shows that the test above could fail."""
-    events = traced(python, tmp_path, "sharded", bucket_bytes, **environment)
-    assert first_sum(events, "sharded") > end_of_backward(events)
+def test_with_one_bucket_or_one_bulk_it_never_is(python, tmp_path, bucket_bytes, environment):
+    steps = traced(python, tmp_path, "sharded", bucket_bytes, **environment)
+    assert not any(overlaps(steps, "sharded"))

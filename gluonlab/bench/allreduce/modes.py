@@ -7,7 +7,6 @@ imports MXNet.
 from __future__ import annotations
 
 import json
-import re
 import textwrap
 from pathlib import Path
 from typing import Any, Dict, Mapping, NamedTuple, Optional, Sequence
@@ -20,6 +19,7 @@ from gluonlab.bench.allreduce.plans import (
     parse_groups,
 )
 from gluonlab.bench.allreduce.sizes import parse_sizes
+from gluonlab.bench.harness.drawings import Drawing, drawn, number_of_devices
 from gluonlab.bench.harness.machine import describe_machine
 from gluonlab.bench.harness.measured_on import in_words
 from gluonlab.bench.harness.session import Session
@@ -28,7 +28,7 @@ from gluonlab.collectives.algorithms import ALGORITHMS, make_schedule
 from gluonlab.collectives.topology import make_topology
 from gluonlab.config import option_name
 from gluonlab.config.values import whole
-from gluonlab.devices import MOST_CPU_DEVICES, devices
+from gluonlab.devices import devices
 from gluonlab.errors import ConfigError, unknown
 from gluonlab.files.whole import check_new, new_file
 
@@ -79,33 +79,17 @@ def _draw(asked: Asked) -> Answer:
 
     name, world_size = asked["draw"], _world_size(asked) or DRAWN
     cuts: Dict[str, Any] = {option: asked.get(option) for option in ("chunks", "groups")}
-    path = Path(asked["out"]) if "out" in asked else None
-    is_page = path is not None and path.suffix.lower() != ".svg"
-    if "language" in asked and not is_page:
-        raise ConfigError(
-            "--language is for a page: give --out FILE.html for one, or leave it out; "
-            "texts and pictures are English"
-        )
-    if path is None:
-        return Answer(as_text(make_schedule(name, world_size, **cuts)))
-    check_new("--out", path)
-    if is_page:
-        drawn = draw(name, world_size, language=asked.get("language", "en"), **cuts)
-    else:
-        drawn = as_svg(make_schedule(name, world_size, **cuts))
-    with new_file("--out", path) as temporary:
-        temporary.write_text(drawn, encoding="utf-8")
-    return Answer(f"written to {path}: open it in a browser")
+    drawing = Drawing(
+        text=lambda: as_text(make_schedule(name, world_size, **cuts)),
+        picture=lambda: as_svg(make_schedule(name, world_size, **cuts)),
+        page=lambda language: draw(name, world_size, language=language, **cuts),
+    )
+    return Answer(drawn(drawing, asked.get("out"), asked.get("language")))
 
 
 def _world_size(asked: Asked) -> Optional[int]:
-    """The number of devices that --devices names, if given; a plain number needs none to exist."""
-    if "devices" not in asked:
-        return None
-    number = re.fullmatch(r"\s*(?:cpu\s*\*)?\s*([+-]?[0-9]+)\s*", asked["devices"].lower())
-    if number:
-        return int(whole(1, MOST_CPU_DEVICES)("--devices", number[1]))
-    return len(devices(asked["devices"]))
+    """The number of devices that --devices names, if given."""
+    return number_of_devices(asked["devices"]) if "devices" in asked else None
 
 
 def _simulate(asked: Asked) -> Answer:

@@ -7,15 +7,18 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from itertools import chain
 from typing import List, Optional, Sequence, Tuple
 
 from gluonlab.collectives.algorithms import ALGORITHMS, make_schedule
+from gluonlab.collectives.hierarchy import ACROSS, over_hosts
 from gluonlab.collectives.schedule import Schedule
 from gluonlab.collectives.topology import Topology
 from gluonlab.errors import ScheduleError, unknown
 
 # only neighbours talk, so it matters who is whose neighbour
 RING_LIKE = ("ring", "bidirectional_ring")
+HIERARCHICAL = "hierarchical"
 MOST_RANKS = 4096
 
 Groups = Tuple[Tuple[int, ...], ...]
@@ -75,7 +78,8 @@ def make_plans(
 
     ``chunks`` and ``groups`` go to the algorithms that take them; one that does not, and was asked
     for by name, is refused. Groups are the topology's own by default. Where its ring order is
-    another than 0, 1, 2, ..., ring-like schedules come in both orders. Raises ScheduleError.
+    another than 0, 1, 2, ..., ring-like schedules come in both orders; where it has several hosts,
+    hierarchical comes also with a ring and with trees across them. Raises ScheduleError.
     """
     order = tuple(topology.ring_order()) if topology else tuple(range(world_size))
     own = topology.groups if topology is not None and len(topology.groups) > 1 else None
@@ -89,6 +93,22 @@ def make_plans(
         plans.append(Plan(name, schedule))
         if name in RING_LIKE and order != tuple(range(world_size)):
             plans.append(Plan(f"{name} placed", schedule.placed(order), order))
+        if name == HIERARCHICAL and groups is None:
+            plans += _over_hosts(topology, chunks)
+    return plans
+
+
+def _over_hosts(topology: Optional[Topology], chunks: Optional[int]) -> List[Plan]:
+    """The schedules made of smaller ones, where there are several hosts, with as many devices."""
+    hosts = topology.hosts if topology is not None else ()
+    if topology is None or len(hosts) < 2 or len({len(host) for host in hosts}) > 1:
+        return []
+    order = topology.subset(hosts[0]).ring_order()
+    plans = []
+    for across in ACROSS:
+        into = chunks if _takes(across, chunks=2) else None
+        schedule = over_hosts(len(hosts), len(order), across, order=order, chunks=into)
+        plans.append(Plan(schedule.name, schedule.placed(list(chain(*hosts)))))
     return plans
 
 
@@ -102,9 +122,20 @@ def _takes(name: str, chunks: Optional[int] = None, groups: Optional[Groups] = N
 
 def orders_in_words(plans: Sequence[Plan], topology: Optional[Topology]) -> List[str]:
     """What "placed" means, when there is such a row."""
-    orders = {plan.order for plan in plans if plan.order}
-    where = topology.name if topology else ""
+    orders = sorted({plan.order for plan in plans if plan.order})
     return [
-        f"placed: the devices in the order {'-'.join(map(str, order))}, the best ring of {where}."
-        for order in sorted(orders)
+        f"placed: the devices in the order {'-'.join(map(str, _shown(order, topology)))}, "
+        f"the best ring of {_whose(topology)}."
+        for order in orders
     ]
+
+
+def _whose(topology: Optional[Topology]) -> str:
+    if topology is not None and len(topology.hosts) > 1:
+        return f"the first host of {topology.name}, then of the next"
+    return topology.name if topology else ""
+
+
+def _shown(order: Sequence[int], topology: Optional[Topology]) -> Sequence[int]:
+    """The first host's devices, which are enough to know the order of all."""
+    return order if topology is None else order[: len(topology.hosts[0])]

@@ -18,6 +18,7 @@ from gluonlab.bench.harness.session import Session, Title
 from gluonlab.bench.harness.text import WIDTH
 from gluonlab.config.values import whole
 
+INTERRUPTED = "the unfinished measurement is not kept"  # what every command says of Ctrl-C
 _T = TypeVar("_T")
 Option = Callable[[Callable[..., None]], Callable[..., None]]
 

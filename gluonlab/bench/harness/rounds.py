@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import sys
-import tempfile
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple, TypeVar
@@ -13,6 +12,7 @@ from tqdm import tqdm
 
 from gluonlab.bench.harness.environment import child_environment
 from gluonlab.bench.harness.process import Worker, WorkerError, end_all
+from gluonlab.files.temporary import temporary_folder
 
 START_TIMEOUT_S = 90.0
 ROUND_TIMEOUT_S = 60.0
@@ -80,8 +80,8 @@ def measure(
     """
     starts = range(0, rounds, restart_every or rounds)
     measurements = [Measurement(subject, reason=subject.missing) for subject in subjects]
-    with tempfile.TemporaryDirectory(prefix="gluonlab-bench-") as folder:
-        bench = _Bench(measurements, Path(folder))
+    with temporary_folder("bench") as folder:
+        bench = _Bench(measurements, folder)
         try:
             with progress(len(subjects) * (len(starts) + rounds)) as bar:
                 for number in range(rounds):

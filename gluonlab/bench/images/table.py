@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import tempfile
 import time
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -20,6 +19,7 @@ from gluonlab.bench.harness.text import interleaved
 from gluonlab.bench.harness.text import table as as_table
 from gluonlab.bench.peers.table import no_torch
 from gluonlab.bench.worker import Job
+from gluonlab.files.temporary import temporary_folder
 
 ROUNDS = 5
 BATCH_SIZE = 64
@@ -69,9 +69,9 @@ def images(rounds: int = ROUNDS) -> List[Measurement]:
     """
     found: List[Measurement] = []
     for photographs in SETS:
-        with tempfile.TemporaryDirectory(prefix="gluonlab-images-") as folder:
-            make_jpegs(Path(folder), photographs)
-            found += measure(subjects(Path(folder), photographs.size), rounds)
+        with temporary_folder("images") as folder:
+            make_jpegs(folder, photographs)
+            found += measure(subjects(folder, photographs.size), rounds)
         for one in found[-len(WAYS) :]:
             one.subject = replace(one.subject, name=f"{photographs.label()}: {one.subject.name}")
     return found

@@ -1,13 +1,8 @@
-"""Schedules as one HTML page to step through.
-
-Its template is beside it; the page itself needs no other file and no network.
-"""
+"""Schedules of an allreduce as one HTML page to step through; its scene is in template/."""
 
 from __future__ import annotations
 
 from typing import Any, Dict, Iterable, Optional, Tuple
-
-from jinja2 import Environment, PackageLoader
 
 from gluonlab.collectives.algorithms import ALGORITHMS, make_schedule
 from gluonlab.collectives.check import Contributions, states
@@ -23,11 +18,15 @@ from gluonlab.collectives.render.scene import (
     sends,
     size,
 )
-from gluonlab.collectives.render.words import Words, words_of
+from gluonlab.collectives.render.words import WORDS, Words
 from gluonlab.collectives.schedule import Schedule
+from gluonlab.drawing.page import render
+from gluonlab.drawing.words import in_language
 from gluonlab.errors import ScheduleError
 
 WORLD_SIZES = range(1, 9)
+_SCENE = "gluonlab.collectives.render"
+_CHOICES = {"algorithm": "name", "world-size": "world_size"}
 
 
 def as_page(
@@ -40,7 +39,7 @@ def as_page(
     ScheduleError for a schedule that is too large to draw, for two of one name and world size, and
     for a ``start`` that is not there; ConfigError for a ``language`` that is not in `words.WORDS`.
     """
-    words = words_of(language)
+    words = in_language(WORDS, language)
     chosen = list(schedules)
     places = [(schedule.name, schedule.world_size) for schedule in chosen]
     for place, schedule in zip(places, chosen):
@@ -54,12 +53,7 @@ def as_page(
         choices = f"choose {names}" if names else "there is none"
         raise ScheduleError(f"no schedule is {start[0]} for {start[1]} ranks: {choices}")
     data = [_as_data(schedule, words) for schedule in chosen]
-    first = places.index(start)
-    page = _environment().get_template("page.html")
-    content = {"schedules": data, "start": first, "shown": words.shown}
-    return page.render(
-        start=data[first], data=content, words=words.page, shown=words.shown, language=language
-    )
+    return render(_SCENE, _CHOICES, data, places.index(start), words, language)
 
 
 def draw(
@@ -82,17 +76,8 @@ def draw(
     return as_page(shown.values(), (name, world_size), language=language)
 
 
-def _environment() -> Environment:
-    environment = Environment(
-        loader=PackageLoader("gluonlab.collectives.render", "template"), autoescape=True
-    )
-    # Small, in whatever script; the filter tojson also escapes <, >, & and '.
-    environment.policies["json.dumps_kwargs"] = {"separators": (",", ":"), "ensure_ascii": False}
-    return environment
-
-
 def _as_data(schedule: Schedule, words: Words) -> Dict[str, Any]:
-    """What template/page.js draws.
+    """What template/scene.js draws.
 
     Contributions are written once each, and named by their place in ``vectors``.
     """

@@ -7,6 +7,7 @@ from typing import Dict, Iterable, List, NamedTuple, Sequence, Tuple
 from gluonlab.collectives.check import Contributions
 from gluonlab.collectives.render.words import ENGLISH, Words
 from gluonlab.collectives.schedule import ADD, ALL_GATHER, Schedule, Step
+from gluonlab.drawing.words import plural
 from gluonlab.errors import ScheduleError
 
 SIGNS = {True: "+", False: "="}  # added; copied over
@@ -139,11 +140,6 @@ def size(schedule: Schedule, words: Words = ENGLISH) -> str:
     counts = (schedule.world_size, schedule.chunks, len(schedule.steps), schedule.transfers)
     sizes = [forms[count != 1].format(count) for forms, count in zip(words.sizes, counts)]
     return words.comma.join([schedule.collective, *sizes])
-
-
-def plural(count: int, noun: str) -> str:
-    """``1 step``, ``2 steps``."""
-    return f"{count} {noun}{'s' * (count != 1)}"
 
 
 def description(schedule: Schedule, words: Words = ENGLISH) -> str:

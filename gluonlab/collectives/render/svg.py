@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 import textwrap
-import xml.etree.ElementTree as ElementTree
 from typing import List, Sequence, Tuple
 from xml.etree.ElementTree import Element, SubElement
 
@@ -23,6 +22,7 @@ from gluonlab.collectives.render.scene import (
     size,
 )
 from gluonlab.collectives.schedule import Schedule, Step
+from gluonlab.drawing.svg import document, finished, group, text
 
 # All lengths are px. As many panels stand side by side as fit into WIDTH, at least one.
 WIDTH, NARROWEST, MARGIN, BETWEEN = 1440, 720, 32, 44
@@ -95,21 +95,15 @@ def as_svg(schedule: Schedule) -> str:
     across = max(1, min(len(after), (WIDTH - 2 * MARGIN + BETWEEN) // (frame.width + BETWEEN)))
     width = max(2 * MARGIN + across * (frame.width + BETWEEN) - BETWEEN, NARROWEST)
     described = [description(schedule), _HOW_TO_READ]
-    root = Element("svg", xmlns="http://www.w3.org/2000/svg", role="img")
-    root.set("aria-labelledby", "title desc")
-    SubElement(root, "title", id="title").text = f"{schedule.name}: {size(schedule)}"
-    SubElement(root, "desc", id="desc").text = " ".join(filter(None, described))
-    SubElement(root, "style").text = " ".join(STYLE.split())
-    SubElement(root, "rect", {"class": "paper", "width": "100%", "height": "100%"})
+    root = document(f"{schedule.name}: {size(schedule)}", described, STYLE)
     y = _heading(root, schedule, width)
     for number, now in enumerate(after):
         x = MARGIN + number % across * (frame.width + BETWEEN)
-        panel = _group(root, x, y + number // across * (frame.height + BETWEEN))
+        panel = group(root, x, y + number // across * (frame.height + BETWEEN))
         title, step = (f"step {number}", schedule.steps[number - 1]) if number else ("start", ())
         _panel(panel, frame, schedule, step, title, (after[max(number - 1, 0)], now))
     height = y + math.ceil(len(after) / across) * (frame.height + BETWEEN) - BETWEEN + MARGIN
-    root.attrib.update(viewBox=f"0 0 {width} {height}", width=str(width), height=str(height))
-    return ElementTree.tostring(root, encoding="unicode")
+    return finished(root, width, height)
 
 
 _HOW_TO_READ = (
@@ -121,32 +115,32 @@ _HOW_TO_READ = (
 
 def _heading(root: Element, schedule: Schedule, width: int) -> int:
     """Name, size, description and legend; returns where the panels begin."""
-    _text(root, MARGIN, 46, schedule.name, "name")
+    text(root, MARGIN, 46, schedule.name, "name")
     y = 70
     for line in [size(schedule), *textwrap.wrap(description(schedule), (width - 2 * MARGIN) // 7)]:
-        _text(root, MARGIN, y, line, "quiet")
+        text(root, MARGIN, y, line, "quiet")
         y += 19
-    _legend(_group(root, MARGIN, y))
+    _legend(group(root, MARGIN, y))
     return y + CELL + BETWEEN
 
 
-def _legend(group: Element) -> None:
+def _legend(parent: Element) -> None:
     x = 0
     kinds = (("held before", 1, ""), ("came with the step", 0, "written"), ("whole", 1, "whole"))
     for label, before, kind in kinds:
-        _box(group, kind, x, 0, 24)
-        _segments(group, x, 0, (16, 0), [before], [1])
-        _text(group, x + 32, 15, label)
+        _box(parent, kind, x, 0, 24)
+        _segments(parent, x, 0, (16, 0), [before], [1])
+        text(parent, x + 32, 15, label)
         x += 54 + 7 * len(label)
     for label, add in (("+ added", True), ("= copied over", False)):
         way = f"M{x} 14V7Q{x} 2 {x + 5} 2H{x + 27}Q{x + 32} 2 {x + 32} 7V12"
-        _lines(group, [way], [(x + 32, 18)], add)
-        _text(group, x + 44, 15, label)
+        _lines(parent, [way], [(x + 32, 18)], add)
+        text(parent, x + 44, 15, label)
         x += 66 + 7 * len(label)
 
 
 def _panel(
-    group: Element,
+    parent: Element,
     frame: _Frame,
     schedule: Schedule,
     step: Step,
@@ -154,20 +148,20 @@ def _panel(
     states: Tuple[State, State],
 ) -> None:
     """``states``: before and after the step; ``title``: of the panel."""
-    _text(group, 0, 14, title, "panel")
+    text(parent, 0, 14, title, "panel")
     ops = sorted({transfer.op for transfer in step})
-    _text(group, frame.width, 14, " and ".join(ops), "quiet end")
-    _text(group, LABELS - 10, 40, "rank", "quiet end")
+    text(parent, frame.width, 14, " and ".join(ops), "quiet end")
+    text(parent, LABELS - 10, 40, "rank", "quiet end")
     for rank in range(schedule.world_size):
-        _text(group, frame.middle(rank), 40, str(rank), "middle")
+        text(parent, frame.middle(rank), 40, str(rank), "middle")
     written = {(transfer.dst, transfer.chunk) for transfer in step}
     for chunk in range(schedule.chunks):
-        _text(group, LABELS - 10, frame.top(chunk) + 15, f"chunk {chunk}", "quiet end")
+        text(parent, LABELS - 10, frame.top(chunk) + 15, f"chunk {chunk}", "quiet end")
         for rank in range(schedule.world_size):
             before, now = (state[rank][chunk] for state in states)
             kind = "written" if (rank, chunk) in written else ""
             kind = "whole" if now == goal(schedule, chunk) else kind
-            cell, x, y = SubElement(group, "g"), frame.left(rank), frame.top(chunk)
+            cell, x, y = SubElement(parent, "g"), frame.left(rank), frame.top(chunk)
             SubElement(cell, "title").text = f"rank {rank}, chunk {chunk}: {in_words(now)}"
             _box(cell, kind, x, y, frame.cell)
             _segments(cell, x, y, frame.segment, before, now)
@@ -176,12 +170,12 @@ def _panel(
         ways = [(other, bus.hub) if bus.add else (bus.hub, other) for other in bus.others]
         tips = [(frame.middle(dst), frame.top(bus.chunk) - 2.0) for _, dst in ways]
         lines = [_way(frame, src, dst, bus.chunk, bus.lane) for src, dst in ways]
-        _lines(group, lines, tips, bus.add)
+        _lines(parent, lines, tips, bus.add)
 
 
-def _box(group: Element, kind: str, x: int, y: int, width: int) -> None:
+def _box(parent: Element, kind: str, x: int, y: int, width: int) -> None:
     place = {"x": str(x), "y": str(y), "width": str(width), "height": str(CELL), "rx": "3"}
-    SubElement(group, "rect", {"class": f"cell {kind}".strip(), **place})
+    SubElement(parent, "rect", {"class": f"cell {kind}".strip(), **place})
 
 
 def _segments(
@@ -211,22 +205,12 @@ def _way(frame: _Frame, src: int, dst: int, chunk: int, lane: int) -> str:
     )
 
 
-def _lines(group: Element, ways: List[str], tips: Sequence[Tuple[float, float]], add: bool) -> None:
+def _lines(
+    parent: Element, ways: List[str], tips: Sequence[Tuple[float, float]], add: bool
+) -> None:
     """Arrows that belong together, on a white halo that sets them off from lines they cross."""
     kind = "" if add else " copy"
-    SubElement(group, "path", {"class": "halo", "d": "".join(ways)})
-    SubElement(group, "path", {"class": f"line{kind}", "d": "".join(ways)})
+    SubElement(parent, "path", {"class": "halo", "d": "".join(ways)})
+    SubElement(parent, "path", {"class": f"line{kind}", "d": "".join(ways)})
     heads = "".join(f"M{x - 4:g} {y - 6:g}h8l-4 6z" for x, y in tips)
-    SubElement(group, "path", {"class": f"head{kind}", "d": heads})
-
-
-def _text(group: Element, x: float, y: float, text: str, kind: str = "") -> None:
-    if text:
-        shown = SubElement(group, "text", x=f"{x:g}", y=f"{y:g}")
-        shown.text = text
-        if kind:
-            shown.set("class", kind)
-
-
-def _group(parent: Element, x: int, y: int) -> Element:
-    return SubElement(parent, "g", transform=f"translate({x} {y})")
+    SubElement(parent, "path", {"class": f"head{kind}", "d": heads})

@@ -6,8 +6,9 @@ import textwrap
 from typing import Callable, List, Sequence, Tuple
 
 from gluonlab.collectives.check import Contributions, states
-from gluonlab.collectives.render.scene import description, plural, sends, size
+from gluonlab.collectives.render.scene import description, sends, size
 from gluonlab.collectives.schedule import Schedule
+from gluonlab.drawing.words import plural
 from gluonlab.errors import ScheduleError
 
 NARROWEST = 20

@@ -19,6 +19,11 @@ class Batch:
     def __init__(self, xs: Sequence[nd.NDArray], ys: Sequence[nd.NDArray], size: int) -> None:
         self.xs, self.ys, self.size = xs, ys, size
 
+    @property
+    def here(self) -> int:
+        """How many images this process has."""
+        return sum(map(len, self.xs))
+
     def __iter__(self) -> Iterator[Sequence[nd.NDArray]]:
         yield self.xs
         yield self.ys

@@ -71,8 +71,9 @@ class Loader:
     ``xs``: float32 images (n, C, H, W) in 0..1, or uint8 in 0..255 when ``raw``; ``ys``: int32
     labels (n,). They are mx.nd arrays, or mx.np ones after ``npx.set_np()``. Every image comes
     exactly once per epoch: the last batch is smaller when the sizes do not divide. The order
-    depends on ``seed`` and the epoch only. A worker ``rank`` of ``world_size`` takes its part of
-    each batch.
+    depends on ``seed`` and the epoch only. A worker ``rank`` of ``world_size`` takes the shards of
+    its devices, as if all devices were one worker's: ``device_counts`` says how many each worker
+    has; without it, as many as this one.
 
     ``prefetch`` batches are made ahead, where that is any work; a split of at most
     ``resident_bytes`` lies on every device. ``random_crops`` are cut out of image files when they
@@ -100,11 +101,13 @@ class Loader:
         random_crops: bool = False,
         augment: "Optional[Augment]" = None,
         mixup: "Optional[Mixup]" = None,
+        device_counts: Optional[Sequence[int]] = None,
     ) -> None:
         self.augment, self.mixup = augment, mixup
         self.split, self.ctxs, self.seed = split, listed(ctxs), seed
         self.global_batch_size = _checked(global_batch_size)
-        self.rank, self.world_size = rank, world_size
+        counts = device_counts or [len(self.ctxs)] * world_size
+        self._first, self._devices = sum(counts[:rank]), sum(counts)  # of all workers
         self.shuffle, self.raw, self.prefetch = shuffle, raw, prefetch
         self.epoch = 0  # the epoch that the next iteration begins, or is in
         self.step = 0  # the batches of that epoch that have been handed out
@@ -183,7 +186,8 @@ class Loader:
     def _part(self, step: int, batch: "Indices") -> Wanted:
         """This worker's part of the whole ``batch``."""
         size = len(batch)
-        places = np.arange(*split_evenly(size, self.world_size)[self.rank])
+        shards = split_evenly(size, self._devices)[self._first :][: len(self.ctxs)]
+        places = np.arange(shards[0][0], shards[-1][1])
         partners = [size - 1 - places] if self.mixup is not None else []
         return tuple(
             Selection((self.seed, self.epoch, step), size, each, batch[each])

@@ -6,12 +6,12 @@ import hashlib
 import os
 import subprocess
 import sys
-import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, List
 
 from gluonlab.doctor.prove.trial import reason_of, run
 from gluonlab.errors import GluonlabError
+from gluonlab.files.temporary import temporary_folder
 from gluonlab.gpu.process import Outcome, tell
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ def run_twice(ctxs: List[mx.Context]) -> None:
 
 def _parameters(devices: str, options: List[str]) -> str:
     """The SHA-256 of the parameters that a run ends with."""
-    with tempfile.TemporaryDirectory(prefix="gluonlab-prove-") as folder:
+    with temporary_folder("prove") as folder:
         out = Path(folder) / "run"
         words = ["--devices", devices, "--epochs", "1", "--seed", "3", "--out", str(out), "--json"]
         ended = subprocess.run(

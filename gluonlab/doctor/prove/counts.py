@@ -7,12 +7,12 @@ of waits, whatever it computes.
 from __future__ import annotations
 
 import json
-import tempfile
 from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Callable, Dict, List
 
 from gluonlab.doctor.prove.trial import run
+from gluonlab.files.temporary import temporary_folder
 from gluonlab.gpu.process import Outcome, tell
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ def _profiled(step: Callable[[], Any]) -> "Counter[str]":
     """How often each thing was queued in STEPS steps, by its name."""
     import mxnet as mx
 
-    with tempfile.TemporaryDirectory(prefix="gluonlab-prove-") as folder:
+    with temporary_folder("prove") as folder:
         file = str(Path(folder) / "profile.json")
         mx.profiler.set_config(
             profile_imperative=True, profile_symbolic=True, aggregate_stats=True, filename=file

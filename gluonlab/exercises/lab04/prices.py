@@ -10,7 +10,8 @@ from gluonlab.collectives.algorithms import ALGORITHMS
 from gluonlab.collectives.check import check as prove
 from gluonlab.collectives.cost import price
 from gluonlab.collectives.schedule import ALLREDUCE, Schedule
-from gluonlab.collectives.topology import Topology, make_topology, switch
+from gluonlab.collectives.topology import Topology, make_topology
+from gluonlab.collectives.wiring import switch
 from gluonlab.errors import ScheduleError
 from gluonlab.exercises.exercise import Wrong, exercise
 from gluonlab.exercises.shared.counterexamples import (

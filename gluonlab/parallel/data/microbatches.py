@@ -17,7 +17,7 @@ from mxnet import nd
 
 from gluonlab.data.loading.batch import Batch
 from gluonlab.data.loading.shards import shard_bounds
-from gluonlab.engine.invoke import AddInto, CopyInto
+from gluonlab.engine.invoke import AddInto, CopyInto, rows
 from gluonlab.errors import ConfigError
 
 
@@ -67,21 +67,24 @@ class Microbatches:
         return [
             [
                 # views: nothing is copied before the graph's own input
-                Microbatch(device, x[begin:end], y[begin:end])
+                Microbatch(device, rows(x, begin, end), rows(y, begin, end))
                 for device, (x, y, cut) in enumerate(zip(xs, ys, cuts))
                 for begin, end in cut[number : number + 1]
             ]
             for number in range(max(map(len, cuts), default=0))
         ]
 
-    def check(self, global_batch_size: int, devices: int) -> None:
-        """Raise ConfigError when a device has fewer images of a batch than parts."""
-        share = global_batch_size // devices
+    def check(self, global_batch_size: int, copies: int, on: str = "device") -> None:
+        """Raise ConfigError when a copy of the network has fewer images of a batch than parts.
+
+        ``on``: what has one, "device" or "copy of the network".
+        """
+        share = global_batch_size // copies
         if self.count is not None and self.count > max(share, 1):
             raise ConfigError(
-                f"--microbatches {self.count}: a device's share of {share} "
-                f"image{'s' * (share != 1)} ({global_batch_size} in all, "
-                f"{devices} device{'s' * (devices > 1)}) makes no {self.count} parts: "
+                f"--microbatches {self.count}: {share} image{'s' * (share != 1)} per {on} "
+                f"({global_batch_size} in all, shared by {copies}) "
+                f"make{'s' * (share == 1)} no {self.count} parts: "
                 f"give 1 to {max(share, 1)}, or a larger batch"
             )
 
@@ -99,9 +102,9 @@ class LossSums:
     """On each device the sum of the losses (1,) of its shard's parts."""
 
     def __init__(self, ctxs: Sequence[mx.Context]) -> None:
-        self._sums = [nd.zeros((1,), ctx=ctx) for ctx in ctxs]
-        self._begin = [CopyInto(total) for total in self._sums]
-        self._add = [AddInto(total) for total in self._sums]
+        self.totals = [nd.zeros((1,), ctx=ctx) for ctx in ctxs]
+        self._begin = [CopyInto(total) for total in self.totals]
+        self._add = [AddInto(total) for total in self.totals]
 
     def add(self, device: int, loss: nd.NDArray, first: bool) -> nd.NDArray:
         """Add a part's loss, or begin with it; the sum so far, which the next call changes."""
@@ -109,4 +112,4 @@ class LossSums:
             self._begin[device].copy(loss)
         else:
             self._add[device].add(loss)
-        return self._sums[device]
+        return self.totals[device]

@@ -35,7 +35,7 @@ class _Pass(NamedTuple):
 
 
 class CudnnVariances:
-    """Puts right what cuDNN keeps as running variances of a network on one GPU.
+    """Puts right what cuDNN keeps as running variances of a network, or its part, on one GPU.
 
     ``graph``: the network's, of the images called "data". Raises nothing; its work is queued, and
     nothing waits.
@@ -46,9 +46,13 @@ class CudnnVariances:
     ) -> None:
         nodes = parsed(graph)["nodes"]
         self._graph = graph
-        self._layers = [node for node in nodes if _is_cudnns(node)]
-        self._names = [nodes[node["inputs"][4][0]]["name"] for node in self._layers]
+        layers = [(node, nodes[node["inputs"][4][0]]["name"]) for node in nodes if _is_cudnns(node)]
+        here = [(node, name) for node, name in layers if ctx in params[name].list_ctx()]
+        self._layers = [node for node, _ in here]
+        self._names = [name for _, name in here]
         self._running = {name: params[name].data(ctx) for name in self._names}
+        known = [name for name in graph.list_arguments() if name in params]
+        self._shapes = {name: params[name].shape for name in known}
         self._start: Dict[str, nd.NDArray] = {}
         self._batch: Tuple[Tuple[int, ...], ...] = ()  # the shapes of the parts of a step
         self._steps = 0
@@ -72,24 +76,25 @@ class CudnnVariances:
                     _put_right(running, self._start[name], passes, self._steps)
         self._batch, self._start, self._steps = (), {}, 0
 
-    def state(self) -> "Tuple[List[nd.NDArray], Dict[str, Any]]":
+    def state(self) -> "Tuple[Dict[str, nd.NDArray], Dict[str, Any]]":
         """What it remembers: the variances there were before, copied to the CPU, and since when."""
-        start = [array.copyto(mx.cpu()) for array in self._start.values()]
+        start = {name: array.copyto(mx.cpu()) for name, array in self._start.items()}
         return start, {"batch": [list(shape) for shape in self._batch], "steps": self._steps}
 
-    def restore(self, start: Sequence[nd.NDArray], counts: Mapping[str, Any]) -> None:
-        """Go on from a `state`."""
+    def restore(self, start: Mapping[str, nd.NDArray], counts: Mapping[str, Any]) -> None:
+        """Go on from a `state`, whose ``start`` may know more variances than are here."""
         self._batch = tuple(tuple(shape) for shape in counts["batch"])
         self._steps = counts["steps"]
         self._start = {
-            name: array.as_in_context(running.context)
-            for (name, running), array in zip(self._running.items(), start)
+            name: start[name].as_in_context(running.context)
+            for name, running in self._running.items()
+            if name in start
         }
 
     def _passes(self, shape: Tuple[int, ...]) -> Dict[str, List[_Pass]]:
         """For each running variance, the passes through its layers in a part of this shape."""
         if shape not in self._seen:
-            outputs = outputs_in(self._graph, {IMAGES: shape})
+            outputs = outputs_in(self._graph, {**self._shapes, IMAGES: shape})
             found: Dict[str, List[_Pass]] = {name: [] for name in self._names}
             for node, name in zip(self._layers, self._names):
                 own, attrs = f"{node['name']}_output", node.get("attrs", {})

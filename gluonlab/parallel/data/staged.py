@@ -13,13 +13,14 @@ import mxnet as mx
 from mxnet import autograd, gluon, nd
 from mxnet.base import _LIB, check_call
 
-from gluonlab.parallel.data.adding import adding_rightly
+from gluonlab.parallel.adding import adding_rightly
 from gluonlab.parallel.data.microbatches import Microbatch
-from gluonlab.parallel.data.replica import fitted
+from gluonlab.parallel.data.replica import IMAGES, LABELS
 from gluonlab.parallel.data.running import RunningMoments
 from gluonlab.parallel.data.shared_statistics import SharedStatistics
 from gluonlab.parallel.data.stages import Layer, check_graph, cut
 from gluonlab.parallel.data.tower import Memory, Tower
+from gluonlab.parallel.part import fitted
 
 
 class StagedReplicas:
@@ -78,7 +79,9 @@ class StagedReplicas:
     def _bind(self, parts: Sequence[Microbatch], add: bool) -> "_BoundStages":
         images = sum(len(part.images) for part in parts)
         device, first_images, first_labels = parts[0]
-        graph = fitted(self.graph, self.ctxs[device], first_images.shape, first_labels.shape)
+        arrays = {IMAGES: first_images, LABELS: first_labels, **self.params}
+        kinds = {name: (each.shape, each.dtype) for name, each in arrays.items()}
+        graph = fitted(self.graph, self.ctxs[device], kinds)
         trained = {name for name, param in self.params.items() if param.grad_req != "null"}
         stages = cut(adding_rightly(graph, trained))  # several may have the same parameter
         layers = sorted(layer for stage in stages for layer in stage.layers)

@@ -40,21 +40,33 @@ class RunningStatistics:
         cut: Microbatches = WHOLE,
         sync_bn: bool = False,
         group: Group = ALONE,
+        copies: Optional[Sequence[Sequence[mx.Context]]] = None,
     ) -> None:
         """``cut``: how shards go through the network. ``group``: the processes that train it.
 
-        ``sync_bn``: its statistics are those of `gluonlab.parallel.data.sync_bn`.
+        ``sync_bn``: its statistics are those of `gluonlab.parallel.data.sync_bn`. ``copies``: the
+        devices of each copy of the network, where it lies on several.
         """
         params, graph = net.collect_params(), graph_with_states(net)
         names = [] if graph is None else graph.list_auxiliary_states()
         self._params = [params[name] for name in names]
-        self.exist = bool(names)
+        self.names, self.exist = names, bool(names)
+        whole = net._collect_params_with_prefix()
+        places = {param.name: place for place, param in whole.items()}
+        self._places = [places[name] for name in names]  # the same in every process, unlike names
         self._images: List[int] = []  # that each device has trained on since the last `average`
         self._group = group
+        own = len(self._params[0].list_ctx()) if self.exist else 0
+        everyones = group.everyones(np.array(own)).astype(int).tolist()
+        # the first of this process's copies of the network among those of all, and their number
+        self._first, self._everywhere = sum(everyones[: group.rank]), sum(everyones)
         self._flat: Optional[nd.NDArray] = None
         self._cut, ctxs = cut, self._params[0].list_ctx() if names and not sync_bn else []
         self._cudnns = {
-            ctx: CudnnVariances(graph, params, ctx) for ctx in ctxs if ctx.device_type == "gpu"
+            (copy, ctx): CudnnVariances(graph, params, ctx)
+            for copy, of_copy in enumerate(copies or [[ctx] for ctx in ctxs] if ctxs else ())
+            for ctx in of_copy
+            if ctx.device_type == "gpu"
         }
 
     def saw(self, shards: Sequence[nd.NDArray]) -> None:
@@ -67,7 +79,9 @@ class RunningStatistics:
             if self._cudnns and len(shard):
                 bounds = self._cut.bounds(len(shard))
                 parts = [(end - begin, *shard.shape[1:]) for begin, end in bounds]
-                self._cudnns[shard.context].before_step(parts)
+                for (copy, _), variances in self._cudnns.items():
+                    if copy == device:
+                        variances.before_step(parts)
 
     def average(self) -> None:
         """Give every device the average over all devices of all processes.
@@ -92,8 +106,9 @@ class RunningStatistics:
     def state(
         self, grads: Sequence[Sequence[nd.NDArray]]
     ) -> "Tuple[Dict[str, nd.NDArray], Dict[str, Any]]":
-        """Copies on the CPU of each device's statistics, and what was seen; nothing waits.
+        """Copies on the CPU of each copy's statistics, by place, and what was seen; nothing waits.
 
+        Copies have their numbers among those of all processes, whose states can so be united.
         ``grads[i]``: the gradients that device i writes, no two of them in one memory. MXNet's
         BatchNorm moves its statistics in backward without telling the engine, so that a copy must
         be told to come after it; the next forward comes after the copy.
@@ -102,37 +117,46 @@ class RunningStatistics:
             own = [param.list_data()[device] for param in self._params]
             Fence(own[0].context, after, own)()
         arrays = {
-            f"running/{device}/{place}": array.copyto(mx.cpu())
-            for place, param in enumerate(self._params)
-            for device, array in enumerate(param.list_data())
+            f"running/{copy}/{place}": array.copyto(mx.cpu())
+            for place, param in zip(self._places, self._params)
+            for copy, array in enumerate(param.list_data(), start=self._first)
         }
-        counts: Dict[str, Any] = {"seen": list(self._images)} if self.exist else {}
-        for device, variances in enumerate(self._cudnns.values()):
-            start, counts[f"cudnn/{device}"] = variances.state()
-            arrays.update({f"start/{device}/{place}": each for place, each in enumerate(start)})
+        counts: Dict[str, Any] = {
+            f"seen/{copy}": images for copy, images in enumerate(self._images, start=self._first)
+        }
+        for (own_copy, _), variances in self._cudnns.items():
+            copy = self._first + own_copy
+            start, counts[f"cudnn/{copy}"] = variances.state()
+            places = dict(zip(self.names, self._places))
+            arrays.update({f"start/{copy}/{places[name]}": each for name, each in start.items()})
         return arrays, counts
 
     def restore(self, arrays: Mapping[str, nd.NDArray], counts: Mapping[str, Any]) -> None:
-        """Go on from a `state` of as many devices; of others from the average of theirs."""
+        """Go on from the `state` of all processes, of as many copies in all.
+
+        Of others it is the average of theirs.
+        """
         if not self.exist:
             return
-        saved = [_numbered(arrays, f"running/{device}/") for device in range(_devices(arrays))]
-        own, seen = len(self._params[0].list_ctx()), list(counts["seen"])
-        if len(saved) != own:
-            shares = np.array([*seen, *[0] * (len(saved) - len(seen))]) / max(1, sum(seen))
-            shares = shares if sum(seen) else np.full(len(saved), 1 / len(saved))
-            saved, seen = (
-                [[_weighted(each, shares.tolist()) for each in zip(*saved)]] * own,
-                [sum(seen)],
-            )
-        for device, of_device in enumerate(saved):
-            for param, array in zip(self._params, of_device):
-                array.copyto(param.list_data()[device])
-        self._images = seen
-        for device, variances in enumerate(self._cudnns.values()):
-            if f"cudnn/{device}" in counts:
-                start = _numbered(arrays, f"start/{device}/")
-                variances.restore(start, counts[f"cudnn/{device}"])
+        copies, own = _copies(arrays), len(self._params[0].list_ctx())
+        saved = [[arrays[f"running/{copy}/{place}"] for place in self._places] for copy in copies]
+        seen = {copy: counts.get(f"seen/{copy}") for copy in copies}
+        if len(saved) != self._everywhere:
+            images = np.array([count or 0 for count in seen.values()])
+            shares = images / images.sum() if images.any() else np.full(len(saved), 1 / len(saved))
+            average = [_weighted(each, shares.tolist()) for each in zip(*saved)]
+            saved, seen = [average] * self._everywhere, {0: int(images.sum())}
+        for param, *of_param in zip(self._params, *saved[self._first :]):
+            for array, target in zip(of_param, param.list_data()):
+                array.copyto(target)
+        counted = (seen.get(copy) for copy in range(self._first, self._first + own))
+        self._images = [images for images in counted if images is not None]
+        for (own_copy, _), variances in self._cudnns.items():
+            copy = self._first + own_copy
+            if f"cudnn/{copy}" in counts:
+                start = [arrays.get(f"start/{copy}/{place}") for place in self._places]
+                known = {n: array for n, array in zip(self.names, start) if array is not None}
+                variances.restore(known, counts[f"cudnn/{copy}"])
 
     def _over_group(self, parts: List[nd.NDArray]) -> List[nd.NDArray]:
         """The sums of ``parts`` over the processes, which have them in one array for all."""
@@ -148,17 +172,9 @@ class RunningStatistics:
         return [view.reshape(part.shape) for view, part in zip(views, parts)]
 
 
-def _devices(arrays: Mapping[str, nd.NDArray]) -> int:
-    """Of how many devices there are running statistics."""
-    return len({name.split("/")[1] for name in arrays if name.startswith("running/")})
-
-
-def _numbered(arrays: Mapping[str, nd.NDArray], prefix: str) -> List[nd.NDArray]:
-    """The arrays prefix0, prefix1, ..."""
-    return [
-        arrays[f"{prefix}{place}"]
-        for place in range(sum(name.startswith(prefix) for name in arrays))
-    ]
+def _copies(arrays: Mapping[str, nd.NDArray]) -> range:
+    """Of which copies of the network there are running statistics."""
+    return range(len({name.split("/")[1] for name in arrays if name.startswith("running/")}))
 
 
 def _weighted(arrays: Sequence[nd.NDArray], shares: Sequence[float]) -> nd.NDArray:

@@ -8,7 +8,7 @@ that one device would make.
 from __future__ import annotations
 
 from functools import partial
-from typing import Any, Callable, Iterator, List, Sequence
+from typing import Any, Callable, Iterator, List, Optional, Protocol, Sequence, Tuple
 
 import mxnet as mx
 from mxnet import autograd, gluon, nd
@@ -17,49 +17,73 @@ from gluonlab.data.loading.batch import Batch
 from gluonlab.gpu.peers import enable_peer_access
 from gluonlab.kvstores.groups import ALONE, Group
 from gluonlab.parallel.data.microbatches import WHOLE, LossSums, Microbatch, Microbatches
-from gluonlab.parallel.data.replica import Replica, replicas
+from gluonlab.parallel.data.replica import replicas
 from gluonlab.parallel.data.staged import StagedReplicas
 from gluonlab.parallel.data.statistics import RunningStatistics
 from gluonlab.parallel.precision import Conversion, as_it_is
 from gluonlab.parallel.strategy import Phase, Scored
+from gluonlab.update.loss_scale import LossScale
 from gluonlab.update.trainer import BucketedTrainer
 
 
-class DataParallelStep:
-    """``step(batch)`` trains on one batch and returns each shard's sum of losses.
+class Trained(Protocol):
+    """A copy of a network, such as a `gluonlab.parallel.data.replica.Replica`."""
+
+    @property
+    def ctx(self) -> mx.Context:
+        """The device on which its losses appear."""
+
+    def forward(
+        self, images: nd.NDArray, labels: nd.NDArray, train: bool = True, add: bool = False
+    ) -> Tuple[nd.NDArray, nd.NDArray]:
+        """As `Replica.forward`."""
+
+    def backward(self, scale: float = 1.0) -> None:
+        """As `Replica.backward`."""
+
+
+class Statistics(Protocol):
+    """Running statistics, such as `gluonlab.parallel.data.statistics.RunningStatistics`."""
+
+    def saw(self, shards: Sequence[nd.NDArray]) -> None:
+        """Note a batch: ``shards[i]`` are the images of copy i."""
+
+
+class Updates(Protocol):
+    """What sums gradients and updates, such as a `gluonlab.update.trainer.BucketedTrainer`."""
+
+    @property
+    def loss_scale(self) -> Optional[LossScale]:
+        """What the loss is multiplied by."""
+
+    def zero_grad(self, devices: Sequence[int]) -> None:
+        """Set the gradients of these copies to zero."""
+
+    def phases(self, batch_size: float) -> "Tuple[Phase, ...]":
+        """``allreduce`` and ``update``."""
+
+
+class CopiesStep:
+    """``step(batch)`` trains copies of a network on a batch; each shard's sum of losses.
 
     It waits for none of it.
     """
 
     def __init__(
         self,
-        net: gluon.HybridBlock,
-        loss: gluon.HybridBlock,
-        trainer: BucketedTrainer,
-        ctxs: Sequence[mx.Context],
-        preprocess: Callable[[Any, Any], Any],
-        microbatches: Microbatches = WHOLE,
-        sync_bn: bool = False,
-        convert: Conversion = as_it_is,
-        group: Group = ALONE,
+        replicas: Sequence[Trained],
+        trainer: Updates,
+        microbatches: Microbatches,
+        statistics: Statistics,
+        staged: Optional[StagedReplicas] = None,
     ) -> None:
-        """``net`` is initialised on ``ctxs``, and ``preprocess(F, images)`` makes its input.
+        """``replicas[i]`` trains on shard i; ``trainer`` sums and updates.
 
-        All its shapes are known.
-        ``sync_bn``: BatchNorm takes mean and variance of the images of all devices; without it, of
-        each device's own. ``convert``: how the network computes (`gluonlab.parallel.precision`).
-        The trainer's ``loss_scale`` is what the loss is multiplied by. ``group``: the processes
-        whose running statistics are averaged; the trainer's kvstore sums over them.
+        ``staged``: trains them in their place.
         """
-        enable_peer_access(ctxs)
-        trainer.prepare()  # before the graphs are bound: it moves the parameters into buckets
-        self.trainer = trainer
-        self.replicas: List[Replica] = replicas(net, loss, preprocess, list(ctxs), convert)
-        self.microbatches = microbatches
-        params = dict(net.collect_params().items())
-        self.staged = StagedReplicas(self.replicas[0].graph, params, ctxs) if sync_bn else None
-        self.statistics = RunningStatistics(net, microbatches, sync_bn, group)
-        self._sums = LossSums(ctxs)
+        self.replicas, self.trainer, self.microbatches = list(replicas), trainer, microbatches
+        self.statistics, self.staged = statistics, staged
+        self._sums = LossSums([replica.ctx for replica in replicas])
         self._losses: List[nd.NDArray] = []
 
     def __call__(self, batch: Batch) -> List[nd.NDArray]:
@@ -122,3 +146,35 @@ class DataParallelStep:
         else:
             for device, _, _ in parts:
                 self.replicas[device].backward(scale)
+
+
+class DataParallelStep(CopiesStep):
+    """`CopiesStep` of replicas that each have a device."""
+
+    def __init__(
+        self,
+        net: gluon.HybridBlock,
+        loss: gluon.HybridBlock,
+        trainer: BucketedTrainer,
+        ctxs: Sequence[mx.Context],
+        preprocess: Callable[[Any, Any], Any],
+        microbatches: Microbatches = WHOLE,
+        sync_bn: bool = False,
+        convert: Conversion = as_it_is,
+        group: Group = ALONE,
+    ) -> None:
+        """``net`` is initialised on ``ctxs``, and ``preprocess(F, images)`` makes its input.
+
+        All its shapes are known.
+        ``sync_bn``: BatchNorm takes mean and variance of the images of all devices; without it, of
+        each device's own. ``convert``: how the network computes (`gluonlab.parallel.precision`).
+        The trainer's ``loss_scale`` is what the loss is multiplied by. ``group``: the processes
+        whose running statistics are averaged; the trainer's kvstore sums over them.
+        """
+        enable_peer_access(ctxs)
+        trainer.prepare()  # before the graphs are bound: it moves the parameters into buckets
+        made = replicas(net, loss, preprocess, list(ctxs), convert)
+        params = dict(net.collect_params().items())
+        staged = StagedReplicas(made[0].graph, params, ctxs) if sync_bn else None
+        self.running = RunningStatistics(net, microbatches, sync_bn, group)
+        super().__init__(made, trainer, microbatches, self.running, staged)

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from gluonlab.bench.allreduce.plans import make_plans, parse_groups
 from gluonlab.bench.allreduce.sizes import UNITS, in_words, parse_sizes
 from gluonlab.collectives.algorithms import ALGORITHMS, make_schedule
+from gluonlab.collectives.check import check
 from gluonlab.collectives.topology import make_topology
 from gluonlab.errors import ConfigError, ScheduleError
 
@@ -114,3 +115,21 @@ def test_groups_may_be_ranges():
     for text in ("", "0-", "a", "0/", "1.5", "0-99999"):
         with pytest.raises(ScheduleError, match="--groups"):
             parse_groups(text)
+
+
+def test_several_hosts_also_have_schedules_made_for_hosts():
+    """As many devices on each host, in the order of its ring; else only the algorithms of all."""
+    topology = make_topology("p3.16xlarge*2")
+    labels = {plan.label: plan.schedule for plan in make_plans(None, 16, topology=topology)}
+    added = ["hierarchical, ring", "hierarchical, tree", "hierarchical, double_tree"]
+    assert [label for label in labels if ", " in label] == added
+    for label in added:
+        check(labels[label])
+    within = {
+        (t.src, t.dst) for step in labels[added[0]].steps for t in step if t.src < 8 and t.dst < 8
+    }
+    assert {topology.routes[pair].bytes_per_s for pair in within} == {50e9}  # doubled NVLinks
+    (plan,) = make_plans(["hierarchical"], 9, topology=make_topology("p3.16xlarge*2", 9))
+    assert plan.label == "hierarchical"
+    chosen = make_plans(["hierarchical"], 16, groups=((*range(16),),), topology=topology)
+    assert [plan.label for plan in chosen] == ["hierarchical"]

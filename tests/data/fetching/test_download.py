@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 
 import pytest
 from support.file_server import chunked, content, cut, etag, held, silence, status
@@ -291,6 +292,7 @@ def test_ctrl_c_keeps_what_has_come_and_the_next_command_goes_on(serve, root, tm
         part = root / "set" / "file.gz.part"
         while not part.exists() or part.stat().st_size < CUT:
             assert process.poll() is None, process.stderr.read()
+            time.sleep(0.01)
         process.send_signal(signal.SIGINT)
         out, err = process.communicate(timeout=30)
     finally:

@@ -3,6 +3,7 @@
 import os
 import signal
 import threading
+from itertools import chain
 
 import numpy as np
 import pytest
@@ -122,19 +123,20 @@ def test_a_restored_loader_goes_on_with_the_same_batches():
     assert found + labels_of(other) + labels_of(other) == expected
 
 
-@given(st.integers(1, 30), st.integers(1, 12), st.integers(2, 4))
+@given(st.integers(1, 30), st.integers(1, 12), st.lists(st.integers(1, 3), min_size=1, max_size=3))
 @settings(max_examples=20, deadline=None)
-def test_workers_share_each_batch_without_overlap(n, batch, world_size):
-    parts = [
-        Loader(split_of(n), contexts(1), batch, 3, rank, world_size)._batches()
-        for rank in range(world_size)
-    ]
-    whole = Loader(split_of(n), contexts(1), batch, 3)._batches()
-    for index, expected in enumerate(whole):
-        assert (
-            np.concatenate([part[index][0].indices for part in parts]).tolist()
-            == expected[0].indices.tolist()
-        )
+def test_workers_devices_get_the_shards_that_those_of_one_worker_would(n, batch, counts):
+    """With different numbers of devices, too; without these numbers, each has as many."""
+
+    def shards(k, *workers, **more):
+        batches = list(Loader(split_of(n), contexts(k), batch, 3, *workers, **more))
+        return [[y.asnumpy().tolist() for y in ys] for _, ys in batches]
+
+    for told, each in ((counts, counts), (None, [2] * len(counts))):
+        parts = [
+            shards(own, rank, len(counts), device_counts=told) for rank, own in enumerate(each)
+        ]
+        assert [[*chain(*of_ranks)] for of_ranks in zip(*parts)] == shards(sum(each))
 
 
 def test_floats_are_the_bytes_divided_by_255():

@@ -13,6 +13,7 @@ pytestmark = pytest.mark.cpu_only(
 )
 
 
+@pytest.mark.alone
 def test_pauses_take_their_time_side_by_side_and_none_of_pythons():
     nd.waitall()
     began = time.perf_counter()

@@ -190,7 +190,7 @@ def test_more_parts_than_images_are_a_mistake_that_names_the_numbers():
             for text in (
                 f"--microbatches {count}",
                 f"{batch} in all",
-                f"{k} devices",
+                f"shared by {k})",
                 f"give {named},",
             )
         )

@@ -35,7 +35,8 @@ from gluonlab.parallel.data.replica import IMAGES, LABELS, loss_graph
 from gluonlab.parallel.data.stages import cut
 from gluonlab.parallel.data.step import DataParallelStep
 from gluonlab.parallel.data.strategy import data_parallel
-from gluonlab.training.memory import MIB, Needs
+from gluonlab.parallel.planned import MIB
+from gluonlab.training.memory import Needs
 from gluonlab.training.network import make_net
 from gluonlab.training.plan import make_plan
 from gluonlab.update.trainer import BucketedTrainer
@@ -436,7 +437,7 @@ def test_memory_is_told_as_the_stages_take_it(microbatches):
     stages = [max(map(allocated, runs)) for runs in zip(*(tower.runs for tower in towers))]
     # MXNet's, of what is given to it
     copies = [array for tower in towers for run in tower.runs for array in (run.heads or ())]
-    evaluating = max(map(allocated, step.replicas[0]._bound.values()))
+    evaluating = max(allocated(each.bound) for each in step.replicas[0]._bound.values())
     arrays = sum(array.size * 4 for array in copies) + step.staged._memory[0].gradients.bytes
     told = Needs(plan, make_net(plan)).memory(32).activations
     # MXNet leaves fractions of a MiB out

@@ -51,6 +51,7 @@ def made(ctxs, group=ALONE, make_net=network, optimizer="sgd", store="device", *
         loss_scale=None,
         microbatches=WHOLE,
         sync_bn=False,
+        on_servers=False,
         conversion=as_it_is,
         preprocess=as_is,
     )

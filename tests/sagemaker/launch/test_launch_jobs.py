@@ -7,9 +7,12 @@ from datetime import datetime, timezone
 
 import botocore.session
 import pytest
+import yaml
 from botocore.validate import ParamValidator
 from launch_world import ended
 
+from gluonlab.launch.jobs import JobRequest, job_file
+from gluonlab.launch.jobs.sagemaker import PREFIX
 from gluonlab_sagemaker import jobs
 from gluonlab_sagemaker.calls import Caller
 from gluonlab_sagemaker.checks import tags
@@ -150,6 +153,46 @@ def test_hosts_and_hours(made_up):
         request(hosts=2)
 
 
+def test_a_spot_job_has_checkpoints_of_its_own_or_an_earlier_ones():
+    made = request("spot")
+    assert made["EnableManagedSpotTraining"] is True
+    assert made["CheckpointConfig"] == {
+        "S3Uri": "s3://their-bucket/gluonlab/checkpoints/gluonlab-x/",
+        "LocalPath": "/opt/ml/checkpoints",
+    }
+    earlier = request("spot", checkpoints="gluonlab-y")["CheckpointConfig"]["S3Uri"]
+    assert earlier == "s3://their-bucket/gluonlab/checkpoints/gluonlab-y/"
+    with pytest.raises(RefusedError, match="one-host writes none: choose --template spot"):
+        request(checkpoints="gluonlab-y")
+
+
+@pytest.mark.parametrize("hours", [0.02, 1, 300])
+def test_a_spot_job_may_wait_as_long_however_long_it_runs(hours):
+    before = jobs.template("spot")["StoppingCondition"]
+    after = request("spot", hours=hours)["StoppingCondition"]
+    assert after["MaxRuntimeInSeconds"] == round(hours * 3600)
+    waits = [each["MaxWaitTimeInSeconds"] - each["MaxRuntimeInSeconds"] for each in (before, after)]
+    assert waits[0] == waits[1] >= 0
+
+
+def test_a_spot_job_says_what_it_may_come_to(launch):
+    status, _, err = launch(
+        "jobs", "submit", *TO, "--template", "spot", "--name", "gluonlab-x", "--dry-run"
+    )
+    assert status == 0
+    assert (
+        "writes below s3://their-bucket/gluonlab/jobs/ and "
+        "s3://their-bucket/gluonlab/checkpoints/gluonlab-x/"
+    ) in err
+    assert "starts the job again when there is one, up to 4 h from now" in err
+
+
+def test_what_is_billed_of_a_spot_job_is_told(told, aws):
+    spot = {"EnableManagedSpotTraining": True, "TrainingTimeInSeconds": 500}
+    aws.say("describe_training_job", job("Completed", BillableTimeInSeconds=100, **spot))
+    assert "100 of 500 s are billed" in told("jobs", "status", "--name", "gluonlab-x")[1]
+
+
 def test_the_image_is_that_of_the_region():
     for region in ACCOUNTS:
         made = request(region=region)["AlgorithmSpecification"]["TrainingImage"]
@@ -173,6 +216,9 @@ def test_the_image_is_that_of_the_region():
         (("submit",), "submit lacks a bucket: add --bucket NAME"),
         (("submit", "--bucket", "my-bucket"), "submit lacks a role: add --role ROLE"),
         (("submit", *TO, "--template", "one"), "unknown template 'one'"),
+        (("submit", *TO, "--checkpoints", "gluonlab-y"), "one-host writes none"),
+        (("submit", *TO, "--template", "spot", "--set", "out=/tmp/run"), "must lie below /opt/ml"),
+        (("submit", *TO, "--template", "spot", "--checkpoints", "a/b"), "--checkpoints 'a/b'"),
         (("submit", *TO, "--name", "mine"), "--name mine: begin it with gluonlab-"),
         (("submit", *TO, "--set", "epochs"), "--set epochs: write NAME=VALUE"),
         (("submit", *TO, "--set", "sagemaker_program=x"), "are the template's"),
@@ -370,3 +416,12 @@ def test_the_list_goes_over_all_pages(told, aws, log):
     assert [row["name"] for row in json.loads(told("status", "--all", "--json")[1])] == [
         "gluonlab-a"
     ]
+
+
+@pytest.mark.parametrize("backend", ["dist_sync", "horovod"])
+def test_a_job_that_the_launcher_prints_is_a_request_that_aws_takes(backend):
+    """python -m gluonlab.launch --print sagemaker: against botocore's description of the API."""
+    words = ("--epochs", "3", "--flip", "--out", "it's \n$HOME")
+    made = yaml.safe_load(job_file("sagemaker", JobRequest(words, backend=backend)))
+    assert ParamValidator().validate(made, SHAPE).generate_report() == ""
+    assert made["TrainingJobName"].startswith(PREFIX)

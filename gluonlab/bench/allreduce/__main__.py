@@ -1,0 +1,83 @@
+"""python -m gluonlab.bench allreduce: its options, which measure, price or draw."""
+
+from __future__ import annotations
+
+from typing import Optional
+
+import click
+
+from gluonlab.bench.allreduce.modes import DEVICES, DRAWN, SIZES, answer
+from gluonlab.bench.harness.command import INTERRUPTED, JSON, option
+from gluonlab.cli.command import command
+from gluonlab.collectives.algorithms import ALGORITHMS
+from gluonlab.collectives.topology import NAMES
+from gluonlab.errors import RunError
+
+
+@command("python -m gluonlab.bench allreduce", INTERRUPTED)
+@option(
+    "--devices", "SPEC", f"gpu:0,2 gpu:* cpu*4, or a number  [default: {DEVICES}; {DRAWN} to draw]"
+)
+@option(
+    "--algorithms",
+    "NAMES",
+    f"all, or some of {', '.join(ALGORITHMS)}, "
+    "sharded-whole, chapter, local, device, nccl  [default: all]",
+)
+@option(
+    "--sizes",
+    "SIZES",
+    f"on each device: 46MB  1KiB,1MiB  1KiB:64MiB:2 (a factor)  [default: {SIZES}]",
+)
+@option("--dtype", "TYPE", "float16, float32, float64 or int32  [default: float32]")
+@option("--arrays", "N", "split each size over N arrays, as gradients are  [default: 1]")
+@option("--repeat", "N", "allreduces per measurement  [default: as many as take 30 ms]")
+@option("--rounds", "N", "measurements of each row  [default: 7]")
+@option(
+    "--topology",
+    "NAME",
+    f"price schedules and place rings on {NAMES}  [default: this machine]",
+)
+@option("--chunks", "N", "cut buffers into N chunks, where the algorithm leaves the choice")
+@option(
+    "--groups", "RANKS", "ranks of hierarchical's groups, 0-3/4-7  [default: topology's, or halves]"
+)
+@option("--plot", "FILE", "draw time and busbw against size into a new PNG file")
+@option(
+    "--simulate",
+    "NAME",
+    "run nothing: price the algorithms on p3.16xlarge, p3.16xlarge*8 or another topology",
+)
+@option("--draw", "ALGORITHM", "run nothing: show the schedule step by step, as text")
+@option(
+    "--out",
+    "FILE",
+    "with --draw: write a new file, a page to step through, or with .svg one picture",
+)
+@option("--language", "NAME", "language of the page, en or ja  [default: en]")
+@JSON
+def allreduce(as_json: bool, **options: Optional[str]) -> None:
+    """Measure allreduce algorithms beside MXNet's own stores, by size, in one run and in turns.
+
+    The columns are those of nccl-tests, then the algorithm's price on this machine, and its share
+    of the memory limit's speed. An allreduce of N bytes on k CPU devices reads and writes every
+    replica at least once, 2kN bytes in all. So it cannot be faster than all devices together read
+    and write memory, which is measured in the same run.
+
+    chapter: the allreduce of Dive into Deep Learning. sharded-whole: whole arrays are summed on
+    different devices.
+
+    \b
+    --devices cpu*4 --sizes 1KiB:64MiB --plot speed.png
+    --simulate p3.16xlarge --sizes 46MB
+    --draw ring --devices 4 --out ring.html
+    """
+    asked = {name: value for name, value in options.items() if value is not None}
+    text, failure = answer({**asked, **({"json": True} if as_json else {})})
+    click.echo(text)
+    if failure:
+        raise RunError(failure)
+
+
+if __name__ == "__main__":
+    allreduce()

@@ -1,0 +1,1 @@
+"""``bench efficiency``: predicted efficiency of training on several hosts; nothing is run."""

@@ -1,0 +1,1 @@
+"""``bench pipeline``: schedules priced and drawn."""

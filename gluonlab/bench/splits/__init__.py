@@ -1,0 +1,1 @@
+"""``bench splits``: one network under each split, beside one device."""

@@ -1,0 +1,113 @@
+"""The ways of a network over devices that are compared, each with a strategy and a batch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Dict, Iterator, Optional
+
+from gluonlab.bench.harness.measured_on import MeasuredOn
+from gluonlab.bench.splits.names import (
+    CHANNELS,
+    DATA,
+    GPIPE,
+    INTERLEAVED,
+    LAYERS,
+    NAMES,
+    ONE,
+    ONE_F_ONE_B,
+    PIPELINES,
+    SUMS,
+    Task,
+)
+from gluonlab.config import TrainConfig
+from gluonlab.data.loading.batch import Batch
+from gluonlab.data.loading.loader import Loader
+from gluonlab.data.sets.registry import load_dataset
+from gluonlab.errors import UsageError
+from gluonlab.parallel.pipeline.executor import Program
+from gluonlab.parallel.split import PIPELINE
+from gluonlab.parallel.stages.strategy import StagedParallel
+from gluonlab.parallel.strategy import Strategy
+from gluonlab.training.plan import Plan, make_plan
+from gluonlab.training.prepare import prepare
+
+CLASSES = 10
+# The same batch comes again and again. If it were learnt, its gradients would become denormal
+# numbers, with which the CPU computes slowly.
+LEARNING_RATE = 1e-5
+
+
+@dataclass(frozen=True)
+class Way:
+    """A strategy that is ready to train, and a batch for it; or the ``reason`` why there is none.
+
+    ``name``: one of NAMES. ``cuts``: the layers with which stages begin, but the first.
+    """
+
+    name: str
+    plan: Optional[Plan] = None
+    strategy: Optional[Strategy] = None
+    batch: Optional[Batch] = None
+    reason: Optional[str] = None
+
+    @property
+    def staged(self) -> Optional[StagedParallel]:
+        """The strategy, if it is one of stages."""
+        return self.strategy if isinstance(self.strategy, StagedParallel) else None
+
+    @property
+    def cuts(self) -> str:
+        """``3,7``, or nothing."""
+        return ",".join(map(str, self.staged.cuts)) if self.staged is not None else ""
+
+    def step(self) -> None:
+        """Queue the training on the batch."""
+        assert self.strategy is not None and self.batch is not None
+        self.strategy.step(self.batch)
+
+    def program(self) -> Program:
+        """What a step of stages queues."""
+        assert self.staged is not None and self.batch is not None
+        [program] = self.staged.programs(self.batch)
+        return program
+
+
+def make_ways(task: Task, on: MeasuredOn, devices: int, microbatches: int) -> Iterator[Way]:
+    """All of NAMES, on the first ``devices`` of ``on``; stages as many as devices are cut alike."""
+    cut: Dict[str, Any] = {}
+    found = {}
+    for name in (ONE_F_ONE_B, GPIPE, INTERLEAVED, LAYERS, CHANNELS, DATA, ONE):
+        options = _options(name, microbatches)
+        if name in (GPIPE, LAYERS):
+            options.update(cut)
+        way = found[name] = _make(name, task, on.first(1 if name == ONE else devices), options)
+        if name == ONE_F_ONE_B and way.cuts:
+            cut = {"cut": way.cuts}
+    yield from (found[name] for name in NAMES)
+
+
+def _options(name: str, microbatches: int) -> Dict[str, Any]:
+    """Those of a run that differ between the ways."""
+    if name in PIPELINES:
+        schedule = {"pipeline_schedule": name, "microbatches": microbatches}
+        return {"split": PIPELINE, **schedule}
+    return {"split": DATA if name == ONE else name}
+
+
+def _make(name: str, task: Task, devices: str, options: Dict[str, Any]) -> Way:
+    size = task.global_batch_size
+    dataset = load_dataset("synthetic", samples=size, shape=task.shape, classes=CLASSES)
+    config = TrainConfig(
+        model=task.model, dataset="synthetic", devices=devices,
+        threads=1 if devices.startswith("cpu") else None, global_batch_size=size, optimizer="sgd",
+        lr=LEARNING_RATE, momentum=0.9, kvstore=SUMS, **options,
+    )  # fmt: skip
+    try:
+        plan = make_plan(config, dataset)
+        strategy = prepare(plan).strategy
+    except UsageError as error:
+        return Way(name, reason=str(error))
+    loader = Loader(
+        dataset.train, strategy.inputs, size, raw=True, resident_bytes=plan.resident_bytes
+    )
+    return Way(name, plan, strategy, next(iter(loader)))

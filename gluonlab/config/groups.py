@@ -1,0 +1,31 @@
+"""The groups of TrainConfig's settings, which are the headings of --help."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+from gluonlab.config.values import Check
+
+
+class Group:
+    """Settings that belong together, under a heading of --help.
+
+    Called, it makes a field of TrainConfig, with what its option on the command line needs to know.
+    """
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def __call__(self, check: Check, help: str, *, default: Any = None, metavar: str = "N") -> Any:
+        about = {"group": self.name, "check": check, "help": help, "metavar": metavar}
+        return dataclasses.field(default=default, metadata=about)
+
+
+GROUPS = ("devices", "splitting", "data", "network", "batch", "optimiser", "summing", "output")
+DEVICES, SPLITTING, DATA, NETWORK, BATCH, OPTIMISER, SUMMING, OUTPUT = map(Group, GROUPS)
+
+
+def option_name(field_name: str) -> str:
+    """The option that sets a field: ``batch_size`` -> ``--batch-size``."""
+    return "--" + field_name.replace("_", "-")

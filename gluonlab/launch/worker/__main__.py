@@ -1,0 +1,93 @@
+"""python -m gluonlab.launch.worker --backend NAME: this process's part in training by many."""
+
+from __future__ import annotations
+
+import os
+from contextlib import suppress
+from typing import Any, Optional
+
+import click
+
+from gluonlab.cli.command import command, json_option
+from gluonlab.cli.results import print_result
+from gluonlab.config import TrainConfig
+from gluonlab.config.options import config_options, given
+from gluonlab.errors import ConfigError, unknown
+from gluonlab.launch.agent import TELL
+from gluonlab.launch.attempt import ARRIVED, JOINED
+from gluonlab.launch.parts import COMMAND
+
+
+@command("python -m gluonlab.launch.worker")
+@config_options
+@click.option(
+    "--backend",
+    metavar="NAME",
+    required=True,
+    help="how processes exchange gradients: dist_sync, where servers sum what all workers send; "
+    "dist_device_sync, the same here (its store adds up a worker's own arrays on its GPUs, which "
+    "--kvstore has done before); dist_async, where servers update with each gradient as it comes, "
+    "and workers do not wait for each other; or horovod",
+)
+@click.option(
+    "--resume",
+    metavar="RUN_DIR",
+    help="go on with an interrupted run from its last checkpoint, which rank 0 reads, on as many "
+    "processes and devices or others",
+)
+@click.option(
+    "--autoresume",
+    is_flag=True,
+    help="begin a run in --out, or go on with the one there: the same command each time; "
+    "without --checkpoint-every, a checkpoint after each epoch",
+)
+@json_option(where="rank 0's standard output")
+@click.option("--quiet", is_flag=True, help="print the summary only")
+def main(
+    backend: str,
+    resume: Optional[str],
+    autoresume: bool,
+    as_json: bool,
+    quiet: bool,
+    **settings: Any,
+) -> None:
+    """Train as one of many processes, which a launcher has started with the same options.
+
+    python -m gluonlab.launch starts them, and so do MXNet's launch.py, mpirun, horovodrun and
+    SageMaker's training images. The options are those of python -m gluonlab.run. Batches, rates and
+    results are those of one process with all devices: --batch-size is per device, --kvstore sums
+    over the devices of each process.
+    """
+    # MXNet is loaded here, not for --help
+    from gluonlab.cli.speaking import make_reporter
+    from gluonlab.launch.backends import BACKENDS
+    from gluonlab.training.loop import train
+    from gluonlab.training.reporter import Reporter
+    from gluonlab.training.resume import asked, interrupted
+
+    config = TrainConfig(**given(settings))
+    if backend not in BACKENDS:
+        raise ConfigError(unknown("--backend", backend, BACKENDS))
+    tell(ARRIVED)
+    with BACKENDS[backend]() as group:
+        tell(JOINED)
+        group.command = os.environ.get(COMMAND, group.command)
+        speaks = group.rank == 0
+        reporter = make_reporter(quiet or as_json) if speaks else Reporter()
+        before = None if resume is None else interrupted(resume, group)
+        if before is not None:
+            config = asked(before, group, **given(settings))
+        result = train(config, reporter=reporter, group=group, resume=before, autoresume=autoresume)
+    if speaks:
+        print_result(result, as_json, quiet)
+
+
+def tell(what: str) -> None:
+    """Tell the launcher how far this process has come; others have no launcher that listens."""
+    if TELL in os.environ:
+        with suppress(OSError, ValueError):
+            os.write(int(os.environ[TELL]), f"{what}\n".encode())
+
+
+if __name__ == "__main__":
+    main()

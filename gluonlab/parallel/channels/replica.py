@@ -1,0 +1,224 @@
+"""One copy of a network, its channels split over devices: each level's graphs, and the meetings."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Sequence, Tuple
+
+import mxnet as mx
+from mxnet import gluon, nd
+
+from gluonlab.collectives.schedule import Schedule
+from gluonlab.engine.invoke import CopyInto
+from gluonlab.parallel.channels.layout import COPY, SUM, Layout
+from gluonlab.parallel.channels.levels import PASS, Crossing, crossings, graphs, wanted
+from gluonlab.parallel.channels.operators import Copy, Pass, Sum
+from gluonlab.parallel.data.replica import IMAGES, LABELS
+from gluonlab.parallel.data.stage_gradients import bytes_of
+from gluonlab.parallel.part import Bound, Heads, Part, SharedArrays
+from gluonlab.parallel.precision import Conversion
+
+OPERATORS: Dict[str, Callable[[Schedule, Sequence[nd.NDArray]], Any]] = {
+    COPY: Copy, SUM: Sum, PASS: Pass,
+}  # fmt: skip
+Call = Callable[[], object]
+Params = Mapping[str, gluon.Parameter]
+
+
+class _Calls(NamedTuple):
+    """What is queued for microbatches of one kind, and what that leaves on the first device."""
+
+    images: List[CopyInto]
+    labels: List[CopyInto]
+    forward: List[Tuple[List[Part], List[Bound], List[Call]]]
+    backward: List[Call]
+    heads: List[Heads]
+    outputs: List[nd.NDArray]
+    moved: "Moved"
+
+
+class Moved(NamedTuple):
+    """Bytes that go from device to device for one microbatch.
+
+    ``inputs``: of images and labels, to all devices but the first. ``sums``: the size of each array
+    that the devices add up, forward and backward.
+    """
+
+    inputs: int
+    sums: List[int]
+
+
+class ChannelReplica:
+    """Trains on microbatches and scores, on ``ctxs``, device i with the parameters ``params[i]``.
+
+    ``scoring``: the layout for labels (n,), where those of training are of another kind.
+    """
+
+    def __init__(
+        self,
+        layout: Layout,
+        scoring: Layout,
+        params: Sequence[Params],
+        ctxs: Sequence[mx.Context],
+        schedule: Schedule,
+        convert: Conversion,
+    ) -> None:
+        self._schedule, self._ctxs, self.ctx = schedule, list(ctxs), ctxs[0]
+        self.levels = Levels(layout, params, ctxs, convert)
+        self.scoring = self.levels if scoring is layout else Levels(scoring, params, ctxs, convert)
+        self._gradients = [SharedArrays(ctx) for ctx in ctxs]
+        self._made: Dict[Any, _Calls] = {}
+        self._last: "_Calls | None" = None
+
+    def forward(
+        self, images: nd.NDArray, labels: nd.NDArray, train: bool = True, add: bool = False
+    ) -> Tuple[nd.NDArray, nd.NDArray]:
+        """As `gluonlab.parallel.data.replica.Replica.forward`."""
+        key = (images.shape, images.dtype, labels.shape, labels.dtype, add)
+        if key not in self._made:
+            self._made[key] = self._make(images, labels, add)
+        calls = self._last = self._made[key]
+        for copy in calls.images:
+            copy.copy(images)
+        for copy in calls.labels:
+            copy.copy(labels)
+        for parts, bounds, meetings in calls.forward:
+            for part, bound in zip(parts, bounds):
+                part.forward(bound, train)
+            for call in meetings:
+                call()
+        loss, scores, *others = calls.outputs
+        return (loss if train or not others else others[0]), scores
+
+    def backward(self, scale: float = 1.0) -> None:
+        """Write the gradients of the last forward's loss, times ``scale``, on all devices."""
+        assert self._last is not None, "forward comes first"
+        for heads in self._last.heads:
+            heads.fill(scale)
+        for call in self._last.backward:
+            call()
+
+    def moved(self) -> Moved:
+        """What the devices told each other for the last microbatch."""
+        assert self._last is not None, "forward comes first"
+        return self._last.moved
+
+    def _make(self, images: nd.NDArray, labels: nd.NDArray, add: bool) -> _Calls:
+        levels = self.scoring if len(labels.shape) == 1 else self.levels
+        bounds: List[List[Bound]] = []
+        forward: List[Any] = []
+        meetings: List[List[Any]] = []
+        given: List[Dict[str, nd.NDArray]] = [{} for _ in self._ctxs]
+        for level, parts in enumerate(levels.parts):
+            inputs, last = {IMAGES: images, LABELS: labels}, level == len(levels.parts) - 1
+            bounds.append(
+                [
+                    # backward takes a level's gradients before it writes those of the level before
+                    part.bind(
+                        _taken(part, inputs),
+                        add,
+                        given=own,
+                        heads=last,
+                        into=shared.like({name: own[name] for name in part.wants}, level % 2),
+                    )
+                    for part, own, shared in zip(parts, given, self._gradients)
+                ]
+            )
+            between = levels.between[level] if level < len(levels.between) else []
+            operators = [
+                OPERATORS[crossing.kind](
+                    self._schedule, [bound.outputs[place] for bound in bounds[-1]]
+                )
+                for place, crossing in enumerate(between)
+            ]
+            meetings.append(operators)
+            given = [
+                {each.name: operator.results[device] for each, operator in zip(between, operators)}
+                for device in range(len(self._ctxs))
+            ]
+            forward.append((parts, bounds[-1], [c for each in operators for c in each.forward()]))
+        backward, heads = self._backward(levels, bounds, meetings)
+        all_bounds = [bound for of_level in bounds for bound in of_level]
+        return _Calls(
+            [bound.inputs[IMAGES] for bound in all_bounds if IMAGES in bound.inputs],
+            [bound.inputs[LABELS] for bound in all_bounds if LABELS in bound.inputs],
+            forward, backward, heads, bounds[-1][0].outputs, _moved(levels, bounds),
+        )  # fmt: skip
+
+    def _backward(
+        self,
+        levels: "Levels",
+        bounds: List[List[Bound]],
+        meetings: List[List[Any]],
+    ) -> Tuple[List[Call], List[Heads]]:
+        """The calls from the last level to the first, and the heads of the losses."""
+        calls: List[Call] = []
+        losses: List[Heads] = []
+        for level in range(len(bounds) - 1, -1, -1):
+            for device, part in enumerate(levels.parts[level]):
+                bound = bounds[level][device]
+                if level == len(bounds) - 1:
+                    losses.append(bound.heads)
+                else:
+                    after = bounds[level + 1][device].gradients
+                    own = {
+                        place: after[crossing.name]
+                        for place, crossing in enumerate(levels.between[level])
+                        if crossing.learns
+                    }
+                    bound = bound._replace(heads=Heads(bound.outputs, (), own))
+                if part.learns:
+                    calls.append(partial(part.backward, bound))
+            if level:
+                for crossing, operator in zip(levels.between[level - 1], meetings[level - 1]):
+                    if crossing.learns:
+                        arrays = [bound.gradients[crossing.name] for bound in bounds[level]]
+                        calls += operator.backward(arrays)
+        return calls, losses
+
+
+class Levels:
+    """``parts[level][device]``, and what crosses ``between`` them."""
+
+    def __init__(
+        self,
+        layout: Layout,
+        params: Sequence[Params],
+        ctxs: Sequence[mx.Context],
+        convert: Conversion,
+    ) -> None:
+        self.between: List[List[Crossing]] = crossings(layout)
+        by_device = [graphs(layout, device) for device in range(len(ctxs))]
+        levels = [[own[level] for own in by_device] for level in range(layout.levels)]
+        self.parts = [
+            [
+                Part(
+                    convert(own), params[device], ctxs[device],
+                    [0] if level == layout.levels - 1 else [],
+                    wanted(self.between[level - 1]) if level else [],
+                )
+                for device, own in enumerate(of_level)
+            ]
+            for level, of_level in enumerate(levels)
+        ]  # fmt: skip
+
+
+def _moved(levels: Levels, bounds: Sequence[Sequence[Bound]]) -> Moved:
+    """Sums are those that go forward, and of the gradients of what all devices compute with."""
+    inputs = [array for level in bounds for bound in level[1:] for array in bound.arrays.values()]
+    sums = [
+        value
+        for between, (bound, *_) in zip(levels.between, bounds)
+        for value, crossing in zip(bound.outputs, between)
+        if crossing.kind == SUM or (crossing.kind == COPY and crossing.learns)
+    ]
+    return Moved(sum(map(_bytes, inputs)), list(map(_bytes, sums)))
+
+
+def _bytes(array: nd.NDArray) -> int:
+    return bytes_of((array.shape, array.dtype))
+
+
+def _taken(part: Part, inputs: Mapping[str, nd.NDArray]) -> Dict[str, nd.NDArray]:
+    names = set(part.graph.list_arguments())
+    return {name: array for name, array in inputs.items() if name in names}

@@ -1,0 +1,223 @@
+"""A part of a network on one device, compiled: forward and backward are two calls each.
+
+A graph is bound once to the parameters' own arrays, for each shape of its inputs that occurs (a
+full shard, and those of the last batch of an epoch). Running it costs the host a tenth of what
+Gluon's recording and backward cost, because nothing is traced, checked or allocated again; on small
+batches that is the difference between waiting for Python and not.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import itertools
+from contextlib import nullcontext
+from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
+
+import mxnet as mx
+from mxnet import gluon, nd
+from mxnet.base import _LIB, check_call
+
+from gluonlab.engine.invoke import CopyInto
+from gluonlab.engine.setup import gpu_pieces
+from gluonlab.models.odd_concat import plain_where_channels_are_odd
+from gluonlab.models.one_pixel import dense_where_one_pixel
+from gluonlab.models.whole_average import product_where_all_is_averaged
+from gluonlab.parallel.adding import adding_rightly
+from gluonlab.parallel.data.stage_gradients import Kinds
+
+Shape = Tuple[int, ...]
+
+
+def fitted(graph: mx.sym.Symbol, ctx: mx.Context, kinds: Kinds) -> mx.sym.Symbol:
+    """A graph in the form that is right and fastest for such arrays on such a device.
+
+    ``kinds``: shapes and types of all arguments.
+    """
+    if ctx.device_type == "gpu":
+        return graph  # it is all about oneDNN
+    names = graph.list_arguments()
+    shapes, types = ({name: kinds[name][place] for name in names} for place in range(2))
+    graph = plain_where_channels_are_odd(graph, shapes)
+    return dense_where_one_pixel(product_where_all_is_averaged(graph, shapes, types), shapes)
+
+
+class Heads:
+    """d(loss) / d(outputs), with which backward begins: of a loss 1, or the scale of the loss.
+
+    Made once instead of in every step. ``losses``: the places of the losses among the ``outputs``;
+    of the others, ``arrays`` are zero until somebody writes to them.
+    """
+
+    def __init__(
+        self,
+        outputs: Sequence[nd.NDArray],
+        losses: Sequence[int],
+        given: Optional[Mapping[int, nd.NDArray]] = None,
+    ) -> None:
+        """``given``: arrays of somebody else's for outputs at these places."""
+        given = given or {}
+        # keeps the handles alive
+        self.arrays = [
+            given[place] if place in given else nd.zeros(output.shape, output.context, output.dtype)
+            for place, output in enumerate(outputs)
+        ]
+        self._losses, self._scale = [self.arrays[loss] for loss in losses], 0.0
+        self.fill(1.0)
+        self.copies = [CopyInto(array) for array in self.arrays]
+        self.count = len(self.arrays)
+        self.handles = (ctypes.c_void_p * self.count)(*[array.handle for array in self.arrays])
+
+    def fill(self, scale: float) -> None:
+        """Let backward begin with this number; what is queued already has the former one."""
+        if scale != self._scale:
+            for array in self._losses:
+                array[:] = scale
+            self._scale = scale
+
+
+class Bound(NamedTuple):
+    """A graph bound to arrays: how to fill its inputs, how to run it, and what it leaves behind.
+
+    ``gradients``: those of the inputs that were asked for; backward writes them.
+    """
+
+    executor: Any
+    inputs: Dict[str, CopyInto]
+    arrays: Dict[str, nd.NDArray]
+    outputs: List[nd.NDArray]
+    heads: Heads
+    gradients: Dict[str, nd.NDArray]
+
+
+class SharedArrays:
+    """Arrays on one device that are laid into the same memory, for work that never overlaps."""
+
+    ALIGNED = 16  # elements: oneDNN reads whole cache lines
+
+    def __init__(self, ctx: mx.Context) -> None:
+        self._ctx = ctx
+        self._memory: Dict[Any, nd.NDArray] = {}
+
+    def like(self, arrays: Mapping[str, nd.NDArray], place: int = 0) -> Dict[str, nd.NDArray]:
+        """Arrays of these shapes and types in the memory ``place``.
+
+        Earlier ones are in it, too, unless it had to grow.
+        """
+        made: Dict[str, nd.NDArray] = {}
+        for dtype in {array.dtype for array in arrays.values()}:
+            own = {name: array for name, array in arrays.items() if array.dtype == dtype}
+            sizes = [-(-array.size // self.ALIGNED) * self.ALIGNED for array in own.values()]
+            ends = list(itertools.accumulate(sizes))
+            memory = self._memory.get((place, dtype))
+            if memory is None or memory.size < ends[-1]:
+                memory = self._memory[place, dtype] = nd.empty((ends[-1],), self._ctx, dtype)
+            for (name, array), end, size in zip(own.items(), ends, sizes):
+                begin = end - size
+                made[name] = memory[begin : begin + array.size].reshape(array.shape)
+        return made
+
+
+class Part:
+    """A graph on one device, where ``params`` are already initialised.
+
+    ``losses``: which of its outputs are losses. ``wants``: the inputs whose gradients backward
+    makes, besides those of the parameters.
+    """
+
+    def __init__(
+        self,
+        graph: mx.sym.Symbol,
+        params: Mapping[str, gluon.Parameter],
+        ctx: mx.Context,
+        losses: Sequence[int] = (),
+        wants: Sequence[str] = (),
+    ) -> None:
+        self.graph, self.ctx = graph, ctx
+        self._losses, self.wants = losses, wants
+        names = [name for name in graph.list_arguments() if name in params]
+        self._args = {name: params[name].data(ctx) for name in names}
+        self._aux = {name: params[name].data(ctx) for name in graph.list_auxiliary_states()}
+        self._req = {name: params[name].grad_req for name in names}
+        self.grads = {name: params[name].grad(ctx) for name in names if self._req[name] != "null"}
+        # The graphs of a slot run one after the other: all lay their activations into the memory
+        # that the first one (and, where that is not large enough, a later one) has taken. What a
+        # graph leaves behind is lost when the next one of its slot runs.
+        self._memory: Dict[int, Any] = {}
+        self._outputs: Dict[int, List[nd.NDArray]] = {}  # by slot, of the graph that ran last
+        self._train = True
+
+    @property
+    def learns(self) -> bool:
+        """Whether backward has anything to do."""
+        return bool(self.grads or self.wants)
+
+    def bind(
+        self,
+        inputs: Mapping[str, nd.NDArray],
+        add: bool = False,
+        slot: int = 0,
+        graph: "mx.sym.Symbol | None" = None,
+        given: Optional[Mapping[str, nd.NDArray]] = None,
+        into: Optional[Mapping[str, nd.NDArray]] = None,
+        heads: bool = True,
+    ) -> Bound:
+        """Bind the graph for inputs of these shapes and types; it gets arrays of its own for them.
+
+        ``add``: backward adds to the gradients that are there, instead of replacing them. ``slot``:
+        graphs of several may be between forward and backward at once. ``graph``: another one of the
+        same parameters. ``given``: inputs that are these very arrays. ``into``: where the gradients
+        go that are wanted, if not to arrays of their own. ``heads``: whether backward gets some;
+        else somebody puts them there.
+        """
+        own = {name: nd.empty(like.shape, self.ctx, like.dtype) for name, like in inputs.items()}
+        arrays = {**own, **(given or {})}
+        gradients = (
+            {
+                name: nd.empty(arrays[name].shape, self.ctx, arrays[name].dtype)
+                for name in self.wants
+            }
+            if into is None
+            else dict(into)
+        )
+        # Evaluation runs on the graph of training, too: a graph without gradients would be handed
+        # to MXNet's oneDNN fusion, which keeps a copy of the weights and goes on computing with it
+        # after they have changed.
+        requests = {**self._req, **dict.fromkeys(arrays, "null")}
+        requests.update(dict.fromkeys(self.grads, "add") if add else {})
+        requests.update(dict.fromkeys(gradients, "write"))
+        kinds = {name: (each.shape, each.dtype) for name, each in {**self._args, **arrays}.items()}
+        fit = fitted(self.graph if graph is None else graph, self.ctx, kinds)
+        if "add" in requests.values():
+            fit = adding_rightly(fit, self.grads)
+        with gpu_pieces() if self.ctx.device_type == "gpu" else nullcontext():
+            executor = fit.bind(
+                self.ctx, {**self._args, **arrays}, args_grad={**self.grads, **gradients},
+                grad_req=requests, aux_states=dict(self._aux), shared_exec=self._memory.get(slot),
+            )  # fmt: skip
+        self._memory.setdefault(slot, executor)
+        copies = {name: CopyInto(array) for name, array in own.items()}
+        begin = Heads(executor.outputs if heads else [], self._losses if heads else [])
+        return Bound(executor, copies, own, executor.outputs, begin, gradients)
+
+    def forward(self, bound: Bound, train: bool = True, slot: int = 0) -> None:
+        """Run the graph on what was copied into its inputs.
+
+        ``train``: as in autograd.record(train_mode=...), for layers that differ, such as Dropout.
+        """
+        if train != self._train:
+            # operators look at the mode when they run: those still queued must not see the new one
+            self._wait()
+            self._train = train
+        check_call(_LIB.MXExecutorForward(bound.executor.handle, int(train)))
+        self._outputs[slot] = bound.outputs
+
+    def backward(self, bound: Bound) -> None:
+        """Write the gradients, from the heads, of the last forward."""
+        heads = bound.heads
+        check_call(_LIB.MXExecutorBackwardEx(bound.executor.handle, heads.count, heads.handles, 1))
+
+    def _wait(self) -> None:
+        """Wait for what this part has queued, and for nobody else's work."""
+        outputs = [output for of_slot in self._outputs.values() for output in of_slot]
+        for array in (*self.grads.values(), *outputs):
+            array.wait_to_read()

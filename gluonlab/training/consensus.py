@@ -1,0 +1,77 @@
+"""What all processes of a group see after the same step: the time, and a signal that asks to end.
+
+Only so can they act together, although a signal comes to one of them, and no two clocks agree.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any, Callable, Iterable, Iterator, Optional, TypeVar
+
+import numpy as np
+
+from gluonlab.host.signals import RAISED, EndRequest
+from gluonlab.kvstores.groups import ALONE, Group
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+T = TypeVar("T")
+EVERY = 4  # batches of an evaluation
+
+
+class Consensus:
+    """The time and the signal by which every process of ``group`` decides.
+
+    A process alone sees its own at once. Several tell each other: rank 0 its clock, each what
+    signal ``request`` has got. That travels with the losses (`numbers`, `hear`), which they
+    exchange every few steps anyway, so that no step waits for it.
+    """
+
+    def __init__(self, group: Group = ALONE, request: Optional[EndRequest] = None) -> None:
+        self._group, self._request = group, request or EndRequest()
+        self._began, self._told_moment = time.monotonic(), 0.0
+        self._told_signal: Optional[int] = None
+
+    def numbers(self) -> "NDArray[Any]":
+        """What this process tells: the time if it is rank 0, and a one for its signal."""
+        moment = self._own_moment() if self._group.rank == 0 else 0.0
+        return np.array([moment, *(self._request.number == number for number in RAISED)], float)
+
+    def hear(self, totals: "NDArray[Any]") -> None:
+        """Take in the sums of all processes' `numbers`; of several signals, the first in RAISED."""
+        self._told_moment = float(totals[0])
+        came = [number for number, times in zip(RAISED, totals[1:]) if times]
+        self._told_signal = came[0] if came else None
+
+    def moment(self) -> float:
+        """Seconds since rank 0 began, as of the last exchange."""
+        return self._own_moment() if self._group.size == 1 else self._told_moment
+
+    @property
+    def came(self) -> bool:
+        """Whether a signal has come to this process, or has been taken from the others."""
+        return self._request.number is not None
+
+    @property
+    def signal(self) -> Optional[int]:
+        """The signal that all processes end by, if one has come."""
+        return self._request.number if self._group.size == 1 else self._told_signal
+
+    def between(self, items: "Iterable[T]", answer: Callable[[], None]) -> "Iterator[T]":
+        """``items``, as many in every process; ``answer`` is called after one, if a signal came."""
+        for place, item in enumerate(items, start=1):
+            yield item
+            if self._group.size > 1 and place % EVERY == 0:
+                self.hear(self._group.total(self.numbers()))
+            if self.signal is not None:
+                answer()
+
+    def answer(self) -> None:
+        """Raise what the signal raises, which may have come to another process only."""
+        if self.signal is not None:
+            self._request.take(self.signal)
+            self._request.answer()
+
+    def _own_moment(self) -> float:
+        return time.monotonic() - self._began

@@ -1,0 +1,150 @@
+"""The options that say how a network is spread over devices: what they allow, and mean."""
+
+from __future__ import annotations
+
+from typing import Dict, List, Optional, Tuple
+
+import mxnet as mx
+
+from gluonlab.config import TrainConfig, option_name
+from gluonlab.errors import ConfigError, DeviceError, unknown
+from gluonlab.kvstores.sharded import SHARDED
+from gluonlab.parallel.channels.layout import CHANNELS as CHANNEL_WAYS
+from gluonlab.parallel.channels.strategy import channel_parallel
+from gluonlab.parallel.data.strategy import data_parallel
+from gluonlab.parallel.pipeline.schedule import SCHEDULES
+from gluonlab.parallel.split import CHANNELS, DATA, LAYERS, PIPELINE, WAYS, Split
+from gluonlab.parallel.stages.strategy import staged_parallel
+from gluonlab.parallel.strategy import MakeStrategy
+
+STRATEGIES: Dict[str, MakeStrategy] = {
+    DATA: data_parallel, LAYERS: staged_parallel, CHANNELS: channel_parallel,
+    PIPELINE: staged_parallel,
+}  # fmt: skip
+OF_WAYS = {
+    "stages": (LAYERS, PIPELINE),
+    "cut": (LAYERS, PIPELINE),
+    "balance": (LAYERS, PIPELINE),
+    "pipeline_schedule": (PIPELINE,),
+    "stages_per_device": (PIPELINE,),
+    "ways": (CHANNELS,),
+    "channels": (CHANNELS,),
+}
+BALANCES = ("time", "memory")
+MICROBATCHES_PER_STAGE = 4  # GPipe's: the bubble is below a fifth then (section 2.3)
+
+
+def check_split(config: TrainConfig) -> None:
+    """Raise ConfigError for an unknown way, and for options that are another one's."""
+    way = config.split
+    if way not in WAYS:
+        raise ConfigError(unknown("--split", way, WAYS))
+    for name, ways in OF_WAYS.items():
+        if getattr(config, name) is not None and way not in ways:
+            raise ConfigError(
+                f"{option_name(name)} {getattr(config, name)} is for --split {' or '.join(ways)}, "
+                f"and this is --split {way}: leave one of them out"
+            )
+    _check_name("--balance", config.balance, BALANCES)
+    _check_name("--channels", config.channels, CHANNEL_WAYS)
+    _check_name("--pipeline-schedule", config.pipeline_schedule, tuple(SCHEDULES))
+    if config.balance is not None and config.cut is not None:
+        raise ConfigError(
+            f"--balance {config.balance} chooses where to cut, and --cut {config.cut} says it: "
+            "give one of them"
+        )
+    if way == DATA:
+        return
+    per_device, schedule = config.stages_per_device or 1, config.pipeline_schedule
+    if per_device > 1 and schedule not in (None, "interleaved", "sequential"):
+        raise ConfigError(
+            f"--stages-per-device {per_device}: --pipeline-schedule {schedule} has one on each: "
+            "choose interleaved, or leave one of them out"
+        )
+
+
+def usual_microbatches(split: Split) -> int:
+    """Into how many parts a copy's share of a batch is cut for a pipeline, if nobody says."""
+    return MICROBATCHES_PER_STAGE * split.size
+
+
+def _check_name(option: str, given: Optional[str], names: Tuple[str, ...]) -> None:
+    if given is not None and given not in names:
+        raise ConfigError(unknown(option, given, names))
+
+
+def make_split(config: TrainConfig, ctxs: List[mx.Context]) -> Split:
+    """Who does what on these devices. Raises DeviceError or ConfigError for what cannot be."""
+    if config.split == DATA:
+        return Split(DATA, [[ctx] for ctx in ctxs], str(config.model))
+    _check_alone(config)
+    cut = None if config.cut is None else tuple(map(int, config.cut.split(",")))
+    per_device = config.stages_per_device or _stages_per_device(config)
+    size = _size(config, len(ctxs), cut, per_device)
+    copies = [ctxs[begin : begin + size] for begin in range(0, len(ctxs), size)]
+    return Split(
+        config.split, copies, str(config.model),
+        schedule=_schedule(config, per_device), stages_per_device=per_device, cut=cut,
+        balance=config.balance or ("memory" if config.split == LAYERS else "time"),
+        channels=config.channels or "both",
+    )  # fmt: skip
+
+
+def _check_alone(config: TrainConfig) -> None:
+    """Raise ConfigError for what only replicas on single devices can do."""
+    if config.sync_bn:
+        raise ConfigError(
+            f"--sync-bn is for --split data, and this is --split {config.split}, where BatchNorm "
+            "looks at the microbatches of one copy of the network: leave it out"
+        )
+    if config.compress is not None:
+        raise ConfigError(
+            f"--compress {config.compress} is for --split data, and this is "
+            f"--split {config.split}: leave it out"
+        )
+    if config.kvstore == SHARDED and config.split == CHANNELS:
+        raise ConfigError(
+            f"--kvstore {SHARDED} and --split channels contradict each other: each device has its "
+            "own part of the parameters already: choose another kvstore"
+        )
+
+
+def _stages_per_device(config: TrainConfig) -> int:
+    return 2 if config.pipeline_schedule == "interleaved" else 1
+
+
+def _schedule(config: TrainConfig, per_device: int) -> str:
+    if config.split == LAYERS:
+        return "sequential"
+    return config.pipeline_schedule or ("interleaved" if per_device > 1 else "1f1b")
+
+
+def _size(
+    config: TrainConfig, devices: int, cut: Optional[Tuple[int, ...]], per_device: int
+) -> int:
+    """How many devices a copy of the network has."""
+    way = config.split
+    asked = config.ways if way == CHANNELS else config.stages
+    subject = f"{option_name('ways' if way == CHANNELS else 'stages')} {asked}"
+    if devices == 1:
+        raise DeviceError(
+            f"--split {way} spreads a network over several devices, and there is one: "
+            "give --gpus 2 or more, or leave --split out"
+        )
+    if cut is not None:
+        made, rest = divmod(len(cut) + 1, per_device)
+        if rest or made < 2 or (asked is not None and asked != made):
+            wanted = subject if asked is not None else f"{per_device} on each device"
+            raise ConfigError(
+                f"--cut {config.cut} makes {len(cut) + 1} stages, which is not {wanted}: "
+                "give one cut less than there are stages"
+            )
+        asked, subject = made, f"--cut {config.cut}"
+    size = devices if asked is None else asked
+    if devices % size:
+        possible = [n for n in range(2, devices + 1) if devices % n == 0]
+        raise ConfigError(
+            f"{subject}: {devices} devices make no whole copies of the network, each on {size}: "
+            f"have {' or '.join(map(str, possible))} share one, or choose other devices"
+        )
+    return size

@@ -1,0 +1,29 @@
+"""For the tests of `gluonlab.bench`: its command in this process.
+
+MXNet is imported where it is needed first, not when pytest starts.
+"""
+
+import functools
+
+import pytest
+
+
+@pytest.fixture
+def short(monkeypatch):
+    """What is measured with it is not to be trusted, only the rest."""
+    from gluonlab.bench.harness import turns
+
+    monkeypatch.setattr(turns, "BLOCK_S", 0.001)
+
+
+@pytest.fixture
+def bench(ended, monkeypatch, short):
+    """``bench("allreduce", ...)`` -> (exit status, standard output, standard error) of the command,
+    in this process.
+    """
+    from gluonlab.bench.__main__ import main
+    from gluonlab.bench.harness.machine import Others
+
+    # a busy machine is no fault of the command
+    monkeypatch.setattr(Others, "cores", lambda self: 0.0)
+    return functools.partial(ended, main)

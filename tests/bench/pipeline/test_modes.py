@@ -1,0 +1,120 @@
+"""``bench pipeline``: prices of all schedules, drawings of one; mistakes, which cost nothing."""
+
+import json
+import re
+
+import pytest
+from support.commands import the_error
+
+from gluonlab.bench.__main__ import main
+from gluonlab.parallel.pipeline.price import Costs, equal_shares, ideal_bubble, price
+from gluonlab.parallel.pipeline.render import as_svg, as_text, draw
+from gluonlab.parallel.pipeline.schedule import SCHEDULES, make_pipeline
+
+
+def rows_of(out):
+    return {row["schedule"]: row for row in json.loads(out)["rows"]}
+
+
+def test_all_schedules_are_priced_without_mxnet(python):
+    command = (
+        "import sys; from gluonlab.bench.__main__ import main\ntry: main(sys.argv[1:])\n"
+        "finally: assert 'mxnet' not in sys.modules"
+    )
+    done = python("-c", command, "pipeline", "--microbatches", "8", "--json")
+    assert done.returncode == 0, done.stderr
+    rows = rows_of(done.stdout)
+    assert list(rows) == list(SCHEDULES)
+    assert rows["gpipe"]["seconds"] == pytest.approx(11 * 3e-3)
+    assert rows["1f1b"]["bubble"] == pytest.approx(ideal_bubble(4, 8))
+    assert rows["interleaved"]["bubble"] == pytest.approx(ideal_bubble(4, 8, 2))
+    assert [row["speed_up"] for row in rows.values()] == pytest.approx(
+        [1, 32 / 11, 32 / 11, 64 / 19]
+    )
+    assert [row["kept"] for row in rows.values()] == [1, 8, 4, 5.5]
+    assert rows["1f1b"]["kept_by_stage"] == [4, 3, 2, 1]
+
+
+def test_the_table_fits_the_terminal_and_says_what_it_means(bench):
+    status, out, _ = bench("pipeline", "--devices", "2", "--microbatches", "4")
+    assert status == 0 and max(map(len, out.split("\n"))) <= 80
+    assert out.startswith("2 devices, 4 microbatches\nschedule ")
+    assert re.search(r"\n1f1b +2 +15 +20.0% +1.60x +2\n", out)
+    assert "Prices, not measurements" in out and "bubble:" in out
+
+
+def test_costs_are_those_of_a_share_or_of_each_stage(bench):
+    shares = rows_of(bench("pipeline", "--devices", "2", "--costs", "10,20,1,4", "--json")[1])
+    for name, several in (("1f1b", 1), ("interleaved", 2)):
+        costs = Costs.equal(2 * several, 0.01 / several, 0.02 / several, 0.001, 0.004 / several)
+        expected = price(make_pipeline(name, 2, 8, several), costs)
+        assert shares[name]["seconds"] == pytest.approx(expected.seconds)
+    stages = ("--costs", "10,20,1/12,24,1/30,60/10,20")
+    out = bench("pipeline", "--devices", "4", *stages, "--json")[1]
+    assert list(rows_of(out)) == ["sequential", "gpipe", "1f1b"]  # of four stages
+    forward, transfer = (0.01, 0.012, 0.03, 0.01), (0.001, 0.001)
+    backward = tuple(2 * seconds for seconds in forward)
+    costs = Costs(forward, backward, (transfer, transfer, (0, 0)), (0,) * 4)
+    expected = price(make_pipeline("gpipe", 4, 8), costs)
+    assert rows_of(out)["gpipe"]["seconds"] == pytest.approx(expected.seconds)
+
+
+def test_a_drawing_is_the_text_a_picture_or_a_page_that_replaces_nothing(bench, empty_cwd):
+    schedule = make_pipeline("1f1b", 3, 5)
+    timeline, asked = price(schedule, equal_shares(schedule)), ("--devices", "3")
+    draws = ("pipeline", "--draw", "1f1b", *asked, "--microbatches", "5")
+    assert bench(*draws) == (0, as_text(schedule, timeline) + "\n", "")
+    assert bench(*draws, "--out", "p.svg")[0] == 0
+    assert (empty_cwd / "p.svg").read_text(encoding="utf-8") == as_svg(schedule, timeline)
+    assert bench(*draws, "--out", "p.html")[0] == 0
+    assert (empty_cwd / "p.html").read_text(encoding="utf-8") == draw(schedule)
+    status, out, err = bench(*draws, "--out", "p.html")
+    assert (status, out) == (2, "") and err.startswith("error: --out p.html exists")
+    assert bench(*draws, "--out", "ja.html", "--language", "ja")[0] == 0
+    assert (empty_cwd / "ja.html").read_text(encoding="utf-8") == draw(schedule, language="ja")
+
+
+def test_stages_per_device_are_for_the_schedule_that_is_drawn_or_for_interleaved(bench):
+    sizes = ("--devices", "2", "--microbatches", "4", "--stages-per-device", "3")
+    assert bench("pipeline", "--draw", "sequential", *sizes)[1].startswith(
+        "sequential: 2 devices, 6 stages"
+    )
+    rows = rows_of(bench("pipeline", *sizes, "--json")[1])
+    assert [row["stages"] for row in rows.values()] == [2, 2, 2, 6]
+
+
+@pytest.mark.cpu_only("mistakes are found before anything is computed")
+@pytest.mark.parametrize(
+    ("args", "message"),
+    [
+        (["--devices", "0"], "--devices 0: give a whole number"),
+        (["--devices", "nonsense"], "'nonsense' is not a device"),
+        (["--microbatches", "x"], "--microbatches x: give a whole number from 1 to 4096"),
+        (["--stages-per-device", "0"], "--stages-per-device 0: give a whole number"),
+        (["--devices", "100", "--microbatches", "4000"], "100 stages x 4000 microbatches: up to"),
+        (["--costs", "1"], "--costs 1: give the milliseconds of forward and backward"),
+        (["--costs", "1,2,3,4,5"], "--costs 1,2,3,4,5: give the milliseconds"),
+        (["--costs", "0,2"], "--costs 0: give a number above 0"),
+        (["--costs", "1,2,-1"], "--costs -1: give a number from 0"),
+        (["--costs", "1,2/1,2"], "--costs gives those of 2 stages, and sequential has 4: give one"),
+        (["--draw", "1f1b", "--costs", "1,2/1,2"], "of 2 stages, and 1f1b has 4"),
+        (["--draw", "1f2b"], "unknown pipeline schedule '1f2b': choose 1f1b, gpipe"),
+        (["--draw", "1f1b", "--stages-per-device", "2"], "1f1b with 2 stages on each device: it"),
+        (["--draw", "1f1b", "--json"], "--json has no effect with --draw"),
+        (["--out", "p.html"], "--out is for a drawing: give --draw SCHEDULE"),
+        (["--language", "ja"], "--language is for a drawing: give --draw SCHEDULE"),
+        (["--draw", "gpipe", "--language", "ja"], "--language is for a page: give --out FILE.html"),
+        (["--draw", "gpipe", "--out", "p.html", "--language", "jp"], "unknown language 'jp'"),
+        (["--draw", "gpipe", "--devices", "17", "--out", "p.svg"], "too large to draw"),
+        (["--draw", "gpipe", "--out", "nowhere/p.html"], "there is no folder nowhere"),
+    ],
+)
+def test_a_mistake_is_one_line_and_leaves_nothing(args, message, bench, empty_cwd):
+    assert message in the_error(bench("pipeline", *args), empty_cwd)
+
+
+def test_the_help_names_all_schedules(capsys):
+    with pytest.raises(SystemExit):
+        main(["pipeline", "--help"])
+    shown = " ".join(capsys.readouterr().out.split())
+    assert ", ".join(SCHEDULES) in shown

@@ -1,0 +1,282 @@
+"""Several hosts are as often the links of one, and NICs that its devices share."""
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gluonlab.collectives.algorithms import ALGORITHMS, make_schedule
+from gluonlab.collectives.cost import price
+from gluonlab.collectives.hierarchy import ACROSS, over_hosts
+from gluonlab.collectives.hosts import MOST_HOSTS, NETWORKS, Network, several_hosts
+from gluonlab.collectives.placing import best_order
+from gluonlab.collectives.topology import (
+    TOPOLOGIES,
+    Link,
+    fully_connected,
+    make_topology,
+    switch,
+)
+from gluonlab.errors import ScheduleError
+
+ROUNDING = 1e-9
+ALL_ON_NVLINKS = {"p3.8xlarge", "p4d.24xlarge"}
+
+
+def nothing(device):
+    return ()
+
+
+def network(nics=1, bytes_per_s=5.0, latency_s=2.0, out=nothing, into=nothing):
+    return Network(nics, bytes_per_s, latency_s, out, into)
+
+
+def names(links):
+    return [link.name for link in links]
+
+
+# --- the links
+
+
+def test_a_message_passes_both_nics_and_the_ways_to_them():
+    lanes = network(
+        2,
+        out=lambda device: (Link(f"lane of {device}", 7.0),),
+        into=lambda device: (Link(f"lane to {device}", 8.0),),
+    )
+    two = several_hosts(fully_connected(4, 1.0, 10.0, 3.0), 2, lanes)
+    assert (two.name, two.world_size) == ("fully_connected*2", 8)
+    assert (two.routes[1, 7].latency_s, two.routes[1, 7].bytes_per_s) == (2.0, 5.0)
+    assert names(two.routes[1, 7].links) == [
+        "host 0: lane of 1", "host 0: NIC 0 out", "host 1: NIC 1 in", "host 1: lane to 3",
+    ]  # fmt: skip
+    assert names(two.routes[7, 1].links) == [
+        "host 1: lane of 3", "host 1: NIC 1 out", "host 0: NIC 0 in", "host 0: lane to 1",
+    ]  # fmt: skip
+    assert names(two.routes[5, 6].links) == ["host 1: 1 to 2"]
+    assert two.routes[5, 6].latency_s == 1.0 and two.reduce_bytes_per_s == 3.0
+    assert two.hosts == two.groups == ((0, 1, 2, 3), (4, 5, 6, 7))
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_every_host_has_the_links_of_the_machine_alone(name):
+    one, three = make_topology(name), make_topology(f"{name}*3")
+    each = one.world_size
+    assert three.name == f"{name}*3" and three.world_size == 3 * each
+    for host in range(3):
+        own = three.subset(three.hosts[host])
+        for pair, route in one.routes.items():
+            there = own.routes[pair]
+            assert there.latency_s == route.latency_s
+            assert [link.bytes_per_s for link in there.links] == [
+                link.bytes_per_s for link in route.links
+            ]
+            assert names(there.links) == [f"host {host}: {link.name}" for link in route.links]
+
+
+@pytest.mark.parametrize(
+    ("name", "nics", "gigabits"),
+    [("p3.16xlarge", 1, 25), ("p3dn.24xlarge", 1, 100), ("p4d.24xlarge", 4, 400)],
+)
+def test_hosts_send_at_the_published_speed(name, nics, gigabits):
+    """All GPUs to the next host at once: what passes the NICs a second, in each direction."""
+    topology = make_topology(f"{name}*2")
+    out, into = (
+        {
+            link
+            for (src, dst), route in topology.routes.items()
+            if src < 8 <= dst
+            for link in route.links
+            if link.name.startswith(f"host {host}: NIC")
+        }
+        for host in (0, 1)
+    )
+    assert len(out) == len(into) == nics
+    for links in (out, into):
+        assert sum(link.bytes_per_s for link in links) * 8 == gigabits * 1e9
+    assert name in TOPOLOGIES and "inferred" in NETWORKS[name].note
+
+
+def test_two_gpus_share_each_nic_of_a_p4d():
+    """aws-ofi-nccl's topology/p4d-24xl-topo.xml: below each PCIe switch two GPUs and a NIC."""
+    routes = make_topology("p4d.24xlarge*2").routes
+    for gpu in range(8):
+        assert f"host 0: NIC {gpu // 2} out" in names(routes[gpu, 8].links)
+        assert f"host 0: NIC {gpu // 2} in" in names(routes[8, gpu].links)
+
+
+def test_the_way_to_the_nic_is_the_one_that_pcie_traffic_takes():
+    """GPUs 0 and 7 of a p3.16xlarge have no NVLink: their bytes and the network's share PCIe."""
+    routes = make_topology("p3.16xlarge*2").routes
+    shared = set(routes[0, 7].links) & set(routes[0, 8].links)
+    assert set(names(shared)) == {"host 0: PCIe out of 0", "host 0: PCIe switch 0 up"}
+
+
+@pytest.mark.parametrize("name", sorted(set(NETWORKS) - ALL_ON_NVLINKS - {"p3.2xlarge"}))
+def test_what_leads_to_a_nic_are_links_of_the_machine(name):
+    """But for one GPU alone, and where NVLinks carry all that stays within the host."""
+    machine = {link for route in make_topology(name).routes.values() for link in route.links}
+    for gpu in range(make_topology(name).world_size):
+        assert {*NETWORKS[name].out(gpu), *NETWORKS[name].into(gpu)} <= machine
+
+
+# --- rings, and parts
+
+
+def test_a_ring_over_hosts_goes_from_host_to_host():
+    topology = make_topology("p3.16xlarge*3")
+    best = [0, 3, 2, 1, 5, 6, 7, 4]  # on doubled NVLinks
+    assert topology.ring_order() == [8 * host + gpu for host in range(3) for gpu in best]
+    ring = make_schedule("ring", 24)
+    placed = price(ring.placed(best_order(ring, topology)), topology, 1e8).seconds
+    assert placed <= price(ring, topology, 1e8).seconds
+
+
+def test_a_part_of_several_hosts_keeps_their_hosts():
+    part = make_topology("p3.16xlarge*3", 19)
+    assert [len(host) for host in part.hosts] == [8, 8, 3]
+    assert part.subset([18, 0, 1, 9]).hosts == ((1, 2), (3,), (0,))
+    assert make_topology("p3.16xlarge*3", 8).routes == make_topology("p3.16xlarge*2", 8).routes
+
+
+# --- prices
+
+
+def test_two_hosts_of_two_devices_by_hand():
+    """400 bytes; a message takes 1 s and 10 bytes/s within a host, 2 s and 5 bytes/s on its NIC.
+
+    Reduce-scatter in each host: 200 bytes each way, 1 + 20 s. Rings of two over hosts, twice one
+    step: both devices of a host send 100 bytes over its NIC, one after the other, 2 (2 + 20) s.
+    All-gather: 1 + 20 s. The flat ring has six steps in which each NIC sends 100 bytes, 2 + 20 s.
+    """
+    topology = several_hosts(switch(2, 1.0, 10.0), 2, network())
+    hierarchical = price(over_hosts(2, 2), topology, 400)
+    assert [step.seconds for step in hierarchical.steps] == [21, 44, 44, 21]
+    assert [step.bottleneck[8:] for step in hierarchical.steps[1:3]] == ["NIC 0 out"] * 2
+    assert price(make_schedule("ring", 4), topology, 400).seconds == 6 * 22
+    both = several_hosts(switch(2, 1.0, 10.0), 2, network(nics=2))
+    assert price(over_hosts(2, 2), both, 400).seconds == 21 + 22 + 22 + 21
+
+
+@st.composite
+def cases(draw):
+    """(a schedule for hosts x devices, the host, its network, hosts, bytes)"""
+    hosts, devices = draw(st.integers(1, 4)), draw(st.integers(1, 4))
+    speeds = st.sampled_from([1.0, 3.0, 10.0, 1e3])
+    host = fully_connected(devices, draw(st.floats(0, 2)), draw(speeds), draw(speeds))
+    lane = (Link("lane", draw(speeds)),) * draw(st.integers(0, 1))
+    between = network(
+        draw(st.integers(1, 4)), draw(speeds), draw(st.floats(0, 2)), lambda _: lane, lambda _: ()
+    )
+    schedules = st.sampled_from(ACROSS).map(lambda across: over_hosts(hosts, devices, across))
+    flat = st.sampled_from(sorted(ALGORITHMS)).map(lambda n: make_schedule(n, hosts * devices))
+    return draw(schedules | flat), host, between, hosts, draw(st.integers(0, 1000))
+
+
+@settings(max_examples=150)
+@given(cases())
+def test_no_schedule_beats_the_bytes_that_must_pass_the_nics(case):
+    """Without a sum twice, an allreduce sends 2 (h-1) n bytes between h hosts at least: 2 (h-1)/h n
+    out of the NICs of one of them.
+    """
+    schedule, host, between, hosts, size = case
+    seconds = price(schedule, several_hosts(host, hosts, between), size).seconds
+    least = 2 * (hosts - 1) / hosts * size / (between.nics * between.bytes_per_s)
+    assert seconds >= least * (1 - ROUNDING)
+
+
+@given(cases())
+def test_one_host_costs_what_the_machine_does(case):
+    _, host, between, _, size = case
+    one, schedule = several_hosts(host, 1, between), over_hosts(1, host.world_size)
+    alone = price(make_schedule("ring", host.world_size), host, size).seconds
+    assert price(schedule, one, size).seconds == pytest.approx(alone, rel=ROUNDING)
+    assert dict(one.routes) == dict(host.routes)
+
+
+@given(cases(), st.sampled_from([1.0, 1.5, 100.0]))
+def test_a_faster_network_never_costs_more(case, times):
+    schedule, host, between, hosts, size = case
+    faster = replace(between, bytes_per_s=between.bytes_per_s * times)
+    quicker = replace(faster, latency_s=between.latency_s / times)
+    seconds = [
+        price(schedule, several_hosts(host, hosts, each), size).seconds
+        for each in (between, faster, quicker)
+    ]
+    assert seconds == sorted(seconds, reverse=True) or seconds == pytest.approx(
+        [seconds[0]] * 3, rel=ROUNDING
+    )
+
+
+@given(st.integers(1, 4), st.integers(1, 4), st.integers(1, 4), st.integers(0, 1000))
+def test_rings_within_and_across_hosts_cost_the_closed_form(hosts, devices, nics, size):
+    """On ports within, and g GPUs at a NIC: 2 (g-1) (alpha + n/gb) and, for the NIC that most
+    devices share, 2 (h-1) (s alpha' + s n/ghb').
+    """
+    topology = several_hosts(switch(devices, 0.5, 10.0), hosts, network(nics))
+    shares = [device * nics // devices for device in range(devices)]
+    most = max(map(shares.count, shares))
+    within = 2 * (devices - 1) * (0.5 + size / devices / 10)
+    across = 2 * (hosts - 1) * most * (2 + size / devices / hosts / 5)
+    priced = price(over_hosts(hosts, devices), topology, size).seconds
+    assert priced == pytest.approx(within + across, rel=ROUNDING)
+
+
+@pytest.mark.parametrize("name", ["p3.16xlarge*8", "p3dn.24xlarge*8", "p4d.24xlarge*8"])
+def test_on_known_hosts_the_hierarchy_is_the_cheapest_for_large_buffers(name):
+    topology = make_topology(name)
+    order = topology.subset(topology.hosts[0]).ring_order()
+    best = price(over_hosts(8, 8, order=order), topology, 1e8).seconds
+    for algorithm in ALGORITHMS:
+        flat = make_schedule(algorithm, 64)
+        assert best < price(flat, topology, 1e8).seconds
+
+
+# --- mistakes
+
+
+@pytest.mark.parametrize(
+    "text", ["p3.16xlarge*0", "p3.16xlarge*-1", "p3.16xlarge*1.5", "p3.16xlarge*1000000000",
+             "p3.16xlarge*17", "p3.16xlarge*", "p3.16xlarge*two", "p3.16xlarge*2*2",
+             "p3.16xlarge*99999999999999999999999", "p3.16xlarge*\u0662"],
+)  # fmt: skip
+def test_a_number_of_hosts_that_is_none_is_refused(text):
+    with pytest.raises(ScheduleError) as error:
+        make_topology(text)
+    hosts = text.split("*", 1)[1]
+    assert str(error.value) == (
+        f"topology {text!r}: {hosts!r} is no number of hosts: give 1 to {MOST_HOSTS}, as in "
+        "p3.16xlarge*8"
+    )
+
+
+@pytest.mark.parametrize("text", ["p3.16xlrage*2", "*2", "p3*16xlarge*2"])
+def test_several_of_an_unknown_machine_are_refused_in_one_line(text):
+    with pytest.raises(ScheduleError, match=r"unknown topology|is no number of hosts") as error:
+        make_topology(text)
+    assert "\n" not in str(error.value) and str(MOST_HOSTS) in str(error.value)
+
+
+@pytest.mark.parametrize("machine", ["pcie", "nvswitch"])
+def test_what_is_no_particular_machine_has_no_network(machine):
+    with pytest.raises(ScheduleError, match=f"{machine} is no particular machine") as error:
+        make_topology(f"{machine}*2")
+    assert all(name in str(error.value) for name in NETWORKS) and "\n" not in str(error.value)
+
+
+def test_more_devices_than_the_hosts_have_are_refused():
+    with pytest.raises(ScheduleError, match=r"p3.8xlarge\*2 has 8 devices: choose 1 to 8, not 9"):
+        make_topology("p3.8xlarge*2", 9)
+
+
+@pytest.mark.parametrize("figures", [(0, 5.0, 2.0), (1, 0.0, 2.0), (1, 5.0, -1.0), (1.5, 5.0, 2.0)])
+def test_a_network_that_is_none_is_refused(figures):
+    with pytest.raises(ScheduleError, match="give 1 or more NICs"):
+        network(*figures)
+
+
+@pytest.mark.parametrize("hosts", [0, -1, 1.5, True, "2"])
+def test_hosts_that_are_none_are_refused(hosts):
+    with pytest.raises(ScheduleError, match="there must be at least 1"):
+        several_hosts(switch(2, 1.0, 1.0), hosts, network())

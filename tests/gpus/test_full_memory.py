@@ -1,0 +1,29 @@
+"""A GPU whose memory is full ends a run in one line, which names it and what takes less."""
+
+import subprocess
+import sys
+
+import pytest
+from gpus.machines import Machine, environment
+from support.processes import clean_environment
+from support.run_files import read_metrics
+
+MEMORY = 128 * 2**20  # of each GPU
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_a_run_that_needs_more_than_a_gpu_has_says_so(tmp_path, count):
+    machine = Machine((("Tesla T4", (7, 5), MEMORY),) * count)
+    words = ["--gpus", str(count), "--model", "resnet18", "--batch-size", "512", "--quiet"]
+    ended = subprocess.run(
+        [sys.executable, "-m", "gluonlab.run", *words, "--out", "run"], cwd=tmp_path,
+        env=clean_environment(**environment(machine, tmp_path)), stdin=subprocess.DEVNULL,
+        capture_output=True, encoding="utf-8", timeout=300, check=False,
+    )  # fmt: skip
+    assert (ended.returncode, ended.stdout) == (1, "")
+    [line] = [line for line in ended.stderr.splitlines() if not line.startswith("warning: ")]
+    assert line == (
+        "error: there is not enough memory: a GPU's is full; choose a smaller --batch-size or more "
+        "--microbatches, or look with --find-batch-size BYTES for what fits"
+    )
+    assert all(line["kind"] for line in read_metrics(tmp_path / "run"))

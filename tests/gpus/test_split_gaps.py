@@ -1,0 +1,39 @@
+"""What fused operators write between gradients stops no step of a split network, either."""
+
+import mxnet as mx
+import numpy as np
+import pytest
+from support.splits import apart, batches_of, make_chain, plan_for, softmax, split_of, trained
+
+from gluonlab.kvstores.groups import ALONE
+from gluonlab.training.splitting import STRATEGIES
+from gluonlab.update.loss_scale import SkipNotFinite
+
+NETWORK = ([("conv", 3)], [("dense", 5), ("dense", 3)], False, True)
+
+
+@pytest.mark.parametrize("looks", [{"loss_scale": SkipNotFinite}, {"clip_norm": 0.05}], ids=str)
+@pytest.mark.parametrize(
+    ("way", "more"),
+    [("pipeline", {"cut": (2,), "schedule": "1f1b"}), ("channels", {"channels": "both"})],
+    ids=["pipeline", "channels"],
+)
+def test_what_lies_between_gradients_changes_nothing(way, more, looks):
+    found = []
+    for beyond in (0.0, np.nan):  # as it may be
+        ctxs = [mx.gpu(device) for device in range(4)]
+        settings = {name: each() if callable(each) else each for name, each in looks.items()}
+        plan = plan_for(split_of(way, ctxs, 2, share=4, **more), **settings)
+        make = lambda ctxs, start=None: make_chain(NETWORK, start or ctxs)  # noqa: E731
+        strategy = STRATEGIES[way](make, softmax(), plan, ALONE)
+        buckets = [each for trainer in strategy.updates.trainers for each in trainer.buckets]
+        assert any(bucket.gaps() for bucket in buckets)
+        for batch in batches_of([7, 6]):
+            for bucket in buckets:
+                for array in bucket.grads:
+                    for place in bucket.gaps():
+                        array[place : place + 1] = beyond
+            _, params = trained(strategy, [batch])
+        assert plan.loss_scale is None or plan.loss_scale.skipped == 0
+        found.append(params)
+    assert apart(*found) <= 1e-6

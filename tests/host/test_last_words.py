@@ -1,0 +1,73 @@
+"""Where memory is limited, a process that C ends says one line, whatever ends it; others do not."""
+
+import pytest
+
+LIMITED = """
+import ctypes, os, resource, signal, sys, threading
+from gluonlab.host import last_words
+resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+resource.setrlimit(resource.RLIMIT_AS, (2**33, 2**33))
+last_words.prepare()
+last_words.prepare()
+libc = ctypes.CDLL(None)
+"""
+ENDS = {
+    "abort": "os.abort()",
+    "a pointer to nothing": "ctypes.string_at(0)",
+    "what no C++ catches": "ctypes.CDLL('libstdc++.so.6')['_ZSt9terminatev']()",
+    "memory that was freed twice": """
+libc.malloc.restype = ctypes.c_void_p
+libc.free.argtypes = [ctypes.c_void_p]
+memory = libc.malloc(5000)
+guard = libc.malloc(16)
+libc.free(memory + 8)
+""",
+    "many threads at once": """
+for _ in range(12):
+    threading.Thread(target=libc.abort).start()
+signal.pause()
+""",
+    "a library that loads for ever": """
+last_words.LOADING_S = 0.05
+with last_words.loading():
+    while True:
+        pass
+""",
+}
+SAID = (
+    "error: MXNet was ended, most likely for want of memory: this process may have 8,192 MiB "
+    "(ulimit -v); raise the limit, use fewer --threads, choose a smaller --batch-size or more "
+    "--microbatches, or look with --find-batch-size BYTES for what fits\n"
+)
+
+
+@pytest.mark.parametrize("how", ENDS)
+def test_a_limited_process_that_c_ends_says_one_line(python, how):
+    ended = python("-c", LIMITED + ENDS[how])
+    assert (ended.returncode, ended.stdout) == (6, "")
+    said_by_c = [line for line in ended.stderr.splitlines() if "free()" in line]
+    assert ended.stderr.replace("".join(f"{line}\n" for line in said_by_c), "") == SAID
+    assert len(said_by_c) == (how == "memory that was freed twice")
+
+
+def test_a_process_that_ends_by_itself_says_nothing(python):
+    ended = python("-c", LIMITED + "print('done')")
+    assert (ended.returncode, ended.stdout, ended.stderr) == (0, "done\n", "")
+
+
+def test_a_fork_that_dies_says_nothing_and_its_parent_is_as_before(python):
+    forked = """
+if os.fork() == 0:
+    os.abort()
+_, status = os.wait()
+assert os.WTERMSIG(status) == signal.SIGABRT
+sys.exit(3)
+"""
+    ended = python("-c", LIMITED + forked)
+    assert (ended.returncode, ended.stderr) == (3, "")
+
+
+def test_without_a_limit_all_is_as_c_has_it(python):
+    without = LIMITED.replace("resource.setrlimit(resource.RLIMIT_AS, (2**33, 2**33))", "")
+    ended = python("-c", without + ENDS["abort"])
+    assert (ended.returncode, ended.stderr) == (-6, "")

@@ -1,0 +1,75 @@
+"""Hosts in words and files, and which process goes to which of them."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gluonlab.errors import ConfigError
+from gluonlab.launch.hosts import Host, parse_hosts, place, read_hostfile, room, server_hosts
+
+names = st.from_regex(r"[a-z][a-z0-9.-]{0,8}", fullmatch=True)
+some_hosts = st.lists(
+    st.builds(Host, names, st.none() | st.integers(0, 5)),
+    min_size=1, max_size=5, unique_by=lambda host: host.name,
+)  # fmt: skip
+
+
+@given(some_hosts)
+def test_hosts_are_read_as_they_are_written(hosts):
+    text = ",".join(h.name if h.slots is None else f"{h.name}:{h.slots}" for h in hosts)
+    assert parse_hosts(text) == hosts
+
+
+@given(some_hosts, st.lists(st.sampled_from(["", "# nothing", "   "]), max_size=3), st.booleans())
+def test_hostfiles_are_read_as_they_are_written(tmp_path_factory, hosts, between, mpi):
+    form = "{} slots={}  # of Open MPI" if mpi else "{}:{}"
+    lines = [h.name if h.slots is None else form.format(h.name, h.slots) for h in hosts]
+    file = tmp_path_factory.mktemp("hosts") / "file"
+    file.write_text("\n".join(between + lines))
+    assert read_hostfile(str(file)) == hosts
+
+
+@given(some_hosts, st.none() | st.integers(1, 30))
+def test_processes_fill_the_hosts_in_their_order(hosts, count):
+    if len(hosts) == 1 and hosts[0].slots is None:
+        assert place(count, hosts) == [0] * (count or 1)
+        return
+    if room(hosts) == 0 or (count or 0) > room(hosts):
+        with pytest.raises(ConfigError):
+            place(count, hosts)
+        return
+    placed = place(count, hosts)
+    assert placed == sorted(placed) and len(placed) == (count or room(hosts))
+    for number, host in enumerate(hosts):
+        takes = 1 if host.slots is None else host.slots
+        full = number < placed[-1]
+        assert placed.count(number) == takes if full else placed.count(number) <= takes
+    only = [number for number, host in enumerate(hosts) if host.slots == 0]
+    assert server_hosts(hosts, placed) == (only or sorted(set(placed)))
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("h1,h1:2", "names h1 twice: name it once, with all its processes, as in h1:2"),
+        ("h1,,h2", "'' is no host: write NAME or NAME:PROCESSES"),
+        ("h1:two", "the number of processes is 0 to 4096, as in h1:4"),
+        ("h1:-1", "the number of processes is 0 to 4096"),
+        ("h1:99999999999999999999", "the number of processes is 0 to 4096"),
+        ("-oProxyCommand=touch x", "is no host"),  # an option of ssh
+        ("h1;reboot", "is no host"),
+    ],
+)
+def test_what_is_no_host_is_named(text, said):
+    with pytest.raises(ConfigError, match=r".") as raised:
+        parse_hosts(text)
+    assert said in str(raised.value)
+
+
+def test_files_that_name_no_hosts_are_named(tmp_path):
+    for content in (b"", b"# h1\n", b"\xff\xfe", b"h1 slots=x"):
+        (tmp_path / "hosts").write_bytes(content)
+        with pytest.raises(ConfigError, match=r"--hostfile .*hosts"):
+            read_hostfile(str(tmp_path / "hosts"))
+    with pytest.raises(ConfigError, match="cannot be read"):
+        read_hostfile(str(tmp_path / "none"))

@@ -1,0 +1,203 @@
+"""python -m gluonlab.launch -n N: it starts all processes of a group, and leaves none."""
+
+import json
+import os
+import random
+import signal
+import time
+
+import pytest
+from support.launcher import QUICK, alive, launched, parameters, same_bits
+from support.reference import distance
+from support.run_files import read_metrics
+
+from gluonlab import TrainConfig
+from gluonlab.launch.__main__ import main
+from gluonlab.runs.reader import read_lines
+from gluonlab.training.loop import train
+from gluonlab.training.reporter import Reporter
+
+pytestmark = pytest.mark.cpu_only("the processes compute on CPU devices, whoever started them")
+TWO = ["-n", "2", "--backend", "dist_sync"]
+SOON = ["--patience", "16"]
+LONG = [*QUICK, "--epochs", "400", "--checkpoint-every", "16 steps", "--out", "run"]
+
+
+@pytest.mark.parametrize(
+    ("workers", "servers", "backend"),
+    [
+        (3, 2, "dist_sync"),
+        pytest.param(4, 1, "dist_sync", marks=pytest.mark.long),
+        pytest.param(3, 1, "dist_device_sync", marks=pytest.mark.long),
+        pytest.param(3, None, "horovod", marks=pytest.mark.horovod),
+    ],
+)
+def test_processes_train_as_one_with_as_many_devices(workers, servers, backend, tmp_path):
+    """Ragged batches, momentum, clipping, cosine and warm-up; rank 0 speaks, with its number."""
+    options = dict(
+        model="mlp", dataset="synthetic", global_batch_size=1001, epochs=2, lr=0.05, momentum=0.9,
+        clip_norm=1.0, lr_schedule="cosine", warmup_epochs=0.5, mixup=0.2,
+    )  # fmt: skip
+    said = [w for name, v in options.items() for w in (f"--{name.replace('_', '-')}", v)]
+    words = ["-n", workers, "--backend", backend, "--"]
+    if servers:
+        words = ["--servers", servers, *words]
+    with launched(tmp_path, *words, *said, "--devices", "cpu*1", "--out", "many") as many:
+        status, text = many.end(120)
+    assert status == 0, text
+    assert all(line.startswith("[0] ") for line in text.splitlines())
+    one = train(
+        TrainConfig(**options, devices=f"cpu*{workers}", out=str(tmp_path / "one")),
+        reporter=Reporter(),
+    )
+    mine, theirs = (parameters(folder) for folder in (tmp_path / "many", one.run_dir))
+    mine = [mine[name].asnumpy() for name in theirs]
+    assert distance(mine, [array.asnumpy() for array in theirs.values()]) <= 1e-5
+    assert len(read_lines(tmp_path / "many")) == len(read_lines(one.run_dir))
+
+
+@pytest.mark.parametrize(
+    "backend", ["dist_sync", pytest.param("horovod", marks=pytest.mark.horovod)]
+)
+def test_a_worker_that_is_killed_is_replaced_and_the_bits_stay(backend, tmp_path):
+    two = ["-n", "2", "--backend", backend]
+    run = [*QUICK, "--epochs", "6", "--checkpoint-every", "16 steps", "--momentum", "0.9"]
+    with launched(tmp_path, *two, "--", *run, "--out", "whole", output="said-whole") as whole:
+        assert whole.end(120)[0] == 0
+    with launched(tmp_path, *two, "--restart", "1", "--", *run, "--out", "run") as killed:
+        killed.wait_for("epoch 2/6")
+        pids = killed.parts()
+        os.kill(pids["rank 1"], signal.SIGKILL)
+        status, text = killed.end(120)
+    assert status == 0, text
+    assert "warning: rank 1 on localhost was killed by SIGKILL: starting again" in text
+    assert same_bits(tmp_path / "whole", tmp_path / "run")
+    assert not list((tmp_path / "run").rglob("*.part"))
+    steps = [line["step"] for line in read_metrics(tmp_path / "run") if line["kind"] == "step"]
+    assert steps == list(range(1, 6 * 64 + 1))
+    assert not alive(pids.values())
+
+
+ENDING = [signal.SIGKILL, signal.SIGTERM, signal.SIGINT]  # agents and servers hear only the first
+ENDS = {  # what is killed, or stopped -> status, and what is said
+    "rank 1": (signal.SIGKILL, 137, "error: rank 1 on localhost was killed by SIGKILL"),
+    "server": (signal.SIGKILL, 137, "error: server 0 on localhost was killed by SIGKILL"),
+    "scheduler": (signal.SIGKILL, 137, "error: scheduler on localhost was killed by SIGKILL"),
+    "agent 0": (signal.SIGKILL, 1, "error: host localhost has ended the connection"),
+    "rank 0": (signal.SIGSTOP, 1, "error: rank 0 on localhost has been stopped for 8 s"),
+}
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("name", ENDS)
+def test_when_something_dies_all_end_and_it_is_named(name, tmp_path):
+    number, status, said = ENDS[name]
+    with launched(tmp_path, *TWO, *SOON, "--", *LONG) as run:
+        run.wait_for("epoch   2/400")
+        pids = run.parts()
+        began = time.monotonic()
+        os.kill(pids[name], number)
+        ended, text = run.end(30)
+        assert time.monotonic() - began < 16 + 7
+    assert ended == status, text
+    assert text.splitlines()[-1] == said
+    assert not alive(pids.values())
+    read_lines(tmp_path / "run")  # whole
+
+
+def test_a_signal_ends_all_ranks_after_one_step_and_says_how_to_go_on(tmp_path):
+    with launched(tmp_path, *TWO, "--", *LONG) as run:
+        run.wait_for("epoch   2/400")
+        pids = run.parts()
+        run.process.send_signal(signal.SIGTERM)
+        status, text = run.end(30)
+    assert status == 128 + signal.SIGTERM
+    on = "to go on: python -m gluonlab.launch -n 2 --backend dist_sync -- --resume run"
+    assert text.count("[0] ended by SIGTERM: ") == text.count(on) == 1
+    assert text.count("[1] ended by SIGTERM: ") == 1 and "error" not in text
+    assert not alive(pids.values())
+
+
+@pytest.mark.parametrize("after", [0.15, pytest.param(0.25, marks=pytest.mark.long), 0.4])
+def test_a_signal_ends_a_launcher_that_has_only_begun(after, tmp_path):
+    with launched(tmp_path, *TWO, "--", *LONG) as run:
+        time.sleep(after)
+        run.process.send_signal(signal.SIGTERM)
+        status, text = run.end(30)
+    assert status in (128 + signal.SIGTERM, -signal.SIGTERM), text
+    assert "error" not in text
+
+
+def test_a_mistake_that_a_worker_finds_is_said_once(tmp_path):
+    with launched(tmp_path, *TWO, "--", "--dataset", "folder:data") as run:
+        status, text = run.end(60)
+    assert status == 2
+    [error] = [line for line in text.splitlines() if "error: " in line]
+    assert error.startswith("error: data does not exist: ")  # every rank has found it
+
+
+MISTAKES = {
+    "-n 0 --backend dist_sync": "error: -n 0: give a whole number, 1 to 4096",
+    "-n two --backend dist_sync": "error: -n two: give a whole number, 1 to 4096",
+    "-n 2 --backend dist_synk": "error: unknown --backend 'dist_synk': choose",
+    "--hosts h1,h1 --backend dist_sync": "error: --hosts names h1 twice",
+    "-n 5 --hosts h1,h2:3 --backend dist_sync": "error: -n 5: the hosts take 4 (h1:1, h2:3)",
+    "-n 2 --backend horovod --servers 1": "error: --servers belongs to dist_sync",
+    "-n 2 --backend dist_sync -- --epochs 0": "error: --epochs 0: ",
+    "-n 2 --backend dist_sync --epoch 1": "error: unknown option '--epoch': choose --",
+    "-n 2 --backend dist_sync --patience soon": "error: --patience soon: give seconds",
+    "-n 2 --backend dist_sync --port 0": "error: --port 0: give a whole number, 1 to 65535",
+    "-n 2 --backend dist_sync --min-workers 1": "error: --min-workers says how to start again: add",
+    "-n 2 --backend dist_sync --restart 1 --min-workers 3 --out r": (
+        "error: --min-workers 3: there are 2: give 2 or fewer"
+    ),
+    "-n 2 --backend dist_sync --restart 1": "error: --restart 1 goes on with the run in --out",
+    "--hosts h1 --hostfile f --backend dist_sync": "error: --hosts and --hostfile contradict",
+    "--hostfile none --backend dist_sync": "error: --hostfile none cannot be read",
+    "--backend dist_sync": "error: no scheduler has started this process as one of several: say",
+    "-n 2": "error: Missing option '--backend'",
+}
+
+
+@pytest.mark.parametrize("words", MISTAKES)
+def test_a_mistake_is_one_line(words, ended, empty_cwd, monkeypatch):
+    for name in ("DMLC_ROLE", "HOROVOD_RANK"):
+        monkeypatch.delenv(name, raising=False)
+    status, out, err = ended(main, *words.split())
+    assert (status, out, err.count("\n")) == (2, "", 1)
+    assert err.startswith(MISTAKES[words])
+
+
+def test_a_host_that_cannot_be_reached_is_named(ended, empty_cwd):
+    words = ["--hosts", "no-such-host.invalid", "--ssh", "false", "--backend", "dist_sync"]
+    status, _, err = ended(main, *words)
+    assert status == 1
+    assert err.startswith("error: host no-such-host.invalid: no agent can be started there: ")
+
+
+def test_json_is_rank_zeros_alone(tmp_path):
+    words = [*TWO, "--", *QUICK, "--epochs", "1", "--json"]
+    with launched(tmp_path, *words) as run:
+        status, text = run.end(60)
+    assert status == 0 and json.loads(text)["run_dir"]
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("seed", range(40))
+def test_whatever_dies_whenever_nothing_is_left(seed, tmp_path):
+    """No process, and no half-written file under its name; the folder can be read."""
+    moment = random.Random(seed)
+    with launched(tmp_path, *TWO, *SOON, "--", *LONG) as run:
+        if moment.random() < 0.7:
+            run.wait_for("epoch   1/400")
+        time.sleep(moment.uniform(0, 3))
+        pids = {**run.parts(), "launcher": run.process.pid}
+        name = moment.choice(sorted(pids))
+        numbers = ENDING if name == "launcher" or "rank" in name else [signal.SIGKILL]
+        os.kill(pids[name], moment.choice(numbers))
+        run.process.wait(40)
+    assert not alive(pids.values())
+    if (tmp_path / "run").exists():
+        read_lines(tmp_path / "run")
+        half = [path for path in (tmp_path / "run").rglob("*.part") if path.name[0] != "."]
+        assert not half  # hidden ones are removed by who goes on

@@ -1,0 +1,120 @@
+"""python -m gluonlab.launch --hosts: machines with addresses of their own, reached over ssh.
+
+They are network namespaces, each with an sshd, and keys made for the test; part of make
+check-launch, which needs root, iproute2 and OpenSSH.
+"""
+
+import os
+import signal
+import time
+
+import pytest
+from support.launcher import QUICK, alive, launched, parameters, same_bits
+from support.namespaces import hosts, lacking
+from support.reference import distance
+
+pytestmark = [
+    pytest.mark.hosts,
+    pytest.mark.cpu_only("the processes compute on CPU devices, whoever started them"),
+]
+RUN = [*QUICK, "--epochs", "6", "--checkpoint-every", "16 steps", "--momentum", "0.9"]
+SOON = ["--patience", "12"]
+
+
+@pytest.fixture(scope="module")
+def three(tmp_path_factory):
+    """A host for servers, and two for workers."""
+    if lacking():
+        if os.environ.get("GLUONLAB_HOSTS") == "required":
+            pytest.fail(f"no hosts can be made here: {lacking()}")
+        pytest.skip(f"hosts for tests need {lacking()}")
+    with hosts(tmp_path_factory.mktemp("hosts"), "h0", "h1", "h2") as made:
+        yield made
+
+
+def started(three, folder, *words, which="h0:0,h1,h2", backend="dist_sync", **more):
+    own = ["--hosts", which, "--ssh", three.ssh, "--backend", backend, *SOON]
+    return launched(folder, *own, *words, before=three.inside, **more)
+
+
+@pytest.fixture(scope="module")
+def whole(three, tmp_path_factory):
+    """The folder of the undisturbed run."""
+    folder = tmp_path_factory.mktemp("whole")
+    with started(three, folder, "--", *RUN, "--out", "run") as run:
+        status, text = run.end(120)
+    assert status == 0, text
+    return folder / "run"
+
+
+def kill(run, three):
+    os.kill(run.parts()["rank 1"], signal.SIGKILL)
+
+
+def stop(run, three):
+    os.kill(run.parts()["rank 1"], signal.SIGSTOP)
+
+
+def cut(run, three):
+    three.link("h2", "down")
+
+
+FAULTS = {
+    "a worker is killed": (kill, "rank 1 on h2 was killed by SIGKILL"),
+    "a link is down": (cut, "host h2 has given no sign of life for"),
+    "a worker is stopped": (stop, "rank 1 on h2 has been stopped for"),
+}
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(n, marks=() if "link" in n else pytest.mark.long) for n in FAULTS]
+)
+def test_what_fails_ends_all_in_time(name, three, tmp_path):
+    fault, said = FAULTS[name]
+    with started(three, tmp_path, "--", *RUN, "--epochs", "900", "--out", "run") as run:
+        run.wait_for("epoch   1/900")
+        pids = set(run.parts().values())
+        fault(run, three)
+        began = time.monotonic()
+        try:
+            status, text = run.end(60)
+            assert time.monotonic() - began < 12 + 12  # what is to be seen, and the end of all
+            assert not alive(pids, 15)  # the agent of a host that is cut off ends by itself
+        finally:
+            three.link("h2", "up")
+    assert status != 0 and text.splitlines()[-1].startswith(f"error: {said}"), text
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(n, marks=pytest.mark.long if "killed" in n else ()) for n in FAULTS]
+)
+def test_restarted_it_has_the_bits_of_the_undisturbed_run(name, three, whole, tmp_path):
+    fault, said = FAULTS[name]
+    with started(three, tmp_path, "--restart", "1", "--", *RUN, "--out", "run") as run:
+        run.wait_for("epoch 2/6")
+        fault(run, three)
+        if name == "a link is down":
+            run.wait_for("warning: ")
+            three.link("h2", "up")
+        status, text = run.end(120)
+    assert status == 0, text
+    assert f"warning: {said}" in text
+    assert same_bits(whole, tmp_path / "run")
+
+
+def test_when_a_host_is_gone_for_good_the_others_go_on_with_the_same_batches(three, tmp_path):
+    run, which = [*RUN, "--epochs", "4"], "h0,h1,h2"
+    with started(three, tmp_path, "--", *run, "--out", "whole", which=which, output="all") as whole:
+        assert whole.end(120)[0] == 0, whole.said()
+    words = ["--restart", "1", "--min-workers", "2", "--", *run, "--out", "run"]
+    with started(three, tmp_path, *words, which=which) as fewer:
+        fewer.wait_for("epoch 2/4")
+        try:
+            cut(fewer, three)
+            status, text = fewer.end(120)
+        finally:
+            three.link("h2", "up")
+    assert status == 0, text
+    assert "going on with 2 workers" in text
+    mine, theirs = (parameters(tmp_path / name) for name in ("run", "whole"))
+    assert distance(*([each[n].asnumpy() for n in theirs] for each in (mine, theirs))) <= 1e-5

@@ -1,0 +1,190 @@
+"""Runs of several processes that are killed or ended by signals, and go on."""
+
+import json
+import re
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+from mxnet import nd
+from support import group_kills
+from support.idx_files import write_mnist
+from support.interrupted_runs import lines, parameters
+from support.launched import each_backend, launched
+from support.processes import clean_environment
+from support.reference import distance
+from support.run_files import read_metrics
+
+from gluonlab.runs.checkpoint import newest
+from gluonlab.runs.schema import PARAMETERS
+
+pytestmark = pytest.mark.cpu_only("the processes compute on CPU devices, whoever started them")
+SETTINGS = {
+    "threads": 1, "model": "drawn", "epochs": 6, "lr": 0.01, "global_batch_size": 20,
+    "optimizer": "sgd", "momentum": 0.9, "flip": True, "check_replicas": 5,
+    "checkpoint_every": "2 steps",
+}  # fmt: skip
+LAYERS = ["convolution", "norm", "dropout"]
+
+
+def killed(folder, **how):
+    """The folders of the run that was killed, and of the undisturbed one."""
+    asked = {"seed": 0, "settings": SETTINGS, "layers": LAYERS, **how}
+    process = subprocess.run(
+        [sys.executable, group_kills.__file__, str(folder), json.dumps(asked)],
+        env=clean_environment(), capture_output=True, text=True, timeout=600, check=False,
+    )  # fmt: skip
+    assert process.returncode == 0, process.stderr
+    assert json.loads(process.stdout)["resumed"] >= how["kills"] // 2
+    for run in (folder / "run", folder / "whole"):
+        steps = [line["step"] for line in lines(run) if line["kind"] == "step"]
+        assert steps == list(range(1, 8 * asked["settings"]["epochs"] + 1))
+    return folder / "run", folder / "whole"
+
+
+LONG = pytest.mark.long
+MORE = {"optimizer": "adam", "momentum": None, "mixup": 0.2, "microbatches": 2, "clip_norm": 0.5}
+
+
+@pytest.mark.parametrize(
+    ("devices", "kills", "more"),
+    [
+        ([2, 1], 4, {}),
+        pytest.param([1, 1], 15, {}, marks=LONG),
+        pytest.param([2, 2], 15, MORE, marks=LONG),
+        pytest.param([2, 2], 15, {"lr_schedule": "cosine", "kvstore": "ring"}, marks=LONG),
+    ],
+    ids=str,
+)
+def test_killed_at_any_moments_a_group_ends_with_the_same_bits(tmp_path, devices, kills, more):
+    settings = {**SETTINGS, "epochs": 2 + kills, **more}
+    run, whole = killed(tmp_path, devices=devices, kills=kills, settings=settings)
+    assert parameters(run) == parameters(whole)
+    assert lines(run) == lines(whole)
+
+
+@pytest.mark.parametrize(
+    ("devices", "then"),
+    [
+        ([2, 2], [4]),
+        pytest.param([4], [2, 2], marks=LONG),
+        pytest.param([1, 3], [2, 2], marks=LONG),
+    ],
+    ids=str,
+)
+def test_other_processes_with_as_many_devices_go_on(tmp_path, devices, then):
+    """Of the same number of devices each has the same images, as BatchNorm wants it."""
+    settings, layers = {**SETTINGS, "epochs": 3}, ["norm", "convolution"]
+    run, whole = killed(
+        tmp_path, devices=devices, then=then, kills=1, settings=settings, layers=layers
+    )
+    assert distance(values(run), values(whole)) <= 1e-5
+    [event] = [line for line in read_metrics(run) if line.get("event") == "resumed"]
+    assert "sums are added in another order" in event["message"]
+
+
+def values(folder):
+    arrays = nd.load(str(folder / PARAMETERS))
+    return [arrays[name].asnumpy() for name in sorted(arrays)]
+
+
+OPTIONS = ("--threads", "1", "--model", "mlp", "--global-batch-size", "12", "--devices", "cpu*2")
+
+
+def wait_until(done, processes):
+    """Until ``done()``, which is before the processes end."""
+    until = time.monotonic() + 200
+    while not done():
+        assert time.monotonic() < until and all(each.poll() is None for each in processes)
+        time.sleep(0.05)
+
+
+def ended_by(sign, places, backend, tmp_path):
+    """A run in ``tmp_path/run`` of two processes, of which those at ``places`` get a signal."""
+    write_mnist(tmp_path, train=120, test=30)
+
+    metrics = tmp_path / "run" / "metrics.jsonl"
+
+    def send(processes):
+        wait_until(lambda: metrics.exists() and '"epoch", ' in metrics.read_text(), processes)
+        for place in places:
+            processes[place].send_signal(sign)
+
+    data = ("--dataset", "fashion-mnist", "--data-dir", tmp_path)
+    return launched(
+        backend, tmp_path, *OPTIONS, *data, "--epochs", "100000", "--out", "run", meanwhile=send
+    )
+
+
+@pytest.mark.parametrize(
+    ("sign", "places"),
+    [
+        (signal.SIGTERM, [0]),
+        pytest.param(signal.SIGINT, [0, 1], marks=LONG),
+        pytest.param(signal.SIGHUP, [1], marks=LONG),
+    ],
+)
+@each_backend
+def test_a_signal_ends_all_processes_after_the_same_step_and_they_go_on(
+    backend, sign, places, tmp_path
+):
+    run = tmp_path / "run"
+    ended = ended_by(sign, places, backend, tmp_path)
+    assert [process.status for process in ended] == [128 + sign] * 2, ended
+    assert all("Traceback" not in process.err for process in ended)
+    go_on = f"; to go on: python -m gluonlab.launch --backend {backend} --resume run"
+    assert sum(process.err.splitlines()[-1].endswith(go_on) for process in ended) == 1  # rank 0
+    [checkpoint] = (run / "checkpoints").iterdir()
+    before = newest(run).checkpoint
+    assert before.step == int(checkpoint.name[5:])
+
+    epochs = before.state["loader"]["epoch"] + 1
+    ended = launched(backend, tmp_path, "--resume", run, "--epochs", epochs)
+    assert [process.status for process in ended] == [0, 0], ended
+    steps = [line["step"] for line in read_metrics(run) if line["kind"] == "step"]
+    assert steps == list(range(1, 10 * epochs + 1))
+
+    # what one of them finds wrong ends all of them, and changes nothing
+    files = {path: path.read_bytes() for path in run.rglob("*") if path.is_file()}
+    other = tmp_path / "other"
+    other.mkdir()
+    write_mnist(other, train=119, test=30)
+    ended = launched(
+        backend, tmp_path, "--resume", run, "--epochs", epochs + 1,
+        of_rank={1: ("--data-dir", other)},
+    )  # fmt: skip
+    assert sorted(process.status for process in ended) == [1, 2], ended
+    [said] = [process.err for process in ended if process.status == 2]
+    assert re.search("^error: --resume .*its train split had 120 images.* has 119", said, re.M)
+    assert files == {path: path.read_bytes() for path in run.rglob("*") if path.is_file()}
+
+
+@LONG
+@each_backend
+def test_the_same_command_begins_a_run_goes_on_and_says_that_it_has_ended(backend, tmp_path):
+    command = (
+        *OPTIONS,
+        "--global-batch-size",
+        "48",
+        "--epochs",
+        "3",
+        "--autoresume",
+        "--out",
+        "run",
+    )
+    run = tmp_path / "run"
+
+    def kill(processes):
+        wait_until(lambda: any(run.glob("checkpoints/step-*")), processes)
+        for process in processes:
+            process.kill()
+
+    launched(backend, tmp_path, *command, meanwhile=kill)
+    for said in ("resumed", "ended      run has finished its 3 epochs"):
+        ended = launched(backend, tmp_path, *command)
+        assert [process.status for process in ended] == [0, 0], ended
+        assert sum(said in process.out for process in ended) == 1  # rank 0's
+    kinds = [line.get("event", line["kind"]) for line in read_metrics(run)]
+    assert [kinds.count(kind) for kind in ("step", "epoch", "resumed", "ended")] == [90, 3, 1, 1]

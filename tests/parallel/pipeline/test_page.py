@@ -1,0 +1,268 @@
+"""The page that plays pipelines, in a real Chromium without a window: what it shows is compared
+with the price, and with the programs.
+"""
+
+import re
+
+import pytest
+from support.browser import Page, has_no_network, start, wanted
+from support.japanese import english_words
+
+from gluonlab.parallel.pipeline.check import in_order
+from gluonlab.parallel.pipeline.price import COMPUTE, Costs, equal_shares, price
+from gluonlab.parallel.pipeline.render import as_page, draw
+from gluonlab.parallel.pipeline.render.scene import clock, gaps, most_kept, ticks
+from gluonlab.parallel.pipeline.schedule import make_pipeline
+
+pytestmark = pytest.mark.browser
+wanted()
+
+READ = """const all = (which, read) => [...document.querySelectorAll(which)].map(read);
+    const read = () => ({
+        boxes: all('[data-op]', ({dataset: d}) => [d.op, Number(d.stage), Number(d.microbatch),
+            Number(d.begin), Number(d.end), d.done === 'true']),
+        messages: all('[data-message]', (line) => line.dataset.message),
+        idle: all('[data-place^=idle]', (box) => box.ariaLabel),
+        most: all('[data-most]', (label) => Number(label.dataset.most)),
+        tall: all('g[data-op]', (box) => [box.querySelector('rect').y.baseVal.value,
+            Number(box.dataset.stage)]),
+        counter: document.getElementById('counter').innerText,
+        told: all('#told li', (line) => line.innerText),
+    });"""
+READ_STEPS = f"""{READ} const steps = [], next = document.getElementById('next');
+    const slider = document.getElementById('slider');
+    slider.value = 0;
+    slider.dispatchEvent(new Event('input', {{bubbles: true}}));
+    steps.push(read());
+    while (!next.disabled) {{ next.click(); steps.push(read()); }}
+    return steps;"""
+FIELDS = ("schedule", "devices", "microbatches", "stages-per-device")
+READ_WORDS = """const all = (which, read) => [...document.querySelectorAll(which)].map(read);
+    const words = () => [document.title, document.body.innerText,
+        ...all('[aria-label]', (e) => e.ariaLabel),
+        ...all('svg title, svg text', (e) => e.textContent),
+        document.getElementById('slider').ariaValueText].join(' ');
+    const texts = [words()], next = document.getElementById('next');
+    while (!next.disabled) { next.click(); texts.push(words()); }
+    return texts;"""
+
+
+@pytest.fixture(scope="module")
+def browser():
+    driver = start()
+    yield driver
+    driver.quit()
+
+
+@pytest.fixture
+def opened(browser, tmp_path):
+    """``opened(html)``: a Page of it; in the end it must not have asked for anything, nor
+    complained.
+    """
+    pages = []
+
+    def show(html):
+        path = tmp_path / "page.html"
+        path.write_text(html, encoding="utf-8")
+        pages.append(Page(browser, path))
+        return pages[-1]
+
+    yield show
+    for page in pages:
+        has_no_network(page)
+
+
+@pytest.fixture(scope="module")
+def everything():
+    return draw(make_pipeline("1f1b", 4, 8))
+
+
+def read(page):
+    return page.driver.execute_script(f"{READ} return read();")
+
+
+def shown_events(timeline, ops):
+    unit = clock(timeline)
+    return {
+        (*event.instruction, unit.shown(event.begin_s), unit.shown(event.end_s))
+        for event in timeline.events
+        if event.instruction.op in ops and (ops != COMPUTE or event.end_s > event.begin_s)
+    }
+
+
+def assert_shows(page, schedule, timeline):
+    """The whole schedule, and every step on the way to it."""
+    unit, work = clock(timeline), shown_events(timeline, COMPUTE)
+    sends = shown_events(timeline, ("send_forward", "send_backward"))
+    order = [i for _, i in in_order(schedule) if i.op in ("forward", "backward")]
+    times = [unit.shown(time) for time in ticks(timeline)]
+    steps = page.driver.execute_script(READ_STEPS)
+    assert len(steps) == len(times)
+    on_their_way = set()
+    for before, now, step in zip([-1, *times], times, steps):
+        assert {tuple(box[:5]) for box in step["boxes"]} == work
+        assert len(step["boxes"]) == len(work)
+        done = {tuple(box[:3]) for box in step["boxes"] if box[5]}
+        assert done == {event[:3] for event in work if event[4] <= now}
+        for device in range(schedule.devices):  # in the order of its program
+            own = [tuple(i) in done for i in order if i.stage % schedule.devices == device]
+            assert own == sorted(own, reverse=True)
+        if 0 < now < times[-1]:
+            moving = {f"{e[0]},{e[1]},{e[2]}" for e in sends if e[3] <= now and e[4] > before}
+            assert set(step["messages"]) == moving
+            on_their_way |= moving
+    assert on_their_way == {f"{e[0]},{e[1]},{e[2]}" for e in sends}
+    last = steps[-1]
+    assert all(box[5] for box in last["boxes"])
+    assert last["most"] == [most_kept(timeline, device) for device in range(schedule.devices)]
+    rows = [(top, stage % schedule.devices) for top, stage in last["tall"]]
+    assert len(set(rows)) == schedule.devices and sorted(set(rows)) == sorted(
+        set(rows), key=lambda row: row[1]
+    )
+    count = sum(len(list(gaps(timeline, device))) for device in range(schedule.devices))
+    assert len(last["idle"]) == count
+
+
+@pytest.mark.parametrize(
+    "place",
+    [("1f1b", 4, 8, 1), ("gpipe", 2, 4, 1), ("interleaved", 4, 4, 2), ("sequential", 2, 4, 1)],
+)
+def test_every_step_shows_what_every_device_has_done(opened, everything, place):
+    page, schedule = opened(everything), make_pipeline(*place)
+    for field, value in zip(FIELDS, place):
+        page.choose(field, value)
+    assert page.text("name") == place[0]
+    assert_shows(page, schedule, price(schedule, equal_shares(schedule)))
+
+
+@pytest.mark.parametrize("transfer", [0.0, 0.4, 7.0])
+def test_uneven_stages_and_slow_messages_are_shown(opened, transfer):
+    schedule = make_pipeline("1f1b", 3, 4)
+    costs = Costs((1, 2.5, 1), (2, 5, 1.7), ((transfer, 2 * transfer),) * 2, (0.5, 1, 0))
+    timeline = price(schedule, costs)
+    assert_shows(opened(as_page([(schedule, timeline)])), schedule, timeline)
+
+
+def test_it_opens_with_the_whole_schedule_and_plays_from_the_start(opened, everything):
+    page = opened(everything)
+    assert page.text("size") == "4 devices, 4 stages, 8 microbatches, 33 ms, bubble 27%"
+    assert page.text("counter") == "33 of 33 ms"
+    page.choose("speed", "fast")
+    page.find("play").click()
+    assert page.text("counter") == "0 of 33 ms"
+    page.wait(lambda: page.text("counter") == "3 of 33 ms")
+    page.find("play").click()
+    assert page.text("play") == "Play"
+
+
+def test_keys_step_through_it(opened, everything):
+    from selenium.webdriver.common.keys import Keys
+
+    page = opened(everything)
+    at = {Keys.HOME: 0, Keys.ARROW_RIGHT: 1, Keys.END: 33, Keys.ARROW_LEFT: 32}
+    for key, step in at.items():
+        page.press(key)
+        assert page.text("counter") == f"{step} of 33 ms"
+
+
+def test_other_sizes_stay_when_the_schedule_changes(opened, everything):
+    page = opened(everything)
+    page.choose("devices", 8)
+    page.choose("microbatches", 16)
+    page.choose("schedule", "interleaved")
+    assert page.text("size").startswith("8 devices, 16 stages, 16 microbatches, 58.5 ms")
+    assert not page.find("stages-per-device").is_enabled()  # there is one choice
+
+
+def test_the_step_is_told(opened, everything):
+    page = opened(everything)
+    page.slide(11)
+    assert page.text("told-title") == "From 10 to 11 ms"
+    assert read(page)["told"] == [
+        "device 0: backward 0",
+        "device 1: forward 3",
+        "device 2: backward 1",
+        "device 3: backward 2",
+        "1 → 2: activation 3",
+        "2 → 1: gradient 1",
+    ]
+    page.find("as-table").find_element("tag name", "summary").click()
+    page.wait(lambda: "4 forward, 0 backward" in page.text("as-table"))
+    rows = page.driver.execute_script(
+        "return [...document.querySelectorAll('table tr')].map("
+        "(row) => [...row.cells].map((cell) => cell.innerText))"
+    )
+    assert rows[0] == ["device", "stages", "done", "kept now", "kept at most", "bubble"]
+    assert rows[1] == ["0", "0", "4 forward, 0 backward", "4", "4", "27%"]
+    assert rows[4] == ["3", "3", "3 forward, 2 backward", "1", "1", "27%"]
+
+
+def test_what_is_pointed_at_is_read(opened, everything):
+    from selenium.webdriver.common.action_chains import ActionChains
+
+    page = opened(everything)
+    box = page.driver.find_element("css selector", "[data-place='backward,1,2'] rect")
+    ActionChains(page.driver).move_to_element(box).perform()
+    words = "device 1, stage 1: backward of microbatch 2, from 14 to 16 ms"
+    assert page.text("pointed") == words
+    page.slide(3)
+    assert page.text("pointed") == words
+
+
+@pytest.mark.parametrize("width", [390, 1280])
+def test_nothing_sticks_out_on_a_phone_or_a_desktop(opened, width):
+    page = opened(draw(make_pipeline("interleaved", 8, 16, 3)))
+    size = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": False}
+    page.driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
+    widths = (
+        "const of = (e) => [e.scrollWidth, e.clientWidth, e.scrollLeft]; "
+        "return [of(document.documentElement), of(arguments[0])]"
+    )
+    try:
+        (inside, window, _), (picture, stage, _) = page.driver.execute_script(
+            widths, page.find("stage")
+        )
+        assert inside <= window == width
+        assert picture > stage  # it scrolls within its frame
+        page.slide(100)
+        (inside, window, _), (_, stage, left) = page.driver.execute_script(
+            widths, page.find("stage")
+        )
+        assert inside <= window == width
+        now = page.driver.execute_script("return document.querySelector('[data-now]').getBBox().x")
+        assert left < now < left + stage  # and shows what happens now
+        page.choose("schedule", "1f1b")
+        page.choose("devices", 4)
+        page.choose("microbatches", 8)
+        (inside, window, _), (picture, stage, _) = page.driver.execute_script(
+            widths, page.find("stage")
+        )
+        assert inside <= window == width and picture <= stage
+    finally:
+        page.driver.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
+
+
+def test_numbers_of_microbatches_fit_into_their_boxes(opened, everything):
+    page = opened(everything)
+    page.choose("devices", 8)
+    page.choose("microbatches", 16)
+    too_wide = page.driver.execute_script(
+        "return [...document.querySelectorAll('g[data-op] text')].filter((text) => "
+        "text.getBBox().width > text.parentNode.querySelector('rect').getBBox().width + 1)"
+        ".length"
+    )
+    count = page.driver.execute_script("return document.querySelectorAll('g[data-op] text').length")
+    assert (too_wide, count) == (0, 2 * 8 * 16)
+
+
+def test_it_speaks_japanese_at_every_step(opened):
+    page = opened(draw(make_pipeline("interleaved", 2, 4, 2), language="ja"))
+    page.find("as-table").find_element("tag name", "summary").click()
+    page.wait(lambda: "最大の保持数" in page.text("as-table"))
+    page.slide(0)
+    texts = page.driver.execute_script(READ_WORDS)
+    assert "最初の状態" in texts[0]
+    assert "デバイス 0: 順伝播 0、ステージ 0" in texts[1]
+    assert "0 → 1: 活性値 0" in texts[1]
+    assert english_words(" ".join(texts)) == set()
+    assert re.findall("undefined|null|NaN|[{}]", " ".join(texts)) == []

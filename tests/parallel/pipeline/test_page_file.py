@@ -1,0 +1,99 @@
+"""The page that plays pipelines, as a file: complete, small, and with what was asked for."""
+
+import re
+
+import pytest
+from support.drawn_pages import embedded
+
+from gluonlab.errors import ScheduleError
+from gluonlab.parallel.pipeline.price import Costs, equal_shares, price
+from gluonlab.parallel.pipeline.render import as_page, draw
+from gluonlab.parallel.pipeline.schedule import SCHEDULES, make_pipeline
+
+OFFERED = {
+    (name, devices, microbatches, 2 if name == "interleaved" else 1)
+    for name in SCHEDULES
+    for devices in (2, 4, 8)
+    for microbatches in (4, 8, 16)
+}
+
+
+def places(data):
+    fields = ("name", "devices", "microbatches", "stages_per_device")
+    return [tuple(shown[field] for field in fields) for shown in data["schedules"]]
+
+
+@pytest.fixture(scope="module")
+def everything():
+    return draw(make_pipeline("1f1b", 4, 8))
+
+
+def test_the_page_is_one_small_file_that_may_not_load_anything(everything):
+    assert len(everything.encode()) < 300_000
+    assert (
+        "content=\"default-src 'none'; style-src 'unsafe-inline'; "
+        "script-src 'unsafe-inline'; img-src data:;"
+    ) in everything
+    assert set(re.findall(r"https?://[^\s\"']+", everything)) == {"http://www.w3.org/2000/svg"}
+
+
+def test_it_offers_every_schedule_in_order(everything):
+    shown = places(embedded(everything))
+    assert set(shown) == OFFERED and len(shown) == len(OFFERED)
+    assert list(dict.fromkeys(name for name, *_ in shown)) == list(SCHEDULES)
+
+
+@pytest.mark.parametrize(
+    ("asked", "more"),
+    [
+        (
+            ("gpipe", 3, 5, 1),
+            {(name, 3, 5, 2 if name == "interleaved" else 1) for name in SCHEDULES},
+        ),
+        (("interleaved", 4, 8, 3), {("interleaved", 4, 8, 3)}),
+        (("sequential", 2, 4, 2), {("sequential", 2, 4, 2)}),
+        (("1f1b", 8, 16, 1), set()),
+    ],
+)
+def test_what_was_asked_for_is_shown_first(asked, more):
+    data = embedded(draw(make_pipeline(*asked)))
+    assert places(data)[data["start"]] == asked
+    assert set(places(data)) == OFFERED | more
+
+
+def test_schedules_without_costs_are_left_out():
+    only = {("gpipe", 3, 4), ("1f1b", 3, 4)}
+
+    def costs(schedule):
+        known = (schedule.name, schedule.devices, schedule.microbatches) in only
+        return Costs((1, 2, 3), (2, 4, 6), ((0, 0),) * 2, (0, 0, 0)) if known else None
+
+    data = embedded(draw(make_pipeline("1f1b", 3, 4), costs))
+    assert places(data) == [("gpipe", 3, 4, 1), ("1f1b", 3, 4, 1)]
+    assert data["start"] == 1 and data["schedules"][1]["unit"] == "s"
+
+
+def test_a_schedule_of_ones_own_can_be_shown():
+    schedule = make_pipeline("1f1b", 2, 3)
+    mine = type(schedule)(**{**vars(schedule), "name": "mine"})
+    data = embedded(draw(mine))
+    assert places(data)[data["start"]] == ("mine", 2, 3, 1)
+    assert data["schedules"][data["start"]]["description"] == ""
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: draw(make_pipeline("1f1b", 20, 2)), "1f1b with 20 devices, 20 stages and 2 micro"),
+        (lambda: as_page([]), "the page cannot begin with number 0 of 0 schedules"),
+        (lambda: as_page([one()], start=1), "the page cannot begin with number 1 of 1 schedules"),
+    ],
+)
+def test_what_cannot_be_shown_is_refused(make, message):
+    with pytest.raises(ScheduleError, match=message):
+        make()
+
+
+def one():
+    schedule = make_pipeline("gpipe", 2, 2)
+    return schedule, price(schedule, equal_shares(schedule))

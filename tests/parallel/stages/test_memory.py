@@ -1,0 +1,190 @@
+"""What stages take, planned, is what MXNet allocates for them; and where that is made even."""
+
+from itertools import combinations
+
+import mxnet as mx
+import numpy as np
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+from mxnet import nd
+from support.devices import contexts
+from support.splits import IMAGE, chains, make_chain, plan_for, softmax, split_of
+from support.storage import counted
+
+from gluonlab.data.loading.batch import whole
+from gluonlab.kvstores.groups import ALONE
+from gluonlab.parallel.data.microbatches import Microbatches
+from gluonlab.parallel.pipeline.check import peaks
+from gluonlab.parallel.planned import Shards
+from gluonlab.parallel.stages.balance import least_largest
+from gluonlab.parallel.stages.chain import layers_of
+from gluonlab.parallel.stages.memory import StagedMemory, bindings, schedule_of
+from gluonlab.parallel.stages.stage import ACTIVATION, make_stages
+from gluonlab.parallel.stages.strategy import staged_parallel
+
+WITHIN = 0.05  # of what MXNet has allocated
+NOTED = 4096  # bytes: sums of losses, rates, and gaps between the parameters of a bucket
+SCHEDULES = ["sequential", "gpipe", "1f1b", "interleaved"]
+
+
+def of_bytes(F, images):
+    return F.cast(images, "float32") / 255
+
+
+def plan_of(ctxs, size, microbatches, **more):
+    split = split_of("pipeline", ctxs, size, **more)
+    return plan_for(split, microbatches=Microbatches(microbatches), preprocess=of_bytes)
+
+
+def make(chain):
+    return lambda ctxs, start=None: make_chain(chain, start)
+
+
+def one_batch(images, ctx):
+    xs = nd.array(np.zeros((images, *IMAGE)), ctx=ctx, dtype="uint8")
+    return whole([xs], [nd.zeros((images,), ctx=ctx, dtype="int32")])
+
+
+def planned_in_vain(plan, stages, shards):
+    """Bytes of each device: MXNet plans a gradient of what comes first, if nobody wants one."""
+    bound = bindings(shards, plan.microbatches, plan.split, mixed=False)
+    slots = [len({binding.slot for binding in of_stage}) for of_stage in bound]
+    images = plan.microbatches.largest(shards.trained[0])
+
+    extra = [0] * plan.split.size
+    for number, stage in enumerate(stages):
+        if not stage.wants:
+            shape = IMAGE
+            if ACTIVATION in stage.inputs:
+                memory = StagedMemory(stages, softmax(), plan)
+                shape = memory._activation(number, 1)[0]
+            unused = 4 * images * int(np.prod(shape))
+            extra[number % plan.split.size] += slots[number] * unused
+    return extra
+
+
+@st.composite
+def cases(draw):
+    chain, schedule = draw(chains), draw(st.sampled_from(SCHEDULES))
+    per_device = 2 if schedule == "interleaved" else 1
+    layers = len(layers_of(make_chain(chain)))
+    assume(layers >= 2 * per_device)
+    size = draw(st.integers(2, min(layers // per_device, 3)))
+    numbers = st.integers(1, layers - 1)
+    count = size * per_device - 1
+    cut = tuple(sorted(draw(st.lists(numbers, min_size=count, max_size=count, unique=True))))
+    share = draw(st.integers(100, 300))
+    return {
+        "chain": chain, "size": size, "microbatches": draw(st.sampled_from([None, 2, 3, 8])),
+        "split": {"schedule": schedule, "stages_per_device": per_device, "cut": cut},
+        "shards": Shards((share, draw(st.integers(1, share)))),
+    }  # fmt: skip
+
+
+@pytest.mark.cpu_only("MXNet counts what CPUs have allocated")
+@given(cases())
+@settings(max_examples=15, deadline=None)
+def test_what_stages_take_is_what_mxnet_allocates_for_them(case):
+    if mx.runtime.Features().is_enabled("CUDA"):
+        return  # with that build, tests/gpus/test_stage_memory.py counts what GPUs have
+    ctxs = contexts(4)[1:][: case["size"]]  # cpu(0) has the scratch memory of all
+    plan = plan_of(ctxs, case["size"], case["microbatches"], **case["split"])
+    batches = [one_batch(images, ctxs[0]) for images in case["shards"].trained]
+    with counted(ctxs) as allocated:
+        strategy = staged_parallel(make(case["chain"]), softmax(), plan, ALONE)
+        for batch in [*batches, batches[0]]:
+            strategy.step(batch)
+    told = [sum(taken) for taken in strategy.taken(case["shards"])]
+    in_vain = planned_in_vain(plan, strategy.stages, case["shards"])
+    for device in range(case["size"]):
+        least = told[device] - in_vain[device]
+        assert least - NOTED < (1 + WITHIN) * allocated[device], (device, told, allocated)
+        assert told[device] + NOTED > (1 - WITHIN) * allocated[device], (device, told, allocated)
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES)
+@pytest.mark.parametrize("microbatches", [1, 2, 5])
+def test_a_stage_has_a_graph_in_each_slot_of_its_schedule(schedule, microbatches):
+    per_device = 2 if schedule == "interleaved" else 1
+    plan = plan_of(contexts(3), 3, microbatches, schedule=schedule, stages_per_device=per_device)
+    bound = bindings(Shards((20, 3)), plan.microbatches, plan.split, mixed=False)
+    slots = [len({binding.slot for binding in of_stage}) for of_stage in bound]
+    assert slots == list(peaks(schedule_of(plan.split, microbatches)))
+
+
+@st.composite
+def small_chains(draw):
+    """A chain, how many stages, and by which schedule."""
+    chain, schedule = draw(chains), draw(st.sampled_from(["sequential", "gpipe", "1f1b"]))
+    layers = len(layers_of(make_chain(chain)))
+    assume(layers >= 2)
+    return chain, draw(st.integers(2, min(layers, 4))), schedule
+
+
+@given(small_chains(), st.integers(1, 40), st.sampled_from([None, 2, 3]))
+@settings(max_examples=15, deadline=None)
+def test_cuts_by_memory_have_the_least_largest_stage_of_all_cuts(case, share, microbatches):
+    """Each cut's stages, as the plan of that cut tells them."""
+    chain, size, schedule = case
+    ctxs, more = contexts(size), {"schedule": schedule, "share": share}
+    asked = plan_of(ctxs, size, microbatches, balance="memory", **more)
+    strategy = staged_parallel(make(chain), softmax(), asked, ALONE)
+    layers = strategy._layers
+
+    def largest(cut):
+        plan = plan_of(ctxs, size, microbatches, cut=cut, **more)
+        stages = make_stages(layers, cut, softmax(), plan.preprocess, plan.conversion)
+        return max(map(sum, StagedMemory(stages, softmax(), plan).taken(Shards((share,)))))
+
+    best = min(map(largest, combinations(range(1, len(layers)), size - 1)))
+    assert largest(tuple(strategy.cuts)) == best
+
+
+@given(
+    st.lists(st.lists(st.integers(0, 50), min_size=9, max_size=9), min_size=9, max_size=9),
+    st.integers(2, 8),
+    st.integers(1, 4),
+)
+def test_the_search_finds_the_least_largest_of_any_costs(numbers, layers, stages):
+    """Of costs that fall with more layers, too, by at most 50, and depend on the stage."""
+    assume(stages <= layers)
+    tried = []
+
+    def cost(stage, begin, end):
+        tried.append((stage, begin, end))
+        return 30 * (end - begin) + numbers[begin][end] + 10 * stage
+
+    found = least_largest(cost, layers, stages, spare=lambda stage, begin, end: 50)
+    assert len(tried) == len(set(tried))
+
+    def largest(cut):
+        return max(
+            cost(stage, begin, end)
+            for stage, (begin, end) in enumerate(zip((0, *cut), (*cut, layers)))
+        )
+
+    assert largest(found) == min(map(largest, combinations(range(1, layers), stages - 1)))
+
+
+def test_a_stage_says_its_share_of_what_it_was_cut_by():
+    chain = ([("conv", 4), ("average", 1)], [("dense", 4)], False, True)
+    for balance in ("memory", "time"):
+        plan = plan_of(contexts(4), 2, 2, schedule="1f1b", balance=balance, share=8)
+        strategy = staged_parallel(make(chain), softmax(), plan, ALONE)
+        assert sum(strategy._balanced.shares) == pytest.approx(1)
+        said = " ".join(line.strip() for _, line in strategy.lines())
+        for number, share in enumerate(strategy._balanced.shares):
+            assert f"{number} on {contexts(4)[number]} {contexts(4)[number + 2]}: layer" in said
+            assert f", {100 * share:.0f} % of the {balance}" in said
+    plan = plan_of(contexts(2), 2, 2, schedule="1f1b", cut=(2,))
+    lines = [line for _, line in staged_parallel(make(chain), softmax(), plan, ALONE).lines()]
+    assert not any(" % " in line for line in lines)
+
+
+def test_lines_fit_80_columns_however_many_copies_there_are():
+    chain = ([("conv", 4), ("average", 1)], [("dense", 4)], False, True)
+    plan = plan_of(contexts(8), 2, 2, schedule="1f1b", balance="memory", share=8)
+    strategy = staged_parallel(make(chain), softmax(), plan, ALONE)
+    assert all(len(f"{title:<11}{line}") <= 80 for title, line in strategy.lines())
+    assert [title for title, _ in strategy.lines()].count("stages") == 1

@@ -1,0 +1,197 @@
+"""Stages on several devices train as the whole network does on one."""
+
+import numpy as np
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+from mxnet import nd
+from mxnet.gluon import nn
+from support.devices import contexts
+from support.splits import (
+    apart,
+    batches_of,
+    chains,
+    make_chain,
+    plan_for,
+    softmax,
+    split_of,
+    trained,
+    trained_on_one_device,
+)
+
+from gluonlab.data.loading.batch import whole
+from gluonlab.data.loading.shards import shard
+from gluonlab.errors import ModelError
+from gluonlab.kvstores.groups import ALONE
+from gluonlab.parallel.data.microbatches import Microbatches
+from gluonlab.parallel.pipeline.check import in_order, peaks
+from gluonlab.parallel.pipeline.executor import Program
+from gluonlab.parallel.stages.chain import check_cuts, layers_of
+from gluonlab.parallel.stages.strategy import staged_parallel
+
+TOLERANCE = 1e-5
+SCHEDULES = ["sequential", "gpipe", "1f1b", "interleaved"]
+
+
+@st.composite
+def cases(draw):
+    """A chain, where it is cut, and how it is trained."""
+    chain = draw(chains)
+    layers = len(layers_of(make_chain(chain)))
+    schedule = draw(st.sampled_from(SCHEDULES))
+    per_device = draw(st.integers(1, 2)) if schedule in ("sequential", "interleaved") else 1
+    most = min(layers // per_device, 4)
+    assume(most >= 2)
+    size = draw(st.integers(2, most))
+    cuts = size * per_device - 1
+    numbers = st.lists(st.integers(1, layers - 1), min_size=cuts, max_size=cuts, unique=True)
+    return {
+        "chain": chain, "schedule": schedule, "per_device": per_device, "size": size,
+        "cut": tuple(sorted(draw(numbers))), "copies": draw(st.integers(1, 2)),
+        "microbatches": draw(st.sampled_from([None, 1, 2, 3, 5, 9])),
+        "sizes": draw(st.lists(st.integers(1, 9), min_size=3, max_size=3)),
+        "kvstore": draw(st.sampled_from(["device", "ring", "sharded", "sharded-optimizer"])),
+        "optimizer": draw(st.sampled_from(["sgd", "adam"])),
+        "clip_norm": draw(st.sampled_from([None, 0.05])),
+    }  # fmt: skip
+
+
+def strategy_of(case, **more):
+    ctxs = contexts(case["size"] * case["copies"])
+    split = split_of(
+        "pipeline", ctxs, case["size"], schedule=case["schedule"],
+        stages_per_device=case["per_device"], cut=case["cut"],
+    )  # fmt: skip
+    plan = plan_for(
+        split, case["optimizer"], Microbatches(case["microbatches"]), case["kvstore"],
+        clip_norm=case["clip_norm"], **more,
+    )  # fmt: skip
+    make = lambda ctxs, start=None: make_chain(case["chain"], start)  # noqa: E731
+    return staged_parallel(make, softmax(), plan, ALONE)
+
+
+@given(cases())
+@settings(max_examples=6, deadline=None)
+def test_any_cut_schedule_and_batch_trains_as_one_device(case):
+    assume(not (case["clip_norm"] and case["kvstore"] == "sharded-optimizer"))
+    batches = batches_of(case["sizes"])
+    losses, params = trained(strategy_of(case), batches)
+    [ctx] = contexts(1)
+    net = make_chain(case["chain"], [ctx])
+    expected_losses, expected = trained_on_one_device(net, batches, case)
+    assert params.keys() == expected.keys()
+    np.testing.assert_allclose(losses, expected_losses, rtol=2e-5, atol=1e-6)
+    assert apart(params, expected) <= TOLERANCE
+
+
+@pytest.mark.long
+@given(cases())
+@settings(max_examples=150, deadline=None)
+def test_so_do_many_more(case):
+    test_any_cut_schedule_and_batch_trains_as_one_device.hypothesis.inner_test(case)
+
+
+@given(cases(), st.sampled_from(SCHEDULES[:3]))
+@settings(max_examples=4, deadline=None)
+def test_every_schedule_gives_the_same_bits(case, other):
+    assume(not (case["clip_norm"] and case["kvstore"] == "sharded-optimizer"))
+    case = {**case, "schedule": "sequential" if case["per_device"] > 1 else case["schedule"]}
+    batches = batches_of(case["sizes"])
+    if case["per_device"] > 1:
+        other = "interleaved"
+    _, one = trained(strategy_of(case), batches)
+    _, two = trained(strategy_of({**case, "schedule": other}), batches)
+    for name in one:
+        assert (one[name] == two[name]).all(), name
+
+
+def deep(stages):
+    """A chain of dense layers, one for each stage."""
+    return ([], [("dense", 4)] * (stages - 2), False, True)
+
+
+@pytest.mark.parametrize("schedule", ["gpipe", "1f1b"])
+def test_a_stage_has_memory_for_as_many_microbatches_as_are_proved(schedule):
+    case = {
+        "chain": deep(3), "schedule": schedule, "per_device": 1, "size": 3, "cut": (1, 2),
+        "copies": 1, "microbatches": 6, "kvstore": "device", "optimizer": "sgd", "clip_norm": None,
+    }  # fmt: skip
+    strategy = strategy_of(case)
+    trained(strategy, batches_of([6, 6]))
+    [pipeline] = strategy.pipelines
+    [program] = pipeline._programs.values()
+    kept = [6, 6, 6] if schedule == "gpipe" else [3, 2, 1]
+    assert list(peaks(program.schedule)) == kept
+    slots = [set() for _ in kept]
+    for stage, _, _, slot in pipeline._bound:
+        slots[stage].add(slot)
+    assert [len(each) for each in slots] == kept
+
+
+def test_the_instructions_that_run_are_those_of_the_schedule(monkeypatch):
+    queued = []
+    for op in ("forward", "backward", "send_forward", "recv_forward", "send_backward",
+               "recv_backward", "update"):  # fmt: skip
+        method = getattr(Program, op)
+
+        def noted(self, device, stage, microbatch, op=op, method=method):
+            queued.append((device, (op, stage, microbatch)))
+            method(self, device, stage, microbatch)
+
+        monkeypatch.setattr(Program, op, noted)
+    case = {
+        "chain": deep(3), "schedule": "1f1b", "per_device": 1, "size": 3, "cut": (1, 2),
+        "copies": 1, "microbatches": 4, "kvstore": "device", "optimizer": "sgd", "clip_norm": None,
+    }  # fmt: skip
+    strategy = strategy_of(case)
+    trained(strategy, batches_of([4]))
+    [program] = strategy.pipelines[0]._programs.values()
+    assert queued == [(device, tuple(each)) for device, each in in_order(program.schedule)]
+
+
+def test_scores_are_those_of_the_whole_network():
+    case = {
+        "chain": ([("conv", 3)], [("dense", 4)], False, True), "schedule": "1f1b", "per_device": 1,
+        "size": 2, "cut": (2,), "copies": 2, "microbatches": 2, "kvstore": "device",
+        "optimizer": "sgd", "clip_norm": None,
+    }  # fmt: skip
+    strategy = strategy_of(case)
+    [(images, labels)] = batches_of([7])
+    xs = shard(nd.array(images), strategy.inputs)
+    ys = shard(nd.array(labels, dtype="int32"), strategy.inputs)
+    scored = [(each.device, each.scores.asnumpy()) for each in strategy.score(whole(xs, ys))]
+    scores = np.concatenate([own for copy in (0, 1) for device, own in scored if device == copy])
+    [ctx] = contexts(1)
+    expected = make_chain(case["chain"], [ctx])(nd.array(images, ctx=ctx)).asnumpy()
+    np.testing.assert_allclose(scores, expected, rtol=1e-5, atol=1e-6)
+    assert strategy.outputs == [strategy._copies[0][1], strategy._copies[1][1]]
+
+
+class Pair(nn.HybridBlock):
+    """Gives two arrays."""
+
+    def hybrid_forward(self, F, x):
+        return x, x
+
+
+class Sum(nn.HybridBlock):
+    """Takes two."""
+
+    def hybrid_forward(self, F, x, y):
+        return x + y
+
+
+@pytest.mark.parametrize(
+    "cuts, said",
+    [
+        ((9,), "--cut 9: give numbers from 1 to 3"),
+        ((0,), "--cut 0: give numbers from 1 to 3"),
+        ((2, 1), "each larger than the one before"),
+        ((1, 2, 3, 3), "a chain of 4 layers, which cannot be cut into 5"),
+    ],
+)
+def test_cuts_that_cannot_be_are_refused(cuts, said):
+    layers = layers_of(make_chain(([], [("dense", 2), ("dense", 2)], False, True)))
+    with pytest.raises(ModelError) as raised:
+        check_cuts("chain", layers, cuts)
+    assert said in str(raised.value) and "\n" not in str(raised.value)

@@ -1,0 +1,80 @@
+"""However a network is split, a step that is left out leaves no trace."""
+
+import mxnet as mx
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from mxnet import nd
+from mxnet.gluon import nn
+from support.devices import contexts
+from support.splits import (
+    CLASSES,
+    IMAGE,
+    apart,
+    batches_of,
+    plan_for,
+    softmax,
+    split_of,
+    trained,
+    trained_on_one_device,
+)
+
+from gluonlab.kvstores.groups import ALONE
+from gluonlab.parallel.data.microbatches import Microbatches
+from gluonlab.training.replica_check import ReplicaCheck
+from gluonlab.training.splitting import STRATEGIES
+from gluonlab.update.loss_scale import LossScale, SkipNotFinite
+
+WAYS = st.sampled_from(
+    [
+        ("data", 1, {}),
+        ("layers", 2, {"cut": (2,), "schedule": "sequential"}),
+        ("pipeline", 2, {"cut": (1,), "schedule": "1f1b"}),
+        ("pipeline", 2, {"cut": (1, 2, 3), "schedule": "interleaved", "stages_per_device": 2}),
+        ("channels", 2, {"channels": "both"}),
+        ("channels", 3, {"channels": "row"}),
+    ]
+)
+
+
+def make(ctxs, start=None):
+    """Parameters of 3 to 72 elements, which lie in buckets with gaps."""
+    with mx.name.NameManager():
+        net = nn.HybridSequential(prefix="net_")
+        with net.name_scope():
+            net.add(nn.Conv2D(9, 1, activation="tanh"), nn.Conv2D(6, 3, groups=3))
+            net.add(nn.Dense(5, activation="tanh"), nn.Dense(CLASSES))
+    mx.random.seed(3)
+    net.initialize(mx.init.Uniform(0.5), ctx=start or ctxs)
+    net(nd.zeros((1, *IMAGE), ctx=(start or ctxs)[0]))
+    return net
+
+
+@settings(max_examples=8, deadline=None)
+@given(
+    way=WAYS,
+    copies=st.integers(1, 2),
+    parts=st.sampled_from([None, 3]),
+    clip_norm=st.sampled_from([None, 0.05]),
+    bad=st.tuples(st.integers(0, 5), st.sampled_from([np.inf, np.nan])),
+    make_scale=st.sampled_from([SkipNotFinite, LossScale]),
+)
+def test_one_image_that_is_not_finite_leaves_no_trace(
+    way, copies, parts, clip_norm, bad, make_scale
+):
+    name, size, more = way
+    good = batches_of([7, 6, 5])
+    images, labels = good[1][0].copy(), good[1][1]
+    images[bad[0], 0, 2, 2] = bad[1]
+    ctxs, scale = contexts(size * copies), make_scale()
+    plan = plan_for(
+        split_of(name, ctxs, size, share=7, **more), microbatches=Microbatches(parts),
+        clip_norm=clip_norm, loss_scale=scale,
+    )  # fmt: skip
+    strategy = STRATEGIES[name](make, softmax(), plan, ALONE)
+    _, found = trained(strategy, [good[0], (images, labels), *good[1:]])
+    assert scale.skipped == 1
+    case = {"optimizer": "sgd", "clip_norm": clip_norm}
+    _, expected = trained_on_one_device(make(contexts(1)), good, case)
+    assert apart(found, expected) <= 1e-5
+    ReplicaCheck(strategy.net, replicated=strategy.replicated()).after(1)

@@ -1,0 +1,127 @@
+"""A program: a run of two processes that is killed again and again, and goes on each time.
+
+group_kills.py FOLDER JSON, with ``devices``, of each process; ``layers`` of the network, as
+`support.drawn_runs.network_of` has them; ``settings`` of the run; ``kills``, at moments that
+``seed`` draws, of one process or of both, with SIGKILL. ``FOLDER/run`` is that run, and
+``FOLDER/whole`` the undisturbed one. ``then``: the devices of each process that finish
+``FOLDER/run`` instead. Prints how many tries began at a checkpoint.
+
+The processes are forked before MXNet has computed anything, and train over MXNet's own parameter
+server; a group of one trains without.
+"""
+
+import json
+import os
+import random
+import signal
+import sys
+import time
+from contextlib import contextmanager, suppress
+from functools import partial
+from pathlib import Path
+
+from mxnet.kvstore.kvstore_server import _init_kvstore_server_module
+
+from gluonlab.config import TrainConfig
+from gluonlab.kvstores.groups import ALONE
+from gluonlab.launch.parameter_server import ParameterServer
+from gluonlab.runs.checkpoint import checkpoints
+from gluonlab.training.loop import train
+from gluonlab.training.reporter import Reporter
+from gluonlab.training.resume import asked, interrupted
+from support.drawn_runs import few_digits, network_of
+from support.kills import Telling, ended, forked, wait_for_steps
+from support.parameter_server import free_port
+
+
+@contextmanager
+def group_of(size, work):
+    """The ids of ``size`` processes that each do ``work(group)``; what is left ends with the block.
+
+    A group of one needs no servers.
+    """
+    shared = {
+        "DMLC_NUM_WORKER": str(size), "DMLC_NUM_SERVER": "1", "DMLC_PS_ROOT_URI": "127.0.0.1",
+        "DMLC_PS_ROOT_PORT": str(free_port()),
+    }  # fmt: skip
+
+    def play(role):
+        os.environ.update(shared, DMLC_ROLE=role)
+        if role != "worker":
+            with suppress(SystemExit):
+                _init_kvstore_server_module()
+            return
+        with ParameterServer() as group:
+            work(group)
+
+    if size == 1:
+        servers, workers = [], [forked(partial(work, ALONE))]
+    else:
+        servers = [forked(partial(play, role)) for role in ("scheduler", "server")]
+        workers = [forked(partial(play, "worker")) for _ in range(size)]
+    try:
+        yield workers
+    finally:
+        for child in servers + workers:
+            with suppress(ProcessLookupError, ChildProcessError):  # seen already
+                os.kill(child, signal.SIGKILL)
+                ended(child)
+
+
+def part(folder, settings, devices, reporter, group):
+    """A process's part in the run: begin it, or go on with it. Rank 0 reports."""
+    own = {"devices": f"cpu*{devices[group.rank]}"}
+    reporter = reporter if group.rank == 0 else Reporter()
+    before = interrupted(folder, group) if checkpoints(folder) else None
+    if before is not None:
+        config = asked(before, group, **own)
+    else:
+        config = TrainConfig(**{**settings, **own}, out=str(folder))
+    train(config, None, reporter, few_digits(), group, before)
+
+
+def train_to_the_end(folder, settings, devices):
+    """Train, or finish, the run."""
+    work = partial(part, folder, settings, devices, Reporter())
+    with group_of(len(devices), work) as workers:
+        for child in workers:
+            assert ended(child) == 0
+
+
+def killed(folder, settings, devices, moment):
+    """Train, or go on, until somebody kills one process or all, and then what waits for it."""
+    if folder.exists() and not checkpoints(folder):  # killed before its first checkpoint
+        folder.rename(folder.with_name(f"{folder.name}-{time.monotonic_ns()}"))
+    there, here = os.pipe()
+    with group_of(len(devices), partial(part, folder, settings, devices, Telling(here))) as workers:
+        os.close(here)
+        wait_for_steps(there, moment.randint(1, 9))
+        time.sleep(moment.uniform(0, 0.04))
+        for child in moment.sample(workers, moment.randint(1, len(workers))):
+            os.kill(child, signal.SIGKILL)
+        time.sleep(moment.choice([0, 0.1]))
+    os.close(there)
+
+
+def finished(run, epochs):
+    """Whether the last checkpoint is that of the last epoch's end."""
+    states = [json.loads((place / "state.json").read_text()) for place in checkpoints(run)[:1]]
+    return any(state["loader"]["epoch"] == epochs for state in states)
+
+
+def main(folder, seed, kills, devices, settings, layers, then=None):
+    moment, run, resumed = random.Random(seed), folder / "run", 0
+    with network_of(layers):
+        for _ in range(kills):
+            if finished(run, settings["epochs"]):
+                break  # it was faster
+            resumed += bool(checkpoints(run))
+            killed(run, settings, devices, moment)
+        if not finished(run, settings["epochs"]):
+            train_to_the_end(run, settings, then or devices)
+        train_to_the_end(folder / "whole", {**settings, "checkpoint_every": None}, devices)
+    print(json.dumps({"resumed": resumed}))
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), **json.loads(sys.argv[2]))

@@ -1,0 +1,117 @@
+"""The environments that launchers give their processes, as their documentation has them.
+
+Each function takes a layout, the number of processes on each host, and gives the variables of each
+process, by rank. The first host is node07.
+"""
+
+
+def hosts_of(layout):
+    return [f"node{number:02d}" for number in range(7, 7 + len(layout))]
+
+
+def processes(layout):
+    """(rank, host's number, rank on the host) of all processes, host by host."""
+    places = [(node, local) for node, count in enumerate(layout) for local in range(count)]
+    return [(rank, node, local) for rank, (node, local) in enumerate(places)]
+
+
+def counts(layout):
+    return ",".join(map(str, layout))
+
+
+def srun(layout):
+    nodes = f"node[07-{6 + len(layout):02d}]" if len(layout) > 1 else "node07"
+    for rank, node, local in processes(layout):
+        yield {
+            "SLURM_JOB_ID": "4711", "SLURM_STEP_ID": "0", "SLURM_PROCID": str(rank),
+            "SLURM_LOCALID": str(local), "SLURM_NODEID": str(node), "SLURM_JOB_NODELIST": nodes,
+            "SLURM_NODELIST": nodes, "SLURM_STEP_NODELIST": nodes, "SLURM_NTASKS": str(sum(layout)),
+            "SLURM_STEP_NUM_TASKS": str(sum(layout)), "SLURM_STEP_NUM_NODES": str(len(layout)),
+            "SLURM_STEP_TASKS_PER_NODE": counts(layout), "SLURM_TASKS_PER_NODE": counts(layout),
+            "SLURM_LAUNCH_NODE_IPADDR": "10.0.0.1", "SLURM_GTIDS": "0",
+        }  # fmt: skip
+
+
+def lsf_job(layout):
+    pairs = list(zip(hosts_of(layout), layout))
+    return {
+        "LSB_JOBID": "815", "LSB_JOBINDEX": "0", "LSB_QUEUE": "normal",
+        "LSB_MCPU_HOSTS": "".join(f"{host} {slots} " for host, slots in pairs),
+        "LSB_HOSTS": " ".join(host for host, slots in pairs for _ in range(slots)),
+    }  # fmt: skip
+
+
+def blaunch(layout):
+    for rank, _, _ in processes(layout):
+        yield {
+            **lsf_job(layout), "LSB_DJOB_NUMPROC": str(sum(layout)), "LSF_PM_TASKID": str(rank + 1),
+        }  # fmt: skip
+
+
+def jsrun(layout):
+    """Spectrum MPI: the script has a host of its own, and Open MPI's variables are set, too."""
+    job = lsf_job(layout)
+    job["LSB_MCPU_HOSTS"] = f"batch1 1 {job['LSB_MCPU_HOSTS']}"
+    inner = zip(open_mpi(layout), processes(layout))
+    for environ, (rank, node, local) in inner:
+        yield {
+            **job, **{name: text for name, text in environ.items() if name.startswith("OMPI_COMM")},
+            "JSM_NAMESPACE_RANK": str(rank), "JSM_NAMESPACE_SIZE": str(sum(layout)),
+            "JSM_NAMESPACE_LOCAL_RANK": str(local), "JSM_NAMESPACE_LOCAL_SIZE": str(layout[node]),
+        }  # fmt: skip
+
+
+def open_mpi(layout):
+    for rank, node, local in processes(layout):
+        yield {
+            "OMPI_COMM_WORLD_RANK": str(rank), "OMPI_COMM_WORLD_SIZE": str(sum(layout)),
+            "OMPI_COMM_WORLD_LOCAL_RANK": str(local), "OMPI_COMM_WORLD_NODE_RANK": str(local),
+            "OMPI_COMM_WORLD_LOCAL_SIZE": str(layout[node]), "OMPI_UNIVERSE_SIZE": "64",
+            "PMIX_NAMESPACE": "prterun-node07-30030@1", "PMIX_RANK": str(rank),
+            "PMIX_SERVER_URI4": f"prterun-node07-30030@0.{node};tcp4://127.0.0.1:39613",
+        }  # fmt: skip
+
+
+def open_mpi_4(layout):
+    for environ in open_mpi(layout):
+        yield {
+            **environ, "PMIX_NAMESPACE": "3411083265",
+            "OMPI_MCA_orte_hnp_uri": "3411083264.0;tcp://node07,172.17.0.1:39593",
+        }  # fmt: skip
+
+
+def mpich_in_slurm(layout):
+    """Intel MPI starts its proxies by srun, one on each node: their step is not the processes'."""
+    ones = [1] * len(layout)
+    proxies = list(srun(ones))
+    for rank, node, local in processes(layout):
+        yield {
+            **proxies[node], "PMI_RANK": str(rank), "PMI_SIZE": str(sum(layout)), "PMI_FD": "9",
+            "MPI_LOCALRANKID": str(local), "MPI_LOCALNRANKS": str(layout[node]),
+        }  # fmt: skip
+
+
+def srun_with_pmi(layout):
+    """srun --mpi=pmi2."""
+    for rank, environ in enumerate(srun(layout)):
+        yield {**environ, "PMI_RANK": str(rank), "PMI_SIZE": str(sum(layout)), "PMI_FD": "9"}
+
+
+def torchrun_in_srun(layout):
+    """One torchrun on each node, started by srun."""
+    agents = list(srun([1] * len(layout)))
+    for rank, node, local in processes(layout):
+        yield {
+            **agents[node], "RANK": str(rank), "WORLD_SIZE": str(sum(layout)),
+            "LOCAL_RANK": str(local), "LOCAL_WORLD_SIZE": str(layout[node]),
+            "GROUP_RANK": str(node), "MASTER_ADDR": "node07", "MASTER_PORT": "29500",
+            "TORCHELASTIC_RUN_ID": "none",
+            "TORCHELASTIC_USE_AGENT_STORE": "True",
+        }  # fmt: skip
+
+
+SEVERAL_ON_A_HOST = {
+    "srun": srun, "blaunch": blaunch, "jsrun": jsrun, "Open MPI": open_mpi,
+    "Open MPI 4": open_mpi_4, "MPICH in Slurm": mpich_in_slurm, "srun with PMI": srun_with_pmi,
+    "torchrun in srun": torchrun_in_srun,
+}  # fmt: skip

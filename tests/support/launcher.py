@@ -1,0 +1,119 @@
+"""python -m gluonlab.launch as a user starts it, and the processes that belong to it."""
+
+import os
+import subprocess
+import sys
+import time
+from contextlib import contextmanager
+from pathlib import Path
+
+from mxnet import nd
+
+from gluonlab.runs.schema import PARAMETERS
+from support.processes import clean_environment
+
+QUICK = ["--model", "mlp", "--dataset", "synthetic", "--devices", "cpu*1"]
+
+
+class Launched:
+    """A launcher that runs. ``said()``: all that it has printed so far."""
+
+    def __init__(self, process, output):
+        self.process, self._output = process, output
+
+    def said(self):
+        return self._output.read_text()
+
+    def wait_for(self, text, timeout=120):
+        """Until it has said this."""
+        until = time.monotonic() + timeout
+        while text not in self.said():
+            assert self.process.poll() is None, self.said()
+            assert time.monotonic() < until, self.said()
+            time.sleep(0.05)
+
+    def parts(self):
+        """name -> pid of all that belongs to it, in any namespace: agents, scheduler, servers,
+        ranks.
+        """
+        here, found = self._output.parent, {}
+        for place in Path("/proc").iterdir():
+            if place.name.isdigit() and _folder(place) == here:
+                found[_role(int(place.name))] = int(place.name)
+        found.pop("", None)
+        agents = sorted({int(_stat(pid)[1]) for pid in found.values()})
+        return {**found, **{f"agent {n}": pid for n, pid in enumerate(agents)}}
+
+    def end(self, timeout=60):
+        """Exit status, and what was said."""
+        return self.process.wait(timeout), self.said()
+
+
+@contextmanager
+def launched(folder, *words, before=(), output="said", **variables):
+    """A launcher with these words, in ``folder``. ``before``: what stands before the command."""
+    with (folder / output).open("w") as file:
+        process = subprocess.Popen(
+            [*before, sys.executable, "-m", "gluonlab.launch", *map(str, words)],
+            cwd=folder, env=clean_environment(**variables), stdin=subprocess.DEVNULL,
+            stdout=file, stderr=subprocess.STDOUT,
+        )  # fmt: skip
+    try:
+        yield Launched(process, folder / output)
+    finally:
+        process.kill()
+        process.wait()
+
+
+def parameters(folder):
+    return nd.load(str(folder / PARAMETERS))
+
+
+def same_bits(one, other):
+    mine, theirs = parameters(one), parameters(other)
+    return mine.keys() == theirs.keys() and all(
+        (mine[name].asnumpy() == theirs[name].asnumpy()).all() for name in mine
+    )
+
+
+def alive(pids, timeout=5):
+    """Those that still run when so many seconds have gone by."""
+    until = time.monotonic() + timeout
+    left = set(pids)
+    while left and time.monotonic() < until:
+        left = {pid for pid in left if _state(pid) not in ("Z", "")}
+        time.sleep(0.05)
+    return left
+
+
+def _folder(place):
+    try:
+        return Path(os.readlink(place / "cwd"))
+    except OSError:
+        return None
+
+
+def _role(pid):
+    """What a launcher has started this process as; empty for others."""
+    try:
+        text = Path(f"/proc/{pid}/environ").read_text()
+    except OSError:
+        return ""
+    variables = dict(line.split("=", 1) for line in text.split("\0") if "=" in line)
+    if "GLUONLAB_COMMAND" not in variables:
+        return ""
+    if "GLUONLAB_RANK" in variables:
+        return f"rank {variables['GLUONLAB_RANK']}"
+    return variables.get("DMLC_ROLE", "scheduler")
+
+
+def _stat(pid):
+    try:
+        text = Path(f"/proc/{pid}/stat").read_text()
+    except OSError:
+        return []
+    return text[text.rindex(")") + 2 :].split()
+
+
+def _state(pid):
+    return (_stat(pid) or [""])[0]

@@ -1,0 +1,145 @@
+"""Hosts for a test: network namespaces with addresses of their own, and an sshd in each.
+
+It needs root, iproute2, and OpenSSH's client and server.
+"""
+
+import os
+import shutil
+import subprocess
+import time
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import NamedTuple
+
+from support.parameter_server import end
+
+NET = "10.213.77"
+NEEDS = ("ip", "ssh", "sshd", "ssh-keygen")
+CLIENT = """Host *
+  UserKnownHostsFile {folder}/known_hosts
+  StrictHostKeyChecking yes
+  IdentityFile {folder}/user
+  IdentitiesOnly yes
+  User root
+  LogLevel ERROR
+"""
+SERVER = """HostKey {folder}/host
+AuthorizedKeysFile {folder}/user.pub
+StrictModes no
+PidFile none
+UsePAM no
+PasswordAuthentication no
+"""
+
+
+def lacking():
+    """What keeps these hosts from being made here; empty if nothing does."""
+    if os.geteuid() != 0:
+        return "root"
+    missing = [name for name in NEEDS if shutil.which(name, path=_path()) is None]
+    if missing:
+        return ", ".join(missing)
+    trial = f"glt{os.getpid()}"
+    made = subprocess.run(["ip", "netns", "add", trial], capture_output=True, check=False)
+    if made.returncode:
+        return made.stderr.decode().strip()
+    try:
+        for link in (["br0", "type", "bridge"], ["v0", "type", "veth", "peer", "v1"]):
+            words = ["ip", "-n", trial, "link", "add", *link]
+            made = subprocess.run(words, capture_output=True, check=False)
+            if made.returncode:
+                return f"{' '.join(link)}: {made.stderr.decode().strip()}"
+    finally:
+        subprocess.run(["ip", "netns", "del", trial], check=False)
+    return ""
+
+
+class Hosts(NamedTuple):
+    """``inside``: what begins a command in the namespace of the launcher; ``ssh``: its client."""
+
+    inside: list
+    ssh: str
+    names: dict
+
+    def link(self, host, state):
+        """``up``, or ``down``: the cable of a host."""
+        hub = self.inside[3]
+        _ip("-n", hub, "link", "set", self.names[host], state)
+
+
+@contextmanager
+def hosts(folder: Path, *names: str):
+    """Namespaces that know each other by these names, and one more, for the launcher."""
+    own = f"gl{os.getpid()}"
+    hub = f"{own}-hub"
+    with ExitStack() as stack:
+        _keys(folder)
+        _namespace(stack, hub)
+        _ip("-n", hub, "link", "add", "br0", "type", "bridge")
+        _ip("-n", hub, "addr", "add", f"{NET}.1/24", "dev", "br0")
+        _ip("-n", hub, "link", "set", "br0", "up")
+        addresses = {name: f"{NET}.{number}" for number, name in enumerate(names, start=11)}
+        config, known = [], []
+        for name, address in addresses.items():
+            space, cable = f"{own}-{name}", f"v-{name}"
+            _namespace(stack, space)
+            _ip("-n", hub, "link", "add", cable, "type", "veth", "peer", "eth0", "netns", space)
+            _ip("-n", hub, "link", "set", cable, "master", "br0")
+            _ip("-n", hub, "link", "set", cable, "up")
+            _ip("-n", space, "addr", "add", f"{address}/24", "dev", "eth0")
+            _ip("-n", space, "link", "set", "eth0", "up")
+            stack.callback(end, [_sshd(space, folder)])
+            config.append(f"Host {name}\n  HostName {address}\n")
+            known.append(f"{address} {(folder / 'host.pub').read_text()}")
+        (folder / "known_hosts").write_text("".join(known))
+        (folder / "ssh_config").write_text("".join(config) + CLIENT.format(folder=folder))
+        inside = ["ip", "netns", "exec", hub]
+        for address in addresses.values():
+            _wait_for(inside, address)
+        yield Hosts(inside, f"ssh -F {folder}/ssh_config", {n: f"v-{n}" for n in names})
+
+
+def _keys(folder):
+    for name in ("host", "user"):
+        words = ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(folder / name)]
+        subprocess.run(words, check=True)
+    (folder / "sshd_config").write_text(SERVER.format(folder=folder))
+    Path("/run/sshd").mkdir(exist_ok=True)  # sshd demands it
+
+
+def _namespace(stack, name):
+    _ip("netns", "add", name)
+    stack.callback(_remove, name)
+    _ip("-n", name, "link", "set", "lo", "up")
+
+
+def _remove(name):
+    found = subprocess.run(["ip", "netns", "pids", name], capture_output=True, check=False)
+    for pid in found.stdout.split():
+        subprocess.run(["kill", "-9", pid.decode()], check=False)
+    subprocess.run(["ip", "netns", "del", name], check=False)
+
+
+def _sshd(space, folder):
+    server = shutil.which("sshd", path=_path())
+    words = ["ip", "netns", "exec", space, server, "-D", "-e", "-f", str(folder / "sshd_config")]
+    with (folder / f"{space}.log").open("w") as log:
+        return subprocess.Popen(words, stdin=subprocess.DEVNULL, stderr=log)
+
+
+def _wait_for(inside, address):
+    code = f"import socket; socket.create_connection(('{address}', 22), 1)"
+    for _ in range(100):
+        tried = subprocess.run([*inside, "python3", "-c", code], capture_output=True, check=False)
+        if tried.returncode == 0:
+            return
+        time.sleep(0.05)
+    raise TimeoutError(f"no sshd answers at {address}")
+
+
+def _ip(*words):
+    subprocess.run(["ip", *words], check=True)
+
+
+def _path():
+    return os.environ.get("PATH", "") + ":/usr/sbin:/sbin"

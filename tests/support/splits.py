@@ -1,0 +1,160 @@
+"""Networks that are chains, by chance, and plans that spread them over devices."""
+
+from types import SimpleNamespace
+
+import mxnet as mx
+import numpy as np
+from hypothesis import strategies as st
+from mxnet import autograd, gluon, nd
+from mxnet.gluon import nn
+
+from gluonlab.data.loading.batch import whole
+from gluonlab.data.loading.shards import shard
+from gluonlab.kvstores import make_kvstore
+from gluonlab.optimizers.registry import make_optimizer
+from gluonlab.parallel.data.microbatches import WHOLE
+from gluonlab.parallel.precision import as_it_is
+from gluonlab.parallel.split import Split
+from support.reference import as_is
+
+IMAGE, CLASSES = (2, 6, 6), 3
+# with an epsilon that keeps rounding errors of tiny gradients from becoming whole steps
+OPTIMIZERS = {
+    "sgd": {"learning_rate": 0.1, "momentum": 0.9},
+    "adam": {"learning_rate": 0.02, "epsilon": 1e-2},
+}
+
+
+class Residual(nn.HybridBlock):
+    """x + body(x): not a chain, so that no cut goes through it."""
+
+    def __init__(self, body):
+        super().__init__()
+        self.body = body
+
+    def hybrid_forward(self, F, x):
+        return x + self.body(x)
+
+
+# what is made of a number of units; images stay images
+OF_IMAGES = {
+    "conv": lambda units: nn.Conv2D(units, 3, padding=1, activation="tanh"),
+    "one by one": lambda units: nn.Conv2D(units, 1, use_bias=False),
+    "average": lambda units: nn.AvgPool2D(2, 1),
+    "tanh": lambda units: nn.Activation("tanh"),
+    "in a row": lambda units: _sequence(nn.Conv2D(units, 1), nn.Activation("tanh")),
+    "widened": lambda units: _sequence(nn.Conv2D(units, 1), Residual(nn.Conv2D(units, 1))),
+}
+OF_VECTORS = {
+    "dense": lambda units: nn.Dense(units, activation="tanh"),
+    "plain": lambda units: nn.Dense(units, use_bias=False),
+    "sigmoid": lambda units: nn.Activation("sigmoid"),
+    "widened": lambda units: _sequence(nn.Dense(units), Residual(nn.Dense(units))),
+}
+
+
+def _sequence(*layers):
+    net = nn.HybridSequential()
+    net.add(*layers)
+    return net
+
+
+def _kinds(kinds, most):
+    layer = st.tuples(st.sampled_from(sorted(kinds)), st.integers(1, 5))
+    return st.lists(layer, max_size=most)
+
+
+# images and vectors of a network, whether it begins with frozen ones, and whether it has a Flatten
+# where dense layers begin, which flatten images themselves
+chains = st.tuples(_kinds(OF_IMAGES, 3), _kinds(OF_VECTORS, 3), st.booleans(), st.booleans())
+
+
+def make_chain(drawn, ctx=None):
+    """The network of a draw, its parameters by chance, the same for the same draw."""
+    of_images, of_vectors, frozen_begin, flatten = drawn
+    mx.random.seed(len(of_images) + 7 * len(of_vectors))
+    with mx.name.NameManager():
+        net = nn.HybridSequential(prefix="chain_")
+        with net.name_scope():
+            net.add(*[OF_IMAGES[kind](units) for kind, units in of_images])
+            net.add(*[nn.Flatten()] * flatten)
+            net.add(*[OF_VECTORS[kind](units) for kind, units in of_vectors], nn.Dense(CLASSES))
+    net.initialize(mx.init.Xavier(), ctx=ctx)
+    net(nd.zeros((1, *IMAGE), ctx=None if ctx is None else ctx[0]))
+    if frozen_begin and len(net) > 1:
+        net[0].collect_params().setattr("grad_req", "null")
+    return net
+
+
+def plan_for(split, optimizer="sgd", microbatches=WHOLE, kvstore="device", **more):
+    """What a strategy reads of a plan."""
+    copies = [copy[0] for copy in split.copies]
+    return SimpleNamespace(
+        **{
+            "ctxs": [ctx for copy in split.copies for ctx in copy], "split": split,
+            "kvstore": make_kvstore(kvstore, copies), "bucket_bytes": None, "clip_norm": None,
+            "new_kvstore": lambda ctxs: make_kvstore(kvstore, ctxs),
+            "loss_scale": None, "microbatches": microbatches, "sync_bn": False, "on_servers": False,
+            "conversion": as_it_is, "preprocess": as_is,
+            "make_optimizer": lambda: make_optimizer(optimizer, OPTIMIZERS[optimizer]), **more,
+        }
+    )  # fmt: skip
+
+
+def split_of(way, ctxs, size, **more):
+    """Copies of ``size`` devices each."""
+    copies = [ctxs[begin : begin + size] for begin in range(0, len(ctxs), size)]
+    return Split(way, copies, "chain", image_shape=IMAGE, **more)
+
+
+def batches_of(sizes, seed=0, image=IMAGE, classes=CLASSES):
+    """(images, labels) of each size: numpy arrays."""
+    rng = np.random.RandomState(seed)
+    return [
+        (rng.rand(size, *image).astype("float32"), rng.randint(0, classes, size)) for size in sizes
+    ]
+
+
+def trained(strategy, batches):
+    """Train on the batches; the parameters as numpy arrays, by their places in the network."""
+    losses = []
+    for images, labels in batches:
+        xs = shard(nd.array(images), strategy.inputs)
+        ys = shard(nd.array(labels, dtype="int32"), strategy.inputs)
+        losses.append(sum(loss.asscalar() for loss in strategy.step(whole(xs, ys))))
+    nd.waitall()
+    return losses, {name: array.asnumpy() for name, array in strategy.parameters().items()}
+
+
+def softmax():
+    return gluon.loss.SoftmaxCrossEntropyLoss()
+
+
+def trained_on_one_device(net, batches, case):
+    """The whole network by plain Gluon, the gradient clipped by numpy's norm."""
+    loss = softmax()
+    [ctx] = next(iter(net.collect_params().values())).list_ctx()
+    optimizer = make_optimizer(case["optimizer"], OPTIMIZERS[case["optimizer"]])
+    trainer = gluon.Trainer(net.collect_params(), optimizer, kvstore=None)
+    losses = []
+    for images, labels in batches:
+        with autograd.record():
+            total = loss(net(nd.array(images, ctx=ctx)), nd.array(labels, ctx=ctx)).sum()
+        total.backward()
+        losses.append(total.asscalar())
+        if case["clip_norm"] is not None:
+            learned = [p for p in net.collect_params().values() if p.grad_req != "null"]
+            norm = np.sqrt(
+                sum((p.grad(ctx).asnumpy().astype("float64") ** 2).sum() for p in learned)
+            )
+            factor = min(1.0, case["clip_norm"] / (norm / len(images)))
+            for param in learned:
+                param.grad(ctx)[:] *= factor
+        trainer.step(len(images))
+    places = net._collect_params_with_prefix()
+    return losses, {name: param.list_data()[0].asnumpy() for name, param in places.items()}
+
+
+def apart(one, other):
+    both = [np.concatenate([each[name].ravel() for name in sorted(each)]) for each in (one, other)]
+    return np.linalg.norm(both[0] - both[1]) / max(np.linalg.norm(both[1]), 1e-30)

@@ -1,0 +1,304 @@
+"""The same command each time: it begins a run, goes on with it, or says that it has ended."""
+
+import os
+import shutil
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from support.devices import named
+from support.drawn_runs import few_digits
+from support.interrupted_runs import break_off, lines, parameters
+from support.run_files import read_metrics
+
+from gluonlab.config import TrainConfig
+from gluonlab.errors import ConfigError, OutputError
+from gluonlab.runs.lock import FolderLock
+from gluonlab.training.loop import train
+from gluonlab.training.reporter import Reporter
+
+SETTINGS = {
+    "devices": named(2), "threads": 1, "model": "mlp", "epochs": 2, "global_batch_size": 20,
+    "optimizer": "sgd", "lr": 0.01, "checkpoint_every": "3 steps", "confusion": True,
+}  # fmt: skip
+MARKERS = (".sagemaker-uploading", ".sagemaker-uploaded")
+
+
+class Listening(Reporter):
+    def __init__(self):
+        self.said = []
+
+    def say(self, line):
+        self.said.append(line)
+
+
+def again(folder, **given):
+    """The same command once more; its result, and what it said."""
+    reporter = Listening()
+    config = TrainConfig(**{**SETTINGS, **given}, out=str(folder))
+    result = train(config, reporter=reporter, dataset=few_digits(), autoresume=True)
+    return result, [
+        line for line in reporter.said if line.split()[0] in ("begins", "resumed", "ended")
+    ]
+
+
+def content(folder):
+    """Name -> bytes of every file; those that vanish meanwhile are left out."""
+    found = {}
+    for above, _, names in os.walk(folder):
+        for name in names:
+            file = Path(above) / name
+            with suppress(OSError):
+                if name != ".in-use":
+                    found[str(file.relative_to(folder))] = file.read_bytes()
+    return found
+
+
+class Syncing(Reporter):
+    """Notes what the folder holds after each step."""
+
+    def __init__(self, folder):
+        self.folder, self.moments = folder, [{}]
+
+    def step_done(self, images, known):
+        self.moments.append(content(self.folder))
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory):
+    """The folder of a whole run, and moment -> what it held then."""
+    folder = tmp_path_factory.mktemp("undisturbed") / "run"
+    syncing = Syncing(folder)
+    train(TrainConfig(**SETTINGS, out=str(folder)), reporter=syncing, dataset=few_digits())
+    return folder, Files(enumerate([*syncing.moments, content(folder)]))
+
+
+def assert_alike(folder, whole):
+    assert parameters(folder) == parameters(whole)
+    assert lines(folder) == lines(whole)
+    assert (folder / "confusion.png").read_bytes() == (whole / "confusion.png").read_bytes()
+    steps = [line["step"] for line in read_metrics(folder) if line["kind"] == "step"]
+    assert steps == list(range(1, len(steps) + 1))
+
+
+class Files(dict):
+    """Name -> bytes; a failed test prints the names."""
+
+    def __repr__(self):
+        return str({name: len(text) for name, text in self.items()})
+
+
+@st.composite
+def synced(draw, moments):
+    """What a store puts back: each file as it was at some moment, perhaps cut, with markers."""
+    last = draw(st.integers(0, len(moments) - 1))
+    early = draw(st.sampled_from([0, 1, 3, len(moments)]))
+    names = sorted({name for moment in range(last + 1) for name in moments[moment]})
+    files = Files()
+    for name in names:
+        age = draw(st.integers(max(0, last - early), last))
+        text = moments[age].get(name)
+        if text is not None:
+            kept = draw(st.sampled_from(["all", "all", "all", "all", "all", "a part", "none"]))
+            files[name] = text[: draw(st.integers(0, len(text)))] if kept == "a part" else text
+            if kept == "none":
+                del files[name]
+            if draw(st.booleans()):
+                files[name + draw(st.sampled_from(MARKERS))] = b""
+    return files
+
+
+def check_synced(undisturbed, tmp_path_factory, data):
+    whole, moments = undisturbed
+    folder = tmp_path_factory.mktemp("synced") / "run"
+    for name, text in data.draw(synced(moments)).items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_bytes(text)
+    _, said = again(folder)
+    assert_alike(folder, whole)
+    before = content(folder)
+    result, said = again(folder)
+    assert said == [f"{'ended':<11}{folder} has finished its 2 epochs"]
+    assert content(folder) == before
+    assert [epoch.epoch for epoch in result.history] == [1, 2]
+    shutil.rmtree(folder.parent)
+
+
+@settings(max_examples=8)
+@given(st.data())
+def test_whatever_a_store_puts_back_the_run_ends_with_the_same_bits(
+    undisturbed, tmp_path_factory, data
+):
+    check_synced(undisturbed, tmp_path_factory, data)
+
+
+@pytest.mark.long
+@settings(max_examples=100)
+@given(st.data())
+def test_so_it_does_whatever_else_it_puts_back(undisturbed, tmp_path_factory, data):
+    check_synced(undisturbed, tmp_path_factory, data)
+
+
+def stopped(folder, steps, **given):
+    """A run that was broken off after so many steps."""
+    assert break_off(steps, folder, few_digits(), **{**SETTINGS, **given})
+    return content(folder)
+
+
+def test_a_new_or_empty_folder_begins_a_run_that_writes_checkpoints(undisturbed, tmp_path):
+    (tmp_path / "empty").mkdir()
+    for name in ("new", "empty"):
+        _, said = again(tmp_path / name, checkpoint_every=None)
+        assert said == []
+        assert_alike(tmp_path / name, undisturbed[0])
+        assert {each.name for each in (tmp_path / name / "checkpoints").iterdir()} == {
+            "step-000000008", "step-000000016"
+        }  # fmt: skip
+
+
+def test_a_run_that_was_broken_off_goes_on(undisturbed, tmp_path):
+    stopped(tmp_path / "run", 11)
+    result, said = again(tmp_path / "run")
+    assert said in ([f"{'resumed':<11}goes on from step {step}"] for step in (8, 11))
+    assert [epoch.epoch for epoch in result.history] == [1, 2]
+    assert_alike(tmp_path / "run", undisturbed[0])
+
+
+def test_a_run_without_a_checkpoint_begins_anew_in_its_place(undisturbed, tmp_path):
+    assert stopped(tmp_path / "run", 2)
+    _, said = again(tmp_path / "run")
+    assert said == [
+        f"{'begins':<11}anew: the run in {tmp_path / 'run'} had no checkpoint to go on from; "
+        "it had finished no epoch"
+    ]
+    assert_alike(tmp_path / "run", undisturbed[0])
+    assert [each.name for each in tmp_path.iterdir()] == ["run"]
+
+
+@pytest.mark.parametrize("left", ["parameters.params", "checkpoints/step-000000008/state.json"])
+def test_what_may_be_of_value_stays_beside_a_run_that_begins_anew(undisturbed, tmp_path, left):
+    folder, aside = tmp_path / "run", tmp_path / "run-earlier"
+    before = stopped(folder, 11)
+    shutil.rmtree(folder / "checkpoints")
+    (folder / "parameters.params").unlink()
+    (folder / left).parent.mkdir(parents=True, exist_ok=True)
+    (folder / left).write_bytes(before[left])
+    there = content(folder)
+    _, [said] = again(folder)
+    assert said.endswith(f"checkpoint to go on from; what it has left is in {aside}")
+    assert content(aside) == there
+    assert_alike(folder, undisturbed[0])
+
+
+@pytest.mark.parametrize("lost", ["checkpoints", "checkpoints/step-000000016", "config.json"])
+def test_an_ended_run_has_ended_whatever_becomes_of_what_it_needs_no_more(
+    undisturbed, tmp_path, lost
+):
+    shutil.copytree(undisturbed[0], tmp_path / "run")
+    (tmp_path / "run" / lost).rename(tmp_path / "lost")
+    result, _ = again(tmp_path / "run")
+    assert_alike(tmp_path / "run", undisturbed[0])
+    assert result.confusion.sum() == 40 and result.accuracy == result.history[-1].accuracy
+
+
+def test_an_ended_run_gives_its_result_again_and_changes_nothing(undisturbed, tmp_path):
+    shutil.copytree(undisturbed[0], tmp_path / "run")
+    before = content(tmp_path / "run")
+    result, said = again(tmp_path / "run")
+    assert said == [f"{'ended':<11}{tmp_path / 'run'} has finished its 2 epochs"]
+    assert content(tmp_path / "run") == before
+    net = result.net.collect_params().values()
+    whole = train(
+        TrainConfig(**SETTINGS, out=str(tmp_path / "other")), reporter=Reporter(),
+        dataset=few_digits(),
+    )  # fmt: skip
+    for one, other in zip(net, whole.net.collect_params().values()):
+        assert (one.list_data()[1].asnumpy() == other.list_data()[1].asnumpy()).all()
+    assert (result.confusion == whole.confusion).all()
+
+
+def test_an_ended_run_goes_on_with_more_epochs(undisturbed, tmp_path):
+    shutil.copytree(undisturbed[0], tmp_path / "run")
+    again(tmp_path / "run", epochs=3)
+    config = TrainConfig(**{**SETTINGS, "epochs": 3}, out=str(tmp_path / "whole"))
+    train(config, reporter=Reporter(), dataset=few_digits())
+    assert_alike(tmp_path / "run", tmp_path / "whole")
+
+
+@pytest.mark.parametrize(
+    ("ended", "given", "said"),
+    [
+        (True, {"lr": 0.02}, "--learning-rate was 0.01, and would be 0.02: leave it as it was"),
+        (False, {"lr": 0.02}, "--learning-rate was 0.01, and would be 0.02: leave it as it was"),
+        (True, {"epochs": 1}, "give --epochs 2 or more, or another --out"),
+        (False, {"epochs": 1}, "1 of 1 epochs are finished"),
+    ],
+    ids=str,
+)
+def test_another_command_is_refused_and_changes_nothing(undisturbed, tmp_path, ended, given, said):
+    folder = tmp_path / "run"
+    if ended:
+        shutil.copytree(undisturbed[0], folder)
+    else:
+        stopped(folder, 13)
+    before = content(folder)
+    with pytest.raises(ConfigError) as raised:
+        again(folder, **given)
+    assert str(raised.value).startswith("--autoresume: ") and said in str(raised.value)
+    assert content(folder) == before
+
+
+def test_other_content_is_refused(tmp_path):
+    for name, text in (("notes.txt", "mine"), ("config.json", "{}")):
+        (tmp_path / name).write_text(text)
+    with pytest.raises(OutputError, match="is not empty: give a new folder"):
+        again(tmp_path)
+    assert content(tmp_path) == {"notes.txt": b"mine", "config.json": b"{}"}
+
+
+def test_a_config_json_of_somebody_else_stays_beside(tmp_path):
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "config.json").write_text("{}")
+    again(tmp_path / "run")
+    assert content(tmp_path / "run-earlier") == {"config.json": b"{}"}
+
+
+def test_a_folder_that_another_process_has_is_refused(tmp_path):
+    stopped(tmp_path / "run", 11)
+    lock = FolderLock(tmp_path / "run")
+    with pytest.raises(OutputError, match="is in use by process"):
+        again(tmp_path / "run")
+    lock.release()
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"out": None}, "there is none: add --out DIR"),
+        ({"compress": "2bit"}, "--autoresume and --compress 2bit:0.5 contradict each other"),
+    ],
+    ids=str,
+)
+def test_what_cannot_be_is_said(tmp_path, given, said):
+    config = TrainConfig(**{**SETTINGS, "out": str(tmp_path / "run"), **given})
+    with pytest.raises(ConfigError, match=said):
+        train(config, reporter=Reporter(), dataset=few_digits(), autoresume=True)
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_run_is_not_named_twice(tmp_path):
+    stopped(tmp_path / "run", 11)
+    with pytest.raises(ConfigError, match="--autoresume contradict each other: give one of them"):
+        train(reporter=Reporter(), resume=tmp_path / "run", autoresume=True)
+
+
+def test_an_export_that_is_not_there_whole_is_made_again(tmp_path):
+    again(tmp_path / "run", export=True)
+    before = content(tmp_path / "run")
+    [params] = (tmp_path / "run" / "export").glob("*.params")
+    params.write_bytes(b"a part")
+    _, said = again(tmp_path / "run", export=True)
+    assert said == [f"{'resumed':<11}goes on from step 16"]
+    assert content(tmp_path / "run")[f"export/{params.name}"] == before[f"export/{params.name}"]

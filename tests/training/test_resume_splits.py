@@ -1,0 +1,168 @@
+"""Split networks go on: by the same split with the same bits, by others with the same sums."""
+
+import json
+
+import numpy as np
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+from support.devices import named, on_gpus
+from support.drawn_runs import (
+    STEPS_OF_TWO_EPOCHS,
+    WAYS,
+    assert_ends_alike,
+    few_digits,
+    network_of,
+    of_way,
+    resume,
+)
+from support.interrupted_runs import break_off
+
+from gluonlab.config import TrainConfig
+from gluonlab.errors import ConfigError
+from gluonlab.training.loop import train
+from gluonlab.training.reporter import Reporter
+
+MIDDLE = ["pooling", "convolution", "norm"] + ["dropout"] * (not on_gpus())
+OPTIONS = {
+    "optimizer": st.sampled_from(["sgd", "adam", "rmsprop", "signum"]),
+    "kvstore": st.sampled_from(["device", "ring", "sharded"]),
+    "clip_norm": st.sampled_from([None, 0.5]),
+    "mixup": st.sampled_from([0.0, 0.2]),
+    "lr_schedule": st.sampled_from(["constant", "cosine"]),
+    "resident_bytes": st.sampled_from([0, 2**28]),
+}
+DRAWN = dict(
+    middle=st.lists(st.sampled_from(MIDDLE), min_size=1, max_size=2),
+    options=st.fixed_dictionaries(OPTIONS),
+    steps=st.integers(2, STEPS_OF_TWO_EPOCHS - 1),
+    every=st.integers(1, 5),
+)
+
+
+def check_same_split(tmp_path_factory, way, middle, options, steps, every):
+    assume(steps > every)
+    with network_of(["convolution", *middle, "convolution"]):
+        folder = tmp_path_factory.mktemp("runs")
+        assert_ends_alike(folder, steps, f"{every} steps", **of_way(way, **options))
+
+
+def check_other_split(tmp_path_factory, way, other, middle, options, steps, every):
+    assume(steps > every and not {"norm", "dropout"} & set(middle))
+    if options["optimizer"] == "signum":  # a sign turns where rounding turns it
+        options["optimizer"] = "sgd"
+    devices, split = WAYS[other]
+    folder = tmp_path_factory.mktemp("runs")
+    with network_of(["convolution", *middle, "convolution"]):
+        whole = TrainConfig(**of_way("one device", **options), out=str(folder / "whole"))
+        expected = train(whole, reporter=Reporter(), dataset=few_digits())
+        begun = {**of_way(way, **options), "checkpoint_every": f"{every} steps"}
+        assert break_off(steps, folder / "run", few_digits(), **begun)
+        found = resume(folder / "run", devices=named(devices), **split)
+    assert apart(found.net, expected.net) <= 2e-5
+    for one, step in zip(found.history, expected.history):
+        assert one.loss == pytest.approx(step.loss, rel=1e-5)
+        assert one.validation_loss == pytest.approx(step.validation_loss, rel=1e-4)
+
+
+def apart(net, other):
+    both = [
+        np.concatenate([p.list_data()[0].asnumpy().ravel() for p in each.collect_params().values()])
+        for each in (net, other)
+    ]
+    return np.linalg.norm(both[0] - both[1]) / np.linalg.norm(both[1])
+
+
+ALWAYS_ALIKE = [way for way in WAYS if WAYS[way][1]["split"] != "data" and way != "by time"]
+SPLITS = st.sampled_from(ALWAYS_ALIKE)
+
+
+@settings(max_examples=3)
+@given(way=SPLITS, **DRAWN)
+def test_the_same_split_ends_with_the_bits_of_the_undisturbed_run(tmp_path_factory, **drawn):
+    check_same_split(tmp_path_factory, **drawn)
+
+
+@pytest.mark.cpu_only("cuDNN's Dropout cannot be seeded again")
+def test_dropout_of_split_channels_draws_the_same_again(tmp_path):
+    with network_of(["convolution", "dropout", "convolution"]):
+        assert_ends_alike(tmp_path, 13, "3 steps", **of_way("channels"))
+
+
+@pytest.mark.long
+@settings(max_examples=60)
+@given(way=SPLITS, **DRAWN)
+def test_so_do_many(tmp_path_factory, **drawn):
+    check_same_split(tmp_path_factory, **drawn)
+
+
+@settings(max_examples=2)
+@given(way=st.sampled_from([*WAYS]), other=st.sampled_from([*WAYS]), **DRAWN)
+def test_another_split_goes_on_with_the_same_sums(tmp_path_factory, **drawn):
+    check_other_split(tmp_path_factory, **drawn)
+
+
+@pytest.mark.long
+@settings(max_examples=60)
+@given(way=st.sampled_from([*WAYS]), other=st.sampled_from([*WAYS]), **DRAWN)
+def test_so_do_many_others(tmp_path_factory, **drawn):
+    check_other_split(tmp_path_factory, **drawn)
+
+
+@pytest.fixture
+def with_norm():
+    with network_of(["convolution", "norm", "pooling"]):
+        yield
+
+
+@pytest.mark.parametrize("other", ["columns", "cut"])
+def test_batchnorm_goes_on_by_a_split_with_the_same_parts_of_batches(tmp_path, with_norm, other):
+    whole = TrainConfig(**of_way("data"), out=str(tmp_path / "whole"))
+    expected = train(whole, reporter=Reporter(), dataset=few_digits())
+    options = of_way("data", checkpoint_every="3 steps")
+    assert break_off(5, tmp_path / "run", few_digits(), **options)
+    devices, split = WAYS[other]
+    found = resume(tmp_path / "run", devices=named(devices), **split)
+    assert apart(found.net, expected.net) <= 2e-5
+
+
+@pytest.mark.parametrize(
+    ("other", "said"),
+    [
+        ("layers", "the number of copies of the network was 2, and would be 1"),
+        ("1f1b", "--microbatches was None, and would be 3"),
+    ],
+)
+def test_batchnorm_does_not_go_on_with_other_parts(tmp_path, with_norm, other, said):
+    assert break_off(3, tmp_path / "run", few_digits(), **of_way("data", checkpoint_every="2"))
+    devices, split = WAYS[other]
+    with pytest.raises(ConfigError, match=said):
+        resume(tmp_path / "run", devices=named(devices), **split)
+
+
+def test_a_cut_by_time_stays_where_it_was(tmp_path):
+    with network_of(["convolution", "pooling", "convolution", "pooling"]):
+        options = of_way("by time", checkpoint_every="2 steps", epochs=1)
+        assert break_off(3, tmp_path / "run", few_digits(), **options)
+        config = json.loads((tmp_path / "run" / "config.json").read_text())
+        first = config["settings"]["cut"]
+        other = "1,4" if first != "1,4" else "2,3"
+        config["settings"]["cut"] = other  # as if another machine had measured it
+        (tmp_path / "run" / "config.json").write_text(json.dumps(config))
+        resume(tmp_path / "run")
+    assert json.loads((tmp_path / "run" / "config.json").read_text())["settings"]["cut"] == other
+    [said] = [line for line in events(tmp_path / "run") if "resumed" in line.values()]
+    assert "other" not in said["message"]
+
+
+def test_other_random_numbers_are_said(tmp_path):
+    with network_of(["convolution", "dropout", "convolution"]):
+        options = of_way("layers", checkpoint_every="2 steps", epochs=1)
+        assert break_off(3, tmp_path / "run", few_digits(), **options)
+        resume(tmp_path / "run", devices=named(1), split="data")
+    [said] = [line for line in events(tmp_path / "run") if "resumed" in line.values()]
+    assert "Dropout draws other numbers" in said["message"]
+
+
+def events(folder):
+    return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
