@@ -51,9 +51,7 @@ STEPS = 10
 def traced(python, tmp_path, store, bucket_bytes, **environment):
     """A list for each step: (name, "B" or "E", microseconds) of each of its operations."""
     file = tmp_path / "trace.json"
-    run = python(
-        "-c", TRACED_STEP, store, str(bucket_bytes), str(STEPS), str(file), **environment
-    )
+    run = python("-c", TRACED_STEP, store, str(bucket_bytes), str(STEPS), str(file), **environment)
     assert run.returncode == 0, run.stderr
     starts = [int(line) for line in run.stdout.split()]
     assert len(starts) == STEPS
