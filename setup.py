@@ -156,7 +156,7 @@ setup(
         "gluonlab.collectives.render": ["template/*"],
         "gluonlab.doctor.prove": ["template/*"],
         "gluonlab.drawing": ["template/*"],
-        "gluonlab.launch.jobs": ["training/*.json"],  # a link to sagemaker/training
+        "gluonlab.launch.jobs": ["training/*.json"],
         "gluonlab.parallel.pipeline.render": ["template/*"],
         "gluonlab.report": ["template/*"],
     },

@@ -15,9 +15,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gluonlab.errors import ConfigError
-from gluonlab.host.launchers import LAUNCHERS, SAGEMAKER
 from gluonlab.launch.environments import membership
 from gluonlab.launch.jobs import KINDS, JobRequest, job_file
+from gluonlab.launch.jobs.sagemaker import TEMPLATES
 
 WORDS = ("--epochs", "5", "--gpus", "2")
 REQUEST = JobRequest(WORDS, processes=4)
@@ -152,6 +152,9 @@ def test_what_one_scheduler_cannot_give_is_one_line():
             job_file(kind, several)
     with pytest.raises(ConfigError, match="'extra' is no option"):
         job_file("sagemaker", replace(REQUEST, words=("--flip", "yes", "extra")))
+    for changes in ({"words": ("--update-on-servers",)}, {"backend": "dist_async"}):
+        with pytest.raises(ConfigError, match="the servers that SageMaker's image starts cannot"):
+            job_file("sagemaker", replace(REQUEST, **changes))
     with pytest.raises(ConfigError, match="did you mean 'slurm'"):
         job_file("slrum", REQUEST)
 
@@ -267,15 +270,20 @@ def test_hyperparameters_are_the_options_of_the_run(given_options):
     assert read["backend"] == "dist_sync"
 
 
+def test_the_templates_are_those_of_the_folder_sagemaker():
+    folder = Path(__file__).parents[2] / "sagemaker/training"
+    own = list(TEMPLATES.iterdir())
+    assert {path.name for path in own} == {"horovod.json", "parameter-server.json"}
+    assert all(path.read_bytes() == (folder / path.name).read_bytes() for path in own)
+
+
 def test_a_job_of_sagemaker_is_the_template_with_what_was_asked_for():
     request = replace(REQUEST, backend="horovod", processes=8, processes_per_host=4, minutes=2)
     request = replace(
         request, bucket="mine", role="arn:aws:iam::1:role/r", instance="ml.p3.8xlarge"
     )
     made = yaml.safe_load(job_file("sagemaker", request))
-    template = json.loads(
-        (Path(__file__).parents[2] / "sagemaker/training/horovod.json").read_text()
-    )
+    template = json.loads((TEMPLATES / "horovod.json").read_text())
     assert made["ResourceConfig"] == {
         **template["ResourceConfig"], "InstanceType": "ml.p3.8xlarge", "InstanceCount": 2,
     }  # fmt: skip
@@ -286,28 +294,3 @@ def test_a_job_of_sagemaker_is_the_template_with_what_was_asked_for():
     assert json.dumps(made).count("s3://mine/gluonlab/") == 3
     for kept in ("Tags", "AlgorithmSpecification"):
         assert made[kept] == template[kept]
-
-
-# --- the page of docs
-
-PAGE = Path(__file__).parents[2] / "docs" / "launch.md"
-
-
-def test_the_page_shows_what_is_printed():
-    words = ("--dataset", "cifar10", "--model", "resnet18", "--epochs", "10")
-    four = JobRequest(words, processes=4)
-    shown = re.findall(r"^```(?:bash|yaml)\n(.*?)^```$", PAGE.read_text(), re.M | re.S)
-    assert shown == [
-        job_file("slurm", replace(four, processes_per_host=2)),
-        job_file("lsf", replace(four, processes_per_host=2, queue="waic-medium")),
-        job_file("lsf-interactive", JobRequest(words, processes=1, gpus=2, queue="waic-medium")),
-        job_file("k8s", four),
-        job_file("sagemaker", four),
-    ]
-
-
-def test_the_page_names_the_variables_of_every_launcher():
-    page = PAGE.read_text()
-    for launcher in LAUNCHERS:
-        named = launcher.mark if launcher is SAGEMAKER else launcher.rank
-        assert f"`{named}`" in page and f"`{launcher.size[0]}`" in page, launcher.name

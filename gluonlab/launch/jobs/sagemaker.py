@@ -1,4 +1,6 @@
-"""A request for SageMaker's CreateTrainingJob, made of a template of `sagemaker/training`.
+"""A request for SageMaker's CreateTrainingJob, made of a template.
+
+The templates are copies of those in `sagemaker/training`, which an installed gluonlab lacks.
 
 Source: https://docs.aws.amazon.com/sagemaker/latest/APIReference/API_CreateTrainingJob.html.
 """
@@ -17,6 +19,7 @@ from gluonlab.launch.jobs.yaml_text import Said, yaml_lines
 TEMPLATES = Path(__file__).parent / "training"
 # the role of sagemaker/notebook.yaml lets a notebook start jobs of such names only
 PREFIX = "gluonlab-"
+ASYNC = "dist_async"
 BUCKET = re.compile(r"s3://[^/]+/gluonlab/")  # the templates' own is made up
 COMMENTS = {
     "TrainingJobName": "the job's name, which no other job of the account may have",
@@ -56,8 +59,8 @@ COMMENTS = {
 def sagemaker(request: JobRequest) -> str:
     """The file for AWS's command line, version 2, which takes YAML: JSON knows no comments.
 
-    Raises ConfigError for words that are not options, and for several processes on a host without
-    Horovod.
+    Raises ConfigError for words that are not options, for several processes on a host without
+    Horovod, and for an update on the servers.
     """
     made = _request(request)
     head = (
@@ -74,6 +77,13 @@ def _request(request: JobRequest) -> Dict[str, Any]:
         raise ConfigError(
             f"processes_per_host = {request.processes_per_host}: SageMaker starts one process of "
             f"{request.backend} on each host: leave it at 1, or choose --backend horovod"
+        )
+    given_words = options(request.words)
+    if request.backend == ASYNC or "update-on-servers" in given_words:
+        raise ConfigError(
+            f"{f'--backend {ASYNC}' if request.backend == ASYNC else '--update-on-servers'}: the "
+            "servers that SageMaker's image starts cannot load gluonlab's optimizers: choose "
+            "--backend dist_sync without --update-on-servers, or --backend horovod"
         )
     template = TEMPLATES / f"{'horovod' if horovod else 'parameter-server'}.json"
     made: Dict[str, Any] = json.loads(template.read_text(encoding="utf-8"))
@@ -93,7 +103,7 @@ def _request(request: JobRequest) -> Dict[str, Any]:
         given["gpus"] = str(request.gpus)
     if horovod:
         given["sagemaker_mpi_num_of_processes_per_host"] = str(request.on_a_host)
-    given.update(options(request.words))
+    given.update(given_words)
     return made
 
 
