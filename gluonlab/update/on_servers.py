@@ -170,7 +170,8 @@ def _whole(bucket: Bucket, first: int) -> "List[Tuple[Piece, int]]":
     for number, (param, begin) in enumerate(zip(bucket.params, bucket.begins), start=first):
         size = math.prod(param.shape)
         shape = tuple(param.shape) or (1,)
-        found.append((Piece(number, 0, size, shape, *_multipliers(bucket)), begin))
+        piece = Piece(number, 0, size, shape, *_multipliers(bucket), param.name)
+        found.append((piece, begin))
     return found
 
 

@@ -26,7 +26,8 @@ def parameters(devices, seed, shapes=SHAPES):
     drawn = np.random.RandomState(seed)
     found = gluon.ParameterDict()
     for number, shape in enumerate(shapes):
-        param = found.get(f"p{number}", shape=tuple(shape), wd_mult=float(len(shape) > 1))
+        name = f"p{number}_{'bias' if len(shape) == 1 else 'weight'}"  # lars spares a bias
+        param = found.get(name, shape=tuple(shape), wd_mult=float(len(shape) > 1))
         value = nd.array(drawn.uniform(-1, 1, shape))
         param.initialize(mx.init.Zero(), [mx.cpu(i) for i in range(devices)])
         param.set_data(value)

@@ -6,7 +6,7 @@ server; a smaller one goes whole to one of them. Does not import MXNet.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Iterator, List, Sequence, Tuple
 
 from gluonlab.errors import KVStoreError
@@ -17,7 +17,8 @@ class Piece:
     """Consecutive elements under one key of the optimizer, from ``begin`` to before ``end``.
 
     ``shape``: of a parameter that must stay whole, for an optimizer that looks at all of it; empty
-    where the piece may be cut anywhere. ``lr_mult``, ``wd_mult``: what the optimizer asks of it.
+    where the piece may be cut anywhere. ``lr_mult``, ``wd_mult``, and ``name``, that of such a
+    parameter: what the optimizer asks of it.
     """
 
     key: int
@@ -26,6 +27,7 @@ class Piece:
     shape: Tuple[int, ...] = ()
     lr_mult: float = 1.0
     wd_mult: float = 1.0
+    name: str = ""
 
 
 @dataclass(frozen=True)
@@ -62,9 +64,7 @@ class Flat:
                 continue
             if piece.shape and last - first < piece.end - piece.begin:
                 raise KVStoreError(f"key {piece.key} is cut between servers, and must not be")
-            yield Piece(
-                piece.key, first - begin, last - begin, piece.shape, piece.lr_mult, piece.wd_mult
-            )
+            yield replace(piece, begin=first - begin, end=last - begin)
 
 
 def laid_out(pieces: Sequence[Piece], servers: int) -> Flat:
@@ -96,8 +96,7 @@ def laid_out(pieces: Sequence[Piece], servers: int) -> Flat:
 
 
 def _moved(piece: Piece, begin: int) -> Piece:
-    size = piece.end - piece.begin
-    return Piece(piece.key, begin, begin + size, piece.shape, piece.lr_mult, piece.wd_mult)
+    return replace(piece, begin=begin, end=begin + piece.end - piece.begin)
 
 
 def server_of(key: int, servers: int) -> int:

@@ -31,9 +31,10 @@ def first_note(servers: int) -> "List[List[float]]":
     return [[float(place)] + [0.0] * (NOTE - 1) for place in range(servers)]
 
 
-class Multipliers(NamedTuple):
+class Described(NamedTuple):
     """What an Optimizer asks of a parameter."""
 
+    name: str
     lr_mult: float
     wd_mult: float
 
@@ -131,8 +132,8 @@ class ServerRule(mx.optimizer.Optimizer):
                 array.reshape((-1,))[piece.begin : piece.end].reshape(piece.shape or (-1,))
                 for array in (self._weights[key], gradient)
             )
-            self._updater.optimizer.param_dict[piece.key] = Multipliers(
-                piece.lr_mult, piece.wd_mult
+            self._updater.optimizer.param_dict[piece.key] = Described(
+                piece.name, piece.lr_mult, piece.wd_mult
             )
             self._updater(piece.key, grad, weight)
         self._applied[key] = self._applied.get(key, 0) + 1

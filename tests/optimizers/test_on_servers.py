@@ -1,0 +1,74 @@
+"""A server's rule, called as MXNet's server calls it, on each server's part of one flat array."""
+
+import copy
+
+import mxnet as mx
+import numpy as np
+import pytest
+from mxnet import nd
+
+from gluonlab.optimizers.registry import OPTIMIZERS, make_optimizer
+from gluonlab.optimizers.served.layout import Piece, laid_out, server_of
+from gluonlab.optimizers.served.rule import Described, ServerRule, first_note
+
+PARAMETERS = {  # by name, with a factor of its weight decay
+    "a_weight": ((3, 5), 1.0), "a_bias": ((3,), 0.0), "b_weight": ((2, 3, 2), 1.0),
+}  # fmt: skip
+FIRST, NOTES = 2**16 + 3, 2**16 + 10
+
+
+@pytest.fixture(autouse=True)
+def _mistakes_fail(monkeypatch):
+    """A mistake ends a server: not the tests."""
+    monkeypatch.setattr("os._exit", lambda status: pytest.fail("the server ends"))
+
+
+def parts_of(flat, arrays):
+    """The flat array, cut as MXNet cuts it."""
+    whole = np.zeros(flat.size, np.float32)
+    for piece in flat.pieces:
+        whole[piece.begin : piece.end] = arrays[piece.key].ravel()
+    return np.split(whole, flat.servers)
+
+
+def served(optimizer, flat, place):
+    """The rule of the server at this place, which has told it its place."""
+    notes = {key: server_of(key, flat.servers) for key in range(NOTES, NOTES + flat.servers)}
+    rule = ServerRule(copy.deepcopy(optimizer), {FIRST: flat}, {}, notes)
+    row = nd.array(first_note(flat.servers)[place])
+    rule.update_multi_precision(NOTES, row, nd.zeros_like(row), None)
+    return rule
+
+
+@pytest.mark.parametrize("servers", [1, 3])
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_each_optimizer_updates_on_servers_what_it_updates_here(name, servers):
+    drawn, kind = np.random.RandomState(3), OPTIMIZERS[name]
+    momentum = {"momentum": 0.9} if kind.momentum else {}
+    made = make_optimizer(name, {"learning_rate": 0.05, "wd": 0.1, **momentum})
+    own = copy.deepcopy(made)
+    own.param_dict = {
+        key: Described(name, 1.0, decay)
+        for key, (name, (_, decay)) in enumerate(PARAMETERS.items())
+    }
+    shapes = [shape for shape, _ in PARAMETERS.values()]
+    values = [drawn.uniform(-1, 1, shape).astype(np.float32) for shape in shapes]
+    flat = laid_out(
+        [
+            Piece(key, 0, values[key].size, () if kind.element_wise else shape, 1.0, decay, name)
+            for key, (name, (shape, decay)) in enumerate(PARAMETERS.items())
+        ],
+        servers,
+    )
+    kept = [nd.array(part) for part in parts_of(flat, values)]
+    rules = [served(made, flat, place) for place in range(servers)]
+    here, updater = [nd.array(value) for value in values], mx.optimizer.get_updater(own)
+    for _ in range(5):
+        grads = [drawn.normal(0, 1, shape).astype(np.float32) for shape in shapes]
+        for key, (weight, grad) in enumerate(zip(here, grads)):
+            updater(key, nd.array(grad), weight)
+        for rule, weights, part in zip(rules, kept, parts_of(flat, grads)):
+            rule.update_multi_precision(FIRST, weights, nd.array(part), None)
+    expected = parts_of(flat, [weight.asnumpy() for weight in here])
+    for weights, part in zip(kept, expected):
+        assert np.abs(weights.asnumpy() - part).max() <= 1e-6
