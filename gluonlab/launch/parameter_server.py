@@ -16,9 +16,8 @@ from gluonlab.kvstores.groups import SummingGroup
 from gluonlab.kvstores.processes import new_keys
 from gluonlab.launch.parts import LOCAL_RANK, LOCAL_SIZE, RANK
 from gluonlab.launch.same_host import gpus_of, processes_here
-from gluonlab.launch.served_weights import ServedWeights, install
+from gluonlab.launch.served_weights import ServedWeights, install_keeping
 from gluonlab.optimizers.served.layout import Flat
-from gluonlab.optimizers.served.rule import ServerRule
 
 SYNC, DEVICE_SYNC, ASYNC = "dist_sync", "dist_device_sync", "dist_async"
 NAMES = (SYNC, DEVICE_SYNC, ASYNC)
@@ -33,7 +32,8 @@ class ParameterServer(SummingGroup):
     pushed after it. ``dist_device_sync`` adds up a process's own arrays on its devices, where
     ``dist_sync`` does on the CPU; a group gives it one array of each, so both do the same here.
     With ``dist_async`` nobody waits in `ServedWeights.update`; everything else is as exact as with
-    the others. Raises EngineError where the environment names no scheduler.
+    the others. Raises EngineError where the environment names no scheduler, and RunError where
+    its servers have to take a rule and cannot.
     """
 
     def __init__(self, name: str = SYNC) -> None:
@@ -54,7 +54,7 @@ class ParameterServer(SummingGroup):
         self._keys: Dict[int, int] = {}  # by the number of the sum
         self._served: Optional[ServedWeights] = None
         if not self.waits:
-            install(self._store, ServerRule())  # such servers take nothing without one
+            install_keeping(self._store, self.servers)
         tell(processes_here(self))  # before devices take threads, and decoders start
 
     def leave(self, together: bool) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Dict, List, Optional, Sequence, Tuple
 
+import mxnet as mx
 import numpy as np
 from mxnet import nd
 
@@ -12,12 +13,36 @@ from gluonlab.kvstores.processes import new_keys
 from gluonlab.optimizers.served.layout import Flat, server_of
 from gluonlab.optimizers.served.rule import NOTE, ServerRule, first_note
 
+NOT_TAKEN = (
+    "the servers have loaded mxnet without gluonlab, and cannot take its optimizers: start them as "
+    "python -c 'import gluonlab, mxnet', or leave the update to the workers, with --backend "
+    "dist_sync and without --update-on-servers"
+)
 
-def install(store: Any, rule: ServerRule) -> None:
+
+def install(store: Any, rule: mx.optimizer.Optimizer) -> None:
     """Give all servers the rule; waits for all processes."""
     if store.rank == 0:
-        store.set_optimizer(rule)  # waits until each server has it
+        store.set_optimizer(rule)  # waits until each server has it, or has failed to load it
     store._barrier()
+
+
+def install_keeping(store: Any, servers: int) -> None:
+    """Give ``servers`` servers, whose workers do not wait, a rule that keeps what is pushed.
+
+    Without any, such a server dies of the first push, and its workers wait for ever: so the first
+    is MXNet's own, which adds, and which every server can load. Raises RunError, in all processes,
+    for servers that cannot load gluonlab's.
+    """
+    install(store, mx.optimizer.create("test"))
+    install(store, ServerRule())
+    first = new_keys(store, servers)
+    kept = [nd.zeros((servers,)) for _ in range(servers)]  # whole on one server, or cut over all
+    for key, array in enumerate(kept, start=first):
+        store.init(key, nd.ones((servers,)))
+        store.pushpull(key, array)
+    if any(array.asnumpy().any() for array in kept):
+        raise RunError(NOT_TAKEN)
 
 
 class ServedWeights:
@@ -99,10 +124,7 @@ class ServedWeights:
         if self._store.rank == 0 or not self._copies:
             told = sum(note.asnumpy().reshape((servers, NOTE)) for note in notes)
             if not told[:, 1].all():
-                raise RunError(
-                    "the servers have not taken the optimizer: start them in gluonlab's own "
-                    "environment, as python -c 'import gluonlab, mxnet'"
-                )
+                raise RunError(NOT_TAKEN)
             counts = told[:, 2:].sum(axis=0).astype(int)
             self.staleness = counts[: np.flatnonzero(counts).max(initial=0) + 1].tolist()
         self._store._barrier()

@@ -120,6 +120,32 @@ def test_processes_that_do_not_wait_learn(server_count, tmp_path):
     assert last["accuracy"] > 0.8
 
 
+@pytest.mark.parametrize(
+    ("backend", "more"),
+    [("dist_async", []), pytest.param("dist_sync", ["--update-on-servers"], marks=LONG)],
+)
+@pytest.mark.parametrize(
+    "serve",
+    [
+        "import mxnet",  # as SageMaker's image starts them
+        pytest.param("import sys; sys.modules['gluonlab'] = None; import mxnet", marks=LONG),
+    ],
+    ids=["later", "never"],
+)
+def test_servers_that_cannot_load_gluonlab_are_one_line_at_once(
+    backend, more, serve, data, tmp_path
+):
+    ended = launched(
+        backend, tmp_path, *words(**options(data), devices="cpu"), *more, servers=2, serve=serve,
+        timeout=60,
+    )  # fmt: skip
+    assert [process.status for process in ended] == [1, 1], ended
+    for process in ended:
+        [line] = process.err.splitlines()
+        assert line.startswith("error: the servers have loaded mxnet without gluonlab, ")
+        assert "start them as python -c 'import gluonlab, mxnet'" in line
+
+
 @LONG
 def test_a_loss_that_diverges_ends_all_that_do_not_wait(data, tmp_path):
     used = options(data, optimizer="sgd", lr=1e9, model="mlp", epochs=3)

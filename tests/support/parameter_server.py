@@ -17,10 +17,10 @@ def free_port():
 
 
 @contextmanager
-def servers(count, servers=1, **variables):
+def servers(count, servers=1, serve="import gluonlab, mxnet", **variables):
     """Scheduler and server for ``count`` workers: the workers' environments, and the server.
 
-    Both end with the block.
+    ``serve``: what a server runs. Both end with the block.
     """
     shared = {
         "DMLC_NUM_WORKER": str(count),
@@ -35,7 +35,7 @@ def servers(count, servers=1, **variables):
     started = []
     try:
         for role in ("scheduler", *["server"] * servers):
-            command = [sys.executable, "-c", "import gluonlab, mxnet"]
+            command = [sys.executable, "-c", serve]
             started.append(subprocess.Popen(command, env=environments[role]))
         yield [environments["worker"]] * count, started[-1]
     finally:
