@@ -121,8 +121,12 @@ def test_processes_that_do_not_wait_learn(server_count, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("backend", "more"),
-    [("dist_async", []), pytest.param("dist_sync", ["--update-on-servers"], marks=LONG)],
+    ("backend", "more", "count"),
+    [
+        ("dist_async", [], 1),
+        pytest.param("dist_async", [], 2, marks=LONG),
+        pytest.param("dist_sync", ["--update-on-servers"], 2, marks=LONG),
+    ],
 )
 @pytest.mark.parametrize(
     "serve",
@@ -133,13 +137,13 @@ def test_processes_that_do_not_wait_learn(server_count, tmp_path):
     ids=["later", "never"],
 )
 def test_servers_that_cannot_load_gluonlab_are_one_line_at_once(
-    backend, more, serve, data, tmp_path
+    backend, more, count, serve, data, tmp_path
 ):
     ended = launched(
-        backend, tmp_path, *words(**options(data), devices="cpu"), *more, servers=2, serve=serve,
-        timeout=60,
+        backend, tmp_path, *words(**options(data), devices="cpu"), *more, count=count,
+        servers=count, serve=serve, timeout=60,
     )  # fmt: skip
-    assert [process.status for process in ended] == [1, 1], ended
+    assert [process.status for process in ended] == [1] * count, ended
     for process in ended:
         [line] = process.err.splitlines()
         assert line.startswith("error: the servers have loaded mxnet without gluonlab, ")

@@ -1,0 +1,121 @@
+"""Trainings with drawn options, by one process or by its part of several.
+
+python drawn_launches.py BACKEND FOLDER SHAPES: the process's part in the training of each of
+SHAPES, [seed, workers, devices of each], one after the other in one group.
+"""
+
+import json
+import math
+import random
+import sys
+from pathlib import Path
+
+from gluonlab import TrainConfig
+from gluonlab.optimizers.registry import OPTIMIZERS
+from gluonlab.training.loop import train
+from gluonlab.training.reporter import Reporter
+from support.drawn_runs import few_digits
+
+LEAST_STEPS = 10
+RATES = {"adadelta": 0.1, "sgd": 0.02, "nag": 0.02, "lars": 0.5}  # of others 0.001
+
+
+def drawn(seed, workers, devices):
+    """Settings of a training, and its images."""
+    draw = random.Random(f"{seed} {workers} {devices}")
+    of_all, found = workers * devices, {"threads": 1, "seed": seed, "check_replicas": 4}
+    if draw.random() < 0.7:
+        batch = found["global_batch_size"] = draw.choice([1, 2, 3, 5, 7, 12, 16])
+    else:
+        found["batch_size"] = draw.randint(1, 4)
+        batch = found["batch_size"] * of_all
+    epochs = found["epochs"] = draw.randint(1, 3)
+    last = draw.choice([1, draw.randint(1, batch), batch])
+    images = batch * (math.ceil(LEAST_STEPS / epochs) - 1) + last
+    name = found["optimizer"] = draw.choice(["sgd", "sgd", *OPTIMIZERS])
+    found["lr"] = RATES.get(name, 0.001)
+    if OPTIMIZERS[name].momentum:
+        found["momentum"] = draw.choice([0.0, 0.9])
+    if name in ("sgd", "nag") and found["momentum"]:
+        found["momentum_rule"] = draw.choice(["corrected", "mxnet"])
+    # whose steps follow a gradient's size: elsewhere what is before BatchNorm is rounding errors
+    models = ["mlp", "lenet", "resnet8"] if name in ("sgd", "nag") else ["mlp", "lenet"]
+    found["model"] = draw.choice(models)
+    found["lr_schedule"] = draw.choice(["constant", "step", "cosine", "linear"])
+    for setting, value in {
+        "warmup_epochs": draw.choice([0.25, 0.5]),
+        "wd": 1e-3,
+        "no_bias_decay": True,
+        "clip_norm": draw.choice([0.1, 1.0]),
+        "mixup": 0.4,
+        "label_smoothing": 0.1,
+        "microbatches": draw.choice(range(1, 4)),
+        "microbatch_size": draw.choice(range(1, 4)),
+        "crop_padding": 2,
+        "flip": True,
+        "kvstore": draw.choice(["local", "ring", "tree"]),
+        "bucket_bytes": draw.choice([0, 1000, 50_000]),
+        "resident_bytes": 0,
+    }.items():
+        if draw.random() < 0.45:
+            found[setting] = value
+    if "no_bias_decay" in found:
+        found["wd"] = 1e-3
+    if "microbatch_size" in found or found.get("microbatches", 1) * of_all > batch:
+        found.pop("microbatches", None)
+    if devices > 1 and found["model"] != "resnet8" and draw.random() < 0.3:
+        for setting in ("microbatches", "microbatch_size", "kvstore"):
+            found.pop(setting, None)
+        found["split"] = draw.choice(["layers", "channels", "pipeline"])
+        if found["split"] == "pipeline" and batch >= 2 * workers:
+            found["microbatches"] = 2
+    return found, images
+
+
+def features(seed, workers, devices):
+    """What the training of this seed has that another may lack."""
+    found, images = drawn(seed, workers, devices)
+    batch = found.get("global_batch_size") or found["batch_size"] * workers * devices
+    last = images % batch
+    return {
+        *(name for name, value in found.items() if value),
+        *(["ragged"] if last else []),
+        *(["a process without images"] if 0 < last < workers or batch < workers else []),
+        *(["several epochs"] if found["epochs"] > 1 else []),
+        found["lr_schedule"], found["model"],
+        *(["another optimizer"] if found["optimizer"] != "sgd" else []),
+    }  # fmt: skip
+
+
+def covering(worlds, seeds):
+    """Shapes of trainings that together have every feature, of each world in turn; few, not fewest.
+
+    ``worlds``: (workers, devices of each).
+    """
+    known = {(seed, *world): features(seed, *world) for seed in seeds for world in worlds}
+    missing, found = set().union(*known.values()), []
+    while missing or len(found) < len(worlds):
+        world = worlds[len(found) % len(worlds)]
+        of_world = [shape for shape in known if shape[1:] == world]
+        found.append(max(of_world, key=lambda shape: len(known[shape] & missing)))
+        missing -= known[found[-1]]
+    return found
+
+
+def trained(folder, seed, workers, devices, group=None):
+    """By this process's part of a group, or by this one alone, without the drawn split."""
+    found, images = drawn(seed, workers, devices)
+    if group is None and "split" in found:
+        found = {k: v for k, v in found.items() if k not in ("split", "microbatches")}
+    given = {} if group is None else {"group": group}
+    here = devices if group else workers * devices
+    config = TrainConfig(**found, devices=f"cpu*{here}", out=str(folder))
+    return train(config, reporter=Reporter(), dataset=few_digits(images), **given)
+
+
+if __name__ == "__main__":
+    from gluonlab.launch.backends import BACKENDS
+
+    with BACKENDS[sys.argv[1]]() as group:
+        for place, shape in enumerate(json.loads(sys.argv[3])):
+            trained(Path(sys.argv[2]) / f"{place}", *shape, group=group)
