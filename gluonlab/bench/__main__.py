@@ -25,6 +25,7 @@ from gluonlab.bench.host import table as _host
 from gluonlab.bench.images import table as _images
 from gluonlab.bench.peers import table as _peers
 from gluonlab.bench.pipeline import modes as _pipeline
+from gluonlab.bench.scaling.__main__ import scaling
 from gluonlab.bench.splits import names as _splits
 from gluonlab.bench.splits import table as _splits_table
 from gluonlab.bench.threads import table as _threads
@@ -263,7 +264,7 @@ def compare(first: str, second: str, at_least: Optional[str], as_json: bool) -> 
 COMMANDS = {
     str(made.name).rpartition(" ")[2]: made
     for made in (
-        peers, host, images, threads, allreduce, gradients, pipeline, efficiency, splits,
+        peers, host, images, threads, allreduce, gradients, scaling, pipeline, efficiency, splits,
         checkpoints, compare,
     )
 }  # fmt: skip

@@ -29,6 +29,7 @@ JOBS = {
     "torch": "gluonlab.bench.peers.torch_loop",
     "torch-ddp": "gluonlab.bench.peers.torch_ddp",
     "dist": "gluonlab.bench.threads.dist_loop",
+    "member": "gluonlab.bench.scaling.member",
     "host": "gluonlab.bench.host.cost",
     "efficiency": "gluonlab.bench.host.efficiency",
     "gradients": "gluonlab.bench.gradients.job",

@@ -161,6 +161,10 @@ def _loading() -> Iterator[None]:
     if serves:
         from mxnet.kvstore import kvstore_server
 
+        from gluonlab.host.allocator import keep_freed
+
+        # each message has a block of its own, as large as the gradients that it carries
+        keep_freed()
         kvstore_server._init_kvstore_server_module()
 
 

@@ -8,7 +8,6 @@ When the agent is killed, the system kills them (PR_SET_PDEATHSIG).
 from __future__ import annotations
 
 import asyncio
-import ctypes
 import os
 import signal
 import socket
@@ -19,19 +18,13 @@ from pathlib import Path
 from typing import Any, Callable, Dict, List, Optional
 
 from gluonlab.errors import ConfigError
+from gluonlab.host.lifetime import die_with_parent
 from gluonlab.launch.messages import LONGEST, Message, received, send
 
 BEAT = 1.0  # seconds between two signs of life, each way
 GRACE = 5.0  # seconds that processes have to end by SIGTERM
 PIECE = 2**16  # bytes of a line that are passed on at once
-PR_SET_PDEATHSIG = 1
 TELL = "GLUONLAB_TELL"  # the descriptor over which a process says how far it has come
-_LIBC = ctypes.CDLL(None)
-
-
-def die_with_parent() -> None:
-    """To be called in a new process: it is killed when the one that has started it ends."""
-    _LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
 
 
 class Agent:

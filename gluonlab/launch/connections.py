@@ -14,7 +14,8 @@ from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 import gluonlab
 from gluonlab.errors import RunError
-from gluonlab.launch.agent import BEAT, die_with_parent
+from gluonlab.host.lifetime import die_with_parent
+from gluonlab.launch.agent import BEAT
 from gluonlab.launch.hosts import Host
 from gluonlab.launch.messages import LONGEST, Message, received, send
 from gluonlab.plain import one_line

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Dict, Iterable, List, NoReturn
 
 from gluonlab.errors import RunError
+from gluonlab.host.lifetime import die_with_parent
 
 GOODBYE_S = 3.0  # how long children may take to end by themselves after the end of their input
 
@@ -26,11 +27,15 @@ class Worker:
 
     Its standard error goes to the file ``log``. It leads a process group of its own: Ctrl-C reaches
     the parent only, which then ends the child and all that the child has started, by the group's
-    id.
+    id. One that ``pauses`` is stopped while it has nothing to do, with all that it has started,
+    for what computes without having been asked to; it dies with the parent.
     """
 
-    def __init__(self, command: List[str], environment: Dict[str, str], log: Path) -> None:
+    def __init__(
+        self, command: List[str], environment: Dict[str, str], log: Path, pauses: bool = False
+    ) -> None:
         self.log = log
+        self._pauses = pauses
         self._unread = b""
         self._ended = False
         with log.open("wb") as stderr:
@@ -39,7 +44,7 @@ class Worker:
                 stderr=stderr, start_new_session=True,
                 # python -m would prefer a gluonlab in the folder where somebody has started the
                 # bench
-                cwd=log.parent,
+                cwd=log.parent, preexec_fn=die_with_parent if pauses else None,
             )  # fmt: skip
 
     @property
@@ -53,6 +58,7 @@ class Worker:
         Raises WorkerError, and the worker is ended then.
         """
         assert self._process.stdin is not None
+        self._signal(signal.SIGCONT)
         try:
             self._process.stdin.write(json.dumps(message).encode() + b"\n")
             self._process.stdin.flush()
@@ -68,7 +74,14 @@ class Worker:
             self._fail("answered something that is not JSON")
         if "error" in answer:
             self._fail(_first_line(answer["error"]))
+        self._signal(signal.SIGSTOP)
         return answer
+
+    def _signal(self, number: int) -> None:
+        """Stop it, or let it go on, if it pauses."""
+        if self._pauses:
+            with suppress(ProcessLookupError):
+                os.killpg(self.pid, number)
 
     def _line(self, timeout_s: float) -> bytes:
         assert self._process.stdout is not None
@@ -100,6 +113,7 @@ class Worker:
     def dismiss(self) -> None:
         """Close the worker's input: it ends when it notices."""
         assert self._process.stdin is not None
+        self._signal(signal.SIGCONT)
         with suppress(OSError):  # it is dead, and had not read everything
             self._process.stdin.close()
 

@@ -13,6 +13,8 @@ import subprocess
 import sys
 from typing import Any, List, Mapping
 
+from gluonlab.host.lifetime import die_with_parent
+
 
 class Rank:
     """Another process of the job; ``words``: what stands behind ``python`` on its command line."""
@@ -23,6 +25,7 @@ class Rank:
             env={**os.environ, **variables},
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
+            preexec_fn=die_with_parent,
         )
         atexit.register(self._end)
 

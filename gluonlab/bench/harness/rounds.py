@@ -27,7 +27,7 @@ class Subject:
     """What is measured: a job of `gluonlab.bench.worker`, its options and environment variables.
 
     ``images``: those of a step, for jobs that do not count them themselves. ``checkout``: the
-    folder with the gluonlab whose worker runs the job; None is this one.
+    folder with the gluonlab whose worker runs the job; None is this one. ``pauses``: see `Worker`.
     """
 
     name: str
@@ -39,6 +39,7 @@ class Subject:
     start_timeout_s: float = START_TIMEOUT_S
     images: int = 0
     checkout: Optional[Path] = None
+    pauses: bool = False
 
     def command(self) -> List[str]:
         """The command line of its worker."""
@@ -140,7 +141,8 @@ class _Bench:
         """Start a worker, and find out how many steps it makes in CHUNK_S."""
         subject = measurement.subject
         environment = child_environment(subject.variables, self.folder, subject.checkout)
-        worker = Worker(subject.command(), environment, self.folder / f"{subject.name}.log")
+        log = self.folder / f"{subject.name}.log"
+        worker = Worker(subject.command(), environment, log, subject.pauses)
         self.workers[subject.name] = worker
         worker.answer(subject.start_timeout_s)  # it is ready
         worker.ask({"steps": WARM_UP_STEPS}, subject.start_timeout_s)

@@ -17,7 +17,7 @@ from gluonlab.config import TrainConfig
 from gluonlab.data.loading.batch import Batch
 from gluonlab.data.loading.loader import Loader
 from gluonlab.data.sets.registry import load_dataset
-from gluonlab.kvstores.groups import ALONE
+from gluonlab.kvstores.groups import ALONE, Group
 from gluonlab.parallel.data.strategy import data_parallel
 from gluonlab.parallel.objective import make_loss
 from gluonlab.training.losses import LossLog
@@ -33,11 +33,12 @@ def make(
     global_batch_size: Optional[int] = None,
     competitors: int = 0,
     devices: Optional[str] = None,
+    group: Group = ALONE,
 ) -> Job:
     """Train on ``device_count`` CPU devices of ``threads`` threads each.
 
     ``competitors``: the number of other processes that compute meanwhile. ``devices``: train on
-    those instead.
+    those instead. ``group``: the processes that train together, each on so many devices.
     """
     work = TASKS[task]
     global_batch_size = global_batch_size or work.global_batch_size
@@ -54,11 +55,13 @@ def make(
     )
     dataset = load_dataset("synthetic", samples=work.samples, shape=work.shape, classes=CLASSES)
     plan = dataclasses.replace(make_plan(config), dataset=dataset)
-    strategy = data_parallel(partial(make_net, plan), make_loss(), plan, ALONE)
+    strategy = data_parallel(partial(make_net, plan), make_loss(), plan, group)
     loader = Loader(
         plan.dataset.train,
         plan.ctxs,
         global_batch_size,
+        rank=group.rank,
+        world_size=group.size,
         raw=True,
         resident_bytes=plan.resident_bytes,
     )

@@ -20,6 +20,7 @@ import numpy as np
 import gluonlab
 from gluonlab.data.images.decode import CHANNELS
 from gluonlab.errors import RunError
+from gluonlab.host.allocator import keeping
 
 if TYPE_CHECKING:
     from gluonlab.data.images.decode import Pixels
@@ -31,9 +32,7 @@ Wrong = List[Tuple[int, str]]  # positions of files that cannot be decoded, and 
 # images per request: long beside a request's own cost, short beside a batch that several processes
 # share
 SLOTS = 16
-# glibc gives memory back to the system, and takes it again page by page, for every image; here it
-# keeps what one image needs.
-KEEP_MEMORY = {"MALLOC_MMAP_THRESHOLD_": str(2**25), "MALLOC_TRIM_THRESHOLD_": str(2**26)}
+KEEP_MEMORY = keeping(2**26)  # bytes: what one image needs
 
 
 class Answer:

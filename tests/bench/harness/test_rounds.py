@@ -135,3 +135,50 @@ def test_what_tunes_an_engine_does_not_reach_the_workers_by_itself(tmp_path, mon
     environment = child_environment({"MXNET_CPU_TEMP_COPY": "4"}, tmp_path)
     assert "OMP_NUM_THREADS" not in environment
     assert [name for name in environment if name.startswith("MXNET_")] == ["MXNET_CPU_TEMP_COPY"]
+
+
+BUSY = """
+import json, subprocess, sys, threading
+own = subprocess.Popen([sys.executable, "-c", "while True: pass"])
+def spin():
+    while True:
+        pass
+threading.Thread(target=spin, daemon=True).start()
+print(json.dumps({"ready": True, "own": own.pid}), flush=True)
+for line in sys.stdin:
+    print(json.dumps({"seconds": 0.1}), flush=True)
+"""
+
+
+def until(condition):
+    end = time.monotonic() + 20
+    while not condition():
+        assert time.monotonic() < end
+
+
+def gone(pid):
+    """Whether it has ended, though nobody may have waited for it."""
+    try:
+        return ") Z " in Path(f"/proc/{pid}/stat").read_text()
+    except OSError:
+        return True
+
+
+def stopped(pid):
+    """Whether all of its threads are."""
+    tasks = Path(f"/proc/{pid}/task").glob("*/stat")
+    return all(task.read_text().rsplit(")", 1)[1].split()[0] == "T" for task in tasks)
+
+
+def test_what_pauses_computes_only_when_it_is_asked_and_ends_all_the_same(tmp_path):
+    command = [sys.executable, "-c", BUSY]
+    worker = Worker(command, child_environment({}, tmp_path), tmp_path / "log", pauses=True)
+    try:
+        own = worker.answer(20)["own"]
+        for _ in range(2):
+            until(lambda: stopped(worker.pid) and stopped(own))
+            assert worker.ask({"steps": 1}, 20) == {"seconds": 0.1}
+    finally:
+        worker.end(grace_s=2)
+    assert not Path(f"/proc/{worker.pid}").exists()
+    until(lambda: gone(own))

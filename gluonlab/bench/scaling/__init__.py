@@ -1,0 +1,1 @@
+"""``bench scaling``: the same training by more devices and more processes."""
