@@ -32,7 +32,8 @@ def dash(number: int) -> str:
 def charts(runs: Sequence[Run]) -> Dict[str, str]:
     """Title -> SVG: losses, accuracy over epochs and over time, speed, learning rate.
 
-    The learning rate's is there when it is not constant. A chart without a point is left out.
+    The learning rate's is there when it is not constant, and one of staleness for processes that do
+    not wait for each other. A chart without a point is left out.
     """
     drawn: Dict[str, str] = {}
     if any(run.steps or run.epochs for run in runs):
@@ -45,6 +46,10 @@ def charts(runs: Sequence[Run]) -> Dict[str, str]:
         drawn["Images per second"] = _svg(runs, _speed, "epoch", from_zero=True)
     if any(len({step.lr for step in run.steps}) > 1 for run in runs):
         drawn["Learning rate"] = _svg(runs, _rate, "epoch", from_zero=True)
+    if any(any(run.staleness) for run in runs):
+        drawn["Staleness: pushes, %, by updates of others"] = _svg(
+            runs, _staleness, "updates of others", from_zero=True
+        )
     return drawn
 
 
@@ -72,6 +77,13 @@ def _speed(run: Run) -> Curve:
 
 def _rate(run: Run) -> Curve:
     return _thinned(_positions(run), [line.lr for line in run.steps])
+
+
+def _staleness(run: Run) -> Curve:
+    total = sum(run.staleness)
+    return [*range(len(run.staleness))] if total else [], [
+        100 * pushes / total for pushes in run.staleness if total
+    ]
 
 
 def _positions(run: Run) -> List[float]:
@@ -131,7 +143,7 @@ def _svg(
     axes.set_xlim(left=0)
     low, high = axes.get_ylim()
     axes.set_ylim(max(low, bounds[0]), min(high, bounds[1]))
-    if axis == "epoch":
+    if axis in ("epoch", "updates of others"):
         axes.xaxis.get_major_locator().set_params(integer=True)
     text = StringIO()
     with matplotlib.rc_context(

@@ -11,7 +11,16 @@ from jinja2 import Environment, PackageLoader
 from markupsafe import Markup
 
 from gluonlab.report.charts import charts, colour, dash
-from gluonlab.report.tables import EPOCH_HEADINGS, HEADINGS, differences, epochs, in_common, results
+from gluonlab.report.tables import (
+    EPOCH_HEADINGS,
+    HEADINGS,
+    STALENESS_HEADINGS,
+    differences,
+    epochs,
+    in_common,
+    results,
+    staleness,
+)
 from gluonlab.runs.reader import Run
 
 _STROKES = {"-": "", "--": "6 3", ":": "2 2", "-.": "6 2 2 2"}
@@ -31,6 +40,8 @@ def as_page(runs: Sequence[Run]) -> str:
         keys=keys,
         headings=HEADINGS,
         results=results(runs),
+        staleness_headings=STALENESS_HEADINGS,
+        staleness=staleness(runs),
         differences=differences(runs),
         common=in_common(runs),
         # matplotlib's own XML, in which it has escaped every text; its first lines are for files

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from itertools import accumulate
 from typing import Any, List, Sequence, Tuple
 
 from gluonlab.runs.reader import Run
 
+MOST_STALE = 62  # updates of others; a push that met more is counted here, too
 HEADINGS = ("run", "devices", "accuracy", "best", "images/s", "per device", "seconds", "")
+STALENESS_HEADINGS = ("run", "pushes", "mean", "median", "largest")
 EPOCH_HEADINGS = ("epoch", "loss", "validation loss", "accuracy", "images/s", "seconds")
 
 
@@ -28,6 +31,21 @@ def results(runs: Sequence[Run]) -> List[Tuple[str, ...]]:
         )
         for run in runs
     ]
+
+
+def staleness(runs: Sequence[Run]) -> List[Tuple[str, ...]]:
+    """A row for STALENESS_HEADINGS per run whose processes did not wait; empty for another."""
+    return [(run.name, *_staleness(run.staleness)) if any(run.staleness) else () for run in runs]
+
+
+def _staleness(pushes: Sequence[int]) -> Tuple[str, ...]:
+    """How many there are, and the mean, the median and the largest number of updates they met."""
+    reached = list(accumulate(pushes))
+    total, most = reached[-1], max(met for met, times in enumerate(pushes) if times)
+    mean = sum(met * times for met, times in enumerate(pushes)) / total
+    half = next(met for met, done in enumerate(reached) if 2 * done >= total)
+    above = " or more" if most >= MOST_STALE else ""
+    return f"{total:,}", f"{mean:.2f}{above}", str(half), f"{most}{above}"
 
 
 def differences(runs: Sequence[Run]) -> List[Tuple[str, ...]]:

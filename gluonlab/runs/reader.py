@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import MISSING, dataclass, fields
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any, Dict, List, Mapping, Optional, Sequence, Type
 
@@ -17,7 +18,7 @@ from gluonlab.errors import DataError
 from gluonlab.files.bounded import read_bounded
 from gluonlab.plain import printable
 from gluonlab.runs.description import REMEDY, Description, read_description
-from gluonlab.runs.schema import CONFIG, FORMAT, LINES, METRICS, Epoch, Line, Step
+from gluonlab.runs.schema import CONFIG, FORMAT, LINES, METRICS, Epoch, Line, StalenessEvent, Step
 
 MOST_BYTES = 2**30  # of metrics.jsonl: ten million steps
 
@@ -66,6 +67,12 @@ class Run:
     def images_per_second(self) -> Optional[float]:
         """Over all epochs."""
         return sum(epoch.images for epoch in self.epochs) / self.seconds if self.epochs else None
+
+    @property
+    def staleness(self) -> List[int]:
+        """Over all epochs, pushes by how many updates of others they met; empty if all waited."""
+        told = [line.pushes for line in self.lines if isinstance(line, StalenessEvent)]
+        return [sum(of_epochs) for of_epochs in zip_longest(*told, fillvalue=0)]
 
     @property
     def unfinished(self) -> str:

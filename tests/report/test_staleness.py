@@ -1,0 +1,72 @@
+"""The page shows how stale the gradients of processes were that did not wait for each other."""
+
+import re
+import statistics
+
+from hypothesis import given
+from hypothesis import strategies as st
+from support.made_up_runs import Page, lines, make_run
+
+from gluonlab.report.charts import charts
+from gluonlab.report.page import as_page
+from gluonlab.report.tables import MOST_STALE, _staleness
+from gluonlab.runs.reader import read_runs
+
+CHART = "Staleness: pushes, %, by updates of others"
+
+
+def of_epochs(*pushes):
+    """A run's lines, with the servers' counts of its epochs."""
+    told = [
+        {"kind": "event", "event": "staleness", "epoch": epoch, "step": 4 * epoch, "pushes": counts}
+        for epoch, counts in enumerate(pushes, start=1)
+    ]
+    return lines() + told
+
+
+def test_the_counts_of_all_epochs_are_summed_run_by_run(tmp_path):
+    above = [0] * MOST_STALE + [1]
+    runs = read_runs(
+        [
+            make_run(tmp_path / "waits"),
+            make_run(tmp_path / "two", of_epochs([4, 39, 3], [], [1000, 0, 0, 2])),
+            make_run(tmp_path / "many", of_epochs([0, 1], above)),
+            make_run(tmp_path / "none", of_epochs([0, 0])),
+        ]
+    )
+    page = Page(as_page(runs))
+    assert page.tables["staleness"] == [
+        ["run", "pushes", "mean", "median", "largest"],
+        ["two", "1,048", "0.05", "0", "3"],  # (39 + 2 * 3 + 3 * 2) / 1048
+        ["many", "2", "31.50 or more", "1", "62 or more"],
+    ]
+
+
+def test_a_chart_has_the_shares_of_each_run(tmp_path):
+    runs = read_runs([make_run(tmp_path / "two", of_epochs([1, 2], [1, 0, 4]))])
+    svg = charts(runs)[CHART]
+    [points] = re.findall(r'<path d="(M[^"]+)"[^>]*stroke-width: 1.6', svg)
+    heights = [float(y) for y in re.findall(r"[ML] [0-9.]+ ([0-9.]+)", points)]
+    assert len(heights) == 3
+    # of 8 pushes 2, 2 and 4: the first two lie alike, and the last is higher, upwards is smaller
+    assert heights[0] == heights[1] > heights[2]
+
+
+def test_runs_whose_processes_wait_have_neither(tmp_path):
+    runs = read_runs([make_run(tmp_path / "waits")])
+    assert CHART not in charts(runs) and "staleness" not in Page(as_page(runs)).tables
+
+
+@given(st.lists(st.integers(0, 5), min_size=1, max_size=MOST_STALE).filter(any))
+def test_the_numbers_are_those_of_all_pushes_one_by_one(pushes):
+    each = [met for met, times in enumerate(pushes) for _ in range(times)]
+    assert _staleness(pushes) == (
+        str(len(each)), f"{statistics.mean(each):.2f}", str(statistics.median_low(each)),
+        str(max(each)),
+    )  # fmt: skip
+
+
+def test_the_largest_number_is_the_servers():
+    from gluonlab.optimizers.served import rule
+
+    assert rule.MOST == MOST_STALE
