@@ -222,8 +222,9 @@ class TrainConfig:
         "(default: by those of the GPUs here, from NVML)", metavar="NAME",
     )  # fmt: skip
     compress: Optional[str] = SUMMING(
-        compression, "send gradients in 2 bits each: -THRESHOLD, 0 or THRESHOLD "
-        "(kvstore device only)", metavar="2bit:THRESHOLD",
+        compression, "send gradients in 2 bits each: -THRESHOLD, 0 or THRESHOLD (kvstore device "
+        "only); or, between processes, as float16 (gluonlab.launch --backend horovod only)",
+        metavar="2bit:THRESHOLD|fp16",
     )  # fmt: skip
     update_on_servers: bool = SUMMING(
         flag, "with gluonlab.launch: MXNet's servers update the weights, not the workers; the "

@@ -144,10 +144,12 @@ def read_period(text: str) -> Period:
 
 
 def compression(name: str, value: Any) -> str:
-    """``2bit:THRESHOLD``, or ``2bit``, which is ``2bit:0.5`` as in MXNet."""
+    """``fp16``, ``2bit:THRESHOLD``, or ``2bit``, which is ``2bit:0.5`` as in MXNet."""
+    if str(value).strip() == "fp16":
+        return "fp16"
     kind, _, threshold = str(value).strip().partition(":")
     if kind != "2bit" or (":" in str(value) and not threshold.strip()):
-        raise ConfigError(f"{_given(name, value)}: give 2bit:THRESHOLD, such as 2bit:0.5")
+        raise ConfigError(f"{_given(name, value)}: give 2bit:THRESHOLD, such as 2bit:0.5, or fp16")
     try:
         number = real(SMALLEST_LIMIT, LARGEST_RATE)("the threshold", threshold or 0.5)
     except ConfigError as error:

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import Any, Dict, List, Sequence
+from typing import Any, Dict, List, Optional, Sequence
 
 import numpy as np
 from mxnet import nd
 from mxnet.kvstore import KVStoreBase
 
-from gluonlab.engine.invoke import Call, CopyInto
+from gluonlab.engine.invoke import Attributes, Call, CopyInto, operator_call
 from gluonlab.errors import KVStoreError
+from gluonlab.kvstores.compression import FP16
 from gluonlab.kvstores.groups import Group
 from gluonlab.kvstores.sharded import ShardedKVStore
 from gluonlab.kvstores.summing import SummingKVStore
@@ -25,12 +26,22 @@ class GroupKVStore(SummingKVStore):
     the same calls, in one order; they may have different numbers of devices. ``broadcast`` gives
     all of them what the first device of rank 0 has, and waits for it.
 
-    Raises KVStoreError for a local store that updates, or sums over processes itself, and for
-    ``on_servers`` in a group that has none.
+    Raises KVStoreError for a local store that updates, or sums over processes itself, for
+    ``on_servers`` in a group that has none, and for ``compress`` in one that sums no float16.
     """
 
-    def __init__(self, local: KVStoreBase, group: Group, on_servers: bool = False) -> None:
-        """``on_servers``: the group's servers update, under BucketedTrainer."""
+    def __init__(
+        self,
+        local: KVStoreBase,
+        group: Group,
+        on_servers: bool = False,
+        compress: Optional[str] = None,
+    ) -> None:
+        """``on_servers``: the group's servers update, under BucketedTrainer.
+
+        ``compress``: "fp16" rounds what a process sends to float16, and so the sums: in half the
+        bytes. What is beyond 65504 becomes infinite, in all processes. Broadcasts stay exact.
+        """
         super().__init__(f"{local.type} over {group.size} processes")
         if isinstance(local, ShardedKVStore):
             raise KVStoreError(
@@ -52,8 +63,13 @@ class GroupKVStore(SummingKVStore):
                 f"{group.name}: processes do not wait for each other, so no sum can be made: "
                 "set on_servers, or choose dist_sync"
             )
+        if compress not in (None, FP16) or (compress and not group.sums_float16):
+            raise KVStoreError(
+                f"compress {compress}: {group.name or 'a process alone'} cannot send that: "
+                f"{FP16!r} is possible with Horovod: leave it out"
+            )
         self.local, self.group, self.on_servers = local, group, on_servers
-        self._local, self._group = local, group
+        self._local, self._group, self._compress = local, group, compress
         self._local_keys = 0  # given to the local store so far
 
     @property
@@ -67,7 +83,7 @@ class GroupKVStore(SummingKVStore):
     def executor(self, arrays: Ranks) -> Summing:
         keys = list(range(self._local_keys, self._local_keys + len(arrays[0])))
         self._local_keys += len(keys)
-        return _Sum(self._local, keys, self._group, arrays)
+        return _Sum(self._local, keys, self._group, arrays, halved=self._compress == FP16)
 
     def broadcast(self, key: Any, value: Any, out: Any, priority: int = 0) -> None:
         super().broadcast(key, value, out, priority)  # refuses what does not fit
@@ -82,13 +98,16 @@ class _Sum:
 
     transfers_run = 0
 
-    def __init__(self, local: KVStoreBase, keys: List[int], group: Group, arrays: Ranks) -> None:
+    def __init__(
+        self, local: KVStoreBase, keys: List[int], group: Group, arrays: Ranks, halved: bool
+    ) -> None:
+        """``halved``: float32 and float64 travel as float16."""
         self._local = (
             partial(local.pushpull, keys, [list(of_key) for of_key in zip(*arrays)])
             if len(arrays) > 1
             else None
         )
-        self._group = group
+        self._group, self._halved = group, halved
         self._gather: List[Call] = []
         self._scatter: List[Call] = []
         of_type: Dict[Any, List[int]] = {}  # the places of arrays that may share a buffer
@@ -112,15 +131,25 @@ class _Sum:
     def _buffer(self, arrays: Sequence[Sequence[nd.NDArray]]) -> nd.NDArray:
         """The flat array for ``arrays[rank]``, all of one type; a single flat one is it itself."""
         own, *others = arrays
-        if len(own) == 1 and len(own[0].shape) == 1:
+        is_halved = self._halved and np.dtype(own[0].dtype) in (np.float32, np.float64)
+        if len(own) == 1 and len(own[0].shape) == 1 and not is_halved:
             flat = own[0].as_nd_ndarray()
             self._scatter += [partial(CopyInto(array).copy, flat) for [array] in others]
             return flat
-        flat = nd.empty((sum(array.size for array in own),), own[0].context, own[0].dtype)
+        dtype = np.float16 if is_halved else own[0].dtype
+        flat = nd.empty((sum(array.size for array in own),), own[0].context, dtype)
         begin = 0
         for array, *elsewhere in zip(own, *others):
             part = flat[begin : begin + array.size].reshape(array.shape)  # a view
             begin += array.size
-            self._gather.append(partial(CopyInto(part).copy, array))
-            self._scatter += [partial(CopyInto(each).copy, part) for each in (array, *elsewhere)]
+            self._gather.append(_converted(array, part))
+            self._scatter.append(_converted(part, array))
+            self._scatter += [partial(CopyInto(each).copy, array) for each in elsewhere]
         return flat
+
+
+def _converted(source: nd.NDArray, into: nd.NDArray) -> Call:
+    """The call that copies an array into another of its device, which may have another type."""
+    if np.dtype(source.dtype) == np.dtype(into.dtype):
+        return partial(CopyInto(into).copy, source)
+    return operator_call("Cast", [source], into, Attributes({"dtype": np.dtype(into.dtype).name}))

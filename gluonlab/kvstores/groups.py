@@ -26,13 +26,15 @@ class Group(Protocol):
     ``name``: what carries the numbers, as ``--backend`` calls it; empty for a process alone.
     ``servers``: how many servers could update the weights, 0 where there are none. ``waits``:
     whether a process waits for the others' gradients in each step; all other calls do.
-    ``command``: the words that start such a group, to which options of the run can be added.
+    ``sums_float16``: whether it sums arrays of float16, too, in half the bytes. ``command``: the
+    words that start such a group, to which options of the run can be added.
     """
 
     name: str
     command: str
     servers: int
     waits: bool
+    sums_float16: bool
 
     @property
     def rank(self) -> int:
@@ -104,7 +106,7 @@ class _Alone:
     """A group of one process: what it has is the sum."""
 
     name, command, rank, size = "", "python -m gluonlab.run", 0, 1
-    servers, waits = 0, True
+    servers, waits, sums_float16 = 0, True, False
 
     def allreduce(self, arrays: Sequence[nd.NDArray], priority: int = 0) -> None:
         """The arrays are the sums."""
@@ -148,7 +150,7 @@ class SummingGroup:
     """
 
     name = "a group"
-    servers, waits = 0, True
+    servers, waits, sums_float16 = 0, True, False
 
     def __init__(self, rank: int, size: int) -> None:
         self.rank, self.size = rank, size

@@ -17,6 +17,7 @@ class Horovod(SummingGroup):
     """Processes that horovodrun or mpirun has started. Raises EngineError without Horovod."""
 
     name = "horovod"
+    sums_float16 = True
 
     def __init__(self) -> None:
         try:

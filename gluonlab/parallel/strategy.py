@@ -161,6 +161,10 @@ class StrategyPlan(Protocol):
         """Whether the group's servers update the weights."""
 
     @property
+    def compress(self) -> Optional[str]:
+        """How gradients are compressed: ``fp16`` is what processes send each other."""
+
+    @property
     def bucket_bytes(self) -> Optional[int]:
         """How much a bucket of gradients holds; None: the default for such devices."""
 

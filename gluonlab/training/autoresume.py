@@ -16,6 +16,7 @@ import numpy as np
 from gluonlab.config import TrainConfig
 from gluonlab.errors import ConfigError, DataError
 from gluonlab.files.arrays import read_arrays
+from gluonlab.kvstores.compression import keeps_rest
 from gluonlab.kvstores.groups import ALONE, Group
 from gluonlab.parallel.strategy import Strategy
 from gluonlab.runs.checkpoint import checkpoints
@@ -67,7 +68,7 @@ def with_checkpoints(
         raise ConfigError(
             "--autoresume goes on with the run in --out, and there is none: add --out DIR"
         )
-    if config.compress is not None:
+    if keeps_rest(config.compress):
         raise ConfigError(
             f"--autoresume and --compress {config.compress} contradict each other: "
             "what 2 bits have left over stays in MXNet: leave one of them out"

@@ -16,7 +16,7 @@ from gluonlab.data.sets.registry import check_dataset
 from gluonlab.errors import ConfigError, KVStoreError
 from gluonlab.gpu.arithmetic import arithmetic, check_arithmetic
 from gluonlab.kvstores import check_kvstore, check_topology
-from gluonlab.kvstores.compression import check_compression
+from gluonlab.kvstores.compression import check_compression, keeps_rest
 from gluonlab.models import check_model
 from gluonlab.models.pretrained import check_pretrained
 from gluonlab.parallel.data import sync_bn
@@ -59,7 +59,7 @@ def _topology(draft: Draft) -> None:
 
 def _checkpoints(draft: Draft) -> None:
     asked = draft.asked
-    if asked.checkpoint_every is not None and asked.compress is not None:
+    if asked.checkpoint_every is not None and keeps_rest(asked.compress):
         raise ConfigError(
             f"--checkpoint-every {asked.checkpoint_every} and --compress {asked.compress} "
             "contradict each other: what 2 bits have left over stays in MXNet: "
@@ -70,7 +70,7 @@ def _checkpoints(draft: Draft) -> None:
 def _on_nan(draft: Draft) -> None:
     asked = draft.asked
     check_on_nan(asked.on_nan)
-    if asked.on_nan == "skip" and asked.compress is not None:
+    if asked.on_nan == "skip" and keeps_rest(asked.compress):
         raise ConfigError(
             f"--on-nan skip and --compress {asked.compress} contradict each other: "
             "2 bits do not tell what is not finite: leave one of them out"
@@ -143,7 +143,7 @@ CHECKS: Tuple[Check, ...] = (
     Check(CONFIG, "dtype", lambda draft: check_dtype(draft.asked.dtype)),
     Check(CONFIG, "on-nan", _on_nan),
     Check(CONFIG, "compression", lambda draft: check_compression(
-        draft.asked.compress, draft.asked.kvstore, draft.asked.dtype)),
+        draft.asked.compress, draft.asked.kvstore, draft.asked.dtype, draft.group)),
     Check(CONFIG, "checkpoints", _checkpoints),
     Check(CONFIG, "model", lambda draft: check_model(draft.config.model)),
     Check(CONFIG, "colours", _colours),

@@ -93,7 +93,7 @@ class Draft:
         """A new kvstore for the devices that have the same part of the network."""
         ctxs = [copy[0] for copy in self.split.copies]
         store = make_kvstore(self.config.kvstore, ctxs, self.config.topology)
-        return compressing(store, self.config.compress, len(ctxs))
+        return compressing(store, self.config.compress, len(ctxs), self.group)
 
     @cached_property
     def dataset(self) -> Dataset:

@@ -16,6 +16,7 @@ from gluonlab.errors import DivergedError, GluonlabError, UsageError
 from gluonlab.host.limits import memory_limit, used_up
 from gluonlab.host.memory import give_back
 from gluonlab.host.signals import RAISED, EndRequest
+from gluonlab.kvstores.compression import FP16
 from gluonlab.runs.checkpoint import checkpoints
 from gluonlab.runs.leftover import ended
 from gluonlab.runs.result import Result
@@ -25,6 +26,8 @@ from gluonlab.training.confusion import write_picture
 from gluonlab.training.evaluate import Confusion
 from gluonlab.training.export import export
 from gluonlab.training.plan import Plan
+
+OVERFLOWS = f"or leave --compress {FP16} out, where gradients beyond 65504 become infinite"
 
 
 @contextmanager
@@ -44,6 +47,8 @@ def recorded(
         request.answer()
         run.close()
     except BaseException as error:
+        if isinstance(error, DivergedError) and result.plan.compress == FP16:
+            error.args = (f"{error}; {OVERFLOWS}",)
         for last in (partial(_note, run, error), partial(_draw, run, result), run.close):
             # none of it may hide why the run ends, nor a second Ctrl-C
             with suppress(Exception, KeyboardInterrupt):

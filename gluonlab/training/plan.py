@@ -23,6 +23,7 @@ from gluonlab.data.sets.dataset import Dataset
 from gluonlab.engine.threads import set_threads
 from gluonlab.gpu.arithmetic import Arithmetic, arithmetic
 from gluonlab.kvstores import make_kvstore
+from gluonlab.kvstores.compression import keeps_rest
 from gluonlab.kvstores.groups import ALONE, Group
 from gluonlab.kvstores.placement import Placement
 from gluonlab.kvstores.schedule import ScheduleKVStore
@@ -51,9 +52,9 @@ class Plan:
     """A run in which nothing is open any more, made by `make_plan`.
 
     ``config`` is what was asked. Fields with the names of its settings hold what the run uses: the
-    recipe's value where none was given, neither ``sync_bn`` nor ``compress`` on one device, and no
-    ``check_replicas`` of a single replica. The colours of ``dataset`` are those by which the run
-    normalises. ``momentum_rule`` is None without a momentum that a rate could be part of.
+    recipe's value where none was given, neither ``sync_bn`` nor gradients in 2 bits on one device,
+    and no ``check_replicas`` of a single replica. The colours of ``dataset`` are those by which the
+    run normalises. ``momentum_rule`` is None without a momentum that a rate could be part of.
     ``on_servers``: whether servers update the weights, as they do where processes do not wait.
     ``group``: the processes that share each batch; ``device_counts``: how many shards each takes,
     one for a device, or for the devices that share a copy of the network.
@@ -261,7 +262,7 @@ def make_plan(config: TrainConfig, dataset: Optional[Dataset] = None, group: Gro
         "group": group,
         "sync_bn": used.sync_bn and len(ctxs) > 1,
         "split": _with_shares(draft),
-        "compress": used.compress if len(ctxs) > 1 else None,
+        "compress": None if keeps_rest(used.compress) and len(ctxs) == 1 else used.compress,
         "check_replicas": used.check_replicas if draft.has_replicas else None,
     }
     for name in [field.name for field in dataclasses.fields(Plan) if field.name not in made]:

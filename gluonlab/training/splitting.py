@@ -8,6 +8,7 @@ import mxnet as mx
 
 from gluonlab.config import TrainConfig, option_name
 from gluonlab.errors import ConfigError, DeviceError, unknown
+from gluonlab.kvstores.compression import keeps_rest
 from gluonlab.kvstores.sharded import SHARDED
 from gluonlab.parallel.channels.layout import CHANNELS as CHANNEL_WAYS
 from gluonlab.parallel.channels.strategy import channel_parallel
@@ -97,7 +98,7 @@ def _check_alone(config: TrainConfig) -> None:
             f"--sync-bn is for --split data, and this is --split {config.split}, where BatchNorm "
             "looks at the microbatches of one copy of the network: leave it out"
         )
-    if config.compress is not None:
+    if keeps_rest(config.compress):
         raise ConfigError(
             f"--compress {config.compress} is for --split data, and this is "
             f"--split {config.split}: leave it out"

@@ -11,6 +11,7 @@ from mxnet import nd
 
 from gluonlab.data.loading.batch import Batch
 from gluonlab.errors import DataError
+from gluonlab.kvstores.compression import keeps_rest
 from gluonlab.optimizers.states.states import from_arrays, to_arrays
 from gluonlab.parallel.strategy import State, Strategy
 from gluonlab.runs.checkpoint import Checkpoint
@@ -77,7 +78,7 @@ class Standing:
         self._waiting = Waiting(iter(()))
         self._gather = Gathering(plan.group)
         # MXNet keeps to itself what compressed gradients have left over, and its servers' states
-        take = None if plan.compress is not None or plan.on_servers else self.take
+        take = None if keeps_rest(plan.compress) or plan.on_servers else self.take
         self.checkpoints = Checkpoints(
             run.path, plan.checkpoint_period, plan.keep, take, consensus.moment
         )

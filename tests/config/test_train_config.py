@@ -67,7 +67,8 @@ VALID = {
     "topology": WORDS,
     "compress": st.floats(min_value=SMALLEST_LIMIT, max_value=LARGEST_RATE, exclude_max=True).map(
         "2bit:{!r}".format
-    ),
+    )
+    | st.just("fp16"),
     "seed": st.integers(0, 2**32 - 1),
     "deterministic": st.booleans(),
     "tf32": st.booleans(),
@@ -184,6 +185,8 @@ def test_anything_else_is_refused_in_one_error_that_names_option_and_value(name,
                 "0.5",
                 2,
                 "2bit:1e-300",
+                "fp16:1",
+                "fp8",
             )
         ),
         *(
@@ -241,6 +244,7 @@ def test_epochs_compression_and_colours_have_one_spelling():
     assert TrainConfig(lr_decay_epochs=10).lr_decay_epochs == "10"
     assert TrainConfig(compress="2bit") == TrainConfig(compress=" 2bit:.50 ")
     assert TrainConfig(compress="2bit").compress == "2bit:0.5"
+    assert TrainConfig(compress=" fp16 ").compress == "fp16"
     assert TrainConfig(normalise=((0.5, 0.25), (1, 2))) == TrainConfig(
         normalise=" .5,0.250 / 1,2e0 "
     )

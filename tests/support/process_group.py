@@ -15,6 +15,7 @@ class ThreadGroup(SummingGroup):
     """One of ``size`` threads, which add up on the host, in float64."""
 
     name = "threads"
+    sums_float16 = True
 
     def __init__(self, meeting, rank):
         super().__init__(rank, meeting.barrier.parties)

@@ -10,7 +10,7 @@ from support.devices import named
 
 from gluonlab.config import TrainConfig
 from gluonlab.data import Dataset, Defaults, load_dataset
-from gluonlab.errors import UsageError
+from gluonlab.errors import GluonlabWarning, UsageError
 from gluonlab.gpu import arithmetic
 from gluonlab.kvstores.groups import SummingGroup
 from gluonlab.models import get_model
@@ -170,6 +170,41 @@ def test_what_one_process_can_do_alone_is_refused_to_several(setting, said):
             continue
         with pytest.raises(UsageError, match=f"^{said} the devices of one process, and 2 .*: "):
             each.of(draft)
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("", "--compress fp16: it is for what several processes send each other over Horovod"),
+        ("dist_sync", "--compress fp16: dist_sync cannot sum float16: choose --backend horovod"),
+        ("horovod", None),
+    ],
+)
+def test_float16_travels_over_horovod_only(name, said):
+    """There with checkpoints, --on-nan skip, any kvstore that sums, any split: nothing is kept."""
+    group = SummingGroup(0, 2)
+    group.name, group.sums_float16 = name, name == "horovod"
+    config = TrainConfig(
+        compress="fp16", kvstore="ring", checkpoint_every="5 steps", on_nan="skip", split="layers",
+        devices="cpu*2",
+    )  # fmt: skip
+    draft = Draft(config, group=group)
+    if said is None:
+        check(draft, CONFIG)
+        return
+    with pytest.raises(UsageError, match=said) as raised:
+        check(draft, CONFIG)
+    assert "\n" not in str(raised.value)
+
+
+def test_one_process_over_horovod_is_told_that_nothing_is_compressed():
+    """It may be what is left of several: the run goes on, with the same settings."""
+    group = SummingGroup(0, 1)
+    group.sums_float16 = True
+    config = TrainConfig(compress="fp16", devices="cpu*2")
+    with pytest.warns(GluonlabWarning, match="one process has nobody to send gradients to"):
+        plan = make_plan(config, group=group)
+    assert plan.compress == plan.settings()["compress"] == "fp16"
 
 
 def test_gpus_that_have_computed_otherwise_are_noticed(monkeypatch):

@@ -192,7 +192,7 @@ def _trainer(
     params: Mapping[str, gluon.Parameter], plan: StrategyPlan, group: Group
 ) -> BucketedTrainer:
     store = plan.new_kvstore(next(iter(params.values())).list_ctx())
-    store = store if group.size == 1 else GroupKVStore(store, group)
+    store = store if group.size == 1 else GroupKVStore(store, group, compress=plan.compress)
     return BucketedTrainer(
         dict(params), plan.make_optimizer(), None, store, bucket_bytes=plan.bucket_bytes
     )

@@ -34,7 +34,7 @@ class DataParallel(WholeParameters):
         self.net = make_net(plan.ctxs)
         store = plan.kvstore
         if group.size > 1 or plan.on_servers:
-            store = GroupKVStore(plan.kvstore, group, plan.on_servers)
+            store = GroupKVStore(plan.kvstore, group, plan.on_servers, plan.compress)
         self.inputs = self.outputs = plan.ctxs
         self.trainer = BucketedTrainer(
             self.net.collect_params(), plan.make_optimizer(), None, store,

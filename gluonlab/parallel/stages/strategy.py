@@ -192,7 +192,7 @@ class StagedParallel(WholeParameters):
 
     def _trainer(self, device: int, plan: StrategyPlan, group: Group) -> BucketedTrainer:
         store = plan.new_kvstore(self._ctxs_of(device))
-        store = store if group.size == 1 else GroupKVStore(store, group)
+        store = store if group.size == 1 else GroupKVStore(store, group, compress=plan.compress)
         return BucketedTrainer(
             dict(self._params_of(device)), plan.make_optimizer(), None, store,
             bucket_bytes=plan.bucket_bytes,
