@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import os
-import re
 import shlex
 import sys
 from typing import Any, Dict, List, Optional, Sequence, TextIO, Tuple
@@ -20,10 +19,12 @@ from gluonlab.config.options import given
 from gluonlab.errors import ConfigError, unknown
 from gluonlab.launch.connections import Way
 from gluonlab.launch.environments import Membership, allocation, membership
-from gluonlab.launch.hosts import HERE, MOST, Host, parse_hosts, place, read_hostfile
+from gluonlab.launch.horovod_settings import horovod_options, horovod_variables, horovod_words
+from gluonlab.launch.hosts import HERE, Host, parse_hosts, place, read_hostfile
 from gluonlab.launch.jobs import JobRequest, job_file
 from gluonlab.launch.launcher import Request, launch
 from gluonlab.launch.members import attend
+from gluonlab.launch.numbers import real, split_words, whole
 from gluonlab.launch.parts import BY_BACKEND
 from gluonlab.launch.worker.__main__ import main as worker
 from gluonlab.plain import printable
@@ -89,6 +90,7 @@ PASS_ON = {"ignore_unknown_options": True}
     help="what the job file asks for: processes_per_host, gpus, threads, memory_mb, minutes, "
     "name, queue, image, instance, bucket, role or python",
 )
+@horovod_options
 @click.argument("words", nargs=-1, type=click.UNPROCESSED, metavar="-- OPTIONS OF THE RUN")
 def main(
     count: Optional[str],
@@ -106,6 +108,7 @@ def main(
     kind: Optional[str],
     job: Sequence[str],
     words: Tuple[str, ...],
+    **horovod: Any,
 ) -> Any:
     """Train with many processes, on this host or on several.
 
@@ -114,19 +117,22 @@ def main(
     """
     if backend not in BY_BACKEND:
         raise ConfigError(unknown("--backend", backend, BY_BACKEND))
+    settings = horovod_variables(backend, horovod)
     if kind is not None:
         check_words(backend, words)
-        print(job_file(kind, _job_request(backend, count, job, words)), end="")
+        own = horovod_words(horovod)
+        print(job_file(kind, _job_request(backend, count, job, own, words)), end="")
         return None
     place_here = None if count or hosts or hostfile else membership(os.environ)
     if place_here is not None and is_part(place_here, backend):
+        os.environ.update(settings)
         return worker.main(["--backend", backend, *words])
     if backend == "horovod" and servers is not None:
         raise ConfigError("--servers belongs to dist_sync: horovod has none: leave it out")
     asked = check_words(backend, words)
-    if _number("--restart", restart, least=0):
+    if whole("--restart", restart, least=0):
         words = (*words, *_restartable(restart, asked))
-    way = Way(_split_words("--ssh", ssh), python, _seconds("--patience", patience))
+    way = Way(split_words("--ssh", ssh), python, real("--patience", patience, "seconds", 2, 1e6))
     if place_here is not None and place_here.rank:
         sys.exit(asyncio.run(attend(place_here, backend, words, way.patience)))
     where = _hosts(hosts, hostfile)
@@ -135,19 +141,20 @@ def main(
             "no scheduler has started this process as one of several: say how many there are to "
             "be with -n 2, or where with --hosts h1,h2"
         )
-    placed = place(None if count is None else _number("-n", count), where)
+    placed = place(None if count is None else whole("-n", count), where)
     workers = len(placed) if place_here is None else place_here.size
     request = Request(
         backend=backend,
         words=words,
         hosts=[host for n, host in enumerate(where) if n in placed or host.slots == 0],
         workers=workers,
-        servers=None if servers is None else _number("--servers", servers),
-        port=None if port is None else _number("--port", port, 65535),
-        restarts=_number("--restart", restart, least=0),
+        servers=None if servers is None else whole("--servers", servers),
+        port=None if port is None else whole("--port", port, 65535),
+        restarts=whole("--restart", restart, least=0),
         min_workers=_least_workers(min_workers, restart, workers),
         way=way,
         names=env,
+        settings=settings,
         command=_as_written(click.get_current_context()),
         place=place_here,
     )
@@ -205,12 +212,12 @@ def _as_written(context: click.Context) -> str:
     """The command with its own options, to which options of the run can be added."""
     words = ["python", "-m", "gluonlab.launch"]
     for param in context.command.params:
-        if isinstance(param, click.Option) and param.name and not param.is_flag:
+        if isinstance(param, click.Option) and param.name:
             source = context.get_parameter_source(param.name)
             if source == ParameterSource.COMMANDLINE:
                 value = context.params[param.name]
                 for each in value if param.multiple else [value]:
-                    words += [param.opts[0], str(each)]
+                    words += [param.opts[0], *([] if param.is_flag else [str(each)])]
     return shlex.join([*words, "--"])
 
 
@@ -227,10 +234,14 @@ def _hosts(hosts: Optional[str], hostfile: Optional[str]) -> List[Host]:
 
 
 def _job_request(
-    backend: str, count: Optional[str], job: Sequence[str], words: Tuple[str, ...]
+    backend: str,
+    count: Optional[str],
+    job: Sequence[str],
+    launcher: Sequence[str],
+    words: Tuple[str, ...],
 ) -> JobRequest:
     """What the job file asks for, by the fields of a JobRequest."""
-    own = {"words", "backend", "processes"}  # said by other options
+    own = {"words", "backend", "processes", "launcher"}  # said by other options
     fields = {f.name: f.default for f in dataclasses.fields(JobRequest) if f.name not in own}
     asked: Dict[str, Any] = {}
     for pair in job:
@@ -240,10 +251,10 @@ def _job_request(
         if not equals:
             raise ConfigError(f"--job {pair}: write {name}=VALUE")
         counts = isinstance(fields[name], int)
-        asked[name] = _number(f"--job {name}", value, 10**9, 0) if counts else value
+        asked[name] = whole(f"--job {name}", value, 10**9, 0) if counts else value
     if count is not None:
-        asked["processes"] = _number("-n", count)
-    return JobRequest(words=words, backend=backend, **asked)
+        asked["processes"] = whole("-n", count)
+    return JobRequest(words=words, backend=backend, launcher=tuple(launcher), **asked)
 
 
 def is_part(place_here: Membership, backend: str) -> bool:
@@ -262,38 +273,12 @@ def is_part(place_here: Membership, backend: str) -> bool:
 def _least_workers(text: Optional[str], restart: str, workers: int) -> Optional[int]:
     if text is None:
         return None
-    least = _number("--min-workers", text)
+    least = whole("--min-workers", text)
     if least > workers:
         raise ConfigError(f"--min-workers {least}: there are {workers}: give {workers} or fewer")
     if restart == "0":
         raise ConfigError("--min-workers says how to start again: add --restart N")
     return least
-
-
-def _number(name: str, text: str, most: int = MOST, least: int = 1) -> int:
-    if not re.fullmatch(r"[0-9]{1,9}", text) or not least <= int(text) <= most:
-        raise ConfigError(f"{name} {text}: give a whole number, {least} to {most}")
-    return int(text)
-
-
-def _seconds(name: str, text: str) -> float:
-    try:
-        seconds = float(text)
-    except ValueError:
-        seconds = 0.0
-    if not 2 <= seconds <= 1e6:
-        raise ConfigError(f"{name} {text}: give seconds, 2 to 1000000")
-    return seconds
-
-
-def _split_words(name: str, text: str) -> List[str]:
-    try:
-        words = shlex.split(text)
-    except ValueError as error:
-        raise ConfigError(f"{name} {text}: {error}") from None
-    if not words:
-        raise ConfigError(f"{name} names no command: leave it out, or write one, such as ssh -p 22")
-    return words
 
 
 if __name__ == "__main__":

@@ -10,6 +10,7 @@ from mxnet import nd
 from gluonlab.engine.neighbours import tell
 from gluonlab.errors import EngineError
 from gluonlab.kvstores.groups import SummingGroup
+from gluonlab.launch.horovod_settings import settle_environment
 from gluonlab.launch.same_host import gpus_of
 
 
@@ -25,8 +26,9 @@ class Horovod(SummingGroup):
         except ImportError as error:
             raise EngineError(
                 f"--backend horovod: Horovod for MXNet cannot be imported ({error}): "
-                "install it, as it is in SageMaker's image"
+                "compile it as the README says, or choose --backend dist_sync"
             ) from None
+        settle_environment()
         hvd.init()
         super().__init__(hvd.rank(), hvd.size())
         self._allreduce = hvd.allreduce_

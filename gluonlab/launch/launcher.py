@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import signal
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import List, Optional, Protocol, Sequence, Tuple
+from typing import List, Mapping, Optional, Protocol, Sequence, Tuple
 
 from gluonlab.errors import RunError
 from gluonlab.host.signals import RAISED
@@ -28,7 +28,8 @@ class Request:
 
     ``words``: the options of the run; ``servers``: as many, or one a host; ``port``: of the
     scheduler, or any that is free; ``names``: of variables for other hosts; ``command``: what the
-    user has written, up to the words; ``place``: that of rank 0, if a scheduler has started all.
+    user has written, up to the words; ``place``: that of rank 0, if a scheduler has started all;
+    ``settings``: variables that workers get, whatever the user has set.
     """
 
     backend: str
@@ -43,6 +44,7 @@ class Request:
     names: Sequence[str] = ()
     command: str = ""
     place: Optional[Membership] = None
+    settings: Mapping[str, str] = field(default_factory=dict)
 
 
 class Listener(Protocol):
@@ -127,7 +129,8 @@ class _Launcher:
         port = request.port or await self._free_port(at[0])
         if self._signal:  # it came before there was anybody to forward it to
             return Failure("", "", OF_SIGNALS + self._signal)
-        started = parts(request.backend, self._words, placed, servers, sites, port)
+        settings = request.settings
+        started = parts(request.backend, self._words, placed, servers, sites, port, settings)
         self._attempt = Attempt(
             started, at, self._queue, self._listener.line, request.way.patience, str(Path.cwd()),
             {**passed(request.names), COMMAND: request.command},

@@ -7,7 +7,8 @@ rendezvous at which its workers find each other.
 from __future__ import annotations
 
 from itertools import zip_longest
-from typing import Dict, List, NamedTuple, Sequence, Tuple
+from types import MappingProxyType
+from typing import Dict, List, Mapping, NamedTuple, Sequence, Tuple
 
 from gluonlab.errors import ConfigError
 
@@ -57,16 +58,19 @@ def parts(
     servers: Sequence[int],
     sites: Sequence[Site],
     port: int,
+    settings: Mapping[str, str] = MappingProxyType({}),
 ) -> List[Part]:
     """What is to be started, the scheduler first.
 
     ``words``: the options of the run; ``placed``: the host of each rank; ``servers``: of each
-    server; ``port``: of the scheduler, which is on the first host.
+    server; ``port``: of the scheduler, which is on the first host; ``settings``: variables that all
+    workers get, such as Horovod's.
     """
     own = _worker(backend, words)
     before, workers = BY_BACKEND[backend](placed, servers, sites, port)
     names = [sites[host].name for host in placed]
     for rank, (name, environment) in enumerate(zip(names, workers)):
+        environment.update(settings)
         environment[RANK] = str(rank)
         environment[LOCAL_RANK] = str(names[:rank].count(name))
         environment[LOCAL_SIZE] = str(names.count(name))

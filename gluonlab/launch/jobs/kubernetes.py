@@ -5,7 +5,7 @@ Source: https://kubernetes.io/docs/tasks/job/job-with-pod-to-pod-communication/.
 
 from __future__ import annotations
 
-from typing import Any, Dict, List
+from typing import Any, Dict, Iterable, List
 
 from gluonlab.errors import ConfigError
 from gluonlab.launch.jobs.request import JobRequest
@@ -83,12 +83,16 @@ def _words(request: JobRequest) -> List[Said]:
     """Kubernetes replaces $(NAME) in words, and $$ by $."""
     comments = [
         "the interpreter of the image", "runs a module", "which joins the group", "over",
-        "this way of exchanging gradients", "the rest is the run's",
+        "this way of exchanging gradients", *_comments(request.launcher), "the rest is the run's",
+        *_comments(request.words),
     ]  # fmt: skip
-    comments += ["an option" if word.startswith("-") else "its value" for word in request.words]
     return [
         Said(word.replace("$", "$$"), comment) for word, comment in zip(request.command, comments)
     ]
+
+
+def _comments(words: Iterable[str]) -> List[str]:
+    return ["an option" if word.startswith("-") else "its value" for word in words]
 
 
 def _variables(request: JobRequest) -> List[Dict[str, Said]]:

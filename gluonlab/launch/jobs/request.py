@@ -18,7 +18,8 @@ IMAGE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/:@-]*")
 class JobRequest:
     """Processes, what each of them has, and the words that each of them runs with.
 
-    ``words``: what follows ``--``: the options of python -m gluonlab.run. ``gpus`` and ``threads``
+    ``words``: what follows ``--``: the options of python -m gluonlab.run. ``launcher``: what stands
+    before it, such as Horovod's settings. ``gpus`` and ``threads``
     are each process's, ``memory_mb`` is each host's (each pod's, in Kubernetes). ``queue``: LSF's
     queue, Slurm's partition; None leaves it to the cluster. ``image``: for Kubernetes and
     SageMaker. ``instance``, ``bucket``, ``role``: SageMaker's; None leaves the template's. Raises
@@ -40,6 +41,7 @@ class JobRequest:
     bucket: Optional[str] = None
     role: Optional[str] = None
     python: str = "python"
+    launcher: Tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         for field, least in (
@@ -61,7 +63,7 @@ class JobRequest:
             given = getattr(self, field)
             if given is not None and form.fullmatch(given) is None:
                 raise ConfigError(f"{field} = {given!r}: write something like {example}")
-        for word in (self.python, self.backend, *self.words):
+        for word in (self.python, self.backend, *self.launcher, *self.words):
             if "\0" in word or any("\ud800" <= letter <= "\udfff" for letter in word):
                 raise ConfigError(f"{word!r} cannot stand in a file of text: leave it out")
 
@@ -79,7 +81,7 @@ class JobRequest:
     def command(self) -> List[str]:
         """What each process is started with: it finds its rank and its group by itself."""
         launch = [self.python, "-m", "gluonlab.launch", "--backend", self.backend]
-        return [*launch, "--", *self.words]
+        return [*launch, *self.launcher, "--", *self.words]
 
 
 def bash_line(words: List[str]) -> str:

@@ -103,7 +103,7 @@ def _request(request: JobRequest) -> Dict[str, Any]:
         given["gpus"] = str(request.gpus)
     if horovod:
         given["sagemaker_mpi_num_of_processes_per_host"] = str(request.on_a_host)
-    given.update(given_words)
+    given.update({**options(request.launcher), **given_words})
     return made
 
 
