@@ -11,6 +11,7 @@ from gluonlab.engine.neighbours import tell
 from gluonlab.errors import EngineError
 from gluonlab.kvstores.groups import SummingGroup
 from gluonlab.launch.horovod_settings import settle_environment
+from gluonlab.launch.own_name import check_own_name
 from gluonlab.launch.same_host import gpus_of
 
 
@@ -29,6 +30,7 @@ class Horovod(SummingGroup):
                 "compile it as the README says, or choose --backend dist_sync"
             ) from None
         settle_environment()
+        check_own_name()
         hvd.init()
         super().__init__(hvd.rank(), hvd.size())
         self._allreduce = hvd.allreduce_

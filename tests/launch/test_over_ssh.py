@@ -5,6 +5,7 @@ check-launch, which needs root, iproute2 and OpenSSH.
 """
 
 import os
+import re
 import signal
 import time
 
@@ -17,7 +18,8 @@ pytestmark = [
     pytest.mark.hosts,
     pytest.mark.cpu_only("the processes compute on CPU devices, whoever started them"),
 ]
-RUN = [*QUICK, "--epochs", "6", "--checkpoint-every", "16 steps", "--momentum", "0.9"]
+OFTEN = ["--checkpoint-every", "16 steps"]
+RUN = [*QUICK, "--threads", "1", "--epochs", "6", "--momentum", "0.9", *OFTEN]
 SOON = ["--patience", "12"]
 
 
@@ -39,7 +41,9 @@ def started(three, folder, *words, which="h0:0,h1,h2", backend="dist_sync", **mo
 
 @pytest.fixture(scope="module")
 def whole(three, tmp_path_factory):
-    """The folder of the undisturbed run."""
+    """The folder of the undisturbed run. Of two workers' numbers there is one sum: every backend
+    has its bits.
+    """
     folder = tmp_path_factory.mktemp("whole")
     with started(three, folder, "--", *RUN, "--out", "run") as run:
         status, text = run.end(120)
@@ -66,12 +70,21 @@ FAULTS = {
 }
 
 
+def faults(backend, *usual):
+    """All of them; ``usual``: those that are tried each time."""
+    horovod = [pytest.mark.horovod] * (backend == "horovod")
+    for name in FAULTS:
+        marks = [*horovod, *[pytest.mark.long] * (name not in usual)]
+        yield pytest.param(name, backend, marks=marks)
+
+
 @pytest.mark.parametrize(
-    "name", [pytest.param(n, marks=() if "link" in n else pytest.mark.long) for n in FAULTS]
+    ("name", "backend"), [*faults("dist_sync", "a link is down"), *faults("horovod")]
 )
-def test_what_fails_ends_all_in_time(name, three, tmp_path):
+def test_what_fails_ends_all_in_time(name, backend, three, tmp_path):
     fault, said = FAULTS[name]
-    with started(three, tmp_path, "--", *RUN, "--epochs", "900", "--out", "run") as run:
+    run = ["--", *RUN, "--epochs", "900", "--out", "run"]
+    with started(three, tmp_path, *run, backend=backend) as run:
         run.wait_for("epoch   1/900")
         pids = set(run.parts().values())
         fault(run, three)
@@ -86,11 +99,16 @@ def test_what_fails_ends_all_in_time(name, three, tmp_path):
 
 
 @pytest.mark.parametrize(
-    "name", [pytest.param(n, marks=pytest.mark.long if "killed" in n else ()) for n in FAULTS]
+    ("name", "backend"),
+    [
+        *faults("dist_sync", "a link is down", "a worker is stopped"),
+        *faults("horovod", "a worker is killed"),
+    ],
 )
-def test_restarted_it_has_the_bits_of_the_undisturbed_run(name, three, whole, tmp_path):
+def test_restarted_it_has_the_bits_of_the_undisturbed_run(name, backend, three, whole, tmp_path):
     fault, said = FAULTS[name]
-    with started(three, tmp_path, "--restart", "1", "--", *RUN, "--out", "run") as run:
+    run = ["--restart", "1", "--", *RUN, "--out", "run"]
+    with started(three, tmp_path, *run, backend=backend) as run:
         run.wait_for("epoch 2/6")
         fault(run, three)
         if name == "a link is down":
@@ -100,6 +118,22 @@ def test_restarted_it_has_the_bits_of_the_undisturbed_run(name, three, whole, tm
     assert status == 0, text
     assert f"warning: {said}" in text
     assert same_bits(whole, tmp_path / "run")
+
+
+@pytest.mark.long
+@pytest.mark.horovod
+def test_a_host_whose_name_leads_to_itself_alone_is_named(three, tmp_path):
+    """As 127.0.1.1 does, which Horovod would tell the other hosts."""
+    before = three.lead("h2", "127.0.1.1")
+    try:
+        with started(three, tmp_path, "--", *RUN, backend="horovod") as run:
+            status, text = run.end(60)
+    finally:
+        three.lead("h2", before)
+    assert status == 2
+    [error] = [line for line in text.splitlines() if "error: " in line]
+    assert re.match("error: rank 1 on h2: the name of this host, .*, leads to 127.0", error)
+    assert error.endswith(f"let it lead to {before}, in its /etc/hosts")
 
 
 def test_when_a_host_is_gone_for_good_the_others_go_on_with_the_same_batches(three, tmp_path):

@@ -1,10 +1,13 @@
 """Hosts for a test: network namespaces with addresses of their own, and an sshd in each.
 
+On each of them the machine's name leads to the host's own address, as on a machine of its own.
+
 It needs root, iproute2, and OpenSSH's client and server.
 """
 
 import os
 import shutil
+import socket
 import subprocess
 import time
 from contextlib import ExitStack, contextmanager
@@ -66,6 +69,13 @@ class Hosts(NamedTuple):
         hub = self.inside[3]
         _ip("-n", hub, "link", "set", self.names[host], state)
 
+    def lead(self, host, address):
+        """Let the name of a host lead to this address on it: the one to which it led."""
+        file = _hosts_file(self.inside[3].replace("-hub", f"-{host}"))
+        before = file.read_text().split()[-2]
+        _write_hosts(file, address)
+        return before
+
 
 @contextmanager
 def hosts(folder: Path, *names: str):
@@ -82,6 +92,7 @@ def hosts(folder: Path, *names: str):
         config, known = [], []
         for name, address in addresses.items():
             space, cable = f"{own}-{name}", f"v-{name}"
+            stack.enter_context(_named(space, address))
             _namespace(stack, space)
             _ip("-n", hub, "link", "add", cable, "type", "veth", "peer", "eth0", "netns", space)
             _ip("-n", hub, "link", "set", cable, "master", "br0")
@@ -97,6 +108,26 @@ def hosts(folder: Path, *names: str):
         for address in addresses.values():
             _wait_for(inside, address)
         yield Hosts(inside, f"ssh -F {folder}/ssh_config", {n: f"v-{n}" for n in names})
+
+
+@contextmanager
+def _named(space, address):
+    """Its own /etc/hosts, which ip netns exec puts in the place of the machine's."""
+    file = _hosts_file(space)
+    file.parent.mkdir(parents=True)
+    _write_hosts(file, address)
+    try:
+        yield
+    finally:
+        shutil.rmtree(file.parent)
+
+
+def _hosts_file(space):
+    return Path("/etc/netns", space, "hosts")
+
+
+def _write_hosts(file, address):
+    file.write_text(f"127.0.0.1 localhost\n{address} {socket.gethostname()}\n")
 
 
 def _keys(folder):
