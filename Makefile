@@ -85,7 +85,7 @@ $(CU112)/gpus/.ready: $(CU112)/.ready $(shell find tests/gpus -name '*.cpp' -o -
 HOROVOD ?= .venv-horovod
 
 check-launch: $(HOROVOD)/.ready
-	$(HOROVOD)/bin/python -m pytest -m '(horovod or hosts) and not long' tests/launch tests/bench/scaling $(ARGS)
+	$(HOROVOD)/bin/python -m pytest -m '(horovod or hosts) and not long' tests/launch tests/bench/scaling tests/bench/allreduce/test_processes.py $(ARGS)
 
 $(HOROVOD)/.ready: setup.py tools/make_venv.py
 	@$(PYTHON) tools/make_venv.py $(HOROVOD) cpu horovod test

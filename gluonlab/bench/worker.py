@@ -1,9 +1,9 @@
 """The child's end of a measurement: ``python -m gluonlab.bench.worker JOB {"option": value}``.
 
 Says ``{"ready": true}`` when the job is set up. Then, for every line ``{"steps": N}`` on standard
-input, runs N steps and answers with one line: the job's dictionary of numbers, among them
-``seconds``. A failure is answered with ``{"error": "..."}`` and ends the worker, as does the end of
-standard input; so a worker does not outlive its parent.
+input, which may have more words for the job, runs N steps and answers with one line: the job's
+dictionary of numbers, among them ``seconds``. A failure is answered with ``{"error": "..."}`` and
+ends the worker, as does the end of standard input; so a worker does not outlive its parent.
 
 Other checkouts start this module by its name, and jobs by theirs (`--beside`): both stay.
 """
@@ -19,7 +19,7 @@ from typing import Any, Callable, Dict, TextIO
 
 from gluonlab.engine import setup
 
-Job = Callable[[int], Dict[str, float]]
+Job = Callable[..., Dict[str, float]]  # job(steps=N)
 
 # ``make(**options)`` of each module gives a Job. Imported when needed: only one framework is loaded
 # into a worker.
@@ -30,6 +30,7 @@ JOBS = {
     "torch-ddp": "gluonlab.bench.peers.torch_ddp",
     "dist": "gluonlab.bench.threads.dist_loop",
     "member": "gluonlab.bench.scaling.member",
+    "sum": "gluonlab.bench.allreduce.member",
     "host": "gluonlab.bench.host.cost",
     "efficiency": "gluonlab.bench.host.efficiency",
     "gradients": "gluonlab.bench.gradients.job",
@@ -57,7 +58,7 @@ def main() -> None:
         job = make_job(sys.argv[1], json.loads(sys.argv[2]))
         _answer(answers, {"ready": True})
         for line in sys.stdin:
-            _answer(answers, job(json.loads(line)["steps"]))
+            _answer(answers, job(**json.loads(line)))
     except Exception as error:
         traceback.print_exc()
         _answer(answers, {"error": f"{type(error).__name__}: {error}"})

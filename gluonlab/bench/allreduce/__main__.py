@@ -31,6 +31,7 @@ from gluonlab.errors import RunError
 )
 @option("--dtype", "TYPE", "float16, float32, float64 or int32  [default: float32]")
 @option("--arrays", "N", "split each size over N arrays, as gradients are  [default: 1]")
+@option("--processes", "BACKENDS", "also by as many processes, over dist_sync, horovod or both")
 @option("--repeat", "N", "allreduces per measurement  [default: as many as take 30 ms]")
 @option("--rounds", "N", "measurements of each row  [default: 7]")
 @option(

@@ -14,11 +14,12 @@ import numpy as np
 from mxnet import nd
 
 from gluonlab.bench.allreduce.memory import Limit, Speeds, probe
+from gluonlab.bench.allreduce.processes import Processes, Sums
 from gluonlab.bench.allreduce.variants import Arrays, Variant
 from gluonlab.bench.harness.interval import ratio
 from gluonlab.bench.harness.machine import require_memory
 from gluonlab.bench.harness.rounds import progress
-from gluonlab.bench.harness.turns import Call, time_in_turns
+from gluonlab.bench.harness.turns import Call, Timed, time_in_turns
 from gluonlab.collectives.cost import algbw, bus_factor, price
 from gluonlab.collectives.schedule import ALLREDUCE, Schedule
 from gluonlab.collectives.topology import Topology
@@ -110,11 +111,13 @@ def measure(
     rounds: int = ROUNDS,
     repeat: Optional[int] = None,
     topology: Optional[Topology] = None,
+    processes: Sequence[Processes] = (),
 ) -> Report:
     """Every variant at every size, ``sizes`` in bytes per device, which lie in ``arrays`` arrays.
 
     Schedules are priced on ``topology``; without it, CPU devices on what a probe measures of this
-    machine. Raises ConfigError for sizes that do not fit the type, the arrays or the memory.
+    machine. ``processes`` sum float32 over as many processes as there are devices. Raises
+    ConfigError for sizes that do not fit the type, the arrays or the memory.
     """
     counts = [_elements(size, dtype, arrays) for size in sizes]
     on_cpu = ctxs[0].device_type == "cpu"
@@ -128,7 +131,7 @@ def measure(
     with progress(len(sizes) * rounds) as bar:
         for count in counts:
             buffers = Buffers(ctxs, count, dtype, arrays)
-            rows += _measure_size(buffers, variants, rounds, repeat, on, bar.update)
+            rows += _measure_size(buffers, variants, processes, rounds, repeat, on, bar.update)
     return Report(rows, rounds, on, speeds)
 
 
@@ -145,20 +148,24 @@ def _elements(size_bytes: int, dtype: str, arrays: int) -> int:
 def _measure_size(
     buffers: Buffers,
     variants: Sequence[Variant],
+    processes: Sequence[Processes],
     rounds: int,
     repeat: Optional[int],
     topology: Optional[Topology],
     done: Callable[[], object],
 ) -> List[Row]:
-    calls = {variant.label: variant.make(buffers.arrays) for variant in variants}
-    errors = {label: buffers.check(call) for label, call in calls.items()}
-    buffers.clear()
     ctxs, count, dtype = buffers.ctxs, buffers.count, buffers.dtype
+    calls = {variant.label: variant.make(buffers.arrays) for variant in variants}
+    sums = {each.label: Sums(each, count, len(buffers.arrays[0])) for each in processes}
+    errors = {label: buffers.check(call) for label, call in calls.items()}
+    errors.update({label: each.error() for label, each in sums.items()})
+    buffers.clear()
     size = count * np.dtype(dtype).itemsize
     # one alone has nothing to read or write
     on_cpus = ctxs[0].device_type == "cpu" and len(ctxs) > 1
     limit = Limit(ctxs, size, dtype) if on_cpus else None
-    seconds = time_in_turns({**calls, **(limit.calls if limit else {})}, rounds, repeat, done)
+    timed: Dict[str, Timed] = {**sums, **calls, **(limit.calls if limit else {})}
+    seconds = time_in_turns(timed, rounds, repeat, done)
     limit_s = limit.seconds(seconds) if limit else None
 
     def row(label: str, schedule: Optional[Schedule]) -> Row:
@@ -166,16 +173,26 @@ def _measure_size(
         measured = (len(buffers.arrays[0]), tuple(seconds[label]), errors[label])
         return Row(label, len(ctxs), size, count, dtype, *measured, priced_s, limit_s)
 
-    return [row(variant.label, variant.schedule) for variant in variants]
+    schedules = {**dict.fromkeys(sums), **{each.label: each.schedule for each in variants}}
+    return [row(label, schedule) for label, schedule in schedules.items()]
 
 
 class Buffers:
     """The arrays of all variants, the same for each.
 
-    They have been written to: no measurement is the first to touch a page.
+    They have been written to: no measurement is the first to touch a page. ``first``, ``of``: the
+    devices are those from this rank on of so many; all, without.
     """
 
-    def __init__(self, ctxs: Sequence[mx.Context], count: int, dtype: str, arrays: int) -> None:
+    def __init__(
+        self,
+        ctxs: Sequence[mx.Context],
+        count: int,
+        dtype: str,
+        arrays: int,
+        first: int = 0,
+        of: Optional[int] = None,
+    ) -> None:
         enable_peer_access(ctxs)  # before the first row, so that none depends on the order of rows
         self.ctxs, self.count, self.dtype = ctxs, count, dtype
         self._ends = split_evenly(count, arrays)
@@ -184,8 +201,9 @@ class Buffers:
             for ctx in ctxs
         ]
         # whole numbers, so that the sum is exact in any order
-        self._contributions = [_random(rank, count) for rank in range(len(ctxs))]
-        self._sum = np.sum(self._contributions, axis=0, dtype=np.int32).astype(dtype)
+        everyones = [_random(rank, count) for rank in range(of or len(ctxs))]
+        self._contributions = everyones[first : first + len(ctxs)]
+        self._sum = np.sum(everyones, axis=0, dtype=np.int32).astype(dtype)
 
     def check(self, call: Call) -> float:
         """Run an allreduce of random whole numbers; the largest error of any sum on any device."""

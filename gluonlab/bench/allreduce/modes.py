@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import textwrap
 from pathlib import Path
-from typing import Any, Dict, Mapping, NamedTuple, Optional, Sequence
+from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence
 
 from gluonlab.bench.allreduce.plans import (
     Plan,
@@ -18,7 +18,9 @@ from gluonlab.bench.allreduce.plans import (
     parse_algorithms,
     parse_groups,
 )
+from gluonlab.bench.allreduce.processes import started
 from gluonlab.bench.allreduce.sizes import parse_sizes
+from gluonlab.bench.harness.backends import parse_backends
 from gluonlab.bench.harness.drawings import Drawing, drawn, number_of_devices
 from gluonlab.bench.harness.machine import describe_machine
 from gluonlab.bench.harness.measured_on import in_words
@@ -39,7 +41,7 @@ SIMULATE, DRAW, MEASURE = "simulate", "draw", "measure"
 EVERYWHERE = {"devices", "chunks", "groups"}
 TABLES = EVERYWHERE | {"algorithms", "sizes", "plot", "json"}
 OPTIONS = {
-    MEASURE: TABLES | {"dtype", "arrays", "repeat", "rounds", "topology"},
+    MEASURE: TABLES | {"dtype", "arrays", "repeat", "rounds", "topology", "processes"},
     SIMULATE: TABLES | {"simulate"},
     DRAW: EVERYWHERE | {"draw", "out", "language"},
 }
@@ -128,8 +130,12 @@ def _measure(asked: Asked) -> Answer:
     scheduled = None if names is None else [name for name in names if name in ALGORITHMS]
     plans = make_plans(scheduled, len(ctxs), asked.get("chunks"), asked.get("groups"), topology)
     variants = make_variants(names, plans, ctxs, numbers.get("arrays", 1))
+    backends = _backends(asked, ctxs, dtype)
     session = Session()
-    report = measure.measure(sizes, variants, ctxs, dtype, topology=topology, **numbers)
+    with started(backends, len(ctxs)) as processes:
+        report = measure.measure(
+            sizes, variants, ctxs, dtype, topology=topology, processes=processes, **numbers
+        )
     session.warn_if_busy()
     where = f"{len(ctxs)} devices ({ctxs[0].device_type})"
     title = f"allreduce of {dtype} on {where}, medians of {report.rounds} rounds"
@@ -148,6 +154,19 @@ def _measure(asked: Asked) -> Answer:
     table = allreduce_table.table(report, orders_in_words(plans, topology))
     on = textwrap.fill(f"devices: {in_words(ctxs)}", WIDTH)
     return Answer("\n".join([describe_machine(), on, "", table]), failure)
+
+
+def _backends(asked: Asked, ctxs: Sequence[Any], dtype: str) -> List[str]:
+    """What --processes names, if given. Raises ConfigError for what they cannot do."""
+    if "processes" not in asked:
+        return []
+    names = parse_backends(asked["processes"])
+    if dtype != "float32" or ctxs[0].device_type != "cpu" or len(ctxs) < 2:
+        raise ConfigError(
+            f"--processes {asked['processes']}: processes sum float32 on CPU devices, one in each: "
+            "give two or more with --devices cpu*N, and leave --dtype out"
+        )
+    return names
 
 
 def _plot(asked: Asked, rows: Sequence[Any], world_size: int, title: str) -> None:

@@ -42,9 +42,9 @@ def make(
     if wrong:
         raise RunError(f"wrong sums by {', '.join(wrong)}")
 
-    def run(count: int) -> Dict[str, float]:
+    def run(steps: int) -> Dict[str, float]:
         began = time.perf_counter()
-        seconds = {name: time_block(call, count) for name, call in calls.items()}
+        seconds = {name: time_block(call, steps) for name, call in calls.items()}
         return {"seconds": time.perf_counter() - began, **seconds}
 
     return run

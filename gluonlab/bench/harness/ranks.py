@@ -29,10 +29,10 @@ class Rank:
         )
         atexit.register(self._end)
 
-    def order(self, steps: int) -> None:
-        """Have it make ``steps`` steps, while this process makes as many."""
+    def order(self, **words: int) -> None:
+        """Have it do what these words ask of its job, while this process does the same."""
         assert self._process.stdin is not None
-        self._process.stdin.write(json.dumps({"steps": steps}).encode() + b"\n")
+        self._process.stdin.write(json.dumps(words).encode() + b"\n")
         self._process.stdin.flush()
 
     def _end(self) -> None:

@@ -1,9 +1,9 @@
-"""Calls in one process that take turns: what slows the machine for a while slows all of them."""
+"""Calls that take turns: what slows the machine for a while slows all of them."""
 
 from __future__ import annotations
 
 import time
-from typing import Callable, Dict, List, Mapping, Optional
+from typing import Callable, Dict, List, Mapping, Optional, Protocol, Union
 
 from mxnet import nd
 
@@ -14,11 +14,20 @@ WARM_UP = 5
 # calls are queued: an engine with far more waiting is measured in keeping its queue
 MOST_REPEATS = 1000
 
+
+class Elsewhere(Protocol):
+    """A call in other processes, which time it themselves."""
+
+    def seconds(self, repeat: int) -> float:
+        """Seconds that it takes, the mean over ``repeat`` calls."""
+
+
 Call = Callable[[], object]
+Timed = Union[Call, Elsewhere]
 
 
 def time_in_turns(
-    calls: Mapping[str, Call],
+    calls: Mapping[str, Timed],
     rounds: int,
     repeat: Optional[int] = None,
     done: Callable[[], object] = lambda: None,
@@ -38,9 +47,11 @@ def time_in_turns(
     return seconds
 
 
-def time_block(call: Call, repeat: int) -> float:
+def time_block(call: Timed, repeat: int) -> float:
     """Seconds that ``call`` takes, the mean over a block of ``repeat`` calls."""
     nd.waitall()
+    if not callable(call):
+        return call.seconds(repeat)
     began = time.perf_counter()
     for _ in range(repeat):
         call()
@@ -48,7 +59,7 @@ def time_block(call: Call, repeat: int) -> float:
     return (time.perf_counter() - began) / repeat
 
 
-def _warm_up(call: Call, repeat: Optional[int]) -> int:
+def _warm_up(call: Timed, repeat: Optional[int]) -> int:
     """Call it until it is as fast as it gets; how often it will be called in a block."""
     time_block(call, 1)
     seconds = time_block(call, 1)

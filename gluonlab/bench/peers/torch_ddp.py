@@ -46,7 +46,7 @@ def make(task: str, world_size: int, rank: int = 0, meeting_point: Optional[str]
 
     def run(steps: int) -> Dict[str, float]:
         for other in others:
-            other.order(steps)
+            other.order(steps=steps)
         return train(steps)
 
     return run

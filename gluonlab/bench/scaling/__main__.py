@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import partial
 
 from gluonlab.bench.harness import rates
+from gluonlab.bench.harness.backends import BACKENDS, parse_backends
 from gluonlab.bench.harness.command import INTERRUPTED, Asked, measurement, option
 from gluonlab.bench.harness.rounds import measure
 from gluonlab.bench.scaling import table as _table
@@ -20,7 +21,7 @@ ROUNDS = 7
 @option("--scaling", "KIND", "weak: a batch for each device; strong: one for all", _ways.WEAK)
 @option("--processes", "N,N", "numbers of processes", _ways.PROCESSES)
 @option("--gpus", "N,N", "numbers of devices of each process", _ways.DEVICES)
-@option("--backends", "NAMES", "what carries the sums between them", ",".join(_ways.BACKENDS))
+@option("--backends", "NAMES", "what carries the sums between them", ",".join(BACKENDS))
 def scaling(
     asked: Asked, network: str, scaling: str, processes: str, gpus: str, backends: str
 ) -> None:
@@ -34,7 +35,7 @@ def scaling(
         kind,
         _ways.parse_counts("--processes", processes),
         _ways.parse_counts("--gpus", gpus),
-        _ways.parse_backends(backends),
+        parse_backends(backends),
     )
     title = ("scaling", {"network": network, "scaling": kind, "processes": processes,
                          "gpus": gpus, "backends": backends})  # fmt: skip

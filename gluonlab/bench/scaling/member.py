@@ -25,7 +25,7 @@ def make(backend: str, processes: int, first: bool = True, **training: Any) -> J
 
     def run(steps: int) -> Dict[str, float]:
         for other in others:
-            other.order(steps)
+            other.order(steps=steps)
         return train(steps)
 
     return run

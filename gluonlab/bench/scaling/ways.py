@@ -5,22 +5,19 @@ Imports neither MXNet nor Horovod.
 
 from __future__ import annotations
 
-import importlib.util
-from typing import Any, Dict, List, NamedTuple, Optional, Sequence
+from typing import Any, Dict, List, NamedTuple, Sequence
 
+from gluonlab.bench.harness.backends import HOROVOD, missing
 from gluonlab.bench.harness.rounds import Subject
 from gluonlab.bench.peers.work import TASKS
 from gluonlab.config.values import whole
 from gluonlab.errors import ConfigError, unknown
 
 NETWORKS = ("lenet", "resnet18")
-HOROVOD = "horovod"
-BACKENDS = ("dist_sync", HOROVOD)
 WEAK, STRONG = "weak", "strong"
 PROCESSES, DEVICES = "1,2", "1,2"
 MOST = 64  # processes on a host, and devices of one
 ONE_PROCESS = ""  # the backend of a process alone
-NO_HOROVOD = "Horovod is not installed: make .venv-horovod/.ready compiles it"
 
 
 class Way(NamedTuple):
@@ -47,15 +44,6 @@ def check_network(name: str) -> str:
     if name not in NETWORKS:
         raise ConfigError(unknown("network", name, NETWORKS))
     return name
-
-
-def parse_backends(text: str) -> List[str]:
-    """Names, separated by commas. Raises ConfigError."""
-    names = [name.strip() for name in text.split(",")]
-    for name in names:
-        if name not in BACKENDS:
-            raise ConfigError(unknown("backend", name, BACKENDS))
-    return list(dict.fromkeys(names))
 
 
 def parse_counts(option: str, text: str) -> List[int]:
@@ -120,15 +108,7 @@ def _subject(network: str, way: Way) -> Subject:
     job = "gluonlab"
     if way.processes > 1:
         job, options = "member", {**options, "backend": way.backend, "processes": way.processes}
-    images, reason = way.global_batch_size, _missing(way.backend)
+    images, reason = way.global_batch_size, missing(way.backend)
     # Horovod's processes talk to each other all the time
     pauses = way.backend == HOROVOD
     return Subject(way.name, way.name, job, options, missing=reason, images=images, pauses=pauses)
-
-
-def _missing(backend: str) -> Optional[str]:
-    return NO_HOROVOD if backend == HOROVOD and not _has_horovod() else None
-
-
-def _has_horovod() -> bool:
-    return importlib.util.find_spec("horovod") is not None

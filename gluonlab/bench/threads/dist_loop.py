@@ -28,7 +28,7 @@ def make(
 
     def run(steps: int) -> Dict[str, float]:
         for other in others:
-            other.order(steps)
+            other.order(steps=steps)
         return train(steps)
 
     return run

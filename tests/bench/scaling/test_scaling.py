@@ -5,11 +5,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gluonlab.bench.__main__ import main
+from gluonlab.bench.harness.backends import BACKENDS
 from gluonlab.bench.harness.record import Series
 from gluonlab.bench.harness.rounds import measure
 from gluonlab.bench.peers.work import TASKS
 from gluonlab.bench.scaling import table, ways
-from gluonlab.bench.scaling.ways import BACKENDS, NETWORKS, STRONG, WEAK, make_ways
+from gluonlab.bench.scaling.ways import NETWORKS, STRONG, WEAK, make_ways
 
 HOROVOD = pytest.mark.horovod
 COUNTS = st.lists(st.integers(1, 4), min_size=1, unique=True)

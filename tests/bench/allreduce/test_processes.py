@@ -1,0 +1,46 @@
+"""Allreduce over real processes, in the table beside those of one process."""
+
+import json
+
+import pytest
+
+from gluonlab.bench.__main__ import main
+from gluonlab.bench.allreduce.measure import Buffers
+from gluonlab.bench.allreduce.modes import answer
+from gluonlab.bench.harness.machine import Others
+from gluonlab.devices import devices
+
+HOROVOD = pytest.mark.horovod
+
+
+@pytest.mark.parametrize("backend", ["dist_sync", pytest.param("horovod", marks=HOROVOD)])
+def test_processes_sum_exactly_and_stand_in_the_table(backend, monkeypatch):
+    monkeypatch.setattr(Others, "cores", lambda self: 0.0)  # a busy machine is another test
+    words = {"devices": "cpu*2", "sizes": "1KiB,4KiB", "algorithms": "ring", "rounds": "2"}
+    text, failure = answer({**words, "arrays": "3", "processes": backend, "json": True})
+    rows = json.loads(text)["rows"]
+    label = f"{backend}, processes"
+    assert [row["algorithm"] for row in rows] == [label, "ring"] * 2
+    assert failure is None and {row["error"] for row in rows} == {0.0}
+    served = [row for row in rows if row["algorithm"] == label]
+    assert all(row["time_us"] > 0 and row["predicted_us"] is None for row in served)
+
+
+def test_a_process_that_kept_its_own_numbers_would_be_noticed():
+    """What each contributes to the same sum differs, so none has it by itself."""
+    own = [Buffers(devices("cpu"), 1000, "float32", 2, first=rank, of=3) for rank in range(3)]
+    assert [buffers.check(lambda: None) > 0 for buffers in own] == [True] * 3
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--processes", "gloo"], "unknown backend 'gloo'"),
+        (["--processes", "dist_sync", "--dtype", "float64"], "leave --dtype out"),
+        (["--processes", "dist_sync", "--devices", "cpu"], "two or more with --devices cpu*N"),
+        (["--processes", "dist_sync", "--simulate", "p3.16xlarge"], "has no effect with --simul"),
+    ],
+)
+def test_mistakes_are_one_line(ended, words, message):
+    status, out, err = ended(main, "allreduce", "--sizes", "1KiB", *words)
+    assert (status, out, err.count("\n")) == (2, "", 1) and message in err
