@@ -19,7 +19,12 @@ from gluonlab.config.options import given
 from gluonlab.errors import ConfigError, unknown
 from gluonlab.launch.connections import Way
 from gluonlab.launch.environments import Membership, allocation, membership
-from gluonlab.launch.horovod_settings import horovod_options, horovod_variables, horovod_words
+from gluonlab.launch.horovod_settings import (
+    check_timeline,
+    horovod_options,
+    horovod_variables,
+    horovod_words,
+)
 from gluonlab.launch.hosts import HERE, Host, parse_hosts, place, read_hostfile
 from gluonlab.launch.jobs import JobRequest, job_file
 from gluonlab.launch.launcher import Request, launch
@@ -142,6 +147,8 @@ def main(
             "be with -n 2, or where with --hosts h1,h2"
         )
     placed = place(None if count is None else whole("-n", count), where)
+    if where[placed[0]].is_here:
+        check_timeline(settings)  # before others wait for rank 0, which would find it
     workers = len(placed) if place_here is None else place_here.size
     request = Request(
         backend=backend,

@@ -103,13 +103,18 @@ def horovod_variables(backend: str, given: Mapping[str, Any]) -> Dict[str, str]:
 def settle_environment() -> None:
     """Set what is usual here where nothing else is; rank 0 sees that it can write the timeline.
 
-    To be called before Horovod begins. Raises ConfigError for a file that cannot be written, of
-    which Horovod would only make a line of its log.
+    To be called before Horovod begins. Raises what `check_timeline` raises.
     """
     for name, value in USUAL.items():
         os.environ.setdefault(name, value)
-    file = os.environ.get(TIMELINE, "")
-    if file and file != BY_CALL and os.environ.get(RANK) == "0":
+    if os.environ.get(RANK) == "0":
+        check_timeline(os.environ)
+
+
+def check_timeline(variables: Mapping[str, str]) -> None:
+    """Raise ConfigError if the timeline cannot be written here: Horovod only logs a line of it."""
+    file = variables.get(TIMELINE, "")
+    if file and file != BY_CALL:
         try:
             Path(file).open("a").close()
         except OSError as error:

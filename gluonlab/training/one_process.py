@@ -17,6 +17,11 @@ def check_group(config: TrainConfig, group: Group) -> None:
         return
     asked = [option_name(name) for name in FIELDS if getattr(config, name)]
     asked += [f"--kvstore {SHARDED}"] if config.kvstore == SHARDED else []
+    if keeps_rest(config.compress) and group.sums_float16:
+        raise ConfigError(
+            f"--compress {config.compress} is for the devices of one process, and {group.size} "
+            "train here: choose --compress fp16, or leave it out"
+        )
     if keeps_rest(config.compress):
         raise ConfigError(
             f"--compress {config.compress} is for the devices of one process, and {group.size} "

@@ -84,6 +84,9 @@ MISTAKES = {
     f"{HOROVOD} --fusion-threshold-mb -1": "--fusion-threshold-mb -1: give a whole number, 0 to",
     f"{HOROVOD} --timeline-mark-cycles": "--timeline-mark-cycles: there is none: add --timeline-f",
     f"{HOROVOD} --timeline-filename ''": "--timeline-filename is empty: give a file, or leave it",
+    f"{HOROVOD} --timeline-filename none/t.json": (
+        "the timeline none/t.json cannot be written (No such file or directory): name another"
+    ),
     f"{HOROVOD} --timeline-filename": "--timeline-filename needs a value: write --timeline-f",
     f"{HOROVOD} -- --compress 4bit": "--compress 4bit: give 2bit:THRESHOLD, such as 2bit:0.5, or",
 }

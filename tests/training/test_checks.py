@@ -170,6 +170,10 @@ def test_what_one_process_can_do_alone_is_refused_to_several(setting, said):
             continue
         with pytest.raises(UsageError, match=f"^{said} the devices of one process, and 2 .*: "):
             each.of(draft)
+        draft.group.sums_float16 = True  # Horovod
+        cure = "choose --compress fp16, or leave it out$" if "compress" in setting else ""
+        with pytest.raises(UsageError, match=f"^{said} the devices of one process, and 2 .*{cure}"):
+            each.of(draft)
 
 
 @pytest.mark.parametrize(
