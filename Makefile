@@ -17,7 +17,7 @@ endif
 endif
 
 .PHONY: run labs handouts test test-all fuzz test-cu112 test-gpus test-pythons check-launch check-labs check-sagemaker lint bench \
-  clean
+  bench-processes clean
 
 run: $(VENV)/.ready-cpu
 	$(VENV)/bin/python -m gluonlab.run --gpus 2 $(ARGS)
@@ -125,6 +125,14 @@ bench: $(VENV)/.ready-bench
 	$(if $(BESIDE),,$(VENV)/bin/python -m gluonlab.bench images --out $(RECORDS)/images.json $(ARGS))
 	$(if $(BESIDE),,$(VENV)/bin/python -m gluonlab.bench splits --out $(RECORDS)/splits.json $(ARGS))
 	$(if $(BESIDE),,$(VENV)/bin/python -m gluonlab.bench checkpoints --out $(RECORDS)/checkpoints.json $(ARGS))
+	$(if $(BESIDE),,$(MAKE) bench-processes)
+
+# Those that compare processes run where Horovod is.
+bench-processes: $(HOROVOD)/.ready
+	@mkdir -p $(RECORDS)
+	$(HOROVOD)/bin/python -m gluonlab.bench scaling --out $(RECORDS)/scaling-lenet.json $(ARGS)
+	$(HOROVOD)/bin/python -m gluonlab.bench scaling --network resnet18 --out $(RECORDS)/scaling-resnet18.json $(ARGS)
+	$(HOROVOD)/bin/python -m gluonlab.bench scaling --scaling strong --out $(RECORDS)/scaling-strong.json $(ARGS)
 
 clean:
 	rm -rf $(VENV) $(CU112) $(HOROVOD) .venvs build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -153,6 +153,20 @@ def test_checkpoints_are_compared_with_the_steps_alone_round_by_round():
     ]
 
 
+def test_processes_stand_beside_one_with_as_many_devices():
+    rates = {"1x1": (100.0,), "1x2": (200.0,), "2x1 dist_sync": (180.0,), "2x1 horovod": ()}
+    found = [Series(name, name, "images/s", values) for name, values in rates.items()]
+    options = {"network": "lenet", "scaling": "weak", "processes": "1,2", "gpus": "1"}
+    table = cells(
+        figures.scaling_table(record("scaling", *found, **options, backends="dist_sync,horovod"))
+    )
+    assert table[2:] == [
+        ["1", "", "1", "64", "100", "1.00x", "100%", ""],
+        ["1", "", "2", "128", "200", "2.00x", "100%", ""],
+        ["2", "`dist_sync`, one server", "2", "128", "180", "1.80x", "90%", "0.90x"],
+    ]
+
+
 def test_the_readme_holds_what_the_records_say():
     text = (figures.ROOT / "README.md").read_text(encoding="utf-8")
     assert {name for _, name, _ in figures.BLOCK.findall(text)} == set(figures.TABLES)
@@ -179,4 +193,4 @@ def test_every_row_that_is_measured_has_a_name_in_the_readme(name):
             figures.LABELS
         )
     else:
-        assert re.search(r"^(host|gradients|threads|splits|checkpoints)$", name)
+        assert re.search(r"^(host|gradients|threads|splits|checkpoints|scaling-\w+)$", name)

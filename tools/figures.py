@@ -20,6 +20,8 @@ from gluonlab.bench.harness.record import read_record  # noqa: E402
 from gluonlab.bench.host import table as host  # noqa: E402
 from gluonlab.bench.images import table as images  # noqa: E402
 from gluonlab.bench.peers import table as peers  # noqa: E402
+from gluonlab.bench.scaling import table as scaling  # noqa: E402
+from gluonlab.bench.scaling.ways import asked_for  # noqa: E402
 from gluonlab.bench.splits import table as splits  # noqa: E402
 from gluonlab.bench.threads import table as threads  # noqa: E402
 
@@ -263,6 +265,37 @@ def checkpoints_table(record):
     )
 
 
+BACKENDS = {
+    "dist_sync": "`dist_sync`, one server",
+    "horovod": "`horovod`, gloo",
+    "": "",
+}
+
+
+def scaling_table(record):
+    heads = ["processes", "over", "devices, all", "batch, all", "images/s", "speed-up"]
+    heads += ["efficiency", "beside one process"]
+    rows = scaling.make_rows(asked_for(record.options), record.series)
+    return markdown(
+        heads,
+        [
+            [
+                str(row.way.processes),
+                BACKENDS[row.way.backend],
+                str(row.way.all_devices),
+                str(row.way.global_batch_size),
+                f"{row.images_per_second:,.0f}",
+                f"{row.speedup:.2f}x",
+                f"{row.efficiency:.0%}",
+                f"{row.beside:.2f}x" if row.way.backend else "",
+            ]
+            for row in rows
+            if row.images_per_second
+        ],
+        right_from=2,
+    )
+
+
 def _times(slow, fast):
     return "" if slow is None else f"{ratio(slow, fast):.2f}x"
 
@@ -282,6 +315,7 @@ TABLES = {
     "threads": threads_table,
     "splits": splits_table,
     "checkpoints": checkpoints_table,
+    **dict.fromkeys(("scaling-lenet", "scaling-resnet18", "scaling-strong"), scaling_table),
 }
 
 

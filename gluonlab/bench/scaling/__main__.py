@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 
 from gluonlab.bench.harness import rates
-from gluonlab.bench.harness.backends import BACKENDS, parse_backends
+from gluonlab.bench.harness.backends import BACKENDS
 from gluonlab.bench.harness.command import INTERRUPTED, Asked, measurement, option
 from gluonlab.bench.harness.rounds import measure
 from gluonlab.bench.scaling import table as _table
@@ -29,19 +29,12 @@ def scaling(
 
     Each device has one thread. A slow result is a result: it does not change the exit status.
     """
-    kind = _ways.check_kind(scaling)
-    ways = _ways.make_ways(
-        _ways.check_network(network),
-        kind,
-        _ways.parse_counts("--processes", processes),
-        _ways.parse_counts("--gpus", gpus),
-        parse_backends(backends),
-    )
-    title = ("scaling", {"network": network, "scaling": kind, "processes": processes,
-                         "gpus": gpus, "backends": backends})  # fmt: skip
+    options = {"network": network, "scaling": scaling, "processes": processes, "gpus": gpus}
+    options["backends"] = backends
+    ways = _ways.asked_for(options)
     measured = partial(measure, _ways.subjects(network, ways))
-    _, record = asked.record(title, measured, rates.series)
-    asked.say(record, _table.text(network, kind, ways, record.series, asked.rounds))
+    _, record = asked.record(("scaling", options), measured, rates.series)
+    asked.say(record, _table.text(network, scaling, ways, record.series, asked.rounds))
 
 
 if __name__ == "__main__":

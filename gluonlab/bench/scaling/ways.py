@@ -5,9 +5,9 @@ Imports neither MXNet nor Horovod.
 
 from __future__ import annotations
 
-from typing import Any, Dict, List, NamedTuple, Sequence
+from typing import Any, Dict, List, Mapping, NamedTuple, Sequence
 
-from gluonlab.bench.harness.backends import HOROVOD, missing
+from gluonlab.bench.harness.backends import HOROVOD, missing, parse_backends
 from gluonlab.bench.harness.rounds import Subject
 from gluonlab.bench.peers.work import TASKS
 from gluonlab.config.values import whole
@@ -91,6 +91,17 @@ def make_ways(
     alone = {1, *(devices if 1 in processes else ()), *(each.all_devices for each in many)}
     ways = [*(way(1, count, ONE_PROCESS) for count in sorted(alone)), *many]
     return sorted(ways, key=lambda each: (each.all_devices, each.processes, each.backend))
+
+
+def asked_for(options: Mapping[str, str]) -> List[Way]:
+    """The ways of a measurement, by its options. Raises ConfigError."""
+    return make_ways(
+        check_network(options["network"]),
+        check_kind(options["scaling"]),
+        parse_counts("--processes", options["processes"]),
+        parse_counts("--gpus", options["gpus"]),
+        parse_backends(options["backends"]),
+    )
 
 
 def subjects(network: str, ways: Sequence[Way]) -> List[Subject]:
