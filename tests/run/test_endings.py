@@ -103,7 +103,7 @@ def test_a_signal_on_a_full_disk_ends_with_its_status_and_says_what_is_not_writt
 
 
 def test_a_second_ctrl_c_does_not_wait_for_the_checkpoint_of_the_first(run, monkeypatch):
-    asked, left, waited = threading.Event(), threading.Event(), []
+    asked, left, on_disk, waited = threading.Event(), threading.Event(), threading.Event(), []
     fsync = os.fsync
 
     def slow(file):
@@ -112,12 +112,11 @@ def test_a_second_ctrl_c_does_not_wait_for_the_checkpoint_of_the_first(run, monk
             os.kill(os.getpid(), signal.SIGINT)
             waited.append(left.wait(20))
         fsync(file)
+        if Path("run/checkpoints/step-000000023").exists():
+            on_disk.set()  # its folder, too
 
     def before():
-        end = time.monotonic() + 20
-        while "step-000000023" not in names(Path("run/checkpoints")) and time.monotonic() < end:
-            time.sleep(0.01)
-        time.sleep(0.3)  # its folder, too, is on disk
+        assert on_disk.wait(20)
         asked.set()
 
     monkeypatch.setattr("os.fsync", slow)
@@ -255,9 +254,9 @@ def test_a_run_that_diverges_ends_within_eight_steps(empty_cwd):
 PROMISED_S = 10  # within which a signal ends a run of short steps
 
 
-def interrupted(folder, arguments, after, sign, line=r"epoch +2/"):
-    """A real process in ``folder`` that gets a signal ``after`` seconds after it has printed such a
-    ``line``: exit status and errors.
+def interrupted(folder, arguments, sign, line):
+    """A real process in ``folder`` that gets a signal once it has printed such a ``line``: exit
+    status and errors.
     """
     process = subprocess.Popen(
         [sys.executable, "-u", "-m", "gluonlab.run", *arguments],
@@ -271,7 +270,6 @@ def interrupted(folder, arguments, after, sign, line=r"epoch +2/"):
     try:
         while not re.match(line, process.stdout.readline()):
             assert process.poll() is None, process.stderr.read()
-        time.sleep(after)
         process.send_signal(sign)
         sent = time.monotonic()
         _, err = process.communicate(timeout=300)
@@ -283,17 +281,16 @@ def interrupted(folder, arguments, after, sign, line=r"epoch +2/"):
 
 
 @pytest.mark.parametrize(
-    ("sign", "after"),
+    ("sign", "epoch"),
     [
-        pytest.param(signal.SIGINT, 0, marks=pytest.mark.long),
-        (signal.SIGINT, 0.35),
-        (signal.SIGTERM, 0.35),
+        pytest.param(signal.SIGINT, 2, marks=pytest.mark.long),
+        (signal.SIGINT, 8),
+        (signal.SIGTERM, 8),
     ],
 )
-def test_ctrl_c_and_sigterm_end_a_run_and_leave_whole_files(tmp_path, sign, after):
-    status, err = interrupted(
-        tmp_path, ["--gpus", "2", "--model", "mlp", "--epochs", "1000", "--out", "run"], after, sign
-    )
+def test_ctrl_c_and_sigterm_end_a_run_and_leave_whole_files(tmp_path, sign, epoch):
+    words = ["--gpus", "2", "--model", "mlp", "--epochs", "1000", "--out", "run"]
+    status, err = interrupted(tmp_path, words, sign, rf"epoch +{epoch}/")
     assert status == 128 + sign
     assert "Traceback" not in err
     assert err.splitlines()[-1].startswith(
@@ -345,7 +342,7 @@ def test_ctrl_c_that_is_held_down_changes_nothing_of_what_the_second_one_does(tm
 
 def test_a_signal_before_the_end_of_the_first_step_ends_the_run_after_it(tmp_path):
     words = ["--gpus", "2", "--model", "mlp", "--epochs", "1000", "--out", "run"]
-    status, err = interrupted(tmp_path, words, 0, signal.SIGTERM, line="")  # its first line
+    status, err = interrupted(tmp_path, words, signal.SIGTERM, line="")  # its first line
     assert status == 143
     assert "Traceback" not in err
     assert err.splitlines()[-1] == (

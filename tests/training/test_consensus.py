@@ -4,6 +4,7 @@ import os
 import signal
 import time
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -53,18 +54,24 @@ def test_all_see_a_signal_after_the_same_exchange(of_ranks):
 
 def test_the_time_is_that_of_rank_0():
     def work(group):
-        time.sleep(0.05 * (1 - group.rank))  # the other one is ready later
-        consensus = Consensus(group)
+        before = time.monotonic()
+        if group.rank:
+            group.total(np.zeros(1))  # rank 0 has begun
+        consensus, begun = Consensus(group), time.monotonic()
+        if group.rank == 0:
+            group.total(np.zeros(1))
         assert consensus.moment() == 0
-        time.sleep(0.05)
+        asked = time.monotonic()
         exchange(group, consensus)
-        told = consensus.moment()
-        time.sleep(0.01)
+        told, answered = consensus.moment(), time.monotonic()
+        while time.monotonic() == answered:
+            pass
         assert consensus.moment() == told
-        return told
+        return told, asked - begun, answered - before
 
-    first, second = in_processes(2, work)
-    assert first == second >= 0.05
+    (first, least, most), (second, *_) = in_processes(2, work)
+    assert first == second
+    assert least - 1e-6 <= first <= most + 1e-6
 
 
 def test_an_evaluation_of_a_group_ends_after_the_same_batch():
