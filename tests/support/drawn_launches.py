@@ -32,15 +32,18 @@ def drawn(seed, workers, devices):
     epochs = found["epochs"] = draw.randint(1, 3)
     last = draw.choice([1, draw.randint(1, batch), batch])
     images = batch * (math.ceil(LEAST_STEPS / epochs) - 1) + last
-    name = found["optimizer"] = draw.choice(["sgd", "sgd", *OPTIMIZERS])
+    # signum's step has a gradient's sign alone, which rounding turns where it is next to zero
+    names = [name for name in OPTIMIZERS if name != "signum"]
+    name = found["optimizer"] = draw.choice(["sgd", "sgd", *names])
     found["lr"] = RATES.get(name, 0.001)
     if OPTIMIZERS[name].momentum:
         found["momentum"] = draw.choice([0.0, 0.9])
     if name in ("sgd", "nag") and found["momentum"]:
         found["momentum_rule"] = draw.choice(["corrected", "mxnet"])
-    # whose steps follow a gradient's size: elsewhere what is before BatchNorm is rounding errors
-    models = ["mlp", "lenet", "resnet8"] if name in ("sgd", "nag") else ["mlp", "lenet"]
-    found["model"] = draw.choice(models)
+    # whose steps follow a gradient's size: elsewhere what is before BatchNorm is rounding errors;
+    # and BatchNorm divides by the deviation of few images, which may be next to zero
+    normalises = name in ("sgd", "nag") and batch >= 3 * of_all
+    found["model"] = draw.choice(["mlp", "lenet", "resnet8"] if normalises else ["mlp", "lenet"])
     found["lr_schedule"] = draw.choice(["constant", "step", "cosine", "linear"])
     for setting, value in {
         "warmup_epochs": draw.choice([0.25, 0.5]),
@@ -61,12 +64,16 @@ def drawn(seed, workers, devices):
             found[setting] = value
     if "no_bias_decay" in found:
         found["wd"] = 1e-3
+    if found["model"] == "resnet8":
+        found.pop("microbatch_size", None)
     if "microbatch_size" in found or found.get("microbatches", 1) * of_all > batch:
         found.pop("microbatches", None)
     if devices > 1 and found["model"] != "resnet8" and draw.random() < 0.3:
-        for setting in ("microbatches", "microbatch_size", "kvstore"):
+        for setting in ("microbatches", "microbatch_size", "kvstore", "batch_size"):
             found.pop(setting, None)
-        found["split"] = draw.choice(["layers", "channels", "pipeline"])
+        found["global_batch_size"] = batch
+        ways = ["layers", "pipeline", *["channels"] * OPTIMIZERS[name].element_wise]
+        found["split"] = draw.choice(ways)
         if found["split"] == "pipeline" and batch >= 2 * workers:
             found["microbatches"] = 2
     return found, images
@@ -102,11 +109,15 @@ def covering(worlds, seeds):
     return found
 
 
-def trained(folder, seed, workers, devices, group=None):
-    """By this process's part of a group, or by this one alone, without the drawn split."""
+def trained(folder, seed, workers, devices, group=None, factor=1.0):
+    """By this process's part of a group, or by this one alone, without the drawn split.
+
+    ``factor``: of the learning rate.
+    """
     found, images = drawn(seed, workers, devices)
     if group is None and "split" in found:
         found = {k: v for k, v in found.items() if k not in ("split", "microbatches")}
+    found["lr"] *= factor
     given = {} if group is None else {"group": group}
     here = devices if group else workers * devices
     config = TrainConfig(**found, devices=f"cpu*{here}", out=str(folder))
