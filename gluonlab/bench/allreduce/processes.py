@@ -7,7 +7,7 @@ import sys
 from contextlib import ExitStack, contextmanager
 from typing import Iterator, List, Sequence
 
-from gluonlab.bench.harness.backends import HOROVOD, missing
+from gluonlab.bench.harness.backends import HOROVOD, PATIENCE, missing
 from gluonlab.bench.harness.environment import child_environment
 from gluonlab.bench.harness.process import Worker, WorkerError, end_all
 from gluonlab.bench.harness.rounds import ROUND_TIMEOUT_S, START_TIMEOUT_S
@@ -63,8 +63,9 @@ def started(backends: Sequence[str], size: int) -> Iterator[List[Processes]]:
         for name in backends:
             options = json.dumps({"backend": name, "processes": size})
             command = [sys.executable, "-m", "gluonlab.bench.worker", "sum", options]
+            environment = child_environment(PATIENCE.get(name, {}), folder)
             log = folder / f"{name}.log"
-            workers.append(Worker(command, child_environment({}, folder), log, name == HOROVOD))
+            workers.append(Worker(command, environment, log, name == HOROVOD))
             try:
                 workers[-1].answer(START_TIMEOUT_S)
             except WorkerError as error:

@@ -12,6 +12,8 @@ from gluonlab.errors import ConfigError, unknown
 
 HOROVOD = "horovod"
 BACKENDS = ("dist_sync", HOROVOD)
+# seconds: a group that pauses (`Worker`) would have lost its peers after 30
+PATIENCE = {HOROVOD: {"HOROVOD_GLOO_TIMEOUT_SECONDS": "600"}}
 NO_HOROVOD = "Horovod is not installed: make .venv-horovod/.ready compiles it"
 
 

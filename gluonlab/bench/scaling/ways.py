@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any, Dict, List, Mapping, NamedTuple, Sequence
 
-from gluonlab.bench.harness.backends import HOROVOD, missing, parse_backends
+from gluonlab.bench.harness.backends import HOROVOD, PATIENCE, missing, parse_backends
 from gluonlab.bench.harness.rounds import Subject
 from gluonlab.bench.peers.work import TASKS
 from gluonlab.config.values import whole
@@ -120,6 +120,9 @@ def _subject(network: str, way: Way) -> Subject:
     if way.processes > 1:
         job, options = "member", {**options, "backend": way.backend, "processes": way.processes}
     images, reason = way.global_batch_size, missing(way.backend)
+    variables = PATIENCE.get(way.backend, {})
     # Horovod's processes talk to each other all the time
     pauses = way.backend == HOROVOD
-    return Subject(way.name, way.name, job, options, missing=reason, images=images, pauses=pauses)
+    return Subject(
+        way.name, way.name, job, options, variables, reason, images=images, pauses=pauses
+    )
