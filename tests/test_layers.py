@@ -22,7 +22,7 @@ LAYERS = [
     {"engine"},
     {"drawing", "files", "finite", "gpu"},
     {"devices"},
-    {"data", "models", "collectives", "optimizers", "runs"},
+    {"data", "models", "collectives", "optimizers", "runs", "timeline"},
     {"kvstores"},
     {"update"},
     {"parallel"},

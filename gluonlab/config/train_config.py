@@ -249,6 +249,10 @@ class TrainConfig:
         flag, "write export/ for mx.gluon.SymbolBlock.imports, which needs no gluonlab",
         default=False,
     )  # fmt: skip
+    profile: Optional[int] = OUTPUT(
+        whole(1), "record N steps: where their time goes, as a picture, and as a trace for "
+        "ui.perfetto.dev", metavar="N",
+    )  # fmt: skip
     checkpoint_every: Optional[str] = OUTPUT(
         period, "write a checkpoint every N steps, minutes or epochs, from which --resume goes on",
         metavar="PERIOD",

@@ -29,6 +29,16 @@ from gluonlab.update.loss_scale import LossScale
 
 # A named part of a step, and the call that queues it.
 Phase = Tuple[str, Callable[[], None]]
+Around = Callable[[str, Callable[[], None]], None]
+
+
+def queue_all(phases: Iterator[Phase], around: Optional[Around] = None) -> None:
+    """Queue all parts of a step in order; ``around``, if given, calls each in its place."""
+    for name, queue in phases:
+        if around is None:
+            queue()
+        else:
+            around(name, queue)
 
 
 class Scored(NamedTuple):
@@ -113,10 +123,10 @@ class Strategy(Protocol):
     def replicated(self) -> "Sequence[Replicated]":
         """What devices hold alike: every parameter, wherever a copy of it is."""
 
-    def step(self, batch: Batch) -> List[nd.NDArray]:
+    def step(self, batch: Batch, around: Optional[Around] = None) -> List[nd.NDArray]:
         """Queue the training on a batch, and return the sum of losses (1,) of each shard.
 
-        Nothing waits; the next step overwrites the losses.
+        Nothing waits; the next step overwrites the losses. ``around``: see `queue_all`.
         """
 
     def phases(self, batch: Batch) -> Iterator[Phase]:

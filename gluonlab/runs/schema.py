@@ -15,8 +15,9 @@ FORMAT = 2  # what config.json calls "format"; the first one had no such number
 
 CONFIG, METRICS, PARAMETERS = "config.json", "metrics.jsonl", "parameters.params"
 CURVES, CONFUSION, EXPORT, COMPARISON = "curves.png", "confusion.png", "export", "compare.json"
+TRACE, TIMELINE = "trace.json", "timeline.svg"
 CHECKPOINTS = "checkpoints"  # a folder, see gluonlab.runs.checkpoint
-FILES = (CONFIG, METRICS, PARAMETERS, CURVES, CONFUSION, COMPARISON)
+FILES = (CONFIG, METRICS, PARAMETERS, CURVES, CONFUSION, COMPARISON, TRACE, TIMELINE)
 
 Check = Callable[[Any], bool]
 
@@ -55,6 +56,18 @@ def matrix(value: Any) -> bool:
     return isinstance(value, list) and all(
         isinstance(row, list) and all(map(count_or_none, row)) for row in value
     )
+
+
+def shares_of_rows(value: Any) -> bool:
+    """Whether it is a dictionary of dictionaries of shares."""
+    return isinstance(value, dict) and all(
+        isinstance(row, dict) and all(map(share, row.values())) for row in value.values()
+    )
+
+
+def share_or_none(value: Any) -> bool:
+    """Whether it is a share, or nothing."""
+    return value is None or share(value)
 
 
 def file_digests(value: Any) -> bool:
@@ -176,6 +189,24 @@ class StalenessEvent(Line):
 
 
 @dataclass(frozen=True)
+class ProfileEvent(Line):
+    """Where the time of some steps went, with --profile."""
+
+    tag = {"kind": "event", "event": "profile"}
+    step: int = _field("number of the first step that was recorded", count)
+    steps: int = _field("how many were", count)
+    step_seconds: float = _field("time of one of them, the mean", positive, "s")
+    shares: Mapping[str, Mapping[str, float]] = _field(
+        "for each device the share of that time in each phase, and waiting", shares_of_rows
+    )
+    overlap: Optional[float] = _field(
+        "share of the time of sums and copies in which some device computed backward; null where "
+        "there are none",
+        share_or_none,
+    )
+
+
+@dataclass(frozen=True)
 class ResumedEvent(Line):
     """A run goes on from a checkpoint."""
 
@@ -215,6 +246,6 @@ class EndedEvent(Line):
 
 
 LINES: Tuple[Type[Line], ...] = (
-    Step, Epoch, DivergedEvent, LossScaleEvent, StalenessEvent, ResumedEvent, ConfusionEvent,
-    UnheardEvent, EndedEvent,
+    Step, Epoch, DivergedEvent, LossScaleEvent, StalenessEvent, ProfileEvent, ResumedEvent,
+    ConfusionEvent, UnheardEvent, EndedEvent,
 )  # fmt: skip

@@ -111,6 +111,17 @@ def _repeatable(made: Made) -> None:
         check_repeatable(made.net, made.plan.model, made.plan.ctxs)
 
 
+def _profile(draft: Draft) -> None:
+    steps, there = draft.asked.profile, draft.steps_per_epoch
+    if steps is not None and steps >= there:
+        many = f"{there} step{'s' * (there > 1)}"
+        most = f"at most {there - 1}, or " * (there > 1)
+        raise ConfigError(
+            f"--profile {steps}: an epoch has {many}, and one more than those is learned from: "
+            f"give {most}a smaller --batch-size"
+        )
+
+
 def _batch(made: Made) -> None:
     plan, net, devices = made
     graph = loss_graph(net, plan.make_loss(), plan.preprocess, plan.conversion)
@@ -165,6 +176,7 @@ CHECKS: Tuple[Check, ...] = (
     Check(DATA, "dataset", lambda draft: draft.dataset),
     Check(DATA, "microbatches", lambda draft: draft.microbatches.check(
         draft.step_images, draft.copy_count, draft.split.has_copy)),
+    Check(DATA, "profile", _profile),
     Check(DATA, "final rate", lambda draft: learning_rate.check_final_rate(
         draft.config, draft.rates, draft.scale)),
     Check(NETWORK, "sync-bn", _sync_bn),

@@ -180,14 +180,18 @@ class Draft:
         return (self.config.momentum_rule or CORRECTED) if has_rules else None
 
     @property
+    def steps_per_epoch(self) -> int:
+        """Batches, the last of which may be smaller."""
+        return math.ceil(len(self.dataset.train) / self.global_batch_size)
+
+    @property
     def rates(self) -> Rates:
         """The learning rate of every step."""
-        steps_per_epoch = math.ceil(len(self.dataset.train) / self.global_batch_size)
         return make_rates(
             self.config,
             self.optimizer_params["learning_rate"],
             self.config.epochs or 1,
-            steps_per_epoch,
+            self.steps_per_epoch,
             self.scale,
             self.settled.recipe.decay_shares,
         )

@@ -22,6 +22,7 @@ from gluonlab.training.ending import advice, limits_explained, recorded, write_e
 from gluonlab.training.evaluate import evaluation_loader, validate
 from gluonlab.training.plan import Plan
 from gluonlab.training.prepare import measured_memory, plan_together, prepare, replica_check
+from gluonlab.training.profiling import Training
 from gluonlab.training.reporter import ConsoleReporter, Reporter, epoch_in_words
 from gluonlab.training.resume import Interrupted, asked, differences, interrupted, run_directory
 from gluonlab.training.standing import Standing
@@ -129,6 +130,7 @@ class _Run:
         self.log, self.consensus = standing.log, consensus
         self.noted_unheard = False
         self.check_replicas = replica_check(self.plan, self.strategy)
+        self.training = Training(self.plan, self.strategy, self.run, reporter.say)
         self.evaluation_loader = evaluation_loader(self.plan, self.strategy.inputs)
 
     def go_on(self, before: Interrupted) -> None:
@@ -160,6 +162,7 @@ class _Run:
                 self.standing.checkpoints.give_up()
             raise
         finally:
+            self.training.close()
             self.standing.checkpoints.close()
         for line in advice(self.result):
             self.reporter.say(line)
@@ -198,7 +201,8 @@ class _Run:
         with self.standing.epoch() as batches:
             for batch in batches:
                 images = batch.size if self.plan.group.waits else batch.here
-                known = self.log.append(self.strategy.step(batch), images)
+                losses = self.training.step(batch, self.log.step + 1)
+                known = self.log.append(losses, images)
                 self.standing.note(epoch, known)
                 self.reporter.step_done(batch.size, known)
                 if not self.result.first_step_seconds:

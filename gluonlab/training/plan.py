@@ -100,6 +100,7 @@ class Plan:
     prefetch: int
     resident_bytes: int
     memory: bool
+    profile: Optional[int]
     checkpoint_every: Optional[str]
     keep: int
     confusion: bool

@@ -74,7 +74,9 @@ def measure(
     the run itself would raise.
     """
     with temporary_folder("trial") as folder:
-        settings = config.replace(out=str(Path(folder, "run")), memory=False).to_dict()
+        settings = config.replace(
+            out=str(Path(folder, "run")), memory=False, profile=None
+        ).to_dict()
         package = str(Path(gluonlab.__file__).resolve().parent.parent)
         path = os.pathsep.join(filter(None, [package, os.environ.get("PYTHONPATH")]))
         said, complaints = Path(folder, "said"), Path(folder, "complaints")

@@ -14,7 +14,7 @@ import os
 import sys
 import threading
 from collections import deque
-from typing import Any, Callable, Deque, Dict, Iterator, List, Sequence, Set, Tuple
+from typing import Any, Callable, Deque, Dict, Iterator, List, Optional, Sequence, Set, Tuple
 
 from mxnet import gluon, nd
 
@@ -25,7 +25,7 @@ from gluonlab.data.sets.dataset import ReadAheadSplit, Reading, Split
 from gluonlab.errors import GluonlabError
 from gluonlab.host.memory import children, peak_bytes
 from gluonlab.kvstores.groups import Group
-from gluonlab.parallel.strategy import MakeNet, Scored, Strategy, StrategyPlan
+from gluonlab.parallel.strategy import Around, MakeNet, Scored, Strategy, StrategyPlan
 from gluonlab.training.evaluate import AHEAD
 from gluonlab.training.loop import train_plan
 from gluonlab.training.losses import STRIDE
@@ -94,7 +94,7 @@ class _Few(Reporter):
     """
 
     def __init__(self) -> None:
-        self._train: Callable[[Batch], List[nd.NDArray]]
+        self._train: Callable[..., List[nd.NDArray]]
         self._evaluate: Callable[[Batch], Iterator[Scored]]
         # of each size, from its last step
         self._losses: Dict[Tuple[int, ...], List[nd.NDArray]] = {}
@@ -116,12 +116,12 @@ class _Few(Reporter):
     def epoch_ends(self, line: str) -> None:
         self._waiting.clear()
 
-    def step(self, batch: Batch) -> List[nd.NDArray]:
+    def step(self, batch: Batch, around: Optional[Around] = None) -> List[nd.NDArray]:
         sizes = tuple(map(len, batch.xs))
         self._waiting.append(batch)
         if self._first or sizes not in self._losses:
             # copies: what a graph leaves behind is lost when one of another size runs
-            self._losses[sizes] = [loss.copy() for loss in self._train(batch)]
+            self._losses[sizes] = [loss.copy() for loss in self._train(batch, around)]
         self._first = False
         return self._losses[sizes]
 

@@ -77,6 +77,7 @@ VALID = {
     "bucket_bytes": st.integers(0, 2**63),
     "update_on_servers": st.booleans(),
     "check_replicas": st.integers(1, LARGEST),
+    "profile": st.integers(1, LARGEST),
     "split": WORDS,
     "stages": st.integers(2, LARGEST),
     "cut": st.lists(st.integers(0, 10**9 - 1), min_size=1, max_size=4).map(

@@ -21,7 +21,7 @@ from gluonlab.parallel.data.replica import replicas
 from gluonlab.parallel.data.staged import StagedReplicas
 from gluonlab.parallel.data.statistics import RunningStatistics
 from gluonlab.parallel.precision import Conversion, as_it_is
-from gluonlab.parallel.strategy import Phase, Scored
+from gluonlab.parallel.strategy import Around, Phase, Scored, queue_all
 from gluonlab.update.loss_scale import LossScale
 from gluonlab.update.trainer import BucketedTrainer
 
@@ -86,13 +86,15 @@ class CopiesStep:
         self._sums = LossSums([replica.ctx for replica in replicas])
         self._losses: List[nd.NDArray] = []
 
-    def __call__(self, batch: Batch) -> List[nd.NDArray]:
-        """The sum of losses (1,) of each shard; the next step overwrites them."""
+    def __call__(self, batch: Batch, around: Optional[Around] = None) -> List[nd.NDArray]:
+        """The sum of losses (1,) of each shard; the next step overwrites them.
+
+        ``around``: see `queue_all`.
+        """
         if autograd.is_recording():
             with autograd.pause():  # which costs some microseconds
-                return self(batch)
-        for _, queue in self.phases(batch):
-            queue()
+                return self(batch, around)
+        queue_all(self.phases(batch), around)
         return self._losses
 
     def phases(self, batch: Batch) -> Iterator[Phase]:

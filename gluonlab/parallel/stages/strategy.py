@@ -27,6 +27,7 @@ from gluonlab.parallel.stages.chain import check_cuts, layers_of, name_of
 from gluonlab.parallel.stages.memory import StagedMemory, schedule_of
 from gluonlab.parallel.stages.stage import make_stages
 from gluonlab.parallel.strategy import (
+    Around,
     MakeNet,
     MakeStrategy,
     Phase,
@@ -34,6 +35,7 @@ from gluonlab.parallel.strategy import (
     State,
     StrategyPlan,
     WholeParameters,
+    queue_all,
 )
 from gluonlab.update.together import Together
 from gluonlab.update.trainer import BucketedTrainer
@@ -93,13 +95,15 @@ class StagedParallel(WholeParameters):
         """The last device of each copy."""
         return [ctxs[-1] for ctxs in self._copies]
 
-    def step(self, batch: Batch) -> List[nd.NDArray]:
-        """Queue the training on a batch; the sum of losses (1,) of each copy's shard."""
+    def step(self, batch: Batch, around: Optional[Around] = None) -> List[nd.NDArray]:
+        """Queue the training on a batch; the sum of losses (1,) of each copy's shard.
+
+        ``around``: see `queue_all`.
+        """
         if autograd.is_recording():
             with autograd.pause():  # which costs some microseconds
-                return self.step(batch)
-        for _, call in self.phases(batch):
-            call()
+                return self.step(batch, around)
+        queue_all(self.phases(batch), around)
         return self._losses
 
     def phases(self, batch: Batch) -> Iterator[Phase]:

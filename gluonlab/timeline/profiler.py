@@ -1,0 +1,64 @@
+"""MXNet's own profiler, used again and again in one process.
+
+MXNet 1.9.1 takes a configuration once. It writes each trace behind the one before, into a file that
+begins anew when somebody has removed it, but then without the beginning: brackets, and the names of
+the rows.
+"""
+
+from __future__ import annotations
+
+import atexit
+import json
+import shutil
+import tempfile
+from pathlib import Path
+from typing import Any, Dict, List, Optional
+
+import mxnet as mx
+from mxnet import profiler
+
+from gluonlab.errors import EngineError
+
+Event = Dict[str, Any]
+
+_file: Optional[Path] = None  # where MXNet writes, in a folder of this process
+_names: List[Event] = []  # of the rows, as the first trace had them
+
+
+def start() -> None:
+    """Record from now on. Raises EngineError where somebody else has configured the profiler."""
+    global _file
+    if _file is None:
+        folder = tempfile.mkdtemp(prefix="gluonlab-profiler-")
+        atexit.register(shutil.rmtree, folder, ignore_errors=True)
+        file = Path(folder, "trace.json")
+        try:
+            profiler.set_config(profile_symbolic=True, profile_imperative=True, filename=str(file))
+        except mx.base.MXNetError:
+            raise EngineError(
+                "MXNet's profiler is configured once in a process, and has been already: "
+                "record in a new process, or do not configure it"
+            ) from None
+        _file = file
+    profiler.set_state("run")
+
+
+def stop() -> None:
+    """Record no more. Does nothing where nothing is recorded."""
+    profiler.set_state("stop")
+
+
+def events() -> List[Event]:
+    """Stop, and take what has been recorded, in the form of Chrome's traces."""
+    assert _file is not None
+    stop()
+    profiler.dump()
+    text = _file.read_text(encoding="utf-8").strip()
+    _file.unlink()
+    if _names:
+        text = '{"traceEvents": [' + text.lstrip(",")
+    found: List[Event] = json.loads(text)["traceEvents"]
+    if _names:
+        return [*_names, *found]
+    _names.extend(event for event in found if event["ph"] == "M")
+    return found

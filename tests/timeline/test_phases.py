@@ -1,0 +1,92 @@
+"""Operators are named by the phases that queue them, and those are what the phases really are."""
+
+import time
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from mxnet import nd
+from support.devices import named
+
+from gluonlab.config import TrainConfig
+from gluonlab.timeline.phases import PHASES, Phases, Window
+from gluonlab.timeline.recorder import Recorder
+from gluonlab.timeline.shares import WAITING, Timeline
+from gluonlab.timeline.spans import Span
+from gluonlab.training.plan import make_plan
+from gluonlab.training.prepare import prepare, train_loader
+
+WAYS = {
+    "device": {"model": "lenet", "kvstore": "device", "optimizer": "sgd"},
+    "ring, adam": {"model": "resnet8", "kvstore": "ring", "optimizer": "adam"},
+    "sharded-optimizer": {"model": "lenet", "kvstore": "sharded-optimizer", "momentum": 0.9},
+    "microbatches": {"model": "mlp", "kvstore": "tree", "microbatches": 2},
+    "pipeline": {"model": "lenet", "split": "pipeline"},
+    "channels": {"model": "lenet", "split": "channels"},
+    "one device": {"model": "mlp", "devices": named(1)},
+}
+
+
+def waited_for(windows):
+    """What goes around each phase so that nothing else runs meanwhile; notes when that was."""
+
+    def around(name, queue):
+        nd.waitall()
+        began = time.time_ns() / 1000
+        queue()
+        nd.waitall()
+        windows.append(Window(name, began, time.time_ns() / 1000))
+
+    return around
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_the_steps_after_the_first_are_named_as_if_each_phase_had_been_waited_for(way):
+    settings = {"devices": named(2), "dataset": "synthetic", "batch_size": 8, **WAYS[way]}
+    plan, strategy, _ = prepare(make_plan(TrainConfig(**settings)))
+    batches = iter(train_loader(plan, strategy.inputs))
+    strategy.step(next(batches))
+    recorder, windows = Recorder(plan.ctxs, 3), []
+    batch = next(batches)
+    recorder.learn(lambda around: strategy.step(batch, around))
+    batch = next(batches)
+    recorder.record(lambda _: strategy.step(batch, waited_for(windows)))
+    timeline = recorder.end()
+    batches.close()
+    by_clock = Phases(timeline.spans, windows).of(timeline.spans)
+    assert list(timeline.phases) == by_clock
+    assert {"forward", "backward", "update"} <= set(by_clock) <= set(PHASES)
+    assert ("sum" in by_clock) == (way not in ("one device", "pipeline", "channels"))
+    assert ("copy" in by_clock) == (way not in ("one device", "device"))
+
+
+SPANS = st.lists(
+    st.tuples(st.sampled_from(["cpu(0)", "cpu(1)"]), st.integers(0, 90), st.integers(1, 30)),
+    max_size=12,
+).map(lambda found: [Span(row, "any", begin, begin + long) for row, begin, long in found])
+
+
+@given(SPANS, st.data())
+def test_shares_and_overlap_are_those_of_moments_counted_one_by_one(spans, data):
+    phases = [data.draw(st.sampled_from(PHASES)) for _ in spans]
+    timeline = Timeline(1, [10], 100, ["cpu(0)", "cpu(1)"], spans, phases, [])
+
+    def doing(moment, row):
+        own = [
+            phase
+            for span, phase in zip(spans, phases)
+            if span.row == row and span.begin <= moment < span.end
+        ]
+        return min(own, key=PHASES.index, default=WAITING)
+
+    for row in timeline.rows:
+        counted = [doing(moment, row) for moment in range(10, 100)]
+        for phase, share in timeline.shares(row).items():
+            assert share == pytest.approx(counted.count(phase) / 90)
+    summed = both = 0
+    for moment in range(10, 100):
+        now = {p for s, p in zip(spans, phases) if s.begin <= moment < s.end}
+        summed += bool(now & {"sum", "copy"})
+        both += bool(now & {"sum", "copy"}) and "backward" in now
+    overlap = timeline.overlap()
+    assert overlap == (pytest.approx(both / summed) if summed else None)
