@@ -17,7 +17,7 @@ from gluonlab.cli.streams import heard_or_not
 from gluonlab.config import TrainConfig
 from gluonlab.config.options import given
 from gluonlab.errors import ConfigError, unknown
-from gluonlab.launch.connections import Way
+from gluonlab.launch.connections import Way, check_names
 from gluonlab.launch.environments import Membership, allocation, membership
 from gluonlab.launch.horovod_settings import (
     check_timeline,
@@ -134,6 +134,7 @@ def main(
         return worker.main(["--backend", backend, *words])
     if backend == "horovod" and servers is not None:
         raise ConfigError("--servers belongs to dist_sync: horovod has none: leave it out")
+    check_names(env)
     asked = check_words(backend, words)
     if whole("--restart", restart, least=0):
         words = (*words, *_restartable(restart, asked))

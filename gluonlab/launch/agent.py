@@ -73,8 +73,8 @@ class Agent:
             self._heard = time.monotonic()
             if "patience" in message:
                 self._patience = float(message["patience"])
-            if "ports" in message:
-                send(self._writer, ports=free_ports(message["ports"]))
+            if "port" in message:
+                send(self._writer, **free_port(message["port"]))
             if "start" in message:
                 await self._start(message)
             if "signal" in message:
@@ -196,16 +196,19 @@ def _is_stopped(pid: int) -> bool:
     return of_process[of_process.rindex(")") + 2] in "Tt"
 
 
-def free_ports(count: int) -> List[int]:
-    """Ports that nobody has at this moment."""
-    taken = [socket.socket() for _ in range(count)]
-    try:
-        for each in taken:
-            each.bind(("", 0))
-        return [each.getsockname()[1] for each in taken]
-    finally:
-        for each in taken:
-            each.close()
+def free_port(wanted: int) -> Message:
+    """``port``: one that nobody has at this moment, the ``wanted`` one or, for 0, any.
+
+    Or else ``taken``: what the system says.
+    """
+    with socket.socket() as trying:
+        trying.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # after a restart
+        try:
+            trying.bind(("", wanted))
+            trying.listen()
+        except OSError as error:
+            return {"taken": error.strerror}
+        return {"port": trying.getsockname()[1]}
 
 
 def addresses() -> Dict[str, str]:

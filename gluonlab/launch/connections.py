@@ -13,12 +13,12 @@ from pathlib import Path
 from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 import gluonlab
-from gluonlab.errors import RunError
+from gluonlab.errors import ConfigError, RunError
 from gluonlab.host.lifetime import die_with_parent
 from gluonlab.launch.agent import BEAT
 from gluonlab.launch.hosts import Host
 from gluonlab.launch.messages import LONGEST, Message, received, send
-from gluonlab.plain import one_line
+from gluonlab.plain import one_line, printable
 
 AGENT = ["-m", "gluonlab.launch.agent"]
 # What a process on another host gets of this one's environment, as it has none of its own.
@@ -172,10 +172,20 @@ async def first(messages: Any) -> Message:
     return {}
 
 
+def check_names(names: Sequence[str]) -> None:
+    """Raise ConfigError for what is no variable of this process's environment."""
+    for name in names:
+        if name not in os.environ:
+            raise ConfigError(
+                f"--env {printable(name)}: there is no such variable here: set it, and give its "
+                "name alone, as in --env MY_VARIABLE"
+            )
+
+
 def passed(names: Sequence[str]) -> Dict[str, str]:
     """What processes on other hosts get of this environment: PASSED, and ``names``."""
     chosen = {name: value for name, value in os.environ.items() if name.startswith(PASSED)}
-    chosen.update({name: os.environ[name] for name in names if name in os.environ})
+    chosen.update({name: os.environ[name] for name in names})
     return _with_this_gluonlab(chosen)
 
 

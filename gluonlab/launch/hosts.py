@@ -8,7 +8,7 @@ from typing import Iterable, List, NamedTuple, Optional, Sequence
 
 from gluonlab.errors import ConfigError
 
-LOCAL = ("localhost", "127.0.0.1", "::1")
+LOCAL = ("localhost", "127.0.0.1")
 MOST = 4096  # processes of a group
 
 
@@ -60,6 +60,8 @@ def _host(text: str, where: str) -> Host:
     # what begins with - would be an option of ssh
     if not name or name[0] == "-" or not name.isprintable() or set(name) & set(" /\\'\"$`;&|<>"):
         raise ConfigError(f"{where}: {text!r} is no host: write NAME or NAME:PROCESSES, as h1:4")
+    if ":" in slots or name[0] == "[":
+        raise ConfigError(f"{where}: {text!r}: an IPv6 address has colons itself: give a name")
     if not colon:
         return Host(name)
     if not slots.isascii() or not slots.isdecimal() or not 0 <= int(slots[:9]) <= MOST:

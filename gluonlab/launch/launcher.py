@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import List, Mapping, Optional, Protocol, Sequence, Tuple
 
-from gluonlab.errors import RunError
+from gluonlab.errors import ConfigError, RunError
 from gluonlab.host.signals import RAISED
 from gluonlab.launch.attempt import OF_SIGNALS, Attempt, Failure
 from gluonlab.launch.connections import Connection, Way, passed
@@ -126,7 +126,7 @@ class _Launcher:
         own = {sites[number].name: number for number in reversed(server_hosts(hosts, placed))}
         theirs = sorted(own.values())  # one a host, however many agents it has
         servers = [theirs[n % len(theirs)] for n in range(request.servers or len(theirs))]
-        port = request.port or await self._free_port(at[0])
+        port = await self._free_port(at[0])
         if self._signal:  # it came before there was anybody to forward it to
             return Failure("", "", OF_SIGNALS + self._signal)
         settings = request.settings
@@ -172,7 +172,7 @@ class _Launcher:
         return made
 
     async def _free_port(self, root: Connection) -> int:
-        root.send(ports=1)
+        root.send(port=self._request.port or 0)
         while True:
             try:
                 got = self._queue.get()
@@ -181,8 +181,13 @@ class _Launcher:
                 raise RunError(f"host {root.host.name} does not answer") from None
             if connection is root and message.get("gone"):
                 raise RunError(f"host {root.host.name} has ended the connection")
-            if connection is root and "ports" in message:
-                return int(message["ports"][0])
+            if connection is root and "taken" in message:
+                raise ConfigError(
+                    f"--port {self._request.port} on {root.host.name}: {message['taken']}: "
+                    "choose another, or leave it out"
+                )
+            if connection is root and "port" in message:
+                return int(message["port"])
 
     def _end(self, failure: Failure) -> int:
         """Say why, and what the exit status is."""

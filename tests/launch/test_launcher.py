@@ -4,6 +4,7 @@ import json
 import os
 import random
 import signal
+import socket
 import time
 
 import pytest
@@ -155,6 +156,8 @@ MISTAKES = {
     "--hosts h1 --hostfile f --backend dist_sync": "error: --hosts and --hostfile contradict",
     "--hostfile none --backend dist_sync": "error: --hostfile none cannot be read",
     "--backend dist_sync": "error: no scheduler has started this process as one of several: say",
+    "--hosts [::1]:2 --backend dist_sync": "error: --hosts [::1]:2: '[::1]:2': an IPv6 address",
+    "-n 2 --backend dist_sync --env A=1": "error: --env A=1: there is no such variable here: set",
     "-n 2": "error: Missing option '--backend'",
 }
 
@@ -201,3 +204,13 @@ def test_whatever_dies_whenever_nothing_is_left(seed, tmp_path):
         read_lines(tmp_path / "run")
         half = [path for path in (tmp_path / "run").rglob("*.part") if path.name[0] != "."]
         assert not half  # hidden ones are removed by who goes on
+
+
+def test_a_port_that_somebody_has_is_named_before_anything_starts(ended, empty_cwd):
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", 0))
+        other.listen()
+        port = str(other.getsockname()[1])
+        status, out, err = ended(main, "-n", "1", "--backend", "dist_sync", "--port", port)
+    assert (status, out, err.count("\n")) == (2, "", 1)
+    assert err.startswith(f"error: --port {port} on localhost: Address already in use: choose ")
