@@ -235,7 +235,7 @@ def test_metrics_that_are_removed_under_way_are_noticed(tmp_path):
 def test_what_fails_at_the_end_does_not_hide_why_the_run_ends(tmp_path, first):
     run = RunDirectory.create(str(tmp_path / "run"), "name")
     run.write(*STEPS)
-    plan = SimpleNamespace(confusion=False, export=False, epochs=3)
+    plan = SimpleNamespace(confusion=False, export=False, epochs=3, compress=None)
     with full_at(100), pytest.raises(type(first)) as raised, recorded(
         run, Result(plan, None, run.path, history=[None]), EndRequest()
     ):
@@ -249,7 +249,7 @@ def test_a_second_ctrl_c_while_the_curves_are_drawn_changes_nothing(tmp_path, mo
 
     monkeypatch.setattr("gluonlab.runs.curves.draw", interrupted)
     run = RunDirectory.create(str(tmp_path / "run"), "name")
-    plan = SimpleNamespace(confusion=False, export=False, epochs=3)
+    plan = SimpleNamespace(confusion=False, export=False, epochs=3, compress=None)
     said, result = (
         "run holds every epoch that was finished, 1 of 3$",
         Result(plan, None, run.path, history=[None]),
