@@ -80,7 +80,7 @@ def _phase_in(span: Span, windows: Sequence[Window]) -> str:
 
 def _refined(phase: str, name: str) -> str:
     """What an operator of a phase is for: some of a strategy's phases do several things."""
-    if name.startswith(("Copy", "_copyto")):
+    if phase in (SUM, STAGES) and name.startswith(("Copy", "_copyto")):
         return COPY
     if phase == STAGES:
         return BACKWARD if "_backward" in name else FORWARD

@@ -21,8 +21,13 @@ from gluonlab.training.consensus import Consensus
 from gluonlab.training.ending import advice, limits_explained, recorded, write_end, write_extras
 from gluonlab.training.evaluate import evaluation_loader, validate
 from gluonlab.training.plan import Plan
-from gluonlab.training.prepare import measured_memory, plan_together, prepare, replica_check
-from gluonlab.training.profiling import Training
+from gluonlab.training.prepare import (
+    measured_memory,
+    plan_together,
+    prepare,
+    replica_check,
+    training,
+)
 from gluonlab.training.reporter import ConsoleReporter, Reporter, epoch_in_words
 from gluonlab.training.resume import Interrupted, asked, differences, interrupted, run_directory
 from gluonlab.training.standing import Standing
@@ -130,7 +135,7 @@ class _Run:
         self.log, self.consensus = standing.log, consensus
         self.noted_unheard = False
         self.check_replicas = replica_check(self.plan, self.strategy)
-        self.training = Training(self.plan, self.strategy, self.run, reporter.say)
+        self.training = training(self.plan, self.strategy, self.run, reporter.say)
         self.evaluation_loader = evaluation_loader(self.plan, self.strategy.inputs)
 
     def go_on(self, before: Interrupted) -> None:

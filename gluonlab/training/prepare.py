@@ -20,13 +20,14 @@ from gluonlab.kvstores.groups import Group
 from gluonlab.models.pretrained import load_pretrained
 from gluonlab.parallel.split import CHANNELS
 from gluonlab.parallel.strategy import MakeStrategy, Strategy
-from gluonlab.runs.writer import RunDirectory
+from gluonlab.runs.writer import NoRunDirectory, RunDirectory
 from gluonlab.training.agreement import all_or_none
 from gluonlab.training.checks import BATCH, Made, check
 from gluonlab.training.introduction import introduction
 from gluonlab.training.memory import told
 from gluonlab.training.network import make_net
 from gluonlab.training.plan import Plan, make_plan
+from gluonlab.training.profiling import Training
 from gluonlab.training.replica_check import ReplicaCheck
 from gluonlab.training.splitting import STRATEGIES
 from gluonlab.training.trial import in_words
@@ -129,6 +130,16 @@ def replica_check(plan: Plan, strategy: Strategy) -> Callable[[int], None]:
         return lambda step: None
     check = ReplicaCheck(strategy.net, plan.sync_bn, plan.group, strategy.replicated())
     return lambda step: check.after(step) if step % every == 0 or step == last else None
+
+
+def training(
+    plan: Plan,
+    strategy: Strategy,
+    run: "RunDirectory | NoRunDirectory",
+    say: Callable[[str], None],
+) -> Training:
+    """What trains on each batch, and records some steps where --profile says so."""
+    return Training(strategy, plan.profile or 0, plan.steps_per_epoch, plan.ctxs, run, say)
 
 
 def train_loader(plan: Plan, ctxs: List[mx.Context]) -> Loader:

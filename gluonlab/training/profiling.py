@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Callable, List, Optional
 
+import mxnet as mx
 from mxnet import nd
 
 from gluonlab.data.loading.batch import Batch
@@ -15,7 +16,6 @@ from gluonlab.timeline import profiler
 from gluonlab.timeline.picture import as_svg, in_words
 from gluonlab.timeline.recorder import Recorder
 from gluonlab.timeline.trace import write_trace
-from gluonlab.training.plan import Plan
 
 WARM_UP = 10  # steps before the first that is recorded, where an epoch has so many
 
@@ -23,19 +23,22 @@ WARM_UP = 10  # steps before the first that is recorded, where an epoch has so m
 class Training:
     """``step(batch, number)`` trains on a batch, the one of step ``number`` of the run, from 1.
 
-    Where ``plan.profile`` says so, and the run has a folder, the first window of so many steps that
-    lies in one epoch is recorded, and ``say`` gets lines about it. `close` it in the end.
+    Where the run has a folder, the first window of so many ``steps`` that lies in one epoch is
+    recorded, on the devices ``ctxs``, and ``say`` gets lines about it. `close` it in the end.
     """
 
     def __init__(
         self,
-        plan: Plan,
         strategy: Strategy,
+        steps: int,
+        steps_per_epoch: int,
+        ctxs: List[mx.Context],
         run: "RunDirectory | NoRunDirectory",
         say: Callable[[str], None],
     ) -> None:
-        self._plan, self._strategy, self._run, self._say = plan, strategy, run, say
-        self._wanted = 0 if run.path is None else plan.profile or 0  # steps to be recorded
+        self._strategy, self._run, self._say = strategy, run, say
+        self._steps_per_epoch, self._ctxs = steps_per_epoch, ctxs
+        self._wanted = 0 if run.path is None else steps  # that are still to be recorded
         self._made = 0
         self._recorder: Optional[Recorder] = None
 
@@ -46,10 +49,10 @@ class Training:
         self._made += 1
         if self._recorder is not None:
             return self._recorded(batch, self._recorder)
-        left = self._plan.steps_per_epoch - (number - 1) % self._plan.steps_per_epoch
-        if left < self._wanted + 1 or self._made < WARM_UP < left - self._wanted:
+        left = self._steps_per_epoch - (number - 1) % self._steps_per_epoch
+        if left <= self._wanted or (self._made < WARM_UP and left > self._wanted + 1):
             return self._strategy.step(batch)
-        self._recorder = Recorder(self._plan.ctxs, number + 1)
+        self._recorder = Recorder(self._ctxs, number + 1)
         losses: List[nd.NDArray] = self._recorder.learn(
             lambda around: self._strategy.step(batch, around)
         )
@@ -70,8 +73,7 @@ class Training:
         timeline = recorder.end()
         steps = len(timeline.starts)
         write_trace(timeline, folder / TRACE)
-        title = f"{self._plan.model}, batches of {self._plan.global_batch_size}"
-        write_text(folder / TIMELINE, as_svg(timeline, title))
+        write_text(folder / TIMELINE, as_svg(timeline, f"Where the time went: {folder.name}"))
         self._run.write(
             ProfileEvent(
                 step=timeline.first_step,

@@ -26,6 +26,8 @@ from gluonlab.runs.schema import (
     LINES,
     METRICS,
     PARAMETERS,
+    TIMELINE,
+    TRACE,
     ConfusionEvent,
     DivergedEvent,
     Epoch,
@@ -62,6 +64,7 @@ def test_the_docs_describe_every_kind_and_the_files_and_their_format():
     files, _ = section("The folder of a run")
     assert {row[0].strip("`/") for row in files} | {COMPARISON} == {
         CHECKPOINTS, CONFIG, METRICS, PARAMETERS, CURVES, CONFUSION, EXPORT, COMPARISON,
+        TIMELINE, TRACE,
     }  # fmt: skip
     assert f"`{COMPARISON}`" in DOCS and f"format, number {FORMAT}." in DOCS
 
@@ -86,6 +89,11 @@ NUMBERS = {
     "float": st.floats(1e-9, 1.0),
     "str": st.text(max_size=9),
     "Mapping[str, str]": st.dictionaries(st.text(max_size=3), st.just("a" * 64), max_size=2),
+    "Mapping[str, Mapping[str, float]]": st.dictionaries(
+        st.text(max_size=3),
+        st.dictionaries(st.text(max_size=3), st.floats(0.0, 1.0), max_size=2),
+        max_size=2,
+    ),
     "Sequence[int]": st.lists(st.integers(0, 99), max_size=4),
     "Sequence[Sequence[int]]": st.lists(st.lists(st.integers(0, 99), max_size=2), max_size=2),
 }

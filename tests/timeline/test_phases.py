@@ -57,7 +57,6 @@ def test_the_steps_after_the_first_are_named_as_if_each_phase_had_been_waited_fo
     assert list(timeline.phases) == by_clock
     assert {"forward", "backward", "update"} <= set(by_clock) <= set(PHASES)
     assert ("sum" in by_clock) == (way not in ("one device", "pipeline", "channels"))
-    assert ("copy" in by_clock) == (way not in ("one device", "device"))
 
 
 SPANS = st.lists(
