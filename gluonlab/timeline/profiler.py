@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import atexit
 import json
-import shutil
-import tempfile
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Dict, List, Optional
 
@@ -18,6 +17,7 @@ import mxnet as mx
 from mxnet import profiler
 
 from gluonlab.errors import EngineError
+from gluonlab.files.temporary import temporary_folder
 
 Event = Dict[str, Any]
 
@@ -29,9 +29,9 @@ def start() -> None:
     """Record from now on. Raises EngineError where somebody else has configured the profiler."""
     global _file
     if _file is None:
-        folder = tempfile.mkdtemp(prefix="gluonlab-profiler-")
-        atexit.register(shutil.rmtree, folder, ignore_errors=True)
-        file = Path(folder, "trace.json")
+        stack = ExitStack()
+        atexit.register(stack.close)
+        file = stack.enter_context(temporary_folder("profiler")) / "trace.json"
         try:
             profiler.set_config(profile_symbolic=True, profile_imperative=True, filename=str(file))
         except mx.base.MXNetError:

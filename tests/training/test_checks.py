@@ -73,6 +73,7 @@ WRONG = {
     ),
     (DATA, "dataset"): ({"normalise": "cifar10"}, "--normalise cifar10 is for 3 channels"),
     (DATA, "microbatches"): ({"microbatches": 3, "batch_size": 2}, "--microbatches 3"),
+    (DATA, "profile"): ({"profile": 99999}, "--profile 99999: an epoch has"),
     (DATA, "final rate"): ({"final_lr": 3, "lr_schedule": "linear"}, "--final-lr 3 is above"),
     (NETWORK, "sync-bn"): ({"sync_bn": True}, "--sync-bn: lenet has no BatchNorm layers"),
     (NETWORK, "deterministic"): ({"deterministic": True}, "--deterministic: lenet has Pooling"),

@@ -19,6 +19,7 @@ from gluonlab.data.loading.pixels import to_float
 from gluonlab.errors import GluonlabWarning
 from gluonlab.kvstores import KVSTORES, make_kvstore
 from gluonlab.kvstores.compression import compressing
+from gluonlab.kvstores.groups import ALONE
 from gluonlab.training.introduction import options_in_words
 from gluonlab.training.network import make_net
 from gluonlab.training.optimize import spare_biases
@@ -97,7 +98,7 @@ def test_compressed_gradients_are_thresholds_and_the_rest_is_not_lost(k, bucket_
     """Random gradients, written by hand; each update is minus the sum of what the devices sent."""
     ctxs, threshold, random = contexts(k), 0.25, np.random.RandomState(0)
     net = small_net(ctxs)
-    kvstore = compressing(make_kvstore("device"), "2bit:0.25", k)
+    kvstore = compressing(make_kvstore("device"), "2bit:0.25", k, ALONE)
     trainer = BucketedTrainer(
         net.collect_params(), "sgd", {"learning_rate": 1.0}, kvstore, bucket_bytes=bucket_bytes
     )

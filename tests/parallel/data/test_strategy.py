@@ -52,6 +52,7 @@ def made(ctxs, group=ALONE, make_net=network, optimizer="sgd", store="device", *
         microbatches=WHOLE,
         sync_bn=False,
         on_servers=False,
+        compress=None,
         conversion=as_it_is,
         preprocess=as_is,
     )
