@@ -6,7 +6,7 @@ import re
 import time
 
 import pytest
-from support.browser import Page, has_no_network, start, wanted
+from support.browser import Page, has_no_network, opening, start, wanted
 from support.japanese import english_words
 
 from gluonlab.collectives.algorithms import ALGORITHMS, HALVES
@@ -33,20 +33,8 @@ def browser():
 
 @pytest.fixture
 def opened(browser, tmp_path):
-    """``opened(html)``: a Page of it; in the end it must not have asked for anything, nor
-    complained.
-    """
-    pages = []
-
-    def show(html):
-        path = tmp_path / "page.html"
-        path.write_text(html, encoding="utf-8")
-        pages.append(Page(browser, path))
-        return pages[-1]
-
-    yield show
-    for page in pages:
-        has_no_network(page)
+    with opening(browser, tmp_path) as show:
+        yield show
 
 
 @pytest.fixture(scope="module")

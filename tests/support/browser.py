@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 import time
+from contextlib import contextmanager
 
 import pytest
 
@@ -186,3 +187,21 @@ def as_state(text):
 def has_no_network(page):
     assert page.requests() == []
     assert page.complaints() == []
+
+
+@contextmanager
+def opening(driver, folder):
+    """``show(html)``: a Page of it; in the end it must not have asked for anything, nor complained,
+    which is checked where the block ends without an error.
+    """
+    pages = []
+
+    def show(html):
+        path = folder / "page.html"
+        path.write_text(html, encoding="utf-8")
+        pages.append(Page(driver, path))
+        return pages[-1]
+
+    yield show
+    for page in pages:
+        has_no_network(page)

@@ -95,3 +95,12 @@ def luminance(colour):
 def contrast(one, two):
     dark, light = sorted([luminance(one), luminance(two)])
     return (light + 0.05) / (dark + 0.05)
+
+
+def is_one_small_file_that_loads_nothing(html):
+    assert len(html.encode()) < 300_000
+    assert (
+        "content=\"default-src 'none'; style-src 'unsafe-inline'; "
+        "script-src 'unsafe-inline'; img-src data:;"
+    ) in html
+    assert set(re.findall(r"https?://[^\s\"']+", html)) == {"http://www.w3.org/2000/svg"}

@@ -5,7 +5,7 @@ with the price, and with the programs.
 import re
 
 import pytest
-from support.browser import Page, has_no_network, start, wanted
+from support.browser import opening, start, wanted
 from support.japanese import english_words
 
 from gluonlab.parallel.pipeline.check import in_order
@@ -56,20 +56,8 @@ def browser():
 
 @pytest.fixture
 def opened(browser, tmp_path):
-    """``opened(html)``: a Page of it; in the end it must not have asked for anything, nor
-    complained.
-    """
-    pages = []
-
-    def show(html):
-        path = tmp_path / "page.html"
-        path.write_text(html, encoding="utf-8")
-        pages.append(Page(browser, path))
-        return pages[-1]
-
-    yield show
-    for page in pages:
-        has_no_network(page)
+    with opening(browser, tmp_path) as show:
+        yield show
 
 
 @pytest.fixture(scope="module")
