@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 import os
 import shlex
 import sys
-from typing import Any, Dict, List, Optional, Sequence, TextIO, Tuple
+from typing import Any, Dict, List, Optional, Sequence, Tuple
 
 import click
-from click.core import ParameterSource
 
 from gluonlab.cli.command import command
-from gluonlab.cli.streams import heard_or_not
+from gluonlab.cli.printer import Printed, Printer, nothing
 from gluonlab.config import TrainConfig
 from gluonlab.config.options import given
-from gluonlab.errors import ConfigError, unknown
-from gluonlab.launch.connections import Way, check_names
+from gluonlab.errors import ConfigError, RunError, unknown
+from gluonlab.launch.connections import Way
 from gluonlab.launch.environments import Membership, allocation, membership
 from gluonlab.launch.horovod_settings import (
     check_timeline,
@@ -26,16 +24,20 @@ from gluonlab.launch.horovod_settings import (
     horovod_words,
 )
 from gluonlab.launch.hosts import HERE, Host, parse_hosts, place, read_hostfile
-from gluonlab.launch.jobs import JobRequest, job_file
+from gluonlab.launch.jobs import job_file
+from gluonlab.launch.jobs.asked import job_request
 from gluonlab.launch.launcher import Request, launch
 from gluonlab.launch.members import attend
 from gluonlab.launch.numbers import real, split_words, whole
+from gluonlab.launch.options import carried, check_part, written
 from gluonlab.launch.parts import BY_BACKEND
+from gluonlab.launch.passed import check_names
 from gluonlab.launch.worker.__main__ import main as worker
 from gluonlab.plain import printable
 
 OF_MPI = ("Open MPI", "MPICH", "MVAPICH2")
 PERIOD = "1 epoch"  # between checkpoints, where nothing else is asked for
+LEAST_PATIENCE = 5  # seconds: half of it must be more than a beat
 PASS_ON = {"ignore_unknown_options": True}
 
 
@@ -123,31 +125,36 @@ def main(
     if backend not in BY_BACKEND:
         raise ConfigError(unknown("--backend", backend, BY_BACKEND))
     settings = horovod_variables(backend, horovod)
+    context = click.get_current_context()
+    if backend == "horovod" and servers is not None:
+        raise ConfigError("--servers belongs to dist_sync: horovod has none: leave it out")
+    processes = None if count is None else whole("-n", count)
+    restarts = whole("--restart", restart, least=0)
+    seconds = real("--patience", patience, "seconds", LEAST_PATIENCE, 1e6)
     if kind is not None:
-        check_words(backend, words)
-        own = horovod_words(horovod)
-        print(job_file(kind, _job_request(backend, count, job, own, words)), end="")
+        own = [*carried(context, kind), *horovod_words(horovod)]
+        asked = job_request(backend, processes, job, own, words)
+        _checked(backend, words, restarts)
+        _least_workers(min_workers, restarts, asked.processes)
+        print(job_file(kind, asked), end="")
         return None
     place_here = None if count or hosts or hostfile else membership(os.environ)
     if place_here is not None and is_part(place_here, backend):
+        check_part(context, place_here.launcher)
         os.environ.update(settings)
         return worker.main(["--backend", backend, *words])
-    if backend == "horovod" and servers is not None:
-        raise ConfigError("--servers belongs to dist_sync: horovod has none: leave it out")
     check_names(env)
-    asked = check_words(backend, words)
-    if whole("--restart", restart, least=0):
-        words = (*words, *_restartable(restart, asked))
-    way = Way(split_words("--ssh", ssh), python, real("--patience", patience, "seconds", 2, 1e6))
+    words = _checked(backend, words, restarts)
+    way = Way(split_words("--ssh", ssh), python, seconds)
     if place_here is not None and place_here.rank:
-        sys.exit(asyncio.run(attend(place_here, backend, words, way.patience)))
+        sys.exit(asyncio.run(attend(place_here, backend, words, way.patience, settings)))
     where = _hosts(hosts, hostfile)
     if where == [HERE] and count is None and place_here is None:
         raise ConfigError(
             "no scheduler has started this process as one of several: say how many there are to "
             "be with -n 2, or where with --hosts h1,h2"
         )
-    placed = place(None if count is None else whole("-n", count), where)
+    placed = place(processes, where)
     if where[placed[0]].is_here:
         check_timeline(settings)  # before others wait for rank 0, which would find it
     workers = len(placed) if place_here is None else place_here.size
@@ -158,42 +165,44 @@ def main(
         workers=workers,
         servers=None if servers is None else whole("--servers", servers),
         port=None if port is None else whole("--port", port, 65535),
-        restarts=whole("--restart", restart, least=0),
-        min_workers=_least_workers(min_workers, restart, workers),
+        restarts=restarts,
+        min_workers=_least_workers(min_workers, restarts, workers),
         way=way,
         names=env,
         settings=settings,
-        command=_as_written(click.get_current_context()),
+        command=shlex.join(["python", "-m", "gluonlab.launch", *written(context), "--"]),
         place=place_here,
     )
-    sys.exit(launch(request, Console("--json" in words)))
+    console = Console("--json" in words)
+    status = launch(request, console)
+    if console.fault is not None:
+        raise RunError(f"not all could be printed: {console.fault.strerror}: look into --out")
+    sys.exit(status)
 
 
-class Console:
+class Console(Printer):
     """Prints what the processes say, each line with the rank of who has said it.
 
     ``raw``: standard output is passed on as it is.
     """
 
     def __init__(self, raw: bool) -> None:
+        super().__init__()
         self._raw = raw
 
-    def line(self, who: str, stream: str, text: str) -> None:
+    def line(self, who: str, stream: str, text: str, printed: Printed = nothing) -> None:
         """As `gluonlab.launch.launcher.Listener` says."""
         if stream == "out" and self._raw:
-            self._print(sys.stdout, text)
+            self.print("stdout", text, printed)
         elif text:
-            into = sys.stdout if stream == "out" else sys.stderr
-            self._print(into, f"[{who.replace('rank ', '')}] {printable(text)}")
+            line = f"[{who.replace('rank ', '')}] {printable(text)}"
+            self.print("stdout" if stream == "out" else "stderr", line, printed)
+        else:
+            printed()
 
     def note(self, text: str) -> None:
         """As `gluonlab.launch.launcher.Listener` says."""
-        self._print(sys.stderr, printable(text))
-
-    def _print(self, into: Optional[TextIO], text: str) -> None:
-        with heard_or_not(into):
-            if into is not None:
-                print(text, file=into, flush=True)
+        self.print("stderr", printable(text))
 
 
 def check_words(backend: str, words: Sequence[str]) -> Dict[str, Any]:
@@ -204,29 +213,18 @@ def check_words(backend: str, words: Sequence[str]) -> Dict[str, Any]:
     return context.params
 
 
-def _restartable(restart: str, asked: Dict[str, Any]) -> List[str]:
-    """What the run needs beside its options to be started again: checkpoints."""
+def _checked(backend: str, words: Tuple[str, ...], restarts: int) -> Tuple[str, ...]:
+    """The words, and what a run needs beside them to be started again: checkpoints."""
+    asked = check_words(backend, words)
+    if not restarts:
+        return words
     if asked["out"] is None:
         raise ConfigError(
-            f"--restart {restart} goes on with the run in --out, and there is none: add --out DIR, "
-            "with --autoresume if a run is there already"
+            f"--restart {restarts} goes on with the run in --out, and there is none: add --out "
+            "DIR, with --autoresume if a run is there already"
         )
-    return (
-        [] if asked["checkpoint_every"] or asked["autoresume"] else ["--checkpoint-every", PERIOD]
-    )
-
-
-def _as_written(context: click.Context) -> str:
-    """The command with its own options, to which options of the run can be added."""
-    words = ["python", "-m", "gluonlab.launch"]
-    for param in context.command.params:
-        if isinstance(param, click.Option) and param.name:
-            source = context.get_parameter_source(param.name)
-            if source == ParameterSource.COMMANDLINE:
-                value = context.params[param.name]
-                for each in value if param.multiple else [value]:
-                    words += [param.opts[0], *([] if param.is_flag else [str(each)])]
-    return shlex.join([*words, "--"])
+    has = asked["checkpoint_every"] or asked["autoresume"]
+    return words if has else (*words, "--checkpoint-every", PERIOD)
 
 
 def _hosts(hosts: Optional[str], hostfile: Optional[str]) -> List[Host]:
@@ -239,30 +237,6 @@ def _hosts(hosts: Optional[str], hostfile: Optional[str]) -> List[Host]:
         return read_hostfile(hostfile)
     job = allocation(os.environ) or []
     return [Host(each.host, each.slots) for each in job] if len(job) > 1 else [HERE]
-
-
-def _job_request(
-    backend: str,
-    count: Optional[str],
-    job: Sequence[str],
-    launcher: Sequence[str],
-    words: Tuple[str, ...],
-) -> JobRequest:
-    """What the job file asks for, by the fields of a JobRequest."""
-    own = {"words", "backend", "processes", "launcher"}  # said by other options
-    fields = {f.name: f.default for f in dataclasses.fields(JobRequest) if f.name not in own}
-    asked: Dict[str, Any] = {}
-    for pair in job:
-        name, equals, value = pair.partition("=")
-        if name not in fields:
-            raise ConfigError(unknown("--job", name, fields))
-        if not equals:
-            raise ConfigError(f"--job {pair}: write {name}=VALUE")
-        counts = isinstance(fields[name], int)
-        asked[name] = whole(f"--job {name}", value, 10**9, 0) if counts else value
-    if count is not None:
-        asked["processes"] = whole("-n", count)
-    return JobRequest(words=words, backend=backend, launcher=tuple(launcher), **asked)
 
 
 def is_part(place_here: Membership, backend: str) -> bool:
@@ -278,13 +252,13 @@ def is_part(place_here: Membership, backend: str) -> bool:
     return bool(hvd.mpi_built())
 
 
-def _least_workers(text: Optional[str], restart: str, workers: int) -> Optional[int]:
+def _least_workers(text: Optional[str], restarts: int, workers: int) -> Optional[int]:
     if text is None:
         return None
     least = whole("--min-workers", text)
     if least > workers:
         raise ConfigError(f"--min-workers {least}: there are {workers}: give {workers} or fewer")
-    if restart == "0":
+    if not restarts:
         raise ConfigError("--min-workers says how to start again: add --restart N")
     return least
 

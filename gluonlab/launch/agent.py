@@ -14,16 +14,26 @@ import socket
 import stat
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
-from typing import Any, Callable, Dict, List, Optional
+from typing import Any, Callable, Dict, Iterable, List, Optional, Set
 
 from gluonlab.errors import ConfigError
 from gluonlab.host.lifetime import die_with_parent
-from gluonlab.launch.messages import LONGEST, Message, received, send
+from gluonlab.launch.awake import BEAT, awake
+from gluonlab.launch.lines import PIECE, lines_of
+from gluonlab.launch.messages import (
+    LONGEST,
+    OF_LAUNCHER,
+    BadMessage,
+    Message,
+    received,
+    send,
+)
+from gluonlab.launch.own_network import addresses, free_port
 
-BEAT = 1.0  # seconds between two signs of life, each way
 GRACE = 5.0  # seconds that processes have to end by SIGTERM
-PIECE = 2**16  # bytes of a line that are passed on at once
+UNPRINTED = 2**18  # letters that may be on their way to who reads them; then processes wait
 TELL = "GLUONLAB_TELL"  # the descriptor over which a process says how far it has come
 
 
@@ -31,8 +41,9 @@ class Agent:
     """Serves one launcher, over a pair of streams.
 
     ``hello``: what more the launcher is told of this host. ``checked``: gives a request to start
-    something back as it may be obeyed; raises ConfigError. ``status`` is what the launcher says
-    that this process is to end with; None if it has just gone.
+    something back as it may be obeyed; raises ConfigError. ``parent``: the launcher, if it is here:
+    while it is stopped, nobody expects to hear it. ``status`` is what the launcher says that this
+    process is to end with; None if it has just gone. ``fault``: what was wrong with what it said.
     """
 
     def __init__(
@@ -41,13 +52,17 @@ class Agent:
         writer: asyncio.StreamWriter,
         hello: Optional[Message] = None,
         checked: Callable[[Message], Message] = dict,
+        parent: Optional[int] = None,
     ) -> None:
         self._reader, self._writer = reader, writer
-        self._hello, self._checked = hello or {}, checked
+        self._hello, self._checked, self._parent = hello or {}, checked, parent
         self.status: Optional[int] = None
+        self.fault: Optional[BadMessage] = None
         self._processes: Dict[str, asyncio.subprocess.Process] = {}
+        self._freed: Set[str] = set()  # those that end, whose last words wait for nobody
         self._tasks: "set[asyncio.Future[Any]]" = set()
-        self._heard = time.monotonic()
+        self._unprinted, self._less = 0, asyncio.Event()
+        self._heard = awake()
         self._patience = 30.0
 
     async def serve(self) -> None:
@@ -64,88 +79,110 @@ class Agent:
         finally:
             for process in self._processes.values():
                 _kill(process, signal.SIGKILL)
-            watching.cancel()
-            listening.cancel()
+            for task in [watching, listening, *self._tasks]:
+                task.cancel()
             self._writer.close()
 
     async def _listen(self) -> None:
-        async for message in received(self._reader):
-            self._heard = time.monotonic()
-            if "patience" in message:
-                self._patience = float(message["patience"])
-            if "port" in message:
-                send(self._writer, **free_port(message["port"]))
-            if "start" in message:
-                await self._start(message)
-            if "signal" in message:
-                for name in message["to"]:
-                    if name in self._processes:
-                        _kill(self._processes[name], message["signal"], group=False)
-            if "end" in message:
-                self._do(self._end())
-            if "done" in message:
-                self.status = int(message["done"])
+        try:
+            async for message in received(self._reader, OF_LAUNCHER):
+                self._heard = awake()
+                await self._obey(message)
+        except BadMessage as error:
+            self.fault = error
+
+    async def _obey(self, message: Message) -> None:
+        if "patience" in message:
+            self._patience = message["patience"]
+        elif "port" in message:
+            send(self._writer, **free_port(message["port"]))
+        elif "start" in message:
+            await self._start(message)
+        elif "printed" in message:
+            self._unprinted -= message["printed"]
+            self._less.set()
+        elif "signal" in message:
+            for name in message["to"]:
+                if name in self._processes:
+                    _kill(self._processes[name], message["signal"], group=False)
+            self._free(message["to"])  # else one that waits to print could not end
+        elif "end" in message:
+            self._do(self._end())
+        elif "done" in message:
+            self.status = message["done"]
 
     def tell(self, **message: Any) -> None:
         """Tell the launcher."""
         send(self._writer, **message)
 
     async def _start(self, message: Message) -> None:
-        name = message["start"]
+        name, pipes = message["start"], {}
         try:
             message = self._checked(message)
-        except ConfigError as error:
-            send(self._writer, ended=name, status=2, why=f"error: {error}")
-            return
-        tells, told = os.pipe()
-        os.set_inheritable(told, True)
-        try:
+            if name in self._processes:
+                raise ConfigError(f"{name} runs already")
+            pipes = {stream: os.pipe() for stream in ("out", "err", "came")}
+            out, err, told = (write for _, write in pipes.values())
             process = await asyncio.create_subprocess_exec(
                 sys.executable, *message["words"],
                 env={**os.environ, **message["environment"], TELL: str(told)},
-                stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE,
-                stderr=asyncio.subprocess.PIPE, cwd=message["folder"], pass_fds=[told],
-                start_new_session=True, preexec_fn=die_with_parent,
+                stdin=asyncio.subprocess.DEVNULL, stdout=out, stderr=err, pass_fds=[told],
+                cwd=message["folder"], start_new_session=True, preexec_fn=die_with_parent,
             )  # fmt: skip
-        except OSError as error:
-            send(self._writer, ended=name, status=1, why=f"cannot be started: {error}")
-            os.close(tells)
+        except (ConfigError, OSError) as error:
+            is_mistake = isinstance(error, ConfigError)
+            why = f"error: {error}" if is_mistake else f"cannot be started: {error}"
+            send(self._writer, ended=name, status=1 + is_mistake, why=why)
+            for read, _ in pipes.values():
+                os.close(read)
             return
         finally:
-            os.close(told)
+            for _, write in pipes.values():
+                os.close(write)
         self._processes[name] = process
-        assert process.stdout is not None and process.stderr is not None
+        self._freed.discard(name)
         passing = [
-            self._do(self._pass_on(name, "out", process.stdout)),
-            self._do(self._pass_on(name, "err", process.stderr)),
-            self._do(self._pass_on(name, "came", await _reader_of(tells))),
+            self._do(self._pass_on(name, stream, read)) for stream, (read, _) in pipes.items()
         ]
         self._do(self._see_end(name, process, passing))
 
-    async def _pass_on(self, name: str, stream: str, reader: asyncio.StreamReader) -> None:
-        rest = b""
-        while True:
-            piece = await reader.read(PIECE)
-            *lines, rest = (rest + piece).split(b"\n")
-            if not piece or len(rest) > PIECE:
-                lines, rest = [*lines, *([rest] if rest else [])], b""
-            for line in lines:
-                text = line.decode("utf-8", "replace")
+    async def _pass_on(self, name: str, stream: str, descriptor: int) -> None:
+        """Tell the launcher what a process says, no faster than that is printed.
+
+        Beats and all else go on meanwhile. Of a process that has ended, or is to end, it goes at
+        once: the launcher can say why.
+        """
+        reader, transport = await _reader_of(descriptor, PIECE)
+        try:
+            async for text in lines_of(reader):
+                if stream != "came":
+                    while self._unprinted > UNPRINTED and name not in self._freed:
+                        self._less.clear()
+                        await self._less.wait()
+                    self._unprinted += size_of(text)
                 send(self._writer, of=name, stream=stream, line=text)
-            await self._drain()
-            if not piece:
-                return
+                await self._drain()
+        finally:
+            transport.close()
+
+    def _free(self, names: Iterable[str]) -> None:
+        self._freed.update(names)
+        self._less.set()
 
     async def _see_end(self, name: str, process: Any, passing: List[Any]) -> None:
         status = await process.wait()
         _kill(process, signal.SIGKILL)  # what it has started and not ended
-        await asyncio.wait(passing, timeout=GRACE)  # first what it has said
+        self._free([name])
+        _, left = await asyncio.wait(passing, timeout=GRACE)  # first what it has said
+        for each in left:  # what it has started and let go has its pipes
+            each.cancel()
         del self._processes[name]
         send(self._writer, ended=name, status=status)
         await self._drain()
 
     async def _end(self) -> None:
         """End all, and say when that is done."""
+        self._free(self._processes)
         for number in (signal.SIGTERM, signal.SIGKILL):
             for process in self._processes.values():
                 _kill(process, signal.SIGCONT)
@@ -158,9 +195,11 @@ class Agent:
     async def _watch(self) -> None:
         """Beat, and end when the launcher is not heard any more; tell of stopped processes."""
         stopped: Dict[str, float] = {}
-        while time.monotonic() - self._heard < self._patience:
+        while awake() - self._heard < self._patience:
             send(self._writer, beat=True)
-            now = time.monotonic()
+            now = awake()
+            if self._parent is not None and _is_stopped(self._parent):
+                self._heard = now
             halted = [name for name, each in self._processes.items() if _is_stopped(each.pid)]
             stopped = {name: stopped.get(name, now) for name in halted}
             for name, since in stopped.items():
@@ -168,16 +207,19 @@ class Agent:
             await asyncio.sleep(BEAT)
 
     async def _drain(self) -> None:
-        try:
+        with suppress(OSError):  # the launcher has gone: `_listen` sees it
             await self._writer.drain()
-        except OSError:
-            pass  # the launcher has gone: `_listen` sees it
 
     def _do(self, what: Any) -> "asyncio.Future[Any]":
         task: "asyncio.Future[Any]" = asyncio.ensure_future(what)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         return task
+
+
+def size_of(line: str) -> int:
+    """What a line counts until it is printed, in the agent and in the launcher."""
+    return len(line) + 1
 
 
 def _kill(process: Any, number: int, group: bool = True) -> None:
@@ -196,43 +238,15 @@ def _is_stopped(pid: int) -> bool:
     return of_process[of_process.rindex(")") + 2] in "Tt"
 
 
-def free_port(wanted: int) -> Message:
-    """``port``: one that nobody has at this moment, the ``wanted`` one or, for 0, any.
-
-    Or else ``taken``: what the system says.
-    """
-    with socket.socket() as trying:
-        trying.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # after a restart
-        try:
-            trying.bind(("", wanted))
-            trying.listen()
-        except OSError as error:
-            return {"taken": error.strerror}
-        return {"port": trying.getsockname()[1]}
-
-
-def addresses() -> Dict[str, str]:
-    """This host's IPv4 addresses, each with the name of its interface."""
-    import fcntl
-
-    found: Dict[str, str] = {}
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asking:
-        for _, name in socket.if_nameindex():
-            request = name.encode()[:15].ljust(256, b"\0")
-            try:
-                answer = fcntl.ioctl(asking.fileno(), 0x8915, request)  # SIOCGIFADDR
-            except OSError:
-                continue  # it has none
-            found.setdefault(socket.inet_ntoa(answer[20:24]), name)
-    return found
-
-
-async def _reader_of(descriptor: int) -> asyncio.StreamReader:
-    loop, reader = asyncio.get_event_loop(), asyncio.StreamReader(LONGEST)
-    await loop.connect_read_pipe(
+async def _reader_of(
+    descriptor: int, most: int = LONGEST
+) -> "tuple[asyncio.StreamReader, asyncio.BaseTransport]":
+    """A reader that reads up to twice ``most`` bytes ahead."""
+    loop, reader = asyncio.get_event_loop(), asyncio.StreamReader(most)
+    transport, _ = await loop.connect_read_pipe(
         lambda: asyncio.StreamReaderProtocol(reader), os.fdopen(descriptor, "rb", 0)
     )
-    return reader
+    return reader, transport
 
 
 async def _writer_of(descriptor: int) -> asyncio.StreamWriter:
@@ -251,8 +265,11 @@ async def _serve_streams() -> None:
         os.close(there)
         streams = await asyncio.open_connection(sock=socket.socket(fileno=here), limit=LONGEST)
     else:
-        streams = await _reader_of(here), await _writer_of(there)
-    await Agent(*streams).serve()
+        streams = (await _reader_of(here))[0], await _writer_of(there)
+    agent = Agent(*streams, parent=os.getppid())
+    await agent.serve()
+    if agent.fault is not None:
+        sys.exit(f"the launcher {agent.fault}")
 
 
 def main() -> None:

@@ -5,30 +5,33 @@ from __future__ import annotations
 import asyncio
 import signal
 import time
+from functools import partial
 from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Set
 
-from gluonlab.launch.agent import BEAT, GRACE
+from gluonlab.launch.agent import GRACE
+from gluonlab.launch.awake import BEAT, awake
 from gluonlab.launch.connections import Connection
+from gluonlab.launch.inbox import Inbox
 from gluonlab.launch.messages import Message
 from gluonlab.launch.parts import Part
 
 ERROR = "error: "
 WINDOW = 2.0  # seconds in which failures that have one cause follow each other
+START = 30.0  # seconds that a process may need at least, on a busy host, to load MXNet
 KEPT = 10  # last lines of a process
 OF_SIGNALS = 128  # what shells add to the number of the signal that ended a process
+OF_PART = ("of", "ended", "stopped")  # keys of messages that name a process
 BY_REQUEST = {OF_SIGNALS + number for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
-ARRIVED, JOINED = "arrived", "joined"  # what a worker tells: it runs; the group stands
-
-Queue = "asyncio.Queue[Tuple[Connection, Message]]"
+# what a worker tells: it runs; the group stands; it needs no server any more
+ARRIVED, JOINED, LEFT = "arrived", "joined", "left"
 
 
 class Failure(NamedTuple):
-    """Why an attempt has ended. ``status``: the launcher's; ``lost``: the host that is gone."""
+    """Why an attempt has ended. ``status``: the launcher's."""
 
     who: str
     why: str
     status: int = 1
-    lost: Optional[Connection] = None
     lines: Sequence[str] = ()
 
     @property
@@ -48,28 +51,36 @@ class Failure(NamedTuple):
 
 
 class Attempt:
-    """Starts ``parts`` by the agents ``at[part.host]``, and sees all of them end."""
+    """Starts ``parts`` by the agents ``at[part.host]``, and sees all of them end.
+
+    ``say(name, stream, line, printed)`` gets each line, and calls ``printed`` when that is done.
+    """
 
     def __init__(
         self,
         parts: Sequence[Part],
         at: Sequence[Connection],
-        queue: Any,
-        say: Callable[[str, str, str], None],
+        inbox: "Inbox[Connection]",
+        say: Callable[[str, str, str, Callable[[], Any]], None],
         patience: float,
         folder: str,
         passed: Dict[str, str],
     ) -> None:
-        self._parts, self._at, self._queue, self._say = parts, at, queue, say
+        self._parts, self._at, self._inbox, self._say = parts, at, inbox, say
         self._patience, self._folder, self._passed = patience, folder, passed
         self._agent = {part.name: at[part.host] for part in parts}
         self._alive: Set[str] = {part.name for part in parts}
         self._workers = {part.name for part in parts if part.is_worker}
-        self._came: Dict[str, Set[str]] = {ARRIVED: set(), JOINED: set()}
+        self._came: Dict[str, Set[str]] = {ARRIVED: set(), JOINED: set(), LEFT: set()}
+        self._done: Dict[str, float] = {}  # when servers have ended, and well
         self._lines: Dict[str, List[str]] = {part.name: [] for part in parts}
         self._failures: List[Failure] = []
         self._signal: Optional[int] = None
-        self.told: Dict[str, str] = {}  # what rank 0 has said of the run
+
+    @property
+    def has_joined(self) -> bool:
+        """Whether all workers have found each other, so that a run may have begun."""
+        return self._came[JOINED] == self._workers
 
     def forward(self, number: int) -> None:
         """Send a signal to all workers; the first one is what they are expected to end by."""
@@ -87,14 +98,13 @@ class Attempt:
                 folder=self._folder,
                 environment={**self._passed, **part.environment},
             )
-        began, signalled, failed = time.monotonic(), 0.0, 0.0
+        for agent in self._agents():
+            if agent.gone is not None:  # before this attempt
+                self._lose(agent, agent.gone)
+        began, signalled, failed = awake(), 0.0, 0.0
         while self._workers & self._alive:
-            try:
-                connection, message = await asyncio.wait_for(self._queue.get(), BEAT)
-                self._take(connection, message)
-            except asyncio.TimeoutError:
-                pass
-            now = time.monotonic()
+            await self._next(BEAT)
+            now = awake()
             if not self._failures:
                 self._look(now - began)
             failed = failed or (now if self._failures else 0.0)
@@ -119,11 +129,22 @@ class Attempt:
             return first._replace(who="")  # all were given the same
         return first
 
+    async def _next(self, seconds: float) -> None:
+        """Take the next message, if one comes in so many seconds."""
+        got = await self._inbox.get(seconds)
+        if got is not None:
+            self._take(*got)
+
     def _take(self, connection: Connection, message: Message) -> None:
-        if message.get("gone"):
-            self._lose(connection, "has ended the connection")
+        name = next((message[key] for key in OF_PART if key in message), None)
+        if connection not in self._agents():
+            return
+        if name is not None and self._agent.get(name) is not connection:
+            connection.lose(f"speaks of {name!r}, which it was not given to start")
+        elif "gone" in message:
+            self._lose(connection, message["gone"])
         elif "line" in message:
-            self._hear(message["of"], message["stream"], message["line"])
+            self._hear(connection, **message)
         elif "came" in message:
             self.forward(message["came"])
         elif "stopped" in message and message["seconds"] >= self._patience / 2:
@@ -131,72 +152,75 @@ class Attempt:
         elif "ended" in message and message["ended"] in self._alive:
             self._see_end(message["ended"], message["status"], message.get("why"))
 
-    def _hear(self, name: str, stream: str, line: str) -> None:
+    def _hear(self, connection: Connection, of: str, stream: str, line: str) -> None:
         if stream == "came":
-            what, _, more = line.partition(" ")
-            self._came.get(what, set()).add(name)
-            if more:
-                self.told[what] = more
+            self._came.get(line, set()).add(of)
             return
+        printed = partial(connection.printed, line)
         if stream == "err":
-            self._lines[name] = [*self._lines[name][1 - KEPT :], line]
+            self._lines[of] = [*self._lines[of][1 - KEPT :], line]
             if line.startswith(ERROR):  # several may say the same: `Failure` says it once
+                printed()
                 return
-        self._say(name, stream, line)
+        self._say(of, stream, line, printed)
 
     def _see_end(self, name: str, status: int, why: Optional[str]) -> None:
         self._alive.discard(name)
-        if status == 0 or (name not in self._workers and not self._workers & self._alive):
+        if status == 0 and name not in self._workers:
+            self._done[name] = awake()  # `_look` sees whether it was too early
+        elif name in self._came[LEFT] if status == 0 else self._only_servers(name):
             return
-        if status in BY_REQUEST or (self._signal and -status == self._signal):
-            self._signal = self._signal or status - OF_SIGNALS  # it came to one of them
-            return
-        if status < 0:
+        elif status in BY_REQUEST or (self._signal and -status == self._signal):
+            self._signal = self._signal or abs(status) % OF_SIGNALS  # it came to one of them
+        elif status < 0:
             self._fail(name, why or f"was killed by {_signal_name(-status)}", OF_SIGNALS - status)
-            return
-        said = [line for line in self._lines[name] if line.startswith(ERROR)]
-        self._fail(name, said[-1] if said else why or f"ended with status {status}", status)
+        else:
+            said = [line for line in self._lines[name] if line.startswith(ERROR)]
+            self._fail(name, said[-1] if said else why or _early(status), status or 1)
 
     def _look(self, seconds: float) -> None:
         """Whatever does not tell of itself: silence, and processes that do not come."""
-        now = time.monotonic()
         for agent in self._agents():
-            if now - agent.heard > self._patience / 2:
-                self._lose(agent, f"has given no sign of life for {now - agent.heard:.0f} s")
-        if seconds > self._patience and self._came[ARRIVED] < self._workers:
+            if agent.gone is None and agent.silence > self._patience / 2:
+                agent.lose(f"has given no sign of life for {agent.silence:.0f} s")
+        now, busy = awake(), self._workers & self._alive - self._came[LEFT]
+        for name, when in self._done.items():
+            if busy and now - when > WINDOW:
+                self._fail(name, _early(0))
+        start = max(self._patience, START)
+        if seconds > start and self._came[ARRIVED] < self._workers:
             missing = sorted(self._workers - self._came[ARRIVED], key=self._order)
-            self._fail(", ".join(missing), f"did not start within {self._patience:g} s")
-        elif seconds > 2 * self._patience and self._came[JOINED] < self._workers:
+            self._fail(", ".join(missing), f"did not start within {start:g} s")
+        elif seconds > 2 * start and self._came[JOINED] < self._workers:
             missing = sorted(self._workers - self._came[JOINED], key=self._order)
             self._fail(", ".join(missing), "found no way to the others: is a port closed?")
 
     def _lose(self, connection: Connection, why: str) -> None:
-        if connection in self._agents() and self._agents_alive(connection):
-            self._failures.append(Failure(f"host {connection.host.name}", why, 1, connection))
+        if self._agents_alive(connection):
+            self._failures.append(Failure(f"host {connection.host.name}", why))
             self._alive -= {name for name in self._alive if self._agent[name] is connection}
 
     def _fail(self, name: str, why: str, status: int = 1) -> None:
         host = self._agent[name].host.name if name in self._agent else ""
         who = f"{name} on {host}" if host else name
-        self._failures.append(Failure(who, why, status, None, self._lines.get(name, ())))
+        self._failures.append(Failure(who, why, status, self._lines.get(name, ())))
 
     async def _end(self) -> None:
-        """End whatever is left, everywhere."""
-        waiting = [agent for agent in self._agents() if not self._is_lost(agent)]
+        """End whatever is left, everywhere. Whose agent does not answer is gone."""
+        waiting = [agent for agent in self._agents() if agent.gone is None]
         for agent in waiting:
             agent.send(end=True)
         until = time.monotonic() + 2 * GRACE + 1
         while waiting and time.monotonic() < until:
-            try:
-                connection, message = await asyncio.wait_for(self._queue.get(), 0.2)
-            except asyncio.TimeoutError:
-                continue
-            if "line" in message:
-                self._hear(message["of"], message["stream"], message["line"])
-            if message.get("all_ended") or message.get("gone"):
-                waiting = [agent for agent in waiting if agent is not connection]
-        for agent in [*waiting, *(each for each in self._agents() if self._is_lost(each))]:
-            await agent.kill()
+            got = await self._inbox.get(0.2)
+            if got is not None and "line" in got[1]:
+                self._take(*got)
+            elif got is not None and "all_ended" in got[1]:
+                waiting = [agent for agent in waiting if agent is not got[0]]
+            waiting = [agent for agent in waiting if agent.gone is None]
+        for agent in waiting:
+            agent.lose("did not answer when all were to end")
+        await asyncio.gather(*(each.kill() for each in self._agents() if each.gone is not None))
 
     def _agents(self) -> List[Connection]:
         return list(dict.fromkeys(self._agent.values()))
@@ -204,11 +228,16 @@ class Attempt:
     def _agents_alive(self, connection: Connection) -> bool:
         return any(self._agent[name] is connection for name in self._alive)
 
-    def _is_lost(self, agent: Connection) -> bool:
-        return any(failure.lost is agent for failure in self._failures)
+    def _only_servers(self, name: str) -> bool:
+        """Whether this one, which is none, has no worker left to serve."""
+        return name not in self._workers and not self._workers & self._alive
 
     def _order(self, name: str) -> int:
         return [part.name for part in self._parts].index(name)
+
+
+def _early(status: int) -> str:
+    return f"ended with status {status}" + (", before the training did" if status == 0 else "")
 
 
 def _signal_name(number: int) -> str:

@@ -3,26 +3,27 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import os
 import shlex
 import signal
 import sys
-import time
-from pathlib import Path
-from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
+from contextlib import suppress
+from typing import Any, Dict, List, NamedTuple, Optional, Sequence
 
-import gluonlab
-from gluonlab.errors import ConfigError, RunError
+from gluonlab.errors import RunError
 from gluonlab.host.lifetime import die_with_parent
-from gluonlab.launch.agent import BEAT
+from gluonlab.launch.agent import UNPRINTED, size_of
+from gluonlab.launch.awake import BEAT, awake
 from gluonlab.launch.hosts import Host
-from gluonlab.launch.messages import LONGEST, Message, received, send
-from gluonlab.plain import one_line, printable
+from gluonlab.launch.inbox import Inbox
+from gluonlab.launch.lines import lines_of
+from gluonlab.launch.messages import LONGEST, OF_AGENT, BadMessage, Message, received, send
+from gluonlab.launch.passed import with_this_gluonlab
+from gluonlab.plain import one_line
 
 AGENT = ["-m", "gluonlab.launch.agent"]
-# What a process on another host gets of this one's environment, as it has none of its own.
-PASSED = ("GLUONLAB_", "MXNET_", "DMLC_", "PS_", "OMP_", "HOROVOD_", "NCCL_", "PYTHON")
+MOST_UNPRINTED = 2**26  # letters: an agent that sends more does not wait for them to be printed
+KEPT = 10  # last lines of ssh's own
 
 
 class Way(NamedTuple):
@@ -34,74 +35,102 @@ class Way(NamedTuple):
 
 
 class Connection:
-    """An agent that serves this launcher; `messages` is what it has said and nobody has read."""
+    """An agent that serves this launcher.
 
-    def __init__(self, host: Host, way: Way, writer: Optional[asyncio.StreamWriter] = None) -> None:
+    ``gone``: why it does not any more, and never will again; None while it does. ``rank``: that of
+    a process which a scheduler has started.
+    """
+
+    def __init__(
+        self,
+        host: Host,
+        way: Way,
+        writer: Optional[asyncio.StreamWriter] = None,
+        rank: Optional[int] = None,
+    ) -> None:
         """``writer``: to an agent that has come by itself, and does not need to be opened."""
-        self.host, self._way = host, way
-        self.heard = time.monotonic()
+        self.host, self._way, self.rank = host, way, rank
+        self.gone: Optional[str] = None
         self.address: Optional[str] = None  # of the host, as this one reaches it
         self.own_address: Optional[str] = None  # of this one, as the host sees it
         self.interfaces: Dict[str, str] = {}
-        self._messages: "asyncio.Queue[Tuple[Connection, Message]]" = asyncio.Queue()
+        self._inbox: "Inbox[Connection]" = Inbox()
+        self._heard = awake()
         self._process: Optional[asyncio.subprocess.Process] = None
         self._writer = writer
         self._tasks: List["asyncio.Future[Any]"] = []
         self._complaints: List[str] = []
+        self._unprinted = self._printed = 0
         self._pid, self.here = 0, host.name
 
-    async def open(self, queue: "asyncio.Queue[Tuple[Connection, Message]]") -> None:
-        """Start the agent; what it says goes into ``queue``. Raises RunError."""
+    async def open(self, inbox: "Inbox[Connection]") -> None:
+        """Start the agent; what it says goes into ``inbox``. Raises RunError."""
         words = self._words()
         try:
             self._process = await asyncio.create_subprocess_exec(
                 *words, stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE,
                 stderr=asyncio.subprocess.PIPE, limit=LONGEST, start_new_session=True,
-                preexec_fn=die_with_parent, env=_with_this_gluonlab(os.environ),
+                preexec_fn=die_with_parent, env=with_this_gluonlab(os.environ),
             )  # fmt: skip
         except OSError as error:
             raise RunError(f"{words[0]} cannot be started: {error.strerror}") from None
         assert self._process.stdin and self._process.stdout and self._process.stderr
         self._writer = self._process.stdin
-        complaining = asyncio.ensure_future(self._complain(self._process.stderr))
-        hello: Message = {}
-        with contextlib.suppress(asyncio.TimeoutError):
-            hello = await asyncio.wait_for(
-                first(received(self._process.stdout)), self._way.patience
-            )
+        self._tasks = [asyncio.ensure_future(self._complain(self._process.stderr))]
+        why, remedy = "", "" if self.host.is_here else f": try {shlex.join(words)}"
+        try:
+            said = first(received(self._process.stdout, OF_AGENT))
+            hello = await asyncio.wait_for(said, self._way.patience)
+        except asyncio.TimeoutError:
+            hello = {}
+        except BadMessage as error:  # the shell there says something first
+            hello, why = {}, f"its shell prints {error.line!r} first"
+            remedy = ": print nothing where no person reads it, such as with [ -t 1 ] in ~/.bashrc"
         if "here" not in hello:
-            # ssh says why, and ends
-            with contextlib.suppress(asyncio.TimeoutError):
-                await asyncio.wait_for(complaining, 1)
+            why = why or await self._last_complaint() or "it does not answer"
             self.close()
-            why = self._complaints[-1] if self._complaints else "it does not answer"
+            await self.closed()
             raise RunError(
-                f"host {self.host.name}: no agent can be started there: {one_line(why)}"
-                + ("" if self.host.is_here else f": try {shlex.join(words)}")
+                f"host {self.host.name}: no agent can be started there: {one_line(why)}{remedy}"
             )
-        self.begin(self._process.stdout, hello, queue)
-        self._tasks.append(complaining)
+        self.begin(self._process.stdout, hello, inbox)
 
     def begin(
-        self,
-        reader: asyncio.StreamReader,
-        hello: Message,
-        queue: "asyncio.Queue[Tuple[Connection, Message]]",
+        self, reader: asyncio.StreamReader, hello: Message, inbox: "Inbox[Connection]"
     ) -> None:
-        """Put what the agent says from now on into ``queue``, and let it hear that this lives."""
+        """Put what the agent says from now on into ``inbox``, and let it hear that this lives."""
         self._pid, self.interfaces, self.here = hello["pid"], hello["addresses"], hello["here"]
         self.address, self.own_address = hello.get("address"), hello.get("seen_by")
-        self.heard, self._messages = time.monotonic(), queue
-        self._tasks = [
+        self._heard, self._inbox = awake(), inbox
+        self._tasks += [
             asyncio.ensure_future(self._listen(reader)),
             asyncio.ensure_future(self._beat()),
         ]
         self.send(patience=self._way.patience / 2)
 
+    @property
+    def silence(self) -> float:
+        """For how many seconds nothing has been heard of the agent."""
+        return awake() - self._heard
+
     def send(self, **message: Any) -> None:
         """Tell the agent, if it is still there."""
         if self._writer is not None:
             send(self._writer, **message)
+
+    def lose(self, why: str) -> None:
+        """Expect nothing of the agent any more."""
+        if self.gone is None:
+            self.gone = why
+            self._inbox.put(self, {"gone": why})
+
+    def printed(self, line: str) -> None:
+        """A line of the agent's processes has been printed, or is not to be: it may send more."""
+        self._printed += size_of(line)
+        if self._printed > UNPRINTED // 4:
+            self._unprinted -= self._printed
+            self.send(printed=self._printed)
+            self._printed = 0
 
     def close(self) -> None:
         """Leave the agent, which then ends, with all its processes."""
@@ -111,8 +140,8 @@ class Connection:
             self._writer.close()
         # not by Popen.kill, which would take the status that asyncio waits for
         if self._process is not None and self._process.returncode is None:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(self._process.pid, signal.SIGKILL)
+            with suppress(ProcessLookupError):
+                os.killpg(self._process.pid, signal.SIGKILL)  # and what ssh has started
 
     async def kill(self) -> None:
         """End an agent that does not answer any more, if the host can still be reached."""
@@ -121,12 +150,15 @@ class Connection:
             words = [*self._ssh(), f"kill -{signal.SIGKILL} {self._pid}"]
             ending = await asyncio.create_subprocess_exec(
                 *words, stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.DEVNULL,
-                stderr=asyncio.subprocess.DEVNULL,
+                stderr=asyncio.subprocess.DEVNULL, start_new_session=True,
+                preexec_fn=die_with_parent,
             )  # fmt: skip
             try:
                 await asyncio.wait_for(ending.wait(), 5)
             except asyncio.TimeoutError:
-                ending.kill()
+                with suppress(ProcessLookupError):
+                    os.killpg(ending.pid, signal.SIGKILL)
+                await ending.wait()
 
     async def closed(self) -> None:
         """Wait until the agent of this host has ended."""
@@ -136,7 +168,7 @@ class Connection:
     def _words(self) -> List[str]:
         if self.host.is_here:
             return [sys.executable, *AGENT]
-        own = _with_this_gluonlab({})["PYTHONPATH"]
+        own = with_this_gluonlab({})["PYTHONPATH"]
         agent = ["env", f"PYTHONPATH={own}", self._way.python, *AGENT]
         return [*self._ssh(), shlex.join(agent)]  # ssh hands one string to the other shell
 
@@ -146,23 +178,37 @@ class Connection:
                 self.host.name]  # fmt: skip
 
     async def _listen(self, reader: asyncio.StreamReader) -> None:
-        async for message in received(reader):
-            self.heard = time.monotonic()
-            if message.keys() != {"beat"}:
-                self._messages.put_nowait((self, message))
-        self._messages.put_nowait((self, {"gone": True}))
+        try:
+            async for message in received(reader, OF_AGENT):
+                self._heard = awake()
+                if "line" in message and message["stream"] != "came":
+                    self._unprinted += size_of(message["line"])
+                    if self._unprinted > MOST_UNPRINTED:
+                        self.lose("sends more than is printed, and does not wait")
+                        return
+                if message.keys() != {"beat"}:
+                    self._inbox.put(self, message)
+        except BadMessage as error:
+            self.lose(str(error))
+            return
+        said = await self._last_complaint()
+        self.lose("has ended the connection" + (f": {one_line(said)}" if said else ""))
 
     async def _beat(self) -> None:
         while True:
+            awake()
             self.send(beat=True)
             await asyncio.sleep(BEAT)
 
     async def _complain(self, reader: asyncio.StreamReader) -> None:
-        while True:
-            line = await reader.readline()
-            if not line:
-                return
-            self._complaints = [*self._complaints[-9:], line.decode("utf-8", "replace").strip()]
+        async for line in lines_of(reader):
+            self._complaints = [*self._complaints[1 - KEPT :], line.strip()]
+
+    async def _last_complaint(self) -> str:
+        """What ssh, or an agent, has said last: it says why, and ends."""
+        if self._process is not None:
+            await asyncio.wait(self._tasks[:1], timeout=1)
+        return next(filter(None, reversed(self._complaints)), "")
 
 
 async def first(messages: Any) -> Message:
@@ -170,28 +216,3 @@ async def first(messages: Any) -> Message:
     async for message in messages:
         return dict(message)
     return {}
-
-
-def check_names(names: Sequence[str]) -> None:
-    """Raise ConfigError for what is no variable of this process's environment."""
-    for name in names:
-        if name not in os.environ:
-            raise ConfigError(
-                f"--env {printable(name)}: there is no such variable here: set it, and give its "
-                "name alone, as in --env MY_VARIABLE"
-            )
-
-
-def passed(names: Sequence[str]) -> Dict[str, str]:
-    """What processes on other hosts get of this environment: PASSED, and ``names``."""
-    chosen = {name: value for name, value in os.environ.items() if name.startswith(PASSED)}
-    chosen.update({name: os.environ[name] for name in names})
-    return _with_this_gluonlab(chosen)
-
-
-def _with_this_gluonlab(environment: Any) -> Dict[str, str]:
-    """The environment in which Python finds the gluonlab that runs here, at the same path."""
-    root = str(Path(gluonlab.__file__).resolve().parent.parent)
-    before = os.environ.get("PYTHONPATH", "")
-    paths = [root, *(each for each in before.split(os.pathsep) if each and each != root)]
-    return {**environment, "PYTHONPATH": os.pathsep.join(paths)}

@@ -4,22 +4,26 @@ from __future__ import annotations
 
 import asyncio
 import signal
+import time
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import List, Mapping, Optional, Protocol, Sequence, Tuple
+from typing import Any, Callable, List, Mapping, Optional, Protocol, Sequence, Union
 
 from gluonlab.errors import ConfigError, RunError
 from gluonlab.host.signals import RAISED
 from gluonlab.launch.attempt import OF_SIGNALS, Attempt, Failure
-from gluonlab.launch.connections import Connection, Way, passed
+from gluonlab.launch.connections import Connection, Way
 from gluonlab.launch.environments import Membership
 from gluonlab.launch.hosts import HERE, Host, place, room, server_hosts
+from gluonlab.launch.inbox import Inbox
 from gluonlab.launch.members import Gathering
-from gluonlab.launch.messages import Message
-from gluonlab.launch.parts import AGAIN, COMMAND, Site, parts
+from gluonlab.launch.parts import AGAIN, COMMAND, RAN_ON, Site, parts
+from gluonlab.launch.passed import passed
 
 LOOPBACK = "127.0.0.1"
 DEFAULT = Way()
+STUCK = 1.0  # seconds after a signal in which nobody takes a line: then the rest is lost
 
 
 @dataclass(frozen=True)
@@ -50,144 +54,223 @@ class Request:
 class Listener(Protocol):
     """Who is told what the processes say, and what becomes of them."""
 
-    def line(self, who: str, stream: str, text: str) -> None:
-        """A line that ``who`` has written to ``out`` or ``err``."""
+    def line(self, who: str, stream: str, text: str, printed: Callable[[], Any]) -> None:
+        """A line that ``who`` has written to ``out`` or ``err``.
+
+        ``printed`` is to be called, in any thread, when there is room for more.
+        """
 
     def note(self, text: str) -> None:
         """A line of the launcher itself."""
 
+    @property
+    def unprinted(self) -> int:
+        """How many lines it has been told that nobody has taken yet."""
+
 
 def launch(request: Request, listener: Listener) -> int:
-    """Start the processes, and see them end: the exit status. Raises RunError."""
-    return asyncio.run(_Launcher(request, listener).run())
+    """Start the processes, and see them end: the exit status. Raises RunError.
+
+    A signal that comes before there are processes, or between two attempts, raises what it raises
+    elsewhere (`gluonlab.host.signals.RAISED`).
+    """
+    launcher = _Launcher(request, listener)
+    status = asyncio.run(launcher.run())
+    if launcher.interrupted:
+        raise RAISED[launcher.interrupted]
+    return status
 
 
 class _Launcher:
     def __init__(self, request: Request, listener: Listener) -> None:
         self._request, self._listener = request, listener
         self._attempt: Optional[Attempt] = None
-        self._signal = 0
+        self._working: Optional["asyncio.Future[int]"] = None
+        self._signal = self.interrupted = 0
         self._gathering: Optional[Gathering] = None
-        self._queue: "asyncio.Queue[Tuple[Connection, Message]]"
+        self._inbox: "Inbox[Connection]"
+        self._at: List[Connection] = []
         self._words = list(request.words)
+        self._ran_on = ""  # where rank 0 of an earlier attempt was
+        self._is_whole = True  # no host is left out
 
     async def run(self) -> int:
-        self._queue = asyncio.Queue()
+        self._inbox = Inbox()
         loop = asyncio.get_event_loop()
         for number in RAISED:
             if signal.getsignal(number) != signal.SIG_IGN:
                 loop.add_signal_handler(number, self._forward, number)
         signal.signal(signal.SIGTSTP, signal.SIG_IGN)  # one that is stopped watches nothing
-        at: List[Connection] = []
         status = 1
+        self._working = asyncio.ensure_future(self._attempts())
         try:
-            at = await self._first()
-            status = await self._attempts(at)
-            return status
+            status = await self._working
+        except asyncio.CancelledError:
+            self.interrupted = self._signal
+            status = OF_SIGNALS + self._signal
         finally:
             if self._gathering is not None:
-                await self._gathering.end(at, status)
-            for connection in at:
-                connection.close()
-            await asyncio.gather(*(connection.closed() for connection in at))
+                await self._gathering.end(self._at, status)
+            await _leave(self._at)
+            status = await self._all_printed(status)
+        return status
 
-    async def _first(self) -> List[Connection]:
-        """The agents of all hosts, or those that a scheduler has started, by rank."""
-        if self._request.place is None:
-            return await self._connected(self._request.hosts)
-        [here] = await self._connected([HERE._replace(slots=1)])
-        gathering = Gathering(self._request.place, self._request.way)
-        await gathering.listen()
-        self._gathering = gathering
-        others = list(range(1, self._request.place.size))
-        return [here, *await self._gathering.ranks(others, self._queue)]
+    async def _all_printed(self, status: int) -> int:
+        """Wait for who reads slowly, and, once a signal has come, only while somebody reads."""
+        count, since = self._listener.unprinted, time.monotonic()
+        while self._listener.unprinted:
+            await asyncio.sleep(0.01)
+            if not self._signal or count != self._listener.unprinted:
+                count, since = self._listener.unprinted, time.monotonic()
+            elif time.monotonic() - since > STUCK:
+                return status or OF_SIGNALS + self._signal
+        return status
+
+    async def _first(self) -> None:
+        """Connect to the agents of all hosts, or those that a scheduler has started, by rank."""
+        request = self._request
+        if request.place is None:
+            self._add(await self._connected(request.hosts))
+            return
+        self._add(await self._connected([HERE._replace(slots=1)]))
+        self._gathering = Gathering(request.place, request.way, self._inbox, self._forward)
+        await self._gathering.listen()
+        self._add(await self._gathering.ranks(range(1, request.place.size)))
+
+    def _add(self, tries: Sequence[Union[Connection, RunError]]) -> None:
+        self._at += [each for each in tries if isinstance(each, Connection)]
+        for each in tries:
+            if isinstance(each, RunError):
+                raise each
 
     def _forward(self, number: int) -> None:
         self._signal = self._signal or number
         if self._attempt is not None:
             self._attempt.forward(number)
+        elif self._working is not None:
+            self._working.cancel()
 
-    async def _attempts(self, at: List[Connection]) -> int:
+    async def _attempts(self) -> int:
+        await self._first()
         left, workers = self._request.restarts, self._request.workers
         while True:
-            failure = await self._one(at, workers)
+            failure = await self._one(workers)
             if failure is None:
                 return 0
             if self._signal or not left or not failure.may_pass:
                 return self._end(failure)
             left -= 1
-            self._listener.note(f"warning: {failure}: starting again from the last checkpoint")
-            at, workers = await self._again(at, failure)
+            gone = [each for each in self._at if each.gone is not None]
+            also = "".join(
+                f", and host {each.host.name} is gone"
+                for each in gone
+                if failure.who != f"host {each.host.name}"
+            )
+            self._listener.note(
+                f"warning: {failure}{also}: starting again from the last checkpoint"
+            )
+            workers = await self._again(gone)
 
-    async def _one(self, at: List[Connection], workers: int) -> Optional[Failure]:
-        request, hosts = self._request, [connection.host for connection in at]
+    async def _one(self, workers: int) -> Optional[Failure]:
+        request, hosts = self._request, [connection.host for connection in self._at]
         placed = place(workers, hosts)
-        sites = self._sites(at)
+        sites = self._sites(self._at)
         own = {sites[number].name: number for number in reversed(server_hosts(hosts, placed))}
         theirs = sorted(own.values())  # one a host, however many agents it has
         servers = [theirs[n % len(theirs)] for n in range(request.servers or len(theirs))]
-        port = await self._free_port(at[0])
-        if self._signal:  # it came before there was anybody to forward it to
-            return Failure("", "", OF_SIGNALS + self._signal)
+        root, first = self._at[0], self._at[placed[0]].host.name
+        port = await self._free_port(root)
+        if port is None:
+            return Failure(f"host {root.host.name}", root.gone or "")
+        variables = {**passed(request.names), COMMAND: request.command}
+        if self._ran_on not in ("", first):
+            variables[RAN_ON] = self._ran_on
         settings = request.settings
         started = parts(request.backend, self._words, placed, servers, sites, port, settings)
         self._attempt = Attempt(
-            started, at, self._queue, self._listener.line, request.way.patience, str(Path.cwd()),
-            {**passed(request.names), COMMAND: request.command},
+            started, self._at, self._inbox, self._say, request.way.patience, str(Path.cwd()),
+            variables,
         )  # fmt: skip
-        return await self._attempt.run()
+        try:
+            return await self._attempt.run()
+        finally:
+            if self._attempt.has_joined:
+                self._ran_on = self._ran_on or first
+            self._attempt = None
 
-    async def _again(self, at: List[Connection], failure: Failure) -> Tuple[List[Connection], int]:
-        """The agents of the hosts that are left, and how many workers they take."""
+    def _say(self, who: str, stream: str, text: str, printed: Callable[[], Any]) -> None:
+        """Tell the listener, which may print in a thread of its own."""
+        loop = asyncio.get_event_loop()
+
+        def printed_there() -> None:
+            if not loop.is_closed():
+                with suppress(RuntimeError):  # it is, after all
+                    loop.call_soon_threadsafe(printed)
+
+        self._listener.line(who, stream, text, printed_there)
+
+    async def _again(self, gone: Sequence[Connection]) -> int:
+        """Connect to the hosts that are ``gone``, or leave them out: how many workers there are."""
         request = self._request
         if AGAIN not in self._words:
             self._words.append(AGAIN)
-        if failure.lost is None:
-            return at, request.workers
-        kept = [each for each in at if each is not failure.lost]
-        try:
-            if self._gathering is None:
-                [again] = await self._connected([failure.lost.host])
-            else:  # who has started it may start it again
-                [again] = await self._gathering.ranks([at.index(failure.lost)], self._queue)
-            return [again if each is failure.lost else each for each in at], request.workers
-        except RunError as error:
-            workers = min(room(each.host for each in kept), request.workers)
-            if request.min_workers is None or workers < request.min_workers:
-                raise
+        await _leave(gone)
+        if self._gathering is None:
+            tries = await self._connected([each.host for each in gone])
+        else:  # who has started them may start them again
+            tries = await self._gathering.ranks([each.rank or 0 for each in gone])
+        back = dict(zip(gone, tries))
+        now = [back.get(each, each) for each in self._at]
+        self._at = [each for each in now if isinstance(each, Connection)]
+        errors = [str(each) for each in tries if isinstance(each, RunError)]
+        self._is_whole = self._is_whole and not errors
+        workers = min(room(each.host for each in self._at), request.workers)
+        if self._is_whole:
+            return request.workers
+        if request.min_workers is None or workers < request.min_workers:
+            if request.min_workers is not None:
+                left = "1 worker is left" if workers == 1 else f"{workers} workers are left"
+                errors.append(f"{left}, and --min-workers is {request.min_workers}")
+            raise RunError("; ".join(dict.fromkeys(errors)))
+        for error in dict.fromkeys(errors):
             self._listener.note(f"warning: {error}: going on with {workers} workers")
-        return kept, workers
+        return workers
 
-    async def _connected(self, hosts: Sequence[Host]) -> List[Connection]:
+    async def _connected(self, hosts: Sequence[Host]) -> List[Union[Connection, RunError]]:
+        """For each host its agent, or why there is none."""
         made = [Connection(host, self._request.way) for host in hosts]
-        tries = await asyncio.gather(
-            *(each.open(self._queue) for each in made), return_exceptions=True
-        )
-        errors = [each for each in tries if isinstance(each, BaseException)]
-        if errors:
-            for each in made:
-                each.close()
-            await asyncio.gather(*(each.closed() for each in made))
-            raise errors[0]
-        return made
+        opening = asyncio.gather(*(each.open(self._inbox) for each in made), return_exceptions=True)
+        try:
+            tries = await opening
+        except asyncio.CancelledError:
+            await _leave(made)
+            raise
+        strange = [e for e in tries if isinstance(e, Exception) and not isinstance(e, RunError)]
+        if strange:
+            await _leave(made)
+            raise strange[0]
+        errors = [each if isinstance(each, RunError) else None for each in tries]
+        return [error or each for each, error in zip(made, errors)]
 
-    async def _free_port(self, root: Connection) -> int:
+    async def _free_port(self, root: Connection) -> Optional[int]:
+        """A port of the host, for the scheduler; None if the host is gone."""
         root.send(port=self._request.port or 0)
-        while True:
-            try:
-                got = self._queue.get()
-                connection, message = await asyncio.wait_for(got, self._request.way.patience)
-            except asyncio.TimeoutError:
-                raise RunError(f"host {root.host.name} does not answer") from None
-            if connection is root and message.get("gone"):
-                raise RunError(f"host {root.host.name} has ended the connection")
-            if connection is root and "taken" in message:
+        until = time.monotonic() + self._request.way.patience
+        while root.gone is None:
+            got = await self._inbox.get(until - time.monotonic())
+            connection, message = got or (None, {})
+            if got is None:
+                root.lose("does not answer")
+            elif "came" in message:
+                self._forward(message["came"])
+            elif connection is root and "taken" in message:
                 raise ConfigError(
                     f"--port {self._request.port} on {root.host.name}: {message['taken']}: "
                     "choose another, or leave it out"
                 )
-            if connection is root and "port" in message:
+            elif connection is root and "port" in message:
                 return int(message["port"])
+        return None
 
     def _end(self, failure: Failure) -> int:
         """Say why, and what the exit status is."""
@@ -208,3 +291,9 @@ class _Launcher:
             address = each.address or own
             found.append(Site(name, address, each.interfaces.get(address, "")))
         return found
+
+
+async def _leave(at: Sequence[Connection]) -> None:
+    for connection in at:
+        connection.close()
+    await asyncio.gather(*(connection.closed() for connection in at))

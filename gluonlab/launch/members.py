@@ -1,7 +1,7 @@
 """Processes that a scheduler has started, such as srun: rank 0 launches, the others are agents.
 
 They come to rank 0 by TCP. It tells them which part of the group they are, and nothing else: what
-they start are their own options, with variables of the group alone.
+they start is a server, or a worker with their own options (`gluonlab.launch.allowed`).
 """
 
 from __future__ import annotations
@@ -10,30 +10,40 @@ import asyncio
 import os
 import signal
 import time
-from typing import Any, Dict, List, Sequence, Tuple
+from contextlib import suppress
+from typing import Any, Callable, Dict, List, Mapping, Sequence, Union
 
 from gluonlab.errors import ConfigError, RunError
 from gluonlab.host.signals import RAISED
 from gluonlab.launch.agent import Agent
+from gluonlab.launch.allowed import allowed
 from gluonlab.launch.connections import Connection, Way, first
 from gluonlab.launch.environments import Membership
 from gluonlab.launch.hosts import Host
-from gluonlab.launch.messages import LONGEST, Message, received
-from gluonlab.launch.parts import OF_GROUP, allowed
+from gluonlab.launch.inbox import Inbox
+from gluonlab.launch.messages import LONGEST, OF_AGENT, BadMessage, Message, received
+from gluonlab.launch.parts import RANK
 
 PAUSE = 0.2  # seconds between two tries to reach rank 0
-SOON = 5.0  # seconds in which rank 0 says who it is
-
-Queue = "asyncio.Queue[Tuple[Connection, Message]]"
+SOON = 5.0  # seconds in which another process says who it is
 
 
 class Gathering:
-    """Rank 0: it listens, and takes the others as they come."""
+    """Rank 0: it listens, and takes the others as they come.
 
-    def __init__(self, place: Membership, way: Way) -> None:
-        self._place, self._way = place, way
-        self._come: Dict[int, Tuple[Connection, asyncio.StreamReader, Message]] = {}
-        self._new = asyncio.Event()
+    ``signalled``: is called with the number of a signal that has come to one of them.
+    """
+
+    def __init__(
+        self,
+        place: Membership,
+        way: Way,
+        inbox: "Inbox[Connection]",
+        signalled: Callable[[int], None],
+    ) -> None:
+        self._place, self._way, self._inbox, self._signalled = place, way, inbox, signalled
+        self._come: Dict[int, Connection] = {}  # who is not taken yet
+        self._strangers = 0
         self._server: Any = None
 
     async def listen(self) -> None:
@@ -48,54 +58,66 @@ class Gathering:
                 "set another for all processes, as in GLUONLAB_PORT=23456"
             ) from None
 
-    async def ranks(self, numbers: Sequence[int], queue: Any) -> List[Connection]:
-        """The connections to these ranks. Raises RunError if some do not come in time."""
+    async def ranks(self, numbers: Sequence[int]) -> List[Union[Connection, RunError]]:
+        """The connections to these ranks, or why one has not come in time."""
         until = time.monotonic() + self._way.patience
-        while set(numbers) - set(self._come):
-            try:
-                await asyncio.wait_for(self._new.wait(), until - time.monotonic())
-            except asyncio.TimeoutError:
-                missing = ", ".join(map(str, sorted(set(numbers) - set(self._come))))
-                raise RunError(
-                    f"of {self._place.size} processes that {self._place.launcher} has started, "
-                    f"rank {missing} has not come to rank 0 in {self._way.patience:g} s: it was "
-                    f"not started, or port {self._place.port} is closed to it"
-                ) from None
-            self._new.clear()
-        found = []
-        for number in numbers:
-            connection, reader, hello = self._come.pop(number)
-            connection.begin(reader, hello, queue)
-            found.append(connection)
-        return found
+        while self._missing(numbers) and time.monotonic() < until:
+            _, message = await self._inbox.get(until - time.monotonic()) or (None, {})
+            if "came" in message:
+                self._signalled(message["came"])
+        missing, strangers = self._missing(numbers), ""
+        if self._strangers:
+            strangers = f"; {self._strangers} that came to it were none of them"
+        error = RunError(
+            f"of {self._place.size} processes that {self._place.launcher} has started, rank "
+            f"{', '.join(map(str, missing))} has not come to rank 0 in {self._way.patience:g} s: "
+            f"it was not started, or port {self._place.port} is closed to it{strangers}"
+        )
+        return [error if each in missing else self._come.pop(each) for each in numbers]
+
+    def _missing(self, numbers: Sequence[int]) -> List[int]:
+        here = {rank for rank, each in self._come.items() if each.gone is None}
+        return sorted(set(numbers) - here)
 
     async def end(self, at: Sequence[Connection], status: int) -> None:
         """Tell all what to end with."""
-        self._server.close()
-        for connection in at:
+        if self._server is not None:
+            self._server.close()
+        for connection in [*at, *self._come.values()]:
             connection.send(done=status)
         await asyncio.sleep(PAUSE)  # what is told arrives before the connection ends
+        for connection in self._come.values():
+            connection.close()
 
     async def _greet(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        try:
-            hello = await asyncio.wait_for(first(received(reader)), SOON)
-            rank, size = int(hello["rank"]), int(hello["size"])
-            known = isinstance(hello["addresses"], dict) and {"pid", "here"} <= hello.keys()
-        except (asyncio.TimeoutError, KeyError, ValueError, TypeError):
-            writer.close()
-            return
-        if not known or not 0 < rank < self._place.size or size != self._place.size:
+        """Take who says a rank that nobody has; the first to say it stays."""
+        hello: Message = {}
+        with suppress(asyncio.TimeoutError, BadMessage):
+            hello = await asyncio.wait_for(first(received(reader, OF_AGENT)), SOON)
+        rank, size = hello.get("rank", 0), hello.get("size")
+        if not 0 < rank < self._place.size or size != self._place.size or not self._missing([rank]):
+            self._strangers += 1
             writer.close()
             return
         hello["address"] = writer.get_extra_info("peername")[0]
         hello["seen_by"] = writer.get_extra_info("sockname")[0]
-        connection = Connection(Host(str(hello.get("here")), 1), self._way, writer)
-        self._come[rank] = connection, reader, hello
-        self._new.set()
+        connection = Connection(Host(hello["here"], 1), self._way, writer, rank)
+        connection.begin(reader, hello, self._inbox)
+        self._come[rank] = connection
+        self._inbox.put(connection, {"here": hello["here"]})  # wakes who waits for it
 
 
-async def attend(place: Membership, backend: str, words: Sequence[str], patience: float) -> int:
-    """Another rank: serve rank 0 until it says what to end with. Raises RunError."""
+async def attend(
+    place: Membership,
+    backend: str,
+    words: Sequence[str],
+    patience: float,
+    settings: Mapping[str, str],
+) -> int:
+    """Another rank: serve rank 0 until it says what to end with. Raises RunError.
+
+    ``settings``: variables that a worker gets, as this process's own options say.
+    """
     root, until = place.root or "127.0.0.1", time.monotonic() + patience
     while True:
         try:
@@ -112,10 +134,10 @@ async def attend(place: Membership, backend: str, words: Sequence[str], patience
 
     def checked(message: Message) -> Message:
         """Raise ConfigError for what is no part of this group."""
-        given = [str(word) for word in message["words"]]
-        allowed(given, backend, words)
-        group = {n: str(v) for n, v in message["environment"].items() if n.startswith(OF_GROUP)}
-        return {**message, "words": given, "environment": group, "folder": os.getcwd()}  # noqa: PTH109
+        group = allowed(message["words"], message["environment"], backend, words)
+        if RANK in group:
+            group.update(settings)
+        return {**message, "environment": group, "folder": os.getcwd()}  # noqa: PTH109
 
     agent = Agent(*streams, hello={"rank": place.rank, "size": place.size}, checked=checked)
     for number in RAISED:
@@ -123,6 +145,8 @@ async def attend(place: Membership, backend: str, words: Sequence[str], patience
             handler = (lambda came: lambda: agent.tell(came=came))(number)
             asyncio.get_event_loop().add_signal_handler(number, handler)
     await agent.serve()
+    if agent.fault is not None:
+        raise RunError(f"rank {place.rank}: rank 0 at {root} {agent.fault}")
     if agent.status is None:
         raise RunError(f"rank {place.rank}: rank 0 at {root} has gone")
     return agent.status

@@ -14,7 +14,7 @@ import socket
 from typing import Optional
 
 from gluonlab.errors import ConfigError
-from gluonlab.launch.agent import addresses
+from gluonlab.launch.own_network import addresses
 
 
 def check_own_name() -> None:

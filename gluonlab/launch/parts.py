@@ -6,18 +6,19 @@ rendezvous at which its workers find each other.
 
 from __future__ import annotations
 
-from itertools import zip_longest
 from types import MappingProxyType
 from typing import Dict, List, Mapping, NamedTuple, Sequence, Tuple
-
-from gluonlab.errors import ConfigError
 
 RANK = "GLUONLAB_RANK"  # of a worker: MXNet's scheduler would count them as they come
 LOCAL_RANK = "GLUONLAB_LOCAL_RANK"
 LOCAL_SIZE = "LOCAL_WORLD_SIZE"
 COMMAND = "GLUONLAB_COMMAND"  # what the user has written, up to the options of the run
+RAN_ON = "GLUONLAB_RAN_ON"  # where rank 0 was, and the run's folder, if it is elsewhere now
 WORKER = "gluonlab.launch.worker"
-SERVE = ["-c", "import gluonlab, mxnet"]  # MXNet, once loaded, is what its role says
+# MXNet, once loaded, is what its role says, and does not hear Python's handler of SIGINT
+SERVE = [
+    "-c", "import signal; signal.signal(signal.SIGINT, signal.SIG_DFL); import gluonlab, mxnet"
+]  # fmt: skip
 RENDEZVOUS = ["-m", "gluonlab.launch.rendezvous"]
 AGAIN = "--autoresume"  # what all are given, too, when they start again
 
@@ -44,7 +45,8 @@ class Site(NamedTuple):
     interface: str
 
 
-def _worker(backend: str, words: Sequence[str]) -> List[str]:
+def worker_words(backend: str, words: Sequence[str]) -> List[str]:
+    """What Python is given to train with the options ``words`` of the run."""
     return ["-m", WORKER, "--backend", backend, *words]
 
 
@@ -66,7 +68,7 @@ def parts(
     server; ``port``: of the scheduler, which is on the first host; ``settings``: variables that all
     workers get, such as Horovod's.
     """
-    own = _worker(backend, words)
+    own = worker_words(backend, words)
     before, workers = BY_BACKEND[backend](placed, servers, sites, port)
     names = [sites[host].name for host in placed]
     for rank, (name, environment) in enumerate(zip(names, workers)):
@@ -140,25 +142,3 @@ BY_BACKEND = {
     "dist_async": _parameter_server,
     "horovod": _horovod,
 }
-
-
-OF_GROUP = ("DMLC_", "HOROVOD_", "GLUONLAB_", LOCAL_SIZE)
-
-
-def allowed(given: Sequence[str], backend: str, words: Sequence[str]) -> None:
-    """Raise ConfigError unless ``given`` starts a part of a group that trains with ``words``."""
-    own = _worker(backend, words)
-    if list(given) in (own, [*own, AGAIN], SERVE) or list(given[:2]) == RENDEZVOUS:
-        return
-    for place, (mine, theirs) in enumerate(zip_longest(own, given)):
-        if mine != theirs and list(given[:2]) == own[:2]:
-            raise ConfigError(
-                f"the options of this process differ from rank 0's: here {_around(own, place)}, "
-                f"there {_around(given, place)}: start all with the same ones"
-            )
-    raise ConfigError(f"{' '.join(given[:3])} is no part of a group")
-
-
-def _around(words: Sequence[str], place: int) -> str:
-    begin = place - (place > 4 and place < len(words) and not words[place].startswith("-"))
-    return " ".join(words[begin : place + 1]) or "nothing more"

@@ -66,6 +66,12 @@ def test_what_is_no_host_is_named(text, said):
     assert said in str(raised.value)
 
 
+def test_a_file_that_names_a_host_twice_is_named(tmp_path):
+    (tmp_path / "hosts").write_text("h1 slots=2\nh2\nh1\n")
+    with pytest.raises(ConfigError, match=r"^--hostfile .*hosts names h1 twice: name it once"):
+        read_hostfile(str(tmp_path / "hosts"))
+
+
 def test_files_that_name_no_hosts_are_named(tmp_path):
     for content in (b"", b"# h1\n", b"\xff\xfe", b"h1 slots=x"):
         (tmp_path / "hosts").write_bytes(content)

@@ -15,6 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gluonlab.errors import ConfigError
+from gluonlab.launch.__main__ import main
 from gluonlab.launch.environments import membership
 from gluonlab.launch.jobs import KINDS, JobRequest, job_file
 from gluonlab.launch.jobs.sagemaker import TEMPLATES
@@ -294,3 +295,65 @@ def test_a_job_of_sagemaker_is_the_template_with_what_was_asked_for():
     assert json.dumps(made).count("s3://mine/gluonlab/") == 3
     for kept in ("Tags", "AlgorithmSpecification"):
         assert made[kept] == template[kept]
+
+
+# --- options of the launcher
+
+
+LAUNCH = ["--restart", "2", "--patience", "60", "--min-workers", "1", "--port", "9999"]
+
+
+def printed(kind, *words, ended):
+    return ended(main, "--backend", "dist_sync", "--print", kind, *words, "--", "--out", "run")
+
+
+@pytest.mark.parametrize("kind", [*BASH, "k8s"])
+def test_a_job_file_carries_how_to_watch_and_to_start_again(kind, ended, empty_cwd):
+    status, out, err = printed(kind, "-n", "2", "--servers", "2", *LAUNCH, ended=ended)
+    assert (status, err) == (0, "")
+    if kind == "k8s":
+        lines = [line.split('"')[1] for line in out.splitlines() if line.strip()[:3] == '- "']
+        found = lines[lines.index("--backend") + 2 :]
+    else:
+        [line] = [line for line in out.splitlines() if "gluonlab.launch" in line]
+        found = line.split("dist_sync ")[1].split()
+    assert found[: found.index("--")] == ["--servers", "2", *LAUNCH[:2], *LAUNCH[4:6],
+                                          *LAUNCH[2:4], *LAUNCH[6:]]  # fmt: skip
+
+
+REFUSED = {
+    "slurm --hosts h1": "error: --print slurm with --hosts: the scheduler chooses the hosts: say ",
+    "lsf --ssh ssh": "error: --print lsf with --ssh: the scheduler starts the processes: leave it",
+    "k8s --env HOME": "error: --print k8s with --env: the scheduler passes variables on, as its ",
+    "k8s --python x": "error: --print k8s with --python: a job file has it as --job python=PATH",
+    "sagemaker --restart 1": "error: --print sagemaker with --restart: SageMaker's image starts",
+    "sagemaker --patience 60": "error: --print sagemaker with --patience: SageMaker's image start",
+    "slurm --restart x": "error: --restart x: give a whole number, 0 to 4096",
+    "slurm --patience 1": "error: --patience 1: give seconds, 5 to 1000000",
+    "slurm --restart 1 -n 2 --min-workers 3": "error: --min-workers 3: there are 2: give 2 or",
+    "slurm --min-workers 1": "error: --min-workers says how to start again: add --restart N",
+}
+
+
+@pytest.mark.parametrize("words", REFUSED)
+def test_what_a_job_file_cannot_carry_is_refused_with_the_reason(words, ended, empty_cwd):
+    status, out, err = printed(*words.split(), ended=ended)
+    assert (status, out, err.count("\n")) == (2, "", 1)
+    assert err.startswith(REFUSED[words])
+
+
+def test_a_job_that_starts_again_needs_a_folder(ended, empty_cwd):
+    words = ["--backend", "dist_sync", "--print", "slurm", "--restart", "1"]
+    status, out, err = ended(main, *words, "--", "--epochs", "3")
+    assert (status, out) == (2, "")
+    assert err.startswith("error: --restart 1 goes on with the run in --out, and there is none: ")
+
+
+def test_an_option_of_who_launches_is_refused_where_another_does(ended, empty_cwd, monkeypatch):
+    """MXNet's launch.py, SageMaker's image and horovodrun say nothing of how to start again."""
+    for name in ("RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE"):
+        monkeypatch.setenv(f"HOROVOD_{name}", "1" if "RANK" not in name else "0")
+    status, out, err = ended(main, "--backend", "horovod", "--restart", "1", "--", "--out", "run")
+    assert (status, out, err.count("\n")) == (2, "", 1)
+    assert err.startswith("error: --restart says how to start and watch the processes of a group, ")
+    assert "horovodrun has started this one" in err

@@ -8,7 +8,7 @@ import socket
 import time
 
 import pytest
-from support.launcher import QUICK, alive, launched, parameters, same_bits
+from support.launcher import QUICK, alive, launched, listening, parameters, same_bits
 from support.reference import distance
 from support.run_files import read_metrics
 
@@ -83,7 +83,7 @@ ENDING = [signal.SIGKILL, signal.SIGTERM, signal.SIGINT]  # agents and servers h
 ENDS = {  # what is killed, or stopped -> status, and what is said
     "rank 1": (signal.SIGKILL, 137, "error: rank 1 on localhost was killed by SIGKILL"),
     "server": (signal.SIGKILL, 137, "error: server 0 on localhost was killed by SIGKILL"),
-    "scheduler": (signal.SIGKILL, 137, "error: scheduler on localhost was killed by SIGKILL"),
+    "scheduler": (signal.SIGINT, 130, "error: scheduler on localhost was killed by SIGINT"),
     "agent 0": (signal.SIGKILL, 1, "error: host localhost has ended the connection"),
     "rank 0": (signal.SIGSTOP, 1, "error: rank 0 on localhost has been stopped for 8 s"),
 }
@@ -188,7 +188,7 @@ def test_json_is_rank_zeros_alone(tmp_path):
 @pytest.mark.long
 @pytest.mark.parametrize("seed", range(40))
 def test_whatever_dies_whenever_nothing_is_left(seed, tmp_path):
-    """No process, and no half-written file under its name; the folder can be read."""
+    """No process, no port, and no half-written file under its name; the folder can be read."""
     moment = random.Random(seed)
     with launched(tmp_path, *TWO, *SOON, "--", *LONG) as run:
         if moment.random() < 0.7:
@@ -197,9 +197,11 @@ def test_whatever_dies_whenever_nothing_is_left(seed, tmp_path):
         pids = {**run.parts(), "launcher": run.process.pid}
         name = moment.choice(sorted(pids))
         numbers = ENDING if name == "launcher" or "rank" in name else [signal.SIGKILL]
+        ports = listening(pids.values())
         os.kill(pids[name], moment.choice(numbers))
         run.process.wait(40)
     assert not alive(pids.values())
+    assert not ports & listening()
     if (tmp_path / "run").exists():
         read_lines(tmp_path / "run")
         half = [path for path in (tmp_path / "run").rglob("*.part") if path.name[0] != "."]

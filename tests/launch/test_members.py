@@ -1,32 +1,35 @@
 """Processes that a scheduler has started: rank 0 gathers the others, and they are one group."""
 
+import os
+import re
+import signal
 import socket
 import subprocess
 import sys
+import time
+from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from support.launched_environments import blaunch, srun, torchrun_in_srun
 from support.launcher import QUICK
 from support.parameter_server import free_port
 from support.processes import clean_environment
 
-from gluonlab.errors import ConfigError
-from gluonlab.launch.parts import Site, allowed, parts
 from gluonlab.runs.reader import read_lines
 
 pytestmark = pytest.mark.cpu_only("the processes compute on CPU devices, whoever started them")
 SCHEDULERS = {"srun": srun, "blaunch": blaunch, "torchrun": torchrun_in_srun}
-SITES = [Site("h0", "10.0.0.1", "eth0"), Site("h1", "10.0.0.2", "eth0")]
-words = st.lists(st.sampled_from(["--epochs", "3", "--lr", "0.1", "--flip"]), max_size=5)
 
 
-def ended(folder, scheduler, words, *, count=2, started=None, of_rank=None, patience=45, port=None):
-    """How the processes of a job on this host have ended, by rank: (status, what was said)."""
+@contextmanager
+def started(
+    folder, scheduler, words, *, count=2, first=0, come=None, of_rank=None, patience=45, port=None
+):
+    """The processes of a job on this host, from rank ``first`` to ``come``, or all."""
     port, processes = str(port or free_port()), []
     told = SCHEDULERS[scheduler]((count,))
-    for rank, variables in list(enumerate(told))[: started or count]:
+    for rank, variables in list(enumerate(told))[first : come or count]:
         variables = {**variables, "GLUONLAB_ROOT": "127.0.0.1", "GLUONLAB_PORT": port}
         command = [sys.executable, "-m", "gluonlab.launch", "--backend", "dist_sync"]
         more = (of_rank or {}).get(rank, [])
@@ -38,11 +41,38 @@ def ended(folder, scheduler, words, *, count=2, started=None, of_rank=None, pati
             )
         )  # fmt: skip
     try:
-        return [(each.wait(90), each.stdout.read()) for each in processes]
+        yield processes
     finally:
         for each in processes:
             each.kill()
+            each.wait()
             each.stdout.close()
+
+
+def wait_for(done, timeout=60):
+    until = time.monotonic() + timeout
+    while not done():
+        assert time.monotonic() < until
+        time.sleep(0.05)
+
+
+def has_come(pid):
+    """Whether the process has a connection."""
+    inodes = {os.readlink(path) for path in Path(f"/proc/{pid}/fd").iterdir()}
+    table = [line.split() for line in Path(f"/proc/{pid}/net/tcp").read_text().splitlines()[1:]]
+    return any(state == "01" and f"socket:[{inode}]" in inodes
+               for _, _, _, state, *_, inode in (row[:4] + row[9:10] for row in table))  # fmt: skip
+
+
+def hears_sigterm(pid):
+    [caught] = re.findall(r"SigCgt:\s*(\w+)", Path(f"/proc/{pid}/status").read_text())
+    return bool(int(caught, 16) & 1 << (signal.SIGTERM - 1))
+
+
+def ended(folder, scheduler, words, **how):
+    """How the processes of a job have ended, by rank: (status, what was said)."""
+    with started(folder, scheduler, words, **how) as processes:
+        return [(each.wait(90), each.stdout.read()) for each in processes]
 
 
 @pytest.mark.parametrize(
@@ -77,26 +107,26 @@ def test_a_port_that_is_taken_is_named(tmp_path):
     )
 
 
+@pytest.mark.parametrize("of_rank", [0, pytest.param(1, marks=pytest.mark.long)])
+def test_a_signal_to_one_that_waits_for_the_others_ends_all_at_once(of_rank, tmp_path):
+    """Of three ranks one never comes; the patience is 90 s."""
+    with started(tmp_path, "srun", QUICK, count=3, come=2, patience=90) as processes:
+        wait_for(lambda: has_come(processes[1].pid))
+        time.sleep(0.5)  # what it says first is read
+        processes[of_rank].send_signal(signal.SIGTERM)
+        assert [each.wait(10) for each in processes] == [143, 143]
+        assert [each.stdout.read().strip() for each in processes] == ["ended by SIGTERM", ""]
+
+
+def test_a_signal_ends_one_that_does_not_find_rank_0(tmp_path):
+    with started(tmp_path, "srun", QUICK, count=2, come=2, first=1, patience=90) as [alone]:
+        wait_for(lambda: hears_sigterm(alone.pid))
+        alone.send_signal(signal.SIGTERM)
+        assert (alone.wait(10), alone.stdout.read().strip()) == (143, "ended by SIGTERM")
+
+
 def test_a_rank_that_does_not_come_is_named(tmp_path):
-    (status, said), (also, other) = ended(tmp_path, "srun", QUICK, count=3, started=2, patience=8)
+    (status, said), (also, other) = ended(tmp_path, "srun", QUICK, count=3, come=2, patience=8)
     assert status == also == 1
     assert said.startswith("error: of 3 processes that srun has started, rank 2 has not come")
-    assert other.startswith("error: rank 1: rank 0 at 127.0.0.1 has gone")
-
-
-@given(st.sampled_from(["dist_sync", "horovod"]), words, words)
-def test_a_process_starts_what_its_own_options_say_and_nothing_else(backend, own, given):
-    for part in parts(backend, given, [0, 1], [0], SITES, 9000):
-        if part.is_worker and own != given:
-            with pytest.raises(ConfigError, match=r"rank 0's: here .*, there .*: start"):
-                allowed(part.words, backend, own)
-        else:
-            allowed(part.words, backend, own)
-
-
-@pytest.mark.parametrize(
-    "words", [["-c", "print(1)"], ["-m", "http.server"], ["-m", "gluonlab.launch.worker.other"], []]
-)
-def test_what_is_no_part_of_a_group_is_not_started(words):
-    with pytest.raises(ConfigError, match="is no part of a group"):
-        allowed(words, "dist_sync", ["--epochs", "3"])
+    assert other == ""  # rank 0 speaks for all

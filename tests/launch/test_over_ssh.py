@@ -35,6 +35,7 @@ def three(tmp_path_factory):
 
 
 def started(three, folder, *words, which="h0:0,h1,h2", backend="dist_sync", **more):
+    """``words`` count before those that all tests give."""
     own = ["--hosts", which, "--ssh", three.ssh, "--backend", backend, *SOON]
     return launched(folder, *own, *words, before=three.inside, **more)
 
@@ -109,7 +110,7 @@ def test_restarted_it_has_the_bits_of_the_undisturbed_run(name, backend, three, 
     fault, said = FAULTS[name]
     run = ["--restart", "1", "--", *RUN, "--out", "run"]
     with started(three, tmp_path, *run, backend=backend) as run:
-        run.wait_for("epoch 2/6")
+        run.wait_for("epoch 1/6")  # it takes some seconds in all
         fault(run, three)
         if name == "a link is down":
             run.wait_for("warning: ")
@@ -137,10 +138,12 @@ def test_a_host_whose_name_leads_to_itself_alone_is_named(three, tmp_path):
 
 
 def test_when_a_host_is_gone_for_good_the_others_go_on_with_the_same_batches(three, tmp_path):
-    run, which = [*RUN, "--epochs", "4"], "h0,h1,h2"
-    with started(three, tmp_path, "--", *run, "--out", "whole", which=which, output="all") as whole:
+    run, which, slow = [*RUN, "--epochs", "4"], "h0,h1,h2", ["--patience", "30"]
+    with started(
+        three, tmp_path, *slow, "--", *run, "--out", "whole", which=which, output="all"
+    ) as whole:
         assert whole.end(120)[0] == 0, whole.said()
-    words = ["--restart", "1", "--min-workers", "2", "--", *run, "--out", "run"]
+    words = [*slow, "--restart", "1", "--min-workers", "2", "--", *run, "--out", "run"]
     with started(three, tmp_path, *words, which=which) as fewer:
         fewer.wait_for("epoch 2/4")
         try:
@@ -152,3 +155,19 @@ def test_when_a_host_is_gone_for_good_the_others_go_on_with_the_same_batches(thr
     assert "going on with 2 workers" in text
     mine, theirs = (parameters(tmp_path / name) for name in ("run", "whole"))
     assert distance(*([each[n].asnumpy() for n in theirs] for each in (mine, theirs))) <= 1e-5
+
+
+REFUSALS = {  # what is given to ssh -> what it says
+    "-p 9": "Connection refused",
+    "-o PubkeyAuthentication=no": "Permission denied",
+    "-o UserKnownHostsFile=/dev/null": "Host key verification failed",
+}
+
+
+@pytest.mark.parametrize("words", REFUSALS)
+def test_a_host_that_refuses_ssh_is_one_line_with_its_reason(words, three, tmp_path):
+    with started(three, tmp_path, "--ssh", f"{three.ssh} {words}", "--", *RUN, which="h1") as run:
+        status, text = run.end(30)
+    assert (status, text.count("\n")) == (1, 1)
+    assert text.startswith("error: host h1: no agent can be started there: ")
+    assert REFUSALS[words] in text and f": try {three.ssh} {words} -o BatchMode=yes" in text

@@ -12,10 +12,10 @@ from gluonlab.cli.command import command, json_option
 from gluonlab.cli.results import print_result
 from gluonlab.config import TrainConfig
 from gluonlab.config.options import config_options, given
-from gluonlab.errors import ConfigError, unknown
+from gluonlab.errors import ConfigError, RunError, unknown
 from gluonlab.launch.agent import TELL
-from gluonlab.launch.attempt import ARRIVED, JOINED
-from gluonlab.launch.parts import COMMAND
+from gluonlab.launch.attempt import ARRIVED, JOINED, LEFT
+from gluonlab.launch.parts import COMMAND, RAN_ON
 
 
 @command("python -m gluonlab.launch.worker")
@@ -74,12 +74,30 @@ def main(
         group.command = os.environ.get(COMMAND, group.command)
         speaks = group.rank == 0
         reporter = make_reporter(quiet or as_json) if speaks else Reporter()
-        before = None if resume is None else interrupted(resume, group)
-        if before is not None:
-            config = asked(before, group, **given(settings))
-        result = train(config, reporter=reporter, group=group, resume=before, autoresume=autoresume)
+        try:
+            if speaks and RAN_ON in os.environ:
+                check_moved(config.out, os.environ[RAN_ON])
+            before = None if resume is None else interrupted(resume, group)
+            if before is not None:
+                config = asked(before, group, **given(settings))
+            result = train(
+                config, reporter=reporter, group=group, resume=before, autoresume=autoresume
+            )
+        finally:
+            tell(LEFT)
     if speaks:
         print_result(result, as_json, quiet)
+
+
+def check_moved(out: Optional[str], ran_on: str) -> None:
+    """Raise RunError where the run, which rank 0 began on another host, is not on this one."""
+    from gluonlab.runs.leftover import has_run
+
+    if out is not None and not has_run(out):
+        raise RunError(
+            f"the run in {out} was on {ran_on}, where rank 0 was, and is not on this host: start "
+            f"again when {ran_on} is back, or have --out in a folder that all hosts share"
+        )
 
 
 def tell(what: str) -> None:

@@ -1,0 +1,184 @@
+"""What a launcher does with lines and ends of processes; here they are small ones, not MXNet's."""
+
+import fcntl
+import os
+import signal
+import time
+from pathlib import Path
+
+import pytest
+from support.launcher import alive
+from support.small_group import group
+
+PIPE_SIZE = 1031  # fcntl's F_SETPIPE_SZ
+COUNT = 60_000
+LINES = f"""
+for n in range({COUNT}):
+    print(f"line {{n}}")
+sys.stdout.flush()
+open("written", "w").close()
+"""
+LAST = 'tell("left")\n'
+SAID = "".join(f"[0] line {n}\n" for n in range(COUNT))
+WAIT = 'open(f"pid-{os.getpid()}", "w").close()\ntime.sleep(60)\n'
+
+
+def narrow(process):
+    """Let what nobody reads be noticed at once."""
+    fcntl.fcntl(process.stdout, PIPE_SIZE, 4096)
+
+
+def wait_for(done, timeout=20):
+    until = time.monotonic() + timeout
+    while not done():
+        assert time.monotonic() < until
+        time.sleep(0.02)
+
+
+def children(pid):
+    return [int(word) for word in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
+def pids(folder):
+    return [int(path.name[4:]) for path in folder.glob("pid-*")]
+
+
+def test_output_that_nobody_takes_makes_processes_wait_and_loses_nothing(tmp_path):
+    """As Ctrl-S does, and less: longer than the patience with silence."""
+    with group(tmp_path, {"rank 0": LINES + LAST, "server 0": WAIT}, patience=4) as run:
+        narrow(run)
+        time.sleep(4.5)
+        assert run.poll() is None and not (tmp_path / "written").exists()
+        said = run.stdout.read().decode()
+        assert (run.wait(20), said) == (0, SAID)
+    assert (tmp_path / "written").exists()
+    assert not alive(pids(tmp_path))
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("who", ["the launcher", "launcher and agent"])
+def test_a_launcher_that_was_stopped_goes_on(who, tmp_path):
+    """As by kill -STOP, or with its job: for longer than the patience with silence."""
+    code = 'open("began", "w").close()\ntime.sleep(5)\nprint("here")\n' + LAST
+    with group(tmp_path, {"rank 0": code}, patience=4) as run:
+        wait_for((tmp_path / "began").exists)
+        stopped = [run.pid]
+        if who == "launcher and agent":
+            stopped = [*children(run.pid), run.pid]
+        for pid in stopped:
+            os.kill(pid, signal.SIGSTOP)
+        time.sleep(3.5)
+        for pid in reversed(stopped):
+            os.kill(pid, signal.SIGCONT)
+        said = run.stdout.read().decode()
+        assert (run.wait(20), said) == (0, "[0] here\n")
+
+
+def test_whoever_reads_one_line_of_it_ends_nothing(tmp_path):
+    """As | head -1 does."""
+    with group(tmp_path, {"rank 0": LINES.replace(str(COUNT), "2000") + LAST}) as run:
+        narrow(run)
+        assert run.stdout.readline() == b"[0] line 0\n"
+        run.stdout.close()
+        assert run.wait(20) == 0
+    assert (tmp_path / "written").exists()
+
+
+@pytest.mark.parametrize(
+    "number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.long)]
+)
+def test_a_signal_ends_it_while_nobody_reads(number, tmp_path):
+    with group(tmp_path, {"rank 0": LINES + LAST, "server 0": WAIT}) as run:
+        narrow(run)
+        wait_for(lambda: pids(tmp_path))
+        time.sleep(0.5)
+        run.send_signal(number)
+        assert run.wait(15) == 128 + number
+    assert not alive(pids(tmp_path))
+
+
+@pytest.mark.long
+def test_a_signal_after_the_end_leaves_what_nobody_reads(tmp_path):
+    few = 'print("x" * 9000)\n' + LAST
+    with group(tmp_path, {"rank 0": few}) as run:
+        narrow(run)
+        time.sleep(2)
+        assert run.poll() is None  # all has ended but what is to be read
+        run.send_signal(signal.SIGINT)
+        assert run.wait(5) == 130
+
+
+def test_the_last_words_of_who_dies_stand_before_the_reason(tmp_path):
+    """Though nobody reads them at that time."""
+    dies = LINES.replace(str(COUNT), "500") + "os.kill(os.getpid(), signal.SIGKILL)\n"
+    with group(tmp_path, {"rank 0": dies, "rank 1": WAIT}) as run:
+        narrow(run)
+        time.sleep(1)
+        said = run.stdout.read().decode().splitlines()
+        assert run.wait(20) == 128 + signal.SIGKILL
+    assert said[:-1] == [f"[0] line {n}" for n in range(500)]
+    assert said[-1] == "error: rank 0 on localhost was killed by SIGKILL"
+    assert not alive(pids(tmp_path))
+
+
+ENDS = {  # who ends with status 0 too early -> what is said
+    "server 0": "error: server 0 on localhost ended with status 0, before the training did",
+    "scheduler": "error: scheduler on localhost ended with status 0, before the training did",
+    "rank 1": "error: rank 1 on localhost ended with status 0, before the training did",
+}
+
+
+@pytest.mark.parametrize(
+    "name", ["server 0", *(pytest.param(each, marks=pytest.mark.long) for each in [*ENDS][1:])]
+)
+def test_whoever_ends_too_early_has_failed_whatever_the_status(name, tmp_path):
+    parts = {"scheduler": WAIT, "server 0": WAIT, "rank 0": WAIT, "rank 1": WAIT, name: ""}
+    with group(tmp_path, parts) as run:
+        said = run.stdout.read().decode()
+        assert (run.wait(20), said) == (1, ENDS[name] + "\n")
+    assert not alive(pids(tmp_path))
+
+
+@pytest.mark.long
+def test_servers_may_end_as_soon_as_no_worker_needs_them(tmp_path):
+    """A worker that has left the group may take its time."""
+    parts = {"server 0": "", "rank 0": LAST + "time.sleep(4)\n", "rank 1": LAST}
+    with group(tmp_path, parts) as run:
+        assert (run.stdout.read(), run.wait(20)) == (b"", 0)
+
+
+@pytest.mark.long
+def test_whoever_has_left_a_process_behind_does_not_keep_the_launcher_waiting(tmp_path):
+    """It has a session of its own, and the pipe of standard output."""
+    code = 'import subprocess\nsubprocess.Popen(["sleep", "30"], start_new_session=True)\n'
+    with group(tmp_path, {"rank 0": code + 'print("here")\n' + LAST}) as run:
+        said = run.stdout.read()
+        assert (run.wait(20), said) == (0, b"[0] here\n")
+
+
+@pytest.mark.long
+def test_a_full_disk_is_said_and_the_training_ends_well(tmp_path):
+    """What standard output leads to takes nothing; the worker is not ended."""
+    with open("/dev/full", "w") as full, group(
+        tmp_path, {"rank 0": LINES.replace(str(COUNT), "99") + LAST}, stdout=full, stderr=full
+    ) as run:  # fmt: skip
+        assert run.wait(20) == 0  # gluonlab.launch looks at `fault`
+    assert (tmp_path / "written").exists()
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    ("told", "said", "seconds"),
+    [
+        ("", "did not start within 30 s", 30),
+        ('tell("arrived")\n', "found no way to the others: is a port closed?", 60),
+    ],
+)
+def test_ranks_that_do_not_come_are_named(told, said, seconds, tmp_path):
+    """Time to load MXNet on a busy host is there, however short the patience."""
+    late = f"{told}{WAIT.replace('60', '100')}"
+    with group(tmp_path, {"rank 0": late, "rank 1": late}, silent=True, patience=5) as run:
+        began = time.monotonic()
+        assert run.stdout.read().decode().splitlines() == [f"error: rank 0, rank 1 {said}"]
+        assert run.wait(5) == 1 and seconds < time.monotonic() - began < seconds + 12
+    assert not alive(pids(tmp_path))

@@ -1,0 +1,48 @@
+"""Rank 0's gathering, and whoever comes to it, in one process."""
+
+import asyncio
+import json
+
+from gluonlab.launch.connections import Way
+from gluonlab.launch.environments import Membership
+from gluonlab.launch.inbox import Inbox
+from gluonlab.launch.members import Gathering
+from support.parameter_server import free_port
+
+OPEN = []  # asyncio closes what nobody has
+
+
+def hello(rank, size=3, **more):
+    """What another process says first."""
+    return {"here": f"h{rank}", "pid": 7, "addresses": {}, "rank": rank, "size": size, **more}
+
+
+async def come(place, *lines):
+    """Reach rank 0, and say these: bytes, or messages."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", place.port)
+    for each in lines:
+        writer.write(each if isinstance(each, bytes) else json.dumps(each).encode() + b"\n")
+    await writer.drain()
+    OPEN.append((reader, writer))
+    return reader, writer
+
+
+def gathered(work, size=3, patience=2.0):
+    """What ``work(gathering, place, signals)`` gives."""
+
+    async def working():
+        place = Membership("srun", 0, size, 0, size, "127.0.0.1", free_port())
+        signals = []
+        gathering = Gathering(place, Way(patience=patience), Inbox(), signals.append)
+        await gathering.listen()
+        try:
+            return await asyncio.wait_for(work(gathering, place, signals), 20)
+        finally:
+            await gathering.end([], 1)
+            others = asyncio.all_tasks() - {asyncio.current_task()}
+            for task in others:
+                task.cancel()
+            OPEN.clear()
+            await asyncio.gather(*others, return_exceptions=True)
+
+    return asyncio.run(working())

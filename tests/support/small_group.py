@@ -1,0 +1,96 @@
+"""A launcher whose group is of small processes, as a program: python small_group.py JSON.
+
+They are what the launcher would start of MXNet in all but their code. ``parts``: for each name,
+such as ``rank 0`` or ``server 0``, what Python is to run, after PRELUDE, in every attempt: ATTEMPT
+is its number. ``hosts``: h1 and so on, over SSH, which runs everything here, but for hosts that
+have a file ``down-NAME``.
+"""
+
+import itertools
+import json
+import os
+import subprocess
+import sys
+from contextlib import contextmanager
+
+from gluonlab.errors import RunError
+from gluonlab.launch import launcher
+from gluonlab.launch.__main__ import Console
+from gluonlab.launch.connections import Way
+from gluonlab.launch.hosts import HERE, Host
+from gluonlab.launch.parts import RANK, Part
+from support.processes import clean_environment
+
+PRELUDE = """
+import os, signal, sys, time
+def tell(what):
+    os.write(int(os.environ["GLUONLAB_TELL"]), what.encode() + b"\\n")
+if "GLUONLAB_RANK" in os.environ and "SILENT" not in os.environ:
+    tell("arrived"), tell("joined")
+"""
+
+
+SSH = """#!/bin/sh
+while [ "$1" != -- ]; do shift; done
+[ -e down-$2 ] && { echo "no route to $2" >&2; exit 255; }
+[ -e silent-$2 ] && exec sleep 60
+[ -e banner-$2 ] && cat banner-$2
+echo $$ > ssh-$2
+eval "exec $3"
+"""
+
+
+def made(parts, placed, attempt):
+    """The parts by name: ranks where they are placed, everything else on the first host."""
+    found = []
+    for name, code in parts.items():
+        rank = int(name[5:]) if name[:4] == "rank" else None
+        environment = {"ATTEMPT": str(attempt)}
+        if rank is not None:
+            environment[RANK] = str(rank)
+        if rank is None or rank < len(placed):
+            host = 0 if rank is None else placed[rank]
+            found.append(Part(name, host, ["-c", PRELUDE + code], environment))
+    return found
+
+
+@contextmanager
+def group(folder, parts, silent=False, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, **request):
+    """Its launcher, as a process in ``folder``. ``silent``: no rank says that it has come."""
+    (folder / "ssh").write_text(SSH)
+    (folder / "ssh").chmod(0o755)
+    asked = json.dumps({"parts": parts, **request})
+    process = subprocess.Popen(
+        [sys.executable, __file__, asked], cwd=folder, stdout=stdout, stderr=stderr,
+        env=clean_environment(**{"SILENT": "1"} if silent else {}), stdin=subprocess.DEVNULL,
+    )  # fmt: skip
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.wait()
+        if process.stdout is not None:
+            process.stdout.close()
+
+
+def main():
+    """Launch what the argument says."""
+    asked = json.loads(sys.argv[1])
+    attempts = itertools.count(1)
+    launcher.parts = lambda backend, words, placed, *_: made(asked["parts"], placed, next(attempts))
+    request = launcher.Request(
+        backend="dist_sync", words=[],
+        hosts=[Host(name, 1) for name in asked.get("hosts", [])] or [HERE],
+        workers=sum(name[:4] == "rank" for name in asked["parts"]),
+        restarts=asked.get("restarts", 0), min_workers=asked.get("min_workers"),
+        way=Way(ssh=["./ssh"], patience=asked.get("patience", 30)),
+    )  # fmt: skip
+    try:
+        status = launcher.launch(request, Console(raw=False))
+    except RunError as error:
+        sys.exit(f"error: {error}")
+    os._exit(status)
+
+
+if __name__ == "__main__":
+    main()
