@@ -87,6 +87,8 @@ def parsed(words):
         module = importlib.import_module(f"{name}.__main__")
     except ModuleNotFoundError:
         module = importlib.import_module(name)
+    if hasattr(module, "STUDIES"):
+        module, rest = importlib.import_module(module.STUDIES[rest[0]][1]), rest[1:]
     command = module.main
     if hasattr(module, "COMMANDS"):
         command, rest = module.COMMANDS[rest[0]], rest[1:]

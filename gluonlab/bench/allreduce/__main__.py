@@ -37,7 +37,7 @@ from gluonlab.errors import RunError
 @option(
     "--topology",
     "NAME",
-    f"price schedules and place rings on {NAMES}  [default: this machine]",
+    f"price schedules, also a drawn one, and place rings on {NAMES}  [default: this machine]",
 )
 @option("--chunks", "N", "cut buffers into N chunks, where the algorithm leaves the choice")
 @option(
@@ -61,7 +61,8 @@ def allreduce(as_json: bool, **options: Optional[str]) -> None:
     """Measure allreduce algorithms beside MXNet's own stores, by size, in one run and in turns.
 
     The columns are those of nccl-tests, then the algorithm's price on this machine, and its share
-    of the memory limit's speed. An allreduce of N bytes on k CPU devices reads and writes every
+    of the memory limit's speed. Below are the memory limit and the floor, the least that any
+    schedule can be priced at. An allreduce of N bytes on k CPU devices reads and writes every
     replica at least once, 2kN bytes in all. So it cannot be faster than all devices together read
     and write memory, which is measured in the same run.
 
@@ -72,6 +73,7 @@ def allreduce(as_json: bool, **options: Optional[str]) -> None:
     --devices cpu*4 --sizes 1KiB:64MiB --plot speed.png
     --simulate p3.16xlarge --sizes 46MB
     --draw ring --devices 4 --out ring.html
+    --draw ring --topology p3.16xlarge
     """
     asked = {name: value for name, value in options.items() if value is not None}
     text, failure = answer({**asked, **({"json": True} if as_json else {})})

@@ -20,6 +20,7 @@ from gluonlab.bench.harness.interval import ratio
 from gluonlab.bench.harness.machine import require_memory
 from gluonlab.bench.harness.rounds import progress
 from gluonlab.bench.harness.turns import Call, Timed, time_in_turns
+from gluonlab.collectives.bounds import floor_of
 from gluonlab.collectives.cost import algbw, bus_factor, price
 from gluonlab.collectives.schedule import ALLREDUCE, Schedule
 from gluonlab.collectives.topology import Topology
@@ -41,7 +42,7 @@ class Row:
 
     ``seconds``: of an allreduce, by round; ``limit_s``: the memory limit in these rounds.
     ``error``: the largest difference of any element on any device from the exact sum;
-    ``predicted_s``: the schedule's price.
+    ``predicted_s``: the schedule's price; ``floor_s``: below which no schedule's price can be.
     """
 
     algorithm: str
@@ -54,6 +55,7 @@ class Row:
     error: float
     predicted_s: Optional[float] = None
     limit_s: Optional[Tuple[float, ...]] = None
+    floor_s: Optional[float] = None
 
     @property
     def time_s(self) -> float:
@@ -87,6 +89,7 @@ class Row:
             "busbw": self.busbw / 1e9,
             "error": None if np.isnan(self.error) else self.error,
             "predicted_us": None if self.predicted_s is None else self.predicted_s * 1e6,
+            "floor_us": None if self.floor_s is None else self.floor_s * 1e6,
             "limit_us": None if self.limit_s is None else median(self.limit_s) * 1e6,
             "of_limit": self.of_limit,
         }
@@ -167,11 +170,12 @@ def _measure_size(
     timed: Dict[str, Timed] = {**sums, **calls, **(limit.calls if limit else {})}
     seconds = time_in_turns(timed, rounds, repeat, done)
     limit_s = limit.seconds(seconds) if limit else None
+    floor_s = floor_of(topology).seconds(size) if topology else None
 
     def row(label: str, schedule: Optional[Schedule]) -> Row:
         priced_s = price(schedule, topology, size).seconds if schedule and topology else None
         measured = (len(buffers.arrays[0]), tuple(seconds[label]), errors[label])
-        return Row(label, len(ctxs), size, count, dtype, *measured, priced_s, limit_s)
+        return Row(label, len(ctxs), size, count, dtype, *measured, priced_s, limit_s, floor_s)
 
     schedules = {**dict.fromkeys(sums), **{each.label: each.schedule for each in variants}}
     return [row(label, schedule) for label, schedule in schedules.items()]

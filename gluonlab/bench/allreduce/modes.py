@@ -27,7 +27,7 @@ from gluonlab.bench.harness.measured_on import in_words
 from gluonlab.bench.harness.session import Session
 from gluonlab.bench.harness.text import WIDTH
 from gluonlab.collectives.algorithms import ALGORITHMS, make_schedule
-from gluonlab.collectives.topology import make_topology
+from gluonlab.collectives.topology import Topology, make_topology
 from gluonlab.config import option_name
 from gluonlab.config.values import whole
 from gluonlab.devices import devices
@@ -35,6 +35,7 @@ from gluonlab.errors import ConfigError, unknown
 from gluonlab.files.whole import check_new, new_file
 
 DEVICES, SIZES, DRAWN = "cpu*2", "1KiB:64MiB", 4
+PRICED = "1KiB,1MiB,100MB"  # with --draw
 MOST_CHUNKS = 4096  # each is some transfers
 SIMULATE, DRAW, MEASURE = "simulate", "draw", "measure"
 
@@ -43,7 +44,7 @@ TABLES = EVERYWHERE | {"algorithms", "sizes", "plot", "json"}
 OPTIONS = {
     MEASURE: TABLES | {"dtype", "arrays", "repeat", "rounds", "topology", "processes"},
     SIMULATE: TABLES | {"simulate"},
-    DRAW: EVERYWHERE | {"draw", "out", "language"},
+    DRAW: EVERYWHERE | {"draw", "out", "language", "topology"},
 }
 
 Asked = Mapping[str, Any]
@@ -79,14 +80,33 @@ def answer(asked: Dict[str, Any]) -> Answer:
 def _draw(asked: Asked) -> Answer:
     from gluonlab.collectives.render import as_svg, as_text, draw
 
-    name, world_size = asked["draw"], _world_size(asked) or DRAWN
+    if "topology" in asked and "out" in asked:
+        raise ConfigError(
+            "--topology has no effect on pages and pictures, it prices what --draw prints as text: "
+            "leave out --topology or --out"
+        )
+    name, world_size = asked["draw"], _world_size(asked)
+    topology = make_topology(asked["topology"], world_size) if "topology" in asked else None
+    world_size = topology.world_size if topology else world_size or DRAWN
     cuts: Dict[str, Any] = {option: asked.get(option) for option in ("chunks", "groups")}
+
+    def text() -> str:
+        schedule = make_schedule(name, world_size, **cuts)
+        prices = _prices(Plan(name, schedule), topology) if topology else []
+        return "\n\n".join([as_text(schedule), *prices])
+
     drawing = Drawing(
-        text=lambda: as_text(make_schedule(name, world_size, **cuts)),
+        text=text,
         picture=lambda: as_svg(make_schedule(name, world_size, **cuts)),
         page=lambda language: draw(name, world_size, language=language, **cuts),
     )
     return Answer(drawn(drawing, asked.get("out"), asked.get("language")))
+
+
+def _prices(plan: Plan, topology: Topology) -> List[str]:
+    from gluonlab.bench.allreduce import simulate
+
+    return [simulate.table(simulate.simulate(topology, [plan], parse_sizes(PRICED)), topology)]
 
 
 def _world_size(asked: Asked) -> Optional[int]:

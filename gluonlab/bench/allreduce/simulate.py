@@ -14,8 +14,9 @@ from typing import Any, ClassVar, DefaultDict, Dict, List, Optional, Sequence
 
 from gluonlab.bench.allreduce.plans import Plan
 from gluonlab.bench.allreduce.sizes import in_words
-from gluonlab.bench.harness.text import WIDTH, microseconds
+from gluonlab.bench.harness.text import WIDTH, microseconds, times
 from gluonlab.bench.harness.text import table as as_table
+from gluonlab.collectives.bounds import floor_of
 from gluonlab.collectives.cost import Price, price
 from gluonlab.collectives.topology import Topology
 
@@ -24,6 +25,8 @@ COLUMNS = (
     "and its bytes on every link of its route; "
     "messages share links, and a barrier ends each step. "
     "algbw: size / time; busbw: algbw * 2(n-1)/n for n devices; both in GB/s, 10^9 bytes. "
+    "x floor: the price as a multiple of the floor, below which no schedule can be priced: by the "
+    "messages in turn, the bytes on all links, and the additions. "
     "bottleneck: the link that the steps wait for longest."
 )
 ADDING = "additions"
@@ -31,11 +34,15 @@ ADDING = "additions"
 
 @dataclass(frozen=True)
 class PricedRow:
-    """A schedule's price at a size; ``bottleneck``: the link that its steps wait for longest."""
+    """A schedule's price at a size, and the floor under all schedules.
+
+    ``bottleneck``: the link that its steps wait for longest.
+    """
 
     algorithm: str
     price: Price
     bottleneck: str
+    floor_s: float
     time_s: ClassVar[None] = None  # a row that is not measured, in a picture
     limit_s: ClassVar[None] = None
 
@@ -48,6 +55,11 @@ class PricedRow:
     def predicted_s(self) -> float:
         """Seconds of the allreduce."""
         return self.price.seconds
+
+    @property
+    def times_floor(self) -> Optional[float]:
+        """The price by the floor; None where nothing is to be done."""
+        return self.price.seconds / self.floor_s if self.floor_s else None
 
     def bandwidths(self) -> List[Optional[float]]:
         """algbw and busbw in GB/s; None where nothing is sent."""
@@ -63,17 +75,19 @@ class PricedRow:
             "time_us": self.price.seconds * 1e6,
             "algbw": algbw,
             "busbw": busbw,
+            "floor_us": self.floor_s * 1e6,
+            "times_floor": self.times_floor,
             "bottleneck": self.bottleneck,
         }
 
 
 def simulate(topology: Topology, plans: Sequence[Plan], sizes: Sequence[int]) -> List[PricedRow]:
     """Price every schedule at every size, in bytes."""
-    rows = []
+    rows, floor = [], floor_of(topology)
     for size in sizes:
         for plan in plans:
             priced = price(plan.schedule, topology, size)
-            rows.append(PricedRow(plan.label, priced, bottleneck(priced)))
+            rows.append(PricedRow(plan.label, priced, bottleneck(priced), floor.seconds(size)))
     return rows
 
 
@@ -91,15 +105,20 @@ def bottleneck(priced: Price) -> str:
 
 def table(rows: Sequence[PricedRow], topology: Topology, notes: Sequence[str] = ()) -> str:
     """The rows as text, then what they mean, and ``notes``."""
-    heading = f"  {'algorithm':<25}{'time us':>12}{'algbw':>8}{'busbw':>8}  bottleneck"
+    heading = (
+        f"  {'algorithm':<25}{'time us':>12}{'algbw':>8}{'busbw':>8}{'x floor':>9}  bottleneck"
+    )
     lines = [f"{topology.name}, {topology.world_size} devices", "", f"{'size B':>12}", heading]
     for size, same_size in groupby(rows, key=lambda row: row.size_bytes):
-        lines += ["", f"{size:>12}  {in_words(size)}", *map(_line, same_size)]
+        same = list(same_size)
+        floor = f"  {'(floor)':<25}{microseconds(same[0].floor_s):>12}"
+        lines += ["", f"{size:>12}  {in_words(size)}", *map(_line, same), floor]
     return as_table(lines, COLUMNS, *notes, f"{topology.name}: {topology.note}.")
 
 
 def _line(row: PricedRow) -> str:
     cells = ("-" if value is None else f"{value:.2f}" for value in row.bandwidths())
     columns = "".join(f"{cell:>8}" for cell in cells)
-    line = f"  {row.algorithm:<25}{microseconds(row.predicted_s):>12}{columns}  "
+    columns += f"{times(row.times_floor):>9}  "
+    line = f"  {row.algorithm:<25}{microseconds(row.predicted_s):>12}{columns}"
     return (line + textwrap.shorten(row.bottleneck, WIDTH - len(line), placeholder="...")).rstrip()

@@ -11,7 +11,7 @@ from typing import List, Sequence
 from gluonlab.bench.allreduce.measure import Report, Row
 from gluonlab.bench.allreduce.memory import LIMIT, Speeds
 from gluonlab.bench.allreduce.sizes import in_words
-from gluonlab.bench.harness.text import WIDTH, interleaved, microseconds
+from gluonlab.bench.harness.text import WIDTH, interleaved, microseconds, times
 from gluonlab.collectives.cost import algbw, bus_factor
 from gluonlab.collectives.schedule import ALLREDUCE
 
@@ -22,7 +22,8 @@ COLUMNS = (
     "both in GB/s, 10^9 bytes. "
     "error: the largest difference from the exact sum of random whole numbers, in the same run. "
     "price: the schedule's cost on {topology}, "
-    "with barriers between steps, which the executor does not have."
+    "with barriers between steps, which the executor does not have; "
+    "floor: no schedule can be priced lower there."
 )
 OF_LIMIT = "of limit: the share of the memory limit's speed that is reached."
 
@@ -41,6 +42,8 @@ def rows_table(rows: Sequence[Row]) -> str:
         lines += ["", _heading(same[0]), *map(_line, same)]
         if same[0].limit_s:
             lines.append(_limit(same[0], median(same[0].limit_s)))
+        if same[0].floor_s:
+            lines.append(_floor(same))
     return "\n".join(lines)
 
 
@@ -66,6 +69,14 @@ def _limit(row: Row, seconds: float) -> str:
     speed = algbw(row.size_bytes, seconds)
     bus = speed * bus_factor(ALLREDUCE, row.world_size)
     return _start("(memory limit)", seconds, speed, bus)
+
+
+def _floor(rows: Sequence[Row]) -> str:
+    """The floor of all prices below their column, and by which factor the lowest is above it."""
+    floor_s = rows[0].floor_s or 0.0
+    lowest = min((row.predicted_s for row in rows if row.predicted_s is not None), default=None)
+    gap = times(None if lowest is None else lowest / floor_s)
+    return f"  {f'(floor; the lowest price is {gap} it)':<58}{microseconds(floor_s):>10}"
 
 
 def _line(row: Row) -> str:

@@ -27,6 +27,7 @@ from gluonlab.bench.harness.interval import ratio
 from gluonlab.bench.harness.machine import require_memory
 from gluonlab.bench.harness.turns import time_in_turns
 from gluonlab.collectives.algorithms import ALGORITHMS, make_schedule
+from gluonlab.collectives.bounds import floor_of
 from gluonlab.collectives.cost import price
 from gluonlab.collectives.topology import make_topology
 from gluonlab.errors import ConfigError
@@ -206,7 +207,8 @@ def test_a_row_says_what_nccl_tests_would():
     assert ROW.as_json() == {
         "algorithm": "ring", "size_bytes": 4096, "count": 1024, "dtype": "float32", "arrays": 1,
         "time_us": 2000.0, "lowest_us": 1000.0, "highest_us": 4000.0, "algbw": 0.002048,
-        "busbw": 0.003072, "error": 0.0, "predicted_us": 500.0, "limit_us": 500.0, "of_limit": 0.5,
+        "busbw": 0.003072, "error": 0.0, "predicted_us": 500.0, "floor_us": 250.0,
+        "limit_us": 500.0, "of_limit": 0.5,
     }  # fmt: skip
 
 
@@ -287,6 +289,9 @@ def test_the_command_measures_checks_and_predicts_in_one_run(python, tmp_path):
             else pytest.approx(price(schedule, topology, row["size_bytes"]).seconds * 1e6)
         )
         assert row["predicted_us"] == expected
+        floor_us = floor_of(topology).seconds(row["size_bytes"]) * 1e6
+        assert row["floor_us"] == pytest.approx(floor_us)
+        assert schedule is None or row["predicted_us"] >= row["floor_us"] * 0.999
     assert list(tmp_path.iterdir()) == []
 
 

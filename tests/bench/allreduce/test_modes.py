@@ -16,6 +16,7 @@ from gluonlab.bench.allreduce.measure import Row
 from gluonlab.bench.allreduce.plans import make_plans
 from gluonlab.bench.allreduce.variants import CHOICES
 from gluonlab.collectives.algorithms import make_schedule
+from gluonlab.collectives.bounds import floor_of
 from gluonlab.collectives.cost import price
 from gluonlab.collectives.render import as_svg, as_text, draw
 from gluonlab.collectives.topology import make_topology
@@ -91,6 +92,8 @@ def test_simulation_prices_every_algorithm_in_both_orders_without_mxnet(python, 
             assert row["time_us"] == pytest.approx(priced.seconds * 1e6) and row[
                 "busbw"
             ] == pytest.approx(priced.busbw / 1e9)
+            assert row["times_floor"] == pytest.approx(row["time_us"] / row["floor_us"])
+            assert row["times_floor"] >= 1
             assert row["bottleneck"] == "additions" or row["bottleneck"] in {
                 step.bottleneck for step in priced.steps
             }
@@ -110,6 +113,23 @@ def test_the_table_of_prices_fits_the_terminal_and_names_the_order(bench):
         and times["bidirectional_ring placed"] < times["bidirectional_ring"] / 4
     )
     assert "order 0-3-2-1-5-6-7-4" in out
+
+
+def test_the_table_of_prices_has_the_floor_below_each_size_and_each_prices_distance(bench):
+    _, out, _ = bench("allreduce", "--simulate", "p3.8xlarge", "--sizes", "1MiB,1GiB")
+    floor = floor_of(make_topology("p3.8xlarge"))
+    floors_us = [float(us.replace(",", "")) for us in re.findall(r"\(floor\) +([\d.,]+)\n", out)]
+    expected = [floor.seconds(size) * 1e6 for size in (2**20, 2**30)]
+    assert floors_us == pytest.approx(expected, rel=1e-3)
+    ring = price(make_schedule("ring", 4), make_topology("p3.8xlarge"), 2**20).seconds * 1e6
+    assert f"{ring / expected[0]:.2f} x" in re.search(r"  ring  .*", out).group()
+
+
+def test_a_drawing_with_a_topology_has_its_devices_and_prices_above_its_floor(bench):
+    status, out, _ = bench("allreduce", "--draw", "sharded", "--topology", "p3.8xlarge")
+    drawn, prices = out.split("p3.8xlarge, 4 devices")
+    assert status == 0 and drawn.strip() == as_text(make_schedule("sharded", 4)).strip()
+    assert re.search(r"1 KiB\n  sharded .* 1\.00 x", prices) and prices.count("(floor)") == 3
 
 
 def test_the_bottleneck_is_the_link_that_is_waited_for_longest():
@@ -174,6 +194,10 @@ def test_a_drawing_is_the_text_or_a_page_that_replaces_nothing(bench, empty_cwd)
         (["--topology", "p3.16xlarge", "--devices", "cpu*9"], "p3.16xlarge has 8 devices"),
         (["--plot", "nowhere/speed.png"], "there is no folder nowhere"),
         (["--out", "ring.html"], "--out has no effect when measuring"),
+        (
+            ["--draw", "ring", "--topology", "pcie", "--out", "a.svg"],
+            "--topology has no effect on pages",
+        ),
         (["--simulate", "p5"], "unknown topology 'p5'"),
         (["--simulate", "p3.16xlarge*0"], "is no number of hosts: give 1 to 16"),
         (["--topology", "p3.16xlarge*1.5"], "is no number of hosts: give 1 to 16"),

@@ -22,6 +22,7 @@ print(json.dumps({
         }
         for size in (10**3, 10**8)
     },
+    "floor": [times_floor, floors],
     "errors": [row.error for row in report.rows],
     "rows": [[row.algorithm, row.size_bytes, row.time_s] for row in report.rows],
     "weights": {
@@ -57,6 +58,9 @@ def check(numbers):
     assert min(long, key=long.get) == "bidirectional_ring placed"
     assert max(long, key=long.get) == "star"
     assert long["ring"] / long["ring placed"] > 4
+    (of_short, _, of_long), (floor_us, *_) = numbers["floor"]
+    assert 1 <= of_short < 1.01 and round(of_long, 1) == 1.5
+    assert 40 <= floor_us < 41  # four messages of 10 us
     assert set(numbers["errors"]) == {0}
     assert len(numbers["rows"]) == 2 * 7
     assert all(seconds > 0 for _, _, seconds in numbers["rows"])

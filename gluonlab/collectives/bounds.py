@@ -1,0 +1,233 @@
+"""Floors: what no valid schedule can undercut on a topology, in the price of `cost`.
+
+Three things cost time: latency, bytes on links, additions. A step in which something is sent takes
+at least the lowest latency alpha, and in addition the bytes of its busiest link by that link's
+speed, because a link with bytes carries a message; then come its additions. So T steps cost T alpha
++ B n + G n at least, for the B of `capacity.seconds_per_byte` and the G of `additions`. Schedules
+of few steps are bounded apart, since they need many messages at once: the floor is the minimum over
+the number of steps of the maximum over all that is proved for it.
+
+**Two steps.** Take one chunk. Ranks read in the last step are not written in it, so they, or one of
+them, held the sum before: some rank v was complete after the first step, in which every cell held
+one contribution alone. So v received from all others at once: a fan in. It was written, and hence
+not read; its contribution lay in its own cell only, and the last step fans out from v to all.
+
+**Three steps.** Let rank v be the first that is complete. If that is after its chunk's first step,
+this is a fan in. Otherwise it is after the second. In the first step no rank is overwritten by a
+copy: its contribution would be lost. Nor is v read in it: a rank q that adds what it reads of v
+would hold its own contribution together with v's, nowhere else, and v could not have one without
+counting its own twice. In the second step v is written. So v's contribution has not left its cell,
+and the third step fans out from v to all.
+
+**Four steps or more.** Each rank's knowledge is a row of 0 and 1, for whose contributions it holds
+a part of: the identity at first, all ones at the end, of spectral norm p. In a step a cell is read
+or written. So knowledge grows by a factor I + A, where A leads from ranks that are read to others,
+and the norm by (s + sqrt(s s + 4)) / 2 at most, s the norm of A: at most the root of the messages
+that one rank can receive times those that it can send. Ranks not written in the last step know all
+before it, and what was not read in the first had to travel afterwards: between these two steps the
+matrix holds a block of ones that large, whose norm is the root of its area. m messages on a link
+cost m alpha. (For one message a step and rank this is the bound for gossip by telegraph of Even,
+Monien, "On the number of rounds necessary to disseminate information", 1989.)
+
+**Tight.** Two devices with links of their own each way: exactly, for every size. Four behind a
+switch: exactly, where latency rules. Bytes and additions are those of the ring on a switch, and of
+bidirectional_ring on a ring of links. On the hybrid cube mesh the floor is four messages and all
+its links' bytes. It is not known whether eight ranks behind a switch can do
+with 5 messages one after the other; the algorithms here take 6. Between hosts latency is a weak
+bound: it counts one message of the network, not one for every step with bytes on it.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from itertools import count
+from typing import Callable, Iterable, List, NamedTuple, Tuple
+
+from gluonlab.collectives.capacity import Fan, fans, most_messages, seconds_per_byte
+from gluonlab.collectives.links import Topology
+from gluonlab.collectives.schedule import ALL_GATHER, ALLREDUCE, COLLECTIVES, REDUCE_SCATTER
+from gluonlab.errors import ScheduleError, unknown
+
+
+class Line(NamedTuple):
+    """``fixed_s`` + size * ``s_per_byte`` seconds."""
+
+    fixed_s: float
+    s_per_byte: float
+
+    def then(self, other: Line) -> Line:
+        """Both, one after the other."""
+        return Line(self.fixed_s + other.fixed_s, self.s_per_byte + other.s_per_byte)
+
+
+@dataclass(frozen=True)
+class Floor:
+    """The least that a collective can be priced at, by its size.
+
+    ``cases``: for each number of steps the lines below which it cannot fall; a schedule belongs to
+    one case, and is above all of its lines.
+    """
+
+    collective: str
+    topology: str
+    cases: Tuple[Tuple[Line, ...], ...]
+
+    def seconds(self, size_bytes: float) -> float:
+        """For a buffer of ``size_bytes`` on every device."""
+        return min(
+            max(line.fixed_s + line.s_per_byte * size_bytes for line in lines)
+            for lines in self.cases
+        )
+
+
+def floor_of(topology: Topology, collective: str = ALLREDUCE) -> Floor:
+    """The floor under every schedule of ``collective`` that `check` accepts, whoever owns chunks.
+
+    Raises ScheduleError for another collective.
+    """
+    if collective not in COLLECTIVES:
+        raise ScheduleError(unknown("collective", collective, COLLECTIVES))
+    if topology.world_size == 1:
+        return Floor(collective, topology.name, ((Line(0.0, 0.0),),))
+    cases = _allreduce(topology) if collective == ALLREDUCE else _half(topology, collective)
+    adding = Line(0.0, 0.0 if collective == ALL_GATHER else additions(topology))
+    return Floor(
+        collective,
+        topology.name,
+        tuple(tuple(line.then(adding) for line in lines) for lines in cases),
+    )
+
+
+def additions(topology: Topology) -> float:
+    """Seconds a byte of a sum over all ranks.
+
+    A sum of p contributions is a tree with p - 1 inner nodes, each of which some rank computes, so
+    (p - 1) n bytes are added. In each step the busiest device adds at least the p-th part, and all
+    together are not faster than the memory that they share.
+    """
+    p = topology.world_size
+    return (p - 1) * max(
+        1 / (p * topology.reduce_bytes_per_s), 1 / topology.shared_reduce_bytes_per_s
+    )
+
+
+def _allreduce(topology: Topology) -> List[List[Line]]:
+    alpha = _lowest_latency(topology)
+    n_bytes = seconds_per_byte(topology, both_ways=True)
+    inward, outward = fans(topology, True), fans(topology, False)
+    apart = Line(_distance(topology, alpha), 0.0)
+    two = [a.then(b) for a in _lines(inward, alpha) for b in _lines(outward, alpha)]
+    # A chunk fans in or out: of the bytes at least half in one of the two ways, in each step.
+    either = Line(
+        alpha * (2 + min(inward.messages_with_bytes, outward.messages_with_bytes)),
+        min(inward.s_per_byte, outward.s_per_byte) / 2,
+    )
+    three = [either, Line(alpha * (2 + min(inward.messages, outward.messages)), 0.0)]
+    more = [Line(alpha * _gossip(topology), 0.0)]
+    cases = zip((2, 3, 4), (two, three, more))
+    return [[*lines, Line(steps * alpha, n_bytes), apart] for steps, lines in cases]
+
+
+def _half(topology: Topology, collective: str) -> List[List[Line]]:
+    """One step is a fan; each further one multiplies what a rank can hold, or who can hold it."""
+    inward = collective == REDUCE_SCATTER
+    alpha = _lowest_latency(topology)
+    n_bytes = seconds_per_byte(topology, both_ways=False)
+    apart = Line(_radius(_distances(topology), inward), 0.0)
+    messages = _growth(topology.world_size, most_messages(topology, inward))
+    cases = (1, _lines(fans(topology, inward), alpha)), (2, [Line(alpha * messages, 0.0)])
+    return [[*lines, Line(steps * alpha, n_bytes), apart] for steps, lines in cases]
+
+
+def _lines(fan: Fan, alpha: float) -> List[Line]:
+    return [
+        Line(fan.messages * alpha, 0.0),
+        Line(fan.messages_with_bytes * alpha, fan.s_per_byte),
+    ]
+
+
+def _lowest_latency(topology: Topology) -> float:
+    return min(route.latency_s for route in topology.routes.values())
+
+
+# --- latency by distance
+
+
+def _distance(topology: Topology, alpha: float) -> float:
+    """What a contribution needs to its farthest reader, one step for each hop.
+
+    Also: the first complete rank has heard of all others, and one that it heard of in its last step
+    is not complete before one more.
+    """
+    distances = _distances(topology)
+    return max(max(map(max, distances)), _radius(distances, inward=True) + alpha)
+
+
+def _radius(distances: List[List[float]], inward: bool) -> float:
+    """The distance to (inward), or from, the rank that is nearest to all."""
+    farthest: List[float] = [max(row) for row in (zip(*distances) if inward else distances)]
+    return min(farthest)
+
+
+def _distances(topology: Topology) -> List[List[float]]:
+    """[src][dst]: the least sum of latencies over any ranks in between, by Floyd's algorithm."""
+    p, routes = topology.world_size, topology.routes
+    rows = [
+        [0.0 if src == dst else routes[src, dst].latency_s for dst in range(p)] for src in range(p)
+    ]
+    if len({route.latency_s for route in routes.values()}) == 1:
+        return rows
+    for via in range(p):
+        onward = rows[via]
+        for row in rows:
+            first = row[via]
+            row[:] = [min(direct, first + rest) for direct, rest in zip(row, onward)]
+    return rows
+
+
+# --- latency by the growth of knowledge
+
+
+def _gossip(topology: Topology) -> int:
+    """The least number of messages, one after the other, in which all ranks can know all.
+
+    See above. The first step has at least one message, the last another; the rest is shared out so
+    that the norm grows most.
+    """
+    p = topology.world_size
+    receives, sends = most_messages(topology, True), most_messages(topology, False)
+    most: List[float] = [0.0]  # the logarithm of the norm's growth with so many messages
+
+    def enough(first: int, last: int, between: int) -> bool:
+        rows, columns = math.ceil(p / (1 + sends(last))), math.ceil(p / (1 + receives(first)))
+        return most[between] >= math.log(rows * columns) / 2 - 1e-9
+
+    for total in count(2):
+        splits = [
+            (first, last) for first in range(1, total) for last in range(1, total - first + 1)
+        ]
+        if any(enough(first, last, total - first - last) for first, last in splits):
+            return total
+        most.append(_best(most, (_norm(receives(m), sends(m)) for m in range(1, len(most) + 1))))
+    raise AssertionError("the norm grows without end")
+
+
+def _best(most: List[float], factors: Iterable[float]) -> float:
+    return max(math.log(factor) + most[-m] for m, factor in enumerate(factors, 1))
+
+
+def _norm(received: int, sent: int) -> float:
+    """The largest norm of I + A, A with so many ones in rows and columns, in disjoint places."""
+    return (math.sqrt(received * sent) + math.sqrt(received * sent + 4)) / 2
+
+
+def _growth(world_size: int, most: Callable[[int], int]) -> int:
+    """The least messages one after the other until one holds what all ``world_size`` ranks sent.
+
+    A step with m on a link multiplies what one can hold by 1 + ``most(m)``. Outwards, the same.
+    """
+    holds = [1]
+    while holds[-1] < world_size:
+        holds.append(max(holds[-m] * (1 + most(m)) for m in range(1, len(holds) + 1)))
+    return len(holds) - 1
