@@ -122,9 +122,11 @@ bench: $(VENV)/.ready-bench
 	$(VENV)/bin/python -m gluonlab.bench host --out $(RECORDS)/host.json $(IN_TURNS) $(ARGS)
 	$(VENV)/bin/python -m gluonlab.bench gradients --out $(RECORDS)/gradients.json $(FEW_STORES) $(IN_TURNS) $(ARGS)
 	$(VENV)/bin/python -m gluonlab.bench threads --out $(RECORDS)/threads.json $(IN_TURNS) $(ARGS)
+	$(if $(BESIDE),,$(VENV)/bin/python -m gluonlab.bench overlap --out $(RECORDS)/overlap.json $(ARGS))
 	$(if $(BESIDE),,$(VENV)/bin/python -m gluonlab.bench images --out $(RECORDS)/images.json $(ARGS))
 	$(if $(BESIDE),,$(VENV)/bin/python -m gluonlab.bench splits --out $(RECORDS)/splits.json $(ARGS))
 	$(if $(BESIDE),,$(VENV)/bin/python -m gluonlab.bench checkpoints --out $(RECORDS)/checkpoints.json $(ARGS))
+	$(if $(BESIDE),,$(VENV)/bin/python -m gluonlab.bench verdict --out $(RECORDS)/verdict.json $(ARGS))
 	$(if $(BESIDE),,$(MAKE) bench-processes)
 
 # Those that compare processes run where Horovod is.

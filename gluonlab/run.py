@@ -19,7 +19,7 @@ from gluonlab.cli.streams import heard_or_not
 from gluonlab.config import TrainConfig
 from gluonlab.config.listing import entry
 from gluonlab.config.options import config_options, given
-from gluonlab.config.values import size_in_bytes
+from gluonlab.config.values import size_in_bytes, whole
 from gluonlab.errors import ConfigError
 
 
@@ -62,6 +62,12 @@ def _counts(text: str) -> List[int]:
     "of the whole process, with all CPU devices, Python and data; "
     "on GPUs, of each GPU, without CUDA's own context",
 )
+@click.option(
+    "--find-lr",
+    metavar="STEPS",
+    help="instead of training, find a learning rate: in so many steps, such as 100, it rises from "
+    "1e-6 to 10; --out gets the picture",
+)
 @json_option()
 @click.option("--quiet", is_flag=True, help="print the summary only")
 @click.option(
@@ -76,6 +82,7 @@ def main(
     resume: Optional[str],
     autoresume: bool,
     find_batch_size: Optional[str],
+    find_lr: Optional[str],
     as_json: bool,
     quiet: bool,
     list_names: bool,
@@ -91,7 +98,7 @@ def main(
         return
     instead = {
         "--evaluate": evaluate, "--resume": resume, "--find-batch-size": find_batch_size,
-        "--compare": compare,
+        "--compare": compare, "--find-lr": find_lr,
     }  # fmt: skip
     wanted = [f"{option} {value}" for option, value in instead.items() if value is not None]
     wanted += ["--autoresume"] * autoresume
@@ -106,6 +113,8 @@ def main(
     elif find_batch_size is not None:
         size = size_in_bytes("--find-batch-size", find_batch_size)
         _find_batch_size(TrainConfig(**given(settings)), size, as_json, quiet)
+    elif find_lr is not None:
+        _find_lr(TrainConfig(**given(settings)), find_lr, as_json)
     else:
         counts = _counts(compare) if compare is not None else None
         _run(TrainConfig(**given(settings)), counts, as_json, quiet, autoresume)
@@ -152,6 +161,18 @@ def _find_batch_size(config: TrainConfig, budget_bytes: int, as_json: bool, quie
         config, budget_bytes, lambda line: None if silent else click.echo(line, err=True)
     )
     click.echo(json.dumps(found.to_dict()) if as_json else "\n".join(found.lines()))
+
+
+def _find_lr(config: TrainConfig, steps: str, as_json: bool) -> None:
+    count = whole(1)("--find-lr", steps)
+    from gluonlab.study import rate_finder  # MXNet is loaded here, not for --help
+    from gluonlab.study.command import in_terminal
+
+    rate_finder.place(config.out)
+    found = rate_finder.find_rate(config, count)
+    path = rate_finder.write(found, config.out)
+    lines = [*found.lines(), f"written to {path}: {rate_finder.PICTURE} shows it"]
+    click.echo(json.dumps(found.to_dict()) if as_json else in_terminal(lines))
 
 
 def _names() -> str:

@@ -23,6 +23,7 @@ from gluonlab.bench.harness.measured_on import cpu_devices, measured_on
 from gluonlab.bench.harness.rounds import measure
 from gluonlab.bench.host import table as _host
 from gluonlab.bench.images import table as _images
+from gluonlab.bench.overlap.__main__ import overlap
 from gluonlab.bench.peers import table as _peers
 from gluonlab.bench.pipeline import modes as _pipeline
 from gluonlab.bench.scaling.__main__ import scaling
@@ -237,6 +238,21 @@ def checkpoints(asked: Asked, network: str, devices: Optional[str]) -> None:
     asked.say(record, _checkpoints_table.text(found, task, count, asked.rounds), on)
 
 
+@command("python -m gluonlab.bench verdict", INTERRUPTED)
+@measurement(9, beside=False)  # rounds
+def verdict(asked: Asked) -> None:
+    """Take the advice of study speedup for ten trainings: does it bring what it promises?
+
+    And what --profile costs the steps that it records. Two CPU devices, one thread each; some
+    minutes. A slow result is a result: it does not change the exit status.
+    """
+    # MXNet is loaded here, not for the other commands
+    from gluonlab.study.speedup import kept
+
+    _, record = asked.record(("verdict", {}), kept.kept, list)
+    asked.say(record, kept.text(record.series))
+
+
 @command("python -m gluonlab.bench compare")
 @click.argument("first", metavar="FIRST")
 @click.argument("second", metavar="SECOND")
@@ -264,8 +280,8 @@ def compare(first: str, second: str, at_least: Optional[str], as_json: bool) -> 
 COMMANDS = {
     str(made.name).rpartition(" ")[2]: made
     for made in (
-        peers, host, images, threads, allreduce, gradients, scaling, pipeline, efficiency, splits,
-        checkpoints, compare,
+        peers, host, overlap, images, threads, allreduce, gradients, scaling, pipeline, efficiency,
+        splits, checkpoints, verdict, compare,
     )
 }  # fmt: skip
 

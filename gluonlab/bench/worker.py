@@ -35,6 +35,7 @@ JOBS = {
     "efficiency": "gluonlab.bench.host.efficiency",
     "gradients": "gluonlab.bench.gradients.job",
     "images": "gluonlab.bench.images.readers",
+    "training": "gluonlab.study.speedup.job",
     "torch-images": "gluonlab.bench.images.torch_loader",
 }
 

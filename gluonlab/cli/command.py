@@ -9,6 +9,7 @@ does with 143, and SIGHUP, from a terminal that is closed, with 129. A traceback
 from __future__ import annotations
 
 import errno
+import importlib
 import re
 import signal
 import sys
@@ -212,6 +213,11 @@ def json_option(
     return click.option("--json", "as_json", is_flag=True, help=help)
 
 
+def main_of(module: str) -> Callable[[List[str]], Any]:
+    """The ``main`` of a command's module, which is imported only when the command is called."""
+    return lambda args: importlib.import_module(module).main(args)
+
+
 def dispatch(
     program: str,
     commands: Mapping[str, Tuple[str, Callable[[List[str]], Any]]],
@@ -224,7 +230,8 @@ def dispatch(
     name, *rest = list(args) or ["--help"]
     if name in ("-h", "--help"):
         print(f"Usage: {program} COMMAND [OPTIONS]\n\nCommands:")
-        print("\n".join(f"  {name:<10}{summary}" for name, (summary, _) in commands.items()))
+        width = max([8, *map(len, commands)]) + 2
+        print("\n".join(f"  {name:<{width}}{said}" for name, (said, _) in commands.items()))
         print(f"\n{program} COMMAND --help lists its options.")
     elif name in commands:
         commands[name][1](rest)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, Callable, Dict
+from typing import Any, Callable, Collection, Dict
 
 import click
 
@@ -20,10 +20,17 @@ class Setting(click.Option):
         self.heading = heading
 
 
-def config_options(function: Callable[..., None]) -> Callable[..., None]:
-    """Give a command an option for every field of TrainConfig; its value is None if not given."""
+def config_options(
+    function: Callable[..., None], without: Collection[str] = ()
+) -> Callable[..., None]:
+    """Give a command an option for every field of TrainConfig; its value is None if not given.
+
+    ``without``: groups of fields, such as ``output``, that the command has no use for.
+    """
     for field in reversed(dataclasses.fields(TrainConfig)):
         name, about, attributes = option_name(field.name), field.metadata, {}
+        if about["group"] in without:
+            continue
         help = about["help"]
         if field.default is False:
             attributes["is_flag"] = True

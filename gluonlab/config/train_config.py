@@ -30,6 +30,7 @@ from gluonlab.config.values import (
     epoch_list,
     flag,
     layer_list,
+    operators,
     period,
     real,
     size_in_bytes,
@@ -233,6 +234,10 @@ class TrainConfig:
     bucket_bytes: Optional[int] = SUMMING(
         size_in_bytes, "sum gradients in buckets of at most this size; 0: each parameter by itself "
         "(default: 4 MiB on CPU devices, 25 MiB on GPUs)", metavar="BYTES",
+    )  # fmt: skip
+    overlap: Union[int, str, None] = SUMMING(
+        operators, "operators of a piece of backward, after which sums can begin "
+        "(default: 8, on GPUs 15); off: one piece", metavar="N|off",
     )  # fmt: skip
     check_replicas: Optional[int] = SUMMING(
         whole(1), "every N steps, and after the last, check that all devices and processes hold "

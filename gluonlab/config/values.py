@@ -20,6 +20,7 @@ Check = Callable[[str, Any], Any]
 # far beyond use, and still a float32 when it is scaled by the number of devices
 LARGEST_RATE = 1e31
 SMALLEST_LIMIT = 1e-30  # still a float32 when it is multiplied
+MOST_OPERATORS = 10**6  # no network has more
 LARGEST = 2**63 - 1  # nothing that is counted here comes near it
 
 
@@ -155,6 +156,17 @@ def compression(name: str, value: Any) -> str:
     except ConfigError as error:
         raise ConfigError(f"{_given(name, value)}: {error}") from None
     return f"2bit:{number!r}"
+
+
+def operators(name: str, value: Any) -> Union[int, str]:
+    """A number of operators, or ``off``."""
+    text = str(value).strip().lower()
+    if text == "off":
+        return text
+    try:
+        return int(whole(1, MOST_OPERATORS)(name, value))
+    except ConfigError as error:
+        raise ConfigError(f"{error}, or off") from None
 
 
 def colours(name: str, value: Any) -> str:

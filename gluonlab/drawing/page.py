@@ -9,7 +9,9 @@ from __future__ import annotations
 
 from typing import Any, Dict, Mapping, Sequence
 
-from jinja2 import ChoiceLoader, Environment, PackageLoader
+from jinja2 import Environment
+
+from gluonlab.drawing.templates import HERE, environment
 
 
 def render(
@@ -43,8 +45,7 @@ def render(
 
 
 def _environment(scene: str) -> Environment:
-    loaders = [PackageLoader(package, "template") for package in ("gluonlab.drawing", scene)]
-    environment = Environment(loader=ChoiceLoader(loaders), autoescape=True)
+    made = environment(HERE, scene)
     # Small, in whatever script; the filter tojson also escapes <, >, & and '.
-    environment.policies["json.dumps_kwargs"] = {"separators": (",", ":"), "ensure_ascii": False}
-    return environment
+    made.policies["json.dumps_kwargs"] = {"separators": (",", ":"), "ensure_ascii": False}
+    return made

@@ -55,10 +55,7 @@ BACKWARD_PIECE = "MXNET_EXEC_BULK_EXEC_MAX_NODE_TRAIN_BWD"
 ENVIRONMENT = {
     "MXNET_CPU_TEMP_COPY": "64",
     # A pass is queued in pieces of so many operators (MXNet's default is 15). Nothing waits for a
-    # part of forward. Backward goes in small pieces, so that the gradients of the last layers can
-    # leave while others are still computed: a bucket cannot leave before its piece ends, nor, on a
-    # CPU device, before the next one does, which is queued already. Each piece costs the host 5 to
-    # 10 us.
+    # part of forward; for small pieces of backward see `gluonlab.engine.pieces`.
     "MXNET_EXEC_BULK_EXEC_MAX_NODE_TRAIN_FWD": "100",
     BACKWARD_PIECE: "8",
     "MXNET_SUBGRAPH_VERBOSE": "0",  # else every bound graph prints a line
@@ -155,7 +152,7 @@ def _loading() -> Iterator[None]:
     serves = os.environ.get(WORKER_VARIABLE) in ("server", "scheduler")
     with openmp.as_mxnet_needs_it(), last_words.loading():
         _prepare()
-        with _variable(WORKER_VARIABLE, "worker") if serves else nullcontext():
+        with variable(WORKER_VARIABLE, "worker") if serves else nullcontext():
             yield
         _complete()
     if serves:
@@ -216,20 +213,8 @@ def fusing() -> Fusion:
 
 
 @contextmanager
-def gpu_pieces() -> Iterator[None]:
-    """Graphs bound in this block run backward in larger pieces: MXNet's own size, or the user's.
-
-    On a GPU a piece costs more: MXNet waits for the stream at its end, while nothing is queued.
-    With 15 operators in each, a ResNet-50 has 13 pieces instead of 22, and a bucket, a quarter of
-    all gradients, waits for a thirteenth of backward at most.
-    """
-    ours = os.environ.get(BACKWARD_PIECE) == ENVIRONMENT[BACKWARD_PIECE]
-    with _variable(BACKWARD_PIECE, "15") if ours else nullcontext():
-        yield
-
-
-@contextmanager
-def _variable(name: str, value: str) -> Iterator[None]:
+def variable(name: str, value: str) -> Iterator[None]:
+    """In this block the environment has this value, and then the user's."""
     users = {name: os.environ.get(name)}
     openmp.set_variables({name: value})
     try:
@@ -277,5 +262,5 @@ def peers_are_enabled() -> Iterator[None]:
     `gluonlab.gpu.peers` has done so. MXNet would warn where some pairs of GPUs have none, as on
     every p3.16xlarge, and leave the error for what is enabled already as this thread's last one.
     """
-    with _variable(PEER_VARIABLE, "0"):
+    with variable(PEER_VARIABLE, "0"):
         yield

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import ctypes
 import itertools
-from contextlib import nullcontext
 from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 import mxnet as mx
@@ -18,7 +17,7 @@ from mxnet import gluon, nd
 from mxnet.base import _LIB, check_call
 
 from gluonlab.engine.invoke import CopyInto
-from gluonlab.engine.setup import gpu_pieces
+from gluonlab.engine.pieces import backward_pieces
 from gluonlab.models.odd_concat import plain_where_channels_are_odd
 from gluonlab.models.one_pixel import dense_where_one_pixel
 from gluonlab.models.whole_average import product_where_all_is_averaged
@@ -189,7 +188,7 @@ class Part:
         fit = fitted(self.graph if graph is None else graph, self.ctx, kinds)
         if "add" in requests.values():
             fit = adding_rightly(fit, self.grads)
-        with gpu_pieces() if self.ctx.device_type == "gpu" else nullcontext():
+        with backward_pieces(self.ctx.device_type):
             executor = fit.bind(
                 self.ctx, {**self._args, **arrays}, args_grad={**self.grads, **gradients},
                 grad_req=requests, aux_states=dict(self._aux), shared_exec=self._memory.get(slot),

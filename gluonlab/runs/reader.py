@@ -6,6 +6,7 @@ MXNet.
 
 from __future__ import annotations
 
+import base64
 import json
 import re
 from dataclasses import MISSING, dataclass, fields
@@ -18,8 +19,19 @@ from gluonlab.errors import DataError
 from gluonlab.files.bounded import read_bounded
 from gluonlab.plain import printable
 from gluonlab.runs.description import REMEDY, Description, read_description
-from gluonlab.runs.schema import CONFIG, FORMAT, LINES, METRICS, Epoch, Line, StalenessEvent, Step
+from gluonlab.runs.schema import (
+    CONFIG,
+    FORMAT,
+    LINES,
+    METRICS,
+    TIMELINE,
+    Epoch,
+    Line,
+    StalenessEvent,
+    Step,
+)
 
+MOST_PICTURE_BYTES = 2**23
 MOST_BYTES = 2**30  # of metrics.jsonl: ten million steps
 
 
@@ -73,6 +85,17 @@ class Run:
         """Over all epochs, pushes by how many updates of others they met; empty if all waited."""
         told = [line.pushes for line in self.lines if isinstance(line, StalenessEvent)]
         return [sum(of_epochs) for of_epochs in zip_longest(*told, fillvalue=0)]
+
+    def timeline(self) -> Optional[str]:
+        """The picture of --profile, in base64; None where there is none.
+
+        An image shows what it holds, and runs nothing. Raises DataError for one that is too large.
+        """
+        try:
+            picture = read_bounded(self.path / TIMELINE, MOST_PICTURE_BYTES)
+        except OSError:
+            return None
+        return base64.b64encode(picture).decode()
 
     @property
     def unfinished(self) -> str:

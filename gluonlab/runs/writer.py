@@ -63,7 +63,7 @@ class RunDirectory:
     def create(cls, out: Optional[str], name: str) -> "RunDirectory":
         """The folder ``out``, new or empty; without it a new one in runs/, by time and ``name``."""
         cls.check(out)
-        path = Path(out) if out is not None else RUNS / _folder_name(name)
+        path = Path(out) if out is not None else RUNS / folder_name(name)
         made: List[Path] = []
         try:
             made = missing_folders(path if out is not None else path.parent)
@@ -230,7 +230,7 @@ def _unwritable(out: Optional[str], path: Path, reason: Optional[str]) -> Output
     return OutputError(f"{asked} cannot be written ({reason}): choose another place with --out")
 
 
-def _folder_name(name: str) -> str:
+def folder_name(name: str) -> str:
     """``20240131-235959-NAME``, where a ``name`` from a file or a program leads nowhere else."""
     return f"{time.strftime('%Y%m%d-%H%M%S')}-{plain_name(name, 'run')}"
 

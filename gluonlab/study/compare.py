@@ -1,10 +1,10 @@
-"""The same training on 1, 2, ... devices, one run after the other, and a table."""
+"""The same training on 1, 2, ... devices, as a sweep of one round, and a table."""
 
 from __future__ import annotations
 
 from contextlib import suppress
 from dataclasses import asdict, dataclass
-from typing import List, Optional, Sequence
+from typing import Any, Dict, List, Mapping, Optional, Sequence
 
 from gluonlab.config import TrainConfig
 from gluonlab.data.sets.dataset import Dataset
@@ -12,6 +12,8 @@ from gluonlab.devices import gpu_count
 from gluonlab.errors import ConfigError, OutputError, UsageError
 from gluonlab.runs.result import Result
 from gluonlab.runs.writer import RunDirectory
+from gluonlab.study.sweep.engine import Sweep
+from gluonlab.study.sweep.measurements import InMemory
 from gluonlab.training.checks import CONFIG, DEVICES, check
 from gluonlab.training.draft import Draft
 from gluonlab.training.loop import train
@@ -58,15 +60,22 @@ def compare(
     configs = [config.replace(gpus=count) for count in counts]
     dataset = _check(configs)
     folder = RunDirectory.create(config.out, f"compare-{'-'.join(map(str, counts))}")
-    results: List[Result] = []
+    runs = InMemory()  # the folder keeps what a run leaves
+    results: Dict[int, Result] = {}
+
+    def one(settings: Mapping[str, Any], number: int) -> Dict[str, Any]:
+        count = settings["devices"]
+        name = f"{count}-device{'s' * (count > 1)}"
+        reporter.say(f"\n--- {name.replace('-', ' ')}")
+        own = config.replace(gpus=count, out=str(folder.path / name))
+        results[count] = train(own, reporter=reporter, dataset=dataset)
+        return {"run": name}
+
     try:
         folder.describe(config.to_dict(), compare=list(counts))
-        for each, count in zip(configs, counts):
-            name = f"{count}-device{'s' * (count > 1)}"
-            reporter.say(f"\n--- {name.replace('-', ' ')}")
-            own = each.replace(out=str(folder.path / name))
-            results.append(train(own, reporter=reporter, dataset=dataset))
-        rows = make_rows(results)
+        with Sweep(runs, one, shown=False) as sweep:  # each run has its own bar
+            sweep.run([{"devices": count} for count in counts], rounds=[0])
+        rows = make_rows([results[count] for count in counts])
         folder.compared([asdict(row) for row in rows])
         folder.close()
         return rows
@@ -76,7 +85,7 @@ def compare(
     except KeyboardInterrupt as error:
         if not error.args:  # between two runs, else the run has said what is left of it
             error.args = (
-                f"{folder.path} holds the finished runs, {len(results)} of {len(counts)}",
+                f"{folder.path} holds the finished runs, {len(runs.all())} of {len(counts)}",
             )
         raise
     finally:

@@ -59,6 +59,19 @@ class Phases:
             seen[key] += 1
         return found
 
+    def steps(self, spans: Sequence[Span]) -> List[int]:
+        """The number of the step, from 0, that each span belongs to; of spans as `of` takes them.
+
+        A step queues as many operators of a name as the one that was learned.
+        """
+        seen: "Counter[Key]" = Counter()
+        found = []
+        for span in spans:
+            key = (span.row, span.name)
+            found.append(seen[key] // len(self._learned.get(key, (OTHER,))))
+            seen[key] += 1
+        return found
+
     def _elsewhere(self, name: str) -> List[str]:
         """The phase in which other rows have an operator of this name."""
         of_others = Counter(

@@ -7,18 +7,19 @@ from typing import List, Sequence, Tuple
 from xml.etree.ElementTree import Element, SubElement
 
 from gluonlab.drawing.svg import document, finished, group, text
+from gluonlab.drawing.words import in_language
 from gluonlab.timeline.intervals import Interval
 from gluonlab.timeline.phases import PHASES
-from gluonlab.timeline.recorder import HOST
+from gluonlab.timeline.recorder import HOST, INPUT
 from gluonlab.timeline.shares import WAITING, Timeline
 from gluonlab.timeline.trace import phases_of
+from gluonlab.timeline.words import WORDS, Words
 
 # All lengths are px.
 WIDTH, MARGIN, LABELS = 960, 28, 74
 ROW, APART = 30, 8
 STEPS = 4  # as long as so many takes is drawn; more would be too narrow to see
 LEAST = 0.25  # of a bar that is drawn; what is shorter would only make the file large
-COLUMNS = 118  # of the sentences
 
 # The colours differ in lightness, too; nobody has to tell red from green.
 STYLE = """
@@ -29,37 +30,42 @@ text { font-family: system-ui, "Segoe UI", "Helvetica Neue", Arial, sans-serif; 
 .edge { stroke: #566072; stroke-dasharray: 3 3 } .tick { stroke: #9aa4b2 }
 .other { fill: #8b95a5 } .forward { fill: #2c66c9 } .backward { fill: #8fb8f6 }
 .sum { fill: #c2410c } .copy { fill: #f0a878 } .update { fill: #6b3fa0 } .stages { fill: #5b8fe0 }
+.input { fill: #2f7d5b }
 @media (prefers-color-scheme: dark) {
   text { fill: #e6eaf1 } .quiet { fill: #a3adbd } .paper { fill: #0d1117 } .row { fill: #1b222d }
   .edge { stroke: #a3adbd } .tick { stroke: #566072 }
   .other { fill: #7d8796 } .forward { fill: #4f8ef0 } .backward { fill: #b6d3ff }
   .sum { fill: #ff8a4c } .copy { fill: #ffd0b0 } .update { fill: #cba6f7 } .stages { fill: #8ab4f8 }
+  .input { fill: #7fd0ab }
 }
 """
 
 
-def as_svg(timeline: Timeline, title: str) -> str:
+def as_svg(timeline: Timeline, title: str, language: str = "en") -> str:
     """The first milliseconds; shares and the overlap, printed below, are of all that was recorded.
 
-    The picture is complete in itself, and has a dark form.
+    The picture is complete in itself, and has a dark form. Raises ConfigError for a ``language``
+    that it does not speak.
     """
+    words = in_language(WORDS, language)
     begin, count, first = timeline.begin, len(timeline.starts), timeline.first_step
     end = begin + (timeline.end - begin) * min(1, STEPS / count)
-    sentences = in_words(timeline)
+    sentences = in_words(timeline, language)
     root = document(title, sentences, STYLE)
     text(root, MARGIN, 44, title, "name")
-    which = f"steps {first} to {first + count - 1}" if count > 1 else f"step {first}"
-    part = f"; drawn are the first {(end - begin) / 1e3:.0f} ms" if count > STEPS else ""
-    which += f", {timeline.step_s * 1e3:.2f} ms each{part}. The host only queues what devices do."
-    text(root, MARGIN, 68, which, "quiet")
-    _legend(group(root, MARGIN, 94))
+    which = words.steps[count > 1].format(
+        first=first, last=first + count - 1, each=timeline.step_s * 1e3
+    )
+    part = words.drawn.format(drawn=(end - begin) / 1e3) if count > STEPS else ""
+    text(root, MARGIN, 68, f"{which}{part}{words.host_only}", "quiet")
+    _legend(group(root, MARGIN, 94), words)
     at = group(root, MARGIN + LABELS, 118)
     width = WIDTH - 2 * MARGIN - LABELS
     scale = width / (end - begin)
     rows = [*timeline.rows, HOST]
     for number, row in enumerate(rows):
         own = group(at, 0, number * (ROW + APART))
-        text(own, -10, ROW / 2 + 4.5, row, "end")
+        text(own, -10, ROW / 2 + 4.5, words.host if row == HOST else row, "end")
         SubElement(own, "rect", {"class": "row", "width": f"{width:g}", "height": f"{ROW}"})
         _bars(own, timeline, row, (begin, end), scale)
     height = len(rows) * (ROW + APART)
@@ -69,32 +75,35 @@ def as_svg(timeline: Timeline, title: str) -> str:
     _axis(group(at, 0, height), (end - begin) / 1e3, width)
     y = 118 + height + 56
     for sentence in sentences:
-        for line in textwrap.wrap(sentence, COLUMNS):
+        for line in textwrap.wrap(sentence, words.columns):
             text(root, MARGIN, y, line, "quiet")
             y += 19
     return finished(root, WIDTH, y + 4)
 
 
-def in_words(timeline: Timeline) -> List[str]:
+def in_words(timeline: Timeline, language: str = "en") -> List[str]:
     """What each device did, and how much of the sums lies beside backward: a sentence each."""
+    words = in_language(WORDS, language)
     lines = []
     for row in timeline.rows:
         shares = timeline.shares(row)
-        told = ", ".join(f"{name} {share:.0%}" for name, share in shares.items() if share >= 0.005)
-        lines.append(f"{row}: {told}")
+        told = words.comma.join(
+            f"{words.names[name]} {share:.0%}" for name, share in shares.items() if share >= 0.005
+        )
+        lines.append(f"{row}{words.colon}{told}")
     overlap = timeline.overlap()
     if overlap is not None:
-        lines.append(f"beside backward: {overlap:.0%} of the time of sums and copies")
+        lines.append(words.beside.format(overlap=overlap))
     return lines
 
 
-def _legend(parent: Element) -> None:
+def _legend(parent: Element, words: Words) -> None:
     x = 0.0
-    for name in (*PHASES, WAITING):
+    for name in (*PHASES, INPUT, WAITING):
         SubElement(parent, "rect", {"class": name if name != WAITING else "row", "x": f"{x:g}",
                                     "y": "-10", "width": "14", "height": "14"})  # fmt: skip
-        text(parent, x + 20, 2, name)
-        x += 52 + 7.4 * len(name)
+        text(parent, x + 20, 2, words.names[name])
+        x += 52 + words.letter * len(words.names[name])
 
 
 def _bars(parent: Element, timeline: Timeline, row: str, drawn: Interval, scale: float) -> None:

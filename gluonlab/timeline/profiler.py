@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import atexit
 import json
+import os
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any, Dict, List, Optional
+from typing import Any, Dict, Iterator, List, Optional
 
 import mxnet as mx
 from mxnet import profiler
@@ -55,10 +56,18 @@ def events() -> List[Event]:
     profiler.dump()
     text = _file.read_text(encoding="utf-8").strip()
     _file.unlink()
-    if _names:
-        text = '{"traceEvents": [' + text.lstrip(",")
-    found: List[Event] = json.loads(text)["traceEvents"]
-    if _names:
-        return [*_names, *found]
-    _names.extend(event for event in found if event["ph"] == "M")
-    return found
+    if not text.startswith(","):
+        found: List[Event] = json.loads(text)["traceEvents"]
+        _names.extend(event for event in found if event["ph"] == "M")
+        return found
+    # the beginning went into another file before, ours or somebody else's
+    _names.extend([] if _names else _rows())
+    return [*_names, *json.loads('{"traceEvents": [' + text.lstrip(","))["traceEvents"]]
+
+
+def _rows() -> Iterator[Event]:
+    """The rows as MXNet numbers and names them (src/profiler/profiler.cc): CPU devices, GPUs."""
+    devices = [f"cpu/{number}" for number in range(os.cpu_count() or 1)]
+    devices += [f"gpu/{number}" for number in range(mx.context.num_gpus())]
+    for number, name in enumerate(devices):
+        yield {"ph": "M", "name": "process_name", "pid": number, "args": {"name": name}}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from typing import Any, Callable, List, Sequence
+from typing import Any, Callable, Dict, List, Sequence
 
 import mxnet as mx
 from mxnet import nd
@@ -14,6 +14,7 @@ from gluonlab.timeline.shares import Timeline
 from gluonlab.timeline.spans import Span, spans_of
 
 HOST = "host"
+INPUT = "input"  # what the host does to get a batch
 Around = Callable[[str, Callable[[], None]], None]
 Step = Callable[[Around], Any]
 
@@ -31,6 +32,8 @@ class Recorder:
         self._windows: List[Window] = []
         self._host: List[Span] = []
         self._starts: List[float] = []
+        self._fetched = False  # the batch of the next step, with which that has begun
+        self._idle: Dict[str, float] = {}  # microseconds in which the host did not compute
 
     def learn(self, train: Step) -> Any:
         """A step, each phase of which the host waits for; what ``train`` gives.
@@ -53,14 +56,30 @@ class Recorder:
 
     def record(self, train: Step) -> Any:
         """A step as it always is; what ``train`` gives."""
-        self._starts.append(_now())
+        if not self._fetched:
+            self._starts.append(_now())
+        self._fetched = False
 
         def timed(name: str, queue: Callable[[], None]) -> None:
-            began = _now()
-            queue()
-            self._host.append(Span(HOST, called(name), began, _now()))
+            self._timed(called(name), queue)
 
         return train(timed)
+
+    def fetch(self, get: Callable[[], Any]) -> Any:
+        """What ``get`` gives: the batch of the step that is recorded next, noted as `INPUT`."""
+        got: List[Any] = []
+        self._fetched = True
+        self._starts.append(_now())
+        self._timed(INPUT, lambda: got.append(get()))
+        return got[0]
+
+    def _timed(self, phase: str, queue: Callable[[], Any]) -> None:
+        began, computed = _now(), time.thread_time()
+        queue()
+        span = Span(HOST, phase, began, _now())
+        self._host.append(span)
+        computing = (time.thread_time() - computed) * 1e6
+        self._idle[phase] = self._idle.get(phase, 0.0) + span.end - span.begin - computing
 
     def end(self) -> Timeline:
         """Wait for the steps, and look at what MXNet has seen of them."""
@@ -70,10 +89,12 @@ class Recorder:
         spans, begin = spans_of(events), self._starts[0]
         before = [span for span in spans if span.begin < begin]
         after = [span for span in spans if begin <= span.begin < end]
-        phases = Phases(before, self._windows).of(after)
+        self._host.sort(key=lambda span: span.begin)  # a sum within a pass after that pass
+        learned = Phases(before, self._windows)
         return Timeline(
-            self._first_step, self._starts, end, self._rows, after, phases, self._host, events
-        )
+            self._first_step, self._starts, end, self._rows, after, learned.of(after), self._host,
+            events, learned.steps(after), self._idle,
+        )  # fmt: skip
 
 
 def _now() -> float:

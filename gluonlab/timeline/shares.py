@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Dict, List, NamedTuple, Optional, Sequence
+from typing import Dict, List, Mapping, NamedTuple, Optional, Sequence
 
 from gluonlab.timeline.intervals import Interval, common, length, merged
 from gluonlab.timeline.phases import BACKWARD, COPY, PHASES, SUM
@@ -17,7 +17,9 @@ class Timeline(NamedTuple):
 
     ``rows``: the devices; ``spans`` and ``phases``: what ran on them, and which phase each serves;
     ``host``: what the host's thread did, by phase; ``starts``: when it began each step;
-    ``events``: MXNet's own trace, in the form of Chrome's.
+    ``events``: MXNet's own trace, in the form of Chrome's; ``steps``: the number, from 0, of the
+    step of each span; ``host_idle``: the microseconds of each of the host's phases in which it did
+    not compute.
     """
 
     first_step: int
@@ -28,6 +30,8 @@ class Timeline(NamedTuple):
     phases: Sequence[str]
     host: Sequence[Span]
     events: Sequence[Event] = ()
+    steps: Sequence[int] = ()
+    host_idle: Mapping[str, float] = {}
 
     @property
     def begin(self) -> float:

@@ -104,7 +104,7 @@ def train_plan(
             introduction.append(f"{'begins':<11}{anew(earlier, plan.group)}")
     run = run_directory(plan, strategy, before)
     result = Result(plan, strategy.net, run.path)
-    with EndRequest() as request, recorded(run, result, request):
+    with EndRequest() as request, recorded(run, result, request), plan.pieces():
         run.describe(**plan.description(strategy.settings()))
         for line in filter(None, [*introduction, taken]):
             reporter.say(line)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from dataclasses import dataclass
-from typing import Any, Callable, Dict, List, Mapping, Optional, Tuple
+from typing import Any, Callable, ContextManager, Dict, List, Mapping, Optional, Tuple
 
 import mxnet as mx
 from mxnet import gluon
@@ -20,6 +20,7 @@ from gluonlab.data.loading.pixels import make_input
 from gluonlab.data.sets.classes import noted
 from gluonlab.data.sets.colours import in_text
 from gluonlab.data.sets.dataset import Dataset
+from gluonlab.engine.pieces import Overlap, overlapping
 from gluonlab.engine.threads import set_threads
 from gluonlab.gpu.arithmetic import Arithmetic, arithmetic
 from gluonlab.kvstores import make_kvstore
@@ -87,6 +88,7 @@ class Plan:
     deterministic: bool
     tf32: Optional[bool]
     bucket_bytes: Optional[int]
+    overlap: Optional[Overlap]
     check_replicas: Optional[int]
     clip_norm: Optional[float]
     no_bias_decay: bool
@@ -111,6 +113,10 @@ class Plan:
     def arithmetic(self) -> Arithmetic:
         """How its GPUs compute, if it has any."""
         return arithmetic(self.deterministic, self.tf32)
+
+    def pieces(self) -> ContextManager[None]:
+        """In this block graphs are bound such that sums of gradients begin as early as asked."""
+        return overlapping(self.overlap)
 
     def make_optimizer(self) -> mx.optimizer.Optimizer:
         """A new one, which follows the schedule of the learning rate."""

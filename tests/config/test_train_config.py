@@ -78,6 +78,7 @@ VALID = {
     "update_on_servers": st.booleans(),
     "check_replicas": st.integers(1, LARGEST),
     "profile": st.integers(1, LARGEST),
+    "overlap": st.one_of(st.just("off"), st.integers(1, 10**6)),
     "split": WORDS,
     "stages": st.integers(2, LARGEST),
     "cut": st.lists(st.integers(0, 10**9 - 1), min_size=1, max_size=4).map(

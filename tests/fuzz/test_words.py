@@ -27,7 +27,7 @@ CHECKS = {
     "bytes": values.size_in_bytes, "epochs": values.epoch_list, "compress": values.compression,
     "colours": values.colours, "text": values.text, "devices": values.device_names,
 }  # fmt: skip
-COMMANDS = ("bench", "data", "doctor", "exercises", "launch", "report", "scratch")
+COMMANDS = ("bench", "data", "doctor", "exercises", "launch", "report", "scratch", "study")
 
 
 @fuzzed

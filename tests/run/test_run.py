@@ -128,6 +128,10 @@ MISTAKES = {
         "smaller --model",
     ],
     ("--find-batch-size", "1G", "--batch-size", "8"): ["--find-batch-size", "leave --batch-size"],
+    ("--find-lr", "often"): ["--find-lr often", "whole number"],
+    ("--find-lr", "10"): ["--find-lr 10", "at least 20 steps"],
+    ("--find-lr", "100", "--lr", "0.1"): ["--find-lr", "leave --lr 0.1 out"],
+    ("--find-lr", "100", "--compare", "1,2"): ["--compare 1,2 and --find-lr 100", "one of them"],
     ("--find-batch-size", "1G", "--compare", "1,2"): [
         "--find-batch-size",
         "--compare",
@@ -435,12 +439,13 @@ def test_the_group_names_its_commands_and_hands_options_on(python, tmp_path):
         "launch",
         "report",
         "exercises",
+        "study",
         "bench",
     ]
     wrong = python("-m", "gluonlab", "rum")
     assert (
         "unknown command 'rum': choose bench, data, doctor, exercises, launch, report, run, "
-        "scratch (did you mean 'run'?)"
+        "scratch, study (did you mean 'run'?)"
     ) in the_error((wrong.returncode, wrong.stdout, wrong.stderr), tmp_path)
     handed_on = python("-m", "gluonlab", "run", "--gpus", "0")
     assert "--gpus 0" in the_error(

@@ -56,7 +56,7 @@ def test_the_steps_after_the_first_are_named_as_if_each_phase_had_been_waited_fo
     by_clock = Phases(timeline.spans, windows).of(timeline.spans)
     assert list(timeline.phases) == by_clock
     assert {"forward", "backward", "update"} <= set(by_clock) <= set(PHASES)
-    assert ("sum" in by_clock) == (way not in ("one device", "pipeline", "channels"))
+    assert ("sum" in by_clock) == (way not in ("one device", "pipeline"))
 
 
 SPANS = st.lists(

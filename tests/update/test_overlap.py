@@ -13,6 +13,7 @@ import sys
 import time
 from gluonlab.data.loading.batch import whole
 from gluonlab.devices import devices
+from gluonlab.engine.pieces import overlapping
 from gluonlab.kvstores import make_kvstore
 from gluonlab.update.trainer import BucketedTrainer
 from gluonlab.parallel.data.step import DataParallelStep
@@ -20,6 +21,7 @@ from mxnet import gluon, nd, profiler
 from mxnet.gluon import nn
 
 store, bucket_bytes, steps, file = sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), sys.argv[4]
+overlap = sys.argv[5] if len(sys.argv) > 5 else None
 ctxs = devices("cpu*2")
 net = nn.HybridSequential()
 for _ in range(12):
@@ -30,8 +32,9 @@ params, store = net.collect_params(), make_kvstore(store)
 trainer = BucketedTrainer(params, "sgd", {}, store, bucket_bytes=bucket_bytes)
 step = DataParallelStep(net, gluon.loss.SoftmaxCrossEntropyLoss(), trainer, ctxs, lambda F, x: x)
 xs, ys = [nd.ones((128, 512), ctx=ctx) for ctx in ctxs], [nd.zeros((128,), ctx=ctx) for ctx in ctxs]
-for _ in range(2):
-    step(whole(xs, ys))
+with overlapping(overlap):  # graphs are bound in the first step
+    for _ in range(2):
+        step(whole(xs, ys))
 nd.waitall()
 profiler.set_config(profile_symbolic=True, profile_imperative=True, filename=file)
 profiler.set_state("run")
@@ -48,10 +51,10 @@ ADDING = {"sharded": ("broadcast_add",), "device": ("ElementwiseSum",)}
 STEPS = 10
 
 
-def traced(python, tmp_path, store, bucket_bytes, **environment):
+def traced(python, tmp_path, store, bucket_bytes, *overlap):
     """A list for each step: (name, "B" or "E", microseconds) of each of its operations."""
     file = tmp_path / "trace.json"
-    run = python("-c", TRACED_STEP, store, str(bucket_bytes), str(STEPS), str(file), **environment)
+    run = python("-c", TRACED_STEP, store, str(bucket_bytes), str(STEPS), str(file), *overlap)
     assert run.returncode == 0, run.stderr
     starts = [int(line) for line in run.stdout.split()]
     assert len(starts) == STEPS
@@ -84,10 +87,8 @@ def test_the_first_bucket_is_summed_before_backward_ends(python, tmp_path, store
 
 @pytest.mark.long  # what shows that the test above can fail
 @pytest.mark.parametrize(
-    ("bucket_bytes", "environment"),
-    [(10**9, {}), (1_100_000, {"MXNET_EXEC_BULK_EXEC_MAX_NODE_TRAIN_BWD": "1000"})],
-    ids=["one bucket", "one bulk"],
+    ("bucket_bytes", "overlap"), [(10**9, "1"), (1_100_000, "off")], ids=["one bucket", "off"]
 )
-def test_with_one_bucket_or_one_bulk_it_never_is(python, tmp_path, bucket_bytes, environment):
-    steps = traced(python, tmp_path, "sharded", bucket_bytes, **environment)
+def test_with_one_bucket_or_overlap_off_it_never_is(python, tmp_path, bucket_bytes, overlap):
+    steps = traced(python, tmp_path, "sharded", bucket_bytes, overlap)
     assert not any(overlaps(steps, "sharded"))

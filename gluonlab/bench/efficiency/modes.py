@@ -9,7 +9,6 @@ from typing import Any, Dict, List, Mapping
 from gluonlab.bench.allreduce.sizes import parse_sizes
 from gluonlab.bench.efficiency.assume import assumptions, describe
 from gluonlab.bench.efficiency.predict import (
-    GPUS,
     GRADIENTS,
     STEPS,
     WAYS,
@@ -23,6 +22,7 @@ from gluonlab.collectives.hosts import MOST_HOSTS, NETWORKS
 from gluonlab.config.values import real, whole
 from gluonlab.errors import ConfigError, unknown
 from gluonlab.files.whole import check_new, new_file
+from gluonlab.prediction.machines import MACHINES as GPU_OF
 
 MACHINES, HOSTS = "p3.16xlarge,p3dn.24xlarge,p4d.24xlarge", 8
 COLUMNS = (
@@ -83,7 +83,7 @@ def _size(asked: Asked) -> int:
 
 
 def _step(asked: Asked, machine: str) -> Step:
-    gpu = GPUS[machine]
+    gpu = GPU_OF[machine]
     if "step" in asked:
         seconds = real(0, 1e9, above_minimum=True)("--step", asked["step"]) / 1e3
         return Step(gpu, seconds, "--step")

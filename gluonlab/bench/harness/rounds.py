@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+import time
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple, TypeVar
@@ -55,6 +56,7 @@ class Measurement:
     answers: List[Dict[str, float]] = field(default_factory=list)
     steps: int = 0  # per round
     reason: Optional[str] = None
+    starts: List[float] = field(default_factory=list)  # seconds to the end of the first step
 
     def fail(self, reason: str) -> None:
         """Drop what was measured before: half a measurement cannot be compared with whole ones."""
@@ -142,10 +144,13 @@ class _Bench:
         subject = measurement.subject
         environment = child_environment(subject.variables, self.folder, subject.checkout)
         log = self.folder / f"{subject.name}.log"
+        began = time.perf_counter()
         worker = Worker(subject.command(), environment, log, subject.pauses)
         self.workers[subject.name] = worker
         worker.answer(subject.start_timeout_s)  # it is ready
-        worker.ask({"steps": WARM_UP_STEPS}, subject.start_timeout_s)
+        worker.ask({"steps": 1}, subject.start_timeout_s)
+        measurement.starts.append(time.perf_counter() - began)
+        worker.ask({"steps": WARM_UP_STEPS - 1}, subject.start_timeout_s)
         seconds = worker.ask({"steps": CALIBRATION_STEPS}, ROUND_TIMEOUT_S)["seconds"]
         if not measurement.steps:  # a rate is of all rounds' steps alike
             measurement.steps = max(1, round(CHUNK_S / (seconds / CALIBRATION_STEPS)))

@@ -31,6 +31,13 @@ def microseconds(seconds: Optional[float]) -> str:
     return f"{seconds * 1e6:,.0f}" if seconds >= 1e-3 else f"{seconds * 1e6:.1f}"
 
 
+def times(factor: Optional[float]) -> str:
+    """``1.01 x``, or ``12 x`` from ten on; ``-`` for None."""
+    if factor is None:
+        return "-"
+    return f"{factor:,.0f} x" if factor >= 10 else f"{factor:.2f} x"
+
+
 def outcome(claim: str, shown: Optional[str], reached: bool) -> str:
     """``claim: 1.60x reached``, ``claim: 1.59x not reached`` or ``claim: not measured``."""
     if shown is None:

@@ -31,14 +31,15 @@ def time_in_turns(
     rounds: int,
     repeat: Optional[int] = None,
     done: Callable[[], object] = lambda: None,
+    block_s: Optional[float] = None,
 ) -> Dict[str, List[float]]:
     """Seconds that each call takes, by round; each round begins with another call.
 
-    A round times a block of each: ``repeat`` calls, by default as many as take BLOCK_S. The host
-    waits before and after a block, and not in between: the clock shows how fast the devices finish
-    what is queued for them. ``done`` is called after each round.
+    A round times a block of each: ``repeat`` calls, by default as many as take ``block_s``, or
+    BLOCK_S. The host waits before and after a block, and not in between: the clock shows how fast
+    the devices finish what is queued for them. ``done`` is called after each round.
     """
-    repeats = {name: _warm_up(call, repeat) for name, call in calls.items()}
+    repeats = {name: _warm_up(call, repeat, block_s or BLOCK_S) for name, call in calls.items()}
     seconds: Dict[str, List[float]] = {name: [] for name in calls}
     for number in range(rounds):
         for name in rotated(list(calls), number):
@@ -59,10 +60,10 @@ def time_block(call: Timed, repeat: int) -> float:
     return (time.perf_counter() - began) / repeat
 
 
-def _warm_up(call: Timed, repeat: Optional[int]) -> int:
+def _warm_up(call: Timed, repeat: Optional[int], block_s: float) -> int:
     """Call it until it is as fast as it gets; how often it will be called in a block."""
     time_block(call, 1)
     seconds = time_block(call, 1)
-    if seconds < BLOCK_S / WARM_UP:
+    if seconds < block_s / WARM_UP:
         seconds = time_block(call, WARM_UP)
-    return repeat or max(1, min(MOST_REPEATS, round(BLOCK_S / seconds)))
+    return repeat or max(1, min(MOST_REPEATS, round(block_s / seconds)))

@@ -6,8 +6,9 @@ import dataclasses
 import itertools
 import time
 from functools import partial
-from typing import Dict, Iterator, Optional
+from typing import Dict, Iterator, List, Optional
 
+import mxnet as mx
 from mxnet import nd
 
 from gluonlab.bench.peers.work import CLASSES, LEARNING_RATE, TASKS
@@ -17,9 +18,12 @@ from gluonlab.config import TrainConfig
 from gluonlab.data.loading.batch import Batch
 from gluonlab.data.loading.loader import Loader
 from gluonlab.data.sets.registry import load_dataset
+from gluonlab.engine.pieces import Overlap, overlapping
 from gluonlab.kvstores.groups import ALONE, Group
 from gluonlab.parallel.data.strategy import data_parallel
 from gluonlab.parallel.objective import make_loss
+from gluonlab.parallel.strategy import Strategy
+from gluonlab.timeline.recorder import Recorder
 from gluonlab.training.losses import LossLog
 from gluonlab.training.network import make_net
 from gluonlab.training.plan import make_plan
@@ -34,11 +38,15 @@ def make(
     competitors: int = 0,
     devices: Optional[str] = None,
     group: Group = ALONE,
+    overlap: Optional[Overlap] = None,
+    traced: int = 0,
 ) -> Job:
     """Train on ``device_count`` CPU devices of ``threads`` threads each.
 
     ``competitors``: the number of other processes that compute meanwhile. ``devices``: train on
     those instead. ``group``: the processes that train together, each on so many devices.
+    ``overlap``: as `TrainConfig` has it. ``traced``: so many steps more are recorded after those
+    that are timed, for ``beside``, the share of sums beside backward.
     """
     work = TASKS[task]
     global_batch_size = global_batch_size or work.global_batch_size
@@ -68,15 +76,28 @@ def make(
     log, batches = LossLog(plan.ctxs), _for_ever(loader)
 
     def run(steps: int) -> Dict[str, float]:
-        with competing(competitors):
+        with competing(competitors), overlapping(overlap):
             began = time.perf_counter()
             for batch in itertools.islice(batches, steps):
                 log.append(strategy.step(batch), batch.size)
             log.flush()
             nd.waitall()
-            return {"seconds": time.perf_counter() - began}
+            seconds = time.perf_counter() - began
+            return {"seconds": seconds, **_beside(plan.ctxs, strategy, batches, traced)}
 
     return run
+
+
+def _beside(
+    ctxs: List[mx.Context], strategy: Strategy, batches: Iterator[Batch], steps: int
+) -> Dict[str, float]:
+    if not steps:
+        return {}
+    recorder = Recorder(ctxs, 1)
+    recorder.learn(partial(strategy.step, next(batches)))
+    for batch in itertools.islice(batches, steps):
+        recorder.record(partial(strategy.step, batch))
+    return {"beside": recorder.end().overlap() or 0.0}
 
 
 def _for_ever(loader: Loader) -> Iterator[Batch]:

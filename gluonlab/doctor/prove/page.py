@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Dict, List, Optional
 
-from jinja2 import ChoiceLoader, Environment, PackageLoader
+from gluonlab.drawing.templates import environment
 
 TITLES = {
     "copies": "Copies from GPU to GPU",
@@ -19,12 +19,9 @@ TITLES = {
 def as_page(proof: Dict[str, Any]) -> str:
     """An HTML page about the object that `proof.as_object` makes."""
     # the page's frame and style are the report's
-    templates = [
-        PackageLoader(name, "template") for name in ("gluonlab.doctor.prove", "gluonlab.report")
-    ]
-    environment = Environment(loader=ChoiceLoader(templates), autoescape=True, trim_blocks=True)
-    environment.filters["number"] = number
-    return environment.get_template("proof.html").render(
+    templates = environment("gluonlab.doctor.prove", "gluonlab.report", trim_blocks=True)
+    templates.filters["number"] = number
+    return templates.get_template("proof.html").render(
         proof=proof,
         titles=TITLES,
         tables={trial["trial"]: tables(trial["numbers"]) for trial in proof["trials"]},

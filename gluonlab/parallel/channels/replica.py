@@ -22,6 +22,13 @@ OPERATORS: Dict[str, Callable[[Schedule, Sequence[nd.NDArray]], Any]] = {
     COPY: Copy, SUM: Sum, PASS: Pass,
 }  # fmt: skip
 Call = Callable[[], object]
+Meet = Callable[[Call], object]  # has the devices meet, where somebody watches a step
+
+
+def _just(call: Call) -> object:
+    return call()
+
+
 Params = Mapping[str, gluon.Parameter]
 
 
@@ -31,7 +38,7 @@ class _Calls(NamedTuple):
     images: List[CopyInto]
     labels: List[CopyInto]
     forward: List[Tuple[List[Part], List[Bound], List[Call]]]
-    backward: List[Call]
+    backward: List[Tuple[bool, Call]]  # whether the devices meet in it
     heads: List[Heads]
     outputs: List[nd.NDArray]
     moved: "Moved"
@@ -69,6 +76,7 @@ class ChannelReplica:
         self._gradients = [SharedArrays(ctx) for ctx in ctxs]
         self._made: Dict[Any, _Calls] = {}
         self._last: "_Calls | None" = None
+        self.meet: Meet = _just
 
     def forward(
         self, images: nd.NDArray, labels: nd.NDArray, train: bool = True, add: bool = False
@@ -86,7 +94,7 @@ class ChannelReplica:
             for part, bound in zip(parts, bounds):
                 part.forward(bound, train)
             for call in meetings:
-                call()
+                self.meet(call)
         loss, scores, *others = calls.outputs
         return (loss if train or not others else others[0]), scores
 
@@ -95,8 +103,11 @@ class ChannelReplica:
         assert self._last is not None, "forward comes first"
         for heads in self._last.heads:
             heads.fill(scale)
-        for call in self._last.backward:
-            call()
+        for meets, call in self._last.backward:
+            if meets:
+                self.meet(call)
+            else:
+                call()
 
     def moved(self) -> Moved:
         """What the devices told each other for the last microbatch."""
@@ -150,9 +161,9 @@ class ChannelReplica:
         levels: "Levels",
         bounds: List[List[Bound]],
         meetings: List[List[Any]],
-    ) -> Tuple[List[Call], List[Heads]]:
+    ) -> Tuple[List[Tuple[bool, Call]], List[Heads]]:
         """The calls from the last level to the first, and the heads of the losses."""
-        calls: List[Call] = []
+        calls: List[Tuple[bool, Call]] = []
         losses: List[Heads] = []
         for level in range(len(bounds) - 1, -1, -1):
             for device, part in enumerate(levels.parts[level]):
@@ -168,12 +179,12 @@ class ChannelReplica:
                     }
                     bound = bound._replace(heads=Heads(bound.outputs, (), own))
                 if part.learns:
-                    calls.append(partial(part.backward, bound))
+                    calls.append((False, partial(part.backward, bound)))
             if level:
                 for crossing, operator in zip(levels.between[level - 1], meetings[level - 1]):
                     if crossing.learns:
                         arrays = [bound.gradients[crossing.name] for bound in bounds[level]]
-                        calls += operator.backward(arrays)
+                        calls += [(True, call) for call in operator.backward(arrays)]
         return calls, losses
 
 

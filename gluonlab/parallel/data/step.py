@@ -63,6 +63,10 @@ class Updates(Protocol):
         """``allreduce`` and ``update``."""
 
 
+def _just(call: Callable[[], object]) -> object:
+    return call()
+
+
 class CopiesStep:
     """``step(batch)`` trains copies of a network on a batch; each shard's sum of losses.
 
@@ -85,6 +89,7 @@ class CopiesStep:
         self.statistics, self.staged = statistics, staged
         self._sums = LossSums([replica.ctx for replica in replicas])
         self._losses: List[nd.NDArray] = []
+        self._meeting: List[Any] = [each for each in replicas if hasattr(each, "meet")]
 
     def __call__(self, batch: Batch, around: Optional[Around] = None) -> List[nd.NDArray]:
         """The sum of losses (1,) of each shard; the next step overwrites them.
@@ -94,8 +99,20 @@ class CopiesStep:
         if autograd.is_recording():
             with autograd.pause():  # which costs some microseconds
                 return self(batch, around)
-        queue_all(self.phases(batch), around)
+        if around is None or not self._meeting:
+            queue_all(self.phases(batch), around)
+            return self._losses
+        self._watch(around)
+        try:
+            queue_all(self.phases(batch), around)
+        finally:
+            self._watch(None)
         return self._losses
+
+    def _watch(self, around: Optional[Around]) -> None:
+        """Show ``around`` the sums that are part of a pass, where replicas make some."""
+        for replica in self._meeting:
+            replica.meet = _just if around is None else partial(around, "allreduce")
 
     def phases(self, batch: Batch) -> Iterator[Phase]:
         """``forward`` and ``backward`` of each microbatch, ``allreduce``, ``update``.

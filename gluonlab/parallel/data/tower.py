@@ -11,6 +11,7 @@ from mxnet import gluon, nd
 from mxnet.base import _LIB, check_call
 
 from gluonlab.engine.invoke import AddInto, CopyInto
+from gluonlab.engine.pieces import backward_pieces
 from gluonlab.parallel.data.microbatches import Microbatch
 from gluonlab.parallel.data.replica import IMAGES, LABELS
 from gluonlab.parallel.data.shared_statistics import OnDevice
@@ -174,10 +175,11 @@ class Tower:
         targets = self._targets[number] if learns else self._never_written(args)
         requests = dict.fromkeys(args, "null")
         requests.update({name: self._requests[number].get(name, "write") for name in targets})
-        executor = stage.graph.bind(
-            self.ctx, args, args_grad=targets, grad_req=requests, aux_states=states,
-            shared_exec=memory,
-        )  # fmt: skip
+        with backward_pieces(self.ctx.device_type):
+            executor = stage.graph.bind(
+                self.ctx, args, args_grad=targets, grad_req=requests, aux_states=states,
+                shared_exec=memory,
+            )  # fmt: skip
         outputs, given = executor.outputs, len(stage.gives)
         self.values.update(zip(stage.gives, outputs))
         for layer in stage.layers:

@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 from support.commands import the_error
 
 from gluonlab.bench.efficiency.modes import HOSTS, MACHINES
-from gluonlab.bench.efficiency.predict import GPUS, GRADIENTS, WAYS, of_way, predict
+from gluonlab.bench.efficiency.predict import GRADIENTS, WAYS, of_way, predict
 from gluonlab.collectives.hosts import NETWORKS
+from gluonlab.prediction.machines import MACHINES as MACHINES_OF
 
 SVG = "{http://www.w3.org/2000/svg}"
 PICTURE = Path(__file__).resolve().parents[3] / "labs" / "pictures" / "efficiency.svg"
@@ -73,7 +74,7 @@ def test_efficiency_lies_between_nothing_hidden_and_all(machine, hosts, step_s, 
 
 
 def test_every_machine_with_a_network_has_named_gpus():
-    assert GPUS.keys() == NETWORKS.keys()
+    assert MACHINES_OF.keys() == NETWORKS.keys()
 
 
 @pytest.mark.cpu_only("only shapes are counted")

@@ -1,0 +1,73 @@
+"""The constants fitted to the published figures that are marked for it, by least squares.
+
+Gauss and Newton's method, damped, on logarithms: what counts is by which factor a prediction is
+off. A constant that is a factor of e from what was expected counts as much as a prediction that is
+off by e to the power of PULL. NumPy is all that is needed, and the result does not depend on
+chance.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Callable, List, Sequence
+
+import numpy as np
+
+from gluonlab.prediction.constants import EXPECTED, EXPECTED_THEN, Constants, Host
+from gluonlab.prediction.published import FIGURES, Figure
+from gluonlab.prediction.validate import Models, predicted
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    Array = NDArray[np.float64]
+
+PULL = 0.3
+STEPS, DIFFERENCE, FARTHEST = 60, 1e-4, 0.3  # steps; of logarithms, for slopes, and in one step
+
+Residuals = Callable[["Array"], "Array"]
+
+
+def fit() -> Models:
+    """The constants of the kernels, then those of `local` of 2015, which need the former."""
+    kernels = _fitted(
+        [figure for figure in FIGURES if figure.fitted and not figure.on_host],
+        EXPECTED,
+        lambda values: Models(Constants(*values), EXPECTED_THEN),
+    )
+    constants = Constants(*kernels)
+    host = _fitted(
+        [figure for figure in FIGURES if figure.fitted and figure.on_host],
+        EXPECTED_THEN,
+        lambda values: Models(constants, Host(*values)),
+    )
+    return Models(constants, Host(*host))
+
+
+def _fitted(
+    figures: Sequence[Figure], expected: Sequence[float], models: Callable[[List[float]], Models]
+) -> List[float]:
+    start = np.log(np.asarray(expected))
+    values = np.asarray([figure.value for figure in figures])
+
+    def residuals(logs: Array) -> Array:
+        own = models([float(value) for value in np.exp(logs)])
+        off = np.log([predicted(figure, own) for figure in figures]) - np.log(values)
+        return np.concatenate([off, PULL * (logs - start)])
+
+    return [float(value) for value in np.exp(_least_squares(residuals, start))]
+
+
+def _least_squares(residuals: Residuals, start: Array) -> Array:
+    """Levenberg and Marquardt's method: a step is taken if it makes the sum of squares smaller."""
+    found, damping, off = start, 1e-2, residuals(start)
+    for _ in range(STEPS):
+        each = np.eye(len(found)) * DIFFERENCE
+        slopes = np.stack([(residuals(found + one) - off) / DIFFERENCE for one in each], axis=1)
+        normal = slopes.T @ slopes + damping * np.eye(len(found))
+        step = np.clip(np.linalg.solve(normal, -slopes.T @ off), -FARTHEST, FARTHEST)
+        new = residuals(found + step)
+        if new @ new < off @ off:
+            found, off, damping = found + step, new, max(damping / 2, 1e-5)
+        else:
+            damping *= 4
+    return found

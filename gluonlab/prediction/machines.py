@@ -1,0 +1,58 @@
+"""MACHINES: which GPU each known machine has. How GPUs and hosts are linked: `collectives`."""
+
+from __future__ import annotations
+
+from typing import Dict, NamedTuple
+
+from gluonlab.collectives.hosts import MOST_HOSTS, NETWORKS
+from gluonlab.collectives.topology import Topology, make_topology
+from gluonlab.errors import ConfigError, ScheduleError, unknown
+from gluonlab.prediction.gpus import GPUS, Gpu
+
+MACHINES: Dict[str, str] = {
+    "p2.16xlarge": "K80",
+    "p3.2xlarge": "V100",
+    "p3.8xlarge": "V100",
+    "p3.16xlarge": "V100",
+    "p3dn.24xlarge": "V100",
+    "p4d.24xlarge": "A100",
+    "g4dn.12xlarge": "T4",
+    "g5.12xlarge": "A10G",
+    "g5.48xlarge": "A10G",
+}
+
+
+class Machine(NamedTuple):
+    """One machine, or several alike: ``name`` as given, and ``kind`` without their number."""
+
+    name: str
+    kind: str
+    gpu: Gpu
+    topology: Topology
+
+    @property
+    def hosts(self) -> int:
+        """How many."""
+        return len(self.topology.hosts)
+
+    @property
+    def gpus_each(self) -> int:
+        """GPUs of each host."""
+        return self.topology.world_size // self.hosts
+
+
+def find_machine(name: str) -> Machine:
+    """The machine ``p3.16xlarge``, or four of them, ``p3.16xlarge*4``.
+
+    Raises ConfigError, with what is possible, for others.
+    """
+    kind = name.partition("*")[0].strip()
+    if kind not in MACHINES:
+        several = f"; several hosts are NAME*HOSTS, up to {MOST_HOSTS}, as in p3.16xlarge*4"
+        raise ConfigError(unknown("machine to predict", kind, MACHINES) + several)
+    try:
+        topology = make_topology(name)
+    except ScheduleError as error:
+        raise ConfigError(str(error)) from None
+    assert kind in NETWORKS
+    return Machine(name, kind, GPUS[MACHINES[kind]], topology)

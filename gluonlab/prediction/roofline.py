@@ -1,0 +1,158 @@
+"""The time of a network's kernels on one GPU: a roofline for each of them. MXNet is not imported.
+
+A kernel takes as long as its operations, at the share of the GPU's peak that such kernels reach, or
+as the bytes that it moves, whichever is longer; then MXNet starts the next. Source of the model:
+Williams, Waterman, Patterson, "Roofline: an insightful visual performance model for multicore
+architectures" (2009). How a share changes with a GPU's generation: `_reached`.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import List, NamedTuple, Tuple
+
+from gluonlab.prediction.constants import Constants
+from gluonlab.prediction.gpus import FLOAT16, FLOAT32, Gpu
+from gluonlab.prediction.work import CONVOLUTION, MEMORY, Operator, Work
+
+INPUT_BYTES_PER_S = 12e9  # 16 lanes of PCIe 3.0, as NCCL counts them
+# What a convolution of MXNet's may take beside its arrays. cuDNN's Winograd for 5 x 5 keeps tiles
+# of 8 x 8 for 4 x 4 pixels, of inputs and outputs; where they do not fit, another way is taken.
+WORKSPACE_BYTES, TILES_5 = 2**30, 4
+KEPLER, VOLTA = 3.7, 7.0  # compute capabilities
+UPDATE_PASSES = 5  # SGD with momentum reads weight, gradient and momentum, and writes two
+
+
+class Kernel(NamedTuple):
+    """One kernel: its operations, the numbers that it moves, and how many results it has.
+
+    ``window``: the side of a convolution's window that Winograd's way serves, else 0.
+    """
+
+    kind: str
+    flops: float
+    moved: float
+    results: float
+    window: int = 0
+
+
+class Parts(NamedTuple):
+    """Seconds of a step on one GPU: copying images, forward and backward, update."""
+
+    input_s: float
+    compute_s: float
+    update_s: float
+
+    @property
+    def seconds(self) -> float:
+        """All of them, one after the other."""
+        return math.fsum(self)
+
+
+class Setting(NamedTuple):
+    """How a network is run: ``dtype``, training or inference, and by which software.
+
+    ``fused``: ReLU and additions cost nothing behind BatchNorm, as in NVIDIA's float16 build.
+    ``pixel_bytes``: of a number of an image on its way to the GPU, 0 where it is there already.
+    ``updates``: in how many pieces parameters are updated; None for MXNet's, one a parameter.
+    ``tf32``: float32 products in TF32, where a GPU can.
+    """
+
+    dtype: str = FLOAT32
+    training: bool = True
+    fused: bool = False
+    pixel_bytes: int = 4
+    updates: "int | None" = None
+    tf32: bool = True
+
+
+def step_parts(work: Work, batch: float, gpu: Gpu, constants: Constants, setting: Setting) -> Parts:
+    """A step of ``batch`` images on one GPU."""
+    compute_s = math.fsum(
+        sum(operator_s(operator, batch, gpu, constants, setting)) for operator in work.operators
+    )
+    if not setting.training:
+        return Parts(0.0, compute_s, 0.0)
+    input_s = batch * math.prod(work.image_shape) * setting.pixel_bytes / INPUT_BYTES_PER_S
+    moved_s = UPDATE_PASSES * 4 * work.parameters / _memory_bytes_per_s(gpu, constants)
+    pieces_s = (
+        len(work.tensors) * constants.update_s
+        if setting.updates is None
+        else setting.updates * constants.launch_s
+    )
+    return Parts(input_s, compute_s, moved_s + pieces_s)
+
+
+def operator_s(
+    operator: Operator, batch: float, gpu: Gpu, constants: Constants, setting: Setting
+) -> Tuple[float, float]:
+    """Seconds of one operator's kernels, forward and backward."""
+    forward, backward = (
+        math.fsum(
+            constants.launch_s + _kernel_s(kernel, gpu, constants, setting) for kernel in each
+        )
+        for each in kernels(operator, batch, setting)
+    )
+    return forward, backward
+
+
+def kernels(
+    operator: Operator, batch: float, setting: Setting
+) -> Tuple[List[Kernel], List[Kernel]]:
+    """The kernels of an operator in one step, forward and, in training, backward."""
+    if operator.kind == MEMORY:
+        return _moving(operator, batch, setting)
+    moved = (operator.inputs + operator.outputs) * batch + operator.weights
+    tiles = TILES_5 * 4 * (operator.inputs + operator.outputs) * batch
+    fits = operator.kernel == 3 or (operator.kernel == 5 and tiles <= WORKSPACE_BYTES)
+    window = operator.kernel if operator.kind == CONVOLUTION and fits else 0
+    flops, results = 2.0 * operator.multiply_adds * batch, operator.outputs * batch
+    kernel = Kernel(operator.kind, flops, moved, results, window)
+    # backward computes the gradient of the weights, and that of the input
+    return [kernel], [kernel] * (1 + operator.data_gradient) if setting.training else []
+
+
+def _moving(
+    operator: Operator, batch: float, setting: Setting
+) -> Tuple[List[Kernel], List[Kernel]]:
+    if setting.fused and operator.after_norm:
+        return [], []
+    ahead, back = operator.forward_moved, operator.backward_moved if setting.training else 0
+    if operator.name == "BatchNorm" and not setting.training:
+        ahead = 2 * operator.outputs  # no statistics
+    results = operator.outputs * batch
+    forward, backward = (
+        [Kernel(MEMORY, 0.0, moved * batch, results)] if moved else [] for moved in (ahead, back)
+    )
+    return forward, backward
+
+
+def _kernel_s(kernel: Kernel, gpu: Gpu, constants: Constants, setting: Setting) -> float:
+    size = 2 if setting.dtype == FLOAT16 else 4
+    memory_s = kernel.moved * size / _memory_bytes_per_s(gpu, constants)
+    if kernel.kind == MEMORY:
+        return memory_s
+    peak = gpu.flops[gpu.arithmetic(setting.dtype, setting.tf32)]
+    if peak > gpu.flops[FLOAT32]:
+        share = constants.tensor
+    else:
+        fewer = {3: constants.winograd, 5: constants.winograd_5}.get(kernel.window, 1.0)
+        share = constants.convolution * fewer
+    compute_s = kernel.flops / (peak * share * _reached(gpu, constants.kepler))
+    if kernel.kind == CONVOLUTION:
+        compute_s *= 1 + constants.outputs_per_core * gpu.cores / kernel.results
+    return max(compute_s, memory_s)
+
+
+def _memory_bytes_per_s(gpu: Gpu, constants: Constants) -> float:
+    return gpu.bytes_per_s * constants.memory * _reached(gpu, constants.kepler_memory)
+
+
+def _reached(gpu: Gpu, kepler: float) -> float:
+    """What a GPU reaches of the newer ones' shares: ``kepler`` as a Kepler, 1 from Volta on.
+
+    Between the two the logarithm is interpolated by compute capability: a Maxwell, with which
+    nothing was fitted, is half-way.
+    """
+    age = (VOLTA - gpu.capability) / (VOLTA - KEPLER)
+    return float(kepler ** min(1.0, max(0.0, age)))

@@ -1,0 +1,1 @@
+"""``study learning-rate``: accuracy against the rate, for several numbers of devices."""

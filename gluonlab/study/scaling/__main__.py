@@ -1,0 +1,77 @@
+"""python -m gluonlab.study scaling: its options, and what it prints."""
+
+from __future__ import annotations
+
+import json
+from typing import Any, Dict, Mapping, Optional
+
+import click
+
+from gluonlab.bench.harness.command import option
+from gluonlab.bench.scaling.ways import NETWORKS, STRONG, WEAK, check_network, parse_counts
+from gluonlab.cli.command import command
+from gluonlab.config.values import whole
+from gluonlab.errors import RunError
+from gluonlab.study.benches import as_values, together
+from gluonlab.study.command import INTERRUPTED, Asked, in_terminal, study
+from gluonlab.study.page import write
+from gluonlab.study.scaling.measure import DEVICE, one_round
+from gluonlab.study.scaling.report import report
+from gluonlab.study.sweep.engine import Sweep
+from gluonlab.study.sweep.folder import begun
+
+NAME = "scaling"
+
+
+@command(f"python -m gluonlab.study {NAME}", INTERRUPTED)
+@study(NAME)
+@option("--network", "NAME", f"one of {', '.join(NETWORKS)}  [default: lenet]")
+@option("--devices", "N,N", "numbers of CPU devices, beside 1  [default: 2,4; with --quick: 2]")
+@option("--stores", "NAMES", "kvstores (see gluonlab.run --list)  [default: device,local,ring; "
+        "with --quick: device]")  # fmt: skip
+@option("--rounds", "N", "measurements of each  [default: 7; with --quick: 5]")
+def main(asked_for: Asked, **own: Optional[str]) -> None:
+    """Measure strong and weak scaling over devices and stores, and start-up against devices.
+
+    It is the measurement of bench scaling, each round with processes of its own and kept at once,
+    and figures and a page.
+    """
+    options = asked_for.resumed or _asked(asked_for.quick, own)
+    found = _measured(options, asked_for)
+    click.echo(json.dumps(found) if asked_for.as_json else in_terminal(found["said"]))
+
+
+def _asked(quick: bool, own: Mapping[str, Optional[str]]) -> Dict[str, Any]:
+    """The options as plain values. Raises ConfigError and KVStoreError."""
+    stores = own["stores"] or (DEVICE if quick else f"{DEVICE},local,ring")
+    network = check_network(own["network"] or NETWORKS[0])
+    counts = parse_counts("--devices", own["devices"] or ("2" if quick else "2,4"))
+    rounds = whole(1, 1000)("--rounds", own["rounds"] or (5 if quick else 7))
+    names = [each.strip() for each in stores.split(",")]
+    from gluonlab.kvstores import check_kvstore  # MXNet is loaded here, not for --help
+
+    for name in names:
+        check_kvstore(name)
+    return {"network": network, "devices": sorted({1, *counts}), "stores": names,
+            "kinds": [WEAK, STRONG], "rounds": rounds}  # fmt: skip
+
+
+def _measured(options: Mapping[str, Any], asked_for: Asked) -> Dict[str, Any]:
+    """Measure, and write everything; the result, and lines about it."""
+    point = {name: options[name] for name in ("network", "devices", "stores", "kinds")}
+    with begun(NAME, options, asked_for.out) as folder:
+        with Sweep(folder.measured, one_round, shown=False) as sweep:
+            [found] = sweep.run([point], range(options["rounds"]))
+        series = together(found)
+        if not any(one.values for one in series):
+            raise RunError(f"nothing could be measured: {series[0].reason}")
+        plain = as_values(series)
+        folder.write_result({"study": NAME, "options": dict(options), **plain})
+        told = report(series, options, asked_for.language)
+        written = write(folder, told)
+    where = f"written to {folder.path}: {written[-1]} holds all figures"
+    return {"study": NAME, "path": str(folder.path), **plain, "said": [*told.sentences, "", where]}
+
+
+if __name__ == "__main__":
+    main()

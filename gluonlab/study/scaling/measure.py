@@ -1,0 +1,66 @@
+"""Rounds of bench scaling with several stores: images/s, and seconds to the end of the first step.
+
+Does not import MXNet.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any, Dict, Iterator, List, Mapping, NamedTuple
+
+from gluonlab.bench.harness import rates
+from gluonlab.bench.harness.record import Series
+from gluonlab.bench.harness.rounds import Subject, measure
+from gluonlab.bench.scaling.ways import ONE_PROCESS, WEAK, Way, make_ways, subjects
+from gluonlab.study.benches import as_values
+
+DEVICE = "device"  # MXNet's store, which also stands for one device: it calls none
+
+
+class Case(NamedTuple):
+    """A way of `gluonlab.bench.scaling` with a store for the sums of its process's devices."""
+
+    store: str
+    kind: str
+    way: Way
+
+    @property
+    def name(self) -> str:
+        """Of its series of images/s."""
+        return f"{self.kind} {self.store} {self.way.devices}"
+
+
+def cases(options: Mapping[str, Any]) -> List[Case]:
+    """One device once for each kind, then each store with several."""
+    return [
+        Case(store, kind, way)
+        for kind in options["kinds"]
+        for way in make_ways(options["network"], kind, [1], options["devices"], [])
+        for store in options["stores"]
+        if way.backend == ONE_PROCESS and (way.devices > 1 or store == options["stores"][0])
+    ]
+
+
+def one_round(settings: Mapping[str, Any], number: int) -> Dict[str, Any]:
+    """Images/s of every case, and its start: one round of bench's measurement."""
+    wanted = cases(settings)
+    found = measure([_subject(case, settings["network"]) for case in wanted], rounds=1)
+    series = rates.series(found)
+    starts = (
+        Series(f"start {one.name}", one.name, "s", tuple(each.starts) if one.values else (),
+               one.reason)
+        for one, each in zip(series, found)
+    )  # fmt: skip
+    return as_values([*series, *starts])
+
+
+def _subject(case: Case, network: str) -> Subject:
+    [subject] = subjects(network, [case.way])
+    options = {**subject.options, "kvstore": case.store}
+    name = case.name.replace(" ", "-")  # of a file, too
+    return replace(subject, name=name, label=name, options=options)
+
+
+def kinds_of(wanted: List[Case]) -> Iterator[str]:
+    """Weak before strong."""
+    yield from sorted({case.kind for case in wanted}, key=lambda kind: kind != WEAK)

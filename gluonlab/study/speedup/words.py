@@ -1,0 +1,179 @@
+"""The verdict in sentences, in each language: the same numbers have the same sentences."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Dict, Iterator, List, Mapping, Optional
+
+from gluonlab.bench.harness.interval import Estimate
+from gluonlab.bench.harness.machine import BUSY_CORES
+from gluonlab.drawing.words import in_language
+from gluonlab.errors import ConfigError
+from gluonlab.files.whole import check_new
+from gluonlab.study.speedup.judge import AGREE, CORES, LEAST, Cause
+
+if TYPE_CHECKING:
+    from gluonlab.study.speedup.trying import Tried
+    from gluonlab.study.speedup.verdict import Verdict
+
+WORDS: Dict[str, Dict[str, Any]] = json.loads(
+    (Path(__file__).parent / "template" / "words.json").read_text(encoding="utf-8")
+)
+ENGLISH = "en"
+EFFICIENT = 0.8  # of as many times one device: what nobody asks about
+
+
+def check_page(out: Optional[str], language: Optional[str]) -> None:
+    """Raise ConfigError or OutputError for a page that cannot be written."""
+    if language is not None:
+        in_language(WORDS, language)
+    if out is None:
+        return
+    if Path(out).suffix.lower() not in (".html", ".htm"):
+        raise ConfigError(f"--out {out} is to be a page: give a name that ends in .html")
+    check_new("--out", Path(out))
+
+
+def sentences(verdict: "Verdict", language: str = ENGLISH) -> List[str]:
+    """What the verdict says, most important first."""
+    return list(_sentences(verdict, in_language(WORDS, language)))
+
+
+def _sentences(verdict: "Verdict", words: Mapping[str, Any]) -> Iterator[str]:
+    count = len(verdict.devices)
+    devices = words["device"][count != 1].format(count=count)
+    yield words["headline"].format(
+        devices=devices, speed=times(verdict.speed_up.value),
+        interval=between(verdict.speed_up, times, words), why=_why(verdict, words),
+    )  # fmt: skip
+    for cause in verdict.causes[1:]:
+        yield words["further"].format(
+            share=percent(cause.share), cause=_named(cause, verdict, words)
+        )
+    if _short_of_cores(verdict):
+        yield words["few_cores"].format(threads=verdict.threads, cores=verdict.cores)
+    elif verdict.others > BUSY_CORES and verdict.on_cpu:
+        yield words["busy"].format(busy=f"{verdict.others:.1f}", cores=verdict.cores)
+    if verdict.waits:
+        yield words["waits"]
+    yield " ".join(_pays(verdict, devices, words))
+    for each in verdict.tried:
+        if each.speed_up is not None and each.expected is not None:
+            yield words["larger"].format(
+                images=each.candidate.each, devices=devices, speed=times(each.speed_up.value),
+                interval=between(each.speed_up, times, words), expected=times(each.expected),
+            )  # fmt: skip
+    yield from _advice(verdict, words)
+    yield from _trusted(verdict, words)
+
+
+def _why(verdict: "Verdict", words: Mapping[str, Any]) -> str:
+    if not verdict.causes:
+        how = "efficient" if verdict.efficiency.value >= EFFICIENT else "unsure"
+        return str(words[how].format(least=percent(LEAST)))
+    first = verdict.causes[0]
+    return str(
+        words["joined"].format(share=percent(first.share), cause=_named(first, verdict, words))
+    )
+
+
+def _named(cause: Cause, verdict: "Verdict", words: Mapping[str, Any]) -> str:
+    device = verdict.devices[cause.device] if cause.device is not None else "?"
+    return str(words["causes"][cause.name].format(device=device))
+
+
+def _short_of_cores(verdict: "Verdict") -> bool:
+    """Whether the devices' threads are more than the cores, and that is felt."""
+    named = any(cause.name == CORES for cause in verdict.causes)
+    return verdict.on_cpu and verdict.threads > verdict.cores and named
+
+
+def _pays(verdict: "Verdict", devices: str, words: Mapping[str, Any]) -> Iterator[str]:
+    """From which batch and for which network the devices are faster than one."""
+    images, largest = verdict.model.pays_from(), verdict.largest_gradient_bytes
+    if images is None:
+        yield words["pays_never"].format(devices=devices)
+    elif images <= 1:
+        yield words["pays_always"].format(devices=devices)
+    else:
+        yield words["pays"].format(devices=devices, images=f"{images:,.0f}")
+    now = size(verdict.gradient_bytes)
+    if largest is None:
+        yield words["network_any"].format(now=now)
+    elif largest > 0:
+        yield words["network"].format(size=size(largest), now=now)
+
+
+def _advice(verdict: "Verdict", words: Mapping[str, Any]) -> Iterator[str]:
+    measured = [each for each in verdict.tried if each.gain is not None]
+    if verdict.advice:
+        options = words["or"].join(_option(each, words) for each in verdict.advice)
+        yield words["try"].format(options=options)
+        if any(each.candidate.each for each in verdict.advice):
+            yield words["rates"]
+    elif measured:
+        yield words["no_help"].format(options=", ".join(_option(each, words) for each in measured))
+    else:
+        yield words["nothing_tried"]
+    for each in verdict.tried:
+        if each.reason is not None:
+            yield words["not_tried"].format(option=each.candidate.words, reason=each.reason)
+
+
+def _option(tried: "Tried", words: Mapping[str, Any]) -> str:
+    assert tried.gain is not None
+    return str(
+        words["option"].format(
+            option=tried.candidate.words, gain=times(tried.gain.value),
+            interval=between(tried.gain, times, words),
+        )
+    )  # fmt: skip
+
+
+def _trusted(verdict: "Verdict", words: Mapping[str, Any]) -> Iterator[str]:
+    """Whether the parts make up the step, and the two measurements agree."""
+    if abs(verdict.total.value - 1) > AGREE:
+        yield words["apart"].format(total=percent(verdict.total.value), limit=percent(AGREE))
+    if verdict.trace.unseen:
+        yield words["unseen"].format(devices=", ".join(verdict.trace.unseen))
+    elif verdict.disagrees:
+        yield words["disagree"].format(
+            parts=", ".join(
+                words["disagreeing"].format(
+                    part=words["parts"][name], first=percent(first), second=percent(second),
+                )
+                for name, (first, second) in verdict.disagrees.items()
+            )
+        )  # fmt: skip
+    else:
+        yield words["agree"].format(limit=percent(AGREE))
+    yield words["accounted"].format(share=percent(verdict.accounted))
+
+
+def between(estimate: Estimate, shown: Any, words: Mapping[str, Any]) -> str:
+    """``1.01x to 1.05x``."""
+    return str(words["to"].format(low=shown(estimate.lowest), high=shown(estimate.highest)))
+
+
+def times(value: float) -> str:
+    """``1.03x``."""
+    return f"{value:.2f}x"
+
+
+def percent(share: float) -> str:
+    """``61 %``."""
+    return f"{100 * share:.0f} %"
+
+
+def size(count: float) -> str:
+    """``46.2 MB``."""
+    for unit, of in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+        if count >= of:
+            return f"{count / of:.3g} {unit}"
+    return f"{count:.0f} B"
+
+
+def milliseconds(seconds: float) -> str:
+    """``12.3 ms``."""
+    return f"{seconds * 1e3:.3g} ms"

@@ -1,0 +1,1 @@
+"""``study splits``: one network under every split: time, bytes, memory."""

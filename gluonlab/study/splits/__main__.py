@@ -1,0 +1,82 @@
+"""python -m gluonlab.study splits: its options, and what it prints."""
+
+from __future__ import annotations
+
+import json
+from typing import Any, Dict, Mapping, Optional
+
+import click
+
+from gluonlab.bench.harness.command import option
+from gluonlab.bench.harness.measured_on import cpu_devices
+from gluonlab.bench.splits import names as _names
+from gluonlab.cli.command import command
+from gluonlab.config.values import whole
+from gluonlab.study.command import INTERRUPTED, Asked, in_terminal, study
+
+NAME = "splits"
+MOST_DEVICES = 8  # that the links have, on which transfers are priced
+
+
+@command(f"python -m gluonlab.study {NAME}", INTERRUPTED)
+@study(NAME)
+@option("--network", "NAME", f"one of {', '.join(_names.TASKS)}  [default: resnet18; with --quick: "
+        "lenet]")  # fmt: skip
+@option("--devices", "N", f"CPU devices that share it, 2 to {MOST_DEVICES}  [default: 2]")
+@option("--microbatches", "N", "parts of a pipeline's batch  [default: 8]")
+@option("--rounds", "N", "measurements of each split  [default: 9; with --quick: 5]")
+def main(asked_for: Asked, **own: Optional[str]) -> None:
+    """Measure one network under every split: time, bytes and memory.
+
+    It is the measurement of bench splits, with each round kept, and figures and a page.
+    """
+    options = asked_for.resumed or _asked(asked_for.quick, own)
+    found = _measured(options, asked_for)
+    click.echo(json.dumps(found) if asked_for.as_json else in_terminal(found["said"]))
+
+
+def _asked(quick: bool, own: Mapping[str, Optional[str]]) -> Dict[str, Any]:
+    """The options as plain values. Raises ConfigError."""
+    network = own["network"] or ("lenet" if quick else "resnet18")
+    task = _names.check_network(network)
+    rounds = 5 if quick else _names.ROUNDS
+    return {
+        "network": network,
+        "devices": whole(2, MOST_DEVICES)("--devices", own["devices"] or _names.DEVICES),
+        "microbatches": _names.check_microbatches(
+            own["microbatches"] or str(_names.MICROBATCHES), task
+        ),
+        "rounds": whole(1, 1000)("--rounds", own["rounds"] or rounds),
+    }
+
+
+def _measured(options: Mapping[str, Any], asked_for: Asked) -> Dict[str, Any]:
+    """Measure, and write everything; the result, and lines about it."""
+    from gluonlab.bench.splits.measure import splits  # MXNet is loaded here, not for --help
+    from gluonlab.study.benches import as_values, together
+    from gluonlab.study.page import write
+    from gluonlab.study.splits.report import report
+    from gluonlab.study.sweep.engine import Sweep
+    from gluonlab.study.sweep.folder import begun
+
+    task = _names.TASKS[options["network"]]
+
+    def one_round(settings: Mapping[str, Any], number: int) -> Dict[str, Any]:
+        on = cpu_devices(settings["devices"])
+        return as_values(splits(task, on, settings["devices"], settings["microbatches"], 1))
+
+    point = {name: options[name] for name in ("network", "devices", "microbatches")}
+    with begun(NAME, options, asked_for.out) as folder:
+        with Sweep(folder.measured, one_round, shown=False) as sweep:
+            [found] = sweep.run([point], range(options["rounds"]))
+        series = together(found)
+        plain = as_values(series)
+        folder.write_result({"study": NAME, "options": dict(options), **plain})
+        told = report(series, task, options, asked_for.language)
+        written = write(folder, told)
+    where = f"written to {folder.path}: {written[-1]} holds all figures"
+    return {"study": NAME, "path": str(folder.path), **plain, "said": [*told.sentences, "", where]}
+
+
+if __name__ == "__main__":
+    main()

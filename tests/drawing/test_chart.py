@@ -1,0 +1,96 @@
+"""Charts: every value at its place, on round ticks, in words for those who do not see it."""
+
+import math
+import re
+import xml.etree.ElementTree as ElementTree
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gluonlab.drawing.chart import KINDS, MARKS, STYLE, Axis, Chart, Curve, Region, as_svg, number
+
+SVG = "{http://www.w3.org/2000/svg}"
+VALUES = st.floats(1e-6, 1e7)
+
+
+def drawn(curves, log=False, **more):
+    """The picture's tree."""
+    axes = Axis("across (s)", log), Axis("up (images)", log)
+    return ElementTree.fromstring(as_svg(Chart("a <title>", *axes, curves, **more)))
+
+
+def places(tree, kind=0):
+    """Where the marks of a curve lie, but that of the legend."""
+    marks = [
+        path.get("d") for path in tree.iter(f"{SVG}path") if path.get("class") == f"mark{kind}"
+    ]
+    return [tuple(map(float, re.match(r"M([-\d.]+) ([-\d.]+)m", way).groups())) for way in marks][
+        1:
+    ]
+
+
+@given(st.lists(st.tuples(VALUES, VALUES), min_size=2, max_size=9), st.booleans())
+def test_values_lie_in_proportion_on_linear_and_logarithmic_axes(points, log):
+    points = sorted(set(points))
+    found = places(drawn([Curve("it", points)], log))
+    of = math.log if log else float
+    for axis in (0, 1):
+        values, px = [of(each[axis]) for each in points], [each[axis] for each in found]
+        low, high = values.index(min(values)), values.index(max(values))
+        spread = values[high] - values[low]
+        if spread > 1e-3 * abs(values[high]) and abs(px[high] - px[low]) > 20:
+            for value, place in zip(values, px):
+                share = (value - values[low]) / spread
+                wanted = px[low] + share * (px[high] - px[low])
+                assert place == pytest.approx(wanted, abs=0.2)
+    xs, ys = zip(*found)
+    assert min(xs) >= 73.9 and max(xs) <= 736.1 and min(ys) >= 19.9 and max(ys) <= 350.1
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "log", "ticks"),
+    [
+        (0.0, 1.0, False, ["0", "0.2", "0.4", "0.6", "0.8", "1"]),
+        (3.0, 97.0, False, ["0", "20", "40", "60", "80", "100"]),
+        (3.0, 97.0, True, ["2", "5", "10", "20", "50", "100"]),
+        (1.0, 1e6, True, ["1", "10", "100", "1,000", "10,000", "100,000", "1,000,000"]),
+    ],
+)
+def test_ticks_are_round(low, high, log, ticks):
+    tree = drawn([Curve("", [(1.0, low), (2.0, high)])], log)
+    told = [each.text for each in tree.iter(f"{SVG}text") if each.get("class") == "quiet end"]
+    assert told == ticks
+
+
+def test_titles_axes_legend_regions_and_notes_are_there_and_described():
+    curves = [Curve("one", [(1, 2), (3, 4)], 0, [(1, 3), None]), Curve("two", [(1, 9)], 1)]
+    regions = [Region("calm", 1, 2, 0)]
+    tree = drawn(curves, regions=regions, notes=["A sentence that says more. " * 9])
+    said = [each.text for each in tree.iter(f"{SVG}text")]
+    assert {"a <title>", "across (s)", "up (images)", "one", "two", "calm"} <= set(said)
+    described = tree.find(f"{SVG}desc").text
+    assert "one: 1: 2, 3: 4." in described and "A sentence" in described
+    assert len([path for path in tree.iter(f"{SVG}path") if "interval" in path.get("class")]) == 1
+
+
+def test_a_single_point_and_nothing_at_all_can_be_drawn():
+    assert len(places(drawn([Curve("it", [(5, 5)])]))) == 1
+    assert len(places(drawn([Curve("it", [(5, 0)])]))) == 1
+    drawn([])
+
+
+def test_each_kind_of_curve_has_a_mark_and_colours_for_light_and_dark():
+    light, dark = STYLE.split("@media")
+    for kind in range(KINDS):
+        for name in (f"line{kind}", f"mark{kind}"):
+            assert f".{name} " in light and f".{name} " in dark
+    assert len(set(MARKS)) == KINDS
+
+
+@pytest.mark.parametrize(
+    ("value", "said"),
+    [(1024, "1,024"), (0.25, "0.25"), (1e-5, "1e-05"), (0.0, "0"), (12.34, "12.3")],
+)
+def test_numbers_are_short(value, said):
+    assert number(value) == said

@@ -1,0 +1,214 @@
+"""Predictions: what must hold of every machine, what they say, and where they are not trusted."""
+
+import json
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from mxnet.gluon.model_zoo import vision
+
+from gluonlab.collectives.hosts import NETWORKS
+from gluonlab.errors import ConfigError
+from gluonlab.prediction.counting import of_network
+from gluonlab.prediction.gpus import GPUS
+from gluonlab.prediction.machines import MACHINES, find_machine
+from gluonlab.prediction.networks import published_work, work_of
+from gluonlab.prediction.outcome import WIDTH
+from gluonlab.prediction.predict import predict
+from gluonlab.prediction.trust import memory_bytes
+
+RESNET, LENET = published_work("ResNet-50"), published_work("LeNet")
+
+
+@settings(max_examples=6, deadline=None)
+@given(
+    machine=st.sampled_from(sorted(MACHINES)),
+    batch_size=st.sampled_from([1, 16, 64]),
+    store=st.sampled_from(["device", "local", "nccl", "ring"]),
+)
+def test_what_holds_on_every_machine(machine, batch_size, store):
+    found = predict(RESNET, machine, batch_size, store=store)
+    first, whole = found.rows[0], found.whole
+    assert (first.gpus, first.sum_s, first.speedup) == (1, 0, pytest.approx(1))
+    assert whole.gpus == find_machine(machine).topology.world_size
+    for row in found.rows:
+        assert row.efficiency <= 1 + 1e-12
+        assert row.images_per_s == pytest.approx(row.gpus * batch_size / row.step_s)
+        parts = row.input_s + row.compute_s + row.exposed_s + row.update_s
+        assert row.step_s == pytest.approx(max(parts, row.host_s))
+    larger = predict(RESNET, machine, 2 * batch_size, store=store)
+    assert larger.whole.images_per_s > whole.images_per_s
+    assert larger.whole.efficiency >= whole.efficiency - 1e-12
+
+
+def test_every_machine_of_the_contract_is_known_and_has_a_network():
+    named = "p2.16xlarge g4dn.12xlarge p3.2xlarge p3.8xlarge p3.16xlarge g5.48xlarge p4d.24xlarge"
+    assert set(named.split()) <= set(MACHINES) <= set(NETWORKS)
+    assert set(MACHINES.values()) <= set(GPUS)
+
+
+def test_a_newer_machine_is_faster():
+    order = ["p2.16xlarge", "g4dn.12xlarge", "p3.2xlarge", "p4d.24xlarge"]
+    ones = [predict(RESNET, machine, 64).rows[0].images_per_s for machine in order]
+    assert ones == sorted(ones)
+
+
+def test_several_hosts_have_a_row_for_each_power_of_two_and_are_no_better_than_linear():
+    found = predict(RESNET, "p3.16xlarge*4", 64)
+    assert [row.gpus for row in found.rows] == [1, 2, 4, 8, 16, 32]
+    assert [row.hosts for row in found.rows] == [1, 1, 1, 1, 2, 4]
+    assert found.store == "horovod"
+    efficiencies = [row.efficiency for row in found.rows[3:]]
+    assert efficiencies == sorted(efficiencies, reverse=True)
+    faster = predict(RESNET, "p3dn.24xlarge*4", 64)
+    assert faster.whole.images_per_s > found.whole.images_per_s  # the same GPUs, 100 Gb/s
+
+
+def test_three_single_gpu_hosts_and_a_part_of_a_machine():
+    assert [row.gpus for row in predict(RESNET, "p3.2xlarge*3", 64).rows] == [1, 2, 3]
+    assert [row.gpus for row in predict(RESNET, "p3.16xlarge", 64, gpus=3).rows] == [1, 2, 3]
+    assert [row.gpus for row in predict(RESNET, "p3.16xlarge*2", 64, gpus=4).rows] == [1, 2, 4]
+
+
+def test_sums_hide_behind_backward_as_far_as_its_pieces_allow():
+    found = {n: predict(RESNET, "p3.16xlarge", 64, overlap=n).whole for n in ("off", 1000, 15, 1)}
+    assert found["off"].exposed_s == pytest.approx(found["off"].sum_s)
+    exposed = [found[n].exposed_s for n in ("off", 1000, 15, 1)]
+    assert all(more >= less - 1e-9 for more, less in zip(exposed, exposed[1:]))
+    assert exposed[0] > 3 * exposed[-1]
+    assert found[15].images_per_s > found["off"].images_per_s
+    assert len({row.sum_s for row in found.values()}) == 1
+
+
+def test_a_tiny_network_is_bound_by_the_host_and_a_large_one_by_computing():
+    assert predict(LENET, "p3.16xlarge", 16, store="nccl").whole.bound_by == "host"
+    assert predict(RESNET, "p3.16xlarge", 96, store="nccl").whole.bound_by == "compute"
+    assert predict(published_work("AlexNet"), "p2.16xlarge", 16).whole.bound_by == "sum"
+
+
+def test_float16_is_faster_on_tensor_cores_and_says_what_it_was_compared_with():
+    single, half = (predict(RESNET, "p3.2xlarge", 64, dtype=t) for t in ("float32", "float16"))
+    assert half.whole.images_per_s > 1.5 * single.whole.images_per_s
+    assert any("float16" in caution for caution in half.cautions) and not single.cautions
+
+
+def test_tf32_is_faster_where_a_gpu_has_it_and_without_it_was_never_compared():
+    plain, rounded = (predict(RESNET, "p4d.24xlarge", 64, tf32=tf32) for tf32 in (False, True))
+    assert (plain.arithmetic, rounded.arithmetic) == ("float32", "TF32")
+    assert rounded.whole.images_per_s > plain.whole.images_per_s
+    assert any("without TF32" in caution for caution in plain.cautions)
+    older = [predict(RESNET, "p3.16xlarge", 64, tf32=tf32).rows for tf32 in (False, True)]
+    assert older[0] == older[1]
+
+
+# --- what it says
+
+
+def test_the_text_is_labelled_and_fits_a_terminal():
+    for machine in ("p3.16xlarge*2", "g5.48xlarge"):
+        text = predict(published_work("VGG-16"), machine, 64).text
+        assert text.startswith("Predicted, not measured") and "Assumed:" in text
+        assert max(map(len, text.splitlines())) <= WIDTH
+        assert all("  " in line[:6] or line[:5].strip() for line in text.splitlines() if line)
+
+
+def test_json_has_what_the_text_has():
+    found = predict(RESNET, "p3.16xlarge", 64)
+    content = json.loads(json.dumps(found.to_dict()))
+    assert (content["kind"], content["measured"]) == ("prediction", False)
+    assert content["rows"][-1]["speedup"] == found.whole.speedup
+    assert content["rows"][-1]["bound_by"] == "compute"
+    assert content["assumptions"] and content["not_trusted"] == []
+
+
+# --- where it is not to be trusted
+
+
+def test_what_is_like_the_published_is_trusted():
+    for machine, batch_size in (("p3.16xlarge", 64), ("p2.16xlarge", 32), ("p4d.24xlarge", 256)):
+        found = predict(RESNET, machine, batch_size, tf32=True)
+        assert found.not_trusted == () == found.cautions
+
+
+@pytest.mark.parametrize(
+    ("work", "machine", "batch_size", "words"),
+    [
+        (RESNET, "p3.2xlarge", 1024, "GB, and V100 has 16"),
+        (LENET, "p3.2xlarge", 8192, "8192 images a GPU: published trainings have"),
+        (work_of("mlp", 10, (1, 28, 28)), "p3.2xlarge", 64, "multiply-adds an image"),
+        (work_of("mlp", 10, (3, 64, 64)), "p3.2xlarge", 64, "dense layers"),
+        (
+            of_network(vision.mobilenet1_0(), (3, 224, 224), "mobilenet"),
+            "p3.2xlarge",
+            64,
+            "depthwise convolutions",
+        ),
+    ],
+)
+def test_far_from_what_was_published_it_says_why_it_is_not_to_be_trusted(
+    work, machine, batch_size, words
+):
+    found = predict(work, machine, batch_size)
+    assert any(words in reason for reason in found.not_trusted)
+    assert "Not to be trusted here:" in found.text
+
+
+def test_gpus_without_published_figures_are_named():
+    for machine, gpu in (("g4dn.12xlarge", "T4"), ("g5.48xlarge", "A10G")):
+        (caution,) = predict(RESNET, machine, 64).cautions
+        assert gpu in caution
+
+
+def test_a_region_where_a_published_figure_is_missed_by_far_is_not_trusted(monkeypatch):
+    """With constants that are far off, the network itself is named, and its ratio."""
+    from gluonlab.prediction import trust
+    from gluonlab.prediction.constants import EXPECTED
+    from gluonlab.prediction.validate import Models, rows
+
+    off = Models(EXPECTED._replace(convolution=0.3, memory=0.3))
+    monkeypatch.setattr(trust, "rows", lambda: rows(off))
+    reasons = predict(RESNET, "p3.2xlarge", 64).not_trusted
+    assert any("ResNet-50 on V100 at 64 images, which is alike" in reason for reason in reasons)
+    assert predict(LENET, "p3.2xlarge", 64).not_trusted == ()  # nothing of its size was missed
+
+
+def test_published_batches_fit_into_memory_and_those_that_did_not_do_not():
+    """MXNet's page has 128 images of ResNet-50 on a V100; NVIDIA's 256 on 80 GB."""
+    assert memory_bytes(RESNET, 128, "float32") < GPUS["V100"].memory_bytes
+    assert memory_bytes(RESNET, 256, "float32") < GPUS["A100-80GB"].memory_bytes
+    assert memory_bytes(published_work("Inception-v3"), 128, "float32") < 16e9
+    assert memory_bytes(RESNET, 512, "float32") > GPUS["V100"].memory_bytes
+
+
+# --- mistakes
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("p3.17xlarge", 64), r"unknown machine to predict 'p3.17xlarge'.*did you mean 'p3.16xl"),
+        (("p3.16xlarge*99", 64), "give 1 to 16"),
+        (("p3.16xlarge*x", 64), "no number of hosts"),
+        (("p3.16xlarge", 0), "batch size 0 per GPU"),
+    ],
+)
+def test_mistakes_are_one_line(arguments, words):
+    with pytest.raises(ConfigError, match=words) as error:
+        predict(RESNET, *arguments)
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"dtype": "int8"}, "choose float32 or float16"),
+        ({"gpus": 9}, "choose 1 to 8"),
+        ({"overlap": 0}, "1 or more, or off"),
+        ({"store": "rign"}, r"unknown store.*ring"),
+    ],
+)
+def test_mistakes_in_options_are_one_line(options, words):
+    with pytest.raises(ConfigError, match=words):
+        predict(RESNET, "p3.16xlarge", 64, **options)
+    with pytest.raises(ConfigError, match="whole hosts of 8, such as 8"):
+        predict(RESNET, "p3.16xlarge*2", 64, gpus=12)

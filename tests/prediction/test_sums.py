@@ -1,0 +1,91 @@
+"""Prices of sums: closed forms, and what more GPUs or faster links make of them."""
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gluonlab.collectives.topology import make_topology
+from gluonlab.collectives.wiring import switch
+from gluonlab.errors import ConfigError
+from gluonlab.prediction.constants import Host
+from gluonlab.prediction.sums import (
+    OVER_HOSTS,
+    Gradients,
+    over_hosts_s,
+    owned,
+    staged_s,
+    stores,
+    within_host_s,
+)
+
+SIZES = st.lists(st.integers(1, 10**9), min_size=1, max_size=12)
+HOST = Host(2e9, 5e9)
+
+
+@given(SIZES, st.integers(1, 8))
+def test_the_busiest_gpu_sums_its_share_or_the_largest_tensor(sizes, gpus):
+    most = owned(sizes, gpus)
+    least = max(max(sizes), sum(sizes) / gpus)
+    assert least <= most + 1e-6 <= 2 * least + 2e-6  # longest first is at most 4/3 of the best
+
+
+@given(SIZES, st.integers(2, 8))
+def test_local_is_passes_over_memory_and_two_copies(sizes, gpus):
+    total, one = sum(sizes), switch(1, 1e-6, 1e10)
+    topology = switch(gpus, 1e-6, 1e10)
+    plain, updated = Gradients(sizes), Gradients(sizes, updated=True)
+    found = within_host_s("local", topology, plain, HOST)
+    assert found == pytest.approx((gpus + 1) * total / 2e9 + 2 * total / 5e9)
+    assert within_host_s("local", topology, updated, HOST) == pytest.approx(found + 5 * total / 2e9)
+    assert within_host_s("local", one, plain, HOST) == 0
+    assert within_host_s("local", one, updated, HOST) == pytest.approx(
+        5 * total / 2e9 + 2 * total / 5e9
+    )
+
+
+@given(SIZES, st.integers(2, 8))
+def test_device_without_peer_access_fills_the_lanes_of_who_sums_most(sizes, gpus):
+    found = staged_s(gpus, Gradients(sizes), HOST)
+    assert found == pytest.approx(2 * gpus * owned(sizes, gpus) / 5e9)
+    assert staged_s(1, Gradients(sizes), HOST) == 0
+
+
+@pytest.mark.parametrize("store", [name for name in stores() if name != "local"])
+def test_faster_links_and_smaller_gradients_are_never_worse_and_one_gpu_sums_nothing(store):
+    gradients, half = Gradients([3e7, 2e7, 5e6]), Gradients([1.5e7, 1e7, 2.5e6])
+    slow, fast = switch(4, 1e-5, 1e10), switch(4, 1e-5, 2e10)
+    seconds = within_host_s(store, slow, gradients, HOST)
+    assert 0 < within_host_s(store, fast, gradients, HOST) < seconds
+    assert 0 < within_host_s(store, slow, half, HOST) < seconds
+    assert within_host_s(store, slow.subset(1), gradients, HOST) == 0
+    with_keys = replace_keys(gradients, 1e-5)
+    assert within_host_s(store, slow, with_keys, HOST) == pytest.approx(seconds + 3 * 4 * 1e-5)
+
+
+def replace_keys(gradients, key_s):
+    return gradients._replace(key_s=key_s)
+
+
+def test_a_ring_on_a_switch_has_its_closed_form():
+    topology = replace(switch(8, 0.0, 1e10), reduce_bytes_per_s=float("inf"))
+    found = within_host_s("nccl", topology, Gradients([8e8]), HOST)
+    assert found == pytest.approx(2 * 7 / 8 * 8e8 / 1e10)
+
+
+@pytest.mark.parametrize("store", OVER_HOSTS)
+def test_more_hosts_take_longer(store):
+    gradients = Gradients([1e8])
+    times = [
+        over_hosts_s(store, "p3.16xlarge", make_topology(f"p3.16xlarge*{hosts}"), gradients)
+        for hosts in (1, 2, 4)
+    ]
+    assert times == sorted(times) and times[0] < times[2]
+
+
+def test_unknown_stores_are_one_line():
+    with pytest.raises(ConfigError, match=r"unknown store to predict 'rign'.*ring"):
+        within_host_s("rign", switch(2, 1e-6, 1e10), Gradients([1.0]), HOST)
+    with pytest.raises(ConfigError, match=r"unknown store over hosts to predict 'ring'.*horovod"):
+        over_hosts_s("ring", "p3.16xlarge", make_topology("p3.16xlarge*2"), Gradients([1.0]))

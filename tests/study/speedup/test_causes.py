@@ -1,0 +1,96 @@
+"""Trainings that are built to be bound by one thing: the verdict names it."""
+
+from dataclasses import replace
+
+import pytest
+from support.bound_trainings import Bound, register, runs
+
+from gluonlab.bench.harness.interval import Estimate
+from gluonlab.errors import ConfigError
+from gluonlab.study.speedup import measure, trying
+from gluonlab.study.speedup.judge import NOTHING
+from gluonlab.study.speedup.parts import PARTS
+from gluonlab.study.speedup.verdict import judge
+from gluonlab.study.speedup.words import sentences
+
+ROUNDS = 5
+EXACT = Estimate(1.0, 1.0, 1.0)
+RIGHT = 0.95  # of all runs
+
+
+def judged(monkeypatch, bound, try_advice=False):
+    with monkeypatch.context() as patched:
+        register(patched, bound)
+        return judge(bound.config(), bound.dataset(), bound.strategy, ROUNDS, try_advice=try_advice)
+
+
+@pytest.fixture(autouse=True)
+def short(request, monkeypatch):
+    """Short windows, where the run is not a long one."""
+    if "long" not in request.keywords:
+        for module in (measure, trying):
+            monkeypatch.setattr(module, "BLOCK_S", 0.02)
+        monkeypatch.setattr(trying, "ROUNDS", 5)
+        monkeypatch.setattr(measure, "RECORDED_S", 0.1)
+
+
+def first(found):
+    return found.causes[0].name if found.causes else NOTHING
+
+
+def test_a_slow_device_is_named(monkeypatch):
+    found = judged(monkeypatch, Bound("straggler", slow=0.015, image=0.0002))
+    assert first(found) == "straggler"
+    assert found.devices[1] in sentences(found)[0]
+    assert 0.85 < found.total.value < 1.15 and found.accounted >= 0.95
+    for language, total, told in (("en", 0.8, "80 %"), ("en", 1.25, "125 %"), ("ja", 0.8, "80 %")):
+        off = replace(found, total=Estimate(total, total, total))
+        [more] = {*sentences(off, language)} - {*sentences(replace(found, total=EXACT), language)}
+        assert told in more
+    assert set(found.shares) == set(PARTS)
+    for estimate in (found.speed_up, found.efficiency, *found.shares.values()):
+        assert estimate.lowest <= estimate.value <= estimate.highest
+
+
+def test_an_advice_is_given_once_it_has_been_tried_and_helped(monkeypatch):
+    found = judged(monkeypatch, Bound("waiting", late=0.02, image=0.0002), try_advice=True)
+    assert first(found) == "waiting" and "kvstore" in sentences(found)[0]
+    tried = {each.candidate.words: each for each in found.tried}
+    assert {"--kvstore device", "--batch-size 64"} <= set(tried)
+    # without the store's sleep a step takes 4 ms, where it takes 24
+    assert tried["--kvstore device"].given and tried["--kvstore device"].gain.value > 1.5
+    more = tried["--batch-size 64"]
+    assert more.speed_up.value > found.speed_up.value and more.expected > found.speed_up.value
+    said = next(sentence for sentence in sentences(found) if sentence.startswith("Try "))
+    assert found.advice[0].candidate.words in said
+
+
+def test_one_device_has_no_speed_up(monkeypatch):
+    bound = Bound("nothing")
+    with pytest.raises(ConfigError, match="one device, and a speed-up is that of several"):
+        judge(bound.config().replace(devices="cpu:0"), bound.dataset(), bound.strategy)
+
+
+@pytest.mark.long
+def test_the_first_cause_is_right_in_nearly_all_of_many_runs(monkeypatch):
+    wrong = []
+    every = runs()
+    for bound in every:
+        found = judged(monkeypatch, bound)
+        assert found.accounted >= 0.95, bound
+        if first(found) != bound.cause:
+            wrong.append((bound, first(found), found.causes))
+    assert len(every) >= 20 and len(wrong) <= (1 - RIGHT) * len(every), wrong
+
+
+@pytest.mark.cpu_only("GPUs have no cores to share")
+@pytest.mark.long
+def test_more_devices_than_cores_are_said_to_share_them(monkeypatch):
+    from gluonlab.config import TrainConfig
+    from gluonlab.engine.neighbours import own_cores
+
+    count = 2 * own_cores()
+    config = TrainConfig(devices=f"cpu*{count}", dataset="synthetic", model="lenet", batch_size=32)
+    found = judge(config, rounds=ROUNDS, try_advice=False)
+    assert first(found) == "cores" and found.threads == count
+    assert any("share" in sentence and "cores" in sentence for sentence in sentences(found))

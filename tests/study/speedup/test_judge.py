@@ -1,0 +1,211 @@
+"""The verdict on drawn parts: the largest is named, numbers add up, and nothing is told twice."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gluonlab.study.speedup import judge
+from gluonlab.study.speedup import parts as windows
+from gluonlab.study.speedup.advice import MOST, Facts, candidates
+from gluonlab.study.speedup.judge import CAUSES, LEAST, MANY, Cause, causes, disagreement, overheads
+from gluonlab.study.speedup.model import Line, StepModel, model
+from gluonlab.study.speedup.parts import PARTS, Parts, differences, parts
+
+SECONDS = st.floats(0, 1)
+POSITIVE = st.floats(0.001, 1)
+
+
+@st.composite
+def steps(draw):
+    """What a step is made of, in truth, with nothing in the way: its parts are its windows."""
+    spent = {name: draw(SECONDS) for name in ("input", "host", "sum", "update")}
+    spent.update(forward=draw(POSITIVE), backward=draw(POSITIVE))
+    passes = spent["forward"] + spent["backward"]
+    fixed = passes * draw(st.floats(0, 1))
+    return spent, passes, fixed, draw(st.sampled_from([0.5, 2.0]))
+
+
+def windows_of(spent, passes, fixed, ratio, blocked=0.0, plain=None):
+    """The times of windows from which these parts are left out, by their definitions."""
+    everything = passes + spent["sum"] + spent["update"]
+    return {
+        windows.STEP: everything + spent["host"] + spent["input"],
+        windows.AGAIN: everything + spent["host"],
+        windows.ALL: everything,
+        windows.NO_SUM: everything - spent["sum"],
+        windows.NO_UPDATE: everything - spent["update"],
+        windows.PASSES: passes,
+        windows.FORWARD: spent["forward"],
+        windows.OTHER_SIZE: fixed + ratio * (passes - fixed),
+        windows.JUST_INPUT: spent["input"],
+        windows.JUST_SUM: spent["sum"],
+        windows.JUST_UPDATE: spent["update"],
+        windows.QUEUED: spent["host"],
+        windows.BLOCKED: blocked,
+        windows.PLAIN: spent["sum"] if plain is None else plain,
+    }
+
+
+@given(steps())
+def test_windows_that_lack_a_part_give_it_back_and_all_parts_are_the_step(drawn):
+    spent, passes, fixed, ratio = drawn
+    times = windows_of(spent, passes, fixed, ratio)
+    found = parts(differences(times), ratio)
+    for name, seconds in spent.items():
+        assert getattr(found, name) == pytest.approx(seconds, abs=1e-9)
+    assert found.fixed == pytest.approx(fixed, abs=1e-6)
+    assert found.total == pytest.approx(times[windows.STEP]) == pytest.approx(found.step)
+    assert found.waiting == found.straggler == found.shared == 0
+
+
+@given(steps(), st.lists(st.floats(0.01, 1), min_size=2, max_size=6), POSITIVE, SECONDS)
+def test_stragglers_shared_cores_and_slow_stores_are_what_they_were_made(
+    drawn, each, plain, blocked
+):
+    spent, _, _, ratio = drawn
+    passes = max(each) * 1.5
+    spent = {**spent, "forward": passes / 3, "backward": passes * 2 / 3}
+    times = windows_of(spent, passes, 0.0, ratio, min(blocked, spent["host"]), plain)
+    times.update({windows.alone(device): seconds for device, seconds in enumerate(each)})
+    found = parts(differences(times), ratio)
+    *_, second, slowest = sorted(each)
+    assert found.straggler == pytest.approx(slowest - second, abs=1e-9)
+    assert found.shared == pytest.approx(passes - slowest)
+    assert found.waiting + found.sum + found.host == pytest.approx(spent["sum"] + spent["host"])
+    slow = spent["sum"] > windows.SLOW_SUM * plain
+    assert (found.waiting > min(blocked, spent["host"]) + 1e-9) == slow
+    assert found.total == pytest.approx(found.step)
+
+
+@st.composite
+def made_of(draw):
+    numbers = {name: draw(SECONDS) for name in PARTS}
+    numbers["forward"] += 0.001
+    passes = numbers["forward"] + numbers["backward"]
+    inside = {name: passes * draw(st.floats(0, 1)) for name in ("straggler", "shared", "fixed")}
+    return Parts(step=sum(numbers.values()), **numbers, **inside)
+
+
+@given(made_of())
+def test_the_first_cause_is_the_largest_and_no_second_is_told_twice(found):
+    spent = overheads(found)
+    assert tuple(spent) == CAUSES and all(seconds >= 0 for seconds in spent.values())
+    assert sum(spent.values()) <= found.step * (1 + 1e-9)
+    named = causes(found)
+    assert [cause.share for cause in named] == sorted((c.share for c in named), reverse=True)
+    large = {name for name, seconds in spent.items() if seconds >= LEAST * found.step}
+    if large:
+        assert {cause.name for cause in named} == large
+        assert spent[named[0].name] == max(spent.values())
+    else:
+        scattered = sum(spent[name] for name in ("host", "sum", "update", "few"))
+        assert [cause.name for cause in named] == ["few"] * (scattered >= MANY * found.step)
+
+
+@given(made_of(), st.sampled_from(CAUSES))
+def test_what_may_be_next_to_nothing_is_not_named(found, doubtful):
+    lowest = {name: 0.0 if name == doubtful else 1.0 for name in CAUSES}
+    assert doubtful not in {cause.name for cause in causes(found, lowest)} - {"few"}
+
+
+@given(st.lists(SECONDS, min_size=2, max_size=8))
+def test_the_straggler_is_the_slowest_device(each):
+    found = Parts(1, 0, 0, 0.6, 0.4, 0, 0, 0, straggler=0.5, shared=0, fixed=0)
+    [cause] = causes(found, None, each)
+    assert cause.name == "straggler" and each[cause.device] == max(each)
+
+
+@given(made_of(), made_of(), st.booleans())
+def test_two_measurements_disagree_where_a_part_differs_by_more_than_a_tenth(one, other, joint):
+    first, second = (
+        {name: getattr(found, name) / found.step for name in PARTS} for found in (one, other)
+    )
+    found = disagreement(first, second, joint)
+    assert disagreement(first, first, joint) == {}
+    for name in ("input", "host", "forward", "backward"):
+        assert (name in found) == (abs(first[name] - second[name]) > judge.AGREE)
+    assert not (joint and "update" in found)
+
+
+LINES = st.builds(Line, st.floats(0, 1), st.floats(0.001, 1))
+
+
+@given(LINES, LINES, st.integers(2, 16), st.booleans(), st.floats(0.5, 4))
+def test_from_the_batch_that_pays_on_devices_have_the_speed_up_and_below_they_do_not(
+    one, several, devices, shared, wanted
+):
+    made = StepModel(one, several, devices, 8, shared, 0.0, 0.0)
+    images = made.pays_from(wanted)
+    if images is None:
+        assert made.speed_up(1e9) < wanted + 1e-6
+        return
+    assert made.speed_up(images * 1.01 + 1e-6) >= wanted - 1e-6
+    if images > 0.001:
+        assert made.speed_up(images) == pytest.approx(wanted)
+        assert made.speed_up(images * 0.99) <= wanted + 1e-9
+
+
+@given(made_of(), POSITIVE, st.integers(2, 8), st.integers(1, 64))
+def test_the_model_passes_through_what_was_measured(found, one_step, devices, each):
+    images = devices * each
+    for of_one in (each, images):
+        made = model(found, one_step, devices, images, of_one)
+        assert made.one.seconds(of_one) == pytest.approx(one_step)
+        assert made.several.seconds(each) >= found.step - 1e-9
+        assert min(made.one) >= -1e-9 and min(made.several) >= 0
+
+
+@given(LINES, LINES, st.integers(2, 8), SECONDS, st.floats(0, 0.1))
+def test_with_the_largest_network_all_devices_are_as_fast_as_one(
+    one, several, devices, moved, update
+):
+    made = StepModel(one, several, devices, 8, False, moved, min(update, one.fixed))
+    times = made.largest_network()
+    if times:
+        of_one = one.seconds(8) + (times - 1) * made.update
+        of_all = several.seconds(8) + (times - 1) * made.moved
+        assert devices * of_one == pytest.approx(of_all, rel=1e-6)
+
+
+@st.composite
+def facts(draw):
+    count = draw(st.integers(2, 8))
+    each = draw(st.integers(1, 256))
+    return Facts(
+        devices=[f"cpu:{number}" for number in range(count)],
+        each=each,
+        copies=count,
+        most=each * draw(st.integers(1, 8)),
+        option=draw(st.sampled_from(["batch_size", "global_batch_size"])),
+        kvstore=draw(st.sampled_from(["device", "ring", "sharded", "sharded-optimizer"])),
+        microbatches=draw(st.none() | st.integers(1, 16)),
+        prefetch=draw(st.integers(0, 8)),
+        resident_bytes=draw(st.integers(0, 100)),
+        data_bytes=draw(st.none() | st.integers(0, 200)),
+        decoders=draw(st.none() | st.integers(1, 4)),
+        free_bytes=draw(st.integers(0, 1000)),
+        cores=draw(st.integers(1, 8)),
+        is_cpu=draw(st.booleans()),
+    )
+
+
+CAUSE = st.builds(Cause, st.sampled_from(CAUSES), st.floats(0.2, 1), st.integers(0, 1))
+
+
+@given(st.lists(CAUSE, max_size=3), facts())
+def test_what_is_tried_differs_from_what_there_is_and_exists(found, now):
+    chosen = candidates(found, now)
+    assert len(chosen) <= MOST and (found or not chosen)
+    for candidate in chosen:
+        assert candidate not in chosen[:0]
+        for name, value in candidate.settings.items():
+            if name in ("batch_size", "global_batch_size"):
+                images = value if name == "batch_size" else value // now.copies
+                assert name == now.option and now.each < images == candidate.each <= now.most
+            elif name == "devices":
+                left = value.split(",")
+                assert left and set(left) < set(now.devices)
+            elif name in ("kvstore", "prefetch", "microbatches"):
+                assert value != getattr(now, name)
+            elif name == "resident_bytes":
+                assert now.resident_bytes < value <= now.free_bytes // 4

@@ -1,0 +1,48 @@
+"""What is printed of promises follows from their series by the definitions."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gluonlab.bench.harness.record import Series
+from gluonlab.study.speedup import job, kept
+from gluonlab.study.speedup.kept import COMMON, TRAININGS, is_kept
+
+
+def series(gains, profiled=1.02):
+    """Of each training 2x was promised."""
+    found = [
+        Series("plain", "plain", "s", (1.0, 2.0, 1.0)),
+        Series("profiled", "profiled", "s", (profiled, 2 * profiled, 9.0)),
+    ]
+    for name, gain in zip(TRAININGS, gains):
+        found.append(Series(f"promised {name}", f"{name}: --x", "times", (2.0,)))
+        found.append(Series(f"delivered {name}", name, "times", (gain - 1, gain, 9.0)))
+    return found
+
+
+@given(st.lists(st.sampled_from([1.5, 1.79, 1.81, 2.5]), min_size=10, max_size=10))
+def test_a_promise_is_kept_if_four_fifths_of_the_gain_come(gains):
+    said = kept.text(series(gains))
+    good = sum(gain > 1.8 for gain in gains)
+    reached = "reached" if good >= 8 else "not reached"
+    assert f"8 of 10: {good} of 10 {reached}\n" in said
+    assert said.endswith("2.0 % reached") and max(map(len, said.split("\n"))) <= 80
+
+
+def test_only_the_gain_counts_and_not_the_speed_before():
+    assert is_kept(1.1, 1.08) and not is_kept(1.1, 1.07) and not is_kept(2.0, 1.7)
+
+
+def test_a_training_without_advice_promises_nothing():
+    name = next(iter(TRAININGS))
+    found = [Series(f"promised {name}", name, "times", (), "nothing is advised")]
+    assert kept.rows(found) == [(name, None, None)] and "0 of 0" in kept.text(found)
+
+
+def test_a_worker_trains_as_the_settings_say():
+    run = job.make({**COMMON, "model": "mlp", "batch_size": 3})
+    answer = run(4)
+    assert answer["images"] == 4 * 2 * 3 and answer["seconds"] > 0
+    with pytest.raises(TypeError):
+        job.make({"no": 1})

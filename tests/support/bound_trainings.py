@@ -1,0 +1,204 @@
+"""Trainings bound by one thing or another, made so by sleeping devices, stores and loaders.
+
+Sleep takes no core, so that what binds a training binds it on a busy machine, too. The network is
+small; what its images cost is slept.
+"""
+
+import ctypes
+import time
+from typing import Any, Callable, Dict, List, NamedTuple, Optional
+
+import numpy as np
+from mxnet.base import _LIB, check_call
+from mxnet.gluon import nn
+
+from gluonlab import kvstores, models
+from gluonlab.config import TrainConfig
+from gluonlab.data.sets.dataset import ArraySplit, Dataset, Defaults
+from gluonlab.engine.threads import EngineContext
+from gluonlab.kvstores.schedule import ScheduleKVStore
+from gluonlab.parallel.data.strategy import DataParallel
+from gluonlab.study.speedup import measure
+from support.devices import named, on_gpus
+
+_ON_WORKER = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p)
+IMAGE_S = 0.0006  # that an image costs a device
+BATCH = 16  # images per device
+SHAPE, WIDE_SHAPE = (1, 8, 8), (1, 64, 64)
+SLEEPY, LATE, LINK, WIDE = "sleepy", "late", "link", "wide"
+
+
+class Pause:
+    """``pause(array)``: whatever uses the array waits for so long, and its device sleeps."""
+
+    def __init__(self) -> None:
+        self._callbacks: Dict[float, Any] = {}
+
+    def __call__(self, array: Any, seconds: float, name: bytes = b"compute") -> None:
+        if seconds not in self._callbacks:
+            self._callbacks[seconds] = _ON_WORKER(lambda *_: time.sleep(seconds))
+        ctx, callback = array.context, self._callbacks[seconds]
+        where = ctypes.byref(EngineContext(ctx.device_typeid, ctx.device_id))
+        handle = ctypes.byref(array.handle)
+        check_call(
+            _LIB.MXEnginePushSyncND(callback, None, None, where, None, 0, handle, 1, None, 0, name)
+        )
+
+
+pause = Pause()  # its callbacks live as long as the engine may call them
+
+
+class SlowSplit(ArraySplit):
+    """Images that take their time to be read."""
+
+    seconds = 0.0
+
+    def batch(self, indices: Any) -> Any:
+        time.sleep(self.seconds)
+        return super().batch(indices)
+
+
+class SleepyStore(ScheduleKVStore):
+    """Sums, but sleeps before, in a step: the host, or, if it is ``late``, the first device."""
+
+    late, seconds = False, 0.0
+
+    def pushpull(self, key: Any, value: Any, out: Any = None, priority: int = 0) -> None:
+        lists = value if isinstance(value[0], (list, tuple)) else [value]
+        if self.late:
+            pause(lists[0][0], self.seconds if is_first(key) else 0.0, b"link")
+        else:
+            time.sleep(self.seconds if is_first(key) else 0.0)
+        super().pushpull(key, value, out, priority)
+
+
+def is_first(key: Any) -> bool:
+    """Whether a store is called for the first bucket of a step."""
+    return (key[0] if isinstance(key, (list, tuple)) else key) == 0
+
+
+class Bound(NamedTuple):
+    """A training of small images on two devices, and what keeps it from being faster.
+
+    Seconds that a step is made to take: ``loader`` for a batch, ``host`` in Python, ``late`` and
+    ``sleepy`` in the store, ``slow`` on the second device. ``image``: an image's own. ``wide``:
+    parameters of a dense layer, whose gradients take ``link`` to be summed by whatever copies them;
+    ``fixed``: what a device computes for no image.
+    """
+
+    cause: str
+    loader: float = 0.0
+    host: float = 0.0
+    sleepy: float = 0.0
+    late: float = 0.0
+    slow: float = 0.0
+    image: float = IMAGE_S
+    fixed: float = 0.0
+    link: float = 0.0
+    wide: int = 0
+    settings: Optional[Dict[str, Any]] = None
+
+    def config(self) -> TrainConfig:
+        made: Dict[str, Any] = {"devices": named(2), "threads": None if on_gpus() else 1}
+        made.update(dataset="synthetic", model=WIDE if self.wide else "mlp", batch_size=BATCH,
+                    optimizer="sgd", resident_bytes=0 if self.loader else 2**28)  # fmt: skip
+        if self.sleepy or self.late:
+            made["kvstore"] = SLEEPY if self.sleepy else LATE
+        if self.link:
+            made["kvstore"] = LINK
+        return TrainConfig(**{**made, **(self.settings or {})})
+
+    def dataset(self) -> Dataset:
+        random = np.random.RandomState(0)
+        shape = WIDE_SHAPE if self.wide else SHAPE
+        images = random.randint(0, 256, (BATCH * 2 * 8, *shape), dtype=np.uint8)
+        labels = random.randint(0, 10, len(images)).astype(np.int32)
+        train = SlowSplit(images, labels)
+        train.seconds = self.loader
+        classes = tuple("0123456789")
+        return Dataset("synthetic", train, ArraySplit(images[:8], labels[:8]), classes, Defaults())
+
+    def strategy(self, make_net: Any, loss: Any, plan: Any, group: Any) -> DataParallel:
+        """Data parallelism that takes its time."""
+        made = DataParallel(make_net, loss, plan, group)
+        for number, replica in enumerate(made.step.replicas):
+            slow = self.slow if number == 1 else 0.0
+            replica.forward = self._slowly(replica.forward, slow)
+        if self.host:
+            made.phases = made.step.phases = self._busily(made.step.phases)
+        return made
+
+    def _slowly(self, forward: Callable[..., Any], slow: float) -> Callable[..., Any]:
+        def slowed(images: Any, labels: Any, **options: Any) -> Any:
+            seconds = round(self.image * len(images) + self.fixed + slow, 6)
+            if seconds:
+                pause(images, seconds)
+            return forward(images, labels, **options)
+
+        return slowed
+
+    def _busily(self, phases: Callable[..., Any]) -> Callable[..., Any]:
+        def delayed(queue: Callable[[], None], seconds: float) -> None:
+            until = time.thread_time() + seconds
+            while time.thread_time() < until:
+                pass
+            queue()
+
+        def made(batch: Any) -> Any:
+            for name, queue in phases(batch):
+                yield name, lambda queue=queue: delayed(queue, self.host / 4)
+
+        return made
+
+
+def _wide(count: int) -> Any:
+    def make(classes: int, lanes: int) -> Any:
+        net = nn.HybridSequential(prefix="wide_")
+        with net.name_scope():
+            net.add(nn.Flatten(), nn.Dense(count // 4096, activation="relu"), nn.Dense(classes))
+        return net
+
+    return make
+
+
+def register(monkeypatch: Any, bound: Bound) -> None:
+    """Let the names of its network and its store be known."""
+
+    def sleepy(name: str, topology: Any) -> SleepyStore:
+        store = SleepyStore("sharded")
+        store.late, store.seconds = name != SLEEPY, getattr(bound, name)
+        return store
+
+    plain = measure._PlainSum.__call__
+
+    def over_the_link(self: Any) -> None:
+        if bound.link:
+            pause(self._first, bound.link / self.factor, b"link")
+        plain(self)
+
+    monkeypatch.setattr(measure._PlainSum, "__call__", over_the_link)
+    for name in (SLEEPY, LATE, LINK):
+        kind = kvstores.KVStoreKind(sleepy, "sleeps before it sums")
+        monkeypatch.setitem(kvstores.KVSTORES, name, kind)
+    kind = models.ModelKind(_wide(bound.wide or 64), "one dense layer")
+    monkeypatch.setitem(models.MODELS, WIDE, kind)
+
+
+def runs() -> List[Bound]:
+    """Each cause at three strengths, mixed, and what nothing helps."""
+    steps = (0.008, 0.02, 0.06)  # beside BATCH images, which take 0.01
+    return [
+        *(Bound("input", loader=seconds + BATCH * IMAGE_S) for seconds in steps),
+        *(Bound("host", host=seconds + BATCH * IMAGE_S) for seconds in steps),
+        *(Bound("waiting", sleepy=seconds + BATCH * IMAGE_S) for seconds in steps),
+        *(Bound("waiting", late=seconds) for seconds in steps[:2]),
+        *(Bound("straggler", slow=seconds) for seconds in steps),
+        *(Bound("few", fixed=seconds) for seconds in steps),
+        *(Bound("sum", wide=400_000, link=seconds) for seconds in steps),
+        *(Bound("update", wide=count, image=0.0, settings={"optimizer": "adam", "batch_size": 1})
+          for count in (1_000_000, 2_000_000, 4_000_000)),
+        Bound("input", loader=0.05, late=0.008),
+        Bound("waiting", late=0.03, slow=0.01),
+        Bound("nothing"),
+        Bound("nothing", image=4 * IMAGE_S),
+    ]  # fmt: skip

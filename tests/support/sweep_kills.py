@@ -1,0 +1,63 @@
+"""A program: a sweep that is killed again and again, and goes on each time, until it is finished.
+
+sweep_kills.py FOLDER SEED KILLS: ``FOLDER/study`` is killed KILLS times with SIGKILL, at moments
+that SEED draws, and ``FOLDER/whole`` is undisturbed. A second sweep of the same study depends on
+what the first has found. Prints how often each measurement was made and kept, and how many tries
+were killed in the middle of the study.
+"""
+
+import json
+import os
+import random
+import signal
+import sys
+import time
+from functools import partial
+from pathlib import Path
+
+from gluonlab.study.sweep.engine import Sweep
+from gluonlab.study.sweep.folder import begun
+from support.kills import ended, forked
+
+OPTIONS = {"sizes": [1, 2, 4, 8], "rounds": 20}
+
+
+def value(settings, number):
+    return random.Random(f"{settings['size']} {settings.get('best')} {number}").random()
+
+
+def study(out, pause_s=0.0):
+    """The study's table. Each measurement takes a moment, before and after its number is known."""
+
+    def measure(settings, number):
+        time.sleep(pause_s)
+        return {"value": value(settings, number), "long": "x" * 5000}
+
+    with begun("toy", OPTIONS, str(out)) as folder, Sweep(folder.measured, measure) as sweep:
+        first = [{"size": size} for size in OPTIONS["sizes"]]
+        found = sweep.run(first, range(OPTIONS["rounds"]))
+        best = max(range(len(first)), key=lambda place: found[place][0]["value"])
+        again = [{**first[best], "best": True}]
+        found += sweep.run(again, range(OPTIONS["rounds"]))
+        table = [[each["value"] for each in row] for row in found]
+        folder.write_result(table)
+    return table
+
+
+def main(folder, seed, kills):
+    random_moment, cut_short = random.Random(seed), 0
+    for _ in range(kills):
+        child = forked(partial(study, folder / "study", 0.01))
+        time.sleep(random_moment.uniform(0.005, 0.05))
+        os.kill(child, signal.SIGKILL)
+        cut_short += ended(child) == -signal.SIGKILL
+    study(folder / "study")
+    study(folder / "whole")
+    lines = (folder / "study" / "measurements.jsonl").read_text().splitlines()
+    kept = [json.loads(line) for line in lines]
+    names = {json.dumps([line["settings"], line["round"]], sort_keys=True) for line in kept}
+    print(json.dumps({"lines": len(lines), "different": len(names), "cut_short": cut_short}))
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]))
