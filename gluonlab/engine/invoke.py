@@ -7,6 +7,7 @@ that do not change from step to step. Here they are converted once.
 from __future__ import annotations
 
 import ctypes
+from contextlib import contextmanager
 from functools import partial
 from typing import Any, Callable, Dict, Iterator, Sequence, Tuple
 
@@ -185,6 +186,21 @@ class Fence:
                 self._written, len(self._written), None, priority, b"gluonlab.Fence",
             )
         )  # fmt: skip
+
+
+@contextmanager
+def between_passes(arrays: Sequence[nd.NDArray]) -> Iterator[None]:
+    """What this block queues on running statistics sees whole passes: all before it, none after.
+
+    MXNet's BatchNorm moves them, on a GPU in forward and on a CPU in backward, while the engine
+    takes it for a reader: it would let a copy of them run before, beside or after a pass.
+    """
+    fences = [Fence(array.context, [], [array]) for array in arrays]
+    for fence in fences:
+        fence()
+    yield
+    for fence in fences:
+        fence()
 
 
 def flattened(array: nd.NDArray) -> nd.NDArray:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import (
     Any,
     Callable,
+    Iterable,
     Iterator,
     List,
     Mapping,
@@ -19,6 +20,7 @@ import mxnet as mx
 from mxnet import gluon, nd
 
 from gluonlab.data.loading.batch import Batch
+from gluonlab.engine.invoke import between_passes
 from gluonlab.kvstores.groups import Group
 from gluonlab.optimizers.states.states import States
 from gluonlab.parallel.data.microbatches import Microbatches
@@ -221,6 +223,11 @@ class MakeNet(Protocol):
 MakeStrategy = Callable[[MakeNet, gluon.HybridBlock, StrategyPlan, Group], Strategy]
 
 
+def statistics_of(params: Iterable[gluon.Parameter]) -> List[nd.NDArray]:
+    """On the first device of each, the parameters that nothing trains, running statistics too."""
+    return [param.list_data()[0] for param in params if param.grad_req == "null"]
+
+
 class WholeParameters:
     """What `Strategy` says of parameters, where ``net`` has each of them whole."""
 
@@ -229,7 +236,8 @@ class WholeParameters:
     def parameters(self) -> Mapping[str, nd.NDArray]:
         """As `Strategy` says."""
         params = self.net._collect_params_with_prefix()
-        return {name: param.list_data()[0].copyto(mx.cpu()) for name, param in params.items()}
+        with between_passes(statistics_of(params.values())):
+            return {name: param.list_data()[0].copyto(mx.cpu()) for name, param in params.items()}
 
     def replicated(self) -> "Sequence[Replicated]":
         """As `Strategy` says."""

@@ -78,14 +78,9 @@ class ChannelStatistics:
         for each in self._of_devices:
             each.average()
 
-    def state(
-        self, grads: Sequence[Sequence[nd.NDArray]]
-    ) -> "Tuple[Dict[str, nd.NDArray], Dict[str, Any]]":
-        """As `RunningStatistics.state`, of whole statistics.
-
-        ``grads[i]``: the gradients that copy i writes, on all of its devices.
-        """
-        states = [each.state(grads) for each in self._of_devices]
+    def state(self) -> "Tuple[Dict[str, nd.NDArray], Dict[str, Any]]":
+        """As `RunningStatistics.state`, of whole statistics."""
+        states = [each.state() for each in self._of_devices]
         first, counts = states[0]
         arrays = {
             name: joined([own[name] for own, _ in states], self._slice_of(name)) for name in first

@@ -9,6 +9,7 @@ import mxnet as mx
 from mxnet import gluon, nd
 
 from gluonlab.collectives.algorithms import ALGORITHMS, make_schedule
+from gluonlab.engine.invoke import between_passes
 from gluonlab.gpu.peers import enable_peer_access
 from gluonlab.kvstores.group_store import GroupKVStore
 from gluonlab.kvstores.groups import ALONE, Group
@@ -30,7 +31,14 @@ from gluonlab.parallel.channels.statistics import ChannelStatistics
 from gluonlab.parallel.data.replica import IMAGES, LABELS, loss_graph
 from gluonlab.parallel.data.step import CopiesStep
 from gluonlab.parallel.objective import MixedLoss, make_loss
-from gluonlab.parallel.strategy import MakeNet, MakeStrategy, Replicated, State, StrategyPlan
+from gluonlab.parallel.strategy import (
+    MakeNet,
+    MakeStrategy,
+    Replicated,
+    State,
+    StrategyPlan,
+    statistics_of,
+)
 from gluonlab.update.states import restore, states_of
 from gluonlab.update.together import Together
 from gluonlab.update.trainer import BucketedTrainer
@@ -96,7 +104,6 @@ class ChannelParallel:
     def settle_statistics(self) -> None:
         """Average over the copies, and give ``net`` all parameters as they are now."""
         self.statistics.average()
-        nd.waitall()  # running statistics are written without the engine's knowledge
         places = self.net._collect_params_with_prefix()
         for name, array in self.parameters().items():
             array.copyto(places[name].list_data()[0])
@@ -104,12 +111,13 @@ class ChannelParallel:
     def parameters(self) -> Mapping[str, nd.NDArray]:
         """As `Strategy` says."""
         slices = self.layout.slices
-        return {
-            place: joined(
-                [own[param.name].list_data()[0] for own in self.parts], slices.get(param.name)
-            )
-            for place, param in self.net._collect_params_with_prefix().items()
-        }
+        with between_passes(statistics_of(each for own in self.parts for each in own.values())):
+            return {
+                place: joined(
+                    [own[param.name].list_data()[0] for own in self.parts], slices.get(param.name)
+                )
+                for place, param in self.net._collect_params_with_prefix().items()
+            }
 
     def put_parameters(self, parameters: Mapping[str, nd.NDArray]) -> None:
         """As `Strategy` says."""
@@ -132,15 +140,13 @@ class ChannelParallel:
     def state(self) -> State:
         """Optimizer states and running statistics of the whole network, and the loss scale."""
         scale = self.updates.loss_scale
-        trainers = [*self._of_slices, *self._of_wholes]
-        grads = [
-            [bucket.grads[copy] for each in trainers for bucket in each.buckets]
-            for copy in range(len(self._copies))
-        ]
         return State(
-            joined_states([states_of(each) for each in trainers], self.layout.slices),
+            joined_states(
+                [states_of(each) for each in (*self._of_slices, *self._of_wholes)],
+                self.layout.slices,
+            ),
             {} if scale is None else scale.state(),
-            *self.statistics.state(grads),
+            *self.statistics.state(),
         )
 
     def restore(self, state: State) -> None:

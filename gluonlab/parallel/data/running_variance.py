@@ -22,6 +22,7 @@ from typing import Any, Dict, List, Mapping, NamedTuple, Sequence, Tuple
 import mxnet as mx
 from mxnet import autograd, gluon, nd
 
+from gluonlab.engine.invoke import between_passes
 from gluonlab.models.graphs import Node, outputs_in, parsed
 
 IMAGES = "data"
@@ -63,8 +64,8 @@ class CudnnVariances:
         if tuple(parts) != self._batch:
             self.settle()
             self._batch = tuple(parts)
-            with autograd.pause():
-                self._start = {name: running.copy() for name, running in self._running.items()}
+            with autograd.pause(), between_passes(list(self._running.values())):
+                self._start = {name: array.copy() for name, array in self._running.items()}
         self._steps += 1
 
     def settle(self) -> None:

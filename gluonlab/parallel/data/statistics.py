@@ -19,7 +19,7 @@ import mxnet as mx
 import numpy as np
 from mxnet import gluon, nd
 
-from gluonlab.engine.invoke import Fence
+from gluonlab.engine.invoke import between_passes
 from gluonlab.kvstores.groups import ALONE, Group
 from gluonlab.parallel.data.microbatches import WHOLE, Microbatches
 from gluonlab.parallel.data.running_variance import CudnnVariances
@@ -88,6 +88,10 @@ class RunningStatistics:
 
         It is weighted by the images that they saw. Nothing waits in a process alone.
         """
+        with between_passes(self._arrays()):
+            self._average()
+
+    def _average(self) -> None:
         for variances in self._cudnns.values():
             variances.settle()
         images, self._images = self._images, []
@@ -103,24 +107,20 @@ class RunningStatistics:
             for array in param.list_data():
                 average.copyto(array)
 
-    def state(
-        self, grads: Sequence[Sequence[nd.NDArray]]
-    ) -> "Tuple[Dict[str, nd.NDArray], Dict[str, Any]]":
+    def _arrays(self) -> List[nd.NDArray]:
+        return [array for param in self._params for array in param.list_data()]
+
+    def state(self) -> "Tuple[Dict[str, nd.NDArray], Dict[str, Any]]":
         """Copies on the CPU of each copy's statistics, by place, and what was seen; nothing waits.
 
         Copies have their numbers among those of all processes, whose states can so be united.
-        ``grads[i]``: the gradients that device i writes, no two of them in one memory. MXNet's
-        BatchNorm moves its statistics in backward without telling the engine, so that a copy must
-        be told to come after it; the next forward comes after the copy.
         """
-        for device, after in enumerate(grads if self.exist else ()):
-            own = [param.list_data()[device] for param in self._params]
-            Fence(own[0].context, after, own)()
-        arrays = {
-            f"running/{copy}/{place}": array.copyto(mx.cpu())
-            for place, param in zip(self._places, self._params)
-            for copy, array in enumerate(param.list_data(), start=self._first)
-        }
+        with between_passes(self._arrays()):
+            arrays = {
+                f"running/{copy}/{place}": array.copyto(mx.cpu())
+                for place, param in zip(self._places, self._params)
+                for copy, array in enumerate(param.list_data(), start=self._first)
+            }
         counts: Dict[str, Any] = {
             f"seen/{copy}": images for copy, images in enumerate(self._images, start=self._first)
         }

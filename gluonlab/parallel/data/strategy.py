@@ -65,11 +65,10 @@ class DataParallel(WholeParameters):
     def state(self) -> State:
         """Optimizer states, by parameter name, loss scale, and each device's running statistics."""
         scale, trainer = self.trainer.loss_scale, self.trainer
-        grads = list(zip(*(bucket.grads for bucket in trainer.buckets)))
         return State(
             states_of(trainer),
             {} if scale is None else scale.state(),
-            *self.step.running.state(grads),
+            *self.step.running.state(),
         )
 
     def restore(self, state: State) -> None:

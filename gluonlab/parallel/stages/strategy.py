@@ -122,14 +122,10 @@ class StagedParallel(WholeParameters):
     def state(self) -> State:
         """Optimizer states, by parameter name, loss scale, and running statistics of each copy."""
         scale = self.updates.loss_scale
-        grads = [
-            [bucket.grads[copy] for each in self.updates.trainers for bucket in each.buckets]
-            for copy in range(len(self._copies))
-        ]
         return State(
             self.updates.states(),
             {} if scale is None else scale.state(),
-            *self.statistics.state(grads),
+            *self.statistics.state(),
         )
 
     def restore(self, state: State) -> None:

@@ -1,0 +1,135 @@
+"""Running statistics that are read between two passes, which MXNet's engine does not order."""
+
+from contextlib import nullcontext
+
+import mxnet as mx
+import numpy as np
+import pytest
+from mxnet import nd
+from support.devices import contexts, on_gpus
+from support.drawn_runs import STEPS_OF_TWO_EPOCHS, few_digits, network_of, of_way
+
+from gluonlab.config import TrainConfig
+from gluonlab.engine.gate import Gate
+from gluonlab.engine.invoke import between_passes
+from gluonlab.training.loop import train
+from gluonlab.training.reporter import Reporter
+from gluonlab.training.splitting import STRATEGIES
+
+HELD_S = 0.2  # much longer than a pass through this layer takes
+
+
+def make_layer():
+    """A BatchNorm layer, bound on the first device."""
+    graph = mx.sym.BatchNorm(mx.sym.var("images"), name="norm", fix_gamma=False)
+    bound = graph.simple_bind(contexts(1)[0], images=(4, 3, 8, 8), grad_req="write")
+    images = np.random.default_rng(1).normal(1, 1, (4, 3, 8, 8))
+    bound.arg_dict["images"][:] = nd.array(images)
+    bound.arg_dict["norm_gamma"][:] = 1
+    bound.forward(is_train=True)  # so that no pass below allocates, or compiles, anything
+    bound.backward(nd.ones_like(bound.outputs[0]))
+    nd.waitall()
+    return bound
+
+
+def queue_pass(bound):
+    bound.forward(is_train=True)
+    bound.backward(nd.ones_like(bound.outputs[0]))
+
+
+def statistics(bound):
+    nd.waitall()
+    return [array.asnumpy() for array in bound.aux_arrays]
+
+
+def assert_same(copies, expected):
+    for copy, array in zip(copies, expected):
+        np.testing.assert_array_equal(copy.asnumpy(), array)
+
+
+def test_what_is_read_has_seen_all_passes_that_were_queued_before():
+    layer, there = make_layer(), contexts(2)[1]
+    began = statistics(layer)
+    copies = [nd.empty(array.shape, there) for array in layer.aux_arrays]
+    gate = Gate([layer.arg_dict["images"]], HELD_S)
+    queue_pass(layer)
+    with between_passes(layer.aux_arrays):
+        for array, copy in zip(layer.aux_arrays, copies):
+            array.copyto(copy)
+    assert_same(copies, statistics(layer))
+    assert not np.array_equal(copies[0].asnumpy(), began[0])
+    assert not gate.held  # the pass did not begin before
+
+
+def test_and_none_that_is_queued_afterwards():
+    layer, there = make_layer(), contexts(2)[1]
+    began = statistics(layer)
+    copies = [nd.empty(array.shape, there) for array in layer.aux_arrays]
+    gate = Gate(copies, HELD_S)
+    with between_passes(layer.aux_arrays):
+        for array, copy in zip(layer.aux_arrays, copies):
+            array.copyto(copy)
+    queue_pass(layer)
+    assert not np.array_equal(statistics(layer)[0], began[0])
+    assert_same(copies, began)
+    assert not gate.held
+
+
+class TakesStates:
+    """Makes a run's own strategy, of which ``states`` are taken after each step."""
+
+    def __init__(self, rests):
+        self.rests, self.states = rests, []
+
+    def __call__(self, make_net, loss, plan, group):
+        strategy = STRATEGIES[plan.split.way](make_net, loss, plan, group)
+        strategy.step = ThenCalls(strategy.step, lambda: self.take(strategy))
+        return strategy
+
+    def take(self, strategy):
+        if self.rests:
+            nd.waitall()
+        self.states.append({**strategy.state().devices, **strategy.parameters()})
+
+
+class ThenCalls:
+    """A step, and then something else."""
+
+    def __init__(self, step, then):
+        self.step, self.then = step, then
+
+    def __call__(self, batch, around=None):
+        losses = self.step(batch, around)
+        self.then()
+        return losses
+
+    def __getattr__(self, name):
+        return getattr(self.step, name)
+
+
+def late():
+    """On GPUs everything that is queued begins later, at random."""
+    if not on_gpus():
+        return nullcontext()
+    from gpus.simulated import delays
+
+    return delays(500, seed=1)
+
+
+@pytest.mark.parametrize("way", ["data", "cut", "channels"])
+def test_what_a_checkpoint_takes_in_passing_is_what_it_takes_at_rest(way):
+    """Running statistics of all copies, and those among the parameters, after each step."""
+    passing, resting = (TakesStates(rests) for rests in (False, True))
+    for each in (passing, resting):
+        with network_of(["convolution", "norm", "convolution"]), late():
+            train(
+                TrainConfig(**of_way(way, epochs=1)), each, reporter=Reporter(),
+                dataset=few_digits(),
+            )  # fmt: skip
+    assert len(passing.states) == len(resting.states) == STEPS_OF_TWO_EPOCHS / 2
+    for in_passing, at_rest in zip(passing.states, resting.states):
+        running = [name for name in at_rest if "running" in name]
+        assert len(running) >= 4
+        for name in running:
+            found, expected = (state[name].asnumpy() for state in (in_passing, at_rest))
+            np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
