@@ -6,14 +6,12 @@ import asyncio
 import os
 import shlex
 import sys
-from typing import Any, Dict, List, Optional, Sequence, Tuple
+from typing import Any, List, Optional, Sequence, Tuple
 
 import click
 
 from gluonlab.cli.command import command
 from gluonlab.cli.printer import Printed, Printer, nothing
-from gluonlab.config import TrainConfig
-from gluonlab.config.options import given
 from gluonlab.errors import ConfigError, RunError, unknown
 from gluonlab.launch.connections import Way
 from gluonlab.launch.environments import Membership, allocation, membership
@@ -29,14 +27,14 @@ from gluonlab.launch.jobs.asked import job_request
 from gluonlab.launch.launcher import Request, launch
 from gluonlab.launch.members import attend
 from gluonlab.launch.numbers import real, split_words, whole
-from gluonlab.launch.options import carried, check_part, written
+from gluonlab.launch.options import carried, check_alone, check_part, written
 from gluonlab.launch.parts import BY_BACKEND
 from gluonlab.launch.passed import check_names
+from gluonlab.launch.run_words import checked_words
 from gluonlab.launch.worker.__main__ import main as worker
 from gluonlab.plain import printable
 
 OF_MPI = ("Open MPI", "MPICH", "MVAPICH2")
-PERIOD = "1 epoch"  # between checkpoints, where nothing else is asked for
 LEAST_PATIENCE = 5  # seconds: half of it must be more than a beat
 PASS_ON = {"ignore_unknown_options": True}
 
@@ -134,17 +132,22 @@ def main(
     if kind is not None:
         own = [*carried(context, kind), *horovod_words(horovod)]
         asked = job_request(backend, processes, job, own, words)
-        _checked(backend, words, restarts)
+        checked_words(backend, words, restarts, main, worker)
         _least_workers(min_workers, restarts, asked.processes)
         print(job_file(kind, asked), end="")
         return None
-    place_here = None if count or hosts or hostfile else membership(os.environ)
+    if job:
+        raise ConfigError(f"--job {job[0]} is for job files: add --print KIND, or leave it out")
+    place_here = membership(os.environ)
+    if count or hosts or hostfile:
+        check_alone(context, place_here)
+        place_here = None
     if place_here is not None and is_part(place_here, backend):
         check_part(context, place_here.launcher)
         os.environ.update(settings)
         return worker.main(["--backend", backend, *words])
     check_names(env)
-    words = _checked(backend, words, restarts)
+    words = checked_words(backend, words, restarts, main, worker)
     way = Way(split_words("--ssh", ssh), python, seconds)
     if place_here is not None and place_here.rank:
         sys.exit(asyncio.run(attend(place_here, backend, words, way.patience, settings)))
@@ -203,28 +206,6 @@ class Console(Printer):
     def note(self, text: str) -> None:
         """As `gluonlab.launch.launcher.Listener` says."""
         self.print("stderr", printable(text))
-
-
-def check_words(backend: str, words: Sequence[str]) -> Dict[str, Any]:
-    """The options by name. Raises what a worker would raise for them, before any is started."""
-    context = worker.make_context(worker.name, ["--backend", backend, *words])
-    fields = TrainConfig.__dataclass_fields__
-    TrainConfig(**given({k: v for k, v in context.params.items() if k in fields}))
-    return context.params
-
-
-def _checked(backend: str, words: Tuple[str, ...], restarts: int) -> Tuple[str, ...]:
-    """The words, and what a run needs beside them to be started again: checkpoints."""
-    asked = check_words(backend, words)
-    if not restarts:
-        return words
-    if asked["out"] is None:
-        raise ConfigError(
-            f"--restart {restarts} goes on with the run in --out, and there is none: add --out "
-            "DIR, with --autoresume if a run is there already"
-        )
-    has = asked["checkpoint_every"] or asked["autoresume"]
-    return words if has else (*words, "--checkpoint-every", PERIOD)
 
 
 def _hosts(hosts: Optional[str], hostfile: Optional[str]) -> List[Host]:

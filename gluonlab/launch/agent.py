@@ -34,6 +34,7 @@ from gluonlab.launch.own_network import addresses, free_port
 
 GRACE = 5.0  # seconds that processes have to end by SIGTERM
 UNPRINTED = 2**18  # letters that may be on their way to who reads them; then processes wait
+SSH_VARIABLE = "SSH_CONNECTION"  # of sshd: the client's address and port, and the server's
 TELL = "GLUONLAB_TELL"  # the descriptor over which a process says how far it has come
 
 
@@ -68,7 +69,7 @@ class Agent:
     async def serve(self) -> None:
         """Do what the launcher says, until it says no more."""
         hello = {"here": socket.gethostname(), "pid": os.getpid(), "addresses": addresses()}
-        ssh = os.environ.get("SSH_CONNECTION", "").split()  # the client's, and the server's
+        ssh = os.environ.get(SSH_VARIABLE, "").split()
         if len(ssh) == 4:
             hello.update(seen_by=ssh[0], address=ssh[2])
         send(self._writer, **{**hello, **self._hello})

@@ -12,7 +12,7 @@ from typing import Any, Dict, List, NamedTuple, Optional, Sequence
 
 from gluonlab.errors import RunError
 from gluonlab.host.lifetime import die_with_parent
-from gluonlab.launch.agent import UNPRINTED, size_of
+from gluonlab.launch.agent import SSH_VARIABLE, UNPRINTED, size_of
 from gluonlab.launch.awake import BEAT, awake
 from gluonlab.launch.hosts import Host
 from gluonlab.launch.inbox import Inbox
@@ -70,7 +70,7 @@ class Connection:
             self._process = await asyncio.create_subprocess_exec(
                 *words, stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE,
                 stderr=asyncio.subprocess.PIPE, limit=LONGEST, start_new_session=True,
-                preexec_fn=die_with_parent, env=with_this_gluonlab(os.environ),
+                preexec_fn=die_with_parent, env=self._environment(),
             )  # fmt: skip
         except OSError as error:
             raise RunError(f"{words[0]} cannot be started: {error.strerror}") from None
@@ -147,7 +147,9 @@ class Connection:
         """End an agent that does not answer any more, if the host can still be reached."""
         self.close()
         if self._process is not None and not self.host.is_here and self._pid:
-            words = [*self._ssh(), f"kill -{signal.SIGKILL} {self._pid}"]
+            # the number may be another process's by now
+            its = f"grep -q {AGENT[-1]} /proc/{self._pid}/cmdline"
+            words = [*self._ssh(), f"{its} && kill -{signal.SIGKILL} {self._pid}"]
             ending = await asyncio.create_subprocess_exec(
                 *words, stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.DEVNULL,
                 stderr=asyncio.subprocess.DEVNULL, start_new_session=True,
@@ -171,6 +173,13 @@ class Connection:
         own = with_this_gluonlab({})["PYTHONPATH"]
         agent = ["env", f"PYTHONPATH={own}", self._way.python, *AGENT]
         return [*self._ssh(), shlex.join(agent)]  # ssh hands one string to the other shell
+
+    def _environment(self) -> Dict[str, str]:
+        """The agent's; one on this host comes over no ssh, whatever this shell came over."""
+        own = with_this_gluonlab(os.environ)
+        if self.host.is_here:
+            own.pop(SSH_VARIABLE, None)
+        return own
 
     def _ssh(self) -> List[str]:
         alive = ["BatchMode=yes", "ConnectTimeout=10", "ServerAliveInterval=5"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import socket
 from pathlib import Path
-from typing import Iterable, List, NamedTuple, Optional, Sequence
+from typing import Dict, Iterable, List, NamedTuple, Optional, Sequence
 
 from gluonlab.errors import ConfigError
 
@@ -72,14 +72,19 @@ def _host(text: str, where: str) -> Host:
 
 
 def _checked(hosts: List[Host], where: str) -> List[Host]:
-    seen = set()
+    seen: Dict[str, str] = {}  # as it is written
     for host in hosts:
-        if host.name in seen:
-            raise ConfigError(
-                f"{where} names {host.name} twice: name it once, with all its processes, "
-                f"as in {host.name}:2"
+        name = HERE.name if host.is_here else host.name
+        if name in seen:
+            twice = (
+                f"{host.name} twice"
+                if seen[name] == host.name
+                else (f"{seen[name]} and {host.name}, which are this host")
             )
-        seen.add(host.name)
+            raise ConfigError(
+                f"{where} names {twice}: name it once, with all its processes, as in {host.name}:2"
+            )
+        seen[name] = host.name
     return hosts
 
 

@@ -13,15 +13,16 @@ from typing import Any, Callable, List, Mapping, Optional, Protocol, Sequence, U
 from gluonlab.errors import ConfigError, RunError
 from gluonlab.host.signals import RAISED
 from gluonlab.launch.attempt import OF_SIGNALS, Attempt, Failure
+from gluonlab.launch.awake import BEAT, awake
 from gluonlab.launch.connections import Connection, Way
 from gluonlab.launch.environments import Membership
 from gluonlab.launch.hosts import HERE, Host, place, room, server_hosts
 from gluonlab.launch.inbox import Inbox
 from gluonlab.launch.members import Gathering
-from gluonlab.launch.parts import AGAIN, COMMAND, RAN_ON, Site, parts
+from gluonlab.launch.parts import AGAIN, COMMAND, RAN_ON, parts
 from gluonlab.launch.passed import passed
+from gluonlab.launch.sites import sites_of
 
-LOOPBACK = "127.0.0.1"
 DEFAULT = Way()
 STUCK = 1.0  # seconds after a signal in which nobody takes a line: then the rest is lost
 
@@ -174,7 +175,7 @@ class _Launcher:
     async def _one(self, workers: int) -> Optional[Failure]:
         request, hosts = self._request, [connection.host for connection in self._at]
         placed = place(workers, hosts)
-        sites = self._sites(self._at)
+        sites = sites_of(self._at, named=request.place is None)
         own = {sites[number].name: number for number in reversed(server_hosts(hosts, placed))}
         theirs = sorted(own.values())  # one a host, however many agents it has
         servers = [theirs[n % len(theirs)] for n in range(request.servers or len(theirs))]
@@ -187,8 +188,9 @@ class _Launcher:
             variables[RAN_ON] = self._ran_on
         settings = request.settings
         started = parts(request.backend, self._words, placed, servers, sites, port, settings)
+        folder = working_folder()
         self._attempt = Attempt(
-            started, self._at, self._inbox, self._say, request.way.patience, str(Path.cwd()),
+            started, self._at, self._inbox, self._say, request.way.patience, folder,
             variables,
         )  # fmt: skip
         try:
@@ -212,7 +214,7 @@ class _Launcher:
     async def _again(self, gone: Sequence[Connection]) -> int:
         """Connect to the hosts that are ``gone``, or leave them out: how many workers there are."""
         request = self._request
-        if AGAIN not in self._words:
+        if not {AGAIN, "--resume"} & {word.partition("=")[0] for word in self._words}:
             self._words.append(AGAIN)
         await _leave(gone)
         if self._gathering is None:
@@ -255,11 +257,10 @@ class _Launcher:
     async def _free_port(self, root: Connection) -> Optional[int]:
         """A port of the host, for the scheduler; None if the host is gone."""
         root.send(port=self._request.port or 0)
-        until = time.monotonic() + self._request.way.patience
+        until = awake() + self._request.way.patience
         while root.gone is None:
-            got = await self._inbox.get(until - time.monotonic())
-            connection, message = got or (None, {})
-            if got is None:
+            connection, message = await self._inbox.get(BEAT) or (None, {})
+            if awake() > until:
                 root.lose("does not answer")
             elif "came" in message:
                 self._forward(message["came"])
@@ -282,15 +283,15 @@ class _Launcher:
             self._listener.note(f"error: {failure}")
         return failure.status
 
-    def _sites(self, at: Sequence[Connection]) -> List[Site]:
-        """The hosts as the others see them: over the addresses that ssh, or they, have taken."""
-        own = next((each.own_address for each in at if each.own_address), LOOPBACK)
-        found = []
-        for each in at:
-            name = each.host.name if self._request.place is None else each.here
-            address = each.address or own
-            found.append(Site(name, address, each.interfaces.get(address, "")))
-        return found
+
+def working_folder() -> str:
+    """Where this process is. Raises ConfigError where that has been removed."""
+    try:
+        return str(Path.cwd())
+    except OSError:
+        raise ConfigError(
+            "the folder in which this shell is has been removed: change to another one"
+        ) from None
 
 
 async def _leave(at: Sequence[Connection]) -> None:

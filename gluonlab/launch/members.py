@@ -9,14 +9,14 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-import time
 from contextlib import suppress
-from typing import Any, Callable, Dict, List, Mapping, Sequence, Union
+from typing import Any, Callable, Dict, List, Mapping, Sequence, Tuple, Union
 
 from gluonlab.errors import ConfigError, RunError
 from gluonlab.host.signals import RAISED
 from gluonlab.launch.agent import Agent
 from gluonlab.launch.allowed import allowed
+from gluonlab.launch.awake import BEAT, awake
 from gluonlab.launch.connections import Connection, Way, first
 from gluonlab.launch.environments import Membership
 from gluonlab.launch.hosts import Host
@@ -25,6 +25,7 @@ from gluonlab.launch.messages import LONGEST, OF_AGENT, BadMessage, Message, rec
 from gluonlab.launch.parts import RANK
 
 PAUSE = 0.2  # seconds between two tries to reach rank 0
+ONE_TRY = 1.0  # seconds that one may take: no longer than `awake` counts between two looks
 SOON = 5.0  # seconds in which another process says who it is
 
 
@@ -60,9 +61,9 @@ class Gathering:
 
     async def ranks(self, numbers: Sequence[int]) -> List[Union[Connection, RunError]]:
         """The connections to these ranks, or why one has not come in time."""
-        until = time.monotonic() + self._way.patience
-        while self._missing(numbers) and time.monotonic() < until:
-            _, message = await self._inbox.get(until - time.monotonic()) or (None, {})
+        until = awake() + self._way.patience
+        while self._missing(numbers) and (left := until - awake()) > 0:
+            _, message = await self._inbox.get(min(left, BEAT)) or (None, {})
             if "came" in message:
                 self._signalled(message["came"])
         missing, strangers = self._missing(numbers), ""
@@ -107,6 +108,27 @@ class Gathering:
         self._inbox.put(connection, {"here": hello["here"]})  # wakes who waits for it
 
 
+async def _rank_0(
+    place: Membership, root: str, patience: float
+) -> "Tuple[asyncio.StreamReader, asyncio.StreamWriter]":
+    """A connection to rank 0, which may start later. Raises RunError after so many seconds."""
+    until, why = awake() + patience, "no answer"
+    while (left := until - awake()) > 0:
+        opening = asyncio.open_connection(root, place.port, limit=LONGEST)
+        try:
+            return await asyncio.wait_for(opening, min(left, ONE_TRY))
+        except asyncio.TimeoutError:
+            why = "no answer"
+        except OSError as error:
+            why = error.strerror or str(error)
+        await asyncio.sleep(PAUSE)
+    raise RunError(
+        f"rank {place.rank} cannot reach rank 0 at {root}:{place.port} in {patience:g} s ({why}): "
+        "it was not started, or the port is closed; GLUONLAB_ROOT and GLUONLAB_PORT, set for all, "
+        "choose others"
+    )
+
+
 async def attend(
     place: Membership,
     backend: str,
@@ -118,19 +140,8 @@ async def attend(
 
     ``settings``: variables that a worker gets, as this process's own options say.
     """
-    root, until = place.root or "127.0.0.1", time.monotonic() + patience
-    while True:
-        try:
-            streams = await asyncio.open_connection(root, place.port, limit=LONGEST)
-            break
-        except OSError as error:
-            if time.monotonic() > until:
-                raise RunError(
-                    f"rank {place.rank} cannot reach rank 0 at {root}:{place.port} in "
-                    f"{patience:g} s ({error.strerror or error}): it was not started, or the port "
-                    "is closed; GLUONLAB_ROOT and GLUONLAB_PORT, set for all, choose others"
-                ) from None
-            await asyncio.sleep(PAUSE)
+    root = place.root or "127.0.0.1"
+    streams = await _rank_0(place, root, patience)
 
     def checked(message: Message) -> Message:
         """Raise ConfigError for what is no part of this group."""

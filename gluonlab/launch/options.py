@@ -8,6 +8,7 @@ import click
 from click.core import ParameterSource
 
 from gluonlab.errors import ConfigError
+from gluonlab.launch.environments import Membership
 
 # what each process of a job takes itself, as rank 0 launches the others
 CARRIED = ("servers", "restart", "min_workers", "patience", "port")
@@ -45,7 +46,22 @@ def carried(context: click.Context, kind: str) -> List[str]:
             f"--print {kind} with {words[0]}: SageMaker's image starts and ends the processes "
             "itself: leave it out"
         )
+    if kind == "k8s" and "--min-workers" in words:
+        raise ConfigError(
+            "--print k8s with --min-workers: Kubernetes ends all pods of a job when one is lost: "
+            "leave it out"
+        )
     return words
+
+
+def check_alone(context: click.Context, place: Optional[Membership]) -> None:
+    """Raise ConfigError where each of several processes would launch a group of its own."""
+    if place is not None and place.size > 1 and place.rank is not None:
+        [option, *_] = written(context, ["count", "hosts", "hostfile"])
+        raise ConfigError(
+            f"{option} starts a group, and {place.launcher} has started this process as one of "
+            f"{place.size}, which are one: leave it out"
+        )
 
 
 def check_part(context: click.Context, launcher: str) -> None:

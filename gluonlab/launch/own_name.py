@@ -24,11 +24,11 @@ def check_own_name() -> None:
     """
     told = os.environ.get
     meeting, interface = told("HOROVOD_GLOO_RENDEZVOUS_ADDR"), told("HOROVOD_GLOO_IFACE")
-    if meeting is None or told("HOROVOD_LOCAL_SIZE") == told("HOROVOD_SIZE") or _is_loop(meeting):
+    if meeting is None or told("HOROVOD_LOCAL_SIZE") == told("HOROVOD_SIZE") or is_loop(meeting):
         return
     name = socket.gethostname()
     taken = _address_of(name)
-    if taken is None or _is_loop(taken):
+    if taken is None or is_loop(taken):
         own = [address for address, its in addresses().items() if its == interface]
         leads = "to no address of it" if taken is None else f"to {taken}"
         raise ConfigError(
@@ -54,7 +54,8 @@ def _address_of(name: str) -> Optional[str]:
     return None
 
 
-def _is_loop(address: str) -> bool:
+def is_loop(address: str) -> bool:
+    """Whether an address, or a name, leads back to the host itself."""
     try:
         return ipaddress.ip_address(address).is_loopback
     except ValueError:

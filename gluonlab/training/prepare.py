@@ -29,6 +29,7 @@ from gluonlab.training.network import make_net
 from gluonlab.training.plan import Plan, make_plan
 from gluonlab.training.profiling import Training
 from gluonlab.training.replica_check import ReplicaCheck
+from gluonlab.training.same_options import check_same_options
 from gluonlab.training.splitting import STRATEGIES
 from gluonlab.training.trial import in_words
 
@@ -40,8 +41,9 @@ def plan_together(
 
     ``begun``: whether the run has begun in its folder already.
     Raises what `make_plan` raises, OutputError at rank 0 for a folder that cannot be written,
-    RunError where another process cannot begin, and ConfigError where batches are counted per
-    device and processes have different numbers of devices, or copies of the network have.
+    RunError where another process cannot begin, and ConfigError where processes have different
+    options, or different numbers of devices while batches are counted per device, or copies of the
+    network have.
     """
 
     def make() -> Plan:
@@ -49,6 +51,7 @@ def plan_together(
             RunDirectory.check(config.out)
         return make_plan(config, dataset, group)
 
+    check_same_options(config, group)
     plan = all_or_none(group, make)
     sizes = _everyones(group, plan.split.size)
     if len(set(sizes)) > 1:

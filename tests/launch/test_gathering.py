@@ -9,6 +9,9 @@ from hypothesis import strategies as st
 from support.gatherings import come, gathered, hello
 
 from gluonlab.errors import RunError
+from gluonlab.launch.connections import Connection, Way
+from gluonlab.launch.hosts import Host
+from gluonlab.launch.sites import sites_of
 
 NONSENSE = {
     "an endless rank": b'{"here": "h", "pid": 1, "addresses": {}, "rank": Infinity, "size": 3}\n',
@@ -114,3 +117,24 @@ def test_whatever_one_says_later_it_ends_with_one_line(said):
     for why in gathered(work, size=size):
         assert why.startswith(("has ended the connection", "has said what is no message: "))
         assert why.isprintable()
+
+
+@pytest.mark.parametrize("first", [0, 1])
+def test_hosts_are_told_an_address_that_all_of_them_reach(first):
+    """Rank 1 comes over the loopback device, as rank 0's own name leads there, rank 2 does not."""
+    local = Connection(Host("a"), Way(), rank=1)
+    local.address, local.own_address = "127.0.0.1", "127.0.1.1"
+    far = Connection(Host("b"), Way(), rank=2)
+    far.address, far.own_address = "192.0.2.2", "192.0.2.1"
+    here = Connection(Host("a"), Way(), rank=0)
+    others = [local, far] if first == 0 else [far, local]
+    found = [site.address for site in sites_of([here, *others], named=False)]
+    expected = {None: "192.0.2.1", "127.0.0.1": "192.0.2.1", "192.0.2.2": "192.0.2.2"}
+    assert found == [expected[each.address] for each in (here, *others)]
+
+
+def test_one_host_alone_is_told_its_loopback_address():
+    local = Connection(Host("a"), Way(), rank=1)
+    local.address, local.own_address = "127.0.0.1", "127.0.0.1"
+    here = Connection(Host("a"), Way(), rank=0)
+    assert {site.address for site in sites_of([here, local], named=False)} == {"127.0.0.1"}

@@ -309,15 +309,19 @@ def printed(kind, *words, ended):
 
 @pytest.mark.parametrize("kind", [*BASH, "k8s"])
 def test_a_job_file_carries_how_to_watch_and_to_start_again(kind, ended, empty_cwd):
-    status, out, err = printed(kind, "-n", "2", "--servers", "2", *LAUNCH, ended=ended)
+    asked, losses = [*LAUNCH], LAUNCH[4:6]
+    if kind == "k8s":
+        asked, losses = [*LAUNCH[:4], *LAUNCH[6:]], []
+    status, out, err = printed(kind, "-n", "2", "--servers", "2", *asked, ended=ended)
     assert (status, err) == (0, "")
+    assert ("--no-kill" in out) is (kind == "slurm")  # else Slurm would end what could go on
     if kind == "k8s":
         lines = [line.split('"')[1] for line in out.splitlines() if line.strip()[:3] == '- "']
         found = lines[lines.index("--backend") + 2 :]
     else:
         [line] = [line for line in out.splitlines() if "gluonlab.launch" in line]
         found = line.split("dist_sync ")[1].split()
-    assert found[: found.index("--")] == ["--servers", "2", *LAUNCH[:2], *LAUNCH[4:6],
+    assert found[: found.index("--")] == ["--servers", "2", *LAUNCH[:2], *losses,
                                           *LAUNCH[2:4], *LAUNCH[6:]]  # fmt: skip
 
 
@@ -326,6 +330,7 @@ REFUSED = {
     "lsf --ssh ssh": "error: --print lsf with --ssh: the scheduler starts the processes: leave it",
     "k8s --env HOME": "error: --print k8s with --env: the scheduler passes variables on, as its ",
     "k8s --python x": "error: --print k8s with --python: a job file has it as --job python=PATH",
+    "k8s -n 2 --restart 1 --min-workers 1": "error: --print k8s with --min-workers: Kubernetes end",
     "sagemaker --restart 1": "error: --print sagemaker with --restart: SageMaker's image starts",
     "sagemaker --patience 60": "error: --print sagemaker with --patience: SageMaker's image start",
     "slurm --restart x": "error: --restart x: give a whole number, 0 to 4096",

@@ -45,6 +45,23 @@ def data(tmp_path_factory):
     return folder
 
 
+@pytest.mark.parametrize("other", [("--lr", "0.5"), ("--epochs", "2")], ids=" ".join)
+@each_backend
+def test_processes_with_other_options_end_with_the_first_difference(backend, other, tmp_path):
+    """Whoever has started them: with other epochs one would wait for the other for ever."""
+    run = ["--model", "mlp", "--dataset", "synthetic", "--lr", "0.1", "--epochs", "1"]
+    own = {1: other, 0: ("--devices", "cpu:0")}  # which devices is each one's own business
+    ended = launched(backend, tmp_path, *run, of_rank=own, timeout=60)
+    said = "".join(process.err for process in ended)
+    assert [process.status for process in ended] == [2, 2], said
+    name, value = other
+    there = run[run.index(name) + 1]
+    both = f"{name} {float(there):g}", f"{name} {float(value):g}"
+    # the parameter server numbers its workers as they come
+    texts = [f"rank 0 has {a}, and rank 1 {b}: start all" for a, b in (both, both[::-1])]
+    assert any(said.count(text) == 2 for text in texts)
+
+
 @pytest.mark.parametrize("model", ["resnet8", pytest.param("lenet", marks=pytest.mark.long)])
 @each_backend
 def test_two_processes_with_two_devices_train_as_one_with_four(backend, model, data, tmp_path):

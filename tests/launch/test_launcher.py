@@ -3,11 +3,14 @@
 import json
 import os
 import random
+import re
+import shlex
 import signal
 import socket
 import time
 
 import pytest
+from support.launched_environments import srun
 from support.launcher import QUICK, alive, launched, listening, parameters, same_bits
 from support.reference import distance
 from support.run_files import read_metrics
@@ -159,6 +162,25 @@ MISTAKES = {
     "--hosts [::1]:2 --backend dist_sync": "error: --hosts [::1]:2: '[::1]:2': an IPv6 address",
     "-n 2 --backend dist_sync --env A=1": "error: --env A=1: there is no such variable here: set",
     "-n 2": "error: Missing option '--backend'",
+    "--hosts localhost,127.0.0.1 --backend dist_sync": (
+        "error: --hosts names localhost and 127.0.0.1, which are this host: name it once"
+    ),
+    "-n 2 --backend dist_async --restart 1 -- --out r": (
+        "error: --restart 1 goes on from checkpoints, and --backend dist_async has none"
+    ),
+    "-n 2 --backend dist_sync --restart 1 -- --out r --update-on-servers": (
+        "error: --restart 1 goes on from checkpoints, and --update-on-servers has none"
+    ),
+    "-n 2 --backend dist_sync --servrs 3": (
+        "error: unknown option '--servrs': did you mean --servers?"
+    ),
+    "-n 2 --backend dist_sync -- --servers=2": (
+        "error: --servers is an option of the launcher: write it before --"
+    ),
+    "-n 2 --backend dist_sync -- --backend horovod": (
+        "error: --backend stands before --, and is dist_sync there: leave it out"
+    ),
+    "-n 2 --backend dist_sync --job gpus=2": "error: --job gpus=2 is for job files: add --print",
 }
 
 
@@ -176,6 +198,40 @@ def test_a_host_that_cannot_be_reached_is_named(ended, empty_cwd):
     status, _, err = ended(main, *words)
     assert status == 1
     assert err.startswith("error: host no-such-host.invalid: no agent can be started there: ")
+
+
+def test_a_group_in_each_process_of_a_job_is_refused(ended, empty_cwd, monkeypatch):
+    for name, value in list(srun((2,)))[1].items():
+        monkeypatch.setenv(name, value)
+    status, out, err = ended(main, *TWO, "--", *QUICK)
+    assert (status, out, err.count("\n")) == (2, "", 1)
+    assert err.startswith(
+        "error: -n starts a group, and srun has started this process as one of 2, which are one: "
+    )
+
+
+def test_the_address_over_which_this_shell_was_reached_does_not_matter(tmp_path):
+    """It may be one of a host, or of a session, that is no more."""
+    stale = "198.51.100.9 5000 198.51.100.8 22"
+    words = [*TWO, "--", *QUICK, "--epochs", "1"]
+    with launched(tmp_path, *words, SSH_CONNECTION=stale) as run:
+        status, said = run.end(60)
+    assert status == 0, said
+
+
+def test_the_words_to_go_on_with_do(tmp_path):
+    again = ["--restart", "1", "--"]
+    long = [*QUICK, "--epochs", "3", "--out", "run"]
+    with launched(tmp_path, *TWO, *again, *long) as run:
+        run.wait_for("epoch 2/3")
+        run.process.send_signal(signal.SIGTERM)
+        status, said = run.end(60)
+    [words] = re.findall(r"python -m gluonlab\.launch (.*--resume \S+)", said)
+    with launched(tmp_path, *shlex.split(words), output="then") as run:
+        then, said = run.end(60)
+    assert (status, then) == (143, 0), said
+    epochs = [line["epoch"] for line in read_metrics(tmp_path / "run") if line["kind"] == "epoch"]
+    assert epochs == [1, 2, 3]
 
 
 def test_json_is_rank_zeros_alone(tmp_path):

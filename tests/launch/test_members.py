@@ -7,7 +7,7 @@ import socket
 import subprocess
 import sys
 import time
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
@@ -116,6 +116,19 @@ def test_a_signal_to_one_that_waits_for_the_others_ends_all_at_once(of_rank, tmp
         processes[of_rank].send_signal(signal.SIGTERM)
         assert [each.wait(10) for each in processes] == [143, 143]
         assert [each.stdout.read().strip() for each in processes] == ["ended by SIGTERM", ""]
+
+
+def test_patience_ends_one_whose_rank_0_takes_no_connection(tmp_path):
+    """Its queue of connections is full, and the system drops what comes."""
+    with socket.create_server(("127.0.0.1", 0), backlog=0) as full, ExitStack() as stack:
+        for _ in range(4):
+            waits = stack.enter_context(socket.socket())
+            waits.setblocking(False)
+            waits.connect_ex(full.getsockname())
+        port, began = full.getsockname()[1], time.monotonic()
+        [(status, said)] = ended(tmp_path, "srun", QUICK, first=1, patience=5, port=port)
+    assert status == 1 and time.monotonic() - began < 5 + 10
+    assert said.startswith(f"error: rank 1 cannot reach rank 0 at 127.0.0.1:{port} in 5 s (")
 
 
 def test_a_signal_ends_one_that_does_not_find_rank_0(tmp_path):

@@ -26,14 +26,17 @@ def slurm(request: JobRequest) -> str:
         )
     # a task sees all GPUs of its host, and takes its own by its number there
     see_all = ["--gpu-bind=none"] if gpus else []
-    start = ["srun", "--kill-on-bad-exit=1", *see_all, *request.command]
+    goes_on = "--min-workers" in request.launcher  # when a host is lost
+    losses = ["--no-kill", "--kill-on-bad-exit=0"] if goes_on else ["--kill-on-bad-exit=1"]
+    fails = "if a host is lost, the others go on" if goes_on else "if one fails, all end"
+    start = ["srun", *losses, *see_all, *request.command]
     return "\n".join(
         [
             "#!/bin/bash",
             "# Submit it with: sbatch FILE",
             *(line for comment, option in asked for line in (f"# {comment}", f"#SBATCH {option}")),
             "",
-            "# one task for each process, rank 0 speaks for all; if one fails, all end",
+            f"# one task for each process, rank 0 speaks for all; {fails}",
             f"{bash_line(start)}\n",
         ]
     )
