@@ -208,6 +208,8 @@ class Attempt:
     async def _end(self) -> None:
         """End whatever is left, everywhere. Whose agent does not answer is gone."""
         waiting = [agent for agent in self._agents() if agent.gone is None]
+        gone = [agent for agent in self._agents() if agent.gone is not None]
+        killed = asyncio.gather(*(each.kill() for each in gone))  # while the others end
         for agent in waiting:
             agent.send(end=True)
         until = time.monotonic() + 2 * GRACE + 1
@@ -220,7 +222,8 @@ class Attempt:
             waiting = [agent for agent in waiting if agent.gone is None]
         for agent in waiting:
             agent.lose("did not answer when all were to end")
-        await asyncio.gather(*(each.kill() for each in self._agents() if each.gone is not None))
+        lost = [agent for agent in self._agents() if agent.gone is not None and agent not in gone]
+        await asyncio.gather(killed, *(each.kill() for each in lost))
 
     def _agents(self) -> List[Connection]:
         return list(dict.fromkeys(self._agent.values()))
