@@ -20,19 +20,22 @@ INTERRUPTED = "nothing was measured"  # before the first measurement, which says
 
 
 class Asked(NamedTuple):
-    """The options of all studies. ``resumed``: those of the study itself, from its folder."""
+    """The options of all studies. ``resumed``: those of the study itself, read from its folder."""
 
     out: Optional[str]
     language: str
     quick: bool
     as_json: bool
-    resumed: Optional[Dict[str, Any]]
+    resumed: Any
 
 
-def study(name: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """``@study("x")`` adds the options of `Asked` to a command's function.
+def study(
+    name: str, read: Callable[[Mapping[str, Any]], Any]
+) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """``@study("x", read)`` adds the options of `Asked` to a command's function.
 
-    It gets an Asked, and its own options by name, all None where it goes on with --resume.
+    It gets an Asked, and its own options by name, all None where it goes on with --resume: then
+    ``read`` makes of the options in the folder what it goes by, and raises ValueError for others.
     """
 
     def decorate(function: Callable[..., None]) -> Callable[..., None]:
@@ -49,7 +52,7 @@ def study(name: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
             resumed = None
             if resume is not None:
                 _check_alone({"--out": out, "--quick": quick or None, **_named(own)}, resume)
-                resumed, out = options_of(Path(resume), name), resume
+                resumed, out = options_of(Path(resume), name, read), resume
             function(Asked(out, language, quick, as_json, resumed), **own)
 
         shown: List[Option] = [

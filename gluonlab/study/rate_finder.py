@@ -14,7 +14,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any, Dict, List, NamedTuple, Optional, Sequence
 
-from gluonlab.config import TrainConfig
+from gluonlab.config import TrainConfig, option_name
 from gluonlab.drawing.chart import Axis, Chart, Curve, as_svg
 from gluonlab.engine.semantics import nd_semantics
 from gluonlab.errors import ConfigError, DivergedError, RunError
@@ -40,6 +40,8 @@ PICTURE, RESULT = "find-lr.svg", "find-lr.json"
 RULE = "a tenth of the rate at which the smoothed loss is smallest"
 FALLEN = 0.95  # of its beginning, at most, is a smallest loss that says something
 BEGINNING = 10  # steps
+# what a run writes or says, and a range test, of which only picture and numbers stay, does not
+OF_RUNS = ("profile", "export", "confusion", "checkpoint_every", "keep", "memory")
 
 
 @dataclass(frozen=True)
@@ -148,16 +150,24 @@ def suggested(rates: Sequence[float], losses: Sequence[float]) -> Optional[float
 def find_rate(config: TrainConfig, steps: int) -> Found:
     """Train for so many steps with a rising rate, and else as ``config`` says.
 
-    Raises ConfigError for a config with a rate, and for too few steps; RunError where the loss does
-    not fall at any rate. Nothing is written.
+    Raises ConfigError for a config with a rate or with settings that are for runs that stay, and
+    for too few steps; RunError where the loss does not fall at any rate. Nothing is written.
     """
     if config.lr is not None:
         raise ConfigError(f"--find-lr looks for the learning rate: leave --lr {config.lr:g} out")
+    for field in dataclasses.fields(config):
+        value = getattr(config, field.name)
+        if field.name in OF_RUNS and value != field.default:
+            shown = "" if value is True else f" {value}"
+            raise ConfigError(
+                f"--find-lr {steps} keeps its picture and its numbers, and nothing of the training:"
+                f" leave {option_name(field.name)}{shown} out, or train with a rate (--lr)"
+            )
     if steps < FEWEST:
         raise ConfigError(f"--find-lr {steps}: give at least {FEWEST} steps, such as 100")
     with temporary_folder("find-lr") as folder, limits_explained():
         # a rate of 1, so that what scales it is in the rates that are tried, too
-        asked = config.replace(lr=1.0, out=str(Path(folder, "run")), checkpoint_every=None)
+        asked = config.replace(lr=1.0, out=str(Path(folder, "run")))
         plan = make_plan(asked)
         scale = plan.rates.base_lr
         plan = dataclasses.replace(

@@ -9,6 +9,7 @@ import mxnet as mx
 from mxnet import nd
 
 from gluonlab.timeline import profiler
+from gluonlab.timeline.core_waits import CoreWaits
 from gluonlab.timeline.phases import Phases, Window, called
 from gluonlab.timeline.shares import Timeline
 from gluonlab.timeline.spans import Span, spans_of
@@ -34,6 +35,7 @@ class Recorder:
         self._starts: List[float] = []
         self._fetched = False  # the batch of the next step, with which that has begun
         self._idle: Dict[str, float] = {}  # microseconds in which the host did not compute
+        self._core_waits = CoreWaits(rows)
 
     def learn(self, train: Step) -> Any:
         """A step, each phase of which the host waits for; what ``train`` gives.
@@ -57,7 +59,7 @@ class Recorder:
     def record(self, train: Step) -> Any:
         """A step as it always is; what ``train`` gives."""
         if not self._fetched:
-            self._starts.append(_now())
+            self._begin_step()
         self._fetched = False
 
         def timed(name: str, queue: Callable[[], None]) -> None:
@@ -69,9 +71,14 @@ class Recorder:
         """What ``get`` gives: the batch of the step that is recorded next, noted as `INPUT`."""
         got: List[Any] = []
         self._fetched = True
-        self._starts.append(_now())
+        self._begin_step()
         self._timed(INPUT, lambda: got.append(get()))
         return got[0]
+
+    def _begin_step(self) -> None:
+        if not self._starts:
+            self._core_waits.begin()
+        self._starts.append(_now())
 
     def _timed(self, phase: str, queue: Callable[[], Any]) -> None:
         began, computed = _now(), time.thread_time()
@@ -84,7 +91,7 @@ class Recorder:
     def end(self) -> Timeline:
         """Wait for the steps, and look at what MXNet has seen of them."""
         nd.waitall()
-        end = _now()
+        end, core_waits = _now(), self._core_waits.micros()
         events = profiler.events()
         spans, begin = spans_of(events), self._starts[0]
         before = [span for span in spans if span.begin < begin]
@@ -93,7 +100,7 @@ class Recorder:
         learned = Phases(before, self._windows)
         return Timeline(
             self._first_step, self._starts, end, self._rows, after, learned.of(after), self._host,
-            events, learned.steps(after), self._idle,
+            events, learned.steps(after), self._idle, core_waits,
         )  # fmt: skip
 
 

@@ -19,7 +19,7 @@ class Timeline(NamedTuple):
     ``host``: what the host's thread did, by phase; ``starts``: when it began each step;
     ``events``: MXNet's own trace, in the form of Chrome's; ``steps``: the number, from 0, of the
     step of each span; ``host_idle``: the microseconds of each of the host's phases in which it did
-    not compute.
+    not compute; ``core_waits``: of each device whose thread was ready and waited for a core.
     """
 
     first_step: int
@@ -32,6 +32,7 @@ class Timeline(NamedTuple):
     events: Sequence[Event] = ()
     steps: Sequence[int] = ()
     host_idle: Mapping[str, float] = {}
+    core_waits: Mapping[str, float] = {}
 
     @property
     def begin(self) -> float:

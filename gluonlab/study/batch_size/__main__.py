@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import Any, Dict, List, Optional
+from typing import TYPE_CHECKING, Any, Dict, List, Optional
 
 import click
 
@@ -13,9 +13,12 @@ from gluonlab.errors import DataError, RunError
 from gluonlab.study.batch_size.names import NAME, PANELS, Options, asked, from_dict
 from gluonlab.study.command import INTERRUPTED, Asked, in_terminal, study
 
+if TYPE_CHECKING:  # it loads numpy, which --help does not need
+    from gluonlab.study.batch_size.findings import Found
+
 
 @command(f"python -m gluonlab.study {NAME}", INTERRUPTED)
-@study(NAME)
+@study(NAME, from_dict)
 @option("--panels", "NAMES", f"some of {', '.join(PANELS)}  [default: those whose data are here; "
         "with --quick: digits]")  # fmt: skip
 @option("--sizes", "N,N", "batch sizes, over all devices  [default: 1 to 1,024 for the digits]")
@@ -29,7 +32,7 @@ def main(asked_for: Asked, panels: Optional[str], **own: Optional[str]) -> None:
     and at equal epochs. Figures, a page and all measurements are in the study's folder.
     """
     if asked_for.resumed is not None:
-        options = from_dict(asked_for.resumed)
+        options = asked_for.resumed
     else:
         options = asked(_panels(panels, asked_for.quick), asked_for.quick, **own)
     found = _measured(options, asked_for)
@@ -78,17 +81,31 @@ def _measured(options: Options, asked_for: Asked) -> Dict[str, Any]:
         folder.write_result({"study": NAME, "options": options.to_dict(), "panels": plain})
         told = report(found, options, asked_for.language)
         written = write(folder, told)
-        for name, each in found.items():
-            if all(row.steps is None for row in each.rows):
-                best = max(each.rows, key=lambda row: row.best)
-                raise RunError(
-                    f"{name}: no batch size reached {options.panels[name]['target']:g} of the test "
-                    f"images; the best was {best.best:.4f}, with batches of {best.size}: "
-                    "give a smaller --target"
-                )
+        missed = _missed(found, options)
+        if missed:
+            others = {name: each for name, each in found.items() if name not in missed}
+            if others:  # what they say is no less true
+                said = report(others, options, asked_for.language).sentences
+                shown = {"study": NAME, "path": str(folder.path), "said": said,
+                         "panels": {name: plain[name] for name in others}}  # fmt: skip
+                click.echo(json.dumps(shown) if asked_for.as_json else in_terminal([*said, ""]))
+            raise RunError(f"{'; '.join(missed.values())}: give a smaller --target")
         where = f"written to {folder.path}: {', '.join(written[-1:])} holds all figures"
     return {"study": NAME, "path": str(folder.path), "panels": plain,
             "said": [*told.sentences, "", where]}  # fmt: skip
+
+
+def _missed(found: "Dict[str, Found]", options: Options) -> Dict[str, str]:
+    """What to say of each panel in which no batch size reached the target."""
+    said = {}
+    for name, each in found.items():
+        if all(row.steps is None for row in each.rows):
+            best = max(each.rows, key=lambda row: row.best)
+            said[name] = (
+                f"{name}: no batch size reached {options.panels[name]['target']:g} of the test "
+                f"images; the best was {best.best:.4f}, with batches of {best.size}"
+            )
+    return said
 
 
 if __name__ == "__main__":

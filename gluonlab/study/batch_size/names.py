@@ -6,9 +6,12 @@ from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Tuple
 
 from gluonlab.config.values import real, whole
 from gluonlab.errors import ConfigError, unknown
+from gluonlab.study.options import ascending, check, positive
+from gluonlab.study.options import whole as whole_number
 
 NAME = "batch-size"
 STEPS, EPOCHS = "steps", "epochs"  # what is equal where errors are compared
+MOST_IMAGES = 2**20  # of a batch
 
 
 class Panel(NamedTuple):
@@ -101,13 +104,24 @@ def _share(text: str) -> float:
 
 
 def _sizes(text: str) -> List[int]:
-    check = whole(1, 2**20)
-    sizes = sorted({check("--sizes", part.strip()) for part in text.split(",")})
+    number = whole(1, MOST_IMAGES)
+    sizes = sorted({number("--sizes", part.strip()) for part in text.split(",")})
     if len(sizes) < 2:
         raise ConfigError(f"--sizes {text}: give two batch sizes or more, such as 16,64,256")
     return sizes
 
 
 def from_dict(options: Mapping[str, Any]) -> Options:
-    """What `Options.to_dict` gave."""
+    """What `Options.to_dict` gave. Raises ValueError for anything else."""
+    fits = {
+        "panels": lambda panels: isinstance(panels, dict) and set() < set(panels) <= set(PANELS),
+        "seeds": whole_number(1, 1000), "tuning_seeds": whole_number(1, 1000),
+        "gpus": lambda count: count is None or whole_number(1)(count),
+    }  # fmt: skip
+    check(options, fits)
+    of_panel = {"sizes": ascending(whole_number(1, MOST_IMAGES), 2), "target": positive(1)}
+    for panel in options["panels"].values():
+        if not isinstance(panel, dict):
+            raise ValueError("panels")
+        check(panel, of_panel)
     return Options(**options)

@@ -14,7 +14,7 @@ from gluonlab.study.learning_rate.names import NAME, Options, asked, from_dict
 
 
 @command(f"python -m gluonlab.study {NAME}", INTERRUPTED)
-@study(NAME)
+@study(NAME, from_dict)
 @option("--devices", "N,N", "numbers of GPUs, or of CPU devices that stand in  [default: 1,2,4]")
 @option("--batch-size", "N", "images per device and step  [default: 32]")
 @option("--epochs", "N", "of each training  [default: 3]")
@@ -27,7 +27,7 @@ def main(asked_for: Asked, **own: Optional[str]) -> None:
     and all measurements are in the study's folder.
     """
     resumed = asked_for.resumed
-    options = asked(asked_for.quick, **own) if resumed is None else from_dict(resumed)
+    options = asked(asked_for.quick, **own) if resumed is None else resumed
     found = _measured(options, asked_for)
     click.echo(json.dumps(found) if asked_for.as_json else in_terminal(found["said"]))
 

@@ -6,6 +6,8 @@ from typing import Any, Dict, List, Mapping, NamedTuple, Optional
 
 from gluonlab.config.values import whole
 from gluonlab.errors import ConfigError
+from gluonlab.study.options import ascending, check, positive
+from gluonlab.study.options import whole as whole_number
 
 NAME = "learning-rate"
 DATASET, MODEL, MOMENTUM = "digits", "mlp", 0.9
@@ -63,13 +65,19 @@ def asked(
 
 
 def _counts(text: str) -> List[int]:
-    check = whole(1, MOST_DEVICES)
-    counts = sorted({check("--devices", part.strip()) for part in text.split(",")})
+    number = whole(1, MOST_DEVICES)
+    counts = sorted({number("--devices", part.strip()) for part in text.split(",")})
     if len(counts) < 2:
         raise ConfigError(f"--devices {text}: give two numbers of devices or more, such as 1,2,4")
     return counts
 
 
 def from_dict(options: Mapping[str, Any]) -> Options:
-    """What `Options.to_dict` gave."""
+    """What `Options.to_dict` gave. Raises ValueError for anything else."""
+    fits = {
+        "devices": ascending(whole_number(1, MOST_DEVICES), 2), "batch_size": whole_number(1),
+        "rates": ascending(positive()), "epochs": whole_number(2, 1000),
+        "seeds": whole_number(1, 1000),
+    }  # fmt: skip
+    check(options, fits)
     return Options(**options)

@@ -8,12 +8,14 @@ from typing import Any, Dict, Mapping, Optional
 import click
 
 from gluonlab.bench.harness.command import option
-from gluonlab.bench.scaling.ways import NETWORKS, STRONG, WEAK, check_network, parse_counts
+from gluonlab.bench.scaling.ways import MOST, NETWORKS, STRONG, WEAK, check_network, parse_counts
 from gluonlab.cli.command import command
 from gluonlab.config.values import whole
 from gluonlab.errors import RunError
 from gluonlab.study.benches import as_values, together
 from gluonlab.study.command import INTERRUPTED, Asked, in_terminal, study
+from gluonlab.study.options import ascending, check, one_of, some_of
+from gluonlab.study.options import whole as whole_number
 from gluonlab.study.page import write
 from gluonlab.study.scaling.measure import DEVICE, one_round
 from gluonlab.study.scaling.report import report
@@ -24,7 +26,7 @@ NAME = "scaling"
 
 
 @command(f"python -m gluonlab.study {NAME}", INTERRUPTED)
-@study(NAME)
+@study(NAME, lambda options: _read(options))
 @option("--network", "NAME", f"one of {', '.join(NETWORKS)}  [default: lenet]")
 @option("--devices", "N,N", "numbers of CPU devices, beside 1  [default: 2,4; with --quick: 2]")
 @option("--stores", "NAMES", "kvstores (see gluonlab.run --list)  [default: device,local,ring; "
@@ -36,7 +38,8 @@ def main(asked_for: Asked, **own: Optional[str]) -> None:
     It is the measurement of bench scaling, each round with processes of its own and kept at once,
     and figures and a page.
     """
-    options = asked_for.resumed or _asked(asked_for.quick, own)
+    resumed = asked_for.resumed
+    options = _asked(asked_for.quick, own) if resumed is None else resumed
     found = _measured(options, asked_for)
     click.echo(json.dumps(found) if asked_for.as_json else in_terminal(found["said"]))
 
@@ -54,6 +57,19 @@ def _asked(quick: bool, own: Mapping[str, Optional[str]]) -> Dict[str, Any]:
         check_kvstore(name)
     return {"network": network, "devices": sorted({1, *counts}), "stores": names,
             "kinds": [WEAK, STRONG], "rounds": rounds}  # fmt: skip
+
+
+def _read(options: Mapping[str, Any]) -> Mapping[str, Any]:
+    """What `_asked` gave. Raises ValueError for anything else."""
+    from gluonlab.kvstores import KVSTORES  # MXNet is loaded here, not for --help
+
+    fits = {
+        "network": one_of(NETWORKS), "devices": ascending(whole_number(1, MOST)),
+        "stores": some_of(KVSTORES), "kinds": some_of((WEAK, STRONG)),
+        "rounds": whole_number(1, 1000),
+    }  # fmt: skip
+    check(options, fits)
+    return options
 
 
 def _measured(options: Mapping[str, Any], asked_for: Asked) -> Dict[str, Any]:

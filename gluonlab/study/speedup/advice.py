@@ -26,9 +26,9 @@ SHARDED = "sharded-optimizer"
 class Facts(NamedTuple):
     """What a training is like now.
 
-    ``each``: images per device, or per copy of the network, and ``per_copy`` says of which
-    ``copies``; ``most``: how many the data set has for each. ``option``: the one that sets the
-    batch's size. ``data_bytes``: of all training images, None for files that are decoded anew;
+    ``each``: images per copy of the network, of which there are ``copies``, one on each device or
+    on several together; ``most``: how many the data set has for each. ``option``: the one that sets
+    the batch's size. ``data_bytes``: of all training images, None for files that are decoded anew;
     ``devices``: their names, as --devices takes them.
     """
 
@@ -49,7 +49,7 @@ class Facts(NamedTuple):
 
 
 class Candidate(NamedTuple):
-    """Settings to try. ``each``: images per device with them, where they change these."""
+    """Settings to try. ``each``: images per copy of the network, where they change these."""
 
     settings: Dict[str, Any]
     each: Optional[int] = None

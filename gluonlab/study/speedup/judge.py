@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 from gluonlab.bench.harness.interval import Estimate
-from gluonlab.study.speedup.parts import PARTS, Parts
+from gluonlab.study.speedup.parts import Parts
 
 # Causes: where the time of a step goes that is no work on its images.
 INPUT, HOST, SUM, WAITING, UPDATE = "input", "host", "sum", "waiting", "update"
@@ -23,11 +23,15 @@ ACCOUNTED = 0.95  # of a step: what is known of each device is at least that
 
 
 class Cause(NamedTuple):
-    """``share``: of a step. ``device``: the straggler's position."""
+    """``share``: of a step. ``device``: the straggler's position.
+
+    ``together``: the share is that of all `without_images`, since no single part is large.
+    """
 
     name: str
     share: float
     device: Optional[int] = None
+    together: bool = False
 
 
 def overheads(found: Parts) -> Dict[str, float]:
@@ -36,7 +40,7 @@ def overheads(found: Parts) -> Dict[str, float]:
     What a straggler takes is fixed, too, and a device that shares its core is slow in all it does;
     neither is told twice.
     """
-    passes = found.forward + found.backward
+    passes = found.passes
     straggler = min(found.straggler, passes)
     shared = min(found.shared, passes - straggler)
     alone = 1 - shared / passes if passes else 0.0
@@ -45,6 +49,11 @@ def overheads(found: Parts) -> Dict[str, float]:
         INPUT: found.input, HOST: found.host, SUM: found.sum, WAITING: found.waiting,
         UPDATE: found.update, STRAGGLER: straggler, CORES: shared, FEW: few,
     }  # fmt: skip
+
+
+def without_images(spent: Mapping[str, float]) -> float:
+    """Of `overheads`: what no image costs."""
+    return sum(spent[name] for name in (HOST, SUM, UPDATE, FEW))
 
 
 def causes(
@@ -64,9 +73,9 @@ def causes(
         for name in CAUSES
         if spent[name] >= LEAST * found.step and (lowest is None or lowest[name] >= SURE)
     ]
-    without_images = sum(spent[name] for name in (HOST, SUM, UPDATE, FEW)) / found.step
-    if not named and without_images >= MANY:
-        named.append(Cause(FEW, without_images))
+    together = without_images(spent) / found.step
+    if not named and together >= MANY:
+        named.append(Cause(FEW, together, together=True))
     return sorted(named, key=lambda cause: -cause.share)
 
 
@@ -79,10 +88,11 @@ def disagreement(
 ) -> Dict[str, Tuple[float, float]]:
     """Parts whose shares of a step differ by more than AGREE, with both.
 
-    A sum, what it waits for, and with a store that updates (``joint``) the update are one.
+    Both have the same parts. A sum, what it waits for, and with a store that updates (``joint``)
+    the update are one.
     """
     as_one = (SUM, WAITING, UPDATE) if joint else (SUM, WAITING)
-    groups = [as_one, *((name,) for name in PARTS if name not in as_one)]
+    groups = [as_one, *((name,) for name in first if name not in as_one)]
     found = {
         names[0]: (sum(first[name] for name in names), sum(second[name] for name in names))
         for names in groups

@@ -29,6 +29,7 @@ from gluonlab.study.speedup import parts as windows
 from gluonlab.study.speedup.advice import Facts
 from gluonlab.study.speedup.parts import Parts, parts
 from gluonlab.study.speedup.trained import SUM, UPDATE, Gated, OfNothing, Trained
+from gluonlab.timeline.phases import BACKWARD, FORWARD, STAGES
 from gluonlab.timeline.shares import Timeline
 
 ROUNDS = 11
@@ -44,6 +45,7 @@ class Measured(NamedTuple):
 
     ``images``: of a step, on all devices and on the one; ``ratio``: those of OTHER_SIZE over them.
     ``waits``: the host waits for the devices in each step. ``joint``: the store updates.
+    ``apart``: forward and backward are phases of their own.
     ``gradient_bytes``: of one device.
     """
 
@@ -54,6 +56,7 @@ class Measured(NamedTuple):
     ratio: float
     waits: bool
     joint: bool
+    apart: bool
     gradient_bytes: int
     threads: int
     timeline: Timeline
@@ -143,6 +146,7 @@ def measure(
             ratio=_other_size(trained)[0],
             waits=waits,
             joint=_updates_in_store(trained),
+            apart=windows.FORWARD in gated,
             gradient_bytes=plain.gradient_bytes,
             threads=trained.plan.threads,
             timeline=timeline,
@@ -190,9 +194,10 @@ def _gated(trained: Trained) -> Dict[str, Gated]:
         windows.NO_SUM: window(batch, SUM),
         windows.NO_UPDATE: window(batch, UPDATE),
         windows.PASSES: window(batch, SUM, UPDATE),
-        windows.FORWARD: window(batch, "backward", SUM, UPDATE),
         windows.OTHER_SIZE: window(other, SUM, UPDATE),
     }
+    if BACKWARD in trained.queue(batch):  # a strategy of stages has both passes in one phase
+        found[windows.FORWARD] = window(batch, BACKWARD, SUM, UPDATE)
     if isinstance(trained.strategy, DataParallel) and not trained.plan.sync_bn:
         for device, array in enumerate(batch.xs):
             found[windows.alone(device)] = Gated([array], partial(trained.alone, device))
@@ -201,7 +206,7 @@ def _gated(trained: Trained) -> Dict[str, Gated]:
 
 def _by_themselves(trained: Trained) -> Dict[str, Timed]:
     """Parts of a step, each repeated without the others."""
-    batch, passes = trained.batch, ("forward", "backward", "stages")
+    batch, passes = trained.batch, (FORWARD, BACKWARD, STAGES)
     return {
         windows.JUST_INPUT: trained.fetches(),
         windows.JUST_SUM: OfNothing(trained, partial(trained.queue, batch, (*passes, UPDATE))),

@@ -1,8 +1,9 @@
 """From which batch, and up to which network, another device pays: a step as a line in its images.
 
 A step of n devices with b images each takes ``fixed + per_image * b``, as does one of a single
-device, which has all images of the batch if the batch is shared. The parts of the step say what is
-fixed: host, sum, update, and what forward and backward take without any image.
+device, which has the images of one copy of the network, or all images of the batch if the batch is
+shared. The parts of the step say what is fixed: host, sum, update, and what forward and backward
+take without any image.
 """
 
 from __future__ import annotations
@@ -26,24 +27,24 @@ class Line(NamedTuple):
 class StepModel(NamedTuple):
     """The steps of one device, and of ``devices`` of them with ``images`` each.
 
-    ``shared``: one device would have all images of a batch, as with --global-batch-size; else as
-    many as each of the several. ``moved``: seconds of sum and update, which grow with the network;
-    ``update``: of the update alone, which one device has, too.
+    ``batches``: how many batches of one device make one of all: as many as there are copies of the
+    network; 1 if one device would have all images, as with --global-batch-size. ``moved``: seconds
+    of sum and update, which grow with the network; ``update``: of the update alone, which one
+    device has, too.
     """
 
     one: Line
     several: Line
     devices: int
     images: float
-    shared: bool
+    batches: float
     moved: float
     update: float
 
     def speed_up(self, images: float) -> float:
         """Images/s of all devices, with so many images each, over those of one."""
-        n = self.devices
-        of_one = self.one.seconds(n * images) if self.shared else n * self.one.seconds(images)
-        return of_one / self.several.seconds(images)
+        of_one = self.one.seconds(images * self.devices / self.batches)
+        return self.batches * of_one / self.several.seconds(images)
 
     def pays_from(self, speed_up: float = 1.0) -> Optional[float]:
         """The images per device from which on all batches have this speed-up.
@@ -51,8 +52,7 @@ class StepModel(NamedTuple):
         0: any batch has it; None: no large one has.
         """
         n, s = self.devices, speed_up
-        fixed_of_one = self.one.fixed if self.shared else n * self.one.fixed
-        missing = s * self.several.fixed - fixed_of_one
+        missing = s * self.several.fixed - self.batches * self.one.fixed
         gained = n * self.one.per_image - s * self.several.per_image
         if gained <= 0:
             return 0.0 if missing <= 0 == gained else None
@@ -63,8 +63,8 @@ class StepModel(NamedTuple):
 
         The rest of the step stays; None: that may be as large as they like.
         """
-        n = 1 if self.shared else self.devices
-        of_one = self.one.seconds(self.images * (self.devices if self.shared else 1))
+        n = self.batches
+        of_one = self.one.seconds(self.images * self.devices / n)
         room = n * (of_one - self.update) - (self.several.seconds(self.images) - self.moved)
         grows = self.moved - n * self.update
         if grows <= 0:
@@ -77,7 +77,7 @@ def model(
 ) -> StepModel:
     """The model of what was measured; ``images``: of a step of all devices."""
     each = images / devices
-    passes = found.forward + found.backward
+    passes = found.passes
     slope = max(0.0, passes - found.fixed) / each
     alone = max(0.0, passes - found.shared) / passes if passes else 1.0
     per_image = slope + found.input / each
@@ -87,7 +87,7 @@ def model(
         several=Line(max(0.0, found.step - per_image * each), per_image),
         devices=devices,
         images=each,
-        shared=images_of_one == images and devices > 1,
+        batches=images / images_of_one,
         moved=found.sum + found.waiting + found.update,
         update=min(found.update, one_step),
     )

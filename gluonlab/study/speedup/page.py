@@ -10,7 +10,6 @@ import gluonlab
 from gluonlab.drawing.templates import environment
 from gluonlab.drawing.words import in_language
 from gluonlab.files.whole import new_file
-from gluonlab.study.speedup.parts import PARTS
 from gluonlab.study.speedup.verdict import Verdict
 from gluonlab.study.speedup.words import (
     WORDS,
@@ -50,7 +49,7 @@ def as_page(verdict: Verdict, language: str) -> str:
                 between(verdict.shares[name], percent, words),
                 percent(verdict.trace.shares[name]),
             )
-            for name in PARTS
+            for name in verdict.shares
         ],
         together=(
             percent(verdict.total.value),

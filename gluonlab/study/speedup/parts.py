@@ -15,7 +15,7 @@ AGAIN = "again"  # the loader: the same batch comes again
 ALL = "all"
 NO_SUM, NO_UPDATE = "no sum", "no update"
 PASSES = "passes"  # sum and update
-FORWARD = "forward"  # backward, sum and update
+FORWARD = "forward"  # backward, sum and update; not where both passes are one phase
 OTHER_SIZE = "other size"  # sum and update; of another number of images
 ALONE = "alone"  # sum and update, and all devices but one
 # Parts of steps, repeated by themselves: the most that each can cost a step.
@@ -33,6 +33,7 @@ QUEUES = 2.0
 class Parts(NamedTuple):
     """Seconds of a step. Those of PARTS make it up; the others are of forward and backward.
 
+    Where a strategy has both passes in one phase, all of it is ``forward``.
     ``waiting``: a sum that takes far longer than copies of its size. ``straggler``: what the
     slowest device takes more than the others; ``shared``: what devices take longer together than
     each for itself; ``fixed``: what would be the same for a single image.
@@ -51,12 +52,18 @@ class Parts(NamedTuple):
     fixed: float
 
     @property
+    def passes(self) -> float:
+        """Forward and backward."""
+        return self.forward + self.backward
+
+    @property
     def total(self) -> float:
         """The sum of the parts."""
         return float(sum(getattr(self, name) for name in PARTS))
 
 
 PARTS = ("input", "host", "forward", "backward", "sum", "waiting", "update")
+TOGETHER = tuple(PASSES if name == "forward" else name for name in PARTS if name != "backward")
 Times = Mapping[str, float]
 
 
@@ -71,7 +78,8 @@ def differences(times: Times) -> Times:
     found = {
         "input": step - times[AGAIN], "host": times[AGAIN] - every,
         "sum": every - times[NO_SUM], "update": every - times[NO_UPDATE],
-        "passes": times[PASSES], "forward": times[FORWARD], OTHER_SIZE: times[OTHER_SIZE],
+        "passes": times[PASSES], "forward": times.get(FORWARD, times[PASSES]),
+        OTHER_SIZE: times[OTHER_SIZE],
         **{name: times[name] for name in (JUST_INPUT, JUST_SUM, JUST_UPDATE, QUEUED, BLOCKED)},
         PLAIN: times[PLAIN], **{name: times[name] for name in times if name.startswith(ALONE)},
     }  # fmt: skip

@@ -6,7 +6,6 @@ import textwrap
 from typing import Iterator, List
 
 from gluonlab.bench.harness.text import WIDTH
-from gluonlab.study.speedup.parts import PARTS
 from gluonlab.study.speedup.verdict import Verdict
 from gluonlab.study.speedup.words import (
     ENGLISH,
@@ -30,7 +29,7 @@ def _parts(verdict: Verdict) -> Iterator[str]:
     words = WORDS[ENGLISH]
     step = words["step"].format(images=verdict.images, time=milliseconds(verdict.step_s.value))
     yield f"{step:<{LABEL}}{words['measured']:>9}{words['interval']:>18}{words['by_trace']:>14}"
-    for name in PARTS:
+    for name in verdict.shares:
         share = verdict.shares[name]
         cells = f"{percent(share.value):>9}{between(share, percent, words):>18}"
         yield f"{words['parts'][name]:<{LABEL}}{cells}{percent(verdict.trace.shares[name]):>14}"

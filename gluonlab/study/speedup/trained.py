@@ -19,7 +19,7 @@ from gluonlab.data.sets.dataset import Dataset
 from gluonlab.engine.gate import Gate
 from gluonlab.errors import ConfigError
 from gluonlab.parallel.data.strategy import DataParallel
-from gluonlab.parallel.strategy import MakeStrategy, Strategy
+from gluonlab.parallel.strategy import Around, MakeStrategy
 from gluonlab.timeline.recorder import Recorder
 from gluonlab.timeline.shares import Timeline
 from gluonlab.training.losses import LossLog
@@ -47,7 +47,8 @@ class Trained:
     """The training of ``config``: each method that trains queues a step, and waits for nothing.
 
     ``strategy``: as for `gluonlab.training.loop.train`. Raises a UsageError for what cannot be
-    trained, and ConfigError for a data set of less than one batch.
+    trained, and ConfigError for a data set of less than one batch. A graph is bound when a step
+    first needs it, so every method that queues one does so within the plan's `pieces`.
     """
 
     def __init__(
@@ -97,16 +98,17 @@ class Trained:
     def queue(self, batch: Batch, without: Collection[str] = ()) -> Dict[str, Queued]:
         """A step without some of its phases; what the host took to queue the others."""
         spent: Dict[str, Queued] = {}
-        for name, queue in self.strategy.phases(batch):
-            if name in without:
-                continue
-            wall, cpu = time.perf_counter(), time.thread_time()
-            queue()
-            before = spent.get(name, Queued(0.0, 0.0))
-            spent[name] = Queued(
-                before.seconds + time.perf_counter() - wall,
-                before.computing + time.thread_time() - cpu,
-            )
+        with self.plan.pieces():
+            for name, queue in self.strategy.phases(batch):
+                if name in without:
+                    continue
+                wall, cpu = time.perf_counter(), time.thread_time()
+                queue()
+                before = spent.get(name, Queued(0.0, 0.0))
+                spent[name] = Queued(
+                    before.seconds + time.perf_counter() - wall,
+                    before.computing + time.thread_time() - cpu,
+                )
         return spent
 
     def alone(self, device: int) -> None:
@@ -114,9 +116,10 @@ class Trained:
         assert isinstance(self.strategy, DataParallel)
         replica = self.strategy.step.replicas[device]
         part = Batch([self.batch.xs[device]], [self.batch.ys[device]], len(self.batch.xs[device]))
-        for number, [(_, images, labels)] in enumerate(self.plan.microbatches.rounds(part)):
-            replica.forward(images, labels, add=number > 0)
-            replica.backward()
+        with self.plan.pieces():
+            for number, [(_, images, labels)] in enumerate(self.plan.microbatches.rounds(part)):
+                replica.forward(images, labels, add=number > 0)
+                replica.backward()
 
     def record(self, steps: int) -> Timeline:
         """So many steps, as a run makes them, recorded; more if the loader is ahead of them."""
@@ -125,15 +128,18 @@ class Trained:
         steps = max(steps, 4 * self.ahead)
         recorder = Recorder(self.plan.ctxs, 1)
         batch = next(self._batches)
-        recorder.learn(lambda around: self.strategy.step(batch, around))
+        recorder.learn(partial(self._step, batch))
         for _ in range(steps):
             batch = recorder.fetch(lambda: next(self._batches))
-            losses = recorder.record(partial(_train, self.strategy, batch))
-            self._log.append(losses, batch.size)
+            self._log.append(recorder.record(partial(self._step, batch)), batch.size)
         return recorder.end()
 
     def _noted(self, batch: Batch) -> None:
-        self._log.append(self.strategy.step(batch), batch.size)
+        self._log.append(self._step(batch), batch.size)
+
+    def _step(self, batch: Batch, around: Optional[Around] = None) -> List[nd.NDArray]:
+        with self.plan.pieces():
+            return self.strategy.step(batch, around)
 
     def _whole_batches(self) -> "Any":
         """Batches of full size, epoch after epoch."""
@@ -151,10 +157,6 @@ class Trained:
                 for batch in batches:
                     if batch.size == size:
                         yield batch
-
-
-def _train(strategy: Strategy, batch: Batch, around: Any) -> List[nd.NDArray]:
-    return strategy.step(batch, around)
 
 
 class Streamed:

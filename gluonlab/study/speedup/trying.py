@@ -26,9 +26,8 @@ ROUNDS = 11
 class Tried:
     """An advice that was tried: images/s over those of the present settings.
 
-    ``each``: images per device, where it changes these, and ``speed_up``: of all devices over one
-    with as many, measured, where ``expected`` was solved for. ``reason``: why it could not be
-    tried.
+    ``speed_up``: of all devices over one, measured where the advice changes the batch, for which
+    ``expected`` was solved. ``reason``: why it could not be tried.
     """
 
     candidate: Candidate
@@ -58,8 +57,6 @@ def tried(
             ways["advised"] = _made(advised, found.dataset, strategy, stack)
             if candidate.each is not None:
                 one = on_one(advised, ways["advised"])
-                if not solved.shared:
-                    one = one.replace(batch_size=candidate.each)
                 ways["one"] = _made(one, found.dataset, strategy, stack)
             calls: Dict[str, Timed] = {name: way.steps() for name, way in ways.items()}
             seconds = time_in_turns(calls, ROUNDS, block_s=BLOCK_S)
@@ -73,7 +70,9 @@ def tried(
     if candidate.each is None:
         return Tried(candidate, gain)
     speed_up = _ratio(rates["advised"], rates["one"])
-    return Tried(candidate, gain, speed_up, solved.speed_up(candidate.each))
+    # the model counts by device, and the advice by copy of the network
+    each = candidate.each * found.facts.copies / len(found.devices)
+    return Tried(candidate, gain, speed_up, solved.speed_up(each))
 
 
 def _made(

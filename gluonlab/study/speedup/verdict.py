@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from statistics import median
 from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Tuple
@@ -15,7 +16,13 @@ from gluonlab.engine.semantics import nd_semantics
 from gluonlab.parallel.strategy import MakeStrategy
 from gluonlab.study.speedup import parts as windows
 from gluonlab.study.speedup.advice import candidates
-from gluonlab.study.speedup.judge import Cause, causes, disagreement, overheads
+from gluonlab.study.speedup.judge import (
+    Cause,
+    causes,
+    disagreement,
+    overheads,
+    without_images,
+)
 from gluonlab.study.speedup.measure import (
     ROUNDS,
     Measured,
@@ -23,7 +30,7 @@ from gluonlab.study.speedup.measure import (
     measure,
 )
 from gluonlab.study.speedup.model import StepModel, model
-from gluonlab.study.speedup.parts import PARTS, parts, singly
+from gluonlab.study.speedup.parts import PARTS, PASSES, TOGETHER, Parts, parts, singly
 from gluonlab.study.speedup.trying import Tried, tried
 from gluonlab.timeline.exposed import HOST_TIME, STORE, Categories, categories, exposed
 from gluonlab.timeline.phases import BACKWARD, COPY, FORWARD, OTHER, SUM, UPDATE
@@ -49,8 +56,10 @@ class ByTrace(NamedTuple):
 class Verdict:
     """What `judge` found. ``shares``: of a step, by part and by cause; ``step_s``: seconds.
 
-    ``causes``: the largest first; none: the step is well spent. ``disagrees``: parts by which
-    measurement and trace differ. ``cores``: those of this process, for ``threads`` of devices;
+    ``causes``: the largest first, and ``cause_shares``; none: the step is well spent. ``pays``: the
+    images per device from which all devices are faster than one, infinite where no batch is large
+    enough. ``copies``: of the network, on the devices. ``disagrees``: parts by which measurement
+    and trace differ. ``cores``: those of this process, for ``threads`` of devices;
     ``others``: how many cores other processes kept busy.
     """
 
@@ -64,9 +73,12 @@ class Verdict:
     spent: Dict[str, Estimate]
     total: Estimate
     causes: List[Cause]
+    cause_shares: List[Estimate]
     trace: ByTrace
     disagrees: Dict[str, Tuple[float, float]]
     model: StepModel
+    pays: Estimate
+    copies: int
     gradient_bytes: int
     waits: bool
     joint: bool
@@ -96,7 +108,6 @@ class Verdict:
 
     def to_dict(self) -> Dict[str, Any]:
         """Plain values, for --json; shares are of a step, and numbers have their intervals."""
-        n = self.model
         return {
             "devices": self.devices,
             "images": self.images,
@@ -106,7 +117,10 @@ class Verdict:
             "step_seconds": _plain(self.step_s),
             "parts": {name: _plain(each) for name, each in self.shares.items()},
             "parts_together": _plain(self.total),
-            "causes": [cause._asdict() for cause in self.causes],
+            "causes": [
+                {**cause._asdict(), "share": _plain(share)}
+                for cause, share in zip(self.causes, self.cause_shares)
+            ],
             "overheads": {name: _plain(each) for name, each in self.spent.items()},
             "trace": {
                 "step_seconds": self.trace.step_s,
@@ -116,7 +130,8 @@ class Verdict:
                 "unseen": self.trace.unseen,
             },
             "disagrees": self.disagrees,
-            "pays_from_images_per_device": n.pays_from(),
+            "copies": self.copies,
+            "pays_from_images_per_device": _plain(self.pays),
             "largest_gradient_bytes": self.largest_gradient_bytes,
             "gradient_bytes": self.gradient_bytes,
             "host_waits": self.waits,
@@ -138,8 +153,10 @@ class Verdict:
         }  # fmt: skip
 
 
-def _plain(estimate: Estimate) -> Dict[str, float]:
-    return dict(estimate._asdict())
+def _plain(estimate: Estimate) -> Dict[str, Optional[float]]:
+    """JSON has no infinity: None stands for it."""
+    plain = estimate._asdict()
+    return {name: each if math.isfinite(each) else None for name, each in plain.items()}
 
 
 @nd_semantics()
@@ -174,28 +191,36 @@ def judged(found: Measured, others: float = 0.0) -> Verdict:
     """The verdict on what was measured, before anything is tried."""
     columns = found.columns()
     found_parts = found.parts()
+    count = len(found.devices)
+
+    def solved(each: Parts, one_step: float) -> StepModel:
+        return model(each, one_step, count, found.images, found.images_of_one)
 
     def numbers(medians: Mapping[str, float]) -> Dict[str, float]:
         each = parts(medians, found.ratio)
         spent = overheads(each)
+        pays = solved(each, medians[windows.ONE]).pays_from()
         return {
-            **{f"part {name}": getattr(each, name) / each.step for name in PARTS},
+            **{f"part {name}": getattr(each, name) / each.step for name in _names(found.apart)},
             **{f"cause {name}": value / each.step for name, value in spent.items()},
+            "together": without_images(spent) / each.step,
             "total": each.total / each.step,
             "step": each.step,
+            # of which a mean can be taken where no batch is large enough
+            "pays": 0.0 if pays is None else 1 / (1 + pays),
         }
 
-    known = estimates(columns, numbers)
+    known = estimates({**columns, windows.ONE: found.rounds[windows.ONE]}, numbers)
     rates = [
         found.images * one / (found.images_of_one * step)
         for one, step in zip(found.rounds[windows.ONE], found.rounds[windows.STEP])
     ]
     speed_up = estimates({"rate": rates}, dict)["rate"]
-    count = len(found.devices)
     shares = _with(known, "part ")
     spent = _with(known, "cause ")
     singles = singly({name: median(values) for name, values in columns.items()})
-    trace = by_trace(found.timeline)
+    trace = by_trace(found.timeline, found.apart)
+    named = causes(found_parts, {name: each.lowest for name, each in spent.items()}, singles)
     first = {name: each.value for name, each in shares.items()}
     return Verdict(
         devices=found.devices,
@@ -207,11 +232,13 @@ def judged(found: Measured, others: float = 0.0) -> Verdict:
         shares=shares,
         spent=spent,
         total=known["total"],
-        causes=causes(found_parts, {name: e.lowest for name, e in spent.items()}, singles),
+        causes=named,
+        cause_shares=[known["together"] if each.together else spent[each.name] for each in named],
         trace=trace,
         disagrees={} if trace.unseen else disagreement(first, trace.shares, found.joint),
-        model=model(found_parts, median(found.rounds[windows.ONE]), count, found.images,
-                    found.images_of_one),
+        model=solved(found_parts, median(found.rounds[windows.ONE])),
+        pays=_images(known["pays"]),
+        copies=found.facts.copies,
         gradient_bytes=found.gradient_bytes,
         waits=found.waits,
         joint=found.joint,
@@ -223,8 +250,19 @@ def judged(found: Measured, others: float = 0.0) -> Verdict:
     )  # fmt: skip
 
 
-def by_trace(timeline: Timeline) -> ByTrace:
-    """What the trace says of the same parts."""
+def _names(apart: bool) -> Tuple[str, ...]:
+    """Of the parts of a step."""
+    return PARTS if apart else TOGETHER
+
+
+def _images(found: Estimate) -> Estimate:
+    """What ``1 / (1 + images)`` was taken of."""
+    value, high, low = (1 / each - 1 if each else math.inf for each in found)
+    return Estimate(value, low, high)
+
+
+def by_trace(timeline: Timeline, apart: bool = True) -> ByTrace:
+    """What the trace says of the same parts; ``apart``: forward and backward are two."""
     found = exposed(timeline)
     step = timeline.step_s
     seconds = {
@@ -232,6 +270,7 @@ def by_trace(timeline: Timeline) -> ByTrace:
         "host": found[HOST_TIME] + found[OTHER],
         "forward": found[FORWARD],
         "backward": found[BACKWARD],
+        PASSES: found[FORWARD] + found[BACKWARD],
         "sum": found[SUM] + found[COPY],
         "waiting": found[STORE],
         "update": found[UPDATE],
@@ -240,7 +279,7 @@ def by_trace(timeline: Timeline) -> ByTrace:
     rows = [row for row in timeline.rows if row in seen]
     return ByTrace(
         step,
-        {name: value / step for name, value in seconds.items()},
+        {name: seconds[name] / step for name in _names(apart)},
         {row: categories(timeline, row) for row in rows},
         [row for row in timeline.rows if row not in seen],
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Dict, Iterator, List, Mapping, Optional
 
@@ -11,7 +12,7 @@ from gluonlab.bench.harness.machine import BUSY_CORES
 from gluonlab.drawing.words import in_language
 from gluonlab.errors import ConfigError
 from gluonlab.files.whole import check_new
-from gluonlab.study.speedup.judge import AGREE, CORES, LEAST, Cause
+from gluonlab.study.speedup.judge import ACCOUNTED, AGREE, CORES, LEAST, Cause
 
 if TYPE_CHECKING:
     from gluonlab.study.speedup.trying import Tried
@@ -47,10 +48,12 @@ def _sentences(verdict: "Verdict", words: Mapping[str, Any]) -> Iterator[str]:
         devices=devices, speed=times(verdict.speed_up.value),
         interval=between(verdict.speed_up, times, words), why=_why(verdict, words),
     )  # fmt: skip
-    for cause in verdict.causes[1:]:
-        yield words["further"].format(
-            share=percent(cause.share), cause=_named(cause, verdict, words)
-        )
+    for place in range(1, len(verdict.causes)):
+        yield _share(place, "further", verdict, words)
+    yield words["efficiency"].format(
+        efficiency=percent(verdict.efficiency.value),
+        interval=between(verdict.efficiency, percent, words),
+    )
     if _short_of_cores(verdict):
         yield words["few_cores"].format(threads=verdict.threads, cores=verdict.cores)
     elif verdict.others > BUSY_CORES and verdict.on_cpu:
@@ -61,8 +64,9 @@ def _sentences(verdict: "Verdict", words: Mapping[str, Any]) -> Iterator[str]:
     for each in verdict.tried:
         if each.speed_up is not None and each.expected is not None:
             yield words["larger"].format(
-                images=each.candidate.each, devices=devices, speed=times(each.speed_up.value),
-                interval=between(each.speed_up, times, words), expected=times(each.expected),
+                images=each.candidate.each, per=_per(verdict, words), devices=devices,
+                speed=times(each.speed_up.value), expected=times(each.expected),
+                interval=between(each.speed_up, times, words),
             )  # fmt: skip
     yield from _advice(verdict, words)
     yield from _trusted(verdict, words)
@@ -72,15 +76,29 @@ def _why(verdict: "Verdict", words: Mapping[str, Any]) -> str:
     if not verdict.causes:
         how = "efficient" if verdict.efficiency.value >= EFFICIENT else "unsure"
         return str(words[how].format(least=percent(LEAST)))
-    first = verdict.causes[0]
+    return _share(0, "joined", verdict, words)
+
+
+def _share(place: int, how: str, verdict: "Verdict", words: Mapping[str, Any]) -> str:
+    """What a cause takes of a step."""
+    share = verdict.cause_shares[place]
     return str(
-        words["joined"].format(share=percent(first.share), cause=_named(first, verdict, words))
+        words[how].format(
+            share=percent(share.value),
+            interval=between(share, percent, words),
+            cause=_named(verdict.causes[place], verdict, words),
+        )
     )
 
 
 def _named(cause: Cause, verdict: "Verdict", words: Mapping[str, Any]) -> str:
     device = verdict.devices[cause.device] if cause.device is not None else "?"
-    return str(words["causes"][cause.name].format(device=device))
+    return str(words["causes"][cause.name].format(device=device, per=_per(verdict, words)))
+
+
+def _per(verdict: "Verdict", words: Mapping[str, Any]) -> str:
+    """Of what --batch-size counts the images: of a device, or of several with one copy."""
+    return str(words["per"][verdict.copies < len(verdict.devices)])
 
 
 def _short_of_cores(verdict: "Verdict") -> bool:
@@ -91,13 +109,21 @@ def _short_of_cores(verdict: "Verdict") -> bool:
 
 def _pays(verdict: "Verdict", devices: str, words: Mapping[str, Any]) -> Iterator[str]:
     """From which batch and for which network the devices are faster than one."""
-    images, largest = verdict.model.pays_from(), verdict.largest_gradient_bytes
-    if images is None:
+    largest = verdict.largest_gradient_bytes
+    of_copy = len(verdict.devices) / verdict.copies
+    found = Estimate(*(max(1.0, each * of_copy) for each in verdict.pays))
+    if math.isinf(found.value):
         yield words["pays_never"].format(devices=devices)
-    elif images <= 1:
+    elif found.value <= 1:
         yield words["pays_always"].format(devices=devices)
     else:
-        yield words["pays"].format(devices=devices, images=f"{images:,.0f}")
+        yield words["pays"].format(
+            devices=devices, images=f"{found.value:,.0f}", per=_per(verdict, words)
+        )
+    if found.lowest < found.highest:
+        low, high = (f"{each:,.0f}" for each in (found.lowest, found.highest))
+        how = "at_least" if math.isinf(found.highest) else "to"
+        yield words["pays_between"].format(interval=words[how].format(low=low, high=high))
     now = size(verdict.gradient_bytes)
     if largest is None:
         yield words["network_any"].format(now=now)
@@ -148,7 +174,8 @@ def _trusted(verdict: "Verdict", words: Mapping[str, Any]) -> Iterator[str]:
         )  # fmt: skip
     else:
         yield words["agree"].format(limit=percent(AGREE))
-    yield words["accounted"].format(share=percent(verdict.accounted))
+    how = "accounted" if verdict.accounted >= ACCOUNTED else "unaccounted"
+    yield words[how].format(share=percent(verdict.accounted), limit=percent(ACCOUNTED))
 
 
 def between(estimate: Estimate, shown: Any, words: Mapping[str, Any]) -> str:

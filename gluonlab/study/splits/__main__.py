@@ -13,13 +13,15 @@ from gluonlab.bench.splits import names as _names
 from gluonlab.cli.command import command
 from gluonlab.config.values import whole
 from gluonlab.study.command import INTERRUPTED, Asked, in_terminal, study
+from gluonlab.study.options import check, one_of
+from gluonlab.study.options import whole as whole_number
 
 NAME = "splits"
 MOST_DEVICES = 8  # that the links have, on which transfers are priced
 
 
 @command(f"python -m gluonlab.study {NAME}", INTERRUPTED)
-@study(NAME)
+@study(NAME, lambda options: _read(options))
 @option("--network", "NAME", f"one of {', '.join(_names.TASKS)}  [default: resnet18; with --quick: "
         "lenet]")  # fmt: skip
 @option("--devices", "N", f"CPU devices that share it, 2 to {MOST_DEVICES}  [default: 2]")
@@ -30,7 +32,8 @@ def main(asked_for: Asked, **own: Optional[str]) -> None:
 
     It is the measurement of bench splits, with each round kept, and figures and a page.
     """
-    options = asked_for.resumed or _asked(asked_for.quick, own)
+    resumed = asked_for.resumed
+    options = _asked(asked_for.quick, own) if resumed is None else resumed
     found = _measured(options, asked_for)
     click.echo(json.dumps(found) if asked_for.as_json else in_terminal(found["said"]))
 
@@ -48,6 +51,19 @@ def _asked(quick: bool, own: Mapping[str, Optional[str]]) -> Dict[str, Any]:
         ),
         "rounds": whole(1, 1000)("--rounds", own["rounds"] or rounds),
     }
+
+
+def _read(options: Mapping[str, Any]) -> Mapping[str, Any]:
+    """What `_asked` gave. Raises ValueError for anything else."""
+    task = _names.TASKS.get(str(options.get("network")))
+    if task is None:
+        raise ValueError("network")
+    fits = {
+        "network": one_of(_names.TASKS), "devices": whole_number(2, MOST_DEVICES),
+        "microbatches": whole_number(1, task.global_batch_size), "rounds": whole_number(1, 1000),
+    }  # fmt: skip
+    check(options, fits)
+    return options
 
 
 def _measured(options: Mapping[str, Any], asked_for: Asked) -> Dict[str, Any]:

@@ -7,10 +7,11 @@ figures and page, can be made from these two again.
 from __future__ import annotations
 
 import json
+import re
 import shlex
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, Dict, Iterator, List, Mapping, Optional
+from typing import Any, Callable, Dict, Iterator, List, Mapping, Optional
 
 import gluonlab
 from gluonlab.errors import ConfigError, DataError, RunError
@@ -24,6 +25,11 @@ FORMAT = 1
 STUDY, MEASUREMENTS, RESULT = "study.json", "measurements.jsonl", "result.json"
 LARGEST_BYTES = 2**20  # of study.json
 _MISSING = object()
+_WORD = re.compile(r"[\w.+-]{1,60}", re.ASCII)  # names of studies and versions
+_DAMAGED = (
+    "{file} is damaged: put a copy of it there, or measure in a new folder, "
+    "without --resume and with another --out"
+)
 
 
 class StudyFolder:
@@ -124,8 +130,12 @@ def begun(study: str, options: Mapping[str, Any], out: Optional[str]) -> Iterato
         folder.discard()
 
 
-def options_of(path: Path, study: str) -> Dict[str, Any]:
-    """The options of the study in a folder, which may be going on. Raises DataError for others."""
+def options_of(path: Path, study: str, read: Callable[[Mapping[str, Any]], Any] = dict) -> Any:
+    """What ``read`` makes of the options of the study in a folder.
+
+    Raises DataError for another study, and where ``read`` raises ValueError, as for damaged
+    options; OutputError where another process goes on with it.
+    """
     about = _about(path)
     if about["study"] != study:
         raise DataError(
@@ -133,7 +143,10 @@ def options_of(path: Path, study: str) -> Dict[str, Any]:
             f"python -m gluonlab.study {about['study']} --resume goes on with it"
         )
     check_free(path)
-    return dict(about["options"])
+    try:
+        return read(about["options"])
+    except ValueError:
+        raise DataError(_DAMAGED.format(file=path / STUDY)) from None
 
 
 def _head(study: str) -> Dict[str, Any]:
@@ -145,13 +158,13 @@ def _about(path: Path) -> Dict[str, Any]:
     try:
         about = json.loads(read_bounded(file, LARGEST_BYTES))
         fits = about["format"] == FORMAT and isinstance(about["options"], dict)
-        if fits and isinstance(about["study"], str) and isinstance(about["gluonlab"], str):
+        if fits and all(_WORD.fullmatch(about[name]) for name in ("study", "gluonlab")):
             return dict(about)
         fault = "is not one of this version's"
     except OSError as error:
         fault = f"cannot be read ({error.strerror})"
     except (ValueError, TypeError, KeyError, RecursionError):
-        fault = "is damaged"
+        raise DataError(_DAMAGED.format(file=file)) from None
     raise DataError(f"{file} {fault}: give the folder of a study, as its first lines name it")
 
 
@@ -161,7 +174,7 @@ def _check_same(path: Path, study: str, options: Mapping[str, Any]) -> None:
         raise ConfigError(f"--out {path} holds the study {there['study']}: give another folder")
     before, now = there["options"], json.loads(json.dumps(dict(options)))
     differences = [
-        f"--{name.replace('_', '-')} {_shown(before, name)}, not {_shown(now, name)}"
+        f"--{_printable(name.replace('_', '-'))} {_shown(before, name)}, not {_shown(now, name)}"
         for name in {**before, **now}
         if before.get(name, _MISSING) != now.get(name, _MISSING)
     ]
@@ -176,4 +189,9 @@ def _check_same(path: Path, study: str, options: Mapping[str, Any]) -> None:
 
 def _shown(options: Mapping[str, Any], name: str) -> str:
     value = options.get(name)
-    return ",".join(map(str, value)) if isinstance(value, list) else str(value)
+    return _printable(",".join(map(str, value)) if isinstance(value, list) else str(value))
+
+
+def _printable(text: str) -> str:
+    """On one line, whatever a damaged file holds."""
+    return text if text.isprintable() else ascii(text)

@@ -9,7 +9,7 @@ from gluonlab.study.speedup import parts as windows
 from gluonlab.study.speedup.advice import MOST, Facts, candidates
 from gluonlab.study.speedup.judge import CAUSES, LEAST, MANY, Cause, causes, disagreement, overheads
 from gluonlab.study.speedup.model import Line, StepModel, model
-from gluonlab.study.speedup.parts import PARTS, Parts, differences, parts
+from gluonlab.study.speedup.parts import PARTS, TOGETHER, Parts, differences, parts
 
 SECONDS = st.floats(0, 1)
 POSITIVE = st.floats(0.001, 1)
@@ -127,14 +127,28 @@ def test_two_measurements_disagree_where_a_part_differs_by_more_than_a_tenth(one
     assert not (joint and "update" in found)
 
 
+@given(made_of(), made_of())
+def test_passes_that_are_one_phase_are_compared_as_one(one, other):
+    first, second = (
+        {name: getattr(found, name) / found.step for name in TOGETHER} for found in (one, other)
+    )
+    assert set(first) == {"input", "host", "passes", "sum", "waiting", "update"}
+    assert sum(first.values()) == pytest.approx(1)
+    found = disagreement(first, second)
+    passes = [(each.forward + each.backward) / each.step for each in (one, other)]
+    assert ("passes" in found) == (abs(passes[0] - passes[1]) > judge.AGREE)
+    assert "forward" not in found and "backward" not in found
+
+
 LINES = st.builds(Line, st.floats(0, 1), st.floats(0.001, 1))
 
 
-@given(LINES, LINES, st.integers(2, 16), st.booleans(), st.floats(0.5, 4))
+@given(LINES, LINES, st.integers(2, 16), st.data(), st.floats(0.5, 4))
 def test_from_the_batch_that_pays_on_devices_have_the_speed_up_and_below_they_do_not(
-    one, several, devices, shared, wanted
+    one, several, devices, data, wanted
 ):
-    made = StepModel(one, several, devices, 8, shared, 0.0, 0.0)
+    batches = data.draw(st.integers(1, devices))
+    made = StepModel(one, several, devices, 8, batches, 0.0, 0.0)
     images = made.pays_from(wanted)
     if images is None:
         assert made.speed_up(1e9) < wanted + 1e-6
@@ -150,6 +164,9 @@ def test_the_model_passes_through_what_was_measured(found, one_step, devices, ea
     images = devices * each
     for of_one in (each, images):
         made = model(found, one_step, devices, images, of_one)
+        rates = images / found.step, of_one / one_step
+        if made.several.seconds(each) == pytest.approx(found.step):
+            assert made.speed_up(each) == pytest.approx(rates[0] / rates[1])
         assert made.one.seconds(of_one) == pytest.approx(one_step)
         assert made.several.seconds(each) >= found.step - 1e-9
         assert min(made.one) >= -1e-9 and min(made.several) >= 0
@@ -159,7 +176,7 @@ def test_the_model_passes_through_what_was_measured(found, one_step, devices, ea
 def test_with_the_largest_network_all_devices_are_as_fast_as_one(
     one, several, devices, moved, update
 ):
-    made = StepModel(one, several, devices, 8, False, moved, min(update, one.fixed))
+    made = StepModel(one, several, devices, 8, devices, moved, min(update, one.fixed))
     times = made.largest_network()
     if times:
         of_one = one.seconds(8) + (times - 1) * made.update

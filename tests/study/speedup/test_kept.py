@@ -34,10 +34,23 @@ def test_only_the_gain_counts_and_not_the_speed_before():
     assert is_kept(1.1, 1.08) and not is_kept(1.1, 1.07) and not is_kept(2.0, 1.7)
 
 
-def test_a_training_without_advice_promises_nothing():
-    name = next(iter(TRAININGS))
-    found = [Series(f"promised {name}", name, "times", (), "nothing is advised")]
-    assert kept.rows(found) == [(name, None, None)] and "0 of 0" in kept.text(found)
+@pytest.mark.parametrize("advised", range(11))
+def test_a_training_without_advice_keeps_no_promise_and_is_named(advised):
+    found = series([2.5] * advised)
+    for name in list(TRAININGS)[advised:]:
+        found.append(Series(f"promised {name}", name, "times", (), "nothing is advised"))
+    said = kept.text(found)
+    reached = "reached" if advised >= 8 else "not reached"
+    assert f"8 of 10: {advised} of 10 {reached}\n" in said
+    table = said.split("\n\n")[0].splitlines()[1:]
+    unadvised = [line for line in table if line.endswith("nothing is advised")]
+    assert len(table) == 10 and len(unadvised) == 10 - advised
+    for line, name in zip(unadvised, list(TRAININGS)[advised:]):
+        assert line.startswith(f"{name} ") and len(line) <= 80
+
+
+def test_nothing_is_judged_where_nothing_was_measured():
+    assert "8 of 10: not measured\n" in kept.text([])
 
 
 def test_a_worker_trains_as_the_settings_say():

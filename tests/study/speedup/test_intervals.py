@@ -1,0 +1,109 @@
+"""Every number has its interval: of made-up rounds, whose truth is known."""
+
+import json
+import math
+from dataclasses import replace
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gluonlab.bench.harness.interval import Estimate
+from gluonlab.study.speedup import parts as windows
+from gluonlab.study.speedup.measure import Measured
+from gluonlab.study.speedup.page import as_page
+from gluonlab.study.speedup.text import as_text
+from gluonlab.study.speedup.verdict import judged
+from gluonlab.study.speedup.words import sentences
+from gluonlab.timeline.shares import Timeline
+from gluonlab.timeline.spans import Span
+
+ROWS, IMAGES = ["cpu(0)", "cpu(1)"], 16
+
+
+def measured(one, passes, fixed, sums, noise=0.0, rounds=11, unknown=0.0):
+    """Two devices of 8 images each: seconds of a step of one, and of the parts of theirs."""
+    random, step = np.random.RandomState(1), passes + sums
+    nothing = windows.JUST_INPUT, windows.JUST_UPDATE, windows.QUEUED, windows.BLOCKED
+    everything = windows.STEP, windows.AGAIN, windows.ALL, windows.NO_UPDATE
+    times = {**dict.fromkeys(nothing, 0.0), **dict.fromkeys(everything, step)}
+    times.update({
+        windows.ONE: one, windows.NO_SUM: passes, windows.PASSES: passes,
+        windows.FORWARD: passes / 3, windows.OTHER_SIZE: fixed + (passes - fixed) / 2,
+        windows.JUST_SUM: sums, windows.PLAIN: sums,
+    })  # fmt: skip
+    each = {
+        name: [seconds * (1 + noise * random.randn()) for _ in range(rounds)]
+        for name, seconds in times.items()
+    }
+    spans = [Span(row, "any", 1000 * unknown, 1000) for row in ROWS]
+    timeline = Timeline(
+        1, [0.0], 1000, ROWS, spans, ["forward"] * 2, [], (), [0, 0], {}, {}
+    )  # fmt: skip
+    facts = SimpleNamespace(is_cpu=True, copies=2)
+    return Measured(each, ROWS, IMAGES, IMAGES // 2, 0.5, False, False, True, 1000, 1, timeline,
+                    None, facts)  # fmt: skip
+
+
+PART = st.floats(0.01, 1)
+
+
+@given(PART, PART, st.floats(0, 0.9), PART)
+def test_without_noise_the_batch_that_pays_is_where_both_lines_meet(one, passes, share, sums):
+    fixed = share * passes
+    found = judged(measured(one, passes, fixed, sums))
+    slope = (passes - fixed) / 8
+    of_one = min(slope, one / 8)  # of an image on one device alone
+    missing, gained = (fixed + sums) - 2 * (one - 8 * of_one), 2 * of_one - slope
+    truth = math.inf if gained < 1e-9 else max(0.0, missing / gained)
+    if gained > 1e-6:
+        assert found.pays.value == pytest.approx(truth, rel=1e-6, abs=1e-6)
+        assert found.pays.highest == pytest.approx(found.pays.lowest, rel=1e-6, abs=1e-6)
+
+
+def test_noise_widens_the_intervals_and_the_truth_lies_within():
+    exact = judged(measured(0.1, 0.1, 0.02, 0.2))
+    noisy = judged(measured(0.1, 0.1, 0.02, 0.2, noise=0.03))
+    assert noisy.pays.lowest < noisy.pays.value < noisy.pays.highest
+    assert noisy.pays.lowest <= exact.pays.value <= noisy.pays.highest
+    assert exact.efficiency.value == pytest.approx(1 / 3)
+    assert noisy.efficiency.lowest < 1 / 3 < noisy.efficiency.highest
+
+
+@pytest.mark.parametrize("language", ["en", "ja"])
+def test_efficiency_causes_and_the_batch_that_pays_are_told_with_their_intervals(language):
+    found = replace(
+        judged(measured(0.1, 0.1, 0.02, 0.2, noise=0.03)),
+        efficiency=Estimate(0.43, 0.41, 0.47), pays=Estimate(26, 14, math.inf),
+        cause_shares=[Estimate(0.63, 0.57, 0.69)],
+    )  # fmt: skip
+    assert [cause.name for cause in found.causes] == ["sum"]
+    to, more = {"en": (" to ", "14 or more"), "ja": ("\uff5e", "14以上")}[language]
+    said = " ".join(sentences(found, language))
+    for told in ("43 %", f"41 %{to}47 %", "63 %", f"57 %{to}69 %", "26", more):
+        assert told in said
+        assert language == "ja" or told in " ".join(as_text(found).split())
+        assert told in as_page(found, language)
+    within = replace(found, pays=Estimate(26, 14, 60))
+    assert f"14{to}60" in " ".join(sentences(within, language))
+
+
+def test_json_has_them_too_and_null_for_what_never_pays():
+    found = replace(judged(measured(0.1, 0.1, 0.02, 0.2)), pays=Estimate(26, 14, math.inf))
+    plain = json.loads(json.dumps(found.to_dict(), allow_nan=False))
+    pays = plain["pays_from_images_per_device"]
+    assert pays == {"value": 26, "lowest": 14, "highest": None}
+    [cause] = plain["causes"]
+    assert cause["name"] == "sum" and set(cause["share"]) == {"value", "lowest", "highest"}
+    assert cause["share"]["value"] == pytest.approx(2 / 3)
+    assert set(plain["efficiency"]) == {"value", "lowest", "highest"}
+
+
+@pytest.mark.parametrize(("unknown", "enough"), [(0.0, True), (0.04, True), (0.2, False)])
+def test_a_trace_that_leaves_much_unknown_is_said_to(unknown, enough):
+    found = judged(measured(0.1, 0.1, 0.02, 0.2, unknown=unknown))
+    assert found.accounted == pytest.approx(1 - unknown)
+    for language, only in (("en", "Only"), ("ja", "だけ")):
+        assert (only in sentences(found, language)[-1]) == (not enough)

@@ -1,0 +1,85 @@
+"""Networks that are split into stages: both passes are one part, and images are per copy."""
+
+import json
+from dataclasses import replace
+from types import SimpleNamespace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from support.devices import named
+
+from gluonlab.bench.harness.interval import Estimate
+from gluonlab.config import TrainConfig
+from gluonlab.study.speedup import measure, trying
+from gluonlab.study.speedup.advice import Candidate
+from gluonlab.study.speedup.model import Line, StepModel
+from gluonlab.study.speedup.page import as_page
+from gluonlab.study.speedup.text import as_text
+from gluonlab.study.speedup.trying import Tried
+from gluonlab.study.speedup.verdict import judge
+from gluonlab.study.speedup.words import sentences
+
+WORDS = {"en": "forward and backward", "ja": "順伝播と逆伝播"}
+COPY = {"en": "per copy of the network", "ja": "ネットワークのコピーあたり"}
+DEVICE = {"en": "per device", "ja": "デバイスあたり"}
+
+
+@pytest.fixture(scope="module", params=["pipeline", "layers"])
+def found(request):
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(measure, "BLOCK_S", 0.02)
+        patched.setattr(measure, "RECORDED_S", 0.05)
+        config = TrainConfig(
+            devices=named(2), dataset="synthetic", model="lenet", split=request.param,
+            batch_size=16,
+        )  # fmt: skip
+        return judge(config, rounds=5, try_advice=False)
+
+
+def test_forward_and_backward_are_one_part_everywhere(found):
+    assert list(found.shares) == list(found.trace.shares)
+    assert "passes" in found.shares and not {"forward", "backward"} & set(found.shares)
+    assert found.shares["passes"].value > 0.3 and found.trace.shares["passes"] > 0.3
+    assert "forward" not in found.disagrees and "backward" not in found.disagrees
+    assert sum(found.trace.shares.values()) == pytest.approx(1)
+    parts = json.loads(json.dumps(found.to_dict(), allow_nan=False))["parts"]
+    assert set(parts) == set(found.shares)
+    for language, told in WORDS.items():
+        assert f">{told}<" in as_page(found, language)
+    assert f"\n{WORDS['en']} " in as_text(found)
+    assert max(map(len, as_text(found).splitlines())) <= 80
+
+
+@pytest.mark.parametrize("language", WORDS)
+def test_images_are_said_to_be_those_of_a_copy(found, language):
+    larger = Tried(Candidate({"batch_size": 64}, 64), *(Estimate(2, 1, 3),) * 2, 1.5)
+    pays = Estimate(10.0, 5.0, 20.0)  # of each of two devices
+    said = " ".join(sentences(replace(found, tried=[larger], pays=pays), language))
+    assert said.count(COPY[language]) >= 2 and DEVICE[language] not in said
+    assert all(number in said for number in ("64", "20", "10", "40"))
+    each = " ".join(sentences(replace(found, tried=[larger], pays=pays, copies=2), language))
+    assert COPY[language] not in each and each.count(DEVICE[language]) >= 2
+
+
+LINES = st.builds(Line, st.floats(0.001, 1), st.floats(0.001, 1))
+
+
+@given(LINES, LINES, st.integers(1, 4), st.integers(1, 4), st.integers(1, 64))
+def test_what_is_expected_of_a_batch_counts_a_copys_images(one, several, copies, size, each):
+    """The reference counts images: all copies have so many in a step, and one device a copy's."""
+    devices = copies * size
+    solved = StepModel(one, several, devices, 8, copies, 0.0, 0.0)
+    found = SimpleNamespace(
+        facts=SimpleNamespace(copies=copies), devices=["cpu(0)"] * devices, dataset=None
+    )
+    with pytest.MonkeyPatch.context() as patched:
+        way = SimpleNamespace(steps=lambda: None, images=1)
+        patched.setattr(trying, "_made", lambda *_: way)
+        patched.setattr(trying, "on_one", lambda *_: None)
+        seconds = {name: [1.0] * 5 for name in ("present", "advised", "one")}
+        patched.setattr(trying, "time_in_turns", lambda *_, **__: seconds)
+        candidate = Candidate({"batch_size": each}, each)
+        expected = trying.tried(TrainConfig(), found, solved, candidate, None).expected
+    of_all = copies * each / several.seconds(copies * each / devices)
+    assert expected == pytest.approx(of_all / (each / one.seconds(each)))

@@ -1,0 +1,81 @@
+"""What is measured is what would be trained: graphs are bound as --overlap asks, whoever binds."""
+
+import pytest
+from support.bound_trainings import Bound
+from support.devices import named
+
+from gluonlab.config import TrainConfig
+from gluonlab.engine import pieces
+from gluonlab.study import rate_finder
+from gluonlab.study.compare import compare
+from gluonlab.study.speedup import job, measure, trying
+from gluonlab.study.speedup.trained import Trained
+from gluonlab.study.speedup.verdict import judge
+from gluonlab.study.trial import Watch, watched
+from gluonlab.training.reporter import Reporter
+
+pytestmark = pytest.mark.filterwarnings("ignore:no GPU on this machine")
+SETTINGS = {"devices": named(2), "dataset": "synthetic", "model": "lenet", "batch_size": 4}
+WAYS = {
+    "data": {},
+    "shared BatchNorm": {"model": "resnet8", "sync_bn": True},
+    "pipeline": {"split": "pipeline"},
+    "channels": {"split": "channels"},
+}
+
+
+@pytest.fixture
+def asked(monkeypatch):
+    """The sizes of pieces that MXNet was asked for, one for each graph that was bound."""
+    found, set_variable = [], pieces.variable
+
+    def spy(name, value):
+        found.append(int(value))
+        return set_variable(name, value)
+
+    monkeypatch.setattr(pieces, "variable", spy)
+    return found
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize(("overlap", "size"), [(3, 3), ("off", pieces.WHOLE)])
+def test_every_window_binds_graphs_with_the_pieces_that_are_asked_for(asked, way, overlap, size):
+    trained = Trained(TrainConfig(overlap=overlap, **{**SETTINGS, **WAYS[way]}))
+    _, smaller = measure._other_size(trained)
+    windows = [
+        trained.step, trained.again, lambda: trained.queue(trained.batch, ["update"]),
+        lambda: trained.queue(smaller), lambda: trained.record(2),
+    ]  # fmt: skip
+    if way == "data":
+        windows.append(lambda: trained.alone(1))
+    for window in windows:
+        window()
+    trained.close()
+    assert asked and set(asked) == {size}
+
+
+def test_so_does_a_verdict_with_the_device_alone_and_all_that_it_tries(asked, monkeypatch):
+    for module in (measure, trying):
+        monkeypatch.setattr(module, "BLOCK_S", 0.005)
+    monkeypatch.setattr(measure, "RECORDED_S", 0.01)
+    monkeypatch.setattr(trying, "ROUNDS", 5)
+    bound = Bound("few", fixed=0.01, image=0.0)
+    found = judge(bound.config().replace(overlap=3), bound.dataset(), bound.strategy, rounds=5)
+    assert found.tried and len(asked) >= 5 and set(asked) == {3}
+
+
+TRAININGS = {
+    "a worker of bench": lambda config: job.make(
+        {name: value for name, value in config.to_dict().items() if value is not None}
+    )(2),
+    "a trial of a study": lambda config: watched(config, Watch([2], 1.1)),
+    "--find-lr": lambda config: rate_finder.find_rate(config.replace(optimizer="adam"), 100),
+    "--compare": lambda config: compare(config.replace(devices=None), [1, 2], Reporter()),
+}
+
+
+@pytest.mark.parametrize("road", TRAININGS)
+def test_all_roads_that_train_obey_it(asked, road, tmp_path):
+    config = TrainConfig(devices=named(2), model="mlp", epochs=1, overlap=3)
+    TRAININGS[road](config.replace(out=str(tmp_path / "out")))
+    assert asked and set(asked) == {3}
