@@ -13,6 +13,7 @@ WIDTH = 80
 class Row:
     """A step on so many GPUs, in seconds, and what it comes to.
 
+    ``batch_size``: images of a GPU, the most if they differ.
     ``host_s``: what queueing takes, beside the GPUs' work; where it is longer than all the rest, it
     is the step. ``exposed_s``: what of ``sum_s`` lies behind backward. ``speedup``: over one GPU of
     the machine.
@@ -20,6 +21,7 @@ class Row:
 
     gpus: int
     hosts: int
+    batch_size: int
     input_s: float
     compute_s: float
     sum_s: float
@@ -60,6 +62,9 @@ class Row:
 class Prediction:
     """Training predicted, not measured: a `Row` for each number of GPUs, the whole machine last.
 
+    ``batch_size``: images of a GPU in the last row. ``global_batch_size``: where all rows share as
+    many images a step; None where each GPU has as many. ``passes``: of a GPU's images, one after
+    the other, in microbatches. ``store``: as it is priced.
     ``with_ring``: the speed-up of all GPUs of one host with the store ring.
     ``not_trusted``: reasons for which it is not to be trusted here; empty where figures published
     for the like were met. ``cautions``: what else was never compared.
@@ -70,6 +75,9 @@ class Prediction:
     arithmetic: str
     network: str
     batch_size: int
+    global_batch_size: Optional[int]
+    passes: int
+    optimizer: str
     store: str
     rows: Tuple[Row, ...]
     with_ring: Optional[float]
@@ -102,10 +110,18 @@ class Prediction:
 
 
 def _as_text(prediction: Prediction) -> str:
+    shared = prediction.global_batch_size
+    images = (
+        f"{prediction.batch_size} images a GPU"
+        if shared is None
+        else f"{shared} images a step, whatever the GPUs"
+    )
     what = (
         f"{prediction.network} on {prediction.machine}: {prediction.whole.gpus} x "
-        f"{prediction.gpu}, {prediction.arithmetic}, {prediction.batch_size} images a GPU"
+        f"{prediction.gpu}, {prediction.arithmetic}, {images}, {prediction.optimizer}"
     )
+    if prediction.passes > 1:
+        what += f", in {prediction.passes} microbatches"
     lines = [
         *wrapped(f"Predicted, not measured: {what}", ""),
         "",

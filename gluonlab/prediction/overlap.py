@@ -13,7 +13,10 @@ from typing import List, NamedTuple, Optional, Sequence
 from gluonlab.prediction.work import Work
 
 PIECE = 15  # operators on GPUs; see gluonlab.engine.pieces
-BUCKET_BYTES = 25 * 2**20  # see gluonlab.update.bucket
+# Of a bucket at most, and the least by which the store device is given one for each GPU: see
+# gluonlab.update.bucket
+BUCKET_BYTES, SPREAD_BYTES = 25 * 2**20, 4 * 2**20
+DEVICE = "device"
 
 
 class Bucket(NamedTuple):
@@ -23,7 +26,34 @@ class Bucket(NamedTuple):
     size: float
 
 
-def buckets(work: Work, backward_s: Sequence[float], piece: Optional[int] = PIECE) -> List[Bucket]:
+def usual_bucket_bytes(work: Work, store: str, gpus: int) -> float:
+    """Those of the largest bucket, where nobody has sized them."""
+    if store != DEVICE or gpus < 2:
+        return BUCKET_BYTES
+    return min(BUCKET_BYTES, max(SPREAD_BYTES, 4 * work.parameters // gpus))
+
+
+def bucket_sizes(work: Work, bucket_bytes: float = BUCKET_BYTES) -> List[float]:
+    """The bytes of each bucket, the last layers' first: ``bucket_bytes`` together at most.
+
+    A larger tensor is a bucket of its own, and with 0 each is; see `gluonlab.update.bucket.group`.
+    """
+    found: List[float] = []
+    for numbers in reversed(work.tensors):
+        size = 4.0 * numbers
+        if found and found[-1] + size <= bucket_bytes:
+            found[-1] += size
+        else:
+            found.append(size)
+    return found
+
+
+def buckets(
+    work: Work,
+    backward_s: Sequence[float],
+    piece: Optional[int] = PIECE,
+    bucket_bytes: float = BUCKET_BYTES,
+) -> List[Bucket]:
     """The gradients in the order in which backward makes them, in buckets.
 
     ``backward_s``: of each operator, in the order of forward. ``piece``: how many operators, None
@@ -42,7 +72,7 @@ def buckets(work: Work, backward_s: Sequence[float], piece: Optional[int] = PIEC
         now += math.fsum(seconds for seconds, _ in each)
         for _, weights in each:
             held += weights
-            if held >= BUCKET_BYTES:
+            if held and held >= bucket_bytes:
                 found.append(Bucket(now, held))
                 held = 0.0
     # what belongs to no convolution or dense layer, such as BatchNorm's, is little

@@ -4,56 +4,58 @@ it.
 
 from __future__ import annotations
 
-import math
-from functools import partial
-from typing import List, NamedTuple, Optional, Union
+from typing import Dict, List, Optional, Tuple
 
 from gluonlab.errors import ConfigError
-from gluonlab.prediction.constants import FITTED, MEASURED_NOW
+from gluonlab.parallel.data.microbatches import WHOLE, Microbatches
+from gluonlab.prediction.assumed import assumptions
 from gluonlab.prediction.gpus import FLOAT16, FLOAT32
 from gluonlab.prediction.machines import Machine, find_machine
-from gluonlab.prediction.outcome import Prediction, Row
-from gluonlab.prediction.overlap import BUCKET_BYTES, PIECE, Bucket, buckets, exposed_s
-from gluonlab.prediction.roofline import Parts, Setting, operator_s, step_parts
-from gluonlab.prediction.sums import (
-    LOCAL,
-    OVER_HOSTS,
-    Gradients,
-    over_hosts_s,
-    within_host_s,
-)
-from gluonlab.prediction.trust import doubts
+from gluonlab.prediction.optimizers import by_bucket, caution_about, states
+from gluonlab.prediction.outcome import Prediction
+from gluonlab.prediction.roofline import Setting
+from gluonlab.prediction.steps import OFF, Overlap, Training
+from gluonlab.prediction.stores import RING, priced_as
+from gluonlab.prediction.trust import Case, doubts
 from gluonlab.prediction.work import Work
 
-HOST_S = 168e-6  # of the one thread that queues, a step and GPU: `bench host`, with load and log
-Overlap = Union[int, str, None]
-OFF = "off"
-HIERARCHICAL, RING = "horovod", "ring"
-# A store that sums no otherwise than another: what lies between its two halves moves nothing.
-PRICED_AS = {"sharded-optimizer": "sharded"}
+MOST_IMAGES = 2**20
 
 
 def predict(
     work: Work,
     machine: str,
-    batch_size: int,
+    batch_size: int = 0,
     *,
+    global_batch_size: Optional[int] = None,
+    microbatches: Microbatches = WHOLE,
     dtype: str = FLOAT32,
     tf32: bool = False,
+    optimizer: str = "sgd",
+    momentum: bool = True,
     overlap: Overlap = None,
+    bucket_bytes: Optional[int] = None,
     store: str = "device",
     gpus: Optional[int] = None,
 ) -> Prediction:
-    """Training with gluonlab's loop and SGD with momentum on ``machine``, such as p3.16xlarge*4.
+    """Training with gluonlab's loop on ``machine``, such as p3.16xlarge*4.
 
-    ``batch_size``: images per GPU and step. ``tf32``: as --tf32. ``store``: over the GPUs of one
-    host, or over hosts "horovod" or "dist_sync"; over hosts any other stands for "horovod".
-    ``gpus``: all, by default. ``overlap``: operators of a piece of backward, or "off", as
-    --overlap. Raises ConfigError, with what is possible, for what no prediction is known for.
+    ``batch_size``: images per GPU and step; or ``global_batch_size`` images a step, which the GPUs
+    of each row share. ``microbatches``: how a GPU's images are cut. ``tf32``: as --tf32.
+    ``momentum``: whether ``optimizer`` has any, where it may. ``store``: over the GPUs of one host,
+    or over hosts "horovod" or "dist_sync"; over hosts any other stands for "horovod". ``gpus``:
+    all, by default. ``overlap``: operators of a piece of backward, or "off", as --overlap;
+    ``bucket_bytes``: as --bucket-bytes. Raises ConfigError, with what is possible, for what no
+    prediction is known for.
     """
     found = find_machine(machine)
-    if not (isinstance(batch_size, int) and 0 < batch_size <= 2**20):
-        raise ConfigError(f"batch size {batch_size!r} per GPU: give a whole number, 1 or more")
+    asked, kind = (
+        (batch_size, "batch size {!r} per GPU")
+        if global_batch_size is None
+        else (global_batch_size, "batch size {!r} over all GPUs")
+    )
+    if not (isinstance(asked, int) and 0 < asked <= MOST_IMAGES):
+        raise ConfigError(f"{kind.format(asked)}: give a whole number, 1 to {MOST_IMAGES}")
     if dtype not in (FLOAT32, FLOAT16):
         raise ConfigError(f"dtype {dtype!r} has no prediction: choose {FLOAT32} or {FLOAT16}")
     most = found.topology.world_size
@@ -61,27 +63,43 @@ def predict(
         raise ConfigError(f"{gpus!r} GPUs of {machine}: choose 1 to {most}")
     if overlap not in (None, OFF) and not (isinstance(overlap, int) and overlap > 0):
         raise ConfigError(f"overlap {overlap!r}: give operators of a piece, 1 or more, or off")
-    if found.hosts > 1 and store not in OVER_HOSTS:
-        store = HIERARCHICAL
-    updates = max(1, math.ceil(4 * work.parameters / BUCKET_BYTES))
-    setting = Setting(dtype, pixel_bytes=1, updates=updates, tf32=tf32)
-    row = partial(_row, _training(work, found, batch_size, setting, overlap))
+    priced, of_store = priced_as(store, found)
     counts = _counts(found, gpus)
-    rows = tuple(row(store, count) for count in counts)
-    not_trusted, cautions = doubts(work, found.gpu, batch_size, dtype, tf32)
-    arithmetic = found.gpu.arithmetic(dtype, tf32)
+    if global_batch_size is not None and global_batch_size < counts[-1]:
+        raise ConfigError(
+            f"{global_batch_size} images a step for {counts[-1]} GPUs: give {counts[-1]} or more, "
+            f"or {global_batch_size} GPUs or fewer"
+        )
+    kept, arithmetic = states(optimizer, momentum), found.gpu.arithmetic(dtype, tf32)
+    training = Training(
+        work,
+        found,
+        batch_size,
+        global_batch_size,
+        microbatches,
+        Setting(dtype, pixel_bytes=1, tf32=tf32, kept=kept),
+        by_bucket(optimizer),
+        overlap,
+        bucket_bytes,
+    )
+    not_trusted, cautions = _doubts(training, priced, counts)
+    more = [of_store, _about_shares(training, counts), caution_about(optimizer)]
+    ring = training.rows(RING, [1, counts[-1]])[-1].speedup if found.hosts == 1 else None
     return Prediction(
         machine=machine,
         gpu=found.gpu.name,
         arithmetic=arithmetic,
         network=work.name,
-        batch_size=batch_size,
-        store=store,
-        rows=rows,
-        with_ring=row(RING, counts[-1]).speedup if found.hosts == 1 else None,
+        batch_size=training.share(counts[-1]),
+        global_batch_size=global_batch_size,
+        passes=training.passes(counts[-1]),
+        optimizer=optimizer,
+        store=priced,
+        rows=tuple(training.rows(priced, counts)),
+        with_ring=ring,
         not_trusted=tuple(not_trusted),
-        cautions=tuple(cautions),
-        assumptions=tuple(_assumptions(found, store, arithmetic, overlap)),
+        cautions=(*cautions, *(caution for caution in more if caution)),
+        assumptions=tuple(assumptions(training, optimizer, priced, arithmetic)),
     )
 
 
@@ -107,86 +125,36 @@ def _counts(machine: Machine, gpus: Optional[int]) -> List[int]:
     return [*counts, most]
 
 
-def _training(
-    work: Work, machine: Machine, batch_size: int, setting: Setting, overlap: Overlap
-) -> "_Training":
-    gpu = machine.gpu
-    one = step_parts(work, batch_size, gpu, FITTED, setting)
-    backward_s = [
-        operator_s(operator, batch_size, gpu, FITTED, setting)[1] for operator in work.operators
-    ]
-    piece = None if overlap == OFF else PIECE if overlap is None else int(overlap)
-    gradients = buckets(work, backward_s, piece)
-    return _Training(work, machine, batch_size, one, math.fsum(backward_s), gradients)
-
-
-class _Training(NamedTuple):
-    """What is trained on a machine, and the parts of a step that are the same on each GPU."""
-
-    work: Work
-    machine: Machine
-    batch_size: int
-    one: Parts
-    backward_s: float
-    gradients: List[Bucket]
-
-
-def _row(training: _Training, store: str, gpus: int) -> Row:
-    machine, one = training.machine, training.one
-    hosts = max(1, gpus // machine.gpus_each)
-    sum_s = _sum_s(training.work, machine, store, gpus, hosts)
-    behind_s = exposed_s(training.gradients, sum_s, training.backward_s) if sum_s else 0.0
-    host_s = HOST_S * min(gpus, machine.gpus_each)
-    images_per_s = gpus * training.batch_size / max(one.seconds + behind_s, host_s)
-    return Row(
-        gpus=gpus,
-        hosts=hosts,
-        input_s=one.input_s,
-        compute_s=one.compute_s,
-        sum_s=sum_s,
-        exposed_s=behind_s,
-        update_s=one.update_s,
-        host_s=host_s,
-        images_per_s=images_per_s,
-        speedup=images_per_s * max(one.seconds, HOST_S) / training.batch_size,
-    )
-
-
-def _sum_s(work: Work, machine: Machine, store: str, gpus: int, hosts: int) -> float:
-    if gpus == 1:
-        return 0.0
-    gradients = Gradients([4.0 * numbers for numbers in work.tensors])
-    if hosts == 1:
-        within = RING if store in OVER_HOSTS else PRICED_AS.get(store, store)
-        return within_host_s(within, machine.topology.subset(gpus), gradients, MEASURED_NOW)
-    return over_hosts_s(store, machine.kind, machine.topology.subset(gpus), gradients)
-
-
-def _assumptions(machine: Machine, store: str, arithmetic: str, overlap: Overlap) -> List[str]:
-    gpu = machine.gpu
-    peak = gpu.flops[arithmetic]
-    words = (
-        "Sums begin after backward (--overlap off)."
-        if overlap == OFF
-        else "Buckets of 25 MiB are summed while backward goes on, and do not slow it down; "
-        "exposed is what is left of the sum at its end."
-    )
-    sentences = [
-        "Predicted, not measured: operations counted in the network's graph, a roofline for each "
-        f"kernel on {gpu.name} ({peak / 1e12:g} TFLOP/s in {arithmetic}, "
-        f"{gpu.bytes_per_s / 1e9:g} GB/s: {gpu.sheet.partition(':')[0]}), constants fitted to "
-        "published speeds of V100 and K80.",
-        "Training with gluonlab's loop and SGD with momentum; images are uint8 and copied at "
-        "12 GB/s; reading and decoding them keeps up.",
-        f"The sum is {store}'s, priced on the machine's links at nominal speed: "
-        f"{machine.topology.note}.",
-        words,
-        f"One thread of the host queues a step in {HOST_S * 1e6:.0f} us for each GPU of the host, "
-        "as measured with `bench host` on a core of an EPYC.",
-    ]
-    if store == LOCAL:
-        sentences.append(
-            "The host sums at 10.5 GB/s, as measured with `bench gradients` on two cores of an "
-            "EPYC: a larger host may be faster, and one of 2015 was five times slower."
+def _doubts(training: Training, store: str, counts: List[int]) -> Tuple[List[str], List[str]]:
+    """Those of all rows, each once."""
+    alike: Dict[int, List[int]] = {}
+    for count in counts:
+        alike.setdefault(training.share(count), []).append(count)
+    not_trusted: List[str] = []
+    cautions: List[str] = []
+    for share, gpus in alike.items():
+        case = Case(
+            share,
+            training.setting.dtype,
+            training.setting.tf32,
+            store,
+            tuple(count for count in gpus if count <= training.machine.gpus_each),
+            training.passes(gpus[0]),
+            training.setting.kept,
         )
-    return sentences
+        refused, said = doubts(training.work, training.machine.gpu, case)
+        not_trusted += refused
+        cautions += said
+    return list(dict.fromkeys(not_trusted)), list(dict.fromkeys(cautions))
+
+
+def _about_shares(training: Training, counts: List[int]) -> Optional[str]:
+    """A caution where GPUs have unequal shares of a step's images."""
+    shared = training.shared
+    uneven = [count for count in counts if shared is not None and shared % count]
+    if not uneven:
+        return None
+    return (
+        f"{shared} images do not divide by {', '.join(map(str, uneven))} GPUs: priced is the GPU "
+        "with most of them, for which the others wait"
+    )

@@ -20,13 +20,18 @@ INPUT_BYTES_PER_S = 12e9  # 16 lanes of PCIe 3.0, as NCCL counts them
 # of 8 x 8 for 4 x 4 pixels, of inputs and outputs; where they do not fit, another way is taken.
 WORKSPACE_BYTES, TILES_5 = 2**30, 4
 KEPLER, VOLTA = 3.7, 7.0  # compute capabilities
+# Numbers moved for each that a convolution on tensor cores reads and writes: they take channels
+# last, so cuDNN transposes MXNet's arrays before and after.
+TRANSPOSED = 2
 UPDATE_PASSES = 5  # SGD with momentum reads weight, gradient and momentum, and writes two
+KEPT_BY_SGD = 1  # arrays of an optimizer's state beside each weight: the momentum
 
 
 class Kernel(NamedTuple):
     """One kernel: its operations, the numbers that it moves, and how many results it has.
 
     ``window``: the side of a convolution's window that Winograd's way serves, else 0.
+    ``transposed``: numbers moved besides, if it runs on tensor cores and channels are not last.
     """
 
     kind: str
@@ -34,6 +39,7 @@ class Kernel(NamedTuple):
     moved: float
     results: float
     window: int = 0
+    transposed: float = 0.0
 
 
 class Parts(NamedTuple):
@@ -53,28 +59,38 @@ class Setting(NamedTuple):
     """How a network is run: ``dtype``, training or inference, and by which software.
 
     ``fused``: ReLU and additions cost nothing behind BatchNorm, as in NVIDIA's float16 build.
+    ``channels_last``: arrays lie as tensor cores take them, as in all of NVIDIA's.
     ``pixel_bytes``: of a number of an image on its way to the GPU, 0 where it is there already.
     ``updates``: in how many pieces parameters are updated; None for MXNet's, one a parameter.
-    ``tf32``: float32 products in TF32, where a GPU can.
+    ``tf32``: float32 products in TF32, where a GPU can. ``microbatches``: in how many equal parts
+    the batch goes through the network. ``kept``: arrays of the optimizer's state, each as large as
+    the weights.
     """
 
     dtype: str = FLOAT32
     training: bool = True
     fused: bool = False
+    channels_last: bool = False
     pixel_bytes: int = 4
     updates: "int | None" = None
     tf32: bool = True
+    microbatches: int = 1
+    kept: int = KEPT_BY_SGD
 
 
 def step_parts(work: Work, batch: float, gpu: Gpu, constants: Constants, setting: Setting) -> Parts:
     """A step of ``batch`` images on one GPU."""
-    compute_s = math.fsum(
-        sum(operator_s(operator, batch, gpu, constants, setting)) for operator in work.operators
+    parts = setting.microbatches
+    compute_s = parts * math.fsum(
+        sum(operator_s(operator, batch / parts, gpu, constants, setting))
+        for operator in work.operators
     )
     if not setting.training:
         return Parts(0.0, compute_s, 0.0)
     input_s = batch * math.prod(work.image_shape) * setting.pixel_bytes / INPUT_BYTES_PER_S
-    moved_s = UPDATE_PASSES * 4 * work.parameters / _memory_bytes_per_s(gpu, constants)
+    one_pass_s = 4 * work.parameters / _memory_bytes_per_s(gpu, constants)
+    compute_s += (parts - 1) * one_pass_s  # a later part adds: it reads the gradients before
+    moved_s = update_passes(setting.kept) * one_pass_s
     pieces_s = (
         len(work.tensors) * constants.update_s
         if setting.updates is None
@@ -83,14 +99,21 @@ def step_parts(work: Work, batch: float, gpu: Gpu, constants: Constants, setting
     return Parts(input_s, compute_s, moved_s + pieces_s)
 
 
+def update_passes(kept: int) -> int:
+    """How often an update in one kernel passes over memory as large as the weights.
+
+    It reads weight, gradient and the ``kept`` arrays of its state, and writes all but the gradient.
+    """
+    return 3 + 2 * kept
+
+
 def operator_s(
     operator: Operator, batch: float, gpu: Gpu, constants: Constants, setting: Setting
 ) -> Tuple[float, float]:
     """Seconds of one operator's kernels, forward and backward."""
+    launch_s = constants.launch_s if setting.training else constants.launch_inference_s
     forward, backward = (
-        math.fsum(
-            constants.launch_s + _kernel_s(kernel, gpu, constants, setting) for kernel in each
-        )
+        math.fsum(launch_s + _kernel_s(kernel, gpu, constants, setting) for kernel in each)
         for each in kernels(operator, batch, setting)
     )
     return forward, backward
@@ -107,7 +130,10 @@ def kernels(
     fits = operator.kernel == 3 or (operator.kernel == 5 and tiles <= WORKSPACE_BYTES)
     window = operator.kernel if operator.kind == CONVOLUTION and fits else 0
     flops, results = 2.0 * operator.multiply_adds * batch, operator.outputs * batch
-    kernel = Kernel(operator.kind, flops, moved, results, window)
+    transposed = 0.0
+    if operator.kind == CONVOLUTION and not setting.channels_last:
+        transposed = TRANSPOSED * (operator.inputs + operator.outputs) * batch
+    kernel = Kernel(operator.kind, flops, moved, results, window, transposed)
     # backward computes the gradient of the weights, and that of the input
     return [kernel], [kernel] * (1 + operator.data_gradient) if setting.training else []
 
@@ -129,19 +155,21 @@ def _moving(
 
 def _kernel_s(kernel: Kernel, gpu: Gpu, constants: Constants, setting: Setting) -> float:
     size = 2 if setting.dtype == FLOAT16 else 4
-    memory_s = kernel.moved * size / _memory_bytes_per_s(gpu, constants)
+    one_s = size / _memory_bytes_per_s(gpu, constants)
+    memory_s, transposed_s = kernel.moved * one_s, 0.0
     if kernel.kind == MEMORY:
         return memory_s
     peak = gpu.flops[gpu.arithmetic(setting.dtype, setting.tf32)]
     if peak > gpu.flops[FLOAT32]:
         share = constants.tensor
+        transposed_s = kernel.transposed * one_s
     else:
         fewer = {3: constants.winograd, 5: constants.winograd_5}.get(kernel.window, 1.0)
         share = constants.convolution * fewer
     compute_s = kernel.flops / (peak * share * _reached(gpu, constants.kepler))
     if kernel.kind == CONVOLUTION:
         compute_s *= 1 + constants.outputs_per_core * gpu.cores / kernel.results
-    return max(compute_s, memory_s)
+    return max(compute_s, memory_s) + transposed_s
 
 
 def _memory_bytes_per_s(gpu: Gpu, constants: Constants) -> float:

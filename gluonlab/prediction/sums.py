@@ -6,6 +6,7 @@ the CPU, in closed form. MXNet is not imported.
 
 from __future__ import annotations
 
+import math
 from typing import Callable, Dict, List, NamedTuple, Sequence
 
 from gluonlab.collectives.algorithms import ALGORITHMS, ring
@@ -27,11 +28,14 @@ class Gradients(NamedTuple):
     """What is summed: the ``sizes`` of its tensors in bytes, and the host's ``key_s`` for each.
 
     ``updated``: whether the store also updates the weights, as MXNet's own loops had it do.
+    ``apart``: each is summed by itself, as gluonlab's buckets are, and has a latency of its own;
+    else they are one.
     """
 
     sizes: Sequence[float]
     key_s: float = 0.0
     updated: bool = False
+    apart: bool = False
 
     @property
     def total(self) -> float:
@@ -59,10 +63,14 @@ def within_host_s(store: str, topology: Topology, gradients: Gradients, host: Ho
     elif store == DEVICE:
         schedule = ALGORITHMS["sharded"](gpus)
         seconds = price(schedule, topology, gpus * owned(gradients.sizes, gpus)).seconds
+        if gradients.apart:  # each GPU sums its own beside those of the others
+            again = math.ceil(len(gradients.sizes) / gpus) - 1
+            seconds += again * price(schedule, topology, 0).seconds
     else:
         schedule = ring(gpus) if store == NCCL else ALGORITHMS[store](gpus)
         placed = schedule.placed(best_order(schedule, topology))
         seconds = price(placed, topology, gradients.total).seconds
+        seconds += _more(gradients) * price(placed, topology, 0).seconds
     return seconds + (gradients.key_s * len(gradients.sizes) * gpus if gpus > 1 else 0.0)
 
 
@@ -83,6 +91,11 @@ def owned(sizes: Sequence[float], gpus: int) -> float:
     for size in sorted(sizes, reverse=True):
         loads[loads.index(min(loads))] += size
     return max(loads)
+
+
+def _more(gradients: Gradients) -> int:
+    """How many sums there are besides the first."""
+    return len(gradients.sizes) - 1 if gradients.apart else 0
 
 
 def _local_s(gpus: int, gradients: Gradients, host: Host) -> float:
@@ -141,4 +154,6 @@ def over_hosts_s(store: str, machine: str, topology: Topology, gradients: Gradie
     """One sum over several hosts of ``machine``, by the store of OVER_HOSTS. Raises ConfigError."""
     if store not in OVER_HOSTS:
         raise ConfigError(unknown("store over hosts to predict", store, OVER_HOSTS))
-    return WAYS[OVER_HOSTS[store]](topology, NETWORKS[machine], gradients.total)
+    way, network = WAYS[OVER_HOSTS[store]], NETWORKS[machine]
+    latency_s = way(topology, network, 0) if _more(gradients) else 0.0
+    return way(topology, network, gradients.total) + _more(gradients) * latency_s

@@ -9,12 +9,16 @@ from mxnet.gluon.model_zoo import vision
 
 from gluonlab.collectives.hosts import NETWORKS
 from gluonlab.errors import ConfigError
+from gluonlab.kvstores import KVSTORES
+from gluonlab.launch.parts import BY_BACKEND
+from gluonlab.parallel.data.microbatches import Microbatches
 from gluonlab.prediction.counting import of_network
 from gluonlab.prediction.gpus import GPUS
 from gluonlab.prediction.machines import MACHINES, find_machine
 from gluonlab.prediction.networks import published_work, work_of
 from gluonlab.prediction.outcome import WIDTH
 from gluonlab.prediction.predict import predict
+from gluonlab.prediction.stores import PRICED_AS, known_stores
 from gluonlab.prediction.trust import memory_bytes
 
 RESNET, LENET = published_work("ResNet-50"), published_work("LeNet")
@@ -172,6 +176,16 @@ def test_a_region_where_a_published_figure_is_missed_by_far_is_not_trusted(monke
     assert predict(LENET, "p3.2xlarge", 64).not_trusted == ()  # nothing of its size was missed
 
 
+def test_the_published_figure_that_is_missed_most_is_not_trusted():
+    """TensorFlow's microbatches of one image: the like of it is not, from 2 GPUs on."""
+    tiny = {"batch_size": 32, "microbatches": Microbatches(32)}
+    network = published_work("ResNet-18")
+    found = predict(network, "p3.16xlarge", gpus=2, **tiny)
+    (reason,) = found.not_trusted
+    assert "ResNet-18 on 2 x a GPU that is not named" in reason and "0.58 times" in reason
+    assert predict(network, "p3.16xlarge", 32, gpus=2).not_trusted == ()
+
+
 def test_published_batches_fit_into_memory_and_those_that_did_not_do_not():
     """MXNet's page has 128 images of ResNet-50 on a V100; NVIDIA's 256 on 80 GB."""
     assert memory_bytes(RESNET, 128, "float32") < GPUS["V100"].memory_bytes
@@ -212,3 +226,36 @@ def test_mistakes_in_options_are_one_line(options, words):
         predict(RESNET, "p3.16xlarge", 64, **options)
     with pytest.raises(ConfigError, match="whole hosts of 8, such as 8"):
         predict(RESNET, "p3.16xlarge*2", 64, gpus=12)
+    with pytest.raises(ConfigError, match="give 8 or more, or 7 GPUs or fewer"):
+        predict(RESNET, "p3.16xlarge", global_batch_size=7)
+
+
+# --- stores
+
+
+@pytest.mark.parametrize("machine", ["p3.16xlarge", "p3.16xlarge*2"])
+@pytest.mark.parametrize("store", known_stores())
+def test_every_store_has_a_price_and_another_one_that_stands_for_it_is_named(machine, store):
+    found = predict(LENET, machine, 64, store=store)
+    assert found.whole.sum_s > 0
+    stands_in = found.store != PRICED_AS.get(store, store) and store != "device"
+    assert stands_in == any(caution.startswith(f"{store} sums over") for caution in found.cautions)
+
+
+def test_every_kvstore_of_the_product_has_a_price_or_is_refused_by_name():
+    for store in {*KVSTORES, *BY_BACKEND} - set(known_stores()):
+        with pytest.raises(ConfigError, match="no step waits for a sum"):
+            predict(LENET, "p3.16xlarge*2", 64, store=store)
+
+
+# --- microbatches
+
+
+def test_microbatches_cost_kernels_and_save_memory():
+    whole = predict(RESNET, "p3.2xlarge", 64)
+    cut = predict(RESNET, "p3.2xlarge", 64, microbatches=Microbatches(4))
+    assert (whole.passes, cut.passes) == (1, 4)
+    assert cut.whole.step_s > whole.whole.step_s and "in 4 microbatches" in cut.text
+    large = predict(RESNET, "p3.2xlarge", 512)
+    assert any("GB, and V100 has 16" in reason for reason in large.not_trusted)
+    assert predict(RESNET, "p3.2xlarge", 512, microbatches=Microbatches(8)).not_trusted == ()

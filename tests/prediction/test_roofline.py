@@ -79,7 +79,7 @@ def test_a_large_product_takes_its_operations_by_the_share_of_the_peak(products,
     gpu, work = GPUS["V100"], Work("net", (1,), (layer,), ())
     found = step_parts(work, batch, gpu, EXPECTED, Setting(training=False)).compute_s
     assert found == pytest.approx(
-        EXPECTED.launch_s + 2 * products * batch / (15.7e12 * EXPECTED.convolution)
+        EXPECTED.launch_inference_s + 2 * products * batch / (15.7e12 * EXPECTED.convolution)
     )
 
 
@@ -89,8 +89,41 @@ def test_what_only_moves_numbers_takes_them_by_the_share_of_the_memorys_speed(nu
     work = Work("net", (1,), (relu,), ())
     found = step_parts(work, batch, GPUS["V100"], EXPECTED, Setting(training=False)).compute_s
     assert found == pytest.approx(
-        EXPECTED.launch_s + 2 * 4 * numbers * batch / (900e9 * EXPECTED.memory)
+        EXPECTED.launch_inference_s + 2 * 4 * numbers * batch / (900e9 * EXPECTED.memory)
     )
+
+
+def test_a_convolution_on_tensor_cores_is_transposed_unless_channels_are_last():
+    """By the bytes: twice what it reads and writes, in each of one forward and two backward."""
+    layer = Operator(CONVOLUTION, "conv", 10**8, 10**6, 2 * 10**6, 9)
+    work = Work("net", (1,), (layer,), ())
+
+    def each(name, dtype, **setting):
+        return seconds(work, 8, GPUS[name], EXPECTED, dtype=dtype, **setting)
+
+    for name, dtype, size in (("V100", FLOAT16, 2), ("A100", FLOAT16, 2), ("A100", FLOAT32, 4)):
+        more = each(name, dtype) - each(name, dtype, channels_last=True)
+        moved = 3 * 2 * 3 * 10**6 * 8 * size
+        assert more == pytest.approx(moved / (GPUS[name].bytes_per_s * EXPECTED.memory))
+    for name, dtype in (("V100", FLOAT32), ("K80", FLOAT16)):  # no tensor cores
+        assert each(name, dtype) == each(name, dtype, channels_last=True)
+
+
+def test_a_batch_in_parts_is_passes_of_a_part_whose_gradients_are_added():
+    """And one update, of weight, gradient and state, once each way."""
+    layer = Operator(CONVOLUTION, "conv", 10**7, 10**5, 10**5, 10**6, 3)
+    work, gpu = Work("net", (3, 8, 8), (layer,), (10**6,)), GPUS["V100"]
+    whole, cut = (
+        step_parts(work, 64, gpu, EXPECTED, Setting(microbatches=n, updates=1)) for n in (1, 4)
+    )
+    part = step_parts(work, 16, gpu, EXPECTED, Setting(updates=1))
+    once = 4 * 10**6 / (900e9 * EXPECTED.memory)
+    assert cut.compute_s == pytest.approx(4 * part.compute_s + 3 * once)
+    assert cut.compute_s > whole.compute_s
+    assert (cut.input_s, cut.update_s) == (whole.input_s, whole.update_s)
+    for kept in (0, 1, 2, 3):
+        update_s = step_parts(work, 64, gpu, EXPECTED, Setting(kept=kept, updates=1)).update_s
+        assert update_s == pytest.approx(EXPECTED.launch_s + (2 + kept + 1 + kept) * once)
 
 
 def test_backward_computes_two_products_and_the_first_layer_one():

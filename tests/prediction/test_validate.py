@@ -13,13 +13,20 @@ from gluonlab.prediction.published import FIGURES, TRAINING, Given, training_on_
 from gluonlab.prediction.validate import GROUPS, SOFTWARE, rows, summaries
 from gluonlab.prediction.words import validation_text
 
-FITTED, OTHERS, NVIDIA, SCALING, SLOW = (
+FITTED, INFERENCE, OTHERS, NVIDIA, SCALING, SLOW, FRAMEWORK = (
     next(group for group in GROUPS if group.startswith(begin))
     for begin in (
-        "training on GPUs that were fitted", "training on GPUs that were not", "NVIDIA's own build",
-        "scaling", "slow",
+        "training on GPUs that were fitted", "inference", "training on GPUs that were not",
+        "NVIDIA's own build", "scaling", "slow", "another framework",
     )
 )  # fmt: skip
+# The most that the mean error of a group may be, and that of its worst figure. 12, 20 and 5 % are
+# promised for fitted GPUs, for others, and for scaling; 25 % for each slow figure. Another
+# framework's are no promise, and may get no worse.
+BOUNDS = {
+    FITTED: (0.12, 0.28), INFERENCE: (0.12, 0.25), OTHERS: (0.20, 0.28), NVIDIA: (0.12, 0.14),
+    SCALING: (0.05, 0.05), SLOW: (0.12, 0.25), FRAMEWORK: (0.35, 0.45),
+}  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -74,19 +81,16 @@ def test_a_published_step_is_found_by_gpu_network_and_batch():
 # --- the errors of those that are held out
 
 
-@pytest.mark.parametrize(
-    ("group", "most"), [(FITTED, 0.12), (OTHERS, 0.20), (SCALING, 0.05), (SLOW, 0.12)]
-)
-def test_the_mean_error_of_held_out_figures_is_small(found, group, most):
+@pytest.mark.parametrize("group", BOUNDS)
+def test_the_errors_of_held_out_figures_are_small(found, group):
+    most, worst = BOUNDS[group]
     assert mean(errors(found, group)) <= most
+    assert max(errors(found, group)) <= worst
 
 
-def test_inference_and_training_together_are_within_the_bound_for_fitted_gpus(found):
-    assert mean(errors(found, FITTED) + errors(found, "inference on the V100")) <= 0.12
-
-
-def test_each_slow_figure_is_within_a_quarter(found):
-    assert max(errors(found, SLOW)) <= 0.25 and len(errors(found, SLOW)) >= 15
+def test_every_group_has_bounds_and_there_are_many_slow_figures(found):
+    assert set(BOUNDS) == set(GROUPS)
+    assert len(errors(found, SLOW)) >= 15
 
 
 def test_all_together_predictions_are_neither_too_fast_nor_too_slow(found):

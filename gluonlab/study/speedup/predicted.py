@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
-import math
 import re
 from dataclasses import replace
-from typing import Optional, Tuple
+from typing import Dict, List, Optional, Tuple
+
+import click
+from click.core import ParameterSource
 
 from gluonlab.config import TrainConfig
+from gluonlab.config.groups import option_name
 from gluonlab.errors import ConfigError
+from gluonlab.parallel.data.microbatches import Microbatches
 from gluonlab.prediction.machines import find_machine
 from gluonlab.prediction.networks import work_of
 from gluonlab.prediction.outcome import Prediction
@@ -22,10 +27,59 @@ TABLE = "table"
 CLASSES = 1000  # of images of a given shape, as ImageNet has
 SIDES = range(1, 4097)
 
+# What becomes of each setting: every field of TrainConfig is in one of these four.
+PRICED = {
+    "gpus", "dtype", "tf32", "dataset", "image_size", "model", "recipe", "batch_size",
+    "global_batch_size", "microbatches", "microbatch_size", "optimizer", "momentum", "kvstore",
+    "bucket_bytes", "overlap",
+}  # fmt: skip
+# It would change the step, and the prediction does not know how: said if it is given.
+SAID: Dict[str, str] = {
+    "deterministic": "algorithms that repeat their bits may be slower",
+    "random_resized_crop": "images are taken to be ready in time",
+    "crop_padding": "images are taken to be changed in no time",
+    "flip": "images are taken to be changed in no time",
+    "mixup": "images are taken to be changed in no time",
+    "normalise": "images are taken to be changed in no time",
+    "decoders": "images are taken to be ready in time",
+    "prefetch": "images are taken to be ready in time",
+    "resident_bytes": "images are taken to be copied to the GPUs in every step",
+    "sync_bn": "GPUs would also exchange means and variances, layer by layer",
+    "no_bias_decay": "biases would be summed in buckets of their own",
+    "clip_norm": "the update would also read all gradients for their norm",
+    "on_nan": "the host would also wait for a check of the gradients",
+    "check_replicas": "the steps in which replicas are compared would take longer",
+}
+_SPLITS = "belongs to another --split, which has no prediction"
+_SUMS = "changes the sum of gradients in a way that has no prediction"
+# It would change the step so much that a prediction without it would be another training's.
+REFUSED: Dict[str, str] = {
+    "split": "has no prediction, which is of data parallelism",
+    "stages": _SPLITS, "cut": _SPLITS, "balance": _SPLITS, "pipeline_schedule": _SPLITS,
+    "stages_per_device": _SPLITS, "ways": _SPLITS, "channels": _SPLITS,
+    "threads": "is of CPU devices, and the machines that are predicted have GPUs",
+    "devices": "names this machine's devices: give --gpus N with --predict",
+    "topology": "places by other links than those of the machine that is predicted",
+    "compress": _SUMS, "update_on_servers": _SUMS,
+}  # fmt: skip
+# A step takes as long with it, or it is no part of a step.
+WITHOUT_INFLUENCE = {
+    "require_gpu", "seed", "data_dir", "skip_bad", "pretrained", "epochs", "lr", "scale_lr",
+    "lr_schedule", "warmup_epochs", "lr_decay", "lr_decay_epochs", "final_lr", "momentum_rule",
+    "wd", "label_smoothing", "memory", "confusion", "export", "profile", "checkpoint_every", "keep",
+    "out",
+}  # fmt: skip
+MEASURING = ("rounds", "no_trial")  # options of the command that say how to measure
+
 
 def answer(name: str, config: TrainConfig, images: Optional[str], as_json: bool) -> str:
-    """What to print: the prediction for the machine ``name``, or the table of published speeds."""
+    """What to print: the prediction for the machine ``name``, or the table of published speeds.
+
+    Raises ConfigError for what no prediction is known for, and for options that it has no use for.
+    """
+    _refuse_measuring()
     if name == TABLE:
+        _refuse_any(config, images)
         found = rows()
         return json.dumps(as_dict(found)) if as_json else validation_text(found)
     prediction = predicted(name, config, images)
@@ -38,34 +92,70 @@ def predicted(name: str, config: TrainConfig, images: Optional[str] = None) -> P
     ``images``: their shape, as 3x224x224, where the data set's is not meant. Raises ConfigError for
     what no prediction is known for.
     """
-    machine = find_machine(name)
-    if config.split != "data":
+    find_machine(name)  # whether there is one
+    given = _given(config)
+    for field, reason in REFUSED.items():
+        if field in given:
+            raise ConfigError(f"{given[field]} {reason}: leave it out with --predict")
+    if images and "image_size" in given:
         raise ConfigError(
-            f"--split {config.split} has no prediction: leave it out, for data parallelism"
+            f"--images {images} and {given['image_size']} both say how large images are: give one"
         )
-    if config.devices is not None:
-        raise ConfigError(
-            f"--devices {config.devices} are this machine's: give --gpus N with --predict, or "
-            "leave it out for all"
-        )
-    draft = Draft(replace(config, gpus=None))  # devices of this machine are not looked for
+    # devices of this machine are not looked for
+    draft = Draft(replace(config, gpus=None, require_gpu=False))
     settled = draft.config
     shape = _shape(images) if images else draft.dataset.image_shape
     classes = CLASSES if images else len(draft.dataset.classes)
-    gpus = config.gpus or machine.topology.world_size
-    batch_size = settled.batch_size or 1
-    if settled.global_batch_size:
-        batch_size = math.ceil(settled.global_batch_size / gpus)
-    return predict(
+    prediction = predict(
         work_of(str(settled.model), classes, shape),
         name,
-        batch_size,
+        settled.batch_size or 1,
+        global_batch_size=settled.global_batch_size,
+        microbatches=Microbatches(settled.microbatches, settled.microbatch_size),
         dtype=settled.dtype,
+        tf32=bool(settled.tf32),
+        optimizer=draft.optimizer,
+        momentum=bool(settled.momentum),
+        overlap=settled.overlap,
+        bucket_bytes=settled.bucket_bytes,
         store=settled.kvstore,
         gpus=config.gpus,
-        tf32=bool(settled.tf32),
-        overlap=settled.overlap,
     )
+    said = [f"{given[field]} is not priced: {why}" for field, why in SAID.items() if field in given]
+    return replace(prediction, cautions=(*prediction.cautions, *said))
+
+
+def _given(config: TrainConfig) -> Dict[str, str]:
+    """The settings that are not the default's, as options with their values."""
+    found = {}
+    for field in dataclasses.fields(config):
+        value = getattr(config, field.name)
+        if value != field.default:
+            option = option_name(field.name)
+            found[field.name] = option if value is True else f"{option} {value}"
+    return found
+
+
+def _refuse_any(config: TrainConfig, images: Optional[str]) -> None:
+    given: List[str] = list(_given(config).values())
+    if images is not None:
+        given.append(f"--images {images}")
+    if given:
+        raise ConfigError(
+            f"--predict {TABLE} has the published trainings, not one of yours: leave "
+            f"{', '.join(given)} out, or give a machine, such as --predict p3.16xlarge"
+        )
+
+
+def _refuse_measuring() -> None:
+    """Their defaults are no None, so the command's context alone knows whether they were given."""
+    context = click.get_current_context(silent=True)
+    for name in MEASURING:
+        if context and context.get_parameter_source(name) is ParameterSource.COMMANDLINE:
+            raise ConfigError(
+                f"{option_name(name)} says how to measure, and --predict measures nothing: leave "
+                "one of them out"
+            )
 
 
 def _shape(text: str) -> Tuple[int, int, int]:

@@ -6,9 +6,11 @@ import json
 import pytest
 from support.commands import the_error
 
+from gluonlab.config import TrainConfig
 from gluonlab.prediction.networks import work_of
 from gluonlab.prediction.predict import predict
 from gluonlab.prediction.published import FIGURES
+from gluonlab.training.draft import Draft
 
 
 @pytest.fixture
@@ -25,7 +27,8 @@ def test_a_training_is_predicted_with_its_network_batch_store_and_type(speedup):
     )  # fmt: skip
     assert (status, err) == (0, "")  # no device of this machine is looked for
     work = work_of("resnet50", 1000, (3, 224, 224))
-    expected = predict(work, "p3.16xlarge", 96, dtype="float16", store="ring")
+    usual = Draft(TrainConfig(model="resnet50")).optimizer
+    expected = predict(work, "p3.16xlarge", 96, dtype="float16", store="ring", optimizer=usual)
     assert json.loads(out) == json.loads(json.dumps(expected.to_dict()))
 
 

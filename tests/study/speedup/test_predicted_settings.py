@@ -1,0 +1,118 @@
+"""A prediction and the settings of a training: priced, said, refused, or without influence."""
+
+import dataclasses
+
+import pytest
+from support.idx_files import write_mnist
+from support.image_folders import write_folder
+
+from gluonlab.config import TrainConfig
+from gluonlab.config.groups import option_name
+from gluonlab.errors import UsageError
+from gluonlab.study.speedup.predicted import (
+    PRICED,
+    REFUSED,
+    SAID,
+    WITHOUT_INFLUENCE,
+    predicted,
+)
+
+USUAL = TrainConfig(model="cifar_resnet20", optimizer="sgd", batch_size=64)
+FILES = "folder:pictures"
+MACHINE = "p4d.24xlarge"
+# A value of each setting that is not its default, with what it needs.
+VALUES = {
+    "gpus": 2, "devices": "cpu*2", "require_gpu": True, "threads": 1, "dtype": "float16", "seed": 1,
+    "deterministic": True, "tf32": True, "split": "layers", "stages": 2, "cut": "3",
+    "balance": "memory", "pipeline_schedule": "gpipe", "stages_per_device": 2, "ways": 2,
+    "channels": "conv0:2", "dataset": FILES, "data_dir": "somewhere", "image_size": 64,
+    "decoders": 1, "skip_bad": True, "random_resized_crop": True, "crop_padding": 4, "flip": True,
+    "mixup": 0.2, "normalise": "imagenet", "prefetch": 1, "resident_bytes": 0, "model": "resnet18",
+    "pretrained": "some.params", "recipe": "imagenet", "sync_bn": True, "batch_size": 32,
+    "global_batch_size": 256, "microbatches": 4, "microbatch_size": 8, "epochs": 3,
+    "optimizer": "adam", "lr": 0.5, "scale_lr": True, "lr_schedule": "cosine", "warmup_epochs": 1.0,
+    "lr_decay": 0.5, "lr_decay_epochs": "1,2", "final_lr": 0.01, "momentum": 0.9,
+    "momentum_rule": "linear", "wd": 0.01, "no_bias_decay": True, "clip_norm": 1.0,
+    "on_nan": "skip", "label_smoothing": 0.1, "kvstore": "ring", "topology": "p3.16xlarge",
+    "compress": "2bit:0.5", "update_on_servers": True, "bucket_bytes": 0, "overlap": "off",
+    "check_replicas": 5, "memory": True, "confusion": True, "export": True, "profile": 5,
+    "checkpoint_every": "5", "keep": 1, "out": "somewhere",
+}  # fmt: skip
+BESIDE = {
+    "global_batch_size": {"batch_size": None}, "lr_decay_epochs": {"lr_schedule": "step"},
+    "lr_decay": {"lr_schedule": "step"}, "final_lr": {"lr_schedule": "cosine"},
+    "image_size": {"dataset": FILES}, "random_resized_crop": {"dataset": FILES},
+    "decoders": {"dataset": FILES}, "skip_bad": {"dataset": FILES},
+    "normalise": {"dataset": FILES}, "data_dir": {"dataset": "mnist"},
+    "overlap": {"bucket_bytes": 0},
+    "recipe": {"dataset": FILES, "model": "resnet18", "optimizer": None, "batch_size": None},
+}  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def data_sets(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    write_folder(tmp_path / "pictures")
+    write_mnist(tmp_path / "somewhere")
+    monkeypatch.setenv("GLUONLAB_DATA", str(tmp_path / "somewhere"))
+
+
+def with_and_without(field):
+    """The predictions of a training with the setting, and of the same one without."""
+    without = dataclasses.replace(USUAL, **BESIDE.get(field, {}))
+    given = dataclasses.replace(without, **{field: VALUES[field]})
+    return predicted(MACHINE, given), predicted(MACHINE, without)
+
+
+def test_every_setting_is_in_one_list():
+    lists = [PRICED, set(SAID), set(REFUSED), WITHOUT_INFLUENCE]
+    fields = {field.name for field in dataclasses.fields(TrainConfig)}
+    assert set().union(*lists) == fields == set(VALUES)
+    assert sum(map(len, lists)) == len(fields)
+
+
+@pytest.mark.parametrize("field", sorted(PRICED))
+def test_what_is_priced_changes_the_prediction(field):
+    given, without = with_and_without(field)
+    assert given.rows != without.rows
+
+
+@pytest.mark.parametrize("field", sorted(SAID))
+def test_what_is_not_priced_is_said_and_changes_nothing_else(field):
+    given, without = with_and_without(field)
+    (said,) = set(given.cautions) - set(without.cautions)
+    assert said.startswith(option_name(field)) and "is not priced" in said
+    assert given.rows == without.rows
+
+
+@pytest.mark.parametrize("field", sorted(REFUSED))
+def test_what_would_be_another_training_is_refused_in_one_line(field):
+    with pytest.raises(UsageError) as caught:
+        with_and_without(field)
+    message = str(caught.value)
+    assert message.startswith(option_name(field)) and "\n" not in message
+
+
+@pytest.mark.parametrize("field", sorted(WITHOUT_INFLUENCE))
+def test_what_has_no_influence_has_none(field):
+    given, without = with_and_without(field)
+    assert given == without
+
+
+@pytest.mark.parametrize("machine", ["p3.16xlarge", "p3.16xlarge*4"])
+def test_a_global_batch_is_strong_scaling(machine):
+    """Each row is that of a training with its own share of the images, as many in all."""
+    shared = dataclasses.replace(USUAL, batch_size=None, global_batch_size=512)
+    for row in predicted(machine, shared).rows:
+        assert row.batch_size == 512 // row.gpus
+        alone = dataclasses.replace(USUAL, batch_size=row.batch_size, gpus=row.gpus)
+        assert row.step_s == predicted(machine, alone).whole.step_s
+        assert row.images_per_s == pytest.approx(512 / row.step_s)
+
+
+def test_images_that_do_not_divide_wait_for_the_gpu_with_most():
+    uneven = dataclasses.replace(USUAL, batch_size=None, global_batch_size=65, gpus=8)
+    found = predicted(MACHINE, uneven)
+    assert found.whole.batch_size == 9
+    assert found.whole.images_per_s == pytest.approx(65 / found.whole.step_s)
+    assert any("do not divide by 2, 4, 8 GPUs" in caution for caution in found.cautions)
