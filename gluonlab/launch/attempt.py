@@ -78,6 +78,11 @@ class Attempt:
         self._signal: Optional[int] = None
 
     @property
+    def signal(self) -> int:
+        """The first signal that came to the launcher or to a process beside it; 0 if none did."""
+        return self._signal or 0
+
+    @property
     def has_joined(self) -> bool:
         """Whether all workers have found each other, so that a run may have begun."""
         return self._came[JOINED] == self._workers
@@ -215,7 +220,7 @@ class Attempt:
         until = time.monotonic() + 2 * GRACE + 1
         while waiting and time.monotonic() < until:
             got = await self._inbox.get(0.2)
-            if got is not None and "line" in got[1]:
+            if got is not None and ("line" in got[1] or "came" in got[1]):
                 self._take(*got)
             elif got is not None and "all_ended" in got[1]:
                 waiting = [agent for agent in waiting if agent is not got[0]]

@@ -198,6 +198,7 @@ class _Launcher:
         finally:
             if self._attempt.has_joined:
                 self._ran_on = self._ran_on or first
+            self._signal = self._signal or self._attempt.signal
             self._attempt = None
 
     def _say(self, who: str, stream: str, text: str, printed: Callable[[], Any]) -> None:

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import signal
 import socket
 import subprocess
 import sys
@@ -54,6 +55,11 @@ async def ends():
     return [await asyncio.open_connection(sock=each) for each in socket.socketpair()]
 
 
+def of_one_rank(connection, inbox, lines):
+    parts = [Part("server 0", 0, [], {}), Part("rank 0", 0, [], {RANK: "0"})]
+    return Attempt(parts, [connection], inbox, lambda *a: lines.append(a), 5, "/", {})
+
+
 def attempted(said, hangs_up=True):
     """How an attempt ends whose only agent says this; and the lines that it passed on."""
 
@@ -62,8 +68,7 @@ def attempted(said, hangs_up=True):
         lines, inbox = [], Inbox()
         connection = Connection(Host("h1", 1), Way(patience=5), writer)
         connection.begin(reader, {"here": "h1", "pid": 1, "addresses": {}}, inbox)
-        parts = [Part("server 0", 0, [], {}), Part("rank 0", 0, [], {RANK: "0"})]
-        attempt = Attempt(parts, [connection], inbox, lambda *a: lines.append(a), 5, "/", {})
+        attempt = of_one_rank(connection, inbox, lines)
         theirs.write(said)
         if hangs_up:
             theirs.write_eof()
@@ -145,3 +150,23 @@ def test_a_process_that_has_a_hostile_name_for_a_line_speaks_to_no_terminal(tmp_
     code = 'sys.stdout.write("\\x1b[2J\\x9b\\r\\0\\u202e")\nsys.stdout.flush()\ntell("left")\n'
     with group(tmp_path, {"rank 0": code}) as run:
         assert run.stdout.read() == b"[0] \\x1b[2J\\x9b\\r\\x00\\u202e\n"
+
+
+def test_a_signal_that_comes_while_the_others_end_is_not_lost():
+    """Whoever asks for the end wants no restart after a failure of a moment before."""
+
+    async def attempting():
+        (reader, writer), (heard, theirs) = await ends()
+        inbox = Inbox()
+        connection = Connection(Host("h1", 1), Way(patience=5), writer)
+        connection.begin(reader, {"here": "h1", "pid": 1, "addresses": {}}, inbox)
+        attempt = of_one_rank(connection, inbox, [])
+        theirs.write(words([{"ended": "rank 0", "status": -9}]))
+        running = asyncio.ensure_future(attempt.run())
+        while "end" not in json.loads(await asyncio.wait_for(heard.readline(), 10)):
+            pass
+        theirs.write(words([{"came": int(signal.SIGTERM)}, {"all_ended": True}]))
+        return await asyncio.wait_for(running, 10), attempt
+
+    failure, attempt = asyncio.run(attempting())
+    assert failure.who == "rank 0 on h1" and attempt.signal == signal.SIGTERM
