@@ -40,8 +40,12 @@ PICTURE, RESULT = "find-lr.svg", "find-lr.json"
 RULE = "a tenth of the rate at which the smoothed loss is smallest"
 FALLEN = 0.95  # of its beginning, at most, is a smallest loss that says something
 BEGINNING = 10  # steps
-# what a run writes or says, and a range test, of which only picture and numbers stay, does not
+# What a run writes or says, and how long and at which rates it trains: of a range test only picture
+# and numbers stay, and its steps and rates are its own.
 OF_RUNS = ("profile", "export", "confusion", "checkpoint_every", "keep", "memory")
+OF_RATES = (
+    "epochs", "lr_schedule", "warmup_epochs", "lr_decay", "lr_decay_epochs", "final_lr"
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -155,14 +159,7 @@ def find_rate(config: TrainConfig, steps: int) -> Found:
     """
     if config.lr is not None:
         raise ConfigError(f"--find-lr looks for the learning rate: leave --lr {config.lr:g} out")
-    for field in dataclasses.fields(config):
-        value = getattr(config, field.name)
-        if field.name in OF_RUNS and value != field.default:
-            shown = "" if value is True else f" {value}"
-            raise ConfigError(
-                f"--find-lr {steps} keeps its picture and its numbers, and nothing of the training:"
-                f" leave {option_name(field.name)}{shown} out, or train with a rate (--lr)"
-            )
+    _refuse_useless(config, steps)
     if steps < FEWEST:
         raise ConfigError(f"--find-lr {steps}: give at least {FEWEST} steps, such as 100")
     with temporary_folder("find-lr") as folder, limits_explained():
@@ -200,6 +197,22 @@ def find_rate(config: TrainConfig, steps: int) -> Found:
             "try more steps, a larger batch, or another --optimizer"
         )
     return Found(suggestion, rates, losses, values, plan.global_batch_size, ended)
+
+
+def _refuse_useless(config: TrainConfig, steps: int) -> None:
+    """Raise ConfigError for a setting that changes nothing of a range test."""
+    reasons = {
+        **dict.fromkeys(OF_RUNS, "keeps its picture and its numbers, and nothing of the training"),
+        **dict.fromkeys(OF_RATES, f"raises the rate in each of {steps} steps, whatever else"),
+    }
+    for field in dataclasses.fields(config):
+        value = getattr(config, field.name)
+        if field.name in reasons and value != field.default:
+            shown = "" if value is True else f" {value}"
+            raise ConfigError(
+                f"--find-lr {steps} {reasons[field.name]}: leave {option_name(field.name)}{shown} "
+                "out, or train with a rate (--lr)"
+            )
 
 
 def place(out: Optional[str]) -> None:

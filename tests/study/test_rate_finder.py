@@ -1,6 +1,7 @@
 """--find-lr: a training like any other but for its rate, a rule on its losses, a picture."""
 
 import json
+import re
 import xml.etree.ElementTree as ElementTree
 
 import mxnet as mx
@@ -117,3 +118,21 @@ def test_a_training_that_learns_nothing_is_one_line(monkeypatch):
     with pytest.raises(RunError, match="did not fall at any rate"):
         find_rate(CONFIG, 20)
     mx.nd.waitall()
+
+
+@pytest.mark.parametrize(
+    ("setting", "said"),
+    [
+        ({"epochs": 3}, "raises the rate in each of 30 steps, whatever else: leave --epochs 3 out"),
+        ({"lr_schedule": "cosine"}, "leave --lr-schedule cosine out"),
+        ({"warmup_epochs": 0.5}, "leave --warmup-epochs 0.5 out"),
+        ({"lr_decay": 0.5}, "leave --lr-decay 0.5 out"),
+        ({"lr_decay_epochs": "1,2"}, "leave --lr-decay-epochs 1,2 out"),
+        ({"final_lr": 0.01}, "leave --final-lr 0.01 out"),
+        ({"export": True}, "nothing of the training: leave --export out"),
+        ({"checkpoint_every": "5 steps"}, "leave --checkpoint-every 5 steps out"),
+    ],
+)
+def test_what_changes_nothing_of_a_range_test_is_refused(setting, said):
+    with pytest.raises(ConfigError, match=re.escape(said)):
+        find_rate(CONFIG.replace(**setting), 30)

@@ -69,7 +69,9 @@ TRAININGS = {
         {name: value for name, value in config.to_dict().items() if value is not None}
     )(2),
     "a trial of a study": lambda config: watched(config, Watch([2], 1.1)),
-    "--find-lr": lambda config: rate_finder.find_rate(config.replace(optimizer="adam"), 100),
+    "--find-lr": lambda config: rate_finder.find_rate(
+        config.replace(optimizer="adam", epochs=None), 100
+    ),
     "--compare": lambda config: compare(config.replace(devices=None), [1, 2], Reporter()),
 }
 
