@@ -43,5 +43,11 @@ def ascending(each: Fits, count: int = 1) -> Fits:
 
 def some_of(names: Collection[str]) -> Fits:
     """A list of one or more of these names."""
+    fits = any_of(names)
+    return lambda value: fits(value) and bool(value)
+
+
+def any_of(names: Collection[str]) -> Fits:
+    """A list of these names, which may be empty."""
     fits = one_of(names)
-    return lambda value: isinstance(value, list) and bool(value) and all(map(fits, value))
+    return lambda value: isinstance(value, list) and all(map(fits, value))

@@ -6,7 +6,7 @@ import dataclasses
 import itertools
 import time
 from functools import partial
-from typing import Dict, Iterator, List, Optional
+from typing import Any, Dict, Iterator, List, Mapping, Optional
 
 import mxnet as mx
 from mxnet import nd
@@ -20,13 +20,13 @@ from gluonlab.data.loading.loader import Loader
 from gluonlab.data.sets.registry import load_dataset
 from gluonlab.engine.pieces import Overlap, overlapping
 from gluonlab.kvstores.groups import ALONE, Group
-from gluonlab.parallel.data.strategy import data_parallel
 from gluonlab.parallel.objective import make_loss
 from gluonlab.parallel.strategy import Strategy
 from gluonlab.timeline.recorder import Recorder
 from gluonlab.training.losses import LossLog
 from gluonlab.training.network import make_net
 from gluonlab.training.plan import make_plan
+from gluonlab.training.splitting import STRATEGIES
 
 
 def make(
@@ -40,13 +40,15 @@ def make(
     group: Group = ALONE,
     overlap: Optional[Overlap] = None,
     traced: int = 0,
+    split: Optional[Mapping[str, Any]] = None,
 ) -> Job:
     """Train on ``device_count`` CPU devices of ``threads`` threads each.
 
     ``competitors``: the number of other processes that compute meanwhile. ``devices``: train on
     those instead. ``group``: the processes that train together, each on so many devices.
     ``overlap``: as `TrainConfig` has it. ``traced``: so many steps more are recorded after those
-    that are timed, for ``beside``, the share of sums beside backward.
+    that are timed, for ``beside``, the share of sums beside backward. ``split``: the options of a
+    run that spread its network over its devices; None for data parallelism.
     """
     work = TASKS[task]
     global_batch_size = global_batch_size or work.global_batch_size
@@ -60,13 +62,15 @@ def make(
         lr=LEARNING_RATE,
         momentum=work.momentum,
         kvstore=kvstore,
+        **(split or {}),
     )
     dataset = load_dataset("synthetic", samples=work.samples, shape=work.shape, classes=CLASSES)
     plan = dataclasses.replace(make_plan(config), dataset=dataset)
-    strategy = data_parallel(partial(make_net, plan), make_loss(), plan, group)
+    make_strategy = STRATEGIES[plan.split.way]
+    strategy = make_strategy(partial(make_net, plan), make_loss(), plan, group)
     loader = Loader(
         plan.dataset.train,
-        plan.ctxs,
+        strategy.inputs,
         global_batch_size,
         rank=group.rank,
         world_size=group.size,

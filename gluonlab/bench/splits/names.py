@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Mapping, NamedTuple, Tuple
+from typing import Any, Dict, Mapping, NamedTuple, Tuple
 
 from gluonlab.config.values import whole
 from gluonlab.errors import ConfigError, unknown
@@ -41,6 +41,14 @@ def check_network(name: str, tasks: Mapping[str, Task] = TASKS) -> Task:
     if name not in tasks:
         raise ConfigError(unknown("network", name, tasks))
     return tasks[name]
+
+
+def run_options(name: str, microbatches: int) -> Dict[str, Any]:
+    """The options of a run that is spread over its devices in one of NAMES."""
+    if name in PIPELINES:
+        schedule = {"pipeline_schedule": name, "microbatches": microbatches}
+        return {"split": "pipeline", **schedule}
+    return {"split": DATA if name == ONE else name}
 
 
 def check_microbatches(text: str, task: Task) -> int:

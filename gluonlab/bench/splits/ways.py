@@ -15,9 +15,9 @@ from gluonlab.bench.splits.names import (
     NAMES,
     ONE,
     ONE_F_ONE_B,
-    PIPELINES,
     SUMS,
     Task,
+    run_options,
 )
 from gluonlab.config import TrainConfig
 from gluonlab.data.loading.batch import Batch
@@ -25,7 +25,6 @@ from gluonlab.data.loading.loader import Loader
 from gluonlab.data.sets.registry import load_dataset
 from gluonlab.errors import UsageError
 from gluonlab.parallel.pipeline.executor import Program
-from gluonlab.parallel.split import PIPELINE
 from gluonlab.parallel.stages.strategy import StagedParallel
 from gluonlab.parallel.strategy import Strategy
 from gluonlab.training.plan import Plan, make_plan
@@ -77,21 +76,13 @@ def make_ways(task: Task, on: MeasuredOn, devices: int, microbatches: int) -> It
     cut: Dict[str, Any] = {}
     found = {}
     for name in (ONE_F_ONE_B, GPIPE, INTERLEAVED, LAYERS, CHANNELS, DATA, ONE):
-        options = _options(name, microbatches)
+        options = run_options(name, microbatches)
         if name in (GPIPE, LAYERS):
             options.update(cut)
         way = found[name] = _make(name, task, on.first(1 if name == ONE else devices), options)
         if name == ONE_F_ONE_B and way.cuts:
             cut = {"cut": way.cuts}
     yield from (found[name] for name in NAMES)
-
-
-def _options(name: str, microbatches: int) -> Dict[str, Any]:
-    """Those of a run that differ between the ways."""
-    if name in PIPELINES:
-        schedule = {"pipeline_schedule": name, "microbatches": microbatches}
-        return {"split": PIPELINE, **schedule}
-    return {"split": DATA if name == ONE else name}
 
 
 def _make(name: str, task: Task, devices: str, options: Dict[str, Any]) -> Way:

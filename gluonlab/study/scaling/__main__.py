@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import Any, Dict, Mapping, Optional
+from typing import Any, Dict, List, Mapping, Optional
 
 import click
 
@@ -11,18 +11,19 @@ from gluonlab.bench.harness.command import option
 from gluonlab.bench.scaling.ways import MOST, NETWORKS, STRONG, WEAK, check_network, parse_counts
 from gluonlab.cli.command import command
 from gluonlab.config.values import whole
-from gluonlab.errors import RunError
+from gluonlab.errors import ConfigError, RunError, unknown
 from gluonlab.study.benches import as_values, together
 from gluonlab.study.command import INTERRUPTED, Asked, in_terminal, study
-from gluonlab.study.options import ascending, check, one_of, some_of
+from gluonlab.study.options import any_of, ascending, check, one_of, some_of
 from gluonlab.study.options import whole as whole_number
 from gluonlab.study.page import write
-from gluonlab.study.scaling.measure import DEVICE, one_round
+from gluonlab.study.scaling.measure import DEVICE, SPLITS, one_round
 from gluonlab.study.scaling.report import report
 from gluonlab.study.sweep.engine import Sweep
 from gluonlab.study.sweep.folder import begun
 
 NAME = "scaling"
+NONE, USUAL_SPLITS, QUICK_SPLITS = "none", "layers,channels,1f1b", "layers"
 
 
 @command(f"python -m gluonlab.study {NAME}", INTERRUPTED)
@@ -31,9 +32,11 @@ NAME = "scaling"
 @option("--devices", "N,N", "numbers of CPU devices, beside 1  [default: 2,4; with --quick: 2]")
 @option("--stores", "NAMES", "kvstores (see gluonlab.run --list)  [default: device,local,ring; "
         "with --quick: device]")  # fmt: skip
+@option("--splits", "NAMES", f"ways to split the network: some of {', '.join(SPLITS)}, or none  "
+        f"[default: {USUAL_SPLITS}; with --quick: {QUICK_SPLITS}]")  # fmt: skip
 @option("--rounds", "N", "measurements of each  [default: 7; with --quick: 5]")
 def main(asked_for: Asked, **own: Optional[str]) -> None:
-    """Measure strong and weak scaling over devices and stores, and start-up against devices.
+    """Measure strong and weak scaling over devices, stores and splits, and the time to start.
 
     It is the measurement of bench scaling, each round with processes of its own and kept at once,
     and figures and a page.
@@ -55,8 +58,18 @@ def _asked(quick: bool, own: Mapping[str, Optional[str]]) -> Dict[str, Any]:
 
     for name in names:
         check_kvstore(name)
+    splits = _splits(own["splits"] or (QUICK_SPLITS if quick else USUAL_SPLITS))
     return {"network": network, "devices": sorted({1, *counts}), "stores": names,
-            "kinds": [WEAK, STRONG], "rounds": rounds}  # fmt: skip
+            "splits": splits, "kinds": [WEAK, STRONG], "rounds": rounds}  # fmt: skip
+
+
+def _splits(text: str) -> List[str]:
+    """Their names. Raises ConfigError for others."""
+    names = [] if text == NONE else [each.strip() for each in text.split(",")]
+    for name in names:
+        if name not in SPLITS:
+            raise ConfigError(unknown("--splits", name, (*SPLITS, NONE)))
+    return names
 
 
 def _read(options: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -65,7 +78,7 @@ def _read(options: Mapping[str, Any]) -> Mapping[str, Any]:
 
     fits = {
         "network": one_of(NETWORKS), "devices": ascending(whole_number(1, MOST)),
-        "stores": some_of(KVSTORES), "kinds": some_of((WEAK, STRONG)),
+        "stores": some_of(KVSTORES), "splits": any_of(SPLITS), "kinds": some_of((WEAK, STRONG)),
         "rounds": whole_number(1, 1000),
     }  # fmt: skip
     check(options, fits)
@@ -74,7 +87,7 @@ def _read(options: Mapping[str, Any]) -> Mapping[str, Any]:
 
 def _measured(options: Mapping[str, Any], asked_for: Asked) -> Dict[str, Any]:
     """Measure, and write everything; the result, and lines about it."""
-    point = {name: options[name] for name in ("network", "devices", "stores", "kinds")}
+    point = {name: options[name] for name in ("network", "devices", "stores", "splits", "kinds")}
     with begun(NAME, options, asked_for.out) as folder:
         with Sweep(folder.measured, one_round, shown=False) as sweep:
             [found] = sweep.run([point], range(options["rounds"]))

@@ -1,4 +1,5 @@
-"""Rounds of bench scaling with several stores: images/s, and seconds to the end of the first step.
+"""Rounds of bench scaling with several stores and splits: images/s, and seconds to the end of the
+first step.
 
 Does not import MXNet.
 """
@@ -12,33 +13,52 @@ from gluonlab.bench.harness import rates
 from gluonlab.bench.harness.record import Series
 from gluonlab.bench.harness.rounds import Subject, measure
 from gluonlab.bench.scaling.ways import ONE_PROCESS, WEAK, Way, make_ways, subjects
+from gluonlab.bench.splits.names import (
+    CHANNELS,
+    LAYERS,
+    MICROBATCHES,
+    PIPELINES,
+    SUMS,
+    run_options,
+)
 from gluonlab.study.benches import as_values
 
+SPLITS = (LAYERS, CHANNELS, *PIPELINES)
 DEVICE = "device"  # MXNet's store, which also stands for one device: it calls none
 
 
 class Case(NamedTuple):
-    """A way of `gluonlab.bench.scaling` with a store for the sums of its process's devices."""
+    """A way of `gluonlab.bench.scaling`, and ``how`` its process's devices share the work.
 
-    store: str
+    ``how``: the store that sums their gradients, or one of SPLITS, which spreads one copy of the
+    network over them.
+    """
+
+    how: str
     kind: str
     way: Way
 
     @property
     def name(self) -> str:
         """Of its series of images/s."""
-        return f"{self.kind} {self.store} {self.way.devices}"
+        return f"{self.kind} {self.how} {self.way.devices}"
 
 
 def cases(options: Mapping[str, Any]) -> List[Case]:
-    """One device once for each kind, then each store with several."""
+    """One device once for each kind, then each store and each split with several."""
+    ways = hows(options)
     return [
-        Case(store, kind, way)
+        Case(how, kind, way)
         for kind in options["kinds"]
         for way in make_ways(options["network"], kind, [1], options["devices"], [])
-        for store in options["stores"]
-        if way.backend == ONE_PROCESS and (way.devices > 1 or store == options["stores"][0])
+        for how in ways
+        if way.backend == ONE_PROCESS and (way.devices > 1 or how == ways[0])
     ]
+
+
+def hows(options: Mapping[str, Any]) -> List[str]:
+    """The stores, of which there is one at least, and the splits."""
+    return [*options["stores"], *options["splits"]]
 
 
 def one_round(settings: Mapping[str, Any], number: int) -> Dict[str, Any]:
@@ -56,7 +76,10 @@ def one_round(settings: Mapping[str, Any], number: int) -> Dict[str, Any]:
 
 def _subject(case: Case, network: str) -> Subject:
     [subject] = subjects(network, [case.way])
-    options = {**subject.options, "kvstore": case.store}
+    if case.how in SPLITS:
+        options = {**subject.options, "split": run_options(case.how, MICROBATCHES), "kvstore": SUMS}
+    else:
+        options = {**subject.options, "kvstore": case.how}
     name = case.name.replace(" ", "-")  # of a file, too
     return replace(subject, name=name, label=name, options=options)
 

@@ -10,11 +10,12 @@ from gluonlab.bench.harness.machine import cpu_model
 from gluonlab.bench.harness.record import Series
 from gluonlab.bench.peers.work import TASKS
 from gluonlab.bench.scaling.ways import usual_batch
+from gluonlab.bench.splits.names import MICROBATCHES
 from gluonlab.drawing.chart import KINDS, Axis, Chart, Curve, number
 from gluonlab.host import cores
 from gluonlab.study.numbers import Number, difference
 from gluonlab.study.page import Report, Table, words
-from gluonlab.study.scaling.measure import Case, cases, kinds_of
+from gluonlab.study.scaling.measure import SPLITS, Case, cases, hows, kinds_of
 
 
 def report(series: Sequence[Series], options: Mapping[str, Any], language: str) -> Report:
@@ -31,10 +32,14 @@ class _Study:
         self.there = [case for case in self.cases if self._values(case)]
         batch = usual_batch(options["network"])
         self.fill = {**options, "network": TASKS[options["network"]].title, "batch": batch,
-                     "both": 2 * batch, "most": options["devices"][-1]}  # fmt: skip
+                     "both": 2 * batch, "most": options["devices"][-1],
+                     "microbatches": MICROBATCHES}  # fmt: skip
 
     def _values(self, case: Case, what: str = "") -> Tuple[float, ...]:
         return self.found[f"{what}{case.name.replace(' ', '-')}"].values
+
+    def _named(self, how: str) -> str:
+        return str(self.said["split"].format(name=how)) if how in SPLITS else how
 
     def _alone(self, kind: str) -> Optional[Case]:
         found = (case for case in self.there if case.kind == kind and case.way.devices == 1)
@@ -67,17 +72,19 @@ class _Study:
 
     def _chart(self, kind: str) -> Chart:
         devices, curves = self.options["devices"], []
-        for place, store in enumerate(self.options["stores"]):
+        for place, how in enumerate(hows(self.options)):
             own = [
                 (case.way.devices, speed)
                 for case in self.there
-                if case.kind == kind and (case.store == store or case.way.devices == 1)
+                if case.kind == kind and (case.how == how or case.way.devices == 1)
                 for speed in [self.speedup(case)]
                 if speed is not None
             ]
             points = [(float(count), speed.value) for count, speed in own]
             if points:
-                curves.append(Curve(store, points, place % KINDS, [each.ends for _, each in own]))
+                curves.append(
+                    Curve(self._named(how), points, place % KINDS, [each.ends for _, each in own])
+                )
         curves.append(Curve(self.said["ideal"], [(n, n) for n in devices], None, dashed=True))
         return Chart(
             self.said["charts"][kind], Axis(self.said["x"], log=True, ticks=devices),
@@ -95,8 +102,8 @@ class _Study:
         return [(case, _middle(self._values(case, "start "))) for case in own]
 
     def _start_chart(self) -> Chart:
-        first = self.options["stores"][0]
-        own = [(case, start) for case, start in self._starts() if case.store == first]
+        first = hows(self.options)[0]
+        own = [(case, start) for case, start in self._starts() if case.how == first]
         points = [(float(case.way.devices), start.value) for case, start in own]
         curve = Curve(self.said["start"], points, 0, [start.ends for _, start in own])
         across = Axis(self.said["x"], log=True, ticks=self.options["devices"])
@@ -107,12 +114,13 @@ class _Study:
         for case in self.there:
             speed = self.speedup(case)
             if case.way.devices == self.options["devices"][-1] and speed is not None:
+                kind = self.said["kinds"][case.kind].format(**self.fill)
                 lines.append(self.said["told"].format(
-                    store=case.store, kind=self.said["kinds"][case.kind].format(**self.fill),
+                    how=self._named(case.how), kind=kind,
                     count=case.way.devices, times=f"{speed.value:.2f}", ends=self._ends(speed),
                 ))  # fmt: skip
-        first = self.options["stores"][0]
-        own = [case for case in self.there if case.store == first]
+        first = hows(self.options)[0]
+        own = [case for case in self.there if case.how == first]
         own = [case for case in own if case.kind == own[0].kind]
         if len(own) > 1:
             begin, last = (self._values(case, "start ") for case in (own[0], own[-1]))
@@ -137,7 +145,7 @@ class _Study:
     def _tables(self) -> List[Table]:
         rows = [self._row(case) for case in self.there]
         starts = [
-            [case.store, number(case.way.devices), f"{start.value:.2f}", _range(start)]
+            [self._named(case.how), number(case.way.devices), f"{start.value:.2f}", _range(start)]
             for case, start in (self._starts() if self.there else [])
         ]
         title = self.said["title"].format(**self.fill)
@@ -152,7 +160,7 @@ class _Study:
         if speed is not None:
             shown = [f"{speed.value:.2f}", _range(speed), f"{speed.value / way.devices:.0%}"]
         return [
-            case.store, case.kind, number(way.devices), number(way.global_batch_size),
+            self._named(case.how), case.kind, number(way.devices), number(way.global_batch_size),
             f"{median(self._values(case)):,.0f}", *shown,
         ]  # fmt: skip
 
