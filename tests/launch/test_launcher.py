@@ -83,19 +83,21 @@ def test_a_worker_that_is_killed_is_replaced_and_the_bits_stay(backend, tmp_path
 
 
 ENDING = [signal.SIGKILL, signal.SIGTERM, signal.SIGINT]  # agents and servers hear only the first
-ENDS = {  # what is killed, or stopped -> status, and what is said
-    "rank 1": (signal.SIGKILL, 137, "error: rank 1 on localhost was killed by SIGKILL"),
-    "server": (signal.SIGKILL, 137, "error: server 0 on localhost was killed by SIGKILL"),
-    "scheduler": (signal.SIGINT, 130, "error: scheduler on localhost was killed by SIGINT"),
-    "agent 0": (signal.SIGKILL, 1, "error: host localhost has ended the connection"),
-    "rank 0": (signal.SIGSTOP, 1, "error: rank 0 on localhost has been stopped for 8 s"),
-}
+ENDS = [  # what is killed, or stopped, by what; the launcher's status, and what is said
+    ("rank 1", signal.SIGKILL, 137, "error: rank 1 on localhost was killed by SIGKILL"),
+    ("server", signal.SIGKILL, 137, "error: server 0 on localhost was killed by SIGKILL"),
+    ("scheduler", signal.SIGINT, 130, "error: scheduler on localhost was killed by SIGINT"),
+    ("agent 0", signal.SIGKILL, 1, "error: host localhost has ended the connection"),
+    ("rank 0", signal.SIGSTOP, 1, "error: rank 0 on localhost has been stopped for 8 s"),
+    ("server", signal.SIGSTOP, 1, "error: server 0 on localhost has been stopped for 8 s"),
+    ("scheduler", signal.SIGSTOP, 1, "error: scheduler on localhost has been stopped for 8 s"),
+    ("agent 0", signal.SIGSTOP, 1, "error: host localhost has given no sign of life for 8 s"),
+]
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("name", ENDS)
-def test_when_something_dies_all_end_and_it_is_named(name, tmp_path):
-    number, status, said = ENDS[name]
+@pytest.mark.parametrize(("name", "number", "status", "said"), ENDS)
+def test_when_something_dies_all_end_and_it_is_named(name, number, status, said, tmp_path):
     with launched(tmp_path, *TWO, *SOON, "--", *LONG) as run:
         run.wait_for("epoch   2/400")
         pids = run.parts()
