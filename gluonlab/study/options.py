@@ -42,12 +42,14 @@ def ascending(each: Fits, count: int = 1) -> Fits:
 
 
 def some_of(names: Collection[str]) -> Fits:
-    """A list of one or more of these names."""
+    """A list of one or more of these names, none twice."""
     fits = any_of(names)
     return lambda value: fits(value) and bool(value)
 
 
 def any_of(names: Collection[str]) -> Fits:
-    """A list of these names, which may be empty."""
+    """A list of these names, none twice, which may be empty."""
     fits = one_of(names)
-    return lambda value: isinstance(value, list) and all(map(fits, value))
+    return lambda value: (
+        isinstance(value, list) and all(map(fits, value)) and len({*value}) == len(value)
+    )

@@ -26,7 +26,7 @@ OPTIONS = {
     },
     "scaling": {
         "network": "lenet", "devices": [1, 2], "stores": ["device", "ring"],
-        "kinds": ["weak", "strong"], "rounds": 5,
+        "splits": ["layers"], "kinds": ["weak", "strong"], "rounds": 5,
     },
     "splits": {"network": "lenet", "devices": 2, "microbatches": 8, "rounds": 5},
 }  # fmt: skip
@@ -101,6 +101,12 @@ def could_be(study, options):
             and all(one < other for one, other in zip(values, values[1:]))
         )  # fmt: skip
 
+    def some(values, names):
+        return (
+            isinstance(values, list) and values and all(each in names for each in values)
+            and all(values.count(each) == 1 for each in values)
+        )  # fmt: skip
+
     def real(value):
         return type(value) is float and 0 < value < float("inf")
 
@@ -115,9 +121,8 @@ def could_be(study, options):
     if study == "scaling":
         return (
             o.network in ("lenet", "resnet18") and numbers(o.devices, 1, 64, 1)
-            and isinstance(o.stores, list) and isinstance(o.kinds, list) and o.stores and o.kinds
-            and all(each in ("device", "ring") for each in o.stores)
-            and all(each in ("weak", "strong") for each in o.kinds) and number(o.rounds, 1, 1000)
+            and some(o.stores, ("device", "ring")) and some(o.kinds, ("weak", "strong"))
+            and (o.splits == [] or some(o.splits, ("layers",))) and number(o.rounds, 1, 1000)
         )  # fmt: skip
     if study == "learning-rate":
         return (

@@ -97,12 +97,12 @@ def batch_size(language):
 def scaling(language):
     """Two devices are 1.8 times as fast, and begin a bit later; one store could not be measured."""
     options = {"network": "lenet", "devices": [1, 2], "stores": ["device", "ring"],
-               "kinds": ["weak", "strong"], "rounds": 3}  # fmt: skip
+               "splits": ["1f1b"], "kinds": ["weak", "strong"], "rounds": 3}  # fmt: skip
     series = []
     for case in cases(options):
         name, count = case.name.replace(" ", "-"), case.way.devices
         rates = tuple(1000 * load * (0.2 + 0.8 * count) for load in (1.0, 0.5, 0.8))
-        gone = case.store == "ring"
+        gone = case.how == "ring"
         series.append(Series(name, name, "images/s", () if gone else rates, "it " * 30))
         starts = tuple(2.0 + load + 0.25 * count for load in (0.1, 0.2, 0.3))
         series.append(Series(f"start {name}", name, "s", starts, None))

@@ -53,7 +53,7 @@ def _asked(quick: bool, own: Mapping[str, Optional[str]]) -> Dict[str, Any]:
     network = check_network(own["network"] or NETWORKS[0])
     counts = parse_counts("--devices", own["devices"] or ("2" if quick else "2,4"))
     rounds = whole(1, 1000)("--rounds", own["rounds"] or (5 if quick else 7))
-    names = [each.strip() for each in stores.split(",")]
+    names = _names(stores)
     from gluonlab.kvstores import check_kvstore  # MXNet is loaded here, not for --help
 
     for name in names:
@@ -65,11 +65,18 @@ def _asked(quick: bool, own: Mapping[str, Optional[str]]) -> Dict[str, Any]:
 
 def _splits(text: str) -> List[str]:
     """Their names. Raises ConfigError for others."""
-    names = [] if text == NONE else [each.strip() for each in text.split(",")]
+    names = [] if text == NONE else _names(text)
     for name in names:
         if name not in SPLITS:
-            raise ConfigError(unknown("--splits", name, (*SPLITS, NONE)))
+            raise ConfigError(
+                unknown("--splits", name, SPLITS if NONE in names else (*SPLITS, NONE))
+            )
     return names
+
+
+def _names(text: str) -> List[str]:
+    """Each once."""
+    return list(dict.fromkeys(each.strip() for each in text.split(",")))
 
 
 def _read(options: Mapping[str, Any]) -> Mapping[str, Any]:

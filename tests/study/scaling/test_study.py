@@ -83,6 +83,7 @@ def test_rounds_are_kept_and_a_finished_study_measures_nothing_again(tmp_path, c
     [
         (["--network", "lenot"], "did you mean 'lenet'?"),
         (["--stores", "rong"], "unknown kvstore 'rong'"),
+        (["--splits", "none,layers"], "unknown --splits 'none'"),
         (["--splits", "layerss"], "unknown --splits 'layerss'"),
         (["--devices", "x"], "--devices x: give a whole number"),
         (["--rounds", "0"], "--rounds 0: give a whole number"),
