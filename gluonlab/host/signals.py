@@ -5,7 +5,8 @@ from __future__ import annotations
 import signal
 import threading
 import time
-from typing import Any, Dict, Optional, Type
+from contextlib import contextmanager
+from typing import Any, Dict, Iterator, Optional, Type
 
 
 class Terminated(KeyboardInterrupt):
@@ -27,6 +28,25 @@ def number_of(interrupt: Type[BaseException]) -> signal.Signals:
     """The signal that raises it."""
     kinds = ((kind, number) for number, kind in RAISED.items())
     return signal.Signals(next((n for kind, n in kinds if kind is interrupt), signal.SIGINT))
+
+
+@contextmanager
+def ended_on_the_spot() -> Iterator[None]:
+    """Within the block these signals end the process at once, even where C waits for others.
+
+    For a block before which nothing was begun that must be whole: Python's handlers run only when C
+    has returned. A signal that is ignored stays so, and outside the main thread all stays as it is.
+    """
+    before: Dict[int, Any] = {}
+    if threading.current_thread() is threading.main_thread():
+        for number in RAISED:
+            if signal.getsignal(number) not in (signal.SIG_IGN, None):  # None: not Python's
+                before[number] = signal.signal(number, signal.SIG_DFL)
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 class EndRequest:

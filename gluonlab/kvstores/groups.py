@@ -2,7 +2,18 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Dict, Hashable, List, Optional, Protocol, Sequence, Type
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    Callable,
+    Dict,
+    Hashable,
+    List,
+    Optional,
+    Protocol,
+    Sequence,
+    Type,
+)
 
 import numpy as np
 from mxnet import nd
@@ -72,6 +83,9 @@ class Group(Protocol):
         ``gpus``: how many, if they say that.
         """
 
+    def begin_together(self) -> None:
+        """From here on a signal that comes to one process ends all of them after the same step."""
+
     def end_together(self) -> None:
         """From here on every process ends, and leaves the group, whatever it raises."""
 
@@ -129,6 +143,9 @@ class _Alone:
     def own_devices(self, gpus: Optional[int] = None) -> Optional[str]:
         return None
 
+    def begin_together(self) -> None:
+        """There is nobody else."""
+
     def end_together(self) -> None:
         """There is nothing to leave."""
 
@@ -146,7 +163,8 @@ class SummingGroup:
     """A group of more processes, by whatever can sum an array over them: `sum_array`.
 
     What rank 0 has is the sum where the others give zeros, so nothing else needs to travel. With
-    the block ``with group:`` the process leaves the group.
+    the block ``with group:`` the process leaves the group. ``tell_begin``: called when a training
+    begins.
     """
 
     name = "a group"
@@ -155,6 +173,7 @@ class SummingGroup:
     def __init__(self, rank: int, size: int) -> None:
         self.rank, self.size = rank, size
         self.command = f"python -m gluonlab.launch --backend {self.name}"
+        self.tell_begin: Callable[[], None] = lambda: None
         self._numbers: Dict[Hashable, int] = {}  # of sums, the same in every process
         self._kept: Dict[int, nd.NDArray] = {}  # by id, which belongs to an array while it lives
         self._together = False  # whether every process ends, whatever is raised
@@ -238,6 +257,10 @@ class SummingGroup:
     def own_devices(self, gpus: Optional[int] = None) -> Optional[str]:
         """As `Group` says: each process has those that a process alone would have."""
         return None
+
+    def begin_together(self) -> None:
+        """As `Group` says."""
+        self.tell_begin()
 
     def end_together(self) -> None:
         """As `Group` says."""

@@ -22,8 +22,9 @@ KEPT = 10  # last lines of a process
 OF_SIGNALS = 128  # what shells add to the number of the signal that ended a process
 OF_PART = ("of", "ended", "stopped")  # keys of messages that name a process
 BY_REQUEST = {OF_SIGNALS + number for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
-# what a worker tells: it runs; the group stands; it needs no server any more
-ARRIVED, JOINED, LEFT = "arrived", "joined", "left"
+# what a worker tells: it runs; the group stands; it trains, and a signal ends all after the same
+# step; it needs no server any more
+ARRIVED, JOINED, BEGUN, LEFT = "arrived", "joined", "begun", "left"
 
 
 class Failure(NamedTuple):
@@ -71,7 +72,7 @@ class Attempt:
         self._agent = {part.name: at[part.host] for part in parts}
         self._alive: Set[str] = {part.name for part in parts}
         self._workers = {part.name for part in parts if part.is_worker}
-        self._came: Dict[str, Set[str]] = {ARRIVED: set(), JOINED: set(), LEFT: set()}
+        self._came: Dict[str, Set[str]] = {told: set() for told in (ARRIVED, JOINED, BEGUN, LEFT)}
         self._done: Dict[str, float] = {}  # when servers have ended, and well
         self._lines: Dict[str, List[str]] = {part.name: [] for part in parts}
         self._failures: List[Failure] = []
@@ -86,6 +87,11 @@ class Attempt:
     def has_joined(self) -> bool:
         """Whether all workers have found each other, so that a run may have begun."""
         return self._came[JOINED] == self._workers
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether all workers train, or have trained."""
+        return self._came[BEGUN] == self._workers
 
     def forward(self, number: int) -> None:
         """Send a signal to all workers; the first one is what they are expected to end by."""
@@ -116,6 +122,8 @@ class Attempt:
             signalled = signalled or (now if self._signal else 0.0)
             if failed and now - failed > WINDOW:
                 break
+            if signalled and not self.has_begun and now - signalled > WINDOW:
+                break  # nothing was trained, and some may wait for those that are gone
             if signalled and now - signalled > self._patience:
                 self._fail("the processes", f"did not end within {self._patience:g} s", 1)
                 break
@@ -175,6 +183,8 @@ class Attempt:
             self._done[name] = awake()  # `_look` sees whether it was too early
         elif name in self._came[LEFT] if status == 0 else self._only_servers(name):
             return
+        elif self._signal and not self.has_begun:
+            return  # nothing was trained; with the others gone, it may end in any way
         elif status in BY_REQUEST or (self._signal and -status == self._signal):
             self._signal = self._signal or abs(status) % OF_SIGNALS  # it came to one of them
         elif status < 0:

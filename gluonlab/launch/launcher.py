@@ -94,6 +94,7 @@ class _Launcher:
         self._words = list(request.words)
         self._ran_on = ""  # where rank 0 of an earlier attempt was
         self._is_whole = True  # no host is left out
+        self._begun = False  # a training, in any attempt
 
     async def run(self) -> int:
         self._inbox = Inbox()
@@ -198,6 +199,7 @@ class _Launcher:
         finally:
             if self._attempt.has_joined:
                 self._ran_on = self._ran_on or first
+            self._begun = self._begun or self._attempt.has_begun
             self._signal = self._signal or self._attempt.signal
             self._attempt = None
 
@@ -282,6 +284,9 @@ class _Launcher:
                 for line in failure.lines:
                     self._listener.note(line)
             self._listener.note(f"error: {failure}")
+        elif not self._begun:
+            name = signal.Signals(failure.status - OF_SIGNALS).name
+            self._listener.note(f"ended by {name} before the training began")
         return failure.status
 
 

@@ -111,6 +111,7 @@ def train_plan(
         consensus = Consensus(plan.group, request)
         standing = Standing(plan, strategy, run, began, consensus)
         epochs = _Run(standing, reporter, result, consensus)
+        plan.group.begin_together()
         if before is not None:
             epochs.go_on(before)
         epochs.all_epochs()

@@ -124,14 +124,21 @@ def test_a_signal_ends_all_ranks_after_one_step_and_says_how_to_go_on(tmp_path):
     assert not alive(pids.values())
 
 
-@pytest.mark.parametrize("after", [0.15, pytest.param(0.25, marks=pytest.mark.long), 0.4])
-def test_a_signal_ends_a_launcher_that_has_only_begun(after, tmp_path):
+# while the launcher loads, its workers load, they wait for each other, they begin to train
+MOMENTS = [0.15, 0.4, 0.8, *(pytest.param(0.2 * n, marks=pytest.mark.long) for n in range(5, 25))]
+
+
+@pytest.mark.parametrize("after", MOMENTS)
+def test_a_signal_ends_a_launcher_at_any_moment(after, tmp_path):
+    number = [signal.SIGTERM, signal.SIGINT, signal.SIGHUP][int(10 * after) % 3]
     with launched(tmp_path, *TWO, "--", *LONG) as run:
         time.sleep(after)
-        run.process.send_signal(signal.SIGTERM)
+        run.process.send_signal(number)
+        began = time.monotonic()
         status, text = run.end(30)
-    assert status in (128 + signal.SIGTERM, -signal.SIGTERM), text
-    assert "error" not in text
+        assert time.monotonic() - began < 10
+    assert status in (128 + number, -number), text
+    assert "error" not in text and "terminate" not in text
 
 
 def test_a_mistake_that_a_worker_finds_is_said_once(tmp_path):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from contextlib import suppress
+from functools import partial
 from typing import Any, Optional
 
 import click
@@ -13,8 +14,9 @@ from gluonlab.cli.results import print_result
 from gluonlab.config import TrainConfig
 from gluonlab.config.options import config_options, given
 from gluonlab.errors import ConfigError, RunError, unknown
+from gluonlab.host.signals import ended_on_the_spot
 from gluonlab.launch.agent import TELL
-from gluonlab.launch.attempt import ARRIVED, JOINED, LEFT
+from gluonlab.launch.attempt import ARRIVED, BEGUN, JOINED, LEFT
 from gluonlab.launch.parts import COMMAND, RAN_ON
 
 
@@ -69,8 +71,11 @@ def main(
     if backend not in BACKENDS:
         raise ConfigError(unknown("--backend", backend, BACKENDS))
     tell(ARRIVED)
-    with BACKENDS[backend]() as group:
+    with ended_on_the_spot():  # it waits for the others, perhaps for ever
+        group = BACKENDS[backend]()
+    with group:
         tell(JOINED)
+        group.tell_begin = partial(tell, BEGUN)
         group.command = os.environ.get(COMMAND, group.command)
         speaks = group.rank == 0
         reporter = make_reporter(quiet or as_json) if speaks else Reporter()
