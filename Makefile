@@ -35,6 +35,7 @@ test: $(VENV)/.ready-test
 test-all: $(VENV)/.ready-test $(VENV)/.ready-bench test-cu112
 	$(VENV)/bin/python -m pytest -m 'not gpu and not cu112 and not horovod and not hosts' --hypothesis-profile=random $(ARGS)
 	$(ON_GPUS) --gpus 8 --promise-peers $(CU112)/bin/python -m pytest tests/gpus -m long $(ARGS)
+	$(MAKE) test-gpus ROAD=tests/study/speedup/test_causes.py ARGS='-m long -k nearly_all'
 	$(MAKE) check-launch ARGS="-m 'horovod or hosts'"
 	$(MAKE) check-sagemaker ARGS='-m long'
 	$(MAKE) check-labs ARGS='-m long'

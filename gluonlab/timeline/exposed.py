@@ -38,8 +38,10 @@ def exposed(timeline: Timeline) -> Dict[str, float]:
     spans = [(span, phase, step) for span, phase, step in _by_begin(timeline)]
     queued = Queued(timeline)
     idle: List[Interval] = []
-    for (begin, end), (_, phase, step) in _gaps(timeline, busy, spans):
+    for (begin, end), (span, phase, step) in _gaps(timeline, busy, spans):
         until = min(end, max(begin, queued.when(phase, step)))
+        if phase == OTHER:
+            until = queued.perhaps(span.name, phase, end)
         found[phase] += end - until
         idle.append((begin, until))
     after = busy[-1][1] if busy else timeline.begin
@@ -84,7 +86,7 @@ def categories(timeline: Timeline, row: str) -> Categories:
     for (begin, end), (span, phase, step) in _gaps(timeline, busy, own):
         until = min(end, max(begin, queued.when(phase, step)))
         waits = others.explain((until, end), step)
-        late = queued.perhaps(span.name, end)  # of what nothing else explains, at most
+        late = queued.perhaps(span.name, phase, end)  # of what nothing else explains, at most
         by_host = length(merged([*waits, (until, late)])) - length(waits) if late > until else 0.0
         host, kernel = host + until - begin + by_host, kernel + length(waits)
     last = max(busy[-1][1], timeline.begin) if busy else timeline.begin
@@ -166,10 +168,15 @@ class Queued:
             self._phases.setdefault(operator.name, set()).add(phase)
         self._all_ends = sorted(span.end for span in timeline.host)
 
-    def perhaps(self, name: str, begin: float) -> float:
+    def perhaps(self, name: str, phase: str, begin: float) -> float:
         """The latest moment before ``begin`` at which an operator may have been queued, whatever it
         is for: of one that several phases queue, such as a copy, the phase is a guess by turns.
+
+        Of OTHER no moment is too late: the loader queues images whenever it has them, from a thread
+        of its own, and they wait for nothing that another device does.
         """
+        if phase == OTHER:
+            return begin
         place = bisect_right(self._all_ends, begin) if len(self._phases.get(name, ())) > 1 else 0
         return self._all_ends[place - 1] if place else self._starts[0]
 

@@ -16,6 +16,7 @@ FORWARD, BACKWARD, SUM, COPY = "forward", "backward", "sum", "copy"
 UPDATE, OTHER = "update", "other"
 PHASES = (FORWARD, BACKWARD, SUM, COPY, UPDATE, OTHER)
 _OF_STRATEGY = {"allreduce": SUM}  # what a strategy's own phases are called here, if otherwise
+FROM_HOST, TO_HOST = "CPU2GPU", "GPU2CPU"  # ends of the names of copies
 STAGES = "stages"  # forward and backward of all stages, which the names of operators tell apart
 
 Key = Tuple[str, str]  # a row and an operator's name
@@ -39,9 +40,17 @@ class Phases:
 
     def __init__(self, spans: Sequence[Span], windows: Sequence[Window]) -> None:
         self._learned: Dict[Key, List[str]] = {}
+        # Nothing comes back from the host that has not gone there before: else these are images of
+        # a batch to come, which the loader copies whenever it has them.
+        there = [span for span in spans if span.name.endswith(TO_HOST)]
+        through_host = [
+            window for window in windows if any(_ran_in(each, window) for each in there)
+        ]
         for span in spans:
-            key = (span.row, span.name)
-            self._learned.setdefault(key, []).append(_phase_in(span, windows))
+            key, among = (span.row, span.name), windows
+            if span.name.endswith(FROM_HOST):
+                among = through_host
+            self._learned.setdefault(key, []).append(_phase_in(span, among))
 
     def of(self, spans: Sequence[Span]) -> List[str]:
         """The phases of all spans of whole steps, which are in the order of their beginnings.
@@ -83,10 +92,14 @@ class Phases:
         return [of_others.most_common(1)[0][0]] if of_others else [OTHER]
 
 
+def _ran_in(span: Span, window: Window) -> bool:
+    # MXNet's clock counts whole microseconds
+    return window.begin - 1 <= span.begin and span.end <= window.end + 1
+
+
 def _phase_in(span: Span, windows: Sequence[Window]) -> str:
     for window in windows:
-        # MXNet's clock counts whole microseconds
-        if window.begin - 1 <= span.begin and span.end <= window.end + 1:
+        if _ran_in(span, window):
             return _refined(called(window.phase), span.name)
     return OTHER
 

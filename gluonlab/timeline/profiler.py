@@ -2,7 +2,8 @@
 
 MXNet 1.9.1 takes a configuration once. It writes each trace behind the one before, into a file that
 begins anew when somebody has removed it, but then without the beginning: brackets, and the names of
-the rows.
+the rows. Where it also records calls of its C API, which is its default, a thread that is within
+such a call when recording begins ends the process: it pops a call that was never pushed.
 """
 
 from __future__ import annotations
@@ -34,7 +35,10 @@ def start() -> None:
         atexit.register(stack.close)
         file = stack.enter_context(temporary_folder("profiler")) / "trace.json"
         try:
-            profiler.set_config(profile_symbolic=True, profile_imperative=True, filename=str(file))
+            profiler.set_config(
+                profile_symbolic=True, profile_imperative=True, profile_api=False,
+                profile_memory=False, filename=str(file),
+            )  # fmt: skip
         except mx.base.MXNetError:
             raise EngineError(
                 "MXNet's profiler is configured once in a process, and has been already: "

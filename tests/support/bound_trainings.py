@@ -29,19 +29,28 @@ SLEEPY, LATE, LINK, WIDE = "sleepy", "late", "link", "wide"
 
 
 class Pause:
-    """``pause(array)``: whatever uses the array waits for so long, and its device sleeps."""
+    """``pause(array)``: whatever uses the array waits for so long, and its device sleeps.
+
+    ``after``: it begins when that array has been written. A GPU has two workers, so that what does
+    not depend on a sum may run beside it.
+    """
 
     def __init__(self) -> None:
         self._callbacks: Dict[float, Any] = {}
 
-    def __call__(self, array: Any, seconds: float, name: bytes = b"compute") -> None:
+    def __call__(
+        self, array: Any, seconds: float, name: bytes = b"compute", after: Any = None
+    ) -> None:
         if seconds not in self._callbacks:
             self._callbacks[seconds] = _ON_WORKER(lambda *_: time.sleep(seconds))
         ctx, callback = array.context, self._callbacks[seconds]
         where = ctypes.byref(EngineContext(ctx.device_typeid, ctx.device_id))
         handle = ctypes.byref(array.handle)
+        reads, count = (None, 0) if after is None else (ctypes.byref(after.handle), 1)
         check_call(
-            _LIB.MXEnginePushSyncND(callback, None, None, where, None, 0, handle, 1, None, 0, name)
+            _LIB.MXEnginePushSyncND(
+                callback, None, None, where, reads, count, handle, 1, None, 0, name
+            )
         )
 
 
@@ -123,16 +132,17 @@ class Bound(NamedTuple):
         made = DataParallel(make_net, loss, plan, group)
         for number, replica in enumerate(made.step.replicas):
             slow = self.slow if number == 1 else 0.0
-            replica.forward = self._slowly(replica.forward, slow)
+            replica.forward = self._slowly(replica.forward, slow, made.net)
         if self.host:
             made.phases = made.step.phases = self._busily(made.step.phases)
         return made
 
-    def _slowly(self, forward: Callable[..., Any], slow: float) -> Callable[..., Any]:
+    def _slowly(self, forward: Callable[..., Any], slow: float, net: Any) -> Callable[..., Any]:
         def slowed(images: Any, labels: Any, **options: Any) -> Any:
             seconds = round(self.image * len(images) + self.fixed + slow, 6)
             if seconds:
-                pause(images, seconds)
+                weights = next(iter(net.collect_params().values()))
+                pause(images, seconds, after=weights.data(images.context))
             return forward(images, labels, **options)
 
         return slowed

@@ -129,7 +129,7 @@ def test_all_categories_are_those_of_moments_counted_one_by_one(ran, row):
                  if of == row)  # fmt: skip
     busy = [any(begin <= moment < end for begin, end, _ in own) for moment in range(1000)]
     others = [each for each in ran if each[0] != row]
-    explained = []
+    explained, ended_by = [], []
     for moment in range(1000):
         following = [(b, e, n) for b, e, n in own if b > moment]
         first, _, number = min(following, default=(1000, 1000, None))
@@ -141,12 +141,15 @@ def test_all_categories_are_those_of_moments_counted_one_by_one(ran, row):
         ]
         runs = any(begin <= moment < end for *_, begin, end in others)
         explained.append(runs and (number is None or bool(until)))
-    kernel = silent = 0
+        ended_by.append("" if number is None else ran[number][1])
+    kernel = silent = of_host = 0
     for moment in range(1001):
         if moment < 1000 and not busy[moment] and not explained[moment]:
             silent += 1
             continue
         kernel += silent if silent <= LAUNCH_US else 0
+        # images that the loader had not sent yet
+        of_host += silent if silent > LAUNCH_US and ended_by[moment - 1] == "other" else 0
         silent = 0
         kernel += moment < 1000 and not busy[moment]
     found = categories(made, ROWS[row])
@@ -155,4 +158,5 @@ def test_all_categories_are_those_of_moments_counted_one_by_one(ran, row):
         own
     ):  # else which of those that begin at once ends a gap is not said
         assert found.kernel == pytest.approx(kernel / 1000)
-        assert found.unknown == pytest.approx((1000 - sum(busy) - kernel) / 1000)
+        assert found.host == pytest.approx(of_host / 1000)
+        assert found.unknown == pytest.approx((1000 - sum(busy) - kernel - of_host) / 1000)

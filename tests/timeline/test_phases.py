@@ -18,6 +18,7 @@ from gluonlab.training.prepare import prepare, train_loader
 
 WAYS = {
     "device": {"model": "lenet", "kvstore": "device", "optimizer": "sgd"},
+    "local": {"model": "mlp", "kvstore": "local", "optimizer": "sgd"},
     "ring, adam": {"model": "resnet8", "kvstore": "ring", "optimizer": "adam"},
     "sharded-optimizer": {"model": "lenet", "kvstore": "sharded-optimizer", "momentum": 0.9},
     "microbatches": {"model": "mlp", "kvstore": "tree", "microbatches": 2},
@@ -63,6 +64,21 @@ SPANS = st.lists(
     st.tuples(st.sampled_from(["cpu(0)", "cpu(1)"]), st.integers(0, 90), st.integers(1, 30)),
     max_size=12,
 ).map(lambda found: [Span(row, "any", begin, begin + long) for row, begin, long in found])
+
+
+@pytest.mark.parametrize("through_host", [False, True])
+def test_what_the_loader_copies_beside_a_sum_belongs_to_the_sum_only_if_that_is_of_the_host(
+    through_host,
+):
+    """A batch to come is copied whenever the loader has it, also in the step that is learned."""
+    windows = [Window("backward", 0, 10), Window("allreduce", 10, 40)]
+    spans = [Span("gpu(0)", "_backward_FullyConnected", 0, 9)]
+    if through_host:
+        spans.append(Span("gpu(0)", "CopyGPU2CPU", 11, 15))
+    spans += [Span("gpu(0)", "CopyCPU2GPU", 20, 25), Span("gpu(0)", "CopyGPU2GPU", 26, 30)]
+    found = dict(zip([span.name for span in spans], Phases(spans, windows).of(spans)))
+    assert found["CopyCPU2GPU"] == ("copy" if through_host else "other")
+    assert found["CopyGPU2GPU"] == "copy" and found["_backward_FullyConnected"] == "backward"
 
 
 @given(SPANS, st.data())

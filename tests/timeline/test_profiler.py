@@ -26,3 +26,32 @@ def test_rows_have_their_names_where_a_trace_was_written_before(python, tmp_path
     after = python("-c", BEFORE + OURS, str(tmp_path / "memory.json"))
     assert after.returncode == 0, after.stderr
     assert after.stdout == first.stdout and first.stdout.endswith("True\n")
+
+
+BESIDE = """
+import gluonlab, mxnet as mx, threading
+from gluonlab.timeline import profiler
+stopping = threading.Event()
+
+def call():
+    ctx = mx.cpu(1)
+    while not stopping.is_set():
+        mx.nd.ones((4096,), ctx=ctx).asnumpy()
+
+threads = [threading.Thread(target=call) for _ in range(3)]
+for thread in threads:
+    thread.start()
+for _ in range(200):
+    profiler.start()
+    mx.nd.ones((3,)).wait_to_read()
+    profiler.stop()
+stopping.set()
+for thread in threads:
+    thread.join()
+print(any(event["ph"] == "B" for event in profiler.events()))
+"""
+
+
+def test_recording_may_begin_while_other_threads_are_within_calls_of_mxnet(python):
+    done = python("-c", BESIDE)
+    assert (done.returncode, done.stdout) == (0, "True\n"), done.stderr
