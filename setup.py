@@ -48,6 +48,9 @@ CUDA = [
     NVML,
 ]
 
+# CP-SAT. 9.13 and later ask for numpy 2, which MXNet refuses; 9.11 is the last one for 3.8
+ORTOOLS = "ortools==9.12.4544; python_version>='3.9'"
+ORTOOLS_FOR_38 = "ortools==9.11.4210; python_version<'3.9'"
 SELENIUM = "selenium>=4.27,<5"
 
 # For labs/build.py, under Python 3.10 or newer: sources to notebooks, notebooks run, and pages made
@@ -84,6 +87,8 @@ EXTRAS = {
         "psutil",
         "pyyaml",
     ],
+    # for bench allreduce --synthesise
+    "synthesis": [ORTOOLS_FOR_38, ORTOOLS],
     # tests/gpus is compiled with CUDA's headers, some of which come with its compiler only
     "simulated-gpus": ["nvidia-cuda-nvcc-cu11==11.8.89"],
     # the kernel of notebooks; where Jupyter itself comes from is not ours to say. tests/gpus runs
@@ -102,6 +107,8 @@ EXTRAS = {
         "hypothesis>=6",
         SELENIUM,
         NVML,
+        ORTOOLS_FOR_38,
+        ORTOOLS,
     ],
     # sagemaker/launch.py. 1.37 is boto3's last series for Python 3.8; the calls that are made are
     # older
@@ -154,6 +161,7 @@ setup(
     package_data={
         "gluonlab": ["py.typed"],
         "gluonlab.collectives.render": ["template/*"],
+        "gluonlab.collectives.synthesis": ["found/*.json"],
         "gluonlab.doctor.prove": ["template/*"],
         "gluonlab.drawing": ["template/*"],
         "gluonlab.launch.jobs": ["training/*.json"],

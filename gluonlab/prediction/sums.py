@@ -15,6 +15,8 @@ from gluonlab.collectives.hierarchy import over_hosts
 from gluonlab.collectives.hosts import NETWORKS, Network
 from gluonlab.collectives.links import Topology
 from gluonlab.collectives.placing import best_order
+from gluonlab.collectives.synthesis.stored import NAME as SYNTHESISED
+from gluonlab.collectives.synthesis.stored import cheapest
 from gluonlab.errors import ConfigError, unknown
 from gluonlab.prediction.constants import Host
 from gluonlab.prediction.roofline import UPDATE_PASSES
@@ -45,7 +47,7 @@ class Gradients(NamedTuple):
 
 def stores() -> List[str]:
     """The stores that have a price on one host."""
-    return [DEVICE, LOCAL, NCCL, *ALGORITHMS]
+    return [DEVICE, LOCAL, NCCL, *ALGORITHMS, SYNTHESISED]
 
 
 def within_host_s(store: str, topology: Topology, gradients: Gradients, host: Host) -> float:
@@ -66,6 +68,10 @@ def within_host_s(store: str, topology: Topology, gradients: Gradients, host: Ho
         if gradients.apart:  # each GPU sums its own beside those of the others
             again = math.ceil(len(gradients.sizes) / gpus) - 1
             seconds += again * price(schedule, topology, 0).seconds
+    elif store == SYNTHESISED:
+        found = cheapest(topology, gradients.total / len(gradients.sizes))
+        seconds = price(found, topology, gradients.total).seconds
+        seconds += _more(gradients) * price(found, topology, 0).seconds
     else:
         schedule = ring(gpus) if store == NCCL else ALGORITHMS[store](gpus)
         placed = schedule.placed(best_order(schedule, topology))

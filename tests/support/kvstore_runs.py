@@ -7,7 +7,7 @@ from mxnet.gluon import nn
 from gluonlab.collectives.algorithms import ALGORITHMS
 from support.reference import random_batches, train_on_devices
 
-STORES = [*ALGORITHMS, "sharded-optimizer"]
+STORES = [*ALGORITHMS, "synthesised", "sharded-optimizer"]
 OPTIMIZERS = {"sgd": {"learning_rate": 0.1, "momentum": 0.9}, "adam": {"learning_rate": 0.01}}
 BATCHES = random_batches([7, 9, 8, 7, 3], shape=(1, 4, 4), classes=4)
 

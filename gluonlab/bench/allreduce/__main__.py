@@ -10,6 +10,7 @@ from gluonlab.bench.allreduce.modes import DEVICES, DRAWN, SIZES, answer
 from gluonlab.bench.harness.command import INTERRUPTED, JSON, option
 from gluonlab.cli.command import command
 from gluonlab.collectives.algorithms import ALGORITHMS
+from gluonlab.collectives.synthesis.stored import NAME as SYNTHESISED
 from gluonlab.collectives.topology import NAMES
 from gluonlab.errors import RunError
 
@@ -21,7 +22,7 @@ from gluonlab.errors import RunError
 @option(
     "--algorithms",
     "NAMES",
-    f"all, or some of {', '.join(ALGORITHMS)}, "
+    f"all, or some of {', '.join(ALGORITHMS)}, {SYNTHESISED}, "
     "sharded-whole, chapter, local, device, nccl  [default: all]",
 )
 @option(
@@ -49,11 +50,18 @@ from gluonlab.errors import RunError
     "NAME",
     "run nothing: price the algorithms on p3.16xlarge, p3.16xlarge*8 or another topology",
 )
+@option(
+    "--synthesise",
+    "NAME",
+    "run nothing: seek schedules for the links of p3.16xlarge or another topology, with a bound",
+)
+@option("--seconds", "N", "with --synthesise: to seek, for each number of steps  [default: 60]")
 @option("--draw", "ALGORITHM", "run nothing: show the schedule step by step, as text")
 @option(
     "--out",
     "FILE",
-    "with --draw: write a new file, a page to step through, or with .svg one picture",
+    "with --draw: write a new file, a page to step through, or with .svg one picture; "
+    "with --synthesise: the schedules, as JSON",
 )
 @option("--language", "NAME", "language of the page, en or ja  [default: en]")
 @JSON
@@ -72,6 +80,7 @@ def allreduce(as_json: bool, **options: Optional[str]) -> None:
     \b
     --devices cpu*4 --sizes 1KiB:64MiB --plot speed.png
     --simulate p3.16xlarge --sizes 46MB
+    --synthesise p3.16xlarge --sizes 1KiB:1GiB:4
     --draw ring --devices 4 --out ring.html
     --draw ring --topology p3.16xlarge
     """

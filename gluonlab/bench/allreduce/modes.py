@@ -27,23 +27,29 @@ from gluonlab.bench.harness.measured_on import in_words
 from gluonlab.bench.harness.session import Session
 from gluonlab.bench.harness.text import WIDTH
 from gluonlab.collectives.algorithms import ALGORITHMS, make_schedule
+from gluonlab.collectives.schedule import Schedule
+from gluonlab.collectives.synthesis.stored import NAME as SYNTHESISED
+from gluonlab.collectives.synthesis.stored import cheapest, uniform
 from gluonlab.collectives.topology import Topology, make_topology
 from gluonlab.config import option_name
 from gluonlab.config.values import whole
 from gluonlab.devices import devices
+from gluonlab.engine.neighbours import own_cores
 from gluonlab.errors import ConfigError, unknown
 from gluonlab.files.whole import check_new, new_file
 
 DEVICES, SIZES, DRAWN = "cpu*2", "1KiB:64MiB", 4
 PRICED = "1KiB,1MiB,100MB"  # with --draw
 MOST_CHUNKS = 4096  # each is some transfers
-SIMULATE, DRAW, MEASURE = "simulate", "draw", "measure"
+MOST_SECONDS = 86_400  # a day
+SIMULATE, DRAW, MEASURE, SYNTHESISE = "simulate", "draw", "measure", "synthesise"
 
 EVERYWHERE = {"devices", "chunks", "groups"}
 TABLES = EVERYWHERE | {"algorithms", "sizes", "plot", "json"}
 OPTIONS = {
     MEASURE: TABLES | {"dtype", "arrays", "repeat", "rounds", "topology", "processes"},
     SIMULATE: TABLES | {"simulate"},
+    SYNTHESISE: {"synthesise", "devices", "sizes", "seconds", "out", "json"},
     DRAW: EVERYWHERE | {"draw", "out", "language", "topology"},
 }
 
@@ -62,11 +68,12 @@ def answer(asked: Dict[str, Any]) -> Answer:
 
     Raises a UsageError for impossible values, and for options that do not belong together.
     """
-    mode = DRAW if "draw" in asked else SIMULATE if "simulate" in asked else MEASURE
+    mode = next((mode for mode in (DRAW, SIMULATE, SYNTHESISE) if mode in asked), MEASURE)
     for name in asked:
         if name not in OPTIONS[mode]:
             where = "when measuring" if mode == MEASURE else f"with {option_name(mode)}"
-            hint = "; it belongs to --draw" if name in OPTIONS[DRAW] else ""
+            owners = [of for of in (DRAW, SYNTHESISE) if name in OPTIONS[of]]
+            hint = f"; it belongs to {option_name(owners[0])}" if owners else ""
             raise ConfigError(f"{option_name(name)} has no effect {where}{hint}: leave it out")
     if "chunks" in asked:
         asked["chunks"] = whole(1, MOST_CHUNKS)("--chunks", asked["chunks"])
@@ -74,13 +81,14 @@ def answer(asked: Dict[str, Any]) -> Answer:
         asked["groups"] = parse_groups(asked["groups"])
     if "plot" in asked:
         check_new("--plot", Path(asked["plot"]))
-    return {DRAW: _draw, SIMULATE: _simulate, MEASURE: _measure}[mode](asked)
+    modes = {DRAW: _draw, SIMULATE: _simulate, SYNTHESISE: _synthesise, MEASURE: _measure}
+    return modes[mode](asked)
 
 
 def _draw(asked: Asked) -> Answer:
-    from gluonlab.collectives.render import as_svg, as_text, draw
+    from gluonlab.collectives.render import as_page, as_svg, as_text, draw
 
-    if "topology" in asked and "out" in asked:
+    if "topology" in asked and "out" in asked and asked["draw"] != SYNTHESISED:
         raise ConfigError(
             "--topology has no effect on pages and pictures, it prices what --draw prints as text: "
             "leave out --topology or --out"
@@ -90,17 +98,37 @@ def _draw(asked: Asked) -> Answer:
     world_size = topology.world_size if topology else world_size or DRAWN
     cuts: Dict[str, Any] = {option: asked.get(option) for option in ("chunks", "groups")}
 
+    def made() -> Schedule:
+        if name == SYNTHESISED:
+            return _stored(topology or uniform(world_size), cuts)
+        return make_schedule(name, world_size, **cuts)
+
+    def page(language: str) -> str:
+        if name == SYNTHESISED:
+            return as_page([made()], (name, world_size), language=language)
+        return draw(name, world_size, language=language, **cuts)
+
     def text() -> str:
-        schedule = make_schedule(name, world_size, **cuts)
+        schedule = made()
         prices = _prices(Plan(name, schedule), topology) if topology else []
         return "\n\n".join([as_text(schedule), *prices])
 
     drawing = Drawing(
         text=text,
-        picture=lambda: as_svg(make_schedule(name, world_size, **cuts)),
-        page=lambda language: draw(name, world_size, language=language, **cuts),
+        picture=lambda: as_svg(made()),
+        page=page,
     )
     return Answer(drawn(drawing, asked.get("out"), asked.get("language")))
+
+
+def _stored(topology: Topology, cuts: Mapping[str, Any]) -> Schedule:
+    """The stored schedule with the fewest steps, which is the one that fits a picture."""
+    for option, value in cuts.items():
+        if value is not None:
+            raise ConfigError(
+                f"{option_name(option)} has no effect on {SYNTHESISED} schedules: leave it out"
+            )
+    return cheapest(topology, 0)
 
 
 def _prices(plan: Plan, topology: Topology) -> List[str]:
@@ -119,7 +147,7 @@ def _simulate(asked: Asked) -> Answer:
 
     topology = make_topology(asked["simulate"], _world_size(asked))
     names, world_size = (
-        parse_algorithms(asked.get("algorithms", "all"), [*ALGORITHMS]),
+        parse_algorithms(asked.get("algorithms", "all"), [SYNTHESISED, *ALGORITHMS]),
         topology.world_size,
     )
     plans = make_plans(names, world_size, asked.get("chunks"), asked.get("groups"), topology)
@@ -129,6 +157,25 @@ def _simulate(asked: Asked) -> Answer:
         head = {"topology": topology.name, "world_size": world_size, "note": topology.note}
         return _as_json(head, plans, rows)
     return Answer(simulate.table(rows, topology, orders_in_words(plans, topology)))
+
+
+def _synthesise(asked: Asked) -> Answer:
+    from gluonlab.bench.allreduce import synthesise
+
+    topology = make_topology(asked["synthesise"], _world_size(asked))
+    sizes = parse_sizes(asked.get("sizes", PRICED))
+    seconds = whole(1, MOST_SECONDS)("--seconds", asked.get("seconds", synthesise.SECONDS))
+    if "out" in asked:
+        check_new("--out", Path(asked["out"]))
+    front = synthesise.seek(topology, seconds, own_cores(), asked.get("out"))
+    if "json" in asked:
+        from gluonlab.bench.allreduce import simulate
+
+        plans = synthesise.plans_of(front)
+        rows = simulate.simulate(topology, plans, sizes)
+        head = {"topology": topology.name, "world_size": topology.world_size}
+        return _as_json({**head, "front": synthesise.as_json(front)}, plans, rows)
+    return Answer(synthesise.text(topology, front, sizes))
 
 
 def _measure(asked: Asked) -> Answer:
@@ -147,7 +194,9 @@ def _measure(asked: Asked) -> Answer:
         raise ConfigError(unknown("dtype", dtype, measure.DTYPES))
     ctxs = devices(asked.get("devices", DEVICES))
     topology = ground_of(ctxs, asked.get("topology")).topology
-    scheduled = None if names is None else [name for name in names if name in ALGORITHMS]
+    scheduled = (
+        None if names is None else [name for name in names if name in (SYNTHESISED, *ALGORITHMS)]
+    )
     plans = make_plans(scheduled, len(ctxs), asked.get("chunks"), asked.get("groups"), topology)
     variants = make_variants(names, plans, ctxs, numbers.get("arrays", 1))
     backends = _backends(asked, ctxs, dtype)

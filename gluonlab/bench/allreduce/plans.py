@@ -13,6 +13,9 @@ from typing import List, Optional, Sequence, Tuple
 from gluonlab.collectives.algorithms import ALGORITHMS, make_schedule
 from gluonlab.collectives.hierarchy import ACROSS, over_hosts
 from gluonlab.collectives.schedule import Schedule
+from gluonlab.collectives.synthesis.front import Found
+from gluonlab.collectives.synthesis.stored import NAME as SYNTHESISED
+from gluonlab.collectives.synthesis.stored import front_of, uniform
 from gluonlab.collectives.topology import Topology
 from gluonlab.errors import ScheduleError, unknown
 
@@ -79,12 +82,18 @@ def make_plans(
     ``chunks`` and ``groups`` go to the algorithms that take them; one that does not, and was asked
     for by name, is refused. Groups are the topology's own by default. Where its ring order is
     another than 0, 1, 2, ..., ring-like schedules come in both orders; where it has several hosts,
-    hierarchical comes also with a ring and with trees across them. Raises ScheduleError.
+    hierarchical comes also with a ring and with trees across them. Synthesised schedules come
+    first, where some are stored for the topology. Raises ScheduleError.
     """
     order = tuple(topology.ring_order()) if topology else tuple(range(world_size))
     own = topology.groups if topology is not None and len(topology.groups) > 1 else None
-    named, plans = names is not None, []
+    named = names is not None
+    plans: List[Plan] = []
+    if names is None or SYNTHESISED in names:
+        plans += _synthesised(world_size, topology, named)
     for name in ALGORITHMS if names is None else names:
+        if name == SYNTHESISED:
+            continue
         # what was named refuses what it does not take
         into = chunks if named or _takes(name, chunks=2) else None
         takes_groups = _takes(name, groups=((0,), (1,)))
@@ -96,6 +105,24 @@ def make_plans(
         if name == HIERARCHICAL and groups is None:
             plans += _over_hosts(topology, chunks)
     return plans
+
+
+def synthesised_label(found: Found) -> str:
+    """What its row is called: ``synthesised, 4 steps``."""
+    return f"{SYNTHESISED}, {len(found.schedule.steps)} steps"
+
+
+def _synthesised(world_size: int, topology: Optional[Topology], named: bool) -> List[Plan]:
+    """What is stored for the topology's links; those for a switch where they are asked for."""
+    front = front_of(topology) if topology else []
+    if named and not front:
+        front = front_of(uniform(world_size))
+        if not front:
+            raise ScheduleError(
+                f"{SYNTHESISED}: no schedule is stored for {world_size} devices of these links: "
+                "seek one with --synthesise, or choose other --algorithms"
+            )
+    return [Plan(synthesised_label(found), found.schedule) for found in front]
 
 
 def _over_hosts(topology: Optional[Topology], chunks: Optional[int]) -> List[Plan]:

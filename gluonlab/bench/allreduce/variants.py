@@ -12,6 +12,7 @@ from gluonlab.bench.allreduce.plans import Plan
 from gluonlab.collectives.algorithms import ALGORITHMS, sharded
 from gluonlab.collectives.executor import Executor
 from gluonlab.collectives.schedule import Schedule
+from gluonlab.collectives.synthesis.stored import NAME as SYNTHESISED
 from gluonlab.errors import KVStoreError
 from gluonlab.kvstores import make_kvstore
 from gluonlab.scratch.data_parallel import allreduce as chapters_allreduce
@@ -19,7 +20,7 @@ from gluonlab.scratch.data_parallel import allreduce as chapters_allreduce
 CHAPTER, WHOLE = "chapter", "sharded-whole"
 NATIVE = ("local", "device", "nccl")
 PEERS = (CHAPTER, *NATIVE)
-CHOICES = (*PEERS, WHOLE, *ALGORITHMS)
+CHOICES = (*PEERS, WHOLE, SYNTHESISED, *ALGORITHMS)
 
 Arrays = List[List[nd.NDArray]]  # [rank][number]
 

@@ -1,0 +1,133 @@
+"""What the solver knows of a topology: who may send to whom, and how much passes which links."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from fractions import Fraction
+from typing import DefaultDict, Dict, FrozenSet, List, NamedTuple, Sequence, Tuple
+
+from gluonlab.collectives.capacity import most_messages
+from gluonlab.collectives.links import Link, Pair, Topology
+from gluonlab.errors import ScheduleError
+
+LARGEST_DENOMINATOR = 8  # of the speeds' ratios, so that measured speeds have few lanes, too
+SLOWEST = 0.5  # pairs are used that are so fast, by the slowest one that is needed to reach all
+
+
+class Wire(NamedTuple):
+    """Links that the same ``pairs`` pass: ``lanes`` chunks in a round, one message in a step."""
+
+    pairs: Tuple[Pair, ...]
+    lanes: int
+
+
+class Lanes(NamedTuple):
+    """The pairs that may send, and the wires that they pass.
+
+    ``unit_bytes_per_s``: of one lane. ``latency_s``: of a message. ``adding``: rounds that a device
+    needs to add one chunk. ``fewest_in``, ``fewest_out``: the least steps in which all can be
+    summed up on one device, and copied from one to all.
+    """
+
+    world_size: int
+    pairs: Tuple[Pair, ...]
+    wires: Tuple[Wire, ...]
+    unit_bytes_per_s: float
+    latency_s: float
+    adding: float
+    fewest_in: int
+    fewest_out: int
+
+
+def lanes_of(topology: Topology) -> Lanes:
+    """The lanes of ``topology``. Raises ScheduleError where messages differ in their latency."""
+    pairs = _used(topology)
+    latencies = {topology.routes[pair].latency_s for pair in pairs}
+    if len(latencies) > 1:
+        raise ScheduleError(
+            f"{topology.name}: its messages differ in latency, as those between hosts do: "
+            "schedules are sought within one host, whose devices are equally near"
+        )
+    passing: DefaultDict[Link, List[Pair]] = defaultdict(list)
+    for pair in pairs:
+        for link in topology.routes[pair].links:
+            passing[link].append(pair)
+    narrowest: Dict[FrozenSet[Pair], float] = {}
+    for link, passed in passing.items():
+        key = frozenset(passed)
+        narrowest[key] = min(link.bytes_per_s, narrowest.get(key, math.inf))
+    unit, lanes = _in_lanes(list(narrowest.values()))
+    wires = tuple(sorted(Wire(tuple(sorted(key)), count) for key, count in zip(narrowest, lanes)))
+    receives, sends = most_messages(topology, True), most_messages(topology, False)
+    reach = _radius(topology.world_size, pairs)
+    return Lanes(
+        topology.world_size,
+        pairs,
+        wires,
+        unit,
+        latencies.pop() if latencies else 0.0,
+        unit / topology.reduce_bytes_per_s,
+        max(reach, _steps(topology.world_size, receives(1))),
+        max(reach, _steps(topology.world_size, sends(1))),
+    )
+
+
+def _used(topology: Topology) -> Tuple[Pair, ...]:
+    """The pairs that are fast enough: slower ones would hold all others up."""
+    speeds = sorted({route.bytes_per_s for route in topology.routes.values()}, reverse=True)
+    for needed in speeds:
+        fast = [pair for pair, route in topology.routes.items() if route.bytes_per_s >= needed]
+        if _radius(topology.world_size, fast) < topology.world_size:
+            return tuple(
+                sorted(
+                    pair
+                    for pair, route in topology.routes.items()
+                    if route.bytes_per_s >= SLOWEST * needed
+                )
+            )
+    return ()
+
+
+def _radius(world_size: int, pairs: Sequence[Pair]) -> int:
+    """The most hops from the device that is nearest to all; ``world_size`` if none reaches all."""
+    onward: DefaultDict[int, List[int]] = defaultdict(list)
+    for src, dst in pairs:
+        onward[src].append(dst)
+    return min(_hops(start, world_size, onward) for start in range(world_size))
+
+
+def _hops(start: int, world_size: int, onward: "DefaultDict[int, List[int]]") -> int:
+    reached, newest, hops = {start}, {start}, 0
+    while len(reached) < world_size:
+        newest = {dst for src in newest for dst in onward[src]} - reached
+        if not newest:
+            return world_size
+        reached |= newest
+        hops += 1
+    return hops
+
+
+def _steps(world_size: int, partners: int) -> int:
+    """The least steps until one holds what all have, where each step brings so many partners'."""
+    steps, holds = 0, 1
+    while holds < world_size:
+        steps, holds = steps + 1, holds * (1 + partners)
+    return steps
+
+
+def _in_lanes(speeds: Sequence[float]) -> Tuple[float, List[int]]:
+    """(bytes/s of a lane, the lanes of each): the speeds as small whole multiples of one."""
+    if not speeds:
+        return 1.0, []
+    slowest = min(speeds)
+    ratios = [Fraction(s / slowest).limit_denominator(LARGEST_DENOMINATOR) for s in speeds]
+    common = _lcm(ratios)
+    return slowest / common, [int(ratio * common) for ratio in ratios]
+
+
+def _lcm(ratios: Sequence[Fraction]) -> int:
+    common = 1
+    for ratio in ratios:
+        common = common * ratio.denominator // math.gcd(common, ratio.denominator)
+    return common

@@ -1,0 +1,170 @@
+"""Schedules that were found before, as files: of known machines, and of a switch.
+
+A file holds the wires that its schedules are for, so it serves every topology whose wires are the
+same up to the devices' numbers. Everything read is checked.
+"""
+
+from __future__ import annotations
+
+import json
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
+
+from gluonlab.collectives.check import check
+from gluonlab.collectives.cost import price
+from gluonlab.collectives.links import Topology
+from gluonlab.collectives.placing import best_order
+from gluonlab.collectives.schedule import ADD, ALLREDUCE, COPY, Schedule, Step, Transfer
+from gluonlab.collectives.synthesis.automorphisms import isomorphism
+from gluonlab.collectives.synthesis.front import Found
+from gluonlab.collectives.synthesis.lanes import Lanes, Wire, lanes_of
+from gluonlab.collectives.wiring import switch
+from gluonlab.errors import ScheduleError
+
+NAME = "synthesised"
+FOLDER = Path(__file__).with_name("found")
+FORMAT = "gluonlab schedules 1"
+
+
+class Stored(NamedTuple):
+    """What a file holds: of which machines, their wires, and what was found for these."""
+
+    machines: Tuple[str, ...]
+    lanes: Lanes
+    front: Tuple[Found, ...]
+
+
+def front_of(topology: Topology) -> List[Found]:
+    """What is stored for the links of ``topology``, by rising number of steps; empty if nothing.
+
+    Rank r of each schedule is device r of the topology.
+    """
+    if topology.world_size < 2 or len({route.latency_s for route in topology.routes.values()}) > 1:
+        return []
+    lanes = lanes_of(topology)
+    for each in _all(topology.world_size):
+        renaming = isomorphism(each.lanes, lanes)
+        if renaming is not None:
+            return [
+                found._replace(schedule=found.schedule.placed(renaming)) for found in each.front
+            ]
+    return []
+
+
+def cheapest(topology: Topology, size_bytes: float) -> Schedule:
+    """The stored schedule with the lowest price for such a buffer on ``topology``.
+
+    Where nothing is stored for its links, it is one for a switch, placed by `best_order`. Raises
+    ScheduleError for more devices than there are files for.
+    """
+    return min(
+        _choices(topology),
+        key=lambda schedule: price(schedule, topology, size_bytes).seconds,
+    )
+
+
+def uniform(world_size: int) -> Topology:
+    """What devices of unknown links are taken for: all behind one switch."""
+    return switch(world_size, 1e-5, 1e10, 1e11)
+
+
+def _choices(topology: Topology) -> List[Schedule]:
+    if topology.world_size == 1:
+        return [Schedule(NAME, ALLREDUCE, 1, 1, (0,), ())]
+    own = [found.schedule for found in front_of(topology)]
+    if own:
+        return own
+    others = [found.schedule for found in front_of(uniform(topology.world_size))]
+    if not others:
+        raise ScheduleError(
+            f"{NAME}: no schedule is stored for the {topology.world_size} devices of "
+            f"{topology.name}: there are some for {', '.join(machines())}, and for others of as "
+            "many devices"
+        )
+    return [schedule.placed(best_order(schedule, topology)) for schedule in others]
+
+
+def machines() -> List[str]:
+    """The machines that there are files for."""
+    return [f"{name} ({each.lanes.world_size})" for each in _all(None) for name in each.machines]
+
+
+def written(machine_names: Sequence[str], lanes: Lanes, front: Sequence[Found]) -> str:
+    """The text of a file."""
+    content = {
+        "format": FORMAT,
+        "machines": list(machine_names),
+        "devices": lanes.world_size,
+        "wires": [{"lanes": wire.lanes, "pairs": _pairs(wire.pairs)} for wire in lanes.wires],
+        "front": [
+            {
+                "rounds": found.rounds,
+                "bound": found.bound,
+                "status": "proved optimal" if found.optimal else "best found",
+                "owner": list(found.schedule.owner),
+                "steps": [_by_pair(step) for step in found.schedule.steps],
+            }
+            for found in front
+        ],
+    }
+    return json.dumps(content, indent=1) + "\n"
+
+
+def read(path: Path) -> Stored:
+    """A file's content, checked. Raises ScheduleError for one that is damaged."""
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+        if content["format"] != FORMAT:
+            raise ValueError(f"format {content['format']!r}")
+        world_size = int(content["devices"])
+        wires = tuple(
+            Wire(tuple(_pair(text) for text in wire["pairs"]), int(wire["lanes"]))
+            for wire in content["wires"]
+        )
+        front = tuple(_found(world_size, each) for each in content["front"])
+        names = tuple(str(name) for name in content["machines"])
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise ScheduleError(f"{path}: no file of schedules, or a damaged one ({error})") from None
+    pairs = tuple(sorted({pair for wire in wires for pair in wire.pairs}))
+    lanes = Lanes(world_size, pairs, wires, 0.0, 0.0, 0.0, 0, 0)
+    for found in front:
+        check(found.schedule)
+    return Stored(names, lanes, front)
+
+
+@lru_cache(maxsize=None)
+def _all(world_size: Optional[int]) -> Tuple[Stored, ...]:
+    number = "*" if world_size is None else f"{world_size}-*"
+    return tuple(read(path) for path in sorted(FOLDER.glob(f"{number}.json")))
+
+
+def _found(world_size: int, each: Dict[str, Any]) -> Found:
+    owner = tuple(int(rank) for rank in each["owner"])
+    steps = tuple(
+        tuple(
+            Transfer(*_pair(pair), int(chunk), op)
+            for op in (ADD, COPY)
+            for pair, chunks in step.get(op, {}).items()
+            for chunk in chunks
+        )
+        for step in each["steps"]
+    )
+    schedule = Schedule(NAME, ALLREDUCE, world_size, len(owner), owner, steps)
+    return Found(schedule, float(each["rounds"]), float(each["bound"]))
+
+
+def _by_pair(step: Step) -> Dict[str, Dict[str, List[int]]]:
+    found: Dict[str, Dict[str, List[int]]] = {}
+    for src, dst, chunk, op in sorted(step):
+        found.setdefault(op, {}).setdefault(f"{src}>{dst}", []).append(chunk)
+    return found
+
+
+def _pairs(pairs: Sequence[Tuple[int, int]]) -> List[str]:
+    return [f"{src}>{dst}" for src, dst in pairs]
+
+
+def _pair(text: str) -> Tuple[int, int]:
+    src, dst = text.split(">")
+    return int(src), int(dst)

@@ -1,0 +1,119 @@
+"""Schedules sought here: right on any wires, bounded from below, symmetric where they say so."""
+
+from collections import Counter
+from itertools import permutations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from support.lanes import meshes
+from support.schedule_reference import keeps_promise
+
+from gluonlab.collectives.algorithms import ALGORITHMS
+from gluonlab.collectives.bounds import floor_of
+from gluonlab.collectives.cost import price
+from gluonlab.collectives.schedule import ADD
+from gluonlab.collectives.synthesis.automorphisms import holds, isomorphism, symmetries
+from gluonlab.collectives.synthesis.front import synthesise
+from gluonlab.collectives.synthesis.lanes import Wire, lanes_of
+from gluonlab.collectives.synthesis.relaxation import bound
+from gluonlab.collectives.synthesis.search import Sought, search
+from gluonlab.collectives.topology import fully_connected, make_topology, switch
+from gluonlab.errors import ScheduleError
+
+SUMMED_ON_TREES = ["ring", "sharded", "halving_doubling", "tree", "star", "bidirectional_ring"]
+
+
+@settings(max_examples=4)
+@given(meshes(most=4, lanes=2))
+def test_what_is_found_is_right_and_neither_below_its_bound_nor_the_floor(topology):
+    front = synthesise(topology, 0.3)
+    floor = floor_of(topology)
+    for found in front:
+        assert keeps_promise(found.schedule)
+        assert found.rounds >= found.bound - 1e-6
+        for size in (0, 10**4, 10**7):
+            assert price(found.schedule, topology, size).seconds >= floor.seconds(size) - 1e-12
+    steps, rounds = zip(*((len(found.schedule.steps), found.rounds) for found in front))
+    assert list(steps) == sorted(steps) and list(rounds) == sorted(rounds, reverse=True)
+
+
+@given(meshes(), st.sampled_from(SUMMED_ON_TREES), st.data())
+def test_no_algorithm_undercuts_the_bound_of_its_steps(topology, name, data):
+    """Each sums up a chunk on a tree, and then copies it: its rounds, counted here."""
+    p = topology.world_size
+    placed = ALGORITHMS[name](p).placed(data.draw(st.permutations(range(p))))
+    lanes = lanes_of(topology)
+    if not {(t.src, t.dst) for step in placed.steps for t in step} <= set(lanes.pairs):
+        lanes = lanes_of(fully_connected(p, 1e-5, 1e9, 1e10))  # every pair has a wire there
+    rounds = sum(
+        max(Counter((t.src, t.dst) for t in step)[pair] / wire.lanes
+            for wire in lanes.wires for pair in wire.pairs)
+        for step in placed.steps
+    )  # fmt: skip
+    steps = len(placed.steps)
+    least = bound(lanes, steps, range(1, steps), symmetries(lanes)[0])
+    assert rounds * p / placed.chunks >= least.moving - 1e-6
+
+
+@given(meshes())
+def test_a_symmetry_changes_no_bound(topology):
+    lanes = lanes_of(topology)
+    steps = lanes.fewest_in + lanes.fewest_out + 1
+    turnings = range(lanes.fewest_in, steps - lanes.fewest_out + 1)
+    costs = [bound(lanes, steps, turnings, group).cost for group in symmetries(lanes)]
+    assert costs == pytest.approx([costs[0]] * len(costs), rel=1e-6)
+
+
+@given(meshes())
+def test_symmetries_are_renamings_under_which_every_pair_keeps_its_lanes(topology):
+    lanes = lanes_of(topology)
+    of_pair = {wire.pairs[0]: wire.lanes for wire in lanes.wires}
+    for renaming in permutations(range(topology.world_size)):
+        same = all(
+            of_pair.get((renaming[src], renaming[dst])) == count
+            for (src, dst), count in of_pair.items()
+        )
+        assert holds(lanes, renaming) == same
+    assert all(holds(lanes, each) for group in symmetries(lanes) for each in group)
+
+
+@given(meshes(), st.data())
+def test_wires_are_known_again_under_other_names(topology, data):
+    order = data.draw(st.permutations(range(topology.world_size)))
+    one, other = lanes_of(topology), lanes_of(topology.subset(order))
+    renaming = isomorphism(one, other)
+    assert renaming is not None
+    renamed = {
+        Wire(tuple(sorted((renaming[a], renaming[b]) for a, b in wire.pairs)), wire.lanes)
+        for wire in one.wires
+    }
+    assert renamed == set(other.wires)
+
+
+def test_a_p3_16xlarge_in_four_steps_is_proved_optimal():
+    lanes = lanes_of(make_topology("p3.16xlarge"))
+    group = symmetries(lanes)[0]
+    assert sorted(group) == [tuple(rank ^ bits for rank in range(8)) for bits in (0, 1, 4, 5)]
+    least = bound(lanes, 4, (2,), group)
+    assert least.moving == pytest.approx(8 / 3)
+    schedule = search(lanes, Sought(12, 4, (2,), 4, group), 20, 1)
+    assert schedule is not None and keeps_promise(schedule)
+    assert all(op == ADD for step in schedule.steps[:2] for *_, op in step)
+    assert search(lanes, Sought(12, 4, (2,), 3, group), 20, 1) is None
+
+
+def test_behind_a_switch_one_message_passes_a_port_in_a_step():
+    front = synthesise(switch(3, 1e-5, 1e9), 5.0)
+    assert [found.optimal for found in front] == [True]
+    for step in front[0].schedule.steps:
+        for end in ("src", "dst"):
+            partners = {(t.src, t.dst) for t in step}
+            assert max(Counter(dict(zip(("src", "dst"), p))[end] for p in partners).values()) == 1
+
+
+def test_one_device_and_too_little_time_are_one_line():
+    with pytest.raises(ScheduleError, match="nothing to sum over"):
+        synthesise(make_topology("p3.2xlarge"), 1.0)
+    with pytest.raises(ScheduleError, match=r"no schedule was found in 1e-06 s .* more time"):
+        synthesise(make_topology("p3.16xlarge"), 1e-6)

@@ -1,0 +1,137 @@
+"""The schedules that come with the package: right, cheap, and found whatever devices' numbers."""
+
+import json
+from collections import Counter
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from support.schedule_reference import digits, keeps_promise, run
+
+from gluonlab.collectives.algorithms import ALGORITHMS
+from gluonlab.collectives.bounds import floor_of
+from gluonlab.collectives.cost import price
+from gluonlab.collectives.placing import best_order
+from gluonlab.collectives.synthesis import stored
+from gluonlab.collectives.synthesis.lanes import lanes_of
+from gluonlab.collectives.topology import make_topology, switch
+from gluonlab.errors import ScheduleError
+
+MACHINES = ["p3.8xlarge", "p3.16xlarge", "p4d.24xlarge", "g4dn.12xlarge"]
+FILES = sorted(stored.FOLDER.glob("*.json"))
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+def test_every_stored_schedule_leaves_each_contribution_once_everywhere(path):
+    for found in stored.read(path).front:
+        start, base = digits(found.schedule)
+        end, _ = run(found.schedule, start)
+        once = sum(base**rank for rank in range(found.schedule.world_size))
+        assert keeps_promise(found.schedule) and (end == once).all()
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+def test_rounds_are_those_of_the_busiest_wires_and_not_below_the_bound(path):
+    held = stored.read(path)
+    for found in held.front:
+        rounds = 0
+        for step in found.schedule.steps:
+            chunks = Counter((t.src, t.dst) for t in step)
+            assert set(chunks) <= set(held.lanes.pairs)
+            rounds += max(
+                -(-sum(chunks[pair] for pair in wire.pairs) // wire.lanes)
+                for wire in held.lanes.wires
+            )
+            for wire in held.lanes.wires:
+                assert len(wire.pairs) == 1 or sum(pair in chunks for pair in wire.pairs) <= 1
+        of_part = rounds * held.lanes.world_size / found.schedule.chunks
+        assert of_part <= found.rounds + 1e-9 and of_part >= found.bound - 1e-6
+    ordered = [(len(found.schedule.steps), -found.rounds) for found in held.front]
+    assert ordered == sorted(ordered)
+
+
+@pytest.mark.parametrize("name", MACHINES)
+def test_each_machine_has_schedules_no_dearer_than_the_algorithms(name):
+    topology = make_topology(name)
+    assert stored.front_of(topology)
+    for size in (4**power * 1024 for power in range(11)):
+        cheapest = price(stored.cheapest(topology, size), topology, size).seconds
+        for algorithm in ALGORITHMS.values():
+            schedule = algorithm(topology.world_size)
+            placed = schedule.placed(best_order(schedule, topology))
+            assert cheapest <= price(placed, topology, size).seconds * (1 + 1e-9)
+
+
+def test_a_p3_16xlarge_is_within_15_percent_of_the_floor_at_every_size():
+    topology = make_topology("p3.16xlarge")
+    floor = floor_of(topology)
+
+    def seconds(size):
+        return price(stored.cheapest(topology, size), topology, size).seconds
+
+    for exponent in np.arange(10, 30.01, 0.125):
+        size = 2**exponent
+        assert floor.seconds(size) <= seconds(size) <= 1.15 * floor.seconds(size)
+    limits = {100e6: 1520e-6, 2**20: 60e-6, 2**18: 45e-6}
+    assert all(seconds(size) <= limit for size, limit in limits.items())
+
+
+@given(st.sampled_from(["p3.8xlarge", "p3.16xlarge", "p4d.24xlarge"]), st.data())
+def test_devices_may_have_other_numbers(name, data):
+    machine = make_topology(name)
+    order = data.draw(st.permutations(range(machine.world_size)))
+    topology = machine.subset(order)
+    assert stored.front_of(topology)
+    for size in (1024, 10**8):
+        same, other = (price(stored.cheapest(t, size), t, size) for t in (machine, topology))
+        assert other.seconds == pytest.approx(same.seconds, rel=1e-9)
+
+
+@pytest.mark.parametrize("world_size", range(1, 9))
+def test_links_without_schedules_of_their_own_get_those_of_a_switch(world_size):
+    topology = make_topology("pcie", world_size)
+    schedule = stored.cheapest(topology, 10**6)
+    assert keeps_promise(schedule) and schedule.world_size == world_size
+    behind_switch = switch(world_size, 1e-5, 1e9)
+    assert price(stored.cheapest(behind_switch, 1e6), behind_switch, 1e6).seconds == pytest.approx(
+        sum((1e-5 * 2 * _fewest(world_size), 2 * (world_size - 1) / world_size * 1e6 / 1e9))
+    )
+
+
+def _fewest(world_size):
+    return (world_size - 1).bit_length()
+
+
+def test_more_devices_than_there_are_files_for_are_one_line():
+    with pytest.raises(ScheduleError, match=r"16 devices of p2.16xlarge: there are some for .*p3"):
+        stored.cheapest(make_topology("p2.16xlarge"), 10**6)
+
+
+@given(st.sampled_from(FILES))
+def test_a_file_that_is_written_is_read_as_it_was(tmp_path_factory, path):
+    held = stored.read(path)
+    copy = tmp_path_factory.mktemp("copy") / "copy.json"
+    copy.write_text(stored.written(held.machines, held.lanes, held.front))
+    again = stored.read(copy)
+    assert again == held and json.loads(path.read_text())["devices"] == held.lanes.world_size
+
+
+@given(st.data())
+def test_a_damaged_file_is_one_line_or_a_proved_schedule(tmp_path_factory, data):
+    text = data.draw(st.sampled_from(FILES[:3])).read_text()
+    at = data.draw(st.integers(0, len(text) - 1))
+    damaged = text[:at] + data.draw(st.sampled_from(["", "9", "-", '"', "x", "}"])) + text[at + 1 :]
+    path = tmp_path_factory.mktemp("damaged") / "damaged.json"
+    path.write_text(damaged)
+    try:
+        held = stored.read(path)
+    except ScheduleError as error:
+        assert "\n" not in str(error)
+    else:
+        assert all(keeps_promise(found.schedule) for found in held.front)
+
+
+def test_lanes_of_hosts_are_refused():
+    with pytest.raises(ScheduleError, match=r"differ in latency.*within one host"):
+        lanes_of(make_topology("p3.16xlarge*2"))

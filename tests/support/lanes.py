@@ -1,0 +1,23 @@
+"""Wires drawn at random, between devices that all reach each other."""
+
+from hypothesis import strategies as st
+
+from gluonlab.collectives.links import Link, Route, Topology, pairs_of
+
+SPEED, LATENCY = 1e9, 1e-5
+SLOW = 0.01  # of a lane: what pairs without a wire of their own have, too slow to be used
+
+
+@st.composite
+def meshes(draw, most=5, lanes=3):
+    """A ring of wires both ways, some more at random, each of 1 to ``lanes`` lanes."""
+    p = draw(st.integers(2, most))
+    wired = {frozenset((rank, (rank + 1) % p)) for rank in range(p)}
+    others = sorted({frozenset(pair) for pair in pairs_of(p)} - wired, key=sorted)
+    wired |= set(draw(st.lists(st.sampled_from(others), unique=True))) if others else set()
+    speeds = {pair: SPEED * draw(st.integers(1, lanes)) for pair in sorted(wired, key=sorted)}
+    routes = {}
+    for src, dst in pairs_of(p):
+        speed = speeds.get(frozenset((src, dst)), SLOW * SPEED)
+        routes[src, dst] = Route((Link(f"{src} to {dst}", speed),), LATENCY)
+    return Topology("mesh", p, routes, 10 * SPEED)
