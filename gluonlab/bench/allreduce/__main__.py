@@ -47,7 +47,8 @@ from gluonlab.errors import RunError
 @option(
     "--simulate",
     "NAME",
-    "run nothing: price the algorithms on p3.16xlarge, p3.16xlarge*8 or another topology",
+    "run nothing: price the algorithms on p3.16xlarge, p3.16xlarge*8 or another topology, or on a "
+    "file's, m.json",
 )
 @option("--draw", "ALGORITHM", "run nothing: show the schedule step by step, as text")
 @option(
