@@ -23,6 +23,7 @@ from gluonlab.bench.harness.measured_on import cpu_devices, measured_on
 from gluonlab.bench.harness.rounds import measure
 from gluonlab.bench.host import table as _host
 from gluonlab.bench.images import table as _images
+from gluonlab.bench.links.__main__ import links
 from gluonlab.bench.overlap.__main__ import overlap
 from gluonlab.bench.peers import table as _peers
 from gluonlab.bench.pipeline import modes as _pipeline
@@ -280,8 +281,8 @@ def compare(first: str, second: str, at_least: Optional[str], as_json: bool) -> 
 COMMANDS = {
     str(made.name).rpartition(" ")[2]: made
     for made in (
-        peers, host, overlap, images, threads, allreduce, gradients, scaling, pipeline, efficiency,
-        splits, checkpoints, verdict, compare,
+        peers, host, overlap, images, threads, links, allreduce, gradients, scaling, pipeline,
+        efficiency, splits, checkpoints, verdict, compare,
     )
 }  # fmt: skip
 

@@ -44,7 +44,8 @@ class Topology:
     ``shared_reduce_bytes_per_s``: how fast all of them do together, where they share a memory.
     ``groups``: devices that are closer to each other than to the rest, for the hierarchical
     algorithm; all in one group by default. ``hosts``: the devices of each host, where there are
-    several. ``note``: where the figures come from, and which are inferred.
+    several. ``note``: where the figures come from, and which are inferred. ``gpu``: the kind of the
+    devices, where a file says it (`topology_file`).
 
     Raises ScheduleError for a pair without a route and for speeds that are none.
     """
@@ -57,6 +58,7 @@ class Topology:
     groups: Tuple[Tuple[int, ...], ...] = ()
     note: str = ""
     hosts: Tuple[Tuple[int, ...], ...] = ()
+    gpu: str = ""
 
     def __post_init__(self) -> None:
         check_devices(self.name, self.world_size)

@@ -30,6 +30,7 @@ from gluonlab.config.values import (
     epoch_list,
     flag,
     layer_list,
+    machine,
     operators,
     period,
     real,
@@ -218,8 +219,8 @@ class TrainConfig:
         text, "how gradients are summed over devices (see --list)", default="device", metavar="NAME"
     )
     topology: Optional[str] = SUMMING(
-        text, "place the devices of a scheduled kvstore (ring, tree, ...) "
-        "by the links of p3.16xlarge or another machine "
+        machine, "place the devices of a scheduled kvstore (ring, tree, ...) "
+        "by the links of p3.16xlarge or another machine, or of a file, m.json "
         "(default: by those of the GPUs here, from NVML)", metavar="NAME",
     )  # fmt: skip
     compress: Optional[str] = SUMMING(

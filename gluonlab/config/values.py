@@ -9,8 +9,10 @@ from __future__ import annotations
 import math
 import os
 import re
+from contextlib import suppress
 from fractions import Fraction
 from numbers import Integral
+from pathlib import Path
 from typing import Any, Callable, NamedTuple, Tuple, Union
 
 from gluonlab.errors import ConfigError
@@ -207,6 +209,18 @@ def text(name: str, value: Any) -> str:
     if not str(value).strip():
         raise ConfigError(f"{name} is empty: give a value or leave it out")
     return str(value)
+
+
+def machine(name: str, value: Any) -> str:
+    """A machine's name, or a file's, ``m.json``, with the folder that it is in.
+
+    A run may go on from another folder than the one that it was started in.
+    """
+    given = text(name, value)
+    if given.lower().endswith(".json"):
+        with suppress(OSError):  # the folder that it would be in is gone
+            return str(Path(given).absolute())
+    return given
 
 
 def device_names(name: str, value: Any) -> Union[str, Tuple[str, ...]]:

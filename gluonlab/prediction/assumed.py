@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import List
 
+from gluonlab.prediction.machines import Machine
 from gluonlab.prediction.steps import HOST_S, KEY_S, OFF, Training
 from gluonlab.prediction.sums import LOCAL
 
@@ -19,8 +20,7 @@ def assumptions(training: Training, optimizer: str, store: str, arithmetic: str)
         "published speeds of V100 and K80.",
         f"Training with gluonlab's loop and {optimizer}; images are uint8 and copied at 12 GB/s; "
         "reading and decoding them keeps up, and changing them takes no time.",
-        f"The sum is {store}'s, priced on the machine's links at nominal speed: "
-        f"{machine.topology.note}.",
+        f"The sum is {store}'s, priced on {_links(machine)}.",
         _about_buckets(training),
         f"One thread of the host queues a step in {HOST_S * 1e6:.0f} us for each GPU of the host "
         f"and microbatch, as measured with `bench host` on a core of an EPYC, and {KEY_S * 1e6:g} "
@@ -32,6 +32,15 @@ def assumptions(training: Training, optimizer: str, store: str, arithmetic: str)
             "EPYC: a larger host may be faster, and one of 2015 was five times slower."
         )
     return sentences
+
+
+def _links(machine: Machine) -> str:
+    note = machine.topology.note
+    if machine.nominal:
+        return f"the machine's links at nominal speed: {note}"
+    return f"the links of {machine.name}" + (
+        f": {note}" if note else ", which says no more of them"
+    )
 
 
 def _about_buckets(training: Training) -> str:

@@ -35,7 +35,7 @@ def priced_as(store: str, machine: Machine) -> Tuple[str, Optional[str]]:
     if machine.hosts == 1 and alike in OVER_HOSTS:
         return RING, (
             f"{store} sums over hosts, and {machine.name} is one: priced is a ring of its GPUs; "
-            f"for hosts give {machine.kind}*2"
+            f"for hosts give {machine.kind if machine.nominal else 'p3.16xlarge'}*2"
         )
     if machine.hosts > 1 and alike not in OVER_HOSTS:
         # the default stands for what is usual over hosts

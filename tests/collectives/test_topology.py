@@ -2,6 +2,7 @@
 
 import itertools
 import math
+import random
 from collections import Counter
 
 import pytest
@@ -221,6 +222,18 @@ def test_the_proposed_ring_is_the_best_of_all(topology):
     assert topology.ring_order() == min(orders, key=rank)
 
 
+def test_a_ring_is_found_in_seconds_also_where_all_links_differ():
+    """Twenty devices, whose orders nobody could try; it is an order, and no worse than 0, 1, ..."""
+    rng = random.Random(0)
+    routes = {pair: Route((Link(str(pair), rng.uniform(5e9, 25e9)),), 1e-5) for pair in pairs(20)}
+    order = Topology("drawn", 20, routes).ring_order()
+
+    def slowest(ring):
+        return min(routes[hop].bytes_per_s for hop in hops(ring))
+
+    assert sorted(order) == list(range(20)) and slowest(order) >= slowest(range(20))
+
+
 # --- parts of a machine
 
 
@@ -257,7 +270,8 @@ def test_an_unknown_machine_is_refused_with_the_choices():
         make_topology("p3.16xlrage")
     assert str(error.value) == (
         f"unknown topology 'p3.16xlrage': choose {', '.join(sorted(TOPOLOGIES))} (did you mean "
-        "'p3.16xlarge'?); several hosts are NAME*HOSTS, up to 16"
+        "'p3.16xlarge'?); several hosts are NAME*HOSTS, up to 16; a machine of your own, or one "
+        "that bench links --save has measured, is a file, m.json"
     )
 
 

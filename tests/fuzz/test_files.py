@@ -18,6 +18,8 @@ from support.fuzzing import fuzzed, own_errors
 from support.made_up_runs import make_run
 
 from gluonlab.bench.harness.record import Record, Series, read_record
+from gluonlab.collectives.machines import p3_8xlarge
+from gluonlab.collectives.topology_file import read_topology, write_topology
 from gluonlab.data.fetching.extract import unpack
 from gluonlab.data.fetching.sources import Contents
 from gluonlab.data.images.decode import decode
@@ -181,3 +183,28 @@ def test_a_record_of_a_measurement_is_read_or_refused(place, data):
         path = place(corrupted(data, path.read_bytes()))
     with own_errors("records"):
         assert read_record(path).title.isprintable()
+
+
+BY_HAND = {
+    "name": "t", "devices": 3, "latency_s": 1e-5, "lane_bytes_per_s": 2e9, "gpu": "V100",
+    "switches": ["a", {"name": "b", "bytes_per_s": 1e9}],
+    "links": [{"between": [0, "a"], "lanes": 2}, {"between": [1, "a"], "bytes_per_s": 1e9},
+              {"name": "c", "from": 2, "to": "b", "bytes_per_s": 1e9, "latency_s": 0},
+              {"from": "b", "to": 2, "bytes_per_s": 1e9}, {"between": ["a", "b"], "lanes": 1}],
+    "routes": [{"from": 0, "to": 1, "links": ["c"]}], "groups": [[0, 1], [2]],
+}  # fmt: skip
+
+
+@fuzzed
+@given(st.data(), st.booleans(), st.booleans())
+def test_a_topology_is_read_or_refused(place, data, by_hand, bytewise):
+    path = place(json.dumps(BY_HAND).encode(), ".json")
+    if not by_hand:
+        write_topology(p3_8xlarge(), path)
+    content = path.read_bytes()
+    if bytewise:
+        path.write_bytes(corrupted(data, content, junk=[b"[" * 9999, b"9" * 5000, b"1e999"]))
+    else:
+        path.write_text(json.dumps(data.draw(mutated(json.loads(content)) | JSON)))
+    with own_errors("topologies"):
+        assert read_topology(path).name.isprintable()

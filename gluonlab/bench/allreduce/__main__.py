@@ -48,7 +48,8 @@ from gluonlab.errors import RunError
 @option(
     "--simulate",
     "NAME",
-    "run nothing: price the algorithms on p3.16xlarge, p3.16xlarge*8 or another topology",
+    "run nothing: price the algorithms on p3.16xlarge, p3.16xlarge*8 or another topology, or on a "
+    "file's, m.json",
 )
 @option(
     "--synthesise",

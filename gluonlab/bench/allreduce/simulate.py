@@ -113,7 +113,12 @@ def table(rows: Sequence[PricedRow], topology: Topology, notes: Sequence[str] = 
         same = list(same_size)
         floor = f"  {'(floor)':<25}{microseconds(same[0].floor_s):>12}"
         lines += ["", f"{size:>12}  {in_words(size)}", *map(_line, same), floor]
-    return as_table(lines, COLUMNS, *notes, f"{topology.name}: {topology.note}.")
+    return as_table(lines, COLUMNS, *notes, *_said_of(topology))
+
+
+def _said_of(topology: Topology) -> List[str]:
+    """Its note, which a file need not have."""
+    return [f"{topology.name}: {topology.note}."] if topology.note else []
 
 
 def _line(row: PricedRow) -> str:

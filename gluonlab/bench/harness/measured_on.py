@@ -71,12 +71,12 @@ def in_words(ctxs: "Sequence[mx.Context]") -> str:
     from gluonlab.devices import describe
     from gluonlab.gpu import peers
 
-    kinds = ", ".join(f"{count} x {name}" for name, count in Counter(_names(ctxs)).items())
+    kinds = ", ".join(f"{count} x {name}" for name, count in Counter(gpu_names(ctxs)).items())
     what = describe(ctxs) + (f": {kinds}" if kinds else "")
     return "; ".join(filter(None, [what, peers.in_words(ctxs)]))
 
 
-def _names(ctxs: "Sequence[Any]") -> List[str]:
+def gpu_names(ctxs: "Sequence[Any]") -> List[str]:
     """NVML's name of each GPU; empty for CPU devices, and where NVML reports none."""
     from gluonlab.gpu import nvml
     from gluonlab.kvstores.placement import nvml_numbers

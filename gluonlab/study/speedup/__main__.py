@@ -35,7 +35,8 @@ FEWEST_ROUNDS = 5  # of which an interval says anything
     "machine",
     metavar="MACHINE",
     help="measure nothing: predict this training on p3.16xlarge or another machine, or on several, "
-    "as p3.16xlarge*4; table: published speeds beside their predictions",
+    'as p3.16xlarge*4, or on a file\'s, m.json, that says which "gpu" it has; table: published '
+    "speeds beside their predictions",
 )
 @click.option(
     "--images",

@@ -1,0 +1,1 @@
+"""Latency and bandwidth between every two devices, and the topology that they make."""

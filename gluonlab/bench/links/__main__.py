@@ -1,0 +1,90 @@
+"""python -m gluonlab.bench links: its options, and what it prints and saves."""
+
+from __future__ import annotations
+
+import json
+import textwrap
+from pathlib import Path
+from typing import Any, Dict, Optional, Sequence
+
+import click
+
+from gluonlab.bench.allreduce.sizes import parse_sizes
+from gluonlab.bench.harness.command import INTERRUPTED, JSON, option
+from gluonlab.bench.harness.machine import describe_machine
+from gluonlab.bench.harness.session import Session
+from gluonlab.bench.harness.text import WIDTH
+from gluonlab.cli.command import command
+from gluonlab.config.values import whole
+from gluonlab.errors import ConfigError, DeviceError
+from gluonlab.files.whole import check_new, new_file
+
+DEVICES, SIZES, ROUNDS = "cpu*2", "4KiB,64KiB,1MiB,16MiB", 7
+
+
+@command("python -m gluonlab.bench links", INTERRUPTED)
+@option("--devices", "SPEC", "gpu:* gpu:0,2 cpu*4, or a number", DEVICES)
+@option("--sizes", "SIZES", "of the copies, two or more", SIZES)
+@option("--rounds", "N", "measurements of each copy", str(ROUNDS))
+@option("--save", "FILE", "write a new file, m.json, which is a topology wherever one is named")
+@JSON
+def links(as_json: bool, devices: str, sizes: str, rounds: str, save: Optional[str]) -> None:
+    """Measure the latency and bandwidth of copies between every two devices, and what they share.
+
+    Nominal links misprice real machines. A saved file takes the place of a machine's name:
+
+    \b
+    --devices 'gpu:*' --save m.json
+    python -m gluonlab.bench allreduce --simulate m.json
+    python -m gluonlab.run --gpus 8 --kvstore ring --topology m.json
+    python -m gluonlab.study speedup --predict m.json
+    """
+    given, count = parse_sizes(sizes), whole(1)("--rounds", rounds)
+    if len(given) < 2:
+        raise ConfigError(
+            f"--sizes {sizes}: latency and bandwidth need two sizes: give more, such as {SIZES}"
+        )
+    if save is not None:
+        _check_file(save)
+    click.echo(_measured(given, count, devices, save, as_json))
+
+
+def _check_file(save: str) -> None:
+    from gluonlab.collectives.topology_file import SUFFIX, is_file_name
+
+    if not is_file_name(save):
+        raise ConfigError(f"--save {save}: give a name that ends in {SUFFIX}, by which it is known")
+    check_new("--save", Path(save))
+
+
+def _measured(
+    sizes: Sequence[int], rounds: int, spec: str, save: Optional[str], as_json: bool
+) -> str:
+    # MXNet is loaded here, not for the other commands
+    from gluonlab.bench.harness.measured_on import in_words
+    from gluonlab.bench.links import saved, table
+    from gluonlab.bench.links.measure import measure
+    from gluonlab.collectives.topology_file import write_topology
+    from gluonlab.devices import devices as devices_of
+
+    ctxs = devices_of(spec)
+    if len(ctxs) < 2:
+        raise DeviceError(f"--devices {spec}: links are between two devices: give two or more")
+    ctxs = ctxs if save is None else saved.in_order(ctxs)
+    session = Session()
+    found = measure(ctxs, sizes, rounds)
+    session.warn_if_busy()
+    if save is not None:
+        with new_file("--save", Path(save)) as temporary:
+            write_topology(saved.topology_of(found, ctxs, Path(save).stem), temporary)
+    if as_json:
+        head: Dict[str, Any] = {"machine": describe_machine(), "on": in_words(ctxs)}
+        return json.dumps({**head, "devices": [str(ctx) for ctx in ctxs], **found.as_json()})
+    lines = [describe_machine(), textwrap.fill(f"devices: {in_words(ctxs)}", WIDTH), ""]
+    written = [] if save is None else ["", f"written to {save}: python -m gluonlab.bench allreduce "
+                                           f"--simulate {save}"]  # fmt: skip
+    return "\n".join([*lines, table.text(found), *written])
+
+
+if __name__ == "__main__":
+    links()

@@ -1,0 +1,141 @@
+"""Copies between every two devices, alone and at once, and additions on each, by size."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+from statistics import median
+from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple, TypeVar
+
+import mxnet as mx
+from mxnet import nd
+
+from gluonlab.bench.allreduce.memory import Speeds, probe
+from gluonlab.bench.harness.machine import require_memory
+from gluonlab.bench.harness.rounds import progress
+from gluonlab.bench.harness.turns import Call, Timed, time_in_turns
+from gluonlab.bench.links.fit import fit
+from gluonlab.bench.links.infer import Measured, at_once
+from gluonlab.collectives.links import Pair, pairs_of
+from gluonlab.engine.invoke import AddInto, CopyInto, rows
+from gluonlab.gpu.peers import enable_peer_access
+
+BLOCK_S = 0.01  # 8 devices are 300 calls in a round
+ELEMENT_BYTES = 4  # of float32
+_Key = TypeVar("_Key")
+
+
+@dataclass(frozen=True)
+class Found:
+    """What was measured; ``speeds``: of CPU devices, whose topology is made of them."""
+
+    measured: Measured
+    sizes: Tuple[int, ...]
+    rounds: int
+    speeds: Optional[Speeds] = None
+
+    def as_json(self) -> Dict[str, Any]:
+        """What --json prints; bandwidths in GB/s, as in the table."""
+        measured = self.measured
+        pairs = [
+            {
+                "from": src,
+                "to": dst,
+                "latency_us": fit.latency_s * 1e6,
+                "bandwidth": fit.bytes_per_s / 1e9,
+                "off": fit.off,
+            }
+            for (src, dst), fit in measured.pairs.items()
+        ]
+        together = [
+            {"copies": what, "pairs": pairs, "time_us": seconds * 1e6}
+            for (what, pairs), seconds in measured.together.items()
+        ]
+        return {
+            "rounds": self.rounds,
+            "sizes": list(self.sizes),
+            "pairs": pairs,
+            "adds": [speed / 1e9 for speed in measured.adds],
+            "together": together,
+            "speeds": vars(self.speeds) if self.speeds else None,
+        }
+
+
+def measure(ctxs: Sequence[mx.Context], sizes: Sequence[int], rounds: int) -> Found:
+    """Measure all pairs of ``ctxs``, two or more, which take turns.
+
+    ``sizes``: two or more, in bytes. Copies are MXNet's, queued as a schedule's executor queues
+    them on GPUs, and go from GPU to GPU where CUDA lets them. CPU devices share one memory: what
+    several reach at once is measured by the probe that ``bench allreduce`` prices by. Raises
+    ConfigError where there is not enough memory.
+    """
+    world_size, on_cpu = len(ctxs), ctxs[0].device_type == "cpu"
+    if on_cpu:
+        what = f"{max(sizes):,} bytes for each two of {world_size} devices"
+        require_memory((world_size + 1) ** 2 * max(sizes), what, "choose smaller --sizes")
+    enable_peer_access(ctxs)
+    speeds = probe(ctxs, max(sizes)) if on_cpu else None
+    arrays = _Arrays(ctxs, max(sizes))
+    pairs, every = pairs_of(world_size), range(world_size)
+    groups = [] if on_cpu else at_once(world_size)
+    with progress(3 * rounds) as bar:
+        timed = partial(_timed, rounds=rounds, done=bar.update)
+        copies = timed({(pair, size): arrays.copy(pair, size) for pair in pairs for size in sizes})
+        adds = timed({(one, size): arrays.add(one, size) for one in every for size in sizes})
+        together = timed({group: arrays.copies(group[1]) for group in groups})
+    measured = Measured(
+        world_size,
+        {pair: fit({size: copies[pair, size] for size in sizes}) for pair in pairs},
+        [fit({size: adds[one, size] for size in sizes}).bytes_per_s for one in every],
+        max(sizes),
+        {group: median(seconds) for group, seconds in together.items()},
+    )
+    return Found(measured, tuple(sizes), rounds, speeds)
+
+
+def _timed(
+    calls: Mapping[_Key, Call], rounds: int, done: Callable[[], object]
+) -> Dict[_Key, List[float]]:
+    """Seconds of each call, by round."""
+    named: Dict[str, Timed] = {str(number): call for number, call in enumerate(calls.values())}
+    seconds = time_in_turns(named, rounds, done=done, block_s=BLOCK_S)
+    return dict(zip(calls, seconds.values()))
+
+
+class _Arrays:
+    """What is copied: on each device a source, and a target for every other one's.
+
+    They have been written to: no measurement is the first to touch a page.
+    """
+
+    def __init__(self, ctxs: Sequence[mx.Context], largest_bytes: int) -> None:
+        shape = (max(1, largest_bytes // ELEMENT_BYTES),)
+        self._sources = [nd.zeros(shape, ctx=ctx) for ctx in ctxs]
+        self._targets = {
+            (src, dst): nd.zeros(shape, ctx=ctxs[dst]) for src, dst in pairs_of(len(ctxs))
+        }
+
+    def copy(self, pair: Pair, size_bytes: int) -> Call:
+        """The call that queues a copy of so many bytes."""
+        source, target = self._sources[pair[0]], self._targets[pair]
+        return partial(CopyInto(_first(target, size_bytes)).copy, _first(source, size_bytes))
+
+    def add(self, device: int, size_bytes: int) -> Call:
+        """The call that queues an addition of so many bytes to as many on the same device."""
+        target = next(target for pair, target in self._targets.items() if pair[1] == device)
+        source = self._sources[device]
+        return partial(AddInto(_first(target, size_bytes)).add, _first(source, size_bytes))
+
+    def copies(self, pairs: Sequence[Pair]) -> Call:
+        """The call that queues whole copies of all these pairs."""
+        calls = [partial(CopyInto(self._targets[a, b]).copy, self._sources[a]) for a, b in pairs]
+
+        def run() -> None:
+            for call in calls:
+                call()
+
+        return run
+
+
+def _first(array: nd.NDArray, size_bytes: int) -> nd.NDArray:
+    return rows(array, 0, max(1, size_bytes // ELEMENT_BYTES))

@@ -1,0 +1,149 @@
+"""A topology as a JSON file, written by hand or by ``bench links --save``.
+
+By hand: devices, switches, and the wires between them. A pair takes the way with the fewest wires,
+then the widest, through switches, as devices do not forward (`paths`)::
+
+    {"name": "four V100", "devices": 4, "gpu": "V100", "latency_s": 1e-5,
+     "lane_bytes_per_s": 25e9, "reduce_bytes_per_s": 3e11,
+     "switches": ["PCIe", {"name": "CPU", "bytes_per_s": 20e9}],
+     "links": [{"between": [0, 1], "lanes": 2}, {"between": [2, 3], "lanes": 2},
+               {"between": [0, "PCIe"], "bytes_per_s": 12e9},
+               {"between": [1, "PCIe"], "bytes_per_s": 12e9},
+               {"from": 2, "to": "CPU", "bytes_per_s": 12e9}, ...],
+     "groups": [[0, 1], [2, 3]], "note": "where the figures come from"}
+
+========================  ========================================================================
+key                       what it says
+========================  ========================================================================
+devices                   how many there are, numbered from 0; at most 256
+name, note                how tables call it (by default as the file); where its figures come from
+gpu                       the kind of all GPUs, which predictions need: V100, T4, ...
+latency_s                 seconds of every message, whatever its bytes
+reduce_bytes_per_s        how fast a device adds; left out: additions take no time
+shared_reduce_...         how fast all devices add together, where they share a memory
+switches                  names; with ``bytes_per_s``, all that passes it shares this speed
+links                     ``from`` and ``to``, or ``between`` two, a link in each direction; and
+                          ``bytes_per_s``, or ``lanes`` times the file's ``lane_bytes_per_s``;
+                          perhaps a ``name``, and a ``latency_s`` of its own
+routes                    of pairs that go otherwise: ``from``, ``to``, the names of ``links``, all
+                          of which a message passes, and perhaps a ``latency_s``
+groups, hosts             devices that are close to each other; devices of each host
+========================  ========================================================================
+
+Links without ends are for routes alone. `write_topology` writes all routes.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from pathlib import Path
+from typing import Any, Dict, List, Sequence, Tuple, Union
+
+from gluonlab.collectives.fields import shown
+from gluonlab.collectives.links import INFINITE, Topology
+from gluonlab.collectives.topology_reader import (
+    FORMAT,
+    LATENCY,
+    REDUCE,
+    SHARED,
+    Reader,
+)
+from gluonlab.errors import DataError, ScheduleError
+from gluonlab.files.bounded import read_bounded
+from gluonlab.files.whole import write_text
+
+SUFFIX = ".json"
+LARGEST_BYTES = 16 * 2**20
+HOW = "README.md, Allreduce from scratch, shows one"
+
+
+def is_file_name(name: Any) -> bool:
+    """Whether a topology of this name is a file: whatever ends in .json."""
+    return str(name).lower().endswith(SUFFIX)
+
+
+def read_topology(path: Union[str, Path]) -> Topology:
+    """The topology that the file says. Raises ScheduleError, in one line, for any mistake in it."""
+    try:
+        text = read_bounded(Path(path), LARGEST_BYTES)
+    except DataError as error:
+        raise ScheduleError(f"topology {error}: {HOW}") from None
+    except OSError as error:
+        why = error.strerror or error
+        raise ScheduleError(f"topology {path} cannot be read ({why}): {HOW}") from None
+    return _parsed(text, f"topology {path}", Path(path).stem)
+
+
+def _parsed(text: Union[str, bytes], where: str, name: str) -> Topology:
+    try:
+        content = json.loads(text, parse_constant=_no_number, object_pairs_hook=_once)
+    except (ValueError, RecursionError) as error:
+        why = " ".join(str(error).split())[:80]
+        raise ScheduleError(f"{where} is no JSON ({why}): {HOW}") from None
+    return Reader(where, content, name).topology()
+
+
+def _no_number(name: str) -> None:
+    raise ValueError(f"{name} is no number")
+
+
+def _once(pairs: List[Tuple[str, Any]]) -> Dict[str, Any]:
+    """An object whose keys are all there once, where Python would silently take the last."""
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        twice, _ = Counter(key for key, _ in pairs).most_common(1)[0]
+        raise ValueError(f"the key {shown(twice)} is there twice")
+    return found
+
+
+def write_topology(topology: Topology, path: Union[str, Path]) -> None:
+    """Write a file, as a whole, of which `read_topology` makes the same topology again.
+
+    Raises OutputError, and ScheduleError for what has no place in a file: more than 256 devices,
+    infinite speeds of links, different links of one name, and names that are not on one line.
+    """
+    text = _as_text(topology)
+    _parsed(text, f"{topology.name}, as a file", "")  # what cannot be read is not written
+    write_text(Path(path), text)
+
+
+def _as_text(topology: Topology) -> str:
+    """JSON with a line for each link and each route."""
+    routes, everyone = topology.routes, (tuple(range(topology.world_size)),)
+    links = dict.fromkeys(link for route in routes.values() for link in route.links)
+    latencies = Counter(route.latency_s for route in routes.values())
+    usual = latencies.most_common(1)[0][0] if latencies else 0.0
+    left_out = {
+        "gpu": "",
+        REDUCE: INFINITE,
+        SHARED: INFINITE,
+        "groups": everyone,
+        "hosts": everyone,
+    }
+    optional = {key: getattr(topology, key) for key in left_out}
+    head = {
+        "format": FORMAT,
+        "name": topology.name,
+        "note": topology.note,
+        "devices": topology.world_size,
+        LATENCY: usual,
+        **{key: value for key, value in optional.items() if value != left_out[key]},
+    }
+    written = [
+        {
+            "from": src,
+            "to": dst,
+            "links": [link.name for link in route.links],
+            **({} if route.latency_s == usual else {LATENCY: route.latency_s}),
+        }
+        for (src, dst), route in routes.items()
+    ]
+    lists: Dict[str, Sequence[Any]] = {"links": [link._asdict() for link in links]}
+    lists["routes"] = written
+    blocks = [f'"{key}": [\n  ' + ",\n  ".join(map(_dumped, lists[key])) + "\n]" for key in lists]
+    return ",\n".join([_dumped(head)[:-1], *blocks]) + "}\n"
+
+
+def _dumped(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False)

@@ -1,0 +1,303 @@
+"""A topology's file: written ones are read, ways are the shortest, mistakes are one line."""
+
+import json
+import math
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from support.topologies import pairs, topologies
+
+from gluonlab.collectives.links import Link, Route, Topology
+from gluonlab.collectives.machines import nvswitch, p3_16xlarge
+from gluonlab.collectives.paths import Wire, shortest_routes
+from gluonlab.collectives.topology import TOPOLOGIES, make_topology
+from gluonlab.collectives.topology_file import LARGEST_BYTES, read_topology, write_topology
+from gluonlab.errors import OutputError, ScheduleError
+from gluonlab.plain import one_line
+
+# --- what is written is read
+
+
+@pytest.mark.parametrize("name", [*TOPOLOGIES, "p3.16xlarge*3", "p4d.24xlarge*2"])
+def test_every_known_machine_is_read_as_it_was_written(name, tmp_path):
+    topology = make_topology(name)
+    write_topology(topology, tmp_path / "m.json")
+    assert read_topology(tmp_path / "m.json") == topology
+    assert make_topology(str(tmp_path / "m.json")) == topology
+
+
+@settings(max_examples=30)
+@given(topologies(), st.data())
+def test_every_topology_and_every_part_of_it_is_read_as_it_was_written(
+    tmp_path_factory, whole, data
+):
+    file = tmp_path_factory.getbasetemp() / "drawn.json"
+    devices = data.draw(st.permutations(range(whole.world_size)))
+    part = whole.subset(devices[: data.draw(st.integers(1, whole.world_size))])
+    topology = data.draw(st.sampled_from([whole, part]))
+    write_topology(topology, file)
+    assert read_topology(file) == topology
+
+
+def test_what_has_no_place_in_a_file_is_refused(tmp_path):
+    wires = {(0, 1): Route((Link("wire", 1e9),), 0.0), (1, 0): Route((Link("wire", 2e9),), 0.0)}
+
+    def alike(name, speed, latency_s):
+        return Topology("t", 2, dict.fromkeys(wires, Route((Link(name, speed),), latency_s)))
+
+    cases = {
+        "t, as a file: .* two links are called 'wire'": Topology("t", 2, wires),
+        r"is no JSON \(Infinity is no number\)": alike("w", math.inf, 0.0),
+        "Infinity is no": alike("w", 1e9, math.inf),
+        "name is .*: give text on one line": alike("a\nb", 1e9, 0.0),
+        "every device, 0 to 1, once": replace(alike("w", 1e9, 0.0), groups=((0,),)),
+        "devices is 257: give a whole number, 1 to 256": nvswitch(257),
+    }
+    for words, topology in cases.items():
+        with pytest.raises(ScheduleError, match=words):
+            write_topology(topology, tmp_path / "m.json")
+    with pytest.raises(OutputError):
+        write_topology(nvswitch(2), tmp_path / "nowhere" / "m.json")
+    assert list(tmp_path.iterdir()) == []
+
+
+# --- by hand
+
+
+@pytest.fixture
+def read(tmp_path):
+    """``read(content)``: the topology of a file with it, which is JSON or text."""
+
+    def write(content):
+        file = tmp_path / "m.json"
+        file.write_text(content if isinstance(content, str) else json.dumps(content))
+        return read_topology(file)
+
+    return write
+
+
+def both(one, other, **more):
+    return {"between": [one, other], **more}
+
+
+CUBE_PAIRS = {2: [(0, 3), (0, 4), (1, 2), (1, 5), (2, 3), (4, 7), (5, 6), (6, 7)],
+              1: [(0, 1), (0, 2), (1, 3), (2, 6), (3, 7), (4, 5), (4, 6), (5, 7)]}  # fmt: skip
+
+
+def test_a_cube_mesh_by_hand_has_the_routes_of_the_known_one(read):
+    """Which has been made by other code, from the published matrix."""
+    links = [both(*pair, lanes=lanes) for lanes, of in CUBE_PAIRS.items() for pair in of]
+    for gpu in range(8):
+        links.append(both(gpu, f"switch {gpu // 2}", bytes_per_s=10e9))
+    links += [both(f"switch {s}", f"CPU {s // 2}", bytes_per_s=10e9) for s in range(4)]
+    links.append(both("CPU 0", "CPU 1", bytes_per_s=10e9))
+    switches = [*(f"switch {s}" for s in range(4)), "CPU 0", "CPU 1"]
+    written = read(
+        {"devices": 8, "latency_s": 1e-5, "lane_bytes_per_s": 25e9, "switches": switches,
+         "links": links, "reduce_bytes_per_s": 3e11, "groups": [[0, 1, 2, 3], [4, 5, 6, 7]]}
+    )  # fmt: skip
+    known = p3_16xlarge()
+    assert written.name == "m" and written.groups == known.groups
+
+    def shape(topology):
+        """Routes by speeds, and links by the pairs that share them: names are left out."""
+        routes = topology.routes
+        speeds = {
+            pair: [link.bytes_per_s for link in route.links] for pair, route in routes.items()
+        }
+        shared = {
+            (one, other)
+            for one in routes
+            for other in routes
+            if set(routes[one].links) & set(routes[other].links)
+        }
+        return speeds, shared, {route.latency_s for route in routes.values()}
+
+    assert shape(written) == shape(known)
+    assert written.ring_order() == known.ring_order()
+
+
+def test_a_switch_with_a_speed_is_shared_by_all_that_passes_it(read):
+    bus = {"name": "memory", "bytes_per_s": 20e9}
+    links = [both(device, "memory", bytes_per_s=12e9) for device in range(3)]
+    routes = read({"devices": 3, "latency_s": 0, "switches": [bus], "links": links}).routes
+    assert set.intersection(*[set(route.links) for route in routes.values()]) == {
+        Link("memory", 20e9)
+    }
+    assert [link.name for link in routes[2, 0].links] == ["2 to memory", "memory", "memory to 0"]
+
+
+def test_routes_latencies_lanes_and_one_direction_as_written(read):
+    found = read(
+        {"name": "pair", "devices": 2, "latency_s": 1e-5, "gpu": "T4", "hosts": [[1], [0]],
+         "links": [{"name": "up", "from": 0, "to": 1, "lanes": 3, "lane_bytes_per_s": 2},
+                   {"from": 1, "to": 0, "bytes_per_s": 5, "latency_s": 3e-5},
+                   {"name": "bus", "bytes_per_s": 4}],
+         "routes": [{"from": 0, "to": 1, "links": ["up", "bus"], "latency_s": 2e-5}]}
+    )  # fmt: skip
+    assert found.routes == {
+        (0, 1): Route((Link("up", 6.0), Link("bus", 4.0)), 2e-5),
+        (1, 0): Route((Link("1 to 0", 5.0),), 3e-5),
+    }
+    assert (found.name, found.gpu, found.hosts) == ("pair", "T4", ((1,), (0,)))
+    assert found.reduce_bytes_per_s == found.shared_reduce_bytes_per_s == math.inf
+    assert replace(found.subset([1, 0]), name="other").gpu == "T4"
+    assert read({"devices": 1}).routes == {}
+
+
+@st.composite
+def wired(draw):
+    """(devices, wires): between devices and up to four switches, some with a speed."""
+    devices, switches = draw(st.integers(2, 4)), draw(st.integers(0, 4))
+    nodes = [*range(devices), *(f"s{number}" for number in range(switches))]
+    ends = draw(st.lists(st.tuples(*[st.sampled_from(nodes)] * 2), max_size=16, unique=True))
+    speeds = st.sampled_from([1.0, 2.0, 3.0])
+    wires = [Wire(a, b, Link(f"{a} to {b}", draw(speeds)), draw(speeds)) for a, b in ends if a != b]
+    return devices, wires, {node: Link(node, draw(speeds)) for node in nodes[devices:][::2]}
+
+
+@settings(max_examples=150)
+@given(wired())
+def test_no_way_through_switches_is_shorter_or_as_short_and_wider(drawn):
+    """Of all ways, which the reference finds one by one, by depth."""
+    devices, wires, buses = drawn
+
+    def ways(node, dst, passed):
+        for wire in wires:
+            if wire.src != node or wire.dst in passed:
+                continue
+            links = [wire.link, *([buses[wire.dst]] if wire.dst in buses else [])]
+            if wire.dst == dst:
+                yield [(links, wire)]
+            elif isinstance(wire.dst, str):
+                for rest in ways(wire.dst, dst, {*passed, wire.dst}):
+                    yield [(links, wire), *rest]
+
+    routes = shortest_routes(devices, wires, buses)
+    for src, dst in pairs(devices):
+        found = list(ways(src, dst, {src}))
+        assert ((src, dst) in routes) == bool(found)
+        if found:
+            route = routes[src, dst]
+            every = [
+                (len(way), -min(link.bytes_per_s for links, _ in way for link in links))
+                for way in found
+            ]
+            hops = sum(
+                link.name not in {bus.name for bus in buses.values()} for link in route.links
+            )
+            assert (hops, -route.bytes_per_s) == min(every)
+            assert any(
+                route.links == tuple(link for links, _ in way for link in links)
+                and route.latency_s == max(wire.latency_s for _, wire in way)
+                for way in found
+            )
+
+
+# --- mistakes
+
+TWO = {"devices": 2, "latency_s": 1e-5, "links": [both(0, 1, bytes_per_s=1e9)]}
+
+
+def with_link(**changes):
+    return {**TWO, "links": [{**both(0, 1, bytes_per_s=1e9), **changes}]}
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        ("", "is no JSON"),
+        ("{", "is no JSON"),
+        ('{"devices": NaN}', r"is no JSON \(NaN is no number\)"),
+        ('{"devices": 2, "devices": 3}', "the key 'devices' is there twice"),
+        ("[" * 100_000, "is no JSON"),
+        ("[]", r"a list of 0 is no object: give \{...\} with format, name"),
+        ({}, "devices is missing: give a whole number, 1 to 256"),
+        ({**TWO, "device": 2}, r"unknown key 'device': choose .* \(did you mean 'devices'\?\)"),
+        ({**TWO, "devices": 257}, "devices is 257: give a whole number, 1 to 256"),
+        ({**TWO, "devices": 2.0}, "devices is 2.0: give a whole number"),
+        ({**TWO, "devices": True}, "devices is True: give a whole number"),
+        ({**TWO, "format": 2}, "format is 2: give a whole number, 1 to 1"),
+        ({**TWO, "name": "a\nb"}, "name is .*: give text on one line"),
+        ({**TWO, "note": 5}, "note is 5: give text on one line"),
+        ({**TWO, "latency_s": -1}, "latency_s is -1: give a number from 0 up"),
+        ({"devices": 2, "links": TWO["links"]}, "latency_s is missing: give a number from 0 up"),
+        ('{"devices": 2, "latency_s": 1e999, "links": [{"between": [0, 1], "bytes_per_s": 1}]}',
+         "latency_s is inf: give a number from 0 up"),
+        ({**TWO, "reduce_bytes_per_s": 0}, "reduce_bytes_per_s is 0: give a number above 0"),
+        ({**TWO, "links": 3}, r"links is 3: give a list, \[...\]"),
+        ({**TWO, "links": [3]}, r"links\[0\]: 3 is no object"),
+        ({"devices": 2, "latency_s": 0}, "no way leads from device 0 to device 1: link them"),
+        (with_link(bytes_per_s=-5), r"links\[0\]: bytes_per_s is -5: give a number above 0"),
+        (with_link(bytes_per_s=10**400), r"bytes_per_s is 1000.*: give a number above 0"),
+        (with_link(bytes_per_s="25e9"), r"bytes_per_s is '25e9': give a number above 0"),
+        (with_link(byte_per_s=1), r"links\[0\]: unknown key 'byte_per_s': .*'bytes_per_s'\?\)"),
+        (with_link(lanes=2), "give bytes_per_s or lanes, not both"),
+        (with_link(lane_bytes_per_s=2), "lane_bytes_per_s is for lanes"),
+        (with_link(between=[0, 2]), r"links\[0\]: between\[1\]: 2 is no device: choose 0 to 1"),
+        (with_link(between=[0, -1]), r"-1 is no device: choose 0 to 1"),
+        (with_link(between=[0, "1"]), "'1' is none of the switches.*numbers without quotes"),
+        (with_link(between=[0]), "between names two ends"),
+        (with_link(between=[0, 0]), "the link from 0 to 0 leads nowhere"),
+        (with_link(**{"from": 0}), "between names two ends"),
+        ({**TWO, "links": [*TWO["links"], {"from": 0, "to": 1, "bytes_per_s": 1}]},
+         r"links\[1\]: the link from 0 to 1 is the second one: give one more lanes"),
+        ({**TWO, "links": [*TWO["links"], {"name": "0 to 1", "bytes_per_s": 1}]},
+         r"links\[1\]: two links are called '0 to 1'"),
+        ({**TWO, "links": [{"from": 0, "bytes_per_s": 1}]}, "to is missing: give a device's"),
+        ({**TWO, "links": [{"bytes_per_s": 1}]}, "name is missing: give one, or a link's ends"),
+        ({**TWO, "links": [{"name": " ", "bytes_per_s": 1}]}, "name is ' ': give one"),
+        ({**TWO, "links": [both(0, 1, lanes=1)]}, "lane_bytes_per_s is missing"),
+        ({**TWO, "links": [both(0, 1, lanes=10**6, lane_bytes_per_s=1e308)]}, "infinitely fast"),
+        ({**TWO, "links": [{"name": "a", "bytes_per_s": 1, "latency_s": 1}]},
+         "latency_s is for links with ends"),
+        ({**TWO, "switches": ["a", "a"]}, r"switches\[1\]: two switches are called 'a'"),
+        ({**TWO, "switches": [5]}, r"switches\[0\]: 5 is no object"),
+        ({**TWO, "switches": ["PCIe"], "links": [both(0, "PCI", bytes_per_s=1)]},
+         "unknown switch 'PCI': choose PCIe; devices are numbers without quotes"),
+        ({**TWO, "routes": [{"from": 0, "to": 1, "links": ["0 to 2"]}]},
+         r"routes\[0\]: links\[0\]: unknown link '0 to 2': choose 0 to 1, 1 to 0 \(did you"),
+        ({**TWO, "routes": [{"from": 0, "to": 1, "links": []}]}, "from 0 to 1 over 0 links"),
+        ({**TWO, "routes": [{"from": 0, "to": 1, "links": [4]}]}, "4 is no link"),
+        ({**TWO, "routes": [{"from": 0, "to": 1, "links": ["0 to 1"]}] * 2},
+         r"routes\[1\]: it is the second one from 0 to 1"),
+        ({**TWO, "groups": [[0]]}, "groups: give every device, 0 to 1, once"),
+        ({**TWO, "groups": [[0, 1], [1]]}, "groups: give every device, 0 to 1, once"),
+        ({**TWO, "hosts": [[0, 1], []]}, r"hosts\[1\]: a list of 0 is no list of devices"),
+        ({**TWO, "hosts": [[0, 5]]}, r"hosts\[0\]: 5 is no device: choose 0 to 1"),
+    ],
+)  # fmt: skip
+def test_a_mistake_is_one_line_with_the_file_the_place_and_what_is_possible(read, content, words):
+    with pytest.raises(ScheduleError, match=words) as error:
+        read(content)
+    assert str(error.value).startswith("topology ") and "m.json" in str(error.value)
+    assert one_line(str(error.value)) == str(error.value)
+
+
+def test_files_that_are_none_are_refused(tmp_path):
+    with pytest.raises(ScheduleError, match=r"no.json cannot be read \(No such file"):
+        make_topology(str(tmp_path / "no.json"))
+    with pytest.raises(ScheduleError, match=r"cannot be read \(Is a directory\)"):
+        read_topology(tmp_path)
+    large = tmp_path / "large.json"
+    with large.open("wb") as file:
+        file.truncate(2**30)
+    with pytest.raises(ScheduleError, match=f"more than the {LARGEST_BYTES:,} bytes"):
+        read_topology(large)
+    (tmp_path / "binary.json").write_bytes(b"\xff\xfe\0")
+    with pytest.raises(ScheduleError, match="is no JSON"):
+        read_topology(tmp_path / "binary.json")
+
+
+def test_a_file_takes_the_place_of_a_name(tmp_path):
+    file = str(tmp_path / "m.JSON")
+    write_topology(p3_16xlarge(), file)
+    assert make_topology(file, 3) == p3_16xlarge(3)
+    with pytest.raises(ScheduleError, match=r"p3.16xlarge has 8 devices: choose 1 to 8, not 9"):
+        make_topology(file, 9)
+    with pytest.raises(ScheduleError, match=r"under hosts: give .*m.JSON alone"):
+        make_topology(f"{file}*2")
+    with pytest.raises(ScheduleError, match=r"unknown topology 'm': .* is a file, m.json"):
+        make_topology("m")

@@ -1,0 +1,51 @@
+"""Machines drawn at random: their devices, links, routes, groups and hosts."""
+
+import itertools
+
+from hypothesis import strategies as st
+
+from gluonlab.collectives.links import INFINITE, Link, Route, Topology
+
+SPEEDS = st.floats(1e-3, 1e300) | st.sampled_from([25e9, 12e9, 1 / 3]) | st.integers(1, 2**70)
+LATENCIES = st.sampled_from([0.0, 1e-5, 5e-5]) | st.floats(0, 1e300)
+NAMES = st.text(
+    st.characters(blacklist_categories=["C", "Z"]) | st.just(" "), min_size=1, max_size=8
+).filter(str.strip)
+
+
+def pairs(world_size):
+    return list(itertools.permutations(range(world_size), 2))
+
+
+@st.composite
+def partitions(draw, world_size):
+    """All devices in groups, in any order."""
+    homes = draw(st.lists(st.integers(0, 2), min_size=world_size, max_size=world_size))
+    order = draw(st.permutations(range(world_size)))
+    parts = [
+        tuple(device for device in order if homes[device] == home) for home in sorted(set(homes))
+    ]
+    return tuple(parts)
+
+
+@st.composite
+def topologies(draw, most=5, speeds=SPEEDS, latencies=LATENCIES):
+    """Any but those with infinitely fast links, or two links of one name."""
+    world_size = draw(st.integers(1, most))
+    names = draw(st.lists(NAMES, min_size=1, max_size=6, unique=True))
+    links = st.sampled_from([Link(name, draw(speeds)) for name in names])
+    routes = {
+        pair: Route(tuple(draw(st.lists(links, min_size=1, max_size=4))), draw(latencies))
+        for pair in pairs(world_size)
+    }
+    return Topology(
+        draw(NAMES.map(str.strip)),
+        world_size,
+        routes,
+        reduce_bytes_per_s=draw(st.just(INFINITE) | speeds),
+        shared_reduce_bytes_per_s=draw(st.just(INFINITE) | speeds),
+        groups=draw(st.just(()) | partitions(world_size)),
+        note=draw(st.text(st.characters(blacklist_categories=["C", "Z"]), max_size=9)),
+        hosts=draw(st.just(()) | partitions(world_size)),
+        gpu=draw(st.sampled_from(["", "V100"])),
+    )
