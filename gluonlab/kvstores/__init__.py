@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Callable, Dict, Optional, Sequence
 
 from gluonlab.collectives.algorithms import ALGORITHMS
-from gluonlab.collectives.synthesis.stored import NAME as SYNTHESISED
+from gluonlab.collectives.for_links import FOR_LINKS, SUMMARIES
 from gluonlab.collectives.topology import make_topology
 from gluonlab.engine.installing import pip_install
 from gluonlab.errors import KVStoreError, unknown
@@ -42,10 +42,10 @@ def _scheduled(name: str, topology: Optional[str]) -> "KVStoreBase":
     return ScheduleKVStore(name, topology=topology)
 
 
-def _synthesised(name: str, topology: Optional[str]) -> "KVStoreBase":
-    from gluonlab.kvstores.synthesised import SynthesisedKVStore
+def _for_links(name: str, topology: Optional[str]) -> "KVStoreBase":
+    from gluonlab.kvstores.for_links import ForLinksKVStore
 
-    return SynthesisedKVStore(topology)
+    return ForLinksKVStore(name, topology)
 
 
 def _sharded_optimizer(name: str, topology: Optional[str]) -> "KVStoreBase":
@@ -98,9 +98,7 @@ KVSTORES: Dict[str, KVStoreKind] = {
         gpus_only=True,
     ),
     **{name: KVStoreKind(_scheduled, _summary(name), places=True) for name in ALGORITHMS},
-    SYNTHESISED: KVStoreKind(
-        _synthesised, "schedules that a solver has found for the links, by size", places=True
-    ),
+    **{name: KVStoreKind(_for_links, SUMMARIES[name], places=True) for name in FOR_LINKS},
     "sharded-optimizer": KVStoreKind(
         _sharded_optimizer,
         "each device updates its share of the weights and keeps its state",

@@ -11,12 +11,11 @@ from typing import Callable, Dict, List, NamedTuple, Sequence
 
 from gluonlab.collectives.algorithms import ALGORITHMS, ring
 from gluonlab.collectives.cost import price
+from gluonlab.collectives.for_links import FOR_LINKS
 from gluonlab.collectives.hierarchy import over_hosts
 from gluonlab.collectives.hosts import NETWORKS, Network
 from gluonlab.collectives.links import Topology
 from gluonlab.collectives.placing import best_order
-from gluonlab.collectives.synthesis.stored import NAME as SYNTHESISED
-from gluonlab.collectives.synthesis.stored import cheapest
 from gluonlab.errors import ConfigError, unknown
 from gluonlab.prediction.constants import Host
 from gluonlab.prediction.roofline import UPDATE_PASSES
@@ -47,7 +46,7 @@ class Gradients(NamedTuple):
 
 def stores() -> List[str]:
     """The stores that have a price on one host."""
-    return [DEVICE, LOCAL, NCCL, *ALGORITHMS, SYNTHESISED]
+    return [DEVICE, LOCAL, NCCL, *ALGORITHMS, *FOR_LINKS]
 
 
 def within_host_s(store: str, topology: Topology, gradients: Gradients, host: Host) -> float:
@@ -68,8 +67,8 @@ def within_host_s(store: str, topology: Topology, gradients: Gradients, host: Ho
         if gradients.apart:  # each GPU sums its own beside those of the others
             again = math.ceil(len(gradients.sizes) / gpus) - 1
             seconds += again * price(schedule, topology, 0).seconds
-    elif store == SYNTHESISED:
-        found = cheapest(topology, gradients.total / len(gradients.sizes))
+    elif store in FOR_LINKS:
+        found = FOR_LINKS[store](topology, gradients.total / len(gradients.sizes))
         seconds = price(found, topology, gradients.total).seconds
         seconds += _more(gradients) * price(found, topology, 0).seconds
     else:

@@ -7,10 +7,14 @@ from dataclasses import replace
 from gluonlab.bench.allreduce.measure import Row
 from gluonlab.bench.allreduce.variants import CHOICES
 from gluonlab.collectives.algorithms import ALGORITHMS
+from gluonlab.collectives.for_links import FOR_LINKS
 from support.devices import CHOICE
 
 # what sums over the devices of the tests
-HERE = {name for name in CHOICES if name != "nccl" or CHOICE.asked == "gpu"}
+# all, where nothing is known of the links
+HERE = {
+    name for name in CHOICES if name not in FOR_LINKS and (name != "nccl" or CHOICE.asked == "gpu")
+}
 ROW = Row(
     "ring",
     4,

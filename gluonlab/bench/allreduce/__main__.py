@@ -10,7 +10,7 @@ from gluonlab.bench.allreduce.modes import DEVICES, DRAWN, SIZES, answer
 from gluonlab.bench.harness.command import INTERRUPTED, JSON, option
 from gluonlab.cli.command import command
 from gluonlab.collectives.algorithms import ALGORITHMS
-from gluonlab.collectives.synthesis.stored import NAME as SYNTHESISED
+from gluonlab.collectives.for_links import FOR_LINKS
 from gluonlab.collectives.topology import NAMES
 from gluonlab.errors import RunError
 
@@ -22,7 +22,7 @@ from gluonlab.errors import RunError
 @option(
     "--algorithms",
     "NAMES",
-    f"all, or some of {', '.join(ALGORITHMS)}, {SYNTHESISED}, "
+    f"all, or some of {', '.join(ALGORITHMS)}, {', '.join(FOR_LINKS)}, "
     "sharded-whole, chapter, local, device, nccl  [default: all]",
 )
 @option(

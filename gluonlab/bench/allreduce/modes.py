@@ -27,9 +27,8 @@ from gluonlab.bench.harness.measured_on import in_words
 from gluonlab.bench.harness.session import Session
 from gluonlab.bench.harness.text import WIDTH
 from gluonlab.collectives.algorithms import ALGORITHMS, make_schedule
+from gluonlab.collectives.for_links import FOR_LINKS, make_for_links
 from gluonlab.collectives.schedule import Schedule
-from gluonlab.collectives.synthesis.stored import NAME as SYNTHESISED
-from gluonlab.collectives.synthesis.stored import cheapest, uniform
 from gluonlab.collectives.topology import Topology, make_topology
 from gluonlab.config import option_name
 from gluonlab.config.values import whole
@@ -88,7 +87,7 @@ def answer(asked: Dict[str, Any]) -> Answer:
 def _draw(asked: Asked) -> Answer:
     from gluonlab.collectives.render import as_page, as_svg, as_text, draw
 
-    if "topology" in asked and "out" in asked and asked["draw"] != SYNTHESISED:
+    if "topology" in asked and "out" in asked and asked["draw"] not in FOR_LINKS:
         raise ConfigError(
             "--topology has no effect on pages and pictures, it prices what --draw prints as text: "
             "leave out --topology or --out"
@@ -99,12 +98,12 @@ def _draw(asked: Asked) -> Answer:
     cuts: Dict[str, Any] = {option: asked.get(option) for option in ("chunks", "groups")}
 
     def made() -> Schedule:
-        if name == SYNTHESISED:
-            return _stored(topology or uniform(world_size), cuts)
+        if name in FOR_LINKS:
+            return _for_links(name, topology, world_size, cuts)
         return make_schedule(name, world_size, **cuts)
 
     def page(language: str) -> str:
-        if name == SYNTHESISED:
+        if name in FOR_LINKS:
             return as_page([made()], (name, world_size), language=language)
         return draw(name, world_size, language=language, **cuts)
 
@@ -121,14 +120,14 @@ def _draw(asked: Asked) -> Answer:
     return Answer(drawn(drawing, asked.get("out"), asked.get("language")))
 
 
-def _stored(topology: Topology, cuts: Mapping[str, Any]) -> Schedule:
-    """The stored schedule with the fewest steps, which is the one that fits a picture."""
+def _for_links(
+    name: str, topology: Optional[Topology], world_size: int, cuts: Mapping[str, Any]
+) -> Schedule:
+    """For the smallest buffer: its schedule has the fewest steps and chunks, and fits a picture."""
     for option, value in cuts.items():
         if value is not None:
-            raise ConfigError(
-                f"{option_name(option)} has no effect on {SYNTHESISED} schedules: leave it out"
-            )
-    return cheapest(topology, 0)
+            raise ConfigError(f"{option_name(option)} has no effect on {name}: leave it out")
+    return make_for_links(name, topology, world_size, 0)
 
 
 def _prices(plan: Plan, topology: Topology) -> List[str]:
@@ -147,7 +146,7 @@ def _simulate(asked: Asked) -> Answer:
 
     topology = make_topology(asked["simulate"], _world_size(asked))
     names, world_size = (
-        parse_algorithms(asked.get("algorithms", "all"), [SYNTHESISED, *ALGORITHMS]),
+        parse_algorithms(asked.get("algorithms", "all"), [*FOR_LINKS, *ALGORITHMS]),
         topology.world_size,
     )
     plans = make_plans(names, world_size, asked.get("chunks"), asked.get("groups"), topology)
@@ -194,9 +193,8 @@ def _measure(asked: Asked) -> Answer:
         raise ConfigError(unknown("dtype", dtype, measure.DTYPES))
     ctxs = devices(asked.get("devices", DEVICES))
     topology = ground_of(ctxs, asked.get("topology")).topology
-    scheduled = (
-        None if names is None else [name for name in names if name in (SYNTHESISED, *ALGORITHMS)]
-    )
+    known = (*FOR_LINKS, *ALGORITHMS)
+    scheduled = None if names is None else [name for name in names if name in known]
     plans = make_plans(scheduled, len(ctxs), asked.get("chunks"), asked.get("groups"), topology)
     variants = make_variants(names, plans, ctxs, numbers.get("arrays", 1))
     backends = _backends(asked, ctxs, dtype)

@@ -11,11 +11,12 @@ from itertools import chain
 from typing import List, Optional, Sequence, Tuple
 
 from gluonlab.collectives.algorithms import ALGORITHMS, make_schedule
+from gluonlab.collectives.for_links import FOR_LINKS, make_for_links
 from gluonlab.collectives.hierarchy import ACROSS, over_hosts
 from gluonlab.collectives.schedule import Schedule
 from gluonlab.collectives.synthesis.front import Found
 from gluonlab.collectives.synthesis.stored import NAME as SYNTHESISED
-from gluonlab.collectives.synthesis.stored import front_of, uniform
+from gluonlab.collectives.synthesis.stored import front_of
 from gluonlab.collectives.topology import Topology
 from gluonlab.errors import ScheduleError, unknown
 
@@ -82,17 +83,16 @@ def make_plans(
     ``chunks`` and ``groups`` go to the algorithms that take them; one that does not, and was asked
     for by name, is refused. Groups are the topology's own by default. Where its ring order is
     another than 0, 1, 2, ..., ring-like schedules come in both orders; where it has several hosts,
-    hierarchical comes also with a ring and with trees across them. Synthesised schedules come
-    first, where some are stored for the topology. Raises ScheduleError.
+    hierarchical comes also with a ring and with trees across them. Those made for links come where
+    the topology is known, synthesised ones where some are stored for it. Raises ScheduleError.
     """
     order = tuple(topology.ring_order()) if topology else tuple(range(world_size))
     own = topology.groups if topology is not None and len(topology.groups) > 1 else None
     named = names is not None
     plans: List[Plan] = []
-    if names is None or SYNTHESISED in names:
-        plans += _synthesised(world_size, topology, named)
-    for name in ALGORITHMS if names is None else names:
-        if name == SYNTHESISED:
+    for name in (*FOR_LINKS, *ALGORITHMS) if names is None else names:
+        if name in FOR_LINKS:
+            plans += _for_links(name, world_size, topology, named)
             continue
         # what was named refuses what it does not take
         into = chunks if named or _takes(name, chunks=2) else None
@@ -112,17 +112,21 @@ def synthesised_label(found: Found) -> str:
     return f"{SYNTHESISED}, {len(found.schedule.steps)} steps"
 
 
-def _synthesised(world_size: int, topology: Optional[Topology], named: bool) -> List[Plan]:
-    """What is stored for the topology's links; those for a switch where they are asked for."""
-    front = front_of(topology) if topology else []
-    if named and not front:
-        front = front_of(uniform(world_size))
-        if not front:
-            raise ScheduleError(
-                f"{SYNTHESISED}: no schedule is stored for {world_size} devices of these links: "
-                "seek one with --synthesise, or choose other --algorithms"
-            )
-    return [Plan(synthesised_label(found), found.schedule) for found in front]
+def _for_links(name: str, world_size: int, topology: Optional[Topology], named: bool) -> List[Plan]:
+    """Schedules made for the topology's links; those for a switch where they are asked for."""
+    if not (topology or named):
+        return []
+    found = front_of(topology) if topology and name == SYNTHESISED else []
+    if found:
+        return [Plan(synthesised_label(each), each.schedule) for each in found]
+    if name == SYNTHESISED and not named:
+        return []
+    try:
+        return [Plan(name, make_for_links(name, topology, world_size, 0))]
+    except ScheduleError:
+        if named:
+            raise
+        return []
 
 
 def _over_hosts(topology: Optional[Topology], chunks: Optional[int]) -> List[Plan]:

@@ -11,8 +11,8 @@ from mxnet import nd
 from gluonlab.bench.allreduce.plans import Plan
 from gluonlab.collectives.algorithms import ALGORITHMS, sharded
 from gluonlab.collectives.executor import Executor
+from gluonlab.collectives.for_links import FOR_LINKS
 from gluonlab.collectives.schedule import Schedule
-from gluonlab.collectives.synthesis.stored import NAME as SYNTHESISED
 from gluonlab.errors import KVStoreError
 from gluonlab.kvstores import make_kvstore
 from gluonlab.scratch.data_parallel import allreduce as chapters_allreduce
@@ -20,7 +20,7 @@ from gluonlab.scratch.data_parallel import allreduce as chapters_allreduce
 CHAPTER, WHOLE = "chapter", "sharded-whole"
 NATIVE = ("local", "device", "nccl")
 PEERS = (CHAPTER, *NATIVE)
-CHOICES = (*PEERS, WHOLE, SYNTHESISED, *ALGORITHMS)
+CHOICES = (*PEERS, WHOLE, *FOR_LINKS, *ALGORITHMS)
 
 Arrays = List[List[nd.NDArray]]  # [rank][number]
 

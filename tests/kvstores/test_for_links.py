@@ -1,21 +1,23 @@
-"""A store of synthesised schedules: exact on as many devices as a machine has, chosen by size."""
+"""Stores of schedules made for links: exact on as many devices as a machine has, chosen by size."""
 
 import numpy as np
 import pytest
 from mxnet import nd
 from support.devices import contexts
 
+from gluonlab.collectives.for_links import FOR_LINKS
 from gluonlab.collectives.synthesis.stored import cheapest, front_of
 from gluonlab.collectives.topology import make_topology
 from gluonlab.errors import KVStoreError
 from gluonlab.kvstores import make_kvstore
 
 
-@pytest.mark.parametrize("name, count", [("p3.16xlarge", 8), ("p3.8xlarge", 4), (None, 5)])
-@pytest.mark.parametrize("sizes", [(1,), (7, 1000), (3_000_000,)])
-def test_sums_are_exact_and_alike_on_all_devices(name, count, sizes):
+@pytest.mark.parametrize("name", FOR_LINKS)
+@pytest.mark.parametrize("machine, count", [("p3.16xlarge", 8), ("p3.8xlarge", 4), (None, 5)])
+@pytest.mark.parametrize("sizes", [(1,), (7, 1000), (1_500_000,)])
+def test_sums_are_exact_and_alike_on_all_devices(name, machine, count, sizes):
     ctxs, random = contexts(count), np.random.RandomState(1)
-    store = make_kvstore("synthesised", ctxs, name)
+    store = make_kvstore(name, ctxs, machine)
     values = [random.randint(-99, 99, (count, size)).astype("float32") for size in sizes]
     arrays = [[nd.array(row, ctx=ctx) for row, ctx in zip(value, ctxs)] for value in values]
     store.pushpull(list(range(len(sizes))), arrays)
@@ -39,7 +41,7 @@ def test_small_and_large_sums_take_the_schedule_that_is_cheapest_for_them():
 def test_the_placement_says_what_the_schedules_were_found_for():
     store = make_kvstore("synthesised", topology="p3.16xlarge")
     assert store.placement(contexts(8)).why == "by the links of p3.16xlarge"
-    assert store.placement(contexts(3)).why == "by the links of p3.16xlarge, found for a switch"
+    assert store.placement(contexts(3)).why == "by the links of p3.16xlarge"
 
 
 def test_more_devices_than_there_are_schedules_for_are_one_line():
