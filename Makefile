@@ -66,7 +66,7 @@ ROAD_OF = kvstores/kvstores kvstores/schedule kvstores/sharded kvstores/reduce_a
   data/images/crop data/loading/augment data/loading/mixup data/loading/shards bench/allreduce/measure \
   parallel/data/between_passes bench/gradients/steps bench/gradients/measure bench/splits/measure bench/checkpoints/measure \
   parallel/left_out parallel/two_halves parallel/data/strategy parallel/stages/strategy parallel/channels/strategy \
-  training/resume_splits training/split_files run/evaluate_run device_use
+  training/resume_splits training/split_files run/evaluate_run bench/links/command device_use
 
 test-gpus: $(CU112)/.ready $(CU112)/gpus/.ready
 	GLUONLAB_TEST_DEVICES=gpu $(ON_GPUS) --gpus 8 $(CU112)/bin/python -m pytest $(ROAD) $(ARGS)

@@ -2,7 +2,9 @@
 
 import json
 import math
+import re
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
@@ -194,6 +196,21 @@ def test_no_way_through_switches_is_shorter_or_as_short_and_wider(drawn):
                 and route.latency_s == max(wire.latency_s for _, wire in way)
                 for way in found
             )
+
+
+def test_the_example_of_the_readme_is_what_it_says(tmp_path):
+    readme = Path(__file__).resolve().parents[2] / "README.md"
+    (example,) = re.findall(r'^```json\n(\{"name": .*?)^```', readme.read_text(), re.M | re.S)
+    (tmp_path / "m.json").write_text(example)
+    found = read_topology(tmp_path / "m.json")
+    assert (found.name, found.world_size, found.gpu) == ("two pairs", 4, "V100")
+    assert found.routes[0, 1] == Route((Link("0 to 1", 50e9),), 10e-6)
+    across = {(0, 2): (6e9, 10e-6), (2, 0): (12e9, 20e-6)}
+    for pair, expected in across.items():
+        assert (found.routes[pair].bytes_per_s, found.routes[pair].latency_s) == expected
+    assert [link.name for link in found.routes[0, 2].links] == [
+        "0 to left", "left to host", "host", "slow way down", "right to 2",
+    ]  # fmt: skip
 
 
 # --- mistakes

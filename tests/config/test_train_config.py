@@ -122,6 +122,19 @@ def test_a_config_survives_json(named):
     assert TrainConfig(**json.loads(json.dumps(config.to_dict()))) == config
 
 
+def test_a_file_of_a_topology_is_known_in_every_folder(tmp_path, monkeypatch):
+    """A run may go on from another one; a machine's name stays as it is."""
+    monkeypatch.chdir(tmp_path)
+    assert TrainConfig(topology="m.json").topology == str(tmp_path / "m.json")
+    assert TrainConfig(topology="/a/m.JSON").topology == "/a/m.JSON"
+    assert TrainConfig(topology="p3.16xlarge").topology == "p3.16xlarge"
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    monkeypatch.chdir(gone)
+    gone.rmdir()
+    assert TrainConfig(topology="m.json").topology == "m.json"
+
+
 @given(
     st.sampled_from(NUMBERS),
     st.one_of(

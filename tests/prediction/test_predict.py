@@ -1,6 +1,7 @@
 """Predictions: what must hold of every machine, what they say, and where they are not trusted."""
 
 import json
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
@@ -8,6 +9,8 @@ from hypothesis import strategies as st
 from mxnet.gluon.model_zoo import vision
 
 from gluonlab.collectives.hosts import NETWORKS
+from gluonlab.collectives.topology import make_topology
+from gluonlab.collectives.topology_file import write_topology
 from gluonlab.errors import ConfigError
 from gluonlab.kvstores import KVSTORES
 from gluonlab.launch.parts import BY_BACKEND
@@ -43,6 +46,46 @@ def test_what_holds_on_every_machine(machine, batch_size, store):
     larger = predict(RESNET, machine, 2 * batch_size, store=store)
     assert larger.whole.images_per_s > whole.images_per_s
     assert larger.whole.efficiency >= whole.efficiency - 1e-12
+
+
+@settings(max_examples=4, deadline=None)
+@given(
+    machine=st.sampled_from(sorted(MACHINES)),
+    store=st.sampled_from(["device", "ring", "nccl"]),
+    batch_size=st.sampled_from([1, 32]),
+)
+def test_a_file_predicts_what_the_machine_does_that_it_was_made_of(
+    tmp_path_factory, machine, store, batch_size
+):
+    file = str(tmp_path_factory.getbasetemp() / "m.json")
+    write_topology(replace(make_topology(machine), gpu=MACHINES[machine], note="mine"), file)
+    by_file, by_name = (predict(RESNET, m, batch_size, store=store) for m in (file, machine))
+    assert by_file.rows == by_name.rows and by_file.gpu == by_name.gpu
+    (said,) = set(by_file.assumptions) - set(by_name.assumptions)
+    assert said == f"The sum is {by_file.store}'s, priced on the links of {file}: mine."
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({}, r"m.json does not say which GPUs it has.*: add \"gpu\": \"V100\", or one of K80, "),
+        ({"gpu": "V10"}, r"m.json: unknown gpu 'V10': choose .*V100"),
+        ({"gpu": "V100", "hosts": ((0, 1), (2, 3))}, "m.json has 2 hosts, and a prediction takes"),
+    ],
+)
+def test_a_file_that_does_not_say_enough_is_refused_in_one_line(changes, words, tmp_path):
+    write_topology(replace(make_topology("p3.8xlarge"), **changes), tmp_path / "m.json")
+    with pytest.raises(ConfigError, match=words):
+        find_machine(str(tmp_path / "m.json"))
+    with pytest.raises(ConfigError, match="cannot be read"):
+        find_machine(str(tmp_path / "no.json"))
+
+
+def test_over_hosts_a_store_of_a_file_is_told_of_machines_that_have_them(tmp_path):
+    file = str(tmp_path / "m.json")
+    write_topology(replace(make_topology("p3.8xlarge"), gpu="V100"), file)
+    found = predict(RESNET, file, 32, store="horovod")
+    assert any("for hosts give p3.16xlarge*2" in caution for caution in found.cautions)
 
 
 def test_every_machine_of_the_contract_is_known_and_has_a_network():

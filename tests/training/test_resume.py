@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
-from support.devices import named, on_gpus
+from support.devices import device, named, on_gpus
 from support.drawn_runs import (
     IMAGES,
     LAYERS,
@@ -22,17 +22,44 @@ from support.drawn_runs import (
 from support.image_folders import write_folder
 from support.interrupted_runs import break_off, lines, parameters
 
+from gluonlab.collectives.topology import make_topology
+from gluonlab.collectives.topology_file import write_topology
 from gluonlab.config import TrainConfig
 from gluonlab.data.sets.dataset import ArraySplit
 from gluonlab.errors import ConfigError, DataError, UsageError
 from gluonlab.optimizers import OPTIMIZERS
 from gluonlab.training.chance import STEPS
+from gluonlab.training.finished import evaluate_run
 from gluonlab.training.loop import train
 from gluonlab.training.plan import make_plan
 from gluonlab.training.reporter import Reporter
-from gluonlab.training.resume import interrupted
+from gluonlab.training.resume import asked, interrupted
 
 BY_CUDNN = pytest.mark.cpu_only("cuDNN's Dropout cannot be seeded again")
+
+
+def test_a_run_placed_by_a_file_goes_on_from_another_folder(tmp_path, monkeypatch):
+    """Also when the file has gone elsewhere, which is said then."""
+    here, there = tmp_path / "here", tmp_path / "there"
+    for folder in (here, there):
+        folder.mkdir()
+    monkeypatch.chdir(here)
+    write_topology(make_topology("p3.16xlarge"), "m.json")
+    placed = {"devices": named(8), "kvstore": "ring", "topology": "m.json", "batch_size": 1}
+    read = few_digits()
+    assert break_off(3, tmp_path / "run", read, **placed, epochs=1, checkpoint_every="2")
+    order = json.loads((tmp_path / "run" / "config.json").read_text())["settings"]["order"]
+    assert order != [str(device(number)) for number in range(8)]
+    monkeypatch.chdir(there)
+    before = interrupted(tmp_path / "run")
+    assert asked(before).topology == str(here / "m.json")
+    resume(tmp_path / "run", read)
+    (here / "m.json").rename(there / "m.json")
+    assert evaluate_run(str(tmp_path / "run")).plan.kvstore is not None
+    with pytest.raises(UsageError, match=r"here/m.json cannot be read"):
+        make_plan(asked(before))
+    moved = make_plan(asked(before, topology="m.json"))
+    assert moved.settings()["order"] == order
 
 
 @pytest.fixture

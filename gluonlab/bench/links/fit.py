@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import math
 from statistics import median
-from typing import List, Mapping, NamedTuple, Sequence, Tuple
+from typing import List, Mapping, NamedTuple, Sequence
+
+import numpy as np
 
 
 class Fit(NamedTuple):
@@ -32,36 +33,19 @@ def fit(seconds: Mapping[int, Sequence[float]]) -> Fit:
     counts as moving.
     """
     times = {size: median(rounds) for size, rounds in seconds.items()}
-    latency_s, s_per_byte = _least_squares(list(times.items()))
+    one, size = np.array([[1 / t, size / t] for size, t in times.items()]).T  # of a and b
+    scales = np.linalg.norm([one, size], axis=1)  # the one is some 10^6 times the other
+    columns = np.stack([one, size], axis=1) / scales
+    latency_s, s_per_byte = np.linalg.lstsq(columns, np.ones(len(times)), rcond=None)[0] / scales
     if latency_s < 0:
-        latency_s, s_per_byte = 0.0, _slope(list(times.items()))
+        latency_s, s_per_byte = 0.0, size.sum() / scales[1] ** 2
     largest = max(times)
     if s_per_byte < times[largest] / largest / 1000:  # or negative
         s_per_byte = times[largest] / largest / 2
         latency_s = times[largest] / 2
-    found = Fit(latency_s, 1 / s_per_byte, 0.0)
+    found = Fit(float(latency_s), float(1 / s_per_byte), 0.0)
     off = max(abs(found.seconds(size) / t - 1) for size, t in times.items())
     return found._replace(off=off)
-
-
-def _least_squares(points: Sequence[Tuple[int, float]]) -> Tuple[float, float]:
-    """a and b of the least sum of ((a + b n) / t - 1)², by its normal equations."""
-    u, v = [1 / t for _, t in points], [size / t for size, t in points]
-    uu, uv, vv = _dot(u, u), _dot(u, v), _dot(v, v)
-    ones = [1.0] * len(points)
-    one, size = _dot(u, ones), _dot(v, ones)
-    determinant = uu * vv - uv * uv
-    return (one * vv - size * uv) / determinant, (uu * size - uv * one) / determinant
-
-
-def _slope(points: Sequence[Tuple[int, float]]) -> float:
-    """b of the least sum of (b n / t - 1)²."""
-    v = [size / t for size, t in points]
-    return math.fsum(v) / _dot(v, v)
-
-
-def _dot(one: Sequence[float], other: Sequence[float]) -> float:
-    return math.fsum(a * b for a, b in zip(one, other))
 
 
 def alike(values: Sequence[float], within: float) -> List[float]:

@@ -1,0 +1,110 @@
+"""bench links on real devices: the matrices, and a file that stands for a machine's name."""
+
+import json
+import re
+
+import mxnet as mx
+import pytest
+from support.devices import named, on_gpus
+
+from gluonlab.bench.allreduce.memory import Speeds
+from gluonlab.bench.links import measure as _measure
+from gluonlab.bench.links import saved, table
+from gluonlab.bench.links.fit import Fit
+from gluonlab.bench.links.infer import Measured, at_once
+from gluonlab.bench.links.measure import Found
+from gluonlab.collectives.links import pairs_of
+from gluonlab.collectives.topology_file import read_topology
+from gluonlab.errors import DeviceError
+
+QUICK = ("--sizes", "4KiB,256KiB", "--rounds", "1")
+
+
+@pytest.fixture
+def links(bench, monkeypatch, empty_cwd):
+    """``links("--save", ...)``: the command on three devices, in an empty folder."""
+    monkeypatch.setattr(_measure, "BLOCK_S", 0.001)
+    return lambda *more: bench("links", "--devices", named(3), *QUICK, *more)
+
+
+def test_a_saved_file_is_a_topology_wherever_one_is_named(links, bench, empty_cwd):
+    status, out, said = links("--save", "m.json", "--json")
+    assert (status, said) == (0, "")
+    found, topology = json.loads(out), read_topology(empty_cwd / "m.json")
+    assert [(each["from"], each["to"]) for each in found["pairs"]] == pairs_of(3)
+    assert all(each["bandwidth"] > 0 and each["latency_us"] >= 0 for each in found["pairs"])
+    assert (found["rounds"], found["sizes"], len(found["adds"])) == (1, [4096, 2**18], 3)
+    assert (topology.name, topology.world_size) == ("m", 3)
+    assert re.match(r"measured on \d{4}-\d\d-\d\d by gluonlab .*1 rounds of 4 KiB to 256 KiB", (
+        topology.note))  # fmt: skip
+    if on_gpus():
+        assert [each["copies"] for each in found["together"]] == [kind for kind, _ in at_once(3)]
+        assert "inferred" in topology.note and topology.gpu in ("V100", "")
+    else:
+        assert topology.routes == Speeds(**found["speeds"]).topology(3).routes
+    status, out, said = bench("allreduce", "--simulate", "m.json", "--json", "--sizes", "1MiB")
+    assert (status, said, json.loads(out)["topology"]) == (0, "", "m")
+    status, out, said = bench("allreduce", "--draw", "ring", "--topology", "m.json")
+    assert (status, said) == (0, "") and "m, 3 devices" in out
+    status, out, said = bench(
+        "allreduce", "--devices", named(3), "--topology", "m.json", "--algorithms", "ring",
+        "--sizes", "4KiB", "--rounds", "1", "--repeat", "1",
+    )  # fmt: skip
+    assert (status, said) == (0, "") and "cost on m," in " ".join(out.split())
+
+
+def test_the_table_says_what_was_measured_and_where_the_file_is(links, empty_cwd):
+    status, out, said = links("--save", "m.json")
+    assert (status, said) == (0, "")
+    assert "GB/s to" in out and "us to" in out and "written to m.json" in out
+    assert ("share one memory" in out) != on_gpus()
+    assert max(map(len, out.splitlines())) <= 80
+
+
+def test_a_file_that_exists_stays_and_nothing_is_measured(links, empty_cwd):
+    (empty_cwd / "m.json").write_text("mine")
+    status, out, said = links("--save", "m.json")
+    assert (status, out) == (2, "") and "--save m.json exists" in said
+    assert (empty_cwd / "m.json").read_text() == "mine"
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["--save", "m.txt"], "--save m.txt: give a name that ends in .json"),
+        (["--save", "nowhere/m.json"], "there is no folder nowhere"),
+        (["--sizes", "1MiB"], "latency and bandwidth need two sizes"),
+        (["--rounds", "0"], "--rounds 0"),
+        (["--devices", "cpu"], "links are between two devices: give two or more"),
+    ],
+)
+def test_mistakes_are_one_line(links, options, words):
+    status, out, said = links(*options)
+    assert (status, out, said.count("\n")) == (2, "", 1) and words in said
+
+
+def found(world_size, speeds=None):
+    pairs = {pair: Fit(1.23456e-5, 123.456e9, 0.01) for pair in pairs_of(world_size)}
+    together = dict.fromkeys([] if speeds else at_once(world_size), 1.0)
+    measured = Measured(world_size, pairs, [3e11] * world_size, 2**24, together)
+    return Found(measured, (4096, 2**24), 7, speeds)
+
+
+@pytest.mark.parametrize("world_size", [2, 8, 16])
+@pytest.mark.parametrize("speeds", [None, Speeds(1e-5, 2e10, 1e10, 1e10, 5e9)])
+def test_the_matrix_of_any_number_of_devices_fits_a_terminal(world_size, speeds):
+    lines = table.text(found(world_size, speeds)).splitlines()
+    assert max(map(len, lines)) <= 80
+    rows = " ".join(line for line in lines if line.lstrip().startswith("from")).split()
+    assert rows.count("123.5") == rows.count("12.3") == world_size * (world_size - 1)
+
+
+def test_gpus_are_numbered_as_nvidia_smi_does(monkeypatch):
+    """So that device i of the file is GPU i, however CUDA numbers them; gaps are refused."""
+    ctxs = [mx.gpu(number) for number in range(3)]
+    for numbers, order in (([2, 0, 1], [1, 2, 0]), (None, [0, 1, 2])):
+        monkeypatch.setattr(saved, "nvml_numbers", lambda ctxs, numbers=numbers: numbers)
+        assert saved.in_order(ctxs) == [ctxs[place] for place in order]
+    monkeypatch.setattr(saved, "nvml_numbers", lambda ctxs: [4, 5, 7])
+    with pytest.raises(DeviceError, match=r"GPUs 4, 5, 7, .* gpu:\* and without CUDA_VISIBLE"):
+        saved.in_order(ctxs)

@@ -1,0 +1,122 @@
+"""Links that copies share are found where they are, and the topology prices what was measured."""
+
+import random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gluonlab.bench.links import infer
+from gluonlab.bench.links.fit import Fit
+from gluonlab.bench.links.infer import ALL, BOTH, INTO, OUT, Measured, at_once
+from gluonlab.bench.links.saved import kind_of
+from gluonlab.collectives.cost import price
+from gluonlab.collectives.links import Link, Route, Topology, pairs_of
+from gluonlab.collectives.machines import nvswitch, p3_16xlarge, pcie
+from gluonlab.collectives.schedule import COPY, Schedule, Transfer
+from gluonlab.collectives.wiring import fully_connected, switch
+
+SIZE = 2**24
+LATENCIES, SPEEDS = st.sampled_from([1e-6, 1e-5, 1e-4]), st.sampled_from([1e9, 25e9, 3e11])
+
+
+def seconds(topology, pairs, size=SIZE):
+    """The price of these copies as one step."""
+    step = tuple(Transfer(src, dst, 0, COPY) for src, dst in pairs)
+    schedule = Schedule("probe", "allreduce", topology.world_size, 1, (0,), (step,))
+    return price(schedule, topology, size).seconds
+
+
+def measured(topology, noise=lambda: 1.0):
+    """What a measurement of such a machine would find."""
+    pairs = {
+        pair: Fit(route.latency_s * noise(), route.bytes_per_s * noise(), 0.0)
+        for pair, route in topology.routes.items()
+    }
+    together = {
+        group: seconds(topology, group[1]) * noise() for group in at_once(topology.world_size)
+    }
+    adds = [topology.reduce_bytes_per_s * noise() for _ in range(topology.world_size)]
+    return Measured(topology.world_size, pairs, adds, SIZE, together)
+
+
+def one_bus(count, latency_s, bytes_per_s, reduce_bytes_per_s):
+    bus = Route((Link("bus", bytes_per_s),), latency_s)
+    return Topology("bus", count, dict.fromkeys(pairs_of(count), bus), reduce_bytes_per_s)
+
+
+def half_duplex(count, latency_s, bytes_per_s, reduce_bytes_per_s):
+    routes = {
+        pair: Route((Link("{} - {}".format(*sorted(pair)), bytes_per_s),), latency_s)
+        for pair in pairs_of(count)
+    }
+    return Topology("wires", count, routes, reduce_bytes_per_s)
+
+
+KINDS = {
+    fully_connected: set(),
+    half_duplex: {BOTH},
+    switch: {OUT, INTO},
+    one_bus: {BOTH, OUT, INTO, ALL},
+}
+
+
+@settings(max_examples=60)
+@given(
+    st.sampled_from(list(KINDS)), st.integers(3, 6), LATENCIES, SPEEDS,
+    st.randoms(use_true_random=False),
+)  # fmt: skip
+def test_shared_links_are_found_and_no_others_also_in_noise(make, count, latency_s, speed, rng):
+    truth = make(count, latency_s, speed, 3e11)
+    what = measured(truth, lambda: rng.uniform(0.97, 1.03))
+    shared = infer.shared_links(what)
+    moving = SIZE / speed > latency_s  # else the messages themselves are what is shared
+    if moving:
+        assert {each.kind for each in shared} == KINDS[make]
+    found = infer.topology_of(what, "found", "")
+    for group, measured_s in what.together.items():
+        assert seconds(found, group[1]) == pytest.approx(measured_s, rel=0.35)
+    for route in found.routes.values():
+        assert route.latency_s == pytest.approx(latency_s, rel=0.06)
+        assert route.bytes_per_s == pytest.approx(speed, rel=0.06)
+    assert found.reduce_bytes_per_s == pytest.approx(3e11, rel=0.06)
+    assert found.ring_order() == list(range(count))  # all rings are equal
+
+
+def test_the_best_ring_of_a_cube_mesh_is_found_in_its_measurements():
+    rng, truth = random.Random(1), p3_16xlarge()
+    found = infer.topology_of(measured(truth, lambda: rng.uniform(0.97, 1.03)), "found", "")
+    assert found.ring_order() == truth.ring_order()
+
+
+@pytest.mark.parametrize("truth", [nvswitch(2), pcie(2), one_bus(2, 1e-5, 1e9, 1e9)])
+def test_two_devices_share_at_most_their_wire(truth):
+    shared = infer.shared_links(measured(truth))
+    assert [each.link.name for each in shared] == (["0 and 1"] if truth.name == "bus" else [])
+
+
+def test_words_say_what_is_shared():
+    of = infer.shared_links(measured(switch(3, 1e-6, 1e9, 1e9)))
+    assert infer.in_words(of) == [
+        "all copies out of a device share 1 GB/s",
+        "all copies into a device share 1 GB/s",
+    ]
+    faster = of[0]._replace(link=Link("out of 0", 2e9))
+    assert infer.in_words([faster, *of[1:]])[0] == "all copies out of a device share 1 to 2 GB/s"
+    assert infer.in_words([]) == ["copies that are made at once share no link"]
+
+
+@pytest.mark.parametrize(
+    ("names", "kind"),
+    [
+        (["Tesla V100-SXM2-16GB"] * 3, "V100"),
+        (["NVIDIA A100-SXM4-80GB"], "A100-80GB"),
+        (["NVIDIA A100-SXM4-40GB"], "A100"),
+        (["NVIDIA A10G"] * 2, "A10G"),
+        (["Tesla T4", "Tesla V100-SXM2-16GB"], None),
+        (["NVIDIA H100 80GB HBM3"], None),
+        ([], None),
+    ],
+)
+def test_a_kind_of_gpu_is_known_by_the_drivers_name(names, kind):
+    assert kind_of(names) == kind
