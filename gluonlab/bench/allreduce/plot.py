@@ -28,6 +28,8 @@ STYLES = {
     "bidirectional_ring": ("#CC79A7", "P"),
     "halving_doubling": ("#8A7600", "X"),
     "hierarchical": ("#5E3C99", "*"),
+    "multi_ring": ("#B0003A", "p"),
+    "synthesised": ("#004D40", "H"),
     "chapter": ("#000000", "<"),
     "local": ("#6E6E6E", "d"),
     "device": ("#444444", ">"),
@@ -110,8 +112,13 @@ def make_figure(rows: Rows, world_size: int, title: str) -> Any:
 def style(label: str) -> Tuple[str, str, str]:
     """Colour, marker and its filling.
 
-    A variant of an algorithm, such as "ring placed", has its colour, and hollow markers.
+    A variant of an algorithm, such as "ring placed", has its colour, and hollow markers; that of
+    "synthesised, 4 steps" is a 4.
     """
+    steps = re.fullmatch(r"(\w+), (\d+) steps", label)
+    if steps:
+        colour = STYLES[steps[1]][0]
+        return colour, f"${steps[2]}$", colour
     if label in STYLES:
         return (*STYLES[label], STYLES[label][0])
     base = next((name for name in STYLES if re.match(rf"{name}\b", label)), "")

@@ -19,6 +19,7 @@ from gluonlab.collectives.algorithms import make_schedule
 from gluonlab.collectives.bounds import floor_of
 from gluonlab.collectives.cost import price
 from gluonlab.collectives.render import as_svg, as_text, draw
+from gluonlab.collectives.synthesis.stored import read
 from gluonlab.collectives.topology import make_topology
 from gluonlab.errors import OutputError
 from gluonlab.files.whole import check_new, new_file
@@ -169,6 +170,45 @@ def test_a_drawing_is_the_text_or_a_page_that_replaces_nothing(bench, empty_cwd)
     assert sorted(path.name for path in empty_cwd.iterdir()) == ["ja.html", "ring.html"]
 
 
+# --- schedules made for links
+
+
+def test_schedules_are_sought_said_priced_and_written(bench, empty_cwd):
+    asked = ("allreduce", "--synthesise", "nvswitch", "--devices", "3", "--seconds", "5")
+    status, out, _ = bench(*asked, "--sizes", "1KiB", "--out", "found.json")
+    assert status == 0 and max(map(len, out.split("\n"))) <= 80
+    assert re.search(r"^ +4 +3 +4.0000 +4.0000  proved optimal$", out, re.M)
+    assert re.search(r"synthesised, 4 steps +40.0 .* 1.00 x", out) and "(floor)" in out
+    [found] = read(empty_cwd / "found.json").front
+    seconds = price(found.schedule, make_topology("nvswitch", 3), 1024).seconds
+    as_json = json.loads(bench(*asked, "--sizes", "1KiB", "--json")[1])
+    assert as_json["front"] == [
+        {"steps": 4, "chunks": 3, "rounds": 4.0, "bound": 4.0, "optimal": True}
+    ]
+    assert [row["time_us"] for row in as_json["rows"]] == [pytest.approx(seconds * 1e6)]
+    status, out, err = bench(*asked, "--out", "found.json")
+    assert status == 2 and err.startswith("error: --out found.json exists")
+
+
+def test_known_links_have_rows_of_their_own(bench):
+    _, out, _ = bench("allreduce", "--simulate", "p3.16xlarge", "--sizes", "1MiB", "--json")
+    times = {row["algorithm"]: row["time_us"] for row in json.loads(out)["rows"]}
+    assert min(times, key=times.get) == "synthesised, 4 steps"
+    assert times["synthesised, 4 steps"] <= 60
+    assert times["multi_ring"] == pytest.approx(155.3, abs=0.05)
+
+
+def test_schedules_made_for_links_are_drawn(bench, empty_cwd):
+    _, out, _ = bench("allreduce", "--draw", "synthesised", "--topology", "p3.16xlarge")
+    assert out.startswith("synthesised: allreduce, 8 ranks, 12 chunks, 4 steps")
+    _, out, _ = bench("allreduce", "--draw", "multi_ring", "--devices", "3")
+    assert out.startswith("multi_ring: allreduce, 3 ranks, 3 chunks, 4 steps")
+    for name in ("a.html", "a.svg"):
+        asked = ("--topology", "p3.8xlarge", "--out", name)
+        assert bench("allreduce", "--draw", "synthesised", *asked)[0] == 0
+        assert "synthesised" in (empty_cwd / name).read_text(encoding="utf-8")
+
+
 # --- mistakes
 
 
@@ -224,6 +264,14 @@ def test_a_drawing_is_the_text_or_a_page_that_replaces_nothing(bench, empty_cwd)
         ),
         (["--language", "ja"], "--language has no effect when measuring; it belongs to --draw"),
         (["--draw", "ring", "--out", "nowhere/ring.html"], "there is no folder nowhere"),
+        (["--draw", "multi_ring", "--chunks", "3"], "--chunks has no effect on multi_ring"),
+        (["--draw", "synthesised", "--devices", "9"], "no schedule is stored for the 9 devices"),
+        (["--synthesise", "p5"], "unknown topology 'p5'"),
+        (["--synthesise", "p3.2xlarge"], "nothing to sum over"),
+        (["--synthesise", "p3.16xlarge*2"], "differ in latency"),
+        (["--synthesise", "p3.8xlarge", "--seconds", "0"], "--seconds 0: give a whole number"),
+        (["--synthesise", "p3.8xlarge", "--chunks", "2"], "no effect with --synthesise"),
+        (["--seconds", "3"], "--seconds has no effect when measuring; it belongs to --synthesise"),
     ],
 )
 def test_a_mistake_is_one_line_and_leaves_nothing(args, message, bench, empty_cwd):
