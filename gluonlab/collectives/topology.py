@@ -22,7 +22,7 @@ def make_topology(name: str, world_size: Optional[int] = None) -> Topology:
     """The first ``world_size`` devices (all) of the machine of this name, or of several hosts.
 
     ``p3.16xlarge*8`` is eight such hosts and their network. Raises ScheduleError, with the choices,
-    for other names, for more hosts than 16, and for hosts whose network is not known.
+    for other names, for more hosts than 128, and for hosts whose network is not known.
     """
     machine, hosts = _parsed(name)
     if machine not in TOPOLOGIES:
