@@ -142,12 +142,13 @@ def bidirectional_ring(world_size: int) -> Definition:
     collectives on torus interconnects" (2010), section 3.
     """
     right = ring(world_size)
-    left = right.placed([-rank % world_size for rank in range(world_size)])
-    steps = [
-        [*a, *(transfer._replace(chunk=transfer.chunk + world_size) for transfer in b)]
-        for a, b in zip(right.steps, left.steps)
-    ]
-    return right.owner + left.owner, steps
+    mirror = [-rank % world_size for rank in range(world_size)]
+    chunks = list(range(world_size, 2 * world_size))  # those that go left
+    steps = (
+        [*step, *(Transfer(mirror[src], mirror[dst], chunks[c], op) for src, dst, c, op in step)]
+        for step in right.steps
+    )
+    return [*right.owner, *(mirror[rank] for rank in right.owner)], steps
 
 
 @defines("halving_doubling", REDUCE_SCATTER)

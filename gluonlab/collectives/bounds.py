@@ -3,7 +3,7 @@
 Three things cost time: latency, bytes on links, additions. A step in which something is sent takes
 at least the lowest latency alpha, and in addition the bytes of its busiest link by that link's
 speed, because a link with bytes carries a message; then come its additions. So T steps cost T alpha
-+ B n + G n at least, for the B of `capacity.seconds_per_byte` and the G of `additions`. Schedules
++ B n + G n at least, for the B of `Capacity.seconds_per_byte` and the G of `additions`. Schedules
 of few steps are bounded apart, since they need many messages at once: the floor is the minimum over
 the number of steps of the maximum over all that is proved for it.
 
@@ -42,9 +42,11 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from itertools import count
-from typing import Callable, Iterable, List, NamedTuple, Tuple
+from typing import Any, Callable, Iterable, List, NamedTuple, Tuple
 
-from gluonlab.collectives.capacity import Fan, fans, most_messages, seconds_per_byte
+import numpy as np
+
+from gluonlab.collectives.capacity import Capacity, Fan
 from gluonlab.collectives.links import Topology
 from gluonlab.collectives.schedule import ALL_GATHER, ALLREDUCE, COLLECTIVES, REDUCE_SCATTER
 from gluonlab.errors import ScheduleError, unknown
@@ -90,7 +92,8 @@ def floor_of(topology: Topology, collective: str = ALLREDUCE) -> Floor:
         raise ScheduleError(unknown("collective", collective, COLLECTIVES))
     if topology.world_size == 1:
         return Floor(collective, topology.name, ((Line(0.0, 0.0),),))
-    cases = _allreduce(topology) if collective == ALLREDUCE else _half(topology, collective)
+    capacity = Capacity(topology)
+    cases = _allreduce(capacity) if collective == ALLREDUCE else _half(capacity, collective)
     adding = Line(0.0, 0.0 if collective == ALL_GATHER else additions(topology))
     return Floor(
         collective,
@@ -112,11 +115,11 @@ def additions(topology: Topology) -> float:
     )
 
 
-def _allreduce(topology: Topology) -> List[List[Line]]:
-    alpha = _lowest_latency(topology)
-    n_bytes = seconds_per_byte(topology, both_ways=True)
-    inward, outward = fans(topology, True), fans(topology, False)
-    apart = Line(_distance(topology, alpha), 0.0)
+def _allreduce(capacity: Capacity) -> List[List[Line]]:
+    alpha = _lowest_latency(capacity)
+    n_bytes = capacity.seconds_per_byte(both_ways=True)
+    inward, outward = capacity.fans(True), capacity.fans(False)
+    apart = Line(_distance(capacity, alpha), 0.0)
     two = [a.then(b) for a in _lines(inward, alpha) for b in _lines(outward, alpha)]
     # A chunk fans in or out: of the bytes at least half in one of the two ways, in each step.
     either = Line(
@@ -124,19 +127,19 @@ def _allreduce(topology: Topology) -> List[List[Line]]:
         min(inward.s_per_byte, outward.s_per_byte) / 2,
     )
     three = [either, Line(alpha * (2 + min(inward.messages, outward.messages)), 0.0)]
-    more = [Line(alpha * _gossip(topology), 0.0)]
+    more = [Line(alpha * _gossip(capacity), 0.0)]
     cases = zip((2, 3, 4), (two, three, more))
     return [[*lines, Line(steps * alpha, n_bytes), apart] for steps, lines in cases]
 
 
-def _half(topology: Topology, collective: str) -> List[List[Line]]:
+def _half(capacity: Capacity, collective: str) -> List[List[Line]]:
     """One step is a fan; each further one multiplies what a rank can hold, or who can hold it."""
     inward = collective == REDUCE_SCATTER
-    alpha = _lowest_latency(topology)
-    n_bytes = seconds_per_byte(topology, both_ways=False)
-    apart = Line(_radius(_distances(topology), inward), 0.0)
-    messages = _growth(topology.world_size, most_messages(topology, inward))
-    cases = (1, _lines(fans(topology, inward), alpha)), (2, [Line(alpha * messages, 0.0)])
+    alpha = _lowest_latency(capacity)
+    n_bytes = capacity.seconds_per_byte(both_ways=False)
+    apart = Line(_radius(_distances(capacity), inward), 0.0)
+    messages = _growth(capacity.topology.world_size, capacity.most_messages(inward))
+    cases = (1, _lines(capacity.fans(inward), alpha)), (2, [Line(alpha * messages, 0.0)])
     return [[*lines, Line(steps * alpha, n_bytes), apart] for steps, lines in cases]
 
 
@@ -147,56 +150,53 @@ def _lines(fan: Fan, alpha: float) -> List[Line]:
     ]
 
 
-def _lowest_latency(topology: Topology) -> float:
-    return min(route.latency_s for route in topology.routes.values())
+def _lowest_latency(capacity: Capacity) -> float:
+    return float(_between(capacity).min())
+
+
+def _between(capacity: Capacity) -> Any:
+    """The latencies from each rank to each other one."""
+    return capacity.latency_s[~np.eye(len(capacity.latency_s), dtype=bool)]
 
 
 # --- latency by distance
 
 
-def _distance(topology: Topology, alpha: float) -> float:
+def _distance(capacity: Capacity, alpha: float) -> float:
     """What a contribution needs to its farthest reader, one step for each hop.
 
     Also: the first complete rank has heard of all others, and one that it heard of in its last step
     is not complete before one more.
     """
-    distances = _distances(topology)
-    return max(max(map(max, distances)), _radius(distances, inward=True) + alpha)
+    distances = _distances(capacity)
+    return max(float(distances.max()), _radius(distances, inward=True) + alpha)
 
 
-def _radius(distances: List[List[float]], inward: bool) -> float:
+def _radius(distances: Any, inward: bool) -> float:
     """The distance to (inward), or from, the rank that is nearest to all."""
-    farthest: List[float] = [max(row) for row in (zip(*distances) if inward else distances)]
-    return min(farthest)
+    return float(distances.max(axis=0 if inward else 1).min())
 
 
-def _distances(topology: Topology) -> List[List[float]]:
-    """[src][dst]: the least sum of latencies over any ranks in between, by Floyd's algorithm."""
-    p, routes = topology.world_size, topology.routes
-    rows = [
-        [0.0 if src == dst else routes[src, dst].latency_s for dst in range(p)] for src in range(p)
-    ]
-    if len({route.latency_s for route in routes.values()}) == 1:
-        return rows
-    for via in range(p):
-        onward = rows[via]
-        for row in rows:
-            first = row[via]
-            row[:] = [min(direct, first + rest) for direct, rest in zip(row, onward)]
-    return rows
+def _distances(capacity: Capacity) -> Any:
+    """[src, dst]: the least sum of latencies over any ranks in between, by Floyd's algorithm."""
+    distances = capacity.latency_s.copy()
+    if np.ptp(_between(capacity)) > 0:
+        for via in range(len(distances)):
+            np.minimum(distances, distances[:, via, None] + distances[via], out=distances)
+    return distances
 
 
 # --- latency by the growth of knowledge
 
 
-def _gossip(topology: Topology) -> int:
+def _gossip(capacity: Capacity) -> int:
     """The least number of messages, one after the other, in which all ranks can know all.
 
     See above. The first step has at least one message, the last another; the rest is shared out so
     that the norm grows most.
     """
-    p = topology.world_size
-    receives, sends = most_messages(topology, True), most_messages(topology, False)
+    p = capacity.topology.world_size
+    receives, sends = capacity.most_messages(True), capacity.most_messages(False)
     most: List[float] = [0.0]  # the logarithm of the norm's growth with so many messages
 
     def enough(first: int, last: int, between: int) -> bool:

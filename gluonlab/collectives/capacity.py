@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from itertools import combinations
-from typing import Callable, Iterator, List, NamedTuple, Sequence, Tuple
+from itertools import chain, combinations
+from typing import Any, Callable, Iterator, NamedTuple, Sequence, Tuple
 
-from gluonlab.collectives.links import Link, Route, Topology
+import numpy as np
+
+from gluonlab.collectives.links import Topology
+from gluonlab.collectives.wires import NONE, wires_of
 
 MOST_SUBSETS_OF = 8  # ranks whose 2^p cuts are all looked at; each cut is a bound, few are enough
 
@@ -25,104 +27,131 @@ class Fan(NamedTuple):
     s_per_byte: float
 
 
-def fans(topology: Topology, inward: bool) -> Fan:
-    """The cheapest fans into, or out of, ranks that share all chunks in the best way.
+class Capacity:
+    """The links of all routes of a topology of two devices or more.
 
-    With the share x of the bytes, rank v's link l is busy for x c / bandwidth a byte, if c of v's
-    p - 1 routes pass it. Shares add up to 1, so for some rank that takes part, x times the largest
-    c / bandwidth is at least 1 / the sum of all inverses.
+    ``latency_s``: [src, dst], 0 from a rank to itself.
     """
-    counts = [_uses(routes) for routes in _spokes(topology, inward)]
-    limits = [max(of.items(), key=lambda use: use[1] / use[0].bytes_per_s) for of in counts]
-    together = sum(link.bytes_per_s / messages for link, messages in limits)
-    return Fan(
-        min(max(of.values()) for of in counts),
-        min(messages for _, messages in limits),
-        1 / together,
-    )
+
+    def __init__(self, topology: Topology) -> None:
+        self.topology, p = topology, topology.world_size
+        self._src, self._dst = np.nonzero(~np.eye(p, dtype=bool))
+        wires = wires_of(topology.routes, self._src, self._dst)
+        self._speeds, self._passed = wires.bytes_per_s, _each_once(wires.passed)
+        self.latency_s = np.zeros((p, p))
+        self.latency_s[self._src, self._dst] = wires.latency_s
+
+    def fans(self, inward: bool) -> Fan:
+        """The cheapest fans into, or out of, ranks that share all chunks in the best way.
+
+        With the share x of the bytes, rank v's link l is busy for x c / bandwidth a byte, if c of
+        v's p - 1 routes pass it. Shares add up to 1, so for some rank that takes part, x times the
+        largest c / bandwidth is at least 1 / the sum of all inverses.
+        """
+        limits, most = [], []
+        for routes in self._spokes(inward):
+            uses = self._uses(routes)
+            busy = uses / self._speeds
+            limit = np.where(busy == busy.max(), uses, 0).argmax()
+            limits.append((int(uses[limit]), self._speeds[limit] / uses[limit]))
+            most.append(int(uses.max()))
+        messages, speeds = zip(*limits)
+        return Fan(min(most), min(messages), float(1 / sum(speeds)))
+
+    def most_messages(self, inward: bool) -> Callable[[int], int]:
+        """f(m): the most ranks that one rank can receive from (send to) with m messages on a link.
+
+        Each route is counted on one of its links, the one that most of the rank's routes pass.
+        """
+        groups = set()
+        for routes in self._spokes(inward):
+            counted = np.bincount(self._most_used(routes, self._uses(routes)))
+            groups.add(tuple(np.sort(counted[counted > 0]).tolist()))
+        return lambda m: max(sum(min(m, size) for size in sizes) for sizes in groups)
+
+    def seconds_per_byte(self, both_ways: bool) -> float:
+        """Seconds a byte of the buffer that some link is busy, of any allreduce or of a half of it.
+
+        Share the ranks out into k parts. Of every chunk at least 2 (k-1) transfers go from part to
+        part: until the first part knows of all others, each of those has sent once; afterwards each
+        of them must receive once (a half needs one of the two). Every such transfer passes one of
+        any links that cover the routes between parts. So 2 (k-1) n bytes pass links that carry
+        their sum of bytes/s, and one of these links is busy at least for the quotient. An allreduce
+        also sends every chunk out of every part, and into it.
+        """
+        ways = 2 if both_ways else 1
+        return max(self._of_parts(parts, ways) for parts in _partitions(self.topology))
+
+    def _of_parts(self, parts: Sequence[Part], ways: int) -> float:
+        home = np.zeros(self.topology.world_size, np.int64)
+        for number, part in enumerate(parts):
+            home[list(part)] = number
+        out, into = home[self._src], home[self._dst]
+        between = out != into
+        routes = self._passed[between]
+        together = ways * (len(parts) - 1) / self._narrowest(routes)
+        if ways == 1:
+            return together
+        sides = (_by_value(side[between], len(parts)) for side in (out, into))
+        return max(together, *(1 / self._narrowest(routes[rows]) for rows in chain(*sides)))
+
+    def _narrowest(self, routes: Any) -> float:
+        """Bytes/s of links of which every route passes one: the least of some covers.
+
+        Any cover gives a bound. The first links of all routes, their last ones, the ones that most
+        routes pass, and the slowest ones are tried.
+        """
+        uses = self._uses(routes)
+        there = routes != NONE
+        rows, last = np.arange(len(routes)), routes.shape[1] - 1 - there[:, ::-1].argmax(axis=1)
+        speeds = np.where(there, self._speeds[routes], np.inf)
+        slowest = there & (speeds == speeds.min(axis=1, keepdims=True))
+        covers = (
+            routes[rows, there.argmax(axis=1)],
+            routes[rows, last],
+            self._most_used(routes, uses),
+            routes[rows, np.where(slowest, uses[routes], -1).argmax(axis=1)],
+        )
+        return min(float(self._speeds[np.unique(cover)].sum()) for cover in covers)
+
+    def _most_used(self, routes: Any, uses: Any) -> Any:
+        """For each route the link of its that most routes pass, (routes,)."""
+        most = np.where(routes != NONE, uses[routes], -1).argmax(axis=1)
+        return routes[np.arange(len(routes)), most]
+
+    def _uses(self, routes: Any) -> Any:
+        """How many of the routes pass each link, (links,)."""
+        return np.bincount(routes[routes != NONE], minlength=len(self._speeds))
+
+    def _spokes(self, inward: bool) -> Iterator[Any]:
+        """The routes into (out of) each rank."""
+        side = self._dst if inward else self._src
+        return (self._passed[rows] for rows in _by_value(side, self.topology.world_size))
 
 
-def most_messages(topology: Topology, inward: bool) -> Callable[[int], int]:
-    """f(m): the most ranks that one rank can receive from (send to) with m messages on a link.
-
-    Each route is counted on one of its links, the one that most of the rank's routes pass.
-    """
-    groups: List[List[int]] = []
-    for routes in _spokes(topology, inward):
-        uses = _uses(routes)
-        counted = Counter(max(route.links, key=lambda link: uses[link]) for route in routes)
-        groups.append(list(counted.values()))
-    return lambda m: max(sum(min(m, size) for size in sizes) for sizes in groups)
+def _each_once(passed: Any) -> Any:
+    """The same table without links that a route has passed before."""
+    for later in range(1, passed.shape[1]):
+        again = (passed[:, :later] == passed[:, later : later + 1]).any(axis=1)
+        passed[again, later] = NONE
+    return passed
 
 
-def seconds_per_byte(topology: Topology, both_ways: bool) -> float:
-    """Seconds a byte of the buffer that some link is busy, of any allreduce or of a half of it.
-
-    Share the ranks out into k parts. Of every chunk at least 2 (k-1) transfers go from part to
-    part: until the first part knows of all others, each of those has sent once; afterwards each of
-    them must receive once (a half needs one of the two). Every such transfer passes one of any
-    links that cover the routes between parts. So 2 (k-1) n bytes pass links that carry their sum of
-    bytes/s, and one of these links is busy at least for the quotient. An allreduce also sends every
-    chunk out of every part, and into it.
-    """
-    ways = 2 if both_ways else 1
-    return max(_of_parts(topology, parts, ways) for parts in _partitions(topology))
-
-
-def _of_parts(topology: Topology, parts: Sequence[Part], ways: int) -> float:
-    home = {rank: number for number, part in enumerate(parts) for rank in part}
-    between = [
-        (home[src], home[dst], route)
-        for (src, dst), route in topology.routes.items()
-        if home[src] != home[dst]
-    ]
-    together = ways * (len(parts) - 1) / _narrowest([route for *_, route in between])
-    if ways == 1:
-        return together
-    out: List[List[Route]] = [[] for _ in parts]
-    into: List[List[Route]] = [[] for _ in parts]
-    for src, dst, route in between:
-        out[src].append(route)
-        into[dst].append(route)
-    return max(together, *(1 / _narrowest(routes) for routes in [*out, *into]))
+def _by_value(column: Any, count: int) -> Sequence[Any]:
+    """The rows in which a column of numbers below ``count`` is 0, 1, ..."""
+    ends = np.cumsum(np.bincount(column, minlength=count))
+    return np.split(np.argsort(column, kind="stable"), ends[:-1])
 
 
 def _partitions(topology: Topology) -> Iterator[Sequence[Part]]:
     """Single ranks, the topology's own groups and hosts, ranks that share links, and small cuts."""
     p = topology.world_size
     yield [(rank,) for rank in range(p)]
-    for parts in (topology.groups, topology.hosts):
+    several = [topology.groups, topology.hosts]
+    for parts in several[: 1 + (topology.groups != topology.hosts)]:
         if len(parts) > 1 and sorted(rank for part in parts for rank in part) == [*range(p)]:
             yield parts
     if p <= MOST_SUBSETS_OF:
         for size in range(1, p // 2 + 1):
             for part in combinations(range(p), size):
                 yield [part, tuple(rank for rank in range(p) if rank not in part)]
-
-
-def _narrowest(routes: Sequence[Route]) -> float:
-    """Bytes/s of links of which every route passes one: the least of some covers.
-
-    Any cover gives a bound. The first links of all routes, their last ones, the ones that most
-    routes pass, and the slowest ones are tried.
-    """
-    uses = _uses(routes)
-    covers = (
-        {route.links[0] for route in routes},
-        {route.links[-1] for route in routes},
-        {max(route.links, key=lambda link: uses[link]) for route in routes},
-        {min(route.links, key=lambda link: (link.bytes_per_s, -uses[link])) for route in routes},
-    )
-    return min(sum(link.bytes_per_s for link in cover) for cover in covers)
-
-
-def _spokes(topology: Topology, inward: bool) -> List[List[Route]]:
-    """The routes into (out of) each rank."""
-    spokes: List[List[Route]] = [[] for _ in range(topology.world_size)]
-    for (src, dst), route in topology.routes.items():
-        spokes[dst if inward else src].append(route)
-    return spokes
-
-
-def _uses(routes: Sequence[Route]) -> "Counter[Link]":
-    return Counter(link for route in routes for link in set(route.links))

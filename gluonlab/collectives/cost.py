@@ -18,12 +18,13 @@ Communication Operations in MPICH" (2005), section 3, with reductions.
 from __future__ import annotations
 
 import math
-from collections import Counter, defaultdict
+from collections import Counter
 from dataclasses import dataclass
-from typing import DefaultDict, List, NamedTuple, Tuple
+from typing import List, NamedTuple, Sequence, Tuple
 
-from gluonlab.collectives.links import Link, Topology
-from gluonlab.collectives.schedule import ADD, ALLREDUCE, Schedule, Step
+from gluonlab.collectives.links import Topology
+from gluonlab.collectives.loads import StepLoad, loads_of
+from gluonlab.collectives.schedule import ALLREDUCE, Schedule
 from gluonlab.errors import ScheduleError
 
 
@@ -77,35 +78,35 @@ def price(schedule: Schedule, topology: Topology, size_bytes: float) -> Price:
 
     Raises ScheduleError for a topology of another world size, and for sizes below 0.
     """
+    return prices(schedule, topology, [size_bytes])[0]
+
+
+def prices(schedule: Schedule, topology: Topology, sizes: Sequence[float]) -> List[Price]:
+    """`price` for each of several sizes, in less time."""
     if schedule.world_size != topology.world_size:
         raise ScheduleError(
             f"{schedule.name} has {schedule.world_size} ranks, "
             f"and {topology.name} {topology.world_size} devices: "
             "choose as many ranks as devices; topology.subset(n) has fewer devices"
         )
-    if not 0 <= size_bytes < math.inf:
-        raise ScheduleError(f"a buffer of {size_bytes} bytes has no price: choose 0 or more")
-    bytes_of_chunk = size_bytes / schedule.chunks
-    steps = tuple(_price_step(step, topology, bytes_of_chunk) for step in schedule.steps)
-    return Price(
-        schedule.name, topology.name, schedule.collective, schedule.world_size, size_bytes, steps
-    )
+    for size in sizes:
+        if not 0 <= size < math.inf:
+            raise ScheduleError(f"a buffer of {size} bytes has no price: choose 0 or more")
+    steps: List[List[StepPrice]] = [[] for _ in sizes]
+    for loads in loads_of(schedule, topology):
+        for of_size, size in zip(steps, sizes):
+            chunk_bytes = size / schedule.chunks
+            of_size += (_priced(load, topology, chunk_bytes) for load in loads.by_step(chunk_bytes))
+    what = schedule.name, topology.name, schedule.collective, schedule.world_size
+    return [Price(*what, size, tuple(of_size)) for size, of_size in zip(sizes, steps)]
 
 
-def _price_step(step: Step, topology: Topology, chunk_bytes: float) -> StepPrice:
-    messages = Counter((transfer.src, transfer.dst) for transfer in step)  # chunks in each
-    busy_s: DefaultDict[Link, float] = defaultdict(float)
-    for pair, chunks in messages.items():
-        route = topology.routes[pair]
-        for link in route.links:
-            busy_s[link] += route.latency_s + chunks * chunk_bytes / link.bytes_per_s
-    added = Counter(transfer.dst for transfer in step if transfer.op == ADD)  # chunks on each
-    most, together = max(added.values(), default=0) * chunk_bytes, sum(added.values()) * chunk_bytes
+def _priced(load: StepLoad, topology: Topology, chunk_bytes: float) -> StepPrice:
     reduce_s = max(
-        most / topology.reduce_bytes_per_s, together / topology.shared_reduce_bytes_per_s
+        load.most * chunk_bytes / topology.reduce_bytes_per_s,
+        load.together * chunk_bytes / topology.shared_reduce_bytes_per_s,
     )
-    busiest = max(busy_s, key=lambda link: busy_s[link], default=None)
-    return StepPrice(busy_s[busiest] if busiest else 0.0, reduce_s, busiest.name if busiest else "")
+    return StepPrice(load.transfer_s, reduce_s, load.bottleneck)
 
 
 class Traffic(NamedTuple):

@@ -12,6 +12,7 @@ from typing import Callable, Dict, Tuple
 
 from gluonlab.collectives.links import Link, Pair, Route, Topology
 from gluonlab.collectives.machines import EFA_FILES, in_pairs, itself
+from gluonlab.collectives.routes import Ways
 from gluonlab.collectives.schedule import is_whole
 from gluonlab.collectives.wiring import (
     PCIE_3,
@@ -23,7 +24,7 @@ from gluonlab.collectives.wiring import (
 )
 from gluonlab.errors import ScheduleError
 
-MOST_HOSTS = 16  # of 16 GPUs each, 256 devices: prices of them take seconds
+MOST_HOSTS = 128  # of 8 GPUs each, 1,024 devices: prices of them take seconds
 GBIT = 1e9 / 8  # bytes/s
 
 Way = Callable[[int], Tuple[Link, ...]]  # of a device
@@ -63,17 +64,14 @@ def several_hosts(host: Topology, hosts: int, network: Network) -> Topology:
     if hosts == 1:
         return host
     each = host.world_size
-    routes: Dict[Pair, Route] = {}
+    within: Dict[Pair, Route] = {}
     for one in range(hosts):
         for (src, dst), route in host.routes.items():
             own = tuple(_of(one, link) for link in route.links)
-            routes[one * each + src, one * each + dst] = Route(own, route.latency_s)
+            within[one * each + src, one * each + dst] = Route(own, route.latency_s)
     ends = [(one, device) for one in range(hosts) for device in range(each)]
     out, into = ([_way(*end, each, network, into) for end in ends] for into in (False, True))
-    for src, (one, _) in enumerate(ends):
-        for dst, (other, _) in enumerate(ends):
-            if one != other:
-                routes[src, dst] = Route((*out[src], *into[dst]), network.latency_s)
+    routes = Ways(out, into, network.latency_s, within)
     members = tuple(tuple(range(one * each, (one + 1) * each)) for one in range(hosts))
     return Topology(
         f"{host.name}*{hosts}",

@@ -1,39 +1,19 @@
-"""A topology: the links that a message passes between two devices, and their speed.
-
-A link is one direction of a wire: messages that pass the same link share it, and a wire that works
-both ways is two links.
-"""
+"""A topology: devices, the links that a message passes between two of them, and their speed."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any, List, Mapping, NamedTuple, Sequence, Tuple, Union
+from typing import Any, Iterable, List, Mapping, Sequence, Tuple, Union
 
 from gluonlab.collectives.rings import best_ring
+from gluonlab.collectives.routes import Link as Link
+from gluonlab.collectives.routes import Pair as Pair
+from gluonlab.collectives.routes import Route as Route
+from gluonlab.collectives.routes import Ways, pairs_of
 from gluonlab.collectives.schedule import is_whole
 from gluonlab.errors import ScheduleError
 
-Pair = Tuple[int, int]  # (src, dst)
 INFINITE = float("inf")
-
-
-class Link(NamedTuple):
-    """One direction of a wire, or a bus that all directions share."""
-
-    name: str
-    bytes_per_s: float
-
-
-class Route(NamedTuple):
-    """The links that a message passes, all at once, and the latency of every message."""
-
-    links: Tuple[Link, ...]
-    latency_s: float
-
-    @property
-    def bytes_per_s(self) -> float:
-        """The speed of the slowest link on the way."""
-        return min(link.bytes_per_s for link in self.links)
 
 
 @dataclass(frozen=True)
@@ -62,13 +42,12 @@ class Topology:
 
     def __post_init__(self) -> None:
         check_devices(self.name, self.world_size)
-        pairs = pairs_of(self.world_size)
-        if set(self.routes) != set(pairs):
+        if not self._is_complete():
             raise ScheduleError(
-                f"{self.name}: {self.world_size} devices have {len(pairs)} routes, "
-                "one for every pair (src, dst)"
+                f"{self.name}: {self.world_size} devices have "
+                f"{self.world_size * (self.world_size - 1)} routes, one for every pair (src, dst)"
             )
-        for route in self.routes.values():
+        for route in self._kinds_of_routes():
             speeds = [link.bytes_per_s for link in route.links]
             if not (speeds and route.latency_s >= 0 and all(speed > 0 for speed in speeds)):
                 raise ScheduleError(
@@ -83,6 +62,16 @@ class Topology:
         for name in ("groups", "hosts"):
             if not getattr(self, name):
                 object.__setattr__(self, name, (tuple(range(self.world_size)),))
+
+    def _is_complete(self) -> bool:
+        if isinstance(self.routes, Ways):
+            return len(self.routes.out) == len(self.routes.into) == self.world_size
+        return set(self.routes) == set(pairs_of(self.world_size))
+
+    def _kinds_of_routes(self) -> Iterable[Route]:
+        """Routes that pass all links there are."""
+        ways = self.routes
+        return ways.samples() if isinstance(ways, Ways) else ways.values()
 
     def ring_order(self) -> List[int]:
         """The order of devices whose ring, ``order[i]`` to ``order[i + 1]``, is the fastest.
@@ -115,7 +104,11 @@ class Topology:
                 f"{self.name} has devices 0 to {self.world_size - 1}: "
                 f"choose each at most once, not {chosen}"
             )
-        routes = {(i, j): self.routes[chosen[i], chosen[j]] for i, j in pairs_of(len(chosen))}
+        routes: Mapping[Pair, Route]
+        if isinstance(self.routes, Ways):
+            routes = self.routes.subset(chosen)
+        else:
+            routes = {(i, j): self.routes[chosen[i], chosen[j]] for i, j in pairs_of(len(chosen))}
         rank_of = {device: rank for rank, device in enumerate(chosen)}
         groups, hosts = (
             tuple(
@@ -126,11 +119,6 @@ class Topology:
             for parts in (self.groups, self.hosts)
         )
         return replace(self, world_size=len(chosen), routes=routes, groups=groups, hosts=hosts)
-
-
-def pairs_of(world_size: int) -> List[Pair]:
-    """All (src, dst)."""
-    return [(src, dst) for src in range(world_size) for dst in range(world_size) if src != dst]
 
 
 def check_devices(name: str, world_size: Any) -> None:

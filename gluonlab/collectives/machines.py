@@ -178,7 +178,7 @@ def _ports(
 
 
 def _hybrid_cube_mesh(name: str, note: str) -> Topology:
-    routes = pcie_routes(8, PCIE_AND_CPU, in_pairs, lambda device: device // 4)
+    routes = dict(pcie_routes(8, PCIE_AND_CPU, in_pairs, lambda device: device // 4))
     for count, pairs in ((2, TWO_NVLINKS), (1, ONE_NVLINK)):
         for a, b in pairs:
             for src, dst in ((a, b), (b, a)):

@@ -37,7 +37,7 @@ def nvml_topology(driver: Driver, gpus: Sequence[int]) -> Topology:
     if missing:
         raise ScheduleError(f"NVML reports GPUs {sorted(known)}, not {missing}: see nvidia-smi")
     switches, cpus = (_below(driver, gpus, level) for level in (SAME_SWITCHES, SAME_CPU))
-    routes = pcie_routes(len(gpus), PCIE_AND_CPU, switches.__getitem__, cpus.__getitem__)
+    routes = dict(pcie_routes(len(gpus), PCIE_AND_CPU, switches.__getitem__, cpus.__getitem__))
     for src, dst in routes:
         one, other = sorted((gpus[src], gpus[dst]))
         links = driver.nvlinks.get((one, other), 0)

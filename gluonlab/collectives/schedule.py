@@ -84,7 +84,7 @@ class Schedule:
                 f"order {list(order)}: name each of the devices 0 to {self.world_size - 1} once"
             )
         steps = tuple(
-            tuple(t._replace(src=order[t.src], dst=order[t.dst]) for t in step)
+            tuple(Transfer(order[src], order[dst], chunk, op) for src, dst, chunk, op in step)
             for step in self.steps
         )
         return replace(self, owner=tuple(order[rank] for rank in self.owner), steps=steps)

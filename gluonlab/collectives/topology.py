@@ -30,7 +30,7 @@ def make_topology(name: str, world_size: Optional[int] = None) -> Topology:
 
     ``p3.16xlarge*8`` is eight such hosts and their network; whatever ends in ``.json`` is a file
     (`topology_file`). Raises ScheduleError, with the choices, for other names, for more hosts than
-    16, for hosts whose network is not known, and for files with a mistake.
+    128, for hosts whose network is not known, and for files with a mistake.
     """
     if is_file_name(name):
         written = read_topology(name)

@@ -2,17 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Callable, Dict, Optional, Tuple
+from typing import Callable, Optional, Tuple
 
-from gluonlab.collectives.links import (
-    INFINITE,
-    Link,
-    Pair,
-    Route,
-    Topology,
-    check_devices,
-    pairs_of,
-)
+from gluonlab.collectives.links import INFINITE, Link, Route, Topology, check_devices
+from gluonlab.collectives.routes import Ways, pairs_of
 from gluonlab.errors import ScheduleError
 
 Place = Callable[[int], int]
@@ -38,10 +31,11 @@ def switch(
     The closed forms of `algorithms` hold on it.
     """
     check_devices("switch", world_size)
-    routes = {}
-    for src, dst in pairs_of(world_size):
-        links = Link(f"out of {src}", bytes_per_s), Link(f"into {dst}", bytes_per_s)
-        routes[src, dst] = Route(links, latency_s)
+    out, into = (
+        [(Link(f"{way} {device}", bytes_per_s),) for device in range(world_size)]
+        for way in ("out of", "into")
+    )
+    routes = Ways(out, into, latency_s, {})
     return Topology("switch", world_size, routes, reduce_bytes_per_s, note=UNIFORM)
 
 
@@ -83,11 +77,11 @@ def this_machine(
     add, device_add = add_bytes_per_s, device_add_bytes_per_s
     if not min(copy_bytes_per_s, device_copy_bytes_per_s, add, device_add) > 0:
         raise ScheduleError("this machine: measured speeds are above 0 bytes/s")
-    core, routes = min(copy_bytes_per_s, device_copy_bytes_per_s), {}
-    for src, dst in pairs_of(world_size):
-        sends, receives = f"core of {src}, sending", f"core of {dst}, receiving"
-        links = Link("memory", copy_bytes_per_s), Link(sends, core), Link(receives, core)
-        routes[src, dst] = Route(links, latency_s)
+    core, devices = min(copy_bytes_per_s, device_copy_bytes_per_s), range(world_size)
+    memory = Link("memory", copy_bytes_per_s)
+    out = [(memory, Link(f"core of {device}, sending", core)) for device in devices]
+    into = [(Link(f"core of {device}, receiving", core),) for device in devices]
+    routes = Ways(out, into, latency_s, {})
     alone = _slower_by(core, min(add, device_add))
     note = (
         "measured: the time of an empty transfer, "
@@ -155,9 +149,15 @@ def pcie_routes(
     switch_of: Place,
     cpu_of: Place,
     cpus_bytes_per_s: Optional[float] = None,
-) -> Dict[Pair, Route]:
+) -> Ways:
     """`pcie_route` for every pair."""
-    return {
+    near = {
         pair: pcie_route(*pair, bytes_per_s, switch_of, cpu_of, cpus_bytes_per_s)
         for pair in pairs_of(world_size)
+        if len({*map(switch_of, pair)}) == 1 or len({*map(cpu_of, pair)}) == 2
     }
+    devices = range(world_size)
+    out, into = (
+        [way(of, bytes_per_s, switch_of) for of in devices] for way in (pcie_out, pcie_into)
+    )
+    return Ways(out, into, PEER_COPY_S, near)

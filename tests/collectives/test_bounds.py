@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from gluonlab.collectives.algorithms import ALGORITHMS, HALVES, make_schedule
 from gluonlab.collectives.bounds import floor_of
-from gluonlab.collectives.capacity import most_messages
+from gluonlab.collectives.capacity import Capacity
 from gluonlab.collectives.check import check
 from gluonlab.collectives.cost import price
 from gluonlab.collectives.links import Link, Route, Topology, pairs_of
@@ -158,11 +158,12 @@ def cheapest(topology):
         seen.add(held)
         if len(set(held)) == 1 and leaves(held[0]) == frozenset(range(p)):
             return cost
-        for after, transfers in successors(held):
-            if after not in seen:
-                step = Schedule("one step", "allreduce", p, 1, (0,), (transfers,))
-                tie += 1
-                heapq.heappush(queue, (cost + price(step, topology, 0).seconds, tie, after))
+        following = [item for item in successors(held) if item[0] not in seen]
+        steps = tuple(transfers for _, transfers in following)
+        priced = price(Schedule("steps", "allreduce", p, 1, (0,), steps), topology, 0).steps
+        for (after, _), step in zip(following, priced):
+            tie += 1
+            heapq.heappush(queue, (cost + step.seconds, tie, after))
     raise AssertionError("no allreduce")
 
 
@@ -279,7 +280,7 @@ def test_the_hybrid_cube_mesh_by_hand():
 
 
 def test_messages_that_one_rank_of_the_cube_mesh_can_receive_at_once():
-    receives = most_messages(make_topology("p3.16xlarge"), inward=True)
+    receives = Capacity(make_topology("p3.16xlarge")).most_messages(inward=True)
     assert [receives(1), receives(2), receives(3), receives(9)] == [5, 6, 7, 7]
 
 

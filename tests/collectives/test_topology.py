@@ -270,7 +270,7 @@ def test_an_unknown_machine_is_refused_with_the_choices():
         make_topology("p3.16xlrage")
     assert str(error.value) == (
         f"unknown topology 'p3.16xlrage': choose {', '.join(sorted(TOPOLOGIES))} (did you mean "
-        "'p3.16xlarge'?); several hosts are NAME*HOSTS, up to 16; a machine of your own, or one "
+        "'p3.16xlarge'?); several hosts are NAME*HOSTS, up to 128; a machine of your own, or one "
         "that bench links --save has measured, is a file, m.json"
     )
 

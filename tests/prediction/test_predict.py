@@ -244,7 +244,7 @@ def test_published_batches_fit_into_memory_and_those_that_did_not_do_not():
     ("arguments", "words"),
     [
         (("p3.17xlarge", 64), r"unknown machine to predict 'p3.17xlarge'.*did you mean 'p3.16xl"),
-        (("p3.16xlarge*99", 64), "give 1 to 16"),
+        (("p3.16xlarge*999", 64), "give 1 to 128"),
         (("p3.16xlarge*x", 64), "no number of hosts"),
         (("p3.16xlarge", 0), "batch size 0 per GPU"),
     ],
