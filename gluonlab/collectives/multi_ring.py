@@ -8,8 +8,7 @@ from typing import Dict, Iterator, List, Sequence, Tuple
 
 from gluonlab.collectives.links import Pair, Topology
 from gluonlab.collectives.schedule import ADD, ALLREDUCE, COPY, Schedule, Transfer
-from gluonlab.collectives.synthesis.lanes import Lanes, lanes_of
-from gluonlab.errors import ScheduleError
+from gluonlab.collectives.synthesis.lanes import Lanes, lanes_or_none
 
 NAME = "multi_ring"
 MOST_RINGS = 1000  # that are looked at: of eight devices that are all neighbours, a fifth
@@ -46,10 +45,8 @@ def multi_ring(topology: Topology, size_bytes: float = 0.0) -> Schedule:
 
 
 def _packed(topology: Topology) -> List[Ring]:
-    try:
-        return packed(lanes_of(topology))
-    except ScheduleError:  # latencies differ: no lanes stand for them
-        return []
+    lanes = lanes_or_none(topology) if len(topology.hosts) == 1 else None
+    return packed(lanes) if lanes else []
 
 
 def packed(lanes: Lanes) -> List[Ring]:

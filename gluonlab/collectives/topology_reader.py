@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import Any, Dict, List, Tuple
 
 from gluonlab.collectives.fields import LONGEST_TEXT, Fields, shown
-from gluonlab.collectives.links import INFINITE, Link, Pair, Route, Topology, pairs_of
+from gluonlab.collectives.links import INFINITE, Link, Pair, Route, Topology
 from gluonlab.collectives.paths import Node, Wire, shortest_routes
+from gluonlab.collectives.routes import pairs_of
 from gluonlab.errors import ScheduleError, unknown
 
 FORMAT = 1

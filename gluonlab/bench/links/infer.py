@@ -12,7 +12,8 @@ from statistics import mean
 from typing import Dict, List, Mapping, NamedTuple, Sequence, Tuple
 
 from gluonlab.bench.links.fit import Fit, alike
-from gluonlab.collectives.links import Link, Pair, Route, Topology, pairs_of
+from gluonlab.collectives.links import Link, Pair, Route, Topology
+from gluonlab.collectives.routes import pairs_of
 
 ALIKE = 1.1  # speeds and latencies that differ by less than this factor are the same
 # copies that take longer at once than is explained, by more than this factor, share a link: what

@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from fractions import Fraction
-from typing import DefaultDict, Dict, FrozenSet, List, NamedTuple, Sequence, Tuple
+from typing import DefaultDict, Dict, FrozenSet, List, NamedTuple, Optional, Sequence, Tuple
 
-from gluonlab.collectives.capacity import most_messages
+from gluonlab.collectives.capacity import Capacity
 from gluonlab.collectives.links import Link, Pair, Topology
 from gluonlab.errors import ScheduleError
 
@@ -59,7 +59,8 @@ def lanes_of(topology: Topology) -> Lanes:
         narrowest[key] = min(link.bytes_per_s, narrowest.get(key, math.inf))
     unit, lanes = _in_lanes(list(narrowest.values()))
     wires = tuple(sorted(Wire(tuple(sorted(key)), count) for key, count in zip(narrowest, lanes)))
-    receives, sends = most_messages(topology, True), most_messages(topology, False)
+    capacity = Capacity(topology)
+    receives, sends = capacity.most_messages(True), capacity.most_messages(False)
     reach = _radius(topology.world_size, pairs)
     return Lanes(
         topology.world_size,
@@ -71,6 +72,14 @@ def lanes_of(topology: Topology) -> Lanes:
         max(reach, _steps(topology.world_size, receives(1))),
         max(reach, _steps(topology.world_size, sends(1))),
     )
+
+
+def lanes_or_none(topology: Topology) -> Optional[Lanes]:
+    """The lanes of ``topology``, or None where messages differ in their latency."""
+    try:
+        return lanes_of(topology)
+    except ScheduleError:
+        return None
 
 
 def _used(topology: Topology) -> Tuple[Pair, ...]:

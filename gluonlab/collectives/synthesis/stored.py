@@ -18,7 +18,7 @@ from gluonlab.collectives.placing import best_order
 from gluonlab.collectives.schedule import ADD, ALLREDUCE, COPY, Schedule, Step, Transfer
 from gluonlab.collectives.synthesis.automorphisms import isomorphism
 from gluonlab.collectives.synthesis.front import Found
-from gluonlab.collectives.synthesis.lanes import Lanes, Wire, lanes_of
+from gluonlab.collectives.synthesis.lanes import Lanes, Wire, lanes_or_none
 from gluonlab.collectives.wiring import switch
 from gluonlab.errors import ScheduleError
 
@@ -40,10 +40,11 @@ def front_of(topology: Topology) -> List[Found]:
 
     Rank r of each schedule is device r of the topology.
     """
-    if topology.world_size < 2 or len({route.latency_s for route in topology.routes.values()}) > 1:
+    known = _all(topology.world_size) if len(topology.hosts) == 1 else ()
+    lanes = lanes_or_none(topology) if known else None
+    if lanes is None:
         return []
-    lanes = lanes_of(topology)
-    for each in _all(topology.world_size):
+    for each in known:
         renaming = isomorphism(each.lanes, lanes)
         if renaming is not None:
             return [
