@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Optional, Sequence
 
 import mxnet as mx
+import numpy as np
 
 from gluonlab.collectives.executor import Executor
 from gluonlab.collectives.for_links import make_for_links
@@ -46,7 +47,7 @@ class ForLinksKVStore(SummingKVStore):
 
     def executor(self, arrays: Ranks) -> Executor:
         ctxs = [of_rank[0].context for of_rank in arrays]
-        size_bytes = sum(array.size * array.dtype().itemsize for array in arrays[0])
+        size_bytes = sum(array.size * np.dtype(array.dtype).itemsize for array in arrays[0])
         ground = self._ground(ctxs)
         return Executor(make_for_links(self._name, ground.topology, len(ctxs), size_bytes), arrays)
 

@@ -8,6 +8,7 @@ from support.devices import devices
 from gluonlab.bench.gradients import steps
 from gluonlab.bench.gradients.steps import STORES, TRAINERS, Update, measure_steps
 from gluonlab.collectives.algorithms import ALGORITHMS
+from gluonlab.collectives.for_links import FOR_LINKS
 
 pytestmark = pytest.mark.usefixtures("short")
 
@@ -17,7 +18,7 @@ def test_every_store_under_both_trainers_makes_the_exact_first_step():
     assert [(row.trainer, row.store) for row in rows] == [
         (trainer, store) for trainer in TRAINERS for store in STORES
     ]
-    assert {*ALGORITHMS, "device", "local", "sharded-optimizer"} == set(STORES)
+    assert {*ALGORITHMS, *FOR_LINKS, "device", "local", "sharded-optimizer"} == set(STORES)
     assert {row.error for row in rows} == {0.0} and all(row.time_s > 0 for row in rows)
 
 
