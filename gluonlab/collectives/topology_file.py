@@ -55,7 +55,10 @@ from gluonlab.files.whole import write_text
 
 SUFFIX = ".json"
 LARGEST_BYTES = 16 * 2**20
-HOW = "README.md, Allreduce from scratch, shows one"
+HOW = (
+    "give a file of a topology, as README.md shows one (Links of your own machine), or a known "
+    "machine's name, such as p3.16xlarge"
+)
 
 
 def is_file_name(name: Any) -> bool:

@@ -122,10 +122,10 @@ def make_kvstore(
 
     ``gluon.Trainer(..., kvstore=make_kvstore("device"))``. A store made of a schedule places GPUs
     by the links that NVML reports when it first sums over three or more of them; ``topology`` names
-    a machine of `gluonlab.collectives.topology` whose links count instead. Raises KVStoreError for
-    an unknown name, with the choices, for a store that this MXNet was built without, for one that
-    cannot sum over these devices, for a topology that has not so many, and for one that the store
-    has no use for; ScheduleError for an unknown topology.
+    a machine of `gluonlab.collectives.topology`, or a file, ``m.json``, whose links count instead.
+    Raises KVStoreError for an unknown name, with the choices, for a store that this MXNet was built
+    without, for one that cannot sum over these devices, for a topology that has not so many, and
+    for one that the store has no use for; ScheduleError for an unknown topology.
     """
     check_kvstore(name)
     check_topology(topology, name)

@@ -45,9 +45,10 @@ class Ground(NamedTuple):
 def ground_of(ctxs: "Sequence[Context]", topology: Optional[str] = None) -> Ground:
     """The topology of ``ctxs``: of the machine named ``topology``, or as NVML reports the links.
 
-    GPU i of a named machine is nvidia-smi's GPU i here; of CPU devices the first stands for its GPU
-    0, and so on. Without a name nothing is asked for CPU devices. Raises ScheduleError for an
-    unknown name, and for devices that the named machine has not.
+    The name may be a file's, ``m.json``. GPU i of a named machine is nvidia-smi's GPU i here; of
+    CPU devices the first stands for its GPU 0, and so on. Without a name nothing is asked for CPU
+    devices. Raises ScheduleError for an unknown name, and for devices that the named machine has
+    not.
     """
     on_gpus = all(ctx.device_type == "gpu" for ctx in ctxs)
     if topology is not None:

@@ -1,27 +1,26 @@
 """The topology that measured copies make: a link for each pair, and links that several share.
 
 Whether copies share a link shows when they are made at once: together they are slower than alone.
-Asked are both directions of a pair, all copies out of a device and into one, and all pairs at once.
-What is shared by some copies only, as the way up from a switch of PCIe, is not told apart.
+Asked are both directions of a pair; the copies out of a device, and into one, first those of pairs
+that are equally fast, which may go the same way; and all pairs, of one speed and together. What is
+shared otherwise, as the way up from a PCIe switch by the devices below it, is not told apart.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from statistics import mean
-from typing import Dict, List, Mapping, NamedTuple, Sequence, Tuple
+from typing import Dict, Iterator, List, Mapping, NamedTuple, Sequence, Tuple
 
 from gluonlab.bench.links.fit import Fit, alike
 from gluonlab.collectives.links import Link, Pair, Route, Topology
-from gluonlab.collectives.routes import pairs_of
 
 ALIKE = 1.1  # speeds and latencies that differ by less than this factor are the same
 # copies that take longer at once than is explained, by more than this factor, share a link: what
 # they lose to neighbours and to the host's one thread is less
 SLOWER = 4 / 3
-BOTH, OUT = "both directions of a pair", "all copies out of a device"
-INTO, ALL = "all copies into a device", "all pairs"
-
+BOTH, OUT, INTO = "both directions of a pair", "copies out of a device", "copies into a device"
+ALL, SHIFT = "all pairs", "from each device to the one some places further on"
 
 Group = Tuple[str, Tuple[Pair, ...]]  # what copies have in common, and which they are
 
@@ -42,15 +41,26 @@ class Measured:
     together: Mapping[Group, float]
 
 
-def at_once(world_size: int) -> List[Group]:
-    """The copies that are made at once: what they have in common, and which they are."""
-    pairs, devices = pairs_of(world_size), range(world_size)
+def at_once(pairs: Mapping[Pair, Fit]) -> List[Group]:
+    """The copies to be made at once, and what they have in common; ``pairs``: each alone.
+
+    Of all that have it in common, and of those of them that are equally fast.
+    """
+    world_size = 1 + max(src for src, _ in pairs)
+    wholes: List[Group] = []
+    for device in range(world_size):
+        wholes.append((OUT, tuple(pair for pair in pairs if pair[0] == device)))
+        wholes.append((INTO, tuple(pair for pair in pairs if pair[1] == device)))
+    for step in range(1, world_size):
+        shift = [(device, (device + step) % world_size) for device in range(world_size)]
+        wholes.append((SHIFT, tuple(shift)))
+    wholes.append((ALL, tuple(pairs)))
+    speeds = {pair: fit.bytes_per_s for pair, fit in levelled(pairs).items()}
     groups: List[Group] = [(BOTH, ((a, b), (b, a))) for a, b in pairs if a < b]
-    if world_size > 2:
-        groups += [(OUT, tuple(pair for pair in pairs if pair[0] == one)) for one in devices]
-        groups += [(INTO, tuple(pair for pair in pairs if pair[1] == one)) for one in devices]
-        groups.append((ALL, tuple(pairs)))
-    return groups
+    for kind, whole in wholes if world_size > 2 else []:
+        equal = [tuple(p for p in whole if speeds[p] == each) for each in set(speeds.values())]
+        groups += [(kind, some) for some in [*equal, whole] if len(some) > 1]
+    return list(dict.fromkeys(groups))
 
 
 class Shared(NamedTuple):
@@ -63,7 +73,7 @@ class Shared(NamedTuple):
 
 def topology_of(measured: Measured, name: str, note: str, gpu: str = "") -> Topology:
     """The topology. Every route is the pair's own link, then those that it shares."""
-    fits = _levelled(measured)
+    fits = levelled(measured.pairs)
     links = {
         pair: [Link("{} to {}".format(*pair), _round(fits[pair].bytes_per_s))] for pair in fits
     }
@@ -78,35 +88,74 @@ def topology_of(measured: Measured, name: str, note: str, gpu: str = "") -> Topo
 def shared_links(measured: Measured) -> List[Shared]:
     """The links that several pairs share.
 
-    A link is there where copies made at once are slower than the links found so far explain, which
-    are first those of few pairs. Priced with it, they take as long as was measured.
+    A link is there where copies made at once are slower than the links found so far explain: first
+    those of pairs that are equally fast. Priced with it, they take as long as was measured.
     """
-    fits, size = _levelled(measured), measured.size_bytes
+    fits = levelled(measured.pairs)
     found: List[Shared] = []
-    for kind in (BOTH, OUT, INTO, ALL):
-        slower = {
-            pairs: seconds
-            for (what, pairs), seconds in measured.together.items()
-            if what == kind and seconds > SLOWER * _explained_s(pairs, fits, size, found)
-        }
-        speeds = []
-        for pairs, seconds in slower.items():
-            each_s = seconds / len(pairs)
-            moving_s = max(each_s - mean(fits[pair].latency_s for pair in pairs), each_s / 2)
-            # one alone passes it at its own speed
-            speeds.append(max(size / moving_s, *(fits[pair].bytes_per_s for pair in pairs)))
-        for pairs, speed in zip(slower, alike(speeds, ALIKE)):
-            found.append(Shared(kind, Link(_name(kind, pairs), _round(speed)), pairs))
+    for kind in (BOTH, OUT, INTO):
+        groups = [pairs for what, pairs in measured.together if what == kind]
+        for equal in (True, False):
+            asked = [pairs for pairs in groups if equal == _equally_fast(pairs, fits)]
+            slower = [pairs for pairs in asked if _is_slower(measured, (kind, pairs), fits, found)]
+            speeds = alike([_carried(measured, (kind, pairs), fits) for pairs in slower], ALIKE)
+            for pairs, speed in zip(slower, speeds):
+                name = _name(kind, pairs, measured.world_size)
+                found.append(Shared(kind, Link(name, _round(speed)), pairs))
+    everyone = [group for group in measured.together if group[0] == ALL]
+    for group in sorted(everyone, key=lambda group: not _equally_fast(group[1], fits)):
+        found += _bus(measured, group, fits, found)
     return found
 
 
-def _levelled(measured: Measured) -> Dict[Pair, Fit]:
+def _bus(
+    measured: Measured, group: Group, fits: Mapping[Pair, Fit], found: Sequence[Shared]
+) -> Iterator[Shared]:
+    """One link for all pairs of the group, if it explains why they are slow.
+
+    It carries what the best of steps gets through. Links of only some pairs would slow all of them,
+    too, but would let others of these steps pass.
+    """
+    if _is_slower(measured, group, fits, found):
+        pairs, size = group[1], measured.size_bytes
+        steps = [(kind, some) for kind, some in measured.together if kind == SHIFT]
+        own = [(kind, some) for kind, some in steps if set(some) <= set(pairs)]
+        most = max(_carried(measured, each, fits) for each in [group, *own])
+        alone = (
+            "" if len(pairs) == len(fits) else f" of {fits[pairs[0]].bytes_per_s / 1e9:.4g} GB/s"
+        )
+        bus = Shared(f"{ALL}{alone}", Link(f"{ALL}{alone}", _round(most)), pairs)
+        without_s = _explained_s(pairs, fits, size, found)
+        if _explained_s(pairs, fits, size, [bus]) > SLOWER * without_s:
+            yield bus
+
+
+def _is_slower(
+    measured: Measured, group: Group, fits: Mapping[Pair, Fit], found: Sequence[Shared]
+) -> bool:
+    explained_s = _explained_s(group[1], fits, measured.size_bytes, found)
+    return measured.together[group] > SLOWER * explained_s
+
+
+def _carried(measured: Measured, group: Group, fits: Mapping[Pair, Fit]) -> float:
+    """bytes/s of a link by which all copies of the group would take what they took."""
+    pairs = group[1]
+    each_s = measured.together[group] / len(pairs)
+    moving_s = max(each_s - mean(fits[pair].latency_s for pair in pairs), each_s / 2)
+    # one alone passes it at its own speed
+    return max(measured.size_bytes / moving_s, *(fits[pair].bytes_per_s for pair in pairs))
+
+
+def levelled(pairs: Mapping[Pair, Fit]) -> Dict[Pair, Fit]:
     """The fits, with the same figures where they are `alike`."""
-    fits = measured.pairs.values()
-    latencies = alike([each.latency_s for each in fits], ALIKE)
-    speeds = alike([each.bytes_per_s for each in fits], ALIKE)
-    same = zip(measured.pairs, latencies, speeds)
+    latencies = alike([each.latency_s for each in pairs.values()], ALIKE)
+    speeds = alike([each.bytes_per_s for each in pairs.values()], ALIKE)
+    same = zip(pairs, latencies, speeds)
     return {pair: Fit(latency_s, speed, 0.0) for pair, latency_s, speed in same}
+
+
+def _equally_fast(pairs: Sequence[Pair], fits: Mapping[Pair, Fit]) -> bool:
+    return len({fits[pair].bytes_per_s for pair in pairs}) == 1
 
 
 def _explained_s(
@@ -121,9 +170,15 @@ def _explained_s(
     return busiest_s
 
 
-def _name(kind: str, pairs: Sequence[Pair]) -> str:
+def _name(kind: str, pairs: Sequence[Pair], world_size: int) -> str:
+    """``0 and 1``, ``out of 0``, or ``into 0 from 5 6`` where they are not all."""
     src, dst = pairs[0]
-    return {BOTH: f"{src} and {dst}", OUT: f"out of {src}", INTO: f"into {dst}", ALL: ALL}[kind]
+    if kind == BOTH:
+        return f"{src} and {dst}"
+    name, others = (f"out of {src}", "to") if kind == OUT else (f"into {dst}", "from")
+    if len(pairs) == world_size - 1:
+        return name
+    return f"{name} {others} " + " ".join(str(pair[kind == OUT]) for pair in pairs)
 
 
 def _round(value: float) -> float:

@@ -78,15 +78,16 @@ def measure(ctxs: Sequence[mx.Context], sizes: Sequence[int], rounds: int) -> Fo
     speeds = probe(ctxs, max(sizes)) if on_cpu else None
     arrays = _Arrays(ctxs, max(sizes))
     pairs, every = pairs_of(world_size), range(world_size)
-    groups = [] if on_cpu else at_once(world_size)
     with progress(3 * rounds) as bar:
         timed = partial(_timed, rounds=rounds, done=bar.update)
         copies = timed({(pair, size): arrays.copy(pair, size) for pair in pairs for size in sizes})
         adds = timed({(one, size): arrays.add(one, size) for one in every for size in sizes})
+        fits = {pair: fit({size: copies[pair, size] for size in sizes}) for pair in pairs}
+        groups = [] if on_cpu else at_once(fits)
         together = timed({group: arrays.copies(group[1]) for group in groups})
     measured = Measured(
         world_size,
-        {pair: fit({size: copies[pair, size] for size in sizes}) for pair in pairs},
+        fits,
         [fit({size: adds[one, size] for size in sizes}).bytes_per_s for one in every],
         max(sizes),
         {group: median(seconds) for group, seconds in together.items()},

@@ -11,7 +11,7 @@ from gluonlab.bench.allreduce.memory import Speeds
 from gluonlab.bench.links import measure as _measure
 from gluonlab.bench.links import saved, table
 from gluonlab.bench.links.fit import Fit
-from gluonlab.bench.links.infer import Measured, at_once
+from gluonlab.bench.links.infer import ALL, BOTH, INTO, OUT, SHIFT, Measured, at_once
 from gluonlab.bench.links.measure import Found
 from gluonlab.collectives.links import pairs_of
 from gluonlab.collectives.topology_file import read_topology
@@ -38,7 +38,7 @@ def test_a_saved_file_is_a_topology_wherever_one_is_named(links, bench, empty_cw
     assert re.match(r"measured on \d{4}-\d\d-\d\d by gluonlab .*1 rounds of 4 KiB to 256 KiB", (
         topology.note))  # fmt: skip
     if on_gpus():
-        assert [each["copies"] for each in found["together"]] == [kind for kind, _ in at_once(3)]
+        assert {each["copies"] for each in found["together"]} == {BOTH, OUT, INTO, SHIFT, ALL}
         assert "inferred" in topology.note and topology.gpu in ("V100", "")
     else:
         assert topology.routes == Speeds(**found["speeds"]).topology(3).routes
@@ -85,7 +85,7 @@ def test_mistakes_are_one_line(links, options, words):
 
 def found(world_size, speeds=None):
     pairs = {pair: Fit(1.23456e-5, 123.456e9, 0.01) for pair in pairs_of(world_size)}
-    together = dict.fromkeys([] if speeds else at_once(world_size), 1.0)
+    together = dict.fromkeys([] if speeds else at_once(pairs), 1.0)
     measured = Measured(world_size, pairs, [3e11] * world_size, 2**24, together)
     return Found(measured, (4096, 2**24), 7, speeds)
 

@@ -10,10 +10,12 @@ from gluonlab.bench.links import infer
 from gluonlab.bench.links.fit import Fit
 from gluonlab.bench.links.infer import ALL, BOTH, INTO, OUT, Measured, at_once
 from gluonlab.bench.links.saved import kind_of
+from gluonlab.collectives.algorithms import ALGORITHMS, make_schedule
 from gluonlab.collectives.cost import price
 from gluonlab.collectives.links import Link, Route, Topology, pairs_of
 from gluonlab.collectives.machines import nvswitch, p3_16xlarge, pcie
 from gluonlab.collectives.schedule import COPY, Schedule, Transfer
+from gluonlab.collectives.topology import make_topology
 from gluonlab.collectives.wiring import fully_connected, switch
 
 SIZE = 2**24
@@ -33,9 +35,7 @@ def measured(topology, noise=lambda: 1.0):
         pair: Fit(route.latency_s * noise(), route.bytes_per_s * noise(), 0.0)
         for pair, route in topology.routes.items()
     }
-    together = {
-        group: seconds(topology, group[1]) * noise() for group in at_once(topology.world_size)
-    }
+    together = {group: seconds(topology, group[1]) * noise() for group in at_once(pairs)}
     adds = [topology.reduce_bytes_per_s * noise() for _ in range(topology.world_size)]
     return Measured(topology.world_size, pairs, adds, SIZE, together)
 
@@ -89,6 +89,32 @@ def test_the_best_ring_of_a_cube_mesh_is_found_in_its_measurements():
     assert found.ring_order() == truth.ring_order()
 
 
+@pytest.mark.parametrize(
+    ("name", "least"),
+    [("p3.16xlarge", 0.6), ("nvswitch", 0.9), ("pcie", 0.5), ("p2.16xlarge", 0.5)],
+)
+def test_schedules_on_what_was_found_cost_what_they_do_on_the_machine(name, least):
+    """Never much more; less, where some pairs alone share a link: the ways up from PCIe switches,
+    and for a tree of the cube mesh those between CPUs, whose directions are not told apart.
+    """
+    rng, truth = random.Random(2), make_topology(name)
+    exact, noisy = measured(truth), measured(truth, lambda: rng.uniform(0.97, 1.03))
+    for what, off in ((exact, 1.02), (noisy, 1.1)):
+        found = infer.topology_of(what, "found", "")
+        for algorithm in ALGORITHMS:
+            schedule = make_schedule(algorithm, truth.world_size).placed(truth.ring_order())
+            ratio = price(schedule, found, 1e8).seconds / price(schedule, truth, 1e8).seconds
+            assert least < ratio < off, algorithm
+
+
+def test_the_ways_between_cpus_are_shared_by_the_pairs_without_nvlinks_alone():
+    shared = infer.shared_links(measured(p3_16xlarge()))
+    assert {each.kind for each in shared} == {OUT, INTO, "all pairs of 10 GB/s"}
+    assert all(src // 4 != dst // 4 for each in shared for src, dst in each.pairs)
+    assert "out of 0 to 5 6 7" in {each.link.name for each in shared}
+    assert infer.in_words(shared)[-1].startswith("all pairs of 10 GB/s share 20.")
+
+
 @pytest.mark.parametrize("truth", [nvswitch(2), pcie(2), one_bus(2, 1e-5, 1e9, 1e9)])
 def test_two_devices_share_at_most_their_wire(truth):
     shared = infer.shared_links(measured(truth))
@@ -98,11 +124,11 @@ def test_two_devices_share_at_most_their_wire(truth):
 def test_words_say_what_is_shared():
     of = infer.shared_links(measured(switch(3, 1e-6, 1e9, 1e9)))
     assert infer.in_words(of) == [
-        "all copies out of a device share 1 GB/s",
-        "all copies into a device share 1 GB/s",
+        "copies out of a device share 1 GB/s",
+        "copies into a device share 1 GB/s",
     ]
     faster = of[0]._replace(link=Link("out of 0", 2e9))
-    assert infer.in_words([faster, *of[1:]])[0] == "all copies out of a device share 1 to 2 GB/s"
+    assert infer.in_words([faster, *of[1:]])[0] == "copies out of a device share 1 to 2 GB/s"
     assert infer.in_words([]) == ["copies that are made at once share no link"]
 
 
