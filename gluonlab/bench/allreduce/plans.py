@@ -14,9 +14,7 @@ from gluonlab.collectives.algorithms import ALGORITHMS, make_schedule
 from gluonlab.collectives.for_links import FOR_LINKS, make_for_links
 from gluonlab.collectives.hierarchy import ACROSS, over_hosts
 from gluonlab.collectives.schedule import Schedule
-from gluonlab.collectives.synthesis.front import Found
 from gluonlab.collectives.synthesis.stored import NAME as SYNTHESISED
-from gluonlab.collectives.synthesis.stored import front_of
 from gluonlab.collectives.topology import Topology
 from gluonlab.errors import ScheduleError, unknown
 
@@ -24,6 +22,7 @@ from gluonlab.errors import ScheduleError, unknown
 RING_LIKE = ("ring", "bidirectional_ring")
 HIERARCHICAL = "hierarchical"
 MOST_RANKS = 4096
+_SIZES = tuple(64**power * 2**10 for power in range(5))  # bytes, of which each has its schedule
 
 Groups = Tuple[Tuple[int, ...], ...]
 
@@ -107,26 +106,29 @@ def make_plans(
     return plans
 
 
-def synthesised_label(found: Found) -> str:
+def synthesised_label(schedule: Schedule) -> str:
     """What its row is called: ``synthesised, 4 steps``."""
-    return f"{SYNTHESISED}, {len(found.schedule.steps)} steps"
+    return f"{SYNTHESISED}, {len(schedule.steps)} steps"
 
 
 def _for_links(name: str, world_size: int, topology: Optional[Topology], named: bool) -> List[Plan]:
     """Schedules made for the topology's links; those for a switch where they are asked for."""
     if not (topology or named):
         return []
-    found = front_of(topology) if topology and name == SYNTHESISED else []
-    if found:
-        return [Plan(synthesised_label(each), each.schedule) for each in found]
-    if name == SYNTHESISED and not named:
-        return []
     try:
-        return [Plan(name, make_for_links(name, topology, world_size, 0))]
+        made = [make_for_links(name, topology, world_size, size) for size in _SIZES]
     except ScheduleError:
         if named:
             raise
         return []
+    distinct = sorted({schedule.steps: schedule for schedule in made}.values(), key=_extent)
+    if name != SYNTHESISED:
+        return [Plan(name, schedule) for schedule in distinct]
+    return [Plan(synthesised_label(schedule), schedule) for schedule in distinct]
+
+
+def _extent(schedule: Schedule) -> Tuple[int, int]:
+    return len(schedule.steps), schedule.chunks
 
 
 def _over_hosts(topology: Optional[Topology], chunks: Optional[int]) -> List[Plan]:

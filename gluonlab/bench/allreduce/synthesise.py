@@ -55,7 +55,7 @@ def seek(topology: Topology, seconds: int, workers: int, out: Optional[str]) -> 
 
 def plans_of(front: Sequence[Found]) -> List[Plan]:
     """A row of the table of prices for each."""
-    return [Plan(synthesised_label(found), found.schedule) for found in front]
+    return [Plan(synthesised_label(found.schedule), found.schedule) for found in front]
 
 
 def text(topology: Topology, front: Sequence[Found], sizes: Sequence[int]) -> str:

@@ -18,6 +18,7 @@ from gluonlab.collectives.placing import best_order
 from gluonlab.collectives.schedule import ADD, ALLREDUCE, COPY, Schedule, Step, Transfer
 from gluonlab.collectives.synthesis.automorphisms import isomorphism
 from gluonlab.collectives.synthesis.front import Found
+from gluonlab.collectives.synthesis.hosts import over_hosts
 from gluonlab.collectives.synthesis.lanes import Lanes, Wire, lanes_or_none
 from gluonlab.collectives.wiring import switch
 from gluonlab.errors import ScheduleError
@@ -25,6 +26,7 @@ from gluonlab.errors import ScheduleError
 NAME = "synthesised"
 FOLDER = Path(__file__).with_name("found")
 FORMAT = "gluonlab schedules 1"
+MOST_HOSTS = 4  # of more, the prices of all choices take many seconds
 
 
 class Stored(NamedTuple):
@@ -56,11 +58,12 @@ def front_of(topology: Topology) -> List[Found]:
 def cheapest(topology: Topology, size_bytes: float) -> Schedule:
     """The stored schedule with the lowest price for such a buffer on ``topology``.
 
-    Where nothing is stored for its links, it is one for a switch, placed by `best_order`. Raises
-    ScheduleError for more devices than there are files for.
+    Where nothing is stored for its links, it is one for a switch, placed by `best_order`; over
+    several hosts it is made of those for one (`hosts`). Raises ScheduleError for more devices than
+    there are files for, and for more hosts than `MOST_HOSTS`.
     """
     return min(
-        _choices(topology),
+        choices(topology),
         key=lambda schedule: price(schedule, topology, size_bytes).seconds,
     )
 
@@ -70,7 +73,10 @@ def uniform(world_size: int) -> Topology:
     return switch(world_size, 1e-5, 1e10, 1e11)
 
 
-def _choices(topology: Topology) -> List[Schedule]:
+def choices(topology: Topology) -> List[Schedule]:
+    """What `cheapest` chooses from. Raises ScheduleError where there is nothing."""
+    if len(topology.hosts) > 1:
+        return _over_hosts(topology)
     if topology.world_size == 1:
         return [Schedule(NAME, ALLREDUCE, 1, 1, (0,), ())]
     own = [found.schedule for found in front_of(topology)]
@@ -132,6 +138,15 @@ def read(path: Path) -> Stored:
     for found in front:
         check(found.schedule)
     return Stored(names, lanes, front)
+
+
+def _over_hosts(topology: Topology) -> List[Schedule]:
+    if len(topology.hosts) > MOST_HOSTS or len({len(host) for host in topology.hosts}) > 1:
+        raise ScheduleError(
+            f"{NAME}: over hosts, they are made for 2 to {MOST_HOSTS} of as many devices each, not "
+            f"for the {len(topology.hosts)} of {topology.name}: choose hierarchical"
+        )
+    return over_hosts(NAME, topology, choices(topology.subset(topology.hosts[0])))
 
 
 @lru_cache(maxsize=None)
