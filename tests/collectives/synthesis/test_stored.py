@@ -55,12 +55,12 @@ def test_rounds_are_those_of_the_busiest_wires_and_not_below_the_bound(path):
 def test_each_machine_has_schedules_no_dearer_than_the_algorithms(name):
     topology = make_topology(name)
     assert stored.front_of(topology)
+    every = [algorithm(topology.world_size) for algorithm in ALGORITHMS.values()]
+    placed = [schedule.placed(best_order(schedule, topology)) for schedule in every]
     for size in (4**power * 1024 for power in range(11)):
         cheapest = price(stored.cheapest(topology, size), topology, size).seconds
-        for algorithm in ALGORITHMS.values():
-            schedule = algorithm(topology.world_size)
-            placed = schedule.placed(best_order(schedule, topology))
-            assert cheapest <= price(placed, topology, size).seconds * (1 + 1e-9)
+        others = [price(schedule, topology, size).seconds for schedule in placed]
+        assert cheapest <= min(others) * (1 + 1e-9)
 
 
 def test_a_p3_16xlarge_is_within_15_percent_of_the_floor_at_every_size():
