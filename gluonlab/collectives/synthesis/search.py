@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections import defaultdict
 from typing import Any, DefaultDict, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
@@ -47,6 +48,8 @@ def search(lanes: Lanes, sought: Sought, seconds: float, workers: int) -> Option
     solver = cp_model.CpSolver()
     solver.parameters.max_time_in_seconds = seconds
     solver.parameters.num_workers = workers
+    # else it catches SIGINT, and leaves it to end the process without a word for ever after
+    solver.parameters.catch_sigint_signal = False
     if not _solved(solver, model):
         return None
     # Any schedule first, then the additions: sought together, both take longer.
@@ -59,7 +62,19 @@ def search(lanes: Lanes, sought: Sought, seconds: float, workers: int) -> Option
 
 
 def _solved(solver: Any, model: Any) -> bool:
-    return solver.status_name(solver.solve(model)) in ("OPTIMAL", "FEASIBLE")
+    """Whether there is a solution. Ctrl-C ends the search, as it ends everything else."""
+    status: List[Any] = []
+    # a thread of its own: Python hears of signals between its own lines alone
+    thread = threading.Thread(target=lambda: status.append(solver.solve(model)), daemon=True)
+    thread.start()
+    try:
+        while thread.is_alive():
+            thread.join(0.1)
+    except BaseException:
+        solver.stop_search()
+        thread.join()
+        raise
+    return bool(status) and solver.status_name(status[0]) in ("OPTIMAL", "FEASIBLE")
 
 
 def _chunk(model: Any, lanes: Lanes, sought: Sought) -> _Chunk:

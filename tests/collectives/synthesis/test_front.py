@@ -1,5 +1,8 @@
 """Schedules sought here: right on any wires, bounded from below, symmetric where they say so."""
 
+import signal
+import threading
+import time
 from collections import Counter
 from itertools import permutations
 
@@ -117,3 +120,18 @@ def test_one_device_and_too_little_time_are_one_line():
         synthesise(make_topology("p3.2xlarge"), 1.0)
     with pytest.raises(ScheduleError, match=r"no schedule was found in 1e-06 s .* more time"):
         synthesise(make_topology("p3.16xlarge"), 1e-6)
+
+
+def test_ctrl_c_ends_a_search_and_is_heard_after_one():
+    lanes = lanes_of(make_topology("p3.16xlarge"))
+    group = symmetries(lanes)[-1]
+    main = threading.main_thread().ident
+    began = time.monotonic()
+    with pytest.raises(KeyboardInterrupt):
+        threading.Timer(0.5, signal.pthread_kill, [main, signal.SIGINT]).start()
+        search(lanes, Sought(24, 5, (2, 3), 7, group), 120, 1)  # takes minutes
+    assert time.monotonic() - began < 60
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    with pytest.raises(KeyboardInterrupt):
+        signal.pthread_kill(main, signal.SIGINT)
+        time.sleep(5)
