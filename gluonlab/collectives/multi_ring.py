@@ -17,12 +17,11 @@ MOST_TRIES = 2000  # of packing them; on the hybrid cube mesh seven are enough
 Ring = Tuple[int, ...]  # the devices in their order, from device 0
 
 
-def multi_ring(topology: Topology, size_bytes: float = 0.0) -> Schedule:
+def multi_ring(topology: Topology) -> Schedule:
     """An allreduce on as many rings as are found whose links suffice for all of them at once.
 
-    Each ring sums its share of the chunks as the algorithm ring does. ``size_bytes`` changes
-    nothing: it is there because other schedules made for links depend on it. Where the fast links
-    form no ring, and over several hosts, it is the one that `Topology.ring_order` finds.
+    Each ring sums its share of the chunks as the algorithm ring does. Where the fast links form no
+    ring, and over several hosts, it is the one that `Topology.ring_order` finds.
 
     Cost on r rings over links of r lanes each way in all: 2 (p-1) alpha + 2 (p-1) n/(r p) beta,
     with beta of one lane.

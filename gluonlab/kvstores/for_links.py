@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Optional, Sequence
+from typing import Dict, Optional, Sequence, Tuple
 
 import mxnet as mx
 import numpy as np
 
 from gluonlab.collectives.executor import Executor
-from gluonlab.collectives.for_links import make_for_links
+from gluonlab.collectives.for_links import ForLinks, make_for_links
 from gluonlab.collectives.topology import make_topology
 from gluonlab.errors import KVStoreError, ScheduleError
-from gluonlab.kvstores.placement import Ground, Placement, ground_of
+from gluonlab.kvstores.placement import Placement, ground_of
 from gluonlab.kvstores.summing import SummingKVStore
 from gluonlab.kvstores.sums import Ranks
 
@@ -29,6 +29,7 @@ class ForLinksKVStore(SummingKVStore):
         if topology is not None:
             make_topology(topology)  # whether there is one
         self._topology = topology
+        self._of_devices: Dict[Tuple[mx.Context, ...], Tuple[str, ForLinks]] = {}
 
     def placement(self, ctxs: Sequence[mx.Context]) -> Placement:
         """What the schedules are made for; each device plays the rank of its number.
@@ -37,19 +38,23 @@ class ForLinksKVStore(SummingKVStore):
         schedule for them.
         """
         try:
-            ground = self._ground(ctxs)
-            make_for_links(self._name, ground.topology, len(ctxs), 0)
+            why, _ = self._made_for(ctxs)
         except ScheduleError as error:
             raise KVStoreError(
                 f"kvstore {self.type!r} on {' '.join(map(str, ctxs))}: {error}"
             ) from error
-        return Placement(tuple(range(len(ctxs))), ground.why)
+        return Placement(tuple(range(len(ctxs))), why)
 
     def executor(self, arrays: Ranks) -> Executor:
-        ctxs = [of_rank[0].context for of_rank in arrays]
         size_bytes = sum(array.size * np.dtype(array.dtype).itemsize for array in arrays[0])
-        ground = self._ground(ctxs)
-        return Executor(make_for_links(self._name, ground.topology, len(ctxs), size_bytes), arrays)
+        _, made = self._made_for([of_rank[0].context for of_rank in arrays])
+        return Executor(made.cheapest(size_bytes), arrays)
 
-    def _ground(self, ctxs: Sequence[mx.Context]) -> Ground:
-        return ground_of(ctxs, self._topology)
+    def _made_for(self, ctxs: Sequence[mx.Context]) -> Tuple[str, ForLinks]:
+        """By what links schedules are made for these devices, and the schedules; once for all."""
+        key = tuple(ctxs)
+        if key not in self._of_devices:
+            ground = ground_of(ctxs, self._topology)
+            made = make_for_links(self._name, ground.topology, len(ctxs))
+            self._of_devices[key] = ground.why, made
+        return self._of_devices[key]

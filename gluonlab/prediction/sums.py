@@ -11,7 +11,7 @@ from typing import Callable, Dict, List, NamedTuple, Sequence
 
 from gluonlab.collectives.algorithms import ALGORITHMS, ring
 from gluonlab.collectives.cost import price
-from gluonlab.collectives.for_links import FOR_LINKS
+from gluonlab.collectives.for_links import FOR_LINKS, make_for_links
 from gluonlab.collectives.hierarchy import over_hosts
 from gluonlab.collectives.hosts import NETWORKS, Network
 from gluonlab.collectives.links import Topology
@@ -68,7 +68,8 @@ def within_host_s(store: str, topology: Topology, gradients: Gradients, host: Ho
             again = math.ceil(len(gradients.sizes) / gpus) - 1
             seconds += again * price(schedule, topology, 0).seconds
     elif store in FOR_LINKS:
-        found = FOR_LINKS[store](topology, gradients.total / len(gradients.sizes))
+        made = make_for_links(store, topology, gpus)
+        found = made.cheapest(gradients.total / (len(gradients.sizes) if gradients.apart else 1))
         seconds = price(found, topology, gradients.total).seconds
         seconds += _more(gradients) * price(found, topology, 0).seconds
     else:

@@ -5,8 +5,8 @@ import pytest
 from mxnet import nd
 from support.devices import contexts
 
-from gluonlab.collectives.for_links import FOR_LINKS
-from gluonlab.collectives.synthesis.stored import cheapest, front_of
+from gluonlab.collectives.for_links import FOR_LINKS, make_for_links
+from gluonlab.collectives.synthesis.stored import front_of
 from gluonlab.collectives.topology import make_topology
 from gluonlab.errors import KVStoreError
 from gluonlab.kvstores import make_kvstore
@@ -32,7 +32,7 @@ def test_small_and_large_sums_take_the_schedule_that_is_cheapest_for_them():
     for size in (100, 4_000_000):
         store = make_kvstore("synthesised", ctxs, "p3.16xlarge")
         store.pushpull(0, [nd.ones((size,), ctx=ctx) for ctx in ctxs])
-        expected = cheapest(topology, 4 * size)
+        expected = make_for_links("synthesised", topology, 8).cheapest(4 * size)
         assert store.transfers_run == expected.transfers
         steps.append(len(expected.steps))
     assert steps == [len(found.schedule.steps) for found in front_of(topology)] == [4, 5]

@@ -127,7 +127,7 @@ def _for_links(
     for option, value in cuts.items():
         if value is not None:
             raise ConfigError(f"{option_name(option)} has no effect on {name}: leave it out")
-    return make_for_links(name, topology, world_size, 0)
+    return make_for_links(name, topology, world_size).cheapest(0)
 
 
 def _prices(plan: Plan, topology: Topology) -> List[str]:

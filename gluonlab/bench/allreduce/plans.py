@@ -116,19 +116,16 @@ def _for_links(name: str, world_size: int, topology: Optional[Topology], named: 
     if not (topology or named):
         return []
     try:
-        made = [make_for_links(name, topology, world_size, size) for size in _SIZES]
+        made = make_for_links(name, topology, world_size)
     except ScheduleError:
         if named:
             raise
         return []
-    distinct = sorted({schedule.steps: schedule for schedule in made}.values(), key=_extent)
+    cheapest = {id(each): each for each in map(made.cheapest, _SIZES)}
+    distinct = sorted(cheapest.values(), key=lambda each: (len(each.steps), each.chunks))
     if name != SYNTHESISED:
         return [Plan(name, schedule) for schedule in distinct]
     return [Plan(synthesised_label(schedule), schedule) for schedule in distinct]
-
-
-def _extent(schedule: Schedule) -> Tuple[int, int]:
-    return len(schedule.steps), schedule.chunks
 
 
 def _over_hosts(topology: Optional[Topology], chunks: Optional[int]) -> List[Plan]:

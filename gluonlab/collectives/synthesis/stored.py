@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 from gluonlab.collectives.check import check
-from gluonlab.collectives.cost import price
 from gluonlab.collectives.links import Topology
 from gluonlab.collectives.placing import best_order
 from gluonlab.collectives.schedule import ADD, ALLREDUCE, COPY, Schedule, Step, Transfer
@@ -55,26 +54,18 @@ def front_of(topology: Topology) -> List[Found]:
     return []
 
 
-def cheapest(topology: Topology, size_bytes: float) -> Schedule:
-    """The stored schedule with the lowest price for such a buffer on ``topology``.
-
-    Where nothing is stored for its links, it is one for a switch, placed by `best_order`; over
-    several hosts it is made of those for one (`hosts`). Raises ScheduleError for more devices than
-    there are files for, and for more hosts than `MOST_HOSTS`.
-    """
-    return min(
-        choices(topology),
-        key=lambda schedule: price(schedule, topology, size_bytes).seconds,
-    )
-
-
 def uniform(world_size: int) -> Topology:
     """What devices of unknown links are taken for: all behind one switch."""
     return switch(world_size, 1e-5, 1e10, 1e11)
 
 
 def choices(topology: Topology) -> List[Schedule]:
-    """What `cheapest` chooses from. Raises ScheduleError where there is nothing."""
+    """The stored schedules for ``topology``.
+
+    Where nothing is stored for its links, they are those for a switch, placed by `best_order`; over
+    several hosts they are made of those for one (`hosts`). Raises ScheduleError for more devices
+    than there are files for, and for more hosts than `MOST_HOSTS`.
+    """
     if len(topology.hosts) > 1:
         return _over_hosts(topology)
     if topology.world_size == 1:

@@ -8,6 +8,7 @@ from support.schedule_reference import keeps_promise
 from gluonlab.collectives.bounds import floor_of
 from gluonlab.collectives.check import check
 from gluonlab.collectives.cost import price
+from gluonlab.collectives.for_links import make_for_links
 from gluonlab.collectives.hierarchy import ACROSS
 from gluonlab.collectives.hierarchy import over_hosts as by_rings
 from gluonlab.collectives.synthesis import stored
@@ -16,6 +17,10 @@ from gluonlab.collectives.topology import make_topology
 from gluonlab.errors import ScheduleError
 
 FILES = sorted(stored.FOLDER.glob("*.json"))
+
+
+def cheapest(topology, size):
+    return make_for_links(stored.NAME, topology, topology.world_size).cheapest(size)
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
@@ -38,7 +43,7 @@ def test_over_hosts_every_choice_is_right_and_the_cheapest_beats_rings_within_ho
     order = topology.subset(topology.hosts[0]).ring_order()
     others = [by_rings(hosts, len(order), across, order=order) for across in ACROSS]
     for size in (4**power * 1024 for power in range(11)):
-        seconds = price(stored.cheapest(topology, size), topology, size).seconds
+        seconds = price(cheapest(topology, size), topology, size).seconds
         assert floor.seconds(size) <= seconds * (1 + 1e-9)
         rings = min(price(other, topology, size).seconds for other in others)
         assert seconds <= rings * (1 + 1e-9)
@@ -50,11 +55,11 @@ def test_hosts_may_have_devices_of_any_numbers(data):
     whole = make_topology("g4dn.12xlarge*2")
     topology = whole.subset(data.draw(st.permutations(range(8))))
     for size in (1024, 10**7):
-        same, other = (price(stored.cheapest(t, size), t, size) for t in (whole, topology))
+        same, other = (price(cheapest(t, size), t, size) for t in (whole, topology))
         assert other.seconds == pytest.approx(same.seconds)
 
 
 def test_too_many_hosts_and_unequal_ones_are_one_line():
     for topology in (make_topology("p3.16xlarge*5"), make_topology("p3.8xlarge*2", 6)):
         with pytest.raises(ScheduleError, match=r"2 to 4 of as many devices each.*hierarchical"):
-            stored.cheapest(topology, 1024)
+            cheapest(topology, 1024)
