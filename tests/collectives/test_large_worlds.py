@@ -1,19 +1,25 @@
 """Schedules of 1,024 ranks: proved and priced as small ones are; one wrong transfer is found."""
 
+import re
 import subprocess
 import sys
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.plain_price import priced
 from support.schedule_reference import keeps_promise
+from support.topologies import topologies
 
 from gluonlab.collectives.algorithms import ALGORITHMS, make_schedule
 from gluonlab.collectives.check import check
+from gluonlab.collectives.cost import prices
 from gluonlab.collectives.schedule import OPS, Schedule
 from gluonlab.errors import ScheduleError
 
-MUTATIONS = ["gone", "twice", "src", "dst", "op"]
+MUTATIONS = ["gone", "twice", "moved", "src", "dst", "chunk", "op"]
+AT_THE_END = re.compile(r"ends with|add up chunk")  # and not a broken rule of a step
 
 
 def alone(schedule, chunk):
@@ -25,58 +31,94 @@ def alone(schedule, chunk):
                     (schedule.owner[chunk],), steps)  # fmt: skip
 
 
-def mutated(schedule, step, position, how, rank):
-    """The schedule with one transfer changed, and the chunk that it concerns."""
-    transfers = list(schedule.steps[step])
-    old = transfers[position]
-    if how == "gone":
-        del transfers[position]
-    elif how == "twice":
-        transfers.append(old)
-    elif how == "op":
-        transfers[position] = old._replace(op=OPS[1 - OPS.index(old.op)])
-    else:
-        transfers[position] = old._replace(**{how: rank})
-    steps = (*schedule.steps[:step], tuple(transfers), *schedule.steps[step + 1 :])
-    changed = Schedule(schedule.name, schedule.collective, schedule.world_size, schedule.chunks,
-                       schedule.owner, steps)  # fmt: skip
-    return changed, old.chunk
+def fault(schedule):
+    """(broken at the end, step, position) of what `check` finds first, or None.
 
-
-def verdict(schedule):
-    """(the step of the first fault,), or None; no step is named where nothing is ever sent."""
+    No place is named where nothing is ever sent.
+    """
     try:
         check(schedule)
     except ScheduleError as error:
-        return (error.step,)
+        return bool(AT_THE_END.search(str(error))), error.step, error.transfer
     return None
 
 
-def draw_mutated(data, schedule):
-    step = data.draw(st.integers(0, len(schedule.steps) - 1))
-    position = data.draw(st.integers(0, len(schedule.steps[step]) - 1))
-    rank = data.draw(st.integers(0, schedule.world_size - 1))
-    return mutated(schedule, step, position, data.draw(st.sampled_from(MUTATIONS)), rank)
+def of_whole(found, schedule, chunk):
+    """The same place among all transfers of the step."""
+    at_the_end, step, position = found
+    if step is None:
+        return found
+    own = [place for place, t in enumerate(schedule.steps[step]) if t.chunk == chunk]
+    return at_the_end, step, own[position]
+
+
+def expected(schedule, chunks):
+    """The first fault by the chunks alone, which have no others to be compared with.
+
+    Rules of steps come first, from step to step; then the chunks, one after the other.
+    """
+    singles = {chunk: fault(alone(schedule, chunk)) for chunk in sorted(chunks)}
+    found = [of_whole(each, schedule, chunk) for chunk, each in singles.items() if each]
+    rules = sorted(each for each in found if not each[0])
+    return (rules or found or [None])[0]
+
+
+@st.composite
+def mutants(draw, schedule):
+    """The schedule with one transfer changed, and the chunks that it concerns."""
+    steps = [list(step) for step in schedule.steps]
+    number = draw(st.integers(0, len(steps) - 1))
+    position = draw(st.integers(0, len(steps[number]) - 1))
+    old, how = steps[number][position], draw(st.sampled_from(MUTATIONS))
+    new = old
+    if how in ("gone", "moved"):
+        del steps[number][position]
+    if how == "moved":
+        steps[draw(st.integers(0, len(steps) - 1))].append(old)
+    if how == "twice":
+        steps[number].append(old)
+    if how == "op":
+        new = old._replace(op=OPS[1 - OPS.index(old.op)])
+    if how in ("src", "dst"):
+        new = old._replace(**{how: draw(st.integers(0, schedule.world_size - 1))})
+    if how == "chunk":
+        new = old._replace(chunk=draw(st.integers(0, schedule.chunks - 1)))
+    if new != old:
+        steps[number][position] = new
+    changed = replace(schedule, steps=tuple(map(tuple, steps)))
+    return changed, {old.chunk, new.chunk}
 
 
 @settings(max_examples=60)
 @given(st.sampled_from([*ALGORITHMS]), st.integers(2, 40), st.data())
-def test_a_changed_transfer_is_wrong_where_its_chunk_alone_is(name, world_size, data):
-    """The chunk alone has no other to be compared with, and a reference of numbers."""
-    changed, chunk = draw_mutated(data, make_schedule(name, world_size))
-    single = alone(changed, chunk)
-    found = verdict(single)
-    assert verdict(changed) == found
+def test_a_changed_transfer_is_wrong_where_its_chunks_alone_are(name, world_size, data):
+    changed, chunks = data.draw(mutants(make_schedule(name, world_size)))
+    found = fault(changed)
+    assert found == expected(changed, chunks)
     if found is None:
-        assert keeps_promise(single)
+        assert all(keeps_promise(alone(changed, chunk)) for chunk in chunks)
 
 
 @pytest.mark.long
-@settings(max_examples=8)
+@settings(max_examples=10)
 @given(st.sampled_from(["ring", "halving_doubling", "sharded", "double_tree"]), st.data())
 def test_one_changed_transfer_among_1024_ranks_is_found(name, data):
-    changed, chunk = draw_mutated(data, make_schedule(name, 1024))
-    assert verdict(changed) == verdict(alone(changed, chunk))
+    changed, chunks = data.draw(mutants(make_schedule(name, 1024)))
+    assert fault(changed) == expected(changed, chunks)
+
+
+@given(topologies(most=6, speeds=st.floats(1e6, 1e12), latencies=st.floats(0, 1e-3)), st.data())
+def test_prices_are_those_of_the_definition(topology, data):
+    name = data.draw(st.sampled_from([*ALGORITHMS]))
+    schedule = make_schedule(name, topology.world_size)
+    sizes = data.draw(st.lists(st.just(0) | st.integers(1, 2**40), min_size=1, max_size=3))
+    for size, found in zip(sizes, prices(schedule, topology, sizes)):
+        assert len(found.steps) == len(schedule.steps)
+        for step, of_step in zip(schedule.steps, found.steps):
+            longest, busiest, reduce_s = priced(step, topology, size / schedule.chunks)
+            assert of_step.transfer_s == pytest.approx(longest, rel=1e-12, abs=0)
+            assert of_step.reduce_s == pytest.approx(reduce_s, rel=1e-12, abs=0)
+            assert of_step.bottleneck in busiest
 
 
 MEASURED = """

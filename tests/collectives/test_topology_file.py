@@ -1,15 +1,15 @@
 """A topology's file: what was written is read, by hand, too, and ways are the shortest."""
 
-import json
 import math
 import re
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.topologies import pairs, topologies
+from support.topologies import both, pairs, read_content, topologies
 
 from gluonlab.collectives.links import Link, Route, Topology
 from gluonlab.collectives.machines import nvswitch, p3_16xlarge
@@ -69,18 +69,7 @@ def test_what_has_no_place_in_a_file_is_refused(tmp_path):
 
 @pytest.fixture
 def read(tmp_path):
-    """``read(content)``: the topology of a file with it, which is JSON or text."""
-
-    def write(content):
-        file = tmp_path / "m.json"
-        file.write_text(content if isinstance(content, str) else json.dumps(content))
-        return read_topology(file)
-
-    return write
-
-
-def both(one, other, **more):
-    return {"between": [one, other], **more}
+    return partial(read_content, tmp_path / "m.json")
 
 
 CUBE_PAIRS = {2: [(0, 3), (0, 4), (1, 2), (1, 5), (2, 3), (4, 7), (5, 6), (6, 7)],

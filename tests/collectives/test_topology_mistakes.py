@@ -1,8 +1,9 @@
 """Mistakes in a topology's file: one line with the file, the place, and what is possible."""
 
-import json
+from functools import partial
 
 import pytest
+from support.topologies import both, read_content
 
 from gluonlab.collectives.machines import p3_16xlarge
 from gluonlab.collectives.topology import make_topology
@@ -13,18 +14,7 @@ from gluonlab.plain import one_line
 
 @pytest.fixture
 def read(tmp_path):
-    """``read(content)``: the topology of a file with it, which is JSON or text."""
-
-    def write(content):
-        file = tmp_path / "m.json"
-        file.write_text(content if isinstance(content, str) else json.dumps(content))
-        return read_topology(file)
-
-    return write
-
-
-def both(one, other, **more):
-    return {"between": [one, other], **more}
+    return partial(read_content, tmp_path / "m.json")
 
 
 TWO = {"devices": 2, "latency_s": 1e-5, "links": [both(0, 1, bytes_per_s=1e9)]}

@@ -1,10 +1,12 @@
-"""Machines drawn at random: their devices, links, routes, groups and hosts."""
+"""Machines drawn at random: their devices, links, routes, groups and hosts; and their files."""
 
 import itertools
+import json
 
 from hypothesis import strategies as st
 
 from gluonlab.collectives.links import INFINITE, Link, Route, Topology
+from gluonlab.collectives.topology_file import read_topology
 
 SPEEDS = st.floats(1e-3, 1e300) | st.sampled_from([25e9, 12e9, 1 / 3]) | st.integers(1, 2**70)
 LATENCIES = st.sampled_from([0.0, 1e-5, 5e-5]) | st.floats(0, 1e300)
@@ -49,3 +51,14 @@ def topologies(draw, most=5, speeds=SPEEDS, latencies=LATENCIES):
         hosts=draw(st.just(()) | partitions(world_size)),
         gpu=draw(st.sampled_from(["", "V100"])),
     )
+
+
+def both(one, other, **more):
+    """A link of a file, in both directions."""
+    return {"between": [one, other], **more}
+
+
+def read_content(file, content):
+    """The topology of a new file with this content, which is text or becomes JSON."""
+    file.write_text(content if isinstance(content, str) else json.dumps(content))
+    return read_topology(file)

@@ -26,8 +26,9 @@ from gluonlab.files.whole import new_file
 SECONDS = 60  # for each number of steps
 MEANING = (
     "rounds: of the busiest link, summed over the steps, for chunks of one part in n of the buffer "
-    "on n devices; bound: below which no schedule of as many steps can have rounds, if it sums up "
-    "every chunk on a tree and then copies it; proved optimal: the rounds are the bound."
+    "on n devices; bound: below which no schedule of as many steps can have rounds, if it uses the "
+    "fast links alone, each for one message in a step, and sums up every chunk on a tree before it "
+    "copies it; proved optimal: the rounds are the bound."
 )
 
 

@@ -22,7 +22,10 @@ WORTH = 0.005  # a step more must promise at least so much less moving
 
 
 class Found(NamedTuple):
-    """A schedule, its rounds, and the bound under all of as many steps, both as in `Bound`."""
+    """A schedule, its rounds, and the bound under all of as many steps, both as in `Bound`.
+
+    The bound is for what `Lanes` knows: the fast pairs alone, and one message on a wire in a step.
+    """
 
     schedule: Schedule
     rounds: float
@@ -30,7 +33,7 @@ class Found(NamedTuple):
 
     @property
     def optimal(self) -> bool:
-        """Whether no schedule that sums up on trees and then copies has fewer rounds."""
+        """Whether no schedule on these lanes that sums on trees and then copies has fewer."""
         return self.rounds <= self.bound + EQUAL
 
 

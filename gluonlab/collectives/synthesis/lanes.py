@@ -12,7 +12,7 @@ from gluonlab.collectives.links import Link, Pair, Topology
 from gluonlab.errors import ScheduleError
 
 LARGEST_DENOMINATOR = 8  # of the speeds' ratios, so that measured speeds have few lanes, too
-SLOWEST = 0.5  # pairs are used that are so fast, by the slowest one that is needed to reach all
+SLOWEST = 0.5  # of the slowest pair that is needed to reach all: what is slower is not used
 
 
 class Wire(NamedTuple):
@@ -61,7 +61,7 @@ def lanes_of(topology: Topology) -> Lanes:
     wires = tuple(sorted(Wire(tuple(sorted(key)), count) for key, count in zip(narrowest, lanes)))
     capacity = Capacity(topology)
     receives, sends = capacity.most_messages(True), capacity.most_messages(False)
-    reach = _radius(topology.world_size, pairs)
+    back = [(dst, src) for src, dst in pairs]
     return Lanes(
         topology.world_size,
         pairs,
@@ -69,8 +69,8 @@ def lanes_of(topology: Topology) -> Lanes:
         unit,
         latencies.pop() if latencies else 0.0,
         unit / topology.reduce_bytes_per_s,
-        max(reach, _steps(topology.world_size, receives(1))),
-        max(reach, _steps(topology.world_size, sends(1))),
+        max(_radius(topology.world_size, back), _steps(topology.world_size, receives(1))),
+        max(_radius(topology.world_size, pairs), _steps(topology.world_size, sends(1))),
     )
 
 
@@ -87,7 +87,7 @@ def _used(topology: Topology) -> Tuple[Pair, ...]:
     speeds = sorted({route.bytes_per_s for route in topology.routes.values()}, reverse=True)
     for needed in speeds:
         fast = [pair for pair, route in topology.routes.items() if route.bytes_per_s >= needed]
-        if _radius(topology.world_size, fast) < topology.world_size:
+        if _connects(topology.world_size, fast):
             return tuple(
                 sorted(
                     pair
@@ -98,12 +98,23 @@ def _used(topology: Topology) -> Tuple[Pair, ...]:
     return ()
 
 
+def _connects(world_size: int, pairs: Sequence[Pair]) -> bool:
+    """Whether all reach all: device 0 does, and is reached by all."""
+    ways = [pairs, [(dst, src) for src, dst in pairs]]
+    return all(_hops(0, world_size, _onward(way)) < world_size for way in ways)
+
+
 def _radius(world_size: int, pairs: Sequence[Pair]) -> int:
     """The most hops from the device that is nearest to all; ``world_size`` if none reaches all."""
+    onward = _onward(pairs)
+    return min(_hops(start, world_size, onward) for start in range(world_size))
+
+
+def _onward(pairs: Sequence[Pair]) -> "DefaultDict[int, List[int]]":
     onward: DefaultDict[int, List[int]] = defaultdict(list)
     for src, dst in pairs:
         onward[src].append(dst)
-    return min(_hops(start, world_size, onward) for start in range(world_size))
+    return onward
 
 
 def _hops(start: int, world_size: int, onward: "DefaultDict[int, List[int]]") -> int:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Dict, Iterable, List, NamedTuple, Optional, Sequence, Tuple
 
 from gluonlab.collectives.check import check
 from gluonlab.collectives.links import Topology
@@ -89,24 +89,30 @@ def machines() -> List[str]:
 
 
 def written(machine_names: Sequence[str], lanes: Lanes, front: Sequence[Found]) -> str:
-    """The text of a file."""
-    content = {
-        "format": FORMAT,
-        "machines": list(machine_names),
-        "devices": lanes.world_size,
-        "wires": [{"lanes": wire.lanes, "pairs": _pairs(wire.pairs)} for wire in lanes.wires],
-        "front": [
-            {
-                "rounds": found.rounds,
-                "bound": found.bound,
-                "status": "proved optimal" if found.optimal else "best found",
-                "owner": list(found.schedule.owner),
-                "steps": [_by_pair(step) for step in found.schedule.steps],
-            }
-            for found in front
-        ],
+    """The text of a file: JSON with a line for each wire, and for each step."""
+    head = {"format": FORMAT, "machines": list(machine_names), "devices": lanes.world_size}
+    wires = [{"lanes": wire.lanes, "pairs": _pairs(wire.pairs)} for wire in lanes.wires]
+    return _object(head, wires=_list(map(json.dumps, wires)), front=_list(map(_as_text, front)))
+
+
+def _as_text(found: Found) -> str:
+    head = {
+        "rounds": found.rounds,
+        "bound": found.bound,
+        "status": "proved optimal" if found.optimal else "best found",
+        "owner": list(found.schedule.owner),
     }
-    return json.dumps(content, indent=1) + "\n"
+    steps = (json.dumps(_by_pair(step)) for step in found.schedule.steps)
+    return _object(head, steps=_list(steps)).strip()
+
+
+def _object(head: Dict[str, Any], **lists: str) -> str:
+    parts = [json.dumps(head)[:-1], *(f'"{name}": {text}' for name, text in lists.items())]
+    return ",\n ".join(parts) + "}\n"
+
+
+def _list(texts: Iterable[str]) -> str:
+    return "[\n  " + ",\n  ".join(texts) + "\n]"
 
 
 def read(path: Path) -> Stored:
