@@ -10,6 +10,7 @@ from typing import Any, Dict, List, Mapping, Tuple
 # About a second. Known machines need some hundred; on sixteen devices whose links all differ, as
 # those of a file may, all orders would take minutes.
 MOST_LOOKS = 200_000
+MOST_DEVICES = 256  # of more there are none but uniform machines, whose orders are all alike
 # seconds per byte of the busiest link, then what the pairs' bytes/s fall short of the fastest
 # pair's
 Cost = Tuple[float, float]
@@ -20,8 +21,11 @@ def best_ring(world_size: int, routes: Mapping[Tuple[int, int], Any]) -> List[in
 
     Depth first through all orders. Both parts of a cost only grow as a ring does, so what is no
     better than the best ring so far need not be finished; on uniform topologies that leaves about
-    n² looks, on eight GPUs in a cube mesh some hundred. After MOST_LOOKS the best so far is taken.
+    n² looks, on eight GPUs in a cube mesh some hundred. After MOST_LOOKS the best so far is taken;
+    more than MOST_DEVICES stay as they are numbered.
     """
+    if world_size > MOST_DEVICES:
+        return list(range(world_size))
     fastest = max((route.bytes_per_s for route in routes.values()), default=0.0)
     lowest: Cost = (float("inf"), float("inf"))
     best_order = list(range(world_size))

@@ -15,7 +15,9 @@ from support.topologies import topologies
 from gluonlab.collectives.algorithms import ALGORITHMS, make_schedule
 from gluonlab.collectives.check import check
 from gluonlab.collectives.cost import prices
+from gluonlab.collectives.placing import best_order
 from gluonlab.collectives.schedule import OPS, Schedule
+from gluonlab.collectives.topology import switch
 from gluonlab.errors import ScheduleError
 
 MUTATIONS = ["gone", "twice", "moved", "src", "dst", "chunk", "op"]
@@ -149,3 +151,10 @@ def test_1024_ranks_are_made_proved_and_priced_in_ten_seconds_and_a_gigabyte(nam
     assert done.returncode == 0, done.stderr
     seconds, gigabytes = map(float, done.stdout.split())
     assert gigabytes <= 1 and seconds <= 10
+
+
+def test_devices_without_number_are_placed_as_they_are_numbered():
+    """What tries orders of devices gives up before it would take minutes, or too deep a stack."""
+    topology = switch(1100, 1e-5, 1e10)
+    assert topology.ring_order() == list(range(1100))
+    assert best_order(make_schedule("star", 1100), topology) == list(range(1100))

@@ -17,7 +17,7 @@ from gluonlab.bench.allreduce.sizes import in_words
 from gluonlab.bench.harness.text import WIDTH, microseconds, times
 from gluonlab.bench.harness.text import table as as_table
 from gluonlab.collectives.bounds import floor_of
-from gluonlab.collectives.cost import Price, price
+from gluonlab.collectives.cost import Price, prices
 from gluonlab.collectives.topology import Topology
 
 COLUMNS = (
@@ -83,12 +83,13 @@ class PricedRow:
 
 def simulate(topology: Topology, plans: Sequence[Plan], sizes: Sequence[int]) -> List[PricedRow]:
     """Price every schedule at every size, in bytes."""
-    rows, floor = [], floor_of(topology)
-    for size in sizes:
-        for plan in plans:
-            priced = price(plan.schedule, topology, size)
-            rows.append(PricedRow(plan.label, priced, bottleneck(priced), floor.seconds(size)))
-    return rows
+    floor = floor_of(topology)
+    by_plan = [
+        [PricedRow(plan.label, each, bottleneck(each), floor.seconds(each.size_bytes))
+         for each in prices(plan.schedule, topology, sizes)]
+        for plan in plans
+    ]  # fmt: skip
+    return [row for of_size in zip(*by_plan) for row in of_size]
 
 
 def bottleneck(priced: Price) -> str:
