@@ -127,7 +127,7 @@ class _Study:
             more = difference(last, begin)
             lines.append(self.said["begins"].format(
                 first=f"{median(begin):.2f}", last=f"{median(last):.2f}",
-                count=own[-1].way.devices, more=more.value, ends=self._ends(more),
+                count=own[-1].way.devices, more=_rounded(more.value), ends=self._ends(more),
             ))  # fmt: skip
         lines += self._cores()
         lines += [
@@ -140,7 +140,9 @@ class _Study:
     def _ends(self, value: Number) -> str:
         if value.ends is None:
             return ""
-        return str(self.said["ends"].format(low=value.ends[0], high=value.ends[1]))
+        return str(
+            self.said["ends"].format(low=_rounded(value.ends[0]), high=_rounded(value.ends[1]))
+        )
 
     def _tables(self) -> List[Table]:
         rows = [self._row(case) for case in self.there]
@@ -167,6 +169,11 @@ class _Study:
 
 def _middle(values: Sequence[float]) -> Number:
     return Number(median(values), bootstrap([values], lambda drawn: median(drawn[0])))
+
+
+def _rounded(value: float) -> float:
+    """To hundredths, and never -0."""
+    return round(value, 2) + 0.0
 
 
 def _range(value: Number) -> str:
