@@ -28,7 +28,8 @@ OPTIONS = {
         "network": "lenet", "devices": [1, 2], "stores": ["device", "ring"],
         "splits": ["layers"], "kinds": ["weak", "strong"], "rounds": 5,
     },
-    "splits": {"network": "lenet", "devices": 2, "microbatches": 8, "rounds": 5},
+    "splits": {"network": "lenet", "devices": 2, "microbatches": 8, "rounds": 5,
+               "cuts": {"1f1b": "2,4"}},
 }  # fmt: skip
 ODD = st.one_of(
     st.sampled_from([None, True, -1, 0, 1.5, 2**70, float("nan"), float("inf"), "", "a\nb", "5"]),
@@ -117,6 +118,9 @@ def could_be(study, options):
         return (
             o.network in ("lenet", "resnet18") and number(o.devices, 2, 8)
             and number(o.microbatches, 1, 10**4) and number(o.rounds, 1, 1000)
+            and isinstance(o.cuts, dict) and set(o.cuts) <= {"1f1b", "interleaved"}
+            and all(isinstance(cut, str) and cut and all(
+                layer.isdecimal() for layer in cut.split(",")) for cut in o.cuts.values())
         )  # fmt: skip
     if study == "scaling":
         return (

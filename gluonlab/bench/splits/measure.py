@@ -22,7 +22,7 @@ import time
 from functools import partial
 from itertools import chain, zip_longest
 from statistics import median
-from typing import Callable, Dict, Iterator, List, Mapping, Sequence, Tuple
+from typing import Callable, Dict, Iterator, List, Mapping, Optional, Sequence, Tuple
 
 from mxnet import nd
 
@@ -65,10 +65,18 @@ def check_devices(on: MeasuredOn) -> int:
 
 
 def splits(
-    task: Task, on: MeasuredOn, devices: int, microbatches: int, rounds: int
+    task: Task,
+    on: MeasuredOn,
+    devices: int,
+    microbatches: int,
+    rounds: int,
+    cuts: Optional[Mapping[str, str]] = None,
 ) -> List[Series]:
-    """All series of the ways of a network over devices; what a way cannot do has the reason."""
-    ways = {way.name: way for way in make_ways(task, on, devices, microbatches)}
+    """All series of the ways of a network over devices; what a way cannot do has the reason.
+
+    ``cuts``: of `cuts_of`, so that measurements at other times are of the same stages.
+    """
+    ways = {way.name: way for way in make_ways(task, on, devices, microbatches, cuts)}
     there = {name: way for name, way in ways.items() if way.reason is None}
     for way in there.values():
         way.step()  # everything is bound

@@ -11,6 +11,7 @@ DEVICES, MICROBATCHES, ROUNDS = 2, 8, 9
 ONE, DATA, LAYERS, CHANNELS = "one", "data", "layers", "channels"
 GPIPE, ONE_F_ONE_B, INTERLEAVED = PIPELINES = ("gpipe", "1f1b", "interleaved")
 NAMES = (ONE, DATA, LAYERS, CHANNELS, *PIPELINES)
+CUT_APART = (ONE_F_ONE_B, INTERLEAVED)  # the cuts of the others are the first one's
 APART = {GPIPE: ONE_F_ONE_B}  # the way whose stages are measured, where that is another one
 SUMS = "sharded"  # the allreduce of gradients, and of the activations of split channels
 LINKS = "p3.16xlarge"

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Dict, Iterator, Optional
+from typing import Any, Dict, Iterator, Mapping, Optional
 
 from gluonlab.bench.harness.measured_on import MeasuredOn
 from gluonlab.bench.splits.names import (
     CHANNELS,
+    CUT_APART,
     DATA,
     GPIPE,
     INTERLEAVED,
@@ -71,18 +72,34 @@ class Way:
         return program
 
 
-def make_ways(task: Task, on: MeasuredOn, devices: int, microbatches: int) -> Iterator[Way]:
-    """All of NAMES, on the first ``devices`` of ``on``; stages as many as devices are cut alike."""
-    cut: Dict[str, Any] = {}
+def make_ways(
+    task: Task,
+    on: MeasuredOn,
+    devices: int,
+    microbatches: int,
+    cuts: Optional[Mapping[str, str]] = None,
+) -> Iterator[Way]:
+    """All of NAMES, on the first ``devices`` of ``on``; stages as many as devices are cut alike.
+
+    ``cuts``: where those of `cuts_of` begin; what is not among them is chosen by measured time.
+    """
+    chosen = dict(cuts or {})
     found = {}
     for name in (ONE_F_ONE_B, GPIPE, INTERLEAVED, LAYERS, CHANNELS, DATA, ONE):
         options = run_options(name, microbatches)
-        if name in (GPIPE, LAYERS):
-            options.update(cut)
+        alike = ONE_F_ONE_B if name in (GPIPE, LAYERS) else name
+        if alike in chosen:
+            options["cut"] = chosen[alike]
         way = found[name] = _make(name, task, on.first(1 if name == ONE else devices), options)
         if name == ONE_F_ONE_B and way.cuts:
-            cut = {"cut": way.cuts}
+            chosen[name] = way.cuts
     yield from (found[name] for name in NAMES)
+
+
+def cuts_of(task: Task, on: MeasuredOn, devices: int, microbatches: int) -> Dict[str, str]:
+    """The cuts of pipelines by name, as measured times choose them now: not always alike."""
+    ways = make_ways(task, on, devices, microbatches)
+    return {way.name: way.cuts for way in ways if way.name in CUT_APART and way.cuts}
 
 
 def _make(name: str, task: Task, devices: str, options: Dict[str, Any]) -> Way:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import Any, Dict, Mapping, Optional
 
 import click
@@ -17,6 +18,7 @@ from gluonlab.study.options import check, one_of
 from gluonlab.study.options import whole as whole_number
 
 NAME = "splits"
+_CUT = re.compile(r"[0-9]{1,4}(,[0-9]{1,4})*")
 MOST_DEVICES = 8  # that the links have, on which transfers are priced
 
 
@@ -61,14 +63,25 @@ def _read(options: Mapping[str, Any]) -> Mapping[str, Any]:
     fits = {
         "network": one_of(_names.TASKS), "devices": whole_number(2, MOST_DEVICES),
         "microbatches": whole_number(1, task.global_batch_size), "rounds": whole_number(1, 1000),
+        "cuts": _are_cuts,
     }  # fmt: skip
     check(options, fits)
     return options
 
 
+def _are_cuts(value: Any) -> bool:
+    """The layers with which stages begin, by a pipeline's name: ``{"1f1b": "2,5"}``."""
+    return isinstance(value, dict) and all(
+        name in _names.CUT_APART and isinstance(cut, str) and bool(_CUT.fullmatch(cut))
+        for name, cut in value.items()
+    )
+
+
 def _measured(options: Mapping[str, Any], asked_for: Asked) -> Dict[str, Any]:
     """Measure, and write everything; the result, and lines about it."""
-    from gluonlab.bench.splits.measure import splits  # MXNet is loaded here, not for --help
+    # MXNet is loaded here, not for --help
+    from gluonlab.bench.splits.measure import splits
+    from gluonlab.bench.splits.ways import cuts_of
     from gluonlab.study.benches import as_values, together
     from gluonlab.study.page import write
     from gluonlab.study.splits.report import report
@@ -76,12 +89,16 @@ def _measured(options: Mapping[str, Any], asked_for: Asked) -> Dict[str, Any]:
     from gluonlab.study.sweep.folder import begun
 
     task = _names.TASKS[options["network"]]
+    if "cuts" not in options:  # once: in each round they could be others, and the network as well
+        size = options["devices"], options["microbatches"]
+        options = {**options, "cuts": cuts_of(task, cpu_devices(size[0]), *size)}
 
     def one_round(settings: Mapping[str, Any], number: int) -> Dict[str, Any]:
         on = cpu_devices(settings["devices"])
-        return as_values(splits(task, on, settings["devices"], settings["microbatches"], 1))
+        size = settings["devices"], settings["microbatches"]
+        return as_values(splits(task, on, *size, rounds=1, cuts=settings["cuts"]))
 
-    point = {name: options[name] for name in ("network", "devices", "microbatches")}
+    point = {name: options[name] for name in ("network", "devices", "microbatches", "cuts")}
     with begun(NAME, options, asked_for.out) as folder:
         with Sweep(folder.measured, one_round, shown=False) as sweep:
             [found] = sweep.run([point], range(options["rounds"]))

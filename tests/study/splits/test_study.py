@@ -26,7 +26,9 @@ def test_each_round_is_kept_and_what_needs_no_clock_is_what_bench_says(tmp_path,
     assert status == 0
     found = {one["name"]: one["values"] for one in json.loads(out)["series"]}
     assert [len(found[f"step {name}"]) for name in NAMES] == [2] * len(NAMES)
-    same = splits(TASKS["mlp"], cpu_devices(2), 2, 2, rounds=1)
+    cuts = json.loads((folder / "study.json").read_text())["options"]["cuts"]
+    same = splits(TASKS["mlp"], cpu_devices(2), 2, 2, rounds=1, cuts=cuts)
+    assert {one.label for one in same} >= {f"{way}, cut {cut}" for way, cut in cuts.items()}
     for one in same:
         if one.name.startswith(("moved", "memory", "links")):
             assert found[one.name] == [*one.values] * 2
