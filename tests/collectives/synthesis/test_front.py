@@ -27,10 +27,10 @@ from gluonlab.errors import ScheduleError
 SUMMED_ON_TREES = ["ring", "sharded", "halving_doubling", "tree", "star", "bidirectional_ring"]
 
 
-@settings(max_examples=3)
-@given(meshes(most=4, lanes=2))
+@settings(max_examples=5)
+@given(meshes(most=3, lanes=2))
 def test_what_is_found_is_right_and_neither_below_its_bound_nor_the_floor(topology):
-    front = synthesise(topology, 0.2)
+    front = synthesise(topology, 0.1)
     floor = floor_of(topology)
     for found in front:
         assert keeps_promise(found.schedule)
