@@ -267,21 +267,26 @@ def test_the_command_measures_checks_and_predicts_in_one_run(python, tmp_path):
     done = python("-m", "gluonlab.bench", "allreduce", *args, "--json")
     assert done.returncode == 0, done.stderr
     report = json.loads(done.stdout)
-    assert {(row["algorithm"], row["size_bytes"], row["count"]) for row in report["rows"]} == {
-        (name, size, size // 4) for name in HERE for size in (1024, 3000)
-    }
     topology = (
         ground_of(devices(3)).topology if on_gpus() else Speeds(**report["speeds"]).topology(3)
     )
+    for_links = {
+        plan.label: plan.schedule
+        for plan in (make_plans(None, 3, topology=topology) if on_gpus() else ())
+        if plan.label not in HERE
+    }
+    assert bool(for_links) == on_gpus()  # whose links are known
+    assert {(row["algorithm"], row["size_bytes"], row["count"]) for row in report["rows"]} == {
+        (name, size, size // 4) for name in (*HERE, *for_links) for size in (1024, 3000)
+    }
     for row in report["rows"]:
         assert row["error"] == 0 and row["algbw"] == pytest.approx(
             row["size_bytes"] / row["time_us"] / 1e3
         )
         assert row["busbw"] == pytest.approx(row["algbw"] * 2 * 2 / 3)
-        schedule = (
-            None
-            if row["algorithm"] in PEERS
-            else make_schedule(row["algorithm"].replace("-whole", ""), 3)
+        name = row["algorithm"]
+        schedule = for_links.get(name) or (
+            None if name in PEERS else make_schedule(name.replace("-whole", ""), 3)
         )
         expected = (
             None
