@@ -55,7 +55,13 @@ def interruptible() -> Iterator[None]:
             again.remove(number)
             os.kill(os.getpid(), number)
 
+    is_over, late = False, 0
+
     def interrupt(number: int, frame: Optional[FrameType]) -> None:
+        nonlocal late
+        if is_over:  # it came while handlers are given back, which must be whole
+            late = number
+            return
         if not _importing(frame):
             raise RAISED[number]
         send_later(number)
@@ -66,9 +72,12 @@ def interruptible() -> Iterator[None]:
     for number in taken:
         signal.signal(number, interrupt)
     sys.unraisablehook = send_lost_again
+    if is_process:
+        _GIVING_WAY.add(interrupt)
     try:
         yield
     finally:
+        is_over = True  # before anything is called: each call lets a handler run
         again.clear()
         sys.unraisablehook = hook
         for number in taken:
@@ -76,15 +85,22 @@ def interruptible() -> Iterator[None]:
             # ... and after an error the line that tells of it
             after = end_at_once if isinstance(sys.exc_info()[1], SystemExit) else _wait
             signal.signal(number, after if is_last else before[number])
+        if late:
+            raise RAISED[late]
 
 
 def _wait(number: int, frame: Optional[FrameType]) -> None:
     """Another Ctrl-C, while the line is written that tells how it ended."""
 
 
+# SIGINT's handlers while the line is written: the last one, or still the first, where another
+# interrupt came just before `interruptible` could end
+_GIVING_WAY: Set[Any] = {_wait}
+
+
 def all_is_said() -> None:
     """The line is written: another Ctrl-C ends the process at once."""
-    if signal.getsignal(signal.SIGINT) is _wait:
+    if signal.getsignal(signal.SIGINT) in _GIVING_WAY:
         signal.signal(signal.SIGINT, end_at_once)
 
 

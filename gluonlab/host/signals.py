@@ -45,8 +45,20 @@ def ended_on_the_spot() -> Iterator[None]:
     try:
         yield
     finally:
-        for number, handler in before.items():
+        _give_back(before)
+
+
+def _give_back(handlers: Dict[int, Any]) -> None:
+    """Set all of them, though one raises while others are still to be set."""
+    late: Optional[KeyboardInterrupt] = None
+    for number, handler in handlers.items():
+        try:
             signal.signal(number, handler)
+        except KeyboardInterrupt as error:
+            late = error
+            signal.signal(number, handler)
+    if late is not None:
+        raise late
 
 
 class EndRequest:
@@ -90,8 +102,7 @@ class EndRequest:
             raise RAISED[self.number]
 
     def __exit__(self, kind: Any, error: "BaseException | None", trace: Any) -> None:
-        for number, before in self._before.items():
-            signal.signal(number, before)
+        _give_back(self._before)
         if self.number not in self._before:
             return
         try:

@@ -11,6 +11,7 @@ import pytest
 
 from gluonlab.cli.command import command
 from gluonlab.errors import GluonlabError
+from gluonlab.host.signals import RAISED
 
 SIGNALS = pytest.mark.parametrize(
     ("sign", "status", "said"),
@@ -117,3 +118,32 @@ def test_a_handler_of_the_caller_is_left_alone():
         assert signal.getsignal(signal.SIGTERM) is handler
     finally:
         signal.signal(signal.SIGTERM, before)
+
+
+@pytest.mark.parametrize("sign", [signal.SIGINT, signal.SIGTERM])
+def test_signals_between_any_two_handlers_that_are_given_back_leave_none_behind(
+    capfd, monkeypatch, sign
+):
+    """As of Ctrl-C held down: the second one comes while the first has not ended all."""
+    given, armed, sent = signal.signal, [], []
+
+    def sending(number, handler):
+        if armed and signal.getsignal(sign) not in (signal.SIG_DFL, signal.default_int_handler):
+            sent.append(number)
+            os.kill(os.getpid(), sign)
+        return given(number, handler)
+
+    monkeypatch.setattr(signal, "signal", sending)
+    handlers = {number: signal.getsignal(number) for number in RAISED}
+
+    @command("works", interrupted="all is kept")
+    def works():
+        armed.append(True)
+        raise KeyboardInterrupt
+
+    with pytest.raises(SystemExit) as end:
+        works([])
+    assert sent and end.value.code == 128 + sign
+    how = "interrupted" if sign == signal.SIGINT else "ended by SIGTERM"
+    assert capfd.readouterr().err.strip() == f"{how}: all is kept"
+    assert {number: signal.getsignal(number) for number in RAISED} == handlers
