@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import wraps
 from inspect import signature
-from typing import Callable, Iterable, Optional, Sequence, Tuple
+from typing import Any, Callable, Iterable, Optional, Sequence, Tuple
 
 from gluonlab.collectives.schedule import Schedule, Transfer, is_whole, then
 from gluonlab.errors import ScheduleError
@@ -53,6 +53,15 @@ def defines(name: str, collective: str) -> Callable[[Callable[..., Definition]],
         return algorithm
 
     return decorate
+
+
+def takes(algorithm: Algorithm, **options: Any) -> bool:
+    """Whether an algorithm has a use for ``chunks=2``, or for ``groups=((0,), (1,))``."""
+    try:
+        algorithm(2, **options)
+    except ScheduleError:
+        return False
+    return True
 
 
 def in_halves(reduce_scatter: Schedule, all_gather: Schedule) -> Definition:

@@ -7,22 +7,42 @@ from __future__ import annotations
 
 from typing import Callable, Dict, List, NamedTuple, Optional
 
-from gluonlab.collectives import multi_ring
+from gluonlab.collectives import auto, multi_ring
+from gluonlab.collectives.auto import SIZES, first_of_lowest
 from gluonlab.collectives.cost import price
 from gluonlab.collectives.links import Topology
 from gluonlab.collectives.schedule import Schedule
 from gluonlab.collectives.synthesis import stored
 from gluonlab.errors import ScheduleError, unknown
+from gluonlab.sizes import in_words
 
 # the schedules for a topology, of which each is the cheapest for some sizes; rank r is device r
 FOR_LINKS: Dict[str, Callable[[Topology], List[Schedule]]] = {
     multi_ring.NAME: lambda topology: [multi_ring.multi_ring(topology)],
     stored.NAME: stored.choices,
+    auto.NAME: auto.choices,
 }
 SUMMARIES = {
     multi_ring.NAME: "from scratch: as many rings as the links carry at once",
     stored.NAME: "from scratch: schedules that a solver has found for the links, by size",
+    auto.NAME: "the one with the lowest price for the links, of all these schedules, by size",
 }
+
+
+class From(NamedTuple):
+    """``schedule`` sums buffers of this size and larger ones, up to where another does."""
+
+    size_bytes: int
+    schedule: Schedule
+
+    def __str__(self) -> str:
+        schedule = self.schedule
+        return f"from {in_words(self.size_bytes)} {schedule.name} ({_cut(schedule)})"
+
+
+def _cut(schedule: Schedule) -> str:
+    steps, chunks = len(schedule.steps), schedule.chunks
+    return f"{steps} step{'s' * (steps != 1)}, {chunks} chunk{'s' * (chunks != 1)}"
 
 
 class ForLinks(NamedTuple):
@@ -35,10 +55,17 @@ class ForLinks(NamedTuple):
         """The one with the lowest price for a buffer of ``size_bytes`` on every device."""
         if len(self.schedules) == 1:
             return self.schedules[0]
-        return min(
-            self.schedules,
-            key=lambda schedule: price(schedule, self.topology, size_bytes).seconds,
-        )
+        costs = [price(each, self.topology, size_bytes).seconds for each in self.schedules]
+        return self.schedules[first_of_lowest(costs)]
+
+    def table(self) -> List[From]:
+        """Which one `cheapest` gives from how many bytes on, by doubling sizes."""
+        rows: List[From] = []
+        for size in SIZES:
+            cheapest = self.cheapest(size)
+            if not rows or rows[-1].schedule is not cheapest:
+                rows.append(From(size, cheapest))
+        return rows
 
 
 def make_for_links(name: str, topology: Optional[Topology], world_size: int) -> ForLinks:

@@ -9,9 +9,12 @@ hierarchy" (2019), section 3.
 
 from __future__ import annotations
 
+from itertools import chain
 from typing import Iterator, Optional, Sequence
 
-from gluonlab.collectives.algorithms import HALVES, make_schedule
+from gluonlab.collectives.algorithms import ALGORITHMS, HALVES, make_schedule
+from gluonlab.collectives.definition import takes
+from gluonlab.collectives.links import Topology
 from gluonlab.collectives.schedule import (
     ALLREDUCE,
     Schedule,
@@ -90,3 +93,21 @@ def over_hosts(
         scatter, gather = scatter.placed(order), gather.placed(order)
     between = make_schedule(across, hosts, chunks=chunks)
     return nested(f"hierarchical, {across}", scatter, between, gather)
+
+
+def alternatives_over_hosts(
+    topology: Topology, finer: Sequence[Optional[int]] = (None,)
+) -> Iterator[Schedule]:
+    """`over_hosts` with each of `ACROSS`, for the hosts of a topology; rank r is device r.
+
+    ``finer``: the chunks of those that leave the choice. There are none on one host, and on hosts
+    of unequal sizes.
+    """
+    hosts = topology.hosts
+    if len(hosts) == 1 or len({len(host) for host in hosts}) > 1:
+        return
+    order = topology.subset(hosts[0]).ring_order()
+    for across in ACROSS:
+        for chunks in finer if takes(ALGORITHMS[across], chunks=2) else (None,):
+            made = over_hosts(len(hosts), len(order), across, order=order, chunks=chunks)
+            yield made.placed(list(chain(*hosts)))

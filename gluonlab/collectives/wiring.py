@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Callable, Optional, Tuple
 
 from gluonlab.collectives.links import INFINITE, Link, Route, Topology, check_devices
@@ -20,6 +21,8 @@ PCIE_3, PCIE_4 = 12e9, 24e9
 PEER_COPY_S = 10e-6
 # bytes/s added: two reads, one write
 K80, V100, T4, A10G, A100 = (memory / 3 for memory in (240e9, 900e9, 320e9, 600e9, 1555e9))
+# two cores of a Xeon: to queue an operation, and payload bytes/s that two devices copy and add
+CPU_CALL_S, CPU_COPY, CPU_ADD = 5e-6, 12e9, 10e9
 UNIFORM = "uniform: the figures are those that it was made of"
 
 
@@ -89,6 +92,20 @@ def this_machine(
     )
     together = _slower_by(copy_bytes_per_s, add)
     return Topology("this machine", world_size, routes, alone, together, note=note)
+
+
+def cpu_devices(world_size: int) -> Topology:
+    """`this_machine` as it usually is, for choices that are to be the same in every run."""
+    usual = this_machine(
+        world_size,
+        CPU_CALL_S,
+        CPU_COPY,
+        CPU_ADD,
+        device_copy_bytes_per_s=CPU_COPY / 2,
+        device_add_bytes_per_s=CPU_ADD / 2,
+    )
+    note = "CPU devices with the usual speeds of two cores; bench links --save measures others"
+    return replace(usual, name="CPU devices", note=note)
 
 
 def _slower_by(copy_bytes_per_s: float, add_bytes_per_s: float) -> float:

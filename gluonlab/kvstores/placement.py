@@ -20,17 +20,21 @@ FEWEST = 3  # two devices have one way of being neighbours
 class Placement(NamedTuple):
     """Rank r is played by ``ctxs[order[r]]``; ``why`` says by what it was chosen.
 
-    It is empty where there was nothing to choose.
+    It is empty where there was nothing to choose. ``schedules``: where they were made for the
+    links, which of them sums from how many bytes on.
     """
 
     order: Tuple[int, ...]
     why: str = ""
+    schedules: Tuple[str, ...] = ()
 
     def in_words(self, ctxs: "Sequence[Context]") -> str:
         """``order gpu(0) gpu(3) ..., by the links that NVML reports``.
 
         The text is empty where there was nothing to choose.
         """
+        if self.schedules:
+            return f"{', '.join(self.schedules)}, {self.why}"
         devices = " ".join(str(ctxs[device]) for device in self.order)
         return f"order {devices}, {self.why}" if self.why else ""
 

@@ -117,6 +117,11 @@ def _same(some: Sequence[nd.NDArray], others: Sequence[nd.NDArray]) -> bool:
     return len(some) == len(others) and all(a is b for a, b in zip(some, others))
 
 
+def size_of(arrays: Sequence[nd.NDArray]) -> int:
+    """The bytes of the arrays of one rank."""
+    return sum(array.size * np.dtype(array.dtype).itemsize for array in arrays)
+
+
 def described(array: nd.NDArray) -> str:
     """Type, shape and device, for a message."""
     return f"{np.dtype(array.dtype).name}{list(array.shape)} on {array.context}"

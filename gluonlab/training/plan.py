@@ -25,6 +25,7 @@ from gluonlab.engine.threads import set_threads
 from gluonlab.gpu.arithmetic import Arithmetic, arithmetic
 from gluonlab.kvstores import make_kvstore
 from gluonlab.kvstores.compression import keeps_rest
+from gluonlab.kvstores.for_links import ForLinksKVStore
 from gluonlab.kvstores.groups import ALONE, Group
 from gluonlab.kvstores.placement import Placement
 from gluonlab.kvstores.schedule import ScheduleKVStore
@@ -188,12 +189,15 @@ class Plan:
     @property
     def placement(self) -> Optional[Placement]:
         """Which device plays which rank in the kvstore's schedule; None where none was placed."""
-        scheduled = isinstance(self.kvstore, ScheduleKVStore)
+        scheduled = isinstance(self.kvstore, (ScheduleKVStore, ForLinksKVStore))
         placement = self.kvstore.placement(self.ctxs) if scheduled else None
         return placement if placement is not None and placement.why else None
 
     def placed_in_words(self) -> str:
-        """``, order gpu(0) gpu(3) ..., by the links that NVML reports``, where they were placed."""
+        """``, order gpu(0) gpu(3) ..., by the links that NVML reports``, where they were placed.
+
+        Of a store that is made for links its schedules by size instead of the order.
+        """
         return f", {self.placement.in_words(self.ctxs)}" if self.placement is not None else ""
 
     def settings(self) -> Dict[str, Any]:
@@ -202,6 +206,7 @@ class Plan:
         if placement is not None:
             order = [str(self.ctxs[device]) for device in placement.order]
             placed = {"order": order, "placed": placement.why}
+            placed.update({"schedules": list(placement.schedules)} if placement.schedules else {})
         return {
             "devices": [str(ctx) for ctx in self.ctxs],
             "threads_per_device": self.threads,

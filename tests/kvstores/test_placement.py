@@ -20,6 +20,7 @@ from support.fake_nvml import CUBE, RTX, T4, V100, machine
 
 from gluonlab.collectives.algorithms import ALGORITHMS, make_schedule
 from gluonlab.collectives.cost import price
+from gluonlab.collectives.for_links import FOR_LINKS
 from gluonlab.collectives.nvml_links import nvml_topology
 from gluonlab.collectives.placing import SIZES, best_order
 from gluonlab.collectives.topology import make_topology
@@ -164,7 +165,8 @@ def test_stores_on_cpu_devices_sum_the_same_with_and_without_a_named_machine(nam
         arrays = [nd.array(np.arange(11) * (i + 1), ctx=ctx) for i, ctx in enumerate(ctxs)]
         store.pushpull("weight", arrays)
         assert all(np.array_equal(array.asnumpy(), np.arange(11) * 15) for array in arrays)
-        assert (store.placement(ctxs).why == "") == (topology is None)
+        unnamed = "by the usual speeds of CPU devices" if name in FOR_LINKS else ""
+        assert store.placement(ctxs).why == (f"by the links of {topology}" if topology else unnamed)
 
 
 def in_order():
@@ -181,6 +183,17 @@ def test_a_plan_knows_which_device_plays_which_rank():
         order,
         "by the links of p3.16xlarge",
     )
+
+
+def test_a_plan_knows_from_how_many_bytes_on_a_schedule_made_for_links_sums():
+    plan = make_plan(TrainConfig(devices=named(8), kvstore="auto", topology="p3.16xlarge"))
+    table = [
+        "from 1 B synthesised (4 steps, 12 chunks)",
+        "from 8 MiB synthesised (5 steps, 48 chunks)",
+    ]
+    assert plan.placed_in_words() == f", {', '.join(table)}, by the links of p3.16xlarge"
+    assert plan.settings()["schedules"] == table
+    assert plan.settings()["placed"] == "by the links of p3.16xlarge"
 
 
 @pytest.mark.cpu_only("of GPUs the driver is asked for their links")

@@ -19,3 +19,9 @@ def priced(step, topology, chunk_bytes):
     )
     busiest = {link.name for link, seconds in busy_s.items() if seconds >= longest * (1 - 1e-12)}
     return longest, busiest or {""}, reduce_s
+
+
+def plain_price(schedule, topology, size_bytes):
+    """Seconds of a schedule: of its steps, one after the other."""
+    steps = (priced(step, topology, size_bytes / schedule.chunks) for step in schedule.steps)
+    return sum(longest + reduce_s for longest, _, reduce_s in steps)

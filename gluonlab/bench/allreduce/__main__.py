@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Optional
+from typing import Any
 
 import click
 
@@ -56,6 +56,13 @@ from gluonlab.errors import RunError
     "NAME",
     "run nothing: seek schedules for the links of p3.16xlarge or another topology, with a bound",
 )
+@click.option(
+    "--choose",
+    is_flag=True,
+    default=None,
+    help="show what auto sums by from how many bytes on, and measure what it misses; "
+    "with --simulate its prices alone",
+)
 @option("--seconds", "N", "with --synthesise: to seek, for each number of steps  [default: 60]")
 @option("--draw", "ALGORITHM", "run nothing: show the schedule step by step, as text")
 @option(
@@ -66,7 +73,7 @@ from gluonlab.errors import RunError
 )
 @option("--language", "NAME", "language of the page, en or ja  [default: en]")
 @JSON
-def allreduce(as_json: bool, **options: Optional[str]) -> None:
+def allreduce(as_json: bool, **options: Any) -> None:
     """Measure allreduce algorithms beside MXNet's own stores, by size, in one run and in turns.
 
     The columns are those of nccl-tests, then the algorithm's price on this machine, and its share
@@ -81,6 +88,7 @@ def allreduce(as_json: bool, **options: Optional[str]) -> None:
     \b
     --devices cpu*4 --sizes 1KiB:64MiB --plot speed.png
     --simulate p3.16xlarge --sizes 46MB
+    --choose --devices cpu*4
     --synthesise p3.16xlarge --sizes 1KiB:1GiB:4
     --draw ring --devices 4 --out ring.html
     --draw ring --topology p3.16xlarge

@@ -172,13 +172,14 @@ def _measure_size(
     limit_s = limit.seconds(seconds) if limit else None
     floor_s = floor_of(topology).seconds(size) if topology else None
 
-    def row(label: str, schedule: Optional[Schedule]) -> Row:
+    def row(label: str, schedule_for: Optional[Callable[[float], Schedule]]) -> Row:
+        schedule = schedule_for(size) if schedule_for and topology else None
         priced_s = price(schedule, topology, size).seconds if schedule and topology else None
         measured = (len(buffers.arrays[0]), tuple(seconds[label]), errors[label])
         return Row(label, len(ctxs), size, count, dtype, *measured, priced_s, limit_s, floor_s)
 
-    schedules = {**dict.fromkeys(sums), **{each.label: each.schedule for each in variants}}
-    return [row(label, schedule) for label, schedule in schedules.items()]
+    schedules = {**dict.fromkeys(sums), **{each.label: each.schedule_for for each in variants}}
+    return [row(label, schedule_for) for label, schedule_for in schedules.items()]
 
 
 class Buffers:

@@ -1,4 +1,4 @@
-"""``bench allreduce`` in its three modes: measure, price (--simulate), draw (--draw).
+"""``bench allreduce`` in its modes: measure, price, choose, seek (--synthesise), draw.
 
 Each takes the given options, and returns the text to print. Only measuring, and writing files,
 imports MXNet.
@@ -7,34 +7,28 @@ imports MXNet.
 from __future__ import annotations
 
 import json
-import textwrap
 from pathlib import Path
-from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence
+from typing import AbstractSet, Any, Dict, List, Mapping, NamedTuple, Optional, Sequence
 
 from gluonlab.bench.allreduce.plans import (
     Plan,
+    auto_plan,
     make_plans,
     orders_in_words,
     parse_algorithms,
     parse_groups,
 )
-from gluonlab.bench.allreduce.processes import started
 from gluonlab.bench.allreduce.sizes import parse_sizes
-from gluonlab.bench.harness.backends import parse_backends
 from gluonlab.bench.harness.drawings import Drawing, drawn, number_of_devices
-from gluonlab.bench.harness.machine import describe_machine
-from gluonlab.bench.harness.measured_on import in_words
-from gluonlab.bench.harness.session import Session
-from gluonlab.bench.harness.text import WIDTH
 from gluonlab.collectives.algorithms import ALGORITHMS, make_schedule
+from gluonlab.collectives.auto import NAME as AUTO
 from gluonlab.collectives.for_links import FOR_LINKS, make_for_links
 from gluonlab.collectives.schedule import Schedule
 from gluonlab.collectives.topology import Topology, make_topology
 from gluonlab.config import option_name
 from gluonlab.config.values import whole
-from gluonlab.devices import devices
 from gluonlab.engine.neighbours import own_cores
-from gluonlab.errors import ConfigError, unknown
+from gluonlab.errors import ConfigError
 from gluonlab.files.whole import check_new, new_file
 
 DEVICES, SIZES, DRAWN = "cpu*2", "1KiB:64MiB", 4
@@ -42,12 +36,15 @@ PRICED = "1KiB,1MiB,100MB"  # with --draw
 MOST_CHUNKS = 4096  # each is some transfers
 MOST_SECONDS = 86_400  # a day
 SIMULATE, DRAW, MEASURE, SYNTHESISE = "simulate", "draw", "measure", "synthesise"
+CHOOSE = "choose"
 
 EVERYWHERE = {"devices", "chunks", "groups"}
 TABLES = EVERYWHERE | {"algorithms", "sizes", "plot", "json"}
+RUN = {"dtype", "arrays", "repeat", "rounds", "topology"}
 OPTIONS = {
-    MEASURE: TABLES | {"dtype", "arrays", "repeat", "rounds", "topology", "processes"},
+    MEASURE: TABLES | RUN | {"processes"},
     SIMULATE: TABLES | {"simulate"},
+    CHOOSE: RUN | {"choose", "simulate", "devices", "sizes", "json"},
     SYNTHESISE: {"synthesise", "devices", "sizes", "seconds", "out", "json"},
     DRAW: EVERYWHERE | {"draw", "out", "language", "topology"},
 }
@@ -67,21 +64,34 @@ def answer(asked: Dict[str, Any]) -> Answer:
 
     Raises a UsageError for impossible values, and for options that do not belong together.
     """
-    mode = next((mode for mode in (DRAW, SIMULATE, SYNTHESISE) if mode in asked), MEASURE)
-    for name in asked:
-        if name not in OPTIONS[mode]:
-            where = "when measuring" if mode == MEASURE else f"with {option_name(mode)}"
-            owners = [of for of in (DRAW, SYNTHESISE) if name in OPTIONS[of]]
-            hint = f"; it belongs to {option_name(owners[0])}" if owners else ""
-            raise ConfigError(f"{option_name(name)} has no effect {where}{hint}: leave it out")
+    mode = next((mode for mode in (DRAW, CHOOSE, SIMULATE, SYNTHESISE) if mode in asked), MEASURE)
+    _check_belonging(asked, mode, OPTIONS[mode])
+    if mode == CHOOSE and SIMULATE in asked:
+        _check_belonging(asked, SIMULATE, OPTIONS[CHOOSE] - RUN)
     if "chunks" in asked:
         asked["chunks"] = whole(1, MOST_CHUNKS)("--chunks", asked["chunks"])
     if "groups" in asked:
         asked["groups"] = parse_groups(asked["groups"])
     if "plot" in asked:
         check_new("--plot", Path(asked["plot"]))
-    modes = {DRAW: _draw, SIMULATE: _simulate, SYNTHESISE: _synthesise, MEASURE: _measure}
+    modes = {
+        DRAW: _draw,
+        CHOOSE: _choose,
+        SIMULATE: _simulate,
+        SYNTHESISE: _synthesise,
+        MEASURE: _measure,
+    }
     return modes[mode](asked)
+
+
+def _check_belonging(asked: Asked, mode: str, known: AbstractSet[str]) -> None:
+    """Raise ConfigError for an option that has no effect in a mode."""
+    for name in asked:
+        if name not in known:
+            where = "when measuring" if mode == MEASURE else f"with {option_name(mode)}"
+            owners = [of for of in (DRAW, SYNTHESISE) if name in OPTIONS[of]]
+            hint = f"; it belongs to {option_name(owners[0])}" if owners else ""
+            raise ConfigError(f"{option_name(name)} has no effect {where}{hint}: leave it out")
 
 
 def _draw(asked: Asked) -> Answer:
@@ -145,16 +155,16 @@ def _simulate(asked: Asked) -> Answer:
     from gluonlab.bench.allreduce import simulate
 
     topology = make_topology(asked["simulate"], _world_size(asked))
-    names, world_size = (
-        parse_algorithms(asked.get("algorithms", "all"), [*FOR_LINKS, *ALGORITHMS]),
-        topology.world_size,
-    )
+    sizes, world_size = parse_sizes(asked.get("sizes", SIZES)), topology.world_size
+    names = parse_algorithms(asked.get("algorithms", "all"), [*FOR_LINKS, *ALGORITHMS])
     plans = make_plans(names, world_size, asked.get("chunks"), asked.get("groups"), topology)
-    rows = simulate.simulate(topology, plans, parse_sizes(asked.get("sizes", SIZES)))
+    if names is None or AUTO in names:
+        plans.append(auto_plan(make_for_links(AUTO, topology, world_size)))
+    rows = simulate.simulate(topology, plans, sizes)
     _plot(asked, rows, world_size, f"allreduce on {topology.name}, {world_size} devices: prices")
     if "json" in asked:
         head = {"topology": topology.name, "world_size": world_size, "note": topology.note}
-        return _as_json(head, plans, rows)
+        return Answer(json.dumps({**head, **_rows_as_json(plans, rows)}))
     return Answer(simulate.table(rows, topology, orders_in_words(plans, topology)))
 
 
@@ -173,67 +183,44 @@ def _synthesise(asked: Asked) -> Answer:
         plans = synthesise.plans_of(front)
         rows = simulate.simulate(topology, plans, sizes)
         head = {"topology": topology.name, "world_size": topology.world_size}
-        return _as_json({**head, "front": synthesise.as_json(front)}, plans, rows)
+        content = {**head, "front": synthesise.as_json(front), **_rows_as_json(plans, rows)}
+        return Answer(json.dumps(content))
     return Answer(synthesise.text(topology, front, sizes))
 
 
-def _measure(asked: Asked) -> Answer:
-    sizes = parse_sizes(asked.get("sizes", SIZES))
-    counts = [name for name in ("arrays", "repeat", "rounds") if name in asked]
-    numbers = {name: whole(1)(option_name(name), asked[name]) for name in counts}
+def _choose(asked: Asked) -> Answer:
+    from gluonlab.bench.allreduce import choose
 
-    from gluonlab.bench.allreduce import measure
-    from gluonlab.bench.allreduce import table as allreduce_table
-    from gluonlab.bench.allreduce.variants import CHOICES, make_variants
-    from gluonlab.kvstores.placement import ground_of
+    if SIMULATE in asked:
+        topology = make_topology(asked[SIMULATE], _world_size(asked))
+        made = make_for_links(AUTO, topology, topology.world_size)
+        found = choose.choices(made, parse_sizes(asked.get("sizes", SIZES)))
+        as_json = json.dumps(choose.as_json(made, found))
+        return Answer(as_json if "json" in asked else choose.text(made, found))
 
-    names = parse_algorithms(asked.get("algorithms", "all"), CHOICES)
-    dtype = asked.get("dtype", measure.DTYPES[0])
-    if dtype not in measure.DTYPES:
-        raise ConfigError(unknown("dtype", dtype, measure.DTYPES))
-    ctxs = devices(asked.get("devices", DEVICES))
-    topology = ground_of(ctxs, asked.get("topology")).topology
-    known = (*FOR_LINKS, *ALGORITHMS)
-    scheduled = None if names is None else [name for name in names if name in known]
-    plans = make_plans(scheduled, len(ctxs), asked.get("chunks"), asked.get("groups"), topology)
-    variants = make_variants(names, plans, ctxs, numbers.get("arrays", 1))
-    backends = _backends(asked, ctxs, dtype)
-    session = Session()
-    with started(backends, len(ctxs)) as processes:
-        report = measure.measure(
-            sizes, variants, ctxs, dtype, topology=topology, processes=processes, **numbers
-        )
-    session.warn_if_busy()
-    where = f"{len(ctxs)} devices ({ctxs[0].device_type})"
-    title = f"allreduce of {dtype} on {where}, medians of {report.rounds} rounds"
-    _plot(asked, report.rows, len(ctxs), title)
-    wrong = ", ".join(allreduce_table.wrong(report.rows))
-    failure = f"wrong sums by {wrong}: see the column error" if wrong else None
+    from gluonlab.bench.allreduce.on_devices import measured
+
+    run = measured({**asked, "algorithms": ",".join([*FOR_LINKS, *ALGORITHMS])})
+    sizes = sorted({row.size_bytes for row in run.report.rows})
+    found = choose.choices(run.auto, sizes, run.report.rows)
     if "json" in asked:
-        head = {
-            "machine": describe_machine(),
-            "devices": [str(ctx) for ctx in ctxs],
-            "on": in_words(ctxs),
-            "rounds": report.rounds,
-            "speeds": vars(report.speeds) if report.speeds else None,
-        }
-        return _as_json(head, plans, report.rows, failure)
-    table = allreduce_table.table(report, orders_in_words(plans, topology))
-    on = textwrap.fill(f"devices: {in_words(ctxs)}", WIDTH)
-    return Answer("\n".join([describe_machine(), on, "", table]), failure)
+        return Answer(run.as_json(choose.as_json(run.auto, found)), run.failure)
+    return Answer(run.as_text(choose.text(run.auto, found)), run.failure)
 
 
-def _backends(asked: Asked, ctxs: Sequence[Any], dtype: str) -> List[str]:
-    """What --processes names, if given. Raises ConfigError for what they cannot do."""
-    if "processes" not in asked:
-        return []
-    names = parse_backends(asked["processes"])
-    if dtype != "float32" or ctxs[0].device_type != "cpu" or len(ctxs) < 2:
-        raise ConfigError(
-            f"--processes {asked['processes']}: processes sum float32 on CPU devices, one in each: "
-            "give two or more with --devices cpu*N, and leave --dtype out"
-        )
-    return names
+def _measure(asked: Asked) -> Answer:
+    from gluonlab.bench.allreduce import table as allreduce_table
+    from gluonlab.bench.allreduce.on_devices import measured
+
+    run = measured(asked)
+    rows, count = run.report.rows, len(run.ctxs)
+    where = f"{count} devices ({run.ctxs[0].device_type})"
+    title = f"allreduce of {rows[0].dtype} on {where}, medians of {run.report.rounds} rounds"
+    _plot(asked, rows, count, title)
+    if "json" in asked:
+        return Answer(run.as_json(_rows_as_json(run.plans, rows)), run.failure)
+    table = allreduce_table.table(run.report, orders_in_words(run.plans, run.topology))
+    return Answer(run.as_text(table), run.failure)
 
 
 def _plot(asked: Asked, rows: Sequence[Any], world_size: int, title: str) -> None:
@@ -245,12 +232,6 @@ def _plot(asked: Asked, rows: Sequence[Any], world_size: int, title: str) -> Non
             make_figure(rows, world_size, title).savefig(temporary, format="png", dpi=110)
 
 
-def _as_json(
-    head: Mapping[str, Any],
-    plans: Sequence[Plan],
-    rows: Sequence[Any],
-    failure: Optional[str] = None,
-) -> Answer:
+def _rows_as_json(plans: Sequence[Plan], rows: Sequence[Any]) -> Dict[str, Any]:
     orders = {plan.label: list(plan.order) for plan in plans if plan.order}
-    content = {**head, "orders": orders, "rows": [row.as_json() for row in rows]}
-    return Answer(json.dumps(content), failure)
+    return {"orders": orders, "rows": [row.as_json() for row in rows]}

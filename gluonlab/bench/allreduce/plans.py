@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from itertools import chain
 from typing import List, Optional, Sequence, Tuple
 
 from gluonlab.collectives.algorithms import ALGORITHMS, make_schedule
-from gluonlab.collectives.for_links import FOR_LINKS, make_for_links
-from gluonlab.collectives.hierarchy import ACROSS, over_hosts
+from gluonlab.collectives.auto import NAME as AUTO
+from gluonlab.collectives.definition import takes
+from gluonlab.collectives.for_links import FOR_LINKS, ForLinks, make_for_links
+from gluonlab.collectives.hierarchy import alternatives_over_hosts
 from gluonlab.collectives.schedule import Schedule
 from gluonlab.collectives.synthesis.stored import NAME as SYNTHESISED
 from gluonlab.collectives.topology import Topology
@@ -31,12 +32,18 @@ Groups = Tuple[Tuple[int, ...], ...]
 class Plan:
     """A schedule with the name of its row.
 
-    ``order``: which device plays which rank, where that is not 0, 1, 2, ...
+    ``order``: which device plays which rank, where that is not 0, 1, 2, ... ``by_size``: the
+    schedules of which the cheapest is run for each size, instead of this one for all.
     """
 
     label: str
     schedule: Schedule
     order: Optional[Tuple[int, ...]] = None
+    by_size: Optional[ForLinks] = None
+
+    def schedule_for(self, size_bytes: float) -> Schedule:
+        """What a buffer of so many bytes on each device is summed by."""
+        return self.by_size.cheapest(size_bytes) if self.by_size else self.schedule
 
 
 def parse_algorithms(text: str, choices: Sequence[str]) -> Optional[List[str]]:
@@ -83,27 +90,36 @@ def make_plans(
     for by name, is refused. Groups are the topology's own by default. Where its ring order is
     another than 0, 1, 2, ..., ring-like schedules come in both orders; where it has several hosts,
     hierarchical comes also with a ring and with trees across them. Those made for links come where
-    the topology is known, synthesised ones where some are stored for it. Raises ScheduleError.
+    the topology is known, synthesised ones where some are stored for it; auto is `auto_plan`.
+    Raises ScheduleError.
     """
     order = tuple(topology.ring_order()) if topology else tuple(range(world_size))
     own = topology.groups if topology is not None and len(topology.groups) > 1 else None
     named = names is not None
     plans: List[Plan] = []
     for name in (*FOR_LINKS, *ALGORITHMS) if names is None else names:
+        if name == AUTO:
+            continue
         if name in FOR_LINKS:
             plans += _for_links(name, world_size, topology, named)
             continue
         # what was named refuses what it does not take
-        into = chunks if named or _takes(name, chunks=2) else None
-        takes_groups = _takes(name, groups=((0,), (1,)))
+        into = chunks if named or takes(ALGORITHMS[name], chunks=2) else None
+        takes_groups = takes(ALGORITHMS[name], groups=((0,), (1,)))
         within = (groups if named or takes_groups else None) or (own if takes_groups else None)
         schedule = make_schedule(name, world_size, chunks=into, groups=within)
         plans.append(Plan(name, schedule))
         if name in RING_LIKE and order != tuple(range(world_size)):
             plans.append(Plan(f"{name} placed", schedule.placed(order), order))
         if name == HIERARCHICAL and groups is None:
-            plans += _over_hosts(topology, chunks)
+            over_hosts = alternatives_over_hosts(topology, [chunks]) if topology else ()
+            plans += [Plan(schedule.name, schedule) for schedule in over_hosts]
     return plans
+
+
+def auto_plan(made: ForLinks) -> Plan:
+    """The row of auto, whose schedules these are."""
+    return Plan(AUTO, made.cheapest(0), by_size=made)
 
 
 def synthesised_label(schedule: Schedule) -> str:
@@ -126,28 +142,6 @@ def _for_links(name: str, world_size: int, topology: Optional[Topology], named: 
     if name != SYNTHESISED:
         return [Plan(name, schedule) for schedule in distinct]
     return [Plan(synthesised_label(schedule), schedule) for schedule in distinct]
-
-
-def _over_hosts(topology: Optional[Topology], chunks: Optional[int]) -> List[Plan]:
-    """The schedules made of smaller ones, where there are several hosts, with as many devices."""
-    hosts = topology.hosts if topology is not None else ()
-    if topology is None or len(hosts) < 2 or len({len(host) for host in hosts}) > 1:
-        return []
-    order = topology.subset(hosts[0]).ring_order()
-    plans = []
-    for across in ACROSS:
-        into = chunks if _takes(across, chunks=2) else None
-        schedule = over_hosts(len(hosts), len(order), across, order=order, chunks=into)
-        plans.append(Plan(schedule.name, schedule.placed(list(chain(*hosts)))))
-    return plans
-
-
-def _takes(name: str, chunks: Optional[int] = None, groups: Optional[Groups] = None) -> bool:
-    try:
-        make_schedule(name, 2, chunks=chunks, groups=groups)
-    except ScheduleError:
-        return False
-    return True
 
 
 def orders_in_words(plans: Sequence[Plan], topology: Optional[Topology]) -> List[str]:

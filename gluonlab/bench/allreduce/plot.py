@@ -6,9 +6,9 @@ import re
 from statistics import median
 from typing import TYPE_CHECKING, Any, Dict, List, NamedTuple, Sequence, Tuple
 
-from gluonlab.bench.allreduce.sizes import in_words
 from gluonlab.collectives.cost import algbw, bus_factor
 from gluonlab.collectives.schedule import ALLREDUCE
+from gluonlab.sizes import in_words
 
 if TYPE_CHECKING:
     from gluonlab.bench.allreduce.measure import Row

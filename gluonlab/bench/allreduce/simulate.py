@@ -13,12 +13,12 @@ from itertools import groupby
 from typing import Any, ClassVar, DefaultDict, Dict, List, Optional, Sequence
 
 from gluonlab.bench.allreduce.plans import Plan
-from gluonlab.bench.allreduce.sizes import in_words
 from gluonlab.bench.harness.text import WIDTH, microseconds, times
 from gluonlab.bench.harness.text import table as as_table
 from gluonlab.collectives.bounds import floor_of
-from gluonlab.collectives.cost import Price, prices
+from gluonlab.collectives.cost import Price, price, prices
 from gluonlab.collectives.topology import Topology
+from gluonlab.sizes import in_words
 
 COLUMNS = (
     "Prices, not measurements: each message costs its latency, "
@@ -86,10 +86,16 @@ def simulate(topology: Topology, plans: Sequence[Plan], sizes: Sequence[int]) ->
     floor = floor_of(topology)
     by_plan = [
         [PricedRow(plan.label, each, bottleneck(each), floor.seconds(each.size_bytes))
-         for each in prices(plan.schedule, topology, sizes)]
+         for each in _prices(plan, topology, sizes)]
         for plan in plans
     ]  # fmt: skip
     return [row for of_size in zip(*by_plan) for row in of_size]
+
+
+def _prices(plan: Plan, topology: Topology, sizes: Sequence[int]) -> List[Price]:
+    if plan.by_size is None:
+        return prices(plan.schedule, topology, sizes)
+    return [price(plan.schedule_for(size), topology, size) for size in sizes]
 
 
 def bottleneck(priced: Price) -> str:

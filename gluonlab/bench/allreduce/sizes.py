@@ -11,11 +11,9 @@ from typing import List
 
 from gluonlab.config.values import whole
 from gluonlab.errors import ConfigError
+from gluonlab.sizes import UNITS
 
 FACTOR = 4
-UNITS = {
-    "": 1, "b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "kib": 2**10, "mib": 2**20, "gib": 2**30,
-}  # fmt: skip
 _SIZE = re.compile(r"\s*([0-9]{1,18}(?:\.[0-9]{1,9})?)\s*([a-z]*)\s*")
 _FORMS = (
     "give sizes such as 46MB, 1KiB,1MiB or 1KiB:64MiB:4 (B, KB, MB and GB, or KiB, "
@@ -70,15 +68,3 @@ def _size(part: str, given: str) -> int:
     if size < 1:
         raise ConfigError(f"{given}: there is nothing to sum in {part.strip()}, {_FORMS}")
     return size
-
-
-def in_words(size_bytes: int) -> str:
-    """``64 MiB``, ``46 MB``: with the largest unit that leaves a whole number.
-
-    >>> in_words(46_000_000), in_words(2**26), in_words(1001)
-    ('46 MB', '64 MiB', '1001 B')
-    """
-    for unit in ("GiB", "GB", "MiB", "MB", "KiB", "KB"):
-        if size_bytes and size_bytes % UNITS[unit.lower()] == 0:
-            return f"{size_bytes // UNITS[unit.lower()]} {unit}"
-    return f"{size_bytes} B"

@@ -15,6 +15,7 @@ from gluonlab.collectives.for_links import FOR_LINKS
 from gluonlab.collectives.schedule import Schedule
 from gluonlab.errors import KVStoreError
 from gluonlab.kvstores import make_kvstore
+from gluonlab.kvstores.sums import size_of
 from gluonlab.scratch.data_parallel import allreduce as chapters_allreduce
 
 CHAPTER, WHOLE = "chapter", "sharded-whole"
@@ -29,12 +30,12 @@ Arrays = List[List[nd.NDArray]]  # [rank][number]
 class Variant:
     """A row of the table: ``make(arrays)`` gives the call that queues their sum over the ranks.
 
-    ``schedule``: what it runs, if that is a schedule; it has a price then.
+    ``schedule_for(size_bytes)``: what it runs, if that is a schedule; it has a price then.
     """
 
     label: str
     make: Callable[[Arrays], Callable[[], None]]
-    schedule: Optional[Schedule] = None
+    schedule_for: Optional[Callable[[float], Schedule]] = None
 
 
 def make_variants(
@@ -56,9 +57,9 @@ def make_variants(
             make_kvstore(name, ctxs)  # now, rather than when half of the table has been measured
             found.append(Variant(name, _native(name, ctxs)))
     if (names is None and array_count > 1) or WHOLE in (names or ()):
-        by_owner = sharded(len(ctxs))
-        found.append(Variant(WHOLE, _executed(by_owner, whole=True), by_owner))
-    return found + [Variant(plan.label, _executed(plan.schedule), plan.schedule) for plan in plans]
+        by_owner = Plan(WHOLE, sharded(len(ctxs)))
+        found.append(Variant(WHOLE, _executed(by_owner, whole=True), by_owner.schedule_for))
+    return found + [Variant(plan.label, _executed(plan), plan.schedule_for) for plan in plans]
 
 
 def _works(name: str, ctxs: Sequence[mx.Context]) -> bool:
@@ -69,8 +70,8 @@ def _works(name: str, ctxs: Sequence[mx.Context]) -> bool:
     return True
 
 
-def _executed(schedule: Schedule, whole: bool = False) -> Callable[[Arrays], Callable[[], None]]:
-    return lambda arrays: Executor(schedule, arrays, whole).run
+def _executed(plan: Plan, whole: bool = False) -> Callable[[Arrays], Callable[[], None]]:
+    return lambda arrays: Executor(plan.schedule_for(size_of(arrays[0])), arrays, whole).run
 
 
 def _chapter(arrays: Arrays) -> Callable[[], None]:

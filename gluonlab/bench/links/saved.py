@@ -8,7 +8,6 @@ from dataclasses import replace
 from typing import Any, List, Optional, Sequence
 
 import gluonlab
-from gluonlab.bench.allreduce.sizes import in_words as size_in_words
 from gluonlab.bench.harness.machine import cpu_model
 from gluonlab.bench.harness.measured_on import gpu_names, in_words
 from gluonlab.bench.links import infer
@@ -19,6 +18,7 @@ from gluonlab.host import cores
 from gluonlab.kvstores.placement import nvml_numbers
 from gluonlab.plain import printable
 from gluonlab.prediction.gpus import GPUS
+from gluonlab.sizes import in_words as size_in_words
 
 LARGE = "A100-80GB"  # whose name has its memory at the end
 INFERRED = (

@@ -31,6 +31,7 @@ from gluonlab.collectives.bounds import floor_of
 from gluonlab.collectives.cost import price
 from gluonlab.collectives.topology import make_topology
 from gluonlab.errors import ConfigError
+from gluonlab.kvstores import make_kvstore
 from gluonlab.kvstores.placement import ground_of
 
 pytestmark = pytest.mark.usefixtures("short")
@@ -276,8 +277,9 @@ def test_the_command_measures_checks_and_predicts_in_one_run(python, tmp_path):
         if plan.label not in HERE
     }
     assert bool(for_links) == on_gpus()  # whose links are known
+    auto = make_kvstore("auto").schedules(devices(3))
     assert {(row["algorithm"], row["size_bytes"], row["count"]) for row in report["rows"]} == {
-        (name, size, size // 4) for name in (*HERE, *for_links) for size in (1024, 3000)
+        (name, size, size // 4) for name in (*HERE, *for_links, "auto") for size in (1024, 3000)
     }
     for row in report["rows"]:
         assert row["error"] == 0 and row["algbw"] == pytest.approx(
@@ -285,9 +287,12 @@ def test_the_command_measures_checks_and_predicts_in_one_run(python, tmp_path):
         )
         assert row["busbw"] == pytest.approx(row["algbw"] * 2 * 2 / 3)
         name = row["algorithm"]
-        schedule = for_links.get(name) or (
-            None if name in PEERS else make_schedule(name.replace("-whole", ""), 3)
-        )
+        if name == "auto":
+            schedule = auto.cheapest(row["size_bytes"])
+        else:
+            schedule = for_links.get(name) or (
+                None if name in PEERS else make_schedule(name.replace("-whole", ""), 3)
+            )
         expected = (
             None
             if schedule is None

@@ -13,11 +13,12 @@ from support.devices import named
 from gluonlab.bench.allreduce import plot as allreduce_plot
 from gluonlab.bench.allreduce import simulate
 from gluonlab.bench.allreduce.measure import Row
-from gluonlab.bench.allreduce.plans import make_plans
+from gluonlab.bench.allreduce.plans import auto_plan, make_plans
 from gluonlab.bench.allreduce.variants import CHOICES
 from gluonlab.collectives.algorithms import make_schedule
 from gluonlab.collectives.bounds import floor_of
 from gluonlab.collectives.cost import price
+from gluonlab.collectives.for_links import make_for_links
 from gluonlab.collectives.render import as_svg, as_text, draw
 from gluonlab.collectives.synthesis.stored import read
 from gluonlab.collectives.topology import make_topology
@@ -87,9 +88,10 @@ def test_simulation_prices_every_algorithm_in_both_orders_without_mxnet(python, 
     assert done.returncode == 0, done.stderr
     rows = {(row["algorithm"], row["size_bytes"]): row for row in json.loads(done.stdout)["rows"]}
     cube = make_topology("p3.16xlarge")
-    for plan in make_plans(None, 8, topology=cube):
+    auto = auto_plan(make_for_links("auto", cube, 8))
+    for plan in [*make_plans(None, 8, topology=cube), auto]:
         for size in (1024, 46_000_000):
-            row, priced = rows.pop((plan.label, size)), price(plan.schedule, cube, size)
+            row, priced = rows.pop((plan.label, size)), price(plan.schedule_for(size), cube, size)
             assert row["time_us"] == pytest.approx(priced.seconds * 1e6) and row[
                 "busbw"
             ] == pytest.approx(priced.busbw / 1e9)

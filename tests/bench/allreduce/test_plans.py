@@ -7,11 +7,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gluonlab.bench.allreduce.plans import make_plans, parse_groups
-from gluonlab.bench.allreduce.sizes import UNITS, in_words, parse_sizes
+from gluonlab.bench.allreduce.sizes import parse_sizes
 from gluonlab.collectives.algorithms import ALGORITHMS, make_schedule
 from gluonlab.collectives.check import check
 from gluonlab.collectives.topology import make_topology
 from gluonlab.errors import ConfigError, ScheduleError
+from gluonlab.sizes import UNITS, in_words
 
 # --- sizes
 

@@ -1,0 +1,64 @@
+"""auto: for each size the schedule with the lowest price, of all that there are for some links."""
+
+from __future__ import annotations
+
+from typing import Iterator, List, Optional, Sequence
+
+from gluonlab.collectives import multi_ring
+from gluonlab.collectives.algorithms import ALGORITHMS, make_schedule
+from gluonlab.collectives.cost import prices
+from gluonlab.collectives.definition import takes
+from gluonlab.collectives.hierarchy import alternatives_over_hosts
+from gluonlab.collectives.links import Topology
+from gluonlab.collectives.placing import EQUAL, best_order
+from gluonlab.collectives.schedule import Schedule
+from gluonlab.collectives.synthesis import stored
+from gluonlab.errors import ScheduleError
+
+NAME = "auto"
+# what the candidates are compared at, and a table is made of: 1 B to 4 GiB
+SIZES = tuple(2**power for power in range(33))
+# how often more than by default an algorithm cuts its buffer, where it leaves the choice
+FINER = (2, 4, 8, 16, 32)
+
+
+def choices(topology: Topology) -> List[Schedule]:
+    """The candidates of which each has the lowest price for some of `SIZES`; rank r is device r.
+
+    The first one of those with the same price counts: the same links always give the same choice.
+    """
+    known = list(candidates(topology))
+    priced = [[each.seconds for each in prices(schedule, topology, SIZES)] for schedule in known]
+    best = {first_of_lowest(at_size) for at_size in zip(*priced)}
+    return [known[number] for number in sorted(best)]
+
+
+def first_of_lowest(costs: Sequence[float]) -> int:
+    """The number of the first cost that is the lowest, but for rounding."""
+    lowest = min(costs)
+    return next(number for number, cost in enumerate(costs) if cost <= lowest * (1 + EQUAL))
+
+
+def candidates(topology: Topology) -> Iterator[Schedule]:
+    """All that `choices` compares: algorithms placed by `best_order`, and those made for links."""
+    for name in ALGORITHMS:
+        yield from _placed(name, topology)
+    yield from alternatives_over_hosts(topology, (None, *FINER))
+    yield multi_ring.multi_ring(topology)
+    try:
+        yield from stored.choices(topology)
+    except ScheduleError:  # there are none for so many devices or hosts
+        return
+
+
+def _placed(name: str, topology: Topology) -> Iterator[Schedule]:
+    """The algorithm in its own number of chunks, and in more, where it leaves the choice."""
+    groups = topology.groups if name == "hierarchical" and len(topology.groups) > 1 else None
+
+    def cut(chunks: Optional[int] = None) -> Schedule:
+        return make_schedule(name, topology.world_size, chunks=chunks, groups=groups)
+
+    order = best_order(cut(), topology)
+    yield cut().placed(order)
+    for times in FINER if takes(ALGORITHMS[name], chunks=2) else ():
+        yield cut(times * cut().chunks).placed(order)
