@@ -20,13 +20,22 @@ NAME = "auto"
 SIZES = tuple(2**power for power in range(33))
 # how often more than by default an algorithm cuts its buffer, where it leaves the choice
 FINER = (2, 4, 8, 16, 32)
+MOST_DEVICES = 128  # of more, the prices of all candidates take minutes
+MOST_TRANSFERS = 200_000  # of what is cut finer
 
 
 def choices(topology: Topology) -> List[Schedule]:
     """The candidates of which each has the lowest price for some of `SIZES`; rank r is device r.
 
     The first one of those with the same price counts: the same links always give the same choice.
+    Raises ScheduleError for more than MOST_DEVICES.
     """
+    if topology.world_size > MOST_DEVICES:
+        raise ScheduleError(
+            f"{NAME} compares all schedules for up to {MOST_DEVICES} devices, not for the "
+            f"{topology.world_size} of {topology.name}: choose an algorithm; bench allreduce "
+            "--simulate prices all"
+        )
     known = list(candidates(topology))
     priced = [[each.seconds for each in prices(schedule, topology, SIZES)] for schedule in known]
     best = {first_of_lowest(at_size) for at_size in zip(*priced)}
@@ -58,7 +67,9 @@ def _placed(name: str, topology: Topology) -> Iterator[Schedule]:
     def cut(chunks: Optional[int] = None) -> Schedule:
         return make_schedule(name, topology.world_size, chunks=chunks, groups=groups)
 
-    order = best_order(cut(), topology)
-    yield cut().placed(order)
+    once = cut()
+    order = best_order(once, topology)
+    yield once.placed(order)
     for times in FINER if takes(ALGORITHMS[name], chunks=2) else ():
-        yield cut(times * cut().chunks).placed(order)
+        if times * once.transfers <= MOST_TRANSFERS:
+            yield cut(times * once.chunks).placed(order)

@@ -47,7 +47,7 @@ from typing import Any, Callable, Iterable, List, NamedTuple, Tuple
 import numpy as np
 
 from gluonlab.collectives.capacity import Capacity, Fan
-from gluonlab.collectives.links import Topology
+from gluonlab.collectives.links import INFINITE, Topology
 from gluonlab.collectives.schedule import ALL_GATHER, ALLREDUCE, COLLECTIVES, REDUCE_SCATTER
 from gluonlab.errors import ScheduleError, unknown
 
@@ -106,13 +106,13 @@ def additions(topology: Topology) -> float:
     """Seconds a byte of a sum over all ranks.
 
     A sum of p contributions is a tree with p - 1 inner nodes, each of which some rank computes, so
-    (p - 1) n bytes are added. In each step the busiest device adds at least the p-th part, and all
-    together are not faster than the memory that they share.
+    (p - 1) n bytes are added. Where devices share a memory, the additions of a step into one chunk
+    are one, but each chunk is added to in one step at least: n bytes. In each step the busiest
+    device adds at least the p-th part, and all together are not faster than that memory.
     """
-    p = topology.world_size
-    return (p - 1) * max(
-        1 / (p * topology.reduce_bytes_per_s), 1 / topology.shared_reduce_bytes_per_s
-    )
+    p, shared = topology.world_size, topology.shared_reduce_bytes_per_s
+    times = 1 if shared < INFINITE else p - 1
+    return times * max(1 / (p * topology.reduce_bytes_per_s), 1 / shared)
 
 
 def _allreduce(capacity: Capacity) -> List[List[Line]]:

@@ -5,7 +5,8 @@ write, and knows slices of one array only as the whole: two devices that write d
 it would take turns. So every chunk gets an array of its own over the same memory (an alias, made
 with DLPack). The engine does not know that they share it; a `Fence` before the first and one after
 the last transfer tell it. In between, the chunks' own dependencies order the transfers: there is no
-barrier between steps, which a schedule's price assumes.
+barrier between steps, which a schedule's price assumes. An array that is never cut needs neither
+alias nor fences, of which small messages would consist for the most part.
 
 On CPU devices a chunk goes through all steps in pieces small enough that what one transfer wrote is
 still in the cache when the next reads it. On GPUs, where MXNet waits for the stream after each
@@ -16,7 +17,7 @@ operation, chunks are whole, and neighbours that go the same way are moved as on
 from __future__ import annotations
 
 import math
-from typing import Callable, Dict, Iterator, List, Optional, Sequence, Tuple
+from typing import AbstractSet, Callable, Dict, Iterator, List, Optional, Sequence, Tuple
 
 import mxnet as mx
 import numpy as np
@@ -24,13 +25,15 @@ from mxnet import autograd, nd
 
 from gluonlab.collectives.algorithms import make_schedule
 from gluonlab.collectives.arrays import check_arrays
-from gluonlab.collectives.moves import Move, Overlaps, into_chunks, moves
+from gluonlab.collectives.moves import Move, Overlaps, moves, targets
 from gluonlab.collectives.partition import Part, partition
 from gluonlab.collectives.schedule import ADD, Schedule
 from gluonlab.engine.invoke import (
+    ADDED_AT_ONCE,
     Call,
     Fence,
     added,
+    added_at_once,
     added_on_gpu,
     flattened,
     is_gpu,
@@ -71,17 +74,20 @@ class Executor:
         self._calls: List[Call] = []
         self._transfers = 0
         with autograd.pause():
-            ranks = [_Rank(rank_arrays) for rank_arrays in arrays]
             parts = partition([array.size for array in arrays[0]], schedule.chunks, whole)
+            all_moves = list(moves_on(schedule, parts, arrays[0]))
+            cut = {move.part.array for move in all_moves if is_cut(move.part, arrays[0])}
+            ranks = [_Rank(rank_arrays, cut) for rank_arrays in arrays]
             on_gpus = is_gpu(arrays[0][0])
-            for move in moves_on(schedule, parts, arrays[0]):
+            for move in all_moves:
                 if on_gpus:  # where the cells of a rank may not be apart
                     for source in move.sources:
                         self._calls += ranks[source].order(move.part, writes=False)
                     self._calls += ranks[move.dst].order(move.part, writes=True)
                 cells = [ranks[source].cell(move.part) for source in move.sources]
                 target = ranks[move.dst].cell(move.part)
-                self._calls += target.add(cells) if move.op == ADD else target.copy(cells[0])
+                added_up = move.op == ADD
+                self._calls += target.add(cells, move.free) if added_up else target.copy(cells[0])
                 self._transfers += move.transfers
             self._settling = [call for rank in ranks for call in rank.settling]
             self._fences = [fence for rank in ranks for fence in rank.fences()]
@@ -148,10 +154,11 @@ def make_allreduce(
 
 
 class _Rank:
-    """The arrays of one rank, and the cells made of them."""
+    """The arrays of one rank, and the cells made of them; those in ``cut`` are moved in parts."""
 
-    def __init__(self, arrays: Sequence[nd.NDArray]) -> None:
+    def __init__(self, arrays: Sequence[nd.NDArray], cut: AbstractSet[int]) -> None:
         self.ctx = arrays[0].context
+        self._cut = cut
         self._flat = [flattened(array) for array in arrays]
         self.settling = [call for array in self._flat for call in settling(array)]
         for call in self.settling:
@@ -162,15 +169,15 @@ class _Rank:
     def fences(self) -> Iterator[Fence]:
         """Fences that make the engine order these cells with other users of the arrays.
 
-        There is one for each array: two arrays may be parts of a third one, and the engine waits
-        for ever for a variable given twice. All count as written: what is only read does not wait
-        for its other readers. They must be done before the first transfer writes, and those on
-        other ranks before what comes after the last.
+        There is one for each array that is cut: two arrays may be parts of a third one, and the
+        engine waits for ever for a variable given twice. All count as written: what is only read
+        does not wait for its other readers. They must be done before the first transfer writes, and
+        those on other ranks before what comes after the last.
         """
-        for place, array in enumerate(self._flat):
+        for place in sorted(self._cut):
             aliases = [cell.alias for part, cell in self._cells.items() if part.array == place]
             if aliases:
-                yield Fence(self.ctx, read=[], written=[array, *aliases])
+                yield Fence(self.ctx, read=[], written=[self._flat[place], *aliases])
 
     def order(self, part: Part, writes: bool) -> Iterator[Call]:
         """Fences between uses of overlapping cells, whose shared elements the engine cannot see."""
@@ -181,7 +188,12 @@ class _Rank:
 
     def cell(self, part: Part) -> _Cell:
         if part not in self._cells:
-            self._cells[part] = _Cell(self._flat[part.array][part.begin : part.end])
+            flat = self._flat[part.array]
+            if part.array in self._cut:
+                view = flat[part.begin : part.end]
+                self._cells[part] = _Cell(view, nd.from_dlpack(nd.to_dlpack_for_write(view)))
+            else:
+                self._cells[part] = _Cell(flat, flat)
         return self._cells[part]
 
 
@@ -190,18 +202,26 @@ class _Cell:
 
     ``alias`` is what the engine orders the transfers by. ``view`` is the same memory as a slice of
     the rank's own array: on the CPU an operator runs on the worker of its first input's device, and
-    an alias has forgotten which CPU device it is on.
+    an alias has forgotten which CPU device it is on. Both are the array itself where it is not cut.
     """
 
-    def __init__(self, view: nd.NDArray) -> None:
-        self.view = view
-        self.alias = nd.from_dlpack(nd.to_dlpack_for_write(view))
+    def __init__(self, view: nd.NDArray, alias: nd.NDArray) -> None:
+        self.view, self.alias = view, alias
         self._staging: Dict[int, nd.NDArray] = {}
 
-    def add(self, others: Sequence[_Cell]) -> Iterator[Call]:
-        """Add the other ranks' pieces to this one, in their order, on this rank's device."""
+    def add(self, others: Sequence[_Cell], free: bool) -> Iterator[Call]:
+        """Add the other ranks' pieces to this one, in their order.
+
+        It is done on this rank's device, but on the last other CPU device if one operation can add
+        them all: that reads the last piece first, whose view says where to run. So it must be free
+        to read, or be its own alias.
+        """
         if not is_gpu(self.view):
-            yield from added([self.view, *[other.alias for other in others]], self.alias, self.view)
+            inputs = [self.alias, *[other.alias for other in others]]
+            if len(inputs) in ADDED_AT_ONCE and (free or others[-1].view is others[-1].alias):
+                yield added_at_once([*inputs[:-1], others[-1].view], self.alias)
+            else:
+                yield from added([self.view, *inputs[1:]], self.alias, self.view)
             return
         arrived = [self._stage(turn) for turn in range(len(others))]
         for other, stage in zip(others, arrived):  # a kernel reads its own device's memory only
@@ -235,15 +255,20 @@ def moves_on(
     if is_gpu(arrays[0]):
         yield from moves(schedule, parts)
         return
-    targets = [target for step in schedule.steps for target in into_chunks(step)]
+    all_targets = targets(schedule)
     pieces = [
         [piece for part in of_chunk for piece in pieces_of(part, arrays[part.array])]
         for of_chunk in parts
     ]
     for turn in range(max(map(len, pieces))):
-        for dst, chunk, op, sources in targets:
+        for dst, chunk, op, sources, free in all_targets:
             if turn < len(pieces[chunk]):
-                yield Move(pieces[chunk][turn], op, dst, sources, len(sources))
+                yield Move(pieces[chunk][turn], op, dst, sources, len(sources), free)
+
+
+def is_cut(part: Part, arrays: Sequence[nd.NDArray]) -> bool:
+    """Whether it is less than the whole of its array."""
+    return (part.begin, part.end) != (0, arrays[part.array].size)
 
 
 def pieces_of(part: Part, array: nd.NDArray) -> List[Part]:

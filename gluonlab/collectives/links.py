@@ -21,7 +21,8 @@ class Topology:
     """Devices 0 to ``world_size`` - 1 and the way from each to each.
 
     ``reduce_bytes_per_s``: how fast one device adds what it received;
-    ``shared_reduce_bytes_per_s``: how fast all of them do together, where they share a memory.
+    ``shared_reduce_bytes_per_s``: how fast all of them do together, where they share a memory, and
+    what a step adds to a chunk is one addition, from however many devices it comes.
     ``groups``: devices that are closer to each other than to the rest, for the hierarchical
     algorithm; all in one group by default. ``hosts``: the devices of each host, where there are
     several. ``note``: where the figures come from, and which are inferred. ``gpu``: the kind of the

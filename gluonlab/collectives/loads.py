@@ -8,7 +8,7 @@ from typing import Any, Iterator, NamedTuple, Tuple
 import numpy as np
 
 from gluonlab.collectives.columns import IS_ADD, Columns, columns_of
-from gluonlab.collectives.links import Topology
+from gluonlab.collectives.links import INFINITE, Topology
 from gluonlab.collectives.schedule import Schedule
 from gluonlab.collectives.wires import NONE, Wires, wires_of
 
@@ -19,7 +19,8 @@ MOST_AT_ONCE = 2**20
 class StepLoad(NamedTuple):
     """The time of a step's busiest link, its name, and how many chunks are added.
 
-    ``most``: by the device with most to add; ``together``: by all. An empty step has no link.
+    ``most``: by the device with most to add; ``together``: by all. Where devices share a memory,
+    what comes to a chunk from several of them counts once. An empty step has no link.
     """
 
     transfer_s: float
@@ -77,7 +78,12 @@ def loads_of(schedule: Schedule, topology: Topology) -> Iterator[Loads]:
         step = columns.step[rows] - first
         pair = np.searchsorted(used, columns.src[rows] * devices + columns.dst[rows])
         messages, chunks = _counted(step * len(used) + pair)
-        most, together = _additions(columns, rows, step, steps * devices, devices)
+        adds = np.flatnonzero(columns.op[rows] == IS_ADD) + rows.start
+        if topology.shared_reduce_bytes_per_s < INFINITE:
+            adds = _first_of_each(columns, adds, schedule.chunks)
+        cell = (columns.step[adds] - first) * devices + columns.dst[adds]
+        added = np.bincount(cell, minlength=steps * devices).reshape(-1, devices)
+        most, together = added.max(axis=1), added.sum(axis=1)
         number, place = np.divmod(messages, len(used))
         yield Loads(steps, wires, number, place, chunks, most, together)
 
@@ -89,9 +95,7 @@ def _counted(values: Any) -> Tuple[Any, Any]:
     return different[order], often[order]
 
 
-def _additions(columns: Columns, rows: slice, step: Any, cells: int, devices: int) -> Any:
-    """The most chunks that one device adds in each step, and those that all do, (steps,) each."""
-    adds = columns.op[rows] == IS_ADD
-    cell = (step * devices + columns.dst[rows])[adds]
-    added = np.bincount(cell, minlength=cells).reshape(-1, devices)
-    return added.max(axis=1), added.sum(axis=1)
+def _first_of_each(columns: Columns, rows: Any, chunks: int) -> Any:
+    """Of the rows that write to the same chunk of a rank in the same step, the first."""
+    cells = np.stack([columns.step[rows], columns.dst[rows] * chunks + columns.chunk[rows]])
+    return rows[np.unique(cells, axis=1, return_index=True)[1]]

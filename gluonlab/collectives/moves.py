@@ -14,11 +14,13 @@ from typing import Dict, Iterator, List, NamedTuple, Sequence, Tuple
 from gluonlab.collectives.partition import Part
 from gluonlab.collectives.schedule import Schedule, Step
 
+Cell = Tuple[int, int]  # a rank and a chunk
+
 
 class Move(NamedTuple):
     """Add the elements ``part`` of ``sources``, in this order, to those of ``dst``, or copy.
 
-    ``transfers``: how many of the schedule's these are.
+    ``transfers``: how many of the schedule's these are. ``free``: of a `Target`.
     """
 
     part: Part
@@ -26,6 +28,7 @@ class Move(NamedTuple):
     dst: int
     sources: Tuple[int, ...]
     transfers: int
+    free: bool = False
 
 
 def moves(schedule: Schedule, parts: Sequence[Sequence[Part]]) -> Iterator[Move]:
@@ -56,6 +59,40 @@ def into_chunks(step: Step) -> Iterator[Tuple[int, int, str, Tuple[int, ...]]]:
         targets.setdefault((dst, chunk, op), []).append(src)
     for target, sources in targets.items():
         yield (*target, tuple(sources))
+
+
+class Target(NamedTuple):
+    """A chunk of a rank that a step writes, and from which ranks.
+
+    ``free``: the last of the sources can be read without waiting, and nothing need wait for that:
+    no step before has written to it, and the first later one that does, if any, reads the chunk of
+    ``dst``, and so waits for what has read both.
+    """
+
+    dst: int
+    chunk: int
+    op: str
+    sources: Tuple[int, ...]
+    free: bool
+
+
+def targets(schedule: Schedule) -> List[Target]:
+    """What all steps write, in their order."""
+    writes = [list(into_chunks(step)) for step in schedule.steps]
+    first: Dict[Cell, int] = {}
+    for number, of_step in enumerate(writes):
+        for dst, chunk, _, _ in of_step:
+            first.setdefault((dst, chunk), number)
+    found: List[Target] = []
+    next_sources: Dict[Cell, Tuple[int, ...]] = {}  # of the next step that writes to a cell
+    for number in reversed(range(len(writes))):
+        for dst, chunk, op, sources in reversed(writes[number]):
+            last = (sources[-1], chunk)
+            untouched = first.get(last, number) >= number
+            free = untouched and dst in next_sources.get(last, (dst,))
+            found.append(Target(dst, chunk, op, sources, free))
+        next_sources.update({(dst, chunk): sources for dst, chunk, _, sources in writes[number]})
+    return found[::-1]
 
 
 def _continues(before: Move, after: Move) -> bool:

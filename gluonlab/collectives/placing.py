@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
+import operator
 from itertools import combinations
 from typing import Callable, List, Sequence
 
-from gluonlab.collectives.cost import price
+from gluonlab.collectives.cost import price, prices
 from gluonlab.collectives.links import Topology
 from gluonlab.collectives.schedule import Schedule
 
@@ -14,6 +16,7 @@ MOST_EXCHANGED = 32  # devices, which have some 500 exchanges; known machines ha
 EQUAL = 1e-9  # relative: prices that differ by less are the same number, rounded otherwise
 # An order must not cost more for any of these, from 1 KiB to 1 GiB.
 SIZES = tuple(4**power * 2**10 for power in range(11))
+ALL_SIZES = (*SIZES, JUDGED_BYTES)
 
 
 def best_order(schedule: Schedule, topology: Topology) -> List[int]:
@@ -27,19 +30,21 @@ def best_order(schedule: Schedule, topology: Topology) -> List[int]:
     """
     unplaced = list(range(schedule.world_size))
 
-    def cost(order: Sequence[int], size_bytes: float = JUDGED_BYTES) -> float:
-        return price(schedule.placed(order), topology, size_bytes).seconds
+    def cost(order: Sequence[int]) -> float:
+        return price(schedule.placed(order), topology, JUDGED_BYTES).seconds
 
     ring = topology.ring_order()
     starts = [unplaced] if ring == unplaced else [unplaced, ring]
-    limits = [cost(unplaced, size) * (1 + EQUAL) for size in SIZES]
-    best = unplaced
     exchangeable = len(topology.hosts) == 1 and topology.world_size <= MOST_EXCHANGED
     exchanged = [_improved(start, cost) for start in starts] if exchangeable else []
-    for order in [*starts, *exchanged]:
-        cheaper = cost(order) < cost(best) * (1 - EQUAL)
-        if cheaper and all(cost(order, size) <= limit for size, limit in zip(SIZES, limits)):
-            best = order
+    best, lowest, limits = unplaced, math.inf, [math.inf] * len(SIZES)
+    for order in [*starts, *exchanged] if exchangeable or len(starts) > 1 else []:
+        at_sizes = [each.seconds for each in prices(schedule.placed(order), topology, ALL_SIZES)]
+        *costs, judged = at_sizes
+        if order == unplaced:
+            limits = [each * (1 + EQUAL) for each in costs]
+        if judged < lowest * (1 - EQUAL) and all(map(operator.le, costs, limits)):
+            best, lowest = order, judged
     return best
 
 

@@ -20,7 +20,8 @@ name, note                how tables call it (by default as the file); where its
 gpu                       the kind of all GPUs, which predictions need: V100, T4, ...
 latency_s                 seconds of every message, whatever its bytes
 reduce_bytes_per_s        how fast a device adds; left out: additions take no time
-shared_reduce_...         how fast all devices add together, where they share a memory
+shared_reduce_...         how fast all devices add together, where they share a memory; there
+                          a step's additions into one chunk are one
 switches                  names; with ``bytes_per_s``, all that passes it shares this speed
 links                     ``from`` and ``to``, or ``between`` two, a link in each direction; and
                           ``bytes_per_s``, or ``lanes`` times the file's ``lane_bytes_per_s``;

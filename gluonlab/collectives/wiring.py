@@ -21,8 +21,9 @@ PCIE_3, PCIE_4 = 12e9, 24e9
 PEER_COPY_S = 10e-6
 # bytes/s added: two reads, one write
 K80, V100, T4, A10G, A100 = (memory / 3 for memory in (240e9, 900e9, 320e9, 600e9, 1555e9))
-# two cores of a Xeon: to queue an operation, and payload bytes/s that two devices copy and add
-CPU_CALL_S, CPU_COPY, CPU_ADD = 5e-6, 12e9, 10e9
+# fitted to allreduces of 1 KiB to 64 MiB on 2 and 4 devices of a two-core EPYC: an operation of the
+# executor, payload bytes/s that all devices copy and add, and how much of that one alone does
+CPU_CALL_S, CPU_COPY, CPU_ADD, OF_ALL = 22e-6, 17.5e9, 4e9, 2 / 3
 UNIFORM = "uniform: the figures are those that it was made of"
 
 
@@ -69,7 +70,8 @@ def this_machine(
     their latencies add up, too. Each device has one core, through which all goes that it sends, and
     all that it receives: the executor adds on the device that is written, and copies on the one
     that is read. A byte that is added costs 1 / ``add_bytes_per_s`` in all; the price counts 1 /
-    ``copy_bytes_per_s`` of it as transfer, and what is left as reduction.
+    ``copy_bytes_per_s`` of it as transfer, and what is left as reduction, once for all devices
+    whose chunks are added to one in a step.
 
     ``latency_s``: of one transfer without bytes. ``copy_bytes_per_s``, ``add_bytes_per_s``: payload
     that all devices together copy and add while all are busy. ``device_...``: the same of one
@@ -101,8 +103,8 @@ def cpu_devices(world_size: int) -> Topology:
         CPU_CALL_S,
         CPU_COPY,
         CPU_ADD,
-        device_copy_bytes_per_s=CPU_COPY / 2,
-        device_add_bytes_per_s=CPU_ADD / 2,
+        device_copy_bytes_per_s=CPU_COPY * OF_ALL,
+        device_add_bytes_per_s=CPU_ADD * OF_ALL,
     )
     note = "CPU devices with the usual speeds of two cores; bench links --save measures others"
     return replace(usual, name="CPU devices", note=note)

@@ -24,6 +24,7 @@ ADD_TWO = "broadcast_add"
 MOST_IN_ONE_KERNEL = 4  # that a GPU's add_n adds
 # on a CPU: it adds them in order; but four as a + (b + (c + d)), and three likewise
 FEWEST_FOR_ADD_N = 5
+ADDED_AT_ONCE = (3, 4)
 # every array has fewer elements: MXNet's wheels are built without USE_INT64_TENSOR_SIZE
 ARRAY_LIMIT = 2**31 - 1
 
@@ -245,6 +246,15 @@ def added(inputs: Sequence[nd.NDArray], output: nd.NDArray, so_far: nd.NDArray) 
     for other in others:
         yield operator_call(ADD_TWO, [first, other], output)
         first = so_far
+
+
+def added_at_once(inputs: Sequence[nd.NDArray], output: nd.NDArray) -> Call:
+    """The call that adds ``ADDED_AT_ONCE`` many inputs in their order, on the last one's device.
+
+    add_n makes a + (b + (c + d)) of four, so they are given to it the other way round; it reads
+    each of them once, where one addition after the other takes three times as long.
+    """
+    return operator_call("add_n", inputs[::-1], output, Attributes({"num_args": len(inputs)}))
 
 
 def added_on_gpu(inputs: Sequence[nd.NDArray], output: nd.NDArray) -> Iterator[Call]:

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from support.devices import contexts, on_gpus
 from support.reference import convolved
+from support.schedule_reference import run
 
 from gluonlab.collectives.algorithms import ALGORITHMS, HALVES, make_schedule
 from gluonlab.collectives.check import check
@@ -101,6 +102,22 @@ def test_additions_of_a_step_are_made_in_its_order(world_size):
     arrays = [[nd.array([value], ctx=ctx)] for value, ctx in zip(values, contexts(world_size))]
     allreduce(make_schedule("star", world_size), arrays)
     assert [float(array.asscalar()) for (array,) in arrays] == [world_size - 2] * world_size
+
+
+@pytest.mark.parametrize("name", sorted(ALGORITHMS))
+@pytest.mark.parametrize("world_size", [2, 3, 4, 5])
+@pytest.mark.parametrize("type_name", ["float32", "float16"])
+def test_bits_are_those_of_additions_in_the_schedules_order(name, world_size, type_name):
+    """Whether arrays are cut or not, and however many additions one operation makes."""
+    schedule, size = make_schedule(name, world_size), 840  # which all numbers of chunks divide
+    draws = np.random.RandomState(1).normal(size=(world_size, size))
+    draws = (draws * 2.0 ** np.arange(world_size)[:, None]).astype(type_name)
+    arrays = [[nd.array(draw, ctx=ctx, dtype=type_name)] for draw, ctx in zip(draws, contexts(8))]
+    with np.errstate(over="ignore"):
+        expected, _ = run(schedule, draws.reshape(world_size, schedule.chunks, -1))
+    allreduce(schedule, arrays)
+    for (array,), own in zip(arrays, expected):
+        assert array.asnumpy().tobytes() == own.tobytes()
 
 
 def test_bits_that_the_proof_calls_equal_are_equal():

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from mxnet import nd
 
 from gluonlab.collectives.algorithms import ALGORITHMS, make_schedule
-from gluonlab.collectives.moves import Overlaps, moves
+from gluonlab.collectives.moves import Overlaps, moves, targets
 from gluonlab.collectives.partition import Part, partition
 from gluonlab.engine.invoke import added_on_gpu
 
@@ -51,6 +51,38 @@ def test_every_element_of_every_transfer_is_moved_once_in_its_step_and_order(
     assert sum(move.transfers for move in moves(schedule, parts)) == schedule.transfers or not (
         full and len(sizes) == 1
     )
+
+
+@given(NAMES, st.integers(1, 7))
+def test_what_is_free_to_read_is_written_by_nobody_before_and_by_nobody_who_has_not_waited(
+    name, world_size
+):
+    """Judged by the engine's rules: who reads or writes what another writes comes after it."""
+    found = targets(make_schedule(name, world_size))
+    reads = [
+        {(src, chunk) for src in (sources[:-1] if free else sources)}
+        for _, chunk, _, sources, free in found
+    ]
+    after = [set() for _ in found]  # what has waited for each
+    for early, (dst, chunk, *_) in reversed(list(enumerate(found))):
+        for late in range(early + 1, len(found)):
+            wrote = (found[late].dst, found[late].chunk)
+            if (dst, chunk) in reads[late] | {wrote} or wrote in reads[early]:
+                after[early] |= {late, *after[late]}
+    for number, (_, chunk, _, sources, free) in enumerate(found):
+        writers = {
+            other
+            for other, target in enumerate(found)
+            if (target.dst, target.chunk) == (sources[-1], chunk)
+        }
+        assert not free or writers <= after[number]
+
+
+def test_all_that_a_sharded_sum_and_the_leaves_of_a_tree_send_is_free_to_read():
+    additions = [target for target in targets(make_schedule("sharded", 4)) if target.op == "add"]
+    assert len(additions) == 4 and all(target.free for target in additions)
+    tree = {target.dst: target.free for target in targets(make_schedule("tree", 7))[:3]}
+    assert tree == {1: True, 2: True, 0: False}  # the root's children have added before
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,10 @@ def priced(step, topology, chunk_bytes):
         for link in route.links:
             busy_s[link] += route.latency_s + chunks * chunk_bytes / link.bytes_per_s
     longest = max(busy_s.values(), default=0.0)
-    added = Counter(transfer.dst for transfer in step if transfer.op == "add")
+    adds = [(transfer.dst, transfer.chunk) for transfer in step if transfer.op == "add"]
+    if topology.shared_reduce_bytes_per_s < float("inf"):
+        adds = set(adds)
+    added = Counter(dst for dst, _ in adds)
     reduce_s = max(
         max(added.values(), default=0) * chunk_bytes / topology.reduce_bytes_per_s,
         sum(added.values()) * chunk_bytes / topology.shared_reduce_bytes_per_s,

@@ -89,7 +89,7 @@ def probe(ctxs: Sequence[mx.Context], size_bytes: int) -> Speeds:
     """Measure the speeds of the executor's own transfers, on at least two devices.
 
     The buffers have about ``size_bytes`` on each. All devices are busy in the two halves of a ring;
-    one works alone where it adds up what all others have, or sends them all it has. The time of a
+    one works alone where it adds what another has, or sends all others what it has. The time of a
     transfer without bytes is that of the ring's copies with one element a chunk.
     """
     world_size = len(ctxs)
@@ -99,7 +99,7 @@ def probe(ctxs: Sequence[mx.Context], size_bytes: int) -> Speeds:
     copies, adds = ring_all_gather(world_size), ring_reduce_scatter(world_size)
     others = range(1, world_size)
     alone_copies = _one_step(world_size, [Transfer(0, rank, 0, COPY) for rank in others])
-    alone_adds = _one_step(world_size, [Transfer(rank, 0, 0, ADD) for rank in others])
+    alone_adds = _one_step(world_size, [Transfer(1, 0, 0, ADD)])
     large = {"copy": copies, "add": adds, "device copy": alone_copies, "device add": alone_adds}
     runs: Dict[str, Call] = {name: Executor(each, arrays).run for name, each in large.items()}
     runs["latency"] = Executor(copies, tiny).run

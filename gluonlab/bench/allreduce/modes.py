@@ -21,6 +21,7 @@ from gluonlab.bench.allreduce.plans import (
 from gluonlab.bench.allreduce.sizes import parse_sizes
 from gluonlab.bench.harness.drawings import Drawing, drawn, number_of_devices
 from gluonlab.collectives.algorithms import ALGORITHMS, make_schedule
+from gluonlab.collectives.auto import MOST_DEVICES
 from gluonlab.collectives.auto import NAME as AUTO
 from gluonlab.collectives.for_links import FOR_LINKS, make_for_links
 from gluonlab.collectives.schedule import Schedule
@@ -158,7 +159,7 @@ def _simulate(asked: Asked) -> Answer:
     sizes, world_size = parse_sizes(asked.get("sizes", SIZES)), topology.world_size
     names = parse_algorithms(asked.get("algorithms", "all"), [*FOR_LINKS, *ALGORITHMS])
     plans = make_plans(names, world_size, asked.get("chunks"), asked.get("groups"), topology)
-    if names is None or AUTO in names:
+    if AUTO in (names or ([AUTO] if world_size <= MOST_DEVICES else [])):
         plans.append(auto_plan(make_for_links(AUTO, topology, world_size)))
     rows = simulate.simulate(topology, plans, sizes)
     _plot(asked, rows, world_size, f"allreduce on {topology.name}, {world_size} devices: prices")
@@ -200,7 +201,8 @@ def _choose(asked: Asked) -> Answer:
 
     from gluonlab.bench.allreduce.on_devices import measured
 
-    run = measured({**asked, "algorithms": ",".join([*FOR_LINKS, *ALGORITHMS])})
+    run = measured(asked, schedules_alone=True)
+    assert run.auto is not None  # it was asked for
     sizes = sorted({row.size_bytes for row in run.report.rows})
     found = choose.choices(run.auto, sizes, run.report.rows)
     if "json" in asked:

@@ -20,6 +20,7 @@ from gluonlab.bench.harness.measured_on import in_words
 from gluonlab.bench.harness.session import Session
 from gluonlab.bench.harness.text import WIDTH
 from gluonlab.collectives.algorithms import ALGORITHMS
+from gluonlab.collectives.auto import MOST_DEVICES
 from gluonlab.collectives.auto import NAME as AUTO
 from gluonlab.collectives.for_links import FOR_LINKS, ForLinks
 from gluonlab.collectives.topology import Topology
@@ -36,13 +37,13 @@ Asked = Mapping[str, Any]
 
 
 class Measured(NamedTuple):
-    """What was run: the plans and their rows; ``auto``: what auto chose from."""
+    """What was run: the plans and their rows; ``auto``: what auto chose from, if it was run."""
 
     ctxs: Sequence[mx.Context]
     topology: Optional[Topology]
     plans: List[Plan]
     report: Report
-    auto: ForLinks
+    auto: Optional[ForLinks]
 
     @property
     def failure(self) -> Optional[str]:
@@ -68,8 +69,11 @@ class Measured(NamedTuple):
         return "\n".join([describe_machine(), on, "", tables])
 
 
-def measured(asked: Asked) -> Measured:
-    """Run all that the options ask for. Raises a UsageError for what is impossible."""
+def measured(asked: Asked, schedules_alone: bool = False) -> Measured:
+    """Run all that the options ask for. Raises a UsageError for what is impossible.
+
+    ``schedules_alone``: all that auto chooses from, and it; nothing of MXNet's.
+    """
     sizes = parse_sizes(asked.get("sizes", SIZES))
     counts = [name for name in ("arrays", "repeat", "rounds") if name in asked]
     numbers = {name: whole(1)(option_name(name), asked[name]) for name in counts}
@@ -79,13 +83,16 @@ def measured(asked: Asked) -> Measured:
         raise ConfigError(unknown("dtype", dtype, DTYPES))
     ctxs = devices(asked.get("devices", DEVICES))
     topology = ground_of(ctxs, asked.get("topology")).topology
+    auto = None
+    if AUTO in (names or ([AUTO] if schedules_alone or len(ctxs) <= MOST_DEVICES else [])):
+        auto = ForLinksKVStore(AUTO, asked.get("topology")).schedules(ctxs)
     known = (*FOR_LINKS, *ALGORITHMS)
     scheduled = None if names is None else [name for name in names if name in known]
-    plans = make_plans(scheduled, len(ctxs), asked.get("chunks"), asked.get("groups"), topology)
-    auto = ForLinksKVStore(AUTO, asked.get("topology")).schedules(ctxs)
-    if names is None or AUTO in names:
-        plans.append(auto_plan(auto))
-    variants = make_variants(names, plans, ctxs, numbers.get("arrays", 1))
+    on = auto.topology if auto and schedules_alone else topology
+    plans = make_plans(scheduled, len(ctxs), asked.get("chunks"), asked.get("groups"), on)
+    plans += [auto_plan(auto)] if auto else []
+    others = [] if schedules_alone else names
+    variants = make_variants(others, plans, ctxs, numbers.get("arrays", 1))
     backends = _backends(asked, ctxs, dtype)
     session = Session()
     with started(backends, len(ctxs)) as processes:

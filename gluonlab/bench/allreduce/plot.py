@@ -30,6 +30,7 @@ STYLES = {
     "hierarchical": ("#5E3C99", "*"),
     "multi_ring": ("#B0003A", "p"),
     "synthesised": ("#004D40", "H"),
+    "auto": ("#7A4B00", "8"),
     "chapter": ("#000000", "<"),
     "local": ("#6E6E6E", "d"),
     "device": ("#444444", ">"),

@@ -188,7 +188,7 @@ def test_speeds_are_payload_by_the_time_beyond_latency(monkeypatch):
     assert speeds.copy_bytes_per_s == pytest.approx(6 * each / 0.25)
     assert speeds.add_bytes_per_s == pytest.approx(6 * each / 0.5)
     assert speeds.device_copy_bytes_per_s == pytest.approx(2 * 3 * each / (2 - 2 * latency_s))
-    assert speeds.device_add_bytes_per_s == pytest.approx(2 * 3 * each / (4 - 2 * latency_s))
+    assert speeds.device_add_bytes_per_s == pytest.approx(3 * each / (4 - latency_s))
 
 
 def test_a_slow_round_does_not_change_a_ratio():
