@@ -52,6 +52,12 @@ from gluonlab.errors import RunError
     "file's, m.json",
 )
 @option(
+    "--hosts",
+    "N,N",
+    "with --simulate of one of Amazon's machines: price one size on so many hosts, 1:128 by "
+    "factors of 2; --plot draws time against ranks",
+)
+@option(
     "--synthesise",
     "NAME",
     "run nothing: seek schedules for the links of p3.16xlarge or another topology, with a bound",
@@ -88,6 +94,7 @@ def allreduce(as_json: bool, **options: Any) -> None:
     \b
     --devices cpu*4 --sizes 1KiB:64MiB --plot speed.png
     --simulate p3.16xlarge --sizes 46MB
+    --simulate p3.16xlarge --hosts 1:128 --sizes 100MB --plot ranks.png
     --choose --devices cpu*4
     --synthesise p3.16xlarge --sizes 1KiB:1GiB:4
     --draw ring --devices 4 --out ring.html

@@ -31,6 +31,7 @@ from gluonlab.config.values import whole
 from gluonlab.engine.neighbours import own_cores
 from gluonlab.errors import ConfigError
 from gluonlab.files.whole import check_new, new_file
+from gluonlab.sizes import in_words
 
 DEVICES, SIZES, DRAWN = "cpu*2", "1KiB:64MiB", 4
 PRICED = "1KiB,1MiB,100MB"  # with --draw
@@ -44,7 +45,7 @@ TABLES = EVERYWHERE | {"algorithms", "sizes", "plot", "json"}
 RUN = {"dtype", "arrays", "repeat", "rounds", "topology"}
 OPTIONS = {
     MEASURE: TABLES | RUN | {"processes"},
-    SIMULATE: TABLES | {"simulate"},
+    SIMULATE: TABLES | {"simulate", "hosts"},
     CHOOSE: RUN | {"choose", "simulate", "devices", "sizes", "json"},
     SYNTHESISE: {"synthesise", "devices", "sizes", "seconds", "out", "json"},
     DRAW: EVERYWHERE | {"draw", "out", "language", "topology"},
@@ -155,6 +156,8 @@ def _world_size(asked: Asked) -> Optional[int]:
 def _simulate(asked: Asked) -> Answer:
     from gluonlab.bench.allreduce import simulate
 
+    if "hosts" in asked:
+        return _against_ranks(asked)
     topology = make_topology(asked["simulate"], _world_size(asked))
     sizes, world_size = parse_sizes(asked.get("sizes", SIZES)), topology.world_size
     names = parse_algorithms(asked.get("algorithms", "all"), [*FOR_LINKS, *ALGORITHMS])
@@ -167,6 +170,28 @@ def _simulate(asked: Asked) -> Answer:
         head = {"topology": topology.name, "world_size": world_size, "note": topology.note}
         return Answer(json.dumps({**head, **_rows_as_json(plans, rows)}))
     return Answer(simulate.table(rows, topology, orders_in_words(plans, topology)))
+
+
+def _against_ranks(asked: Asked) -> Answer:
+    from gluonlab.bench.allreduce import ranks
+
+    for name in sorted({"devices", "chunks", "groups"} & set(asked)):
+        raise ConfigError(f"{option_name(name)} has no effect with --hosts: leave it out")
+    machine, hosts = asked[SIMULATE], ranks.parse_hosts(asked["hosts"])
+    sizes = parse_sizes(asked.get("sizes", "100MB"))
+    if len(sizes) > 1:
+        raise ConfigError(f"--sizes {asked['sizes']}: with --hosts one size is priced: give one")
+    choices = [name for name in (*FOR_LINKS, *ALGORITHMS) if name != AUTO]  # is one of the others
+    names = parse_algorithms(asked.get("algorithms", "all"), choices)
+    rows, topology = ranks.priced(machine, hosts, names, sizes[0])
+    if "plot" in asked:
+        title = f"allreduce of {in_words(sizes[0])} on hosts like {machine}: prices"
+        with new_file("--plot", Path(asked["plot"])) as temporary:
+            ranks.make_figure(rows, title).savefig(temporary, format="png", dpi=110)
+    if "json" in asked:
+        as_rows = [{"world_size": row.price.world_size, **row.as_json()} for row in rows]
+        return Answer(json.dumps({"topology": machine, "hosts": hosts, "rows": as_rows}))
+    return Answer(ranks.table(rows, topology))
 
 
 def _synthesise(asked: Asked) -> Answer:

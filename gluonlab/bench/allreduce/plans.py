@@ -123,7 +123,7 @@ def auto_plan(made: ForLinks) -> Plan:
 
 
 def synthesised_label(schedule: Schedule) -> str:
-    """What its row is called: ``synthesised, 4 steps``."""
+    """What its row is called: ``synthesised, 4 steps``; of several its chunks are told, too."""
     return f"{SYNTHESISED}, {len(schedule.steps)} steps"
 
 
@@ -141,7 +141,11 @@ def _for_links(name: str, world_size: int, topology: Optional[Topology], named: 
     distinct = sorted(cheapest.values(), key=lambda each: (len(each.steps), each.chunks))
     if name != SYNTHESISED:
         return [Plan(name, schedule) for schedule in distinct]
-    return [Plan(synthesised_label(schedule), schedule) for schedule in distinct]
+    labels = [synthesised_label(schedule) for schedule in distinct]
+    return [
+        Plan(label if labels.count(label) == 1 else f"{label}/{schedule.chunks}", schedule)
+        for label, schedule in zip(labels, distinct)
+    ]
 
 
 def orders_in_words(plans: Sequence[Plan], topology: Optional[Topology]) -> List[str]:

@@ -119,7 +119,7 @@ def table(rows: Sequence[PricedRow], topology: Topology, notes: Sequence[str] = 
     for size, same_size in groupby(rows, key=lambda row: row.size_bytes):
         same = list(same_size)
         floor = f"  {'(floor)':<25}{microseconds(same[0].floor_s):>12}"
-        lines += ["", f"{size:>12}  {in_words(size)}", *map(_line, same), floor]
+        lines += ["", f"{size:>12}  {in_words(size)}", *map(priced_line, same), floor]
     return as_table(lines, COLUMNS, *notes, *_said_of(topology))
 
 
@@ -128,7 +128,8 @@ def _said_of(topology: Topology) -> List[str]:
     return [f"{topology.name}: {topology.note}."] if topology.note else []
 
 
-def _line(row: PricedRow) -> str:
+def priced_line(row: PricedRow) -> str:
+    """A row of the table."""
     cells = ("-" if value is None else f"{value:.2f}" for value in row.bandwidths())
     columns = "".join(f"{cell:>8}" for cell in cells)
     columns += f"{times(row.times_floor):>9}  "
