@@ -4,7 +4,7 @@ All that one device sends another in a step is one message. A message keeps ever
 busy for the route's latency and for bytes / bandwidth; messages over one link come one after the
 other. A step takes as long as its busiest link, and then as long as the device that has most to
 add: transfers and additions of one step do not overlap in the price. Devices that share a memory
-add all that a step brings to a chunk in one go, as the executor does on CPU devices.
+add all that a step brings to a chunk in one go, as the executor does on CPU devices where it can.
 
 The price is that of steps with a barrier between them, and so an upper bound of what the topology
 allows: the executor has no barriers, and a device that is ready early goes on. Chunks are counted

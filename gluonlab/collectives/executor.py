@@ -95,7 +95,7 @@ class Executor:
     def run(self, priority: int = 0, settled: bool = False) -> None:
         """Queue all transfers; nothing waits for them.
 
-        ``priority``: when workers may begin, as in ``kvstore.pushpull``.
+        ``priority``: of the fences, as in ``kvstore.pushpull``; arrays that are not cut have none.
 
         ``settled``: nothing but what knows slices of the arrays has written to them since `settle`.
         """

@@ -49,14 +49,19 @@ def ended_on_the_spot() -> Iterator[None]:
 
 
 def _give_back(handlers: Dict[int, Any]) -> None:
-    """Set all of them, though one raises while others are still to be set."""
+    """Set all of them, though one raises while others are still to be set.
+
+    SIGINT's is the last: it alone comes many times, from a key that is held down.
+    """
     late: Optional[KeyboardInterrupt] = None
-    for number, handler in handlers.items():
+    left = sorted(handlers.items(), key=lambda item: item[0] != signal.SIGINT)
+    while left:
         try:
-            signal.signal(number, handler)
+            while left:
+                signal.signal(*left[-1])
+                left.pop()
         except KeyboardInterrupt as error:
             late = error
-            signal.signal(number, handler)
     if late is not None:
         raise late
 

@@ -189,8 +189,12 @@ class Plan:
     @property
     def placement(self) -> Optional[Placement]:
         """Which device plays which rank in the kvstore's schedule; None where none was placed."""
-        scheduled = isinstance(self.kvstore, (ScheduleKVStore, ForLinksKVStore))
-        placement = self.kvstore.placement(self.ctxs) if scheduled else None
+        placement: Optional[Placement] = None
+        summed = [copy[0] for copy in self.split.copies]  # as all that copies have alike
+        if isinstance(self.kvstore, ScheduleKVStore):
+            placement = self.kvstore.placement(self.ctxs)
+        elif isinstance(self.kvstore, ForLinksKVStore) and len(summed) > 1:
+            placement = self.kvstore.placement(summed)
         return placement if placement is not None and placement.why else None
 
     def placed_in_words(self) -> str:
@@ -202,11 +206,14 @@ class Plan:
 
     def settings(self) -> Dict[str, Any]:
         """What the run uses, as plain values for config.json: all that changes its numbers."""
-        used, placement, placed = self.settled.config, self.placement, {}
+        used, placement = self.settled.config, self.placement
+        placed: Dict[str, Any] = {}
         if placement is not None:
-            order = [str(self.ctxs[device]) for device in placement.order]
-            placed = {"order": order, "placed": placement.why}
-            placed.update({"schedules": list(placement.schedules)} if placement.schedules else {})
+            placed = {"placed": placement.why}
+            if placement.schedules:
+                placed["schedules"] = list(placement.schedules)
+            else:
+                placed["order"] = [str(self.ctxs[device]) for device in placement.order]
         return {
             "devices": [str(ctx) for ctx in self.ctxs],
             "threads_per_device": self.threads,

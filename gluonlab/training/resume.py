@@ -36,7 +36,8 @@ PLACES = (
 )  # which device computes what
 MAY_DIFFER = (
     *PLACES, "threads_per_device", "backend", "kvstore", "topology", "order", "placed",
-    "bucket_bytes", "microbatches", "microbatch_size", "data_dir", "deterministic", "tf32",
+    "schedules", "bucket_bytes", "microbatches", "microbatch_size", "data_dir", "deterministic",
+    "tf32",
 )  # fmt: skip
 OF_EPOCHS = ("epochs", "lr_decay_steps")
 BATCH_SIZES = ("batch_size", "global_batch_size")

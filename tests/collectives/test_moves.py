@@ -13,9 +13,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from mxnet import nd
 
-from gluonlab.collectives.algorithms import ALGORITHMS, make_schedule
+from gluonlab.collectives.algorithms import ALGORITHMS, HALVES, make_schedule
+from gluonlab.collectives.for_links import FOR_LINKS, make_for_links
 from gluonlab.collectives.moves import Overlaps, moves, targets
 from gluonlab.collectives.partition import Part, partition
+from gluonlab.collectives.topology import make_topology
 from gluonlab.engine.invoke import added_on_gpu
 
 NAMES = st.sampled_from(sorted(ALGORITHMS))
@@ -57,8 +59,21 @@ def test_every_element_of_every_transfer_is_moved_once_in_its_step_and_order(
 def test_what_is_free_to_read_is_written_by_nobody_before_and_by_nobody_who_has_not_waited(
     name, world_size
 ):
+    check_free(make_schedule(name, world_size))
+
+
+@pytest.mark.parametrize("name", FOR_LINKS)
+def test_nor_is_it_in_schedules_that_are_made_for_links(name):
+    for schedule in make_for_links(name, make_topology("p3.16xlarge"), 8).schedules:
+        check_free(schedule)
+    for scatter, gather in HALVES.values():
+        check_free(scatter(5))
+        check_free(gather(5))
+
+
+def check_free(schedule):
     """Judged by the engine's rules: who reads or writes what another writes comes after it."""
-    found = targets(make_schedule(name, world_size))
+    found = targets(schedule)
     reads = [
         {(src, chunk) for src in (sources[:-1] if free else sources)}
         for _, chunk, _, sources, free in found

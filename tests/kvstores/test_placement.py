@@ -197,6 +197,18 @@ def test_a_plan_knows_from_how_many_bytes_on_a_schedule_made_for_links_sums():
 
 
 @pytest.mark.cpu_only("of GPUs the driver is asked for their links")
+def test_only_devices_that_have_the_same_part_of_a_network_sum():
+    asked = {"kvstore": "auto", "split": "pipeline", "stages": 2}
+    two_copies = make_plan(TrainConfig(devices="cpu*4", **asked)).settings()["schedules"]
+    assert (
+        two_copies
+        == make_plan(TrainConfig(devices="cpu*2", kvstore="auto")).settings()["schedules"]
+    )
+    assert "schedules" not in make_plan(TrainConfig(devices="cpu*2", **asked)).settings()
+    assert "schedules" not in make_plan(TrainConfig(devices="cpu*1", kvstore="auto")).settings()
+
+
+@pytest.mark.cpu_only("of GPUs the driver is asked for their links")
 def test_cpu_devices_are_not_placed_unless_a_machine_is_named():
     for settings_of_plan in (
         make_plan(TrainConfig(devices="cpu*8", kvstore=name)).settings()

@@ -24,7 +24,8 @@ MEANING = (
     "of the floor, below which no schedule can be priced."
 )
 REGRET = (
-    "best: the schedule that was the quickest of all measured in the same rounds, auto among them. "
+    "best: the quickest of what was measured in the same rounds: auto, every algorithm as it is by "
+    "default, and those made for the links. "
     "regret: auto's time by the best one's, of medians: {median:.2f} in the median of the sizes, "
     "{worst:.2f} at worst."
 )

@@ -91,7 +91,7 @@ def _check_belonging(asked: Asked, mode: str, known: AbstractSet[str]) -> None:
     for name in asked:
         if name not in known:
             where = "when measuring" if mode == MEASURE else f"with {option_name(mode)}"
-            owners = [of for of in (DRAW, SYNTHESISE) if name in OPTIONS[of]]
+            owners = [of for of in (DRAW, SYNTHESISE, SIMULATE) if name in OPTIONS[of]]
             hint = f"; it belongs to {option_name(owners[0])}" if owners else ""
             raise ConfigError(f"{option_name(name)} has no effect {where}{hint}: leave it out")
 
@@ -181,8 +181,11 @@ def _against_ranks(asked: Asked) -> Answer:
     sizes = parse_sizes(asked.get("sizes", "100MB"))
     if len(sizes) > 1:
         raise ConfigError(f"--sizes {asked['sizes']}: with --hosts one size is priced: give one")
-    choices = [name for name in (*FOR_LINKS, *ALGORITHMS) if name != AUTO]  # is one of the others
-    names = parse_algorithms(asked.get("algorithms", "all"), choices)
+    names = parse_algorithms(asked.get("algorithms", "all"), [*FOR_LINKS, *ALGORITHMS])
+    if AUTO in (names or []):
+        raise ConfigError(
+            "--algorithms auto is always one of the others: leave it out with --hosts"
+        )
     rows, topology = ranks.priced(machine, hosts, names, sizes[0])
     if "plot" in asked:
         title = f"allreduce of {in_words(sizes[0])} on hosts like {machine}: prices"

@@ -72,7 +72,8 @@ class Measured(NamedTuple):
 def measured(asked: Asked, schedules_alone: bool = False) -> Measured:
     """Run all that the options ask for. Raises a UsageError for what is impossible.
 
-    ``schedules_alone``: all that auto chooses from, and it; nothing of MXNet's.
+    ``schedules_alone``: auto, and beside it every algorithm as it is by default, and those that are
+    made for the links; nothing of MXNet's.
     """
     sizes = parse_sizes(asked.get("sizes", SIZES))
     counts = [name for name in ("arrays", "repeat", "rounds") if name in asked]

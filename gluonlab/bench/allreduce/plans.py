@@ -99,6 +99,8 @@ def make_plans(
     plans: List[Plan] = []
     for name in (*FOR_LINKS, *ALGORITHMS) if names is None else names:
         if name == AUTO:
+            if named and (chunks or groups):
+                raise ScheduleError("auto cuts buffers itself: leave out --chunks and --groups")
             continue
         if name in FOR_LINKS:
             plans += _for_links(name, world_size, topology, named)

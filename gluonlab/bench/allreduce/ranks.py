@@ -6,12 +6,13 @@ Does not import MXNet.
 from __future__ import annotations
 
 import sys
+from contextlib import suppress
 from itertools import groupby
 from typing import Any, Dict, List, Optional, Sequence, Tuple
 
 from tqdm import tqdm
 
-from gluonlab.bench.allreduce.plans import HIERARCHICAL, make_plans
+from gluonlab.bench.allreduce.plans import HIERARCHICAL, Plan, make_plans
 from gluonlab.bench.allreduce.simulate import COLUMNS, PricedRow, priced_line, simulate
 from gluonlab.bench.harness.text import microseconds
 from gluonlab.bench.harness.text import table as as_table
@@ -20,7 +21,7 @@ from gluonlab.collectives.hosts import MOST_HOSTS
 from gluonlab.collectives.synthesis.stored import NAME as SYNTHESISED
 from gluonlab.collectives.topology import Topology, make_topology
 from gluonlab.config.values import whole
-from gluonlab.errors import ConfigError
+from gluonlab.errors import ConfigError, ScheduleError
 from gluonlab.sizes import in_words
 
 FACTOR = 2
@@ -50,9 +51,22 @@ def priced(
     with tqdm(hosts, unit="topology", file=sys.stderr, disable=None, leave=False) as each:
         for count in each:
             topology = make_topology(machine if count == 1 else f"{machine}*{count}")
-            plans = make_plans(names, topology.world_size, topology=topology)
-            rows += simulate(topology, plans, [size])
+            rows += simulate(topology, _plans(names, topology), [size])
+    if not rows:
+        raise ConfigError(
+            f"--algorithms {','.join(names or [])}: there are none for so many hosts of {machine}: "
+            "give others, or fewer --hosts"
+        )
     return rows, topology
+
+
+def _plans(names: Optional[Sequence[str]], topology: Topology) -> List[Plan]:
+    """Those of the names that there are for so many hosts."""
+    plans: List[Plan] = []
+    for each in [None] if names is None else [[name] for name in names]:
+        with suppress(ScheduleError):
+            plans += make_plans(each, topology.world_size, topology=topology)
+    return plans
 
 
 def table(rows: Sequence[PricedRow], topology: Topology) -> str:

@@ -64,7 +64,9 @@ def test_rows_of_one_table_have_names_of_their_own():
         (("--hosts", "4:2"), "--hosts 4:2: write the smaller number first, 2:4"),
         (("--hosts", "1", "--devices", "4"), "--devices has no effect with --hosts"),
         (("--hosts", "1", "--sizes", "1KiB,2KiB"), "--sizes 1KiB,2KiB: with --hosts one size"),
-        (("--hosts", "1", "--algorithms", "auto"), "unknown algorithm 'auto'"),
+        (("--algorithms", "auto", "--chunks", "8"), "auto cuts buffers itself"),
+        (("--hosts", "8", "--algorithms", "synthesised"), "--algorithms synthesised: there are"),
+        (("--hosts", "1", "--algorithms", "auto"), "--algorithms auto is always one"),
     ],
 )
 def test_mistakes_are_one_line(bench, more, what):
@@ -75,4 +77,15 @@ def test_mistakes_are_one_line(bench, more, what):
 def test_hosts_need_a_machine_with_a_network(bench):
     status, _, err = bench("allreduce", "--simulate", "nvswitch", "--hosts", "1,2")
     assert status == 2 and "nvswitch is no particular machine" in err
-    assert bench("allreduce", "--hosts", "2")[2].startswith("error: --hosts has no effect when")
+    assert bench("allreduce", "--hosts", "2")[2].startswith(
+        "error: --hosts has no effect when measuring; it belongs to --simulate"
+    )
+
+
+def test_what_there_is_for_fewer_hosts_alone_is_priced_on_these(bench):
+    words = ("--simulate", "p3.8xlarge", "--hosts", "4:8", "--algorithms", "synthesised,ring")
+    rows = json.loads(bench("allreduce", *words, "--json")[1])["rows"]
+    assert {row["algorithm"] for row in rows if row["world_size"] == 32} == {"ring"}
+    assert {row["algorithm"].split(",")[0] for row in rows if row["world_size"] == 16} == {
+        "synthesised", "ring",
+    }  # fmt: skip
