@@ -75,6 +75,16 @@ class Ways(Mapping[Pair, Route]):
         out, into = ([ways[device] for device in devices] for ways in (self.out, self.into))
         return Ways(out, into, self.latency_s, near)
 
+    @property
+    def alike(self) -> bool:
+        """Whether devices may change places: each link on the way is one's own, or everybody's."""
+        ways = [(*out, *into) for out, into in zip(self.out, self.into)]
+        return (
+            not self.near
+            and len({tuple(link.bytes_per_s for link in way) for way in ways}) == 1
+            and all(len(set(links)) in (1, len(ways)) for links in zip(*ways))
+        )
+
     def samples(self) -> List[Route]:
         """Routes that pass every way, where there is more than one device."""
         pairs = ((device, (device + 1) % len(self.out)) for device in range(len(self.out)))

@@ -20,8 +20,10 @@ from gluonlab.collectives.executor import moves_on, pieces_of
 from gluonlab.collectives.partition import Part, owned_parts, partition
 from gluonlab.collectives.schedule import ADD, Schedule
 from gluonlab.engine.invoke import (
+    ADDED_AT_ONCE,
     Call,
     added,
+    added_at_once,
     added_on_gpu,
     flattened,
     is_gpu,
@@ -102,6 +104,8 @@ class ReduceApart:
             arrived = [_empty(value, total.context) for value in values]
             self._calls += [operator_call("_copyto", [a], b) for a, b in zip(values, arrived)]
             self._calls += added_on_gpu([first, *arrived], total)
+        elif len(values) + 1 in ADDED_AT_ONCE:
+            self._calls.append(added_at_once([first, *values], total))
         else:
             self._calls += added([first, *values], total, total)
 

@@ -90,3 +90,18 @@ def test_equal_prices_give_the_first_and_so_the_same_choice_always():
             make_for_links(auto.NAME, cpu_devices(count), count).table() for _ in range(2)
         )
         assert list(map(str, one)) == list(map(str, other)) and one[0].size_bytes == 1
+
+
+@pytest.mark.parametrize(
+    "topology",
+    [cpu_devices(5), make_topology("g4dn.12xlarge"), make_topology("p3.2xlarge*4")],
+    ids=lambda topology: topology.name,
+)
+@given(st.data())
+def test_where_all_devices_are_alike_no_order_has_another_price(topology, data):
+    assert topology.routes.alike and not make_topology("pcie", 8).routes.alike
+    schedule = make_schedule(data.draw(st.sampled_from(sorted(ALGORITHMS))), topology.world_size)
+    order = data.draw(st.permutations(range(topology.world_size)))
+    assert best_order(schedule, topology) == list(range(topology.world_size))
+    seconds = [plain_price(each, topology, 1e6) for each in (schedule, schedule.placed(order))]
+    assert seconds[1] == pytest.approx(seconds[0])
