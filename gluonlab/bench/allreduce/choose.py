@@ -35,13 +35,16 @@ class Timed(Protocol):
     """A measured row."""
 
     @property
-    def algorithm(self) -> str: ...
+    def algorithm(self) -> str:
+        """The row's name."""
 
     @property
-    def size_bytes(self) -> int: ...
+    def size_bytes(self) -> int:
+        """Of the buffer on each device."""
 
     @property
-    def time_s(self) -> float: ...
+    def time_s(self) -> float:
+        """The median."""
 
 
 @dataclass(frozen=True)
