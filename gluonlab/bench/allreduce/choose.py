@@ -100,8 +100,8 @@ def text(made: ForLinks, found: Sequence[Choice]) -> str:
     columns = f"{'schedule':<22}{'steps':>6}{'chunks':>8}"
     lines += [f"  {'from':>8}  {columns}", *map(_from, made.table())]
     regrets = [choice.regret for choice in found if choice.regret is not None]
-    more = f"{'time us':>11}  {'best':<22}{'time us':>11}{'regret':>8}" if regrets else ""
-    heading = f"  {'size':>8}  {'price us':>10}{'x floor':>9}{more}"
+    more = f"{'time us':>9}{'best us':>9}{'regret':>8}  best" if regrets else ""
+    heading = f"  {'size':>8}{'price us':>9}{'x floor':>8}{more}"
     notes = [REGRET.format(median=median(regrets), worst=max(regrets))] if regrets else []
     note = [f"{made.topology.name}: {made.topology.note}."] if made.topology.note else []
     return as_table([*lines, "", heading, *map(_line, found)], MEANING, *notes, *note)
@@ -137,8 +137,8 @@ def _from(row: From) -> str:
 
 def _line(choice: Choice) -> str:
     factor = times(choice.priced_s / choice.floor_s if choice.floor_s else None)
-    line = f"  {in_words(choice.size_bytes):>8}  {microseconds(choice.priced_s):>10}{factor:>9}"
+    line = f"  {in_words(choice.size_bytes):>8}{microseconds(choice.priced_s):>9}{factor:>8}"
     if choice.regret is None:
         return line
-    measured = f"{microseconds(choice.time_s):>11}  {choice.best:<22}"
-    return f"{line}{measured}{microseconds(choice.best_s):>11}{choice.regret:>8.2f}"
+    measured = f"{microseconds(choice.time_s):>9}{microseconds(choice.best_s):>9}"
+    return f"{line}{measured}{choice.regret:>8.2f}  {choice.best}"
