@@ -22,8 +22,8 @@ class ScheduleKVStore(SummingKVStore):
     Keys that come in one list are summed together: their arrays are cut into chunks as one, and
     wait for each other. Give the same list every time. Executors are made when their keys are first
     used, and again when they come with other arrays. ``priority`` is that of the first and the last
-    thing that is queued for them; transfers are made as soon as their chunks are ready. Use a store
-    from one thread.
+    thing that is queued for those that are cut; transfers are made as soon as their chunks are
+    ready. Use a store from one thread.
 
     ``order``: which device plays which rank; see `Schedule.placed`. Without it GPUs are placed by
     the links of this machine, or of the one that ``topology`` names, which places CPU devices, too

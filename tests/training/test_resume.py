@@ -170,7 +170,12 @@ def broken_off(tmp_path, with_layers):
 
 @pytest.mark.parametrize(
     "given",
-    [{"devices": named(1)}, {"devices": named(3), "kvstore": "ring"}, {"kvstore": "auto"}],
+    [
+        {"devices": named(1)},
+        {"devices": named(3), "kvstore": "ring"},
+        {"kvstore": "tree"},
+        {"kvstore": "auto"},
+    ],
     ids=str,
 )
 def test_on_other_devices_it_goes_on_with_the_same_sums(broken_off, tmp_path, given):

@@ -6,7 +6,8 @@ from typing import Any
 
 import click
 
-from gluonlab.bench.allreduce.modes import DEVICES, DRAWN, SIZES, answer
+from gluonlab.bench.allreduce.modes import DRAWN, answer
+from gluonlab.bench.allreduce.sizes import DEVICES, SIZES
 from gluonlab.bench.harness.command import INTERRUPTED, JSON, option
 from gluonlab.cli.command import command
 from gluonlab.collectives.algorithms import ALGORITHMS

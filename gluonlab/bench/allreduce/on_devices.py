@@ -12,7 +12,7 @@ from gluonlab.bench.allreduce import table
 from gluonlab.bench.allreduce.measure import DTYPES, Report, measure
 from gluonlab.bench.allreduce.plans import Plan, auto_plan, make_plans, parse_algorithms
 from gluonlab.bench.allreduce.processes import started
-from gluonlab.bench.allreduce.sizes import parse_sizes
+from gluonlab.bench.allreduce.sizes import DEVICES, SIZES, parse_sizes
 from gluonlab.bench.allreduce.variants import CHOICES, make_variants
 from gluonlab.bench.harness.backends import parse_backends
 from gluonlab.bench.harness.machine import describe_machine
@@ -30,8 +30,6 @@ from gluonlab.devices import devices
 from gluonlab.errors import ConfigError, unknown
 from gluonlab.kvstores.for_links import ForLinksKVStore
 from gluonlab.kvstores.placement import ground_of
-
-DEVICES, SIZES = "cpu*2", "1KiB:64MiB"
 
 Asked = Mapping[str, Any]
 

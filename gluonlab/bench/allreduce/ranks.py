@@ -13,8 +13,7 @@ from typing import Any, Dict, List, Optional, Sequence, Tuple
 from tqdm import tqdm
 
 from gluonlab.bench.allreduce.plans import HIERARCHICAL, Plan, make_plans
-from gluonlab.bench.allreduce.simulate import COLUMNS, PricedRow, priced_line, simulate
-from gluonlab.bench.harness.text import microseconds
+from gluonlab.bench.allreduce.simulate import COLUMNS, HEADING, PricedRow, priced_lines, simulate
 from gluonlab.bench.harness.text import table as as_table
 from gluonlab.collectives.hierarchy import ACROSS
 from gluonlab.collectives.hosts import MOST_HOSTS
@@ -72,14 +71,9 @@ def _plans(names: Optional[Sequence[str]], topology: Topology) -> List[Plan]:
 def table(rows: Sequence[PricedRow], topology: Topology) -> str:
     """The rows below a line for each number of ranks."""
     size = in_words(rows[0].size_bytes)
-    heading = (
-        f"  {'algorithm':<25}{'time us':>12}{'algbw':>8}{'busbw':>8}{'x floor':>9}  bottleneck"
-    )
-    lines = [f"{size} on each device, hosts like those of {topology.name}", "", heading]
+    lines = [f"{size} on each device, hosts like those of {topology.name}", "", HEADING]
     for ranks, of_ranks in groupby(rows, key=lambda row: row.price.world_size):
-        same = list(of_ranks)
-        floor = f"  {'(floor)':<25}{microseconds(same[0].floor_s):>12}"
-        lines += ["", f"{ranks:>6} ranks", *map(priced_line, same), floor]
+        lines += ["", f"{ranks:>6} ranks", *priced_lines(list(of_ranks))]
     note = [f"{topology.name}: {topology.note}."] if topology.note else []
     return as_table(lines, COLUMNS, *note)
 

@@ -29,6 +29,7 @@ COLUMNS = (
     "messages in turn, the bytes on all links, and the additions. "
     "bottleneck: the link that the steps wait for longest."
 )
+HEADING = f"  {'algorithm':<25}{'time us':>12}{'algbw':>8}{'busbw':>8}{'x floor':>9}  bottleneck"
 ADDING = "additions"
 
 
@@ -112,14 +113,10 @@ def bottleneck(priced: Price) -> str:
 
 def table(rows: Sequence[PricedRow], topology: Topology, notes: Sequence[str] = ()) -> str:
     """The rows as text, then what they mean, and ``notes``."""
-    heading = (
-        f"  {'algorithm':<25}{'time us':>12}{'algbw':>8}{'busbw':>8}{'x floor':>9}  bottleneck"
-    )
-    lines = [f"{topology.name}, {topology.world_size} devices", "", f"{'size B':>12}", heading]
+    lines = [f"{topology.name}, {topology.world_size} devices", "", f"{'size B':>12}", HEADING]
     for size, same_size in groupby(rows, key=lambda row: row.size_bytes):
         same = list(same_size)
-        floor = f"  {'(floor)':<25}{microseconds(same[0].floor_s):>12}"
-        lines += ["", f"{size:>12}  {in_words(size)}", *map(priced_line, same), floor]
+        lines += ["", f"{size:>12}  {in_words(size)}", *priced_lines(same)]
     return as_table(lines, COLUMNS, *notes, *_said_of(topology))
 
 
@@ -128,8 +125,12 @@ def _said_of(topology: Topology) -> List[str]:
     return [f"{topology.name}: {topology.note}."] if topology.note else []
 
 
-def priced_line(row: PricedRow) -> str:
-    """A row of the table."""
+def priced_lines(rows: Sequence[PricedRow]) -> List[str]:
+    """Rows that have one floor, and below them that."""
+    return [*map(_line, rows), f"  {'(floor)':<25}{microseconds(rows[0].floor_s):>12}"]
+
+
+def _line(row: PricedRow) -> str:
     cells = ("-" if value is None else f"{value:.2f}" for value in row.bandwidths())
     columns = "".join(f"{cell:>8}" for cell in cells)
     columns += f"{times(row.times_floor):>9}  "

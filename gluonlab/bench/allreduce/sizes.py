@@ -13,6 +13,7 @@ from gluonlab.config.values import whole
 from gluonlab.errors import ConfigError
 from gluonlab.sizes import UNITS
 
+DEVICES, SIZES = "cpu*2", "1KiB:64MiB"  # of bench allreduce, where none are given
 FACTOR = 4
 _SIZE = re.compile(r"\s*([0-9]{1,18}(?:\.[0-9]{1,9})?)\s*([a-z]*)\s*")
 _FORMS = (
