@@ -224,8 +224,9 @@ class TrainConfig:
         "(default: by those of the GPUs here, from NVML)", metavar="NAME",
     )  # fmt: skip
     compress: Optional[str] = SUMMING(
-        compression, "send gradients in 2 bits each: -THRESHOLD, 0 or THRESHOLD (kvstore device "
-        "only); or, between processes, as float16 (gluonlab.launch --backend horovod only)",
+        compression, "send gradients in 2 bits each: -THRESHOLD, 0 or THRESHOLD, from device to "
+        "device (kvstore device only); with gluonlab.launch between processes, of what each has "
+        "summed over its devices, in 2 bits, or as float16 (--backend horovod only)",
         metavar="2bit:THRESHOLD|fp16",
     )  # fmt: skip
     update_on_servers: bool = SUMMING(

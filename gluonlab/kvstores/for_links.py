@@ -12,7 +12,7 @@ from gluonlab.collectives.topology import make_topology
 from gluonlab.collectives.wiring import cpu_devices
 from gluonlab.errors import KVStoreError, ScheduleError
 from gluonlab.kvstores.placement import Placement, ground_of
-from gluonlab.kvstores.summing import SummingKVStore
+from gluonlab.kvstores.summing import Keys, SummingKVStore
 from gluonlab.kvstores.sums import Ranks, size_of
 
 
@@ -50,7 +50,7 @@ class ForLinksKVStore(SummingKVStore):
         """The schedules for these devices. Raises ScheduleError."""
         return self._made_for(ctxs)[1]
 
-    def executor(self, arrays: Ranks) -> Executor:
+    def executor(self, arrays: Ranks, keys: Keys) -> Executor:
         made = self.schedules([of_rank[0].context for of_rank in arrays])
         return Executor(made.cheapest(size_of(arrays[0])), arrays)
 

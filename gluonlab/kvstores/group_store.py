@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import Any, Dict, List, Optional, Sequence
+from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
 
 import numpy as np
 from mxnet import nd
 from mxnet.kvstore import KVStoreBase
 
-from gluonlab.engine.invoke import Attributes, Call, CopyInto, operator_call
+from gluonlab.engine.invoke import ADD_TWO, Attributes, Call, CopyInto, operator_call
 from gluonlab.errors import KVStoreError
-from gluonlab.kvstores.compression import FP16
+from gluonlab.kvstores.compression import FP16, keeps_rest, sendable, threshold_of
 from gluonlab.kvstores.groups import Group
 from gluonlab.kvstores.sharded import ShardedKVStore
-from gluonlab.kvstores.summing import SummingKVStore
+from gluonlab.kvstores.summing import Keys, SummingKVStore, refusal
 from gluonlab.kvstores.sums import Entry, Ranks, Summing
+from gluonlab.kvstores.two_bits import TwoBits
 
 
 class GroupKVStore(SummingKVStore):
@@ -27,7 +28,8 @@ class GroupKVStore(SummingKVStore):
     all of them what the first device of rank 0 has, and waits for it.
 
     Raises KVStoreError for a local store that updates, or sums over processes itself, for
-    ``on_servers`` in a group that has none, and for ``compress`` in one that sums no float16.
+    ``on_servers`` in a group that has none, and for a ``compress`` that is none, or that servers
+    which update, or the group, cannot take.
     """
 
     def __init__(
@@ -40,7 +42,9 @@ class GroupKVStore(SummingKVStore):
         """``on_servers``: the group's servers update, under BucketedTrainer.
 
         ``compress``: "fp16" rounds what a process sends to float16, and so the sums: in half the
-        bytes. What is beyond 65504 becomes infinite, in all processes. Broadcasts stay exact.
+        bytes. What is beyond 65504 becomes infinite, in all processes. "2bit:THRESHOLD" sends -1, 0
+        or 1 times the threshold of each float32 and float64, and keeps the rest for the next sum of
+        the same keys: see `gluonlab.kvstores.two_bits`. Broadcasts stay exact.
         """
         super().__init__(f"{local.type} over {group.size} processes")
         if isinstance(local, ShardedKVStore):
@@ -63,14 +67,11 @@ class GroupKVStore(SummingKVStore):
                 f"{group.name}: processes do not wait for each other, so no sum can be made: "
                 "set on_servers, or choose dist_sync"
             )
-        if compress not in (None, FP16) or (compress and not group.sums_float16):
-            raise KVStoreError(
-                f"compress {compress}: {group.name or 'a process alone'} cannot send that: "
-                f"{FP16!r} is possible with Horovod: leave it out"
-            )
+        self.compress = sendable(compress, group, on_servers)
         self.local, self.group, self.on_servers = local, group, on_servers
-        self._local, self._group, self._compress = local, group, compress
+        self._local, self._group = local, group
         self._local_keys = 0  # given to the local store so far
+        self._two_bits: Dict[Tuple[Any, ...], TwoBits] = {}  # of the keys of each call
 
     @property
     def rank(self) -> int:
@@ -80,10 +81,36 @@ class GroupKVStore(SummingKVStore):
     def num_workers(self) -> int:
         return self._group.size
 
-    def executor(self, arrays: Ranks) -> Summing:
-        keys = list(range(self._local_keys, self._local_keys + len(arrays[0])))
-        self._local_keys += len(keys)
-        return _Sum(self._local, keys, self._group, arrays, halved=self._compress == FP16)
+    @property
+    def keeps_rest(self) -> bool:
+        """Whether it sends 2 bits, and keeps what they leave over for the next sum."""
+        return keeps_rest(self.compress)
+
+    set_gradient_compression = refusal(
+        "compresses as it is made to", "GroupKVStore(..., compress='2bit:0.5')"
+    )
+
+    def executor(self, arrays: Ranks, keys: Keys) -> Summing:
+        own = list(range(self._local_keys, self._local_keys + len(arrays[0])))
+        self._local_keys += len(own)
+        of_call = (keys, *(of_rank[0].context for of_rank in arrays))
+        two_bits = partial(self._two_bits_of, of_call) if self.keeps_rest else None
+        halved = self.compress == FP16
+        return _Sum(self._local, own, self._group, arrays, halved, two_bits)
+
+    def _two_bits_of(self, of_call: Any, arrays: Sequence[nd.NDArray]) -> TwoBits:
+        """What sends these arrays of the first device, all of one type, in 2 bits.
+
+        What it keeps of them goes on with other arrays of the same keys, devices and shapes.
+        """
+        dtype = np.dtype(arrays[0].dtype)
+        what = of_call, dtype, tuple(array.shape for array in arrays)
+        if what not in self._two_bits:
+            size, threshold = sum(array.size for array in arrays), threshold_of(str(self.compress))
+            self._two_bits[what] = TwoBits(
+                size, dtype, arrays[0].context, threshold, self._group.size
+            )
+        return self._two_bits[what]
 
     def broadcast(self, key: Any, value: Any, out: Any, priority: int = 0) -> None:
         super().broadcast(key, value, out, priority)  # refuses what does not fit
@@ -99,15 +126,21 @@ class _Sum:
     transfers_run = 0
 
     def __init__(
-        self, local: KVStoreBase, keys: List[int], group: Group, arrays: Ranks, halved: bool
+        self,
+        local: KVStoreBase,
+        keys: List[int],
+        group: Group,
+        arrays: Ranks,
+        halved: bool,
+        two_bits: "Optional[Callable[[Sequence[nd.NDArray]], TwoBits]]",
     ) -> None:
-        """``halved``: float32 and float64 travel as float16."""
+        """``halved``: float32 and float64 travel as float16; ``two_bits``: as that sends them."""
         self._local = (
             partial(local.pushpull, keys, [list(of_key) for of_key in zip(*arrays)])
             if len(arrays) > 1
             else None
         )
-        self._group, self._halved = group, halved
+        self._group, self._halved, self._two_bits = group, halved, two_bits
         self._gather: List[Call] = []
         self._scatter: List[Call] = []
         of_type: Dict[Any, List[int]] = {}  # the places of arrays that may share a buffer
@@ -131,7 +164,10 @@ class _Sum:
     def _buffer(self, arrays: Sequence[Sequence[nd.NDArray]]) -> nd.NDArray:
         """The flat array for ``arrays[rank]``, all of one type; a single flat one is it itself."""
         own, *others = arrays
-        is_halved = self._halved and np.dtype(own[0].dtype) in (np.float32, np.float64)
+        is_float = np.dtype(own[0].dtype) in (np.float32, np.float64)
+        if is_float and self._two_bits is not None:
+            return self._in_two_bits(self._two_bits(own), own, others)
+        is_halved = is_float and self._halved
         if len(own) == 1 and len(own[0].shape) == 1 and not is_halved:
             flat = own[0].as_nd_ndarray()
             self._scatter += [partial(CopyInto(array).copy, flat) for [array] in others]
@@ -146,6 +182,22 @@ class _Sum:
             self._scatter.append(_converted(part, array))
             self._scatter += [partial(CopyInto(each).copy, array) for each in elsewhere]
         return flat
+
+    def _in_two_bits(
+        self,
+        two_bits: TwoBits,
+        own: Sequence[nd.NDArray],
+        others: Sequence[Sequence[nd.NDArray]],
+    ) -> nd.NDArray:
+        """What travels of the first device's arrays, ``own``; they and ``others`` get the sums."""
+        parts = two_bits.parts([array.shape for array in own])
+        self._scatter += two_bits.decode
+        for (rest, sums), array, *elsewhere in zip(parts, own, *others):
+            self._gather.append(operator_call(ADD_TWO, [rest, array], rest))
+            self._scatter.append(partial(CopyInto(array).copy, sums))
+            self._scatter += [partial(CopyInto(each).copy, array) for each in elsewhere]
+        self._gather += two_bits.encode
+        return two_bits.travels
 
 
 def _converted(source: nd.NDArray, into: nd.NDArray) -> Call:

@@ -22,7 +22,7 @@ from mxnet.base import _LIB, check_call
 from gluonlab.engine.invoke import flattened
 from gluonlab.errors import KVStoreError
 from gluonlab.kvstores.arguments import pushpull_arguments
-from gluonlab.kvstores.summing import SummingKVStore
+from gluonlab.kvstores.summing import Keys, SummingKVStore
 from gluonlab.kvstores.sums import Ranks
 
 TYPES = ("float16", "float32", "float64", "int32", "int64", "uint8")  # KVStoreNCCL::GetNCCLType
@@ -49,7 +49,7 @@ class NcclKVStore(SummingKVStore):
             if 1 < len(ctxs) == len(entry.outs) and all(_is_summed(array) for array in entry.outs):
                 self._group(entry.outs).slot(entry.outs[0])
 
-    def executor(self, arrays: Ranks) -> "_Sum":
+    def executor(self, arrays: Ranks, keys: Keys) -> "_Sum":
         for array in (array for of_rank in arrays for array in of_rank):
             if array.context.device_type != "gpu":
                 raise KVStoreError(

@@ -12,7 +12,7 @@ from gluonlab.collectives.schedule import Schedule
 from gluonlab.collectives.topology import make_topology
 from gluonlab.errors import KVStoreError, ScheduleError
 from gluonlab.kvstores.placement import Placement, ground_of, place
-from gluonlab.kvstores.summing import SummingKVStore
+from gluonlab.kvstores.summing import Keys, SummingKVStore
 from gluonlab.kvstores.sums import Ranks
 
 
@@ -65,7 +65,7 @@ class ScheduleKVStore(SummingKVStore):
                 f"kvstore {self.type!r} on {' '.join(map(str, ctxs))}: {error}"
             ) from error
 
-    def executor(self, arrays: Ranks) -> Executor:
+    def executor(self, arrays: Ranks, keys: Keys) -> Executor:
         placed = self._place([of_rank[0].context for of_rank in arrays])
         return Executor(make_schedule(self._name, len(arrays)).placed(placed.order), arrays)
 

@@ -18,7 +18,7 @@ Keys = Tuple[Any, ...]
 Made = TypeVar("Made")
 
 
-def _refusal(what: str, instead: str) -> Callable[..., None]:
+def refusal(what: str, instead: str) -> Callable[..., None]:
     """A method that a store which only sums does not have: it raises KVStoreError."""
 
     def refuse(self: SummingKVStore, *given: Any, **options: Any) -> None:
@@ -41,10 +41,11 @@ class SummingKVStore(KVStoreBase):
         self._sums: Dict[Keys, Sums] = {}
         self._retired = 0  # transfers of executors that were replaced
 
-    def executor(self, arrays: Ranks) -> Summing:
+    def executor(self, arrays: Ranks, keys: Keys) -> Summing:
         """What sums ``arrays[rank]`` over the ranks, in place, each time that it is run.
 
-        Raises ScheduleError or KVStoreError.
+        ``keys``: of the call, for a store that keeps something of theirs from sum to sum. Raises
+        ScheduleError or KVStoreError.
         """
         raise NotImplementedError
 
@@ -107,18 +108,18 @@ class SummingKVStore(KVStoreBase):
         if entries:
             self._sums_of(entries).run(priority)
 
-    set_optimizer = _refusal(
+    set_optimizer = refusal(
         "has no optimizer",
         "update on the devices (update_on_kvstore=False), or choose sharded-optimizer",
     )
-    init = _refusal("has no init", "broadcast(key, value, out) copies a value to all devices")
-    push = _refusal("has no push", "pushpull(key, value, out) sums")
-    pull = _refusal("has no pull", "pushpull(key, value, out) sums")
-    row_sparse_pull = _refusal("has no row_sparse_pull", "choose device or local for sparse arrays")
-    save_optimizer_states = _refusal("has no optimizer states", "trainer.save_states saves its own")
-    load_optimizer_states = _refusal("has no optimizer states", "trainer.load_states loads its own")
-    _set_updater = _refusal("has no updater", "update what pushpull(key, value) leaves")
-    set_gradient_compression = _refusal(
+    init = refusal("has no init", "broadcast(key, value, out) copies a value to all devices")
+    push = refusal("has no push", "pushpull(key, value, out) sums")
+    pull = refusal("has no pull", "pushpull(key, value, out) sums")
+    row_sparse_pull = refusal("has no row_sparse_pull", "choose device or local for sparse arrays")
+    save_optimizer_states = refusal("has no optimizer states", "trainer.save_states saves its own")
+    load_optimizer_states = refusal("has no optimizer states", "trainer.load_states loads its own")
+    _set_updater = refusal("has no updater", "update what pushpull(key, value) leaves")
+    set_gradient_compression = refusal(
         "cannot compress gradients", "choose device, or leave compression out"
     )
 
@@ -136,7 +137,7 @@ class SummingKVStore(KVStoreBase):
         keys = tuple(entry.key for entry in entries)
         sums = self._sums.get(keys)
         if sums is None or not sums.serves(entries):
-            new = self._made(keys, partial(Sums, self.executor, entries))
+            new = self._made(keys, partial(Sums, partial(self.executor, keys=keys), entries))
             _enable_peers(entries)
             self._retired += sums.transfers_run if sums is not None else 0
             sums = self._sums[keys] = new

@@ -174,7 +174,7 @@ class StrategyPlan(Protocol):
 
     @property
     def compress(self) -> Optional[str]:
-        """How gradients are compressed: ``fp16`` is what processes send each other."""
+        """How gradients are compressed; of several processes, what they send each other."""
 
     @property
     def bucket_bytes(self) -> Optional[int]:

@@ -71,7 +71,7 @@ def with_checkpoints(
     if keeps_rest(config.compress):
         raise ConfigError(
             f"--autoresume and --compress {config.compress} contradict each other: "
-            "what 2 bits have left over stays in MXNet: leave one of them out"
+            "what 2 bits have left over is in no checkpoint: leave one of them out"
         )
     check_going_on("--autoresume", config, group)
     return config.replace(checkpoint_every=config.checkpoint_every or PERIOD)

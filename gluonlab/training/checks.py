@@ -62,7 +62,7 @@ def _checkpoints(draft: Draft) -> None:
     if asked.checkpoint_every is not None and keeps_rest(asked.compress):
         raise ConfigError(
             f"--checkpoint-every {asked.checkpoint_every} and --compress {asked.compress} "
-            "contradict each other: what 2 bits have left over stays in MXNet: "
+            "contradict each other: what 2 bits have left over is in no checkpoint: "
             "leave one of them out"
         )
 
@@ -73,7 +73,8 @@ def _on_nan(draft: Draft) -> None:
     if asked.on_nan == "skip" and keeps_rest(asked.compress):
         raise ConfigError(
             f"--on-nan skip and --compress {asked.compress} contradict each other: "
-            "2 bits do not tell what is not finite: leave one of them out"
+            "what 2 bits have left over would hold a part of what is skipped: "
+            "leave one of them out"
         )
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from gluonlab.config import TrainConfig, option_name
 from gluonlab.errors import ConfigError
-from gluonlab.kvstores.compression import keeps_rest
 from gluonlab.kvstores.groups import Group
 from gluonlab.kvstores.sharded import SHARDED
 
@@ -17,17 +16,6 @@ def check_group(config: TrainConfig, group: Group) -> None:
         return
     asked = [option_name(name) for name in FIELDS if getattr(config, name)]
     asked += [f"--kvstore {SHARDED}"] if config.kvstore == SHARDED else []
-    if keeps_rest(config.compress) and group.sums_float16:
-        raise ConfigError(
-            f"--compress {config.compress} is for the devices of one process, and {group.size} "
-            "train here: choose --compress fp16, or leave it out"
-        )
-    if keeps_rest(config.compress):
-        raise ConfigError(
-            f"--compress {config.compress} is for the devices of one process, and {group.size} "
-            "train here: MXNet sends its servers everything in 2 bits or nothing, and parameters "
-            "and losses are exact: leave it out"
-        )
     if asked:
         raise ConfigError(
             f"{asked[0]} is for the devices of one process, and {group.size} train here: "

@@ -281,12 +281,18 @@ def make_plan(config: TrainConfig, dataset: Optional[Dataset] = None, group: Gro
         "group": group,
         "sync_bn": used.sync_bn and len(ctxs) > 1,
         "split": _with_shares(draft),
-        "compress": None if keeps_rest(used.compress) and len(ctxs) == 1 else used.compress,
+        "compress": None if _sends_nothing(draft) else used.compress,
         "check_replicas": used.check_replicas if draft.has_replicas else None,
     }
     for name in [field.name for field in dataclasses.fields(Plan) if field.name not in made]:
         made[name] = getattr(draft if hasattr(Draft, name) else used, name)
     return Plan(**made)
+
+
+def _sends_nothing(draft: Draft) -> bool:
+    """Whether 2 bits were asked for, and one device is alone."""
+    alone = draft.group.size == 1 and len(draft.ctxs) == 1
+    return keeps_rest(draft.config.compress) and alone
 
 
 def _with_shares(draft: Draft) -> Split:

@@ -77,7 +77,7 @@ class Standing:
         self._waited = 0.0  # for batches, in this epoch before the run went on
         self._waiting = Waiting(iter(()))
         self._gather = Gathering(plan.group)
-        # MXNet keeps to itself what compressed gradients have left over, and its servers' states
+        # what compressed gradients have left over stays where they are summed, and servers' states
         take = None if keeps_rest(plan.compress) or plan.on_servers else self.take
         self.checkpoints = Checkpoints(
             run.path, plan.checkpoint_period, plan.keep, take, consensus.moment

@@ -16,6 +16,7 @@ from mxnet.kvstore import KVStoreBase
 
 from gluonlab.errors import ConfigError, GluonlabWarning, KVStoreError, RunError
 from gluonlab.kvstores import KVSTORES, make_kvstore
+from gluonlab.kvstores.group_store import GroupKVStore
 from gluonlab.kvstores.sharded import SHARDED, ShardedKVStore, check_element_wise
 from gluonlab.kvstores.summing import SummingKVStore
 from gluonlab.optimizers.registry import check_replicas
@@ -181,6 +182,11 @@ def compression_for(
 
     Raises KVStoreError for what it cannot do, or what nothing can.
     """
+    if loss_scale is not None and isinstance(store, GroupKVStore) and store.keeps_rest:
+        raise KVStoreError(
+            f"kvstore {store.type!r} with compress {store.compress}: what 2 bits have left over "
+            "would hold a part of the steps that loss_scale leaves out: leave one out"
+        )
     if not asked:
         return None
     _check_two_bits(asked)
@@ -188,6 +194,11 @@ def compression_for(
         raise KVStoreError(
             f"compression_params {asked}: an overflow, which loss_scale looks for, "
             "does not show in 2 bits: leave one out"
+        )
+    if isinstance(store, GroupKVStore):
+        raise KVStoreError(
+            f"compression_params {asked}: kvstore {store.type!r} compresses as it is made to: give "
+            f"it compress='2bit:{float(asked.get('threshold', 0.5)):g}' instead"
         )
     if store is not None and not _compresses(store):
         able = " or ".join(repr(name) for name, kind in KVSTORES.items() if kind.compresses)

@@ -132,6 +132,8 @@ class TrainerInBuckets(gluon.Trainer):
             )  # fmt: skip
         # a bucket is looked at as a whole, with what lies between its parameters
         looks = self.clip_norm is not None or self.loss_scale is not None
+        # in 2 bits what is not finite spreads to its neighbours
+        looks = looks or (isinstance(self._store, GroupKVStore) and self._store.keeps_rest)
         self._gaps = Gaps(self.buckets if looks else ())
         looked_at = self._contexts, self.clip_norm, self.loss_scale, self._gaps
         if self._on_servers:
