@@ -18,6 +18,12 @@ def keeps_rest(compress: Optional[str]) -> bool:
     return compress not in (None, FP16)
 
 
+def in_use(compress: Optional[str], device_count: int, group: Group) -> Optional[str]:
+    """The compression that a run records: no 2 bits where one device is alone."""
+    alone = group.size == 1 and device_count == 1
+    return None if keeps_rest(compress) and alone else compress
+
+
 def threshold_of(compress: str) -> float:
     """That of ``2bit:THRESHOLD``."""
     return float(compress.split(":")[1])
@@ -46,14 +52,14 @@ def sendable(compress: Optional[str], group: Group, on_servers: bool) -> Optiona
             "it is possible with Horovod: leave it out, or choose 2bit:THRESHOLD"
         )
     if keeps_rest(compress) and group.size == 1:
-        _warn_alone(f"compress {compress}", "process")
+        said = _alone(f"compress {compress}", "process")
+        warnings.warn(said, GluonlabWarning, stacklevel=3)
         return None
     return compress
 
 
-def _warn_alone(asked: str, sender: str) -> None:
-    message = f"{asked}: one {sender} has nobody to send gradients to, so nothing is compressed"
-    warnings.warn(message, GluonlabWarning, stacklevel=4)
+def _alone(asked: str, sender: str) -> str:
+    return f"{asked}: one {sender} has nobody to send gradients to, so nothing is compressed"
 
 
 def check_compression(compress: Optional[str], kvstore: str, dtype: str, group: Group) -> None:
@@ -98,7 +104,8 @@ def compressing(kvstore: Any, compress: Optional[str], device_count: int, group:
     if compress is None or group.size > 1:
         return kvstore
     if compress == FP16 or device_count == 1:
-        _warn_alone(f"--compress {compress}", "process" if compress == FP16 else "device")
+        said = _alone(f"--compress {compress}", "process" if compress == FP16 else "device")
+        warnings.warn(said, GluonlabWarning, stacklevel=2)
     else:
         threshold = threshold_of(compress)
         kvstore.set_gradient_compression({"type": "2bit", "threshold": threshold})

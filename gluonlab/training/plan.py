@@ -24,7 +24,7 @@ from gluonlab.engine.pieces import Overlap, overlapping
 from gluonlab.engine.threads import set_threads
 from gluonlab.gpu.arithmetic import Arithmetic, arithmetic
 from gluonlab.kvstores import make_kvstore
-from gluonlab.kvstores.compression import keeps_rest
+from gluonlab.kvstores.compression import in_use
 from gluonlab.kvstores.for_links import ForLinksKVStore
 from gluonlab.kvstores.groups import ALONE, Group
 from gluonlab.kvstores.placement import Placement
@@ -281,18 +281,12 @@ def make_plan(config: TrainConfig, dataset: Optional[Dataset] = None, group: Gro
         "group": group,
         "sync_bn": used.sync_bn and len(ctxs) > 1,
         "split": _with_shares(draft),
-        "compress": None if _sends_nothing(draft) else used.compress,
+        "compress": in_use(used.compress, len(ctxs), group),
         "check_replicas": used.check_replicas if draft.has_replicas else None,
     }
     for name in [field.name for field in dataclasses.fields(Plan) if field.name not in made]:
         made[name] = getattr(draft if hasattr(Draft, name) else used, name)
     return Plan(**made)
-
-
-def _sends_nothing(draft: Draft) -> bool:
-    """Whether 2 bits were asked for, and one device is alone."""
-    alone = draft.group.size == 1 and len(draft.ctxs) == 1
-    return keeps_rest(draft.config.compress) and alone
 
 
 def _with_shares(draft: Draft) -> Split:

@@ -123,9 +123,8 @@ def test_a_step_whose_sum_is_beyond_float16_is_left_out_by_all(compress):
 @pytest.mark.parametrize(
     ("group", "compress", "said"),
     [
-        (SummingGroup(0, 2), "fp16", "a group cannot send that: 'fp16' is possible with Horovod"),
+        (SummingGroup(0, 2), "fp16", "a group cannot send that: it is possible with Horovod"),
         (ALONE, "fp16", "a process alone cannot send that"),
-        (SummingGroup(0, 2), "2bit:0.5", "compress 2bit:0.5: "),
     ],
 )
 def test_what_a_group_cannot_send_is_refused(group, compress, said):

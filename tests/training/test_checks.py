@@ -4,7 +4,9 @@ import dataclasses
 import itertools
 
 import mxnet as mx
+import numpy as np
 import pytest
+from mxnet import nd
 from mxnet.gluon import nn
 from support.devices import named
 
@@ -155,7 +157,6 @@ def test_of_two_mistakes_the_first_of_the_list_is_told():
     ("setting", "said"),
     [
         ({"sync_bn": True}, "--sync-bn is for"),
-        ({"compress": "2bit"}, "--compress 2bit:0.5 is for"),
         ({"memory": True}, "--memory is for"),
         ({"kvstore": "sharded-optimizer"}, "--kvstore sharded-optimizer is for"),
     ],
@@ -170,10 +171,6 @@ def test_what_one_process_can_do_alone_is_refused_to_several(setting, said):
             each.of(draft)
             continue
         with pytest.raises(UsageError, match=f"^{said} the devices of one process, and 2 .*: "):
-            each.of(draft)
-        draft.group.sums_float16 = True  # Horovod
-        cure = "choose --compress fp16, or leave it out$" if "compress" in setting else ""
-        with pytest.raises(UsageError, match=f"^{said} the devices of one process, and 2 .*{cure}"):
             each.of(draft)
 
 
@@ -199,6 +196,36 @@ def test_float16_travels_over_horovod_only(name, said):
         return
     with pytest.raises(UsageError, match=said) as raised:
         check(draft, CONFIG)
+    assert "\n" not in str(raised.value)
+
+
+@pytest.mark.parametrize("devices", ["cpu", "cpu*2"])
+@pytest.mark.parametrize("kvstore", ["device", "local", "ring"])
+def test_processes_send_2_bits_whatever_sums_over_their_devices(devices, kvstore):
+    """That store compresses nothing: what it sums is whole."""
+    config = TrainConfig(compress="2bit:0.25", devices=devices, kvstore=kvstore, check_replicas=2)
+    plan = make_plan(config, group=SummingGroup(0, 2))
+    assert plan.compress == plan.settings()["compress"] == "2bit:0.25"
+    arrays = [nd.array([0.1], ctx) for ctx in (mx.cpu(0), mx.cpu(1))]
+    plan.kvstore.pushpull(0, arrays, out=arrays)
+    assert arrays[0].asnumpy() == np.float32(0.1) + np.float32(0.1)
+
+
+@pytest.mark.parametrize(
+    ("setting", "said"),
+    [
+        ({"checkpoint_every": "5 steps"}, "--checkpoint-every 5 steps and --compress 2bit:0.5 con"),
+        ({"on_nan": "skip"}, "--on-nan skip and --compress 2bit:0.5 contradict each other"),
+        ({"split": "layers", "devices": "cpu*2"}, "--compress 2bit:0.5 is for --split data"),
+        ({"update_on_servers": True}, "--compress 2bit:0.5 and --update-on-servers contradict"),
+    ],
+    ids=str,
+)
+def test_processes_that_send_2_bits_are_refused_what_needs_whole_gradients(setting, said):
+    group = SummingGroup(0, 2)
+    group.servers = 1
+    with pytest.raises(UsageError, match=f"^{said}") as raised:
+        make_plan(TrainConfig(compress="2bit", **setting), group=group)
     assert "\n" not in str(raised.value)
 
 

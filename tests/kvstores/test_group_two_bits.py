@@ -1,0 +1,343 @@
+"""GroupKVStore(compress="2bit:T"): processes send each other -T, 0 or T, and keep the rest."""
+
+import itertools
+
+import mxnet as mx
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from mxnet import gluon, nd
+from mxnet.gluon import nn
+from support.devices import device
+from support.process_group import in_processes
+
+from gluonlab.errors import GluonlabWarning, KVStoreError, RunError
+from gluonlab.kvstores import make_kvstore
+from gluonlab.kvstores.group_store import GroupKVStore
+from gluonlab.kvstores.groups import ALONE, SummingGroup
+from gluonlab.kvstores.two_bits import LIMIT, TwoBits, digits_for
+from gluonlab.update.loss_scale import LossScale
+from gluonlab.update.trainer import BucketedTrainer
+
+LOCAL = ["device", "local", "ring", "sharded", "tree", "hierarchical"]
+SHAPES = st.lists(
+    st.lists(st.integers(1, 5), min_size=1, max_size=3).map(tuple), min_size=1, max_size=4
+)
+THRESHOLDS = st.sampled_from([0.5, 0.1, 1e-30, 1e30]) | st.floats(1e-3, 10)
+PROCESSES = st.integers(2, 40) | st.sampled_from([127, 128, 160, 161, 2895, 2896, 9999])
+
+
+def in_two_bits(rest, grad, threshold):
+    """By numpy: what a process sends in multiples of the threshold, and what is left over."""
+    rest = rest + grad
+    sent = (rest >= threshold).astype(rest.dtype) - (rest <= -threshold).astype(rest.dtype)
+    return sent, rest - threshold * sent
+
+
+def summed(rests, grads, threshold):
+    """The sum over processes, whose rests are changed. ``threshold``: of the gradients' type."""
+    total = np.zeros_like(grads[0])
+    for rank, grad in enumerate(grads):
+        sent, rests[rank] = in_two_bits(rests[rank], grad, threshold)
+        total += sent
+    return threshold * total
+
+
+@settings(max_examples=15)
+@given(
+    counts=st.lists(st.integers(1, 2), min_size=2, max_size=4).filter(lambda all: sum(all) <= 6),
+    shapes=SHAPES,
+    dtypes=st.lists(st.sampled_from(["float32", "float64"]), min_size=4, max_size=4),
+    name=st.sampled_from(LOCAL),
+    threshold=THRESHOLDS,
+    size=st.sampled_from([0.3, 1.0, 3.0]),
+    together=st.booleans(),
+    anew=st.booleans(),
+    seed=st.integers(0, 2**16),
+)
+def test_sums_are_those_of_numpy_to_the_bit(
+    counts, shapes, dtypes, name, threshold, size, together, anew, seed
+):
+    """Five steps, of which each begins with what the others have left over; ``anew``: in other
+    arrays every time. Devices of a process are summed exactly: two numbers in either order.
+    """
+    random, threshold = np.random.RandomState(seed), np.float32(threshold)
+    steps = [
+        [(random.normal(0, size, (sum(counts), *shape)) * threshold).astype(dtype)
+         for shape, dtype in zip(shapes, dtypes)] for _ in range(5)
+    ]  # fmt: skip
+    begins = [0, *itertools.accumulate(counts)]
+
+    def work(group):
+        own = range(begins[group.rank], begins[group.rank + 1])
+        ctxs, found = [device(number) for number in own], []
+        store = GroupKVStore(make_kvstore(name, ctxs), group, compress=f"2bit:{threshold!r}")
+        arrays = None
+        for numbers in steps:
+            if arrays is None or anew:
+                arrays = [[nd.zeros(each.shape[1:], ctx, each.dtype) for ctx in ctxs]
+                          for each in numbers]  # fmt: skip
+            for of_key, every in zip(arrays, numbers):
+                for array, place in zip(of_key, own):
+                    array[:] = nd.array(every[place], dtype=array.dtype)
+            if together:
+                store.pushpull(list(range(len(arrays))), arrays)
+            else:
+                for key, of_key in enumerate(arrays):
+                    store.pushpull(key, of_key, priority=-key)
+            found.append([[array.asnumpy() for array in of_key] for of_key in arrays])
+        return found
+
+    processes = in_processes(len(counts), work)
+    for key, (shape, dtype) in enumerate(zip(shapes, dtypes)):
+        rests = [np.zeros(shape, dtype) for _ in counts]
+        for turn, numbers in enumerate(steps):
+            grads = [numbers[key][begin:end].sum(axis=0) for begin, end in zip(begins, begins[1:])]
+            expected = summed(rests, grads, np.asarray(threshold, dtype)[()])
+            for array in (array for found in processes for array in found[turn][key]):
+                assert array.dtype == dtype
+                assert np.array_equal(array, expected)
+
+
+def exact(digits, base):
+    """The numbers that rows of digits make, in whole numbers of any length."""
+    return [sum(int(digit) * base**place for place, digit in enumerate(row)) for row in digits]
+
+
+@settings(max_examples=30)
+@given(processes=PROCESSES, seed=st.integers(0, 2**16), extreme=st.booleans())
+def test_every_sum_of_digits_is_read_exactly(processes, seed, extreme):
+    """The largest and smallest of all first; and what travels is a whole number below 2**24."""
+    base, low, high = digits_for(processes)
+    assert base == 2 * processes + 1 and low - high in (0, 1)
+    assert base ** (low + high) + base**low <= LIMIT
+    random, most = np.random.RandomState(seed), processes
+    rows = 40
+    digits = random.randint(-most, most + 1, (rows, low + high))
+    if extreme:
+        digits = random.choice([-most, 0, most], digits.shape)
+    digits[0], digits[1] = most, -most
+    # the low half of every number lies first, then the high half
+    numbers = exact(digits, base)
+    assert max(map(abs, numbers)) < 2**24
+    flat = np.concatenate([digits[:, :low].ravel(), digits[:, low:].ravel()])
+    two_bits = TwoBits(digits.size, np.dtype("float32"), device(), 0.1, processes)
+    two_bits.travels[:] = nd.array(np.array(numbers, "float32"))
+    for call in two_bits.decode:
+        call()
+    assert np.array_equal(two_bits.sums.asnumpy(), np.float32(0.1) * flat.astype("float32"))
+
+
+@settings(max_examples=15)
+@given(
+    processes=st.integers(2, 40),
+    size=st.integers(1, 100),
+    dtype=st.sampled_from(["float32", "float64"]),
+    alike=st.booleans(),
+    seed=st.integers(0, 2**16),
+)
+def test_float32_adds_what_travels_in_any_order(processes, size, dtype, alike, seed):
+    """Sizes that fill no whole number, and, where all are ``alike``, the largest digits."""
+    random = np.random.RandomState(seed)
+    signs = random.choice([-1, 1] if alike else [-1, 0, 1], (processes, size))
+    signs = np.broadcast_to(signs[0], signs.shape) if alike else signs
+    sender = TwoBits(size, np.dtype(dtype), device(), 1.0, processes)
+    sent = []
+    for own in signs:
+        sender.rest[:size] = nd.array(own, dtype=dtype)
+        for call in sender.encode:
+            call()
+        sent.append(sender.travels.asnumpy())
+        assert not sender.rest.asnumpy().any()
+    for order in (range(processes), random.permutation(processes)):
+        total = np.zeros_like(sent[0])
+        for place in order:
+            total = total + sent[place]
+        assert total.dtype == np.float32
+        sender.travels[:] = nd.array(total)
+        for call in sender.decode:
+            call()
+        assert np.array_equal(sender.sums.asnumpy()[:size], signs.sum(axis=0))
+
+
+@pytest.mark.parametrize("bad", [np.inf, -np.inf, np.nan])
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("size", [1, 23, 200])
+def test_what_is_not_finite_is_seen_by_all_processes_now_and_later(bad, dtype, size):
+    """At its place, and at most at those that share a number: the others go on."""
+    place = size // 2
+
+    def work(group):
+        store = GroupKVStore(make_kvstore("device"), group, compress="2bit:0.5")
+        array, found = nd.zeros((size,), device(group.rank), dtype), []
+        for step in range(3):
+            array[:] = 1.0
+            if step == 1 and group.rank == 1:
+                array[place] = bad
+            store.pushpull(0, [array])
+            found.append(array.asnumpy())
+        return found
+
+    one, other = in_processes(2, work)
+    for step, (mine, others) in enumerate(zip(one, other)):
+        assert np.array_equal(mine, others, equal_nan=True)
+        assert np.isnan(mine[place]) == (step > 0)
+        assert np.isnan(mine).sum() <= 10 * (step > 0)
+        assert (mine[np.isfinite(mine)] == 1.0).all()
+
+
+def test_a_tenth_of_the_bytes_travels_and_nothing_but_floats_is_rounded():
+    """Of two processes ten elements in each float32; whole numbers, float16 and broadcasts are as
+    ever.
+    """
+
+    def work(group):
+        ctx = device(group.rank)
+        store = GroupKVStore(make_kvstore("device"), group, compress="2bit:0.5")
+        begin = nd.array([1 / 3, 1e30, 1e-30], ctx)
+        store.broadcast(0, begin, begin)
+        counts = nd.array([2**20 + 1, group.rank], ctx, dtype="int32")
+        halves = nd.array([0.25, group.rank], ctx, dtype="float16")
+        group.sums.clear()
+        store.pushpull(["counts", "halves"], [[counts], [halves]])
+        assert sorted(group.sums) == [(2, "float16"), (2, "int32")]
+        group.sums.clear()
+        shapes = [(40, 30), (7,), (3, 5, 2)]
+        store.pushpull([1, 2, 3], [[nd.ones(shape, ctx)] for shape in shapes])
+        assert group.sums == [(-(-(1200 + 7 + 30) // 10), "float32")]
+        return begin.asnumpy(), counts.asnumpy(), halves.asnumpy()
+
+    for begin, counts, halves in in_processes(2, work):
+        assert np.array_equal(begin, np.array([1 / 3, 1e30, 1e-30], "float32"))
+        assert counts.tolist() == [2**21 + 2, 1]
+        assert halves.tolist() == [0.5, 1.0]
+
+
+@pytest.mark.cpu_only("mx.np arrays are the same memory on any device")
+def test_arrays_of_numpys_kind_are_summed_too():
+    def work(group):
+        store = GroupKVStore(make_kvstore("device"), group, compress="2bit:0.5")
+        array = nd.array([0.4, 0.6, -3.0], mx.cpu(group.rank)).as_np_ndarray()
+        found = []
+        for _ in range(2):
+            store.pushpull(0, [array])
+            found.append(array.asnumpy().tolist())
+            array[:] = mx.np.array([0.4, 0.0, 0.0], ctx=array.ctx)
+        return found
+
+    for found in in_processes(2, work):
+        assert found == [[0.0, 1.0, -1.0], [1.0, 0.0, -1.0]]
+
+
+def small_net(ctxs):
+    net = nn.HybridSequential()
+    net.add(nn.Dense(7, in_units=5, activation="tanh"), nn.Dense(4, in_units=7))
+    net.initialize(mx.init.Normal(0.3), ctx=ctxs)
+    return net
+
+
+@pytest.mark.parametrize("bucket_bytes", [0, 100, 2**20, None], ids=str)
+def test_trainers_update_with_the_thresholds_that_were_sent(bucket_bytes):
+    """Gradients written by hand, on processes of one and of two devices; None: gluon.Trainer."""
+    counts, threshold = [1, 2], np.float32(0.25)
+    ctxs = [[device(0)], [device(1), device(2)]]
+    nets = [small_net(own) for own in ctxs]
+    shapes = [param.shape for param in nets[0].collect_params().values()]
+    random = np.random.RandomState(0)
+    steps = [
+        [[random.normal(0, 0.2, (count, *shape)).astype("float32") for shape in shapes]
+         for count in counts] for _ in range(6)
+    ]  # fmt: skip
+    expected = [param.data(device(0)).asnumpy() for param in nets[0].collect_params().values()]
+
+    def work(group):
+        net, own = nets[group.rank], ctxs[group.rank]
+        store = GroupKVStore(make_kvstore("device"), group, compress="2bit:0.25")
+        given = (net.collect_params(), "sgd", {"learning_rate": 1.0}, store)
+        if bucket_bytes is None:
+            trainer = gluon.Trainer(*given, update_on_kvstore=False)
+            trainer._init_kvstore()
+            trainer._init_params()
+        else:
+            trainer = BucketedTrainer(*given, bucket_bytes=bucket_bytes)
+        params = net.collect_params().values()
+        for step in steps:
+            for param, grads in zip(params, step[group.rank]):
+                for ctx, grad in zip(own, grads):
+                    param.grad(ctx)[:] = nd.array(grad, ctx)
+                    param.data(ctx)._fresh_grad = True  # as backward does
+            trainer.step(1)
+        return [[param.data(ctx).asnumpy() for param in params] for ctx in own]
+
+    replicas = [replica for process in in_processes(2, work) for replica in process]
+    for place, shape in enumerate(shapes):
+        rests, value = [np.zeros(shape, "float32") for _ in counts], expected[place]
+        for step in steps:
+            grads = [process[place].sum(axis=0) for process in step]
+            value = value - summed(rests, grads, threshold)
+        for replica in replicas:
+            assert np.array_equal(replica[place], value)
+
+
+# --- mistakes
+
+
+def make(group=None, **given):
+    return GroupKVStore(make_kvstore("device"), group or SummingGroup(0, 2), **given)
+
+
+def served(count):
+    group = SummingGroup(0, 2)
+    group.servers = count
+    return group
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"compress": "4bit"}, "^compress 4bit: give 2bit:THRESHOLD, such as 2bit:0.5, or fp16$"),
+        ({"compress": "2bit:-1"}, "^compress 2bit:-1: .*give a number"),
+        ({"compress": "2bit:nan"}, "^compress 2bit:nan: "),
+        (
+            {"compress": "2bit:0.5", "on_servers": True, "group": served(1)},
+            "^compress 2bit:0.5 and on_servers contradict each other: .*: leave one of them out$",
+        ),
+    ],
+    ids=str,
+)
+def test_what_cannot_be_is_one_line(given, said):
+    with pytest.raises(KVStoreError, match=said) as raised:
+        make(**given)
+    assert "\n" not in str(raised.value)
+
+
+def test_one_process_has_nobody_to_send_to():
+    def work(group):
+        store, array = make(group, compress="2bit"), nd.array([0.3], device())
+        store.pushpull(0, [array])
+        return array.asnumpy().tolist()
+
+    said = "^compress 2bit:0.5: one process has nobody to send"
+    for run in (lambda: [work(ALONE)], lambda: in_processes(1, work)):
+        with pytest.warns(GluonlabWarning, match=said):
+            assert run() == [[np.float32(0.3)]]
+
+
+def test_trainers_that_leave_steps_out_do_not_compress():
+    """A step that is left out would have taken what it sent from what is left over."""
+    net, store = small_net([device()]), make(compress="2bit:0.5")
+    parameters = net.collect_params()
+    store.broadcast = lambda *given, **options: None  # there is no other process
+    trainer = BucketedTrainer(parameters, "sgd", {}, store)
+    trainer._amp_loss_scaler = object()  # as amp.init_trainer does
+    with pytest.raises(RunError, match=r"^amp.init_trainer: .* compress 2bit:0.5 .*leave co"):
+        trainer.apply(1)
+    with pytest.raises(KVStoreError, match=r"compress 2bit:0.5: .* loss_scale leaves out"):
+        BucketedTrainer(parameters, "sgd", {}, store, loss_scale=LossScale())
+    params = {"type": "2bit", "threshold": 0.25}
+    said = "compresses as it is made to: give it compress='2bit:0.25' instead$"
+    with pytest.raises(KVStoreError, match=said):
+        BucketedTrainer(parameters, "sgd", {}, store, compression_params=params)
+    with pytest.raises(KVStoreError, match=r"compress='2bit:0.5'"):
+        store.set_gradient_compression(params)

@@ -1,0 +1,97 @@
+"""--compress 2bit between real processes: their sums, to the bit, and a training."""
+
+import json
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from support.launched import BACKENDS, each_backend, launched, words
+from support.parameter_server import end
+from support.run_files import read_metrics
+
+from gluonlab.runs import schema
+
+pytestmark = pytest.mark.cpu_only("the processes compute on CPU devices, whoever started them")
+THRESHOLD, STEPS = np.float32(0.1), 4
+SHAPES = [(40, 30), (7,), (3, 5, 2)]
+# Two devices each; the same keys in every step.
+SUMS = """
+import sys
+import numpy as np, mxnet as mx
+from mxnet import nd
+from gluonlab.devices import devices
+from gluonlab.kvstores import make_kvstore
+from gluonlab.kvstores.group_store import GroupKVStore
+from gluonlab.launch.backends import BACKENDS
+
+ctxs = devices("cpu*2")
+with BACKENDS[sys.argv[1]]() as group, np.load("given.npz") as given:
+    store = GroupKVStore(make_kvstore("ring", ctxs), group, compress="2bit:0.1")
+    arrays = [[nd.zeros(given[name].shape[3:], ctx) for ctx in ctxs] for name in given.files]
+    found = {}
+    for step in range(len(given[given.files[0]])):
+        for name, of_key in zip(given.files, arrays):
+            for place, array in enumerate(of_key):
+                array[:] = nd.array(given[name][step, group.rank, place])
+        store.pushpull(given.files, arrays)
+        for name, of_key in zip(given.files, arrays):
+            for place, array in enumerate(of_key):
+                found[f"{name} {step} {place}"] = array.asnumpy()
+    np.savez(f"found-{group.rank}.npz", **found)
+"""
+
+
+def summed(rests, grads):
+    """What numpy makes of the gradients of two processes, and of what each has left over."""
+    total = np.zeros_like(grads[0])
+    for rest, grad in zip(rests, grads):
+        rest += grad
+        sent = (rest >= THRESHOLD).astype("float32") - (rest <= -THRESHOLD).astype("float32")
+        rest -= THRESHOLD * sent
+        total += sent
+    return THRESHOLD * total
+
+
+@each_backend
+def test_sums_over_real_processes_are_numpys_to_the_bit(backend, tmp_path):
+    random = np.random.RandomState(0)
+    given = {
+        str(place): random.normal(0, 0.1, (STEPS, 2, 2, *shape)).astype("float32")
+        for place, shape in enumerate(SHAPES)
+    }
+    np.savez(tmp_path / "given.npz", **given)
+    with BACKENDS[backend](2) as (environments, _):
+        processes = [
+            subprocess.Popen([sys.executable, "-c", SUMS, backend], env=each, cwd=tmp_path)
+            for each in environments
+        ]
+        try:
+            assert [process.wait(120) for process in processes] == [0, 0]
+        finally:
+            end(processes)
+    found = [np.load(tmp_path / f"found-{rank}.npz") for rank in range(2)]
+    for name, steps in given.items():
+        rests = [np.zeros(steps.shape[3:], "float32") for _ in range(2)]
+        for step, grads in enumerate(steps):
+            expected = summed(rests, grads.sum(axis=1))
+            for process in found:
+                for place in range(2):
+                    assert np.array_equal(process[f"{name} {step} {place}"], expected)
+
+
+@pytest.mark.long
+@each_backend
+def test_processes_learn_and_hold_the_same_bits(backend, tmp_path):
+    """--check-replicas ends the run, with status 1, at the first bit that differs."""
+    options = words(
+        dataset="digits", model="mlp", epochs=5, global_batch_size=60, optimizer="sgd", lr=0.1,
+        momentum=0, devices="cpu*2", kvstore="ring", compress="2bit:1", check_replicas=3,
+        out=tmp_path / "run",
+    )  # fmt: skip
+    ended = launched(backend, tmp_path, *options)
+    assert [process.status for process in ended] == [0, 0], ended
+    [*_, last] = [line for line in read_metrics(tmp_path / "run") if line["kind"] == "epoch"]
+    assert last["accuracy"] > 0.8
+    config = json.loads((tmp_path / "run" / schema.CONFIG).read_text())
+    assert config["settings"]["compress"] == config["config"]["compress"] == "2bit:1.0"
