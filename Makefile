@@ -59,7 +59,7 @@ test-cu112: $(CU112)/.ready $(CU112)/gpus/.ready
 # and its gradients touches, some minutes; make test-cu112 takes all.
 ROAD = $(foreach name,$(ROAD_OF),tests/$(dir $(name))test_$(notdir $(name)).py)
 ROAD_OF = kvstores/kvstores kvstores/schedule kvstores/sharded kvstores/reduce_apart \
-  kvstores/sharded_parameters kvstores/for_links kvstores/group_store collectives/executor collectives/executor_engine parallel/data/step \
+  kvstores/sharded_parameters kvstores/for_links kvstores/group_store kvstores/group_two_bits collectives/executor collectives/executor_engine parallel/data/step \
   parallel/data/microbatches parallel/data/sync_bn parallel/data/staged update/trainer \
   update/stale update/clipping training/mixup training/optimize training/evaluate training/export \
   update/loss_scale training/losses training/loop parallel/data/statistics update/mxnet_trainer \

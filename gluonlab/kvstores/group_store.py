@@ -191,12 +191,12 @@ class _Sum:
     ) -> nd.NDArray:
         """What travels of the first device's arrays, ``own``; they and ``others`` get the sums."""
         parts = two_bits.parts([array.shape for array in own])
-        self._scatter += two_bits.decode
+        self._scatter.append(two_bits.decode)
         for (rest, sums), array, *elsewhere in zip(parts, own, *others):
             self._gather.append(operator_call(ADD_TWO, [rest, array], rest))
             self._scatter.append(partial(CopyInto(array).copy, sums))
             self._scatter += [partial(CopyInto(each).copy, array) for each in elsewhere]
-        self._gather += two_bits.encode
+        self._gather.append(two_bits.encode)
         return two_bits.travels
 
 

@@ -65,10 +65,10 @@ def digits_for(processes: int) -> Digits:
 class TwoBits:
     """Gradients of ``size`` elements on the device ``ctx``, and what is left over of them.
 
-    Add gradients to ``rest``, at their places (`parts`). The calls ``encode`` then leave in
-    ``travels``, float32, what the group has to sum, and the calls ``decode`` leave in ``sums`` the
-    threshold times what all processes have sent, with the same bits in each of them. ``rest`` and
-    ``sums`` are flat, with some elements more than ``size``. All is queued, and nothing waits.
+    Add gradients to ``rest``, at their places (`parts`). `encode` then leaves in ``travels``,
+    float32, what the group has to sum, and `decode` leaves in ``sums`` the threshold times what all
+    processes have sent, with the same bits in each of them. ``rest`` and ``sums`` are flat, with
+    some elements more than ``size``.
 
     Where ``rest`` is infinite or NaN, the process sends NaN, now and ever after, so that all of
     them see it; the elements beside it, which share its number, become NaN with it.
@@ -79,15 +79,15 @@ class TwoBits:
         processes: int,
     ) -> None:  # fmt: skip
         """``dtype``: float32 or float64; ``threshold`` is rounded to float32, as MXNet's is."""
-        self.size, self.dtype = size, dtype
+        self.dtype = dtype
         self._digits, self._threshold = digits_for(processes), float(np.float32(threshold))
         self._numbers = -(-size // self._digits.elements)
         padded = self._numbers * self._digits.elements
         self.rest = nd.zeros((padded,), ctx, dtype)
         self.sums, self._below = (nd.empty((padded,), ctx, dtype) for _ in range(2))
         self.travels = nd.empty((self._numbers,), ctx, np.float32)
-        self.encode = [*self._ternary(), *self._packed()]
-        self.decode = [*self._unpacked()]
+        self._encode = [*self._ternary(), *self._packed()]
+        self._decode = [*self._unpacked()]
 
     def parts(self, shapes: Sequence[Tuple[int, ...]]) -> Iterator[Tuple[nd.NDArray, nd.NDArray]]:
         """The places in ``rest`` and ``sums``, views, of gradients that lie one after the other."""
@@ -96,6 +96,14 @@ class TwoBits:
             end = begin + math.prod(shape)
             yield self.rest[begin:end].reshape(shape), self.sums[begin:end].reshape(shape)
             begin = end
+
+    def encode(self) -> None:
+        """Queue it; nothing waits."""
+        _as_one(self._encode)
+
+    def decode(self) -> None:
+        """Queue it; nothing waits."""
+        _as_one(self._decode)
 
     def _ternary(self) -> Iterator[Call]:
         """-1, 0 or 1 into ``sums``, and the threshold times that away from ``rest``.
@@ -128,7 +136,7 @@ class TwoBits:
     def _unpacked(self) -> Iterator[Call]:
         """The threshold times the digits of the summed ``travels``, into ``sums``."""
         base, low, high = self._digits
-        lower, upper, known = (nd.zeros_like(self.travels) for _ in range(3))
+        lower, upper, known = (nd.empty(self.travels.shape, self.travels.context) for _ in range(3))
         yield operator_call("broadcast_equal", [self.travels, self.travels], known)  # 0 for NaN
         yield _with("_plus_scalar", self.travels, lower, scalar=(base**low - 1) // 2)
         if high:
@@ -156,6 +164,13 @@ class TwoBits:
         edge = self._numbers * self._digits.low
         parts = (self.sums[:edge], self._digits.low), (self.sums[edge:], self._digits.high)
         return [(part.reshape((-1, count)), count) for part, count in parts if count]
+
+
+def _as_one(calls: Sequence[Call]) -> None:
+    """Queue them as one operation to the engine, which waits once for a GPU."""
+    with mx.engine.bulk(len(calls)):
+        for call in calls:
+            call()
 
 
 def _with(operator: str, given: nd.NDArray, into: nd.NDArray, **attributes: Any) -> Call:

@@ -41,6 +41,11 @@ def checked_words(
             f"--restart {restarts} goes on from checkpoints, and {why} has none: the optimizer's "
             "states are on the servers, which do not give them away: leave one of them out"
         )
+    if str(asked["compress"]).strip().startswith("2bit"):
+        raise ConfigError(
+            f"--restart {restarts} goes on from checkpoints, and --compress {asked['compress']} "
+            "has none: what 2 bits have left over is in no checkpoint: leave one of them out"
+        )
     has = asked["checkpoint_every"] or asked["autoresume"]
     return words if has else (*words, "--checkpoint-every", PERIOD)
 

@@ -80,8 +80,13 @@ def test_sums_over_real_processes_are_numpys_to_the_bit(backend, tmp_path):
                     assert np.array_equal(process[f"{name} {step} {place}"], expected)
 
 
-@pytest.mark.long
-@each_backend
+@pytest.mark.parametrize(
+    "backend",
+    [
+        pytest.param("dist_sync", marks=pytest.mark.long),
+        pytest.param("horovod", marks=pytest.mark.horovod),
+    ],
+)
 def test_processes_learn_and_hold_the_same_bits(backend, tmp_path):
     """--check-replicas ends the run, with status 1, at the first bit that differs."""
     options = words(
