@@ -70,7 +70,7 @@ def check_compression(compress: Optional[str], kvstore: str, dtype: str, group: 
     """
     if compress == FP16:
         if not group.sums_float16:
-            start = f"{group.name} cannot sum float16: choose --backend horovod"
+            start = f"{group.name} cannot sum float16: choose --backend horovod, 2bit:THRESHOLD"
             if not group.name:
                 start = (
                     "it is for what several processes send each other over Horovod: start them "

@@ -72,7 +72,7 @@ def test_sums_are_those_of_numpy_to_the_bit(
     def work(group):
         own = range(begins[group.rank], begins[group.rank + 1])
         ctxs, found = [device(number) for number in own], []
-        store = GroupKVStore(make_kvstore(name, ctxs), group, compress=f"2bit:{threshold!r}")
+        store = GroupKVStore(make_kvstore(name, ctxs), group, compress=f"2bit:{float(threshold)!r}")
         arrays = None
         for numbers in steps:
             if arrays is None or anew:
