@@ -178,8 +178,8 @@ MISTAKES = {
         "error: --restart 1 goes on from checkpoints, and --backend dist_async has none"
     ),
     "-n 2 --backend dist_sync --restart 1 -- --out r --compress 2bit": (
-        "error: --restart 1 goes on from checkpoints, and --compress 2bit has none: what 2 bits have "
-        "left over is in no checkpoint"
+        "error: --restart 1 goes on from checkpoints, and --compress 2bit has none: what 2 bits "
+        "have left over is in no checkpoint"
     ),
     "-n 2 --backend dist_sync --restart 1 -- --out r --update-on-servers": (
         "error: --restart 1 goes on from checkpoints, and --update-on-servers has none"
