@@ -30,12 +30,12 @@ from gluonlab.launch.messages import (
     received,
     send,
 )
-from gluonlab.launch.own_network import addresses, free_port
+from gluonlab.launch.own_network import addresses, reserved
+from gluonlab.launch.telling import TELL
 
 GRACE = 5.0  # seconds that processes have to end by SIGTERM
 UNPRINTED = 2**18  # letters that may be on their way to who reads them; then processes wait
 SSH_VARIABLE = "SSH_CONNECTION"  # of sshd: the client's address and port, and the server's
-TELL = "GLUONLAB_TELL"  # the descriptor over which a process says how far it has come
 
 
 class Agent:
@@ -62,6 +62,7 @@ class Agent:
         self._processes: Dict[str, asyncio.subprocess.Process] = {}
         self._freed: Set[str] = set()  # those that end, whose last words wait for nobody
         self._tasks: "set[asyncio.Future[Any]]" = set()
+        self._port: Optional[socket.socket] = None  # that is kept for a scheduler
         self._unprinted, self._less = 0, asyncio.Event()
         self._heard = awake()
         self._patience = 30.0
@@ -80,6 +81,7 @@ class Agent:
         finally:
             for process in self._processes.values():
                 _kill(process, signal.SIGKILL)
+            self._free_port()
             for task in [watching, listening, *self._tasks]:
                 task.cancel()
             self._writer.close()
@@ -96,7 +98,7 @@ class Agent:
         if "patience" in message:
             self._patience = message["patience"]
         elif "port" in message:
-            send(self._writer, **free_port(message["port"]))
+            self._reserve(message["port"])
         elif "start" in message:
             await self._start(message)
         elif "printed" in message:
@@ -115,6 +117,17 @@ class Agent:
     def tell(self, **message: Any) -> None:
         """Tell the launcher."""
         send(self._writer, **message)
+
+    def _reserve(self, wanted: int) -> None:
+        """Keep a port for the scheduler that is to come, and free that of an earlier one."""
+        self._free_port()
+        self._port, answer = reserved(wanted)
+        send(self._writer, **answer)
+
+    def _free_port(self) -> None:
+        if self._port is not None:
+            self._port.close()
+            self._port = None
 
     async def _start(self, message: Message) -> None:
         name, pipes = message["start"], {}

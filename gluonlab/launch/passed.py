@@ -1,4 +1,4 @@
-"""What processes get of the launcher's environment."""
+"""What processes get of the launcher: its environment, and its folder."""
 
 from __future__ import annotations
 
@@ -37,3 +37,13 @@ def with_this_gluonlab(environment: Any) -> Dict[str, str]:
     before = os.environ.get("PYTHONPATH", "")
     paths = [root, *(each for each in before.split(os.pathsep) if each and each != root)]
     return {**environment, "PYTHONPATH": os.pathsep.join(paths)}
+
+
+def working_folder() -> str:
+    """Where this process is. Raises ConfigError where that has been removed."""
+    try:
+        return str(Path.cwd())
+    except OSError:
+        raise ConfigError(
+            "the folder in which this shell is has been removed: change to another one"
+        ) from None
