@@ -31,6 +31,7 @@ from gluonlab.launch.messages import (
     send,
 )
 from gluonlab.launch.own_network import addresses, reserved
+from gluonlab.launch.passed import own_environment
 from gluonlab.launch.telling import TELL
 
 GRACE = 5.0  # seconds that processes have to end by SIGTERM
@@ -139,7 +140,7 @@ class Agent:
             out, err, told = (write for _, write in pipes.values())
             process = await asyncio.create_subprocess_exec(
                 sys.executable, *message["words"],
-                env={**os.environ, **message["environment"], TELL: str(told)},
+                env={**own_environment(), **message["environment"], TELL: str(told)},
                 stdin=asyncio.subprocess.DEVNULL, stdout=out, stderr=err, pass_fds=[told],
                 cwd=message["folder"], start_new_session=True, preexec_fn=die_with_parent,
             )  # fmt: skip

@@ -120,13 +120,18 @@ async def _rank_0(
         except asyncio.TimeoutError:
             why = "no answer"
         except OSError as error:
-            why = error.strerror or str(error)
+            why = reason(error)
         await asyncio.sleep(PAUSE)
     raise RunError(
         f"rank {place.rank} cannot reach rank 0 at {root}:{place.port} in {patience:g} s ({why}): "
         "it was not started, or the port is closed; GLUONLAB_ROOT and GLUONLAB_PORT, set for all, "
         "choose others"
     )
+
+
+def reason(error: OSError) -> str:
+    """In the system's words: asyncio has its own. A name that leads nowhere has a number below 0."""
+    return os.strerror(error.errno) if (error.errno or 0) > 0 else error.strerror or str(error)
 
 
 async def attend(

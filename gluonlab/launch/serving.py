@@ -9,6 +9,7 @@ import signal
 import sys
 
 from gluonlab.engine.serving import CannotListen
+from gluonlab.errors import EngineError
 from gluonlab.launch.telling import TAKEN, tell
 
 
@@ -18,8 +19,8 @@ def main() -> None:
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     try:
         import mxnet  # noqa: F401
-    except CannotListen as error:
-        if error.is_taken:
+    except EngineError as error:
+        if isinstance(error, CannotListen) and error.is_taken:
             tell(TAKEN)
         sys.exit(f"error: {error}")
 

@@ -326,6 +326,8 @@ def test_a_job_file_carries_how_to_watch_and_to_start_again(kind, ended, empty_c
 
 
 REFUSED = {
+    "slurm -n 2 --port 70000": "error: --port 70000: give a whole number, 1 to 65535",
+    "k8s -n 2 --servers none": "error: --servers none: give a whole number, 1 to 4096",
     "slurm --hosts h1": "error: --print slurm with --hosts: the scheduler chooses the hosts: say ",
     "lsf --ssh ssh": "error: --print lsf with --ssh: the scheduler starts the processes: leave it",
     "k8s --env HOME": "error: --print k8s with --env: the scheduler passes variables on, as its ",
