@@ -55,7 +55,7 @@ class Gathering:
             self._server = await asyncio.start_server(self._greet, address, port, limit=LONGEST)
         except OSError as error:
             raise ConfigError(
-                f"port {port} cannot be had ({os.strerror(error.errno or 0)}): "
+                f"port {port} cannot be had ({_in_words(error)}): "
                 "set another for all processes, as in GLUONLAB_PORT=23456"
             ) from None
 
@@ -120,7 +120,7 @@ async def _rank_0(
         except asyncio.TimeoutError:
             why = "no answer"
         except OSError as error:
-            why = reason(error)
+            why = _in_words(error)
         await asyncio.sleep(PAUSE)
     raise RunError(
         f"rank {place.rank} cannot reach rank 0 at {root}:{place.port} in {patience:g} s ({why}): "
@@ -129,7 +129,7 @@ async def _rank_0(
     )
 
 
-def reason(error: OSError) -> str:
+def _in_words(error: OSError) -> str:
     """In the system's words: asyncio has its own. A name that leads nowhere has a number below 0."""
     return os.strerror(error.errno) if (error.errno or 0) > 0 else error.strerror or str(error)
 
