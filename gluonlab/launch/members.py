@@ -130,8 +130,9 @@ async def _rank_0(
 
 
 def _in_words(error: OSError) -> str:
-    """In the system's words: asyncio has its own. A name that leads nowhere has a number below 0."""
-    return os.strerror(error.errno) if (error.errno or 0) > 0 else error.strerror or str(error)
+    """As the system says it, where asyncio has its own words; unknown names have no such number."""
+    number = error.errno or 0
+    return os.strerror(number) if number > 0 else error.strerror or str(error)
 
 
 async def attend(
