@@ -156,13 +156,9 @@ def _loading() -> Iterator[None]:
             yield
         _complete()
     if serves:
-        from mxnet.kvstore import kvstore_server
+        from gluonlab.engine.serving import serve
 
-        from gluonlab.host.allocator import keep_freed
-
-        # each message has a block of its own, as large as the gradients that it carries
-        keep_freed()
-        kvstore_server._init_kvstore_server_module()
+        serve()
 
 
 OFF = ("0", "false")

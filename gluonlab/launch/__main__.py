@@ -127,6 +127,8 @@ def main(
     if backend == "horovod" and servers is not None:
         raise ConfigError("--servers belongs to dist_sync: horovod has none: leave it out")
     processes = None if count is None else whole("-n", count)
+    server_count = None if servers is None else whole("--servers", servers)
+    wanted_port = None if port is None else whole("--port", port, 65535)
     restarts = whole("--restart", restart, least=0)
     seconds = real("--patience", patience, "seconds", LEAST_PATIENCE, 1e6)
     if kind is not None:
@@ -166,8 +168,8 @@ def main(
         words=words,
         hosts=[host for n, host in enumerate(where) if n in placed or host.slots == 0],
         workers=workers,
-        servers=None if servers is None else whole("--servers", servers),
-        port=None if port is None else whole("--port", port, 65535),
+        servers=server_count,
+        port=wanted_port,
         restarts=restarts,
         min_workers=_least_workers(min_workers, restarts, workers),
         way=way,

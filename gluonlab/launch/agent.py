@@ -30,12 +30,13 @@ from gluonlab.launch.messages import (
     received,
     send,
 )
-from gluonlab.launch.own_network import addresses, free_port
+from gluonlab.launch.own_network import addresses, reserved
+from gluonlab.launch.passed import own_environment
+from gluonlab.launch.telling import TELL
 
 GRACE = 5.0  # seconds that processes have to end by SIGTERM
 UNPRINTED = 2**18  # letters that may be on their way to who reads them; then processes wait
 SSH_VARIABLE = "SSH_CONNECTION"  # of sshd: the client's address and port, and the server's
-TELL = "GLUONLAB_TELL"  # the descriptor over which a process says how far it has come
 
 
 class Agent:
@@ -62,6 +63,7 @@ class Agent:
         self._processes: Dict[str, asyncio.subprocess.Process] = {}
         self._freed: Set[str] = set()  # those that end, whose last words wait for nobody
         self._tasks: "set[asyncio.Future[Any]]" = set()
+        self._port: Optional[socket.socket] = None  # that is kept for a scheduler
         self._unprinted, self._less = 0, asyncio.Event()
         self._heard = awake()
         self._patience = 30.0
@@ -80,6 +82,7 @@ class Agent:
         finally:
             for process in self._processes.values():
                 _kill(process, signal.SIGKILL)
+            self._free_port()
             for task in [watching, listening, *self._tasks]:
                 task.cancel()
             self._writer.close()
@@ -96,7 +99,7 @@ class Agent:
         if "patience" in message:
             self._patience = message["patience"]
         elif "port" in message:
-            send(self._writer, **free_port(message["port"]))
+            self._reserve(message["port"])
         elif "start" in message:
             await self._start(message)
         elif "printed" in message:
@@ -116,6 +119,17 @@ class Agent:
         """Tell the launcher."""
         send(self._writer, **message)
 
+    def _reserve(self, wanted: int) -> None:
+        """Keep a port for the scheduler that is to come, and free that of an earlier one."""
+        self._free_port()
+        self._port, answer = reserved(wanted)
+        send(self._writer, **answer)
+
+    def _free_port(self) -> None:
+        if self._port is not None:
+            self._port.close()
+            self._port = None
+
     async def _start(self, message: Message) -> None:
         name, pipes = message["start"], {}
         try:
@@ -126,7 +140,7 @@ class Agent:
             out, err, told = (write for _, write in pipes.values())
             process = await asyncio.create_subprocess_exec(
                 sys.executable, *message["words"],
-                env={**os.environ, **message["environment"], TELL: str(told)},
+                env={**own_environment(), **message["environment"], TELL: str(told)},
                 stdin=asyncio.subprocess.DEVNULL, stdout=out, stderr=err, pass_fds=[told],
                 cwd=message["folder"], start_new_session=True, preexec_fn=die_with_parent,
             )  # fmt: skip

@@ -13,7 +13,8 @@ from gluonlab.launch.awake import BEAT, awake
 from gluonlab.launch.connections import Connection
 from gluonlab.launch.inbox import Inbox
 from gluonlab.launch.messages import Message
-from gluonlab.launch.parts import Part
+from gluonlab.launch.parts import SCHEDULER, Part
+from gluonlab.launch.telling import ARRIVED, BEGUN, JOINED, LEFT, TAKEN
 
 ERROR = "error: "
 WINDOW = 2.0  # seconds in which failures that have one cause follow each other
@@ -22,18 +23,20 @@ KEPT = 10  # last lines of a process
 OF_SIGNALS = 128  # what shells add to the number of the signal that ended a process
 OF_PART = ("of", "ended", "stopped")  # keys of messages that name a process
 BY_REQUEST = {OF_SIGNALS + number for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
-# what a worker tells: it runs; the group stands; it trains, and a signal ends all after the same
-# step; it needs no server any more
-ARRIVED, JOINED, BEGUN, LEFT = "arrived", "joined", "begun", "left"
 
 
 class Failure(NamedTuple):
-    """Why an attempt has ended. ``status``: the launcher's."""
+    """Why an attempt has ended.
+
+    ``status``: the launcher's. ``port_is_taken``: somebody else has the scheduler's port, which
+    nobody had before the attempt.
+    """
 
     who: str
     why: str
     status: int = 1
     lines: Sequence[str] = ()
+    port_is_taken: bool = False
 
     @property
     def is_death(self) -> bool:
@@ -72,7 +75,8 @@ class Attempt:
         self._agent = {part.name: at[part.host] for part in parts}
         self._alive: Set[str] = {part.name for part in parts}
         self._workers = {part.name for part in parts if part.is_worker}
-        self._came: Dict[str, Set[str]] = {told: set() for told in (ARRIVED, JOINED, BEGUN, LEFT)}
+        told = (ARRIVED, JOINED, BEGUN, LEFT, TAKEN)
+        self._came: Dict[str, Set[str]] = {each: set() for each in told}
         self._done: Dict[str, float] = {}  # when servers have ended, and well
         self._lines: Dict[str, List[str]] = {part.name: [] for part in parts}
         self._failures: List[Failure] = []
@@ -120,7 +124,7 @@ class Attempt:
                 self._look(now - began)
             failed = failed or (now if self._failures else 0.0)
             signalled = signalled or (now if self._signal else 0.0)
-            if failed and now - failed > WINDOW:
+            if failed and (now - failed > WINDOW or self._port_is_taken):
                 break
             if signalled and not self.has_begun and now - signalled > WINDOW:
                 break  # nothing was trained, and some may wait for those that are gone
@@ -129,10 +133,14 @@ class Attempt:
                 break
         await self._end()
         if self._failures:
-            return self._first_failure()
+            return self._first_failure()._replace(port_is_taken=self._port_is_taken)
         if self._signal:
             return Failure("", "", OF_SIGNALS + self._signal)
         return None
+
+    @property
+    def _port_is_taken(self) -> bool:
+        return SCHEDULER in self._came[TAKEN]
 
     def _first_failure(self) -> Failure:
         """The cause: others fail as they miss the one that died, or was given what cannot be."""
@@ -170,6 +178,9 @@ class Attempt:
             self._came.get(line, set()).add(of)
             return
         printed = partial(connection.printed, line)
+        if self._port_is_taken:
+            printed()  # what the others say as they are ended is of no use to anybody
+            return
         if stream == "err":
             self._lines[of] = [*self._lines[of][1 - KEPT :], line]
             if line.startswith(ERROR):  # several may say the same: `Failure` says it once

@@ -48,8 +48,13 @@ def read_hostfile(path: str) -> List[Host]:
     for number, line in enumerate(lines, start=1):
         words = line.split("#")[0].split()
         if words:
-            text = ":".join(words).replace(":slots=", ":", 1)
-            found.append(_host(text, f"--hostfile {path}, line {number}"))
+            where = f"--hostfile {path}, line {number}"
+            if len(words) > 2 or (len(words) == 2 and not words[1].startswith("slots=")):
+                raise ConfigError(
+                    f"{where}: {' '.join(words)!r} is no host with its number of processes: write "
+                    f"{words[0]} slots=4, and nothing more"
+                )
+            found.append(_host(":".join(words).replace(":slots=", ":", 1), where))
     if not found:
         raise ConfigError(f"--hostfile {path} names no host: write one a line, such as h1 slots=4")
     return _checked(found, f"--hostfile {path}")
@@ -74,18 +79,26 @@ def _host(text: str, where: str) -> Host:
 def _checked(hosts: List[Host], where: str) -> List[Host]:
     seen: Dict[str, str] = {}  # as it is written
     for host in hosts:
-        name = HERE.name if host.is_here else host.name
+        name = HERE.name if host.is_here else _of_machine(host.name)
         if name in seen:
+            are = "this host" if host.is_here else "one host"
             twice = (
                 f"{host.name} twice"
                 if seen[name] == host.name
-                else (f"{seen[name]} and {host.name}, which are this host")
+                else f"{seen[name]} and {host.name}, which are {are}"
             )
             raise ConfigError(
                 f"{where} names {twice}: name it once, with all its processes, as in {host.name}:2"
             )
         seen[name] = host.name
     return hosts
+
+
+def _of_machine(name: str) -> str:
+    """A host's name without the user's, which ssh takes before @, and as all names of hosts are:
+    in letters of either case.
+    """
+    return name.rpartition("@")[2].lower()
 
 
 def place(processes: Optional[int], hosts: List[Host]) -> List[int]:

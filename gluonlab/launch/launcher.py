@@ -3,24 +3,25 @@
 from __future__ import annotations
 
 import asyncio
+import errno
+import os
 import signal
 import time
 from contextlib import suppress
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, Callable, List, Mapping, Optional, Protocol, Sequence, Union
 
 from gluonlab.errors import ConfigError, RunError
 from gluonlab.host.signals import RAISED
 from gluonlab.launch.attempt import OF_SIGNALS, Attempt, Failure
-from gluonlab.launch.awake import BEAT, awake
 from gluonlab.launch.connections import Connection, Way
 from gluonlab.launch.environments import Membership
 from gluonlab.launch.hosts import HERE, Host, place, room, server_hosts
 from gluonlab.launch.inbox import Inbox
 from gluonlab.launch.members import Gathering
 from gluonlab.launch.parts import AGAIN, COMMAND, RAN_ON, parts
-from gluonlab.launch.passed import passed
+from gluonlab.launch.passed import passed, working_folder
+from gluonlab.launch.ports import TRIES, kept_port, refusal
 from gluonlab.launch.sites import sites_of
 
 DEFAULT = Way()
@@ -174,16 +175,34 @@ class _Launcher:
             workers = await self._again(gone)
 
     async def _one(self, workers: int) -> Optional[Failure]:
+        """One attempt, with another port where somebody else takes it before the scheduler does."""
+        root, request = self._at[0], self._request
+        for left in reversed(range(TRIES)):
+            port = await kept_port(
+                root, request.port, self._inbox, request.way.patience, self._forward
+            )
+            if port is None:
+                return Failure(f"host {root.host.name}", root.gone or "")
+            failure = await self._with_port(port, workers)
+            if failure is None or self._signal or not failure.port_is_taken:
+                return failure
+            if request.port is not None:
+                raise ConfigError(refusal(port, root, os.strerror(errno.EADDRINUSE)))
+            if left:
+                self._listener.note(
+                    f"warning: somebody else took port {port} of {root.host.name} before the "
+                    "scheduler did: trying another"
+                )
+        raise RunError(refusal(None, root, f"somebody else took {TRIES} before the scheduler did"))
+
+    async def _with_port(self, port: int, workers: int) -> Optional[Failure]:
         request, hosts = self._request, [connection.host for connection in self._at]
         placed = place(workers, hosts)
         sites = sites_of(self._at, named=request.place is None)
         own = {sites[number].name: number for number in reversed(server_hosts(hosts, placed))}
         theirs = sorted(own.values())  # one a host, however many agents it has
         servers = [theirs[n % len(theirs)] for n in range(request.servers or len(theirs))]
-        root, first = self._at[0], self._at[placed[0]].host.name
-        port = await self._free_port(root)
-        if port is None:
-            return Failure(f"host {root.host.name}", root.gone or "")
+        first = hosts[placed[0]].name
         variables = {**passed(request.names), COMMAND: request.command}
         if self._ran_on not in ("", first):
             variables[RAN_ON] = self._ran_on
@@ -257,25 +276,6 @@ class _Launcher:
         errors = [each if isinstance(each, RunError) else None for each in tries]
         return [error or each for each, error in zip(made, errors)]
 
-    async def _free_port(self, root: Connection) -> Optional[int]:
-        """A port of the host, for the scheduler; None if the host is gone."""
-        root.send(port=self._request.port or 0)
-        until = awake() + self._request.way.patience
-        while root.gone is None:
-            connection, message = await self._inbox.get(BEAT) or (None, {})
-            if awake() > until:
-                root.lose("does not answer")
-            elif "came" in message:
-                self._forward(message["came"])
-            elif connection is root and "taken" in message:
-                raise ConfigError(
-                    f"--port {self._request.port} on {root.host.name}: {message['taken']}: "
-                    "choose another, or leave it out"
-                )
-            elif connection is root and "port" in message:
-                return int(message["port"])
-        return None
-
     def _end(self, failure: Failure) -> int:
         """Say why, and what the exit status is."""
         if failure.why:
@@ -288,16 +288,6 @@ class _Launcher:
             name = signal.Signals(failure.status - OF_SIGNALS).name
             self._listener.note(f"ended by {name} before the training began")
         return failure.status
-
-
-def working_folder() -> str:
-    """Where this process is. Raises ConfigError where that has been removed."""
-    try:
-        return str(Path.cwd())
-    except OSError:
-        raise ConfigError(
-            "the folder in which this shell is has been removed: change to another one"
-        ) from None
 
 
 async def _leave(at: Sequence[Connection]) -> None:

@@ -55,7 +55,7 @@ class Gathering:
             self._server = await asyncio.start_server(self._greet, address, port, limit=LONGEST)
         except OSError as error:
             raise ConfigError(
-                f"port {port} cannot be had ({os.strerror(error.errno or 0)}): "
+                f"port {port} cannot be had ({_in_words(error)}): "
                 "set another for all processes, as in GLUONLAB_PORT=23456"
             ) from None
 
@@ -120,13 +120,19 @@ async def _rank_0(
         except asyncio.TimeoutError:
             why = "no answer"
         except OSError as error:
-            why = error.strerror or str(error)
+            why = _in_words(error)
         await asyncio.sleep(PAUSE)
     raise RunError(
         f"rank {place.rank} cannot reach rank 0 at {root}:{place.port} in {patience:g} s ({why}): "
         "it was not started, or the port is closed; GLUONLAB_ROOT and GLUONLAB_PORT, set for all, "
         "choose others"
     )
+
+
+def _in_words(error: OSError) -> str:
+    """As the system says it, where asyncio has its own words; unknown names have no such number."""
+    number = error.errno or 0
+    return os.strerror(number) if number > 0 else error.strerror or str(error)
 
 
 async def attend(

@@ -1,26 +1,28 @@
-"""What the network is like from here: free ports, and this host's own addresses."""
+"""What the network is like from here: ports, and this host's own addresses."""
 
 from __future__ import annotations
 
 import socket
-from typing import Dict
+from typing import Dict, Optional, Tuple
 
 from gluonlab.launch.messages import Message
 
 
-def free_port(wanted: int) -> Message:
-    """``port``: one that nobody has at this moment, the ``wanted`` one or, for 0, any.
+def reserved(wanted: int) -> Tuple[Optional[socket.socket], Message]:
+    """A port that nobody has, the ``wanted`` one or, for 0, any; and what to tell of it.
 
-    Or else ``taken``: what the system says.
+    That is ``port``; or, where there is no socket, ``taken``: what the system says. As long as the
+    socket is open, the system gives the port to nobody who asks for any, nor to a connection. Who
+    asks for this one gets it with SO_REUSEADDR, as MXNet's scheduler and Horovod's rendezvous do.
     """
-    with socket.socket() as trying:
-        trying.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # after a restart
-        try:
-            trying.bind(("", wanted))
-            trying.listen()
-        except OSError as error:
-            return {"taken": error.strerror}
-        return {"port": trying.getsockname()[1]}
+    keeping = socket.socket()
+    keeping.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        keeping.bind(("", wanted))
+    except OSError as error:
+        keeping.close()
+        return None, {"taken": error.strerror}
+    return keeping, {"port": keeping.getsockname()[1]}
 
 
 def addresses() -> Dict[str, str]:

@@ -15,10 +15,8 @@ LOCAL_SIZE = "LOCAL_WORLD_SIZE"
 COMMAND = "GLUONLAB_COMMAND"  # what the user has written, up to the options of the run
 RAN_ON = "GLUONLAB_RAN_ON"  # where rank 0 was, and the run's folder, if it is elsewhere now
 WORKER = "gluonlab.launch.worker"
-# MXNet, once loaded, is what its role says, and does not hear Python's handler of SIGINT
-SERVE = [
-    "-c", "import signal; signal.signal(signal.SIGINT, signal.SIG_DFL); import gluonlab, mxnet"
-]  # fmt: skip
+SCHEDULER = "scheduler"  # the name of this part
+SERVE = ["-m", "gluonlab.launch.serving"]
 RENDEZVOUS = ["-m", "gluonlab.launch.rendezvous"]
 AGAIN = "--autoresume"  # what all are given, too, when they start again
 
@@ -96,7 +94,7 @@ def _parameter_server(
             **_if_known(DMLC_INTERFACE=sites[host].interface),
         }
 
-    before = [Part("scheduler", 0, SERVE, of("scheduler", 0))]
+    before = [Part(SCHEDULER, 0, SERVE, of("scheduler", 0))]
     for number, host in enumerate(servers):
         before.append(Part(f"server {number}", host, SERVE, of("server", host)))
     return before, [of("worker", host) for host in placed]
@@ -129,7 +127,7 @@ def _horovod(
                 **_if_known(HOROVOD_GLOO_IFACE=sites[host].interface),
             }
         )
-    return [Part("scheduler", 0, begin, {})], workers
+    return [Part(SCHEDULER, 0, begin, {})], workers
 
 
 def _if_known(**variables: str) -> Dict[str, str]:

@@ -5,8 +5,11 @@ It serves until it is killed.
 
 from __future__ import annotations
 
+import errno
 import sys
 from typing import Any
+
+from gluonlab.launch.telling import TAKEN, tell
 
 
 def serving(address: str, port: int, hosts: str) -> Any:
@@ -34,7 +37,9 @@ def main() -> None:
             "compile it as the README says, or choose --backend dist_sync"
         )
     except OSError as error:
-        sys.exit(f"error: port {port} of {address}: {error.strerror}: choose another with --port")
+        if error.errno == errno.EADDRINUSE:
+            tell(TAKEN)
+        sys.exit(f"error: port {port} of {address}: {error.strerror}")
 
 
 if __name__ == "__main__":

@@ -52,6 +52,11 @@ def test_processes_fill_the_hosts_in_their_order(hosts, count):
     ("text", "said"),
     [
         ("h1,h1:2", "names h1 twice: name it once, with all its processes, as in h1:2"),
+        (
+            "h1,H1",
+            "names h1 and H1, which are one host: name it once, with all its processes, as in",
+        ),
+        ("ann@h1:2,h1", "names ann@h1 and h1, which are one host: name it once"),
         ("h1,,h2", "'' is no host: write NAME or NAME:PROCESSES"),
         ("h1:two", "the number of processes is 0 to 4096, as in h1:4"),
         ("h1:-1", "the number of processes is 0 to 4096"),
@@ -76,6 +81,12 @@ def test_files_that_name_no_hosts_are_named(tmp_path):
     for content in (b"", b"# h1\n", b"\xff\xfe", b"h1 slots=x"):
         (tmp_path / "hosts").write_bytes(content)
         with pytest.raises(ConfigError, match=r"--hostfile .*hosts"):
+            read_hostfile(str(tmp_path / "hosts"))
+    for line in ("h1 slots=2 max_slots=4", "h1 slots = 2", "h1 2"):
+        (tmp_path / "hosts").write_text(line)
+        with pytest.raises(
+            ConfigError, match=f"line 1: '{line}' is no host with .*: write h1 slots"
+        ):
             read_hostfile(str(tmp_path / "hosts"))
     with pytest.raises(ConfigError, match="cannot be read"):
         read_hostfile(str(tmp_path / "none"))

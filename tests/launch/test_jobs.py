@@ -325,7 +325,19 @@ def test_a_job_file_carries_how_to_watch_and_to_start_again(kind, ended, empty_c
                                           *LAUNCH[2:4], *LAUNCH[6:]]  # fmt: skip
 
 
+def test_rank_0_of_a_pod_listens_beside_the_scheduler(ended, empty_cwd):
+    for port, beside in (("9091", "9092"), ("9092", "9091"), ("80", "9091")):
+        _, out, _ = printed("k8s", "-n", "2", "--port", port, ended=ended)
+        job = list(yaml.safe_load_all(out))[1]
+        [container] = job["spec"]["template"]["spec"]["containers"]
+        told = {each["name"]: each["value"] for each in container["env"]}
+        assert told["GLUONLAB_PORT"] == beside
+        assert container["command"][container["command"].index("--port") + 1] == port
+
+
 REFUSED = {
+    "slurm -n 2 --port 70000": "error: --port 70000: give a whole number, 1 to 65535",
+    "k8s -n 2 --servers none": "error: --servers none: give a whole number, 1 to 4096",
     "slurm --hosts h1": "error: --print slurm with --hosts: the scheduler chooses the hosts: say ",
     "lsf --ssh ssh": "error: --print lsf with --ssh: the scheduler starts the processes: leave it",
     "k8s --env HOME": "error: --print k8s with --env: the scheduler passes variables on, as its ",

@@ -223,11 +223,13 @@ def test_a_group_in_each_process_of_a_job_is_refused(ended, empty_cwd, monkeypat
     )
 
 
-def test_the_address_over_which_this_shell_was_reached_does_not_matter(tmp_path):
-    """It may be one of a host, or of a session, that is no more."""
+def test_what_this_shell_has_for_others_does_not_matter(tmp_path):
+    """The address over which it was reached may be one of a host, or of a session, that is no more;
+    and PORT, where MXNet's servers would listen, that of a web server.
+    """
     stale = "198.51.100.9 5000 198.51.100.8 22"
     words = [*TWO, "--", *QUICK, "--epochs", "1"]
-    with launched(tmp_path, *words, SSH_CONNECTION=stale) as run:
+    with launched(tmp_path, *words, SSH_CONNECTION=stale, PORT="0") as run:
         status, said = run.end(60)
     assert status == 0, said
 

@@ -107,6 +107,11 @@ def test_a_port_that_is_taken_is_named(tmp_path):
     )
 
 
+def test_why_rank_0_cannot_be_reached_is_in_the_systems_words(tmp_path):
+    [(status, said)] = ended(tmp_path, "srun", QUICK, first=1, patience=5)
+    assert status == 1 and "in 5 s (Connection refused): it was not started, or" in said
+
+
 @pytest.mark.parametrize("of_rank", [0, pytest.param(1, marks=pytest.mark.long)])
 def test_a_signal_to_one_that_waits_for_the_others_ends_all_at_once(of_rank, tmp_path):
     """Of three ranks one never comes; the patience is 90 s."""

@@ -81,7 +81,7 @@ def alive(pids, timeout=5):
     until = time.monotonic() + timeout
     left = set(pids)
     while left and time.monotonic() < until:
-        left = {pid for pid in left if _state(pid) not in ("Z", "")}
+        left = {pid for pid in left if _runs(pid)}
         time.sleep(0.05)
     return left
 
@@ -133,5 +133,10 @@ def _stat(pid):
     return text[text.rindex(")") + 2 :].split()
 
 
-def _state(pid):
-    return (_stat(pid) or [""])[0]
+def _runs(pid):
+    """Whether any of its threads does: until the last has ended, its ports are open."""
+    state = (_stat(pid) or [""])[0]
+    try:
+        return state not in ("Z", "") or len(os.listdir(f"/proc/{pid}/task")) > 1  # noqa: PTH208
+    except OSError:
+        return False

@@ -11,7 +11,7 @@ from gluonlab.errors import ConfigError
 from gluonlab.launch.jobs.request import JobRequest
 from gluonlab.launch.jobs.yaml_text import Said, yaml_lines
 
-PORT = 9091  # each pod has ports of its own
+PORTS = (9091, 9092)  # each pod has ports of its own; one may be the scheduler's
 IMAGE = "gluonlab:latest"
 
 
@@ -96,10 +96,11 @@ def _comments(words: Iterable[str]) -> List[str]:
 
 
 def _variables(request: JobRequest) -> List[Dict[str, Said]]:
+    port = next(each for each in PORTS if str(each) not in request.launcher)
     given = (
         ("GLUONLAB_PROCESSES", str(request.processes), "how many pods there are"),
         ("GLUONLAB_ROOT", f"{request.name}-0.{request.name}", "the name of the first one"),
-        ("GLUONLAB_PORT", str(PORT), "where it listens"),
+        ("GLUONLAB_PORT", str(port), "where it listens"),
     )
     return [
         {"name": Said(name, comment), "value": Said(value, "its value")}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from contextlib import suppress
 from functools import partial
 from typing import Any, Optional
 
@@ -15,9 +14,8 @@ from gluonlab.config import TrainConfig
 from gluonlab.config.options import config_options, given
 from gluonlab.errors import ConfigError, RunError, unknown
 from gluonlab.host.signals import ended_on_the_spot
-from gluonlab.launch.agent import TELL
-from gluonlab.launch.attempt import ARRIVED, BEGUN, JOINED, LEFT
 from gluonlab.launch.parts import COMMAND, RAN_ON
+from gluonlab.launch.telling import ARRIVED, BEGUN, JOINED, LEFT, tell
 
 
 @command("python -m gluonlab.launch.worker")
@@ -103,13 +101,6 @@ def check_moved(out: Optional[str], ran_on: str) -> None:
             f"the run in {out} was on {ran_on}, where rank 0 was, and is not on this host: start "
             f"again when {ran_on} is back, or have --out in a folder that all hosts share"
         )
-
-
-def tell(what: str) -> None:
-    """Tell the launcher how far this process has come; others have no launcher that listens."""
-    if TELL in os.environ:
-        with suppress(OSError, ValueError):
-            os.write(int(os.environ[TELL]), f"{what}\n".encode())
 
 
 if __name__ == "__main__":

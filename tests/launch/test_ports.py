@@ -1,0 +1,151 @@
+"""The scheduler's port: who takes it between the choice and the scheduler's own start."""
+
+import os
+import socket
+import subprocess
+import sys
+
+import pytest
+from support.launcher import QUICK, launched
+from support.parameter_server import free_port
+from support.port_takers import taker
+from support.processes import clean_environment
+
+from gluonlab.launch.own_network import reserved
+from gluonlab.launch.ports import TRIES
+
+pytestmark = pytest.mark.cpu_only("the processes compute on CPU devices, whoever started them")
+RUN = [*QUICK, "--epochs", "1"]
+each_backend = pytest.mark.parametrize(
+    "backend", ["dist_sync", pytest.param("horovod", marks=pytest.mark.horovod)]
+)
+
+
+def asked(port, reuses):
+    """A socket that asks for this port."""
+    asking = socket.socket()
+    asking.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, reuses)
+    asking.bind(("127.0.0.1", port))
+    return asking
+
+
+def test_a_reserved_port_is_had_by_the_scheduler_alone():
+    """It, and Horovod's rendezvous, ask for it with SO_REUSEADDR."""
+    keeping, answer = reserved(0)
+    with keeping, pytest.raises(OSError, match="Address already in use"):
+        asked(answer["port"], reuses=False)
+    keeping, answer = reserved(answer["port"])  # free again
+    with keeping, asked(answer["port"], reuses=True) as scheduler:
+        scheduler.listen()
+        assert reserved(answer["port"]) == (None, {"taken": "Address already in use"})
+
+
+def test_no_connection_and_nobody_who_asks_for_any_port_gets_a_reserved_one():
+    """Of a range of 40 ports one is reserved, and 39 are had."""
+    script = """
+import pathlib, socket
+from gluonlab.launch.own_network import reserved
+pathlib.Path("/proc/sys/net/ipv4/ip_local_port_range").write_text("20000 20039")
+keeping, answer = reserved(0)
+server = socket.create_server(("127.0.0.1", 30000), backlog=99)
+for get in [
+    lambda: socket.create_connection(server.getsockname()),
+    lambda: socket.create_server(("127.0.0.1", 0)),
+]:
+    sockets = []
+    try:
+        for _ in range(40):
+            sockets.append(get())
+    except OSError:
+        pass
+    had = {each.getsockname()[1] for each in sockets}
+    print(len(had), answer["port"] in had)
+    for each in sockets:
+        # no TIME_WAIT is left
+        each.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\\1\\0\\0\\0\\0\\0\\0\\0")
+        each.close()
+"""
+    words = ["unshare", "--net", "sh", "-c", 'ip link set lo up && exec "$@"', "sh"]
+    try:
+        ended = subprocess.run(
+            [*words, sys.executable, "-c", script], env=clean_environment(),
+            capture_output=True, text=True, timeout=60,
+        )  # fmt: skip
+    except FileNotFoundError:
+        pytest.skip("unshare is not installed")
+    if "unshare failed" in ended.stderr or os.geteuid():
+        pytest.skip("no network namespaces here")
+    assert ended.stdout.split() == 2 * ["39", "False"], ended.stderr
+
+
+@each_backend
+def test_who_is_faster_than_the_scheduler_gets_one_line_and_the_run_another_port(backend, tmp_path):
+    """That is no restart, of which there are none here."""
+    words = ["-n", "1", "--backend", backend, "--", *RUN]
+    with taker(tmp_path, times=1) as taken, launched(tmp_path, *words) as run:
+        status, said = run.end(120)
+    assert status == 0, said
+    [warning, *rest] = said.splitlines()
+    assert warning == (
+        f"warning: somebody else took port {taken[0]} of localhost before the scheduler did: "
+        "trying another"
+    )
+    assert all(line.startswith("[0] ") for line in rest), said
+
+
+@each_backend
+def test_a_port_that_was_asked_for_and_is_taken_is_one_line(backend, tmp_path):
+    port = free_port()
+    words = ["-n", "1", "--backend", backend, "--port", port, "--restart", "3"]
+    with taker(tmp_path, times=1) as taken, launched(
+        tmp_path, *words, "--", *RUN, "--out", "run"
+    ) as run:
+        status, said = run.end(120)
+    assert (status, taken) == (2, [port])
+    assert said == (
+        f"error: --port {port} on localhost: Address already in use: choose another, or leave it "
+        "out\n"
+    )
+
+
+@pytest.mark.long
+@each_backend
+def test_another_port_is_chosen_a_bounded_number_of_times(backend, tmp_path):
+    words = ["-n", "2", "--backend", backend, "--", *RUN]
+    with taker(tmp_path, times=99) as taken, launched(tmp_path, *words) as run:
+        status, said = run.end(240)
+    assert status == 1 and len(taken) == TRIES, said
+    *warnings, error = said.splitlines()
+    assert len(warnings) == TRIES - 1
+    assert all(line.startswith("warning: somebody else took port ") for line in warnings)
+    assert error.startswith("error: no port of localhost can be had: somebody else took 5 before ")
+
+
+@pytest.mark.long
+@each_backend
+def test_who_asks_without_so_reuseaddr_is_no_hindrance(backend, tmp_path):
+    words = ["-n", "1", "--backend", backend, "--", *RUN]
+    with taker(tmp_path, times=1, reuses=False) as taken, launched(tmp_path, *words) as run:
+        status, said = run.end(120)
+    assert (status, taken) == (0, [None]), said
+    assert all(line.startswith("[0] ") for line in said.splitlines()), said
+
+
+@pytest.mark.long
+def test_a_scheduler_that_somebody_starts_by_hand_says_in_one_line_that_its_port_is_taken():
+    """And one whose address is none of this host's says so."""
+    port = free_port()
+    with socket.create_server(("127.0.0.1", port)):
+        for address, why in [
+            ("127.0.0.1", "Address already in use"), ("192.0.2.1", "Cannot assign requested"),
+        ]:  # fmt: skip
+            environment = clean_environment(
+                DMLC_ROLE="scheduler", DMLC_PS_ROOT_URI=address, DMLC_PS_ROOT_PORT=str(port),
+                DMLC_NUM_WORKER="1", DMLC_NUM_SERVER="1",
+            )  # fmt: skip
+            ended = subprocess.run(
+                [sys.executable, "-m", "gluonlab.launch.serving"], env=environment,
+                capture_output=True, text=True, timeout=60,
+            )  # fmt: skip
+            assert (ended.returncode, ended.stdout, ended.stderr.count("\n")) == (1, "", 1)
+            assert ended.stderr.startswith(f"error: port {port} of {address}: {why}")
