@@ -32,6 +32,7 @@ from gluonlab.config.values import (
     layer_list,
     machine,
     operators,
+    patience,
     period,
     real,
     size_in_bytes,
@@ -169,6 +170,10 @@ class TrainConfig:
         whole(1), "parts of at most N images, instead of --microbatches"
     )
     epochs: Optional[int] = BATCH(whole(1), "passes over the training images")
+    patience: Union[int, str, None] = BATCH(
+        patience, "end after N epochs in a row without a better validation accuracy, or loss; the "
+        "best epoch's parameters stay (default: train all epochs)", metavar="N|N:loss",
+    )  # fmt: skip
     optimizer: Optional[str] = OPTIMISER(
         text, "the optimizer (see --list): sgd, nag, adam, ...", metavar="NAME"
     )

@@ -131,7 +131,7 @@ class Epoch(Line):
     tag = {"kind": "epoch"}
     epoch: int = _field("number of the epoch, from 1", count)
     step: int = _field("number of its last step in the run", count)
-    images: int = _field("training images", count)
+    images: int = _field("images that it trained on", count)
     training_seconds: float = _field(
         "time of its training, without the evaluation", positive, "s", formerly="seconds"
     )
@@ -216,6 +216,15 @@ class ResumedEvent(Line):
 
 
 @dataclass(frozen=True)
+class StoppedEvent(Line):
+    """A callback, such as --patience, has ended the training before its last epoch."""
+
+    tag = {"kind": "event", "event": "stopped"}
+    step: int = _field("number of the last step", count)
+    message: str = _field("the callback, and why it stopped", text)
+
+
+@dataclass(frozen=True)
 class ConfusionEvent(Line):
     """The confusion matrix after the last epoch, with --confusion."""
 
@@ -247,5 +256,5 @@ class EndedEvent(Line):
 
 LINES: Tuple[Type[Line], ...] = (
     Step, Epoch, DivergedEvent, LossScaleEvent, StalenessEvent, ProfileEvent, ResumedEvent,
-    ConfusionEvent, UnheardEvent, EndedEvent,
+    StoppedEvent, ConfusionEvent, UnheardEvent, EndedEvent,
 )  # fmt: skip

@@ -14,6 +14,7 @@ from gluonlab.runs.result import Result
 from gluonlab.runs.writer import RunDirectory
 from gluonlab.study.sweep.engine import Sweep
 from gluonlab.study.sweep.measurements import InMemory
+from gluonlab.training.callbacks import made
 from gluonlab.training.checks import CONFIG, DEVICES, check
 from gluonlab.training.draft import Draft
 from gluonlab.training.loop import train
@@ -39,11 +40,16 @@ class Row:
 
 
 def compare(
-    config: TrainConfig, counts: Sequence[int], reporter: Optional[Reporter] = None
+    config: TrainConfig,
+    counts: Sequence[int],
+    reporter: Optional[Reporter] = None,
+    dataset: Optional[Dataset] = None,
+    callbacks: Sequence[Any] = (),
 ) -> List[Row]:
     """Train with each number of GPUs in ``counts``, and compare with the first.
 
-    Without a GPU, CPU devices stand in, as in `gpus`.
+    Without a GPU, CPU devices stand in, as in `gpus`. ``dataset`` and ``callbacks`` are those of
+    `train`: a callback that is a class is made anew for each run, an object is told of all of them.
 
     Every CPU device computes with one thread in every run, else the first run would already use all
     cores. Raises ConfigError when ``config`` names devices itself, and the errors of `train` before
@@ -58,7 +64,8 @@ def compare(
     if not gpu_count() and config.threads is None and max(counts) > 1:
         config = config.replace(threads=1)
     configs = [config.replace(gpus=count) for count in counts]
-    dataset = _check(configs)
+    made(callbacks)
+    dataset = _check(configs, dataset)
     folder = RunDirectory.create(config.out, f"compare-{'-'.join(map(str, counts))}")
     runs = InMemory()  # the folder keeps what a run leaves
     results: Dict[int, Result] = {}
@@ -68,7 +75,7 @@ def compare(
         name = f"{count}-device{'s' * (count > 1)}"
         reporter.say(f"\n--- {name.replace('-', ' ')}")
         own = config.replace(gpus=count, out=str(folder.path / name))
-        results[count] = train(own, reporter=reporter, dataset=dataset)
+        results[count] = train(own, reporter=reporter, dataset=dataset, callbacks=callbacks)
         return {"run": name}
 
     try:
@@ -93,17 +100,17 @@ def compare(
             folder.close()
 
 
-def _check(configs: Sequence[TrainConfig]) -> Dataset:
-    """The data set of all runs.
+def _check(configs: Sequence[TrainConfig], dataset: Optional[Dataset]) -> Dataset:
+    """The data set of all runs, read unless it is given.
 
     Mistakes are found before the first run, and the cheap ones before anything is read.
     """
     RunDirectory.check(configs[0].out)
     for config in configs:
-        check(Draft(config), CONFIG, DEVICES)
+        check(Draft(config, dataset), CONFIG, DEVICES)
     plans: List[Plan] = []
     for config in configs:
-        plans.append(make_plan(config, plans[0].dataset if plans else None))
+        plans.append(make_plan(config, plans[0].dataset if plans else dataset))
         prepare(plans[-1])
     return plans[0].dataset
 

@@ -130,6 +130,12 @@ class Draft:
         return min(self.global_batch_size, len(self.dataset.train))
 
     @property
+    def split_with_shares(self) -> Split:
+        """The split with what a copy of the network gets of each batch."""
+        share = math.ceil(self.step_images / self.copy_count)
+        return self.split._replace(share=share, image_shape=tuple(self.dataset.image_shape))
+
+    @property
     def microbatches(self) -> Microbatches:
         """How a copy's share of a batch is cut; of a pipeline always."""
         asked = Microbatches(self.config.microbatches, self.config.microbatch_size)

@@ -9,13 +9,13 @@ from __future__ import annotations
 import dataclasses
 import math
 from dataclasses import dataclass
-from typing import Any, Callable, ContextManager, Dict, List, Mapping, Optional, Tuple
+from typing import Any, Callable, ContextManager, Dict, List, Mapping, Optional, Tuple, Union
 
 import mxnet as mx
 from mxnet import gluon
 
 from gluonlab.config import TrainConfig
-from gluonlab.config.values import Period, read_period
+from gluonlab.config.values import Patience, Period, read_patience, read_period
 from gluonlab.data.loading.pixels import make_input
 from gluonlab.data.sets.classes import noted
 from gluonlab.data.sets.colours import in_text
@@ -44,8 +44,8 @@ from gluonlab.update.rates import Rates
 
 # What changes a run's numbers and is used as it is given, or as the recipe has it.
 AS_GIVEN = (
-    "no_bias_decay", "label_smoothing", "random_resized_crop", "crop_padding", "flip", "mixup",
-    "clip_norm", "on_nan", "dtype", "pretrained", "data_dir", "skip_bad", "topology",
+    "patience", "no_bias_decay", "label_smoothing", "random_resized_crop", "crop_padding", "flip",
+    "mixup", "clip_norm", "on_nan", "dtype", "pretrained", "data_dir", "skip_bad", "topology",
 )  # fmt: skip
 
 
@@ -71,6 +71,7 @@ class Plan:
     dataset: Dataset
     model: str
     epochs: int
+    patience: Union[int, str, None]
     global_batch_size: int
     optimizer: str
     optimizer_params: Dict[str, float]
@@ -170,6 +171,16 @@ class Plan:
     def first_device(self) -> int:
         """Where this process's devices begin among those of all processes."""
         return sum(self.device_counts[: self.group.rank])
+
+    @property
+    def stopping(self) -> Optional[Patience]:
+        """When training ends before its last epoch; None: never by itself."""
+        return None if self.patience is None else read_patience(self.patience)
+
+    @property
+    def images_per_epoch(self) -> int:
+        """How many images an epoch trains on."""
+        return len(self.dataset.train)
 
     @property
     def steps_per_epoch(self) -> int:
@@ -280,17 +291,10 @@ def make_plan(config: TrainConfig, dataset: Optional[Dataset] = None, group: Gro
         ),
         "group": group,
         "sync_bn": used.sync_bn and len(ctxs) > 1,
-        "split": _with_shares(draft),
+        "split": draft.split_with_shares,
         "compress": None if keeps_rest(used.compress) and len(ctxs) == 1 else used.compress,
         "check_replicas": used.check_replicas if draft.has_replicas else None,
     }
     for name in [field.name for field in dataclasses.fields(Plan) if field.name not in made]:
         made[name] = getattr(draft if hasattr(Draft, name) else used, name)
     return Plan(**made)
-
-
-def _with_shares(draft: Draft) -> Split:
-    """The draft's split with what a copy of the network gets of each batch."""
-    images = min(draft.global_batch_size, len(draft.dataset.train))
-    share = math.ceil(images / draft.copy_count)
-    return draft.split._replace(share=share, image_shape=tuple(draft.dataset.image_shape))

@@ -126,13 +126,21 @@ def measured_memory(plan: Plan, make_strategy: Optional[MakeStrategy]) -> Option
     return in_words(plan.config, plan.dataset, plan.ctxs)
 
 
-def replica_check(plan: Plan, strategy: Strategy) -> Callable[[int], None]:
-    """The check of --check-replicas, to be called after each step (from 1): raises DriftError."""
+def replica_check(plan: Plan, strategy: Strategy) -> Callable[..., None]:
+    """The check of --check-replicas, to be called after each step: raises DriftError.
+
+    ``f(step, stops)``: the step, from 1, and whether training stops after it.
+    """
     every, last = plan.check_replicas, plan.epochs * plan.steps_per_epoch
     if every is None:
-        return lambda step: None
+        return lambda step, stops=False: None
     check = ReplicaCheck(strategy.net, plan.sync_bn, plan.group, strategy.replicated())
-    return lambda step: check.after(step) if step % every == 0 or step == last else None
+
+    def after(step: int, stops: bool = False) -> None:
+        if step % every == 0 or step == last or stops:
+            check.after(step)
+
+    return after
 
 
 def training(
