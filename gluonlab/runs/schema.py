@@ -65,6 +65,13 @@ def shares_of_rows(value: Any) -> bool:
     )
 
 
+def numbers_by_name(value: Any) -> bool:
+    """Whether it is a dictionary of numbers, some of which may be missing."""
+    return isinstance(value, dict) and all(
+        name and (each is None or number(each)) for name, each in value.items()
+    )
+
+
 def share_or_none(value: Any) -> bool:
     """Whether it is a share, or nothing."""
     return value is None or share(value)
@@ -139,6 +146,10 @@ class Epoch(Line):
     accuracy: float = _field("share of the test images that the network gets right", share)
     validation_loss: Optional[float] = _field("mean loss of the test images", number, default=None)
     top5_accuracy: Optional[float] = _field(TOP5, share, default=None)
+    metrics: Optional[Mapping[str, Optional[float]]] = _field(
+        "the user's own metrics of the test images, by name; null where one is not defined",
+        numbers_by_name, default=None,
+    )  # fmt: skip
     waiting: float = _field(WAITING, not_negative, default=0.0)
     lr: Optional[float] = _field("learning rate of its last step", not_negative, default=None)
     seconds: Optional[float] = _since_start(formerly="")

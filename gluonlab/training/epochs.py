@@ -19,6 +19,7 @@ from gluonlab.training.early_stopping import EarlyStopping, goodness
 from gluonlab.training.ending import advice
 from gluonlab.training.evaluate import Score, evaluation_loader, validate
 from gluonlab.training.kept import Kept
+from gluonlab.training.metrics import in_words
 from gluonlab.training.plan import Plan
 from gluonlab.training.prepare import replica_check, training
 from gluonlab.training.reporter import Reporter, epoch_in_words
@@ -146,6 +147,8 @@ class Epochs:
         seconds = time.perf_counter() - self.standing.epoch_began
         self.callbacks.epoch_trained()
         score = self._score()
+        if score.metrics:
+            self.reporter.say(f"{'metrics':<11}{in_words(score.metrics)}")
         self._note_loss_scale(epoch)
         self._note_staleness(epoch)
         self.callbacks.evaluated(score)
@@ -161,6 +164,7 @@ class Epochs:
             accuracy=score.accuracy,
             validation_loss=score.loss,
             top5_accuracy=score.top5_accuracy,
+            metrics=score.metrics,
             waiting=self.standing.waited / seconds,
             lr=self.plan.rates(self.log.step),
             seconds=time.perf_counter() - self.standing.began,

@@ -6,6 +6,8 @@ import time
 from pathlib import Path
 from typing import Any, Optional, Sequence
 
+from mxnet import gluon
+
 from gluonlab.config import TrainConfig
 from gluonlab.data.sets.dataset import Dataset
 from gluonlab.engine.semantics import make_users, nd_semantics
@@ -18,6 +20,7 @@ from gluonlab.training.autoresume import Begun, anew, as_begun, begun, result_of
 from gluonlab.training.callbacks import made
 from gluonlab.training.ending import limits_explained, recorded, write_end, write_extras
 from gluonlab.training.epochs import make_epochs
+from gluonlab.training.own import check_same_own, make_own
 from gluonlab.training.plan import Plan
 from gluonlab.training.prepare import measured_memory, plan_together, prepare
 from gluonlab.training.reporter import ConsoleReporter, Reporter
@@ -33,17 +36,23 @@ def train(
     resume: "str | Path | Interrupted | None" = None,
     autoresume: bool = False,
     callbacks: Sequence[Any] = (),
+    net: Any = None,
+    loss: Optional[gluon.HybridBlock] = None,
+    metrics: Any = None,
 ) -> Result:
     """Train as ``config`` says, on the devices it names, and write the run's folder.
 
     ``strategy``: how network and batches lie on the devices, in place of what ``split`` says.
-    ``dataset``: the one that the config names, where it has been read already. ``group``: the
+    ``dataset``: the one that the config names, where it has been read already, or one of the user's
+    own, as `gluonlab.data.from_arrays` makes it. ``group``: the
     processes that train together, each of which calls this. ``resume``: the folder, which rank 0
     reads, of a run that goes on from its last checkpoint, or what
     `gluonlab.training.resume.interrupted` found there; as it was asked for, without a ``config``,
     or as one made by `gluonlab.training.resume.asked`. ``autoresume``: begin a run in the folder
     ``config.out``, or go on with the one there; of a run that has ended the result is given again.
-    ``callbacks``: see `gluonlab.training.callbacks.Callback`; those of rank 0 are told.
+    ``callbacks``: see `gluonlab.training.callbacks.Callback`; those of rank 0 are told. ``net``,
+    ``loss``: the user's own, in place of the config's, see `gluonlab.training.own.Own`.
+    ``metrics``: more numbers of the test images, see `gluonlab.training.metrics`.
 
     Raises a UsageError before anything is written when the config cannot be carried out,
     NoMemoryError when memory, descriptors or threads are used up, and DivergedError when the loss
@@ -66,9 +75,13 @@ def train(
         config = with_checkpoints(config, before, group)
         earlier = begun(config, group)
         config = config if earlier is None else as_begun(config, earlier, group)
-    listeners = made(callbacks)
+    listeners, own = made(callbacks), make_own(net, loss, metrics)
     with nd_semantics(), limits_explained():
-        plan = plan_together(config, dataset, group, begun=earlier is not None)
+        plan = plan_together(config, dataset, group, earlier is not None, own)
+        begun_before = [earlier.ended, earlier.run and earlier.run.found] if earlier else []
+        for found in [before and before.found, *begun_before]:
+            if found is not None:  # else it would be another network that does not fit
+                check_same_own(str(found.folder), "to train", found.used, plan.own_settings)
         taken = measured_memory(plan, strategy)
         result = train_plan(
             plan, strategy, reporter or ConsoleReporter(), taken, before, earlier, listeners

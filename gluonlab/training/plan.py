@@ -23,12 +23,10 @@ from gluonlab.data.sets.dataset import Dataset
 from gluonlab.engine.pieces import Overlap, overlapping
 from gluonlab.engine.threads import set_threads
 from gluonlab.gpu.arithmetic import Arithmetic, arithmetic
-from gluonlab.kvstores import make_kvstore
+from gluonlab.kvstores import make_kvstore, placement_of
 from gluonlab.kvstores.compression import keeps_rest
-from gluonlab.kvstores.for_links import ForLinksKVStore
 from gluonlab.kvstores.groups import ALONE, Group
 from gluonlab.kvstores.placement import Placement
-from gluonlab.kvstores.schedule import ScheduleKVStore
 from gluonlab.optimizers.momentum import CORRECTED
 from gluonlab.optimizers.registry import make_optimizer
 from gluonlab.parallel.data.microbatches import Microbatches
@@ -37,6 +35,7 @@ from gluonlab.parallel.precision import Conversion, conversion
 from gluonlab.parallel.split import Split
 from gluonlab.training.checks import CONFIG, DATA, DEVICES, check
 from gluonlab.training.draft import Draft
+from gluonlab.training.own import NOTHING, Own
 from gluonlab.training.settle import Settled
 from gluonlab.update.bucket import usual_bucket_bytes
 from gluonlab.update.loss_scale import LossScale, make_loss_scale
@@ -64,6 +63,7 @@ class Plan:
 
     config: TrainConfig
     settled: Settled
+    own: Own
     ctxs: List[mx.Context]
     device_counts: Tuple[int, ...]
     split: Split
@@ -135,7 +135,7 @@ class Plan:
 
     def make_loss(self) -> gluon.HybridBlock:
         """A new one: a value for each image."""
-        return make_loss(self.label_smoothing, mixed=bool(self.mixup))
+        return make_loss(self.label_smoothing, bool(self.mixup), self.own.loss)
 
     @property
     def preprocess(self) -> Callable[[Any, Any], Any]:
@@ -200,13 +200,7 @@ class Plan:
     @property
     def placement(self) -> Optional[Placement]:
         """Which device plays which rank in the kvstore's schedule; None where none was placed."""
-        placement: Optional[Placement] = None
-        summed = [copy[0] for copy in self.split.copies]  # as all that copies have alike
-        if isinstance(self.kvstore, ScheduleKVStore):
-            placement = self.kvstore.placement(self.ctxs)
-        elif isinstance(self.kvstore, ForLinksKVStore) and len(summed) > 1:
-            placement = self.kvstore.placement(summed)
-        return placement if placement is not None and placement.why else None
+        return placement_of(self.kvstore, self.ctxs, self.split.copies)
 
     def placed_in_words(self) -> str:
         """``, order gpu(0) gpu(3) ..., by the links that NVML reports``, where they were placed.
@@ -215,16 +209,14 @@ class Plan:
         """
         return f", {self.placement.in_words(self.ctxs)}" if self.placement is not None else ""
 
+    @property
+    def own_settings(self) -> Dict[str, Any]:
+        """The names of the user's own network, loss and data."""
+        return self.own.settings(self.dataset)
+
     def settings(self) -> Dict[str, Any]:
         """What the run uses, as plain values for config.json: all that changes its numbers."""
-        used, placement = self.settled.config, self.placement
-        placed: Dict[str, Any] = {}
-        if placement is not None:
-            placed = {"placed": placement.why}
-            if placement.schedules:
-                placed["schedules"] = list(placement.schedules)
-            else:
-                placed["order"] = [str(self.ctxs[device]) for device in placement.order]
+        used, placed = self.settled.config, self.placement
         return {
             "devices": [str(ctx) for ctx in self.ctxs],
             "threads_per_device": self.threads,
@@ -234,6 +226,7 @@ class Plan:
             "backend": self.group.name,
             "recipe": self.settled.recipe.name,
             "model": self.model,
+            **self.own_settings,
             "dataset": self.dataset.name,
             "image_shape": list(self.dataset.image_shape),
             "epochs": self.epochs,
@@ -253,7 +246,7 @@ class Plan:
             ),
             "compress": self.compress,
             **({"update_on_servers": True} if self.on_servers else {}),
-            **placed,
+            **(placed.settings(self.ctxs) if placed is not None else {}),
             "seed": self.seed,
             **(self.arithmetic._asdict() if self.ctxs[0].device_type == "gpu" else {}),
         }
@@ -271,19 +264,25 @@ class Plan:
         }
 
 
-def make_plan(config: TrainConfig, dataset: Optional[Dataset] = None, group: Group = ALONE) -> Plan:
+def make_plan(
+    config: TrainConfig,
+    dataset: Optional[Dataset] = None,
+    group: Group = ALONE,
+    own: Own = NOTHING,
+) -> Plan:
     """Check every name and value of ``config`` against this machine.
 
     Raises a UsageError for the first that is wrong.
 
     ``dataset``: the one that the config names, where it has been read already. ``group``: the
-    processes that train together, each with as many devices as this one.
+    processes that train together, each with as many devices as this one. ``own``: the user's.
     """
-    draft = Draft(config, dataset, group)
+    draft = Draft(config, dataset, group, own)
     check(draft, CONFIG, DEVICES, DATA)
     used, ctxs = draft.config, draft.ctxs
     made: Dict[str, Any] = {
         "config": config,
+        "own": own,
         "device_counts": (len(draft.split.copies),) * group.size,
         "threads": set_threads(ctxs, used.threads),
         "loss_scale": make_loss_scale(

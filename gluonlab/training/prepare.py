@@ -26,6 +26,7 @@ from gluonlab.training.checks import BATCH, Made, check
 from gluonlab.training.introduction import introduction
 from gluonlab.training.memory import told
 from gluonlab.training.network import make_net
+from gluonlab.training.own import NOTHING, Own
 from gluonlab.training.plan import Plan, make_plan
 from gluonlab.training.profiling import Training
 from gluonlab.training.replica_check import ReplicaCheck
@@ -35,7 +36,11 @@ from gluonlab.training.trial import in_words
 
 
 def plan_together(
-    config: TrainConfig, dataset: Optional[Dataset], group: Group, begun: bool = False
+    config: TrainConfig,
+    dataset: Optional[Dataset],
+    group: Group,
+    begun: bool = False,
+    own: Own = NOTHING,
 ) -> Plan:
     """The plan of this process, once all have theirs.
 
@@ -49,7 +54,7 @@ def plan_together(
     def make() -> Plan:
         if group.rank == 0 and not begun:
             RunDirectory.check(config.out)
-        return make_plan(config, dataset, group)
+        return make_plan(config, dataset, group, own)
 
     check_same_options(config, group)
     plan = all_or_none(group, make)

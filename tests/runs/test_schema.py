@@ -94,6 +94,9 @@ NUMBERS = {
         st.dictionaries(st.text(max_size=3), st.floats(0.0, 1.0), max_size=2),
         max_size=2,
     ),
+    "Mapping[str, Optional[float]]": st.dictionaries(
+        st.text(min_size=1, max_size=3), st.one_of(st.none(), st.floats(-1e39, 1e39)), max_size=2
+    ),
     "Sequence[int]": st.lists(st.integers(0, 99), max_size=4),
     "Sequence[Sequence[int]]": st.lists(st.lists(st.integers(0, 99), max_size=2), max_size=2),
 }

@@ -19,7 +19,9 @@ def test_every_block_runs(tmp_path, monkeypatch, capsys):
     for block in blocks:
         exec(block, names)
     said = capsys.readouterr().out
-    assert len(blocks) == 3
+    assert len(blocks) == 8
+    assert names["score"].accuracy == names["result"].accuracy
+    assert names["result"].history[-1].metrics.keys() == {"worst class", "top 2"}
     assert "epoch 2 of 2: accuracy 0." in said
     assert re.search(r"^StopsAtLoss: the loss is 0.\d\d at step \d+$", said, re.M)
     assert re.search(r"^\d+ 0\.\d+ EarlyStopping: no better validation accuracy in 2", said, re.M)
