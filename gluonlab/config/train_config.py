@@ -169,6 +169,10 @@ class TrainConfig:
     microbatch_size: Optional[int] = BATCH(
         whole(1), "parts of at most N images, instead of --microbatches"
     )
+    drop_last: bool = BATCH(
+        flag, "leave the last batch of an epoch out where it would be smaller than the others",
+        default=False,
+    )  # fmt: skip
     epochs: Optional[int] = BATCH(whole(1), "passes over the training images")
     patience: Union[int, str, None] = BATCH(
         patience, "end after N epochs in a row without a better validation accuracy, or loss; the "

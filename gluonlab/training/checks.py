@@ -117,6 +117,15 @@ def _model(draft: Draft) -> None:
         check_model(str(draft.config.model))
 
 
+def _last_batch(draft: Draft) -> None:
+    if not draft.steps_per_epoch:
+        images, batch = len(draft.dataset.train), draft.global_batch_size
+        raise ConfigError(
+            f"--drop-last: a batch has {batch:,} images, and {draft.dataset.name} {images:,}, so "
+            "none would be left: choose a smaller batch, or leave --drop-last out"
+        )
+
+
 def _loss(draft: Draft) -> None:
     if draft.own.loss is not None:
         check_loss(draft.own.loss, len(draft.dataset.classes))
@@ -187,6 +196,7 @@ CHECKS: Tuple[Check, ...] = (
     Check(DEVICES, "kvstore", lambda draft: draft.kvstore),
     Check(DATA, "dataset", lambda draft: draft.dataset),
     Check(DATA, "loss", _loss),
+    Check(DATA, "last batch", _last_batch),
     Check(DATA, "microbatches", lambda draft: draft.microbatches.check(
         draft.step_images, draft.copy_count, draft.split.has_copy)),
     Check(DATA, "profile", _profile),

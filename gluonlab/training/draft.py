@@ -28,6 +28,7 @@ from gluonlab.optimizers.momentum import CORRECTED
 from gluonlab.optimizers.registry import optimizer_kind
 from gluonlab.parallel.data.microbatches import WHOLE, Microbatches
 from gluonlab.parallel.split import CHANNELS, PIPELINE, Split
+from gluonlab.shares import batch_count
 from gluonlab.training.array_limit import check_elements
 from gluonlab.training.file_options import file_options
 from gluonlab.training.learning_rate import make_rates
@@ -199,7 +200,8 @@ class Draft:
     @property
     def steps_per_epoch(self) -> int:
         """Batches, the last of which may be smaller."""
-        return math.ceil(len(self.dataset.train) / self.global_batch_size)
+        images = len(self.dataset.train)
+        return batch_count(images, self.global_batch_size, self.config.drop_last)
 
     @property
     def rates(self) -> Rates:

@@ -33,6 +33,7 @@ from gluonlab.parallel.data.microbatches import Microbatches
 from gluonlab.parallel.objective import make_loss
 from gluonlab.parallel.precision import Conversion, conversion
 from gluonlab.parallel.split import Split
+from gluonlab.shares import batch_count
 from gluonlab.training.checks import CONFIG, DATA, DEVICES, check
 from gluonlab.training.draft import Draft
 from gluonlab.training.own import NOTHING, Own
@@ -73,6 +74,7 @@ class Plan:
     epochs: int
     patience: Union[int, str, None]
     global_batch_size: int
+    drop_last: bool
     optimizer: str
     optimizer_params: Dict[str, float]
     kvstore: Any
@@ -134,7 +136,7 @@ class Plan:
         return make_kvstore(used.kvstore, ctxs, used.topology)
 
     def make_loss(self) -> gluon.HybridBlock:
-        """A new one: a value for each image."""
+        """A value for each image."""
         return make_loss(self.label_smoothing, bool(self.mixup), self.own.loss)
 
     @property
@@ -180,12 +182,12 @@ class Plan:
     @property
     def images_per_epoch(self) -> int:
         """How many images an epoch trains on."""
-        return len(self.dataset.train)
+        return min(len(self.dataset.train), self.steps_per_epoch * self.global_batch_size)
 
     @property
     def steps_per_epoch(self) -> int:
         """How many batches the training images make."""
-        return math.ceil(len(self.dataset.train) / self.global_batch_size)
+        return batch_count(len(self.dataset.train), self.global_batch_size, self.drop_last)
 
     def batch_in_words(self, copies: int) -> str:
         """``32 per device, 64 in all``, for this number of copies of the network.
@@ -231,6 +233,7 @@ class Plan:
             "image_shape": list(self.dataset.image_shape),
             "epochs": self.epochs,
             "global_batch_size": self.global_batch_size,
+            **({"drop_last": True} if self.drop_last else {}),
             "optimizer": self.optimizer,
             **self.optimizer_params,
             **({"momentum_rule": self.momentum_rule} if self.momentum_rule else {}),
@@ -265,10 +268,7 @@ class Plan:
 
 
 def make_plan(
-    config: TrainConfig,
-    dataset: Optional[Dataset] = None,
-    group: Group = ALONE,
-    own: Own = NOTHING,
+    config: TrainConfig, dataset: Optional[Dataset] = None, group: Group = ALONE, own: Own = NOTHING
 ) -> Plan:
     """Check every name and value of ``config`` against this machine.
 

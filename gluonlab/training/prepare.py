@@ -175,4 +175,5 @@ def train_loader(plan: Plan, ctxs: List[mx.Context]) -> Loader:
         augment=augment,
         mixup=Mixup(plan.mixup) if plan.mixup else None,
         device_counts=plan.device_counts,
+        drop_last=plan.drop_last,
     )

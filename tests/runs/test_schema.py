@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from mxnet.gluon import nn
 from support.devices import named
 from support.process_group import Meeting, ThreadGroup
 
@@ -35,6 +36,7 @@ from gluonlab.runs.schema import (
     Step,
 )  # fmt: skip
 from gluonlab.runs.writer import RunDirectory
+from gluonlab.training.own import make_own
 from gluonlab.training.plan import make_plan
 
 LINEAR = {"optimizer": "adam", "lr_schedule": "linear"}
@@ -78,6 +80,7 @@ def test_the_docs_name_every_setting():
     )  # fmt: skip
     plans = [make_plan(TrainConfig(**{**base, **more})) for more in kinds]
     plans.append(make_plan(TrainConfig(**base), group=ThreadGroup(Meeting(2), 0)))
+    plans.append(make_plan(TrainConfig(**base, drop_last=True), own=make_own(nn.Dense(10))))
     text = DOCS.split("| setting | meaning |")[1].split("\n## ")[0]
     used = {name for plan in plans for name in plan.settings()}
     names = set(re.findall(r"`(\w+)`", " ".join(re.findall(r"^\| (.*?) \|", text, re.M))))
