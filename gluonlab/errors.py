@@ -18,6 +18,7 @@
         ├── DownloadError       a data set that cannot be fetched from where it should be
         ├── NotebookError       a notebook that did not run to its end
         ├── NoMemoryError       there is not enough memory, or no descriptor or thread is left
+        ├── CallbackError       a callback, loss or metric of the user's own failed
         └── DivergedError       the loss is no longer a number
             └── DriftError      replicas hold different parameters
 
@@ -126,6 +127,10 @@ class NotebookError(RunError):
 
 class NoMemoryError(RunError):
     """Memory, file descriptors or threads are used up; the message names the limit and options."""
+
+
+class CallbackError(RunError):
+    """Code of the user's own, such as a callback or a metric, failed; the message names it."""
 
 
 class DivergedError(RunError):

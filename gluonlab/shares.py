@@ -10,3 +10,8 @@ def split_evenly(size: int, parts: int) -> List[Tuple[int, int]]:
     share, more = divmod(size, parts) if parts else (0, 0)
     begins = [part * share + min(part, more) for part in range(parts + 1)]
     return list(zip(begins, begins[1:]))
+
+
+def batch_count(images: int, size: int, drop_last: bool = False) -> int:
+    """How many batches of ``size`` images make; ``drop_last``: without a smaller last one."""
+    return images // size if drop_last else -(-images // size)

@@ -32,6 +32,7 @@ from gluonlab.config.values import (
     layer_list,
     machine,
     operators,
+    patience,
     period,
     real,
     size_in_bytes,
@@ -168,7 +169,15 @@ class TrainConfig:
     microbatch_size: Optional[int] = BATCH(
         whole(1), "parts of at most N images, instead of --microbatches"
     )
+    drop_last: bool = BATCH(
+        flag, "leave the last batch of an epoch out where it would be smaller than the others",
+        default=False,
+    )  # fmt: skip
     epochs: Optional[int] = BATCH(whole(1), "passes over the training images")
+    patience: Union[int, str, None] = BATCH(
+        patience, "end after N epochs in a row without a better validation accuracy, or loss; the "
+        "best epoch's parameters stay (default: train all epochs)", metavar="N|N:loss",
+    )  # fmt: skip
     optimizer: Optional[str] = OPTIMISER(
         text, "the optimizer (see --list): sgd, nag, adam, ...", metavar="NAME"
     )

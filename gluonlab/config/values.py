@@ -146,6 +146,37 @@ def read_period(text: str) -> Period:
     return Period(int(number), unit)
 
 
+ACCURACY, LOSS = "accuracy", "loss"
+
+
+class Patience(NamedTuple):
+    """So many epochs without a better validation accuracy, or loss."""
+
+    epochs: int
+    monitored: str
+
+
+def patience(name: str, value: Any) -> Union[int, str]:
+    """A number of epochs, or with what is looked at: ``5:loss``; ``5:accuracy`` is 5."""
+    epochs, _, monitored = str(value).strip().partition(":")
+    try:
+        count = int(whole(1)(name, epochs if isinstance(value, str) else value))
+    except ConfigError:
+        monitored = "?"
+    if monitored.strip().lower() not in ("", ACCURACY, LOSS):
+        raise ConfigError(
+            f"{_given(name, value)}: give a number of epochs, such as 5, which look at the "
+            f"validation accuracy, or 5:{LOSS}"
+        )
+    return f"{count}:{LOSS}" if monitored.strip().lower() == LOSS else count
+
+
+def read_patience(value: Union[int, str]) -> Patience:
+    """What `patience` gave, in its parts."""
+    epochs, _, monitored = str(value).partition(":")
+    return Patience(int(epochs), monitored or ACCURACY)
+
+
 def compression(name: str, value: Any) -> str:
     """``fp16``, ``2bit:THRESHOLD``, or ``2bit``, which is ``2bit:0.5`` as in MXNet."""
     if str(value).strip() == "fp16":

@@ -2,13 +2,23 @@
 
 from typing import TYPE_CHECKING, Any
 
+from gluonlab.data.sets.arrays import from_arrays
 from gluonlab.data.sets.dataset import ArraySplit, Dataset, Defaults, Split
 from gluonlab.data.sets.registry import DATASETS, load_dataset
 
 if TYPE_CHECKING:
     from gluonlab.data.loading.loader import Loader as Loader
 
-__all__ = ["DATASETS", "ArraySplit", "Dataset", "Defaults", "Loader", "Split", "load_dataset"]
+__all__ = [
+    "DATASETS",
+    "ArraySplit",
+    "Dataset",
+    "Defaults",
+    "Loader",
+    "Split",
+    "from_arrays",
+    "load_dataset",
+]
 
 
 def __getattr__(name: str) -> Any:

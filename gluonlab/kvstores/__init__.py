@@ -6,7 +6,7 @@ MXNet itself turns a misspelt name silently into a plain local store.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Callable, Dict, Optional, Sequence
+from typing import TYPE_CHECKING, Any, Callable, Dict, Optional, Sequence
 
 from gluonlab.collectives.algorithms import ALGORITHMS
 from gluonlab.collectives.for_links import FOR_LINKS, SUMMARIES
@@ -17,6 +17,8 @@ from gluonlab.errors import KVStoreError, unknown
 if TYPE_CHECKING:
     from mxnet import Context
     from mxnet.kvstore import KVStoreBase
+
+    from gluonlab.kvstores.placement import Placement
 
 
 @dataclass(frozen=True)
@@ -153,3 +155,22 @@ def check_topology(topology: Optional[str], kvstore: str) -> None:
             f"topology {topology!r}: kvstore {kvstore!r} is MXNet's own, which nobody can place: "
             f"choose one of {able}, or leave the topology out"
         )
+
+
+def placement_of(
+    store: Any, ctxs: "Sequence[Context]", copies: "Sequence[Sequence[Context]]"
+) -> "Optional[Placement]":
+    """Which of the devices plays which rank in a store's schedule; None where none was placed.
+
+    ``copies``: the devices of each copy of the network.
+    """
+    from gluonlab.kvstores.for_links import ForLinksKVStore
+    from gluonlab.kvstores.schedule import ScheduleKVStore
+
+    placement: Optional[Placement] = None
+    summed = [copy[0] for copy in copies]  # as all that copies have alike
+    if isinstance(store, ScheduleKVStore):
+        placement = store.placement(ctxs)
+    elif isinstance(store, ForLinksKVStore) and len(summed) > 1:
+        placement = store.placement(summed)
+    return placement if placement is not None and placement.why else None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, List, NamedTuple, Optional, Sequence, Tuple
+from typing import TYPE_CHECKING, Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 from gluonlab.collectives.nvml_links import nvml_topology
 from gluonlab.collectives.placing import best_order
@@ -27,6 +27,12 @@ class Placement(NamedTuple):
     order: Tuple[int, ...]
     why: str = ""
     schedules: Tuple[str, ...] = ()
+
+    def settings(self, ctxs: "Sequence[Context]") -> Dict[str, Any]:
+        """As plain values, for config.json."""
+        if self.schedules:
+            return {"placed": self.why, "schedules": list(self.schedules)}
+        return {"placed": self.why, "order": [str(ctxs[device]) for device in self.order]}
 
     def in_words(self, ctxs: "Sequence[Context]") -> str:
         """``order gpu(0) gpu(3) ..., by the links that NVML reports``.

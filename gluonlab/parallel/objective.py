@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Optional
 
 from mxnet import gluon
 
@@ -48,14 +48,25 @@ class MixedLoss(gluon.HybridBlock):
         return share * self.loss(scores, first) + (1 - share) * self.loss(scores, second)
 
 
-def make_loss(label_smoothing: float = 0.0, mixed: bool = False) -> gluon.HybridBlock:
+def make_loss(
+    label_smoothing: float = 0.0, mixed: bool = False, own: Optional[gluon.HybridBlock] = None
+) -> gluon.HybridBlock:
     """The loss of a run, one value per image; Gluon's own where smoothing would change nothing.
 
-    ``mixed``: a MixedLoss of it.
+    ``mixed``: a MixedLoss of it. ``own``: the user's, in place of cross entropy.
     """
-    loss = (
-        SmoothedCrossEntropy(label_smoothing)
-        if 1 - label_smoothing < 1
-        else gluon.loss.SoftmaxCrossEntropyLoss()
-    )
+    loss = own
+    if loss is None:
+        loss = (
+            SmoothedCrossEntropy(label_smoothing)
+            if 1 - label_smoothing < 1
+            else gluon.loss.SoftmaxCrossEntropyLoss()
+        )
     return MixedLoss(loss) if mixed else loss
+
+
+def scoring_loss(loss: gluon.HybridBlock) -> gluon.HybridBlock:
+    """What a loss is where nothing is learned, and labels are whole numbers (n,)."""
+    if isinstance(loss, MixedLoss):
+        loss = loss.loss
+    return loss.unsmoothed if isinstance(loss, SmoothedCrossEntropy) else loss

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import os
 import re
 import secrets
@@ -51,8 +52,8 @@ Arrays = Mapping[str, nd.NDArray]
 class Checkpoint(NamedTuple):
     """What a checkpoint holds. The arrays lie on the CPU and may still be computed.
 
-    ``state``: plain values, with the run's ``step``, and the ``accuracy`` of an epoch that ends
-    there, or None.
+    ``state``: plain values, with the run's ``step``, and the ``score`` of an epoch that ends there,
+    the larger the better, or None.
     """
 
     parameters: Arrays
@@ -94,15 +95,15 @@ def write(run: Path, checkpoint: Checkpoint, go_on: Callable[[], None] = lambda:
 
 
 def remove_others(run: Path, keep: int) -> None:
-    """Keep the ``keep`` newest checkpoints, and the newest of those with the best accuracy."""
+    """Keep the ``keep`` newest checkpoints, and the newest of those with the best score."""
     places = checkpoints(run)
-    scored = [(_accuracy(place), place) for place in places[keep:]]
+    scored = [(_score(place), place) for place in places[keep:]]
     rest = {place for _, place in scored}
-    newer = [accuracy for accuracy in map(_accuracy, places[:keep]) if accuracy is not None]
-    older = [(accuracy, place) for accuracy, place in scored if accuracy is not None]
+    newer = [score for score in map(_score, places[:keep]) if score is not None]
+    older = [(score, place) for score, place in scored if score is not None]
     if older:
         best, place = max(older, key=lambda each: each[0])
-        if best > max(newer, default=-1.0):
+        if best > max(newer, default=-math.inf):
             rest.discard(place)
     for place in rest:
         with suppress(OSError):
@@ -280,9 +281,19 @@ def _step(place: Path) -> int:
     return int(place.name.partition("-")[2])
 
 
-def _accuracy(place: Path) -> Optional[float]:
-    """The accuracy of the epoch that ends there; None where none does, or it cannot be read."""
+def with_parameters(run: Path, digest: str) -> Optional[Path]:
+    """The file of a checkpoint whose parameters have this SHA-256, if there is one."""
+    for place in checkpoints(run):
+        with suppress(OSError, _Damaged):
+            if _about(place / PARAMETERS)["sha256"] == digest:
+                return place / PARAMETERS
+    return None
+
+
+def _score(place: Path) -> Optional[float]:
+    """The score of the epoch that ends there; None where none does, or it cannot be read."""
     with suppress(OSError, _Damaged):
-        accuracy = _json(place / STATE).get("accuracy")
-        return accuracy if isinstance(accuracy, float) else None
+        state = _json(place / STATE)
+        score = state.get("score", state.get("accuracy"))  # which is what older versions wrote
+        return score if isinstance(score, float) else None
     return None

@@ -23,7 +23,9 @@ class Result:
     ``net``, a HybridBlock, holds the trained parameters on the devices of ``plan``, a
     `gluonlab.training.plan.Plan`.
     ``run_dir`` is None in a process of a group that is not rank 0, which alone writes.
-    ``confusion``: if asked for, that of the last epoch (`gluonlab.training.evaluate.Confusion`).
+    ``confusion``: if asked for, that of the network (`gluonlab.training.evaluate.Confusion`).
+    ``stopped``: by which callback, and why, training ended before its last epoch. ``best_epoch``:
+    the one whose parameters the network has, where --patience keeps the best.
     """
 
     plan: Any
@@ -33,11 +35,18 @@ class Result:
     seconds: float = 0.0
     history: List[Epoch] = field(default_factory=list)
     confusion: Any = None
+    stopped: Optional[str] = None
+    best_epoch: Optional[int] = None
+
+    @property
+    def kept(self) -> Epoch:
+        """The epoch whose parameters the network has: the last one, or with --patience the best."""
+        return self.history[-1 if self.best_epoch is None else self.best_epoch - 1]
 
     @property
     def accuracy(self) -> float:
-        """The fraction of test images that the network gets right after the last epoch."""
-        return self.history[-1].accuracy
+        """The fraction of test images that the network gets right."""
+        return self.kept.accuracy
 
     @property
     def images_per_second(self) -> float:
@@ -55,12 +64,14 @@ class Result:
         return {
             **self.plan.settings(),
             "accuracy": self.accuracy,
-            "top5_accuracy": self.history[-1].top5_accuracy,
+            "top5_accuracy": self.kept.top5_accuracy,
             "images_per_second": self.images_per_second,
             "waiting": self.waiting,
             "first_step_seconds": self.first_step_seconds,
             "seconds": self.seconds,
             "run_dir": str(self.run_dir),
+            **({"best_epoch": self.best_epoch} if self.best_epoch is not None else {}),
+            **({"stopped": self.stopped} if self.stopped is not None else {}),
             "history": [vars(epoch) for epoch in self.history],
             **({"confusion": self.confusion.tolist()} if self.confusion is not None else {}),
         }

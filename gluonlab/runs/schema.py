@@ -65,6 +65,13 @@ def shares_of_rows(value: Any) -> bool:
     )
 
 
+def numbers_by_name(value: Any) -> bool:
+    """Whether it is a dictionary of numbers, some of which may be missing."""
+    return isinstance(value, dict) and all(
+        name and (each is None or number(each)) for name, each in value.items()
+    )
+
+
 def share_or_none(value: Any) -> bool:
     """Whether it is a share, or nothing."""
     return value is None or share(value)
@@ -131,7 +138,7 @@ class Epoch(Line):
     tag = {"kind": "epoch"}
     epoch: int = _field("number of the epoch, from 1", count)
     step: int = _field("number of its last step in the run", count)
-    images: int = _field("training images", count)
+    images: int = _field("images that it trained on", count)
     training_seconds: float = _field(
         "time of its training, without the evaluation", positive, "s", formerly="seconds"
     )
@@ -139,6 +146,10 @@ class Epoch(Line):
     accuracy: float = _field("share of the test images that the network gets right", share)
     validation_loss: Optional[float] = _field("mean loss of the test images", number, default=None)
     top5_accuracy: Optional[float] = _field(TOP5, share, default=None)
+    metrics: Optional[Mapping[str, Optional[float]]] = _field(
+        "the user's own metrics of the test images, by name; null where one is not defined",
+        numbers_by_name, default=None,
+    )  # fmt: skip
     waiting: float = _field(WAITING, not_negative, default=0.0)
     lr: Optional[float] = _field("learning rate of its last step", not_negative, default=None)
     seconds: Optional[float] = _since_start(formerly="")
@@ -216,6 +227,15 @@ class ResumedEvent(Line):
 
 
 @dataclass(frozen=True)
+class StoppedEvent(Line):
+    """A callback, such as --patience, has ended the training before its last epoch."""
+
+    tag = {"kind": "event", "event": "stopped"}
+    step: int = _field("number of the last step", count)
+    message: str = _field("the callback, and why it stopped", text)
+
+
+@dataclass(frozen=True)
 class ConfusionEvent(Line):
     """The confusion matrix after the last epoch, with --confusion."""
 
@@ -247,5 +267,5 @@ class EndedEvent(Line):
 
 LINES: Tuple[Type[Line], ...] = (
     Step, Epoch, DivergedEvent, LossScaleEvent, StalenessEvent, ProfileEvent, ResumedEvent,
-    ConfusionEvent, UnheardEvent, EndedEvent,
+    StoppedEvent, ConfusionEvent, UnheardEvent, EndedEvent,
 )  # fmt: skip

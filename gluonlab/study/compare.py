@@ -6,17 +6,21 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass
 from typing import Any, Dict, List, Mapping, Optional, Sequence
 
+from mxnet import gluon
+
 from gluonlab.config import TrainConfig
 from gluonlab.data.sets.dataset import Dataset
 from gluonlab.devices import gpu_count
-from gluonlab.errors import ConfigError, OutputError, UsageError
+from gluonlab.errors import ConfigError, ModelError, OutputError, UsageError
 from gluonlab.runs.result import Result
 from gluonlab.runs.writer import RunDirectory
 from gluonlab.study.sweep.engine import Sweep
 from gluonlab.study.sweep.measurements import InMemory
+from gluonlab.training.callbacks import made
 from gluonlab.training.checks import CONFIG, DEVICES, check
 from gluonlab.training.draft import Draft
 from gluonlab.training.loop import train
+from gluonlab.training.own import Own, make_own
 from gluonlab.training.plan import Plan, make_plan
 from gluonlab.training.prepare import prepare
 from gluonlab.training.reporter import ConsoleReporter, Reporter
@@ -39,11 +43,20 @@ class Row:
 
 
 def compare(
-    config: TrainConfig, counts: Sequence[int], reporter: Optional[Reporter] = None
+    config: TrainConfig,
+    counts: Sequence[int],
+    reporter: Optional[Reporter] = None,
+    dataset: Optional[Dataset] = None,
+    callbacks: Sequence[Any] = (),
+    net: Any = None,
+    loss: Any = None,
+    metrics: Any = None,
 ) -> List[Row]:
     """Train with each number of GPUs in ``counts``, and compare with the first.
 
-    Without a GPU, CPU devices stand in, as in `gpus`.
+    Without a GPU, CPU devices stand in, as in `gpus`. ``dataset`` and what follows is as for
+    `train`: a callback that is a class is made anew for each run, an object is told of all of them;
+    ``net`` is what makes a network, since each run needs its own.
 
     Every CPU device computes with one thread in every run, else the first run would already use all
     cores. Raises ConfigError when ``config`` names devices itself, and the errors of `train` before
@@ -58,7 +71,13 @@ def compare(
     if not gpu_count() and config.threads is None and max(counts) > 1:
         config = config.replace(threads=1)
     configs = [config.replace(gpus=count) for count in counts]
-    dataset = _check(configs)
+    if isinstance(net, gluon.Block):
+        raise ModelError(
+            f"net {type(net).__name__} is one network, and each run of a comparison needs its own: "
+            "give a function that makes it"
+        )
+    made(callbacks)
+    dataset = _check(configs, dataset, make_own(net, loss, metrics))
     folder = RunDirectory.create(config.out, f"compare-{'-'.join(map(str, counts))}")
     runs = InMemory()  # the folder keeps what a run leaves
     results: Dict[int, Result] = {}
@@ -68,7 +87,9 @@ def compare(
         name = f"{count}-device{'s' * (count > 1)}"
         reporter.say(f"\n--- {name.replace('-', ' ')}")
         own = config.replace(gpus=count, out=str(folder.path / name))
-        results[count] = train(own, reporter=reporter, dataset=dataset)
+        results[count] = train(
+            own, None, reporter, dataset, callbacks=callbacks, net=net, loss=loss, metrics=metrics
+        )
         return {"run": name}
 
     try:
@@ -93,17 +114,17 @@ def compare(
             folder.close()
 
 
-def _check(configs: Sequence[TrainConfig]) -> Dataset:
-    """The data set of all runs.
+def _check(configs: Sequence[TrainConfig], dataset: Optional[Dataset], own: Own) -> Dataset:
+    """The data set of all runs, read unless it is given.
 
     Mistakes are found before the first run, and the cheap ones before anything is read.
     """
     RunDirectory.check(configs[0].out)
     for config in configs:
-        check(Draft(config), CONFIG, DEVICES)
+        check(Draft(config, dataset, own=own), CONFIG, DEVICES)
     plans: List[Plan] = []
     for config in configs:
-        plans.append(make_plan(config, plans[0].dataset if plans else None))
+        plans.append(make_plan(config, plans[0].dataset if plans else dataset, own=own))
         prepare(plans[-1])
     return plans[0].dataset
 

@@ -44,7 +44,7 @@ BEGINNING = 10  # steps
 # and numbers stay, and its steps and rates are its own.
 OF_RUNS = ("profile", "export", "confusion", "checkpoint_every", "keep", "memory")
 OF_RATES = (
-    "epochs", "lr_schedule", "warmup_epochs", "lr_decay", "lr_decay_epochs", "final_lr"
+    "epochs", "patience", "lr_schedule", "warmup_epochs", "lr_decay", "lr_decay_epochs", "final_lr"
 )  # fmt: skip
 
 

@@ -24,8 +24,9 @@ from gluonlab.runs.description import Description, read_description
 from gluonlab.runs.leftover import has_ended, has_run, make_room
 from gluonlab.runs.reader import read_lines
 from gluonlab.runs.result import Result
-from gluonlab.runs.schema import PARAMETERS, ConfusionEvent, Epoch
+from gluonlab.runs.schema import PARAMETERS, ConfusionEvent, Epoch, StoppedEvent
 from gluonlab.training.agreement import all_or_none
+from gluonlab.training.early_stopping import best_epoch
 from gluonlab.training.gathering import arrays_of_first
 from gluonlab.training.on_servers import check_going_on
 from gluonlab.training.plan import Plan
@@ -143,18 +144,23 @@ def result_of(earlier: Begun, plan: Plan, strategy: Strategy) -> Optional[Result
     arrays = all_or_none(group, lambda: read_arrays(folder / PARAMETERS) if reads else {})
     put_parameters(strategy, arrays_of_first(arrays, group))
     matrices = [line.matrix for line in lines if isinstance(line, ConfusionEvent)]
+    stops = [line.message for line in lines if isinstance(line, StoppedEvent)]
     told = [
         lines[-1].seconds if lines else None,
         [vars(line) for line in lines if isinstance(line, Epoch)],
         matrices[-1] if matrices else None,
+        stops[-1] if stops else None,
     ]
-    seconds, epochs, matrix = json.loads(group.bytes_of_first(json.dumps(told).encode()))
+    seconds, epochs, matrix, stopped = json.loads(group.bytes_of_first(json.dumps(told).encode()))
+    history = [Epoch(**each) for each in epochs]
     return Result(
         plan,
         strategy.net,
         folder if reads else None,
+        stopped=stopped,
+        best_epoch=best_epoch(plan.stopping, history),
         seconds=seconds or 0.0,
-        history=[Epoch(**each) for each in epochs],
+        history=history,
         confusion=None if matrix is None else np.array(matrix),
     )
 

@@ -8,6 +8,7 @@ and writes them, while training goes on.
 
 from __future__ import annotations
 
+import math
 import time
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from pathlib import Path
@@ -35,8 +36,9 @@ class _GivenUp(Exception):
 class Checkpoints:
     """Writes checkpoints below the folder ``run``; None: another process writes them.
 
-    ``every``: how often; None: never by itself. ``make(accuracy)`` takes one of where the run
-    stands, without waiting for devices; ``accuracy`` is that of an epoch that has just ended. None:
+    ``every``: how often; None: never by itself. ``make(score)`` takes one of where the run
+    stands, without waiting for devices; ``score`` is that of an epoch that has just ended, the
+    larger the better. None:
     none is ever taken. ``keep``: how many are kept, besides the best. ``clock``: seconds, by which
     minutes are measured.
     """
@@ -55,10 +57,10 @@ class Checkpoints:
         self._writing: "Optional[Future[Path]]" = None
         self._given_up = False
         self._last = _Last(0, 0, clock())
-        self._best = -1.0
+        self._best = -math.inf
 
-    def begin(self, step: int, epoch: int, best: float = -1.0) -> None:
-        """The run begins, or goes on, after so many steps and epochs; ``best``: accuracy so far."""
+    def begin(self, step: int, epoch: int, best: float = -math.inf) -> None:
+        """The run begins, or goes on, after so many steps and epochs; ``best``: score so far."""
         self._last, self._best = _Last(step, epoch, self._clock()), best
 
     def after_step(self, step: int, epoch: int) -> None:
@@ -71,11 +73,11 @@ class Checkpoints:
         if self._every is not None and self._due(self._every, step, epoch):
             self._write(step, epoch)
 
-    def after_epoch(self, step: int, epoch: int, accuracy: float) -> None:
+    def after_epoch(self, step: int, epoch: int, score: float) -> None:
         """The same when an epoch has ended, and one if it is the best so far."""
-        best, self._best = accuracy > self._best, max(accuracy, self._best)
+        best, self._best = score > self._best, max(score, self._best)
         if self._every is not None and (best or self._due(self._every, step, epoch)):
-            self._write(step, epoch, accuracy)
+            self._write(step, epoch, score)
 
     def now(self, step: int, epoch: int) -> Optional[Path]:
         """Write one, wait until it is on disk, and return its place.
@@ -108,12 +110,12 @@ class Checkpoints:
         }
         return step > self._last.step and passed[every.unit] >= every.number
 
-    def _write(self, step: int, epoch: int, accuracy: Optional[float] = None) -> None:
+    def _write(self, step: int, epoch: int, score: Optional[float] = None) -> None:
         if self._make is None:
             return
         self.wait()  # one at a time: each has a copy of all parameters
         self._last = _Last(step, epoch, self._clock())
-        made = self._make(accuracy)
+        made = self._make(score)
         if self._run is not None:
             self._writing = self._thread.submit(self._on_disk, self._run, made)
 

@@ -28,6 +28,7 @@ from gluonlab.training.draft import Draft
 from gluonlab.training.file_options import file_options
 from gluonlab.training.on_servers import check_on_servers
 from gluonlab.training.one_process import check_group
+from gluonlab.training.own import check_loss, check_own
 from gluonlab.training.repeatable import check_repeatable
 from gluonlab.training.splitting import check_split
 from gluonlab.update.loss_scale import check_on_nan
@@ -112,6 +113,25 @@ def _repeatable(made: Made) -> None:
         check_repeatable(made.net, made.plan.model, made.plan.ctxs)
 
 
+def _model(draft: Draft) -> None:
+    if draft.own.net is None:
+        check_model(str(draft.config.model))
+
+
+def _last_batch(draft: Draft) -> None:
+    if not draft.steps_per_epoch:
+        images, batch = len(draft.dataset.train), draft.global_batch_size
+        raise ConfigError(
+            f"--drop-last: a batch has {batch:,} images, and {draft.dataset.name} {images:,}, so "
+            "none would be left: choose a smaller batch, or leave --drop-last out"
+        )
+
+
+def _loss(draft: Draft) -> None:
+    if draft.own.loss is not None:
+        check_loss(draft.own.loss, len(draft.dataset.classes))
+
+
 def _profile(draft: Draft) -> None:
     steps, there = draft.asked.profile, draft.steps_per_epoch
     if steps is not None and steps >= there:
@@ -147,6 +167,7 @@ CHECKS: Tuple[Check, ...] = (
 
     Check(CONFIG, "topology", _topology),
     Check(CONFIG, "split", lambda draft: check_split(draft.asked)),
+    Check(CONFIG, "own", lambda draft: check_own(draft.own, draft.asked)),
     Check(CONFIG, "dataset", lambda draft: check_dataset(draft.asked.dataset)),
     Check(CONFIG, "recipe", lambda draft: draft.settled),
     Check(CONFIG, "servers", lambda draft: check_on_servers(draft.config, draft.group)),
@@ -157,7 +178,7 @@ CHECKS: Tuple[Check, ...] = (
     Check(CONFIG, "compression", lambda draft: check_compression(
         draft.asked.compress, draft.asked.kvstore, draft.asked.dtype, draft.group)),
     Check(CONFIG, "checkpoints", _checkpoints),
-    Check(CONFIG, "model", lambda draft: check_model(draft.config.model)),
+    Check(CONFIG, "model", _model),
     Check(CONFIG, "colours", _colours),
     Check(CONFIG, "files", lambda draft: file_options(draft.asked)),
     Check(CONFIG, "optimizer", lambda draft: optimize.check_optimizer(
@@ -175,6 +196,8 @@ CHECKS: Tuple[Check, ...] = (
         draft.config.optimizer, draft.asked.split)),
     Check(DEVICES, "kvstore", lambda draft: draft.kvstore),
     Check(DATA, "dataset", lambda draft: draft.dataset),
+    Check(DATA, "loss", _loss),
+    Check(DATA, "last batch", _last_batch),
     Check(DATA, "microbatches", lambda draft: draft.microbatches.check(
         draft.step_images, draft.copy_count, draft.split.has_copy)),
     Check(DATA, "profile", _profile),

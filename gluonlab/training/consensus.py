@@ -1,6 +1,7 @@
-"""What all processes of a group see after the same step: the time, and a signal that asks to end.
+"""What all processes of a group see after the same step: the time, and what asks to end.
 
-Only so can they act together, although a signal comes to one of them, and no two clocks agree.
+Only so can they act together, although a signal comes to one of them, callbacks are called in one,
+and no two clocks agree.
 """
 
 from __future__ import annotations
@@ -18,6 +19,9 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 EVERY = 4  # batches of an evaluation
+# Steps after which all know what one has told: losses are exchanged every 4 steps, for the first
+# time in an epoch in its 9th (`gluonlab.training.losses`).
+WITHIN = 9
 
 
 class Consensus:
@@ -32,17 +36,30 @@ class Consensus:
         self._group, self._request = group, request or EndRequest()
         self._began, self._told_moment = time.monotonic(), 0.0
         self._told_signal: Optional[int] = None
+        self._told_stop: Optional[int] = None
+        self.asked_to_stop: Optional[int] = None  # the step after which rank 0 wants to stop
+
+    @property
+    def rank(self) -> int:
+        """This process's place."""
+        return self._group.rank
 
     def numbers(self) -> "NDArray[Any]":
-        """What this process tells: the time if it is rank 0, and a one for its signal."""
-        moment = self._own_moment() if self._group.rank == 0 else 0.0
-        return np.array([moment, *(self._request.number == number for number in RAISED)], float)
+        """What this process tells: if it is rank 0, the time and a stop; a one for its signal."""
+        moment, stop = 0.0, 0
+        if self._group.rank == 0:
+            moment = self._own_moment()
+            stop = 0 if self.asked_to_stop is None else 1 + self.asked_to_stop
+        signals = [self._request.number == number for number in RAISED]
+        return np.array([moment, *signals, stop], float)
 
     def hear(self, totals: "NDArray[Any]") -> None:
         """Take in the sums of all processes' `numbers`; of several signals, the first in RAISED."""
         self._told_moment = float(totals[0])
         came = [number for number, times in zip(RAISED, totals[1:]) if times]
         self._told_signal = came[0] if came else None
+        stop = int(totals[1 + len(RAISED)])
+        self._told_stop = stop - 1 if stop else None
 
     def moment(self) -> float:
         """Seconds since rank 0 began, as of the last exchange."""
@@ -58,12 +75,34 @@ class Consensus:
         """The signal that all processes end by, if one has come."""
         return self._request.number if self._group.size == 1 else self._told_signal
 
+    def ask_to_stop(self, step: int) -> None:
+        """Rank 0 asks, after this step, that training stops, where all processes know it."""
+        self.asked_to_stop = step if self._group.size == 1 else step + WITHIN
+
+    def meet(self) -> None:
+        """Have all processes know by now what each tells; every one calls this at once."""
+        if self._group.size > 1:
+            self.hear(self._group.total(self.numbers()))
+
+    @property
+    def stops(self) -> bool:
+        """Whether training stops, at the latest when this epoch ends."""
+        return self._stop is not None
+
+    def stops_after(self, step: int) -> bool:
+        """Whether training stops after this step, in all processes."""
+        return self._stop is not None and step >= self._stop
+
+    @property
+    def _stop(self) -> Optional[int]:
+        return self.asked_to_stop if self._group.size == 1 else self._told_stop
+
     def between(self, items: "Iterable[T]", answer: Callable[[], None]) -> "Iterator[T]":
         """``items``, as many in every process; ``answer`` is called after one, if a signal came."""
         for place, item in enumerate(items, start=1):
             yield item
-            if self._group.size > 1 and place % EVERY == 0:
-                self.hear(self._group.total(self.numbers()))
+            if place % EVERY == 0:
+                self.meet()
             if self.signal is not None:
                 answer()
 

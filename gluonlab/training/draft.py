@@ -28,10 +28,13 @@ from gluonlab.optimizers.momentum import CORRECTED
 from gluonlab.optimizers.registry import optimizer_kind
 from gluonlab.parallel.data.microbatches import WHOLE, Microbatches
 from gluonlab.parallel.split import CHANNELS, PIPELINE, Split
+from gluonlab.shares import batch_count
 from gluonlab.training.array_limit import check_elements
 from gluonlab.training.file_options import file_options
 from gluonlab.training.learning_rate import make_rates
 from gluonlab.training.on_servers import on_servers
+from gluonlab.training.own import NOTHING, Own
+from gluonlab.training.recipes import QUICK
 from gluonlab.training.settle import Settled, settle, without_crops
 from gluonlab.training.splitting import make_split, usual_microbatches
 from gluonlab.update.rates import Rates
@@ -41,19 +44,28 @@ class Draft:
     """The parts of a run of the config ``asked``: each is made when it is first read, and kept.
 
     ``dataset``: the one that ``asked`` names, where it has been read already. ``group``: the
-    processes that share each batch. Every part raises a UsageError when it cannot be made.
+    processes that share each batch. ``own``: the user's own network, loss and metrics. Every part
+    raises a UsageError when it cannot be made.
     """
 
     def __init__(
-        self, asked: TrainConfig, dataset: Optional[Dataset] = None, group: Group = ALONE
+        self,
+        asked: TrainConfig,
+        dataset: Optional[Dataset] = None,
+        group: Group = ALONE,
+        own: Own = NOTHING,
     ) -> None:
-        self.asked, self._read, self.group = asked, dataset, group
+        self.asked, self._read, self.group, self.own = asked, dataset, group, own
 
     @cached_property
     def settled(self) -> Settled:
         """The recipe, and the settings with the recipe's values where none were given."""
         defaults = (self._read or find_kind(self.asked.dataset)[0]).defaults
-        return without_crops(settle(self.asked, defaults), self._read)
+        asked = self.asked
+        if self.own.net is not None:  # for which no recipe has been published
+            asked = asked.replace(recipe=asked.recipe or QUICK)
+        settled = without_crops(settle(asked, defaults), self._read)
+        return settled._replace(config=self.own.settled(settled.config))
 
     @property
     def config(self) -> TrainConfig:
@@ -130,6 +142,12 @@ class Draft:
         return min(self.global_batch_size, len(self.dataset.train))
 
     @property
+    def split_with_shares(self) -> Split:
+        """The split with what a copy of the network gets of each batch."""
+        share = math.ceil(self.step_images / self.copy_count)
+        return self.split._replace(share=share, image_shape=tuple(self.dataset.image_shape))
+
+    @property
     def microbatches(self) -> Microbatches:
         """How a copy's share of a batch is cut; of a pipeline always."""
         asked = Microbatches(self.config.microbatches, self.config.microbatch_size)
@@ -182,7 +200,8 @@ class Draft:
     @property
     def steps_per_epoch(self) -> int:
         """Batches, the last of which may be smaller."""
-        return math.ceil(len(self.dataset.train) / self.global_batch_size)
+        images = len(self.dataset.train)
+        return batch_count(images, self.global_batch_size, self.config.drop_last)
 
     @property
     def rates(self) -> Rates:

@@ -106,7 +106,8 @@ def write_extras(
     Raises OutputError.
     """
     if plan.export:
-        export(net, plan.model, plan.dataset, folder / EXPORT)
+        plain = net if plan.own.net is not None else None
+        export(net, plan.model, plan.dataset, folder / EXPORT, plain)
     if confusion is not None:  # last: nothing is lost if it cannot be drawn
         write_picture(confusion, plan.dataset.classes, folder / CONFUSION)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from typing import Any, Deque, Iterable, List, NamedTuple, Optional, Protocol, Tuple
+from typing import Any, Deque, Iterable, List, Mapping, NamedTuple, Optional, Protocol, Tuple
 
 import mxnet as mx
 import numpy as np
@@ -15,6 +15,7 @@ from gluonlab.data.loading.loader import Loader
 from gluonlab.finite import check_parameters, check_validation_loss
 from gluonlab.kvstores.groups import ALONE, Group
 from gluonlab.parallel.strategy import Scored, Strategy
+from gluonlab.training.metrics import Gathered, Metric, Part, Values, measured
 from gluonlab.training.plan import Plan
 
 # numpy's (classes, classes) int64: [i, j] counts the images of class i classified as class j
@@ -32,7 +33,8 @@ class Score(NamedTuple):
     Only a finite score can be right. An image whose best score is not finite, or with NaN among its
     scores, is classified as no class. ``in_top5``: the images whose label is among the five best
     scores; None for five classes or fewer. ``confusion``: the confusion matrix, if asked for; its
-    diagonal adds up to ``correct``, and all of it to the images that were classified.
+    diagonal adds up to ``correct``, and all of it to the images that were classified. ``metrics``:
+    the numbers of the user's own metrics.
     """
 
     images: int
@@ -40,6 +42,7 @@ class Score(NamedTuple):
     loss: float
     in_top5: Optional[int] = None
     confusion: Optional[Confusion] = None
+    metrics: Optional[Values] = None
 
     @property
     def accuracy(self) -> float:
@@ -88,7 +91,7 @@ def validate(strategy: Strategy, batches: Iterable[Batch], plan: Plan, step: int
     strategy.settle_statistics()
     check_parameters(strategy.net, when)
     classes = len(plan.dataset.classes)
-    score = evaluate(strategy, batches, classes, plan.confusion, plan.group)
+    score = evaluate(strategy, batches, classes, plan.confusion, plan.group, plan.own.metrics)
     check_validation_loss(score.loss, when, strategy.has_statistics)
     return score
 
@@ -99,20 +102,29 @@ def evaluate(
     classes: int,
     confusion: bool = False,
     group: Group = ALONE,
+    metrics: Optional[Mapping[str, Metric]] = None,
 ) -> Score:
     """One pass over a split's batches, of which each process of a group scores its part."""
+    gathered = Gathered()
     tallies = [_Tally(ctx, classes, confusion) for ctx in strategy.outputs]
     images = 0
     queued: Deque[List[nd.NDArray]] = deque()
+    kept: Deque[List[Part]] = deque()  # of the same batches
     for batch in batches:
         images += batch.size
         queued.append([])
+        kept.append([])
         for device, loss, scores, labels in strategy.score(batch):
             queued[-1].append(loss.copy())  # ready when this part is
             tallies[device].add(loss, scores, labels)
+            if metrics:
+                kept[-1].append((device, scores.copy(), labels.copy()))
         if len(queued) > AHEAD:
             for done in queued.popleft():
                 done.wait_to_read()
+            gathered.add(kept.popleft())
+    for parts in kept:
+        gathered.add(parts)
     counts = np.array([sum(values) for values in zip(*[tally.read() for tally in tallies])])
     losses, correct, in_top5 = group.total(counts)  # float64: whole up to 2**53
     matrix = None
@@ -121,7 +133,8 @@ def evaluate(
         matrix = group.total(counted).astype("int64")
         matrix = matrix.astype("int64")
     top5 = int(in_top5) if classes > TOP else None
-    return Score(images, int(correct), float(losses) / images, top5, matrix)
+    own = measured(metrics, *gathered.whole(group)) if metrics else None
+    return Score(images, int(correct), float(losses) / images, top5, matrix, own)
 
 
 class _Tally:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any, Dict
+from typing import Any, Dict, Optional
 
 import mxnet as mx
 from mxnet import gluon
@@ -23,13 +23,20 @@ from gluonlab.models import get_model
 SYMBOL, WEIGHTS, DESCRIPTION = "model-symbol.json", "model-0000.params", "model.json"
 
 
-def export(net: gluon.HybridBlock, model: str, dataset: Dataset, folder: Path) -> mx.sym.Symbol:
+def export(
+    net: gluon.HybridBlock,
+    model: str,
+    dataset: Dataset,
+    folder: Path,
+    plain: Optional[gluon.HybridBlock] = None,
+) -> mx.sym.Symbol:
     """Write ``net``, `get_model`'s ``model`` for ``dataset``, and return the graph written.
 
-    The replicas are equal. Into ``folder``, made if need be: the graph, the parameters, and a
-    description. Raises OutputError.
+    ``plain``: the network as written, where ``model`` does not name it. The replicas are equal.
+    Into ``folder``, made if need be: the graph, the parameters, and a description. Raises
+    OutputError.
     """
-    plain = get_model(model, len(dataset.classes))
+    plain = get_model(model, len(dataset.classes)) if plain is None else plain
     graph = plain(mx.sym.var("data"))
     trained = net._collect_params_with_prefix()  # the same names in both, whatever the lanes
     values = {

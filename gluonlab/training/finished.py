@@ -14,6 +14,7 @@ from mxnet import gluon
 
 from gluonlab.config import TrainConfig, option_name
 from gluonlab.data.sets.classes import what_differs
+from gluonlab.data.sets.dataset import Dataset
 from gluonlab.data.sets.registry import takes
 from gluonlab.engine.semantics import nd_semantics
 from gluonlab.errors import ConfigError, DataError, OutputError, RunError
@@ -27,6 +28,7 @@ from gluonlab.runs.reader import copy_count
 from gluonlab.training.ending import write_extras
 from gluonlab.training.evaluate import Score, evaluate, evaluation_loader
 from gluonlab.training.network import make_net
+from gluonlab.training.own import NOTHING, Own, check_same_own, make_own
 from gluonlab.training.plan import Plan, make_plan
 from gluonlab.training.recipes import QUICK
 from gluonlab.training.splitting import STRATEGIES
@@ -76,6 +78,7 @@ class Evaluation:
             "top5_accuracy": self.score.top5_accuracy,
             "loss": self.score.loss,
             "seconds": self.seconds,
+            **({"metrics": self.score.metrics} if self.score.metrics else {}),
         }
         if self.score.confusion is not None:
             found["confusion"] = self.score.confusion.tolist()
@@ -83,15 +86,26 @@ class Evaluation:
 
 
 @nd_semantics()
-def evaluate_run(run_dir: str, **given: Any) -> Evaluation:
+def evaluate_run(
+    run_dir: str,
+    *,
+    net: Any = None,
+    loss: Optional[gluon.HybridBlock] = None,
+    metrics: Any = None,
+    data: Optional[Dataset] = None,
+    **given: Any,
+) -> Evaluation:
     """Evaluate the run in this folder; ``given``: settings named in GIVEN, such as devices.
+
+    ``net``, ``loss``, ``metrics``, ``data``: what `train` got of the user's own, the last one as
+    ``dataset``; of a run that had its own, its own again.
 
     Files asked for (confusion, export) go into the run's folder, or into ``out``. Raises
     ConfigError for a folder that is not a run's, for settings that the run determines, and for
     images or classes other than the run's; ModelError for parameters of another network;
     OutputError; and RunError when the loss is beyond recovery, or parameters are not finite.
     """
-    folder = Path(run_dir)
+    folder, own = Path(run_dir), make_own(net, loss, metrics)
     for name in given:
         if name not in GIVEN:
             raise ConfigError(
@@ -100,10 +114,11 @@ def evaluate_run(run_dir: str, **given: Any) -> Evaluation:
             )
     found = _described(folder)
     config = _config(found, given)
+    _check_own(found, own, data, folder)
     place = _place(config, folder)
     # what cannot be written is found before anything is computed
     with folder_for(place) if place is not None else nullcontext():
-        plan = _plan(found, config, folder)
+        plan = _plan(found, config, folder, own, data)
         classes, file = len(plan.dataset.classes), found.parameters
 
         def trained(
@@ -113,10 +128,10 @@ def evaluate_run(run_dir: str, **given: Any) -> Evaluation:
             load_parameters(net, file, str(file), classes)
             return net
 
-        strategy = STRATEGIES[plan.split.way](trained, make_loss(), plan, ALONE)
+        strategy = STRATEGIES[plan.split.way](trained, make_loss(own=own.loss), plan, ALONE)
         began = time.perf_counter()
         loader = evaluation_loader(plan, strategy.inputs)
-        score = evaluate(strategy, loader, classes, config.confusion)
+        score = evaluate(strategy, loader, classes, config.confusion, metrics=own.metrics)
         seconds = time.perf_counter() - began
         if not is_healthy(score.loss) and not may_be_early(score.loss, strategy.has_statistics):
             raise RunError(f"the loss of {folder} on its test images is {score.loss}: {GONE_WRONG}")
@@ -134,11 +149,19 @@ def plan_evaluation(folder: Path, given: Dict[str, Any]) -> Plan:
     Raises a UsageError.
     """
     found = _described(folder)
-    return _plan(found, _config(found, given), folder)
+    _check_own(found, NOTHING, None, folder)
+    return _plan(found, _config(found, given), folder, NOTHING, None)
 
 
-def _plan(found: Description, config: TrainConfig, folder: Path) -> Plan:
-    plan = make_plan(config)
+def _check_own(found: Description, own: Own, data: Optional[Dataset], folder: Path) -> None:
+    how = "to gluonlab.training.finished.evaluate_run"
+    check_same_own(str(folder), how, found.used, own.settings(data))
+
+
+def _plan(
+    found: Description, config: TrainConfig, folder: Path, own: Own, given: Optional[Dataset]
+) -> Plan:
+    plan = make_plan(config if own.net is None else config.replace(model=None), given, own=own)
     data, shape = plan.dataset, _image_shape(found)
     if shape not in (None, data.image_shape):
         was, now = ("x".join(map(str, each)) for each in (shape, data.image_shape))

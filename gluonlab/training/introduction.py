@@ -27,6 +27,8 @@ def introduction(plan: Plan, strategy: Strategy) -> Iterator[str]:
     )
     steps, group = plan.steps_per_epoch, plan.group
     many = f"{group.size} processes ({group.name}), each with " * (group.size > 1)
+    rest = len(data.train) - plan.images_per_epoch
+    left_out = f", {rest} image{'s' * (rest > 1)} left out" * (rest > 0)
     settings = ", ".join(
         f"{name.replace('_', ' ')} {value:g}"
         for name, value in plan.optimizer_params.items()
@@ -45,7 +47,7 @@ def introduction(plan: Plan, strategy: Strategy) -> Iterator[str]:
         (
             "batch",
             f"{plan.batch_in_words(len(strategy.inputs) * group.size)}; "
-            f"{steps} step{'s' * (steps > 1)} per epoch",
+            f"{steps} step{'s' * (steps > 1)} per epoch{left_out}",
         ),
         ("optimizer", f"{plan.optimizer}, {settings}{rule}"),
         *options_in_words(plan),

@@ -117,7 +117,8 @@ class Needs:
         """A copy's images of whole batches, of an epoch's last, and of those of the test images."""
         total, tested = len(self.plan.dataset.train), len(self.plan.dataset.test)
         batch = images * self._copies
-        last = math.ceil(total % batch / self._copies) if total > batch else 0
+        ragged = total > batch and not self.plan.drop_last
+        last = math.ceil(total % batch / self._copies) if ragged else 0
         return Shards((images, last), (min(images, math.ceil(tested / self._copies)),))
 
     @property

@@ -12,6 +12,7 @@ from gluonlab.models import get_model
 from gluonlab.models.shapes import complete
 from gluonlab.training.checks import NETWORK, Made, check
 from gluonlab.training.optimize import spare_biases
+from gluonlab.training.own import check_scores, initialise
 from gluonlab.training.plan import Plan
 
 
@@ -23,17 +24,21 @@ def make_net(
     """The plan's network with the same parameters on each of ``ctxs``, all shapes known.
 
     By default ``ctxs`` are the plan's devices. ``start``: where the parameters are instead. They
-    depend on the plan's seed alone. GPUs compute as the plan says from here on. Raises ModelError
-    if the network does not fit the images, and ConfigError when GPUs have computed otherwise in
-    this process.
+    depend on the plan's seed alone; a block of the user's own may have some already. GPUs compute
+    as the plan says from here on. Raises ModelError if the network does not fit the images, and
+    ConfigError when GPUs have computed otherwise in this process.
     """
     ctxs = plan.ctxs if ctxs is None else ctxs
     use_arithmetic(plan.arithmetic, ctxs)
     mx.random.seed(plan.seed)
-    net = get_model(plan.model, len(plan.dataset.classes), ctxs)
+    classes, own = len(plan.dataset.classes), plan.own
+    is_own = own.net is not None
+    net = own.make_net(classes) if is_own else get_model(plan.model, classes, ctxs)
+    if is_own:
+        check_scores(net, plan.model, plan.dataset.image_shape, classes)
     check(Made(plan, net, len(ctxs)), NETWORK)
-    net.initialize(mx.init.Xavier(), ctx=start or ctxs)
-    complete(net, plan.model, plan.dataset.image_shape, len(plan.dataset.classes))
+    initialise(net, start or ctxs)
+    complete(net, plan.model, plan.dataset.image_shape, classes)
     if plan.no_bias_decay:
         spare_biases(net)  # before a trainer puts parameters of equal multipliers side by side
     return net

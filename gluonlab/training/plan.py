@@ -9,13 +9,13 @@ from __future__ import annotations
 import dataclasses
 import math
 from dataclasses import dataclass
-from typing import Any, Callable, ContextManager, Dict, List, Mapping, Optional, Tuple
+from typing import Any, Callable, ContextManager, Dict, List, Mapping, Optional, Tuple, Union
 
 import mxnet as mx
 from mxnet import gluon
 
 from gluonlab.config import TrainConfig
-from gluonlab.config.values import Period, read_period
+from gluonlab.config.values import Patience, Period, read_patience, read_period
 from gluonlab.data.loading.pixels import make_input
 from gluonlab.data.sets.classes import noted
 from gluonlab.data.sets.colours import in_text
@@ -23,20 +23,20 @@ from gluonlab.data.sets.dataset import Dataset
 from gluonlab.engine.pieces import Overlap, overlapping
 from gluonlab.engine.threads import set_threads
 from gluonlab.gpu.arithmetic import Arithmetic, arithmetic
-from gluonlab.kvstores import make_kvstore
+from gluonlab.kvstores import make_kvstore, placement_of
 from gluonlab.kvstores.compression import in_use
-from gluonlab.kvstores.for_links import ForLinksKVStore
 from gluonlab.kvstores.groups import ALONE, Group
 from gluonlab.kvstores.placement import Placement
-from gluonlab.kvstores.schedule import ScheduleKVStore
 from gluonlab.optimizers.momentum import CORRECTED
 from gluonlab.optimizers.registry import make_optimizer
 from gluonlab.parallel.data.microbatches import Microbatches
 from gluonlab.parallel.objective import make_loss
 from gluonlab.parallel.precision import Conversion, conversion
 from gluonlab.parallel.split import Split
+from gluonlab.shares import batch_count
 from gluonlab.training.checks import CONFIG, DATA, DEVICES, check
 from gluonlab.training.draft import Draft
+from gluonlab.training.own import NOTHING, Own
 from gluonlab.training.settle import Settled
 from gluonlab.update.bucket import usual_bucket_bytes
 from gluonlab.update.loss_scale import LossScale, make_loss_scale
@@ -44,8 +44,8 @@ from gluonlab.update.rates import Rates
 
 # What changes a run's numbers and is used as it is given, or as the recipe has it.
 AS_GIVEN = (
-    "no_bias_decay", "label_smoothing", "random_resized_crop", "crop_padding", "flip", "mixup",
-    "clip_norm", "on_nan", "dtype", "pretrained", "data_dir", "skip_bad", "topology",
+    "patience", "no_bias_decay", "label_smoothing", "random_resized_crop", "crop_padding", "flip",
+    "mixup", "clip_norm", "on_nan", "dtype", "pretrained", "data_dir", "skip_bad", "topology",
 )  # fmt: skip
 
 
@@ -64,6 +64,7 @@ class Plan:
 
     config: TrainConfig
     settled: Settled
+    own: Own
     ctxs: List[mx.Context]
     device_counts: Tuple[int, ...]
     split: Split
@@ -71,7 +72,9 @@ class Plan:
     dataset: Dataset
     model: str
     epochs: int
+    patience: Union[int, str, None]
     global_batch_size: int
+    drop_last: bool
     optimizer: str
     optimizer_params: Dict[str, float]
     kvstore: Any
@@ -133,8 +136,8 @@ class Plan:
         return make_kvstore(used.kvstore, ctxs, used.topology)
 
     def make_loss(self) -> gluon.HybridBlock:
-        """A new one: a value for each image."""
-        return make_loss(self.label_smoothing, mixed=bool(self.mixup))
+        """A value for each image."""
+        return make_loss(self.label_smoothing, bool(self.mixup), self.own.loss)
 
     @property
     def preprocess(self) -> Callable[[Any, Any], Any]:
@@ -172,9 +175,19 @@ class Plan:
         return sum(self.device_counts[: self.group.rank])
 
     @property
+    def stopping(self) -> Optional[Patience]:
+        """When training ends before its last epoch; None: never by itself."""
+        return None if self.patience is None else read_patience(self.patience)
+
+    @property
+    def images_per_epoch(self) -> int:
+        """How many images an epoch trains on."""
+        return min(len(self.dataset.train), self.steps_per_epoch * self.global_batch_size)
+
+    @property
     def steps_per_epoch(self) -> int:
         """How many batches the training images make."""
-        return math.ceil(len(self.dataset.train) / self.global_batch_size)
+        return batch_count(len(self.dataset.train), self.global_batch_size, self.drop_last)
 
     def batch_in_words(self, copies: int) -> str:
         """``32 per device, 64 in all``, for this number of copies of the network.
@@ -189,13 +202,7 @@ class Plan:
     @property
     def placement(self) -> Optional[Placement]:
         """Which device plays which rank in the kvstore's schedule; None where none was placed."""
-        placement: Optional[Placement] = None
-        summed = [copy[0] for copy in self.split.copies]  # as all that copies have alike
-        if isinstance(self.kvstore, ScheduleKVStore):
-            placement = self.kvstore.placement(self.ctxs)
-        elif isinstance(self.kvstore, ForLinksKVStore) and len(summed) > 1:
-            placement = self.kvstore.placement(summed)
-        return placement if placement is not None and placement.why else None
+        return placement_of(self.kvstore, self.ctxs, self.split.copies)
 
     def placed_in_words(self) -> str:
         """``, order gpu(0) gpu(3) ..., by the links that NVML reports``, where they were placed.
@@ -204,16 +211,14 @@ class Plan:
         """
         return f", {self.placement.in_words(self.ctxs)}" if self.placement is not None else ""
 
+    @property
+    def own_settings(self) -> Dict[str, Any]:
+        """The names of the user's own network, loss and data."""
+        return self.own.settings(self.dataset)
+
     def settings(self) -> Dict[str, Any]:
         """What the run uses, as plain values for config.json: all that changes its numbers."""
-        used, placement = self.settled.config, self.placement
-        placed: Dict[str, Any] = {}
-        if placement is not None:
-            placed = {"placed": placement.why}
-            if placement.schedules:
-                placed["schedules"] = list(placement.schedules)
-            else:
-                placed["order"] = [str(self.ctxs[device]) for device in placement.order]
+        used, placed = self.settled.config, self.placement
         return {
             "devices": [str(ctx) for ctx in self.ctxs],
             "threads_per_device": self.threads,
@@ -223,10 +228,12 @@ class Plan:
             "backend": self.group.name,
             "recipe": self.settled.recipe.name,
             "model": self.model,
+            **self.own_settings,
             "dataset": self.dataset.name,
             "image_shape": list(self.dataset.image_shape),
             "epochs": self.epochs,
             "global_batch_size": self.global_batch_size,
+            **({"drop_last": True} if self.drop_last else {}),
             "optimizer": self.optimizer,
             **self.optimizer_params,
             **({"momentum_rule": self.momentum_rule} if self.momentum_rule else {}),
@@ -242,7 +249,7 @@ class Plan:
             ),
             "compress": self.compress,
             **({"update_on_servers": True} if self.on_servers else {}),
-            **placed,
+            **(placed.settings(self.ctxs) if placed is not None else {}),
             "seed": self.seed,
             **(self.arithmetic._asdict() if self.ctxs[0].device_type == "gpu" else {}),
         }
@@ -260,19 +267,22 @@ class Plan:
         }
 
 
-def make_plan(config: TrainConfig, dataset: Optional[Dataset] = None, group: Group = ALONE) -> Plan:
+def make_plan(
+    config: TrainConfig, dataset: Optional[Dataset] = None, group: Group = ALONE, own: Own = NOTHING
+) -> Plan:
     """Check every name and value of ``config`` against this machine.
 
     Raises a UsageError for the first that is wrong.
 
     ``dataset``: the one that the config names, where it has been read already. ``group``: the
-    processes that train together, each with as many devices as this one.
+    processes that train together, each with as many devices as this one. ``own``: the user's.
     """
-    draft = Draft(config, dataset, group)
+    draft = Draft(config, dataset, group, own)
     check(draft, CONFIG, DEVICES, DATA)
     used, ctxs = draft.config, draft.ctxs
     made: Dict[str, Any] = {
         "config": config,
+        "own": own,
         "device_counts": (len(draft.split.copies),) * group.size,
         "threads": set_threads(ctxs, used.threads),
         "loss_scale": make_loss_scale(
@@ -280,17 +290,10 @@ def make_plan(config: TrainConfig, dataset: Optional[Dataset] = None, group: Gro
         ),
         "group": group,
         "sync_bn": used.sync_bn and len(ctxs) > 1,
-        "split": _with_shares(draft),
+        "split": draft.split_with_shares,
         "compress": in_use(used.compress, len(ctxs), group),
         "check_replicas": used.check_replicas if draft.has_replicas else None,
     }
     for name in [field.name for field in dataclasses.fields(Plan) if field.name not in made]:
         made[name] = getattr(draft if hasattr(Draft, name) else used, name)
     return Plan(**made)
-
-
-def _with_shares(draft: Draft) -> Split:
-    """The draft's split with what a copy of the network gets of each batch."""
-    images = min(draft.global_batch_size, len(draft.dataset.train))
-    share = math.ceil(images / draft.copy_count)
-    return draft.split._replace(share=share, image_shape=tuple(draft.dataset.image_shape))

@@ -26,6 +26,7 @@ from gluonlab.training.checks import BATCH, Made, check
 from gluonlab.training.introduction import introduction
 from gluonlab.training.memory import told
 from gluonlab.training.network import make_net
+from gluonlab.training.own import NOTHING, Own
 from gluonlab.training.plan import Plan, make_plan
 from gluonlab.training.profiling import Training
 from gluonlab.training.replica_check import ReplicaCheck
@@ -35,7 +36,11 @@ from gluonlab.training.trial import in_words
 
 
 def plan_together(
-    config: TrainConfig, dataset: Optional[Dataset], group: Group, begun: bool = False
+    config: TrainConfig,
+    dataset: Optional[Dataset],
+    group: Group,
+    begun: bool = False,
+    own: Own = NOTHING,
 ) -> Plan:
     """The plan of this process, once all have theirs.
 
@@ -49,7 +54,7 @@ def plan_together(
     def make() -> Plan:
         if group.rank == 0 and not begun:
             RunDirectory.check(config.out)
-        return make_plan(config, dataset, group)
+        return make_plan(config, dataset, group, own)
 
     check_same_options(config, group)
     plan = all_or_none(group, make)
@@ -126,13 +131,21 @@ def measured_memory(plan: Plan, make_strategy: Optional[MakeStrategy]) -> Option
     return in_words(plan.config, plan.dataset, plan.ctxs)
 
 
-def replica_check(plan: Plan, strategy: Strategy) -> Callable[[int], None]:
-    """The check of --check-replicas, to be called after each step (from 1): raises DriftError."""
+def replica_check(plan: Plan, strategy: Strategy) -> Callable[..., None]:
+    """The check of --check-replicas, to be called after each step: raises DriftError.
+
+    ``f(step, stops)``: the step, from 1, and whether training stops after it.
+    """
     every, last = plan.check_replicas, plan.epochs * plan.steps_per_epoch
     if every is None:
-        return lambda step: None
+        return lambda step, stops=False: None
     check = ReplicaCheck(strategy.net, plan.sync_bn, plan.group, strategy.replicated())
-    return lambda step: check.after(step) if step % every == 0 or step == last else None
+
+    def after(step: int, stops: bool = False) -> None:
+        if step % every == 0 or step == last or stops:
+            check.after(step)
+
+    return after
 
 
 def training(
@@ -162,4 +175,5 @@ def train_loader(plan: Plan, ctxs: List[mx.Context]) -> Loader:
         augment=augment,
         mixup=Mixup(plan.mixup) if plan.mixup else None,
         device_counts=plan.device_counts,
+        drop_last=plan.drop_last,
     )

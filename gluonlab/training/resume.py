@@ -15,7 +15,7 @@ from gluonlab.parallel.strategy import Strategy
 from gluonlab.runs.checkpoint import Checkpoint, checkpoints, newest, remove_later
 from gluonlab.runs.description import Description, description, read_description
 from gluonlab.runs.reader import copy_count, read_lines
-from gluonlab.runs.schema import Epoch
+from gluonlab.runs.schema import Epoch, StoppedEvent
 from gluonlab.runs.writer import NoRunDirectory, RunDirectory
 from gluonlab.training.agreement import all_or_none
 from gluonlab.training.gathering import checkpoint_of_first
@@ -37,7 +37,7 @@ PLACES = (
 MAY_DIFFER = (
     *PLACES, "threads_per_device", "backend", "kvstore", "topology", "order", "placed",
     "schedules", "bucket_bytes", "microbatches", "microbatch_size", "data_dir", "deterministic",
-    "tf32",
+    "tf32", "patience",
 )  # fmt: skip
 OF_EPOCHS = ("epochs", "lr_decay_steps")
 BATCH_SIZES = ("batch_size", "global_batch_size")
@@ -47,19 +47,29 @@ class Interrupted(NamedTuple):
     """A run that goes on: its folder, what its config.json says, and its last whole checkpoint.
 
     ``damaged``: a line about each later one that is not whole. ``mends``: whether a run that has
-    finished all epochs may go on, with what it had still to write.
+    finished all epochs may go on, with what it had still to write. ``stopped``: whether a callback
+    had stopped it.
     """
 
     folder: Path
     found: Description
     checkpoint: Checkpoint
     damaged: List[str]
+    stopped: bool = False
     mends: bool = False
 
     @property
     def named(self) -> str:
         """The option and the folder."""
         return f"{'--autoresume:' if self.mends else '--resume'} {self.folder}"
+
+    @property
+    def stays_stopped(self) -> bool:
+        """Whether a stop that a callback had asked for still counts.
+
+        Who has a run go on that was stopped wants it to.
+        """
+        return self.mends or not self.stopped
 
     def epochs(self, group: Group) -> List[Epoch]:
         """Those that are finished at the checkpoint, after `run_directory`; rank 0 reads them."""
@@ -82,10 +92,10 @@ def interrupted(folder: "str | Path", group: Group = ALONE) -> Interrupted:
 def interrupted_of_first(path: Path, own: Optional[Interrupted], group: Group) -> Interrupted:
     """The run in this folder as rank 0 has read it, in every process."""
     found = description_of_first(path, own and own.found, group)
-    about = [] if own is None else [own.damaged, own.mends]
-    damaged, mends = json.loads(group.bytes_of_first(json.dumps(about).encode()))
+    about = [] if own is None else [own.damaged, own.stopped, own.mends]
+    damaged, stopped, mends = json.loads(group.bytes_of_first(json.dumps(about).encode()))
     checkpoint = checkpoint_of_first(own and own.checkpoint, group)
-    return Interrupted(path, found, checkpoint, damaged, mends)
+    return Interrupted(path, found, checkpoint, damaged, stopped, mends)
 
 
 def description_of_first(path: Path, own: Optional[Description], group: Group) -> Description:
@@ -104,10 +114,14 @@ def _read(path: Path) -> Interrupted:
         if last is None or about is None:
             raise DataError(f"--resume {error}") from None
         where = f"the checkpoint of step {last.checkpoint.step} in {path}"
-        return Interrupted(path, description(path, about, where, RESUMED), *last)
+        return Interrupted(path, description(path, about, where, RESUMED), *last, _stopped(path))
     if found.is_comparison:
         raise DataError(f"--resume {path} is a comparison: give the folder of one of its runs")
-    return Interrupted(path, found, *newest(path))
+    return Interrupted(path, found, *newest(path), _stopped(path))
+
+
+def _stopped(path: Path) -> bool:
+    return any(isinstance(line, StoppedEvent) for line in read_lines(path))
 
 
 def asked(run: Interrupted, group: Group = ALONE, **given: Any) -> TrainConfig:
@@ -241,13 +255,17 @@ def differences(run: Interrupted, plan: Plan, strategy: Strategy, draws: bool) -
     """
     yield from (f"{line}: going on from the one before" for line in run.damaged)
     before, now = run.found.used, {**plan.settings(), **strategy.settings()}
-    said = [name for name in MAY_DIFFER if name not in ("balance", "data_dir")]
+    said = [name for name in MAY_DIFFER if name not in ("balance", "data_dir", "patience")]
     others = [name for name in said if before.get(name) != now.get(name)]
     if others:
         means = "sums are added in another order, so results differ in their last digits"
         if draws and set(others) & {*PLACES, "microbatches", "microbatch_size"}:
             means = "Dropout draws other numbers, so results differ as with another seed"
         yield f"other {', '.join(name.replace('_', ' ') for name in others)} than before: {means}"
+    if plan.patience != before.get("patience"):
+        yield f"patience {plan.patience} instead of {before.get('patience')}"
+    if run.stopped and not run.stays_stopped:
+        yield "a callback had stopped it, and may do so again"
     if plan.epochs != before.get("epochs"):
         rate = ""
         if plan.rates.schedule != "constant":

@@ -17,6 +17,7 @@ from gluonlab.parallel.strategy import State, Strategy
 from gluonlab.runs.checkpoint import Checkpoint
 from gluonlab.runs.schema import Step
 from gluonlab.runs.writer import NoRunDirectory, RunDirectory
+from gluonlab.training.callbacks import Callbacks
 from gluonlab.training.chance import Chance
 from gluonlab.training.checkpoints import Checkpoints
 from gluonlab.training.consensus import Consensus
@@ -58,7 +59,8 @@ class Standing:
     """The parts of a run that change from step to step, together.
 
     ``began``: when the run did, by ``time.perf_counter``; of a run that goes on, as if it had never
-    stopped. ``consensus``: by what the processes of a group decide together.
+    stopped. ``consensus``: by what the processes of a group decide together. ``callbacks``: who is
+    told.
     """
 
     def __init__(
@@ -68,8 +70,10 @@ class Standing:
         run: "RunDirectory | NoRunDirectory",
         began: float,
         consensus: Consensus,
+        callbacks: Callbacks,
     ) -> None:
         self.plan, self.strategy, self.run = plan, strategy, run
+        self.callbacks = callbacks
         overflows = plan.loss_scale is not None
         self.log = LossLog(strategy.outputs, overflows, plan.group, consensus)
         self.loader = train_loader(plan, strategy.inputs)
@@ -89,17 +93,30 @@ class Standing:
     @property
     def images(self) -> int:
         """How many this epoch has trained on."""
-        return self.loader.step * self.plan.global_batch_size
+        return min(self._step * self.plan.global_batch_size, self.plan.images_per_epoch)
+
+    @property
+    def within_epoch(self) -> bool:
+        """Whether some steps of an epoch are done, and others are not."""
+        return 0 < self._step < len(self.loader)
+
+    @property
+    def _step(self) -> int:
+        """How many steps of this epoch are done; some of them may be made again to go on."""
+        return int(self._again.state["loader"]["step"]) if self._again else self.loader.step
 
     def step_done(self) -> None:
         """Write a checkpoint if one is due; at the end of an epoch, after its evaluation."""
-        if self.loader.step < len(self.loader):
+        if self.within_epoch:
             self.checkpoints.after_step(self.log.step, self.finished)
 
-    def epoch_done(self, accuracy: float) -> None:
-        """An epoch is evaluated and noted: write a checkpoint if one is due."""
+    def epoch_done(self, score: float) -> None:
+        """An epoch is evaluated and noted: write a checkpoint if one is due, or it is the best.
+
+        ``score``: how good it is, the larger the better.
+        """
         self.finished = self.loader.epoch
-        self.checkpoints.after_epoch(self.log.step, self.finished, accuracy)
+        self.checkpoints.after_epoch(self.log.step, self.finished, score)
 
     def leave(self) -> None:
         """The run ends here, for now: write a checkpoint, and wait until it is on disk."""
@@ -158,16 +175,18 @@ class Standing:
     def note(self, epoch: int, known: Sequence[StepLoss]) -> None:
         """Record finished steps."""
         since, rates = time.perf_counter() - self.began, self.plan.rates
-        self.run.write(*(Step(n, loss, rates(n), epoch, x, since) for n, x, loss in known))
+        lines = [Step(n, loss, rates(n), epoch, x, since) for n, x, loss in known]
+        self.run.write(*lines)
+        self.callbacks.known(lines)
 
     @cached_property
     def _data(self) -> Dict[str, str]:
         return digests(self.plan)
 
-    def take(self, accuracy: Optional[float] = None) -> Checkpoint:
+    def take(self, score: Optional[float] = None) -> Checkpoint:
         """A checkpoint of this moment; nothing waits for the devices.
 
-        All processes of a group take one at once. ``accuracy``: of the epoch that has just ended.
+        All processes of a group take one at once. ``score``: of the epoch that has just ended.
         """
         own = self.strategy.state()
         losses, rows = self.log.state()
@@ -175,7 +194,7 @@ class Standing:
         now = time.perf_counter()
         state = {
             "step": self.log.step,
-            "accuracy": accuracy,
+            "score": score,
             "loader": self._place(),
             "losses": losses,
             "loss_scale": dict(own.loss_scale),
@@ -184,6 +203,7 @@ class Standing:
             "epoch_seconds": now - self.epoch_began,
             "waited": self.waited,
             "metrics": self.run.mark(),
+            "callbacks": self.callbacks.state(),
             "data": self._data,
             "run": self.run.about,
         }
@@ -192,7 +212,7 @@ class Standing:
     def go_on(self, checkpoint: Checkpoint, best: float) -> List[StepLoss]:
         """Stand where the checkpoint was taken; the steps whose losses were not known there.
 
-        ``best``: the best accuracy so far.
+        ``best``: the best score so far.
         """
         state, now = checkpoint.state, time.perf_counter()
         known = self.log.restore(state["losses"], checkpoint.devices)

@@ -43,6 +43,8 @@ VALID = {
     "microbatches": COUNTS,
     "microbatch_size": COUNTS,
     "epochs": COUNTS,
+    "drop_last": st.booleans(),
+    "patience": st.one_of(st.integers(1, 10**6), st.integers(1, 10**6).map("{}:loss".format)),
     "lr": st.floats(min_value=0, exclude_min=True, max_value=LARGEST_RATE, exclude_max=True),
     "scale_lr": st.booleans(),
     "lr_schedule": WORDS,

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from mxnet.gluon import nn
 from support.devices import named
 from support.process_group import Meeting, ThreadGroup
 
@@ -35,6 +36,7 @@ from gluonlab.runs.schema import (
     Step,
 )  # fmt: skip
 from gluonlab.runs.writer import RunDirectory
+from gluonlab.training.own import make_own
 from gluonlab.training.plan import make_plan
 
 LINEAR = {"optimizer": "adam", "lr_schedule": "linear"}
@@ -78,6 +80,7 @@ def test_the_docs_name_every_setting():
     )  # fmt: skip
     plans = [make_plan(TrainConfig(**{**base, **more})) for more in kinds]
     plans.append(make_plan(TrainConfig(**base), group=ThreadGroup(Meeting(2), 0)))
+    plans.append(make_plan(TrainConfig(**base, drop_last=True), own=make_own(nn.Dense(10))))
     text = DOCS.split("| setting | meaning |")[1].split("\n## ")[0]
     used = {name for plan in plans for name in plan.settings()}
     names = set(re.findall(r"`(\w+)`", " ".join(re.findall(r"^\| (.*?) \|", text, re.M))))
@@ -93,6 +96,9 @@ NUMBERS = {
         st.text(max_size=3),
         st.dictionaries(st.text(max_size=3), st.floats(0.0, 1.0), max_size=2),
         max_size=2,
+    ),
+    "Mapping[str, Optional[float]]": st.dictionaries(
+        st.text(min_size=1, max_size=3), st.one_of(st.none(), st.floats(-1e39, 1e39)), max_size=2
     ),
     "Sequence[int]": st.lists(st.integers(0, 99), max_size=4),
     "Sequence[Sequence[int]]": st.lists(st.lists(st.integers(0, 99), max_size=2), max_size=2),

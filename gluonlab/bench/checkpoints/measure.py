@@ -34,7 +34,9 @@ from gluonlab.errors import DeviceError
 from gluonlab.files.temporary import temporary_folder
 from gluonlab.parallel.data.strategy import DataParallel
 from gluonlab.parallel.strategy import Strategy
+from gluonlab.runs.result import Result
 from gluonlab.runs.writer import RunDirectory
+from gluonlab.training.callbacks import Callbacks, RunView
 from gluonlab.training.consensus import Consensus
 from gluonlab.training.plan import Plan, make_plan
 from gluonlab.training.prepare import prepare, replica_check
@@ -63,9 +65,10 @@ class Way:
     ) -> None:
         self.run = RunDirectory.create(str(folder), folder.name)
         self.strategy, self.epochs = strategy, epochs
-        self.standing = Standing(
-            plan, strategy, self.run, time.perf_counter(), Consensus(plan.group)
-        )
+        consensus = Consensus(plan.group)
+        view = RunView(plan, Result(plan, strategy.net, folder), consensus)
+        nobody = Callbacks([], view, consensus)
+        self.standing = Standing(plan, strategy, self.run, time.perf_counter(), consensus, nobody)
         # no epoch is the best, which would have a checkpoint of its own
         self.standing.checkpoints.begin(-MIDDLE, 0, best=1.0)
         self._check, self._save = replica_check(plan, strategy), save
@@ -92,7 +95,7 @@ class Way:
                 if log.step % EVERY == MIDDLE:
                     self._save()
         standing.note(epoch, log.flush())
-        standing.epoch_done(accuracy=0.0)
+        standing.epoch_done(score=0.0)
 
     def close(self) -> None:
         """End the run."""

@@ -8,7 +8,6 @@ same on both. A thread works some batches ahead.
 
 from __future__ import annotations
 
-import math
 from contextlib import closing
 from typing import (
     TYPE_CHECKING,
@@ -38,7 +37,7 @@ from gluonlab.devices import listed
 from gluonlab.engine.invoke import ARRAY_LIMIT, rows
 from gluonlab.engine.semantics import as_users
 from gluonlab.errors import DataError
-from gluonlab.shares import split_evenly
+from gluonlab.shares import batch_count, split_evenly
 
 if TYPE_CHECKING:
     from typing_extensions import TypeGuard
@@ -70,10 +69,11 @@ class Loader:
 
     ``xs``: float32 images (n, C, H, W) in 0..1, or uint8 in 0..255 when ``raw``; ``ys``: int32
     labels (n,). They are mx.nd arrays, or mx.np ones after ``npx.set_np()``. Every image comes
-    exactly once per epoch: the last batch is smaller when the sizes do not divide. The order
-    depends on ``seed`` and the epoch only. A worker ``rank`` of ``world_size`` takes the shards of
-    its devices, as if all devices were one worker's: ``device_counts`` says how many each worker
-    has; without it, as many as this one.
+    exactly once per epoch: the last batch is smaller when the sizes do not divide. ``drop_last``
+    leaves that one out: other images each epoch, where they are shuffled. The order depends on
+    ``seed`` and the epoch only. A worker ``rank`` of ``world_size`` takes the shards of its
+    devices, as if all devices were one worker's: ``device_counts`` says how many each worker has;
+    without it, as many as this one.
 
     ``prefetch`` batches are made ahead, where that is any work; a split of at most
     ``resident_bytes`` lies on every device. ``random_crops`` are cut out of image files when they
@@ -102,8 +102,9 @@ class Loader:
         augment: "Optional[Augment]" = None,
         mixup: "Optional[Mixup]" = None,
         device_counts: Optional[Sequence[int]] = None,
+        drop_last: bool = False,
     ) -> None:
-        self.augment, self.mixup = augment, mixup
+        self.augment, self.mixup, self.drop_last = augment, mixup, drop_last
         self.split, self.ctxs, self.seed = split, listed(ctxs), seed
         self.global_batch_size = _checked(global_batch_size)
         counts = device_counts or [len(self.ctxs)] * world_size
@@ -115,6 +116,11 @@ class Loader:
         if random_crops and not isinstance(split, ReadAheadSplit):
             none = "random crops are cut out of image files, and this split has none"
             raise DataError(f"{none}: leave random_crops out")
+        if not len(self):
+            raise DataError(
+                f"drop_last leaves none of {len(split)} images: a batch has "
+                f"{self.global_batch_size}: choose a smaller batch, or leave drop_last out"
+            )
         if stays_on_devices(split, resident_bytes):
             self._source = _Resident(split, self.ctxs)
         else:
@@ -132,7 +138,7 @@ class Loader:
 
     def __len__(self) -> int:
         """Batches per epoch."""
-        return math.ceil(len(self.split) / self.global_batch_size)
+        return batch_count(len(self.split), self.global_batch_size, self.drop_last)
 
     def __iter__(self) -> "Generator[Batch, None, None]":
         batches = self._batches()[self.step :]

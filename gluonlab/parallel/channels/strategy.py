@@ -30,7 +30,7 @@ from gluonlab.parallel.channels.replica import ChannelReplica
 from gluonlab.parallel.channels.statistics import ChannelStatistics
 from gluonlab.parallel.data.replica import IMAGES, LABELS, loss_graph
 from gluonlab.parallel.data.step import CopiesStep
-from gluonlab.parallel.objective import MixedLoss, make_loss
+from gluonlab.parallel.objective import MixedLoss, scoring_loss
 from gluonlab.parallel.strategy import (
     MakeNet,
     MakeStrategy,
@@ -66,7 +66,7 @@ class ChannelParallel:
         self.net = make_net([mx.cpu()], [mx.cpu()])  # no channels are added for oneDNN
         self._params = dict(self.net.collect_params().items())
         layout = self.layout = self._layout(loss, plan)
-        scoring = self._layout(make_loss(), plan) if isinstance(loss, MixedLoss) else layout
+        scoring = self._layout(scoring_loss(loss), plan) if isinstance(loss, MixedLoss) else layout
         by_device = [[ctxs[device] for ctxs in copies] for device in self._devices]
         self.parts = [
             parts_of(self._params, layout.slices, device, by_device[device])

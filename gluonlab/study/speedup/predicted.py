@@ -64,10 +64,11 @@ REFUSED: Dict[str, str] = {
 }  # fmt: skip
 # A step takes as long with it, or it is no part of a step.
 WITHOUT_INFLUENCE = {
-    "require_gpu", "seed", "data_dir", "skip_bad", "pretrained", "epochs", "lr", "scale_lr",
-    "lr_schedule", "warmup_epochs", "lr_decay", "lr_decay_epochs", "final_lr", "momentum_rule",
-    "wd", "label_smoothing", "memory", "confusion", "export", "profile", "checkpoint_every", "keep",
-    "out",
+    "require_gpu", "seed", "data_dir", "skip_bad", "pretrained", "epochs", "patience",
+    "drop_last", "lr",
+    "scale_lr", "lr_schedule", "warmup_epochs", "lr_decay", "lr_decay_epochs", "final_lr",
+    "momentum_rule", "wd", "label_smoothing", "memory", "confusion", "export", "profile",
+    "checkpoint_every", "keep", "out",
 }  # fmt: skip
 MEASURING = ("rounds", "no_trial")  # options of the command that say how to measure
 

@@ -1,0 +1,113 @@
+"""--drop-last trains on whole batches alone, as the plain loop that skips the ragged one does."""
+
+import json
+
+import mxnet as mx
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from support.devices import named
+from support.drawn_runs import few_digits
+from support.interrupted_runs import PullsThePlug, Stopped, lines, parameters
+from support.process_group import in_processes
+from support.reference import distance, train_on_one_device, values
+
+from gluonlab.config import TrainConfig
+from gluonlab.data import Loader
+from gluonlab.errors import ConfigError, DataError
+from gluonlab.models import get_model
+from gluonlab.training.loop import train
+from gluonlab.training.plan import make_plan
+from gluonlab.training.reporter import ConsoleReporter, Reporter
+
+EPOCHS, LR = 2, 0.05
+TRAIN = few_digits().train
+
+
+def config(folder, batch, devices=2, **more):
+    return TrainConfig(
+        devices=named(devices), threads=1, model="mlp", epochs=EPOCHS, lr=LR, optimizer="sgd",
+        global_batch_size=batch, drop_last=True, out=str(folder), **more,
+    )  # fmt: skip
+
+
+def whole_batches(batch):
+    """Those of all epochs of a loader that has ragged ones, too."""
+    loader = Loader(TRAIN, [mx.cpu()], batch)
+    every = [(x, y) for _ in range(EPOCHS) for (x,), (y,) in loader]
+    return [(x.asnumpy(), y.asnumpy()) for x, y in every if len(x) == batch]
+
+
+@settings(max_examples=4)
+@given(batch=st.integers(20, 150), processes=st.integers(1, 2), devices=st.integers(1, 2))
+def test_it_trains_as_the_plain_loop_without_ragged_batches(
+    tmp_path_factory, batch, processes, devices
+):
+    folder = tmp_path_factory.mktemp("runs")
+    asked = config(folder / "run", batch, devices)
+
+    def work(group):
+        return train(asked, reporter=Reporter(), dataset=few_digits(), group=group)
+
+    results = in_processes(processes, work)
+    mx.random.seed(0)
+    net = get_model("mlp", 10)
+    net.initialize(mx.init.Xavier())
+    net(mx.nd.zeros((1, 1, 28, 28)))
+    expected = train_on_one_device(net, whole_batches(batch), "sgd", learning_rate=LR)
+    assert distance(values(results[0].net), expected) < 1e-5
+    steps = len(TRAIN) // batch
+    for result in results:
+        assert [each.step for each in result.history] == [steps, EPOCHS * steps]
+        assert [each.images for each in result.history] == [steps * batch] * EPOCHS
+    written = lines(folder / "run")
+    assert {line["images"] for line in written if line["kind"] == "step"} == {batch}
+
+
+@settings(max_examples=2)
+@given(plug=st.integers(2, 12), schedule=st.sampled_from(["cosine", "step"]))
+def test_schedules_count_its_steps_and_a_run_goes_on(tmp_path_factory, plug, schedule):
+    folder, read = tmp_path_factory.mktemp("runs"), few_digits()
+    more = {"lr_schedule": schedule, "warmup_epochs": 0.5, "checkpoint_every": "1"}
+    plan = make_plan(config(folder / "whole", 20, **more), read)
+    assert (plan.steps_per_epoch, plan.rates.steps, plan.images_per_epoch) == (7, 14, 140)
+    train(plan.config, reporter=Reporter(), dataset=read)
+    try:
+        train(config(folder / "run", 20, **more), reporter=PullsThePlug(plug), dataset=read)
+    except Stopped:
+        train(resume=folder / "run", reporter=Reporter(), dataset=read)
+    assert parameters(folder / "run") == parameters(folder / "whole")
+    assert lines(folder / "run") == lines(folder / "whole")
+
+
+def test_it_is_recorded_said_and_kept_when_a_run_goes_on(tmp_path, capsys):
+    read = few_digits()
+    more = {"checkpoint_every": "1 epoch"}
+    train(config(tmp_path / "run", 20, **more), reporter=ConsoleReporter(bar=False), dataset=read)
+    assert "20 in all; 7 steps per epoch, 10 images left out\n" in capsys.readouterr().out
+    assert json.loads((tmp_path / "run" / "config.json").read_text())["settings"]["drop_last"]
+    other = config(None, 20).replace(drop_last=False, epochs=3, out=None)
+    with pytest.raises(ConfigError, match="--drop-last was True, and would be None"):
+        train(other, reporter=Reporter(), dataset=read, resume=tmp_path / "run")
+
+
+def test_batches_that_divide_are_all_there_and_one_that_is_too_large_is_refused(tmp_path):
+    assert make_plan(config(None, 30), few_digits()).steps_per_epoch == 5
+    with pytest.raises(ConfigError, match="--drop-last: a batch has 151 images, and digits 150"):
+        train(config(tmp_path / "run", 151), reporter=Reporter(), dataset=few_digits())
+    assert not (tmp_path / "run").exists()
+    with pytest.raises(DataError, match="drop_last leaves none of 150 images"):
+        Loader(TRAIN, [mx.cpu()], 151, drop_last=True)
+
+
+@pytest.mark.parametrize("resident", [0, 2**28])
+def test_a_loader_leaves_out_other_images_each_epoch(resident):
+    loader = Loader(TRAIN, [mx.cpu()], 60, drop_last=True, resident_bytes=resident)
+    full = Loader(TRAIN, [mx.cpu()], 60, resident_bytes=resident)
+    assert len(loader) == 2 and len(full) == 3
+    for _ in range(2):
+        pairs = list(zip(list(loader), list(full)))
+        assert len(pairs) == 2
+        for (xs, ys), (fx, fy) in pairs:
+            assert (xs[0] == fx[0]).min().asscalar() and (ys[0] == fy[0]).min().asscalar()
+    assert loader.epoch == 2

@@ -1,0 +1,143 @@
+"""--patience ends a run where the textbook's count does, and keeps the best epoch's network."""
+
+import hashlib
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from mxnet import nd
+from support.devices import device, named
+from support.drawn_runs import few_digits
+from support.interrupted_runs import PullsThePlug, Stopped, lines, parameters
+from support.process_group import in_processes
+from support.run_files import read_metrics
+
+from gluonlab.config import TrainConfig
+from gluonlab.errors import ConfigError
+from gluonlab.runs.checkpoint import checkpoints, with_parameters
+from gluonlab.training.loop import train
+from gluonlab.training.reporter import Reporter
+from gluonlab.training.resume import asked, interrupted
+
+EPOCHS = 12
+# a rate at which accuracy goes up and down, soon
+NOISY = {"threads": 1, "model": "mlp", "lr": 0.9, "global_batch_size": 50, "epochs": EPOCHS}
+
+
+def config(folder, devices=2, **more):
+    return TrainConfig(**{**NOISY, **more}, devices=named(devices), out=str(folder))
+
+
+def run(folder, reporter=None, **more):
+    return train(config(folder, **more), reporter=reporter or Reporter(), dataset=few_digits())
+
+
+def share_of_right(net):
+    test, ctx = few_digits().test, device(0)
+    scores = net(nd.array(test.images, ctx=ctx).astype("float32") / 255).asnumpy()
+    return (scores.argmax(axis=1) == test.labels).mean()
+
+
+def textbook(scores, patience):
+    """(epochs trained, the best of them, from 1)."""
+    best = 0
+    for place, score in enumerate(scores):
+        if score > scores[best]:
+            best = place
+        if place - best == patience:
+            return place + 1, best + 1
+    return len(scores), best + 1
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory):
+    """All epochs of the seeds, without patience."""
+    folder = tmp_path_factory.mktemp("whole")
+    return {seed: run(folder / str(seed), seed=seed) for seed in range(3)}
+
+
+@settings(max_examples=4)
+@given(seed=st.integers(0, 2), patience=st.integers(1, 4), by_loss=st.booleans())
+def test_it_ends_where_the_textbook_does_and_keeps_the_best(
+    tmp_path_factory, undisturbed, seed, patience, by_loss
+):
+    folder = tmp_path_factory.mktemp("run") / "run"
+    history = undisturbed[seed].history
+    scores = [-each.validation_loss if by_loss else each.accuracy for each in history]
+    result = run(folder, seed=seed, patience=f"{patience}:loss" if by_loss else patience)
+    epochs, best = textbook(scores, patience)
+    assert (len(result.history), result.best_epoch) == (epochs, best)
+    assert (result.stopped is None) == (epochs == EPOCHS)
+    assert result.accuracy == history[best - 1].accuracy
+    assert share_of_right(result.net) == pytest.approx(result.accuracy, abs=1e-9)
+    result.net.load_parameters(str(folder / "parameters.params"), ctx=result.plan.ctxs)
+    assert share_of_right(result.net) == pytest.approx(result.accuracy, abs=1e-9)
+
+
+@settings(max_examples=2)
+@given(seed=st.integers(0, 2), plug=st.integers(4, 30), every=st.sampled_from(["2", "1 epoch"]))
+def test_a_run_that_goes_on_counts_on(tmp_path_factory, seed, plug, every):
+    folder = tmp_path_factory.mktemp("runs")
+    more = {"seed": seed, "patience": 2, "checkpoint_every": every, "keep": 1, "confusion": True}
+    whole = run(folder / "whole", **more)
+    try:
+        run(folder / "run", PullsThePlug(plug), **more)
+        again = whole
+    except Stopped:
+        again = train(resume=folder / "run", reporter=Reporter(), dataset=few_digits())
+    assert (again.stopped, again.best_epoch) == (whole.stopped, whole.best_epoch)
+    assert np.array_equal(again.confusion, whole.confusion)
+    assert np.trace(again.confusion) == round(again.accuracy * 40)
+    assert parameters(folder / "run") == parameters(folder / "whole")
+    assert lines(folder / "run") == lines(folder / "whole")
+
+
+def test_processes_stop_together_and_have_the_best_network(tmp_path, undisturbed):
+    def work(group):
+        mine = config(tmp_path / "run", devices=1, patience=1)
+        return train(mine, reporter=Reporter(), dataset=few_digits(), group=group)
+
+    first, second = in_processes(2, work)
+    epochs, best = textbook([each.accuracy for each in undisturbed[0].history], 1)
+    for result in (first, second):
+        assert (len(result.history), result.best_epoch) == (epochs, best)
+        assert share_of_right(result.net) == pytest.approx(result.accuracy, abs=1e-9)
+    assert first.stopped == second.stopped
+
+
+def test_the_best_parameters_are_taken_from_a_checkpoint_where_a_later_epochs_are_there(tmp_path):
+    """A run that had come further than its last checkpoint, and then goes on otherwise."""
+    result = run(tmp_path / "run", patience=3, checkpoint_every="1 epoch", keep=9)
+    best = parameters(tmp_path / "run")
+    assert with_parameters(tmp_path / "run", hashlib.sha256(best).hexdigest()) is not None
+    (tmp_path / "run" / "parameters.params").write_bytes(
+        (checkpoints(tmp_path / "run")[0] / "parameters.params").read_bytes()
+    )
+    again = train(resume=tmp_path / "run", reporter=Reporter(), dataset=few_digits())
+    assert again.stopped == result.stopped and again.best_epoch == result.best_epoch
+    assert parameters(tmp_path / "run") == best
+
+
+def test_more_patience_has_a_stopped_run_go_on(tmp_path):
+    run(tmp_path / "run", patience=1, checkpoint_every="1 epoch")
+    whole = run(tmp_path / "whole", patience=4)
+    before = interrupted(tmp_path / "run")
+    more = asked(before, patience=4)
+    again = train(more, reporter=Reporter(), dataset=few_digits(), resume=before)
+    assert (len(again.history), again.best_epoch) == (len(whole.history), whole.best_epoch)
+    assert parameters(tmp_path / "run") == parameters(tmp_path / "whole")
+    said = [line["message"] for line in read_metrics(tmp_path / "run") if "message" in line]
+    assert "patience 4 instead of 1" in said[0]
+
+
+@pytest.mark.parametrize("wrong", [0, -1, "loss", "3:f1", "3:loss:x", "x", 1.5, True, ""])
+def test_a_wrong_patience_is_refused_in_one_line(wrong):
+    with pytest.raises(ConfigError, match=r"--patience.*: give a number of epochs, such as 5"):
+        TrainConfig(patience=wrong)
+
+
+def test_values_are_what_config_json_can_give_again():
+    for given_, kept in ((3, 3), ("3", 3), ("3:accuracy", 3), (" 2:Loss ", "2:loss")):
+        assert TrainConfig(patience=given_).patience == kept
+        assert TrainConfig(patience=kept).patience == kept

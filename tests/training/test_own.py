@@ -1,0 +1,311 @@
+"""A network, data, a loss and metrics of the user's own train as a plain Gluon loop trains them."""
+
+import json
+
+import mxnet as mx
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from mxnet import autograd, gluon, nd
+from mxnet.gluon import nn
+from sklearn.metrics import f1_score
+from support.devices import named
+from support.interrupted_runs import PullsThePlug, Stopped, lines, parameters
+from support.process_group import in_processes
+from support.reference import distance, values
+from support.run_files import read_metrics
+
+from gluonlab.config import TrainConfig
+from gluonlab.data import Loader, from_arrays
+from gluonlab.errors import CallbackError, ConfigError, DataError, ModelError
+from gluonlab.study.compare import compare
+from gluonlab.training.finished import evaluate_run
+from gluonlab.training.loop import train
+from gluonlab.training.reporter import Reporter
+
+CLASSES, BATCH = 4, 12
+RANDOM = np.random.RandomState(5)
+# bright corners, so that something can be learned; 40 images are three batches and a ragged one
+LABELS = RANDOM.randint(0, CLASSES, 70)
+IMAGES = RANDOM.randint(0, 120, (70, 2, 6, 6))
+for image, label in zip(IMAGES, LABELS):
+    image[:, label // 2 * 3 :, label % 2 * 3 :] += 60
+ARRAYS = (IMAGES[:40].astype("uint8"), LABELS[:40], IMAGES[40:].astype("uint8"), LABELS[40:])
+
+
+class Focal(gluon.HybridBlock):
+    """Lin et al., "Focal loss for dense object detection", 2017, with gamma 2."""
+
+    def hybrid_forward(self, F, scores, labels):
+        right = F.pick(F.log_softmax(scores), labels)
+        return -((1 - F.exp(right)) ** 2) * right
+
+
+def make_net(classes):
+    net = nn.HybridSequential()
+    net.add(nn.Conv2D(3, 3, activation="tanh"), nn.Flatten(), nn.Dense(classes))
+    return net
+
+
+def config(folder, devices=2, **more):
+    base = {"threads": 1, "lr": 0.5, "optimizer": "sgd", "epochs": 2, "global_batch_size": BATCH}
+    return TrainConfig(**{**base, **more}, devices=named(devices), out=str(folder))
+
+
+def macro_f1(scores, labels):
+    return f1_score(labels, scores.argmax(axis=1), average="macro")
+
+
+def margins(scores, labels):
+    assert scores.dtype == np.float32 and labels.dtype == np.int32
+    best = np.sort(scores.astype("float64"), axis=1)
+    return (best[:, -1] - best[:, -2]).mean()
+
+
+OWN = {"net": make_net, "loss": Focal(), "metrics": {"f1": macro_f1, "margin": margins}}
+
+
+def run(folder, reporter=None, callbacks=(), own=OWN, **more):
+    data = from_arrays(*ARRAYS)
+    return train(
+        config(folder, **more), reporter=reporter or Reporter(), dataset=data, callbacks=callbacks,
+        **own,
+    )  # fmt: skip
+
+
+def plain_loop(net, loss, epochs=2, lr=0.5, seed=0):
+    """Gluon's own loop on one device, over the batches that a run has."""
+    loader = Loader(from_arrays(*ARRAYS).train, [mx.cpu()], BATCH, seed)
+    trainer = gluon.Trainer(net.collect_params(), "sgd", {"learning_rate": lr}, kvstore=None)
+    for _ in range(epochs):
+        for (x,), (y,) in loader:
+            with autograd.record():
+                losses = loss(net(x), y)
+            losses.backward()
+            trainer.step(len(x))
+    return net
+
+
+def with_values(arrays):
+    net = make_net(CLASSES)
+    net.initialize()
+    net(nd.zeros((1, 2, 6, 6)))
+    for param, array in zip(net.collect_params().values(), arrays):
+        param.set_data(nd.array(array))
+    return net
+
+
+def scores_of(net):
+    images = nd.array(ARRAYS[2].astype("float32") / 255)
+    return with_values(values(net))(images).asnumpy()
+
+
+START = [RANDOM.normal(0, 0.3, shape) for shape in ((3, 2, 3, 3), (3,), (CLASSES, 48), (CLASSES,))]
+
+
+@pytest.mark.parametrize("devices", [1, 2, 3])
+def test_it_trains_as_the_plain_loop_on_any_number_of_devices(tmp_path, devices):
+    """With a block that has parameters already, which the textbook's begins with, too."""
+    own = {**OWN, "net": with_values(START)}
+    result = run(tmp_path / "run", own=own, devices=devices, lr=0.1)
+    expected = plain_loop(with_values(START), Focal(), lr=0.1)
+    assert distance(values(result.net), values(expected)) < 1e-5
+    assert distance(values(result.net), [np.array(each, "float32") for each in START]) > 1e-2
+    scores = scores_of(expected)
+    last = result.history[-1]
+    focal = Focal()(nd.array(scores), nd.array(ARRAYS[3])).asnumpy()
+    assert last.validation_loss == pytest.approx(focal.mean(), rel=1e-4)
+    assert last.metrics["margin"] == pytest.approx(margins(scores, ARRAYS[3].astype("int32")), 1e-4)
+
+
+@settings(max_examples=3)
+@given(plug=st.integers(1, 8), every=st.integers(1, 3), mixup=st.sampled_from([0.0, 0.3]))
+def test_a_run_that_goes_on_ends_with_the_bits_of_the_undisturbed_one(
+    tmp_path_factory, plug, every, mixup
+):
+    folder, more = tmp_path_factory.mktemp("runs"), {"mixup": mixup}
+    run(folder / "whole", **more)
+    try:
+        run(folder / "run", PullsThePlug(plug), checkpoint_every=f"{every} steps", **more)
+    except Stopped:
+        if plug <= every:
+            return
+        data = from_arrays(*ARRAYS)
+        train(resume=folder / "run", reporter=Reporter(), dataset=data, **OWN)
+    assert parameters(folder / "run") == parameters(folder / "whole")
+    assert lines(folder / "run") == lines(folder / "whole")
+
+
+@pytest.mark.filterwarnings("ignore::gluonlab.errors.GluonlabWarning")
+def test_a_comparison_trains_the_same_on_each_number_of_devices(tmp_path):
+    asked = config(tmp_path / "both").replace(devices=None, threads=1)
+    rows = compare(asked, [1, 2], Reporter(), from_arrays(*ARRAYS), **OWN)
+    assert rows[0].accuracy == rows[1].accuracy
+    first, second = (
+        [line for line in read_metrics(tmp_path / "both" / name) if line["kind"] == "epoch"][-1]
+        for name in ("1-device", "2-devices")
+    )
+    assert first["validation_loss"] == pytest.approx(second["validation_loss"], rel=1e-5)
+    with pytest.raises(ModelError, match="each run of a comparison needs its own: give a function"):
+        compare(asked, [1, 2], Reporter(), from_arrays(*ARRAYS), net=make_net(4))
+
+
+@settings(max_examples=4)
+@given(
+    processes=st.integers(1, 3), devices=st.integers(1, 3), batch=st.integers(1, 31),
+    kind=st.sampled_from(["function", "class", "object"]),
+)  # fmt: skip
+def test_metrics_see_every_image_once_and_in_order_however_batches_are_shared(
+    tmp_path_factory, processes, devices, batch, kind
+):
+    """Also those that are no means over images, and need all of them at once."""
+    folder, seen = tmp_path_factory.mktemp("runs"), []
+
+    def spy(scores, labels):
+        seen.append((scores, labels))
+        return 0.0
+
+    top2 = {
+        "function": lambda scores, labels: float(
+            np.mean([label in row.argsort()[-2:] for row, label in zip(scores, labels)])
+        ),
+        "class": type("Two", (mx.metric.TopKAccuracy,), {"__init__": two}),
+        "object": mx.metric.TopKAccuracy(2),
+    }[kind]
+
+    def work(group):
+        given = config(folder / "run", devices, global_batch_size=batch, epochs=1, lr=0.01)
+        own = {**OWN, "metrics": {"f1": macro_f1, "top2": top2, "spy": spy}}
+        if group.size > 1 and kind == "object":  # one object of several threads
+            own["metrics"]["top2"] = mx.metric.TopKAccuracy(2)
+        data = from_arrays(*ARRAYS)
+        return train(given, reporter=Reporter(), dataset=data, group=group, **own)
+
+    results = in_processes(processes, work)
+    scores = scores_of(results[0].net)
+    for told, labels in seen:
+        assert np.array_equal(labels, ARRAYS[3]) and np.allclose(told, scores, atol=1e-4)
+    right = [label in row.argsort()[-2:] for row, label in zip(scores, ARRAYS[3])]
+    for result in results:
+        assert result.history[-1].metrics == {
+            "f1": pytest.approx(macro_f1(seen[0][0], ARRAYS[3]), abs=1e-12),
+            "top2": pytest.approx(np.mean(right), abs=1e-6), "spy": 0.0,
+        }  # fmt: skip
+
+
+def two(self):
+    mx.metric.TopKAccuracy.__init__(self, 2)
+
+
+def test_the_folder_names_what_is_own_and_is_evaluated_with_it_alone(tmp_path):
+    folder = tmp_path / "run"
+    result = run(folder, export=True)
+    used = json.loads((folder / "config.json").read_text())["settings"]
+    assert used["own"] == {"net": "make_net", "loss": "Focal", "data": "arrays"}
+    assert used["model"] == "make_net"
+    found = evaluate_run(str(folder), data=from_arrays(*ARRAYS), **OWN)
+    assert found.score.accuracy == result.accuracy
+    assert found.score.metrics == pytest.approx(result.history[-1].metrics)
+    assert found.score.loss == pytest.approx(result.history[-1].validation_loss)
+    with pytest.raises(ConfigError, match="had the network make_net, and now gets none: give"):
+        evaluate_run(str(folder))
+    data = from_arrays(*ARRAYS)
+    with pytest.raises(ConfigError, match="had the loss Focal, and now gets none"):
+        evaluate_run(str(folder), data=data, net=make_net)
+    with pytest.raises(ConfigError, match="had the data set arrays, and now gets none"):
+        evaluate_run(str(folder), net=make_net, loss=Focal())
+    exported = gluon.SymbolBlock.imports(
+        str(folder / "export" / "model-symbol.json"), ["data"],
+        str(folder / "export" / "model-0000.params"), ctx=mx.cpu(),
+    )  # fmt: skip
+    images = nd.array(ARRAYS[2].astype("float32") / 255)
+    assert np.allclose(exported(images).asnumpy(), scores_of(result.net), atol=1e-5)
+
+
+def test_a_run_goes_on_with_its_own_only(tmp_path):
+    run(tmp_path / "run", checkpoint_every="1 epoch", epochs=1)
+    with pytest.raises(ConfigError, match="had the network make_net, and now gets none"):
+        train(
+            TrainConfig(epochs=2, global_batch_size=BATCH, lr=0.5, optimizer="sgd"),
+            reporter=Reporter(), resume=tmp_path / "run", dataset=from_arrays(*ARRAYS),
+        )  # fmt: skip
+
+
+class NotHybrid(gluon.Block):
+    def forward(self, x):
+        return x
+
+
+class Counts(gluon.HybridBlock):
+    def hybrid_forward(self, F, x):
+        return F.flatten(x) * x.shape[0]
+
+
+class Mean(gluon.HybridBlock):
+    def hybrid_forward(self, F, scores, labels):
+        return F.pick(scores, labels).mean()
+
+
+@pytest.mark.parametrize(
+    ("own", "more", "error", "said"),
+    [
+        ({"net": NotHybrid()}, {}, ModelError, "NotHybrid is a NotHybrid, not a gluon.HybridBlock"),
+        ({"net": 5}, {}, ModelError, "net 5: give a gluon.HybridBlock, or a function"),
+        ({"net": Counts()}, {}, ModelError, "Counts cannot be compiled for images .2, 6, 6.: "),
+        (
+            {"net": nn.Dense(7)},
+            {},
+            ModelError,
+            r"Dense gives \(1, 7\) for an image, .* 4 class",
+        ),
+        ({"net": make_net}, {"model": "lenet"}, ConfigError, "--model lenet and the network make_"),
+        ({"net": make_net}, {"memory": True}, ConfigError, "--memory measures in another process"),
+        ({"loss": Mean()}, {}, ConfigError, r"loss Mean gives \(1,\) for 3 images: give a value"),
+        ({"loss": nn.Dense(1)}, {}, ConfigError, "loss Dense has parameters"),
+        ({"loss": len}, {}, ConfigError, "loss <built-in function len>: give a gluon.HybridBlock"),
+        ({"loss": gluon.loss.L2Loss()}, {}, ConfigError, "loss L2Loss cannot be compiled for sco"),
+        ({"loss": Focal()}, {"label_smoothing": 0.1}, ConfigError, "--label-smoothing 0.1 is of"),
+        ({"metrics": 3}, {}, ConfigError, "metric 3: give a function"),
+        ({"metrics": [macro_f1, macro_f1]}, {}, ConfigError, "two metrics are called 'macro_f1'"),
+        ({"metrics": {"x": lambda s, y: "?"}}, {}, CallbackError, "metric x failed: ValueError"),
+        ({"metrics": {"x": lambda s: 0}}, {}, CallbackError, "metric x failed: TypeError"),
+    ],
+)
+def test_a_mistake_gets_one_line(tmp_path, own, more, error, said):
+    with pytest.raises(error, match=said) as caught:
+        run(tmp_path / "run", own=own, **{"model": None if "net" in own else "mlp", **more})
+    assert "\n" not in str(caught.value)
+    assert (tmp_path / "run").exists() == (error is CallbackError)
+
+
+def test_a_metric_that_is_not_defined_is_null(tmp_path):
+    own = {"net": make_net, "metrics": {"x": lambda scores, labels: float("nan")}}
+    assert run(tmp_path / "run", own=own).history[-1].metrics == {"x": None}
+    assert read_metrics(tmp_path / "run")[-2]["metrics"] == {"x": None}
+
+
+X, Y = ARRAYS[0], ARRAYS[1]
+
+
+@pytest.mark.parametrize(
+    ("arrays", "said"),
+    [
+        ((X / 255, Y, X, Y), r"x_train is float64 of shape \(40, 2, 6, 6\): give bytes"),
+        ((X, Y, X[0, 0], Y), r"x_test is uint8 of shape \(6, 6\): give bytes"),
+        ((X, Y[:5], X, Y), r"y_train is int64 of shape \(5,\): give the number of its class .*40,"),
+        ((X, Y, X, Y * 1.0), "y_test is float64"),
+        ((X, Y - 1, X, Y), "y_train goes from -1 to 2: give classes from 0 up"),
+        ((X, Y, X[:0], Y[:0]), "x_test has the shape .*, without any image"),
+        ((X, Y, X[:, :1], Y), r"x_train has images of \(2, 6, 6\), and x_test of \(1, 6, 6\)"),
+        ((X, Y, X, Y, ["a", "b"]), "a label is 3, and there are 2 classes"),
+    ],
+)
+def test_arrays_that_are_no_data_set_get_one_line(arrays, said):
+    with pytest.raises(DataError, match=said):
+        from_arrays(*arrays)
+
+
+def test_grey_images_get_their_channel():
+    data = from_arrays(X[:, 0], Y, X[:, 0], Y)
+    assert data.image_shape == (1, 6, 6) and data.classes == ("0", "1", "2", "3")

@@ -1,0 +1,33 @@
+"""docs/own-training.md: every block runs, in order, and the tables name what there is."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from gluonlab.training.callbacks import LATE, METHODS
+from gluonlab.training.consensus import WITHIN
+
+PAGE = (Path(__file__).parents[2] / "docs" / "own-training.md").read_text(encoding="utf-8")
+
+
+@pytest.mark.filterwarnings("ignore::gluonlab.errors.GluonlabWarning")
+def test_every_block_runs(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    blocks = re.findall(r"^```python\n(.*?)^```", PAGE, re.M | re.S)
+    names = {}
+    for block in blocks:
+        exec(block, names)
+    said = capsys.readouterr().out
+    assert len(blocks) == 8
+    assert names["score"].accuracy == names["result"].accuracy
+    assert names["result"].history[-1].metrics.keys() == {"worst class", "top 2"}
+    assert "epoch 2 of 2: accuracy 0." in said
+    assert re.search(r"^StopsAtLoss: the loss is 0.\d\d at step \d+$", said, re.M)
+    assert re.search(r"^\d+ 0\.\d+ EarlyStopping: no better validation accuracy in 2", said, re.M)
+
+
+def test_the_table_names_all_methods_and_the_delays_are_those_of_the_code():
+    rows = re.findall(r"^\| `(on_\w+)`", PAGE, re.M)
+    assert tuple(rows) == METHODS
+    assert f"{LATE} steps after a step" in PAGE and f"at most {WITHIN} later" in PAGE
