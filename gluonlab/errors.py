@@ -28,7 +28,7 @@ A message names the value, what is possible, and the remedy, on one line.
 from __future__ import annotations
 
 import difflib
-from typing import Iterable, List, Optional
+from typing import Iterable, List, Optional, Sequence
 
 
 class GluonlabError(Exception):
@@ -117,8 +117,12 @@ class MissingMXNet(EngineError, ModuleNotFoundError):
 class DownloadError(RunError):
     """A file cannot be fetched, or is not what it should be.
 
-    The message says which file to put where by hand.
+    The message says which file to put where by hand, on ``lines`` of their own below the first.
     """
+
+    def __init__(self, message: str, lines: Sequence[str] = ()) -> None:
+        super().__init__("\n  ".join([message, *lines]))
+        self.message, self.lines = message, tuple(lines)
 
 
 class NotebookError(RunError):
@@ -148,6 +152,9 @@ class GluonlabWarning(UserWarning):
     """Something works, but otherwise than the user may think."""
 
 
+FEW = 12  # names that a message lists beside a guess; of more, the guess says enough
+
+
 def unknown(kind: str, given: object, choices: Iterable[str]) -> str:
     """The message for a name that no registry holds.
 
@@ -156,5 +163,7 @@ def unknown(kind: str, given: object, choices: Iterable[str]) -> str:
     """
     names = sorted(choices)
     close = difflib.get_close_matches(str(given).lower(), names, n=1)
+    if close and len(names) > FEW:
+        return f"unknown {kind} {given!r}: did you mean {close[0]!r}?"
     hint = f" (did you mean {close[0]!r}?)" if close else ""
     return f"unknown {kind} {given!r}: choose {', '.join(names)}{hint}"

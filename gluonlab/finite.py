@@ -37,7 +37,7 @@ def check_loss(what: str, loss: float, when: str = "") -> None:
 
 
 def may_be_early(loss: float, has_statistics: bool) -> bool:
-    """Whether BatchNorm's running statistics can be why a validation loss is not healthy.
+    """whether BatchNorm's running statistics can be why a test loss is not healthy.
 
     After a few steps they hold much of what they began with, and every layer multiplies that error:
     a ResNet-50 whose training loss falls had 3e12 after 6 steps. Batches, and so the training loss,
@@ -52,10 +52,10 @@ def check_validation_loss(loss: float, when: str, has_statistics: bool) -> None:
     Training losses are healthy here.
     """
     if not may_be_early(loss, has_statistics):
-        check_loss("the validation loss", loss, when)
+        check_loss("the test loss", loss, when)
         return
     message = (
-        f"the validation loss is {loss:.3g} {when}: "
+        f"the test loss is {loss:.3g} {when}: "
         "BatchNorm's running statistics are not yet those of the images; "
         "if it stays so, train longer, or in larger batches"
     )

@@ -17,7 +17,7 @@ from gluonlab.cli.command import command, json_option
 from gluonlab.cli.results import print_evaluation, print_result
 from gluonlab.cli.streams import heard_or_not
 from gluonlab.config import TrainConfig
-from gluonlab.config.listing import entry
+from gluonlab.config.listing import columns, entry
 from gluonlab.config.options import config_options, given
 from gluonlab.config.values import size_in_bytes, whole
 from gluonlab.errors import ConfigError
@@ -95,6 +95,9 @@ def main(
     """
     if list_names:
         click.echo(_names())
+        return
+    if settings["model"] == "gluoncv:?":
+        click.echo(_names_of_gluoncv())
         return
     instead = {
         "--evaluate": evaluate, "--resume": resume, "--find-batch-size": find_batch_size,
@@ -195,6 +198,14 @@ def _names() -> str:
     sections["networks"] += entry(f"{zoo.PREFIX}NAME", zoo.SUMMARY)
     sections["recipes"] = described()
     return "\n\n".join("\n".join([title, *lines]) for title, lines in sections.items())
+
+
+def _names_of_gluoncv() -> str:
+    from gluonlab.models import zoo
+
+    names = zoo.gluoncv_names()
+    used = f"{len(names)} networks: --model {zoo.PREFIX}NAME trains one of them"
+    return "\n".join([*columns(names), "", used])
 
 
 if __name__ == "__main__":

@@ -83,6 +83,14 @@ def test_a_name_with_a_slip_is_answered_with_all_choices_and_a_guess(names, data
     assert guess in names
 
 
+@given(st.lists(NAMES, min_size=errors.FEW + 1, max_size=60, unique=True), st.data())
+def test_of_many_names_the_guess_says_enough(names, data):
+    slip = data.draw(st.sampled_from(names)).upper()
+    message = errors.unknown("kvstore", slip, names)
+    [guess] = re.fullmatch(r"unknown kvstore '\w+': did you mean '(\w+)'\?", message).groups()
+    assert guess in names
+
+
 def test_a_name_like_no_other_is_not_guessed():
     assert errors.unknown("model", "zzz", ["mlp"]) == "unknown model 'zzz': choose mlp"
 

@@ -149,7 +149,7 @@ def test_statistics_that_are_young_are_no_divergence(tmp_path, monkeypatch):
     common = dict(devices=named(1), model="deep", global_batch_size=1437, optimizer="sgd", lr=1e-9)
     with pytest.warns(
         GluonlabWarning,
-        match=r"the validation loss is .*e\+\d+ after step 1: BatchNorm's running statistics",
+        match=r"the test loss is .*e\+\d+ after step 1: BatchNorm's running statistics",
     ):
         early = train(
             TrainConfig(epochs=1, out=str(tmp_path / "early"), **common), reporter=Reporter()

@@ -21,8 +21,9 @@ from typing import Any, Callable, Dict, Iterator, List, Mapping, Sequence, Tuple
 import click
 
 from gluonlab.cli.interruption import all_is_said, interruptible
+from gluonlab.cli.other_names import unknown_option
 from gluonlab.cli.streams import complain, fill_closed, heard_or_not, nobody_reads, silence
-from gluonlab.errors import GluonlabError, GluonlabWarning, unknown
+from gluonlab.errors import DownloadError, GluonlabError, GluonlabWarning, unknown
 from gluonlab.host import last_words
 from gluonlab.host.limits import used_up
 from gluonlab.host.signals import Terminated, number_of
@@ -71,10 +72,13 @@ class Command(click.Command):
             _end(": ".join(filter(None, [how, said])), OF_SIGNALS + number, prefix="")
         except click.NoSuchOption as error:
             asked = error.ctx.command if error.ctx is not None else self
-            names = [name for name in _option_names(asked) if name.startswith("--")]
-            _end(unknown("option", error.option_name, names), 2)
+            _end(unknown_option(error.option_name, _option_names(asked)), 2)
         except click.UsageError as error:
             _end(self._explain(error), 2)
+        except DownloadError as error:
+            if debug:
+                raise
+            _end(error.message, error.exit_status, lines=error.lines)
         except GluonlabError as error:
             if debug:
                 raise
@@ -249,10 +253,14 @@ def _words(interrupt: BaseException) -> str:
     return ""
 
 
-def _end(text: str, status: int, prefix: str = "error: ") -> None:
+def _end(text: str, status: int, prefix: str = "error: ", lines: Sequence[str] = ()) -> None:
+    """``lines``: more of them, below the first."""
     with suppress(OSError), heard_or_not(sys.stdout):
         pass  # but what it has not written yet
     complain(f"{prefix}{one_line(text)}")
+    for line in lines:
+        indent = " " * (len(line) - len(line.lstrip()))
+        complain(f"  {indent}{one_line(line)}")
     all_is_said()
     sys.exit(status)
 

@@ -175,7 +175,7 @@ class TrainConfig:
     )  # fmt: skip
     epochs: Optional[int] = BATCH(whole(1), "passes over the training images")
     patience: Union[int, str, None] = BATCH(
-        patience, "end after N epochs in a row without a better validation accuracy, or loss; the "
+        patience, "end after N epochs in a row without a better test accuracy, or loss; the "
         "best epoch's parameters stay (default: train all epochs)", metavar="N|N:loss",
     )  # fmt: skip
     optimizer: Optional[str] = OPTIMISER(

@@ -150,7 +150,7 @@ ACCURACY, LOSS = "accuracy", "loss"
 
 
 class Patience(NamedTuple):
-    """So many epochs without a better validation accuracy, or loss."""
+    """So many epochs without a better test accuracy, or loss."""
 
     epochs: int
     monitored: str
@@ -166,7 +166,7 @@ def patience(name: str, value: Any) -> Union[int, str]:
     if monitored.strip().lower() not in ("", ACCURACY, LOSS):
         raise ConfigError(
             f"{_given(name, value)}: give a number of epochs, such as 5, which look at the "
-            f"validation accuracy, or 5:{LOSS}"
+            f"test accuracy, or 5:{LOSS}"
         )
     return f"{count}:{LOSS}" if monitored.strip().lower() == LOSS else count
 

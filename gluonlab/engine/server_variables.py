@@ -18,6 +18,7 @@ class Workers(NamedTuple):
 
 
 WORKER_VARIABLE = "DMLC_ROLE"  # its launchers set this for each process
+NODE_VARIABLE = "DMLC_NODE_HOST"  # the address at which a process listens
 
 
 def parameter_server_workers() -> Optional[Workers]:

@@ -19,8 +19,10 @@ if TYPE_CHECKING:
     from mxnet.gluon import HybridBlock
 
 PREFIX = "gluoncv:"
+LISTED = f"{PREFIX}?"  # in place of a network, the question which there are
 SUMMARY = (
-    "any classification network of gluoncv, such as gluoncv:mobilenet1.0; gluoncv:? names them"
+    f"any classification network of gluoncv, such as gluoncv:mobilenet1.0; --model {LISTED} "
+    "lists them"
 )
 
 # gluoncv's zoo also detects, segments and tells poses: these of its modules classify images. With
@@ -39,6 +41,7 @@ _CLASSES = {"hrnet": "num_classes"}
 # images.
 _NOT_OFFERED = ("_gn", "_s")
 _SUGGESTIONS = 6
+_ALL = f"python -m gluonlab.run --model {LISTED}"
 _ABSENT: Any = object()
 
 
@@ -53,10 +56,8 @@ def check_gluoncv(name: str) -> None:
     low = name.lower()
     close = [other for other in names if low and other.startswith(low)][:_SUGGESTIONS]
     close = close or difflib.get_close_matches(low, names, n=_SUGGESTIONS, cutoff=0.5)
-    choices = f"choose {PREFIX} and one of {', '.join(names)}"
-    if close:
-        choices = f"did you mean {', '.join(close)}? {PREFIX}? names all {len(names)}"
-    raise ModelError(f"unknown model {PREFIX + name!r}: {choices}")
+    guess = f"did you mean {', '.join(close)}? " if close else ""
+    raise ModelError(f"unknown model {PREFIX + name!r}: {guess}{_ALL} lists all {len(names)}")
 
 
 def gluoncv_names() -> List[str]:

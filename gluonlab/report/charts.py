@@ -39,8 +39,8 @@ def charts(runs: Sequence[Run]) -> Dict[str, str]:
     if any(run.steps or run.epochs for run in runs):
         drawn["Training loss"] = _svg(runs, _loss, "epoch", faint=_losses)
     if any(run.epochs for run in runs):
-        drawn["Validation accuracy, %"] = _svg(runs, _accuracy, "epoch", bounds=PERCENT)
-        drawn["Validation accuracy, %, against time"] = _svg(
+        drawn["Test accuracy, %"] = _svg(runs, _accuracy, "epoch", bounds=PERCENT)
+        drawn["Test accuracy, %, against time"] = _svg(
             runs, _accuracy_in_time, "seconds of training", bounds=PERCENT
         )
         drawn["Images per second"] = _svg(runs, _speed, "epoch", from_zero=True)

@@ -10,7 +10,7 @@ from gluonlab.runs.reader import Run
 MOST_STALE = 62  # updates of others; a push that met more is counted here, too
 HEADINGS = ("run", "devices", "accuracy", "best", "images/s", "per device", "seconds", "")
 STALENESS_HEADINGS = ("run", "pushes", "mean", "median", "largest")
-EPOCH_HEADINGS = ("epoch", "loss", "validation loss", "accuracy", "images/s", "seconds")
+EPOCH_HEADINGS = ("epoch", "loss", "test loss", "accuracy", "images/s", "seconds")
 
 
 def results(runs: Sequence[Run]) -> List[Tuple[str, ...]]:

@@ -19,7 +19,7 @@ def draw(lines: Sequence[Line], path: Path) -> None:
 
 
 def make_figure(lines: Sequence[Line]) -> "Figure":
-    """Four panels: training loss, validation accuracy, learning rate, images per second.
+    """Four panels: training loss, test accuracy, learning rate, images per second.
 
     They are made of the lines of metrics.jsonl.
     """
@@ -48,7 +48,7 @@ def make_figure(lines: Sequence[Line]) -> "Figure":
     accuracy.axhline(best, color=GREY, lw=0.8, ls=":")
     low, high = accuracy.get_ylim()
     accuracy.set_ylim(min(low, 99), min(high, 100))  # nobody is better than 100 %
-    _label(accuracy, "validation accuracy, %", f"best {best:.2f} %")
+    _label(accuracy, "test accuracy, %", f"best {best:.2f} %")
 
     # a step's rate holds while the step goes on, from its predecessor's end to its own
     edges = [(line.step - end) / per_epoch for line in steps for end in (1, 0)]

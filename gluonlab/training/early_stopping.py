@@ -61,7 +61,7 @@ class EarlyStopping(Callback):
         epochs, monitored = self.patience
         if self.waited >= epochs:
             many = f"{epochs} epoch{'s' * (epochs > 1)}"
-            run.stop(f"no better validation {monitored} in {many} after epoch {self.best_epoch}")
+            run.stop(f"no better test {monitored} in {many} after epoch {self.best_epoch}")
 
     def state_dict(self) -> Dict[str, Any]:
         """The best, and the epochs since."""

@@ -11,7 +11,6 @@ from typing import Iterator, Optional
 from mxnet import gluon, nd
 from mxnet.base import MXNetError
 
-from gluonlab.data.sets.folder import FileSplit
 from gluonlab.errors import DivergedError, GluonlabError, UsageError
 from gluonlab.host.limits import memory_limit, used_up
 from gluonlab.host.memory import give_back
@@ -116,22 +115,6 @@ def write_end(run: "RunDirectory | NoRunDirectory", step: int, seconds: float) -
     """Note that all files of the run, whose last step this was, are written. Raises OutputError."""
     if run.path is not None:
         run.write(ended(run.path, step, seconds))
-
-
-MUCH_WAITING = 0.1  # of an epoch's time; more is worth a word
-
-
-def advice(result: Result) -> Iterator[str]:
-    """Lines that say what would make the next such run faster."""
-    if result.waiting > MUCH_WAITING and isinstance(result.plan.dataset.train, FileSplit):
-        cure = (
-            "with more --decoders, or once and for all with --no-random-resized-crop"
-            if result.plan.random_resized_crop
-            else "once (python -m gluonlab.data pack), with more --decoders, "
-            "or into memory with --resident-bytes"
-        )
-        waiting = f"training waited for images {result.waiting:.0%} of its time"
-        yield f"{waiting}: decode them {cure}"
 
 
 def _note(run: "RunDirectory | NoRunDirectory", error: BaseException) -> None:

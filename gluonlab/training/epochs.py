@@ -13,10 +13,10 @@ from gluonlab.parallel.strategy import Strategy
 from gluonlab.runs import schema
 from gluonlab.runs.result import Result
 from gluonlab.runs.writer import NoRunDirectory, RunDirectory
+from gluonlab.training import remarks
 from gluonlab.training.callbacks import Callbacks, RunView
 from gluonlab.training.consensus import Consensus
 from gluonlab.training.early_stopping import EarlyStopping, goodness
-from gluonlab.training.ending import advice
 from gluonlab.training.evaluate import Score, evaluation_loader, validate
 from gluonlab.training.kept import Kept
 from gluonlab.training.metrics import in_words
@@ -101,8 +101,8 @@ class Epochs:
                 self.result.confusion = self._score().confusion
         if self.consensus.stops and self.standing.finished < self.plan.epochs:
             self._note_stop()
-        for line in advice(self.result):
-            self.reporter.say(line)
+        for line in remarks.after(self.result):
+            self.reporter.say(f"{'remark':<11}{line}")
         self._note_unheard()
 
     def _last_again(self) -> None:

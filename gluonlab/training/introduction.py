@@ -9,6 +9,7 @@ from gluonlab.data.loading.loader import stays_on_devices
 from gluonlab.devices import describe
 from gluonlab.optimizers.momentum import MXNET
 from gluonlab.parallel.strategy import Strategy
+from gluonlab.training import remarks
 from gluonlab.training.plan import Plan
 from gluonlab.training.recipe import CHANGES, named
 from gluonlab.training.settle import OPTIONS_WIDTH
@@ -47,7 +48,7 @@ def introduction(plan: Plan, strategy: Strategy) -> Iterator[str]:
         (
             "batch",
             f"{plan.batch_in_words(len(strategy.inputs) * group.size)}; "
-            f"{steps} step{'s' * (steps > 1)} per epoch{left_out}",
+            f"{steps:,} step{'s' * (steps > 1)} per epoch{left_out}",
         ),
         ("optimizer", f"{plan.optimizer}, {settings}{rule}"),
         *options_in_words(plan),
@@ -57,6 +58,7 @@ def introduction(plan: Plan, strategy: Strategy) -> Iterator[str]:
             f"{', updated on servers' * plan.on_servers}; seed {plan.seed}",
         ),
         *([("arithmetic", plan.arithmetic.in_words())] if on_gpus else []),
+        *(("remark", line) for line in remarks.before(plan)),
     ):
         yield f"{name:<11}{text}"
 

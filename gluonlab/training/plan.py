@@ -195,8 +195,8 @@ class Plan:
         Shards differ by at most one image when the sizes do not divide.
         """
         each, rest = divmod(self.global_batch_size, copies)
-        per_device = str(each) if not rest else f"{each} or {each + 1}"
-        in_all = f"{self.global_batch_size} in all{self.microbatches.in_words()}"
+        per_device = f"{each:,}" if not rest else f"{each:,} or {each + 1:,}"
+        in_all = f"{self.global_batch_size:,} in all{self.microbatches.in_words()}"
         return f"{per_device} per {self.split.has_copy}, {in_all}"
 
     @property

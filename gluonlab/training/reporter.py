@@ -80,4 +80,4 @@ def epoch_in_words(epoch: schema.Epoch, epochs: int) -> str:
     """The line of a finished epoch."""
     number = f"epoch {epoch.epoch:{len(str(epochs))}}/{epochs}"
     speed = f"{epoch.training_seconds:6.2f} s  {epoch.images_per_second:7,.0f} images/s"
-    return f"{number}  {speed}  loss {epoch.loss:.4f}  validation accuracy {epoch.accuracy:.4f}"
+    return f"{number}  {speed}  loss {epoch.loss:.4f}  test accuracy {epoch.accuracy:.4f}"

@@ -3,7 +3,7 @@
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from gluonlab.config.listing import COLUMN, WIDTH, entry
+from gluonlab.config.listing import COLUMN, WIDTH, columns, entry
 
 words = st.text("abc-/:%", min_size=1, max_size=30)
 names = st.text("abc-", min_size=1, max_size=40)
@@ -31,3 +31,16 @@ def test_every_word_comes_in_its_turn_within_80_columns(name, paragraphs):
 def test_what_belongs_together_is_not_parted():
     lines = entry("name", "a" * (WIDTH - COLUMN - 6) + " 92.1\N{NO-BREAK SPACE}%")
     assert lines[1].strip() == "92.1 %"
+
+
+@given(st.lists(st.text("abc-", min_size=1, max_size=60), min_size=1, max_size=150))
+def test_columns_hold_every_name_once_and_are_read_downwards(many):
+    lines = columns(many)
+    rows = [line.split() for line in lines]
+    read = [row[place] for place in range(max(map(len, rows))) for row in rows if place < len(row)]
+    assert read == many
+    assert all(len(line) <= WIDTH and line == line.rstrip() for line in lines)
+    # no fewer lines would do: the names of one line less do not fit side by side
+    for height in range(1, len(lines)):
+        parts = [many[first : first + height] for first in range(0, len(many), height)]
+        assert sum(max(map(len, part)) for part in parts) + 2 * (len(parts) - 1) > WIDTH

@@ -69,7 +69,7 @@ def test_network_asks_the_mirrors_that_it_is_given(capsys, found):
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["--trian"], "unknown option '--trian': choose"),
+        (["--trian"], "unknown option '--trian': did you mean '--train'?"),
         (["now"], "unexpected 'now'"),
         (["--json=1"], "takes no value"),
     ],

@@ -82,7 +82,7 @@ def points(svg, curve):
 def test_charts_have_a_curve_per_run_and_a_point_per_epoch(tmp_path):
     drawn = charts(read_runs([make_run(tmp_path / "a"), make_run(tmp_path / "b", lines(epochs=2))]))
     assert list(drawn) == [
-        "Training loss", "Validation accuracy, %", "Validation accuracy, %, against time",
+        "Training loss", "Test accuracy, %", "Test accuracy, %, against time",
         "Images per second", "Learning rate",
     ]  # fmt: skip
     for title in list(drawn)[:4]:
@@ -106,7 +106,7 @@ def ticks(svg, axis=2):
 def test_epochs_are_counted_from_0_in_whole_numbers(tmp_path):
     for count in (1, 3):
         drawn = charts(read_runs([make_run(tmp_path / str(count), lines(epochs=count))]))
-        for title in ("Training loss", "Validation accuracy, %", "Images per second"):
+        for title in ("Training loss", "Test accuracy, %", "Images per second"):
             shown = ticks(drawn[title], axis=1)
             assert shown[0] == 0 and count in shown and all(tick == int(tick) for tick in shown)
 
@@ -118,7 +118,7 @@ def test_nobody_is_better_than_100_percent_nor_worse_than_0(tmp_path, accuracies
     epochs = [line for line in lines() if line["kind"] == "epoch"]
     made = [{**line, "accuracy": accuracy} for line, accuracy in zip(epochs, accuracies)]
     drawn = charts(read_runs([make_run(tmp_path / "a", made)]))
-    for title in ("Validation accuracy, %", "Validation accuracy, %, against time"):
+    for title in ("Test accuracy, %", "Test accuracy, %, against time"):
         assert 0 <= min(ticks(drawn[title])) < max(ticks(drawn[title])) <= 100
 
 

@@ -135,6 +135,7 @@ def test_metrics_are_one_json_object_a_line(tmp_path):
             "accuracy": 0.5,
             "validation_loss": None,
             "top5_accuracy": None,
+            "metrics": None,
             "waiting": 0.0,
             "lr": None,
             "seconds": None,
@@ -289,7 +290,7 @@ def test_the_curves_show_what_the_run_noted():
     titles = [axes.get_title() for axes in (loss, accuracy, rate, speed)]
     assert titles == [
         "training loss",
-        "validation accuracy, %",
+        "test accuracy, %",
         "learning rate",
         "images per second",
     ]

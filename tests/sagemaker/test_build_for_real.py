@@ -69,7 +69,7 @@ def test_the_build_of_a_cpu_notebook(notebook):
         timeout=300,
     )
     assert done.returncode == 0, done.stderr
-    assert "validation accuracy" in done.stdout + done.stderr
+    assert "test accuracy" in done.stdout + done.stderr
 
     code = "import gluonlab, mxnet; print(mxnet.__version__, gluonlab.__file__)"
     assert (

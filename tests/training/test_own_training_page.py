@@ -24,7 +24,7 @@ def test_every_block_runs(tmp_path, monkeypatch, capsys):
     assert names["result"].history[-1].metrics.keys() == {"worst class", "top 2"}
     assert "epoch 2 of 2: accuracy 0." in said
     assert re.search(r"^StopsAtLoss: the loss is 0.\d\d at step \d+$", said, re.M)
-    assert re.search(r"^\d+ 0\.\d+ EarlyStopping: no better validation accuracy in 2", said, re.M)
+    assert re.search(r"^\d+ 0\.\d+ EarlyStopping: no better test accuracy in 2", said, re.M)
 
 
 def test_the_table_names_all_methods_and_the_delays_are_those_of_the_code():

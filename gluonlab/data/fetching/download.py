@@ -125,7 +125,8 @@ class _Job(NamedTuple):
         findings = verify(self.source, self.root)
         wanted = [file for file, now in zip(self.source.files, findings) if now.state != OK]
         for position, file in enumerate(wanted):
-            by_hand = f"put {', '.join(map(str, wanted[position:]))} into {folder}"
+            files = wanted[position:]
+            by_hand = [f"by hand: put into {folder}", *(f"  {each}" for each in files)]
             self._fetch(file, folder, partial(_take_file, file, folder), by_hand)
 
     def fetch_archive(self) -> None:
@@ -139,11 +140,11 @@ class _Job(NamedTuple):
                 return
             except DataError as error:
                 self.say(f"{error}; it is kept, and another copy is downloaded")
-        by_hand = f"put {file} into {self.root} and run the same command again"
+        by_hand = [f"by hand: put into {self.root}, and run the same command again", f"  {file}"]
         self._fetch(file, self.root, take, by_hand)
 
     def _fetch(
-        self, file: KnownFile, folder: Path, take: Callable[[Path], None], by_hand: str
+        self, file: KnownFile, folder: Path, take: Callable[[Path], None], by_hand: List[str]
     ) -> None:
         """Fetch one file from the first mirror that has it.
 
@@ -164,10 +165,10 @@ class _Job(NamedTuple):
                 return self._fetch_from(mirror + file.name, file, part, sizes, take)
             except DownloadError as error:
                 reasons.append(str(error))
-        addresses = ", ".join(shown(mirror) for mirror in self.source.mirrors)
+        addresses = ["from one of", *(f"  {shown(mirror)}" for mirror in self.source.mirrors)]
         raise DownloadError(
-            f"{self.source.name} cannot be fetched: {'; '.join(reasons)}. "
-            f"By hand: {by_hand}. Addresses: {addresses}"
+            f"{self.source.name} cannot be fetched: no address gives {file.name}",
+            [*reasons, *by_hand, *addresses],
         )
 
     def _fetch_from(

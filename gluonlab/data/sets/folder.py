@@ -120,7 +120,7 @@ def load(
     processes = Decoders(size, decoders or min(own_cores(), MOST_DECODERS))
     split = partial(_split, decoders=processes, classes=folder.classes, skip_bad=skip_bad)
     train = split("training", *folder.train, memory=0 if random_resized_crop else memory)
-    test = split("validation", *folder.val, memory=memory)
+    test = split("test", *folder.val, memory=memory)
     name = name or plain_name(folder.root.resolve().name, "folder")
     return Dataset(name, train, test, folder.classes, DEFAULTS, PHOTOGRAPHS)
 

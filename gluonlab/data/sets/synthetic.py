@@ -9,7 +9,7 @@ import numpy as np
 from gluonlab.data.sets.dataset import ArraySplit, Dataset, Defaults
 
 DEFAULTS = Defaults(lr=0.01, epochs=3)
-SAMPLES, SHAPE = 8192, (1, 28, 28)
+NAME, SAMPLES, SHAPE = "synthetic", 8192, (1, 28, 28)
 
 
 def load(
@@ -23,4 +23,4 @@ def load(
         return ArraySplit(images, random.randint(0, classes, count).astype(np.int32))
 
     train, test = split(samples), split(max(1, samples // 4))
-    return Dataset("synthetic", train, test, tuple(map(str, range(classes))), DEFAULTS)
+    return Dataset(NAME, train, test, tuple(map(str, range(classes))), DEFAULTS)

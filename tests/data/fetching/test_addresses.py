@@ -106,11 +106,10 @@ def test_without_a_network_the_files_and_their_place_are_named(root):
         )
     for words in (
         "http://127.0.0.1:9/one/a cannot be reached (Connection refused)",
-        (
-            f"a ({len(FILE):,} bytes, sha256 {sha256(FILE)}), b (1 bytes, sha256 {sha256(b'b')}) "
-            f"into {root / 'set'}"
-        ),
-        "Addresses: http://127.0.0.1:9/one/, http://127.0.0.1:9/two/",
+        f"\n  by hand: put into {root / 'set'}\n",
+        f"\n    a ({len(FILE):,} bytes, sha256 {sha256(FILE)})\n",
+        f"\n    b (1 bytes, sha256 {sha256(b'b')})\n",
+        "\n    http://127.0.0.1:9/one/\n    http://127.0.0.1:9/two/",
     ):
         assert words in str(error.value)
     assert files_below(root) == {}

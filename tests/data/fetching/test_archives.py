@@ -61,7 +61,8 @@ def test_another_packing_of_other_files_will_not(serve, root):
     assert re.search(r"data_batch_3\.bin in it has sha1 \w{40}, expected \w{40}", str(error.value))
     assert f"(sha256 {sha256(packed)}, expected {sha256(ARCHIVE)})" in str(error.value)
     assert (
-        f"put {CIFAR_ARCHIVE} ({len(ARCHIVE):,} bytes, sha256 {sha256(ARCHIVE)}) into {root}"
+        f"put into {root}, and run the same command again\n"
+        f"    {CIFAR_ARCHIVE} ({len(ARCHIVE):,} bytes, sha256 {sha256(ARCHIVE)})\n"
         in str(error.value)
     )
     assert files_below(root) == {}
@@ -69,7 +70,7 @@ def test_another_packing_of_other_files_will_not(serve, root):
 
 def test_an_empty_archive_is_said_to_be_too_small_not_too_large(serve, root):
     server = serve({CIFAR_ARCHIVE: b""})
-    with pytest.raises(DownloadError, match=rf"has 0 bytes, expected 1 to {2**20:,}\. By hand"):
+    with pytest.raises(DownloadError, match=rf"has 0 bytes, expected 1 to {2**20:,}\n  by hand"):
         download(cifar_source(BATCH_FILES, ARCHIVE, server.url), root)
     assert files_below(root) == {}
 

@@ -235,7 +235,7 @@ def test_the_command_packs_and_says_what_to_do_next(ended, source, empty_cwd):
         main, "pack", f"folder:{source}", "--out", "packed", "--image-size", "8"
     )
     assert (status, err) == (0, "")
-    assert out.startswith("packed 270 training and 9 validation images of 3x8x8, ")
+    assert out.startswith("packed 270 training and 9 test images of 3x8x8, ")
     assert out.endswith("--dataset folder:packed\n")
     assert load_dataset("folder:packed").image_shape == (3, 8, 8)
 
