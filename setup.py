@@ -175,7 +175,6 @@ setup(
     extras_require=EXTRAS,
     entry_points={"console_scripts": ["gluonlab = gluonlab.__main__:main"]},
     classifiers=[
-        "License :: OSI Approved :: Apache Software License",
         "Operating System :: POSIX :: Linux",
         "Programming Language :: Python :: 3",
         "Topic :: Scientific/Engineering :: Artificial Intelligence",

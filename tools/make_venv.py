@@ -20,6 +20,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import time
 
 OLDEST, NEWEST = (3, 8), (3, 13)
 # installed as they are: their metadata no longer fits the world
@@ -79,9 +80,45 @@ def check_python():
 
 
 def run(*command):
-    status = subprocess.call(command)
-    if status:
-        fail("%s ended with status %d: see above" % (" ".join(command[:5]), status))
+    """Run a command without a word of its own, unless it fails: pip and setuptools warn of what
+    this script is for.
+    """
+    with tempfile.TemporaryFile() as said:
+        child = subprocess.Popen(command, stdout=said, stderr=subprocess.STDOUT)
+        wait(child)
+        if child.returncode:
+            said.seek(0)
+            getattr(sys.stderr, "buffer", sys.stderr).write(said.read())
+            sys.stderr.flush()
+            what = " ".join(command[:5])
+            fail("%s ended with status %d: see above" % (what, child.returncode))
+
+
+def wait(child):
+    """Wait for a process, with a sign of life where somebody looks on."""
+    turns = 0
+    try:
+        while child.poll() is None:
+            if sys.stdout.isatty():
+                sys.stdout.write("\r%s" % "|/-\\"[turns % 4])
+                sys.stdout.flush()
+            turns += 1
+            time.sleep(0.1)
+    finally:
+        if sys.stdout.isatty():
+            sys.stdout.write("\r \r")
+            sys.stdout.flush()
+        if child.poll() is None:  # Ctrl-C
+            child.terminate()
+            child.wait()
+
+
+def bytes_below(folder):
+    """The size of all files, each counted once."""
+    total = 0
+    for above, _, names in os.walk(folder):
+        total += sum(os.lstat(os.path.join(above, name)).st_size for name in names)
+    return total
 
 
 def works(python):
@@ -96,10 +133,9 @@ def works(python):
 
 
 def pip(python, *arguments):
-    # what pip warns of is what this script is for: packages that come one after the other, or
-    # instead of others
-    quietly = ("--quiet", "--disable-pip-version-check", "--no-warn-conflicts")
-    run(python, "-m", "pip", "install", *(quietly + arguments))
+    # packages come one after the other, or instead of others
+    calmly = ("--disable-pip-version-check", "--no-warn-conflicts")
+    run(python, "-m", "pip", "install", *(calmly + arguments))
 
 
 # Runs in the new environment: prints what a distribution with these extras needs there, one
@@ -143,8 +179,8 @@ def install(python, extras, wheels):
     pip(python, "--no-deps", "--editable", HERE, "--config-settings", "editable_mode=compat")
     own = requirements(python, "gluonlab", extras)
     retired = [need for need in own if project(need) in RETIRED]
-    quietly = ["--quiet", "--disable-pip-version-check"]
-    run(python, "-m", "pip", "download", *(quietly + ["--no-deps", "--dest", wheels] + retired))
+    calmly = ["--disable-pip-version-check"]
+    run(python, "-m", "pip", "download", *(calmly + ["--no-deps", "--dest", wheels] + retired))
     downloaded = [os.path.join(wheels, name) for name in sorted(os.listdir(wheels))]
     theirs = [need for wheel in downloaded for need in requirements(python, wheel)]
     fixed = set(project(need) for need in own)  # numpy above all: ours is the one that works
@@ -169,19 +205,24 @@ def main():
             "no folder given: write python3 make_venv.py DIR EXTRA..., as in: "
             "python3 tools/make_venv.py .venv cpu test"
         )
+    began = time.time()
     folder, extras = sys.argv[1], sys.argv[2:]
     python = os.path.join(folder, "bin", "python")
     if not works(python):
         print("making %s with Python %s" % (folder, platform.python_version()))
+        sys.stdout.flush()
         # the Python that it was made with
         gone = os.path.islink(python) and not os.path.exists(python)
         run(sys.executable, "-m", "venv", folder, *["--clear"] * gone)
     print(
         "installing gluonlab[%s] into %s: some minutes the first time" % (",".join(extras), folder)
     )
+    sys.stdout.flush()
     wheels = tempfile.mkdtemp(prefix="gluonlab-wheels-")
     try:
         install(python, extras, wheels)
+    except KeyboardInterrupt:
+        fail("interrupted: the same command goes on from here")
     finally:
         shutil.rmtree(wheels)
     # A library of the system that MXNet needs and a slim image may lack, or the driver: gluonlab
@@ -190,7 +231,11 @@ def main():
         "import gluonlab, sys\ntry:\n import mxnet\n"
         "except gluonlab.errors.EngineError as e: sys.exit('error: %s' % e)"
     )
-    sys.exit(subprocess.call([python, "-c", code]))
+    status = subprocess.call([python, "-c", code])
+    if not status:
+        taken = (folder, time.time() - began, bytes_below(folder) / 1e6)
+        print("%s is ready: %.0f s, %.0f MB" % taken)
+    sys.exit(status)
 
 
 if __name__ == "__main__":
