@@ -31,6 +31,9 @@ def parameter_server_workers() -> Optional[Workers]:
     return Workers(int(number), local or _is_loopback(os.environ.get("DMLC_PS_ROOT_URI", "")))
 
 
+NODE_ADDRESS = "DMLC_NODE_HOST"  # where this process listens
+
+
 class ServerRole(NamedTuple):
     """A process's part in a group of MXNet's parameter server; the rank is told by the store only.
 
