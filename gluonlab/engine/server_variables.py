@@ -18,7 +18,6 @@ class Workers(NamedTuple):
 
 
 WORKER_VARIABLE = "DMLC_ROLE"  # its launchers set this for each process
-NODE_VARIABLE = "DMLC_NODE_HOST"  # the address at which a process listens
 
 
 def parameter_server_workers() -> Optional[Workers]:
@@ -30,6 +29,9 @@ def parameter_server_workers() -> Optional[Workers]:
     # of them here
     local = os.environ.get("DMLC_JOB_CLUSTER") == "local"
     return Workers(int(number), local or _is_loopback(os.environ.get("DMLC_PS_ROOT_URI", "")))
+
+
+NODE_ADDRESS = "DMLC_NODE_HOST"  # where this process listens
 
 
 class ServerRole(NamedTuple):

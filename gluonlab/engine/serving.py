@@ -7,7 +7,7 @@ import os
 import socket
 from typing import Optional
 
-from gluonlab.engine.server_variables import NODE_VARIABLE, server_role
+from gluonlab.engine.server_variables import NODE_ADDRESS, server_role
 from gluonlab.errors import EngineError
 
 NO_PORT = "bind failed"  # what MXNet says, whatever the reason is
@@ -48,8 +48,8 @@ def _reason() -> CannotListen:
     """Why MXNet could not listen, which it does not say."""
     role = server_role(os.environ)
     if role is None or role.role != "scheduler":  # it has tried 40 ports
-        node = os.environ.get(NODE_VARIABLE, "its address")
-        return CannotListen(f"no port of {node} can be had: set {NODE_VARIABLE} anew", False)
+        node = os.environ.get(NODE_ADDRESS, "this host's address")
+        return CannotListen(f"no port of {node} can be had: set {NODE_ADDRESS} anew", False)
     error = _refusal(role.root or "", int(role.port or 0)) or OSError(
         errno.EADDRINUSE, os.strerror(errno.EADDRINUSE)
     )

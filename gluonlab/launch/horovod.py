@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import atexit
+from contextlib import suppress
 from typing import Optional
 
 import mxnet as mx
@@ -31,6 +33,7 @@ class Horovod(SummingGroup):
             ) from None
         settle_environment()
         check_own_name()
+        atexit.register(_forget_failures)  # before init's own, and so after that at the end
         hvd.init()
         super().__init__(hvd.rank(), hvd.size())
         self._allreduce = hvd.allreduce_
@@ -50,3 +53,13 @@ class Horovod(SummingGroup):
     def sum_array(self, number: int, array: nd.NDArray, priority: int) -> None:
         # average, and not op, which SageMaker's older Horovod does not have
         self._allreduce(array, average=False, name=f"gluonlab.{number}", priority=priority)
+
+
+def _forget_failures() -> None:
+    """Take the errors of sums that could not end, as another process had died.
+
+    MXNet, which keeps them, would raise one as Python ends, and so print a trace behind the line
+    that says why this process does.
+    """
+    with suppress(mx.base.MXNetError):
+        nd.waitall()
