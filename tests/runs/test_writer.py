@@ -135,6 +135,7 @@ def test_metrics_are_one_json_object_a_line(tmp_path):
             "accuracy": 0.5,
             "validation_loss": None,
             "top5_accuracy": None,
+            "metrics": None,
             "waiting": 0.0,
             "lr": None,
             "seconds": None,
