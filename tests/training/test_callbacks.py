@@ -136,7 +136,7 @@ def last_event(folder, event):
     return found[-1] if found else None
 
 
-@settings(max_examples=3)
+@settings(max_examples=2)
 @given(**DRAWN, plug=st.integers(1, 3 * STEPS), every=st.integers(1, 5))
 def test_a_stopped_run_repeats_when_it_was_broken_off_and_goes_on(
     tmp_path_factory, kind, step, plug, every
@@ -160,7 +160,7 @@ def test_a_stopped_run_repeats_when_it_was_broken_off_and_goes_on(
         assert lines(folder / "run") == lines(folder / "whole")
 
 
-@settings(max_examples=3)
+@settings(max_examples=2)
 @given(**DRAWN)
 def test_a_stop_is_recorded_and_its_network_is_the_one_that_was_evaluated(
     tmp_path_factory, kind, step
@@ -242,7 +242,13 @@ class Fails:
         self.on_run_end = getattr(self, "on_run_end", lambda run, end: None)
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize(
+    "method",
+    [
+        pytest.param(each, marks=[] if each in ("on_step", "on_run_end") else pytest.mark.long)
+        for each in METHODS
+    ],
+)
 def test_a_callback_that_fails_ends_the_run_in_one_line_and_leaves_its_folder(tmp_path, method):
     listening = Listening()
     with pytest.raises(CallbackError) as caught:
@@ -298,6 +304,7 @@ def test_a_state_that_json_cannot_hold_is_refused(tmp_path, state):
         run(tmp_path / "run", [Odd("step", 99)], checkpoint_every="2 steps")
 
 
+@pytest.mark.long
 def test_callbacks_that_have_changed_are_said_when_a_run_goes_on(tmp_path):
     class Other(StopsAt):
         pass

@@ -6,7 +6,7 @@ import itertools
 import mxnet as mx
 import numpy as np
 import pytest
-from mxnet import nd
+from mxnet import gluon, nd
 from mxnet.gluon import nn
 from support.devices import named
 
@@ -18,6 +18,7 @@ from gluonlab.kvstores.groups import SummingGroup
 from gluonlab.models import get_model
 from gluonlab.training.checks import BATCH, CHECKS, CONFIG, DATA, DEVICES, NETWORK, Made, check
 from gluonlab.training.draft import Draft
+from gluonlab.training.own import NOTHING, Own
 from gluonlab.training.plan import make_plan
 
 # What makes a check fire, and what it then says.
@@ -26,6 +27,7 @@ WRONG = {
     (CONFIG, "kvstore"): ({"kvstore": "rign"}, "unknown kvstore 'rign'"),
     (CONFIG, "topology"): ({"topology": "p3.16xlarge"}, "--topology 'p3.16xlarge': kvstore 'dev"),
     (CONFIG, "split"): ({"split": "layer"}, "unknown --split 'layer'"),
+    (CONFIG, "own"): ({"model": "mlp"}, "--model mlp and the network Dense contradict each other"),
     (CONFIG, "dataset"): ({"dataset": "digit"}, "unknown data set 'digit'"),
     (CONFIG, "recipe"): ({"recipe": "quik"}, "unknown --recipe 'quik'"),
     (CONFIG, "servers"): (
@@ -74,6 +76,11 @@ WRONG = {
         "kvstore 'ring' on cpu",
     ),
     (DATA, "dataset"): ({"normalise": "cifar10"}, "--normalise cifar10 is for 3 channels"),
+    (DATA, "loss"): ({}, "loss L2Loss cannot be compiled for scores (n, 10)"),
+    (DATA, "last batch"): (
+        {"drop_last": True, "batch_size": 5000},
+        "--drop-last: a batch has 10,000 images, and digits 1,437",
+    ),
     (DATA, "microbatches"): ({"microbatches": 3, "batch_size": 2}, "--microbatches 3"),
     (DATA, "profile"): ({"profile": 99999}, "--profile 99999: an epoch has"),
     (DATA, "final rate"): ({"final_lr": 3, "lr_schedule": "linear"}, "--final-lr 3 is above"),
@@ -86,6 +93,8 @@ WRONG = {
     (BATCH, "arrays"): ({"global_batch_size": 10**8}, "and MXNet allows fewer than 2,147,483,647"),
 }
 KEYS = list(WRONG)
+# What is given besides the settings
+OWN = {(CONFIG, "own"): Own(net=nn.Dense(10)), (DATA, "loss"): Own(loss=gluon.loss.L2Loss())}
 # GPUs, or more processes, or what stands for them
 NEED_MORE = [(CONFIG, "group"), (DEVICES, "arithmetic"), (NETWORK, "deterministic")]
 BEFORE_THE_NETWORK = [key for key in KEYS if key[0] not in (NETWORK, BATCH)]
@@ -123,14 +132,14 @@ def test_every_check_is_tried_here_in_the_order_of_the_list():
 )
 def test_a_check_fires_and_none_before_it(key):
     settings, said = WRONG[key]
-    draft = Draft(TrainConfig(**{"devices": named(2), **settings}))
+    draft = Draft(TrainConfig(**{"devices": named(2), **settings}), own=OWN.get(key, NOTHING))
     for each in CHECKS[: KEYS.index(key)]:
         each.of(draft)
     with pytest.raises(UsageError) as raised:
         CHECKS[KEYS.index(key)].of(draft)
     assert said in str(raised.value) and "\n" not in str(raised.value)
     with pytest.raises(UsageError) as again:
-        make_plan(draft.asked)
+        make_plan(draft.asked, own=draft.own)
     assert str(again.value) == str(raised.value)
 
 
@@ -140,7 +149,8 @@ def test_of_two_mistakes_the_first_of_the_list_is_told():
     tried, about_kvstores = 0, (
         "kvstore", "topology", "compression", "checkpoints", "sharding",
     )  # fmt: skip
-    for first, second in itertools.combinations(BEFORE_THE_NETWORK, 2):
+    of_settings = [key for key in BEFORE_THE_NETWORK if key not in OWN]
+    for first, second in itertools.combinations(of_settings, 2):
         one, other = WRONG[first][0], WRONG[second][0]
         both = first[1] in about_kvstores and second[1] in about_kvstores
         both = both or (first[1], second[1]) == ("checkpoints", "dtype")  # --compress and float16

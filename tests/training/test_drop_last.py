@@ -38,7 +38,7 @@ def whole_batches(batch):
     return [(x.asnumpy(), y.asnumpy()) for x, y in every if len(x) == batch]
 
 
-@settings(max_examples=4)
+@settings(max_examples=2)
 @given(batch=st.integers(20, 150), processes=st.integers(1, 2), devices=st.integers(1, 2))
 def test_it_trains_as_the_plain_loop_without_ragged_batches(
     tmp_path_factory, batch, processes, devices
@@ -64,7 +64,8 @@ def test_it_trains_as_the_plain_loop_without_ragged_batches(
     assert {line["images"] for line in written if line["kind"] == "step"} == {batch}
 
 
-@settings(max_examples=2)
+@pytest.mark.long
+@settings(max_examples=4)
 @given(plug=st.integers(2, 12), schedule=st.sampled_from(["cosine", "step"]))
 def test_schedules_count_its_steps_and_a_run_goes_on(tmp_path_factory, plug, schedule):
     folder, read = tmp_path_factory.mktemp("runs"), few_digits()

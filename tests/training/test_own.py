@@ -119,7 +119,7 @@ def test_it_trains_as_the_plain_loop_on_any_number_of_devices(tmp_path, devices)
     assert last.metrics["margin"] == pytest.approx(margins(scores, ARRAYS[3].astype("int32")), 1e-4)
 
 
-@settings(max_examples=3)
+@settings(max_examples=2)
 @given(plug=st.integers(1, 8), every=st.integers(1, 3), mixup=st.sampled_from([0.0, 0.3]))
 def test_a_run_that_goes_on_ends_with_the_bits_of_the_undisturbed_one(
     tmp_path_factory, plug, every, mixup
@@ -151,7 +151,7 @@ def test_a_comparison_trains_the_same_on_each_number_of_devices(tmp_path):
         compare(asked, [1, 2], Reporter(), from_arrays(*ARRAYS), net=make_net(4))
 
 
-@settings(max_examples=4)
+@settings(max_examples=3)
 @given(
     processes=st.integers(1, 3), devices=st.integers(1, 3), batch=st.integers(1, 31),
     kind=st.sampled_from(["function", "class", "object"]),

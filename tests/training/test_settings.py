@@ -31,7 +31,8 @@ TWO, STEPPED = {"devices": "cpu*2"}, {"lr_schedule": "step"}
 # A field -> another value of it, and what both runs have besides.
 CHANGES = {
     "gpus": (2, {"devices": None}), "devices": ("cpu*2", {}), "threads": (2, {}),
-    "batch_size": (7, {}), "global_batch_size": (7, {}), "epochs": (3, {}), "lr": (0.5, {}),
+    "batch_size": (7, {}), "global_batch_size": (7, {}), "epochs": (3, {}), "drop_last": (True, {}),
+    "patience": (3, {}), "lr": (0.5, {}),
     "scale_lr": (True, {**TWO, "batch_size": 50}), "model": ("lenet-avg", {}),
     "dataset": ("synthetic", {}), "kvstore": ("ring", TWO), "optimizer": ("adam", {}),
     "momentum": (0.5, {}), "momentum_rule": ("mxnet", {"momentum": 0.9}), "wd": (0.5, {}),
