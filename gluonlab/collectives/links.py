@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any, Iterable, List, Mapping, Sequence, Tuple, Union
 
 from gluonlab.collectives.rings import best_ring
@@ -83,8 +84,12 @@ class Topology:
         Of several hosts it is one host after the other, each in the order of its own fastest ring.
         """
         if len(self.hosts) == 1:
-            return best_ring(self.world_size, self.routes)
+            return list(self._best_ring)
         return [host[rank] for host in self.hosts for rank in self.subset(host).ring_order()]
+
+    @cached_property
+    def _best_ring(self) -> List[int]:
+        return best_ring(self.world_size, self.routes)
 
     def subset(self, devices: Union[int, Sequence[int]]) -> Topology:
         """The machine as its first ``devices`` devices see it, or as the listed ones do.

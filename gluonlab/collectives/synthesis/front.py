@@ -62,6 +62,8 @@ def synthesise(
         least = bound(lanes, steps, turnings, symmetries(lanes)[0])
         if least.moving > promised * (1 - WORTH):
             break
+        if math.isinf(least.moving):  # so few steps do not suffice
+            continue
         found = _best(lanes, steps, turnings, least, seconds, workers, told or (lambda line: None))
         if found and (not front or found.rounds < front[-1].rounds - EQUAL):
             front.append(found)
