@@ -77,8 +77,8 @@ def packed(lanes: Lanes) -> List[Ring]:
     first_out = [{wires_of[src, dst][0] for dst in into} for src, into in _onward(lanes).items()]
     room = min(sum(lanes.wires[n].lanes for n in out) for out in first_out)
     p = lanes.world_size
-    most = max(1, min(MOST_AT_ONCE, MOST_TRANSFERS // (2 * (p - 1) * p)))
-    of_each = -(-room // most)  # lanes that a ring takes
+    most = max(1, min(room, MOST_AT_ONCE, MOST_TRANSFERS // (2 * (p - 1) * p)))
+    of_each = min(-(-room // most), min(wire.lanes for wire in lanes.wires))
     left = [wire.lanes // of_each for wire in lanes.wires]
     best: List[int] = []
     tries = 0
@@ -88,7 +88,7 @@ def packed(lanes: Lanes) -> List[Ring]:
         tries += 1
         if len(chosen) > len(best):
             best = list(chosen)
-        if len(best) == room // of_each or tries > MOST_TRIES:
+        if len(best) == most or tries > MOST_TRIES:
             return True
         for number in range(begin, len(rings)):
             if all(left[wire] >= count for wire, count in uses[number].items()):

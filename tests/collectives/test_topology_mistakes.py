@@ -70,7 +70,7 @@ def with_link(**changes):
         ({**TWO, "links": [{"name": " ", "bytes_per_s": 1}]}, "name is ' ': give one"),
         ({**TWO, "links": [both(0, 1, lanes=1)]}, "lane_bytes_per_s is missing"),
         ({**TWO, "links": [both(0, 1, lanes=10**6, lane_bytes_per_s=1e308)]},
-         "lane_bytes_per_s is 1e+308: give a number from 1"),
+         r"lane_bytes_per_s is 1e\+308: give a number from 1"),
         ({**TWO, "links": [both(0, 1, lanes=10**6, lane_bytes_per_s=1e18)]},
          r"1000000 lanes have 1e\+24 bytes/s together: 1e\+18 are the most"),
         ({**TWO, "links": [{"name": "a", "bytes_per_s": 1, "latency_s": 1}]},

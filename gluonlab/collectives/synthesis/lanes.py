@@ -142,7 +142,9 @@ def _in_lanes(speeds: Sequence[float]) -> Tuple[float, List[int]]:
     if not speeds:
         return 1.0, []
     slowest = min(speeds)
-    ratios = [Fraction(min(FASTEST, s / slowest)).limit_denominator(LARGEST_DENOMINATOR) for s in speeds]
+    ratios = [
+        Fraction(min(FASTEST, s / slowest)).limit_denominator(LARGEST_DENOMINATOR) for s in speeds
+    ]
     common = _lcm(ratios)
     return slowest / common, [int(ratio * common) for ratio in ratios]
 
