@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Iterator, List, Optional, Sequence
+from typing import Iterator, List, Optional
 
 from gluonlab.collectives import multi_ring
 from gluonlab.collectives.algorithms import ALGORITHMS, make_schedule
-from gluonlab.collectives.cost import prices
+from gluonlab.collectives.cheapest import cheapest_for_some
 from gluonlab.collectives.definition import takes
 from gluonlab.collectives.hierarchy import alternatives_over_hosts
 from gluonlab.collectives.links import Topology
-from gluonlab.collectives.placing import EQUAL, best_order
+from gluonlab.collectives.placing import best_order
 from gluonlab.collectives.schedule import Schedule
 from gluonlab.collectives.synthesis import stored
 from gluonlab.errors import ScheduleError
 
 NAME = "auto"
-# what the candidates are compared at, and a table is made of: 1 B to 4 GiB
-SIZES = tuple(2**power for power in range(33))
 # how often more than by default an algorithm cuts its buffer, where it leaves the choice
 FINER = (2, 4, 8, 16, 32)
 MOST_DEVICES = 128  # of more, the prices of all candidates take minutes
@@ -25,9 +23,8 @@ MOST_TRANSFERS = 200_000  # of what is cut finer
 
 
 def choices(topology: Topology) -> List[Schedule]:
-    """The candidates of which each has the lowest price for some of `SIZES`; rank r is device r.
+    """The candidates of which each has the lowest price for some size; rank r is device r.
 
-    The first one of those with the same price counts: the same links always give the same choice.
     Raises ScheduleError for more than MOST_DEVICES.
     """
     if topology.world_size > MOST_DEVICES:
@@ -36,16 +33,7 @@ def choices(topology: Topology) -> List[Schedule]:
             f"{topology.world_size} of {topology.name}: choose an algorithm; bench allreduce "
             "--simulate prices all"
         )
-    known = list(candidates(topology))
-    priced = [[each.seconds for each in prices(schedule, topology, SIZES)] for schedule in known]
-    best = {first_of_lowest(at_size) for at_size in zip(*priced)}
-    return [known[number] for number in sorted(best)]
-
-
-def first_of_lowest(costs: Sequence[float]) -> int:
-    """The number of the first cost that is the lowest, but for rounding."""
-    lowest = min(costs)
-    return next(number for number, cost in enumerate(costs) if cost <= lowest * (1 + EQUAL))
+    return cheapest_for_some(list(candidates(topology)), topology)
 
 
 def candidates(topology: Topology) -> Iterator[Schedule]:

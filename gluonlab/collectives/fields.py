@@ -8,6 +8,8 @@ from typing import Any, Callable, List, Mapping, NoReturn, Optional, Sequence, T
 from gluonlab.errors import ScheduleError, unknown
 
 LONGEST_NAME, LONGEST_TEXT = 100, 4000  # characters
+# What can be: within it no price overflows. The least, the most, and an example.
+SPEEDS, SECONDS = (1, 1e18, "25e9"), (0, 1e6, "1e-5")
 _T = TypeVar("_T")
 
 
@@ -41,14 +43,18 @@ class Fields:
         return self._content[key]
 
     def number(self, key: str, otherwise: Optional[float] = None, *, zero: bool = False) -> float:
-        """A finite number above 0, or from 0 up; ``otherwise``: where the key is left out."""
+        """A number of bytes/s, or of seconds, which may be ``zero``.
+
+        ``otherwise``: where the key is left out.
+        """
         if otherwise is not None and key not in self._content:
             return otherwise
-        wanted = f"a number {'from 0 up' if zero else 'above 0'}"
+        least, most, example = SECONDS if zero else SPEEDS
+        wanted = f"a number from {least:g} to {most:g}"
         value = self.value(key, wanted)
         number = _as_float(value)
-        if not (number > 0 or (zero and number == 0)):
-            self.refuse(f"{key} is {shown(value)}: give {wanted}, such as {_EXAMPLES[zero]}")
+        if not least <= number <= most:
+            self.refuse(f"{key} is {shown(value)}: give {wanted}, such as {example}")
         return number
 
     def count(self, key: str, most: int) -> int:
@@ -78,9 +84,6 @@ class Fields:
         if len(value) > most:
             self.refuse(f"{key} has {len(value)} entries: give up to {most}")
         return [read(f"{self.where}: {key}[{place}]", item) for place, item in enumerate(value)]
-
-
-_EXAMPLES = {False: "25e9", True: "1e-5"}
 
 
 def _as_float(value: Any) -> float:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Callable, Dict, List, NamedTuple, Optional
 
 from gluonlab.collectives import auto, multi_ring
-from gluonlab.collectives.auto import SIZES, first_of_lowest
+from gluonlab.collectives.cheapest import SIZES, first_of_lowest
 from gluonlab.collectives.cost import price
 from gluonlab.collectives.links import Topology
 from gluonlab.collectives.schedule import Schedule

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any, Iterable, List, Mapping, Sequence, Tuple, Union
 
 from gluonlab.collectives.rings import best_ring
@@ -10,7 +11,7 @@ from gluonlab.collectives.routes import Link as Link
 from gluonlab.collectives.routes import Pair as Pair
 from gluonlab.collectives.routes import Route as Route
 from gluonlab.collectives.routes import Ways, pairs_of
-from gluonlab.collectives.schedule import is_whole
+from gluonlab.collectives.schedule import Schedule, is_whole
 from gluonlab.errors import ScheduleError
 
 INFINITE = float("inf")
@@ -26,7 +27,8 @@ class Topology:
     ``groups``: devices that are closer to each other than to the rest, for the hierarchical
     algorithm; all in one group by default. ``hosts``: the devices of each host, where there are
     several. ``note``: where the figures come from, and which are inferred. ``gpu``: the kind of the
-    devices, where a file says it (`topology_file`).
+    devices, and ``schedules``: allreduces found for exactly these links, rank r on device r, where
+    a file says them (`topology_file`).
 
     Raises ScheduleError for a pair without a route and for speeds that are none.
     """
@@ -40,6 +42,7 @@ class Topology:
     note: str = ""
     hosts: Tuple[Tuple[int, ...], ...] = ()
     gpu: str = ""
+    schedules: Tuple[Schedule, ...] = ()
 
     def __post_init__(self) -> None:
         check_devices(self.name, self.world_size)
@@ -83,8 +86,12 @@ class Topology:
         Of several hosts it is one host after the other, each in the order of its own fastest ring.
         """
         if len(self.hosts) == 1:
-            return best_ring(self.world_size, self.routes)
+            return list(self._best_ring)
         return [host[rank] for host in self.hosts for rank in self.subset(host).ring_order()]
+
+    @cached_property
+    def _best_ring(self) -> List[int]:
+        return best_ring(self.world_size, self.routes)
 
     def subset(self, devices: Union[int, Sequence[int]]) -> Topology:
         """The machine as its first ``devices`` devices see it, or as the listed ones do.
@@ -119,7 +126,17 @@ class Topology:
             )
             for parts in (self.groups, self.hosts)
         )
-        return replace(self, world_size=len(chosen), routes=routes, groups=groups, hosts=hosts)
+        kept = self.schedules if len(chosen) == self.world_size else ()
+        return replace(
+            self,
+            world_size=len(chosen),
+            routes=routes,
+            groups=groups,
+            hosts=hosts,
+            schedules=tuple(
+                each.placed([rank_of[device] for device in range(self.world_size)]) for each in kept
+            ),
+        )
 
 
 def check_devices(name: str, world_size: Any) -> None:

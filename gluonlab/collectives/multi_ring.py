@@ -6,13 +6,18 @@ from collections import Counter
 from itertools import islice
 from typing import Dict, Iterator, List, Sequence, Tuple
 
+from gluonlab.collectives.cost import price
 from gluonlab.collectives.links import Pair, Topology
 from gluonlab.collectives.schedule import ADD, ALLREDUCE, COPY, Schedule, Transfer
 from gluonlab.collectives.synthesis.lanes import Lanes, lanes_or_none
 
 NAME = "multi_ring"
 MOST_RINGS = 1000  # that are looked at: of eight devices that are all neighbours, a fifth
+MOST_LOOKS = 500_000  # at neighbours, in search of rings: less than a second
 MOST_TRIES = 2000  # of packing them; on the hybrid cube mesh seven are enough
+MOST_AT_ONCE = 32  # rings, each with a chunk for every device
+MOST_TRANSFERS = 200_000  # of all rings together, but for a single one
+JUDGED_BYTES = 2**30  # what rings at once are compared with the best single ring at
 
 Ring = Tuple[int, ...]  # the devices in their order, from device 0
 
@@ -20,16 +25,26 @@ Ring = Tuple[int, ...]  # the devices in their order, from device 0
 def multi_ring(topology: Topology) -> Schedule:
     """An allreduce on as many rings as are found whose links suffice for all of them at once.
 
-    Each ring sums its share of the chunks as the algorithm ring does. Where the fast links form no
-    ring, and over several hosts, it is the one that `Topology.ring_order` finds.
+    Each ring sums its share of the chunks as the algorithm ring does. It is the one ring that
+    `Topology.ring_order` finds where the fast links form no ring, where several are not cheaper,
+    and over several hosts.
 
     Cost on r rings over links of r lanes each way in all: 2 (p-1) alpha + 2 (p-1) n/(r p) beta,
     with beta of one lane.
     """
-    p = topology.world_size
-    if p == 1:
+    if topology.world_size == 1:
         return Schedule(NAME, ALLREDUCE, 1, 1, (0,), ())
-    rings = _packed(topology) or [tuple(topology.ring_order())]
+    rings = _packed(topology)
+    single = _on([tuple(topology.ring_order())])
+    if not rings:
+        return single
+    several = _on(rings)
+    both = (price(each, topology, JUDGED_BYTES).seconds for each in (several, single))
+    return several if next(both) <= next(both) else single
+
+
+def _on(rings: Sequence[Ring]) -> Schedule:
+    p = len(rings[0])
     steps: List[List[Transfer]] = [[] for _ in range(2 * (p - 1))]
     owner = []
     for number, ring in enumerate(rings):
@@ -49,18 +64,22 @@ def _packed(topology: Topology) -> List[Ring]:
 
 
 def packed(lanes: Lanes) -> List[Ring]:
-    """The most rings found that all fit on the lanes together; a ring may come more than once."""
+    """The most rings found that all fit on the lanes together; a ring may come more than once.
+
+    Where the lanes have room for more than `MOST_AT_ONCE`, a ring takes several lanes of each link.
+    """
     rings = list(islice(_rings(lanes), MOST_RINGS))
-    left = [wire.lanes for wire in lanes.wires]
     wires_of: Dict[Pair, List[int]] = {}
     for number, wire in enumerate(lanes.wires):
         for pair in wire.pairs:
             wires_of.setdefault(pair, []).append(number)
     uses = [Counter(n for pair in _hops(ring) for n in wires_of[pair]) for ring in rings]
-    most = min(
-        sum(lanes.wires[n].lanes for n in {n for pair in pairs for n in wires_of[pair][:1]})
-        for pairs in ([p for p in lanes.pairs if p[0] == rank] for rank in range(lanes.world_size))
-    )
+    first_out = [{wires_of[src, dst][0] for dst in into} for src, into in _onward(lanes).items()]
+    room = min(sum(lanes.wires[n].lanes for n in out) for out in first_out)
+    p = lanes.world_size
+    most = max(1, min(room, MOST_AT_ONCE, MOST_TRANSFERS // (2 * (p - 1) * p)))
+    of_each = min(-(-room // most), min(wire.lanes for wire in lanes.wires))
+    left = [wire.lanes // of_each for wire in lanes.wires]
     best: List[int] = []
     tries = 0
 
@@ -85,9 +104,21 @@ def packed(lanes: Lanes) -> List[Ring]:
     return [rings[number] for number in best]
 
 
+def _onward(lanes: Lanes) -> Dict[int, List[int]]:
+    """To whom each device may send."""
+    onward: Dict[int, List[int]] = {device: [] for device in range(lanes.world_size)}
+    for src, dst in lanes.pairs:
+        onward[src].append(dst)
+    return onward
+
+
 def _rings(lanes: Lanes) -> Iterator[Ring]:
-    """Rings through all devices, over the pairs that may send: one by each first hop, in turns."""
-    begins = [_onward(lanes, [0, dst]) for src, dst in lanes.pairs if src == 0]
+    """Rings through all devices, over the pairs that may send: one by each first hop, in turns.
+
+    There may be none, which only a search through all ways would show: it ends after `MOST_LOOKS`.
+    """
+    onward, looks = _onward(lanes), iter(range(MOST_LOOKS))
+    begins = [_through(onward, dst, looks) for dst in onward[0]]
     while begins:
         ended = []
         for begin in begins:
@@ -99,14 +130,23 @@ def _rings(lanes: Lanes) -> Iterator[Ring]:
         begins = [begin for begin in begins if begin not in ended]
 
 
-def _onward(lanes: Lanes, path: List[int]) -> Iterator[Ring]:
-    if len(path) == lanes.world_size:
-        if (path[-1], 0) in lanes.pairs:
-            yield tuple(path)
-        return
-    for src, dst in lanes.pairs:
-        if src == path[-1] and dst not in path:
-            yield from _onward(lanes, [*path, dst])
+def _through(onward: Dict[int, List[int]], first: int, looks: Iterator[int]) -> Iterator[Ring]:
+    """The rings from device 0 to ``first`` and on, depth first, as long as there are ``looks``."""
+    path, passed, choices = [0], {0}, [iter([first])]
+    while choices:
+        device = next(choices[-1], None)
+        if device is None:
+            choices.pop()
+            passed.discard(path.pop())
+        elif next(looks, None) is None:
+            return
+        elif device not in passed:
+            if len(path) + 1 < len(onward):
+                path.append(device)
+                passed.add(device)
+                choices.append(iter(onward[device]))
+            elif 0 in onward[device]:
+                yield (*path, device)
 
 
 def _hops(ring: Sequence[int]) -> List[Pair]:

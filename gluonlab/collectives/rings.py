@@ -32,6 +32,8 @@ def best_ring(world_size: int, routes: Mapping[Tuple[int, int], Any]) -> List[in
     load: Dict[Any, int] = {}  # link -> how many of the ring's messages pass it
     looks = 0
 
+    free = [device != 0 for device in range(world_size)]
+
     def visit(order: List[int], cost: Cost) -> None:
         nonlocal lowest, best_order
         if len(order) == world_size:
@@ -41,10 +43,14 @@ def best_ring(world_size: int, routes: Mapping[Tuple[int, int], Any]) -> List[in
                 lowest, best_order = whole, list(order)
             return
         for device in range(world_size):
-            if device not in order and looks < MOST_LOOKS:
+            if looks >= MOST_LOOKS:
+                return
+            if free[device]:
                 longer = extended(order[-1], device, cost)
                 if longer < lowest:
+                    free[device] = False
                     visit([*order, device], longer)
+                    free[device] = True
                 pass_links(order[-1], device, -1)
 
     def extended(src: int, dst: int, cost: Cost) -> Cost:

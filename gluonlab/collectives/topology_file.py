@@ -32,17 +32,26 @@ groups, hosts             devices that are close to each other; devices of each 
 ========================  ========================================================================
 
 Links without ends are for routes alone. `write_topology` writes all routes.
+
+``bench allreduce --synthesise m.json --out found.json`` writes a file of schedules with the
+topology that they were found for, under the key ``topology``. It is a topology, too, for which the
+kvstore ``synthesised`` sums by these schedules: when it is read, they are proved, and compared with
+its links.
 """
 
 from __future__ import annotations
 
 import json
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Dict, List, Sequence, Tuple, Union
 
 from gluonlab.collectives.fields import shown
 from gluonlab.collectives.links import INFINITE, Topology
+from gluonlab.collectives.synthesis import stored
+from gluonlab.collectives.synthesis.front import Found
+from gluonlab.collectives.synthesis.lanes import lanes_of
 from gluonlab.collectives.topology_reader import (
     FORMAT,
     LATENCY,
@@ -60,6 +69,9 @@ HOW = (
     "give a file of a topology, as README.md shows one (Links of your own machine), or a known "
     "machine's name, such as p3.16xlarge"
 )
+
+
+AGAIN = "seek them again, with bench allreduce --synthesise FILE --out NEW"
 
 
 def is_file_name(name: Any) -> bool:
@@ -85,7 +97,28 @@ def _parsed(text: Union[str, bytes], where: str, name: str) -> Topology:
     except (ValueError, RecursionError) as error:
         why = " ".join(str(error).split())[:80]
         raise ScheduleError(f"{where} is no JSON ({why}): {HOW}") from None
+    if isinstance(content, dict) and content.get("format") == stored.FORMAT:
+        return _with_schedules(where, content, name)
     return Reader(where, content, name).topology()
+
+
+def _with_schedules(where: str, content: Dict[str, Any], name: str) -> Topology:
+    """The topology of a file of schedules, and these, if they are right and for its links."""
+    if "topology" not in content:
+        raise ScheduleError(
+            f"{where}: it has schedules without their topology: {HOW}, or what bench allreduce "
+            "--synthesise m.json --out FILE has written"
+        )
+    topology = Reader(f"{where}: topology", content["topology"], name).topology()
+    if content.get("devices") != topology.world_size:
+        raise ScheduleError(
+            f"{where}: its schedules are for {shown(content.get('devices'))} devices, and its "
+            f"topology has {topology.world_size}: {AGAIN}"
+        )
+    held = stored.parsed(where, content)
+    if set(held.lanes.wires) != set(lanes_of(topology).wires):
+        raise ScheduleError(f"{where}: its schedules are for other links than it has: {AGAIN}")
+    return replace(topology, schedules=tuple(found.schedule for found in held.front))
 
 
 def _no_number(name: str) -> None:
@@ -105,11 +138,19 @@ def write_topology(topology: Topology, path: Union[str, Path]) -> None:
     """Write a file, as a whole, of which `read_topology` makes the same topology again.
 
     Raises OutputError, and ScheduleError for what has no place in a file: more than 256 devices,
-    infinite speeds of links, different links of one name, and names that are not on one line.
+    infinite speeds of links, different links of one name, names that are not on one line, and
+    schedules, which `with_schedules` writes.
     """
+    if topology.schedules:
+        raise ScheduleError(f"{topology.name}: a file of its links has no place for its schedules")
     text = _as_text(topology)
     _parsed(text, f"{topology.name}, as a file", "")  # what cannot be read is not written
     write_text(Path(path), text)
+
+
+def with_schedules(topology: Topology, front: Sequence[Found]) -> str:
+    """The text of a file of schedules found for ``topology``, which `read_topology` reads."""
+    return stored.written([topology.name], lanes_of(topology), front, topology=_as_text(topology))
 
 
 def _as_text(topology: Topology) -> str:

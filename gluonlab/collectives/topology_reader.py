@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Dict, List, Tuple
 
-from gluonlab.collectives.fields import LONGEST_TEXT, Fields, shown
+from gluonlab.collectives.fields import LONGEST_TEXT, SPEEDS, Fields, shown
 from gluonlab.collectives.links import INFINITE, Link, Pair, Route, Topology
 from gluonlab.collectives.paths import Node, Wire, shortest_routes
 from gluonlab.collectives.routes import pairs_of
@@ -120,7 +120,10 @@ class Reader:
             fields.refuse(f"give {SPEED} or lanes, not both")
         lanes = fields.count("lanes", MOST_LANES)
         speed = lanes * (fields if LANE in fields else self._fields).number(LANE)
-        return speed if speed < INFINITE else fields.refuse(f"{lanes} lanes are infinitely fast")
+        most = SPEEDS[1]
+        return speed if speed <= most else fields.refuse(
+            f"{lanes} lanes have {speed:g} bytes/s together: {most:g} are the most"
+        )  # fmt: skip
 
     def _latency(self, fields: Fields) -> float:
         """That of a link or route, or the file's."""

@@ -10,6 +10,7 @@ from support.topologies import topologies
 from gluonlab.collectives import auto
 from gluonlab.collectives.algorithms import ALGORITHMS, make_schedule
 from gluonlab.collectives.bounds import floor_of
+from gluonlab.collectives.cheapest import SIZES, first_of_lowest
 from gluonlab.collectives.for_links import FOR_LINKS, make_for_links
 from gluonlab.collectives.placing import best_order
 from gluonlab.collectives.topology import make_topology
@@ -36,7 +37,7 @@ def others(topology):
 
 
 @settings(max_examples=8)
-@given(drawn, st.sampled_from(auto.SIZES), st.floats(0, 1))
+@given(drawn, st.sampled_from(SIZES), st.floats(0, 1))
 def test_nothing_is_cheaper_at_the_sizes_compared_and_nothing_much_between_them(
     topology, size, beyond
 ):
@@ -55,7 +56,7 @@ def test_what_is_taken_sums_and_the_table_says_from_where_on(topology):
     assert all(keeps_promise(schedule) for schedule in made.schedules)
     table = made.table()
     assert table[0].size_bytes == 1
-    for size in auto.SIZES:
+    for size in SIZES:
         [*_, row] = [row for row in table if row.size_bytes <= size]
         assert row.schedule is made.cheapest(size)
     assert {id(row.schedule) for row in table} == {id(schedule) for schedule in made.schedules}
@@ -84,7 +85,7 @@ def test_on_known_machines_it_is_near_the_floor_at_every_size(machine, gap):
 
 
 def test_equal_prices_give_the_first_and_so_the_same_choice_always():
-    assert auto.first_of_lowest([2.0, 1.0, 1.0 - 1e-12]) == 1
+    assert first_of_lowest([2.0, 1.0, 1.0 - 1e-12]) == 1
     for count in (1, 2, 4):
         one, other = (
             make_for_links(auto.NAME, cpu_devices(count), count).table() for _ in range(2)

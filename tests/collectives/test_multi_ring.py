@@ -5,13 +5,13 @@ from itertools import permutations
 
 import pytest
 from hypothesis import given
-from support.lanes import meshes
+from support.lanes import cliques, meshes, unlike
 from support.schedule_reference import keeps_promise
 
 from gluonlab.collectives.algorithms import make_schedule
 from gluonlab.collectives.bounds import floor_of
 from gluonlab.collectives.cost import price
-from gluonlab.collectives.multi_ring import multi_ring, packed
+from gluonlab.collectives.multi_ring import MOST_AT_ONCE, MOST_TRANSFERS, multi_ring, packed
 from gluonlab.collectives.synthesis.lanes import lanes_of
 from gluonlab.collectives.topology import fully_connected, make_topology
 
@@ -64,3 +64,25 @@ def test_where_fast_links_form_no_ring_it_is_the_best_single_one(topology):
     for size in (0, 10**8):
         same, other = (price(each, topology, size).seconds for each in (one, schedule))
         assert same == pytest.approx(other)
+
+
+def test_a_search_for_rings_that_do_not_exist_ends():
+    """Two sets of twelve, all neighbours, and one link between: 11! ways lead to the link."""
+    topology = cliques(12)
+    assert packed(lanes_of(topology)) == []
+    assert multi_ring(topology).chunks == 24
+
+
+@given(unlike())
+def test_speeds_that_all_differ_make_few_rings_no_dearer_than_the_single_one(topology):
+    schedule, p = multi_ring(topology), topology.world_size
+    assert keeps_promise(schedule) and schedule.chunks <= MOST_AT_ONCE * p
+    single = make_schedule("ring", p).placed(topology.ring_order())
+    most, least = (price(each, topology, 2**30).seconds for each in (single, schedule))
+    assert least <= most * (1 + 1e-9)
+
+
+def test_the_rings_of_many_devices_are_a_schedule_of_bounded_size():
+    topology = fully_connected(128, 1e-5, 1e9)
+    rings = packed(lanes_of(topology))
+    assert 0 < 2 * 127 * 128 * len(rings) <= MOST_TRANSFERS

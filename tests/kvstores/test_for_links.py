@@ -2,14 +2,20 @@
 
 import numpy as np
 import pytest
-from mxnet import nd
+from mxnet import gluon, nd
 from support.devices import contexts
+from support.kvstore_runs import BATCHES, OPTIMIZERS, small_net, trained
+from support.reference import cpus, distance, train_on_one_device, values
 
+from gluonlab.collectives.algorithms import make_schedule
 from gluonlab.collectives.for_links import FOR_LINKS, make_for_links
+from gluonlab.collectives.synthesis.front import Found
 from gluonlab.collectives.synthesis.stored import front_of
 from gluonlab.collectives.topology import make_topology
-from gluonlab.errors import KVStoreError
+from gluonlab.collectives.topology_file import with_schedules
+from gluonlab.errors import KVStoreError, ScheduleError
 from gluonlab.kvstores import make_kvstore
+from gluonlab.update.trainer import BucketedTrainer
 
 
 @pytest.mark.parametrize("name", FOR_LINKS)
@@ -47,3 +53,54 @@ def test_the_placement_says_what_the_schedules_were_found_for():
 def test_more_devices_than_there_are_schedules_for_are_one_line():
     with pytest.raises(KVStoreError, match="no schedule is stored for the 9 devices"):
         make_kvstore("synthesised").placement(contexts(9))
+
+
+@pytest.mark.parametrize(
+    ("name", "machine"),
+    [*((name, "p3.16xlarge") for name in FOR_LINKS), ("synthesised", "g5.48xlarge")],
+)
+@pytest.mark.parametrize("trainer_class", [gluon.Trainer, BucketedTrainer])
+def test_eight_devices_train_as_one_does_and_stay_alike(name, trainer_class, machine):
+    """Also where a batch has fewer images than there are devices."""
+    ctxs = contexts(8)
+    store = make_kvstore(name, ctxs, machine)
+    net, _ = trained(trainer_class, store, "sgd", ctxs)
+    assert store.transfers_run > 0
+    for ctx in ctxs[1:]:
+        assert all(np.array_equal(a, b) for a, b in zip(values(net, ctx), values(net, ctxs[0])))
+    one = small_net(cpus(1))
+    trainer = gluon.Trainer(one.collect_params(), "sgd", OPTIMIZERS["sgd"])
+    train_on_one_device(one, trainer, BATCHES)
+    assert distance(values(net), values(one)) < 1e-5
+
+
+@pytest.fixture
+def own(tmp_path):
+    """A file of a machine of three, whose own schedule sums on device 2 in one chunk."""
+    placed = make_schedule("star", 3).placed([2, 0, 1])
+    topology = make_topology("g4dn.12xlarge", 3)
+    text = with_schedules(topology, [Found(placed, 9.0, 1.0)])
+    (tmp_path / "f.json").write_text(text, encoding="utf-8")
+    return tmp_path / "f.json", placed
+
+
+@pytest.mark.parametrize("name", ["synthesised", "auto"])
+def test_schedules_of_ones_own_file_sum(own, name):
+    (path, placed), ctxs = own, contexts(3)
+    store = make_kvstore(name, ctxs, str(path))
+    arrays = [nd.full((5,), 2**rank, ctx=ctx) for rank, ctx in enumerate(ctxs)]
+    store.pushpull(0, arrays)
+    assert all((array.asnumpy() == 7).all() for array in arrays)
+    made = store.schedules(ctxs).schedules
+    if name == "synthesised":
+        assert [each.steps for each in made] == [placed.steps]
+        assert store.transfers_run == placed.transfers
+        assert store.placement(ctxs).why == f"by the links of {path}"
+
+
+def test_a_file_whose_schedule_is_wrong_is_refused_by_every_store(own):
+    path, _ = own
+    path.write_text(path.read_text().replace('"add": {"0>2"', '"add": {"0>1"'))
+    for name in ("synthesised", "auto", "ring"):
+        with pytest.raises(ScheduleError, match=r"f.json: synthesised"):
+            make_kvstore(name, (), str(path))

@@ -1,4 +1,4 @@
-"""Wires drawn at random, between devices that all reach each other."""
+"""Wires between devices that all reach each other: drawn at random, or hard for a search."""
 
 from hypothesis import strategies as st
 
@@ -22,3 +22,25 @@ def meshes(draw, most=5, lanes=3):
         speed = speeds.get(frozenset((src, dst)), SLOW * SPEED)
         routes[src, dst] = Route((Link(f"{src} to {dst}", speed),), LATENCY)
     return Topology("mesh", p, routes, 10 * SPEED)
+
+
+@st.composite
+def unlike(draw, most=6):
+    """All pairs have a wire, of any speed that a measurement may give."""
+    p = draw(st.integers(2, most))
+    speed = st.floats(SPEED, 100 * SPEED)
+    routes = {
+        (src, dst): Route((Link(f"{src} to {dst}", draw(speed)),), LATENCY)
+        for src, dst in pairs_of(p)
+    }
+    return Topology("unlike", p, routes, 10 * SPEED)
+
+
+def cliques(size):
+    """Two sets of devices that are all neighbours, with a single wire from one set to the other."""
+    routes = {
+        (src, dst): Route((Link(f"{src} to {dst}", SPEED * (1 if near else SLOW)),), LATENCY)
+        for src, dst in pairs_of(2 * size)
+        for near in [src // size == dst // size or {src, dst} == {0, size}]
+    }
+    return Topology("cliques", 2 * size, routes, 10 * SPEED)

@@ -76,7 +76,7 @@ from gluonlab.errors import RunError
     "--out",
     "FILE",
     "with --draw: write a new file, a page to step through, or with .svg one picture; "
-    "with --synthesise: the schedules, as JSON",
+    "with --synthesise: the schedules and their links, f.json, which --topology takes",
 )
 @option("--language", "NAME", "language of the page, en or ja  [default: en]")
 @JSON
@@ -97,7 +97,7 @@ def allreduce(as_json: bool, **options: Any) -> None:
     --simulate p3.16xlarge --sizes 46MB
     --simulate p3.16xlarge --hosts 1:128 --sizes 100MB --plot ranks.png
     --choose --devices cpu*4
-    --synthesise p3.16xlarge --sizes 1KiB:1GiB:4
+    --synthesise p3.16xlarge --sizes 1KiB:1GiB:4 --out f.json
     --draw ring --devices 4 --out ring.html
     --draw ring --topology p3.16xlarge
     """

@@ -26,6 +26,7 @@ from gluonlab.collectives.auto import NAME as AUTO
 from gluonlab.collectives.for_links import FOR_LINKS, make_for_links
 from gluonlab.collectives.schedule import Schedule
 from gluonlab.collectives.topology import Topology, make_topology
+from gluonlab.collectives.topology_file import is_file_name
 from gluonlab.config import option_name
 from gluonlab.config.values import whole
 from gluonlab.engine.neighbours import own_cores
@@ -204,6 +205,10 @@ def _synthesise(asked: Asked) -> Answer:
     sizes = parse_sizes(asked.get("sizes", PRICED))
     seconds = whole(1, MOST_SECONDS)("--seconds", asked.get("seconds", synthesise.SECONDS))
     if "out" in asked:
+        if not is_file_name(asked["out"]):
+            raise ConfigError(
+                f"--out {asked['out']}: give a name that ends in .json, by which --topology knows it"
+            )
         check_new("--out", Path(asked["out"]))
     front = synthesise.seek(topology, seconds, own_cores(), asked.get("out"))
     if "json" in asked:
@@ -214,7 +219,7 @@ def _synthesise(asked: Asked) -> Answer:
         head = {"topology": topology.name, "world_size": topology.world_size}
         content = {**head, "front": synthesise.as_json(front), **_rows_as_json(plans, rows)}
         return Answer(json.dumps(content))
-    return Answer(synthesise.text(topology, front, sizes))
+    return Answer(synthesise.text(topology, front, sizes, asked.get("out")))
 
 
 def _choose(asked: Asked) -> Answer:

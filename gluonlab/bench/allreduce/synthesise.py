@@ -16,9 +16,8 @@ from gluonlab.bench.allreduce.plans import Plan, synthesised_label
 from gluonlab.bench.allreduce.simulate import simulate
 from gluonlab.bench.allreduce.simulate import table as as_table
 from gluonlab.collectives.synthesis.front import Found, synthesise
-from gluonlab.collectives.synthesis.lanes import lanes_of
-from gluonlab.collectives.synthesis.stored import written
 from gluonlab.collectives.topology import Topology
+from gluonlab.collectives.topology_file import with_schedules
 from gluonlab.engine.installing import pip_install
 from gluonlab.errors import ConfigError
 from gluonlab.files.whole import new_file
@@ -33,7 +32,7 @@ MEANING = (
 
 
 def seek(topology: Topology, seconds: int, workers: int, out: Optional[str]) -> List[Found]:
-    """The front of ``topology``; written to the new file ``out``, if given.
+    """The front of ``topology``; written with it to the new file ``out``, if given.
 
     Says on standard error what is being tried. Raises ConfigError without OR-tools.
     """
@@ -49,8 +48,7 @@ def seek(topology: Topology, seconds: int, workers: int, out: Optional[str]) -> 
         bar.set_description_str(f"{len(found)} found in {time.monotonic() - began:.0f} s")
     if out is not None:
         with new_file("--out", Path(out)) as temporary:
-            text = written([topology.name], lanes_of(topology), found)
-            Path(temporary).write_text(text, encoding="utf-8")
+            Path(temporary).write_text(with_schedules(topology, found), encoding="utf-8")
     return found
 
 
@@ -59,15 +57,19 @@ def plans_of(front: Sequence[Found]) -> List[Plan]:
     return [Plan(synthesised_label(found.schedule), found.schedule) for found in front]
 
 
-def text(topology: Topology, front: Sequence[Found], sizes: Sequence[int]) -> str:
-    """What was found, and what it costs."""
+def text(
+    topology: Topology, front: Sequence[Found], sizes: Sequence[int], out: Optional[str]
+) -> str:
+    """What was found, what it costs, and how the file that it was written to is used."""
     lines = [f"  {'steps':>5}{'chunks':>8}{'rounds':>9}{'bound':>9}  status"]
     for found in front:
         numbers = f"{found.rounds:>9.4f}{found.bound:>9.4f}"
         steps = f"  {len(found.schedule.steps):>5}{found.schedule.chunks:>8}"
         lines.append(f"{steps}{numbers}  {status(found)}")
     prices = as_table(simulate(topology, plans_of(front), sizes), topology, [MEANING])
-    return "\n".join([*lines, "", prices])
+    written = [] if out is None else ["", f"written to {out}, to sum by them: python -m "
+        f"gluonlab.run --gpus {topology.world_size}", f"--kvstore synthesised --topology {out}"]  # fmt: skip
+    return "\n".join([*lines, "", prices, *written])
 
 
 def status(found: Found) -> str:

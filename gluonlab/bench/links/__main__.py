@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, Dict, Optional, Sequence
 
 import click
+from click.core import ParameterSource
 
 from gluonlab.bench.allreduce.sizes import parse_sizes
 from gluonlab.bench.harness.command import INTERRUPTED, JSON, option
@@ -27,14 +28,22 @@ DEVICES, SIZES, ROUNDS = "cpu*2", "4KiB,64KiB,1MiB,16MiB", 7
 @option("--sizes", "SIZES", "of the copies, two or more", SIZES)
 @option("--rounds", "N", "measurements of each copy", str(ROUNDS))
 @option("--save", "FILE", "write a new file, m.json, which is a topology wherever one is named")
+@click.option(
+    "--nvml",
+    is_flag=True,
+    help="measure nothing: --save the links that the driver reports, at nominal speeds",
+)
 @JSON
-def links(as_json: bool, devices: str, sizes: str, rounds: str, save: Optional[str]) -> None:
+def links(
+    as_json: bool, devices: str, sizes: str, rounds: str, save: Optional[str], nvml: bool
+) -> None:
     """Measure the latency and bandwidth of copies between every two devices, and what they share.
 
     Nominal links misprice real machines. A saved file takes the place of a machine's name:
 
     \b
     --devices 'gpu:*' --save m.json
+    --nvml --save m.json
     python -m gluonlab.bench allreduce --simulate m.json
     python -m gluonlab.run --gpus 8 --kvstore ring --topology m.json
     python -m gluonlab.study speedup --predict m.json
@@ -46,6 +55,9 @@ def links(as_json: bool, devices: str, sizes: str, rounds: str, save: Optional[s
         )
     if save is not None:
         _check_file(save)
+    if nvml:
+        click.echo(_reported(save, as_json))
+        return
     click.echo(_measured(given, count, devices, save, as_json))
 
 
@@ -55,6 +67,20 @@ def _check_file(save: str) -> None:
     if not is_file_name(save):
         raise ConfigError(f"--save {save}: give a name that ends in {SUFFIX}, by which it is known")
     check_new("--save", Path(save))
+
+
+def _reported(save: Optional[str], as_json: bool) -> str:
+    context = click.get_current_context()
+    for name in ("devices", "sizes", "rounds"):
+        if context.get_parameter_source(name) is not ParameterSource.DEFAULT:
+            raise ConfigError(
+                f"--{name} has no effect with --nvml, which measures nothing: leave it out"
+            )
+    if save is None:
+        raise ConfigError("--nvml writes what the driver reports: give a file, --save m.json")
+    from gluonlab.bench.links.reported import saved
+
+    return saved(save, as_json)
 
 
 def _measured(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import time
+from collections import Counter
 from typing import Callable, Iterator, List, NamedTuple, Optional, Tuple
 
 from gluonlab.collectives.check import check
@@ -62,6 +63,8 @@ def synthesise(
         least = bound(lanes, steps, turnings, symmetries(lanes)[0])
         if least.moving > promised * (1 - WORTH):
             break
+        if math.isinf(least.moving):  # so few steps do not suffice
+            continue
         found = _best(lanes, steps, turnings, least, seconds, workers, told or (lambda line: None))
         if found and (not front or found.rounds < front[-1].rounds - EQUAL):
             front.append(found)
@@ -83,10 +86,10 @@ def _best(
     workers: int,
     told: Callable[[str], None],
 ) -> Optional[Found]:
-    """What comes nearest to the bound, in so many seconds."""
+    """What comes nearest to the bound, in so many seconds; a third is for what is easy to find."""
     until, best = time.monotonic() + seconds, None
     for sought, ratio in _tries(lanes, steps, turnings, least):
-        left = until - time.monotonic()
+        left = until - time.monotonic() - (0 if best else seconds / 3)
         if left <= 0:
             break
         if best and ratio >= best.rounds - EQUAL:
@@ -99,7 +102,43 @@ def _best(
             best = Found(made, ratio, least.moving)
             if best.optimal:
                 break
+    return best or _any(lanes, steps, turnings, least, until, workers, told)
+
+
+def _any(
+    lanes: Lanes,
+    steps: int,
+    turnings: Tuple[int, ...],
+    least: Bound,
+    until: float,
+    workers: int,
+    told: Callable[[str], None],
+) -> Optional[Found]:
+    """Any schedule of a chunk for each device, then ones of fewer rounds, until the time is up."""
+    p, best = lanes.world_size, None
+    group = next(group for group in symmetries(lanes) if p % len(group) == 0)
+    rounds = p * p * steps  # all chunks over the same lane, in every step
+    while rounds >= steps and until > time.monotonic():
+        made = search(
+            lanes, Sought(p, steps, turnings, rounds, group), until - time.monotonic(), workers
+        )
+        what = f"{steps} steps, {p} chunks, {rounds} rounds at most"
+        told(f"{what}, {len(group)}-fold symmetry: {'found' if made else 'not found'}")
+        if made is None:
+            break
+        check(made)
+        best = Found(made, rounds_of(lanes, made), least.moving)
+        rounds = round(best.rounds) - 1
     return best
+
+
+def rounds_of(lanes: Lanes, schedule: Schedule) -> float:
+    """As in `Bound`: of the busiest wire, summed over the steps, for each device's part."""
+    rounds = 0
+    for step in schedule.steps:
+        chunks = Counter((t.src, t.dst) for t in step)
+        rounds += max(-(-sum(chunks[p] for p in w.pairs) // w.lanes) for w in lanes.wires)
+    return rounds * lanes.world_size / schedule.chunks
 
 
 def _tries(

@@ -12,6 +12,7 @@ from gluonlab.collectives.links import Link, Pair, Topology
 from gluonlab.errors import ScheduleError
 
 LARGEST_DENOMINATOR = 8  # of the speeds' ratios, so that measured speeds have few lanes, too
+FASTEST = 64  # times the slowest wire: a faster one has room for all that steps bring
 SLOWEST = 0.5  # of the slowest pair that is needed to reach all: what is slower is not used
 
 
@@ -84,18 +85,18 @@ def lanes_or_none(topology: Topology) -> Optional[Lanes]:
 
 def _used(topology: Topology) -> Tuple[Pair, ...]:
     """The pairs that are fast enough: slower ones would hold all others up."""
-    speeds = sorted({route.bytes_per_s for route in topology.routes.values()}, reverse=True)
-    for needed in speeds:
-        fast = [pair for pair, route in topology.routes.items() if route.bytes_per_s >= needed]
+    speed_of = {pair: route.bytes_per_s for pair, route in topology.routes.items()}
+    speeds = sorted(set(speed_of.values()))
+    # all pairs connect, the fastest alone perhaps not: halve what is left of the speeds between
+    enough, too_fast = 0, len(speeds)
+    while too_fast - enough > 1:
+        middle = (enough + too_fast) // 2
+        fast = [pair for pair, speed in speed_of.items() if speed >= speeds[middle]]
         if _connects(topology.world_size, fast):
-            return tuple(
-                sorted(
-                    pair
-                    for pair, route in topology.routes.items()
-                    if route.bytes_per_s >= SLOWEST * needed
-                )
-            )
-    return ()
+            enough = middle
+        else:
+            too_fast = middle
+    return tuple(sorted(p for p, speed in speed_of.items() if speed >= SLOWEST * speeds[enough]))
 
 
 def _connects(world_size: int, pairs: Sequence[Pair]) -> bool:
@@ -141,7 +142,9 @@ def _in_lanes(speeds: Sequence[float]) -> Tuple[float, List[int]]:
     if not speeds:
         return 1.0, []
     slowest = min(speeds)
-    ratios = [Fraction(s / slowest).limit_denominator(LARGEST_DENOMINATOR) for s in speeds]
+    ratios = [
+        Fraction(min(FASTEST, s / slowest)).limit_denominator(LARGEST_DENOMINATOR) for s in speeds
+    ]
     common = _lcm(ratios)
     return slowest / common, [int(ratio * common) for ratio in ratios]
 

@@ -11,13 +11,14 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, Dict, Iterable, List, NamedTuple, Optional, Sequence, Tuple
 
+from gluonlab.collectives.cheapest import cheapest_for_some
 from gluonlab.collectives.check import check
 from gluonlab.collectives.links import Topology
 from gluonlab.collectives.placing import best_order
 from gluonlab.collectives.schedule import ADD, ALLREDUCE, COPY, Schedule, Step, Transfer
 from gluonlab.collectives.synthesis.automorphisms import isomorphism
 from gluonlab.collectives.synthesis.front import Found
-from gluonlab.collectives.synthesis.hosts import over_hosts
+from gluonlab.collectives.synthesis.hosts import over_groups, over_hosts
 from gluonlab.collectives.synthesis.lanes import Lanes, Wire, lanes_or_none
 from gluonlab.collectives.wiring import switch
 from gluonlab.errors import ScheduleError
@@ -60,12 +61,15 @@ def uniform(world_size: int) -> Topology:
 
 
 def choices(topology: Topology) -> List[Schedule]:
-    """The stored schedules for ``topology``.
+    """The stored schedules for ``topology``: its own, where its file has some.
 
-    Where nothing is stored for its links, they are those for a switch, placed by `best_order`; over
-    several hosts they are made of those for one (`hosts`). Raises ScheduleError for more devices
+    Where nothing is stored for its links, they are those for a switch, placed by `best_order`, and
+    those made of the ones for each of several groups of as many devices; over several hosts they
+    are made of those for one (`hosts`). Raises ScheduleError for more devices
     than there are files for, and for more hosts than `MOST_HOSTS`.
     """
+    if topology.schedules:
+        return list(topology.schedules)
     if len(topology.hosts) > 1:
         return _over_hosts(topology)
     if topology.world_size == 1:
@@ -80,7 +84,12 @@ def choices(topology: Topology) -> List[Schedule]:
             f"{topology.name}: there are some for {', '.join(machines())}, and for others of as "
             "many devices"
         )
-    return [schedule.placed(best_order(schedule, topology)) for schedule in others]
+    placed = [schedule.placed(best_order(schedule, topology)) for schedule in others]
+    groups = topology.groups
+    if len(groups) == 1 or len({len(group) for group in groups}) > 1:
+        return placed
+    made = over_groups(NAME, topology, choices(topology.subset(groups[0])))
+    return cheapest_for_some([*placed, *made], topology)
 
 
 def machines() -> List[str]:
@@ -88,11 +97,15 @@ def machines() -> List[str]:
     return [f"{name} ({each.lanes.world_size})" for each in _all(None) for name in each.machines]
 
 
-def written(machine_names: Sequence[str], lanes: Lanes, front: Sequence[Found]) -> str:
-    """The text of a file: JSON with a line for each wire, and for each step."""
+def written(machine_names: Sequence[str], lanes: Lanes, front: Sequence[Found], **more: str) -> str:
+    """The text of a file: JSON with a line for each wire, and for each step.
+
+    ``more``: the texts of values under other keys.
+    """
     head = {"format": FORMAT, "machines": list(machine_names), "devices": lanes.world_size}
     wires = [{"lanes": wire.lanes, "pairs": _pairs(wire.pairs)} for wire in lanes.wires]
-    return _object(head, wires=_list(map(json.dumps, wires)), front=_list(map(_as_text, front)))
+    lists = {"wires": _list(map(json.dumps, wires)), "front": _list(map(_as_text, front))}
+    return _object(head, **lists, **more)
 
 
 def _as_text(found: Found) -> str:
@@ -119,6 +132,14 @@ def read(path: Path) -> Stored:
     """A file's content, checked. Raises ScheduleError for one that is damaged."""
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        raise ScheduleError(damaged(str(path), error)) from None
+    return parsed(str(path), content)
+
+
+def parsed(where: str, content: Any) -> Stored:
+    """What the JSON content of a file says, checked; ``where``: the file, for messages."""
+    try:
         if content["format"] != FORMAT:
             raise ValueError(f"format {content['format']!r}")
         world_size = int(content["devices"])
@@ -128,13 +149,22 @@ def read(path: Path) -> Stored:
         )
         front = tuple(_found(world_size, each) for each in content["front"])
         names = tuple(str(name) for name in content["machines"])
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise ScheduleError(f"{path}: no file of schedules, or a damaged one ({error})") from None
+    except (ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
+        raise ScheduleError(damaged(where, error)) from None
     pairs = tuple(sorted({pair for wire in wires for pair in wire.pairs}))
     lanes = Lanes(world_size, pairs, wires, 0.0, 0.0, 0.0, 0, 0)
     for found in front:
-        check(found.schedule)
+        try:
+            check(found.schedule)
+        except ScheduleError as error:
+            raise ScheduleError(f"{where}: {error}") from None
     return Stored(names, lanes, front)
+
+
+def damaged(where: str, error: Exception) -> str:
+    """The message about a file that cannot be read, in one line."""
+    why = " ".join(str(error).split())[:80]
+    return f"{where}: no file of schedules, or a damaged one ({why})"
 
 
 def _over_hosts(topology: Topology) -> List[Schedule]:

@@ -190,6 +190,13 @@ def test_schedules_are_sought_said_priced_and_written(bench, empty_cwd):
     assert [row["time_us"] for row in as_json["rows"]] == [pytest.approx(seconds * 1e6)]
     status, out, err = bench(*asked, "--out", "found.json")
     assert status == 2 and err.startswith("error: --out found.json exists")
+    status, out, err = bench(*asked, "--out", "found.txt")
+    assert (status, out) == (2, "") and "--out found.txt: give a name that ends in .json" in err
+    priced = ("--simulate", "found.json", "--algorithms", "synthesised", "--sizes", "1KiB")
+    _, out, err = bench("allreduce", *priced, "--json")
+    assert [row["time_us"] for row in json.loads(out)["rows"]] == [pytest.approx(seconds * 1e6)]
+    _, out, err = bench("allreduce", "--draw", "synthesised", "--topology", "found.json")
+    assert out.startswith("synthesised: allreduce, 3 ranks, 3 chunks, 4 steps") and not err
 
 
 def test_known_links_have_rows_of_their_own(bench):

@@ -6,14 +6,16 @@ import re
 import mxnet as mx
 import pytest
 from support.devices import named, on_gpus
+from support.fake_nvml import CUBE, T4, V100, machine
 
 from gluonlab.bench.allreduce.memory import Speeds
 from gluonlab.bench.links import measure as _measure
-from gluonlab.bench.links import saved, table
+from gluonlab.bench.links import reported, saved, table
 from gluonlab.bench.links.fit import Fit
 from gluonlab.bench.links.infer import ALL, BOTH, INTO, OUT, SHIFT, Measured, at_once
 from gluonlab.bench.links.measure import Found
 from gluonlab.collectives.links import pairs_of
+from gluonlab.collectives.nvml_links import nvml_topology
 from gluonlab.collectives.topology_file import read_topology
 from gluonlab.errors import DeviceError
 
@@ -108,3 +110,57 @@ def test_gpus_are_numbered_as_nvidia_smi_does(monkeypatch):
     monkeypatch.setattr(saved, "nvml_numbers", lambda ctxs: [4, 5, 7])
     with pytest.raises(DeviceError, match=r"GPUs 4, 5, 7, .* gpu:\* and without CUDA_VISIBLE"):
         saved.in_order(ctxs)
+
+
+# --- links that the driver reports
+
+
+@pytest.mark.parametrize(
+    ("driver", "gpu"),
+    [
+        (machine(*[V100] * 8, nvlinks=CUBE), "V100"),
+        (machine(*[T4] * 4), "T4"),
+        (machine(V100, T4), ""),
+    ],
+)
+def test_the_links_that_nvml_reports_are_a_file(bench, monkeypatch, empty_cwd, driver, gpu):
+    monkeypatch.setattr(reported.nvml, "known", lambda: driver)
+    status, out, said = bench("links", "--nvml", "--save", "m.json")
+    assert (status, said) == (0, "") and max(map(len, out.splitlines())) <= 80
+    assert f"m: {len(driver.gpus)} GPUs, {gpu or 'of an unknown kind'}" in out
+    written = read_topology(empty_cwd / "m.json")
+    expected = nvml_topology(driver, range(len(driver.gpus)))
+    assert (dict(written.routes), written.groups) == (dict(expected.routes), expected.groups)
+    assert (written.gpu, written.name) == (gpu, "m") and "NVML reports" in written.note
+    status, out, said = bench("allreduce", "--simulate", "m.json", "--sizes", "1MiB", "--json")
+    assert (status, said, json.loads(out)["world_size"]) == (0, "", len(driver.gpus))
+
+
+@pytest.mark.parametrize(
+    ("driver", "words"),
+    [
+        (reported.nvml.Driver(error="no driver"), r"reports no links \(no driver\): measure"),
+        (machine(V100), "NVML reports 1 GPU, and links are between two: measure"),
+        (reported.nvml.Driver(silent=((1, "lost"),)), r"GPU 1 does not answer \(lost\)"),
+    ],
+)
+def test_without_a_driver_or_gpus_it_is_one_line_and_no_file(
+    bench, monkeypatch, empty_cwd, driver, words
+):
+    monkeypatch.setattr(reported.nvml, "known", lambda: driver)
+    status, out, said = bench("links", "--nvml", "--save", "m.json")
+    assert (status, out, said.count("\n")) == (2, "", 1) and re.search(words, said)
+    assert not list(empty_cwd.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ([], "--nvml writes what the driver reports: give a file, --save m.json"),
+        (["--save", "m.json", "--rounds", "7"], "--rounds has no effect with --nvml"),
+        (["--save", "m.json", "--devices", "cpu*2"], "--devices has no effect with --nvml"),
+    ],
+)
+def test_what_nvml_alone_does_not_take_is_one_line(bench, empty_cwd, options, words):
+    status, out, said = bench("links", "--nvml", *options)
+    assert (status, out, said.count("\n")) == (2, "", 1) and words in said

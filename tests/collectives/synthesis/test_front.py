@@ -9,7 +9,7 @@ from itertools import permutations
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.lanes import meshes
+from support.lanes import meshes, unlike
 from support.schedule_reference import keeps_promise
 
 from gluonlab.collectives.algorithms import ALGORITHMS
@@ -18,7 +18,7 @@ from gluonlab.collectives.cost import price
 from gluonlab.collectives.schedule import ADD
 from gluonlab.collectives.synthesis.automorphisms import holds, isomorphism, symmetries
 from gluonlab.collectives.synthesis.front import synthesise
-from gluonlab.collectives.synthesis.lanes import Wire, lanes_of
+from gluonlab.collectives.synthesis.lanes import SLOWEST, Wire, lanes_of
 from gluonlab.collectives.synthesis.relaxation import bound
 from gluonlab.collectives.synthesis.search import Sought, search
 from gluonlab.collectives.topology import fully_connected, make_topology, switch
@@ -57,6 +57,22 @@ def test_no_algorithm_undercuts_the_bound_of_its_steps(topology, name, data):
     steps = len(placed.steps)
     least = bound(lanes, steps, range(1, steps), symmetries(lanes)[0])
     assert rounds * p / placed.chunks >= least.moving - 1e-6
+
+
+@given(unlike())
+def test_pairs_half_as_fast_as_those_that_are_needed_to_reach_all_are_used(topology):
+    p, speed_of = topology.world_size, {p: r.bytes_per_s for p, r in topology.routes.items()}
+
+    def connect(pairs):
+        reached = {(rank, rank) for rank in range(p)} | set(pairs)
+        for via in range(p):
+            reached |= {(a, b) for a in range(p) for b in range(p)
+                        if {(a, via), (via, b)} <= reached}  # fmt: skip
+        return len(reached) == p * p
+
+    needed = max(s for s in speed_of.values() if connect(q for q in speed_of if speed_of[q] >= s))
+    used = {pair for pair, speed in speed_of.items() if speed >= SLOWEST * needed}
+    assert set(lanes_of(topology).pairs) == used
 
 
 @given(meshes())

@@ -1,0 +1,148 @@
+"""Schedules found for a topology of one's own, in a file that is a topology, too."""
+
+import json
+import random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from support.lanes import meshes
+from support.schedule_reference import keeps_promise
+
+from gluonlab.collectives import auto
+from gluonlab.collectives.cost import price
+from gluonlab.collectives.for_links import make_for_links
+from gluonlab.collectives.links import Link, Route, Topology
+from gluonlab.collectives.machines import TOPOLOGIES
+from gluonlab.collectives.routes import pairs_of
+from gluonlab.collectives.schedule import ADD, ALLREDUCE, COPY, Schedule, Transfer
+from gluonlab.collectives.synthesis import stored
+from gluonlab.collectives.synthesis.front import Found, synthesise
+from gluonlab.collectives.topology import make_topology
+from gluonlab.collectives.topology_file import read_topology, with_schedules, write_topology
+from gluonlab.errors import ScheduleError
+
+
+def star(world_size, hub):
+    """All is summed up on one device, and copied from there."""
+    others = [rank for rank in range(world_size) if rank != hub]
+    steps = tuple(
+        tuple(Transfer(*((rank, hub) if op == ADD else (hub, rank)), 0, op) for rank in others)
+        for op in (ADD, COPY)
+    )
+    return Found(Schedule("synthesised", ALLREDUCE, world_size, 1, (hub,), steps), 99.0, 1.0)
+
+
+@pytest.fixture
+def file(tmp_path):
+    """``file(change)``: of a machine of five whose wires all differ; ``change``: of its content."""
+
+    def write(change=lambda content: None):
+        speed = random.Random(1).uniform
+        routes = {
+            (a, b): Route((Link(f"{a} to {b}", speed(1e9, 2e9)),), 1e-5) for a, b in pairs_of(5)
+        }
+        topology = Topology("five", 5, routes, 1e11, gpu="V100")
+        content = json.loads(with_schedules(topology, [star(5, 3)]))
+        change(content)
+        (tmp_path / "f.json").write_text(json.dumps(content), encoding="utf-8")
+        return tmp_path / "f.json", topology
+
+    return write
+
+
+def test_a_file_of_schedules_is_the_topology_that_they_were_found_for(file):
+    path, topology = file()
+    read = make_topology(str(path))
+    assert read.schedules == (star(5, 3).schedule,)
+    assert (read.routes, read.name, read.gpu) == (topology.routes, "five", "V100")
+    made = make_for_links("synthesised", read, 5)
+    assert made.schedules == list(read.schedules) != stored.choices(topology)
+    assert any(each == read.schedules[0] for each in auto.candidates(read))
+    with pytest.raises(ScheduleError, match="has no place for its schedules"):
+        write_topology(read, path.with_name("again.json"))
+
+
+@given(st.permutations(range(5)))
+def test_devices_may_come_in_any_order_and_fewer_have_other_schedules(order):
+    found = star(5, 3)
+    routes = {(a, b): Route((Link(f"{a} to {b}", 1e9 + a + 9 * b),), 1e-5) for a, b in pairs_of(5)}
+    topology = Topology("five", 5, routes, 1e11, schedules=(found.schedule,))
+    [schedule] = topology.subset(order).schedules
+    assert keeps_promise(schedule) and schedule.owner == (order.index(3),)
+    seconds = [price(found.schedule, topology, 1e6), price(schedule, topology.subset(order), 1e6)]
+    assert seconds[0].seconds == pytest.approx(seconds[1].seconds)
+    assert topology.subset(order[:4]).schedules == ()
+
+
+@given(meshes(most=4))
+def test_what_is_sought_is_read_as_it_was(tmp_path_factory, topology):
+    front = [star(topology.world_size, 0)]
+    path = tmp_path_factory.mktemp("own") / "f.json"
+    path.write_text(with_schedules(topology, front), encoding="utf-8")
+    assert list(read_topology(path).schedules) == [found.schedule for found in front]
+    assert stored.read(path).front == tuple(front)
+
+
+@pytest.mark.parametrize("name", TOPOLOGIES)
+def test_schedules_of_every_known_machine_can_be_written(tmp_path, name):
+    topology = make_topology(name)
+    path = tmp_path / "f.json"
+    path.write_text(with_schedules(topology, []), encoding="utf-8")
+    assert dict(read_topology(path).routes) == dict(topology.routes)
+
+
+def lose(content):
+    del content["front"][0]["steps"][0]["add"]["0>3"]
+
+
+def slower(content):
+    content["topology"]["links"][0]["bytes_per_s"] /= 2
+
+
+MISTAKES = [
+    (lose, "f.json: synthesised.*rank 3 ends with chunk 0 without the contribution of rank 0"),
+    (slower, "its schedules are for other links than it has: seek them again"),
+    (lambda content: content.pop("topology"), "it has schedules without their topology"),
+    (lambda content: content.update(devices=4), "are for 4 devices, and its topology has 5"),
+    (lambda content: content.update(devices=10**12), "are for 1000000000000 devices"),
+    (lambda content: content.pop("wires"), "no file of schedules, or a damaged one"),
+    (lambda content: content.update(front=3), "no file of schedules, or a damaged one"),
+    (lambda content: content.update(format="x"), "format is 'x'|unknown key"),
+    (lambda content: content["topology"].update(latency_s=-1), "f.json: topology: latency_s is -1"),
+    (lambda content: content["front"][0].update(owner=[9]), "each of 1 chunks has one among 5"),
+]
+
+
+@pytest.mark.parametrize(("change", "words"), MISTAKES)
+def test_a_file_is_not_believed(file, change, words):
+    path, _ = file(change)
+    with pytest.raises(ScheduleError, match=words) as error:
+        make_topology(str(path))
+    assert "\n" not in str(error.value)
+
+
+@given(st.data())
+def test_a_damaged_file_is_one_line_or_proved_schedules(tmp_path_factory, data):
+    text = with_schedules(make_topology("g4dn.12xlarge", 3), [star(3, 1)])
+    at = data.draw(st.integers(0, len(text) - 1))
+    damaged = text[:at] + data.draw(st.sampled_from(["", "9", "-", '"', "x", "}"])) + text[at + 1 :]
+    path = tmp_path_factory.mktemp("damaged") / "damaged.json"
+    path.write_text(damaged, encoding="utf-8")
+    try:
+        topology = read_topology(path)
+    except ScheduleError as error:
+        assert "\n" not in str(error)
+    else:
+        assert all(keeps_promise(schedule) for schedule in topology.schedules)
+
+
+def test_something_is_found_where_the_bound_is_out_of_reach():
+    """All into device 0 is 64 times slower than the rest: what the bound needs is not found."""
+    routes = {
+        (a, b): Route((Link(f"{a} to {b}", 1e9 * (1 if b == 0 else 64)),), 1e-5)
+        for a, b in pairs_of(4)
+    }
+    front = synthesise(Topology("slow into 0", 4, routes, 1e11), 0.5)
+    assert front and all(keeps_promise(found.schedule) for found in front)
+    assert all(found.rounds >= found.bound for found in front)
