@@ -61,7 +61,7 @@ ROAD = $(foreach name,$(ROAD_OF),tests/$(dir $(name))test_$(notdir $(name)).py)
 ROAD_OF = kvstores/kvstores kvstores/schedule kvstores/sharded kvstores/reduce_apart \
   kvstores/sharded_parameters kvstores/for_links kvstores/group_store kvstores/group_two_bits collectives/executor collectives/executor_engine parallel/data/step \
   parallel/data/microbatches parallel/data/sync_bn parallel/data/staged update/trainer \
-  update/stale update/clipping training/mixup training/optimize training/evaluate training/export \
+  update/stale update/clipping training/mixup training/optimize training/evaluate export/files \
   update/loss_scale training/losses training/loop parallel/data/statistics update/mxnet_trainer \
   data/images/crop data/loading/augment data/loading/mixup data/loading/shards bench/allreduce/measure \
   parallel/data/between_passes bench/gradients/steps bench/gradients/measure bench/splits/measure bench/checkpoints/measure \

@@ -23,7 +23,7 @@ LAYERS = [
     {"drawing", "files", "finite", "gpu"},
     {"devices"},
     {"data", "models", "collectives", "optimizers", "runs", "timeline"},
-    {"kvstores"},
+    {"kvstores", "export"},
     {"update"},
     {"parallel"},
     {"training", "scratch", "prediction"},

@@ -13,6 +13,7 @@ PAGES = [
     "CHANGELOG.md",
     "SECURITY.md",
     "docs/launch.md",
+    "docs/onnx.md",
     "docs/own-training.md",
     "docs/run-folder.md",
     "sagemaker/README.md",

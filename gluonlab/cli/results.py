@@ -33,8 +33,8 @@ def print_evaluation(found: "Evaluation", as_json: bool) -> None:
     text = (
         f"{summary['model']} on {summary['dataset']}, {images}, {devices}, "
         f"{summary['seconds']:.1f} s\n{_accuracy(summary)}, loss {summary['loss']:.4f}"
-        + f"\nwritten to {found.written_to}"
-        * bool(found.written_to)
+        + (f"\n{found.onnx.in_words()}" if found.onnx is not None else "")
+        + f"\nwritten to {found.written_to}" * bool(found.written_to)
     )
     _print(summary, as_json, text, found.score.confusion, found.plan)
 

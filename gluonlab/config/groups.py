@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
+from typing import Any, Optional
 
 from gluonlab.config.values import Check
 
@@ -12,13 +12,23 @@ class Group:
     """Settings that belong together, under a heading of --help.
 
     Called, it makes a field of TrainConfig, with what its option on the command line needs to know.
+    ``alone``: what the option means without a value; without, it must have one.
     """
 
     def __init__(self, name: str) -> None:
         self.name = name
 
-    def __call__(self, check: Check, help: str, *, default: Any = None, metavar: str = "N") -> Any:
+    def __call__(
+        self,
+        check: Check,
+        help: str,
+        *,
+        default: Any = None,
+        metavar: str = "N",
+        alone: Optional[str] = None,
+    ) -> Any:
         about = {"group": self.name, "check": check, "help": help, "metavar": metavar}
+        about["alone"] = alone
         return dataclasses.field(default=default, metadata=about)
 
 

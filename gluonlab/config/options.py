@@ -38,6 +38,8 @@ def config_options(
             name = f"{name}/{opposite(name)}"
         else:
             attributes["metavar"] = about["metavar"]
+            if about["alone"] is not None:
+                attributes.update(is_flag=False, flag_value=about["alone"])
             # click would add brackets of its own
             help += "" if field.default is None else f"  [default: {field.default}]"
         function = click.option(

@@ -23,11 +23,13 @@ from gluonlab.config.groups import (
 from gluonlab.config.together import check_together
 from gluonlab.config.values import (
     LARGEST_RATE,
+    MXNET,
     SMALLEST_LIMIT,
     colours,
     compression,
     device_names,
     epoch_list,
+    export_format,
     flag,
     layer_list,
     machine,
@@ -261,9 +263,9 @@ class TrainConfig:
     confusion: bool = OUTPUT(
         flag, "print and draw the confusion matrix of the test images", default=False
     )
-    export: bool = OUTPUT(
-        flag, "write export/ for mx.gluon.SymbolBlock.imports, which needs no gluonlab",
-        default=False,
+    export: Optional[str] = OUTPUT(
+        export_format, "write export/ for mx.gluon.SymbolBlock.imports, which needs no gluonlab; "
+        "onnx: model.onnx, too, which needs no MXNet", metavar="[onnx]", alone=MXNET,
     )  # fmt: skip
     profile: Optional[int] = OUTPUT(
         whole(1), "record N steps: where their time goes, as a picture, and as a trace for "

@@ -13,7 +13,7 @@ from contextlib import suppress
 from fractions import Fraction
 from numbers import Integral
 from pathlib import Path
-from typing import Any, Callable, NamedTuple, Tuple, Union
+from typing import Any, Callable, NamedTuple, Optional, Tuple, Union
 
 from gluonlab.errors import ConfigError
 
@@ -267,6 +267,21 @@ def _device_name(name: str, value: Any) -> str:
     if hasattr(value, "device_type") and hasattr(value, "device_id"):
         return f"{value.device_type}:{value.device_id}"
     return text(name, value)
+
+
+EXPORTS = MXNET, ONNX = ("mxnet", "onnx")
+
+
+def export_format(name: str, value: Any) -> Optional[str]:
+    """One of EXPORTS; True and False, as older versions recorded it, are ``mxnet`` and none."""
+    if isinstance(value, bool):
+        return MXNET if value else None
+    wanted = text(name, value).strip().lower()
+    if wanted not in EXPORTS:
+        raise ConfigError(
+            f"{_given(name, value)}: give {' or '.join(EXPORTS)}, or {name} alone, which is {MXNET}"
+        )
+    return wanted
 
 
 def flag(name: str, value: Any) -> bool:

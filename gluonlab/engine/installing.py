@@ -22,8 +22,10 @@ AGAIN = (
 
 
 def pip_install(extra: str, version: Tuple[int, ...] = sys.version_info[:2]) -> str:
-    """The command that adds ``cpu`` or ``cu112`` to an installed gluonlab under this Python."""
-    return WITHOUT_METADATA[extra] if version >= (3, 13) else f"pip install 'gluonlab[{extra}]'"
+    """The command that adds an extra such as ``cpu`` to an installed gluonlab under this Python."""
+    if version >= (3, 13) and extra in WITHOUT_METADATA:
+        return WITHOUT_METADATA[extra]
+    return f"pip install 'gluonlab[{extra}]'"
 
 
 def either(version: Tuple[int, ...] = sys.version_info[:2]) -> str:

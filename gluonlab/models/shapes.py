@@ -43,6 +43,11 @@ def complete(
         params[parameter]._finish_deferred_init()  # in the graph's order, as a first forward would
 
 
+def takes(scores: mx.sym.Symbol, image_shape: "Shape", classes: int) -> bool:
+    """Whether the graph ``scores`` of a network takes images (C, H, W), and gives (n, classes)."""
+    return _shapes(scores, image_shape, classes) is not None
+
+
 def _shapes(
     scores: mx.sym.Symbol, image_shape: "Shape", classes: int
 ) -> "Optional[Dict[str, Shape]]":
@@ -64,7 +69,7 @@ def _smallest(scores: mx.sym.Symbol, channels: int, classes: int) -> "Optional[S
     for count in dict.fromkeys((channels, 3, 1)):
 
         def fits(side: int, count: int = count) -> bool:
-            return _shapes(scores, (count, side, side), classes) is not None
+            return takes(scores, (count, side, side), classes)
 
         too_small = 0
         for side in _SIDES:

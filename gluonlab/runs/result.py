@@ -26,6 +26,7 @@ class Result:
     ``confusion``: if asked for, that of the network (`gluonlab.training.evaluate.Confusion`).
     ``stopped``: by which callback, and why, training ended before its last epoch. ``best_epoch``:
     the one whose parameters the network has, where --patience keeps the best.
+    ``onnx``: how nearly an exported ONNX model agrees (`gluonlab.export.onnx_check.Agreement`).
     """
 
     plan: Any
@@ -37,6 +38,7 @@ class Result:
     confusion: Any = None
     stopped: Optional[str] = None
     best_epoch: Optional[int] = None
+    onnx: Any = None
 
     @property
     def kept(self) -> Epoch:
@@ -74,4 +76,5 @@ class Result:
             **({"stopped": self.stopped} if self.stopped is not None else {}),
             "history": [vars(epoch) for epoch in self.history],
             **({"confusion": self.confusion.tolist()} if self.confusion is not None else {}),
+            **({"onnx_difference": self.onnx.difference} if self.onnx is not None else {}),
         }

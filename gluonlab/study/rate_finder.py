@@ -208,7 +208,8 @@ def _refuse_useless(config: TrainConfig, steps: int) -> None:
     for field in dataclasses.fields(config):
         value = getattr(config, field.name)
         if field.name in reasons and value != field.default:
-            shown = "" if value is True else f" {value}"
+            bare = value is True or value == field.metadata["alone"]
+            shown = "" if bare else f" {value}"
             raise ConfigError(
                 f"--find-lr {steps} {reasons[field.name]}: leave {option_name(field.name)}{shown} "
                 "out, or train with a rate (--lr)"

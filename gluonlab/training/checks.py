@@ -14,6 +14,7 @@ from mxnet import gluon
 from gluonlab.data.sets.colours import find_colours
 from gluonlab.data.sets.registry import check_dataset
 from gluonlab.errors import ConfigError, KVStoreError
+from gluonlab.export.checks import check_installed, check_network
 from gluonlab.gpu.arithmetic import arithmetic, check_arithmetic
 from gluonlab.kvstores import check_kvstore, check_topology
 from gluonlab.kvstores.compression import check_compression, keeps_rest
@@ -152,6 +153,12 @@ def _batch(made: Made) -> None:
     limit.check(math.ceil(plan.largest_batch / (devices * plan.group.size)))
 
 
+def check_exportable(plan: Any, net: gluon.HybridBlock) -> None:
+    """Raise ModelError where the plan's network cannot be exported as it asks for."""
+    data, plain = plan.dataset, net if plan.own.net is not None else None
+    check_network(plan.export, plan.model, len(data.classes), data.image_shape, plain)
+
+
 class Check(NamedTuple):
     """A check and its stage: ``of`` takes a Draft, or in the stages NETWORK and BATCH a Made."""
 
@@ -186,6 +193,7 @@ CHECKS: Tuple[Check, ...] = (
     Check(CONFIG, "momentum", lambda draft: optimize.check_momentum(draft.config, draft.asked)),
     Check(CONFIG, "decay", lambda draft: optimize.check_decay(draft.config)),
     Check(CONFIG, "pretrained", _pretrained),
+    Check(CONFIG, "export", lambda draft: check_installed(draft.asked.export)),
     Check(DEVICES, "devices", lambda draft: draft.ctxs),
     Check(DEVICES, "dtype", lambda draft: check_dtype_on(draft.asked.dtype, draft.ctxs)),
     Check(DEVICES, "arithmetic", _arithmetic),
@@ -207,4 +215,5 @@ CHECKS: Tuple[Check, ...] = (
     Check(NETWORK, "deterministic", _repeatable),
     Check(NETWORK, "on-nan", _on_nan_network),
     Check(BATCH, "arrays", _batch),
+    Check(BATCH, "export", lambda made: check_exportable(made.plan, made.net)),
 )  # fmt: skip

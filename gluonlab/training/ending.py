@@ -11,7 +11,10 @@ from typing import Iterator, Optional
 from mxnet import gluon, nd
 from mxnet.base import MXNetError
 
+from gluonlab.config.values import ONNX
 from gluonlab.errors import DivergedError, GluonlabError, UsageError
+from gluonlab.export.files import export
+from gluonlab.export.onnx_check import Agreement
 from gluonlab.host.limits import memory_limit, used_up
 from gluonlab.host.memory import give_back
 from gluonlab.host.signals import RAISED, EndRequest
@@ -23,7 +26,6 @@ from gluonlab.runs.schema import CONFUSION, EXPORT, DivergedEvent
 from gluonlab.runs.writer import NoRunDirectory, RunDirectory
 from gluonlab.training.confusion import write_picture
 from gluonlab.training.evaluate import Confusion
-from gluonlab.training.export import export
 from gluonlab.training.plan import Plan
 
 OVERFLOWS = f"or leave --compress {FP16} out, where gradients beyond 65504 become infinite"
@@ -99,16 +101,19 @@ def _wait_for_what_is_queued() -> None:
 
 def write_extras(
     folder: Path, plan: Plan, net: gluon.HybridBlock, confusion: Optional[Confusion]
-) -> None:
+) -> Optional[Agreement]:
     """Write the picture of the confusion matrix, if given, and the export that the plan asks for.
 
-    Raises OutputError.
+    How nearly the ONNX model agrees with MXNet is returned, where there is one. Raises OutputError,
+    and what `export` raises.
     """
-    if plan.export:
+    agreement = None
+    if plan.export is not None:
         plain = net if plan.own.net is not None else None
-        export(net, plan.model, plan.dataset, folder / EXPORT, plain)
+        agreement = export(net, plan.model, plan.dataset, folder / EXPORT, plain, plan.export)
     if confusion is not None:  # last: nothing is lost if it cannot be drawn
         write_picture(confusion, plan.dataset.classes, folder / CONFUSION)
+    return agreement
 
 
 def write_end(run: "RunDirectory | NoRunDirectory", step: int, seconds: float) -> None:
@@ -148,7 +153,8 @@ def _on(result: Result) -> str:
 def _later(result: Result) -> str:
     """The command that makes the confusion matrix and export from the last finished epoch."""
     plan = result.plan
-    wanted = {"--confusion": plan.confusion, "--export": plan.export}
+    with_onnx = f" {ONNX}" if plan.export == ONNX else ""
+    wanted = {"--confusion": plan.confusion, f"--export{with_onnx}": plan.export}
     asked = [option for option in wanted if wanted[option]]
     if not asked or result.run_dir is None:
         return ""

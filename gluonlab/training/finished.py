@@ -18,6 +18,7 @@ from gluonlab.data.sets.dataset import Dataset
 from gluonlab.data.sets.registry import takes
 from gluonlab.engine.semantics import nd_semantics
 from gluonlab.errors import ConfigError, DataError, OutputError, RunError
+from gluonlab.export.onnx_check import Agreement
 from gluonlab.files.whole import folder_for
 from gluonlab.finite import broken_parameters, is_healthy, may_be_early, named
 from gluonlab.kvstores.groups import ALONE
@@ -25,6 +26,7 @@ from gluonlab.models.pretrained import load_parameters
 from gluonlab.parallel.objective import make_loss
 from gluonlab.runs.description import Description, read_finished
 from gluonlab.runs.reader import copy_count
+from gluonlab.training.checks import check_exportable
 from gluonlab.training.ending import write_extras
 from gluonlab.training.evaluate import Score, evaluate, evaluation_loader
 from gluonlab.training.network import make_net
@@ -58,13 +60,17 @@ GONE_WRONG = "its training diverged: train again with a smaller --lr"
 
 @dataclass(frozen=True)
 class Evaluation:
-    """What the test images of a finished run gave; ``seconds`` include compiling."""
+    """What the test images of a finished run gave; ``seconds`` include compiling.
+
+    ``onnx``: how nearly the ONNX model that was exported agrees, where there is one.
+    """
 
     run_dir: Path
     plan: Plan
     score: Score
     seconds: float
     written_to: Optional[Path] = None
+    onnx: Optional[Agreement] = None
 
     def summary(self) -> Dict[str, Any]:
         """The numbers as plain values."""
@@ -82,6 +88,8 @@ class Evaluation:
         }
         if self.score.confusion is not None:
             found["confusion"] = self.score.confusion.tolist()
+        if self.onnx is not None:
+            found["onnx_difference"] = self.onnx.difference
         return found
 
 
@@ -129,6 +137,7 @@ def evaluate_run(
             return net
 
         strategy = STRATEGIES[plan.split.way](trained, make_loss(own=own.loss), plan, ALONE)
+        check_exportable(plan, strategy.net)
         began = time.perf_counter()
         loader = evaluation_loader(plan, strategy.inputs)
         score = evaluate(strategy, loader, classes, config.confusion, metrics=own.metrics)
@@ -138,9 +147,10 @@ def evaluate_run(
         broken = broken_parameters(strategy.net)
         if broken:  # which ReLU may hide from the loss
             raise RunError(f"{file} holds NaN or infinity in {named(broken)}: {GONE_WRONG}")
+        onnx = None
         if place is not None:
-            write_extras(place, plan, strategy.net, score.confusion)
-    return Evaluation(folder, plan, score, seconds, place)
+            onnx = write_extras(place, plan, strategy.net, score.confusion)
+    return Evaluation(folder, plan, score, seconds, place, onnx)
 
 
 def plan_evaluation(folder: Path, given: Dict[str, Any]) -> Plan:

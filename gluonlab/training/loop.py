@@ -131,7 +131,9 @@ def train_plan(
             if result.confusion is not None:
                 run.write(schema.ConfusionEvent(result.confusion.tolist()))
             if run.path is not None:
-                write_extras(run.path, plan, strategy.net, result.confusion)
+                result.onnx = write_extras(run.path, plan, strategy.net, result.confusion)
+                if result.onnx is not None:
+                    reporter.say(f"{'export':<11}{result.onnx.in_words()}")
             epochs.callbacks.run_ends(result.stopped)
             write_end(run, epochs.log.step, time.perf_counter() - epochs.standing.began)
     result.seconds = time.perf_counter() - began

@@ -110,7 +110,7 @@ class Plan:
     checkpoint_every: Optional[str]
     keep: int
     confusion: bool
-    export: bool
+    export: Optional[str]
     out: Optional[str]
 
     @property

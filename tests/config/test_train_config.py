@@ -94,7 +94,7 @@ VALID = {
     "confusion": st.booleans(),
     "checkpoint_every": st.sampled_from(["1 steps", "50 steps", "10 minutes", "2 epochs"]),
     "keep": st.integers(1, 10**9),
-    "export": st.booleans(),
+    "export": st.sampled_from(["mxnet", "onnx"]),
     "out": WORDS,
 }
 NUMBERS = [name for name in VALID if re.search("int|float", str(FIELDS[name].type))]

@@ -18,8 +18,8 @@ from support.made_up_data import dataset_of
 from support.reference import values
 
 from gluonlab.errors import ModelError
+from gluonlab.export.files import WEIGHTS, export
 from gluonlab.models.pretrained import load_parameters, load_pretrained
-from gluonlab.training.export import WEIGHTS, export
 
 
 def same(first, second):

@@ -2,6 +2,7 @@
 
 import mxnet as mx
 import numpy as np
+import onnxruntime
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -24,13 +25,16 @@ def check_files(tmp_path_factory, way, other, middle):
     folder = tmp_path_factory.mktemp("runs") / "run"
     devices, split = WAYS[other]
     with network_of(["convolution", *middle, "convolution"]):
-        config = TrainConfig(**of_way(way, epochs=1), out=str(folder), export=True)
+        config = TrainConfig(**of_way(way, epochs=1), out=str(folder), export="onnx")
         train(config, reporter=Reporter(), dataset=few_digits())
         expected = evaluate_run(str(folder), devices=named(1), split="data")
         found = evaluate_run(str(folder), devices=named(devices), **split)
     assert found.score.loss == pytest.approx(expected.score.loss, rel=1e-5)
     assert found.score.accuracy == pytest.approx(expected.score.accuracy, abs=1 / 360)
     assert exported_accuracy(folder / "export") == pytest.approx(
+        expected.score.accuracy, abs=1 / 360
+    )
+    assert accuracy_without_mxnet(folder / "export") == pytest.approx(
         expected.score.accuracy, abs=1 / 360
     )
     [run] = read_runs([folder])
@@ -47,6 +51,16 @@ def exported_accuracy(folder):
     [ctx] = contexts(1)
     answers = net(nd.array(images, ctx=ctx) / 255).asnumpy().argmax(axis=1)
     return (answers == labels).mean()
+
+
+def accuracy_without_mxnet(folder):
+    """By onnxruntime, of all test images."""
+    session = onnxruntime.InferenceSession(
+        str(folder / "model.onnx"), providers=["CPUExecutionProvider"]
+    )
+    images, labels = load_dataset("digits").test.batch(np.arange(360))
+    [scores] = session.run(None, {"data": (images / 255).astype("float32")})
+    return (scores.argmax(axis=1) == labels).mean()
 
 
 SPLIT = [way for way in WAYS if WAYS[way][1]["split"] != "data"]

@@ -16,8 +16,8 @@ from support.statistics import SHAPE
 from support.steps import make_step, run
 
 from gluonlab.errors import OutputError
+from gluonlab.export.files import DESCRIPTION, SYMBOL, WEIGHTS, export
 from gluonlab.parallel.data.statistics import RunningStatistics
-from gluonlab.training.export import DESCRIPTION, SYMBOL, WEIGHTS, export
 
 # gluonlab itself is imported for what MXNet needs of a new numpy, and nothing else of it is.
 LOAD = """

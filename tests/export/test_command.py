@@ -1,0 +1,176 @@
+"""--export onnx as a command: what it says and writes, its mistakes before training begins, and the
+program in docs/onnx.md.
+"""
+
+import json
+import re
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from mxnet.gluon import nn
+from PIL import Image
+from support.commands import QUICK, the_error
+from support.image_folders import CLASSES, write_folder
+from support.quick_runs import quick
+
+from gluonlab.config import TrainConfig
+from gluonlab.data import load_dataset
+from gluonlab.errors import ModelError
+from gluonlab.export.files import DESCRIPTION, MODEL
+from gluonlab.export.onnx_check import TOLERANCE
+from gluonlab.models import MODELS, ModelKind
+from gluonlab.training.finished import evaluate_run
+from gluonlab.training.loop import train
+from gluonlab.training.reporter import Reporter
+from gluonlab.training.resume import asked, interrupted
+
+pytestmark = [
+    pytest.mark.cpu_only("onnxruntime is compared with MXNet on the CPU"),
+    pytest.mark.filterwarnings("ignore:no GPU on this machine:gluonlab.errors.GluonlabWarning"),
+]
+PAGE = Path(__file__).resolve().parent.parent.parent / "docs" / "onnx.md"
+[PROGRAM] = re.findall(r"^```python\n(.*?)^```", PAGE.read_text(encoding="utf-8"), re.M | re.S)
+SAID = r"model\.onnx gives MXNet's scores to \d\.\de-\d\d of the largest, on 12 test images"
+
+
+def classified(python, tmp_path, folder, pictures):
+    """What the page's program says of each picture, in a process that has no MXNet."""
+    program = tmp_path / "classify.py"
+    program.write_text(PROGRAM)
+    without = (
+        "import runpy, sys; sys.modules.update(mxnet=None, gluonlab=None); del sys.argv[0]; "
+        "runpy.run_path(sys.argv[0], run_name='__main__')"
+    )
+    ended = python("-c", without, str(program), str(folder), *map(str, pictures))
+    assert ended.returncode == 0, ended.stderr
+    lines = ended.stdout.splitlines()
+    assert len(lines) == len(pictures)
+    return [line[len(str(picture)) + 1 :] for line, picture in zip(lines, pictures)]
+
+
+def confusion_of(classes, labels, found):
+    matrix = np.zeros((len(classes), len(classes)), int)
+    for label, name in zip(labels, found):
+        matrix[label, classes.index(name)] += 1
+    return matrix
+
+
+def test_the_pages_program_classifies_grey_digits_as_gluonlab_does(python, tmp_path):
+    result = quick(tmp_path, model="lenet", export="onnx", confusion=True)
+    test = load_dataset("digits").test
+    images, labels = test.batch(np.arange(len(test)))
+    pictures = [tmp_path / f"{number}.png" for number in range(len(test))]
+    for picture, image in zip(pictures, images):
+        Image.fromarray(image[0]).save(picture)
+    found = classified(python, tmp_path, result.run_dir / "export", pictures)
+    classes = result.plan.dataset.classes
+    np.testing.assert_array_equal(confusion_of(classes, labels, found), result.confusion)
+
+
+def test_the_pages_program_classifies_colour_photographs_of_any_shape_as_gluonlab_does(
+    python, tmp_path
+):
+    folder = write_folder(tmp_path / "images", suffix=".png", size=24)
+    pictures = sorted((folder / "val").glob("*/*.png"))
+    for number, picture in enumerate(pictures):  # wider or higher than they were
+        image = Image.open(picture)
+        image.resize((30 + number, 24) if number % 2 else (24, 30 + number)).save(picture)
+    result = quick(
+        tmp_path, model="resnet8", dataset=f"folder:{folder}", image_size=20, batch_size=3,
+        normalise="imagenet", export="onnx", confusion=True,
+    )  # fmt: skip
+    found = classified(python, tmp_path, result.run_dir / "export", pictures)
+    labels = [CLASSES.index(picture.parent.name) for picture in pictures]
+    np.testing.assert_array_equal(confusion_of(list(CLASSES), labels, found), result.confusion)
+
+
+def test_a_run_and_its_evaluation_say_how_nearly_the_model_agrees(run, tmp_path):
+    out = tmp_path / "run"
+    status, said, err = run(*QUICK, "--export", "onnx", "--out", str(out))
+    assert status == 0 and re.search(rf"^export +{SAID}$", said + err, re.M)
+    assert json.loads((out / "config.json").read_text())["config"]["export"] == "onnx"
+    status, said, _ = run("--evaluate", str(out), "--export=onnx", "--out", str(tmp_path / "other"))
+    assert status == 0 and re.search(rf"^{SAID}$", said, re.M)
+    for folder in (out, tmp_path / "other"):
+        assert (folder / "export" / MODEL).read_bytes()
+    status, said, _ = run("--evaluate", str(out), "--export", "onnx", "--json")
+    assert status == 0 and 0 <= json.loads(said)["onnx_difference"] <= TOLERANCE
+
+
+def test_export_alone_writes_mxnets_files(run, tmp_path):
+    out = tmp_path / "run"
+    assert run(*QUICK, "--export", "--out", str(out))[0] == 0
+    assert json.loads((out / "config.json").read_text())["config"]["export"] == "mxnet"
+    assert not (out / "export" / MODEL).exists()
+    assert "onnx" not in json.loads((out / "export" / DESCRIPTION).read_text())
+    assert evaluate_run(str(out), export=True).onnx is None  # as older versions called it
+
+
+def test_a_run_that_goes_on_exports_at_its_end(tmp_path):
+    quick(tmp_path, export="onnx", checkpoint_every="1 epoch")
+    (tmp_path / "run" / "export" / MODEL).unlink()
+    before = interrupted(tmp_path / "run")
+    result = train(asked(before, epochs=2), reporter=Reporter(), resume=before)
+    assert result.onnx.difference <= TOLERANCE
+    assert (tmp_path / "run" / "export" / MODEL).exists()
+
+
+def test_a_network_of_the_users_own_is_exported_or_refused(tmp_path):
+    def own(classes, *layers):
+        net = nn.HybridSequential()
+        net.add(nn.Conv2D(3, 3), nn.BatchNorm(scale=False), *layers, nn.Dense(classes))
+        return net
+
+    config = TrainConfig(devices="cpu*2", epochs=1, lr=0.01, export="onnx", out=str(tmp_path / "r"))
+    result = train(config, reporter=Reporter(), net=own)
+    assert result.onnx.difference <= TOLERANCE
+    found = evaluate_run(str(tmp_path / "r"), net=own, export="onnx", out=str(tmp_path / "again"))
+    assert found.onnx.difference <= TOLERANCE  # with other threads, the last bits differ
+    with pytest.raises(ModelError, match="has the operator erf"):
+        train(
+            config.replace(out=str(tmp_path / "odd")),
+            reporter=Reporter(),
+            net=lambda classes: own(classes, Erf()),
+        )
+    assert not (tmp_path / "odd").exists()
+
+
+@pytest.mark.parametrize("name", ["onnx", "onnxruntime"])
+def test_without_its_packages_one_line_says_how_to_get_them(run, empty_cwd, monkeypatch, name):
+    monkeypatch.setitem(sys.modules, name, None)  # import raises ModuleNotFoundError then
+    line = the_error(run(*QUICK, "--export", "onnx"), empty_cwd)
+    assert line == (
+        f"error: --export onnx needs onnx and onnxruntime, and {name} is not installed: "
+        "pip install 'gluonlab[onnx]', or leave onnx out"
+    )
+
+
+def test_an_unknown_format_is_one_line(run, empty_cwd):
+    line = the_error(run("--export", "tflite"), empty_cwd)
+    assert line == ("error: --export tflite: give mxnet or onnx, or --export alone, which is mxnet")
+
+
+class Erf(nn.HybridBlock):
+    """An operator that MXNet's exporter does not know."""
+
+    def hybrid_forward(self, F, x):
+        return F.erf(x)
+
+
+def test_what_cannot_be_exported_is_refused_before_training(run, empty_cwd, monkeypatch):
+    def odd(classes, lanes):
+        net = nn.HybridSequential()
+        net.add(Erf(), nn.Dense(classes))
+        return net
+
+    monkeypatch.setitem(MODELS, "odd", ModelKind(odd, "for this test"))
+    line = the_error(run("--model", "odd", "--epochs", "1", "--export", "onnx"), empty_cwd)
+    assert line.startswith(
+        "error: --export onnx: odd has the operator erf, which MXNet cannot translate to ONNX: "
+    )
+    out = str(empty_cwd / "run")
+    assert run("--model", "odd", "--epochs", "1", "--lr", "0.001", "--out", out)[0] == 0
+    line = run("--evaluate", out, "--export", "onnx")[2].splitlines()[-1]
+    assert line.startswith("error: --export onnx: odd has the operator erf")

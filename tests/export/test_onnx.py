@@ -1,0 +1,256 @@
+"""An ONNX model gives the scores that MXNet gives, whatever the network; what it cannot give is one
+line.
+"""
+
+import json
+
+import mxnet as mx
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+from hypothesis import assume, given, settings
+from mxnet import gluon, nd
+from mxnet.gluon import nn
+from support.completed import completed
+from support.devices import contexts
+from support.made_up_data import CLASSES, dataset_of
+from support.network_layers import OF_SEQUENCES, OF_WORDS
+from support.networks import networks
+from support.statistics import SHAPE
+
+from gluonlab.config.values import MXNET, ONNX
+from gluonlab.errors import ModelError, OutputError, RunError
+from gluonlab.export import files
+from gluonlab.export.checks import check_network
+from gluonlab.export.drawn import drawn_parameters
+from gluonlab.export.files import DESCRIPTION, MODEL, SYMBOL, WEIGHTS, export
+from gluonlab.export.onnx_check import TOLERANCE
+from gluonlab.export.onnx_graph import to_onnx
+from gluonlab.models import MODELS, get_model
+
+pytestmark = pytest.mark.cpu_only("onnxruntime is compared with MXNet on the CPU")
+
+
+def scores_of(file, images):
+    """As anybody would compute them."""
+    session = onnxruntime.InferenceSession(file, providers=["CPUExecutionProvider"])
+    [given], [wanted] = session.get_inputs(), session.get_outputs()
+    assert (given.name, given.shape) == ("data", ["batch", *images.shape[1:]])
+    assert (wanted.name, wanted.shape[0]) == ("scores", "batch")
+    return session.run(None, {"data": images})[0]
+
+
+def assert_alike(found, expected):
+    assert found.shape == expected.shape
+    assert abs(found - expected).max() <= TOLERANCE * abs(expected).max()
+
+
+def exported(net, shape, model="net"):
+    arrays = {param.name: param.data() for param in net.collect_params().values()}
+    return to_onnx(net(mx.sym.var("data")), arrays, shape, model)
+
+
+def initialized(net, shape, seed=0):
+    """With parameters by chance, those included that nothing trains."""
+    net.initialize()
+    net(nd.zeros((1, *shape)))
+    random = np.random.RandomState(seed)
+    for param in net.collect_params().values():
+        param.set_data(
+            nd.array(random.uniform(0.3, 0.9, param.shape) - param.name.endswith("weight") / 2)
+        )
+    return net
+
+
+@settings(max_examples=25)
+@given(networks(fewest=1))
+def test_a_drawn_network_scores_as_in_mxnet(network):
+    assume(not network._has([*OF_SEQUENCES, *OF_WORDS]))  # gluonlab's networks take images
+    drawn = network.build([mx.cpu()], "as it is", mx.nd)
+    drawn.cast("float32")
+    net = nn.HybridSequential()
+    net.add(*drawn.body, drawn.heads[0])
+    file = exported(net, network.shape)
+    for size in (1, 3):
+        images = np.random.RandomState(network.seed).normal(size=(size, *network.shape))
+        images = images.astype("float32")
+        assert_alike(scores_of(file, images), net(nd.array(images)).asnumpy())
+
+
+class Shuffled(nn.HybridBlock):
+    """The channels of two groups in turns, as ShuffleNet has them."""
+
+    def hybrid_forward(self, F, x):
+        x = F.concat(x, x * 2, dim=1)
+        return F.reshape(F.swapaxes(F.reshape(x, (0, -4, 2, -1, -2)), 1, 2), (0, -3, -2))
+
+
+LAYERS = {
+    "shuffled": Shuffled,
+    "fixed gamma": lambda: nn.BatchNorm(scale=False),
+    "gamma": lambda: nn.BatchNorm(),
+    "global average": lambda: nn.GlobalAvgPool2D(),
+    "global maximum": lambda: nn.GlobalMaxPool2D(),
+    "average without padding": lambda: nn.AvgPool2D(3, 2, 1, count_include_pad=False),
+    "average with padding": lambda: nn.AvgPool2D(3, 2, 1),
+    "maximum, rounded up": lambda: nn.MaxPool2D(2, 2, ceil_mode=True),
+    "dropout": lambda: nn.Dropout(0.9),
+    "leaky": lambda: nn.LeakyReLU(0.1),
+    "elu": lambda: nn.ELU(0.5),
+    "swish": lambda: nn.Swish(),
+    "dilated": lambda: nn.Conv2D(4, 3, dilation=2, padding=2),
+    "asymmetric": lambda: nn.Conv2D(4, (1, 3), strides=(2, 1), padding=(0, 1)),
+}
+
+
+@pytest.mark.parametrize("name", LAYERS)
+def test_each_layer_scores_as_in_mxnet(name):
+    net = nn.HybridSequential()
+    net.add(nn.Conv2D(5, 3), LAYERS[name](), nn.Dense(4))
+    initialized(net, (2, 9, 9))
+    images = np.random.RandomState(1).normal(size=(3, 2, 9, 9)).astype("float32")
+    assert_alike(scores_of(exported(net, (2, 9, 9)), images), net(nd.array(images)).asnumpy())
+
+
+SMALL = ["lenet", "lenet-avg", "mlp", "resnet8", "cifar_resnet20", "gluoncv:cifar_resnet20_v2"]
+# one or two of each family, and all that have an operator which no other has
+OF_GLUONCV = [
+    "alexnet", "cifar_residualattentionnet56", "cifar_resnext29_32x4d", "cifar_wideresnet16_10",
+    "darknet53", "densenet121", "dla34", "googlenet", "hrnet_w18_small_v1_c", "inceptionv3",
+    "mobilenet0.25", "mobilenetv2_0.25", "mobilenetv3_small", "nasnet_4_1056", "resnet18_v1",
+    "resnet18_v1b", "resnet18_v2", "resnet50_v1d", "resnext50_32x4d", "se_resnet18_v1",
+    "shufflenet_v1", "squeezenet1.0", "vgg11_bn", "xception",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *SMALL,
+        *(pytest.param(name, marks=pytest.mark.long) for name in sorted({*MODELS} - {*SMALL})),
+        *(pytest.param(f"gluoncv:{name}", marks=pytest.mark.long) for name in OF_GLUONCV),
+    ],
+)
+def test_a_network_of_the_list_can_be_exported(name):
+    small = name in SMALL or "cifar" in name
+    sides = [28, 32, 64] if small or name in MODELS else [128, 224, 299]
+    for side in sides:
+        try:
+            completed(name, (3, side, side))
+        except ModelError:
+            continue
+        check_network(ONNX, name, 10, (3, side, side))
+        return
+    raise AssertionError(f"no size fits {name}")
+
+
+def test_the_try_before_training_leaves_mxnets_random_numbers_alone():
+    def numbers():
+        return mx.nd.random.uniform(shape=(4,)).asnumpy()
+
+    mx.random.seed(3)
+    expected = numbers()
+    mx.random.seed(3)
+    check_network(ONNX, "gluoncv:squeezenet1.1", 3, (3, 224, 224))  # which has Dropout
+    np.testing.assert_array_equal(numbers(), expected)
+
+
+def test_the_drawn_statistics_are_those_of_what_goes_in():
+    """A BatchNorm gives every channel the mean beta and the deviation gamma."""
+    graph = get_model("resnet8", 10)(mx.sym.var("data"))
+    arrays = drawn_parameters(graph, SHAPE, seed=5)
+    [first, *_] = [name for name in graph.list_auxiliary_states() if name.endswith("running_mean")]
+    prefix = first[: -len("running_mean")]
+    output = graph.get_internals()[f"{prefix}fwd_output"]
+    images = np.random.RandomState(2).normal(size=(64, *SHAPE)).astype("float32")
+    net = gluon.SymbolBlock(output, mx.sym.var("data"))
+    for name, param in net.collect_params().items():
+        param._load_init(arrays[name], [mx.cpu()])
+    found = net(nd.array(images)).asnumpy()
+    np.testing.assert_allclose(
+        found.mean(axis=(0, 2, 3)), arrays[f"{prefix}beta"].asnumpy(), atol=0.2
+    )
+    np.testing.assert_allclose(
+        found.std(axis=(0, 2, 3)), arrays[f"{prefix}gamma"].asnumpy(), rtol=0.2
+    )
+
+
+class Erf(nn.HybridBlock):
+    """An operator that MXNet's exporter does not know."""
+
+    def hybrid_forward(self, F, x):
+        return F.erf(x)
+
+
+@pytest.mark.parametrize(
+    ("layer", "shape", "said"),
+    [
+        (Erf(), (4,), "net has the operator erf, which MXNet cannot translate to ONNX: give "),
+        (nn.BatchNorm(axis=2), (3, 4, 4), "operator BatchNorm, .*axis != 1"),
+    ],
+    ids=["unknown", "unknown as it is used"],
+)
+def test_an_operator_that_cannot_go_is_named_in_one_line(layer, shape, said):
+    net = nn.HybridSequential()
+    net.add(layer, nn.Dense(2))
+    initialized(net, shape)
+    with pytest.raises(ModelError, match=said) as caught:
+        exported(net, shape)
+    assert "\n" not in str(caught.value) and "--export alone" in str(caught.value)
+
+
+def test_what_is_changed_to_export_is_as_before():
+    before = {**vars(onnx)}, onnx.checker.DEFAULT_CONTEXT.opset_imports, mx.onnx.export_model
+    net = initialized(nn.Dense(2), (3,))
+    exported(net, (3,))
+    after = {**vars(onnx)}, onnx.checker.DEFAULT_CONTEXT.opset_imports, mx.onnx.export_model
+    assert after == before
+
+
+def test_the_folder_says_what_the_model_is_and_has_no_stale_one(tmp_path):
+    net, data = completed("resnet8", SHAPE), dataset_of(SHAPE)
+    found = export(net, "resnet8", data, tmp_path, format=ONNX)
+    said = json.loads((tmp_path / DESCRIPTION).read_text())
+    assert said["onnx"]["largest_difference"] == found.difference <= TOLERANCE
+    assert (said["onnx"]["test_images"], said["onnx"]["batches"]) == (12, [1, 4, 7])
+    assert {path.name for path in tmp_path.iterdir()} == {SYMBOL, WEIGHTS, DESCRIPTION, MODEL}
+    model = onnx.load(tmp_path / MODEL)
+    assert [each.version for each in model.opset_import] == [said["onnx"]["opset"]]
+    assert len(model.graph.input) == 1  # the images: no weight is one
+    assert export(net, "resnet8", data, tmp_path, format=MXNET) is None
+    assert {path.name for path in tmp_path.iterdir()} == {SYMBOL, WEIGHTS, DESCRIPTION}
+    assert "onnx" not in json.loads((tmp_path / DESCRIPTION).read_text())
+
+
+@pytest.mark.parametrize("colours", [None, ((0.5, 0.25, 0.125), (0.1, 0.2, 0.3))], ids=str)
+def test_what_the_description_says_of_pixels_is_what_the_network_was_trained_with(
+    tmp_path, colours
+):
+    from gluonlab.data.loading.pixels import make_input
+
+    net, data = completed("resnet8", SHAPE), dataset_of(SHAPE, colours=colours)
+    export(net, "resnet8", data, tmp_path, format=ONNX)
+    about = json.loads((tmp_path / DESCRIPTION).read_text())["input"]
+    pixels = np.random.RandomState(0).randint(0, 256, (3, *SHAPE)).astype("uint8")
+    mean, std = (np.array(about[key]).reshape(-1, 1, 1) for key in ("mean", "std"))
+    images = ((pixels * about["scale"] - mean) / std).astype("float32")
+    [ctx] = contexts(1)
+    expected = net(make_input(colours)(nd, nd.array(pixels, ctx=ctx, dtype="uint8"))).asnumpy()
+    assert_alike(scores_of(str(tmp_path / MODEL), images), expected)
+
+
+def test_a_wrong_model_is_not_written_and_mxnets_files_stay(tmp_path, monkeypatch):
+    other = get_model("resnet8", len(CLASSES))(mx.sym.var("data"))
+    wrong = to_onnx(other, drawn_parameters(other, SHAPE), SHAPE, "resnet8")
+    monkeypatch.setattr(files, "to_onnx", lambda *_: wrong)
+    with pytest.raises(RunError, match=r"model.onnx is not written: .* differ .*MXNet's own files"):
+        export(completed("resnet8", SHAPE), "resnet8", dataset_of(SHAPE), tmp_path, format=ONNX)
+    assert {path.name for path in tmp_path.iterdir()} == {SYMBOL, WEIGHTS, DESCRIPTION}
+    assert "onnx" not in json.loads((tmp_path / DESCRIPTION).read_text())
+
+
+def test_a_folder_where_the_model_goes_is_one_error_that_names_it(tmp_path):
+    (tmp_path / MODEL).mkdir()
+    with pytest.raises(OutputError, match=r"cannot write .*model.onnx.*--out"):
+        export(completed("mlp"), "mlp", dataset_of((3, 32, 32)), tmp_path, format=ONNX)

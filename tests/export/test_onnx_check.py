@@ -1,0 +1,97 @@
+"""A model that does not score as MXNet does, whatever is wrong with it, is refused in one line."""
+
+import mxnet as mx
+import numpy as np
+import onnx
+import pytest
+from mxnet import nd
+from onnx import numpy_helper
+from support.completed import completed
+from support.devices import contexts
+from support.reference import random_batches
+from support.statistics import SHAPE
+
+from gluonlab.errors import RunError
+from gluonlab.export.drawn import drawn_parameters
+from gluonlab.export.onnx_check import MOST, check_onnx
+from gluonlab.export.onnx_graph import to_onnx
+from gluonlab.models import get_model
+
+pytestmark = pytest.mark.cpu_only("onnxruntime is compared with MXNet on the CPU")
+
+
+@pytest.fixture
+def resnet():
+    """Its graph, parameters, images, and ONNX model."""
+    net = completed("resnet8", SHAPE, ctxs=contexts(1))
+    graph = net(mx.sym.var("data"))
+    arrays = drawn_parameters(graph, SHAPE)
+    ((images, _),) = random_batches([5], shape=SHAPE)
+    return graph, arrays, images, to_onnx(graph, arrays, SHAPE, "resnet8")
+
+
+def spoiled(file, how):
+    if how == "cut off":
+        return file[: len(file) // 2]
+    if how == "no model":
+        return b"not a model"
+    model = onnx.load_from_string(file)
+    if how == "another weight":
+        [first] = [each for each in model.graph.initializer if each.name.endswith("conv0_weight")][
+            :1
+        ]
+        first.CopyFrom(numpy_helper.from_array(numpy_helper.to_array(first) * 1.01, first.name))
+    if how == "NaN":
+        for each in model.graph.initializer:
+            if each.name.endswith("dense0_bias"):
+                each.CopyFrom(
+                    numpy_helper.from_array(numpy_helper.to_array(each) * np.nan, each.name)
+                )
+    if how == "a fixed batch":
+        model.graph.input[0].type.tensor_type.shape.dim[0].dim_value = 1
+    if how == "another input":
+        model.graph.input[0].name = model.graph.node[0].input[0] = "images"
+    return model.SerializeToString()
+
+
+@pytest.mark.parametrize(
+    "how", ["cut off", "no model", "another weight", "NaN", "a fixed batch", "another input"]
+)
+def test_a_model_that_does_not_score_as_mxnet_is_refused_in_one_line(resnet, how):
+    graph, arrays, images, file = resnet
+    assert check_onnx(file, graph, arrays, images, (1, 4)).difference <= 1e-6
+    with pytest.raises(
+        RunError, match=r"onnxruntime cannot|scores differ from MXNet's by"
+    ) as caught:
+        check_onnx(spoiled(file, how), graph, arrays, images, (1, 4))
+    assert "\n" not in str(caught.value)
+
+
+def test_a_model_of_another_network_is_refused(resnet):
+    graph, arrays, images, _ = resnet
+    other = get_model("resnet8", 7)(mx.sym.var("data"))
+    file = to_onnx(other, drawn_parameters(other, SHAPE), SHAPE, "resnet8")
+    with pytest.raises(RunError, match=r"scores of shape \(1, 7\), \(4, 7\)"):
+        check_onnx(file, graph, arrays, images, (1, 4))
+
+
+def test_what_a_network_rounds_more_is_allowed_up_to_a_limit():
+    """A large number is added, and subtracted again."""
+    large = mx.sym.var("a", shape=(1, 3))
+    rounds = mx.sym.broadcast_sub(mx.sym.broadcast_add(mx.sym.var("data"), large), large)
+    graph = mx.sym.FullyConnected(rounds, num_hidden=2, name="dense")
+    images = np.random.RandomState(0).normal(size=(5, 3)).astype("float32")
+    arrays = {
+        "a": nd.full((1, 3), 3e3),
+        "dense_weight": nd.array([[1, 1, 1], [1, -1, 2]]),
+        "dense_bias": nd.zeros(2),
+    }
+    other = {**arrays, "a": nd.full((1, 3), 5e3)}  # rounds twice as much
+    file = to_onnx(graph, other, (3,), "rounding")
+    found = check_onnx(file, graph, arrays, images, (2, 3))
+    assert 5e-5 < found.difference < MOST
+    with pytest.raises(RunError, match="float32 rounds by"):
+        check_onnx(file, graph, arrays, images, (2, 3), most=5e-5)
+    exact = {**arrays, "a": nd.zeros((1, 3))}  # where there is nothing to round
+    with pytest.raises(RunError, match="float32 rounds by"):
+        check_onnx(file, graph, exact, images, (2, 3))
