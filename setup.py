@@ -53,10 +53,10 @@ ORTOOLS = "ortools==9.12.4544; python_version>='3.9'"
 ORTOOLS_FOR_38 = "ortools==9.11.4210; python_version<'3.9'"
 
 # For --export onnx. MXNet's exporter calls what onnx may drop in any release, as it dropped
-# onnx.mapping, which gluonlab.export.mx2onnx puts back; it was tried with 1.17 (the last one for
-# 3.8), 1.19 (for 3.9), 1.22 and 1.23. Before 1.17, onnx does not go together with OR-tools'
-# protobuf. onnxruntime only reads the file, of an old opset; 1.19 is the last one for 3.8.
-ONNX = ["onnx>=1.17,<1.24", "onnxruntime>=1.19"]
+# onnx.mapping, which gluonlab.export.mx2onnx puts back; it was tried with 1.17, the last one for
+# 3.8, and 1.22. Before 1.17, onnx does not go together with OR-tools' protobuf. onnxruntime only
+# reads the file, of an old opset; 1.19 is the last one for 3.8.
+ONNX = ["onnx>=1.17,<1.23", "onnxruntime>=1.19"]
 SELENIUM = "selenium>=4.27,<5"
 
 # For labs/build.py, under Python 3.10 or newer: sources to notebooks, notebooks run, and pages made

@@ -301,7 +301,7 @@ def served(count):
             "^compress 2bit:0.5 and on_servers contradict each other: .*: leave one of them out$",
         ),
     ],
-    ids=str,
+    ids=["4bit", "minus 1", "nan", "servers"],
 )
 def test_what_cannot_be_is_one_line(given, said):
     with pytest.raises(KVStoreError, match=said) as raised:

@@ -2,6 +2,7 @@
 
 import dataclasses
 import itertools
+import sys
 
 import mxnet as mx
 import numpy as np
@@ -59,6 +60,7 @@ WRONG = {
     ),
     (CONFIG, "decay"): ({"no_bias_decay": True}, "--no-bias-decay: the weight decay is 0"),
     (CONFIG, "pretrained"): ({"pretrained": "no.params"}, "--pretrained no.params"),
+    (CONFIG, "export"): ({"export": "onnx"}, "--export onnx needs onnx and onnxruntime, and onnx"),
     (DEVICES, "devices"): ({"devices": "gpu:77"}, "there is no gpu:77"),
     (DEVICES, "dtype"): ({"dtype": "float16"}, "--dtype float16 is for GPUs"),
     (DEVICES, "arithmetic"): ({"tf32": True}, "--tf32: this process has computed on GPUs without"),
@@ -91,12 +93,15 @@ WRONG = {
         "--on-nan skip: a batch moves the running statistics of resnet8",
     ),
     (BATCH, "arrays"): ({"global_batch_size": 10**8}, "and MXNet allows fewer than 2,147,483,647"),
+    (BATCH, "export"): ({"export": "onnx"}, "has the operator erf, which MXNet cannot translate"),
 }
 KEYS = list(WRONG)
 # What is given besides the settings
 OWN = {(CONFIG, "own"): Own(net=nn.Dense(10)), (DATA, "loss"): Own(loss=gluon.loss.L2Loss())}
-# GPUs, or more processes, or what stands for them
-NEED_MORE = [(CONFIG, "group"), (DEVICES, "arithmetic"), (NETWORK, "deterministic")]
+# GPUs, more processes, or fewer packages, or what stands for them
+NEED_MORE = [
+    (CONFIG, "group"), (CONFIG, "export"), (DEVICES, "arithmetic"), (NETWORK, "deterministic"),
+]  # fmt: skip
 BEFORE_THE_NETWORK = [key for key in KEYS if key[0] not in (NETWORK, BATCH)]
 
 
@@ -109,10 +114,21 @@ class Endless:
         return 10**9
 
 
-def plan_of(settings):
+class Erf(nn.HybridBlock):
+    """With an operator that MXNet's exporter does not know."""
+
+    def __init__(self, classes):
+        super().__init__()
+        self.scores = nn.Dense(classes)
+
+    def hybrid_forward(self, F, x):
+        return self.scores(F.erf(x))
+
+
+def plan_of(settings, own=NOTHING):
     split = Endless() if "global_batch_size" in settings else load_dataset("digits").train
     dataset = Dataset("digits", split, split, tuple("0123456789"), Defaults())
-    return make_plan(TrainConfig(**{"devices": named(2), **settings}), dataset)
+    return make_plan(TrainConfig(**{"devices": named(2), **settings}), dataset, own=own)
 
 
 def test_every_check_is_tried_here_in_the_order_of_the_list():
@@ -141,6 +157,13 @@ def test_a_check_fires_and_none_before_it(key):
     with pytest.raises(UsageError) as again:
         make_plan(draft.asked, own=draft.own)
     assert str(again.value) == str(raised.value)
+
+
+def test_without_onnx_nothing_is_trained(monkeypatch):
+    settings, said = WRONG[CONFIG, "export"]
+    monkeypatch.setitem(sys.modules, "onnx", None)  # import raises ModuleNotFoundError then
+    with pytest.raises(UsageError, match=said):
+        make_plan(TrainConfig(devices=named(2), **settings))
 
 
 @pytest.mark.cpu_only("GPUs have float16")
@@ -267,6 +290,9 @@ def test_a_check_of_the_network_fires_alone(key):
     if key == (NETWORK, "on-nan"):
         net = get_model("resnet8", 10)
     net.initialize()
+    if key == (BATCH, "export"):
+        plan, net = plan_of(settings, Own(net=Erf)), Erf(10)
+        net.initialize()
     if key[0] == BATCH:
         net(mx.nd.zeros((1, 1, 28, 28)))
     for each in CHECKS:
