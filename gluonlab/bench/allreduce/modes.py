@@ -207,7 +207,7 @@ def _synthesise(asked: Asked) -> Answer:
     if "out" in asked:
         if not is_file_name(asked["out"]):
             raise ConfigError(
-                f"--out {asked['out']}: give a name that ends in .json, by which --topology knows it"
+                f"--out {asked['out']}: give a name that ends in .json, by which it is known"
             )
         check_new("--out", Path(asked["out"]))
     front = synthesise.seek(topology, seconds, own_cores(), asked.get("out"))

@@ -67,8 +67,8 @@ def text(
         steps = f"  {len(found.schedule.steps):>5}{found.schedule.chunks:>8}"
         lines.append(f"{steps}{numbers}  {status(found)}")
     prices = as_table(simulate(topology, plans_of(front), sizes), topology, [MEANING])
-    written = [] if out is None else ["", f"written to {out}, to sum by them: python -m "
-        f"gluonlab.run --gpus {topology.world_size}", f"--kvstore synthesised --topology {out}"]  # fmt: skip
+    run = f"python -m gluonlab.run --gpus {topology.world_size} --kvstore synthesised"
+    written = [] if out is None else ["", f"written to {out}:", f"{run} --topology {out}"]
     return "\n".join([*lines, "", prices, *written])
 
 
