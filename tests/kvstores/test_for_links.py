@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from mxnet import gluon, nd
 from support.devices import contexts
-from support.kvstore_runs import BATCHES, OPTIMIZERS, small_net, trained
-from support.reference import cpus, distance, train_on_one_device, values
+from support.kvstore_runs import OPTIMIZERS, small_net, trained
+from support.reference import cpus, distance, random_batches, train_on_one_device, values
 
 from gluonlab.collectives.algorithms import make_schedule
 from gluonlab.collectives.for_links import FOR_LINKS, make_for_links
@@ -61,17 +61,16 @@ def test_more_devices_than_there_are_schedules_for_are_one_line():
 )
 @pytest.mark.parametrize("trainer_class", [gluon.Trainer, BucketedTrainer])
 def test_eight_devices_train_as_one_does_and_stay_alike(name, trainer_class, machine):
-    """Also where a batch has fewer images than there are devices."""
-    ctxs = contexts(8)
+    """Also where batches do not divide."""
+    ctxs, batches = contexts(8), random_batches([8, 9, 21, 16], shape=(1, 4, 4), classes=4)
     store = make_kvstore(name, ctxs, machine)
-    net, _ = trained(trainer_class, store, "sgd", ctxs)
+    net, _ = trained(trainer_class, store, "sgd", ctxs, batches)
     assert store.transfers_run > 0
     for ctx in ctxs[1:]:
         assert all(np.array_equal(a, b) for a, b in zip(values(net, ctx), values(net, ctxs[0])))
     one = small_net(cpus(1))
-    trainer = gluon.Trainer(one.collect_params(), "sgd", OPTIMIZERS["sgd"])
-    train_on_one_device(one, trainer, BATCHES)
-    assert distance(values(net), values(one)) < 1e-5
+    expected = train_on_one_device(one, batches, "sgd", **OPTIMIZERS["sgd"])
+    assert distance(values(net), expected) < 1e-5
 
 
 @pytest.fixture

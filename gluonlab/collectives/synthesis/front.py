@@ -102,10 +102,10 @@ def _best(
             best = Found(made, ratio, least.moving)
             if best.optimal:
                 break
-    return best or _any(lanes, steps, turnings, least, until, workers, told)
+    return best or anything(lanes, steps, turnings, least, until, workers, told)
 
 
-def _any(
+def anything(
     lanes: Lanes,
     steps: int,
     turnings: Tuple[int, ...],
@@ -114,7 +114,10 @@ def _any(
     workers: int,
     told: Callable[[str], None],
 ) -> Optional[Found]:
-    """Any schedule of a chunk for each device, then ones of fewer rounds, until the time is up."""
+    """Any schedule of a chunk for each device, then ones of fewer rounds.
+
+    That goes on until there is none, or none was found ``until`` then, of `time.monotonic`.
+    """
     p, best = lanes.world_size, None
     group = next(group for group in symmetries(lanes) if p % len(group) == 0)
     rounds = p * p * steps  # all chunks over the same lane, in every step

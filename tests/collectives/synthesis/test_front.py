@@ -9,15 +9,17 @@ from itertools import permutations
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.lanes import meshes, unlike
+from support.lanes import LATENCY, SPEED, meshes, unlike
 from support.schedule_reference import keeps_promise
 
 from gluonlab.collectives.algorithms import ALGORITHMS
 from gluonlab.collectives.bounds import floor_of
 from gluonlab.collectives.cost import price
+from gluonlab.collectives.links import Link, Route, Topology
+from gluonlab.collectives.routes import pairs_of
 from gluonlab.collectives.schedule import ADD
 from gluonlab.collectives.synthesis.automorphisms import holds, isomorphism, symmetries
-from gluonlab.collectives.synthesis.front import synthesise
+from gluonlab.collectives.synthesis.front import anything, synthesise
 from gluonlab.collectives.synthesis.lanes import SLOWEST, Wire, lanes_of
 from gluonlab.collectives.synthesis.relaxation import bound
 from gluonlab.collectives.synthesis.search import Sought, search
@@ -129,6 +131,19 @@ def test_behind_a_switch_one_message_passes_a_port_in_a_step():
         for end in ("src", "dst"):
             partners = {(t.src, t.dst) for t in step}
             assert max(Counter(dict(zip(("src", "dst"), p))[end] for p in partners).values()) == 1
+
+
+def test_something_is_found_where_the_bound_is_out_of_reach():
+    """All into device 0 is 64 times slower than the rest: of the fewest rounds a chunk for each."""
+    routes = {
+        (a, b): Route((Link(f"{a} to {b}", SPEED * (1 if b == 0 else 64)),), LATENCY)
+        for a, b in pairs_of(4)
+    }
+    lanes = lanes_of(Topology("slow into 0", 4, routes))
+    least = bound(lanes, 2, (1,), symmetries(lanes)[0])
+    found = anything(lanes, 2, (1,), least, time.monotonic() + 60, 1, lambda line: None)
+    assert found is not None and keeps_promise(found.schedule) and len(found.schedule.steps) == 2
+    assert found.rounds == 2 >= least.moving  # a chunk for each device; a round for each step
 
 
 def test_one_device_and_too_little_time_are_one_line():
