@@ -7,6 +7,7 @@ from typing import Any, Callable, List, Mapping, NoReturn, Optional, Sequence, T
 
 from gluonlab.errors import ScheduleError, unknown
 
+SCHEDULES = "gluonlab schedules 1"  # the format of a file of schedules that were found
 LONGEST_NAME, LONGEST_TEXT = 100, 4000  # characters
 # What can be: within it no price overflows. The least, the most, and an example.
 SPEEDS, SECONDS = (1, 1e18, "25e9"), (0, 1e6, "1e-5")

@@ -45,13 +45,10 @@ import json
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Dict, List, Sequence, Tuple, Union
+from typing import TYPE_CHECKING, Any, Dict, List, Sequence, Tuple, Union
 
-from gluonlab.collectives.fields import shown
+from gluonlab.collectives.fields import SCHEDULES, shown
 from gluonlab.collectives.links import INFINITE, Topology
-from gluonlab.collectives.synthesis import stored
-from gluonlab.collectives.synthesis.front import Found
-from gluonlab.collectives.synthesis.lanes import lanes_of
 from gluonlab.collectives.topology_reader import (
     FORMAT,
     LATENCY,
@@ -62,6 +59,9 @@ from gluonlab.collectives.topology_reader import (
 from gluonlab.errors import DataError, ScheduleError
 from gluonlab.files.bounded import read_bounded
 from gluonlab.files.whole import write_text
+
+if TYPE_CHECKING:
+    from gluonlab.collectives.synthesis.front import Found
 
 SUFFIX = ".json"
 LARGEST_BYTES = 16 * 2**20
@@ -97,7 +97,7 @@ def _parsed(text: Union[str, bytes], where: str, name: str) -> Topology:
     except (ValueError, RecursionError) as error:
         why = " ".join(str(error).split())[:80]
         raise ScheduleError(f"{where} is no JSON ({why}): {HOW}") from None
-    if isinstance(content, dict) and content.get("format") == stored.FORMAT:
+    if isinstance(content, dict) and content.get("format") == SCHEDULES:
         return _with_schedules(where, content, name)
     return Reader(where, content, name).topology()
 
@@ -115,6 +115,9 @@ def _with_schedules(where: str, content: Dict[str, Any], name: str) -> Topology:
             f"{where}: its schedules are for {shown(content.get('devices'))} devices, and its "
             f"topology has {topology.world_size}: {AGAIN}"
         )
+    from gluonlab.collectives.synthesis import stored  # which needs numpy, unlike the doctor
+    from gluonlab.collectives.synthesis.lanes import lanes_of
+
     held = stored.parsed(where, content)
     if set(held.lanes.wires) != set(lanes_of(topology).wires):
         raise ScheduleError(f"{where}: its schedules are for other links than it has: {AGAIN}")
@@ -148,8 +151,11 @@ def write_topology(topology: Topology, path: Union[str, Path]) -> None:
     write_text(Path(path), text)
 
 
-def with_schedules(topology: Topology, front: Sequence[Found]) -> str:
+def with_schedules(topology: Topology, front: "Sequence[Found]") -> str:
     """The text of a file of schedules found for ``topology``, which `read_topology` reads."""
+    from gluonlab.collectives.synthesis import stored
+    from gluonlab.collectives.synthesis.lanes import lanes_of
+
     return stored.written([topology.name], lanes_of(topology), front, topology=_as_text(topology))
 
 

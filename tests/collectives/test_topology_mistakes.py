@@ -34,7 +34,7 @@ def with_link(**changes):
         ("[" * 100_000, "is no JSON"),
         ("[]", r"a list of 0 is no object: give \{...\} with format, name"),
         ({}, "devices is missing: give a whole number, 1 to 256"),
-        ({**TWO, "device": 2}, r"unknown key 'device': did you mean 'devices'\?"),
+        ({**TWO, "device": 2}, r"unknown key 'device': choose .* \(did you mean 'devices'\?\)"),
         ({**TWO, "devices": 257}, "devices is 257: give a whole number, 1 to 256"),
         ({**TWO, "devices": 2.0}, "devices is 2.0: give a whole number"),
         ({**TWO, "devices": True}, "devices is True: give a whole number"),

@@ -158,7 +158,7 @@ MISTAKES = {
     "-n 5 --hosts h1,h2:3 --backend dist_sync": "error: -n 5: the hosts take 4 (h1:1, h2:3)",
     "-n 2 --backend horovod --servers 1": "error: --servers belongs to dist_sync",
     "-n 2 --backend dist_sync -- --epochs 0": "error: --epochs 0: ",
-    "-n 2 --backend dist_sync --epoch 1": "error: unknown option '--epoch': choose --",
+    "-n 2 --backend dist_sync --epoch 1": "error: unknown option '--epoch': did you mean '--epo",
     "-n 2 --backend dist_sync --patience soon": "error: --patience soon: give seconds",
     "-n 2 --backend dist_sync --port 0": "error: --port 0: give a whole number, 1 to 65535",
     "-n 2 --backend dist_sync --min-workers 1": "error: --min-workers says how to start again: add",

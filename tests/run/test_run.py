@@ -48,7 +48,7 @@ MISTAKES = {
     ("--optimizer", "test"): ["'test'", "sgd"],
     ("--lr", "1e300"): ["1e300", "below 1e+31"],
     ("--compare", "1,1"): ["1,1", "once"],
-    ("--kvstore", "zzz"): ["'zzz'", "choose auto, bidirectional_ring, device, "],
+    ("--kvstore", "rign"): ["'rign'", "choose auto, bidirectional_ring, device, "],
     ("--kvstore", "devcie"): ["'devcie'", "did you mean 'device'?"],
     ("--kvstore", "nccl"): ["'nccl'", "choose device or local"],
     ("--model", "resnet"): [

@@ -13,6 +13,7 @@ from typing import Any, Dict, Iterable, List, NamedTuple, Optional, Sequence, Tu
 
 from gluonlab.collectives.cheapest import cheapest_for_some
 from gluonlab.collectives.check import check
+from gluonlab.collectives.fields import SCHEDULES
 from gluonlab.collectives.links import Topology
 from gluonlab.collectives.placing import best_order
 from gluonlab.collectives.schedule import ADD, ALLREDUCE, COPY, Schedule, Step, Transfer
@@ -25,7 +26,6 @@ from gluonlab.errors import ScheduleError
 
 NAME = "synthesised"
 FOLDER = Path(__file__).with_name("found")
-FORMAT = "gluonlab schedules 1"
 MOST_HOSTS = 4  # of more, the prices of all choices take many seconds
 
 
@@ -102,7 +102,7 @@ def written(machine_names: Sequence[str], lanes: Lanes, front: Sequence[Found], 
 
     ``more``: the texts of values under other keys.
     """
-    head = {"format": FORMAT, "machines": list(machine_names), "devices": lanes.world_size}
+    head = {"format": SCHEDULES, "machines": list(machine_names), "devices": lanes.world_size}
     wires = [{"lanes": wire.lanes, "pairs": _pairs(wire.pairs)} for wire in lanes.wires]
     lists = {"wires": _list(map(json.dumps, wires)), "front": _list(map(_as_text, front))}
     return _object(head, **lists, **more)
@@ -140,7 +140,7 @@ def read(path: Path) -> Stored:
 def parsed(where: str, content: Any) -> Stored:
     """What the JSON content of a file says, checked; ``where``: the file, for messages."""
     try:
-        if content["format"] != FORMAT:
+        if content["format"] != SCHEDULES:
             raise ValueError(f"format {content['format']!r}")
         world_size = int(content["devices"])
         wires = tuple(
