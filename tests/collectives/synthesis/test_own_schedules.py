@@ -101,7 +101,7 @@ def slower(content):
 
 
 MISTAKES = [
-    (lose, "f.json: synthesised.*rank \d ends with chunk 0 without the contribution of rank \d"),
+    (lose, r"f.json: synthesised.*rank \d ends with chunk 0 without the contribution of rank \d"),
     (slower, "its schedules are for other links than it has: seek them again"),
     (lambda content: content.pop("topology"), "it has schedules without their topology"),
     (lambda content: content.update(devices=4), "are for 4 devices, and its topology has 5"),
