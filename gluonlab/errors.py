@@ -152,7 +152,7 @@ class GluonlabWarning(UserWarning):
     """Something works, but otherwise than the user may think."""
 
 
-FEW = 20  # names that a message lists beside a guess; of more, the guess says enough
+FEW = 40  # names that a message lists beside a guess; of more, the guess says enough
 
 
 def unknown(kind: str, given: object, choices: Iterable[str]) -> str:

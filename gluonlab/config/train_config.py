@@ -236,8 +236,8 @@ class TrainConfig:
     )  # fmt: skip
     compress: Optional[str] = SUMMING(
         compression, "send gradients in 2 bits each: -THRESHOLD, 0 or THRESHOLD, from device to "
-        "device (kvstore device only); with gluonlab.launch between processes, of what each has "
-        "summed over its devices, in 2 bits, or as float16 (--backend horovod only)",
+        "device (kvstore device only); with gluonlab.launch from process to process, their "
+        "devices summed, in 2 bits, or in float16 (horovod only)",
         metavar="2bit:THRESHOLD|fp16",
     )  # fmt: skip
     update_on_servers: bool = SUMMING(
@@ -254,7 +254,7 @@ class TrainConfig:
     )  # fmt: skip
     check_replicas: Optional[int] = SUMMING(
         whole(1), "every N steps, and after the last, check that all devices and processes hold "
-        "the same parameters, bit for bit; end the run if they do not (default: never)",
+        "the same parameters, bit for bit, and end the run if not (default: never)",
     )  # fmt: skip
     memory: bool = OUTPUT(
         flag, "first print what a batch needs on each device, and measure what the process takes",

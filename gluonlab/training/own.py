@@ -44,7 +44,10 @@ class Own:
         return config if self.loss is None else config.replace(label_smoothing=0.0)
 
     def settings(self, dataset: Optional[Dataset]) -> Dict[str, Any]:
-        """The names of what is the user's own, for config.json; ``dataset``: the run's."""
+        """The names of what is the user's own, for config.json.
+
+        ``dataset``: the run's, unless its config names a folder.
+        """
         found = {}
         if self.net is not None:
             found["net"] = self.net_name

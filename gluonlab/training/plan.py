@@ -214,7 +214,8 @@ class Plan:
     @property
     def own_settings(self) -> Dict[str, Any]:
         """The names of the user's own network, loss and data."""
-        return self.own.settings(self.dataset)
+        of_files = self.config.dataset.startswith("folder:")  # named after it
+        return self.own.settings(None if of_files else self.dataset)
 
     def settings(self) -> Dict[str, Any]:
         """What the run uses, as plain values for config.json: all that changes its numbers."""
