@@ -254,7 +254,7 @@ class TrainConfig:
     )  # fmt: skip
     check_replicas: Optional[int] = SUMMING(
         whole(1), "every N steps, and after the last, check that all devices and processes hold "
-        "the same parameters, bit for bit, and end the run if not (default: never)",
+        "the same parameters, bit for bit; else it ends (default: never)",
     )  # fmt: skip
     memory: bool = OUTPUT(
         flag, "first print what a batch needs on each device, and measure what the process takes",
