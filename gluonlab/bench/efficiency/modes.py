@@ -19,6 +19,7 @@ from gluonlab.bench.efficiency.predict import (
 )
 from gluonlab.bench.harness.text import table as as_table
 from gluonlab.collectives.hosts import MOST_HOSTS, NETWORKS
+from gluonlab.collectives.topology_file import is_file_name
 from gluonlab.config.values import real, whole
 from gluonlab.errors import ConfigError, unknown
 from gluonlab.files.whole import check_new, new_file
@@ -68,6 +69,11 @@ def _check_out(asked: Asked) -> None:
 def _names(text: str) -> List[str]:
     names = list(dict.fromkeys(name.strip() for name in text.split(",")))
     for name in names:
+        if is_file_name(name):
+            raise ConfigError(
+                f"--machines {name}: a file has the links of one machine, and no network to others "
+                f"like it: choose {', '.join(NETWORKS)}; study speedup --predict takes files"
+            )
         if name not in NETWORKS:
             raise ConfigError(unknown("machine", name, NETWORKS))
     return names

@@ -159,6 +159,7 @@ def test_another_network_has_its_own_gradients_and_step(bench):
     [
         (["--machines", "p5"], "unknown machine 'p5': choose g4dn.12xlarge, "),
         (["--machines", "nvswitch"], "unknown machine 'nvswitch'"),
+        (["--machines", "m.json"], "--machines m.json: a file has the links of one machine"),
         (
             ["--machines", "g5.48xlarge"],
             "no time of a step on A10G is known here, only of K80, V100, A100: give --step MS",
