@@ -141,10 +141,9 @@ def check_loss(loss: gluon.HybridBlock, classes: int) -> None:
         _, outputs, _ = values.infer_shape(**shapes)
         values.infer_type(scores=np.float32, labels=np.int32)
     except Exception as error:  # whatever code of the user's own raises
-        why = str(error).strip().split("\n")[0]
         raise ConfigError(
             f"loss {name} cannot be compiled for scores (n, {classes}) and labels (n,) of whole "
-            f"numbers: {why or type(error).__name__}"
+            f"numbers: {_first_line(error)}"
         ) from None
     if outputs != [(images,)]:
         told = ", ".join(map(str, outputs))
@@ -160,10 +159,9 @@ def check_scores(net: gluon.HybridBlock, name: str, shape: Sequence[int], classe
         scores = net(mx.sym.var("data"))
         outputs = scores.infer_shape_partial(data=(1, *shape))[1]
     except Exception as error:  # whatever code of the user's own raises
-        why = str(error).strip().split("\n")[0]
         raise ModelError(
             f"{name} cannot be compiled for images {tuple(shape)}: "
-            f"{why or type(error).__name__}; its hybrid_forward may use F and its arguments only"
+            f"{_first_line(error)}; its hybrid_forward may use F and its arguments only"
         ) from None
     if outputs and outputs[0] and outputs != [(1, classes)]:
         told = ", ".join(map(str, outputs))
@@ -183,6 +181,11 @@ def initialise(net: gluon.HybridBlock, ctxs: List[mx.Context]) -> None:
     for name, each in params.items():
         if name not in names:
             each.initialize(ctx=ctxs, default_init=mx.init.Xavier())
+
+
+def _first_line(error: Exception) -> str:
+    """Of what it says, below which MXNet has a trace; the name of its kind, if it says nothing."""
+    return str(error).strip().split("\n")[0] or type(error).__name__
 
 
 def _is_known(dataset: str) -> bool:

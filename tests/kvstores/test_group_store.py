@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from mxnet import autograd, gluon, nd
 from mxnet.gluon import nn
 from support.devices import device
+from support.kvstore_runs import after_pushpull
 from support.process_group import in_processes
 from support.reference import distance, random_batches
 
@@ -68,12 +69,7 @@ def test_the_sum_over_all_devices_of_all_processes_is_on_each(
             for of_key, [every] in zip(arrays, numbers):
                 for place, array in enumerate(of_key):
                     array[:] = nd.array(every[begin + place], dtype=array.dtype)
-            if together:
-                store.pushpull(list(range(len(arrays))), arrays)
-            else:
-                for key, of_key in enumerate(arrays):
-                    store.pushpull(key, of_key, priority=-key)
-            found.append([[array.asnumpy() for array in of_key] for of_key in arrays])
+            found.append(after_pushpull(store, arrays, together))
         return found
 
     by_process = in_processes(len(counts), work)

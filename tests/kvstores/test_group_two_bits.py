@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from mxnet import gluon, nd
 from mxnet.gluon import nn
 from support.devices import device
+from support.kvstore_runs import after_pushpull
 from support.process_group import in_processes
 
 from gluonlab.errors import GluonlabWarning, KVStoreError, RunError
@@ -81,12 +82,7 @@ def test_sums_are_those_of_numpy_to_the_bit(
             for of_key, every in zip(arrays, numbers):
                 for array, place in zip(of_key, own):
                     array[:] = nd.array(every[place], dtype=array.dtype)
-            if together:
-                store.pushpull(list(range(len(arrays))), arrays)
-            else:
-                for key, of_key in enumerate(arrays):
-                    store.pushpull(key, of_key, priority=-key)
-            found.append([[array.asnumpy() for array in of_key] for of_key in arrays])
+            found.append(after_pushpull(store, arrays, together))
         return found
 
     processes = in_processes(len(counts), work)

@@ -11,7 +11,7 @@ import time
 
 import pytest
 from support.launcher import QUICK, alive, launched, parameters, same_bits
-from support.namespaces import hosts, lacking
+from support.namespaces import hosts, require
 from support.reference import distance
 
 pytestmark = [
@@ -26,10 +26,7 @@ SOON = ["--patience", "12"]
 @pytest.fixture(scope="module")
 def three(tmp_path_factory):
     """A host for servers, and two for workers."""
-    if lacking():
-        if os.environ.get("GLUONLAB_HOSTS") == "required":
-            pytest.fail(f"no hosts can be made here: {lacking()}")
-        pytest.skip(f"hosts for tests need {lacking()}")
+    require()
     with hosts(tmp_path_factory.mktemp("hosts"), "h0", "h1", "h2") as made:
         yield made
 

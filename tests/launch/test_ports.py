@@ -1,12 +1,12 @@
 """The scheduler's port: who takes it between the choice and the scheduler's own start."""
 
-import os
 import socket
 import subprocess
 import sys
 
 import pytest
 from support.launcher import QUICK, launched
+from support.namespaces import require
 from support.parameter_server import free_port
 from support.port_takers import taker
 from support.processes import clean_environment
@@ -40,8 +40,10 @@ def test_a_reserved_port_is_had_by_the_scheduler_alone():
         assert reserved(answer["port"]) == (None, {"taken": "Address already in use"})
 
 
+@pytest.mark.hosts
 def test_no_connection_and_nobody_who_asks_for_any_port_gets_a_reserved_one():
-    """Of a range of 40 ports one is reserved, and 39 are had."""
+    """Of a range of 40 ports, in a network namespace, one is reserved, and 39 are had."""
+    require()
     script = """
 import pathlib, socket
 from gluonlab.launch.own_network import reserved
@@ -66,15 +68,10 @@ for get in [
         each.close()
 """
     words = ["unshare", "--net", "sh", "-c", 'ip link set lo up && exec "$@"', "sh"]
-    try:
-        ended = subprocess.run(
-            [*words, sys.executable, "-c", script], env=clean_environment(),
-            capture_output=True, text=True, timeout=60,
-        )  # fmt: skip
-    except FileNotFoundError:
-        pytest.skip("unshare is not installed")
-    if "unshare failed" in ended.stderr or os.geteuid():
-        pytest.skip("no network namespaces here")
+    ended = subprocess.run(
+        [*words, sys.executable, "-c", script], env=clean_environment(),
+        capture_output=True, text=True, timeout=60,
+    )  # fmt: skip
     assert ended.stdout.split() == 2 * ["39", "False"], ended.stderr
 
 

@@ -33,3 +33,16 @@ def trained(trainer_class, store, optimizer, ctxs, batches=BATCHES):
     )
     train_on_devices(net, trainer, ctxs, batches)
     return net, trainer
+
+
+def after_pushpull(store, arrays, together):
+    """What a store's pushpull leaves in ``arrays[key][device]``, as numpy arrays.
+
+    ``together``: all keys in one call, or else one call for each.
+    """
+    if together:
+        store.pushpull(list(range(len(arrays))), arrays)
+    else:
+        for key, of_key in enumerate(arrays):
+            store.pushpull(key, of_key, priority=-key)
+    return [[array.asnumpy() for array in of_key] for of_key in arrays]

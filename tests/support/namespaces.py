@@ -14,6 +14,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
+import pytest
 from support.parameter_server import end
 
 NET = "10.213.77"
@@ -55,6 +56,15 @@ def lacking():
     finally:
         subprocess.run(["ip", "netns", "del", trial], check=False)
     return ""
+
+
+def require():
+    """Skip a test whose hosts cannot be made here; with GLUONLAB_HOSTS=required it fails."""
+    lacks = lacking()
+    if lacks and os.environ.get("GLUONLAB_HOSTS") == "required":
+        pytest.fail(f"no hosts can be made here: {lacks}")
+    if lacks:
+        pytest.skip(f"hosts for tests need {lacks}")
 
 
 class Hosts(NamedTuple):
