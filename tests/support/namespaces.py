@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
+
 from support.parameter_server import end
 
 NET = "10.213.77"
