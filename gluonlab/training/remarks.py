@@ -36,7 +36,7 @@ def before(plan: Plan) -> Iterator[str]:
 
 
 def after(result: Result) -> Iterator[str]:
-    """What the last epoch says, and what would make the next such run better, or faster."""
+    """What the epoch that is kept says, and what would make the next such run better, or faster."""
     yield from _learned_nothing(result)
     if result.waiting > MUCH_WAITING and isinstance(result.plan.dataset.train, FileSplit):
         cure = (
@@ -50,11 +50,11 @@ def after(result: Result) -> Iterator[str]:
 
 
 def _learned_nothing(result: Result) -> Iterator[str]:
-    """The last loss is absurd, or the accuracy that of guessing: the larger fault alone.
+    """The loss is absurd, or the accuracy that of guessing: the larger fault alone.
 
     What a loss of the user's own is by guessing, nobody knows.
     """
-    plan, last = result.plan, result.history[-1]
+    plan, last = result.plan, result.kept
     classes = len(plan.dataset.classes)
     if classes < 2 or plan.dataset.name == synthetic.NAME:
         return

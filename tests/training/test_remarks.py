@@ -88,7 +88,7 @@ def test_an_accuracy_that_guessing_explains_is_remarked_on(labels, right, loss):
     dataset = data_set([0], labels, classes=5)
     accuracy = min(right, len(labels)) / len(labels)
     last = SimpleNamespace(accuracy=accuracy, loss=loss)
-    result = SimpleNamespace(plan=SimpleNamespace(dataset=dataset, own=Own()), history=[last])
+    result = SimpleNamespace(plan=SimpleNamespace(dataset=dataset, own=Own()), kept=last)
     said = list(remarks._learned_nothing(result))
     most = max(labels.count(label) for label in labels)
     share = most / len(labels)
