@@ -1,6 +1,5 @@
 """Processes that a scheduler has started: rank 0 gathers the others, and they are one group."""
 
-import os
 import re
 import signal
 import socket
@@ -15,6 +14,7 @@ from support.launched_environments import blaunch, srun, torchrun_in_srun
 from support.launcher import QUICK
 from support.parameter_server import free_port
 from support.processes import clean_environment
+from support.worker_processes import sockets
 
 from gluonlab.runs.reader import read_lines
 
@@ -58,9 +58,9 @@ def wait_for(done, timeout=60):
 
 def has_come(pid):
     """Whether the process has a connection."""
-    inodes = {os.readlink(path) for path in Path(f"/proc/{pid}/fd").iterdir()}
+    inodes = sockets(pid)
     table = [line.split() for line in Path(f"/proc/{pid}/net/tcp").read_text().splitlines()[1:]]
-    return any(state == "01" and f"socket:[{inode}]" in inodes
+    return any(state == "01" and inode in inodes
                for _, _, _, state, *_, inode in (row[:4] + row[9:10] for row in table))  # fmt: skip
 
 

@@ -58,11 +58,12 @@ def cut():
 
 
 def youngest_child():
-    """Of the processes that tests before this one have left there may be others."""
-    return max(
-        children(os.getpid()),
-        key=lambda pid: int(Path(f"/proc/{pid}/stat").read_text().split()[21]),
-    )
+    """Of the processes that tests before this one have left there may be others, which may end."""
+    begun = {}
+    for pid in children(os.getpid()):
+        with suppress(FileNotFoundError, ProcessLookupError):
+            begun[pid] = int(Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[19])
+    return max(begun, key=begun.get)
 
 
 FAULTS = {  # fault -> exit status, and what the line says

@@ -11,6 +11,7 @@ from mxnet import nd
 
 from gluonlab.runs.schema import PARAMETERS
 from support.processes import clean_environment
+from support.worker_processes import sockets
 
 QUICK = ["--model", "mlp", "--dataset", "synthetic", "--devices", "cpu*1"]
 
@@ -88,20 +89,13 @@ def alive(pids, timeout=5):
 
 def listening(pids=None):
     """The TCP ports at which these processes listen, or anybody, in this namespace."""
-    inodes = None if pids is None else {inode for pid in pids for inode in _sockets(pid)}
+    inodes = None if pids is None else {inode for pid in pids for inode in sockets(pid)}
     rows = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
     return {
         int(row[1].split(":")[1], 16)
         for row in rows
-        if row[3] == "0A" and (inodes is None or f"socket:[{row[9]}]" in inodes)
+        if row[3] == "0A" and (inodes is None or row[9] in inodes)
     }
-
-
-def _sockets(pid):
-    try:
-        return {os.readlink(path) for path in Path(f"/proc/{pid}/fd").iterdir()}
-    except OSError:
-        return set()
 
 
 def _folder(place):

@@ -1,5 +1,7 @@
-"""What has become of a process."""
+"""What has become of a process, and what it holds; what is listed may be gone when it is looked at."""
 
+import os
+from contextlib import suppress
 from pathlib import Path
 
 
@@ -7,5 +9,17 @@ def gone(pid):
     """Whether there is no such process, or only what its parent has not asked about yet."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] == "Z"
-    except FileNotFoundError:
+    except (FileNotFoundError, ProcessLookupError):
         return True
+
+
+def sockets(pid):
+    """The inodes of its sockets; none if it has ended."""
+    inodes = set()
+    with suppress(OSError):  # of the process
+        for descriptor in Path(f"/proc/{pid}/fd").iterdir():
+            with suppress(OSError):  # of one that it has closed meanwhile
+                target = os.readlink(descriptor)
+                if target.startswith("socket:["):
+                    inodes.add(target[len("socket:[") : -1])
+    return inodes

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from support.worker_processes import gone
 
 from gluonlab.bench.harness import rates, rounds
 from gluonlab.bench.harness.environment import child_environment
@@ -52,8 +53,7 @@ def running(folder):
     """Those of the fakes' processes that have not ended (a zombie has)."""
     pids = (folder / "pids").read_text().split()
     time.sleep(0.1)  # what init has to clear away
-    states = [Path(f"/proc/{pid}/stat") for pid in pids]
-    return [stat for stat in states if stat.exists() and ") Z " not in stat.read_text()]
+    return [pid for pid in pids if not gone(pid)]
 
 
 def test_a_worker_that_hangs_or_dies_is_a_row_with_a_reason_and_leaves_nothing_running(
@@ -156,18 +156,13 @@ def until(condition):
         assert time.monotonic() < end
 
 
-def gone(pid):
-    """Whether it has ended, though nobody may have waited for it."""
-    try:
-        return ") Z " in Path(f"/proc/{pid}/stat").read_text()
-    except OSError:
-        return True
-
-
 def stopped(pid):
-    """Whether all of its threads are."""
+    """Whether all of its threads are; one that ends meanwhile is not yet."""
     tasks = Path(f"/proc/{pid}/task").glob("*/stat")
-    return all(task.read_text().rsplit(")", 1)[1].split()[0] == "T" for task in tasks)
+    try:
+        return all(task.read_text().rsplit(")", 1)[1].split()[0] == "T" for task in tasks)
+    except (FileNotFoundError, ProcessLookupError):
+        return False
 
 
 def test_what_pauses_computes_only_when_it_is_asked_and_ends_all_the_same(tmp_path):

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 from support.bench_rows import measured
 from support.processes import REPOSITORY
+from support.worker_processes import gone
 
 from gluonlab.bench.__main__ import main
 from gluonlab.bench.harness import rates
@@ -54,7 +55,7 @@ def test_a_competitor_does_not_outlive_a_process_that_is_killed():
     )
     assert done.returncode == -signal.SIGKILL
     pid = int(done.stdout)
-    while ticks(pid) is not None and ") Z " not in Path(f"/proc/{pid}/stat").read_text():
+    while ticks(pid) is not None and not gone(pid):
         time.sleep(0.01)
 
 
