@@ -1,4 +1,4 @@
-"""What has become of a process, and what it holds; what is listed may be gone when it is looked at."""
+"""What has become of a process, and what it holds: either may change while it is looked at."""
 
 import os
 from contextlib import suppress
