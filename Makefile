@@ -16,7 +16,7 @@ endif
 endif
 endif
 
-.PHONY: run labs handouts test test-all fuzz test-cu112 test-gpus test-pythons check-launch check-labs check-sagemaker lint bench \
+.PHONY: run labs handouts test test-all fuzz test-cu112 test-gpus test-pythons check-launch check-labs check-sagemaker lint dist bench \
   bench-processes clean
 
 run: $(VENV)/.ready-cpu
@@ -109,6 +109,13 @@ lint: $(VENV)/.ready-lint
 	find tests/gpus/src -name '*.cpp' -o -name '*.h' | xargs $(VENV)/bin/clang-format --dry-run --Werror
 	$(VENV)/bin/mypy
 
+# A source archive and a wheel in dist/, judged and opened; GLUONLAB_URL=https://... gives their page its links.
+dist: $(VENV)/.ready-dist
+	rm -rf dist build/lib build/bdist.*
+	@mkdir -p build && $(VENV)/bin/python -m build --outdir dist >build/dist.log 2>&1 || { cat build/dist.log; exit 1; }
+	$(VENV)/bin/python -m twine check --strict dist/*
+	$(VENV)/bin/python -m pytest tests/dist $(ARGS)
+
 # Tables, and the same numbers as records for python -m gluonlab.bench compare; BESIDE=DIR takes turns with another checkout.
 RECORDS ?= bench-records
 BESIDE ?=
@@ -138,7 +145,7 @@ bench-processes: $(HOROVOD)/.ready
 	$(HOROVOD)/bin/python -m gluonlab.bench scaling --scaling strong --out $(RECORDS)/scaling-strong.json $(ARGS)
 
 clean:
-	rm -rf $(VENV) $(CU112) $(HOROVOD) .venvs build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(CU112) $(HOROVOD) .venvs build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
 
 # A stamp for each set of extras: the second time there is nothing to install.
 $(VENV)/.ready-%: setup.py tools/make_venv.py

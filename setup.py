@@ -1,11 +1,17 @@
 """gluonlab: learn, run and measure multi-GPU training with MXNet Gluon."""
 
+import os
 import re
+import shutil
 from pathlib import Path
 
 from setuptools import find_packages, setup
+from setuptools.command.build_py import build_py
 
 HERE = Path(__file__).parent
+# Where the repository is read on the web, if anywhere, without a slash at the end: GLUONLAB_URL
+# when the package is built, https://github.com/OWNER/gluonlab for one.
+URL = os.environ.get("GLUONLAB_URL", "")
 VERSION = re.search(
     r'^__version__ = "(.+)"', (HERE / "gluonlab" / "__init__.py").read_text(encoding="utf-8"), re.M
 ).group(1)
@@ -154,17 +160,66 @@ EXTRAS = {
         "pytest>=7",
         "hypothesis>=6",
     ],
+    # For make dist, which reads what it has built: other releases of twine judge differently.
+    "dist": [
+        "build==1.6.1; python_version>='3.10'",
+        "build; python_version<'3.10'",
+        "twine==7.0.0; python_version>='3.10'",
+        "twine; python_version<'3.10'",
+        "pytest>=7",
+        "hypothesis>=6",
+    ],
     # 2.13.0 is what the figures in the README were measured with
     "bench": ["torch==2.13.0; python_version>='3.10'", "torch<2.5; python_version<'3.10'"],
 }
+
+
+class WithNotebooks(build_py):
+    """Also puts the labs' notebooks, which lie in the checkout's labs/, into the package."""
+
+    def run(self):
+        super().run()
+        if not getattr(self, "editable_mode", False):  # then they are read where they lie
+            for language in ("en", "ja"):
+                to = Path(self.build_lib, "gluonlab", "labs", language)
+                shutil.rmtree(to, ignore_errors=True)
+                ignore = shutil.ignore_patterns(".*")
+                shutil.copytree(str(HERE / "labs" / language), str(to), ignore=ignore)
+
+
+def description():
+    """README.md as a package's page shows it: links lead to URL, or are words where there is none,
+    and pictures likewise.
+    """
+    text = (HERE / "README.md").read_text(encoding="utf-8")
+
+    def absolute(link):
+        picture, words, to = link.groups()
+        if re.match(r"[a-z]+:|#", to):
+            return link.group()
+        if not URL:
+            return words
+        return f"{picture}[{words}]({URL}/{'raw' if picture else 'blob'}/HEAD/{to})"
+
+    return re.sub(r"(!?)\[([^][]*)\]\(([^()\s]+)\)", absolute, text)
+
 
 setup(
     name="gluonlab",
     version=VERSION,
     description="Learn, run and measure multi-GPU training with MXNet Gluon",
-    long_description=(HERE / "README.md").read_text(encoding="utf-8"),
+    long_description=description(),
     long_description_content_type="text/markdown",
     license="Apache-2.0",
+    url=URL or None,
+    project_urls={
+        "Changes": f"{URL}/blob/HEAD/CHANGELOG.md",
+        "Documentation": f"{URL}/blob/HEAD/README.md",
+        "Source": URL,
+    }
+    if URL
+    else {},
+    cmdclass={"build_py": WithNotebooks},
     python_requires=">=3.8",
     packages=find_packages(include=["gluonlab", "gluonlab.*"]),
     package_data={

@@ -4,7 +4,23 @@ from __future__ import annotations
 
 import sys
 
-from gluonlab.cli.command import dispatch, main_of
+import click
+
+from gluonlab.cli import completion
+from gluonlab.cli.command import command, dispatch, main_of
+
+
+@command("gluonlab completion")
+@click.argument("shell", metavar="SHELL")
+def complete(shell: str) -> None:
+    """Print what makes a shell complete gluonlab's commands and options: bash, zsh or fish.
+
+    For bash, put this line into ~/.bashrc:
+
+    eval "$(gluonlab completion bash)"
+    """
+    click.echo(completion.script(shell))
+
 
 COMMANDS = {
     "run": ("train a Gluon CNN on several devices", main_of("gluonlab.run")),
@@ -13,18 +29,21 @@ COMMANDS = {
     "doctor": ("find what is wrong here, why, and the cure", main_of("gluonlab.doctor.__main__")),
     "launch": ("train with many processes, here or on hosts", main_of("gluonlab.launch.__main__")),
     "report": ("compare runs on one HTML page", main_of("gluonlab.report.__main__")),
+    "labs": ("copy the labs' notebooks, to work in", main_of("gluonlab.labs.__main__")),
     "exercises": (
         "list the labs' exercises, grade notebooks",
         main_of("gluonlab.exercises.__main__"),
     ),
     "study": ("answer a question about training by many runs", main_of("gluonlab.study.__main__")),
     "bench": ("measure gluonlab and its peers side by side", main_of("gluonlab.bench.__main__")),
+    "completion": ("print what makes a shell complete these", complete),
 }
 
 
 def main() -> None:
     """Hand the remaining options to the command that is named first."""
-    dispatch("gluonlab", COMMANDS, sys.argv[1:])
+    question = completion.listen()
+    dispatch("gluonlab", COMMANDS, sys.argv[1:] if question is None else question.words)
 
 
 if __name__ == "__main__":

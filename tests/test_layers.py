@@ -29,7 +29,7 @@ LAYERS = [
     {"training", "scratch", "prediction"},
     {"launch"},
     {"bench"},
-    {"study", "report", "exercises"},
+    {"study", "report", "exercises", "labs"},
     {"doctor"},
     {"cli"},
     {"run", "__main__"},

@@ -20,6 +20,7 @@ from typing import Any, Callable, Dict, Iterator, List, Mapping, Sequence, Tuple
 
 import click
 
+from gluonlab.cli import completion
 from gluonlab.cli.interruption import all_is_said, interruptible
 from gluonlab.cli.other_names import unknown_option
 from gluonlab.cli.streams import complain, fill_closed, heard_or_not, nobody_reads, silence
@@ -43,6 +44,10 @@ class Command(click.Command):
 
     def main(self, *args: Any, **kwargs: Any) -> Any:
         """Carry the command out, and end the process."""
+        question = completion.asked()
+        if question:
+            given = kwargs.get("args", args[0] if args else None)
+            completion.of_command(question, self, list(given or ()))
         try:
             self._main(*args, **kwargs)
         except SystemExit as ending:
@@ -231,6 +236,9 @@ def dispatch(
 
     ``commands``: name -> (summary, main).
     """
+    question = completion.asked()
+    if question and not args:
+        completion.of_names(question, {name: said for name, (said, _) in commands.items()})
     name, *rest = list(args) or ["--help"]
     if name in ("-h", "--help"):
         print(f"Usage: {program} COMMAND [OPTIONS]\n\nCommands:")

@@ -185,14 +185,14 @@ def remove_empty(folders: Sequence[Path]) -> None:
 
 
 @contextmanager
-def folder_for(path: Path) -> Iterator[None]:
+def folder_for(path: Path, remedy: str = ELSEWHERE) -> Iterator[None]:
     """Make the folder ``path`` if need be, and check that files can be written there.
 
     What was made is removed if the block raises. Raises OutputError if no file can be written.
     """
     made = missing_folders(path)
     try:
-        with on_disk(path):
+        with on_disk(path, remedy):
             path.mkdir(parents=True, exist_ok=True)
             with tempfile.TemporaryFile(dir=path):
                 pass

@@ -1,0 +1,31 @@
+# gluonlab in an image, for the CPU or for NVIDIA GPUs:
+#
+#   docker build -t gluonlab .
+#   docker run --rm gluonlab run --gpus 2
+#
+#   docker build -t gluonlab:cu112 --build-arg BUILD=cu112 .
+#   docker run --rm --gpus all --shm-size 1g gluonlab:cu112 doctor
+#
+# The CUDA image needs the NVIDIA Container Toolkit on the host, and nothing of CUDA in its base: the libraries come from wheels.
+# Labs: docker run --rm -it -p 127.0.0.1:8888:8888 -v "$PWD/work:/work" --entrypoint jupyter gluonlab lab --ip 0.0.0.0
+# This file was written where no image could be built: what it runs is what make runs and .ci/run tests, on Debian 12.
+FROM python:3.11-slim-bookworm
+ARG BUILD=cpu
+
+# OpenMP's library, which MXNet is linked with; OpenSSH's client, for gluonlab.launch --hosts
+RUN apt-get update \
+    && apt-get install -y --no-install-recommends libgomp1 openssh-client \
+    && rm -rf /var/lib/apt/lists/*
+
+COPY . /opt/gluonlab
+# what plain pip cannot do is in make_venv.py; jupyterlab, to open the labs with
+RUN python /opt/gluonlab/tools/make_venv.py /opt/venv "$BUILD" labs \
+    && /opt/venv/bin/python -m pip install --no-cache-dir "jupyterlab>=4,<5"
+ENV PATH=/opt/venv/bin:$PATH
+
+# no one's data are root's: what runs here may write below /work only
+RUN useradd --create-home --uid 1000 learner && mkdir /work && chown learner /work
+USER learner
+WORKDIR /work
+ENTRYPOINT ["gluonlab"]
+CMD ["--help"]

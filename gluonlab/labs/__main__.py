@@ -1,0 +1,44 @@
+"""python -m gluonlab.labs DIR: the labs' notebooks, to work in."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+from typing import Optional
+
+import click
+
+from gluonlab.cli.command import command
+from gluonlab.exercises.languages import LANGUAGES, language
+from gluonlab.files.whole import check_name
+from gluonlab.labs import copy_labs
+from gluonlab.plain import printable
+
+
+@command("python -m gluonlab.labs", interrupted="what is there is whole; the same command goes on")
+@click.argument("folder", metavar="DIR")
+@click.option(
+    "--language",
+    "chosen",
+    metavar="NAME",
+    help=f"{' or '.join(LANGUAGES)}  [default: that of GLUONLAB_LANGUAGE, or of the system]",
+)
+def main(folder: str, chosen: Optional[str]) -> None:
+    """Copy the labs' notebooks into a folder, to work in.
+
+    A notebook that is there already is never overwritten: the answers in it are yours. To have the
+    original again, rename yours, and copy once more.
+    """
+    to = Path(folder)
+    check_name("DIR", to)
+    copied = copy_labs(language(chosen), to)
+    books = sum(name.suffix == ".ipynb" for name in copied.new)
+    shown = printable(str(to))
+    click.echo(f"{books} new notebook{'' if books == 1 else 's'} in {shown}")
+    for name in copied.kept:
+        click.echo(f"yours is kept: {printable(str(to / name))}")
+    click.echo(f"to work in them: jupyter lab {printable(shlex.quote(str(to)))}")
+
+
+if __name__ == "__main__":
+    main()

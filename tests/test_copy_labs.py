@@ -1,0 +1,75 @@
+"""python -m gluonlab.labs copies what is not there, and never touches what is."""
+
+import filecmp
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gluonlab.labs import copy_labs, notebooks
+from gluonlab.labs.__main__ import main
+
+FILES = sorted(path.relative_to(notebooks("en")) for path in notebooks("en").rglob("*")
+               if path.is_file() and ".ipynb_checkpoints" not in path.parts)  # fmt: skip
+
+
+@settings(max_examples=15, deadline=None)
+@given(st.dictionaries(st.sampled_from(FILES), st.sampled_from([None, b"", b"mine"])))
+def test_what_is_there_stays_and_the_rest_is_as_in_the_original(tmp_path_factory, before):
+    to = tmp_path_factory.mktemp("labs") / "mine"
+    for name, content in before.items():
+        (to / name).parent.mkdir(parents=True, exist_ok=True)
+        if content is None:
+            (to / name).symlink_to("nowhere")
+        else:
+            (to / name).write_bytes(content)
+    copied = copy_labs("en", to)
+    assert set(copied.kept) == set(before) and set(copied.new) == set(FILES) - set(before)
+    for name in FILES:
+        if name not in before:
+            assert filecmp.cmp(to / name, notebooks("en") / name, shallow=False)
+        elif before[name] is None:
+            assert (to / name).is_symlink() and not (to / name).exists()
+        else:
+            assert (to / name).read_bytes() == before[name]
+    again = copy_labs("en", to)
+    assert again.new == [] and set(again.kept) == set(before)
+
+
+def said(words, capsys):
+    with pytest.raises(SystemExit) as ended:
+        main(words)
+    return (ended.value.code, *capsys.readouterr())
+
+
+def test_it_says_what_is_new_and_what_is_kept(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert said(["mine", "--language", "ja"], capsys) == (
+        0, "6 new notebooks in mine\nto work in them: jupyter lab mine\n", ""
+    )  # fmt: skip
+    (tmp_path / "mine" / "01-devices.ipynb").write_text("answered")
+    (tmp_path / "mine" / "02-by-hand.ipynb").unlink()
+    status, out, err = said(["mine", "--language", "ja"], capsys)
+    assert (status, err) == (0, "")
+    assert out.splitlines() == [
+        "1 new notebook in mine",
+        "yours is kept: mine/01-devices.ipynb",
+        "to work in them: jupyter lab mine",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("words", "line"),
+    [
+        (["file"], "cannot write file: File exists; choose another folder"),
+        (["x", "--language", "jp"], "unknown language 'jp': choose en, ja"),
+        (["/proc/gluonlab"], "cannot write /proc/gluonlab: No such file or directory; "),
+        (["a\0b"], "that is no name for a file"),
+    ],
+)
+def test_a_mistake_is_one_line(words, line, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "file").touch()
+    status, out, err = said(words, capsys)
+    assert (status, out, err.count("\n")) == (2, "", 1) and line in err
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["file"]
