@@ -45,6 +45,11 @@ class FakeSubject(Subject):
         return [sys.executable, "-c", FAKE, self.name, self.folder]
 
 
+class LuckyFake(FakeSubject):
+    def command(self):
+        return [sys.executable, "-c", FAKE, "lucky", self.folder]
+
+
 def fakes(folder, *names):
     return [FakeSubject(name, name, "fake", folder=str(folder)) for name in names]
 
@@ -94,6 +99,21 @@ def test_new_processes_share_the_rounds_and_the_old_ones_are_gone(tmp_path, rest
     assert (found.reason, found.steps) == (None, 700)
     assert found.column("seconds") == pytest.approx(seconds)
     assert running(tmp_path) == []
+
+
+@pytest.mark.parametrize(("count", "restart_every"), [(2, 1), (2, 2), (2, 3), (3, 3)])
+def test_each_is_as_often_the_first_to_be_started(tmp_path, count, restart_every):
+    """Who starts later finds another memory."""
+    subjects = [LuckyFake(f"{n}", f"{n}", "fake", folder=str(tmp_path)) for n in range(count)]
+    found = measure(subjects, rounds=count * restart_every, restart_every=restart_every)
+    begun = [  # the how-manieth each was to be started, by round
+        [round(1000 * seconds / one.steps) for seconds in one.column("seconds")] for one in found
+    ]
+    first = [
+        min(range(count), key=lambda n: begun[n][at])
+        for at in range(0, count * restart_every, restart_every)
+    ]
+    assert sorted(first) == list(range(count))
 
 
 def test_a_worker_that_fails_once_is_not_started_again(tmp_path):
