@@ -3,42 +3,67 @@
 from __future__ import annotations
 
 import json
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Tuple
+from typing import Iterator, Tuple
 
 import click
 
 from gluonlab.cli.command import command, json_option
 from gluonlab.errors import ConfigError
-from gluonlab.files.whole import check_new, new_file
+from gluonlab.files.whole import atomic_path, check_new, new_file, on_disk
 from gluonlab.report.tables import as_text
 from gluonlab.runs.reader import read_runs
 
 OUT = "report.html"
 
+MARK = b'<meta name="generator" content="gluonlab.report">'  # of the page's template
+
 
 @command("python -m gluonlab.report")
 @click.argument("runs", nargs=-1, metavar="RUN [RUN...]")
-@click.option("--out", metavar="FILE", default=OUT, show_default=True, help="the page, a new file")
+@click.option("--out", metavar="FILE", default=OUT, show_default=True, help="the page")
 @json_option("the results")
 def main(runs: Tuple[str, ...], out: str, as_json: bool) -> None:
     """Compare runs on one HTML page: results, curves, and the settings that differ.
 
-    RUN is a folder that gluonlab.run has written. The page needs no other file and no network.
+    RUN is a folder that gluonlab.run has written, or one that holds such, as runs/ does. The page
+    needs no other file and no network. An earlier report is overwritten, and no other file.
     """
     if not runs:
-        raise ConfigError("no run folder is given: name one or more, such as runs/*")
-    check_new("--out", Path(out))
+        raise ConfigError(
+            "no run folder is given: name one or more, or the folder that they are in, such as runs"
+        )
+    own = _is_report(Path(out))
+    if not own:
+        check_new("--out", Path(out))
     found = read_runs([Path(run) for run in runs])
     from gluonlab.report.page import as_page  # matplotlib is loaded here, not for mistakes
 
-    with new_file("--out", Path(out)) as temporary:
+    with _written(Path(out)) if own else new_file("--out", Path(out)) as temporary:
         # names of files may be no UTF-8
         temporary.write_text(as_page(found), encoding="utf-8", errors="replace")
     if as_json:
         click.echo(json.dumps({"page": out, "runs": [run.summary() for run in found]}))
     else:
         click.echo(f"{as_text(found)}\n\nwritten to {out}")
+
+
+def _is_report(path: Path) -> bool:
+    """Whether that is a page of this command's."""
+    try:
+        if not path.is_file():
+            return False
+        with path.open("rb") as file:
+            return MARK in file.read(2000)
+    except (OSError, ValueError):  # who writes it says what it is
+        return False
+
+
+@contextmanager
+def _written(path: Path) -> Iterator[Path]:
+    with on_disk(path), atomic_path(path) as temporary:
+        yield temporary
 
 
 if __name__ == "__main__":

@@ -10,8 +10,9 @@ from typing import Any, Callable, Dict, List, Sequence, Tuple
 from gluonlab.runs.reader import Run
 
 # Okabe and Ito's colours, which people see apart whatever their colour vision; "Color universal
-# design", 2008. No yellow on white.
-COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#e69f00", "#000000")
+# design", 2008. No yellow on white, and grey for black, which is not seen in the dark.
+COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#e69f00", "#767676")
+AXES = "#8a8a8a"  # seen on white and in the dark
 DASHES = ("-", "--", ":", "-.")
 PERCENT = (0.0, 100.0)
 MOST_POINTS = 400  # of a curve: more cannot be seen, and make the page heavy
@@ -32,16 +33,20 @@ def dash(number: int) -> str:
 def charts(runs: Sequence[Run]) -> Dict[str, str]:
     """Title -> SVG: losses, accuracy over epochs and over time, speed, learning rate.
 
-    The learning rate's is there when it is not constant, and one of staleness for processes that do
-    not wait for each other. A chart without a point is left out.
+    A mean over an epoch lies in the middle of it, as its steps do on the average; what is evaluated
+    after an epoch lies at its end. The loss of the test split is there where it is known, the
+    learning rate's when it is not constant, and one of staleness for processes that do not wait for
+    each other. A chart without a point is left out.
     """
     drawn: Dict[str, str] = {}
     if any(run.steps or run.epochs for run in runs):
         drawn["Training loss"] = _svg(runs, _loss, "epoch", faint=_losses)
+    if any(line.validation_loss is not None for run in runs for line in run.epochs):
+        drawn["Test loss"] = _svg(runs, _test_loss, "epoch")
     if any(run.epochs for run in runs):
-        drawn["Test accuracy, %"] = _svg(runs, _accuracy, "epoch", bounds=PERCENT)
+        drawn["Test accuracy, %"] = _svg(runs, _accuracy, "epoch", bounds=PERCENT, best=True)
         drawn["Test accuracy, %, against time"] = _svg(
-            runs, _accuracy_in_time, "seconds of training", bounds=PERCENT
+            runs, _accuracy_in_time, "seconds of training", bounds=PERCENT, best=True
         )
         drawn["Images per second"] = _svg(runs, _speed, "epoch", from_zero=True)
     if any(len({step.lr for step in run.steps}) > 1 for run in runs):
@@ -54,7 +59,12 @@ def charts(runs: Sequence[Run]) -> Dict[str, str]:
 
 
 def _loss(run: Run) -> Curve:
-    return [line.epoch for line in run.epochs], [line.loss for line in run.epochs]
+    return _middles(run), [line.loss for line in run.epochs]
+
+
+def _test_loss(run: Run) -> Curve:
+    known = [line for line in run.epochs if line.validation_loss is not None]
+    return [line.epoch for line in known], [float(line.validation_loss or 0) for line in known]
 
 
 def _losses(run: Run) -> Curve:
@@ -72,7 +82,7 @@ def _accuracy_in_time(run: Run) -> Curve:
 
 
 def _speed(run: Run) -> Curve:
-    return [line.epoch for line in run.epochs], [line.images_per_second for line in run.epochs]
+    return _middles(run), [line.images_per_second for line in run.epochs]
 
 
 def _rate(run: Run) -> Curve:
@@ -86,10 +96,20 @@ def _staleness(run: Run) -> Curve:
     ]
 
 
+def _middles(run: Run) -> List[float]:
+    return [line.epoch - 0.5 for line in run.epochs]
+
+
 def _positions(run: Run) -> List[float]:
     """Where each step lies on the axis of epochs."""
     per_epoch = run.epochs[-1].step / len(run.epochs) if run.epochs else max(1, len(run.steps))
     return [line.step / per_epoch for line in run.steps]
+
+
+def _last_epoch(runs: Sequence[Run]) -> float:
+    return max(
+        run.epochs[-1].epoch if run.epochs else max(_positions(run), default=1) for run in runs
+    )
 
 
 def _thinned(xs: List[float], ys: List[float]) -> Curve:
@@ -112,10 +132,12 @@ def _svg(
     faint: "Callable[[Run], Curve] | None" = None,
     from_zero: bool = False,
     bounds: Tuple[float, float] = (-math.inf, math.inf),
+    best: bool = False,
 ) -> str:
-    """One picture: a curve with dots for each run, ``faint`` ones behind.
+    """One picture: a curve with dots for each run, ``faint`` ones behind, a ring around the best.
 
-    The axis never leaves ``bounds``.
+    All of a run's have an id that ends in -run- and its number, by which the page hides them. The
+    axis never leaves ``bounds``.
     """
     import matplotlib
     from matplotlib.backends.backend_svg import FigureCanvasSVG
@@ -128,19 +150,25 @@ def _svg(
     for number, run in enumerate(runs):
         look = {"color": colour(number), "ls": dash(number)}
         if faint is not None:
-            axes.plot(*faint(run), alpha=0.3, lw=0.8, **look)
+            axes.plot(*faint(run), alpha=0.3, lw=0.8, gid=f"faint-run-{number}", **look)
         xs, ys = curve(run)
-        axes.plot(
-            xs, ys, lw=1.6, marker="o" if len(xs) <= 40 else None, ms=3.5, clip_on=False, **look
-        )
+        look.update(clip_on=False, gid=f"curve-run-{number}")
+        axes.plot(xs, ys, lw=1.6, marker="o" if len(xs) <= 40 else None, ms=3.5, **look)
+        if best and ys:
+            at = ys.index(max(ys))
+            look.update(gid=f"best-run-{number}", marker="o", ms=8, mfc="none", ls="")
+            axes.plot(xs[at : at + 1], ys[at : at + 1], **look)
     axes.set_xlabel(axis, fontsize=9)
-    axes.tick_params(labelsize=9)
-    axes.grid(color="#e6e6e6", lw=0.6)
+    axes.tick_params(labelsize=9, color=AXES)
+    axes.grid(color=AXES, alpha=0.3, lw=0.6)
+    axes.spines[:].set_color(AXES)
     axes.set_axisbelow(True)
     axes.spines[["top", "right"]].set_visible(False)
     if from_zero:
         axes.set_ylim(bottom=0)
-    axes.set_xlim(left=0)
+    if axes.get_ylim()[1] >= 1000:
+        axes.yaxis.set_major_formatter("{x:,.0f}")
+    axes.set_xlim(left=0, right=1.03 * _last_epoch(runs) if axis == "epoch" else None)
     low, high = axes.get_ylim()
     axes.set_ylim(max(low, bounds[0]), min(high, bounds[1]))
     if axis in ("epoch", "updates of others"):
@@ -152,6 +180,7 @@ def _svg(
         figure.savefig(
             text,
             format="svg",
+            transparent=True,  # on the page's ground, which may be dark
             metadata={"Date": None, "Creator": None, "Format": None, "Type": None},
         )
     return text.getvalue()

@@ -15,6 +15,7 @@ from gluonlab.report.tables import (
     EPOCH_HEADINGS,
     HEADINGS,
     STALENESS_HEADINGS,
+    best_epoch,
     differences,
     epochs,
     in_common,
@@ -23,6 +24,7 @@ from gluonlab.report.tables import (
 )
 from gluonlab.runs.reader import Run
 
+MANY = 8  # runs, from which on a filter helps
 _STROKES = {"-": "", "--": "6 3", ":": "2 2", "-.": "6 2 2 2"}
 
 
@@ -44,8 +46,12 @@ def as_page(runs: Sequence[Run]) -> str:
         common=in_common(runs),
         # matplotlib's own XML, in which it has escaped every text; its first lines are for files
         charts={title: Markup(svg[svg.index("<svg") :]) for title, svg in charts(runs).items()},
+        scripts=True,
+        many=MANY,
+        confusions=[(run.name, run.confusion()) for run in runs],
         timelines=[(run.name, run.timeline()) for run in runs],
         epoch_headings=EPOCH_HEADINGS,
         epochs=[epochs(run) for run in runs],
+        bests=[best_epoch(run) for run in runs],
         versions=sorted({run.version for run in runs}),
     )

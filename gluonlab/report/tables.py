@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from itertools import accumulate
-from typing import Any, List, Sequence, Tuple
+from typing import Any, List, Optional, Sequence, Tuple
 
 from gluonlab.runs.reader import Run
 
@@ -75,6 +75,12 @@ def epochs(run: Run) -> List[Tuple[str, ...]]:
         )
         for line in run.epochs
     ]
+
+
+def best_epoch(run: Run) -> Optional[int]:
+    """Which of its epochs had the best test accuracy, from 0 on; the first of several."""
+    accuracies = [line.accuracy for line in run.epochs]
+    return accuracies.index(max(accuracies)) if accuracies else None
 
 
 def in_words(value: Any) -> str:

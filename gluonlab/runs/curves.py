@@ -35,11 +35,12 @@ def make_figure(lines: Sequence[Line]) -> "Figure":
     # margins by hand: matplotlib's constrained layout would take a third of the time of drawing
     figure.subplots_adjust(left=0.08, right=0.98, bottom=0.09, top=0.94, wspace=0.2, hspace=0.42)
     per_epoch = max(1, epochs[-1].step // len(epochs)) if epochs else len(steps) or 1
-    numbers: List[float] = [line.epoch for line in epochs]
+    numbers: List[float] = [line.epoch for line in epochs]  # where each ends
+    middles = [number - 0.5 for number in numbers]  # where its mean lies, among its steps
 
     at = [line.step / per_epoch for line in steps]
     loss.plot(at, [line.loss for line in steps], color=BLUE, alpha=0.35, lw=0.8)
-    loss.plot(numbers, [line.loss for line in epochs], color=BLUE, marker="o", ms=4)
+    loss.plot(middles, [line.loss for line in epochs], color=BLUE, marker="o", ms=4)
     _label(loss, "training loss", "each step; dots: mean of the epoch")
 
     shares = [100 * line.accuracy for line in epochs]
@@ -56,10 +57,10 @@ def make_figure(lines: Sequence[Line]) -> "Figure":
     _label(rate, "learning rate", "each step")
     rate.yaxis.get_major_locator().set_params(nbins=5)
 
-    speed.bar(numbers, [line.images_per_second for line in epochs], color=BLUE, width=0.7)
+    speed.bar(middles, [line.images_per_second for line in epochs], color=BLUE, width=0.7)
     _label(speed, "images per second", "training only")
     for axes in (loss, accuracy, rate, speed):
-        axes.set_xlim(0, max(numbers or [len(steps) / per_epoch]) + 0.5)
+        axes.set_xlim(0, max(numbers or [len(steps) / per_epoch]) + 0.05)
     return figure
 
 

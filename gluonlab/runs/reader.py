@@ -21,6 +21,7 @@ from gluonlab.plain import printable
 from gluonlab.runs.description import REMEDY, Description, read_description
 from gluonlab.runs.schema import (
     CONFIG,
+    CONFUSION,
     FORMAT,
     LINES,
     METRICS,
@@ -91,8 +92,15 @@ class Run:
 
         An image shows what it holds, and runs nothing. Raises DataError for one that is too large.
         """
+        return self._picture(TIMELINE)
+
+    def confusion(self) -> Optional[str]:
+        """The picture of --confusion, likewise."""
+        return self._picture(CONFUSION)
+
+    def _picture(self, name: str) -> Optional[str]:
         try:
-            picture = read_bounded(self.path / TIMELINE, MOST_PICTURE_BYTES)
+            picture = read_bounded(self.path / name, MOST_PICTURE_BYTES)
         except OSError:
             return None
         return base64.b64encode(picture).decode()
@@ -136,10 +144,11 @@ def copy_count(settings: Mapping[str, Any]) -> int:
 def read_runs(paths: Sequence[Path]) -> List[Run]:
     """All of the runs, each with a name of its own: the end of its path, as short as may be.
 
-    The folder of a comparison stands for the runs in it. Raises DataError for a folder that is no
+    The folder of a comparison stands for the runs in it, and so does a folder that is no run's but
+    holds some, as runs/ does. Raises DataError for a folder that is no
     run's, or whose files are damaged, and for a run that is given twice.
     """
-    described = [found for path in paths for found in _described(path)]
+    described = [found for path in paths for inner in _within(path) for found in _described(inner)]
     places = [found.folder.resolve() for found in described]
     for found, place in zip(described, places):
         if places.count(place) > 1:
@@ -165,6 +174,17 @@ def _names(paths: Sequence[Path]) -> List[str]:
             # a folder's may be any bytes
             return [printable(name.encode("utf-8", "replace").decode()) for name in names]
         depth += 1
+
+
+def _within(path: Path) -> List[Path]:
+    """The folders of runs and comparisons in a folder that is no run's itself; else it alone."""
+    try:
+        if path.is_dir() and not (path / CONFIG).exists():
+            inside = [folder for folder in path.iterdir() if (folder / CONFIG).exists()]
+            return sorted(inside, key=_by_number) or [path]
+    except OSError:  # who reads it next says what it is
+        pass
+    return [path]
 
 
 def _described(path: Path) -> List[Description]:

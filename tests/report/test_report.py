@@ -55,7 +55,7 @@ def test_the_page_needs_no_other_file(tmp_path):
     assert (
         "default-src 'none'" in text
         and not re.search(r"url\((?!#)", text)
-        and "<script" not in text
+        and text.count("<script") == 1
     )
 
 
@@ -82,10 +82,10 @@ def points(svg, curve):
 def test_charts_have_a_curve_per_run_and_a_point_per_epoch(tmp_path):
     drawn = charts(read_runs([make_run(tmp_path / "a"), make_run(tmp_path / "b", lines(epochs=2))]))
     assert list(drawn) == [
-        "Training loss", "Test accuracy, %", "Test accuracy, %, against time",
+        "Training loss", "Test loss", "Test accuracy, %", "Test accuracy, %, against time",
         "Images per second", "Learning rate",
     ]  # fmt: skip
-    for title in list(drawn)[:4]:
+    for title in list(drawn)[:5]:
         assert [points(drawn[title], curve) for curve in range(2)] == [3, 2]
 
 
@@ -101,6 +101,40 @@ def ticks(svg, axis=2):
         for text in axis.iter("{http://www.w3.org/2000/svg}text")
     ]
     return [float(text) for text in texts if not text[0].isalpha()]
+
+
+def xs(svg, gid):
+    """Where the points of a curve lie, as shares of the axis from its first tick to its last."""
+    tree = ElementTree.fromstring(svg[svg.index("<svg") :])
+    space = "{http://www.w3.org/2000/svg}"
+    by_id = {group.get("id"): group for group in tree.iter()}
+    [path] = list(by_id[gid].iter(f"{space}path"))[:1]
+    marks = [
+        float(use.get("x"))
+        for name, group in by_id.items()
+        if re.match(r"xtick_\d+$", name or "")
+        for use in [list(group.iter(f"{space}use"))[-1]]
+    ]
+    found = [float(x) for x in re.findall(r"[ML] ([\d.]+)", path.get("d"))]
+    return [(x - min(marks)) / (max(marks) - min(marks)) for x in found]
+
+
+def test_means_lie_in_the_middle_of_their_epoch_and_evaluations_at_its_end(tmp_path):
+    drawn = charts(read_runs([make_run(tmp_path / "a")]))
+    for title, expected in {
+        "Training loss": [1 / 6, 3 / 6, 5 / 6], "Images per second": [1 / 6, 3 / 6, 5 / 6],
+        "Test loss": [1 / 3, 2 / 3, 1], "Test accuracy, %": [1 / 3, 2 / 3, 1],
+    }.items():  # fmt: skip
+        assert xs(drawn[title], "curve-run-0") == pytest.approx(expected, abs=1e-3), title
+
+
+def test_the_best_epoch_is_marked(tmp_path):
+    """Of 0.5, 0.9 and 0.8: in the table, and by a ring of its own in the charts."""
+    runs = read_runs([make_run(tmp_path / "a"), make_run(tmp_path / "b", [])])
+    rows = re.findall(r'<tr( class="best")?><td>(\d)</td>', as_page(runs))
+    assert rows == [("", "1"), (' class="best"', "2"), ("", "3")]
+    for title in ("Test accuracy, %", "Test accuracy, %, against time"):
+        assert re.findall(r'<g id="(best-run-\d+)"', charts(runs)[title]) == ["best-run-0"]
 
 
 def test_epochs_are_counted_from_0_in_whole_numbers(tmp_path):
@@ -220,6 +254,22 @@ def test_a_comparison_stands_for_its_runs(tmp_path, ended):
     assert [run.name for run in read_runs([tmp_path / "cmp", tmp_path / "other"])] == names
 
 
+def test_the_folder_of_runs_stands_for_them_in_order(tmp_path):
+    for name in ("run-10", "run-9", "run-1"):
+        make_run(tmp_path / "runs" / name)
+    (tmp_path / "runs" / "notes").mkdir()
+    (tmp_path / "runs" / "notes.txt").touch()
+    assert [run.name for run in read_runs([tmp_path / "runs"])] == ["run-1", "run-9", "run-10"]
+
+
+def test_the_confusion_matrix_is_shown_where_there_is_one(tmp_path):
+    made, other = make_run(tmp_path / "a"), make_run(tmp_path / "b")
+    (made / "confusion.png").write_bytes(b"picture")
+    text = as_page(read_runs([made, other]))
+    assert text.count("data:image/png;base64,") == 1 and "cGljdHVyZQ==" in text
+    assert "What was taken for what: a" in text
+
+
 def test_runs_have_the_shortest_names_that_tell_them_apart(tmp_path):
     paths = [
         make_run(tmp_path / "x" / "run"),
@@ -275,3 +325,17 @@ def test_the_command_writes_a_page(tmp_path, ended):
             "seconds": 3,
         }
     ]
+
+
+def test_a_report_is_overwritten_and_nothing_else_is(tmp_path, ended):
+    """Nor what a link of that name leads to, if that is no report."""
+    one, two = make_run(tmp_path / "a"), make_run(tmp_path / "b")
+    page = tmp_path / "page.html"
+    for run in (one, two):
+        assert ended(main, str(run), "--out", str(page))[0] == 0
+        assert page.read_text(encoding="utf-8") == as_page(read_runs([run]))
+    for name, content in {"notes.html": "mine", "long.html": "x" * 10**6}.items():
+        (tmp_path / name).write_text(content)
+        status, _, err = ended(main, str(one), "--out", str(tmp_path / name))
+        assert status == 2 and "exists: choose another name, or remove it first" in err
+        assert (tmp_path / name).read_text() == content

@@ -59,7 +59,7 @@ class Page(HTMLParser):
     closed in order.
     """
 
-    VOID = {"meta", "link", "br"}
+    VOID = {"meta", "link", "br", "img", "input"}
 
     def __init__(self, text):
         super().__init__()

@@ -1,0 +1,112 @@
+"""The page in Chromium: columns sort, the filter hides what is of other runs, and all can be read
+on a telephone and in the dark.
+"""
+
+import pytest
+from support.browser import opening, start, wanted
+from support.made_up_runs import lines, make_run
+
+from gluonlab.report.page import MANY, as_page
+from gluonlab.runs.reader import read_runs
+
+wanted()
+pytestmark = pytest.mark.browser
+
+
+@pytest.fixture(scope="module")
+def driver():
+    started = start()
+    yield started
+    started.quit()
+
+
+@pytest.fixture
+def page(driver, tmp_path):
+    """Of many runs, the third of which has not begun; devices 1, 2, ..."""
+    made = [
+        make_run(tmp_path / "runs" / f"run-{number}", lines() if number != 2 else [],
+                 devices=["cpu(0)"] * (number + 1), kvstore=f"store-{number}")
+        for number in range(MANY)
+    ]  # fmt: skip
+    with opening(driver, tmp_path) as show:
+        yield show(as_page(read_runs(made)))
+
+
+def column(page, number):
+    script = """const rows = [...document.querySelectorAll('#results tbody tr')], n = arguments[0];
+        return rows.filter((row) => !row.hidden).map((row) => row.cells[n].innerText.trim())"""
+    return page.driver.execute_script(script, number)
+
+
+def click(page, heading):
+    page.driver.find_element("xpath", f"//table[@id='results']//button[.='{heading}']").click()
+
+
+def test_columns_sort_by_numbers_both_ways_and_what_is_not_known_stays_below(page):
+    assert column(page, 1) == [str(n + 1) for n in range(MANY)]
+    click(page, "devices")
+    assert column(page, 1) == [str(n + 1) for n in reversed(range(MANY))]
+    click(page, "run")
+    assert column(page, 0) == [f"run-{n}" for n in range(MANY)]
+    for _ in range(2):
+        click(page, "accuracy")
+        assert column(page, 2) == ["0.8000"] * (MANY - 1) + ["-"]
+    script = "return document.querySelectorAll('#results th[aria-sort]').length"
+    assert page.driver.execute_script(script) == 1
+
+
+def test_the_filter_leaves_what_is_of_the_runs_that_it_names(page):
+    page.find("filter").send_keys("RUN-3")
+    assert column(page, 0) == ["run-3"]
+    script = """const all = [...document.querySelectorAll('[data-run]')];
+        const curves = [...document.querySelectorAll('figure g[id*="-run-"]')];
+        const seen = (each) => each.getClientRects().length > 0;
+        return [[...new Set(all.filter(seen).map((each) => each.dataset.run))],
+                [...new Set(curves.filter(seen).map((each) => each.id.split('-').pop()))]];"""
+    assert page.driver.execute_script(script) == [["3"], ["3"]]
+    page.find("filter").clear()
+    page.find("filter").send_keys("r")
+    assert len(column(page, 0)) == MANY
+
+
+def luminance(colour):
+    parts = [int(part) / 255 for part in colour.strip("rgba()").split(",")[:3]]
+    red, green, blue = (
+        part / 12.92 if part <= 0.03928 else ((part + 0.055) / 1.055) ** 2.4 for part in parts
+    )
+    return 0.2126 * red + 0.7152 * green + 0.0722 * blue
+
+
+TEXTS = """const ground = (each) => {
+        for (; each; each = each.parentElement) {
+            const colour = getComputedStyle(each).backgroundColor;
+            if (colour !== 'rgba(0, 0, 0, 0)') return colour;
+        }
+        return 'rgb(255, 255, 255)';
+    };
+    const colour = (each) => getComputedStyle(each)[each instanceof SVGElement ? 'fill' : 'color'];
+    const seen = [...document.querySelectorAll('body *')].filter(
+        (each) => each.getClientRects().length);
+    const texts = seen.filter((each) => [...each.childNodes].some(
+        (node) => node.nodeType === 3 && node.data.trim()));
+    return texts.map((each) => [each.textContent.trim(), colour(each), ground(each)]);"""
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", [390, 1280])
+def test_it_can_be_read_on_a_telephone_and_in_the_dark(page, scheme, width):
+    """No text is fainter than WCAG's 4.5 to 1, and nothing but tables moves sideways."""
+    media = {"media": "", "features": [{"name": "prefers-color-scheme", "value": scheme}]}
+    size = {"width": width, "height": 800, "deviceScaleFactor": 1, "mobile": width < 600}
+    try:
+        page.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", media)
+        page.driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
+        texts = page.driver.execute_script(TEXTS)
+        across = page.driver.execute_script("return document.scrollingElement.scrollWidth")
+    finally:
+        page.driver.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
+        page.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": "", "features": []})
+    assert len(texts) > 100 and across <= width
+    for text, colour, ground in texts:
+        dark, bright = sorted([luminance(colour), luminance(ground)])
+        assert (bright + 0.05) / (dark + 0.05) >= 4.5, (text, colour, ground)
