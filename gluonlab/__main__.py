@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from typing import Any, Callable, Dict, List, Tuple
 
 import click
 
@@ -22,7 +23,7 @@ def complete(shell: str) -> None:
     click.echo(completion.script(shell))
 
 
-COMMANDS = {
+COMMANDS: Dict[str, Tuple[str, Callable[[List[str]], Any]]] = {
     "run": ("train a Gluon CNN on several devices", main_of("gluonlab.run")),
     "scratch": ("train LeNet by hand, with arrays only", main_of("gluonlab.scratch.__main__")),
     "data": ("download data sets, check them, pack images", main_of("gluonlab.data.__main__")),

@@ -148,7 +148,7 @@ def _svg(
     axes: Any = figure.subplots()
     figure.subplots_adjust(left=0.12, right=0.98, bottom=0.15, top=0.97)
     for number, run in enumerate(runs):
-        look = {"color": colour(number), "ls": dash(number)}
+        look: Dict[str, Any] = {"color": colour(number), "ls": dash(number)}
         if faint is not None:
             axes.plot(*faint(run), alpha=0.3, lw=0.8, gid=f"faint-run-{number}", **look)
         xs, ys = curve(run)
