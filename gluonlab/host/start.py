@@ -23,6 +23,8 @@ def quiet_start() -> None:
             _signal.signal(_signal.SIGINT, _end)
         except ValueError:  # not in the main thread
             return
+        # whoever has started this command may have had it wait: `lifetime.begin_as_part`
+        _signal.pthread_sigmask(_signal.SIG_UNBLOCK, [_signal.SIGINT])
 
 
 def _end(number: int, frame: object) -> None:

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, Callable, Dict, Iterable, List, Optional, Set
 
 from gluonlab.errors import ConfigError
-from gluonlab.host.lifetime import die_with_parent
+from gluonlab.host.lifetime import begin_as_part
 from gluonlab.launch.awake import BEAT, awake
 from gluonlab.launch.lines import PIECE, lines_of
 from gluonlab.launch.messages import (
@@ -142,7 +142,7 @@ class Agent:
                 sys.executable, *message["words"],
                 env={**own_environment(), **message["environment"], TELL: str(told)},
                 stdin=asyncio.subprocess.DEVNULL, stdout=out, stderr=err, pass_fds=[told],
-                cwd=message["folder"], start_new_session=True, preexec_fn=die_with_parent,
+                cwd=message["folder"], start_new_session=True, preexec_fn=begin_as_part,
             )  # fmt: skip
         except (ConfigError, OSError) as error:
             is_mistake = isinstance(error, ConfigError)

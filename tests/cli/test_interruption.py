@@ -3,6 +3,7 @@
 import ctypes
 import os
 import signal
+import subprocess
 import sys
 import time
 import weakref
@@ -147,3 +148,20 @@ def test_signals_between_any_two_handlers_that_are_given_back_leave_none_behind(
     how = "interrupted" if sign == signal.SIGINT else "ended by SIGTERM"
     assert capfd.readouterr().err.strip() == f"{how}: all is kept"
     assert {number: signal.getsignal(number) for number in RAISED} == handlers
+
+
+@pytest.mark.parametrize("command", ["gluonlab.run", "gluonlab.launch.worker"])
+def test_ctrl_c_while_python_starts_waits_for_gluonlab(command):
+    """It is sent before the command's Python has begun."""
+    code = f"""
+import os, signal, sys
+from gluonlab.host.lifetime import begin_as_part
+begin_as_part()
+os.kill(os.getpid(), signal.SIGINT)
+os.execv(sys.executable, [sys.executable, "-m", {command!r}])
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT, encoding="utf-8", timeout=60, check=False,
+    )  # fmt: skip
+    assert (done.returncode, done.stdout) == (130, "interrupted: nothing was written\n")
