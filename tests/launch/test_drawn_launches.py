@@ -72,8 +72,7 @@ def assert_as_one(backend, folder, shapes):
 @pytest.mark.parametrize(
     ("backend", "workers", "devices"),
     [
-        ("dist_sync", 4, 1),
-        *(pytest.param("dist_sync", *world, marks=LONG) for world in WORLDS[:2]),
+        *(pytest.param("dist_sync", *world, marks=LONG) for world in WORLDS),
         *(pytest.param("dist_device_sync", *world, marks=LONG) for world in WORLDS),
     ],
 )

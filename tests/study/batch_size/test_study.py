@@ -114,6 +114,7 @@ def test_a_target_that_is_never_reached_is_one_line_and_keeps_what_was_measured(
     assert (tmp_path / "a" / "study.html").is_file() and numbers(tmp_path / "a")
 
 
+@pytest.mark.long
 def test_what_another_panel_found_is_said_before_the_mistake(tmp_path, capsys, monkeypatch):
     """Of a second panel, in truth the same data, for which the target is too high."""
     hard = names.PANELS["digits"]._replace(title="a hard one")
