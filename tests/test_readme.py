@@ -12,6 +12,7 @@ PAGES = [
     "CONTRIBUTING.md",
     "CHANGELOG.md",
     "SECURITY.md",
+    "docs/faq.md",
     "docs/launch.md",
     "docs/onnx.md",
     "docs/own-training.md",

@@ -18,6 +18,7 @@ from gluonlab.gpu.visible import in_cuda_order, visible_gpus
 
 OLDEST_DRIVER = "450.80.02"  # of CUDA 11.x, NVIDIA's table of minor version compatibility
 CU112 = "mxnet-cu112"
+MORE = "gluonlab's docs/faq.md says more"
 BINDINGS_VERSION = "13.615.71"  # setup.py's
 SIGNS = (Path("/proc/driver/nvidia/version"), Path("/dev/nvidiactl"))  # of a driver's kernel module
 
@@ -48,8 +49,8 @@ def driver(driver: Driver, flavour: str, signs: Tuple[Path, ...] = SIGNS) -> Ite
         yield warning("gpus", "the GPUs are not used", cause, cure)
     if driver.gpus and numbers_of(driver.version) < numbers_of(OLDEST_DRIVER):
         cause = f"CUDA 11 needs {OLDEST_DRIVER} or newer"
-        cure = f"install a newer driver; or the CPU build: pip uninstall -y {CU112}, "
-        cure += pip_install("cpu")
+        cure = f"install a newer driver ({MORE}); or the CPU build: "
+        cure += f"pip uninstall -y {CU112}, {pip_install('cpu')}"
         yield severe("gpus", f"driver {driver.version} is too old", cause, cure)
 
 
@@ -97,7 +98,7 @@ def capabilities(
         cause = f"{CU112} 1.9.1 has no code for it: its machine code is for {held}, "
         cause += f"without PTX, and {sm} is {age} than these"
         severe = fault if flavour == CU112 and any(gpu in shown for gpu in gpus) else warning
-        yield severe("capability", f"{names} needs {sm}", cause, f"use {LIVING}")
+        yield severe("capability", f"{names} needs {sm}", cause, f"use {LIVING}; {MORE}")
 
 
 @listed

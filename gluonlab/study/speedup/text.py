@@ -17,12 +17,13 @@ from gluonlab.study.speedup.words import (
 )
 
 LABEL = 34
+MORE = "Often asked about several devices, and answered: gluonlab's docs/faq.md."
 
 
 def as_text(verdict: Verdict) -> str:
     """Sentences, the parts of a step by both measurements, and each device's categories."""
     told = [line for sentence in sentences(verdict) for line in textwrap.wrap(sentence, WIDTH)]
-    return "\n".join([*told, "", *_parts(verdict), "", *_categories(verdict)])
+    return "\n".join([*told, "", *_parts(verdict), "", *_categories(verdict), "", MORE])
 
 
 def _parts(verdict: Verdict) -> Iterator[str]:

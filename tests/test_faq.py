@@ -1,0 +1,120 @@
+"""docs/faq.md: twenty short answers, whose commands exist, run, and print what they promise."""
+
+import importlib
+import re
+import shlex
+import subprocess
+import sys
+from dataclasses import fields
+from pathlib import Path
+
+import click
+import pytest
+
+import gluonlab.run
+from gluonlab.config import TrainConfig
+from gluonlab.config.options import given
+from gluonlab.errors import UsageError
+
+PAGE = Path(__file__).resolve().parent.parent / "docs" / "faq.md"
+LINES = 10  # of an answer's text, at most
+BOUND_S = 180  # for each command
+NOT_RUN = "# not run, needs "
+BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.M | re.S)
+_, *ANSWERS = re.split(r"^## ", PAGE.read_text(encoding="utf-8"), flags=re.M)
+
+
+def blocks(kind):
+    return [code for found, code in BLOCK.findall("".join(ANSWERS)) if found == kind]
+
+
+def commands(not_run):
+    """The commands of the page: those that run here, or those that are only parsed."""
+    lines = [line for code in blocks("sh") for line in code.splitlines()]
+    if not_run:
+        return [
+            line[len(NOT_RUN) :].split(": ", 1)[1] for line in lines if line.startswith(NOT_RUN)
+        ]
+    return [line for line in lines if not line.startswith("#")]
+
+
+RUN, PARSED = commands(not_run=False), commands(not_run=True)
+# they load nothing but schedules
+CHEAP = [line for line in RUN if "--draw" in line or "allreduce --sim" in line]
+
+
+def words_of(line):
+    python, minus_m, module, *words = shlex.split(line)
+    assert (python, minus_m) == ("python", "-m")
+    return module, words
+
+
+def parse(line):
+    """Raise an error for a command that does not exist, or for options that it does not take."""
+    module, words = words_of(line)
+    if module == "gluonlab.run":
+        main = gluonlab.run.main
+    elif module == "gluonlab.bench":
+        main = getattr(importlib.import_module("gluonlab.bench.__main__"), words.pop(0))
+    elif module == "gluonlab.study":
+        main = importlib.import_module(f"{module}.{words.pop(0)}.__main__").main
+    else:
+        main = importlib.import_module(f"{module}.__main__").main
+    options = main.make_context(module, list(words)).params  # which eats the list it is given
+    names = {field.name for field in fields(TrainConfig)}
+    TrainConfig(**given({name: options[name] for name in names & set(options)}))  # checks values
+    if "--" in words:
+        behind = words[words.index("--") + 1 :]
+        parse(" ".join(["python -m gluonlab.run", *map(shlex.quote, behind)]))
+
+
+def run(line, folder):
+    module, words = words_of(line)
+    return subprocess.run(
+        [sys.executable, "-m", module, *words],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        timeout=BOUND_S,
+    )
+
+
+def test_there_are_twenty_questions_with_short_answers_and_something_to_run():
+    assert len(ANSWERS) == 20
+    for answer in ANSWERS:
+        title, *lines = BLOCK.sub("", answer).splitlines()
+        assert title.endswith("?")
+        assert 1 <= len([line for line in lines if line]) <= LINES, title
+        assert BLOCK.search(answer), title
+
+
+@pytest.mark.parametrize("line", RUN + PARSED)
+def test_every_option_of_every_command_exists(line):
+    parse(line)
+
+
+@pytest.mark.parametrize("bad", ["run --no-such 1", "run --gpus x", "launch -n 2 -- --no-such 1"])
+def test_an_option_that_does_not_exist_is_found(bad):
+    with pytest.raises((click.UsageError, UsageError)):
+        parse(f"python -m gluonlab.{bad}")
+
+
+@pytest.mark.parametrize("code", blocks("python"), ids=range(len(blocks("python"))))
+def test_python_prints_what_the_page_says(code, capsys):
+    promised = re.findall(r"^# prints: (.*)$", code, re.M)
+    exec(compile(code, str(PAGE), "exec"), {})
+    assert promised and capsys.readouterr().out.splitlines() == promised
+
+
+@pytest.mark.parametrize("line", CHEAP)
+def test_cheap_commands_run(line, tmp_path):
+    assert run(line, tmp_path).returncode == 0
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("line", [line for line in RUN if line not in CHEAP])
+def test_every_command_runs(line, tmp_path):
+    done = run(line, tmp_path)
+    # the doctor ends with 1 for a fault of this machine, which is an answer, too
+    assert done.returncode in ((0, 1) if "doctor" in line else (0,)), done.stderr
+    assert "Traceback" not in done.stderr
