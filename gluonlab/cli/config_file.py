@@ -51,7 +51,7 @@ def read_settings(path: str, command: click.Command) -> Dict[str, Any]:
     run's folder, nor what else the command does not take. Raises ConfigError, in one line that
     names file and key.
     """
-    taken = {each.name for each in command.params if isinstance(each, Setting)}
+    taken = {each.name for each in command.params if isinstance(each, Setting) and each.name}
     others = {name for each in command.params for name in each.opts} - set(map(option_name, taken))
     where = f"--config {path}"
     content, is_run = _content(path, where)
@@ -93,6 +93,8 @@ def _content(path: str, where: str) -> Tuple[Dict[str, Any], bool]:
         raise ConfigError(f"{where} cannot be read ({said}): {HOW}") from None
     try:
         content = _toml(text) if ending == TOML else _json(text)
+    except ConfigError:
+        raise
     except (ValueError, RecursionError) as error:
         why = " ".join(str(error).split())[:80]
         raise ConfigError(f"{where} is no {ending[1:].upper()} ({why}): mend it") from None
@@ -190,7 +192,8 @@ def save_settings(path: str, given: Mapping[str, Any]) -> None:
     ending, checked = Path(path).suffix.lower(), TrainConfig(**given).to_dict()
     if ending not in LARGEST_BYTES:
         raise ConfigError(f"--save-config {path}: give a new file that ends in {TOML} or {JSON}")
-    values = {name: checked[name] for name in FIELDS if given.get(name) is not None}
+    values = {name: checked[name] for name in FIELDS if name in given}
+    values = {name: value for name, value in values.items() if value is not None}
     for name, value in values.items():
         if not _is_plain(value):
             said = "has bytes that are no text, which a file of settings cannot hold"

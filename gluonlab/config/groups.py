@@ -47,7 +47,8 @@ def option_name(field_name: str) -> str:
 
 def named_settings(cls: Type[T]) -> Type[T]:
     """Have a dataclass raise ConfigError, with the nearest name, for a setting that it has not."""
-    make, names = cls.__init__, [field.name for field in dataclasses.fields(cls)]  # type: ignore[arg-type]
+    names = [field.name for field in dataclasses.fields(cls)]  # type: ignore[arg-type]
+    make = cls.__init__
 
     @wraps(make)
     def init(self: T, *args: Any, **settings: Any) -> None:

@@ -13,7 +13,7 @@ from gluonlab.config.train_config import TrainConfig
 from gluonlab.config.values import flag
 
 
-# keys of a click context's ``meta``: settings from a file, and flags that the command line turns off
+# keys of a click context's ``meta``: a file's settings, and flags that the command line turns off
 FROM_FILE, TURNED_OFF = "gluonlab.from_file", "gluonlab.turned_off"
 # a setting -> those that it excludes
 RIVALS = {one: {a, b} - {one} for a, b, _ in TOGETHER for one in (a, b)}

@@ -50,8 +50,8 @@ class TrainConfig:
     """Everything that decides how a run goes, in the groups that --help shows.
 
     A setting that is None takes the recipe's value when the run begins
-    (`gluonlab.training.recipes`). Raises ConfigError for an unknown setting, a value out of its range,
-    and settings that contradict each other. Batch sizes count images; ``batch_size`` is per device,
+    (`gluonlab.training.recipes`). Raises ConfigError for an unknown setting, for a value out of its
+    range and for settings that contradict each other. Batch sizes count images; ``batch_size`` is per device,
     ``global_batch_size`` is over all devices.
     """
 
