@@ -43,9 +43,7 @@ def _counts(text: str) -> List[int]:
     metavar="FILE",
     help="write these settings to a new file that --config reads, and end",
 )
-@click.option(
-    "--compare", metavar="N,N", help="train with each number of GPUs, and print a table"
-)
+@click.option("--compare", metavar="N,N", help="train with each number of GPUs, and print a table")
 @click.option(
     "--evaluate",
     metavar="RUN_DIR",

@@ -24,7 +24,8 @@ from gluonlab.files.bounded import read_bounded
 from gluonlab.files.whole import check_new, write_text
 
 TOML, JSON = ".toml", ".json"
-LARGEST_BYTES = {TOML: 2**18, JSON: 2**24}  # a run's config.json also has the classes' names
+# TOML's readers take the square of a dotted key's length; config.json has the classes' names
+LARGEST_BYTES = {TOML: 2**14, JSON: 2**24}
 MOST_BRACKETS = 1000  # compiled readers of TOML may follow them until the stack is full
 HOW = f"give a file of settings that ends in {TOML} or {JSON}, such as --save-config writes"
 NO_VALUES = {dict: "a table", list: "a list that holds more", int: "too large a number"}
@@ -159,7 +160,7 @@ def _name(key: str, where: str) -> str:
 
 def _checked(where: str, name: str, value: Any) -> Any:
     if not _is_plain(value):
-        given = NO_VALUES.get(type(value), repr(value))
+        given = NO_VALUES.get(type(value)) or repr(value)
         raise ConfigError(f"{where} is {given}: give text, a number, true, false or a list of them")
     if FIELDS[name].metadata["check"] is flag and not isinstance(value, bool):
         raise ConfigError(f"{where} {json.dumps(value)}: give true or false")

@@ -12,7 +12,6 @@ from gluonlab.config.together import TOGETHER
 from gluonlab.config.train_config import TrainConfig
 from gluonlab.config.values import flag
 
-
 # keys of a click context's ``meta``: a file's settings, and flags that the command line turns off
 FROM_FILE, TURNED_OFF = "gluonlab.from_file", "gluonlab.turned_off"
 # a setting -> those that it excludes

@@ -51,8 +51,8 @@ class TrainConfig:
 
     A setting that is None takes the recipe's value when the run begins
     (`gluonlab.training.recipes`). Raises ConfigError for an unknown setting, for a value out of its
-    range and for settings that contradict each other. Batch sizes count images; ``batch_size`` is per device,
-    ``global_batch_size`` is over all devices.
+    range and for settings that contradict each other. Batch sizes count images; ``batch_size`` is
+    per device, ``global_batch_size`` is over all devices.
     """
 
     gpus: Optional[int] = DEVICES(whole(1), "use N GPUs; without any, N CPU devices stand in")
