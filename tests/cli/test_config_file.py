@@ -185,7 +185,7 @@ MISTAKES = {
     ("f.json", '{"lr": NaN}'): ["NaN is no number"],
     ("f.json", "[1]"): ["no settings by name"],
     ("f.json", ""): ["is no JSON"],
-    ("f.toml", "lr = " + DEEP): ["is no TOML", "brackets"],
+    ("f.toml", "lr = " + DEEP[:9000]): ["is no TOML", "brackets"],
     ("f.json", DEEP): ["is no JSON"],
     ("f.toml", "a" + ".a" * 4_000 + " = 1"): ["unknown key 'a'"],
     ("f.toml", "#" * 2**19): ["has more than the 16,384 bytes"],
