@@ -32,6 +32,7 @@ REQUIRES = [
     "requests>=2.25",  # with urllib3 1.26 or 2
     "scikit-learn>=1.0",
     "tqdm>=4.60",
+    "tomli>=2; python_version<'3.11'",  # for --config FILE.toml; later Pythons have it as tomllib
 ]
 
 # For the doctor: NVIDIA's own bindings of the driver's NVML. Names and structures change from

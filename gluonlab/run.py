@@ -14,6 +14,7 @@ from typing import Any, Dict, List, Optional
 import click
 
 from gluonlab.cli.command import command, json_option
+from gluonlab.cli.config_file import config_file, save_settings
 from gluonlab.cli.results import print_evaluation, print_result
 from gluonlab.cli.streams import heard_or_not
 from gluonlab.config import TrainConfig
@@ -36,9 +37,13 @@ def _counts(text: str) -> List[int]:
 
 @command("python -m gluonlab.run", interrupted="nothing was written")
 @config_options
+@config_file
 @click.option(
-    "--compare", metavar="N,N", help="train with each of these numbers of GPUs, and print a table"
+    "--save-config",
+    metavar="FILE",
+    help="write these settings to a new file that --config reads, and end",
 )
+@click.option("--compare", metavar="N,N", help="train with each number of GPUs, and print a table")
 @click.option(
     "--evaluate",
     metavar="RUN_DIR",
@@ -52,21 +57,20 @@ def _counts(text: str) -> List[int]:
 @click.option(
     "--autoresume",
     is_flag=True,
-    help="begin a run in --out, or go on with the one there: the same command each time; "
+    help="begin a run in --out, or go on with the one there; "
     "without --checkpoint-every, a checkpoint after each epoch",
 )
 @click.option(
     "--find-batch-size",
     metavar="BYTES",
-    help="instead of training, find the largest --batch-size whose run takes at most this memory: "
-    "of the whole process, with all CPU devices, Python and data; "
-    "on GPUs, of each GPU, without CUDA's own context",
+    help="instead of training, find the largest --batch-size that takes at most this memory: "
+    "the process's, or each GPU's without CUDA's context",
 )
 @click.option(
     "--find-lr",
     metavar="STEPS",
-    help="instead of training, find a learning rate: in so many steps, such as 100, it rises from "
-    "1e-6 to 10; --out gets the picture",
+    help="instead of training, find a learning rate, in so many steps, such as 100; "
+    "--out gets the picture",
 )
 @json_option()
 @click.option("--quiet", is_flag=True, help="print the summary only")
@@ -74,9 +78,10 @@ def _counts(text: str) -> List[int]:
     "--list",
     "list_names",
     is_flag=True,
-    help="list networks, data sets, kvstores, optimizers and recipes",
+    help="list networks, data sets, kvstores, recipes, ...",
 )
 def main(
+    save_config: Optional[str],
     compare: Optional[str],
     evaluate: Optional[str],
     resume: Optional[str],
@@ -101,13 +106,17 @@ def main(
         return
     instead = {
         "--evaluate": evaluate, "--resume": resume, "--find-batch-size": find_batch_size,
-        "--compare": compare, "--find-lr": find_lr,
+        "--compare": compare, "--find-lr": find_lr, "--save-config": save_config,
     }  # fmt: skip
     wanted = [f"{option} {value}" for option, value in instead.items() if value is not None]
     wanted += ["--autoresume"] * autoresume
     if len(wanted) > 1:
         raise ConfigError(f"{wanted[0]} and {wanted[1]} contradict each other: give one of them")
-    if evaluate is not None:
+    if save_config is not None:
+        save_settings(save_config, given(settings))
+        if not (quiet or as_json):
+            click.echo(f"written to {save_config}: --config {save_config} reads it")
+    elif evaluate is not None:
         from gluonlab.training.finished import evaluate_run
 
         print_evaluation(evaluate_run(evaluate, **given(settings)), as_json)

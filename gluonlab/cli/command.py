@@ -24,6 +24,7 @@ from gluonlab.cli import completion
 from gluonlab.cli.interruption import all_is_said, interruptible
 from gluonlab.cli.other_names import unknown_option
 from gluonlab.cli.streams import complain, fill_closed, heard_or_not, nobody_reads, silence
+from gluonlab.config.options import TURNED_OFF
 from gluonlab.errors import DownloadError, GluonlabError, GluonlabWarning, unknown
 from gluonlab.host import last_words
 from gluonlab.host.limits import used_up
@@ -115,11 +116,14 @@ class Command(click.Command):
         """
         words: List[str] = []
         opposites, rest = self._flags(), list(args)
+        off = ctx.meta.setdefault(TURNED_OFF, set())  # what a file must not turn on
         while rest:
             word = rest.pop(0)
             value = rest[0].lower() if rest and word in opposites else ""
             if value in ("true", "false"):
                 rest.pop(0)
+            if value == "false" and not opposites[word]:
+                off.update(each.name for each in self.params if word in each.opts)
             words += opposites[word] if value == "false" else [word]
         return super().parse_args(ctx, words)
 

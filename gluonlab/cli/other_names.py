@@ -6,8 +6,8 @@ torchrun), and of Keras' and Lightning's arguments: what somebody who comes from
 
 from __future__ import annotations
 
-import difflib
-from typing import Collection, Dict
+from difflib import get_close_matches
+from typing import Collection, Dict, Optional
 
 HERE: Dict[str, str] = {
     "--batch": "--batch-size",
@@ -72,17 +72,20 @@ HERE: Dict[str, str] = {
 }
 
 
+def nearest(given: str, names: Collection[str]) -> Optional[str]:
+    """The option of ``names`` that is most likely meant, or None."""
+    usual = given.lower().replace("_", "-")
+    here = HERE.get(usual)
+    return here if here in names else next(iter(get_close_matches(usual, names, n=1)), None)
+
+
 def unknown_option(given: str, names: Collection[str]) -> str:
     """The message for an option that a command with the options ``names`` has not.
 
     >>> unknown_option("--learning-rate", ["--lr", "--wd"])
     "unknown option '--learning-rate': did you mean '--lr'?"
     """
-    usual = given.lower().replace("_", "-")
-    here = HERE.get(usual)
-    if here not in names:
-        close = difflib.get_close_matches(usual, names, n=1)
-        here = close[0] if close else None
+    here = nearest(given, names)
     if here is not None:
         return f"unknown option {given!r}: did you mean {here!r}?"
     return f"unknown option {given!r}: see --help"

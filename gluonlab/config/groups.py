@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, Optional
+from functools import wraps
+from typing import Any, Optional, Type, TypeVar
 
 from gluonlab.config.values import Check
+from gluonlab.errors import ConfigError, unknown
+
+T = TypeVar("T")
 
 
 class Group:
@@ -39,3 +43,19 @@ DEVICES, SPLITTING, DATA, NETWORK, BATCH, OPTIMISER, SUMMING, OUTPUT = map(Group
 def option_name(field_name: str) -> str:
     """The option that sets a field: ``batch_size`` -> ``--batch-size``."""
     return "--" + field_name.replace("_", "-")
+
+
+def named_settings(cls: Type[T]) -> Type[T]:
+    """Have a dataclass raise ConfigError, with the nearest name, for a setting that it has not."""
+    names = [field.name for field in dataclasses.fields(cls)]  # type: ignore[arg-type]
+    make = cls.__init__
+
+    @wraps(make)
+    def init(self: T, *args: Any, **settings: Any) -> None:
+        for name in settings:
+            if name not in names:
+                raise ConfigError(unknown("setting", name, names))
+        make(self, *args, **settings)
+
+    cls.__init__ = init  # type: ignore[method-assign,assignment]
+    return cls

@@ -3,21 +3,41 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, Callable, Collection, Dict
+from typing import Any, Callable, Collection, Dict, List, Mapping, Tuple
 
 import click
 
 from gluonlab.config.groups import option_name
+from gluonlab.config.together import TOGETHER
 from gluonlab.config.train_config import TrainConfig
 from gluonlab.config.values import flag
 
+# keys of a click context's ``meta``: a file's settings, and flags that the command line turns off
+FROM_FILE, TURNED_OFF = "gluonlab.from_file", "gluonlab.turned_off"
+# a setting -> those that it excludes
+RIVALS = {one: {a, b} - {one} for a, b, _ in TOGETHER for one in (a, b)}
+
 
 class Setting(click.Option):
-    """An option that sets a field of TrainConfig; ``heading``: where --help shows it."""
+    """An option that sets a field of TrainConfig; ``heading``: where --help shows it.
+
+    What is not on the command line is taken from the settings of a file, if there is one.
+    """
 
     def __init__(self, *names: Any, heading: str, **attributes: Any) -> None:
         super().__init__(*names, **attributes)
         self.heading = heading
+
+    def handle_parse_result(
+        self, ctx: click.Context, opts: Mapping[str, Any], args: List[str]
+    ) -> Tuple[Any, List[str]]:
+        """Take the value of the command line, or else of the file."""
+        value, rest = super().handle_parse_result(ctx, opts, args)
+        held = ctx.meta.get(FROM_FILE, {})
+        spoken = {*opts, *ctx.meta.get(TURNED_OFF, ())}
+        if self.name in held and not spoken & {self.name, *RIVALS.get(self.name, ())}:
+            value = ctx.params[self.name] = held[self.name]
+        return value, rest
 
 
 def config_options(
@@ -55,5 +75,5 @@ def opposite(name: str) -> str:
 
 
 def given(options: Dict[str, Any]) -> Dict[str, Any]:
-    """The settings that stand on the command line, of all ``options`` that click hands over."""
+    """The settings that are given, of all ``options`` that click hands over."""
     return {name: value for name, value in options.items() if value is not None}

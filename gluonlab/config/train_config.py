@@ -18,6 +18,7 @@ from gluonlab.config.groups import (
     OUTPUT,
     SPLITTING,
     SUMMING,
+    named_settings,
     option_name,
 )
 from gluonlab.config.together import check_together
@@ -43,14 +44,15 @@ from gluonlab.config.values import (
 )
 
 
+@named_settings
 @dataclass(frozen=True)
 class TrainConfig:
     """Everything that decides how a run goes, in the groups that --help shows.
 
     A setting that is None takes the recipe's value when the run begins
-    (`gluonlab.training.recipes`). Raises ConfigError for a value out of its range and for settings
-    that contradict each other. Batch sizes count images; ``batch_size`` is per device,
-    ``global_batch_size`` is over all devices.
+    (`gluonlab.training.recipes`). Raises ConfigError for an unknown setting, for a value out of its
+    range and for settings that contradict each other. Batch sizes count images; ``batch_size`` is
+    per device, ``global_batch_size`` is over all devices.
     """
 
     gpus: Optional[int] = DEVICES(whole(1), "use N GPUs; without any, N CPU devices stand in")

@@ -9,6 +9,7 @@ from typing import Any, Optional
 import click
 
 from gluonlab.cli.command import command, json_option
+from gluonlab.cli.config_file import config_file
 from gluonlab.cli.results import print_result
 from gluonlab.config import TrainConfig
 from gluonlab.config.options import config_options, given
@@ -20,6 +21,7 @@ from gluonlab.launch.telling import ARRIVED, BEGUN, JOINED, LEFT, tell
 
 @command("python -m gluonlab.launch.worker")
 @config_options
+@config_file
 @click.option(
     "--backend",
     metavar="NAME",

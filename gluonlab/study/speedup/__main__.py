@@ -10,6 +10,7 @@ from typing import Any, Optional
 import click
 
 from gluonlab.cli.command import command, json_option
+from gluonlab.cli.config_file import config_file
 from gluonlab.config import TrainConfig
 from gluonlab.config.options import config_options, given
 from gluonlab.config.values import whole
@@ -20,6 +21,7 @@ FEWEST_ROUNDS = 5  # of which an interval says anything
 
 @command("python -m gluonlab.study speedup", interrupted="nothing was written")
 @partial(config_options, without=("output",))
+@config_file
 @click.option(
     "--rounds",
     metavar="N",

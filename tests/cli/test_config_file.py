@@ -1,0 +1,282 @@
+"""--config gives what the same options give; the command line wins; a mistake is one line."""
+
+import dataclasses
+import json
+import os
+import sys
+from pathlib import Path
+
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+from support.commands import the_error
+from support.devices import named
+from support.quick_runs import quick
+
+from gluonlab.cli.config_file import save_settings
+from gluonlab.config import TrainConfig, option_name
+from gluonlab.config import options as config_options
+from gluonlab.config.options import RIVALS
+from gluonlab.errors import ConfigError, GluonlabError
+from gluonlab.launch.__main__ import main as launch
+from gluonlab.launch.run_words import checked_words
+from gluonlab.launch.worker.__main__ import main as worker
+from gluonlab.run import main
+from gluonlab.study.speedup.__main__ import main as speedup
+
+pytestmark = pytest.mark.filterwarnings("default::gluonlab.errors.GluonlabWarning")
+
+FIELDS = {field.name: field for field in dataclasses.fields(TrainConfig)}
+# a value -> others of its kind: a setting takes all of them if it takes the first
+WORDS = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), min_size=1)
+KINDS = [
+    (8, st.integers(8, 256)),
+    (0.5, st.floats(0.001, 0.999)),
+    (True, st.booleans()),
+    ("a b!", WORDS.filter(str.strip)),
+    ("5 steps", st.sampled_from(["5 steps", "10 minutes"])),
+    ("3,7", st.sampled_from(["3,7", "1,20"])),
+    ("2bit:0.25", st.floats(0.001, 8).map("2bit:{}".format)),
+    ("imagenet", st.sampled_from(["imagenet", "0.5/0.25"])),
+    ("onnx", st.just("onnx")),
+    ("off", st.just("off")),
+    ("5:loss", st.just("5:loss")),
+    ("64M", st.sampled_from(["64M", "0"])),
+]
+
+
+def takes(name, value):
+    try:
+        FIELDS[name].metadata["check"](name, value)
+        return True
+    except ConfigError:
+        return False
+
+
+VALUES = {name: st.one_of([k for v, k in KINDS if takes(name, v)]) for name in FIELDS}
+VALUES["export"] = st.sampled_from(["onnx", "mxnet"])
+VALUES["devices"] |= st.lists(WORDS.filter(str.strip), min_size=1)
+SETTINGS = st.lists(st.sampled_from(sorted(FIELDS)), unique=True, max_size=9).flatmap(
+    lambda names: st.fixed_dictionaries({name: VALUES[name] for name in names})
+)
+
+
+def config_of(settings):
+    """A TrainConfig; settings that contradict each other are not what is asked here."""
+    try:
+        return TrainConfig(**settings)
+    except ConfigError:
+        assume(False)
+
+
+def read(*words, command=main):
+    """The settings that a command line gives."""
+    params = command.make_context("run", list(words)).params
+    settings = {name: value for name, value in params.items() if name in FIELDS}
+    return TrainConfig(**config_options.given(settings))
+
+
+def words_of(settings):
+    for name, value in settings.items():
+        option = option_name(name)
+        if FIELDS[name].metadata["check"].__name__ == "flag":
+            yield from [option, str(value).lower()]
+        else:
+            yield f"{option}={value}"
+
+
+@pytest.fixture(scope="module")
+def file(tmp_path_factory):
+    """``file(ending)``: the path of a file that is not there."""
+    folder = tmp_path_factory.mktemp("settings")
+
+    def fresh(ending):
+        path = folder / f"f.{ending}"
+        path.unlink(missing_ok=True)
+        return path
+
+    return fresh
+
+
+@pytest.mark.parametrize("ending", ["toml", "json"])
+@given(SETTINGS)
+def test_what_is_saved_is_read_again(file, ending, settings):
+    config, path = config_of(settings), file(ending)
+    save_settings(str(path), settings)
+    assert read("--config", str(path)) == config
+    if ending == "json":
+        assert len(json.loads(path.read_text(encoding="utf-8"))) == len(settings)
+
+
+@given(SETTINGS, SETTINGS, st.booleans())
+def test_the_command_line_wins(file, held, said, first):
+    """Also over a setting that excludes its own, and with --x false over a flag that is held."""
+    said = {name: value for name, value in said.items() if isinstance(value, (str, int, float))}
+    config_of(held), config_of(said)
+    left = {k: v for k, v in held.items() if not {k, *RIVALS.get(k, ())} & set(said)}
+    expected, path = config_of({**left, **said}), file("json")
+    path.write_text(json.dumps(held))
+    words, own = ["--config", str(path)], list(words_of(said))
+    assert read(*(words + own if first else own + words)) == expected
+
+
+@pytest.mark.parametrize("key", ["batch-size", "batch_size"])
+def test_keys_have_dashes_or_underscores(file, key):
+    path = file("toml")
+    path.write_text(f"{key} = 7  # images\nresident-bytes = '1M'\nlr-decay-epochs = [1, 2]\n")
+    found = read("--config", str(path))
+    assert (found.batch_size, found.resident_bytes, found.lr_decay_epochs) == (7, 2**20, "1,2")
+
+
+def test_a_runs_own_file_gives_the_same_run_again(run, tmp_path):
+    first = quick(tmp_path, devices=named(1), seed=5, batch_size=90, wd=0.01, flip=True)
+    config = str(first.run_dir / "config.json")
+    status, out, _ = run("--config", config, "--json", "--out", "again")
+    assert status == 0 and json.loads(out)["accuracy"] == first.summary()["accuracy"]
+    bits = [(place / "parameters.params").read_bytes() for place in (first.run_dir, Path("again"))]
+    assert bits[0] == bits[1]
+    # a new folder, not that of the run, which is not empty
+    assert read("--config", config).to_dict() == {**first.plan.config.to_dict(), "out": None}
+
+
+def test_the_command_line_is_written_after_the_file(run):
+    Path("a.toml").write_text('epochs = 3\nmemory = true\nmodel = "mlp"\n')
+    words = ["--config", "a.toml", "--epochs", "2", "--memory", "false", "--save-config", "b.toml"]
+    assert run(*words) == (0, "written to b.toml: --config b.toml reads it\n", "")
+    assert Path("b.toml").read_text() == 'model = "mlp"\nepochs = 2\n'
+
+
+def test_what_is_there_is_not_written_over(run, empty_cwd):
+    Path("a.toml").write_text("epochs = 3\n")
+    status, _, err = run("--save-config", "a.toml")
+    assert status == 2 and "--save-config a.toml exists" in err
+    assert Path("a.toml").read_text() == "epochs = 3\n"
+
+
+def test_text_that_is_none_is_not_written(run, empty_cwd):
+    line = the_error(run("--out", os.fsdecode(b"\xff"), "--save-config", "a.toml"), empty_cwd)
+    assert "--out" in line and "no text" in line
+
+
+DEEP = "[" * 200_000
+# a file's name and its content -> what the line must say
+MISTAKES = {
+    ("f.toml", "epoch = 5"): ["'epoch'", "did you mean 'epochs'?"],
+    ("f.json", '{"learning-rate": 5}'): ["'learning-rate'", "did you mean 'lr'?"],
+    ("f.toml", "zzqqzz = 5"): ["'zzqqzz'", "choose balance, "],
+    ("f.toml", "epochs = 0"): ["epochs 0: give a whole number from 1 up"],
+    ("f.toml", 'batch-size = "x"'): ["batch-size x: give a whole number from 1 up"],
+    ("f.json", '{"epochs": 1.5}'): ["epochs 1.5: give a whole number from 1 up"],
+    ("f.toml", "epochs = true"): ["epochs True: give a whole number"],
+    ("f.toml", "epochs = [1]"): ["epochs [1]: give a whole number"],
+    ("f.toml", "epochs = 2026-01-01"): ["epochs is datetime.date(2026, 1, 1): give text, a number"],
+    ("f.toml", "epochs = 0x" + "f" * 9000): ["epochs is too large a number"],
+    ("f.toml", "[epochs]\na = 1"): ["epochs is a table: give"],
+    ("f.toml", "lr = nan"): ["lr nan: give a number above 0"],
+    ("f.toml", "flip = 1"): ["flip 1: give true or false"],
+    ("f.json", '{"memory": "yes"}'): ['memory "yes": give true or false'],
+    ("f.json", '{"out": "\\u0000"}'): ["out is '\\x00'"],
+    ("f.json", '{"out": "\\ud800"}'): ["out is '\\ud800'"],
+    ("f.toml", "gpus = 1\ndevices = 'cpu'"): ["--gpus 1 and --devices cpu contradict"],
+    ("f.toml", "batch-size = 1\nbatch_size = 2"): ["batch_size is there twice"],
+    ("f.json", '{"lr": 1, "lr": 2}'): ["the key 'lr' is there twice"],
+    ("f.toml", "lr = 1\nlr = 2"): ["is no TOML", "overwrite"],
+    ("f.toml", "compare = '1,2'"): ["compare is no setting: write --compare as an option"],
+    ("f.json", '{"lr": NaN}'): ["NaN is no number"],
+    ("f.json", "[1]"): ["no settings by name"],
+    ("f.json", ""): ["is no JSON"],
+    ("f.toml", "lr = " + DEEP[:9000]): ["is no TOML", "brackets"],
+    ("f.json", DEEP): ["is no JSON"],
+    ("f.toml", "a" + ".a" * 4_000 + " = 1"): ["unknown key 'a'"],
+    ("f.toml", "#" * 2**19): ["has more than the 16,384 bytes"],
+    ("f.toml", b"lr = 1 # \xff"): ["byte 9 is no UTF-8", ".toml or .json"],
+    ("f.yaml", "lr: 1"): ["ends in .toml or .json"],
+    ("f.json", '{"config": {"lr": 1}}'): ["is not what a run writes"],
+    ("f.json", '{"config": {"lr": 1}, "compare": [1, 2]}'): ["is of a comparison"],
+    ("f.json", '{"config": {"lr": 1}, "format": 99}'): ["has format 99"],
+    ("f.toml", None): ["cannot be read (No such file or directory)"],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", MISTAKES, ids=lambda case: f"{case[0]} {str(case[1])[:30]!r}")
+def test_a_mistake_in_a_file_is_one_line(run, tmp_path, empty_cwd, case):
+    path, content = tmp_path / case[0], case[1]
+    if content is not None:
+        path.write_bytes(content if isinstance(content, bytes) else content.encode())
+    line = the_error(run("--config", str(path)), empty_cwd)
+    for said in (f"--config {path}", *MISTAKES[case]):
+        assert said in line
+    assert len(line) < 3100
+
+
+def test_a_folder_and_a_pipe_are_none(run, tmp_path, empty_cwd):
+    (tmp_path / "folder.toml").mkdir()
+    os.mkfifo(tmp_path / "pipe.toml")
+    for name in ("folder", "pipe"):
+        line = the_error(run("--config", str(tmp_path / f"{name}.toml")), empty_cwd)
+        assert "cannot be read" in line
+
+
+@pytest.mark.parametrize("command", [worker, speedup], ids=["worker", "speedup"])
+def test_all_commands_with_these_options_take_a_file(file, command):
+    path = file("toml")
+    path.write_text("epochs = 3\nwd = 0.5\n")
+    backend = ["--backend", "dist_sync"] * (command is worker)
+    found = read("--config", str(path), "--wd", "0.25", *backend, command=command)
+    assert (found.epochs, found.wd) == (3, 0.25)
+
+
+def test_what_a_command_does_not_take_is_refused_in_a_file(file):
+    path = file("toml")
+    path.write_text("keep = 2")
+    with pytest.raises(ConfigError, match="this command has no keep: leave it out"):
+        read("--config", str(path), command=speedup)
+
+
+def test_the_launcher_goes_by_the_file(file):
+    """A run that is to be started again needs a folder, and checkpoints."""
+    path = file("toml")
+    words = ("--config", str(path))
+    path.write_text("epochs = 3\n")
+    with pytest.raises(ConfigError, match="--restart 1 goes on with the run in --out"):
+        checked_words("dist_sync", words, 1, launch, worker)
+    path.write_text("out = 'r'\n")
+    more = (*words, "--checkpoint-every", "1 epoch")
+    assert checked_words("dist_sync", words, 1, launch, worker) == more
+    path.write_text("out = 'r'\ncheckpoint-every = 9\n")
+    assert checked_words("dist_sync", words, 1, launch, worker) == words
+    path.write_text("epoch = 1\n")
+    with pytest.raises(ConfigError, match="did you mean 'epochs'"):
+        checked_words("dist_sync", words, 0, launch, worker)
+
+
+def test_a_comparison_and_an_evaluation_go_by_the_file(run, empty_cwd):
+    path = empty_cwd.parent / "f.toml"
+    path.write_text("gpus = 1\n")
+    line = the_error(run("--config", str(path), "--compare", "1,2"), empty_cwd)
+    assert "leave --gpus and --devices out" in line
+    path.write_text("epochs = 1\n")
+    line = the_error(run("--config", str(path), "--evaluate", "r"), empty_cwd)
+    assert "--epochs has no effect with --evaluate" in line
+
+
+def test_an_unknown_setting_in_python_is_one_line():
+    for make in (lambda: TrainConfig(epoch=5), lambda: TrainConfig().replace(epoch=5)):
+        with pytest.raises(GluonlabError) as raised:
+            make()
+        assert str(raised.value) == "unknown setting 'epoch': did you mean 'epochs'?"
+
+
+def test_toml_is_not_read_before_it_is_needed(python):
+    code = "import gluonlab.run, sys; print({'tomllib', 'tomli'} & set(sys.modules))"
+    assert python("-c", code).stdout == "set()\n"
+
+
+if sys.version_info < (3, 11):  # later Pythons need no tomli
+
+    def test_without_tomli_the_line_says_so(file, monkeypatch):
+        path = file("toml")
+        path.write_text("")
+        monkeypatch.setitem(sys.modules, "tomli", None)
+        with pytest.raises(ConfigError, match="pip install tomli, or give JSON"):
+            read("--config", str(path))
