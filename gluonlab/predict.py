@@ -109,7 +109,8 @@ def _predict(
 
         said = loaded.predict(pictures, saw)
     if sheet is not None:
-        title = f"{loaded.model} of {run}: {_shown(len(said), 'picture')}"
+        shown = f", {MOST} of them below" if len(said) > MOST else ""
+        title = f"{loaded.model} of {run}, {len(said):,} picture{'s' * (len(said) > 1)}{shown}"
         write_sheet("--sheet", Path(sheet), title, tiles)
     if form == "json":
         found = words.predictions_as_json(said, count)
@@ -123,13 +124,14 @@ def _predict(
 def _wrong(run: str, sheet: str, form: str, settings: Dict[str, Any]) -> None:
     loaded, _ = _loaded(run, sheet, settings, None)
     from gluonlab.inference import words
-    from gluonlab.inference.sheet import write_sheet
+    from gluonlab.inference.sheet import MOST, write_sheet
 
     with _bar(None) as tell:
         found = loaded.mistakes(tell)
     drawn = sheet if found.wrong else None
     if drawn is not None:
-        title = f"{words.counted(found)}: {_shown(len(found.wrong), 'mistake')}, the surest first"
+        shown = f", {MOST} of them below" if len(found.wrong) > MOST else ""
+        title = f"{words.counted(found)}{shown}, the surest first"
         write_sheet("--sheet", Path(drawn), title, words.tiles_of(found))
     if form == "json":
         said = {"run": run, "model": loaded.model, "sheet": drawn, **words.mistakes_as_json(found)}
@@ -170,13 +172,6 @@ def _bar(total: Optional[int]) -> "Iterator[Callable[[Seen], None]]":
         dynamic_ncols=True,
     ) as bar:  # fmt: skip
         yield lambda seen: bar.update(len(seen.said))
-
-
-def _shown(count: int, what: str) -> str:
-    from gluonlab.inference.sheet import MOST
-
-    several = f"{count:,} {what}{'s' * (count > 1)}"
-    return several if count <= MOST else f"{MOST} of {several}"
 
 
 def _written(sheet: Optional[str]) -> str:

@@ -198,7 +198,7 @@ def load_run(
 
     def test_images() -> Dataset:
         check_same_own(str(found.folder), HOW, found.used, _same(found, own, data))
-        read = data or Draft(config, own=own).dataset
+        read = data or Draft(config.replace(model=None) if own.net else config, own=own).dataset
         check_same_images(found, read)
         return read
 

@@ -77,8 +77,8 @@ class Seen(NamedTuple):
 class Mistake(NamedTuple):
     """A test image that a network takes for another class.
 
-    ``number``: its place among the test images; ``file``: where those lie in files. ``probability``:
-    that of ``predicted``. ``pixels`` (C, H, W) uint8: what the network saw.
+    ``number``: its place among the test images; ``file``: where those lie in files.
+    ``probability``: that of ``predicted``. ``pixels`` (C, H, W) uint8: what the network saw.
     """
 
     number: int

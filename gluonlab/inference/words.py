@@ -106,7 +106,7 @@ def tiles_of(found: Mistakes) -> List[Tile]:
             each.pixels,
             [
                 (f"true {each.true}", GREEN),
-                (f"not {each.predicted}", RED),
+                (f"taken for {each.predicted}", RED),
                 (f"{each.probability:.1%}", RED),
                 (Path(each.file).name if each.file else f"no. {each.number}", GREY),
             ],
