@@ -191,14 +191,15 @@ def load_run(
             possible = ", ".join(map(option_name, GIVEN))
             raise ConfigError(f"{option_name(name)} has no effect on predictions: give {possible}")
     found, own = _described(path), make_own(net)
-    named = found.used.get("own")
-    own_net = {"own": {"net": named["net"]}} if isinstance(named, dict) and "net" in named else {}
+    had = found.used.get("own")
+    own_net = {"own": {"net": had["net"]}} if isinstance(had, dict) and "net" in had else {}
     check_same_own(str(found.folder), HOW, own_net, own.settings(None))
     config = config_of(found, given)
 
     def test_images() -> Dataset:
         check_same_own(str(found.folder), HOW, found.used, _same(found, own, data))
-        read = data or Draft(config.replace(model=None) if own.net else config, own=own).dataset
+        named = config if own.net is None else config.replace(model=None)
+        read = data or Draft(named, own=own).dataset
         check_same_images(found, read)
         return read
 
