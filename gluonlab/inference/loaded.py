@@ -198,8 +198,10 @@ def load_run(
 
     def test_images() -> Dataset:
         check_same_own(str(found.folder), HOW, found.used, _same(found, own, data))
-        named = config if own.net is None else config.replace(model=None)
-        read = data or Draft(named, own=own).dataset
+        # files that are decoded as they are needed keep their names
+        asked = config.replace(resident_bytes=0)
+        asked = asked if own.net is None else asked.replace(model=None)
+        read = data or Draft(asked, own=own).dataset
         check_same_images(found, read)
         return read
 

@@ -129,15 +129,20 @@ def test_over_the_test_images_accuracy_and_mistakes_are_those_of_the_evaluation(
 
 
 @pytest.mark.long
-def test_of_files_the_mistakes_name_them(colour):
-    loaded = load_run(colour.run_dir, devices=named(1))
-    files = sorted((colour.run_dir.parent / "images" / "val").glob("*/*"))
+def test_of_files_the_mistakes_name_them(tmp_path):
+    root = write_folder(tmp_path / "images", size=20, suffix=".png")
+    result = quick(
+        tmp_path, dataset=f"folder:{root}", image_size=12, batch_size=4, optimizer="sgd", lr=1e-9
+    )
+    loaded = load_run(result.run_dir, devices=named(1))
+    files = sorted((root / "val").glob("*/*"))
     said, wrong = loaded.predict(files), loaded.mistakes().wrong
     others = [
         (str(file), file.parent.name, name)
         for file, name in zip(files, said.names)
         if file.parent.name != name
     ]
+    assert others
     assert [(each.file, each.true, each.predicted) for each in wrong] == others
 
 
