@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from gluonlab.data import Loader as Loader
     from gluonlab.data import load_dataset as load_dataset
     from gluonlab.devices import gpus as gpus
+    from gluonlab.inference.loaded import load_run as load_run
     from gluonlab.kvstores import make_kvstore as make_kvstore
     from gluonlab.models import get_model as get_model
     from gluonlab.training.loop import train as train
@@ -44,6 +45,7 @@ _PUBLIC = {
     "get_model": "gluonlab.models",
     "gpus": "gluonlab.devices",
     "load_dataset": "gluonlab.data",
+    "load_run": "gluonlab.inference.loaded",
     "make_kvstore": "gluonlab.kvstores",
     "train": "gluonlab.training.loop",
 }

@@ -29,10 +29,10 @@ LAYERS = [
     {"training", "scratch", "prediction"},
     {"launch"},
     {"bench"},
-    {"study", "report", "exercises", "labs"},
+    {"study", "report", "exercises", "labs", "inference"},
     {"doctor"},
     {"cli"},
-    {"run", "__main__"},
+    {"run", "predict", "__main__"},
 ]
 LEVEL = {part: level for level, parts in enumerate(LAYERS) for part in parts}
 PICKLES = ("pickle", "cPickle", "cloudpickle", "dill", "joblib", "marshal", "shelve")

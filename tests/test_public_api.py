@@ -19,6 +19,7 @@ NAMES = (
     "get_model",
     "gpus",
     "load_dataset",
+    "load_run",
     "make_kvstore",
     "train",
 )

@@ -16,6 +16,7 @@ PAGES = [
     "docs/launch.md",
     "docs/onnx.md",
     "docs/own-training.md",
+    "docs/predict.md",
     "docs/run-folder.md",
     "sagemaker/README.md",
     "labs/glossary.md",

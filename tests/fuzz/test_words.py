@@ -16,6 +16,8 @@ from gluonlab.data import load_dataset
 from gluonlab.data.sets.pack import pack
 from gluonlab.devices import devices
 from gluonlab.errors import GluonlabError, GluonlabWarning
+from gluonlab.inference.loaded import load_run
+from gluonlab.inference.pictures import find_pictures
 from gluonlab.optimizers.states import states
 from gluonlab.runs.reader import read_runs
 from gluonlab.runs.writer import RunDirectory
@@ -27,7 +29,17 @@ CHECKS = {
     "bytes": values.size_in_bytes, "epochs": values.epoch_list, "compress": values.compression,
     "colours": values.colours, "text": values.text, "devices": values.device_names,
 }  # fmt: skip
-COMMANDS = ("bench", "data", "doctor", "exercises", "launch", "report", "scratch", "study")
+COMMANDS = (
+    "bench",
+    "data",
+    "doctor",
+    "exercises",
+    "launch",
+    "predict",
+    "report",
+    "scratch",
+    "study",
+)
 
 
 @fuzzed
@@ -90,6 +102,8 @@ PLACES = {
     "run": lambda place: RunDirectory.create(place, "x"),
     "runs": lambda place: read_runs([Path(place)]),
     "evaluation": lambda place: evaluate_run(place),
+    "prediction": lambda place: load_run(place),
+    "pictures": lambda place: find_pictures([place]),
     "states": lambda place: states.read(place),
 }
 

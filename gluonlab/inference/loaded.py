@@ -1,0 +1,262 @@
+"""A finished run's network, which says what is on pictures, on any devices."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import warnings
+from collections import deque
+from pathlib import Path
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    Callable,
+    Deque,
+    Iterator,
+    List,
+    Mapping,
+    Optional,
+    Sequence,
+    Tuple,
+    Union,
+)
+
+import numpy as np
+
+from gluonlab.config import TrainConfig, option_name
+from gluonlab.data.sets.dataset import ArraySplit, Dataset, Defaults, Split
+from gluonlab.engine.semantics import nd_semantics
+from gluonlab.errors import ConfigError, DataError, GluonlabWarning, RunError
+from gluonlab.inference.pictures import Picture, by_their_names, find_pictures, split_of
+from gluonlab.inference.predictions import Mistake, Mistakes, Predictions, Seen
+from gluonlab.kvstores.groups import ALONE
+from gluonlab.parallel.strategy import Strategy
+from gluonlab.runs.description import Description, read_finished
+from gluonlab.training.draft import Draft
+from gluonlab.training.evaluate import AHEAD, evaluation_loader
+from gluonlab.training.metrics import Gathered, Part
+from gluonlab.training.own import Own, check_same_own, make_own
+from gluonlab.training.plan import Plan
+from gluonlab.training.trained import (
+    GONE_WRONG,
+    check_finite,
+    check_same_images,
+    config_of,
+    image_shape,
+    plan_of,
+    strategy_of,
+)
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+# The settings that a prediction takes from the command line.
+GIVEN = ("gpus", "devices", "threads", "batch_size", "data_dir", "decoders", "skip_bad")
+HOW = "to gluonlab.load_run"
+Images = Union[str, "os.PathLike[str]", Sequence[Any], "NDArray[np.uint8]"]
+
+
+def nobody(seen: Seen) -> None:
+    """For those who do not look at batches."""
+
+
+class LoadedRun:
+    """The network of a finished run; `load_run` makes one.
+
+    ``classes``: their names, in the order of the scores. ``image_shape``: (channels, height, width)
+    of what it sees. ``model``: the network's name.
+    """
+
+    def __init__(
+        self,
+        found: Description,
+        plan: Plan,
+        strategy: Strategy,
+        test_images: Callable[[], Dataset],
+        files: Mapping[str, Any],
+    ) -> None:
+        self.folder, self.model = found.folder, plan.model
+        self.classes, self.image_shape = plan.dataset.classes, plan.dataset.image_shape
+        self._plan, self._strategy, self._test_images = plan, strategy, test_images
+        self._files = files  # how they are decoded: ``decoders``, ``skip_bad``
+
+    @nd_semantics()
+    def predict(self, images: Images, saw: Callable[[Seen], Any] = nobody) -> Predictions:
+        """The classes of these images, with probabilities.
+
+        ``images``: a file or folder of JPEG or PNG pictures, or a list of them, which become
+        squares of the run's size as in training; or an array of bytes (n, C, H, W), or (n, H, W)
+        in grey. ``saw``: told of each batch. Pictures that ``skip_bad`` leaves out are named in a
+        warning. Raises DataError for what is no image, and RunError for scores that are no numbers.
+        """
+        if isinstance(images, np.ndarray):
+            split: Split = self._of_array(images)
+            names, pictures = [f"image {place}" for place in range(len(images))], []
+        else:
+            given = [images] if isinstance(images, (str, os.PathLike)) else list(images)
+            pictures = _found(given)
+            if not pictures:
+                raise DataError("there are no images: give files, folders, or an array of bytes")
+            split, pictures, wrong = split_of(pictures, self.image_shape, **self._files)
+            if wrong:
+                left = f"{len(wrong)} of {len(pictures) + len(wrong)} pictures are left out"
+                warnings.warn(f"{left}: {wrong[0]}", GluonlabWarning, stacklevel=2)
+            names = [picture.name for picture in pictures]
+        scores = []
+        with by_their_names(pictures):
+            for seen in self._batches(split, names):
+                scores.append(seen.said.scores)
+                saw(seen)
+        return Predictions(self.classes, tuple(names), np.concatenate(scores))
+
+    @nd_semantics()
+    def mistakes(self, saw: Callable[[Seen], Any] = nobody) -> Mistakes:
+        """The test images that it takes for another class. ``saw``: told of each batch.
+
+        Raises a UsageError where the run's data are not there, or are others now, and RunError.
+        """
+        data = self._test_images()
+        paths = getattr(data.test, "paths", None)
+        names = paths or [f"test image {place}" for place in range(len(data.test))]
+        wrong: List[Mistake] = []
+        begin = 0
+        for said, pixels, true in self._batches(data.test, names):
+            for place in np.flatnonzero(said.labels != true):
+                own = Predictions(self.classes, (), said.scores[place : place + 1])
+                [[guess]] = own.top(1)
+                index, label = begin + int(place), self.classes[true[place]]
+                file = paths[index] if paths else None
+                wrong.append(Mistake(index, file, label, *guess, pixels[place].copy()))
+            begin += len(said)
+            saw(Seen(said, pixels, true))
+        return Mistakes(data.name, len(data.test), wrong)
+
+    def _batches(self, split: Split, names: Sequence[str]) -> Iterator[Seen]:
+        """What it says of a split's images, in order, in batches as an evaluation makes them."""
+        images = dataclasses.replace(self._plan.dataset, test=split)
+        plan = dataclasses.replace(self._plan, dataset=images)
+        queued: Deque[Tuple[Sequence[str], Gathered, List[Part], Any, Any]] = deque()
+        begin = 0
+        for batch in evaluation_loader(plan, self._strategy.inputs):
+            pixels, true = (np.concatenate([part.asnumpy() for part in parts]) for parts in batch)
+            parts = [
+                (device, scores.copy(), labels.copy())  # ready when this part is
+                for device, _, scores, labels in self._strategy.score(batch)
+            ]
+            queued.append((names[begin : begin + batch.size], Gathered(), parts, pixels, true))
+            begin += batch.size
+            if len(queued) > AHEAD:
+                yield self._read(*queued.popleft())
+        for each in queued:
+            yield self._read(*each)
+
+    def _read(
+        self, names: Sequence[str], gathered: Gathered, parts: List[Part], pixels: Any, true: Any
+    ) -> Seen:
+        """Wait for the scores of a batch's parts."""
+        gathered.add(parts)
+        scores, _ = gathered.whole(ALONE)
+        # as an evaluation has it: such a row has no best class
+        decided = (scores < np.inf).all(axis=1) & (scores > -np.inf).any(axis=1)
+        if not decided.all():
+            which = names[int(np.flatnonzero(~decided)[0])]
+            raise RunError(f"the scores of {self.folder} for {which} are no numbers: {GONE_WRONG}")
+        return Seen(Predictions(self.classes, tuple(names), scores), pixels, true)
+
+    def _of_array(self, images: Any) -> ArraySplit:
+        if images.ndim == 3:
+            images = images[:, np.newaxis]
+        if images.dtype != np.uint8 or images.shape[1:] != self.image_shape or not len(images):
+            wanted = ", ".join(map(str, self.image_shape))
+            raise DataError(
+                f"images are {images.dtype} of shape {images.shape}: give bytes (uint8) of shape "
+                f"(n, {wanted}), n from 1 up"
+            )
+        return ArraySplit(images, np.zeros(len(images), np.int32))
+
+
+@nd_semantics()
+def load_run(
+    path: "str | os.PathLike[str]", *, net: Any = None, data: Optional[Dataset] = None, **given: Any
+) -> LoadedRun:
+    """The network of the finished run in the folder ``path``, with its parameters.
+
+    ``net``, ``data``: what `train` got of the user's own, of a run that had its own; data are only
+    read for `LoadedRun.mistakes`. ``given``: settings named in GIVEN, such as ``devices``. Raises
+    ConfigError for a folder that is no finished run's, and for other settings; ModelError for
+    parameters of another network; RunError for parameters that are not finite.
+    """
+    for name in given:
+        if name not in GIVEN:
+            possible = ", ".join(map(option_name, GIVEN))
+            raise ConfigError(f"{option_name(name)} has no effect on predictions: give {possible}")
+    found, own = _described(path), make_own(net)
+    had = found.used.get("own")
+    own_net = {"own": {"net": had["net"]}} if isinstance(had, dict) and "net" in had else {}
+    check_same_own(str(found.folder), HOW, own_net, own.settings(None))
+    config = config_of(found, given)
+
+    def test_images() -> Dataset:
+        check_same_own(str(found.folder), HOW, found.used, _same(found, own, data))
+        # files that are decoded as they are needed keep their names
+        asked = config.replace(resident_bytes=0)
+        asked = asked if own.net is None else asked.replace(model=None)
+        read = data or Draft(asked, own=own).dataset
+        check_same_images(found, read)
+        return read
+
+    stand_in = _without_data(found)
+    if stand_in is None:  # an older run, or one of very many classes: its data know them
+        plan = plan_of(found, config, test_images(), own)
+    else:
+        files = {"data_dir": None, "image_size": None, "decoders": None, "skip_bad": False}
+        unread = config.replace(dataset=TrainConfig().dataset, **files)
+        plan = plan_of(found, unread, stand_in, own)
+    strategy = strategy_of(found, plan)
+    check_finite(found, strategy)
+    asked = TrainConfig(**given)
+    decoding = {"decoders": asked.decoders, "skip_bad": asked.skip_bad}
+    return LoadedRun(found, plan, strategy, test_images, decoding)
+
+
+def _same(found: Description, own: Own, data: Optional[Dataset]) -> Any:
+    """The settings of what is the user's own now; a loss is none that predictions need."""
+    settings = dict(own.settings(data).get("own", {}))
+    named = found.used.get("own")
+    if isinstance(named, dict) and "loss" in named:
+        settings["loss"] = named["loss"]
+    return {"own": settings}
+
+
+def _described(path: "str | os.PathLike[str]") -> Description:
+    try:
+        return read_finished(Path(path))
+    except DataError as error:
+        raise ConfigError(str(error)) from None
+
+
+def _without_data(found: Description) -> Optional[Dataset]:
+    """What the run has noted of its data, as a data set of one black image; None if not enough."""
+    noted, shape = found.classes, image_shape(found)
+    names = noted.get("names") if isinstance(noted, dict) else None
+    if not isinstance(names, list) or not names or shape is None:
+        return None
+    if not all(isinstance(name, str) for name in names) or found.used.get("normalise") is None:
+        return None
+    black = ArraySplit(np.zeros((1, *shape), np.uint8), np.zeros(1, np.int32))
+    name = str(found.used.get("dataset"))
+    return Dataset(name, black, black, tuple(names), Defaults(model=found.used["model"]))
+
+
+def _found(given: Sequence[Any]) -> List[Picture]:
+    """The pictures of files and folders, which may have been looked for already."""
+    if given and all(isinstance(each, Picture) for each in given):
+        return list(given)
+    return find_pictures(list(map(_path, given)))
+
+
+def _path(name: Any) -> str:
+    if not isinstance(name, (str, os.PathLike)):
+        kind = type(name).__name__
+        raise DataError(f"an image is a {kind}: give files, folders, or an array of bytes (uint8)")
+    return os.fspath(name)

@@ -1,0 +1,244 @@
+"""load_run: the classes of pictures are those of the network's own scores, computed by plain Gluon
+and numpy on what Pillow decodes.
+"""
+
+import numpy as np
+import pytest
+from mxnet import nd
+from mxnet.gluon import nn
+from PIL import Image
+from support.completed import completed
+from support.devices import device, named
+from support.image_folders import CLASSES, by_pillow, picture, write_folder
+from support.quick_runs import quick
+
+from gluonlab import load_run
+from gluonlab.config import TrainConfig
+from gluonlab.data import from_arrays, load_dataset
+from gluonlab.errors import ConfigError, DataError, RunError
+from gluonlab.inference.pictures import as_grey
+from gluonlab.training.finished import evaluate_run
+from gluonlab.training.loop import train
+from gluonlab.training.reporter import Reporter
+
+pytestmark = pytest.mark.filterwarnings(
+    "ignore:no GPU on this machine:gluonlab.errors.GluonlabWarning"
+)
+MODES = ("RGB", "L", "RGBA", "P", "1", "LA", "CMYK")
+SPLITS = {
+    "layers": {"split": "layers"},
+    "channels": {"split": "channels", "ways": 2},
+    "pipeline": {"split": "pipeline", "microbatches": 2},
+}
+OTHER_SPLITS = ("layers", "pipeline")
+
+
+@pytest.fixture(scope="module")
+def grey(tmp_path_factory):
+    """A run on the digits."""
+    return quick(tmp_path_factory.mktemp("grey"), lr=0.01)
+
+
+@pytest.fixture(scope="module")
+def colour(tmp_path_factory):
+    """A run on a folder of images, which lies beside it."""
+    folder = tmp_path_factory.mktemp("colour")
+    root = write_folder(folder / "images", size=20, suffix=".png")
+    return quick(
+        folder, model="mlp", dataset=f"folder:{root}", image_size=12, batch_size=4,
+        normalise="imagenet",
+    )  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def pictures(tmp_path_factory):
+    """Pictures of many shapes and modes; JPEGs so small that Pillow decodes them as they are."""
+    folder = tmp_path_factory.mktemp("pictures")
+    random = np.random.RandomState(3)
+    for number in range(40):
+        width, height = random.randint(1, 90, 2)
+        mode = MODES[number % len(MODES)]
+        image = picture(number % 3, width, height, number, mode)
+        if mode in ("RGB", "L") and number % 2 and max(width, height) < 24:
+            image.save(folder / f"{number:02}.jpg")
+        elif mode == "CMYK":
+            picture(number % 3, 13, 17, number).convert(mode).save(folder / f"{number:02}.jpeg")
+        else:
+            image.save(folder / f"{number:02}.png")
+    return sorted(folder.iterdir())
+
+
+def plain_scores(result, shape, images):
+    """The scores (n, classes) of the run's network for the network's input, by Gluon alone."""
+    classes = len(result.plan.dataset.classes)
+    net = completed(result.plan.model, shape, classes)
+    net.load_parameters(str(result.run_dir / "parameters.params"), ctx=device())
+    return net(nd.array(images, ctx=device())).asnumpy()
+
+
+def softmax(scores):
+    return np.array([np.exp(row - row.max()) / np.exp(row - row.max()).sum() for row in scores])
+
+
+def test_probabilities_are_the_softmax_of_the_networks_scores_in_colour(colour, pictures):
+    decoded = np.stack([by_pillow(path, 12) for path in pictures]).astype("float32") / 255
+    mean, deviation = np.array([[0.485, 0.456, 0.406], [0.229, 0.224, 0.225]]).reshape(2, 3, 1, 1)
+    scores = plain_scores(colour, (3, 12, 12), (decoded - mean) / deviation)
+    said = load_run(colour.run_dir, devices=named(2), batch_size=7).predict(pictures)
+    np.testing.assert_allclose(said.probabilities, softmax(scores), rtol=1e-3, atol=1e-5)
+    assert said.images == tuple(map(str, pictures))
+    assert said.classes == CLASSES
+    assert said.names == [CLASSES[label] for label in scores.argmax(axis=1)]
+    for row, best in zip(said.probabilities, said.top(2)):
+        assert [guess.probability for guess in best] == sorted(row, reverse=True)[:2]
+
+
+def test_probabilities_are_the_softmax_of_the_networks_scores_in_grey(grey, pictures):
+    in_colour = [by_pillow(path, 28).transpose(1, 2, 0) for path in pictures]
+    decoded = np.stack(
+        [np.asarray(Image.fromarray(each).convert("L")) for each in in_colour]
+    ).astype("float32")
+    scores = plain_scores(grey, (1, 28, 28), decoded[:, None] / 255)
+    said = load_run(grey.run_dir, devices=named(1)).predict(pictures[0].parent)
+    np.testing.assert_allclose(said.probabilities, softmax(scores), rtol=1e-3, atol=1e-5)
+    assert len(said) == len(pictures) and said.scores.shape == (len(pictures), 10)
+
+
+def test_grey_is_pillows():
+    pixels = np.random.RandomState(0).randint(0, 256, (1, 3, 300, 300)).astype(np.uint8)
+    by_pillows = Image.fromarray(pixels[0].transpose(1, 2, 0)).convert("L")
+    np.testing.assert_array_equal(as_grey(pixels)[0, 0], np.asarray(by_pillows))
+
+
+@pytest.mark.parametrize("devices", [1, 3])
+def test_over_the_test_images_accuracy_and_mistakes_are_those_of_the_evaluation(grey, devices):
+    test = load_dataset("digits").test
+    images, labels = test.batch(np.arange(len(test)))
+    loaded = load_run(grey.run_dir, devices=named(devices), batch_size=50)
+    said, found = loaded.predict(images), loaded.mistakes()
+    evaluated = evaluate_run(str(grey.run_dir), devices=named(devices)).score
+    assert (said.labels == labels).mean() == found.accuracy == evaluated.accuracy < 1
+    taken = plain_scores(grey, (1, 28, 28), images / np.float32(255)).argmax(axis=1)
+    assert [each.number for each in found.wrong] == np.flatnonzero(taken != labels).tolist()
+    for each in found.wrong:
+        assert (each.file, each.true, each.predicted) == (
+            None, str(labels[each.number]), str(taken[each.number]),
+        )  # fmt: skip
+        assert each.probability == said.probabilities[each.number].max()
+        np.testing.assert_array_equal(each.pixels, images[each.number])
+
+
+@pytest.mark.long
+def test_of_files_the_mistakes_name_them(tmp_path):
+    root = write_folder(tmp_path / "images", size=20, suffix=".png")
+    result = quick(
+        tmp_path, dataset=f"folder:{root}", image_size=12, batch_size=4, optimizer="sgd", lr=1e-9
+    )
+    loaded = load_run(result.run_dir, devices=named(1))
+    files = sorted((root / "val").glob("*/*"))
+    said, wrong = loaded.predict(files), loaded.mistakes().wrong
+    others = [
+        (str(file), file.parent.name, name)
+        for file, name in zip(files, said.names)
+        if file.parent.name != name
+    ]
+    assert others
+    assert [(each.file, each.true, each.predicted) for each in wrong] == others
+
+
+@pytest.mark.parametrize(
+    "split", ["channels", *(pytest.param(name, marks=pytest.mark.long) for name in OTHER_SPLITS)]
+)
+def test_runs_of_every_split_predict_on_one_device(tmp_path, split):
+    result = quick(tmp_path, lr=0.01, **SPLITS[split])
+    assert load_run(result.run_dir, devices=named(1)).mistakes().accuracy == result.accuracy
+
+
+def small_data(channels=3, side=8):
+    random = np.random.RandomState(1)
+    images = random.randint(0, 256, (40, channels, side, side)).astype("uint8")
+    labels = np.arange(40) % 4
+    return from_arrays(images, labels, images[:20], labels[:20], classes="abcd")
+
+
+def small_run(folder, data, **own):
+    model = {} if "net" in own else {"model": "mlp"}
+    config = TrainConfig(
+        devices=named(1),
+        epochs=1,
+        batch_size=20,
+        lr=0.01,
+        optimizer="sgd",
+        out=str(folder),
+        **model,
+    )
+    return train(config, dataset=data, reporter=Reporter(), **own)
+
+
+def make_net(classes):
+    net = nn.HybridSequential()
+    net.add(nn.Flatten(), nn.Dense(classes))
+    return net
+
+
+def test_a_network_and_data_of_ones_own_are_given_again(tmp_path):
+    data = small_data()
+    result = small_run(tmp_path / "own", data, net=make_net)
+    with pytest.raises(ConfigError, match=r"had the network make_net.*in Python, to gluonlab.load"):
+        load_run(tmp_path / "own")
+    loaded = load_run(tmp_path / "own", net=make_net, devices=named(2))
+    with pytest.raises(ConfigError, match="had the data set arrays, and now gets none"):
+        loaded.mistakes()
+    again = load_run(tmp_path / "own", net=make_net, data=data)
+    assert again.mistakes().accuracy == result.accuracy
+    images, labels = data.test.batch(np.arange(20))
+    assert (loaded.predict(images).labels == labels).mean() == result.accuracy
+
+
+@pytest.mark.long
+def test_data_of_ones_own_are_not_needed_for_pictures(tmp_path, pictures):
+    small_run(tmp_path / "run", small_data())
+    assert set(load_run(tmp_path / "run").predict(pictures[:3]).names) <= set("abcd")
+
+
+def test_shapes_that_pictures_do_not_have_are_taken_as_arrays(tmp_path, pictures):
+    data = small_data(channels=2)
+    small_run(tmp_path / "run", data)
+    loaded = load_run(tmp_path / "run")
+    with pytest.raises(DataError, match="images are 2x8x8, and pictures become squares"):
+        loaded.predict(pictures)
+    assert len(loaded.predict(data.test.images)) == 20
+
+
+@pytest.mark.parametrize(
+    ("images", "said"),
+    [
+        ([], "there are no images"),
+        ([3], "an image is a int: give files"),
+        (np.zeros((2, 1, 28, 27), np.uint8), r"uint8 of shape \(2, 1, 28, 27\): give bytes"),
+        (np.zeros((2, 28, 28)), "images are float64"),
+        (np.zeros((0, 28, 28), np.uint8), "n from 1 up"),
+    ],
+)
+def test_what_is_no_image_is_refused(grey, images, said):
+    with pytest.raises(DataError, match=said):
+        load_run(grey.run_dir, devices=named(1)).predict(images)
+
+
+def test_parameters_and_scores_that_are_no_numbers_fail(tmp_path, grey):
+    result = quick(tmp_path, lr=0.01)
+    file = str(result.run_dir / "parameters.params")
+    arrays = nd.load(file)
+    # too large in the last layer only: before it ReLU would make 0 of what is no number
+    large = {"2.weight": 1e20, "3.weight": 1e20}
+    nd.save(file, {name: array * large.get(name, 1) for name, array in arrays.items()})
+    with pytest.raises(RunError, match="for image 0 are no numbers: its training diverged"):
+        load_run(result.run_dir).predict(np.full((1, 28, 28), 255, np.uint8))
+    nd.save(file, {name: array * float("nan") for name, array in arrays.items()})
+    with pytest.raises(RunError, match="holds NaN or infinity in"):
+        load_run(result.run_dir)
+
+
+def test_another_setting_is_refused(grey):
+    with pytest.raises(ConfigError, match="--lr has no effect on predictions: give --gpus, "):
+        load_run(grey.run_dir, lr=0.1)

@@ -1,0 +1,283 @@
+"""python -m gluonlab.predict: what it prints and draws, and its mistakes, each one line."""
+
+import array
+import csv
+import fcntl
+import functools
+import io
+import json
+import os
+import re
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+import termios
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+from support.commands import names, the_error
+from support.devices import named
+from support.image_folders import by_pillow, encoded, picture
+from support.processes import clean_environment
+from support.quick_runs import quick
+
+from gluonlab import load_run
+from gluonlab.inference import sheet
+from gluonlab.predict import main
+from gluonlab.training.finished import evaluate_run
+
+pytestmark = pytest.mark.filterwarnings(
+    "ignore:no GPU on this machine:gluonlab.errors.GluonlabWarning"
+)
+PAGE = (Path(__file__).parents[2] / "docs" / "predict.md").read_text(encoding="utf-8")
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    """The folder of a run on the digits."""
+    return quick(tmp_path_factory.mktemp("runs"), lr=0.01).run_dir
+
+
+@pytest.fixture
+def predict(ended, empty_cwd):
+    return functools.partial(ended, main)
+
+
+@pytest.fixture
+def pictures(tmp_path):
+    """a.png, b.jpg, and in a folder c.png; beside them what is no picture."""
+    folder = tmp_path / "pictures"
+    (folder / "more").mkdir(parents=True)
+    picture(0, 30, 40).save(folder / "a.png")
+    picture(1, 28, 28).save(folder / "b.jpg")
+    picture(2, 9, 9).save(folder / "more" / "c.PNG", "PNG")
+    (folder / "notes.txt").write_text("no picture")
+    (folder / ".hidden.png").write_text("no picture")
+    return folder
+
+
+def test_table_json_and_csv_have_what_python_gives(predict, finished, pictures):
+    said = load_run(finished, devices=named(1)).predict(pictures)
+    assert [Path(name).name for name in said.images] == ["a.png", "b.jpg", "c.PNG"]
+    words = (str(finished), str(pictures), "--devices", named(1), "--top", "2")
+    status, out, err = predict(*words, "--json")
+    assert (status, err) == (0, "")
+    told = json.loads(out)
+    assert [each["image"] for each in told["images"]] == list(said.images)
+    for each, best in zip(told["images"], said.top(2)):
+        assert [(guess["class"], guess["probability"]) for guess in each["top"]] == best
+    rows = list(csv.DictReader(io.StringIO(predict(*words, "--csv")[1])))
+    assert [(row["image"], row["class"], float(row["probability"])) for row in rows] == [
+        (name, *guess) for name, best in zip(said.images, said.top(2)) for guess in best
+    ]
+    lines = predict(*words)[1].splitlines()
+    assert lines[0].split() == ["image", "class", "probability"]
+    assert len(lines) == 7 and lines[1].endswith(f"{said.top(1)[0][0].probability:.4f}")
+    assert len(set(map(len, lines))) == 1
+
+
+@pytest.mark.long
+def test_standard_input_is_the_file(predict, finished, pictures, monkeypatch):
+    file = pictures / "a.png"
+    words = ("--devices", named(1), "--json")
+    with open(file, encoding="latin-1") as stream:
+        monkeypatch.setattr(sys, "stdin", stream)
+        [piped] = json.loads(predict(str(finished), "-", *words)[1])["images"]
+    [named_one] = json.loads(predict(str(finished), str(file), *words)[1])["images"]
+    assert (piped.pop("image"), named_one.pop("image")) == ("-", str(file))
+    assert piped == named_one
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (b"", "standard input is empty"),
+        (b"text", "standard input: not a JPEG or PNG"),
+        (encoded(picture(0), "PNG")[:-40], "standard input: damaged"),
+    ],
+)
+def test_what_comes_on_standard_input_and_is_none(
+    predict, finished, empty_cwd, tmp_path, monkeypatch, content, said
+):
+    (tmp_path / "piped").write_bytes(content)
+    with open(tmp_path / "piped", encoding="latin-1") as stream:
+        monkeypatch.setattr(sys, "stdin", stream)
+        assert said in the_error(predict(str(finished), "-"), empty_cwd)
+
+
+def test_wrong_draws_and_names_exactly_the_images_that_the_run_gets_wrong(
+    predict, finished, empty_cwd, monkeypatch
+):
+    drawn = []
+
+    def draw(title, tiles):
+        drawn.extend([title, *tiles])
+        return draw_sheet(title, tiles)
+
+    draw_sheet = sheet.draw_sheet
+    monkeypatch.setattr(sheet, "draw_sheet", draw)
+    found = load_run(finished, devices=named(1)).mistakes()
+    words = (str(finished), "--wrong", "--devices", named(1))
+    status, out, err = predict(*words, "--json")
+    told = json.loads(out)
+    assert (status, err, told["sheet"], names(empty_cwd)) == (0, "", "wrong.png", ["wrong.png"])
+    accuracy = evaluate_run(str(finished), devices=named(1)).score.accuracy
+    assert (told["images"], told["accuracy"]) == (360, accuracy)
+    assert [(each["number"], each["true"], each["predicted"]) for each in told["wrong"]] == [
+        (each.number, each.true, each.predicted) for each in found.wrong
+    ]
+    title, *tiles = drawn
+    assert title.startswith(f"{len(found.wrong)} of 360 test images of digits wrong, accuracy 0.")
+    below = {tile.lines[-1][0]: [words for words, _ in tile.lines] for tile in tiles}
+    assert below == {
+        f"no. {each.number}": [
+            f"true {each.true}", f"taken for {each.predicted}", f"{each.probability:.1%}",
+            f"no. {each.number}",
+        ]
+        for each in found.wrong
+    }  # fmt: skip
+    shown = [float(tile.lines[2][0].rstrip("%")) for tile in tiles]
+    assert shown == sorted(shown, reverse=True)
+    assert Image.open("wrong.png").format == "PNG"
+    status, out, err = predict(*words)
+    assert (status, out) == (2, "") and "--sheet wrong.png exists: choose another name" in err
+
+
+def test_a_sheet_shows_each_picture_as_the_network_sees_it(predict, finished, pictures, empty_cwd):
+    words = (str(finished), str(pictures / "a.png"), "--devices", named(1))
+    status, out, _ = predict(*words, "--sheet", "sheet.png")
+    assert status == 0 and out.endswith("\n\nwritten to sheet.png\n")
+    drawn = np.asarray(Image.open("sheet.png"))
+    seen = Image.fromarray(by_pillow(pictures / "a.png", 28).transpose(1, 2, 0))
+    grey = np.asarray(seen.convert("L"))
+    top, left = sheet.MARGIN + 2 * sheet.LINE, sheet.MARGIN
+    tile = drawn[top : top + sheet.SIDE, left : left + sheet.SIDE]
+    np.testing.assert_array_equal(tile, grey.repeat(4, 0).repeat(4, 1)[:, :, None].repeat(3, 2))
+    status, out, err = predict(*words, "--sheet", "sheet.png")
+    assert (status, out) == (2, "") and "--sheet sheet.png exists" in err
+
+
+def test_names_of_any_letters_and_length_are_drawn_within_their_picture():
+    pixels = np.zeros((3, 40, 300), np.uint8)
+    words = ["w" * 500, "naïve Ωμέγα", "\x1b[2J", "", "a\nb"]
+    tiles = [sheet.Tile(pixels, [(each, sheet.BLACK)]) for each in words]
+    image = np.asarray(sheet.draw_sheet("t", tiles))
+    assert image.shape[1] == 2 * sheet.MARGIN + 4 * (sheet.SIDE + sheet.GAP) - sheet.GAP
+    gaps = image[:, sheet.MARGIN + sheet.SIDE :: sheet.SIDE + sheet.GAP]
+    assert (gaps[sheet.MARGIN + sheet.TITLE :, :3] == 255).all()
+
+
+# what is given besides the run -> what the line must say
+MISTAKES = {
+    "": "no image is given: write python -m gluonlab.predict RUN IMAGE..., or --wrong",
+    "none.png": "none.png does not exist: give JPEG or PNG files",
+    "empty": "empty holds no pictures (.jpg, .jpeg, .png)",
+    "notes.txt": "notes.txt: not a JPEG or PNG",
+    "cut.png": "cut.png: damaged",
+    "good.png cut.png --skip": "unknown option '--skip': did you mean '--skip-bad'?",
+    "cut.png --skip-bad": "no picture is left: cut.png: damaged",
+    "pipe": "pipe is not a regular file",
+    "- -": "- is given twice",
+    "good.png --json --csv": "--json and --csv contradict each other",
+    "good.png --top 0": "--top 0: give a whole number from 1 up",
+    "good.png --gpus x": "--gpus x: give a whole number",
+    "good.png --data-dir d": "--data-dir d is for --wrong",
+    "good.png --wrong": "one class each: leave good.png out",
+    "--wrong --top 3": "leave --top 3 out",
+    "good.png --sheet none/x.png": "there is no folder none",
+    "good.png --sheet good.png": "--sheet good.png exists",
+}
+
+
+@pytest.mark.parametrize("words", MISTAKES)
+def test_a_mistake_is_one_line(ended, finished, tmp_path, monkeypatch, words):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(encoded(picture(0), "PNG"))))
+    picture(0).save("good.png")
+    Path("cut.png").write_bytes(Path("good.png").read_bytes()[:-40])
+    Path("notes.txt").write_text("a text")
+    Path("empty").mkdir()
+    os.mkfifo("pipe")
+    before = names(tmp_path)
+    status, out, err = ended(main, str(finished), *words.split())
+    assert (status, out, err.count("\n"), names(tmp_path)) == (2, "", 1, before), err
+    assert err.startswith("error: ") and MISTAKES[words] in err
+
+
+def test_what_is_no_run_is_one_line(predict, finished, tmp_path, empty_cwd):
+    run = shutil.copytree(finished, tmp_path / "copy")
+    (run / "parameters.params").unlink()
+    assert "no run is given" in the_error(predict(), empty_cwd)
+    for folder, said in (
+        (run, "holds no parameters.params, as no epoch was finished"),
+        (tmp_path / "none", "is no folder: give the folder of a finished run"),
+        (empty_cwd, "holds no config.json"),
+    ):
+        assert said in the_error(predict(str(folder), "x.png"), empty_cwd)
+
+
+@pytest.mark.long
+@pytest.mark.filterwarnings("default::gluonlab.errors.GluonlabWarning")
+def test_with_skip_bad_a_warning_says_what_is_left_out(predict, finished, pictures):
+    (pictures / "b.jpg").write_text("a text")
+    status, out, err = predict(str(finished), str(pictures), "--skip-bad", "--csv", "--top", "1")
+    assert status == 0
+    assert [row["image"][-5:] for row in csv.DictReader(io.StringIO(out))] == ["a.png", "c.PNG"]
+    assert "warning: 1 of 3 pictures are left out: " in err and "b.jpg: not a JPEG" in err
+
+
+def unread(pipe):
+    """How many bytes nobody has read yet."""
+    count = array.array("i", [0])
+    fcntl.ioctl(pipe, termios.FIONREAD, count)
+    return count[0]
+
+
+def test_ctrl_c_ends_with_one_line_and_leaves_nothing(finished, pictures, tmp_path):
+    """While it waits for standard input, and before anything is drawn."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "gluonlab.predict", str(finished), "-", "--sheet", "s.png"],
+        cwd=tmp_path, env=clean_environment(), encoding="utf-8",
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+    )  # fmt: skip
+    process.stdin.write("\x89PNG")
+    process.stdin.flush()
+    deadline = time.monotonic() + 30
+    while unread(process.stdin) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=30)
+    assert (process.returncode, out, err.lstrip()) == (
+        130,
+        "",
+        "interrupted: nothing was written\n",
+    )
+    assert names(tmp_path) == ["pictures"]
+
+
+@pytest.mark.long
+def test_the_pages_commands_and_its_program_run(ended, finished, pictures, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    shutil.copytree(finished, "digits")
+    for name in ("a.png", "b.jpg"):
+        shutil.copy(pictures / name, name)
+    lines = re.findall(r"^python -m gluonlab\.predict (.*)$", PAGE, re.M)
+    assert len(lines) == 7
+    for line in lines:
+        words = shlex.split(line, comments=True)
+        if "<" in words:
+            with open(words[-1], encoding="latin-1") as stream:
+                monkeypatch.setattr(sys, "stdin", stream)
+                assert ended(main, *words[: words.index("<")])[0] == 0
+        else:
+            assert ended(main, *words)[0] == 0, line
+    assert {"sheet.png", "wrong.png", "mistakes.png"} <= set(names(tmp_path))
+    [program] = re.findall(r"^```python\n(.*?)^```", PAGE, re.M | re.S)
+    found = {}
+    exec(program, found)
+    assert len(found["said"]) == 2 and found["mistake"].number < 360
