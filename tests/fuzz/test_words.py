@@ -36,6 +36,7 @@ COMMANDS = (
     "exercises",
     "launch",
     "predict",
+    "labs",
     "report",
     "scratch",
     "study",
@@ -86,7 +87,8 @@ def test_any_words_end_run_with_status_2_and_one_line(ended, empty_cwd, words):
 @pytest.mark.parametrize("command", COMMANDS)
 @given(st.lists(WORDS, max_size=3))
 def test_any_words_end_another_command_with_one_line(command, ended, empty_cwd, words):
-    main = importlib.import_module(f"gluonlab.{command}.__main__").main
+    place = command if command == "predict" else f"{command}.__main__"  # that one is no package
+    main = importlib.import_module(f"gluonlab.{place}").main
     with own_errors(f"words of {command}"):
         status, out, said = ended(main, *words, "--never")
         assert (status, out, said.count("\n")) == (2, "", 1), said

@@ -432,20 +432,13 @@ def test_the_group_names_its_commands_and_hands_options_on(python, tmp_path):
     shown = python("-m", "gluonlab", "--help")
     assert shown.returncode == 0
     assert re.findall(r"^  (\w+) ", shown.stdout, re.M) == [
-        "run",
-        "scratch",
-        "data",
-        "doctor",
-        "launch",
-        "report",
-        "exercises",
-        "study",
-        "bench",
-    ]
+        "run", "predict", "scratch", "data", "doctor", "launch", "report", "labs", "exercises",
+        "study", "bench", "completion",
+    ]  # fmt: skip
     wrong = python("-m", "gluonlab", "rum")
     assert (
-        "unknown command 'rum': choose bench, data, doctor, exercises, launch, report, run, "
-        "scratch, study (did you mean 'run'?)"
+        "unknown command 'rum': choose bench, completion, data, doctor, exercises, labs, launch, "
+        "predict, report, run, scratch, study (did you mean 'run'?)"
     ) in the_error((wrong.returncode, wrong.stdout, wrong.stderr), tmp_path)
     handed_on = python("-m", "gluonlab", "run", "--gpus", "0")
     assert "--gpus 0" in the_error(
