@@ -99,7 +99,8 @@ def _open(path: str, read: Callable[[Image.Image], T]) -> T:
     # gluoncv, once it is imported, has Pillow fill up cut files with grey, in the whole process
     before, ImageFile.LOAD_TRUNCATED_IMAGES = ImageFile.LOAD_TRUNCATED_IMAGES, False
     try:
-        with Image.open(path, formats=FORMATS) as image:
+        # Pillow's own opening, before 11, asks for the real path, which a pipe's content has not
+        with open(path, "rb") as file, Image.open(file, formats=FORMATS) as image:
             width, height = image.size
             if width * height > MAX_PIXELS:
                 what = f"{width}x{height} pixels, more than the limit of {MAX_PIXELS:,}"
