@@ -27,7 +27,7 @@ COLUMNS = (
     "algbw: size / time; busbw: algbw * 2(n-1)/n for n devices; both in GB/s, 10^9 bytes. "
     "x floor: the price as a multiple of the floor, below which no schedule can be priced: by the "
     "messages in turn, the bytes on all links, and the additions. "
-    "bottleneck: the link that the steps wait for longest."
+    "bottleneck: the link that the steps wait for longest. *: the lowest of several."
 )
 HEADING = f"  {'algorithm':<25}{'time us':>12}{'algbw':>8}{'busbw':>8}{'x floor':>9}  bottleneck"
 ADDING = "additions"
@@ -126,13 +126,15 @@ def _said_of(topology: Topology) -> List[str]:
 
 
 def priced_lines(rows: Sequence[PricedRow]) -> List[str]:
-    """Rows that have one floor, and below them that."""
-    return [*map(_line, rows), f"  {'(floor)':<25}{microseconds(rows[0].floor_s):>12}"]
+    """Rows that have one floor, the cheapest of several marked, and below them that."""
+    lowest = min(row.predicted_s for row in rows) if len(rows) > 1 else None
+    lines = [_line(row, "*" if row.predicted_s == lowest else "") for row in rows]
+    return [*lines, f"  {'(floor)':<25}{microseconds(rows[0].floor_s):>12}"]
 
 
-def _line(row: PricedRow) -> str:
+def _line(row: PricedRow, mark: str) -> str:
     cells = ("-" if value is None else f"{value:.2f}" for value in row.bandwidths())
     columns = "".join(f"{cell:>8}" for cell in cells)
     columns += f"{times(row.times_floor):>9}  "
-    line = f"  {row.algorithm:<25}{microseconds(row.predicted_s):>12}{columns}"
+    line = f"{mark:<2}{row.algorithm:<25}{microseconds(row.predicted_s):>12}{columns}"
     return (line + textwrap.shorten(row.bottleneck, WIDTH - len(line), placeholder="...")).rstrip()

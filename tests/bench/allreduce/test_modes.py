@@ -7,6 +7,8 @@ import re
 from dataclasses import replace
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from support.commands import the_error
 from support.devices import named
 
@@ -116,6 +118,19 @@ def test_the_table_of_prices_fits_the_terminal_and_names_the_order(bench):
         and times["bidirectional_ring placed"] < times["bidirectional_ring"] / 4
     )
     assert "order 0-3-2-1-5-6-7-4" in out
+
+
+@given(st.lists(st.sampled_from([8, 1024, 2**20, 46_000_000]), min_size=1, max_size=3, unique=True))
+@settings(max_examples=10, deadline=None)
+def test_the_lowest_price_of_each_size_is_marked_and_no_other(sizes):
+    cube = make_topology("p3.16xlarge")
+    rows = simulate.simulate(cube, make_plans(None, 8, topology=cube), sizes)
+    groups = simulate.table(rows, cube).split("\n\n")[2 : 2 + len(sizes)]
+    for size, group in zip(sizes, groups):
+        marked = [line[2:27].strip() for line in group.split("\n")[1:] if line.startswith("*")]
+        of_size = [row for row in rows if row.size_bytes == size]
+        lowest = min(row.price.seconds for row in of_size)
+        assert marked == [row.algorithm for row in of_size if row.price.seconds == lowest] != []
 
 
 def test_the_table_of_prices_has_the_floor_below_each_size_and_each_prices_distance(bench):
