@@ -17,6 +17,8 @@ import setuptools
 from support.processes import REPOSITORY, clean_environment
 
 ROOT = Path(REPOSITORY)
+# What the Makefile's targets leave in a checkout, for where no Git says that it is ignored.
+MADE = re.compile(r"\.venv|dist/|build/|runs/|bench-records|labs/handouts/|.*(\.egg-info/|__pycache__/)")
 LINK = re.compile(r"\]\(([^()\s]+)\)")
 
 
@@ -44,7 +46,7 @@ def tracked(*folders):
         return {
             str(path.relative_to(ROOT))
             for path in found
-            if path.is_file() and "__pycache__" not in path.parts
+            if path.is_file() and not MADE.match(str(path.relative_to(ROOT)))
         }
 
 
