@@ -46,7 +46,8 @@ def offered(words, begun, shell="bash"):
 
 def options(command):
     """The options of a command's --help."""
-    context = click.Context(command)
+    # click keeps the option --help that it makes for the first context
+    context = click.Context(command, **command.context_settings)
     shown = [param for param in command.get_params(context) if param.get_help_record(context)]
     names = {name for each in shown for name in [*each.opts, *each.secondary_opts]}
     return {name for name in names if name.startswith("-")}
