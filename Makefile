@@ -16,11 +16,17 @@ endif
 endif
 endif
 
-.PHONY: run labs handouts test test-all fuzz test-cu112 test-gpus test-pythons check-launch check-labs check-sagemaker lint dist bench \
+.PHONY: run install labs handouts docs test test-all fuzz test-cu112 test-gpus test-pythons check-launch check-labs check-sagemaker lint dist bench \
   bench-processes clean
 
 run: $(VENV)/.ready-cpu
 	$(VENV)/bin/python -m gluonlab.run --gpus 2 $(ARGS)
+
+# What is optional, added to VENV: make install EXTRAS='onnx tensorboard'.
+EXTRAS ?=
+
+install: $(VENV)/.ready-cpu
+	@$(PYTHON) tools/make_venv.py $(VENV) cpu $(EXTRAS)
 
 labs: $(VENV)/.ready-labs-build
 	$(VENV)/bin/python labs/build.py $(ARGS)
@@ -115,6 +121,13 @@ dist: $(VENV)/.ready-dist
 	@mkdir -p build && $(VENV)/bin/python -m build --outdir dist >build/dist.log 2>&1 || { cat build/dist.log; exit 1; }
 	$(VENV)/bin/python -m twine check --strict dist/*
 	$(VENV)/bin/python -m pytest tests/dist $(ARGS)
+
+# docs/ as a site in build/site, which needs no network to be read; links are checked, pages opened. GLUONLAB_URL=https://... makes links of
+# what leads to the repository.
+docs: $(VENV)/.ready-docs
+	@NO_MKDOCS_2_WARNING=1 $(VENV)/bin/mkdocs build --quiet
+	$(VENV)/bin/python -m pytest tests/site $(ARGS)
+	@echo "build/site/index.html"
 
 # Tables, and the same numbers as records for python -m gluonlab.bench compare; BESIDE=DIR takes turns with another checkout.
 RECORDS ?= bench-records

@@ -1,19 +1,15 @@
 """docs/faq.md: twenty short answers, whose commands exist, run, and print what they promise."""
 
-import importlib
 import re
 import shlex
 import subprocess
 import sys
-from dataclasses import fields
 from pathlib import Path
 
 import click
 import pytest
+from support.documents import parse
 
-import gluonlab.run
-from gluonlab.config import TrainConfig
-from gluonlab.config.options import given
 from gluonlab.errors import UsageError
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "faq.md"
@@ -49,25 +45,6 @@ def words_of(line):
     return module, words
 
 
-def parse(line):
-    """Raise an error for a command that does not exist, or for options that it does not take."""
-    module, words = words_of(line)
-    if module == "gluonlab.run":
-        main = gluonlab.run.main
-    elif module == "gluonlab.bench":
-        main = getattr(importlib.import_module("gluonlab.bench.__main__"), words.pop(0))
-    elif module == "gluonlab.study":
-        main = importlib.import_module(f"{module}.{words.pop(0)}.__main__").main
-    else:
-        main = importlib.import_module(f"{module}.__main__").main
-    options = main.make_context(module, list(words)).params  # which eats the list it is given
-    names = {field.name for field in fields(TrainConfig)}
-    TrainConfig(**given({name: options[name] for name in names & set(options)}))  # checks values
-    if "--" in words:
-        behind = words[words.index("--") + 1 :]
-        parse(" ".join(["python -m gluonlab.run", *map(shlex.quote, behind)]))
-
-
 def run(line, folder):
     module, words = words_of(line)
     return subprocess.run(
@@ -90,13 +67,13 @@ def test_there_are_twenty_questions_with_short_answers_and_something_to_run():
 
 @pytest.mark.parametrize("line", RUN + PARSED)
 def test_every_option_of_every_command_exists(line):
-    parse(line)
+    parse(shlex.split(line))
 
 
 @pytest.mark.parametrize("bad", ["run --no-such 1", "run --gpus x", "launch -n 2 -- --no-such 1"])
 def test_an_option_that_does_not_exist_is_found(bad):
     with pytest.raises((click.UsageError, UsageError)):
-        parse(f"python -m gluonlab.{bad}")
+        parse(shlex.split(f"python -m gluonlab.{bad}"))
 
 
 @pytest.mark.parametrize("code", blocks("python"), ids=range(len(blocks("python"))))

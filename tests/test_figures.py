@@ -1,4 +1,4 @@
-"""The README's tables say what the records say."""
+"""The tables of docs say what the records say."""
 
 import re
 from pathlib import Path
@@ -167,10 +167,11 @@ def test_processes_stand_beside_one_with_as_many_devices():
     ]
 
 
-def test_the_readme_holds_what_the_records_say():
-    text = (figures.ROOT / "README.md").read_text(encoding="utf-8")
-    assert {name for _, name, _ in figures.BLOCK.findall(text)} == set(figures.TABLES)
-    assert figures.with_tables(text) == text
+def test_the_pages_hold_what_the_records_say():
+    texts = [page.read_text(encoding="utf-8") for page in figures.PAGES]
+    shown = [name for text in texts for _, name, _ in figures.BLOCK.findall(text)]
+    assert sorted(shown) == sorted(figures.TABLES)
+    assert [figures.with_tables(text) for text in texts] == texts
 
 
 def test_a_table_that_differs_from_its_record_is_made_anew(tmp_path):

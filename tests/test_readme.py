@@ -12,14 +12,9 @@ PAGES = [
     "CONTRIBUTING.md",
     "CHANGELOG.md",
     "SECURITY.md",
-    "docs/faq.md",
-    "docs/launch.md",
-    "docs/onnx.md",
-    "docs/own-training.md",
-    "docs/predict.md",
-    "docs/run-folder.md",
     "sagemaker/README.md",
     "labs/glossary.md",
+    *sorted(f"docs/{page.name}" for page in (ROOT / "docs").glob("*.md")),
 ]
 LINK = re.compile(r"\]\((?!https?://)([^)\s]*)\)")
 
@@ -48,7 +43,7 @@ def test_every_link_leads_somewhere(name):
 
 
 @pytest.mark.parametrize(
-    "bad", ["[x](nowhere.md)", "[x](#no-such-heading)", "![x](labs/pictures/none.png)"]
+    "bad", ["[x](nowhere.md)", "[x](#no-such-heading)", "![x](docs/pictures/none.png)"]
 )
 def test_a_link_that_leads_nowhere_is_found(tmp_path, bad):
     page = tmp_path / "page.md"
@@ -56,12 +51,12 @@ def test_a_link_that_leads_nowhere_is_found(tmp_path, bad):
     assert len(missing(page)) == 1
 
 
-def test_both_readmes_name_the_same_labs_tests_and_pictures():
+def test_both_readmes_name_the_same_labs_pages_and_pictures():
     def named(name):
         return {
             link
             for link in LINK.findall((ROOT / name).read_text(encoding="utf-8"))
-            if link.startswith(("labs/", "tests/"))
+            if link.startswith(("labs/", "docs/"))
         }
 
     assert named("README.md") == named("README.ja.md")

@@ -1,4 +1,4 @@
-"""The README's tables of measurements, made from the records in tools/figures that `make bench`
+"""The tables of measurements in docs, made from the records in tools/figures that `make bench`
 wrote.
 
     make bench RECORDS=tools/figures && .venv/bin/python tools/figures.py
@@ -26,6 +26,7 @@ from gluonlab.bench.splits import table as splits  # noqa: E402
 from gluonlab.bench.threads import table as threads  # noqa: E402
 
 RECORDS = Path(__file__).resolve().parent / "figures"
+PAGES = sorted((ROOT / "docs").glob("*.md"))
 BLOCK = re.compile(r"(<!-- figures: ([\w-]+) -->\n).*?(<!-- end of figures -->\n)", re.S)
 RIGHT, LEFT = "---:", "---"
 
@@ -320,7 +321,7 @@ TABLES = {
 
 
 def with_tables(text, records=RECORDS):
-    """The README with its tables made anew; one that has no record stays as it is."""
+    """A page with its tables made anew; one that has no record stays as it is."""
 
     def made(block):
         path = records / f"{block[2]}.json"
@@ -331,5 +332,5 @@ def with_tables(text, records=RECORDS):
 
 
 if __name__ == "__main__":
-    readme = ROOT / "README.md"
-    readme.write_text(with_tables(readme.read_text(encoding="utf-8")), encoding="utf-8")
+    for page in PAGES:
+        page.write_text(with_tables(page.read_text(encoding="utf-8")), encoding="utf-8")

@@ -1,4 +1,4 @@
-"""The README's pictures, made of what gluonlab really prints and writes here: python
+"""The pictures of README and docs, made of what gluonlab really prints and writes here: python
 tools/pictures.py [FOLDER]
 
 Needs an environment with gluonlab, and Chromium. Run it when nothing else runs: the rates in the
@@ -81,4 +81,4 @@ def main(folder):
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]) if sys.argv[1:] else ROOT / "labs" / "pictures")
+    main(Path(sys.argv[1]) if sys.argv[1:] else ROOT / "docs" / "pictures")

@@ -66,7 +66,7 @@ if TYPE_CHECKING:
 SUFFIX = ".json"
 LARGEST_BYTES = 16 * 2**20
 HOW = (
-    "give a file of a topology, as README.md shows one (Links of your own machine), or a known "
+    "give a file of a topology, as docs/topologies.md shows one, or a known "
     "machine's name, such as p3.16xlarge"
 )
 

@@ -29,7 +29,7 @@ class Horovod(SummingGroup):
         except ImportError as error:
             raise EngineError(
                 f"--backend horovod: Horovod for MXNet cannot be imported ({error}): "
-                "compile it as the README says, or choose --backend dist_sync"
+                "compile it as docs/launch.md says, or choose --backend dist_sync"
             ) from None
         settle_environment()
         check_own_name()

@@ -34,7 +34,7 @@ def main() -> None:
     except ImportError as error:
         sys.exit(
             f"error: --backend horovod: Horovod for MXNet cannot be imported ({error}): "
-            "compile it as the README says, or choose --backend dist_sync"
+            "compile it as docs/launch.md says, or choose --backend dist_sync"
         )
     except OSError as error:
         if error.errno == errno.EADDRINUSE:

@@ -186,9 +186,9 @@ def test_no_way_through_switches_is_shorter_or_as_short_and_wider(drawn):
             )
 
 
-def test_the_example_of_the_readme_is_what_it_says(tmp_path):
-    readme = Path(__file__).resolve().parents[2] / "README.md"
-    (example,) = re.findall(r'^```json\n(\{"name": .*?)^```', readme.read_text(), re.M | re.S)
+def test_the_example_of_the_page_is_what_it_says(tmp_path):
+    page = Path(__file__).resolve().parents[2] / "docs" / "topologies.md"
+    (example,) = re.findall(r'^```json\n(\{"name": .*?)^```', page.read_text(), re.M | re.S)
     (tmp_path / "m.json").write_text(example)
     found = read_topology(tmp_path / "m.json")
     assert (found.name, found.world_size, found.gpu) == ("two pairs", 4, "V100")

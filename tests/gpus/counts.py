@@ -1,6 +1,6 @@
 """How often a step of training launches, waits and copies.
 
-As a command: the README's table, of the stores that are named.
+As a command: the tables of docs/performance.md, of the stores that are named.
 
     .venv-cu112/bin/python tests/gpus/start.py --gpus 8 --counts-only \\
         .venv-cu112/bin/python tests/gpus/counts.py device ring

@@ -123,9 +123,9 @@ def test_resnet50_under_a_ring_costs_little_more_than_the_device_store_once_did(
     assert all(counts["copies_staged"] == 0 for counts in resnet50.values())
 
 
-def test_the_readme_has_these_counts(resnet50):
+def test_the_page_has_these_counts(resnet50):
     """python tests/gpus/counts.py, as its first lines say, prints the rows."""
-    text = (REPOSITORY / "README.md").read_text(encoding="utf-8")
+    text = (REPOSITORY / "docs" / "performance.md").read_text(encoding="utf-8")
     rows = re.findall(r"^\| `([a-z_-]+)` \|((?: [\d,]+ → [\d,]+ \|){5})$", text, re.MULTILINE)
     told = {
         store: [int(now.replace(",", "")) for now in re.findall(r"→ ([\d,]+)", cells)]
@@ -186,11 +186,11 @@ def test_a_sharded_optimizer_that_keeps_gradients_sends_neighbouring_chunks_toge
     assert all((array.asnumpy() == 1).all() for of_key in grads for array in of_key)
 
 
-def test_the_readme_has_the_counts_of_gluons_trainer(tmp_path_factory):
+def test_the_page_has_the_counts_of_gluons_trainer(tmp_path_factory):
     """python tests/gpus/counts.py --gluon --model resnet8 prints the columns, on machines of 2 and
     8 GPUs.
     """
-    text = (REPOSITORY / "README.md").read_text(encoding="utf-8")
+    text = (REPOSITORY / "docs" / "performance.md").read_text(encoding="utf-8")
     rows = dict(re.findall(r"^\| `([a-z_-]+)` \|((?: [\d,]+ \|){6})$", text, re.MULTILINE))
     told = {
         store: [int(cell.replace(",", "")) for cell in cells.split("|")[:-1]]

@@ -4,6 +4,7 @@ on a telephone and in the dark.
 
 import pytest
 from support.browser import opening, start, wanted
+from support.legible import ACROSS, TEXTS, as_seen, faint
 from support.made_up_runs import lines, make_run
 
 from gluonlab.report.page import MANY, as_page
@@ -69,44 +70,10 @@ def test_the_filter_leaves_what_is_of_the_runs_that_it_names(page):
     assert len(column(page, 0)) == MANY
 
 
-def luminance(colour):
-    parts = [int(part) / 255 for part in colour.strip("rgba()").split(",")[:3]]
-    red, green, blue = (
-        part / 12.92 if part <= 0.03928 else ((part + 0.055) / 1.055) ** 2.4 for part in parts
-    )
-    return 0.2126 * red + 0.7152 * green + 0.0722 * blue
-
-
-TEXTS = """const ground = (each) => {
-        for (; each; each = each.parentElement) {
-            const colour = getComputedStyle(each).backgroundColor;
-            if (colour !== 'rgba(0, 0, 0, 0)') return colour;
-        }
-        return 'rgb(255, 255, 255)';
-    };
-    const colour = (each) => getComputedStyle(each)[each instanceof SVGElement ? 'fill' : 'color'];
-    const seen = [...document.querySelectorAll('body *')].filter(
-        (each) => each.getClientRects().length);
-    const texts = seen.filter((each) => [...each.childNodes].some(
-        (node) => node.nodeType === 3 && node.data.trim()));
-    return texts.map((each) => [each.textContent.trim(), colour(each), ground(each)]);"""
-
-
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("width", [390, 1280])
 def test_it_can_be_read_on_a_telephone_and_in_the_dark(page, scheme, width):
     """No text is fainter than WCAG's 4.5 to 1, and nothing but tables moves sideways."""
-    media = {"media": "", "features": [{"name": "prefers-color-scheme", "value": scheme}]}
-    size = {"width": width, "height": 800, "deviceScaleFactor": 1, "mobile": width < 600}
-    try:
-        page.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", media)
-        page.driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
-        texts = page.driver.execute_script(TEXTS)
-        across = page.driver.execute_script("return document.scrollingElement.scrollWidth")
-    finally:
-        page.driver.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
-        page.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": "", "features": []})
-    assert len(texts) > 100 and across <= width
-    for text, colour, ground in texts:
-        dark, bright = sorted([luminance(colour), luminance(ground)])
-        assert (bright + 0.05) / (dark + 0.05) >= 4.5, (text, colour, ground)
+    with as_seen(page.driver, width, scheme):
+        assert page.driver.execute_script(ACROSS) <= width
+        assert len(page.driver.execute_script(TEXTS)) > 100 and faint(page.driver) == []

@@ -228,7 +228,7 @@ BUDGETS = {
 def test_a_run_with_the_batch_that_is_found_stays_below_the_budget_and_uses_most_of_it(
     python, network, split
 ):
-    """The README's table has 2G."""
+    """The table of docs/memory.md has 2G."""
     settings, budget = (
         ("--devices", named(2), "--dataset", "synthetic", "--model", network, "--split", split),
         BUDGETS[network],

@@ -1,5 +1,5 @@
-"""BucketedTrainer in somebody's own Gluon loop: the one of the README, and networks however they
-are compiled.
+"""BucketedTrainer in somebody's own Gluon loop: the one of docs/own-loop.md, and networks however
+they are compiled.
 """
 
 import re
@@ -17,17 +17,17 @@ from support.reference import distance, random_batches, train_on_devices, values
 from gluonlab.errors import RunError
 from gluonlab.update.trainer import BucketedTrainer
 
-README = REPOSITORY / "README.md"
+PAGE = REPOSITORY / "docs" / "own-loop.md"
 SGD = {"learning_rate": 0.1, "momentum": 0.9}
 BATCHES = random_batches([6, 7, 1, 6, 2], shape=(1, 8, 8), classes=4)
 
 
-# --- the loop of the README
+# --- the loop of the page
 
 
 def the_loop():
-    """The block of Python in the README that trains by hand."""
-    blocks = re.findall(r"^```python\n(.*?)^```", README.read_text(encoding="utf-8"), re.M | re.S)
+    """The block of Python of the page that trains by hand."""
+    blocks = re.findall(r"^```python\n(.*?)^```", PAGE.read_text(encoding="utf-8"), re.M | re.S)
     [loop] = [block for block in blocks if "trainer.step(" in block]
     return loop
 
@@ -35,7 +35,7 @@ def the_loop():
 def run_loop(text):
     mx.random.seed(1)
     names = {}
-    exec(compile(text, "README.md", "exec"), names)
+    exec(compile(text, PAGE.name, "exec"), names)
     return names
 
 
@@ -46,17 +46,15 @@ def changed(text, **changes):
     return text
 
 
-@pytest.mark.cpu_only("the README prints cpu*2")
-def test_the_loop_of_the_readme_runs_as_it_is_printed(capsys):
+@pytest.mark.cpu_only("the page prints cpu*2")
+def test_the_loop_of_the_page_runs_as_it_is_printed(capsys):
     names = run_loop(the_loop())
     assert len(names["ctxs"]) > 1
     assert names["accuracy"] > 0.85 and f"{names['accuracy']:.3f}" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(("devices", "batch_size"), [(1, 128), (3, 128), (4, 359)])
-def test_the_loop_of_the_readme_trains_any_number_of_devices_as_gluon_trains_one(
-    devices, batch_size
-):
+def test_the_loop_of_the_page_trains_any_number_of_devices_as_gluon_trains_one(devices, batch_size):
     """1437 images: the last batch of 359 has one image, for one of four devices."""
     loop = changed(the_loop(), epochs=("range(10)", "range(2)"), batch=("128", str(batch_size)))
     ours = run_loop(changed(loop, devices=('"cpu*2"', f'"{named(devices)}"')))

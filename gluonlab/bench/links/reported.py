@@ -16,7 +16,9 @@ from gluonlab.errors import DeviceError
 from gluonlab.files.whole import new_file
 from gluonlab.gpu import nvml
 
-OTHERWISE = "measure the devices, without --nvml, or write a file by hand, as README.md shows one"
+OTHERWISE = (
+    "measure the devices, without --nvml, or write a file by hand, as docs/topologies.md shows one"
+)
 
 
 def saved(save: str, as_json: bool) -> str:

@@ -3,7 +3,7 @@
 Every image is resized and cropped to the same square (`gluonlab.data.images.decode`). A split whose
 pixels fit the memory meant for it is decoded once, before training; a larger one batch by batch,
 ahead of the devices, by processes of their own; and one that was packed (`gluonlab.data.sets.pack`)
-is read as it lies on the disk. README.md, "Images from files", has what was measured.
+is read as it lies on the disk. docs/own-images.md has what was measured.
 """
 
 from __future__ import annotations

@@ -1,0 +1,25 @@
+"""python classify.py FOLDER PICTURE...: what an exported network takes pictures for, without MXNet.
+
+FOLDER is a run's export/ with model.onnx; docs/onnx.md explains it.
+"""
+
+import json
+import sys
+from pathlib import Path
+
+import numpy as np
+import onnxruntime
+from PIL import Image, ImageOps
+
+folder, *pictures = map(Path, sys.argv[1:])
+about = json.loads((folder / "model.json").read_text(encoding="utf-8"))
+_, channels, height, width = about["input"]["shape"]
+scale, mean, std = (np.array(about["input"][key]) for key in ("scale", "mean", "std"))
+session = onnxruntime.InferenceSession(str(folder / about["onnx"]["file"]))
+for picture in pictures:
+    image = Image.open(picture).convert("L" if channels == 1 else "RGB")
+    image = ImageOps.fit(image, (width, height), Image.Resampling.BILINEAR)
+    pixels = np.asarray(image).reshape(height, width, channels)
+    images = ((pixels * scale - mean) / std).transpose(2, 0, 1)[None].astype("float32")
+    [scores] = session.run(None, {about["input"]["name"]: images})
+    print(picture, about["classes"][scores[0].argmax()])

@@ -1,0 +1,92 @@
+"""What the documents show to be typed: their blocks of commands and of Python, and whether gluonlab
+knows every word of a command.
+"""
+
+import importlib
+import re
+import shlex
+import subprocess
+from dataclasses import fields
+from pathlib import Path
+from typing import NamedTuple, Optional
+
+from gluonlab.config import TrainConfig
+from gluonlab.config.options import given
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGES = sorted([*ROOT.glob("README*.md"), *(ROOT / "docs").glob("*.md")])
+
+# A line before a block, which readers do not see: why it is not run, or what it finds there.
+MARK = r"(?:^<!-- (not run|made before): (.+?) -->\n)?"
+BLOCK = re.compile(MARK + r"^```(\w*)\n(.*?)^```$", re.M | re.S)
+
+
+class Block(NamedTuple):
+    """A fenced block of a page."""
+
+    language: str
+    code: str
+    not_run: Optional[str]
+    made_before: tuple
+
+
+def blocks_of(page, language=None):
+    """The blocks of a page, in order; of one language, if one is given."""
+    found = []
+    for mark, text, kind, code in BLOCK.findall(page.read_text(encoding="utf-8")):
+        why = text if mark == "not run" else None
+        before = tuple(text.split(", ")) if mark == "made before" else ()
+        if language in (None, kind):
+            found.append(Block(kind, code, why, before))
+    return found
+
+
+def commands_of(block):
+    """The commands of a block, each as a line without its comment."""
+    joined = re.sub(r"\\\n\s*", "", block.code)
+    words = (shlex.split(line, comments=True) for line in joined.splitlines())
+    return [shlex.join(each) for each in words if each]
+
+
+def parse(words):
+    """Raise an error for a command that does not exist, or for options that it does not take."""
+    if words[0] == "make":
+        done = subprocess.run(["make", "-n", *words[1:]], cwd=ROOT, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+        return
+    name, rest = _module(words)
+    if name is None:
+        return
+    try:
+        module = importlib.import_module(f"{name}.__main__")
+    except ModuleNotFoundError:
+        module = importlib.import_module(name)
+    command = module.main
+    if name == "gluonlab" and rest:
+        command, rest = module.COMMANDS[rest[0]][1], rest[1:]
+        if not hasattr(command, "make_context"):  # loaded when it is called
+            parse(["python", "-m", f"gluonlab.{words[-len(rest) - 1]}", *rest])
+            return
+    elif hasattr(module, "STUDIES"):
+        command, rest = importlib.import_module(module.STUDIES[rest[0]][1]).main, rest[1:]
+    elif hasattr(module, "COMMANDS"):
+        command, rest = module.COMMANDS[rest[0]], rest[1:]
+    if rest in (["--help"], ["-h"], ["--help-all"]):
+        return
+    options = command.make_context(name, list(rest)).params
+    names = {field.name for field in fields(TrainConfig)}
+    TrainConfig(**given({name: options[name] for name in names & set(options)}))  # checks values
+    if "--" in rest:
+        parse(["python", "-m", "gluonlab.run", *rest[rest.index("--") + 1 :]])
+
+
+def _module(words):
+    """The module that these words start, and its own words; None for what is not gluonlab's."""
+    words = [word for word in words if word != "srun"]
+    if words[:2] == ["python", "-m"]:
+        return words[2], words[3:]
+    if words[0] == "gluonlab":
+        return "gluonlab", words[1:]
+    if words[0] == "python":
+        assert (ROOT / words[1]).is_file() or (ROOT / "docs" / words[1]).is_file(), words[1]
+    return None, []

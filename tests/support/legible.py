@@ -1,0 +1,74 @@
+"""Whether a page in the browser can be read: on a telephone, in the dark, without a mouse."""
+
+from contextlib import contextmanager
+
+CONTRAST = 4.5  # WCAG 2.1, 1.4.3, for text of any size
+
+# Each text that is seen, its colour, and the grounds below it, the nearest first.
+TEXTS = """const grounds = (each) => {
+        const found = [];
+        for (; each; each = each.parentElement) found.push(getComputedStyle(each).backgroundColor);
+        return [...found, 'rgb(255, 255, 255)'];
+    };
+    const colour = (each) => getComputedStyle(each)[each instanceof SVGElement ? 'fill' : 'color'];
+    const seen = [...document.querySelectorAll('body *')].filter(
+        (each) => each.checkVisibility({opacityProperty: true, visibilityProperty: true})
+            && each.getClientRects().length);
+    const texts = seen.filter((each) => [...each.childNodes].some(
+        (node) => node.nodeType === 3 && node.data.trim()));
+    return texts.map((each) => [each.textContent.trim(), colour(each), grounds(each)]);"""
+
+ACROSS = "return document.scrollingElement.scrollWidth"
+
+
+def parts_of(colour):
+    """Red, green, blue from 0 to 255, and alpha."""
+    parts = [float(part) for part in colour[colour.index("(") + 1 :].strip(")").split(",")]
+    return parts if len(parts) == 4 else [*parts, 1.0]
+
+
+def over(colour, ground):
+    """A colour on an opaque ground."""
+    *above, alpha = parts_of(colour) if isinstance(colour, str) else colour
+    return [alpha * part + (1 - alpha) * below for part, below in zip(above, ground)] + [1.0]
+
+
+def luminance(colour):
+    red, green, blue = (
+        part / 12.92 if part <= 0.03928 else ((part + 0.055) / 1.055) ** 2.4
+        for part in (part / 255 for part in colour[:3])
+    )
+    return 0.2126 * red + 0.7152 * green + 0.0722 * blue
+
+
+def contrast_of(colour, grounds):
+    """WCAG's ratio of a text's colour and what is below it, the nearest ground first."""
+    below = [255.0, 255.0, 255.0, 1.0]
+    for ground in reversed(grounds):
+        below = over(ground, below)
+    dark, bright = sorted([luminance(over(colour, below)), luminance(below)])
+    return (bright + 0.05) / (dark + 0.05)
+
+
+def faint(driver):
+    """The texts of the page whose contrast is below WCAG's."""
+    return [
+        (text[:60], colour, grounds[0], round(ratio, 2))
+        for text, colour, grounds in driver.execute_script(TEXTS)
+        for ratio in [contrast_of(colour, grounds)]
+        if ratio < CONTRAST
+    ]
+
+
+@contextmanager
+def as_seen(driver, width, scheme):
+    """The browser as wide as that, in the light or in the dark."""
+    media = {"media": "", "features": [{"name": "prefers-color-scheme", "value": scheme}]}
+    size = {"width": width, "height": 800, "deviceScaleFactor": 1, "mobile": width < 600}
+    try:
+        driver.execute_cdp_cmd("Emulation.setEmulatedMedia", media)
+        driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
+        yield
+    finally:
+        driver.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
+        driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": "", "features": []})
