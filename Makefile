@@ -1,4 +1,4 @@
-# make run and make test need nothing but Python 3.8 to 3.13 with venv, and a package registry; they set up VENV themselves.
+# make run and make test need nothing but Python 3.8 to 3.14 with venv, and a package registry; they set up VENV themselves.
 
 PYTHON ?= python3
 VENV ?= .venv
@@ -162,6 +162,6 @@ clean:
 
 # A stamp for each set of extras: the second time there is nothing to install.
 $(VENV)/.ready-%: setup.py tools/make_venv.py
-	@command -v $(PYTHON) >/dev/null || { echo "error: no $(PYTHON) here: install Python 3.8 to 3.13, or name one: make PYTHON=python3.11"; exit 1; }
+	@command -v $(PYTHON) >/dev/null || { echo "error: no $(PYTHON) here: install Python 3.8 to 3.14, or name one: make PYTHON=python3.11"; exit 1; }
 	@$(PYTHON) tools/make_venv.py $(VENV) cpu $(filter-out cpu,$*)
 	@touch $@

@@ -55,9 +55,13 @@ CUDA = [
     NVML,
 ]
 
-# CP-SAT. 9.13 and later ask for numpy 2, which MXNet refuses; 9.11 is the last one for 3.8
-ORTOOLS = "ortools==9.12.4544; python_version>='3.9'"
-ORTOOLS_FOR_38 = "ortools==9.11.4210; python_version<'3.9'"
+# CP-SAT. 9.13 and later ask for numpy 2, which MXNet refuses where there is an older one: before
+# Python 3.13. 9.11 is the last one for 3.8, 9.15 the first one for 3.14
+ORTOOLS = [
+    "ortools==9.11.4210; python_version<'3.9'",
+    "ortools==9.12.4544; python_version>='3.9' and python_version<'3.14'",
+    "ortools==9.15.6755; python_version>='3.14'",
+]
 
 # For --export onnx. MXNet's exporter calls what onnx may drop in any release, as it dropped
 # onnx.mapping, which gluonlab.export.mx2onnx puts back; it was tried with 1.17, the last one for
@@ -101,7 +105,7 @@ EXTRAS = {
         "pyyaml",
     ],
     # for bench allreduce --synthesise
-    "synthesis": [ORTOOLS_FOR_38, ORTOOLS],
+    "synthesis": ORTOOLS,
     # for --export onnx
     "onnx": ONNX,
     # tests/gpus is compiled with CUDA's headers, some of which come with its compiler only
@@ -122,8 +126,7 @@ EXTRAS = {
         "hypothesis>=6",
         SELENIUM,
         NVML,
-        ORTOOLS_FOR_38,
-        ORTOOLS,
+        *ORTOOLS,
         *ONNX,
     ],
     # sagemaker/launch.py. 1.37 is boto3's last series for Python 3.8; the calls that are made are

@@ -54,7 +54,7 @@ def turned_away(result, tmp_path):
 def test_old_pythons_are_turned_away_with_the_remedy(python, tmp_path, version):
     result = stubbed(python, f"sys.version_info = {version}")
     line = turned_away(result, tmp_path)
-    assert "Python 3.8 to 3.13 can" in line
+    assert "Python 3.8 to 3.14 can" in line
     assert "make run PYTHON=python3.11" in line
 
 
@@ -71,7 +71,7 @@ def test_real_old_pythons_can_read_the_script_and_say_the_same(tmp_path):
             encoding="utf-8",
             timeout=60,
         )
-        assert "cannot run gluonlab: Python 3.8 to 3.13 can" in turned_away(result, tmp_path), old
+        assert "cannot run gluonlab: Python 3.8 to 3.14 can" in turned_away(result, tmp_path), old
 
 
 def test_the_script_keeps_to_the_syntax_of_python_2_and_3_alike():
@@ -119,7 +119,7 @@ def test_a_newer_python_is_tried_with_a_note(python):
         "print('went on')"
     )
     first, last = python("-c", code).stdout.splitlines()
-    assert "newer than the newest that gluonlab was tried with, 3.13" in first
+    assert "newer than the newest that gluonlab was tried with, 3.14" in first
     assert last == "went on"
 
 

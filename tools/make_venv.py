@@ -22,7 +22,7 @@ import sys
 import tempfile
 import time
 
-OLDEST, NEWEST = (3, 8), (3, 13)
+OLDEST, NEWEST = (3, 8), (3, 14)
 # installed as they are: their metadata no longer fits the world
 RETIRED = ["mxnet", "mxnet-cu112", "gluoncv"]
 INSTEAD = {"opencv-python": "opencv-python-headless"}
@@ -49,13 +49,13 @@ def check_python():
     if sys.version_info[:2] < OLDEST:
         fail(
             (
-                "Python %s cannot run gluonlab: Python 3.8 to 3.13 can; name one, as in: "
+                "Python %s cannot run gluonlab: Python 3.8 to 3.14 can; name one, as in: "
                 "make run PYTHON=python3.11"
             )
             % version
         )
     if sys.version_info[:2] > NEWEST:
-        print("Python %s is newer than the newest that gluonlab was tried with, 3.13" % version)
+        print("Python %s is newer than the newest that gluonlab was tried with, 3.14" % version)
     if (
         sys.platform != "linux"
         or platform.machine() not in ("x86_64", "AMD64")

@@ -13,7 +13,7 @@ from typing import Dict, List, Optional, Tuple
 from gluonlab.doctor.findings import Finding, fault, ok, warning
 from gluonlab.engine.installing import FLAVOURS, either, pip_install
 
-PYTHONS = ((3, 8), (3, 13))
+PYTHONS = ((3, 8), (3, 14))
 MXNET_VERSION = "1.9.1"
 NEWEST_NUMPY = (2, 6)  # not tried from here on
 Version = Tuple[int, ...]
@@ -35,10 +35,10 @@ def python(
     oldest, newest = PYTHONS
     if version[:2] < oldest:
         cause = "gluonlab needs Python 3.8 or newer"
-        return fault("python", what, cause, "install Python 3.8 to 3.13")
+        return fault("python", what, cause, "install Python 3.8 to 3.14")
     if version[:2] > newest:
-        cause = "newer than 3.13, the newest that was tested"
-        return warning("python", what, cause, "if MXNet fails, use Python 3.8 to 3.13")
+        cause = "newer than 3.14, the newest that was tested"
+        return warning("python", what, cause, "if MXNet fails, use Python 3.8 to 3.14")
     return ok("python", what)
 
 

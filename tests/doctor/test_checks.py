@@ -66,9 +66,9 @@ def test_lines_have_cause_and_cure_below_them():
     ("version", "machine", "status"),
     [
         ((3, 8, 0), "x86_64", OK),
-        ((3, 13, 1), "x86_64", OK),
+        ((3, 14, 1), "x86_64", OK),
         ((3, 7, 16), "x86_64", FAULT),
-        ((3, 14, 0), "x86_64", WARNING),
+        ((3, 15, 0), "x86_64", WARNING),
         ((3, 11, 0), "aarch64", FAULT),
     ],
 )
