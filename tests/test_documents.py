@@ -161,6 +161,12 @@ MADE = {
 }
 
 
+def test_the_program_without_mxnet_is_the_one_that_the_page_shows():
+    program = (ROOT / "docs" / "classify.py").read_text(encoding="utf-8")
+    shown = [block.code for block in blocks_of(ROOT / "docs" / "onnx.md", "python")]
+    assert program[program.index('"""', 3) + 3 :].lstrip("\n") in shown
+
+
 def test_the_first_hour_runs_as_it_is_printed(tmp_path):
     """At most twelve commands, in order, whole; those that set up the environment but once."""
     blocks = blocks_of(ROOT / "docs" / "first-hour.md", "sh")
