@@ -13,6 +13,7 @@ PAGES = [
     "CHANGELOG.md",
     "SECURITY.md",
     "docs/faq.md",
+    "docs/grading.md",
     "docs/launch.md",
     "docs/onnx.md",
     "docs/own-training.md",

@@ -1,4 +1,4 @@
-"""Grades for Canvas and Gradescope: the formats, whose students they are, and nothing that is executed.
+"""Grades for Canvas and Gradescope: the formats, whose they are, and nothing that is executed.
 
 Canvas's importer is the reference for its file: what it takes for a header, for points and for a
 student is written down here as it does.

@@ -1,6 +1,6 @@
 """grade --isolated, and several notebooks at a time: the grades are those of one by one, here.
 
-tests/support/stand_in_engine.py stands in for docker: it runs what runs in a container, as a process.
+tests/support/stand_in_engine.py stands in for docker: it runs what a container does, as a process.
 """
 
 import csv
@@ -64,7 +64,16 @@ def test_the_command_grades_in_containers_and_writes_what_canvas_and_gradescope_
 ):
     monkeypatch.chdir(folder)
     status, said, _ = ended(
-        main, *"grade --isolated --jobs 2 in --canvas canvas.csv --gradescope results".split()
+        main,
+        "grade",
+        "--isolated",
+        "--jobs",
+        "2",
+        "in",
+        "--canvas",
+        "canvas.csv",
+        "--gradescope",
+        "results",
     )
     assert status == 0 and "written to grades.csv, canvas.csv, results" in said
     assert {words[-3] for words in calls(engine)} == {"gluonlab-grading:0.1.0"}
