@@ -21,6 +21,7 @@ from gluonlab.exercises.cases import LARGEST_SEED
 from gluonlab.exercises.container import ENGINES, IMAGE, Containers, find_engine
 from gluonlab.exercises.exercise import all_exercises, labs
 from gluonlab.exercises.gradescope import check_place, write_results
+from gluonlab.exercises.students import roots_of
 from gluonlab.exercises.table import as_csv
 from gluonlab.files.whole import check_new, write_text
 from gluonlab.host.cores import available
@@ -84,7 +85,8 @@ def grade(notebooks: Tuple[str, ...], out: str, **options: Any) -> None:
             "no notebook is given: name those that were handed in, or the folders that hold them"
         )
     settings = _settings(options)
-    found = grading.submissions([Path(name) for name in notebooks])
+    given = [Path(name) for name in notebooks]
+    found = grading.submissions(given)
     names = _assignments(options["assignment"])
     canvas, gradescope = (
         options[name] and Path(options[name]) for name in ("canvas", "gradescope")
@@ -109,7 +111,7 @@ def grade(notebooks: Tuple[str, ...], out: str, **options: Any) -> None:
     finally:
         done = grading.in_order_of(found, done)
         if canvas and done:
-            write_text(canvas, as_canvas(done, names))
+            write_text(canvas, as_canvas(done, names, roots_of(given)))
         if gradescope and done:
             write_results(gradescope, done)
     for one in done:

@@ -39,6 +39,7 @@ PAGE = "docs/grading.md"
 _OWN_MEMORY = 2**29  # of the processes that watch over the notebook
 _TASKS = 1024  # processes and their threads, of which MXNet has some dozens; in the container
 _SHARED = 2**28  # bytes of /dev/shm
+_HELP = ("See 'docker", "Run 'docker", "See 'podman")
 _START_S = 60.0  # for the engine, besides what the notebook may take
 _END_S = 20.0
 
@@ -162,11 +163,9 @@ class Containers:
         objects = [*map(as_object, said.lines.splitlines()), {}]
         first, rest = objects[0], objects[1:]
         if BEGUN not in first and not said.fault:  # no notebook can do that: none has run
-            lines = errors.decode(errors="replace").split("\n")
-            last = next((line for line in reversed(lines) if line.strip()), "it says nothing")
             raise NotebookError(
                 f"{Path(self.engine).name} has not started the grader in {self.image} "
-                f"(exit {status}: {one_line(last)[:300]}): build the image as {PAGE} says, "
+                f"(exit {status}: {_last_line(errors)}): build the image as {PAGE} says, "
                 "or name one by --image"
             )
         if BEGUN in first and first[BEGUN] != gluonlab.__version__:
@@ -180,6 +179,13 @@ class Containers:
         if found is not None and isinstance(found["verdicts"], dict):
             return checked(found.get("lab"), found.get("note"), found["verdicts"].items())
         return Outcome(note=said.fault or _ended(status))
+
+
+def _last_line(errors: bytes) -> str:
+    """What was wrong: the last line that does not tell how to get help."""
+    lines = errors.decode(errors="replace").split("\n")
+    said = [line for line in lines if line.strip() and not line.startswith(_HELP)]
+    return one_line(said[-1])[:300] if said else "it says nothing"
 
 
 def _ended(status: int) -> str:

@@ -90,7 +90,8 @@ def test_it_gets_a_copy_that_nobody_else_needs_the_right_to_read(engine):
     [
         ("import sys; sys.exit('permission denied')", r"docker has not started .*\(exit 1: permis"),
         *(
-            (f"import sys; print('no daemon', file=sys.stderr); sys.exit({status})",
+            (f"import sys; sys.stderr.write('no daemon\\nSee \\'docker run --help\\'.\\n')\n"
+             f"sys.exit({status})",
              rf"docker has not started the grader in made-up \(exit {status}: no daemon\): build")
             for status in (125, 126, 127)
         ),

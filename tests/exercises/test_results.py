@@ -15,7 +15,7 @@ from gluonlab.errors import ExerciseError
 from gluonlab.exercises.canvas import as_canvas
 from gluonlab.exercises.grade import HIDDEN, UNCHECKED, Grade
 from gluonlab.exercises.gradescope import as_gradescope, check_place, write_results
-from gluonlab.exercises.students import student_of
+from gluonlab.exercises.students import roots_of, student_of
 from gluonlab.exercises.table import as_csv
 from gluonlab.exercises.verdict import PASSED, WRONG
 
@@ -53,12 +53,22 @@ def canvas_reads(text):
         ("submitted/al123/lab03/03-trainer.ipynb", ("al123", "", "al123")),
         ("course/autograded/al123/lab03/03-trainer.ipynb", ("al123", "", "al123")),
         ("export/submission_4711/03-trainer.ipynb", ("submission_4711", "", "")),
+        ("elsewhere/ada/03-trainer.ipynb", ("ada", "", "")),
         ("in/ada/03-trainer.ipynb", ("ada", "", "")),
+        ("in/monday/ada/03-trainer.ipynb", ("monday/ada", "", "")),
+        ("in/ada.ipynb", ("ada", "", "")),
         ("ada.ipynb", ("ada", "", "")),
     ],
 )
 def test_the_student_is_read_off_the_path(path, student):
-    assert student_of(Path(path)) == student
+    assert student_of(Path(path), [Path("in")]) == student
+
+
+def test_a_folder_of_several_notebooks_that_are_named_holds_several_students(tmp_path):
+    one, other, alone = (Path("in", name) for name in ("a/1.ipynb", "a/2.ipynb", "b/1.ipynb"))
+    roots = roots_of([one, other, alone, tmp_path])
+    assert roots == [tmp_path, Path("in/a")]
+    assert [student_of(path, roots).name for path in (one, other, alone)] == ["1", "2", "b"]
 
 
 def test_canvas_finds_every_student_and_the_best_notebook_of_each_lab_counts():

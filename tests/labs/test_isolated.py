@@ -78,7 +78,7 @@ def test_the_command_grades_in_containers_and_writes_what_canvas_and_gradescope_
     assert status == 0 and "written to grades.csv, canvas.csv, results" in said
     assert {words[-3] for words in calls(engine)} == {"gluonlab-grading:0.1.0"}
     rows = list(csv.reader(io.StringIO((folder / "canvas.csv").read_text(encoding="utf-8"))))
-    assert [row[0].strip() for row in rows] == ["Student", "Points Possible", "ada", "bob", "in"]
+    assert [row[0].strip() for row in rows] == ["Student", "Points Possible", "ada", "bob", "eve"]
     assert [row[5] for row in rows] == ["Lab 01", "4", "1", "0", ""]
     [ada, *_] = sorted((folder / "results").iterdir())
     assert json.loads(ada.read_text(encoding="utf-8"))["score"] == 1
