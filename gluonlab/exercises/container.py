@@ -12,7 +12,6 @@ import os
 import select
 import shutil
 import subprocess
-import tempfile
 import threading
 import time
 import uuid
@@ -119,32 +118,28 @@ class Containers:
         words = command_of(self.engine, self.image, container, folder, bounds, self.cores)
         order = {"name": name, "bounds": vars(bounds), "seed": seed}
         seconds = bounds.seconds + 3 * bounds.spare_seconds + _START_S
-        with tempfile.TemporaryFile() as errors:
-            child = subprocess.Popen(
-                words,
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=errors,
-                start_new_session=True,  # Ctrl-C is for the grader
-            )
-            try:
-                said = _talk(child, json.dumps(order).encode() + b"\n", seconds, stop)
-            finally:
-                self._end(child, container)
-            errors.seek(0)
-            return self._outcome(said, child.returncode, errors.read(MOST_SAID))
+        child = subprocess.Popen(
+            words,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            start_new_session=True,  # Ctrl-C is for the grader
+        )
+        try:
+            said = _talk(child, json.dumps(order).encode() + b"\n", seconds, stop)
+        finally:
+            self._end(child, container)
+        return self._outcome(said, child.returncode)
 
     def _end(self, child: "subprocess.Popen[bytes]", container: str) -> None:
         """End the container, which does not end with the engine's command, and that command."""
-        assert child.stdin is not None and child.stdout is not None
-        with suppress(OSError):  # nobody has read the order
-            child.stdin.close()
-        child.stdout.close()
-        ended = False
+        for stream in (child.stdin, child.stdout, child.stderr):
+            assert stream is not None
+            with suppress(OSError):  # nobody has read the order
+                stream.close()
         with suppress(subprocess.TimeoutExpired):
-            child.wait(0 if child.poll() is not None else 1)
-            ended = True
-        if not ended:
+            child.wait(1)
+        if child.returncode is None or child.returncode < 0:
             with suppress(OSError, subprocess.TimeoutExpired):
                 subprocess.run(
                     [self.engine, "rm", "--force", container],
@@ -159,13 +154,13 @@ class Containers:
             child.kill()
             child.wait()
 
-    def _outcome(self, said: "Said", status: int, errors: bytes) -> Outcome:
+    def _outcome(self, said: "Said", status: int) -> Outcome:
         objects = [*map(as_object, said.lines.splitlines()), {}]
         first, rest = objects[0], objects[1:]
         if BEGUN not in first and not said.fault:  # no notebook can do that: none has run
             raise NotebookError(
                 f"{Path(self.engine).name} has not started the grader in {self.image} "
-                f"(exit {status}: {_last_line(errors)}): build the image as {PAGE} says, "
+                f"(exit {status}: {_last_line(said.errors)}): build the image as {PAGE} says, "
                 "or name one by --image"
             )
         if BEGUN in first and first[BEGUN] != gluonlab.__version__:
@@ -195,9 +190,10 @@ def _ended(status: int) -> str:
 
 
 class Said(NamedTuple):
-    """What a container has said, and why no more was read of it."""
+    """What a container and its engine have said, and why no more was read of it."""
 
     lines: bytes
+    errors: bytes = b""
     fault: str = ""
 
 
@@ -205,19 +201,25 @@ def _talk(
     child: "subprocess.Popen[bytes]", order: bytes, seconds: float, stop: threading.Event
 ) -> Said:
     """Send the order and read to the end, within time and MOST_SAID; the input stays open."""
-    assert child.stdin is not None and child.stdout is not None
+    assert child.stdin is not None and child.stdout is not None and child.stderr is not None
     with suppress(BrokenPipeError):  # it has ended; its status says why
         child.stdin.write(order)
         child.stdin.flush()
-    end, said = time.monotonic() + seconds, b""
-    while len(said) <= MOST_SAID:
+    output, errors = child.stdout.fileno(), child.stderr.fileno()
+    said, unfinished = {output: b"", errors: b""}, [output, errors]
+    end = time.monotonic() + seconds
+    while unfinished:
         if stop.is_set() or time.monotonic() > end:
-            return Said(said, f"not finished in time, and had to be ended after {seconds:g} s")
-        if select.select([child.stdout], [], [], LOOK_S)[0]:
-            part = os.read(child.stdout.fileno(), 2**16)
+            fault = f"not finished in time, and had to be ended after {seconds:g} s"
+            return Said(said[output], fault=fault)
+        for stream in select.select(unfinished, [], [], LOOK_S)[0]:
+            part = os.read(stream, 2**16)
+            said[stream] += part
             if not part:
-                with suppress(subprocess.TimeoutExpired):
-                    child.wait(_END_S)
-                return Said(said)
-            said += part
-    return Said(b"", f"its container said more than {MOST_SAID / 2**20:g} MiB, and was ended")
+                unfinished.remove(stream)
+        if sum(map(len, said.values())) > MOST_SAID:
+            fault = f"its container said more than {MOST_SAID / 2**20:g} MiB, and was ended"
+            return Said(b"", fault=fault)
+    with suppress(subprocess.TimeoutExpired):
+        child.wait(_END_S)
+    return Said(said[output], said[errors])

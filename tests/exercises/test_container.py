@@ -116,6 +116,7 @@ def test_a_fault_of_engine_or_image_ends_the_grading_and_is_no_students(engine, 
         ("print('[' * 10**6)", "without a result"),
         ("print('{\"verdicts\": 7}')", "without a result"),
         ("while True: print('x' * 10**6)", "more than 4 MiB"),
+        ("while True: print('x' * 10**6, file=sys.stderr)", "more than 4 MiB"),
     ],
 )
 def test_what_a_notebook_makes_of_its_container_is_a_note(engine, code, words):
