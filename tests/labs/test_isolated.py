@@ -176,10 +176,13 @@ def test_ctrl_c_ends_all_that_run_and_keeps_what_is_graded(tmp_path, monkeypatch
         text=True,
         start_new_session=True,
     )
-    wait_until(lambda: (tmp_path / "grades.csv").exists() and any_sleeping())
-    process.send_signal(signal.SIGINT)
-    begun = time.monotonic()
-    _, said = process.communicate(timeout=60)
+    try:
+        wait_until(lambda: (tmp_path / "grades.csv").exists() and any_sleeping(), 300)
+        process.send_signal(signal.SIGINT)
+        begun = time.monotonic()
+        _, said = process.communicate(timeout=60)
+    finally:
+        process.kill()
     assert process.returncode == 130 and "1 of 3 notebooks are graded, in grades.csv" in said
     assert "Traceback" not in said and time.monotonic() - begun < 40
     wait_until(lambda: not any_sleeping())
