@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
-from concurrent.futures import Future, ThreadPoolExecutor, as_completed
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,7 +14,7 @@ from gluonlab.errors import ExerciseError, NotebookError
 from gluonlab.exercises.bounds import Bounds, within_room
 from gluonlab.exercises.exercise import all_exercises
 from gluonlab.exercises.kernel import missing
-from gluonlab.exercises.process import Outcome, run_in_processes
+from gluonlab.exercises.process import LOOK_S, Outcome, run_in_processes
 from gluonlab.exercises.verdict import PASSED
 from gluonlab.plain import one_line
 
@@ -110,8 +110,12 @@ def grade(
     with ThreadPoolExecutor(jobs) as pool:
         futures: List["Future[Grade]"] = [pool.submit(one, path) for path in notebooks]
         try:
-            for future in as_completed(futures):
-                yield future.result()
+            pending = set(futures)
+            while pending:
+                # not for longer: Ctrl-C may reach another thread, and wakes no lock then
+                done, pending = wait(pending, LOOK_S, FIRST_COMPLETED)
+                for future in filter(done.__contains__, futures):
+                    yield future.result()
         finally:
             for future in futures:
                 future.cancel()
