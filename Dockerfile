@@ -8,9 +8,9 @@
 #
 # The CUDA image needs the NVIDIA Container Toolkit on the host, and nothing of CUDA in its base: the libraries come from wheels.
 # Labs: docker run --rm -it -p 127.0.0.1:8888:8888 -v "$PWD/work:/work" --entrypoint jupyter gluonlab lab --ip 0.0.0.0
+# Grading: docker build --target grading -t gluonlab-grading:0.1.0 .   for exercises grade --isolated, docs/grading.md
 # This file was written where no image could be built: what it runs is what make runs and .ci/run tests, on Debian 12.
-FROM python:3.11-slim-bookworm
-ARG BUILD=cpu
+FROM python:3.11-slim-bookworm AS base
 
 # OpenMP's library, which MXNet is linked with; OpenSSH's client, for gluonlab.launch --hosts
 RUN apt-get update \
@@ -18,10 +18,20 @@ RUN apt-get update \
     && rm -rf /var/lib/apt/lists/*
 
 COPY . /opt/gluonlab
+ENV PATH=/opt/venv/bin:$PATH
+
+# What runs one student's notebook. The command that starts it sets user, mounts and bounds once more: it trusts no image.
+FROM base AS grading
+RUN python /opt/gluonlab/tools/make_venv.py /opt/venv cpu labs
+USER 65534:65534
+WORKDIR /tmp
+ENTRYPOINT ["python"]
+
+FROM base AS gluonlab
+ARG BUILD=cpu
 # what plain pip cannot do is in make_venv.py; jupyterlab, to open the labs with
 RUN python /opt/gluonlab/tools/make_venv.py /opt/venv "$BUILD" labs \
     && /opt/venv/bin/python -m pip install --no-cache-dir "jupyterlab>=4,<5"
-ENV PATH=/opt/venv/bin:$PATH
 
 # no one's data are root's: what runs here may write below /work only
 RUN useradd --create-home --uid 1000 learner && mkdir /work && chown learner /work

@@ -3,23 +3,33 @@
 from __future__ import annotations
 
 import sys
+from contextlib import closing
 from functools import partial
 from pathlib import Path
-from typing import List, Optional, Sequence, Tuple
+from typing import Any, Dict, List, Optional, Sequence, Tuple
 
 import click
 from tqdm import tqdm
 
 from gluonlab.cli.command import command, dispatch
-from gluonlab.config.values import real
-from gluonlab.errors import ExerciseError
+from gluonlab.config.values import real, whole
+from gluonlab.errors import ExerciseError, NotebookError
 from gluonlab.exercises import grade as grading
-from gluonlab.exercises.exercise import all_exercises
+from gluonlab.exercises.bounds import MOST_JOBS, jobs_here
+from gluonlab.exercises.canvas import as_canvas
+from gluonlab.exercises.cases import LARGEST_SEED
+from gluonlab.exercises.container import ENGINES, IMAGE, Containers, find_engine
+from gluonlab.exercises.exercise import all_exercises, labs
+from gluonlab.exercises.gradescope import check_place, write_results
+from gluonlab.exercises.students import roots_of
+from gluonlab.exercises.table import as_csv
 from gluonlab.files.whole import check_new, write_text
+from gluonlab.host.cores import available
 from gluonlab.plain import printable
 
-SECONDS = 300.0  # for one notebook; a lab takes less than 120 on two cores
+SECONDS = 600.0  # for one notebook; a lab takes less than 120 on two cores, 240 on one
 LONGEST_SECONDS = 86_400
+CORES = 2  # of one container; the labs' CPU devices compute on two
 OUT = "grades.csv"
 
 
@@ -33,12 +43,13 @@ def list_exercises() -> None:
 @command("python -m gluonlab.exercises grade")
 @click.argument("notebooks", nargs=-1, metavar="NOTEBOOK|FOLDER...")
 @click.option(
-    "--out",
-    metavar="FILE",
-    default=OUT,
-    show_default=True,
-    help="the table, a new file of comma-separated values",
+    "--isolated",
+    is_flag=True,
+    help="run each notebook in a container without a network, of docker or podman",
 )
+@click.option("--engine", metavar="|".join(ENGINES), help="with --isolated: that one")
+@click.option("--image", metavar="IMAGE", help=f"with --isolated, instead of {IMAGE}")
+@click.option("--jobs", metavar="N", help="notebooks at a time; by default, one for each core")
 @click.option(
     "--seconds",
     metavar="SECONDS",
@@ -46,38 +57,107 @@ def list_exercises() -> None:
     show_default=True,
     help="for one notebook, at most",
 )
-def grade(notebooks: Tuple[str, ...], out: str, seconds: str) -> None:
+@click.option("--seed", metavar="N", help="also cases that no student has seen, drawn by N")
+@click.option("--reveal", is_flag=True, help="with --seed: sentences name such cases")
+@click.option(
+    "--out",
+    metavar="FILE",
+    default=OUT,
+    show_default=True,
+    help="the table, a new file of comma-separated values",
+)
+@click.option("--canvas", metavar="FILE", help="a new file for the import of Canvas's gradebook")
+@click.option(
+    "--assignment", metavar="LAB=NAME", multiple=True, help="with --canvas: a lab's name there"
+)
+@click.option(
+    "--gradescope", metavar="FILE.json|FOLDER", help="new results, of one notebook or of several"
+)
+def grade(notebooks: Tuple[str, ...], out: str, **options: Any) -> None:
     """Run notebooks that were handed in, and write a table of what their checks say.
 
-    THIS RUNS THE CODE OF THE STUDENTS, with all that you may do yourself: use an account or a
-    container that holds nothing else. Each notebook has processes of its own, whose time, memory
-    and files are bounded; what is wrong with one is its note. Its checks may be forged by whoever
-    wants to.
+    THIS RUNS THE CODE OF THE STUDENTS, and without --isolated with all that you may do yourself.
+    Time, memory and files of each notebook are bounded; what is wrong with one is its note. Its
+    checks may be forged by whoever wants to. docs/grading.md has the details.
     """
     if not notebooks:
         raise ExerciseError(
             "no notebook is given: name those that were handed in, or the folders that hold them"
         )
-    limit = real(0, LONGEST_SECONDS, above_minimum=True)("--seconds", seconds)
-    found = grading.submissions([Path(name) for name in notebooks])
+    settings = _settings(options)
+    given = [Path(name) for name in notebooks]
+    found = grading.submissions(given)
+    names = _assignments(options["assignment"])
+    canvas, gradescope = (
+        options[name] and Path(options[name]) for name in ("canvas", "gradescope")
+    )
     check_new("--out", Path(out))
+    if canvas:
+        check_new("--canvas", canvas)
+    if gradescope:
+        check_place(gradescope, found)
+        check_new("--gradescope", gradescope)
     done: List[grading.Grade] = []
     try:
-        for one in tqdm(
-            grading.grade(found, limit), total=len(found), unit="notebook", dynamic_ncols=True
-        ):
-            done.append(one)
-            write_text(Path(out), grading.as_csv(done))  # each time: what is done is not lost
-    except KeyboardInterrupt:
-        raise KeyboardInterrupt(
-            f"{len(done)} of {len(found)} notebooks are graded" + (f", in {out}" if done else "")
-        ) from None
+        with closing(grading.grade(found, **settings)) as grades:
+            for one in tqdm(grades, total=len(found), unit="notebook", dynamic_ncols=True):
+                done.append(one)
+                # each time: what is done is not lost
+                write_text(Path(out), as_csv(grading.in_order_of(found, done)))
+    except (KeyboardInterrupt, NotebookError) as stopped:
+        said = f"{len(done)} of {len(found)} notebooks are graded" + (f", in {out}" if done else "")
+        both = filter(None, [str(stopped), said])
+        raise type(stopped)("; ".join(both)) from None
+    finally:
+        done = grading.in_order_of(found, done)
+        if canvas and done:
+            write_text(canvas, as_canvas(done, names, roots_of(given)))
+        if gradescope and done:
+            write_results(gradescope, done)
     for one in done:
         click.echo(
             f"{one.passed:>3} of {len(one.statuses):<3} {printable(str(one.notebook))}"
             + (f"  ({one.note})" if one.note else "")
         )
-    click.echo(f"written to {out}")
+    click.echo(f"written to {', '.join(map(str, filter(None, [out, canvas, gradescope])))}")
+
+
+def _settings(options: Dict[str, Any]) -> Dict[str, Any]:
+    """What `gluonlab.exercises.grade.grade` is called with. Raises a UsageError."""
+    isolated, engine, image = (options[name] for name in ("isolated", "engine", "image"))
+    seed, jobs, reveal = (options[name] for name in ("seed", "jobs", "reveal"))
+    settings = dict(
+        seconds=real(0, LONGEST_SECONDS, above_minimum=True)("--seconds", options["seconds"]),
+        jobs=jobs_here() if jobs is None else whole(1, MOST_JOBS)("--jobs", jobs),
+        seed=None if seed is None else whole(0, LARGEST_SEED)("--seed", seed),
+        reveal=reveal,
+    )
+    if reveal and seed is None:
+        raise ExerciseError("--reveal names the cases of a seed, and there is none: add --seed N")
+    if engine is not None and engine not in ENGINES:
+        raise ExerciseError(f"--engine {engine!r}: choose {' or '.join(ENGINES)}")
+    if not isolated:
+        for name in ("engine", "image"):
+            if options[name] is not None:
+                raise ExerciseError(f"--{name} is of containers, and there is none: add --isolated")
+        return settings
+    cores = min(CORES, available())
+    runner = Containers(find_engine(engine or ""), IMAGE if image is None else image, cores)
+    return dict(settings, runner=runner)
+
+
+def _assignments(given: Sequence[str]) -> Dict[str, str]:
+    """``02=Lab 2 (4711)``: what labs are called in Canvas. Raises ExerciseError."""
+    names = {}
+    for text in given:
+        lab, _, name = text.partition("=")
+        if lab not in labs() or not name.strip():
+            raise ExerciseError(
+                f"--assignment {text!r}: give a lab and its name in Canvas, such as "
+                f"'02=Lab 2 (4711)'; the labs are {', '.join(labs())}"
+            )
+        names[lab] = name.strip()
+    return names
 
 
 COMMANDS = dict(list=list_exercises, grade=grade)

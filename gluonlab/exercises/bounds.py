@@ -10,8 +10,11 @@ from pathlib import Path
 from typing import Dict, List, NamedTuple, Tuple
 
 from gluonlab.host.control_groups import PROC
+from gluonlab.host.cores import available
 from gluonlab.host.memory import room
 
+MOST_JOBS = 256
+MEMORY_OF_ONE = 2 * 2**30  # bytes; a lab takes less than half
 TICK_S = 0.1  # between two looks at the processes
 TICKS_FOR_FILES = 10  # as many between two looks at the files, which take longer
 
@@ -36,12 +39,22 @@ class Bounds:
     source: int = 2**25
 
 
-def within_room(bounds: Bounds) -> Bounds:
-    """The same with no more memory than three quarters of what this machine or job has left."""
+def within_room(bounds: Bounds, jobs: int = 1) -> Bounds:
+    """The same with no more memory than three quarters of what is left here, for ``jobs`` at once.
+
+    What is left to this machine or job, that is.
+    """
     left = room()
-    return (
-        bounds if left is None else replace(bounds, memory=min(bounds.memory, left.free * 3 // 4))
-    )
+    if left is None:
+        return bounds
+    return replace(bounds, memory=min(bounds.memory, left.free * 3 // 4 // jobs))
+
+
+def jobs_here() -> int:
+    """How many notebooks this machine or job can run at a time: a core and 2 GiB for each."""
+    left = room()
+    fit = MOST_JOBS if left is None else left.free * 3 // 4 // MEMORY_OF_ONE
+    return max(1, min(available(), fit, MOST_JOBS))
 
 
 class Process(NamedTuple):

@@ -1,9 +1,10 @@
-"""Run a notebook in its own process; needs nbclient and ipykernel (gluonlab[labs-build])."""
+"""The process that runs a notebook's cells: ipykernel, and what that brings (gluonlab[labs]).
+
+A lab's build keeps outputs (`labs/gluonlab_labs/kernel.py`); who grades needs only errors.
+"""
 
 from __future__ import annotations
 
-import asyncio
-import copy
 import json
 import os
 import signal
@@ -11,185 +12,181 @@ import sys
 import time
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Callable, Iterator, Optional
+from typing import Any, Iterator, List, NamedTuple, Optional, Sequence, Tuple
 
 from gluonlab.errors import NotebookError
 from gluonlab.exercises.languages import VARIABLE
 from gluonlab.files.temporary import temporary_folder
 
+SKIPPED, MAY_RAISE = "skip-execution", "raises-exception"  # tags of cells, as Jupyter's tools know
 # What tells a kernel of another notebook, or of another person's settings.
 _FOREIGN = ("JPY_", "JUPYTER", "IPYTHON", "PYDEVD_", VARIABLE)
+_DELIMITER, _BEFORE_CONTENT = b"<IDS|MSG>", 5  # frames of a message on the wire, counted from it
+_LAST_OUTPUT_S = 4.0  # how long outputs may come after the reply that says that a cell has ended
+_LOOK_MS = 1000  # between two looks at whether the process lives
+
+
+class Cell(NamedTuple):
+    """What is run of a notebook's cell: nothing of one that holds text."""
+
+    source: str
+    tags: Tuple[str, ...] = ()
+
+
+def place_of_cell(source: str, index: int) -> str:
+    """``cell 3 (x = 1)``: the number of a cell, from 1, and the beginning of its first line."""
+    line = next((line for line in source.splitlines() if line.strip()), "")
+    return f"cell {index + 1} ({line.strip()[:60]})"
+
+
+def missing() -> str:
+    """What to install before a notebook can be run here; empty for nothing."""
+    try:
+        import ipykernel  # noqa: F401
+        import jupyter_client  # noqa: F401
+    except ImportError as error:
+        return (
+            f"notebooks cannot be run here, {error.name} is missing: pip install 'gluonlab[labs]'"
+        )
+    return ""
+
+
+def make_manager(own: Path, kind: Any) -> Any:
+    """A manager of jupyter_client, of the class ``kind``, whose kernel is this Python.
+
+    Whatever kernels are installed. ``own``: an empty folder for its files.
+    """
+    from jupyter_client.kernelspec import KernelSpecManager
+
+    specs = own / "kernels" / "python3"
+    specs.mkdir(parents=True)
+    argv = [sys.executable, "-m", "ipykernel_launcher", "-f", "{connection_file}"]
+    spec = {"argv": argv, "display_name": "Python 3", "language": "python"}
+    (specs / "kernel.json").write_text(json.dumps(spec), encoding="utf-8")
+    return kind(
+        kernel_name="python3",
+        kernel_spec_manager=KernelSpecManager(
+            kernel_dirs=[str(specs.parent)], ensure_native_kernel=False
+        ),
+        transport="ipc",  # TCP would be open to all who work on this machine
+        connection_file=str(own / "connection.json"),
+    )
+
+
+def environment_of_kernel(own: Path, **changes: str) -> "dict[str, str]":
+    """This process's environment without what belongs to another notebook, and with changes."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(_FOREIGN)}
+    return {**kept, "IPYTHONDIR": str(own), **changes}
+
+
+@contextmanager
+def start(folder: Path, seconds: float, printed: int, **environment: str) -> Iterator["Kernel"]:
+    """Start a process for cells in ``folder``, which ends with the block.
+
+    ``seconds``: for all that is run in it. ``printed``: end it after about so many bytes of output.
+    ``environment``: changes to that of this process. Raises NotebookError.
+    """
+    fault = missing()
+    if fault:
+        raise NotebookError(fault)
+    from jupyter_client import KernelManager
+
+    end = time.monotonic() + seconds
+    with temporary_folder("kernel") as own:
+        manager = make_manager(own, KernelManager)
+        manager.start_kernel(env=environment_of_kernel(own, **environment), cwd=str(folder))
+        client = manager.client()
+        client.start_channels(stdin=False, hb=False)
+        try:
+            client.wait_for_ready(timeout=max(60.0, seconds))
+            yield Kernel(manager, client, end, printed)
+        finally:
+            client.stop_channels()
+            manager.shutdown_kernel(now=True)
 
 
 class Kernel:
     """The running process of one notebook. `start` makes it."""
 
-    def __init__(self, client: Any) -> None:
-        self._client = client
+    def __init__(self, manager: Any, client: Any, end: float, printed: int) -> None:
+        self._manager, self._client = manager, client
+        self._end, self._printed, self._room = end, printed, printed
         self.alive = True  # whether more cells can be run after a NotebookError
 
-    def run(self, index: int) -> Any:
-        """Execute cell ``index`` of the notebook, and return it with its outputs.
-
-        Raises NotebookError.
-        """
-        cell = self._client.nb.cells[index]
-        return self._run(cell, index)
-
-    def again(self, index: int) -> Any:
-        """Execute cell ``index`` once more, and return a copy with the new outputs.
-
-        The notebook keeps its own.
-        """
-        cell = self._client.nb.cells[index]
-        other = self._run(copy.deepcopy(cell), index)
-        self._client.nb.cells[index] = cell
-        return other
-
-    def ask(self, source: str) -> str:
-        """What code prints, or the value of its last line, that is no part of the notebook.
-
-        Raises NotebookError.
-        """
-        from nbformat.v4 import new_code_cell
-
-        cells = self._client.nb.cells
-        cells.append(new_code_cell(source))
+    def run(self, cell: Cell, index: int) -> None:
+        """Execute a cell, the one numbered ``index`` from 0. Raises NotebookError."""
+        if not cell.source.strip() or SKIPPED in cell.tags:
+            return
+        place = place_of_cell(cell.source, index)
         try:
-            outputs = self._run(cells[-1], len(cells) - 1).outputs
-        finally:
-            cells.pop()
-        texts = (
-            output.get("text") or output.get("data", {}).get("text/plain", "") for output in outputs
-        )
-        return "".join(texts)
-
-    def _run(self, cell: Any, index: int) -> Any:
-        from nbclient.exceptions import CellExecutionError, CellTimeoutError, DeadKernelError
-
-        place = place_of_cell(cell, index)
-        try:
-            done = self._client.execute_cell(cell, index)
-            if getattr(self._client, "too_much", ""):  # and it had ended before it was ended
-                raise DeadKernelError
-            return done
-        except CellExecutionError as error:
-            raise NotebookError(
-                f"{place}: {error.ename}: {' '.join(str(error.evalue).split())[:400]}"
-            ) from None
-        except CellTimeoutError:
+            error = self._execute(cell.source)
+        except _Ended as ended:
             self.alive = False
-            raise NotebookError(f"{place}: not finished in time") from None
-        except DeadKernelError:
-            self.alive = False
-            too_much = getattr(self._client, "too_much", "")
-            raise NotebookError(f"{place}: {too_much or 'its process died'}") from None
-        except Exception as error:  # whatever messages in another form make of nbclient
+            raise NotebookError(f"{place}: {ended}") from None
+        except Exception as error_of_ours:  # whatever messages in another form make of our library
             raise NotebookError(
-                f"{place}: its process sent what is no message of a kernel ({type(error).__name__})"
+                f"{place}: its process sent what is no message of a kernel "
+                f"({type(error_of_ours).__name__})"
             ) from None
+        if error is not None and MAY_RAISE not in cell.tags:
+            raise NotebookError(f"{place}: {error[0]}: {' '.join(error[1].split())[:400]}")
+
+    def _execute(self, source: str) -> Optional[Tuple[str, str]]:
+        """The name and the message of the error that the cell raised. Raises _Ended."""
+        import zmq
+
+        asked = self._client.execute(source, allow_stdin=False)
+        shell, output = self._client.shell_channel.socket, self._client.iopub_channel.socket
+        poller, reply, idle = zmq.Poller(), None, False
+        for socket in (shell, output):
+            poller.register(socket, zmq.POLLIN)
+        last = self._end
+        while not (reply and idle):
+            left = last - time.monotonic()
+            if left <= 0:
+                if reply:  # only its last outputs are missing
+                    break
+                raise _Ended("not finished in time")
+            ready = dict(poller.poll(min(_LOOK_MS, left * 1000)))
+            if not ready and not self._manager.is_alive():
+                raise _Ended("its process died")
+            if output in ready:
+                message = self._read(output, counted=True)
+                is_idle = message.get("content", {}).get("execution_state") == "idle"
+                idle = idle or (is_idle and _is_for(message, asked))
+            if shell in ready:
+                message = self._read(shell, counted=False)
+                if _is_for(message, asked) and message["msg_type"] == "execute_reply":
+                    reply = message["content"]
+                    last = min(last, time.monotonic() + _LAST_OUTPUT_S)
+        return _error_in(reply or {})
+
+    def _read(self, socket: Any, counted: bool) -> "dict[str, Any]":
+        """The next message of a socket that has one. Raises _Ended for too many bytes of output."""
+        frames: List[bytes] = socket.recv_multipart()
+        if counted:
+            self._count(frames)
+        _, parts = self._client.session.feed_identities(frames)
+        found: "dict[str, Any]" = self._client.session.deserialize(parts)
+        return found
+
+    def _count(self, frames: Sequence[bytes]) -> None:
+        begin = frames.index(_DELIMITER) + _BEFORE_CONTENT if _DELIMITER in frames else 0
+        self._room -= sum(map(len, frames[begin:]))
+        if self._room < 0:
+            self._manager.signal_kernel(signal.SIGKILL)
+            raise _Ended(f"printed more than {self._printed / 2**20:g} MiB, and was ended")
 
 
-def place_of_cell(cell: Any, index: int) -> str:
-    """``cell 3 (x = 1)``: the number of a cell, from 1, and the beginning of its first line."""
-    line = next((line for line in cell.source.splitlines() if line.strip()), "")
-    return f"cell {index + 1} ({line.strip()[:60]})"
+class _Ended(Exception):
+    """The process of the cells has ended, or is not waited for any longer; says why."""
 
 
-def _bounded(client: Any, printed: int) -> Any:
-    """A class of ``client``s that keep no outputs and end a process that prints too much."""
-
-    class Bounded(client):  # type: ignore[misc]
-        too_much = ""
-        room = printed
-
-        def process_message(self, message: Any, cell: Any, index: int) -> Any:
-            if message["msg_type"] == "status":  # a cell has ended, for example
-                return super().process_message(message, cell, index)
-            self.room -= _length(message["content"])
-            if self.room < 0 and not self.too_much:
-                self.too_much = f"printed more than {printed / 2**20:g} MiB, and was ended"
-                self.ending = asyncio.ensure_future(self.km.signal_kernel(signal.SIGKILL))
-            return None
-
-    return Bounded
+def _is_for(message: "dict[str, Any]", asked: str) -> bool:
+    return bool(message["parent_header"].get("msg_id") == asked)
 
 
-def _length(content: Any) -> int:
-    """About how many characters a message has."""
-    if isinstance(content, (dict, list)):
-        parts = content.values() if isinstance(content, dict) else content
-        return 2 + sum(map(_length, parts))
-    return len(content) if isinstance(content, str) else 8
-
-
-@contextmanager
-def start(
-    notebook: Any,
-    folder: Path,
-    seconds: float,
-    printed: Optional[int] = None,
-    **environment: str,
-) -> Iterator[Kernel]:
-    """Start a process for ``notebook`` (of `nbformat`) in ``folder``.
-
-    It runs this Python, whatever kernels are installed.
-    ``seconds``: for all that is run in it. ``printed``: keep no outputs, and end the process after
-    about so many characters of them. ``environment``: changes to that of this process. Raises
-    NotebookError where nbclient or ipykernel are not installed.
-    """
-    try:
-        import ipykernel  # noqa: F401
-        from jupyter_client import AsyncKernelManager
-        from jupyter_client.kernelspec import KernelSpecManager
-        from nbclient import NotebookClient
-    except ImportError as error:
-        raise NotebookError(
-            f"notebooks cannot be run here, {error.name} is missing: "
-            "pip install 'gluonlab[labs-build]'"
-        ) from None
-    end = time.monotonic() + seconds
-    with temporary_folder("kernel") as own:
-        specs = own / "kernels" / "python3"
-        specs.mkdir(parents=True)
-        argv = [sys.executable, "-m", "ipykernel_launcher", "-f", "{connection_file}"]
-        spec = {"argv": argv, "display_name": "Python 3", "language": "python"}
-        (specs / "kernel.json").write_text(json.dumps(spec), encoding="utf-8")
-        manager = AsyncKernelManager(
-            kernel_name="python3",
-            kernel_spec_manager=KernelSpecManager(
-                kernel_dirs=[str(specs.parent)], ensure_native_kernel=False
-            ),
-            transport="ipc",  # TCP would be open to all who work on this machine
-            connection_file=str(own / "connection.json"),
-        )
-        make = NotebookClient if printed is None else _bounded(NotebookClient, printed)
-        client = make(
-            notebook,
-            km=manager,
-            timeout_func=lambda cell: max(1, int(end - time.monotonic())),
-            startup_timeout=max(60, int(seconds)),
-            resources={"metadata": {"path": str(folder)}},
-            coalesce_streams=True,
-            record_timing=False,  # the same notebook, the same page
-            shutdown_kernel="immediate",
-        )
-        kept = {name: value for name, value in os.environ.items() if not name.startswith(_FOREIGN)}
-        env = {**kept, "IPYTHONDIR": str(own), **environment}
-        with client.setup_kernel(cleanup_kc=True, env=env):
-            yield Kernel(client)
-
-
-def execute(
-    notebook: Any,
-    folder: Path,
-    seconds: float,
-    on_cell: Optional[Callable[[], None]] = None,
-    **environment: str,
-) -> None:
-    """Run all cells of ``notebook``, in place. Raises NotebookError."""
-    with start(notebook, folder, seconds, None, **environment) as kernel:
-        for index in range(len(notebook.cells)):
-            kernel.run(index)
-            if on_cell:
-                on_cell()
+def _error_in(reply: "dict[str, Any]") -> Optional[Tuple[str, str]]:
+    if reply.get("status") != "error":
+        return None
+    return str(reply.get("ename")), str(reply.get("evalue"))

@@ -15,20 +15,20 @@ import json
 import os
 import sys
 from pathlib import Path
-from typing import IO, Any, Sequence
+from typing import IO, Any, List, NamedTuple, Sequence, Tuple
 
 from gluonlab.errors import DataError, NotebookError
 from gluonlab.exercises.bounds import Bounds
 from gluonlab.exercises.checking import GRADES
 from gluonlab.exercises.exercise import labs
-from gluonlab.exercises.kernel import place_of_cell, start
+from gluonlab.exercises.kernel import MAY_RAISE, SKIPPED, Cell, place_of_cell, start
 from gluonlab.exercises.languages import LANGUAGES
 from gluonlab.exercises.supervisor import end_with_parent
 from gluonlab.files.bounded import read_bounded
 from gluonlab.plain import one_line
 
 MOST_CELLS = 10_000
-TAGS = ("raises-exception", "skip-execution")  # those of a cell that nbclient looks at
+FORMAT = 4  # of notebooks since 2015
 VERDICTS = "verdicts.jsonl"
 LAB, CELL, NOTE, DONE = "lab", "cell", "note", "done"
 
@@ -54,18 +54,18 @@ def _say(out: IO[str], kind: str, text: str) -> None:
 
 
 def _run(bounds: Bounds, folder: Path, path: Path, out: IO[str]) -> None:
-    notebook, lab, language = read_submission(path, bounds.source)
+    cells, lab, language = read_submission(path, bounds.source)
     _say(out, LAB, lab)
     place = folder / language
     place.mkdir()
     noted, environment = False, {GRADES: str(folder / VERDICTS), "TMPDIR": str(folder)}
-    with start(notebook, place, bounds.seconds, bounds.printed, **environment) as kernel:
-        for index, cell in enumerate(notebook.cells):
-            if cell.cell_type != "code" or not cell.source.strip():
+    with start(place, bounds.seconds, bounds.printed, **environment) as kernel:
+        for index, cell in enumerate(cells):
+            if not cell.source.strip():
                 continue
-            _say(out, CELL, place_of_cell(cell, index))
+            _say(out, CELL, place_of_cell(cell.source, index))
             try:
-                kernel.run(index)
+                kernel.run(cell, index)
             except NotebookError as error:
                 if not noted:
                     _say(out, NOTE, str(error))
@@ -74,26 +74,21 @@ def _run(bounds: Bounds, folder: Path, path: Path, out: IO[str]) -> None:
                     break
 
 
-def read_submission(path: Path, most_bytes: int) -> "tuple[Any, str, str]":
-    """A notebook with the cells of this one and nothing else; its lab and its language.
+class Submission(NamedTuple):
+    """What is run of a notebook, the number of its lab, and its language."""
 
-    Raises NotebookError.
-    """
-    import nbformat
+    cells: List[Cell]
+    lab: str
+    language: str
 
-    try:
-        given = nbformat.reads(read_bounded(path, most_bytes).decode(), as_version=4)
-    except OSError as error:
-        raise NotebookError(f"cannot be read as a notebook: {error.strerror}") from None
-    except DataError:
-        raise NotebookError(
-            f"cannot be read as a notebook: it has more than {most_bytes:,} bytes"
-        ) from None
-    except Exception as error:  # whatever a damaged file makes of nbformat and json
-        fault = str(error)[:200] or type(error).__name__
-        raise NotebookError(f"cannot be read as a notebook: {fault}") from None
-    about = given.get("metadata")
-    about = about.get("gluonlab") if isinstance(about, dict) else None
+
+def read_submission(path: Path, most_bytes: int) -> Submission:
+    """The cells of a notebook, in the JSON that Jupyter writes. Raises NotebookError."""
+    given = _read(path, most_bytes)
+    about = given.get("metadata", {})
+    if not isinstance(about, dict):
+        raise _unreadable("its metadata is no object of JSON")
+    about = about.get("gluonlab")
     about = about if isinstance(about, dict) else {}
     lab, language = str(about.get("lab", path.name[:2]))[:40], about.get("language")
     if lab not in labs():
@@ -102,26 +97,56 @@ def read_submission(path: Path, most_bytes: int) -> "tuple[Any, str, str]":
         )
     cells = given.get("cells")
     if not isinstance(cells, list) or len(cells) > MOST_CELLS:
-        raise NotebookError(
-            f"cannot be read as a notebook: it has no list of 0 to {MOST_CELLS:,} cells"
+        raise _unreadable(f"it has no list of 0 to {MOST_CELLS:,} cells")
+    made = [_cell(cell, number) for number, cell in enumerate(cells, 1)]
+    return Submission(made, lab, language if language in LANGUAGES else LANGUAGES[0])
+
+
+def _read(path: Path, most_bytes: int) -> "dict[str, Any]":
+    try:
+        given = json.loads(read_bounded(path, most_bytes).decode("utf-8-sig"))
+    except OSError as error:
+        raise _unreadable(str(error.strerror)) from None
+    except DataError:
+        raise _unreadable(f"it has more than {most_bytes:,} bytes") from None
+    except (ValueError, RecursionError) as error:
+        raise _unreadable(f"it is no JSON ({str(error)[:200]})") from None
+    if not isinstance(given, dict):
+        raise _unreadable("it is no object of JSON")
+    if given.get("nbformat") != FORMAT:
+        raise _unreadable(
+            f"its nbformat is {str(given.get('nbformat'))[:20]}, not {FORMAT}: "
+            "open it in Jupyter, and save it"
         )
-    made = nbformat.v4.new_notebook(cells=[_cell(cell, n) for n, cell in enumerate(cells, 1)])
-    return made, lab, language if language in LANGUAGES else LANGUAGES[0]
+    return given
 
 
-def _cell(cell: Any, number: int) -> Any:
+def _unreadable(fault: str) -> NotebookError:
+    return NotebookError(f"cannot be read as a notebook: {fault}")
+
+
+def _cell(cell: Any, number: int) -> Cell:
     """The source of a cell, and what makes a difference to how it is run; an empty one for text."""
-    from nbformat.v4 import new_code_cell, new_markdown_cell
-
     source = cell.get("source") if isinstance(cell, dict) else None
-    if not isinstance(source, str):
-        raise NotebookError(f"cannot be read as a notebook: cell {number} has no text")
+    lines: List[Any] = source if isinstance(source, list) else [source]
+    if not all(isinstance(line, str) and _is_text(line) for line in lines):
+        raise _unreadable(f"cell {number} has no text")
     if cell.get("cell_type") != "code":
-        return new_markdown_cell("")
+        return Cell("")
     about = cell.get("metadata")
     tags = about.get("tags") if isinstance(about, dict) else None
-    kept = [tag for tag in TAGS if tag in tags] if isinstance(tags, list) else []
-    return new_code_cell(source, metadata={"tags": kept} if kept else {})
+    kept: Tuple[str, ...] = ()
+    if isinstance(tags, list):
+        kept = tuple(tag for tag in (SKIPPED, MAY_RAISE) if tag in tags)
+    return Cell("".join(lines), kept)
+
+
+def _is_text(line: str) -> bool:
+    """Whether it can be sent to a process: JSON may have halves of characters."""
+    try:
+        return line.encode() is not None
+    except UnicodeEncodeError:
+        return False
 
 
 if __name__ == "__main__":

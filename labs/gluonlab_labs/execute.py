@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any, Callable, Dict, Optional
 
 from gluonlab.errors import NotebookError
-from gluonlab.exercises.kernel import Kernel, start
 from gluonlab.files.temporary import temporary_folder
+from gluonlab_labs.kernel import Kernel, start
 from gluonlab_labs.source import LANGUAGES
 
 SECONDS = 600.0  # for one lab; they take less than 120 on two cores

@@ -19,10 +19,11 @@ from the_labs import LABS, PLACE, REPOSITORY
 
 from gluonlab.errors import NotebookError
 from gluonlab.exercises.__main__ import main
-from gluonlab.exercises.grade import UNCHECKED, as_csv, grade, submissions
-from gluonlab.exercises.kernel import execute, start
+from gluonlab.exercises.grade import UNCHECKED, grade, submissions
+from gluonlab.exercises.table import as_csv
 from gluonlab.exercises.verdict import PASSED, UNWRITTEN, WRONG
 from gluonlab_labs.exercises import name_of, solution_path, stubs
+from gluonlab_labs.kernel import execute, start
 
 IDS = sorted(stubs(LABS["01"]))
 NAME = name_of(stubs(LABS["01"])["01-1"].source)
@@ -183,7 +184,7 @@ def test_ctrl_c_keeps_the_rows_that_are_done(tmp_path):
 
 
 def test_the_table_of_nothing_has_a_heading_only():
-    assert as_csv([]) == "notebook,passed,note\n"
+    assert as_csv([]) == "notebook,passed,note,sentences\n"
 
 
 def test_a_submission_named_twice_is_graded_once(tmp_path):

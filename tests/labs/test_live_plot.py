@@ -5,7 +5,7 @@ import base64
 import nbformat
 import the_labs
 
-from gluonlab.exercises.kernel import execute
+from gluonlab_labs.kernel import execute
 
 CELL = """from gluonlab.exercises.live import LivePlot
 plot = LivePlot("epoch", "accuracy")

@@ -7,10 +7,10 @@ import json
 import pytest
 from the_labs import LABS, PLACE, REPOSITORY, SERIES, module_of
 
-from gluonlab.exercises.kernel import execute
 from gluonlab.exercises.verdict import PASSED, UNWRITTEN
 from gluonlab_labs.exercises import FAULTY, stubs
 from gluonlab_labs.faults import Faults
+from gluonlab_labs.kernel import execute
 from gluonlab_labs.notebook import notebook
 from gluonlab_labs.source import LANGUAGES
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Callable, List, Tuple
 import numpy as np
 from mxnet import nd
 
+from gluonlab.exercises.cases import draws
 from gluonlab.exercises.exercise import exercise
 from gluonlab.exercises.shared.arrays import check_arrays, cpus, in_words
 from gluonlab.exercises.shared.counterexamples import looks_like, wrong
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 @exercise("01-4")
 def whole_gradient(answer: Callable[..., Any]) -> None:
     """The gradient of the whole batch's mean loss out of those of its shards."""
-    random = np.random.RandomState(0)
+    random = draws(0)
     cases: List[Tuple[List[List[float]], List[int]]] = [
         ([[2, 4]], [3]),
         ([[1, 0], [3, 0]], [1, 1]),

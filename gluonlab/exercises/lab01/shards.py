@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Callable, List, Tuple
 import numpy as np
 from mxnet import nd
 
+from gluonlab.exercises.cases import draws
 from gluonlab.exercises.exercise import exercise
 from gluonlab.exercises.shared.arrays import cpus, in_words
 from gluonlab.exercises.shared.counterexamples import Case, wrong
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 
 def _cuts() -> "List[Tuple[Array, List[int]]]":
     """Arrays and the sizes of their shards, the simplest first."""
-    random = np.random.RandomState(0)
+    random = draws(0)
     cuts: "List[Tuple[Array, List[int]]]" = [
         (np.arange(4, dtype=np.float32), [2, 2]),
         (np.arange(4, dtype=np.float32), [3, 1]),

@@ -7,6 +7,7 @@ from typing import Any, Callable, List
 import numpy as np
 from mxnet import nd
 
+from gluonlab.exercises.cases import draws
 from gluonlab.exercises.exercise import exercise
 from gluonlab.exercises.lab02.sums import check_allreduce
 from gluonlab.exercises.shared.arrays import cpus
@@ -19,7 +20,7 @@ def _vectors() -> List[List[Any]]:
 
     Small whole numbers, whose sum has the same bits in every order of addition.
     """
-    random = np.random.RandomState(0)
+    random = draws(0)
     cases: List[List[Any]] = [[[1], [2]], [[5, 7]], [[1, 10], [2, 20]], [[1], [2], [4]]]
     cases.append([[1, 0], [0, 1], [2, 2], [-4, 8]])
     for devices, shape in ((2, (2, 3)), (3, (4,)), (5, (1, 2, 2))):
@@ -39,7 +40,7 @@ def different_parameters_on_different_devices(
     answer: Callable[[List[List[nd.NDArray]]], Any],
 ) -> None:
     """An allreduce whose adding is spread over the devices."""
-    random = np.random.RandomState(0)
+    random = draws(0)
     small = [(2, [1]), (1, [2, 1]), (2, [1, 1]), (3, [2, 1, 3, 1]), (2, [6, 2, 5, 1, 4])]
     # weights and biases take turns, as in a network: every other parameter is large
     large = [(4, [16] * 12), (4, [160, 16] * 4), (3, [90, 9] * 3), (4, [16, 320, 160, 160])]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any, Callable, List, NamedTuple
 
+from gluonlab.exercises.cases import more
 from gluonlab.exercises.shared.counterexamples import Case, in_english, looks_like
 
 
@@ -21,16 +22,11 @@ class Landscape(NamedTuple):
 def landscapes() -> List[Landscape]:
     """The simplest first; the best rate lies inside the range, or at an end."""
 
-    def peak(
-        best: Callable[[int], float], limit: float = math.inf
-    ) -> Callable[[int, float], float]:
-        return lambda n, lr: math.nan if lr > limit else 0.9 - 0.05 * abs(math.log2(lr / best(n)))
-
     def tie(n: int, lr: float) -> float:
         return 0.7 - (lr > 0.2) / 5
 
-    grows, same = peak(lambda n: 0.1 * n / 32), peak(lambda n: 0.2)
-    diverges, falling = peak(lambda n: 0.2, 0.3), [0.8, 0.4, 0.2, 0.1]
+    grows, same = _peak(lambda n: 0.1 * n / 32), _peak(lambda n: 0.2)
+    diverges, falling = _peak(lambda n: 0.2, 0.3), [0.8, 0.4, 0.2, 0.1]
     return [
         Landscape(Case("the best rate grows with the batch", "最適な学習率がバッチに比例する"),
                   grows, [1, 2, 4], 32, [0.05, 0.1, 0.2, 0.4]),
@@ -40,7 +36,19 @@ def landscapes() -> List[Landscape]:
                   diverges, [1, 2], 16, falling),
         Landscape(Case("two rates are equally good", "2 つの学習率が同じ正解率になる"),
                   tie, [2], 8, [0.2, 0.1, 0.4]),
+        *more(3, _drawn),
     ]  # fmt: skip
+
+
+def _peak(best: Callable[[int], float], limit: float = math.inf) -> Callable[[int, float], float]:
+    return lambda n, lr: math.nan if lr > limit else 0.9 - 0.05 * abs(math.log2(lr / best(n)))
+
+
+def _drawn(random: Any) -> Landscape:
+    rates = (0.025 * 2.0 ** random.permutation(7)[:4]).tolist()
+    best, ks = rates[random.randint(len(rates))], (1 + random.permutation(8)[:2]).tolist()
+    case = Case(f"the best rate is {best:g}", f"最適な学習率は {best:g}")
+    return Landscape(case, _peak(lambda n: best), ks, int(2 ** random.randint(2, 8)), rates)
 
 
 def check_rates(got: Any, landscape: Landscape) -> None:

@@ -8,6 +8,7 @@ import numpy as np
 from mxnet import gluon, init, nd
 
 from gluonlab.data.loading.shards import shard_bounds
+from gluonlab.exercises.cases import draws
 from gluonlab.exercises.exercise import exercise
 from gluonlab.exercises.shared.arrays import cpus
 from gluonlab.exercises.shared.counterexamples import Case, in_english
@@ -46,7 +47,7 @@ class OneBatch:
     """A batch, the weights of a dense layer, and what its gradients are by the closed form."""
 
     def __init__(self, devices: int, images: int, seed: int) -> None:
-        rng = np.random.RandomState(seed)
+        rng = draws(seed)
         self.devices = devices
         self.images = rng.normal(size=(images, FEATURES)).astype("float32")
         self.labels = rng.randint(0, CLASSES, images).astype("float32")

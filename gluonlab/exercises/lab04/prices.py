@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Any, Callable, List, Sequence, Tuple
 
-import numpy as np
-
 from gluonlab.collectives.algorithms import ALGORITHMS
 from gluonlab.collectives.check import check as prove
 from gluonlab.collectives.cost import price
@@ -13,6 +11,7 @@ from gluonlab.collectives.schedule import ALLREDUCE, Schedule
 from gluonlab.collectives.topology import Topology, make_topology
 from gluonlab.collectives.wiring import switch
 from gluonlab.errors import ScheduleError
+from gluonlab.exercises.cases import draws, more
 from gluonlab.exercises.exercise import Wrong, exercise
 from gluonlab.exercises.shared.counterexamples import (
     NUMBERS,
@@ -36,7 +35,7 @@ OWNED: List[Tuple[List[int], List[int], int]] = [  # sizes, owners, devices
 @exercise("04-3")
 def busiest_link(answer: Callable[[Sequence[int], Sequence[int], int], int]) -> None:
     """How many numbers pass the busiest link when each parameter is summed by its owner."""
-    rng, cases = np.random.RandomState(4), list(OWNED)
+    rng, cases = draws(4), list(OWNED)
     for _ in range(30):
         sizes = rng.randint(1, 100, rng.randint(1, 9)).tolist()
         devices = int(rng.randint(1, 9))
@@ -82,10 +81,17 @@ PLACES: List[Tuple[Callable[[], Topology], List[float]]] = [  # with sizes in by
 ]
 
 
+def _any_place(random: Any) -> Callable[[], Topology]:
+    make, _ = PLACES[int(random.randint(len(PLACES)))]
+    return make
+
+
 @exercise("04-4")
 def fastest(answer: Callable[[Topology, float], Schedule]) -> None:
     """The allreduce with the smallest price on a topology, for a size."""
-    for topology, size in ((make(), size) for make, sizes in PLACES for size in sizes):
+    others = more(4, lambda random: (_any_place(random), [float(10 ** random.uniform(3, 8))]))
+    places = [*PLACES, *others]
+    for topology, size in ((make(), size) for make, sizes in places for size in sizes):
         got, ranks = answer(topology, size), topology.world_size
         what = f"fastest({topology.name}, {size:,.0f})"
         if not isinstance(got, Schedule) or got.world_size != ranks:

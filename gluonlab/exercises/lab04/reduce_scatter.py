@@ -7,6 +7,7 @@ from typing import Callable, Sequence, Tuple
 
 from gluonlab.collectives.check import states
 from gluonlab.collectives.schedule import ADD, OPS, REDUCE_SCATTER, Schedule, Transfer
+from gluonlab.exercises.cases import more
 from gluonlab.exercises.exercise import Wrong, exercise
 from gluonlab.exercises.shared.counterexamples import Case
 
@@ -14,7 +15,8 @@ from gluonlab.exercises.shared.counterexamples import Case
 @exercise("04-1")
 def reduce_scatter(answer: Callable[[int], Sequence[Sequence[Transfer]]]) -> None:
     """The steps of a reduce-scatter after which rank r has the sum of chunk r."""
-    for world_size in (2, 3, 4, 5, 8, 1):
+    others = more(3, lambda random: int(random.randint(6, 13)))
+    for world_size in [2, 3, 4, 5, 8, 1, *others]:
         given, call = answer(world_size), f"reduce_scatter({world_size})"
         try:
             steps = tuple(tuple(Transfer(*transfer) for transfer in step) for step in given)

@@ -9,6 +9,7 @@ from typing import Counter as Counts
 import numpy as np
 from mxnet import nd
 
+from gluonlab.exercises.cases import draws
 from gluonlab.exercises.exercise import exercise
 from gluonlab.exercises.shared.arrays import cpus
 from gluonlab.exercises.shared.counterexamples import Case, in_english, looks_like
@@ -43,7 +44,7 @@ def ring_allreduce(answer: Callable[[List[Any], Links], Any]) -> None:
     """A ring: sums in place, and every device sends its share to its right neighbour alone."""
     sizes = ((2, 2), (2, 4), (3, 3), (2, 5), (3, 7), (4, 4), (4, 10), (1, 3), (4, 1001))
     for seed, (devices, count) in enumerate(sizes):
-        ctxs, rng = cpus(devices), np.random.RandomState(seed)
+        ctxs, rng = cpus(devices), draws(seed)
         # small whole numbers, whose sum is exact
         before = [rng.randint(-9, 10, count).astype("float32") for _ in ctxs]
         arrays, links = [nd.array(part, ctx=ctx) for part, ctx in zip(before, ctxs)], Links(ctxs)

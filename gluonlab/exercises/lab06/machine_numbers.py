@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Callable, Iterable, List
 
-import numpy as np
-
+from gluonlab.exercises.cases import draws
 from gluonlab.exercises.exercise import exercise
 from gluonlab.exercises.shared.counterexamples import is_not, looks_like, returned
 
@@ -16,7 +15,7 @@ def machine_numbers(answer: Callable[[str, "str | None", int], List[int]]) -> No
     cases = [("gpu:1", None, 4), ("gpu:0,2", None, 4), ("gpu:*", None, 4), ("gpu:*", "2,3", 4)]
     cases += [(spec, "3,4,5,6,7", 8) for spec in ("gpu:0", "gpu:1,2", "gpu:*")]
     cases += [("gpu:*", "7,5", 8), ("gpu:1,0", "6,2,4", 8)]
-    random = np.random.RandomState(4)
+    random = draws(4)
     for _ in range(8):
         shown = random.permutation(8)[: random.randint(2, 8)].tolist()
         asked = random.permutation(len(shown))[: random.randint(1, len(shown) + 1)].tolist()

@@ -7,6 +7,7 @@ from typing import Any, Callable, List, NamedTuple, Tuple
 
 import numpy as np
 
+from gluonlab.exercises.cases import draws
 from gluonlab.exercises.exercise import Wrong, exercise
 from gluonlab.exercises.shared.counterexamples import NUMBERS, looks_like, returned, wrong
 
@@ -18,7 +19,7 @@ def training_bytes(answer: Callable[..., int]) -> None:
     """How many bytes training needs: parameters, gradients, optimizer state, activations."""
     cases: List[Tuple[List[Shape], List[int], int, int]] = [([(3,)], [], 1, 0), ([(3,)], [], 1, 2)]
     cases += [([(2, 3)], [5], 1, 0), ([(2, 3)], [5], 4, 0), ([(2, 3), (2,)], [5, 1], 4, 1)]
-    randint = np.random.RandomState(6).randint
+    randint = draws(6).randint
     for _ in range(8):
         count = randint(1, 5)
         shapes = [tuple(randint(1, 9, randint(1, 5)).tolist()) for _ in range(count)]
@@ -87,7 +88,7 @@ def largest_batch(answer: Callable[[Callable[[int], int], int, int], int]) -> No
     """The largest batch that fits, asked for a few times only."""
     cases = [(10, 1, 15, 8), (10, 1, 10, 8), (10, 1, 18, 8), (10, 1, 1000, 8), (10, 5, 14, 8)]
     cases += [(10, 1, 21, 1), (0, 7, 6999, 10**6)]
-    randint = np.random.RandomState(6).randint
+    randint = draws(6).randint
     for _ in range(12):
         fixed, each, limit = int(randint(0, 1000)), int(randint(1, 50)), int(randint(1, 10**6))
         budget = int(fixed + each * randint(1, 2 * limit) + randint(0, each))

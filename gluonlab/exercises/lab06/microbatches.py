@@ -8,6 +8,7 @@ from typing import Any, Callable, Iterable, List, Sequence, Tuple
 
 import numpy as np
 
+from gluonlab.exercises.cases import draws
 from gluonlab.exercises.exercise import exercise
 from gluonlab.exercises.shared.counterexamples import is_not, looks_like, returned
 from gluonlab.exercises.shared.microbatches import check_updates, wrong_update
@@ -25,7 +26,7 @@ def accumulate(answer: Callable[..., Any]) -> None:
 def part_weights(answer: Callable[[List[int]], Sequence[float]]) -> None:
     """By what the mean losses of unequal parts must be multiplied."""
     cases = [[4], [4, 4], [3, 1], [25, 25, 14]]
-    random = np.random.RandomState(3)
+    random = draws(3)
     cases += [random.randint(1, 40, random.randint(2, 7)).tolist() for _ in range(6)]
     for sizes in cases:
         given, call, k = answer(list(sizes)), f"part_weights({sizes})", len(sizes)

@@ -9,6 +9,7 @@ import mxnet as mx
 import numpy as np
 from mxnet import nd
 
+from gluonlab.exercises.cases import draws
 from gluonlab.exercises.exercise import exercise
 from gluonlab.exercises.lab09.symptom import still
 from gluonlab.exercises.shared.arrays import cpus
@@ -21,7 +22,7 @@ def padded_evaluation(answer: Callable[..., float]) -> None:
     """An accuracy in which every image counts once."""
     cases = [([1, 1, 1, 0], 4, 1), ([1, 1, 1, 0], 2, 2), ([1, 0, 1], 2, 1)]
     cases += [([1, 1, 0, 0, 0], 4, 2), ([0, 0, 1], 2, 2), ([1, 0], 8, 2)]
-    random = np.random.RandomState(5)
+    random = draws(5)
     for n, size, k in ((13, 4, 2), (10, 3, 3), (25, 8, 2), (9, 8, 4)):
         cases.append((random.randint(0, 2, n).tolist(), size, k))
     for right, size, count in cases:
@@ -30,7 +31,7 @@ def padded_evaluation(answer: Callable[..., float]) -> None:
 
 def _check_accuracy(answer: Callable[..., float], right: List[int], size: int, count: int) -> None:
     n, ctxs = len(right), cpus(count)
-    labels = np.random.RandomState(n).randint(0, CLASSES, n)
+    labels = draws(n).randint(0, CLASSES, n)
     # what the network will say: the label, or the class after it
     shown = (labels + 1 - np.array(right)) % CLASSES
     images = np.eye(CLASSES, FEATURES, dtype="float32")[shown]

@@ -9,6 +9,7 @@ from typing import Any, Callable, Iterator, List
 import mxnet as mx
 import numpy as np
 
+from gluonlab.exercises.cases import more
 from gluonlab.exercises.exercise import exercise
 from gluonlab.exercises.lab09.symptom import still
 from gluonlab.exercises.shared.arrays import cpus
@@ -20,7 +21,8 @@ from gluonlab.scratch.recipes import he
 @exercise("09-6")
 def initial_parameters(answer: Callable[..., Any]) -> None:
     """Replicas that begin alike on every device."""
-    for count, seed in ((1, 0), (2, 0), (2, 7), (3, 1)):
+    others = more(2, lambda random: (int(random.randint(1, 4)), int(random.randint(10, 10_000))))
+    for count, seed in [(1, 0), (2, 0), (2, 7), (3, 1), *others]:
         ctxs = cpus(count)
         with _seedings() as everywhere:
             replicas = answer(ctxs, seed)

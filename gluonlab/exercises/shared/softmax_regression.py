@@ -13,6 +13,8 @@ import numpy as np
 from mxnet import gluon, nd
 from mxnet.gluon import nn
 
+from gluonlab.exercises.cases import draws
+
 FEATURES, CLASSES = 4, 3
 LR = 0.5
 TOLERANCE = 1e-4  # relative; wrong updates are wrong by a tenth and more
@@ -64,13 +66,13 @@ def distance(a: Values, b: Values) -> float:
 
 def some_values() -> Values:
     """Those that trainings begin with."""
-    random = np.random.RandomState(0)
+    random = draws(0)
     return Values(random.normal(0, 0.5, (CLASSES, FEATURES)), random.normal(0, 0.5, CLASSES))
 
 
 def some_batches(sizes: Sequence[int]) -> List[Batch]:
     """Random batches of these sizes; neither gradients nor labels of any two are alike."""
-    random = np.random.RandomState([0, *sizes])
+    random = draws([0, *sizes])
     return [
         (
             random.normal(0, 1, (size, FEATURES)).astype(np.float32),

@@ -1,0 +1,119 @@
+"""Run a notebook in its own process and keep its outputs; needs nbclient (gluonlab[labs-build])."""
+
+from __future__ import annotations
+
+import copy
+import time
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Callable, Iterator, Optional
+
+from gluonlab.errors import NotebookError
+from gluonlab.exercises.kernel import environment_of_kernel, make_manager, place_of_cell
+from gluonlab.files.temporary import temporary_folder
+
+
+class Kernel:
+    """The running process of one notebook. `start` makes it."""
+
+    def __init__(self, client: Any) -> None:
+        self._client = client
+
+    def run(self, index: int) -> Any:
+        """Execute cell ``index`` of the notebook, and return it with its outputs.
+
+        Raises NotebookError.
+        """
+        cell = self._client.nb.cells[index]
+        return self._run(cell, index)
+
+    def again(self, index: int) -> Any:
+        """Execute cell ``index`` once more, and return a copy with the new outputs.
+
+        The notebook keeps its own.
+        """
+        cell = self._client.nb.cells[index]
+        other = self._run(copy.deepcopy(cell), index)
+        self._client.nb.cells[index] = cell
+        return other
+
+    def ask(self, source: str) -> str:
+        """What code prints, or the value of its last line, that is no part of the notebook.
+
+        Raises NotebookError.
+        """
+        from nbformat.v4 import new_code_cell
+
+        cells = self._client.nb.cells
+        cells.append(new_code_cell(source))
+        try:
+            outputs = self._run(cells[-1], len(cells) - 1).outputs
+        finally:
+            cells.pop()
+        texts = (
+            output.get("text") or output.get("data", {}).get("text/plain", "") for output in outputs
+        )
+        return "".join(texts)
+
+    def _run(self, cell: Any, index: int) -> Any:
+        from nbclient.exceptions import CellExecutionError, CellTimeoutError, DeadKernelError
+
+        place = place_of_cell(cell.source, index)
+        try:
+            return self._client.execute_cell(cell, index)
+        except CellExecutionError as error:
+            raise NotebookError(
+                f"{place}: {error.ename}: {' '.join(str(error.evalue).split())[:400]}"
+            ) from None
+        except CellTimeoutError:
+            raise NotebookError(f"{place}: not finished in time") from None
+        except DeadKernelError:
+            raise NotebookError(f"{place}: its process died") from None
+
+
+@contextmanager
+def start(notebook: Any, folder: Path, seconds: float, **environment: str) -> Iterator[Kernel]:
+    """Start a process for ``notebook`` (of `nbformat`) in ``folder``.
+
+    It runs this Python, whatever kernels are installed.
+    ``seconds``: for all that is run in it. ``environment``: changes to that of this process. Raises
+    NotebookError where nbclient or ipykernel are not installed.
+    """
+    try:
+        import ipykernel  # noqa: F401
+        from jupyter_client import AsyncKernelManager
+        from nbclient import NotebookClient
+    except ImportError as error:
+        raise NotebookError(
+            f"notebooks cannot be run here, {error.name} is missing: "
+            "pip install 'gluonlab[labs-build]'"
+        ) from None
+    end = time.monotonic() + seconds
+    with temporary_folder("kernel") as own:
+        client = NotebookClient(
+            notebook,
+            km=make_manager(own, AsyncKernelManager),
+            timeout_func=lambda cell: max(1, int(end - time.monotonic())),
+            startup_timeout=max(60, int(seconds)),
+            resources={"metadata": {"path": str(folder)}},
+            coalesce_streams=True,
+            record_timing=False,  # the same notebook, the same page
+            shutdown_kernel="immediate",
+        )
+        with client.setup_kernel(cleanup_kc=True, env=environment_of_kernel(own, **environment)):
+            yield Kernel(client)
+
+
+def execute(
+    notebook: Any,
+    folder: Path,
+    seconds: float,
+    on_cell: Optional[Callable[[], None]] = None,
+    **environment: str,
+) -> None:
+    """Run all cells of ``notebook``, in place. Raises NotebookError."""
+    with start(notebook, folder, seconds, **environment) as kernel:
+        for index in range(len(notebook.cells)):
+            kernel.run(index)
+            if on_cell:
+                on_cell()

@@ -1,0 +1,46 @@
+"""docs/grading.md: its commands run one after the other as they stand, and write what they say."""
+
+import re
+
+import pytest
+from support.stand_in_engine import calls, install
+from test_commands import parsed, run, words_of
+from test_grade import handed_in
+from the_labs import REPOSITORY
+
+from gluonlab.exercises.container import IMAGE, PAGE
+
+TEXT = (REPOSITORY / PAGE).read_text(encoding="utf-8")
+NOT_RUN = "# not run, needs Docker: "
+LINES = [line for code in re.findall(r"^```sh\n(.*?)^```$", TEXT, re.M | re.S)
+         for line in code.splitlines()]  # fmt: skip
+COMMANDS = [line for line in LINES if not line.startswith("#")]
+
+
+@pytest.mark.parametrize("line", COMMANDS)
+def test_every_option_exists(line):
+    parsed(words_of(line))
+
+
+def test_the_commands_run_and_write_what_they_say(tmp_path, monkeypatch):
+    engine = install(tmp_path / "engine", monkeypatch)
+    handed_in(tmp_path / "in" / "ada" / "03.ipynb", "", lab="03")
+    for line in COMMANDS:
+        done = run(words_of(line), tmp_path)
+        assert done.returncode == 0, (line, done.stderr)
+    tables = {re.search(r"--out (\S+)|$", line)[1] or "grades.csv" for line in COMMANDS}
+    made = {path.name for path in tmp_path.iterdir()} - {"engine", "in"}
+    assert made == {*tables, "canvas.csv", "results", "results.json"}
+    assert "Trainer (4711)" in (tmp_path / "canvas.csv").read_text(encoding="utf-8")
+    assert len(calls(engine)) == 1
+
+
+def test_the_image_that_is_built_is_the_one_that_is_run():
+    [build] = [line[len(NOT_RUN) :] for line in LINES if line.startswith(NOT_RUN)]
+    assert build == f"docker build --target grading -t {IMAGE} ."
+    dockerfile = (REPOSITORY / "Dockerfile").read_text(encoding="utf-8")
+    assert build in dockerfile
+    stages = dict(re.findall(r"^FROM \S+ AS (\w+)\n(.*?)(?=^FROM|\Z)", dockerfile, re.M | re.S))
+    assert "make_venv.py /opt/venv cpu labs\n" in stages["grading"]
+    assert "USER 65534:65534" in stages["grading"]
+    assert list(stages)[-1] == "gluonlab"  # what is built if no target is named

@@ -1,0 +1,144 @@
+"""Cases that students are not shown: right answers pass them, those that were written for the cases
+shown do not.
+"""
+
+import json
+
+import mxnet as mx
+import numpy as np
+import pytest
+from test_answers import MISTAKES, RIGHT, STUBS, answer_of
+from the_labs import PLACE, module_of
+
+from gluonlab.exercises.cases import SEED, draws, more, other_cases
+from gluonlab.exercises.checking import GRADES, check, judge
+from gluonlab.exercises.exercise import find
+from gluonlab.exercises.verdict import PASSED, WRONG
+from gluonlab_labs.exercises import name_of, solution_path
+
+SEEDS = [7, *(pytest.param(seed, marks=pytest.mark.long) for seed in (0, 1, 2, 3, 2**32 - 1))]
+# Whose check is of an answer to one question, or of what happens while it runs: a clock that waits,
+# what passes through `send`, how many images go through the network at once.
+ONE_QUESTION = {"01-1", "04-2"}
+NUMBERS_OF = mx.nd.NDArray.asnumpy  # which a checker counts, when an answer calls it
+BEHAVIOUR = {"01-2", "02-5", "04-5", "06-2", "09-2", "09-5"}
+
+
+def solution(id, capsys):
+    source = solution_path(PLACE.solutions, id).read_text(encoding="utf-8")
+    return answer_of(source, id[:2], capsys)[name_of(STUBS[id])]
+
+
+def status(id, answer, seed=None):
+    if seed is None:
+        return judge(find(id), answer).status
+    with other_cases(seed):
+        return judge(find(id), answer).status
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("id", STUBS)
+def test_the_solution_passes_the_cases_of_any_seed(id, seed, capsys):
+    with other_cases(seed):
+        verdict = judge(find(id), solution(id, capsys))
+    assert verdict.status == PASSED, verdict.texts["en"]
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize(("id", "number"), RIGHT)
+def test_a_right_answer_of_another_kind_passes_them(id, number, seed):
+    assert status(id, module_of("answers", id[:2]).RIGHT[id][number], seed) == PASSED
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(("id", "number"), MISTAKES)
+def test_a_mistake_does_not(id, number):
+    assert status(id, module_of("answers", id[:2]).WRONG[id][number][0], 7) != PASSED
+
+
+class Notes:
+    """An answer that remembers: what the solution made of each input, its arrays included."""
+
+    def __init__(self, answer):
+        self.answer, self.known, self.writes = answer, {}, True
+
+    def __call__(self, *arguments):
+        key = written(arguments)
+        if self.writes:
+            returned = self.answer(*arguments)
+            self.known[key] = ([array.copy() for array in arrays_in(arguments)], returned)
+            return returned
+        effects, returned = self.known.get(key, ([], list(self.known.values())[-1][1]))
+        for array, effect in zip(arrays_in(arguments), effects):
+            array[:] = effect
+        return returned
+
+
+def written(value):
+    """An input as text: arrays and networks by the numbers in them, functions all alike."""
+    if isinstance(value, (list, tuple)):
+        return str([written(one) for one in value])
+    if isinstance(value, mx.nd.NDArray):
+        return f"{value.context} {NUMBERS_OF(value).tolist()}"
+    if isinstance(value, np.ndarray):
+        return str(value.tolist())
+    if isinstance(value, mx.gluon.Block):
+        return written(arrays_in([value]))
+    if hasattr(value, "ring_order"):
+        return value.name
+    return "" if callable(value) or isinstance(value, mx.gluon.Trainer) else repr(value)
+
+
+def arrays_in(values):
+    """The arrays of the arguments that an answer may write to."""
+    found = []
+    for value in values:
+        if isinstance(value, (list, tuple)):
+            found += arrays_in(value)
+        if isinstance(value, mx.nd.NDArray):
+            found.append(value)
+        if isinstance(value, mx.gluon.Block):
+            for parameter in value.collect_params().values():
+                found += parameter.list_data()
+    return found
+
+
+@pytest.mark.parametrize("id", [id for id in STUBS if id not in ONE_QUESTION | BEHAVIOUR])
+def test_an_answer_written_for_the_cases_that_are_shown_fails_others(id, capsys):
+    notes = Notes(solution(id, capsys))
+    assert status(id, notes) == PASSED
+    notes.writes = False
+    assert status(id, notes) == PASSED
+    assert status(id, notes, 7) != PASSED
+
+
+def test_a_seed_draws_other_cases_and_the_same_ones_again():
+    def some():
+        return draws(3).randint(0, 10**6, 5).tolist(), more(2, lambda random: random.randint(10**6))
+
+    shown = some()
+    with other_cases(1):
+        one, again = some(), some()
+    with other_cases(2):
+        other = some()
+    assert one == again and some() == shown and shown[1] == [] and len(one[1]) == 2
+    assert len({str(cases) for cases in (shown, one, other)}) == 3
+    assert shown[0] == np.random.RandomState(3).randint(0, 10**6, 5).tolist()
+
+
+def test_a_check_shows_a_student_the_visible_cases_and_tells_the_grader(tmp_path, monkeypatch):
+    monkeypatch.setenv(GRADES, str(tmp_path / "verdicts"))
+    monkeypatch.setenv(SEED, "7")
+    known = {}
+
+    def by_heart(*case):
+        return known.setdefault(case, case[1] * -(-case[0] // (case[2] * case[3])))
+
+    judge(find("03-2"), by_heart)
+    assert check("03-2", lambda *case: known.get(case, 1))
+    assert not check("03-2", lambda *case: 1)
+    assert check("03-2", lambda n, epochs, k, b: epochs * -(-n // (k * b)))
+    hidden, shown, right = map(json.loads, (tmp_path / "verdicts").read_text().splitlines())
+    assert (hidden["status"], hidden["hidden"]) == (WRONG, True) and "got 1" in hidden["message"]
+    assert (shown["status"], shown["hidden"]) == (WRONG, False)
+    assert (right["status"], right["hidden"]) == (PASSED, False)

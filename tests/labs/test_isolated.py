@@ -1,0 +1,194 @@
+"""grade --isolated, and several notebooks at a time: the grades are those of one by one, here.
+
+tests/support/stand_in_engine.py stands in for docker: it runs what a container does, as a process.
+"""
+
+import csv
+import io
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+from support.stand_in_engine import calls, install
+from test_grade import BEGINNING, CHECK, NAME, SOLUTION, handed_in
+from test_hostile_notebooks import sleeping, wait_until
+from the_labs import REPOSITORY
+
+from gluonlab.exercises.__main__ import main
+from gluonlab.exercises.container import Containers
+from gluonlab.exercises.grade import grade, in_order_of, submissions
+from gluonlab.exercises.verdict import PASSED
+
+
+@pytest.fixture(autouse=True)
+def this_gluonlab(monkeypatch):
+    monkeypatch.setenv("PYTHONPATH", str(REPOSITORY))
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """Three notebooks: one that is right, one with an error, one that is none."""
+    handed_in(tmp_path / "in" / "ada" / "1.ipynb", BEGINNING, SOLUTION, CHECK)
+    handed_in(tmp_path / "in" / "bob" / "2.ipynb", BEGINNING, f"{NAME} = {{}}", CHECK, "1 / 0")
+    (tmp_path / "in" / "eve.ipynb").write_text("[]")
+    (tmp_path / "in" / "eve.ipynb").chmod(0o600)
+    return tmp_path
+
+
+@pytest.fixture
+def engine(tmp_path, monkeypatch):
+    return install(tmp_path / "engine", monkeypatch)
+
+
+def graded(folder, **settings):
+    found = submissions([folder / "in"])
+    return in_order_of(found, grade(found, 100, **settings))
+
+
+def test_grades_are_the_same_however_many_run_at_a_time_and_in_containers(folder, engine):
+    one_by_one = graded(folder)
+    assert [one.passed for one in one_by_one] == [1, 0, 0]
+    assert [bool(one.note) for one in one_by_one] == [False, True, True]
+    assert list(one_by_one[1].sentences) == ["01-1"]
+    assert graded(folder, jobs=3) == one_by_one
+    assert graded(folder, jobs=2, runner=Containers("docker", "as-here")) == one_by_one
+    assert [words[0] for words in calls(engine)] == ["run"] * 3
+
+
+def test_the_command_grades_in_containers_and_writes_what_canvas_and_gradescope_read(
+    folder, engine, ended, monkeypatch
+):
+    monkeypatch.chdir(folder)
+    status, said, _ = ended(
+        main,
+        "grade",
+        "--isolated",
+        "--jobs",
+        "2",
+        "in",
+        "--canvas",
+        "canvas.csv",
+        "--gradescope",
+        "results",
+    )
+    assert status == 0 and "written to grades.csv, canvas.csv, results" in said
+    assert {words[-3] for words in calls(engine)} == {"gluonlab-grading:0.1.0"}
+    rows = list(csv.reader(io.StringIO((folder / "canvas.csv").read_text(encoding="utf-8"))))
+    assert [row[0].strip() for row in rows] == ["Student", "Points Possible", "ada", "bob", "eve"]
+    assert [row[5] for row in rows] == ["Lab 01", "4", "1", "0", ""]
+    [ada, *_] = sorted((folder / "results").iterdir())
+    assert json.loads(ada.read_text(encoding="utf-8"))["score"] == 1
+
+
+def test_an_engine_that_starts_nothing_is_one_line(folder, engine, ended, monkeypatch):
+    monkeypatch.chdir(folder)
+    (engine / "images" / "none.py").write_text("raise SystemExit('no daemon')")
+    status, _, said = ended(main, "grade", "--isolated", "--image", "none", "in")
+    assert status == 1 and "no daemon" in said and "0 of 3 notebooks are graded" in said
+    assert not (folder / "grades.csv").exists()
+
+
+def test_mistakes_of_the_command_line_are_one_line(folder, ended, monkeypatch):
+    monkeypatch.chdir(folder)
+    monkeypatch.setenv("PATH", "")
+    for words, line in {
+        "--isolated": "there is no docker or podman on PATH",
+        "--isolated --engine lxc": "--engine 'lxc': choose docker or podman",
+        "--engine docker": "--engine is of containers, and there is none: add --isolated",
+        "--image x": "--image is of containers",
+        "--reveal": "add --seed N",
+        "--seed -1": "--seed",
+        "--jobs 0": "--jobs",
+        "--assignment 2=x": "--assignment '2=x': give a lab and its name",
+        "--gradescope r.json": "a file holds the results of one notebook, 3 are given",
+        "--canvas in": "--canvas in exists",
+        "--canvas no/c.csv": "there is no folder no",
+    }.items():
+        status, _, said = ended(main, "grade", "in", *words.split())
+        assert status != 0 and line in said, words
+        assert len(said.splitlines()) == 1
+    assert not (folder / "grades.csv").exists()
+
+
+def test_neither_nbformat_nor_nbclient_is_needed(folder, tmp_path, monkeypatch):
+    for name in ("nbformat", "nbclient"):
+        (tmp_path / "without" / name).mkdir(parents=True)
+        (tmp_path / "without" / name / "__init__.py").write_text(f"raise ImportError({name!r})")
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path / "without"), str(REPOSITORY)]))
+    command = [sys.executable, "-m", "gluonlab.exercises", "grade", "in/ada"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 0 and "  1 of 4" in done.stdout, done.stderr
+
+
+def test_a_missing_kernel_is_one_line_that_says_what_to_install(folder, ended, monkeypatch):
+    monkeypatch.setitem(sys.modules, "ipykernel", None)
+    monkeypatch.chdir(folder)
+    said = ended(main, "grade", "in")[2]
+    assert "ipykernel is missing: pip install 'gluonlab[labs]'" in said
+
+
+def test_cases_of_a_seed_fail_what_was_learned_by_heart_and_only_reveal_names_them(tmp_path):
+    shown = tmp_path / "in" / "03.ipynb"
+    record = (
+        "rows = {}\ndef updates(images, epochs, devices, per_device):\n"
+        "    case = images, epochs, devices, per_device\n"
+        "    return rows.setdefault(case, epochs * -(-images // (devices * per_device)))\n"
+    )
+    learn = "from gluonlab.exercises.checking import judge\njudge(find('03-2'), updates)\n"
+    heart = "def by_heart(*case):\n    return rows.get(case, 1)\n"
+    handed_in(
+        shown,
+        "from gluonlab.exercises import check\nfrom gluonlab.exercises.exercise import find",
+        record,
+        learn,
+        heart,
+        'check("03-2", by_heart)',
+        lab="03",
+    )
+    [visible], [hidden], [revealed] = (
+        graded(tmp_path, **settings) for settings in ({}, {"seed": 5}, {"seed": 5, "reveal": True})
+    )
+    assert visible.statuses["03-2"] == PASSED
+    assert hidden.statuses["03-2"] == revealed.statuses["03-2"] == "wrong"
+    assert hidden.sentences["03-2"].startswith("right for the cases that its check shows")
+    assert "got 1, expected" in revealed.sentences["03-2"]
+
+
+@pytest.mark.parametrize("isolated", [False, True])
+def test_ctrl_c_ends_all_that_run_and_keeps_what_is_graded(tmp_path, monkeypatch, isolated):
+    engine = install(tmp_path / "engine", monkeypatch)
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "1.ipynb").write_text("[]")
+    for number in (2, 3):
+        handed_in(
+            tmp_path / "in" / f"{number}.ipynb",
+            "import subprocess\nsubprocess.Popen(['/bin/sleep', '4321']).wait()",
+        )
+    words = ["grade", "in", "--jobs", "2", *["--isolated"] * isolated]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "gluonlab.exercises", *words],
+        cwd=tmp_path,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    try:
+        wait_until(lambda: (tmp_path / "grades.csv").exists() and any_sleeping(), 300)
+        process.send_signal(signal.SIGINT)
+        begun = time.monotonic()
+        _, said = process.communicate(timeout=60)
+    finally:
+        process.kill()
+    assert process.returncode == 130 and "1 of 3 notebooks are graded, in grades.csv" in said
+    assert "Traceback" not in said and time.monotonic() - begun < 40
+    wait_until(lambda: not any_sleeping())
+    assert (engine / "calls").exists() == isolated
+
+
+def any_sleeping():
+    """Processes of these notebooks, which name their program by its path: nothing is on PATH."""
+    return sleeping(b"/bin/sleep\x004321\0")

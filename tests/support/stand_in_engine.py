@@ -1,0 +1,78 @@
+"""An executable that stands in for docker or podman: it knows the options of ``run`` that gluonlab
+uses, and runs the command as a process of its own, which outlives it as a container does.
+
+Its folder, named by STAND_IN, has ``images/NAME.py``, run in place of the command of an image of
+that name; ``calls``, a JSON list a line; and for each container a file with the process's id.
+"""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+FLAGS = {"--rm", "--interactive", "--read-only"}
+WITH_VALUE = {
+    "--name", "--pull", "--network", "--cap-drop", "--security-opt", "--user", "--log-driver",
+    "--memory", "--memory-swap", "--pids-limit", "--cpus", "--shm-size", "--ulimit", "--tmpfs",
+    "--volume", "--env", "--workdir", "--entrypoint",
+}  # fmt: skip
+
+
+def install(folder, monkeypatch, name="docker"):
+    """Put a stand-in on PATH, alone with this Python. Its folder."""
+    (folder / "bin").mkdir(parents=True)
+    (folder / "images").mkdir()
+    script = folder / "bin" / name
+    script.write_text(f"#!{sys.executable} -IS\n{Path(__file__).read_text(encoding='utf-8')}")
+    script.chmod(0o755)
+    monkeypatch.setenv("PATH", str(folder / "bin"))
+    monkeypatch.setenv("STAND_IN", str(folder))
+    return folder
+
+
+def calls(folder):
+    """The words of every call so far."""
+    lines = (folder / "calls").read_text(encoding="utf-8").splitlines()
+    return [json.loads(line) for line in lines]
+
+
+def fail(text, status=125):
+    print(f"docker: {text}", file=sys.stderr)
+    sys.exit(status)
+
+
+def main(words):
+    folder = Path(os.environ["STAND_IN"])
+    with (folder / "calls").open("a", encoding="utf-8") as file:
+        file.write(json.dumps(words) + "\n")
+    if words[:2] == ["rm", "--force"]:
+        os.killpg(int((folder / words[2]).read_text()), 9)
+        return
+    if words[0] != "run":
+        fail(f"unknown command {words[0]}")
+    options, words = {}, words[1:]
+    while words[0].startswith("-"):
+        name = words.pop(0)
+        if name not in FLAGS | WITH_VALUE:
+            fail(f"unknown flag: {name}")
+        options.setdefault(name, []).append(words.pop(0) if name in WITH_VALUE else "")
+    image, *command = words
+    own = folder / "images" / f"{image}.py"
+    environment = dict(value.split("=", 1) for value in options["--env"])
+    mounted, place, _ = options["--volume"][0].split(":")
+    if own.exists():
+        command = [sys.executable, "-IS", str(own)]
+    elif options["--entrypoint"] == ["python"] and place == "/submission":
+        command = [sys.executable, *command, mounted]
+        environment.update(PYTHONPATH=os.environ["PYTHONPATH"], PATH="")
+    else:
+        fail(f"No such image: {image}")
+    run = subprocess.Popen(command, env=environment, cwd="/tmp", start_new_session=True)
+    (folder / options["--name"][0]).write_text(str(run.pid))
+    status = run.wait()
+    sys.exit(128 - status if status < 0 else status)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
