@@ -107,6 +107,7 @@ class Plan:
     resident_bytes: int
     memory: bool
     profile: Optional[int]
+    tensorboard: bool
     checkpoint_every: Optional[str]
     keep: int
     confusion: bool
