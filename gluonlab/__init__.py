@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from gluonlab.inference.loaded import load_run as load_run
     from gluonlab.kvstores import make_kvstore as make_kvstore
     from gluonlab.models import get_model as get_model
+    from gluonlab.runs.frame import frame as frame
     from gluonlab.training.loop import train as train
     from gluonlab.update.trainer import BucketedTrainer as BucketedTrainer
 
@@ -42,6 +43,7 @@ _PUBLIC = {
     "BucketedTrainer": "gluonlab.update.trainer",
     "Loader": "gluonlab.data",
     "TrainConfig": "gluonlab.config",
+    "frame": "gluonlab.runs.frame",
     "get_model": "gluonlab.models",
     "gpus": "gluonlab.devices",
     "load_dataset": "gluonlab.data",

@@ -16,6 +16,7 @@ NAMES = (
     "BucketedTrainer",
     "Loader",
     "TrainConfig",
+    "frame",
     "get_model",
     "gpus",
     "load_dataset",
