@@ -14,6 +14,7 @@ PACKAGE = Path(gluonlab.__file__).parent
 FILES = sorted(PACKAGE.rglob("*.py"))
 NAMES = (
     "BucketedTrainer",
+    "LivePlot",
     "Loader",
     "TrainConfig",
     "frame",
