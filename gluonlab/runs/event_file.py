@@ -23,6 +23,7 @@ FLUSHED_EVERY = 10.0  # seconds, for those who look on
 def check_tensorboard() -> None:
     """Raise ConfigError, with the command that cures it, where tensorboardX is missing."""
     try:
+        import tensorboardX
         import tensorboardX.event_file_writer  # noqa: F401
     except Exception as error:  # of others' packages that do not go together, too
         missing = isinstance(error, ModuleNotFoundError) and error.name == "tensorboardX"

@@ -5,7 +5,6 @@ They are read by `support.event_files`, which has nothing of tensorboardX.
 
 import json
 import os
-import sys
 from contextlib import suppress
 from pathlib import Path
 
@@ -21,7 +20,7 @@ from support.interrupted_runs import PullsThePlug, Stopped
 from support.process_group import in_processes
 
 from gluonlab.config import TrainConfig
-from gluonlab.errors import ConfigError, OutputError
+from gluonlab.errors import OutputError
 from gluonlab.runs.event_file import check_tensorboard
 from gluonlab.runs.reader import read_lines
 from gluonlab.runs.schema import Epoch, LossScaleEvent, Step
@@ -163,12 +162,3 @@ def test_a_disk_that_is_full_from_the_start_leaves_no_folder(tmp_path):
     with full_at(40), pytest.raises(OutputError, match=r"^cannot write [^\n]*$"):
         run(tmp_path / "run")
     assert not (tmp_path / "run").exists()
-
-
-def test_without_tensorboardx_nothing_is_trained(tmp_path, monkeypatch):
-    monkeypatch.setitem(sys.modules, "tensorboardX", None)
-    with pytest.raises(ConfigError) as raised:
-        run(tmp_path / "run")
-    said = str(raised.value)
-    assert said.startswith("--tensorboard needs tensorboardX, which is not installed: pip install ")
-    assert "gluonlab[tensorboard]" in said and not (tmp_path / "run").exists()
