@@ -275,7 +275,6 @@ def make_plan(
     """Check every name and value of ``config`` against this machine.
 
     Raises a UsageError for the first that is wrong.
-
     ``dataset``: the one that the config names, where it has been read already. ``group``: the
     processes that train together, each with as many devices as this one. ``own``: the user's.
     """
