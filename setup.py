@@ -68,6 +68,9 @@ ORTOOLS = [
 # 3.8, and 1.22. Before 1.17, onnx does not go together with OR-tools' protobuf. onnxruntime only
 # reads the file, of an old opset; 1.19 is the last one for 3.8.
 ONNX = ["onnx>=1.17,<1.23", "onnxruntime>=1.19"]
+# For --tensorboard. gluonlab.runs.event_file calls parts of tensorboardX that its manual does not
+# name; they are the same from 2.6 on. 2.6.2.2 is the last one for 3.8.
+TENSORBOARD = "tensorboardX>=2.6,<2.7"
 SELENIUM = "selenium>=4.27,<5"
 
 # For labs/build.py, under Python 3.10 or newer: sources to notebooks, notebooks run, and pages made
@@ -108,6 +111,7 @@ EXTRAS = {
     "synthesis": ORTOOLS,
     # for --export onnx
     "onnx": ONNX,
+    "tensorboard": [TENSORBOARD],
     # tests/gpus is compiled with CUDA's headers, some of which come with its compiler only
     "simulated-gpus": ["nvidia-cuda-nvcc-cu11==11.8.89"],
     # the kernel of notebooks; where Jupyter itself comes from is not ours to say. tests/gpus runs
@@ -128,6 +132,7 @@ EXTRAS = {
         NVML,
         *ORTOOLS,
         *ONNX,
+        TENSORBOARD,
     ],
     # sagemaker/launch.py. 1.37 is boto3's last series for Python 3.8; the calls that are made are
     # older

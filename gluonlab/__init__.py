@@ -32,6 +32,8 @@ if TYPE_CHECKING:
     from gluonlab.inference.loaded import load_run as load_run
     from gluonlab.kvstores import make_kvstore as make_kvstore
     from gluonlab.models import get_model as get_model
+    from gluonlab.runs.frame import frame as frame
+    from gluonlab.training.live_plot import LivePlot as LivePlot
     from gluonlab.training.loop import train as train
     from gluonlab.update.trainer import BucketedTrainer as BucketedTrainer
 
@@ -40,8 +42,10 @@ __version__ = "0.1.0"
 # Loaded when first asked for: most of these import MXNet, which takes a second.
 _PUBLIC = {
     "BucketedTrainer": "gluonlab.update.trainer",
+    "LivePlot": "gluonlab.training.live_plot",
     "Loader": "gluonlab.data",
     "TrainConfig": "gluonlab.config",
+    "frame": "gluonlab.runs.frame",
     "get_model": "gluonlab.models",
     "gpus": "gluonlab.devices",
     "load_dataset": "gluonlab.data",

@@ -14,8 +14,10 @@ PACKAGE = Path(gluonlab.__file__).parent
 FILES = sorted(PACKAGE.rglob("*.py"))
 NAMES = (
     "BucketedTrainer",
+    "LivePlot",
     "Loader",
     "TrainConfig",
+    "frame",
     "get_model",
     "gpus",
     "load_dataset",

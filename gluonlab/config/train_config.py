@@ -273,6 +273,9 @@ class TrainConfig:
         whole(1), "record N steps: where their time goes, as a picture, and as a trace for "
         "ui.perfetto.dev", metavar="N",
     )  # fmt: skip
+    tensorboard: bool = OUTPUT(
+        flag, "write tensorboard/ for TensorBoard to show, also while it trains", default=False
+    )
     checkpoint_every: Optional[str] = OUTPUT(
         period, "write a checkpoint every N steps, minutes or epochs, from which --resume goes on",
         metavar="PERIOD",

@@ -32,6 +32,7 @@ from gluonlab.inference.predictions import Mistake, Mistakes, Predictions, Seen
 from gluonlab.kvstores.groups import ALONE
 from gluonlab.parallel.strategy import Strategy
 from gluonlab.runs.description import Description, read_finished
+from gluonlab.runs.frame import EPOCHS, frame_of_run
 from gluonlab.training.draft import Draft
 from gluonlab.training.evaluate import AHEAD, evaluation_loader
 from gluonlab.training.metrics import Gathered, Part
@@ -49,6 +50,7 @@ from gluonlab.training.trained import (
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
+    from pandas import DataFrame
 
 # The settings that a prediction takes from the command line.
 GIVEN = ("gpus", "devices", "threads", "batch_size", "data_dir", "decoders", "skip_bad")
@@ -130,6 +132,10 @@ class LoadedRun:
             begin += len(said)
             saw(Seen(said, pixels, true))
         return Mistakes(data.name, len(data.test), wrong)
+
+    def frame(self, of: str = EPOCHS) -> "DataFrame":
+        """Its epochs or steps (``of``), a row each, as a pandas frame, see `gluonlab.frame`."""
+        return frame_of_run(self.folder, of)
 
     def _batches(self, split: Split, names: Sequence[str]) -> Iterator[Seen]:
         """What it says of a split's images, in order, in batches as an evaluation makes them."""

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import json
+import sys
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Iterator, Tuple
+from typing import Any, Dict, Iterator, Optional, Tuple
 
 import click
 
 from gluonlab.cli.command import command, json_option
-from gluonlab.errors import ConfigError
+from gluonlab.errors import ConfigError, unknown
 from gluonlab.files.whole import atomic_path, check_new, new_file, on_disk
 from gluonlab.report.tables import as_text
+from gluonlab.runs.frame import KINDS, table, write_csv
 from gluonlab.runs.reader import read_runs
 
 OUT = "report.html"
@@ -22,9 +24,15 @@ MARK = b'<meta name="generator" content="gluonlab.report">'  # of the page's tem
 
 @command("python -m gluonlab.report")
 @click.argument("runs", nargs=-1, metavar="RUN [RUN...]")
-@click.option("--out", metavar="FILE", default=OUT, show_default=True, help="the page")
+@click.option("--out", metavar="FILE", help=f"the page  [default: {OUT}]")
+@click.option(
+    "--csv",
+    "as_csv",
+    metavar="epochs|steps",
+    help="print the epochs or steps of all runs as CSV, and nothing else; no page is written",
+)
 @json_option("the results")
-def main(runs: Tuple[str, ...], out: str, as_json: bool) -> None:
+def main(runs: Tuple[str, ...], out: Optional[str], as_csv: Optional[str], as_json: bool) -> None:
     """Compare runs on one HTML page: results, curves, and the settings that differ.
 
     RUN is a folder that gluonlab.run has written, or one that holds such, as runs/ does. The page
@@ -34,6 +42,10 @@ def main(runs: Tuple[str, ...], out: str, as_json: bool) -> None:
         raise ConfigError(
             "no run folder is given: name one or more, or the folder that they are in, such as runs"
         )
+    if as_csv is not None:
+        _print_csv(runs, as_csv, {"--out": out, "--json": as_json})
+        return
+    out = OUT if out is None else out
     own = _is_report(Path(out))
     if not own:
         check_new("--out", Path(out))
@@ -47,6 +59,15 @@ def main(runs: Tuple[str, ...], out: str, as_json: bool) -> None:
         click.echo(json.dumps({"page": out, "runs": [run.summary() for run in found]}))
     else:
         click.echo(f"{as_text(found)}\n\nwritten to {out}")
+
+
+def _print_csv(runs: Tuple[str, ...], of: str, others: Dict[str, Any]) -> None:
+    for option in [option for option, given in others.items() if given]:
+        raise ConfigError(f"--csv {of} and {option} contradict each other: give one of them")
+    if of not in KINDS:
+        raise ConfigError(f"--csv {of}: {unknown('kind of rows', of, KINDS)}")
+    found = read_runs([Path(run) for run in runs])
+    write_csv(table([(run.name, run.lines) for run in found], of), sys.stdout)
 
 
 def _is_report(path: Path) -> bool:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import math
 from io import StringIO
 from itertools import accumulate
-from typing import Any, Callable, Dict, List, Sequence, Tuple
+from typing import Any, Callable, Dict, Sequence, Tuple
 
+from gluonlab.runs.places import Curve, middles, positions, thinned
 from gluonlab.runs.reader import Run
 
 # Okabe and Ito's colours, which people see apart whatever their colour vision; "Color universal
@@ -15,9 +16,6 @@ COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#e69f00", "#7
 AXES = "#8a8a8a"  # seen on white and in the dark
 DASHES = ("-", "--", ":", "-.")
 PERCENT = (0.0, 100.0)
-MOST_POINTS = 400  # of a curve: more cannot be seen, and make the page heavy
-
-Curve = Tuple[List[float], List[float]]
 
 
 def colour(number: int) -> str:
@@ -59,7 +57,7 @@ def charts(runs: Sequence[Run]) -> Dict[str, str]:
 
 
 def _loss(run: Run) -> Curve:
-    return _middles(run), [line.loss for line in run.epochs]
+    return middles(run.epochs), [line.loss for line in run.epochs]
 
 
 def _test_loss(run: Run) -> Curve:
@@ -68,7 +66,7 @@ def _test_loss(run: Run) -> Curve:
 
 
 def _losses(run: Run) -> Curve:
-    return _thinned(_positions(run), [line.loss for line in run.steps])
+    return thinned(positions(run.steps, run.epochs), [line.loss for line in run.steps])
 
 
 def _accuracy(run: Run) -> Curve:
@@ -82,11 +80,11 @@ def _accuracy_in_time(run: Run) -> Curve:
 
 
 def _speed(run: Run) -> Curve:
-    return _middles(run), [line.images_per_second for line in run.epochs]
+    return middles(run.epochs), [line.images_per_second for line in run.epochs]
 
 
 def _rate(run: Run) -> Curve:
-    return _thinned(_positions(run), [line.lr for line in run.steps])
+    return thinned(positions(run.steps, run.epochs), [line.lr for line in run.steps])
 
 
 def _staleness(run: Run) -> Curve:
@@ -96,33 +94,11 @@ def _staleness(run: Run) -> Curve:
     ]
 
 
-def _middles(run: Run) -> List[float]:
-    return [line.epoch - 0.5 for line in run.epochs]
-
-
-def _positions(run: Run) -> List[float]:
-    """Where each step lies on the axis of epochs."""
-    per_epoch = run.epochs[-1].step / len(run.epochs) if run.epochs else max(1, len(run.steps))
-    return [line.step / per_epoch for line in run.steps]
-
-
 def _last_epoch(runs: Sequence[Run]) -> float:
     return max(
-        run.epochs[-1].epoch if run.epochs else max(_positions(run), default=1) for run in runs
+        run.epochs[-1].epoch if run.epochs else max(positions(run.steps, run.epochs), default=1)
+        for run in runs
     )
-
-
-def _thinned(xs: List[float], ys: List[float]) -> Curve:
-    """Means over equal stretches, at most MOST_POINTS of them."""
-    size = -(-len(xs) // MOST_POINTS) or 1
-    stretches = [slice(begin, begin + size) for begin in range(0, len(xs), size)]
-    return [_mean(xs[stretch]) for stretch in stretches], [
-        _mean(ys[stretch]) for stretch in stretches
-    ]
-
-
-def _mean(values: Sequence[float]) -> float:
-    return sum(values) / len(values)
 
 
 def _svg(

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, List, Sequence
+from typing import TYPE_CHECKING, Any, Sequence
 
+from gluonlab.drawing.live import new_figure
+from gluonlab.runs.places import Curve, middles, positions, steps_per_epoch
 from gluonlab.runs.schema import Epoch, Line, Step
 
 if TYPE_CHECKING:
@@ -23,45 +25,50 @@ def make_figure(lines: Sequence[Line]) -> "Figure":
 
     They are made of the lines of metrics.jsonl.
     """
-    # the figure alone, without pyplot: no display, no global state, and half the time to import
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
     steps = [line for line in lines if isinstance(line, Step)]
     epochs = [line for line in lines if isinstance(line, Epoch)]
-    figure = Figure(figsize=(9, 6))
-    FigureCanvasAgg(figure)
+    figure = new_figure(9, 6)
     (loss, accuracy), (rate, speed) = figure.subplots(2, 2)
     # margins by hand: matplotlib's constrained layout would take a third of the time of drawing
     figure.subplots_adjust(left=0.08, right=0.98, bottom=0.09, top=0.94, wspace=0.2, hspace=0.42)
-    per_epoch = max(1, epochs[-1].step // len(epochs)) if epochs else len(steps) or 1
-    numbers: List[float] = [line.epoch for line in epochs]  # where each ends
-    middles = [number - 0.5 for number in numbers]  # where its mean lies, among its steps
-
-    at = [line.step / per_epoch for line in steps]
-    loss.plot(at, [line.loss for line in steps], color=BLUE, alpha=0.35, lw=0.8)
-    loss.plot(middles, [line.loss for line in epochs], color=BLUE, marker="o", ms=4)
-    _label(loss, "training loss", "each step; dots: mean of the epoch")
-
-    shares = [100 * line.accuracy for line in epochs]
-    accuracy.plot(numbers, shares, color=ORANGE, marker="o", ms=4, clip_on=False)
-    best = max(shares, default=0.0)
-    accuracy.axhline(best, color=GREY, lw=0.8, ls=":")
-    low, high = accuracy.get_ylim()
-    accuracy.set_ylim(min(low, 99), min(high, 100))  # nobody is better than 100 %
-    _label(accuracy, "test accuracy, %", f"best {best:.2f} %")
+    at = positions(steps, epochs)
+    draw_loss(loss, (at, [line.loss for line in steps]), epochs)
+    draw_accuracy(accuracy, epochs)
 
     # a step's rate holds while the step goes on, from its predecessor's end to its own
+    per_epoch = steps_per_epoch(steps, epochs)
     edges = [(line.step - end) / per_epoch for line in steps for end in (1, 0)]
     rate.plot(edges, [line.lr for line in steps for _ in range(2)], color=GREEN, lw=1.4)
     _label(rate, "learning rate", "each step")
     rate.yaxis.get_major_locator().set_params(nbins=5)
 
-    speed.bar(middles, [line.images_per_second for line in epochs], color=BLUE, width=0.7)
+    rates = [line.images_per_second for line in epochs]
+    speed.bar(middles(epochs), rates, color=BLUE, width=0.7)
     _label(speed, "images per second", "training only")
     for axes in (loss, accuracy, rate, speed):
-        axes.set_xlim(0, max(numbers or [len(steps) / per_epoch]) + 0.05)
+        axes.set_xlim(0, (epochs[-1].epoch if epochs else max(at, default=1)) + 0.05)
     return figure
+
+
+def draw_loss(axes: Any, steps: Curve, epochs: Sequence[Epoch]) -> None:
+    """The training loss: of steps, at their places, and the mean of each epoch."""
+    axes.plot(*steps, color=BLUE, alpha=0.35, lw=0.8)
+    axes.plot(middles(epochs), [line.loss for line in epochs], color=BLUE, marker="o", ms=4)
+    _label(axes, "training loss", "each step; dots: mean of the epoch")
+
+
+def draw_accuracy(axes: Any, epochs: Sequence[Epoch]) -> None:
+    """The test accuracy after each epoch, in percent."""
+    shares = [100 * line.accuracy for line in epochs]
+    ends = [line.epoch for line in epochs]
+    axes.plot(ends, shares, color=ORANGE, marker="o", ms=4, clip_on=False, zorder=3)
+    note = "its end"
+    if shares:
+        note = f"best {max(shares):.2f} %"
+        axes.axhline(max(shares), color=GREY, lw=0.8, ls=":")
+    low, high = axes.get_ylim()
+    axes.set_ylim(min(low, 99), min(high, 100))  # nobody is better than 100 %
+    _label(axes, "test accuracy, %", note)
 
 
 def _label(axes: Any, title: str, note: str) -> None:

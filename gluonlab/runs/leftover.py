@@ -19,7 +19,7 @@ from gluonlab.runs.reader import read_lines
 from gluonlab.runs.schema import EndedEvent, Epoch, Line
 from gluonlab.runs.writer import RunDirectory, make_unused
 
-FILES = (*schema.FILES, schema.CHECKPOINTS, schema.EXPORT)
+FILES = (*schema.FILES, schema.CHECKPOINTS, schema.EXPORT, schema.TENSORBOARD)
 
 
 def has_run(out: str) -> bool:
@@ -48,7 +48,8 @@ def make_room(folder: Path) -> str:
             if _comes_again(folder):
                 (folder / schema.CONFIG).unlink(missing_ok=True)
                 (folder / schema.METRICS).unlink(missing_ok=True)
-                shutil.rmtree(folder / schema.CHECKPOINTS, ignore_errors=True)
+                for name in (schema.CHECKPOINTS, schema.TENSORBOARD):
+                    shutil.rmtree(folder / name, ignore_errors=True)
                 return "it had finished no epoch"
             aside = make_unused(folder.with_name(f"{folder.name}-earlier"))
             _move(folder, aside)
@@ -72,7 +73,7 @@ def _comes_again(folder: Path) -> bool:
         lines = read_lines(folder) if (folder / schema.METRICS).exists() else []
     except DataError:  # whose it is cannot be told
         return False
-    begun = {schema.CONFIG, schema.METRICS, schema.CHECKPOINTS}
+    begun = {schema.CONFIG, schema.METRICS, schema.CHECKPOINTS, schema.TENSORBOARD}
     finished = any(isinstance(line, Epoch) for line in lines)
     return _names(folder) <= begun and not finished and not checkpoints(folder)
 

@@ -5,9 +5,14 @@ from __future__ import annotations
 import statistics
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Dict, List, Optional, Sequence
+from typing import TYPE_CHECKING, Any, Dict, List, Optional, Sequence
 
+from gluonlab.errors import ConfigError
+from gluonlab.runs.frame import EPOCHS, frame_of_run
 from gluonlab.runs.schema import Epoch
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
 
 
 def usual_speed(epochs: Sequence[Any]) -> float:
@@ -60,6 +65,15 @@ class Result:
         """The fraction of the epochs' training time in which the loop waited for batches."""
         waited = sum(epoch.waiting * epoch.training_seconds for epoch in self.history)
         return waited / sum(epoch.training_seconds for epoch in self.history)
+
+    def frame(self, of: str = EPOCHS) -> "DataFrame":
+        """Its epochs or steps (``of``), a row each, as a pandas frame, see `gluonlab.frame`.
+
+        Raises ConfigError without pandas, and where another process has the folder.
+        """
+        if self.run_dir is None:
+            raise ConfigError("this process has no folder of the run: ask for frames at rank 0")
+        return frame_of_run(self.run_dir, of)
 
     def summary(self) -> Dict[str, Any]:
         """The numbers as plain values."""

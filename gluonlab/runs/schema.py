@@ -17,6 +17,7 @@ CONFIG, METRICS, PARAMETERS = "config.json", "metrics.jsonl", "parameters.params
 CURVES, CONFUSION, EXPORT, COMPARISON = "curves.png", "confusion.png", "export", "compare.json"
 TRACE, TIMELINE = "trace.json", "timeline.svg"
 CHECKPOINTS = "checkpoints"  # a folder, see gluonlab.runs.checkpoint
+TENSORBOARD = "tensorboard"  # another, see gluonlab.runs.event_file
 FILES = (CONFIG, METRICS, PARAMETERS, CURVES, CONFUSION, COMPARISON, TRACE, TIMELINE)
 
 Check = Callable[[Any], bool]

@@ -24,6 +24,7 @@ from gluonlab.files.whole import (
     check_name,
     missing_folders,
     on_disk,
+    remove,
     remove_empty,
     remove_left_behind,
     write_text,
@@ -203,9 +204,9 @@ class RunDirectory:
         own = (schema.CONFIG, schema.METRICS, schema.CURVES, schema.PARAMETERS, LOCK)
         with suppress(OSError):
             entries = list(self.path.iterdir())
-            if all(entry.name in own for entry in entries):
+            if all(entry.name in (*own, schema.TENSORBOARD) for entry in entries):
                 for entry in entries:
-                    entry.unlink()
+                    remove(entry)
                 remove_empty(self._made)
 
 

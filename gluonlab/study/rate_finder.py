@@ -42,7 +42,9 @@ FALLEN = 0.95  # of its beginning, at most, is a smallest loss that says somethi
 BEGINNING = 10  # steps
 # What a run writes or says, and how long and at which rates it trains: of a range test only picture
 # and numbers stay, and its steps and rates are its own.
-OF_RUNS = ("profile", "export", "confusion", "checkpoint_every", "keep", "memory")
+OF_RUNS = (
+    "profile", "export", "confusion", "tensorboard", "checkpoint_every", "keep", "memory"
+)  # fmt: skip
 OF_RATES = (
     "epochs", "patience", "lr_schedule", "warmup_epochs", "lr_decay", "lr_decay_epochs", "final_lr"
 )  # fmt: skip

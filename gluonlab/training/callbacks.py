@@ -11,7 +11,7 @@ import json
 from contextlib import contextmanager
 from typing import Any, Dict, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
-from gluonlab.errors import CallbackError, ConfigError, unknown
+from gluonlab.errors import CallbackError, ConfigError, OutputError, unknown
 from gluonlab.runs.result import Result
 from gluonlab.runs.schema import Epoch, Step
 from gluonlab.training.consensus import Consensus
@@ -51,7 +51,13 @@ class RunView:
         self.epochs, self.steps_per_epoch = plan.epochs, plan.steps_per_epoch
         self.step = 0
         self.stopped: Optional[str] = None  # by whom, and why
+        self._scale = plan.loss_scale
         self._consensus, self._speaker = consensus, ""
+
+    @property
+    def loss_scale(self) -> Optional[float]:
+        """The dynamic loss scale by now; None without one."""
+        return None if self._scale is None else self._scale.value
 
     def stop(self, why: str = "") -> None:
         """End the training, which is no error; at least one step is trained.
@@ -261,7 +267,7 @@ class Callbacks:
     def _call(self, callback: Any, method: str, *given: Any) -> Any:
         try:
             return getattr(callback, method)(*given)
-        except MemoryError:
+        except (MemoryError, OutputError):  # which says itself what cannot be written, and why
             raise
         except Exception as error:
             said = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__

@@ -23,6 +23,7 @@ from gluonlab.models.pretrained import check_pretrained
 from gluonlab.parallel.data import sync_bn
 from gluonlab.parallel.data.replica import loss_graph
 from gluonlab.parallel.precision import check_dtype, check_dtype_on
+from gluonlab.runs.event_file import check_tensorboard
 from gluonlab.training import learning_rate, optimize
 from gluonlab.training.array_limit import ArrayLimit
 from gluonlab.training.draft import Draft
@@ -67,6 +68,11 @@ def _checkpoints(draft: Draft) -> None:
             "contradict each other: what 2 bits have left over is in no checkpoint: "
             "leave one of them out"
         )
+
+
+def _tensorboard(draft: Draft) -> None:
+    if draft.asked.tensorboard and draft.group.rank == 0:  # which alone writes
+        check_tensorboard()
 
 
 def _on_nan(draft: Draft) -> None:
@@ -194,6 +200,7 @@ CHECKS: Tuple[Check, ...] = (
     Check(CONFIG, "decay", lambda draft: optimize.check_decay(draft.config)),
     Check(CONFIG, "pretrained", _pretrained),
     Check(CONFIG, "export", lambda draft: check_installed(draft.asked.export)),
+    Check(CONFIG, "tensorboard", _tensorboard),
     Check(DEVICES, "devices", lambda draft: draft.ctxs),
     Check(DEVICES, "dtype", lambda draft: check_dtype_on(draft.asked.dtype, draft.ctxs)),
     Check(DEVICES, "arithmetic", _arithmetic),

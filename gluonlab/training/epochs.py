@@ -25,6 +25,7 @@ from gluonlab.training.prepare import replica_check, training
 from gluonlab.training.reporter import Reporter, epoch_in_words
 from gluonlab.training.resume import Interrupted, differences
 from gluonlab.training.standing import Standing
+from gluonlab.training.tensorboard import TensorBoard
 
 
 class Epochs:
@@ -262,8 +263,9 @@ def make_epochs(
     """The epochs of a run that began at ``began``; what ends them, and who is told of them."""
     consensus = Consensus(plan.group, request)
     early = EarlyStopping(plan.stopping) if plan.stopping is not None else None
-    # of the user's own only rank 0 has any, as it has the folder
-    told = [*([] if early is None else [early]), *(callbacks if plan.group.rank == 0 else [])]
+    # of the others only rank 0 has any, as it has the folder
+    others = [*([TensorBoard()] if plan.tensorboard else []), *callbacks]
+    told = [*([] if early is None else [early]), *(others if plan.group.rank == 0 else [])]
     listeners = Callbacks(told, RunView(plan, result, consensus), consensus)
     standing = Standing(plan, strategy, run, began, consensus, listeners)
     return Epochs(standing, reporter, result, consensus, early)

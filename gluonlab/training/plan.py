@@ -107,6 +107,7 @@ class Plan:
     resident_bytes: int
     memory: bool
     profile: Optional[int]
+    tensorboard: bool
     checkpoint_every: Optional[str]
     keep: int
     confusion: bool
@@ -274,7 +275,6 @@ def make_plan(
     """Check every name and value of ``config`` against this machine.
 
     Raises a UsageError for the first that is wrong.
-
     ``dataset``: the one that the config names, where it has been read already. ``group``: the
     processes that train together, each with as many devices as this one. ``own``: the user's.
     """

@@ -75,7 +75,7 @@ def measure(
     """
     with temporary_folder("trial") as folder:
         settings = config.replace(
-            out=str(Path(folder, "run")), memory=False, profile=None
+            out=str(Path(folder, "run")), memory=False, profile=None, tensorboard=False
         ).to_dict()
         package = str(Path(gluonlab.__file__).resolve().parent.parent)
         path = os.pathsep.join(filter(None, [package, os.environ.get("PYTHONPATH")]))

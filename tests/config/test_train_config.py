@@ -80,6 +80,7 @@ VALID = {
     "update_on_servers": st.booleans(),
     "check_replicas": st.integers(1, LARGEST),
     "profile": st.integers(1, LARGEST),
+    "tensorboard": st.booleans(),
     "overlap": st.one_of(st.just("off"), st.integers(1, 10**6)),
     "split": WORDS,
     "stages": st.integers(2, LARGEST),

@@ -14,10 +14,11 @@ from support.made_up_runs import PLAIN, SETTINGS, Page, lines, make_run
 
 from gluonlab.config import TrainConfig
 from gluonlab.report.__main__ import main
-from gluonlab.report.charts import MOST_POINTS, _thinned, charts, colour, dash
+from gluonlab.report.charts import charts, colour, dash
 from gluonlab.report.page import as_page
 from gluonlab.report.tables import as_text, differences, epochs, in_common, in_words, results
 from gluonlab.runs.description import Description
+from gluonlab.runs.places import MOST_POINTS, thinned
 from gluonlab.runs.reader import read_runs
 from gluonlab.runs.schema import PARAMETERS
 from gluonlab.study.compare import compare
@@ -163,7 +164,7 @@ def test_a_constant_learning_rate_has_no_chart(tmp_path):
 
 @given(st.lists(st.floats(-1e3, 1e3), min_size=1, max_size=3000))
 def test_thinned_curves_keep_their_mean_and_order(values):
-    xs, ys = _thinned([float(i) for i in range(len(values))], values)
+    xs, ys = thinned([float(i) for i in range(len(values))], values)
     assert len(xs) == len(ys) <= MOST_POINTS and xs == sorted(xs)
     assert min(values) - 1e-6 <= min(ys) and max(ys) <= max(values) + 1e-6
     if len(values) % len(ys) == 0:

@@ -27,6 +27,7 @@ from gluonlab.runs.schema import (
     LINES,
     METRICS,
     PARAMETERS,
+    TENSORBOARD,
     TIMELINE,
     TRACE,
     ConfusionEvent,
@@ -66,7 +67,7 @@ def test_the_docs_describe_every_kind_and_the_files_and_their_format():
     files, _ = section("The folder of a run")
     assert {row[0].strip("`/") for row in files} | {COMPARISON} == {
         CHECKPOINTS, CONFIG, METRICS, PARAMETERS, CURVES, CONFUSION, EXPORT, COMPARISON,
-        TIMELINE, TRACE,
+        TIMELINE, TRACE, TENSORBOARD,
     }  # fmt: skip
     assert f"`{COMPARISON}`" in DOCS and f"format, number {FORMAT}." in DOCS
 

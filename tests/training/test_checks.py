@@ -61,6 +61,10 @@ WRONG = {
     (CONFIG, "decay"): ({"no_bias_decay": True}, "--no-bias-decay: the weight decay is 0"),
     (CONFIG, "pretrained"): ({"pretrained": "no.params"}, "--pretrained no.params"),
     (CONFIG, "export"): ({"export": "onnx"}, "--export onnx needs onnx and onnxruntime, and onnx"),
+    (CONFIG, "tensorboard"): (
+        {"tensorboard": True},
+        "--tensorboard needs tensorboardX, which is not installed",
+    ),
     (DEVICES, "devices"): ({"devices": "gpu:77"}, "there is no gpu:77"),
     (DEVICES, "dtype"): ({"dtype": "float16"}, "--dtype float16 is for GPUs"),
     (DEVICES, "arithmetic"): ({"tf32": True}, "--tf32: this process has computed on GPUs without"),
@@ -100,7 +104,8 @@ KEYS = list(WRONG)
 OWN = {(CONFIG, "own"): Own(net=nn.Dense(10)), (DATA, "loss"): Own(loss=gluon.loss.L2Loss())}
 # GPUs, more processes, or fewer packages, or what stands for them
 NEED_MORE = [
-    (CONFIG, "group"), (CONFIG, "export"), (DEVICES, "arithmetic"), (NETWORK, "deterministic"),
+    (CONFIG, "group"), (CONFIG, "export"), (CONFIG, "tensorboard"), (DEVICES, "arithmetic"),
+    (NETWORK, "deterministic"),
 ]  # fmt: skip
 BEFORE_THE_NETWORK = [key for key in KEYS if key[0] not in (NETWORK, BATCH)]
 
@@ -162,6 +167,13 @@ def test_a_check_fires_and_none_before_it(key):
 def test_without_onnx_nothing_is_trained(monkeypatch):
     settings, said = WRONG[CONFIG, "export"]
     monkeypatch.setitem(sys.modules, "onnx", None)  # import raises ModuleNotFoundError then
+    with pytest.raises(UsageError, match=said):
+        make_plan(TrainConfig(devices=named(2), **settings))
+
+
+def test_without_tensorboardx_nothing_is_trained(monkeypatch):
+    settings, said = WRONG[CONFIG, "tensorboard"]
+    monkeypatch.setitem(sys.modules, "tensorboardX", None)
     with pytest.raises(UsageError, match=said):
         make_plan(TrainConfig(devices=named(2), **settings))
 

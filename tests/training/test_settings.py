@@ -63,7 +63,7 @@ OF_GROUPS = {"update_on_servers"}  # tests/launch/test_launch_served.py: no proc
 # how a run is carried out, and what is made of it: never its numbers
 NO_NUMBER = {
     "require_gpu", "decoders", "prefetch", "resident_bytes", "memory", "checkpoint_every", "keep",
-    "check_replicas", "confusion", "export", "profile", "overlap", "out",
+    "check_replicas", "confusion", "export", "profile", "tensorboard", "overlap", "out",
 }  # fmt: skip
 
 

@@ -68,7 +68,7 @@ WITHOUT_INFLUENCE = {
     "drop_last", "lr",
     "scale_lr", "lr_schedule", "warmup_epochs", "lr_decay", "lr_decay_epochs", "final_lr",
     "momentum_rule", "wd", "label_smoothing", "memory", "confusion", "export", "profile",
-    "checkpoint_every", "keep", "out",
+    "tensorboard", "checkpoint_every", "keep", "out",
 }  # fmt: skip
 MEASURING = ("rounds", "no_trial")  # options of the command that say how to measure
 

@@ -36,6 +36,7 @@ VALUES = {
     "on_nan": "skip", "label_smoothing": 0.1, "kvstore": "ring", "topology": "p3.16xlarge",
     "compress": "2bit:0.5", "update_on_servers": True, "bucket_bytes": 0, "overlap": "off",
     "check_replicas": 5, "memory": True, "confusion": True, "export": True, "profile": 5,
+    "tensorboard": True,
     "checkpoint_every": "5", "keep": 1, "out": "somewhere", "patience": "5", "drop_last": True,
 }  # fmt: skip
 BESIDE = {

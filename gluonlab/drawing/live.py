@@ -1,0 +1,108 @@
+"""Pictures in a notebook that grow while something runs: one output, replaced in place.
+
+The last one stays in the saved notebook. They are PNG on white, which can be read whatever the
+notebook's theme.
+"""
+
+from __future__ import annotations
+
+import io
+from typing import TYPE_CHECKING, Any, Dict, List, Optional, Tuple
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+COLOURS = ("#0969da", "#bc4c00", "#1a7f37", "#8250df")
+DPI = 110
+
+
+def in_notebook() -> bool:
+    """Whether a notebook would show pictures here; a terminal's IPython prints their names."""
+    try:
+        from IPython import get_ipython
+    except ImportError:
+        return False
+    return getattr(get_ipython(), "kernel", None) is not None
+
+
+def new_figure(width: float, height: float) -> "Figure":
+    """An empty figure of so many inches.
+
+    It is a figure alone, without pyplot: no display, no global state, whatever the backend.
+    """
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(width, height), facecolor="white")
+    FigureCanvasAgg(figure)
+    return figure
+
+
+def as_png(figure: "Figure") -> bytes:
+    """The figure as a picture."""
+    made = io.BytesIO()
+    figure.savefig(made, format="png", dpi=DPI)
+    return made.getvalue()
+
+
+class Shown:
+    """A place in the output of a cell, for one picture."""
+
+    def __init__(self) -> None:
+        self._handle: Any = None
+
+    def show(self, png: bytes) -> None:
+        """Put the picture there, in place of the one before."""
+        from IPython.display import Image, display
+
+        image = Image(png, format="png")  # type: ignore[no-untyped-call]
+        if self._handle is None:
+            self._handle = display(image, display_id=True)  # type: ignore[no-untyped-call]
+        else:
+            self._handle.update(image)
+
+
+class LiveChart:
+    """Curves over a common x axis, for a loop of one's own; each `add` draws them again.
+
+    ``x_limits``: where the x axis begins and ends, if that is known in advance. Outside a notebook
+    nothing is shown.
+    """
+
+    def __init__(
+        self, x_label: str, y_label: str, x_limits: "Optional[Tuple[float, float]]" = None
+    ) -> None:
+        self.x_label, self.y_label, self.x_limits = x_label, y_label, x_limits
+        self.curves: Dict[str, List[Tuple[float, float]]] = {}
+        self._shown = Shown()
+
+    def add(self, x: float, values: Dict[str, float]) -> None:
+        """One more point of each curve that is named: ``add(1, {"1 device": 0.8})``."""
+        for name, y in values.items():
+            self.curves.setdefault(name, []).append((x, y))
+        if in_notebook():
+            self._shown.show(self.png())
+
+    def png(self) -> bytes:
+        """The chart as it is now."""
+        figure = new_figure(5.6, 3.2)
+        axes: Any = figure.subplots()
+        for index, (name, points) in enumerate(self.curves.items()):
+            style: Dict[str, Any] = {
+                "color": COLOURS[index % len(COLOURS)],
+                "marker": "os^D"[index % 4],
+                "ls": ("-", "--")[index % 2],
+            }
+            # at the edges of the axes markers are whole
+            axes.plot(*zip(*points), label=name, ms=4, clip_on=False, zorder=3, **style)
+        axes.set_xlabel(self.x_label)
+        axes.set_ylabel(self.y_label)
+        if self.x_limits is not None and self.x_limits[0] < self.x_limits[1]:
+            axes.set_xlim(*self.x_limits)
+        axes.xaxis.get_major_locator().set_params(integer=True)
+        axes.grid(alpha=0.3)
+        axes.spines[["top", "right"]].set_visible(False)
+        if self.curves:
+            axes.legend(loc="lower right")
+        figure.tight_layout()
+        return as_png(figure)
