@@ -86,7 +86,7 @@ def on_one(config: TrainConfig, trained: Trained) -> TrainConfig:
         threads=trained.plan.threads if first.device_type == "cpu" else None,
         split=DATA, stages=None, cut=None, balance=None, pipeline_schedule=None,
         stages_per_device=None, ways=None, channels=None, topology=None, compress=None,
-        kvstore="device",
+        kvstore="device", device_weights=None,
     )  # fmt: skip
 
 

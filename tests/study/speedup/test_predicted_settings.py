@@ -22,7 +22,7 @@ FILES = "folder:pictures"
 MACHINE = "p4d.24xlarge"
 # A value of each setting that is not its default, with what it needs.
 VALUES = {
-    "gpus": 2, "devices": "cpu*2", "require_gpu": True, "threads": 1, "dtype": "float16", "seed": 1,
+    "device_weights": "2,1", "gpus": 2, "devices": "cpu*2", "require_gpu": True, "threads": 1, "dtype": "float16", "seed": 1,
     "deterministic": True, "tf32": True, "split": "layers", "stages": 2, "cut": "3",
     "balance": "memory", "pipeline_schedule": "gpipe", "stages_per_device": 2, "ways": 2,
     "channels": "conv0:2", "dataset": FILES, "data_dir": "somewhere", "image_size": 64,
