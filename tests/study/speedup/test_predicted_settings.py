@@ -22,7 +22,7 @@ FILES = "folder:pictures"
 MACHINE = "p4d.24xlarge"
 # A value of each setting that is not its default, with what it needs.
 VALUES = {
-    "device_weights": "2,1", "gpus": 2, "devices": "cpu*2", "require_gpu": True, "threads": 1, "dtype": "float16", "seed": 1,
+    "gpus": 2, "devices": "cpu*2", "require_gpu": True, "threads": 1, "dtype": "float16", "seed": 1,
     "deterministic": True, "tf32": True, "split": "layers", "stages": 2, "cut": "3",
     "balance": "memory", "pipeline_schedule": "gpipe", "stages_per_device": 2, "ways": 2,
     "channels": "conv0:2", "dataset": FILES, "data_dir": "somewhere", "image_size": 64,
@@ -37,6 +37,7 @@ VALUES = {
     "compress": "2bit:0.5", "update_on_servers": True, "bucket_bytes": 0, "overlap": "off",
     "check_replicas": 5, "memory": True, "confusion": True, "export": True, "profile": 5,
     "checkpoint_every": "5", "keep": 1, "out": "somewhere", "patience": "5", "drop_last": True,
+    "device_weights": "2,1",
 }  # fmt: skip
 BESIDE = {
     "global_batch_size": {"batch_size": None}, "lr_decay_epochs": {"lr_schedule": "step"},
