@@ -178,6 +178,7 @@ def _facts(trained: Trained) -> Facts:
         free_bytes=here.free if here is not None else 0,
         cores=own_cores(),
         is_cpu=plan.ctxs[0].device_type == "cpu",
+        shares=[len(x) for x in trained.batch.xs],
     )
 
 
