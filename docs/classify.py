@@ -21,5 +21,6 @@ for picture in pictures:
     image = ImageOps.fit(image, (width, height), Image.Resampling.BILINEAR)
     pixels = np.asarray(image).reshape(height, width, channels)
     images = ((pixels * scale - mean) / std).transpose(2, 0, 1)[None].astype("float32")
-    [scores] = session.run(None, {about["input"]["name"]: images})
-    print(picture, about["classes"][scores[0].argmax()])
+    [[scores]] = session.run(None, {about["input"]["name"]: images})
+    chances = np.exp(scores - scores.max()) / np.exp(scores - scores.max()).sum()
+    print(picture, about["classes"][scores.argmax()], f"{chances.max():.6f}")

@@ -1,5 +1,5 @@
 """Any network, under any store and either trainer, of either kind of arrays, hybridized or not: k
-devices train as one does.
+devices train as one does, however unequally they share a batch.
 """
 
 import numpy as np
@@ -23,14 +23,18 @@ def cases(draw, trainer_class):
     """
     devices, bucketed = draw(st.integers(1, 4)), trainer_class is BucketedTrainer
     network = draw(networks(1 if bucketed else devices, some_heads=bucketed))
-    return devices, network, draw(st.sampled_from(sorted(HYBRIDIZED))), draw(st.booleans())
+    weights = st.lists(st.integers(1, 9), min_size=devices, max_size=devices)
+    return (
+        devices, network, draw(st.sampled_from(sorted(HYBRIDIZED))), draw(st.booleans()),
+        draw(st.none() | weights),
+    )  # fmt: skip
 
 
 def check(name, trainer_class, case):
-    devices, network, hybridize, numpy = case
+    devices, network, hybridize, numpy, weights = case
     expected, _ = trained(network, gluon.Trainer, None, cpus(1))
     found, alike = trained(
-        network, trainer_class, make_kvstore(name), contexts(devices), hybridize, numpy
+        network, trainer_class, make_kvstore(name), contexts(devices), hybridize, numpy, weights
     )
     assert all(np.isfinite(array).all() for array in expected)
     assert alike

@@ -42,6 +42,7 @@ from gluonlab.config.values import (
     text,
     whole,
 )
+from gluonlab.config.weights import device_weights
 
 
 @named_settings
@@ -166,6 +167,11 @@ class TrainConfig:
     global_batch_size: Optional[int] = BATCH(
         whole(1), "images per step over all devices, instead of --batch-size"
     )
+    device_weights: Optional[str] = BATCH(
+        device_weights, "share each batch in this proportion, a number for each device of a "
+        "process: the same update, and a faster device gets more (default: evenly)",
+        metavar="W,W",
+    )  # fmt: skip
     microbatches: Optional[int] = BATCH(
         whole(1), "cut each device's share of a batch into N parts that run one after the other: "
         "less memory, the same update",

@@ -8,6 +8,8 @@ ones lack, and translates anew what the exporter gets wrong:
 - it makes a Python list of the numbers of every weight, which takes ten times the memory;
 - it lets a BatchNorm with ``fix_gamma`` use the gamma that MXNet ignores;
 - it takes FullyConnected for one that keeps its axes where the graph does not say so;
+- it lets Embedding fail, or take another row, for an index that MXNet brings into range;
+- it translates some recurrent layers only, see `gluonlab.export.recurrent`;
 - it writes to the root logger, which prints from then on.
 """
 
@@ -21,6 +23,8 @@ from typing import Any, Callable, Dict, Iterator, Mapping, Tuple
 import mxnet as mx
 import numpy as np
 from mxnet import nd
+
+from gluonlab.export.recurrent import recurrent
 
 OPSET = 13  # of ONNX 1.8, December 2020: the newest that MXNet 1.9.1 knows
 IR_VERSION = 7  # the file format of the same release
@@ -168,4 +172,25 @@ def _dense(theirs: Callable[..., Any], node: Node, **about: Any) -> Any:
     return theirs({**node, "attrs": attrs}, **about)
 
 
-OWN = {"null": _variable, "BatchNorm": _batch_norm, "FullyConnected": _dense}
+def _embedding(theirs: Callable[..., Any], node: Node, **about: Any) -> Any:
+    """For an index without a row MXNet takes the nearest; ONNX counts from the end, or fails."""
+    from onnx import helper, numpy_helper
+
+    (cast, gather), dtypes = theirs(node, **about)
+    rows, name = int(node["attrs"]["input_dim"]), node["name"]
+    bounds = [f"{name}_first", f"{name}_last"]
+    for bound, value in zip(bounds, (0, rows - 1)):
+        about["initializer"].append(numpy_helper.from_array(np.array(value, "int64"), bound))
+    clip = helper.make_node("Clip", [cast.output[0], *bounds], [f"{name}_rows"])
+    gather.input[1] = f"{name}_rows"
+    return [cast, clip, gather], dtypes
+
+
+def _recurrent(theirs: Callable[..., Any], node: Node, **about: Any) -> Any:
+    return recurrent(node, **about)
+
+
+OWN = {
+    "null": _variable, "BatchNorm": _batch_norm, "FullyConnected": _dense,
+    "Embedding": _embedding, "RNN": _recurrent,
+}  # fmt: skip

@@ -67,6 +67,11 @@ def compare(
             f"--compare {','.join(map(str, counts))} chooses the devices itself: "
             "leave --gpus and --devices out"
         )
+    if config.device_weights is not None:
+        raise ConfigError(
+            f"--compare {','.join(map(str, counts))} and --device-weights {config.device_weights} "
+            "contradict each other: weights are for one number of devices: leave one of them out"
+        )
     reporter = reporter or ConsoleReporter()
     if not gpu_count() and config.threads is None and max(counts) > 1:
         config = config.replace(threads=1)

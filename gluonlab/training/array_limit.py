@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Dict, Tuple
+from fractions import Fraction
+from typing import Dict, Tuple, Union
 
 import mxnet as mx
 from mxnet import gluon
@@ -38,12 +39,15 @@ def check_inside(graph: mx.sym.Symbol, inputs: Dict[str, Shape], images: int) ->
 
 @dataclass(frozen=True)
 class ArrayLimit:
-    """The largest arrays of a batch: on the host, and in the `loss_graph` of a device."""
+    """The largest arrays of a batch: on the host, and in the `loss_graph` of a device.
+
+    ``devices``: of how many such devices as get the most images the batch on the host is.
+    """
 
     graph: mx.sym.Symbol
     net: gluon.HybridBlock
     image_shape: Shape
-    devices: int
+    devices: Union[int, Fraction]
     microbatches: Microbatches
     mixed: bool = False
 
@@ -58,7 +62,7 @@ class ArrayLimit:
 
     def check_host(self, images: int) -> None:
         """The same for the batch on the host alone."""
-        batch = images * self.devices
+        batch = math.ceil(images * self.devices)
         check_elements(batch, batch * math.prod(self.image_shape))
 
     def largest(self, most: int) -> int:

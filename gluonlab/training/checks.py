@@ -6,7 +6,6 @@ it looks at.
 
 from __future__ import annotations
 
-import math
 from typing import Any, Callable, NamedTuple, Tuple
 
 from mxnet import gluon
@@ -26,6 +25,12 @@ from gluonlab.parallel.precision import check_dtype, check_dtype_on
 from gluonlab.runs.event_file import check_tensorboard
 from gluonlab.training import learning_rate, optimize
 from gluonlab.training.array_limit import ArrayLimit
+from gluonlab.training.device_weights import (
+    check_count,
+    check_shares,
+    largest_part,
+    weights_of,
+)
 from gluonlab.training.draft import Draft
 from gluonlab.training.file_options import file_options
 from gluonlab.training.on_servers import check_on_servers
@@ -153,10 +158,11 @@ def _profile(draft: Draft) -> None:
 def _batch(made: Made) -> None:
     plan, net, devices = made
     graph = loss_graph(net, plan.make_loss(), plan.preprocess, plan.conversion)
+    times = 1 / largest_part(weights_of(plan.device_weights), devices)
     limit = ArrayLimit(
-        graph, net, plan.dataset.image_shape, devices, plan.microbatches, bool(plan.mixup)
+        graph, net, plan.dataset.image_shape, times, plan.microbatches, bool(plan.mixup)
     )
-    limit.check(math.ceil(plan.largest_batch / (devices * plan.group.size)))
+    limit.check(plan.largest_share)
 
 
 def check_exportable(plan: Any, net: gluon.HybridBlock) -> None:
@@ -205,6 +211,8 @@ CHECKS: Tuple[Check, ...] = (
     Check(DEVICES, "dtype", lambda draft: check_dtype_on(draft.asked.dtype, draft.ctxs)),
     Check(DEVICES, "arithmetic", _arithmetic),
     Check(DEVICES, "split", lambda draft: draft.split),
+    Check(DEVICES, "weights", lambda draft: check_count(
+        draft.asked.device_weights, len(draft.split.copies))),
     Check(DEVICES, "sharding", lambda draft: optimize.check_sharding(
         draft.config.optimizer, draft.asked.kvstore, len(draft.split.copies))),
     Check(DEVICES, "channels", lambda draft: optimize.check_channels(
@@ -213,8 +221,10 @@ CHECKS: Tuple[Check, ...] = (
     Check(DATA, "dataset", lambda draft: draft.dataset),
     Check(DATA, "loss", _loss),
     Check(DATA, "last batch", _last_batch),
+    Check(DATA, "weights", lambda draft: check_shares(
+        draft.asked.device_weights, draft.step_images, draft.ctxs, draft.group.size)),
     Check(DATA, "microbatches", lambda draft: draft.microbatches.check(
-        draft.step_images, draft.copy_count, draft.split.has_copy)),
+        draft.step_images, draft.copy_count, draft.split.has_copy, draft.fewest)),
     Check(DATA, "profile", _profile),
     Check(DATA, "final rate", lambda draft: learning_rate.check_final_rate(
         draft.config, draft.rates, draft.scale)),

@@ -30,6 +30,7 @@ from gluonlab.parallel.data.microbatches import WHOLE, Microbatches
 from gluonlab.parallel.split import CHANNELS, PIPELINE, Split
 from gluonlab.shares import batch_count
 from gluonlab.training.array_limit import check_elements
+from gluonlab.training.device_weights import fewest, weights_of
 from gluonlab.training.file_options import file_options
 from gluonlab.training.learning_rate import make_rates
 from gluonlab.training.on_servers import on_servers
@@ -152,13 +153,14 @@ class Draft:
         """How a copy's share of a batch is cut; of a pipeline always."""
         asked = Microbatches(self.config.microbatches, self.config.microbatch_size)
         if asked == WHOLE and self.split.way == PIPELINE:
-            return Microbatches(min(usual_microbatches(self.split), max(1, self._share)))
+            return Microbatches(min(usual_microbatches(self.split), max(1, self.fewest)))
         return asked
 
     @property
-    def _share(self) -> int:
+    def fewest(self) -> int:
         """The fewest images that a copy gets of a whole batch."""
-        return self.step_images // self.copy_count
+        weights = weights_of(self.asked.device_weights, self.group.size)
+        return fewest(self.step_images, weights, self.copy_count)
 
     @property
     def optimizer(self) -> str:

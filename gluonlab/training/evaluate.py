@@ -15,6 +15,7 @@ from gluonlab.data.loading.loader import Loader
 from gluonlab.finite import check_parameters, check_validation_loss
 from gluonlab.kvstores.groups import ALONE, Group
 from gluonlab.parallel.strategy import Scored, Strategy
+from gluonlab.training.device_weights import weights_of
 from gluonlab.training.metrics import Gathered, Metric, Part, Values, measured
 from gluonlab.training.plan import Plan
 
@@ -68,6 +69,7 @@ def evaluation_loader(plan: Plan, ctxs: List[mx.Context]) -> Loader:
         prefetch=plan.prefetch,
         resident_bytes=plan.resident_bytes,
         device_counts=plan.device_counts,
+        weights=weights_of(plan.device_weights),
     )
 
 

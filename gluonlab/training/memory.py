@@ -26,6 +26,7 @@ from gluonlab.parallel.data.stage_gradients import bytes_of
 from gluonlab.parallel.planned import MIB, Shards, Taken, input_kinds
 from gluonlab.parallel.split import DATA, Split
 from gluonlab.training.array_limit import ArrayLimit
+from gluonlab.training.device_weights import largest_part, weights_of
 from gluonlab.training.network import make_net
 from gluonlab.training.plan import Plan
 from gluonlab.training.splitting import STRATEGIES
@@ -86,10 +87,11 @@ class Needs:
         self.plan = plan
         self._takes = takes or ReplicaMemory(net, plan.make_loss(), plan).taken
         self._copies = len(plan.split.copies)
+        self._part = largest_part(weights_of(plan.device_weights), self._copies)
         self._mixed = bool(plan.mixup)
         graph = loss_graph(net, plan.make_loss(), plan.preprocess, plan.conversion)
         self.limit = ArrayLimit(
-            graph, net, plan.dataset.image_shape, self._copies, plan.microbatches, self._mixed
+            graph, net, plan.dataset.image_shape, 1 / self._part, plan.microbatches, self._mixed
         )
 
     def memory(self, images: int) -> Memory:
@@ -116,10 +118,10 @@ class Needs:
     def _shards(self, images: int) -> Shards:
         """A copy's images of whole batches, of an epoch's last, and of those of the test images."""
         total, tested = len(self.plan.dataset.train), len(self.plan.dataset.test)
-        batch = images * self._copies
+        batch = int(images / self._part)
         ragged = total > batch and not self.plan.drop_last
-        last = math.ceil(total % batch / self._copies) if ragged else 0
-        return Shards((images, last), (min(images, math.ceil(tested / self._copies)),))
+        last = math.ceil(total % batch * self._part) if ragged else 0
+        return Shards((images, last), (min(images, math.ceil(tested * self._part)),))
 
     @property
     def _image_bytes(self) -> int:
@@ -142,7 +144,7 @@ class Needs:
         resident = [split for split in splits if stays_on_devices(split, plan.resident_bytes)]
         changed = bool(self._mixed or plan.crop_padding or plan.flip)
         streamed = dataset.train not in resident
-        unchanged = changed * images if streamed else math.ceil(len(dataset.train) / self._copies)
+        unchanged = changed * images if streamed else math.ceil(len(dataset.train) * self._part)
         ready = (plan.prefetch + 2) * images if streamed or changed else 0
         stored = sum(len(split) for split in resident) + (1 + self._mixed) * unchanged
         return stored * self._image_bytes + ready * self._input_bytes

@@ -7,7 +7,6 @@ the checks of `gluonlab.training.checks`.
 from __future__ import annotations
 
 import dataclasses
-import math
 from dataclasses import dataclass
 from typing import Any, Callable, ContextManager, Dict, List, Mapping, Optional, Tuple, Union
 
@@ -35,6 +34,7 @@ from gluonlab.parallel.precision import Conversion, conversion
 from gluonlab.parallel.split import Split
 from gluonlab.shares import batch_count
 from gluonlab.training.checks import CONFIG, DATA, DEVICES, check
+from gluonlab.training.device_weights import batch_in_words, largest_share, weights_of
 from gluonlab.training.draft import Draft
 from gluonlab.training.own import NOTHING, Own
 from gluonlab.training.settle import Settled
@@ -59,7 +59,8 @@ class Plan:
     run normalises. ``momentum_rule`` is None without a momentum that a rate could be part of.
     ``on_servers``: whether servers update the weights, as they do where processes do not wait.
     ``group``: the processes that share each batch; ``device_counts``: how many shards each takes,
-    one for a device, or for the devices that share a copy of the network.
+    one for a device, or for the devices that share a copy of the network; ``device_weights``: in
+    which proportion the devices of each process share a batch.
     """
 
     config: TrainConfig
@@ -67,6 +68,7 @@ class Plan:
     own: Own
     ctxs: List[mx.Context]
     device_counts: Tuple[int, ...]
+    device_weights: Optional[str]
     split: Split
     threads: int
     dataset: Dataset
@@ -168,7 +170,8 @@ class Plan:
     @property
     def largest_share(self) -> int:
         """The most images of a batch that a copy of the network gets, if each gets a shard."""
-        return math.ceil(self.largest_batch / sum(self.device_counts))
+        weights = weights_of(self.device_weights, self.group.size)
+        return largest_share(self.largest_batch, weights, sum(self.device_counts))
 
     @property
     def first_device(self) -> int:
@@ -191,14 +194,10 @@ class Plan:
         return batch_count(len(self.dataset.train), self.global_batch_size, self.drop_last)
 
     def batch_in_words(self, copies: int) -> str:
-        """``32 per device, 64 in all``, for this number of copies of the network.
-
-        Shards differ by at most one image when the sizes do not divide.
-        """
-        each, rest = divmod(self.global_batch_size, copies)
-        per_device = f"{each:,}" if not rest else f"{each:,} or {each + 1:,}"
-        in_all = f"{self.global_batch_size:,} in all{self.microbatches.in_words()}"
-        return f"{per_device} per {self.split.has_copy}, {in_all}"
+        """``32 per device, 64 in all``, for this number of copies of the network."""
+        images, has_copy = self.global_batch_size, self.split.has_copy
+        each = batch_in_words(images, copies, has_copy, self.device_weights, self.group.size)
+        return f"{each}, {images:,} in all{self.microbatches.in_words()}"
 
     @property
     def placement(self) -> Optional[Placement]:
@@ -227,6 +226,7 @@ class Plan:
             "processes": self.group.size,
             **self.split.settings(),
             **({"device_counts": list(self.device_counts)} if self.group.size > 1 else {}),
+            **({"device_weights": self.device_weights} if self.device_weights else {}),
             "backend": self.group.name,
             "recipe": self.settled.recipe.name,
             "model": self.model,

@@ -23,6 +23,7 @@ from gluonlab.parallel.strategy import MakeStrategy, Strategy
 from gluonlab.runs.writer import NoRunDirectory, RunDirectory
 from gluonlab.training.agreement import all_or_none
 from gluonlab.training.checks import BATCH, Made, check
+from gluonlab.training.device_weights import check_count, weights_of
 from gluonlab.training.introduction import introduction
 from gluonlab.training.memory import told
 from gluonlab.training.network import make_net
@@ -105,6 +106,7 @@ def prepare(plan: Plan, make_strategy: Optional[MakeStrategy] = None) -> Ready:
     made_by = make_strategy or STRATEGIES[plan.split.way]
     strategy = made_by(make, plan.make_loss(), plan, plan.group)
     if make_strategy is not None:  # it says itself how many shards its batches have
+        check_count(plan.device_weights, len(strategy.inputs))
         counts = _everyones(plan.group, len(strategy.inputs))
         plan = dataclasses.replace(plan, device_counts=counts)
     if plan.group.rank > 0:  # the processes begin alike, and draw Dropout's masks of their own
@@ -175,5 +177,6 @@ def train_loader(plan: Plan, ctxs: List[mx.Context]) -> Loader:
         augment=augment,
         mixup=Mixup(plan.mixup) if plan.mixup else None,
         device_counts=plan.device_counts,
+        weights=weights_of(plan.device_weights),
         drop_last=plan.drop_last,
     )

@@ -39,6 +39,7 @@ MAY_DIFFER = (
     "schedules", "bucket_bytes", "microbatches", "microbatch_size", "data_dir", "deterministic",
     "tf32", "patience",
 )  # fmt: skip
+CUTTING = ("device_weights", "microbatches", "microbatch_size")
 OF_EPOCHS = ("epochs", "lr_decay_steps")
 BATCH_SIZES = ("batch_size", "global_batch_size")
 
@@ -149,7 +150,7 @@ def asked(run: Interrupted, group: Group = ALONE, **given: Any) -> TrainConfig:
     elif used.get("cut") is not None:  # measured again, it may be another one
         before.update(cut=used["cut"], balance=None)
     if any(name in given for name in ("gpus", "devices")):
-        before.update(gpus=None, devices=None, threads=None, require_gpu=False)
+        before.update(gpus=None, devices=None, threads=None, require_gpu=False, device_weights=None)
     others = used.get("processes", 1) != group.size
     if others or any(name in given for name in ("gpus", "devices", *SPLITTING)):
         before.update(batch_size=None, global_batch_size=used.get("global_batch_size"))
@@ -238,7 +239,7 @@ def _parts(settings: Dict[str, Any]) -> Dict[str, Any]:
     first = str(devices[0]) if isinstance(devices, list) and devices else ""
     return {
         "the number of copies of the network": copy_count(settings),
-        **{option_name(name): settings.get(name) for name in ("microbatches", "microbatch_size")},
+        **{option_name(name): settings.get(name) for name in CUTTING},
         "the kind of device": first.partition("(")[0],
     }
 
@@ -259,7 +260,7 @@ def differences(run: Interrupted, plan: Plan, strategy: Strategy, draws: bool) -
     others = [name for name in said if before.get(name) != now.get(name)]
     if others:
         means = "sums are added in another order, so results differ in their last digits"
-        if draws and set(others) & {*PLACES, "microbatches", "microbatch_size"}:
+        if draws and set(others) & {*PLACES, *CUTTING}:
             means = "Dropout draws other numbers, so results differ as with another seed"
         yield f"other {', '.join(name.replace('_', ' ') for name in others)} than before: {means}"
     if plan.patience != before.get("patience"):

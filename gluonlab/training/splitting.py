@@ -23,6 +23,7 @@ STRATEGIES: Dict[str, MakeStrategy] = {
     PIPELINE: staged_parallel,
 }  # fmt: skip
 OF_WAYS = {
+    "device_weights": (DATA,),
     "stages": (LAYERS, PIPELINE),
     "cut": (LAYERS, PIPELINE),
     "balance": (LAYERS, PIPELINE),

@@ -83,6 +83,9 @@ VALID = {
     "tensorboard": st.booleans(),
     "overlap": st.one_of(st.just("off"), st.integers(1, 10**6)),
     "split": WORDS,
+    "device_weights": st.lists(st.integers(1, 10**9 - 1), min_size=1, max_size=4).map(
+        lambda weights: ",".join(map(str, weights))
+    ),
     "stages": st.integers(2, LARGEST),
     "cut": st.lists(st.integers(0, 10**9 - 1), min_size=1, max_size=4).map(
         lambda cuts: ",".join(map(str, cuts))

@@ -13,13 +13,17 @@ from mxnet.gluon import nn
 from PIL import Image
 from support.commands import QUICK, the_error
 from support.image_folders import CLASSES, write_folder
+from support.process_group import in_processes
 from support.quick_runs import quick
 
 from gluonlab.config import TrainConfig
 from gluonlab.data import load_dataset
 from gluonlab.errors import ModelError
+from gluonlab.export import files
 from gluonlab.export.files import DESCRIPTION, MODEL
 from gluonlab.export.onnx_check import TOLERANCE
+from gluonlab.export.onnx_graph import to_onnx
+from gluonlab.inference.loaded import load_run
 from gluonlab.models import MODELS, ModelKind
 from gluonlab.training.finished import evaluate_run
 from gluonlab.training.loop import train
@@ -36,7 +40,10 @@ SAID = r"model\.onnx gives MXNet's scores to \d\.\de-\d\d of the largest, on 12 
 
 
 def classified(python, tmp_path, folder, pictures):
-    """What the page's program says of each picture, in a process that has no MXNet."""
+    """The class of each picture and its probability, as the page's program says them.
+
+    Its process has no MXNet.
+    """
     program = tmp_path / "classify.py"
     program.write_text(PROGRAM)
     without = (
@@ -47,7 +54,15 @@ def classified(python, tmp_path, folder, pictures):
     assert ended.returncode == 0, ended.stderr
     lines = ended.stdout.splitlines()
     assert len(lines) == len(pictures)
-    return [line[len(str(picture)) + 1 :] for line, picture in zip(lines, pictures)]
+    said = [line[len(str(picture)) + 1 :].rsplit(" ", 1) for line, picture in zip(lines, pictures)]
+    return [name for name, _ in said], [float(probability) for _, probability in said]
+
+
+def assert_as_predicted(run_dir, pictures, names, probabilities):
+    """As `gluonlab.predict` has them."""
+    found = load_run(str(run_dir)).predict(pictures)
+    assert names == found.names
+    np.testing.assert_allclose(probabilities, found.probabilities.max(axis=1), atol=5e-5)
 
 
 def confusion_of(classes, labels, found):
@@ -64,7 +79,8 @@ def test_the_pages_program_classifies_grey_digits_as_gluonlab_does(python, tmp_p
     pictures = [tmp_path / f"{number}.png" for number in range(len(test))]
     for picture, image in zip(pictures, images):
         Image.fromarray(image[0]).save(picture)
-    found = classified(python, tmp_path, result.run_dir / "export", pictures)
+    found, probabilities = classified(python, tmp_path, result.run_dir / "export", pictures)
+    assert_as_predicted(result.run_dir, pictures, found, probabilities)
     classes = result.plan.dataset.classes
     np.testing.assert_array_equal(confusion_of(classes, labels, found), result.confusion)
 
@@ -81,7 +97,8 @@ def test_the_pages_program_classifies_colour_photographs_of_any_shape_as_gluonla
         tmp_path, model="resnet8", dataset=f"folder:{folder}", image_size=20, batch_size=3,
         normalise="imagenet", export="onnx", confusion=True,
     )  # fmt: skip
-    found = classified(python, tmp_path, result.run_dir / "export", pictures)
+    found, probabilities = classified(python, tmp_path, result.run_dir / "export", pictures)
+    assert_as_predicted(result.run_dir, pictures, found, probabilities)
     labels = [CLASSES.index(picture.parent.name) for picture in pictures]
     np.testing.assert_array_equal(confusion_of(list(CLASSES), labels, found), result.confusion)
 
@@ -97,6 +114,18 @@ def test_a_run_and_its_evaluation_say_how_nearly_the_model_agrees(run, tmp_path)
         assert (folder / "export" / MODEL).read_bytes()
     status, said, _ = run("--evaluate", str(out), "--export", "onnx", "--json")
     assert status == 0 and 0 <= json.loads(said)["onnx_difference"] <= TOLERANCE
+
+
+def test_of_several_processes_the_first_one_writes_the_model(tmp_path, monkeypatch):
+    written = []
+    monkeypatch.setattr(files, "to_onnx", lambda *of: written.append(of[-1]) or to_onnx(*of))
+    config = TrainConfig(
+        devices="cpu", model="mlp", epochs=1, batch_size=180, export="onnx", out=str(tmp_path / "r")
+    )
+    results = in_processes(2, lambda group: train(config, reporter=Reporter(), group=group))
+    assert results[0].onnx.difference <= TOLERANCE and results[1].onnx is None
+    assert written == ["mlp"]
+    assert evaluate_run(str(tmp_path / "r"), export="onnx").onnx.difference <= TOLERANCE
 
 
 def test_export_alone_writes_mxnets_files(run, tmp_path):

@@ -3,19 +3,19 @@ line.
 """
 
 import json
+from functools import partial
 
 import mxnet as mx
 import numpy as np
 import onnx
 import onnxruntime
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import given, settings
 from mxnet import gluon, nd
-from mxnet.gluon import nn
+from mxnet.gluon import nn, rnn
 from support.completed import completed
 from support.devices import contexts
 from support.made_up_data import CLASSES, dataset_of
-from support.network_layers import OF_SEQUENCES, OF_WORDS
 from support.networks import networks
 from support.statistics import SHAPE
 
@@ -66,15 +66,13 @@ def initialized(net, shape, seed=0):
 @settings(max_examples=25)
 @given(networks(fewest=1))
 def test_a_drawn_network_scores_as_in_mxnet(network):
-    assume(not network._has([*OF_SEQUENCES, *OF_WORDS]))  # gluonlab's networks take images
     drawn = network.build([mx.cpu()], "as it is", mx.nd)
     drawn.cast("float32")
     net = nn.HybridSequential()
     net.add(*drawn.body, drawn.heads[0])
     file = exported(net, network.shape)
     for size in (1, 3):
-        images = np.random.RandomState(network.seed).normal(size=(size, *network.shape))
-        images = images.astype("float32")
+        images = network._images(np.random.RandomState(network.seed), size).astype("float32")
         assert_alike(scores_of(file, images), net(nd.array(images)).asnumpy())
 
 
@@ -111,6 +109,53 @@ def test_each_layer_scores_as_in_mxnet(name):
     initialized(net, (2, 9, 9))
     images = np.random.RandomState(1).normal(size=(3, 2, 9, 9)).astype("float32")
     assert_alike(scores_of(exported(net, (2, 9, 9)), images), net(nd.array(images)).asnumpy())
+
+
+class Rows(nn.HybridBlock):
+    """Images (n, C, H, W) as sequences of rows (n, C x H, W)."""
+
+    def hybrid_forward(self, F, x):
+        return F.reshape(x, (0, -3, 0))
+
+
+RECURRENT = {
+    "lstm": rnn.LSTM, "gru": rnn.GRU, "tanh": partial(rnn.RNN, activation="tanh"), "relu": rnn.RNN,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("layers", [1, 2, 3])
+@pytest.mark.parametrize("both_ways", [False, True], ids=["one way", "both ways"])
+@pytest.mark.parametrize("name", RECURRENT)
+def test_recurrent_layers_score_as_in_mxnet(name, both_ways, layers):
+    """Also where inputs and states have other widths, and the first axis is time."""
+    layout = "NTC" if layers > 1 else "TNC"
+    layer = RECURRENT[name](5, layers, layout=layout, bidirectional=both_ways, dropout=0.3)
+    net = nn.HybridSequential()
+    net.add(Rows(), layer, nn.Dense(4))
+    initialized(net, (2, 4, 3))
+    images = np.random.RandomState(1).normal(size=(3, 2, 4, 3)).astype("float32")
+    assert_alike(scores_of(exported(net, (2, 4, 3)), images), net(nd.array(images)).asnumpy())
+
+
+def test_what_recurrent_layers_cannot_take_along_is_named_in_one_line():
+    net = nn.HybridSequential()
+    net.add(Rows(), rnn.LSTM(5, layout="NTC", state_clip_min=-1, state_clip_max=1), nn.Dense(4))
+    net.initialize()
+    net.hybridize()
+    graph = net(mx.sym.var("data"))
+    shapes, _, _ = graph.infer_shape(data=(1, 2, 4, 3))
+    arrays = {name: nd.zeros(shape) for name, shape in zip(graph.list_arguments(), shapes)}
+    with pytest.raises(ModelError, match=r"has the operator RNN, .*lstm_state_clip_m") as caught:
+        to_onnx(graph, arrays, (2, 4, 3), "net")
+    assert "\n" not in str(caught.value)
+
+
+def test_an_index_without_a_row_takes_the_nearest_as_in_mxnet():
+    net = nn.HybridSequential()
+    net.add(nn.Embedding(7, 5), nn.Dense(3))
+    initialized(net, (4,))
+    words = np.array([[-3, -0.5, 0, 2.7], [6, 6.9, 7, 100]], "float32")
+    assert_alike(scores_of(exported(net, (4,)), words), net(nd.array(words)).asnumpy())
 
 
 SMALL = ["lenet", "lenet-avg", "mlp", "resnet8", "cifar_resnet20", "gluoncv:cifar_resnet20_v2"]

@@ -90,7 +90,8 @@ class Bound(NamedTuple):
     """A training of small images on two devices, and what keeps it from being faster.
 
     Seconds that a step is made to take: ``loader`` for a batch, ``host`` in Python, ``late`` and
-    ``sleepy`` in the store, ``slow`` on the second device. ``image``: an image's own. ``wide``:
+    ``sleepy`` in the store, ``slow`` on the second device, and ``slower`` there for each image.
+    ``image``: an image's own. ``wide``:
     parameters of a dense layer, whose gradients take ``link`` to be summed by whatever copies them;
     ``fixed``: what a device computes for no image.
     """
@@ -101,6 +102,7 @@ class Bound(NamedTuple):
     sleepy: float = 0.0
     late: float = 0.0
     slow: float = 0.0
+    slower: float = 0.0
     image: float = IMAGE_S
     fixed: float = 0.0
     link: float = 0.0
@@ -131,15 +133,17 @@ class Bound(NamedTuple):
         """Data parallelism that takes its time."""
         made = DataParallel(make_net, loss, plan, group)
         for number, replica in enumerate(made.step.replicas):
-            slow = self.slow if number == 1 else 0.0
-            replica.forward = self._slowly(replica.forward, slow, made.net)
+            slow, slower = (self.slow, self.slower) if number == 1 else (0.0, 0.0)
+            replica.forward = self._slowly(replica.forward, slow, slower, made.net)
         if self.host:
             made.phases = made.step.phases = self._busily(made.step.phases)
         return made
 
-    def _slowly(self, forward: Callable[..., Any], slow: float, net: Any) -> Callable[..., Any]:
+    def _slowly(
+        self, forward: Callable[..., Any], slow: float, slower: float, net: Any
+    ) -> Callable[..., Any]:
         def slowed(images: Any, labels: Any, **options: Any) -> Any:
-            seconds = round(self.image * len(images) + self.fixed + slow, 6)
+            seconds = round((self.image + slower) * len(images) + self.fixed + slow, 6)
             if seconds:
                 weights = next(iter(net.collect_params().values()))
                 pause(images, seconds, after=weights.data(images.context))

@@ -8,9 +8,11 @@ import json
 import math
 import random
 import sys
+from fractions import Fraction
 from pathlib import Path
 
 from gluonlab import TrainConfig
+from gluonlab.data.loading.shards import in_proportion
 from gluonlab.optimizers.registry import OPTIMIZERS
 from gluonlab.training.loop import train
 from gluonlab.training.reporter import Reporter
@@ -76,6 +78,10 @@ def drawn(seed, workers, devices):
         found["split"] = draw.choice(ways)
         if found["split"] == "pipeline" and batch >= 2 * workers:
             found["microbatches"] = 2
+    weights = [draw.randint(1, 3) for _ in range(devices)]
+    sizes = in_proportion(batch, [Fraction(weight) for weight in weights] * workers)
+    if len({*weights}) > 1 and "split" not in found and min(sizes) >= found.get("microbatches", 1):
+        found["device_weights"] = ",".join(map(str, weights))
     return found, images
 
 
@@ -117,6 +123,8 @@ def trained(folder, seed, workers, devices, group=None, factor=1.0):
     found, images = drawn(seed, workers, devices)
     if group is None and "split" in found:
         found = {k: v for k, v in found.items() if k not in ("split", "microbatches")}
+    if group is None and "device_weights" in found:
+        found["device_weights"] = ",".join([found["device_weights"]] * workers)
     found["lr"] *= factor
     given = {} if group is None else {"group": group}
     here = devices if group else workers * devices

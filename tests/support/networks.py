@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from mxnet import autograd, gluon
 from mxnet.gluon import nn
 
+from gluonlab.data.loading.shards import shard_sizes
 from support.network_layers import LAYERS, OF_IMAGES, OF_SEQUENCES, OF_VECTORS, OF_WORDS, WORDS
 
 # with an epsilon that keeps rounding errors of tiny gradients from becoming whole steps
@@ -199,9 +200,9 @@ def networks(draw, fewest, some_heads=False):
     )
 
 
-def trained(network, trainer_class, store, ctxs, hybridize="as it is", numpy=False):
+def trained(network, trainer_class, store, ctxs, hybridize="as it is", numpy=False, weights=None):
     """The parameters after a step for each batch: those of the first device, and whether all others
-    have the same bits.
+    have the same bits. ``weights``: in which proportion the devices share each batch.
     """
     with mx.util.np_shape(numpy), mx.util.np_array(numpy):
         kind = mx.np if numpy else mx.nd
@@ -224,6 +225,7 @@ def trained(network, trainer_class, store, ctxs, hybridize="as it is", numpy=Fal
                     labels.astype(network.dtype),
                     ctxs,
                     kind,
+                    weights,
                 )
             left_out = len(net.used) < len(network.heads)
             trainer.step(sum(len(images) for images, _ in parts), ignore_stale_grad=left_out)
@@ -236,12 +238,11 @@ def trained(network, trainer_class, store, ctxs, hybridize="as it is", numpy=Fal
     return found[0], alike
 
 
-def _backward(net, losses, images, labels, ctxs, kind):
+def _backward(net, losses, images, labels, ctxs, kind, weights):
+    ends = np.cumsum(shard_sizes(len(images), len(ctxs), weights))[: len(ctxs) - 1]
     with autograd.record():
         found = []
-        for ctx, x, y in zip(
-            ctxs, np.array_split(images, len(ctxs)), np.array_split(labels, len(ctxs))
-        ):
+        for ctx, x, y in zip(ctxs, np.split(images, ends), np.split(labels, ends)):
             if len(x):
                 y = kind.array(y, dtype=y.dtype, ctx=ctx)
                 outputs = net(kind.array(x, dtype=x.dtype, ctx=ctx))

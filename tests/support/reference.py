@@ -6,7 +6,7 @@ from mxnet import autograd, gluon, nd
 from mxnet.gluon import nn
 
 from gluonlab.data.loading.batch import whole
-from gluonlab.data.loading.shards import shard
+from gluonlab.data.loading.shards import shard, shard_sizes
 
 
 def textbook_lenet(classes=10, pool="max"):
@@ -63,10 +63,13 @@ def train_on_devices(net, trainer, ctxs, batches):
         trainer.step(len(images))
 
 
-def shards(batch, ctxs):
+def shards(batch, ctxs, weights=None):
     """A batch (images, labels) of numpy arrays, cut for the devices."""
     images, labels = batch
-    return whole(shard(nd.array(images), ctxs), shard(nd.array(labels, dtype="int32"), ctxs))
+    sizes = shard_sizes(len(images), len(ctxs), weights)
+    return whole(
+        shard(nd.array(images), ctxs, sizes), shard(nd.array(labels, dtype="int32"), ctxs, sizes)
+    )
 
 
 def distance(a, b):

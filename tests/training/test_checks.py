@@ -69,6 +69,7 @@ WRONG = {
     (DEVICES, "dtype"): ({"dtype": "float16"}, "--dtype float16 is for GPUs"),
     (DEVICES, "arithmetic"): ({"tf32": True}, "--tf32: this process has computed on GPUs without"),
     (DEVICES, "split"): ({"split": "layers", "stages": 4}, "devices make no whole copies"),
+    (DEVICES, "weights"): ({"device_weights": "1"}, "--device-weights 1 has 1 number, "),
     (DEVICES, "sharding"): (
         {"optimizer": "lamb", "kvstore": "sharded-optimizer"},
         "--kvstore sharded-optimizer cuts parameters anywhere",
@@ -87,6 +88,7 @@ WRONG = {
         {"drop_last": True, "batch_size": 5000},
         "--drop-last: a batch has 10,000 images, and digits 1,437",
     ),
+    (DATA, "weights"): ({"device_weights": "1000,1"}, "1) would get none of the "),
     (DATA, "microbatches"): ({"microbatches": 3, "batch_size": 2}, "--microbatches 3"),
     (DATA, "profile"): ({"profile": 99999}, "--profile 99999: an epoch has"),
     (DATA, "final rate"): ({"final_lr": 3, "lr_schedule": "linear"}, "--final-lr 3 is above"),
@@ -189,6 +191,9 @@ def test_of_two_mistakes_the_first_of_the_list_is_told():
         one, other = WRONG[first][0], WRONG[second][0]
         both = first[1] in about_kvstores and second[1] in about_kvstores
         both = both or (first[1], second[1]) == ("checkpoints", "dtype")  # --compress and float16
+        # without a weight for each copy of the network, another check fires
+        weighted = "device_weights" in {*one, *other}
+        both = both or (weighted and bool({"split", "devices"} & {*one, *other}))
         if both or set(one) & set(other) or {first, second} & set(NEED_MORE):
             continue
         with pytest.raises(UsageError) as raised:

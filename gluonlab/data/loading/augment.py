@@ -21,7 +21,7 @@ from mxnet import nd
 
 from gluonlab.data.loading.chance import CROPS_AND_FLIPS, chance
 from gluonlab.data.loading.pinned import host_memory_for
-from gluonlab.data.loading.shards import shard_bounds
+from gluonlab.data.loading.shards import bounds_of
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -64,7 +64,7 @@ class Augment:
 
     def __call__(self, shards: Sequence[nd.NDArray], draw: Draw) -> List[nd.NDArray]:
         """Each shard (n, C, H, W) uint8, changed by the batch's ``draw``; nothing waits for it."""
-        bounds = shard_bounds(sum(len(shard) for shard in shards), len(shards))
+        bounds = bounds_of([len(shard) for shard in shards])
         return [
             self._mover(shard)(shard, draw.at(slice(*bound)))
             for shard, bound in zip(shards, bounds)

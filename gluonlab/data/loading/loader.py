@@ -9,6 +9,8 @@ same on both. A thread works some batches ahead.
 from __future__ import annotations
 
 from contextlib import closing
+from fractions import Fraction
+from math import inf
 from typing import (
     TYPE_CHECKING,
     Any,
@@ -30,14 +32,14 @@ from gluonlab.config.values import is_count
 from gluonlab.data.loading.ahead import ahead
 from gluonlab.data.loading.batch import Batch
 from gluonlab.data.loading.pixels import to_float
-from gluonlab.data.loading.shards import shard_bounds
+from gluonlab.data.loading.shards import bounds_of, shard_sizes
 from gluonlab.data.loading.streaming import Selection, Streaming, Wanted
 from gluonlab.data.sets.dataset import ArraySplit, ReadAheadSplit, Split
 from gluonlab.devices import listed
 from gluonlab.engine.invoke import ARRAY_LIMIT, rows
 from gluonlab.engine.semantics import as_users
 from gluonlab.errors import DataError
-from gluonlab.shares import batch_count, split_evenly
+from gluonlab.shares import batch_count
 
 if TYPE_CHECKING:
     from typing_extensions import TypeGuard
@@ -53,6 +55,14 @@ def stays_on_devices(split: Split, resident_bytes: int) -> "TypeGuard[ArraySplit
     if not isinstance(split, ArraySplit) or split.images.size >= ARRAY_LIMIT:
         return False
     return split.images.nbytes + split.labels.nbytes <= resident_bytes
+
+
+def _fractions(weights: Sequence[Any], devices: int) -> List[Fraction]:
+    if len(weights) != devices:
+        raise DataError(f"{len(weights)} weights for {devices} devices: give one for each")
+    if not all(isinstance(each, (int, float, Fraction)) and 0 < each < inf for each in weights):
+        raise DataError(f"weights {', '.join(map(str, weights))}: give finite numbers above 0")
+    return [Fraction(each) for each in weights]
 
 
 def _checked(global_batch_size: Any) -> int:
@@ -75,14 +85,18 @@ class Loader:
     devices, as if all devices were one worker's: ``device_counts`` says how many each worker has;
     without it, as many as this one.
 
+    ``weights``, one for each of this worker's devices, share a batch in proportion instead of
+    evenly, as `gluonlab.data.loading.shards.shard_sizes` says; every worker has the same ones.
+
     ``prefetch`` batches are made ahead, where that is any work; a split of at most
     ``resident_bytes`` lies on every device. ``random_crops`` are cut out of image files when they
     are decoded, and so are always streamed; ``augment`` changes images on the devices. How depends
     on seed, epoch and place in the batch only. ``mixup`` then mixes each with another of the batch,
     and gives float32 images and labels (n, 3), see `gluonlab.data.loading.mixup`.
 
-    Raises DeviceError for what is not a list of devices, and DataError for a batch without images
-    and for ``random_crops`` of a split that is not one of files.
+    Raises DeviceError for what is not a list of devices, and DataError for a batch without images,
+    for weights that are not one positive number for each device, and for ``random_crops`` of a
+    split that is not one of files.
     """
 
     def __init__(
@@ -103,12 +117,16 @@ class Loader:
         mixup: "Optional[Mixup]" = None,
         device_counts: Optional[Sequence[int]] = None,
         drop_last: bool = False,
+        weights: Optional[Sequence[Any]] = None,
     ) -> None:
         self.augment, self.mixup, self.drop_last = augment, mixup, drop_last
         self.split, self.ctxs, self.seed = split, listed(ctxs), seed
         self.global_batch_size = _checked(global_batch_size)
         counts = device_counts or [len(self.ctxs)] * world_size
         self._first, self._devices = sum(counts[:rank]), sum(counts)  # of all workers
+        self._weights: Optional[List[Fraction]] = None  # of all workers, too
+        if weights is not None:
+            self._weights = _fractions(weights, len(self.ctxs)) * len(counts)
         self.shuffle, self.raw, self.prefetch = shuffle, raw, prefetch
         self.epoch = 0  # the epoch that the next iteration begins, or is in
         self.step = 0  # the batches of that epoch that have been handed out
@@ -192,11 +210,12 @@ class Loader:
     def _part(self, step: int, batch: "Indices") -> Wanted:
         """This worker's part of the whole ``batch``."""
         size = len(batch)
-        shards = split_evenly(size, self._devices)[self._first :][: len(self.ctxs)]
-        places = np.arange(shards[0][0], shards[-1][1])
+        of_all = shard_sizes(size, self._devices, self._weights)
+        sizes = of_all[self._first :][: len(self.ctxs)]
+        places = np.arange(sum(sizes)) + sum(of_all[: self._first])
         partners = [size - 1 - places] if self.mixup is not None else []
         return tuple(
-            Selection((self.seed, self.epoch, step), size, each, batch[each])
+            Selection((self.seed, self.epoch, step), size, each, batch[each], sizes)
             for each in (places, *partners)
         )
 
@@ -211,10 +230,11 @@ class _Resident:
 
     def load(self, batches: List[Wanted]) -> "Iterator[Tuple[Shards, ...]]":
         columns = zip(*batches)  # all batches of the images themselves, then all of their partners
-        return zip(*(self._load([selection.indices for selection in column]) for column in columns))
+        return zip(*map(self._load, columns))
 
-    def _load(self, batches: "List[Indices]") -> "Iterator[Shards]":
-        bounds = [shard_bounds(len(batch), len(self.ctxs)) for batch in batches]
+    def _load(self, selections: Sequence[Selection]) -> "Iterator[Shards]":
+        batches = [selection.indices for selection in selections]
+        bounds = [bounds_of(selection.sizes) for selection in selections]
         epoch = [self._gather(device, batches, bounds) for device in range(len(self.ctxs))]
         begins = [0] * len(self.ctxs)
         for batch in bounds:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, List, Sequence, Tuple
+from fractions import Fraction
+from itertools import accumulate
+from typing import TYPE_CHECKING, List, Optional, Sequence, Tuple
 
 import mxnet as mx
 from mxnet import gluon, nd
@@ -12,19 +14,64 @@ from gluonlab.shares import split_evenly
 if TYPE_CHECKING:
     Shards = Tuple[List[nd.NDArray], List[nd.NDArray]]
 
+Weights = Sequence[Fraction]  # one for each device, above 0: how many images it gets, relatively
 
-def shard(array: nd.NDArray, ctxs: Sequence[mx.Context]) -> List[nd.NDArray]:
-    """Split the first axis of (n, ...) over the devices, as evenly as `shard_bounds` does.
+
+def shard(
+    array: nd.NDArray, ctxs: Sequence[mx.Context], sizes: Optional[Sequence[int]] = None
+) -> List[nd.NDArray]:
+    """Split the first axis of (n, ...) over the devices: evenly, or into shards of these ``sizes``.
 
     A batch smaller than the number of devices occupies only the first ones: the list is then
-    shorter than ``ctxs``.
+    shorter than ``ctxs``. Sizes are as `shard_sizes` gives them.
     """
-    busy = list(ctxs[: len(array)])
+    if sizes is None:
+        sizes = shard_sizes(len(array), len(ctxs))
+    busy = list(ctxs[: len(sizes)])
     if not busy:  # a worker's part of a batch that is smaller than the number of workers
         return []
-    return gluon.utils.split_and_load(array, busy, even_split=False)  # type: ignore[no-any-return]
+    if not isinstance(array, nd.NDArray):
+        [array] = gluon.utils.split_and_load(array, busy[:1])
+    bounds = bounds_of(sizes)
+    return [array[begin:end].as_in_context(ctx) for ctx, (begin, end) in zip(busy, bounds)]
+
+
+def shard_sizes(size: int, parts: int, weights: Optional[Weights] = None) -> List[int]:
+    """How many of ``size`` images each of the parts gets that are not empty, the first ones.
+
+    Without ``weights``, as many each, the first ones one more. With them `in_proportion`, but no
+    part is empty, whatever its weight: while one would be, it gets an image of the largest. Fewer
+    images than parts go to the first ones, one each.
+    """
+    if weights is None or size <= parts:
+        return [end - begin for begin, end in shard_bounds(size, parts)]
+    sizes = in_proportion(size, weights)
+    while 0 in sizes:
+        sizes[sizes.index(max(sizes))] -= 1
+        sizes[sizes.index(0)] += 1
+    return sizes
+
+
+def in_proportion(size: int, weights: Weights) -> List[int]:
+    """Whole numbers that add up to ``size``, by the largest remainder; some may be 0.
+
+    Of equal remainders the first ones are rounded up, so that equal weights share evenly.
+    """
+    total = sum(weights)
+    quotas = [size * weight / total for weight in weights]
+    sizes = [int(quota) for quota in quotas]
+    by_remainder = sorted(range(len(sizes)), key=lambda part: sizes[part] - quotas[part])
+    for part in by_remainder[: size - sum(sizes)]:
+        sizes[part] += 1
+    return sizes
 
 
 def shard_bounds(size: int, parts: int) -> List[Tuple[int, int]]:
-    """The (begin, end) that `shard` gives each of the parts that are not empty."""
+    """The (begin, end) of each of as even ``parts`` as there can be that are not empty."""
     return split_evenly(size, min(size, parts))
+
+
+def bounds_of(sizes: Sequence[int]) -> List[Tuple[int, int]]:
+    """The (begin, end) of parts of these sizes, one behind the other."""
+    ends = list(accumulate(sizes))
+    return list(zip([0, *ends], ends))

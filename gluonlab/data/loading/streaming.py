@@ -25,13 +25,14 @@ class Selection(NamedTuple):
     """Some images of a batch: ``places`` among its ``size`` images, ``indices`` in the split.
 
     The batch is that of all workers. ``key``: the seed, the epoch and the step, from which random
-    numbers are drawn.
+    numbers are drawn. ``sizes``: how many go to each of this worker's devices that get any.
     """
 
     key: Tuple[int, int, int]
     size: int
     places: "Indices"
     indices: "Indices"
+    sizes: Sequence[int]
 
     def seeds(self) -> List[int]:
         """A number below 2**32 for each image, which depends on the step and its place alone."""
@@ -68,43 +69,50 @@ class Streaming:
         from one to the next. Raises what the split raises, such as DataError for a file that is
         wrong, in the batch that has it.
         """
-        begun: "Deque[List[Reading]]" = deque()
+        begun: "Deque[Tuple[List[Reading], Wanted]]" = deque()
         makers = self._makers.pop() if self._makers else _new_makers(self.ctxs)
         try:
             for wanted in batches:
-                begun.append(
-                    [
-                        self.begin(selection)
-                        for selection in wanted[: 1 if _turned(wanted) else None]
-                    ]
-                )
+                read = wanted[: 1 if _turned(wanted) else None]
+                begun.append(([self.begin(selection) for selection in read], wanted))
                 if len(begun) > 1:
-                    yield self._make(begun.popleft(), len(wanted), makers)
+                    yield self._make(*begun.popleft(), makers)
             while begun:
-                yield self._make(begun.popleft(), len(batches[-1]), makers)
+                yield self._make(*begun.popleft(), makers)
         finally:
             self._makers.append(makers)
-            for reading in chain(*begun):
+            for reading in chain(*(readings for readings, _ in begun)):
                 reading.cancel()
 
-    def _make(self, readings: List[Reading], parts: int, makers: _Makers) -> "Tuple[Shards, ...]":
+    def _make(
+        self, readings: List[Reading], wanted: Wanted, makers: _Makers
+    ) -> "Tuple[Shards, ...]":
         try:
             read = [reading.result() for reading in readings]
         except BaseException:  # a wrong file, or Ctrl-C: nobody takes the others
             for reading in readings:
                 reading.cancel()
             raise
-        if len(read) < parts:
+        if len(read) < len(wanted):
             images, labels = read[0]
             read.append((images[::-1], labels[::-1]))
-        made = [self._shards(*each, *of_part) for each, of_part in zip(read, makers)]
+        sizes = wanted[0].sizes
+        made = [self._shards(*each, *of_part, sizes) for each, of_part in zip(read, makers)]
         # not of a generator: a tuple that grows breaks when gc.get_objects sees it
         return tuple(made)
 
     def _shards(
-        self, images: "Images", labels: "Labels", images_in: _Maker, labels_in: _Maker
+        self,
+        images: "Images",
+        labels: "Labels",
+        images_in: _Maker,
+        labels_in: _Maker,
+        sizes: Sequence[int],
     ) -> "Shards":
-        return shard(images_in(images), self.ctxs), shard(labels_in(labels), self.ctxs)
+        return (
+            shard(images_in(images), self.ctxs, sizes),
+            shard(labels_in(labels), self.ctxs, sizes),
+        )
 
 
 def _new_makers(ctxs: Sequence[mx.Context]) -> _Makers:

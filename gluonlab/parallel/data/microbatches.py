@@ -74,12 +74,15 @@ class Microbatches:
             for number in range(max(map(len, cuts), default=0))
         ]
 
-    def check(self, global_batch_size: int, copies: int, on: str = "device") -> None:
+    def check(
+        self, global_batch_size: int, copies: int, on: str = "device", fewest: Optional[int] = None
+    ) -> None:
         """Raise ConfigError when a copy of the network has fewer images of a batch than parts.
 
-        ``on``: what has one, "device" or "copy of the network".
+        ``on``: what has one, "device" or "copy of the network". ``fewest``: how many images one
+        may have, where the batch is not shared evenly.
         """
-        share = global_batch_size // copies
+        share = global_batch_size // copies if fewest is None else fewest
         if self.count is not None and self.count > max(share, 1):
             raise ConfigError(
                 f"--microbatches {self.count}: {share} image{'s' * (share != 1)} per {on} "

@@ -29,7 +29,7 @@ class Facts(NamedTuple):
     ``each``: images per copy of the network, of which there are ``copies``, one on each device or
     on several together; ``most``: how many the data set has for each. ``option``: the one that sets
     the batch's size. ``data_bytes``: of all training images, None for files that are decoded anew;
-    ``devices``: their names, as --devices takes them.
+    ``devices``: their names, as --devices takes them; ``shares``: each one's images of a step.
     """
 
     devices: Sequence[str]
@@ -46,6 +46,7 @@ class Facts(NamedTuple):
     free_bytes: int
     cores: int
     is_cpu: bool
+    shares: Sequence[int] = ()
 
 
 class Candidate(NamedTuple):
@@ -87,15 +88,26 @@ def _against(cause: Cause, facts: Facts) -> Iterator[Candidate]:
         yield Candidate({"microbatches": None if facts.microbatches <= MORE else
                          facts.microbatches // MORE, "microbatch_size": None})  # fmt: skip
     if cause.name == STRAGGLER and cause.device is not None:
+        if len(cause.singles) == len(facts.shares):
+            yield Candidate({"device_weights": weights(facts.shares, cause.singles)})
         left = [name for place, name in enumerate(facts.devices) if place != cause.device]
-        yield Candidate({"devices": ",".join(left), "gpus": None})
+        yield _on(left)
     if cause.name == CORES and facts.is_cpu and len(facts.devices) > facts.cores:
-        fewer = list(facts.devices)[: facts.cores]
-        yield Candidate({"devices": ",".join(fewer), "gpus": None})
+        yield _on(list(facts.devices)[: facts.cores])
     if cause.name in (HOST, SUM, UPDATE, FEW, WAITING):
         yield from _larger(facts)
     if cause.name == SUM and facts.kvstore != "sharded":
         yield Candidate({"kvstore": "sharded"})
+
+
+def _on(devices: Sequence[str]) -> Candidate:
+    return Candidate({"devices": ",".join(devices), "gpus": None, "device_weights": None})
+
+
+def weights(images: Sequence[int], seconds: Sequence[float]) -> str:
+    """--device-weights for devices that compute so many images each in so long: their speeds."""
+    speeds = [count / each for count, each in zip(images, seconds)]
+    return ",".join(f"{speed / min(speeds):.1f}".replace(".0", "") for speed in speeds)
 
 
 def _larger(facts: Facts) -> Iterator[Candidate]:

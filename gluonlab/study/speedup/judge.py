@@ -23,7 +23,7 @@ ACCOUNTED = 0.95  # of a step: what is known of each device is at least that
 
 
 class Cause(NamedTuple):
-    """``share``: of a step. ``device``: the straggler's position.
+    """``share``: of a step. ``device``: the straggler's position; ``singles``: each device's time.
 
     ``together``: the share is that of all `without_images`, since no single part is large.
     """
@@ -32,6 +32,7 @@ class Cause(NamedTuple):
     share: float
     device: Optional[int] = None
     together: bool = False
+    singles: Sequence[float] = ()
 
 
 def overheads(found: Parts) -> Dict[str, float]:
@@ -69,7 +70,9 @@ def causes(
     """
     spent = overheads(found)
     named = [
-        Cause(name, spent[name] / found.step, _slowest(singles) if name == STRAGGLER else None)
+        Cause(name, spent[name] / found.step, _slowest(singles), singles=tuple(singles))
+        if name == STRAGGLER
+        else Cause(name, spent[name] / found.step)
         for name in CAUSES
         if spent[name] >= LEAST * found.step and (lowest is None or lowest[name] >= SURE)
     ]

@@ -86,7 +86,7 @@ def on_one(config: TrainConfig, trained: Trained) -> TrainConfig:
         threads=trained.plan.threads if first.device_type == "cpu" else None,
         split=DATA, stages=None, cut=None, balance=None, pipeline_schedule=None,
         stages_per_device=None, ways=None, channels=None, topology=None, compress=None,
-        kvstore="device",
+        kvstore="device", device_weights=None,
     )  # fmt: skip
 
 
@@ -178,6 +178,7 @@ def _facts(trained: Trained) -> Facts:
         free_bytes=here.free if here is not None else 0,
         cores=own_cores(),
         is_cpu=plan.ctxs[0].device_type == "cpu",
+        shares=[len(x) for x in trained.batch.xs],
     )
 
 

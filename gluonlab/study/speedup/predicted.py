@@ -59,6 +59,7 @@ REFUSED: Dict[str, str] = {
     "stages_per_device": _SPLITS, "ways": _SPLITS, "channels": _SPLITS,
     "threads": "is of CPU devices, and the machines that are predicted have GPUs",
     "devices": "names this machine's devices: give --gpus N with --predict",
+    "device_weights": "is for unequal devices, and the GPUs of a machine here are alike",
     "topology": "places by other links than those of the machine that is predicted",
     "compress": _SUMS, "update_on_servers": _SUMS,
 }  # fmt: skip

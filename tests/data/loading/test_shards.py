@@ -2,13 +2,15 @@
 arrays.
 """
 
+from fractions import Fraction
+
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 from mxnet import nd
 from support.devices import contexts
 
-from gluonlab.data.loading.shards import shard, shard_bounds
+from gluonlab.data.loading.shards import in_proportion, shard, shard_bounds, shard_sizes
 
 
 @given(st.integers(0, 40), st.integers(1, 7))
@@ -23,3 +25,42 @@ def test_shards_are_even_parts_in_order_one_for_each_device_that_has_any(size, k
     assert [begin for begin, _ in shard_bounds(size, k)] == list(np.cumsum([0, *sizes]))[
         : len(sizes)
     ]
+
+
+WEIGHTS = st.lists(st.fractions(Fraction(1, 100), 100), min_size=1, max_size=6)
+
+
+@given(st.integers(0, 400), WEIGHTS)
+def test_numbers_in_proportion_are_the_nearest_whole_ones(size, weights):
+    """None other that add up are nearer: an image moved from one part to another brings nothing."""
+    sizes = in_proportion(size, weights)
+    exact = [size * weight / sum(weights) for weight in weights]
+    off = [number - quota for number, quota in zip(sizes, exact)]
+    assert sum(sizes) == size and min(sizes) >= 0
+    for more in off:
+        for less in off:
+            assert abs(more) + abs(less) <= abs(more - 1) + abs(less + 1) or more == less
+
+
+@given(st.integers(0, 400), WEIGHTS)
+def test_weighted_shards_are_in_proportion_and_none_is_empty_that_need_not_be(size, weights):
+    sizes, wanted = shard_sizes(size, len(weights), weights), in_proportion(size, weights)
+    assert sum(sizes) == size and len(sizes) == min(size, len(weights)) and 0 not in sizes
+    if 0 not in wanted:
+        assert sizes == wanted or size < len(weights)
+    elif size >= len(weights):  # who had none has one, and only larger ones have less
+        assert all(one == max(1, two) or 1 <= one < two for one, two in zip(sizes, wanted))
+
+
+@given(st.integers(0, 100), st.integers(1, 7), st.fractions(Fraction(1, 9), 9))
+def test_equal_weights_share_evenly(size, k, weight):
+    assert shard_sizes(size, k, [weight] * k) == shard_sizes(size, k)
+
+
+@given(st.data(), st.integers(1, 40), st.integers(1, 5))
+def test_shards_of_given_sizes_are_these_in_order(data, size, k):
+    weights = data.draw(st.lists(st.integers(1, 9), min_size=k, max_size=k))
+    ctxs, sizes = contexts(k), shard_sizes(size, k, weights)
+    parts = shard(nd.arange(size), ctxs, sizes)
+    assert [(len(part), part.context) for part in parts] == [*zip(sizes, ctxs)]
+    assert [value for part in parts for value in part.asnumpy()] == list(range(size))

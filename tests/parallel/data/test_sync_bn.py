@@ -72,12 +72,12 @@ def start():
     return values(make_net([mx.cpu(0)]))
 
 
-def trained(start, sizes, k, **settings):
+def trained(start, sizes, k, weights=None, **settings):
     ctxs = devices(k, threads=1)
     net = make_net(ctxs, start)
     step = make_step(net, ctxs, **settings)
     for batch in batches_of(sizes):
-        step(shards(batch, ctxs))
+        step(shards(batch, ctxs, weights))
     return [values(net, ctx) for ctx in ctxs]
 
 
@@ -89,6 +89,14 @@ def test_synchronised_batchnorm_on_k_devices_is_that_of_one_device(k, sizes, sto
     one = make_net([mx.cpu(0)], start)
     expected = train_on_one_device(one, batches_of(sizes), "sgd", learning_rate=0.1, momentum=0.9)
     for found in trained(start, sizes, k, store=store, momentum=0.9):
+        assert distance(found, expected) <= TOLERANCE
+
+
+@pytest.mark.parametrize("weights", [[5, 1], [1, 2, 9]], ids=str)
+def test_so_it_is_where_devices_share_batches_unequally(weights, start):
+    one = make_net([mx.cpu(0)], start)
+    expected = train_on_one_device(one, batches_of((13, 2, 7)), "sgd", learning_rate=0.1)
+    for found in trained(start, (13, 2, 7), len(weights), weights):
         assert distance(found, expected) <= TOLERANCE
 
 

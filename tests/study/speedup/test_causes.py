@@ -66,6 +66,16 @@ def test_an_advice_is_given_once_it_has_been_tried_and_helped(monkeypatch):
     assert found.advice[0].candidate.words in said
 
 
+def test_unequal_devices_are_told_to_share_by_their_speeds(monkeypatch):
+    bound = Bound("straggler", image=0.0002, slower=0.0006)  # so the second has a fourth of them
+    found = judged(monkeypatch, bound, try_advice=True)
+    assert first(found) == "straggler"
+    [weighted] = [each for each in found.tried if "--device-weights" in each.candidate.words]
+    ours, theirs = map(float, weighted.candidate.settings["device_weights"].split(","))
+    assert 2 < ours <= 4.5 and theirs == 1
+    assert weighted.given and 1.3 < weighted.gain.value < 2.6  # 2.5 if nothing else took time
+
+
 def test_one_device_has_no_speed_up(monkeypatch):
     bound = Bound("nothing")
     with pytest.raises(ConfigError, match="one device, and a speed-up is that of several"):

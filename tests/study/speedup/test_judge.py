@@ -4,9 +4,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gluonlab.config import TrainConfig
 from gluonlab.study.speedup import judge
 from gluonlab.study.speedup import parts as windows
-from gluonlab.study.speedup.advice import MOST, Facts, candidates
+from gluonlab.study.speedup.advice import MOST, Facts, candidates, weights
 from gluonlab.study.speedup.judge import CAUSES, LEAST, MANY, Cause, causes, disagreement, overheads
 from gluonlab.study.speedup.model import Line, StepModel, model
 from gluonlab.study.speedup.parts import PARTS, TOGETHER, Parts, differences, parts
@@ -209,6 +210,16 @@ def facts(draw):
 CAUSE = st.builds(Cause, st.sampled_from(CAUSES), st.floats(0.2, 1), st.integers(0, 1))
 
 
+@given(st.lists(st.floats(0.001, 1), min_size=2, max_size=6), st.data())
+def test_devices_that_share_by_their_speeds_end_together(seconds, data):
+    """To the rounding of the weights, however they shared before."""
+    images = data.draw(st.lists(st.integers(1, 64), min_size=len(seconds), max_size=len(seconds)))
+    each = [float(weight) for weight in weights(images, seconds).split(",")]
+    assert TrainConfig(device_weights=weights(images, seconds)) and min(each) == 1
+    ends = [weight * time / count for weight, time, count in zip(each, seconds, images)]
+    assert max(ends) <= min(ends) * 1.05 / 0.95 + 1e-9
+
+
 @given(st.lists(CAUSE, max_size=3), facts())
 def test_what_is_tried_differs_from_what_there_is_and_exists(found, now):
     chosen = candidates(found, now)
@@ -219,6 +230,8 @@ def test_what_is_tried_differs_from_what_there_is_and_exists(found, now):
             if name in ("batch_size", "global_batch_size"):
                 images = value if name == "batch_size" else value // now.copies
                 assert name == now.option and now.each < images == candidate.each <= now.most
+            elif name == "device_weights":
+                assert value is None or candidate.settings.keys() == {"device_weights"}
             elif name == "devices":
                 left = value.split(",")
                 assert left and set(left) < set(now.devices)
