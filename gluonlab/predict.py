@@ -25,7 +25,11 @@ TOP, SHEET = 5, "wrong.png"
 EXAMPLE = "write python -m gluonlab.predict RUN IMAGE..."
 
 
-@command("python -m gluonlab.predict", interrupted="nothing was written")
+@command(
+    "python -m gluonlab.predict",
+    interrupted="nothing was written",
+    most_used="--top --wrong --sheet --csv --json --gpus",
+)
 @click.argument("run", required=False, metavar="RUN")
 @click.argument("images", nargs=-1, metavar="IMAGE...")
 @click.option("--top", metavar="N", help=f"classes for each image  [default: {TOP}]")

@@ -35,7 +35,13 @@ def _counts(text: str) -> List[int]:
     return counts
 
 
-@command("python -m gluonlab.run", interrupted="nothing was written")
+MOST_USED = """
+    --gpus --devices --dataset --data-dir --model --batch-size --epochs --lr --kvstore
+    --out --resume --compare --list
+"""
+
+
+@command("python -m gluonlab.run", interrupted="nothing was written", most_used=MOST_USED)
 @config_options
 @config_file
 @click.option(

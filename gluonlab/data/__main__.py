@@ -91,10 +91,10 @@ def list_sources(sources: Table, data_dir: Optional[str], as_json: bool) -> None
 def download(
     sources: Table, name: str, data_dir: Optional[str], mirror: Optional[str], timeout: str
 ) -> None:
-    """Download the data set NAME, or what is missing or damaged of it, and check it.
+    """Download the data set NAME, and check it.
 
-    A download that broke off goes on where it ended. Proxies are taken from the environment
-    (HTTPS_PROXY and the like).
+    What is there and whole is not downloaded again. A download that broke off goes on where it
+    ended. Proxies are taken from the environment (HTTPS_PROXY and the like).
     """
     source, root = _source(name, sources), _root(data_dir)
     timeout_s = real(0, LONGEST_TIMEOUT_S, above_minimum=True)("--timeout", timeout)

@@ -47,7 +47,7 @@ def list_exercises() -> None:
     help="for one notebook, at most",
 )
 def grade(notebooks: Tuple[str, ...], out: str, seconds: str) -> None:
-    """Run notebooks that were handed in, and write a table of what their checks say.
+    """Run notebooks that were handed in, and write a table of grades.
 
     THIS RUNS THE CODE OF THE STUDENTS, with all that you may do yourself: use an account or a
     container that holds nothing else. Each notebook has processes of its own, whose time, memory

@@ -49,7 +49,11 @@ def _options(function: Callable[..., None]) -> Callable[..., None]:
     return function
 
 
-@command("python -m gluonlab.scratch", interrupted="a training by hand keeps nothing")
+@command(
+    "python -m gluonlab.scratch",
+    interrupted="a training by hand keeps nothing",
+    most_used="--gpus --dataset --global-batch-size --lr --epochs --allreduce --json",
+)
 @_options
 @json_option()
 def main(

@@ -23,7 +23,11 @@ from gluonlab.files.whole import check_new, new_file
 DEVICES, SIZES, ROUNDS = "cpu*2", "4KiB,64KiB,1MiB,16MiB", 7
 
 
-@command("python -m gluonlab.bench links", INTERRUPTED)
+@command(
+    "python -m gluonlab.bench links",
+    INTERRUPTED,
+    most_used="--devices --sizes --rounds --save --nvml --json",
+)
 @option("--devices", "SPEC", "gpu:* gpu:0,2 cpu*4, or a number", DEVICES)
 @option("--sizes", "SIZES", "of the copies, two or more", SIZES)
 @option("--rounds", "N", "measurements of each copy", str(ROUNDS))
@@ -37,8 +41,9 @@ DEVICES, SIZES, ROUNDS = "cpu*2", "4KiB,64KiB,1MiB,16MiB", 7
 def links(
     as_json: bool, devices: str, sizes: str, rounds: str, save: Optional[str], nvml: bool
 ) -> None:
-    """Measure the latency and bandwidth of copies between every two devices, and what they share.
+    """Measure latency and bandwidth between every two devices.
 
+    It also finds what copies at the same time share.
     Nominal links misprice real machines. A saved file takes the place of a machine's name:
 
     \b

@@ -17,7 +17,11 @@ if TYPE_CHECKING:  # it loads numpy, which --help does not need
     from gluonlab.study.batch_size.findings import Found
 
 
-@command(f"python -m gluonlab.study {NAME}", INTERRUPTED)
+@command(
+    f"python -m gluonlab.study {NAME}",
+    INTERRUPTED,
+    most_used="--panels --sizes --target --quick --out --resume --json",
+)
 @study(NAME, from_dict)
 @option("--panels", "NAMES", f"some of {', '.join(PANELS)}  [default: those whose data are here; "
         "with --quick: digits]")  # fmt: skip

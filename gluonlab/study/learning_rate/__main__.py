@@ -13,7 +13,11 @@ from gluonlab.study.command import INTERRUPTED, Asked, in_terminal, study
 from gluonlab.study.learning_rate.names import NAME, Options, asked, from_dict
 
 
-@command(f"python -m gluonlab.study {NAME}", INTERRUPTED)
+@command(
+    f"python -m gluonlab.study {NAME}",
+    INTERRUPTED,
+    most_used="--devices --batch-size --epochs --quick --out --resume --json",
+)
 @study(NAME, from_dict)
 @option("--devices", "N,N", "numbers of GPUs, or of CPU devices that stand in  [default: 1,2,4]")
 @option("--batch-size", "N", "images per device and step  [default: 32]")

@@ -26,7 +26,11 @@ NAME = "scaling"
 NONE, USUAL_SPLITS, QUICK_SPLITS = "none", "layers,channels,1f1b", "layers"
 
 
-@command(f"python -m gluonlab.study {NAME}", INTERRUPTED)
+@command(
+    f"python -m gluonlab.study {NAME}",
+    INTERRUPTED,
+    most_used="--network --devices --stores --splits --quick --out --resume --json",
+)
 @study(NAME, lambda options: _read(options))
 @option("--network", "NAME", f"one of {', '.join(NETWORKS)}  [default: lenet]")
 @option("--devices", "N,N", "numbers of CPU devices, beside 1  [default: 2,4; with --quick: 2]")

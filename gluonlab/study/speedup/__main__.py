@@ -19,7 +19,11 @@ from gluonlab.errors import ConfigError
 FEWEST_ROUNDS = 5  # of which an interval says anything
 
 
-@command("python -m gluonlab.study speedup", interrupted="nothing was written")
+@command(
+    "python -m gluonlab.study speedup",
+    interrupted="nothing was written",
+    most_used="--gpus --dataset --model --batch-size --rounds --no-trial --predict --out --json",
+)
 @partial(config_options, without=("output",))
 @config_file
 @click.option(
