@@ -26,6 +26,10 @@ class HelpAll(click.Option):
             hidden=hidden, help="Show all options and exit.",
         )  # fmt: skip
 
+    def get_help_record(self, ctx: click.Context) -> Optional[Tuple[str, str]]:
+        """None where all options are shown already."""
+        return None if ASKED in ctx.meta else super().get_help_record(ctx)
+
 
 def _show_all(ctx: click.Context, param: click.Parameter, wanted: Optional[bool]) -> None:
     if wanted and not ctx.resilient_parsing:
@@ -47,7 +51,8 @@ def write_overview(
     to.write_paragraph()
     with to.indentation():
         to.write_text((command.help or "").partition("\n\n")[0])
-    records = {each.opts[0]: each.get_help_record(ctx) for each in command.get_params(ctx)}
+    params = [each for each in command.get_params(ctx) if not isinstance(each, HelpAll)]
+    records = {each.opts[0]: each.get_help_record(ctx) for each in params}
     chosen = [records[name] for name in most_used]
     with to.section("Options used most"):
         to.write_dl([(record[0], _short(record[1])) for record in chosen if record], OPTION_WIDTH)
