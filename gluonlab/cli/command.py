@@ -16,16 +16,17 @@ import sys
 import warnings
 from contextlib import contextmanager, suppress
 from types import MappingProxyType
-from typing import Any, Callable, Dict, Iterator, List, Mapping, Sequence, Tuple
+from typing import Any, Callable, Dict, Iterator, List, Mapping, Optional, Sequence, Tuple
 
 import click
 
 from gluonlab.cli import completion
 from gluonlab.cli.interruption import all_is_said, interruptible
-from gluonlab.cli.other_names import unknown_option
 from gluonlab.cli.overview import HelpAll, is_overview, write_options, write_overview
+from gluonlab.cli.pasted import check_words
 from gluonlab.cli.streams import complain, fill_closed, heard_or_not, nobody_reads, silence
 from gluonlab.config.options import TURNED_OFF
+from gluonlab.config.other_names import unknown_option
 from gluonlab.errors import DownloadError, GluonlabError, GluonlabWarning, unknown
 from gluonlab.host import last_words
 from gluonlab.host.limits import used_up
@@ -79,8 +80,7 @@ class Command(click.Command):
             said = _words(interrupt) or self.interrupted
             _end(": ".join(filter(None, [how, said])), OF_SIGNALS + number, prefix="")
         except click.NoSuchOption as error:
-            asked = error.ctx.command if error.ctx is not None else self
-            _end(unknown_option(error.option_name, _option_names(asked)), 2)
+            _end(unknown_option(error.option_name, _option_names(self, error.ctx)), 2)
         except click.UsageError as error:
             _end(self._explain(error), 2)
         except DownloadError as error:
@@ -116,6 +116,7 @@ class Command(click.Command):
 
         SageMaker's images, and other services, give every option a value.
         """
+        check_words(args, self.get_params(ctx))
         words: List[str] = []
         opposites, rest = self._flags(), list(args)
         off = ctx.meta.setdefault(TURNED_OFF, set())  # what a file must not turn on
@@ -193,8 +194,10 @@ class Command(click.Command):
         return f"{text}; see --help"
 
 
-def _option_names(asked: click.Command) -> List[str]:
-    return [name for param in asked.params for name in [*param.opts, *param.secondary_opts]]
+def _option_names(command: click.Command, ctx: Optional[click.Context]) -> List[str]:
+    """Those of the context's command, with --help; or of the ``command`` that has no context."""
+    params = ctx.command.get_params(ctx) if ctx is not None else command.params
+    return [name for param in params for name in [*param.opts, *param.secondary_opts]]
 
 
 def command(

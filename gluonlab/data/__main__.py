@@ -150,9 +150,10 @@ def path(sources: Table, name: str, data_dir: Optional[str]) -> None:
 @click.option("--decoders", metavar="N", help=DECODERS)
 @click.option("--skip-bad", is_flag=True, help="leave out images that cannot be decoded")
 def pack(name: Optional[str], out: Optional[str], **given: Any) -> None:
-    """Decode the images of a data set once, such as folder:PATH or imagenette2-320.
+    """Decode the images of a data set once, and write their pixels.
 
-    Training then reads pixels: python -m gluonlab.run --dataset folder:DIR
+    NAME is a data set of image files, such as folder:PATH or imagenette2-320. Training
+    then reads pixels: python -m gluonlab.run --dataset folder:DIR
     """
     if name is None or out is None:
         lacks = "the data set" if name is None else "--out DIR"
