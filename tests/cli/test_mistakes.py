@@ -148,3 +148,73 @@ def test_what_other_tools_call_it_is_answered_with_what_it_is_called_here(given,
 @pytest.mark.parametrize("given", ["--print-freq", "--dropout", "--wandb", "-n", "--xyzzy"])
 def test_where_nothing_is_alike_nothing_is_guessed(given, wrong):
     assert wrong("run", given, "2").endswith("see --help\n")
+
+
+NUMBERS = ("N", "RATE", "SECONDS", "E", "M", "WD", "NORM", "ALPHA", "FACTOR", "SHARE", "PIXELS",
+           "PORT", "MB", "MS", "STEPS", "BYTES", "RATIO", "SIZE", "SIZES", "PERIOD")  # fmt: skip
+NO_NUMBERS = ["1e-3x", "0;1", "\N{ARABIC-INDIC DIGIT ONE}", "-1", "2.5.1", "1_0", "", "nan", "--",
+              "\N{MINUS SIGN}1", "1e999"]  # fmt: skip
+# what an option is looked at with, or only after; those without are taken as they are
+BESIDE = {
+    "launch --fusion-threshold-mb": ["--backend", "horovod", "-n", "2"],
+    "launch --cycle-time-ms": ["--backend", "horovod", "-n", "2"],
+    "launch --min-workers": ["--backend", "dist_sync", "-n", "2", "--restart", "1", "--", "--out",
+                             "x"],
+    "data download": ["mnist"],
+    "predict": ["RUN", "a.png"],
+    "data pack": ["folder:x", "--out", "y"],
+    "exercises grade": ["x.ipynb"],
+    "bench compare": ["a", "b"],
+    "study speedup": ["--gpus", "2"],
+}  # fmt: skip
+NUMERIC = [
+    (words, each.opts[0])
+    for words in LEAVES
+    for each in options_of(LEAVES[words])
+    if not each.is_flag and each.metavar in NUMBERS
+]
+
+
+@pytest.mark.parametrize(("words", "option"), NUMERIC, ids=map(" ".join, NUMERIC))
+def test_what_is_no_number_is_named_with_its_option(words, option, wrong):
+    beside = BESIDE.get(f"{words} {option}", BESIDE.get(words, NEEDED.get(words, [])))
+    draw = random.Random(words + option)
+    if option in beside:  # launch -n
+        beside = [word for word in beside if word not in (option, "2")]
+    for given in draw.sample(NO_NUMBERS, 3):
+        assert option in wrong(words, option, given, *beside), given
+
+
+def test_a_decimal_comma_is_answered_with_a_point(wrong):
+    assert wrong("run", "--lr", "0,1") == (
+        "error: --lr 0,1: give a number above 0, with a point: 0.1\n"
+    )
+
+
+def test_of_an_option_that_is_given_twice_the_last_counts(wrong):
+    """As in other programs: a script's own options can be followed by "$@"."""
+    assert "--gpus 0" in wrong("run", "--gpus", "2", "--gpus", "0")
+
+
+@pytest.mark.parametrize("words", [["--kvstore", "\u201cring\u201d"], ["--out=\u201cr\u201d"],
+                                   ["--out", "\u201cmy", "run\u201d"]])  # fmt: skip
+def test_quotes_of_a_word_processor_are_named(words, wrong):
+    assert "quote of a word processor" in wrong("run", *words)
+
+
+@pytest.mark.parametrize(
+    ("option", "given", "meant"),
+    [
+        ("--model", "lennet", "lenet"),
+        ("--dataset", "cifar-10", "cifar10"),
+        ("--kvstore", "rign", "ring"),
+        ("--optimizer", "sdg", "sgd"),
+        ("--split", "layer", "layers"),
+        ("--dtype", "flaot16", "float16"),
+        ("--lr-schedule", "cosin", "cosine"),
+        ("--topology", "p3.16xlrge", "p3.16xlarge"),
+    ],
+)
+def test_a_misspelt_name_is_answered_with_the_right_one(option, given, meant, wrong):
+    beside = ["--kvstore", "ring", "--gpus", "2"] if option == "--topology" else []
+    assert meant in wrong("run", option, given, *beside)
