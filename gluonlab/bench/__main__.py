@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from dataclasses import asdict
 from functools import partial
@@ -34,6 +33,7 @@ from gluonlab.bench.threads import table as _threads
 from gluonlab.cli.command import command, dispatch
 from gluonlab.collectives.hosts import MOST_HOSTS, NETWORKS
 from gluonlab.config.values import real
+from gluonlab.documents import json_text
 from gluonlab.errors import ConfigError, RunError
 from gluonlab.parallel.pipeline.schedule import SCHEDULES
 
@@ -287,7 +287,7 @@ def compare(first: str, second: str, at_least: Optional[str], as_json: bool) -> 
     pairs = _compare.pairs_of_records(Path(first), Path(second))
     found = [_compare.compare(*pair) for pair in pairs]
     if as_json:
-        click.echo(json.dumps([asdict(one) for one in found]))
+        click.echo(json_text([asdict(one) for one in found]))
     else:
         click.echo("\n\n".join([*map(_compare.table, found), _compare.notes(found)]))
     slower = [] if limit is None else _compare.slower(found, limit)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from functools import partial
 from pathlib import Path
@@ -26,6 +25,7 @@ from gluonlab.data.sets.registry import (
     of_image_files,
     takes,
 )
+from gluonlab.documents import json_text
 from gluonlab.errors import ConfigError, DataError, RunError
 
 RUN = "python -m gluonlab.run --dataset"
@@ -74,7 +74,7 @@ def list_sources(sources: Table, data_dir: Optional[str], as_json: bool) -> None
             {"name": name, "bytes": source.size, "folder": folders[name] and str(folders[name])}
             for name, source in sources.items()
         ]
-        click.echo(json.dumps(rows))
+        click.echo(json_text(rows))
         return
     for name, source in sources.items():
         click.echo(f"{name:<18}{source.size / 2**20:>6.0f} MiB  {folders[name] or 'not here'}")
@@ -117,7 +117,7 @@ def verify(sources: Table, name: str, data_dir: Optional[str], as_json: bool) ->
     wrong = [finding for finding in findings if finding.state != OK]
     if as_json:
         rows = [{**finding._asdict(), "path": str(finding.path)} for finding in findings]
-        click.echo(json.dumps(rows))
+        click.echo(json_text(rows))
     else:
         lines = "\n".join(map(str, wrong if len(findings) > 20 else findings))
         click.echo(lines or f"{OK:<8}{len(findings):,} files of {name}")
@@ -134,7 +134,7 @@ def verify(sources: Table, name: str, data_dir: Optional[str], as_json: bool) ->
 @_in_folder
 @click.pass_obj
 def path(sources: Table, name: str, data_dir: Optional[str]) -> None:
-    """Print the folder that holds the files of NAME, if they are all there."""
+    """Print the folder that holds the files of NAME, if all are there."""
     source, root = _source(name, sources), _root(data_dir)
     folder = folder_of(source, root)
     if folder is None:

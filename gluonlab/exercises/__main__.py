@@ -10,8 +10,9 @@ from typing import List, Optional, Sequence, Tuple
 import click
 from tqdm import tqdm
 
-from gluonlab.cli.command import command, dispatch
+from gluonlab.cli.command import command, dispatch, json_option
 from gluonlab.config.values import real
+from gluonlab.documents import json_text
 from gluonlab.errors import ExerciseError
 from gluonlab.exercises import grade as grading
 from gluonlab.exercises.exercise import all_exercises
@@ -24,8 +25,13 @@ OUT = "grades.csv"
 
 
 @command("python -m gluonlab.exercises list")
-def list_exercises() -> None:
+@json_option("the list")
+def list_exercises(as_json: bool) -> None:
     """List the exercises that have a checker."""
+    if as_json:
+        rows = [{"exercise": each.id, "summary": each.summary} for each in all_exercises()]
+        click.echo(json_text(rows))
+        return
     for exercise in all_exercises():
         click.echo(f"{exercise.id:<6} {exercise.summary}")
 

@@ -56,6 +56,12 @@ from gluonlab.errors import RunError
     "run nothing: price the algorithms on p3.16xlarge, p3.16xlarge*8 or another topology, or on a "
     "file's, m.json",
 )
+@click.option(
+    "--all",
+    is_flag=True,
+    default=None,
+    help="with --simulate: every algorithm at each of several sizes, not the cheapest alone",
+)
 @option(
     "--hosts",
     "N,N",

@@ -29,6 +29,10 @@ COLUMNS = (
     "messages in turn, the bytes on all links, and the additions. "
     "bottleneck: the link that the steps wait for longest. *: the lowest of several."
 )
+SHORTLY = (
+    "The lowest price at each size, and how many times the floor it is, below which no schedule can "
+    "be priced. --all shows every algorithm at every size, and what the columns mean."
+)
 HEADING = f"  {'algorithm':<25}{'time us':>12}{'algbw':>8}{'busbw':>8}{'x floor':>9}  bottleneck"
 ADDING = "additions"
 
@@ -120,6 +124,15 @@ def table(rows: Sequence[PricedRow], topology: Topology, notes: Sequence[str] = 
     return as_table(lines, COLUMNS, *notes, *_said_of(topology))
 
 
+def cheapest(rows: Sequence[PricedRow], topology: Topology) -> str:
+    """A line for each size: the row of the lowest price, the first of several, on one screen."""
+    lines = [f"{topology.name}, {topology.world_size} devices", "", f"{'size':>9}{HEADING}"]
+    for size, same_size in groupby(rows, key=lambda row: row.size_bytes):
+        lowest = min(same_size, key=lambda row: row.predicted_s)
+        lines.append(f"{in_words(size):>9}{_line(lowest, '', WIDTH - 9)}")
+    return as_table(lines, SHORTLY)
+
+
 def _said_of(topology: Topology) -> List[str]:
     """Its note, which a file need not have."""
     return [f"{topology.name}: {topology.note}."] if topology.note else []
@@ -132,9 +145,9 @@ def priced_lines(rows: Sequence[PricedRow]) -> List[str]:
     return [*lines, f"  {'(floor)':<25}{microseconds(rows[0].floor_s):>12}"]
 
 
-def _line(row: PricedRow, mark: str) -> str:
+def _line(row: PricedRow, mark: str, width: int = WIDTH) -> str:
     cells = ("-" if value is None else f"{value:.2f}" for value in row.bandwidths())
     columns = "".join(f"{cell:>8}" for cell in cells)
     columns += f"{times(row.times_floor):>9}  "
     line = f"{mark:<2}{row.algorithm:<25}{microseconds(row.predicted_s):>12}{columns}"
-    return (line + textwrap.shorten(row.bottleneck, WIDTH - len(line), placeholder="...")).rstrip()
+    return (line + textwrap.shorten(row.bottleneck, width - len(line), placeholder="...")).rstrip()

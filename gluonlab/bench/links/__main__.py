@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import textwrap
 from pathlib import Path
 from typing import Any, Dict, Optional, Sequence
@@ -17,6 +16,7 @@ from gluonlab.bench.harness.session import Session
 from gluonlab.bench.harness.text import WIDTH
 from gluonlab.cli.command import command
 from gluonlab.config.values import whole
+from gluonlab.documents import json_text
 from gluonlab.errors import ConfigError, DeviceError
 from gluonlab.files.whole import check_new, new_file
 
@@ -110,7 +110,7 @@ def _measured(
             write_topology(saved.topology_of(found, ctxs, Path(save).stem), temporary)
     if as_json:
         head: Dict[str, Any] = {"machine": describe_machine(), "on": in_words(ctxs)}
-        return json.dumps({**head, "devices": [str(ctx) for ctx in ctxs], **found.as_json()})
+        return json_text({**head, "devices": [str(ctx) for ctx in ctxs], **found.as_json()})
     lines = [describe_machine(), textwrap.fill(f"devices: {in_words(ctxs)}", WIDTH), ""]
     written = [] if save is None else ["", f"written to {save}: python -m gluonlab.bench allreduce "
                                            f"--simulate {save}"]  # fmt: skip

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any, Dict, List, Mapping, Optional
 
 import click
@@ -12,6 +11,7 @@ from gluonlab.bench.scaling.ways import MOST, NETWORKS, STRONG, WEAK, check_netw
 from gluonlab.cli.command import command
 from gluonlab.config.options import given
 from gluonlab.config.values import whole
+from gluonlab.documents import json_text
 from gluonlab.errors import ConfigError, RunError, unknown
 from gluonlab.study.benches import as_values, together
 from gluonlab.study.command import INTERRUPTED, Asked, in_terminal, study
@@ -49,7 +49,7 @@ def main(asked_for: Asked, **own: Optional[str]) -> None:
     resumed = asked_for.resumed
     options = _asked(asked_for.quick, own) if resumed is None else resumed
     found = _measured(options, asked_for)
-    click.echo(json.dumps(found) if asked_for.as_json else in_terminal(found["said"]))
+    click.echo(json_text(found) if asked_for.as_json else in_terminal(found["said"]))
 
 
 def _asked(quick: bool, own: Mapping[str, Optional[str]]) -> Dict[str, Any]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from typing import Any, Dict, Mapping, Optional
 
@@ -14,6 +13,7 @@ from gluonlab.bench.splits import names as _names
 from gluonlab.cli.command import command
 from gluonlab.config.options import given
 from gluonlab.config.values import whole
+from gluonlab.documents import json_text
 from gluonlab.study.command import INTERRUPTED, Asked, in_terminal, study
 from gluonlab.study.options import check, one_of
 from gluonlab.study.options import whole as whole_number
@@ -38,7 +38,7 @@ def main(asked_for: Asked, **own: Optional[str]) -> None:
     resumed = asked_for.resumed
     options = _asked(asked_for.quick, own) if resumed is None else resumed
     found = _measured(options, asked_for)
-    click.echo(json.dumps(found) if asked_for.as_json else in_terminal(found["said"]))
+    click.echo(json_text(found) if asked_for.as_json else in_terminal(found["said"]))
 
 
 def _asked(quick: bool, own: Mapping[str, Optional[str]]) -> Dict[str, Any]:
