@@ -30,10 +30,11 @@ COLUMNS = (
     "bottleneck: the link that the steps wait for longest. *: the lowest of several."
 )
 SHORTLY = (
-    "The lowest price at each size, and how many times the floor it is, below which no schedule can "
-    "be priced. --all shows every algorithm at every size, and what the columns mean."
+    "The lowest price at each size, and how many times the floor it is, below which no schedule "
+    "can be priced. --all shows every algorithm at every size, and what the columns mean."
 )
-HEADING = f"  {'algorithm':<25}{'time us':>12}{'algbw':>8}{'busbw':>8}{'x floor':>9}  bottleneck"
+NUMBERS = f"  {'algorithm':<25}{'time us':>12}{'algbw':>8}{'busbw':>8}{'x floor':>9}"
+HEADING = f"{NUMBERS}  bottleneck"
 ADDING = "additions"
 
 
@@ -126,10 +127,10 @@ def table(rows: Sequence[PricedRow], topology: Topology, notes: Sequence[str] = 
 
 def cheapest(rows: Sequence[PricedRow], topology: Topology) -> str:
     """A line for each size: the row of the lowest price, the first of several, on one screen."""
-    lines = [f"{topology.name}, {topology.world_size} devices", "", f"{'size':>9}{HEADING}"]
+    lines = [f"{topology.name}, {topology.world_size} devices", "", f"{'size':>9}{NUMBERS}"]
     for size, same_size in groupby(rows, key=lambda row: row.size_bytes):
         lowest = min(same_size, key=lambda row: row.predicted_s)
-        lines.append(f"{in_words(size):>9}{_line(lowest, '', WIDTH - 9)}")
+        lines.append(f"{in_words(size):>9}{_numbers(lowest)}")
     return as_table(lines, SHORTLY)
 
 
@@ -145,9 +146,14 @@ def priced_lines(rows: Sequence[PricedRow]) -> List[str]:
     return [*lines, f"  {'(floor)':<25}{microseconds(rows[0].floor_s):>12}"]
 
 
-def _line(row: PricedRow, mark: str, width: int = WIDTH) -> str:
+def _line(row: PricedRow, mark: str) -> str:
+    line = f"{_numbers(row, mark)}  "
+    return (line + textwrap.shorten(row.bottleneck, WIDTH - len(line), placeholder="...")).rstrip()
+
+
+def _numbers(row: PricedRow, mark: str = "") -> str:
+    """The columns of HEADING but the last."""
     cells = ("-" if value is None else f"{value:.2f}" for value in row.bandwidths())
     columns = "".join(f"{cell:>8}" for cell in cells)
-    columns += f"{times(row.times_floor):>9}  "
-    line = f"{mark:<2}{row.algorithm:<25}{microseconds(row.predicted_s):>12}{columns}"
-    return (line + textwrap.shorten(row.bottleneck, width - len(line), placeholder="...")).rstrip()
+    name_and_time = f"{mark:<2}{row.algorithm:<25}{microseconds(row.predicted_s):>12}"
+    return f"{name_and_time}{columns}{times(row.times_floor):>9}"
