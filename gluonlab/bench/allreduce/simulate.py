@@ -121,7 +121,7 @@ def table(rows: Sequence[PricedRow], topology: Topology, notes: Sequence[str] = 
     lines = [f"{topology.name}, {topology.world_size} devices", "", f"{'size B':>12}", HEADING]
     for size, same_size in groupby(rows, key=lambda row: row.size_bytes):
         same = list(same_size)
-        lines += ["", f"{size:>12}  {in_words(size)}", *priced_lines(same)]
+        lines += ["", f"{size:>12,}  {in_words(size)}", *priced_lines(same)]
     return as_table(lines, COLUMNS, *notes, *_said_of(topology))
 
 
