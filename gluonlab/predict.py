@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,6 +13,7 @@ from gluonlab.cli.command import command, json_option
 from gluonlab.config import TrainConfig
 from gluonlab.config.options import given
 from gluonlab.config.values import whole
+from gluonlab.documents import json_text
 from gluonlab.errors import ConfigError, DataError
 from gluonlab.files.whole import check_new
 
@@ -25,7 +25,11 @@ TOP, SHEET = 5, "wrong.png"
 EXAMPLE = "write python -m gluonlab.predict RUN IMAGE..."
 
 
-@command("python -m gluonlab.predict", interrupted="nothing was written")
+@command(
+    "python -m gluonlab.predict",
+    interrupted="nothing was written",
+    most_used="--top --wrong --sheet --csv --json --gpus",
+)
 @click.argument("run", required=False, metavar="RUN")
 @click.argument("images", nargs=-1, metavar="IMAGE...")
 @click.option("--top", metavar="N", help=f"classes for each image  [default: {TOP}]")
@@ -114,7 +118,7 @@ def _predict(
         write_sheet("--sheet", Path(sheet), title, tiles)
     if form == "json":
         found = words.predictions_as_json(said, count)
-        click.echo(json.dumps({"run": run, "model": loaded.model, "sheet": sheet, "images": found}))
+        click.echo(json_text({"run": run, "model": loaded.model, "sheet": sheet, "images": found}))
     elif form == "csv":
         click.echo(words.predictions_as_csv(said, count))
     else:
@@ -135,7 +139,7 @@ def _wrong(run: str, sheet: str, form: str, settings: Dict[str, Any]) -> None:
         write_sheet("--sheet", Path(drawn), title, words.tiles_of(found))
     if form == "json":
         said = {"run": run, "model": loaded.model, "sheet": drawn, **words.mistakes_as_json(found)}
-        click.echo(json.dumps(said))
+        click.echo(json_text(said))
     elif form == "csv":
         click.echo(words.mistakes_as_csv(found))
     else:

@@ -6,10 +6,9 @@ The options are the fields of `gluonlab.config.TrainConfig`; what is done with t
 
 from __future__ import annotations
 
-import json
 import re
 import sys
-from typing import Any, Dict, List, Optional
+from typing import Any, Dict, List, Mapping, Optional
 
 import click
 
@@ -21,6 +20,7 @@ from gluonlab.config import TrainConfig
 from gluonlab.config.listing import columns, entry
 from gluonlab.config.options import config_options, given
 from gluonlab.config.values import size_in_bytes, whole
+from gluonlab.documents import json_text
 from gluonlab.errors import ConfigError
 
 
@@ -35,7 +35,13 @@ def _counts(text: str) -> List[int]:
     return counts
 
 
-@command("python -m gluonlab.run", interrupted="nothing was written")
+MOST_USED = """
+    --gpus --devices --dataset --data-dir --model --batch-size --epochs --lr --kvstore
+    --out --resume --compare --list
+"""
+
+
+@command("python -m gluonlab.run", interrupted="nothing was written", most_used=MOST_USED)
 @config_options
 @config_file
 @click.option(
@@ -99,7 +105,8 @@ def main(
     What is not given takes the value of the recipe, which goes by data set and network: see --list.
     """
     if list_names:
-        click.echo(_names())
+        named = _names()
+        click.echo(json_text(named) if as_json else _names_in_words(named))
         return
     if settings["model"] == "gluoncv:?":
         click.echo(_names_of_gluoncv())
@@ -114,7 +121,9 @@ def main(
         raise ConfigError(f"{wanted[0]} and {wanted[1]} contradict each other: give one of them")
     if save_config is not None:
         save_settings(save_config, given(settings))
-        if not (quiet or as_json):
+        if as_json:
+            click.echo(json_text({"written_to": save_config}))
+        elif not quiet:
             click.echo(f"written to {save_config}: --config {save_config} reads it")
     elif evaluate is not None:
         from gluonlab.training.finished import evaluate_run
@@ -148,7 +157,7 @@ def _run(
         rows = compare(config, counts, reporter)
         with heard_or_not(sys.stdout):  # the comparison's folder has it
             text = "\n" * (not quiet) + table(rows)
-            click.echo(json.dumps([vars(row) for row in rows]) if as_json else text)
+            click.echo(json_text([vars(row) for row in rows]) if as_json else text)
         return
     result = train(config, reporter=reporter, autoresume=autoresume)
     print_result(result, as_json, quiet)
@@ -172,7 +181,7 @@ def _find_batch_size(config: TrainConfig, budget_bytes: int, as_json: bool, quie
     found = find_batch_size(
         config, budget_bytes, lambda line: None if silent else click.echo(line, err=True)
     )
-    click.echo(json.dumps(found.to_dict()) if as_json else "\n".join(found.lines()))
+    click.echo(json_text(found.to_dict()) if as_json else "\n".join(found.lines()))
 
 
 def _find_lr(config: TrainConfig, steps: str, as_json: bool) -> None:
@@ -184,15 +193,15 @@ def _find_lr(config: TrainConfig, steps: str, as_json: bool) -> None:
     found = rate_finder.find_rate(config, count)
     path = rate_finder.write(found, config.out)
     lines = [*found.lines(), f"written to {path}: {rate_finder.PICTURE} shows it"]
-    click.echo(json.dumps(found.to_dict()) if as_json else in_terminal(lines))
+    click.echo(json_text(found.to_dict()) if as_json else in_terminal(lines))
 
 
-def _names() -> str:
+def _names() -> Dict[str, Dict[str, str]]:
+    """What can be chosen: kinds, and of each the names with their summaries."""
     from gluonlab.data.sets.registry import DATASETS
     from gluonlab.kvstores import KVSTORES
     from gluonlab.models import MODELS, zoo
     from gluonlab.optimizers import OPTIMIZERS
-    from gluonlab.training.recipes import described
 
     registries: Dict[str, Any] = {
         "networks": MODELS,
@@ -200,11 +209,21 @@ def _names() -> str:
         "kvstores": KVSTORES,
         "optimizers": OPTIMIZERS,
     }
-    sections = {
-        title: [line for name, kind in registry.items() for line in entry(name, kind.summary)]
+    found = {
+        title: {name: kind.summary for name, kind in registry.items()}
         for title, registry in registries.items()
     }
-    sections["networks"] += entry(f"{zoo.PREFIX}NAME", zoo.SUMMARY)
+    found["networks"][f"{zoo.PREFIX}NAME"] = zoo.SUMMARY
+    return found
+
+
+def _names_in_words(named: Mapping[str, Mapping[str, str]]) -> str:
+    from gluonlab.training.recipes import described
+
+    sections = {
+        title: [line for name, said in each.items() for line in entry(name, said)]
+        for title, each in named.items()
+    }
     sections["recipes"] = described()
     return "\n\n".join("\n".join([title, *lines]) for title, lines in sections.items())
 

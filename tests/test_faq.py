@@ -8,7 +8,7 @@ from pathlib import Path
 
 import click
 import pytest
-from support.documents import parse
+from support.pages import parse
 
 from gluonlab.errors import UsageError
 

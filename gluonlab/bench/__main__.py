@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from dataclasses import asdict
 from functools import partial
@@ -34,6 +33,7 @@ from gluonlab.bench.threads import table as _threads
 from gluonlab.cli.command import command, dispatch
 from gluonlab.collectives.hosts import MOST_HOSTS, NETWORKS
 from gluonlab.config.values import real
+from gluonlab.documents import json_text
 from gluonlab.errors import ConfigError, RunError
 from gluonlab.parallel.pipeline.schedule import SCHEDULES
 
@@ -43,8 +43,9 @@ from gluonlab.parallel.pipeline.schedule import SCHEDULES
 @ON
 @option("--network", "NAME", f"one of {', '.join(_peers.COMPARISONS)}", "lenet")
 def peers(asked: Asked, devices: Optional[str], network: str) -> None:
-    """Measure gluonlab on two devices, or those named, the classic Gluon loop and PyTorch.
+    """Measure gluonlab beside the classic Gluon loop and PyTorch.
 
+    It runs on two devices, or on those named.
     A slow result is a result: it does not change the exit status.
     """
     comparison, on = _peers.check_network(network), _peers.on_devices(devices)
@@ -59,7 +60,7 @@ def peers(asked: Asked, devices: Optional[str], network: str) -> None:
 @measurement(_host.ROUNDS)
 @ON
 def host(asked: Asked, devices: Optional[str]) -> None:
-    """Measure what the host's Python costs a step, and how much of a core training uses."""
+    """Measure what the host's Python costs a step, in time and cores."""
     on = _host.on_devices(devices)
     title = ("host", on.title())
     if asked.take_turns(title, _host.ours(on), _host.series):
@@ -71,7 +72,7 @@ def host(asked: Asked, devices: Optional[str]) -> None:
 @command("python -m gluonlab.bench images", INTERRUPTED)
 @measurement(_images.ROUNDS, beside=False)
 def images(asked: Asked) -> None:
-    """Measure how many JPEGs per second become batches: gluonlab, MXNet and PyTorch.
+    """Measure JPEGs decoded per second: gluonlab, MXNet and PyTorch.
 
     A slow result is a result: it does not change the exit status.
     """
@@ -85,10 +86,10 @@ def images(asked: Asked) -> None:
     "--spin-counts", "N,N", "also compare threads that spin N times for work", _threads.SPIN_COUNTS
 )
 def threads(asked: Asked, spin_counts: str) -> None:
-    """Compare ways in which a CPU device's idle threads wait: alone, and beside a busy process.
+    """Compare ways in which a CPU device's idle threads wait.
 
-    Also measures two workers of a parameter server on this host, each with its part of the cores,
-    and each with all of them.
+    They wait alone, and beside a busy process. Also measured are two workers of a parameter server
+    on this host, each with its part of the cores, and each with all of them.
     """
     counts = _threads.parse_spin_counts(spin_counts)
     title = ("threads", {"spin-counts": spin_counts})
@@ -98,7 +99,10 @@ def threads(asked: Asked, spin_counts: str) -> None:
     asked.say(record, _threads.table(_threads.make_rows(record.series), asked.rounds))
 
 
-@command("python -m gluonlab.bench pipeline")
+@command(
+    "python -m gluonlab.bench pipeline",
+    most_used="--devices --microbatches --stages-per-device --costs --draw --out --json",
+)
 @option("--devices", "SPEC", f"gpu:0,2 gpu:* cpu*4, or a number  [default: {_pipeline.DEVICES}]")
 @option("--microbatches", "N", f"parts of a batch  [default: {_pipeline.MICROBATCHES}]")
 @option(
@@ -119,8 +123,9 @@ def threads(asked: Asked, spin_counts: str) -> None:
 @option("--language", "NAME", "language of the page, en or ja  [default: en]")
 @JSON
 def pipeline(as_json: bool, **options: Optional[str]) -> None:
-    """Price pipeline schedules, or draw one: who computes what when, who waits, who keeps what.
+    """Price pipeline schedules, or draw one.
 
+    A drawing shows who computes what when, who waits, and who keeps what.
     Nothing is run. A network is cut into stages, one or several on each device, and a batch into
     microbatches.
 
@@ -132,7 +137,10 @@ def pipeline(as_json: bool, **options: Optional[str]) -> None:
     click.echo(_pipeline.answer({**asked, **({"json": True} if as_json else {})}))
 
 
-@command("python -m gluonlab.bench efficiency")
+@command(
+    "python -m gluonlab.bench efficiency",
+    most_used="--machines --hosts --gradients --step --out --json",
+)
 @option("--machines", "NAMES", f"some of {', '.join(NETWORKS)}", _efficiency.MACHINES)
 @option("--hosts", "N", f"up to so many, at most {MOST_HOSTS}  [default: {_efficiency.HOSTS}]")
 @option("--gradients", "SIZE", "of another network, such as 46MB  [default: ResNet-50's, 102.3MB]")
@@ -140,7 +148,7 @@ def pipeline(as_json: bool, **options: Optional[str]) -> None:
 @option("--out", "FILE", "write the picture, a new file that ends in .svg")
 @JSON
 def efficiency(as_json: bool, **options: Optional[str]) -> None:
-    """Predict the efficiency of training on 1 to 8 hosts of known machines: weak scaling.
+    """Predict the efficiency of training on 1 to 8 known hosts.
 
     Nothing is run, and nothing was measured: a GPU's published time of a step, beside the price of
     summing its gradients over all GPUs of all hosts, in three ways. The assumptions are printed.
@@ -153,7 +161,11 @@ def efficiency(as_json: bool, **options: Optional[str]) -> None:
     click.echo(_efficiency.answer({**asked, **({"json": True} if as_json else {})}))
 
 
-@command("python -m gluonlab.bench gradients", INTERRUPTED)
+@command(
+    "python -m gluonlab.bench gradients",
+    INTERRUPTED,
+    most_used="--size --stores --world-sizes --devices --rounds --out --json",
+)
 @measurement(9)  # rounds
 @option("--size", "SIZE", "size of the buffers for allreduce alone", "46MB")
 @option("--stores", "NAMES", "kvstores for allreduce with update, such as device,ring", "all")
@@ -162,8 +174,9 @@ def efficiency(as_json: bool, **options: Optional[str]) -> None:
 def gradients(
     asked: Asked, size: str, stores: str, world_sizes: Optional[str], devices: Optional[str]
 ) -> None:
-    """Measure allreduce, alone and with update, on ResNet-18's gradients, and judge gluonlab's.
+    """Measure allreduce on ResNet-18's gradients, and judge gluonlab's.
 
+    The sums are measured alone, and with update.
     A slow result is a result: it does not change the exit status.
     """
     # MXNet is loaded here, not for the other commands
@@ -201,8 +214,9 @@ def gradients(
 )
 @ON
 def splits(asked: Asked, network: str, microbatches: str, devices: Optional[str]) -> None:
-    """Measure a network under each split: steps, bytes moved and kept, and pipelines' bubbles.
+    """Measure a network under each split: time, bytes and bubbles.
 
+    That is steps, the bytes moved and kept, and pipelines' bubbles.
     On two CPU devices or those named, one thread each, beside one of them. A slow result is a
     result: it does not change the exit status.
     """
@@ -223,8 +237,9 @@ def splits(asked: Asked, network: str, microbatches: str, devices: Optional[str]
 @option("--network", "NAME", f"one of {', '.join(_checkpoints.TASKS)}", _checkpoints.JUDGED)
 @ON
 def checkpoints(asked: Asked, network: str, devices: Optional[str]) -> None:
-    """Measure what checkpoints cost a run, and --check-replicas, beside files saved in the loop.
+    """Measure what checkpoints cost a run, and --check-replicas.
 
+    Beside them stand files that are saved in the loop.
     On two CPU devices or those named, one thread each. Files are written into the folder for
     temporary ones (TMPDIR). A slow result is a result: it does not change the exit status.
     """
@@ -242,10 +257,11 @@ def checkpoints(asked: Asked, network: str, devices: Optional[str]) -> None:
 @command("python -m gluonlab.bench verdict", INTERRUPTED)
 @measurement(9, beside=False)  # rounds
 def verdict(asked: Asked) -> None:
-    """Take the advice of study speedup for ten trainings: does it bring what it promises?
+    """Take the advice of study speedup, and measure what it brings.
 
-    And what --profile costs the steps that it records. Two CPU devices, one thread each; some
-    minutes. A slow result is a result: it does not change the exit status.
+    Does it bring what it promises, in ten trainings? And what does --profile cost the steps that it
+    records? Two CPU devices, one thread each; some minutes. A slow result is a result: it does not
+    change the exit status.
     """
     # MXNet is loaded here, not for the other commands
     from gluonlab.study.speedup import kept
@@ -262,15 +278,16 @@ def verdict(asked: Asked) -> None:
 )
 @JSON
 def compare(first: str, second: str, at_least: Optional[str], as_json: bool) -> None:
-    """Compare two records of one measurement, or folders of them: ratios with 95 % intervals.
+    """Compare two records of one measurement, or folders of them.
 
+    It prints ratios with 95 % intervals.
     --out writes records. Rounds that were measured in turns (--beside) are compared pair by pair.
     """
     limit = None if at_least is None else real(0, above_minimum=True)("--at-least", at_least)
     pairs = _compare.pairs_of_records(Path(first), Path(second))
     found = [_compare.compare(*pair) for pair in pairs]
     if as_json:
-        click.echo(json.dumps([asdict(one) for one in found]))
+        click.echo(json_text([asdict(one) for one in found]))
     else:
         click.echo("\n\n".join([*map(_compare.table, found), _compare.notes(found)]))
     slower = [] if limit is None else _compare.slower(found, limit)

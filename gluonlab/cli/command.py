@@ -16,22 +16,23 @@ import sys
 import warnings
 from contextlib import contextmanager, suppress
 from types import MappingProxyType
-from typing import Any, Callable, Dict, Iterator, List, Mapping, Sequence, Tuple
+from typing import Any, Callable, Dict, Iterator, List, Mapping, Optional, Sequence, Tuple
 
 import click
 
 from gluonlab.cli import completion
 from gluonlab.cli.interruption import all_is_said, interruptible
-from gluonlab.cli.other_names import unknown_option
+from gluonlab.cli.overview import HelpAll, is_overview, write_options, write_overview
+from gluonlab.cli.pasted import check_words
 from gluonlab.cli.streams import complain, fill_closed, heard_or_not, nobody_reads, silence
 from gluonlab.config.options import TURNED_OFF
+from gluonlab.config.other_names import unknown_option
 from gluonlab.errors import DownloadError, GluonlabError, GluonlabWarning, unknown
 from gluonlab.host import last_words
 from gluonlab.host.limits import used_up
 from gluonlab.host.signals import Terminated, number_of
 from gluonlab.plain import one_line
 
-OTHERS, OPTION_WIDTH = "Options", 24
 OF_SIGNALS = 128  # what shells add to the number of the signal that ended a process
 
 
@@ -39,9 +40,11 @@ class Command(click.Command):
     """A click command that ends as described above.
 
     ``interrupted``: the words after Ctrl-C, where the KeyboardInterrupt has none of its own.
+    ``most_used``: the options that --help shows, where all of them do not fit a screen.
     """
 
     interrupted = ""
+    most_used: Sequence[str] = ()
 
     def main(self, *args: Any, **kwargs: Any) -> Any:
         """Carry the command out, and end the process."""
@@ -77,8 +80,7 @@ class Command(click.Command):
             said = _words(interrupt) or self.interrupted
             _end(": ".join(filter(None, [how, said])), OF_SIGNALS + number, prefix="")
         except click.NoSuchOption as error:
-            asked = error.ctx.command if error.ctx is not None else self
-            _end(unknown_option(error.option_name, _option_names(asked)), 2)
+            _end(unknown_option(error.option_name, _option_names(self, error.ctx)), 2)
         except click.UsageError as error:
             _end(self._explain(error), 2)
         except DownloadError as error:
@@ -114,6 +116,7 @@ class Command(click.Command):
 
         SageMaker's images, and other services, give every option a value.
         """
+        check_words(args, self.get_params(ctx))
         words: List[str] = []
         opposites, rest = self._flags(), list(args)
         off = ctx.meta.setdefault(TURNED_OFF, set())  # what a file must not turn on
@@ -155,17 +158,16 @@ class Command(click.Command):
             silence(sys.stdout)
             sys.exit(OF_SIGNALS + signal.SIGPIPE)
 
+    def format_help(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """One screen, or with --help-all everything."""
+        if is_overview(self.most_used, ctx):
+            write_overview(self, self.most_used, ctx, formatter)
+        else:
+            super().format_help(ctx, formatter)
+
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """The options below their headings: each Option's ``heading``, if it has one."""
-        headings: Dict[str, List[Tuple[str, str]]] = {}
-        for param in self.get_params(ctx):
-            record = param.get_help_record(ctx)
-            if record is not None and record[1]:  # what has no help stands in the usage
-                headings.setdefault(getattr(param, "heading", OTHERS), []).append(record)
-        headings[OTHERS] = headings.pop(OTHERS)  # below those with a heading of their own
-        for heading, records in headings.items():
-            with formatter.section(heading):
-                formatter.write_dl(records, OPTION_WIDTH)
+        """The options below their headings."""
+        write_options(self, ctx, formatter)
 
     def _form(self) -> str:
         """The arguments that this command takes, with its first option that has a value."""
@@ -192,18 +194,21 @@ class Command(click.Command):
         return f"{text}; see --help"
 
 
-def _option_names(asked: click.Command) -> List[str]:
-    return [name for param in asked.params for name in [*param.opts, *param.secondary_opts]]
+def _option_names(command: click.Command, ctx: Optional[click.Context]) -> List[str]:
+    """Those of the context's command, with --help; or of the ``command`` that has no context."""
+    params = ctx.command.get_params(ctx) if ctx is not None else command.params
+    return [name for param in params for name in [*param.opts, *param.secondary_opts]]
 
 
 def command(
     name: str,
     interrupted: str = Command.interrupted,
     settings: Mapping[str, Any] = MappingProxyType({}),
+    most_used: str = "",
 ) -> Callable[[Callable[..., None]], Command]:
     """``@command("python -m gluonlab.x")`` makes a Command of a function, with --debug and -h.
 
-    ``settings``: more of click's, for its context.
+    ``settings``: more of click's, for its context. ``most_used``: names of options.
     """
 
     def decorate(function: Callable[..., None]) -> Command:
@@ -212,7 +217,8 @@ def command(
         own = {"help_option_names": ["-h", "--help"], "max_content_width": 100, **settings}
         decorator = click.command(name=name, cls=Command, context_settings=own)
         decorated: Command = decorator(debug(function))
-        decorated.interrupted = interrupted
+        decorated.interrupted, decorated.most_used = interrupted, most_used.split()
+        decorated.params.append(HelpAll(hidden=not most_used))
         return decorated
 
     return decorate

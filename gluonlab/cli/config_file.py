@@ -15,9 +15,9 @@ from typing import Any, Callable, Dict, List, Mapping, Optional, Tuple
 
 import click
 
-from gluonlab.cli.other_names import nearest
 from gluonlab.config import TrainConfig, option_name
 from gluonlab.config.options import FROM_FILE, Setting
+from gluonlab.config.other_names import nearest
 from gluonlab.config.values import flag
 from gluonlab.errors import ConfigError, DataError, unknown
 from gluonlab.files.bounded import read_bounded

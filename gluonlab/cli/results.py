@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from typing import TYPE_CHECKING, Any, Dict
 
 import click
 
 from gluonlab.cli.streams import heard_or_not
+from gluonlab.documents import json_text
 
 if TYPE_CHECKING:
     from gluonlab.runs.result import Result
@@ -44,7 +44,7 @@ def _print(
 ) -> None:
     from gluonlab.training.confusion import table  # which needs MXNet
 
-    click.echo(json.dumps(summary) if as_json else text)
+    click.echo(json_text(summary) if as_json else text)
     if confusion is not None and not as_json:
         click.echo("\n" + table(confusion, plan.dataset.classes))
 

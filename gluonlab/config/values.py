@@ -23,6 +23,7 @@ Check = Callable[[str, Any], Any]
 LARGEST_RATE = 1e31
 SMALLEST_LIMIT = 1e-30  # still a float32 when it is multiplied
 MOST_OPERATORS = 10**6  # no network has more
+_DECIMAL = re.compile(r"\s*[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)(e[+-]?[0-9]+)?\s*", re.IGNORECASE)
 LARGEST = 2**63 - 1  # nothing that is counted here comes near it
 
 
@@ -51,6 +52,25 @@ def is_count(value: Any) -> bool:
     return isinstance(value, Integral) and not isinstance(value, bool) and int(value) >= 1
 
 
+def as_number(value: Any) -> float:
+    """The number that a value is, or its text says in ASCII without underscores; else NaN.
+
+    Python's own ``float`` reads 1_0 as 10, and digits of other scripts.
+    """
+    if isinstance(value, bool) or (isinstance(value, str) and not _DECIMAL.fullmatch(value)):
+        return math.nan
+    try:
+        return float(value)
+    except (TypeError, ValueError, OverflowError):
+        return math.nan
+
+
+def _with_point(value: Any) -> str:
+    """What to write instead of a decimal comma."""
+    comma = re.fullmatch(r"\s*([+-]?[0-9]+),([0-9]+)\s*", str(value))
+    return f", with a point: {comma[1]}.{comma[2]}" if comma else ""
+
+
 def real(minimum: float, below: float = math.inf, *, above_minimum: bool = False) -> Check:
     """A check for finite numbers x: minimum <= x < below, or minimum < x if ``above_minimum``."""
     wanted = f"a number above {minimum:g}" if above_minimum else f"a number from {minimum:g}"
@@ -60,10 +80,7 @@ def real(minimum: float, below: float = math.inf, *, above_minimum: bool = False
         wanted += " up"
 
     def check(name: str, value: Any) -> float:
-        try:
-            number = math.nan if isinstance(value, bool) else float(value)
-        except (TypeError, ValueError, OverflowError):
-            number = math.nan
+        number = as_number(value)
         if LARGEST_RATE <= number < math.inf:
             raise ConfigError(
                 f"{_given(name, value)}: give a number below {min(below, LARGEST_RATE):g}"
@@ -74,7 +91,7 @@ def real(minimum: float, below: float = math.inf, *, above_minimum: bool = False
             or number >= below
             or (above_minimum and number == minimum)
         ):
-            raise ConfigError(f"{_given(name, value)}: give {wanted}")
+            raise ConfigError(f"{_given(name, value)}: give {wanted}{_with_point(value)}")
         return number
 
     return check
@@ -215,7 +232,7 @@ def colours(name: str, value: Any) -> str:
         return wanted
     parts = [part.split(",") for part in wanted.split("/")]
     try:
-        means, deviations = [[float(number) for number in part] for part in parts]
+        means, deviations = [[as_number(number) for number in part] for part in parts]
     except ValueError:
         means, deviations = [], []
     fits = (

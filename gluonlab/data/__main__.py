@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from functools import partial
 from pathlib import Path
@@ -26,6 +25,7 @@ from gluonlab.data.sets.registry import (
     of_image_files,
     takes,
 )
+from gluonlab.documents import json_text
 from gluonlab.errors import ConfigError, DataError, RunError
 
 RUN = "python -m gluonlab.run --dataset"
@@ -74,7 +74,7 @@ def list_sources(sources: Table, data_dir: Optional[str], as_json: bool) -> None
             {"name": name, "bytes": source.size, "folder": folders[name] and str(folders[name])}
             for name, source in sources.items()
         ]
-        click.echo(json.dumps(rows))
+        click.echo(json_text(rows))
         return
     for name, source in sources.items():
         click.echo(f"{name:<18}{source.size / 2**20:>6.0f} MiB  {folders[name] or 'not here'}")
@@ -91,10 +91,10 @@ def list_sources(sources: Table, data_dir: Optional[str], as_json: bool) -> None
 def download(
     sources: Table, name: str, data_dir: Optional[str], mirror: Optional[str], timeout: str
 ) -> None:
-    """Download the data set NAME, or what is missing or damaged of it, and check it.
+    """Download the data set NAME, and check it.
 
-    A download that broke off goes on where it ended. Proxies are taken from the environment
-    (HTTPS_PROXY and the like).
+    What is there and whole is not downloaded again. A download that broke off goes on where it
+    ended. Proxies are taken from the environment (HTTPS_PROXY and the like).
     """
     source, root = _source(name, sources), _root(data_dir)
     timeout_s = real(0, LONGEST_TIMEOUT_S, above_minimum=True)("--timeout", timeout)
@@ -117,7 +117,7 @@ def verify(sources: Table, name: str, data_dir: Optional[str], as_json: bool) ->
     wrong = [finding for finding in findings if finding.state != OK]
     if as_json:
         rows = [{**finding._asdict(), "path": str(finding.path)} for finding in findings]
-        click.echo(json.dumps(rows))
+        click.echo(json_text(rows))
     else:
         lines = "\n".join(map(str, wrong if len(findings) > 20 else findings))
         click.echo(lines or f"{OK:<8}{len(findings):,} files of {name}")
@@ -134,7 +134,7 @@ def verify(sources: Table, name: str, data_dir: Optional[str], as_json: bool) ->
 @_in_folder
 @click.pass_obj
 def path(sources: Table, name: str, data_dir: Optional[str]) -> None:
-    """Print the folder that holds the files of NAME, if they are all there."""
+    """Print the folder that holds the files of NAME, if all are there."""
     source, root = _source(name, sources), _root(data_dir)
     folder = folder_of(source, root)
     if folder is None:
@@ -150,9 +150,10 @@ def path(sources: Table, name: str, data_dir: Optional[str]) -> None:
 @click.option("--decoders", metavar="N", help=DECODERS)
 @click.option("--skip-bad", is_flag=True, help="leave out images that cannot be decoded")
 def pack(name: Optional[str], out: Optional[str], **given: Any) -> None:
-    """Decode the images of a data set once, such as folder:PATH or imagenette2-320.
+    """Decode the images of a data set once, and write their pixels.
 
-    Training then reads pixels: python -m gluonlab.run --dataset folder:DIR
+    NAME is a data set of image files, such as folder:PATH or imagenette2-320. Training
+    then reads pixels: python -m gluonlab.run --dataset folder:DIR
     """
     if name is None or out is None:
         lacks = "the data set" if name is None else "--out DIR"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from typing import Optional
 
@@ -13,6 +12,7 @@ from gluonlab.doctor.data_sets import addresses
 from gluonlab.doctor.examination import examine
 from gluonlab.doctor.findings import FAULT, as_lines, as_object, worst
 from gluonlab.doctor.prove.proof import OUT, Proof
+from gluonlab.documents import json_text
 from gluonlab.errors import ConfigError
 
 TRAIN = "also train one step on every device, and compare it with one device"
@@ -53,7 +53,7 @@ def main(
     if proof is not None:
         report["proof"] = proof.prove(say=(lambda text: None) if as_json else click.echo)
     if as_json:
-        click.echo(json.dumps(report))
+        click.echo(json_text(report))
     context.exit(1 if worst(findings) == FAULT or report.get("proof", {}).get("faults") else 0)
 
 

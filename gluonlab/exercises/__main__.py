@@ -11,8 +11,9 @@ from typing import Any, Dict, List, Optional, Sequence, Tuple
 import click
 from tqdm import tqdm
 
-from gluonlab.cli.command import command, dispatch
+from gluonlab.cli.command import command, dispatch, json_option
 from gluonlab.config.values import real, whole
+from gluonlab.documents import json_text
 from gluonlab.errors import ExerciseError, NotebookError
 from gluonlab.exercises import grade as grading
 from gluonlab.exercises.bounds import MOST_JOBS, jobs_here
@@ -34,13 +35,21 @@ OUT = "grades.csv"
 
 
 @command("python -m gluonlab.exercises list")
-def list_exercises() -> None:
+@json_option("the list")
+def list_exercises(as_json: bool) -> None:
     """List the exercises that have a checker."""
+    if as_json:
+        rows = [{"exercise": each.id, "summary": each.summary} for each in all_exercises()]
+        click.echo(json_text(rows))
+        return
     for exercise in all_exercises():
         click.echo(f"{exercise.id:<6} {exercise.summary}")
 
 
-@command("python -m gluonlab.exercises grade")
+@command(
+    "python -m gluonlab.exercises grade",
+    most_used="--isolated --jobs --seconds --seed --out --canvas --gradescope",
+)
 @click.argument("notebooks", nargs=-1, metavar="NOTEBOOK|FOLDER...")
 @click.option(
     "--isolated",
@@ -74,7 +83,7 @@ def list_exercises() -> None:
     "--gradescope", metavar="FILE.json|FOLDER", help="new results, of one notebook or of several"
 )
 def grade(notebooks: Tuple[str, ...], out: str, **options: Any) -> None:
-    """Run notebooks that were handed in, and write a table of what their checks say.
+    """Run the code of notebooks handed in, and write a table of grades.
 
     THIS RUNS THE CODE OF THE STUDENTS, and without --isolated with all that you may do yourself.
     Time, memory and files of each notebook are bounded; what is wrong with one is its note. Its

@@ -39,7 +39,7 @@ class Agreement(NamedTuple):
         """``model.onnx gives MXNet's scores to 2.1e-07 of the largest, on 12 test images``"""
         return (
             f"model.onnx gives MXNet's scores to {self.difference:.1e} of the largest, "
-            f"on {self.images} test images"
+            f"on {self.images:,} test images"
         )
 
 

@@ -39,7 +39,11 @@ LEAST_PATIENCE = 5  # seconds: half of it must be more than a beat
 PASS_ON = {"ignore_unknown_options": True}
 
 
-@command("python -m gluonlab.launch", settings=PASS_ON)
+@command(
+    "python -m gluonlab.launch",
+    settings=PASS_ON,
+    most_used="-n --backend --hosts --hostfile --restart --print --job",
+)
 @click.option(
     "-n",
     "count",
@@ -50,9 +54,10 @@ PASS_ON = {"ignore_unknown_options": True}
     "--backend",
     metavar="NAME",
     required=True,
-    help="how processes exchange gradients: dist_sync, where MXNet's servers sum what all workers "
-    "send; dist_device_sync, the same here; dist_async, where servers update with each gradient as "
-    "it comes, and workers do not wait for each other; or horovod",
+    help="how processes exchange gradients: dist_sync, dist_device_sync, dist_async or horovod; "
+    "with dist_sync MXNet's servers sum what all workers send, with dist_device_sync the same "
+    "here; with dist_async they update with each gradient as it comes, and workers do not wait for "
+    "each other",
 )
 @click.option("--servers", metavar="N", help="servers of the parameter server  [default: 1 a host]")
 @click.option(

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import math
 import re
 import shlex
 from typing import List
 
+from gluonlab.config.values import as_number
 from gluonlab.errors import ConfigError
 from gluonlab.launch.hosts import MOST
 
@@ -20,10 +20,7 @@ def whole(name: str, text: str, most: int = MOST, least: int = 1) -> int:
 
 def real(name: str, text: str, unit: str, least: float, most: float) -> float:
     """A number of seconds, or whatever the ``unit`` is."""
-    try:
-        number = float(text)
-    except ValueError:
-        number = math.nan
+    number = as_number(text)
     if not least <= number <= most:
         raise ConfigError(f"{name} {text}: give {unit}, {least:g} to {most:.0f}")
     return number

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import difflib
 from typing import Any, Dict, List, Sequence, Tuple
 
 import click
 
 from gluonlab.config import TrainConfig
 from gluonlab.config.options import given
+from gluonlab.config.other_names import nearest
 from gluonlab.errors import ConfigError
 
 PERIOD = "1 epoch"  # between checkpoints, where nothing else is asked for
@@ -77,6 +77,6 @@ def _check_known(name: str, own: Sequence[str], theirs: Sequence[str]) -> None:
     if name in own:
         raise ConfigError(f"{name} is an option of the launcher: write it before --")
     # the nearest one of both: a worker alone would know its own only
-    nearest = difflib.get_close_matches(name, [*own, *theirs], 1)
-    if nearest and nearest[0] in own:
-        raise ConfigError(f"unknown option {name!r}: did you mean {nearest[0]}?")
+    meant = nearest(name, [*own, *theirs])
+    if meant in own:
+        raise ConfigError(f"unknown option {name!r}: did you mean {meant!r}?")

@@ -112,9 +112,9 @@ class Prediction:
 def _as_text(prediction: Prediction) -> str:
     shared = prediction.global_batch_size
     images = (
-        f"{prediction.batch_size} images a GPU"
+        f"{prediction.batch_size:,} images a GPU"
         if shared is None
-        else f"{shared} images a step, whatever the GPUs"
+        else f"{shared:,} images a step, whatever the GPUs"
     )
     what = (
         f"{prediction.network} on {prediction.machine}: {prediction.whole.gpus} x "

@@ -51,7 +51,7 @@ def doubts(work: Work, gpu: Gpu, case: Case) -> Tuple[List[str], List[str]]:
         )
     if not BATCHES[0] <= batch_size <= BATCHES[1]:
         refused.append(
-            f"{batch_size} images a GPU: published trainings have {BATCHES[0]} to {BATCHES[1] // 2}"
+            f"{batch_size:,} images a GPU: published trainings have {BATCHES[0]} to {BATCHES[1] // 2}"
         )
     if not MULTIPLY_ADDS[0] <= work.multiply_adds <= MULTIPLY_ADDS[1]:
         refused.append(
@@ -66,7 +66,7 @@ def doubts(work: Work, gpu: Gpu, case: Case) -> Tuple[List[str], List[str]]:
     need = memory_bytes(work, case.part, case.dtype, case.kept)
     if need > gpu.memory_bytes:
         refused.append(
-            f"{batch_size} images a GPU take about {need / 1e9:.0f} GB, and {gpu.name} has "
+            f"{batch_size:,} images a GPU take about {need / 1e9:.0f} GB, and {gpu.name} has "
             f"{gpu.memory_bytes / 1e9:.0f}"
         )
     return refused, _cautions(gpu, case.dtype, case.tf32)

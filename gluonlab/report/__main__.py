@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from contextlib import contextmanager
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import Any, Dict, Iterator, Optional, Tuple
 import click
 
 from gluonlab.cli.command import command, json_option
+from gluonlab.documents import json_text
 from gluonlab.errors import ConfigError, unknown
 from gluonlab.files.whole import atomic_path, check_new, new_file, on_disk
 from gluonlab.report.tables import as_text
@@ -56,7 +56,7 @@ def main(runs: Tuple[str, ...], out: Optional[str], as_csv: Optional[str], as_js
         # names of files may be no UTF-8
         temporary.write_text(as_page(found), encoding="utf-8", errors="replace")
     if as_json:
-        click.echo(json.dumps({"page": out, "runs": [run.summary() for run in found]}))
+        click.echo(json_text({"page": out, "runs": [run.summary() for run in found]}))
     else:
         click.echo(f"{as_text(found)}\n\nwritten to {out}")
 

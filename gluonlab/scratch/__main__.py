@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from typing import TYPE_CHECKING, Callable, List, Optional, Tuple
 
@@ -11,6 +10,7 @@ import click
 from gluonlab.cli.command import command, json_option
 from gluonlab.collectives.algorithms import ALGORITHMS, make_schedule
 from gluonlab.config.values import LARGEST_RATE, real, text, whole
+from gluonlab.documents import json_text
 from gluonlab.errors import ConfigError, ScheduleError, unknown
 from gluonlab.scratch.recipes import INITIALISATIONS, RECIPES, Recipe, recipe_for
 
@@ -49,7 +49,11 @@ def _options(function: Callable[..., None]) -> Callable[..., None]:
     return function
 
 
-@command("python -m gluonlab.scratch", interrupted="a training by hand keeps nothing")
+@command(
+    "python -m gluonlab.scratch",
+    interrupted="a training by hand keeps nothing",
+    most_used="--gpus --dataset --global-batch-size --lr --epochs --allreduce --json",
+)
 @_options
 @json_option()
 def main(
@@ -101,7 +105,7 @@ def main(
             "images_per_second": trained.images_per_second,
             "seconds": seconds,
         }
-        click.echo(json.dumps({**summary, "epochs": [epoch._asdict() for epoch in trained.epochs]}))
+        click.echo(json_text({**summary, "epochs": [epoch._asdict() for epoch in trained.epochs]}))
     else:
         speed = f"{trained.images_per_second:,.0f} images/s, {seconds:.1f} s in all"
         click.echo(f"\ntest accuracy {trained.accuracy:.4f}, {speed} on {describe(ctxs)}")

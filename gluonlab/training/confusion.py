@@ -54,7 +54,7 @@ def _right(matrix: Confusion) -> List[str]:
 def _most_frequent(matrix: Confusion, classes: Sequence[str]) -> str:
     wrong = [(int(matrix[i, j]), i, j) for i, j in zip(*matrix.nonzero()) if i != j]
     lines = [
-        f"{classes[i]} taken for {classes[j]}: {count} of {matrix[i].sum()}"
+        f"{classes[i]} taken for {classes[j]}: {count:,} of {matrix[i].sum():,}"
         for count, i, j in sorted(wrong, key=_order)
     ]
     if not lines:

@@ -57,7 +57,7 @@ class Memory(NamedTuple):
         """A table for people, in MiB."""
         names = (*self._fields[1:], "total")
         rows = [(name.replace("_", " "), getattr(self, name)) for name in names]
-        images = f"{self.images} image{'s' * (self.images != 1)}"
+        images = f"{self.images:,} image{'s' * (self.images != 1)}"
         head = f"{'memory':<11}per device, for {images} of a batch"
         return [head, *(f"{'':<11}{name:<16}{size / MIB:10,.1f} MiB" for name, size in rows)]
 

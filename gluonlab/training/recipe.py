@@ -110,11 +110,11 @@ class Recipe:
         schedule = f"times {self.lr_decay:g} after {after} epochs" if after else self.lr_schedule
         said = [
             self.optimizer,
-            f"{self.batch_size} images per device"
+            f"{self.batch_size:,} images per device"
             if self.batch_size
-            else f"{self.global_batch_size} images",
+            else f"{self.global_batch_size:,} images",
             f"rate {self.lr:g}"
-            + (f" per {self.lr_per_images} images" if self.lr_per_images else ""),
+            + (f" per {self.lr_per_images:,} images" if self.lr_per_images else ""),
             schedule if schedule != "constant" else "",
             f"warm-up {self.warmup_epochs:g} epochs" if self.warmup_epochs else "",
             *named(self, "momentum", "momentum_rule", "wd", "no_bias_decay", *CHANGES),

@@ -77,7 +77,7 @@ def test_any_words_end_run_with_status_2_and_one_line(ended, empty_cwd, words):
 
     with own_errors("words of run"):
         status, out, said = ended(main, "--lr", "never", *words)
-        helped = {"--list", "--help", "-h"} & set(words)
+        helped = {"--list", "--help", "--help-all", "-h"} & set(words)
         assert helped or (status, out, said.count("\n")) == (2, "", 1), said
         assert helped or (said[:-1].isprintable() and len(said) < 4000)
         assert list(empty_cwd.iterdir()) == []

@@ -186,7 +186,7 @@ MISTAKES = {
         "error: --restart 1 goes on from checkpoints, and --update-on-servers has none"
     ),
     "-n 2 --backend dist_sync --servrs 3": (
-        "error: unknown option '--servrs': did you mean --servers?"
+        "error: unknown option '--servrs': did you mean '--servers'?"
     ),
     "-n 2 --backend dist_sync -- --servers=2": (
         "error: --servers is an option of the launcher: write it before --"

@@ -401,7 +401,7 @@ def test_help_names_the_command(ended, command, arguments, usage):
 
 
 def test_help_tells_every_default(ended):
-    status, out, _ = ended(main, "--help")
+    status, out, _ = ended(main, "--help-all")
     assert status == 0
     shown = re.findall(r"\[default: ([^]]*)\]", " ".join(out.split()))
     defaults = [field.default for field in dataclasses.fields(TrainConfig)]

@@ -470,7 +470,7 @@ def test_an_evaluation_takes_no_settings_of_training(run, clothes, option):
 
 def test_switches_say_yes_and_no(run):
     """On the command line both words are there, for those of a recipe alone."""
-    out = run("--help")[1]
+    out = run("--help-all")[1]
     for pair in ("--flip / --no-flip", "--no-bias-decay / --bias-decay", "--random-resized-crop"):
         assert pair in out
     assert "--no-sync-bn" not in out

@@ -16,7 +16,11 @@ from gluonlab.collectives.topology import NAMES
 from gluonlab.errors import RunError
 
 
-@command("python -m gluonlab.bench allreduce", INTERRUPTED)
+@command(
+    "python -m gluonlab.bench allreduce",
+    INTERRUPTED,
+    most_used="--devices --sizes --plot --simulate --topology --choose --draw --out --json",
+)
 @option(
     "--devices", "SPEC", f"gpu:0,2 gpu:* cpu*4, or a number  [default: {DEVICES}; {DRAWN} to draw]"
 )
@@ -52,6 +56,12 @@ from gluonlab.errors import RunError
     "run nothing: price the algorithms on p3.16xlarge, p3.16xlarge*8 or another topology, or on a "
     "file's, m.json",
 )
+@click.option(
+    "--all",
+    is_flag=True,
+    default=None,
+    help="with --simulate: every algorithm at each of several sizes, not the cheapest alone",
+)
 @option(
     "--hosts",
     "N,N",
@@ -81,7 +91,9 @@ from gluonlab.errors import RunError
 @option("--language", "NAME", "language of the page, en or ja  [default: en]")
 @JSON
 def allreduce(as_json: bool, **options: Any) -> None:
-    """Measure allreduce algorithms beside MXNet's own stores, by size, in one run and in turns.
+    """Measure allreduce algorithms beside MXNet's own stores, by size.
+
+    All of them are measured in one run, and in turns.
 
     The columns are those of nccl-tests, then the algorithm's price on this machine, and its share
     of the memory limit's speed. Below are the memory limit and the floor, the least that any

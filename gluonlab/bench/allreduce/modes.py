@@ -6,7 +6,6 @@ imports MXNet.
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import AbstractSet, Any, Dict, List, Mapping, NamedTuple, Optional, Sequence
 
@@ -29,6 +28,7 @@ from gluonlab.collectives.topology import Topology, make_topology
 from gluonlab.collectives.topology_file import is_file_name
 from gluonlab.config import option_name
 from gluonlab.config.values import whole
+from gluonlab.documents import json_text
 from gluonlab.engine.neighbours import own_cores
 from gluonlab.errors import ConfigError
 from gluonlab.files.whole import check_new, new_file
@@ -46,7 +46,7 @@ TABLES = EVERYWHERE | {"algorithms", "sizes", "plot", "json"}
 RUN = {"dtype", "arrays", "repeat", "rounds", "topology"}
 OPTIONS = {
     MEASURE: TABLES | RUN | {"processes"},
-    SIMULATE: TABLES | {"simulate", "hosts"},
+    SIMULATE: TABLES | {"simulate", "hosts", "all"},
     CHOOSE: RUN | {"choose", "simulate", "devices", "sizes", "json"},
     SYNTHESISE: {"synthesise", "devices", "sizes", "seconds", "out", "json"},
     DRAW: EVERYWHERE | {"draw", "out", "language", "topology"},
@@ -169,14 +169,16 @@ def _simulate(asked: Asked) -> Answer:
     _plot(asked, rows, world_size, f"allreduce on {topology.name}, {world_size} devices: prices")
     if "json" in asked:
         head = {"topology": topology.name, "world_size": world_size, "note": topology.note}
-        return Answer(json.dumps({**head, **_rows_as_json(plans, rows)}))
+        return Answer(json_text({**head, **_rows_as_json(plans, rows)}))
+    if len(sizes) > 1 and "all" not in asked:
+        return Answer(simulate.cheapest(rows, topology))
     return Answer(simulate.table(rows, topology, orders_in_words(plans, topology)))
 
 
 def _against_ranks(asked: Asked) -> Answer:
     from gluonlab.bench.allreduce import ranks
 
-    for name in sorted({"devices", "chunks", "groups"} & set(asked)):
+    for name in sorted({"all", "devices", "chunks", "groups"} & set(asked)):
         raise ConfigError(f"{option_name(name)} has no effect with --hosts: leave it out")
     machine, hosts = asked[SIMULATE], ranks.parse_hosts(asked["hosts"])
     sizes = parse_sizes(asked.get("sizes", "100MB"))
@@ -194,7 +196,7 @@ def _against_ranks(asked: Asked) -> Answer:
             ranks.make_figure(rows, title).savefig(temporary, format="png", dpi=110)
     if "json" in asked:
         as_rows = [{"world_size": row.price.world_size, **row.as_json()} for row in rows]
-        return Answer(json.dumps({"topology": machine, "hosts": hosts, "rows": as_rows}))
+        return Answer(json_text({"topology": machine, "hosts": hosts, "rows": as_rows}))
     return Answer(ranks.table(rows, topology))
 
 
@@ -218,7 +220,7 @@ def _synthesise(asked: Asked) -> Answer:
         rows = simulate.simulate(topology, plans, sizes)
         head = {"topology": topology.name, "world_size": topology.world_size}
         content = {**head, "front": synthesise.as_json(front), **_rows_as_json(plans, rows)}
-        return Answer(json.dumps(content))
+        return Answer(json_text(content))
     return Answer(synthesise.text(topology, front, sizes, asked.get("out")))
 
 
@@ -229,7 +231,7 @@ def _choose(asked: Asked) -> Answer:
         topology = make_topology(asked[SIMULATE], _world_size(asked))
         made = make_for_links(AUTO, topology, topology.world_size)
         found = choose.choices(made, parse_sizes(asked.get("sizes", SIZES)))
-        as_json = json.dumps(choose.as_json(made, found))
+        as_json = json_text(choose.as_json(made, found))
         return Answer(as_json if "json" in asked else choose.text(made, found))
 
     from gluonlab.bench.allreduce.on_devices import measured

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import textwrap
 from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence
 
@@ -27,6 +26,7 @@ from gluonlab.collectives.topology import Topology
 from gluonlab.config import option_name
 from gluonlab.config.values import whole
 from gluonlab.devices import devices
+from gluonlab.documents import json_text
 from gluonlab.errors import ConfigError, unknown
 from gluonlab.kvstores.for_links import ForLinksKVStore
 from gluonlab.kvstores.placement import ground_of
@@ -59,7 +59,7 @@ class Measured(NamedTuple):
             "rounds": self.report.rounds,
             "speeds": speeds,
         }
-        return json.dumps({**head, **content})
+        return json_text({**head, **content})
 
     def as_text(self, tables: str) -> str:
         """``tables`` after a line on the machine, and one on its devices."""

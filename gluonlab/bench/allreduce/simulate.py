@@ -29,7 +29,12 @@ COLUMNS = (
     "messages in turn, the bytes on all links, and the additions. "
     "bottleneck: the link that the steps wait for longest. *: the lowest of several."
 )
-HEADING = f"  {'algorithm':<25}{'time us':>12}{'algbw':>8}{'busbw':>8}{'x floor':>9}  bottleneck"
+SHORTLY = (
+    "The lowest price at each size, and how many times the floor it is, below which no schedule "
+    "can be priced. --all shows every algorithm at every size, and what the columns mean."
+)
+NUMBERS = f"  {'algorithm':<25}{'time us':>12}{'algbw':>8}{'busbw':>8}{'x floor':>9}"
+HEADING = f"{NUMBERS}  bottleneck"
 ADDING = "additions"
 
 
@@ -116,8 +121,17 @@ def table(rows: Sequence[PricedRow], topology: Topology, notes: Sequence[str] = 
     lines = [f"{topology.name}, {topology.world_size} devices", "", f"{'size B':>12}", HEADING]
     for size, same_size in groupby(rows, key=lambda row: row.size_bytes):
         same = list(same_size)
-        lines += ["", f"{size:>12}  {in_words(size)}", *priced_lines(same)]
+        lines += ["", f"{size:>12,}  {in_words(size)}", *priced_lines(same)]
     return as_table(lines, COLUMNS, *notes, *_said_of(topology))
+
+
+def cheapest(rows: Sequence[PricedRow], topology: Topology) -> str:
+    """A line for each size: the row of the lowest price, the first of several, on one screen."""
+    lines = [f"{topology.name}, {topology.world_size} devices", "", f"{'size':>9}{NUMBERS}"]
+    for size, same_size in groupby(rows, key=lambda row: row.size_bytes):
+        lowest = min(same_size, key=lambda row: row.predicted_s)
+        lines.append(f"{in_words(size):>9}{_numbers(lowest)}")
+    return as_table(lines, SHORTLY)
 
 
 def _said_of(topology: Topology) -> List[str]:
@@ -133,8 +147,13 @@ def priced_lines(rows: Sequence[PricedRow]) -> List[str]:
 
 
 def _line(row: PricedRow, mark: str) -> str:
+    line = f"{_numbers(row, mark)}  "
+    return (line + textwrap.shorten(row.bottleneck, WIDTH - len(line), placeholder="...")).rstrip()
+
+
+def _numbers(row: PricedRow, mark: str = "") -> str:
+    """The columns of HEADING but the last."""
     cells = ("-" if value is None else f"{value:.2f}" for value in row.bandwidths())
     columns = "".join(f"{cell:>8}" for cell in cells)
-    columns += f"{times(row.times_floor):>9}  "
-    line = f"{mark:<2}{row.algorithm:<25}{microseconds(row.predicted_s):>12}{columns}"
-    return (line + textwrap.shorten(row.bottleneck, WIDTH - len(line), placeholder="...")).rstrip()
+    name_and_time = f"{mark:<2}{row.algorithm:<25}{microseconds(row.predicted_s):>12}"
+    return f"{name_and_time}{columns}{times(row.times_floor):>9}"

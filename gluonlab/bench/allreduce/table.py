@@ -61,7 +61,7 @@ def explain(report: Report, notes: Sequence[str] = ()) -> str:
 def _heading(row: Row) -> str:
     arrays = f" in {row.arrays} arrays" if row.arrays > 1 else ""
     where = f"{arrays} on {row.world_size} device{'s' * (row.world_size > 1)}"
-    size = f"{row.size_bytes:>12}{row.count:>12}  {row.dtype:<8}"
+    size = f"{row.size_bytes:>12,}{row.count:>12,}  {row.dtype:<8}"
     return f"{size}  {in_words(row.size_bytes)}{where}"
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any, Dict, List, Mapping
 
@@ -21,6 +20,7 @@ from gluonlab.bench.harness.text import table as as_table
 from gluonlab.collectives.hosts import MOST_HOSTS, NETWORKS
 from gluonlab.collectives.topology_file import is_file_name
 from gluonlab.config.values import real, whole
+from gluonlab.documents import json_text
 from gluonlab.errors import ConfigError, unknown
 from gluonlab.files.whole import check_new, new_file
 from gluonlab.prediction.machines import MACHINES as GPU_OF
@@ -123,4 +123,4 @@ def _as_json(rows: Mapping[str, List[Prediction]], assumed: List[str]) -> str:
         for of_machine in rows.values()
         for row in of_machine
     ]
-    return json.dumps({"assumptions": assumed, "rows": content})
+    return json_text({"assumptions": assumed, "rows": content})

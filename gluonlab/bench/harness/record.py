@@ -17,6 +17,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Dict, List, Mapping, Optional, Tuple
 
+from gluonlab.documents import json_text
 from gluonlab.errors import DataError
 from gluonlab.files.bounded import read_bounded
 from gluonlab.files.whole import write_text
@@ -68,8 +69,8 @@ class Record:
         """The record as text, a line for each series."""
         head = {"format": FORMAT, **{name: getattr(self, name) for name in HEAD}}
         series = ({k: v for k, v in asdict(one).items() if v is not None} for one in self.series)
-        lines = ",\n  ".join(map(json.dumps, series))
-        return f'{json.dumps(head)[:-1]}, "series": [\n  {lines}\n]}}\n'
+        lines = ",\n  ".join(map(json_text, series))
+        return f'{json_text(head)[:-1]}, "series": [\n  {lines}\n]}}\n'
 
     def write(self, path: Path) -> None:
         """Write it as a whole. Raises OutputError."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import textwrap
 from pathlib import Path
 from typing import Any, Dict, Optional, Sequence
@@ -17,13 +16,18 @@ from gluonlab.bench.harness.session import Session
 from gluonlab.bench.harness.text import WIDTH
 from gluonlab.cli.command import command
 from gluonlab.config.values import whole
+from gluonlab.documents import json_text
 from gluonlab.errors import ConfigError, DeviceError
 from gluonlab.files.whole import check_new, new_file
 
 DEVICES, SIZES, ROUNDS = "cpu*2", "4KiB,64KiB,1MiB,16MiB", 7
 
 
-@command("python -m gluonlab.bench links", INTERRUPTED)
+@command(
+    "python -m gluonlab.bench links",
+    INTERRUPTED,
+    most_used="--devices --sizes --rounds --save --nvml --json",
+)
 @option("--devices", "SPEC", "gpu:* gpu:0,2 cpu*4, or a number", DEVICES)
 @option("--sizes", "SIZES", "of the copies, two or more", SIZES)
 @option("--rounds", "N", "measurements of each copy", str(ROUNDS))
@@ -37,8 +41,9 @@ DEVICES, SIZES, ROUNDS = "cpu*2", "4KiB,64KiB,1MiB,16MiB", 7
 def links(
     as_json: bool, devices: str, sizes: str, rounds: str, save: Optional[str], nvml: bool
 ) -> None:
-    """Measure the latency and bandwidth of copies between every two devices, and what they share.
+    """Measure latency and bandwidth between every two devices.
 
+    It also finds what copies at the same time share.
     Nominal links misprice real machines. A saved file takes the place of a machine's name:
 
     \b
@@ -105,7 +110,7 @@ def _measured(
             write_topology(saved.topology_of(found, ctxs, Path(save).stem), temporary)
     if as_json:
         head: Dict[str, Any] = {"machine": describe_machine(), "on": in_words(ctxs)}
-        return json.dumps({**head, "devices": [str(ctx) for ctx in ctxs], **found.as_json()})
+        return json_text({**head, "devices": [str(ctx) for ctx in ctxs], **found.as_json()})
     lines = [describe_machine(), textwrap.fill(f"devices: {in_words(ctxs)}", WIDTH), ""]
     written = [] if save is None else ["", f"written to {save}: python -m gluonlab.bench allreduce "
                                            f"--simulate {save}"]  # fmt: skip

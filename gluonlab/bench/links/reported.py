@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import textwrap
 from dataclasses import replace
 from pathlib import Path
@@ -12,6 +11,7 @@ from gluonlab.bench.links.saved import kind_of
 from gluonlab.collectives.nvml_links import nvml_topology
 from gluonlab.collectives.topology import Topology
 from gluonlab.collectives.topology_file import write_topology
+from gluonlab.documents import json_text
 from gluonlab.errors import DeviceError
 from gluonlab.files.whole import new_file
 from gluonlab.gpu import nvml
@@ -31,7 +31,7 @@ def saved(save: str, as_json: bool) -> str:
         write_topology(topology, temporary)
     if as_json:
         head = {"topology": topology.name, "world_size": topology.world_size}
-        return json.dumps({**head, "gpu": topology.gpu, "note": topology.note})
+        return json_text({**head, "gpu": topology.gpu, "note": topology.note})
     what = f"{topology.name}: {topology.world_size} GPUs, {topology.gpu or 'of an unknown kind'}"
     lines = [what, *textwrap.wrap(f"{topology.note}.", WIDTH)]
     use = f"written to {save}: python -m gluonlab.bench allreduce --simulate {save}"

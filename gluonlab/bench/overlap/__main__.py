@@ -16,8 +16,9 @@ from gluonlab.cli.command import command
 @option("--network", "NAME", f"one of {', '.join(_table.NETWORKS)}", "resnet18")
 @ON
 def overlap(asked: Asked, network: str, devices: Optional[str]) -> None:
-    """Measure what --overlap costs and brings, on two CPU devices or those named.
+    """Measure what --overlap costs and brings.
 
+    It runs on two CPU devices, or on those named.
     A slow result is a result: it does not change the exit status.
     """
     network, on = _table.check_network(network), _table.on_devices(devices)

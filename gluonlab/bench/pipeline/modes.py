@@ -5,12 +5,12 @@ Nothing is run, and MXNet is not imported.
 
 from __future__ import annotations
 
-import json
 from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Sequence
 
 from gluonlab.bench.harness.drawings import Drawing, drawn, number_of_devices
 from gluonlab.bench.harness.text import table as as_table
 from gluonlab.config.values import real, whole
+from gluonlab.documents import json_text
 from gluonlab.errors import ConfigError, unknown
 from gluonlab.parallel.pipeline.check import peaks
 from gluonlab.parallel.pipeline.price import Costs, Timeline, equal_shares, price
@@ -72,7 +72,7 @@ def _price(asked: Asked) -> str:
     if not rows:
         raise _other_stages(asked, schedules[0])
     if "json" in asked:
-        return json.dumps({"rows": [row.as_json() for row in rows]})
+        return json_text({"rows": [row.as_json() for row in rows]})
     return _table(rows)
 
 

@@ -25,8 +25,9 @@ ROUNDS = 7
 def scaling(
     asked: Asked, network: str, scaling: str, processes: str, gpus: str, backends: str
 ) -> None:
-    """Measure the same training by more devices and more processes, on CPU devices of this host.
+    """Measure the same training by more devices and more processes.
 
+    The devices are CPU devices of this host.
     Each device has one thread. A slow result is a result: it does not change the exit status.
     """
     options = {"network": network, "scaling": scaling, "processes": processes, "gpus": gpus}

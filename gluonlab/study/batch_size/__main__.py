@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING, Any, Dict, List, Optional
 
 import click
 
 from gluonlab.bench.harness.command import option
 from gluonlab.cli.command import command
+from gluonlab.documents import json_text
 from gluonlab.errors import DataError, RunError
 from gluonlab.study.batch_size.names import NAME, PANELS, Options, asked, from_dict
 from gluonlab.study.command import INTERRUPTED, Asked, in_terminal, study
@@ -17,7 +17,11 @@ if TYPE_CHECKING:  # it loads numpy, which --help does not need
     from gluonlab.study.batch_size.findings import Found
 
 
-@command(f"python -m gluonlab.study {NAME}", INTERRUPTED)
+@command(
+    f"python -m gluonlab.study {NAME}",
+    INTERRUPTED,
+    most_used="--panels --sizes --target --quick --out --resume --json",
+)
 @study(NAME, from_dict)
 @option("--panels", "NAMES", f"some of {', '.join(PANELS)}  [default: those whose data are here; "
         "with --quick: digits]")  # fmt: skip
@@ -36,7 +40,7 @@ def main(asked_for: Asked, panels: Optional[str], **own: Optional[str]) -> None:
     else:
         options = asked(_panels(panels, asked_for.quick), asked_for.quick, **own)
     found = _measured(options, asked_for)
-    click.echo(json.dumps(found) if asked_for.as_json else in_terminal(found["said"]))
+    click.echo(json_text(found) if asked_for.as_json else in_terminal(found["said"]))
 
 
 def _panels(given: Optional[str], quick: bool) -> List[str]:
@@ -88,7 +92,7 @@ def _measured(options: Options, asked_for: Asked) -> Dict[str, Any]:
                 said = report(others, options, asked_for.language).sentences
                 shown = {"study": NAME, "path": str(folder.path), "said": said,
                          "panels": {name: plain[name] for name in others}}  # fmt: skip
-                click.echo(json.dumps(shown) if asked_for.as_json else in_terminal([*said, ""]))
+                click.echo(json_text(shown) if asked_for.as_json else in_terminal([*said, ""]))
             raise RunError(f"{'; '.join(missed.values())}: give a smaller --target")
         where = f"written to {folder.path}: {', '.join(written[-1:])} holds all figures"
     return {"study": NAME, "path": str(folder.path), "panels": plain,

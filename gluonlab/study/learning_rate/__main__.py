@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any, Dict, Optional
 
 import click
 
 from gluonlab.bench.harness.command import option
 from gluonlab.cli.command import command
+from gluonlab.documents import json_text
 from gluonlab.study.command import INTERRUPTED, Asked, in_terminal, study
 from gluonlab.study.learning_rate.names import NAME, Options, asked, from_dict
 
 
-@command(f"python -m gluonlab.study {NAME}", INTERRUPTED)
+@command(
+    f"python -m gluonlab.study {NAME}",
+    INTERRUPTED,
+    most_used="--devices --batch-size --epochs --quick --out --resume --json",
+)
 @study(NAME, from_dict)
 @option("--devices", "N,N", "numbers of GPUs, or of CPU devices that stand in  [default: 1,2,4]")
 @option("--batch-size", "N", "images per device and step  [default: 32]")
@@ -29,7 +33,7 @@ def main(asked_for: Asked, **own: Optional[str]) -> None:
     resumed = asked_for.resumed
     options = asked(asked_for.quick, **own) if resumed is None else resumed
     found = _measured(options, asked_for)
-    click.echo(json.dumps(found) if asked_for.as_json else in_terminal(found["said"]))
+    click.echo(json_text(found) if asked_for.as_json else in_terminal(found["said"]))
 
 
 def _measured(options: Options, asked_for: Asked) -> Dict[str, Any]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any, Dict, List, Mapping, Optional
 
 import click
@@ -10,7 +9,9 @@ import click
 from gluonlab.bench.harness.command import option
 from gluonlab.bench.scaling.ways import MOST, NETWORKS, STRONG, WEAK, check_network, parse_counts
 from gluonlab.cli.command import command
+from gluonlab.config.options import given
 from gluonlab.config.values import whole
+from gluonlab.documents import json_text
 from gluonlab.errors import ConfigError, RunError, unknown
 from gluonlab.study.benches import as_values, together
 from gluonlab.study.command import INTERRUPTED, Asked, in_terminal, study
@@ -26,7 +27,11 @@ NAME = "scaling"
 NONE, USUAL_SPLITS, QUICK_SPLITS = "none", "layers,channels,1f1b", "layers"
 
 
-@command(f"python -m gluonlab.study {NAME}", INTERRUPTED)
+@command(
+    f"python -m gluonlab.study {NAME}",
+    INTERRUPTED,
+    most_used="--network --devices --stores --splits --quick --out --resume --json",
+)
 @study(NAME, lambda options: _read(options))
 @option("--network", "NAME", f"one of {', '.join(NETWORKS)}  [default: lenet]")
 @option("--devices", "N,N", "numbers of CPU devices, beside 1  [default: 2,4; with --quick: 2]")
@@ -44,21 +49,26 @@ def main(asked_for: Asked, **own: Optional[str]) -> None:
     resumed = asked_for.resumed
     options = _asked(asked_for.quick, own) if resumed is None else resumed
     found = _measured(options, asked_for)
-    click.echo(json.dumps(found) if asked_for.as_json else in_terminal(found["said"]))
+    click.echo(json_text(found) if asked_for.as_json else in_terminal(found["said"]))
 
 
 def _asked(quick: bool, own: Mapping[str, Optional[str]]) -> Dict[str, Any]:
     """The options as plain values. Raises ConfigError and KVStoreError."""
-    stores = own["stores"] or (DEVICE if quick else f"{DEVICE},local,ring")
-    network = check_network(own["network"] or NETWORKS[0])
-    counts = parse_counts("--devices", own["devices"] or ("2" if quick else "2,4"))
-    rounds = whole(1, 1000)("--rounds", own["rounds"] or (5 if quick else 7))
-    names = _names(stores)
+    usual = {
+        "network": NETWORKS[0], "devices": "2" if quick else "2,4", "rounds": 5 if quick else 7,
+        "stores": DEVICE if quick else f"{DEVICE},local,ring",
+        "splits": QUICK_SPLITS if quick else USUAL_SPLITS,
+    }  # fmt: skip
+    wanted: Dict[str, Any] = {**usual, **given({**own})}
+    network = check_network(wanted["network"])
+    counts = parse_counts("--devices", wanted["devices"])
+    rounds = whole(1, 1000)("--rounds", wanted["rounds"])
+    names = _names(wanted["stores"])
     from gluonlab.kvstores import check_kvstore  # MXNet is loaded here, not for --help
 
     for name in names:
         check_kvstore(name)
-    splits = _splits(own["splits"] or (QUICK_SPLITS if quick else USUAL_SPLITS))
+    splits = _splits(wanted["splits"])
     return {"network": network, "devices": sorted({1, *counts}), "stores": names,
             "splits": splits, "kinds": [WEAK, STRONG], "rounds": rounds}  # fmt: skip
 

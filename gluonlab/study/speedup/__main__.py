@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from functools import partial
 from pathlib import Path
 from typing import Any, Optional
@@ -14,12 +13,17 @@ from gluonlab.cli.config_file import config_file
 from gluonlab.config import TrainConfig
 from gluonlab.config.options import config_options, given
 from gluonlab.config.values import whole
+from gluonlab.documents import json_text
 from gluonlab.errors import ConfigError
 
 FEWEST_ROUNDS = 5  # of which an interval says anything
 
 
-@command("python -m gluonlab.study speedup", interrupted="nothing was written")
+@command(
+    "python -m gluonlab.study speedup",
+    interrupted="nothing was written",
+    most_used="--gpus --dataset --model --batch-size --rounds --no-trial --predict --out --json",
+)
 @partial(config_options, without=("output",))
 @config_file
 @click.option(
@@ -100,7 +104,7 @@ def main(
     verdict = judge(config, rounds=count, say=say, try_advice=not no_trial)
     if out is not None:
         write_page(verdict, Path(out), language or "en")
-    click.echo(json.dumps(verdict.to_dict()) if as_json else as_text(verdict))
+    click.echo(json_text(verdict.to_dict()) if as_json else as_text(verdict))
     if out is not None and not as_json:
         click.echo(f"\nwritten to {out}: open it in a browser")
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import re
 from dataclasses import replace
 from typing import Dict, List, Optional, Tuple
@@ -13,6 +12,7 @@ from click.core import ParameterSource
 
 from gluonlab.config import TrainConfig
 from gluonlab.config.groups import option_name
+from gluonlab.documents import json_text
 from gluonlab.errors import ConfigError
 from gluonlab.parallel.data.microbatches import Microbatches
 from gluonlab.prediction.machines import find_machine
@@ -83,9 +83,9 @@ def answer(name: str, config: TrainConfig, images: Optional[str], as_json: bool)
     if name == TABLE:
         _refuse_any(config, images)
         found = rows()
-        return json.dumps(as_dict(found)) if as_json else validation_text(found)
+        return json_text(as_dict(found)) if as_json else validation_text(found)
     prediction = predicted(name, config, images)
-    return json.dumps(prediction.to_dict()) if as_json else prediction.text
+    return json_text(prediction.to_dict()) if as_json else prediction.text
 
 
 def predicted(name: str, config: TrainConfig, images: Optional[str] = None) -> Prediction:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from typing import Any, Dict, Mapping, Optional
 
@@ -12,7 +11,9 @@ from gluonlab.bench.harness.command import option
 from gluonlab.bench.harness.measured_on import cpu_devices
 from gluonlab.bench.splits import names as _names
 from gluonlab.cli.command import command
+from gluonlab.config.options import given
 from gluonlab.config.values import whole
+from gluonlab.documents import json_text
 from gluonlab.study.command import INTERRUPTED, Asked, in_terminal, study
 from gluonlab.study.options import check, one_of
 from gluonlab.study.options import whole as whole_number
@@ -37,21 +38,22 @@ def main(asked_for: Asked, **own: Optional[str]) -> None:
     resumed = asked_for.resumed
     options = _asked(asked_for.quick, own) if resumed is None else resumed
     found = _measured(options, asked_for)
-    click.echo(json.dumps(found) if asked_for.as_json else in_terminal(found["said"]))
+    click.echo(json_text(found) if asked_for.as_json else in_terminal(found["said"]))
 
 
 def _asked(quick: bool, own: Mapping[str, Optional[str]]) -> Dict[str, Any]:
     """The options as plain values. Raises ConfigError."""
-    network = own["network"] or ("lenet" if quick else "resnet18")
-    task = _names.check_network(network)
-    rounds = 5 if quick else _names.ROUNDS
+    usual = {
+        "network": "lenet" if quick else "resnet18", "devices": _names.DEVICES,
+        "microbatches": str(_names.MICROBATCHES), "rounds": 5 if quick else _names.ROUNDS,
+    }  # fmt: skip
+    wanted: Dict[str, Any] = {**usual, **given({**own})}
+    task = _names.check_network(wanted["network"])
     return {
-        "network": network,
-        "devices": whole(2, MOST_DEVICES)("--devices", own["devices"] or _names.DEVICES),
-        "microbatches": _names.check_microbatches(
-            own["microbatches"] or str(_names.MICROBATCHES), task
-        ),
-        "rounds": whole(1, 1000)("--rounds", own["rounds"] or rounds),
+        "network": wanted["network"],
+        "devices": whole(2, MOST_DEVICES)("--devices", wanted["devices"]),
+        "microbatches": _names.check_microbatches(wanted["microbatches"], task),
+        "rounds": whole(1, 1000)("--rounds", wanted["rounds"]),
     }
 
 

@@ -26,6 +26,7 @@ from gluonlab.collectives.synthesis.stored import read
 from gluonlab.collectives.topology import make_topology
 from gluonlab.errors import OutputError
 from gluonlab.files.whole import check_new, new_file
+from gluonlab.sizes import in_words
 
 pytestmark = pytest.mark.usefixtures("short")
 
@@ -133,8 +134,26 @@ def test_the_lowest_price_of_each_size_is_marked_and_no_other(sizes):
         assert marked == [row.algorithm for row in of_size if row.price.seconds == lowest] != []
 
 
+def test_of_many_sizes_the_cheapest_of_each_fits_a_screen(bench):
+    """Of 24 lines, with a line for the shell; and is the lowest that --json has."""
+    words = ("allreduce", "--simulate", "p3.16xlarge", "--sizes", "1KiB:256MiB:4")
+    _, out, _ = bench(*words)
+    lines = out.splitlines()
+    assert len(lines) <= 23 and max(map(len, lines)) <= 80
+    rows = json.loads(bench(*words, "--json")[1])["rows"]
+    shown = lines[3:]
+    for size in [4**power for power in range(5, 15)]:
+        of_size = [row for row in rows if row["size_bytes"] == size]
+        lowest = min(of_size, key=lambda row: row["time_us"])
+        line = shown.pop(0)
+        assert line[:9].strip() == in_words(size) and line[11:36].strip() == lowest["algorithm"]
+        assert float(line[36:48].replace(",", "")) == pytest.approx(lowest["time_us"], rel=1e-2)
+    assert shown[0] == "" and "--all" in out
+    assert len(bench(*words, "--all")[1].splitlines()) > len(rows)
+
+
 def test_the_table_of_prices_has_the_floor_below_each_size_and_each_prices_distance(bench):
-    _, out, _ = bench("allreduce", "--simulate", "p3.8xlarge", "--sizes", "1MiB,1GiB")
+    _, out, _ = bench("allreduce", "--simulate", "p3.8xlarge", "--sizes", "1MiB,1GiB", "--all")
     floor = floor_of(make_topology("p3.8xlarge"))
     floors_us = [float(us.replace(",", "")) for us in re.findall(r"\(floor\) +([\d.,]+)\n", out)]
     expected = [floor.seconds(size) * 1e6 for size in (2**20, 2**30)]

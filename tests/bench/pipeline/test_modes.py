@@ -115,6 +115,6 @@ def test_a_mistake_is_one_line_and_leaves_nothing(args, message, bench, empty_cw
 
 def test_the_help_names_all_schedules(capsys):
     with pytest.raises(SystemExit):
-        main(["pipeline", "--help"])
+        main(["pipeline", "--help-all"])
     shown = " ".join(capsys.readouterr().out.split())
     assert ", ".join(SCHEDULES) in shown

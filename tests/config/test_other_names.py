@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gluonlab.cli import other_names
-from gluonlab.cli.other_names import HERE, unknown_option
+from gluonlab.config import other_names
+from gluonlab.config.other_names import HERE, unknown_option
 
 
 def options_of(place):

@@ -1,0 +1,97 @@
+"""Options as other training scripts call them, and what they are called here.
+
+Those of gluon-cv's train_cifar10.py and train_imagenet.py, of PyTorch's examples (main.py,
+torchrun), and of Keras' and Lightning's arguments: what somebody who comes from there types first.
+"""
+
+from __future__ import annotations
+
+from difflib import get_close_matches
+from typing import Collection, Dict, Optional
+
+# what it is called here -> there, without dashes
+_THERE = {
+    "--batch-size": "batch bs per-device-batch-size train-batch-size minibatch minibatch-size "
+    "mini-batch-size",
+    "--model": "arch net network backbone model-name",
+    "--dataset": "data dataset-name",
+    "--data-dir": "data-path data-root root train-dir dataset-dir",
+    "--image-size": "img-size imsize input-size crop-size resolution",
+    "--epochs": "num-epochs num-epoch n-epochs n-epoch max-epochs max-epoch nepochs",
+    "--gpus": "num-gpus num-gpu ngpus n-gpus n-gpu num-devices",
+    "--devices": "ctx context device device-ids gpu-ids gpu-id cuda use-cuda cpu use-cpu no-cuda",
+    "--seed": "random-seed manual-seed seed-value",
+    "--lr": "learning-rate base-lr lrate",
+    "--lr-schedule": "lr-mode lr-scheduler lr-policy scheduler",
+    "--lr-decay-epochs": "lr-decay-period lr-decay-epoch lr-step-epochs milestones step-size",
+    "--lr-decay": "gamma lr-factor",
+    "--optimizer": "opt optim optimiser solver nesterov",
+    "--wd": "weight-decay l2",
+    "--no-bias-decay": "no-wd",
+    "--warmup-epochs": "warmup warmup-steps",
+    "--microbatches": "accumulate accumulate-grad-batches gradient-accumulation-steps "
+    "gradient-accumulation accum accum-iter iter-size batches-per-allreduce",
+    "--clip-norm": "gradient-clip-val gradient-clip clip-grad clip-grad-norm clip-gradient "
+    "grad-clip clip clipnorm max-grad-norm max-norm",
+    "--kvstore": "kv-store",
+    "--compress": "gc-type gc-threshold compression fp16-allreduce",
+    "--dtype": "amp use-amp fp16 bf16 half precision mixed-precision",
+    "--sync-bn": "sync-batchnorm syncbn",
+    "--crop-padding": "crop-pad",
+    "--decoders": "workers num-workers num-data-workers",
+    "--out": "output output-dir save-dir save save-path checkpoint-dir ckpt-dir model-dir "
+    "logging-dir log-dir",
+    "--checkpoint-every": "checkpoint save-freq save-frequency save-interval save-period",
+    "--resume": "resume-from resume-from-checkpoint resume-epoch load load-epoch ckpt",
+    "--pretrained": "pretrained-model use-pretrained weights",
+    "--patience": "early-stopping early-stop",
+    "--evaluate": "eval eval-only test test-only val validate",
+    "-n": "world-size nproc-per-node num-proc np",
+    "--hosts": "hostnames nodes nnodes",
+    "--momentum": "mom",
+    "--config": "config-file cfg yaml",
+    "--debug": "verbose",
+}
+HERE: Dict[str, str] = {
+    f"--{theirs}": ours for ours, each in _THERE.items() for theirs in each.split()
+}
+ALIKE = 0.7  # the ratio of two names from which on one may be meant for the other
+
+
+def nearest(given: str, names: Collection[str]) -> Optional[str]:
+    """The option of ``names`` that is most likely meant, or None.
+
+    One slip, such as a letter left out, is forgiven in any name, more of them in long ones.
+    """
+    usual = given.lower().replace("_", "-")
+    here = HERE.get(usual)
+    if here in names:
+        return here
+    bodies = {name.lstrip("-"): name for name in names}
+    body = usual.lstrip("-")
+    is_long = given.startswith("--")  # of one letter, any other one would be a slip
+    slips = [name for name in bodies if is_long and _one_slip(body, name)]
+    alike = get_close_matches(body, slips or bodies, n=1, cutoff=0 if slips else ALIKE)
+    return bodies[alike[0]] if alike else None
+
+
+def _one_slip(given: str, meant: str) -> bool:
+    """Whether one letter is lacking, too many or another one, or two have changed places."""
+    if len(given) == len(meant):
+        differ = [at for at, (a, b) in enumerate(zip(given, meant)) if a != b]
+        swapped = len(differ) == 2 and sorted(given) == sorted(meant)
+        return len(differ) < 2 or (swapped and differ[1] == differ[0] + 1)
+    short, long = sorted((given, meant), key=len)
+    return any(long[:at] + long[at + 1 :] == short for at in range(len(long)))
+
+
+def unknown_option(given: str, names: Collection[str]) -> str:
+    """The message for an option that a command with the options ``names`` has not.
+
+    >>> unknown_option("--learning-rate", ["--lr", "--wd"])
+    "unknown option '--learning-rate': did you mean '--lr'?"
+    """
+    here = nearest(given, names)
+    if here is not None:
+        return f"unknown option {given!r}: did you mean {here!r}?"
+    return f"unknown option {given!r}: see --help"

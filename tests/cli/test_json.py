@@ -1,0 +1,60 @@
+"""--json prints one JSON document on standard output, and nothing else there."""
+
+import ast
+import json
+from pathlib import Path
+
+import pytest
+from support.all_commands import LEAVES, call, options_of
+
+import gluonlab
+
+# calls that take no time; all others are in the tests of their commands
+CALLS = [
+    ("run", "--list"),
+    ("run", "--lr", "0.1", "--save-config", "a.toml"),
+    ("data list",),
+    ("exercises list",),
+    ("bench pipeline", "--devices", "2"),
+    ("bench efficiency", "--hosts", "2"),
+    ("bench allreduce", "--simulate", "p3.16xlarge", "--sizes", "4B,1KiB", "--algorithms", "ring"),
+    ("bench allreduce", "--simulate", "p3.16xlarge", "--hosts", "1:2", "--algorithms", "ring"),
+    ("study speedup", "--predict", "p3.16xlarge", "--gpus", "2"),
+]
+OFFERED = {
+    words for words in LEAVES if any("--json" in each.opts for each in options_of(LEAVES[words]))
+}
+WITHOUT = {  # what they print or write is a document already, or nothing that a program reads
+    "completion", "data download", "data pack", "data path", "exercises grade", "labs", "launch",
+}  # fmt: skip
+
+
+def no_constant(name):
+    raise AssertionError(f"{name} is no JSON")
+
+
+@pytest.mark.parametrize("words", CALLS, ids=" ".join)
+def test_it_is_one_document(words, capsys, empty_cwd):
+    try:
+        call(words[0], *words[1:], "--json")
+    except SystemExit as ended:
+        assert ended.code == 0
+    out = capsys.readouterr().out
+    assert out.endswith("\n") and json.loads(out, parse_constant=no_constant)
+
+
+def test_every_command_that_prints_results_offers_it():
+    assert set(LEAVES) - OFFERED == WITHOUT
+
+
+def test_no_command_prints_what_may_be_no_json():
+    """Python's own encoder writes NaN, which other readers refuse."""
+    printed = []
+    for path in sorted(Path(gluonlab.__file__).parent.rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)):
+                continue
+            if node.func.attr == "echo":
+                inner = [ast.dump(each) for argument in node.args for each in ast.walk(argument)]
+                printed += [path for each in inner if "attr='dumps'" in each]
+    assert printed == []

@@ -1,0 +1,64 @@
+"""--help fits a terminal of 80 columns and 24 lines, and --help-all tells the rest."""
+
+import pytest
+from support.all_commands import GROUPS, LEAVES, call, options_of
+
+from gluonlab.cli.overview import LINES
+
+WIDTH = 80
+
+
+@pytest.fixture
+def helped(capsys, monkeypatch):
+    """``helped(words, option)``: the lines that are printed on a terminal of 80 columns."""
+    monkeypatch.setenv("COLUMNS", str(WIDTH))
+
+    def help_of(words, option="--help"):
+        try:
+            call(words, option)
+        except SystemExit as ended:
+            assert ended.code == 0
+        said = capsys.readouterr()
+        assert said.err == ""
+        return said.out.splitlines()
+
+    return help_of
+
+
+def shown(command):
+    return [each for each in options_of(command) if each.help and each.opts != ["--help-all"]]
+
+
+def names_in(lines):
+    """The options at the beginning of lines, where --help explains them."""
+    words = " ".join(line for line in lines if line.startswith("  -")).replace(",", " ").split()
+    return {word for word in words if word.startswith("-")}
+
+
+@pytest.mark.parametrize("words", [*GROUPS, *LEAVES])
+def test_help_fits_a_screen(words, helped):
+    lines = helped(words)
+    assert len(lines) <= LINES and max(map(len, lines)) <= WIDTH
+
+
+@pytest.mark.parametrize("words", LEAVES)
+def test_help_explains_all_options_or_says_what_does(words, helped):
+    command, lines, all_lines = LEAVES[words], helped(words), helped(words, "--help-all")
+    every = {each.opts[0] for each in shown(command)}
+    assert every <= names_in(all_lines)
+    if command.most_used:
+        assert f"{command.name} --help-all explains all {len(every)} options" in " ".join(lines)
+        assert every & names_in(lines) == set(command.most_used)
+    else:
+        assert lines == all_lines
+
+
+@pytest.mark.parametrize("words", [words for words in LEAVES if LEAVES[words].most_used])
+def test_only_what_does_not_fit_has_an_overview(words, helped):
+    assert len(helped(words, "--help-all")) > LINES
+
+
+@pytest.mark.parametrize("words", LEAVES)
+def test_help_needs_nothing_else(words, helped):
+    """Not even what a command requires, such as --backend or NAME."""
+    assert helped(words)[0].startswith(f"Usage: {LEAVES[words].name}")

@@ -1,0 +1,226 @@
+"""What README and docs print to be typed: every command is one that gluonlab knows, and runs here
+for an epoch, and every block of Python runs.
+
+The pages with tests of their own: tests/test_faq.py, tests/training/test_own_training_page.py,
+tests/update/test_own_loop.py, tests/launch/test_launch_page.py, tests/export/test_command.py.
+"""
+
+import os
+import shlex
+import shutil
+import subprocess
+import sys
+
+import numpy as np
+import options_page
+import pytest
+from PIL import Image
+from support.pages import PAGES, ROOT, blocks_of, commands_of, parse
+
+BOUND_S = 300  # for each command
+OTHERS = {"faq.md", "launch.md"}
+OWN_PYTHON = {"own-training.md", "own-loop.md", "onnx.md", "faq.md"}
+NOT_GLUONLABS = {"make", "pip", "cd", ".", "eval", "docker", "export", "cp", "srun"}
+
+# What is parsed only: a word of the command, and why.
+ONLY_PARSED = {
+    "gpu:": "needs GPUs",
+    "float16": "needs GPUs",
+    "--prove": "needs GPUs",
+    "download": "needs a network",
+    "--network": "needs a network",
+    "verify": "needs a data set that was downloaded",
+    "mnist": "needs a data set that was downloaded",
+    "cifar10": "needs a data set that was downloaded",
+    "imagenette2-320": "needs a data set that was downloaded",
+    "runs/long": "goes on with a run of a data set that was downloaded",
+    "--pretrained": "needs parameters of one's own",
+    "h0:0,h1:2,h2:2": "needs three hosts",
+    "resnet50": "takes minutes on two cores",
+    "gluoncv:": "takes minutes on two cores",
+    "--find-batch-size": "takes a minute on two cores",
+    "1KiB:64MiB": "measures for minutes",
+    "--synthesise": "seeks for minutes",
+    "f.json": "sums by what a search of minutes has found",
+    "--choose": "measures for minutes",
+    "peers": "measures for minutes",
+    "before.json": "compares what was measured",
+    "grade": "reads notebooks that were handed in; tests/labs/test_grade.py",
+    "scaling": "measures for minutes",
+    "batch-size": "measures for minutes",
+    "learning-rate": "measures for minutes",
+    "splits": "measures for minutes",
+    "-": "reads what another program gives it",
+}
+
+COMMANDS = sorted(
+    {
+        (page.name, command)
+        for page in PAGES
+        if page.name not in OTHERS
+        for kind in ("", "sh")
+        for block in blocks_of(page, kind)
+        for command in commands_of(block)
+        if "..." not in command
+    }
+)
+
+
+def reason(command):
+    """Why a command is not run; None if it is."""
+    words = shlex.split(command)
+    if words[0] in NOT_GLUONLABS:
+        return "is not gluonlab's"
+    return next(
+        (why for part, why in ONLY_PARSED.items() if any(_has(word, part) for word in words[2:])),
+        None,
+    )
+
+
+def _has(word, part):
+    return word == part if part == "-" else part in word
+
+
+def run(words, folder):
+    python = [sys.executable, "-m", "gluonlab"] if words[0] == "gluonlab" else [sys.executable]
+    return subprocess.run(
+        [*python, *words[1:]],
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        encoding="utf-8",
+        errors="replace",
+        timeout=BOUND_S,
+    )
+
+
+def test_the_page_of_all_options_is_made_of_the_commands():
+    """.venv/bin/python tools/options_page.py"""
+    assert options_page.PAGE.read_text(encoding="utf-8") == options_page.made()
+
+
+def test_there_are_commands():
+    assert len(COMMANDS) >= 80 and len({name for name, _ in COMMANDS}) >= 20
+
+
+@pytest.mark.parametrize(("page", "command"), COMMANDS)
+def test_a_command_is_understood(page, command):
+    parse(shlex.split(command))
+
+
+def test_every_reason_is_needed():
+    used = {reason(command) for _, command in COMMANDS} - {None, "is not gluonlab's"}
+    assert used == set(ONLY_PARSED.values())
+
+
+# --- what pages find when they begin
+
+
+def draw_pictures(folder):
+    """Pictures of two classes, dark and bright, as people keep them."""
+    random = np.random.RandomState(0)
+    for label, kind in enumerate(("cats", "dogs")):
+        (folder / "pictures" / kind).mkdir(parents=True)
+        for number in range(20):
+            pixels = random.randint(0, 100, (32, 32, 3)) + 150 * label
+            Image.fromarray(pixels.astype("uint8")).save(
+                folder / "pictures" / kind / f"{number}.png"
+            )
+
+
+def one_picture(folder, name="new.png"):
+    Image.fromarray(np.full((40, 32, 3), 200, dtype="uint8")).save(folder / name)
+
+
+def a_run(folder):
+    done = run(
+        ["python", "-m", "gluonlab.run", "--gpus", "2", "--epochs", "1", "--out", "runs/NAME"],
+        folder,
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def split_pictures(folder):
+    """The same, in train and val."""
+    draw_pictures(folder)
+    (folder / "pictures").rename(folder / "train")
+    (folder / "pictures").mkdir()
+    shutil.copytree(folder / "train", folder / "pictures" / "val")
+    (folder / "train").rename(folder / "pictures" / "train")
+
+
+MADE = {
+    "pictures": draw_pictures,
+    "pictures in train and val": split_pictures,
+    "new.png": one_picture,
+    "a.png": lambda folder: one_picture(folder, "a.png"),
+    "b.jpg": lambda folder: one_picture(folder, "b.jpg"),
+    "runs/NAME": a_run,
+    "classify.py": lambda folder: shutil.copy(ROOT / "docs" / "classify.py", folder),
+}
+
+
+def test_the_program_without_mxnet_is_the_one_that_the_page_shows():
+    program = (ROOT / "docs" / "classify.py").read_text(encoding="utf-8")
+    shown = [block.code for block in blocks_of(ROOT / "docs" / "onnx.md", "python")]
+    assert program[program.index('"""', 3) + 3 :].lstrip("\n") in shown
+
+
+def test_the_first_hour_runs_as_it_is_printed(tmp_path):
+    """At most twelve commands, in order, whole; those that set up the environment but once."""
+    blocks = blocks_of(ROOT / "docs" / "first-hour.md", "sh")
+    assert sum(len(commands_of(block)) for block in blocks) <= 12
+    for block in blocks:
+        for name in block.made_before:
+            MADE[name](tmp_path)
+        for command in commands_of(block) if block.not_run is None else ():
+            done = run(shlex.split(command), tmp_path)
+            assert done.returncode == 0, (command, done.stderr)
+    found = done.stdout.split()
+    assert found[0] == "new.png" and found[1] == "dogs"  # a bright one
+
+
+@pytest.mark.long  # some minutes together
+@pytest.mark.parametrize(
+    "page",
+    [page for page in PAGES if page.name not in {*OTHERS, "first-hour.md"}],
+    ids=lambda p: p.name,
+)
+def test_the_commands_of_a_page_run_in_order(page, tmp_path):
+    """For one epoch, where a command does not say how many."""
+    wrong = []
+    for block in [*blocks_of(page, ""), *blocks_of(page, "sh")]:
+        for name in block.made_before:
+            MADE[name](tmp_path)
+        for command in commands_of(block) if block.not_run is None else ():
+            words = shlex.split(command)
+            if "..." in command or reason(command) is not None:
+                continue
+            trains = words[2] in ("gluonlab.run", "gluonlab.scratch") and not (
+                {"--help", "--list", "--evaluate", "--resume"} & set(words)
+            )
+            done = run(
+                [*words, "--epochs", "1"] if trains and "epochs" not in command else words, tmp_path
+            )
+            # the doctor ends with 1 for a fault of this machine, which is an answer, too
+            if done.returncode not in ((0, 1) if "gluonlab.doctor" in words else (0,)):
+                wrong.append((command, done.returncode, done.stderr[-500:]))
+    assert wrong == []
+
+
+@pytest.mark.long
+@pytest.mark.filterwarnings("ignore::gluonlab.errors.GluonlabWarning")
+@pytest.mark.parametrize(
+    "page",
+    [page for page in PAGES if blocks_of(page, "python") and page.name not in OWN_PYTHON],
+    ids=lambda page: page.name,
+)
+def test_the_python_of_a_page_runs(page, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    names = {}
+    for block in blocks_of(page, "python"):
+        for name in block.made_before:
+            MADE[name](tmp_path)
+        if block.not_run is None:
+            exec(compile(block.code, page.name, "exec"), names)
