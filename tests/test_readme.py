@@ -15,6 +15,7 @@ PAGES = [
     "docs/faq.md",
     "docs/launch.md",
     "docs/onnx.md",
+    "docs/own-images.md",
     "docs/own-training.md",
     "docs/predict.md",
     "docs/run-folder.md",
