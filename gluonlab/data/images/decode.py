@@ -18,12 +18,14 @@ from PIL import (
 from gluonlab.data.images.crop import random_box
 from gluonlab.data.images.formats import FORMATS, NAMES
 from gluonlab.data.images.orientation import (
+    AS_STORED,
     Box,
     orientation,
     shown_size,
     stored_box,
     upright,
 )
+from gluonlab.data.images.quick import MOST_BYTES, START, pixels, plain_size
 from gluonlab.errors import DataError
 
 if TYPE_CHECKING:
@@ -42,21 +44,24 @@ MAX_PIXELS = 2**26
 REMEDY = "replace or remove it, or leave bad images out with --skip-bad"
 
 
-def decode(path: str, size: int, seed: Optional[int] = None) -> "Pixels":
+def decode(path: str, size: int, seed: Optional[int] = None, quick: bool = False) -> "Pixels":
     """The image as (3, ``size``, ``size``): its central square, resized; grey becomes colour.
 
     It is turned as its EXIF says; of several frames or pages it is the first, and what is
     transparent has the colour that is stored. With a ``seed`` it is what
-    `gluonlab.data.images.crop.random_box` cuts out, resized. Raises DataError for a file that
-    cannot be read, that has none of FORMATS, that is damaged or cut off, and for one whose header
-    promises more than MAX_PIXELS, before memory is taken for them. Whether Pillow's warnings are
-    shown is up to who calls it.
+    `gluonlab.data.images.crop.random_box` cuts out, resized. ``quick``: whether
+    `gluonlab.data.images.quick` decodes what it can, to the same pixels. Raises DataError for a
+    file that cannot be read, that has none of FORMATS, that is damaged or cut off, and for one
+    whose header promises more than MAX_PIXELS, before memory is taken for them. Whether Pillow's
+    warnings are shown is up to who calls it.
     """
 
     def read(image: Image.Image) -> "Pixels":
         if not isinstance(image, JpegImagePlugin.JpegImageFile):
             image.load()  # a TIFF is turned by newer releases of Pillow, and not by older ones
-        turned = orientation(image)
+        return part_of(image, orientation(image))
+
+    def part_of(image: Image.Image, turned: int) -> "Pixels":
         width, height = shown_size(image.size, turned)
         side = min(width, height)
         left, top = (width - side) / 2, (height - side) / 2
@@ -67,7 +72,34 @@ def decode(path: str, size: int, seed: Optional[int] = None) -> "Pixels":
         pixels = np.frombuffer(upright(part, turned).tobytes(), np.uint8)
         return pixels.reshape(size, size, CHANNELS).transpose(2, 0, 1)
 
+    if quick:
+        found = _quickly(path, size, seed, part_of)
+        if found is not None:
+            return found
     return _open(path, read)
+
+
+def _quickly(
+    path: str, size: int, seed: Optional[int], part_of: "Callable[[Image.Image, int], Pixels]"
+) -> "Optional[Pixels]":
+    """The same of a small plain JPEG; None for any other file, a wrong one included."""
+    try:
+        with open(path, "rb") as file:
+            content = file.read(len(START))
+            if content == START:
+                content += file.read(MOST_BYTES)
+    except OSError:  # it will be said
+        return None
+    stored = plain_size(content)
+    # a larger one is decoded at a fraction of its size
+    if stored is None or min(stored) >= 2 * size:
+        return None
+    rows = pixels(content)
+    if rows is None:
+        return None
+    if stored == (size, size) and seed is None:
+        return rows.transpose(2, 0, 1)
+    return part_of(Image.frombuffer("RGB", stored, rows, "raw", "RGB", 0, 1), AS_STORED)
 
 
 def short_side(path: str) -> int:

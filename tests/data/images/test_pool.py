@@ -345,7 +345,7 @@ def test_a_process_whose_answer_nobody_reads_ends_without_a_word(paths):
     """As when its parent has been ended while it decodes."""
     fd = os.memfd_create("images")
     os.ftruncate(fd, SLOTS * 3 * 16**2)
-    command = [sys.executable, "-m", "gluonlab.data.images.worker", str(fd), str(SLOTS), "16"]
+    command = [sys.executable, "-m", "gluonlab.data.images.worker", str(fd), str(SLOTS), "16", "0"]
     pipes = dict(stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     child = subprocess.Popen(command, env=clean_environment(), pass_fds=[fd], **pipes)
     os.close(fd)
