@@ -82,7 +82,7 @@ ORDER[0x0112] = 6
 OTHERS = {
     "exif": encoded(picture(1, 30, 24), exif=ORDER),
     "cmyk": encoded(picture(1, 30, 24, mode="CMYK")),
-    "rgb": encoded(picture(1, 30, 24), keep_rgb=True),
+    "rgb": JPEG[:2] + b"\xff\xee\0\x0eAdobe\0d\0\0\0\0\0" + JPEG[20:],
     "png": encoded(picture(1, 30, 24), "PNG"),
     "two pictures": encoded(
         picture(1, 30, 24), "MPO", save_all=True, append_images=[picture(2, 30, 24)]
