@@ -29,6 +29,8 @@ REQUIRES = [
     "matplotlib>=3.5",
     "Pillow>=9.1",
     "portalocker>=2.3",
+    # libjpeg-turbo without a detour, for which Pillow stands in; 1.7.3 is the last one for 3.8
+    "simplejpeg>=1.7.3",
     "requests>=2.25",  # with urllib3 1.26 or 2
     "scikit-learn>=1.0",
     "tqdm>=4.60",

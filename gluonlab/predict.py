@@ -63,7 +63,7 @@ def main(
 ) -> None:
     """Say what a finished RUN takes pictures for, with probabilities.
 
-    RUN is a folder that gluonlab.run has written. IMAGE is a JPEG or PNG, a folder of them, or -
+    RUN is a folder that gluonlab.run has written. IMAGE is an image file, a folder of them, or -
     for one on standard input.
     """
     if run is None:

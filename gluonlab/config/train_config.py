@@ -119,12 +119,14 @@ class TrainConfig:
         whole(8, 2048), "width and height of images from files (default: their own, at most 224)",
         metavar="PIXELS",
     )  # fmt: skip
-    decoders: Optional[int] = DATA(
-        whole(1, 256), "processes that decode files (default: one per core)"
-    )
+    decoders: Optional[int] = DATA(whole(1, 256), "processes that decode (default: one per core)")
     skip_bad: bool = DATA(
         flag, "try all files first; leave out those that fail to decode", default=False
     )
+    val_share: Optional[float] = DATA(
+        real(0, below=1, above_minimum=True), "of a folder without val, hold so much of each class "
+        "out for it", metavar="SHARE",
+    )  # fmt: skip
     random_resized_crop: Optional[bool] = DATA(
         flag, "train on random, resized parts of image files, decoded every epoch"
     )

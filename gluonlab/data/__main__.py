@@ -39,6 +39,7 @@ MIRROR = "an address of your own that is tried first: URL/FILE, then URL/NAME/FI
 TIMEOUT = "give up on an address that sends nothing for this long, "
 TIMEOUT += f"or less than {SLOWEST_BYTES_PER_S:,} bytes a second"
 IMAGE_SIZE = "width and height of all images (default: their own, at most 224)"
+VAL_SHARE = "of a folder without val, hold so much of each class out for it"
 DECODERS = "processes that decode image files (default: one for each core)"
 _in_folder = click.option("--data-dir", metavar="DIR", help=FOLDER)
 _as_json = json_option()
@@ -149,6 +150,7 @@ def path(sources: Table, name: str, data_dir: Optional[str]) -> None:
 @click.option("--image-size", metavar="PIXELS", help=IMAGE_SIZE)
 @click.option("--decoders", metavar="N", help=DECODERS)
 @click.option("--skip-bad", is_flag=True, help="leave out images that cannot be decoded")
+@click.option("--val-share", metavar="SHARE", help=VAL_SHARE)
 def pack(name: Optional[str], out: Optional[str], **given: Any) -> None:
     """Decode the images of a data set once, and write their pixels.
 

@@ -86,7 +86,7 @@ class LoadedRun:
     def predict(self, images: Images, saw: Callable[[Seen], Any] = nobody) -> Predictions:
         """The classes of these images, with probabilities.
 
-        ``images``: a file or folder of JPEG or PNG pictures, or a list of them, which become
+        ``images``: a file or folder of pictures, or a list of them, which become
         squares of the run's size as in training; or an array of bytes (n, C, H, W), or (n, H, W)
         in grey. ``saw``: told of each batch. Pictures that ``skip_bad`` leaves out are named in a
         warning. Raises DataError for what is no image, and RunError for scores that are no numbers.
@@ -215,7 +215,8 @@ def load_run(
     if stand_in is None:  # an older run, or one of very many classes: its data know them
         plan = plan_of(found, config, test_images(), own)
     else:
-        files = {"data_dir": None, "image_size": None, "decoders": None, "skip_bad": False}
+        files = dict.fromkeys(("data_dir", "image_size", "decoders", "val_share"))
+        files["skip_bad"] = False
         unread = config.replace(dataset=TrainConfig().dataset, **files)
         plan = plan_of(found, unread, stand_in, own)
     strategy = strategy_of(found, plan)

@@ -15,11 +15,12 @@ from typing import TYPE_CHECKING, Iterator, List, NamedTuple, Optional, Sequence
 import numpy as np
 
 from gluonlab.data.fetching.location import readable
+from gluonlab.data.images.formats import ENDINGS, is_image_name
 from gluonlab.data.images.pool import Decoders
 from gluonlab.data.images.serving import SLOTS
 from gluonlab.data.sets.dataset import Reading
+from gluonlab.data.sets.entries import is_hidden
 from gluonlab.data.sets.folder import AT_ONCE, MOST_DECODERS, FileSplit
-from gluonlab.data.sets.layout import SUFFIXES
 from gluonlab.engine.neighbours import own_cores
 from gluonlab.errors import DataError
 
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
 
 STDIN, STDIN_NAME = "-", "standard input"
 MOST_BYTES = 2**28  # of standard input: ten times a large photograph
-FORMS = "give JPEG or PNG files, folders with such files, or - for standard input"
+FORMS = "give image files, folders with such files, or - for standard input"
 # Pillow's weights of red, green and blue in grey (ITU-R 601-2), of 2**16
 GREY = (19595, 38470, 7471)
 
@@ -80,12 +81,11 @@ def _in_folder(folder: str) -> List[Picture]:
 
     paths = []
     for inside, folders, files in os.walk(folder, onerror=fail):
-        folders[:] = sorted(each for each in folders if not each.startswith("."))
-        pictures = sorted(each for each in files if each.lower().endswith(SUFFIXES))
-        paths += [os.path.join(inside, each) for each in pictures if not each.startswith(".")]
+        folders[:] = sorted(each for each in folders if not is_hidden(each))
+        pictures = sorted(each for each in files if is_image_name(each))
+        paths += [os.path.join(inside, each) for each in pictures if not is_hidden(each)]
     if not paths:
-        endings = ", ".join(SUFFIXES)
-        raise DataError(f"{folder} holds no pictures ({endings}): {FORMS}")
+        raise DataError(f"{folder} holds no pictures ({ENDINGS}): {FORMS}")
     for path in paths:
         _check_file(path)
     return [Picture(path, path) for path in paths]
@@ -97,7 +97,7 @@ def _standard_input() -> str:
         raise DataError("- is an image on standard input: write ... - < picture.png")
     content = sys.stdin.buffer.read(MOST_BYTES + 1)
     if not content:
-        raise DataError(f"{STDIN_NAME} is empty: give the bytes of a JPEG or PNG")
+        raise DataError(f"{STDIN_NAME} is empty: give the bytes of an image file")
     if len(content) > MOST_BYTES:
         raise DataError(f"{STDIN_NAME} has more than {MOST_BYTES:,} bytes: give one image")
     # has no name in any folder: nothing is left behind; those that decode open it by this one

@@ -14,7 +14,7 @@ def file_options(config: TrainConfig) -> Dict[str, Any]:
 
     Raises ConfigError for a setting that has no effect on other data sets.
     """
-    names = ("image_size", "decoders", "skip_bad", "random_resized_crop")
+    names = ("image_size", "decoders", "skip_bad", "random_resized_crop", "val_share")
     options = {name: getattr(config, name) for name in names if getattr(config, name)}
     if of_image_files(config.dataset):
         return {**options, "memory": config.resident_bytes}

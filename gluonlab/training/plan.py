@@ -236,6 +236,7 @@ class Plan:
             "epochs": self.epochs,
             "global_batch_size": self.global_batch_size,
             **({"drop_last": True} if self.drop_last else {}),
+            **({"val_share": used.val_share} if used.val_share is not None else {}),
             "optimizer": self.optimizer,
             **self.optimizer_params,
             **({"momentum_rule": self.momentum_rule} if self.momentum_rule else {}),

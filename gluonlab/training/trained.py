@@ -29,7 +29,7 @@ from gluonlab.training.splitting import STRATEGIES
 # The run's settings that an evaluation looks at. What only training needs, or names the run's
 # devices, is none of them: a run on eight GPUs can be evaluated on a laptop.
 KEPT = (
-    "model", "dataset", "data_dir", "image_size", "decoders", "skip_bad", "batch_size",
+    "model", "dataset", "data_dir", "image_size", "decoders", "skip_bad", "val_share", "batch_size",
     "global_batch_size", "microbatches", "microbatch_size", "seed", "prefetch", "resident_bytes",
     "deterministic", "tf32",
 )  # fmt: skip

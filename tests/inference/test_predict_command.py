@@ -97,7 +97,7 @@ def test_standard_input_is_the_file(predict, finished, pictures, monkeypatch):
     ("content", "said"),
     [
         (b"", "standard input is empty"),
-        (b"text", "standard input: not a JPEG or PNG"),
+        (b"text", "standard input: not a JPEG, PNG"),
         (encoded(picture(0), "PNG")[:-40], "standard input: damaged"),
     ],
 )
@@ -175,9 +175,9 @@ def test_names_of_any_letters_and_length_are_drawn_within_their_picture():
 # what is given besides the run -> what the line must say
 MISTAKES = {
     "": "no image is given: write python -m gluonlab.predict RUN IMAGE..., or --wrong",
-    "none.png": "none.png does not exist: give JPEG or PNG files",
-    "empty": "empty holds no pictures (.jpg, .jpeg, .png)",
-    "notes.txt": "notes.txt: not a JPEG or PNG",
+    "none.png": "none.png does not exist: give image files",
+    "empty": "empty holds no pictures (.jpg, .png, .webp, .bmp, .gif, .tif, .ppm)",
+    "notes.txt": "notes.txt: not a JPEG, PNG",
     "cut.png": "cut.png: damaged",
     "good.png cut.png --skip": "unknown option '--skip': did you mean '--skip-bad'?",
     "cut.png --skip-bad": "no picture is left: cut.png: damaged",

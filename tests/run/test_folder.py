@@ -12,7 +12,10 @@ from support.devices import contexts
 from support.image_folders import encoded, picture, write_folder
 from support.run_files import read_metrics
 
-from gluonlab.data import DATASETS
+from gluonlab.data import DATASETS, load_dataset
+from gluonlab.data.images.formats import NAMES
+from gluonlab.data.sets.pack import pack
+from gluonlab.inference.loaded import load_run
 from gluonlab.training.standing import Waiting
 
 pytestmark = pytest.mark.filterwarnings("default::gluonlab.errors.GluonlabWarning")
@@ -210,16 +213,25 @@ MISTAKES = {
     ),
     "no train": (
         lambda root: ["--dataset", f"folder:{root}/train"],
-        ["animals/train has no folder train"],
+        ["animals/train has no folder train", "give folder:", "animals"],
     ),
     "one class": (
         lambda root: [(root / "train" / name).rename(root / name) for name in ("ant", "bee")][2:],
         ["one class, cow"],
     ),
-    "no image": (
-        lambda root: (root / "val/ant/a.txt").write_text("a") * [],
-        ["val/ant/a.txt is not an image"],
+    "no prefix": (
+        lambda root: ["--dataset", str(root)],
+        ["is a folder: write folder:", "animals"],
     ),
+    "val-share with val": (
+        lambda root: ["--val-share", "0.2"],
+        ["--val-share 0.2 holds images out of train", "animals/val is there", "leave --val-share"],
+    ),
+    "val-share of digits": (
+        lambda root: ["--dataset", "digits", "--val-share", "0.2"],
+        ["--val-share is for image files", "leave it out", "folder:PATH"],
+    ),
+    "val-share of all": (lambda root: ["--val-share", "1"], ["--val-share 1", "below 1"]),
     "truncated": (
         lambda root: (root / "val/ant/0001.jpg").write_bytes(encoded(picture(0))[:200]) * [],
         ["val/ant/0001.jpg: damaged", "--skip-bad"],
@@ -325,9 +337,8 @@ def test_a_bad_image_that_is_met_on_the_way_ends_the_run_with_its_name(
         "--dataset", f"folder:{root}", "--model", "mlp", "--quiet", *devices, *STREAMED
     )
     assert (status, list(empty_cwd.iterdir())) == (2, [])
-    assert err.splitlines()[
-        -1
-    ] == f"error: {root}/train/bee/0003.jpg: not a JPEG or PNG, or its header is damaged: " + (
+    assert err.splitlines()[-1] == (
+        f"error: {root}/train/bee/0003.jpg: not a {NAMES}, or its header is damaged: "
         "replace or remove it, or leave bad images out with --skip-bad"
     )
 
@@ -353,3 +364,47 @@ def test_a_real_process_trains_lenet_on_64x64_jpegs_on_two_devices(python, tmp_p
     first, last = (float(loss) for loss in re.findall(r"loss ([\d.]+)", done.stdout))
     assert last < 0.5 * first
     assert re.search(r"[\d.]+% waiting for images", done.stdout)
+
+
+def unsplit(folder):
+    """Training images alone: 14 of each class, of which a quarter is 4."""
+    root = write_folder(folder, train=14, val=0)
+    for name in ("ant", "bee", "cow"):
+        (root / "val" / name).rmdir()
+    (root / "val").rmdir()
+    return root
+
+
+def test_images_held_out_are_the_same_on_more_devices_and_packed(run, tmp_path):
+    root = unsplit(tmp_path / "animals")
+    pack(load_dataset(f"folder:{root}", decoders=1, val_share=0.25), tmp_path / "packed")
+    one_step = ["--epochs", "1", "--global-batch-size", "30", "--optimizer", "sgd", "--lr", "0.01"]
+    share, seed = ["--val-share", "0.25"], ["--seed", "3"]
+    found = [
+        result_of(run, "--dataset", f"folder:{tmp_path / name}", *one_step, *seed, *more)
+        for name, more in (
+            ("animals", [*share, "--gpus", "3", *STREAMED]),
+            ("packed", ["--gpus", "1"]),
+        )
+    ]
+    assert [result["history"][0]["images"] for result in found] == [30] * 2
+    np.testing.assert_allclose(losses(found[0]), losses(found[1]), rtol=1e-5)
+    assert found[0]["accuracy"] == found[1]["accuracy"]
+
+
+def test_a_run_with_images_held_out_goes_on_and_is_evaluated_on_the_same(run, tmp_path, empty_cwd):
+    root = unsplit(tmp_path / "animals")
+    command = ["--dataset", f"folder:{root}", "--model", "mlp", "--val-share", "0.25"]
+    status, out, err = run(*command, "--epochs", "1", "--checkpoint-every", "1epochs", "--out", "a")
+    assert status == 0, err
+    assert "30 training, 12 test images" in out
+    status, out, err = run("--resume", "a", "--epochs", "2", "--json")
+    assert status == 0, err
+    accuracy = json.loads(out)["accuracy"]
+    status, out, err = run("--evaluate", "a", "--json")
+    assert (status, json.loads(out)["images"], json.loads(out)["accuracy"]) == (0, 12, accuracy)
+    found = load_run("a").mistakes()
+    assert found.images == 12 and len(found.wrong) == round(12 * (1 - accuracy))
+    (root / "train" / "ant" / "0099.jpg").write_bytes(encoded(picture(0, seed=99)))
+    status, _, err = run("--resume", "a", "--epochs", "3")
+    assert (status, err.count("\n")) == (2, 1) and "images" in err

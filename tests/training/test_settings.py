@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -47,6 +48,7 @@ CHANGES = {
     "topology": ("p3.16xlarge", {"devices": "cpu*4", "kvstore": "ring"}),
     "image_size": (8, {"dataset": "folder:pictures"}),
     "skip_bad": (True, {"dataset": "folder:pictures"}),
+    "val_share": (0.3, {"dataset": "folder:unsplit", "val_share": 0.6}),
     "random_resized_crop": (True, {"dataset": "folder:pictures"}),
     "recipe": ("imagenet", {"dataset": "folder:pictures", "model": "resnet18"}),
     "data_dir": ("other", {"dataset": "mnist", "data_dir": "here"}),
@@ -105,6 +107,8 @@ def test_every_field_that_can_change_numbers_shows(empty_cwd):
 @pytest.mark.parametrize("name", [*filter(of_folder, CHANGES)])
 def test_so_does_what_changes_images_from_files(name, empty_cwd):
     write_folder(empty_cwd / "pictures", train=1, val=1)
+    write_folder(empty_cwd / "unsplit", train=4, val=0)
+    shutil.rmtree(empty_cwd / "unsplit" / "val")
     one, other = settings_of_both(name)
     assert one != other
 

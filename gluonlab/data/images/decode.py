@@ -1,14 +1,31 @@
-"""One JPEG or PNG file -> pixels of one size; a wrong file is a DataError that names it."""
+"""One image file -> pixels of one size; a wrong file is a DataError that names it."""
 
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Callable, Optional, Tuple, TypeVar
+from typing import TYPE_CHECKING, Callable, Optional, TypeVar
 
 import numpy as np
-from PIL import Image, ImageFile, UnidentifiedImageError
+from PIL import (
+    Image,
+    ImageFile,
+    JpegImagePlugin,
+    TiffImagePlugin,
+    UnidentifiedImageError,
+    WebPImagePlugin,
+)
 
 from gluonlab.data.images.crop import random_box
+from gluonlab.data.images.formats import FORMATS, NAMES
+from gluonlab.data.images.orientation import (
+    AS_STORED,
+    Box,
+    orientation,
+    shown_size,
+    stored_box,
+    upright,
+)
+from gluonlab.data.images.quick import MOST_BYTES, START, pixels, plain_size
 from gluonlab.errors import DataError
 
 if TYPE_CHECKING:
@@ -18,30 +35,71 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-FORMATS = ("JPEG", "PNG")
+# importing them has made Pillow know these two; it would import all its others to look for them
+assert TiffImagePlugin and WebPImagePlugin
+OPENED = tuple(FORMATS)
 CHANNELS = 3
 # 8192x8192: more than any photograph of a data set, and 400 MB at most while it is decoded
 MAX_PIXELS = 2**26
 REMEDY = "replace or remove it, or leave bad images out with --skip-bad"
 
 
-def decode(path: str, size: int, seed: Optional[int] = None) -> "Pixels":
+def decode(path: str, size: int, seed: Optional[int] = None, quick: bool = False) -> "Pixels":
     """The image as (3, ``size``, ``size``): its central square, resized; grey becomes colour.
 
-    With a ``seed`` it is what `gluonlab.data.images.crop.random_box` cuts out, resized. Raises
-    DataError for a file that cannot be read, that is not a JPEG or PNG, that is damaged or cut off,
-    and for one whose header promises more than MAX_PIXELS, before memory is taken for them. Whether
-    Pillow's warnings are shown is up to who calls it.
+    It is turned as its EXIF says; of several frames or pages it is the first, and what is
+    transparent has the colour that is stored. With a ``seed`` it is what
+    `gluonlab.data.images.crop.random_box` cuts out, resized. ``quick``: whether
+    `gluonlab.data.images.quick` decodes what it can, to the same pixels. Raises DataError for a
+    file that cannot be read, that has none of FORMATS, that is damaged or cut off, and for one
+    whose header promises more than MAX_PIXELS, before memory is taken for them. Whether Pillow's
+    warnings are shown is up to who calls it.
     """
 
     def read(image: Image.Image) -> "Pixels":
-        width, height = image.size
+        if not isinstance(image, JpegImagePlugin.JpegImageFile):
+            image.load()  # a TIFF is turned by newer releases of Pillow, and not by older ones
+        return part_of(image, orientation(image))
+
+    def part_of(image: Image.Image, turned: int) -> "Pixels":
+        width, height = shown_size(image.size, turned)
         side = min(width, height)
         left, top = (width - side) / 2, (height - side) / 2
         square = (left, top, left + side, top + side)
-        return _part(path, size, image, square if seed is None else random_box(seed, width, height))
+        box = square if seed is None else random_box(seed, width, height)
+        part = _part(path, size, image, stored_box(box, image.size, turned))
+        # from its bytes, since np.asarray(image) takes longer over the same
+        pixels = np.frombuffer(upright(part, turned).tobytes(), np.uint8)
+        return pixels.reshape(size, size, CHANNELS).transpose(2, 0, 1)
 
+    if quick:
+        found = _quickly(path, size, seed, part_of)
+        if found is not None:
+            return found
     return _open(path, read)
+
+
+def _quickly(
+    path: str, size: int, seed: Optional[int], part_of: "Callable[[Image.Image, int], Pixels]"
+) -> "Optional[Pixels]":
+    """The same of a small plain JPEG; None for any other file, a wrong one included."""
+    try:
+        with open(path, "rb") as file:
+            content = file.read(len(START))
+            if content == START:
+                content += file.read(MOST_BYTES)
+    except OSError:  # it will be said
+        return None
+    stored = plain_size(content)
+    # a larger one is decoded at a fraction of its size
+    if stored is None or min(stored) >= 2 * size:
+        return None
+    rows = pixels(content)
+    if rows is None:
+        return None
+    if stored == (size, size) and seed is None:
+        return rows.transpose(2, 0, 1)
+    return part_of(Image.frombuffer("RGB", stored, rows, "raw", "RGB", 0, 1), AS_STORED)
 
 
 def short_side(path: str) -> int:
@@ -52,10 +110,8 @@ def short_side(path: str) -> int:
     return _open(path, lambda image: min(image.size))
 
 
-def _part(
-    path: str, size: int, image: Image.Image, box: Tuple[float, float, float, float]
-) -> "Pixels":
-    """What is in the ``box`` (left, top, right, bottom) of an image that is not decoded yet."""
+def _part(path: str, size: int, image: Image.Image, box: Box) -> Image.Image:
+    """What is in the ``box``, as a square in colour. A JPEG is not decoded yet."""
     width, height = image.size
     across, down = box[2] - box[0], box[3] - box[1]
     fraction = 1.0
@@ -71,16 +127,14 @@ def _part(
         left, top, right, bottom = (place * fraction for place in box)
         part = (left, top, right, bottom)
         image = image.resize((size, size), Image.Resampling.BILINEAR, box=part)
-    # from its bytes, since np.asarray(image) takes longer over the same
-    pixels = np.frombuffer(image.tobytes(), np.uint8)
-    return pixels.reshape(size, size, CHANNELS).transpose(2, 0, 1)
+    return image
 
 
 def _as_rgb(path: str, image: Image.Image) -> Image.Image:
     """An image of any of Pillow's modes in red, green and blue of 8 bits each.
 
-    Pillow's own conversion takes what is more than 255 for 255. Grey PNGs of 16 bits it reads as
-    I;16, in older versions as I.
+    Pillow's own conversion takes what is more than 255 for 255. Grey of 16 bits it reads as I;16,
+    in older versions as I.
     """
     if image.mode == "I" or image.mode.startswith("I;16"):
         values = np.asarray(image)
@@ -100,7 +154,7 @@ def _open(path: str, read: Callable[[Image.Image], T]) -> T:
     before, ImageFile.LOAD_TRUNCATED_IMAGES = ImageFile.LOAD_TRUNCATED_IMAGES, False
     try:
         # Pillow's own opening, before 11, asks for the real path, which a pipe's content has not
-        with open(path, "rb") as file, Image.open(file, formats=FORMATS) as image:
+        with open(path, "rb") as file, Image.open(file, formats=OPENED) as image:
             width, height = image.size
             if width * height > MAX_PIXELS:
                 what = f"{width}x{height} pixels, more than the limit of {MAX_PIXELS:,}"
@@ -117,7 +171,7 @@ def _open(path: str, read: Callable[[Image.Image], T]) -> T:
 
 def _what(error: Exception) -> str:
     if isinstance(error, UnidentifiedImageError):
-        return "not a JPEG or PNG, or its header is damaged"
+        return f"not a {NAMES}, or its header is damaged"
     if isinstance(error, OSError) and error.strerror:
         return f"cannot be read ({error.strerror})"
     text = " ".join(str(error).split())

@@ -19,6 +19,7 @@ import numpy as np
 
 import gluonlab
 from gluonlab.data.images.decode import CHANNELS
+from gluonlab.data.images.quick import agrees
 from gluonlab.errors import RunError
 from gluonlab.host.allocator import keeping
 
@@ -91,6 +92,7 @@ class Child:
             package = str(Path(gluonlab.__file__).resolve().parent.parent)
             path = os.pathsep.join(filter(None, [package, os.environ.get("PYTHONPATH")]))
             words = ["-m", "gluonlab.data.images.worker", str(fd), str(2 * SLOTS), str(size)]
+            words.append(str(int(agrees())))
             self.process = subprocess.Popen(
                 [sys.executable, *words],
                 stdin=subprocess.PIPE,

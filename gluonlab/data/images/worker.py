@@ -1,11 +1,12 @@
 """The child's end of `gluonlab.data.images.pool`.
 
-Started as ``python -m gluonlab.data.images.worker FD SLOTS SIZE``.
+Started as ``python -m gluonlab.data.images.worker FD SLOTS SIZE QUICK``.
 
 FD is a file in memory with SLOTS images of SIZE. For every line ``{"paths": [...], "seeds": [...],
 "first": 0}`` on standard input it decodes these files into the slots from ``first`` on, and answers
 with one line ``{"wrong": [[position, message], ...]}``; ``seeds`` are those of random crops, or
-null. It ends with standard input, so it does not outlive its parent.
+null. QUICK: 1 where `gluonlab.data.images.quick` may be used. It ends with standard input, so it
+does not outlive its parent.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from gluonlab.data.images.decode import CHANNELS, decode
 from gluonlab.errors import DataError
 
 
-def main(fd: int, slots: int, size: int) -> None:
+def main(fd: int, slots: int, size: int, quick: int) -> None:
     """Decode what is asked for until standard input ends."""
     warnings.simplefilter("ignore")
     shape = (slots, CHANNELS, size, size)
@@ -34,7 +35,7 @@ def main(fd: int, slots: int, size: int) -> None:
         seeds = request["seeds"] or itertools.repeat(None)
         for position, (path, seed) in enumerate(zip(request["paths"], seeds)):
             try:
-                memory[request["first"] + position] = decode(path, size, seed)
+                memory[request["first"] + position] = decode(path, size, seed, bool(quick))
             except DataError as error:
                 wrong.append([position, str(error)])
         print(json.dumps({"wrong": wrong}), flush=True)

@@ -1,5 +1,7 @@
 """Data sets of image files: a folder for each class, below train/ and below val/ (or test/).
 
+docs/own-images.md says how folders may look; `gluonlab.data.sets.layout` reads them.
+
 Every image is resized and cropped to the same square (`gluonlab.data.images.decode`). A split whose
 pixels fit the memory meant for it is decoded once, before training; a larger one batch by batch,
 ahead of the devices, by processes of their own; and one that was packed (`gluonlab.data.sets.pack`)
@@ -94,6 +96,7 @@ def load(
     memory: int = 0,
     random_resized_crop: bool = False,
     name: Optional[str] = None,
+    val_share: Optional[float] = None,
 ) -> Dataset:
     """The folder ``path``, or what `gluonlab.data.sets.pack` made of one, as a data set.
 
@@ -102,7 +105,9 @@ def load(
     process's part of them). ``skip_bad``: try every file now, leave bad ones out, and say so in one
     warning; otherwise the first bad one is an error when it is met. ``memory``: a split of at most
     so many bytes is decoded now, once and for all; the training split is not with
-    ``random_resized_crop``, for which it is decoded in every epoch. Raises DataError.
+    ``random_resized_crop``, for which it is decoded in every epoch. ``val_share``: of a folder
+    without val, so much of each class is held out for it (`gluonlab.data.sets.holdout`). What is
+    no image is left out with one warning. Raises DataError.
     """
     if packed(Path(path)):
         if random_resized_crop:
@@ -113,9 +118,16 @@ def load(
         if decoders or skip_bad:
             option = "--decoders" if decoders else "--skip-bad"
             raise DataError(f"{path} is packed, so nothing is left to decode: leave {option} out")
+        if val_share is not None:
+            raise DataError(
+                f"--val-share {val_share:g} is for folders without val, and {path} is packed with "
+                "its validation images: leave --val-share out"
+            )
         packed_name, train, test, classes = read(Path(path), image_size, memory)
         return Dataset(name or packed_name, train, test, classes, DEFAULTS, PHOTOGRAPHS)
-    folder = ImageFolder(path)
+    folder = ImageFolder(path, val_share)
+    for remark in folder.remarks():
+        warnings.warn(remark, GluonlabWarning, stacklevel=3)
     size = image_size or usual_size(folder.train[0])
     processes = Decoders(size, decoders or min(own_cores(), MOST_DECODERS))
     split = partial(_split, decoders=processes, classes=folder.classes, skip_bad=skip_bad)
@@ -171,10 +183,10 @@ def _split(
         more = f" and {len(bad) - NAMED} more" if len(bad) > NAMED else ""
         what = f"{len(bad)} of {len(paths)} {kind} images cannot be decoded and are left out"
         warnings.warn(f"{what}: {named}{more}", GluonlabWarning, stacklevel=4)
-    empty = np.flatnonzero(np.bincount(labels[good], minlength=len(classes)) == 0)
-    if len(empty):
+    lost = np.setdiff1d(labels, labels[good])
+    if len(lost):
         raise DataError(
-            f"no {kind} image of the class {classes[empty[0]]} can be decoded: "
+            f"no {kind} image of the class {classes[lost[0]]} can be decoded: "
             "give each class good images"
         )
     if fits:

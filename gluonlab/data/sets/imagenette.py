@@ -57,10 +57,11 @@ def loader(name: str) -> Callable[..., Dataset]:
         skip_bad: bool = False,
         memory: int = 0,
         random_resized_crop: bool = False,
+        val_share: Optional[float] = None,
     ) -> Dataset:
         place = find(name, root)
         options = (image_size, decoders, skip_bad, memory, random_resized_crop)
-        return _named(folder.load(place, *options, name))
+        return _named(folder.load(place, *options, name, val_share))
 
     return load
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import os
 from functools import partial
 from pathlib import Path
 from typing import Any, Callable, Dict, List, NamedTuple, Optional, Tuple
@@ -54,7 +55,7 @@ DATASETS: Dict[str, DatasetKind] = {
     },
     "folder:PATH": DatasetKind(
         folder.load,
-        "your own JPEG and PNG images: PATH/train/CLASS/*, PATH/val/CLASS/*",
+        "your own images: PATH/train/CLASS/*, PATH/val/CLASS/* (docs/own-images.md)",
         folder.DEFAULTS,
         Path,
     ),
@@ -79,6 +80,8 @@ def find_kind(name: str) -> Tuple[DatasetKind, Dict[str, str]]:
         except RuntimeError:
             raise DataError(f"{name} names an unknown home folder: write the full path") from None
     if name not in DATASETS:
+        if os.path.isdir(str(name)):
+            raise DataError(f"data set {str(name)!r} is a folder: write folder:{name}")
         raise DataError(unknown("data set", name, DATASETS))
     return DATASETS[name], {}
 

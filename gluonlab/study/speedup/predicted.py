@@ -65,7 +65,7 @@ REFUSED: Dict[str, str] = {
 }  # fmt: skip
 # A step takes as long with it, or it is no part of a step.
 WITHOUT_INFLUENCE = {
-    "require_gpu", "seed", "data_dir", "skip_bad", "pretrained", "epochs", "patience",
+    "require_gpu", "seed", "data_dir", "skip_bad", "val_share", "pretrained", "epochs", "patience",
     "drop_last", "lr",
     "scale_lr", "lr_schedule", "warmup_epochs", "lr_decay", "lr_decay_epochs", "final_lr",
     "momentum_rule", "wd", "label_smoothing", "memory", "confusion", "export", "profile",

@@ -12,6 +12,7 @@ from PIL import Image, ImageFile
 from support.image_folders import by_pillow, encoded, picture
 
 from gluonlab.data.images.decode import MAX_PIXELS, _as_rgb, decode, short_side
+from gluonlab.data.images.formats import NAMES
 from gluonlab.errors import DataError
 
 JPEG = encoded(picture(1, 40, 30), quality=90)
@@ -134,12 +135,17 @@ def test_the_middle_of_a_long_image_is_kept(tmp_path):
 
 
 WRONG = {
-    "empty": (b"", "not a JPEG or PNG"),
-    "text": (b"a file of words, and not of pixels", "not a JPEG or PNG"),
-    "gif": (encoded(picture(0), "GIF"), "not a JPEG or PNG"),
+    "empty": (b"", f"not a {NAMES}"),
+    "text": (b"a file of words, and not of pixels", f"not a {NAMES}"),
+    "jpeg 2000": (b"\0\0\0\x0cjP  \r\n\x87\n" + bytes(40), f"not a {NAMES}"),
+    "cut gif": (encoded(picture(0), "GIF")[:-40], "damaged ("),
+    "cut webp": (encoded(picture(0), "WEBP")[:-40], "damaged ("),
+    "cut bmp": (encoded(picture(0), "BMP")[:-40], "damaged ("),
+    "cut tiff": (encoded(picture(0), "TIFF")[:400], "damaged ("),
+    "cut ppm": (encoded(picture(0), "PPM")[:-40], "damaged ("),
     "cut jpeg": (JPEG[: len(JPEG) // 2], "damaged ("),
     "cut png": (PNG[: len(PNG) // 2], "damaged ("),
-    "header only": (JPEG[:4], "not a JPEG or PNG"),
+    "header only": (JPEG[:4], f"not a {NAMES}"),
 }
 
 

@@ -119,7 +119,7 @@ def test_what_was_given_up_is_not_decoded(tmp_path, paths):
         assert time.monotonic() < deadline
         time.sleep(0.02)
     os.close(held)
-    with pytest.raises(DataError, match="not a JPEG or PNG"):
+    with pytest.raises(DataError, match="not a JPEG, PNG"):
         first.result()
     assert np.array_equal(third.result()[0], decode(paths[0], 16))
     with pytest.raises(CancelledError):
@@ -131,7 +131,7 @@ def test_the_first_wrong_file_is_the_error_and_the_next_batch_is_right(decoders,
     wrong = [tmp_path / "b.jpg", tmp_path / "a.jpg"]
     [path.write_bytes(b"no image") for path in wrong]
     mixed = [*paths[:20], str(wrong[0]), *paths[20:], str(wrong[1])]
-    with pytest.raises(DataError, match=re.escape(f"{wrong[0]}: not a JPEG or PNG")):
+    with pytest.raises(DataError, match=re.escape(f"{wrong[0]}: not a JPEG, PNG")):
         decoders.decode(mixed)
     images, bad = decoders.begin(mixed).good()
     assert sorted(bad) == [20, 46]
@@ -345,7 +345,7 @@ def test_a_process_whose_answer_nobody_reads_ends_without_a_word(paths):
     """As when its parent has been ended while it decodes."""
     fd = os.memfd_create("images")
     os.ftruncate(fd, SLOTS * 3 * 16**2)
-    command = [sys.executable, "-m", "gluonlab.data.images.worker", str(fd), str(SLOTS), "16"]
+    command = [sys.executable, "-m", "gluonlab.data.images.worker", str(fd), str(SLOTS), "16", "0"]
     pipes = dict(stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     child = subprocess.Popen(command, env=clean_environment(), pass_fds=[fd], **pipes)
     os.close(fd)

@@ -14,9 +14,10 @@ from support.worker_processes import gone
 
 from gluonlab.data import ArraySplit, Loader, load_dataset
 from gluonlab.data.fetching.sources import SOURCES
+from gluonlab.data.images.formats import NAMES
 from gluonlab.data.sets.folder import FileSplit, usual_size
 from gluonlab.data.sets.imagenette import CLASSES as IMAGENETTE
-from gluonlab.data.sets.imagenette import NAMES
+from gluonlab.data.sets.imagenette import NAMES as IMAGENETTES
 from gluonlab.errors import DataError, GluonlabWarning
 
 EVERYTHING = 2**30
@@ -132,11 +133,11 @@ WRONG = {
     ),
     "no train": (
         lambda root: shutil.rmtree(root / "train"),
-        ["animals has no folder train", "give one with"],
+        ["animals has val, and no folder train", "give one with"],
     ),
     "no val": (
         lambda root: shutil.rmtree(root / "val"),
-        ["animals has no folder val or test", "give one with"],
+        ["animals has no folder val or test", "--val-share 0.2", "give one with"],
     ),
     "no class": (
         lambda root: [shutil.rmtree(root / "train" / name) for name in CLASSES],
@@ -158,19 +159,17 @@ WRONG = {
         lambda root: shutil.rmtree(root / "train" / "cow"),
         ["val has the class cow", "train lacks"],
     ),
-    "no image": (
-        damage("train/ant/notes.txt"),
-        ["train/ant/notes.txt is not an image", ".jpg, .jpeg, .png"],
-    ),
-    "a folder among images": (
-        lambda root: (root / "val" / "ant" / "more").mkdir(),
-        ["ant/more is a folder", "directly into"],
+    "a folder of images among images": (
+        lambda root: shutil.copytree(
+            str(root / "train" / "bee"), str(root / "val" / "ant" / "more")
+        ),
+        ["ant/more is a folder with images", "directly into"],
     ),
     "a link to nowhere": (
         lambda root: (root / "val" / "ant" / "a.jpg").symlink_to("nowhere"),
         ["ant/a.jpg is not a regular file", "remove it"],
     ),
-    "damaged": (damage("val/cow/0001.jpg"), ["val/cow/0001.jpg: not a JPEG or PNG", "--skip-bad"]),
+    "damaged": (damage("val/cow/0001.jpg"), [f"val/cow/0001.jpg: not a {NAMES}", "--skip-bad"]),
     "truncated": (
         lambda root: damage("train/cow/0001.jpg", encoded(picture(0))[:-300])(root),
         ["train/cow/0001.jpg: damaged (", "--skip-bad"],
@@ -193,7 +192,7 @@ def test_a_bad_image_is_an_error_in_the_batch_that_has_it(root):
     damage("train/bee/0002.jpg")(root)
     split = load(root).train
     assert len(split.batch(np.array([0, 1, 17]))[0]) == 3
-    with pytest.raises(DataError, match=r"train/bee/0002.jpg: not a JPEG or PNG"):
+    with pytest.raises(DataError, match=rf"train/bee/0002.jpg: not a {NAMES}"):
         split.batch(np.array([0, 8]))
 
 
@@ -262,7 +261,7 @@ def test_imagenette_has_ten_classes_that_a_person_can_read(imagenette, inside):
     assert (len(dataset.train), len(dataset.test)) == (20, 10)
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", IMAGENETTES)
 def test_where_imagenette_should_lie_is_said(name, tmp_path):
     fetch = f"gluonlab.data download {name}" if name in SOURCES else f"unpack {name}.tgz there"
     for root, said in (

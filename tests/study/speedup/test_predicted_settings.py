@@ -1,6 +1,7 @@
 """A prediction and the settings of a training: priced, said, refused, or without influence."""
 
 import dataclasses
+import shutil
 
 import pytest
 from support.idx_files import write_mnist
@@ -26,7 +27,8 @@ VALUES = {
     "deterministic": True, "tf32": True, "split": "layers", "stages": 2, "cut": "3",
     "balance": "memory", "pipeline_schedule": "gpipe", "stages_per_device": 2, "ways": 2,
     "channels": "conv0:2", "dataset": FILES, "data_dir": "somewhere", "image_size": 64,
-    "decoders": 1, "skip_bad": True, "random_resized_crop": True, "crop_padding": 4, "flip": True,
+    "decoders": 1, "skip_bad": True, "val_share": 0.2, "random_resized_crop": True,
+    "crop_padding": 4, "flip": True,
     "mixup": 0.2, "normalise": "imagenet", "prefetch": 1, "resident_bytes": 0, "model": "resnet18",
     "pretrained": "some.params", "recipe": "imagenet", "sync_bn": True, "batch_size": 32,
     "global_batch_size": 256, "microbatches": 4, "microbatch_size": 8, "epochs": 3,
@@ -45,6 +47,7 @@ BESIDE = {
     "lr_decay": {"lr_schedule": "step"}, "final_lr": {"lr_schedule": "cosine"},
     "image_size": {"dataset": FILES}, "random_resized_crop": {"dataset": FILES},
     "decoders": {"dataset": FILES}, "skip_bad": {"dataset": FILES},
+    "val_share": {"dataset": "folder:unsplit", "val_share": 0.3},
     "normalise": {"dataset": FILES}, "data_dir": {"dataset": "mnist"},
     "overlap": {"bucket_bytes": 0},
     "recipe": {"dataset": FILES, "model": "resnet18", "optimizer": None, "batch_size": None},
@@ -55,6 +58,8 @@ BESIDE = {
 def data_sets(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     write_folder(tmp_path / "pictures")
+    write_folder(tmp_path / "unsplit", val=0)
+    shutil.rmtree(tmp_path / "unsplit" / "val")
     write_mnist(tmp_path / "somewhere")
     monkeypatch.setenv("GLUONLAB_DATA", str(tmp_path / "somewhere"))
 

@@ -1,0 +1,130 @@
+"""Whether simplejpeg decodes a JPEG or Pillow: the same pixels, the same words on a wrong one."""
+
+import io
+import struct
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from PIL import Image
+from support.image_folders import by_pillow, encoded, picture
+
+from gluonlab.data.images import quick
+from gluonlab.data.images.decode import decode
+from gluonlab.errors import DataError, GluonlabWarning
+
+
+@pytest.fixture(autouse=True)
+def afresh():
+    quick.agrees.cache_clear()
+    yield
+    quick.agrees.cache_clear()
+
+
+def outcome(path, size, seed, quickly):
+    """Pixels, or what is said of the file."""
+    try:
+        return decode(str(path), size, seed, quickly).tolist()
+    except DataError as error:
+        return str(error)
+
+
+def same(path, size=24, seeds=(None, 5)):
+    return all(
+        outcome(path, size, seed, True) == outcome(path, size, seed, False) for seed in seeds
+    )
+
+
+def test_it_is_here_and_agrees():
+    assert quick.agrees()
+
+
+@settings(max_examples=40)
+@given(
+    st.integers(1, 70), st.integers(1, 70), st.integers(8, 40), st.integers(1, 100),
+    st.sampled_from([0, 1, 2]), st.booleans(), st.sampled_from(["RGB", "L", "CMYK"]),
+)  # fmt: skip
+def test_any_jpeg_has_the_same_pixels(
+    tmp_path_factory, width, height, size, quality, subsampling, progressive, mode
+):
+    path = tmp_path_factory.getbasetemp() / "any.jpg"
+    image = picture(0, width, height, mode=mode)
+    options = {"quality": quality, "subsampling": subsampling, "progressive": progressive}
+    path.write_bytes(encoded(image, **options))
+    assert same(path, size)
+    assert (quick.plain_size(path.read_bytes()) == (width, height)) == (mode != "CMYK")
+
+
+def test_of_the_right_size_it_is_what_pillow_decodes(tmp_path):
+    (tmp_path / "a.jpg").write_bytes(encoded(picture(0, 24, 24)))
+    assert np.array_equal(
+        decode(str(tmp_path / "a.jpg"), 24, None, True), by_pillow(tmp_path / "a.jpg", 24)
+    )
+
+
+@settings(max_examples=80)
+@given(st.data(), st.booleans())
+def test_a_damaged_jpeg_has_the_same_pixels_or_the_same_words(tmp_path_factory, data, grey):
+    """Bytes changed, cut out or put in anywhere."""
+    content = bytearray(encoded(picture(1, 30, 24, mode="L" if grey else "RGB"), quality=90))
+    for _ in range(data.draw(st.integers(1, 3))):
+        place, length = data.draw(st.integers(0, len(content))), data.draw(st.integers(0, 8))
+        content[place : place + length] = data.draw(st.binary(max_size=8))
+    path = tmp_path_factory.getbasetemp() / "damaged.jpg"
+    path.write_bytes(content)
+    assert same(path, 24, [None])
+
+
+JPEG = encoded(picture(1, 30, 24), quality=90)
+ORDER = Image.Exif()
+ORDER[0x0112] = 6
+OTHERS = {
+    "exif": encoded(picture(1, 30, 24), exif=ORDER),
+    "cmyk": encoded(picture(1, 30, 24, mode="CMYK")),
+    "rgb": JPEG[:2] + b"\xff\xee\0\x0eAdobe\0d\0\0\0\0\0" + JPEG[20:],
+    "png": encoded(picture(1, 30, 24), "PNG"),
+    "two pictures": encoded(
+        picture(1, 30, 24), "MPO", save_all=True, append_images=[picture(2, 30, 24)]
+    ),
+    "large": encoded(picture(1, 1030, 524)),
+    "12 bits": JPEG.replace(b"\xff\xc0\0\x11\x08", b"\xff\xc0\0\x11\x0c"),
+    "arithmetic": JPEG.replace(b"\xff\xc0", b"\xff\xc9"),
+    "lossless": JPEG.replace(b"\xff\xc0", b"\xff\xc3"),
+    "empty": b"",
+    "start alone": b"\xff\xd8\xff",
+    "no pixels": JPEG.replace(struct.pack(">HH", 24, 30), bytes(4)),
+}
+
+
+@pytest.mark.parametrize("kind", OTHERS)
+def test_what_is_not_plain_is_left_to_pillow(tmp_path, kind):
+    (tmp_path / "a.jpg").write_bytes(OTHERS[kind])
+    assert quick.plain_size(OTHERS[kind]) is None
+    assert same(tmp_path / "a.jpg")
+
+
+@pytest.mark.parametrize("left", [1, 2, 30, 400])
+def test_a_truncated_one_is_left_to_pillow(tmp_path, left):
+    (tmp_path / "a.jpg").write_bytes(JPEG[:-left])
+    assert same(tmp_path / "a.jpg")
+
+
+def test_a_colour_profile_changes_nothing(tmp_path):
+    content = encoded(picture(1, 30, 24), icc_profile=b"profile" * 20)
+    (tmp_path / "a.jpg").write_bytes(content)
+    assert quick.plain_size(content) == (30, 24) and same(tmp_path / "a.jpg")
+
+
+def test_where_pixels_differ_it_is_not_used_and_said_once(monkeypatch):
+    right = quick.pixels
+    monkeypatch.setattr(quick, "pixels", lambda content: right(content) ^ 1)
+    with pytest.warns(GluonlabWarning, match="other pixels than Pillow, and is not used") as said:
+        assert not quick.agrees() and not quick.agrees()
+    assert len(said) == 1
+
+
+def test_without_simplejpeg_all_is_pillows(monkeypatch):
+    monkeypatch.setattr(quick, "simplejpeg", None)
+    assert not quick.agrees()
+    assert Image.open(io.BytesIO(JPEG)).size == (30, 24)

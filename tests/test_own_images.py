@@ -1,0 +1,72 @@
+"""docs/own-images.md: its commands run on a folder of images, and its lists are the program's."""
+
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from support.image_folders import encoded, picture, write_folder
+
+import gluonlab.data.__main__
+import gluonlab.predict
+import gluonlab.run
+from gluonlab.data.images.decode import MAX_PIXELS
+from gluonlab.data.images.formats import SUFFIXES
+from gluonlab.data.sets.entries import NOBODYS
+from gluonlab.data.sets.parts import TRAIN, VAL
+
+PAGE = (Path(__file__).resolve().parent.parent / "docs" / "own-images.md").read_text("utf-8")
+COMMANDS = [
+    line.partition(" #")[0].strip()
+    for code in re.findall(r"^```sh\n(.*?)^```$", PAGE, re.M | re.S)
+    for line in code.splitlines()
+]
+COMMAND_OF = {"gluonlab.run": gluonlab.run.main, "gluonlab.predict": gluonlab.predict.main}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """What the page's commands find, in their order: without val where one is held out."""
+    place = tmp_path_factory.mktemp("page")
+    write_folder(place / "pictures")
+    (place / "more-pictures").mkdir()
+    for name in ("a.jpg", "more-pictures/b.png"):
+        (place / name).write_bytes(encoded(picture(1), "PNG"))
+    return place
+
+
+@pytest.mark.parametrize("line", COMMANDS)
+def test_every_option_of_every_command_exists(line):
+    _, _, module, *words = shlex.split(line)
+    if module == "gluonlab.data":
+        command = gluonlab.data.__main__.COMMANDS[words.pop(0)]
+    else:
+        command = COMMAND_OF[module]
+    command.make_context(module, words)
+
+
+@pytest.mark.long
+def test_the_commands_run_in_their_order(folder):
+    for line in COMMANDS:
+        _, _, module, *words = shlex.split(line)
+        words = [word.replace("runs/NAME", "run") for word in words]
+        if "--val-share" in words and (folder / "pictures" / "val").exists():
+            (folder / "pictures" / "val").rename(folder / "aside")
+        if module == "gluonlab.run":
+            out = "run" if not (folder / "run").exists() else f"run{len(list(folder.iterdir()))}"
+            words += ["--model", "mlp", "--epochs", "1", "--out", out]
+        done = subprocess.run(
+            [sys.executable, "-m", module, *words], cwd=folder, capture_output=True, text=True
+        )
+        assert done.returncode == 0, (line, done.stderr)
+        assert "Traceback" not in done.stderr
+
+
+def test_the_page_names_every_ending_every_folder_and_the_limit():
+    said = " ".join(PAGE.split())
+    for word in (*SUFFIXES, *TRAIN, *VAL):
+        assert re.search(rf"(?<!\w){re.escape(word)}\b", said), word
+    assert all(f"`{name}`" in said.lower() for name in NOBODYS)
+    assert f"{MAX_PIXELS // 10**6} million pixels" in said
