@@ -51,7 +51,8 @@ def doubts(work: Work, gpu: Gpu, case: Case) -> Tuple[List[str], List[str]]:
         )
     if not BATCHES[0] <= batch_size <= BATCHES[1]:
         refused.append(
-            f"{batch_size:,} images a GPU: published trainings have {BATCHES[0]} to {BATCHES[1] // 2}"
+            f"{batch_size:,} images a GPU: published trainings have {BATCHES[0]} to "
+            f"{BATCHES[1] // 2}"
         )
     if not MULTIPLY_ADDS[0] <= work.multiply_adds <= MULTIPLY_ADDS[1]:
         refused.append(

@@ -154,5 +154,7 @@ def table(rows: Sequence[Row]) -> str:
     lines = [f"{heads}  {'accuracy':>8}"]
     for row in rows:
         speed = f"{row.images_per_second:>9,.0f}  {row.speedup:>7.2f}x  {row.efficiency:>10.0%}"
-        lines.append(f"{row.devices:>7}  {row.global_batch_size:>6,}  {speed}  {row.accuracy:>8.4f}")
+        lines.append(
+            f"{row.devices:>7}  {row.global_batch_size:>6,}  {speed}  {row.accuracy:>8.4f}"
+        )
     return "\n".join(lines)

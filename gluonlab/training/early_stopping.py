@@ -1,4 +1,4 @@
-"""--patience: a training ends when its validation has not become better for some epochs.
+"""--patience: a training ends when its test accuracy or loss has not become better for some epochs.
 
 Prechelt, "Early stopping - but when?", 1998, calls it UP: the parameters that stay are those of the
 best epoch.

@@ -10,7 +10,7 @@ from gluonlab.run import main
 FLAGS = {
     name: option
     for option in main.params
-    if isinstance(option, click.Option) and option.is_flag
+    if isinstance(option, click.Option) and option.is_flag and not option.is_eager
     for name in [*option.opts, *option.secondary_opts]
 }
 BY_DEFAULT = main.make_context("run", []).params

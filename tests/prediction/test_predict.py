@@ -181,7 +181,7 @@ def test_what_is_like_the_published_is_trusted():
     ("work", "machine", "batch_size", "words"),
     [
         (RESNET, "p3.2xlarge", 1024, "GB, and V100 has 16"),
-        (LENET, "p3.2xlarge", 8192, "8192 images a GPU: published trainings have"),
+        (LENET, "p3.2xlarge", 8192, "8,192 images a GPU: published trainings have"),
         (work_of("mlp", 10, (1, 28, 28)), "p3.2xlarge", 64, "multiply-adds an image"),
         (work_of("mlp", 10, (3, 64, 64)), "p3.2xlarge", 64, "dense layers"),
         (

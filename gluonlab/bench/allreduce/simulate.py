@@ -118,10 +118,10 @@ def bottleneck(priced: Price) -> str:
 
 def table(rows: Sequence[PricedRow], topology: Topology, notes: Sequence[str] = ()) -> str:
     """The rows as text, then what they mean, and ``notes``."""
-    lines = [f"{topology.name}, {topology.world_size} devices", "", f"{'size B':>12}", HEADING]
+    lines = [f"{topology.name}, {topology.world_size} devices", "", f"{'size B':>15}", HEADING]
     for size, same_size in groupby(rows, key=lambda row: row.size_bytes):
         same = list(same_size)
-        lines += ["", f"{size:>12,}  {in_words(size)}", *priced_lines(same)]
+        lines += ["", f"{size:>15,}  {in_words(size)}", *priced_lines(same)]
     return as_table(lines, COLUMNS, *notes, *_said_of(topology))
 
 

@@ -36,7 +36,7 @@ def table(report: Report, notes: Sequence[str] = ()) -> str:
 def rows_table(rows: Sequence[Row]) -> str:
     """The rows alone, below a line for each size, number of devices and number of arrays."""
     columns = f"{'time us':>11}{'algbw':>7}{'busbw':>7}{'error':>8}{'price us':>10}{'of limit':>10}"
-    lines = [f"{'size B':>12}{'count':>12}  type", f"  {'algorithm':<25}{columns}"]
+    lines = [f"{'size B':>15}{'count':>16}  type", f"  {'algorithm':<25}{columns}"]
     for _, group in groupby(rows, key=lambda row: (row.size_bytes, row.world_size, row.arrays)):
         same = list(group)
         lines += ["", _heading(same[0]), *map(_line, same)]
@@ -61,7 +61,7 @@ def explain(report: Report, notes: Sequence[str] = ()) -> str:
 def _heading(row: Row) -> str:
     arrays = f" in {row.arrays} arrays" if row.arrays > 1 else ""
     where = f"{arrays} on {row.world_size} device{'s' * (row.world_size > 1)}"
-    size = f"{row.size_bytes:>12,}{row.count:>12,}  {row.dtype:<8}"
+    size = f"{row.size_bytes:>15,}{row.count:>16,}  {row.dtype:<8}"
     return f"{size}  {in_words(row.size_bytes)}{where}"
 
 

@@ -243,7 +243,7 @@ def test_the_table_has_the_numbers_of_the_rows_and_fits_the_terminal():
             "-" if on_gpus() or row.algorithm in PEERS else shown(values["predicted_us"])
         )
         assert line[6] == ("-" if on_gpus() else f"{values['of_limit']:.0%}")
-    assert sum(line[:3] == ["4096", "1024", "float32"] for line in lines) == 1
+    assert sum(line[:3] == ["4,096", "1,024", "float32"] for line in lines) == 1
     # one is of the row above
     assert sum(line[:2] == ["(memory", "limit)"] for line in lines) == (1 if on_gpus() else 3)
 
