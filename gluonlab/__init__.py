@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from gluonlab.training.loop import train as train
     from gluonlab.update.trainer import BucketedTrainer as BucketedTrainer
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 # Loaded when first asked for: most of these import MXNet, which takes a second.
 _PUBLIC = {

@@ -2,8 +2,8 @@
 for an epoch, and every block of Python runs.
 
 The pages with tests of their own: tests/test_faq.py, tests/training/test_own_training_page.py,
-tests/update/test_own_loop.py, tests/launch/test_launch_page.py, tests/export/test_command.py, tests/test_own_images.py,
-tests/labs/test_grading_page.py.
+tests/update/test_own_loop.py, tests/launch/test_launch_page.py, tests/export/test_command.py,
+tests/test_own_images.py, tests/labs/test_grading_page.py.
 """
 
 import os
@@ -158,7 +158,7 @@ MADE = {
     "a.png": lambda folder: one_picture(folder, "a.png"),
     "b.jpg": lambda folder: one_picture(folder, "b.jpg"),
     "runs/NAME": a_run,
-    "classify.py": lambda folder: shutil.copy(ROOT / "docs" / "classify.py", folder),
+    "docs/classify.py": lambda folder: shutil.copytree(ROOT / "docs", folder / "docs"),
 }
 
 

@@ -18,6 +18,7 @@ from test_grade import BEGINNING, CHECK, NAME, SOLUTION, handed_in
 from test_hostile_notebooks import sleeping, wait_until
 from the_labs import REPOSITORY
 
+import gluonlab
 from gluonlab.exercises.__main__ import main
 from gluonlab.exercises.container import Containers
 from gluonlab.exercises.grade import grade, in_order_of, submissions
@@ -76,7 +77,7 @@ def test_the_command_grades_in_containers_and_writes_what_canvas_and_gradescope_
         "results",
     )
     assert status == 0 and "written to grades.csv, canvas.csv, results" in said
-    assert {words[-3] for words in calls(engine)} == {"gluonlab-grading:0.1.0"}
+    assert {words[-3] for words in calls(engine)} == {f"gluonlab-grading:{gluonlab.__version__}"}
     rows = list(csv.reader(io.StringIO((folder / "canvas.csv").read_text(encoding="utf-8"))))
     assert [row[0].strip() for row in rows] == ["Student", "Points Possible", "ada", "bob", "eve"]
     assert [row[5] for row in rows] == ["Lab 01", "4", "1", "0", ""]

@@ -88,5 +88,5 @@ def _module(words):
     if words[0] == "gluonlab":
         return "gluonlab", words[1:]
     if words[0] == "python":
-        assert (ROOT / words[1]).is_file() or (ROOT / "docs" / words[1]).is_file(), words[1]
+        assert (ROOT / words[1]).is_file(), words[1]
     return None, []

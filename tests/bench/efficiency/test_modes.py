@@ -16,7 +16,7 @@ from gluonlab.collectives.hosts import NETWORKS
 from gluonlab.prediction.machines import MACHINES as MACHINES_OF
 
 SVG = "{http://www.w3.org/2000/svg}"
-PICTURE = Path(__file__).resolve().parents[3] / "labs" / "pictures" / "efficiency.svg"
+PICTURE = Path(__file__).resolve().parents[3] / "docs" / "pictures" / "efficiency.svg"
 
 
 def rows_of(out):

@@ -1,5 +1,7 @@
 """The verdict on drawn parts: the largest is named, numbers add up, and nothing is told twice."""
 
+import math
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -179,7 +181,7 @@ def test_with_the_largest_network_all_devices_are_as_fast_as_one(
 ):
     made = StepModel(one, several, devices, 8, devices, moved, min(update, one.fixed))
     times = made.largest_network()
-    if times:
+    if times and math.isfinite(times):  # not where the last digits of a float decide
         of_one = one.seconds(8) + (times - 1) * made.update
         of_all = several.seconds(8) + (times - 1) * made.moved
         assert devices * of_one == pytest.approx(of_all, rel=1e-6)
