@@ -61,7 +61,8 @@ ALIKE = 0.7  # the ratio of two names from which on one may be meant for the oth
 def nearest(given: str, names: Collection[str]) -> Optional[str]:
     """The option of ``names`` that is most likely meant, or None.
 
-    One slip, such as a letter left out, is forgiven in any name, more of them in long ones.
+    One slip, such as a letter left out, is forgiven in any name, more of them in long ones; and
+    the beginning of a name stands for it, if of no other.
     """
     usual = given.lower().replace("_", "-")
     here = HERE.get(usual)
@@ -71,7 +72,9 @@ def nearest(given: str, names: Collection[str]) -> Optional[str]:
     body = usual.lstrip("-")
     is_long = given.startswith("--")  # of one letter, any other one would be a slip
     slips = [name for name in bodies if is_long and _one_slip(body, name)]
-    alike = get_close_matches(body, slips or bodies, n=1, cutoff=0 if slips else ALIKE)
+    begun = [name for name in bodies if is_long and len(body) > 2 and name.startswith(body)]
+    likely = slips or (begun if len(begun) == 1 else [])
+    alike = get_close_matches(body, likely or bodies, n=1, cutoff=0 if likely else ALIKE)
     return bodies[alike[0]] if alike else None
 
 

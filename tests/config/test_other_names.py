@@ -57,3 +57,12 @@ def test_the_hint_alone_fits_a_line_of_80_columns(ended, words, guess, empty_cwd
 def test_the_example_is_true():
     assert doctest.testmod(other_names).failed == 0
     assert doctest.testmod(other_names).attempted == 1
+
+
+@pytest.mark.parametrize(
+    ("given", "meant"), [("--skip", "--skip-bad"), ("--che", None), ("--ch", None)]
+)
+def test_the_beginning_of_one_name_stands_for_it(given, meant):
+    names = ["--skip-bad", "--channels", "--check-replicas", "--checkpoint-every", "--chart"]
+    hint = f"did you mean {meant!r}?" if meant else "see --help"
+    assert unknown_option(given, names).endswith(hint)
