@@ -45,7 +45,11 @@ def data(tmp_path_factory):
     return folder
 
 
-@pytest.mark.parametrize("other", [("--lr", "0.5"), ("--epochs", "2")], ids=" ".join)
+@pytest.mark.parametrize(
+    "other",
+    [("--lr", "0.5"), pytest.param(("--epochs", "2"), marks=pytest.mark.long)],
+    ids=" ".join,
+)
 @each_backend
 def test_processes_with_other_options_end_with_the_first_difference(backend, other, tmp_path):
     """Whoever has started them: with other epochs one would wait for the other for ever."""
