@@ -16,12 +16,13 @@ from gluonlab.config.values import whole
 from gluonlab.documents import json_text
 from gluonlab.errors import ConfigError, DataError
 from gluonlab.files.whole import check_new
+from gluonlab.runs.schema import WRONG
 
 if TYPE_CHECKING:
     from gluonlab.inference.loaded import LoadedRun
     from gluonlab.inference.predictions import Seen
 
-TOP, SHEET = 5, "wrong.png"
+TOP, SHEET = 5, WRONG
 EXAMPLE = "write python -m gluonlab.predict RUN IMAGE..."
 
 

@@ -49,6 +49,7 @@ def as_page(runs: Sequence[Run]) -> str:
         scripts=True,
         many=MANY,
         confusions=[(run.name, run.confusion()) for run in runs],
+        wrongs=[(run.name, run.wrong()) for run in runs],
         timelines=[(run.name, run.timeline()) for run in runs],
         epoch_headings=EPOCH_HEADINGS,
         epochs=[epochs(run) for run in runs],

@@ -26,6 +26,7 @@ from gluonlab.runs.schema import (
     LINES,
     METRICS,
     TIMELINE,
+    WRONG,
     Epoch,
     Line,
     StalenessEvent,
@@ -97,6 +98,10 @@ class Run:
     def confusion(self) -> Optional[str]:
         """The picture of --confusion, likewise."""
         return self._picture(CONFUSION)
+
+    def wrong(self) -> Optional[str]:
+        """The picture of gluonlab.predict --wrong, where it was put into the folder, likewise."""
+        return self._picture(WRONG)
 
     def _picture(self, name: str) -> Optional[str]:
         try:

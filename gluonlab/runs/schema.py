@@ -14,6 +14,7 @@ from typing import Any, Callable, ClassVar, Dict, Mapping, Optional, Sequence, T
 FORMAT = 2  # what config.json calls "format"; the first one had no such number
 
 CONFIG, METRICS, PARAMETERS = "config.json", "metrics.jsonl", "parameters.params"
+WRONG = "wrong.png"  # what gluonlab.predict --wrong draws
 CURVES, CONFUSION, EXPORT, COMPARISON = "curves.png", "confusion.png", "export", "compare.json"
 TRACE, TIMELINE = "trace.json", "timeline.svg"
 CHECKPOINTS = "checkpoints"  # a folder, see gluonlab.runs.checkpoint

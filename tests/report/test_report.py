@@ -263,12 +263,16 @@ def test_the_folder_of_runs_stands_for_them_in_order(tmp_path):
     assert [run.name for run in read_runs([tmp_path / "runs"])] == ["run-1", "run-9", "run-10"]
 
 
-def test_the_confusion_matrix_is_shown_where_there_is_one(tmp_path):
+@pytest.mark.parametrize(
+    ("name", "title"),
+    [("confusion.png", "What was taken for what"), ("wrong.png", "What it got wrong")],
+)
+def test_what_was_mistaken_is_shown_where_there_is_a_picture(tmp_path, name, title):
     made, other = make_run(tmp_path / "a"), make_run(tmp_path / "b")
-    (made / "confusion.png").write_bytes(b"picture")
+    (made / name).write_bytes(b"picture")
     text = as_page(read_runs([made, other]))
     assert text.count("data:image/png;base64,") == 1 and "cGljdHVyZQ==" in text
-    assert "What was taken for what: a" in text
+    assert f"{title}: a" in text
 
 
 def test_runs_have_the_shortest_names_that_tell_them_apart(tmp_path):
