@@ -31,6 +31,7 @@ from gluonlab.runs.schema import (
     TENSORBOARD,
     TIMELINE,
     TRACE,
+    WRONG,
     ConfusionEvent,
     DivergedEvent,
     Epoch,
@@ -68,7 +69,7 @@ def test_the_docs_describe_every_kind_and_the_files_and_their_format():
     files, _ = section("The folder of a run")
     assert {row[0].strip("`/") for row in files} | {COMPARISON} == {
         CHECKPOINTS, CONFIG, METRICS, PARAMETERS, CURVES, CONFUSION, EXPORT, COMPARISON,
-        TIMELINE, TRACE, TENSORBOARD,
+        TIMELINE, TRACE, TENSORBOARD, WRONG,
     }  # fmt: skip
     assert f"`{COMPARISON}`" in DOCS and f"format, number {FORMAT}." in DOCS
 
