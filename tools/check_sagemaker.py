@@ -53,6 +53,7 @@ STACKS = {
         "Platform": "notebook-al2-v3",
         "ForceDeadPair": "yes",
     },
+    "budget": {"Bucket": "my-bucket", "BudgetEmail": "ada@example.com", "BudgetAmount": 30},
     "longest": {
         "Repository": "https://" + "a" * 1016,
         "Bucket": "b" * 63,
