@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from pathlib import Path
-from typing import Any, Collection, Dict, Optional
+from typing import Any, Callable, Collection, Dict, Optional
 
 import botocore.session
 
@@ -94,6 +94,13 @@ def refuse_dead(instance: str, platform: Optional[str], force: bool) -> Optional
         else "choose another --instance or --platform"
     )
     raise RefusedError(f"{reason.rstrip('.')}: {instead}, or ask AWS all the same with --force")
+
+
+def warn_of_end(instance: str, note: Callable[[str], None]) -> None:
+    """Say of a machine that AWS has given up that it may not be had."""
+    reason = pairs.ending(instance)
+    if reason:
+        note(f"warning: {reason}")
 
 
 def refuse_unfit(instance: str, otherwise: str) -> None:

@@ -136,8 +136,7 @@ def submit(
         f"it reads {', '.join(jobs.inputs(request)) or 'no data'}, "
         f"and writes below {' and '.join(jobs.outputs(request))}"
     )
-    if instances.pairs.ending(resources["InstanceType"]):
-        note(f"warning: {instances.pairs.ending(resources['InstanceType'])}")
+    instances.warn_of_end(resources["InstanceType"], note)
     if jobs.is_spot(request):
         waits = request["StoppingCondition"]["MaxWaitTimeInSeconds"] / 3600
         note(

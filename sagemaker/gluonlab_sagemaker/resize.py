@@ -94,7 +94,7 @@ def _refuse_stack(caller: Caller, notebook: Notebook, found: Answer) -> None:
 
 
 def _refuse_lost_platform(notebook: Notebook, found: Answer, change: Change) -> None:
-    """Refuse to keep a platform that AWS no longer starts, or to leave one that has no successor."""
+    """Refuse to keep a platform that is dead, or to leave one that AWS changes to no other."""
     now = found.get("PlatformIdentifier")
     about = pairs.platforms().get(now)
     if about is None or not about["dead_since"]:

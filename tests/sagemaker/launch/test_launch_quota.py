@@ -1,4 +1,4 @@
-"""quota: what an account may have, found by the name that the console shows; and asking for more."""
+"""quota: what an account may have, found by the name in the console; and asking for more."""
 
 import pytest
 

@@ -16,7 +16,7 @@ CAPACITY = [
     "EC2InsufficientCapacityError: Instance type 'ml.g5.48xlarge' is temporarily unavailable in "
     "supported availability zones [euw1-az1]. Try again in a few minutes",
     "InsufficientInstanceCapacity",
-    "We currently do not have sufficient m5.8xlarge capacity in the Availability Zone you requested",
+    "We currently do not have sufficient m5.8xlarge capacity in the zone you requested",
     "There is no Spot capacity available that matches your request.",
 ]
 
