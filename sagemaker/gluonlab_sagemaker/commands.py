@@ -153,7 +153,7 @@ def create(
 def status(here: Place, name: str, every: bool, as_json: bool) -> None:
     """Say what the notebook does, and what it costs."""
     notebook = here.notebook(name)
-    found = everything(here.caller) if every else [row(notebook.existing())]
+    found = everything(here.caller) if every else [row(notebook.existing(), here.caller.region)]
     if as_json:
         here.say(json.dumps(found if every else found[0]))
     else:

@@ -226,11 +226,11 @@ def test_the_image_is_that_of_the_region():
         assert made.endswith(TAG)
     assert ".amazonaws.com.cn/" in image("cn-north-1")
     with pytest.raises(
-        RefusedError, match=r"not known to be in il-central-1: .* or give one with --image"
+        RefusedError, match=r"not known to be in mx-central-1: .* or give one with --image"
     ):
-        request(region="il-central-1")
+        request(region="mx-central-1")
     assert (
-        request(region="il-central-1", image="mine:1")["AlgorithmSpecification"]["TrainingImage"]
+        request(region="mx-central-1", image="mine:1")["AlgorithmSpecification"]["TrainingImage"]
         == "mine:1"
     )
 

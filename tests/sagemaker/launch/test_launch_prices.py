@@ -6,8 +6,10 @@ the model of the service. All amounts are made up.
 """
 
 import json
+import re
 
 import pytest
+from launch_world import SAGEMAKER
 
 from gluonlab_sagemaker import cost, price_list
 from gluonlab_sagemaker.calls import home
@@ -197,6 +199,21 @@ def test_two_prices_of_one_thing_are_the_higher_whatever_their_order():
 def test_a_region_without_sagemaker_has_no_table():
     with pytest.raises(AWSError, match="no instances of SageMaker in mars-east-1"):
         made(*LISTED, region="mars-east-1")
+
+
+def test_the_readme_says_what_the_shipped_table_says():
+    """Its rows of machines: an hour and a day; and a month of 50 GB."""
+    text = (SAGEMAKER / "README.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| `(ml\.\S+)` \| ([\d.]+) USD \| ([\d.]+) USD \| \|$", text, re.M)
+    assert len(rows) == 6
+    for instance, hour, day in rows:
+        known = Prices().cost(instance, 50, "us-east-1")
+        assert (hour, day) == (f"{known.hour:.2f}", f"{known.day:.2f}")
+        assert f"{known.volume_month:.2f} USD a month" in text
+    unknown = re.search(r"^\| `(\S+)`, the default, and `(\S+)` \| \?", text, re.M)
+    assert [Prices().hour(one, "us-east-1") for one in unknown.groups()] == [None, None]
+    shipped = json.loads((SAGEMAKER / "prices.json").read_text())["regions"]["us-east-1"]
+    assert f"For us-east-1, of {shipped['date']}, and **not from AWS**" in text
 
 
 def test_prices_shows_what_is_known_and_how_to_get_the_rest(told, file):
