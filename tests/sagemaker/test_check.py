@@ -433,7 +433,7 @@ def test_what_the_readme_refers_to_is_there():
     anchors = {
         "#" + re.sub(r"[^\w -]", "", heading).lower().replace(" ", "-") for heading in headings
     }
-    for target in re.findall(r"\]\(([^)]+)\)", text) + re.findall(
+    for target in re.findall(r"\]\((?!https://)([^)]+)\)", text) + re.findall(
         r"`(training/[a-z-]+\.json|[a-z-]+\.json|[a-z-]+\.(?:sh|py))`", text
     ):
         folders = SAGEMAKER, SAGEMAKER / "training", SAGEMAKER.parent
