@@ -188,9 +188,14 @@ FAULTS = {
     "a request that nothing is known of": (
         check.check_table,
         lambda folder: shutil.copy(
-            str(folder / "instances/g5.12xlarge.json"), str(folder / "instances/g5.xlarge.json")
+            str(folder / "instances/g5.12xlarge.json"), str(folder / "instances/g5.2xlarge.json")
         ),
-        "nothing about g5.xlarge.json",
+        "nothing about g5.2xlarge.json",
+    ),
+    "links of one GPU": (
+        check.check_table,
+        lambda folder: edit(folder / "instances.json", '"NVSwitch"', '"one GPU"'),
+        "links 'one GPU' of 8 GPUs",
     ),
     "key twice": (check.check_requests, twice, "a key twice: VolumeSizeInGB"),
     "text without its second quotes": (
@@ -411,6 +416,7 @@ def test_the_readme_says_what_the_table_says():
         machine = [
             f"{about['gpus']} x {about['gpu']}",
             f"{about['gpu_memory_gb']} GB",
+            "" if about["gpus"] == 1 else about["links"],
             str(about["vcpus"]),
             f"{about['memory_gib']:,}",
         ]
