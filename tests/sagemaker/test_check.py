@@ -368,8 +368,8 @@ def test_p3_is_known_to_be_dead_everywhere_and_what_lives_is_not():
         assert everywhere is name.startswith("ml.p3")
         assert (about["instead"] is not None) is everywhere
     assert pairs.dead("ml.p3.8xlarge", "notebook-al2023-v1") == (
-        "notebook-al2023-v1 does not start ml.p3.8xlarge (as of 2026-11-21): "
-        "it is made without P2 and P3; ml.g5.12xlarge is the nearest that lives"
+        "notebook-al2023-v1 does not start ml.p3.8xlarge (as of 2026-11-27): "
+        "Amazon Linux 2023 is made without P2 and P3; ml.g5.12xlarge is the nearest that lives"
     )
     assert "dead since 2026-07-01" in pairs.dead("ml.g5.12xlarge", "notebook-al2-v1")
     assert pairs.dead("ml.g5.12xlarge", "a platform of the future") == ""
