@@ -16,7 +16,9 @@ def instances():
 
 
 def platforms():
-    """{platform: dead_since, a date or None; why; excludes, beginnings of instance types}."""
+    """{platform: dead_since, a date or None; why; excludes, beginnings of instance types; becomes,
+    the platform that AWS changes it to with its volume, or None}.
+    """
     return _table("platforms")
 
 
@@ -34,6 +36,19 @@ def dead(instance_type, platform):
             f"{platform} does not start {instance_type} (as of {about['as_of']}): "
             f"{about['why']}{other}"
         )
+    return ""
+
+
+def ending(instance_type):
+    """Why a machine of this type may not be had much longer, in one dated line; empty if alive."""
+    for beginning, about in _table("ending").items():
+        if instance_type.startswith(beginning):
+            instead = instances().get(instance_type, {}).get("instead")
+            other = f"; {instead} is the nearest that lives" if instead else ""
+            return (
+                f"{instance_type} is at its end since {about['since']} "
+                f"(as of {about['as_of']}): {about['why']}{other}"
+            )
     return ""
 
 

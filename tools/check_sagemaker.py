@@ -53,6 +53,7 @@ STACKS = {
         "Platform": "notebook-al2-v3",
         "ForceDeadPair": "yes",
     },
+    "budget": {"Bucket": "my-bucket", "BudgetEmail": "ada@example.com", "BudgetAmount": 30},
     "longest": {
         "Repository": "https://" + "a" * 1016,
         "Bucket": "b" * 63,
@@ -201,6 +202,8 @@ def check_table(folder):
                 f"instances.json: {name}: its status {about['status']} is not what its "
                 "platform says"
             )
+        if (about["gpus"] == 1) != (about["links"] == "one GPU"):
+            yield f"instances.json: {name}: links {about['links']!r} of {about['gpus']} GPUs"
         if not 1 <= about["use_gpus"] <= about["gpus"]:
             yield f"instances.json: {name}: use_gpus {about['use_gpus']} of {about['gpus']}"
         if (

@@ -15,7 +15,9 @@ from gluonlab.gpu.peers import gpu_numbers
 # Machine code in the wheel (read from its fat binaries); no PTX that a driver could compile.
 CODE_FOR = ((5, 0), (6, 0), (7, 0), (8, 0), (8, 6))
 CPU_DEVICES = "CPU devices: --devices 'cpu*2'"
-LIVING = f"a V100, T4, RTX 20 or 30, A100, A10G or L4 (ml.g4dn, ml.g5, ml.p4d), or {CPU_DEVICES}"
+LIVING = (
+    f"a V100, T4, RTX 20 or 30, A100, A10G or L4 (ml.g4dn, ml.g5, ml.g6, ml.p4d), or {CPU_DEVICES}"
+)
 SUCCESS = 0
 MAJOR, MINOR = 75, 76  # CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_*
 

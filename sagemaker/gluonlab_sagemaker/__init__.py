@@ -2,10 +2,12 @@
 
 A module imports only those that stand further down here, or to its right.
 
-commands job_commands         options in, what was done out
+commands                      options in, what was done out
+job_commands machine_commands
 listing options               what several commands share
-create notebook jobs          what is done, as a sequence of calls
+create resize notebook jobs   what is done, as a sequence of calls
 role startup source images    what a notebook or a job needs beside itself
+price_list quota              what AWS says of prices and quotas
 waiting                       until a status is reached
 calls                         one call to AWS, or the rehearsal of it
 instances cost checks errors

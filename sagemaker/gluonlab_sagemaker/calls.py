@@ -22,6 +22,13 @@ Answer = Dict[str, Any]
 PARTITIONS = ("aws", "aws-cn", "aws-us-gov")
 
 
+def home(service: str, region: Optional[str]) -> Optional[str]:
+    """The region in which a service answers about ``region``: the price list has few."""
+    if service != "pricing":
+        return region
+    return "cn-northwest-1" if (region or "").startswith("cn-") else "us-east-1"
+
+
 class Caller:
     """``caller("sagemaker", "StopNotebookInstance", ...)`` calls AWS and returns its answer.
 
@@ -68,7 +75,9 @@ class Caller:
         """The boto3 client, made when it is first needed."""
         if service not in self._clients:
             retries = Config(retries={"max_attempts": 5, "mode": "standard"}, connect_timeout=10)
-            self._clients[service] = self._session.client(service, config=retries)
+            self._clients[service] = self._session.client(
+                service, region_name=home(service, self.region), config=retries
+            )
         return self._clients[service]
 
 

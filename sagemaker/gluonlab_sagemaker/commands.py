@@ -18,6 +18,7 @@ from gluonlab_sagemaker.errors import AWSError, FailedError, RefusedError
 from gluonlab_sagemaker.job_commands import COMMANDS as JOBS
 from gluonlab_sagemaker.jobs import running
 from gluonlab_sagemaker.listing import everything, line, row
+from gluonlab_sagemaker.machine_commands import COMMANDS as MACHINES
 from gluonlab_sagemaker.notebook import STARTED, STOPPED
 from gluonlab_sagemaker.options import PROGRAM, Place, World, anywhere, named, note, owner
 
@@ -102,10 +103,12 @@ def create(
     wishes = Wishes(instance=instances.instance_type(instance), **given)
     request = instances.request(wishes.instance)
     platform = instances.platform(wishes.platform or request["PlatformIdentifier"])
-    notebook = here.notebook(name)
+    notebook = here.notebook(name, ours=True)
     warning = instances.refuse_dead(wishes.instance, platform, force)
     if warning:
         note(f"warning: {warning}")
+    if instances.unknown_platform(platform):
+        note(f"warning: {instances.unknown_platform(platform)}")
     if not force:
         instances.refuse_unfit(wishes.instance, "take it all the same with --force")
     if not wishes.idle_minutes:
@@ -121,7 +124,7 @@ def create(
     create_notebook(here.caller, notebook, wishes, here.say, here.sleep)
     if no_wait:
         return
-    if notebook.wait(STARTED) is None:
+    if notebook.wait(STARTED, new=True) is None:
         raise FailedError(f"{name} is gone: somebody deleted it while it was being made")
     here.say(
         f"{name} is in service, and installs gluonlab for 10 to 20 minutes: "
@@ -150,7 +153,7 @@ def create(
 def status(here: Place, name: str, every: bool, as_json: bool) -> None:
     """Say what the notebook does, and what it costs."""
     notebook = here.notebook(name)
-    found = everything(here.caller) if every else [row(notebook.existing())]
+    found = everything(here.caller) if every else [row(notebook.existing(), here.caller.region)]
     if as_json:
         here.say(json.dumps(found if every else found[0]))
     else:
@@ -218,7 +221,7 @@ def delete(here: Place, name: str, yes: bool, force: bool) -> None:
 
     Can be run again at any time.
     """
-    notebook = here.notebook(name)
+    notebook = here.notebook(name, ours=True)
     notebook.refuse_foreign(force)
     if not yes and not here.caller.rehearses and notebook.describe() is not None:
         click.confirm(
@@ -255,6 +258,7 @@ def main(args: Sequence[str], world: Optional[World] = None) -> None:
     jobs = partial(dispatch, f"{PROGRAM} jobs", _table(JOBS, world))
     commands = {
         **_table(COMMANDS, world),
+        **_table(MACHINES, world),
         "jobs": ("submit, list, wait for and stop training jobs", jobs),
     }
     dispatch(PROGRAM, commands, args)

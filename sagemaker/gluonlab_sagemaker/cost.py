@@ -1,14 +1,33 @@
-"""What something costs by sagemaker/prices.json, a table per region that its user edits."""
+"""What something costs by sagemaker/prices.json, a table per region.
+
+`prices --update` writes it from AWS's price list; its user may edit it.
+"""
 
 from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any, Dict, Optional
+from typing import Any, Dict, NamedTuple, Optional
 
 from gluonlab_sagemaker.errors import RefusedError
 
 PRICES = Path(__file__).resolve().parent.parent / "prices.json"
+PAGE = "https://aws.amazon.com/sagemaker/pricing/"
+UPDATE = "python sagemaker/launch.py prices --update"
+NOTEBOOKS, JOBS = "instance_hour", "training_hour"
+
+
+class Cost(NamedTuple):
+    """What a notebook costs, in ``currency``; None: unknown."""
+
+    hour: Optional[float]
+    volume_month: Optional[float]
+    currency: str
+
+    @property
+    def day(self) -> Optional[float]:
+        """24 hours of the machine, when nothing stops it."""
+        return None if self.hour is None else 24 * self.hour
 
 
 class Prices:
@@ -17,48 +36,77 @@ class Prices:
     def __init__(self, path: Path = PRICES) -> None:
         self._path = path
         try:
-            self._table: Dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-            self.currency, self._of = str(self._table["currency"]), f"of {self._table['date']}"
-            self._regions: Dict[str, Any] = dict(self._table["regions"])
+            table: Dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+            self._regions: Dict[str, Any] = dict(table["regions"])
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise RefusedError(
                 f"{path}: {type(error).__name__}: {error}: mend the file, or take it from git again"
             ) from error
 
-    def hour(self, instance: str, region: Optional[str]) -> Optional[float]:
-        """The price of one instance for an hour, in ``currency``; None if unknown."""
-        return self._number(
-            self._region(region).get("instance_hour", {}).get(instance), f"{region} {instance}"
-        )
+    def hour(self, instance: str, region: Optional[str], kind: str = NOTEBOOKS) -> Optional[float]:
+        """The price of one instance for an hour, in the region's currency; None if unknown."""
+        hours = self._region(region).get(kind) or {}
+        return self._number(hours.get(instance), f"{region} {kind} {instance}")
+
+    def cost(self, instance: str, volume_gb: int, region: Optional[str]) -> Cost:
+        """What a notebook with such a volume costs."""
+        month = self._volume(region)
+        volume = None if month is None else month * volume_gb
+        return Cost(self.hour(instance, region), volume, self.currency(region))
+
+    def currency(self, region: Optional[str]) -> str:
+        """Of the prices of a region."""
+        return str(self._region(region).get("currency", "USD"))
 
     def notebook(self, instance: str, volume_gb: int, region: Optional[str]) -> str:
         """A sentence: what a notebook costs while it runs, and while it is stopped."""
-        hour = self.hour(instance, region)
-        month = self._number(
-            self._region(region).get("volume_gb_month"), f"{region} volume_gb_month"
-        )
-        running = (
-            self._unknown(instance, region)
-            if hour is None
-            else f"about {hour:,.2f} {self.currency} an hour while it runs"
-        )
+        cost = self.cost(instance, volume_gb, region)
         volume = f"{volume_gb} GB of volume are paid until delete"
-        volume += (
-            f", about {month * volume_gb:,.2f} {self.currency} a month" if month is not None else ""
+        if cost.volume_month is not None:
+            volume += f", about {cost.volume_month:,.2f} {cost.currency} a month"
+        if cost.hour is None:
+            known = self._source(region) if cost.volume_month is not None else ""
+            return f"cost: {self._unknown(instance, region)}; {volume}{known}"
+        running = (
+            f"about {cost.hour:,.2f} {cost.currency} an hour while it runs, "
+            f"{cost.day:,.2f} a day if nothing stops it"
         )
-        return f"cost: {running}; {volume}{self._note(hour, month)}"
+        return f"cost: {running}; {volume}{self._source(region)}"
 
     def job(self, instance: str, hosts: int, longest_s: int, region: Optional[str]) -> str:
         """A sentence: what a training job costs an hour, and at most."""
-        hour = self.hour(instance, region)
+        hour = self.hour(instance, region, JOBS)
         if hour is None:
-            return f"cost: {self._unknown(instance, region)}"
-        most = hour * hosts * longest_s / 3600
-        each = f"about {hour * hosts:,.2f} {self.currency} an hour on {hosts} x {instance}"
+            return f"cost: {self._unknown(instance, region, 'training on ')}"
+        most, currency = hour * hosts * longest_s / 3600, self.currency(region)
+        each = f"about {hour * hosts:,.2f} {currency} an hour on {hosts} x {instance}"
         return (
-            f"cost: {each}, at most {most:,.2f} {self.currency} in {longest_s / 3600:g} "
-            f"h{self._note(hour)}"
+            f"cost: {each}, at most {most:,.2f} {currency} in {longest_s / 3600:g} "
+            f"h{self._source(region)}"
         )
+
+    def line(self, instance: str, region: Optional[str]) -> str:
+        """A row of `prices`: an hour and a day of a notebook, an hour of training."""
+        hour, training = self.hour(instance, region), self.hour(instance, region, JOBS)
+        each = (hour, None if hour is None else 24 * hour, training)
+        texts = ("unknown" if one is None else f"{one:,.2f}" for one in each)
+        return f"{instance:<18}" + "".join(f"{text:>12}" for text in texts)
+
+    def volume(self, region: Optional[str]) -> str:
+        """The price of a GB of a notebook's volume for a month, as text."""
+        price = self._volume(region)
+        return "unknown" if price is None else f"{price:,.3f}"
+
+    def _volume(self, region: Optional[str]) -> Optional[float]:
+        here = self._region(region)
+        return self._number(here.get("volume_gb_month"), f"{region} volume_gb_month")
+
+    def about(self, region: Optional[str]) -> str:
+        """Where the prices of a region come from, and of when they are."""
+        here = self._region(region)
+        if not here:
+            return f"no prices of {region} in {self._path.name}: {self._ask(region)}"
+        return f"{here.get('currency', 'USD')}, as of {here.get('date')}: {here.get('source')}"
 
     def _region(self, region: Optional[str]) -> Dict[str, Any]:
         found = self._regions.get(region or "") or {}
@@ -80,13 +128,14 @@ class Prices:
             )
         return float(price)
 
-    def _unknown(self, instance: str, region: Optional[str]) -> str:
+    def _unknown(self, instance: str, region: Optional[str], of: str = "") -> str:
         where = f"in {region or 'this region'} in {self._path.name}"
-        return f"no price of {instance} {where} (see {self._table.get('check', 'AWS')})"
+        return f"no price of {of}{instance} {where}: {self._ask(region)}"
 
-    def _note(self, *prices: Optional[float]) -> str:
-        if all(price is None for price in prices):
-            return ""
-        return (
-            f" (an estimate, by the prices {self._of} in {self._path.name}, which is yours to edit)"
-        )
+    def _ask(self, region: Optional[str]) -> str:
+        here = f" --region {region}" if region else ""
+        return f"{UPDATE}{here} asks AWS; see also {PAGE}"
+
+    def _source(self, region: Optional[str]) -> str:
+        date = self._region(region).get("date")
+        return f" (an estimate, by the prices of {date} in {self._path.name})"

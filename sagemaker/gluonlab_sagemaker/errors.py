@@ -41,10 +41,13 @@ UNCERTAIN = {
 MISSING = {"NoSuchEntity", "ResourceNotFound", "ResourceNotFoundException"}
 _MISSING_TEXT = re.compile(r"RecordNotFound|does not exist|could not find|not found", re.I)
 _TAKEN_TEXT = re.compile(r"duplicate|already exists", re.I)
+# EC2's wordings and SageMaker's, of codes and of messages
 _CAPACITY_TEXT = re.compile(
-    r"insufficient.?capacity|capacity.?error|not enough capacity|unable to provision.*capacity",
+    r"sufficient.{0,40}capacity|capacity.?error|not enough capacity|unable to provision.*capacity"
+    r"|instance type.*temporarily unavailable|unfulfillable.?capacity|no spot capacity",
     re.I,
 )
+ELSEWHERE_OR_LATER = "try again later, in another --region or with another --instance"
 
 
 class RefusedError(ConfigError):
@@ -82,6 +85,11 @@ class AWSError(RunError):
         return self.code in ("EntityAlreadyExists", "ResourceInUse") or bool(
             _TAKEN_TEXT.search(self._said)
         )
+
+    @property
+    def no_machine(self) -> bool:
+        """Whether AWS has no machine of that type free at the moment."""
+        return bool(_CAPACITY_TEXT.search(f"{self.code} {self._said}"))
 
     @property
     def wrong_status(self) -> bool:
@@ -153,29 +161,25 @@ def quota_advice(operation: str, parameters: Mapping[str, Any]) -> str:
         f"{instance} for {'training job' if 'Training' in operation else 'notebook instance'} usage"
     )
     return (
-        f'(ask for "{quota}" at {QUOTAS}; P3 and P4 begin at 0, '
-        "and an answer takes hours to days; or choose another --instance)"
+        f'(ask for "{quota}" at {QUOTAS}, or by `python sagemaker/launch.py quota`; P3 and P4 '
+        "begin at 0, and an answer takes hours to days; or choose another --instance)"
     )
 
 
-def capacity_advice() -> str:
+def capacity_advice(remedy: str = ELSEWHERE_OR_LATER) -> str:
     """What to do when AWS has no machine."""
-    return (
-        "(AWS has no such machine free at the moment: "
-        "try again later, in another --region or with another --instance)"
-    )
+    return f"(AWS has no such machine free at the moment: {remedy})"
 
 
-def failure(kind: str, name: str, reason: Optional[str]) -> FailedError:
-    """What a FailureReason means."""
+def failure(
+    kind: str, name: str, reason: Optional[str], remedy: str = ELSEWHERE_OR_LATER
+) -> FailedError:
+    """What a FailureReason means; ``remedy``: what to do when AWS has no machine."""
     reason = " ".join((reason or "AWS gives no reason").split()).rstrip(".")
     if _CAPACITY_TEXT.search(reason):
-        advice = capacity_advice()
+        advice = capacity_advice(remedy)
     elif "internal" in reason.lower():
-        advice = (
-            "(mostly AWS has no such machine free, or a fault of its own: "
-            "try again later, or with another --instance)"
-        )
+        advice = f"(mostly AWS has no such machine free, or a fault of its own: {remedy})"
     elif "lifecycle" in reason.lower():
         advice = (
             "(a start script failed or took longer than 5 minutes; its log is in CloudWatch: "

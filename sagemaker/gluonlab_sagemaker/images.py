@@ -1,6 +1,7 @@
 """Where AWS keeps its image with MXNet 1.9.0, Python 3.8, Horovod and Open MPI, region by region.
 
-Accounts: those that the SageMaker Python SDK lists for MXNet (image_uri_config/mxnet.json, 1.8.0).
+Accounts: those that the SageMaker Python SDK of 2026-08-21 lists for training with MXNet 1.9.0
+(image_uri_config/mxnet.json), without AWS's secret regions.
 """
 
 from __future__ import annotations
@@ -18,10 +19,19 @@ ACCOUNTS = {
     "af-south-1": "626614931356",
     "ap-east-1": "871362719292",
     "ap-northeast-3": "364406365360",
+    "ap-south-2": "772153158452",
+    "ap-southeast-3": "907027046896",
+    "ap-southeast-4": "457447274322",
+    "ca-west-1": "204538143572",
     "cn-north-1": "727897471807",
     "cn-northwest-1": "727897471807",
+    "eu-central-2": "380420809688",
     "eu-south-1": "692866216735",
+    "eu-south-2": "503227376785",
+    "il-central-1": "780543022126",
+    "me-central-1": "914824155844",
     "me-south-1": "217643126080",
+    "us-gov-east-1": "446045086412",
     "us-gov-west-1": "442386744353",
 }
 

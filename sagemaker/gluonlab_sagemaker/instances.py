@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from pathlib import Path
-from typing import Any, Collection, Dict, Optional
+from typing import Any, Callable, Collection, Dict, Optional
 
 import botocore.session
 
@@ -13,6 +13,7 @@ import instance_pairs as pairs
 from gluonlab.errors import unknown
 from gluonlab_sagemaker.errors import RefusedError
 
+PLATFORM = re.compile(r"notebook-[a-z0-9]+-v[0-9]+")
 FOLDER = Path(__file__).resolve().parent.parent
 
 
@@ -36,16 +37,33 @@ def _known_to_aws(kind: str) -> Collection[str]:
 
 
 def platform(given: str) -> str:
-    """A platform that is known here, or to the installed boto3. Raises RefusedError for another."""
-    pattern = (
-        botocore.session.get_session()
-        .get_service_model("sagemaker")
-        .shape_for("PlatformIdentifier")
-        .metadata["pattern"]
-    )
-    if given not in pairs.platforms() and not re.fullmatch(pattern, given):
+    """A platform that is known here, or named like one. Raises RefusedError for another."""
+    if given not in pairs.platforms() and not PLATFORM.fullmatch(given):
         raise RefusedError(unknown("platform", given, pairs.platforms()))
     return given
+
+
+def unknown_platform(given: Optional[str]) -> str:
+    """A warning about a platform of which nothing is known here; empty for a known one."""
+    if given is None or given in pairs.platforms():
+        return ""
+    newest = max(about["as_of"] for about in pairs.platforms().values())
+    return (
+        f"{given} is no platform that is known here (as of {newest}): what it starts, and whether "
+        f"gluonlab installs itself there, is not known; known are {', '.join(pairs.platforms())}"
+    )
+
+
+def way_out(instance: Optional[str], platform: Optional[str]) -> str:
+    """The options of `resize` that make this pair one that AWS starts; empty if there are none."""
+    about = pairs.platforms().get(platform)
+    if about is None or (about["dead_since"] and not about["becomes"]):
+        return ""
+    options = f" --platform {about['becomes']}" if about["becomes"] else ""
+    if instance is not None and pairs.dead(instance, about["becomes"] or platform):
+        instead = (pairs.instances().get(instance) or {}).get("instead")
+        options += f" --instance {instead or 'TYPE'}"
+    return options
 
 
 def request(instance: str) -> Dict[str, Any]:
@@ -78,6 +96,13 @@ def refuse_dead(instance: str, platform: Optional[str], force: bool) -> Optional
     raise RefusedError(f"{reason.rstrip('.')}: {instead}, or ask AWS all the same with --force")
 
 
+def warn_of_end(instance: str, note: Callable[[str], None]) -> None:
+    """Say of a machine that AWS has given up that it may not be had."""
+    reason = pairs.ending(instance)
+    if reason:
+        note(f"warning: {reason}")
+
+
 def refuse_unfit(instance: str, otherwise: str) -> None:
     """Refuse a machine whose GPUs cannot run MXNet; ``otherwise``: how to get it all the same."""
     reason = pairs.unfit(instance)
@@ -93,4 +118,5 @@ def summary(instance: str) -> str:
     facts = pairs.instances()[instance]
     gpus = f"{facts['gpus']} x {facts['gpu']} {facts['gpu_memory_gb']} GB"
     state = "" if facts["status"] == "alive" else f"  {facts['status']} as of {facts['as_of']}"
-    return f"{instance:<18}{gpus:<17}{facts['vcpus']:>3} vCPUs {facts['memory_gib']:>5} GiB{state}"
+    size = f"{facts['vcpus']:>3} vCPUs {facts['memory_gib']:>5} GiB"
+    return f"{instance:<18}{gpus:<17}{size}  {facts['links']}{state}"

@@ -136,6 +136,7 @@ def submit(
         f"it reads {', '.join(jobs.inputs(request)) or 'no data'}, "
         f"and writes below {' and '.join(jobs.outputs(request))}"
     )
+    instances.warn_of_end(resources["InstanceType"], note)
     if jobs.is_spot(request):
         waits = request["StoppingCondition"]["MaxWaitTimeInSeconds"] / 3600
         note(

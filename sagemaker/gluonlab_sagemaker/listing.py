@@ -12,9 +12,10 @@ from gluonlab_sagemaker.jobs import listed
 Row = Dict[str, Any]
 
 
-def row(found: Answer) -> Row:
-    """A notebook, as DescribeNotebookInstance or ListNotebookInstances gives it."""
+def row(found: Answer, region: Optional[str]) -> Row:
+    """A notebook, as DescribeNotebookInstance or ListNotebookInstances gives it, and its costs."""
     created = found.get("CreationTime")
+    cost = Prices().cost(found.get("InstanceType", ""), found.get("VolumeSizeInGB", 0), region)
     return {
         "name": found["NotebookInstanceName"],
         "kind": "notebook",
@@ -24,6 +25,7 @@ def row(found: Answer) -> Row:
         "volume_gb": found.get("VolumeSizeInGB"),
         "created": created.isoformat() if created is not None else None,
         "failure": found.get("FailureReason"),
+        "cost": {**cost._asdict(), "day": cost.day},
     }
 
 
@@ -46,7 +48,7 @@ def everything(caller: Caller) -> List[Row]:
         }
         for job in listed(caller, "InProgress")
     ]
-    return [*map(row, ours), *jobs]
+    return [*(row(one, caller.region) for one in ours), *jobs]
 
 
 def line(one: Row, region: Optional[str]) -> str:

@@ -11,10 +11,11 @@ from __future__ import annotations
 import time
 from typing import Any, Callable, Dict, List, Optional, Sequence
 
+import instance_pairs as pairs
 from gluonlab_sagemaker.calls import Answer, Caller
 from gluonlab_sagemaker.checks import is_ours
-from gluonlab_sagemaker.errors import AWSError, RefusedError, failure
-from gluonlab_sagemaker.instances import refuse_dead
+from gluonlab_sagemaker.errors import AWSError, FailedError, RefusedError, failure
+from gluonlab_sagemaker.instances import way_out
 from gluonlab_sagemaker.role import delete_role
 from gluonlab_sagemaker.startup import delete_config
 from gluonlab_sagemaker.waiting import Waiter
@@ -32,6 +33,11 @@ ENDING = {
 }
 
 
+def stack_of(tags: Sequence[Dict[str, str]]) -> Optional[str]:
+    """The CloudFormation stack that made what bears these tags, if one did."""
+    return next((tag["Value"] for tag in tags if tag["Key"] == STACK), None)
+
+
 class Notebook:
     """The notebook called ``name``.
 
@@ -41,7 +47,7 @@ class Notebook:
     def __init__(
         self, caller: Caller, name: str, waiter: Waiter, say: Callable[[str], None], here: str
     ) -> None:
-        self._call, self.name, self._waiter, self._say, self._here = caller, name, waiter, say, here
+        self._call, self.name, self._waiter, self.say, self._here = caller, name, waiter, say, here
 
     def command(self, verb: str) -> str:
         """The command line that does ``verb`` with this notebook."""
@@ -80,7 +86,8 @@ class Notebook:
             if status == "Failed":
                 raise RefusedError(
                     f"{what}, and has failed ({found.get('FailureReason')}): "
-                    f"{self.command('delete')}, then create again"
+                    f"{self.command('start')} tries again; {self.command('delete')} deletes it "
+                    "with all files on its volume"
                 )
             raise RefusedError(
                 f"{what} ({status}): see {self.command('status')}, or choose another --name"
@@ -102,53 +109,87 @@ class Notebook:
         found = self.existing()
         status = found["NotebookInstanceStatus"]
         if status in ("InService", "Pending"):
-            self._say(f"{self.name} is {status} already")
+            self.say(f"{self.name} is {status} already")
             return bool(status == "Pending")
         if status == "Deleting":
             raise RefusedError(
                 f"{self.name} is being deleted: {self.command('wait')}, then create it anew"
             )
-        if found.get("InstanceType"):
-            warning = refuse_dead(found["InstanceType"], found.get("PlatformIdentifier"), force)
-            if warning:
-                self._say(f"warning: {warning}")
+        self._refuse_dead(found, force)
         if status != "Stopped":
             status = str(self._waiter.until(self.name, SETTLED, self.status) or "gone")
             # AWS does maintenance of its own, and somebody else may have been faster
             if status in ("InService", "gone"):
-                self._say(f"{self.name} is {status}")
+                self.say(f"{self.name} is {status}")
                 return False
-        self._call("sagemaker", "StartNotebookInstance", NotebookInstanceName=self.name)
-        self._say(f"{self.name} is starting")
+        try:
+            self._call("sagemaker", "StartNotebookInstance", NotebookInstanceName=self.name)
+        except AWSError as error:
+            if not error.no_machine:
+                raise
+            refused = failure("notebook", self.name, f"not started: {error.code}", self._remedy())
+            raise AWSError(f"{refused}; {self._kept()}", error.code) from error
+        self.say(f"{self.name} is starting")
         return True
+
+    def _refuse_dead(self, found: Answer, force: bool) -> None:
+        """Refuse to start what AWS no longer starts, with the way to keep its files."""
+        instance, platform = found.get("InstanceType"), found.get("PlatformIdentifier")
+        reason = pairs.dead(instance or "", platform)
+        if reason and force:
+            self.say(f"warning: {reason} (--force: AWS is asked all the same)")
+        elif reason:
+            options = way_out(instance, platform)
+            cure = (
+                f"{self.command('resize')}{options} keeps the files on its volume, then start"
+                if options
+                else "see `A dead notebook` in sagemaker/README.md for what is on its volume"
+            )
+            raise RefusedError(
+                f"{reason.rstrip('.')}: {cure}; or ask AWS all the same with --force"
+            )
 
     def stop(self) -> bool:
         """Stop it; False if it does not run."""
         status = self.existing()["NotebookInstanceStatus"]
         if status in ("Stopped", "Stopping", "Deleting", "Failed"):
-            self._say(f"{self.name} is {status} already")
+            self.say(f"{self.name} is {status} already")
             return bool(status == "Stopping")
         if status != "InService":
             status = self.wait()
         if status == "InService":
             self._call("sagemaker", "StopNotebookInstance", NotebookInstanceName=self.name)
-            self._say(
+            self.say(
                 f"{self.name} is stopping: its volume alone costs something from then on, "
                 f"until {self.command('delete')}"
             )
         return True
 
-    def wait(self, ends: Sequence[Optional[str]] = SETTLED) -> Optional[str]:
+    def wait(self, ends: Sequence[Optional[str]] = SETTLED, new: bool = False) -> Optional[str]:
         """Wait until its status is one of ``ends``: that one.
 
-        FailedError, with the reason, if it failed.
+        FailedError, with the reason, if it failed. ``new``: there are no files on its volume yet.
         """
         status = self._waiter.until(self.name, ends, self.status)
         if status == "Failed":
             reason = self.existing().get("FailureReason")
-            error = failure("notebook", self.name, reason)
-            raise type(error)(f"{error}; {self.command('delete')} removes what is left of it")
+            if new:
+                rest = f"{self.command('delete')} removes what is left of it"
+                raise FailedError(f"{failure('notebook', self.name, reason)}; {rest}")
+            error = failure("notebook", self.name, reason, self._remedy())
+            raise FailedError(f"{error}; {self._kept()}")
         return status
+
+    def _remedy(self) -> str:
+        """What to do when there is no machine for a notebook whose volume may hold files."""
+        return (
+            f"try again later: {self.command('start')}; change the type: "
+            f"{self.command('resize')} --instance TYPE; "
+            "or make a new one beside it: create --name OTHER"
+        )
+
+    def _kept(self) -> str:
+        return "its files are still on its volume, which `delete` would destroy"
 
     def url(self, seconds: int = URL_S) -> str:
         """An address that admits anybody who opens it within 5 minutes."""
@@ -179,7 +220,7 @@ class Notebook:
             tags = self._call(
                 "sagemaker", "ListTags", ResourceArn=found["NotebookInstanceArn"]
             ).get("Tags", [])
-            stack = next((tag["Value"] for tag in tags if tag["Key"] == STACK), None)
+            stack = stack_of(tags)
             if stack is not None:
                 raise RefusedError(
                     f"{self.name} belongs to the CloudFormation stack {stack}: "
@@ -207,16 +248,16 @@ class Notebook:
                 self._end(ENDING[status])
                 asked.append(ENDING[status])
             last = status
-        self._say(
+        self.say(
             f"notebook {self.name}: "
             f"{'deleted, and its volume with it' if last else 'there is none'}"
         )
         for what, end in (("lifecycle configuration", delete_config), ("role", delete_role)):
             try:
                 ended = end(self._call, self.name)
-                self._say(f"{what}: {'deleted' if ended else 'there is none that was made here'}")
+                self.say(f"{what}: {'deleted' if ended else 'there is none that was made here'}")
             except AWSError as error:  # neither costs anything
-                self._say(f"warning: {what}: {error}")
+                self.say(f"warning: {what}: {error}")
 
     def _end(self, action: str) -> None:
         try:

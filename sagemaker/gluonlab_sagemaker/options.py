@@ -49,14 +49,15 @@ class Place(NamedTuple):
         """How to wait here."""
         return Waiter(every_s, longest_s, self.sleep)
 
-    def notebook(self, name: str) -> Notebook:
-        """The notebook of that name; Ctrl-C then says how to find it again."""
+    def notebook(self, name: str, ours: bool = False) -> Notebook:
+        """The notebook of that name; Ctrl-C then says how to find it again.
+
+        ``ours``: the command makes or deletes it, so that `delete` is the way back from it.
+        """
         here = f"--name {check_name('--name', name)}{self.options}"
         notebook = Notebook(self.caller, name, self.waiter(), self.say, here)
-        going_on(
-            f"`{notebook.command('wait')}` goes on, "
-            f"`{notebook.command('delete')}` removes what was made"
-        )
+        back = f", `{notebook.command('delete')}` removes what was made" if ours else ""
+        going_on(f"`{notebook.command('wait')}` goes on{back}")
         return notebook
 
     def finish(self) -> None:

@@ -43,7 +43,7 @@ class Waiter:
                     minutes = f"{self._longest_s / 60:g} minutes"
                     raise FailedError(
                         f"{what} is {now} still after {minutes}: "
-                        "`wait` goes on waiting, `delete` or `stop` ends it"
+                        "`wait` goes on waiting, `stop` stops it"
                     )
                 line = f"{what}: {now}" + (
                     f", {int(passed_s) // 60}:{int(passed_s) % 60:02d}" if renewed else ""

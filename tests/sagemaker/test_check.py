@@ -188,9 +188,14 @@ FAULTS = {
     "a request that nothing is known of": (
         check.check_table,
         lambda folder: shutil.copy(
-            str(folder / "instances/g5.12xlarge.json"), str(folder / "instances/g5.xlarge.json")
+            str(folder / "instances/g5.12xlarge.json"), str(folder / "instances/g5.2xlarge.json")
         ),
-        "nothing about g5.xlarge.json",
+        "nothing about g5.2xlarge.json",
+    ),
+    "links of one GPU": (
+        check.check_table,
+        lambda folder: edit(folder / "instances.json", '"NVSwitch"', '"one GPU"'),
+        "links 'one GPU' of 8 GPUs",
     ),
     "key twice": (check.check_requests, twice, "a key twice: VolumeSizeInGB"),
     "text without its second quotes": (
@@ -363,8 +368,8 @@ def test_p3_is_known_to_be_dead_everywhere_and_what_lives_is_not():
         assert everywhere is name.startswith("ml.p3")
         assert (about["instead"] is not None) is everywhere
     assert pairs.dead("ml.p3.8xlarge", "notebook-al2023-v1") == (
-        "notebook-al2023-v1 does not start ml.p3.8xlarge (as of 2026-11-21): "
-        "it is made without P2 and P3; ml.g5.12xlarge is the nearest that lives"
+        "notebook-al2023-v1 does not start ml.p3.8xlarge (as of 2026-11-27): "
+        "Amazon Linux 2023 is made without P2 and P3; ml.g5.12xlarge is the nearest that lives"
     )
     assert "dead since 2026-07-01" in pairs.dead("ml.g5.12xlarge", "notebook-al2-v1")
     assert pairs.dead("ml.g5.12xlarge", "a platform of the future") == ""
@@ -411,6 +416,7 @@ def test_the_readme_says_what_the_table_says():
         machine = [
             f"{about['gpus']} x {about['gpu']}",
             f"{about['gpu_memory_gb']} GB",
+            "" if about["gpus"] == 1 else about["links"],
             str(about["vcpus"]),
             f"{about['memory_gib']:,}",
         ]
@@ -433,7 +439,7 @@ def test_what_the_readme_refers_to_is_there():
     anchors = {
         "#" + re.sub(r"[^\w -]", "", heading).lower().replace(" ", "-") for heading in headings
     }
-    for target in re.findall(r"\]\(([^)]+)\)", text) + re.findall(
+    for target in re.findall(r"\]\((?!https://)([^)]+)\)", text) + re.findall(
         r"`(training/[a-z-]+\.json|[a-z-]+\.json|[a-z-]+\.(?:sh|py))`", text
     ):
         folders = SAGEMAKER, SAGEMAKER / "training", SAGEMAKER.parent

@@ -3,6 +3,7 @@ holds.
 """
 
 import base64
+import itertools
 import sys
 
 import pytest
@@ -10,6 +11,7 @@ from made_up_notebook import SAGEMAKER
 
 sys.path.insert(0, str(SAGEMAKER.parent / "tools"))
 
+import aws_shapes
 import cloudformation
 
 GOOD = {"Bucket": "my-bucket"}
@@ -20,7 +22,11 @@ IN_SUBNET = {**GOOD, "SubnetId": "subnet-01234567"}
 @pytest.mark.parametrize(
     ("given", "refusal"),
     [
-        (P3, "notebook-al2023-v1 does not start P3"),
+        (P3, "Amazon Linux 2023 does not start P3"),
+        ({**GOOD, "Platform": "notebook-al1-v1"}, "neither created nor started since 2024-03-31"),
+        ({**GOOD, "BudgetEmail": "ada"}, "BudgetEmail"),
+        ({**GOOD, "BudgetEmail": f"{'a' * 50}@b"}, "BudgetEmail"),
+        ({**GOOD, "BudgetEmail": "a@b", "BudgetAmount": 0}, "BudgetAmount"),
         ({**P3, "Platform": "notebook-al2-v3"}, "neither created nor started since 2026-07-01"),
         ({**GOOD, "Platform": "notebook-al2-v1"}, "neither created nor started since 2026-07-01"),
         (IN_SUBNET, "A subnet needs SecurityGroupIds"),
@@ -60,6 +66,48 @@ def test_the_template_takes_the_possible_ones(given):
         cloudformation.Stack(cloudformation.load(SAGEMAKER / "notebook.yaml"), given).refusals()
         == []
     )
+
+
+def test_the_template_offers_the_machines_of_the_table_and_refuses_the_dead_pairs():
+    import instance_pairs as pairs
+
+    template = cloudformation.load(SAGEMAKER / "notebook.yaml")
+    offered = template["Parameters"]["InstanceType"]["AllowedValues"]
+    platforms = template["Parameters"]["Platform"]["AllowedValues"]
+    assert set(offered) == {"ml.t3.xlarge", *pairs.instances()}
+    # CloudFormation's own schema, as cfn-lint has it, does not know that one
+    assert set(platforms) == set(pairs.platforms()) - {"notebook-al2023-v2"}
+    for instance, platform in itertools.product(offered, platforms):
+        given = {**GOOD, "InstanceType": instance, "Platform": platform}
+        refused = cloudformation.Stack(template, given).refusals()
+        assert bool(refused) == bool(pairs.dead(instance, platform)), (instance, platform)
+
+
+def budget(**given):
+    stack = cloudformation.Stack(
+        cloudformation.load(SAGEMAKER / "notebook.yaml"), {**GOOD, **given}
+    )
+    return [about for kind, about in stack.resources().values() if kind.endswith("::Budget")]
+
+
+def test_a_budget_is_made_for_an_address_alone_and_takes_what_the_notebook_is_tagged_with():
+    """Its two halves are the parameters of CreateBudget, which the model of the service holds."""
+    assert budget() == []
+    [made] = budget(BudgetEmail="ada@example.com", BudgetAmount=30)
+    stack = cloudformation.Stack(cloudformation.load(SAGEMAKER / "notebook.yaml"), GOOD)
+    [notebook] = [one for kind, one in stack.resources().values() if kind.endswith("Instance")]
+    [tag] = notebook["Tags"]
+    assert made["Budget"]["CostFilters"] == {"TagKeyValue": [f"user:{tag['Key']}${tag['Value']}"]}
+    assert made["Budget"]["BudgetLimit"] == {"Amount": 30, "Unit": "USD"}
+    limit = {"Amount": "30", "Unit": "USD"}  # a text there, a number in CloudFormation
+    call = {**made, "AccountId": "111122223333", "Budget": {**made["Budget"], "BudgetLimit": limit}}
+    assert aws_shapes.faults("CreateBudget", call, "budgets") == []
+    addresses = [
+        one["Address"]
+        for note in made["NotificationsWithSubscribers"]
+        for one in note["Subscribers"]
+    ]
+    assert set(addresses) == {"ada@example.com"}
 
 
 def test_the_scripts_of_the_template_are_those_of_the_folder_with_the_settings():

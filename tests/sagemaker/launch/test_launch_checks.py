@@ -116,11 +116,27 @@ def test_what_is_no_repository_and_its_password_is_not_repeated(text):
             ("create", "--instance", "g5.12xlarge"),
             "give --repository https://... or --bucket NAME",
         ),
+        (
+            ("create", "--instance", "g5.xlarge", "--platform", "notebook-al1-v1", *FROM),
+            "notebook-al1-v1 is dead since 2024-03-31",
+        ),
+        (
+            ("create", "--instance", "p3.2xlarge", "--platform", "notebook-al2023-v2", *FROM),
+            "notebook-al2023-v2 does not start ml.p3.2xlarge",
+        ),
+        (("create", "--instance", "p3.2xlarge", *FROM), "choose --instance ml.g5.xlarge"),
+        (("resize", "--volume", "4"), "--volume"),
+        (("resize",), "add --instance TYPE, --volume GB or --platform PLATFORM"),
+        (("resize", "--instance", "p9.8xlarge"), "unknown instance 'ml.p9.8xlarge'"),
+        (("resize", "--platform", "al2023"), "unknown platform 'al2023'"),
+        (("quota",), "quota lacks the machine: write --instance TYPE, such as ml.p3.2xlarge"),
+        (("quota", "--instance", "g5.xlarge", "--request", "0"), "--request"),
+        (("quota", "--instance", "g5.xlarge", "--use", "trainin"), "--use"),
         (("create", "--instance", "p3.8xlarge", *FROM), "notebook-al2-v3 is dead since 2026-07-01"),
         (("create", "--instance", "p3.16xlarge", *FROM), "choose --instance ml.g5.48xlarge"),
         (
             ("create", "--instance", "p3.2xlarge", *AL2023, *FROM),
-            "does not start ml.p3.2xlarge (as of 2026-11-21)",
+            "does not start ml.p3.2xlarge (as of 2026-11-27)",
         ),
         (
             ("create", "--instance", "g5.12xlarge", *AL2, *FROM),
@@ -179,9 +195,33 @@ def test_a_machine_is_unfit_exactly_when_the_doctor_would_say_so_of_its_gpus():
         ), name
 
 
-def test_a_platform_that_only_aws_knows_is_left_to_aws():
-    assert instances.platform("notebook-al2023-v2") == "notebook-al2023-v2"
-    assert instances.refuse_dead("ml.g5.12xlarge", "notebook-al2023-v2", force=False) is None
+def test_a_platform_that_only_aws_knows_is_left_to_aws_with_a_warning():
+    assert instances.platform("notebook-al2026-v1") == "notebook-al2026-v1"
+    assert instances.refuse_dead("ml.g5.12xlarge", "notebook-al2026-v1", force=False) is None
+    assert instances.unknown_platform("notebook-al2026-v1").startswith(
+        "notebook-al2026-v1 is no platform that is known here (as of 2026-11-27)"
+    )
+
+
+def test_every_platform_of_the_api_is_known_and_dated():
+    pattern = SHAPES.shape_for("PlatformIdentifier").metadata["pattern"]
+    assert set(pattern.strip("()").split("|")) == set(instances.pairs.platforms())
+    for name, about in instances.pairs.platforms().items():
+        assert instances.unknown_platform(name) == ""
+        assert re.fullmatch(r"20\d\d-\d\d-\d\d", about["as_of"])
+        assert (about["dead_since"] is None) == name.startswith("notebook-al2023-")
+
+
+def test_the_way_out_of_a_dead_pair_is_a_living_one():
+    for platform, about in instances.pairs.platforms().items():
+        for instance in instances.pairs.instances():
+            options = instances.way_out(instance, platform).split()
+            given = dict(zip(options[::2], options[1::2]))
+            after = given.get("--instance", instance), given.get("--platform", platform)
+            if platform == "notebook-al1-v1":
+                assert (options, about["becomes"]) == ([], None)
+            else:
+                assert instances.pairs.dead(*after) == ""
 
 
 def test_every_instance_is_a_choice_and_has_a_request_of_its_own(capsys, somebody):
@@ -200,9 +240,8 @@ def prices(tmp_path):
     def write(hour, month=None):
         path = tmp_path / "prices.json"
         here = {"instance_hour": {"ml.x": hour}, "volume_gb_month": month}
-        path.write_text(
-            json.dumps({"date": "2020-02-02", "currency": "EUR", "regions": {"us-east-1": here}})
-        )
+        here.update(date="2020-02-02", currency="EUR", training_hour={"ml.x": hour})
+        path.write_text(json.dumps({"regions": {"us-east-1": here}}))
         return Prices(path)
 
     return write
@@ -211,9 +250,9 @@ def prices(tmp_path):
 def test_costs_are_products_and_say_where_they_come_from(prices):
     table = prices(2.5, 0.2)
     assert table.notebook("ml.x", 50, "us-east-1") == (
-        "cost: about 2.50 EUR an hour while it runs; "
+        "cost: about 2.50 EUR an hour while it runs, 60.00 a day if nothing stops it; "
         "50 GB of volume are paid until delete, about 10.00 EUR a month (an estimate, "
-        "by the prices of 2020-02-02 in prices.json, which is yours to edit)"
+        "by the prices of 2020-02-02 in prices.json)"
     )
     assert "about 7.50 EUR an hour on 3 x ml.x, at most 15.00 EUR in 2 h" in table.job(
         "ml.x", 3, 7200, "us-east-1"
@@ -226,8 +265,11 @@ def test_what_is_not_known_is_said_not_guessed(prices):
         table = prices(price)
         text = table.notebook(instance, 50, region)
         assert f"no price of {instance} in {region} in prices.json" in text
+        assert f"launch.py prices --update --region {region} asks AWS" in text
         assert "estimate" not in text
-        assert "no price" in table.job(instance, 1, 60, region)
+        job = table.job(instance, 1, 60, region)
+        assert f"no price of training on {instance} in {region} in prices.json" in job
+        assert "prices --update" in job
 
 
 @pytest.mark.parametrize("wrong", ["3.5", True, -1, float("inf"), [1]])
@@ -236,9 +278,7 @@ def test_a_price_that_is_none_is_refused(wrong, prices):
         prices(wrong).notebook("ml.x", 50, "us-east-1")
 
 
-@pytest.mark.parametrize(
-    "text", ["", "[]", "{}", '{"regions": 1, "date": "", "currency": ""}', None]
-)
+@pytest.mark.parametrize("text", ["", "[]", "{}", '{"regions": 1}', None])
 def test_a_table_that_is_none_is_refused(text, tmp_path):
     if text is not None:
         (tmp_path / "prices.json").write_text(text)
@@ -246,10 +286,12 @@ def test_a_table_that_is_none_is_refused(text, tmp_path):
         Prices(tmp_path / "prices.json")
 
 
-def test_the_table_that_is_shipped_says_that_it_holds_examples():
+def test_the_table_that_is_shipped_says_of_when_and_from_where_it_is():
     shipped = json.loads((SAGEMAKER / "prices.json").read_text())
-    assert "EXAMPLES" in shipped["source"]
-    assert set(shipped["regions"]["us-east-1"]["instance_hour"]) == set(instances.pairs.instances())
+    for region in shipped["regions"].values():
+        assert re.fullmatch(r"20\d\d-\d\d-\d\d", region["date"])
+        assert "not from AWS" in region["source"] or region["source"].startswith("AWS's price list")
+        assert set(instances.pairs.instances()) <= set(region["instance_hour"])
 
 
 def git(folder, *arguments):

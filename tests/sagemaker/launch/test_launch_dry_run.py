@@ -73,6 +73,28 @@ def test_url_and_all_are_rehearsed_too(rehearse):
     assert [call["operation"] for call in calls] == ["ListNotebookInstances", "ListTrainingJobs"]
 
 
+def test_resize_prices_and_quota_are_rehearsed_too(rehearse):
+    calls, _ = rehearse("resize", "--instance", "g5.xlarge", "--volume", "80")
+    assert calls[-2] == {
+        "service": "sagemaker",
+        "operation": "UpdateNotebookInstance",
+        "parameters": {
+            "NotebookInstanceName": "gluonlab",
+            "InstanceType": "ml.g5.xlarge",
+            "VolumeSizeInGB": 80,
+        },
+    }
+    [call] = rehearse("prices", "--update", "--region", "eu-west-1")[0]
+    assert (call["service"], call["operation"]) == ("pricing", "GetProducts")
+    assert call["parameters"]["Filters"][0]["Value"] == "eu-west-1"
+    assert rehearse("prices")[0] == []
+    calls, _ = rehearse("quota", "--instance", "g5.xlarge", "--request", "2")
+    assert [call["operation"] for call in calls] == [
+        "ListServiceQuotas",
+        "RequestServiceQuotaIncrease",
+    ]
+
+
 def test_without_a_region_there_is_a_gap_instead_of_an_error(rehearse, monkeypatch):
     monkeypatch.delenv("AWS_DEFAULT_REGION")
     calls, err = rehearse("create", *P3)

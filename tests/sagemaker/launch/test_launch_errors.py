@@ -273,7 +273,7 @@ def test_a_notebook_that_fails_says_why(reason, means, told, aws):
     line = one_line(err)
     assert "error: notebook gluonlab failed: " + (reason or "") in line
     assert means in line
-    assert "python sagemaker/launch.py delete --name gluonlab removes what is left of it" in line
+    assert line.endswith("its files are still on its volume, which `delete` would destroy")
 
 
 def test_a_notebook_that_never_stops_is_warned_of(told, aws):
@@ -302,6 +302,7 @@ def test_create_sees_the_failure_of_what_it_made(told, aws):
     status, _, err = told("create", *G5)
     assert status == 1
     assert "no such machine free" in one_line(err)
+    assert "python sagemaker/launch.py delete --name gluonlab removes what is left" in one_line(err)
 
 
 def test_create_notices_that_its_notebook_is_gone(told, aws):

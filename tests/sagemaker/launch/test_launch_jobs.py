@@ -124,10 +124,10 @@ def test_a_machine_whose_gpus_are_not_known_is_not_guessed_at(template, made_up)
     """Four processes on a machine with one GPU would fail, and cost."""
     with pytest.raises(
         RefusedError,
-        match=r"ml.g4dn.xlarge: how many GPUs it has is not in instances.json: add --gpus N",
+        match=r"ml.g4dn.2xlarge: how many GPUs it has is not in instances.json: add --gpus N",
     ):
-        request(template, instance="ml.g4dn.xlarge")
-    made = request(template, instance="ml.g4dn.xlarge", gpus=1)["HyperParameters"]
+        request(template, instance="ml.g4dn.2xlarge")
+    made = request(template, instance="ml.g4dn.2xlarge", gpus=1)["HyperParameters"]
     assert made["sagemaker_mpi_num_of_processes_per_host" if template == "mpi" else "gpus"] == "1"
     assert request("servers", gpus=2)["HyperParameters"]["gpus"] == "2"
 
@@ -140,6 +140,31 @@ def test_a_machine_that_mxnet_has_no_code_for_is_refused(made_up):
         request(instance="ml.p5.48xlarge", gpus=8)
     made = request(instance="ml.p5.48xlarge", gpus=8, image="mine:1")
     assert made["ResourceConfig"]["InstanceType"] == "ml.p5.48xlarge"
+
+
+def test_a_job_on_a_machine_at_its_end_is_warned_of(capsys, made_up):
+    """P3, which a training job may still ask for; and none that live."""
+    for instance, warned in (("p3.2xlarge", True), ("p3dn.24xlarge", True), ("g5.xlarge", False)):
+        arguments = ("jobs", "submit", *TO, "--instance", instance, "--dry-run")
+        status, _, err = ended(capsys, World(), arguments)
+        assert status == 0
+        assert ("warning: " in err) == warned
+        if warned:
+            assert f"ml.{instance} is at its end since 2025-12-20 (as of 2026-11-21)" in err
+            assert f"{jobs.pairs.instances()['ml.' + instance]['instead']} is the nearest" in err
+
+
+def test_a_job_says_what_it_costs_or_how_to_find_out(capsys, made_up):
+    for instance, says in (
+        ("g5.xlarge", "cost: about 1.41 USD an hour on 1 x ml.g5.xlarge, at most"),
+        (
+            "g4dn.12xlarge",
+            "no price of training on ml.g4dn.12xlarge in us-east-1 in prices.json: "
+            "python sagemaker/launch.py prices --update --region us-east-1 asks AWS",
+        ),
+    ):
+        arguments = ("jobs", "submit", *TO, "--instance", instance, "--dry-run")
+        assert says in ended(capsys, World(), arguments)[2]
 
 
 def test_hosts_and_hours(made_up):
@@ -201,11 +226,11 @@ def test_the_image_is_that_of_the_region():
         assert made.endswith(TAG)
     assert ".amazonaws.com.cn/" in image("cn-north-1")
     with pytest.raises(
-        RefusedError, match=r"not known to be in il-central-1: .* or give one with --image"
+        RefusedError, match=r"not known to be in mx-central-1: .* or give one with --image"
     ):
-        request(region="il-central-1")
+        request(region="mx-central-1")
     assert (
-        request(region="il-central-1", image="mine:1")["AlgorithmSpecification"]["TrainingImage"]
+        request(region="mx-central-1", image="mine:1")["AlgorithmSpecification"]["TrainingImage"]
         == "mine:1"
     )
 

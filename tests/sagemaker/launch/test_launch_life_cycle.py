@@ -334,6 +334,12 @@ def test_status_says_what_it_does_and_costs(launch):
         "ml.p3.8xlarge",
         50,
     )
+    assert row["cost"] == {
+        "hour": 14.688,
+        "day": pytest.approx(352.512),
+        "volume_month": pytest.approx(7.0),
+        "currency": "USD",
+    }
 
 
 def test_status_all_lists_what_was_made_here_on_all_pages(launch, here):

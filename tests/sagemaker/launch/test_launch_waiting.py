@@ -133,8 +133,7 @@ def test_ctrl_c_while_waiting_leaves_the_notebook_to_be_made(capsys, aws, log, s
     status, _, err = ended(capsys, World(log.recording(Told), interrupt), ["wait", "--name", "lab"])
     assert (status, log.changes()) == (130, [])
     assert err.splitlines()[-1] == (
-        "interrupted: nothing is undone: `python sagemaker/launch.py wait --name lab` goes on, "
-        "`python sagemaker/launch.py delete --name lab` removes what was made"
+        "interrupted: nothing is undone: `python sagemaker/launch.py wait --name lab` goes on"
     )
 
 

@@ -1,0 +1,128 @@
+"""deployer-policy.json: what a person needs for launch.py is what launch.py calls, and no more."""
+
+import ast
+import fnmatch
+import json
+
+import botocore.session
+import pytest
+from launch_world import SAGEMAKER
+
+from gluonlab_sagemaker.role import role_name
+from gluonlab_sagemaker.source import KEY
+
+ACCOUNT = "111122223333"
+SERVICES = ("sagemaker", "iam", "sts", "s3", "pricing", "service-quotas", "logs")
+PREFIX = {"service-quotas": "servicequotas"}  # in policies, where it is not boto3's name
+OTHERWISE = {"s3:ListObjectsV2": "s3:ListBucket", "s3:HeadObject": "s3:GetObject"}
+# what AWS asks for beside the call itself: roles are passed, and tags are given on creation
+BESIDE = {
+    "sagemaker:CreateNotebookInstance": {"iam:PassRole", "sagemaker:AddTags"},
+    "sagemaker:CreateTrainingJob": {"iam:PassRole", "sagemaker:AddTags"},
+    "sagemaker:CreateNotebookInstanceLifecycleConfig": {"sagemaker:AddTags"},
+    "iam:CreateRole": {"iam:TagRole"},
+}
+
+
+@pytest.fixture(scope="module")
+def operations():
+    """{operation: the service that has it}, of all services that launch.py may call."""
+    session = botocore.session.get_session()
+    return {
+        name: service
+        for service in reversed(SERVICES)
+        for name in session.get_service_model(service).operation_names
+    }
+
+
+def texts():
+    """Every text in the launcher's code; in texts with gaps, the module's own constants in them."""
+    for path in sorted((SAGEMAKER / "gluonlab_sagemaker").glob("*.py")):
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+        constants = {
+            statement.targets[0].id: statement.value.value
+            for statement in tree.body
+            if isinstance(statement, ast.Assign)
+            and isinstance(statement.targets[0], ast.Name)
+            and isinstance(statement.value, ast.Constant)
+        }
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Constant) and isinstance(node.value, str):
+                yield node.value
+            elif isinstance(node, ast.JoinedStr):
+                yield "".join(
+                    str(part.value)
+                    if isinstance(part, ast.Constant)
+                    else str(constants.get(getattr(part.value, "id", None), "?"))
+                    for part in node.values
+                )
+
+
+def called(operations):
+    """The actions of policies that are needed for what the launcher's code names."""
+    actions = set()
+    for name in {text for text in texts() if text in operations}:
+        service = operations[name]
+        action = f"{PREFIX.get(service, service)}:{name}"
+        actions |= {OTHERWISE.get(action, action), *BESIDE.get(action, ())}
+    return actions
+
+
+def statements():
+    return json.loads((SAGEMAKER / "deployer-policy.json").read_text())["Statement"]
+
+
+def test_the_policy_allows_what_is_called_and_nothing_else(operations):
+    allowed = [action for one in statements() for action in one["Action"]]
+    needed = called(operations)
+    assert "sagemaker:UpdateNotebookInstanceLifecycleConfig" in needed  # a text with a gap
+    assert set(allowed) == needed, "deployer-policy.json: allowed, and called, are not the same"
+
+
+def test_every_action_is_an_operation_of_its_service(operations):
+    """Passing a role is the one right without an operation of its own."""
+    named = {f"{PREFIX.get(service, service)}:{name}" for name, service in operations.items()}
+    allowed = {action for one in statements() for action in one["Action"]}
+    assert allowed - named <= {"iam:PassRole", *OTHERWISE.values()}
+
+
+def test_only_what_has_no_narrower_resource_is_allowed_everywhere():
+    for one in statements():
+        assert one["Effect"] == "Allow"
+        assert "*" not in "".join(one["Action"])
+        if one["Resource"] == "*":
+            assert {action.split(":")[1][:3] for action in one["Action"]} <= {"Lis", "Get"}
+        if "iam:PassRole" in one["Action"]:
+            to = {"StringEquals": {"iam:PassedToService": "sagemaker.amazonaws.com"}}
+            assert one["Condition"] == to
+
+
+@pytest.mark.parametrize(
+    ("action", "arn"),
+    [
+        ("iam:CreateRole", f"arn:aws:iam::{ACCOUNT}:role/{role_name('lab', 'eu-west-1')}"),
+        ("iam:PassRole", f"arn:aws:iam::{ACCOUNT}:role/{role_name('a' * 63, 'ap-northeast-1')}"),
+        ("iam:PassRole", f"arn:aws:iam::{ACCOUNT}:role/gluonlab-Role-1ABCDEF"),  # a stack's
+        (
+            "sagemaker:CreateTrainingJob",
+            f"arn:aws:sagemaker:us-east-1:{ACCOUNT}:training-job/gluonlab-one-host-1",
+        ),
+        (
+            "sagemaker:DeleteNotebookInstance",
+            f"arn:aws:sagemaker:us-east-1:{ACCOUNT}:notebook-instance/lab",
+        ),
+        ("s3:PutObject", f"arn:aws:s3:::MY-BUCKET/{KEY}"),
+    ],
+)
+def test_what_the_launcher_makes_is_within_the_resources(action, arn):
+    resources = [
+        resource
+        for one in statements()
+        if action in one["Action"]
+        for resource in ([one["Resource"]] if isinstance(one["Resource"], str) else one["Resource"])
+    ]
+    assert any(fnmatch.fnmatchcase(arn, resource) for resource in resources)
+    assert not any(
+        fnmatch.fnmatchcase(arn.replace(ACCOUNT, "999999999999").replace("MY-", "HIS-"), resource)
+        for resource in resources
+    )

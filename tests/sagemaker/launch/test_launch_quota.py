@@ -1,0 +1,81 @@
+"""quota: what an account may have, found by the name in the console; and asking for more."""
+
+import pytest
+
+NAME = "ml.g5.12xlarge for notebook instance usage"
+
+
+def listed(name, code, value):
+    return {"ServiceCode": "sagemaker", "QuotaName": name, "QuotaCode": code, "Value": value}
+
+
+QUOTAS = [
+    listed("ml.g5.12xlarge for endpoint usage", "L-0", 9.0),
+    listed(NAME, "L-1", 0.0),
+    listed("ml.g5.12xlarge for training job usage", "L-2", 2.0),
+    listed("ml.g5.12xlarge for spot training job usage", "L-3", 1.0),
+]
+
+
+@pytest.fixture
+def pages(aws):
+    """Two pages of quotas, as ListServiceQuotas gives them."""
+    aws.say(
+        "list_service_quotas", {"Quotas": QUOTAS[:2], "NextToken": "bW9yZQ=="}, "service-quotas"
+    )
+    aws.say("list_service_quotas", {"Quotas": QUOTAS[2:]}, "service-quotas")
+
+
+def test_every_use_has_its_quota(told, pages):
+    status, out, _ = told("quota", "--instance", "g5.12xlarge")
+    assert status == 0
+    assert out.splitlines() == [
+        f"{NAME}: 0 in us-east-1",
+        "ml.g5.12xlarge for training job usage: 2 in us-east-1",
+        "ml.g5.12xlarge for spot training job usage: 1 in us-east-1",
+        "none may be had: python sagemaker/launch.py quota --instance ml.g5.12xlarge "
+        "--use notebook --request 1 asks AWS, which takes hours to days",
+    ]
+
+
+def test_more_is_asked_for_by_the_code(told, aws, log, pages):
+    answer = {"RequestedQuota": {"Status": "PENDING", "DesiredValue": 1.0}}
+    aws.say("request_service_quota_increase", answer, "service-quotas")
+    status, out, _ = told("quota", "--instance", "g5.12xlarge", "--request", "1")
+    assert status == 0
+    assert out.splitlines()[-1] == f"asked for 1 x {NAME}: PENDING"
+    assert log.calls[-1][2] == {
+        "ServiceCode": "sagemaker",
+        "QuotaCode": "L-1",
+        "DesiredValue": 1.0,
+    }
+
+
+def test_what_one_has_is_not_asked_for(told, pages, log):
+    status, _, err = told(
+        "quota", "--instance", "g5.12xlarge", "--use", "training", "--request", "2"
+    )
+    assert (status, log.changes()) == (2, [])
+    assert "--request 2: ml.g5.12xlarge for training job usage is 2 in us-east-1 already" in err
+
+
+def test_a_request_that_waits_is_named(told, aws, pages):
+    aws.refuse(
+        "request_service_quota_increase", "ResourceAlreadyExistsException", "", "service-quotas"
+    )
+    history = [{"DesiredValue": 4.0, "Status": "CASE_OPENED"}, {"Status": "DENIED"}]
+    aws.say(
+        "list_requested_service_quota_change_history_by_quota",
+        {"RequestedQuotas": history},
+        "service-quotas",
+    )
+    status, _, err = told("quota", "--instance", "g5.12xlarge", "--request", "1")
+    assert status == 1
+    assert f"AWS has a request for {NAME} that it has not answered (for 4, CASE_OPENED)" in err
+
+
+def test_a_type_without_a_quota_is_not_offered_there(told, aws):
+    aws.say("list_service_quotas", {"Quotas": QUOTAS[:1]}, "service-quotas")
+    status, _, err = told("quota", "--instance", "g5.12xlarge")
+    assert status == 2
+    assert f"AWS lists no quota {NAME!r} in us-east-1" in err

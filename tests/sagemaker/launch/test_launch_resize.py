@@ -1,0 +1,197 @@
+"""resize, and a start that finds no machine: nothing that AWS says may cost the files on a volume.
+
+Answers are botocore's Stubber's: moto has no such refusals.
+"""
+
+import pytest
+
+AL2 = {"PlatformIdentifier": "notebook-al2-v3", "InstanceType": "ml.p3.2xlarge"}
+AL1 = {"PlatformIdentifier": "notebook-al1-v1", "InstanceType": "ml.m5.xlarge"}
+AL2023 = {"PlatformIdentifier": "notebook-al2023-v1", "InstanceType": "ml.g4dn.12xlarge"}
+CAPACITY = [
+    # as users quote them, of notebooks, training jobs, Studio and EC2
+    "Insufficient notebook instance capacity. Retry later or with a different instance type.",
+    "CapacityError: Unable to provision requested ML compute capacity. Please retry using a "
+    "different ML instance type.",
+    "EC2InsufficientCapacityError: Instance type 'ml.g5.48xlarge' is temporarily unavailable in "
+    "supported availability zones [euw1-az1]. Try again in a few minutes",
+    "InsufficientInstanceCapacity",
+    "We currently do not have sufficient m5.8xlarge capacity in the zone you requested",
+    "There is no Spot capacity available that matches your request.",
+]
+
+
+def one_line(err):
+    [line] = [line for line in err.splitlines() if line.startswith("error: ")]
+    return line
+
+
+@pytest.mark.parametrize("reason", CAPACITY, ids=range(len(CAPACITY)))
+def test_a_start_without_a_machine_never_asks_to_delete(reason, told, aws):
+    aws.statuses("Stopped", **AL2023)
+    aws.say("start_notebook_instance")
+    aws.statuses("Pending")
+    aws.statuses("Failed", "Failed", FailureReason=reason)
+    status, _, err = told("start")
+    line = one_line(err)
+    assert status == 1
+    assert "AWS has no such machine free at the moment: try again later: python" in line
+    assert "launch.py start --name gluonlab; change the type: python" in line
+    assert "launch.py resize --name gluonlab --instance TYPE; or make a new one beside it" in line
+    assert "launch.py delete" not in line
+    assert line.endswith("its files are still on its volume, which `delete` would destroy")
+
+
+def test_a_start_that_is_refused_at_once_says_the_same(told, aws):
+    aws.statuses("Stopped", **AL2023)
+    aws.refuse("start_notebook_instance", "InsufficientInstanceCapacity", "Insufficient capacity.")
+    status, _, err = told("start")
+    assert status == 1
+    assert "resize --name gluonlab --instance TYPE" in one_line(err)
+    assert "which `delete` would destroy" in one_line(err)
+
+
+def test_a_lack_of_anything_else_is_no_lack_of_machines(told, aws):
+    aws.statuses("Stopped", **AL2023)
+    aws.refuse("start_notebook_instance", "ValidationException", "The service is unavailable")
+    assert "no such machine" not in one_line(told("start")[2])
+
+
+def test_ctrl_c_in_a_start_offers_no_delete(told, aws, log):
+    def interrupt(number):
+        if number == 1:
+            raise KeyboardInterrupt
+
+    log.before = interrupt
+    aws.statuses("Stopped", **AL2023)
+    status, _, err = told("start")
+    assert status == 130
+    assert "wait --name gluonlab` goes on" in err
+    assert "delete" not in err
+
+
+def test_a_notebook_that_has_failed_is_not_to_be_deleted_to_make_it_again(told, aws):
+    aws.statuses("Failed", FailureReason="Insufficient capacity")
+    status, _, err = told(
+        "create", "--instance", "g5.xlarge", "--repository", "https://git.example.org/g.git"
+    )
+    assert status == 2
+    assert "start --name gluonlab tries again" in one_line(err)
+    assert "deletes it with all files on its volume" in one_line(err)
+
+
+def updates(log):
+    return [given for _, name, given in log.calls if name == "UpdateNotebookInstance"]
+
+
+def test_resize_asks_for_what_is_new_and_waits(told, aws, log):
+    aws.statuses("Stopped", VolumeSizeInGB=50, **AL2023)
+    aws.say("list_tags", {"Tags": []})
+    aws.say("update_notebook_instance")
+    aws.statuses("Updating", "Updating", "Stopped")
+    status, out, err = told("resize", "--instance", "g5.xlarge", "--volume", "80")
+    assert (status, log.slept) == (0, [10, 10])
+    assert updates(log) == [
+        {"NotebookInstanceName": "gluonlab", "InstanceType": "ml.g5.xlarge", "VolumeSizeInGB": 80}
+    ]
+    assert "about 1.41 USD an hour while it runs, 33.84 a day if nothing stops it" in err
+    assert "80 GB of volume are paid until delete, about 11.20 USD a month" in err
+    assert out == "gluonlab is changed: python sagemaker/launch.py start --name gluonlab\n"
+
+
+def test_what_is_so_already_is_not_asked_for(told, aws, log):
+    aws.statuses("InService", VolumeSizeInGB=50, **AL2023)
+    status, out, _ = told("resize", "--instance", "g4dn.12xlarge", "--volume", "50")
+    assert (status, out, updates(log)) == (0, "gluonlab is so already\n", [])
+
+
+@pytest.mark.parametrize(
+    ("status", "found", "arguments", "says"),
+    [
+        ("InService", AL2023, ("--volume", "80"), "InService: only a stopped notebook can be chan"),
+        ("Updating", AL2023, ("--volume", "80"), "Updating: only a stopped notebook can be chan"),
+        ("Stopped", AL2023, ("--volume", "20"), "--volume 20: the volume has 50 GB, and AWS lets"),
+        ("Stopped", AL2023, ("--instance", "p3.2xlarge"), "does not start ml.p3.2xlarge"),
+        ("Stopped", AL2023, ("--instance", "p5.48xlarge"), "its GPUs are H100 or H200 (sm_90)"),
+        ("Stopped", AL2023, ("--platform", "notebook-al2-v3"), "al2-v3 is dead since 2026-07-01"),
+        (
+            "Stopped",
+            AL2,
+            ("--volume", "80"),
+            "is on notebook-al2-v3, dead since 2026-07-01: add --platform notebook-al2023-v1 "
+            "--instance ml.g5.xlarge, which keeps the files",
+        ),
+        (
+            "Stopped",
+            AL2,
+            ("--instance", "g4dn.xlarge"),
+            "add --platform notebook-al2023-v1, which keeps the files on its volume",
+        ),
+        (
+            "Stopped",
+            AL1,
+            ("--platform", "notebook-al2023-v1"),
+            "is on notebook-al1-v1, dead since 2024-03-31: AWS changes it to no newer platform",
+        ),
+    ],
+)
+def test_what_cannot_be_is_one_line_and_nothing_changes(
+    status, found, arguments, says, told, aws, log
+):
+    aws.statuses(status, VolumeSizeInGB=50, **found)
+    if status == "Stopped" and "--volume 20" not in " ".join(arguments):
+        aws.say("list_tags", {"Tags": []})
+    code, _, err = told("resize", *arguments)
+    assert (code, updates(log)) == (2, [])
+    assert says in one_line(err)
+
+
+def test_a_dead_notebook_becomes_a_living_one_with_its_volume(told, aws, log):
+    """As AWS's page on Amazon Linux 2 has it: stop, change the platform, start."""
+    aws.statuses("Stopped", VolumeSizeInGB=50, **AL2)
+    status, _, err = told("start")
+    assert status == 2
+    way = "resize --name gluonlab --platform notebook-al2023-v1 --instance ml.g5.xlarge keeps the"
+    assert way in one_line(err)
+    aws.statuses("Stopped", VolumeSizeInGB=50, **AL2)
+    aws.say("list_tags", {"Tags": []})
+    aws.say("update_notebook_instance")
+    aws.statuses("Stopped")
+    new = ("--platform", "notebook-al2023-v1", "--instance", "ml.g5.xlarge")
+    assert told("resize", *new)[0] == 0
+    assert updates(log) == [
+        {
+            "NotebookInstanceName": "gluonlab",
+            "InstanceType": "ml.g5.xlarge",
+            "PlatformIdentifier": "notebook-al2023-v1",
+        }
+    ]
+
+
+def test_a_stack_changes_its_notebook_itself(told, aws, log):
+    aws.statuses("Stopped", VolumeSizeInGB=50, **AL2023)
+    stack = {"Key": "aws:cloudformation:stack-name", "Value": "labs"}
+    aws.say("list_tags", {"Tags": [stack]})
+    status, _, err = told("resize", "--volume", "80")
+    assert (status, updates(log)) == (2, [])
+    assert "belongs to the CloudFormation stack labs" in one_line(err)
+    assert "another Platform there means a new, empty volume" in one_line(err)
+
+
+def test_forced_aws_is_asked_with_a_warning(told, aws, log):
+    aws.statuses("Stopped", VolumeSizeInGB=50, **AL2)
+    aws.say("update_notebook_instance")
+    status, _, err = told("resize", "--volume", "80", "--force", "--no-wait")
+    assert status == 0
+    assert "warning: notebook-al2-v3 is dead since 2026-07-01" in err
+    assert updates(log) == [{"NotebookInstanceName": "gluonlab", "VolumeSizeInGB": 80}]
+
+
+def test_a_platform_that_is_not_known_is_tried_with_a_warning(told, aws, log):
+    aws.statuses("Stopped", VolumeSizeInGB=50, **AL2023)
+    aws.say("list_tags", {"Tags": []})
+    aws.say("update_notebook_instance")
+    status, _, err = told("resize", "--platform", "notebook-al2026-v1", "--no-wait")
+    assert status == 0
+    assert "warning: notebook-al2026-v1 is no platform that is known here" in err
+    assert updates(log)[0]["PlatformIdentifier"] == "notebook-al2026-v1"
