@@ -54,7 +54,8 @@ STACKS = {
         "ForceDeadPair": "yes",
     },
     "longest": {
-        "Repository": "https://" + "a" * 1016,
+        "Repository": "https://" + "a" * 504,
+        "Environment": "A=" + "a" * 510,
         "Bucket": "b" * 63,
         "NotebookName": "n" * 63,
         "IdleMinutes": 10080,

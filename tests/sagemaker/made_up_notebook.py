@@ -1,6 +1,7 @@
 """A notebook without AWS: the real scripts, in a folder that stands for its /."""
 
 import os
+import shutil
 import stat
 import subprocess
 import time
@@ -35,8 +36,16 @@ cp "{root}/python" "$2/bin/python"
 PYTHON = """\
 case "$*" in
   *make_venv.py*)
-    [ ! -e "{root}/install-fails" ] || {{ echo "no matching distribution" >&2; exit 1; }} ;;
-  *"ipykernel install"*) mkdir -p "$HOME/.local/share/jupyter/kernels/gluonlab" ;;
+    [ ! -e "{root}/install-fails" ] || {{ echo "no matching distribution" >&2; exit 1; }}
+    env >"{root}/installed-with" ;;
+  *"ipykernel install"*)
+    place=$HOME/.local
+    while [ $# -gt 0 ]; do
+      case $1 in --prefix=*) place=${{1#*=}} ;; --name) name=$2 ;; esac
+      shift
+    done
+    mkdir -p "$place/share/jupyter/kernels/$name" ;;
+  *"gluonlab labs "*) mkdir -p "$4" && cp -n "$HOME/SageMaker/gluonlab-source/labs/en/"* "$4" ;;
 esac
 """
 
@@ -63,9 +72,28 @@ class Notebook:
         self.shim("python", PYTHON, self.root / "python")
         self.checkout = self.make_checkout(folder / "origin")
         subprocess.run(["git", "init", "--quiet", str(self.checkout)], check=True, timeout=60)
+        self.commit()
+
+    def commit(self):
+        """What lies in the folder of the repository becomes its newest version."""
         author = ["-c", "user.name=nobody", "-c", "user.email=nobody@example.com"]
         for arguments in (["add", "."], [*author, "commit", "--quiet", "-m", "made for a test"]):
             subprocess.run(["git", "-C", str(self.checkout), *arguments], check=True, timeout=60)
+
+    def has_gpus(self, *names, nvidia_smi=None):
+        """Its PCI bus has these GPUs, beside other devices; nvidia-smi lists them, or does what is
+        given.
+        """
+        devices = self.root / "sys/bus/pci/devices"
+        shutil.rmtree(str(devices), ignore_errors=True)
+        others = {"0000:00:00.0": ("0x8086", "0x060000"), "0000:00:1f.0": ("0x10de", "0x068000")}
+        cards = {f"0000:00:{16 + n:x}.0": ("0x10de", "0x030200") for n in range(len(names))}
+        for address, about in {**others, **cards}.items():
+            (devices / address).mkdir(parents=True)
+            for name, value in zip(("vendor", "class"), about):
+                (devices / address / name).write_text(value + "\n", encoding="utf-8")
+        lists = "".join(f'echo "GPU {n}: {name}"\n' for n, name in enumerate(names))
+        self.shim("nvidia-smi", nvidia_smi or lists or "exit 9")
 
     def shim(self, name, body, path=None):
         path = path or self.shims / name
@@ -117,6 +145,24 @@ class Notebook:
         self.start("on-create", **settings)
         return self.start(**settings)
 
+    def build(self, *arguments):
+        """build-env.sh as somebody runs it in a terminal: its status, and what it printed."""
+        command = ["bash", str(self.shown / ".gluonlab/build-env.sh"), *arguments]
+        environment = {
+            "HOME": str(self.root / "home/ec2-user"),
+            "PATH": f"{self.shims}:{os.defpath}",
+            "DESTDIR": str(self.root),
+        }
+        done = subprocess.run(
+            command,
+            env=environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            encoding="utf-8",
+            timeout=120,
+        )
+        return done.returncode, done.stdout
+
     @property
     def markers(self):
         return sorted(path.name for path in self.shown.glob("gluonlab-[A-Z]*.txt"))
@@ -146,8 +192,8 @@ class Notebook:
         ]
 
 
-class NoGPUs:
-    """In the place of idle-stop's GPUs."""
+class Quiet:
+    """In the place of idle-stop's processes, GPUs or network."""
 
-    def look(self):
+    def look(self, now=None):
         return None

@@ -79,7 +79,6 @@ def test_the_build_of_a_cpu_notebook(notebook):
 
     installed = (notebook.shown / ".gluonlab/env/pyvenv.cfg").stat().st_mtime_ns
     shutil.rmtree(home / ".local")
-    (notebook.shown / "gluonlab-READY.txt").unlink()
     notebook.start(GLUONLAB_REPOSITORY=str(SAGEMAKER.parent))
     notebook.marker("READY")
     assert (notebook.shown / ".gluonlab/env/pyvenv.cfg").stat().st_mtime_ns == installed
