@@ -153,9 +153,7 @@ class Network:
             with open(self.path) as file:
                 lines = [line.partition(":") for line in file if ":" in line]
             counts = {name.strip(): rest.split() for name, _, rest in lines}
-            return {
-                name: int(of[0]) + int(of[8]) for name, of in counts.items() if name != "lo"
-            }
+            return {name: int(of[0]) + int(of[8]) for name, of in counts.items() if name != "lo"}
         except (OSError, ValueError, IndexError):
             return {}
 

@@ -5,9 +5,9 @@
     # its base64, for aws ... --on-start Content=...
     python sagemaker/lifecycle.py on-start GLUONLAB_IDLE_MINUTES=30
 
-on-create.sh holds build-env.sh, on-start.sh holds idle-stop.py (closely set), and notebook.yaml holds both
-scripts, so that what is uploaded is what lies here. `write` renews these copies, and make
-check-sagemaker tells when they are old.
+on-create.sh holds build-env.sh, on-start.sh holds idle-stop.py (closely set), and notebook.yaml
+holds both scripts, so that what is uploaded is what lies here. `write` renews these copies, and
+make check-sagemaker tells when they are old.
 """
 
 import base64

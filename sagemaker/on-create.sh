@@ -10,7 +10,7 @@ sudo -u ec2-user tee "$home/SageMaker/.gluonlab/build-env.sh" >/dev/null <<'END_
 #!/bin/bash
 # The environment of gluonlab on the notebook's own volume, which alone survives a stop: makes it, mends it, or finds it ready.
 #
-# on-start.sh runs this in the background at every start, as ec2-user; by hand it is the way to try again, or to get a newer gluonlab:
+# on-start.sh runs this in the background at every start, as ec2-user; by hand it tries again, or gets a newer gluonlab:
 #     bash ~/SageMaker/.gluonlab/build-env.sh
 #     bash ~/SageMaker/.gluonlab/build-env.sh --update
 # In ~/SageMaker appear gluonlab-setup.log and one of gluonlab-BUILDING.txt, gluonlab-READY.txt, gluonlab-FAILED.txt.
@@ -63,8 +63,8 @@ settings() {
     # shellcheck disable=SC1090
     [ ! -f "$file" ] || . "$file"
   done
-  PYTHONNOUSERSITE=1 PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1 TMPDIR=$state/tmp
   set +a
+  export PYTHONNOUSERSITE=1 PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1 TMPDIR=$state/tmp
 }
 
 building() {
@@ -129,7 +129,7 @@ on_bus() {
   done
 }
 
-# Sets devices. Where a driver hangs, so does nvidia-smi, and may not even be killed: it must hold neither the lock nor this script.
+# Sets devices. Where a driver hangs, so does nvidia-smi, and may not even be killed: it must hold neither lock nor script.
 await_driver() {
   local seconds=${GLUONLAB_DRIVER_SECONDS:-300} said=$state/tmp/nvidia-smi end asked
   doing="asking the driver of the GPUs"
@@ -140,7 +140,7 @@ await_driver() {
     while kill -0 "$asked" 2>/dev/null && [ "$SECONDS" -lt "$end" ]; do sleep 0.2; done
     if ! kill "$asked" 2>/dev/null && wait "$asked" && devices=$(grep -c '^GPU ' "$said"); then return; fi
     [ "$SECONDS" -lt "$end" ] ||
-      failed "the driver does not answer: GPU $(on_bus | head -1) is there, and nvidia-smi did not list it for $seconds s ($(tail -1 "$said")). Nothing was changed. Stop the notebook and start it again"
+      failed "the driver does not answer: nvidia-smi lists no GPU for $seconds s, and the bus $(on_bus | paste -sd ' ') ($(tail -1 "$said")). Nothing was changed. Stop the notebook and start it again"
     [ -n "${waiting-}" ] || mark BUILDING "waiting for the driver of the GPUs since $(date '+%F %T'): $seconds s at most"
     waiting=yes
     sleep 1
@@ -178,7 +178,8 @@ install() {
 kernels() {
   local name places place install=(-m ipykernel install)
   doing="registering the Jupyter kernels"
-  for name in {HTTP,HTTPS,NO}_PROXY PIP_{INDEX_URL,EXTRA_INDEX_URL,TRUSTED_HOST,CERT} {REQUESTS,AWS}_CA_BUNDLE SSL_CERT_FILE; do
+  for name in {HTTP,HTTPS,NO}_PROXY {http,https,no}_proxy PIP_{INDEX_URL,EXTRA_INDEX_URL,TRUSTED_HOST,CERT} \
+    {REQUESTS,AWS}_CA_BUNDLE SSL_CERT_FILE; do
     [ -z "${!name-}" ] || install+=(--env "$name" "${!name}")
   done
   # Below ~, which a stop of the notebook empties: hence at every start. A server that runs in an environment of its own may look
@@ -203,7 +204,7 @@ show() {
   known=$(cd "$checkout/labs" 2>/dev/null && echo */*.ipynb || true)
   if [ -n "$known" ] && { [ "$known" != "$(cat "$state/labs" 2>/dev/null)" ] || [ ! -e "$labs" ]; }; then
     if [ -L "$labs" ]; then rm "$labs"; fi # to the checkout's, whose answers are copied with it
-    "$env/bin/python" -m gluonlab labs "$labs" && echo "$known" >"$state/labs" || say "the labs could not be copied"
+    if "$env/bin/python" -m gluonlab labs "$labs"; then echo "$known" >"$state/labs"; else say "the labs could not be copied"; fi
   fi
 }
 

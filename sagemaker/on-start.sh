@@ -22,7 +22,7 @@ mkdir -p "$root/opt/gluonlab" "$root/etc/systemd/system"
     if [[ $pair =~ ^[A-Za-z_][A-Za-z_0-9]*= ]]; then
       printf '%s=%q\n' "${pair%%=*}" "${pair#*=}"
     else
-      echo "GLUONLAB_ENVIRONMENT: $pair is not NAME=VALUE, and is left out" >&2
+      echo "GLUONLAB_ENVIRONMENT: ${pair%%=*} is not the NAME of a NAME=VALUE, and is left out" >&2
     fi
   done
 } >"$root/opt/gluonlab/environment"
@@ -143,9 +143,7 @@ class Network:
    with open(self.path) as file:
     lines = [line.partition(":") for line in file if ":" in line]
    counts = {name.strip(): rest.split() for name, _, rest in lines}
-   return {
-    name: int(of[0]) + int(of[8]) for name, of in counts.items() if name != "lo"
-   }
+   return {name: int(of[0]) + int(of[8]) for name, of in counts.items() if name != "lo"}
   except (OSError, ValueError, IndexError):
    return {}
  def look(self, now):

@@ -109,6 +109,11 @@ class Notebook:
             (folder / name).write_text("# " + name, encoding="utf-8")
         return folder
 
+    def as_root(self, *command):
+        """The command that runs one in the notebook, with nothing of this environment."""
+        kept = [f"PATH={self.shims}:{os.defpath}", f"DESTDIR={self.root}"]
+        return ["env", "-i", *kept, *command]
+
     def start(self, name="on-start", **settings):
         """Runs the script to its end, as SageMaker does; what it began in the background may go on.
 
@@ -117,17 +122,9 @@ class Notebook:
         import lifecycle
 
         settings = {"GLUONLAB_REPOSITORY": str(self.checkout), **settings}
-        command = [
-            "env",
-            "-i",
-            f"PATH={self.shims}:{os.defpath}",
-            f"DESTDIR={self.root}",
-            "bash",
-            "-s",
-        ]
         text = lifecycle.script(name, settings)
         script = subprocess.Popen(
-            command,
+            self.as_root("bash", "-s"),
             cwd="/",
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -147,15 +144,10 @@ class Notebook:
 
     def build(self, *arguments):
         """build-env.sh as somebody runs it in a terminal: its status, and what it printed."""
-        command = ["bash", str(self.shown / ".gluonlab/build-env.sh"), *arguments]
-        environment = {
-            "HOME": str(self.root / "home/ec2-user"),
-            "PATH": f"{self.shims}:{os.defpath}",
-            "DESTDIR": str(self.root),
-        }
+        home = self.root / "home/ec2-user"
+        script = home / "SageMaker/.gluonlab/build-env.sh"
         done = subprocess.run(
-            command,
-            env=environment,
+            self.as_root("env", f"HOME={home}", "bash", str(script), *arguments),
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             encoding="utf-8",
@@ -190,6 +182,38 @@ class Notebook:
             for line in self.calls_file.read_text(encoding="utf-8").splitlines()
             if line.startswith(beginning)
         ]
+
+
+class Namespace(Notebook):
+    """The same at the very paths of a notebook, in a mount namespace of its own: there /home, /opt,
+    /etc and /sys are those of the folder, and no DESTDIR is given.
+    """
+
+    UNSHARE = ("unshare", "--mount") if os.getuid() == 0 else ("unshare", "-r", "--mount")
+    ENTER = """\
+for folder in home opt etc sys; do mount --bind "$0/$folder" "/$folder" || exit; done
+exec env -i "$@"
+"""
+
+    def __init__(self, folder):
+        super().__init__(folder)
+        for name in ("opt", "sys", "etc"):
+            (self.root / name).mkdir()
+        for name in ("passwd", "group", "ld.so.cache", "nsswitch.conf"):
+            if (Path("/etc") / name).exists():
+                shutil.copy(f"/etc/{name}", str(self.root / "etc"))
+        self.shim("sudo", SUDO.replace("{root}", ""))
+
+    @classmethod
+    def possible(cls):
+        """Whether this machine lets its users make such namespaces."""
+        tried = [*cls.UNSHARE, "mount", "--bind", "/sys", "/sys"]
+        return subprocess.run(tried, stderr=subprocess.DEVNULL, timeout=60).returncode == 0
+
+    def as_root(self, *command):
+        path = f"PATH={self.shims}:{os.defpath}"
+        inside = [str(one).replace(f"{self.root}/home", "/home") for one in command]
+        return [*self.UNSHARE, "bash", "-c", self.ENTER, str(self.root), path, *inside]
 
 
 class Quiet:

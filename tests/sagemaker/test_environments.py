@@ -3,7 +3,6 @@ environment that somebody may have worked in is ever removed.
 """
 
 import pytest
-from made_up_notebook import until
 
 QUICK = "GLUONLAB_DRIVER_SECONDS=2"
 
@@ -54,11 +53,11 @@ def test_a_driver_that_does_not_answer_is_named_and_nothing_is_touched(with_gpus
     before = [call for call in with_gpus.calls() if "conda" in call or "make_venv" in call]
     kernels = with_gpus.root / "home/ec2-user/.local/share/jupyter/kernels"
     (kernels / "gluonlab").rmdir()
-    with_gpus.has_gpus("T4", nvidia_smi=nvidia_smi)
+    with_gpus.has_gpus("T4", "T4", nvidia_smi=nvidia_smi)
     with_gpus.start(GLUONLAB_ENVIRONMENT=QUICK)
     said = with_gpus.marker("FAILED")
-    assert "the driver does not answer: GPU 0000:00:10.0 is there" in said
-    assert "for 2 s" in said
+    assert "the driver does not answer: nvidia-smi lists no GPU for 2 s" in said
+    assert "the bus 0000:00:10.0 0000:00:11.0 (" in said
     assert ("no communication" in said) is ("no communication" in nvidia_smi)
     after = [call for call in with_gpus.calls() if "conda" in call or "make_venv" in call]
     assert after == before

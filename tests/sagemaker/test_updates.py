@@ -1,6 +1,5 @@
 """build-env.sh --update, and the labs beside it: no update meets what somebody has written."""
 
-import os
 import subprocess
 import sys
 
@@ -125,8 +124,8 @@ def test_answers_in_the_checkout_of_an_earlier_version_are_copied_with_the_labs(
 
 def test_the_real_command_copies_the_labs_and_overwrites_none(notebook):
     python = notebook.root / "python"
-    real = f'case "$*" in *" labs "*) PYTHONPATH={SAGEMAKER.parent} exec {sys.executable} "$@"; esac'
-    notebook.shim("python", real, python)
+    real = f'PYTHONPATH={SAGEMAKER.parent} exec {sys.executable} "$@"'
+    notebook.shim("python", f'case "$*" in *" labs "*) {real}; esac', python)
     notebook.create(GLUONLAB_ENVIRONMENT="GLUONLAB_LANGUAGE=ja LC_ALL=C.UTF-8")
     notebook.marker("READY")
     labs = notebook.shown / "gluonlab-labs"
@@ -134,7 +133,7 @@ def test_the_real_command_copies_the_labs_and_overwrites_none(notebook):
     assert sorted(path.name for path in labs.glob("*.ipynb")) == wanted
     answers = labs / wanted[0]
     answers.write_text("my answer", encoding="utf-8")
-    os.unlink(str(notebook.shown / ".gluonlab/labs"))
+    (notebook.shown / ".gluonlab/labs").unlink()
     status, said = notebook.build()
     assert status == 0, said
     assert f"yours is kept: {answers}" in said
