@@ -27,9 +27,9 @@ HEARTBEAT = "~/SageMaker/.gluonlab/heartbeat"
 BUSY_CPU = 0.05
 BUSY_GPU = 5  # per cent
 # bytes/s, both ways, on average between two looks. What the machine does by itself stays below: its
-# agents report some kB a minute, and JupyterLab in a browser asks every 10 s for kernels, terminals
-# and the open folder, which is 40 kB/s where that has 1000 files. Of real downloads only those
-# below 0.8 Mbit/s stay below, too.
+# agents report little, and JupyterLab in a browser asks every 10 s for kernels (1 kB), terminals
+# (1 kB) and the open folder, of which 1000 files are 300 kB: 30 kB/s. Of downloads only those below
+# 0.8 Mbit/s stay below, too.
 BUSY_NETWORK = 100e3
 
 

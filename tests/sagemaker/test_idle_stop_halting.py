@@ -45,8 +45,8 @@ class Halting(BaseHTTPRequestHandler):
 
 @pytest.fixture
 def halting(idle_stop):
-    """(Watch, handler) of a server that does not answer everything; without processes, GPUs, network
-    and heartbeat.
+    """(Watch, handler) of a server that does not answer everything; without processes, GPUs,
+    network and heartbeat.
     """
 
     class Here(Halting):

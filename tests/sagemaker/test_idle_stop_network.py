@@ -107,7 +107,7 @@ def test_a_quiet_download_keeps_a_notebook_and_chatter_does_not(idle_stop, tmp_p
     watch = idle_stop.Watch(Jupyter(), Quiet(), Quiet(), network, heartbeat="/nonexistent")
     idle = []
     for minute in range(120):
-        carried += 60 * (200_000 if minute < 60 else 40_000)
+        carried += 60 * (200_000 if minute < 60 else 60_000)
         path.write_text(table({"eth0": (carried, 0)}), encoding="ascii")
         idle.append(watch.look(minute * 60.0)[0])
     assert max(idle[:60]) == 0
