@@ -177,7 +177,7 @@ kernels() {
   # there first.
   places=(--user)
   place=$HOME/anaconda3/envs/JupyterSystemEnv
-  [ ! -d "$place" ] || places+=("--prefix=$place")
+  [ ! -w "$place" ] || places+=("--prefix=$place")
   for place in "${places[@]}"; do
     "$env/bin/python" "${install[@]}" "$place" --name gluonlab --display-name "gluonlab (MXNet)" >/dev/null
     "$env/bin/python" "${install[@]}" "$place" --name python3 --display-name "Python 3 (gluonlab)" >/dev/null
