@@ -1,8 +1,9 @@
 """Stops the SageMaker notebook that it runs on when nobody has used it for some time.
 
 Used means, since the last look: a kernel is busy or has run something; a terminal was written to or
-wrote something; a process of this user computed; a GPU worked; or the heartbeat file was touched,
-which is what a job does that only waits:  touch ~/SageMaker/.gluonlab/heartbeat
+wrote something; a process of this user computed; a GPU worked; the network carried much; or the
+heartbeat file was touched, which is what a job does that only waits:
+touch ~/SageMaker/.gluonlab/heartbeat
 
 Time is that since the start of the machine, and of all other times only that they changed counts:
 setting the clock does nothing. on-start.sh runs this as ec2-user with the system's Python, so it
@@ -25,6 +26,11 @@ HEARTBEAT = "~/SageMaker/.gluonlab/heartbeat"
 # of one core: an idle kernel or JupyterLab in a browser takes 0.01, a job that computes takes 1
 BUSY_CPU = 0.05
 BUSY_GPU = 5  # per cent
+# bytes/s, both ways, on average between two looks. What the machine does by itself stays below: its
+# agents report little, and JupyterLab in a browser asks every 10 s for kernels (1 kB), terminals
+# (1 kB) and the open folder, of which 1000 files are 300 kB: 30 kB/s. Of downloads only those below
+# 0.8 Mbit/s stay below, too.
+BUSY_NETWORK = 100e3
 
 
 class Jupyter:
@@ -135,6 +141,34 @@ class GPUs:
         return None
 
 
+class Network:
+    """The bytes that this machine's network has carried."""
+
+    def __init__(self, path="/proc/net/dev"):
+        self.path, self.before, self.since = path, None, None
+
+    def bytes(self):
+        """{interface: bytes received and sent}; without lo, which leads nowhere."""
+        try:
+            with open(self.path) as file:
+                lines = [line.partition(":") for line in file if ":" in line]
+            counts = {name.strip(): rest.split() for name, _, rest in lines}
+            return {name: int(of[0]) + int(of[8]) for name, of in counts.items() if name != "lo"}
+        except (OSError, ValueError, IndexError):
+            return {}
+
+    def look(self, now):
+        before, since = self.before, self.since
+        self.before, self.since = self.bytes(), now
+        if before is None or now <= since:
+            return None
+        # the busiest alone: what a bridge of containers carries passes the machine's card again
+        most = max([total - before.get(name, 0) for name, total in self.before.items()] + [0])
+        if most < BUSY_NETWORK * (now - since):
+            return None
+        return "the network carried %.1f MB in %.0f s" % (most / 1e6, now - since)
+
+
 def touched(path):
     try:
         return os.stat(os.path.expanduser(path)).st_mtime_ns
@@ -147,9 +181,9 @@ class Watch:
     why the count began anew.
     """
 
-    def __init__(self, jupyter, processes, gpus, heartbeat=HEARTBEAT):
+    def __init__(self, jupyter, processes, gpus, network, heartbeat=HEARTBEAT):
         self.jupyter, self.processes = jupyter, processes
-        self.gpus, self.heartbeat = gpus, heartbeat
+        self.gpus, self.network, self.heartbeat = gpus, network, heartbeat
         self.seen, self.idle_since = None, None
 
     def look(self, now):
@@ -159,12 +193,9 @@ class Watch:
             "the heartbeat was touched": touched(self.heartbeat),
         }
         changed = [what for what in seen if self.seen is not None and seen[what] != self.seen[what]]
-        why = (
-            busy
-            or self.processes.look(now)
-            or self.gpus.look()
-            or (changed[0] if changed else None)
-        )
+        # each is asked every time: they count from look to look
+        found = [busy, self.processes.look(now), self.gpus.look(), self.network.look(now)] + changed
+        why = next(filter(None, found), None)
         if why or self.idle_since is None:
             self.idle_since = now
         self.seen = seen
@@ -176,15 +207,8 @@ def stop():
         metadata = json.load(file)
     name, region = metadata["ResourceName"], metadata["ResourceArn"].split(":")[3]
     aws = shutil.which("aws") or "aws"
-    command = [
-        aws,
-        "sagemaker",
-        "stop-notebook-instance",
-        "--region",
-        region,
-        "--notebook-instance-name",
-        name,
-    ]
+    command = [aws, "sagemaker", "stop-notebook-instance"]
+    command += ["--region", region, "--notebook-instance-name", name]
     # The role of the notebook may stop it. Whom its user has set up for the command line comes
     # second: it may be somebody else.
     role = dict(os.environ, AWS_CONFIG_FILE=os.devnull, AWS_SHARED_CREDENTIALS_FILE=os.devnull)
@@ -210,7 +234,8 @@ def main():
         help="where Jupyter answers (default: %(default)s)",
     )
     given = parser.parse_args()
-    watch = Watch(Jupyter(given.url, os.environ.get("JUPYTER_TOKEN", "")), Processes(), GPUs())
+    jupyter = Jupyter(given.url, os.environ.get("JUPYTER_TOKEN", ""))
+    watch = Watch(jupyter, Processes(), GPUs(), Network())
     while True:
         idle, why = watch.look(time.monotonic())
         print(

@@ -5,9 +5,9 @@
     # its base64, for aws ... --on-start Content=...
     python sagemaker/lifecycle.py on-start GLUONLAB_IDLE_MINUTES=30
 
-on-create.sh holds build-env.sh, on-start.sh holds idle-stop.py, and notebook.yaml holds both
-scripts, so that what is uploaded is what lies here. `write` renews these copies, and make
-check-sagemaker tells when they are old.
+on-create.sh holds build-env.sh, on-start.sh holds idle-stop.py (closely set), and notebook.yaml
+holds both scripts, so that what is uploaded is what lies here. `write` renews these copies, and
+make check-sagemaker tells when they are old.
 """
 
 import base64
@@ -19,7 +19,12 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 LONGEST = 16384  # characters of base64, says the API
 # and how long each may be
-SETTINGS = {"GLUONLAB_REPOSITORY": 1024, "GLUONLAB_BUCKET": 63, "GLUONLAB_IDLE_MINUTES": 5}
+SETTINGS = {
+    "GLUONLAB_REPOSITORY": 512,
+    "GLUONLAB_BUCKET": 63,
+    "GLUONLAB_IDLE_MINUTES": 5,
+    "GLUONLAB_ENVIRONMENT": 512,
+}
 HELD = {  # what holds a copy: of what, between the line that begins it and the one that ends it
     "on-create.sh": [("build-env.sh", r"<<'END_OF_BUILD_ENV'\n", r"^END_OF_BUILD_ENV\n", "")],
     "on-start.sh": [("idle-stop.py", r"<<'END_OF_IDLE_STOP'\n", r"^END_OF_IDLE_STOP\n", "")],
@@ -37,6 +42,8 @@ def written(name, folder=HERE):
         copy = (
             written(part, folder) if part in HELD else (folder / part).read_text(encoding="utf-8")
         )
+        if part.endswith(".py"):
+            copy = dense(copy)
         copy = re.sub(r"^(?=.)", margin, copy, flags=re.M)
         text, times = re.subn(
             f"({begins})(?:.*?)({ends})",
@@ -47,6 +54,17 @@ def written(name, folder=HERE):
         if times != 1:
             raise ValueError(f"{name}: the lines around its copy of {part} are gone")
     return text
+
+
+def dense(program):
+    """A Python program with indents of one space, and without empty lines, lines of comment alone
+    and docstrings but its own: a script has to be short.
+    """
+    bare = re.sub(r'^ +"""(?:.|\n)*?"""\n', "", program, flags=re.M)
+    lines = [(len(line) - len(line.lstrip()), line.strip()) for line in bare.split("\n")]
+    return "".join(
+        f"{' ' * (indent // 4)}{line}\n" for indent, line in lines if line and line[0] != "#"
+    )
 
 
 def script(name, settings=None):

@@ -55,7 +55,8 @@ STACKS = {
     },
     "budget": {"Bucket": "my-bucket", "BudgetEmail": "ada@example.com", "BudgetAmount": 30},
     "longest": {
-        "Repository": "https://" + "a" * 1016,
+        "Repository": "https://" + "a" * 504,
+        "Environment": "A=" + "a" * 510,
         "Bucket": "b" * 63,
         "NotebookName": "n" * 63,
         "IdleMinutes": 10080,

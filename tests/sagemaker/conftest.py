@@ -11,13 +11,23 @@ from made_up_notebook import SAGEMAKER, Notebook, until
 sys.path.insert(0, str(SAGEMAKER))
 
 
-@pytest.fixture
-def idle_stop():
+def idle_stop_as_module():
     """idle-stop.py as a module, which its name does not make it."""
     spec = importlib.util.spec_from_file_location("idle_stop", str(SAGEMAKER / "idle-stop.py"))
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
+
+
+@pytest.fixture
+def idle_stop():
+    return idle_stop_as_module()
+
+
+@pytest.fixture(scope="module")
+def idle_stop_module():
+    """One for all examples of a property."""
+    return idle_stop_as_module()
 
 
 @pytest.fixture

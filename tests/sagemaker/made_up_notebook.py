@@ -1,6 +1,7 @@
 """A notebook without AWS: the real scripts, in a folder that stands for its /."""
 
 import os
+import shutil
 import stat
 import subprocess
 import time
@@ -35,8 +36,16 @@ cp "{root}/python" "$2/bin/python"
 PYTHON = """\
 case "$*" in
   *make_venv.py*)
-    [ ! -e "{root}/install-fails" ] || {{ echo "no matching distribution" >&2; exit 1; }} ;;
-  *"ipykernel install"*) mkdir -p "$HOME/.local/share/jupyter/kernels/gluonlab" ;;
+    [ ! -e "{root}/install-fails" ] || {{ echo "no matching distribution" >&2; exit 1; }}
+    env >"{root}/installed-with" ;;
+  *"ipykernel install"*)
+    place=$HOME/.local
+    while [ $# -gt 0 ]; do
+      case $1 in --prefix=*) place=${{1#*=}} ;; --name) name=$2 ;; esac
+      shift
+    done
+    mkdir -p "$place/share/jupyter/kernels/$name" ;;
+  *"gluonlab labs "*) mkdir -p "$4" && cp -n "$HOME/SageMaker/gluonlab-source/labs/en/"* "$4" ;;
 esac
 """
 
@@ -63,9 +72,28 @@ class Notebook:
         self.shim("python", PYTHON, self.root / "python")
         self.checkout = self.make_checkout(folder / "origin")
         subprocess.run(["git", "init", "--quiet", str(self.checkout)], check=True, timeout=60)
+        self.commit()
+
+    def commit(self):
+        """What lies in the folder of the repository becomes its newest version."""
         author = ["-c", "user.name=nobody", "-c", "user.email=nobody@example.com"]
         for arguments in (["add", "."], [*author, "commit", "--quiet", "-m", "made for a test"]):
             subprocess.run(["git", "-C", str(self.checkout), *arguments], check=True, timeout=60)
+
+    def has_gpus(self, *names, nvidia_smi=None):
+        """Its PCI bus has these GPUs, beside other devices; nvidia-smi lists them, or does what is
+        given.
+        """
+        devices = self.root / "sys/bus/pci/devices"
+        shutil.rmtree(str(devices), ignore_errors=True)
+        others = {"0000:00:00.0": ("0x8086", "0x060000"), "0000:00:1f.0": ("0x10de", "0x068000")}
+        cards = {f"0000:00:{16 + n:x}.0": ("0x10de", "0x030200") for n in range(len(names))}
+        for address, about in {**others, **cards}.items():
+            (devices / address).mkdir(parents=True)
+            for name, value in zip(("vendor", "class"), about):
+                (devices / address / name).write_text(value + "\n", encoding="utf-8")
+        lists = "".join(f'echo "GPU {n}: {name}"\n' for n, name in enumerate(names))
+        self.shim("nvidia-smi", nvidia_smi or lists or "exit 9")
 
     def shim(self, name, body, path=None):
         path = path or self.shims / name
@@ -81,6 +109,11 @@ class Notebook:
             (folder / name).write_text("# " + name, encoding="utf-8")
         return folder
 
+    def as_root(self, *command):
+        """The command that runs one in the notebook, with nothing of this environment."""
+        kept = [f"PATH={self.shims}:{os.defpath}", f"DESTDIR={self.root}"]
+        return ["env", "-i", *kept, *command]
+
     def start(self, name="on-start", **settings):
         """Runs the script to its end, as SageMaker does; what it began in the background may go on.
 
@@ -89,17 +122,9 @@ class Notebook:
         import lifecycle
 
         settings = {"GLUONLAB_REPOSITORY": str(self.checkout), **settings}
-        command = [
-            "env",
-            "-i",
-            f"PATH={self.shims}:{os.defpath}",
-            f"DESTDIR={self.root}",
-            "bash",
-            "-s",
-        ]
         text = lifecycle.script(name, settings)
         script = subprocess.Popen(
-            command,
+            self.as_root("bash", "-s"),
             cwd="/",
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -116,6 +141,19 @@ class Notebook:
         """The first start of a new notebook."""
         self.start("on-create", **settings)
         return self.start(**settings)
+
+    def build(self, *arguments):
+        """build-env.sh as somebody runs it in a terminal: its status, and what it printed."""
+        home = self.root / "home/ec2-user"
+        script = home / "SageMaker/.gluonlab/build-env.sh"
+        done = subprocess.run(
+            self.as_root("env", f"HOME={home}", "bash", str(script), *arguments),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            encoding="utf-8",
+            timeout=120,
+        )
+        return done.returncode, done.stdout
 
     @property
     def markers(self):
@@ -146,8 +184,40 @@ class Notebook:
         ]
 
 
-class NoGPUs:
-    """In the place of idle-stop's GPUs."""
+class Namespace(Notebook):
+    """The same at the very paths of a notebook, in a mount namespace of its own: there /home, /opt,
+    /etc and /sys are those of the folder, and no DESTDIR is given.
+    """
 
-    def look(self):
+    UNSHARE = ("unshare", "--mount") if os.getuid() == 0 else ("unshare", "-r", "--mount")
+    ENTER = """\
+for folder in home opt etc sys; do mount --bind "$0/$folder" "/$folder" || exit; done
+exec env -i "$@"
+"""
+
+    def __init__(self, folder):
+        super().__init__(folder)
+        for name in ("opt", "sys", "etc"):
+            (self.root / name).mkdir()
+        for name in ("passwd", "group", "ld.so.cache", "nsswitch.conf"):
+            if (Path("/etc") / name).exists():
+                shutil.copy(f"/etc/{name}", str(self.root / "etc"))
+        self.shim("sudo", SUDO.replace("{root}", ""))
+
+    @classmethod
+    def possible(cls):
+        """Whether this machine lets its users make such namespaces."""
+        tried = [*cls.UNSHARE, "mount", "--bind", "/sys", "/sys"]
+        return subprocess.run(tried, stderr=subprocess.DEVNULL, timeout=60).returncode == 0
+
+    def as_root(self, *command):
+        path = f"PATH={self.shims}:{os.defpath}"
+        inside = [str(one).replace(f"{self.root}/home", "/home") for one in command]
+        return [*self.UNSHARE, "bash", "-c", self.ENTER, str(self.root), path, *inside]
+
+
+class Quiet:
+    """In the place of idle-stop's processes, GPUs or network."""
+
+    def look(self, now=None):
         return None

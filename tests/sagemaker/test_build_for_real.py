@@ -19,12 +19,12 @@ exec {python} -m venv "$2"
 """
 
 
-def said_by_kernel(code, folder, home):
-    """What a cell with this code prints in the kernel that was registered below ``home``."""
+def said_by_kernel(kernel, code, folder, home):
+    """What a cell with this code prints in a kernel that was registered below ``home``."""
     specs = KernelSpecManager(
         kernel_dirs=[str(home / ".local/share/jupyter/kernels")], ensure_native_kernel=False
     )
-    manager = KernelManager(kernel_name="gluonlab", kernel_spec_manager=specs)
+    manager = KernelManager(kernel_name=kernel, kernel_spec_manager=specs)
     manager.start_kernel(cwd=str(folder), env={**os.environ, "HOME": str(home)})
     client = manager.blocking_client()
     client.start_channels()
@@ -72,14 +72,15 @@ def test_the_build_of_a_cpu_notebook(notebook):
     assert "test accuracy" in done.stdout + done.stderr
 
     code = "import gluonlab, mxnet; print(mxnet.__version__, gluonlab.__file__)"
-    assert (
-        said_by_kernel(code, notebook.shown, home)
-        == f"1.9.1 {notebook.shown}/gluonlab-source/gluonlab/__init__.py\n"
-    )
+    for kernel in ("gluonlab", "python3"):
+        assert (
+            said_by_kernel(kernel, code, notebook.shown, home)
+            == f"1.9.1 {notebook.shown}/gluonlab-source/gluonlab/__init__.py\n"
+        )
+    assert (notebook.shown / "gluonlab-labs/01-devices.ipynb").is_file()
 
     installed = (notebook.shown / ".gluonlab/env/pyvenv.cfg").stat().st_mtime_ns
     shutil.rmtree(home / ".local")
-    (notebook.shown / "gluonlab-READY.txt").unlink()
     notebook.start(GLUONLAB_REPOSITORY=str(SAGEMAKER.parent))
     notebook.marker("READY")
     assert (notebook.shown / ".gluonlab/env/pyvenv.cfg").stat().st_mtime_ns == installed

@@ -10,7 +10,7 @@ import time
 
 import pytest
 from jupyter import TOKEN, Server
-from made_up_notebook import SAGEMAKER, NoGPUs, until
+from made_up_notebook import SAGEMAKER, Quiet, until
 
 
 @pytest.fixture(scope="module")
@@ -23,7 +23,7 @@ def server(tmp_path_factory):
 @pytest.fixture
 def watch(idle_stop, server, tmp_path):
     """A Watch of that server, of its processes alone, and of a heartbeat file that is not there
-    yet; without GPUs.
+    yet; without GPUs and a network.
     """
 
     class OfTheServer(idle_stop.Processes):
@@ -36,7 +36,8 @@ def watch(idle_stop, server, tmp_path):
             }
 
     jupyter = idle_stop.Jupyter(server.url, TOKEN)
-    return idle_stop.Watch(jupyter, OfTheServer(), NoGPUs(), heartbeat=str(tmp_path / "heartbeat"))
+    parts = jupyter, OfTheServer(), Quiet(), Quiet()
+    return idle_stop.Watch(*parts, heartbeat=str(tmp_path / "heartbeat"))
 
 
 @contextlib.contextmanager
@@ -150,11 +151,7 @@ def test_a_clock_that_was_set_neither_stops_a_notebook_nor_keeps_it(
         def look(self):
             return None, [("kernel", "2099-01-01T00:00:00Z")]
 
-    class Quiet:
-        def look(self, now):
-            return None
-
-    watch = idle_stop.Watch(Ahead(), Quiet(), NoGPUs(), heartbeat=str(heartbeat))
+    watch = idle_stop.Watch(Ahead(), Quiet(), Quiet(), Quiet(), heartbeat=str(heartbeat))
     times = iter([5e9, 0.0, 2e9])
     monkeypatch.setattr(time, "time", lambda: next(times))
     assert [watch.look(now) for now in (50, 60, 3650)] == [(0, None), (10, None), (3600, None)]
@@ -244,7 +241,7 @@ spec = importlib.util.spec_from_file_location("idle_stop", sys.argv.pop(1))
 idle_stop = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(idle_stop)
 idle_stop.METADATA, idle_stop.HEARTBEAT = sys.argv.pop(1), "/nonexistent"
-idle_stop.BUSY_CPU = 1e9  # other tests compute, too
+idle_stop.BUSY_CPU = idle_stop.BUSY_NETWORK = 1e12  # other tests compute, too
 idle_stop.main()
 """
 

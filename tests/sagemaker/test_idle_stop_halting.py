@@ -9,7 +9,7 @@ import threading
 from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import pytest
-from made_up_notebook import NoGPUs
+from made_up_notebook import Quiet
 
 
 class Halting(BaseHTTPRequestHandler):
@@ -45,22 +45,19 @@ class Halting(BaseHTTPRequestHandler):
 
 @pytest.fixture
 def halting(idle_stop):
-    """(Watch, handler) of a server that does not answer everything; without processes, GPUs and a
-    heartbeat.
+    """(Watch, handler) of a server that does not answer everything; without processes, GPUs,
+    network and heartbeat.
     """
 
     class Here(Halting):
         pass
 
-    class Quiet:
-        def look(self, now):
-            return None
-
     serving = HTTPServer(("127.0.0.1", 0), Here)
     thread = threading.Thread(target=serving.serve_forever, kwargs={"poll_interval": 0.01})
     thread.start()
     jupyter = idle_stop.Jupyter(f"http://127.0.0.1:{serving.server_port}")
-    yield idle_stop.Watch(jupyter, Quiet(), NoGPUs(), heartbeat="/nonexistent"), Here
+    quiet = [Quiet(), Quiet(), Quiet()]
+    yield idle_stop.Watch(jupyter, *quiet, heartbeat="/nonexistent"), Here
     serving.shutdown()
     thread.join()
     serving.server_close()

@@ -2,6 +2,7 @@
 failure and a stop in between.
 """
 
+import ast
 import contextlib
 import importlib.machinery
 import os
@@ -19,24 +20,16 @@ def test_the_first_start_builds_the_environment_and_shows_that_it_is_ready(noteb
     env = notebook.shown / ".gluonlab" / "env"
     assert f"{env}/bin/python -m gluonlab.run" in said
     assert (
-        f"python {notebook.shown}/gluonlab-source/tools/make_venv.py {env} cpu labs"
+        f"python {notebook.shown}/gluonlab-source/tools/make_venv.py {env}-cpu cpu labs"
         in notebook.calls()
     )
-    assert (notebook.root / "home/ec2-user/.local/share/jupyter/kernels/gluonlab").is_dir()
-    assert (notebook.shown / "gluonlab-labs" / "en" / "01.ipynb").is_file()
+    assert env.resolve() == Path(f"{env}-cpu").resolve()
+    kernels = notebook.root / "home/ec2-user/.local/share/jupyter/kernels"
+    assert sorted(path.name for path in kernels.iterdir()) == ["gluonlab", "python3"]
+    assert (notebook.shown / "gluonlab-labs" / "01.ipynb").is_file()
+    assert "reload this page" in said
     log = (notebook.shown / "gluonlab-setup.log").read_text(encoding="utf-8")
     assert log.index("BUILDING") < log.index("READY")
-
-
-def test_with_gpus_the_cuda_build_is_installed(notebook):
-    notebook.shim("nvidia-smi", "")
-    notebook.create()
-    notebook.marker("READY")
-    assert [
-        call
-        for call in notebook.calls("python")
-        if "make_venv.py" in call and call.endswith(" cu112 labs")
-    ]
 
 
 def test_the_foreground_does_not_wait_for_the_build_and_the_build_survives_it(notebook):
@@ -70,7 +63,6 @@ def test_a_second_start_installs_nothing_and_registers_the_kernel_again(notebook
     units = {path: path.read_bytes() for path in (notebook.root / "etc").rglob("*.service")}
     shutil.rmtree(notebook.root / "home/ec2-user/.local")  # a stop empties all but ~/SageMaker
     for _ in range(2):
-        (notebook.shown / "gluonlab-READY.txt").unlink()
         notebook.start()
         notebook.marker("READY")
     assert (
@@ -79,10 +71,6 @@ def test_a_second_start_installs_nothing_and_registers_the_kernel_again(notebook
     ) == before
     assert (notebook.root / "home/ec2-user/.local/share/jupyter/kernels/gluonlab").is_dir()
     assert {path: path.read_bytes() for path in units} == units
-    assert (
-        Path(os.readlink(str(notebook.shown / "gluonlab-labs")))
-        == notebook.shown / "gluonlab-source" / "labs"
-    )
 
 
 def test_two_starts_at_once_build_once(notebook):
@@ -179,7 +167,6 @@ def test_a_person_who_deletes_the_state_gets_it_anew_from_the_checkout(notebook)
     shutil.copy(
         str(SAGEMAKER / "build-env.sh"), str(notebook.shown / "gluonlab-source" / "sagemaker")
     )
-    (notebook.shown / "gluonlab-READY.txt").unlink()
     notebook.start()
     notebook.marker("READY")
     assert len(notebook.calls("conda")) == 2
@@ -191,50 +178,6 @@ def test_without_any_build_script_the_notebook_starts_and_says_so(notebook):
     assert "build-env.sh is gone" in (notebook.shown / "gluonlab-FAILED.txt").read_text(
         encoding="utf-8"
     )
-
-
-def test_an_environment_that_does_not_run_is_made_anew(notebook):
-    notebook.create()
-    notebook.marker("READY")
-    (notebook.shown / ".gluonlab" / "env" / "bin" / "python").write_text(
-        "cut off", encoding="utf-8"
-    )
-    notebook.start()
-    until(lambda: len(notebook.calls("conda")) == 2)
-    notebook.marker("READY")
-
-
-def test_another_kind_of_machine_gets_another_environment(notebook):
-    """mxnet and mxnet-cu112 share a folder: pip would leave a mixture, which loads no more once the
-    GPUs are gone.
-    """
-    env = notebook.shown / ".gluonlab" / "env"
-    notebook.create()
-    assert "-m gluonlab.run --gpus 2\n" in notebook.marker("READY")
-    machines = [
-        ("for i in 0 1 2 3; do echo GPU $i: T4; done", "cu112", "4"),
-        ("exit 9", "cpu", "2"),
-    ]
-    for number, (nvidia_smi, kind, gpus) in enumerate(machines, start=2):
-        (env / "of the old build").touch()
-        notebook.shim("nvidia-smi", nvidia_smi)
-        notebook.start()
-        until(lambda number=number: len(notebook.calls("conda")) == number)
-        assert f"-m gluonlab.run --gpus {gpus}\n" in notebook.marker("READY")
-        assert not (env / "of the old build").exists()
-        assert [call for call in notebook.calls("python") if "make_venv.py" in call][-1].endswith(
-            f" {kind} labs"
-        )
-
-
-def test_gpus_on_a_volume_too_small_for_their_build_are_a_failure_with_its_reason(notebook):
-    notebook.create()
-    notebook.marker("READY")
-    notebook.shim("nvidia-smi", "echo GPU 0: T4")
-    notebook.shim("df", 'echo "Avail"; echo 9000')
-    notebook.start()
-    until(lambda: notebook.markers == ["gluonlab-FAILED.txt"])
-    assert "8 GiB are free" in notebook.marker("FAILED")
 
 
 def test_while_the_checkout_is_fetched_a_build_goes_on(notebook):
@@ -266,7 +209,6 @@ def test_data_sets_outlive_a_stop_where_gluonlab_looks_for_them(notebook):
     (usual / "cifar10").mkdir()
     for _ in range(2):
         shutil.rmtree(notebook.root / "home/ec2-user/.cache")  # a stop empties all but ~/SageMaker
-        (notebook.shown / "gluonlab-READY.txt").unlink()
         notebook.start()
         notebook.marker("READY")
         assert (usual / "cifar10").is_dir()
@@ -292,16 +234,6 @@ def test_a_changed_setup_is_installed_into_the_same_environment(notebook):
     assert len(notebook.calls("conda")) == 1
 
 
-def test_what_the_user_has_changed_in_the_checkout_stays(notebook):
-    notebook.create()
-    notebook.marker("READY")
-    mine = notebook.shown / "gluonlab-source" / "labs" / "en" / "01.ipynb"
-    mine.write_text("my answer", encoding="utf-8")
-    notebook.start(GLUONLAB_REPOSITORY=str(notebook.root / "elsewhere"))
-    notebook.marker("READY")
-    assert mine.read_text(encoding="utf-8") == "my answer"
-
-
 @pytest.mark.parametrize(
     ("given", "minutes", "does"),
     [("90", "90", "restart"), ("0", "0", "stop"), ("1h;x", "60", "restart"), ("", "60", "restart")],
@@ -311,7 +243,8 @@ def test_the_idle_stop_is_begun_with_the_minutes_that_were_given(notebook, given
     unit = (notebook.root / "etc/systemd/system/gluonlab-idle-stop.service").read_text(
         encoding="utf-8"
     )
-    assert f"idle-stop.py --minutes {minutes}\n" in unit
+    started = (notebook.root / "opt/gluonlab/idle-stop.sh").read_text(encoding="utf-8")
+    assert started.endswith(f"idle-stop.py --minutes {minutes}\n")
     assert "User=ec2-user\n" in unit
     # for all to read, who may not read the journal
     assert "StandardOutput=append:/var/log/gluonlab-idle-stop.log\n" in unit
@@ -319,6 +252,20 @@ def test_the_idle_stop_is_begun_with_the_minutes_that_were_given(notebook, given
         "systemctl daemon-reload",
         f"systemctl {does} gluonlab-idle-stop.service",
     ]
-    installed = notebook.root / "opt/gluonlab/idle-stop.py"
-    assert installed.read_bytes() == (SAGEMAKER / "idle-stop.py").read_bytes()
     notebook.marker("READY")
+
+
+def test_the_idle_stop_in_the_script_is_the_same_program(notebook):
+    """Closely set, for a script has to be short: nothing but docstrings and layout differs."""
+    notebook.create()
+    notebook.marker("READY")
+
+    def program(path):
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+        for node in ast.walk(tree):
+            if isinstance(node, (ast.ClassDef, ast.FunctionDef)) and ast.get_docstring(node):
+                del node.body[0]
+        return ast.dump(ast.Module(tree.body[1:], [])), ast.get_docstring(tree).split("\n")[0]
+
+    installed = program(notebook.root / "opt/gluonlab/idle-stop.py")
+    assert installed == program(SAGEMAKER / "idle-stop.py")

@@ -42,6 +42,10 @@ IN_SUBNET = {**GOOD, "SubnetId": "subnet-01234567"}
         ({"Repository": "https://example.com/'; reboot; '"}, "Repository"),
         ({"Repository": "https://ada:secret@example.com/g.git"}, "Repository"),
         ({**GOOD, "IdleMinutes": -1}, "IdleMinutes"),
+        ({**GOOD, "Environment": "HTTPS_PROXY"}, "Environment"),
+        ({**GOOD, "Environment": "A=1  B=2"}, "Environment"),
+        ({**GOOD, "Environment": "A=1'; reboot; '"}, "Environment"),
+        ({**GOOD, "Environment": "HTTPS_PROXY=http://ada:secret@proxy:3128"}, "Environment"),
     ],
 )
 def test_the_template_refuses_impossible_parameters(given, refusal):
@@ -59,6 +63,7 @@ def test_the_template_refuses_impossible_parameters(given, refusal):
         {**P3, "ForceDeadPair": "yes"},
         {**P3, "Platform": "notebook-al2-v2", "ForceDeadPair": "yes"},
         {**IN_SUBNET, "SecurityGroupIds": "sg-01234567"},
+        {**GOOD, "Environment": "HTTPS_PROXY=http://proxy:3128 PIP_INDEX_URL=https://pypi/a?b=c&d"},
     ],
 )
 def test_the_template_takes_the_possible_ones(given):
@@ -114,6 +119,7 @@ def test_the_scripts_of_the_template_are_those_of_the_folder_with_the_settings()
     import lifecycle
 
     given = {"Bucket": "my-bucket", "Repository": "https://example.com/g.git", "IdleMinutes": 30}
+    given["Environment"] = "HTTPS_PROXY=http://proxy:3128 A=b"
     stack = cloudformation.Stack(cloudformation.load(SAGEMAKER / "notebook.yaml"), given)
     [properties] = [
         about for kind, about in stack.resources().values() if kind.endswith("LifecycleConfig")
@@ -122,6 +128,7 @@ def test_the_scripts_of_the_template_are_those_of_the_folder_with_the_settings()
         "GLUONLAB_BUCKET": "my-bucket",
         "GLUONLAB_REPOSITORY": "https://example.com/g.git",
         "GLUONLAB_IDLE_MINUTES": "30",
+        "GLUONLAB_ENVIRONMENT": "HTTPS_PROXY=http://proxy:3128 A=b",
     }
     for hook, name, given in (("OnCreate", "on-create", {}), ("OnStart", "on-start", settings)):
         text = base64.b64decode(properties[hook][0]["Content"]).decode("utf-8")
