@@ -17,7 +17,7 @@ _, channels, height, width = about["input"]["shape"]
 scale, mean, std = (np.array(about["input"][key]) for key in ("scale", "mean", "std"))
 session = onnxruntime.InferenceSession(str(folder / about["onnx"]["file"]))
 for picture in pictures:
-    image = Image.open(picture).convert("L" if channels == 1 else "RGB")
+    image = ImageOps.exif_transpose(Image.open(picture)).convert("L" if channels == 1 else "RGB")
     image = ImageOps.fit(image, (width, height), Image.Resampling.BILINEAR)
     pixels = np.asarray(image).reshape(height, width, channels)
     images = ((pixels * scale - mean) / std).transpose(2, 0, 1)[None].astype("float32")

@@ -11,6 +11,7 @@ from gluonlab.training.evaluate import Confusion
 
 COLUMNS = 80  # of a terminal
 NAME = 12  # the letters of a class that a row begins with
+LONG = 21  # those that a sentence has room for, in 80 columns
 LISTED = 10  # the confusions that are named where the matrix does not fit
 WRITTEN = 20  # classes up to which the picture has numbers in it
 
@@ -54,12 +55,16 @@ def _right(matrix: Confusion) -> List[str]:
 def _most_frequent(matrix: Confusion, classes: Sequence[str]) -> str:
     wrong = [(int(matrix[i, j]), i, j) for i, j in zip(*matrix.nonzero()) if i != j]
     lines = [
-        f"{classes[i]} taken for {classes[j]}: {count:,} of {matrix[i].sum():,}"
+        f"{_short(classes[i])} taken for {_short(classes[j])}: {count:,} of {matrix[i].sum():,}"
         for count, i, j in sorted(wrong, key=_order)
     ]
     if not lines:
         return "no image was taken for another class"
     return "\n".join(["the most frequent confusions", *(f"  {line}" for line in lines[:LISTED])])
+
+
+def _short(name: str) -> str:
+    return name if len(name) <= LONG else f"{name[: LONG - 1]}…"
 
 
 def _order(entry: "tuple[int, int, int]") -> "tuple[int, int, int]":

@@ -33,7 +33,7 @@ TWO, STEPPED = {"devices": "cpu*2"}, {"lr_schedule": "step"}
 CHANGES = {
     "gpus": (2, {"devices": None}), "devices": ("cpu*2", {}), "threads": (2, {}),
     "batch_size": (7, {}), "global_batch_size": (7, {}), "epochs": (3, {}), "drop_last": (True, {}),
-    "patience": (3, {}), "lr": (0.5, {}),
+    "device_weights": ("2,1", TWO), "patience": (3, {}), "lr": (0.5, {}),
     "scale_lr": (True, {**TWO, "batch_size": 50}), "model": ("lenet-avg", {}),
     "dataset": ("synthetic", {}), "kvstore": ("ring", TWO), "optimizer": ("adam", {}),
     "momentum": (0.5, {}), "momentum_rule": ("mxnet", {"momentum": 0.9}), "wd": (0.5, {}),
