@@ -72,6 +72,13 @@ def job_named(function: Callable[..., None]) -> Callable[..., None]:
     help="hours after which AWS stops it  [default: the template's]",
 )
 @click.option(
+    "--volume",
+    "volume_gb",
+    metavar="GB",
+    type=click.IntRange(1, 16384),
+    help="size of the volume of a machine without a disk of its own, as P3  [default: 50]",
+)
+@click.option(
     "--checkpoints",
     metavar="JOB",
     help="go on from the checkpoints of this earlier job, with --template spot",

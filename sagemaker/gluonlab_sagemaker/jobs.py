@@ -9,7 +9,7 @@ from typing import Any, Dict, List, Optional, Tuple
 
 import instance_pairs as pairs
 from gluonlab.errors import unknown
-from gluonlab.launch.jobs.sagemaker import PREFIX, in_bucket
+from gluonlab.launch.jobs.sagemaker import PREFIX, in_bucket, with_volume
 from gluonlab_sagemaker.calls import Answer, Caller
 from gluonlab_sagemaker.errors import AWSError, RefusedError, failure
 from gluonlab_sagemaker.images import image
@@ -35,6 +35,7 @@ class Job:
     hosts: Optional[int] = None
     hours: Optional[float] = None
     gpus: Optional[int] = None  # of each host
+    volume_gb: Optional[int] = None
     image: Optional[str] = None
     settings: Tuple[str, ...] = ()  # NAME=VALUE, hyperparameters of the program
     checkpoints: Optional[str] = None  # the job whose checkpoints it goes on from
@@ -78,6 +79,7 @@ class Job:
             **dict(map(_setting, self.settings)),
         }
         resources.update(InstanceType=instance, InstanceCount=hosts)
+        with_volume(resources, self.volume_gb)
         _check_kept(request)
         return request
 
@@ -199,11 +201,17 @@ def _run_at_most(request: Dict[str, Any], seconds: int) -> None:
 def _check_kept(request: Dict[str, Any]) -> None:
     """Raise RefusedError where a job would not find its run when it is started again."""
     kept = request.get("CheckpointConfig", {}).get("LocalPath")
-    out = json.loads(request["HyperParameters"].get("out", "null"))
+    given = {name: json.loads(text) for name, text in request["HyperParameters"].items()}
+    out = given.get("out")
     if kept is not None and not str(out).startswith(f"{kept}/"):
         raise RefusedError(
             f"--set out={out}: what a job goes on from must lie below {kept}, which AWS keeps: "
             "leave it out"
+        )
+    if is_spot(request) and str(given.get("autoresume")).lower() != "true":
+        raise RefusedError(
+            "--set autoresume=false: AWS starts a spot job again when it has taken the machine away, "
+            "and the run must go on then: leave it out"
         )
 
 
