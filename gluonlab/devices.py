@@ -106,8 +106,9 @@ def gpus(n: int, emulate: bool = True, threads: "int | None" = None) -> "List[mx
         raise DeviceError(f"{n} GPUs were asked for and {found} exist: use --gpus {found} or less")
     if not emulate and on_paid_gpus():
         raise DeviceError(
-            f"{instance_type()} has GPUs, and MXNet finds none: {_why_no_gpu()}, or let CPU devices "
-            "stand in (--no-require-gpu; in a job the hyperparameter require-gpu: false)"
+            f"{instance_type()} has GPUs, and MXNet finds none: {_why_no_gpu()}, "
+            "or let CPU devices stand in (--no-require-gpu; "
+            "in a job the hyperparameter require-gpu: false)"
         )
     if not emulate:
         raise DeviceError(

@@ -221,9 +221,10 @@ class Draft:
 def find_devices(config: TrainConfig, group: Group = ALONE) -> List[mx.Context]:
     """The devices that ``config`` asks for, for this process of ``group``. Raises DeviceError."""
     required = on_paid_gpus() if config.require_gpu is None else config.require_gpu
-    counted = config.devices if str(config.devices).strip().isdigit() else config.gpus
-    if required and (config.devices is None or counted is config.devices) and not gpu_count():
-        return gpus(int(counted or 1), emulate=False, threads=config.threads)
+    given = "" if config.devices is None else str(config.devices).strip()
+    if required and (not given or given.isdigit()) and not gpu_count():
+        count = int(given) if given else config.gpus or 1
+        return gpus(count, emulate=False, threads=config.threads)
     named = group.own_devices(config.gpus) if config.devices is None else config.devices
     if named is None and config.gpus is not None:
         return gpus(config.gpus, emulate=not required, threads=config.threads)

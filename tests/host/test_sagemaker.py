@@ -26,7 +26,11 @@ def test_gpus_and_disks_are_told_by_the_name(name):
     ("type", "resources", "found"),
     [
         ("ml.g5.xlarge", "", "ml.g5.xlarge"),
-        (None, '{"current_host": "algo-1", "current_instance_type": "ml.p3.2xlarge"}', "ml.p3.2xlarge"),
+        (
+            None,
+            '{"current_host": "algo-1", "current_instance_type": "ml.p3.2xlarge"}',
+            "ml.p3.2xlarge",
+        ),
         ("ml.c5.xlarge", '{"current_instance_type": "ml.p3.2xlarge"}', "ml.c5.xlarge"),
         ("local", None, None),
         ("local_gpu", None, None),
