@@ -255,7 +255,7 @@ def main(args: Sequence[str], world: Optional[World] = None) -> None:
     jobs = partial(dispatch, f"{PROGRAM} jobs", _table(JOBS, world))
     commands = {
         **_table(COMMANDS, world),
-        "jobs": ("submit, list, wait for and stop training jobs", jobs),
+        "jobs": ("training jobs: their role, submit, list, wait, logs, stop", jobs),
     }
     dispatch(PROGRAM, commands, args)
 

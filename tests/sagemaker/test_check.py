@@ -230,7 +230,9 @@ FAULTS = {
     ),
     "the size of a disk": (
         check.check_requests,
-        spot(ResourceConfig={"InstanceType": "ml.g5.xlarge", "InstanceCount": 1, "VolumeSizeInGB": 9}),
+        spot(
+            ResourceConfig={"InstanceType": "ml.g5.xlarge", "InstanceCount": 1, "VolumeSizeInGB": 9}
+        ),
         "VolumeSizeInGB: the machine has a disk of its own",
     ),
     "a key for a disk": (

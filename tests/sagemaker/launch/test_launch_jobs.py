@@ -358,6 +358,7 @@ def test_wait_shows_what_the_job_does_and_why_it_failed(told, aws, log):
             "describe_training_job",
             job("Failed", FailureReason="AlgorithmError: ExecuteUserScriptError\nexit code 1"),
         )
+    aws.refuse("describe_log_streams", "ResourceNotFoundException", "no group", "logs")
     status, out, err = told("jobs", "wait", "--name", "gluonlab-x")
     *progress, error = err.splitlines()
     assert (status, out) == (1, "")
@@ -365,7 +366,8 @@ def test_wait_shows_what_the_job_does_and_why_it_failed(told, aws, log):
     assert error == (
         "error: training job gluonlab-x failed: AlgorithmError: "
         "ExecuteUserScriptError exit code 1; its log is in CloudWatch: "
-        "/aws/sagemaker/TrainingJobs"
+        "/aws/sagemaker/TrainingJobs; all of it: python sagemaker/launch.py jobs logs "
+        "--name gluonlab-x"
     )
 
 
@@ -468,7 +470,8 @@ def test_a_job_that_the_launcher_prints_is_a_request_that_aws_takes(backend):
 
 
 @pytest.mark.parametrize(
-    ("instance", "volume"), [("ml.g4dn.12xlarge", None), ("ml.p3.8xlarge", 50), ("ml.p3dn.24xlarge", None)]
+    ("instance", "volume"),
+    [("ml.g4dn.12xlarge", None), ("ml.p3.8xlarge", 50), ("ml.p3dn.24xlarge", None)],
 )
 def test_a_printed_job_has_a_volume_where_its_machine_needs_one(instance, volume):
     asked = JobRequest(("--epochs", "3"), backend="horovod", instance=instance)
