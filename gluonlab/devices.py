@@ -39,6 +39,7 @@ from gluonlab.engine.neighbours import own_cores as cores
 from gluonlab.engine.threads import set_threads
 from gluonlab.errors import DeviceError, GluonlabWarning
 from gluonlab.gpu.code import check_code
+from gluonlab.host.sagemaker import has_gpus, instance_type
 
 if TYPE_CHECKING:
     import mxnet as mx
@@ -103,6 +104,12 @@ def gpus(n: int, emulate: bool = True, threads: "int | None" = None) -> "List[mx
         return _ready([mx.gpu(i) for i in range(n)], threads)
     if found:
         raise DeviceError(f"{n} GPUs were asked for and {found} exist: use --gpus {found} or less")
+    if not emulate and on_paid_gpus():
+        raise DeviceError(
+            f"{instance_type()} has GPUs, and MXNet finds none: {_why_no_gpu()}, "
+            "or let CPU devices stand in (--no-require-gpu; "
+            "in a job the hyperparameter require-gpu: false)"
+        )
     if not emulate:
         raise DeviceError(
             f"{n} GPU{'' if n == 1 else 's'} required, none here: {_why_no_gpu()}, "
@@ -112,6 +119,12 @@ def gpus(n: int, emulate: bool = True, threads: "int | None" = None) -> "List[mx
     stand_in = "CPU device stands in for a GPU" if n == 1 else "CPU devices stand in for GPUs"
     warnings.warn(f"no GPU on this machine: {n} {stand_in}", GluonlabWarning, stacklevel=2)
     return _ready([mx.cpu(i) for i in range(n)], threads)
+
+
+def on_paid_gpus() -> bool:
+    """Whether this process is of a SageMaker job on machines with GPUs, which are paid for."""
+    name = instance_type()
+    return name is not None and has_gpus(name)
 
 
 def gpu_count() -> int:

@@ -18,6 +18,8 @@ from pathlib import Path
 import aws_shapes
 import cloudformation
 
+from gluonlab.host.sagemaker import has_local_disk
+
 SAGEMAKER = Path(__file__).resolve().parent.parent / "sagemaker"
 # of the requests in a folder
 OPERATIONS = {"instances": "CreateNotebookInstance", "training": "CreateTrainingJob"}
@@ -155,6 +157,7 @@ def training(request):
     ]
     if (request.get("ResourceConfig") or {}).get("InstanceCount", 1) > 1 and len(ways) != 1:
         yield "HyperParameters: several hosts need the parameter server or MPI, one of them"
+    yield from disk(request.get("ResourceConfig") or {})
     yield from spot(request, values)
     if "sagemaker_mpi_enabled" in ways and not values.get(
         "sagemaker_mpi_num_of_processes_per_host"
@@ -162,6 +165,16 @@ def training(request):
         yield (
             "HyperParameters.sagemaker_mpi_num_of_processes_per_host: required for MPI, and missing"
         )
+
+
+def disk(resources):
+    """A machine has either a disk of its own, or a volume with a size and perhaps a key."""
+    own = has_local_disk(resources.get("InstanceType", ""))
+    given = [name for name in ("VolumeSizeInGB", "VolumeKmsKeyId") if resources.get(name)]
+    if own and given:
+        yield f"ResourceConfig.{given[-1]}: the machine has a disk of its own, and no volume"
+    if not own and "VolumeSizeInGB" not in given:
+        yield "ResourceConfig.VolumeSizeInGB: required for a machine without a disk of its own"
 
 
 def spot(request, values):

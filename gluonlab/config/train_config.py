@@ -60,9 +60,10 @@ class TrainConfig:
     devices: Union[str, Sequence[str], None] = DEVICES(
         device_names, "devices by name: gpu:0,2 gpu:* gpu:[0-3] cpu cpu*4", metavar="SPEC"
     )
-    require_gpu: bool = DEVICES(
-        flag, "fail when there are no GPUs: no CPU devices stand in", default=False
-    )
+    require_gpu: Optional[bool] = DEVICES(
+        flag, "fail when there are no GPUs: no CPU devices stand in "
+        "(default: in SageMaker's jobs on machines with GPUs)",
+    )  # fmt: skip
     threads: Optional[int] = DEVICES(
         whole(1, 1024), "threads per CPU device (default: all cores for one, 1 each for several)"
     )

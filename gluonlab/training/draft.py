@@ -18,7 +18,7 @@ from gluonlab.data.sets.registry import (
     load_dataset,
     takes,
 )
-from gluonlab.devices import devices, gpu_count, gpus
+from gluonlab.devices import devices, gpu_count, gpus, on_paid_gpus
 from gluonlab.errors import DeviceError
 from gluonlab.gpu.code import NoCode
 from gluonlab.kvstores import make_kvstore
@@ -220,11 +220,14 @@ class Draft:
 
 def find_devices(config: TrainConfig, group: Group = ALONE) -> List[mx.Context]:
     """The devices that ``config`` asks for, for this process of ``group``. Raises DeviceError."""
-    if config.require_gpu and config.devices is None and not gpu_count():
-        return gpus(config.gpus or 1, emulate=False, threads=config.threads)
+    required = on_paid_gpus() if config.require_gpu is None else config.require_gpu
+    given = "" if config.devices is None else str(config.devices).strip()
+    if required and (not given or given.isdigit()) and not gpu_count():
+        count = int(given) if given else config.gpus or 1
+        return gpus(count, emulate=False, threads=config.threads)
     named = group.own_devices(config.gpus) if config.devices is None else config.devices
     if named is None and config.gpus is not None:
-        return gpus(config.gpus, emulate=not config.require_gpu, threads=config.threads)
+        return gpus(config.gpus, emulate=not required, threads=config.threads)
     try:
         return devices(named, threads=config.threads)
     except NoCode:

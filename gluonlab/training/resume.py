@@ -150,7 +150,7 @@ def asked(run: Interrupted, group: Group = ALONE, **given: Any) -> TrainConfig:
     elif used.get("cut") is not None:  # measured again, it may be another one
         before.update(cut=used["cut"], balance=None)
     if any(name in given for name in ("gpus", "devices")):
-        before.update(gpus=None, devices=None, threads=None, require_gpu=False, device_weights=None)
+        before.update(gpus=None, devices=None, threads=None, require_gpu=None, device_weights=None)
     others = used.get("processes", 1) != group.size
     if others or any(name in given for name in ("gpus", "devices", *SPLITTING)):
         before.update(batch_size=None, global_batch_size=used.get("global_batch_size"))

@@ -179,6 +179,12 @@ class Rehearsal(Caller):
     def _describe_training_job(self, parameters: Answer) -> Answer:
         return {"TrainingJobStatus": self._status}
 
+    def _describe_log_streams(self, parameters: Answer) -> Answer:
+        return {"logStreams": [{"logStreamName": f"{parameters['logStreamNamePrefix']}<stream>"}]}
+
+    def _get_log_events(self, parameters: Answer) -> Answer:
+        return {"events": [], "nextForwardToken": parameters.get("nextToken", "<token>")}
+
     def _create_training_job(self, parameters: Answer) -> Answer:
         self._status = "Completed"
         return {}

@@ -259,7 +259,7 @@ def main(args: Sequence[str], world: Optional[World] = None) -> None:
     commands = {
         **_table(COMMANDS, world),
         **_table(MACHINES, world),
-        "jobs": ("submit, list, wait for and stop training jobs", jobs),
+        "jobs": ("training jobs: their role, submit, list, wait, logs, stop", jobs),
     }
     dispatch(PROGRAM, commands, args)
 

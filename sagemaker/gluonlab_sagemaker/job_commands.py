@@ -13,7 +13,9 @@ from gluonlab.launch.jobs.sagemaker import PREFIX
 from gluonlab_sagemaker import instances, jobs
 from gluonlab_sagemaker.checks import check_bucket, check_name, check_owner, tags
 from gluonlab_sagemaker.cost import Prices
-from gluonlab_sagemaker.errors import RefusedError
+from gluonlab_sagemaker.errors import AWSError, FailedError, RefusedError
+from gluonlab_sagemaker.job_role_commands import COMMANDS as ROLES
+from gluonlab_sagemaker.logs import Log, written
 from gluonlab_sagemaker.options import PROGRAM, Place, anywhere, going_on, note, owner
 from gluonlab_sagemaker.role import given_role
 from gluonlab_sagemaker.source import archive, upload
@@ -72,6 +74,13 @@ def job_named(function: Callable[..., None]) -> Callable[..., None]:
     help="hours after which AWS stops it  [default: the template's]",
 )
 @click.option(
+    "--volume",
+    "volume_gb",
+    metavar="GB",
+    type=click.IntRange(1, 16384),
+    help="size of the volume of a machine without a disk of its own, as P3  [default: 50]",
+)
+@click.option(
     "--checkpoints",
     metavar="JOB",
     help="go on from the checkpoints of this earlier job, with --template spot",
@@ -108,7 +117,7 @@ def submit(
         lacks = (
             "a bucket: add --bucket NAME"
             if bucket is None
-            else "a role: add --role ROLE; notebook.yaml makes one"
+            else "a role: add --role ROLE; `jobs role` makes one"
         )
         raise RefusedError(f"submit lacks {lacks}")
     name = check_name(
@@ -211,6 +220,26 @@ def _of_all(found: Mapping[str, Any]) -> str:
     return f" of {trained}" if found.get("EnableManagedSpotTraining") and trained else ""
 
 
+@command(f"{PROGRAM} jobs logs")
+@anywhere(status="Completed")
+@job_named
+@click.option("--follow", "-f", is_flag=True, help="go on until the job has ended")
+def logs(here: Place, name: Optional[str], follow: bool) -> None:
+    """Print what a job has printed; with several hosts each line begins with its host."""
+    name = _required(name)
+    hosts = jobs.describe(here.caller, name).get("ResourceConfig", {}).get("InstanceCount", 1)
+    going_on(f"the job runs on: `{PROGRAM} jobs logs -f --name {name}{here.options}` goes on")
+    found = 0
+    for lines in (
+        jobs.follow(here.caller, name, here.sleep) if follow else [Log(here.caller, name).new()]
+    ):
+        found += len(lines)
+        for text in written(lines, hosts > 1):
+            here.say(text)
+    if not found and not here.caller.rehearses:
+        note(f"{name} has printed nothing yet: a machine takes some minutes to start")
+
+
 @command(f"{PROGRAM} jobs stop")
 @anywhere(status="InProgress")
 @job_named
@@ -224,7 +253,25 @@ def _wait(here: Place, name: str) -> None:
     going_on(
         f"the job runs on: `{PROGRAM} jobs wait {job}` goes on, `{PROGRAM} jobs stop {job}` ends it"
     )
-    here.say(f"{name} is {jobs.wait(here.caller, name, here.waiter(30, float('inf')))}")
+    try:
+        end = jobs.wait(here.caller, name, here.waiter(30, float("inf")))
+    except FailedError as error:
+        _show_last(here, name)
+        raise FailedError(
+            f"{error}; all of it: {PROGRAM} jobs logs --name {name}{here.options}"
+        ) from None
+    here.say(f"{name} is {end}")
+
+
+def _show_last(here: Place, name: str) -> None:
+    """The end of a log, if it can be read: why a job failed matters more than why it cannot."""
+    try:
+        last = Log(here.caller, name).last()
+    except AWSError as error:
+        note(f"warning: its log cannot be read: {error}")
+        return
+    for text in written(last, len({line.host for line in last}) > 1):
+        note(f"| {text}")
 
 
 def _required(name: Optional[str]) -> str:
@@ -234,9 +281,11 @@ def _required(name: Optional[str]) -> str:
 
 
 COMMANDS: Tuple[Tuple[str, click.Command], ...] = (
+    *ROLES,
     ("submit", submit),
     ("list", list_jobs),
     ("status", status),
+    ("logs", logs),
     ("wait", wait),
     ("stop", stop),
 )

@@ -5,15 +5,16 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Dict, List, Optional, Tuple
+from typing import Any, Callable, Dict, Iterator, List, Optional, Tuple
 
 import instance_pairs as pairs
 from gluonlab.errors import unknown
-from gluonlab.launch.jobs.sagemaker import PREFIX, in_bucket
+from gluonlab.launch.jobs.sagemaker import PREFIX, in_bucket, with_volume
 from gluonlab_sagemaker.calls import Answer, Caller
 from gluonlab_sagemaker.errors import AWSError, RefusedError, failure
 from gluonlab_sagemaker.images import image
 from gluonlab_sagemaker.instances import refuse_unfit
+from gluonlab_sagemaker.logs import GROUP, Line, Log
 from gluonlab_sagemaker.waiting import Waiter
 
 TEMPLATES = Path(__file__).resolve().parent.parent / "training"
@@ -21,6 +22,7 @@ ENDED = ("Completed", "Failed", "Stopped")
 OWN = "sagemaker_"  # hyperparameters that are for the image, not for the program
 COUNTS = ("gpus", "sagemaker_mpi_num_of_processes_per_host")
 SEVERAL_HOSTS = ("sagemaker_parameter_server_enabled", "sagemaker_mpi_enabled")
+LATE_S = 5  # between two looks at a log, and before the last
 CHECKPOINTS = "gluonlab/checkpoints"  # in the bucket; each job has a folder there
 
 
@@ -35,6 +37,7 @@ class Job:
     hosts: Optional[int] = None
     hours: Optional[float] = None
     gpus: Optional[int] = None  # of each host
+    volume_gb: Optional[int] = None
     image: Optional[str] = None
     settings: Tuple[str, ...] = ()  # NAME=VALUE, hyperparameters of the program
     checkpoints: Optional[str] = None  # the job whose checkpoints it goes on from
@@ -78,6 +81,7 @@ class Job:
             **dict(map(_setting, self.settings)),
         }
         resources.update(InstanceType=instance, InstanceCount=hosts)
+        with_volume(resources, self.volume_gb)
         _check_kept(request)
         return request
 
@@ -144,7 +148,9 @@ def stop(caller: Caller, name: str) -> str:
     if status in (*ENDED, "Stopping"):
         return f"{name} is {status} already"
     caller("sagemaker", "StopTrainingJob", TrainingJobName=name)
-    return f"{name} is stopping: it has 2 minutes to save its work, which is paid for"
+    return (
+        f"{name} is stopping: AWS takes up to 2 minutes, which are paid for; what it saved is kept"
+    )
 
 
 def wait(caller: Caller, name: str, waiter: Waiter) -> str:
@@ -158,8 +164,21 @@ def wait(caller: Caller, name: str, waiter: Waiter) -> str:
     end = waiter.until(name, ENDED, status)
     if end == "Failed":
         error = failure("training job", name, describe(caller, name).get("FailureReason"))
-        raise type(error)(f"{error}; its log is in CloudWatch: /aws/sagemaker/TrainingJobs")
+        raise type(error)(f"{error}; its log is in CloudWatch: {GROUP}")
     return str(end)
+
+
+def follow(caller: Caller, name: str, sleep: Callable[[float], None]) -> Iterator[List[Line]]:
+    """What a job prints, until it has ended. CloudWatch has the last lines some seconds late."""
+    log = Log(caller, name)
+    while True:
+        ended = describe(caller, name)["TrainingJobStatus"] in ENDED
+        if ended:
+            sleep(LATE_S)
+        yield log.new()
+        if ended:
+            return
+        sleep(LATE_S)
 
 
 def listed(caller: Caller, status: Optional[str] = None) -> List[Answer]:
@@ -199,11 +218,17 @@ def _run_at_most(request: Dict[str, Any], seconds: int) -> None:
 def _check_kept(request: Dict[str, Any]) -> None:
     """Raise RefusedError where a job would not find its run when it is started again."""
     kept = request.get("CheckpointConfig", {}).get("LocalPath")
-    out = json.loads(request["HyperParameters"].get("out", "null"))
+    given = {name: json.loads(text) for name, text in request["HyperParameters"].items()}
+    out = given.get("out")
     if kept is not None and not str(out).startswith(f"{kept}/"):
         raise RefusedError(
             f"--set out={out}: what a job goes on from must lie below {kept}, which AWS keeps: "
             "leave it out"
+        )
+    if is_spot(request) and str(given.get("autoresume")).lower() != "true":
+        raise RefusedError(
+            "--set autoresume=false: AWS starts a spot job again when it has taken the machine "
+            "away, and the run must go on then: leave it out"
         )
 
 

@@ -40,8 +40,8 @@ def role_name(name: str, region: Optional[str]) -> str:
 
 def trust(account: str) -> Dict[str, Any]:
     """SageMaker may take the role, for this account only."""
-    return _document(
-        _statement(
+    return document(
+        statement(
             ["sts:AssumeRole"],
             Principal={"Service": "sagemaker.amazonaws.com"},
             Condition={"StringEquals": {"aws:SourceAccount": account}},
@@ -60,36 +60,46 @@ def permissions(
     """Stop the notebook itself, write logs, use gluonlab/ in one bucket, and join a network."""
     here = f"{region}:{account}"
     statements = [
-        _statement(
+        statement(
             ["sagemaker:DescribeNotebookInstance", "sagemaker:StopNotebookInstance"],
             Resource=[
                 f"arn:{partition}:sagemaker:{here}:notebook-instance/{one}"
                 for one in sorted({name, name.lower()})
             ],
         ),
-        _statement(
-            [
-                "logs:CreateLogGroup",
-                "logs:CreateLogStream",
-                "logs:DescribeLogStreams",
-                "logs:PutLogEvents",
-            ],
-            Resource=f"arn:{partition}:logs:{here}:log-group:/aws/sagemaker/*",
-        ),
+        log_rights(partition, region, account),
     ]
     if bucket:
-        everything = f"arn:{partition}:s3:::{bucket}"
-        prefix = {"StringLike": {"s3:prefix": ["gluonlab", "gluonlab/*"]}}
-        statements += [
-            _statement(
-                ["s3:GetObject", "s3:PutObject", "s3:DeleteObject"],
-                Resource=f"{everything}/gluonlab/*",
-            ),
-            _statement(["s3:ListBucket"], Resource=everything, Condition=prefix),
-        ]
+        statements += bucket_rights(partition, bucket)
     if in_subnet:  # EC2 knows no narrower resources for the describing ones
-        statements.append(_statement(NETWORK, Resource="*"))
-    return _document(*statements)
+        statements.append(statement(NETWORK, Resource="*"))
+    return document(*statements)
+
+
+def log_rights(partition: str, region: Optional[str], account: str) -> Dict[str, Any]:
+    """Write logs of SageMaker."""
+    return statement(
+        [
+            "logs:CreateLogGroup",
+            "logs:CreateLogStream",
+            "logs:DescribeLogStreams",
+            "logs:PutLogEvents",
+        ],
+        Resource=f"arn:{partition}:logs:{region}:{account}:log-group:/aws/sagemaker/*",
+    )
+
+
+def bucket_rights(partition: str, bucket: str) -> List[Dict[str, Any]]:
+    """Use gluonlab/ in one bucket."""
+    everything = f"arn:{partition}:s3:::{bucket}"
+    prefix = {"StringLike": {"s3:prefix": ["gluonlab", "gluonlab/*"]}}
+    return [
+        statement(
+            ["s3:GetObject", "s3:PutObject", "s3:DeleteObject"],
+            Resource=f"{everything}/gluonlab/*",
+        ),
+        statement(["s3:ListBucket"], Resource=everything, Condition=prefix),
+    ]
 
 
 def ensure_role(
@@ -99,6 +109,14 @@ def ensure_role(
     role = role_name(name, caller.region)
     identity = caller("sts", "GetCallerIdentity")
     partition, account = identity["Arn"].split(":")[1], identity["Account"]
+    rights = permissions(partition, caller.region, account, name, bucket, in_subnet)
+    return ensure(caller, role, account, rights, tags)
+
+
+def ensure(
+    caller: Caller, role: str, account: str, rights: Dict[str, Any], tags: List[Dict[str, str]]
+) -> str:
+    """The ARN of a role that SageMaker takes, made if there is none; its rights are these."""
     try:
         found = caller("iam", "GetRole", RoleName=role)["Role"]
         if not is_ours(found.get("Tags", [])):
@@ -109,12 +127,12 @@ def ensure_role(
     except AWSError as error:
         if not error.missing:
             raise
-        document = json.dumps(trust(account))
+        text = json.dumps(trust(account))
         found = caller(
-            "iam", "CreateRole", RoleName=role, AssumeRolePolicyDocument=document, Tags=tags
+            "iam", "CreateRole", RoleName=role, AssumeRolePolicyDocument=text, Tags=tags
         )["Role"]
-    document = json.dumps(permissions(partition, caller.region, account, name, bucket, in_subnet))
-    caller("iam", "PutRolePolicy", RoleName=role, PolicyName=POLICY, PolicyDocument=document)
+    text = json.dumps(rights)
+    caller("iam", "PutRolePolicy", RoleName=role, PolicyName=POLICY, PolicyDocument=text)
     return str(found["Arn"])
 
 
@@ -137,7 +155,11 @@ def given_role(caller: Caller, given: str) -> str:
 
 def delete_role(caller: Caller, name: str) -> bool:
     """Delete the role that `ensure_role` made; False if there is none, or not ours."""
-    role = role_name(name, caller.region)
+    return delete(caller, role_name(name, caller.region))
+
+
+def delete(caller: Caller, role: str) -> bool:
+    """Delete a role that `ensure` made; False if there is none, or not ours."""
     try:
         if not is_ours(caller("iam", "GetRole", RoleName=role)["Role"].get("Tags", [])):
             return False
@@ -154,9 +176,11 @@ def delete_role(caller: Caller, name: str) -> bool:
     return True
 
 
-def _statement(actions: List[str], **rest: Any) -> Dict[str, Any]:
+def statement(actions: List[str], **rest: Any) -> Dict[str, Any]:
+    """A part of a policy that allows ``actions``."""
     return {"Effect": "Allow", "Action": actions, **rest}
 
 
-def _document(*statements: Dict[str, Any]) -> Dict[str, Any]:
+def document(*statements: Dict[str, Any]) -> Dict[str, Any]:
+    """A policy of statements."""
     return {"Version": "2012-10-17", "Statement": list(statements)}

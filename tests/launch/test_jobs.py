@@ -287,6 +287,7 @@ def test_a_job_of_sagemaker_is_the_template_with_what_was_asked_for():
     template = json.loads((TEMPLATES / "horovod.json").read_text())
     assert made["ResourceConfig"] == {
         **template["ResourceConfig"], "InstanceType": "ml.p3.8xlarge", "InstanceCount": 2,
+        "VolumeSizeInGB": 50,
     }  # fmt: skip
     assert made["HyperParameters"]["sagemaker_mpi_num_of_processes_per_host"] == "4"
     assert made["StoppingCondition"] == {"MaxRuntimeInSeconds": 120}

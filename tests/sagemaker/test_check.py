@@ -233,6 +233,29 @@ FAULTS = {
         job("sagemaker_program", "program"),
         "sagemaker_program: required, and missing",
     ),
+    "the size of a disk": (
+        check.check_requests,
+        spot(
+            ResourceConfig={"InstanceType": "ml.g5.xlarge", "InstanceCount": 1, "VolumeSizeInGB": 9}
+        ),
+        "VolumeSizeInGB: the machine has a disk of its own",
+    ),
+    "a key for a disk": (
+        check.check_requests,
+        spot(
+            ResourceConfig={
+                "InstanceType": "ml.p4d.24xlarge",
+                "InstanceCount": 1,
+                "VolumeKmsKeyId": "alias/mine",
+            }
+        ),
+        "VolumeKmsKeyId: the machine has a disk of its own",
+    ),
+    "no volume and no disk": (
+        check.check_requests,
+        spot(ResourceConfig={"InstanceType": "ml.p3.8xlarge", "InstanceCount": 1}),
+        "VolumeSizeInGB: required for a machine without a disk",
+    ),
     "spot without checkpoints": (
         check.check_requests,
         spot(CheckpointConfig=None),

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -50,7 +51,7 @@ class Machine:
     def _source(self):
         place = self.root / "source.tar.gz"
         with tarfile.open(place, "w:gz") as archive:
-            for name in ("gluonlab", "setup.py", "pyproject.toml", "README.md", "LICENSE"):
+            for name in ("gluonlab", "labs", "setup.py", "pyproject.toml", "README.md", "LICENSE"):
                 archive.add(REPOSITORY / name, name)
         return place
 
@@ -60,7 +61,7 @@ class Machine:
         pip = {"NO_DEPS": "1", "NO_BUILD_ISOLATION": "0", "TARGET": str(self.root / "installed")}
         self.log = (self.root / "log").open("wb")
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "sagemaker_training.cli.train"],
+            request()["AlgorithmSpecification"]["ContainerEntrypoint"],
             cwd=self.root,
             env={
                 **kept,
@@ -75,12 +76,6 @@ class Machine:
             start_new_session=True,
         )
 
-    def program(self):
-        """The id of the process that trains."""
-        children = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children")
-        [own] = children.read_text().split()
-        return int(own)
-
     def wait_for(self, lines):
         """Until metrics.jsonl has so many, and a checkpoint is there."""
         end = time.monotonic() + PATIENCE
@@ -89,6 +84,13 @@ class Machine:
                 return
             time.sleep(0.01)
         raise AssertionError(self.said())
+
+    def wait_to_say(self, words):
+        """Until they are in the log."""
+        end = time.monotonic() + PATIENCE
+        while words not in self.said():
+            assert time.monotonic() < end, self.said()
+            time.sleep(0.05)
 
     def lines(self):
         file = self.run / "metrics.jsonl"
@@ -162,10 +164,12 @@ def test_a_job_that_is_ended_and_started_again_ends_with_the_same_bits(
     first.start()
     try:
         first.wait_for(60)
-        if number == signal.SIGTERM:  # AWS's notice: the program ends by itself
-            os.kill(first.program(), number)
-            assert first.ended() != 0, first.said()
-            assert "ended by SIGTERM" in first.said() and "ExitCode 143" in first.said()
+        if number == signal.SIGTERM:  # AWS's notice, which comes to the entry point alone
+            os.kill(first.process.pid, number)
+            first.wait_to_say("ended by SIGTERM")
+            assert first.process.poll() is None  # AWS ends the job: an end of its own is a failure
+            newest = max(int(path.name[5:]) for path in first.run.glob("checkpoints/step-*"))
+            assert newest >= without_times(first.run)[-1]["step"]  # nothing is computed again
     finally:
         first.end()
     second = Machine(tmp_path / "second", synced(first, tmp_path / "s3", late))
@@ -173,6 +177,10 @@ def test_a_job_that_is_ended_and_started_again_ends_with_the_same_bits(
     second.start()
     assert second.ended() == 0, second.said()
     assert "resumed    goes on from step" in second.said()
+    if number == signal.SIGTERM:
+        assert f"goes on from step {newest}" in second.said(), re.findall(
+            "goes on.*", second.said()
+        )
     assert ("metrics.jsonl has lost lines" in second.said()) is bool(late)
     one, other = (folder / "parameters.params" for folder in (second.run, undisturbed))
     assert one.read_bytes() == other.read_bytes()

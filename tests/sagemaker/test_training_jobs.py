@@ -212,6 +212,49 @@ def test_the_spot_job_trains_and_started_again_says_that_it_has_ended(tmp_path):
     assert f"{tmp_path / 'run'} has finished its 1 epochs" in again.stdout
 
 
+GONE = "ml.g5.12xlarge has GPUs, and MXNet finds none: "
+CURE = "(--no-require-gpu; in a job the hyperparameter require-gpu: false)"
+
+
+@pytest.mark.parametrize("more", [{}, {"gpus": None}, {"gpus": None, "devices": 2}], ids=str)
+def test_a_job_on_paid_gpus_that_mxnet_does_not_find_ends_at_once(tmp_path, more):
+    """Older toolkits set the machine's type in SM_RESOURCE_CONFIG alone."""
+    words = command("one-host", **{**SMALL, "data-dir": None, "out": tmp_path / "run", **more})
+    resources = json.dumps({"current_instance_type": "ml.g5.12xlarge"})
+    done = run(words, SM_RESOURCE_CONFIG=resources)
+    assert done.returncode == 2 and not (tmp_path / "run").exists()
+    [error] = [line for line in done.stderr.splitlines() if line.startswith("error: ")]
+    assert GONE in error and CURE in error
+
+
+@pytest.mark.parametrize(
+    ("instance", "required"), [("ml.g5.12xlarge", False), ("ml.c5.xlarge", None)]
+)
+def test_a_job_trains_on_cpus_that_were_asked_for(tmp_path, instance, required):
+    words = command(
+        "one-host",
+        **{**SMALL, "data-dir": None, "out": tmp_path / "run", "require-gpu": required, "gpus": 2},
+    )
+    done = run(words, SM_CURRENT_INSTANCE_TYPE=instance)
+    assert done.returncode == 0, done.stderr
+    assert "2 CPU devices stand in for GPUs" in done.stderr
+
+
+def test_workers_on_paid_gpus_that_mxnet_does_not_find_end_at_once(tmp_path):
+    words = command("parameter-server", **{**SMALL, "data-dir": None, "out": tmp_path / "run"})
+    with cluster(servers=1) as (start, _):
+        os.environ["SM_CURRENT_INSTANCE_TYPE"] = "ml.g5.12xlarge"
+        try:
+            workers = [start("worker", words) for _ in range(2)]
+        finally:
+            del os.environ["SM_CURRENT_INSTANCE_TYPE"]
+        said = [worker.communicate(timeout=60)[0] for worker in workers]
+    for worker, text in zip(workers, said):
+        assert worker.returncode != 0, text
+    assert any(GONE in text and CURE in text for text in said), said
+    assert "Traceback" not in "".join(said)
+
+
 @pytest.mark.parametrize("name", ["horovod", "parameter-server"])
 def test_a_process_that_nobody_has_placed_says_so_in_one_line(tmp_path, name):
     done = run(command(name, **{"data-dir": None, "out": tmp_path / "run"}, **SMALL))

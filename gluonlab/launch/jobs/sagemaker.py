@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Dict, Optional, Tuple
 
 from gluonlab.errors import ConfigError
+from gluonlab.host.sagemaker import has_local_disk
 from gluonlab.launch.jobs.request import JobRequest
 from gluonlab.launch.jobs.yaml_text import Said, yaml_lines
 
@@ -20,6 +21,7 @@ TEMPLATES = Path(__file__).parent / "training"
 # the role of sagemaker/notebook.yaml lets a notebook start jobs of such names only
 PREFIX = "gluonlab-"
 ASYNC = "dist_async"
+VOLUME_GB = 50
 BUCKET = re.compile(r"s3://[^/]+/gluonlab/")  # the templates' own is made up
 COMMENTS = {
     "TrainingJobName": "the job's name, which no other job of the account may have",
@@ -47,7 +49,7 @@ COMMENTS = {
     "ResourceConfig": "the hosts",
     "InstanceType": "the machine, which decides on GPUs, threads and memory",
     "InstanceCount": "how many hosts",
-    "VolumeSizeInGB": "the disk of each",
+    "VolumeSizeInGB": "the volume of each, which has no disk of its own",
     "StoppingCondition": "how long",
     "MaxRuntimeInSeconds": "after so many seconds AWS ends the job",
     "Tags": "for your bill",
@@ -95,6 +97,7 @@ def _request(request: JobRequest) -> Dict[str, Any]:
     resources.update(
         InstanceType=request.instance or resources["InstanceType"], InstanceCount=request.hosts
     )
+    with_volume(resources)
     made["StoppingCondition"]["MaxRuntimeInSeconds"] = request.minutes * 60
     given = made["HyperParameters"]
     given["backend"] = json.dumps(request.backend)
@@ -124,6 +127,31 @@ def options(words: Tuple[str, ...]) -> Dict[str, str]:
                 "--epochs 3"
             )
     return found
+
+
+def with_volume(resources: Dict[str, Any], size_gb: Optional[int] = None) -> None:
+    """Give a request's ResourceConfig what its machine keeps files on.
+
+    AWS makes volumes only for machines without a disk of their own: there a size is required, and
+    elsewhere it means nothing. Raises ConfigError for a size, or a volume's key, that AWS does not
+    take.
+    """
+    instance = resources["InstanceType"]
+    if not has_local_disk(instance):
+        resources["VolumeSizeInGB"] = size_gb or resources.get("VolumeSizeInGB", VOLUME_GB)
+        return
+    resources.pop("VolumeSizeInGB", None)
+    if size_gb is not None:
+        raise ConfigError(
+            f"a volume of {size_gb} GB: {instance} has a disk of its own, all of which a job gets: "
+            "leave the size out"
+        )
+    if resources.get("VolumeKmsKeyId") is not None:
+        raise ConfigError(
+            f"VolumeKmsKeyId: {instance} has a disk of its own, which encrypts itself, and AWS "
+            "refuses a key for it: take the key out, or choose a machine without, such as "
+            "ml.p3.8xlarge; OutputDataConfig.KmsKeyId encrypts the results"
+        )
 
 
 def in_bucket(part: Any, bucket: str) -> Any:

@@ -11,6 +11,8 @@ import yaml
 from botocore.validate import ParamValidator
 from launch_world import ended
 
+from gluonlab.errors import ConfigError
+from gluonlab.host.sagemaker import has_local_disk
 from gluonlab.launch.jobs import JobRequest, job_file
 from gluonlab.launch.jobs.sagemaker import PREFIX
 from gluonlab_sagemaker import jobs
@@ -200,6 +202,42 @@ def test_a_spot_job_may_wait_as_long_however_long_it_runs(hours):
     assert waits[0] == waits[1] >= 0
 
 
+FAMILIES = sorted(
+    {
+        ".".join(name.split(".")[:2]): name
+        for name in SHAPE.members["ResourceConfig"].members["InstanceType"].enum
+    }.values()
+)
+
+
+@pytest.mark.parametrize("instance", FAMILIES)
+def test_a_machine_has_either_a_disk_of_its_own_or_a_volume(instance):
+    """One of every family that AWS trains on."""
+    wanted = {"instance": instance, "gpus": 1, "image": "mine:1"}
+    made = request(**wanted)
+    assert not ParamValidator().validate(made, SHAPE).has_errors()
+    assert ("VolumeSizeInGB" in made["ResourceConfig"]) is not has_local_disk(instance)
+    wanted["volume_gb"] = 70
+    if has_local_disk(instance):
+        with pytest.raises(ConfigError, match=f"70 GB: {instance} has a disk of its own"):
+            request(**wanted)
+    else:
+        assert request(**wanted)["ResourceConfig"]["VolumeSizeInGB"] == 70
+
+
+@pytest.mark.parametrize(("instance", "taken"), [("ml.g5.xlarge", False), ("ml.p3.8xlarge", True)])
+def test_a_key_is_for_volumes(instance, taken, made_up):
+    changed = jobs.template("one-host")
+    changed["ResourceConfig"]["VolumeKmsKeyId"] = "0123"
+    (jobs.TEMPLATES / "one-host.json").write_text(json.dumps(changed))
+    if taken:
+        made = request(instance=instance, gpus=1)["ResourceConfig"]
+        assert (made["VolumeKmsKeyId"], made["VolumeSizeInGB"]) == ("0123", 50)
+    else:
+        with pytest.raises(ConfigError, match=r"ml.g5.xlarge has a disk.* take the key out, or"):
+            request(instance=instance, gpus=1)
+
+
 def test_a_spot_job_says_what_it_may_come_to(launch):
     status, _, err = launch(
         "jobs", "submit", *TO, "--template", "spot", "--name", "gluonlab-x", "--dry-run"
@@ -243,6 +281,8 @@ def test_the_image_is_that_of_the_region():
         (("submit", *TO, "--template", "one"), "unknown template 'one'"),
         (("submit", *TO, "--checkpoints", "gluonlab-y"), "one-host writes none"),
         (("submit", *TO, "--template", "spot", "--set", "out=/tmp/run"), "must lie below /opt/ml"),
+        (("submit", *TO, "--template", "spot", "--set", "autoresume=false"), "must go on then"),
+        (("submit", *TO, "--volume", "70"), "ml.g5.12xlarge has a disk of its own"),
         (("submit", *TO, "--template", "spot", "--checkpoints", "a/b"), "--checkpoints 'a/b'"),
         (("submit", *TO, "--name", "mine"), "--name mine: begin it with gluonlab-"),
         (("submit", *TO, "--set", "epochs"), "--set epochs: write NAME=VALUE"),
@@ -343,6 +383,7 @@ def test_wait_shows_what_the_job_does_and_why_it_failed(told, aws, log):
             "describe_training_job",
             job("Failed", FailureReason="AlgorithmError: ExecuteUserScriptError\nexit code 1"),
         )
+    aws.refuse("describe_log_streams", "ResourceNotFoundException", "no group", "logs")
     status, out, err = told("jobs", "wait", "--name", "gluonlab-x")
     *progress, error = err.splitlines()
     assert (status, out) == (1, "")
@@ -350,7 +391,8 @@ def test_wait_shows_what_the_job_does_and_why_it_failed(told, aws, log):
     assert error == (
         "error: training job gluonlab-x failed: AlgorithmError: "
         "ExecuteUserScriptError exit code 1; its log is in CloudWatch: "
-        "/aws/sagemaker/TrainingJobs"
+        "/aws/sagemaker/TrainingJobs; all of it: python sagemaker/launch.py jobs logs "
+        "--name gluonlab-x"
     )
 
 
@@ -450,3 +492,13 @@ def test_a_job_that_the_launcher_prints_is_a_request_that_aws_takes(backend):
     made = yaml.safe_load(job_file("sagemaker", JobRequest(words, backend=backend)))
     assert ParamValidator().validate(made, SHAPE).generate_report() == ""
     assert made["TrainingJobName"].startswith(PREFIX)
+
+
+@pytest.mark.parametrize(
+    ("instance", "volume"),
+    [("ml.g4dn.12xlarge", None), ("ml.p3.8xlarge", 50), ("ml.p3dn.24xlarge", None)],
+)
+def test_a_printed_job_has_a_volume_where_its_machine_needs_one(instance, volume):
+    asked = JobRequest(("--epochs", "3"), backend="horovod", instance=instance)
+    made = yaml.safe_load(job_file("sagemaker", asked))
+    assert made["ResourceConfig"].get("VolumeSizeInGB") == volume

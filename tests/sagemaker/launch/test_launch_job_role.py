@@ -1,0 +1,138 @@
+"""The role of training jobs, and the policy of those who submit them: which rights they hold."""
+
+import json
+
+import pytest
+from launch_world import ended
+from test_launch_jobs import request
+
+from gluonlab_sagemaker.calls import Caller
+from gluonlab_sagemaker.job_role import Account, permissions, submitter
+from gluonlab_sagemaker.options import World
+
+HERE = Account("aws", "us-east-1", "123456789012")
+TO = ("--bucket", "their-bucket")
+NAME = "gluonlab-jobs-us-east-1"
+
+
+def listed(value):
+    return value if isinstance(value, list) else [value]
+
+
+def actions(policy):
+    return {action for one in policy["Statement"] for action in listed(one["Action"])}
+
+
+def allows(policy, action, instances):
+    """IAM's rules for the condition of CreateTrainingJob: ForAllValues is true of nothing, too."""
+    [one] = [one for one in policy["Statement"] if action in one["Action"]]
+    condition = dict(one["Condition"])
+    allowed = condition.pop("ForAllValues:StringEquals")["sagemaker:InstanceTypes"]
+    assert condition == {"Null": {"sagemaker:InstanceTypes": "false"}}  # the key must be there
+    return bool(instances) and all(instance in allowed for instance in instances)
+
+
+def test_who_submits_may_start_jobs_on_the_named_machines_alone():
+    policy = submitter(HERE, "their-bucket", ["ml.g5.xlarge", "ml.g5.2xlarge"])
+    for instances, may in (
+        (["ml.g5.xlarge"], True),
+        (["ml.g5.xlarge", "ml.g5.2xlarge"], True),
+        (["ml.g5.xlarge", "ml.p4d.24xlarge"], False),
+        ([], False),
+    ):
+        assert allows(policy, "sagemaker:CreateTrainingJob", instances) is may
+
+
+def test_a_job_can_start_nothing_and_who_submits_cannot_change_the_role():
+    job, person = (
+        permissions(HERE, "their-bucket"),
+        submitter(HERE, "their-bucket", ["ml.g5.xlarge"]),
+    )
+    assert not [one for one in actions(job) if one.startswith(("sagemaker:", "iam:"))]
+    assert "ecr:BatchGetImage" in actions(job) and "logs:PutLogEvents" in actions(job)
+    assert {one for one in actions(person) if one.startswith("iam:")} == {
+        "iam:PassRole",
+        "iam:GetRole",
+    }
+    [passing] = [one for one in person["Statement"] if "iam:PassRole" in one["Action"]]
+    assert passing["Resource"] == f"arn:aws:iam::123456789012:role/{NAME}"
+    assert passing["Condition"] == {
+        "StringEquals": {"iam:PassedToService": "sagemaker.amazonaws.com"}
+    }
+    for policy in (job, person):
+        [files] = [one for one in policy["Statement"] if "s3:GetObject" in one["Action"]]
+        assert files["Resource"] == "arn:aws:s3:::their-bucket/gluonlab/*"
+
+
+def test_the_calls_of_every_command_are_in_the_policy(launch, log, here, monkeypatch):
+    """Each call to AWS that the commands of jobs make is an action of the same name."""
+    monkeypatch.setattr("gluonlab_sagemaker.job_commands.archive", lambda say: b"source")
+    here("s3").create_bucket(Bucket="their-bucket")
+    assert launch("jobs", "role", *TO)[0] == 0
+    log.calls.clear()
+    name = ("--name", "gluonlab-x")
+    assert launch("jobs", "submit", *TO, "--role", NAME, *name)[0] == 0
+    for words in (("list",), ("status", *name), ("wait", *name), ("logs", *name), ("stop", *name)):
+        launch("jobs", *words)
+    called = {f"{service}:{operation}" for service, operation, _ in log.calls}
+    assert {"iam:GetRole", "s3:PutObject", "logs:DescribeLogStreams"} <= called
+    assert called - actions(submitter(HERE, "their-bucket", ["ml.g5.xlarge"])) == set()
+
+
+def test_a_role_is_made_once_and_deleted(launch, log, here):
+    status, arn, err = launch("jobs", "role", *TO)
+    assert (status, arn) == (0, f"arn:aws:iam::123456789012:role/{NAME}\n")
+    assert "jobs policy --bucket their-bucket --instance TYPE" in err
+    made = here("iam").get_role_policy(RoleName=NAME, PolicyName="gluonlab")["PolicyDocument"]
+    assert made == permissions(HERE, "their-bucket")
+    log.calls.clear()
+    assert launch("jobs", "role", "--bucket", "another")[1] == arn
+    assert log.changes() == ["PutRolePolicy"]  # an account may use one bucket after another
+    here("sagemaker").create_training_job(**{**request(), "RoleArn": arn.strip()})
+    assert launch("jobs", "role", "--delete")[1] == f"{NAME} is gone\n"
+    assert launch("jobs", "role", "--delete")[1] == f"{NAME} is not there, or not ours\n"
+
+
+def test_another_ones_role_of_that_name_is_left_alone(launch, here):
+    here("iam").create_role(RoleName=NAME, AssumeRolePolicyDocument="{}")
+    status, _, err = launch("jobs", "role", *TO)
+    assert status == 2 and f"the role {NAME} exists and was not made here" in err
+    assert launch("jobs", "role", "--delete")[1] == f"{NAME} is not there, or not ours\n"
+
+
+def test_the_policy_is_printed_and_iam_takes_it(launch, here):
+    status, out, _ = launch("jobs", "policy", *TO, "--instance", "g5.xlarge")
+    assert status == 0
+    assert json.loads(out) == submitter(HERE, "their-bucket", ["ml.g5.xlarge"])
+    here("iam").create_policy(PolicyName="submit", PolicyDocument=out)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (("role",), "role lacks a bucket: add --bucket NAME"),
+        (("role", "--bucket", "s3://x"), "--bucket s3://x: write the bucket's name alone"),
+        (("policy", "--instance", "g5.xlarge"), "policy lacks a bucket"),
+        (("policy", *TO), "policy lacks machines: add --instance TYPE"),
+        (("policy", *TO, "--instance", "g5.13xlarge"), "unknown instance 'ml.g5.13xlarge'"),
+    ],
+)
+def test_a_mistake_is_one_line_and_nothing_is_called(arguments, says, capsys, log, somebody):
+    status, out, err = ended(capsys, World(log.recording()), ("jobs", *arguments))
+    assert (status, out, log.calls) == (2, "", [])
+    assert says in err
+    assert len(err.splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "operations"),
+    [
+        (("role", *TO), ["GetCallerIdentity", "GetRole", "CreateRole", "PutRolePolicy"]),
+        (("role", "--delete"), ["GetRole"]),
+        (("policy", *TO, "--instance", "g5.xlarge"), ["GetCallerIdentity"]),
+    ],
+)
+def test_a_rehearsal_prints_the_calls(arguments, operations, capsys):
+    status, out, _ = ended(capsys, World(Caller), ["jobs", *arguments, "--dry-run"])
+    assert status == 0
+    assert [call["operation"] for call in json.loads(out)] == operations
