@@ -25,7 +25,7 @@ def complete(shell: str) -> None:
 
 COMMANDS: Dict[str, Tuple[str, Callable[[List[str]], Any]]] = {
     "run": ("train a Gluon CNN on several devices", main_of("gluonlab.run")),
-    "predict": ("say what a finished run takes pictures for", main_of("gluonlab.predict")),
+    "predict": ("classify pictures with a finished run", main_of("gluonlab.predict")),
     "scratch": ("train LeNet by hand, with arrays only", main_of("gluonlab.scratch.__main__")),
     "data": ("download data sets, check them, pack images", main_of("gluonlab.data.__main__")),
     "doctor": ("find what is wrong here, why, and the cure", main_of("gluonlab.doctor.__main__")),

@@ -15,7 +15,7 @@ from gluonlab.config.options import given
 from gluonlab.config.values import whole
 from gluonlab.documents import json_text
 from gluonlab.errors import ConfigError, DataError
-from gluonlab.files.whole import check_new
+from gluonlab.files.whole import check_new, check_new_or_marked
 from gluonlab.runs.schema import WRONG
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ EXAMPLE = "write python -m gluonlab.predict RUN IMAGE..."
     "--wrong",
     is_flag=True,
     help="instead of IMAGEs, the test images that the run gets wrong; "
-    f"the PNG is {SHEET}, or that of --sheet",
+    f"the PNG is that of --sheet; without, and without --json and --csv, {SHEET}",
 )
 @click.option("--gpus", metavar="N", help="use N GPUs; without any, N CPU devices stand in")
 @click.option("--devices", metavar="SPEC", help="devices by name: gpu:0,2 gpu:* cpu cpu*4")
@@ -62,7 +62,7 @@ def main(
     wrong: bool,
     **settings: Any,
 ) -> None:
-    """Say what a finished RUN takes pictures for, with probabilities.
+    """Classify pictures with a finished RUN, with probabilities.
 
     RUN is a folder that gluonlab.run has written. IMAGE is an image file, a folder of them, or -
     for one on standard input.
@@ -79,7 +79,7 @@ def main(
             raise ConfigError(
                 f"--wrong looks at the run's own test images, one class each: leave {other} out"
             )
-        _wrong(run, sheet or SHEET, form, given(settings))
+        _wrong(run, sheet, form, given(settings))
         return
     if settings["data_dir"] is not None:
         raise ConfigError(
@@ -126,8 +126,11 @@ def _predict(
         click.echo(words.predictions_as_text(said, count) + _written(sheet))
 
 
-def _wrong(run: str, sheet: str, form: str, settings: Dict[str, Any]) -> None:
-    loaded, _ = _loaded(run, sheet, settings, None)
+def _wrong(run: str, sheet: Optional[str], form: str, settings: Dict[str, Any]) -> None:
+    replace = sheet is None  # nobody has asked for that name, and may ask again
+    if replace and form == "text":
+        sheet = SHEET
+    loaded, _ = _loaded(run, sheet, settings, None, replace)
     from gluonlab.inference import words
     from gluonlab.inference.sheet import MOST, write_sheet
 
@@ -137,7 +140,7 @@ def _wrong(run: str, sheet: str, form: str, settings: Dict[str, Any]) -> None:
     if drawn is not None:
         shown = f", {MOST} of them below" if len(found.wrong) > MOST else ""
         title = f"{words.counted(found)}{shown}, the surest first"
-        write_sheet("--sheet", Path(drawn), title, words.tiles_of(found))
+        write_sheet("--sheet", Path(drawn), title, words.tiles_of(found), replace)
     if form == "json":
         said = {"run": run, "model": loaded.model, "sheet": drawn, **words.mistakes_as_json(found)}
         click.echo(json_text(said))
@@ -148,7 +151,11 @@ def _wrong(run: str, sheet: str, form: str, settings: Dict[str, Any]) -> None:
 
 
 def _loaded(
-    run: str, sheet: Optional[str], settings: Dict[str, Any], images: Optional[List[str]]
+    run: str,
+    sheet: Optional[str],
+    settings: Dict[str, Any],
+    images: Optional[List[str]],
+    replace: bool = False,
 ) -> "Tuple[LoadedRun, List[Any]]":
     """The run, and the pictures; every mistake that needs no MXNet is found before it loads."""
     from gluonlab.inference.pictures import find_pictures
@@ -159,11 +166,22 @@ def _loaded(
     except DataError as error:
         raise ConfigError(str(error)) from None
     if sheet is not None:
-        check_new("--sheet", Path(sheet))
+        _check_sheet(sheet, replace)
     pictures = find_pictures(images) if images is not None else []
     from gluonlab.inference.loaded import load_run
 
     return load_run(run, **settings), pictures
+
+
+def _check_sheet(sheet: str, replace: bool) -> None:
+    from gluonlab.inference.sheet import MARK
+
+    if Path(sheet).suffix.lower() != ".png":
+        raise ConfigError(f"--sheet {sheet}: it is a PNG: give a name that ends in .png")
+    if replace:
+        check_new_or_marked("--sheet", Path(sheet), MARK)
+    else:
+        check_new("--sheet", Path(sheet))
 
 
 @contextmanager

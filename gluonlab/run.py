@@ -104,6 +104,8 @@ def main(
     Without options: LeNet on the built-in handwritten digits, on the first GPU or on the CPU.
     What is not given takes the value of the recipe, which goes by data set and network: see --list.
     """
+    if list_names and save_config is not None:
+        raise ConfigError(f"--list and --save-config {save_config} contradict each other: give one")
     if list_names:
         named = _names()
         click.echo(json_text(named) if as_json else _names_in_words(named))

@@ -35,6 +35,14 @@ def test_public_names_are_importable_and_documented(name):
     assert thing is getattr(importlib.import_module(thing.__module__), name)
 
 
+def test_the_page_of_the_api_has_every_public_name():
+    page = (PACKAGE.parent / "docs" / "api.md").read_text(encoding="utf-8")
+    shown = re.findall(r"^::: (.+)$", page, re.M)
+    for name in NAMES:
+        place = gluonlab._PUBLIC[name]
+        assert {place, f"{place}.{name}"} & set(shown), name
+
+
 def test_dir_lists_the_public_names():
     public = {
         name

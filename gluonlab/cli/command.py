@@ -23,11 +23,11 @@ import click
 from gluonlab.cli import completion
 from gluonlab.cli.interruption import all_is_said, interruptible
 from gluonlab.cli.overview import HelpAll, is_overview, write_options, write_overview
-from gluonlab.cli.pasted import check_words
+from gluonlab.cli.pasted import check_dash, check_words
 from gluonlab.cli.streams import complain, fill_closed, heard_or_not, nobody_reads, silence
 from gluonlab.config.options import TURNED_OFF
 from gluonlab.config.other_names import unknown_option
-from gluonlab.errors import DownloadError, GluonlabError, GluonlabWarning, unknown
+from gluonlab.errors import ConfigError, DownloadError, GluonlabError, GluonlabWarning, unknown
 from gluonlab.host import last_words
 from gluonlab.host.limits import used_up
 from gluonlab.host.signals import Terminated, number_of
@@ -258,6 +258,10 @@ def dispatch(
     elif name in commands:
         commands[name][1](rest)
     else:
+        try:
+            check_dash(name, ["--help"])
+        except ConfigError as error:
+            _end(str(error), 2)
         _end(unknown("command", name, commands), 2)
 
 

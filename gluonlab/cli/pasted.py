@@ -26,7 +26,7 @@ def check_words(words: Sequence[str], params: Sequence[click.Parameter]) -> None
     names = [name for param in params for name in (*param.opts, *param.secondary_opts)]
     options = [name for name in names if name.startswith("-")]
     for word in _not_values(words, params):
-        _check_dash(word, options)
+        check_dash(word, options)
     for at, word in enumerate(words):
         _check_quotes(word, words[at:])
 
@@ -48,7 +48,8 @@ def _not_values(words: Sequence[str], params: Sequence[click.Parameter]) -> Iter
         before = word
 
 
-def _check_dash(word: str, options: Collection[str]) -> None:
+def check_dash(word: str, options: Collection[str]) -> None:
+    """Raise ConfigError for one of ``options`` with another dash than two."""
     given = word.partition("=")[0]
     long = _LONG_DASH.match(given)
     if long is not None:

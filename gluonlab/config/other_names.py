@@ -44,6 +44,7 @@ _THERE = {
     "--checkpoint-every": "checkpoint save-freq save-frequency save-interval save-period",
     "--resume": "resume-from resume-from-checkpoint resume-epoch load load-epoch ckpt",
     "--pretrained": "pretrained-model use-pretrained weights",
+    "--val-share": "val-split validation-split valid-pct val-ratio test-size",
     "--patience": "early-stopping early-stop",
     "--evaluate": "eval eval-only test test-only val validate",
     "-n": "world-size nproc-per-node num-proc np",

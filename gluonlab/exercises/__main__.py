@@ -100,6 +100,11 @@ def grade(notebooks: Tuple[str, ...], out: str, **options: Any) -> None:
     canvas, gradescope = (
         options[name] and Path(options[name]) for name in ("canvas", "gradescope")
     )
+    if names and not canvas:
+        raise ExerciseError(
+            f"--assignment {options['assignment'][0]!r} names a lab for Canvas, and no file for it "
+            "is asked for: add --canvas FILE"
+        )
     check_new("--out", Path(out))
     if canvas:
         check_new("--canvas", canvas)
@@ -125,10 +130,16 @@ def grade(notebooks: Tuple[str, ...], out: str, **options: Any) -> None:
             write_results(gradescope, done)
     for one in done:
         click.echo(
-            f"{one.passed:>3} of {len(one.statuses):<3} {printable(str(one.notebook))}"
+            f"{_passed(one)} {printable(str(one.notebook))}"
             + (f"  ({one.note})" if one.note else "")
         )
     click.echo(f"written to {', '.join(map(str, filter(None, [out, canvas, gradescope])))}")
+
+
+def _passed(grade: grading.Grade) -> str:
+    """``  3 of 5  ``, or a dash where no exercise was found."""
+    count = len(grade.statuses)
+    return f"{grade.passed:>3} of {count:<3}" if count else f"{'-':>10}"
 
 
 def _settings(options: Dict[str, Any]) -> Dict[str, Any]:

@@ -43,7 +43,7 @@ def check_network(
     image_shape: Tuple[int, int, int],
     plain: Optional[gluon.HybridBlock] = None,
 ) -> None:
-    """Export the network ``model`` with parameters by chance, and compare it, as after training.
+    """Export the network ``model`` with random parameters, and compare it, as after training.
 
     ``plain``: the network as written, where ``model`` does not name it; its parameters stay. Raises
     ModelError where that fails. Draws none of MXNet's random numbers.

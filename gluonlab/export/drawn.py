@@ -1,4 +1,4 @@
-"""Parameters by chance for any network, as healthy as trained ones.
+"""Random parameters for any network, as healthy as trained ones.
 
 With initial parameters and the statistics 0 and 1, deep residual networks multiply their
 activations from block to block, and with them what rounding leaves, up to any size: two libraries

@@ -17,6 +17,7 @@ from typing import Callable, Iterable, Iterator, List, Sequence, Tuple
 from gluonlab.errors import OutputError
 
 ELSEWHERE = "choose another place with --out"
+MARKED_BYTES = 2000  # the beginning of a file, in which a mark is looked for
 
 
 @contextmanager
@@ -257,6 +258,34 @@ def new_file(option: str, path: Path) -> Iterator[Path]:
     check_new(option, path)
     with _writable(option, path), atomic_path(path) as temporary:
         yield temporary
+
+
+def is_marked(path: Path, mark: bytes) -> bool:
+    """Whether that is a file with ``mark`` among its first bytes."""
+    try:
+        if not path.is_file():
+            return False
+        with path.open("rb") as file:
+            return mark in file.read(MARKED_BYTES)
+    except (OSError, ValueError):  # who writes it says what it is
+        return False
+
+
+def check_new_or_marked(option: str, path: Path, mark: bytes) -> None:
+    """As `check_new`, but a file with ``mark`` may be there."""
+    if not is_marked(path, mark):
+        check_new(option, path)
+
+
+@contextmanager
+def new_or_marked_file(option: str, path: Path, mark: bytes) -> Iterator[Path]:
+    """As `new_file`, but a file with ``mark``, an earlier one of ours, is replaced."""
+    if not is_marked(path, mark):
+        with new_file(option, path) as temporary:
+            yield temporary
+    else:
+        with on_disk(path), atomic_path(path) as temporary:
+            yield temporary
 
 
 @contextmanager

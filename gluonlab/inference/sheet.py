@@ -9,14 +9,17 @@ from typing import TYPE_CHECKING, Any, List, NamedTuple, Sequence, Tuple
 
 import numpy as np
 from PIL import Image, ImageDraw, ImageFont
+from PIL.PngImagePlugin import PngInfo
 
-from gluonlab.files.whole import new_file
+from gluonlab.files.whole import new_file, new_or_marked_file
 from gluonlab.plain import printable
 
 if TYPE_CHECKING:
     from gluonlab.data.sets.dataset import Images
 
 MOST = 400  # pictures; more would be seen by nobody
+ABOUT = ("Software", "gluonlab.predict")  # what the PNG says of itself
+MARK = "\0".join(ABOUT).encode()
 SIDE, GAP, LINE, MARGIN = 112, 12, 17, 16  # pixels
 TEXT, TITLE = 12, 15  # height of letters
 BLACK, GREY, GREEN, RED = (34, 34, 34), (110, 110, 110), (0, 110, 60), (180, 30, 30)
@@ -30,10 +33,18 @@ class Tile(NamedTuple):
     lines: Sequence[Tuple[str, Colour]]
 
 
-def write_sheet(option: str, path: Path, title: str, tiles: Sequence[Tile]) -> None:
-    """Draw at most MOST pictures into a new PNG. Raises OutputError."""
-    with new_file(option, path) as temporary:
-        draw_sheet(title, tiles[:MOST]).save(temporary, "PNG")
+def write_sheet(
+    option: str, path: Path, title: str, tiles: Sequence[Tile], replace: bool = False
+) -> None:
+    """Draw at most MOST pictures into a new PNG. Raises OutputError.
+
+    ``replace``: an earlier one of these may be there.
+    """
+    about = PngInfo()
+    about.add_text(*ABOUT)
+    new = new_or_marked_file(option, path, MARK) if replace else new_file(option, path)
+    with new as temporary:
+        draw_sheet(title, tiles[:MOST]).save(temporary, "PNG", pnginfo=about)
 
 
 def draw_sheet(title: str, tiles: Sequence[Tile]) -> Image.Image:

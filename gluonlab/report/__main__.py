@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import sys
-from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Dict, Iterator, Optional, Tuple
+from typing import Any, Dict, Optional, Tuple
 
 import click
 
 from gluonlab.cli.command import command, json_option
 from gluonlab.documents import json_text
 from gluonlab.errors import ConfigError, unknown
-from gluonlab.files.whole import atomic_path, check_new, new_file, on_disk
+from gluonlab.files.whole import check_new_or_marked, new_or_marked_file
 from gluonlab.report.tables import as_text
 from gluonlab.runs.frame import KINDS, table, write_csv
 from gluonlab.runs.reader import read_runs
@@ -46,13 +45,11 @@ def main(runs: Tuple[str, ...], out: Optional[str], as_csv: Optional[str], as_js
         _print_csv(runs, as_csv, {"--out": out, "--json": as_json})
         return
     out = OUT if out is None else out
-    own = _is_report(Path(out))
-    if not own:
-        check_new("--out", Path(out))
+    check_new_or_marked("--out", Path(out), MARK)
     found = read_runs([Path(run) for run in runs])
     from gluonlab.report.page import as_page  # matplotlib is loaded here, not for mistakes
 
-    with _written(Path(out)) if own else new_file("--out", Path(out)) as temporary:
+    with new_or_marked_file("--out", Path(out), MARK) as temporary:
         # names of files may be no UTF-8
         temporary.write_text(as_page(found), encoding="utf-8", errors="replace")
     if as_json:
@@ -68,23 +65,6 @@ def _print_csv(runs: Tuple[str, ...], of: str, others: Dict[str, Any]) -> None:
         raise ConfigError(f"--csv {of}: {unknown('kind of rows', of, KINDS)}")
     found = read_runs([Path(run) for run in runs])
     write_csv(table([(run.name, run.lines) for run in found], of), sys.stdout)
-
-
-def _is_report(path: Path) -> bool:
-    """Whether that is a page of this command's."""
-    try:
-        if not path.is_file():
-            return False
-        with path.open("rb") as file:
-            return MARK in file.read(2000)
-    except (OSError, ValueError):  # who writes it says what it is
-        return False
-
-
-@contextmanager
-def _written(path: Path) -> Iterator[Path]:
-    with on_disk(path), atomic_path(path) as temporary:
-        yield temporary
 
 
 if __name__ == "__main__":

@@ -9,7 +9,18 @@ from __future__ import annotations
 
 import json
 from contextlib import contextmanager
-from typing import Any, Dict, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Tuple
+from typing import (
+    Any,
+    Dict,
+    Iterable,
+    Iterator,
+    List,
+    Mapping,
+    NamedTuple,
+    Optional,
+    Sequence,
+    Tuple,
+)
 
 from gluonlab.errors import CallbackError, ConfigError, OutputError, unknown
 from gluonlab.runs.result import Result
@@ -112,6 +123,8 @@ METHODS = tuple(name for name in vars(Callback) if name.startswith("on_"))
 
 def made(callbacks: Sequence[Any]) -> List[Any]:
     """The callbacks of a run, classes made. Raises ConfigError for what is no callback."""
+    if isinstance(callbacks, type) or not isinstance(callbacks, Iterable):
+        raise ConfigError(f"callbacks {callbacks!r} is no list: put it into one, callbacks=[...]")
     return [_made(each) for each in callbacks]
 
 

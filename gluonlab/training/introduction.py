@@ -18,7 +18,8 @@ from gluonlab.training.settle import OPTIONS_WIDTH
 def introduction(plan: Plan, strategy: Strategy) -> Iterator[str]:
     """One line for each, a title of 11 columns in front."""
     data, on_gpus = plan.dataset, plan.ctxs[0].device_type == "gpu"
-    threads = f", {plan.threads} thread{'s' * (plan.threads > 1)} each" * (not on_gpus)
+    each = " each" * (len(plan.ctxs) > 1)
+    threads = f", {plan.threads} thread{'s' * (plan.threads > 1)}{each}" * (not on_gpus)
     params = strategy.net.collect_params().values()
     size = sum(param.list_data()[0].size for param in params)
     place = (

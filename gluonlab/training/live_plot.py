@@ -9,6 +9,7 @@ from contextlib import contextmanager, suppress
 from typing import Iterator, Optional
 
 from gluonlab.drawing.live import Shown, as_png, in_notebook, new_figure
+from gluonlab.errors import ConfigError
 from gluonlab.runs.curves import draw_accuracy, draw_loss
 from gluonlab.runs.places import Growing
 from gluonlab.runs.reader import read_lines
@@ -26,10 +27,14 @@ class LivePlot(Callback):
 
     At the end a picture without these stays there. It is drawn again once in a while, never for
     each step, and where it cannot be drawn the run goes on. Outside a notebook it says where the
-    curves will be. ``every``: seconds between two pictures, at least.
+    curves will be. ``every``: seconds between two pictures, at least; ConfigError for what is no
+    number from 0 up.
     """
 
     def __init__(self, every: float = EVERY) -> None:
+        is_number = isinstance(every, (int, float)) and not isinstance(every, bool)
+        if not is_number or not 0 <= every < math.inf:
+            raise ConfigError(f"LivePlot(every={every!r}): give seconds, a number from 0 up")
         self.every = every
         self._begin()
 

@@ -69,8 +69,8 @@ def _learned_nothing(result: Result) -> Iterator[str]:
     chance = share + DEVIATIONS * math.sqrt(share * (1 - share) / images)
     if last.accuracy <= chance:
         yield (
-            f"test accuracy {last.accuracy:.4f} is no better than always saying "
-            f"{plan.dataset.classes[int(np.argmax(counts))]}, {share:.4f}: "
+            f"test accuracy {last.accuracy:.4f} on {images:,} images may still be chance (always "
+            f"saying {plan.dataset.classes[int(np.argmax(counts))]} has {share:.4f}): "
             f"train longer, or try another --lr; --find-lr 100 finds one"
         )
 

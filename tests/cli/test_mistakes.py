@@ -218,3 +218,9 @@ def test_quotes_of_a_word_processor_are_named(words, wrong):
 def test_a_misspelt_name_is_answered_with_the_right_one(option, given, meant, wrong):
     beside = ["--kvstore", "ring", "--gpus", "2"] if option == "--topology" else []
     assert meant in wrong("run", option, given, *beside)
+
+
+@pytest.mark.parametrize("words", GROUPS)
+@pytest.mark.parametrize("given", ["\u2014help", "\u2013help", "-help"])
+def test_a_group_knows_its_only_option_by_other_dashes(words, given, wrong):
+    assert "did you mean '--help'?" in wrong(words, given)

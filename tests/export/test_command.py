@@ -38,6 +38,8 @@ PAGE = Path(__file__).resolve().parent.parent.parent / "docs" / "onnx.md"
 [PROGRAM] = re.findall(r"^```python\n(.*?)^```", PAGE.read_text(encoding="utf-8"), re.M | re.S)
 SAID = r"model\.onnx gives MXNet's scores to \d\.\de-\d\d of the largest, on 12 test images"
 
+ORIENTATION = 0x0112  # EXIF's tag
+
 
 def classified(python, tmp_path, folder, pictures):
     """The class of each picture and its probability, as the page's program says them.
@@ -92,7 +94,10 @@ def test_the_pages_program_classifies_colour_photographs_of_any_shape_as_gluonla
     pictures = sorted((folder / "val").glob("*/*.png"))
     for number, picture in enumerate(pictures):  # wider or higher than they were
         image = Image.open(picture)
-        image.resize((30 + number, 24) if number % 2 else (24, 30 + number)).save(picture)
+        exif = Image.Exif()
+        exif[ORIENTATION] = 1 + number % 8  # as it was held
+        image = image.resize((30 + number, 24) if number % 2 else (24, 30 + number))
+        image.save(picture, exif=exif)
     result = quick(
         tmp_path, model="resnet8", dataset=f"folder:{folder}", image_size=20, batch_size=3,
         normalise="imagenet", export="onnx", confusion=True,

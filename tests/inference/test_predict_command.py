@@ -123,7 +123,7 @@ def test_wrong_draws_and_names_exactly_the_images_that_the_run_gets_wrong(
     monkeypatch.setattr(sheet, "draw_sheet", draw)
     found = load_run(finished, devices=named(1)).mistakes()
     words = (str(finished), "--wrong", "--devices", named(1))
-    status, out, err = predict(*words, "--json")
+    status, out, err = predict(*words, "--json", "--sheet", "wrong.png")
     told = json.loads(out)
     assert (status, err, told["sheet"], names(empty_cwd)) == (0, "", "wrong.png", ["wrong.png"])
     accuracy = evaluate_run(str(finished), devices=named(1)).score.accuracy
@@ -144,8 +144,21 @@ def test_wrong_draws_and_names_exactly_the_images_that_the_run_gets_wrong(
     shown = [float(tile.lines[2][0].rstrip("%")) for tile in tiles]
     assert shown == sorted(shown, reverse=True)
     assert Image.open("wrong.png").format == "PNG"
+
+
+def test_an_earlier_picture_of_mistakes_is_replaced_and_no_other_file(predict, finished, empty_cwd):
+    words = (str(finished), "--wrong", "--devices", named(1))
+    status, out, _ = predict(*words, "--json")
+    assert (status, json.loads(out)["sheet"], names(empty_cwd)) == (0, None, [])
+    for _ in range(2):
+        status, out, _ = predict(*words)
+        assert status == 0 and out.endswith("written to wrong.png\n")
+    Image.new("RGB", (3, 3)).save("wrong.png")
+    before = (empty_cwd / "wrong.png").read_bytes()
     status, out, err = predict(*words)
     assert (status, out) == (2, "") and "--sheet wrong.png exists: choose another name" in err
+    assert (empty_cwd / "wrong.png").read_bytes() == before
+    assert "give a name that ends in .png" in predict(*words, "--sheet", "wrong.jpg")[2]
 
 
 def test_a_sheet_shows_each_picture_as_the_network_sees_it(predict, finished, pictures, empty_cwd):

@@ -105,6 +105,7 @@ def test_mistakes_of_the_command_line_are_one_line(folder, ended, monkeypatch):
         "--seed -1": "--seed",
         "--jobs 0": "--jobs",
         "--assignment 2=x": "--assignment '2=x': give a lab and its name",
+        "--assignment 02=x": "names a lab for Canvas, and no file for it is asked for",
         "--gradescope r.json": "a file holds the results of one notebook, 3 are given",
         "--canvas in": "--canvas in exists",
         "--canvas no/c.csv": "there is no folder no",

@@ -336,3 +336,9 @@ def test_a_stopped_run_goes_on_where_somebody_says_so_and_has_ended_for_autoresu
     run(tmp_path / "whole", **settings)
     assert parameters(tmp_path / "run") == parameters(tmp_path / "whole")
     assert "a callback had stopped it" in last_event(tmp_path / "run", "resumed")["message"]
+
+
+@pytest.mark.parametrize("given", [Callback, Callback(), 3, None])
+def test_callbacks_that_are_no_list_are_one_line(given):
+    with pytest.raises(ConfigError, match=r"is no list: put it into one, callbacks=\[\.\.\.\]"):
+        train(TrainConfig(epochs=1), callbacks=given)

@@ -11,6 +11,7 @@ from support.interrupted_runs import PullsThePlug, Stopped
 from support.run_files import read_metrics
 
 from gluonlab.config import TrainConfig
+from gluonlab.errors import ConfigError
 from gluonlab.runs.schema import Epoch, Step
 from gluonlab.study.compare import compare
 from gluonlab.training import live_plot
@@ -138,3 +139,11 @@ def test_outside_a_notebook_it_says_where_the_curves_are(capsys):
     view.trained(LivePlot(every=0), 5)
     said = "only a notebook shows it; runs/one/curves.png will have the curves"
     assert capsys.readouterr().out == f"live plot  {said}\n"
+
+
+@pytest.mark.parametrize("every", ["x", None, -1, float("nan"), float("inf"), True])
+def test_seconds_that_are_none_are_one_line(every):
+    with pytest.raises(
+        ConfigError, match=r"LivePlot\(every=.*\): give seconds, a number from 0 up"
+    ):
+        LivePlot(every=every)

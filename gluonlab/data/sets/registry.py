@@ -55,7 +55,7 @@ DATASETS: Dict[str, DatasetKind] = {
     },
     "folder:PATH": DatasetKind(
         folder.load,
-        "your own images: PATH/train/CLASS/*, PATH/val/CLASS/* (docs/own-images.md)",
+        "your own images: PATH/train/CLASS/*, PATH/val/CLASS/*; or PATH/CLASS/*, with --val-share",
         folder.DEFAULTS,
         Path,
     ),
