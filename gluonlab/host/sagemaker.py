@@ -14,7 +14,7 @@ from typing import Optional
 TYPE, RESOURCES = "SM_CURRENT_INSTANCE_TYPE", "SM_RESOURCE_CONFIG"
 # P and G have GPUs; of these only the oldest keep all their files on a volume of EBS
 WITH_GPUS = re.compile(r"ml\.[pg]\d")
-WITHOUT_DISK = re.compile(r"ml\.(p2|p3|g4ad?|g3s?)\.")
+WITHOUT_DISK = re.compile(r"ml\.(p2|p3|g3s?)\.")
 # d in a family's name stands for disks, as in r5d and p3dn; Trainium's machines have them, too
 WITH_DISK = re.compile(r"ml\.([pg]\d|trn\d|[a-z]+\d+[a-z]*d)")
 

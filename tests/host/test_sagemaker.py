@@ -10,7 +10,7 @@ MACHINES = {
     "ml.p3dn.24xlarge": (True, True), "ml.p4d.24xlarge": (True, True),
     "ml.p4de.24xlarge": (True, True), "ml.p5.48xlarge": (True, True), "ml.p5.4xlarge": (True, True),
     "ml.p6-b200.48xlarge": (True, True), "ml.p6e-gb200.36xlarge": (True, True),
-    "ml.g4dn.xlarge": (True, True), "ml.g5.12xlarge": (True, True), "ml.g6e.xlarge": (True, True),
+    "ml.g4dn.xlarge": (True, True), "ml.g4ad.4xlarge": (True, True), "ml.g5.12xlarge": (True, True), "ml.g6e.xlarge": (True, True),
     "ml.trn1.2xlarge": (False, True), "ml.r5d.large": (False, True), "ml.r5.large": (False, False),
     "ml.m5.xlarge": (False, False), "ml.c5n.xlarge": (False, False), "ml.t3.large": (False, False),
     "ml.m7i-flex.large": (False, False),
