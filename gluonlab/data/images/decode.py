@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 from typing import TYPE_CHECKING, Callable, Optional, TypeVar
 
 import numpy as np
@@ -25,7 +26,7 @@ from gluonlab.data.images.orientation import (
     stored_box,
     upright,
 )
-from gluonlab.data.images.quick import MOST_BYTES, START, pixels, plain_size
+from gluonlab.data.images.quick import HEADER_BYTES, MOST_BYTES, pixels, plain_size
 from gluonlab.errors import DataError
 
 if TYPE_CHECKING:
@@ -85,14 +86,16 @@ def _quickly(
     """The same of a small plain JPEG; None for any other file, a wrong one included."""
     try:
         with open(path, "rb") as file:
-            content = file.read(len(START))
-            if content == START:
-                content += file.read(MOST_BYTES)
+            content = file.read(HEADER_BYTES)
+            stored = plain_size(content)
+            # a larger one is decoded at a fraction of its size
+            if stored is None or min(stored) >= 2 * size:
+                return None
+            size_bytes = os.fstat(file.fileno()).st_size
+            if size_bytes > MOST_BYTES:
+                return None
+            content += file.read(max(0, size_bytes - len(content)))
     except OSError:  # it will be said
-        return None
-    stored = plain_size(content)
-    # a larger one is decoded at a fraction of its size
-    if stored is None or min(stored) >= 2 * size:
         return None
     rows = pixels(content)
     if rows is None:

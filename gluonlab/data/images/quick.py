@@ -32,6 +32,7 @@ START = b"\xff\xd8\xff"
 # 128x128; beyond, decoding and resizing are what takes time: 200x150 was no faster than by Pillow
 MOST_PIXELS = 2**14
 MOST_BYTES = 2**21  # of such a file
+HEADER_BYTES = 2**12  # in which its first scan begins; a buffer for all of it would cost more
 FRAMES = (0xC0, 0xC1, 0xC2)  # baseline, extended, progressive; coded by Huffman
 SCAN = 0xDA
 # tables, restart intervals, comments: Pillow makes nothing of what they hold
@@ -42,8 +43,8 @@ PLAIN = (1, 3)  # components: grey, and YCbCr
 
 
 def plain_size(content: bytes) -> Optional[Tuple[int, int]]:
-    """Width and height of a JPEG that `pixels` decodes; None for any other file."""
-    if not content.startswith(START) or len(content) > MOST_BYTES:
+    """Width and height of a JPEG that `pixels` decodes, from its header; None for any other."""
+    if not content.startswith(START):
         return None
     size, place = None, 2
     while place + 4 <= len(content) and content[place] == 0xFF:
@@ -52,7 +53,7 @@ def plain_size(content: bytes) -> Optional[Tuple[int, int]]:
         if marker == SCAN:
             return size
         if marker in FRAMES:
-            if size is not None or length < 8 or content[body] != 8:
+            if size is not None or length < 8 or len(content) < body + 6 or content[body] != 8:
                 return None
             height, width = (content[at] << 8 | content[at + 1] for at in (body + 1, body + 3))
             if content[body + 5] not in PLAIN or not 0 < width * height <= MOST_PIXELS:

@@ -110,6 +110,24 @@ def test_a_truncated_one_is_left_to_pillow(tmp_path, left):
     assert same(tmp_path / "a.jpg")
 
 
+def test_every_part_of_a_file_is_a_size_or_none():
+    frame = JPEG.index(b"\xff\xc0")
+    for length in range(len(JPEG)):
+        found = quick.plain_size(JPEG[:length])
+        assert found == (30, 24) if found else length < JPEG.index(b"\xff\xda") + 4, length
+    assert quick.plain_size(JPEG[: frame + 9]) is None
+
+
+@pytest.mark.parametrize("ends", range(-2, 12))
+def test_a_header_may_end_anywhere_in_what_is_read_first(tmp_path, ends):
+    # a comment moves the frame across the end of the first bytes that are read
+    frame = JPEG.index(b"\xff\xc0")
+    length = quick.HEADER_BYTES - frame - 2 - ends
+    comment = b"\xff\xfe" + struct.pack(">H", length) + b"c" * (length - 2)
+    (tmp_path / "a.jpg").write_bytes(JPEG[:frame] + comment + JPEG[frame:])
+    assert same(tmp_path / "a.jpg")
+
+
 def test_a_colour_profile_changes_nothing(tmp_path):
     content = encoded(picture(1, 30, 24), icc_profile=b"profile" * 20)
     (tmp_path / "a.jpg").write_bytes(content)
