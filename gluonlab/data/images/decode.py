@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 import os
-from typing import TYPE_CHECKING, Callable, Optional, TypeVar
+import stat
+from typing import TYPE_CHECKING, BinaryIO, Callable, Optional, TypeVar
 
 import numpy as np
 from PIL import (
@@ -73,31 +74,28 @@ def decode(path: str, size: int, seed: Optional[int] = None, quick: bool = False
         pixels = np.frombuffer(upright(part, turned).tobytes(), np.uint8)
         return pixels.reshape(size, size, CHANNELS).transpose(2, 0, 1)
 
-    if quick:
-        found = _quickly(path, size, seed, part_of)
-        if found is not None:
-            return found
-    return _open(path, read)
+    def quickly(file: BinaryIO) -> "Optional[Pixels]":
+        return _quickly(file, size, seed, part_of)
+
+    return _open(path, read, quickly if quick else None)
 
 
 def _quickly(
-    path: str, size: int, seed: Optional[int], part_of: "Callable[[Image.Image, int], Pixels]"
+    file: BinaryIO,
+    size: int,
+    seed: Optional[int],
+    part_of: "Callable[[Image.Image, int], Pixels]",
 ) -> "Optional[Pixels]":
     """The same of a small plain JPEG; None for any other file, a wrong one included."""
-    try:
-        with open(path, "rb") as file:
-            content = file.read(HEADER_BYTES)
-            stored = plain_size(content)
-            # a larger one is decoded at a fraction of its size
-            if stored is None or min(stored) >= 2 * size:
-                return None
-            size_bytes = os.fstat(file.fileno()).st_size
-            if size_bytes > MOST_BYTES:
-                return None
-            content += file.read(max(0, size_bytes - len(content)))
-    except OSError:  # it will be said
+    about = os.fstat(file.fileno())
+    if not stat.S_ISREG(about.st_mode) or about.st_size > MOST_BYTES:  # a pipe is read once
         return None
-    rows = pixels(content)
+    content = file.read(HEADER_BYTES)
+    stored = plain_size(content)
+    # a larger one is decoded at a fraction of its size
+    if stored is None or min(stored) >= 2 * size:
+        return None
+    rows = pixels(content + file.read(max(0, about.st_size - len(content))))
     if rows is None:
         return None
     if stored == (size, size) and seed is None:
@@ -151,18 +149,29 @@ def _as_rgb(path: str, image: Image.Image) -> Image.Image:
     return image if image.mode == "RGB" else image.convert("RGB")
 
 
-def _open(path: str, read: Callable[[Image.Image], T]) -> T:
-    """What ``read`` makes of the file. Whatever Pillow raises becomes a DataError that names it."""
+def _open(
+    path: str,
+    read: "Callable[[Image.Image], T]",
+    quickly: "Optional[Callable[[BinaryIO], Optional[T]]]" = None,
+) -> T:
+    """What ``quickly`` makes of the file, or else ``read`` of the image that Pillow finds in it.
+
+    Whatever Pillow raises becomes a DataError that names it.
+    """
     # gluoncv, once it is imported, has Pillow fill up cut files with grey, in the whole process
     before, ImageFile.LOAD_TRUNCATED_IMAGES = ImageFile.LOAD_TRUNCATED_IMAGES, False
     try:
         # Pillow's own opening, before 11, asks for the real path, which a pipe's content has not
-        with open(path, "rb") as file, Image.open(file, formats=OPENED) as image:
-            width, height = image.size
-            if width * height > MAX_PIXELS:
-                what = f"{width}x{height} pixels, more than the limit of {MAX_PIXELS:,}"
-                raise DataError(f"{path}: {what}: {REMEDY}")
-            return read(image)
+        with open(path, "rb") as file:
+            found = quickly(file) if quickly else None
+            if found is not None:
+                return found
+            with Image.open(file, formats=OPENED) as image:  # from the file's beginning
+                width, height = image.size
+                if width * height > MAX_PIXELS:
+                    what = f"{width}x{height} pixels, more than the limit of {MAX_PIXELS:,}"
+                    raise DataError(f"{path}: {what}: {REMEDY}")
+                return read(image)
     except DataError:
         raise
     # Pillow's plugins raise whatever a damage leads to, IndexError and struct.error included
