@@ -18,7 +18,12 @@ import pytest
 from hypothesis import settings
 from support.processes import ENGINE_VARIABLES, clean_environment
 
-pytest_plugins = ["support.device_use", "support.file_server", "support.side_by_side"]
+pytest_plugins = [
+    "support.device_use",
+    "support.file_server",
+    "support.hung",
+    "support.side_by_side",
+]
 if "SIMULATED_GPUS" in os.environ:  # tests/gpus/README.md
     pytest_plugins.append("gpus.faults")
 
