@@ -30,14 +30,13 @@ of them than cores.
 from __future__ import annotations
 
 import re
-import warnings
 from numbers import Integral
 from typing import TYPE_CHECKING, Iterator, List, Sequence, Union
 
 from gluonlab.engine.installing import pip_install
 from gluonlab.engine.neighbours import own_cores as cores
 from gluonlab.engine.threads import set_threads
-from gluonlab.errors import DeviceError, GluonlabWarning
+from gluonlab.errors import DeviceError, warn
 from gluonlab.gpu.code import check_code
 from gluonlab.host.sagemaker import has_gpus, instance_type
 
@@ -117,7 +116,7 @@ def gpus(n: int, emulate: bool = True, threads: "int | None" = None) -> "List[mx
         )
     _check_cpu_count(n, f"{n} CPU devices")
     stand_in = "CPU device stands in for a GPU" if n == 1 else "CPU devices stand in for GPUs"
-    warnings.warn(f"no GPU on this machine: {n} {stand_in}", GluonlabWarning, stacklevel=2)
+    warn(f"no GPU on this machine: {n} {stand_in}")
     return _ready([mx.cpu(i) for i in range(n)], threads)
 
 

@@ -28,6 +28,9 @@ A message names the value, what is possible, and the remedy, on one line.
 from __future__ import annotations
 
 import difflib
+import sys
+import warnings
+from types import FrameType
 from typing import Iterable, List, Optional, Sequence
 
 
@@ -150,6 +153,22 @@ class DriftError(DivergedError):
 
 class GluonlabWarning(UserWarning):
     """Something works, but otherwise than the user may think."""
+
+
+PACKAGE = __file__[: -len("errors.py")]
+IMPORTS = "<frozen importlib"  # Python's own frames, which warnings does not count
+
+
+def warn(message: str) -> None:
+    """Give a GluonlabWarning, which names the line of the user's own that led to it."""
+    levels, ours = 0, 1
+    frame: Optional[FrameType] = sys._getframe()
+    while frame is not None:
+        levels += not frame.f_code.co_filename.startswith(IMPORTS)
+        if frame.f_code.co_filename.startswith(PACKAGE):
+            ours = levels  # the outermost counts: between ours are those of contextlib and others
+        frame = frame.f_back
+    warnings.warn(message, GluonlabWarning, stacklevel=ours + 1)
 
 
 FEW = 40  # names that a message lists beside a guess; of more, the guess says enough

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import math
-import warnings
 from typing import Any, Dict, List, Sequence
 
 import numpy as np
 from mxnet import gluon, nd
 
 from gluonlab.engine.invoke import Attributes, OperatorCall
-from gluonlab.errors import DivergedError, GluonlabWarning
+from gluonlab.errors import DivergedError, warn
 
 MOST_ARRAYS = 200  # that multi_all_finite takes
 # A mean loss of so much means scores that lie further apart than float32 tells from their
@@ -59,7 +58,7 @@ def check_validation_loss(loss: float, when: str, has_statistics: bool) -> None:
         "BatchNorm's running statistics are not yet those of the images; "
         "if it stays so, train longer, or in larger batches"
     )
-    warnings.warn(message, GluonlabWarning, stacklevel=2)
+    warn(message)
 
 
 class AllFinite:

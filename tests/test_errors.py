@@ -4,6 +4,7 @@ import doctest
 import inspect
 import re
 import string
+from pathlib import Path
 
 import pytest
 from hypothesis import assume, given
@@ -98,3 +99,32 @@ def test_a_name_like_no_other_is_not_guessed():
 def test_the_example_of_unknown_is_true():
     assert doctest.testmod(errors).failed == 0
     assert doctest.testmod(errors).attempted == 1
+
+
+USER = """
+import contextlib
+
+@contextlib.contextmanager
+def around():
+    yield warn("beware")
+
+def led():
+    with around():
+        pass
+"""
+
+
+def test_a_warning_names_the_users_own_line():
+    """Not those of this package, nor what lies between them."""
+    ours = {"warn": errors.warn}
+    exec(compile(USER, f"{errors.PACKAGE}some/module.py", "exec"), ours)
+    with pytest.warns(errors.GluonlabWarning, match="^beware$") as said:
+        ours["led"]()  # this one
+    line = Path(__file__).read_text(encoding="utf-8").splitlines()[said[0].lineno - 1]
+    assert said[0].filename == __file__ and line.endswith("# this one")
+
+
+def test_a_warning_of_an_import_names_the_line_that_imports(tmp_path, python):
+    (tmp_path / "mine.py").write_text("import gluonlab\n\nimport mxnet\n")
+    ran = python("mine.py", MXNET_CPU_WORKER_NTHREADS="3")
+    assert f"{tmp_path / 'mine.py'}:3: GluonlabWarning: MXNET_CPU_WORKER" in ran.stderr

@@ -9,11 +9,10 @@ from __future__ import annotations
 import ctypes
 import os
 import re
-import warnings
 from contextlib import contextmanager
 from typing import Callable, Dict, Iterator, NamedTuple, Optional
 
-from gluonlab.errors import GluonlabWarning
+from gluonlab.errors import warn
 
 # How often an idle thread of an OpenMP team looks for work before it sleeps. libgomp's own number
 # is 300,000, milliseconds in which it keeps a core from the very threads that it waits for, once
@@ -60,7 +59,7 @@ def as_mxnet_needs_it() -> Iterator[None]:
         for setting, effect in harmful().items():
             wanted[setting.split("=")[0]] = None
             message = f"{setting} is overridden for MXNet: {effect}"
-            warnings.warn(message, GluonlabWarning, stacklevel=4)
+            warn(message)
     users = {name: os.environ.get(name) for name in wanted}
     set_variables(wanted)
     try:

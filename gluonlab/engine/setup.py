@@ -23,7 +23,6 @@ import os
 import re
 import sys
 import threading
-import warnings
 from contextlib import contextmanager, nullcontext
 from typing import Iterator, NamedTuple
 
@@ -39,7 +38,7 @@ from gluonlab.engine import (
 from gluonlab.engine.cuda import load_cuda_libraries
 from gluonlab.engine.installing import either, flavours
 from gluonlab.engine.server_variables import WORKER_VARIABLE
-from gluonlab.errors import EngineError, GluonlabWarning
+from gluonlab.errors import EngineError, warn
 
 PEER_VARIABLE = "MXNET_ENABLE_GPU_P2P"
 # With 0 cuBLAS and cuDNN compute float32 products in float32, whatever MXNet asks them for.
@@ -108,11 +107,7 @@ def _set_environment() -> None:
     if os.environ.get("MXNET_CPU_WORKER_NTHREADS", "1") != "1":
         asked = os.environ["MXNET_CPU_WORKER_NTHREADS"]
         os.environ["MXNET_CPU_WORKER_NTHREADS"] = "1"
-        warnings.warn(
-            f"MXNET_CPU_WORKER_NTHREADS={asked} could hang CPU devices: each has 1 worker",
-            GluonlabWarning,
-            stacklevel=3,
-        )
+        warn(f"MXNET_CPU_WORKER_NTHREADS={asked} could hang CPU devices: each has 1 worker")
 
 
 def _prepare() -> None:
@@ -192,11 +187,7 @@ def _settle_fusion() -> None:
     elif os.environ[FUSION] not in OFF:
         asked = f"{FUSION}={os.environ[FUSION]}"
         cure = f"unset {FUSION} to run without fusion"
-        warnings.warn(
-            f"{asked} is obeyed, but {found}: the first fused operator will fail; {cure}",
-            GluonlabWarning,
-            stacklevel=3,
-        )
+        warn(f"{asked} is obeyed, but {found}: the first fused operator will fail; {cure}")
 
 
 def fusing() -> Fusion:

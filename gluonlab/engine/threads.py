@@ -27,7 +27,7 @@ from typing import Any, Dict, Iterator, List, Sequence
 
 from gluonlab.engine import openmp, setup
 from gluonlab.engine.neighbours import neighbours, own_cores
-from gluonlab.errors import ConfigError, EngineError, GluonlabWarning
+from gluonlab.errors import ConfigError, EngineError, warn
 from gluonlab.host import cores
 
 _ON_WORKER = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p)
@@ -71,7 +71,7 @@ def set_threads(ctxs: Sequence[Any], threads: "int | None" = None) -> int:
     # once, not each time they are asked for
     if any(_sizes.get(ctx.device_id) != count for ctx in cpus):
         for message in _several(len(cpus), threads) if len(cpus) > 1 else _one(count, threads):
-            warnings.warn(message, GluonlabWarning, stacklevel=3)
+            warn(message)
     import mxnet as mx
 
     mx.nd.waitall()

@@ -16,11 +16,10 @@ convolutions.
 from __future__ import annotations
 
 import os
-import warnings
 from typing import Any, Dict, NamedTuple, Optional, Sequence
 
 from gluonlab.engine import openmp, setup
-from gluonlab.errors import ConfigError, GluonlabWarning
+from gluonlab.errors import ConfigError, warn
 
 TF32_SINCE = (8, 0)  # compute capability
 
@@ -88,7 +87,7 @@ def use_arithmetic(wanted: Arithmetic, ctxs: Sequence[Any]) -> None:
         return
     if _in_use is not None and _in_use.deterministic and not wanted.deterministic:
         message = "convolutions that ran with --deterministic keep those algorithms, maybe slower"
-        warnings.warn(message, GluonlabWarning, stacklevel=2)
+        warn(message)
     variables = (*setup.DETERMINISTIC, setup.TF32_VARIABLE)
     if not _users:
         _users.update({name: os.environ.get(name) for name in variables})

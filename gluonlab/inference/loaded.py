@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import os
-import warnings
 from collections import deque
 from pathlib import Path
 from typing import (
@@ -26,7 +25,7 @@ import numpy as np
 from gluonlab.config import TrainConfig, option_name
 from gluonlab.data.sets.dataset import ArraySplit, Dataset, Defaults, Split
 from gluonlab.engine.semantics import nd_semantics
-from gluonlab.errors import ConfigError, DataError, GluonlabWarning, RunError
+from gluonlab.errors import ConfigError, DataError, RunError, warn
 from gluonlab.inference.pictures import Picture, by_their_names, find_pictures, split_of
 from gluonlab.inference.predictions import Mistake, Mistakes, Predictions, Seen
 from gluonlab.kvstores.groups import ALONE
@@ -102,7 +101,7 @@ class LoadedRun:
             split, pictures, wrong = split_of(pictures, self.image_shape, **self._files)
             if wrong:
                 left = f"{len(wrong)} of {len(pictures) + len(wrong)} pictures are left out"
-                warnings.warn(f"{left}: {wrong[0]}", GluonlabWarning, stacklevel=2)
+                warn(f"{left}: {wrong[0]}")
             names = [picture.name for picture in pictures]
         scores = []
         with by_their_names(pictures):

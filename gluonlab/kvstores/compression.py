@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import warnings
 from typing import Any, Optional
 
 from gluonlab.config.values import compression
-from gluonlab.errors import ConfigError, GluonlabWarning, KVStoreError
+from gluonlab.errors import ConfigError, KVStoreError, warn
 from gluonlab.kvstores import KVSTORES
 from gluonlab.kvstores.groups import Group
 
@@ -53,7 +52,7 @@ def sendable(compress: Optional[str], group: Group, on_servers: bool) -> Optiona
         )
     if keeps_rest(compress) and group.size == 1:
         said = _alone(f"compress {compress}", "process")
-        warnings.warn(said, GluonlabWarning, stacklevel=3)
+        warn(said)
         return None
     return compress
 
@@ -105,7 +104,7 @@ def compressing(kvstore: Any, compress: Optional[str], device_count: int, group:
         return kvstore
     if compress == FP16 or device_count == 1:
         said = _alone(f"--compress {compress}", "process" if compress == FP16 else "device")
-        warnings.warn(said, GluonlabWarning, stacklevel=2)
+        warn(said)
     else:
         threshold = threshold_of(compress)
         kvstore.set_gradient_compression({"type": "2bit", "threshold": threshold})

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import warnings
 from typing import Any, Dict
 
 from gluonlab.devices import gpu_count
-from gluonlab.errors import GluonlabWarning
+from gluonlab.errors import warn
 
 
 def devices_of(count: int) -> Dict[str, Any]:
@@ -22,5 +21,4 @@ def devices_of(count: int) -> Dict[str, Any]:
 def tell_of_stand_ins() -> None:
     """Warn, once for all trainings, where there is no GPU."""
     if not gpu_count():
-        warnings.warn("no GPU on this machine: CPU devices stand in for GPUs", GluonlabWarning,
-                      stacklevel=2)  # fmt: skip
+        warn("no GPU on this machine: CPU devices stand in for GPUs")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import warnings
 from collections import Counter
 from contextlib import contextmanager
 from numbers import Real
@@ -14,7 +13,7 @@ import numpy as np
 from mxnet.gluon import Parameter
 from mxnet.kvstore import KVStoreBase
 
-from gluonlab.errors import ConfigError, GluonlabWarning, KVStoreError, RunError
+from gluonlab.errors import ConfigError, KVStoreError, RunError, warn
 from gluonlab.kvstores import KVSTORES, make_kvstore
 from gluonlab.kvstores.group_store import GroupKVStore
 from gluonlab.kvstores.sharded import SHARDED, ShardedKVStore, check_element_wise
@@ -211,7 +210,7 @@ def compression_for(
             f"compression_params {asked}: one device has nobody to send gradients to, "
             "so nothing is compressed"
         )
-        warnings.warn(message, GluonlabWarning, stacklevel=4)
+        warn(message)
         return None
     return asked
 

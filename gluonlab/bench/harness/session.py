@@ -5,13 +5,12 @@ from __future__ import annotations
 import os
 import secrets
 import time
-import warnings
 from pathlib import Path
 from typing import Any, Mapping, Sequence, Tuple
 
 from gluonlab.bench.harness.machine import BUSY_CORES, HERE, Others, about
 from gluonlab.bench.harness.record import Record, Series
-from gluonlab.errors import GluonlabWarning
+from gluonlab.errors import warn
 from gluonlab.host import cores
 
 Title = Tuple[str, Mapping[str, Any]]  # a measurement's name and its options
@@ -52,4 +51,4 @@ class Session:
                 f"other processes kept {others:.1f} of {cores.available()} cores busy: "
                 "measure again when they are idle"
             )
-            warnings.warn(message, GluonlabWarning, stacklevel=2)
+            warn(message)

@@ -9,14 +9,13 @@ once in a process (`agrees`).
 from __future__ import annotations
 
 import io
-import warnings
 from functools import lru_cache
 from typing import TYPE_CHECKING, Optional, Tuple
 
 import numpy as np
 from PIL import Image
 
-from gluonlab.errors import GluonlabWarning
+from gluonlab.errors import warn
 
 try:
     import simplejpeg
@@ -84,11 +83,9 @@ def agrees() -> bool:
         return False
     if all(map(_same, _examples())):
         return True
-    warnings.warn(
+    warn(
         "simplejpeg decodes JPEGs to other pixels than Pillow, and is not used: "
-        "install simplejpeg and Pillow anew",
-        GluonlabWarning,
-        stacklevel=2,
+        "install simplejpeg and Pillow anew"
     )
     return False
 

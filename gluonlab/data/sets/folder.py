@@ -28,7 +28,7 @@ from gluonlab.data.sets.dataset import ArraySplit, Dataset, Defaults, Split
 from gluonlab.data.sets.layout import ImageFolder
 from gluonlab.data.sets.pack import is_packed, read
 from gluonlab.engine.neighbours import own_cores
-from gluonlab.errors import DataError, GluonlabWarning
+from gluonlab.errors import DataError, warn
 from gluonlab.plain import plain_name
 
 if TYPE_CHECKING:
@@ -127,7 +127,7 @@ def load(
         return Dataset(name or packed_name, train, test, classes, DEFAULTS, PHOTOGRAPHS)
     folder = ImageFolder(path, val_share)
     for remark in folder.remarks():
-        warnings.warn(remark, GluonlabWarning, stacklevel=3)
+        warn(remark)
     size = image_size or usual_size(folder.train[0])
     processes = Decoders(size, decoders or min(own_cores(), MOST_DECODERS))
     split = partial(_split, decoders=processes, classes=folder.classes, skip_bad=skip_bad)
@@ -182,7 +182,7 @@ def _split(
         named = ", ".join(paths[position] for position in sorted(bad)[:NAMED])
         more = f" and {len(bad) - NAMED} more" if len(bad) > NAMED else ""
         what = f"{len(bad)} of {len(paths)} {kind} images cannot be decoded and are left out"
-        warnings.warn(f"{what}: {named}{more}", GluonlabWarning, stacklevel=4)
+        warn(f"{what}: {named}{more}")
     lost = np.setdiff1d(labels, labels[good])
     if len(lost):
         raise DataError(

@@ -9,7 +9,7 @@ import mxnet as mx
 import numpy as np
 from mxnet import nd
 
-from gluonlab.errors import GluonlabWarning, KVStoreError
+from gluonlab.errors import KVStoreError, warn
 from gluonlab.optimizers.states.matching import Own, matched
 from gluonlab.optimizers.states.states import (
     KeyState,
@@ -49,12 +49,10 @@ def fitted(
         if state is not None and param.trainable and (state.arrays or state.updates):
             _check_arrays(optimizer, state, param, what)
     if states.num_update is None and states.parameters:
-        warnings.warn(
+        warn(
             f"{what} does not say how often parameters were updated: "
             "it was saved without the optimizer; "
-            "learning rates and corrections of bias go on from this trainer's counts",
-            GluonlabWarning,
-            stacklevel=4,
+            "learning rates and corrections of bias go on from this trainer's counts"
         )
     parameters = tuple(
         (state or ParameterState("", None, 0))._replace(name=param.name, shape=param.shape)

@@ -22,11 +22,10 @@ from __future__ import annotations
 import math
 import os
 import re
-import warnings
 from collections import Counter
 from typing import Any, Callable, Iterable, List, NamedTuple, Optional, Sequence, Tuple
 
-from gluonlab.errors import GluonlabWarning, KVStoreError
+from gluonlab.errors import KVStoreError, warn
 from gluonlab.optimizers.states.states import ParameterState, States
 
 LOAD = "load it into the network that it was saved with"
@@ -78,11 +77,9 @@ def matched(states: States, own: Sequence[Own], what: str) -> List[Optional[Para
         pairs = list(zip(_in_order(saved), _in_order(own)))
         _check_shapes(pairs, what)
         state, param = next(pair for pair in pairs if pair[0].name != pair[1].name)
-        warnings.warn(
+        warn(
             f"{what} has other names of parameters: taken in order, since all shapes fit, "
-            f"so that {param.name} goes on as {state.name}",
-            GluonlabWarning,
-            stacklevel=4,
+            f"so that {param.name} goes on as {state.name}"
         )
     _check_shapes(pairs, what)
     states_of = {param.name: state for state, param in pairs}
