@@ -1,4 +1,4 @@
-"""Text of unknown origin, made fit for a terminal, a file's name or one line."""
+"""Text and numbers of unknown origin, made fit for a terminal, a file's name or one line."""
 
 from __future__ import annotations
 
@@ -31,6 +31,12 @@ def plain_name(text: str, otherwise: str) -> str:
 def is_plain_name(text: str) -> bool:
     """Whether it can be part of a file's name as it is, and leads nowhere else."""
     return bool(text.strip(".")) and len(text) <= 255 and not _NOT_PLAIN.search(text)
+
+
+def decimals(value: float, places: int) -> str:
+    """The number with so many decimals; a small loss that rounding made negative is 0."""
+    text = f"{value:.{places}f}"
+    return text if text.strip("-0.") else text.lstrip("-")
 
 
 def one_line(text: str) -> str:

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gluonlab.plain import LONGEST_LINE, is_plain_name, one_line, plain_name, printable
+from gluonlab.plain import LONGEST_LINE, decimals, is_plain_name, one_line, plain_name, printable
 
 ANY = st.text(st.characters(), max_size=40) | st.text("./\\-a\0\n\x1b\u202e ", max_size=12)
 
@@ -36,3 +36,10 @@ def test_the_beginning_and_the_end_of_a_long_value_are_shown():
     shown = one_line(f"unknown kvstore {'a' * 5000 + 'b'!r}: choose ring\nor tree")
     assert shown.startswith("unknown kvstore 'aaa") and len(shown) < 400
     assert shown.endswith("aaab': choose ring or tree")
+
+
+@given(st.floats(), st.integers(0, 6))
+def test_a_number_is_what_python_writes_and_never_minus_zero(value, places):
+    shown, usual = decimals(value, places), f"{value:.{places}f}"
+    assert shown == usual or (float(usual) == 0 and shown == f"{0:.{places}f}")
+    assert not (shown.startswith("-") and float(shown) == 0)

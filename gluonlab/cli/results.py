@@ -9,6 +9,7 @@ import click
 
 from gluonlab.cli.streams import heard_or_not
 from gluonlab.documents import json_text
+from gluonlab.plain import decimals
 
 if TYPE_CHECKING:
     from gluonlab.runs.result import Result
@@ -32,9 +33,9 @@ def print_evaluation(found: "Evaluation", as_json: bool) -> None:
     devices, images = " ".join(summary["devices"]), f"{summary['images']:,} test images"
     text = (
         f"{summary['model']} on {summary['dataset']}, {images}, {devices}, "
-        f"{summary['seconds']:.1f} s\n{_accuracy(summary)}, loss {summary['loss']:.4f}"
+        f"{summary['seconds']:.1f} s\n{_accuracy(summary)}, loss {decimals(summary['loss'], 4)}"
         + (f"\n{found.onnx.in_words()}" if found.onnx is not None else "")
-        + f"\nwritten to {found.written_to}" * bool(found.written_to)
+        + f"\nwritten to {', '.join(map(str, found.written))}" * bool(found.written)
     )
     _print(summary, as_json, text, found.score.confusion, found.plan)
 

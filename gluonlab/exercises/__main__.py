@@ -22,6 +22,7 @@ from gluonlab.exercises.cases import LARGEST_SEED
 from gluonlab.exercises.container import ENGINES, IMAGE, Containers, find_engine
 from gluonlab.exercises.exercise import all_exercises, labs
 from gluonlab.exercises.gradescope import check_place, write_results
+from gluonlab.exercises.kernel import missing
 from gluonlab.exercises.students import roots_of
 from gluonlab.exercises.table import as_csv
 from gluonlab.files.whole import check_new, write_text
@@ -143,7 +144,7 @@ def _passed(grade: grading.Grade) -> str:
 
 
 def _settings(options: Dict[str, Any]) -> Dict[str, Any]:
-    """What `gluonlab.exercises.grade.grade` is called with. Raises a UsageError."""
+    """What `gluonlab.exercises.grade.grade` is called with. Raises UsageError, NotebookError."""
     isolated, engine, image = (options[name] for name in ("isolated", "engine", "image"))
     seed, jobs, reveal = (options[name] for name in ("seed", "jobs", "reveal"))
     settings = dict(
@@ -160,6 +161,8 @@ def _settings(options: Dict[str, Any]) -> Dict[str, Any]:
         for name in ("engine", "image"):
             if options[name] is not None:
                 raise ExerciseError(f"--{name} is of containers, and there is none: add --isolated")
+        if missing():  # said before a progress bar begins
+            raise NotebookError(missing())
         return settings
     cores = min(CORES, available())
     runner = Containers(find_engine(engine or ""), IMAGE if image is None else image, cores)

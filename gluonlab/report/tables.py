@@ -5,6 +5,7 @@ from __future__ import annotations
 from itertools import accumulate
 from typing import Any, List, Optional, Sequence, Tuple
 
+from gluonlab.plain import decimals
 from gluonlab.runs.reader import Run
 
 MOST_STALE = 62  # updates of others; a push that met more is counted here, too
@@ -67,8 +68,8 @@ def epochs(run: Run) -> List[Tuple[str, ...]]:
     return [
         (
             str(line.epoch),
-            f"{line.loss:.4f}",
-            _number(line.validation_loss, ".4f"),
+            decimals(line.loss, 4),
+            "-" if line.validation_loss is None else decimals(line.validation_loss, 4),
             f"{line.accuracy:.4f}",
             f"{line.images_per_second:,.0f}",
             f"{line.training_seconds:.2f}",

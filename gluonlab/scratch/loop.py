@@ -17,6 +17,7 @@ from gluonlab.engine.semantics import nd_semantics
 from gluonlab.errors import ModelError
 from gluonlab.finite import check_loss
 from gluonlab.gpu.peers import enable_peer_access
+from gluonlab.plain import decimals
 from gluonlab.runs.result import usual_speed
 from gluonlab.scratch.data_parallel import (
     Allreduce,
@@ -47,7 +48,7 @@ class Epoch(NamedTuple):
     def __str__(self) -> str:
         speed = f"{self.seconds:.2f} s    {self.images_per_second:,.0f} images/s"
         accuracy = f"test accuracy {self.accuracy:.4f}"
-        return f"epoch {self.epoch:>2}    {speed}  loss {self.loss:.4f}  {accuracy}"
+        return f"epoch {self.epoch:>2}    {speed}  loss {decimals(self.loss, 4)}  {accuracy}"
 
 
 class Trained(NamedTuple):

@@ -6,7 +6,7 @@ import time
 from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Dict, Optional
+from typing import Any, Dict, List, Optional, Tuple
 
 from mxnet import gluon
 
@@ -18,6 +18,7 @@ from gluonlab.export.onnx_check import Agreement
 from gluonlab.files.whole import folder_for
 from gluonlab.finite import is_healthy, may_be_early
 from gluonlab.runs.description import Description, read_finished
+from gluonlab.runs.schema import CONFUSION, EXPORT
 from gluonlab.training.checks import check_exportable
 from gluonlab.training.ending import write_extras
 from gluonlab.training.evaluate import Score, evaluate, evaluation_loader
@@ -39,14 +40,15 @@ GIVEN = (
 class Evaluation:
     """What the test images of a finished run gave; ``seconds`` include compiling.
 
-    ``onnx``: how nearly the ONNX model that was exported agrees, where there is one.
+    ``written``: the folder of the export and the picture of the confusion matrix, where they were
+    asked for. ``onnx``: how nearly the ONNX model that was exported agrees, where there is one.
     """
 
     run_dir: Path
     plan: Plan
     score: Score
     seconds: float
-    written_to: Optional[Path] = None
+    written: Tuple[Path, ...] = ()
     onnx: Optional[Agreement] = None
 
     def summary(self) -> Dict[str, Any]:
@@ -65,6 +67,8 @@ class Evaluation:
         }
         if self.score.confusion is not None:
             found["confusion"] = self.score.confusion.tolist()
+        if self.written:
+            found["written"] = [str(path) for path in self.written]
         if self.onnx is not None:
             found["onnx_difference"] = self.onnx.difference
         return found
@@ -114,10 +118,13 @@ def evaluate_run(
         if not is_healthy(score.loss) and not may_be_early(score.loss, strategy.has_statistics):
             raise RunError(f"the loss of {folder} on its test images is {score.loss}: {GONE_WRONG}")
         check_finite(found, strategy)
-        onnx = None
+        onnx: Optional[Agreement] = None
+        written: List[Path] = []
         if place is not None:
             onnx = write_extras(place, plan, strategy.net, score.confusion)
-    return Evaluation(folder, plan, score, seconds, place, onnx)
+            names = {EXPORT: config.export is not None, CONFUSION: config.confusion}
+            written = [place / name for name, asked in names.items() if asked]
+    return Evaluation(folder, plan, score, seconds, tuple(written), onnx)
 
 
 def plan_evaluation(folder: Path, given: Dict[str, Any]) -> Plan:

@@ -10,6 +10,7 @@ from typing import Iterator, Optional
 
 from gluonlab.drawing.live import Shown, as_png, in_notebook, new_figure
 from gluonlab.errors import ConfigError
+from gluonlab.plain import decimals
 from gluonlab.runs.curves import draw_accuracy, draw_loss
 from gluonlab.runs.places import Growing
 from gluonlab.runs.reader import read_lines
@@ -110,7 +111,7 @@ class LivePlot(Callback):
         last, first = self._last, self._first
         words = [f"epoch {min(len(run.history) + 1, run.epochs)} of {run.epochs}"]
         if last is not None:
-            words.append(f"loss {last.loss:.3f}")
+            words.append(f"loss {decimals(last.loss, 3)}")
         speed = self._speed(run)
         if speed:
             words.append(f"{speed:,.0f} images/s")

@@ -7,6 +7,7 @@ from typing import Any, List, Optional, TextIO
 
 from tqdm import tqdm  # tqdm.auto warns in notebooks that have no widgets
 
+from gluonlab.plain import decimals
 from gluonlab.runs import schema
 from gluonlab.training.losses import StepLoss
 
@@ -67,7 +68,7 @@ class ConsoleReporter(Reporter):
 
     def step_done(self, images: int, known: List[StepLoss]) -> None:
         if known:
-            self._bar.set_postfix_str(f"loss {known[-1].loss:.3f}", refresh=False)
+            self._bar.set_postfix_str(f"loss {decimals(known[-1].loss, 3)}", refresh=False)
         self._bar.update(images)
 
     def epoch_ends(self, line: str) -> None:
@@ -80,4 +81,5 @@ def epoch_in_words(epoch: schema.Epoch, epochs: int) -> str:
     """The line of a finished epoch."""
     number = f"epoch {epoch.epoch:{len(str(epochs))}}/{epochs}"
     speed = f"{epoch.training_seconds:6.2f} s  {epoch.images_per_second:7,.0f} images/s"
-    return f"{number}  {speed}  loss {epoch.loss:.4f}  test accuracy {epoch.accuracy:.4f}"
+    loss = f"loss {decimals(epoch.loss, 4)}"
+    return f"{number}  {speed}  {loss}  test accuracy {epoch.accuracy:.4f}"

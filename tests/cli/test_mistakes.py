@@ -3,10 +3,14 @@
 The mistakes are made of what the commands take, so that a new option is among them.
 """
 
+import dataclasses
+import json
 import random
 
 import pytest
 from support.all_commands import GROUPS, LEAVES, call, options_of
+
+from gluonlab.config import TrainConfig, option_name
 
 LINES = 3
 NEEDED = {"launch": ["--backend", "dist_sync", "-n", "2"]}  # before anything else is looked at
@@ -110,6 +114,39 @@ def test_a_misspelt_option_is_answered_with_the_right_one(words, count, wrong):
     assert tried
     for name, given in tried:
         assert repr(name) in wrong(words, *NEEDED.get(words, []), given, "2"), given
+
+
+KEYS = [option_name(field.name)[2:] for field in dataclasses.fields(TrainConfig)]
+
+
+@pytest.fixture
+def file(tmp_path):
+    """``file(ending, key, value)``: the path of a file of settings that holds this one."""
+
+    def write(ending, key, value):
+        path, value = tmp_path / f"settings.{ending}", json.dumps(value)
+        text = f"{json.dumps(key)} = {value}" if ending == "toml" else f'{{"{key}": {value}}}'
+        path.write_text(text, encoding="utf-8")
+        return str(path)
+
+    return write
+
+
+@pytest.mark.parametrize("slip", [left_out, doubled, swapped, shouted, joined])
+def test_a_misspelt_key_of_a_file_is_answered_with_the_right_one(slip, wrong, file):
+    draw = random.Random(slip.__name__)
+    for key in filter(lambda key: len(key) > 2, KEYS):
+        given, ending = slip(key, draw.randrange(1, len(key)))[2:], draw.choice(["toml", "json"])
+        if given.replace("_", "-") not in KEYS:
+            said = wrong("run", "--config", file(ending, given, 2))
+            assert f"{given!r}: did you mean {key!r}?" in said.replace("_", "-"), given
+
+
+@pytest.mark.parametrize("value", [{}, [[[1]]], 2**200, "\0", ""], ids=repr)
+def test_a_value_that_no_key_takes_names_file_and_key(value, wrong, file):
+    for number, key in enumerate(KEYS):
+        path = file(("toml", "json")[number % 2], key, value)
+        assert f"--config {path}: {key} " in wrong("run", "--config", path)
 
 
 @pytest.mark.parametrize("words", GROUPS)

@@ -130,7 +130,8 @@ def test_a_missing_kernel_is_one_line_that_says_what_to_install(folder, ended, m
     monkeypatch.setitem(sys.modules, "ipykernel", None)
     monkeypatch.chdir(folder)
     said = ended(main, "grade", "in")[2]
-    assert "ipykernel is missing: pip install 'gluonlab[labs]'" in said
+    why = "notebooks cannot be run here, ipykernel is missing: pip install 'gluonlab[labs]'"
+    assert said == f"error: {why}\n"
 
 
 def test_cases_of_a_seed_fail_what_was_learned_by_heart_and_only_reveal_names_them(tmp_path):

@@ -97,7 +97,7 @@ def test_it_is_said_in_two_lines_and_the_files_go_where_they_are_asked_for(run, 
         RUN_FILES,
         ["confusion.png", "export"],
     )
-    assert "written to elsewhere\n\nrows: true classes" in out
+    assert "written to elsewhere/export, elsewhere/confusion.png\n\nrows: true classes" in out
     assert max(map(len, out.splitlines())) <= 80
     assert run("--evaluate", str(copy), "--threads", "1", "--export")[0] == 0
     assert names(copy) == sorted([*RUN_FILES, "export"])

@@ -130,7 +130,7 @@ def test_a_training_that_diverges_ends_with_1(run):
 
 def test_help_needs_no_mxnet(python):
     """As a module, in a process that cannot load MXNet."""
-    block = "import sys; sys.modules['mxnet'] = None; sys.argv[1:] = ['--help']"
+    block = "import sys; sys.modules['mxnet'] = None; sys.argv[1:] = ['--help-all']"
     done = python(
         "-c", f"{block}; import runpy; runpy.run_module('gluonlab.scratch', run_name='__main__')"
     )
