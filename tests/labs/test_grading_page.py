@@ -2,9 +2,8 @@
 
 import re
 
-import pytest
 from support.stand_in_engine import calls, install
-from test_commands import parsed, run, words_of
+from test_commands import run, words_of
 from test_grade import handed_in
 from the_labs import REPOSITORY
 
@@ -15,11 +14,6 @@ NOT_RUN = "# not run, needs Docker: "
 LINES = [line for code in re.findall(r"^```sh\n(.*?)^```$", TEXT, re.M | re.S)
          for line in code.splitlines()]  # fmt: skip
 COMMANDS = [line for line in LINES if not line.startswith("#")]
-
-
-@pytest.mark.parametrize("line", COMMANDS)
-def test_every_option_exists(line):
-    parsed(words_of(line))
 
 
 def test_the_commands_run_and_write_what_they_say(tmp_path, monkeypatch):
