@@ -16,6 +16,7 @@ ones lack, and translates anew what the exporter gets wrong:
 from __future__ import annotations
 
 import logging
+import threading
 from contextlib import ExitStack, contextmanager
 from types import SimpleNamespace
 from typing import Any, Callable, Dict, Iterator, Mapping, Tuple
@@ -37,6 +38,7 @@ _TYPES = (
 )  # fmt: skip
 _ONNX_NAMES = {"float32": "FLOAT", "float64": "DOUBLE"}
 _ABSENT: Any = object()
+_one_at_a_time = threading.Lock()  # what is put back is put back for all threads
 
 
 class UntranslatableError(ValueError):
@@ -62,7 +64,7 @@ def onnx_graph(
     import onnx
     from mxnet.onnx.mx2onnx._export_onnx import MXNetGraph
 
-    with _todays_onnx(onnx, MXNetGraph):
+    with _one_at_a_time, _todays_onnx(onnx, MXNetGraph):
         return MXNetGraph().create_onnx_graph_proto(
             graph, dict(arrays), [(1, *shape[1:])], [onnx.TensorProto.FLOAT],
             opset_version=OPSET, dynamic=True, dynamic_input_shapes=[shape],
