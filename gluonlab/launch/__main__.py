@@ -6,6 +6,7 @@ import asyncio
 import os
 import shlex
 import sys
+import warnings
 from typing import Any, List, Optional, Sequence, Tuple
 
 import click
@@ -157,6 +158,8 @@ def main(
     words = checked_words(backend, words, restarts, main, worker)
     way = Way(split_words("--ssh", ssh), python, seconds)
     if place_here is not None and place_here.rank:
+        # a signal may come between the making of a coroutine and its first step
+        warnings.filterwarnings("ignore", "coroutine .* was never awaited", RuntimeWarning)
         sys.exit(asyncio.run(attend(place_here, backend, words, way.patience, settings)))
     where = _hosts(hosts, hostfile)
     if where == [HERE] and count is None and place_here is None:
