@@ -14,6 +14,8 @@ MOST_GROUPS = 5
 NAME = re.compile(r"[a-zA-Z0-9](-*[a-zA-Z0-9])*")
 BUCKET = re.compile(r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]")
 REPOSITORY = re.compile(r"https://[^\s'\"\\]+")
+VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*=[A-Za-z0-9._~:/?#!&,;=%+-]*")  # as notebook.yaml
+LONGEST_ENVIRONMENT = 512  # with the blanks between
 OWNER = re.compile(r"[\w .:/=+@-]{1,256}")
 MINE = {"Key": "project", "Value": "gluonlab"}
 
@@ -49,6 +51,28 @@ def check_repository(address: str) -> str:
             "write an https:// address that needs no password"
         )
     return address
+
+
+def check_environment(variables: Sequence[str]) -> str:
+    """The variables as the start scripts take them; RefusedError for what these leave out."""
+    for given in variables:
+        if not re.fullmatch(VARIABLE, given):
+            raise RefusedError(
+                f"--environment {given.partition('=')[0]}: write NAME=VALUE, such as "
+                "HTTPS_PROXY=http://proxy:3128, without blanks, quotes and @; passwords and others "
+                "belong into the file ~/SageMaker/.gluonlab/environment"
+            )
+    names = [given.partition("=")[0] for given in variables]
+    twice = next((name for name in names if names.count(name) > 1), None)
+    if twice:
+        raise RefusedError(f"--environment {twice}=...: it is there twice: give it once")
+    text = " ".join(variables)
+    if len(text) > LONGEST_ENVIRONMENT:
+        raise RefusedError(
+            f"--environment has {len(text)} characters in all: give at most {LONGEST_ENVIRONMENT}, "
+            "and the rest in the file ~/SageMaker/.gluonlab/environment"
+        )
+    return text
 
 
 def check_region(region: str, known: Iterable[str]) -> str:

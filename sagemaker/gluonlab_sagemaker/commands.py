@@ -77,6 +77,12 @@ SMALLEST_GB = 20  # the environment takes about 12
     multiple=True,
     help="a security group of that network; up to five times",
 )
+@click.option(
+    "--environment",
+    metavar="NAME=VALUE",
+    multiple=True,
+    help="of the build and the idle stop, such as HTTPS_PROXY=...; may be given several times",
+)
 @click.option("--kms-key", metavar="KEY", help="the key that encrypts its disk")
 @click.option(
     "--owner", metavar="NAME", default=owner, help="for the tag `owner`  [default: your user name]"

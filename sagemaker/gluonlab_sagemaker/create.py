@@ -13,6 +13,7 @@ from gluonlab_sagemaker import instances
 from gluonlab_sagemaker.calls import Caller
 from gluonlab_sagemaker.checks import (
     check_bucket,
+    check_environment,
     check_network,
     check_owner,
     check_repository,
@@ -40,6 +41,7 @@ class Wishes:
     subnet: Optional[str] = None
     security_groups: Tuple[str, ...] = ()
     kms_key: Optional[str] = None
+    environment: Tuple[str, ...] = ()  # NAME=VALUE each
 
     def check(self) -> None:
         """Raise RefusedError for what is known to be impossible."""
@@ -54,11 +56,16 @@ class Wishes:
             check_repository(self.repository)
         if self.bucket is not None:
             check_bucket(self.bucket)
+        check_environment(self.environment)
 
     @property
     def settings(self) -> Dict[str, str]:
         """What the start scripts are told."""
-        given = {"GLUONLAB_REPOSITORY": self.repository, "GLUONLAB_BUCKET": self.bucket}
+        given = {
+            "GLUONLAB_REPOSITORY": self.repository,
+            "GLUONLAB_BUCKET": self.bucket,
+            "GLUONLAB_ENVIRONMENT": " ".join(self.environment),
+        }
         return {
             **{name: value for name, value in given.items() if value},
             "GLUONLAB_IDLE_MINUTES": str(self.idle_minutes),

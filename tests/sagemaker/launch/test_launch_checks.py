@@ -10,13 +10,19 @@ import tarfile
 from io import BytesIO
 
 import botocore.session
+import cloudformation
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from launch_world import SAGEMAKER, ended
 
 from gluonlab_sagemaker import instances
-from gluonlab_sagemaker.checks import check_bucket, check_name, check_repository
+from gluonlab_sagemaker.checks import (
+    check_bucket,
+    check_environment,
+    check_name,
+    check_repository,
+)
 from gluonlab_sagemaker.cost import Prices
 from gluonlab_sagemaker.errors import RefusedError
 from gluonlab_sagemaker.options import World
@@ -69,6 +75,28 @@ def test_long_names_that_begin_alike_have_different_roles():
 def test_what_is_no_bucket(text):
     with pytest.raises(RefusedError, match=f"--bucket {text}: write the bucket's name alone"):
         check_bucket(text)
+
+
+VARIABLES = st.one_of(
+    st.text("AB_1= '\"@$\n/:é", max_size=5),
+    st.from_regex(r"[AB_]{1,2}=[a-z:/.-]{0,9}", fullmatch=True),
+    st.integers(480, 520).map(lambda length: "LONG=".ljust(length, "x")),
+)
+
+
+@given(st.lists(VARIABLES, max_size=3))
+@settings(max_examples=200, deadline=None)
+def test_variables_are_taken_exactly_when_the_stack_would_take_them(given):
+    """With names that differ, and one variable in each."""
+    rule = cloudformation.load(SAGEMAKER / "notebook.yaml")["Parameters"]["Environment"]
+    text, names = " ".join(given), [one.partition("=")[0] for one in given]
+    fits = len(text) <= rule["MaxLength"] and re.fullmatch(rule["AllowedPattern"][1:-1], text)
+    if fits and len(names) == len(set(names)) and " " not in "".join(given) and all(given):
+        assert check_environment(given) == text
+    else:
+        with pytest.raises(RefusedError, match="--environment") as raised:
+            check_environment(given)
+        assert "xx" not in str(raised.value)  # of what may be a password
 
 
 @pytest.mark.parametrize(

@@ -72,7 +72,8 @@ def test_a_machine_without_gpus_is_made_like_one_that_lives(launch, log, here):
 
 
 def test_the_start_scripts_are_those_of_the_folder_with_this_notebooks_settings(launch, here):
-    launch("create", *P3, "--idle-minutes", "30", "--no-wait")
+    proxy = ("--environment", "HTTPS_PROXY=http://proxy:3128", "--environment", "A=b")
+    launch("create", *P3, "--idle-minutes", "30", *proxy, "--no-wait")
     config = here("sagemaker").describe_notebook_instance_lifecycle_config(
         NotebookInstanceLifecycleConfigName="gluonlab"
     )
@@ -80,6 +81,7 @@ def test_the_start_scripts_are_those_of_the_folder_with_this_notebooks_settings(
         [script] = config[key]
         text = base64.b64decode(script["Content"]).decode()
         assert "export GLUONLAB_IDLE_MINUTES=30\n" in text
+        assert "export GLUONLAB_ENVIRONMENT='HTTPS_PROXY=http://proxy:3128 A=b'\n" in text
         assert "export GLUONLAB_REPOSITORY=https://git.example.org/gluonlab.git\n" in text
         assert (SAGEMAKER / f"{name}.sh").read_text().split("\n", 1)[1] in text
 
