@@ -41,7 +41,8 @@ def place_of(error: BaseException, checker: Callable[..., object]) -> Optional[P
         step = step.tb_next
     for frame in reversed(frames):
         code = frame.tb_frame.f_code
-        if not code.co_filename.startswith((*_LIBRARIES, "<frozen")):
+        # MXNet makes its operators of text, which has no file
+        if not code.co_filename.startswith((*_LIBRARIES, "<frozen", "<string>")):
             source = traceback.extract_tb(frame, limit=1)[0].line or ""
             return Place(code, frame.tb_lineno, source.strip(), frame is frames[-1])
     return None

@@ -165,6 +165,13 @@ def test_the_line_is_that_of_the_function_where_it_happened():
     assert "`return number / 0`" in repr(check("99-1", written_in_a_cell(cell)))
 
 
+@pytest.mark.parametrize("call", ["mx.nd.dot(0, 0)", "mx.nd.sum(mx.nd.ones(3), axis='x')"])
+def test_the_line_is_the_students_and_none_of_an_operator_that_mxnet_makes_of_text(call):
+    cell = f"import mxnet as mx\ndef answer(number):\n    return {call}"
+    said = repr(check("99-1", written_in_a_cell(cell)))
+    assert "`answer`" in said and "3" in said and f"`return {call}`" in said
+
+
 def test_mxnets_message_comes_without_its_own_traceback():
     import mxnet as mx
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import time
-from typing import Callable, List, Sequence
+from contextlib import ExitStack
+from typing import Callable, List, NamedTuple, Sequence
+from unittest.mock import patch
 
 import mxnet as mx
 from mxnet import nd
@@ -34,7 +36,7 @@ def a_clock_that_tells_the_truth(answer: Clock) -> None:
         nd.waitall()
 
     nd.waitall()
-    got = _seconds(answer, work)
+    timed = _timed(answer, work)
     if len(calls) != 1:
         raise Wrong(
             en=f"`work` was called {len(calls)} times: call it once, "
@@ -42,11 +44,11 @@ def a_clock_that_tells_the_truth(answer: Clock) -> None:
             ja=f"`work` が {len(calls)} 回呼ばれました。1 回分の秒数を返すので、"
             "呼び出しは 1 回だけにしてください",
         )
-    _check_pause(got, first)
+    _check_pause(timed, first)
     nd.waitall()
-    _check_pause(_seconds(answer, lambda: work((second,))), second)
+    _check_pause(_timed(answer, lambda: work((second,))), second)
     nd.waitall()
-    got = _seconds(answer, waiting)
+    got = _timed(answer, waiting).got
     if got < 0.9 * PAUSE_S:
         raise Wrong(
             en=f"work that waits for its own {PAUSE_S} s before it returns was said to take "
@@ -56,7 +58,7 @@ def a_clock_that_tells_the_truth(answer: Clock) -> None:
             "`work` が戻ってから時計を動かしています。呼び出す前に動かしてください",
         )
     queue_pause(first, PAUSE_S)
-    got = _seconds(answer, lambda: None)
+    got = _timed(answer, lambda: None).got
     if got > 0.8 * PAUSE_S:
         raise Wrong(
             en=f"work that does nothing was said to take {got:.2f} s: "
@@ -68,26 +70,61 @@ def a_clock_that_tells_the_truth(answer: Clock) -> None:
         )
 
 
-def _seconds(answer: Clock, work: Callable[[], None]) -> float:
-    got = answer(work)
+class Timed(NamedTuple):
+    """What the answer said, how long it took itself, and which clocks of computing it read."""
+
+    got: float
+    took: float
+    of_computing: List[str]
+
+
+def _timed(answer: Clock, work: Callable[[], None]) -> Timed:
+    read: List[str] = []
+
+    def noted(name: str) -> Callable[[], float]:
+        clock = getattr(time, name)
+
+        def reads() -> float:
+            read.append(name)
+            return float(clock())
+
+        return reads
+
+    with ExitStack() as patched:
+        for name in ("process_time", "thread_time"):
+            patched.enter_context(patch.object(time, name, noted(name)))
+        begin = time.perf_counter()
+        got = answer(work)
+        took = time.perf_counter() - begin
     if isinstance(got, NUMBERS):
-        return float(got)
+        return Timed(float(got), took, read)
     raise Wrong(
         en=f"it returned {got!r}: return the number of seconds",
         ja=f"{got!r} が返りました。秒数を数値で返してください",
     )
 
 
-def _check_pause(got: float, ctx: mx.Context) -> None:
-    """Raise Wrong unless ``got`` is about what a device was kept busy for."""
-    en = f"work that keeps {ctx} busy for {PAUSE_S} s was said to take {got:.3f}"
-    ja = f"{ctx} での {PAUSE_S} 秒の処理が {got:.3f}"
+def _check_pause(timed: Timed, ctx: mx.Context) -> None:
+    """Raise Wrong unless it is about what a device was kept busy for."""
+    got, took, of_computing = timed
+    en = f"work that keeps {ctx} busy for {PAUSE_S} s was said to take {got:.3g}"
+    ja = f"{ctx} での {PAUSE_S} 秒の処理が {got:.3g}"
+    clock = f"`time.{of_computing[0]}`" if of_computing else ""
+    late, thousands = took * 1.02 + 0.01, (1e3, 1e6, 1e9)
     check(
         (got < 0, f"{en} s: subtract the earlier time from the later one",
          f"{ja} 秒になりました。後の時刻から前の時刻を引いてください"),
+        (clock and got < 0.9 * PAUSE_S,
+         f"{en} s: {clock} counts the time in which this process computes, and whoever waits for "
+         "a device does not. Read `time.perf_counter`",
+         f"{ja} 秒になりました。{clock} はこのプロセスが計算した時間だけを数え、"
+         "デバイスを待つ時間は含みません。`time.perf_counter` を使ってください"),
         (got < 0.9 * PAUSE_S,
          f"{en} s: the clock was read when the work had been queued, before it was done",
          f"{ja} 秒になりました。処理をキューに入れただけで、終わる前に時計を読んでいます"),
-        (got > 100 * PAUSE_S,
+        (any(0.9 * PAUSE_S <= got / unit <= late for unit in thousands),
          f"{en}: return seconds", f"{ja} になりました。単位は秒にしてください"),
+        (got > late,
+         f"{en} s, and your clock came back after {took:.3g} s: it counts too much",
+         f"{ja} 秒になりましたが、呼び出しから {took:.3g} 秒で戻っています。数えすぎです"),
     )  # fmt: skip

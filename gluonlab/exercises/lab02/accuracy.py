@@ -33,6 +33,8 @@ class Evaluation(NamedTuple):
     right: int
     images: int
     rows: "Counter[mx.Context]"
+    times: List[int]  # how often each image was computed
+    of_batches: float  # the mean of the batches' accuracies
     share: int  # the most images that a device computes when every batch is split
     waits: int  # how often Python waited between the first batch and the last
     seen: Seen
@@ -45,8 +47,9 @@ def accuracy_on_all_devices(answer: Callable[..., Any]) -> None:
     evaluations = []
     for count, devices, batch in [*cases, (3, 4, 16), (24, 3, 4)]:
         evaluations.append(_evaluate(answer, count, devices, batch))
-        _check_fraction(evaluations[-1])
-    for case, *_, rows, share, waits, seen in evaluations:
+    for evaluation in evaluations:
+        _check_fraction(evaluation, evaluations)
+    for case, *_, rows, _, _, share, waits, seen in evaluations:
         busiest = max(rows, key=lambda ctx: rows[ctx])
         case.check(
             (rows[busiest] > share,
@@ -71,8 +74,10 @@ def _evaluate(answer: Callable[..., Any], count: int, devices: int, batch: int) 
     guesses[-1] = labels[-1]  # or else nobody would notice that the last batch is missing
     images = np.zeros((count, 1, 2, 3), dtype=np.float32)
     images.reshape(count, 6)[np.arange(count), guesses] = 1
+    images.reshape(count, 6)[:, CLASSES] = np.arange(count)  # the image's number, unseen by the net
     replicas = [[nd.array(np.eye(6, CLASSES), ctx=ctx)] for ctx in cpus(devices)]
     rows: "Counter[mx.Context]" = Counter()
+    computed: List[nd.NDArray] = []
     waits: List[int] = []  # so far, at each call of the network
 
     def net(x: nd.NDArray, params: Sequence[nd.NDArray]) -> nd.NDArray:
@@ -84,6 +89,7 @@ def _evaluate(answer: Callable[..., Any], count: int, devices: int, batch: int) 
                 "同じデバイスのものを渡してください",
             )
         rows[x.context] += len(x)
+        computed.append(x)
         waits.append(seen.waits)
         return nd.dot(x.flatten(), params[0])
 
@@ -95,33 +101,57 @@ def _evaluate(answer: Callable[..., Any], count: int, devices: int, batch: int) 
         f"{count} 枚、バッチ {batch}、{devices} 台",
     )
     share = sum(-(-min(batch, count - begin) // devices) for begin in range(0, count, batch))
-    between, right = waits[-1] - waits[0] if waits else 0, int((guesses == labels).sum())
-    return Evaluation(case, got, right, count, rows, share, between, seen)
+    numbers = [int(n) for x in computed for n in x.asnumpy().reshape(len(x), 6)[:, CLASSES]]
+    times = np.bincount(numbers, minlength=count).tolist()
+    same = guesses == labels
+    of_batches = np.mean([same[begin : begin + batch].mean() for begin in range(0, count, batch)])
+    between, right = waits[-1] - waits[0] if waits else 0, int(same.sum())
+    return Evaluation(case, got, right, count, rows, times, float(of_batches), share, between, seen)
 
 
-def _check_fraction(evaluation: Evaluation) -> None:
-    (en, ja), got, right, count, computed, *_ = evaluation
-    rows, is_number = sum(computed.values()), isinstance(got, NUMBERS)
-    if is_number and math.isclose(float(got), right / count, abs_tol=1e-5):
+def _check_fraction(one: Evaluation, evaluations: Sequence[Evaluation]) -> None:
+    if _is(one.got, one.right / one.images):
         return
+    (en, ja), right, count, times = one.case, one.right, one.images, one.times
+    missing = [number for number, often in enumerate(times) if often == 0]
+    twice = [number for number, often in enumerate(times) if often > 1]
+    wrong_ones = [each for each in evaluations if not _is(each.got, each.right / each.images)]
+    by_batches = len(wrong_ones) > 1 and all(_is(each.got, each.of_batches) for each in wrong_ones)
     why = looks_like(
-        (not is_number, "return a number", "数値を返してください"),
-        (rows < count, f"only {rows} images were computed, the last batch is missing",
-         f"{rows} 枚しか計算していません。最後のバッチが抜けています"),
-        (rows > count, f"{rows} images were computed, some twice",
-         f"{rows} 枚を計算しています。2 回数えた画像があります"),
-        (is_number and math.isclose(float(got), right, abs_tol=1e-5),
+        (not isinstance(one.got, NUMBERS), "return a number", "数値を返してください"),
+        (missing,
+         f"only {count - len(missing)} images were computed, and not number {_span(missing)}",
+         f"{count - len(missing)} 枚しか計算していません。{_span(missing)} 番が抜けています"),
+        (twice, f"number {_span(twice)} of the images was computed more than once",
+         f"{_span(twice)} 番を 2 回以上計算しています"),
+        (_is(one.got, right),
          "that is how many are right, not the fraction", "これは割合ではなく正解数です"),
+        (by_batches,
+         "that is the mean of the batches' accuracies, in which an image of a small batch counts "
+         "more. Add up what is right over all batches and devices, then divide by the number of "
+         "images",
+         "これはバッチごとの正解率の平均で、小さいバッチの画像を重く数えています。"
+         "全バッチ、全デバイスの正解数を合計してから全体の枚数で割ってください"),
         (True,
          "each image was computed once. Add up what is right over all batches and devices, then "
-         "divide by the number of images; a mean of the batches' accuracies counts images of small "
-         "batches more",
-         "どの画像も 1 回ずつ計算されています。全バッチ、全デバイスの正解数を合計してから全体の"
-         "枚数で割ってください。バッチごとの正解率を平均すると、"
-         "小さいバッチの画像を重く数えてしまいます"),
+         "divide by the number of images",
+         "どの画像も 1 回ずつ計算されています。全バッチ、全デバイスの正解数を合計してから"
+         "全体の枚数で割ってください"),
     )  # fmt: skip
     raise wrong(
-        f"{en}, {right} of them right: got {got!r}, expected {right / count:.4g}",
-        f"{ja}、正解は {right} 枚: {got!r} になりました。正しくは {right / count:.4g} です",
+        f"{en}, {right} of them right: got {one.got!r}, expected {right / count:.4g}",
+        f"{ja}、正解は {right} 枚: {one.got!r} になりました。正しくは {right / count:.4g} です",
         why,
     )
+
+
+def _is(got: Any, want: float) -> bool:
+    return isinstance(got, NUMBERS) and math.isclose(float(got), want, abs_tol=1e-5)
+
+
+def _span(numbers: Sequence[int]) -> str:
+    """``4``, ``4-6``, ``1, 3, 5``: images by their numbers."""
+    first, last = (numbers[0], numbers[-1]) if numbers else (0, 0)
+    if len(numbers) > 1 and last - first + 1 == len(numbers):
+        return f"{first}-{last}"
+    return ", ".join(map(str, numbers))

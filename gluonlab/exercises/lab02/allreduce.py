@@ -21,7 +21,7 @@ def _vectors() -> List[List[Any]]:
     Small whole numbers, whose sum has the same bits in every order of addition.
     """
     random = draws(0)
-    cases: List[List[Any]] = [[[1], [2]], [[5, 7]], [[1, 10], [2, 20]], [[1], [2], [4]]]
+    cases: List[List[Any]] = [[[3], [5]], [[5, 7]], [[1, 10], [2, 20]], [[1], [2], [4]]]
     cases.append([[1, 0], [0, 1], [2, 2], [-4, 8]])
     for devices, shape in ((2, (2, 3)), (3, (4,)), (5, (1, 2, 2))):
         cases.append(random.randint(-9, 10, (devices, *shape)).tolist())
@@ -44,6 +44,8 @@ def different_parameters_on_different_devices(
     small = [(2, [1]), (1, [2, 1]), (2, [1, 1]), (3, [2, 1, 3, 1]), (2, [6, 2, 5, 1, 4])]
     # weights and biases take turns, as in a network: every other parameter is large
     large = [(4, [16] * 12), (4, [160, 16] * 4), (3, [90, 9] * 3), (4, [16, 320, 160, 160])]
+    # neither neighbours together nor dealt out in turns are these even, and whole ones can be
+    large += [(2, [100, 40, 60]), (3, [90, 30, 30, 60, 60]), (2, [20, 80, 60, 40, 120])]
     for devices, sizes in [*small, *large]:
         values = [
             [random.randint(-9, 10, size).astype(np.float32) for size in sizes]

@@ -25,6 +25,9 @@ def landscapes() -> List[Landscape]:
     def tie(n: int, lr: float) -> float:
         return 0.7 - (lr > 0.2) / 5
 
+    def two_peaks(n: int, lr: float) -> float:
+        return {0.1: 0.8, 0.2: 0.6, 0.4: 0.7, 0.8: 0.9 if n > 32 else 0.85}[lr]
+
     grows, same = _peak(lambda n: 0.1 * n / 32), _peak(lambda n: 0.2)
     diverges, falling = _peak(lambda n: 0.2, 0.3), [0.8, 0.4, 0.2, 0.1]
     return [
@@ -36,6 +39,8 @@ def landscapes() -> List[Landscape]:
                   diverges, [1, 2], 16, falling),
         Landscape(Case("two rates are equally good", "2 つの学習率が同じ正解率になる"),
                   tie, [2], 8, [0.2, 0.1, 0.4]),
+        Landscape(Case("the accuracy falls, and rises again", "正解率が下がってからまた上がる"),
+                  two_peaks, [1, 2], 32, [0.8, 0.1, 0.4, 0.2]),
         *more(3, _drawn),
     ]  # fmt: skip
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Callable, List
+from typing import TYPE_CHECKING, Any, Callable, List, Set
 
+import mxnet as mx
 import numpy as np
 from mxnet import nd
 
@@ -33,16 +34,30 @@ def check_allreduce(
     with watch() as seen:
         returned = answer(given)
     now = [[one] for one in given] if alone else given
-    same = all(one is other for row, old in zip(now, held) for one, other in zip(row, old))
-    _check_sums(held, values, returned is not None or not same)
+    old = {id(one) for row in held for one in row}
+    made_new = any(id(one) not in old for one in [*_arrays(now), *_arrays(returned)])
+    _check_sums(held, values, made_new, set(seen.received()) if alone else set())
     check_devices(seen)
     return seen
 
 
-def _check_sums(held: List[List[nd.NDArray]], values: "List[List[Floats]]", made_new: bool) -> None:
+def _arrays(given: Any) -> List[nd.NDArray]:
+    """All arrays in a list of lists."""
+    if isinstance(given, (list, tuple)):
+        return [one for each in given for one in _arrays(each)]
+    return [given] if isinstance(given, nd.NDArray) else []
+
+
+def _check_sums(
+    held: List[List[nd.NDArray]],
+    values: "List[List[Floats]]",
+    made_new: bool,
+    received: "Set[mx.Context]",
+) -> None:
     """Raise Wrong unless held[i][j], which was values[i][j] on device i, is now the sum over i.
 
-    ``made_new``: other arrays were.
+    ``made_new``: other arrays were put in their places, or returned. ``received``: the devices to
+    which something of the one parameter was copied; empty where there are several.
     """
     several = len(values[0]) > 1
     for j in range(len(values[0])):
@@ -59,26 +74,33 @@ def _check_sums(held: List[List[nd.NDArray]], values: "List[List[Floats]]", made
                     f"expected {in_words(want)}",
                     f"{which_ja}{given} のとき: 実行後のデバイス {device} は {in_words(result)} "
                     f"で、正しくは {in_words(want)} です",
-                    _why_no_sum(before, got, device, made_new),
+                    _why_no_sum(before, got, device, made_new, cpus(len(held))[device] in received),
                 )
 
 
-def _why_no_sum(before: "List[Floats]", got: "List[Floats]", device: int, made_new: bool) -> Pair:
-    """Which fault a result looks like."""
+def _why_no_sum(
+    before: "List[Floats]", got: "List[Floats]", device: int, made_new: bool, received: bool
+) -> Pair:
+    """Which fault a result looks like; of several that give the same, none is named."""
     total, same = sum(before[1:], before[0]), np.array_equal
-    unchanged = all(map(same, before, got))
+    unchanged, of_this = all(map(same, before, got)), same(got[device], before[device])
     return looks_like(
         (unchanged and made_new,
          "new arrays were made or returned, and the old ones left as they were. "
          "Write into them: `array[:] = ...`, `+=` or `copyto(array)`",
          "新しい配列を作っただけで、元の配列は変わっていません。"
          "`array[:] = ...`、`+=`、`copyto(array)` で元の配列に書き込んでください"),
+        (of_this and received,
+         "something was copied to this device, but into an array of its own. "
+         "Write into the one that is there: `array[:] = ...`, `+=` or `copyto(array)`",
+         "このデバイスへのコピーは別の新しい配列になっただけです。"
+         "`array[:] = ...`、`+=`、`copyto(array)` で元の配列に書き込んでください"),
         (unchanged, "no array has changed", "どの配列も変わっていません"),
-        (any(same(one, total) for one in got) and same(got[device], before[device]),
+        (any(same(one, total) for one in got) and of_this,
          "the sum never came back to this device", "合計した値がこのデバイスに戻されていません"),
-        (same(got[0], total + before[0]),
+        (all(same(one, total + before[0]) for one in got),
          "the first device's array was counted twice", "最初のデバイスの配列を 2 回足しています"),
-        (np.allclose(got[device], total / len(before)),
+        (total.any() and all(np.allclose(one, total / len(before)) for one in got),
          "that is the mean, not the sum", "これは合計ではなく平均です"),
         (not same(got[0], got[-1]), "the devices do not agree", "デバイスによって値が違います"),
     )  # fmt: skip

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any, Callable, List, Sequence
+from typing import Any, Callable, List, NamedTuple, Sequence, Tuple
 
 import numpy as np
 
 from gluonlab.exercises.cases import draws
-from gluonlab.exercises.exercise import exercise
+from gluonlab.exercises.exercise import Wrong, exercise
 from gluonlab.exercises.lab03.update import numbers
-from gluonlab.exercises.shared.counterexamples import Pair, looks_like, wrong
+from gluonlab.exercises.shared.counterexamples import wrong
+from gluonlab.exercises.shared.diagnosis import Mistake, Result, explains, results
 
 Array = Any  # np.ndarray
 
@@ -23,23 +24,42 @@ def combine(answer: Callable[..., Any]) -> None:
     for _ in range(30):
         count = rng.randint(1, 5)
         cases.append([list(rng.normal(rng.normal(), 2, rng.randint(1, 9))) for _ in range(count)])
-    for shards in cases:
-        # two channels, the second with other numbers: an answer for one number alone is not enough
-        pixels = [np.stack([np.array(shard), 10 - 2 * np.array(shard)], axis=1) for shard in shards]
-        means = [part.mean(axis=0) for part in pixels]
-        variances = [part.var(axis=0) for part in pixels]
-        counts = [len(part) for part in pixels]
-        got, whole = answer(means, variances, counts), np.concatenate(pixels)
-        _check_form(got, pixels)
-        mean, variance = map(_two_channels, got)
-        _check("mean", "平均", pixels, mean, whole.mean(axis=0), _fault_of_mean(mean, means))
-        fault = _fault_of_variance(variance, variances, counts, whole)
-        _check("variance", "分散", pixels, variance, whole.var(axis=0), fault)
+    found = results(
+        lambda shards: answer(*shards.described()),
+        [(Shards(shards),) for shards in cases],
+        lambda shards: (shards.whole.mean(axis=0), shards.whole.var(axis=0)),
+    )
+    both: Tuple[List[Result], List[Result]] = ([], [])
+    for case, got, want in found:
+        _check_form(got, case[0])
+        for place, kept in enumerate(both):
+            kept.append(Result(case, _two_channels(got[place]), want[place]))
+    for pair in zip(*both):
+        for quantity, one, of_all in zip((MEAN, VARIANCE), pair, both):
+            if not _same(one.got, one.want):
+                raise quantity.is_wrong(one, of_all)
 
 
-def _check_form(got: Any, pixels: Sequence[Array]) -> None:
+class Shards:
+    """The pixels of a batch's shards in two channels: an answer for one is not enough."""
+
+    def __init__(self, shards: Sequence[Sequence[float]]) -> None:
+        self.parts = [np.stack([np.array(one), 10 - 2 * np.array(one)], axis=1) for one in shards]
+        self.whole: Array = np.concatenate(self.parts)
+
+    def described(self) -> Tuple[List[Array], List[Array], List[int]]:
+        """The means, the variances, and how many pixels each shard has."""
+        means, variances = ([of(part, axis=0) for part in self.parts] for of in (np.mean, np.var))
+        return means, variances, [len(part) for part in self.parts]
+
+    def shown(self, channel: int) -> str:
+        """``[0, 0] + [2, 2]``: what one channel of each shard holds."""
+        return " + ".join(numbers(part[:, channel]) for part in self.parts)
+
+
+def _check_form(got: Any, shards: Shards) -> None:
     if not isinstance(got, (tuple, list)) or len(got) != 2:
-        shown = _shards(pixels, 0)
+        shown = shards.shown(0)
         raise wrong(
             f"for shards {shown} it returned {got!r}: return two things, the mean and the variance",
             f"シャード {shown} に対する戻り値は {got!r} でした。平均と分散の 2 つを返してください",
@@ -51,42 +71,58 @@ def _two_channels(value: Any) -> Array:
     return np.broadcast_to(np.asarray(value, dtype=float), (2,))
 
 
-def _check(en: str, ja: str, pixels: Sequence[Array], got: Array, want: Array, why: Pair) -> None:
-    if not np.allclose(got, want, rtol=1e-4, atol=1e-5):  # float32 is enough
-        channel = int(np.argmax(np.abs(got - want)))
-        shown = _shards(pixels, channel)
-        raise wrong(
-            f"shards {shown}: {en} {got[channel]:.4g}, expected {want[channel]:.4g}",
-            f"シャード {shown}: {ja}は {got[channel]:.4g} でしたが、"
-            f"正しくは {want[channel]:.4g} です",
-            why,
+def _same(got: Array, want: Array) -> bool:
+    return bool(np.allclose(got, want, rtol=1e-4, atol=1e-5))  # float32 is enough
+
+
+class Quantity(NamedTuple):
+    """The mean or the variance: its name, and the mistakes that are often made with it."""
+
+    en: str
+    ja: str
+    mistakes: Sequence[Mistake]
+
+    def is_wrong(self, one: Result, of_all: Sequence[Result]) -> Wrong:
+        """The counterexample of one result."""
+        channel = int(np.argmax(np.abs(one.got - one.want)))
+        shown, got, want = one.case[0].shown(channel), one.got[channel], one.want[channel]
+        return wrong(
+            f"shards {shown}: {self.en} {got:.4g}, expected {want:.4g}",
+            f"シャード {shown}: {self.ja}は {got:.4g} でしたが、正しくは {want:.4g} です",
+            explains(of_all, _same, *self.mistakes),
         )
 
 
-def _shards(pixels: Sequence[Array], channel: int) -> str:
-    """``[0, 0] + [2, 2]``: what one channel of each shard holds."""
-    return " + ".join(numbers(part[:, channel]) for part in pixels)
+def _by(formula: Callable[..., Array]) -> Callable[..., bool]:
+    """A mistake that gives what a formula of means, variances and counts gives."""
+    return lambda shards, got: _same(got, formula(*shards.described()))
 
 
-def _fault_of_mean(got: Array, means: Sequence[Array]) -> Pair:
-    return looks_like(
-        (np.allclose(got, np.mean(means, axis=0)),
-         "a shard with more images has more to say: weight by counts",
-         "画像の多いシャードほど重くしてください"),
-    )  # fmt: skip
+def _variance(shards: Shards, ddof: int = 0) -> Array:
+    return shards.whole.var(axis=0, ddof=ddof if len(shards.whole) > ddof else 0)
 
 
-def _fault_of_variance(
-    got: Array, variances: Sequence[Array], counts: Sequence[int], whole: Array
-) -> Pair:
-    inside = [np.average(variances, axis=0, weights=weights) for weights in (counts, None)]
-    return looks_like(
-        (any(np.allclose(got, guess) for guess in inside),
-         "that is the mean of the shards' variances; how far their means lie apart is missing",
-         "これはシャードの分散の平均です。シャードの平均どうしのずれが入っていません"),
-        (np.allclose(got, np.sqrt(whole.var(axis=0))),
-         "that is the standard deviation", "これは標準偏差です"),
-        (len(whole) > 1 and np.allclose(got, whole.var(axis=0, ddof=1)),
-         "BatchNorm divides by the number of images, not by one less",
-         "BatchNorm は n - 1 ではなく n で割ります"),
-    )  # fmt: skip
+MEAN = Quantity("mean", "平均", [
+    (_by(lambda means, variances, counts: np.mean(means, axis=0)),
+     "a shard with more images has more to say: weight by counts",
+     "画像の多いシャードほど重くしてください"),
+    (_by(lambda means, variances, counts: np.sum(means, axis=0)),
+     "the means are only added up", "平均を足しただけです"),
+])  # fmt: skip
+
+APART = (
+    "that is the mean of the shards' variances; how far their means lie apart is missing",
+    "これはシャードの分散の平均です。シャードの平均どうしのずれが入っていません",
+)
+VARIANCE = Quantity("variance", "分散", [
+    (_by(lambda means, variances, counts: np.average(variances, axis=0, weights=counts)), *APART),
+    (_by(lambda means, variances, counts: np.mean(variances, axis=0)), *APART),
+    (_by(lambda means, variances, counts: np.mean(variances, axis=0) + np.var(means, axis=0)),
+     "a shard with more images has more to say here, too: weight by counts",
+     "ここでも、画像の多いシャードほど重くしてください"),
+    (lambda shards, got: _same(got, np.sqrt(_variance(shards))),
+     "that is the standard deviation", "これは標準偏差です"),
+    (lambda shards, got: _same(got, _variance(shards, ddof=1)),
+     "BatchNorm divides by the number of images, not by one less",
+     "BatchNorm は n - 1 ではなく n で割ります"),
+])  # fmt: skip

@@ -13,12 +13,14 @@ from gluonlab.collectives.wiring import switch
 from gluonlab.errors import ScheduleError
 from gluonlab.exercises.cases import draws, more
 from gluonlab.exercises.exercise import Wrong, exercise
-from gluonlab.exercises.shared.counterexamples import (
-    NUMBERS,
-    Pair,
-    gave,
-    looks_like,
-    wrong,
+from gluonlab.exercises.shared.counterexamples import gave, looks_like, wrong
+from gluonlab.exercises.shared.diagnosis import (
+    Mistake,
+    by,
+    explains,
+    results,
+    same_number,
+    wrong_ones,
 )
 
 LENET = [180, 20, 25_000, 50, 102_400, 128, 1_280, 10]
@@ -40,36 +42,53 @@ def busiest_link(answer: Callable[[Sequence[int], Sequence[int], int], int]) -> 
         sizes = rng.randint(1, 100, rng.randint(1, 9)).tolist()
         devices = int(rng.randint(1, 9))
         cases.append((sizes, rng.randint(0, devices, len(sizes)).tolist(), devices))
-    for sizes, owners, devices in cases:
-        loads = [0] * devices
-        for size, owner in zip(sizes, owners):
-            loads[owner] += size
-        want, got = 2 * (devices - 1) * max(loads), answer(list(sizes), list(owners), devices)
-        if not isinstance(got, NUMBERS) or got != want:
-            call = f"busiest_link({sizes}, {owners}, {devices})"
-            raise gave(call, got, want, _fault_of_link(loads, got))
+    found = results(
+        lambda sizes, owners, k: answer(list(sizes), list(owners), k),
+        cases,
+        lambda sizes, owners, k: 2 * (k - 1) * max(_loads(sizes, owners, k)),
+    )
+    mistaken = wrong_ones(found, same_number)
+    if mistaken:
+        (sizes, owners, devices), got, want = mistaken[0]
+        call = f"busiest_link({sizes}, {owners}, {devices})"
+        raise gave(call, got, want, explains(found, same_number, *OF_LINKS))
 
 
-def _fault_of_link(loads: Sequence[int], got: Any) -> Pair:
-    devices, total, most = len(loads), sum(loads), max(loads)
-    return looks_like(
-        (got is None, "the function returns nothing", "関数が何も返していません"),
-        (got == 2 * devices * most,
-         "what an owner has itself does not pass its link",
-         "所有者自身の勾配はリンクを通りません"),
-        (got == (devices - 1) * most,
-         "that is one way; the sums go back over the same link",
-         "これは片道分です。合計も同じリンクを通って戻ります"),
-        (got == 2 * (devices - 1) * total,
-         "that is what passes all links together", "これは全リンクの合計です"),
-        (got == 2 * most,
-         f"it comes from {devices - 1} other devices, and goes to as many",
-         f"ほかの {devices - 1} 台から届き、同じ台数に戻ります"),
-        (got == max((devices - 1) * load + total - load for load in loads),
-         "the sums go out when the gradients have come in; meanwhile the other direction had less "
-         "to do",
-         "合計が出ていくのは勾配が届いた後です。その間、逆方向に流れる量はもっと少なくなります"),
-    )  # fmt: skip
+def _loads(sizes: Sequence[int], owners: Sequence[int], devices: int) -> List[int]:
+    """How many numbers each device sums."""
+    loads = [0] * devices
+    for size, owner in zip(sizes, owners):
+        loads[owner] += size
+    return loads
+
+
+def _by_loads(formula: Callable[[List[int], int], float]) -> Callable[..., bool]:
+    return by(lambda sizes, owners, k: formula(_loads(sizes, owners, k), k))
+
+
+OF_LINKS: List[Mistake] = [
+    (_by_loads(lambda loads, k: 2 * k * max(loads)),
+     "what an owner has itself does not pass its link",
+     "所有者自身の勾配はリンクを通りません"),
+    (_by_loads(lambda loads, k: (k - 1) * max(loads)),
+     "that is one way; the sums go back over the same link",
+     "これは片道分です。合計も同じリンクを通って戻ります"),
+    (_by_loads(lambda loads, k: 2 * (k - 1) * sum(loads)),
+     "that is what passes all links together", "これは全リンクの合計です"),
+    (_by_loads(lambda loads, k: 2 * (k - 1) * sum(loads) / k),
+     "that is the mean of all links; the busiest is that of the device that owns most",
+     "これは全リンクの平均です。最も混むのは、担当分が最も多いデバイスのリンクです"),
+    (_by_loads(lambda loads, k: 2 * max(loads)),
+     "it comes from each of the other devices, and goes back to each of them",
+     "ほかの全デバイスから届き、全デバイスに戻ります"),
+    (by(lambda sizes, owners, k: 2 * (k - 1) * max(sizes)),
+     "an owner has all of its parameters on its link, not only its largest one",
+     "所有者のリンクには、最大のパラメータだけでなく担当するすべてのパラメータが通ります"),
+    (_by_loads(lambda loads, k: max((k - 1) * load + sum(loads) - load for load in loads)),
+     "the sums go out when the gradients have come in; meanwhile the other direction had less "
+     "to do",
+     "合計が出ていくのは勾配が届いた後です。その間、逆方向に流れる量はもっと少なくなります"),
+]  # fmt: skip
 
 
 PLACES: List[Tuple[Callable[[], Topology], List[float]]] = [  # with sizes in bytes

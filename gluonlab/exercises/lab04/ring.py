@@ -105,7 +105,12 @@ def _check_ways(case: Case, links: Links, devices: int, count: int) -> None:
          f"in a ring at most {most}: send a chunk in each step, not everything",
          f"合計は正しいですが、デバイス {sent.index(max(sent))} が {max(sent)} 個送りました。"
          f"リングなら多くても {most} 個です。各ステップで送るのは 1 チャンクだけです"),
-        ((devices > 2 and len(ways) > 1) or min(sent) < least,
+        (devices > 2 and ways == {devices - 1},
+         "the sums are right, but the ring goes the wrong way round: device i sends to "
+         "device i + 1, here it sends to i - 1",
+         "合計は正しいですが、リングが逆回りです。デバイス i は i + 1 に送ります。"
+         "ここでは i - 1 に送っています"),
+        (ways - {1} or min(sent) < least,
          (
              f"the sums are right, but that is no ring: {pairs}: "
              "each device sends to the next one only"

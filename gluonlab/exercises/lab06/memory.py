@@ -3,13 +3,27 @@
 from __future__ import annotations
 
 import math
-from typing import Any, Callable, List, NamedTuple, Tuple
+from typing import Any, Callable, List, NamedTuple, Sequence, Tuple
 
 import numpy as np
 
 from gluonlab.exercises.cases import draws
-from gluonlab.exercises.exercise import Wrong, exercise
-from gluonlab.exercises.shared.counterexamples import NUMBERS, looks_like, returned, wrong
+from gluonlab.exercises.exercise import exercise
+from gluonlab.exercises.shared.counterexamples import (
+    NUMBERS,
+    is_not,
+    looks_like,
+    returned,
+    wrong,
+)
+from gluonlab.exercises.shared.diagnosis import (
+    Mistake,
+    by,
+    explains,
+    results,
+    same_number,
+    wrong_ones,
+)
 
 Shape = Tuple[int, ...]
 
@@ -25,46 +39,49 @@ def training_bytes(answer: Callable[..., int]) -> None:
         shapes = [tuple(randint(1, 9, randint(1, 5)).tolist()) for _ in range(count)]
         outputs = randint(1, 999, randint(1, 6)).tolist()
         cases.append((shapes, outputs, int(randint(1, 512)), int(randint(0, 3))))
-    for case in cases:
-        _check_bytes(answer, *case)
-
-
-def _check_bytes(
-    answer: Callable[..., Any], shapes: List[Shape], outputs: List[int], images: int, states: int
-) -> None:
-    got = answer(list(shapes), list(outputs), images, states)
-    numbers, kept = sum(math.prod(shape) for shape in shapes), sum(outputs)
-    copies, all_kept = 2 + states, images * kept
-    want = 4 * (numbers * copies + all_kept)
+    found = results(
+        lambda shapes, outputs, *more: answer(list(shapes), list(outputs), *more),
+        cases,
+        lambda shapes, outputs, n, s: 4 * (_numbers(shapes) * (2 + s) + n * sum(outputs)),
+    )
+    mistaken = wrong_ones(found, same_number)
+    if not mistaken:
+        return
+    (shapes, outputs, images, states), got, want = mistaken[0]
     call = f"training_bytes({shapes}, {outputs}, images={images}, states={states})"
     if not isinstance(got, NUMBERS):
         raise returned(got, call, "a number", "数値")
-    if got == want:
-        return
-    en, ja = looks_like(
-        (got == 4 * (sum(map(sum, shapes)) * copies + all_kept),
-         ": a shape's numbers are multiplied, not added",
-         " (形状の各次元は足すのではなく掛けます)"),
-        (got == 4 * numbers * copies,
-         ": as if no activations were kept for backward",
-         " (逆伝播のために残す活性値が入っていません)"),
-        (got == 4 * images * (numbers * copies + kept),
-         ": as if every image had parameters of its own",
-         " (画像 1 枚ごとにパラメータがあるかのような値です)"),
-        (got == 4 * (numbers * copies + kept),
-         ": as if only one image were in flight", " (画像 1 枚分の活性値しか数えていないようです)"),
-        (got == 4 * (numbers * 2 + all_kept),
-         ": as if the optimizer kept nothing", " (オプティマイザの状態が入っていないようです)"),
-        (got == 4 * (numbers * (1 + states) + all_kept),
-         ": as if there were no gradients", " (勾配が入っていないようです)"),
-        (got == want // 4,
-         ": those are numbers, and a float32 has 4 bytes",
-         " (それは数値の個数です。float32 は 1 個 4 バイトです)"),
-    )  # fmt: skip
-    raise Wrong(
-        en=f"{call} is {got!r}, expected {want}{en}",
-        ja=f"{call} は {got!r} でしたが、正しくは {want} です{ja}",
-    )
+    raise is_not(call, repr(got), want, explains(found, same_number, *OF_BYTES))
+
+
+def _numbers(shapes: Sequence[Shape]) -> int:
+    """How many numbers the parameters have."""
+    return sum(math.prod(shape) for shape in shapes)
+
+
+OF_BYTES: List[Mistake] = [
+    (by(lambda shapes, kept, n, s: 4 * (sum(map(sum, shapes)) * (2 + s) + n * sum(kept))),
+     "a shape's numbers are multiplied, not added",
+     "形状の各次元は足すのではなく掛けます"),
+    (by(lambda shapes, kept, n, s: 4 * _numbers(shapes) * (2 + s)),
+     "as if no activations were kept for backward",
+     "逆伝播のために残す活性値が入っていません"),
+    (by(lambda shapes, kept, n, s: 4 * n * (_numbers(shapes) * (2 + s) + sum(kept))),
+     "as if every image had parameters of its own",
+     "画像 1 枚ごとにパラメータがあるかのような値です"),
+    (by(lambda shapes, kept, n, s: 4 * (_numbers(shapes) * (2 + s) + sum(kept))),
+     "as if only one image were in flight", "画像 1 枚分の活性値しか数えていないようです"),
+    (by(lambda shapes, kept, n, s: 4 * (_numbers(shapes) * 2 + n * sum(kept))),
+     "as if the optimizer kept nothing", "オプティマイザの状態が入っていないようです"),
+    (by(lambda shapes, kept, n, s: 4 * (_numbers(shapes) * (1 + s) + n * sum(kept))),
+     "as if there were no gradients", "勾配が入っていないようです"),
+    (by(lambda shapes, kept, n, s: 4 * (_numbers(shapes) * (2 + s) + 2 * n * sum(kept))),
+     "as if a gradient were kept beside every activation",
+     "活性値ごとに勾配も残しているかのような値です"),
+    (by(lambda shapes, kept, n, s: _numbers(shapes) * (2 + s) + n * sum(kept)),
+     "those are numbers, and a float32 has 4 bytes",
+     "それは数値の個数です。float32 は 1 個 4 バイトです"),
+]  # fmt: skip
 
 
 class Needs(NamedTuple):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from fractions import Fraction
 from typing import Any, Callable, Iterable, List, Sequence, Tuple
 
 import numpy as np
@@ -11,6 +10,7 @@ import numpy as np
 from gluonlab.exercises.cases import draws
 from gluonlab.exercises.exercise import exercise
 from gluonlab.exercises.shared.counterexamples import is_not, looks_like, returned
+from gluonlab.exercises.shared.diagnosis import Mistake, explains, results, wrong_ones
 from gluonlab.exercises.shared.microbatches import check_updates, wrong_update
 
 
@@ -19,7 +19,7 @@ def accumulate(answer: Callable[..., Any]) -> None:
     """One update from several microbatches, the same as that of the whole batch."""
     cases: List[Tuple[Tuple[int, ...], int]] = [((4,), 1), ((4,), 2), ((4, 4), 2), ((7,), 3)]
     for sizes, parts in [*cases, ((7, 5, 9), 3), ((3,), 3), ((11, 2, 8), 2)]:
-        check_updates(answer, sizes, parts, wrong_update)
+        check_updates(answer, sizes, parts, wrong_update, as_even=True)
 
 
 @exercise("06-3")
@@ -28,32 +28,56 @@ def part_weights(answer: Callable[[List[int]], Sequence[float]]) -> None:
     cases = [[4], [4, 4], [3, 1], [25, 25, 14]]
     random = draws(3)
     cases += [random.randint(1, 40, random.randint(2, 7)).tolist() for _ in range(6)]
-    for sizes in cases:
-        given, call, k = answer(list(sizes)), f"part_weights({sizes})", len(sizes)
-        if not isinstance(given, Iterable):
-            raise returned(
-                given, call, "a list with a factor for each part", "部分ごとの係数のリスト"
-            )
-        got, want = [float(weight) for weight in given], [size / sum(sizes) for size in sizes]
-        if len(got) == k and np.allclose(got, want, rtol=1e-6):
-            continue
-        share, as_many = Fraction(sizes[0], sizes[-1]), len(got) == k
-        why = looks_like(
-            (not as_many, f"one weight for each of {k} parts is wanted",
-             f"{k} 個の部分それぞれに重みが 1 個要ります"),
-            (as_many and np.allclose(got, [1] * k),
-             "the means are only added up, as in a loop without weights",
-             "平均を足すだけになっています"),
-            (as_many and np.allclose(got, [1 / k] * k),
-             f"so an image of the last part counts {share} times as much as one of the first",
-             f"最後の部分の画像 1 枚が、最初の部分の 1 枚の {share} 倍に数えられます"),
-            (as_many and np.allclose(got, sizes),
-             "that gives the sum of all losses, not their mean",
-             "それでは平均ではなく損失の総和になります"),
-            (not math.isclose(sum(got), 1, rel_tol=1e-6),
-             f"they add up to {sum(got):.4g}, not to 1", f"合計が 1 ではなく {sum(got):.4g} です"),
-        )  # fmt: skip
-        raise is_not(call, _short(got), _short(want), why)
+    found = results(
+        lambda sizes: _as_list(answer(list(sizes))),
+        [(sizes,) for sizes in cases],
+        lambda sizes: [size / sum(sizes) for size in sizes],
+    )
+    mistaken = wrong_ones(found, _alike)
+    if not mistaken:
+        return
+    (sizes,), got, want = mistaken[0]
+    call = f"part_weights({sizes})"
+    if not isinstance(got, list):
+        raise returned(got, call, "a list with a factor for each part", "部分ごとの係数のリスト")
+    why = looks_like(
+        (len(got) != len(sizes), f"one weight for each of {len(sizes)} parts is wanted",
+         f"{len(sizes)} 個の部分それぞれに重みが 1 個要ります"),
+    )  # fmt: skip
+    why = why if any(why) else explains(found, _alike, *OF_WEIGHTS)
+    if not any(why) and not math.isclose(sum(got), 1, rel_tol=1e-6):
+        total = f"{sum(got):.4g}"
+        why = f"they add up to {total}, not to 1", f"合計が 1 ではなく {total} です"
+    raise is_not(call, _short(got), _short(want), why)
+
+
+def _as_list(given: Any) -> Any:
+    return [float(weight) for weight in given] if isinstance(given, Iterable) else given
+
+
+def _alike(got: Any, want: Sequence[float]) -> bool:
+    return isinstance(got, list) and len(got) == len(want) and np.allclose(got, want, rtol=1e-6)
+
+
+def _by(formula: Callable[[List[int]], Sequence[float]]) -> Callable[..., bool]:
+    return lambda sizes, got: _alike(got, formula(sizes))
+
+
+OF_WEIGHTS: List[Mistake] = [
+    (_by(lambda sizes: [1] * len(sizes)),
+     "the means are only added up, as in a loop without weights", "平均を足すだけになっています"),
+    (_by(lambda sizes: [1 / len(sizes)] * len(sizes)),
+     "so an image of a small part counts more than one of a large part",
+     "小さい部分の画像ほど重く数えられます"),
+    (_by(lambda sizes: sizes),
+     "that gives the sum of all losses, not their mean",
+     "それでは平均ではなく損失の総和になります"),
+    (_by(lambda sizes: [size / max(sizes) for size in sizes]),
+     "divide by the number of all images, not by that of the largest part",
+     "最大の部分の枚数ではなく、全体の枚数で割ってください"),
+    (_by(lambda sizes: [1 / size for size in sizes]),
+     "a larger part must count more, not less", "大きい部分ほど重く数える必要があります"),
+]  # fmt: skip
 
 
 def _short(weights: Sequence[float]) -> str:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any, Callable, List, Sequence
+from typing import Any, Callable, List, Sequence, Tuple
 
 import mxnet as mx
 
 from gluonlab.data.loading.shards import shard_bounds
 from gluonlab.exercises.exercise import Wrong, exercise
+from gluonlab.exercises.lab09.losses import check_losses
 from gluonlab.exercises.lab09.symptom import STILL
 from gluonlab.exercises.shared.arrays import cpus
 from gluonlab.exercises.shared.counterexamples import Case, in_english, looks_like
@@ -24,16 +25,26 @@ from gluonlab.exercises.shared.softmax_regression import (
 @exercise("09-4")
 def idle_replica(answer: Callable[..., Any]) -> None:
     """An epoch whose last batch has fewer images than there are devices."""
+    returned: List[Tuple[Any, List[float]]] = []
     for count, size, devices in ((8, 4, 2), (5, 4, 2), (9, 4, 3), (10, 4, 3), (21, 5, 2)):
         ctxs, [(images, labels)] = cpus(devices), some_batches([count])
         batches = [(images[i : i + size], labels[i : i + size]) for i in range(0, count, size)]
         training = Training(ctxs)
         for epoch in (1, 2):
-            training.run(answer, (images, labels), size, ctxs)
+            losses = training.run(answer, (images, labels), size, ctxs)
             for ctx in ctxs:
                 got, begin = training.values(ctx), training.begin
                 if not got.near(begin.train(batches * epoch)):
                     raise _wrong_epoch(got, begin, batches, epoch, ctxs, ctx)
+            done = batches * (epoch - 1)
+            means = [
+                begin.train([*done, *batches[:number]]).losses(batch).mean()
+                for number, batch in enumerate(batches)
+            ]
+            returned.append((losses, means))
+    for given, means in returned:
+        en, ja = "the mean loss of each batch", "バッチごとの平均損失"
+        check_losses(given, means, "train_epoch", en, ja)
 
 
 def _wrong_epoch(

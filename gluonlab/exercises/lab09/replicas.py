@@ -4,18 +4,27 @@ from __future__ import annotations
 
 import math
 from contextlib import contextmanager
-from typing import Any, Callable, Iterator, List
+from typing import Any, Callable, Iterator, List, Set
+from unittest.mock import patch
 
 import mxnet as mx
 import numpy as np
+from mxnet.ndarray import register
 
 from gluonlab.exercises.cases import more
 from gluonlab.exercises.exercise import exercise
 from gluonlab.exercises.lab09.symptom import still
 from gluonlab.exercises.shared.arrays import cpus
 from gluonlab.exercises.shared.counterexamples import check, in_english, returned, wrong
+from gluonlab.exercises.shared.watch import handle_of
 from gluonlab.scratch.lenet import SHAPES, fan_in
 from gluonlab.scratch.recipes import he
+
+DRAWING = {
+    handle_of(f"_{kind}_{name}")
+    for kind in ("random", "sample")
+    for name in ("uniform", "normal", "gamma", "exponential")
+}
 
 
 @exercise("09-6")
@@ -24,12 +33,12 @@ def initial_parameters(answer: Callable[..., Any]) -> None:
     others = more(2, lambda random: (int(random.randint(1, 4)), int(random.randint(10, 10_000))))
     for count, seed in [(1, 0), (2, 0), (2, 7), (3, 1), *others]:
         ctxs = cpus(count)
-        with _seedings() as everywhere:
+        with _draws() as drawn:
             replicas = answer(ctxs, seed)
         _check_form(replicas, ctxs)
         values = [[param.asnumpy() for param in replica.params] for replica in replicas]
         _check_equal(values, ctxs)
-        _check_seeding(len(everywhere), count)
+        _check_seeding(drawn)
         _check_draws(values[0], [param.asnumpy() for param in answer(ctxs, seed)[0].params], seed)
         _check_memory(replicas, ctxs)
     one, other = (answer(cpus(2), seed)[0].params[0].asnumpy() for seed in (1, 2))
@@ -41,20 +50,31 @@ def initial_parameters(answer: Callable[..., Any]) -> None:
 
 
 @contextmanager
-def _seedings() -> Iterator[List[Any]]:
-    """The calls of mx.random.seed in the block that are for all devices at once."""
-    seed, calls = mx.random.seed, []  # type: Any, List[Any]
+def _draws() -> Iterator[Set[mx.Context]]:
+    """The devices that draw, in the block, from a generator that was seeded with all others."""
+    seed, invoke = mx.random.seed, register._imperative_invoke
+    calls: List[Any] = []
+    drawn: Set[mx.Context] = set()
+    own: Set[mx.Context] = set()  # devices that have been seeded on their own since
 
     def noted(value: int, ctx: Any = "all") -> None:
         if ctx == "all":
             calls.append(value)
+            own.clear()
+        else:
+            own.add(ctx)
         seed(value, ctx)
 
-    mx.random.seed = noted
-    try:
-        yield calls
-    finally:
-        mx.random.seed = seed
+    def watched(handle: int, inputs: Any, *rest: Any) -> Any:
+        result = invoke(handle, inputs, *rest)
+        made = result[0] if isinstance(result, list) else result
+        if handle in DRAWING and calls and made.context not in own:
+            drawn.add(made.context)
+        return result
+
+    drawing = patch.object(register, "_imperative_invoke", watched)
+    with patch.object(mx.random, "seed", noted), drawing:
+        yield drawn
 
 
 def _check_form(replicas: Any, ctxs: List[mx.Context]) -> None:
@@ -98,15 +118,18 @@ def _check_equal(values: List[List[Any]], ctxs: List[mx.Context]) -> None:
                 )
 
 
-def _check_seeding(times: int, replicas: int) -> None:
-    if times > 1:
+def _check_seeding(drawn: Set[mx.Context]) -> None:
+    """Raise Wrong where devices draw for themselves, alike only because CPUs share a generator."""
+    if len(drawn) > 1:
+        names = ", ".join(sorted(map(str, drawn)))
         raise wrong(
-            f"the generators of all devices were seeded {times} times for {replicas} replicas. "
-            "CPU devices share one, so it looks right here; "
+            f"{names} each draw numbers of their own, after generators of all devices were "
+            "seeded alike. CPU devices share one generator, so it looks right here; "
             "GPUs have one each, which adds the device's number to its seed, and would differ",
-            f"{replicas} 個のレプリカのために、全デバイスの乱数生成器にシードが {times} "
-            "回設定されました。CPU デバイスは 1 個の生成器を共有するので、"
-            "ここでは正しく見えますが、GPU では番号がシードに混ざり、デバイスごとに値が変わります",
+            "全デバイスの乱数生成器に同じシードを設定した後、"
+            f"{names} がそれぞれ乱数を引いています。"
+            "CPU デバイスは 1 個の生成器を共有するのでここでは正しく見えますが、"
+            "GPU では番号がシードに混ざり、デバイスごとに値が変わります",
         )
 
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any, Callable, List, Sequence, Tuple
+from typing import Any, Callable, Iterator, List, Sequence, Tuple
 
 import mxnet as mx
 
 from gluonlab.data.loading.shards import shard_bounds
 from gluonlab.exercises.exercise import Wrong, exercise
+from gluonlab.exercises.lab09.losses import check_losses
 from gluonlab.exercises.lab09.symptom import still
 from gluonlab.exercises.shared.arrays import cpus
 from gluonlab.exercises.shared.counterexamples import in_english, looks_like, wrong
@@ -24,6 +25,7 @@ from gluonlab.exercises.shared.softmax_regression import (
     Training,
     Values,
     some_batches,
+    some_values,
 )
 
 
@@ -31,8 +33,19 @@ from gluonlab.exercises.shared.softmax_regression import (
 def accumulated(answer: Callable[..., Any]) -> None:
     """Microbatches whose every update is that of its own batch."""
     cases: List[Tuple[Tuple[int, ...], int]] = [((4,), 2), ((4, 4), 2), ((4, 4, 4), 1)]
+    returned: List[Tuple[Any, float]] = []
     for sizes, parts in [*cases, ((8, 8, 3, 8), 3), ((9, 5, 7), 4)]:
-        check_updates(answer, sizes, parts, _fault_of_update)
+        losses = check_updates(answer, sizes, parts, _fault_of_update)
+        returned += zip(losses, _means(sizes))
+    for loss, mean in returned:
+        check_losses(loss, [mean], "train_batch", "the batch's mean loss", "バッチの平均損失")
+
+
+def _means(sizes: Sequence[int]) -> Iterator[float]:
+    """The mean loss of each batch of these sizes, before its update."""
+    batches, begin = some_batches(sizes), some_values()
+    for number, batch in enumerate(batches):
+        yield begin.train(batches[:number]).losses(batch).mean()
 
 
 def _fault_of_update(update: Update) -> Wrong:
@@ -51,16 +64,21 @@ def _fault_of_update(update: Update) -> Wrong:
 @exercise("09-3")
 def step_size(answer: Callable[..., Any]) -> None:
     """An update that is the same on one device and on several."""
+    returned: List[Tuple[Any, Sequence[float]]] = []
     for size, count in ((4, 1), (4, 2), (6, 3), (7, 2), (10, 4), (5, 4), (33, 2)):
         ctxs, batches = cpus(count), some_batches([size, size])
         training = Training(ctxs)
         for number, batch in enumerate(batches):
-            training.run(answer, batch, ctxs)
+            losses = training.run(answer, batch, ctxs)
             before, want = map(training.begin.train, (batches[:number], batches[: number + 1]))
             for ctx in ctxs:
                 got = training.values(ctx)
                 if not got.near(want):
                     raise _wrong_step(got, before, want, batch, ctxs, ctx)
+            returned.append((losses, before.losses(batch)))
+    for given, each in returned:
+        en, ja = "the losses of each shard", "各シャードの損失"
+        check_losses(given, each, "train_batch_on", en, ja)
 
 
 def _wrong_step(

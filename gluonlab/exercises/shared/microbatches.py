@@ -46,25 +46,28 @@ def check_updates(
     sizes: Sequence[int],
     parts: int,
     fault: Callable[[Update], Wrong],
-) -> None:
-    """Have ``answer`` train on batches of these sizes in microbatches.
+    as_even: bool = False,
+) -> List[Any]:
+    """Have ``answer`` train on batches of these sizes in microbatches; what it returns for each.
 
-    Raises ``fault`` of the first update that is not the whole batch's, Wrong where the network did
-    not see the images in so many parts.
+    ``as_even``: the microbatches are to be as even as can be. Raises ``fault`` of the first update
+    that is not the whole batch's, Wrong where the network did not see the images in so many parts.
     """
     [ctx], batches = cpus(1), some_batches(sizes)
-    training, seen = Training([ctx], "add"), []  # type: Training, List[int]
+    training, returned = Training([ctx], "add"), []  # type: Training, List[Any]
+    seen: List[int] = []
     training.net.register_forward_pre_hook(lambda block, inputs: seen.append(len(inputs[0])))
     for number, (batch, size) in enumerate(zip(batches, sizes)):
         del seen[:]
-        training.run(answer, batch, parts)
+        returned.append(training.run(answer, batch, parts))
         update = Update(training.values(ctx), training.begin, batches[: number + 1], parts)
         if not update.got.near(update.want):
             raise fault(update)
-        _check_parts(seen, size, parts)
+        _check_parts(seen, size, parts, as_even)
+    return returned
 
 
-def _check_parts(seen: List[int], size: int, parts: int) -> None:
+def _check_parts(seen: List[int], size: int, parts: int, as_even: bool) -> None:
     """Raise Wrong unless ``seen``, the images of each call, are those of ``parts`` microbatches."""
     most = math.ceil(size / parts)
     check(
@@ -75,7 +78,13 @@ def _check_parts(seen: List[int], size: int, parts: int) -> None:
          f"{size} 枚のバッチを {parts} 個のマイクロバッチにした更新は正しいのですが、"
          f"一度に {max(seen)} 枚がネットワークを通りました (多くても {most} 枚のはず)。"
          "これではメモリは減りません"),
-        (len(seen) > parts,
+        (as_even and len(seen) == parts and min(seen) < size // parts,
+         f"the update of a batch of {size} in {parts} microbatches is right, but they have {seen} "
+         f"images: as even as can be, the smallest has {size // parts}",
+         f"{size} 枚のバッチを {parts} 個のマイクロバッチにした更新は正しいのですが、"
+         f"枚数が {seen} です。"
+         f"できるだけ均等に分けると、最小でも {size // parts} 枚になります"),
+        (len(seen) > parts or (as_even and len(seen) < parts),
          f"a batch of {size} went through the network in {len(seen)} parts, expected {parts}",
          f"{size} 枚のバッチが {len(seen)} 個に分けられました。{parts} 個のはずです"),
     )  # fmt: skip

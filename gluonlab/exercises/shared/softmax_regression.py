@@ -40,11 +40,19 @@ class Values(NamedTuple):
     def gradient(self, batch: Batch) -> "Values":
         """Of the sum of the batch's losses."""
         images, labels = batch
-        scores = images.astype(np.float64) @ self.weight.T + self.bias  # (n, CLASSES)
-        chances = np.exp(scores - scores.max(axis=1, keepdims=True))
-        chances /= chances.sum(axis=1, keepdims=True)
+        chances = self._chances(images)
         chances[np.arange(len(labels)), labels] -= 1
         return Values(chances.T @ images, chances.sum(axis=0))
+
+    def losses(self, batch: Batch) -> Array:
+        """Of each image: (n,)."""
+        images, labels = batch
+        return -np.log(self._chances(images)[np.arange(len(labels)), labels])
+
+    def _chances(self, images: Array) -> Array:
+        scores = images.astype(np.float64) @ self.weight.T + self.bias  # (n, CLASSES)
+        chances = np.exp(scores - scores.max(axis=1, keepdims=True))
+        return chances / chances.sum(axis=1, keepdims=True)
 
     def train(self, batches: Sequence[Batch]) -> "Values":
         """Plain SGD, one update for each batch: the mean of its gradients."""
@@ -111,10 +119,10 @@ class Training:
         self.net = make_net(self.begin, ctxs, grad_req)
         self.trainer = make_trainer(self.net)
 
-    def run(self, answer: Callable[..., Any], batch: Batch, *more: Any) -> None:
-        """Have the answer train on images and labels."""
+    def run(self, answer: Callable[..., Any], batch: Batch, *more: Any) -> Any:
+        """Have the answer train on images and labels; what it returns."""
         loss = gluon.loss.SoftmaxCrossEntropyLoss()
-        answer(self.net, loss, self.trainer, *on_host(batch), *more)
+        return answer(self.net, loss, self.trainer, *on_host(batch), *more)
 
     def values(self, ctx: mx.Context) -> Values:
         """What the layer now has on a device."""

@@ -54,7 +54,7 @@ class Seen:
 @contextmanager
 def watch() -> Iterator[Seen]:
     """Record every operation on arrays, and every wait, until the block ends."""
-    seen, invoke, copyto = Seen(), register._imperative_invoke, _handle("_copyto")
+    seen, invoke, copyto = Seen(), register._imperative_invoke, handle_of("_copyto")
 
     def watched_invoke(
         handle: int, inputs: Any, keys: Any, values: Any, out: Any, *rest: Any
@@ -89,7 +89,7 @@ def watch() -> Iterator[Seen]:
         yield seen
 
 
-def _handle(operator: str) -> int:
+def handle_of(operator: str) -> int:
     """MXNet's number for an operator, as the functions in mx.nd give it."""
     handle = ctypes.c_void_p()
     check_call(_LIB.NNGetOpHandle(operator.encode(), ctypes.byref(handle)))

@@ -61,6 +61,26 @@ def in_milliseconds(work):
     return 1e3 * (time.perf_counter() - began)
 
 
+def process_time(work):
+    nd.waitall()
+    began = time.process_time()
+    work()
+    nd.waitall()
+    return time.process_time() - began
+
+
+def three_times(work):
+    nd.waitall()
+    began = time.perf_counter()
+    work()
+    nd.waitall()
+    return 3 * (time.perf_counter() - began)
+
+
+def in_microseconds(work):
+    return 1e3 * in_milliseconds(work)
+
+
 def prints_instead(work):
     nd.waitall()
     began = time.perf_counter()
@@ -180,6 +200,9 @@ WRONG = {
         (warms_up, "`work` was called 2 times", "`work` が 2 回呼ばれました"),
         (subtracts_the_wrong_way_round, "subtract the earlier time", "前の時刻を引いて"),
         (in_milliseconds, "return seconds", "単位は秒"),
+        (in_microseconds, "return seconds", "単位は秒"),
+        (process_time, "`time.process_time` counts the time in which this process", "待つ時間は"),
+        (three_times, "it counts too much", "数えすぎ"),
         (prints_instead, "it returned None", "None が返りました"),
     ],
     "01-3": [

@@ -27,6 +27,48 @@ def counts_the_first_twice(data):
         total.copyto(array)
 
 
+def _total(data):
+    total = data[0].copy()
+    for array in data[1:]:
+        total += array.as_in_context(total.context)
+    return total
+
+
+def copies_to_new_arrays(data):
+    total = _total(data)
+    total.copyto(data[0])
+    for array in data[1:]:
+        array = total.copyto(array.context)
+
+
+def rebinds_a_name(data):
+    total = _total(data)
+    for array in data:
+        array = total.as_in_context(array.context)
+
+
+def returns_what_it_was_given(data):
+    return data
+
+
+def returns_sums(data):
+    return [_total(data).as_in_context(array.context) for array in data]
+
+
+def multiplies(data):
+    total = data[0].copy()
+    for array in data[1:]:
+        total *= array.as_in_context(total.context)
+    for array in data:
+        total.copyto(array)
+
+
+def sums_and_one(data):
+    total = _total(data) + 1
+    for array in data:
+        total.copyto(array)
+
+
 def averages(data):
     total = data[0].copy()
     for array in data[1:]:
@@ -80,6 +122,26 @@ def drops_the_ragged_batch(k, b, lr, images):
     return k * b, k * lr, images // (k * b)
 
 
+def one_more_step(k, b, lr, images):
+    return k * b, k * lr, images // (k * b) + 1
+
+
+def rounds_steps(k, b, lr, images):
+    return k * b, k * lr, round(images / (k * b))
+
+
+def steps_of_one_device(k, b, lr, images):
+    return k * b, k * lr, math.ceil(images / b)
+
+
+def a_step_too_many(k, b, lr, images):
+    return k * b, k * lr, math.ceil(images / (k * b)) + 1
+
+
+def squares_the_rate(k, b, lr, images):
+    return k * b, k * k * lr, math.ceil(images / (k * b))
+
+
 def one_number(k, b, lr, images):
     return k * b
 
@@ -108,6 +170,18 @@ def one_for_all(accuracy_of, ks, b, rates):
     return max(sorted(rates), key=lambda lr: accuracy_of(ks[0], ks[0] * b, lr))
 
 
+def stops_at_the_first_fall(accuracy_of, ks, b, rates):
+    best = {}
+    for k in ks:
+        so_far = -1
+        for lr in sorted(rates):
+            accuracy = accuracy_of(k, k * b, lr)
+            if math.isnan(accuracy) or accuracy <= so_far:
+                break
+            best[k], so_far = lr, accuracy
+    return best
+
+
 def trains_twice(accuracy_of, ks, b, rates):
     best = {}
     for k in ks:
@@ -133,6 +207,12 @@ def the_star(gradients):
 def by_turns(gradients):
     for j, copies in enumerate(zip(*gradients)):
         _add_up(copies, j % len(gradients))
+
+
+def neighbours_together(gradients):
+    k, parameters = len(gradients), list(zip(*gradients))
+    for j, copies in enumerate(parameters):
+        _add_up(copies, j * k // len(parameters))
 
 
 def only_the_first_parameters(gradients):
@@ -199,6 +279,14 @@ def drops_the_last_batch(net, replicas, images, labels, size):
     return right / len(images)
 
 
+def drops_the_first_batch(net, replicas, images, labels, size):
+    return drops_the_last_batch(net, replicas, images[::-1], labels[::-1], size)
+
+
+def a_tenth_less(net, replicas, images, labels, size):
+    return 0.9 * asks_after_every_batch(net, replicas, images, labels, size)
+
+
 def asks_after_every_batch(net, replicas, images, labels, size):
     ctxs, right = [replica[0].context for replica in replicas], 0
     for x, y in _batches(images, labels, size):
@@ -233,10 +321,16 @@ WRONG = {
         ),
         (counts_the_first_twice, "was counted twice", "2 回足して"),
         (averages, "that is the mean", "平均です"),
+        (copies_to_new_arrays, "into an array of its own", "別の新しい配列"),
+        (rebinds_a_name, "into an array of its own|no array has changed", "変わって|別の新しい"),
+        (returns_what_it_was_given, "no array has changed$", "どの配列も変わって"),
+        (returns_sums, "new arrays were made or returned", "新しい配列を作っただけ"),
+        (multiplies, r"device 0 holds \[15\] afterwards, expected \[8\]$", "正しくは"),
+        (sums_and_one, r"device 0 holds \[9\] afterwards, expected \[8\]$", "正しくは"),
         (
             adds_while_it_changes,
             (
-                r"\[1\], \[2\]: device 1 holds \[5\] afterwards, expected \[3\]: "
+                r"\[3\], \[5\]: device 1 holds \[13\] afterwards, expected \[8\]: "
                 r"the devices do not agree"
             ),
             "デバイスによって値",
@@ -255,6 +349,11 @@ WRONG = {
         (takes_the_square_root, "square root rule", "平方根の規則"),
         (drops_the_ragged_batch, "11 steps per epoch, expected 12", "11 ステップです"),
         (one_number, "return three numbers", "3 つの数"),
+        (one_more_step, "where the images divide evenly", "割り切れるとき"),
+        (rounds_steps, "however small it is: round up", "切り上げ"),
+        (steps_of_one_device, "takes the images of all devices", "全デバイス分"),
+        (a_step_too_many, r"21 steps per epoch, expected 20$", "正しくは 20 です$"),
+        (squares_the_rate, r"learning rate is 0.4, expected 0.2$", "正しくは 0.2 です$"),
     ],
     "02-3": [
         (
@@ -266,11 +365,17 @@ WRONG = {
         (takes_any_of_equals, "of equal accuracies take the smaller rate", "小さいほうの学習率"),
         (returns_accuracies, "that is an accuracy, return its rate", "これは正解率です"),
         (one_for_all, "return a dictionary", "辞書を返して"),
+        (
+            stops_at_the_first_fall,
+            "the accuracy falls, and rises again: .* you chose 0.1, expected 0.8",
+            "また上がる.*0.1 が選ばれました",
+        ),
         (trains_twice, "were trained 2 times", "2 回行われました"),
     ],
     "02-4": [
         (the_star, r"cpu\(0\) collects everything, as in the star", "星形と同じく"),
         (by_turns, "owns too much. Give away the largest", "担当分が多すぎます"),
+        (neighbours_together, "owns too much. Give away the largest", "担当分が多すぎます"),
         (only_the_first_parameters, "no array has changed", "どの配列も変わって"),
         (
             leaves_it_with_the_owner,
@@ -281,8 +386,10 @@ WRONG = {
     ],
     "02-5": [
         (on_one_device, r"cpu\(0\) computed 4 of the images, 2 are its share", "担当分は 2 枚"),
-        (averages_batches, "a mean of the batches' accuracies", "バッチごとの正解率を平均"),
-        (drops_the_last_batch, "only 4 images were computed", "4 枚しか計算して"),
+        (averages_batches, "the mean of the batches' accuracies", "バッチごとの正解率の平均"),
+        (drops_the_last_batch, "only 4 images were computed, and not number 4-6$", "4 枚しか"),
+        (drops_the_first_batch, "only 4 images were computed, and not number 0-2$", "4 枚しか"),
+        (a_tenth_less, "then divide by the number of images$", "割ってください$"),
         (asks_after_every_batch, "Python waited .* times", "回待ちました"),
         (counts, "that is how many are right", "割合ではなく正解数"),
         (

@@ -55,6 +55,26 @@ def equal_weights(means, variances, counts):
     return mean, np.mean(variances, axis=0) + np.var(means, axis=0)
 
 
+def unweighted_variance(means, variances, counts):
+    return (
+        np.average(means, axis=0, weights=counts),
+        np.mean(variances, axis=0) + np.var(means, axis=0),
+    )
+
+
+def added_means(means, variances, counts):
+    return np.sum(means, axis=0), np.sum(variances, axis=0)
+
+
+def only_the_first_shard(means, variances, counts):
+    return means[0], variances[0]
+
+
+def doubled_variance(means, variances, counts):
+    mean, root = deviation(means, variances, counts)
+    return mean, 2 * root**2
+
+
 def deviation(means, variances, counts):
     mean = np.average(means, axis=0, weights=counts)
     return mean, np.sqrt(
@@ -98,6 +118,16 @@ WRONG = {
             "次のエポック",
         ),
         (lambda n, epochs, k, b: epochs * n / (k * b), "whole updates only", "整数"),
+        (lambda n, epochs, k, b: epochs * (n // (k * b) + 1), "divide evenly", "割り切れるとき"),
+        (lambda n, epochs, k, b: epochs * round(n / (k * b)), "round up$", "切り上げてください$"),
+        (lambda n, epochs, k, b: k * epochs * math.ceil(n / (k * b)), "counts once", "1 回と数え"),
+        (
+            lambda n, epochs, k, b: epochs * (n // (k * b)) + 1,
+            "got 3, expected 2$",
+            "正しくは 2 です$",
+        ),
+        (lambda n, epochs, k, b: epochs * n // b, r"got 2, expected 1$", "正しくは 1 です$"),
+        (lambda n, epochs, k, b: 2 if n == 8 else 0, r"expected 1$", "正しくは 1 です$"),
     ],
     "03-3": [
         (
@@ -105,7 +135,23 @@ WRONG = {
             "number of devices",
             "デバイス数に比例",
         ),
-        (lambda step, lr, k, w: k * lr, "warm-up is not over", "ウォームアップの途中"),
+        (lambda step, lr, k, w: k * lr, "the warm-up is missing", "ウォームアップがありません"),
+        (
+            lambda step, lr, k, w: k * lr * min(1, step / (w + 1)) if w else k * lr,
+            "has the full rate already",
+            "最後のステップで最大",
+        ),
+        (lambda step, lr, k, w: k * lr if step >= w else lr, "does not jump", "一気に"),
+        (
+            lambda step, lr, k, w: k * lr * min(1, (step / w) ** 2 if w else 1),
+            r"warmup_steps=4\) gave 0.05, expected 0.1$",
+            "正しくは 0.1 です$",
+        ),
+        (
+            lambda step, lr, k, w: lr * math.sqrt(k) * min(1, step / w if w else 1),
+            r"expected 0.2$",
+            "正しくは 0.2 です$",
+        ),
         (lambda step, lr, k, w: k * lr * (step / w if w else 1), "stays where it is", "一定です"),
         (
             lambda step, lr, k, w: k * lr * (min(1, (step - 1) / w) if w else 1),
@@ -127,6 +173,10 @@ WRONG = {
         (summed_variance, "how far their means lie apart", "平均どうしのずれ"),
         (equal_weights, "weight by counts", "画像の多いシャード"),
         (deviation, "standard deviation", "標準偏差"),
+        (unweighted_variance, "to say here, too: weight by counts", "ここでも"),
+        (added_means, "the means are only added up", "足しただけ"),
+        (only_the_first_shard, r"mean 10, expected 8$", "正しくは 8 です$"),
+        (doubled_variance, r"variance 8, expected 4$", "正しくは 4 です$"),
         (
             lambda means, variances, counts: np.mean(means, axis=0),
             "return two things",
@@ -152,6 +202,24 @@ WRONG = {
             lambda host, compute, total, k: k * max(host, compute) / max(k * host, compute + total),
             "one device has nothing to sum",
             "1 台なら合計は要らず",
+        ),
+        (
+            lambda host, compute, total, k: k * max(host, compute) / max(host, compute + total),
+            "one device after the other",
+            "1 台ずつ順に",
+        ),
+        (
+            lambda host, compute, total, k: (
+                k * max(host, compute) / (max(k * host, compute) + (k > 1) * total)
+            ),
+            "the host is free meanwhile",
+            "ホストは空いて",
+        ),
+        (lambda host, compute, total, k: k * 0.9, r"gave 1.8, expected 2$", "正しくは 2 です$"),
+        (
+            lambda host, compute, total, k: k if k == 1 else k * compute / (compute + total + host),
+            r"expected [\d.]+$",
+            r"正しくは [\d.]+ です$",
         ),
         (
             lambda host, compute, total, k: k * max(host, compute) / max(k * host, compute),

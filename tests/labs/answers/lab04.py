@@ -145,6 +145,21 @@ def forgets_the_rest(arrays, send):
                 target[part] = target[part] + piece if half == "add" else piece
 
 
+def the_other_way_round(arrays, send):
+    n = len(arrays)
+    ends = [len(arrays[0]) * chunk // n for chunk in range(n + 1)]
+    for half in ("add", "copy"):
+        for step in range(n - 1):
+            pieces = []
+            for device in range(n):
+                number = (device - (half == "copy") + step) % n
+                part = slice(ends[number], ends[number + 1])
+                pieces.append((part, send(arrays[device][part], device, (device - 1) % n)))
+            for device, (part, piece) in enumerate(pieces):
+                target = arrays[(device - 1) % n]
+                target[part] = target[part] + piece if half == "add" else piece
+
+
 def no_modulo(arrays, send):
     for device in range(len(arrays)):
         arrays[device][:] = arrays[device] + send(arrays[device], device, device + 1)
@@ -175,7 +190,23 @@ WRONG = {
         (counts(lambda loads, k: (k - 1) * max(loads)), "one way; the sums go back", "片道分"),
         (counts(lambda loads, k: 2 * k * max(loads)), "an owner has itself", "所有者自身の勾配"),
         (counts(lambda loads, k: 2 * (k - 1) * sum(loads)), "all links together", "全リンクの合計"),
-        (counts(lambda loads, k: 2 * max(loads)), "from 3 other devices", "ほかの 3 台から"),
+        (
+            counts(lambda loads, k: 2 * max(loads)),
+            "from each of the other devices",
+            "全デバイスから",
+        ),
+        (
+            counts(lambda loads, k: 2 * (k - 1) * sum(loads) // k),
+            r"expected 24$",
+            "正しくは 24 です$",
+        ),
+        (counts(lambda loads, k: 2 * (k - 1) * sum(loads) / k), "mean of all links", "平均です"),
+        (
+            lambda sizes, owners, k: 2 * (k - 1) * max(sizes),
+            "not only its largest one",
+            "最大のパラメータだけでなく",
+        ),
+        (counts(lambda loads, k: k * max(loads)), r"gave 8, expected 12$", "正しくは 12 です$"),
         (
             counts(lambda loads, k: max((k - 1) * load + sum(loads) - load for load in loads)),
             "the sums go out when the gradients have come in",
@@ -214,6 +245,7 @@ WRONG = {
         (rebinds, "nothing was written", "何も書き込まれていません"),
         (half_way, "expected", "正しくは"),
         (forgets_the_rest, "belong to no chunk", "どのチャンクにも入っていません"),
+        (the_other_way_round, "here it sends to i - 1", "i - 1 に送って"),
         (no_modulo, "% len.arrays.` missing", "% len.arrays.` を忘れて"),
     ],
 }

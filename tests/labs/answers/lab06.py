@@ -38,6 +38,16 @@ def everything_per_image(shapes, outputs, images, states):
 # --- 06-2
 
 
+def rounded_up(net, loss, trainer, images, labels, parts):
+    net.collect_params().zero_grad()
+    each = math.ceil(len(images) / parts)
+    for begin in range(0, len(images), each):
+        with autograd.record():
+            total = loss(net(images[begin : begin + each]), labels[begin : begin + each]).sum()
+        total.backward()
+    trainer.step(len(images))
+
+
 def _parts(net, loss, images, labels, parts, reduce):
     for begin, end in shard_bounds(len(images), parts):
         with autograd.record():
@@ -283,6 +293,14 @@ WRONG = {
         (one_image, "only one image", "画像 1 枚分"),
         (no_states, "the optimizer kept nothing", "オプティマイザの状態"),
         (forgets_to_return, "returned None .is `return` missing", "`return` を忘れて"),
+        (
+            lambda shapes, outputs, images, states: (
+                4 * (sum(map(math.prod, shapes)) * (2 + states) + 2 * images * sum(outputs))
+            ),
+            "as if a gradient were kept beside every activation",
+            "活性値ごとに勾配",
+        ),
+        (lambda shapes, outputs, images, states: 24, r"is 24, expected 48$", "正しくは 48 です$"),
         (everything_per_image, "every image had parameters", "画像 1 枚ごとにパラメータ"),
     ],
     "06-2": [
@@ -301,16 +319,24 @@ WRONG = {
             "一度に 4 枚",
         ),
         (image_by_image, "in 4 parts, expected 1", "4 個に分けられ"),
+        (rounded_up, r"they have \[3, 3, 1\] images: as even as can be", "できるだけ均等に"),
     ],
     "06-3": [
         (forgets_to_return, "is `return` missing.*a factor for each part", "`return` を忘れて"),
         (lambda sizes: [1] * len(sizes), r"part_weights\(\[4, 4\]\).*only added up", "足すだけ"),
-        (lambda sizes: [1 / len(sizes)] * len(sizes), "last part counts 3 times as much", "3 倍"),
+        (
+            lambda sizes: [1 / len(sizes)] * len(sizes),
+            "an image of a small part counts",
+            "小さい部分",
+        ),
+        (lambda sizes: [1 / size for size in sizes], "count more, not less", "大きい部分ほど"),
+        (lambda sizes: [0.5, 0.5], r"one weight for each of 1 parts", "重みが 1 個"),
+        (lambda sizes: np.sqrt(sizes) / np.sqrt(sizes).sum(), r"expected \[0.75, 0.25\]$", "です$"),
         (lambda sizes: sizes, "the sum of all losses", "損失の総和"),
         (
             lambda sizes: [size / max(sizes) for size in sizes],
-            "add up to 2, not to 1|only added up",
-            "足すだけ|合計が",
+            "not by that of the largest part",
+            "最大の部分の枚数ではなく",
         ),
         (
             lambda sizes: [sizes[0] / sum(sizes)],

@@ -55,11 +55,26 @@ def mixed(arrays):
 
 
 def _accumulate(net, loss, images, labels, parts, before=lambda: None):
+    """What the batch's images lost, in all."""
+    total = 0
     for begin, end in shard_bounds(len(images), parts):
         before()
         with autograd.record():
             part = loss(net(images[begin:end]), labels[begin:end]).sum()
         part.backward()
+        total = total + part
+    return total
+
+
+def returns_the_sum(net, loss, trainer, images, labels, parts):
+    net.collect_params().zero_grad()
+    total = _accumulate(net, loss, images, labels, parts)
+    trainer.step(len(images))
+    return total
+
+
+def returns_no_loss(net, loss, trainer, images, labels, parts):
+    returns_the_sum(net, loss, trainer, images, labels, parts)
 
 
 def zeroed_for_every_part(net, loss, trainer, images, labels, parts):
@@ -157,6 +172,16 @@ def images_doubled(net, loss, trainer, images, labels, size, ctxs):
             )
         else:
             _backward(net, loss, x, y, ctxs)
+        trainer.step(len(x))
+
+
+def returns_no_means(net, loss, trainer, images, labels, size, ctxs):
+    for begin in range(0, len(images), size):
+        x, y = images[begin : begin + size], labels[begin : begin + size]
+        _backward(net, loss, x, y, ctxs[: len(x)])
+        for ctx in ctxs[len(x) :]:
+            for param in net.collect_params().values():
+                param.grad(ctx)[:] = 0
         trainer.step(len(x))
 
 
@@ -292,6 +317,8 @@ WRONG = {
         (clipped, "the weights moved by", "動きました"),
         (whole_batches, "saves no memory", "メモリは減りません"),
         (weights_only, "batch 2, of 4 images", "2 番目のバッチ"),
+        (returns_no_loss, "is `return` missing.*the batch's mean loss", "`return` を忘れて"),
+        (returns_the_sum, "the parameters are right, but `train_batch` returned", "戻り値が"),
     ],
     "09-3": [
         (
@@ -308,6 +335,7 @@ WRONG = {
         (divided_by_a_full_batch, "5 images in batches of 4 on 2 devices", "5 枚を 4 枚ずつ"),
         (images_doubled, "counts more or less than once", "1 回ずつ数えられて"),
         (stale_ones_ignored, "the fault is still there", "まだ直っていません"),
+        (returns_no_means, "is `return` missing.*mean loss of each batch", "`return` を忘れて"),
     ],
     "09-5": [
         (forgets_to_return, "is `return` missing.*a number", "`return` を忘れて"),
@@ -321,7 +349,7 @@ WRONG = {
         (forgets_to_return, "is `return` missing.*a list with a Replica", "`return` を忘れて"),
         (
             seeded_for_each,
-            "were seeded 2 times for 2 replicas.*GPUs have one each",
+            r"cpu\(0\), cpu\(1\) each draw numbers of their own.*GPUs have one each",
             "GPU では番号が",
         ),
         (
@@ -338,14 +366,28 @@ WRONG = {
 
 
 def zeroed_afterwards(net, loss, trainer, images, labels, parts):
-    _accumulate(net, loss, images, labels, parts)
+    total = _accumulate(net, loss, images, labels, parts)
     trainer.step(len(images))
     net.collect_params().zero_grad()
+    return float(total.asscalar()) / len(images)
 
 
 def counts_the_shards(net, loss, trainer, images, labels, ctxs):
-    _backward(net, loss, images, labels, ctxs)
-    trainer.step(sum(len(each) for each in shard(images, ctxs)))
+    xs, ys = shard(images, ctxs), shard(labels, ctxs)
+    with autograd.record():
+        losses = [loss(net(x), y) for x, y in zip(xs, ys)]
+    autograd.backward(losses)
+    trainer.step(sum(map(len, xs)))
+    return losses
+
+
+def seeds_more_than_once(ctxs, seed=0):
+    """It may, as long as one device alone draws."""
+    params = []
+    for number, shape in enumerate(SHAPES):
+        mx.random.seed(seed + number)
+        params.append(_draw(shape))
+    return [_replica([param.copyto(ctx) for param in params]) for ctx in ctxs]
 
 
 def by_hand_from_the_host(ctxs, seed=0):
@@ -360,5 +402,5 @@ def by_hand_from_the_host(ctxs, seed=0):
 RIGHT = {
     "09-2": [zeroed_afterwards],
     "09-3": [counts_the_shards],
-    "09-6": [by_hand_from_the_host],
+    "09-6": [by_hand_from_the_host, seeds_more_than_once],
 }

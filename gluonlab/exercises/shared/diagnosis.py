@@ -1,0 +1,79 @@
+"""Which known mistake a wrong answer makes: told by all of its wrong results, never by one.
+
+In a single case different mistakes often give the same number, and a sentence about the wrong one
+sends a student astray. So a mistake is named only if it explains every wrong result, and two at
+least; otherwise the counterexample stands alone.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Callable, List, NamedTuple, Sequence, Tuple
+
+from gluonlab.exercises.shared.counterexamples import NOTHING, NUMBERS, Pair, near
+
+LEAST = 2  # wrong results that a mistake has to explain
+# a mistake: whether it gives this result in this case, and its name in both languages
+Mistake = Tuple[Callable[..., bool], str, str]
+
+
+class Result(NamedTuple):
+    """What an answer gave in one case, and what is right there."""
+
+    case: Tuple[Any, ...]
+    got: Any
+    want: Any
+
+
+def results(
+    answer: Callable[..., Any], cases: Sequence[Tuple[Any, ...]], right: Callable[..., Any]
+) -> List[Result]:
+    """The answer in every case; those after one in which it raises are left out."""
+    found: List[Result] = []
+    for case in cases:
+        try:
+            found.append(Result(case, answer(*case), right(*case)))
+        except Exception:
+            if not found:  # the student is told of the error, then
+                raise
+            break
+    return found
+
+
+def wrong_ones(found: Sequence[Result], right: Callable[[Any, Any], bool]) -> List[Result]:
+    """The results of which ``right(got, want)`` is false."""
+    return [each for each in found if not right(each.got, each.want)]
+
+
+def explains(
+    found: Sequence[Result], right: Callable[[Any, Any], bool], *mistakes: Mistake
+) -> Pair:
+    """What is said of the mistake that explains the results; NOTHING if none does.
+
+    One that gives all of them goes before one that gives the wrong ones alone, as where an answer
+    knows a special case.
+    """
+    mistaken = wrong_ones(found, right)
+    if mistaken and all(each.got is None for each in mistaken):
+        return "the function returns nothing", "関数が何も返していません"
+    if len(mistaken) < LEAST:
+        return NOTHING
+    for some in (found, mistaken):
+        for gives, en, ja in mistakes:
+            if all(gives(*each.case, got=each.got) for each in some):
+                return en, ja
+    return NOTHING
+
+
+def same_number(got: Any, want: Any) -> bool:
+    """Whether it is a number, and exactly this one."""
+    return isinstance(got, NUMBERS) and bool(got == want)
+
+
+def by(formula: Callable[..., Any]) -> Callable[..., bool]:
+    """A mistake that gives the number that a formula gives; None: none."""
+
+    def gives(*case: Any, got: Any) -> bool:
+        value = formula(*case)
+        return value is not None and isinstance(got, NUMBERS) and near(got, value)
+
+    return gives
