@@ -52,6 +52,7 @@ def test_a_training_whose_output_nobody_reads_goes_on(tmp_path):
 
 
 @pytest.mark.parametrize("silent", ["--quiet", pytest.param("--json", marks=pytest.mark.long)])
+@pytest.mark.long
 def test_a_silent_training_notes_that_nobody_waits_for_its_result(tmp_path, silent):
     process = started(tmp_path, *TRAINING, silent)
     process.stdout.close()

@@ -119,6 +119,7 @@ def assert_above_the_floor(schedule, topology):
 
 
 @given(st.data(), st.integers(2, 9), st.sampled_from(COLLECTIVES))
+@pytest.mark.long
 def test_no_schedule_along_any_trees_is_below_the_floor_of_any_topology(data, p, collective):
     schedule = data.draw(tree_schedules(p, collective))
     check(schedule)
@@ -126,6 +127,7 @@ def test_no_schedule_along_any_trees_is_below_the_floor_of_any_topology(data, p,
 
 
 @given(st.data(), st.integers(2, 9), st.sampled_from(MAKERS))
+@pytest.mark.long
 def test_no_algorithm_in_any_order_and_no_mutant_of_it_is_below_the_floor(data, p, make):
     schedule = make(p)
     topology = data.draw(topologies(p))
@@ -202,6 +204,7 @@ def writes(held, rank, readable):
 
 
 @given(st.data())
+@pytest.mark.long
 def test_of_all_that_three_ranks_can_do_nothing_is_below_the_floor(data):
     topology = data.draw(topologies(3))
     assert floor_of(topology).seconds(0) <= cheapest(topology) * ROUNDING

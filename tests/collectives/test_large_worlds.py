@@ -110,6 +110,7 @@ def test_one_changed_transfer_among_1024_ranks_is_found(name, data):
 
 
 @given(topologies(most=6, speeds=st.floats(1e6, 1e12), latencies=st.floats(0, 1e-3)), st.data())
+@pytest.mark.long
 def test_prices_are_those_of_the_definition(topology, data):
     name = data.draw(st.sampled_from([*ALGORITHMS]))
     schedule = make_schedule(name, topology.world_size)

@@ -31,6 +31,7 @@ def test_rings_fit_on_the_lanes_together_and_no_other_ring_fits_beside_them(topo
 
 
 @given(meshes())
+@pytest.mark.long
 def test_its_allreduce_is_right_and_not_below_the_floor(topology):
     schedule = multi_ring(topology)
     assert keeps_promise(schedule)
@@ -74,6 +75,7 @@ def test_a_search_for_rings_that_do_not_exist_ends():
 
 
 @given(unlike())
+@pytest.mark.long
 def test_speeds_that_all_differ_make_few_rings_no_dearer_than_the_single_one(topology):
     schedule, p = multi_ring(topology), topology.world_size
     assert keeps_promise(schedule) and schedule.chunks <= MOST_AT_ONCE * p

@@ -98,6 +98,7 @@ def test_both_flavours(tmp_path, examined):
     assert "pip uninstall -y mxnet mxnet-cu112" in only(told.of("import"))["cure"]
 
 
+@pytest.mark.long
 def test_numpy_1_26_on_python_3_11(tmp_path, examined):
     """It loads through gluonlab, and not without, which is what is said.
 

@@ -233,6 +233,7 @@ SAYS = (
     [(2, host_cores.available()), pytest.param(3, host_cores.available(), marks=pytest.mark.long)],
     ids=str,
 )
+@pytest.mark.long
 def test_workers_of_one_host_each_take_their_part_of_its_cores(count, cores):
     with parameter_server(count, SAYS) as workers:
         said = [json.loads(worker.communicate(timeout=120)[0]) for worker in workers]

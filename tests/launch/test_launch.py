@@ -6,7 +6,7 @@ import re
 import numpy as np
 import pytest
 from support.idx_files import write_mnist
-from support.launched import each_backend, launched, parameters, words
+from support.launched import each_backend, each_backend_soon, launched, parameters, words
 from support.reference import distance
 
 from gluonlab import TrainConfig
@@ -50,7 +50,7 @@ def data(tmp_path_factory):
     [("--lr", "0.5"), pytest.param(("--epochs", "2"), marks=pytest.mark.long)],
     ids=" ".join,
 )
-@each_backend
+@each_backend_soon
 def test_processes_with_other_options_end_with_the_first_difference(backend, other, tmp_path):
     """Whoever has started them: with other epochs one would wait for the other for ever."""
     run = ["--model", "mlp", "--dataset", "synthetic", "--lr", "0.1", "--epochs", "1"]
@@ -127,7 +127,7 @@ SPLITS = {
 @pytest.mark.parametrize(
     "split", ["pipeline", *(pytest.param(each, marks=pytest.mark.long) for each in [*SPLITS][1:])]
 )
-@each_backend
+@each_backend_soon
 def test_two_processes_with_a_split_network_each_train_as_one(backend, split, data, tmp_path):
     folder, options = tmp_path / "many", {**OPTIONS, "model": "lenet", "data_dir": str(data)}
     ended = launched(
@@ -155,7 +155,7 @@ def strictly(text):
     return json.loads(text, parse_constant=lambda word: pytest.fail(f"{word} is no JSON"))
 
 
-@each_backend
+@each_backend_soon
 def test_a_loss_that_diverges_ends_all_processes_with_the_step(backend, data, tmp_path):
     folder = tmp_path / "run"
     options = dict(dataset="fashion-mnist", data_dir=data, model="mlp", optimizer="sgd", lr=1e9)

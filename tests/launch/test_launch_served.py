@@ -83,6 +83,7 @@ def test_servers_train_as_one_process_does(given, data, tmp_path):
     assert json.loads((folder / schema.CONFIG).read_text())["settings"]["update_on_servers"]
 
 
+@pytest.mark.long
 def test_processes_that_do_not_wait_see_every_image_once_and_write_how_stale_they_were(
     data, tmp_path
 ):
@@ -138,6 +139,7 @@ def test_processes_that_do_not_wait_learn(server_count, tmp_path):
     ],
     ids=["later", "never"],
 )
+@pytest.mark.long
 def test_servers_that_cannot_load_gluonlab_are_one_line_at_once(
     backend, more, count, serve, data, tmp_path
 ):

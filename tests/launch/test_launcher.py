@@ -61,7 +61,11 @@ def test_processes_train_as_one_with_as_many_devices(workers, servers, backend, 
 
 
 @pytest.mark.parametrize(
-    "backend", ["dist_sync", pytest.param("horovod", marks=pytest.mark.horovod)]
+    "backend",
+    [
+        pytest.param("dist_sync", marks=pytest.mark.long),
+        pytest.param("horovod", marks=pytest.mark.horovod),
+    ],
 )
 def test_a_worker_that_is_killed_is_replaced_and_the_bits_stay(backend, tmp_path):
     two = ["-n", "2", "--backend", backend]
@@ -142,6 +146,7 @@ def test_a_signal_ends_a_launcher_at_any_moment(after, tmp_path):
     assert "error" not in text and "terminate" not in text
 
 
+@pytest.mark.long
 def test_a_mistake_that_a_worker_finds_is_said_once(tmp_path):
     with launched(tmp_path, *TWO, "--", "--dataset", "folder:data") as run:
         status, text = run.end(60)
@@ -224,6 +229,7 @@ def test_a_group_in_each_process_of_a_job_is_refused(ended, empty_cwd, monkeypat
     )
 
 
+@pytest.mark.long
 def test_what_this_shell_has_for_others_does_not_matter(tmp_path):
     """The address over which it was reached may be one of a host, or of a session, that is no more;
     and PORT, where MXNet's servers would listen, that of a web server.
@@ -235,6 +241,7 @@ def test_what_this_shell_has_for_others_does_not_matter(tmp_path):
     assert status == 0, said
 
 
+@pytest.mark.long
 def test_the_words_to_go_on_with_do(tmp_path):
     again = ["--restart", "1", "--"]
     long = [*QUICK, "--epochs", "3", "--out", "run"]

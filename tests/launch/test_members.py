@@ -79,6 +79,7 @@ def ended(folder, scheduler, words, **how):
     "scheduler",
     ["srun", *(pytest.param(n, marks=pytest.mark.long) for n in ("blaunch", "torchrun"))],
 )
+@pytest.mark.long
 def test_the_processes_of_a_job_train_as_one_group(scheduler, tmp_path):
     run = [*QUICK, "--epochs", "1", "--out", "run"]
     (status, said), *others = ended(tmp_path, scheduler, run)

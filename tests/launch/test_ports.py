@@ -5,6 +5,7 @@ import subprocess
 import sys
 
 import pytest
+from support.launched import each_backend_soon
 from support.launcher import QUICK, launched
 from support.namespaces import require
 from support.parameter_server import free_port
@@ -75,7 +76,7 @@ for get in [
     assert ended.stdout.split() == 2 * ["39", "False"], ended.stderr
 
 
-@each_backend
+@each_backend_soon
 def test_who_is_faster_than_the_scheduler_gets_one_line_and_the_run_another_port(backend, tmp_path):
     """That is no restart, of which there are none here."""
     words = ["-n", "1", "--backend", backend, "--", *RUN]
@@ -90,7 +91,7 @@ def test_who_is_faster_than_the_scheduler_gets_one_line_and_the_run_another_port
     assert all(line.startswith("[0] ") for line in rest), said
 
 
-@each_backend
+@each_backend_soon
 def test_a_port_that_was_asked_for_and_is_taken_is_one_line(backend, tmp_path):
     port = free_port()
     words = ["-n", "1", "--backend", backend, "--port", port, "--restart", "3"]

@@ -12,7 +12,7 @@ from mxnet import nd
 from support import group_kills
 from support.idx_files import write_mnist
 from support.interrupted_runs import lines, parameters
-from support.launched import each_backend, launched
+from support.launched import each_backend, each_backend_soon, launched
 from support.processes import clean_environment
 from support.reference import distance
 from support.run_files import read_metrics
@@ -58,6 +58,7 @@ MORE = {"optimizer": "adam", "momentum": None, "mixup": 0.2, "microbatches": 2, 
     ],
     ids=str,
 )
+@pytest.mark.long
 def test_killed_at_any_moments_a_group_ends_with_the_same_bits(tmp_path, devices, kills, more):
     settings = {**SETTINGS, "epochs": 2 + kills, **more}
     run, whole = killed(tmp_path, devices=devices, kills=kills, settings=settings)
@@ -74,6 +75,7 @@ def test_killed_at_any_moments_a_group_ends_with_the_same_bits(tmp_path, devices
     ],
     ids=str,
 )
+@pytest.mark.long
 def test_other_processes_with_as_many_devices_go_on(tmp_path, devices, then):
     """Of the same number of devices each has the same images, as BatchNorm wants it."""
     settings, layers = {**SETTINGS, "epochs": 3}, ["norm", "convolution"]
@@ -126,7 +128,7 @@ def ended_by(sign, places, backend, tmp_path):
         pytest.param(signal.SIGHUP, [1], marks=LONG),
     ],
 )
-@each_backend
+@each_backend_soon
 def test_a_signal_ends_all_processes_after_the_same_step_and_they_go_on(
     backend, sign, places, tmp_path
 ):

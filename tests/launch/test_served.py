@@ -50,6 +50,7 @@ def ended(folder, workers, server_count, how, bound=100):
     "optimizer",
     [pytest.param(name, marks=[] if name == "adam" else LONG) for name in OPTIMIZERS],
 )
+@pytest.mark.long
 def test_servers_update_as_workers_do(optimizer, tmp_path):
     """A warm-up and a cosine, weight decay for some parameters, ragged batches, workers without
     images, arrays that are cut over three servers and others that are not.
@@ -91,6 +92,7 @@ def test_any_number_of_workers_and_servers_makes_the_same_update(
         assert distance([weights], [expected]) <= 1e-5
 
 
+@pytest.mark.long
 def test_workers_that_do_not_wait_end_with_the_same_weights_and_every_push_is_told(tmp_path):
     """The bits of one are those of all after they have met; each push has met some others'."""
     how = asked(backend="dist_async", more={"momentum": 0.9})

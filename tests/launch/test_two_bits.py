@@ -6,7 +6,7 @@ import sys
 
 import numpy as np
 import pytest
-from support.launched import BACKENDS, each_backend, launched, words
+from support.launched import BACKENDS, each_backend_soon, launched, words
 from support.parameter_server import end
 from support.run_files import read_metrics
 
@@ -53,7 +53,7 @@ def summed(rests, grads):
     return THRESHOLD * total
 
 
-@each_backend
+@each_backend_soon
 def test_sums_over_real_processes_are_numpys_to_the_bit(backend, tmp_path):
     random = np.random.RandomState(0)
     given = {

@@ -7,6 +7,7 @@ from gluonlab.prediction.fit import fit
 from gluonlab.prediction.published import FIGURES
 
 
+@pytest.mark.long
 def test_fitting_again_gives_the_committed_constants():
     models = fit()
     assert tuple(models.constants) == pytest.approx(tuple(FITTED), rel=1e-3)

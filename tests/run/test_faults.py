@@ -194,6 +194,7 @@ main([*words, "5 steps"])
 """
 
 
+@pytest.mark.long
 def test_checkpoints_on_a_disk_that_becomes_read_only_end_the_run_in_one_line(tmp_path):
     """One of their own: the system refuses to remount that of metrics.jsonl, which is open."""
     mounted = "mkdir -p disk && mount -t tmpfs tmpfs disk"

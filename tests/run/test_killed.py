@@ -42,6 +42,7 @@ def killed(folder, seed, times, **settings):
     assert steps == list(range(1, len(steps) + 1))
 
 
+@pytest.mark.long
 def test_killed_at_fifteen_moments_a_run_ends_with_the_same_bits(tmp_path):
     killed(tmp_path, 0, 15, model="mlp", epochs=8)
 

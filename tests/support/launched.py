@@ -70,6 +70,14 @@ each_backend = pytest.mark.parametrize(
         pytest.param("horovod", marks=pytest.mark.horovod),
     ],
 )
+# what takes servers, which are slow to start, as long: make check-launch has it over Horovod
+each_backend_soon = pytest.mark.parametrize(
+    "backend",
+    [
+        pytest.param("dist_sync", marks=pytest.mark.long),
+        pytest.param("horovod", marks=pytest.mark.horovod),
+    ],
+)
 
 
 def launched(backend, folder, *options, count=2, of_rank=None, timeout=240, meanwhile=None, **how):

@@ -128,6 +128,7 @@ def check_synced(undisturbed, tmp_path_factory, data):
 
 @settings(max_examples=8)
 @given(st.data())
+@pytest.mark.long
 def test_whatever_a_store_puts_back_the_run_ends_with_the_same_bits(
     undisturbed, tmp_path_factory, data
 ):

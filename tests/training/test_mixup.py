@@ -219,6 +219,7 @@ def test_a_run_mixes_in_training_and_not_in_validation(tmp_path):
     )
 
 
+@pytest.mark.long
 def test_runs_with_one_seed_end_with_the_same_bits_streamed_or_resident(tmp_path):
     settings = dict(mixup=0.3, epochs=2, crop_padding=1)
     runs = [
@@ -229,6 +230,7 @@ def test_runs_with_one_seed_end_with_the_same_bits_streamed_or_resident(tmp_path
     assert first == streamed != other
 
 
+@pytest.mark.long
 def test_a_run_says_and_records_that_it_mixes_and_is_evaluated_without(tmp_path, capsys):
     config = TrainConfig(
         devices=named(2), epochs=1, model="mlp", mixup=0.2, memory=True, out=str(tmp_path / "run")

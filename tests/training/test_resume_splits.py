@@ -90,6 +90,7 @@ SPLITS = st.sampled_from(ALWAYS_ALIKE)
 
 @settings(max_examples=3)
 @given(way=SPLITS, **DRAWN)
+@pytest.mark.long
 def test_the_same_split_ends_with_the_bits_of_the_undisturbed_run(tmp_path_factory, **drawn):
     check_same_split(tmp_path_factory, **drawn)
 

@@ -73,6 +73,7 @@ DRAWN = dict(
 
 @settings(max_examples=3)
 @given(**DRAWN)
+@pytest.mark.long
 def test_every_split_scores_with_what_another_leaves(tmp_path_factory, **drawn):
     check_files(tmp_path_factory, **drawn)
 

@@ -135,6 +135,7 @@ def test_ordinary_convolutions_share_buckets(bucket_bytes):
     assert len(trainer.buckets) == (1 if bucket_bytes else 4)
 
 
+@pytest.mark.long
 def test_looking_for_networks_disturbs_no_tuple_that_another_thread_is_making():
     stop, wrong = threading.Event(), []
 

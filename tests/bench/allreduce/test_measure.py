@@ -252,6 +252,7 @@ def shown(microseconds):
     return f"{microseconds:,.0f}" if microseconds >= 1000 else f"{microseconds:.1f}"
 
 
+@pytest.mark.long
 def test_the_command_measures_checks_and_predicts_in_one_run(python, tmp_path):
     args = [
         "--devices",

@@ -11,9 +11,10 @@ from gluonlab.bench.harness.machine import Others
 from gluonlab.devices import devices
 
 HOROVOD = pytest.mark.horovod
+SERVERS = pytest.param("dist_sync", marks=pytest.mark.long)
 
 
-@pytest.mark.parametrize("backend", ["dist_sync", pytest.param("horovod", marks=HOROVOD)])
+@pytest.mark.parametrize("backend", [SERVERS, pytest.param("horovod", marks=HOROVOD)])
 def test_processes_sum_exactly_and_stand_in_the_table(backend, monkeypatch):
     monkeypatch.setattr(Others, "cores", lambda self: 0.0)  # a busy machine is another test
     words = {"devices": "cpu*2", "sizes": "1KiB,4KiB", "algorithms": "ring", "rounds": "2"}

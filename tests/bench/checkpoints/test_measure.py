@@ -28,6 +28,7 @@ def make_ways(folder, stack):
     return dict(measure.make_ways(TINY, measured_on(named(2)).first(2), 1, folder, stack))
 
 
+@pytest.mark.long
 def test_the_command_measures_all_ways_and_leaves_nothing(bench, tiny, tmp_path, monkeypatch):
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     args = ["checkpoints", "--network", "lenet", "--devices", named(2), "--rounds", "1"]

@@ -13,6 +13,7 @@ from gluonlab.bench.scaling import table, ways
 from gluonlab.bench.scaling.ways import NETWORKS, STRONG, WEAK, make_ways
 
 HOROVOD = pytest.mark.horovod
+SERVERS = pytest.param("dist_sync", marks=pytest.mark.long)
 COUNTS = st.lists(st.integers(1, 4), min_size=1, unique=True)
 
 
@@ -77,7 +78,7 @@ def test_mistakes_are_one_line(ended, words, message):
     assert (status, out, err.count("\n")) == (2, "", 1) and message in err
 
 
-@pytest.mark.parametrize("backend", ["dist_sync", pytest.param("horovod", marks=HOROVOD)])
+@pytest.mark.parametrize("backend", [SERVERS, pytest.param("horovod", marks=HOROVOD)])
 def test_processes_really_train_together(backend):
     found = make_ways("lenet", STRONG, [2], [1], [backend])
     assert found[-1][:4] == (2, 1, backend, 128)

@@ -24,6 +24,7 @@ def size(array):
     return array.size * array.dtype(0).itemsize
 
 
+@pytest.mark.long
 def test_the_command_measures_all_splits_and_judges_the_overlap(bench, monkeypatch):
     monkeypatch.setitem(names.TASKS, "lenet", TINY._replace(global_batch_size=8))
     args = ["splits", "--network", "lenet", "--devices", named(2), "--rounds", "1", "--json"]
@@ -41,6 +42,7 @@ def test_the_command_measures_all_splits_and_judges_the_overlap(bench, monkeypat
     assert {name: record["options"][name] for name in options} == options
 
 
+@pytest.mark.long
 def test_the_command_prints_what_a_network_is_too_short_for(bench):
     args = ["splits", "--network", "mlp", "--devices", named(3), "--microbatches", "2"]
     status, out, err = bench(*args, "--rounds", "1")
@@ -49,6 +51,7 @@ def test_the_command_prints_what_a_network_is_too_short_for(bench):
 
 
 @pytest.mark.parametrize("devices", [2, 3])
+@pytest.mark.long
 def test_bytes_moved_are_those_that_a_step_queues(devices, monkeypatch):
     queued = {"bytes": 0}
     made, run = CopyInto.__init__, Executor.run

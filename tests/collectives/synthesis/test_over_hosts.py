@@ -34,6 +34,7 @@ def test_the_halves_are_a_reduce_scatter_and_an_all_gather_with_all_transfers(pa
 @pytest.mark.parametrize(
     "name", ["p3.16xlarge*2", "p3.16xlarge*4", "p4d.24xlarge*2", "g4dn.12xlarge*3", "p3.2xlarge*4"]
 )
+@pytest.mark.long
 def test_over_hosts_every_choice_is_right_and_the_cheapest_beats_rings_within_hosts(name):
     topology = make_topology(name)
     hosts, floor = len(topology.hosts), floor_of(topology)

@@ -38,6 +38,7 @@ def of_bytes(F, images):
 @pytest.mark.cpu_only("MXNet counts what CPUs have allocated")
 @given(cases)
 @settings(max_examples=12, deadline=None)
+@pytest.mark.long
 def test_what_channels_take_is_what_mxnet_allocates_for_them(case):
     if mx.runtime.Features().is_enabled("CUDA"):
         return  # with that build, tests/gpus/test_stage_memory.py counts what GPUs have

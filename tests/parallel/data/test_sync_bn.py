@@ -276,6 +276,7 @@ def test_layers_with_global_statistics_stay_as_they_are():
         assert (net[2].running_mean.data(ctx).asnumpy() != 0).all()
 
 
+@pytest.mark.long
 def test_a_run_takes_it(tmp_path, monkeypatch):
     """Two devices with --sync-bn end where one device does."""
     monkeypatch.setitem(

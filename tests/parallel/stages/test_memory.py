@@ -124,6 +124,7 @@ def small_chains(draw):
 
 @given(small_chains(), st.integers(1, 40), st.sampled_from([None, 2, 3]))
 @settings(max_examples=15, deadline=None)
+@pytest.mark.long
 def test_cuts_by_memory_have_the_least_largest_stage_of_all_cuts(case, share, microbatches):
     """Each cut's stages, as the plan of that cut tells them."""
     chain, size, schedule = case

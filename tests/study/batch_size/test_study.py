@@ -51,6 +51,7 @@ def whole(tmp_path_factory):
     return folder
 
 
+@pytest.mark.long
 def test_an_interrupted_study_goes_on_and_measures_the_same_bits(
     whole, tmp_path, capsys, monkeypatch
 ):
@@ -101,6 +102,7 @@ def test_a_finished_study_is_written_again_in_another_language(whole, capsys):
     assert numbers(whole) == before
 
 
+@pytest.mark.long
 def test_a_target_that_is_never_reached_is_one_line_and_keeps_what_was_measured(tmp_path, capsys):
     words = [*WORDS[:-2], "--target", "0.999", "--sizes", "512,1024", "--seeds", "1"]
     with pytest.MonkeyPatch.context() as patch:

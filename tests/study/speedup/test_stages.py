@@ -66,6 +66,7 @@ LINES = st.builds(Line, st.floats(0.001, 1), st.floats(0.001, 1))
 
 
 @given(LINES, LINES, st.integers(1, 4), st.integers(1, 4), st.integers(1, 64))
+@pytest.mark.long
 def test_what_is_expected_of_a_batch_counts_a_copys_images(one, several, copies, size, each):
     """The reference counts images: all copies have so many in a step, and one device a copy's."""
     devices = copies * size

@@ -19,6 +19,7 @@ def ended(capsys, *words):
     return ending.value.code, said.out, said.err
 
 
+@pytest.mark.long
 def test_each_round_is_kept_and_what_needs_no_clock_is_what_bench_says(tmp_path, capsys):
     folder = tmp_path / "study"
     words = ["--network", "mlp", "--microbatches", "2", "--rounds", "2", "--out", str(folder)]
