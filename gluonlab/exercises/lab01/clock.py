@@ -55,7 +55,7 @@ def a_clock_that_tells_the_truth(answer: Clock) -> None:
             f"{got:.3f} s: the clock was started when `work` had come back. "
             "Start it before the call",
             ja=f"{PAUSE_S} 秒の計算を自分で待ってから戻る処理が {got:.3f} 秒になりました。"
-            "`work` が戻ってから時計を動かしています。呼び出す前に動かしてください",
+            "`work` が戻ってから計測を始めています。呼び出す前に始めてください",
         )
     queue_pause(first, PAUSE_S)
     got = _timed(answer, lambda: None).got
@@ -66,7 +66,7 @@ def a_clock_that_tells_the_truth(answer: Clock) -> None:
             "Wait for that before the clock is started",
             ja=f"何もしない処理に {got:.2f} 秒かかったことになりました。"
             f"その前にキューに入っていた {PAUSE_S} 秒の別の処理まで数えています。"
-            "時計を動かす前に、それが終わるのを待ってください",
+            "計測を始める前に、それが終わるのを待ってください",
         )
 
 
@@ -121,7 +121,7 @@ def _check_pause(timed: Timed, ctx: mx.Context) -> None:
          "デバイスを待つ時間は含みません。`time.perf_counter` を使ってください"),
         (got < 0.9 * PAUSE_S,
          f"{en} s: the clock was read when the work had been queued, before it was done",
-         f"{ja} 秒になりました。処理をキューに入れただけで、終わる前に時計を読んでいます"),
+         f"{ja} 秒になりました。処理をキューに入れただけで、終わる前に時刻を取っています"),
         (any(0.9 * PAUSE_S <= got / unit <= late for unit in thousands),
          f"{en}: return seconds", f"{ja} になりました。単位は秒にしてください"),
         (got > late,

@@ -46,7 +46,7 @@ def whole_gradient(answer: Callable[..., Any]) -> None:
         for one, other in seen.mixed:
             raise wrong(
                 f"an operation had inputs on {one} and {other}: "
-                "CPU devices bear that, two GPUs do not. Copy first, with `as_in_context`",
+                "CPU devices allow that, two GPUs do not. Copy first, with `as_in_context`",
                 f"{one} と {other} の配列を 1 つの演算に渡しています。"
                 "CPU デバイスでは動きますが、2 個の GPU では動きません。"
                 "先に `as_in_context` でコピーしてください",

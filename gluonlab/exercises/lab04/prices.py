@@ -69,7 +69,7 @@ def _by_loads(formula: Callable[[List[int], int], float]) -> Callable[..., bool]
 OF_LINKS: List[Mistake] = [
     (_by_loads(lambda loads, k: 2 * k * max(loads)),
      "what an owner has itself does not pass its link",
-     "所有者自身の勾配はリンクを通りません"),
+     "担当デバイス自身の勾配はリンクを通りません"),
     (_by_loads(lambda loads, k: (k - 1) * max(loads)),
      "that is one way; the sums go back over the same link",
      "これは片道分です。合計も同じリンクを通って戻ります"),
@@ -83,7 +83,7 @@ OF_LINKS: List[Mistake] = [
      "ほかの全デバイスから届き、全デバイスに戻ります"),
     (by(lambda sizes, owners, k: 2 * (k - 1) * max(sizes)),
      "an owner has all of its parameters on its link, not only its largest one",
-     "所有者のリンクには、最大のパラメータだけでなく担当するすべてのパラメータが通ります"),
+     "担当デバイスのリンクには、最大のパラメータだけでなく担当するすべてのパラメータが通ります"),
     (_by_loads(lambda loads, k: max((k - 1) * load + sum(loads) - load for load in loads)),
      "the sums go out when the gradients have come in; meanwhile the other direction had less "
      "to do",

@@ -66,7 +66,7 @@ def _check_images(case: Case, got: Rounds, images: int) -> None:
         (outside, f"{first} goes beyond the batch of {images} images",
          f"{first} は {images} 枚のバッチからはみ出しています"),
         (times[place] != 1, f"image {place} is used {times[place]} times, expected once",
-         f"画像 {place} が {times[place]} 回使われています。ちょうど 1 回のはずです"),
+         f"画像 {place} が使われた回数は {times[place]} 回です。ちょうど 1 回のはずです"),
     )  # fmt: skip
 
 

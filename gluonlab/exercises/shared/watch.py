@@ -101,7 +101,7 @@ def check_devices(seen: Seen) -> None:
     for one, other in seen.mixed:
         raise Wrong(
             en=f"the sums are right, but an operation had arrays of {one} and {other}: "
-            "CPU devices bear that, two GPUs do not. Copy the array first: `as_in_context`",
+            "CPU devices allow that, two GPUs do not. Copy the array first: `as_in_context`",
             ja=f"合計は正しいのですが、{one} と {other} の配列を 1 つの演算に渡しています。"
             "CPU デバイスでは動きますが、2 個の GPU では動きません。"
             "先に `as_in_context` でコピーしてください",

@@ -180,12 +180,12 @@ WRONG = {
         (
             reads_the_clock_too_early,
             "the clock was read when the work had been queued",
-            "終わる前に時計を読んで",
+            "終わる前に時刻を取って",
         ),
         (
             waits_before_only,
             "the clock was read when the work had been queued",
-            "終わる前に時計を読んで",
+            "終わる前に時刻を取って",
         ),
         (
             counts_what_was_queued_before,
@@ -195,7 +195,7 @@ WRONG = {
         (
             starts_after_the_call,
             "the clock was started when `work` had come back",
-            "`work` が戻ってから時計を動かして",
+            "`work` が戻ってから計測を始めて",
         ),
         (warms_up, "`work` was called 2 times", "`work` が 2 回呼ばれました"),
         (subtracts_the_wrong_way_round, "subtract the earlier time", "前の時刻を引いて"),

@@ -188,7 +188,7 @@ WRONG = {
     ],
     "04-3": [
         (counts(lambda loads, k: (k - 1) * max(loads)), "one way; the sums go back", "片道分"),
-        (counts(lambda loads, k: 2 * k * max(loads)), "an owner has itself", "所有者自身の勾配"),
+        (counts(lambda loads, k: 2 * k * max(loads)), "an owner has itself", "デバイス自身の勾配"),
         (counts(lambda loads, k: 2 * (k - 1) * sum(loads)), "all links together", "全リンクの合計"),
         (
             counts(lambda loads, k: 2 * max(loads)),

@@ -358,7 +358,7 @@ WRONG = {
     ],
     "06-5": [
         (forgets_to_return, "is `return` missing.*a list of rounds", "`return` を忘れて"),
-        (rest_of_the_batch_lost, "image 6 is used 0 times", "画像 6 が 0 回"),
+        (rest_of_the_batch_lost, "image 6 is used 0 times", "画像 6 が使われた回数は 0 回"),
         (last_takes_the_rest, "as even as can be", "できるだけ均等"),
         (one_device_after_the_other, "there are 2 rounds|side by side", "ラウンドが 2 回|同時に"),
         (all_parts_at_once, "has two parts in round 0", "2 個の部分"),

@@ -308,7 +308,7 @@ WRONG = {
             r"still there: the arrays on 2 devices held \[1\] and \[2\]",
             "まだ直っていません",
         ),
-        (mixed, "CPU devices bear that, two GPUs do not", "2 個の GPU"),
+        (mixed, "CPU devices allow that, two GPUs do not", "2 個の GPU"),
         (one_after_the_other, r"left \[3\] and \[5\], expected \[3\]", r"結果が \[3\]、\[5\]"),
     ],
     "09-2": [
