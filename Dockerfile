@@ -29,9 +29,8 @@ ENTRYPOINT ["python"]
 
 FROM base AS gluonlab
 ARG BUILD=cpu
-# what plain pip cannot do is in make_venv.py; jupyterlab, to open the labs with
-RUN python /opt/gluonlab/tools/make_venv.py /opt/venv "$BUILD" labs \
-    && /opt/venv/bin/python -m pip install --no-cache-dir "jupyterlab>=4,<5"
+# what plain pip cannot do is in make_venv.py; jupyter, to open the labs with
+RUN python /opt/gluonlab/tools/make_venv.py /opt/venv "$BUILD" jupyter
 
 # no one's data are root's: what runs here may write below /work only
 RUN useradd --create-home --uid 1000 learner && mkdir /work && chown learner /work

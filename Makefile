@@ -16,7 +16,7 @@ endif
 endif
 endif
 
-.PHONY: run install labs handouts docs test test-all fuzz test-cu112 test-gpus test-pythons check-launch check-labs check-sagemaker lint dist bench \
+.PHONY: run install jupyter labs handouts docs test test-all fuzz test-cu112 test-gpus test-pythons check-launch check-labs check-sagemaker lint dist bench \
   bench-processes clean
 
 run: $(VENV)/.ready-cpu
@@ -27,6 +27,13 @@ EXTRAS ?=
 
 install: $(VENV)/.ready-cpu
 	@$(PYTHON) tools/make_venv.py $(VENV) cpu $(EXTRAS)
+
+# Copies of the labs to work in, which are never overwritten, and JupyterLab on them. Whatever kernels the user has, theirs is VENV's.
+WORK ?= my-labs
+
+jupyter: $(VENV)/.ready-jupyter
+	@$(VENV)/bin/python -m gluonlab.labs $(WORK)
+	JUPYTER_PREFER_ENV_PATH=1 $(VENV)/bin/python -m jupyterlab $(ARGS) $(WORK)
 
 labs: $(VENV)/.ready-labs-build
 	$(VENV)/bin/python labs/build.py $(ARGS)

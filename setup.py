@@ -90,6 +90,9 @@ LABS_BUILD = [
     "PyYAML>=6",
 ]
 
+LABS = ["ipykernel>=6"]
+JUPYTER = [*LABS, "jupyterlab>=4,<5"]
+
 EXTRAS = {
     "cpu": ["mxnet==1.9.1"],
     "cu112": ["mxnet-cu112==1.9.1", *CUDA],
@@ -116,12 +119,14 @@ EXTRAS = {
     "tensorboard": [TENSORBOARD],
     # tests/gpus is compiled with CUDA's headers, some of which come with its compiler only
     "simulated-gpus": ["nvidia-cuda-nvcc-cu11==11.8.89"],
-    # the kernel of notebooks; where Jupyter itself comes from is not ours to say. tests/gpus runs
-    # the labs' cells in its IPython
-    "labs": ["ipykernel>=6"],
+    # the kernel of notebooks, for whatever Jupyter there is. tests/gpus runs the labs' cells in its
+    # IPython
+    "labs": LABS,
+    # for make jupyter, which brings a Jupyter of its own
+    "jupyter": JUPYTER,
     "labs-build": LABS_BUILD,
     # for make check-labs: also what the tests of the package need, with which these share helpers
-    "labs-check": [*LABS_BUILD, "pytest>=7", "hypothesis>=6", SELENIUM, NVML],
+    "labs-check": [*LABS_BUILD, *JUPYTER, "pytest>=7", "hypothesis>=6", SELENIUM, NVML],
     # selenium drives the Chromium that is installed here; 4.27.1 is its last release for 3.8
     # make test shares its tests among processes; releases differ in what they give to whom. 3.6.1
     # is the last one for 3.8
