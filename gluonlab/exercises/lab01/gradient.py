@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Callable, List, Tuple
+from typing import Any, Callable, List, Tuple
 
 import numpy as np
 from mxnet import nd
@@ -10,11 +10,11 @@ from mxnet import nd
 from gluonlab.exercises.cases import draws
 from gluonlab.exercises.exercise import exercise
 from gluonlab.exercises.shared.arrays import check_arrays, cpus, in_words
-from gluonlab.exercises.shared.counterexamples import looks_like, wrong
+from gluonlab.exercises.shared.counterexamples import wrong
+from gluonlab.exercises.shared.diagnosis import Mistake, explains, results
 from gluonlab.exercises.shared.watch import watch
 
-if TYPE_CHECKING:
-    Array = np.ndarray[Any, Any]
+Array = Any  # np.ndarray
 
 
 @exercise("01-4")
@@ -29,66 +29,82 @@ def whole_gradient(answer: Callable[..., Any]) -> None:
     ]
     for n in (2, 3, 4):
         cases.append((random.randint(-9, 10, (n, 4)).tolist(), random.randint(1, 9, n).tolist()))
-    for values, sizes in cases:
-        ctxs = cpus(len(sizes))
-        arrays = [nd.array(value, ctx=ctx) for value, ctx in zip(values, ctxs)]
-        with watch() as seen:
-            got = answer(list(arrays), list(sizes))
-        _check_whole(got, np.array(values, dtype=np.float64), np.array(sizes, dtype=np.float64))
-        check_arrays(arrays, values)
-        if got.context != ctxs[0]:
+    found = results(lambda values, sizes: _whole(answer, values, sizes), cases, _mean)
+    for (values, sizes), got, want in found:
+        if not _same(got, want):
+            case = ", ".join(f"{in_words(value)} ({size})" for value, size in zip(values, sizes))
             raise wrong(
-                f"the result of {len(sizes)} gradients lies on {got.context}: "
-                f"it belongs on the first one's device, {ctxs[0]}",
-                f"{len(sizes)} 個の勾配の結果が {got.context} にあります。"
-                f"最初の勾配のデバイス {ctxs[0]} に置いてください",
+                f"gradients (and images) {case} gave {in_words(got)}, expected {in_words(want)}",
+                f"勾配 (枚数) が {case} のとき {in_words(got)} になりました。"
+                f"正しくは {in_words(want)} です",
+                explains(found, _same, *MISTAKES),
             )
-        for one, other in seen.mixed:
-            raise wrong(
-                f"an operation had inputs on {one} and {other}: "
-                "CPU devices allow that, two GPUs do not. Copy first, with `as_in_context`",
-                f"{one} と {other} の配列を 1 つの演算に渡しています。"
-                "CPU デバイスでは動きますが、2 個の GPU では動きません。"
-                "先に `as_in_context` でコピーしてください",
-            )
+    found.end()
 
 
-def _check_whole(got: Any, values: "Array", sizes: "Array") -> None:
+def _whole(answer: Callable[..., Any], values: List[List[float]], sizes: List[int]) -> Array:
+    """What the answer returns, after a look at what it did on the way."""
+    ctxs = cpus(len(sizes))
+    arrays = [nd.array(value, ctx=ctx) for value, ctx in zip(values, ctxs)]
+    with watch() as seen:
+        got = answer(list(arrays), list(sizes))
     if not isinstance(got, nd.NDArray):
         raise wrong(
             f"it returned {type(got).__name__}: return an array of MXNet, like the gradients",
             f"{type(got).__name__} が返りました。勾配と同じく MXNet の配列を返してください",
         )
-    weighted, result = (values * sizes[:, None]).sum(0), got.asnumpy()
+    if not _same(got.asnumpy(), _mean(values, sizes)):
+        return got.asnumpy()  # that comes first
+    check_arrays(arrays, values)
+    if got.context != ctxs[0]:
+        raise wrong(
+            f"the result of {len(sizes)} gradients lies on {got.context}: "
+            f"it belongs on the first one's device, {ctxs[0]}",
+            f"{len(sizes)} 個の勾配の結果が {got.context} にあります。"
+            f"最初の勾配のデバイス {ctxs[0]} に置いてください",
+        )
+    for one, other in seen.mixed:
+        raise wrong(
+            f"an operation had inputs on {one} and {other}: "
+            "CPU devices allow that, two GPUs do not. Copy first, with `as_in_context`",
+            f"{one} と {other} の配列を 1 つの演算に渡しています。"
+            "CPU デバイスでは動きますが、2 個の GPU では動きません。"
+            "先に `as_in_context` でコピーしてください",
+        )
+    return got.asnumpy()
 
-    def is_near(guess: "Array") -> bool:
-        return result.shape == guess.shape and np.allclose(result, guess, atol=1e-4)
 
-    want = weighted / sizes.sum()
-    if is_near(want):
-        return
-    why = looks_like(
-        (is_near(values.sum(0)),
-         "that is their sum, which is right for losses that are added, not for means",
-         "これは合計で、損失を合計したときの答えです。平均の場合は異なります"),
-        (is_near(values.mean(0)),
-         "that is their mean, in which an image of a small shard counts more than one of a large "
-         "shard",
-         (
-             "これは単純な平均です。"
-             "小さいシャードの画像が大きいシャードの画像より重く数えられています"
-         )),
-        (is_near(weighted),
-         "that is the gradient of the sum of all losses: divide by the number of all images",
-         "これは全損失の合計の勾配です。全体の枚数で割ってください"),
-        (is_near((values / sizes[:, None]).sum(0)),
-         "a larger shard must count more, not less: multiply by its size",
-         "大きいシャードほど重く数える必要があります。枚数は割るのではなく掛けてください"),
-    )  # fmt: skip
-    case = ", ".join(f"{in_words(value)} ({int(size)})" for value, size in zip(values, sizes))
-    raise wrong(
-        f"gradients (and images) {case} gave {in_words(result)}, expected {in_words(want)}",
-        f"勾配 (枚数) が {case} のとき {in_words(result)} になりました。"
-        f"正しくは {in_words(want)} です",
-        why,
+def _mean(values: List[List[float]], sizes: List[int]) -> Array:
+    return np.average(np.array(values, dtype=np.float64), axis=0, weights=sizes)
+
+
+def _same(got: Array, want: Array) -> bool:
+    return got.shape == want.shape and bool(np.allclose(got, want, atol=1e-4))
+
+
+def _by(formula: Callable[[Array, Array], Array]) -> Callable[..., bool]:
+    """A mistake that gives a formula of the gradients (n, m) and the sizes (n, 1)."""
+    return lambda values, sizes, got: _same(
+        got, formula(np.array(values, dtype=np.float64), np.array(sizes, dtype=np.float64)[:, None])
     )
+
+
+MISTAKES: List[Mistake] = [
+    (_by(lambda values, sizes: values.sum(0)),
+     "that is their sum, which is right for losses that are added, not for means",
+     "これは合計で、損失を合計したときの答えです。平均の場合は異なります"),
+    (_by(lambda values, sizes: values.mean(0)),
+     "that is their mean, in which an image of a small shard counts more than one of a large "
+     "shard",
+     "これは単純な平均です。"
+     "小さいシャードの画像が大きいシャードの画像より重く数えられています"),
+    (_by(lambda values, sizes: (values * sizes).sum(0)),
+     "that is the gradient of the sum of all losses: divide by the number of all images",
+     "これは全損失の合計の勾配です。全体の枚数で割ってください"),
+    (_by(lambda values, sizes: (values / sizes).sum(0)),
+     "a larger shard must count more, not less: multiply by its size",
+     "大きいシャードほど重く数える必要があります。枚数は割るのではなく掛けてください"),
+    (_by(lambda values, sizes: (values * sizes).sum(0) / len(sizes)),
+     "divide by the number of all images, not by that of the shards",
+     "シャードの数ではなく、全体の枚数で割ってください"),
+]  # fmt: skip

@@ -28,6 +28,7 @@ def k_times_the_batch(answer: Callable[..., Any]) -> None:
     found = results(answer, cases, lambda k, b, lr, n: (k * b, k * lr, -(-n // (k * b))))
     for number, one in enumerate(found):
         _check_plan(one, found[number:])
+    found.end()
 
 
 def _check_plan(one: Result, rest: Sequence[Result]) -> None:

@@ -13,7 +13,6 @@ from gluonlab.exercises.shared.diagnosis import (
     explains,
     results,
     same_number,
-    wrong_ones,
 )
 
 
@@ -30,7 +29,7 @@ def updates(answer: Callable[[int, int, int, int], int]) -> None:
         return epochs * -(-images // (devices * per_device))
 
     found = results(answer, [*fixed, *large, *random, *whole], right)
-    mistaken = wrong_ones(found, same_number)
+    mistaken = found.wrong(same_number)
     if mistaken:
         (images, epochs, devices, per_device), got, want = mistaken[0]
         raise wrong(
@@ -77,7 +76,7 @@ def learning_rate(answer: Callable[[int, float, int, int], float]) -> None:
         step, base = int(rng.randint(1, 200)), float(rng.uniform(0.01, 1))
         cases.append((step, base, int(rng.randint(1, 9)), int(rng.randint(0, 100))))
     found = results(answer, cases, lambda s, base, k, w: k * base * _ramp(s, w))
-    mistaken = wrong_ones(found, near)
+    mistaken = found.wrong(near)
     if mistaken:
         (step, base, devices, warmup), got, want = mistaken[0]
         raise gave(

@@ -7,7 +7,7 @@ from typing import Any, Callable, List
 from gluonlab.exercises.cases import draws
 from gluonlab.exercises.exercise import exercise
 from gluonlab.exercises.shared.counterexamples import NUMBERS, gave, near
-from gluonlab.exercises.shared.diagnosis import Mistake, by, explains, results, wrong_ones
+from gluonlab.exercises.shared.diagnosis import Mistake, by, explains, results
 
 
 @exercise("03-5")
@@ -19,7 +19,7 @@ def speedup(answer: Callable[[float, float, float, int], float]) -> None:
     for a, b, c in rng.uniform(0.1, 5, (50, 3)):
         cases.append((float(a), float(b), float(c), int(rng.randint(1, 17))))
     found = results(answer, cases, lambda h, c, s, k: k * max(h, c) / _step(h, c, s, k))
-    mistaken = wrong_ones(found, near)
+    mistaken = found.wrong(near)
     if mistaken:
         (host, compute, total, devices), got, want = mistaken[0]
         raise gave(

@@ -38,6 +38,7 @@ def combine(answer: Callable[..., Any]) -> None:
         for quantity, one, of_all in zip((MEAN, VARIANCE), pair, both):
             if not _same(one.got, one.want):
                 raise quantity.is_wrong(one, of_all)
+    found.end()
 
 
 class Shards:

@@ -20,7 +20,6 @@ from gluonlab.exercises.shared.diagnosis import (
     explains,
     results,
     same_number,
-    wrong_ones,
 )
 
 LENET = [180, 20, 25_000, 50, 102_400, 128, 1_280, 10]
@@ -47,7 +46,7 @@ def busiest_link(answer: Callable[[Sequence[int], Sequence[int], int], int]) -> 
         cases,
         lambda sizes, owners, k: 2 * (k - 1) * max(_loads(sizes, owners, k)),
     )
-    mistaken = wrong_ones(found, same_number)
+    mistaken = found.wrong(same_number)
     if mistaken:
         (sizes, owners, devices), got, want = mistaken[0]
         call = f"busiest_link({sizes}, {owners}, {devices})"

@@ -22,7 +22,6 @@ from gluonlab.exercises.shared.diagnosis import (
     explains,
     results,
     same_number,
-    wrong_ones,
 )
 
 Shape = Tuple[int, ...]
@@ -44,7 +43,7 @@ def training_bytes(answer: Callable[..., int]) -> None:
         cases,
         lambda shapes, outputs, n, s: 4 * (_numbers(shapes) * (2 + s) + n * sum(outputs)),
     )
-    mistaken = wrong_ones(found, same_number)
+    mistaken = found.wrong(same_number)
     if not mistaken:
         return
     (shapes, outputs, images, states), got, want = mistaken[0]

@@ -10,7 +10,7 @@ import numpy as np
 from gluonlab.exercises.cases import draws
 from gluonlab.exercises.exercise import exercise
 from gluonlab.exercises.shared.counterexamples import is_not, looks_like, returned
-from gluonlab.exercises.shared.diagnosis import Mistake, explains, results, wrong_ones
+from gluonlab.exercises.shared.diagnosis import Mistake, explains, results
 from gluonlab.exercises.shared.microbatches import check_updates, wrong_update
 
 
@@ -33,7 +33,7 @@ def part_weights(answer: Callable[[List[int]], Sequence[float]]) -> None:
         [(sizes,) for sizes in cases],
         lambda sizes: [size / sum(sizes) for size in sizes],
     )
-    mistaken = wrong_ones(found, _alike)
+    mistaken = found.wrong(_alike)
     if not mistaken:
         return
     (sizes,), got, want = mistaken[0]

@@ -7,7 +7,7 @@ least; otherwise the counterexample stands alone.
 
 from __future__ import annotations
 
-from typing import Any, Callable, List, NamedTuple, Sequence, Tuple
+from typing import Any, Callable, Iterable, List, NamedTuple, Optional, Sequence, Tuple
 
 from gluonlab.exercises.shared.counterexamples import NOTHING, NUMBERS, Pair, near
 
@@ -24,23 +24,39 @@ class Result(NamedTuple):
     want: Any
 
 
+class Results(List[Result]):
+    """What an answer gave, case by case, until it raised ``error``, if it did."""
+
+    error: Optional[Exception] = None
+
+    def wrong(self, right: Callable[[Any, Any], bool]) -> List[Result]:
+        """Those of which ``right(got, want)`` is false. Raises ``error`` where there are none."""
+        found = _wrong(self, right)
+        if not found:
+            self.end()
+        return found
+
+    def end(self) -> None:
+        """Raise ``error``, if there is one: all that came before it is right."""
+        if self.error is not None:
+            raise self.error
+
+
 def results(
-    answer: Callable[..., Any], cases: Sequence[Tuple[Any, ...]], right: Callable[..., Any]
-) -> List[Result]:
-    """The answer in every case; those after one in which it raises are left out."""
-    found: List[Result] = []
+    answer: Callable[..., Any], cases: Iterable[Tuple[Any, ...]], want: Callable[..., Any]
+) -> Results:
+    """The answer in every case, beside ``want`` of the same case."""
+    found = Results()
     for case in cases:
         try:
-            found.append(Result(case, answer(*case), right(*case)))
-        except Exception:
-            if not found:  # the student is told of the error, then
-                raise
+            found.append(Result(case, answer(*case), want(*case)))
+        except Exception as error:  # whatever a student's code raises
+            found.error = error
             break
     return found
 
 
-def wrong_ones(found: Sequence[Result], right: Callable[[Any, Any], bool]) -> List[Result]:
-    """The results of which ``right(got, want)`` is false."""
+def _wrong(found: Sequence[Result], right: Callable[[Any, Any], bool]) -> List[Result]:
     return [each for each in found if not right(each.got, each.want)]
 
 
@@ -52,7 +68,7 @@ def explains(
     One that gives all of them goes before one that gives the wrong ones alone, as where an answer
     knows a special case.
     """
-    mistaken = wrong_ones(found, right)
+    mistaken = _wrong(found, right)
     if mistaken and all(each.got is None for each in mistaken):
         return "the function returns nothing", "関数が何も返していません"
     if len(mistaken) < LEAST:

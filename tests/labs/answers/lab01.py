@@ -140,6 +140,14 @@ def forgets_to_divide(gradients, sizes):
     )
 
 
+def divides_by_the_largest(gradients, sizes):
+    return forgets_to_divide(gradients, sizes) / max(sizes)
+
+
+def divides_by_the_shards(gradients, sizes):
+    return forgets_to_divide(gradients, sizes) / len(sizes)
+
+
 def writes_into_the_first(gradients, sizes):
     total = gradients[0]
     total *= sizes[0]
@@ -227,6 +235,8 @@ WRONG = {
     "01-4": [
         (adds, "that is their sum", "これは合計で"),
         (averages, "that is their mean", "単純な平均"),
+        (divides_by_the_largest, r"expected \[2, 0\]$", r"正しくは \[2, 0\] です$"),
+        (divides_by_the_shards, "not by that of the shards", "シャードの数ではなく"),
         (forgets_to_divide, "divide by the number of all images", "全体の枚数で割って"),
         (
             writes_into_the_first,

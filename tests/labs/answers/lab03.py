@@ -45,6 +45,12 @@ def number_of_devices(images, devices):
     return len(devices)
 
 
+def fails_on_many_images(n, epochs, k, b):
+    if n > 50_000:
+        raise ValueError("too many")
+    return epochs * math.ceil(n / (k * b))
+
+
 def summed_variance(means, variances, counts):
     mean = np.average(means, axis=0, weights=counts)
     return mean, np.average(variances, axis=0, weights=counts)
@@ -111,6 +117,7 @@ WRONG = {
             "smaller batch at the end",
             "最後の小さいバッチ",
         ),
+        (fails_on_many_images, "ValueError: too many", "ValueError: too many"),
         (lambda n, epochs, k, b: math.ceil(n / (k * b)), "one epoch only", "1 エポック分"),
         (
             lambda n, epochs, k, b: math.ceil(n * epochs / (k * b)),
