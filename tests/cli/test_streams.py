@@ -44,6 +44,7 @@ def finished(run, reason):
     assert said == [reason]
 
 
+@pytest.mark.long
 def test_a_training_whose_output_nobody_reads_goes_on(tmp_path):
     process = started(tmp_path, *TRAINING)
     assert head(process)

@@ -199,6 +199,7 @@ def test_two_devices_compute_after_the_process_has_forked(python, environment):
     assert finished(python("-c", code, **environment)) == [[1, 1], [1, 1], [256.0, 256.0]]
 
 
+@pytest.mark.long
 def test_a_team_that_grows_does_not_run_what_was_compiled_for_a_smaller_one(python):
     """oneDNN's operators would write beyond their scratch memory: the process would end in a
     segmentation fault.

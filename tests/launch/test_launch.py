@@ -139,6 +139,7 @@ def test_two_processes_with_a_split_network_each_train_as_one(backend, split, da
     assert distance(parameters(folder), parameters(one.run_dir)) <= 1e-5
 
 
+@pytest.mark.long
 def test_processes_that_would_cut_the_network_into_different_numbers_of_stages_end(data, tmp_path):
     ended = launched(
         "dist_sync", tmp_path, *words(split="layers", model="lenet", data_dir=data,

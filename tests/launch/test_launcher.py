@@ -257,6 +257,7 @@ def test_the_words_to_go_on_with_do(tmp_path):
     assert epochs == [1, 2, 3]
 
 
+@pytest.mark.long
 def test_json_is_rank_zeros_alone(tmp_path):
     words = [*TWO, "--", *QUICK, "--epochs", "1", "--json"]
     with launched(tmp_path, *words) as run:

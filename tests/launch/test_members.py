@@ -88,6 +88,7 @@ def test_the_processes_of_a_job_train_as_one_group(scheduler, tmp_path):
     read_lines(tmp_path / "run")
 
 
+@pytest.mark.long
 def test_other_options_than_those_of_rank_0_are_named(tmp_path):
     run, other = [*QUICK, "--epochs", "1"], {1: ["--lr", "0.5"]}
     (status, said), (also, _) = ended(tmp_path, "srun", run, of_rank=other)
@@ -124,6 +125,7 @@ def test_a_signal_to_one_that_waits_for_the_others_ends_all_at_once(of_rank, tmp
         assert [each.stdout.read().strip() for each in processes] == ["ended by SIGTERM", ""]
 
 
+@pytest.mark.long
 def test_patience_ends_one_whose_rank_0_takes_no_connection(tmp_path):
     """Its queue of connections is full, and the system drops what comes."""
     with socket.create_server(("127.0.0.1", 0), backlog=0) as full, ExitStack() as stack:
@@ -144,6 +146,7 @@ def test_a_signal_ends_one_that_does_not_find_rank_0(tmp_path):
         assert (alone.wait(10), alone.stdout.read().strip()) == (143, "ended by SIGTERM")
 
 
+@pytest.mark.long
 def test_a_rank_that_does_not_come_is_named(tmp_path):
     (status, said), (also, other) = ended(tmp_path, "srun", QUICK, count=3, come=2, patience=8)
     assert status == also == 1

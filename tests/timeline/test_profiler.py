@@ -1,5 +1,7 @@
 """MXNet's profiler, also where somebody has recorded before."""
 
+import pytest
+
 BEFORE = """
 import mxnet as mx, sys
 mx.profiler.set_config(filename=sys.argv[1], profile_memory=True)
@@ -20,6 +22,7 @@ print(any(e["ph"] == "B" for e in events))
 """
 
 
+@pytest.mark.long
 def test_rows_have_their_names_where_a_trace_was_written_before(python, tmp_path):
     first = python("-c", OURS)
     assert first.returncode == 0, first.stderr

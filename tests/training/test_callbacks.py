@@ -138,6 +138,7 @@ def last_event(folder, event):
 
 @settings(max_examples=2)
 @given(**DRAWN, plug=st.integers(1, 3 * STEPS), every=st.integers(1, 5))
+@pytest.mark.long
 def test_a_stopped_run_repeats_when_it_was_broken_off_and_goes_on(
     tmp_path_factory, kind, step, plug, every
 ):

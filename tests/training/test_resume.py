@@ -38,6 +38,7 @@ from gluonlab.training.resume import asked, interrupted
 BY_CUDNN = pytest.mark.cpu_only("cuDNN's Dropout cannot be seeded again")
 
 
+@pytest.mark.long
 def test_a_run_placed_by_a_file_goes_on_from_another_folder(tmp_path, monkeypatch):
     """Also when the file has gone elsewhere, which is said then."""
     here, there = tmp_path / "here", tmp_path / "there"

@@ -58,6 +58,7 @@ def generator(dims, inputs, channels, own):
     devices=st.integers(1, 3),
     predicts=st.booleans(),
 )
+@pytest.mark.long
 def test_they_train_as_under_gluons_trainer(dims, inputs, channels, own, store, devices, predicts):
     random = np.random.RandomState(0)
     shape = (3, inputs, *[4] * dims)
