@@ -50,7 +50,7 @@ def write_overview(
     command.format_usage(ctx, to)
     to.write_paragraph()
     with to.indentation():
-        to.write_text((command.help or "").partition("\n\n")[0])
+        to.write_text(" ".join((command.help or "").partition("\n\n")[0].split()))
     params = [each for each in command.get_params(ctx) if not isinstance(each, HelpAll)]
     records = {each.opts[0]: each.get_help_record(ctx) for each in params}
     chosen = [records[name] for name in most_used]

@@ -85,8 +85,8 @@ def list_exercises(as_json: bool) -> None:
 )
 def grade(notebooks: Tuple[str, ...], out: str, **options: Any) -> None:
     """Run the code of notebooks handed in, and write a table of grades.
-
     THIS RUNS THE CODE OF THE STUDENTS, and without --isolated with all that you may do yourself.
+
     Time, memory and files of each notebook are bounded; what is wrong with one is its note. Its
     checks may be forged by whoever wants to. docs/grading.md has the details.
     """
