@@ -112,6 +112,8 @@ def grade(notebooks: Tuple[str, ...], out: str, **options: Any) -> None:
     if gradescope:
         check_place(gradescope, found)
         check_new("--gradescope", gradescope)
+    if not options["isolated"] and missing():  # said before a progress bar begins
+        raise NotebookError(missing())
     done: List[grading.Grade] = []
     try:
         with closing(grading.grade(found, **settings)) as grades:
@@ -144,7 +146,7 @@ def _passed(grade: grading.Grade) -> str:
 
 
 def _settings(options: Dict[str, Any]) -> Dict[str, Any]:
-    """What `gluonlab.exercises.grade.grade` is called with. Raises UsageError, NotebookError."""
+    """What `gluonlab.exercises.grade.grade` is called with. Raises a UsageError."""
     isolated, engine, image = (options[name] for name in ("isolated", "engine", "image"))
     seed, jobs, reveal = (options[name] for name in ("seed", "jobs", "reveal"))
     settings = dict(
@@ -161,8 +163,6 @@ def _settings(options: Dict[str, Any]) -> Dict[str, Any]:
         for name in ("engine", "image"):
             if options[name] is not None:
                 raise ExerciseError(f"--{name} is of containers, and there is none: add --isolated")
-        if missing():  # said before a progress bar begins
-            raise NotebookError(missing())
         return settings
     cores = min(CORES, available())
     runner = Containers(find_engine(engine or ""), IMAGE if image is None else image, cores)

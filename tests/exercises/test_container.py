@@ -138,9 +138,9 @@ def test_forged_verdicts_are_bounded_and_of_known_exercises(engine):
     )
 
 
-def set_once_begun(stop, engine):
-    """Set an event when the container, whose process's id stands in a file, has begun."""
-    while not any(path.read_text().isdigit() for path in engine.glob("gluonlab-*")):
+def set_once_there(stop, path):
+    """Set an event when there is such a file."""
+    while not path.exists():
         time.sleep(0.02)
     stop.set()
 
@@ -148,11 +148,11 @@ def set_once_begun(stop, engine):
 @pytest.mark.parametrize("stops", [False, True])
 def test_one_that_does_not_end_is_removed(engine, monkeypatch, stops):
     monkeypatch.setattr(container, "_START_S", 3.0)  # how long a stand-in may take to begin
-    stop, begun = threading.Event(), time.monotonic()
+    stop, begun, asleep = threading.Event(), time.monotonic(), engine / "asleep"
     if stops:
-        threading.Thread(target=set_once_begun, args=(stop, engine), daemon=True).start()
+        threading.Thread(target=set_once_there, args=(stop, asleep), daemon=True).start()
     bounds = Bounds(60 if stops else 0.2, spare_seconds=0.1)
-    made = outcome(engine, BEGIN + "time.sleep(600)", stop, bounds)
+    made = outcome(engine, BEGIN + f"open({str(asleep)!r}, 'w')\ntime.sleep(600)", stop, bounds)
     assert "not finished in time" in made.note and time.monotonic() - begun < 30
     [(run, *options), removed] = calls(engine)
     name = options[options.index("--name") + 1]
