@@ -4,6 +4,7 @@ import json
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -25,6 +26,17 @@ def home(tmp_path):
     spec = {"argv": ["/nowhere/python"], "display_name": "another", "language": "python"}
     (kernel / "kernel.json").write_text(json.dumps(spec))
     return tmp_path / "home"
+
+
+def wait_for_port(port):
+    """The server prints its address, and may listen there a moment later."""
+    until = time.monotonic() + 60
+    while True:
+        try:
+            return socket.create_connection(("127.0.0.1", port), 5).close()
+        except ConnectionRefusedError:
+            assert time.monotonic() < until
+            time.sleep(0.1)
 
 
 @pytest.fixture
@@ -62,6 +74,7 @@ def server(tmp_path, home):
             with urllib.request.urlopen(asked, timeout=30) as answer:
                 return json.load(answer)
 
+        wait_for_port(int(found[1].rpartition(":")[2]))
         yield ask
     finally:
         end.cancel()
