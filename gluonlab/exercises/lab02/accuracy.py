@@ -101,8 +101,10 @@ def _evaluate(answer: Callable[..., Any], count: int, devices: int, batch: int) 
         f"{count} 枚、バッチ {batch}、{devices} 台",
     )
     share = sum(-(-min(batch, count - begin) // devices) for begin in range(0, count, batch))
-    numbers = [int(n) for x in computed for n in x.asnumpy().reshape(len(x), 6)[:, CLASSES]]
-    times = np.bincount(numbers, minlength=count).tolist()
+    seen_numbers = Counter(
+        int(number) for x in computed for number in x.asnumpy().reshape(len(x), 6)[:, CLASSES]
+    )
+    times = [seen_numbers[number] for number in range(count)]
     same = guesses == labels
     of_batches = np.mean([same[begin : begin + batch].mean() for begin in range(0, count, batch)])
     between, right = waits[-1] - waits[0] if waits else 0, int(same.sum())

@@ -81,7 +81,7 @@ def _check_sums(
 def _why_no_sum(
     before: "List[Floats]", got: "List[Floats]", device: int, made_new: bool, received: bool
 ) -> Pair:
-    """Which fault a result looks like; of several that give the same, none is named."""
+    """Which fault a result looks like. ``received``: whether something was copied to the device."""
     total, same = sum(before[1:], before[0]), np.array_equal
     unchanged, of_this = all(map(same, before, got)), same(got[device], before[device])
     return looks_like(

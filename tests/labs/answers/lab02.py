@@ -283,6 +283,10 @@ def drops_the_first_batch(net, replicas, images, labels, size):
     return drops_the_last_batch(net, replicas, images[::-1], labels[::-1], size)
 
 
+def never_asks_the_network(net, replicas, images, labels, size):
+    return 0.25
+
+
 def a_tenth_less(net, replicas, images, labels, size):
     return 0.9 * asks_after_every_batch(net, replicas, images, labels, size)
 
@@ -322,7 +326,7 @@ WRONG = {
         (counts_the_first_twice, "was counted twice", "2 回足して"),
         (averages, "that is the mean", "平均です"),
         (copies_to_new_arrays, "into an array of its own", "別の新しい配列"),
-        (rebinds_a_name, "into an array of its own|no array has changed", "変わって|別の新しい"),
+        (rebinds_a_name, "into an array of its own", "別の新しい"),
         (returns_what_it_was_given, "no array has changed$", "どの配列も変わって"),
         (returns_sums, "new arrays were made or returned", "新しい配列を作っただけ"),
         (multiplies, r"device 0 holds \[15\] afterwards, expected \[8\]$", "正しくは"),
@@ -389,6 +393,7 @@ WRONG = {
         (averages_batches, "the mean of the batches' accuracies", "バッチごとの正解率の平均"),
         (drops_the_last_batch, "only 4 images were computed, and not number 4-6$", "4 枚しか"),
         (drops_the_first_batch, "only 4 images were computed, and not number 0-2$", "4 枚しか"),
+        (never_asks_the_network, "only 0 images were computed", "0 枚しか計算して"),
         (a_tenth_less, "then divide by the number of images$", "割ってください$"),
         (asks_after_every_batch, "Python waited .* times", "回待ちました"),
         (counts, "that is how many are right", "割合ではなく正解数"),
