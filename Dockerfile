@@ -12,9 +12,9 @@
 # This file was written where no image could be built: what it runs is what make runs and .ci/run tests, on Debian 12.
 FROM python:3.11-slim-bookworm AS base
 
-# OpenMP's library, which MXNet is linked with; OpenSSH's client, for gluonlab.launch --hosts
+# two libraries that MXNet is linked with; OpenSSH's client, for gluonlab.launch --hosts
 RUN apt-get update \
-    && apt-get install -y --no-install-recommends libgomp1 openssh-client \
+    && apt-get install -y --no-install-recommends libgomp1 libquadmath0 openssh-client \
     && rm -rf /var/lib/apt/lists/*
 
 COPY . /opt/gluonlab

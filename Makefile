@@ -16,7 +16,7 @@ endif
 endif
 endif
 
-.PHONY: run install jupyter labs handouts docs test test-all fuzz test-cu112 test-gpus test-pythons check-launch check-labs check-sagemaker lint dist bench \
+.PHONY: run install jupyter labs handouts docs test test-all fuzz test-cu112 test-gpus test-pythons check-launch check-labs check-isolated check-sagemaker lint dist bench \
   bench-processes clean
 
 run: $(VENV)/.ready-cpu
@@ -46,7 +46,7 @@ test: $(VENV)/.ready-test
 	$(VENV)/bin/python -m pytest $(or $(ARGS),-n 2 --dist worksteal)
 
 test-all: $(VENV)/.ready-test $(VENV)/.ready-bench test-cu112
-	$(VENV)/bin/python -m pytest -m 'not gpu and not cu112 and not horovod and not hosts' --hypothesis-profile=random $(ARGS)
+	$(VENV)/bin/python -m pytest -m 'not gpu and not cu112 and not horovod and not hosts and not container' --hypothesis-profile=random $(ARGS)
 	$(ON_GPUS) --gpus 8 --promise-peers $(CU112)/bin/python -m pytest tests/gpus -m long $(ARGS)
 	$(MAKE) test-gpus ROAD=tests/study/speedup/test_causes.py ARGS='-m long -k nearly_all'
 	$(MAKE) check-launch ARGS="-m 'horovod or hosts'"
@@ -111,6 +111,15 @@ test-pythons:
 check-labs: $(VENV)/.ready-labs-check
 	$(VENV)/bin/python labs/build.py --check
 	$(VENV)/bin/python -m pytest tests/labs $(ARGS)
+
+# What exercises grade --isolated promises, by Docker or Podman itself, and the image of the Dockerfile's target grading.
+ENGINE ?= docker
+BUILD ?=
+GRADING = gluonlab-grading:$(shell sed -n 's/^__version__ = "\(.*\)"/\1/p' gluonlab/__init__.py)
+
+check-isolated: $(VENV)/.ready-labs-check
+	$(ENGINE) build --target grading -t $(GRADING) $(BUILD) .
+	$(VENV)/bin/python -m pytest -m container tests/labs/test_containers.py $(ARGS)
 
 check-sagemaker: $(VENV)/.ready-sagemaker-check
 	$(VENV)/bin/python tools/check_sagemaker.py

@@ -23,6 +23,11 @@ from gluonlab.engine.cuda import (
 from gluonlab.engine.installing import AGAIN, pip_install
 from gluonlab.host.limits import memory_limit
 
+# what MXNet needs of the system, and the packages of Debian and Red Hat that hold it
+SYSTEMS = {
+    "libgomp": ("libgomp1", "libgomp"),
+    "libquadmath": ("libquadmath0", "libquadmath"),
+}
 _LIBRARY = r"lib[\w+.-]+?\.so[.\d]*"
 _PATH = r"(?P<path>[^\s:]+): "
 _MISSING = re.compile(
@@ -101,9 +106,9 @@ def cure_of_missing(name: str) -> str:
         return f"{cure}or use the CPU build, pip uninstall -y mxnet-cu112; {pip_install('cpu')}"
     if name in WHEEL_OF:
         return f"it comes with the wheel {WHEEL_OF[name]}: {_again(name) or pip_install('cu112')}"
-    if name.startswith("libgomp"):
-        packages = "apt-get install libgomp1 (Debian, Ubuntu) or dnf install libgomp"
-        return f"install the system's OpenMP library: {packages}"
+    for library, (deb, rpm) in SYSTEMS.items():
+        if name.startswith(library):
+            return f"apt-get install {deb} (Debian, Ubuntu) or dnf install {rpm}"
     return "install the package of your system that holds it"
 
 

@@ -145,7 +145,8 @@ def test_putting_names_back_asks_numpy_for_none_of_them():
         ("libcudart.so.11.0", "nvidia-cuda-runtime-cu11"),
         ("libcuda.so.1", "install the driver"),
         ("libgomp.so.1", "apt-get install libgomp1"),
-        ("libquadmath.so.0", "package of your system"),
+        ("libquadmath.so.0", "apt-get install libquadmath0"),
+        ("libother.so.1", "package of your system"),
     ],
 )
 def test_a_missing_library_is_named_with_its_cure(library, cure):

@@ -1,0 +1,134 @@
+"""grade --isolated with Docker or Podman itself, and the image that the Dockerfile's target grading
+makes: a container grants what is asked of it. make check-isolated builds the image and runs them.
+"""
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+from test_grade import BEGINNING, CHECK, SOLUTION, handed_in
+from test_hostile_notebooks import wait_until
+from the_labs import REPOSITORY
+
+from gluonlab.exercises.container import ENGINES, Containers, find_engine
+from gluonlab.exercises.grade import UNCHECKED, grade
+from gluonlab.exercises.verdict import PASSED
+
+pytestmark = pytest.mark.container
+
+# What must hold inside, each a cell whose assertion ends the notebook: a student's verdict stands
+# only if all of them hold.
+INSIDE = {
+    "the user nobody, without capabilities and ways to them": """
+import os
+assert (os.getuid(), os.getgid(), os.getgroups()) == (65534, 65534, [65534])
+lines = open("/proc/self/status").read().splitlines()
+said = dict(line.split(":\\t", 1) for line in lines if ":\\t" in line)
+for name in ("CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb"):
+    assert int(said[name], 16) == 0, name
+assert said["NoNewPrivs"] == "1"
+""",
+    "no network but loopback": """
+import os, socket
+assert set(os.listdir("/sys/class/net")) <= {"lo"}
+for address in (("8.8.8.8", 53), ("10.0.0.1", 80), ("169.254.169.254", 80)):
+    try:
+        socket.create_connection(address, timeout=2)
+    except OSError:
+        continue
+    raise AssertionError(address)
+""",
+    "a file system that is read-only but for /tmp": """
+import os
+for folder in ("/", "/opt", "/opt/venv", "/submission", "/usr", "/var", "/etc"):
+    try:
+        open(os.path.join(folder, "written"), "w")
+    except OSError:
+        continue
+    raise AssertionError(folder)
+open("/tmp/written", "w").write("x")
+""",
+    "one notebook, and nothing of who grades": """
+import os
+assert os.listdir("/submission") == ["ada.ipynb"]
+assert not os.path.exists(HOST)
+assert "GRADER_SECRET" not in os.environ
+""",
+    "a /tmp that is bounded": """
+import os
+about = os.statvfs("/tmp")
+assert about.f_blocks * about.f_frsize <= 2**31
+""",
+    "no other process": """
+import glob
+commands = [open(name).read() for name in glob.glob("/proc/[0-9]*/cmdline")]
+assert not any("pytest" in command for command in commands), commands
+""",
+}
+
+
+@pytest.fixture(autouse=True)
+def this_gluonlab(monkeypatch):
+    monkeypatch.setenv("PYTHONPATH", str(REPOSITORY))
+    monkeypatch.setenv("GRADER_SECRET", "of who grades")
+
+
+def containers():
+    """An engine's containers of grading, running or not."""
+    engine = next(filter(None, map(shutil.which, ENGINES)))
+    words = [engine, "ps", "--all", "--quiet", "--filter", "name=gluonlab-grade-"]
+    return subprocess.run(words, capture_output=True, text=True, check=True).stdout.split()
+
+
+def graded(path, seconds=100):
+    [made] = grade([path], seconds, runner=Containers(find_engine("")))
+    return made
+
+
+@pytest.mark.parametrize("what", INSIDE)
+def test_inside_there_is(what, tmp_path):
+    cell = f"HOST = {str(tmp_path)!r}{INSIDE[what]}"
+    made = graded(handed_in(tmp_path / "ada.ipynb", BEGINNING, cell, SOLUTION, CHECK))
+    assert (made.note, made.statuses["01-1"]) == ("", PASSED)
+    assert not containers()
+
+
+@pytest.mark.parametrize(
+    "cell",
+    [
+        "kept = []\nwhile True: kept.append(bytearray(2**26))",
+        "import os\nwhile True: os.fork()",
+        "import os\nn = 0\nwhile True: open(f'/tmp/{(n := n + 1)}', 'wb').write(bytes(2**25))",
+        "while True: pass",
+    ],
+    ids=["memory", "processes", "files", "time"],
+)
+def test_what_takes_too_much_is_a_note_and_its_container_is_gone(cell, tmp_path):
+    made = graded(handed_in(tmp_path / "ada.ipynb", BEGINNING, SOLUTION, CHECK, cell), 20)
+    assert made.note and made.note.isprintable()
+    assert made.statuses["01-1"] in (PASSED, UNCHECKED)  # unless all of it was killed
+    wait_until(lambda: not containers())
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
+def test_a_grader_that_ends_takes_its_containers_along(number, tmp_path):
+    handed_in(tmp_path / "ada.ipynb", BEGINNING, "import time\ntime.sleep(500)")
+    process = subprocess.Popen(
+        [sys.executable, "-m", "gluonlab.exercises", "grade", "ada.ipynb", "--isolated"],
+        cwd=tmp_path,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+        env={**os.environ, "PYTHONPATH": str(REPOSITORY)},
+    )
+    try:
+        wait_until(containers)
+        time.sleep(2)  # in whatever state: its beginning, or the notebook's
+        process.send_signal(number)
+        process.wait(60)
+    finally:
+        process.kill()
+    wait_until(lambda: not containers(), 120)
