@@ -9,7 +9,8 @@
 # The CUDA image needs the NVIDIA Container Toolkit on the host, and nothing of CUDA in its base: the libraries come from wheels.
 # Labs: docker run --rm -it -p 127.0.0.1:8888:8888 -v "$PWD/work:/work" --entrypoint jupyter gluonlab lab --ip 0.0.0.0
 # Grading: docker build --target grading -t gluonlab-grading:0.2.0 .   for exercises grade --isolated, docs/grading.md
-# This file was written where no image could be built: what it runs is what make runs and .ci/run tests, on Debian 12.
+# Of the three, grading was built and tried, with Podman (make check-isolated); what the others run is what make runs and .ci/run
+# tests, on Debian 12.
 FROM python:3.11-slim-bookworm AS base
 
 # two libraries that MXNet is linked with; OpenSSH's client, for gluonlab.launch --hosts

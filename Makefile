@@ -119,7 +119,7 @@ GRADING = gluonlab-grading:$(shell sed -n 's/^__version__ = "\(.*\)"/\1/p' gluon
 
 check-isolated: $(VENV)/.ready-labs-check
 	$(ENGINE) build --target grading -t $(GRADING) $(BUILD) .
-	$(VENV)/bin/python -m pytest -m container tests/labs/test_containers.py $(ARGS)
+	ENGINE=$(ENGINE) $(VENV)/bin/python -m pytest -m container tests/labs/test_containers.py $(ARGS)
 
 check-sagemaker: $(VENV)/.ready-sagemaker-check
 	$(VENV)/bin/python tools/check_sagemaker.py

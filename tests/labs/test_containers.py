@@ -3,7 +3,6 @@ makes: a container grants what is asked of it. make check-isolated builds the im
 """
 
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -14,11 +13,12 @@ from test_grade import BEGINNING, CHECK, SOLUTION, handed_in
 from test_hostile_notebooks import wait_until
 from the_labs import REPOSITORY
 
-from gluonlab.exercises.container import ENGINES, Containers, find_engine
+from gluonlab.exercises.container import Containers, find_engine
 from gluonlab.exercises.grade import UNCHECKED, grade
 from gluonlab.exercises.verdict import PASSED
 
 pytestmark = pytest.mark.container
+ENGINE = os.environ.get("ENGINE", "docker")
 
 # What must hold inside, each a cell whose assertion ends the notebook: a student's verdict stands
 # only if all of them hold.
@@ -79,13 +79,12 @@ def this_gluonlab(monkeypatch):
 
 def containers():
     """An engine's containers of grading, running or not."""
-    engine = next(filter(None, map(shutil.which, ENGINES)))
-    words = [engine, "ps", "--all", "--quiet", "--filter", "name=gluonlab-grade-"]
+    words = [ENGINE, "ps", "--all", "--quiet", "--filter", "name=gluonlab-grade-"]
     return subprocess.run(words, capture_output=True, text=True, check=True).stdout.split()
 
 
 def graded(path, seconds=100):
-    [made] = grade([path], seconds, runner=Containers(find_engine("")))
+    [made] = grade([path], seconds, runner=Containers(find_engine(ENGINE)))
     return made
 
 
@@ -118,7 +117,16 @@ def test_what_takes_too_much_is_a_note_and_its_container_is_gone(cell, tmp_path)
 def test_a_grader_that_ends_takes_its_containers_along(number, tmp_path):
     handed_in(tmp_path / "ada.ipynb", BEGINNING, "import time\ntime.sleep(500)")
     process = subprocess.Popen(
-        [sys.executable, "-m", "gluonlab.exercises", "grade", "ada.ipynb", "--isolated"],
+        [
+            sys.executable,
+            "-m",
+            "gluonlab.exercises",
+            "grade",
+            "ada.ipynb",
+            "--isolated",
+            "--engine",
+            ENGINE,
+        ],
         cwd=tmp_path,
         stderr=subprocess.DEVNULL,
         start_new_session=True,
