@@ -9,6 +9,7 @@ from the_labs import LABS, PLACE, REPOSITORY, SERIES
 from gluonlab.exercises.exercise import all_exercises
 from gluonlab.exercises.guesses.register import all_guesses
 from gluonlab_labs.build import differences, files, read_all
+from gluonlab_labs.guesses import ids_in
 from gluonlab_labs.source import LANGUAGES
 
 NUMBERS = ("01", "02", "03", "04", "06", "09")
@@ -115,7 +116,10 @@ def test_a_lab_has_its_parts(lab):
     assert code[0].startswith("import gluonlab")
     assert re.search(r"from gluonlab\.exercises import .*\bcheck\b.*\bsetup\b", code[0])
     assert "here = setup(" in code[0]
-    assert re.search(r"\bguess", text(lab, "en"), re.I)
+    guesses = [id for source in code for id in ids_in(source, "predict")]
+    assert len(guesses) >= 4 and code[-1] == "surprises()"
+    assert text(lab, "en").count("Write down your guess") >= len(guesses) / 2
+    assert not any("your guess" in source for source in code)
     assert "https://" in text(lab, "en").split("Further reading")[-1]
 
 

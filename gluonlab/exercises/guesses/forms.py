@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any, Optional, Sequence, Tuple, Union
+from typing import Any, Sequence, Tuple, Union
 
 from gluonlab.exercises.shared.counterexamples import Pair
 
@@ -32,7 +32,9 @@ class Form:
 
 
 @dataclass(frozen=True)
-class _Number(Form):
+class Number(Form):
+    """A number in a range. `number` makes it."""
+
     least: float
     most: float
     such_as: float
@@ -76,7 +78,9 @@ class _Number(Form):
 
 
 @dataclass(frozen=True)
-class _Choice(Form):
+class Choice(Form):
+    """One of several words or numbers. `choice` makes it."""
+
     options: Tuple[Key, ...]
 
     def words(self) -> Pair:
@@ -95,7 +99,9 @@ class _Choice(Form):
 
 
 @dataclass(frozen=True)
-class _YesOrNo(Form):
+class YesOrNo(Form):
+    """True or False. `yes_or_no` makes it."""
+
     def words(self) -> Pair:
         return "True or False", "True か False"
 
@@ -107,7 +113,9 @@ class _YesOrNo(Form):
 
 
 @dataclass(frozen=True)
-class _Listed(Form):
+class Listed(Form):
+    """So many of one form. `listed` makes it."""
+
     form: Form
     count: int
 
@@ -134,7 +142,9 @@ class _Listed(Form):
 
 
 @dataclass(frozen=True)
-class _Each(Form):
+class Each(Form):
+    """One of a form for each key. `each` makes it."""
+
     form: Form
     keys: Tuple[Key, ...]
 
@@ -167,27 +177,27 @@ def number(
 
     ``such_as``: the example that learners are shown; choose one that does not give it away.
     """
-    return _Number(least, most, such_as, factor, within)
+    return Number(least, most, such_as, factor, within)
 
 
 def choice(*options: Key) -> Form:
     """One of these words or whole numbers."""
-    return _Choice(options)
+    return Choice(options)
 
 
 def yes_or_no() -> Form:
     """True or False."""
-    return _YesOrNo()
+    return YesOrNo()
 
 
 def listed(form: Form, count: int) -> Form:
     """A list of so many of the same form; it agrees if each does."""
-    return _Listed(form, count)
+    return Listed(form, count)
 
 
 def each(form: Form, *keys: Key) -> Form:
     """A dictionary with these keys, whose values have one form; it agrees if each does."""
-    return _Each(form, keys)
+    return Each(form, keys)
 
 
 def is_unwritten(given: Any) -> bool:
@@ -202,10 +212,7 @@ def is_unwritten(given: Any) -> bool:
 
 def _plain(given: Any) -> Any:
     """Python's own number or truth value for one of NumPy or MXNet."""
-    item: Optional[Any] = getattr(given, "item", None) or getattr(given, "asscalar", None)
-    if item is None or getattr(given, "size", 1) != 1:
+    if getattr(given, "size", None) != 1:
         return given
-    try:
-        return item()
-    except (TypeError, ValueError):
-        return given
+    value = given.asscalar() if hasattr(given, "asscalar") else given
+    return value.item() if hasattr(value, "item") else value

@@ -116,6 +116,10 @@ def _observing(entry: _Entry, value: Any) -> Iterator[None]:
         )
         return
     yield
+    if entry.measured is not None and form.shown(entry.measured) != form.shown(value):
+        was, now = form.shown(entry.measured), form.shown(value)
+        _print(id, en=f"{now} this time, {was} at first", ja=f"今回は {now}、最初は {was} でした")
+        return
     entry.measured = value
     guessed, found = form.shown(entry.guessed), form.shown(value)
     if entry.is_surprise:
