@@ -8,6 +8,7 @@ from typing import Collection, Dict, List, NamedTuple, Optional, Tuple
 from gluonlab_labs.exercises import check_exercises
 from gluonlab_labs.faults import Faults, raise_if_any
 from gluonlab_labs.figures import check_figure, in_language
+from gluonlab_labs.guesses import check_guesses
 from gluonlab_labs.notebook import as_json, notebook
 from gluonlab_labs.outline import Series
 from gluonlab_labs.parity import compare
@@ -35,10 +36,15 @@ class Place(NamedTuple):
         return self.root / "solutions"
 
 
-def read_all(place: Place, checkers: Optional[Collection[str]] = None) -> Series:
+def read_all(
+    place: Place,
+    checkers: Optional[Collection[str]] = None,
+    questions: Optional[Collection[str]] = None,
+) -> Series:
     """The labs of a folder.
 
-    ``checkers``: the ids of exercises that have one; None: not asked. Raises SourceError.
+    ``checkers``: the ids of exercises that have one; ``questions``: those of guesses that have
+    one; None: not asked. Raises SourceError.
     """
     lines: List[str] = []
     faults = {path: Faults(path) for path in sorted(place.sources.glob("*.md"))}
@@ -59,6 +65,7 @@ def read_all(place: Place, checkers: Optional[Collection[str]] = None) -> Series
         for text in lab.texts():
             compare(text, found)
         check_exercises(lab, series, place.solutions, checkers, found)
+        check_guesses(lab, questions, found)
         for name in series.outlines[lab.number].figures:
             if not (place.figures / f"{name}.svg").is_file():
                 found.add(

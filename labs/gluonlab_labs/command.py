@@ -10,6 +10,7 @@ import click
 from gluonlab.cli.command import command
 from gluonlab.errors import ConfigError, OutputError, RunError
 from gluonlab.exercises.exercise import all_exercises
+from gluonlab.exercises.guesses.register import all_guesses
 from gluonlab.files.whole import folder_for, write_text
 from gluonlab_labs.build import Place, differences, files, left_over, read_all
 from gluonlab_labs.faults import SourceError
@@ -79,7 +80,11 @@ def _series(place: Place) -> Series:
     if not place.sources.is_dir():
         raise ConfigError(f"--source {place.root}: there is no folder {place.sources}")
     try:
-        return read_all(place, {exercise.id for exercise in all_exercises()})
+        return read_all(
+            place,
+            {exercise.id for exercise in all_exercises()},
+            {one.id for one in all_guesses()},
+        )
     except SourceError as error:
         lines = str(error).splitlines()
         if len(lines) > 1:

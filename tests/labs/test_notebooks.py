@@ -3,13 +3,17 @@ numbers that its text promises.
 """
 
 import json
+import re
 
 import pytest
 from the_labs import LABS, PLACE, REPOSITORY, SERIES, module_of
 
+from gluonlab.exercises.guesses.forms import Choice, Each, Listed, Number
+from gluonlab.exercises.guesses.register import all_guesses, find
 from gluonlab.exercises.verdict import PASSED, UNWRITTEN
 from gluonlab_labs.exercises import FAULTY, stubs
 from gluonlab_labs.faults import Faults
+from gluonlab_labs.guesses import ids_in
 from gluonlab_labs.kernel import execute
 from gluonlab_labs.notebook import notebook
 from gluonlab_labs.source import LANGUAGES
@@ -46,6 +50,20 @@ def test_every_stub_in_the_notebook_is_called_unwritten_or_still_faulty_in_its_l
             assert said in output.data["text/html"]
 
 
+@pytest.mark.parametrize("lab", LABS)
+def test_nobody_s_guess_is_in_a_run_notebook_but_each_question_is_in_its_language(lab, executed):
+    for language in LANGUAGES:
+        cells = executed(lab).notebooks[language].cells
+        asked = [(id, cell) for cell in cells for id in ids_in(code_of(cell), "predict")]
+        assert [id for id, _ in asked] == [one.id for one in all_guesses() if one.id[:2] == lab]
+        for id, cell in asked:
+            assert squeezed(find(id).question[language]) in squeezed(shown(cell))
+        for cell in cells:
+            assert not re.search(r"your guess|予想は", code_of(cell) and shown(cell))
+        observing = [cell for cell in cells if ids_in(code_of(cell), "observe")]
+        assert observing and all(cell.outputs for cell in observing)
+
+
 @pytest.mark.parametrize("language", LANGUAGES)
 def test_the_allreduce_player_speaks_the_language_of_its_notebook(language, executed):
     cells = executed("04").notebooks[language].cells
@@ -60,6 +78,7 @@ def test_the_japanese_notebook_with_solutions_passes_every_check_in_japanese(lab
     """
     (tmp_path / "ja").mkdir()
     solved = notebook(LABS[lab], "ja", SERIES, Faults(LABS[lab].path), PLACE.solutions)
+    guess_and_explain(solved.cells)
     grades = tmp_path / "grades"
     execute(solved, tmp_path / "ja", 600, GLUONLAB_GRADES=str(grades), PYTHONPATH=str(REPOSITORY))
     verdicts = [json.loads(line) for line in grades.read_text(encoding="utf-8").splitlines()]
@@ -73,3 +92,47 @@ def test_the_japanese_notebook_with_solutions_passes_every_check_in_japanese(lab
     ]
     assert all("正解です" in output.data["text/plain"] for output in shown)
     assert UNWRITTEN not in {one["status"] for one in verdicts}
+    compared = "\n".join(shown(cell) for cell in solved.cells if code_of(cell))
+    *_, table = [shown(cell) for cell in solved.cells if code_of(cell) == "surprises()"]
+    for asked in (one for one in all_guesses() if one.id[:2] == lab):
+        [said] = re.findall(
+            rf"予想 {asked.id}: .*?結果は .*?でした。(予想外|予想どおり)", compared, re.S
+        )
+        assert (f"\n{asked.id} " in table) == (said == "予想外")
+        assert (f"why {asked.id}" in table) == (said == "予想外")
+
+
+def guess_and_explain(cells):
+    """Answer every guess with the example of its form, and give reasons."""
+    for cell in cells:
+        for id in ids_in(code_of(cell), "predict"):
+            guessed = an_answer(find(id).form)
+            cell.source = re.sub(
+                rf'predict\("{id}", .*\)', f'predict("{id}", {guessed!r})', cell.source
+            )
+        for id in ids_in(code_of(cell), "because"):
+            cell.source = cell.source.replace(f'"{id}", ...', f'"{id}", "why {id} did so"')
+
+
+def an_answer(form):
+    """A guess of this form."""
+    if isinstance(form, Listed):
+        return [an_answer(form.form)] * form.count
+    if isinstance(form, Each):
+        return {key: an_answer(form.form) for key in form.keys}
+    if isinstance(form, Choice):
+        return form.options[0]
+    return form.such_as if isinstance(form, Number) else True
+
+
+def code_of(cell):
+    return cell.source if cell.cell_type == "code" else ""
+
+
+def shown(cell):
+    """What a cell printed."""
+    return "".join(output.get("text", "") for output in cell.outputs)
+
+
+def squeezed(text):
+    return "".join(text.split())

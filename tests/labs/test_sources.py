@@ -7,10 +7,12 @@ import pytest
 from the_labs import LABS, PLACE, REPOSITORY, SERIES
 
 from gluonlab.exercises.exercise import all_exercises
+from gluonlab.exercises.guesses.register import all_guesses
 from gluonlab_labs.build import differences, files, read_all
+from gluonlab_labs.guesses import ids_in
 from gluonlab_labs.source import LANGUAGES
 
-NUMBERS = ("01", "02", "03", "04", "06", "09")
+NUMBERS = ("01", "02", "03", "04", "05", "06", "09")
 ANCHOR = re.compile(r'<a id="([^"]+)"></a>')
 LINK = re.compile(r"\]\(([^)\s]+)\)")
 
@@ -31,7 +33,7 @@ def test_the_labs_are_those_of_the_series():
 
 
 def test_the_sources_have_no_fault():
-    read_all(PLACE, {one.id for one in all_exercises()})
+    read_all(PLACE, {one.id for one in all_exercises()}, {one.id for one in all_guesses()})
 
 
 def test_the_notebooks_in_the_repository_are_what_the_sources_make():
@@ -112,9 +114,12 @@ def test_a_lab_has_its_parts(lab):
     assert titles[-2:] == ["Summary", "Further reading"]
     code = [cell.source for cell in LABS[lab].codes()]
     assert code[0].startswith("import gluonlab")
-    assert "from gluonlab.exercises import check, setup" in code[0]
+    assert re.search(r"from gluonlab\.exercises import .*\bcheck\b.*\bsetup\b", code[0])
     assert "here = setup(" in code[0]
-    assert re.search(r"\bguess", text(lab, "en"), re.I)
+    guesses = [id for source in code for id in ids_in(source, "predict")]
+    assert len(guesses) >= 4 and code[-1] == "surprises()"
+    assert text(lab, "en").count("Write down your guess") >= len(guesses) / 2
+    assert not any("your guess" in source for source in code)
     assert "https://" in text(lab, "en").split("Further reading")[-1]
 
 
