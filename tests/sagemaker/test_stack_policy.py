@@ -31,7 +31,11 @@ COMMANDS = {
     "cloudformation:ExecuteChangeSet",
     "cloudformation:GetTemplateSummary",
     "s3:CreateBucket",
+    "s3:ListBucket",
+    "s3:DeleteBucket",
     "s3:PutObject",
+    "s3:GetObject",
+    "s3:DeleteObject",
     "sagemaker:CreatePresignedNotebookInstanceUrl",
 }
 
