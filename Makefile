@@ -16,7 +16,7 @@ endif
 endif
 endif
 
-.PHONY: run install jupyter labs handouts docs test test-all fuzz test-cu112 test-gpus test-pythons check-launch check-labs check-isolated check-sagemaker lint dist bench \
+.PHONY: run install jupyter labs handouts docs test test-all fuzz test-cu112 test-gpus test-pythons check-launch check-labs check-isolated check-sagemaker check-sagemaker-mpi lint dist bench \
   bench-processes clean
 
 run: $(VENV)/.ready-cpu
@@ -124,6 +124,16 @@ check-isolated: $(VENV)/.ready-labs-check
 check-sagemaker: $(VENV)/.ready-sagemaker-check
 	$(VENV)/bin/python tools/check_sagemaker.py
 	$(VENV)/bin/python -m pytest tests/sagemaker $(ARGS)
+
+# training/horovod.json under AWS's toolkit, over Open MPI: needs g++, and root's openmpi-bin, libopenmpi-dev and openssh-server.
+MPI ?= .venv-mpi
+
+check-sagemaker-mpi: $(MPI)/.ready
+	$(MPI)/bin/python -m pytest -m mpi tests/sagemaker $(ARGS)
+
+$(MPI)/.ready: setup.py tools/make_venv.py
+	@HOROVOD_WITH_MPI=1 $(PYTHON) tools/make_venv.py $(MPI) cpu horovod mpi sagemaker-check
+	@touch $@
 
 lint: $(VENV)/.ready-lint
 	$(VENV)/bin/ruff check .

@@ -157,6 +157,7 @@ EXTRAS = {
     # For make check-sagemaker, under Python 3.10 or newer. awscli brings AWS's service model, which
     # says what a request may be, and boto3 must be of the same release; cfn-lint and shellcheck
     # judge differently from release to release.
+    "mpi": ["mpi4py"],  # in which SageMaker's images start the processes of Open MPI
     "sagemaker-check": [
         "awscli==1.46.3",
         "boto3==1.44.5",

@@ -190,12 +190,21 @@ def install(python, extras, wheels):
     pip(python, *needs)
     pip(python, "--no-deps", *downloaded)
     for need in compiled:
-        os.environ.update(COMPILED[project(need)])
+        os.environ.update(compiled_with(project(need)))
         os.environ["HOROVOD_CMAKE"] = os.path.abspath(
             os.path.join(os.path.dirname(python), "cmake")
         )
         # a wheel in pip's cache may be of another MXNet, or of none
         pip(python, "--no-deps", "--no-build-isolation", "--no-cache-dir", need)
+
+
+def compiled_with(name):
+    """The settings of a project that is compiled here; HOROVOD_WITH_MPI=1 is Horovod over MPI."""
+    settings = dict(COMPILED[name])
+    if name == "horovod" and os.environ.get("HOROVOD_WITH_MPI") == "1":
+        del settings["HOROVOD_WITH_GLOO"], settings["HOROVOD_WITHOUT_MPI"]
+        settings["HOROVOD_WITHOUT_GLOO"] = "1"
+    return settings
 
 
 def main():

@@ -99,14 +99,19 @@ def create(
     Made for it, at no cost: a role and a lifecycle configuration. `delete` takes all of it away.
     """
     if instance == "list":
-        click.echo("\n".join(map(instances.summary, pairs.instances())))
+        prices, region = Prices(), here.caller.region
+        for one in pairs.instances():
+            click.echo(instances.summary(one, prices.each(one, region)))
+        note(f"prices: {prices.about(region)}")
         return
     if instance is None:
         raise RefusedError(
-            "create lacks the machine: write --instance TYPE, "
-            f"such as {', '.join(pairs.instances())}"
+            f"create lacks the machine: write --instance TYPE, {instances.examples()}"
         )
+    if here.caller.region is None:
+        raise RefusedError("create lacks the region: add --region REGION, such as us-east-1")
     wishes = Wishes(instance=instances.instance_type(instance), **given)
+    wishes.check()
     request = instances.request(wishes.instance)
     platform = instances.platform(wishes.platform or request["PlatformIdentifier"])
     notebook = here.notebook(name, ours=True)
@@ -167,6 +172,8 @@ def status(here: Place, name: str, every: bool, as_json: bool) -> None:
             "\n".join(line(one, here.caller.region) for one in found)
             or f"no notebook or job of gluonlab in {here.caller.region}"
         )
+        if not every:
+            here.say_next(notebook, found[0]["status"])
 
 
 @command(f"{PROGRAM} url")
@@ -191,7 +198,9 @@ def url(here: Place, name: str, hours: float) -> None:
 def wait(here: Place, name: str) -> None:
     """Wait until the notebook is in service, stopped or gone."""
     notebook = here.notebook(name)
-    here.say(f"{name} is {notebook.wait() or 'gone: there is no such notebook'}")
+    end = notebook.wait()
+    here.say(f"{name} is {end or 'gone: there is no such notebook'}")
+    here.say_next(notebook, end)
 
 
 @command(f"{PROGRAM} stop")
@@ -202,7 +211,9 @@ def stop(here: Place, name: str, no_wait: bool) -> None:
     """Stop the notebook's machine. Its volume stays, and is paid for, until delete."""
     notebook = here.notebook(name)
     if notebook.stop() and not no_wait:
-        here.say(f"{name} is {notebook.wait(STOPPED) or 'gone'}")
+        end = notebook.wait(STOPPED)
+        here.say(f"{name} is {end or 'gone'}")
+        here.say_next(notebook, end)
 
 
 @command(f"{PROGRAM} start")
@@ -214,7 +225,9 @@ def start(here: Place, name: str, force: bool, no_wait: bool) -> None:
     """Start a stopped notebook again."""
     notebook = here.notebook(name)
     if notebook.start(force) and not no_wait:
-        here.say(f"{name} is {notebook.wait(STARTED) or 'gone'}")
+        end = notebook.wait(STARTED)
+        here.say(f"{name} is {end or 'gone'}")
+        here.say_next(notebook, end)
 
 
 @command(f"{PROGRAM} delete")

@@ -15,6 +15,7 @@ PRICES = Path(__file__).resolve().parent.parent / "prices.json"
 PAGE = "https://aws.amazon.com/sagemaker/pricing/"
 UPDATE = "python sagemaker/launch.py prices --update"
 NOTEBOOKS, JOBS = "instance_hour", "training_hour"
+NO_REGION = (None, "<region>")  # the latter in a rehearsal without one
 
 
 class Cost(NamedTuple):
@@ -61,7 +62,7 @@ class Prices:
     def notebook(self, instance: str, volume_gb: int, region: Optional[str]) -> str:
         """A sentence: what a notebook costs while it runs, and while it is stopped."""
         cost = self.cost(instance, volume_gb, region)
-        volume = f"{volume_gb} GB of volume are paid until delete"
+        volume = f"{volume_gb} GB of volume are paid until delete, also while it is stopped"
         if cost.volume_month is not None:
             volume += f", about {cost.volume_month:,.2f} {cost.currency} a month"
         if cost.hour is None:
@@ -92,6 +93,11 @@ class Prices:
         texts = ("unknown" if one is None else f"{one:,.2f}" for one in each)
         return f"{instance:<18}" + "".join(f"{text:>12}" for text in texts)
 
+    def each(self, instance: str, region: Optional[str]) -> str:
+        """An hour of a notebook in a few words."""
+        hour = self.hour(instance, region)
+        return "price unknown" if hour is None else f"{hour:,.2f} {self.currency(region)} an hour"
+
     def volume(self, region: Optional[str]) -> str:
         """The price of a GB of a notebook's volume for a month, as text."""
         price = self._volume(region)
@@ -104,6 +110,8 @@ class Prices:
     def about(self, region: Optional[str]) -> str:
         """Where the prices of a region come from, and of when they are."""
         here = self._region(region)
+        if region in NO_REGION:
+            return f"{self._path.name} has them by region: add --region REGION, such as us-east-1"
         if not here:
             return f"no prices of {region} in {self._path.name}: {self._ask(region)}"
         return f"{here.get('currency', 'USD')}, as of {here.get('date')}: {here.get('source')}"
@@ -129,12 +137,17 @@ class Prices:
         return float(price)
 
     def _unknown(self, instance: str, region: Optional[str], of: str = "") -> str:
-        where = f"in {region or 'this region'} in {self._path.name}"
+        if region in NO_REGION:
+            return "it depends on the region: add --region REGION, such as us-east-1"
+        # null: somebody has looked, and what was found is no price to plan with
+        kind = JOBS if of else NOTEBOOKS
+        doubtful = instance in (self._region(region).get(kind) or {})
+        why = " (null: its sources do not agree)" if doubtful else ""
+        where = f"in {region} in {self._path.name}{why}"
         return f"no price of {of}{instance} {where}: {self._ask(region)}"
 
     def _ask(self, region: Optional[str]) -> str:
-        here = f" --region {region}" if region else ""
-        return f"{UPDATE}{here} asks AWS; see also {PAGE}"
+        return f"{UPDATE} --region {region} asks AWS; see also {PAGE}"
 
     def _source(self, region: Optional[str]) -> str:
         date = self._region(region).get("date")

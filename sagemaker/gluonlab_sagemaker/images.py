@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Optional
 
+from gluonlab_sagemaker.cost import NO_REGION
 from gluonlab_sagemaker.errors import RefusedError
 
 TAG = "mxnet-training:1.9.0-gpu-py38-cu112-ubuntu20.04-sagemaker"
@@ -38,6 +39,8 @@ ACCOUNTS = {
 
 def image(region: Optional[str]) -> str:
     """The image's address in a region. Raises RefusedError for a region without it."""
+    if region in NO_REGION:
+        raise RefusedError("a job lacks the region: add --region REGION, such as us-east-1")
     if region not in ACCOUNTS:
         raise RefusedError(
             f"AWS's MXNet image is not known to be in {region}: "

@@ -113,10 +113,16 @@ def refuse_unfit(instance: str, otherwise: str) -> None:
         )
 
 
-def summary(instance: str) -> str:
-    """An instance type in a line."""
+def examples() -> str:
+    """The types that AWS still starts, for a message."""
+    alive = [name for name, facts in pairs.instances().items() if facts["status"] == "alive"]
+    return f"such as {', '.join(alive)} (`create --instance list` says what they are)"
+
+
+def summary(instance: str, costs: str) -> str:
+    """An instance type in a line; ``costs``: its price in words."""
     facts = pairs.instances()[instance]
     gpus = f"{facts['gpus']} x {facts['gpu']} {facts['gpu_memory_gb']} GB"
     state = "" if facts["status"] == "alive" else f"  {facts['status']} as of {facts['as_of']}"
     size = f"{facts['vcpus']:>3} vCPUs {facts['memory_gib']:>5} GiB"
-    return f"{instance:<18}{gpus:<17}{size}  {facts['links']}{state}"
+    return f"{instance:<18}{gpus:<17}{size}  {facts['links']:<10}{costs:<20}{state}".rstrip()

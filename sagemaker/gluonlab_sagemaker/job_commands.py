@@ -145,6 +145,8 @@ def submit(
         f"it reads {', '.join(jobs.inputs(request)) or 'no data'}, "
         f"and writes below {' and '.join(jobs.outputs(request))}"
     )
+    if jobs.inputs(request):
+        note("the data must lie there before: sagemaker/README.md, Training jobs, has the commands")
     instances.warn_of_end(resources["InstanceType"], note)
     if jobs.is_spot(request):
         waits = request["StoppingCondition"]["MaxWaitTimeInSeconds"] / 3600
@@ -212,6 +214,14 @@ def status(here: Place, name: Optional[str]) -> None:
         else ""
     )
     here.say(f"{name}: {', '.join(dict.fromkeys(parts))}{billed}")
+    _say_results(here, found)
+
+
+def _say_results(here: Place, found: Mapping[str, Any]) -> None:
+    """Say beside the result how to fetch what a job that has ended has left."""
+    fetch = jobs.results(found) if found["TrainingJobStatus"] in jobs.ENDED else []
+    if fetch and not here.caller.rehearses:
+        note(f"its results: {'; '.join(fetch)}")
 
 
 def _of_all(found: Mapping[str, Any]) -> str:
@@ -254,13 +264,14 @@ def _wait(here: Place, name: str) -> None:
         f"the job runs on: `{PROGRAM} jobs wait {job}` goes on, `{PROGRAM} jobs stop {job}` ends it"
     )
     try:
-        end = jobs.wait(here.caller, name, here.waiter(30, float("inf")))
+        found = jobs.wait(here.caller, name, here.waiter(30, float("inf")))
     except FailedError as error:
         _show_last(here, name)
         raise FailedError(
             f"{error}; all of it: {PROGRAM} jobs logs --name {name}{here.options}"
         ) from None
-    here.say(f"{name} is {end}")
+    here.say(f"{name} is {found['TrainingJobStatus']}")
+    _say_results(here, found)
 
 
 def _show_last(here: Place, name: str) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Callable, Dict, Iterator, List, Optional, Tuple
+from typing import Any, Callable, Dict, Iterator, List, Mapping, Optional, Tuple
 
 import instance_pairs as pairs
 from gluonlab.errors import unknown
@@ -148,24 +148,24 @@ def stop(caller: Caller, name: str) -> str:
     if status in (*ENDED, "Stopping"):
         return f"{name} is {status} already"
     caller("sagemaker", "StopTrainingJob", TrainingJobName=name)
-    return (
-        f"{name} is stopping: AWS takes up to 2 minutes, which are paid for; what it saved is kept"
-    )
+    return f"{name} is stopping: AWS ends it within 120 seconds; what lies in S3 by then is kept"
 
 
-def wait(caller: Caller, name: str, waiter: Waiter) -> str:
-    """Wait until a job is Completed or Stopped; raise FailedError if it failed."""
+def wait(caller: Caller, name: str, waiter: Waiter) -> Answer:
+    """What AWS says of a job as soon as it is Completed or Stopped; FailedError if it failed."""
+    found: Answer = {}
 
     def status() -> str:
+        nonlocal found
         found = describe(caller, name)
         kind = str(found["TrainingJobStatus"])
         return str(found.get("SecondaryStatus") or kind) if kind == "InProgress" else kind
 
     end = waiter.until(name, ENDED, status)
     if end == "Failed":
-        error = failure("training job", name, describe(caller, name).get("FailureReason"))
+        error = failure("training job", name, found.get("FailureReason"))
         raise type(error)(f"{error}; its log is in CloudWatch: {GROUP}")
-    return str(end)
+    return found
 
 
 def follow(caller: Caller, name: str, sleep: Callable[[float], None]) -> Iterator[List[Line]]:
@@ -199,6 +199,16 @@ def listed(caller: Caller, status: Optional[str] = None) -> List[Answer]:
 def running(caller: Caller) -> List[str]:
     """The names of jobs that cost something now."""
     return [job["TrainingJobName"] for job in listed(caller, "InProgress")]
+
+
+def results(found: Mapping[str, Any]) -> List[str]:
+    """The commands that fetch what a job, as AWS describes it, has left in S3."""
+    model = (found.get("ModelArtifacts") or {}).get("S3ModelArtifacts")
+    kept = (found.get("CheckpointConfig") or {}).get("S3Uri")
+    return [
+        *([f"aws s3 cp {model} ."] if model else []),
+        *([f"aws s3 cp --recursive {kept.rstrip('/')}/run run"] if kept else []),
+    ]
 
 
 def outputs(request: Dict[str, Any]) -> List[str]:

@@ -17,6 +17,8 @@ from gluonlab_sagemaker.quota import USES, ask_for, name_of, quotas
 from gluonlab_sagemaker.resize import Change
 from gluonlab_sagemaker.resize import resize as resize_notebook
 
+WITHOUT_GPUS = "ml.m5.xlarge"  # to look around on, see README.md
+
 
 @command(f"{PROGRAM} resize")
 @anywhere(status="Stopped")
@@ -82,7 +84,7 @@ def prices(here: Place, update: bool) -> None:
         return
     table = Prices()
     here.say(f"{'':<18}{'an hour':>12}{'a day':>12}{'training/h':>12}")
-    for instance in pairs.instances():
+    for instance in (WITHOUT_GPUS, *pairs.instances()):
         here.say(table.line(instance, region))
     here.say(f"GB-month of a volume: {table.volume(region)}; {table.about(region)}")
 
@@ -108,8 +110,7 @@ def quota(here: Place, instance: Optional[str], use: str, wanted: Optional[int])
     """Say how many machines of a type this account may have at once, or ask for more."""
     if instance is None:
         raise RefusedError(
-            "quota lacks the machine: write --instance TYPE, such as "
-            f"{', '.join(pairs.instances())}"
+            f"quota lacks the machine: write --instance TYPE, {instances.examples()}"
         )
     kind = "InstanceType" if use == "notebook" else "TrainingInstanceType"
     instance = instances.instance_type(instance, kind)
@@ -123,6 +124,9 @@ def quota(here: Place, instance: Optional[str], use: str, wanted: Optional[int])
         )
     if wanted is not None:
         here.say(ask_for(here.caller, found[use], wanted))
+        if not here.caller.rehearses:
+            again = f"{PROGRAM} quota --instance {instance}{here.options}"
+            note(f"it takes hours to days, and counts when this shows it: {again}")
     elif found[use].value < 1 and not here.caller.rehearses:
         here.say(
             f"none may be had: {PROGRAM} quota --instance {instance} --use {use} --request 1"

@@ -180,6 +180,19 @@ class Notebook:
             raise FailedError(f"{error}; {self._kept()}")
         return status
 
+    def what_next(self, status: Optional[str]) -> str:
+        """What can be done with it in this status; nothing if it is gone."""
+        if status == "InService":
+            return f"open it: {self.command('url')}; end its machine: {self.command('stop')}"
+        if status == "Stopped":
+            return (
+                f"its volume is paid for until {self.command('delete')}, which destroys its files; "
+                f"start it again: {self.command('start')}"
+            )
+        if status == "Failed":
+            return f"{self._remedy()}; {self._kept()}"
+        return "" if status is None else f"wait for it: {self.command('wait')}"
+
     def _remedy(self) -> str:
         """What to do when there is no machine for a notebook whose volume may hold files."""
         return (

@@ -49,6 +49,12 @@ class Place(NamedTuple):
         """How to wait here."""
         return Waiter(every_s, longest_s, self.sleep)
 
+    def say_next(self, notebook: Notebook, status: Optional[str]) -> None:
+        """Say beside the result what can be done with a notebook in this status."""
+        text = notebook.what_next(status)
+        if text and not self.caller.rehearses:
+            note(text)
+
     def notebook(self, name: str, ours: bool = False) -> Notebook:
         """The notebook of that name; Ctrl-C then says how to find it again.
 

@@ -24,10 +24,12 @@ class Machine:
     entry point.
     """
 
-    def __init__(self, root, template, small, kept=None, hosts=("localhost",), host="localhost"):
+    def __init__(
+        self, root, template, small, kept=None, hosts=("localhost",), host="localhost", interface=""
+    ):
         """``template``: a request's name, whose hyperparameters ``small`` replaces in part.
 
-        ``kept``: what lies in the S3 folder of its checkpoints.
+        ``kept``: what lies in the S3 folder of its checkpoints. ``interface``: the network's name.
         """
         path = SAGEMAKER / "training" / f"{template}.json"
         request = json.loads(path.read_text(encoding="utf-8"))
@@ -43,6 +45,8 @@ class Machine:
         values = {name: text.replace("/opt/ml", str(root)) for name, text in values.items()}
         self.run = Path(json.loads(values["out"]))
         resources = {"current_host": host, "hosts": list(hosts)}
+        if interface:
+            resources["network_interface_name"] = interface
         for name, content in (
             ("hyperparameters", values), ("resourceconfig", resources), ("inputdataconfig", {}),
         ):  # fmt: skip

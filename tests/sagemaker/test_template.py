@@ -79,13 +79,24 @@ def test_the_template_offers_the_machines_of_the_table_and_refuses_the_dead_pair
     template = cloudformation.load(SAGEMAKER / "notebook.yaml")
     offered = template["Parameters"]["InstanceType"]["AllowedValues"]
     platforms = template["Parameters"]["Platform"]["AllowedValues"]
-    assert set(offered) == {"ml.t3.xlarge", *pairs.instances()}
+    assert set(offered) == {"ml.m5.xlarge", "ml.t3.xlarge", *pairs.instances()}
     # CloudFormation's own schema, as cfn-lint has it, does not know that one
     assert set(platforms) == set(pairs.platforms()) - {"notebook-al2023-v2"}
     for instance, platform in itertools.product(offered, platforms):
         given = {**GOOD, "InstanceType": instance, "Platform": platform}
         refused = cloudformation.Stack(template, given).refusals()
         assert bool(refused) == bool(pairs.dead(instance, platform)), (instance, platform)
+
+
+def test_the_default_machine_has_a_price_and_so_has_the_one_without_gpus():
+    from gluonlab_sagemaker.cost import Prices
+
+    template = cloudformation.load(SAGEMAKER / "notebook.yaml")
+    machine = template["Parameters"]["InstanceType"]["Default"]
+    for one in (machine, "ml.m5.xlarge"):
+        assert Prices().hour(one, "us-east-1") is not None
+    readme = (SAGEMAKER / "README.md").read_text(encoding="utf-8")
+    assert f"`{machine}`, the default" in readme
 
 
 def budget(**given):

@@ -1,6 +1,6 @@
 """Requests of training/ under AWS's own training toolkit; test_spot.py has the spot job.
 
-horovod.json is not among them: it needs Open MPI and Horovod.
+test_toolkit_mpi.py has horovod.json, which needs Open MPI and Horovod.
 """
 
 import json

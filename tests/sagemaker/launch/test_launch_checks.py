@@ -157,7 +157,7 @@ def test_what_is_no_repository_and_its_password_is_not_repeated(text):
         (("resize",), "add --instance TYPE, --volume GB or --platform PLATFORM"),
         (("resize", "--instance", "p9.8xlarge"), "unknown instance 'ml.p9.8xlarge'"),
         (("resize", "--platform", "al2023"), "unknown platform 'al2023'"),
-        (("quota",), "quota lacks the machine: write --instance TYPE, such as ml.p3.2xlarge"),
+        (("quota",), "quota lacks the machine: write --instance TYPE, such as ml.g4dn.xlarge"),
         (("quota", "--instance", "g5.xlarge", "--request", "0"), "--request"),
         (("quota", "--instance", "g5.xlarge", "--use", "trainin"), "--use"),
         (("create", "--instance", "p3.8xlarge", *FROM), "notebook-al2-v3 is dead since 2026-07-01"),
@@ -259,6 +259,35 @@ def test_every_instance_is_a_choice_and_has_a_request_of_its_own(capsys, somebod
         name = line.split()[0]
         assert instances.request(name)["InstanceType"] == name
         assert ("dead as of 2026-11-21" in line) == name.startswith("ml.p3")
+    names = [line.split()[0] for line in out.splitlines()]
+    assert names[0] == "ml.g4dn.xlarge" and names[-1].startswith("ml.p3")  # the living first
+
+
+def test_the_list_of_machines_says_what_each_costs_an_hour(capsys, somebody):
+    out, err = ended(capsys, World(), ("create", "--instance", "list"))[1:]
+    said = {line.split()[0]: line for line in out.splitlines()}
+    assert "1.41 USD an hour" in said["ml.g5.xlarge"]
+    assert "price unknown" in said["ml.g4dn.12xlarge"]
+    assert "prices: USD, as of" in err
+
+
+def test_without_a_region_no_price_is_looked_for_and_nothing_is_made(capsys, monkeypatch):
+    monkeypatch.delenv("AWS_DEFAULT_REGION")
+    made = ("create", "--instance", "g5.xlarge", "--repository", "https://x/y")
+    assert ended(capsys, World(), made) == (
+        2,
+        "",
+        "error: create lacks the region: add --region REGION, such as us-east-1\n",
+    )
+    err = ended(capsys, World(), (*made, "--dry-run"))[2]
+    assert "cost: it depends on the region: add --region REGION, such as us-east-1; 50 GB" in err
+    assert "<region>" not in err
+    assert "by region: add --region" in ended(capsys, World(), ("create", "--instance", "list"))[2]
+
+
+def test_a_notebook_from_nowhere_is_refused_before_its_price_is_named(capsys, somebody):
+    err = ended(capsys, World(), ("create", "--instance", "g5.xlarge"))[2]
+    assert err.startswith("error: the notebook needs gluonlab from somewhere")
 
 
 @pytest.fixture
@@ -279,8 +308,8 @@ def test_costs_are_products_and_say_where_they_come_from(prices):
     table = prices(2.5, 0.2)
     assert table.notebook("ml.x", 50, "us-east-1") == (
         "cost: about 2.50 EUR an hour while it runs, 60.00 a day if nothing stops it; "
-        "50 GB of volume are paid until delete, about 10.00 EUR a month (an estimate, "
-        "by the prices of 2020-02-02 in prices.json)"
+        "50 GB of volume are paid until delete, also while it is stopped, about 10.00 EUR a month "
+        "(an estimate, by the prices of 2020-02-02 in prices.json)"
     )
     assert "about 7.50 EUR an hour on 3 x ml.x, at most 15.00 EUR in 2 h" in table.job(
         "ml.x", 3, 7200, "us-east-1"

@@ -161,8 +161,9 @@ def test_a_job_says_what_it_costs_or_how_to_find_out(capsys, made_up):
         ("g5.xlarge", "cost: about 1.41 USD an hour on 1 x ml.g5.xlarge, at most"),
         (
             "g4dn.12xlarge",
-            "no price of training on ml.g4dn.12xlarge in us-east-1 in prices.json: "
-            "python sagemaker/launch.py prices --update --region us-east-1 asks AWS",
+            "no price of training on ml.g4dn.12xlarge in us-east-1 in prices.json (null: its "
+            "sources do not agree): python sagemaker/launch.py prices --update "
+            "--region us-east-1 asks AWS",
         ),
     ):
         arguments = ("jobs", "submit", *TO, "--instance", instance, "--dry-run")
@@ -263,6 +264,9 @@ def test_the_image_is_that_of_the_region():
         assert made.startswith(f"{ACCOUNTS[region]}.dkr.ecr.{region}.amazonaws.com")
         assert made.endswith(TAG)
     assert ".amazonaws.com.cn/" in image("cn-north-1")
+    for nowhere in (None, "<region>"):
+        with pytest.raises(RefusedError, match="a job lacks the region: add --region REGION"):
+            image(nowhere)
     with pytest.raises(
         RefusedError, match=r"not known to be in mx-central-1: .* or give one with --image"
     ):
@@ -327,6 +331,20 @@ def test_submit_uploads_and_submits_in_this_order(launch, log, here, monkeypatch
     assert launch("jobs", "list")[1].startswith("gluonlab-x ")
     assert launch("jobs", "status", "--name", "gluonlab-x")[1].startswith("gluonlab-x: Completed")
     assert launch("jobs", "wait", "--name", "gluonlab-x")[:2] == (0, "gluonlab-x is Completed\n")
+    assert "the data must lie there before: sagemaker/README.md" in err
+
+
+def test_a_job_that_has_ended_says_how_its_results_are_fetched(told, aws):
+    """A spot job's run lies with its checkpoints, and not in the model."""
+    kept = {"CheckpointConfig": {"S3Uri": "s3://b/gluonlab/checkpoints/gluonlab-x/"}}
+    spot = "aws s3 cp --recursive s3://b/gluonlab/checkpoints/gluonlab-x/run run"
+    for more, fetch in (({}, "aws s3 cp s3://x ."), (kept, f"aws s3 cp s3://x .; {spot}")):
+        for command in ("wait", "status"):
+            aws.say("describe_training_job", job("Completed", **more))
+            _, out, err = told("jobs", command, "--name", "gluonlab-x")
+            assert out.startswith("gluonlab-x") and err == f"its results: {fetch}\n"
+    aws.say("describe_training_job", job("InProgress"))
+    assert told("jobs", "status", "--name", "gluonlab-x")[2] == ""
 
 
 def test_a_rehearsed_job_is_the_one_that_is_submitted(launch, log, capsys):
@@ -378,11 +396,10 @@ def test_stop_leaves_alone_what_has_ended(status, told, aws, log):
 def test_wait_shows_what_the_job_does_and_why_it_failed(told, aws, log):
     for secondary in ("Starting", "Downloading", "Training", "Training"):
         aws.say("describe_training_job", job("InProgress", secondary=secondary))
-    for _ in range(2):
-        aws.say(
-            "describe_training_job",
-            job("Failed", FailureReason="AlgorithmError: ExecuteUserScriptError\nexit code 1"),
-        )
+    aws.say(
+        "describe_training_job",
+        job("Failed", FailureReason="AlgorithmError: ExecuteUserScriptError\nexit code 1"),
+    )
     aws.refuse("describe_log_streams", "ResourceNotFoundException", "no group", "logs")
     status, out, err = told("jobs", "wait", "--name", "gluonlab-x")
     *progress, error = err.splitlines()

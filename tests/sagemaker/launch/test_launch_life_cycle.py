@@ -151,6 +151,31 @@ def test_a_life(launch, log, here):
     assert nothing_is_left(here)
 
 
+@pytest.mark.parametrize(
+    ("status", "says"),
+    [
+        ("InService", ["open it: {}url", "end its machine: {}stop"]),
+        ("Stopped", ["its volume is paid for until {}delete", "destroys", "again: {}start"]),
+        ("Failed", ["again later: {}start", "{}resize", "files are still on its volume"]),
+        ("Updating", ["wait for it: {}wait"]),
+    ],
+)
+def test_status_says_what_to_do_next(status, says, told, aws):
+    aws.statuses(status)
+    err = told("status")[2]
+    for one in says:
+        assert one.format("python sagemaker/launch.py ") in err
+    aws.statuses(status)
+    assert told("status", "--json")[2] == ""
+
+
+def test_stop_and_start_say_what_to_do_next(launch):
+    launch("create", *P3)
+    assert "its volume is paid for until python sagemaker/launch.py delete" in launch("stop")[2]
+    assert "end its machine: python sagemaker/launch.py stop" in launch("start", "--force")[2]
+    assert "open it: python sagemaker/launch.py url --name gluonlab" in launch("wait")[2]
+
+
 def test_what_is_done_already_is_not_done_again(launch, log):
     launch("create", *P3)
     launch("stop")

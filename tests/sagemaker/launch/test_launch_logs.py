@@ -111,8 +111,7 @@ def test_a_job_that_has_printed_nothing_says_so(told, aws):
 
 
 def failed(aws):
-    for _ in range(2):
-        aws.say("describe_training_job", of("Failed", FailureReason="exit code 1"))
+    aws.say("describe_training_job", of("Failed", FailureReason="exit code 1"))
 
 
 def test_the_last_30_lines_of_a_job_that_has_failed_are_shown(told, aws, log):

@@ -204,14 +204,17 @@ def test_a_region_without_sagemaker_has_no_table():
 def test_the_readme_says_what_the_shipped_table_says():
     """Its rows of machines: an hour and a day; and a month of 50 GB."""
     text = (SAGEMAKER / "README.md").read_text(encoding="utf-8")
-    rows = re.findall(r"^\| `(ml\.\S+)` \| ([\d.]+) USD \| ([\d.]+) USD \| \|$", text, re.M)
-    assert len(rows) == 6
+    rows = re.findall(r"^\| `(ml\.\S+)`[^|]* \| ([\d.]+) USD \| ([\d.]+) USD \| \|$", text, re.M)
+    assert len(rows) == 7
     for instance, hour, day in rows:
         known = Prices().cost(instance, 50, "us-east-1")
         assert (hour, day) == (f"{known.hour:.2f}", f"{known.day:.2f}")
         assert f"{known.volume_month:.2f} USD a month" in text
-    unknown = re.search(r"^\| `(\S+)`, the default, and `(\S+)` \| \?", text, re.M)
+    unknown = re.search(r"^\| `(\S+)` and `(\S+)` \| \?", text, re.M)
     assert [Prices().hour(one, "us-east-1") for one in unknown.groups()] == [None, None]
+    hour = Prices().hour("ml.g5.12xlarge", "us-east-1")
+    assert f"3 x {hour} = {3 * hour:.2f} USD, another {hour} USD for the idle hour" in text
+    assert f"{hour} USD an hour as below" in text
     shipped = json.loads((SAGEMAKER / "prices.json").read_text())["regions"]["us-east-1"]
     assert f"For us-east-1, of {shipped['date']}, and **not from AWS**" in text
 

@@ -41,8 +41,9 @@ def test_every_use_has_its_quota(told, pages):
 def test_more_is_asked_for_by_the_code(told, aws, log, pages):
     answer = {"RequestedQuota": {"Status": "PENDING", "DesiredValue": 1.0}}
     aws.say("request_service_quota_increase", answer, "service-quotas")
-    status, out, _ = told("quota", "--instance", "g5.12xlarge", "--request", "1")
+    status, out, err = told("quota", "--instance", "g5.12xlarge", "--request", "1")
     assert status == 0
+    assert "counts when this shows it: python sagemaker/launch.py quota --instance ml.g5.12" in err
     assert out.splitlines()[-1] == f"asked for 1 x {NAME}: PENDING"
     assert log.calls[-1][2] == {
         "ServiceCode": "sagemaker",

@@ -95,7 +95,10 @@ def test_resize_asks_for_what_is_new_and_waits(told, aws, log):
         {"NotebookInstanceName": "gluonlab", "InstanceType": "ml.g5.xlarge", "VolumeSizeInGB": 80}
     ]
     assert "about 1.41 USD an hour while it runs, 33.84 a day if nothing stops it" in err
-    assert "80 GB of volume are paid until delete, about 11.20 USD a month" in err
+    assert (
+        "80 GB of volume are paid until delete, also while it is stopped, about 11.20 USD a month"
+        in err
+    )
     assert out == "gluonlab is changed: python sagemaker/launch.py start --name gluonlab\n"
 
 

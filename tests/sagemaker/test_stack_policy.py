@@ -1,0 +1,151 @@
+"""deployer-policy-stack.json: what a person needs for notebook.yaml is what AWS's schemas of its
+resources say that CloudFormation calls, and what the README's commands call.
+"""
+
+import fnmatch
+import json
+import re
+
+import botocore.session
+import cloudformation
+import pytest
+from made_up_notebook import SAGEMAKER
+
+ACCOUNT = "111122223333"
+# For managed policies and for boundaries, of which the template has none. Whoever may attach a
+# policy of AWS's to a role may give it every right.
+NOT_NEEDED = {
+    "iam:AttachRolePolicy",
+    "iam:DetachRolePolicy",
+    "iam:PutRolePermissionsBoundary",
+    "iam:DeleteRolePermissionsBoundary",
+}
+# For SubnetId and KmsKeyId, which most notebooks go without: the README names them.
+FOR_NETWORKS_AND_KEYS = ("ec2:", "kms:")
+PREFIX = {"service-quotas": "servicequotas"}
+# What deploy calls, by the source of AWS's command line (customizations/cloudformation), what s3's
+# commands call, and how the link of step 5 opens the notebook
+COMMANDS = {
+    "cloudformation:CreateChangeSet",
+    "cloudformation:DescribeChangeSet",
+    "cloudformation:ExecuteChangeSet",
+    "cloudformation:GetTemplateSummary",
+    "s3:CreateBucket",
+    "s3:ListBucket",
+    "s3:DeleteBucket",
+    "s3:PutObject",
+    "s3:GetObject",
+    "s3:DeleteObject",
+    "sagemaker:CreatePresignedNotebookInstanceUrl",
+}
+
+
+def statements():
+    text = (SAGEMAKER / "deployer-policy-stack.json").read_text(encoding="utf-8")
+    return json.loads(text)["Statement"]
+
+
+def allowed():
+    return [action for one in statements() for action in one["Action"]]
+
+
+def handlers():
+    """The permissions that AWS's schema of each resource of the template declares."""
+    from cfnlint.schema import PROVIDER_SCHEMA_MANAGER
+
+    template = cloudformation.load(SAGEMAKER / "notebook.yaml")
+    found = set()
+    for kind in {resource["Type"] for resource in template["Resources"].values()}:
+        schema = PROVIDER_SCHEMA_MANAGER.get_resource_schema("us-east-1", kind).schema
+        for name, about in schema["handlers"].items():
+            if name != "list":  # of all resources of a kind, which no stack asks for
+                found |= set(about["permissions"])
+    return found
+
+
+def of_the_readme():
+    """What the commands of steps 1 to 6 call: `aws SERVICE OPERATION` is named as the API's."""
+    readme = (SAGEMAKER / "README.md").read_text(encoding="utf-8")
+    steps = readme[readme.index("## 1. ") : readme.index("## launch.py")]
+    words = re.findall(
+        r"aws (cloudformation|sagemaker|service-quotas|pricing) ([a-z]+-[a-z-]+)", steps
+    )
+    session = botocore.session.get_session()
+    found = set()
+    for service, command in words:
+        names = session.get_service_model(service).operation_names
+        [name] = [one for one in names if one.lower() == command.replace("-", "")]
+        found.add(f"{PREFIX.get(service, service)}:{name}")
+    return found
+
+
+def test_the_policy_allows_what_the_stack_and_the_commands_need_and_nothing_else():
+    declared = handlers()
+    assert {"sagemaker:StopNotebookInstance", "iam:CreateRole", "budgets:ModifyBudget"} <= declared
+    needed = {
+        action for action in declared - NOT_NEEDED if not action.startswith(FOR_NETWORKS_AND_KEYS)
+    }
+    assert {"cloudformation:DeleteStack", "pricing:GetProducts"} <= of_the_readme()
+    assert sorted(allowed()) == sorted(needed | of_the_readme() | COMMANDS)
+
+
+def test_the_readme_names_what_a_subnet_and_a_key_need_besides():
+    readme = (SAGEMAKER / "README.md").read_text(encoding="utf-8")
+    for action in handlers():
+        if action.startswith(FOR_NETWORKS_AND_KEYS):
+            assert action in readme or action.split(":")[1] in readme, action
+
+
+@pytest.mark.parametrize("name", ["deployer-policy.json", "deployer-policy-stack.json"])
+def test_a_policy_is_given_in_a_way_that_takes_its_size(name):
+    """IAM's quotas, without white space: 2,048 characters of policies that are part of a user
+    (put-user-policy), 6,144 of a policy of its own (create-policy).
+    """
+    size = len(re.sub(r"\s", "", (SAGEMAKER / name).read_text(encoding="utf-8")))
+    assert 2048 < size <= 6144 - 500  # another account and a bucket of 63 characters
+    readme = (SAGEMAKER / "README.md").read_text(encoding="utf-8")
+    assert "put-user-policy" not in readme
+    assert f"sagemaker/{name} > policy.json" in readme
+    assert (
+        "aws iam create-policy --policy-name gluonlab --policy-document file://policy.json"
+        in readme
+    )
+
+
+def test_only_what_has_no_narrower_resource_is_allowed_everywhere():
+    for one in statements():
+        assert one["Effect"] == "Allow" and "*" not in "".join(one["Action"])
+        if one["Resource"] == "*":
+            assert all(action.split(":")[1].startswith(("Get", "List")) for action in one["Action"])
+        if "iam:PassRole" in one["Action"]:
+            to = {"StringEquals": {"iam:PassedToService": "sagemaker.amazonaws.com"}}
+            assert one["Action"] == ["iam:PassRole"] and one["Condition"] == to
+
+
+@pytest.mark.parametrize(
+    ("action", "arn"),
+    [
+        (
+            "cloudformation:DeleteStack",
+            f"arn:aws:cloudformation:eu-west-1:{ACCOUNT}:stack/gluonlab/1",
+        ),
+        ("iam:CreateRole", f"arn:aws:iam::{ACCOUNT}:role/gluonlab-Role-1ABCDEF"),
+        ("iam:PassRole", f"arn:aws:iam::{ACCOUNT}:role/gluonlab-Role-1ABCDEF"),
+        (
+            "sagemaker:DeleteNotebookInstance",
+            f"arn:aws:sagemaker:us-east-1:{ACCOUNT}:notebook-instance/gluonlab",
+        ),
+        ("budgets:ModifyBudget", f"arn:aws:budgets::{ACCOUNT}:budget/gluonlab us-east-1 gluonlab"),
+        ("s3:PutObject", "arn:aws:s3:::MY-BUCKET/gluonlab/source.tar.gz"),
+    ],
+)
+def test_what_the_template_makes_by_its_defaults_is_within_the_resources(action, arn):
+    resources = [
+        resource
+        for one in statements()
+        if action in one["Action"]
+        for resource in ([one["Resource"]] if isinstance(one["Resource"], str) else one["Resource"])
+    ]
+    assert any(fnmatch.fnmatchcase(arn, resource) for resource in resources)
+    others = arn.replace(ACCOUNT, "999999999999").replace("MY-", "HIS-")
+    assert not any(fnmatch.fnmatchcase(others, resource) for resource in resources)
