@@ -16,8 +16,8 @@ endif
 endif
 endif
 
-.PHONY: run install jupyter labs handouts docs test test-all fuzz test-cu112 test-gpus test-pythons check-launch check-labs check-isolated check-sagemaker check-sagemaker-mpi lint dist bench \
-  bench-processes clean
+.PHONY: run install jupyter labs handouts docs test test-all fuzz test-cu112 test-gpus test-pythons check-launch check-labs check-isolated check-sagemaker \
+  check-sagemaker-mpi lint dist bench bench-processes clean
 
 run: $(VENV)/.ready-cpu
 	$(VENV)/bin/python -m gluonlab.run --gpus 2 $(ARGS)
@@ -46,7 +46,7 @@ test: $(VENV)/.ready-test
 	$(VENV)/bin/python -m pytest $(or $(ARGS),-n 2 --dist worksteal)
 
 test-all: $(VENV)/.ready-test $(VENV)/.ready-bench test-cu112
-	$(VENV)/bin/python -m pytest -m 'not gpu and not cu112 and not horovod and not hosts and not container' --hypothesis-profile=random $(ARGS)
+	$(VENV)/bin/python -m pytest -m 'not gpu and not cu112 and not horovod and not hosts and not container and not mpi' --hypothesis-profile=random $(ARGS)
 	$(ON_GPUS) --gpus 8 --promise-peers $(CU112)/bin/python -m pytest tests/gpus -m long $(ARGS)
 	$(MAKE) test-gpus ROAD=tests/study/speedup/test_causes.py ARGS='-m long -k nearly_all'
 	$(MAKE) check-launch ARGS="-m 'horovod or hosts'"

@@ -154,10 +154,10 @@ EXTRAS = {
         "types-requests==2.33.0.20261030; python_version>='3.10'",
         "types-requests; python_version<'3.10'",
     ],
+    "mpi": ["mpi4py"],  # in which SageMaker's images start the processes of Open MPI
     # For make check-sagemaker, under Python 3.10 or newer. awscli brings AWS's service model, which
     # says what a request may be, and boto3 must be of the same release; cfn-lint and shellcheck
     # judge differently from release to release.
-    "mpi": ["mpi4py"],  # in which SageMaker's images start the processes of Open MPI
     "sagemaker-check": [
         "awscli==1.46.3",
         "boto3==1.44.5",
