@@ -12,9 +12,9 @@ received just before they are needed, sent as soon as they are made.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import wraps
-from typing import Callable, Dict, Iterable, Iterator, List, NamedTuple, Tuple
+from typing import Callable, Dict, Iterable, Iterator, List, NamedTuple, Sequence, Tuple
 
 from gluonlab.config.values import is_count
 from gluonlab.errors import ScheduleError, unknown
@@ -101,16 +101,25 @@ def _defines(name: str, several_stages: bool) -> Callable[[Definition], Maker]:
                     "choose interleaved or sequential for several"
                 )
             orders = definition(devices, microbatches, stages_per_device)
-            empty = PipelineSchedule(name, devices, devices * stages_per_device, microbatches, ())
-            programs = tuple(
-                tuple(_program(empty, device, order)) for device, order in enumerate(orders)
-            )
-            return PipelineSchedule(**{**vars(empty), "programs": programs})
+            return from_orders(name, list(orders), microbatches, stages_per_device)
 
         del make.__wrapped__  # type: ignore[attr-defined]  # its signature is that of all
         return make
 
     return decorate
+
+
+def from_orders(
+    name: str, orders: Sequence[Order], microbatches: int, stages_per_device: int = 1
+) -> PipelineSchedule:
+    """The schedule of devices that go forward and backward in these orders, ``orders[d]`` device d.
+
+    Messages and updates are added. What an order lacks, `gluonlab.parallel.pipeline.check` tells.
+    """
+    devices = len(orders)
+    empty = PipelineSchedule(name, devices, devices * stages_per_device, microbatches, ())
+    programs = tuple(tuple(_program(empty, device, order)) for device, order in enumerate(orders))
+    return replace(empty, programs=programs)
 
 
 def _program(schedule: PipelineSchedule, device: int, order: Order) -> Iterator[Instruction]:
