@@ -6,7 +6,7 @@ from statistics import median
 from typing import Any, Callable, Dict, List, Sequence, Tuple
 
 from gluonlab.exercises.cases import draws
-from gluonlab.exercises.exercise import exercise
+from gluonlab.exercises.exercise import Wrong, exercise
 from gluonlab.exercises.lab05.lists import by_list, drawn, fault, listed
 from gluonlab.exercises.shared.counterexamples import Case
 from gluonlab.exercises.shared.diagnosis import Mistake, results
@@ -113,10 +113,17 @@ class _Clock:
 
     def __call__(self, work: Callable[[], None]) -> float:
         """The seconds that one run of this work takes."""
+        if work not in self.reads:
+            raise Wrong(
+                en="`seconds` was given something else than `step` or one of `alone`: "
+                "it takes the work itself, and calls it; write `seconds(step)`",
+                ja="`seconds` に `step` と `alone` の要素以外のものが渡されました。"
+                "処理そのものを渡すと `seconds` が呼び出します。`seconds(step)` と書いてください",
+            )
         reads = self.reads[work]
         disturbed = 1.0 + float(self._random.randint(1, 64)) / 64
-        if not reads:
-            disturbed += 1.0  # the first time everything is made
+        if len(reads) in (0, 2):
+            disturbed += 1.0 + len(reads)  # in the first everything is made; others disturb
         elif len(reads) == 4 or (len(reads) > 4 and len(reads) % 3 == 0):
             disturbed = 1.0
         reads.append(self._times[work] * disturbed)

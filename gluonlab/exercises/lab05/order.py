@@ -30,7 +30,7 @@ JAPANESE = {FORWARD: "順伝播", BACKWARD: "逆伝播"}
 @exercise("05-5")
 def one_f_one_b(answer: Callable[[int, int, int], Sequence[Tuple[str, int]]]) -> None:
     """An order of forwards and backwards that is proved, as fast as GPipe, in less memory."""
-    cases = [(1, 1), (1, 3), (2, 1), (2, 4), (4, 8), (4, 2), (3, 3)]  # devices, microbatches
+    cases = [(2, 4), (4, 8), (2, 1), (4, 2), (3, 3), (1, 3), (1, 1)]  # devices, microbatches
     random = draws(55)
     cases += [(int(random.randint(2, 9)), int(random.randint(1, 25))) for _ in range(6)]
     for devices, microbatches in cases:

@@ -1,0 +1,553 @@
+"""Answers to lab 05 that students really give, and what they must be told."""
+
+import heapq
+import itertools
+import statistics
+from functools import lru_cache
+
+import numpy as np
+
+
+def forgets_to_return(*given):
+    given = list(given)
+
+
+# --- 05-1
+
+
+def crossing(outputs, cuts):
+    return [0, *(outputs[cut - 1] for cut in cuts), 0]
+
+
+def both_ways(outputs, cuts, images, each=4):
+    edges = crossing(outputs, cuts)
+    return [each * images * (a + b) for a, b in zip(edges, edges[1:])]
+
+
+def activations_only(outputs, cuts, images):
+    return [4 * images * outputs[cut - 1] for cut in cuts] + [0]
+
+
+def twice_forward(outputs, cuts, images):
+    return [8 * images * outputs[cut - 1] for cut in cuts] + [0]
+
+
+def layer_behind_the_cut(outputs, cuts, images):
+    edges = [0, *(outputs[cut] for cut in cuts), 0]
+    return [4 * images * (a + b) for a, b in zip(edges, edges[1:])]
+
+
+def everything_that_a_stage_puts_out(outputs, cuts, images):
+    bounds = [0, *cuts, len(outputs)]
+    return [4 * images * sum(outputs[a:b]) for a, b in zip(bounds, bounds[1:])]
+
+
+def scores_are_sent_on(outputs, cuts, images):
+    edges = [0, *(outputs[cut - 1] for cut in cuts), outputs[-1]]
+    return [4 * images * (a + b) for a, b in zip(edges, edges[1:])]
+
+
+def eats_its_input(outputs, cuts, images):
+    sent, before = [], 0
+    while cuts:
+        after = outputs[cuts.pop(0) - 1]
+        sent.append(4 * images * (before + after))
+        before = after
+    return (*sent, 4 * images * before)
+
+
+# --- 05-2
+
+
+def as_many_layers(costs, stages):
+    each, extra = divmod(len(costs), stages)
+    return [number * each + min(number, extra) for number in range(1, stages)]
+
+
+def as_many_layers_floor(costs, stages):
+    return [number * len(costs) // stages for number in range(1, stages)]
+
+
+def filled_in_turn(costs, stages):
+    part, cuts, total = sum(costs) / stages, [], 0
+    for number, cost in enumerate(costs):
+        if number and total + cost > part and len(cuts) < stages - 1:
+            cuts.append(number)
+            total = 0
+        total += cost
+    while len(cuts) < stages - 1:  # cut single layers off the end
+        cuts.append(len(costs) - (stages - 1 - len(cuts)))
+    return cuts
+
+
+def filled_over(costs, stages):
+    part, cuts, total = sum(costs) / stages, [], 0
+    for number, cost in enumerate(costs):
+        left = stages - 1 - len(cuts)
+        if number and left and (total >= part or len(costs) - number == left):
+            cuts.append(number)
+            total = 0
+        total += cost
+    return cuts
+
+
+def nearest_to_equal_parts(costs, stages):
+    totals = list(itertools.accumulate(costs))
+    cuts = []
+    for number in range(1, stages):
+        first, last = (cuts or [0])[-1] + 1, len(costs) - (stages - number)
+        aim = totals[-1] * number / stages
+        cuts.append(min(range(first, last + 1), key=lambda cut: abs(totals[cut - 1] - aim)))
+    return cuts
+
+
+def halves(costs, stages):
+    """The most expensive stage is cut in its middle, again and again."""
+
+    def best_cut(begin, end):
+        return min(
+            range(begin + 1, end),
+            key=lambda cut: max(sum(costs[begin:cut]), sum(costs[cut:end])),
+        )
+
+    cuts = []
+    while len(cuts) < stages - 1:
+        bounds = [0, *sorted(cuts), len(costs)]
+        parts = [(sum(costs[a:b]), a, b) for a, b in zip(bounds, bounds[1:]) if b - a > 1]
+        _, begin, end = max(parts)
+        cuts.append(best_cut(begin, end))
+    return sorted(cuts)
+
+
+def whole_thresholds(costs, stages):
+    """Bisection over the largest stage: right, but only to whole numbers."""
+    low, high = 0, int(sum(costs)) + 1
+    while low < high:
+        middle = (low + high) // 2
+        if len(_within(costs, middle)) <= stages - 1 and max(costs) <= middle:
+            high = middle
+        else:
+            low = middle + 1
+    return _spread(_within(costs, low), len(costs), stages)
+
+
+def _within(costs, most):
+    cuts, total = [], 0
+    for number, cost in enumerate(costs):
+        if number and total + cost > most:
+            cuts.append(number)
+            total = 0
+        total += cost
+    return cuts
+
+
+def _spread(cuts, layers, stages):
+    """With as many cuts as are needed: more of them make no stage larger."""
+    free = [place for place in range(1, layers) if place not in cuts]
+    return sorted([*cuts, *free[: stages - 1 - len(cuts)]])
+
+
+def by_bisection(costs, stages):
+    sums = {sum(costs[a:b]) for a in range(len(costs)) for b in range(a + 1, len(costs) + 1)}
+    for most in sorted(sums):
+        if most >= max(costs) and len(_within(costs, most)) <= stages - 1:
+            return np.array(_spread(_within(costs, most), len(costs), stages), dtype=int)
+
+
+def by_recursion(costs, stages):
+    totals = (0, *itertools.accumulate(costs))
+
+    @lru_cache(maxsize=None)
+    def best(end, count):
+        if count == 1:
+            return totals[end], ()
+        choices = []
+        for cut in range(count - 1, end):
+            largest, cuts = best(cut, count - 1)
+            choices.append((max(largest, totals[end] - totals[cut]), (*cuts, cut)))
+        return min(choices)
+
+    return (cut for cut in best(len(costs), stages)[1])
+
+
+# --- 05-3
+
+
+def shares(units, devices):
+    return np.array_split(np.arange(units), devices)
+
+
+def every_bias(w1, b1, w2, b2, devices):
+    return [(w1[own], b1[own], w2[:, own], b2) for own in shares(len(b1), devices)]
+
+
+def no_bias(w1, b1, w2, b2, devices):
+    return [(w1[own], b1[own], w2[:, own], 0 * b2) for own in shares(len(b1), devices)]
+
+
+def part_of_one_bias(w1, b1, w2, b2, devices):
+    return [
+        (w1[own], b1[own], w2[:, own], b2 / devices if device == 0 else 0 * b2)
+        for device, own in enumerate(shares(len(b1), devices))
+    ]
+
+
+def outputs_of_both(w1, b1, w2, b2, devices):
+    return [
+        (w1[own], b1[own], w2[out], b2[out])
+        for own, out in zip(shares(len(b1), devices), shares(len(b2), devices))
+    ]
+
+
+def second_layer_everywhere(w1, b1, w2, b2, devices):
+    return [(w1[own], b1[own], w2, b2 / devices) for own in shares(len(b1), devices)]
+
+
+def whole_everywhere(w1, b1, w2, b2, devices):
+    return [(w1, b1, w2 / devices, b2 / devices)] * devices
+
+
+def rest_is_lost(w1, b1, w2, b2, devices):
+    each = len(b1) // devices
+    owns = [slice(device * each, (device + 1) * each) for device in range(devices)]
+    return [(w1[own], b1[own], w2[:, own], b2 / devices) for own in owns]
+
+
+def last_has_the_rest(w1, b1, w2, b2, devices):
+    each = len(b1) // devices
+    ends = [*range(each, each * devices, each), len(b1)]
+    owns = [slice(begin, end) for begin, end in zip([0, *ends], ends)]
+    return [(w1[own], b1[own], w2[:, own], b2 / devices) for own in owns]
+
+
+def other_columns(w1, b1, w2, b2, devices):
+    parts = shares(len(b1), devices)
+    return [(w1[own], b1[own], w2[:, own[::-1]], b2 / devices) for own in parts]
+
+
+def inputs_of_the_first(w1, b1, w2, b2, devices):
+    return [(w1[:, own], b1, w2, b2) for own in shares(w1.shape[1], devices)]
+
+
+def in_place(w1, b1, w2, b2, devices):
+    b2 /= devices
+    return [(w1[own], b1[own], w2[:, own], b2) for own in shares(len(b1), devices)]
+
+
+def in_turns(w1, b1, w2, b2, devices):
+    """Unit 0 on device 0, unit 1 on device 1, and so on; every device has a part of b2."""
+    for device in range(devices):
+        yield [w1[device::devices], b1[device::devices], w2[:, device::devices], b2 / devices]
+
+
+def last_has_the_bias(w1, b1, w2, b2, devices):
+    parts = [
+        tuple(array.tolist() for array in (w1[own], b1[own], w2[:, own], np.zeros(len(b2))))
+        for own in shares(len(b1), devices)
+    ]
+    parts[-1] = (*parts[-1][:3], b2.tolist())
+    return tuple(parts)
+
+
+# --- 05-4
+
+
+def of_step(step):
+    def answer(forward, backward, microbatches):
+        whole = step(forward, backward, microbatches)
+        return [1 - microbatches * (f + b) / whole for f, b in zip(forward, backward)]
+
+    return answer
+
+
+def gpipe_step(forward, backward, m):
+    return sum(forward) + sum(backward) + (m - 1) * (max(forward) + max(backward))
+
+
+def equal_stages(forward, backward, m):
+    return [(len(forward) - 1) / (m + len(forward) - 1) for _ in forward]
+
+
+def busy_share(forward, backward, m):
+    return [m * (f + b) / gpipe_step(forward, backward, m) for f, b in zip(forward, backward)]
+
+
+def over_busy_time(forward, backward, m):
+    whole = gpipe_step(forward, backward, m)
+    return [whole / (m * (f + b)) - 1 for f, b in zip(forward, backward)]
+
+
+def seconds_idle(forward, backward, m):
+    whole = gpipe_step(forward, backward, m)
+    return [whole - m * (f + b) for f, b in zip(forward, backward)]
+
+
+def of_the_pipeline(forward, backward, m):
+    whole = gpipe_step(forward, backward, m)
+    busy = m * (sum(forward) + sum(backward))
+    return 1 - busy / (whole * len(forward))
+
+
+def by_simulation(forward, backward, m):
+    stages = len(forward)
+    free, done = [0.0] * stages, {}
+    for microbatch in range(m):
+        for stage in range(stages):
+            begin = max(free[stage], done.get((stage - 1, microbatch), 0))
+            free[stage] = done[stage, microbatch] = begin + forward[stage]
+    back = {}
+    for microbatch in range(m):
+        for stage in reversed(range(stages)):
+            begin = max(free[stage], back.get((stage + 1, microbatch), 0))
+            free[stage] = back[stage, microbatch] = begin + backward[stage]
+    whole = max(free)
+    return np.array([1 - m * (f + b) / whole for f, b in zip(forward, backward)])
+
+
+def with_fractions(forward, backward, m):
+    there = sum(forward) + (m - 1) * max(forward)
+    back = sum(backward) + (m - 1) * max(backward)
+    return ((there + back - m * (f + b)) / (there + back) for f, b in zip(forward, backward))
+
+
+# --- 05-5
+
+
+def gpipe_order(device, devices, microbatches):
+    return [(op, m) for op in ("forward", "backward") for m in range(microbatches)]
+
+
+def one_after_the_other(device, devices, microbatches):
+    return [(op, m) for m in range(microbatches) for op in ("forward", "backward")]
+
+
+def warmed_up(device, microbatches, ahead):
+    forwards = [("forward", m) for m in range(microbatches)]
+    backwards = [("backward", m) for m in range(microbatches)]
+    ahead = max(0, min(ahead, microbatches))
+    steady = [step for pair in zip(forwards[ahead:], backwards) for step in pair]
+    return [*forwards[:ahead], *steady, *backwards[microbatches - ahead :]]
+
+
+def one_too_many(device, devices, microbatches):
+    return warmed_up(device, microbatches, devices - device)
+
+
+def one_too_few(device, devices, microbatches):
+    return warmed_up(device, microbatches, devices - device - 2)
+
+
+def other_way_round(device, devices, microbatches):
+    return warmed_up(device, microbatches, device)
+
+
+def never_the_last_backwards(device, devices, microbatches):
+    ahead = min(devices - device - 1, microbatches)
+    order = warmed_up(device, microbatches, ahead)
+    return order[: len(order) - ahead]
+
+
+def last_in_first_out(device, devices, microbatches):
+    return [("forward", m) for m in range(microbatches)] + [
+        ("backward", m) for m in reversed(range(microbatches))
+    ]
+
+
+def backward_first(device, devices, microbatches):
+    ahead = min(devices - device - 1, microbatches)
+    order = [("forward", m) for m in range(ahead)]
+    for m in range(microbatches):
+        order.append(("backward", m))
+        if m + ahead < microbatches:
+            order.append(("forward", m + ahead))
+    return order
+
+
+def counts_from_one(device, devices, microbatches):
+    return [(op, m + 1) for op, m in warmed_up(device, microbatches, devices - device - 1)]
+
+
+def other_words(device, devices, microbatches):
+    return [(op[0].upper(), m) for op, m in warmed_up(device, microbatches, devices - device - 1)]
+
+
+def only_for_four(device, devices, microbatches):
+    return warmed_up(device, microbatches, 3 - device)
+
+
+def as_generator(device, devices, microbatches):
+    yield from warmed_up(device, microbatches, devices - device - 1)
+
+
+def by_time(device, devices, microbatches):
+    """At which tick each step would begin if forward and backward took one tick each."""
+    order = []
+    for m in range(microbatches):
+        warm = devices - device  # microbatches that enter one after the other
+        begin = device + m if m < warm else 2 * m + device
+        heapq.heappush(order, (begin, "forward", m))
+        heapq.heappush(order, (2 * devices - 1 - device + 2 * m, "backward", m))
+    return [[op, np.int64(m)] for _, op, m in (heapq.heappop(order) for _ in range(len(order)))]
+
+
+# --- 05-6
+
+
+def measured_by(choose, formula=lambda step, own: 1 - own / step, times=5):
+    def answer(seconds, step, alone):
+        def chosen(work):
+            return choose([seconds(work) for _ in range(times)])
+
+        whole = chosen(step)
+        return [formula(whole, chosen(own)) for own in alone]
+
+    return answer
+
+
+def of_all_work(seconds, step, alone):
+    smallest = [min(seconds(work) for _ in range(5)) for work in (step, *alone)]
+    return [1 - own / sum(smallest[1:]) for own in smallest[1:]]
+
+
+def of_all_devices(seconds, step, alone):
+    whole, *own = [min(seconds(work) for _ in range(5)) for work in (step, *alone)]
+    return 1 - sum(own) / (len(own) * whole)
+
+
+def calls_the_work_itself(seconds, step, alone):
+    return [1 - seconds(own()) / seconds(step()) for own in alone]
+
+
+def in_rounds(seconds, step, alone):
+    """All works in turn, so that a slow minute hits all of them."""
+    works = [step, *alone]
+    rounds = np.array([[seconds(work) for work in works] for _ in range(12)])
+    whole, *own = rounds.min(axis=0)
+    return 1 - np.array(own) / whole
+
+
+WRONG = {
+    "05-1": [
+        (forgets_to_return, "is `return` missing", "`return` を忘れて"),
+        (activations_only, "sends the gradient of what it received back", "勾配を同じ切れ目から"),
+        (lambda o, c, n: both_ways(o, c, n, 1), "a float32 has 4 bytes", "1 個 4 バイト"),
+        (lambda o, c, n: both_ways(o, c, 1), "that is for one image", "画像 1 枚分"),
+        (lambda o, c, n: both_ways(o, c, n, 8), "sends and receives together", "受け取る量の合計"),
+        (layer_behind_the_cut, "what layer c - 1 puts out", "層 c - 1 の出力"),
+        (twice_forward, "is sent by the device behind the cut", "切れ目の後ろのデバイス"),
+        (scores_are_sent_on, "the last device sends no activation", "最後のデバイスは活性値を"),
+        (everything_that_a_stage_puts_out, "stays on its device", "デバイスの外に出ません"),
+        (lambda o, c, n: sum(both_ways(o, c, n)), "a list with a number for each", "1 個の数を持つ"),
+        (lambda o, c, n: both_ways(o, c, n)[:-1], "gave 1 number, expected 2", "数が 1 個"),
+        (  # right on the first cases only
+            lambda o, c, n: both_ways(o, c, n if n < 7 else 1),
+            r"gave \[13520, .*expected [^:]*$|gave \[[\d, ]*\], expected \[[\d, ]*\]: that is for one",
+            "正しくは",
+        ),
+    ],
+    "05-2": [
+        (forgets_to_return, "is `return` missing", "`return` を忘れて"),
+        (as_many_layers, "as many layers, whatever they cost", "層の数を均等に"),
+        (as_many_layers_floor, "as many layers, whatever they cost", "層の数を均等に"),
+        (filled_in_turn, "whose most expensive stage costs", "最大のステージのコスト"),
+        (filled_over, "whose most expensive stage costs", "最大のステージのコスト"),
+        (nearest_to_equal_parts, r"whose most expensive stage costs [\d.]+; with .* it costs [\d.]+$",
+         r"なら [\d.]+ です$"),
+        (halves, r"it costs [\d.]+$", r"なら [\d.]+ です$"),
+        (whole_thresholds, r"balanced\(\[1.062, .*it costs [\d.]+$", r"なら [\d.]+ です$"),
+        (lambda costs, stages: [0, *as_many_layers(costs, stages)], "2 cuts.*make 3 stages, expected 2",
+         "切れ目が 2 個"),
+        (lambda costs, stages: [0] * (stages - 1), "no stage is empty", "空のステージ"),
+        (lambda costs, stages: list(by_recursion(costs, 2)) * (stages - 1), "must rise", "増えて"),
+        (lambda costs, stages: [float(cut) for cut in as_many_layers(costs, stages)],
+         "return a list of layers' numbers", "番号のリスト"),
+    ],
+    "05-3": [
+        (forgets_to_return, "is `return` missing", "`return` を忘れて"),
+        (every_bias, "every device adds b2", "どのデバイスも b2"),
+        (no_bias, "b2 is missing", "b2 が入って"),
+        (part_of_one_bias, "only one of them has it", "1 台だけ"),
+        (outputs_of_both, r"w2 of shape .*part of its outputs", "出力の一部"),
+        (second_layer_everywhere, "the other hidden units are on other devices", "残りの隠れユニット"),
+        (whole_everywhere, "nothing is divided", "分割されていません"),
+        (rest_is_lost, "6 together, expected 7", "合計 6 個"),
+        (last_has_the_rest, "can differ by one at most", "差は多くても 1 個"),
+        (other_columns, r"after the sum, expected -?[\d.]+$", r"正しくは -?[\d.]+ です$"),
+        (inputs_of_the_first, r"w1 of shape \(4, \d\), expected \(4, 3\)", "w1 の形状"),
+        (lambda w1, b1, w2, b2, devices: every_bias(w1, b1, w2, b2, devices)[:1],
+         "1 parts, expected 2", "部分が 1 個"),
+        (in_place, "read-only", "read-only"),
+    ],
+    "05-4": [
+        (forgets_to_return, "is `return` missing", "`return` を忘れて"),
+        (equal_stages, "bubble of equal stages", "等しいとき"),
+        (busy_share, "the share in which it works", "計算している時間の割合"),
+        (over_busy_time, "over its busy time", "計算時間に対する"),
+        (seconds_idle, "the idle time itself", "待ち時間そのもの"),
+        (of_the_pipeline, "a list with a number for each device", "1 個の数を持つ"),
+        (of_step(lambda f, b, m: sum(f) + sum(b) + (m - 1) * max(x + y for x, y in zip(f, b))),
+         "all forwards come first", "順伝播が全部終わって"),
+        (of_step(lambda f, b, m: m * (sum(f) + sum(b))), "the one before was done", "前のマイクロバッチ"),
+        (of_step(lambda f, b, m: sum(f) + sum(b) + m * (max(f) + max(b))), "one microbatch too many",
+         "1 個多く"),
+        (of_step(lambda f, b, m: m * (max(f) + max(b))), "fills and drains", "空になるまで"),
+        (of_step(lambda f, b, m: sum(f) + sum(b) + (m - 1) * (f[-1] + b[-1])), "need not be the last",
+         "最後のステージとは"),
+        (of_step(lambda f, b, m: sum(f) + sum(b) + (m - 1) * (f[0] + b[0])), "need not be the first",
+         "最初のステージとは"),
+        (lambda f, b, m: [0.5] * len(f), r"gave \[0.5, 0.5\]|, expected \[[^:]*$", "正しくは"),
+    ],
+    "05-5": [
+        (forgets_to_return, "is `return` missing", "`return` を忘れて"),
+        (gpipe_order, "device 0 keeps the activations of 4 microbatches at once .all of them, as GPipe",
+         "GPipe と同じく全部"),
+        (one_after_the_other, "right, and small, but a step takes", "1 ステップに"),
+        (one_too_many, "keeps the activations of 3 microbatches at once, where 2 are", "3 個のマイクロ"),
+        (one_too_few, "right, and small, but a step takes", "1 ステップに"),
+        (other_way_round, "device 0 waits for ever before its backward of microbatch 0", "永久に待ちます"),
+        (never_the_last_backwards, r"there is no \('backward', \d\)", r"\('backward', \d\) がありません"),
+        (last_in_first_out, r"before \('backward', 0\)", r"\('backward', 0\) がまだ"),
+        (backward_first, r"is \('backward', 0\), before its forward", "順伝播がまだです"),
+        (counts_from_one, r"step 0 is \('forward', 1\), before \('forward', 0\)", r"\('forward', 0\) がまだ"),
+        (other_words, "return a list of .\"forward\", microbatch", '"forward", マイクロバッチ'),
+        (only_for_four, "keeps the activations of", "活性値を保持"),
+        (lambda d, p, m: warmed_up(d, m, p - d - 1) * 2, "which was done before|go from 0",
+         "それは済んで|までです"),
+        (lambda d, p, m: one_f_one_b_of_gpipe_on_the_last(d, p, m), "keeps the activations", "活性値"),
+    ],
+    "05-6": [
+        (forgets_to_return, "is `return` missing", "`return` を忘れて"),
+        (measured_by(lambda reads: reads[0], times=1), "called .1, .*five times", "5 回以上"),
+        (measured_by(min, times=3), "five times", "5 回以上"),
+        (measured_by(lambda reads: sum(reads) / len(reads)), "from the means", "平均を使って"),
+        (measured_by(statistics.median), "from the medians", "中央値"),
+        (measured_by(max), "from the slowest runs", "最も遅い回"),
+        (measured_by(lambda reads: reads[0]), "from the first run of each", "最初の 1 回を使って"),
+        (measured_by(min, lambda step, own: own / step), "in which it works", "計算している時間"),
+        (measured_by(min, lambda step, own: step / own - 1), "over its busy time", "計算時間に対する"),
+        (measured_by(min, lambda step, own: step - own), "the idle time itself", "待ち時間そのもの"),
+        (of_all_work, "the step's own time is missing", "ステップの時間を使って"),
+        (of_all_devices, "a list with a number for each device", "1 個の数を持つ"),
+        (calls_the_work_itself, "takes the work itself", "処理そのものを渡す"),
+    ],
+}  # fmt: skip
+
+
+def one_f_one_b_of_gpipe_on_the_last(device, devices, microbatches):
+    if device == devices - 1:
+        return gpipe_order(device, devices, microbatches)
+    return warmed_up(device, microbatches, devices - device - 1)
+
+
+RIGHT = {
+    "05-1": [
+        eats_its_input,
+        lambda o, c, n: np.array(both_ways(o, c, n)),
+        lambda o, c, n: (float(sent) for sent in both_ways(o, c, n)),
+    ],
+    "05-2": [by_bisection, by_recursion],
+    "05-3": [in_turns, last_has_the_bias],
+    "05-4": [by_simulation, with_fractions],
+    "05-5": [as_generator, by_time],
+    "05-6": [in_rounds, measured_by(min, times=20)],
+}
