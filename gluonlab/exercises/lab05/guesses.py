@@ -5,8 +5,8 @@ from gluonlab.exercises.guesses import each, guess, number
 guess(
     "05-a",
     each(number(0, such_as=30, factor=1.15), "layers", "channels"),
-    en="the whole network takes 24 MiB: how many MiB does the fuller of two devices take?",
-    ja="ネットワーク全体は 24 MiB。2 台のうち多いほうは何 MiB 使うか",
+    en="the whole network takes 20 MiB: how many MiB does the fuller of two devices take?",
+    ja="ネットワーク全体は 20 MiB。2 台のうち多いほうは何 MiB 使うか",
 )
 guess(
     "05-b",
