@@ -100,7 +100,7 @@ def test_orders_of_ones_own_get_messages_and_updates_and_a_wrong_one_is_refused(
         "update, stage 1",
     ]
     check(own)
-    with pytest.raises(ScheduleError, match="device 1.*before forward of microbatch 0"):
+    with pytest.raises(ScheduleError, match=r"device 1.*before forward of microbatch 0"):
         check(from_orders("own", [first, last[::-1]], 1))
 
 
