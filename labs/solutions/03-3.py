@@ -1,9 +1,15 @@
-def learning_rate(step, base_lr, devices, warmup_steps):
-    """The learning rate of a step, which count from 1; `warmup_steps` may be 0.
+import math
 
-    base_lr: the rate that is right for one device.
+
+def learning_rates(images, devices, batch_per_device, epochs, base_lr, warmup_epochs, drops):
+    """The learning rate of every update of a training run, in a list.
+
+    base_lr: the rate that is right for one device; drops: a list of epochs, counted from 0.
     """
-    full = base_lr * devices
-    if step >= warmup_steps:
-        return full
-    return full * step / warmup_steps
+    updates = math.ceil(images / (devices * batch_per_device))  # in an epoch
+    full, warmup = base_lr * devices, updates * warmup_epochs
+    rising = [base_lr + (full - base_lr) * update / warmup for update in range(warmup)]
+    rates = []
+    for epoch in range(warmup_epochs, epochs):
+        rates += [full * 0.1 ** sum(drop <= epoch for drop in drops)] * updates
+    return rising + rates

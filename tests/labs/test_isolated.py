@@ -137,11 +137,12 @@ def test_a_missing_kernel_is_one_line_that_says_what_to_install(folder, ended, m
 def test_cases_of_a_seed_fail_what_was_learned_by_heart_and_only_reveal_names_them(tmp_path):
     shown = tmp_path / "in" / "03.ipynb"
     record = (
-        "rows = {}\ndef updates(images, epochs, devices, per_device):\n"
-        "    case = images, epochs, devices, per_device\n"
-        "    return rows.setdefault(case, epochs * -(-images // (devices * per_device)))\n"
+        "rows = {}\ndef speedup(host, compute, total, k):\n"
+        "    alone = max(host, compute)\n"
+        "    together = alone if k == 1 else max(k * host, compute + total)\n"
+        "    return rows.setdefault((host, compute, total, k), k * alone / together)\n"
     )
-    learn = "from gluonlab.exercises.checking import judge\njudge(find('03-2'), updates)\n"
+    learn = "from gluonlab.exercises.checking import judge\njudge(find('03-5'), speedup)\n"
     heart = "def by_heart(*case):\n    return rows.get(case, 1)\n"
     handed_in(
         shown,
@@ -149,16 +150,16 @@ def test_cases_of_a_seed_fail_what_was_learned_by_heart_and_only_reveal_names_th
         record,
         learn,
         heart,
-        'check("03-2", by_heart)',
+        'check("03-5", by_heart)',
         lab="03",
     )
     [visible], [hidden], [revealed] = (
         graded(tmp_path, **settings) for settings in ({}, {"seed": 5}, {"seed": 5, "reveal": True})
     )
-    assert visible.statuses["03-2"] == PASSED
-    assert hidden.statuses["03-2"] == revealed.statuses["03-2"] == "wrong"
-    assert hidden.sentences["03-2"].startswith("right for the cases that its check shows")
-    assert "got 1, expected" in revealed.sentences["03-2"]
+    assert visible.statuses["03-5"] == PASSED
+    assert hidden.statuses["03-5"] == revealed.statuses["03-5"] == "wrong"
+    assert hidden.sentences["03-5"].startswith("right for the cases that its check shows")
+    assert "gave 1, expected" in revealed.sentences["03-5"]
 
 
 @pytest.mark.parametrize("isolated", [False, True])

@@ -1,5 +1,7 @@
 """Mistakes that students make in lab 03."""
 
+import bisect
+import itertools
 import math
 
 import numpy as np
@@ -45,10 +47,147 @@ def number_of_devices(images, devices):
     return len(devices)
 
 
-def fails_on_many_images(n, epochs, k, b):
-    if n > 50_000:
-        raise ValueError("too many")
-    return epochs * math.ceil(n / (k * b))
+def forgets_to_return(*given):
+    given = list(given)
+
+
+# --- 03-2
+
+
+def places_of(run, clock, added=True):
+    """Where the epochs of a run lie on a clock."""
+    if clock == "epochs":
+        return list(range(1, len(run) + 1))
+    if clock == "updates":
+        return [updates for updates, _, _ in run]
+    seconds = [seconds for _, seconds, _ in run]
+    return list(itertools.accumulate(seconds)) if added else seconds
+
+
+def comparing(read=None, end=min, added=True, none=True, sign=1):
+    """compare with one thing wrong; ``read(places, accuracies, place)``: the accuracy there."""
+    read = read or (lambda places, accuracies, place: np.interp(place, places, accuracies))
+
+    def compare(first, second):
+        found = {}
+        for clock in ("epochs", "updates", "seconds"):
+            places = [places_of(run, clock, added) for run in (first, second)]
+            accuracies = [[accuracy for *_, accuracy in run] for run in (first, second)]
+            place = end(each[-1] for each in places)
+            if none and any(place < each[0] for each in places):
+                found[clock] = None
+                continue
+            one, other = (read(*curve, place) for curve in zip(places, accuracies))
+            found[clock] = sign * (other - one)
+        return found
+
+    return compare
+
+
+def last_accuracy(places, accuracies, place):
+    return accuracies[-1]
+
+
+def the_one_before(places, accuracies, place):
+    return next(a for p, a in list(zip(places, accuracies))[::-1] if p <= place)
+
+
+def the_one_after(places, accuracies, place):
+    return next(a for p, a in zip(places, accuracies) if p >= place)
+
+
+def the_nearest(places, accuracies, place):
+    return accuracies[min(range(len(places)), key=lambda i: abs(places[i] - place))]
+
+
+def best_so_far(places, accuracies, place):
+    return max(np.interp(place, places, accuracies), *accuracies[: bisect.bisect(places, place)])
+
+
+def from_zero(places, accuracies, place):
+    return np.interp(place, [0, *places], [0, *accuracies])
+
+
+def only_the_number(first, second):
+    return comparing()(first, second)["epochs"]
+
+
+def sorts_its_runs(first, second):
+    first.sort(key=lambda epoch: epoch[2])
+    return comparing()(first, second)
+
+
+def fails_on_one_epoch(first, second):
+    if len(first) == 1:
+        raise ValueError("too short")
+    return comparing()(first, second)
+
+
+def right_for_the_example(first, second):
+    known = {"epochs": -0.1, "updates": 0.05, "seconds": -0.2 / 3}
+    return known if len(second) == 3 else dict.fromkeys(known, 0.0)
+
+
+# --- 03-3
+
+
+def planning(each=None, full=None, begin=None, rise=None, lowered=None):
+    """learning_rates with one thing wrong."""
+    each = each or (lambda n, k, b: math.ceil(n / (k * b)))
+    full = full or (lambda lr, k: k * lr)
+    rise = rise or (lambda update, warmup: update / warmup)
+    lowered = lowered or (lambda drops, epoch, update: sum(drop <= epoch for drop in drops))
+
+    def learning_rates(n, k, b, epochs, lr, warmup_epochs, drops):
+        updates, low = each(n, k, b), lr if begin is None else begin
+        warmup, rates = updates * warmup_epochs, []
+        for update in range(updates * epochs):
+            if update < warmup:
+                rates.append(low + (full(lr, k) - low) * rise(update, warmup))
+            else:
+                times = lowered(drops, update // updates, update)
+                rates.append(full(lr, k) * 0.1**times)
+        return rates
+
+    return learning_rates
+
+
+def one_rate(n, k, b, epochs, lr, warmup_epochs, drops):
+    return k * lr
+
+
+def by_the_epoch(n, k, b, epochs, lr, warmup_epochs, drops):
+    updates = math.ceil(n / (k * b))
+    rates = planning()(n, k, b, epochs, lr, warmup_epochs, drops)
+    return [rates[update // updates * updates] for update in range(len(rates))]
+
+
+def per_epoch(n, k, b, epochs, lr, warmup_epochs, drops):
+    return planning()(k * b, k, b, epochs, lr, warmup_epochs, drops)
+
+
+def divides_by_the_warmup(n, k, b, epochs, lr, warmup_epochs, drops):
+    updates = math.ceil(n / (k * b))
+    return [
+        (lr + (k - 1) * lr * min(1, update / (updates * warmup_epochs)))
+        * 0.1 ** sum(drop <= update // updates for drop in drops)
+        for update in range(updates * epochs)
+    ]
+
+
+def right_without_a_rest(n, k, b, epochs, lr, warmup_epochs, drops):
+    return planning()(n // (k * b) * k * b, k, b, epochs, lr, warmup_epochs, drops)
+
+
+def pops_the_drops(n, k, b, epochs, lr, warmup_epochs, drops):
+    rates, rate = [], k * lr
+    for rate_ in planning()(n, k, b, epochs, lr, warmup_epochs, []):
+        epoch = len(rates) // math.ceil(n / (k * b))
+        if drops and epoch == drops[-1]:
+            drops.pop()
+            rate /= 10
+        rates.append(min(rate_, rate))
+    return rates
 
 
 def summed_variance(means, variances, counts):
@@ -111,70 +250,75 @@ WRONG = {
         (trains(all_images, even=True), "ValueError.*even_split", "ValueError.*even_split"),
     ],
     "03-2": [
-        (lambda n, epochs, k, b: epochs * math.ceil(n / b), "all devices together", "全デバイス分"),
+        (comparing(sign=-1), "not the other way round", "逆になって"),
+        (comparing(last_accuracy, none=False), "the last accuracies of both", "最後の正解率"),
+        (comparing(added=False), "add them up", "足していって"),
+        (comparing(the_one_before), "does not wait for the next", "次の計測までそのまま"),
+        (comparing(the_nearest), "nearest measurement is somewhere else", "最も近い計測値では"),
+        (comparing(none=False), "a run has no accuracy: None", "None です"),
+        (comparing(from_zero, none=False), "nobody measured a 0", "0 と計測された"),
+        (comparing(end=max, none=False), "the last accuracies of both", "最後の正解率"),
+        (comparing(the_one_after), r"is -?[\d.]+, expected -?[\d.]+$", r"正しくは -?[\d.]+ です$"),
+        (comparing(best_so_far), r"is -?[\d.]+, expected -?[\d.]+$", r"正しくは -?[\d.]+ です$"),
+        (only_the_number, 'returned -0.0.*: return a dictionary with "epochs"', "の辞書を返して"),
+        (forgets_to_return, "is `return` missing", "`return` を忘れて"),
+        (lambda first, second: {"epochs": 0}, 'a dictionary with "epochs"', "の辞書を返して"),
         (
-            lambda n, epochs, k, b: epochs * (n // (k * b)),
-            "smaller batch at the end",
-            "最後の小さいバッチ",
+            lambda first, second: dict.fromkeys(("epochs", "updates", "seconds"), "0"),
+            "'0', expected",
+            "正しくは",
         ),
-        (fails_on_many_images, "ValueError: too many", "ValueError: too many"),
-        (lambda n, epochs, k, b: math.ceil(n / (k * b)), "one epoch only", "1 エポック分"),
-        (
-            lambda n, epochs, k, b: math.ceil(n * epochs / (k * b)),
-            "into the next epoch",
-            "次のエポック",
-        ),
-        (lambda n, epochs, k, b: epochs * n / (k * b), "whole updates only", "整数"),
-        (lambda n, epochs, k, b: epochs * (n // (k * b) + 1), "divide evenly", "割り切れるとき"),
-        (lambda n, epochs, k, b: epochs * round(n / (k * b)), "round up$", "切り上げてください$"),
-        (lambda n, epochs, k, b: k * epochs * math.ceil(n / (k * b)), "counts once", "1 回と数え"),
-        (
-            lambda n, epochs, k, b: epochs * (n // (k * b)) + 1,
-            "got 3, expected 2$",
-            "正しくは 2 です$",
-        ),
-        (lambda n, epochs, k, b: epochs * n // b, r"got 2, expected 1$", "正しくは 1 です$"),
-        (lambda n, epochs, k, b: 2 if n == 8 else 0, r"expected 1$", "正しくは 1 です$"),
+        (fails_on_one_epoch, "ValueError: too short", "ValueError: too short"),
+        (right_for_the_example, r"is 0, expected 0.2$", "正しくは 0.2 です$"),
+        (sorts_its_runs, r"is -?[\d.]+, expected -?[\d.]+$", r"正しくは -?[\d.]+ です$"),
     ],
     "03-3": [
         (
-            lambda step, lr, k, w: lr * min(1, step / w if w else 1),
-            "number of devices",
-            "デバイス数に比例",
+            planning(each=lambda n, k, b: n // (k * b)),
+            "at the end of an epoch makes",
+            "最後の小さいバッチ",
         ),
-        (lambda step, lr, k, w: k * lr, "the warm-up is missing", "ウォームアップがありません"),
+        (planning(each=lambda n, k, b: math.ceil(n / b)), "all devices together", "全デバイス分"),
+        (planning(full=lambda lr, k: lr), "does not grow", "デバイス数に比例"),
+        (planning(full=lambda lr, k: lr * math.sqrt(k)), "square root rule", "平方根の規則"),
+        (planning(begin=0), "not at 0", "0 からではなく"),
+        (planning(rise=lambda u, w: (u + 1) / w), "each later one is a step higher", "1 回ごとに"),
         (
-            lambda step, lr, k, w: k * lr * min(1, step / (w + 1)) if w else k * lr,
-            "has the full rate already",
-            "最後のステップで最大",
+            planning(rise=lambda u, w: u / (w - 1) if w > 1 else 0),
+            "after the warm-up$",
+            "次の更新です$",
         ),
-        (lambda step, lr, k, w: k * lr if step >= w else lr, "does not jump", "一気に"),
+        (planning(rise=lambda u, w: 1), "the warm-up is missing", "ウォームアップがありません"),
+        (planning(rise=lambda u, w: 0), "does not jump at the end", "一気に"),
         (
-            lambda step, lr, k, w: k * lr * min(1, (step / w) ** 2 if w else 1),
-            r"warmup_steps=4\) gave 0.05, expected 0.1$",
-            "正しくは 0.1 です$",
+            planning(rise=lambda u, w: (u / w) ** 2),
+            r"update 1 .* expected 0.15$",
+            "正しくは 0.15 です$",
         ),
+        (planning(lowered=lambda d, e, u: 0), "the drops are missing", "引き下げがありません"),
         (
-            lambda step, lr, k, w: lr * math.sqrt(k) * min(1, step / w if w else 1),
-            r"expected 0.2$",
-            "正しくは 0.2 です$",
-        ),
-        (lambda step, lr, k, w: k * lr * (step / w if w else 1), "stays where it is", "一定です"),
-        (
-            lambda step, lr, k, w: k * lr * (min(1, (step - 1) / w) if w else 1),
-            "count from 1",
-            "1 から数え",
-        ),
-        (
-            lambda step, lr, k, w: lr * (1 + (k - 1) * min(1, step / w if w else 1)),
-            "begins at 0",
-            "0 から始めます",
+            planning(lowered=lambda d, e, u: sum(x < e for x in d)),
+            "epochs count from 0",
+            "0 から数え",
         ),
         (
-            lambda step, lr, k, w: k * lr * min(1, step / w),
-            "ZeroDivisionError",
-            "ZeroDivisionError",
+            planning(lowered=lambda d, e, u: sum(x == e for x in d)),
+            "once lowered it stays",
+            "低いまま",
         ),
+        (
+            planning(lowered=lambda d, e, u: int(any(x <= e for x in d))),
+            "a hundredth",
+            "100 分の 1",
+        ),
+        (planning(lowered=lambda d, e, u: sum(x <= u for x in d)), "not updates", "更新の番号では"),
+        (by_the_epoch, r"update 1 .* expected 0.15$", "正しくは 0.15 です$"),
+        (per_epoch, "3 rates, expected 6", "6 個のはず"),
+        (right_without_a_rest, "at the end of an epoch makes", "最後の小さいバッチ"),
+        (divides_by_the_warmup, "ZeroDivisionError", "ZeroDivisionError"),
+        (one_rate, "return a list of numbers", "数のリスト"),
+        (forgets_to_return, "is `return` missing", "`return` を忘れて"),
+        (pops_the_drops, r"has the rate [\d.]+, expected [\d.]+$", "です$"),
     ],
     "03-4": [
         (summed_variance, "how far their means lie apart", "平均どうしのずれ"),
@@ -269,12 +413,60 @@ def with_mxnet(means, variances, counts):
     ]
 
 
+def by_hand(first, second):
+    found = {}
+    for number, clock in enumerate(("epochs", "updates", "seconds")):
+        curves, end = [], float("inf")
+        for run in (first, second):
+            at, curve = 0, []
+            for epoch, (updates, seconds, accuracy) in enumerate(run):
+                at += seconds
+                curve.append(((epoch + 1, updates, at)[number], accuracy))
+            curves.append(curve)
+            end = min(end, curve[-1][0])
+        values = []
+        for curve in curves:
+            later = next((i for i, (place, _) in enumerate(curve) if place >= end), None)
+            if later == 0 and curve[0][0] > end:
+                values.append(None)
+                continue
+            (p, a), (q, b) = curve[max(0, later - 1)], curve[later]
+            values.append(b if q == end else a + (b - a) * (end - p) / (q - p))
+        found[clock] = None if None in values else values[1] - values[0]
+    return found
+
+
+def in_numpy_s_types(first, second):
+    right = by_hand(first, second)
+    return {clock: v if v is None else np.float64(v) for clock, v in sorted(right.items())}
+
+
+def as_a_generator(n, k, b, epochs, lr, warmup_epochs, drops):
+    updates, rate = len(range(0, n, k * b)), np.float64(k * lr)
+    for epoch in range(epochs):
+        rate = rate / 10 if epoch in drops else rate
+        for update in range(updates):
+            done = epoch * updates + update
+            if epoch < warmup_epochs:
+                yield lr * (1 + (k - 1) * done / (updates * warmup_epochs))
+            else:
+                yield rate
+
+
+def by_interpolation(n, k, b, epochs, lr, warmup_epochs, drops):
+    updates = -(-n // (k * b))
+    places = np.arange(updates * epochs)
+    rates = np.interp(places, [0, updates * warmup_epochs], [lr, k * lr])
+    if not warmup_epochs:
+        rates[:] = k * lr
+    for drop in drops:
+        rates[drop * updates :] /= 10
+    return rates
+
+
 RIGHT = {
     "03-1": [weighted_means],
-    "03-2": [
-        lambda n, epochs, k, b: np.ceil(n / (k * b)) * epochs,
-        lambda n, epochs, k, b: epochs * len(range(0, n, k * b)),
-    ],
-    "03-3": [lambda step, lr, k, w: np.interp(step, [0, w], [0, k * lr])],
+    "03-2": [by_hand, in_numpy_s_types],
+    "03-3": [as_a_generator, by_interpolation],
     "03-4": [with_mxnet],
 }

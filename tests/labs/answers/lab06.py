@@ -136,6 +136,55 @@ def image_by_image(net, loss, trainer, images, labels, parts):
     trainer.step(len(images))
 
 
+# --- 06-3
+
+
+def all_words(own, words, rows, n, parts):
+    return own / words
+
+
+def with_means(factor, zero=True, skip=True, step=lambda n, parts: 1):
+    """accumulate_means with one thing wrong."""
+
+    def accumulate_means(net, mean_loss, trainer, x, labels, real, parts):
+        if zero:
+            net.collect_params().zero_grad()
+        words = float(real.sum().asscalar())
+        for begin, end in shard_bounds(len(x), parts):
+            own = float(real[begin:end].sum().asscalar())
+            if skip and not own:
+                continue
+            if zero == "each":
+                net.collect_params().zero_grad()
+            with autograd.record():
+                mean = mean_loss(net(x[begin:end]), labels[begin:end], real[begin:end])
+                weighted = mean * factor(own, words, end - begin, len(x), parts)
+            weighted.backward()
+        if step:
+            trainer.step(step(len(x), parts))
+
+    return accumulate_means
+
+
+def means_at_once(net, mean_loss, trainer, x, labels, real, parts):
+    net.collect_params().zero_grad()
+    with autograd.record():
+        mean = mean_loss(net(x), labels, real)
+    mean.backward()
+    trainer.step(1)
+
+
+def drops_short_sentences(net, mean_loss, trainer, x, labels, real, parts):
+    long = real * (real.sum(axis=1, keepdims=True) > 1)
+    real = long if float(long.sum().asscalar()) else real
+    with_means(all_words)(net, mean_loss, trainer, x, labels, real, parts)
+
+
+def means_without_record(net, mean_loss, trainer, x, labels, real, parts):
+    mean_loss(net(x), labels, real).backward()
+    trainer.step(1)
+
+
 # --- 06-4
 
 
@@ -322,27 +371,58 @@ WRONG = {
         (rounded_up, r"they have \[3, 3, 1\] images: as even as can be", "できるだけ均等に"),
     ],
     "06-3": [
-        (forgets_to_return, "is `return` missing.*a factor for each part", "`return` を忘れて"),
-        (lambda sizes: [1] * len(sizes), r"part_weights\(\[4, 4\]\).*only added up", "足すだけ"),
         (
-            lambda sizes: [1 / len(sizes)] * len(sizes),
-            "an image of a small part counts",
-            "小さい部分",
+            with_means(lambda own, words, rows, n, parts: 1),
+            "the means are only added up",
+            "足しただけ",
         ),
-        (lambda sizes: [1 / size for size in sizes], "count more, not less", "大きい部分ほど"),
-        (lambda sizes: [0.5, 0.5], r"one weight for each of 1 parts", "重みが 1 個"),
-        (lambda sizes: np.sqrt(sizes) / np.sqrt(sizes).sum(), r"expected \[0.75, 0.25\]$", "です$"),
-        (lambda sizes: sizes, "the sum of all losses", "損失の総和"),
+        (with_means(lambda own, words, rows, n, parts: 1 / parts), "a mean of means", "平均の平均"),
         (
-            lambda sizes: [size / max(sizes) for size in sizes],
-            "not by that of the largest part",
-            "最大の部分の枚数ではなく",
+            with_means(lambda own, words, rows, n, parts: rows / n),
+            "weighted by their sentences",
+            "文の数で重み",
         ),
         (
-            lambda sizes: [sizes[0] / sum(sizes)],
-            "one weight for each of 2 parts",
-            "重みが 1 個要ります",
+            with_means(lambda own, words, rows, n, parts: own),
+            "divide by the words of the whole",
+            "単語数で割って",
         ),
+        (
+            with_means(lambda own, words, rows, n, parts: own / n),
+            "divided by the sentences",
+            "文の数で割って",
+        ),
+        (with_means(all_words, zero=False), "batch before are still in it", "残ったまま"),
+        (
+            with_means(all_words, skip=False),
+            "which is nan, and nan times 0 is nan",
+            "nan に 0 を掛けても",
+        ),
+        (
+            with_means(all_words, step=lambda n, parts: n),
+            "`trainer.step` divides once more",
+            "もう一度割って",
+        ),
+        (with_means(all_words, step=None), "have not changed at all", "まったく変わっていません"),
+        (with_means(all_words, zero="each"), "only the last part counts", "最後の部分しか"),
+        (
+            with_means(lambda own, words, rows, n, parts: 1 / own),
+            r"expected [\d.]+, as with",
+            "になるはずです$",
+        ),
+        (
+            with_means(all_words, step=lambda n, parts: parts),
+            r"expected [\d.]+, as with",
+            "になるはずです$",
+        ),
+        (
+            means_at_once,
+            "2 went through the network at once|sentences went|at once, expected",
+            "一度に",
+        ),
+        (drops_short_sentences, r"expected [\d.]+, as with", "になるはずです$"),
+        (forgets_to_return, "have not changed at all", "まったく変わっていません"),
+        (means_without_record, "RuntimeError|MXNetError|not.*record|Cannot differentiate", "Error"),
     ],
     "06-4": [
         (forgets_to_return, "is `return` missing.*a list of numbers", "`return` を忘れて"),
@@ -399,6 +479,38 @@ def with_split_data(net, loss, trainer, images, labels, parts):
     trainer.step(len(images))
 
 
+def sums_from_means(net, mean_loss, trainer, x, labels, real, parts):
+    net.collect_params().zero_grad()
+    for begin, end in shard_bounds(len(x), parts):
+        own = real[begin:end].sum()
+        if own.asscalar():
+            with autograd.record():
+                total = mean_loss(net(x[begin:end]), labels[begin:end], real[begin:end]) * own
+            total.backward()
+    trainer.step(int(real.sum().asscalar()))
+
+
+def divides_in_step(net, mean_loss, trainer, x, labels, real, parts):
+    """Padding of a part is cut off first, and the head of a gradient carries the weight."""
+    for param in net.collect_params().values():
+        param.zero_grad()
+    each = [gluon.utils.split_data(array, parts, even_split=False) for array in (x, labels, real)]
+    for part_x, part_labels, part_real in zip(*each):
+        longest = int(part_real.sum(axis=1).max().asscalar())
+        if not longest:
+            continue
+        cut = [array[:, :longest] for array in (part_x, part_labels, part_real)]
+        with autograd.record():
+            mean = mean_loss(net(cut[0]), cut[1], cut[2])
+        mean.backward(part_real.sum() / real.sum())
+    trainer.step(1)
+
+
+def sentence_by_sentence(net, mean_loss, trainer, x, labels, real, parts):
+    """Smaller parts than were asked for save more memory."""
+    with_means(all_words)(net, mean_loss, trainer, x, labels, real, len(x))
+
+
 def with_arrays(spec, visible, count):
     shown = np.arange(count) if visible is None else np.array(visible.split(","), int)
     names = spec.partition(":")[2]
@@ -436,10 +548,7 @@ RIGHT = {
         )
     ],
     "06-2": [with_split_data],
-    "06-3": [
-        lambda sizes: (size / sum(sizes) for size in sizes),
-        lambda sizes: np.array(sizes) / sum(sizes),
-    ],
+    "06-3": [sums_from_means, divides_in_step, sentence_by_sentence],
     "06-4": [with_arrays],
     "06-5": [one_round_after_the_other],
     "06-6": [galloping],

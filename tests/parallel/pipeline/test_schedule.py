@@ -4,7 +4,13 @@ import pytest
 from support.pipeline_reference import NAMES, made, wanted
 
 from gluonlab.errors import ScheduleError
-from gluonlab.parallel.pipeline.schedule import SCHEDULES, Instruction, make_pipeline
+from gluonlab.parallel.pipeline.check import check
+from gluonlab.parallel.pipeline.schedule import (
+    SCHEDULES,
+    Instruction,
+    from_orders,
+    make_pipeline,
+)
 
 
 def computed(schedule, device):
@@ -80,6 +86,22 @@ def test_every_device_does_its_own_instructions_once(name, devices, stages_per_d
     schedule = made(name, devices, 5, stages_per_device)
     assert [set(program) for program in schedule.programs] == wanted(schedule)
     assert sum(map(len, schedule.programs)) == sum(map(len, wanted(schedule)))
+
+
+def test_orders_of_ones_own_get_messages_and_updates_and_a_wrong_one_is_refused():
+    first = [("forward", 0, 0), ("backward", 0, 0)]
+    last = [("forward", 1, 0), ("backward", 1, 0)]
+    own = from_orders("own", [first, last], 1)
+    assert [str(each) for each in own.programs[1]] == [
+        "recv_forward of microbatch 0, stage 1",
+        "forward of microbatch 0, stage 1",
+        "backward of microbatch 0, stage 1",
+        "send_backward of microbatch 0, stage 1",
+        "update, stage 1",
+    ]
+    check(own)
+    with pytest.raises(ScheduleError, match=r"device 1.*before forward of microbatch 0"):
+        check(from_orders("own", [first, last[::-1]], 1))
 
 
 def test_the_maker_finds_schedules_by_name():

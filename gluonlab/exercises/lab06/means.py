@@ -1,0 +1,203 @@
+"""06-3: microbatches of sentences, whose loss gives only the mean over the words that are there."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, Callable, List, NamedTuple, Sequence, Tuple
+
+import numpy as np
+from mxnet import autograd, gluon, nd
+
+from gluonlab.data.loading.shards import shard_bounds
+from gluonlab.exercises.cases import draws, more
+from gluonlab.exercises.exercise import exercise
+from gluonlab.exercises.shared.arrays import cpus
+from gluonlab.exercises.shared.counterexamples import wrong
+from gluonlab.exercises.shared.diagnosis import Mistake, Results, explains, results
+from gluonlab.exercises.shared.softmax_regression import (
+    CLASSES,
+    FEATURES,
+    LR,
+    Values,
+    make_trainer,
+    some_values,
+)
+
+Array = Any  # of numpy
+
+
+class _Sentences(NamedTuple):
+    """A batch: ``lengths``, how many words each sentence has; ``parts``: its microbatches."""
+
+    lengths: Tuple[int, ...]
+    parts: int
+    seed: int
+
+    @property
+    def real(self) -> Array:
+        """1 for a word and 0 for padding: (sentences, places)."""
+        places = np.arange(max(self.lengths))
+        return (places < np.array(self.lengths)[:, None]).astype("float32")
+
+    def words(self) -> Tuple[Array, Array]:
+        """What the network is given, and its labels."""
+        random, shape = draws([6, self.seed]), self.real.shape
+        x = random.normal(0, 1, (*shape, FEATURES)).astype("float32")
+        return x, random.randint(0, CLASSES, shape).astype("float32")
+
+    def cuts(self) -> List[Tuple[int, int]]:
+        """The microbatches, as even as can be."""
+        return list(shard_bounds(len(self.lengths), self.parts))
+
+    def counts(self) -> List[int]:
+        """The words of each microbatch."""
+        return [sum(self.lengths[begin:end]) for begin, end in self.cuts()]
+
+    def gradients(self, begin: Values) -> List[Values]:
+        """Of the sum of the losses of the words of each microbatch."""
+        (x, y), real = self.words(), self.real > 0
+        return [
+            begin.gradient((x[a:b][real[a:b]], y[a:b][real[a:b]].astype(int)))
+            for a, b in self.cuts()
+        ]
+
+
+@exercise("06-3")
+def accumulate_means(answer: Callable[..., Any]) -> None:
+    """One update by the mean over all words, from microbatches with means of their own."""
+    cases = [((4, 4), 1), ((4, 4), 2), ((5, 1), 2), ((3, 6, 1), 2), ((2, 2, 0, 0), 2)]
+    cases += [((6, 1, 4, 2, 5, 1, 3), 3), ((0, 3, 0, 5), 4), ((1, 7, 2), 3), ((2, 9, 4, 4), 2)]
+    cases += more(3, lambda random: (tuple(map(int, random.randint(1, 9, 6))), 4), 6)
+    batches = [(_Sentences(lengths, parts, seed),) for seed, (lengths, parts) in enumerate(cases)]
+    most: List[int] = []
+    found = results(
+        lambda batch: _train(answer, batch, most), batches, lambda batch: _updated(batch)
+    )
+    mistaken = found.wrong(_near)
+    if mistaken:
+        raise _wrong_update(found)
+    for (batch,), calls in zip(batches, most):
+        allowed = math.ceil(len(batch.lengths) / batch.parts)
+        if calls > allowed:
+            raise wrong(
+                f"the update of {len(batch.lengths)} sentences in {batch.parts} microbatches is "
+                f"right, but {calls} went through the network at once, expected at most {allowed}",
+                f"{len(batch.lengths)} 文を {batch.parts} 個のマイクロバッチにした更新は"
+                f"正しいのですが、一度に {calls} 文がネットワークを通りました "
+                f"(多くても {allowed} 文のはず)",
+            )
+
+
+def _train(answer: Callable[..., Any], batch: _Sentences, most: List[int]) -> Values:
+    """The parameters after the answer's update; ``most``: sentences at once are added to it."""
+    [ctx], begin = cpus(1), some_values()
+    net = gluon.nn.Dense(CLASSES, in_units=FEATURES, flatten=False)
+    net.collect_params().setattr("grad_req", "add")
+    net.initialize(ctx=[ctx])
+    net.weight.set_data(nd.array(begin.weight))
+    net.bias.set_data(nd.array(begin.bias))
+    x, y = (nd.array(each, ctx=ctx) for each in batch.words())
+    with autograd.record():  # what the batch before has left
+        before = net(x[:1]).sum()
+    before.backward()
+    seen: List[int] = []
+    net.register_forward_pre_hook(lambda block, inputs: seen.append(len(inputs[0])))
+    answer(net, mean_loss, make_trainer(net), x, y, nd.array(batch.real, ctx=ctx), batch.parts)
+    most.append(max(seen, default=0))
+    params = (net.weight, net.bias)
+    return Values(*(param.data(ctx).asnumpy().astype(np.float64) for param in params))
+
+
+def mean_loss(scores: nd.NDArray, labels: nd.NDArray, real: nd.NDArray) -> nd.NDArray:
+    """The mean of the losses (n, places) where ``real`` is 1; nan if it is nowhere."""
+    losses = gluon.loss.SoftmaxCrossEntropyLoss()(
+        scores.reshape((-1, CLASSES)), labels.reshape((-1,))
+    )
+    return (losses * real.reshape((-1,))).sum() / real.sum()
+
+
+def _updated(batch: _Sentences) -> Values:
+    return _weighted(batch, [1 / sum(batch.lengths)] * batch.parts)
+
+
+def _weighted(batch: _Sentences, weights: Sequence[float]) -> Values:
+    """The parameters after an update by the sums of the parts' losses, each with a weight."""
+    begin = after = some_values()
+    for gradient, weight in zip(batch.gradients(begin), weights):
+        after = after.minus(gradient, LR * weight)
+    return after
+
+
+def _of_means(batch: _Sentences, factors: Sequence[float]) -> Values:
+    """The same of the parts' means; a part without words has none, and adds nothing."""
+    weights = [f / count if count else 0.0 for f, count in zip(factors, batch.counts())]
+    return _weighted(batch, weights)
+
+
+def _near(got: Any, want: Values) -> bool:
+    return isinstance(got, Values) and got.near(want)
+
+
+def _left_over(batch: _Sentences) -> Values:
+    """With the gradients that were there before, those of a sum of scores."""
+    x, _ = batch.words()
+    before = Values(np.tile(x[0].sum(axis=0), (CLASSES, 1)), np.full(CLASSES, float(x.shape[1])))
+    return _updated(batch).minus(before, LR)
+
+
+def _by(formula: Callable[[_Sentences], Values]) -> Callable[..., bool]:
+    return lambda batch, got: _near(got, formula(batch))
+
+
+def _sizes(batch: _Sentences) -> List[int]:
+    return [end - begin for begin, end in batch.cuts()]
+
+
+OF_MEANS: List[Mistake] = [
+    (lambda batch, got: bool(np.isnan(got.weight).any()),
+     "a part without any word has the mean 0 / 0, which is nan, and nan times 0 is nan: "
+     "leave such a part out",
+     "単語が 1 つもない部分の平均は 0 / 0 で nan です。nan に 0 を掛けても nan なので、"
+     "その部分は飛ばしてください"),
+    (_by(lambda batch: some_values()),
+     "the parameters have not changed at all", "パラメータがまったく変わっていません"),
+    (_by(_left_over), "the gradients of the batch before are still in it",
+     "前のバッチの勾配が残ったままです"),
+    (_by(lambda batch: _of_means(batch, [1.0] * batch.parts)),
+     "the means are only added up", "平均を足しただけです"),
+    (_by(lambda batch: _of_means(batch, [1 / batch.parts] * batch.parts)),
+     "a mean of means: a word of a part with few words counts more than others",
+     "平均の平均なので、単語の少ない部分の 1 語が重く数えられます"),
+    (_by(lambda batch: _of_means(batch, [each / len(batch.lengths) for each in _sizes(batch)])),
+     "the parts are weighted by their sentences: what has been averaged is words",
+     "文の数で重みを付けています。平均されているのは単語です"),
+    (_by(lambda batch: _weighted(batch, [1.0] * batch.parts)),
+     "that is the update by the sum of all losses: divide by the words of the whole batch",
+     "損失の合計による更新です。バッチ全体の単語数で割ってください"),
+    (_by(lambda batch: _weighted(
+        batch, [1 / (sum(batch.lengths) * len(batch.lengths))] * batch.parts)),
+     "`trainer.step` divides once more: the gradients are those of a mean already",
+     "`trainer.step` がもう一度割っています。勾配はすでに平均のものです"),
+    (_by(lambda batch: _weighted(batch, [1 / len(batch.lengths)] * batch.parts)),
+     "the sum is divided by the sentences, not by the words",
+     "単語数ではなく文の数で割っています"),
+    (_by(lambda batch: _weighted(
+        batch, [0.0] * (batch.parts - 1) + [1 / sum(batch.lengths)])),
+     "only the last part counts", "最後の部分しか効いていません"),
+]  # fmt: skip
+
+
+def _wrong_update(found: Results) -> Exception:
+    """The counterexample of the first wrong update."""
+    (batch,), got, want = next(each for each in found if not _near(each.got, each.want))
+    begin = some_values()
+    went, wanted = (float(np.linalg.norm(each.weight - begin.weight)) for each in (got, want))
+    words = ", ".join(map(str, batch.lengths))
+    return wrong(
+        f"sentences of {words} words in {batch.parts} microbatch{'es' * (batch.parts > 1)}: "
+        f"the weights moved by {went:.4g}, expected {wanted:.4g}, "
+        "as with the mean over all words at once",
+        f"{words} 語の文をマイクロバッチ {batch.parts} 個で: 重みが {went:.4g} 動きました。"
+        f"全部の単語の平均を一度に使ったときの {wanted:.4g} になるはずです",
+        explains(found, _near, *OF_MEANS),
+    )
