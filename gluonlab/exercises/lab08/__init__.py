@@ -1,0 +1,5 @@
+"""The exercises of lab 08: many processes."""
+
+from gluonlab.exercises.lab08 import evaluation, places, program, restart, sampler, staleness
+
+__all__ = ["evaluation", "places", "program", "restart", "sampler", "staleness"]
