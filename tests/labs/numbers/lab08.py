@@ -34,16 +34,17 @@ def check(numbers):
     # "a quarter for two ranks, 34 % for eight"
     assert abs(numbers["unused"]["2 ranks"] - 1 / 4) < 0.03
     assert abs(numbers["unused"]["8 ranks"] - 0.344) < 0.04
-    assert (
-        sum(numbers["last_sizes"]) > 0
-        and abs(numbers["last_sizes"][0] - numbers["last_sizes"][1]) <= 1
-    )
+    first, second = numbers["last_sizes"]
+    assert first in (second, second + 1)
     assert abs(numbers["idle"] - 0.615) < 0.001
-    # two workers that may overtake each other, and 2 pushes in each of 23 steps of 3 epochs
+    # two workers that may overtake each other, and 2 pushes in each step
     assert 0 < numbers["stale"] < 5
-    assert len(numbers["pushes"]) == 3 and len(set(numbers["pushes"])) == 1
-    # "every tenth step", and "as if nothing had happened, bit for bit", each step once
-    assert numbers["at_kill"] >= 35
-    assert numbers["goes_on_from"] % 10 == 0 and numbers["goes_on_from"] > 0
+    assert len(numbers["pushes"]) == 2 and len(set(numbers["pushes"])) == 1
+    # "10 steps after the last one (and one after each epoch that is the best so far)"
+    assert numbers["at_kill"] >= 30
+    assert numbers["on_gpus"] or numbers["saved"][:4] == [10, 20, 23, 33]
+    assert numbers["goes_on_from"] in numbers["saved"]
+    assert 20 <= numbers["goes_on_from"] < numbers["undisturbed"]
+    # "as if nothing had happened, bit for bit", and each step once
     assert numbers["steps"] == list(range(1, numbers["undisturbed"] + 1))
     assert numbers["different"] == 0
