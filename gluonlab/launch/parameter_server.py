@@ -73,7 +73,9 @@ class ParameterServer(SummingGroup):
         """As `Group` says. Where processes do not wait, each has a copy of them on the servers."""
         if self._served is not None:
             raise RunError("the servers keep the weights of another trainer: make a new group")
-        self._served = ServedWeights(self._store, not self.waits, optimizer, flats, weights)
+        self._served = ServedWeights(
+            self._store, not self.waits, optimizer, flats, weights, told=self.rank == 0
+        )
         return self._served
 
     def staleness(self) -> Optional[List[int]]:

@@ -59,8 +59,12 @@ class ServedWeights:
         optimizer: Any,
         flats: Sequence[Flat],
         weights: Sequence[nd.NDArray],
+        told: bool,
     ) -> None:
+        """``told``: whether this worker, alone of all, is to learn the staleness."""
         self._store, self._copies = store, copies
+        # no matter of the store's own rank: MXNet numbers the workers as they come
+        self._asks = told or not copies
         self.staleness: Optional[List[int]] = None
         servers, workers = flats[0].servers, store.num_workers
         first = new_keys(store, len(flats))
@@ -119,9 +123,9 @@ class ServedWeights:
         servers = len(self._notes)
         notes = [nd.zeros((servers * NOTE,)) for _ in self._notes]
         for key, note in zip(self._notes, notes):
-            if self._store.rank == 0 or not self._copies:
+            if self._asks:
                 self._store.pushpull(key, note)
-        if self._store.rank == 0 or not self._copies:
+        if self._asks:
             told = sum(note.asnumpy().reshape((servers, NOTE)) for note in notes)
             if not told[:, 1].all():
                 raise RunError(NOT_TAKEN)

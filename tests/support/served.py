@@ -5,6 +5,7 @@ python served.py FOLDER ASKED: ASKED is JSON, the arguments of `steps`.
 """
 
 import json
+import os
 import sys
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from mxnet import gluon, nd
 from gluonlab.kvstores import make_kvstore
 from gluonlab.kvstores.group_store import GroupKVStore
 from gluonlab.launch.parameter_server import ParameterServer
+from gluonlab.launch.parts import RANK
 from gluonlab.optimizers.registry import make_optimizer
 from gluonlab.update.rates import Rates
 from gluonlab.update.trainer import BucketedTrainer
@@ -91,8 +93,25 @@ def flat(params, device):
     return np.concatenate([p.data(mx.cpu(device)).asnumpy().ravel() for p in params.values()])
 
 
+def turn_ranks_round():
+    """Have gluonlab count the workers from the other end, as a launcher may, whose ranks are told.
+
+    MXNet's scheduler counts them as they come.
+    """
+    create = mx.kv.create
+
+    def created(name):
+        store = create(name)
+        os.environ[RANK] = str(store.num_workers - 1 - store.rank)
+        return store
+
+    mx.kv.create = created
+
+
 if __name__ == "__main__":
     folder, asked = Path(sys.argv[1]), json.loads(sys.argv[2])
+    if asked.get("turned_round"):
+        turn_ranks_round()
     with ParameterServer(asked["backend"]) as group:
         found = steps(group, asked["devices"], asked)
         told = group.staleness()

@@ -1,0 +1,651 @@
+"""Answers to lab 08 that students really give, and what they must be told."""
+
+import json
+from collections import Counter, defaultdict
+
+import numpy as np
+
+
+def forgets_to_return(*given):
+    given = list(given)
+
+
+# --- 08-1
+
+
+def _order(size, *seed):
+    return np.random.RandomState(list(seed)).permutation(size).tolist()
+
+
+def unpadded(size, world_size, rank, seed, epoch):
+    return _order(size, seed, epoch)[rank::world_size]
+
+
+def truncated(size, world_size, rank, seed, epoch):
+    return _order(size, seed, epoch)[rank::world_size][: size // world_size]
+
+
+def blocks_unpadded(size, world_size, rank, seed, epoch):
+    each = -(-size // world_size)
+    return _order(size, seed, epoch)[rank * each : (rank + 1) * each]
+
+
+def padded_once(size, world_size, rank, seed, epoch):
+    order = _order(size, seed, epoch)
+    order += order[: -size % world_size]
+    return order[rank::world_size]
+
+
+def never_reshuffled(size, world_size, rank, seed, epoch):
+    return np.resize(_order(size, seed), -(-size // world_size) * world_size)[rank::world_size]
+
+
+def own_permutation(size, world_size, rank, seed, epoch):
+    order = np.random.RandomState([seed, epoch, rank]).permutation(size)
+    return np.resize(order, -(-size // world_size) * world_size)[rank::world_size]
+
+
+def no_seed(size, world_size, rank, seed, epoch):
+    order = np.random.permutation(size)
+    return np.resize(order, -(-size // world_size) * world_size)[rank::world_size]
+
+
+def cut_then_shuffled(size, world_size, rank, seed, epoch):
+    own = np.resize(np.arange(size), -(-size // world_size) * world_size)[rank::world_size]
+    return np.random.RandomState([seed, epoch]).permutation(own)
+
+
+def seed_ignored(size, world_size, rank, seed, epoch):
+    return np.resize(_order(size, epoch), -(-size // world_size) * world_size)[rank::world_size]
+
+
+def rotated(size, world_size, rank, seed, epoch):
+    order = (np.arange(size) + 3 * seed + epoch) % size
+    return np.resize(order, -(-size // world_size) * world_size)[rank::world_size]
+
+
+def everything(size, world_size, rank, seed, epoch):
+    return _order(size, seed, epoch)
+
+
+def padded_with_a_new_number(size, world_size, rank, seed, epoch):
+    each = -(-size // world_size)
+    order = _order(size, seed, epoch) + list(range(size, each * world_size))
+    return order[rank::world_size]
+
+
+def one_too_many(size, world_size, rank, seed, epoch):
+    each = size // world_size + 1
+    return np.resize(_order(size, seed, epoch), each * world_size)[rank::world_size]
+
+
+def in_blocks(size, world_size, rank, seed, epoch):
+    each = -(-size // world_size)
+    order = np.resize(_order(size, seed, epoch), each * world_size)
+    return order[rank * each : (rank + 1) * each]
+
+
+def like_torch(size, world_size, rank, seed, epoch):
+    generator = np.random.RandomState(seed + epoch)
+    order = list(generator.permutation(size))
+    while len(order) % world_size:
+        order.append(order[len(order) - size])
+    return (image for image in order[rank::world_size])
+
+
+def padded_by_the_last(size, world_size, rank, seed, epoch):
+    order = _order(size, epoch, seed)
+    order += [order[-1]] * (-size % world_size)
+    return tuple(order[rank::world_size])
+
+
+# --- 08-2
+
+
+def program(
+    spawned="nprocs",
+    several=True,
+    named="sampler",
+    told=True,
+    prints_all=False,
+    evaluates_all=False,
+    wrapped=True,
+    order="right",
+    evaluates="each",
+    sampled=True,
+    count=None,
+):
+    """The program with one fault, or with none."""
+
+    def main(dist, train_set, test_set, world_size, epochs):
+        def train(rank, world_size):
+            if order == "right":
+                dist.init_process_group("gloo", world_size=world_size, rank=rank)
+            elif order == "swapped":
+                dist.init_process_group("gloo", None, rank, world_size)
+            model = dist.Model()
+            if wrapped:
+                model = dist.DistributedDataParallel(model)
+            sampler = dist.DistributedSampler(train_set, num_replicas=world_size, rank=rank)
+            if named != "sampler":
+                sampler = train_sampler  # noqa: F821
+            loader = dist.DataLoader(
+                train_set, batch_size=4, sampler=sampler if sampled else None, shuffle=not sampled
+            )
+            for epoch in range(epochs):
+                if told:
+                    sampler.set_epoch(epoch if told is True else told)
+                for x, y in loader:
+                    model.backward(x, y)
+                    model.step(lr=0.5)
+                if evaluates == "never":
+                    continue
+                if rank == 0 or evaluates_all:
+                    accuracy = model.score(test_set)
+                if rank == 0 or prints_all:
+                    dist.log(f"epoch {epoch}: {accuracy if rank == 0 else ''}")
+
+        args = (world_size,) if several else world_size
+        dist.spawn(train, args=args, **{spawned: count or world_size})
+
+    return main
+
+
+def rank_0_trains_alone(dist, train_set, test_set, world_size, epochs):
+    def train(rank):
+        dist.init_process_group("gloo", world_size=world_size, rank=rank)
+        model = dist.DistributedDataParallel(dist.Model())
+        sampler = dist.DistributedSampler(train_set, num_replicas=world_size, rank=rank)
+        loader = dist.DataLoader(train_set, batch_size=4, sampler=sampler)
+        for epoch in range(epochs):
+            sampler.set_epoch(epoch)
+            if rank == 0:  # print and evaluate on rank 0 only, and what stands below it
+                for x, y in loader:
+                    model.backward(x, y)
+                    model.step()
+                dist.log(model.score(test_set))
+
+    dist.spawn(train, nprocs=world_size)
+
+
+def starts_nothing(dist, train_set, test_set, world_size, epochs):
+    dist.DistributedDataParallel(dist.Model())
+
+
+def alone(dist, train_set, test_set, world_size, epochs):
+    model = dist.Model()
+    for x, y in dist.DataLoader(train_set, 4):
+        model.backward(x, y)
+        model.step()
+
+
+def with_a_closure(dist, train_set, test_set, world_size, epochs):
+    def train(rank):
+        dist.init_process_group(backend="nccl", rank=rank, world_size=world_size)
+        net = dist.Model()
+        model = dist.DistributedDataParallel(net)
+        loader = dist.DataLoader(
+            train_set, 3, sampler=dist.DistributedSampler(train_set, world_size, rank, seed=4)
+        )
+        epoch = 0
+        while epoch < epochs:
+            loader.sampler.set_epoch(epoch + 100)
+            for batch in loader:
+                model.backward(*batch)
+                model.step()
+            if dist.get_rank() == 0:
+                dist.log(net.score(test_set))
+            epoch += 1
+
+    dist.spawn(train, (), world_size)
+
+
+def with_a_list_of_args(dist, train_set, test_set, world_size, epochs):
+    def train(rank, images, tests):
+        size = dist.get_world_size()
+        dist.init_process_group("gloo", None, size, rank)
+        model = dist.DistributedDataParallel(dist.Model())
+        for epoch in range(epochs):
+            sampler = dist.DistributedSampler(images, size, rank, seed=epoch)
+            for x, y in dist.DataLoader(images, 4, sampler=sampler):
+                model.backward(x, y)
+                model.step()
+            if not rank:
+                dist.log(f"{model.module.score(tests):.3f}")
+
+    dist.spawn(train, [train_set, test_set], nprocs=world_size)
+
+
+# --- 08-3
+
+
+def own_mean(images, right, size, allreduce):
+    return np.mean(right)
+
+
+def mean_of_means(images, right, size, allreduce):
+    ranks = allreduce(np.ones(1))[0]
+    return allreduce(np.array([np.mean(right) if right else 0.0]))[0] / ranks
+
+
+def padding_twice(images, right, size, allreduce):
+    correct, count = allreduce(np.array([sum(right), len(right)]))
+    return correct / count
+
+
+def right_padding_twice(images, right, size, allreduce):
+    return allreduce(np.array([sum(right)]))[0] / size
+
+
+def means_added(images, right, size, allreduce):
+    return allreduce(np.array([np.mean(right) if right else 0.0]))[0]
+
+
+def nobody_without_images(images, right, size, allreduce):
+    if not images:
+        return 0.0
+    return global_accuracy(images, right, size, allreduce)
+
+
+def own_shapes(images, right, size, allreduce):
+    return allreduce(np.array(right)).mean()
+
+
+def global_accuracy(images, right, size, allreduce):
+    table = np.zeros((2, size))
+    np.add.at(table[0], images, right)
+    np.add.at(table[1], images, 1)
+    correct, count = allreduce(table)
+    return (correct / count).mean()
+
+
+def own_images_once(images, right, size, allreduce):
+    """Knows of padding within a rank only."""
+    mine = dict(zip(images, right))
+    correct, count = allreduce(np.array([sum(mine.values()), len(mine)]))
+    return correct / count
+
+
+def any_right(images, right, size, allreduce):
+    own = np.zeros(size)
+    own[images] = right
+    return np.float32((allreduce(own) > 0).mean())
+
+
+def image_by_image(images, right, size, allreduce):
+    mine, total = dict(zip(images, right)), 0
+    for image in range(size):
+        correct, count = allreduce([mine.get(image, 0), float(image in mine)])
+        total += correct / count
+    return total / size
+
+
+def most_significant(images, right, size, allreduce):
+    signs = np.zeros(size)
+    for image, one in zip(images, right):
+        signs[image] = 1 if one else -1
+    return np.array([(allreduce(signs) > 0).sum() / size])
+
+
+# --- 08-4
+
+
+def _pushes(events, counts):
+    """For each push how many of the pushes before it count."""
+    found = []
+    for now, (_, what, _) in enumerate(events):
+        if what == "push":
+            found.append(
+                sum(
+                    events[then][1] == "push" and bool(counts(events, then, now))
+                    for then in range(now)
+                )
+            )
+    return found
+
+
+def _last(events, now, what, key=True):
+    """When this worker last did ``what``; -1: never."""
+    worker, _, own = events[now]
+    return max(
+        (
+            then
+            for then in range(now)
+            if events[then][:2] == (worker, what) and (not key or events[then][2] == own)
+        ),
+        default=-1,
+    )
+
+
+def own_too(events):
+    return _pushes(events, lambda e, t, n: t > _last(e, n, "pull") and e[t][2] == e[n][2])
+
+
+def all_keys(events):
+    return _pushes(events, lambda e, t, n: t > _last(e, n, "pull", False) and e[t][0] != e[n][0])
+
+
+def any_pull(events):
+    return _pushes(
+        events,
+        lambda e, t, n: (
+            t > _last(e, n, "pull", False) and e[t][0] != e[n][0] and e[t][2] == e[n][2]
+        ),
+    )
+
+
+def other_keys_count(events):
+    return _pushes(events, lambda e, t, n: t > _last(e, n, "pull") and e[t][0] != e[n][0])
+
+
+def since_the_last_push(events):
+    return _pushes(
+        events,
+        lambda e, t, n: t > _last(e, n, "push") and e[t][0] != e[n][0] and e[t][2] == e[n][2],
+    )
+
+
+def since_the_beginning(events):
+    return _pushes(events, lambda e, t, n: e[t][0] != e[n][0] and e[t][2] == e[n][2])
+
+
+def all_keys_and_workers(events):
+    return _pushes(events, lambda e, t, n: t > _last(e, n, "pull", False))
+
+
+def of_every_event(events):
+    return [0 for _ in events]
+
+
+def always_fresh(events):
+    return [0 for _, what, _ in events if what == "push"]
+
+
+def by_versions(events):
+    version, seen, own = defaultdict(int), {}, defaultdict(int)
+    for worker, what, key in events:
+        if what == "pull":
+            seen[worker, key], own[worker, key] = version[key], 0
+        else:
+            yield version[key] - seen.get((worker, key), 0) - own[worker, key]
+            version[key] += 1
+            own[worker, key] += 1
+
+
+def by_counters(events):
+    behind, workers = Counter(), {worker for worker, _, _ in events}
+    found = []
+    for worker, what, key in events:
+        if what == "pull":
+            behind[worker, key] = 0
+        else:
+            found.append(np.int64(behind[worker, key]))
+            for other in workers - {worker}:
+                behind[other, key] += 1
+    return tuple(found)
+
+
+# --- 08-5
+
+
+def _last_step(metrics):
+    last = 0
+    for line in metrics.splitlines():
+        if line.endswith("}") and json.loads(line)["kind"] == "step":
+            last = json.loads(line)["step"]
+    return last
+
+
+def newest_checkpoint(metrics, checkpoints):
+    start = max(checkpoints, default=0)
+    return start, _last_step(metrics) - start
+
+
+def damaged_too(metrics, checkpoints):
+    last = _last_step(metrics)
+    start = max((step for step in checkpoints if step <= last), default=0)
+    return start, last - start
+
+
+def beyond_the_log(metrics, checkpoints):
+    start = max((step for step, whole in checkpoints.items() if whole), default=0)
+    return start, _last_step(metrics) - start
+
+
+def from_the_log(metrics, checkpoints):
+    return _last_step(metrics), 0
+
+
+def _start(metrics, checkpoints):
+    last = _last_step(metrics)
+    return max((step for step, whole in checkpoints.items() if whole and step <= last), default=0)
+
+
+def next_step(metrics, checkpoints):
+    start = _start(metrics, checkpoints)
+    return start + 1, _last_step(metrics) - start
+
+
+def one_fewer(metrics, checkpoints):
+    start = _start(metrics, checkpoints)
+    return start, max(0, _last_step(metrics) - start - 1)
+
+
+def lines_counted(metrics, checkpoints):
+    start = _start(metrics, checkpoints)
+    return start, len(metrics.splitlines()) - start
+
+
+def cut_line_fails(metrics, checkpoints):
+    steps = [json.loads(line) for line in metrics.splitlines()]
+    last = max((line["step"] for line in steps if line["kind"] == "step"), default=0)
+    start = max((step for step, whole in checkpoints.items() if whole and step <= last), default=0)
+    return start, last - start
+
+
+def start_alone(metrics, checkpoints):
+    return _start(metrics, checkpoints)
+
+
+def no_checkpoint_fails(metrics, checkpoints):
+    last = _last_step(metrics)
+    start = max(step for step, whole in checkpoints.items() if whole and step <= last)
+    return start, last - start
+
+
+def with_regular_expressions(metrics, checkpoints):
+    import re
+
+    last = max(
+        map(int, re.findall(r'"kind": "step", "step": (\d+), .*\}$', metrics, re.M)), default=0
+    )
+    start = next(
+        (step for step in sorted(checkpoints, reverse=True) if step <= last and checkpoints[step]),
+        0,
+    )
+    return [np.int64(start), last - start]
+
+
+def by_whole_lines(metrics, checkpoints):
+    lines = [json.loads(line) for line in metrics.split("\n")[:-1]]
+    steps = sum(line["kind"] == "step" for line in lines)
+    start = 0
+    for step, whole in checkpoints.items():
+        if whole and step <= steps:
+            start = max(start, step)
+    return start, steps - start
+
+
+# --- 08-6
+
+
+def _pairs(text):
+    words = text.split()
+    return [(host, int(count)) for host, count in zip(words[::2], words[1::2])]
+
+
+def begins_again(text):
+    return [(host, n) for host, count in _pairs(text) for n in range(count)]
+
+
+def global_ranks(text):
+    hosts = [host for host, count in _pairs(text) for _ in range(count)]
+    return [(host, rank) for rank, host in enumerate(hosts)]
+
+
+def from_one(text):
+    return [(host, n + 1) for host, n in right_places(text)]
+
+
+def hosts_alone(text):
+    return _pairs(text)
+
+
+def in_turns(text):
+    places = right_places(text)
+    first = list(dict.fromkeys(host for host, _ in places))
+    return sorted(places, key=lambda place: (place[1], first.index(place[0])))
+
+
+def by_name(text):
+    return sorted(right_places(text))
+
+
+def first_wins(text):
+    slots = Counter()
+    for host, count in _pairs(text):
+        slots[host] += count
+    return [(host, n) for host, count in slots.items() for n in range(count)]
+
+
+def last_wins(text):
+    return [(host, n) for host, count in dict(_pairs(text)).items() for n in range(count)]
+
+
+def texts(text):
+    return [f"{host}:{n}" for host, n in right_places(text)]
+
+
+def right_places(text):
+    seen = Counter()
+    found = []
+    for host, count in _pairs(text):
+        for _ in range(count):
+            found.append((host, seen[host]))
+            seen[host] += 1
+    return found
+
+
+def as_a_generator(text):
+    words, hosts = iter(text.split()), []
+    for host in words:
+        for _ in range(int(next(words))):
+            yield [host, np.int64(hosts.count(host))]
+            hosts.append(host)
+
+
+WRONG = {
+    "08-1": [
+        (forgets_to_return, "is `return` missing", "`return` を忘れて"),
+        (unpadded, "have 3, 3, 2, 2 images.* waits for ever", "3、3、2、2 です.*永久に待つ"),
+        (blocks_unpadded, "have 3, 3, 3, 1 images", "3、3、3、1 です"),
+        (truncated, "2 images, so 2 of 10 are trained on by none", "どのランクも使いません"),
+        (padded_once, "the ranks have 1, 1, 1, 1, 0 images", "1、1、1、1、0 です"),
+        (never_reshuffled, "epochs 0 and 1 have the same order", "順序が同じ"),
+        (own_permutation, r"image \d is in no rank's shard", r"画像 \d がどのランクにも"),
+        (no_seed, "every process draws for itself", "自分で乱数を引く"),
+        (cut_then_shuffled, "the same images in epochs 0 and 1", "順序だけが違います"),
+        (seed_ignored, "the order is the same", "でも同じ順序"),
+        (rotated, "that is no random order", "ランダムな順序ではありません"),
+        (everything, "each rank has 8 images, and 4 are enough", "4 枚で足ります"),
+        (padded_with_a_new_number, "there is no image 10", "画像 10 はありません"),
+        (one_too_many, "each rank has 5 images, and 4 are enough", "4 枚で足ります"),
+        (lambda *given: "0123", "returned '0123'", "'0123'"),
+        (lambda *given: [[0]] * 4, "returned .*: return a list of images", "画像の番号のリスト"),
+        (lambda size, *more: list(range(size))[size + 1], "IndexError", "IndexError"),
+    ],
+    "08-2": [
+        (program(spawned="nproc"), "unexpected keyword argument 'nproc'", "'nproc'"),
+        (program(several=False), "TypeError", "TypeError"),
+        (program(named="train_sampler"), "rank 0: NameError.*train_sampler", "ランク 0: NameError"),
+        (program(told=False), "in epoch 1 the same ones in the same order", "同じ順序"),
+        (program(told=3), "in epoch 1 the same ones in the same order", "同じ順序"),
+        (program(prints_all=True), "6 lines are printed, by 2 ranks", "合わせて 6 行"),
+        (program(evaluates_all=True), "evaluated by 2 ranks", "2 個のランクが評価"),
+        (program(evaluates="never"), "rank 0 evaluates 0 times", "評価が 0 回"),
+        (program(wrapped=False), "ranks 0 and 1 have different weights", "重みが違います"),
+        (program(order="swapped"), r"joins the group with .* = \(2, 0\)", r"が \(2, 0\) です"),
+        (program(order="left out"), r"world_size\) = -, expected", r"が - です"),
+        (program(sampled=False), "trains on 16 images, expected its share, 8", "16 枚を使って"),
+        (program(count=1), "were started: 1", "プロセスは 1 個"),
+        (
+            rank_0_trains_alone,
+            "rank 0 waits for rank 1, which has ended",
+            "ランク 0 が、すでに終わった",
+        ),
+        (starts_nothing, "were started: 0", "プロセスは 0 個"),
+        (alone, "there is no process group yet", "no process group yet"),
+    ],
+    "08-3": [
+        (forgets_to_return, "is `return` missing", "`return` を忘れて"),
+        (own_mean, "the rank's own images", "そのランク自身"),
+        (mean_of_means, "a mean of the ranks' means", "平均の平均"),
+        (padding_twice, "padding counts twice", "パディングの画像が 2 回"),
+        (right_padding_twice, "the right answers of padding", "パディングの正解"),
+        (means_added, "are added up", "足しただけ"),
+        (nobody_without_images, "rank 0 waits in `allreduce` for rank 2", "ランク 2 を待って"),
+        (own_shapes, r"arrays of one shape, .*rank 0: \(3,\), rank 1: \(1,\)", "同じ形状"),
+        (own_images_once, "expected 0.6: padding counts twice", "パディングの画像が 2 回"),
+        (lambda *given: 0.75, r"rank 0 has 0.75, expected 0.5$", r"正しくは 0.5 です$"),
+        (lambda *given: {}["accuracy"], "KeyError", "KeyError"),
+    ],
+    "08-4": [
+        (forgets_to_return, "is `return` missing", "`return` を忘れて"),
+        (own_too, "the worker's own updates are counted", "自分の更新も数えて"),
+        (all_keys, "updates of other keys are counted", "ほかのキーの更新も数えて"),
+        (any_pull, "a pull of another key does not bring", "別のキーを pull しても"),
+        (other_keys_count, "updates of other keys", "ほかのキーの更新も"),
+        (since_the_last_push, "since the worker's last push", "最後の push から"),
+        (since_the_beginning, "counted from the beginning", "最初から数えて"),
+        (all_keys_and_workers, "of all workers and keys", "すべてのワーカーとキー"),
+        (of_every_event, "pushes: 1, numbers: 2", "push は 1 回ですが"),
+        (always_fresh, r"is \[0, 0\], expected \[0, 1\]$", r"正しくは \[0, 1\] です$"),
+        (lambda events: 0, "returned 0: return a list with a number", "push ごとの数"),
+        (lambda events: events.sort() or [0], "pushes: 2, numbers: 1", "push は 2 回ですが"),
+    ],
+    "08-5": [
+        (forgets_to_return, "is `return` missing", "`return` を忘れて"),
+        (newest_checkpoint, "may be damaged, or ahead of the log", "最新のチェックポイントを、"),
+        (damaged_too, "a damaged checkpoint is taken", "壊れたチェックポイント"),
+        (beyond_the_log, "that is ahead of the log", "ログより先のステップ"),
+        (from_the_log, "what is logged is not saved", "保存されたわけではありません"),
+        (next_step, "it is where the run goes on from", "再開するのはそこから"),
+        (one_fewer, "the last logged step is made again, too", "最後のステップもやり直します"),
+        (lines_counted, "not every line is a step", "すべての行がステップでは"),
+        (cut_line_fails, "JSONDecodeError", "JSONDecodeError"),
+        (no_checkpoint_fails, "ValueError", "ValueError"),
+        (start_alone, "returned 10: return two numbers", "2 つの数"),
+        (lambda metrics, checkpoints: (10, 2), r"expected \(5, 8\)$", r"正しくは \(5, 8\) です$"),
+    ],
+    "08-6": [
+        (forgets_to_return, "is `return` missing", "`return` を忘れて"),
+        (begins_again, "goes on counting", "番号が続きます"),
+        (global_ranks, "that is the rank in the job", "ジョブ全体でのランク"),
+        (from_one, "counted from 0", "0 から数えます"),
+        (hosts_alone, "one place for each slot", "スロットごとに 1 つ"),
+        (in_turns, "host by host, not in turns", "順番に 1 つずつ"),
+        (by_name, "not of their names", "名前の順ではなく"),
+        (first_wins, "has later ranks", "後のランクが付きます"),
+        (last_wins, r"'a 2 b 1 a 2'.* is .*, expected", "でしたが、正しくは"),
+        (texts, "returned .*: return a list with .host, local rank.", "ローカルランク"),
+    ],
+}
+
+RIGHT = {
+    "08-1": [in_blocks, like_torch, padded_by_the_last],
+    "08-2": [program(), with_a_closure, with_a_list_of_args, program(told=True, prints_all=False)],
+    "08-3": [global_accuracy, any_right, image_by_image, most_significant],
+    "08-4": [by_versions, by_counters],
+    "08-5": [with_regular_expressions, by_whole_lines],
+    "08-6": [right_places, as_a_generator],
+}
