@@ -11,7 +11,7 @@ from gluonlab.exercises.guesses.register import all_guesses
 from gluonlab_labs.build import differences, files, read_all
 from gluonlab_labs.source import LANGUAGES
 
-NUMBERS = ("01", "02", "03", "04", "06", "09")
+NUMBERS = ("01", "02", "03", "04", "06", "07", "09")
 ANCHOR = re.compile(r'<a id="([^"]+)"></a>')
 LINK = re.compile(r"\]\(([^)\s]+)\)")
 

@@ -33,9 +33,7 @@ def critical_batch(answer: Callable[..., Any]) -> None:
         steps = [float(round(fewest * (1 + critical / 2**size) * each))
                  for size, each in zip(sizes, noise)]  # fmt: skip
         cases.append(([2**size for size in sizes], steps))
-    found = results(
-        lambda sizes, steps: _pair(answer(list(sizes), list(steps))), cases, _right
-    )
+    found = results(lambda sizes, steps: _pair(answer(list(sizes), list(steps))), cases, _right)
     mistaken = found.wrong(_alike)
     if not mistaken:
         return
@@ -119,7 +117,7 @@ MISTAKES: List[Mistake] = [
      "差を、ステップ数ではなくその平方根で割っています"),
     (_by(_images),
      "that fits the images, sizes times steps, so the large batches alone decide",
-     "画像の枚数 (バッチサイズ × ステップ数) に当てはめているので、"
+     "画像の枚数 (バッチサイズとステップ数の積) に当てはめているので、"
      "大きいバッチだけで決まってしまいます"),
     (_by(_ends), "that is the curve through the smallest and the largest batch alone",
      "これは最小と最大のバッチだけを通る曲線です"),

@@ -1,8 +1,12 @@
-"""What answers of 07-1 ask whether they may stop: it notes what they have trained until then."""
+"""What answers of 07-1 are given to ask and to compute with: it notes what they have done."""
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Any, Callable, List
+
+import mxnet as mx
+from mxnet import gluon
 
 MORE = 3  # questions after the last that is due: then the answer does not stop by itself
 
@@ -25,3 +29,15 @@ class Looks:
         if len(self.seen) >= self._last:
             raise TooMany
         return len(self.seen) >= self._good_after
+
+
+class CountedLoss(gluon.loss.SoftmaxCrossEntropyLoss):  # type: ignore[misc]
+    """The usual loss of each image; ``images``: how many came from each device."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.images: "Counter[mx.Context]" = Counter()
+
+    def __call__(self, scores: Any, *labels: Any) -> Any:
+        self.images[scores.context] += len(scores)
+        return super().__call__(scores, *labels)

@@ -69,7 +69,9 @@ def _made(momentum: float, rates: Sequence[float], count: int, grads: Any) -> St
 
 
 def _drawn(random: Any, momentum: float, rates: Sequence[float]) -> Steps:
-    shapes = [tuple(random.randint(1, 4, random.randint(1, 3))) for _ in range(random.randint(1, 4))]
+    shapes = [
+        tuple(random.randint(1, 4, random.randint(1, 3))) for _ in range(random.randint(1, 4))
+    ]
 
     def some() -> Tuple[Array, ...]:
         return tuple(random.normal(0, 1, shape).astype(np.float32) for shape in shapes)
@@ -161,7 +163,7 @@ MISTAKES: List[Mistake] = [
      "the weights are unchanged: write into the arrays",
      "重みが変わっていません。配列に書き込んでください"),
     (lambda steps, got: _same(got, _by_rule(
-        steps, lambda rate, former: (_ratio(rate, former, 1)[0], _ratio(rate, former, 1)[0]))),
+        steps, lambda rate, former: (1.0, _ratio(rate, former, 1)[0]))),
      "the gradient is multiplied by the factor, too: it belongs to the velocity alone",
      "勾配にも係数が掛かっています。係数は速度だけに掛けます"),
     (lambda steps, got: _same(got, _by_rule(steps, lambda rate, former: (1.0, 1 - steps.momentum))),

@@ -10,19 +10,25 @@ from gluonlab.exercises.shared.counterexamples import Case, looks_like
 from gluonlab.exercises.shared.diagnosis import Mistake, Results, explains, results
 
 Choice = Tuple[int, int]  # devices, batch
+SLOWER = 4
 
 
 class Machine(NamedTuple):
-    """Made-up steps: so many seconds each, for each image of a device, and for an exchange."""
+    """Made-up steps: so many seconds each, for each image of a device, and for an exchange.
+
+    ``fits``: images that fit into a device's cache; beyond, each takes ``SLOWER`` times as long.
+    """
 
     fixed: float
     image: float
     exchange: float
+    fits: int
 
     def seconds(self, batch: int, devices: int) -> float:
         """Of one step."""
-        each = self.fixed + self.image * batch / devices
-        return each + self.exchange * (devices > 1)
+        each = batch / devices
+        image = self.image * (SLOWER if each > self.fits else 1)
+        return self.fixed + image * each + self.exchange * (devices > 1)
 
 
 class Offer(NamedTuple):
@@ -49,12 +55,14 @@ class Offer(NamedTuple):
 
     def case(self) -> Case:
         """In words."""
-        fixed, image, exchange = self.machine
-        step = f"{fixed:g} + {image:g} * batch / devices"
+        fixed, image, exchange, fits = self.machine
+        step = f"{fixed:g} + {image:g} * n"
         given = f"steps={self.steps}, counts={self.counts}, deadline={self.deadline:g}"
         return Case(
-            f"{given}, a step takes {step}, and {exchange:g} more on several devices",
-            f"{given}、1 ステップは {step} 秒、2 台以上ならさらに {exchange:g} 秒",
+            f"{given}, a step with n images on each device takes {step} s, {SLOWER} times as long "
+            f"for an image where n > {fits}, and {exchange:g} s more on several devices",
+            f"{given}、デバイスあたり n 枚の 1 ステップは {step} 秒、n > {fits} なら 1 枚あたり "
+            f"{SLOWER} 倍、2 台以上ならさらに {exchange:g} 秒",
         )
 
 
@@ -62,11 +70,14 @@ class Offer(NamedTuple):
 def cheapest(answer: Callable[..., Any]) -> None:
     """The devices and the batch that reach a target in time for the fewest device-seconds."""
     steps: Dict[int, Optional[int]] = {8: 200, 32: 80, 128: 50, 512: 40}
-    gpu, slow = Machine(0.5, 0.0625, 0.25), Machine(0.125, 0.25, 1.0)
+    gpu, slow = Machine(0.5, 0.0625, 0.25, 256), Machine(0.125, 0.25, 1.0, 16)
     offers = [Offer({8: 200}, gpu, [1], 300.0), Offer(steps, gpu, [1, 2, 4], 1000.0)]
     offers += [Offer(steps, gpu, [1, 2, 4, 8], 120.0), Offer(steps, slow, [1, 2, 4, 8], 600.0)]
     offers += [Offer(steps, gpu, [1, 2], 60.0), Offer({**steps, 2: None}, gpu, [1, 3, 4], 150.0)]
-    offers.append(Offer({8: 200, 16: 100}, Machine(1.0, 0.0, 0.0), [1], 100.0))
+    offers.append(Offer({8: 200, 16: 100}, Machine(1.0, 0.0, 0.0, 64), [1], 100.0))
+    small = Machine(0.125, 0.25, 0.0625, 64)
+    offers += [Offer({128: 50}, small, [1, 2], 8000.0)]
+    offers += [Offer({128: 50, 512: 40}, small, [1, 2, 4, 8], 9000.0)]
     random = draws(76)
     offers += [_drawn(random) for _ in range(12)]
     found = results(
@@ -93,8 +104,10 @@ def _drawn(random: Any) -> Offer:
         size: None if random.uniform() < 0.1 else round(fewest * (1 + critical / size))
         for size in sizes
     }
-    machine = Machine(*(round(float(random.uniform(*ends)), 3)
-                        for ends in ((0.01, 1), (0.001, 0.1), (0.01, 0.5))))  # fmt: skip
+    fixed, image, exchange = (
+        round(float(random.uniform(*ends)), 3) for ends in ((0.01, 1), (0.001, 0.1), (0.01, 0.5))
+    )
+    machine = Machine(fixed, image, exchange, int(2 ** random.randint(3, 8)))
     counts = sorted({1, *(random.permutation(8)[:4] + 1).tolist()})
     offer = Offer(steps, machine, counts, 0.0)
     times = sorted(seconds for seconds, _ in offer.all().values()) or [1.0]
@@ -117,7 +130,9 @@ def _is(got: Any, want: Optional[Choice]) -> bool:
     return got is None if want is None else bool(got == want)
 
 
-def _least(key: Callable[[Offer, Choice, float, float], Any], late: bool = False) -> Callable[..., bool]:
+def _least(
+    key: Callable[[Offer, Choice, float, float], Any], late: bool = False
+) -> Callable[..., bool]:
     """A mistake that chooses by something else; ``late``: with no regard to the deadline."""
 
     def gives(offer: Offer, got: Any) -> bool:

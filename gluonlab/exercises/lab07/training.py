@@ -6,11 +6,11 @@ import math
 from typing import Any, Callable, List, NamedTuple, Optional, Sequence
 
 import mxnet as mx
-from mxnet import gluon, nd
+from mxnet import nd
 
 from gluonlab.exercises.cases import draws
 from gluonlab.exercises.exercise import exercise
-from gluonlab.exercises.lab07.looks import Looks, TooMany
+from gluonlab.exercises.lab07.looks import CountedLoss, Looks, TooMany
 from gluonlab.exercises.shared.arrays import cpus
 from gluonlab.exercises.shared.counterexamples import NOTHING, Case, in_english
 from gluonlab.exercises.shared.diagnosis import Mistake, Results, explains, results
@@ -50,13 +50,15 @@ class Run(NamedTuple):
 
     def case(self) -> Case:
         """In words."""
-        good, good_ja = f"good enough after {self.good_after} steps", f"{self.good_after} ステップ"
+        after = self.good_after
+        good, good_ja = f"good enough after {after} steps", f"{after} ステップ"
         if self.good_after > self.limit:
             good, good_ja = "never good enough", "達しない"
         return Case(
             f"{in_english(self.k, 'device')}, {self.b} images on each, lr {self.lr:g}, "
             f"{self.images} training images, {good}, at most {self.limit} steps",
-            f"デバイス {self.k} 台、1 台 {self.b} 枚、学習率 {self.lr:g}、学習画像 {self.images} 枚、"
+            f"デバイス {self.k} 台、1 台 {self.b} 枚、学習率 {self.lr:g}、"
+            f"学習画像 {self.images} 枚、"
             f"目標まで {good_ja}、上限 {self.limit} ステップ",
         )
 
@@ -67,12 +69,13 @@ class Trained(NamedTuple):
     returned: Any
     path: List[Values]
     apart: bool  # whether the devices ended with different values
+    idle: List[int]  # numbers of devices whose images never reached the loss
 
 
 @exercise("07-1")
 def train_until(answer: Callable[..., Any]) -> None:
     """Train on k devices with k times the batch, until it is good enough; how many steps."""
-    runs = [Run(1, 4, 0.25, 8, 2, 9), Run(2, 4, 0.25, 16, 3, 9), Run(3, 2, 0.125, 12, 4, 9)]
+    runs = [Run(1, 4, 0.25, 8, 2, 9), Run(2, 4, 0.25, 16, 3, 9), Run(2, 2, 0.125, 12, 4, 9)]
     runs += [Run(2, 4, 0.25, 13, 5, 9), Run(2, 3, 0.25, 12, 9, 4), Run(3, 4, 0.0625, 17, 6, 6)]
     random = draws(71)
     for _ in range(3):
@@ -91,7 +94,7 @@ def _trained(answer: Callable[..., Any], run: Run) -> Trained:
     ctxs, (images, labels) = cpus(run.k), run.batch
     net = make_net(some_values(), ctxs)
     looks = Looks(run.good_after, run.limit, lambda: _values(net, ctxs[0]))
-    loss = gluon.loss.SoftmaxCrossEntropyLoss()
+    loss = CountedLoss()
     data = nd.array(images, dtype="float32"), nd.array(labels, dtype="int32")
     try:
         got = answer(
@@ -100,11 +103,15 @@ def _trained(answer: Callable[..., Any], run: Run) -> Trained:
     except TooMany:
         got = None
     ends = [_values(net, ctx) for ctx in ctxs]
-    return Trained(got, looks.seen, any(not ends[0].near(other) for other in ends[1:]))
+    apart = any(not ends[0].near(other) for other in ends[1:])
+    idle = [place for place, ctx in enumerate(ctxs) if not loss.images[ctx]]
+    return Trained(got, looks.seen, apart, idle)
 
 
 def _values(net: Any, ctx: mx.Context) -> Values:
-    return Values(*(param.data(ctx).asnumpy().astype("float64") for param in (net.weight, net.bias)))
+    return Values(
+        *(param.data(ctx).asnumpy().astype("float64") for param in (net.weight, net.bias))
+    )
 
 
 def _path(run: Run, **changed: Any) -> List[Values]:
@@ -123,9 +130,7 @@ def _steps(
 ) -> List[Values]:
     size, lr = size or run.k * run.b, run.k * run.lr if lr is None else lr
     images, labels = run.batch
-    starts = [
-        begin for begin in range(0, run.images, size) if ragged or begin + size <= run.images
-    ]
+    starts = [begin for begin in range(0, run.images, size) if ragged or begin + size <= run.images]
     values, path = some_values(), []
     for step in range(count):
         begin = starts[step % len(starts)]
@@ -203,6 +208,8 @@ def _check(run: Run, got: Trained, want: List[Values], rest: Results) -> None:
         )
     asked = len(got.path)
     case.check(
+        (got.idle, f"device {got.idle[0] if got.idle else 0} computed no image",
+         f"デバイス {got.idle[0] if got.idle else 0} が画像を 1 枚も計算していません"),
         (got.apart, "the devices end with different parameters",
          "デバイスごとにパラメータが異なっています"),
         (asked > run.steps, f"it went on after step {run.steps}",
@@ -225,4 +232,4 @@ def _check(run: Run, got: Trained, want: List[Values], rest: Results) -> None:
 
 
 def _nth(number: int) -> str:
-    return f"{number}{ {1: 'st', 2: 'nd', 3: 'rd'}.get(number, 'th')}"
+    return f"{number}{ {1: 'st', 2: 'nd', 3: 'rd'}.get(number, 'th') }"

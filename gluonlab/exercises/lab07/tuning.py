@@ -35,7 +35,8 @@ class Landscape(NamedTuple):
         """What a training takes; infinite if it never gets there."""
         if rate > self.highest * 1.001:
             return math.inf
-        return round(self.fewest * self.steeper ** abs(math.log2(rate / self.best)))
+        away = abs(math.log2(rate / self.best))
+        return float(round(self.fewest * self.steeper**away))
 
     def table(self) -> Dict[float, float]:
         """The steps of all rates that matter, from one below the least to one above the largest."""
@@ -98,13 +99,15 @@ def tune(answer: Callable[..., Any]) -> None:
 
 
 def _check(answer: Callable[..., Any], landscape: Landscape) -> None:
-    case, spent, tried = landscape.case(), [0], []  # type: ignore[var-annotated]
+    case, spent = landscape.case(), 0
+    tried: List[float] = []
 
     def steps_with(rate: float, most: float) -> Optional[int]:
+        nonlocal spent
         tried.append(rate)
         places = math.log2(rate / landscape.first) if rate > 0 else math.nan
         case.check(
-            (not abs(places - round(places or 0)) < 1e-6 if math.isfinite(places) else True,
+            (not math.isfinite(places) or abs(places - round(places)) > 1e-6,
              f"it tried the rate {rate:g}, which is not {landscape.first:g} doubled or halved",
              f"学習率 {rate:g} を試しました。{landscape.first:g} の 2 倍、4 倍、…、2 分の 1、"
              "4 分の 1、… だけを試してください"),
@@ -114,7 +117,7 @@ def _check(answer: Callable[..., Any], landscape: Landscape) -> None:
         )  # fmt: skip
         steps = landscape.steps(rate)
         most = min(most, landscape.limit)
-        spent[0] += int(min(steps, most))
+        spent += int(min(steps, most))
         return int(steps) if steps <= most else None
 
     got = answer(steps_with, landscape.first, landscape.limit)
@@ -125,12 +128,12 @@ def _check(answer: Callable[..., Any], landscape: Landscape) -> None:
             _why(got, landscape, tried),
         )
     enough = landscape.enough()
-    if spent[0] > enough:
+    if spent > enough:
         raise case.wrong(
             f"{landscape.best:g} is right, but {in_english(len(tried), 'training')} took "
-            f"{spent[0]} steps in all, and {enough} suffice: give a training no more steps than "
+            f"{spent} steps in all, and {enough} suffice: give a training no more steps than "
             "the best one so far took, and stop in a direction when a rate is no better",
-            f"{landscape.best:g} は正しいのですが、{len(tried)} 回の学習に合計 {spent[0]} ステップ"
+            f"{landscape.best:g} は正しいのですが、{len(tried)} 回の学習に合計 {spent} ステップ"
             f"かかりました。{enough} で足ります。これまでの最良のステップ数を超える学習はさせず、"
             "よくならなくなったらその方向の探索をやめてください",
         )
@@ -140,18 +143,16 @@ def _why(got: Any, landscape: Landscape, tried: List[float]) -> Pair:
     is_number = isinstance(got, NUMBERS) and not isinstance(got, bool) and got > 0
     steps = landscape.steps(float(got)) if is_number else math.inf
     fewest = landscape.steps(landscape.best)
+    if got is None:
+        return "is `return` missing?", "`return` を忘れていませんか"
+    if not is_number:
+        return "return a rate", "学習率を返してください"
     return looks_like(
-        (got is None, "is `return` missing?", "`return` を忘れていませんか"),
-        (is_number and got == fewest,
-         "that is a number of steps, return the rate",
+        (got == fewest, "that is a number of steps, return the rate",
          "これはステップ数です。学習率を返してください"),
-        (is_number and math.isinf(steps),
-         "that training never gets there", "その学習は目標に達しません"),
-        (is_number and landscape.best not in tried,
+        (math.isinf(steps), "that training never gets there", "その学習は目標に達しません"),
+        (landscape.best not in tried,
          f"{landscape.best:g} was never tried", f"{landscape.best:g} を試していません"),
-        (is_number,
-         f"{got:g} takes {steps:g} steps, {landscape.best:g} takes {fewest:g}",
+        (True, f"{got:g} takes {steps:g} steps, {landscape.best:g} takes {fewest:g}",
          f"{got:g} では {steps:g} ステップ、{landscape.best:g} では {fewest:g} ステップです"),
-    ) if is_number or got is None else looks_like(
-        (True, "return a rate", "学習率を返してください")
     )  # fmt: skip
