@@ -81,8 +81,8 @@ def tune(answer: Callable[..., Any]) -> None:
     """The rate with the fewest steps to the target, without wasting steps."""
     cases = [
         Landscape(0.25, 0.25, 50, 2.0, 8.0, 400),
-        Landscape(0.25, 0.5, 50, 2.0, 0.5, 400),
-        Landscape(0.25, 2.0, 40, 1.5, 8.0, 400),
+        Landscape(0.25, 0.5, 50, 2.0, 0.5, 300),
+        Landscape(0.25, 2.0, 40, 1.5, 8.0, 500),
         Landscape(1.0, 0.125, 30, 1.6, 1.0, 900),
         Landscape(0.5, 0.5, 20, 3.0, 0.5, 2000),
     ]
