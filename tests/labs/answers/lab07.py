@@ -1,0 +1,640 @@
+"""Answers to lab 07 that students really give, and what they must be told."""
+
+import math
+from fractions import Fraction
+from statistics import mean, median
+
+import numpy as np
+from mxnet import autograd, gluon, nd
+
+
+def forgets_to_return(*given):
+    given = list(given)
+
+
+def raises(*given):
+    raise ZeroDivisionError("division by zero")
+
+
+# --- 07-1
+
+
+def _step(net, loss, trainer, devices, x, y, divisor):
+    shards = zip(*(gluon.utils.split_and_load(part, devices, even_split=False) for part in (x, y)))
+    with autograd.record():
+        losses = [loss(net(images), labels) for images, labels in shards]
+    autograd.backward(losses)
+    trainer.step(divisor)
+
+
+def training(
+    rate=lambda k, lr: k * lr,
+    size=lambda k, b: k * b,
+    divisor=lambda n, k, b: n,
+    ragged=True,
+    first=1,
+    returns=lambda step: step,
+    gives_up=None,
+    before=False,
+    sets=True,
+):
+    """An answer to 07-1; each argument is a mistake to make."""
+
+    def answer(net, loss, trainer, devices, images, labels, b, lr, good_enough, limit):
+        k = len(devices)
+        if sets:
+            trainer.set_learning_rate(rate(k, lr))
+        step, whole = 0, size(k, b)
+        if before and good_enough(net):
+            return 0
+        while True:
+            for begin in range(0, len(images), whole):
+                x, y = images[begin : begin + whole], labels[begin : begin + whole]
+                if len(x) < whole and not ragged:
+                    continue
+                _step(net, loss, trainer, devices, x, y, divisor(len(x), k, b))
+                step += 1
+                if good_enough(net):
+                    return returns(step)
+                if step >= limit:
+                    return gives_up(step) if gives_up else None
+
+    return answer
+
+
+def on_the_first_device(net, loss, trainer, devices, images, labels, b, lr, good_enough, limit):
+    trainer.set_learning_rate(len(devices) * lr)
+    size, begin = len(devices) * b, 0
+    for step in range(1, limit + 1):
+        x, y = images[begin : begin + size], labels[begin : begin + size]
+        with autograd.record():
+            total = loss(net(x.as_in_context(devices[0])), y.as_in_context(devices[0])).sum()
+        total.backward()
+        trainer.step(len(x), ignore_stale_grad=True)
+        if good_enough(net):
+            return step
+        begin = begin + size if begin + size < len(images) else 0
+    return None
+
+
+def once_per_epoch(net, loss, trainer, devices, images, labels, b, lr, good_enough, limit):
+    trainer.set_learning_rate(len(devices) * lr)
+    size, step = len(devices) * b, 0
+    while step < limit:
+        for begin in range(0, len(images), size):
+            x, y = images[begin : begin + size], labels[begin : begin + size]
+            _step(net, loss, trainer, devices, x, y, len(x))
+            step += 1
+        if good_enough(net):
+            return step
+    return None
+
+
+def never_asks(net, loss, trainer, devices, images, labels, b, lr, good_enough, limit):
+    return limit
+
+
+def ignores_the_verdict(net, loss, trainer, devices, images, labels, b, lr, good_enough, limit):
+    return training()(
+        net, loss, trainer, devices, images, labels, b, lr,
+        lambda net: good_enough(net) and False, limit,
+    )  # fmt: skip
+
+
+# --- 07-2
+
+
+def _reached(curve, target):
+    return next((step for step, right in curve if right >= target), math.inf)
+
+
+def _none(value):
+    return None if math.isinf(value) else value
+
+
+def without_the_lost(curves, target):
+    steps = [step for step in (_reached(curve, target) for curve in curves) if step < math.inf]
+    return median(steps) if steps else None
+
+
+def as_if_at_the_end(curves, target):
+    return median(min(_reached(curve, target), curve[-1][0]) for curve in curves)
+
+
+def more_than(curves, target):
+    return _none(median(_reached([(s, r - 1e-9) for s, r in c], target) for c in curves))
+
+
+def of_all_seeds(curves, target):
+    return _none(mean(_reached(curve, target) for curve in curves))
+
+
+def upper(curves, target):
+    return _none(sorted(_reached(curve, target) for curve in curves)[len(curves) // 2])
+
+
+def places(curves, target):
+    return _none(
+        median(
+            next((n for n, (_, right) in enumerate(curve) if right >= target), math.inf)
+            for curve in curves
+        )
+    )
+
+
+def backwards(curves, target):
+    return _none(median(_reached(curve[::-1], target) for curve in curves))
+
+
+def fastest_seed(curves, target):
+    return _none(min(_reached(curve, target) for curve in curves))
+
+
+def infinite(curves, target):
+    return median(_reached(curve, target) for curve in curves)
+
+
+def zero_for_never(curves, target):
+    value = median(_reached(curve, target) for curve in curves)
+    return 0 if math.isinf(value) else value
+
+
+def in_numpy(curves, target):
+    reached = [
+        np.array(curve)[np.array(curve)[:, 1] >= target, 0].min(initial=np.inf) for curve in curves
+    ]
+    middle = np.median(reached)
+    return middle if np.isfinite(middle) else None
+
+
+def by_halves(curves, target):
+    steps = sorted(_reached(curve, target) for curve in curves)
+    while len(steps) > 2:
+        steps = steps[1:-1]
+    return None if math.inf in steps else Fraction(sum(steps), len(steps)).__float__()
+
+
+# --- 07-3
+
+
+def _lstsq(sizes, steps, weights):
+    sizes, steps = np.array(sizes, float), np.array(steps, float)
+    weights = weights(sizes, steps)
+    columns = np.stack([weights, weights / sizes], axis=1)
+    (fewest, images), *_ = np.linalg.lstsq(columns, weights * steps, rcond=None)
+    return fewest, images
+
+
+def absolute(sizes, steps):
+    fewest, images = _lstsq(sizes, steps, lambda n, s: np.ones(len(n)))
+    return fewest, images / fewest
+
+
+def relative(sizes, steps):
+    fewest, images = _lstsq(sizes, steps, lambda n, s: 1 / s)
+    return fewest, images / fewest
+
+
+def not_divided(sizes, steps):
+    return _lstsq(sizes, steps, lambda n, s: 1 / s)
+
+
+def through_images(sizes, steps):
+    slope, at = np.polyfit(sizes, np.multiply(sizes, steps), 1)
+    return slope, at / slope
+
+
+def power_law(sizes, steps):
+    slope, at = np.polyfit(np.log(sizes), np.log(steps), 1)
+    return math.exp(at), slope
+
+
+def two_points(sizes, steps):
+    images = (steps[0] - steps[-1]) / (1 / sizes[0] - 1 / sizes[-1])
+    fewest = steps[0] - images / sizes[0]
+    return fewest, images / fewest
+
+
+def normal_equations(sizes, steps):
+    n, s = np.array(sizes, float), np.array(steps, float)
+    design = np.stack([1 / s, 1 / (n * s)], axis=1)
+    fewest, images = np.linalg.solve(design.T @ design, design.sum(axis=0))
+    return [fewest, images / fewest]
+
+
+def weighted_polyfit(sizes, steps):
+    images, fewest = np.polyfit(1 / np.array(sizes), steps, 1, w=1 / np.array(steps))
+    return np.array([fewest, images / fewest])
+
+
+# --- 07-4
+
+
+def _search(steps_with, first, limit, most=None, patience=1):
+    best, fewest = first, steps_with(first, limit)
+    for factor in (2, 0.5):
+        rate, failed = first * factor, 0
+        while failed < patience:
+            steps = steps_with(rate, most or fewest)
+            if steps is None or steps >= fewest:
+                failed += 1
+            else:
+                best, fewest = rate, steps
+            rate *= factor
+    return best
+
+
+def full_length(steps_with, first, limit):
+    return _search(steps_with, first, limit, most=limit)
+
+
+def patient(steps_with, first, limit):
+    return _search(steps_with, first, limit, patience=4)
+
+
+def only_up(steps_with, first, limit):
+    best, fewest = first, steps_with(first, limit)
+    while True:
+        steps = steps_with(best * 2, fewest)
+        if steps is None or steps >= fewest:
+            return best
+        best, fewest = best * 2, steps
+
+
+def one_too_far(steps_with, first, limit):
+    rate, fewest = first, steps_with(first, limit)
+    while True:
+        rate *= 2
+        steps = steps_with(rate, fewest)
+        if steps is None or steps >= fewest:
+            return rate
+        fewest = steps
+
+
+def returns_steps(steps_with, first, limit):
+    fewest = steps_with(first, limit)
+    for factor in (2, 0.5):
+        rate = first * factor
+        while True:
+            steps = steps_with(rate, fewest)
+            if steps is None or steps >= fewest:
+                break
+            fewest, rate = steps, rate * factor
+    return fewest
+
+
+def on_a_grid(steps_with, first, limit):
+    rates = [first * 2.0**power for power in range(-8, 9)]
+    steps = {rate: steps_with(rate, limit) for rate in rates}
+    return min((rate for rate in rates if steps[rate] is not None), key=steps.get)
+
+
+def by_tenths(steps_with, first, limit):
+    return min(
+        (first * factor for factor in (0.1, 1, 10)),
+        key=lambda rate: steps_with(rate, limit) or math.inf,
+    )
+
+
+def never_ends(steps_with, first, limit):
+    rate = first
+    while True:
+        steps_with(rate, 1)
+        rate *= 2
+
+
+def first_rate(steps_with, first, limit):
+    return first
+
+
+def down_first(steps_with, first, limit):
+    fewest, best = steps_with(first, limit), first
+    for factor in (0.5, 2):
+        while (steps := steps_with(best * factor, fewest - 1)) is not None:
+            best, fewest = best * factor, steps
+        if best != first:
+            break
+    return best
+
+
+def with_powers(steps_with, first, limit):
+    known = {0: steps_with(first, limit)}
+
+    def improve(place, direction):
+        found = steps_with(first * 2.0 ** (place + direction), known[place])
+        if found is None or found >= known[place]:
+            return place
+        known[place + direction] = found
+        return improve(place + direction, direction)
+
+    place = improve(0, -1)
+    return first * np.exp2(place if place else improve(0, 1))
+
+
+# --- 07-5
+
+
+def mxnets_rule(weights, gradients, velocities, lr, former_lr, momentum):
+    for weight, gradient, velocity in zip(weights, gradients, velocities):
+        nd.sgd_mom_update(weight, gradient, velocity, out=weight, lr=lr, momentum=momentum)
+
+
+def _corrected(factor, after=False, of_gradient=lambda lr, former: 1.0, sign=1):
+    def answer(weights, gradients, velocities, lr, former_lr, momentum):
+        former = former_lr or lr
+        for weight, gradient, velocity in zip(weights, gradients, velocities):
+            if not after:
+                velocity[:] = factor(lr, former) * velocity
+            velocity[:] = momentum * velocity - lr * of_gradient(lr, former) * gradient
+            weight[:] = weight + sign * velocity
+            if after:
+                velocity[:] = factor(lr, former) * velocity
+
+    return answer
+
+
+def plain(weights, gradients, velocities, lr, former_lr, momentum):
+    for weight, gradient in zip(weights, gradients):
+        weight[:] = weight - lr * gradient
+
+
+def new_velocities(weights, gradients, velocities, lr, former_lr, momentum):
+    for place, gradient in enumerate(gradients):
+        velocity = momentum * velocities[place] * (lr / (former_lr or lr)) - lr * gradient
+        weights[place][:] += velocity
+
+
+def new_arrays(weights, gradients, velocities, lr, former_lr, momentum):
+    for weight, gradient, velocity in zip(weights, gradients, velocities):
+        velocity = momentum * velocity * (lr / (former_lr or lr)) - lr * gradient
+        weight = weight + velocity
+
+
+def forgets_the_first(weights, gradients, velocities, lr, former_lr, momentum):
+    for weight, gradient, velocity in zip(weights, gradients, velocities):
+        velocity[:] = momentum * velocity * lr / former_lr - lr * gradient
+        weight[:] = weight + velocity
+
+
+def scales_the_gradient_in_place(weights, gradients, velocities, lr, former_lr, momentum):
+    for weight, gradient, velocity in zip(weights, gradients, velocities):
+        gradient *= lr
+        velocity[:] = momentum * velocity * (lr / (former_lr or lr)) - gradient
+        weight[:] = weight + velocity
+
+
+def only_the_first(weights, gradients, velocities, lr, former_lr, momentum):
+    _corrected(lambda lr, former: lr / former)(
+        weights[:1], gradients, velocities, lr, former_lr, momentum
+    )
+
+
+def scaled_by_the_kernel(weights, gradients, velocities, lr, former_lr, momentum):
+    if former_lr is not None:
+        for velocity in velocities:
+            velocity *= lr / former_lr
+    mxnets_rule(weights, gradients, velocities, lr, None, momentum)
+
+
+def with_replaced_entries(weights, gradients, velocities, lr, former_lr, momentum):
+    ratio = 1 if former_lr is None else lr / former_lr
+    for place, gradient in enumerate(gradients):
+        velocities[place] = momentum * ratio * velocities[place] - lr * gradient
+        weights[place] = weights[place] + velocities[place]
+    return weights
+
+
+# --- 07-6
+
+
+def _offers(steps, seconds, counts, even=True):
+    for batch, number in steps.items():
+        for devices in counts:
+            if number is not None and (batch % devices == 0 or not even):
+                time = number * seconds(batch, devices)
+                yield time, devices * time, devices, batch
+
+
+def _choosing(key, even=True, late=False, strict=False):
+    def answer(steps, seconds, counts, deadline):
+        offers = [
+            one
+            for one in _offers(steps, seconds, counts, even)
+            if late or one[0] < deadline or (one[0] == deadline and not strict)
+        ]
+        return min(offers, key=lambda one: key(seconds, *one))[2:] if offers else None
+
+    return answer
+
+
+def swapped(steps, seconds, counts, deadline):
+    found = _choosing(lambda seconds, time, cost, devices, batch: cost)(
+        steps, seconds, counts, deadline
+    )
+    return found and found[::-1]
+
+
+def only_the_batch(steps, seconds, counts, deadline):
+    found = swapped(steps, seconds, counts, deadline)
+    return found and found[0]
+
+
+def never_none(steps, seconds, counts, deadline):
+    offers = sorted(_offers(steps, seconds, counts), key=lambda one: (one[0] > deadline, one[1]))
+    return offers[0][2:]
+
+
+def with_never(steps, seconds, counts, deadline):
+    return cheapest_first({batch: n or 0 for batch, n in steps.items()}, seconds, counts, deadline)
+
+
+def cheapest_first(steps, seconds, counts, deadline):
+    offers = sorted((cost, time, k, b) for time, cost, k, b in _offers(steps, seconds, counts))
+    return next(([k, b] for _, time, k, b in offers if time <= deadline), None)
+
+
+def in_loops(steps, seconds, counts, deadline):
+    best, found = (math.inf, math.inf), None
+    for k in reversed(counts):
+        for batch in steps:
+            if steps[batch] and not batch % k:
+                time = steps[batch] * seconds(batch, k)
+                if time <= deadline and (k * time, time) < best:
+                    best, found = (k * time, time), (np.int64(k), batch)
+    return found
+
+
+WRONG = {
+    "07-1": [
+        (training(rate=lambda k, lr: lr), "rate of one device", "1 台分の学習率のまま"),
+        (training(sets=False), "the trainer's own rate", "trainer の元の学習率"),
+        (training(rate=lambda k, lr: math.sqrt(k) * lr), "the square root", "平方根"),
+        (
+            training(size=lambda k, b: b),
+            "images of one device: it has k times as many",
+            "バッチが 1 台分の枚数",
+        ),
+        (
+            training(divisor=lambda n, k, b: b),
+            "divided by the images of one device",
+            "1 台分の枚数で割って",
+        ),
+        (
+            training(divisor=lambda n, k, b: k * b),
+            "divided by the size of a full one",
+            "満杯のバッチの枚数",
+        ),
+        (training(ragged=False), "is left out", "捨てられて"),
+        (training(before=True), "asked before the first step", "最初のステップの前"),
+        (training(returns=lambda step: None), "is `return` missing", "`return` を忘れて"),
+        (training(returns=lambda step: step - 1), "it returned 1, expected 2$", "正しくは 2 です$"),
+        (training(gives_up=lambda step: step), "it returned 4, expected None", "正しくは None"),
+        (once_per_epoch, "the first weight was", "最初の重み"),
+        (never_asks, "never asked", "一度も呼ばれて"),
+        (ignores_the_verdict, "it went on after step 2", "2 ステップで終わらず"),
+        (on_the_first_device, "device 1 computed no image", "デバイス 1 が画像を 1 枚も"),
+        (raises, "ZeroDivisionError", "ZeroDivisionError"),
+    ],
+    "07-2": [
+        (without_the_lost, "are left out, so hopeless settings look good", "除かれて"),
+        (as_if_at_the_end, "as if it had at its last look", "最後の計測で達した"),
+        (more_than, "the target itself is enough", "ちょうど目標"),
+        (of_all_seeds, "that is the mean, which a single seed spoils", "これは平均です"),
+        (upper, "the mean of the middle two", "中央の 2 つの平均"),
+        (places, "the place of the look", "何番目の計測か"),
+        (backwards, "the last look that has the target", "最後に目標に達していた"),
+        (fastest_seed, "the fastest seed", "最も速いシード"),
+        (infinite, "return None where there is no number", "None を返して"),
+        (zero_for_never, r"gave 0, expected None$", "正しくは None です$"),
+        (forgets_to_return, "the function returns nothing|gave None", "何も返して|None"),
+        (lambda curves, target: str(curves[0][-1][0]), "gave '20', expected 20", "'20'"),
+    ],
+    "07-3": [
+        (absolute, "the small batches alone decide", "小さいバッチだけで決まって"),
+        (not_divided, "divide by the fewest steps", "最小ステップ数で割って"),
+        (lambda n, s: relative(n, s)[::-1], "the wrong way round", "順番が逆"),
+        (through_images, "the large batches alone decide", "大きいバッチだけで"),
+        (power_law, "a power law", "べき乗則"),
+        (two_points, "the smallest and the largest batch alone", "最小と最大のバッチだけ"),
+        (
+            lambda n, s: (min(s), relative(n, s)[1]),
+            "not the smallest that was measured",
+            "計測した中の最小ではありません",
+        ),
+        (lambda n, s: relative(n, s)[1], "returned .*: return two numbers", "2 つの数"),
+        (forgets_to_return, "is `return` missing.*two numbers", "`return` を忘れて"),
+        (lambda n, s: (10.0, 9.0), r"is \(10, 9\), expected \(50, 16\)$", r"\(50, 16\) です$"),
+    ],
+    "07-4": [
+        (full_length, "is right, but .* suffice: give a training no more", "で足ります"),
+        (patient, "is right, but .* suffice", "で足ります"),
+        (on_a_grid, "is right, but 17 trainings", "17 回の学習"),
+        (only_up, "was never tried", "試していません"),
+        (one_too_far, r"0.5 takes 100 steps, 0.25 takes 50", "0.5 では 100 ステップ"),
+        (returns_steps, "that is a number of steps", "これはステップ数"),
+        (by_tenths, "not 0.25 doubled or halved", "2 倍、4 倍"),
+        (never_ends, "40 trainings, and no end", "40 回学習しても"),
+        (first_rate, "0.5 was never tried", "0.5 を試していません"),
+        (forgets_to_return, "is `return` missing", "`return` を忘れて"),
+    ],
+    "07-5": [
+        (mxnets_rule, "MXNet's rule alone", "MXNet の規則のまま"),
+        (_corrected(lambda lr, former: former / lr), "upside down", "逆数"),
+        (_corrected(lambda lr, former: lr / former, after=True), "after the update", "更新の後"),
+        (plain, "as without momentum", "モーメンタムがないのと同じ"),
+        (new_velocities, "keep the velocities for the next step", "その場で書き換えて"),
+        (new_arrays, "the weights are unchanged", "重みが変わっていません"),
+        (
+            _corrected(lambda lr, former: lr / former, of_gradient=lambda lr, former: lr / former),
+            "the gradient is multiplied by the factor, too",
+            "勾配にも係数",
+        ),
+        (
+            _corrected(lambda lr, former: lr / former, sign=-1),
+            "the wrong way",
+            "逆向き",
+        ),
+        (forgets_the_first, "TypeError", "TypeError"),
+        (scales_the_gradient_in_place, "it was written into", "書き換えられました"),
+        (only_the_first, r"parameter 1 is \[0\], expected \[-1\]", r"パラメータ 1 が \[0\]"),
+        (
+            lambda weights, gradients, velocities, lr, former_lr, momentum: _corrected(
+                lambda lr, former: lr / former, of_gradient=lambda lr, former: 1 - momentum
+            )(weights, gradients, velocities, lr, former_lr, momentum),
+            "1 - momentum",
+            "1 - モーメンタム",
+        ),
+    ],
+    "07-6": [
+        (
+            _choosing(lambda s, time, cost, k, b: time),
+            "that is the fastest: the cheapest",
+            "最も速い選択",
+        ),
+        (
+            _choosing(lambda s, time, cost, k, b: (cost, time), late=True),
+            "the cheapest of all, whether or not",
+            "期限を無視した、最も安い",
+        ),
+        (
+            _choosing(lambda s, time, cost, k, b: time, late=True),
+            "the fastest, whether or not",
+            "期限を無視した、最も速い",
+        ),
+        (
+            _choosing(lambda s, time, cost, k, b: -b / s(b, k), late=True),
+            "the most images/s",
+            "1 秒あたりの枚数が最大",
+        ),
+        (_choosing(lambda s, time, cost, k, b: (k, time)), "the fewest devices", "デバイスが最少"),
+        (
+            _choosing(lambda s, time, cost, k, b: (cost, time), even=False),
+            "does not divide evenly",
+            "割り切れません",
+        ),
+        (
+            _choosing(lambda s, time, cost, k, b: (cost, time), strict=True),
+            "it can be done in time",
+            "時間内に終わる選択",
+        ),
+        (swapped, "devices come first", "デバイス数が先"),
+        (only_the_batch, r"return \(devices, batch\), or None", "か None を返して"),
+        (never_none, "whether or not it is in time", "期限を無視した"),
+        (with_never, "never reach the target", "目標に達しません"),
+        (forgets_to_return, "it can be done in time", "時間内に終わる"),
+    ],
+}
+
+
+def by_hand_on_devices(net, loss, trainer, devices, images, labels, b, lr, good_enough, limit):
+    """Batches from an iterator, losses added up, the rate in the divisor."""
+    trainer.set_learning_rate(lr)
+    size = b * len(devices)
+
+    def forever():
+        while True:
+            yield from range(0, images.shape[0], size)
+
+    for step, begin in zip(range(limit), forever()):
+        end = min(begin + size, images.shape[0])
+        _step(
+            net, loss, trainer, devices, images[begin:end], labels[begin:end],
+            (end - begin) / len(devices),
+        )  # fmt: skip
+        if good_enough(net):
+            return np.int64(step + 1)
+    return None
+
+
+RIGHT = {
+    "07-1": [training(), by_hand_on_devices],
+    "07-2": [in_numpy, by_halves],
+    "07-3": [relative, normal_equations, weighted_polyfit],
+    "07-4": [_search, down_first, with_powers],
+    "07-5": [
+        scaled_by_the_kernel,
+        with_replaced_entries,
+        _corrected(lambda lr, former: lr / former),
+    ],
+    "07-6": [cheapest_first, in_loops],
+}
