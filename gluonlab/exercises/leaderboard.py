@@ -1,4 +1,4 @@
-"""The right answers of a table of grades to an exercise in which their cost counts, in its order."""
+"""The right answers of a table of grades to an exercise in which their cost counts, by cost."""
 
 from __future__ import annotations
 

@@ -49,17 +49,16 @@ def beat_the_eight(answer: Callable[[], Any]) -> Score:
          f"正しいことは証明されましたが、{ja}かかります。配置した {name} なら "
          f"{microseconds(best_s)} です。それより短くしてください"),
     )  # fmt: skip
+    floor_us, best_us = microseconds(floor_s()), microseconds(best_s)
     times, ours = f"{cost.seconds / floor_s():.3f}", _is_ours(schedule)
+    not_in_en = "; gluonlab's own solver has found it, and so it does not count in a leaderboard"
+    not_in_ja = "。ただし、gluonlab のソルバーが見つけたものなので、順位表には載りません"
     return Score(
         None if ours else round(cost.seconds * 1e6, 3),
-        en=f"{en}, {times} times the floor of {microseconds(floor_s())}; the best of the eight, "
-        f"{name}, takes {microseconds(best_s)}"
-        + "; it is one that gluonlab's solver has found, and so it does not count in a leaderboard"
-        * ours,
-        ja=f"{ja}で、下限 {microseconds(floor_s())} の {times} 倍です。8 つのうち最も速い {name} は "
-        f"{microseconds(best_s)} です"
-        + "。ただし、これは gluonlab のソルバーが見つけたものなので、順位表には載りません"
-        * ours,
+        en=f"{en}, {times} times the floor of {floor_us}; the best of the eight, {name}, takes "
+        f"{best_us}{not_in_en * ours}",
+        ja=f"{ja}で、下限 {floor_us} の {times} 倍です。8 つのうち最も速い {name} は "
+        f"{best_us} です{not_in_ja * ours}",
     )
 
 

@@ -15,13 +15,13 @@ from gluonlab.collectives.render.scene import goal
 from gluonlab.collectives.schedule import ADD, ALL_GATHER, OPS, REDUCE_SCATTER, Schedule, Transfer
 from gluonlab.errors import ScheduleError
 from gluonlab.exercises.exercise import Wrong
-from gluonlab.exercises.shared.counterexamples import Case, Pair, returned
+from gluonlab.exercises.shared.counterexamples import Case, Pair, looks_like, returned
 
 Steps = Tuple[Tuple[Transfer, ...], ...]
 
 
 def as_steps(given: Any, call: str) -> Steps:
-    """What ``call`` returned, a Schedule or its steps. Raises Wrong for what is no list of steps."""
+    """What ``call`` returned, a Schedule or its steps. Raises Wrong for what is neither."""
     if isinstance(given, Schedule):
         return given.steps
     try:
@@ -86,8 +86,9 @@ def at_place(call: str, place: Tuple[int, int], transfer: Transfer) -> Case:
 def check_proof(call: str, schedule: Schedule) -> None:
     """Raise Wrong for a schedule that obeys the rules and is not what it should be.
 
-    It names the transfer that `prove` names: the first that counts a contribution twice, or the
-    last one into a chunk that ends incomplete.
+    It names the first transfer that overwrites the last copy of a contribution, else that which
+    `prove` names: the first that counts a contribution twice, or the last one into a chunk that
+    ends incomplete.
     """
     try:
         prove(schedule)
@@ -97,6 +98,9 @@ def check_proof(call: str, schedule: Schedule) -> None:
 
 def _named(call: str, schedule: Schedule, error: ScheduleError) -> Wrong:
     every = list(states(schedule))
+    lost = None if schedule.collective == ALL_GATHER else _first_lost(schedule, every)
+    if lost is not None:
+        return lost_at(call, schedule, *lost)
     if error.step is None or error.transfer is None:
         rank, chunk = _first_unfinished(schedule, every[-1])
         elsewhere = _elsewhere(schedule, every[-1], chunk)
@@ -116,15 +120,10 @@ def _named(call: str, schedule: Schedule, error: ScheduleError) -> Wrong:
                 f"ここから、ランク {rank} のチャンク {chunk} でランク {_listed(twice)} の寄与が"
                 "重複しています",
             )
-    without = missing(every[-1][rank][chunk], goal(schedule, chunk))
     if schedule.collective == ALL_GATHER:
-        owner = schedule.owner[chunk]
-        return place.wrong(
-            f"the last one into chunk {chunk} of rank {rank}, which does not end as rank {owner}, "
-            "its owner, had it",
-            f"これがランク {rank} のチャンク {chunk} への最後の書き込みですが、"
-            f"担当ランク {owner} が最初に持っていたものになりません",
-        )
+        held = every[error.step][transfer.src][chunk]
+        return _not_the_owners(place, schedule, transfer, held == goal(schedule, chunk))
+    without = missing(every[-1][rank][chunk], goal(schedule, chunk))
     if without:
         elsewhere = _elsewhere(schedule, every[-1], chunk)
         return place.wrong(
@@ -139,6 +138,53 @@ def _named(call: str, schedule: Schedule, error: ScheduleError) -> Wrong:
         f"すべての寄与がそろっていますが、チャンク {chunk} を足す順序がほかのランクと違うため、"
         "ビット単位では一致しません",
     )
+
+
+def _not_the_owners(place: Case, schedule: Schedule, last: Transfer, has: bool) -> Wrong:
+    """The counterexample of the last transfer into a chunk that ends with something else.
+
+    ``has``: whether the rank that sends has it.
+    """
+    src, rank, chunk, op = last
+    owner = schedule.owner[chunk]
+    return place.wrong(
+        f"the last one into chunk {chunk} of rank {rank}, which does not end as rank {owner}, its "
+        "owner, had it",
+        f"これがランク {rank} のチャンク {chunk} への最後の書き込みですが、"
+        f"担当ランク {owner} が最初に持っていたものになりません",
+        looks_like(
+            (op == ADD, "it is added to what was there", "もとからあったものに足しています"),
+            (not has,
+             f"rank {src} does not have it yet in this step",
+             f"このステップで、ランク {src} はまだそれを持っていません"),
+        ),
+    )  # fmt: skip
+
+
+def lost_at(call: str, schedule: Schedule, place: Tuple[int, int], rank: int) -> Wrong:
+    """The counterexample of a copy after which no rank holds what ``rank`` has contributed."""
+    transfer = schedule.steps[place[0]][place[1]]
+    chunk, dst = transfer.chunk, transfer.dst
+    return at_place(call, place, transfer).wrong(
+        f"the copy overwrites chunk {chunk} of rank {dst}, and the contribution of rank {rank}, "
+        "which no other rank holds, is lost",
+        f"このコピーがランク {dst} のチャンク {chunk} を上書きします。"
+        f"ほかのどのランクも持っていないランク {rank} の寄与が失われます",
+    )
+
+
+def _first_lost(schedule: Schedule, every: Any) -> Optional[Tuple[Tuple[int, int], int]]:
+    """The first copy that overwrites the last sum with some contribution, and whose that is."""
+    for number, step in enumerate(schedule.steps):
+        before, after = every[number], every[number + 1]
+        for position, transfer in enumerate(step):
+            if transfer.op == ADD:
+                continue
+            chunk = transfer.chunk
+            for rank, count in enumerate(before[transfer.dst][chunk]):
+                if count and not any(row[chunk][rank] for row in after):
+                    return (number, position), rank
+    return None
 
 
 def missing(held: Sequence[int], whole: Sequence[int]) -> List[int]:
