@@ -36,6 +36,6 @@ guess(
 guess(
     "04-f",
     each(number(0, 1, such_as=0.5, within=0.15), "15", "1"),
-    en="pieces of 15 and of 1 operator: at what share of backward is the last layer's gradient ready?",
+    en="pieces of 15 and of 1: at what share of backward is the last layer's gradient ready?",
     ja="まとまりが演算 15 個と 1 個のとき: 最後の層の勾配は逆伝播の何割でそろうか",
 )
