@@ -5,20 +5,15 @@ from __future__ import annotations
 import html
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, List, Optional
+from typing import List, Optional
 
-from gluonlab.collectives.bounds import floor_of
+from gluonlab.collectives.cost import Price
 from gluonlab.collectives.render import as_page
 from gluonlab.collectives.schedule import Schedule
 from gluonlab.errors import ScheduleError
-from gluonlab.exercises.exercise import Wrong
 from gluonlab.exercises.languages import language, say
-from gluonlab.exercises.shared.schedule_faults import check_proof
 from gluonlab.files.whole import write_text
-from gluonlab.sizes import in_words as size_in_words
-
-if TYPE_CHECKING:
-    from gluonlab.exercises.shared.puzzle import Puzzle
+from gluonlab.sizes import in_words
 
 HEIGHT = 980  # px of the page in a notebook, which scrolls in it
 
@@ -42,67 +37,45 @@ class Played:
         return f"<div>{said}{frame}</div>"
 
 
-def played(puzzle: "Puzzle", answer: Any, file: Optional[str]) -> Played:
-    """`Puzzle.play`."""
-    try:
-        schedule = puzzle.schedule(answer)
-    except NotImplementedError:
-        return Played(
-            say(
-                en="not written yet: write the function, run its cell, then this one again",
-                ja="まだ書かれていません。関数を書いてそのセルを実行し、"
-                "このセルをもう一度実行してください",
-            )
+def unwritten() -> Played:
+    """What is said of a stub."""
+    return Played(
+        say(
+            en="not written yet: write the function, run its cell, then this one again",
+            ja="まだ書かれていません。関数を書いてそのセルを実行し、"
+            "このセルをもう一度実行してください",
         )
-    except Wrong as wrong:
-        return Played(wrong.texts[language()])
-    fault = _fault(puzzle, schedule)
-    lines = [fault] if fault else [_proved(), *_price(puzzle, schedule)]
+    )
+
+
+def played(schedule: Schedule, lines: List[str], file: Optional[str]) -> Played:
+    """``lines`` and the page, which is written to ``file``, too, if one is named."""
     try:
         page = as_page([schedule], (schedule.name, schedule.world_size), language=language())
     except ScheduleError as error:  # too large to draw
         return Played("\n".join([*lines, str(error)]))
     if file is not None:
         write_text(Path(file), page)
-        lines.append(say(en=f"written to {file}", ja=f"{file} に書き込みました"))
+        lines = [*lines, say(en=f"written to {file}", ja=f"{file} に書き込みました")]
     return Played("\n".join(lines), page)
 
 
-def _fault(puzzle: "Puzzle", schedule: Schedule) -> str:
-    try:
-        check_proof(puzzle.call, schedule)
-    except Wrong as wrong:
-        return wrong.texts[language()]
-    return ""
-
-
-def _proved() -> str:
-    return say(en="proved: it does what it should", ja="証明済み: 求められた動作をします")
-
-
-def _price(puzzle: "Puzzle", schedule: Schedule) -> List[str]:
-    cost = puzzle.price(schedule)
-    of_size = size_in_words(int(puzzle.size_bytes))
-    time, steps = microseconds(cost.seconds), len(cost.steps)
+def standing(cost: Price, least_s: float, *, is_floor: bool) -> List[str]:
+    """Of a proved schedule: its price, and ``least_s``, which is the floor or the optimum."""
+    size, steps = in_words(int(cost.size_bytes)), len(cost.steps)
+    time, least = microseconds(cost.seconds), microseconds(least_s)
+    times = f"{cost.seconds / least_s:.3f}"
     lines = [
+        say(en="proved: it does what it should", ja="証明済み: 求められた動作をします"),
         say(
-            en=f"price: {time} in {steps} step{'s' * (steps != 1)}, for {of_size} on each device",
-            ja=f"見積もり: {steps} ステップで {time} (各デバイス {of_size})",
-        )
+            en=f"price: {time} in {steps} step{'s' * (steps != 1)}, for {size} on each device",
+            ja=f"見積もり: {steps} ステップで {time} (各デバイス {size})",
+        ),
     ]
-    if puzzle.optimum_s is not None:
-        best = microseconds(puzzle.optimum_s)
-        lines.append(say(en=f"optimum: {best}", ja=f"最適値: {best}"))
-    else:
-        floor_s = floor_of(puzzle.topology, puzzle.collective).seconds(puzzle.size_bytes)
-        times = f"{cost.seconds / floor_s:.3f}"
-        lines.append(
-            say(
-                en=f"floor: {microseconds(floor_s)}; the price is {times} times that",
-                ja=f"下限: {microseconds(floor_s)}。見積もりはその {times} 倍です",
-            )
-        )
-    return lines
+    if is_floor:
+        en, ja = f"; the price is {times} times that", f"。見積もりはその {times} 倍です"
+        return [*lines, say(en=f"floor: {least}{en}", ja=f"下限: {least}{ja}")]
+    return [*lines, say(en=f"optimum: {least}", ja=f"最適値: {least}")]
 
 
 def microseconds(seconds: float) -> str:
