@@ -1,4 +1,4 @@
-"""python -m gluonlab.exercises: list the exercises of the labs, and grade notebooks."""
+"""python -m gluonlab.exercises: list the exercises, grade notebooks, and show a leaderboard."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from gluonlab.config.values import real, whole
 from gluonlab.documents import json_text
 from gluonlab.errors import ExerciseError, NotebookError
 from gluonlab.exercises import grade as grading
+from gluonlab.exercises import leaderboard as ranking
 from gluonlab.exercises.bounds import MOST_JOBS, jobs_here
 from gluonlab.exercises.canvas import as_canvas
 from gluonlab.exercises.cases import LARGEST_SEED
@@ -139,6 +140,24 @@ def grade(notebooks: Tuple[str, ...], out: str, **options: Any) -> None:
     click.echo(f"written to {', '.join(map(str, filter(None, [out, canvas, gradescope])))}")
 
 
+@command("python -m gluonlab.exercises leaderboard")
+@click.argument("grades", metavar="GRADES.csv")
+@json_option("the places")
+def leaderboard(grades: str, as_json: bool) -> None:
+    """Show who has the cheapest schedule for exercise 04-6, by the table that grade wrote.
+
+    Schedules that gluonlab's own solver has found are left out.
+    """
+    from gluonlab.exercises.lab04.beat_the_eight import best_of_the_eight, floor_s
+
+    places = ranking.leaderboard(Path(grades))
+    if as_json:
+        click.echo(json_text([one.as_json() for one in places]))
+        return
+    _, best_s = best_of_the_eight()
+    click.echo(ranking.as_text(places, best_s * 1e6, floor_s() * 1e6))
+
+
 def _passed(grade: grading.Grade) -> str:
     """``  3 of 5  ``, or a dash where no exercise was found."""
     count = len(grade.statuses)
@@ -183,7 +202,7 @@ def _assignments(given: Sequence[str]) -> Dict[str, str]:
     return names
 
 
-COMMANDS = dict(list=list_exercises, grade=grade)
+COMMANDS = dict(list=list_exercises, grade=grade, leaderboard=leaderboard)
 
 
 def main(args: Optional[Sequence[str]] = None) -> None:

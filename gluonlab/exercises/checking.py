@@ -9,10 +9,10 @@ import reprlib
 import sys
 from pathlib import Path
 from types import CodeType
-from typing import Any, Optional
+from typing import Any, Dict, Optional
 
 from gluonlab.exercises.cases import other_cases, seed_of_grader
-from gluonlab.exercises.exercise import Exercise, Wrong, find
+from gluonlab.exercises.exercise import Exercise, Score, Wrong, find
 from gluonlab.exercises.faults import message_of, place_of
 from gluonlab.exercises.languages import Texts, language
 from gluonlab.exercises.limits import OutOfTime, time_limit
@@ -41,7 +41,11 @@ def _note(verdict: Verdict, answer: Any) -> None:
         with other_cases(seed):
             verdict = judge(find(verdict.exercise), answer)
         hidden = not verdict
-    line = dict(exercise=verdict.exercise, status=verdict.status, message=verdict.message)
+    line: Dict[str, Any] = dict(
+        exercise=verdict.exercise, status=verdict.status, message=verdict.message
+    )
+    if verdict.micros is not None:
+        line["micros"] = verdict.micros
     with Path(os.environ[GRADES]).open("a", encoding="utf-8") as file:
         file.write(json.dumps({**line, "hidden": hidden}) + "\n")
 
@@ -62,7 +66,7 @@ def judge(exercise: Exercise, answer: Any) -> Verdict:
     try:
         with time_limit(exercise.seconds):
             _wait()
-            exercise.checker(answer)
+            score = exercise.checker(answer)
             _wait()
     except Wrong as wrong:
         return verdict(WRONG, wrong.texts)
@@ -73,6 +77,8 @@ def judge(exercise: Exercise, answer: Any) -> Verdict:
         return verdict(*(unwritten or (RAISED, _fault(error, exercise, answer))))
     except (Exception, SystemExit) as error:
         return verdict(RAISED, _fault(error, exercise, answer))
+    if isinstance(score, Score):
+        return Verdict(exercise.id, PASSED, score.texts, language(), score.micros)
     return verdict(PASSED, _both("", ""))
 
 

@@ -1,7 +1,7 @@
 """An exercise and its checker, which is found by the exercise's id in the package of its lab.
 
 A checker gets the student's answer. It raises Wrong with the first counterexample, or returns if
-the answer is right::
+the answer is right; a Score where right answers differ in what they cost::
 
     @exercise("02-1")
     def allreduce(answer):
@@ -17,14 +17,14 @@ import importlib
 import pkgutil
 import re
 from pathlib import Path
-from typing import Any, Callable, Dict, List, NamedTuple, TypeVar
+from typing import Any, Callable, Dict, List, NamedTuple, Optional, TypeVar
 
 from gluonlab.errors import ExerciseError, unknown
 from gluonlab.exercises.languages import say
 
 SECONDS = 20.0  # for one check: ten times what a right answer may take
 
-Checker = Callable[[Any], None]
+Checker = Callable[[Any], Any]
 C = TypeVar("C", bound=Checker)
 
 
@@ -34,6 +34,16 @@ class Wrong(Exception):
     def __init__(self, *, en: str, ja: str) -> None:
         super().__init__(en)
         self.texts = {"en": en, "ja": ja}
+
+
+class Score:
+    """What a right answer costs, in microseconds, and that in words.
+
+    ``micros``: None for one that is in no leaderboard.
+    """
+
+    def __init__(self, micros: Optional[float], *, en: str, ja: str) -> None:
+        self.micros, self.texts = micros, {"en": en, "ja": ja}
 
 
 class Exercise(NamedTuple):

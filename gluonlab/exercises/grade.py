@@ -32,7 +32,8 @@ Runner = Callable[[Path, Bounds, Optional[int], threading.Event], Outcome]
 class Grade:
     """One notebook: the status of each exercise of its lab, and the error that stopped it.
 
-    ``sentences``: what its checkers say of the exercises that did not pass.
+    ``sentences``: what its checkers say of the exercises that did not pass; ``micros``: what right
+    answers cost, of exercises in which that counts.
     """
 
     notebook: Path
@@ -40,6 +41,7 @@ class Grade:
     note: str = ""
     sentences: Dict[str, str] = field(default_factory=dict)
     lab: str = ""
+    micros: Dict[str, float] = field(default_factory=dict)
 
     @property
     def passed(self) -> int:
@@ -129,6 +131,8 @@ def _grade(path: Path, outcome: Outcome, reveal: bool) -> Grade:
         made.statuses[id] = found.status if found else UNCHECKED
         if found and found.status != PASSED:
             made.sentences[id] = HIDDEN if found.hidden and not reveal else found.sentence
+        if found and found.micros is not None:
+            made.micros[id] = found.micros
     return made
 
 

@@ -33,7 +33,12 @@ def main(arguments: Sequence[str]) -> None:
     except OSError as error:
         outcome = Outcome(note=f"cannot be run ({error})")
     verdicts = {
-        id: {"status": one.status, "message": one.sentence, "hidden": one.hidden}
+        id: {
+            "status": one.status,
+            "message": one.sentence,
+            "hidden": one.hidden,
+            "micros": one.micros,
+        }
         for id, one in outcome.verdicts.items()
     }
     line = json.dumps({"lab": outcome.lab, "note": outcome.note, "verdicts": verdicts})

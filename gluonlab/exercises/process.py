@@ -29,15 +29,20 @@ from gluonlab.plain import one_line
 STATUSES = (PASSED, WRONG, UNWRITTEN, RAISED, TOO_SLOW)
 MOST_SAID = 2**22  # bytes that are read of what a notebook's processes say of it
 LONGEST_NOTE = 1000  # characters; of a checker's sentence, too
+MOST_MICROS = 1e12  # that a schedule may cost
 LOOK_S = 0.1  # between two looks at whether everything is to stop
 
 
 class Found(NamedTuple):
-    """The last verdict on an exercise: ``hidden`` if cases decided that a student is not shown."""
+    """The last verdict on an exercise.
+
+    ``hidden`` if cases decided that a student is not shown; ``micros``: what a right answer costs.
+    """
 
     status: str
     sentence: str = ""
     hidden: bool = False
+    micros: Optional[float] = None
 
 
 class Outcome(NamedTuple):
@@ -64,7 +69,7 @@ def run_in_processes(
 def checked(lab: Any, note: Any, verdicts: Any) -> Outcome:
     """An Outcome of what may have been forged: nothing of another kind gets into it.
 
-    ``verdicts``: pairs of an exercise's id and an object with status, sentence and hidden.
+    ``verdicts``: pairs of an exercise's id and an object with status, message, hidden and micros.
     """
     exercises = {one.id for one in all_exercises()}
     lab = lab if isinstance(lab, str) and any(id.startswith(f"{lab}-") for id in exercises) else ""
@@ -74,8 +79,15 @@ def checked(lab: Any, note: Any, verdicts: Any) -> Outcome:
         if known and isinstance(about, dict) and about.get("status") in STATUSES:
             sentence = about.get("message")
             text = one_line(sentence)[:LONGEST_NOTE] if isinstance(sentence, str) else ""
-            found[id] = Found(str(about["status"]), text, about.get("hidden") is True)
+            micros = _cost(about.get("micros")) if about["status"] == PASSED else None
+            found[id] = Found(str(about["status"]), text, about.get("hidden") is True, micros)
     return Outcome(lab, found, one_line(note)[:LONGEST_NOTE] if isinstance(note, str) else "")
+
+
+def _cost(given: Any) -> Optional[float]:
+    """A number above 0, or None."""
+    is_number = isinstance(given, (int, float)) and not isinstance(given, bool)
+    return float(given) if is_number and 0 < given < MOST_MICROS else None
 
 
 def as_object(line: bytes) -> Dict[str, Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import html
 import re
 from dataclasses import dataclass
+from typing import Optional
 
 from gluonlab.exercises.languages import Texts
 
@@ -25,13 +26,14 @@ class Verdict:
     """The result of a check; true if the answer passed.
 
     ``status``: passed, wrong, unwritten, raised or too slow; ``texts``: what there is to say, in
-    each language.
+    each language; ``micros``: what a right answer costs, where that counts.
     """
 
     exercise: str
     status: str
     texts: Texts
     language: str = "en"
+    micros: Optional[float] = None
 
     def __bool__(self) -> bool:
         return self.status == PASSED
@@ -44,7 +46,7 @@ class Verdict:
 
     @property
     def message(self) -> str:
-        """The counterexample, or what to do; empty for a right answer."""
+        """The counterexample, or what to do; of a right answer what it costs, or nothing."""
         return self.texts[self.language]
 
     def __repr__(self) -> str:

@@ -87,7 +87,11 @@ def test_the_solution_passes(id, capsys):
     answer = answer_of(source, id[:2], capsys)[name_of(STUBS[id])]
     verdict = judge(find(id), answer)
     assert verdict.status == PASSED, said(verdict)["en"]
-    assert said(verdict) == {"en": f"Exercise {id}: correct", "ja": f"演習 {id}: 正解です"}
+    cost = {language: verdict.micros and f"\n{text}" for language, text in verdict.texts.items()}
+    assert said(verdict) == {
+        "en": f"Exercise {id}: correct{cost['en'] or ''}",
+        "ja": f"演習 {id}: 正解です{cost['ja'] or ''}",
+    }
 
 
 @pytest.mark.parametrize(("id", "number"), RIGHT)

@@ -12,7 +12,7 @@ from gluonlab_labs.build import differences, files, read_all
 from gluonlab_labs.guesses import ids_in
 from gluonlab_labs.source import LANGUAGES
 
-NUMBERS = ("01", "02", "03", "04", "05", "06", "07", "08", "09")
+NUMBERS = ("01", "02", "03", "04", "05", "06", "07", "08", "09", "10")
 ANCHOR = re.compile(r'<a id="([^"]+)"></a>')
 LINK = re.compile(r"\]\(([^)\s]+)\)")
 

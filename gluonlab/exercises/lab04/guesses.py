@@ -23,7 +23,19 @@ guess(
 )
 guess(
     "04-d",
+    number(0, such_as=20, factor=1.1),
+    en="1 GB on a p3.16xlarge: how many GB/s of busbw has the cheapest schedule?",
+    ja="p3.16xlarge で 1 GB: 最も安いスケジュールの busbw は何 GB/s か",
+)
+guess(
+    "04-e",
     number(0, such_as=3, factor=1.3),
     en="4 MiB here: how many times as long does star take as ring?",
     ja="このマシンで 4 MiB: star の時間は ring の何倍か",
+)
+guess(
+    "04-f",
+    each(number(0, 1, such_as=0.5, within=0.15), "15", "1"),
+    en="pieces of 15 and of 1: at what share of backward is the last layer's gradient ready?",
+    ja="まとまりが演算 15 個と 1 個のとき: 最後の層の勾配は逆伝播の何割でそろうか",
 )

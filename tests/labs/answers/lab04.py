@@ -6,13 +6,17 @@ import numpy as np
 
 from gluonlab.collectives.algorithms import (
     ALGORITHMS,
+    bidirectional_ring,
     hierarchical,
     ring,
     ring_reduce_scatter,
     star,
 )
 from gluonlab.collectives.cost import price
+from gluonlab.collectives.for_links import make_for_links
+from gluonlab.collectives.multi_ring import multi_ring
 from gluonlab.collectives.schedule import Transfer
+from gluonlab.collectives.topology import make_topology
 
 # --- 04-1
 
@@ -165,6 +169,52 @@ def no_modulo(arrays, send):
         arrays[device][:] = arrays[device] + send(arrays[device], device, device + 1)
 
 
+# --- 04-6
+
+DOUBLES, SINGLES = [0, 3, 2, 1, 5, 6, 7, 4], [0, 1, 3, 7, 5, 4, 6, 2]
+
+
+def rings(*orders, add_steps=7, chunk_step=8):
+    """The steps of several rings at once, each on chunks of its own."""
+    steps = [[] for _ in range(14)]
+    for number, order in enumerate(orders):
+        for place in range(8):
+            for step in range(14):
+                src, dst = order[(place + step) % 8], order[(place + step + 1) % 8]
+                op = "add" if step < add_steps else "copy"
+                steps[step].append(Transfer(src, dst, chunk_step * number + place, op))
+    return steps
+
+
+def both(*orders):
+    return [*orders, *(order[::-1] for order in orders)]
+
+
+def six_rings():
+    return rings(*both(DOUBLES, DOUBLES, SINGLES))
+
+
+def one_transfer_less():
+    steps = six_rings()
+    del steps[3][17]
+    return steps
+
+
+def a_copy_too_early():
+    steps = six_rings()
+    steps[2][5] = steps[2][5]._replace(op="copy")
+    return steps
+
+
+def backwards(steps):
+    """As a right answer with its steps the other way round."""
+    return steps[::-1]
+
+
+def in_place():
+    return six_rings().sort()
+
+
 WRONG = {
     "04-1": [
         (
@@ -174,7 +224,7 @@ WRONG = {
         ),
         (without_modulo, "% world_size` missing", "% world_size` を忘れて"),
         (everybody_at_once, "more than once", "重複"),
-        (copies, "without the contribution", "寄与がありません"),
+        (copies, "overwrites chunk 1 of rank 1, and the contribution of rank 1", "失われます"),
         (same_chunk, "written and read in one step", "同じステップで書いて読んで"),
         (by_star, "are enough", "回で済みます"),
         (lambda world_size: world_size, "return a list of steps", "リストを返して"),
@@ -238,6 +288,40 @@ WRONG = {
         ),
         (lambda topology, size: "ring", "return a Schedule", "Schedule を返して"),
     ],
+    "04-6": [
+        (lambda: bidirectional_ring(8).placed(DOUBLES).steps, "it must be less", "短くして"),
+        (lambda: ring(8).steps, "proved, but it costs 17,931.7", "17,931.7 µs かかります"),
+        (lambda: star(8), "proved, but it costs 62,393.3", "62,393.3 µs かかります"),
+        (lambda: rings(*both(DOUBLES, SINGLES)), "proved, but it costs 2,181.7", "2,181.7 µs か"),
+        (one_transfer_less, "step 10, transfer 17, .*rank 1, which no other", "失われます"),
+        (a_copy_too_early, "step 2, transfer 5, .* rank 0, which no other", "失われます"),
+        (lambda: rings(*both(DOUBLES, DOUBLES, SINGLES), add_steps=8), "more than once", "重複"),
+        (
+            lambda: rings(*both(DOUBLES, DOUBLES, SINGLES), add_steps=6),
+            "step 6, transfer 0, .*lost",
+            "失われます",
+        ),
+        # all rings on the same chunks
+        (
+            lambda: rings(*both(DOUBLES, DOUBLES, SINGLES), chunk_step=0),
+            "step 0, .*and read|written and read in one step",
+            "同じステップで書いて読んで",
+        ),
+        (lambda: backwards(six_rings()), "step 0, transfer 0, .*lost", "失われます"),
+        (lambda: six_rings()[:7], "nothing is ever sent", "何も送られて"),
+        (lambda: ring_reduce_scatter(8), "nothing is ever sent|without the", "寄与が|何も送られて"),
+        (lambda: [[(0, 8, 0, "add")]], "ranks go from 0 to 7", "ランクは 0 から 7"),
+        (lambda: [[(0, 1, -1, "add")]], "chunks from 0 to 0", "チャンクは 0 から 0"),
+        (lambda: [[(3, 3, 0, "add")]], "cannot send to itself", "自分自身には"),
+        (lambda: [[(0, 1, 0, "sum")]], "is 'add' or 'copy'", "'add' か 'copy'"),
+        (lambda: [[(0, 1, 0)]], "return a list of steps", "リストを返して"),
+        (lambda: [Transfer(0, 1, 0, "add")], "return a list of steps", "リストを返して"),
+        (in_place, "is `return` missing", "`return` を忘れて"),
+        (lambda: [], "nothing is ever sent into chunk 0", "何も送られていません"),
+        (lambda: "multi_ring", "return a list of steps", "リストを返して"),
+        (lambda: 1 // 0, "ZeroDivisionError", "ZeroDivisionError"),
+        (lambda: six_rings()[0][99], "IndexError", "IndexError"),
+    ],
     "04-5": [
         (by_way_of_first, "send a chunk in each step", "1 チャンクだけ"),
         (whole_arrays, "send a chunk in each step", "1 チャンクだけ"),
@@ -265,4 +349,13 @@ RIGHT = {
     "04-1": [straight_to_the_owners],
     "04-2": [{"A": [1, 1], "B": np.array([0, 1]), "C": (np.int64(1), np.int64(0))}],
     "04-3": [lambda sizes, owners, k: 2 * (k - 1) * np.bincount(owners, weights=sizes).max()],
+    "04-6": [
+        six_rings,
+        lambda: multi_ring(make_topology("p3.16xlarge")),
+        lambda: make_for_links("synthesised", make_topology("p3.16xlarge"), 8).cheapest(1e8).steps,
+        # three rings, and so unequal loads, but cheaper than the eight
+        lambda: rings(DOUBLES, DOUBLES, DOUBLES[::-1], DOUBLES[::-1], SINGLES),
+        lambda: ([[s, d, np.int64(c), op] for s, d, c, op in step] for step in six_rings()),
+        lambda: [[], *six_rings(), []],
+    ],
 }

@@ -1,5 +1,8 @@
 """What lab 04's text promises."""
 
+import re
+from pathlib import Path
+
 PROBE = """
 import json
 print(json.dumps({
@@ -23,6 +26,10 @@ print(json.dumps({
         for size in (10**3, 10**8)
     },
     "floor": [times_floor, floors],
+    "best_of_eight": min(price(one, p3, 1e8).seconds for one in schedules.values()) * 1e6,
+    "busbw": busbw_of,
+    "ready": ready,
+    "overlap": {piece: timeline.overlap() for piece, timeline in timelines.items()},
     "errors": [row.error for row in report.rows],
     "rows": [[row.algorithm, row.size_bytes, row.time_s] for row in report.rows],
     "weights": {
@@ -61,6 +68,24 @@ def check(numbers):
     (of_short, _, of_long), (floor_us, *_) = numbers["floor"]
     assert 1 <= of_short < 1.01 and round(of_long, 1) == 1.5
     assert 40 <= floor_us < 41  # four messages of 10 us
+    # the figures of "Beat the eight" and of its hints
+    assert (round(numbers["best_of_eight"]), round(numbers["floor"][1][2])) == (2182, 1479)
+    assert round(of_long, 2) == 1.47
+    busbw = numbers["busbw"]
+    wires = {name: round(wires, 1) for name, (wires, _, _) in busbw.items()}
+    assert wires == {
+        "g4dn.12xlarge": 12, "g5.12xlarge": 24, "p3.8xlarge": 112.5, "p3.16xlarge": 152.5,
+        "p4d.24xlarge": 300,
+    }  # fmt: skip
+    faq = Path(__file__).parents[3] / "docs" / "faq.md"
+    rows = re.findall(r"^\| (\S+) \| \d \|(.*)\|$", faq.read_text(encoding="utf-8"), re.M)
+    told = {name: [float(cell) for cell in cells.split("|")] for name, cells in rows}
+    assert told == {name: [round(one, 1) for one in speeds] for name, speeds in busbw.items()}
+    assert all(best <= by_floor <= wires for wires, by_floor, best in busbw.values())
+    assert round(100e6 * 1.75 / long["ring"] / 1e3) == 10  # GB/s of busbw
+    # one piece: ready at the end; busy cores put off what comes after the gradient
+    assert numbers["ready"]["1"] < numbers["ready"]["15"] <= 1
+    assert all(0 <= share <= 1 for share in numbers["overlap"].values())
     assert set(numbers["errors"]) == {0}
     assert len(numbers["rows"]) == 2 * 7
     assert all(seconds > 0 for _, _, seconds in numbers["rows"])

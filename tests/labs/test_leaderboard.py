@@ -1,0 +1,122 @@
+"""What right answers to 04-6 cost, from the notebook through the table of grades to a list."""
+
+import csv
+import io
+import json
+
+import pytest
+from test_grade import handed_in, row
+from the_labs import PLACE, module_of
+
+from gluonlab.errors import ExerciseError
+from gluonlab.exercises.__main__ import main
+from gluonlab.exercises.checking import judge
+from gluonlab.exercises.exercise import find
+from gluonlab.exercises.grade import Grade
+from gluonlab.exercises.leaderboard import leaderboard
+from gluonlab.exercises.process import checked
+from gluonlab.exercises.table import as_csv
+from gluonlab.exercises.verdict import PASSED, WRONG
+from gluonlab_labs.exercises import solution_path
+
+ANSWERS = module_of("answers", "04")
+SIX, SINGLE_PAIR = 1598.333, 1831.667  # microseconds: six rings, and five
+SOLUTION = solution_path(PLACE.solutions, "04-6").read_text(encoding="utf-8")
+
+
+def graded(name, micros, status=PASSED):
+    costs = {} if micros is None else {"04-6": micros}
+    return Grade(name, {"04-5": PASSED, "04-6": status}, lab="04", micros=costs)
+
+
+@pytest.fixture
+def table(tmp_path):
+    def write(*grades):
+        path = tmp_path / "grades.csv"
+        path.write_text(as_csv(grades), encoding="utf-8")
+        return path
+
+    return write
+
+
+def test_a_notebooks_price_is_in_its_row(tmp_path):
+    begin = "import gluonlab\nfrom gluonlab.exercises import check"
+    path = handed_in(
+        tmp_path / "ada.ipynb", begin, SOLUTION, 'check("04-6", beat_the_eight)', lab="04"
+    )
+    made = row(path)
+    assert made.statuses["04-6"] == PASSED
+    assert made.micros == {"04-6": SIX}
+    [line] = csv.DictReader(io.StringIO(as_csv([made])))
+    assert line["04-6 us"] == "1598.333"
+
+
+def test_prices_of_other_schedules_are_their_own_and_those_of_our_solver_have_none():
+    micros = [judge(find("04-6"), answer).micros for answer in ANSWERS.RIGHT["04-6"]]
+    assert micros == [SIX, SIX, None, SINGLE_PAIR, SIX, SIX]
+
+
+def test_a_table_without_prices_is_as_it_was():
+    header = as_csv([Grade("a", {"01-1": PASSED})]).splitlines()[0]
+    assert header == "notebook,01-1,passed,note,sentences"
+
+
+@pytest.mark.parametrize("micros", [True, "1", None, -1, 0, float("nan"), float("inf"), 1e15, []])
+def test_a_forged_price_is_none(micros):
+    lines = [("04-6", {"status": PASSED, "micros": micros})]
+    assert checked("04", "", lines).verdicts["04-6"].micros is None
+
+
+def test_a_wrong_answer_has_no_price_whatever_it_says():
+    lines = [("04-6", {"status": WRONG, "micros": 5.0})]
+    assert checked("04", "", lines).verdicts["04-6"].micros is None
+    assert checked("04", "", [("04-6", {"status": PASSED, "micros": 5})]).verdicts[
+        "04-6"
+    ].micros == pytest.approx(5)
+
+
+def test_the_cheapest_comes_first_and_equal_ones_share_a_place(table):
+    path = table(
+        graded("c", 1700.0), graded("b", SIX), graded("x", None, WRONG), graded("a", SIX),
+        graded("ours", None),
+    )  # fmt: skip
+    assert leaderboard(path) == [(1, SIX, "a"), (1, SIX, "b"), (3, 1700.0, "c")]
+
+
+def test_the_command_compares_with_the_eight_and_the_floor(table, capsys):
+    path = table(graded("in/ada/04.ipynb", SIX), graded("in/bob/04.ipynb", 2000.0))
+    with pytest.raises(SystemExit) as end:
+        main(["leaderboard", str(path)])
+    assert end.value.code in (0, None)
+    heading, eight, first, second = capsys.readouterr().out.splitlines()
+    assert "floor of 1,479.2" in heading
+    assert eight.split()[:2] == ["2,181.7", "1.475x"]
+    assert first.split() == ["1.", "1,598.3", "1.081x", "in/ada/04.ipynb"]
+    assert second.split() == ["2.", "2,000.0", "1.352x", "in/bob/04.ipynb"]
+
+
+def test_json_has_the_places_and_nothing_else(table, capsys):
+    path = table(graded("ada", SIX))
+    with pytest.raises(SystemExit):
+        main(["leaderboard", str(path), "--json"])
+    assert json.loads(capsys.readouterr().out) == [{"place": 1, "micros": SIX, "notebook": "ada"}]
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (None, "cannot be read: No such file"),
+        (b"notebook,passed\na,1\n", "no column '04-6 us'"),
+        (b"", "no column '04-6 us'"),
+        (b"\xff\xfe\x00", "is no table of grades"),
+        (b"notebook,04-6 us\na,fast\n", "line 2: 'fast' is no time"),
+        (b"notebook,04-6 us\na,nan\n", "line 2: 'nan' is no time"),
+    ],
+)
+def test_what_is_no_such_table_is_one_line(tmp_path, content, said):
+    path = tmp_path / "grades.csv"
+    if content is not None:
+        path.write_bytes(content)
+    with pytest.raises(ExerciseError) as error:
+        leaderboard(path)
+    assert said in str(error.value) and "\n" not in str(error.value)
