@@ -62,14 +62,16 @@ def played(schedule: Schedule, lines: List[str], file: Optional[str]) -> Played:
 
 def standing(cost: Price, least_s: float, *, is_floor: bool) -> List[str]:
     """Of a proved schedule: its price, and ``least_s``, which is the floor or the optimum."""
-    size, steps = in_words(int(cost.size_bytes)), len(cost.steps)
+    steps = len(cost.steps)
+    size = in_words(int(cost.size_bytes)) if cost.size_bytes else ""
     time, least = microseconds(cost.seconds), microseconds(least_s)
     times = f"{cost.seconds / least_s:.3f}"
     lines = [
         say(en="proved: it does what it should", ja="証明済み: 求められた動作をします"),
         say(
-            en=f"price: {time} in {steps} step{'s' * (steps != 1)}, for {size} on each device",
-            ja=f"見積もり: {steps} ステップで {time} (各デバイス {size})",
+            en=f"price: {time} in {steps} step{'s' * (steps != 1)}"
+            + f", for {size} on each device" * bool(size),
+            ja=f"見積もり: {steps} ステップで {time}" + f" (各デバイス {size})" * bool(size),
         ),
     ]
     if is_floor:
