@@ -1,8 +1,16 @@
-"""The exercises of lab 09: six programs with a fault.
+"""The exercises of lab 09: programs with a fault, and one with two.
 
 While it is there the checkers name the symptom, not the cure.
 """
 
-from gluonlab.exercises.lab09 import allreduce, evaluation, guesses, idle_replica, replicas, updates
+from gluonlab.exercises.lab09 import (
+    allreduce,
+    evaluation,
+    guesses,
+    hunt,
+    idle_replica,
+    replicas,
+    updates,
+)
 
-__all__ = ["allreduce", "evaluation", "guesses", "idle_replica", "replicas", "updates"]
+__all__ = ["allreduce", "evaluation", "guesses", "hunt", "idle_replica", "replicas", "updates"]

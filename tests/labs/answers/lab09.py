@@ -2,9 +2,11 @@
 told.
 """
 
+import random
+
 import mxnet as mx
 import numpy as np
-from mxnet import autograd, nd
+from mxnet import autograd, gluon, nd
 
 from gluonlab.data.loading.shards import shard, shard_bounds
 from gluonlab.scratch.data_parallel import Replica, get_params
@@ -299,6 +301,128 @@ def not_seeded(ctxs, seed=0):
     return [get_params(params, ctx) for ctx in ctxs]
 
 
+# --- 09-7
+
+
+def scaled_sum(net, trainer, ctxs, size, share, largest):
+    """The right way: add up, then scale."""
+    trainer.allreduce_grads()
+    clip(net, ctxs, largest * size)
+    trainer.update(size)
+
+
+def clip(net, ctxs, limit):
+    for ctx in ctxs:
+        gradients = [param.grad(ctx) for param in net.collect_params().values()]
+        gluon.utils.clip_global_norm(gradients, limit)
+
+
+def a_permutation(epoch, n, count):
+    return [np.random.permutation(n)] * count
+
+
+def of_each_device(epoch, n, count):
+    return [np.random.permutation(n) for _ in range(count)]
+
+
+def fitting(orders=a_permutation, update=scaled_sum, whole=False, means=True, labelled=True):
+    """fit with one thing wrong, or with other means."""
+
+    def fit(net, loss, trainer, images, labels, size, epochs, ctxs, largest):
+        share, found = size // len(ctxs), []
+        for epoch in range(epochs):
+            order, total = orders(epoch, len(images), len(ctxs)), 0
+            for begin in range(0, len(images), size):
+                losses = []
+                with autograd.record():
+                    for i, ctx in enumerate(ctxs):
+                        first = begin if whole else begin + i * share
+                        rows = order[i][first : first + (size if whole else share)]
+                        x = images.take(nd.array(rows)).as_in_context(ctx)
+                        of = rows if labelled else np.arange(first, first + len(rows))
+                        y = labels.take(nd.array(of)).as_in_context(ctx)
+                        losses.append(loss(net(x), y))
+                autograd.backward(losses)
+                update(net, trainer, ctxs, size, share, largest)
+                total += sum(float(each.sum().asscalar()) for each in losses)
+            found.append(total / len(images))
+        return found if means else None
+
+    return fit
+
+
+def each_scaled(net, trainer, ctxs, size, share, largest):
+    clip(net, ctxs, largest * share)
+    trainer.step(size)
+
+
+def each_scaled_to_all(net, trainer, ctxs, size, share, largest):
+    clip(net, ctxs, largest * size)
+    trainer.step(size)
+
+
+def each_scaled_less(net, trainer, ctxs, size, share, largest):
+    clip(net, ctxs, largest * share / len(ctxs))
+    trainer.step(size)
+
+
+def not_scaled(net, trainer, ctxs, size, share, largest):
+    trainer.step(size)
+
+
+def scaled_without_the_images(net, trainer, ctxs, size, share, largest):
+    trainer.allreduce_grads()
+    clip(net, ctxs, largest)
+    trainer.update(size)
+
+
+def scaled_to_a_share(net, trainer, ctxs, size, share, largest):
+    trainer.allreduce_grads()
+    clip(net, ctxs, largest * share)
+    trainer.update(size)
+
+
+def added_up_twice(net, trainer, ctxs, size, share, largest):
+    trainer.allreduce_grads()
+    clip(net, ctxs, largest * size)
+    trainer.step(size)
+
+
+def only_the_first_is_scaled(net, trainer, ctxs, size, share, largest):
+    trainer.allreduce_grads()
+    clip(net, ctxs[:1], largest * size)
+    trainer.update(size)
+
+
+def every_parameter_by_itself(net, trainer, ctxs, size, share, largest):
+    trainer.allreduce_grads()
+    for ctx in ctxs:
+        for param in net.collect_params().values():
+            gluon.utils.clip_global_norm([param.grad(ctx)], largest * size)
+    trainer.update(size)
+
+
+def every_number_by_itself(net, trainer, ctxs, size, share, largest):
+    trainer.allreduce_grads()
+    for ctx in ctxs:
+        for param in net.collect_params().values():
+            param.grad(ctx)[:] = param.grad(ctx).clip(-largest * size, largest * size)
+    trainer.update(size)
+
+
+def divided_by_a_share(net, trainer, ctxs, size, share, largest):
+    trainer.allreduce_grads()
+    clip(net, ctxs, largest * size)
+    trainer.update(share)
+
+
+def only_first_device(net, loss, trainer, images, labels, size, epochs, ctxs, largest):
+    """Only one device left, and so nothing that two can do wrong."""
+    return fitting(update=lambda *given: None)(
+        net, loss, trainer, images, labels, size, epochs, ctxs[:1], largest
+    )
+
+
 WRONG = {
     "09-1": [
         (into_the_first, "the sum does not come back", "戻っていません"),
@@ -362,6 +486,76 @@ WRONG = {
         (always_the_same, "the seed has no effect", "seed が効いていません"),
         (not_seeded, "gives other parameters the second time", "違うパラメータ"),
     ],
+    "09-7": [
+        (
+            fitting(update=each_scaled),
+            "still there: .*moved the weights by",
+            "まだ直っていません.*動きました",
+        ),
+        (
+            fitting(orders=of_each_device),
+            "still there: .*in an epoch image",
+            "まだ直っていません.*エポックで画像",
+        ),
+        (
+            fitting(update=each_scaled_to_all),
+            "still there: .*moved the weights",
+            "まだ直っていません",
+        ),
+        (
+            fitting(update=each_scaled_less),
+            "still there: .*moved the weights",
+            "まだ直っていません",
+        ),
+        (fitting(update=not_scaled), "no gradient is scaled down any more", "まったく縮められて"),
+        (fitting(update=scaled_without_the_images), "for their mean", "平均の勾配についての値"),
+        (fitting(update=scaled_to_a_share), "not those of a shard", "シャードの枚数ではありません"),
+        (fitting(update=added_up_twice), "too far as there are devices", "台数倍だけ"),
+        (fitting(update=every_parameter_by_itself), "one gradient, with one norm", "1 つのノルム"),
+        (
+            fitting(update=every_number_by_itself),
+            r"expected [\d.]+, as on one device$",
+            "なるはずです$",
+        ),
+        (
+            fitting(update=divided_by_a_share),
+            "too far as there are devices",
+            "台数倍だけ",
+        ),
+        (
+            fitting(update=only_the_first_is_scaled),
+            r"the weights on cpu\(1\) have moved",
+            r"cpu\(1\) の重みが",
+        ),
+        (
+            fitting(lambda e, n, k: [np.arange(n)] * k),
+            "in the order in which they lie",
+            "並び順のまま",
+        ),
+        (
+            fitting(lambda e, n, k: [np.arange(n)[::-1]] * k),
+            "in the order in which they lie",
+            "並び順",
+        ),
+        (
+            fitting(lambda e, n, k: [np.random.RandomState(0).permutation(n)] * k),
+            "the same order",
+            "同じです",
+        ),
+        (
+            fitting(lambda e, n, k: [np.random.randint(0, n, n)] * k),
+            "in an epoch image",
+            "エポックで画像",
+        ),
+        (fitting(whole=True), "images went through the network in", "枚がネットワークを通りました"),
+        (fitting(labelled=False), "moved", "動きました"),
+        (fitting(means=False), "is `return` missing.*mean loss of each epoch", "`return` を忘れて"),
+        (
+            only_first_device,
+            r"cpu\(0\) computed 8 images of batch 1, expected 4",
+            "計算したのは 8 枚",
+        ),
+    ],
 }
 
 
@@ -399,8 +593,62 @@ def by_hand_from_the_host(ctxs, seed=0):
     return [_replica([nd.array(values, ctx=ctx) for values in params]) for ctx in ctxs]
 
 
+def shuffled_lists(epoch, n, count):
+    order = list(range(n))
+    random.shuffle(order)
+    return [order] * count
+
+
+def by_seeds(epoch, n, count):
+    """Each device shuffles by itself, and alike."""
+    return [np.random.RandomState(epoch).permutation(n) for _ in range(count)]
+
+
+def divided_by_more(net, trainer, ctxs, size, share, largest):
+    """The gradients stay as they are; a larger divisor makes the update shorter."""
+    trainer.allreduce_grads()
+    own = [param.grad(ctxs[-1]).asnumpy() for param in net.collect_params().values()]
+    norm = sum(float((each**2).sum()) for each in own) ** 0.5
+    trainer.update(max(size, norm / largest))
+
+
+def scaled_on_the_host(net, trainer, ctxs, size, share, largest):
+    """Added up and scaled in numpy, without the trainer's kvstore."""
+    params = list(net.collect_params().values())
+    sums = [sum(grad.asnumpy() for grad in param.list_grad()) for param in params]
+    scale = min(1, largest * size / np.sqrt(sum((each**2).sum() for each in sums)))
+    for param, total in zip(params, sums):
+        for grad in param.list_grad():
+            grad[:] = nd.array(total * scale, ctx=grad.context)
+    trainer.update(size)
+
+
+def with_shards(net, loss, trainer, images, labels, size, epochs, ctxs, largest):
+    means = []
+    for _ in range(epochs):
+        order = nd.array(np.random.permutation(len(images)))
+        x, y, found = images.take(order), labels.take(order), []
+        for begin in range(0, len(images), size):
+            xs = shard(x[begin : begin + size], ctxs)
+            ys = shard(y[begin : begin + size], ctxs)
+            with autograd.record():
+                losses = [loss(net(each), of) for each, of in zip(xs, ys)]
+            autograd.backward(losses)
+            scaled_sum(net, trainer, ctxs, size, size // len(ctxs), largest)
+            found += [float(each.mean().asscalar()) for each in losses]
+        means.append(np.mean(found))
+    return np.array(means)
+
+
 RIGHT = {
     "09-2": [zeroed_afterwards],
     "09-3": [counts_the_shards],
     "09-6": [by_hand_from_the_host, seeds_more_than_once],
+    "09-7": [
+        fitting(shuffled_lists),
+        fitting(by_seeds),
+        fitting(update=divided_by_more),
+        fitting(update=scaled_on_the_host),
+        with_shards,
+    ],
 }
