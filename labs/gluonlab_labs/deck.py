@@ -107,30 +107,39 @@ def excerpt(lab: Lab, code: Any) -> str:
     ``code: text`` or ``code: {cell: text, from: text, to: text}``; each may be left out. Raises
     LookupError.
     """
-    lines = code_cell(lab, code).source.splitlines()
+    lines = pointed_cell(lab, code).source.splitlines()
+    return textwrap.dedent("\n".join(some_lines(lines, code)))
+
+
+def pointed_cell(lab: Lab, asked: Any) -> Code:
+    """The cell that ``code:`` or ``output:`` means. Raises LookupError."""
+    if not isinstance(asked, dict):
+        return find_cell(lab, str(asked))
+    if not {"cell", "from"} & set(asked) or set(asked) - {"cell", "from", "to"}:
+        raise LookupError(
+            f"{asked} is no part of a cell: write {{cell: text, from: text, to: text}}"
+        )
+    return find_cell(lab, str(asked.get("cell", asked.get("from"))))
+
+
+def some_lines(lines: List[str], asked: Any) -> List[str]:
+    """Those from the one with the text ``from`` to the next one with the text ``to``.
+
+    Raises LookupError.
+    """
     begin, end = 0, len(lines)
-    if isinstance(code, dict) and "from" in code:
-        begin = _line_with(str(code["from"]), lines, 0)
-        end = begin + 1
-    if isinstance(code, dict) and "to" in code:
-        end = _line_with(str(code["to"]), lines, begin) + 1
-    return textwrap.dedent("\n".join(lines[begin:end]))
-
-
-def code_cell(lab: Lab, code: Any) -> Code:
-    """The cell that ``code:`` means. Raises LookupError."""
-    if not isinstance(code, dict):
-        return find_cell(lab, str(code))
-    if not {"cell", "from"} & set(code) or set(code) - {"cell", "from", "to"}:
-        raise LookupError(f"code: {code}: write {{cell: text, from: text, to: text}}")
-    return find_cell(lab, str(code.get("cell", code.get("from"))))
+    if isinstance(asked, dict) and "from" in asked:
+        begin = _line_with(str(asked["from"]), lines, 0)
+    if isinstance(asked, dict) and "to" in asked:
+        end = _line_with(str(asked["to"]), lines, begin) + 1
+    return lines[begin:end]
 
 
 def _line_with(text: str, lines: List[str], begin: int) -> int:
     found = (number for number in range(begin, len(lines)) if text in lines[number])
     number = next(found, None)
     if number is None:
-        raise LookupError(f"no line with {text!r} in the cell, or only before the first: quote one")
+        raise LookupError(f"no line with {text!r} there, or only before the first: quote one")
     return number
 
 
@@ -218,7 +227,7 @@ def _check_options(slide: Slide, lab: Lab, series: Series, faults: Faults) -> No
         if "player" in options:
             player(options["player"], "en")
         if "output" in options:
-            find_cell(lab, str(options["output"]))
+            pointed_cell(lab, options["output"])
         if "code" in options:
             _check_code(excerpt(lab, options["code"]), slide.line, faults)
     except (LookupError, GluonlabError) as error:

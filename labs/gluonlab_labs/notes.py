@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Callable, Dict, Iterator, List, NamedTuple, Optional
 
-from gluonlab_labs.deck import Slide, code_cell, find_cell
+from gluonlab_labs.deck import Slide, pointed_cell
 from gluonlab_labs.outline import EXERCISE, FIGURE, HEADING, with_fences
 from gluonlab_labs.source import LANGUAGES, Block, Code, Lab, Text
 from gluonlab_labs.text import Writer
@@ -56,10 +56,10 @@ def _piece_of(slide: Slide, lab: Lab) -> Optional[Piece]:
     if "exercise" in options:
         return first(lambda piece: piece.exercise == options["exercise"])
     if "output" in options:  # what is said of the result comes after it
-        at = _place(lab, find_cell(lab, str(options["output"])))
+        at = _place(lab, pointed_cell(lab, options["output"]))
         return first(lambda piece: piece.part > at)
     if "code" in options:
-        at = _place(lab, code_cell(lab, options["code"]))
+        at = _place(lab, pointed_cell(lab, options["code"]))
         return next((piece for piece in reversed(pieces) if piece.part < at), None)
     return None
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import html
 import re
 from functools import lru_cache
@@ -11,9 +12,10 @@ from typing import Any, Callable, Dict, List, Optional
 from markupsafe import Markup
 from tqdm import tqdm
 
+from gluonlab.errors import NotebookError
 from gluonlab.files.whole import folder_for, write_text
 from gluonlab_labs.build import Place
-from gluonlab_labs.deck import Slide, automatic_deck, excerpt, find_cell, read_deck
+from gluonlab_labs.deck import Slide, automatic_deck, excerpt, pointed_cell, read_deck, some_lines
 from gluonlab_labs.execute import execute
 from gluonlab_labs.exercises import stubs
 from gluonlab_labs.faults import Faults
@@ -148,7 +150,7 @@ class _Show:
             if kind in options
         ]
         if "output" in options:
-            shown += self._outputs(str(options["output"]), number, rows, options.get("code"))
+            shown += self._outputs(options["output"], number, rows, options.get("code"))
         kind = "ask" if options.get("ask") else next(iter(options), "text")
         return {
             "number": number,
@@ -197,14 +199,18 @@ class _Show:
     def _code(self, asked: Any, _: int, rows: int) -> str:
         return _shown_code(excerpt(self.lab, asked), rows)
 
-    def _outputs(self, text: str, number: int, rows: int, code: Optional[Any]) -> List[str]:
+    def _outputs(self, asked: Any, number: int, rows: int, code: Optional[Any]) -> List[str]:
         """What the cell put out when it ran, which leaves room for the code above it."""
-        cell = self.ran[self.lab.codes().index(find_cell(self.lab, text))]
-        lines = [
-            line
-            for output in cell.get("outputs", [])
-            for line in str(output.get("text", "")).strip("\n").splitlines()
-        ]
+        cell = copy.deepcopy(self.ran[self.lab.codes().index(pointed_cell(self.lab, asked))])
+        printed = [output for output in cell.get("outputs", []) if "text" in output]
+        lines = "\n".join(output.text.strip("\n") for output in printed).splitlines()
+        if isinstance(asked, dict):
+            try:
+                lines = some_lines(lines, asked)
+            except LookupError as error:
+                raise NotebookError(f"slide {number} of lab {self.lab.number}: {error}") from None
+            printed[0].text = "\n".join(lines)
+            cell.outputs = [output for output in cell.outputs if output not in printed[1:]]
         above = len(excerpt(self.lab, code).splitlines()) if code else 0
         size = _size(len(lines) + above, max(map(len, lines), default=1), rows)
         shown = "".join(outputs(cell, self.language, f"slide-{number}"))

@@ -29,7 +29,7 @@ WORDS = {
         "player": "A page that plays the schedule {}",
         "ask": "Your guess",
         "elapsed": "since the start",
-        "keys": "← → or space: slides · Home, End · f: full screen · n: notes · p: presenter's window",
+        "keys": "← → or space: slides · Home, End · f: full screen · n: notes · p: presenter",
         "made": "run on the machine that made this page; yours will print other times",
     },
     "ja": {

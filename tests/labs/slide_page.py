@@ -68,7 +68,8 @@ BEYOND = """const paper = [...document.querySelectorAll('.paper')].find((e) => e
         if (narrow && e.closest('pre *, table *, table, .wide *')) continue;
         const {left, right, top, bottom: low, width, height} = e.getBoundingClientRect();
         if (!width || !height) continue;
-        const out = left < box.left - 1 || right > box.right + 1 || top < box.top - 1 || low > bottom + 1;
+        const out = left < box.left - 1 || right > box.right + 1
+            || top < box.top - 1 || low > bottom + 1;
         const cut = !narrow && e.localName === 'pre'
             && (e.scrollWidth > e.clientWidth + 1 || e.scrollHeight > e.clientHeight + 1);
         if (out || cut) found.push((cut ? 'cut: ' : 'out: ') + e.outerHTML.slice(0, 120));
@@ -76,7 +77,7 @@ BEYOND = """const paper = [...document.querySelectorAll('.paper')].find((e) => e
     const size = Math.min(...[...paper.querySelectorAll('li, p, pre, td, h2')].map(
         (e) => parseFloat(getComputedStyle(e).fontSize)));
     if (!narrow && size < innerHeight / 52) found.push(`letters of ${size} pixels`);
-    if (document.documentElement.scrollWidth > innerWidth) found.push('the page is wider than the window');
+    if (document.documentElement.scrollWidth > innerWidth) found.push('wider than the window');
     const svg = paper.querySelector('figure svg');
     if (svg && svg.getBoundingClientRect().height < 0.2 * box.height) found.push('a small figure');
     return found;"""

@@ -70,6 +70,9 @@ addEventListener("DOMContentLoaded", () => {
     if (frame && data === "Escape") slides[at].focus();
     if (frame && ["PageUp", "PageDown"].includes(data)) showSlide(at + ways[data]);
   });
+  const fit = () => root.style.setProperty("--size", parseFloat(getComputedStyle(root).fontSize) / 20);
+  addEventListener("resize", fit);
+  fit();
   addEventListener("hashchange", () => { if (numbered() !== at) showSlide(numbered()); });
 
   if (speaks) {
