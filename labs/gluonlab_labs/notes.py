@@ -21,25 +21,28 @@ class Piece(NamedTuple):
     blocks: Dict[str, Block]
 
 
-def notes(slide: Slide, lab: Lab, writer: Writer) -> str:
-    """Markdown: the slide's own cues, and then the lab's words."""
+def notes(slide: Slide, after: Optional[Slide], lab: Lab, writer: Writer) -> str:
+    """Markdown: the slide's own cues, and then the lab's words.
+
+    ``after``: the next slide, whose measurement a slide that asks for a guess prepares.
+    """
     language = writer.language
     cues = writer.block(Text({language: slide.cues[language]}, slide.line))
-    piece = _piece_of(slide, lab)
+    piece = _piece_of(slide, after, lab)
     if piece is None:
         return cues
-    said = writer.block(Text({language: list(_prose(piece.blocks[language]))}, slide.line))
+    said = writer.block(Text({language: _prose(piece, language)}, slide.line))
     return "\n\n".join(filter(None, [cues, said]))
 
 
 def goals(lab: Lab, writer: Writer) -> str:
     """Markdown: what the lab is for, which opens it."""
     first = next((piece for piece in _pieces(lab) if piece.headings == 1), None)
-    lines = list(_prose(first.blocks[writer.language])) if first else []
+    lines = _prose(first, writer.language) if first else []
     return writer.block(Text({writer.language: lines}, 1))
 
 
-def _piece_of(slide: Slide, lab: Lab) -> Optional[Piece]:
+def _piece_of(slide: Slide, after: Optional[Slide], lab: Lab) -> Optional[Piece]:
     pieces, options = list(_pieces(lab)), slide.options
 
     def first(fits: Callable[[Piece], bool]) -> Optional[Piece]:
@@ -54,12 +57,18 @@ def _piece_of(slide: Slide, lab: Lab) -> Optional[Piece]:
     if "figure" in options:
         return first(lambda piece: f"figures/{options['figure']}.svg" in piece.figures)
     if "exercise" in options:
-        return first(lambda piece: piece.exercise == options["exercise"])
+        at = next(
+            (i for i, piece in enumerate(pieces) if piece.exercise == options["exercise"]), -1
+        )
+        while at > 0 and not any(line for _, line in _prose(pieces[at], LANGUAGES[0])):
+            at -= 1  # the exercise is described above its heading
+        return pieces[at] if at >= 0 else None
     if "output" in options:  # what is said of the result comes after it
         at = _place(lab, pointed_cell(lab, options["output"]))
         return first(lambda piece: piece.part > at)
-    if "code" in options:
-        at = _place(lab, pointed_cell(lab, options["code"]))
+    cell = options.get("code") or (after.options.get("output") if after else None)
+    if cell and ("code" in options or "ask" in options):  # and what leads to it, before
+        at = _place(lab, pointed_cell(lab, cell))
         return next((piece for piece in reversed(pieces) if piece.part < at), None)
     return None
 
@@ -101,12 +110,14 @@ def _cut(block: Block) -> Iterator[Block]:
     yield piece
 
 
-def _prose(block: Block) -> Iterator["tuple[int, str]"]:
+def _prose(piece: Piece, language: str) -> Block:
     """What can be said: no headings, figures, tables or code."""
-    for number, line, fence in with_fences(block):
-        shown = line.startswith("|") or HEADING.fullmatch(line) or FIGURE.fullmatch(line)
-        if fence is None and not shown:
-            yield number, line
+    return [
+        (number, line)
+        for number, line, fence in with_fences(piece.blocks[language])
+        if fence is None
+        and not (line.startswith("|") or HEADING.fullmatch(line) or FIGURE.fullmatch(line))
+    ]
 
 
 def _lines(block: Block) -> List[str]:

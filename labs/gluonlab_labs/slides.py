@@ -110,7 +110,8 @@ def page(series: Series, lab: Lab, deck: List[Slide], executed: Any, place: Plac
 
     writer = Writer(lab, language, series, Faults(lab.path))
     show = _Show(lab, writer, executed, picture)
-    shown = [show.slide(slide, number) for number, slide in enumerate(deck, 2)]
+    pairs = zip(deck, [*deck[1:], None])
+    shown = [show.slide(slide, after, number) for number, (slide, after) in enumerate(pairs, 2)]
     return (
         environment()
         .get_template("slides.html")
@@ -135,7 +136,7 @@ class _Show:
         self.renderer = Renderer(picture)
         self.ran = [cell for cell in executed.cells if cell.cell_type == "code"]
 
-    def slide(self, slide: Slide, number: int) -> Dict[str, Any]:
+    def slide(self, slide: Slide, after: Optional[Slide], number: int) -> Dict[str, Any]:
         """What the template shows."""
         options, text = slide.options, self._written(slide)
         rows = 0 if not text else sum(bool(line.strip()) for line in text.splitlines())
@@ -158,7 +159,7 @@ class _Show:
             "title": Markup(self._inline(slide.titles[self.language], slide.line)),
             "points": self.html(text),
             "shown": [Markup(one) for one in shown],
-            "notes": self.html(notes(slide, self.lab, self.writer)),
+            "notes": self.html(notes(slide, after, self.lab, self.writer)),
         }
 
     def html(self, markdown: str) -> Markup:
