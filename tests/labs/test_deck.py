@@ -136,7 +136,9 @@ def test_some_lines_of_an_output(tmp_path):
     some = DECK.replace("output: import", "output: {cell: import").replace(
         "gluonlab}\n", "gluonlab, from: two, to: two}}\n"
     )
-    output = re.search(r'<pre class="output.*?</pre>', pages(place_of(tmp_path, some))["en"], re.S)[0]
+    output = re.search(r'<pre class="output.*?</pre>', pages(place_of(tmp_path, some))["en"], re.S)[
+        0
+    ]
     assert "two" in output
     assert "one" not in output
     assert "three" not in output
@@ -168,20 +170,20 @@ def test_a_lab_without_a_deck_has_a_slide_for_each_section_figure_and_exercise(t
 @pytest.mark.parametrize(
     ("old", "new", "line", "fault"),
     [
-        ("figure: dot", "figure: dott", 37, "unknown figure 'dott'"),
-        ("exercise: 01-1", "exercise: 01-2", 45, "unknown exercise '01-2'"),
+        ("figure: dot", "figure: dott", 31, "unknown figure 'dott'"),
+        ("exercise: 01-1", "exercise: 01-2", 39, "unknown exercise '01-2'"),
         ("notes: goals", "notes: goal", 1, "unknown section 'goal'"),
-        ("ask: true", "aks: true", 20, "unknown option of a slide 'aks'"),
-        ("figure: dot", "player: rong 4", 37, "unknown algorithm 'rong'"),
-        ("figure: dot", "player: ring", 37, "player: ring: write ring 4"),
-        ("output: import gluonlab", "output: import x", 28, "no cell of lab 01 with 'import x'"),
-        ("from: import check", "from: import y", 28, "no line with 'import y'"),
-        ("code: {cell: import gluonlab, ", "code: {sell: a, ", 28, "is no part of a cell"),
-        ("figure: dot", "figure: dot, player: ring 4", 37, "one at a time"),
-        ("+++ {figure: dot}", "+++ figure", 37, "cannot be read"),
-        ("- Add.", "- Add.\n- Two.", 45, "2 lines in English, 1 in Japanese"),
-        ("## Which one?\n", "", 20, "a slide without a title in :::{en}"),
-        ("## Imported", "## Imported\n### Twice", 31, "a slide has one heading"),
+        ("ask: true", "aks: true", 15, "unknown option of a slide 'aks'"),
+        ("figure: dot", "player: rong 4", 31, "unknown algorithm 'rong'"),
+        ("figure: dot", "player: ring", 31, "player: ring: write ring 4"),
+        ("output: import gluonlab", "output: import x", 23, "no cell of lab 01 with 'import x'"),
+        ("from: import check", "from: import y", 23, "no line with 'import y'"),
+        ("code: {cell: import gluonlab, ", "code: {sell: a, ", 23, "is no part of a cell"),
+        ("figure: dot", "figure: dot, player: ring 4", 31, "one at a time"),
+        ("+++ {figure: dot}", "+++ figure", 31, "cannot be read"),
+        ("- Add.", "- Add.\n- Two.", 39, "2 lines in English, 1 in Japanese"),
+        ("## Which one?\n", "", 15, "a slide without a title in :::{en}"),
+        ("## Imported", "## Imported\n### Twice", 26, "a slide has one heading"),
         ("- One `name`", "- One", 10, "`name` stands here once, and not in :::{en}"),
         ("{lab:02}.\n", "{lab:03}.\n", 4, "unknown lab '03'"),
     ],
@@ -237,4 +239,4 @@ def test_pages_that_play_are_in_both_languages_and_lead_back():
     with pytest.raises(ConfigError):
         player("ring", "en")
     with pytest.raises(ScheduleError):
-        player("1f1b 4000 8000", "en")
+        player("rong 4", "en")
