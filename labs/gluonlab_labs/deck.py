@@ -115,10 +115,13 @@ def pointed_cell(lab: Lab, asked: Any) -> Code:
     """The cell that ``code:`` or ``output:`` means. Raises LookupError."""
     if not isinstance(asked, dict):
         return find_cell(lab, str(asked))
-    if not {"cell", "from"} & set(asked) or set(asked) - {"cell", "from", "to"}:
+    known = {"cell", "from", "to", "only"}
+    if not {"cell", "from"} & set(asked) or set(asked) - known:
         raise LookupError(
             f"{asked} is no part of a cell: write {{cell: text, from: text, to: text}}"
         )
+    if asked.get("only", "drawn") not in ("drawn", "printed"):
+        raise LookupError(f"only: {asked['only']}: write printed or drawn")
     return find_cell(lab, str(asked.get("cell", asked.get("from"))))
 
 

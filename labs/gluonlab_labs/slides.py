@@ -203,19 +203,26 @@ class _Show:
     def _outputs(self, asked: Any, number: int, rows: int, code: Optional[Any]) -> List[str]:
         """What the cell put out when it ran, which leaves room for the code above it."""
         cell = copy.deepcopy(self.ran[self.lab.codes().index(pointed_cell(self.lab, asked))])
-        printed = [output for output in cell.get("outputs", []) if "text" in output]
+        only = asked.get("only") if isinstance(asked, dict) else None
+        cell.outputs = [one for one in cell.outputs if only in (None, _kind(one))]
+        printed = [one for one in cell.outputs if _kind(one) == "printed"]
         lines = "\n".join(output.text.strip("\n") for output in printed).splitlines()
-        if isinstance(asked, dict):
+        if isinstance(asked, dict) and only != "drawn":
             try:
                 lines = some_lines(lines, asked)
             except LookupError as error:
                 raise NotebookError(f"slide {number} of lab {self.lab.number}: {error}") from None
-            printed[0].text = "\n".join(lines)
+            if printed:
+                printed[0].text = "\n".join(lines)
             cell.outputs = [output for output in cell.outputs if output not in printed[1:]]
         above = len(excerpt(self.lab, code).splitlines()) if code else 0
         size = _size(len(lines) + above, max(map(len, lines), default=1), rows)
         shown = "".join(outputs(cell, self.language, f"slide-{number}"))
         return [f'<div class="ran" style="font-size: {size}rem">{shown}</div>'] if shown else []
+
+
+def _kind(output: Any) -> str:
+    return "printed" if "text" in output else "drawn"
 
 
 def _shown_code(source: str, rows: int) -> str:
