@@ -218,7 +218,12 @@ class _Show:
         above = len(excerpt(self.lab, code).splitlines()) if code else 0
         size = _size(len(lines) + above, max(map(len, lines), default=1), rows)
         shown = "".join(outputs(cell, self.language, f"slide-{number}"))
-        return [f'<div class="ran" style="font-size: {size}rem">{shown}</div>'] if shown else []
+        if not shown:
+            raise NotebookError(
+                f"slide {number} of lab {self.lab.number}: its cell ({asked}) has put out nothing: "
+                "choose the one that prints or draws"
+            )
+        return [f'<div class="ran" style="font-size: {size}rem">{shown}</div>']
 
 
 def _kind(output: Any) -> str:

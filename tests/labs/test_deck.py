@@ -150,6 +150,11 @@ def test_an_output_without_the_line_that_is_asked_for_is_an_error(tmp_path):
         pages(place_of(tmp_path, some))
 
 
+def test_a_cell_that_puts_out_nothing_is_an_error(tmp_path):
+    with pytest.raises(NotebookError, match="slide 4 of lab 01: its cell .* has put out nothing"):
+        pages(place_of(tmp_path), printed="")
+
+
 def test_notebooks_do_not_have_the_slides(tmp_path):
     without = Place(made_up_lab.write(tmp_path / "without"))
     with_deck = place_of(tmp_path / "with")
