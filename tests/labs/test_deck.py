@@ -151,7 +151,7 @@ def test_an_output_without_the_line_that_is_asked_for_is_an_error(tmp_path):
 
 
 def test_a_cell_that_puts_out_nothing_is_an_error(tmp_path):
-    with pytest.raises(NotebookError, match="slide 4 of lab 01: its cell .* has put out nothing"):
+    with pytest.raises(NotebookError, match=r"slide 4 of lab 01: its cell .* has put out nothing"):
         pages(place_of(tmp_path), printed="")
 
 
