@@ -16,7 +16,7 @@ endif
 endif
 endif
 
-.PHONY: run install jupyter labs handouts docs test test-all fuzz test-cu112 test-gpus test-pythons check-launch check-labs check-isolated check-sagemaker \
+.PHONY: run install jupyter labs handouts slides docs test test-all fuzz test-cu112 test-gpus test-pythons check-launch check-labs check-isolated check-sagemaker \
   check-sagemaker-mpi lint dist bench bench-processes clean
 
 run: $(VENV)/.ready-cpu
@@ -40,6 +40,9 @@ labs: $(VENV)/.ready-labs-build
 
 handouts: $(VENV)/.ready-labs-build
 	$(VENV)/bin/python labs/build.py handouts $(ARGS)
+
+slides: $(VENV)/.ready-labs-build
+	$(VENV)/bin/python labs/build.py slides $(ARGS)
 
 # All tests by two processes: who has finished takes half of what the other has left. What ARGS chooses, by one.
 test: $(VENV)/.ready-test

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Collection, Dict, List, NamedTuple, Optional, Tuple
 
+from gluonlab_labs.deck import check_deck, read_deck
 from gluonlab_labs.exercises import check_exercises
 from gluonlab_labs.faults import Faults, raise_if_any
 from gluonlab_labs.figures import check_figure, in_language
@@ -16,7 +17,7 @@ from gluonlab_labs.source import LANGUAGES, Lab, read
 
 
 class Place(NamedTuple):
-    """A folder that holds ``source/``, ``source/figures/`` and ``solutions/``."""
+    """A folder with ``source/``, ``source/figures/``, ``source/slides/`` and ``solutions/``."""
 
     root: Path
 
@@ -24,6 +25,11 @@ class Place(NamedTuple):
     def sources(self) -> Path:
         """The texts of the labs."""
         return self.root / "source"
+
+    @property
+    def slides(self) -> Path:
+        """Their lecture decks."""
+        return self.root / "source" / "slides"
 
     @property
     def figures(self) -> Path:
@@ -75,6 +81,14 @@ def read_all(
         for language in LANGUAGES:
             notebook(lab, language, series, found)
         lines += sorted(set(found.lines), key=_by_line)
+    for path in sorted(place.slides.glob("*.md")):
+        of_deck = Faults(path)
+        found_lab = next((one for one in labs if one.path.name == path.name), None)
+        if found_lab is None:
+            of_deck.add(1, f"there is no lab {place.sources / path.name}: name it as its lab")
+        else:
+            check_deck(read_deck(path, found_lab, of_deck), found_lab, series, of_deck)
+        lines += sorted(set(of_deck.lines), key=_by_line)
     for path in sorted(place.figures.glob("*.svg")):
         of_figure = Faults(path)
         check_figure(path, of_figure)

@@ -20,7 +20,7 @@ LABS = Path(__file__).resolve().parent.parent
 
 
 @command("python labs/build.py", interrupted="every file that is there is whole")
-@click.argument("what", required=False, metavar="[handouts]")
+@click.argument("what", required=False, metavar="[handouts|slides]")
 @click.option(
     "--check",
     is_flag=True,
@@ -32,7 +32,9 @@ LABS = Path(__file__).resolve().parent.parent
     help="with the reference solutions in place of the stubs: for instructors",
 )
 @click.option(
-    "--out", metavar="DIR", help="the folder of the results  [default: labs/, or labs/handouts/]"
+    "--out",
+    metavar="DIR",
+    help="the folder of the results  [default: labs/, labs/handouts/, or labs/slides/]",
 )
 @click.option(
     "--source",
@@ -50,14 +52,17 @@ def main(
     force: bool,
 ) -> None:
     """Make notebooks in English and in Japanese of the labs' sources, or handouts: executed, as
-    HTML pages.
+    HTML pages, or slides to lecture with.
 
     A fault of a source is one line: file, line, what it is, what to do.
     """
-    if what not in (None, "handouts"):
+    if what not in (None, "handouts", "slides"):
         raise ConfigError(
-            f"unknown {what!r}: write handouts for HTML pages, or nothing for notebooks"
+            f"unknown {what!r}: write handouts for HTML pages, slides for lectures, "
+            "or nothing for notebooks"
         )
+    if what == "slides" and with_solutions:
+        raise ConfigError("--with-solutions: slides have none; leave it out, or make handouts")
     if with_solutions and out is None:
         raise ConfigError(
             "--with-solutions needs --out DIR: "
@@ -70,6 +75,10 @@ def main(
         from gluonlab_labs.handouts import write_handouts
 
         write_handouts(series, place, Path(out) if out else place.root / "handouts", with_solutions)
+    elif what == "slides":
+        from gluonlab_labs.slides import write_slides
+
+        write_slides(series, place, Path(out) if out else place.root / "slides")
     elif check:
         _check(series, place, Path(out) if out else place.root, with_solutions)
     else:

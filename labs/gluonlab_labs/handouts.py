@@ -64,10 +64,10 @@ def write_pages(
 
 def write_index(series: Series, root: Path) -> None:
     """index.html, which leads to every page."""
-    template = _environment().get_template("index.html")
+    template = environment().get_template("index.html")
     write_text(
         root / "index.html",
-        template.render(labs=series.labs, languages=LANGUAGES, language=LANGUAGES[0], **_common()),
+        template.render(labs=series.labs, languages=LANGUAGES, language=LANGUAGES[0], **common()),
     )
 
 
@@ -86,7 +86,7 @@ def page(series: Series, lab: Lab, executed: Any, place: Place) -> str:
     ]
     at = list(series.labs).index(lab)
     return (
-        _environment()
+        environment()
         .get_template("page.html")
         .render(
             lab=lab,
@@ -96,7 +96,7 @@ def page(series: Series, lab: Lab, executed: Any, place: Place) -> str:
             headings=[(heading.id, Markup(heading.title)) for heading in renderer.headings],
             before=series.labs[at - 1] if at else None,
             after=series.labs[at + 1] if at + 1 < len(series.labs) else None,
-            **_common(),
+            **common(),
         )
     )
 
@@ -116,7 +116,8 @@ def _cell(cell: Any, renderer: Renderer, language: str, id: str) -> Dict[str, An
     }
 
 
-def _common() -> Dict[str, Any]:
+def common() -> Dict[str, Any]:
+    """What all templates are given."""
     style = (TEMPLATE / "style.css").read_text(encoding="utf-8")
     script = (TEMPLATE / "page.js").read_text(encoding="utf-8")
     return {
@@ -127,7 +128,8 @@ def _common() -> Dict[str, Any]:
     }
 
 
-def _environment() -> Environment:
+def environment() -> Environment:
+    """The templates."""
     return Environment(
         loader=FileSystemLoader(TEMPLATE), autoescape=True, trim_blocks=True, lstrip_blocks=True
     )

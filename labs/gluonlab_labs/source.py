@@ -97,7 +97,7 @@ def read(path: Path, faults: Faults) -> Lab:
             lab.parts.append(Code(cell.source.strip("\n"), start, dict(cell.metadata)))
         elif cell.cell_type == "markdown":
             lab.parts += [Break()] if _follows_break(lines, start) else []
-            lab.parts += _pairs(_numbered(cell.source, lines, start), faults)
+            lab.parts += pairs(_numbered(cell.source, lines, start), faults)
         else:
             faults.add(start, f"a {cell.cell_type} cell: write text or a code-cell")
     return lab
@@ -154,7 +154,7 @@ def _numbered(source: str, lines: List[str], start: int) -> Block:
     return [(start + 1 + offset, line) for offset, line in enumerate(source.splitlines())]
 
 
-def _pairs(lines: Block, faults: Faults) -> Iterator[Text]:
+def pairs(lines: Block, faults: Faults) -> Iterator[Text]:
     """The blocks of a piece of text, an English and a Japanese one at a time."""
     blocks = list(_blocks(lines, faults))
     while blocks:

@@ -18,7 +18,7 @@ from support.processes import REPOSITORY, clean_environment
 
 ROOT = Path(REPOSITORY)
 # What the Makefile's targets leave in a checkout, for where no Git says that it is ignored.
-MADE = re.compile(r"\.venv|dist/|build/|runs/|bench-records|labs/handouts/|.*(\.egg-info/|__pycache__/)")
+MADE = re.compile(r"\.venv|dist/|build/|runs/|bench-records|labs/handouts/|labs/slides/|.*(\.egg-info/|__pycache__/)")
 LINK = re.compile(r"\]\(([^()\s]+)\)")
 
 

@@ -342,6 +342,17 @@ def test_a_notebook_that_somebody_has_worked_in_is_not_written_over(build, tmp_p
     assert "mine" not in path.read_text()
 
 
+def test_slides_of_labs_that_show_no_outputs_need_no_kernel(build, tmp_path):
+    root = tmp_path / "slides"
+    status, printed, _ = build("slides", "--out", str(root))
+    assert (status, printed) == (0, f"2 decks in 2 languages: open {root / 'index.html'}\n")
+    pages = [path.relative_to(root).as_posix() for path in root.rglob("*.html")]
+    names = [
+        f"{language}/{name}.html" for language in ("en", "ja") for name in ("01-add", "02-more")
+    ]
+    assert sorted(pages) == sorted(["index.html", *names])
+
+
 def test_mistakes_of_the_command_line_are_one_line(build):
     assert build("--with-solutions") == (
         2,
@@ -351,9 +362,12 @@ def test_mistakes_of_the_command_line_are_one_line(build):
             "solutions do not belong in the folder of the students' notebooks\n"
         ),
     )
-    assert (
-        build("handout")[2]
-        == "error: unknown 'handout': write handouts for HTML pages, or nothing for notebooks\n"
+    assert build("handout")[2] == (
+        "error: unknown 'handout': write handouts for HTML pages, slides for lectures, "
+        "or nothing for notebooks\n"
+    )
+    assert build("slides", "--with-solutions", "--out", "x")[2] == (
+        "error: --with-solutions: slides have none; leave it out, or make handouts\n"
     )
     status, _, error = build("--source", "nowhere")
     assert (status, error) == (2, "error: --source nowhere: there is no folder nowhere/source\n")

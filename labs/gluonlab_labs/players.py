@@ -1,0 +1,42 @@
+"""Pages that play a schedule, inside a slide."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from gluonlab.errors import ConfigError
+
+# A clicker and Escape lead back to the slides, which hear nothing while the page has the focus.
+_BACK = """<script>
+addEventListener("keydown", (event) => {
+  if (["PageUp", "PageDown", "Escape"].includes(event.key)) parent.postMessage(event.key, "*");
+});
+</script>
+</body>"""
+_FORM = re.compile(r"(?P<name>[\w]+) (?P<devices>\d+)(?: (?P<microbatches>\d+))?")
+
+
+def player(asked: Any, language: str) -> str:
+    """The page for ``ring 4``, an allreduce and its ranks, or for ``1f1b 4 8``, a pipeline's
+    schedule, its devices and its microbatches.
+
+    Raises ConfigError or ScheduleError for what cannot be played.
+    """
+    from gluonlab.collectives.render import draw
+    from gluonlab.parallel.pipeline.render import draw as draw_pipeline
+    from gluonlab.parallel.pipeline.schedule import make_pipeline
+
+    form = _FORM.fullmatch(str(asked))
+    if not form:
+        raise ConfigError(
+            f"player: {asked}: write ring 4 for an allreduce of 4 ranks, or 1f1b 4 8 for a "
+            "pipeline of 4 devices and 8 microbatches"
+        )
+    devices = int(form["devices"])
+    if form["microbatches"]:
+        schedule = make_pipeline(form["name"], devices, int(form["microbatches"]))
+        page = draw_pipeline(schedule, language=language)
+    else:
+        page = draw(form["name"], devices, language=language)
+    return page.replace("</body>", _BACK)

@@ -1,0 +1,247 @@
+"""A deck's source: what becomes of it, and every fault of it in one line."""
+
+import copy
+import re
+
+import made_up_lab
+import pytest
+import the_labs  # noqa: F401  puts labs/ where gluonlab_labs can be imported from
+from made_up_lab import CHECKERS
+
+from gluonlab.errors import ConfigError, NotebookError, ScheduleError
+from gluonlab_labs.build import Place, files, read_all
+from gluonlab_labs.deck import read_deck
+from gluonlab_labs.faults import Faults, SourceError
+from gluonlab_labs.notebook import notebook
+from gluonlab_labs.players import player
+from gluonlab_labs.slides import deck_of, page
+
+DECK = """+++ {notes: goals}
+:::{en}
+## What for?
+- One `name`, see {lab:02}.
+
+> Ask them.
+:::
+:::{ja}
+## 何のため?
+- `name` が 1 つ、{lab:02} を参照。
+
+> 聞いてください。
+:::
+
++++ {ask: true}
+:::{en}
+## Which one?
+:::
+:::{ja}
+## どれ?
+:::
+
++++ {code: {cell: import gluonlab, from: import check}, output: import gluonlab}
+:::{en}
+## Imported
+:::
+:::{ja}
+## インポート
+:::
+
++++ {figure: dot}
+:::{en}
+## A picture of it
+:::
+:::{ja}
+## その図
+:::
+
++++ {exercise: 01-1}
+:::{en}
+- Add.
+:::
+:::{ja}
+- 足す。
+:::
+"""
+
+
+def place_of(root, deck=DECK):
+    place = Place(made_up_lab.write(root))
+    place.slides.mkdir(parents=True)
+    (place.slides / "01-add.md").write_text(deck, encoding="utf-8")
+    return place
+
+
+def pages(place, printed="one\ntwo\nthree\n"):
+    """{language: page} of the made-up lab, whose first cell has printed something."""
+    series = read_all(place, CHECKERS)
+    lab = series.labs[0]
+    made = {}
+    for language in ("en", "ja"):
+        executed = notebook(lab, language, series, Faults(lab.path))
+        first = next(cell for cell in executed.cells if cell.cell_type == "code")
+        stream = {"output_type": "stream", "name": "stdout", "text": printed}
+        first.outputs = [type(first)(copy.deepcopy(stream))]
+        made[language] = page(series, lab, deck_of(lab, series, place), executed, place)
+    return made
+
+
+def slides(text):
+    return re.findall(r'<section class="slide".*?</section>', text, re.S)
+
+
+def notes(slide):
+    return re.search(r"<aside[^>]*>\n(.*?)</aside>", slide, re.S)[1]
+
+
+def faults(root, deck):
+    with pytest.raises(SourceError) as caught:
+        read_all(place_of(root, deck), CHECKERS)
+    return str(caught.value).splitlines()
+
+
+def test_a_slide_shows_its_text_and_what_it_names_of_the_lab(tmp_path):
+    made = pages(place_of(tmp_path))
+    english, japanese = slides(made["en"]), slides(made["ja"])
+    assert len(english) == len(japanese) == 6  # with the lab's own title
+    assert "<h1>Adding</h1>" in english[0]
+    assert "<h2>What for?</h2>" in english[1]
+    assert '<a href="02-more.html">Lab 02</a>' in english[1]
+    assert "Your guess" in english[2]
+    assert "予想してみましょう" in japanese[2]
+    assert "setup" in english[3]  # of the line that is asked for,
+    assert "gluonlab</span>\n" not in english[3]  # and not the one before
+    assert "one\ntwo\nthree" in english[3]
+    assert "the <code>dot</code>" in english[4].lower()
+    assert 'aria-label="A dot"' in english[4]
+    assert 'aria-label="点"' in japanese[4]
+    assert "<h2>Exercise 01-1: Add</h2>" in english[5]
+    assert "<h2>演習 01-1: 足す</h2>" in japanese[5]
+    assert "NotImplementedError" in english[5]
+
+
+def test_notes_are_the_cues_and_the_lab_s_words_without_links_to_its_places(tmp_path):
+    made = pages(place_of(tmp_path))
+    english, japanese = map(slides, made.values())
+    said = notes(english[1])
+    assert said.index("Ask them.") < said.index("a reference")
+    assert "See Section 2, Exercise 01-1, Figure 1 and" in said
+    assert "聞いてください" in notes(japanese[1])
+    assert "Ask them" not in re.sub(r"<aside.*?</aside>", "", english[1], flags=re.S)
+    # the guess has what comes before the cell whose output follows, the lab's first text
+    assert "a reference" in notes(english[2])
+    assert "a reference" in notes(english[0])
+
+
+def test_some_lines_of_an_output(tmp_path):
+    some = DECK.replace("output: import", "output: {cell: import").replace(
+        "gluonlab}\n", "gluonlab, from: two, to: two}}\n"
+    )
+    output = re.search(r'<pre class="output.*?</pre>', pages(place_of(tmp_path, some))["en"], re.S)[
+        0
+    ]
+    assert "two" in output
+    assert "one" not in output
+    assert "three" not in output
+
+
+def test_an_output_without_the_line_that_is_asked_for_is_an_error(tmp_path):
+    some = DECK.replace("output: import gluonlab", "output: {cell: import gluonlab, from: ten}")
+    with pytest.raises(NotebookError, match="slide 4 of lab 01: no line with 'ten'"):
+        pages(place_of(tmp_path, some))
+
+
+def test_a_cell_that_puts_out_nothing_is_an_error(tmp_path):
+    with pytest.raises(NotebookError, match=r"slide 4 of lab 01: its cell .* has put out nothing"):
+        pages(place_of(tmp_path), printed="")
+
+
+def test_notebooks_do_not_have_the_slides(tmp_path):
+    without = Place(made_up_lab.write(tmp_path / "without"))
+    with_deck = place_of(tmp_path / "with")
+    assert files(read_all(without, CHECKERS), without) == files(
+        read_all(with_deck, CHECKERS), with_deck
+    )
+
+
+def test_a_lab_without_a_deck_has_a_slide_for_each_section_figure_and_exercise(tmp_path):
+    place = Place(made_up_lab.write(tmp_path))
+    english, japanese = map(slides, pages(place).values())
+    titles = [re.search(r"<h[12]>(.*?)</h", slide)[1] for slide in english]
+    assert titles == ["Adding", "Goals", "Goals", "Work", "Exercise 01-1: Add"]
+    assert "<svg" in english[2]
+    assert len(japanese) == 5
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "line", "fault"),
+    [
+        ("figure: dot", "figure: dott", 31, "unknown figure 'dott'"),
+        ("exercise: 01-1", "exercise: 01-2", 39, "unknown exercise '01-2'"),
+        ("notes: goals", "notes: goal", 1, "unknown section 'goal'"),
+        ("ask: true", "aks: true", 15, "unknown option of a slide 'aks'"),
+        ("figure: dot", "player: rong 4", 31, "unknown algorithm 'rong'"),
+        ("figure: dot", "player: ring", 31, "player: ring: write ring 4"),
+        ("output: import gluonlab", "output: import x", 23, "no cell of lab 01 with 'import x'"),
+        ("from: import check", "from: import y", 23, "no line with 'import y'"),
+        ("code: {cell: import gluonlab, ", "code: {sell: a, ", 23, "is no part of a cell"),
+        ("figure: dot", "figure: dot, player: ring 4", 31, "one at a time"),
+        ("+++ {figure: dot}", "+++ figure", 31, "cannot be read"),
+        ("- Add.", "- Add.\n- Two.", 39, "2 lines in English, 1 in Japanese"),
+        ("## Which one?\n", "", 15, "a slide without a title in :::{en}"),
+        ("## Imported", "## Imported\n### Twice", 26, "a slide has one heading"),
+        ("- One `name`", "- One", 10, "`name` stands here once, and not in :::{en}"),
+        ("{lab:02}.\n", "{lab:03}.\n", 4, "unknown lab '03'"),
+    ],
+)
+def test_a_fault_is_one_line(old, new, line, fault, tmp_path):
+    assert old in DECK
+    found = faults(tmp_path, DECK.replace(old, new, 1))
+    assert any(re.search(rf"01-add\.md:{line}: .*{re.escape(fault)}", one) for one in found), found
+
+
+def test_more_lines_than_people_read_are_a_fault(tmp_path):
+    found = faults(
+        tmp_path,
+        DECK.replace("- Add.", "- a\n- b\n- c\n- d\n- e\n- f").replace(
+            "- 足す。", "- あ\n- い\n- う\n- え\n- お\n- か"
+        ),
+    )
+    assert len(found) == 1
+    assert "has 6 lines: 5 is what people read" in found[0]
+
+
+def test_a_figure_on_two_slides_and_a_pair_too_many_are_faults(tmp_path):
+    twice = DECK + "\n" + DECK[DECK.index("+++ {figure") : DECK.index("+++ {exercise")]
+    assert all("figure dot is on 2 slides" in one for one in faults(tmp_path / "a", twice))
+    pair = DECK.replace("+++ {ask: true}\n", "")
+    found = faults(tmp_path / "b", pair)
+    assert len(found) == 1
+    assert "01-add.md:1: a slide with 2 pairs of blocks" in found[0]
+
+
+def test_a_deck_without_a_lab_is_a_fault(tmp_path):
+    place = place_of(tmp_path)
+    (place.slides / "01-add.md").rename(place.slides / "03-add.md")
+    with pytest.raises(SourceError, match=r"03-add\.md:1: there is no lab"):
+        read_all(place, CHECKERS)
+
+
+def test_text_before_the_first_slide_is_a_fault(tmp_path):
+    found = faults(tmp_path, "Hello\n" + DECK)
+    assert found[0].endswith("01-add.md:1: 'Hello' stands before the first +++: begin with that")
+    lab = read_all(Place(made_up_lab.write(tmp_path / "b")), CHECKERS).labs[0]
+    path = tmp_path / "source" / "slides" / "01-add.md"
+    assert len(read_deck(path, lab, Faults(path))) == 5
+
+
+def test_pages_that_play_are_in_both_languages_and_lead_back():
+    for asked in ("ring 4", "1f1b 4 8"):
+        english, japanese = player(asked, "en"), player(asked, "ja")
+        assert '<html lang="en">' in english
+        assert '<html lang="ja">' in japanese
+        assert english.count("parent.postMessage") == 1
+        assert english.rstrip().endswith("</html>")
+    with pytest.raises(ConfigError):
+        player("ring", "en")
+    with pytest.raises(ScheduleError):
+        player("rong 4", "en")
