@@ -1,0 +1,121 @@
+"""docs/sources.md: what it says of the labs is so, and no lab is left out."""
+
+import re
+from typing import NamedTuple
+
+import pytest
+from the_labs import REPOSITORY, SERIES
+
+from gluonlab_labs.outline import EXERCISE, HEADING, prose
+
+PAGE = REPOSITORY / "docs" / "sources.md"
+KINDS = {"concept", "claim", "figure", "code", "result", "exercise", "question"}
+TARGET = re.compile(
+    r'(?P<lab>\d\d), "(?P<title>[^"]+)"(?:, exercises? (?P<ids>\d\d-\d+(?:, \d\d-\d+)*))?'
+)
+NOT_TAKEN_UP = re.compile(r"not taken up: .{10,}")
+
+
+class Row(NamedTuple):
+    source: str
+    kind: str
+    said: str
+    where: str
+
+
+def rows(text):
+    """Those of all tables, whose heads and rules are left out."""
+    found, source = [], ""
+    for line in text.splitlines():
+        if line.startswith("## "):
+            source = line[3:]
+        elif line.startswith("| ") and not line.startswith("| |"):
+            found.append(Row(source, *(cell.strip() for cell in line.strip("| ").split(" | "))))
+    return found
+
+
+def titles(lab):
+    """{title of a section or of a part of it: the exercises in it}."""
+    found, open_ones = {}, {}  # open_ones: level of a heading -> its title
+    for text in lab.texts():
+        for _, line in prose(text.blocks["en"]):
+            heading = HEADING.fullmatch(line)
+            if not heading:
+                continue
+            exercise = EXERCISE.fullmatch(heading["title"])
+            if exercise:
+                for title in open_ones.values():
+                    found[title].add(exercise["id"])
+                continue
+            level = len(heading["marks"])
+            open_ones = {other: title for other, title in open_ones.items() if other < level}
+            open_ones[level] = heading["title"]
+            found.setdefault(heading["title"], set())
+    return found
+
+
+TITLES = {lab.number: titles(lab) for lab in SERIES.labs}
+ROWS = rows(PAGE.read_text(encoding="utf-8"))
+
+
+def faults(where):
+    """What is wrong with the last cell of a row."""
+    if NOT_TAKEN_UP.fullmatch(where):
+        return []
+    found = []
+    for part in where.split("; "):
+        target = TARGET.fullmatch(part)
+        if not target:
+            found.append(f"{part!r} is neither a section nor a reason")
+        elif target["title"] not in TITLES.get(target["lab"], {}):
+            found.append(f"lab {target['lab']} has no section {target['title']!r}")
+        else:
+            there = TITLES[target["lab"]][target["title"]]
+            ids = (target["ids"] or "").split(", ") if target["ids"] else []
+            found += [f"{id} is not in {target['title']!r}" for id in ids if id not in there]
+    return found
+
+
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: row.said[:40])
+def test_a_row_leads_to_sections_and_exercises_that_exist(row):
+    assert row.kind in KINDS
+    assert row.said
+    assert faults(row.where) == []
+
+
+@pytest.mark.parametrize(
+    ("where", "fault"),
+    [
+        ("", "neither"),
+        ("01", "neither"),
+        ("not taken up:", "neither"),
+        ('01, "Devices" and more', "neither"),
+        ('01, "Devises"', "no section"),
+        ('77, "Devices"', "no section"),
+        ('01, "Devices", exercise 01-99', "01-99"),
+        ('01, "Devices", exercise 01-2', "01-2"),  # of another section
+        ('01, "Devices"; 01, "Nothing"', "no section"),
+    ],
+)
+def test_a_row_that_leads_nowhere_is_found(where, fault):
+    [found] = faults(where)
+    assert fault in found
+
+
+def test_rows_of_all_five_sources_were_read():
+    """As many as lines of tables, of which each table has two at its head."""
+    lines = [line for line in PAGE.read_text(encoding="utf-8").splitlines() if line[:1] == "|"]
+    assert len(ROWS) == len(lines) - 2 * 5
+    assert len({row.source for row in ROWS}) == 5
+    assert len(set(ROWS)) == len(ROWS)
+
+
+def test_the_chapters_four_exercises_have_exercises():
+    chapter = [row for row in ROWS if row.source == "The chapter" and row.kind == "exercise"]
+    assert [row.said.split(":")[0] for row in chapter] == ["1", "2", "3", "4"]
+    assert all("exercise" in row.where for row in chapter)
+
+
+def test_every_lab_has_a_row():
+    named = {target["lab"] for row in ROWS for target in TARGET.finditer(row.where)}
+    assert named == {lab.number for lab in SERIES.labs}
