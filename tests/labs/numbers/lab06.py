@@ -21,6 +21,7 @@ print(json.dumps({
     "ground": ground,
     "accuracies": {str(size): result.accuracy for size, result in sizes.items()},
     "quoted": quoted,
+    "starts": {str(count): spans for count, spans in starts.items()},
 }))
 """
 
@@ -50,3 +51,6 @@ def check(numbers):
     assert abs(numbers["ground"]["sharded-optimizer"] / numbers["ground"]["device"] - 3 / 4) < 0.01
     assert numbers["accuracies"]["512"] < numbers["accuracies"]["16"]
     assert numbers["quoted"]["one GPU"][0] / numbers["quoted"]["two GPUs"][0] > 1.45
+    # the first pass contains the start
+    assert set(numbers["starts"]) == {"1", "2"}
+    assert all(first_s > second_s for first_s, second_s in numbers["starts"].values())
