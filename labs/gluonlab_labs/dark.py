@@ -13,15 +13,19 @@ DARK = {
     "#ffffff": "#0d1117",  # the ground, and text on what is strong
     "#f6f8fa": "#161b22",
     "#d0d7de": "#3d444d",
+    "#8c959f": "#7d8590",
     "#0969da": "#6cb6ff",  # device 0
     "#ddf4ff": "#0c2a4a",
     "#bc4c00": "#f0a26a",  # device 1
     "#fff1e5": "#3a210b",
+    "#9a6700": "#e0b34d",  # where there are more
+    "#fff8c5": "#332b0c",
     "#1a7f37": "#6bc46d",  # data
     "#dafbe1": "#0f2e1a",
     "#8250df": "#c9a6ff",  # what goes from device to device
     "#fbefff": "#2a1a45",
     "#cf222e": "#ff938a",  # faults
+    "#ffebe9": "#3d1518",
 }
 
 

@@ -164,7 +164,8 @@ LABELS = """const parts = (colour) => colour.match(/[\\d.]+/g).map(Number);
         ? getComputedStyle(e).opacity * getComputedStyle(e).fillOpacity * opacity(e.parentNode) : 1;
     const found = [];
     for (const svg of document.querySelectorAll('figure svg')) {
-        const all = [...svg.querySelectorAll('rect, circle, path, ellipse, text')];
+        const shapes = 'rect, circle, path, ellipse, text', defined = (e) => e.closest('defs');
+        const all = [...svg.querySelectorAll(shapes)].filter((e) => !defined(e));
         const scale = svg.getBoundingClientRect().width / svg.viewBox.baseVal.width;
         all.forEach((text, place) => {
             if (text.nodeName !== 'text' || !text.textContent.trim()) return;
@@ -176,7 +177,7 @@ LABELS = """const parts = (colour) => colour.match(/[\\d.]+/g).map(Number);
                 const holds = box.left <= x && x <= box.right && box.top <= y && y <= box.bottom;
                 const filled = shape.nodeName === 'path' ? shape.isPointInFill(
                     new DOMPoint(x, y).matrixTransform(shape.getScreenCTM().inverse())) : true;
-                if (shape.nodeName !== 'text' && fill !== 'none' && holds && filled)
+                if (shape.nodeName !== 'text' && fill.startsWith('rgb') && holds && filled)
                     ground = over(opacity(shape), fill, ground);
             }
             const style = getComputedStyle(text);
