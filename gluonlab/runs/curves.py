@@ -53,7 +53,9 @@ def make_figure(lines: Sequence[Line]) -> "Figure":
 def draw_loss(axes: Any, steps: Curve, epochs: Sequence[Epoch]) -> None:
     """The training loss: of steps, at their places, and the mean of each epoch."""
     axes.plot(*steps, color=BLUE, alpha=0.35, lw=0.8)
-    axes.plot(middles(epochs), [line.loss for line in epochs], color=BLUE, marker="o", ms=4)
+    means = [line.loss for line in epochs]
+    # a dot is whole even where the loss is nearly 0
+    axes.plot(middles(epochs), means, color=BLUE, marker="o", ms=4, clip_on=False, zorder=3)
     _label(axes, "training loss", "each step; dots: mean of the epoch")
 
 

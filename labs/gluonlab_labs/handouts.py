@@ -11,11 +11,14 @@ from markupsafe import Markup
 from tqdm import tqdm
 
 import gluonlab
+from gluonlab.exercises.guesses.register import find
 from gluonlab.files.whole import folder_for, write_text
+from gluonlab_labs import dark
 from gluonlab_labs.build import Place
 from gluonlab_labs.execute import execute
 from gluonlab_labs.faults import Faults
 from gluonlab_labs.figures import in_language
+from gluonlab_labs.guesses import ids_in
 from gluonlab_labs.markdown import Renderer, code, colours
 from gluonlab_labs.notebook import notebook
 from gluonlab_labs.outline import Series
@@ -113,12 +116,15 @@ def _cell(cell: Any, renderer: Renderer, language: str, id: str) -> Dict[str, An
         "html": Markup(code(cell.source)),
         "outputs": shown,
         "exercise": exercise,
+        "question": " ".join(
+            find(guess).question[language] for guess in ids_in(cell.source, "observe")
+        ),
     }
 
 
 def common() -> Dict[str, Any]:
     """What all templates are given."""
-    style = (TEMPLATE / "style.css").read_text(encoding="utf-8")
+    style = (TEMPLATE / "style.css").read_text(encoding="utf-8") + dark.style()
     script = (TEMPLATE / "page.js").read_text(encoding="utf-8")
     return {
         "style": Markup(style + colours()),

@@ -78,8 +78,8 @@ class Renderer:
         )
         caption = self._inline(figure["caption"])
         return (
-            f'<figure id="fig-{name}">{svg}<figcaption><b>{figure["number"]}</b> '
-            f"{caption}</figcaption></figure>\n"
+            f'<figure id="fig-{name}"><div class="picture" tabindex="0">{svg}</div>'
+            f"<figcaption><b>{figure['number']}</b> {caption}</figcaption></figure>\n"
         )
 
     def _inline(self, text: str) -> str:

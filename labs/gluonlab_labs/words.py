@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-WORDS = {
+from typing import Any, Dict
+
+WORDS: Dict[str, Any] = {
     "en": {
         "lab": "Lab {}",
         "section": "Section {}",
@@ -31,6 +33,21 @@ WORDS = {
         "elapsed": "since the start",
         "keys": "← → or space: slides · Home, End · f: full screen · n: notes · p: presenter",
         "made": "run on the machine that made this page; yours will print other times",
+        "guess": "Your guess first: {}",
+        "column": "Lab",
+        "short": "{} min",
+        "hours": "{} labs, about {} hours in all.",
+        "introduction": (
+            "Two devices, one network: what has to travel between them, why they are rarely twice "
+            "as fast, and how one tells that they compute the right thing. Each lab asks you to "
+            "guess before it measures.",
+            "Take the labs in this order, or follow the last column: a lab needs those that it "
+            "names, and no others. The times are for all exercises.",
+            "These pages are the notebooks as they ran on one machine, to read, to project or to "
+            "print. What the code showed is folded under a question: answer it, then open it. To "
+            "measure on your own devices and to have exercises checked, work in the notebooks "
+            "themselves: <code>make jupyter</code>.",
+        ),
     },
     "ja": {
         "lab": "ラボ {}",
@@ -60,6 +77,22 @@ WORDS = {
         "elapsed": "開始からの時間",
         "keys": "← → またはスペース: 移動 · Home、End · f: 全画面 · n: ノート · p: 発表者用の画面",
         "made": "このページを作ったマシンで実行した結果です。時間は環境によって変わります",
+        "guess": "先に予想を: {}",
+        "column": "ラボ",
+        "short": "{} 分",
+        "hours": "ラボは {} つ、全部で約 {} 時間です。",
+        "introduction": (
+            "2 台のデバイスで 1 つのネットワークを学習するとき、何を転送しなければならないのか。"
+            "なぜめったに 2 倍速くならないのか。計算が正しいことを、どう確かめるのか。"
+            "どのラボでも、測る前にまず予想します。",
+            "上から順に進めるか、右端の列に従ってください。そこに挙げたラボのほかに前提はありません。"
+            "時間は、演習をすべて解く場合のものです。",
+            "これらのページは、あるマシンでノートブックを実行したもので、"
+            "読む、投影する、印刷するためにあります。結果は問いの下に折りたたんであります。"
+            "答えてから開いてください。"
+            "自分のデバイスで測り、演習の採点を受けるには、ノートブックで作業します: "
+            "<code>make jupyter</code>",
+        ),
     },
 }
 OTHER = {"en": "ja", "ja": "en"}

@@ -45,6 +45,10 @@ class Handout(Page):
         """
         return self.driver.execute_script(MATCHES, pattern)
 
+    def labels(self):
+        """(text, pixels of its font, contrast with the shape below it) of all texts in figures."""
+        return self.driver.execute_script(LABELS)
+
     def theme(self):
         return self.driver.execute_script("return document.documentElement.dataset.theme")
 
@@ -71,7 +75,7 @@ class Handout(Page):
 OVERFLOW = """const page = document.documentElement, width = page.clientWidth;
     const wide = page.scrollWidth - width;
     const beyond = (e) => e.getBoundingClientRect().right > width + 1
-        && !e.parentElement.closest('pre, .wide, .math.block, svg');
+        && !e.parentElement.closest('pre, .wide, .picture, .math.block, svg');
     const first = wide > 0 && [...document.body.querySelectorAll('*')].find(beyond);
     return [wide, first ? first.outerHTML.slice(0, 200) : ''];"""
 
@@ -147,5 +151,39 @@ CONTRAST = """const parts = (colour) => colour.match(/[\\d.]+/g).map(Number);
         const [low, high] = lights.sort((a, b) => a - b);
         const ratio = (high + 0.05) / (low + 0.05);
         if (ratio < 4.5) found.push([ratio, walker.currentNode.data.trim().slice(0, 40)]);
+    }
+    return found;"""
+
+LABELS = """const parts = (colour) => colour.match(/[\\d.]+/g).map(Number);
+    const linear = (v) => v <= 0.03928 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4;
+    const light = (colour) => parts(colour).slice(0, 3).map((v) => linear(v / 255))
+        .reduce((sum, v, i) => sum + v * [0.2126, 0.7152, 0.0722][i], 0);
+    const over = (a, colour, b) => `rgb(${parts(colour).slice(0, 3).map(
+        (v, i) => a * v + (1 - a) * parts(b)[i])})`;
+    const opacity = (e) => e && e.nodeName !== 'svg'
+        ? getComputedStyle(e).opacity * getComputedStyle(e).fillOpacity * opacity(e.parentNode) : 1;
+    const found = [];
+    for (const svg of document.querySelectorAll('figure svg')) {
+        const shapes = 'rect, circle, path, ellipse, text', defined = (e) => e.closest('defs');
+        const all = [...svg.querySelectorAll(shapes)].filter((e) => !defined(e));
+        const scale = svg.getBoundingClientRect().width / svg.viewBox.baseVal.width;
+        all.forEach((text, place) => {
+            if (text.nodeName !== 'text' || !text.textContent.trim()) return;
+            const {left, top, width, height} = text.getBoundingClientRect();
+            const [x, y] = [left + width / 2, top + height / 2];
+            let ground = getComputedStyle(document.body).backgroundColor;
+            for (const shape of all.slice(0, place)) {
+                const fill = getComputedStyle(shape).fill, box = shape.getBoundingClientRect();
+                const holds = box.left <= x && x <= box.right && box.top <= y && y <= box.bottom;
+                const filled = shape.nodeName === 'path' ? shape.isPointInFill(
+                    new DOMPoint(x, y).matrixTransform(shape.getScreenCTM().inverse())) : true;
+                if (shape.nodeName !== 'text' && fill.startsWith('rgb') && holds && filled)
+                    ground = over(opacity(shape), fill, ground);
+            }
+            const style = getComputedStyle(text);
+            const pair = [light(style.fill), light(ground)].sort((a, b) => a - b);
+            found.push([text.textContent.trim(), parseFloat(style.fontSize) * scale,
+                        (pair[1] + 0.05) / (pair[0] + 0.05)]);
+        });
     }
     return found;"""

@@ -10,6 +10,7 @@ from handout_page import WIDTHS, Handout
 from support.browser import start, wanted
 from the_labs import LABS
 
+from gluonlab.exercises.guesses.register import all_guesses
 from gluonlab_labs.source import LANGUAGES
 
 wanted()
@@ -20,6 +21,9 @@ PAGES = [
     *(f"{language}/{lab.name}.html" for lab in LABS.values() for language in LANGUAGES),
 ]
 A4 = (595, 842)
+# the colour of each picture's ground, its first shape
+GROUNDS = r"""return [...document.querySelectorAll('figure svg')].map((svg) =>
+    getComputedStyle(svg.querySelector('rect')).fill.match(/\d+/g).map(Number));"""
 FETCHED = (
     r"""(?:src|srcset|action)=["'](?!data:)[^"'>]+|url\(["']?(?!#|data:)[^)]+"""
     r"""|@import|<link[^>]+href="(?!data:)"""
@@ -64,6 +68,64 @@ def test_text_can_be_read_in_both_themes(name, dark, handouts, driver):
     page = Handout(driver, handouts / name, dark=dark)
     assert page.theme() == ("dark" if dark else "light")
     assert page.low_contrast() == []
+
+
+@pytest.mark.parametrize("dark", [False, True])
+@pytest.mark.parametrize("name", PAGES[1:])
+def test_the_pictures_labels_can_be_read_on_a_telephone_and_in_the_dark(
+    name, dark, handouts, driver
+):
+    labels = Handout(driver, handouts / name, 390, dark).labels()
+    assert len(labels) > 10
+    assert [text for text, pixels, _ in labels if pixels < 11] == []
+    assert [(text, ratio) for text, _, ratio in labels if ratio < 4.5] == []
+    [ground] = {tuple(colour) for colour in driver.execute_script(GROUNDS)}
+    assert (sum(ground) < 150) == dark
+
+
+def test_a_pale_or_small_label_would_be_found(handouts, driver):
+    page = Handout(driver, handouts / PAGES[1])
+    driver.execute_script("""const text = document.querySelector('figure svg text');
+        text.textContent = 'changed'; text.setAttribute('fill', '#eeeeee');
+        text.setAttribute('font-size', '5');""")
+    [(_, pixels, ratio)] = [label for label in page.labels() if label[0] == "changed"]
+    assert pixels < 11 and ratio < 4.5
+
+
+@pytest.mark.parametrize("name", PAGES[1:])
+def test_a_result_lies_below_its_question_until_it_is_opened_or_printed(name, handouts, driver):
+    Handout(driver, handouts / name)
+    folded = driver.find_elements("css selector", "details.guess")
+    questions = [one.question for one in all_guesses() if name[3:5] == one.id[:2]]
+    said = " ".join(each.find_element("css selector", "summary").text for each in folded)
+    assert folded and all(question[name[:2]] in said for question in questions)
+    is_open = "return [...document.querySelectorAll('details.guess')].map((each) => each.open)"
+    assert not any(driver.execute_script(is_open))
+    shown = folded[0].find_element("css selector", ".output")
+    assert not shown.is_displayed()
+    folded[0].find_element("css selector", "summary").click()
+    assert shown.is_displayed()
+    before = driver.execute_script(is_open)
+    driver.execute_script("dispatchEvent(new Event('beforeprint'))")
+    assert all(driver.execute_script(is_open))
+    driver.execute_script("dispatchEvent(new Event('afterprint'))")
+    assert driver.execute_script(is_open) == before
+
+
+def test_the_index_introduces_the_labs_in_order_with_their_times(handouts, driver):
+    Handout(driver, handouts / "index.html")
+    for language, section in zip(LANGUAGES, driver.find_elements("css selector", "section")):
+        assert section.get_attribute("lang") == language
+        text = section.text
+        assert len(section.find_elements("css selector", "p")) >= 4
+        rows = section.find_elements("css selector", "tbody tr")
+        assert [row.text[:2] for row in rows] == list(LABS)
+        for row, lab in zip(rows, LABS.values()):
+            assert lab.title[language] in row.text
+            assert str(lab.minutes) in row.text
+            assert all(number in row.text for number in lab.needs)
+        hours = round(sum(lab.minutes for lab in LABS.values()) / 60)
+        assert {"en": f"about {hours} hours", "ja": f"約 {hours} 時間"}[language] in text
 
 
 def test_faults_of_a_page_would_be_found(handouts, driver):

@@ -9,6 +9,7 @@ from the_labs import LABS, PLACE, REPOSITORY, SERIES
 from gluonlab.exercises.exercise import all_exercises
 from gluonlab.exercises.guesses.register import all_guesses
 from gluonlab_labs.build import differences, files, read_all
+from gluonlab_labs.dark import DARK
 from gluonlab_labs.guesses import ids_in
 from gluonlab_labs.source import LANGUAGES
 
@@ -135,6 +136,13 @@ def test_japanese_text_has_no_english_paragraphs(lab):
         is_reference = re.match(r"\s*[-*] ", paragraph) and "http" in paragraph
         if len(re.findall(r"[A-Za-z]{3,}", words)) > 12 and not is_reference:
             assert re.search("[\u3040-\u30ff\u4e00-\u9fff]", words), paragraph
+
+
+@pytest.mark.parametrize("path", sorted(PLACE.figures.glob("*.svg")), ids=lambda path: path.stem)
+def test_a_picture_has_no_colour_that_a_dark_page_does_not_know(path):
+    named = re.findall(r"""(?:fill|stroke)=["']([^"']+)""", path.read_text(encoding="utf-8"))
+    others = {one for one in named if one not in DARK and not one.startswith("url(#")}
+    assert others <= {"none"}, "see labs/gluonlab_labs/dark.py"
 
 
 @pytest.mark.parametrize("language", LANGUAGES)

@@ -6,8 +6,17 @@ const kept = () => { try { return localStorage.getItem("theme"); } catch { retur
 const show = (theme) => { root.dataset.theme = theme; };
 show(kept() || (dark.matches ? "dark" : "light"));
 dark.addEventListener("change", () => { if (!kept()) show(dark.matches ? "dark" : "light"); });
-addEventListener("beforeprint", () => { root.dataset.screen = root.dataset.theme; show("light"); });
-addEventListener("afterprint", () => show(root.dataset.screen));
+// On paper nothing is hidden behind a guess.
+const guesses = () => [...document.querySelectorAll("details.guess")];
+addEventListener("beforeprint", () => {
+  root.dataset.screen = root.dataset.theme;
+  show("light");
+  for (const each of guesses()) { each.dataset.open = each.open ? "yes" : ""; each.open = true; }
+});
+addEventListener("afterprint", () => {
+  show(root.dataset.screen);
+  for (const each of guesses()) each.open = Boolean(each.dataset.open);
+});
 addEventListener("DOMContentLoaded", () => {
   document.getElementById("theme").addEventListener("click", () => {
     show(root.dataset.theme === "dark" ? "light" : "dark");
