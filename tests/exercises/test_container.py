@@ -19,6 +19,7 @@ from gluonlab.errors import NotebookError
 from gluonlab.exercises import container
 from gluonlab.exercises.bounds import Bounds
 from gluonlab.exercises.container import IMAGE, Containers, command_of, find_engine
+from gluonlab.exercises.process import Found
 
 BOUNDS = Bounds(20, spare_seconds=0.1, memory=2**30, disk=2**27)
 BEGIN = (
@@ -66,7 +67,7 @@ def test_the_order_reaches_it_and_the_result_comes_back(engine):
     made = outcome(engine, BEGIN + RESULT.format(note=note, verdicts=verdicts))
     order, _ = json.loads(made.note)
     assert order == {"name": "03-a-b.ipynb", "bounds": vars(BOUNDS), "seed": 7}
-    assert (made.lab, made.verdicts) == ("03", {"03-2": ("wrong", "got 1", True)})
+    assert (made.lab, made.verdicts) == ("03", {"03-2": Found("wrong", "got 1", True)})
 
 
 def test_it_gets_a_copy_that_nobody_else_needs_the_right_to_read(engine):
@@ -126,16 +127,16 @@ def test_what_a_notebook_makes_of_its_container_is_a_note(engine, code, words):
 
 def test_forged_verdicts_are_bounded_and_of_known_exercises(engine):
     forged = {
-        "03-2": {"status": "passed", "message": "\x1b[2J" + "x" * 10**5, "hidden": "yes"},
+        "03-2": {"status": "passed", "message": "\x1b[2J" + "x" * 10**5, "hidden": "yes",
+                 "micros": "1.5"},
         "03-3": {"status": "perfect"}, "03-4": 7, "99-1": {"status": "passed"},
         "04-1": {"status": "passed"},
     }  # fmt: skip
     made = outcome(engine, BEGIN + RESULT.format(note="['x']", verdicts=forged))
     assert list(made.verdicts) == ["03-2"] and made.note == ""
-    status, sentence, hidden = made.verdicts["03-2"]
-    assert (
-        sentence.isprintable() and len(sentence) <= 1000 and (status, hidden) == ("passed", False)
-    )
+    status, sentence, hidden, micros = made.verdicts["03-2"]
+    assert sentence.isprintable() and len(sentence) <= 1000
+    assert (status, hidden, micros) == ("passed", False, None)
 
 
 def set_once_there(stop, path):

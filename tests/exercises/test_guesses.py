@@ -61,6 +61,7 @@ TAKEN = [
     (FRACTION, nd.array([0.5]), 0.5),
     (choice("sum", "mean"), "mean", "mean"),
     (choice(16, 64), np.int64(64), 64),
+    (choice(0, 1), 1, 1),
     (yes_or_no(), np.bool_(True), True),
     (listed(FRACTION, 2), (0, 1), [0, 1]),
     (listed(FRACTION, 2), np.array([0.5, 1.0]), [0.5, 1.0]),
@@ -254,7 +255,7 @@ def test_in_a_handout_results_are_shown_and_nothing_is_compared(ask, spoken, mon
 def test_an_author_s_mistake_is_one_line(ask):
     ask(FRACTION)
     for call in (predict, because):
-        with pytest.raises(ExerciseError, match=r"unknown guess '01-q': choose 01-a, "):
+        with pytest.raises(ExerciseError, match=r"unknown guess '01-q': "):
             call("01-q", ...)
     with pytest.raises(ExerciseError, match=r"unknown guess 3: "):
         observe(3, 0.5)
