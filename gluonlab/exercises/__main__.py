@@ -144,9 +144,10 @@ def grade(notebooks: Tuple[str, ...], out: str, **options: Any) -> None:
 @click.argument("grades", metavar="GRADES.csv")
 @json_option("the places")
 def leaderboard(grades: str, as_json: bool) -> None:
-    """Show who has the cheapest schedule for exercise 04-6, by the table that grade wrote.
+    """Show who has the cheapest schedule for exercise 04-6.
 
-    Schedules that gluonlab's own solver has found are left out.
+    GRADES.csv is the table that grade wrote. Schedules that gluonlab's own solver has found are
+    left out.
     """
     from gluonlab.exercises.lab04.beat_the_eight import best_of_the_eight, floor_s
 
