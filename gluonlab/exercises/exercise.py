@@ -96,10 +96,14 @@ def find(id: object) -> Exercise:
     if isinstance(id, str) and id[:2] in labs():
         importlib.import_module(f"gluonlab.exercises.lab{id[:2]}")
     if not isinstance(id, str) or id not in EXERCISES:
-        choices = [one.id for one in all_exercises()]
-        text = unknown("exercise", id, choices)
+        text = unknown("exercise", id, of_its_lab(id, [one.id for one in all_exercises()]))
         raise ExerciseError(say(en=text, ja=f"演習 {id!r} はありません ({text})"))
     return EXERCISES[id]
+
+
+def of_its_lab(id: object, choices: List[str]) -> List[str]:
+    """Those of the lab that an unknown id begins with; all, where there is no such lab."""
+    return [one for one in choices if one[:2] == str(id)[:2]] or choices
 
 
 def in_order(id: str) -> "tuple[int, ...]":

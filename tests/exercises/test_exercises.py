@@ -267,7 +267,7 @@ def test_an_id_that_is_none_is_one_line_with_the_choices(id):
     with pytest.raises(ExerciseError) as raised:
         check(id, 3)
     assert repr(id) in str(raised.value)
-    assert "choose" in str(raised.value) or "did you mean" in str(raised.value)
+    assert "choose" in str(raised.value)
     assert "99-1" in str(raised.value)
     assert "\n" not in str(raised.value)
 
@@ -277,7 +277,7 @@ def test_ipython_shows_a_wrong_id_as_one_line():
         check("99-11", 3)
     [line] = raised.value._render_traceback_()
     assert line == f"error: {raised.value}"
-    assert "did you mean '99-1'?" in line
+    assert "(did you mean '99-1'?)" in line
 
 
 @pytest.mark.parametrize("id", ["1-1", "99-0", "99-01", "99", "x"])

@@ -255,7 +255,7 @@ def test_in_a_handout_results_are_shown_and_nothing_is_compared(ask, spoken, mon
 def test_an_author_s_mistake_is_one_line(ask):
     ask(FRACTION)
     for call in (predict, because):
-        with pytest.raises(ExerciseError, match=r"unknown guess '01-q': "):
+        with pytest.raises(ExerciseError, match=r"unknown guess '01-q': choose 01-a, "):
             call("01-q", ...)
     with pytest.raises(ExerciseError, match=r"unknown guess 3: "):
         observe(3, 0.5)

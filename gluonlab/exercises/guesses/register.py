@@ -8,7 +8,7 @@ from importlib.util import find_spec
 from typing import Dict, List, NamedTuple
 
 from gluonlab.errors import ExerciseError, unknown
-from gluonlab.exercises.exercise import labs
+from gluonlab.exercises.exercise import labs, of_its_lab
 from gluonlab.exercises.guesses.forms import Form
 from gluonlab.exercises.languages import Texts, say
 
@@ -51,7 +51,7 @@ def find(id: object) -> Guess:
     if isinstance(id, str) and id[:2] in labs():
         _import(id[:2])
     if not isinstance(id, str) or id not in GUESSES:
-        text = unknown("guess", id, [one.id for one in all_guesses()])
+        text = unknown("guess", id, of_its_lab(id, [one.id for one in all_guesses()]))
         raise ExerciseError(say(en=text, ja=f"予想 {id!r} はありません ({text})"))
     return GUESSES[id]
 
