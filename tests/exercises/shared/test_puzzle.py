@@ -86,7 +86,7 @@ def test_a_wrong_schedule_is_played_below_its_first_fault():
     played = BEAT_THE_EIGHT.play(lambda: by_star()[:1])
     assert "nothing is ever sent into chunk 0 of rank 1" in repr(played)
     assert "price" not in repr(played)
-    assert played.page is not None
+    assert played.page.startswith("<!doctype html>") and "<iframe" in played._repr_html_()
 
 
 def test_what_breaks_a_rule_is_named_and_not_played():
