@@ -83,10 +83,9 @@ def check(numbers):
     assert told == {name: [round(one, 1) for one in speeds] for name, speeds in busbw.items()}
     assert all(best <= by_floor <= wires for wires, by_floor, best in busbw.values())
     assert round(100e6 * 1.75 / long["ring"] / 1e3) == 10  # GB/s of busbw
-    # busy cores put off either what comes before the gradient or what comes after it, so two such
-    # shares of a few milliseconds are not compared here
-    assert set(numbers["ready"]) == {"1", "15"}
-    assert all(0 < share <= 1 for share in numbers["ready"].values())
+    # the last layer's gradient: in a piece with nearly all of backward, or behind two operators
+    assert 0 < numbers["ready"]["1"] < numbers["ready"]["15"] <= 1
+    assert numbers["ready"]["15"] > 0.5
     assert all(0 <= share <= 1 for share in numbers["overlap"].values())
     assert set(numbers["errors"]) == {0}
     assert len(numbers["rows"]) == 2 * 7
