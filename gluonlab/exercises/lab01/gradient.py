@@ -97,13 +97,13 @@ MISTAKES: List[Mistake] = [
      "that is their mean, in which an image of a small shard counts more than one of a large "
      "shard",
      "これは単純な平均です。"
-     "小さいシャードの画像が大きいシャードの画像より重く数えられています"),
+     "小さいシャードの画像の寄与が、大きいシャードの画像の寄与より大きくなっています"),
     (_by(lambda values, sizes: (values * sizes).sum(0)),
      "that is the gradient of the sum of all losses: divide by the number of all images",
      "これは全損失の合計の勾配です。全体の枚数で割ってください"),
     (_by(lambda values, sizes: (values / sizes).sum(0)),
      "a larger shard must count more, not less: multiply by its size",
-     "大きいシャードほど重く数える必要があります。枚数は割るのではなく掛けてください"),
+     "大きいシャードほど寄与を大きくする必要があります。枚数で割らずに、枚数を掛けてください"),
     (_by(lambda values, sizes: (values * sizes).sum(0) / len(sizes)),
      "divide by the number of all images, not by that of the shards",
      "シャードの数ではなく、全体の枚数で割ってください"),
