@@ -132,7 +132,7 @@ def _check_fraction(one: Evaluation, evaluations: Sequence[Evaluation]) -> None:
          "that is the mean of the batches' accuracies, in which an image of a small batch counts "
          "more. Add up what is right over all batches and devices, then divide by the number of "
          "images",
-         "これはバッチごとの正解率の平均で、小さいバッチの画像を重く数えています。"
+         "これはバッチごとの正解率の平均で、小さいバッチの画像の寄与が大きくなっています。"
          "全バッチ、全デバイスの正解数を合計してから全体の枚数で割ってください"),
         (True,
          "each image was computed once. Add up what is right over all batches and devices, then "

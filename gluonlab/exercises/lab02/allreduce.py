@@ -73,7 +73,7 @@ def _check_balance(seen: Seen, devices: int, sizes: List[int]) -> None:
         f"the sums are right. But with parameters of {sizes} numbers on {devices} devices "
         f"they received {numbers} numbers; {fair} at most are possible",
         f"合計は正しいのですが、大きさが {sizes} のパラメータを {devices} 台で合計したとき、"
-        f"各デバイスが受け取った数値の数は {numbers} でした。多くても {fair} で済みます",
+        f"各デバイスが受け取った数値は {numbers} 個でした。多くても {fair} 個で済みます",
         (f"{busiest} collects everything, as in the star",
          f"星形と同じく {busiest} がすべてを集めています") if star else
         (f"{busiest} owns too much. Give away the largest parameters first, "

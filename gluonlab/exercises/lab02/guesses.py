@@ -8,13 +8,13 @@ guess(
     "02-a",
     each(choice(*WAYS), 32, 1024),
     en="which way moves the fewest bytes with 32 images, and with 1,024?",
-    ja="転送量が最も少ない方法は。32 枚と 1,024 枚のバッチ",
+    ja="32 枚のバッチと 1,024 枚のバッチで、転送量が最も少ない方法はどれか",
 )
 guess(
     "02-b",
     each(number(0, such_as=0.1, factor=3), "chapter", "he"),
     en="how large are the scores, with 0.01 and with He's rule?",
-    ja="スコアの大きさは。0.01 の場合と He らの規則の場合",
+    ja="0.01 の場合と He らの規則の場合で、スコアの大きさはどれくらいか",
 )
 guess(
     "02-c",
@@ -38,11 +38,11 @@ guess(
     "02-f",
     each(yes_or_no(), 16, 256),
     en="does the second device pay off with 16 images per step, and with 256?",
-    ja="1 ステップ 16 枚と 256 枚で、2 台目は役に立つか",
+    ja="1 ステップが 16 枚のときと 256 枚のとき、2 台目は役に立つか",
 )
 guess(
     "02-g",
     choice("same rate", "twice the rate"),
     en="with twice the batch, which rate comes nearest to one device's loss?",
-    ja="バッチが 2 倍のとき、1 台の損失に近い学習率は",
+    ja="バッチが 2 倍のとき、損失が 1 台の場合に近くなる学習率はどちらか",
 )

@@ -44,7 +44,7 @@ def _check_plan(one: Result, rest: Sequence[Result]) -> None:
             f"it returned {one.got!r}: "
             "return three numbers, (global batch size, learning rate, steps)",
             f"{one.got!r} が返りました。(全体のバッチサイズ, 学習率, ステップ数) "
-            "の 3 つの数を返してください",
+            "の 3 つの数値を返してください",
         )
     kinds = ((BATCH, OF_BATCHES), (RATE, OF_RATES), (STEPS, OF_STEPS))
     for place, ((en, ja), known) in enumerate(kinds):
@@ -88,10 +88,10 @@ STEPS = ("{} steps per epoch, expected {}", "1 エポックが {} ステップ�
 OF_BATCHES: List[Mistake] = [
     (by(lambda k, b, lr, n: b),
      "every device keeps its own images, and all of them count",
-     "1 台あたりの枚数は変えず、全デバイスの分を数えます"),
+     "1 台あたりの枚数は変えず、全デバイスの分を合計します"),
     (by(lambda k, b, lr, n: b / k),
      "every device keeps its own images, they are not shared out",
-     "1 台あたりの枚数は変えません。分け合うのではありません"),
+     "1 台あたりの枚数は変えません。デバイスの台数で割らないでください"),
 ]  # fmt: skip
 OF_RATES: List[Mistake] = [
     (by(lambda k, b, lr, n: lr),
@@ -151,5 +151,5 @@ def _check_choice(answer: Callable[..., Any], landscape: Landscape) -> None:
                 f"{in_english(k, 'device')} with rate {lr:g} were trained {times} times: "
                 "keep the accuracy, a training may be long",
                 f"{k} 台、学習率 {lr:g} の学習が {times} 回行われました。"
-                "学習には何時間もかかることがあります。正解率を取っておいてください",
+                "学習には何時間もかかることがあります。正解率を保存して使い回してください",
             )
