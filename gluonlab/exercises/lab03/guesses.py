@@ -12,13 +12,13 @@ guess(
     "03-b",
     each(choice("higher", "about equal", "lower"), "B", "C"),
     en="after as many epochs, how are B and C beside A?",
-    ja="同じエポック数の後、B と C の正解率は A に比べて",
+    ja="同じエポック数の後、B と C の正解率は A に比べてどうか",
 )
 guess(
     "03-c",
     listed(number(such_as=-1, within=0.05), 4),
     en="what does BatchNorm make of 0, 0, 2, 2 on two devices?",
-    ja="2 台の BatchNorm は 0, 0, 2, 2 を何にするか",
+    ja="0, 0, 2, 2 を 2 台に分けると、BatchNorm の出力はどうなるか",
 )
 guess(
     "03-d",

@@ -57,7 +57,7 @@ OF_SPEEDUPS: List[Mistake] = [
           "that is how many times as long a step takes: divide the other way round, "
           "and count k times the images",
           "これは 1 ステップの時間が何倍になるかです。"
-          "逆に割り、枚数が k 倍になることも数えてください"),
+          "割る向きを逆にし、枚数が k 倍になることも計算に入れてください"),
     _with(lambda h, c, s, k: k * max(h, c) / max(h, c + s),
           "the host queues the work of one device after the other",
           "ホストはデバイス 1 台ずつ順に処理をキューに入れます"),

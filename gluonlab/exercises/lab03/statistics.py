@@ -106,7 +106,7 @@ def _variance(shards: Shards, ddof: int = 0) -> Array:
 MEAN = Quantity("mean", "平均", [
     (_by(lambda means, variances, counts: np.mean(means, axis=0)),
      "a shard with more images has more to say: weight by counts",
-     "画像の多いシャードほど重くしてください"),
+     "画像の多いシャードほど重みを大きくしてください"),
     (_by(lambda means, variances, counts: np.sum(means, axis=0)),
      "the means are only added up", "平均を足しただけです"),
 ])  # fmt: skip
@@ -120,7 +120,7 @@ VARIANCE = Quantity("variance", "分散", [
     (_by(lambda means, variances, counts: np.mean(variances, axis=0)), *APART),
     (_by(lambda means, variances, counts: np.mean(variances, axis=0) + np.var(means, axis=0)),
      "a shard with more images has more to say here, too: weight by counts",
-     "ここでも、画像の多いシャードほど重くしてください"),
+     "ここでも、画像の多いシャードほど重みを大きくしてください"),
     (lambda shards, got: _same(got, np.sqrt(_variance(shards))),
      "that is the standard deviation", "これは標準偏差です"),
     (lambda shards, got: _same(got, _variance(shards, ddof=1)),

@@ -106,8 +106,8 @@ def _check_update(batch: OneBatch, moved: Array) -> None:
         raise Case(f"{batch.case.en} ({sizes})", f"{batch.case.ja} ({sizes})").wrong(
             "each shard's mean loss counts alike, so images of the small shard count more: "
             "leave the losses unaveraged, and let `trainer.step` divide by the number of images",
-            "シャードごとに損失を平均しているため、小さいシャードの画像が重く数えられています。"
-            "平均せずに backward し、`trainer.step` に画像の枚数で割らせてください",
+            "シャードごとに損失を平均しているため、小さいシャードの画像の寄与が大きくなっています。"
+            "損失は平均せずに backward を実行し、`trainer.step` に画像の枚数を渡してください",
         )
     raise batch.case.wrong(
         f"the first weights moved by {numbers(moved[0])}, "
