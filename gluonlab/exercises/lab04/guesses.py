@@ -25,7 +25,7 @@ guess(
     "04-d",
     number(0, such_as=20, factor=1.1),
     en="1 GB on a p3.16xlarge: how many GB/s of busbw has the cheapest schedule?",
-    ja="p3.16xlarge で 1 GB: 最も安いスケジュールの busbw は何 GB/s か",
+    ja="p3.16xlarge で 1 GB: 見積もりが最も小さいスケジュールの busbw は何 GB/s か",
 )
 guess(
     "04-e",

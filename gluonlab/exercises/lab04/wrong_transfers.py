@@ -61,8 +61,8 @@ def wrong_transfers(answer: Mapping[str, Spot]) -> None:
                     (_noticed(schedule) == spot,
                      "that is where `prove` noticed it: what is sent there was wrong already, "
                      "so go back",
-                     "そこは `prove` が気づいた場所です。送られる中身がすでに間違っているので、"
-                     "さかのぼってください"),
+                     "そこは `prove` が誤りを見つけた場所です。"
+                     "送られる中身がすでに間違っているので、さかのぼってください"),
                 ),
             )  # fmt: skip
 

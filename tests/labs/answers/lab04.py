@@ -230,7 +230,7 @@ WRONG = {
         (lambda world_size: world_size, "return a list of steps", "リストを返して"),
     ],
     "04-2": [
-        ({"A": (3, 3), "B": (0, 1), "C": (1, 0)}, "where `prove` noticed it", "気づいた場所"),
+        ({"A": (3, 3), "B": (0, 1), "C": (1, 0)}, "where `prove` noticed it", "見つけた場所"),
         ({"A": (1, 1), "B": (2, 1), "C": (1, 0)}, "^B: whatever stands", "^B: "),
         ({"A": (2, 2), "B": (0, 1), "C": (1, 0)}, "^A: whatever stands", "何に置き換えても"),
         ({"A": (1, 4), "B": (0, 1), "C": (1, 0)}, "counted from 0", "0 から数えます"),
