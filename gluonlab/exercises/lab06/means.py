@@ -167,7 +167,7 @@ OF_MEANS: List[Mistake] = [
      "the means are only added up", "平均を足しただけです"),
     (_by(lambda batch: _of_means(batch, [1 / batch.parts] * batch.parts)),
      "a mean of means: a word of a part with few words counts more than others",
-     "平均の平均なので、単語の少ない部分の 1 語が重く数えられます"),
+     "平均の平均なので、単語の少ない部分の 1 語の寄与が大きくなります"),
     (_by(lambda batch: _of_means(batch, [each / len(batch.lengths) for each in _sizes(batch)])),
      "the parts are weighted by their sentences: what has been averaged is words",
      "文の数で重みを付けています。平均されているのは単語です"),
@@ -177,7 +177,7 @@ OF_MEANS: List[Mistake] = [
     (_by(lambda batch: _weighted(
         batch, [1 / (sum(batch.lengths) * len(batch.lengths))] * batch.parts)),
      "`trainer.step` divides once more: the gradients are those of a mean already",
-     "`trainer.step` がもう一度割っています。勾配はすでに平均のものです"),
+     "`trainer.step` がもう一度割っています。勾配は、すでに平均の損失の勾配です"),
     (_by(lambda batch: _weighted(batch, [1 / len(batch.lengths)] * batch.parts)),
      "the sum is divided by the sentences, not by the words",
      "単語数ではなく文の数で割っています"),

@@ -153,5 +153,5 @@ def _check_largest(answer: Callable[..., Any], needs: Needs, budget: int, limit:
             f"{want} is right, but with a limit of {limit:,} images `memory` was asked "
             f"{len(asked):,} times, expected at most {most}: halve the range with each question",
             f"{want} は正しいのですが、上限 {limit:,} 枚に対して `memory` を {len(asked):,} "
-            f"回呼びました。多くても {most} 回で済みます。1 回呼ぶごとに範囲を半分に絞ってください",
+            f"回呼びました。{most} 回以内で済みます。1 回呼ぶごとに範囲を半分に絞ってください",
         )

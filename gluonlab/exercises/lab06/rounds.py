@@ -51,7 +51,7 @@ def _check_each(case: Case, got: Rounds) -> None:
             (len({device for device, _, _ in each}) < len(each),
              f"a device has two parts in round {number}, {each}: its memory holds both",
              f"ラウンド {number} で 1 台のデバイスに 2 個の部分があります: {each}。"
-             "メモリには両方が載ります"),
+             "これでは両方がメモリに載ってしまいます"),
         )  # fmt: skip
 
 

@@ -145,7 +145,7 @@ def _scales(before: Values, batch: Batch, parts: int) -> Iterator[Mistake]:
         (1 / size, "the loss of each part is a mean, and `step` divides once more",
          "損失が平均なのに `step` がもう一度割っています"),
         (1 / parts, "a mean of means: images of a small part count more than others",
-         "平均の平均なので、小さい部分の画像が重く数えられます"),
+         "平均の平均なので、小さい部分の画像の寄与が大きくなります"),
         (1.0, f"means are added up: the update is {parts} times too large",
          f"平均を足しているので、更新がおよそ {parts} 倍になっています"),
     ):  # fmt: skip
