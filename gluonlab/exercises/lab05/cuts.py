@@ -234,10 +234,10 @@ def _why(found: Sequence[Any]) -> Tuple[str, str]:
         priced,
         right,
         (cuts_by(_equal_numbers),
-         "each stage has as many layers, whatever they cost",
+         "every stage has the same number of layers, whatever they cost",
          "コストを見ずに、層の数を均等にしています"),
         (cuts_by(_equal_numbers_floor),
-         "each stage has as many layers, whatever they cost",
+         "every stage has the same number of layers, whatever they cost",
          "コストを見ずに、層の数を均等にしています"),
         (cuts_by(_greedy),
          "stages are filled one after the other, each up to an equal part of the sum: "
@@ -245,7 +245,7 @@ def _why(found: Sequence[Any]) -> Tuple[str, str]:
          "合計の均等割りを上限に、前から順に詰めています。入り切らない分が最後のステージにたまります"),
         (cuts_by(lambda costs, stages: _greedy(costs, stages, over=True)),
          "stages are filled one after the other until each has an equal part of the sum: "
-         "the layer that fills one may be far more than it lacks",
+         "the last layer that is put into a stage may cost far more than was missing",
          "合計の均等割りに達するまで、前から順に詰めています。"
          "最後に入れた層の分だけ、超過することがあります"),
     )  # fmt: skip

@@ -17,7 +17,7 @@ guess(
 guess(
     "05-c",
     each(number(0, such_as=3, factor=1.3), "lenet-avg", "mlp"),
-    en="how many times the bytes of split layers do split channels move?",
+    en="for each byte that split layers move, how many do split channels move?",
     ja="チャネルの分割は層の間の分割の何倍のバイト数を転送するか",
 )
 guess(
@@ -29,7 +29,7 @@ guess(
 guess(
     "05-e",
     number(0, such_as=2, factor=1.2),
-    en="2 devices, 8 microbatches: how many times 1F1B's activations does GPipe keep on device 0?",
+    en="2 devices, 8 microbatches: GPipe's activations on device 0, as a multiple of 1F1B's?",
     ja="2 台、マイクロバッチ 8 個。デバイス 0 の活性値は、GPipe では 1F1B の何倍か",
 )
 guess(

@@ -85,7 +85,7 @@ OF_IDLE: List[Mistake] = [
      "順伝播が全部終わってから逆伝播です。順伝播で最も遅いステージと逆伝播で最も遅いステージは、"
      "同じとは限りません"),
     (_of_step(lambda f, b, m: m * sum(_both(f, b))),
-     "as if a microbatch began only when the one before was done with both ways",
+     "that is as if a microbatch began only after the one before had gone forward and backward",
      "前のマイクロバッチが逆伝播まで終わってから次を始めるかのような値です"),
     (_of_step(lambda f, b, m: sum(_both(f, b)) + m * (max(f) + max(b))),
      "one microbatch too many: the first one is in the sums already",
@@ -115,8 +115,8 @@ class _Clock:
         """The seconds that one run of this work takes."""
         if work not in self.reads:
             raise Wrong(
-                en="`seconds` was given something else than `step` or one of `alone`: "
-                "it takes the work itself, and calls it; write `seconds(step)`",
+                en="`seconds` was given something other than `step` or one of `alone`: "
+                "pass it the work itself, which it calls; write `seconds(step)`",
                 ja="`seconds` に `step` と `alone` の要素以外のものが渡されました。"
                 "処理そのものを渡すと `seconds` が呼び出します。`seconds(step)` と書いてください",
             )
@@ -201,7 +201,7 @@ def _mean(values: Sequence[float]) -> float:
 
 OF_MEASURED: List[Tuple[Measured, str, str]] = [
     (lambda step, alone: [1 - _mean(own) / _mean(step) for own in alone],
-     "that is from the means, which one disturbed run moves: take the smallest of each",
+     "that is from the means, which a single disturbed run changes: take the smallest of each",
      "平均を使っています。1 回の乱れで動いてしまうので、それぞれの最小値を使ってください"),
     (lambda step, alone: [1 - median(own) / median(step) for own in alone],
      "that is from the medians: other programs only make a run slower, so take the smallest",
@@ -210,7 +210,7 @@ OF_MEASURED: List[Tuple[Measured, str, str]] = [
      "that is from the slowest runs: take the smallest of each",
      "最も遅い回を使っています。それぞれの最小値を使ってください"),
     (lambda step, alone: [1 - own[0] / step[0] for own in alone],
-     "that is from the first run of each, in which everything is made",
+     "that is from the first run of each, which includes setting everything up",
      "それぞれの最初の 1 回を使っています。最初は準備の時間が入ります"),
     (lambda step, alone: [min(own) / min(step) for own in alone],
      "that is the share in which it works", "それは計算している時間の割合です"),
@@ -221,6 +221,6 @@ OF_MEASURED: List[Tuple[Measured, str, str]] = [
      "that is the idle time itself: divide it by the time of the step",
      "それは待ち時間そのものです。ステップの時間で割ります"),
     (lambda step, alone: [1 - min(own) / sum(map(min, alone)) for own in alone],
-     "that is its part of all work: the step's own time is missing",
+     "that is from its part of all the devices' work: the time of the step is missing",
      "それは全処理に占める割合から出した値です。ステップの時間を使っていません"),
 ]  # fmt: skip

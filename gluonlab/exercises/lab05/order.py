@@ -140,7 +140,8 @@ def _check_time(case: Case, schedule: PipelineSchedule) -> None:
     if took.seconds > best * (1 + 1e-9):
         idle = max(range(schedule.devices), key=lambda device: took.bubbles[device])
         raise case.wrong(
-            f"right, and small, but a step takes {took.seconds:g} forwards of a stage, where "
+            f"the order is right, and needs little memory, but a step takes as long as "
+            f"{took.seconds:g} forwards of a stage, where "
             f"{best:g} are possible: device {idle} is idle for {took.bubbles[idle]:.0%} of it",
             "順序は正しくメモリも少ないのですが、1 ステップにステージの順伝播 "
             f"{took.seconds:g} 回分の時間がかかります。{best:g} 回分で済みます。"

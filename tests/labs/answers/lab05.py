@@ -541,13 +541,13 @@ WRONG = {
             "device 0 keeps the activations of 4 microbatches at once .all of them, as GPipe",
             "GPipe と同じく全部",
         ),
-        (one_after_the_other, "right, and small, but a step takes", "1 ステップに"),
+        (one_after_the_other, "needs little memory, but a step takes", "1 ステップに"),
         (
             one_too_many,
             "keeps the activations of 3 microbatches at once, where 2 are",
             "3 個のマイクロ",
         ),
-        (one_too_few, "right, and small, but a step takes", "1 ステップに"),
+        (one_too_few, "needs little memory, but a step takes", "1 ステップに"),
         (
             other_way_round,
             "device 0 waits for ever before its backward of microbatch 0",
