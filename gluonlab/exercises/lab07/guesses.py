@@ -5,13 +5,13 @@ from gluonlab.exercises.guesses import choice, each, guess, number, yes_or_no
 guess(
     "07-a",
     number(0, such_as=3.0, factor=1.5),
-    en="batches of 512 instead of 8: how many times the images/s?",
+    en="batches of 512 instead of 8: how many times as many images/s?",
     ja="バッチを 8 枚から 512 枚にすると、1 秒あたりの枚数は何倍か",
 )
 guess(
     "07-b",
     number(0, such_as=64.0, factor=1.5),
-    en="batches of 512 instead of 8: how many times fewer steps?",
+    en="batches of 512 instead of 8: by what factor does the number of steps fall?",
     ja="バッチを 8 枚から 512 枚にすると、ステップ数は何分の 1 か",
 )
 guess(
@@ -35,7 +35,7 @@ guess(
 guess(
     "07-f",
     number(0, such_as=2.0, factor=1.2),
-    en="the rate falls to a tenth: how many times too long is MXNet's next step?",
+    en="the rate falls to a tenth: MXNet's next step, as a multiple of the papers'?",
     ja="学習率が 10 分の 1 になった直後、MXNet の 1 歩は何倍長すぎるか",
 )
 guess(

@@ -148,7 +148,7 @@ def _late(steps: Steps) -> Path:
 
 MISTAKES: List[Mistake] = [
     (_does(lambda rate, former: _ratio(rate, former, -1)),
-     "as MXNet's rule alone: what is in the velocity has been multiplied by the former rate",
+     "that is MXNet's rule alone: the velocity still contains the former rate",
      "MXNet の規則のままです。速度の中身には以前の学習率が掛かっています"),
     (_does(lambda rate, former: _ratio(rate, former, -2)),
      "the factor is upside down: it is lr / former_lr",
@@ -157,7 +157,7 @@ MISTAKES: List[Mistake] = [
      "the velocity is corrected after the update: correct it before",
      "速度を更新の後に補正しています。更新の前に補正してください"),
     (lambda steps, got: _same(got, _by_rule(steps, lambda rate, former: (0.0, 1.0))),
-     "as without momentum: keep the velocities for the next step, in place",
+     "that is the step without momentum: keep the velocities for the next step, in place",
      "モーメンタムがないのと同じです。速度をその場で書き換えて、次のステップに残してください"),
     (lambda steps, got: all(_same(Moved([one], None), [list(steps.begin)]) for one in got.path),
      "the weights are unchanged: write into the arrays",

@@ -146,7 +146,7 @@ def _least(
 
 MISTAKES: List[Mistake] = [
     (_least(lambda offer, each, seconds, price: seconds),
-     "that is the fastest: the cheapest that is in time is asked for",
+     "that is the fastest: choose the cheapest that is in time",
      "これは最も速い選択です。時間内で最も安いものを選んでください"),
     (_least(lambda offer, each, seconds, price: price, late=True),
      "that is the cheapest of all, whether or not it is in time",
@@ -156,17 +156,17 @@ MISTAKES: List[Mistake] = [
      "これは期限を無視した、最も速い選択です"),
     (_least(lambda offer, each, seconds, price:
             -each[1] / offer.machine.seconds(each[1], each[0]), late=True),
-     "that has the most images/s, which is not what anybody waits for",
+     "that has the most images/s, which does not decide how long it takes",
      "これは 1 秒あたりの枚数が最大の選択です。待つ時間はそれでは決まりません"),
     (_least(lambda offer, each, seconds, price:
             -each[1] / offer.machine.seconds(each[1], each[0])),
-     "that has the most images/s, which is not what anybody waits for",
+     "that has the most images/s, which does not decide how long it takes",
      "これは 1 秒あたりの枚数が最大の選択です。待つ時間はそれでは決まりません"),
     (_least(lambda offer, each, seconds, price: (each[0], seconds)),
-     "that has the fewest devices: a few more may be done sooner by so much that they cost less",
+     "that has the fewest devices: more devices may finish so much sooner that they cost less",
      "これはデバイスが最少の選択です。台数が多いほうが早く終わり、安く済むこともあります"),
     (_least(lambda offer, each, seconds, price: offer.steps[each[1]]),
-     "that has the fewest steps, but steps take different times",
+     "that has the fewest steps, but not all steps take the same time",
      "これはステップ数が最少の選択です。1 ステップの時間は同じではありません"),
 ]  # fmt: skip
 

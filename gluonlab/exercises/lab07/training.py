@@ -158,16 +158,16 @@ def _does(**change: Callable[[Run], Any]) -> Callable[..., bool]:
 
 MISTAKES: List[Mistake] = [
     (_does(lr=lambda run: run.lr),
-     "as with the rate of one device: k times the batch goes with k times the rate",
+     "the rate is that of one device: for k times the batch use k times the rate",
      "1 台分の学習率のままです。バッチを k 倍にしたら学習率も k 倍にします"),
     (_does(lr=lambda run: LR),
-     "as with the trainer's own rate: set it to k times lr",
+     "the rate is the one that the trainer was made with: set it to k times lr",
      "trainer の元の学習率のままです。lr の k 倍に設定してください"),
     (_does(lr=lambda run: math.sqrt(run.k) * run.lr),
-     "as with a rate that grows as the square root: the linear rule is asked for",
+     "the rate grows as the square root of k: use the linear rule",
      "学習率が平方根で増えています。線形スケーリング則を使ってください"),
     (_does(size=lambda run: run.b),
-     "as if a batch had the images of one device: it has k times as many",
+     "a batch has the images of only one device: it must have k times as many",
      "バッチが 1 台分の枚数しかありません。その k 倍の枚数にします"),
     (_does(divisor=lambda run: lambda n: run.b),
      "the gradients are divided by the images of one device: "

@@ -108,11 +108,12 @@ def _check(answer: Callable[..., Any], landscape: Landscape) -> None:
         places = math.log2(rate / landscape.first) if rate > 0 else math.nan
         case.check(
             (not math.isfinite(places) or abs(places - round(places)) > 1e-6,
-             f"it tried the rate {rate:g}, which is not {landscape.first:g} doubled or halved",
+             f"it tried the rate {rate:g}, which is not {landscape.first:g} doubled or halved "
+             "repeatedly",
              f"学習率 {rate:g} を試しました。{landscape.first:g} の 2 倍、4 倍、…、2 分の 1、"
              "4 分の 1、… だけを試してください"),
             (len(tried) > MOST_TRAININGS,
-             f"{MOST_TRAININGS} trainings, and no end",
+             f"it has not stopped after {MOST_TRAININGS} trainings",
              f"{MOST_TRAININGS} 回学習しても終わりません"),
         )  # fmt: skip
         steps = landscape.steps(rate)

@@ -471,7 +471,7 @@ WRONG = {
         (training(rate=lambda k, lr: math.sqrt(k) * lr), "the square root", "平方根"),
         (
             training(size=lambda k, b: b),
-            "images of one device: it has k times as many",
+            "images of only one device: it must have k times as many",
             "バッチが 1 台分の枚数",
         ),
         (
@@ -533,7 +533,7 @@ WRONG = {
         (one_too_far, r"0.5 takes 100 steps, 0.25 takes 50", "0.5 では 100 ステップ"),
         (returns_steps, "that is a number of steps", "これはステップ数"),
         (by_tenths, "not 0.25 doubled or halved", "2 倍、4 倍"),
-        (never_ends, "40 trainings, and no end", "40 回学習しても"),
+        (never_ends, "has not stopped after 40 trainings", "40 回学習しても"),
         (first_rate, "0.5 was never tried", "0.5 を試していません"),
         (forgets_to_return, "is `return` missing", "`return` を忘れて"),
     ],
@@ -541,7 +541,7 @@ WRONG = {
         (mxnets_rule, "MXNet's rule alone", "MXNet の規則のまま"),
         (_corrected(lambda lr, former: former / lr), "upside down", "逆数"),
         (_corrected(lambda lr, former: lr / former, after=True), "after the update", "更新の後"),
-        (plain, "as without momentum", "モーメンタムがないのと同じ"),
+        (plain, "the step without momentum", "モーメンタムがないのと同じ"),
         (new_velocities, "keep the velocities for the next step", "その場で書き換えて"),
         (new_arrays, "the weights are unchanged", "重みが変わっていません"),
         (
