@@ -5,7 +5,7 @@ from gluonlab.exercises.guesses import choice, each, guess, number
 guess(
     "08-a",
     choice("exactly 0", "rounding", "more"),
-    en="by what do the losses of one process and of two differ in the end?",
+    en="how much do the last losses of one process and of two differ?",
     ja="1 プロセスと 2 プロセスの最後の損失はどれくらい違うか",
 )
 guess(
@@ -17,30 +17,30 @@ guess(
 guess(
     "08-c",
     each(number(0, 1, such_as=0.1, within=0.04), "2 ranks", "8 ranks"),
-    en="each rank has a permutation of its own: which part of the images is used by none?",
+    en="each rank has a permutation of its own: what fraction of the images is used by none?",
     ja="ランクごとに並べ替えが違うとき、どのランクも使わない画像の割合",
 )
 guess(
     "08-d",
     number(0, 1, such_as=0.1, within=0.08),
-    en="rank 0 alone evaluates: which part of the time are 7 others idle?",
+    en="rank 0 alone evaluates: for what fraction of the time are the 7 others idle?",
     ja="ランク 0 だけが評価するとき、残りの 7 個が何もしない時間の割合",
 )
 guess(
     "08-e",
     number(0, such_as=5, within=0.3),
-    en="how many unseen updates of the other worker does a push meet?",
+    en="how many updates by the other worker has a pushing worker not seen?",
     ja="push が出会う、まだ見ていない相手の更新は平均何回か",
 )
 guess(
     "08-f",
     choice("the first step", "the last checkpoint", "the kill"),
-    en="where does the run go on after a worker was killed?",
+    en="where does the run resume after a worker was killed?",
     ja="ワーカーが強制終了された後、どこから再開されるか",
 )
 guess(
     "08-g",
     number(0, such_as=25),
-    en="how many of its steps have another loss than without the kill?",
+    en="how many of its steps have a different loss than without the kill?",
     ja="中断しなかった場合と損失が違うステップの数",
 )

@@ -115,7 +115,7 @@ def _by(**how: Any) -> Callable[..., bool]:
 
 MISTAKES: List[Mistake] = [
     (_by(own=True),
-     "the worker's own updates are counted, and it knows them",
+     "the worker's own updates are counted, too, but it has sent them itself",
      "自分の更新も数えています。自分の更新は古さには入りません"),
     (_by(updates_by_key=False),
      "updates of other keys are counted", "ほかのキーの更新も数えています"),

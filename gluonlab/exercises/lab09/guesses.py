@@ -13,13 +13,13 @@ guess(
 guess(
     "09-b",
     each(number(0, such_as=2, factor=2), "all is well", "here"),
-    en="by which factor does the gradients' norm change in three epochs?",
+    en="by what factor does the norm of the gradients change in three epochs?",
     ja="勾配のノルムは 3 エポックで何倍になるか",
 )
 guess(
     "09-c",
     each(number(0, such_as=1.5, factor=1.02), "64 images", "63 images", "64 images, Adam"),
-    en="the first update on two devices: how many times that on one?",
+    en="how large is the first update on two devices, divided by that on one?",
     ja="2 台での最初の更新の大きさは、1 台の何倍か",
 )
 guess(
@@ -31,7 +31,7 @@ guess(
 guess(
     "09-e",
     each(number(0, such_as=0.5, factor=100), "before it", "after it"),
-    en="how far are one and two devices apart, before and after that batch?",
+    en="how far apart are one and two devices, before and after that batch?",
     ja="そのバッチの前と後で、1 台と 2 台の差はどれだけか",
 )
 guess(

@@ -244,8 +244,8 @@ OF_UPDATES: List[Mistake] = [
      "the sum of all devices has the images of the whole batch, not those of a shard",
      "全デバイスの合計はバッチ全体の画像のものです。シャードの枚数ではありません"),
     (_scaled(lambda setting: setting.largest * setting.images, again=True),
-     "as many times too far as there are devices: the sum was added up again, as `step` does, "
-     "or divided by the images of one device",
+     "the update is too large by the number of devices: the sum was added up again, as `step` "
+     "does, or divided by the images of one device",
      "デバイスの台数倍だけ動いています。`step` のようにもう一度合計したか、"
      "1 台分の枚数で割ったかのどちらかです"),
     (_by_parameter,
@@ -288,10 +288,10 @@ def _check_orders(setting: _Setting, run: _Run) -> None:
     orders = [run.rows[begin : begin + n] for begin in range(0, len(run.rows), n)]
     setting.case().check(
         (sorted(orders[0]) == orders[0] or sorted(orders[0]) == orders[0][::-1],
-         "the images were used in the order in which they lie: "
-         "each epoch was to have a random one",
+         "the images were used in the order in which they are stored: "
+         "each epoch should have a random one",
          "画像が並び順のまま使われています。エポックごとに無作為な順にするはずでした"),
         (orders[0] == orders[1],
-         "two epochs have the same order: each was to have a new one",
+         "two epochs have the same order: each should have a new one",
          "2 つのエポックの順番が同じです。エポックごとに新しい順にするはずでした"),
     )  # fmt: skip

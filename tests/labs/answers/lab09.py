@@ -529,12 +529,12 @@ WRONG = {
         ),
         (
             fitting(lambda e, n, k: [np.arange(n)] * k),
-            "in the order in which they lie",
+            "in the order in which they are stored",
             "並び順のまま",
         ),
         (
             fitting(lambda e, n, k: [np.arange(n)[::-1]] * k),
-            "in the order in which they lie",
+            "in the order in which they are stored",
             "並び順",
         ),
         (
