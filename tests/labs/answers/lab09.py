@@ -510,7 +510,7 @@ WRONG = {
         (fitting(update=not_scaled), "no gradient is scaled down any more", "まったく縮められて"),
         (fitting(update=scaled_without_the_images), "for their mean", "平均の勾配についての値"),
         (fitting(update=scaled_to_a_share), "not those of a shard", "シャードの枚数ではありません"),
-        (fitting(update=added_up_twice), "too far as there are devices", "台数倍だけ"),
+        (fitting(update=added_up_twice), "too large by the number of devices", "台数倍だけ"),
         (fitting(update=every_parameter_by_itself), "one gradient, with one norm", "1 つのノルム"),
         (
             fitting(update=every_number_by_itself),
@@ -519,7 +519,7 @@ WRONG = {
         ),
         (
             fitting(update=divided_by_a_share),
-            "too far as there are devices",
+            "too large by the number of devices",
             "台数倍だけ",
         ),
         (
