@@ -452,8 +452,8 @@ WRONG = {
     ],
     "05-2": [
         (forgets_to_return, "is `return` missing", "`return` を忘れて"),
-        (as_many_layers, "as many layers, whatever they cost", "層の数を均等に"),
-        (as_many_layers_floor, "as many layers, whatever they cost", "層の数を均等に"),
+        (as_many_layers, "the same number of layers, whatever they cost", "層の数を均等に"),
+        (as_many_layers_floor, "the same number of layers, whatever they cost", "層の数を均等に"),
         (filled_in_turn, "whose most expensive stage costs", "最大のステージのコスト"),
         (filled_over, "whose most expensive stage costs", "最大のステージのコスト"),
         (
@@ -513,7 +513,7 @@ WRONG = {
         ),
         (
             of_step(lambda f, b, m: m * (sum(f) + sum(b))),
-            "the one before was done",
+            "the one before had gone forward and backward",
             "前のマイクロバッチ",
         ),
         (
@@ -593,9 +593,9 @@ WRONG = {
             "the idle time itself",
             "待ち時間そのもの",
         ),
-        (of_all_work, "the step's own time is missing", "ステップの時間を使って"),
+        (of_all_work, "the time of the step is missing", "ステップの時間を使って"),
         (of_all_devices, "a list with a number for each device", "1 個の数を持つ"),
-        (calls_the_work_itself, "takes the work itself", "処理そのものを渡す"),
+        (calls_the_work_itself, "pass it the work itself", "処理そのものを渡す"),
     ],
 }
 

@@ -466,8 +466,8 @@ def in_loops(steps, seconds, counts, deadline):
 
 WRONG = {
     "07-1": [
-        (training(rate=lambda k, lr: lr), "rate of one device", "1 台分の学習率のまま"),
-        (training(sets=False), "the trainer's own rate", "trainer の元の学習率"),
+        (training(rate=lambda k, lr: lr), "the rate is that of one device", "1 台分の学習率のまま"),
+        (training(sets=False), "the one that the trainer was made with", "trainer の元の学習率"),
         (training(rate=lambda k, lr: math.sqrt(k) * lr), "the square root", "平方根"),
         (
             training(size=lambda k, b: b),
@@ -568,7 +568,7 @@ WRONG = {
     "07-6": [
         (
             _choosing(lambda s, time, cost, k, b: time),
-            "that is the fastest: the cheapest",
+            "that is the fastest: choose the cheapest",
             "最も速い選択",
         ),
         (
