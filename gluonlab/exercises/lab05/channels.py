@@ -146,7 +146,7 @@ def _check_shares(case: Case, parts: Sequence[Layers], hidden: int, devices: int
          f"デバイスのユニット数は {counts} で、合計 {sum(counts)} 個です。{hidden} 個のはずです"),
         (max(counts) - min(counts) > 1,
          f"the devices have {counts} units, which can differ by one at most",
-         f"デバイスのユニット数が {counts} です。差は多くても 1 個にできます"),
+         f"デバイスのユニット数が {counts} です。差は多くても 1 個にしてください"),
     )  # fmt: skip
 
 

@@ -178,7 +178,7 @@ def _check_cuts(case: Case, got: Any, layers: int, stages: int) -> None:
          "空のステージは作れません"),
         (any(b <= a for a, b in zip(got, got[1:])),
          f"the cuts {got} must rise: each stage has one layer at least",
-         f"切れ目 {got} は増えていかなければなりません。どのステージにも層が 1 つは要ります"),
+         f"切れ目 {got} は順に増えていなければなりません。どのステージにも層が 1 つは要ります"),
     )  # fmt: skip
 
 

@@ -36,5 +36,5 @@ guess(
     "05-f",
     number(0, such_as=4, factor=1.5),
     en="how many of the lecture's GPUs do weights, gradients and Adam's states of GPT-3 fill?",
-    ja="GPT-3 の重み、勾配、Adam の状態は、講義の GPU 何個分のメモリを使うか",
+    ja="GPT-3 の重み、勾配、Adam の状態だけで、講義の GPU が何個必要か",
 )
