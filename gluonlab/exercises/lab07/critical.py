@@ -106,12 +106,12 @@ MISTAKES: List[Mistake] = [
      "the two are the wrong way round", "2 つの順番が逆です"),
     (_by(lambda n, s: (_fit(n, s)[0], _fit(n, s)[0] * _fit(n, s)[1])),
      "the second is the images that the smallest batches need: divide by the fewest steps",
-     "2 つめは、最小のバッチで必要な画像の枚数です。最小ステップ数で割ってください"),
+     "2 つ目は、最小のバッチで必要な画像の枚数です。最小ステップ数で割ってください"),
     (_by(lambda n, s: _fit(n, s, power=0.0)),
      "that fits the steps themselves, so the small batches alone decide: "
      "divide each difference by the steps measured",
      "ステップ数そのものに当てはめているので、小さいバッチだけで決まってしまいます。"
-     "差をそれぞれ測ったステップ数で割ってください"),
+     "差を、計測したそれぞれのステップ数で割ってください"),
     (_by(lambda n, s: _fit(n, s, power=0.5)),
      "each difference is divided by the square root of the steps, not by the steps",
      "差を、ステップ数ではなくその平方根で割っています"),
@@ -125,7 +125,7 @@ MISTAKES: List[Mistake] = [
      "the fewest steps are those of the curve, not the smallest that was measured",
      "最小ステップ数は曲線の値です。計測した中の最小ではありません"),
     (_by(_log), "that is a straight line in logarithms, a power law",
-     "これは対数での直線、つまりべき乗則です"),
+     "これは両対数グラフでの直線、つまりべき乗則です"),
 ]  # fmt: skip
 
 

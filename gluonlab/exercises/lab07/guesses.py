@@ -30,13 +30,13 @@ guess(
     "07-e",
     each(number(0, 9, such_as=5, within=1), "without", "with"),
     en="rate 2, momentum 0.9: how many of 9 seeds survive without and with a warm-up?",
-    ja="学習率 2、モーメンタム 0.9: 9 つのシードのうちいくつが残るか (ウォームアップなし / あり)",
+    ja="学習率 2 で正解率 50 % を超えるシードは 9 つのうちいくつか (ウォームアップなし / あり)",
 )
 guess(
     "07-f",
     number(0, such_as=2.0, factor=1.2),
     en="the rate falls to a tenth: MXNet's next step, as a multiple of the papers'?",
-    ja="学習率が 10 分の 1 になった直後、MXNet の 1 歩は何倍長すぎるか",
+    ja="学習率が 10 分の 1 になった直後、MXNet の歩幅は論文の規則の何倍か",
 )
 guess(
     "07-g",
