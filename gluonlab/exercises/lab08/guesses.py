@@ -30,7 +30,7 @@ guess(
     "08-e",
     number(0, such_as=5, within=0.3),
     en="how many updates by the other worker has a pushing worker not seen?",
-    ja="push が出会う、まだ見ていない相手の更新は平均何回か",
+    ja="push が届いたとき、まだ pull していない相手の更新は平均何回分か",
 )
 guess(
     "08-f",

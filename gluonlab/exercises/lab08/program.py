@@ -82,7 +82,7 @@ def _check_images(case: Case, dist: Distributed, size: int, epochs: int) -> None
         case.check(
             (len(notes.orders) != epochs,
              f"rank {rank} goes through its images {len(notes.orders)} times",
-             f"ランク {rank} が画像を {len(notes.orders)} 回通しています"),
+             f"ランク {rank} が自分の画像で学習した回数は {len(notes.orders)} 回です"),
         )  # fmt: skip
     share = -(-size // len(dist.notes))
     for epoch in range(epochs):
