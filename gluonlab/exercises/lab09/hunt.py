@@ -239,10 +239,10 @@ OF_UPDATES: List[Mistake] = [
      "no gradient is scaled down any more", "勾配がまったく縮められていません"),
     (_scaled(lambda setting: setting.largest),
      "what is scaled is a sum over the images, and `largest` is for their mean",
-     "縮めているのは画像の合計の勾配ですが、`largest` は平均の勾配についての値です"),
+     "縮めている勾配は画像についての合計ですが、`largest` は平均の勾配についての値です"),
     (_scaled(lambda setting: setting.largest * setting.share),
      "the sum of all devices has the images of the whole batch, not those of a shard",
-     "全デバイスの合計はバッチ全体の画像のものです。シャードの枚数ではありません"),
+     "全デバイスの合計はバッチ全体の勾配です。掛ける数はシャードの枚数ではありません"),
     (_scaled(lambda setting: setting.largest * setting.images, again=True),
      "the update is too large by the number of devices: the sum was added up again, as `step` "
      "does, or divided by the images of one device",
