@@ -6,7 +6,7 @@ guess(
     "10-a",
     number(0, such_as=11, factor=1.05),
     en="how many µs does it take to tell seven others?",
-    ja="ほかの 7 台に伝えるのに何 µs かかるか",
+    ja="ほかの 7 台に伝えるのに最短で何 µs かかるか",
 )
 
 guess(
