@@ -70,7 +70,7 @@ OF_LINKS: List[Mistake] = [
      "what an owner has itself does not pass its link",
      "担当デバイス自身の勾配はリンクを通りません"),
     (_by_loads(lambda loads, k: (k - 1) * max(loads)),
-     "that is one way; the sums go back over the same link",
+     "that is one direction; the sums go back over the same link",
      "これは片道分です。合計も同じリンクを通って戻ります"),
     (_by_loads(lambda loads, k: 2 * (k - 1) * sum(loads)),
      "that is what passes all links together", "これは全リンクの合計です"),
@@ -145,7 +145,7 @@ def _check_allreduce(what: str, schedule: Schedule) -> None:
         prove(schedule)
     except ScheduleError as error:
         raise Wrong(
-            en=f"{what} returned a schedule that is no right allreduce: {error}",
+            en=f"{what} returned a schedule that is not a right allreduce: {error}",
             ja=f"{what} の戻り値は正しい allreduce ではありません: {error}",
         ) from None
     if schedule.collective != ALLREDUCE:

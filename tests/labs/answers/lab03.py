@@ -322,9 +322,9 @@ WRONG = {
     ],
     "03-4": [
         (summed_variance, "how far their means lie apart", "平均どうしのずれ"),
-        (equal_weights, "weight by counts", "画像の多いシャード"),
+        (equal_weights, "counts more: weight by `counts`", "画像の多いシャード"),
         (deviation, "standard deviation", "標準偏差"),
-        (unweighted_variance, "to say here, too: weight by counts", "ここでも"),
+        (unweighted_variance, "counts more here, too: weight by `counts`", "ここでも"),
         (added_means, "the means are only added up", "足しただけ"),
         (only_the_first_shard, r"mean 10, expected 8$", "正しくは 8 です$"),
         (doubled_variance, r"variance 8, expected 4$", "正しくは 4 です$"),
