@@ -84,8 +84,8 @@ OF_LINKS: List[Mistake] = [
      "an owner has all of its parameters on its link, not only its largest one",
      "担当デバイスのリンクには、最大のパラメータだけでなく担当するすべてのパラメータが通ります"),
     (_by_loads(lambda loads, k: max((k - 1) * load + sum(loads) - load for load in loads)),
-     "the sums go out when the gradients have come in; meanwhile the other direction had less "
-     "to do",
+     "the sums go out when the gradients have come in; meanwhile the other direction was less "
+     "busy",
      "合計が出ていくのは勾配が届いた後です。その間、逆方向に流れる量はもっと少なくなります"),
 ]  # fmt: skip
 
