@@ -244,7 +244,11 @@ WRONG = {
             "渡した配列 0 が",
         ),
         (adds_across_devices, r"inputs on cpu\(0\) and cpu\(1\)", "2 個の GPU では動きません"),
-        (on_the_last_device, r"is on cpu\(1\): it belongs on the device of the first", "最初の勾配のデバイス"),
+        (
+            on_the_last_device,
+            r"is on cpu\(1\): it belongs on the device of the first",
+            "最初の勾配のデバイス",
+        ),
     ],
 }
 

@@ -237,7 +237,11 @@ WRONG = {
         ({"A": (1, 1)}, "no answer for schedule B", "スケジュール B の答えがありません"),
     ],
     "04-3": [
-        (counts(lambda loads, k: (k - 1) * max(loads)), "one direction; the sums go back", "片道分"),
+        (
+            counts(lambda loads, k: (k - 1) * max(loads)),
+            "one direction; the sums go back",
+            "片道分",
+        ),
         (counts(lambda loads, k: 2 * k * max(loads)), "an owner has itself", "デバイス自身の勾配"),
         (counts(lambda loads, k: 2 * (k - 1) * sum(loads)), "all links together", "全リンクの合計"),
         (
