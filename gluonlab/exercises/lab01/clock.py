@@ -40,7 +40,7 @@ def a_clock_that_tells_the_truth(answer: Clock) -> None:
     if len(calls) != 1:
         raise Wrong(
             en=f"`work` was called {len(calls)} times: call it once, "
-            "for its seconds are to be those of one call",
+            "the seconds of a single call are wanted",
             ja=f"`work` が {len(calls)} 回呼ばれました。1 回分の秒数を返すので、"
             "呼び出しは 1 回だけにしてください",
         )

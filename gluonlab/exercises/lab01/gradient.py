@@ -58,8 +58,8 @@ def _whole(answer: Callable[..., Any], values: List[List[float]], sizes: List[in
     check_arrays(arrays, values)
     if got.context != ctxs[0]:
         raise wrong(
-            f"the result of {len(sizes)} gradients lies on {got.context}: "
-            f"it belongs on the first one's device, {ctxs[0]}",
+            f"the result of {len(sizes)} gradients is on {got.context}: "
+            f"it belongs on the device of the first one, {ctxs[0]}",
             f"{len(sizes)} 個の勾配の結果が {got.context} にあります。"
             f"最初の勾配のデバイス {ctxs[0]} に置いてください",
         )
@@ -105,6 +105,6 @@ MISTAKES: List[Mistake] = [
      "a larger shard must count more, not less: multiply by its size",
      "大きいシャードほど寄与を大きくする必要があります。枚数で割らずに、枚数を掛けてください"),
     (_by(lambda values, sizes: (values * sizes).sum(0) / len(sizes)),
-     "divide by the number of all images, not by that of the shards",
+     "divide by the number of all images, not by the number of shards",
      "シャードの数ではなく、全体の枚数で割ってください"),
 ]  # fmt: skip

@@ -23,7 +23,7 @@ guess(
 guess(
     "01-d",
     choice("sum", "mean", "neither"),
-    en="what of the two gradients is the gradient of all 7 images?",
+    en="what makes the gradient of all 7 images out of the two?",
     ja="2 つの勾配の何が、7 枚全体の勾配になるか",
 )
 guess(

@@ -11,16 +11,16 @@ from gluonlab.exercises.shared.arrays import cpus
 
 REASONS = {
     "a": ("it was made with `ctx=first`", "`ctx=first` を指定して作られています"),
-    "b": ("`as_in_context` gives a copy on the device that it is told",
+    "b": ("`as_in_context` returns a copy on the device that it is given",
           "`as_in_context` は指定したデバイス上のコピーを返します"),
     "c": ("an operation runs where its input lies, and a is on `first`",
           "演算は入力のあるデバイスで実行され、a は `first` にあります"),
-    "d": ("both inputs lie on `second`, and so the product does",
+    "d": ("both inputs are on `second`, and so is the product",
           "入力は 2 つとも `second` にあり、積もそこで作られます"),
-    "e": ("`zeros_like` makes an array beside the one it is given",
+    "e": ("`zeros_like` makes an array on the device of the one it is given",
           "`zeros_like` は渡された配列と同じデバイスに作ります"),
     "f": ("d was copied to `first` before the sum", "足す前に d が `first` にコピーされています"),
-    "g": ("`with second:` is for arrays that name no device",
+    "g": ("inside `with second:` an array without `ctx=` is made on `second`",
           "`with second:` の中では、指定のない配列は `second` に作られます"),
     "h": ("`copyto(a)` writes into a and returns it", "`copyto(a)` は a に書き込み、a を返します"),
 }  # fmt: skip
@@ -46,7 +46,7 @@ def where_each_array_is(answer: Any) -> None:
     """On which device each of eight arrays lies, without running the lines."""
     if not isinstance(answer, dict):
         raise Wrong(
-            en=f"{answer!r} is no dictionary: write one such as {{'a': 0, 'b': 1, ...}} with a "
+            en=f"{answer!r} is not a dictionary: write one such as {{'a': 0, 'b': 1, ...}} with a "
             "number for each array",
             ja=f"{answer!r} は辞書ではありません。{{'a': 0, 'b': 1, ...}} のように、"
             "配列ごとに番号を書いてください",
@@ -64,6 +64,6 @@ def where_each_array_is(answer: Any) -> None:
         if said != place:
             en, ja = REASONS[name]
             raise Wrong(
-                en=f"`{name}` does not lie on device {said}: {en}",
+                en=f"`{name}` is not on device {said}: {en}",
                 ja=f"`{name}` があるのはデバイス {said} ではありません。{ja}",
             )

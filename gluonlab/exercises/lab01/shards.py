@@ -59,11 +59,11 @@ def shards_for_unequal_devices(answer: Callable[..., Any]) -> None:
             Case(en, ja).check(
                 (not np.array_equal(shard.asnumpy(), want),
                  f"the shard for {ctx} is {in_words(shard)}, expected {in_words(want)}: "
-                 "a shard begins where the one before it ends, the sum of the sizes before it",
+                 "a shard begins where the one before it ends, at the sum of the sizes before it",
                  f"{ctx} のシャードが {in_words(shard)} です。正しくは {in_words(want)} です。"
                  "シャードは直前のシャードの終わり (それまでの大きさの合計) から始まります"),
                 (shard.context != ctx,
-                 f"the shard for {ctx} lies on {shard.context}: "
+                 f"the shard for {ctx} is on {shard.context}: "
                  "it was cut, but never moved to its device",
                  f"{ctx} のシャードが {shard.context} にあります。"
                  "分割しただけで、デバイスに移していません"),

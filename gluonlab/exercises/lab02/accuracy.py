@@ -84,7 +84,7 @@ def _evaluate(answer: Callable[..., Any], count: int, devices: int, batch: int) 
         if x.context != params[0].context:
             raise wrong(
                 f"`net` got images on {x.context} with the replica on {params[0].context}: "
-                "both must lie on the same device",
+                "both must be on the same device",
                 f"`net` に {x.context} の画像と {params[0].context} のレプリカが渡されました。"
                 "同じデバイスのものを渡してください",
             )

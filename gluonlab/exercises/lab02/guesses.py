@@ -43,6 +43,6 @@ guess(
 guess(
     "02-g",
     choice("same rate", "twice the rate"),
-    en="with twice the batch, which rate comes nearest to one device's loss?",
+    en="with twice the batch, which rate gives a loss nearer to that of one device?",
     ja="バッチが 2 倍のとき、損失が 1 台の場合に近くなる学習率はどちらか",
 )

@@ -72,10 +72,10 @@ def check_rates(got: Any, landscape: Landscape) -> None:
             continue
         why = looks_like(
             (got[k] in accuracies.values(),
-             "that is an accuracy, return its rate",
+             "that is an accuracy: return its rate",
              "これは正解率です。その学習率を返してください"),
             (math.isnan(accuracies.get(got[k], 0)),
-             "that training diverged. `max` never lets go of a nan that comes first",
+             "that training diverged. If a nan comes first, `max` returns it",
              "その学習は発散しています。先頭が nan だと `max` は nan を返します"),
             (accuracies.get(got[k]) == highest,
              "of equal accuracies take the smaller rate",

@@ -90,7 +90,7 @@ OF_BATCHES: List[Mistake] = [
      "every device keeps its own images, and all of them count",
      "1 台あたりの枚数は変えず、全デバイスの分を合計します"),
     (by(lambda k, b, lr, n: b / k),
-     "every device keeps its own images, they are not shared out",
+     "every device keeps its own images: they are not shared out",
      "1 台あたりの枚数は変えません。デバイスの台数で割らないでください"),
 ]  # fmt: skip
 OF_RATES: List[Mistake] = [
@@ -149,7 +149,7 @@ def _check_choice(answer: Callable[..., Any], landscape: Landscape) -> None:
         if times > 1:
             raise wrong(
                 f"{in_english(k, 'device')} with rate {lr:g} were trained {times} times: "
-                "keep the accuracy, a training may be long",
+                "keep the accuracy: a training may take long",
                 f"{k} 台、学習率 {lr:g} の学習が {times} 回行われました。"
                 "学習には何時間もかかることがあります。正解率を保存して使い回してください",
             )

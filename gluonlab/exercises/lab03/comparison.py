@@ -137,13 +137,13 @@ OF_COMPARISONS: List[Mistake] = [
              "2 つの計測の間では正解率は一定の割合で増えます。次の計測までそのままではありません"),
     _mistake(_Way(_nearest),
              "between two measurements the accuracy grows evenly: "
-             "the nearest measurement is somewhere else",
+             "take the value in between, not the nearest measurement",
              "2 つの計測の間では正解率は一定の割合で増えます。最も近い計測値ではありません"),
     _mistake(_Way(_flat_before),
              "before its first measurement a run has no accuracy: None",
              "最初の計測より前の正解率は分からないので、None です"),
     _mistake(_Way(_from_zero),
-             "before its first measurement a run has no accuracy, and nobody measured a 0",
+             "before its first measurement a run has no accuracy: None, not 0",
              "最初の計測より前の正解率は分かりません。0 と計測されたわけではありません"),
 ]  # fmt: skip
 

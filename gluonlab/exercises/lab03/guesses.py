@@ -11,7 +11,7 @@ guess(
 guess(
     "03-b",
     each(choice("higher", "about equal", "lower"), "B", "C"),
-    en="after as many epochs, how are B and C beside A?",
+    en="after as many epochs, how do B and C compare with A?",
     ja="同じエポック数の後、B と C の正解率は A に比べてどうか",
 )
 guess(

@@ -71,6 +71,6 @@ OF_SPEEDUPS: List[Mistake] = [
           "the devices sum after they have computed, and the host is free meanwhile",
           "合計は計算の後にデバイスが行い、その間ホストは空いています"),
     _with(lambda h, c, s, k: k * max(h, c) / max(k * h, c),
-          "the sum is missing, which begins when the gradients are there",
+          "the sum is missing, which begins when the gradients are ready",
           "勾配がそろってから始まる合計の時間が入っていません"),
 ]  # fmt: skip

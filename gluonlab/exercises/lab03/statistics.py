@@ -105,7 +105,7 @@ def _variance(shards: Shards, ddof: int = 0) -> Array:
 
 MEAN = Quantity("mean", "平均", [
     (_by(lambda means, variances, counts: np.mean(means, axis=0)),
-     "a shard with more images has more to say: weight by counts",
+     "a shard with more images counts more: weight by `counts`",
      "画像の多いシャードほど重みを大きくしてください"),
     (_by(lambda means, variances, counts: np.sum(means, axis=0)),
      "the means are only added up", "平均を足しただけです"),
@@ -119,7 +119,7 @@ VARIANCE = Quantity("variance", "分散", [
     (_by(lambda means, variances, counts: np.average(variances, axis=0, weights=counts)), *APART),
     (_by(lambda means, variances, counts: np.mean(variances, axis=0)), *APART),
     (_by(lambda means, variances, counts: np.mean(variances, axis=0) + np.var(means, axis=0)),
-     "a shard with more images has more to say here, too: weight by counts",
+     "a shard with more images counts more here, too: weight by `counts`",
      "ここでも、画像の多いシャードほど重みを大きくしてください"),
     (lambda shards, got: _same(got, np.sqrt(_variance(shards))),
      "that is the standard deviation", "これは標準偏差です"),

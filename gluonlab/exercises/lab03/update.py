@@ -111,7 +111,7 @@ def _check_update(batch: OneBatch, moved: Array) -> None:
         )
     raise batch.case.wrong(
         f"the first weights moved by {numbers(moved[0])}, "
-        f"expected {numbers(step[0])}: that is no update by the mean gradient of the batch",
+        f"expected {numbers(step[0])}: that is not the update by the mean gradient of the batch",
         f"最初の重みの変化は {numbers(moved[0])}、"
         f"正しくは {numbers(step[0])} です。バッチの平均勾配による更新になっていません",
     )

@@ -12,7 +12,7 @@ guess(
 guess(
     "04-b",
     number(0, such_as=3, factor=1.01),
-    en="8 ranks: how many times as many bytes pass the star's busiest port?",
+    en="8 ranks: how many times as many bytes pass the star's busiest port as the ring's?",
     ja="8 ランク: star で最も忙しいポートを通るバイト数は ring の何倍か",
 )
 guess(
@@ -24,7 +24,7 @@ guess(
 guess(
     "04-d",
     number(0, such_as=20, factor=1.1),
-    en="1 GB on a p3.16xlarge: how many GB/s of busbw has the cheapest schedule?",
+    en="1 GB on a p3.16xlarge: what busbw does the cheapest schedule reach, in GB/s?",
     ja="p3.16xlarge で 1 GB: 見積もりが最も小さいスケジュールの busbw は何 GB/s か",
 )
 guess(

@@ -70,7 +70,7 @@ OF_LINKS: List[Mistake] = [
      "what an owner has itself does not pass its link",
      "担当デバイス自身の勾配はリンクを通りません"),
     (_by_loads(lambda loads, k: (k - 1) * max(loads)),
-     "that is one way; the sums go back over the same link",
+     "that is one direction; the sums go back over the same link",
      "これは片道分です。合計も同じリンクを通って戻ります"),
     (_by_loads(lambda loads, k: 2 * (k - 1) * sum(loads)),
      "that is what passes all links together", "これは全リンクの合計です"),
@@ -84,8 +84,8 @@ OF_LINKS: List[Mistake] = [
      "an owner has all of its parameters on its link, not only its largest one",
      "担当デバイスのリンクには、最大のパラメータだけでなく担当するすべてのパラメータが通ります"),
     (_by_loads(lambda loads, k: max((k - 1) * load + sum(loads) - load for load in loads)),
-     "the sums go out when the gradients have come in; meanwhile the other direction had less "
-     "to do",
+     "the sums go out when the gradients have come in; meanwhile the other direction was less "
+     "busy",
      "合計が出ていくのは勾配が届いた後です。その間、逆方向に流れる量はもっと少なくなります"),
 ]  # fmt: skip
 
@@ -145,7 +145,7 @@ def _check_allreduce(what: str, schedule: Schedule) -> None:
         prove(schedule)
     except ScheduleError as error:
         raise Wrong(
-            en=f"{what} returned a schedule that is no right allreduce: {error}",
+            en=f"{what} returned a schedule that is not a right allreduce: {error}",
             ja=f"{what} の戻り値は正しい allreduce ではありません: {error}",
         ) from None
     if schedule.collective != ALLREDUCE:

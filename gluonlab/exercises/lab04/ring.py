@@ -32,7 +32,7 @@ class Links:
             )
         if piece.context != self.ctxs[src]:
             raise call.wrong(
-                f"the piece lies on {piece.context}, not on device {src}",
+                f"the piece is on {piece.context}, not on device {src}",
                 f"送ろうとした配列は {piece.context} にあり、デバイス {src} にはありません",
             )
         self.elements[src, dst] += piece.size
@@ -67,7 +67,7 @@ def _check_sums(case: Case, before: List[Any], after: List[Any]) -> None:
         some = [sum(part[at] for part in before[:some]) for some in range(2, n)]
         why = looks_like(
             (at >= len(total) // n * n,
-             f"{len(total)} is no multiple of {n}, and the last numbers belong to no chunk",
+             f"{len(total)} is not a multiple of {n}, and the last numbers belong to no chunk",
              f"{len(total)} は {n} で割り切れず、最後の数がどのチャンクにも入っていません"),
             (values[at] in some,
              "that is the sum of some devices only", "一部のデバイスだけの合計です"),
@@ -112,7 +112,7 @@ def _check_ways(case: Case, links: Links, devices: int, count: int) -> None:
          "ここでは i - 1 に送っています"),
         (ways - {1} or min(sent) < least,
          (
-             f"the sums are right, but that is no ring: {pairs}: "
+             f"the sums are right, but that is not a ring: {pairs}: "
              "each device sends to the next one only"
          ),
          f"合計は正しいですが、リングではありません ({pairs})。"

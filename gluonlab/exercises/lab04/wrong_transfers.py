@@ -47,7 +47,7 @@ def wrong_transfers(answer: Mapping[str, Spot]) -> None:
         if not _is_spot(schedule, spot):
             last = len(schedule.steps) - 1
             raise Case(name, name).wrong(
-                f"{spot!r} is no place: give (step, transfer) "
+                f"{spot!r} is not a place: give (step, transfer) "
                 f"with a step from 0 to {last}, both counted from 0",
                 f"{spot!r} という場所はありません。(ステップ, 転送) の組で、"
                 f"ステップは 0 から {last}、どちらも 0 から数えます",
@@ -55,7 +55,7 @@ def wrong_transfers(answer: Mapping[str, Spot]) -> None:
         if not _mends(schedule, spot):
             transfer = schedule.steps[spot[0]][spot[1]]
             raise Case(name, name).wrong(
-                f"whatever stands in the place of `{transfer}`, the schedule stays wrong",
+                f"whatever replaces `{transfer}`, the schedule stays wrong",
                 f"`{transfer}` を何に置き換えても、スケジュールは正しくなりません",
                 looks_like(
                     (_noticed(schedule) == spot,

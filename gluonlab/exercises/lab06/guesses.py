@@ -11,7 +11,7 @@ guess(
         "activations",
         "total",
     ),
-    en="from 128 to 512 images: by which factor does each row grow?",
+    en="from 128 to 512 images: by what factor does each row grow?",
     ja="128 枚から 512 枚にすると、それぞれの行は何倍になるか",
 )
 guess(

@@ -169,7 +169,7 @@ OF_MEANS: List[Mistake] = [
      "a mean of means: a word of a part with few words counts more than others",
      "平均の平均なので、単語の少ない部分の 1 語の寄与が大きくなります"),
     (_by(lambda batch: _of_means(batch, [each / len(batch.lengths) for each in _sizes(batch)])),
-     "the parts are weighted by their sentences: what has been averaged is words",
+     "the parts are weighted by their sentences, but their means are over words",
      "文の数で重みを付けています。平均されているのは単語です"),
     (_by(lambda batch: _weighted(batch, [1.0] * batch.parts)),
      "that is the update by the sum of all losses: divide by the words of the whole batch",

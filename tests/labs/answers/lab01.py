@@ -171,18 +171,18 @@ WRONG = {
     "01-1": [
         (
             {**PLACES, "h": 1},
-            r"`h` does not lie on device 1: `copyto\(a\)` writes into a",
+            r"`h` is not on device 1: `copyto\(a\)` writes into a",
             "`h` があるのはデバイス 1 ではありません",
         ),
-        ({**PLACES, "f": 1}, "`f` does not lie on device 1: d was copied", "`f` があるのは"),
-        (dict.fromkeys("abcdefgh", 0), "`b` does not lie on device 0", "`b` があるのはデバイス 0"),
+        ({**PLACES, "f": 1}, "`f` is not on device 1: d was copied", "`f` があるのは"),
+        (dict.fromkeys("abcdefgh", 0), "`b` is not on device 0", "`b` があるのはデバイス 0"),
         (
             {**PLACES, "c": "first"},
             "`c` is said to be on 'first': give 0",
             "`c` に 'first' と書かれて",
         ),
         ({"a": 0, "b": 1}, "no number for `c`", "`c` の番号がありません"),
-        ([0, 1, 0, 1, 1, 0, 1, 0], "no dictionary", "辞書ではありません"),
+        ([0, 1, 0, 1, 1, 0, 1, 0], "not a dictionary", "辞書ではありません"),
     ],
     "01-2": [
         (
@@ -226,7 +226,7 @@ WRONG = {
         ),
         (
             never_moves,
-            r"the shard for cpu\(1\) lies on cpu\(0\): it was cut, but never moved",
+            r"the shard for cpu\(1\) is on cpu\(0\): it was cut, but never moved",
             "デバイスに移していません",
         ),
         (goes_through_numpy, "int32 became float32", "int32 から float32"),
@@ -236,7 +236,7 @@ WRONG = {
         (adds, "that is their sum", "これは合計で"),
         (averages, "that is their mean", "単純な平均"),
         (divides_by_the_largest, r"expected \[2, 0\]$", r"正しくは \[2, 0\] です$"),
-        (divides_by_the_shards, "not by that of the shards", "シャードの数ではなく"),
+        (divides_by_the_shards, "not by the number of shards", "シャードの数ではなく"),
         (forgets_to_divide, "divide by the number of all images", "全体の枚数で割って"),
         (
             writes_into_the_first,
@@ -244,7 +244,11 @@ WRONG = {
             "渡した配列 0 が",
         ),
         (adds_across_devices, r"inputs on cpu\(0\) and cpu\(1\)", "2 個の GPU では動きません"),
-        (on_the_last_device, r"lies on cpu\(1\): it belongs on the first", "最初の勾配のデバイス"),
+        (
+            on_the_last_device,
+            r"is on cpu\(1\): it belongs on the device of the first",
+            "最初の勾配のデバイス",
+        ),
     ],
 }
 

@@ -367,7 +367,7 @@ WRONG = {
         ),
         (believes_nan, "that training diverged", "発散して"),
         (takes_any_of_equals, "of equal accuracies take the smaller rate", "小さいほうの学習率"),
-        (returns_accuracies, "that is an accuracy, return its rate", "これは正解率です"),
+        (returns_accuracies, "that is an accuracy: return its rate", "これは正解率です"),
         (one_for_all, "return a dictionary", "辞書を返して"),
         (
             stops_at_the_first_fall,

@@ -231,13 +231,17 @@ WRONG = {
     ],
     "04-2": [
         ({"A": (3, 3), "B": (0, 1), "C": (1, 0)}, "where `prove` noticed it", "見つけた場所"),
-        ({"A": (1, 1), "B": (2, 1), "C": (1, 0)}, "^B: whatever stands", "^B: "),
-        ({"A": (2, 2), "B": (0, 1), "C": (1, 0)}, "^A: whatever stands", "何に置き換えても"),
+        ({"A": (1, 1), "B": (2, 1), "C": (1, 0)}, "^B: whatever replaces", "^B: "),
+        ({"A": (2, 2), "B": (0, 1), "C": (1, 0)}, "^A: whatever replaces", "何に置き換えても"),
         ({"A": (1, 4), "B": (0, 1), "C": (1, 0)}, "counted from 0", "0 から数えます"),
         ({"A": (1, 1)}, "no answer for schedule B", "スケジュール B の答えがありません"),
     ],
     "04-3": [
-        (counts(lambda loads, k: (k - 1) * max(loads)), "one way; the sums go back", "片道分"),
+        (
+            counts(lambda loads, k: (k - 1) * max(loads)),
+            "one direction; the sums go back",
+            "片道分",
+        ),
         (counts(lambda loads, k: 2 * k * max(loads)), "an owner has itself", "デバイス自身の勾配"),
         (counts(lambda loads, k: 2 * (k - 1) * sum(loads)), "all links together", "全リンクの合計"),
         (
@@ -278,7 +282,7 @@ WRONG = {
         ),
         (
             lambda topology, size: replace(ring(topology.world_size), steps=()),
-            "no right allreduce",
+            "not a right allreduce",
             "正しい allreduce では",
         ),
         (
