@@ -54,7 +54,8 @@ def _costs(path: Path) -> "List[tuple[float, str]]":
     if not table or "notebook" not in table[0] or column not in table[0]:
         raise ExerciseError(
             f"{path} has no column {column!r}: grade notebooks of lab {EXERCISE[:2]} with `python "
-            "-m gluonlab.exercises grade`, which adds it as soon as one has a right answer"
+            "-m gluonlab.exercises grade`, which adds it as soon as one has a right answer that "
+            "counts"
         )
     found = []
     for number, row in enumerate(table, 2):

@@ -1,11 +1,13 @@
-import math
+def best_factor(gradient, weights, shards, lr):
+    """The c for which one update with the rate c * lr ends nearest to k with the rate lr.
 
-
-def scaled(k, batch_per_device, lr, images):
-    """(global batch size, learning rate by the linear scaling rule, steps per epoch).
-
-    For k devices with batch_per_device images each, if lr is the learning rate of one device and
-    images is the number of training images.
+    weights: a NumPy array (n,), not to be changed; shards: a list of k shards of b images each
+    gradient(weights, shard): an array (n,), the gradient of the mean loss of that shard's images
     """
-    global_batch_size = k * batch_per_device
-    return global_batch_size, k * lr, math.ceil(images / global_batch_size)
+    small = weights
+    for shard in shards:  # one after the other, each from where the last one has ended
+        small = small - lr * gradient(small, shard)
+    # at the same weights, and of shards of equal size, the mean of means is that of all images
+    large = sum(gradient(weights, shard) for shard in shards) / len(shards)
+    # what remains is perpendicular: (weights - small - c * lr * large) @ large = 0
+    return (weights - small) @ large / (lr * (large @ large))

@@ -35,7 +35,7 @@ def test_every_stub_in_the_notebook_is_called_unwritten_or_still_faulty_in_its_l
 ):
     unwritten, faulty = (
         ("not written yet", "まだ書かれていません"),
-        ("the fault is still there", "まだ直っていません"),
+        ("the fault is still there|a fault is left", "まだ直っていません"),
     )
     are_faulty = [FAULTY in cell.tags for cell in stubs(LABS[lab]).values()]
     for number, language in enumerate(("en", "ja")):
@@ -47,8 +47,8 @@ def test_every_stub_in_the_notebook_is_called_unwritten_or_still_faulty_in_its_l
         for cell, is_faulty in zip(checks, are_faulty):
             [output] = cell.outputs
             said = (faulty if is_faulty else unwritten)[number]
-            assert said in output.data["text/plain"]
-            assert said in output.data["text/html"]
+            assert re.search(said, output.data["text/plain"])
+            assert re.search(said, output.data["text/html"])
 
 
 @pytest.mark.parametrize("lab", LABS)

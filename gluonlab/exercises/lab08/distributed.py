@@ -33,8 +33,10 @@ class Notes:
 
     joined: List[Tuple[Any, Any]] = field(default_factory=list)  # (rank, world_size) as given
     orders: List[List[int]] = field(default_factory=list)  # the images of each pass, one by one
+    epochs: List[Optional[int]] = field(default_factory=list)  # the sampler's in each; None: none
     sums: int = 0  # gradients that were summed with the other ranks
-    evaluations: int = 0
+    updates: int = 0
+    evaluated: List[Images] = field(default_factory=list)
     lines: List[str] = field(default_factory=list)
     weight: Optional[Array] = None  # of the model, when the rank ended
 
@@ -115,10 +117,11 @@ class Model:
         """Move the weight."""
         self.weight = self.weight - lr * self._gradient
         self.dist._own.weight = self.weight
+        self.dist._own.updates += 1
 
     def score(self, images: Images) -> float:
         """The accuracy on these images."""
-        self.dist._own.evaluations += 1
+        self.dist._own.evaluated.append(images)
         return float(((images.xs @ self.weight > 0) == images.ys).mean())
 
 
@@ -197,6 +200,7 @@ class DataLoader:
             order = np.random.permutation(order).tolist()
         seen: List[int] = []
         self.dist._own.orders.append(seen)
+        self.dist._own.epochs.append(None if self.sampler is None else self.sampler.epoch)
         for begin in range(0, len(order), self.batch_size):
             batch = order[begin : begin + self.batch_size]
             seen.extend(batch)

@@ -65,8 +65,18 @@ def global_accuracy(answer: Callable[..., float]) -> None:
         order = np.resize(random.permutation(size), world_size * each)
         right = random.randint(0, 2, size).tolist()
         cases.append(_of([order[rank::world_size].tolist() for rank in range(world_size)], right))
-    found = [Given(case, _values(answer, case)) for case in cases]
-    mistaken = [each for each in found if not each.is_right]
+    mistaken: List[Given] = []
+    for case in cases:
+        try:
+            given = Given(case, _values(answer, case))
+        except Wrong:  # the ranks' sums do not meet
+            raise
+        except Exception:  # whatever a student's code raises: the first counterexample comes first
+            if mistaken:
+                break
+            raise
+        if not given.is_right:
+            mistaken.append(given)
     if mistaken:
         raise _wrong(mistaken)
 
@@ -174,6 +184,9 @@ MISTAKES: List[Mistake] = [
     (_by(lambda case: [np.mean(np.nan_to_num(_means(case)))] * len(case.shards)),
      "a mean of the ranks' means: images of a rank with few of them count more",
      "ランクごとの平均の平均なので、枚数の少ないランクの画像が重く数えられます"),
+    (_by(lambda case: [100 * case.accuracy] * len(case.shards)),
+     "that is in percent; the accuracy is a number from 0 to 1",
+     "これは百分率です。正解率は 0 から 1 までの数です"),
     (_by(lambda case: [np.nansum(_means(case))] * len(case.shards)),
      "the ranks' accuracies are added up", "ランクごとの正解率を足しただけです"),
 ]  # fmt: skip

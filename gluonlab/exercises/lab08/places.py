@@ -20,6 +20,7 @@ Hosts = List[Tuple[str, int]]
 def places(answer: Callable[[str], List[Place]]) -> None:
     """The host of each rank of an LSF job, and its number there."""
     cases = ["gpu07 2", "gpu07 2 gpu03 2", "a 1 b 3 c 2", "a 2 b 1 a 2", "n12 4 n3 1 n12 1 n3 2"]
+    cases += ["n1 10", "n2 3 n1 12"]
     random = draws(86)
     for _ in range(6):
         names = [f"gpu{number:02}" for number in random.permutation(20)[: random.randint(1, 5)]]
@@ -79,6 +80,11 @@ def _numbered(hosts: Iterable[str]) -> List[Place]:
     return found
 
 
+def _again_from_0(text: str) -> List[Place]:
+    """Each entry of the list numbered by itself."""
+    return [(host, n) for host, count in _pairs(text) for n in range(count)]
+
+
 def _in_turns(text: str) -> List[Place]:
     """The first slot of each host, then the second of each, and so on."""
     numbered = _numbered(_flat(text))
@@ -97,7 +103,7 @@ def _by(formula: Callable[[str], List[Any]]) -> Callable[..., bool]:
 
 
 MISTAKES: List[Mistake] = [
-    (_by(lambda text: [(host, n) for host, count in _pairs(text) for n in range(count)]),
+    (_by(lambda text: _again_from_0(text)),
      "a host that comes again goes on counting: two ranks would have the same place, and GPU",
      "もう一度出てきたホストでは番号が続きます。"
      "そうしないと 2 つのランクが同じ番号、つまり同じ GPU になります"),
@@ -115,6 +121,11 @@ MISTAKES: List[Mistake] = [
      "ホストの順序は名前の順ではなく、並んでいる順です"),
     (_by(lambda text: [(host, n + 1) for host, n in _numbered(_flat(text))]),
      "local ranks are counted from 0", "ローカルランクは 0 から数えます"),
+    (_by(lambda text: _again_from_0(" ".join(f"{h} {n}" for h, n in dict(_pairs(text)).items()))),
+     "a host that comes again has more slots; they do not replace the first ones",
+     "もう一度出てきたホストではスロットが増えます。前の分と置き換わるのではありません"),
+    (_by(lambda text: _numbered(h for h, count in _pairs(text) for _ in range(int(str(count)[0])))),
+     "a number of slots may have two digits", "スロット数は 2 桁のこともあります"),
     (_by(lambda text: [(host, count) for host, count in _pairs(text)]),
      "there is one place for each slot, not one for each host",
      "ホストごとではなく、スロットごとに 1 つ要ります"),

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import contextlib
 import io
+from itertools import combinations
 from typing import Any, List
+
+import numpy as np
 
 from gluonlab.exercises.cases import draws
 from gluonlab.exercises.exercise import Wrong, exercise
 from gluonlab.exercises.faults import message_of, place_of
-from gluonlab.exercises.lab08.distributed import Distributed, Program, some_images
+from gluonlab.exercises.lab08.distributed import Distributed, Images, Program, some_images
 from gluonlab.exercises.lab08.ranks import Hang
 from gluonlab.exercises.shared.counterexamples import Case
 
-STILL = Case("the fault is still there", "まだ直っていません")
+STILL = Case("a fault is left", "まだ直っていません")
 
 
 @exercise("08-2")
@@ -22,10 +25,10 @@ def main(answer: Program) -> None:
     randint = draws(82).randint
     cases = [(16, 2, 3), (21, 4, 2), (int(randint(24, 60)), int(randint(2, 6)), 3)]
     for size, world_size, epochs in cases:
-        dist = Distributed()
+        dist, test_set = Distributed(), some_images(9, 1)
         with contextlib.redirect_stdout(io.StringIO()):
             try:
-                answer(dist, some_images(size, 0), some_images(9, 1), world_size, epochs)
+                answer(dist, some_images(size, 0), test_set, world_size, epochs)
             except Exception as error:  # whatever a student's code raises
                 raise _stopped(dist, error) from None
         case = Case(
@@ -35,7 +38,7 @@ def main(answer: Program) -> None:
         _check_group(case, dist, world_size)
         _check_images(case, dist, size, epochs)
         _check_model(case, dist)
-        _check_voices(case, dist, epochs)
+        _check_voices(case, dist, test_set, epochs)
 
 
 def _stopped(dist: Distributed, error: Exception) -> Wrong:
@@ -89,7 +92,20 @@ def _check_images(case: Case, dist: Distributed, size: int, epochs: int) -> None
         orders = [notes.orders[epoch] for notes in dist.notes]
         missing = sorted(set(range(size)) - {image for order in orders for image in order})
         odd = next((rank for rank, order in enumerate(orders) if len(order) != share), None)
+        told = [notes.epochs[epoch] for notes in dist.notes]
+        other = next((rank for rank, each in enumerate(told) if each != told[0]), None)
+        twin = orders.index(orders[0], 1) if orders[0] in orders[1:] else None
         case.check(
+            (missing and other is not None and None not in told,
+             f"in epoch {epoch} the sampler of rank 0 has been told epoch {told[0]}, that of rank "
+             f"{other} epoch {told[other or 0]}: they draw different permutations, and image "
+             f"{missing[:1] and missing[0]} is in no rank's share",
+             f"エポック {epoch} で、ランク 0 のサンプラーのエポックは {told[0]}、"
+             f"ランク {other} では {told[other or 0]} です。並べ替えが食い違い、"
+             f"画像 {missing[:1] and missing[0]} がどのランクの担当にもなりません"),
+            (missing and twin is not None,
+             f"in epoch {epoch} ranks 0 and {twin} train on the same images",
+             f"エポック {epoch} でランク 0 と {twin} が同じ画像を使っています"),
             (missing,
              f"in epoch {epoch} no rank trains on image {missing[:1] and missing[0]}",
              f"エポック {epoch} で画像 {missing[:1] and missing[0]} を使うランクがありません"),
@@ -100,13 +116,14 @@ def _check_images(case: Case, dist: Distributed, size: int, epochs: int) -> None
              f"担当分の {share} 枚のはずです"),
         )  # fmt: skip
     own = dist.notes[0].orders
-    case.check(
-        (own[0] == own[1],
-         f"rank 0 has the images {_line(own[0][:4])}, ... in epoch 0, and in epoch 1 the same "
-         "ones in the same order",
-         f"ランク 0 の画像はエポック 0 で {_line(own[0][:4])}, … で、"
-         "エポック 1 でも同じ画像が同じ順序です"),
-    )  # fmt: skip
+    for a, b in combinations(range(epochs), 2):
+        case.check(
+            (own[a] == own[b],
+             f"rank 0 has the images {_line(own[a][:4])}, ... in epoch {a}, and in epoch {b} the "
+             "same ones in the same order",
+             f"ランク 0 の画像はエポック {a} で {_line(own[a][:4])}, … で、"
+             f"エポック {b} でも同じ画像が同じ順序です"),
+        )  # fmt: skip
 
 
 def _check_model(case: Case, dist: Distributed) -> None:
@@ -123,16 +140,33 @@ def _check_model(case: Case, dist: Distributed) -> None:
          "apart",
          f"最後にランク 0 と {apart} の重みが違います。レプリカがずれてしまいました"),
     )  # fmt: skip
-
-
-def _check_voices(case: Case, dist: Distributed, epochs: int) -> None:
-    """Rank 0 alone evaluates and prints, once an epoch."""
-    evaluations = [notes.evaluations for notes in dist.notes]
-    lines = [len(notes.lines) for notes in dist.notes]
+    sums, updates = dist.notes[0].sums, dist.notes[0].updates
     case.check(
+        (sums != updates,
+         f"rank 0 computes {sums} gradients and makes {updates} updates, expected one after each",
+         f"ランク 0 が勾配を {sums} 回計算し、更新を {updates} 回行っています。"
+         "勾配 1 回につき更新 1 回のはずです"),
+    )  # fmt: skip
+
+
+def _check_voices(case: Case, dist: Distributed, test_set: Images, epochs: int) -> None:
+    """Rank 0 alone evaluates and prints, once an epoch, by the test images."""
+    evaluations = [len(notes.evaluated) for notes in dist.notes]
+    lines = [len(notes.lines) for notes in dist.notes]
+    others = any(not np.array_equal(images.xs, test_set.xs) for images in dist.notes[0].evaluated)
+    case.check(
+        (not evaluations[0] and any(evaluations),
+         f"rank {_first(evaluations)} evaluates, expected rank 0",
+         f"評価しているのがランク {_first(evaluations)} です。ランク 0 のはずです"),
         (any(evaluations[1:]),
          f"the same test images are evaluated by {sum(map(bool, evaluations))} ranks",
          f"同じテスト画像を {sum(map(bool, evaluations))} 個のランクが評価しています"),
+        (others,
+         "rank 0 evaluates on other images than those of `test_set`",
+         "ランク 0 が `test_set` ではない画像で評価しています"),
+        (not lines[0] and any(lines),
+         f"rank {_first(lines)} prints, expected rank 0",
+         f"表示しているのがランク {_first(lines)} です。ランク 0 のはずです"),
         (any(lines[1:]),
          f"{sum(lines)} lines are printed, by {sum(map(bool, lines))} ranks, expected {epochs}",
          f"{sum(map(bool, lines))} 個のランクが合わせて {sum(lines)} 行を表示しています。"
@@ -141,9 +175,14 @@ def _check_voices(case: Case, dist: Distributed, epochs: int) -> None:
          f"rank 0 evaluates {evaluations[0]} times, expected once an epoch",
          f"ランク 0 の評価が {evaluations[0]} 回です。エポックごとに 1 回のはずです"),
         (lines[0] != epochs,
-         f"rank 0 prints {lines[0]} lines, expected one an epoch",
-         f"ランク 0 の表示が {lines[0]} 行です。エポックごとに 1 行のはずです"),
+         f"rank 0 prints {lines[0]} lines with `dist.log`, expected one an epoch",
+         f"ランク 0 が `dist.log` で表示した行が {lines[0]} 行です。エポックごとに 1 行のはずです"),
     )  # fmt: skip
+
+
+def _first(counts: List[int]) -> int:
+    """The first rank whose count is not 0; 0: there is none."""
+    return next((rank for rank, count in enumerate(counts) if count), 0)
 
 
 def _line(values: List[Any]) -> str:

@@ -56,6 +56,9 @@ def goes_on(answer: Callable[[str, Dict[int, bool]], Tuple[int, int]]) -> None:
         _killed(0, {}, cut='{"kind": "st'),
         _killed(7, {5: True}, cut='{"kind": "step", "step": 8, "lo'),
         _killed(14, {4: True, 8: False, 12: False}, resumed=4),
+        _killed(13, {10: True, 5: True}),
+        _killed(8, {4: True, 8: True}, cut='{"kind": "step", "step": 9, "lo'),
+        _killed(9, {8: True, 6: True, 10: True, 2: True}),
     ]
     randint = draws(85).randint
     for _ in range(8):
@@ -118,6 +121,30 @@ def _by(formula: Callable[[Killed], Tuple[int, int]]) -> Callable[..., bool]:
     return lambda *case, got: _alike(got, formula(Killed(*case)))
 
 
+def _to_the_last(killed: Killed, last: int) -> Tuple[int, int]:
+    """As if the log ended with this step."""
+    usable = [step for step, whole in killed.checkpoints.items() if whole and step <= last]
+    return max(usable, default=0), last - max(usable, default=0)
+
+
+def _with_the_cut_line(killed: Killed) -> Tuple[int, int]:
+    return _to_the_last(killed, killed.last + ("step" in killed.metrics.split("\n")[-1]))
+
+
+def _last_entry(killed: Killed) -> Tuple[int, int]:
+    """The usable checkpoint that comes last in the dictionary."""
+    usable = [s for s, whole in killed.checkpoints.items() if whole and s <= killed.last]
+    start = usable[-1] if usable else 0
+    return start, killed.last - start
+
+
+def _earlier_than_the_last(killed: Killed) -> Tuple[int, int]:
+    start = max(
+        (s for s, whole in killed.checkpoints.items() if whole and s < killed.last), default=0
+    )
+    return start, killed.last - start
+
+
 def _from(**how: bool) -> Callable[..., bool]:
     return _by(lambda killed: (killed.best(**how), killed.last - killed.best(**how)))
 
@@ -141,6 +168,16 @@ MISTAKES: List[Mistake] = [
     (_by(lambda killed: (killed.best(), max(0, killed.last - killed.best() - 1))),
      "the last logged step is made again, too",
      "ログの最後のステップもやり直します"),
+    (_by(lambda killed: (killed.last - killed.best(), killed.best())),
+     "the two numbers are the other way round", "2 つの数の順序が逆です"),
+    (_by(_last_entry),
+     "that is the last one in the dictionary, which need not be the newest",
+     "これは辞書の最後にあるものです。最も新しいとは限りません"),
+    (_by(_earlier_than_the_last),
+     "a checkpoint of the last logged step is not ahead of the log",
+     "ログの最後のステップのチェックポイントは、ログより先ではありません"),
+    (_by(_with_the_cut_line),
+     "the line that is cut counts as a step", "途中で切れた行を 1 ステップと数えています"),
     (_by(lambda killed: (killed.best(), len(killed.metrics.splitlines()) - killed.best())),
      "lines are counted, and not every line is a step",
      "行数を数えていますが、すべての行がステップではありません"),

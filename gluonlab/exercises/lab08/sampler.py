@@ -38,7 +38,16 @@ def _shards(answer: Callable[..., Any], size: int, world_size: int, *more: int) 
         numbers = given if isinstance(given, Iterable) and not isinstance(given, str) else None
         own = None if numbers is None else list(numbers)
         if own is None or not all(isinstance(one, (int, np.integer)) for one in own):
-            raise returned(given, call, "a list of images, by number", "画像の番号のリスト")
+            raise returned(
+                given,
+                call,
+                "a list of the images' numbers, as integers",
+                "画像の番号 (整数) のリスト",
+            )
+        if isinstance(given, (set, frozenset)):
+            raise returned(
+                given, call, "a list: a set has no order", "リスト (集合には順序がありません) "
+            )
         shards.append([int(one) for one in own])
     return shards
 
@@ -86,30 +95,61 @@ def _check_images(
 
 def _check_epochs(answer: Callable[..., Any], size: int, world_size: int, seed: int) -> None:
     """Another permutation in each epoch, and for each seed; it is cut after it was drawn."""
-    first, second = (_shards(answer, size, world_size, seed, epoch) for epoch in (0, 1))
+    first, *later = (_shards(answer, size, world_size, seed, epoch) for epoch in (0, 1, 2))
     other = _shards(answer, size, world_size, seed + 7, 0)
     case = Case(
         f"{size} images, {world_size} ranks, seed {seed}",
         f"画像 {size} 枚、{world_size} ランク、シード {seed}",
     )
-    same_images = [set(a) == set(b) for a, b in zip(first, second)]
     case.check(
-        (first == second,
-         "epochs 0 and 1 have the same order",
-         "エポック 0 と 1 の順序が同じです"),
-        (all(same_images),
-         "rank 0 has the same images in epochs 0 and 1, in another order: it never sees those of "
-         "the other ranks",
-         "ランク 0 の画像がエポック 0 と 1 で同じで、順序だけが違います。"
-         "ほかのランクの画像を使うことがありません"),
-        (first == other,
-         f"with seed {seed + 7} the order is the same",
-         f"シード {seed + 7} でも同じ順序です"),
         (_evenly_spaced(first[0], size),
          f"rank 0 has {_line(first[0][:4])}, ... in epoch 0: that is no random order",
          f"エポック 0 でランク 0 の画像は {_line(first[0][:4])}, … で、"
          "ランダムな順序ではありません"),
     )  # fmt: skip
+    for epoch, second in enumerate(later, 1):
+        same_images = all(set(a) == set(b) for a, b in zip(first, second))
+        again = _neighbours_again(first, second)
+        case.check(
+            (first == second,
+             f"epochs 0 and {epoch} have the same order",
+             f"エポック 0 と {epoch} の順序が同じです"),
+            (same_images,
+             f"rank 0 has the same images in epochs 0 and {epoch}, in another order: it never "
+             "sees those of the other ranks",
+             f"ランク 0 の画像がエポック 0 と {epoch} で同じで、順序だけが違います。"
+             "ほかのランクの画像を使うことがありません"),
+            (_ascending(first) and _ascending(second),
+             f"rank 0 has {_line(second[0][:4])}, ... in epoch {epoch}: its images always come in "
+             "ascending order, so they are chosen at random, and not shuffled",
+             f"エポック {epoch} でランク 0 の画像は {_line(second[0][:4])}, … です。"
+             "どのエポックでも番号の小さい順なので、選び方はランダムでも、順序はランダムではありません"),
+            (again > 1 / 2,
+             f"of the images that follow each other on a rank in epoch {epoch}, {again:.0%} did so "
+             "in epoch 0, too: it is the same permutation, handed to other ranks or begun at "
+             "another place",
+             f"エポック {epoch} で続けて出てくる画像の組のうち {again:.0%} は、エポック 0 でも"
+             "続いていました。同じ並べ替えを別のランクに渡したか、"
+             "始める位置をずらしただけです"),
+        )  # fmt: skip
+    case.check(
+        (first == other,
+         f"with seed {seed + 7} the order is the same",
+         f"シード {seed + 7} でも同じ順序です"),
+    )  # fmt: skip
+
+
+def _ascending(shards: Shards) -> bool:
+    return all(shard == sorted(shard) for shard in shards)
+
+
+def _neighbours_again(first: Shards, second: Shards) -> float:
+    """The part of the images that follow each other in ``second`` and did in ``first``."""
+    before, after = (
+        [frozenset(pair) for shard in shards for pair in zip(shard, shard[1:])]
+        for shards in (first, second)
+    )
+    return sum(pair in set(before) for pair in after) / max(len(after), 1)
 
 
 def _evenly_spaced(shard: List[int], size: int) -> bool:

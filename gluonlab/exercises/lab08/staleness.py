@@ -79,12 +79,15 @@ def _count(
     updates_by_key: bool = True,
     pulls_by_key: bool = True,
     own: bool = False,
-    begin: str = PULL,
+    begin: Tuple[str, ...] = (PULL,),
+    workers: bool = False,
+    unpulled: bool = True,
 ) -> List[int]:
     """Of each push: updates since its worker's last pull.
 
     ``updates_by_key``, ``pulls_by_key``: those of its key alone; ``own``: with the worker's own;
-    ``begin``: since which event of the worker, "" for the beginning.
+    ``begin``: since which events of the worker, () for the beginning; ``workers``: how many have
+    made them; ``unpulled``: also of a worker that has not pulled yet.
     """
     pushes: List[Tuple[int, str]] = []  # so far
     since: Dict[Tuple[int, str], int] = {}  # how many there were then
@@ -92,15 +95,15 @@ def _count(
     for worker, what, key in events:
         place = worker, key if pulls_by_key else ""
         if what == PUSH:
-            met = pushes[since.get(place, 0) :]
-            found.append(
-                sum(
-                    (own or other != worker) and (its == key or not updates_by_key)
-                    for other, its in met
-                )
-            )
+            met = pushes[since.get(place, 0) :] if unpulled or place in since else []
+            counted = [
+                other
+                for other, its in met
+                if (own or other != worker) and (its == key or not updates_by_key)
+            ]
+            found.append(len(set(counted) if workers else counted))
             pushes.append((worker, key))
-        if what == begin:
+        if what in begin:
             since[place] = len(pushes)
     return found
 
@@ -124,10 +127,19 @@ MISTAKES: List[Mistake] = [
      "別のキーを pull しても、このキーは新しくなりません"),
     (_by(updates_by_key=False, pulls_by_key=False),
      "updates of other keys are counted", "ほかのキーの更新も数えています"),
-    (_by(begin=PUSH),
+    (_by(begin=(PUSH,)),
      "it is counted since the worker's last push: what it has pulled since then is new",
      "最後の push から数えています。その後に pull した分は古くありません"),
-    (_by(begin=""),
+    (_by(begin=(PULL, PUSH)),
+     "a push brings no weight to its worker: only a pull does",
+     "push しても新しい重みは届きません。届くのは pull したときだけです"),
+    (_by(workers=True),
+     "that is how many other workers have pushed: every update counts",
+     "push したワーカーの数ではなく、更新の回数を数えます"),
+    (_by(unpulled=False),
+     "a worker that has not pulled yet has the initial weight, and has seen no update",
+     "まだ pull していないワーカーが持つのは最初の重みで、どの更新も見ていません"),
+    (_by(begin=()),
      "it is counted from the beginning: a pull brings the newest weight",
      "最初から数えています。pull すれば最新の重みになります"),
     (_by(updates_by_key=False, pulls_by_key=False, own=True),

@@ -86,9 +86,9 @@ class Puzzle:
         Case(self.call, self.call).check(
             (cost.seconds > optimum * (1 + ROUNDING),
              f"proved, but it costs {en}; {microseconds(optimum)} are possible"
-             f"{_costliest(cost)[0]}",
+             f"{costliest(cost)[0]}",
              f"正しいことは証明されましたが、{ja}かかります。{microseconds(optimum)} で済みます"
-             f"{_costliest(cost)[1]}"),
+             f"{costliest(cost)[1]}"),
         )  # fmt: skip
 
     def play(self, answer: Answer, file: Optional[str] = None) -> Played:
@@ -122,7 +122,7 @@ def in_words(cost: Price) -> Pair:
     )
 
 
-def _costliest(cost: Price) -> Pair:
+def costliest(cost: Price) -> Pair:
     """The step that takes longest, and what it waits for."""
     if not cost.steps:
         return NOTHING

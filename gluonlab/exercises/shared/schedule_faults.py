@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from operator import index
-from typing import Any, List, Optional, Sequence, Tuple
+from typing import Any, Iterable, List, Optional, Sequence, Tuple
 
 from gluonlab.collectives.check import check as prove
 from gluonlab.collectives.check import states
@@ -15,7 +15,7 @@ from gluonlab.collectives.render.scene import goal
 from gluonlab.collectives.schedule import ADD, ALL_GATHER, OPS, REDUCE_SCATTER, Schedule, Transfer
 from gluonlab.errors import ScheduleError
 from gluonlab.exercises.exercise import Wrong
-from gluonlab.exercises.shared.counterexamples import Case, Pair, looks_like, returned
+from gluonlab.exercises.shared.counterexamples import Case, Pair, looks_like, returned, wrong
 
 Steps = Tuple[Tuple[Transfer, ...], ...]
 
@@ -24,19 +24,50 @@ def as_steps(given: Any, call: str) -> Steps:
     """What ``call`` returned, a Schedule or its steps. Raises Wrong for what is neither."""
     if isinstance(given, Schedule):
         return given.steps
-    try:
-        return tuple(tuple(_as_transfer(*each) for each in step) for step in given)
-    except TypeError:
-        raise returned(
-            given if given is None or len(repr(given)) < 80 else type(given),
-            call,
-            "a list of steps, each a list of `Transfer(src, dst, chunk, op)`",
-            "`Transfer(src, dst, chunk, op)` のリスト (ステップ) のリスト",
-        ) from None
+    if not _is_several(given):
+        shown = given if given is None or len(repr(given)) < 80 else type(given)
+        raise returned(shown, call, *_STEPS)
+    return tuple(_as_step(step, call, number) for number, step in enumerate(given))
 
 
-def _as_transfer(src: Any, dst: Any, chunk: Any, op: Any) -> Transfer:
-    return Transfer(index(src), index(dst), index(chunk), op)
+_STEPS = (
+    "a list of steps, each a list of `Transfer(src, dst, chunk, op)`",
+    "`Transfer(src, dst, chunk, op)` のリスト (ステップ) のリスト",
+)
+
+
+def _is_several(given: Any) -> bool:
+    return isinstance(given, Iterable) and not isinstance(given, (str, dict))
+
+
+def _as_step(given: Any, call: str, number: int) -> Tuple[Transfer, ...]:
+    """A step's transfers. Raises Wrong for the first thing that is none."""
+    alone = isinstance(given, tuple) and len(given) == len(Transfer._fields)
+    if not _is_several(given) or (alone and isinstance(given[-1], str)):  # a transfer, not a list
+        raise wrong(
+            f"{call}: step {number} is {_shown(given)}, not a list: return {_STEPS[0]}",
+            f"{call} のステップ {number} が {_shown(given)} で、リストではありません。"
+            f"{_STEPS[1]}を返してください",
+        )
+    found = []
+    for position, each in enumerate(given):
+        try:
+            src, dst, chunk, op = each
+            found.append(Transfer(index(src), index(dst), index(chunk), op))
+        except (TypeError, ValueError):
+            raise wrong(
+                f"{call}, step {number}, transfer {position} is {_shown(each)}, not "
+                "`Transfer(src, dst, chunk, op)` with three integers and a word",
+                f"{call} のステップ {number}、転送 {position} が {_shown(each)} です。"
+                "`Transfer(src, dst, chunk, op)` の前の 3 つは整数、最後は文字列です",
+            ) from None
+    return tuple(found)
+
+
+def _shown(given: Any) -> str:
+    given = tuple(given) if isinstance(given, Transfer) else given
+    text = repr(given)
+    return f"`{text}`" if len(text) < 80 else f"a {type(given).__name__}"
 
 
 def check_rules(

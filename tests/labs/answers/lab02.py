@@ -102,48 +102,134 @@ def for_two_devices(data):
     data[0].copyto(data[1])
 
 
-def keeps_the_batch(k, b, lr, images):
-    return b, k * lr, math.ceil(images / b)
+# --- 02-2
 
 
-def keeps_the_rate(k, b, lr, images):
-    return k * b, lr, math.ceil(images / (k * b))
+def _small(gradient, weights, shards, lr):
+    """Where the small updates end."""
+    for shard in shards:
+        weights = weights - lr * gradient(weights, shard)
+    return weights
 
 
-def divides_the_rate(k, b, lr, images):
-    return k * b, lr / k, math.ceil(images / (k * b))
+def _mean(gradient, weights, shards):
+    return sum(gradient(weights, shard) for shard in shards) / len(shards)
 
 
-def takes_the_square_root(k, b, lr, images):
-    return k * b, math.sqrt(k) * lr, math.ceil(images / (k * b))
+def _factor(way, large, lr):
+    return way @ large / (large @ large) / lr
 
 
-def drops_the_ragged_batch(k, b, lr, images):
-    return k * b, k * lr, images // (k * b)
+def believes_the_rule(gradient, weights, shards, lr):
+    return len(shards)
 
 
-def one_more_step(k, b, lr, images):
-    return k * b, k * lr, images // (k * b) + 1
+def square_root_rule(gradient, weights, shards, lr):
+    return len(shards) ** 0.5
 
 
-def rounds_steps(k, b, lr, images):
-    return k * b, k * lr, round(images / (k * b))
+def small_ones_from_the_beginning(gradient, weights, shards, lr):
+    way = sum(lr * gradient(weights, shard) for shard in shards)
+    return _factor(way, _mean(gradient, weights, shards), lr)
 
 
-def steps_of_one_device(k, b, lr, images):
-    return k * b, k * lr, math.ceil(images / b)
+def sums_gradients(gradient, weights, shards, lr):
+    large = sum(gradient(weights, shard) for shard in shards)
+    return _factor(weights - _small(gradient, weights, shards, lr), large, lr)
 
 
-def a_step_too_many(k, b, lr, images):
-    return k * b, k * lr, math.ceil(images / (k * b)) + 1
+def returns_the_rate(gradient, weights, shards, lr):
+    return lr * best_factor(gradient, weights, shards, lr)
 
 
-def squares_the_rate(k, b, lr, images):
-    return k * b, k * k * lr, math.ceil(images / (k * b))
+def uphill(gradient, weights, shards, lr):
+    way = _small(gradient, weights, shards, lr) - weights
+    return _factor(way, _mean(gradient, weights, shards), lr)
 
 
-def one_number(k, b, lr, images):
-    return k * b
+def writes_into_the_weights(gradient, weights, shards, lr):
+    small = weights
+    for shard in shards:
+        small -= lr * gradient(small, shard)
+    return _factor(weights - small, _mean(gradient, weights, shards), lr)
+
+
+def large_one_from_the_end(gradient, weights, shards, lr):
+    end = _small(gradient, weights, shards, lr)
+    return _factor(weights - end, _mean(gradient, end, shards), lr)
+
+
+def compares_lengths(gradient, weights, shards, lr):
+    way = weights - _small(gradient, weights, shards, lr)
+    return np.linalg.norm(way) / np.linalg.norm(lr * _mean(gradient, weights, shards))
+
+
+def the_other_way_round(gradient, weights, shards, lr):
+    way = weights - _small(gradient, weights, shards, lr)
+    return way @ way / (way @ _mean(gradient, weights, shards)) / lr
+
+
+def weight_by_weight(gradient, weights, shards, lr):
+    way = weights - _small(gradient, weights, shards, lr)
+    return np.mean(way / _mean(gradient, weights, shards)) / lr
+
+
+def a_factor_for_each(gradient, weights, shards, lr):
+    way = weights - _small(gradient, weights, shards, lr)
+    return way / _mean(gradient, weights, shards) / lr
+
+
+def all_shards_at_once(gradient, weights, shards, lr):
+    way = weights - _small(gradient, weights, shards, lr)
+    return _factor(way, gradient(weights, shards), lr)
+
+
+def the_first_shard(gradient, weights, shards, lr):
+    way = weights - _small(gradient, weights, shards, lr)
+    return _factor(way, gradient(weights, shards[0]), lr)
+
+
+def the_last_shard(gradient, weights, shards, lr):
+    way = weights - _small(gradient, weights, shards, lr)
+    return _factor(way, gradient(weights, shards[-1]), lr)
+
+
+def the_last_update(gradient, weights, shards, lr):
+    before = _small(gradient, weights, shards[:-1], lr)
+    way = lr * gradient(before, shards[-1])
+    return _factor(way, _mean(gradient, weights, shards), lr)
+
+
+def end_for_way(gradient, weights, shards, lr):
+    end = _small(gradient, weights, shards, lr)
+    return _factor(end, _mean(gradient, weights, shards), lr)
+
+
+def forgets_the_rate(gradient, weights, shards, lr):
+    way = weights - _small(gradient, weights, shards, 1)
+    return _factor(way, _mean(gradient, weights, shards), 1)
+
+
+def whole_factors_only(gradient, weights, shards, lr):
+    end, large = _small(gradient, weights, shards, lr), _mean(gradient, weights, shards)
+    return min(range(20), key=lambda c: np.linalg.norm(weights - c * lr * large - end))
+
+
+def a_distance(gradient, weights, shards, lr):
+    end, large = _small(gradient, weights, shards, lr), _mean(gradient, weights, shards)
+    return np.linalg.norm(weights - len(shards) * lr * large - end)
+
+
+def no_factor(gradient, weights, shards, lr):
+    best_factor(gradient, weights, shards, lr)
+
+
+def best_factor(gradient, weights, shards, lr):
+    way = weights - _small(gradient, weights, shards, lr)
+    return _factor(way, _mean(gradient, weights, shards), lr)
+
+
+# --- 02-3
 
 
 def forgets_to_scale_the_batch(accuracy_of, ks, b, rates):
@@ -347,17 +433,28 @@ WRONG = {
         (through_the_host, "Python waited 2 times", "2 回待ちました"),
     ],
     "02-2": [
-        (keeps_the_batch, "the global batch size is 64, expected 128", "全体のバッチサイズが 64"),
-        (keeps_the_rate, "the learning rate is 0.1, expected 0.2", "学習率が 0.1"),
-        (divides_the_rate, "must be longer, not shorter", "小さくではなく大きく"),
-        (takes_the_square_root, "square root rule", "平方根の規則"),
-        (drops_the_ragged_batch, "11 steps per epoch, expected 12", "11 ステップです"),
-        (one_number, "return three numbers", "3 つの数"),
-        (one_more_step, "where the images divide evenly", "割り切れるとき"),
-        (rounds_steps, "however small it is: round up", "切り上げ"),
-        (steps_of_one_device, "takes the images of all devices", "全デバイス分"),
-        (a_step_too_many, r"21 steps per epoch, expected 20$", "正しくは 20 です$"),
-        (squares_the_rate, r"learning rate is 0.4, expected 0.2$", "正しくは 0.2 です$"),
+        (believes_the_rule, "2, expected 1.9: that is the rule itself", "則そのものです"),
+        (small_ones_from_the_beginning, "2, expected 1.9: that is the rule", "則そのもの"),
+        (square_root_rule, r"is 1.41421, expected 1.9$", r"正しくは 1.9 です$"),
+        (sums_gradients, "0.95, expected 1.9: .*mean of the shards'", "和ではなく平均"),
+        (returns_the_rate, "0.1, expected 1: that is the rate", "学習率 c . lr です"),
+        (uphill, "-1, expected 1: the sign is wrong", "符号が逆です"),
+        (writes_into_the_weights, "`weights` has been changed", "書き換えられていて"),
+        (large_one_from_the_end, "large update begins at `weights`", "終点ではなく `weights`"),
+        (compares_lengths, "both go equally far then", "進む長さが等しくなるだけ"),
+        (the_other_way_round, "way of the small updates, not of the large", "直交させる相手"),
+        (weight_by_weight, "mean of the factors of single weights", "重みごとの倍率の平均"),
+        (a_factor_for_each, r"returned array\(\[.*: return a number", "数値を返して"),
+        (all_shards_at_once, "it takes all weights and one shard", "シャード 1 つです"),
+        (the_first_shard, "takes all shards, not the first", "最初のシャードだけでなく"),
+        (the_last_shard, "takes all shards, not the last", "最後のシャードだけでなく"),
+        (the_last_update, "that is the last of them", "最後の更新 1 回分"),
+        (end_for_way, "is not how far it has gone", "進んだ分を使います"),
+        (forgets_the_rate, "lr times the gradient, not the gradient", "その lr 倍です"),
+        (whole_factors_only, "is 2, expected 1.9$", "正しくは 1.9 です$"),
+        (a_distance, "is 0, expected 1$", "正しくは 1 です$"),
+        (no_factor, "is `return` missing", "`return` を忘れて"),
+        (lambda *given: given[2][9], "IndexError", "IndexError"),
     ],
     "02-3": [
         (
@@ -413,8 +510,39 @@ def everybody_to_everybody(data):
             array += other.as_in_context(array.context)
 
 
-def as_one_array(k, batch, lr, images):
-    return np.array([k * batch, k * lr, math.ceil(images / (k * batch))])
+def of_one_large_batch(gradient, weights, shards, lr):
+    """All images in one array, and a copy that is written into."""
+    small = weights.copy()
+    for shard in shards:
+        small -= lr * gradient(small, shard)
+    large = gradient(weights, np.concatenate(shards))
+    return np.dot(large, weights - small) / np.dot(large, large) / lr
+
+
+def by_least_squares(gradient, weights, shards, lr):
+    large = np.mean([gradient(weights, shard) for shard in shards], axis=0)
+    way = weights - _small(gradient, weights, shards, lr)
+    return np.linalg.lstsq((lr * large)[:, None], way, rcond=None)[0]
+
+
+def by_search(gradient, weights, shards, lr):
+    """Thirds of an interval, as often as it takes."""
+    end, large = _small(gradient, weights, shards, lr), _mean(gradient, weights, shards)
+    low, high = -50.0, 50.0
+    while high - low > 1e-6:
+        left, right = low + (high - low) / 3, high - (high - low) / 3
+        far = [np.linalg.norm(weights - c * lr * large - end) for c in (left, right)]
+        low, high = (low, right) if far[0] < far[1] else (left, high)
+    return low
+
+
+def by_recursion(gradient, weights, shards, lr):
+    def after(now, rest):
+        return after(now - lr * gradient(now, rest[0]), rest[1:]) if rest else now
+
+    unit = _mean(gradient, weights, shards)
+    length = np.linalg.norm(unit)
+    return np.float32((weights - after(weights, list(shards))) @ (unit / length) / (lr * length))
 
 
 def with_numpy(accuracy_of, ks, batch, rates):
@@ -444,7 +572,7 @@ def asks_for_every_shard_at_the_end(net, replicas, images, labels, size):
 
 RIGHT = {
     "02-1": [everybody_to_everybody],
-    "02-2": [as_one_array],
+    "02-2": [of_one_large_batch, by_least_squares, by_search, by_recursion],
     "02-3": [with_numpy],
     "02-4": [by_chunk],
     "02-5": [asks_for_every_shard_at_the_end],

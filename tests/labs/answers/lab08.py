@@ -79,6 +79,41 @@ def one_too_many(size, world_size, rank, seed, epoch):
     return np.resize(_order(size, seed, epoch), each * world_size)[rank::world_size]
 
 
+def other_ranks_shards(size, world_size, rank, seed, epoch):
+    """One permutation, of which each rank has another part in each epoch."""
+    order = np.resize(_order(size, seed), -(-size // world_size) * world_size)
+    return order[(rank + epoch) % world_size :: world_size]
+
+
+def begun_elsewhere(size, world_size, rank, seed, epoch):
+    order = np.roll(_order(size, seed), 3 * epoch)
+    return np.resize(order, -(-size // world_size) * world_size)[rank::world_size]
+
+
+def two_orders(size, world_size, rank, seed, epoch):
+    order = np.resize(_order(size, seed, epoch % 2), -(-size // world_size) * world_size)
+    return order[rank::world_size]
+
+
+def in_ascending_order(size, world_size, rank, seed, epoch):
+    return sorted(in_blocks(size, world_size, rank, seed, epoch))
+
+
+def as_a_set(size, world_size, rank, seed, epoch):
+    return set(in_blocks(size, world_size, rank, seed, epoch))
+
+
+def as_floats(size, world_size, rank, seed, epoch):
+    return in_blocks(size, world_size, rank, seed, epoch).astype(float)
+
+
+def permuted_so_often(size, world_size, rank, seed, epoch):
+    """One generator, which draws a permutation for each epoch up to this one."""
+    generator = np.random.RandomState(seed)
+    order = [generator.permutation(size) for _ in range(epoch + 1)][-1]
+    return [order[(rank + n * world_size) % size] for n in range(-(-size // world_size))]
+
+
 def in_blocks(size, world_size, rank, seed, epoch):
     each = -(-size // world_size)
     order = np.resize(_order(size, seed, epoch), each * world_size)
@@ -114,6 +149,12 @@ def program(
     evaluates="each",
     sampled=True,
     count=None,
+    epoch_of=lambda epoch, rank: epoch,
+    steps_before=0,
+    speaker=0,
+    tests="test_set",
+    says="log",
+    share=lambda rank: rank,
 ):
     """The program with one fault, or with none."""
 
@@ -126,7 +167,7 @@ def program(
             model = dist.Model()
             if wrapped:
                 model = dist.DistributedDataParallel(model)
-            sampler = dist.DistributedSampler(train_set, num_replicas=world_size, rank=rank)
+            sampler = dist.DistributedSampler(train_set, num_replicas=world_size, rank=share(rank))
             if named != "sampler":
                 sampler = train_sampler  # noqa: F821
             loader = dist.DataLoader(
@@ -134,21 +175,45 @@ def program(
             )
             for epoch in range(epochs):
                 if told:
-                    sampler.set_epoch(epoch if told is True else told)
+                    sampler.set_epoch(epoch_of(epoch, rank) if told is True else told)
+                for _ in range(steps_before):
+                    model.step(lr=0.5)
                 for x, y in loader:
                     model.backward(x, y)
                     model.step(lr=0.5)
                 if evaluates == "never":
                     continue
-                if rank == 0 or evaluates_all:
-                    accuracy = model.score(test_set)
-                if rank == 0 or prints_all:
-                    dist.log(f"epoch {epoch}: {accuracy if rank == 0 else ''}")
+                if rank == speaker or evaluates_all:
+                    accuracy = model.score(test_set if tests == "test_set" else train_set)
+                if rank == speaker or prints_all:
+                    say = dist.log if says == "log" else print
+                    say(f"epoch {epoch}: {accuracy if rank == speaker else ''}")
 
         args = (world_size,) if several else world_size
         dist.spawn(train, args=args, **{spawned: count or world_size})
 
     return main
+
+
+def prints_on_rank_1(dist, train_set, test_set, world_size, epochs):
+    """Evaluates on rank 0, and lets another print."""
+
+    def train(rank):
+        dist.init_process_group("gloo", world_size=world_size, rank=rank)
+        model = dist.DistributedDataParallel(dist.Model())
+        sampler = dist.DistributedSampler(train_set, num_replicas=world_size, rank=rank)
+        loader = dist.DataLoader(train_set, batch_size=4, sampler=sampler)
+        for epoch in range(epochs):
+            sampler.set_epoch(epoch)
+            for x, y in loader:
+                model.backward(x, y)
+                model.step()
+            if rank == 0:
+                model.score(test_set)
+            if rank == 1:
+                dist.log(epoch)
+
+    dist.spawn(train, nprocs=world_size)
 
 
 def rank_0_trains_alone(dist, train_set, test_set, world_size, epochs):
@@ -245,6 +310,14 @@ def nobody_without_images(images, right, size, allreduce):
     if not images:
         return 0.0
     return global_accuracy(images, right, size, allreduce)
+
+
+def mean_or_nothing(images, right, size, allreduce):
+    return sum(right) / len(right)  # fails where a rank has no images
+
+
+def in_percent(images, right, size, allreduce):
+    return 100 * global_accuracy(images, right, size, allreduce)
 
 
 def own_shapes(images, right, size, allreduce):
@@ -349,6 +422,64 @@ def since_the_beginning(events):
     return _pushes(events, lambda e, t, n: e[t][0] != e[n][0] and e[t][2] == e[n][2])
 
 
+def push_brings_the_weight(events):
+    return _pushes(
+        events,
+        lambda e, t, n: (
+            t > max(_last(e, n, "pull"), _last(e, n, "push"))
+            and e[t][0] != e[n][0]
+            and e[t][2] == e[n][2]
+        ),
+    )
+
+
+def workers_not_updates(events):
+    log, seen, found = defaultdict(list), {}, []
+    for worker, what, key in events:
+        if what == "pull":
+            seen[worker, key] = len(log[key])
+        else:
+            found.append(len(set(log[key][seen.get((worker, key), 0) :]) - {worker}))
+            log[key].append(worker)
+    return found
+
+
+def fresh_until_it_pulls(events):
+    behind, found = {}, []
+    for worker, what, key in events:
+        if what == "pull":
+            behind[worker, key] = 0
+        else:
+            found.append(behind.get((worker, key), 0))
+            for other in [place for place in behind if place[1] == key and place[0] != worker]:
+                behind[other] += 1
+    return found
+
+
+def never_pulled_fails(events):
+    since, updates, found = {}, [], []
+    for worker, what, key in events:
+        if what == "pull":
+            since[worker, key] = len(updates)
+        else:
+            met = updates[since[worker, key] :]
+            found.append(sum(other != worker and its == key for other, its in met))
+            updates.append((worker, key))
+    return found
+
+
+def looks_back(events):
+    """From each push back to its worker's last pull."""
+    for now, (worker, what, key) in enumerate(events):
+        if what == "push":
+            count = 0
+            for other, did, its in reversed(events[:now]):
+                if its == key and other == worker and did == "pull":
+                    break
+                count += its == key and other != worker and did == "push"
+            yield count
+
+
 def all_keys_and_workers(events):
     return _pushes(events, lambda e, t, n: t > _last(e, n, "pull", False))
 
@@ -434,6 +565,39 @@ def one_fewer(metrics, checkpoints):
 def lines_counted(metrics, checkpoints):
     start = _start(metrics, checkpoints)
     return start, len(metrics.splitlines()) - start
+
+
+def the_other_way(metrics, checkpoints):
+    start = _start(metrics, checkpoints)
+    return _last_step(metrics) - start, start
+
+
+def last_in_the_dictionary(metrics, checkpoints):
+    last = _last_step(metrics)
+    usable = [step for step, whole in checkpoints.items() if whole and step <= last]
+    start = usable[-1] if usable else 0
+    return start, last - start
+
+
+def strictly_before_the_end(metrics, checkpoints):
+    last = _last_step(metrics)
+    start = max((step for step, whole in checkpoints.items() if whole and step < last), default=0)
+    return start, last - start
+
+
+def counts_the_cut_line(metrics, checkpoints):
+    import re
+
+    last = max(map(int, re.findall(r'"kind": "step", "step": (\d+)', metrics)), default=0)
+    start = max((step for step, whole in checkpoints.items() if whole and step <= last), default=0)
+    return start, last - start
+
+
+def newest_or_nothing(metrics, checkpoints):
+    """Begins anew if the newest one cannot be used."""
+    newest, last = max(checkpoints, default=0), _last_step(metrics)
+    start = newest if checkpoints.get(newest) and newest <= last else 0
+    return start, last - start
 
 
 def cut_line_fails(metrics, checkpoints):
@@ -522,6 +686,26 @@ def last_wins(text):
     return [(host, n) for host, count in dict(_pairs(text)).items() for n in range(count)]
 
 
+def one_digit(text):
+    import re
+
+    seen = Counter()
+    found = []
+    for host, count in re.findall(r"(\S+) (\d)", text):
+        for _ in range(int(count)):
+            found.append((host, seen[host]))
+            seen[host] += 1
+    return found
+
+
+def neighbours_only(text):
+    """A host that comes again later begins again."""
+    from itertools import groupby
+
+    flat = [host for host, count in _pairs(text) for _ in range(count)]
+    return [(host, n) for host, group in groupby(flat) for n, _ in enumerate(group)]
+
+
 def texts(text):
     return [f"{host}:{n}" for host, n in right_places(text)]
 
@@ -561,7 +745,13 @@ WRONG = {
         (padded_with_a_new_number, "there is no image 10", "画像 10 はありません"),
         (one_too_many, "each rank has 5 images, and 4 are enough", "4 枚で足ります"),
         (lambda *given: "0123", "returned '0123'", "'0123'"),
-        (lambda *given: [[0]] * 4, "returned .*: return a list of images", "画像の番号のリスト"),
+        (lambda *given: [[0]] * 4, "returned .*: return a list of the images", "画像の番号"),
+        (as_floats, "numbers, as integers", "整数"),
+        (as_a_set, "a set has no order", "集合には順序がありません"),
+        (in_ascending_order, "always come in ascending order", "番号の小さい順"),
+        (other_ranks_shards, "100% did so in epoch 0, too: it is the same perm", "別のランクに渡"),
+        (begun_elsewhere, "it is the same permutation, .* begun at another", "位置をずらした"),
+        (two_orders, "epochs 0 and 2 have the same order", "エポック 0 と 2 の順序が同じ"),
         (lambda size, *more: list(range(size))[size + 1], "IndexError", "IndexError"),
     ],
     "08-2": [
@@ -583,12 +773,38 @@ WRONG = {
             "rank 0 waits for rank 1, which has ended",
             "ランク 0 が、すでに終わった",
         ),
+        (
+            program(epoch_of=lambda epoch, rank: epoch if rank == 0 else 0),
+            "in epoch 1 the sampler of rank 0 has been told epoch 1, that of rank 1 epoch 0",
+            "ランク 0 のサンプラーのエポックは 1、ランク 1 では 0",
+        ),
+        (
+            program(epoch_of=lambda epoch, rank: epoch % 2),
+            "in epoch 0, and in epoch 2 the same ones in the same order",
+            "エポック 2 でも同じ画像が同じ順序",
+        ),
+        (
+            program(share=lambda rank: 0),
+            "ranks 0 and 1 train on the same images",
+            "ランク 0 と 1 が同じ画像",
+        ),
+        (program(speaker=1), "left: .*: rank 1 evaluates, expected rank 0", "評価しているのが"),
+        (prints_on_rank_1, "rank 1 prints, expected rank 0", "表示しているのがランク 1"),
+        (program(tests="train_set"), "other images than those of `test_set`", "ではない画像で"),
+        (program(says="print"), "prints 0 lines with `dist.log`", "表示した行が 0 行"),
+        (
+            program(steps_before=1),
+            "computes 6 gradients and makes 9 updates",
+            "勾配を 6 回計算し、更新を 9 回",
+        ),
         (starts_nothing, "were started: 0", "プロセスは 0 個"),
         (alone, "there is no process group yet", "no process group yet"),
     ],
     "08-3": [
         (forgets_to_return, "is `return` missing", "`return` を忘れて"),
         (own_mean, "the rank's own images", "そのランク自身"),
+        (mean_or_nothing, "has 1, expected 0.75: .* own images", "そのランク自身"),
+        (in_percent, "has 75, expected 0.75: that is in percent", "百分率"),
         (mean_of_means, "a mean of the ranks' means", "平均の平均"),
         (padding_twice, "padding counts twice", "パディングの画像が 2 回"),
         (right_padding_twice, "the right answers of padding", "パディングの正解"),
@@ -607,6 +823,10 @@ WRONG = {
         (other_keys_count, "updates of other keys", "ほかのキーの更新も"),
         (since_the_last_push, "since the worker's last push", "最後の push から"),
         (since_the_beginning, "counted from the beginning", "最初から数えて"),
+        (push_brings_the_weight, "a push brings no weight to its worker", "push しても新しい"),
+        (workers_not_updates, "how many other workers have pushed", "ワーカーの数ではなく"),
+        (fresh_until_it_pulls, "has the initial weight, and has seen no", "最初の重みで"),
+        (never_pulled_fails, "KeyError", "KeyError"),
         (all_keys_and_workers, "of all workers and keys", "すべてのワーカーとキー"),
         (of_every_event, "pushes: 1, numbers: 2", "push は 1 回ですが"),
         (always_fresh, r"is \[0, 0\], expected \[0, 1\]$", r"正しくは \[0, 1\] です$"),
@@ -622,6 +842,11 @@ WRONG = {
         (next_step, "it is where the run goes on from", "再開するのはそこから"),
         (one_fewer, "the last logged step is made again, too", "最後のステップもやり直します"),
         (lines_counted, "not every line is a step", "すべての行がステップでは"),
+        (the_other_way, "the two numbers are the other way round", "順序が逆"),
+        (last_in_the_dictionary, "the last one in the dictionary", "辞書の最後"),
+        (strictly_before_the_end, "is not ahead of the log", "ログより先ではありません"),
+        (counts_the_cut_line, "the line that is cut counts as a step", "途中で切れた行を"),
+        (newest_or_nothing, r"\(0, 13\), expected \(5, 8\)$", r"正しくは \(5, 8\) です$"),
         (cut_line_fails, "JSONDecodeError", "JSONDecodeError"),
         (no_checkpoint_fails, "ValueError", "ValueError"),
         (start_alone, "returned 10: return two numbers", "2 つの数"),
@@ -636,16 +861,18 @@ WRONG = {
         (in_turns, "host by host, not in turns", "順番に 1 つずつ"),
         (by_name, "not of their names", "名前の順ではなく"),
         (first_wins, "has later ranks", "後のランクが付きます"),
-        (last_wins, r"'a 2 b 1 a 2'.* is .*, expected", "でしたが、正しくは"),
+        (last_wins, "they do not replace the first ones", "置き換わるのではありません"),
+        (one_digit, "'n1 10'.*may have two digits", "2 桁のこともあります"),
+        (neighbours_only, r"'a 2 b 1 a 2'.* is .*, expected .*\]$", r"正しくは .*\] です$"),
         (texts, "returned .*: return a list with .host, local rank.", "ローカルランク"),
     ],
 }
 
 RIGHT = {
-    "08-1": [in_blocks, like_torch, padded_by_the_last],
+    "08-1": [in_blocks, like_torch, padded_by_the_last, permuted_so_often],
     "08-2": [program(), with_a_closure, with_a_list_of_args, program(told=True, prints_all=False)],
     "08-3": [global_accuracy, any_right, image_by_image, most_significant],
-    "08-4": [by_versions, by_counters],
+    "08-4": [by_versions, by_counters, looks_back],
     "08-5": [with_regular_expressions, by_whole_lines],
     "08-6": [right_places, as_a_generator],
 }

@@ -1,5 +1,7 @@
 """Mistakes that students make in lab 10."""
 
+from itertools import chain
+
 import numpy as np
 
 from gluonlab.collectives.algorithms import (
@@ -239,6 +241,26 @@ WRONG = {
         (lambda: [[(1, r, 0, COPY) for r in (0, 2)]], "step 0, transfer 0", "ステップ 0、転送 0"),
         (lambda: [[(0, r, 0, COPY) for r in range(1, 9)]], "ranks go from 0 to 7", "0 から 7 ま"),
         (lambda: print("done"), "is `return` missing", "`return` を忘れて"),
+        (
+            lambda: list(chain(*by_halves())),
+            r"step 0 is `\(0, 4, 0, 'copy'\)`, not a list",
+            "ステップ 0 が",
+        ),
+        (
+            lambda: [list(chain(*by_halves()))],
+            "written and read in one step",
+            "同じステップで書いて読",
+        ),
+        (lambda: [[("0", "4", 0, COPY)]], "transfer 0 is .* with three integers", "3 つは整数"),
+        (lambda: [[(0, 4, COPY)]], r"transfer 0 is `\(0, 4, 'copy'\)`, not", "転送 0 が"),
+        (lambda: [7], "step 0 is `7`, not a list", "ステップ 0 が `7` で"),
+        (lambda: dict(enumerate(by_halves())), "returned <class .dict.>: return", "返してください"),
+        (
+            lambda: [[(r + 1, r + know + 1, 0, COPY) for r in range(know)] for know in (1, 2, 4)],
+            "ranks go from 0 to 7",
+            "0 から 7 ま",
+        ),
+        (lambda: [*by_halves(), [(0, 1, 0, COPY)]], "costs 4 µs in 4 steps", "4 ステップで 4"),
     ],
     "10-2": [
         (lambda: along_the_line(1), "costs 52 µs in 4 steps; 27 µs are", "4 ステップで 52 µs"),
@@ -369,7 +391,16 @@ RIGHT = {
         lambda: along_the_line(6),
         lambda: [tuple(map(tuple, step)) for step in along_the_line(6)],
     ],
-    "10-3": [to_the_left, lambda: gather((1, 2, 4))],
+    "10-3": [
+        to_the_left,
+        lambda: gather((1, 2, 4)),
+        # first from two places on, then the pair from four on, then what is left
+        lambda: [
+            [((r + 2) % 5, r, (r + 2) % 5, COPY) for r in range(5)],
+            [((r + 4) % 5, r, (r + 4 + n) % 5, COPY) for r in range(5) for n in (0, 2)],
+            [((r + 3) % 5, r, (r + 3) % 5, COPY) for r in range(5)],
+        ],
+    ],
     "10-4": [mirrored, lambda: iter(both_ways())],
     "10-5": [lambda: in_and_out(3), lambda: [[], *in_and_out(3)]],
     "10-6": [lambda: by_hubs(3, 2), lambda: by_hubs(2, 3, 3, 2)],
