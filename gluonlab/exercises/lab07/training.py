@@ -14,7 +14,7 @@ from gluonlab.exercises.cases import draws
 from gluonlab.exercises.exercise import exercise
 from gluonlab.exercises.lab07.looks import CountedLoss, Looks, TooMany
 from gluonlab.exercises.shared.arrays import cpus
-from gluonlab.exercises.shared.counterexamples import NOTHING, Case, in_english
+from gluonlab.exercises.shared.counterexamples import Case, in_english, looks_like
 from gluonlab.exercises.shared.diagnosis import Mistake, Results, explains, results
 from gluonlab.exercises.shared.softmax_regression import (
     LR,
@@ -280,9 +280,23 @@ def _check(run: Run, got: Trained, want: List[Values], rest: Results) -> None:
         raise case.wrong(
             f"it returned {got.returned!r}, expected {number}",
             f"戻り値は {got.returned!r} でした。正しくは {number} です",
-            ("is `return` missing?", "`return` を忘れていませんか")
-            if got.returned is None
-            else NOTHING,
+            looks_like(
+                (
+                    all(each.got.returned is None for each in rest),
+                    "is `return` missing?",
+                    "`return` を忘れていませんか",
+                ),
+                (
+                    got.returned is None and number == run.limit,
+                    "the last step of the limit may be good enough, too",
+                    "上限の最後のステップで十分よくなることもあります",
+                ),
+                (
+                    got.returned is None and number is not None,
+                    "it was good enough",
+                    "十分よくなっていました",
+                ),
+            ),
         )
 
 

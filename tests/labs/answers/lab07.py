@@ -90,6 +90,16 @@ def once_per_epoch(net, loss, trainer, devices, images, labels, b, lr, good_enou
     return None
 
 
+def gives_up_at_the_limit(net, loss, trainer, devices, images, labels, b, lr, good_enough, limit):
+    last = []
+
+    def asked(net):
+        last.append(good_enough(net))
+        return last[-1] and len(last) < limit
+
+    return training()(net, loss, trainer, devices, images, labels, b, lr, asked, limit)
+
+
 def never_asks(net, loss, trainer, devices, images, labels, b, lr, good_enough, limit):
     return limit
 
@@ -597,6 +607,11 @@ WRONG = {
         (training(returns=lambda step: step - 1), "it returned 1, expected 2$", "正しくは 2 です$"),
         (training(gives_up=lambda step: step), "it returned 4, expected None", "正しくは None"),
         (once_per_epoch, "it makes several steps before it asks", "何ステップか進んでから"),
+        (
+            gives_up_at_the_limit,
+            "it returned None, expected 6: the last step of the limit may be good enough, too",
+            "上限の最後のステップで",
+        ),
         (never_asks, "never asked", "一度も呼ばれて"),
         (ignores_the_verdict, "it went on after step 2", "2 ステップで終わらず"),
         (on_the_first_device, "device 1 computed no image", "デバイス 1 が画像を 1 枚も"),
