@@ -128,9 +128,9 @@ def _write(name: str) -> Texts:
 def _too_slow(seconds: float) -> Texts:
     return _both(
         f"it was stopped after {seconds:g} s; a right answer takes less than a tenth of that: "
-        "look for a loop that does not end",
+        "look for a loop that does not end, or one that goes through far too many possibilities",
         f"{seconds:g} 秒で打ち切りました。正しい答えならその 10 分の 1 もかかりません。"
-        "終わらないループがないか調べてください",
+        "終わらないループや、膨大な数の場合を調べているループがないか確かめてください",
     )
 
 

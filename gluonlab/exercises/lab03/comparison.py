@@ -30,6 +30,7 @@ def compare(answer: Callable[[Run, Run], Dict[str, Difference]]) -> None:
         ([(4, 1.0, 0.3), (8, 1.0, 0.6)], [(4, 1.0, 0.5), (8, 1.0, 0.4)]),
         ([(100, 9.0, 0.8), (200, 9.0, 0.9)], [(5, 1.0, 0.2), (10, 1.0, 0.4)]),
         ([(5, 1.0, 0.2), (10, 1.0, 0.4)], [(100, 9.0, 0.8)]),
+        ([(5, 1.0, 0.2), (10, 2.0, 0.5), (15, 4.0, 0.6)], [(5, 1.5, 0.3), (10, 2.5, 0.4)]),
     ]
     cases += [(_some_run(random), _some_run(random)) for _ in range(20)]
     found = results(
@@ -85,6 +86,14 @@ def _before(curve: Curve, place: float) -> Difference:
     return known[-1] if known else None
 
 
+def _after(curve: Curve, place: float) -> Difference:
+    return next(accuracy for at, accuracy in zip(*curve) if at >= place)
+
+
+def _after_or_none(curve: Curve, place: float) -> Difference:
+    return _after(curve, place) if place >= curve[0][0] else None
+
+
 def _nearest(curve: Curve, place: float) -> Difference:
     places, accuracies = curve
     if place < places[0]:
@@ -129,12 +138,17 @@ OF_COMPARISONS: List[Mistake] = [
     _mistake(_Way(_last),
              "those are the last accuracies of both, wherever each of them ended",
              "どこで終わったかに関係なく、両方の最後の正解率を比べています"),
-    _mistake(_Way(_between, seconds=lambda each: each),
+    (lambda first, second, got: _each_alone(first, second, got),
              "the seconds are those of each epoch alone: add them up",
              "秒数はエポックごとの値です。足していってください"),
     _mistake(_Way(_before),
              "between two measurements the accuracy grows evenly: it does not wait for the next",
              "2 つの計測の間では正解率は一定の割合で増えます。次の計測までそのままではありません"),
+    *(_mistake(_Way(next_one),
+               "between two measurements the accuracy grows evenly: "
+               "it has not reached the next yet",
+               "2 つの計測の間では正解率は一定の割合で増えます。まだ次の計測の値にはなっていません")
+      for next_one in (_after, _after_or_none)),
     _mistake(_Way(_nearest),
              "between two measurements the accuracy grows evenly: "
              "take the value in between, not the nearest measurement",
@@ -146,6 +160,19 @@ OF_COMPARISONS: List[Mistake] = [
              "before its first measurement a run has no accuracy: None, not 0",
              "最初の計測より前の正解率は分かりません。0 と計測されたわけではありません"),
 ]  # fmt: skip
+
+
+def _each_alone(first: Run, second: Run, got: Any) -> bool:
+    """Whether the seconds of an epoch are taken for those since the beginning.
+
+    Where they do not rise, what that gives depends on how the answer looks for its place.
+    """
+    want, mistaken = (_by(first, second, way) for way in (RIGHT, _Way(_between, lambda s: s)))
+    if not isinstance(got, dict) or set(got) != set(CLOCKS):
+        return False
+    rise = all(a[1] < b[1] for run in (first, second) for a, b in zip(run, run[1:]))
+    others = all(_same(got[clock], want[clock]) for clock in CLOCKS[:2])
+    return others and (not rise or _same(got["seconds"], mistaken["seconds"]))
 
 
 def _some_run(random: Any) -> Run:

@@ -106,6 +106,32 @@ class _Training:
             found.append(top * 0.1**times)
         return found
 
+    def early(self) -> Rates:
+        """With drops at the beginning of the epoch before."""
+        found = self.rates(lowered=lambda training, epoch, update: 0)
+        steps = len(found) // self.epochs
+        return [
+            rate * 0.1 ** sum(drop <= update // steps + 1 for drop in self.drops)
+            for update, rate in enumerate(found)
+        ]
+
+    def by_epochs(self) -> Rates:
+        """With the rate of the warm-up's epoch for all of its updates."""
+        right, top = self.rates(), self.base_lr * self.devices
+        steps = len(right) // self.epochs
+        for update in range(steps * self.warmup_epochs):
+            risen = update // steps / self.warmup_epochs
+            right[update] = self.base_lr + (top - self.base_lr) * risen
+        return right
+
+    def by_factors(self) -> Rates:
+        """With a warm-up in which each rate is a multiple of the one before."""
+        right = self.rates()
+        of_warmup = len(right) // self.epochs * self.warmup_epochs
+        for update in range(of_warmup):
+            right[update] = self.base_lr * self.devices ** (update / of_warmup)
+        return right
+
 
 def _mistake(en: str, ja: str, **changes: Any) -> Mistake:
     return lambda each, got: _alike(got, each.rates(**changes)), en, ja
@@ -134,6 +160,15 @@ OF_RATES: List[Mistake] = [
     _mistake("that is the full rate from the first update on: the warm-up is missing",
              "最初の更新から最大の学習率です。ウォームアップがありません",
              rise=lambda update, steps: 1.0),
+    _mistake("there is no update after the last batch: 8 images in batches of 4 make 2 updates",
+             "最後のバッチの後に更新はありません。8 枚を 4 枚ずつなら更新は 2 回です",
+             each=lambda t: t.images // (t.devices * t.per_device) + 1),
+    (lambda each, got: _alike(got, each.by_epochs()),
+     "during the warm-up it rises with every update, not once in an epoch",
+     "ウォームアップの間は、エポックごとではなく更新ごとに上がります"),
+    (lambda each, got: _alike(got, each.by_factors()),
+     "during the warm-up it rises by the same amount with every update, not by the same factor",
+     "ウォームアップの間は、更新ごとに同じ量だけ上がります。同じ倍率ではありません"),
     _mistake("during the warm-up it rises with every update, it does not jump at the end",
              "ウォームアップの間は更新ごとに上がります。最後に一気に上げるのではありません",
              rise=lambda update, steps: 0.0),
@@ -142,6 +177,9 @@ OF_RATES: List[Mistake] = [
     _mistake("epochs count from 0: it drops at the beginning of that epoch",
              "エポックは 0 から数えます。そのエポックの始めに下げます",
              lowered=lambda t, epoch, update: sum(drop < epoch for drop in t.drops)),
+    (lambda each, got: _alike(got, each.early()),
+     "it drops an epoch too early: epochs count from 0",
+     "引き下げが 1 エポック早すぎます。エポックは 0 から数えます"),
     _mistake("once lowered it stays low: the rate does not come back after that epoch",
              "一度下げたら低いままです。そのエポックの後に戻してはいけません",
              lowered=lambda t, epoch, update: sum(drop == epoch for drop in t.drops)),

@@ -34,6 +34,23 @@ class Layers(NamedTuple):
         return np.maximum(x @ self.w1.T + self.b1, 0) @ self.w2.T + self.b2
 
 
+class _Wrong(NamedTuple):
+    """A case whose sum is another one: what came out, and of which parts."""
+
+    case: Case
+    got: Any
+    want: Any
+    layers: Layers
+    devices: int
+    parts: Sequence[Layers]
+    x: Any
+
+    def first_bias_divided(self) -> bool:
+        """Whether the sum is right once each part's b1 is multiplied by the devices."""
+        undone = [part._replace(b1=self.devices * part.b1) for part in self.parts]
+        return np.allclose(sum(part.of(self.x) for part in undone), self.want, 1e-4, 1e-6)
+
+
 @exercise("05-3")
 def parts_of(answer: Callable[..., Sequence[Part]]) -> None:
     """Each device's units of two layers, whose results add up to those of the whole network."""
@@ -43,7 +60,7 @@ def parts_of(answer: Callable[..., Sequence[Part]]) -> None:
         devices = int(random.randint(2, 7))
         given, put_out = int(random.randint(1, 9)), int(random.randint(1, 9))
         sizes.append((given, devices + int(random.randint(0, 20)), put_out, devices))
-    wrong: List[Tuple[Case, Any, Any, Layers, int]] = []
+    wrong: List[_Wrong] = []
     for given, hidden, put_out, devices in sizes:
         layers = _layers(random, given, hidden, put_out)
         en = (f"{given} -> {hidden} -> {put_out} units on {devices} "
@@ -55,7 +72,7 @@ def parts_of(answer: Callable[..., Sequence[Part]]) -> None:
         x = random.normal(size=(6, given))
         got, want = sum(part.of(x) for part in parts), layers.of(x)
         if not np.allclose(got, want, rtol=1e-4, atol=1e-6):
-            wrong.append((case, got, want, layers, devices))
+            wrong.append(_Wrong(case, got, want, layers, devices, parts, x))
     if wrong:
         raise _unequal(wrong)
 
@@ -116,6 +133,7 @@ def _check_shapes(case: Case, parts: Sequence[Layers], whole: Layers) -> None:
 
 def _why_shape(name: str, array: Any, part: Layers, whole: Layers, units: int) -> Pair:
     hidden, put_out = whole.w1.shape[0], whole.w2.shape[0]
+    wants_w2 = (put_out, units)
     rows = array.ndim == 2 and name == "w2" and array.shape[0] < put_out
     return looks_like(
         (rows and array.shape[1] == hidden,
@@ -128,6 +146,12 @@ def _why_shape(name: str, array: Any, part: Layers, whole: Layers, units: int) -
          "残りの隠れユニットはほかのデバイスにあります"),
         (name == "w1" and array.shape == (units, 0),
          "every unit takes all inputs", "どのユニットも入力全部を使います"),
+        (name == "w1" and array.ndim == 2 and units == hidden and array.shape[1] > 0,
+         "that is divided by input; the first layer is divided by output, and a device's units "
+         "take all inputs",
+         "それは入力で分割しています。最初の層は出力で分割し、各ユニットは入力全部を使います"),
+        (name == "w2" and array.shape == wants_w2[::-1] and wants_w2[0] != wants_w2[1],
+         "it is transposed", "転置されています"),
         (name == "b1" and array.shape == (hidden,),
          "each unit has one bias", "バイアスはユニットごとに 1 個です"),
         (name == "b2" and array.size < put_out,
@@ -150,7 +174,7 @@ def _check_shares(case: Case, parts: Sequence[Layers], hidden: int, devices: int
     )  # fmt: skip
 
 
-def _unequal(wrong: Sequence[Tuple[Case, Any, Any, Layers, int]]) -> Exception:
+def _unequal(wrong: Sequence[_Wrong]) -> Exception:
     case, got, want, *_ = wrong[0]
     at = tuple(int(place) for place in np.argwhere(~np.isclose(got, want, 1e-4, 1e-6))[0])
     return case.wrong(
@@ -160,11 +184,11 @@ def _unequal(wrong: Sequence[Tuple[Case, Any, Any, Layers, int]]) -> Exception:
     )
 
 
-def _why(wrong: Sequence[Tuple[Case, Any, Any, Layers, int]]) -> Pair:
+def _why(wrong: Sequence[_Wrong]) -> Pair:
     """What explains all sums that are wrong; two at least."""
     if len(wrong) < 2:
         return NOTHING
-    several = [(got - want, layers.b2, devices) for _, got, want, layers, devices in wrong]
+    several = [(one.got - one.want, one.layers.b2, one.devices) for one in wrong]
     return looks_like(
         (all(np.allclose(off, (devices - 1) * b2, 1e-3, 1e-5) for off, b2, devices in several),
          "every device adds b2, so that the sum has it once for each device",
@@ -174,4 +198,7 @@ def _why(wrong: Sequence[Tuple[Case, Any, Any, Layers, int]]) -> Pair:
         (all(np.allclose(off, (1 / devices - 1) * b2, 1e-3, 1e-5) for off, b2, devices in several),
          "b2 is divided by the number of devices, and only one of them has it",
          "デバイス数で割った b2 を、1 台だけが足しています"),
+        (all(one.first_bias_divided() for one in wrong),
+         "b1 is divided by the number of devices: a unit is on one device, with its whole bias",
+         "b1 がデバイス数で割られています。ユニットは 1 台だけにあり、バイアスもそのまま使います"),
     )  # fmt: skip

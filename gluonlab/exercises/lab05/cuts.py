@@ -10,7 +10,7 @@ import numpy as np
 from gluonlab.exercises.cases import draws
 from gluonlab.exercises.exercise import exercise
 from gluonlab.exercises.lab05.lists import by_list, drawn, fault, listed, shown
-from gluonlab.exercises.shared.counterexamples import Case, returned, wrong
+from gluonlab.exercises.shared.counterexamples import Case, in_english, returned, wrong
 from gluonlab.exercises.shared.diagnosis import Mistake, explains, results
 from gluonlab.parallel.stages.balance import least_largest
 
@@ -74,6 +74,12 @@ def _last_too(outputs: Sequence[int], cuts: Sequence[int], images: int) -> List[
     return list(_times(BYTES * images, edges))
 
 
+def _own_back(outputs: Sequence[int], cuts: Sequence[int], images: int) -> List[int]:
+    """The gradient of what a stage itself puts out, in place of that of what it received."""
+    own = [BYTES * images * stage[-1] for stage in _stages(outputs, cuts)]
+    return [size * ((n < len(cuts)) + (n > 0)) for n, size in enumerate(own)]
+
+
 def _all_layers(outputs: Sequence[int], cuts: Sequence[int], images: int) -> List[int]:
     return [BYTES * images * sum(stage) for stage in _stages(outputs, cuts)]
 
@@ -91,7 +97,11 @@ OF_BYTES: List[Mistake] = [
      "layer c begins the next stage: over the cut goes what layer c - 1 puts out",
      "層 c は次のステージの最初の層です。切れ目を通るのは層 c - 1 の出力です"),
     (by_list(lambda o, c, n: _times(2 * BYTES * n, _boundaries(o, c))),
-     "that is what it sends and receives together", "これは送る量と受け取る量の合計です"),
+     "that is twice as much: a number has 4 bytes, and what a device receives it does not send",
+     "ちょうど 2 倍です。1 個は 4 バイトで、受け取る量は数えません"),
+    (by_list(_own_back),
+     "what goes back over a cut is the gradient of what a device received, not of what it puts out",
+     "切れ目から送り返すのは受け取った値の勾配です。自分が出力した値の勾配ではありません"),
     (by_list(lambda o, c, n: [2 * sent for sent in _forward_only(o, c, n)]),
      "the gradient that goes back over a cut is sent by the device behind the cut",
      "切れ目を通って戻る勾配を送るのは、切れ目の後ろのデバイスです"),
@@ -114,6 +124,8 @@ def balanced(answer: Callable[[Costs, int], Sequence[int]]) -> None:
         ([4, 3, 3, 4, 1, 3], 3),
         ([0.25, 0.5, 0.125, 0.25, 0.375], 3),
         ([2, 2, 2], 3),
+        ([9, 1, 1, 1], 3),  # one layer decides, and yet there are to be three stages
+        ([0, 0, 8, 0], 4),
         ([3, 0, 4], 1),
     ]
     random = draws(52)
@@ -169,7 +181,8 @@ def _check_cuts(case: Case, got: Any, layers: int, stages: int) -> None:
         )  # fmt: skip
     case.check(
         (len(got) != stages - 1,
-         f"{len(got)} cuts, {got}, make {len(got) + 1} stages, expected {stages}",
+         f"{in_english(len(got), 'cut')}, {got}, make{'s' * (len(got) == 1)} "
+         f"{in_english(len(got) + 1, 'stage')}, expected {stages}",
          f"切れ目が {len(got)} 個 ({got}) なので、ステージは {len(got) + 1} 個です。"
          f"正しくは {stages} 個です"),
         (any(not 1 <= cut < layers for cut in got),
@@ -239,6 +252,11 @@ def _why(found: Sequence[Any]) -> Tuple[str, str]:
         (cuts_by(_equal_numbers_floor),
          "every stage has the same number of layers, whatever they cost",
          "コストを見ずに、層の数を均等にしています"),
+        (lambda costs, stages, got: right(
+            (None, _largest(costs, [cut + 1 for cut in got[0]])),
+            _largest(costs, _best(costs, stages))),
+         "those are the last layers of stages: a cut is the layer with which the next one begins",
+         "それはステージの最後の層です。切れ目は次のステージが始まる層の番号です"),
         (cuts_by(_greedy),
          "stages are filled one after the other, each up to an equal part of the sum: "
          "what does not fit piles up in the last one",

@@ -68,6 +68,14 @@ def _both(forward: Times, backward: Times) -> List[float]:
     return [f + b for f, b in zip(forward, backward)]
 
 
+def _until_own_end(forward: Times, backward: Times, m: int) -> List[float]:
+    """Of the time until a device's own last backward."""
+    there = sum(forward) + (m - 1) * max(forward)
+    rests = [backward[device:] for device in range(len(backward))]
+    ends = [there + sum(rest) + (m - 1) * max(rest) for rest in rests]
+    return [1 - m * each / end for each, end in zip(_both(forward, backward), ends)]
+
+
 OF_IDLE: List[Mistake] = [
     (by_list(lambda f, b, m: [(len(f) - 1) / (m + len(f) - 1)] * len(f)),
      "that is the bubble of equal stages", "それはステージが等しいときのバブルです"),
@@ -90,6 +98,26 @@ OF_IDLE: List[Mistake] = [
     (_of_step(lambda f, b, m: sum(_both(f, b)) + m * (max(f) + max(b))),
      "one microbatch too many: the first one is in the sums already",
      "マイクロバッチが 1 個多く数えられています。最初の 1 個は和に入っています"),
+    (_of_step(lambda f, b, m: (m + len(f) - 1) * (max(f) + max(b))),
+     "as if all stages took as long as the slowest: the first microbatch passes each of them in "
+     "its own time",
+     "どのステージにも最も遅いステージと同じ時間がかかるとした値です。"
+     "最初のマイクロバッチは、各ステージをそれぞれの時間で通ります"),
+    (_of_step(lambda f, b, m: (m + len(f) - 1) * max(_both(f, b))),
+     "as if all stages took as long as the slowest: the first microbatch passes each of them in "
+     "its own time",
+     "どのステージにも最も遅いステージと同じ時間がかかるとした値です。"
+     "最初のマイクロバッチは、各ステージをそれぞれの時間で通ります"),
+    (by_list(lambda f, b, m: [100 * (1 - m * each / _step(f, b, m)) for each in _both(f, b)]),
+     "that is in per cent: a share is a number from 0 to 1",
+     "パーセントになっています。割合は 0 から 1 の数です"),
+    (by_list(_until_own_end),
+     "the step ends when all devices are done, not each device by itself",
+     "ステップの終わりは全デバイスが終わったときです。デバイスごとの終わりではありません"),
+    (_of_step(lambda f, b, m: sum(f) + (m - 1) * max(f) + m * b[-1]),
+     "the step ends when all devices are done: device 0 is the last, not the end of the chain",
+     "ステップの終わりは全デバイスが終わったときです。最後に終わるのは末尾のデバイスではなく"
+     "デバイス 0 です"),
     (_of_step(lambda f, b, m: m * (max(f) + max(b))),
      "the time in which the pipeline fills and drains is missing",
      "パイプラインが埋まるまでと空になるまでの時間が入っていません"),
@@ -129,6 +157,10 @@ class _Clock:
         reads.append(self._times[work] * disturbed)
         return reads[-1]
 
+    def was_read(self) -> bool:
+        """Whether any work was timed."""
+        return any(self.reads.values())
+
 
 @exercise("05-6")
 def measured_idle(answer: Callable[..., Sequence[float]]) -> None:
@@ -148,6 +180,11 @@ def measured_idle(answer: Callable[..., Sequence[float]]) -> None:
 
     found = results(ask, cases, lambda step_s, alone_s: [1 - own / step_s for own in alone_s])
     _check_repeats(cases, clocks)
+    if found and isinstance(found[0].got, list) and not any(map(_Clock.was_read, clocks)):
+        raise Wrong(
+            en="`seconds` was never called: it takes a work, and gives the seconds of one run",
+            ja="`seconds` が一度も呼ばれていません。処理を渡すと、1 回にかかった秒数を返します",
+        )
     mistakes = [(_by_reads(clocks, cases, formula), en, ja) for formula, en, ja in OF_MEASURED]
     fails = fault(found, _call, mistakes)
     if fails:
@@ -220,6 +257,9 @@ OF_MEASURED: List[Tuple[Measured, str, str]] = [
     (lambda step, alone: [min(step) - min(own) for own in alone],
      "that is the idle time itself: divide it by the time of the step",
      "それは待ち時間そのものです。ステップの時間で割ります"),
+    (lambda step, alone: [100 * (1 - min(own) / min(step)) for own in alone],
+     "that is in per cent: a share is a number from 0 to 1",
+     "パーセントになっています。割合は 0 から 1 の数です"),
     (lambda step, alone: [1 - min(own) / sum(map(min, alone)) for own in alone],
      "that is from its part of all the devices' work: the time of the step is missing",
      "それは全処理に占める割合から出した値です。ステップの時間を使っていません"),

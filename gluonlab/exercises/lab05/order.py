@@ -40,7 +40,7 @@ def one_f_one_b(answer: Callable[[int, int, int], Sequence[Tuple[str, int]]]) ->
             order = _order(Case(call, call), answer(device, devices, microbatches))
             _check_alone(Case(call, call), order, microbatches)
             orders.append([(op, device, microbatch) for op, microbatch in order])
-        schedule = from_orders("yours", orders, microbatches)
+        schedule = from_orders("your order", orders, microbatches)
         case = Case(
             f"{in_english(devices, 'device')}, {microbatches} microbatch"
             f"{'es' * (microbatches > 1)}",
@@ -106,9 +106,9 @@ def _check_together(case: Case, schedule: PipelineSchedule) -> None:
         step = _next_step(program, waits)
         raise case.wrong(
             f"device {device} waits for ever before its {step.op} of microbatch "
-            f"{step.microbatch}: `check` says, {error}",
+            f"{step.microbatch}; the proof's words: {error}",
             f"デバイス {device} はマイクロバッチ {step.microbatch} の{JAPANESE[step.op]}の前で"
-            f"永久に待ちます。`check` の出力: {error}",
+            f"永久に待ちます。証明の出力: {error}",
         ) from None
 
 
@@ -124,10 +124,11 @@ def _check_memory(case: Case, schedule: PipelineSchedule) -> None:
         if kept > enough:
             gpipe = all(most == schedule.microbatches for most in peaks(schedule))
             why = " (all of them, as GPipe does)" if gpipe else ""
+            are = "is" if enough == 1 else "are"
             why_ja = " (GPipe と同じく全部)" if gpipe else ""
             raise case.wrong(
                 f"the order is right, but device {device} keeps the activations of {kept} "
-                f"microbatches at once{why}, where {enough} are enough",
+                f"microbatches at once{why}, where {enough} {are} enough",
                 f"順序は正しいのですが、デバイス {device} が一度に {kept} 個のマイクロバッチの"
                 f"活性値を保持します{why_ja}。{enough} 個で足ります",
             )

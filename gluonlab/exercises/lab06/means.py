@@ -12,7 +12,8 @@ from gluonlab.data.loading.shards import shard_bounds
 from gluonlab.exercises.cases import draws, more
 from gluonlab.exercises.exercise import exercise
 from gluonlab.exercises.shared.arrays import cpus
-from gluonlab.exercises.shared.counterexamples import wrong
+from gluonlab.exercises.shared.calls import KEPT_EN, KEPT_JA, Calls
+from gluonlab.exercises.shared.counterexamples import check, wrong
 from gluonlab.exercises.shared.diagnosis import Mistake, Results, explains, results
 from gluonlab.exercises.shared.softmax_regression import (
     CLASSES,
@@ -26,12 +27,19 @@ from gluonlab.exercises.shared.softmax_regression import (
 Array = Any  # of numpy
 
 
+ENDS = ("larger first", "larger last", "rest to the last")
+
+
 class _Sentences(NamedTuple):
-    """A batch: ``lengths``, how many words each sentence has; ``parts``: its microbatches."""
+    """A batch: ``lengths``, how many words each sentence has; ``parts``: its microbatches.
+
+    ``ends``: one of ENDS, how sentences that do not divide evenly are divided.
+    """
 
     lengths: Tuple[int, ...]
     parts: int
     seed: int
+    ends: str = "larger first"
 
     @property
     def real(self) -> Array:
@@ -46,8 +54,15 @@ class _Sentences(NamedTuple):
         return x, random.randint(0, CLASSES, shape).astype("float32")
 
     def cuts(self) -> List[Tuple[int, int]]:
-        """The microbatches, as even as can be."""
-        return list(shard_bounds(len(self.lengths), self.parts))
+        """The microbatches: as even as can be, the larger ones first, unless ``ends`` says else."""
+        count = len(self.lengths)
+        if self.ends == "larger last":
+            places = [count * part // self.parts for part in range(self.parts + 1)]
+        elif self.ends == "rest to the last":
+            places = [*(count // self.parts * part for part in range(self.parts)), count]
+        else:
+            return list(shard_bounds(count, self.parts))
+        return list(zip(places, places[1:]))
 
     def counts(self) -> List[int]:
         """The words of each microbatch."""
@@ -67,29 +82,45 @@ def accumulate_means(answer: Callable[..., Any]) -> None:
     """One update by the mean over all words, from microbatches with means of their own."""
     cases = [((4, 4), 1), ((4, 4), 2), ((5, 1), 2), ((3, 6, 1), 2), ((2, 2, 0, 0), 2)]
     cases += [((6, 1, 4, 2, 5, 1, 3), 3), ((0, 3, 0, 5), 4), ((1, 7, 2), 3), ((2, 9, 4, 4), 2)]
+    cases += [((3, 5, 2, 4, 1), 3), ((4, 2, 6, 1, 3, 2), 4)]  # 1, 1, 3 and 2, 2, 2 are not even
     cases += more(3, lambda random: (tuple(map(int, random.randint(1, 9, 6))), 4), 6)
     batches = [(_Sentences(lengths, parts, seed),) for seed, (lengths, parts) in enumerate(cases)]
-    most: List[int] = []
+    calls: List[Calls] = []
     found = results(
-        lambda batch: _train(answer, batch, most), batches, lambda batch: _updated(batch)
+        lambda batch: _train(answer, batch, calls), batches, lambda batch: _updated(batch)
     )
     mistaken = found.wrong(_near)
     if mistaken:
         raise _wrong_update(found)
-    for (batch,), calls in zip(batches, most):
-        allowed = math.ceil(len(batch.lengths) / batch.parts)
-        if calls > allowed:
-            raise wrong(
-                f"the update of {len(batch.lengths)} sentences in {batch.parts} microbatches is "
-                f"right, but {calls} went through the network at once, expected at most {allowed}",
-                f"{len(batch.lengths)} 文を {batch.parts} 個のマイクロバッチにした更新は"
-                f"正しいのですが、一度に {calls} 文がネットワークを通りました "
-                f"(多くても {allowed} 文のはず)",
-            )
+    for (batch,), call in zip(batches, calls):
+        _check_calls(batch, call)
 
 
-def _train(answer: Callable[..., Any], batch: _Sentences, most: List[int]) -> Values:
-    """The parameters after the answer's update; ``most``: sentences at once are added to it."""
+def _check_calls(batch: _Sentences, calls: Calls) -> None:
+    """Raise Wrong unless the sentences went through the network in even microbatches."""
+    count, parts, sizes = len(batch.lengths), batch.parts, calls.sizes
+    allowed, least = math.ceil(count / parts), count // parts
+    no_gap = all(batch.counts())  # a part without words may be left out, before or after forward
+    en = f"the update of {count} sentences in {parts} microbatch{'es' * (parts > 1)} is right, but"
+    ja = f"{count} 文を {parts} 個のマイクロバッチにした更新は正しいのですが、"
+    check(
+        (max(sizes) > allowed,
+         f"{en} {max(sizes)} went through the network at once, expected at most {allowed}",
+         f"{ja}一度に {max(sizes)} 文がネットワークを通りました (多くても {allowed} 文のはず)"),
+        (len(sizes) > parts,
+         f"{en} they went through the network in {len(sizes)} parts, expected {parts}",
+         f"{ja}{len(sizes)} 個に分けられました。{parts} 個のはずです"),
+        (min(sizes) < least or (no_gap and len(sizes) < parts),
+         f"{en} the microbatches have {sizes} sentences; as even as can be, there are {parts} of "
+         f"{least} or more",
+         f"{ja}文の数が {sizes} です。できるだけ均等に分けると、{least} 文以上のものが "
+         f"{parts} 個になります"),
+        (no_gap and calls.kept_before_backward, f"{en} {KEPT_EN}", f"{ja}{KEPT_JA}"),
+    )  # fmt: skip
+
+
+def _train(answer: Callable[..., Any], batch: _Sentences, calls: List[Calls]) -> Values:
+    """The parameters after the answer's update; its ``calls`` of the network are added."""
     [ctx], begin = cpus(1), some_values()
     net = gluon.nn.Dense(CLASSES, in_units=FEATURES, flatten=False)
     net.collect_params().setattr("grad_req", "add")
@@ -100,10 +131,8 @@ def _train(answer: Callable[..., Any], batch: _Sentences, most: List[int]) -> Va
     with autograd.record():  # what the batch before has left
         before = net(x[:1]).sum()
     before.backward()
-    seen: List[int] = []
-    net.register_forward_pre_hook(lambda block, inputs: seen.append(len(inputs[0])))
+    calls.append(Calls(net))
     answer(net, mean_loss, make_trainer(net), x, y, nd.array(batch.real, ctx=ctx), batch.parts)
-    most.append(max(seen, default=0))
     params = (net.weight, net.bias)
     return Values(*(param.data(ctx).asnumpy().astype(np.float64) for param in params))
 
@@ -138,15 +167,20 @@ def _near(got: Any, want: Values) -> bool:
     return isinstance(got, Values) and got.near(want)
 
 
-def _left_over(batch: _Sentences) -> Values:
-    """With the gradients that were there before, those of a sum of scores."""
+def _left_over(batch: _Sentences, divided: bool = False) -> Values:
+    """With the gradients that were there before, those of a sum of scores; ``divided`` by words."""
     x, _ = batch.words()
     before = Values(np.tile(x[0].sum(axis=0), (CLASSES, 1)), np.full(CLASSES, float(x.shape[1])))
-    return _updated(batch).minus(before, LR)
+    return _updated(batch).minus(before, LR / (sum(batch.lengths) if divided else 1))
+
+
+def _left_over_divided(batch: _Sentences) -> Values:
+    return _left_over(batch, divided=True)
 
 
 def _by(formula: Callable[[_Sentences], Values]) -> Callable[..., bool]:
-    return lambda batch, got: _near(got, formula(batch))
+    """A mistake that leads to these parameters, with one of the usual ways to cut a batch."""
+    return lambda batch, got: any(_near(got, formula(batch._replace(ends=ends))) for ends in ENDS)
 
 
 def _sizes(batch: _Sentences) -> List[int]:
@@ -161,8 +195,8 @@ OF_MEANS: List[Mistake] = [
      "その部分は飛ばしてください"),
     (_by(lambda batch: some_values()),
      "the parameters have not changed at all", "パラメータがまったく変わっていません"),
-    (_by(_left_over), "the gradients of the batch before are still in it",
-     "前のバッチの勾配が残ったままです"),
+    *((_by(left_over), "the gradients of the batch before are still in it",
+       "前のバッチの勾配が残ったままです") for left_over in (_left_over, _left_over_divided)),
     (_by(lambda batch: _of_means(batch, [1.0] * batch.parts)),
      "the means are only added up", "平均を足しただけです"),
     (_by(lambda batch: _of_means(batch, [1 / batch.parts] * batch.parts)),
@@ -178,6 +212,8 @@ OF_MEANS: List[Mistake] = [
         batch, [1 / (sum(batch.lengths) * len(batch.lengths))] * batch.parts)),
      "`trainer.step` divides once more: the gradients are those of a mean already",
      "`trainer.step` がもう一度割っています。勾配は、すでに平均の損失の勾配です"),
+    (_by(lambda batch: _weighted(batch, [1 / sum(batch.lengths) ** 2] * batch.parts)),
+     "the sum is divided by the words twice", "合計を単語数で 2 回割っています"),
     (_by(lambda batch: _weighted(batch, [1 / len(batch.lengths)] * batch.parts)),
      "the sum is divided by the sentences, not by the words",
      "単語数ではなく文の数で割っています"),

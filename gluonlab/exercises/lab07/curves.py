@@ -21,6 +21,7 @@ def median_steps(answer: Callable[..., Any]) -> None:
         ([[(10, 0.5), (20, 0.9)]], 0.8),
         ([[(10, 0.5), (20, 0.9), (30, 0.7), (40, 0.95)]], 0.9),
         ([[(10, 0.5), (20, 0.8)], [(10, 0.8)], [(10, 0.1), (20, 0.2), (40, 0.85)]], 0.8),
+        ([[(5, 0.9), (10, 0.6)], [(5, 0.2), (15, 0.9)], [(5, 0.2), (20, 0.9)]], 0.8),
         ([[(5, 0.5), (10, 0.9)], [(5, 0.9)]], 0.9),
         ([[(8, 0.9)], [(8, 0.2), (16, 0.3)], [(8, 0.4), (16, 0.9)]], 0.9),
         ([[(8, 0.9)], [(8, 0.2), (16, 0.3)], [(8, 0.4), (16, 0.5)]], 0.9),
@@ -59,6 +60,27 @@ def _reached(curve: Curve, target: float) -> float:
 
 def _right(curves: Sequence[Curve], target: float) -> Optional[float]:
     return _finite(median(_reached(curve, target) for curve in curves))
+
+
+def _for_good(curve: Curve, target: float) -> float:
+    """From where on it stays."""
+    step = math.inf
+    for at, right in reversed(curve):
+        if right < target:
+            break
+        step = at
+    return step
+
+
+def _interpolated(curve: Curve, target: float) -> float:
+    before: "Optional[Tuple[int, float]]" = None
+    for step, right in curve:
+        if right >= target:
+            if before is None:
+                return step
+            return before[0] + (step - before[0]) * (target - before[1]) / (right - before[1])
+        before = step, right
+    return math.inf
 
 
 def _finite(value: float) -> Optional[float]:
@@ -107,6 +129,10 @@ MISTAKES: List[Mistake] = [
      "they take longer than all others",
      "目標に達しないシードが除かれています。それでは見込みのない設定がよく見えます。"
      "ほかのどのシードよりも長くかかるものとして数えてください"),
+    (_by(lambda curves, target: None if len(_some(curves, target)) < len(curves)
+         else median(_some(curves, target))),
+     "one seed that never gets there does not keep the median seed from getting there",
+     "達しないシードが 1 つあっても、中央値のシードが達していれば答えは数です"),
     (_by(_all(lambda curve, target: min(_reached(curve, target), curve[-1][0]))),
      "a seed that never reaches the target counts as if it had at its last look",
      "目標に達しないシードを、最後の計測で達したものとして数えています"),
@@ -127,6 +153,16 @@ MISTAKES: List[Mistake] = [
         (n for n, (_, r) in enumerate(curve) if r >= target), math.inf))),
      "that is the place of the look, not its steps",
      "それは何番目の計測かで、ステップ数ではありません"),
+    (_by(_all(lambda curve, target: next(
+        (n for n, (_, r) in enumerate(curve, 1) if r >= target), math.inf))),
+     "that is a number of looks, not of steps",
+     "それは計測の回数で、ステップ数ではありません"),
+    (_by(_all(_for_good)),
+     "a seed is there at its first look that has the target, even if it falls below it again",
+     "最初に目標以上になった計測で達したとします。その後で下回ってもかまいません"),
+    (_by(_all(_interpolated)),
+     "between two looks nobody has looked: the first that has the target counts",
+     "計測と計測の間は測っていません。目標以上になった最初の計測のステップ数です"),
     (_by(_all(lambda curve, target: _reached(curve[::-1], target))),
      "the last look that has the target counts, not the first",
      "最初ではなく、最後に目標に達していた計測を数えています"),

@@ -10,7 +10,7 @@ from mxnet import nd
 from gluonlab.exercises.cases import draws
 from gluonlab.exercises.exercise import exercise
 from gluonlab.exercises.shared.arrays import check_arrays, cpus, in_words
-from gluonlab.exercises.shared.counterexamples import Case, in_english
+from gluonlab.exercises.shared.counterexamples import Case, in_english, looks_like
 from gluonlab.exercises.shared.diagnosis import Mistake, Results, explains, results
 
 TOLERANCE = 1e-4
@@ -41,10 +41,10 @@ Path = List[List[Array]]  # the weights after each step
 
 
 class Moved(NamedTuple):
-    """The weights after each step, and what an answer did that it must not."""
+    """The weights and the velocities after each step."""
 
     path: Path
-    returned: Any
+    velocities: Path
 
 
 @exercise("07-5")
@@ -83,14 +83,22 @@ def _moved(answer: Callable[..., Any], steps: Steps) -> Moved:
     [ctx] = cpus(1)
     weights = [nd.array(each, ctx=ctx) for each in steps.begin]
     velocities = [each.zeros_like() for each in weights]
-    path, former, returned = [], None, None
+    path, kept, former = [], [], None
     for rate, grads in zip(steps.rates, steps.gradients):
         given = [nd.array(each, ctx=ctx) for each in grads]
-        returned = answer(weights, given, velocities, rate, former, steps.momentum)
+        # lists of their own: an answer that puts other arrays into them has changed nothing
+        answer(list(weights), given, list(velocities), rate, former, steps.momentum)
         check_arrays(given, grads)
         path.append([each.asnumpy().astype(np.float64) for each in weights])
+        kept.append([each.asnumpy().astype(np.float64) for each in velocities])
         former = rate
-    return Moved(path, returned)
+    return Moved(path, kept)
+
+
+def _velocities(steps: Steps, path: Path) -> Path:
+    """MXNet's: by how much each step has changed the weights."""
+    before = [list(steps.begin), *path]
+    return [[b - a for a, b in zip(one, other)] for one, other in zip(before, path)]
 
 
 def _path(steps: Steps) -> Path:
@@ -146,6 +154,10 @@ def _late(steps: Steps) -> Path:
     return path
 
 
+def _forgotten(steps: Steps) -> Path:
+    return _by_rule(steps, lambda rate, former: (float(rate == former), 1.0))
+
+
 MISTAKES: List[Mistake] = [
     (_does(lambda rate, former: _ratio(rate, former, -1)),
      "that is MXNet's rule alone: the velocity still contains the former rate",
@@ -159,9 +171,12 @@ MISTAKES: List[Mistake] = [
     (lambda steps, got: _same(got, _by_rule(steps, lambda rate, former: (0.0, 1.0))),
      "that is the step without momentum: keep the velocities for the next step, in place",
      "モーメンタムがないのと同じです。速度をその場で書き換えて、次のステップに残してください"),
-    (lambda steps, got: all(_same(Moved([one], None), [list(steps.begin)]) for one in got.path),
-     "the weights are unchanged: write into the arrays",
-     "重みが変わっていません。配列に書き込んでください"),
+    (lambda steps, got: all(_same([one], [list(steps.begin)]) for one in got.path),
+     "the weights are unchanged: write into the arrays, do not put new ones into the lists",
+     "重みが変わっていません。リストの要素を差し替えるのではなく、配列に書き込んでください"),
+    (lambda steps, got: _same(got, _forgotten(steps)),
+     "the velocity is forgotten when the rate changes: it is to be multiplied by a factor",
+     "学習率が変わるたびに速度を捨てています。係数を掛けて引き継ぎます"),
     (lambda steps, got: _same(got, _by_rule(
         steps, lambda rate, former: (1.0, _ratio(rate, former, 1)[0]))),
      "the gradient is multiplied by the factor, too: it belongs to the velocity alone",
@@ -177,6 +192,7 @@ MISTAKES: List[Mistake] = [
 
 def _check(steps: Steps, got: Moved, want: Path, rest: Results) -> None:
     if _same(got, want):
+        _check_velocities(steps, got, _velocities(steps, want))
         return
     step = next(n for n, pair in enumerate(zip(got.path, want)) if not _same([pair[0]], [pair[1]]))
     place = next(
@@ -188,3 +204,31 @@ def _check(steps: Steps, got: Moved, want: Path, rest: Results) -> None:
         f"{step + 1} ステップ後のパラメータ {place} が {is_now} です。正しくは {expected} です",
         explains(rest, _same, *MISTAKES),
     )
+
+
+def _check_velocities(steps: Steps, got: Moved, want: Path) -> None:
+    """Raise Wrong where the weights are right, and a velocity is not what MXNet's would be."""
+    found = got.velocities
+    for step, (rate, ours, theirs) in enumerate(zip(steps.rates, found, want)):
+        for place, (one, other) in enumerate(zip(ours, theirs)):
+            if np.allclose(one, other, rtol=TOLERANCE, atol=TOLERANCE):
+                continue
+            raise steps.case().wrong(
+                f"after {in_english(step + 1, 'step')} the weights are right, but velocity {place} "
+                f"is {in_words(one)}, expected {in_words(other)}",
+                f"{step + 1} ステップ後の重みは正しいのですが、速度 {place} が {in_words(one)} "
+                f"です。正しくは {in_words(other)} です",
+                looks_like(
+                    (np.allclose(one, -other, TOLERANCE, TOLERANCE),
+                     "MXNet's velocity is what is added to the weight, and has its sign",
+                     "MXNet の速度は重みに足す値で、符号も同じです"),
+                    (np.allclose(one, -other / rate, TOLERANCE, TOLERANCE),
+                     "that is v of the papers; MXNet's velocity is u = -lr v",
+                     "それは論文の v です。MXNet の速度は u = -lr v です"),
+                    (step > 0 and np.allclose(one, found[step - 1][place], TOLERANCE, TOLERANCE),
+                     "it has not changed in this step: `velocity = ...` makes a new array, "
+                     "`velocity[:] = ...` and `velocity *= ...` write into the one that was given",
+                     "このステップで変わっていません。`velocity = ...` は新しい配列を作ります。"
+                     "渡された配列に書き込むのは `velocity[:] = ...` や `velocity *= ...` です"),
+                ),
+            )  # fmt: skip

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any, Callable, Dict, List, NamedTuple, Optional, Tuple
 
 from gluonlab.exercises.cases import draws
 from gluonlab.exercises.exercise import exercise
-from gluonlab.exercises.shared.counterexamples import Case, looks_like
+from gluonlab.exercises.shared.counterexamples import NOTHING, Case, Pair, looks_like
 from gluonlab.exercises.shared.diagnosis import Mistake, Results, explains, results
 
 Choice = Tuple[int, int]  # devices, batch
@@ -78,11 +79,24 @@ def cheapest(answer: Callable[..., Any]) -> None:
     small = Machine(0.125, 0.25, 0.0625, 64)
     offers += [Offer({128: 50}, small, [1, 2], 8000.0)]
     offers += [Offer({128: 50, 512: 40}, small, [1, 2, 4, 8], 9000.0)]
+    even = Machine(0.0, 0.25, 0.0, 64)  # any number of devices costs the same
+    offers += [Offer({64: 100}, even, counts, 900.0) for counts in ([1, 2, 4], [4, 1, 2])]
     random = draws(76)
     offers += [_drawn(random) for _ in range(12)]
+    asked: List[Tuple[Offer, Any, Any]] = []
+
+    def seconds(offer: Offer, batch: int, devices: int) -> float:
+        asked.append((offer, batch, devices))
+        return offer.machine.seconds(batch, devices)
+
     found = results(
         lambda offer: _pair(
-            answer(dict(offer.steps), offer.machine.seconds, list(offer.counts), offer.deadline)
+            answer(
+                dict(offer.steps),
+                partial(seconds, offer),
+                list(offer.counts),
+                offer.deadline,
+            )
         ),
         [(offer,) for offer in offers],
         _best,
@@ -93,7 +107,8 @@ def cheapest(answer: Callable[..., Any]) -> None:
         raise offer.case().wrong(
             f"it returned {got!r}, expected {want}",
             f"戻り値は {got!r} でした。正しくは {want} です",
-            _why(offer, got, want, found),
+            next(filter(any, (_why_asked(*each) for each in asked)), None)
+            or _why(offer, got, want, found),
         )
 
 
@@ -171,6 +186,22 @@ MISTAKES: List[Mistake] = [
 ]  # fmt: skip
 
 
+def _why_asked(offer: Offer, batch: Any, devices: Any) -> Pair:
+    """What is said of a question for the seconds of a step that is not among the choices."""
+    if batch in offer.steps and devices in offer.counts:
+        return NOTHING
+    return looks_like(
+        (batch in offer.counts and devices in offer.steps,
+         f"`seconds({batch}, {devices})` was called: the batch comes first, then the devices",
+         f"`seconds({batch}, {devices})` が呼ばれました。バッチサイズが先、デバイス数が後です"),
+        (devices in offer.counts and batch * devices in offer.steps,
+         f"`seconds({batch}, {devices})` was called: it takes the size of the whole batch, not "
+         "the images of one device",
+         f"`seconds({batch}, {devices})` が呼ばれました。"
+         "渡すのは 1 台分の枚数ではなく、バッチ全体のサイズです"),
+    )  # fmt: skip
+
+
 def _why(offer: Offer, got: Any, want: Optional[Choice], found: Results) -> Tuple[str, str]:
     if got is None and want is not None:
         return "it can be done in time", "時間内に終わる選択があります"
@@ -193,6 +224,11 @@ def _why(offer: Offer, got: Any, want: Optional[Choice], found: Results) -> Tupl
          "そのバッチはその台数では割り切れません"),
         (mine is not None and mine[0] > offer.deadline,
          f"it takes {mine[0] if mine else 0:.4g} s", f"{mine[0] if mine else 0:.4g} 秒かかります"),
+        (mine is not None and theirs is not None and mine[1] == theirs[1],
+         f"it costs as much as {want}, but takes {mine[0] if mine else 0:.4g} s, not "
+         f"{theirs[0] if theirs else 0:.4g} s",
+         f"コストは {want} と同じですが、時間が {theirs[0] if theirs else 0:.4g} 秒ではなく "
+         f"{mine[0] if mine else 0:.4g} 秒かかります"),
         (mine is not None and theirs is not None,
          f"it costs {mine[1] if mine else 0:.4g} device-seconds, "
          f"{want} costs {theirs[1] if theirs else 0:.4g}",

@@ -6,13 +6,15 @@ import math
 from typing import Any, Callable, List, NamedTuple, Optional, Sequence
 
 import mxnet as mx
+import numpy as np
 from mxnet import nd
 
+from gluonlab.data.loading.shards import shard_bounds
 from gluonlab.exercises.cases import draws
 from gluonlab.exercises.exercise import exercise
 from gluonlab.exercises.lab07.looks import CountedLoss, Looks, TooMany
 from gluonlab.exercises.shared.arrays import cpus
-from gluonlab.exercises.shared.counterexamples import NOTHING, Case, in_english
+from gluonlab.exercises.shared.counterexamples import Case, in_english, looks_like
 from gluonlab.exercises.shared.diagnosis import Mistake, Results, explains, results
 from gluonlab.exercises.shared.softmax_regression import (
     LR,
@@ -127,17 +129,49 @@ def _steps(
     size: Optional[int] = None,
     ragged: bool = True,
     divisor: Optional[Callable[[int], float]] = None,
+    wraps: Optional[bool] = None,
+    of_means: Optional[Callable[[int, int], Sequence[Any]]] = None,
 ) -> List[Values]:
+    """``wraps``: a batch that is not full is filled up with the first images, after which the next
+    one goes on (True) or begins at the first image (False); ``of_means``: the devices' shards, of
+    whose means the mean is taken.
+    """
     size, lr = size or run.k * run.b, run.k * run.lr if lr is None else lr
     images, labels = run.batch
     starts = [begin for begin in range(0, run.images, size) if ragged or begin + size <= run.images]
     values, path = some_values(), []
     for step in range(count):
         begin = starts[step % len(starts)]
-        part = images[begin : begin + size], labels[begin : begin + size]
-        values = values.step(part, lr / (divisor(len(part[0])) if divisor else len(part[0])))
+        if wraps is not None:
+            begin = step * size if wraps else begin
+            rows = np.arange(begin, begin + size) % run.images
+        else:
+            rows = np.arange(begin, min(begin + size, run.images))
+        part = images[rows], labels[rows]
+        if of_means is not None:
+            values = _by_mean_of_means(values, part, lr, of_means(len(rows), run.k))
+        else:
+            values = values.step(part, lr / (divisor(len(rows)) if divisor else len(rows)))
         path.append(values)
     return path
+
+
+def _by_mean_of_means(values: Values, part: Batch, lr: float, cuts: Sequence[Any]) -> Values:
+    """The step by the mean of the devices' own means."""
+    after = values
+    for begin, end in cuts:
+        shard = part[0][begin:end], part[1][begin:end]
+        after = after.minus(values.gradient(shard), lr / len(cuts) / (end - begin))
+    return after
+
+
+def _rest_to_the_last(images: int, devices: int) -> List[Any]:
+    each = images // devices
+    ends = [*(each * device for device in range(devices)), images]
+    return list(zip(ends, ends[1:]))
+
+
+CUTS = (shard_bounds, _rest_to_the_last)
 
 
 def _same(got: Any, want: Sequence[Values]) -> bool:
@@ -154,6 +188,15 @@ def _does(**change: Callable[[Run], Any]) -> Callable[..., bool]:
         return _same(got, _path(run, **changed))
 
     return gives
+
+
+def _path_beyond(run: Run) -> List[Values]:
+    """The values of a right training that goes on after its end."""
+    return _steps(run, run.limit + run.images)
+
+
+def _all_of_them(path: Sequence[Values], of: Sequence[Values]) -> bool:
+    return all(any(values.near(other) for other in of) for values in path)
 
 
 MISTAKES: List[Mistake] = [
@@ -178,14 +221,26 @@ MISTAKES: List[Mistake] = [
      "divide by those of the whole batch",
      "勾配を 1 台分の枚数で割っています。バッチ全体の枚数で割ってください"),
     (_does(divisor=lambda run: lambda n: run.k * run.b),
-     "the smaller batch at the end of an epoch is divided by the size of a full one",
-     "エポック末の小さいバッチを、満杯のバッチの枚数で割っています"),
+     "as if the smaller batch at the end of an epoch were divided by the size of a full one",
+     "エポック末の小さいバッチを、満杯のバッチの枚数で割ったのと同じです"),
+    (lambda run, got: any(_same(got, _path(run, wraps=goes_on)) for goes_on in (True, False)),
+     "the smaller batch at the end of an epoch is filled up with the first images",
+     "エポック末の小さいバッチに、先頭の画像を足しています"),
+    (lambda run, got: any(_same(got, _path(run, of_means=cut)) for cut in CUTS),
+     "as by the mean of the devices' means: the images of a smaller shard count more than others",
+     "デバイスごとの平均の平均になっています。小さいシャードの画像が重く数えられます"),
+    (_does(divisor=lambda run: lambda n: 1),
+     "the sum of the gradients is not divided by the number of images",
+     "勾配の合計が画像の枚数で割られていません"),
     (_does(ragged=lambda run: False),
      "the smaller batch at the end of an epoch is left out: its images count, too",
      "エポック末の小さいバッチが捨てられています。その画像も使います"),
     (lambda run, got: _same(got, [some_values(), *_path(run)]),
      "`good_enough` is asked before the first step: ask after each step",
      "最初のステップの前に `good_enough` を呼んでいます。各ステップの後に呼んでください"),
+    (lambda run, got: bool(got.path) and _all_of_them(got.path, _path_beyond(run)),
+     "it makes several steps before it asks: ask after each step",
+     "何ステップか進んでから呼んでいます。各ステップの後に呼んでください"),
     (lambda run, got: all(values.near(some_values()) for values in got.path),
      "the parameters do not change at all", "パラメータがまったく変わっていません"),
 ]  # fmt: skip
@@ -225,9 +280,23 @@ def _check(run: Run, got: Trained, want: List[Values], rest: Results) -> None:
         raise case.wrong(
             f"it returned {got.returned!r}, expected {number}",
             f"戻り値は {got.returned!r} でした。正しくは {number} です",
-            ("is `return` missing?", "`return` を忘れていませんか")
-            if got.returned is None
-            else NOTHING,
+            looks_like(
+                (
+                    all(each.got.returned is None for each in rest),
+                    "is `return` missing?",
+                    "`return` を忘れていませんか",
+                ),
+                (
+                    got.returned is None and number == run.limit,
+                    "the last step of the limit may be good enough, too",
+                    "上限の最後のステップで十分よくなることもあります",
+                ),
+                (
+                    got.returned is None and number is not None,
+                    "it was good enough",
+                    "十分よくなっていました",
+                ),
+            ),
         )
 
 

@@ -211,15 +211,29 @@ def _each_scaled(limit: Callable[[_Setting], float]) -> Callable[..., bool]:
     """Every device's gradient scaled by itself, before the sum."""
 
     def gives(setting: _Setting, run: _Run, got: Values) -> bool:
-        (images, labels), after = _batch(setting), some_values()
-        for ctx in cpus(setting.devices):
-            own = [row for row, on in zip(run.rows, run.on) if on == ctx]
-            gradient = some_values().gradient((images[own], labels[own]))
+        after = some_values()
+        for gradient in _of_devices(setting, run):
             scale = min(1.0, limit(setting) / _norm(gradient))
             after = after.minus(gradient, LR / setting.images * scale)
         return _near(got, after)
 
     return gives
+
+
+def _of_devices(setting: _Setting, run: _Run) -> List[Values]:
+    """The gradient of each device's images."""
+    images, labels = _batch(setting)
+    rows = [
+        [row for row, on in zip(run.rows, run.on) if on == ctx] for ctx in cpus(setting.devices)
+    ]
+    return [some_values().gradient((images[own], labels[own])) for own in rows]
+
+
+def _side_by_side(setting: _Setting, run: _Run, got: Values) -> bool:
+    """The sum scaled by the norm of all the numbers on all devices."""
+    norm = np.sqrt(sum(_norm(gradient) ** 2 for gradient in _of_devices(setting, run)))
+    scale = min(1.0, setting.largest * setting.images / norm)
+    return _near(got, _update(_whole(setting), setting.images, np.inf, scale))
 
 
 def _by_parameter(setting: _Setting, run: _Run, got: Values) -> bool:
@@ -248,6 +262,9 @@ OF_UPDATES: List[Mistake] = [
      "does, or divided by the images of one device",
      "デバイスの台数倍だけ動いています。`step` のようにもう一度合計したか、"
      "1 台分の枚数で割ったかのどちらかです"),
+    (_side_by_side,
+     "the norm is that of all devices' gradients side by side: take that of their sum",
+     "全デバイスの勾配を並べたもののノルムです。合計した勾配のノルムを使ってください"),
     (_by_parameter,
      "every parameter is scaled by itself: it is one gradient, with one norm",
      "パラメータごとに縮めています。全体で 1 つの勾配、1 つのノルムです"),

@@ -81,5 +81,5 @@ def near(got: Any, want: float, rel: float = 1e-6) -> bool:
 
 
 def in_english(count: int, thing: str) -> str:
-    """``1 device``, ``2 devices``."""
-    return f"{count} {thing}" + "s" * (count > 1)
+    """``1 device``, ``2 devices``, ``0 devices``."""
+    return f"{count} {thing}" + "s" * (count != 1)

@@ -66,14 +66,15 @@ def explains(
     """What is said of the mistake that explains the results; NOTHING if none does.
 
     One that gives all of them goes before one that gives the wrong ones alone, as where an answer
-    knows a special case.
+    knows a special case; if those are all None, which many mistakes may give, none is named.
     """
     mistaken = _wrong(found, right)
-    if mistaken and all(each.got is None for each in mistaken):
+    if found and all(each.got is None for each in found):  # somewhere None may be right
         return "the function returns nothing", "関数が何も返していません"
     if len(mistaken) < LEAST:
         return NOTHING
-    for some in (found, mistaken):
+    numbers = any(each.got is not None for each in mistaken)
+    for some in (found, mistaken) if numbers else (found,):
         for gives, en, ja in mistakes:
             if all(gives(*each.case, got=each.got) for each in some):
                 return en, ja

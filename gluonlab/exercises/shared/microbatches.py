@@ -10,6 +10,7 @@ import numpy as np
 from gluonlab.data.loading.shards import shard_bounds
 from gluonlab.exercises.exercise import Wrong
 from gluonlab.exercises.shared.arrays import cpus
+from gluonlab.exercises.shared.calls import KEPT_EN, KEPT_JA, Calls
 from gluonlab.exercises.shared.counterexamples import NOTHING, check, wrong
 from gluonlab.exercises.shared.softmax_regression import (
     LR,
@@ -55,21 +56,20 @@ def check_updates(
     """
     [ctx], batches = cpus(1), some_batches(sizes)
     training, returned = Training([ctx], "add"), []  # type: Training, List[Any]
-    seen: List[int] = []
-    training.net.register_forward_pre_hook(lambda block, inputs: seen.append(len(inputs[0])))
+    calls = Calls(training.net)
     for number, (batch, size) in enumerate(zip(batches, sizes)):
-        del seen[:]
+        calls.forget()
         returned.append(training.run(answer, batch, parts))
         update = Update(training.values(ctx), training.begin, batches[: number + 1], parts)
         if not update.got.near(update.want):
             raise fault(update)
-        _check_parts(seen, size, parts, as_even)
+        _check_parts(calls, size, parts, as_even)
     return returned
 
 
-def _check_parts(seen: List[int], size: int, parts: int, as_even: bool) -> None:
-    """Raise Wrong unless ``seen``, the images of each call, are those of ``parts`` microbatches."""
-    most = math.ceil(size / parts)
+def _check_parts(calls: Calls, size: int, parts: int, as_even: bool) -> None:
+    """Raise Wrong unless the images of each call are those of ``parts`` microbatches."""
+    seen, most = calls.sizes, math.ceil(size / parts)
     check(
         (max(seen) > most,
          f"the update of a batch of {size} in {parts} microbatches is right, "
@@ -87,6 +87,9 @@ def _check_parts(seen: List[int], size: int, parts: int, as_even: bool) -> None:
         (len(seen) > parts or (as_even and len(seen) < parts),
          f"a batch of {size} went through the network in {len(seen)} parts, expected {parts}",
          f"{size} 枚のバッチが {len(seen)} 個に分けられました。{parts} 個のはずです"),
+        (as_even and calls.kept_before_backward,
+         f"the update of a batch of {size} in {parts} microbatches is right, but {KEPT_EN}",
+         f"{size} 枚のバッチを {parts} 個のマイクロバッチにした更新は正しいのですが、{KEPT_JA}"),
     )  # fmt: skip
 
 

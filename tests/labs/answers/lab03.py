@@ -108,6 +108,40 @@ def from_zero(places, accuracies, place):
     return np.interp(place, [0, *places], [0, *accuracies])
 
 
+def seconds_of_an_epoch_alone(first, second):
+    """In a loop over the measurements, which stops at the first that is far enough."""
+
+    def read(places, accuracies, place):
+        for number, end in enumerate(places):
+            if end == place:
+                return accuracies[number]
+            if end > place:
+                if not number:
+                    return None
+                begin, low, high = places[number - 1], accuracies[number - 1], accuracies[number]
+                return low + (place - begin) / (end - begin) * (high - low)
+        return None
+
+    found = {}
+    for clock in ("epochs", "updates", "seconds"):
+        places = [places_of(run, clock, added=False) for run in (first, second)]
+        place = min(each[-1] for each in places)
+        one, other = (
+            read(each, [accuracy for *_, accuracy in run], place)
+            for each, run in zip(places, (first, second))
+        )
+        found[clock] = None if one is None or other is None else other - one
+    return found
+
+
+def seconds_of_a_mean_epoch(first, second):
+    def evened(run):
+        mean = sum(seconds for _, seconds, _ in run) / len(run)
+        return [(updates, mean, accuracy) for updates, _, accuracy in run]
+
+    return comparing()(evened(first), evened(second))
+
+
 def only_the_number(first, second):
     return comparing()(first, second)["epochs"]
 
@@ -160,6 +194,21 @@ def by_the_epoch(n, k, b, epochs, lr, warmup_epochs, drops):
     updates = math.ceil(n / (k * b))
     rates = planning()(n, k, b, epochs, lr, warmup_epochs, drops)
     return [rates[update // updates * updates] for update in range(len(rates))]
+
+
+def by_the_same_factor(n, k, b, epochs, lr, warmup_epochs, drops):
+    warmup = math.ceil(n / (k * b)) * warmup_epochs
+    rates = planning()(n, k, b, epochs, lr, warmup_epochs, drops)
+    return [lr * k ** (u / warmup) if u < warmup else rate for u, rate in enumerate(rates)]
+
+
+def an_epoch_too_early(n, k, b, epochs, lr, warmup_epochs, drops):
+    updates = math.ceil(n / (k * b))
+    rates = planning()(n, k, b, epochs, lr, warmup_epochs, [])
+    return [
+        rate * 0.1 ** sum(drop <= update // updates + 1 for drop in drops)
+        for update, rate in enumerate(rates)
+    ]
 
 
 def per_epoch(n, k, b, epochs, lr, warmup_epochs, drops):
@@ -258,7 +307,13 @@ WRONG = {
         (comparing(none=False), "a run has no accuracy: None", "None です"),
         (comparing(from_zero, none=False), "None, not 0", "0 と計測された"),
         (comparing(end=max, none=False), "the last accuracies of both", "最後の正解率"),
-        (comparing(the_one_after), r"is -?[\d.]+, expected -?[\d.]+$", r"正しくは -?[\d.]+ です$"),
+        (comparing(the_one_after), "it has not reached the next yet", "まだ次の計測の値には"),
+        (seconds_of_an_epoch_alone, "the seconds are those of each epoch alone", "足していって"),
+        (
+            seconds_of_a_mean_epoch,
+            r"seconds.\] is -?[\d.]+, expected -?[\d.]+$",
+            r"正しくは -?[\d.]+ です$",
+        ),
         (comparing(best_so_far), r"is -?[\d.]+, expected -?[\d.]+$", r"正しくは -?[\d.]+ です$"),
         (only_the_number, 'returned -0.0.*: return a dictionary with "epochs"', "の辞書を返して"),
         (forgets_to_return, "is `return` missing", "`return` を忘れて"),
@@ -312,7 +367,21 @@ WRONG = {
             "100 分の 1",
         ),
         (planning(lowered=lambda d, e, u: sum(x <= u for x in d)), "not updates", "更新の番号では"),
-        (by_the_epoch, r"update 1 .* expected 0.15$", "正しくは 0.15 です$"),
+        (by_the_epoch, "rises with every update, not once in an epoch", "エポックごとではなく"),
+        (
+            planning(each=lambda n, k, b: n // (k * b) + 1),
+            "there is no update after the last batch",
+            "最後のバッチの後に更新は",
+        ),
+        (by_the_same_factor, "not by the same factor", "同じ倍率では"),
+        (an_epoch_too_early, "an epoch too early: epochs count from 0", "1 エポック早すぎ"),
+        (
+            lambda n, k, b, epochs, lr, warmup_epochs, drops: planning()(
+                n, k, b, epochs, lr, max(1, warmup_epochs), drops
+            ),
+            "0 epochs of warm-up.*has the rate 0.1, expected 0.2$",
+            "正しくは 0.2 です$",
+        ),
         (per_epoch, "3 rates, expected 6", "6 個のはず"),
         (right_without_a_rest, "at the end of an epoch makes", "最後の小さいバッチ"),
         (divides_by_the_warmup, "ZeroDivisionError", "ZeroDivisionError"),

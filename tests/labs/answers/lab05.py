@@ -3,6 +3,7 @@
 import heapq
 import itertools
 import statistics
+import time
 from functools import lru_cache
 
 import numpy as np
@@ -427,13 +428,99 @@ def in_rounds(seconds, step, alone):
     return 1 - np.array(own) / whole
 
 
+def own_output_both_ways(outputs, cuts, images):
+    lasts = [outputs[end - 1] for end in (*cuts, len(outputs))]
+    return [4 * images * last * ((n < len(cuts)) + (n > 0)) for n, last in enumerate(lasts)]
+
+
+def as_few_stages_as_suffice(costs, stages):
+    """Bisects the limit, and forgets that there are to be so many stages."""
+
+    def cuts_below(limit):
+        cuts, total = [], 0
+        for number, cost in enumerate(costs):
+            if total + cost > limit:
+                cuts.append(number)
+                total = 0
+            total += cost
+        return cuts
+
+    low, high = max(costs), sum(costs)
+    for _ in range(100):
+        middle = (low + high) / 2
+        low, high = (low, middle) if len(cuts_below(middle)) < stages else (middle, high)
+    return cuts_below(high)
+
+
+def with_empty_stages(costs, stages):
+    """The best cuts, some of them at one place."""
+    totals = [0, *itertools.accumulate(costs)]
+    best = {end: (totals[end], ()) for end in range(len(totals))}
+    for _ in range(stages - 1):
+        best = {
+            end: min(
+                (max(best[cut][0], totals[end] - totals[cut]), (*best[cut][1], cut))
+                for cut in range(end + 1)
+            )
+            for end in range(len(totals))
+        }
+    return best[len(costs)][1]
+
+
+def transposed(w1, b1, w2, b2, devices):
+    own = np.array_split(np.arange(len(b1)), devices)
+    return [(w1[units], b1[units], w2.T[units], b2 / devices) for units in own]
+
+
+def part_of_the_first_bias(w1, b1, w2, b2, devices):
+    own = np.array_split(np.arange(len(b1)), devices)
+    return [(w1[units], b1[units] / devices, w2[:, units], b2 / devices) for units in own]
+
+
+def until_its_own_end(forward, backward, microbatches):
+    ready = [0.0] * microbatches
+    for seconds in forward:
+        free = 0.0
+        for number in range(microbatches):
+            free = ready[number] = max(free, ready[number]) + seconds
+    free, ends = ready[-1], []
+    ready = [free] * microbatches
+    for seconds in reversed(backward):
+        for number in range(microbatches):
+            ready[number] = max(ready[number - 1] if number else 0, ready[number]) + seconds
+        ends.insert(0, ready[-1])
+    return [1 - microbatches * (f + b) / end for f, b, end in zip(forward, backward, ends)]
+
+
+def with_a_clock_of_its_own(seconds, step, alone):
+    def smallest(work):
+        times = []
+        for _ in range(5):
+            began = time.perf_counter()
+            work()
+            times.append(time.perf_counter() - began)
+        return min(times)
+
+    return [1 - smallest(work) / smallest(step) for work in alone]
+
+
 WRONG = {
     "05-1": [
         (forgets_to_return, "is `return` missing", "`return` を忘れて"),
         (activations_only, "sends the gradient of what it received back", "勾配を同じ切れ目から"),
         (lambda o, c, n: both_ways(o, c, n, 1), "a float32 has 4 bytes", "1 個 4 バイト"),
         (lambda o, c, n: both_ways(o, c, 1), "that is for one image", "画像 1 枚分"),
-        (lambda o, c, n: both_ways(o, c, n, 8), "sends and receives together", "受け取る量の合計"),
+        (
+            lambda o, c, n: both_ways(o, c, n, 8),
+            "twice as much: a number has 4 bytes, and what a device receives it does not send",
+            "ちょうど 2 倍",
+        ),
+        (own_output_both_ways, "the gradient of what a device received", "受け取った値の勾配です"),
+        (
+            lambda o, c, n: both_ways(o, c, n) if c else [],
+            "gave 0 numbers, expected 1",
+            "数が 0 個",
+        ),
         (layer_behind_the_cut, "what layer c - 1 puts out", "層 c - 1 の出力"),
         (twice_forward, "is sent by the device behind the cut", "切れ目の後ろのデバイス"),
         (scores_are_sent_on, "the last device sends no activation", "最後のデバイスは活性値を"),
@@ -462,6 +549,21 @@ WRONG = {
             r"なら [\d.]+ です$",
         ),
         (halves, r"it costs [\d.]+$", r"なら [\d.]+ です$"),
+        (
+            as_few_stages_as_suffice,
+            r"balanced\(\[9, 1, 1, 1\], 3\): 1 cut, \[1\], makes 2 stages, expected 3",
+            "ステージは 2 個です。正しくは 3 個",
+        ),
+        (
+            with_empty_stages,
+            r"balanced\(\[9, 1, 1, 1\], 3\): the cuts \[0, 1\].*no stage is empty",
+            "空のステージ",
+        ),
+        (
+            lambda costs, stages: [cut - 1 for cut in by_recursion(costs, stages)],
+            "those are the last layers of stages",
+            "ステージの最後の層",
+        ),
         (whole_thresholds, r"balanced\(\[1.062, .*it costs [\d.]+$", r"なら [\d.]+ です$"),
         (
             lambda costs, stages: [0, *as_many_layers(costs, stages)],
@@ -491,7 +593,13 @@ WRONG = {
         (rest_is_lost, "6 together, expected 7", "合計 6 個"),
         (last_has_the_rest, "can differ by one at most", "差は多くても 1 個"),
         (other_columns, r"after the sum, expected -?[\d.]+$", r"正しくは -?[\d.]+ です$"),
-        (inputs_of_the_first, r"w1 of shape \(4, \d\), expected \(4, 3\)", "w1 の形状"),
+        (
+            inputs_of_the_first,
+            r"w1 of shape \(4, \d\), expected \(4, 3\): that is divided by input",
+            "入力で分割しています",
+        ),
+        (transposed, r"w2 of shape \(4, 2\), expected \(2, 4\): it is transposed", "転置され"),
+        (part_of_the_first_bias, "b1 is divided by the number of devices", "b1 がデバイス数で"),
         (
             lambda w1, b1, w2, b2, devices: every_bias(w1, b1, w2, b2, devices)[:1],
             "1 parts, expected 2",
@@ -523,6 +631,27 @@ WRONG = {
         ),
         (of_step(lambda f, b, m: m * (max(f) + max(b))), "fills and drains", "空になるまで"),
         (
+            of_step(lambda f, b, m: (m + len(f) - 1) * (max(f) + max(b))),
+            "as if all stages took as long as the slowest",
+            "最も遅いステージと同じ時間",
+        ),
+        (
+            of_step(lambda f, b, m: (m + len(f) - 1) * max(x + y for x, y in zip(f, b))),
+            "as if all stages took as long as the slowest",
+            "最も遅いステージと同じ時間",
+        ),
+        (
+            of_step(lambda f, b, m: sum(f) + (m - 1) * max(f) + m * b[-1]),
+            "device 0 is the last, not the end of the chain",
+            "デバイス 0 です",
+        ),
+        (until_its_own_end, "when all devices are done, not each device", "デバイスごとの終わり"),
+        (
+            lambda f, b, m: [100 * share for share in by_simulation(f, b, m)],
+            "in per cent: a share is a number from 0 to 1",
+            "パーセント",
+        ),
+        (
             of_step(lambda f, b, m: sum(f) + sum(b) + (m - 1) * (f[-1] + b[-1])),
             "need not be the last",
             "最後のステージとは",
@@ -549,9 +678,14 @@ WRONG = {
         ),
         (one_too_few, "needs little memory, but a step takes", "1 ステップに"),
         (
+            lambda d, p, m: warmed_up(0, m, p - 1),
+            "device 1 keeps the activations of 2 microbatches at once, where 1 is enough",
+            "1 個で足ります",
+        ),
+        (
             other_way_round,
-            "device 0 waits for ever before its backward of microbatch 0",
-            "永久に待ちます",
+            "device 0 waits for ever before its backward of microbatch 0; the proof's words: your",
+            "永久に待ちます。証明の出力",
         ),
         (
             never_the_last_backwards,
@@ -595,6 +729,12 @@ WRONG = {
         ),
         (of_all_work, "the time of the step is missing", "ステップの時間を使って"),
         (of_all_devices, "a list with a number for each device", "1 個の数を持つ"),
+        (with_a_clock_of_its_own, "`seconds` was never called", "一度も呼ばれていません"),
+        (
+            measured_by(min, lambda step, own: 100 * (1 - own / step)),
+            "in per cent",
+            "パーセント",
+        ),
         (calls_the_work_itself, "pass it the work itself", "処理そのものを渡す"),
     ],
 }

@@ -38,6 +38,18 @@ def everything_per_image(shapes, outputs, images, states):
 # --- 06-2
 
 
+def one_backward(net, loss, trainer, images, labels, parts):
+    """All parts go forward first."""
+    net.collect_params().zero_grad()
+    with autograd.record():
+        losses = [
+            loss(net(images[begin:end]), labels[begin:end])
+            for begin, end in shard_bounds(len(images), parts)
+        ]
+    autograd.backward(losses)
+    trainer.step(len(images))
+
+
 def rounded_up(net, loss, trainer, images, labels, parts):
     net.collect_params().zero_grad()
     each = math.ceil(len(images) / parts)
@@ -143,14 +155,14 @@ def all_words(own, words, rows, n, parts):
     return own / words
 
 
-def with_means(factor, zero=True, skip=True, step=lambda n, parts: 1):
+def with_means(factor, zero=True, skip=True, step=lambda n, parts: 1, cuts=shard_bounds):
     """accumulate_means with one thing wrong."""
 
     def accumulate_means(net, mean_loss, trainer, x, labels, real, parts):
         if zero:
             net.collect_params().zero_grad()
         words = float(real.sum().asscalar())
-        for begin, end in shard_bounds(len(x), parts):
+        for begin, end in cuts(len(x), parts):
             own = float(real[begin:end].sum().asscalar())
             if skip and not own:
                 continue
@@ -164,6 +176,54 @@ def with_means(factor, zero=True, skip=True, step=lambda n, parts: 1):
             trainer.step(step(len(x), parts))
 
     return accumulate_means
+
+
+def larger_last(count, parts):
+    return [(count * part // parts, count * (part + 1) // parts) for part in range(parts)]
+
+
+def rest_to_the_last(count, parts):
+    each = count // parts
+    return [*((each * part, each * (part + 1)) for part in range(parts - 1)),
+            (each * (parts - 1), count)]  # fmt: skip
+
+
+def up_to_so_many(count, parts):
+    each = math.ceil(count / parts)
+    return [(begin, min(begin + each, count)) for begin in range(0, count, each)]
+
+
+def left_over_divided(net, mean_loss, trainer, x, labels, real, parts):
+    """Divides in `step`, and so what the batch before has left, too."""
+    words = real.sum().asscalar()
+    with_means(lambda own, *_: own, zero=False, step=lambda n, parts: words)(
+        net, mean_loss, trainer, x, labels, real, parts
+    )
+
+
+def one_backward_for_all_means(net, mean_loss, trainer, x, labels, real, parts):
+    net.collect_params().zero_grad()
+    total = 0
+    with autograd.record():
+        for begin, end in shard_bounds(len(x), parts):
+            own = real[begin:end].sum()
+            if own.asscalar():
+                mean = mean_loss(net(x[begin:end]), labels[begin:end], real[begin:end])
+                total = total + mean * own
+    total.backward()
+    trainer.step(real.sum().asscalar())
+
+
+def forward_of_all_parts(net, mean_loss, trainer, x, labels, real, parts):
+    """Goes forward with a part without words, too, but not backward."""
+    net.collect_params().zero_grad()
+    for begin, end in larger_last(len(x), parts):
+        with autograd.record():
+            mean = mean_loss(net(x[begin:end]), labels[begin:end], real[begin:end])
+            weighted = mean * real[begin:end].sum()
+        if not np.isnan(weighted.asscalar()):
+            weighted.backward()
+    trainer.step(real.sum().asscalar())
 
 
 def means_at_once(net, mean_loss, trainer, x, labels, real, parts):
@@ -335,6 +395,11 @@ def never_the_limit(memory, budget, limit):
     return low
 
 
+def sentence_by_sentence(net, mean_loss, trainer, x, labels, real, parts):
+    """More parts than were asked for."""
+    with_means(all_words)(net, mean_loss, trainer, x, labels, real, len(x))
+
+
 WRONG = {
     "06-1": [
         (no_gradients, "no gradients", "勾配が入って"),
@@ -368,6 +433,11 @@ WRONG = {
             "一度に 4 枚",
         ),
         (image_by_image, "in 4 parts, expected 1", "4 個に分けられ"),
+        (
+            one_backward,
+            "goes forward before the backward of the last one.*no memory is saved",
+            "逆伝播より先に次の順伝播",
+        ),
         (rounded_up, r"they have \[3, 3, 1\] images: as even as can be", "できるだけ均等に"),
     ],
     "06-3": [
@@ -419,6 +489,37 @@ WRONG = {
             means_at_once,
             "2 went through the network at once|sentences went|at once, expected",
             "一度に",
+        ),
+        (left_over_divided, "batch before are still in it", "残ったまま"),
+        (
+            with_means(lambda own, words, rows, n, parts: own / words**2),
+            "divided by the words twice",
+            "2 回割って",
+        ),
+        (
+            sentence_by_sentence,
+            "is right, but they went through the network in 2 parts, expected 1",
+            "2 個に分けられました。1 個のはず",
+        ),
+        (
+            with_means(all_words, cuts=rest_to_the_last),
+            "the update of 5 sentences in 3 microbatches is right, but 3 went",
+            "正しいのですが、一度に 3 文",
+        ),
+        (
+            with_means(all_words, cuts=up_to_so_many),
+            r"but the microbatches have \[3, 3, 1\] sentences; as even as can be",
+            "できるだけ均等に",
+        ),
+        (
+            one_backward_for_all_means,
+            "goes forward before the backward of the last one",
+            "逆伝播より先に次の順伝播",
+        ),
+        (
+            with_means(lambda own, words, rows, n, parts: 1 / parts, cuts=larger_last),
+            "a mean of means",
+            "平均の平均",
         ),
         (drops_short_sentences, r"expected [\d.]+, as with", "になるはずです$"),
         (forgets_to_return, "have not changed at all", "まったく変わっていません"),
@@ -506,11 +607,6 @@ def divides_in_step(net, mean_loss, trainer, x, labels, real, parts):
     trainer.step(1)
 
 
-def sentence_by_sentence(net, mean_loss, trainer, x, labels, real, parts):
-    """Smaller parts than were asked for save more memory."""
-    with_means(all_words)(net, mean_loss, trainer, x, labels, real, len(x))
-
-
 def with_arrays(spec, visible, count):
     shown = np.arange(count) if visible is None else np.array(visible.split(","), int)
     names = spec.partition(":")[2]
@@ -548,7 +644,7 @@ RIGHT = {
         )
     ],
     "06-2": [with_split_data],
-    "06-3": [sums_from_means, divides_in_step, sentence_by_sentence],
+    "06-3": [sums_from_means, divides_in_step, forward_of_all_parts],
     "06-4": [with_arrays],
     "06-5": [one_round_after_the_other],
     "06-6": [galloping],

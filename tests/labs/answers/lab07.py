@@ -90,6 +90,16 @@ def once_per_epoch(net, loss, trainer, devices, images, labels, b, lr, good_enou
     return None
 
 
+def gives_up_at_the_limit(net, loss, trainer, devices, images, labels, b, lr, good_enough, limit):
+    last = []
+
+    def asked(net):
+        last.append(good_enough(net))
+        return last[-1] and len(last) < limit
+
+    return training()(net, loss, trainer, devices, images, labels, b, lr, asked, limit)
+
+
 def never_asks(net, loss, trainer, devices, images, labels, b, lr, good_enough, limit):
     return limit
 
@@ -440,7 +450,9 @@ def only_the_batch(steps, seconds, counts, deadline):
 
 
 def never_none(steps, seconds, counts, deadline):
-    offers = sorted(_offers(steps, seconds, counts), key=lambda one: (one[0] > deadline, one[1]))
+    offers = sorted(
+        _offers(steps, seconds, counts), key=lambda one: (one[0] > deadline, one[1], one[0])
+    )
     return offers[0][2:]
 
 
@@ -464,6 +476,107 @@ def in_loops(steps, seconds, counts, deadline):
     return found
 
 
+def filled_up(goes_on):
+    """Fills the last batch up with the first images; the next one goes on, or begins with them."""
+
+    def answer(net, loss, trainer, devices, images, labels, b, lr, good_enough, limit):
+        trainer.set_learning_rate(len(devices) * lr)
+        size, begin, count = len(devices) * b, 0, len(images)
+        for step in range(1, limit + 1):
+            rows = nd.array(np.arange(begin, begin + size) % count)
+            _step(net, loss, trainer, devices, images.take(rows), labels.take(rows), size)
+            if good_enough(net):
+                return step
+            begin += size
+            if begin >= count:
+                begin = begin % count if goes_on else 0
+        return None
+
+    return answer
+
+
+def mean_of_means(net, loss, trainer, devices, images, labels, b, lr, good_enough, limit):
+    def mean_loss(scores, labels):
+        return loss(scores, labels).mean()
+
+    def step(n):
+        trainer.step(len(devices))
+
+    return training(sets=False)(
+        net, mean_loss, _Stepper(trainer, step, len(devices) * lr), devices, images, labels, b, lr,
+        good_enough, limit,
+    )  # fmt: skip
+
+
+class _Stepper:
+    """A trainer with another step."""
+
+    def __init__(self, trainer, step, lr):
+        trainer.set_learning_rate(lr)
+        self.step = step
+
+
+def for_good(curves, target):
+    def stays(curve):
+        step = math.inf
+        for at, right in reversed(curve):
+            if right < target:
+                break
+            step = at
+        return step
+
+    return _none(median(map(stays, curves)))
+
+
+def interpolated(curves, target):
+    def crosses(curve):
+        for (a, low), (b, high) in zip(curve, curve[1:]):
+            if low >= target:
+                return a
+            if high >= target:
+                return a + (b - a) * (target - low) / (high - low)
+        return curve[-1][0] if curve[-1][1] >= target else math.inf
+
+    return _none(median(map(crosses, curves)))
+
+
+def forgets_the_velocity(weights, gradients, velocities, lr, former_lr, momentum):
+    for velocity in velocities:
+        if lr != former_lr:
+            velocity[:] = 0
+    mxnets_rule(weights, gradients, velocities, lr, former_lr, momentum)
+
+
+def rule_of_the_papers(weights, gradients, velocities, lr, former_lr, momentum):
+    for weight, gradient, velocity in zip(weights, gradients, velocities):
+        velocity[:] = momentum * velocity + gradient
+        weight -= lr * velocity
+
+
+def other_sign(weights, gradients, velocities, lr, former_lr, momentum):
+    for weight, gradient, velocity in zip(weights, gradients, velocities):
+        velocity *= lr / (former_lr or lr)
+        velocity[:] = momentum * velocity + lr * gradient
+        weight -= velocity
+
+
+def rebinds_the_velocity(weights, gradients, velocities, lr, former_lr, momentum):
+    for weight, gradient, velocity in zip(weights, gradients, velocities):
+        if former_lr is not None:
+            velocity = velocity * (lr / former_lr)
+        nd.sgd_mom_update(weight, gradient, velocity, out=weight, lr=lr, momentum=momentum)
+
+
+def in_the_momentum(weights, gradients, velocities, lr, former_lr, momentum):
+    ratio = 1 if former_lr is None else lr / former_lr
+    mxnets_rule(weights, gradients, velocities, lr, former_lr, momentum * ratio)
+
+
+def first_of_equal_costs(steps, seconds, counts, deadline):
+    in_time = [one for one in _offers(steps, seconds, counts) if one[0] <= deadline]
+    return min(in_time, key=lambda one: one[1])[2:] if in_time else None
+
+
 WRONG = {
     "07-1": [
         (training(rate=lambda k, lr: lr), "the rate is that of one device", "1 台分の学習率のまま"),
@@ -481,15 +594,24 @@ WRONG = {
         ),
         (
             training(divisor=lambda n, k, b: k * b),
-            "divided by the size of a full one",
-            "満杯のバッチの枚数",
+            "as if the smaller batch at the end of an epoch were divided by the size of a full one",
+            "満杯のバッチの枚数で割ったのと同じ",
         ),
+        (training(divisor=lambda n, k, b: 1), "the sum of the gradients is not", "割られて"),
+        (filled_up(goes_on=True), "is filled up with the first images", "先頭の画像を足して"),
+        (filled_up(goes_on=False), "is filled up with the first images", "先頭の画像を足して"),
+        (mean_of_means, "as by the mean of the devices' means", "デバイスごとの平均の平均"),
         (training(ragged=False), "is left out", "捨てられて"),
         (training(before=True), "asked before the first step", "最初のステップの前"),
         (training(returns=lambda step: None), "is `return` missing", "`return` を忘れて"),
         (training(returns=lambda step: step - 1), "it returned 1, expected 2$", "正しくは 2 です$"),
         (training(gives_up=lambda step: step), "it returned 4, expected None", "正しくは None"),
-        (once_per_epoch, "the first weight was", "最初の重み"),
+        (once_per_epoch, "it makes several steps before it asks", "何ステップか進んでから"),
+        (
+            gives_up_at_the_limit,
+            "it returned None, expected 6: the last step of the limit may be good enough, too",
+            "上限の最後のステップで",
+        ),
         (never_asks, "never asked", "一度も呼ばれて"),
         (ignores_the_verdict, "it went on after step 2", "2 ステップで終わらず"),
         (on_the_first_device, "device 1 computed no image", "デバイス 1 が画像を 1 枚も"),
@@ -506,7 +628,33 @@ WRONG = {
         (fastest_seed, "the fastest seed", "最も速いシード"),
         (infinite, "return None where there is no number", "None を返して"),
         (zero_for_never, r"gave 0, expected None$", "正しくは None です$"),
-        (forgets_to_return, "the function returns nothing|gave None", "何も返して|None"),
+        (forgets_to_return, "the function returns nothing", "何も返して"),
+        (
+            lambda curves, target: (
+                None
+                if any(math.isinf(_reached(curve, target)) for curve in curves)
+                else median(_reached(curve, target) for curve in curves)
+            ),
+            "one seed that never gets there does not keep the median",
+            "達しないシードが 1 つあっても",
+        ),
+        (
+            lambda curves, target: 20 if len(curves) == 1 else None,
+            r"gave None, expected \d+$",
+            r"正しくは \d+ です$",
+        ),
+        (for_good, "first look that has the target, even if it falls", "最初に目標以上になった"),
+        (interpolated, "between two looks nobody has looked", "計測と計測の間は"),
+        (
+            lambda curves, target: _none(
+                median(
+                    next((n for n, (_, r) in enumerate(curve, 1) if r >= target), math.inf)
+                    for curve in curves
+                )
+            ),
+            "a number of looks, not of steps",
+            "計測の回数",
+        ),
         (lambda curves, target: str(curves[0][-1][0]), "gave '20', expected 20", "'20'"),
     ],
     "07-3": [
@@ -532,7 +680,7 @@ WRONG = {
         (only_up, "was never tried", "試していません"),
         (one_too_far, r"0.5 takes 100 steps, 0.25 takes 50", "0.5 では 100 ステップ"),
         (returns_steps, "that is a number of steps", "これはステップ数"),
-        (by_tenths, "not 0.25 doubled or halved", "2 倍、4 倍"),
+        (by_tenths, "not 0.25 doubled or halved repeatedly", "2 倍、4 倍"),
         (never_ends, "has not stopped after 40 trainings", "40 回学習しても"),
         (first_rate, "0.5 was never tried", "0.5 を試していません"),
         (forgets_to_return, "is `return` missing", "`return` を忘れて"),
@@ -544,6 +692,23 @@ WRONG = {
         (plain, "the step without momentum", "モーメンタムがないのと同じ"),
         (new_velocities, "keep the velocities for the next step", "その場で書き換えて"),
         (new_arrays, "the weights are unchanged", "重みが変わっていません"),
+        (
+            with_replaced_entries,
+            "the weights are unchanged: write into the arrays, do not put new ones",
+            "リストの要素を差し替えるのではなく",
+        ),
+        (forgets_the_velocity, "forgotten when the rate changes", "速度を捨てています"),
+        (
+            rule_of_the_papers,
+            r"the weights are right, but velocity 0 is \[1\], expected \[-0.5\]: that is v of",
+            "それは論文の v です",
+        ),
+        (other_sign, "and has its sign", "符号も同じ"),
+        (
+            rebinds_the_velocity,
+            "it has not changed in this step: `velocity = ...` makes a new array",
+            "このステップで変わっていません",
+        ),
         (
             _corrected(lambda lr, former: lr / former, of_gradient=lambda lr, former: lr / former),
             "the gradient is multiplied by the factor, too",
@@ -598,6 +763,25 @@ WRONG = {
             "時間内に終わる選択",
         ),
         (swapped, "devices come first", "デバイス数が先"),
+        (
+            first_of_equal_costs,
+            r"it returned \(\d, 64\), expected \(4, 64\): it costs as much as \(4, 64\), but takes",
+            "同じですが、時間が",
+        ),
+        (
+            lambda steps, seconds, counts, deadline: cheapest_first(
+                steps, lambda batch, devices: seconds(devices, batch), counts, deadline
+            ),
+            "was called: the batch comes first, then the devices",
+            "バッチサイズが先、デバイス数が後",
+        ),
+        (
+            lambda steps, seconds, counts, deadline: cheapest_first(
+                steps, lambda batch, devices: seconds(batch // devices, devices), counts, deadline
+            ),
+            "it takes the size of the whole batch, not the images of one device",
+            "バッチ全体のサイズ",
+        ),
         (only_the_batch, r"return \(devices, batch\), or None", "か None を返して"),
         (never_none, "whether or not it is in time", "期限を無視した"),
         (with_never, "never reach the target", "目標に達しません"),
@@ -633,7 +817,7 @@ RIGHT = {
     "07-4": [_search, down_first, with_powers],
     "07-5": [
         scaled_by_the_kernel,
-        with_replaced_entries,
+        in_the_momentum,
         _corrected(lambda lr, former: lr / former),
     ],
     "07-6": [cheapest_first, in_loops],

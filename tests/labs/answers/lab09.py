@@ -394,6 +394,14 @@ def only_the_first_is_scaled(net, trainer, ctxs, size, share, largest):
     trainer.update(size)
 
 
+def norm_of_all_devices(net, trainer, ctxs, size, share, largest):
+    grads = [grad for param in net.collect_params().values() for grad in param.list_grad()]
+    scale = min(1, largest * size / np.sqrt(sum(float((g**2).sum().asscalar()) for g in grads)))
+    for grad in grads:
+        grad *= scale
+    trainer.step(size)
+
+
 def every_parameter_by_itself(net, trainer, ctxs, size, share, largest):
     trainer.allreduce_grads()
     for ctx in ctxs:
@@ -511,6 +519,11 @@ WRONG = {
         (fitting(update=scaled_without_the_images), "for their mean", "平均の勾配についての値"),
         (fitting(update=scaled_to_a_share), "not those of a shard", "シャードの枚数ではありません"),
         (fitting(update=added_up_twice), "too large by the number of devices", "台数倍だけ"),
+        (
+            fitting(update=norm_of_all_devices),
+            "all devices' gradients side by side",
+            "並べたもののノルム",
+        ),
         (fitting(update=every_parameter_by_itself), "one gradient, with one norm", "1 つのノルム"),
         (
             fitting(update=every_number_by_itself),
