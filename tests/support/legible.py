@@ -19,7 +19,7 @@ TEXTS = """const grounds = (each) => {
     return texts.map((each) => [each.textContent.trim(), colour(each), grounds(each)]);"""
 
 ACROSS = "return document.scrollingElement.scrollWidth"
-# From a telephone to a desktop, and what lies between: half a screen, a notebook's column, a tablet.
+# A telephone, a desktop, and between them half a screen, a notebook's column, a tablet.
 WIDTHS = (320, 390, 480, 561, 600, 680, 720, 800, 1024, 1280)
 
 # By how many pixels the page is wider than the window, and its fields and buttons that are not
@@ -90,7 +90,9 @@ def controls_outside(driver):
 
 @contextmanager
 def as_seen(driver, width, scheme, mobile=None):
-    """The browser as wide as that, in the light or in the dark; by default a telephone's below 600."""
+    """The browser as wide as that, in the light or in the dark; a telephone's below 600, unless
+    ``mobile`` is given.
+    """
     media = {"media": "", "features": [{"name": "prefers-color-scheme", "value": scheme}]}
     mobile = width < 600 if mobile is None else mobile
     size = {"width": width, "height": 800, "deviceScaleFactor": 1, "mobile": mobile}
