@@ -17,6 +17,7 @@ from gluonlab_labs.source import LANGUAGES
 SECONDS = 600.0  # for one lab; they take less than 120 on two cores
 REPOSITORY = Path(__file__).resolve().parent.parent.parent
 _SPEAK = {"because", "check", "predict", "setup", "surprises"}
+_OF_A_LANGUAGE = {"language", "play"}  # attributes: here.language, PUZZLES["10-1"].play(function)
 # leaves no name behind
 _SAY = '__import__("gluonlab.exercises", fromlist=["language"]).language("{}")'
 
@@ -74,7 +75,7 @@ def speaks(source: str) -> bool:
     except SyntaxError:  # %time and the like
         return False
     called = (node.func for node in ast.walk(tree) if isinstance(node, ast.Call))
-    asked = (node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute))
-    return "language" in asked or any(
+    asked = {node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
+    return bool(_OF_A_LANGUAGE & asked) or any(
         isinstance(function, ast.Name) and function.id in _SPEAK for function in called
     )

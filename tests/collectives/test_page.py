@@ -8,6 +8,7 @@ import time
 import pytest
 from support.browser import Page, has_no_network, opening, start, wanted
 from support.japanese import english_words
+from support.legible import controls_outside
 
 from gluonlab.collectives.algorithms import ALGORITHMS, HALVES
 from gluonlab.collectives.check import states
@@ -158,6 +159,30 @@ def test_nothing_sticks_out_on_a_phone_or_a_desktop(opened, width):
         assert (picture <= stage) == (width > 1000)
     finally:
         page.driver.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
+
+
+@pytest.mark.parametrize("language", ["en", "ja"])
+def test_controls_are_within_the_window_at_every_width(opened, language):
+    page = opened(draw("bidirectional_ring", 16, language=language))
+    page.slide(20)  # the counter is longest then
+    assert controls_outside(page.driver) == {}
+
+
+def test_a_name_that_is_too_long_for_the_window_is_cut(opened):
+    """A learner's function may have any name."""
+    name = "my_" + 12 * "very_" + "long_name()"
+    ring = ALGORITHMS["ring"](4)
+    own = Schedule(name, ring.collective, 4, ring.chunks, ring.owner, ring.steps)
+    page = opened(as_page([own], (name, 4)))
+    assert controls_outside(page.driver) == {}
+
+
+def test_controls_outside_of_the_window_would_be_found(opened, everything):
+    page = opened(everything)
+    page.driver.execute_script("document.querySelector('.choices').style.minWidth = '700px'")
+    found = controls_outside(page.driver)
+    assert {width for width, _ in found} == {320, 390, 480, 561, 600, 680}
+    assert found[680, "dark"][0] == 40  # 700 and a margin of 20
 
 
 def test_a_frame_that_gets_its_width_late_is_drawn_for_it(opened, everything):

@@ -4,16 +4,14 @@ import base64
 import re
 
 from support.browser import Page
-
-WIDTHS = (1280, 390)
+from support.legible import WIDTHS
 
 
 class Handout(Page):
     """A page at a width in CSS pixels; ``dark``: as on a system whose theme is dark."""
 
     def __init__(self, driver, path, width=1280, dark=False):
-        size = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": False}
-        driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
+        self._set_width(driver, width)
         theme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
         driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": [theme]})
         super().__init__(driver, path)
@@ -25,6 +23,25 @@ class Handout(Page):
     def overflow(self):
         """By how many pixels the page is wider than the window, and the first element that is."""
         return self.driver.execute_script(OVERFLOW)
+
+    def overflow_at_all_widths(self):
+        """{width: `overflow`} of the page, and of the pages in it, where there is any."""
+        found, frames = {}, self.driver.find_elements("css selector", "iframe")
+        for width in WIDTHS:
+            self._set_width(self.driver, width)
+            over = [self.overflow()]
+            for frame in frames:
+                self.driver.switch_to.frame(frame)
+                over.append(self.overflow())
+                self.driver.switch_to.default_content()
+            if max(over)[0] > 0:
+                found[width] = max(over)
+        return found
+
+    @staticmethod
+    def _set_width(driver, width):
+        size = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": False}
+        driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
 
     def missing_glyphs(self):
         """The characters of the page that are drawn as this browser draws a character that no font

@@ -65,11 +65,25 @@ def test_nobody_s_guess_is_in_a_run_notebook_but_each_question_is_in_its_languag
         assert observing and all(cell.outputs for cell in observing)
 
 
+@pytest.mark.parametrize("lab, frames", [("04", 1), ("05", 1), ("08", 1), ("10", 1)])
 @pytest.mark.parametrize("language", LANGUAGES)
-def test_the_allreduce_player_speaks_the_language_of_its_notebook(language, executed):
-    cells = executed("04").notebooks[language].cells
-    [cell] = [cell for cell in cells if cell.cell_type == "code" and "show(draw(" in cell.source]
-    assert f"&lt;html lang=&quot;{language}&quot;&gt;" in cell.outputs[0].data["text/html"]
+def test_players_speak_the_language_of_their_notebook(lab, frames, language, executed):
+    cells = [cell for cell in executed(lab).notebooks[language].cells if code_of(cell)]
+    played = [
+        one.data.get("text/html", "") for cell in cells for one in cell.outputs if "data" in one
+    ]
+    spoken = re.findall(r"&lt;html lang=&quot;(\w+)&quot;&gt;", " ".join(played))
+    assert spoken == [language] * frames
+
+
+@pytest.mark.parametrize("language", LANGUAGES)
+def test_what_is_said_of_a_schedule_is_in_the_language_of_its_notebook(language, executed):
+    cells = [cell for cell in executed("10").notebooks[language].cells if ".play(" in code_of(cell)]
+    said = {"en": ("proved:", "not written yet"), "ja": ("証明済み", "まだ書かれていません")}
+    proved, unwritten = said[language]
+    assert proved in cells[0].outputs[0].data["text/html"]
+    assert len(cells) == 9
+    assert all(unwritten in cell.outputs[0].data["text/html"] for cell in cells[1:])
 
 
 @pytest.mark.parametrize("lab", LABS)

@@ -19,6 +19,20 @@ TEXTS = """const grounds = (each) => {
     return texts.map((each) => [each.textContent.trim(), colour(each), grounds(each)]);"""
 
 ACROSS = "return document.scrollingElement.scrollWidth"
+# A telephone, a desktop, and between them half a screen, a notebook's column, a tablet.
+WIDTHS = (320, 390, 480, 561, 600, 680, 720, 800, 1024, 1280)
+
+# By how many pixels the page is wider than the window, and its fields and buttons that are not
+# wholly in it, or overlap another one.
+CONTROLS_OUTSIDE = """const page = document.documentElement, width = page.clientWidth;
+    const boxes = [...document.querySelectorAll('select, button, input, output, label')]
+        .filter((each) => each.checkVisibility())
+        .map((each) => [each.id || each.htmlFor, each.getBoundingClientRect()]);
+    const meet = (a, b) => a.left < b.right - 1 && b.left < a.right - 1
+        && a.top < b.bottom - 1 && b.top < a.bottom - 1;
+    const found = boxes.filter(([, a], i) => a.left < 0 || a.right > width
+        || boxes.some(([, b], j) => i !== j && meet(a, b)));
+    return [page.scrollWidth - width, found.map(([id]) => id)];"""
 
 
 def parts_of(colour):
@@ -60,11 +74,28 @@ def faint(driver):
     ]
 
 
+def controls_outside(driver):
+    """{(width, scheme): (pixels too many, fields and buttons that cannot be pressed)} of the player
+    that the browser shows, for those `WIDTHS` at which there are any.
+    """
+    found = {}
+    for scheme in ("light", "dark"):
+        for width in WIDTHS:
+            with as_seen(driver, width, scheme, mobile=False):
+                over, outside = driver.execute_script(CONTROLS_OUTSIDE)
+            if over > 0 or outside:
+                found[width, scheme] = over, outside
+    return found
+
+
 @contextmanager
-def as_seen(driver, width, scheme):
-    """The browser as wide as that, in the light or in the dark."""
+def as_seen(driver, width, scheme, mobile=None):
+    """The browser as wide as that, in the light or in the dark; a telephone's below 600, unless
+    ``mobile`` is given.
+    """
     media = {"media": "", "features": [{"name": "prefers-color-scheme", "value": scheme}]}
-    size = {"width": width, "height": 800, "deviceScaleFactor": 1, "mobile": width < 600}
+    mobile = width < 600 if mobile is None else mobile
+    size = {"width": width, "height": 800, "deviceScaleFactor": 1, "mobile": mobile}
     try:
         driver.execute_cdp_cmd("Emulation.setEmulatedMedia", media)
         driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)

@@ -2,6 +2,7 @@
 
 On all of these machines a message costs its latency, and a KB costs a microsecond on a link. Steps
 in which anything is sent cost at least the lowest latency, and the bytes of their busiest link.
+For 10-3, 10-6 and 10-7 `tests/labs/test_puzzle_optima.py` tries all schedules besides.
 
 =====  ============================================================================================
 10-1   With m messages in turn on a port, a step multiplies the number of ranks that know by 1 + m

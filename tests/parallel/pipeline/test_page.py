@@ -7,6 +7,7 @@ import re
 import pytest
 from support.browser import opening, start, wanted
 from support.japanese import english_words
+from support.legible import controls_outside
 
 from gluonlab.parallel.pipeline.check import in_order
 from gluonlab.parallel.pipeline.price import COMPUTE, Costs, equal_shares, price
@@ -228,6 +229,14 @@ def test_nothing_sticks_out_on_a_phone_or_a_desktop(opened, width):
         assert inside <= window == width and picture <= stage
     finally:
         page.driver.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
+
+
+@pytest.mark.parametrize("language", ["en", "ja"])
+def test_controls_are_within_the_window_at_every_width(opened, language):
+    """This page has five fields in a row, whose names are longest here."""
+    page = opened(draw(make_pipeline("interleaved", 8, 16, 3), language=language))
+    page.slide(100)  # the counter is longest then
+    assert controls_outside(page.driver) == {}
 
 
 def test_numbers_of_microbatches_fit_into_their_boxes(opened, everything):
