@@ -140,7 +140,8 @@ def check_loss(loss: gluon.HybridBlock, classes: int) -> None:
         values = loss(*map(mx.sym.var, shapes))
         unused = _unused(values, shapes)
         if not unused:
-            outputs = values.infer_shape_partial(**shapes)[1]  # unlike infer_shape it prints nothing
+            # unlike infer_shape it prints nothing
+            outputs = values.infer_shape_partial(**shapes)[1]
             values.infer_type(scores=np.float32, labels=np.int32)
     except Exception as error:  # whatever code of the user's own raises
         raise ConfigError(

@@ -172,11 +172,13 @@ MISTAKES = {
     ),
     "-n 2 --backend dist_sync --restart 1": "error: --restart 1 goes on with the run in --out",
     "--hosts h1 --hostfile f --backend dist_sync": "error: --hosts and --hostfile contradict",
-    "--hostfile none --backend dist_sync": "error: --hostfile none cannot be read",
+    "--hostfile none --backend dist_sync": (
+        "error: --hostfile none cannot be read (No such file or directory): give a file with a host"
+    ),
     "--backend dist_sync": "error: no scheduler has started this process as one of several: say",
     "--hosts [::1]:2 --backend dist_sync": "error: --hosts [::1]:2: '[::1]:2': an IPv6 address",
     "-n 2 --backend dist_sync --env A=1": "error: --env A=1: there is no such variable here: set",
-    "-n 2": "error: Missing option '--backend'",
+    "-n 2": "error: --backend NAME is missing (how processes exchange gradients: dist_sync, ",
     "--hosts localhost,127.0.0.1 --backend dist_sync": (
         "error: --hosts names localhost and 127.0.0.1, which are this host: name it once"
     ),
