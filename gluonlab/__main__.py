@@ -7,6 +7,7 @@ from typing import Any, Callable, Dict, List, Tuple
 
 import click
 
+import gluonlab
 from gluonlab.cli import completion
 from gluonlab.cli.command import command, dispatch, main_of
 
@@ -45,7 +46,11 @@ COMMANDS: Dict[str, Tuple[str, Callable[[List[str]], Any]]] = {
 def main() -> None:
     """Hand the remaining options to the command that is named first."""
     question = completion.listen()
-    dispatch("gluonlab", COMMANDS, sys.argv[1:] if question is None else question.words)
+    words = sys.argv[1:] if question is None else question.words
+    if words == ["--version"]:
+        click.echo(f"gluonlab {gluonlab.__version__}")
+        return
+    dispatch("gluonlab", COMMANDS, words)
 
 
 if __name__ == "__main__":

@@ -186,3 +186,30 @@ def unknown(kind: str, given: object, choices: Iterable[str]) -> str:
         return f"unknown {kind} {given!r}: did you mean {close[0]!r}?"
     hint = f" (did you mean {close[0]!r}?)" if close else ""
     return f"unknown {kind} {given!r}: choose {', '.join(names)}{hint}"
+
+
+MXNETS_TRACE = "Traceback (most recent call last):"  # before what MXNet says, with lines of its own
+MOST_SAID = 500  # characters of somebody else's message
+
+
+def said_by(error: BaseException) -> str:
+    """What an error of somebody else's code says, on one line; empty if it says nothing.
+
+    >>> said_by(ValueError("first\\n  second"))
+    'first second'
+    """
+    text = str(error).strip()
+    if text.startswith(MXNETS_TRACE):
+        said = [line for line in text.splitlines()[1:] if not line.startswith(" ")]
+        text = " ".join(said) or text
+    return " ".join(text.split("\nStack trace")[0].split())[:MOST_SAID]
+
+
+def kind_and_words(error: BaseException) -> str:
+    """`said_by`, after the name of the error's class.
+
+    >>> kind_and_words(KeyError()), kind_and_words(KeyError("a"))
+    ('KeyError', "KeyError: 'a'")
+    """
+    kind, said = type(error).__name__, said_by(error)
+    return said if said.startswith(f"{kind}: ") else f"{kind}: {said}" if said else kind

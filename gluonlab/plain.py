@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import unicodedata
 
 LONGEST_NAME = 100  # characters of a name that becomes part of a folder's
 LONGEST_WORD, LONGEST_LINE = 300, 3000  # characters of an error message
@@ -18,6 +19,19 @@ def printable(text: str) -> str:
     if text.isprintable():
         return text
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+
+def width(text: str) -> int:
+    """The columns that a text takes in a fixed-width font: two for a Chinese or Japanese letter."""
+    return sum(
+        2 if unicodedata.east_asian_width(c) in "WF" else 0 if unicodedata.combining(c) else 1
+        for c in text
+    )
+
+
+def padded(text: str, columns: int) -> str:
+    """The text with spaces behind it, so that it takes so many columns."""
+    return text + " " * (columns - width(text))
 
 
 def plain_name(text: str, otherwise: str) -> str:

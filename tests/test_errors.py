@@ -96,9 +96,9 @@ def test_a_name_like_no_other_is_not_guessed():
     assert errors.unknown("model", "zzz", ["mlp"]) == "unknown model 'zzz': choose mlp"
 
 
-def test_the_example_of_unknown_is_true():
+def test_the_examples_are_true():
     assert doctest.testmod(errors).failed == 0
-    assert doctest.testmod(errors).attempted == 1
+    assert doctest.testmod(errors).attempted == 3
 
 
 USER = """

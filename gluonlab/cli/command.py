@@ -177,6 +177,15 @@ class Command(click.Command):
         example = next(valued, "")
         return " ".join([*words, *["and"] * bool(words), f"options only{example}"])
 
+    def _lacks(self, param: click.Parameter) -> str:
+        """What to write where a word is missing that the command needs."""
+        if isinstance(param, click.Option):
+            what = f"{param.opts[0]} {param.metavar} is missing ({one_line(param.help or '')})"
+            return f"{what}; see --help"
+        arguments = [each for each in self.params if isinstance(each, click.Argument)]
+        form = " ".join(each.human_readable_name for each in arguments)
+        return f"{param.human_readable_name} is missing: write {self.name} {form}; see --help"
+
     def _explain(self, error: click.UsageError) -> str:
         """What is wrong with the words of the command line, and what to write instead."""
         named = getattr(error, "option_name", None)
@@ -187,6 +196,8 @@ class Command(click.Command):
             if option.is_flag:
                 return f"{named} takes no value: write {named} alone {help}"
             return f"{option.opts[0]} needs a value: write {option.opts[0]} {option.metavar} {help}"
+        if isinstance(error, click.MissingParameter) and error.param is not None:
+            return self._lacks(error.param)
         text = one_line(error.format_message()).rstrip(".")
         extra = re.match(r"Got unexpected extra arguments? \((.*)\)", text)
         if extra:
@@ -250,7 +261,9 @@ def dispatch(
     if question and not args:
         completion.of_names(question, {name: said for name, (said, _) in commands.items()})
     name, *rest = list(args) or ["--help"]
-    if name in ("-h", "--help"):
+    if name == "help" and rest[:1] and rest[0] in commands:  # as git and conda take it
+        name, *rest = rest[0], *rest[1:], "--help"
+    if name in ("-h", "--help", "--help-all", "help"):
         print(f"Usage: {program} COMMAND [OPTIONS]\n\nCommands:")
         width = max([8, *map(len, commands)]) + 2
         print("\n".join(f"  {name:<{width}}{said}" for name, (said, _) in commands.items()))
@@ -262,6 +275,9 @@ def dispatch(
             check_dash(name, ["--help"])
         except ConfigError as error:
             _end(str(error), 2)
+        if name.startswith("-"):
+            first = f"write a command before it, {program} COMMAND {name}"
+            _end(f"unexpected {name!r}: {first}: choose {', '.join(sorted(commands))}", 2)
         _end(unknown("command", name, commands), 2)
 
 

@@ -61,6 +61,10 @@ def read_settings(path: str, command: click.Command) -> Dict[str, Any]:
         option = option_name(key)
         if option in others and not is_run:
             raise ConfigError(f"{where}: {key} is no setting: write {option} as an option")
+        if isinstance(value, dict) and key.replace("-", "_") not in FIELDS:
+            raise ConfigError(
+                f"{where}: [{key[:80]}] is a table: write its settings without one, as epochs = 5"
+            )
         name = _name(key, where)
         if value is None or (is_run and (name == "out" or value == FIELDS[name].default)):
             continue
@@ -82,7 +86,11 @@ def _content(path: str, where: str) -> Tuple[Dict[str, Any], bool]:
     """What a file holds, and whether a run has written it."""
     ending = Path(path).suffix.lower()
     if ending not in LARGEST_BYTES:
-        raise ConfigError(f"{where}: {HOW}")
+        from gluonlab.runs.schema import CONFIG
+
+        ours = Path(path) / CONFIG
+        how = f"it is a run's folder: give its file, {ours}" if ours.is_file() else HOW
+        raise ConfigError(f"{where}: {how}")
     try:
         text = read_bounded(Path(path), LARGEST_BYTES[ending]).decode("utf-8-sig")
     except DataError as error:

@@ -50,6 +50,8 @@ def find_pictures(asked: Sequence[str]) -> List[Picture]:
     """
     found: List[Picture] = []
     for name in asked:
+        if not name:
+            raise DataError(f"an image's name is empty, as that of an unset variable: {FORMS}")
         if name == STDIN:
             if any(picture.name == STDIN for picture in found):
                 raise DataError("- is given twice, and standard input has one image: give - once")

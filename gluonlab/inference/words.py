@@ -9,7 +9,7 @@ from typing import Any, Dict, Iterable, List, Sequence
 
 from gluonlab.inference.predictions import Guess, Mistake, Mistakes, Predictions
 from gluonlab.inference.sheet import BLACK, GREEN, GREY, RED, Tile
-from gluonlab.plain import printable
+from gluonlab.plain import padded, printable, width
 
 WIDEST = 60  # letters of a column
 PREDICTED = ("image", "class", "probability")
@@ -117,14 +117,9 @@ def tiles_of(found: Mistakes) -> List[Tile]:
 
 def _table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     lines = [list(heads)] + [[_short(printable(cell)) for cell in row] for row in rows]
-    widths = [max(len(line[column]) for line in lines) for column in range(len(heads))]
-    last = len(heads) - 1
+    widths = [max(width(line[column]) for line in lines) for column in range(len(heads))]
     return "\n".join(
-        "  ".join(
-            f"{cell:>{width}}" if column == last else f"{cell:<{width}}"
-            for column, (cell, width) in enumerate(zip(line, widths))
-        )
-        for line in lines
+        "  ".join([*map(padded, line[:-1], widths), line[-1].rjust(widths[-1])]) for line in lines
     )
 
 

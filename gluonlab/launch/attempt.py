@@ -216,7 +216,8 @@ class Attempt:
         start = max(self._patience, START)
         if seconds > start and self._came[ARRIVED] < self._workers:
             missing = sorted(self._workers - self._came[ARRIVED], key=self._order)
-            self._fail(", ".join(missing), f"did not start within {start:g} s")
+            longer = f"where the machine is only busy, --patience {4 * start:g} gives them longer"
+            self._fail(", ".join(missing), f"did not start within {start:g} s: {longer}")
         elif seconds > 2 * start and self._came[JOINED] < self._workers:
             missing = sorted(self._workers - self._came[JOINED], key=self._order)
             self._fail(", ".join(missing), "found no way to the others: is a port closed?")

@@ -43,7 +43,11 @@ def read_hostfile(path: str) -> List[Host]:
     try:
         lines = Path(path).read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"--hostfile {path} cannot be read: {error}") from None
+        why = getattr(error, "strerror", None) or "it is no text"
+        raise ConfigError(
+            f"--hostfile {path} cannot be read ({why}): give a file with a host on each line, "
+            "such as h1 slots=4"
+        ) from None
     found = []
     for number, line in enumerate(lines, start=1):
         words = line.split("#")[0].split()

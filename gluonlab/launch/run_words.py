@@ -13,6 +13,10 @@ from gluonlab.errors import ConfigError
 
 PERIOD = "1 epoch"  # between checkpoints, where nothing else is asked for
 ASYNCHRONOUS = "dist_async"
+# what gluonlab.run can, and several processes cannot
+ALONE = (
+    "--compare", "--evaluate", "--find-batch-size", "--find-lr", "--list", "--save-config",
+)  # fmt: skip
 
 
 def checked_words(
@@ -51,7 +55,10 @@ def checked_words(
 
 
 def _parsed(
-    backend: str, words: Sequence[str], launcher: click.Command, worker: click.Command
+    backend: str,
+    words: Sequence[str],
+    launcher: click.Command,
+    worker: click.Command,
 ) -> Dict[str, Any]:
     """The options by name."""
     own, theirs = _names(launcher), _names(worker)
@@ -59,6 +66,10 @@ def _parsed(
         name = word.partition("=")[0]
         if name == "--backend":
             raise ConfigError(f"--backend stands before --, and is {backend} there: leave it out")
+        if name in ALONE:
+            raise ConfigError(
+                f"{name} is for one process: leave it out, or write it to python -m gluonlab.run"
+            )
         _check_known(name, own, theirs)
     context = worker.make_context(worker.name, ["--backend", backend, *words])
     fields = TrainConfig.__dataclass_fields__

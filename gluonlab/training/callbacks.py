@@ -22,7 +22,7 @@ from typing import (
     Tuple,
 )
 
-from gluonlab.errors import CallbackError, ConfigError, OutputError, unknown
+from gluonlab.errors import CallbackError, ConfigError, OutputError, kind_and_words, unknown
 from gluonlab.runs.result import Result
 from gluonlab.runs.schema import Epoch, Step
 from gluonlab.training.consensus import Consensus
@@ -132,8 +132,9 @@ def _made(given: Any) -> Any:
     try:
         callback = given() if isinstance(given, type) else given
     except Exception as error:
-        said = f"{type(error).__name__}: {error}"
-        raise ConfigError(f"callback {given.__name__} cannot be made: {said}") from error
+        raise ConfigError(
+            f"callback {given.__name__} cannot be made: {kind_and_words(error)}"
+        ) from error
     name, has = name_of(callback), [each for each in dir(callback) if each.startswith("on_")]
     for each in has:
         if each not in METHODS:
@@ -283,8 +284,7 @@ class Callbacks:
         except (MemoryError, OutputError):  # which says itself what cannot be written, and why
             raise
         except Exception as error:
-            said = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
             raise CallbackError(
                 f"callback {name_of(callback)} failed in {method} after step {self._run.step}: "
-                f"{said}"
+                f"{kind_and_words(error)}"
             ) from error

@@ -12,7 +12,7 @@ import mxnet as mx
 import numpy as np
 from mxnet import nd
 
-from gluonlab.errors import CallbackError, ConfigError
+from gluonlab.errors import CallbackError, ConfigError, kind_and_words
 from gluonlab.kvstores.groups import Group
 from gluonlab.runs.schema import number
 
@@ -137,14 +137,28 @@ def measured(metrics: Mapping[str, Metric], scores: Any, labels: Any) -> Values:
     values: Values = {}
     for name, metric in metrics.items():
         try:
-            value = float(metric(scores.copy(), labels.copy()))
+            given = metric(scores.copy(), labels.copy())
         except MemoryError:
             raise
         except Exception as error:
-            said = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
-            raise CallbackError(f"metric {name} failed: {said}") from error
+            raise CallbackError(f"metric {name} failed: {kind_and_words(error)}") from error
+        value = _number(name, given)
         values[name] = value if number(value) else None
     return values
+
+
+def _number(name: str, given: Any) -> float:
+    """What a metric gives as a float. Raises CallbackError if it is no number."""
+    if isinstance(given, (nd.NDArray, mx.np.ndarray)):
+        given = given.asnumpy()
+    shape = getattr(given, "shape", ())
+    if getattr(given, "size", 1) == 1 and not isinstance(given, (str, bytes)):
+        try:
+            return float(given.item() if shape else given)
+        except (TypeError, ValueError, OverflowError):
+            pass
+    what = f"an array of shape {shape}" if shape else given if given is None else repr(given)[:80]
+    raise CallbackError(f"metric {name} gave {what}: let it give one number")
 
 
 def in_words(values: Values) -> str:

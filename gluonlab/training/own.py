@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from dataclasses import dataclass, field
-from typing import Any, Dict, List, Mapping, Optional, Sequence
+from typing import Any, Dict, Iterable, List, Mapping, Optional, Sequence
 
 import mxnet as mx
 import numpy as np
@@ -13,7 +13,7 @@ from mxnet import gluon
 from gluonlab.config import TrainConfig
 from gluonlab.data.sets.dataset import Dataset
 from gluonlab.data.sets.registry import find_kind
-from gluonlab.errors import ConfigError, DataError, ModelError
+from gluonlab.errors import ConfigError, DataError, ModelError, said_by
 from gluonlab.training.metrics import Metric, metrics_by_name
 
 PARTS = {"net": "network", "loss": "loss", "data": "data set"}  # of a run's settings: own
@@ -137,14 +137,22 @@ def check_loss(loss: gluon.HybridBlock, classes: int) -> None:
     name, images = type(loss).__name__, 3
     shapes = {"scores": (images, classes), "labels": (images,)}
     try:
-        values = loss(mx.sym.var("scores"), mx.sym.var("labels"))
-        _, outputs, _ = values.infer_shape(**shapes)
-        values.infer_type(scores=np.float32, labels=np.int32)
+        values = loss(*map(mx.sym.var, shapes))
+        unused = _unused(values, shapes)
+        if not unused:
+            # unlike infer_shape it prints nothing
+            outputs = values.infer_shape_partial(**shapes)[1]
+            values.infer_type(scores=np.float32, labels=np.int32)
     except Exception as error:  # whatever code of the user's own raises
         raise ConfigError(
             f"loss {name} cannot be compiled for scores (n, {classes}) and labels (n,) of whole "
-            f"numbers: {_first_line(error)}"
+            f"numbers: {said_by(error) or type(error).__name__}"
         ) from None
+    if unused:
+        raise ConfigError(
+            f"loss {name} takes no account of the {' and '.join(unused)}: compute it from the "
+            f"scores (n, {classes}) and the labels (n,)"
+        )
     if outputs != [(images,)]:
         told = ", ".join(map(str, outputs))
         raise ConfigError(
@@ -157,12 +165,16 @@ def check_scores(net: gluon.HybridBlock, name: str, shape: Sequence[int], classe
     """Raise ModelError unless the user's own network can be compiled, and gives scores."""
     try:
         scores = net(mx.sym.var("data"))
-        outputs = scores.infer_shape_partial(data=(1, *shape))[1]
+        unused = _unused(scores, ["data"])
+        outputs = [] if unused else scores.infer_shape_partial(data=(1, *shape))[1]
     except Exception as error:  # whatever code of the user's own raises
         raise ModelError(
             f"{name} cannot be compiled for images {tuple(shape)}: "
-            f"{_first_line(error)}; its hybrid_forward may use F and its arguments only"
+            f"{said_by(error) or type(error).__name__}; its hybrid_forward may use F and its "
+            "arguments only"
         ) from None
+    if unused:
+        raise ModelError(f"{name} takes no account of the images: compute its scores from them")
     if outputs and outputs[0] and outputs != [(1, classes)]:
         told = ", ".join(map(str, outputs))
         raise ModelError(
@@ -183,9 +195,12 @@ def initialise(net: gluon.HybridBlock, ctxs: List[mx.Context]) -> None:
             each.initialize(ctx=ctxs, default_init=mx.init.Xavier())
 
 
-def _first_line(error: Exception) -> str:
-    """Of what it says, below which MXNet has a trace; the name of its kind, if it says nothing."""
-    return str(error).strip().split("\n")[0] or type(error).__name__
+def _unused(outcome: Any, inputs: Iterable[str]) -> List[str]:
+    """Which inputs the graph of an own network or loss does not have. Raises TypeError for none."""
+    if not isinstance(outcome, mx.sym.Symbol):
+        raise TypeError(f"it gives a {type(outcome).__name__}, not one array")
+    has = outcome.list_inputs()
+    return [name for name in inputs if name not in has]
 
 
 def _is_known(dataset: str) -> bool:

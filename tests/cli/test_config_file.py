@@ -187,7 +187,9 @@ MISTAKES = {
     ("f.json", ""): ["is no JSON"],
     ("f.toml", "lr = " + DEEP[:9000]): ["is no TOML", "brackets"],
     ("f.json", DEEP): ["is no JSON"],
-    ("f.toml", "a" + ".a" * 900 + " = 1"): ["unknown key 'a'"],
+    ("f.toml", "a" + ".a" * 900 + " = 1"): ["[a] is a table: write its settings without one"],
+    ("f.toml", "[train]\nepochs = 5"): ["[train] is a table", "as epochs = 5"],
+    ("f.json", '{"data": {"epochs": 5}}'): ["[data] is a table"],
     ("f.toml", "#" * 2**19): ["has more than the 16,384 bytes"],
     ("f.toml", b"lr = 1 # \xff"): ["byte 9 is no UTF-8", ".toml or .json"],
     ("f.yaml", "lr: 1"): ["ends in .toml or .json"],
@@ -207,6 +209,14 @@ def test_a_mistake_in_a_file_is_one_line(run, tmp_path, empty_cwd, case):
     for said in (f"--config {path}", *MISTAKES[case]):
         assert said in line
     assert len(line) < 3100
+
+
+def test_a_runs_folder_is_answered_with_its_file(run, tmp_path, empty_cwd):
+    line = the_error(run("--config", str(tmp_path)), empty_cwd)
+    assert line.endswith("such as --save-config writes")
+    (tmp_path / "config.json").write_text("{}")
+    line = the_error(run("--config", str(tmp_path)), empty_cwd)
+    assert f"it is a run's folder: give its file, {tmp_path / 'config.json'}" in line
 
 
 def test_a_folder_and_a_pipe_are_none(run, tmp_path, empty_cwd):

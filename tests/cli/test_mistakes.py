@@ -7,10 +7,13 @@ import dataclasses
 import json
 import random
 
+import click
 import pytest
 from support.all_commands import GROUPS, LEAVES, call, options_of
 
 from gluonlab.config import TrainConfig, option_name
+from gluonlab.errors import DataError
+from gluonlab.inference.pictures import find_pictures
 
 LINES = 3
 NEEDED = {"launch": ["--backend", "dist_sync", "-n", "2"]}  # before anything else is looked at
@@ -261,3 +264,38 @@ def test_a_misspelt_name_is_answered_with_the_right_one(option, given, meant, wr
 @pytest.mark.parametrize("given", ["\u2014help", "\u2013help", "-help"])
 def test_a_group_knows_its_only_option_by_other_dashes(words, given, wrong):
     assert "did you mean '--help'?" in wrong(words, given)
+
+
+def arguments_of(words):
+    return [each for each in LEAVES[words].params if isinstance(each, click.Argument)]
+
+
+@pytest.mark.parametrize("words", [words for words in LEAVES if arguments_of(words)])
+def test_a_missing_argument_is_named_with_the_way_to_write_it(words, wrong):
+    """By click, or, where several may be left out, by the command itself."""
+    names = [each.human_readable_name for each in arguments_of(words)]
+    said = wrong(words)
+    if arguments_of(words)[0].required:
+        assert said == (
+            f"error: {names[0]} is missing: write {LEAVES[words].name} {' '.join(names)}; "
+            "see --help\n"
+        )
+    assert "Missing" not in said
+
+
+def test_a_missing_option_is_named_with_what_it_may_be(wrong):
+    said = wrong("launch", "-n", "2")
+    assert said.startswith("error: --backend NAME is missing (")
+    assert all(name in said for name in ("dist_sync", "dist_async", "horovod"))
+
+
+@pytest.mark.parametrize("words", GROUPS)
+def test_an_option_before_the_command_is_told_so(words, wrong):
+    said = wrong(words, "--gpus", "2")
+    assert "unexpected '--gpus': write a command before it, " in said
+    assert "COMMAND --gpus" in said and all(name in said for name in GROUPS[words])
+
+
+def test_an_empty_name_of_an_image_is_called_empty():
+    with pytest.raises(DataError, match="an image's name is empty, as that of an unset variable"):
+        find_pictures(["", "a.png"])

@@ -3,6 +3,8 @@
 import pytest
 from support.all_commands import GROUPS, LEAVES, call, options_of
 
+import gluonlab
+import gluonlab.__main__ as program
 from gluonlab.cli.overview import LINES
 
 WIDTH = 80
@@ -23,6 +25,31 @@ def helped(capsys, monkeypatch):
         return said.out.splitlines()
 
     return help_of
+
+
+@pytest.mark.parametrize("words", GROUPS)
+@pytest.mark.parametrize("other", ["-h", "--help-all", "help"])
+def test_a_group_has_one_help_however_it_is_asked_for(words, other, helped):
+    assert helped(words, other) == helped(words)
+
+
+@pytest.mark.parametrize("words", [words for words in GROUPS if words])
+def test_help_with_a_name_is_the_help_of_that_command(words, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", str(WIDTH))
+    name = next(iter(GROUPS[words]))
+    said = []
+    for asked in (["help", name], [name, "--help"]):
+        with pytest.raises(SystemExit) as ended:
+            call(words, *asked)
+        assert ended.value.code == 0
+        said.append(capsys.readouterr().out)
+    assert said[0] == said[1] != ""
+
+
+def test_the_version_is_that_of_the_package(capsys, monkeypatch):
+    monkeypatch.setattr("sys.argv", ["gluonlab", "--version"])
+    program.main()
+    assert capsys.readouterr().out == f"gluonlab {gluonlab.__version__}\n"
 
 
 def shown(command):

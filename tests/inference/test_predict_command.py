@@ -28,6 +28,8 @@ from support.quick_runs import quick
 
 from gluonlab import load_run
 from gluonlab.inference import sheet
+from gluonlab.inference.predictions import Predictions
+from gluonlab.inference.words import predictions_as_text
 from gluonlab.predict import main
 from gluonlab.training.finished import evaluate_run
 
@@ -294,3 +296,15 @@ def test_the_pages_commands_and_its_program_run(ended, finished, pictures, tmp_p
     found = {}
     exec(program, found)
     assert len(found["said"]) == 2 and found["mistake"].number < 360
+
+
+def test_a_table_is_aligned_where_letters_take_two_columns():
+    """犬 and 猫 are two columns wide; an accent that is apart takes none."""
+    said = Predictions(
+        ("犬 と 猫", "cat"), ("a/犬.png", "cafe\u0301.png"), np.eye(2, dtype="float32")
+    )
+    assert predictions_as_text(said, 1).splitlines() == [
+        "image     class     probability",
+        "a/犬.png  犬 と 猫       0.7311",
+        "cafe\u0301.png  cat            0.7311",
+    ]

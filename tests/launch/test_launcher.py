@@ -16,7 +16,11 @@ from support.reference import distance
 from support.run_files import read_metrics
 
 from gluonlab import TrainConfig
+from gluonlab.errors import ConfigError
 from gluonlab.launch.__main__ import main
+from gluonlab.launch.run_words import ALONE, checked_words
+from gluonlab.launch.worker.__main__ import main as worker
+from gluonlab.run import main as run
 from gluonlab.runs.reader import read_lines
 from gluonlab.training.loop import train
 from gluonlab.training.reporter import Reporter
@@ -172,11 +176,13 @@ MISTAKES = {
     ),
     "-n 2 --backend dist_sync --restart 1": "error: --restart 1 goes on with the run in --out",
     "--hosts h1 --hostfile f --backend dist_sync": "error: --hosts and --hostfile contradict",
-    "--hostfile none --backend dist_sync": "error: --hostfile none cannot be read",
+    "--hostfile none --backend dist_sync": (
+        "error: --hostfile none cannot be read (No such file or directory): give a file with a host"
+    ),
     "--backend dist_sync": "error: no scheduler has started this process as one of several: say",
     "--hosts [::1]:2 --backend dist_sync": "error: --hosts [::1]:2: '[::1]:2': an IPv6 address",
     "-n 2 --backend dist_sync --env A=1": "error: --env A=1: there is no such variable here: set",
-    "-n 2": "error: Missing option '--backend'",
+    "-n 2": "error: --backend NAME is missing (how processes exchange gradients: dist_sync, ",
     "--hosts localhost,127.0.0.1 --backend dist_sync": (
         "error: --hosts names localhost and 127.0.0.1, which are this host: name it once"
     ),
@@ -296,3 +302,13 @@ def test_a_port_that_somebody_has_is_named_before_anything_starts(ended, empty_c
         status, out, err = ended(main, "-n", "1", "--backend", "dist_sync", "--port", port)
     assert (status, out, err.count("\n")) == (2, "", 1)
     assert err.startswith(f"error: --port {port} on localhost: Address already in use: choose ")
+
+
+def test_what_only_one_process_can_is_told_so():
+    def names(command):
+        return {name for each in command.params for name in (*each.opts, *each.secondary_opts)}
+
+    assert names(run) - names(worker) - names(main) == set(ALONE)
+    for option in ALONE:
+        with pytest.raises(ConfigError, match=f"^{option} is for one process: leave it out, or wr"):
+            checked_words("dist_sync", (option, "2"), 0, main, worker)

@@ -170,7 +170,12 @@ def test_a_full_disk_is_said_and_the_training_ends_well(tmp_path):
 @pytest.mark.parametrize(
     ("told", "said", "seconds"),
     [
-        ("", "did not start within 30 s", 30),
+        (
+            "",
+            "did not start within 30 s: where the machine is only busy, --patience 120 gives them "
+            "longer",
+            30,
+        ),
         ('tell("arrived")\n', "found no way to the others: is a port closed?", 60),
     ],
 )

@@ -248,6 +248,34 @@ class Mean(gluon.HybridBlock):
         return F.pick(scores, labels).mean()
 
 
+class OfNothing(gluon.HybridBlock):
+    def hybrid_forward(self, F, *given):
+        return F.ones((3,))
+
+
+class Entropy(gluon.HybridBlock):
+    def hybrid_forward(self, F, scores, labels):
+        return -(F.softmax(scores) * F.log_softmax(scores)).sum(axis=1)
+
+
+class Pair(gluon.HybridBlock):
+    def hybrid_forward(self, F, *given):
+        return given[0], given[0]
+
+
+def breaks(*given):
+    raise ValueError("one\n  two")
+
+
+class Breaks(gluon.HybridBlock):
+    def hybrid_forward(self, F, scores, labels):
+        return breaks()
+
+
+def mxnet_fails(scores, labels):
+    return (mx.nd.ones((2, 3)) + mx.nd.ones((4, 5))).asscalar()
+
+
 @pytest.mark.parametrize(
     ("own", "more", "error", "said"),
     [
@@ -269,15 +297,38 @@ class Mean(gluon.HybridBlock):
         ({"loss": Focal()}, {"label_smoothing": 0.1}, ConfigError, "--label-smoothing 0.1 is of"),
         ({"metrics": 3}, {}, ConfigError, "metric 3: give a function"),
         ({"metrics": [macro_f1, macro_f1]}, {}, ConfigError, "two metrics are called 'macro_f1'"),
-        ({"metrics": {"x": lambda s, y: "?"}}, {}, CallbackError, "metric x failed: ValueError"),
+        ({"loss": OfNothing()}, {}, ConfigError, "OfNothing takes no account of the scores and la"),
+        ({"loss": Entropy()}, {}, ConfigError, "loss Entropy takes no account of the labels: comp"),
+        ({"loss": Pair()}, {}, ConfigError, "loss Pair cannot be .*: it gives a tuple, not one ar"),
+        ({"loss": Breaks()}, {}, ConfigError, "loss Breaks cannot be compiled .*: one two$"),
+        ({"net": Pair()}, {}, ModelError, "Pair cannot be compiled for images .*: it gives a tup"),
+        ({"net": OfNothing()}, {}, ModelError, "OfNothing takes no account of the images: comp"),
+        ({"metrics": {"x": lambda s, y: "?"}}, {}, CallbackError, "metric x gave '[?]': let it g"),
+        ({"metrics": {"x": lambda s, y: "1"}}, {}, CallbackError, "metric x gave '1': let it give"),
+        ({"metrics": {"x": lambda s, y: None}}, {}, CallbackError, "metric x gave None: let it"),
+        (
+            {"metrics": {"x": lambda s, y: s}},
+            {},
+            CallbackError,
+            "gave an array of shape .30, 4",
+        ),
+        ({"metrics": {"x": breaks}}, {}, CallbackError, "metric x failed: ValueError: one two$"),
+        ({"metrics": {"x": mxnet_fails}}, {}, CallbackError, "x failed: MXNetError: .*broadcast"),
         ({"metrics": {"x": lambda s: 0}}, {}, CallbackError, "metric x failed: TypeError"),
     ],
 )
-def test_a_mistake_gets_one_line(tmp_path, own, more, error, said):
+def test_a_mistake_gets_one_line(tmp_path, capfd, own, more, error, said):
     with pytest.raises(error, match=said) as caught:
         run(tmp_path / "run", own=own, **{"model": None if "net" in own else "mlp", **more})
-    assert "\n" not in str(caught.value)
+    assert "\n" not in str(caught.value) and "Traceback" not in str(caught.value)
     assert (tmp_path / "run").exists() == (error is CallbackError)
+    assert capfd.readouterr().out == ""
+
+
+@pytest.mark.parametrize("number", [np.float32(2), np.array([2.0]), mx.nd.array([2]), True + 1])
+def test_a_metric_may_give_a_number_in_any_form(tmp_path, number):
+    own = {"net": make_net, "metrics": {"x": lambda scores, labels: number}}
+    assert run(tmp_path / "run", own=own).history[-1].metrics == {"x": 2.0}
 
 
 def test_a_metric_that_is_not_defined_is_null(tmp_path):

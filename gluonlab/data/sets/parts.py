@@ -109,7 +109,11 @@ def _what_instead(root: Path, place: Optional[Path]) -> str:
             f"has no folder train, but {counted(loose, 'image')} of no class: put those of each "
             f"class into a folder of its own, {root}/CLASS, and train with {HOLD_OUT}"
         )
-    return f"has no folder train: give one with {LAYOUT}"
+    for inside in folders(root):
+        for deeper in (Path(each.path) for each in folders(inside.path)):
+            if _part(deeper, TRAIN) or len(_of_classes(deeper)) > 1:
+                return f"has no folder train, but images further down: give folder:{deeper}"
+    return f"has no folder train: give one with {LAYOUT}, or folders of classes and {HOLD_OUT}"
 
 
 def _what_else(root: Path) -> str:

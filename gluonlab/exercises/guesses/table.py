@@ -7,6 +7,7 @@ from itertools import zip_longest
 from typing import Iterator, List, NamedTuple, Sequence
 
 from gluonlab.exercises.languages import say
+from gluonlab.plain import padded, width
 
 WIDTH = 80
 _NEVER_FIRST = "\u3001\u3002\uff09\u300d\u300f\uff1a\uff01\uff1f"  # commas, closing brackets
@@ -42,13 +43,7 @@ def _line(cells: Sequence[str]) -> Iterator[str]:
     """The cells side by side, each on as many lines as it needs."""
     columns = [wrapped(cell, size - 2) for cell, size in zip(cells, _COLUMNS)]
     for parts in zip_longest(*columns, fillvalue=""):
-        padded = (part + " " * (size - width(part)) for part, size in zip(parts, _COLUMNS))
-        yield "".join(padded).rstrip()
-
-
-def width(text: str) -> int:
-    """The columns that a text takes in a fixed-width font."""
-    return sum(2 if unicodedata.east_asian_width(c) in "WF" else 1 for c in text)
+        yield "".join(map(padded, parts, _COLUMNS)).rstrip()
 
 
 def wrapped(text: str, most: int) -> List[str]:

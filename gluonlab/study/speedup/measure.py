@@ -101,8 +101,11 @@ def measure(
     strategy: Optional[MakeStrategy] = None,
     rounds: int = ROUNDS,
     done: Callable[[], object] = lambda: None,
+    begins: Callable[[], object] = lambda: None,
 ) -> Measured:
     """Measure the training of ``config``, whose CPU devices have their threads.
+
+    ``begins`` is called when it is known that there is something to measure.
 
     ``strategy``: as for `gluonlab.training.loop.train`; of one device, too. Raises a UsageError.
     """
@@ -114,6 +117,7 @@ def measure(
                 f"{trained.plan.ctxs[0]} is one device, and a speed-up is that of several over "
                 "one: give --gpus 2 or more, or as many --devices"
             )
+        begins()
         one = Trained(on_one(config, trained), trained.plan.dataset, strategy)
         stack.callback(one.close)
         gated = _gated(trained)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
+from functools import partial
 from statistics import median
 from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Tuple
 
@@ -176,8 +177,8 @@ def judge(
     """
     others = Others()
     config = for_several(config)
-    say("measuring a step, part by part")
-    found = measure(config, dataset, strategy, rounds)
+    begins = partial(say, "measuring a step, part by part")
+    found = measure(config, dataset, strategy, rounds, begins=begins)
     verdict = judged(found, others.cores())
     if not try_advice:
         return verdict

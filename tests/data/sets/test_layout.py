@@ -163,7 +163,12 @@ def loose(root):
 
 
 REFUSED = {
-    "nothing": (lambda root: [shutil.rmtree(root), root.mkdir()], "has no folder train: give"),
+    "nothing": (lambda root: [shutil.rmtree(root), root.mkdir()], "folders of classes and --val"),
+    "too far down": (
+        lambda root: [root.rename(root.parent / "x"), (root / "a").mkdir(parents=True),
+                      (root.parent / "x").rename(root / "a" / "b")],
+        "has no folder train, but images further down: give folder:",
+    ),
     "an archive": (
         lambda root: [shutil.rmtree(root), root.write_bytes(b"PK")], "is a file: give a folder",
     ),
