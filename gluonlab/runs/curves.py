@@ -76,6 +76,7 @@ def draw_accuracy(axes: Any, epochs: Sequence[Epoch]) -> None:
 def _label(axes: Any, title: str, note: str) -> None:
     axes.set_title(title, fontsize=10, y=1.0)  # else matplotlib looks for ticks in its way
     axes.set_xlabel(f"epoch ({note})", fontsize=8)
+    axes.xaxis.set_label_coords(0.5, -0.12)  # else it measures all numbers on the axis first
     axes.tick_params(labelsize=8)
     axes.set_ylim(bottom=0 if "accuracy" not in title else None)
     axes.xaxis.get_major_locator().set_params(integer=True)
