@@ -14,7 +14,7 @@ from gluonlab.bench.allreduce.__main__ import allreduce
 from gluonlab.bench.allreduce.sizes import parse_sizes
 from gluonlab.bench.checkpoints import names as _checkpoints
 from gluonlab.bench.checkpoints import table as _checkpoints_table
-from gluonlab.bench.efficiency import modes as _efficiency
+from gluonlab.bench.efficiency import names as _efficiency
 from gluonlab.bench.harness import compare as _compare
 from gluonlab.bench.harness import rates
 from gluonlab.bench.harness.command import INTERRUPTED, JSON, ON, Asked, measurement, option
@@ -158,7 +158,9 @@ def efficiency(as_json: bool, **options: Optional[str]) -> None:
     --gradients 46MB --step 90 --out efficiency.svg
     """
     asked = {name: value for name, value in options.items() if value is not None}
-    click.echo(_efficiency.answer({**asked, **({"json": True} if as_json else {})}))
+    from gluonlab.bench.efficiency.modes import answer  # --help needs no numpy
+
+    click.echo(answer({**asked, **({"json": True} if as_json else {})}))
 
 
 @command(

@@ -10,12 +10,13 @@ from gluonlab.collectives.cheapest import cheapest_for_some
 from gluonlab.collectives.definition import takes
 from gluonlab.collectives.hierarchy import alternatives_over_hosts
 from gluonlab.collectives.links import Topology
+from gluonlab.collectives.names import AUTO
 from gluonlab.collectives.placing import best_order
 from gluonlab.collectives.schedule import Schedule
 from gluonlab.collectives.synthesis import stored
 from gluonlab.errors import ScheduleError
 
-NAME = "auto"
+NAME = AUTO
 # how often more than by default an algorithm cuts its buffer, where it leaves the choice
 FINER = (2, 4, 8, 16, 32)
 MOST_DEVICES = 128  # of more, the prices of all candidates take minutes

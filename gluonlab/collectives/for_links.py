@@ -11,6 +11,7 @@ from gluonlab.collectives import auto, multi_ring
 from gluonlab.collectives.cheapest import SIZES, first_of_lowest
 from gluonlab.collectives.cost import price
 from gluonlab.collectives.links import Topology
+from gluonlab.collectives.names import AUTO, MULTI_RING, SYNTHESISED
 from gluonlab.collectives.schedule import Schedule
 from gluonlab.collectives.synthesis import stored
 from gluonlab.errors import ScheduleError, unknown
@@ -18,14 +19,9 @@ from gluonlab.sizes import in_words
 
 # the schedules for a topology, of which each is the cheapest for some sizes; rank r is device r
 FOR_LINKS: Dict[str, Callable[[Topology], List[Schedule]]] = {
-    multi_ring.NAME: lambda topology: [multi_ring.multi_ring(topology)],
-    stored.NAME: stored.choices,
-    auto.NAME: auto.choices,
-}
-SUMMARIES = {
-    multi_ring.NAME: "from scratch: as many rings as the links carry at once",
-    stored.NAME: "from scratch: schedules that a solver has found for the links, by size",
-    auto.NAME: "the one with the lowest price for the links, of all these schedules, by size",
+    MULTI_RING: lambda topology: [multi_ring.multi_ring(topology)],
+    SYNTHESISED: stored.choices,
+    AUTO: auto.choices,
 }
 
 

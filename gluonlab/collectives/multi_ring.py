@@ -8,10 +8,11 @@ from typing import Dict, Iterator, List, Sequence, Tuple
 
 from gluonlab.collectives.cost import price
 from gluonlab.collectives.links import Pair, Topology
+from gluonlab.collectives.names import MULTI_RING
 from gluonlab.collectives.schedule import ADD, ALLREDUCE, COPY, Schedule, Transfer
 from gluonlab.collectives.synthesis.lanes import Lanes, lanes_or_none
 
-NAME = "multi_ring"
+NAME = MULTI_RING
 MOST_RINGS = 1000  # that are looked at: of eight devices that are all neighbours, a fifth
 MOST_LOOKS = 500_000  # at neighbours, in search of rings: less than a second
 MOST_TRIES = 2000  # of packing them; on the hybrid cube mesh seven are enough

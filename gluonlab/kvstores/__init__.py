@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Callable, Dict, Optional, Sequence
 
 from gluonlab.collectives.algorithms import ALGORITHMS
-from gluonlab.collectives.for_links import FOR_LINKS, SUMMARIES
+from gluonlab.collectives.for_links import FOR_LINKS
+from gluonlab.collectives.names import SUMMARIES
 from gluonlab.collectives.topology import make_topology
 from gluonlab.engine.installing import pip_install
 from gluonlab.errors import KVStoreError, unknown

@@ -6,12 +6,11 @@ from typing import Any
 
 import click
 
-from gluonlab.bench.allreduce.modes import DRAWN, answer
-from gluonlab.bench.allreduce.sizes import DEVICES, SIZES
+from gluonlab.bench.allreduce.sizes import DEVICES, DRAWN, SIZES
 from gluonlab.bench.harness.command import INTERRUPTED, JSON, option
 from gluonlab.cli.command import command
 from gluonlab.collectives.algorithms import ALGORITHMS
-from gluonlab.collectives.for_links import FOR_LINKS
+from gluonlab.collectives.names import SUMMARIES
 from gluonlab.collectives.topology import NAMES
 from gluonlab.errors import RunError
 
@@ -27,7 +26,7 @@ from gluonlab.errors import RunError
 @option(
     "--algorithms",
     "NAMES",
-    f"all, or some of {', '.join(ALGORITHMS)}, {', '.join(FOR_LINKS)}, "
+    f"all, or some of {', '.join(ALGORITHMS)}, {', '.join(SUMMARIES)}, "
     "sharded-whole, chapter, local, device, nccl  [default: all]",
 )
 @option(
@@ -113,6 +112,8 @@ def allreduce(as_json: bool, **options: Any) -> None:
     --draw ring --devices 4 --out ring.html
     --draw ring --topology p3.16xlarge
     """
+    from gluonlab.bench.allreduce.modes import answer  # --help needs no numpy
+
     asked = {name: value for name, value in options.items() if value is not None}
     text, failure = answer({**asked, **({"json": True} if as_json else {})})
     click.echo(text)

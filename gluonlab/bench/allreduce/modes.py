@@ -17,7 +17,7 @@ from gluonlab.bench.allreduce.plans import (
     parse_algorithms,
     parse_groups,
 )
-from gluonlab.bench.allreduce.sizes import SIZES, parse_sizes
+from gluonlab.bench.allreduce.sizes import DRAWN, SIZES, parse_sizes
 from gluonlab.bench.harness.drawings import Drawing, drawn, number_of_devices
 from gluonlab.collectives.algorithms import ALGORITHMS, make_schedule
 from gluonlab.collectives.auto import MOST_DEVICES
@@ -34,7 +34,6 @@ from gluonlab.errors import ConfigError
 from gluonlab.files.whole import check_new, new_file
 from gluonlab.sizes import in_words
 
-DRAWN = 4
 PRICED = "1KiB,1MiB,100MB"  # with --draw
 MOST_CHUNKS = 4096  # each is some transfers
 MOST_SECONDS = 86_400  # a day

@@ -14,6 +14,7 @@ from gluonlab.errors import ConfigError
 from gluonlab.sizes import UNITS
 
 DEVICES, SIZES = "cpu*2", "1KiB:64MiB"  # of bench allreduce, where none are given
+DRAWN = 4  # and with --draw
 FACTOR = 4
 _SIZE = re.compile(r"\s*([0-9]{1,18}(?:\.[0-9]{1,9})?)\s*([a-z]*)\s*")
 _FORMS = (

@@ -7,6 +7,7 @@ from typing import Any, Dict, List, Mapping
 
 from gluonlab.bench.allreduce.sizes import parse_sizes
 from gluonlab.bench.efficiency.assume import assumptions, describe
+from gluonlab.bench.efficiency.names import HOSTS, MACHINES
 from gluonlab.bench.efficiency.predict import (
     GRADIENTS,
     STEPS,
@@ -25,7 +26,6 @@ from gluonlab.errors import ConfigError, unknown
 from gluonlab.files.whole import check_new, new_file
 from gluonlab.prediction.machines import MACHINES as GPU_OF
 
-MACHINES, HOSTS = "p3.16xlarge,p3dn.24xlarge,p4d.24xlarge", 8
 COLUMNS = (
     "sum: of all gradients, once a step, ms. after, behind: the efficiency if it begins after "
     "backward, and if it hides behind the whole of backward."

@@ -23,8 +23,6 @@ from typing import (
     TypeVar,
 )  # fmt: skip
 
-import numpy as np
-
 CONFIDENCE = 0.95
 DRAWS = 1000
 QUANTILE = 1.959964  # of the normal distribution, for CONFIDENCE
@@ -97,6 +95,8 @@ def estimates(
     Each has the middle 95 % of what it is for rounds that are drawn anew, each as a whole.
     A statistic keeps its names whatever the numbers.
     """
+    import numpy as np  # a bench's --help does without
+
     names = list(rounds)
     table = np.array([rounds[name] for name in names])  # (columns, rounds)
     chosen = np.random.RandomState(0).randint(0, table.shape[1], (DRAWS, table.shape[1]))

@@ -8,9 +8,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Dict, Iterable, List, Sequence
 
-import numpy as np
-from PIL import Image
-
 from gluonlab.bench.harness import rates
 from gluonlab.bench.harness.rates import Row
 from gluonlab.bench.harness.record import Series
@@ -82,6 +79,9 @@ def make_jpegs(folder: Path, photographs: Photographs) -> None:
 
     They are smooth colours with some noise.
     """
+    import numpy as np  # a bench's --help does without
+    from PIL import Image
+
     random = np.random.RandomState(0)
     width, height = photographs.width, photographs.height
     for number in range(photographs.count + CLASSES):

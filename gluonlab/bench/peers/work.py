@@ -7,9 +7,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple, Sequence, Tuple
 
-import numpy as np
-
 if TYPE_CHECKING:
+    import numpy as np
     from numpy.typing import NDArray
 
 LEARNING_RATE = 0.01
@@ -41,6 +40,8 @@ def images_and_labels(task: Task) -> "Tuple[NDArray[np.float32], NDArray[np.int3
     random, too: a constant one is learnt within seconds, and its gradients then become denormal
     numbers, with which every library computes slowly.
     """
+    import numpy as np  # a bench's --help does without
+
     random = np.random.RandomState(0)
     images = random.randint(0, 256, (task.samples, *task.shape), dtype=np.uint8)
     labels = random.randint(0, CLASSES, task.samples).astype(np.int32)

@@ -15,6 +15,7 @@ from gluonlab.collectives.cheapest import cheapest_for_some
 from gluonlab.collectives.check import check
 from gluonlab.collectives.fields import SCHEDULES
 from gluonlab.collectives.links import Topology
+from gluonlab.collectives.names import SYNTHESISED
 from gluonlab.collectives.placing import best_order
 from gluonlab.collectives.schedule import ADD, ALLREDUCE, COPY, Schedule, Step, Transfer
 from gluonlab.collectives.synthesis.automorphisms import isomorphism
@@ -24,7 +25,7 @@ from gluonlab.collectives.synthesis.lanes import Lanes, Wire, lanes_or_none
 from gluonlab.collectives.wiring import switch
 from gluonlab.errors import ScheduleError
 
-NAME = "synthesised"
+NAME = SYNTHESISED
 FOLDER = Path(__file__).with_name("found")
 MOST_HOSTS = 4  # of more, the prices of all choices take many seconds
 

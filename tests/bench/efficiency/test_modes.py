@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.commands import the_error
 
-from gluonlab.bench.efficiency.modes import HOSTS, MACHINES
+from gluonlab.bench.efficiency.names import HOSTS, MACHINES
 from gluonlab.bench.efficiency.predict import GRADIENTS, WAYS, of_way, predict
 from gluonlab.collectives.hosts import NETWORKS
 from gluonlab.prediction.machines import MACHINES as MACHINES_OF
