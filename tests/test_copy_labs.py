@@ -66,6 +66,8 @@ def test_it_says_what_is_new_and_what_is_kept(tmp_path, monkeypatch, capsys):
         (["x", "--language", "jp"], "unknown language 'jp': choose en, ja"),
         (["/proc/gluonlab"], "cannot write /proc/gluonlab: No such file or directory; "),
         (["a\0b"], "that is no name for a file"),
+        ([""], "DIR is empty: name a folder"),
+        ([" "], "DIR is empty: name a folder"),
     ],
 )
 def test_a_mistake_is_one_line(words, line, tmp_path, monkeypatch, capsys):

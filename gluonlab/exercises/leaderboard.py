@@ -45,7 +45,9 @@ def _costs(path: Path) -> "List[tuple[float, str]]":
         text = read_bounded(path, MOST_BYTES).decode("utf-8-sig")
         table = list(csv.DictReader(io.StringIO(text)))
     except OSError as error:
-        raise ExerciseError(f"{path} cannot be read: {error.strerror}") from None
+        raise ExerciseError(
+            f"{path} cannot be read ({error.strerror}): give the table that `exercises grade` wrote"
+        ) from None
     except (DataError, UnicodeDecodeError, csv.Error) as error:
         raise ExerciseError(
             f"{path} is no table of grades: {printable(str(error))[:200]}"

@@ -9,6 +9,7 @@ from typing import Optional
 import click
 
 from gluonlab.cli.command import command
+from gluonlab.errors import ConfigError
 from gluonlab.exercises.languages import LANGUAGES, language
 from gluonlab.files.whole import check_name
 from gluonlab.labs import copy_labs
@@ -29,6 +30,8 @@ def main(folder: str, chosen: Optional[str]) -> None:
     A notebook that is there already is never overwritten: the answers in it are yours. To have the
     original again, rename yours, and copy once more.
     """
+    if not folder.strip():
+        raise ConfigError("DIR is empty: name a folder for the notebooks, such as my-labs")
     to = Path(folder)
     check_name("DIR", to)
     copied = copy_labs(language(chosen), to)

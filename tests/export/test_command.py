@@ -102,6 +102,7 @@ def test_the_pages_program_classifies_colour_photographs_of_any_shape_as_gluonla
         tmp_path, model="resnet8", dataset=f"folder:{folder}", image_size=20, batch_size=3,
         normalise="imagenet", export="onnx", confusion=True,
     )  # fmt: skip
+    assert result.onnx.images == len(pictures) < 12  # all there are, and no more
     found, probabilities = classified(python, tmp_path, result.run_dir / "export", pictures)
     assert_as_predicted(result.run_dir, pictures, found, probabilities)
     labels = [CLASSES.index(picture.parent.name) for picture in pictures]

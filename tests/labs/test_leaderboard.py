@@ -105,7 +105,7 @@ def test_json_has_the_places_and_nothing_else(table, capsys):
 @pytest.mark.parametrize(
     ("content", "said"),
     [
-        (None, "cannot be read: No such file"),
+        (None, "cannot be read (No such file or directory): give the table"),
         (b"notebook,passed\na,1\n", "no column '04-6 us'"),
         (b"", "no column '04-6 us'"),
         (b"\xff\xfe\x00", "is no table of grades"),

@@ -77,9 +77,13 @@ def test_unequal_devices_are_told_to_share_by_their_speeds(monkeypatch):
 
 
 def test_one_device_has_no_speed_up(monkeypatch):
-    bound = Bound("nothing")
+    bound, begun = Bound("nothing"), []
     with pytest.raises(ConfigError, match="one device, and a speed-up is that of several"):
-        judge(bound.config().replace(devices="cpu:0"), bound.dataset(), bound.strategy)
+        judge(
+            bound.config().replace(devices="cpu:0"), bound.dataset(), bound.strategy,
+            say=begun.append,
+        )  # fmt: skip
+    assert begun == []
 
 
 @pytest.mark.long
