@@ -51,9 +51,7 @@ settings.load_profile("fixed")
 
 
 def pytest_collection_finish():
-    """What is loaded by now stays; nobody looks through it again, not Python's collector, nor, for
-    each trainer, `compiled.py`.
-    """
+    """What is loaded by now stays: Python's collector does not look through it again."""
     gc.collect()
     gc.freeze()
 

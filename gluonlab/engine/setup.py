@@ -130,7 +130,7 @@ def _prepare() -> None:
 def _complete() -> None:
     """What is put right in MXNet once it is there."""
     attribute_text.install()
-    living.install()
+    living.install(openmp.came_first)
     if "mxnet-cu112" in flavours():
         unfusible.install(unfused)
 

@@ -10,6 +10,7 @@ from typing import Any, Dict, List, Optional, Union
 from mxnet import gluon
 from mxnet.gluon import Parameter
 
+from gluonlab.engine.living import living
 from gluonlab.kvstores.group_store import GroupKVStore
 from gluonlab.kvstores.processes import new_keys, sums_over_processes
 from gluonlab.kvstores.sharded import ShardedKVStore
@@ -24,7 +25,7 @@ from gluonlab.update.gaps import Gaps
 from gluonlab.update.loss_scale import LossScale
 from gluonlab.update.on_servers import UpdateOnServers
 from gluonlab.update.on_store import UpdateOnStore
-from gluonlab.update.owners import living_blocks, of_convolutions
+from gluonlab.update.owners import of_convolutions
 from gluonlab.update.replica_updates import BucketUpdates, ParameterUpdates, has_gradient
 from gluonlab.update.states import put_awaited
 from gluonlab.update.summed import SummedGradients
@@ -116,7 +117,7 @@ class TrainerInBuckets(gluon.Trainer):
     def _make_buckets(self) -> None:
         trainable = [param for param in self._params if has_gradient(param)]
         self._frozen = [param for param in self._params if param.grad_req == "null"]
-        blocks, most = living_blocks(), self.bucket_bytes
+        blocks, most = living(), self.bucket_bytes
         if not self._sized:
             most = spread(trainable, most, self._contexts, self._store)
         on_gpus = self._contexts[0].device_type == "gpu"

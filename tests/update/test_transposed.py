@@ -16,8 +16,8 @@ from mxnet.gluon import nn
 from support.devices import contexts
 from support.reference import cpus, distance, set_values, train_on_devices, values
 
-from gluonlab.engine import living
-from gluonlab.update.owners import living_blocks, of_convolutions
+from gluonlab.engine.living import living
+from gluonlab.update.owners import of_convolutions
 from gluonlab.update.trainer import BucketedTrainer
 
 KINDS = {1: nn.Conv1DTranspose, 2: nn.Conv2DTranspose, 3: nn.Conv3DTranspose}
@@ -91,40 +91,45 @@ def test_weights_belong_to_ordinary_convolutions_if_no_other_block_has_them():
     plain, tied = nn.Conv2D(3, 3, in_channels=5), nn.Conv2D(3, 3, in_channels=5, use_bias=False)
     decoder = nn.Conv2DTranspose(5, 3, in_channels=3, params=tied.params, use_bias=False)
     assert decoder.weight is tied.weight
-    found = of_convolutions(living_blocks())
+    found = of_convolutions(living())
     assert plain.weight in found
     assert tied.weight not in found
     assert gluon.Parameter("alone", shape=(3, 5, 3, 3)) not in found
 
 
-def test_a_network_that_the_collector_does_not_see_is_on_the_safe_side():
+def test_a_network_that_the_collector_does_not_see_is_found_too():
     gc.collect()
     hidden = nn.Conv2D(3, 3, in_channels=5)
     gc.freeze()
-    # there nobody asks the collector
-    assert hidden.weight not in of_convolutions(living_blocks()) or living.NEEDED
+    assert hidden.weight in of_convolutions(living())
 
 
-class Noted(nn.Conv2D):
-    """As all blocks are on Python 3.8. They are equal here, and have no hash."""
+class Alike(nn.Conv2D):
+    """They are equal, and have no hash."""
 
-    __new__ = living.noting
     __hash__ = None
 
     def __eq__(self, other):
-        return isinstance(other, Noted)
+        return isinstance(other, Alike)
 
 
-def test_blocks_are_noted_while_they_live_where_python_does_not_find_them(monkeypatch):
-    monkeypatch.setattr(living, "NEEDED", True)
-    blocks = [Noted(3, 3, in_channels=5), Noted(3, 3, in_channels=5)]
+def test_blocks_are_noted_while_they_live():
+    blocks = [Alike(3, 3, in_channels=5), Alike(3, 3, in_channels=5)]
     blocks.append(copy.copy(blocks[0]))
     numbers = {id(block) for block in blocks}
-    assert numbers <= {id(block) for block in living_blocks()}
-    assert {block.weight for block in blocks} <= of_convolutions(living_blocks())
+    assert numbers <= {id(block) for block in living()}
+    assert {block.weight for block in blocks} <= of_convolutions(living())
     del blocks
     gc.collect()
-    assert not numbers & {id(block) for block in living_blocks()}
+    assert not numbers & {id(block) for block in living()}
+
+
+def test_blocks_that_were_there_before_gluonlab_are_found(python):
+    made = "from mxnet.gluon import nn; block = nn.Conv2D(3, 3, in_channels=5)"
+    found = python(
+        "-c", f"{made}; from gluonlab.engine.living import living; print(living() == [block])"
+    )
+    assert found.stdout.strip() == "True", found.stderr
 
 
 @pytest.mark.parametrize("bucket_bytes", [0, 2**20])
@@ -150,7 +155,7 @@ def test_looking_for_networks_disturbs_no_tuple_that_another_thread_is_making():
     other = threading.Thread(target=make_tuples)
     other.start()
     for _ in range(40):
-        living_blocks()
+        living()
     stop.set()
     other.join()
     assert not wrong
