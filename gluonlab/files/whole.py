@@ -239,6 +239,20 @@ def check_new(option: str, path: Path) -> None:
         there, has_folder = path.is_symlink() or path.exists(), path.parent.is_dir()
     if there:
         raise OutputError(f"{option} {path} exists: choose another name, or remove it first")
+    _check_folder_of(option, path, has_folder)
+
+
+def check_file(option: str, path: Path) -> None:
+    """Raise OutputError if ``path`` is a folder, or in none. A file that is there is replaced."""
+    check_name(option, path)
+    with _writable(option, path):
+        is_folder, has_folder = path.is_dir(), path.parent.is_dir()
+    if is_folder:
+        raise OutputError(f"{option} {path} is a folder: give the name of a file")
+    _check_folder_of(option, path, has_folder)
+
+
+def _check_folder_of(option: str, path: Path, has_folder: bool) -> None:
     if not has_folder:
         raise OutputError(
             f"{option} {path}: there is no folder {path.parent}: make it, or choose another place"

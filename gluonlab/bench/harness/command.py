@@ -17,6 +17,7 @@ from gluonlab.bench.harness.rounds import Subject
 from gluonlab.bench.harness.session import Session, Title
 from gluonlab.bench.harness.text import WIDTH
 from gluonlab.config.values import whole
+from gluonlab.files.whole import check_file
 
 INTERRUPTED = "the unfinished measurement is not kept"  # what every command says of Ctrl-C
 _T = TypeVar("_T")
@@ -77,12 +78,12 @@ class Asked(NamedTuple):
         return found, record
 
     def say(self, record: Record, text: str, on: Optional[MeasuredOn] = None) -> None:
-        """Write the record where --out says, and print it or ``text``, after the machine."""
-        if self.out is not None:
-            record.write(Path(self.out))
+        """Print the record or ``text``, after the machine, and write it where --out says."""
         devices = "" if on is None else f"\n{textwrap.fill(f'devices: {on.words}', WIDTH)}"
         told = record.as_json() if self.as_json else f"{describe_machine()}{devices}\n\n{text}\n"
         click.echo(told, nl=False)
+        if self.out is not None:
+            record.write(Path(self.out))
 
 
 def measurement(rounds: int, beside: bool = True) -> Option:
@@ -103,6 +104,8 @@ def measurement(rounds: int, beside: bool = True) -> Option:
             **own: Any,
         ) -> None:
             count = whole(1)("--rounds", rounds)
+            if out is not None:
+                check_file("--out", Path(out))  # before it measures for minutes
             turns = _beside.check(beside, restart_every, as_json)
             function(Asked(count, as_json, out, turns), **own)
 
