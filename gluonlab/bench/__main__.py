@@ -157,9 +157,9 @@ def efficiency(as_json: bool, **options: Optional[str]) -> None:
     --machines p3.16xlarge --hosts 16
     --gradients 46MB --step 90 --out efficiency.svg
     """
-    asked = {name: value for name, value in options.items() if value is not None}
     from gluonlab.bench.efficiency.modes import answer  # --help needs no numpy
 
+    asked = {name: value for name, value in options.items() if value is not None}
     click.echo(answer({**asked, **({"json": True} if as_json else {})}))
 
 

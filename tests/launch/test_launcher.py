@@ -146,9 +146,6 @@ def test_a_signal_ends_a_launcher_at_any_moment(after, tmp_path):
         began = time.monotonic()
         status, text = run.end(30)
         assert time.monotonic() - began < 10
-    if "Could not import runpy module" in text:  # Python itself, which had not come to the launcher
-        assert status == 1 and number == signal.SIGINT
-        return
     assert status in (128 + number, -number), text
     assert "error" not in text and "terminate" not in text
 
