@@ -1,0 +1,50 @@
+"""Fewer cases of a full product of parameters: all pairs of values in `make test`, all combinations
+in `make test-all`.
+"""
+
+from itertools import combinations, product
+
+import pytest
+
+
+def pairwise(where=lambda **case: True, **values):
+    """Parametrize a test so that each pair of values of two arguments occurs in `make test`.
+
+    The other combinations are marked long. The choice depends on the order of the values only.
+
+    Args:
+        where: called with each combination by name; False leaves it out altogether.
+        values: the values of each argument, by its name.
+    """
+    names = list(values)
+    cases = [case for case in product(*values.values()) if where(**dict(zip(names, case)))]
+    chosen = covering(cases)
+    return pytest.mark.parametrize(
+        ",".join(names),
+        [
+            pytest.param(*case, marks=() if number in chosen else pytest.mark.long)
+            for number, case in enumerate(cases)
+        ],
+    )
+
+
+def covering(cases):
+    """Return positions of cases which together contain every pair of values that any case has."""
+    pairs_of = [_pairs(case) for case in cases]
+    missing, chosen = set().union(*pairs_of), set()
+    while missing:
+        best = max(range(len(cases)), key=lambda number: (len(pairs_of[number] & missing), -number))
+        chosen.add(best)
+        missing -= pairs_of[best]
+    return chosen
+
+
+def _pairs(case):
+    """Return the pairs of a case, or its one value, by repr: values need not be hashable."""
+    placed = [(place, repr(value)) for place, value in enumerate(case)]
+    return set(combinations(placed, 2)) or set(placed)
+
+
+def long_cases(*values):
+    """Return the same values as parameters that only `make test-all` runs."""
+    return [pytest.param(value, marks=pytest.mark.long) for value in values]
