@@ -58,6 +58,23 @@ def _only_asked_for() -> bool:
     return False
 
 
+def _with_cached_operators(
+    spec: "importlib.machinery.ModuleSpec | None",
+) -> "importlib.machinery.ModuleSpec | None":
+    """The modules that MXNet loads after its base have operators' functions made by that."""
+    if spec is not None and spec.loader is not None:
+        from gluonlab.engine import operator_cache  # not for those who only import gluonlab
+
+        load = spec.loader.exec_module
+
+        def exec_module(module: types.ModuleType) -> None:
+            load(module)
+            operator_cache.use(module)
+
+        spec.loader.exec_module = exec_module  # type: ignore[method-assign]
+    return spec
+
+
 class _Finder(MetaPathFinder):
     """Finds mxnet as Python would, and wraps its loading."""
 
@@ -67,9 +84,11 @@ class _Finder(MetaPathFinder):
     def find_spec(
         self, name: str, path: Any = None, target: Any = None
     ) -> "importlib.machinery.ModuleSpec | None":
-        if name != "mxnet":
+        if name not in ("mxnet", "mxnet.base"):
             return None
         spec = importlib.machinery.PathFinder.find_spec(name, path, target)
+        if name == "mxnet.base":
+            return _with_cached_operators(spec)
         if spec is None or spec.loader is None:
             if _only_asked_for():
                 return None

@@ -142,13 +142,17 @@ def _loading() -> Iterator[None]:
     A server or scheduler of its parameter server, which would begin in the middle of that, begins
     afterwards: the optimizers that a server is sent need all of MXNet. It ends in SystemExit.
     """
-    from gluonlab.host import last_words  # not for those who only import gluonlab
+    # not for those who only import gluonlab
+    from gluonlab.engine import deferred_imports, operator_cache
+    from gluonlab.host import last_words
 
     serves = os.environ.get(WORKER_VARIABLE) in ("server", "scheduler")
     with openmp.as_mxnet_needs_it(), last_words.loading():
         _prepare()
-        with variable(WORKER_VARIABLE, "worker") if serves else nullcontext():
+        role = variable(WORKER_VARIABLE, "worker") if serves else nullcontext()
+        with role, deferred_imports.deferring():
             yield
+        operator_cache.close()
         _complete()
     if serves:
         from gluonlab.engine.serving import serve

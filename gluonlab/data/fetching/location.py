@@ -11,6 +11,7 @@ from typing import Dict, Iterator, List, Optional, Sequence
 
 from gluonlab.data.fetching.sources import Source
 from gluonlab.errors import DataError
+from gluonlab.host.cache import cache_folder
 
 VARIABLE = "GLUONLAB_DATA"
 
@@ -27,14 +28,12 @@ def data_root(given: Optional[str] = None) -> Path:
 
     Raises DataError when there is no home folder to begin with.
     """
-    cache = Path(os.environ.get("XDG_CACHE_HOME", ""))
     try:
         if given is not None:
             return _possible(given)
         if os.environ.get(VARIABLE):
             return Path(os.environ[VARIABLE]).expanduser()
-        # the XDG base directory specification says to ignore what is not absolute
-        return (cache if cache.is_absolute() else Path.home() / ".cache") / "gluonlab"
+        return cache_folder()
     except RuntimeError:
         raise DataError(
             f"there is no home folder to keep data sets in: give --data-dir DIR, or set {VARIABLE}"

@@ -1,0 +1,18 @@
+"""The user's folder for what can be made or downloaded again."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+
+def cache_folder() -> Path:
+    """Return ``$XDG_CACHE_HOME/gluonlab``, or ``~/.cache/gluonlab``; it need not exist.
+
+    A relative XDG_CACHE_HOME is ignored, as the XDG base directory specification asks for.
+
+    Raises:
+        RuntimeError: there is no home folder.
+    """
+    cache = Path(os.environ.get("XDG_CACHE_HOME", ""))
+    return (cache if cache.is_absolute() else Path.home() / ".cache") / "gluonlab"

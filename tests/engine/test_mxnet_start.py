@@ -1,0 +1,220 @@
+"""With cached operators and deferred packages, MXNet is the MXNet that starts without them."""
+
+import json
+import os
+import stat
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from gluonlab.engine import operator_cache
+
+# Prints a description of every function of MXNet's operators, and of the modules that hold them. An
+# operator's handle is another address in each process.
+DESCRIBE = """
+import hashlib, json, sys, types
+
+def describe(function):
+    code = function.__code__
+    handles = [c for c in code.co_consts if isinstance(c, int) and c > 2**20]
+    return [
+        function.__name__, function.__qualname__, function.__module__, function.__doc__,
+        repr(function.__defaults__), code.co_argcount, code.co_flags, len(handles),
+        [repr(c) for c in code.co_consts[1:] if c not in handles], code.co_code.hex(),
+        [*code.co_names, *code.co_varnames], code.co_filename, function.__globals__["__name__"],
+    ]
+
+mx = sys.modules["mxnet"]
+WITH_OPERATORS = ("ndarray", "symbol", "numpy", "numpy_extension", "contrib")
+modules = sorted(name for name in sys.modules if name.split(".")[1:2] and
+                 name.split(".")[0] == "mxnet" and name.split(".")[1] in WITH_OPERATORS)
+found = {}
+for name in modules:
+    module = sys.modules[name]
+    found[name] = [dir(module), getattr(module, "__all__", None), {
+        key: describe(value) for key, value in vars(module).items()
+        if isinstance(value, types.FunctionType) and value.__code__.co_filename == "<string>"
+    }]
+count = sum(len(each[2]) for each in found.values())
+text = json.dumps(found, sort_keys=True)
+print(json.dumps([count, hashlib.sha256(text.encode()).hexdigest(), len(text)]))
+"""
+PLAIN = "import numpy\nfrom gluonlab.engine import setup\nsetup.uninstall()\nimport mxnet\n"
+OURS = "import gluonlab, mxnet\n"
+COUNT_MADE = """
+import gluonlab
+from gluonlab.engine import operator_cache
+made = []
+original = operator_cache._stored
+operator_cache._stored = lambda *given: made.append(1) or original(*given)
+import mxnet
+print(len(made), mxnet.nd.ones((2, 3)).sum().asscalar())
+"""
+OPTIONAL = ["sklearn", "scipy", "pandas", "onnx", "cv2", "requests", "setuptools", "distutils"]
+
+
+@pytest.fixture(scope="module")
+def functions():
+    """A few functions as the cache holds them."""
+
+    def example(data=None, axis=0):
+        """Words."""
+        return data, axis, 123456789
+
+    stored = operator_cache._stored(example, 123456789, 0)
+    return {("mxnet.nd", f"operator{number}", "example"): tuple(stored) for number in range(3)}
+
+
+def cached_files(folder):
+    return sorted((folder / "gluonlab" / "mxnet-operators").glob("*"))
+
+
+def test_operators_are_those_of_a_plain_import(python, tmp_path):
+    """Names, documentation, signatures, code and modules: as generated, as stored, as read."""
+    plain, first, second = (
+        json.loads(python("-c", start + DESCRIBE, XDG_CACHE_HOME=str(tmp_path)).stdout)
+        for start in (PLAIN, OURS, OURS)
+    )
+    assert plain[0] > 2000
+    assert plain == first == second
+    assert len(cached_files(tmp_path)) == 1
+
+
+def test_the_second_start_generates_nothing_and_a_damaged_file_is_replaced(python, tmp_path):
+    def start():
+        printed = python("-c", COUNT_MADE, XDG_CACHE_HOME=str(tmp_path)).stdout
+        return int(printed.split()[0])
+
+    assert start() > 2000
+    (file,) = cached_files(tmp_path)
+    assert start() == 0
+    whole = file.read_bytes()
+    file.write_bytes(whole[: len(whole) // 2])
+    assert start() > 2000
+    assert cached_files(tmp_path) == [file] and start() == 0
+
+
+@pytest.mark.parametrize("folder", ["a file", "/dev/null", "no home"])
+def test_without_a_writable_folder_mxnet_starts_all_the_same(python, tmp_path, folder):
+    (tmp_path / "a file").touch()
+    if folder == "no home":
+        environment = {"HOME": "/proc/none", "XDG_CACHE_HOME": ""}
+    else:
+        environment = {"XDG_CACHE_HOME": str(tmp_path / folder)}
+    done = python("-c", COUNT_MADE, **environment)
+    assert done.stderr == "" and done.stdout.endswith(" 6.0\n")
+
+
+def test_no_optional_package_is_imported_before_it_is_used(python):
+    code = f"""
+import sys
+import gluonlab, mxnet as mx
+assert not set({OPTIONAL}) & set(sys.modules), set({OPTIONAL}) & set(sys.modules)
+import numpy as np, scipy.sparse
+sparse = scipy.sparse.csr_matrix(np.eye(3, dtype="float32"))
+array = mx.nd.array(sparse)
+assert array.stype == "csr" and (array.asscipy() != sparse).nnz == 0
+assert mx.recordio.cv2.imread is sys.modules["cv2"].imread
+assert mx.gluon.utils.requests.get is sys.modules["requests"].get
+assert not hasattr(mx.contrib.quantization.stats, "no_such_name")
+from sklearn.base import BaseEstimator
+import setuptools, distutils.version
+"""
+    done = python("-W", "error", "-W", "ignore::DeprecationWarning", "-c", code)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_what_is_not_installed_is_missing_as_before(python):
+    code = """
+import importlib.machinery
+original = importlib.machinery.PathFinder.find_spec
+def find_spec(name, path=None, target=None):
+    return None if name.split(".")[0] in ("cv2", "onnx") else original(name, path, target)
+importlib.machinery.PathFinder.find_spec = find_spec
+import gluonlab, mxnet
+print(mxnet.recordio.cv2, mxnet.image.image.cv2)
+"""
+    assert python("-c", code).stdout == "None None\n"
+
+
+def test_other_modules_import_as_usual_while_mxnet_is_loaded(python, tmp_path):
+    (tmp_path / "other.py").write_text("import requests\nfrom sklearn.base import BaseEstimator\n")
+    code = """
+import sys
+import gluonlab
+from gluonlab.engine import deferred_imports
+with deferred_imports.deferring():
+    import other
+assert other.requests is sys.modules["requests"] and other.BaseEstimator
+import builtins
+assert builtins.__import__.__module__ == "builtins"
+"""
+    done = python("-c", code)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_a_file_gives_back_what_was_written(tmp_path, functions):
+    path = tmp_path / "below" / "file.bin"
+    operator_cache.write(path, functions)
+    assert operator_cache.read(path) == functions
+    assert stat.S_IMODE(path.stat().st_mode) & (stat.S_IWGRP | stat.S_IWOTH) == 0
+    assert [each.name for each in path.parent.iterdir()] == ["file.bin"]
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.data())
+def test_any_damage_is_noticed(tmp_path, functions, data):
+    path = tmp_path / "file.bin"
+    operator_cache.write(path, functions)
+    content = bytearray(path.read_bytes())
+    if data.draw(st.booleans()):
+        del content[data.draw(st.integers(0, len(content) - 1)) :]
+    else:
+        content[data.draw(st.integers(0, len(content) - 1))] ^= data.draw(st.integers(1, 255))
+    path.write_bytes(content)
+    assert operator_cache.read(path) == {}
+
+
+@pytest.mark.parametrize("mode", [0o620, 0o602, 0o666])
+def test_a_file_that_others_may_write_is_not_read(tmp_path, functions, mode):
+    path = tmp_path / "file.bin"
+    operator_cache.write(path, functions)
+    path.chmod(mode)
+    assert operator_cache.read(path) == {}
+
+
+def test_a_file_of_another_user_is_not_read(tmp_path, functions, monkeypatch):
+    path = tmp_path / "file.bin"
+    operator_cache.write(path, functions)
+    owner = path.stat().st_uid
+    if owner == 0:
+        os.chown(path, 12345, -1)
+    else:  # the others' files that this user can read
+        monkeypatch.setattr(os, "geteuid", lambda: owner + 1)
+    assert operator_cache.read(path) == {}
+
+
+@given(changed=st.sampled_from(["library", *operator_cache.GENERATORS]))
+def test_other_files_of_mxnet_have_another_cache(tmp_path_factory, changed):
+    package = tmp_path_factory.mktemp("package")
+    for name in ["library", *operator_cache.GENERATORS]:
+        (package / name).parent.mkdir(exist_ok=True)
+        (package / name).write_text(name)
+    before = operator_cache.file_for(package, package / "library")
+    assert operator_cache.file_for(package, package / "library") == before
+    (package / changed).write_text(f"{changed} changed")
+    assert operator_cache.file_for(package, package / "library") != before
+
+
+def test_operators_that_a_library_brings_later_are_generated(python, tmp_path):
+    """`mx.library.load` calls the same functions again, when the cache is closed."""
+    code = """
+import gluonlab, mxnet
+from mxnet.ndarray.register import _make_ndarray_function
+old = mxnet.nd.relu
+mxnet.base._init_op_module("mxnet", "ndarray", _make_ndarray_function)
+assert mxnet.nd.op.relu is not old and mxnet.nd.op.relu.__doc__ == old.__doc__
+print(mxnet.nd.op.relu(mxnet.nd.array([-1, 2])).asnumpy().tolist())
+"""
+    assert python("-c", code).stdout == "[0.0, 2.0]\n"
