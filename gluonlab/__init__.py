@@ -23,6 +23,7 @@ import importlib.util  # noqa: E402
 from typing import TYPE_CHECKING, Any, List  # noqa: E402
 
 from gluonlab.engine import setup  # noqa: E402
+from gluonlab.host import import_signals  # noqa: E402
 
 if TYPE_CHECKING:
     from gluonlab.config import TrainConfig as TrainConfig
@@ -54,6 +55,7 @@ _PUBLIC = {
     "train": "gluonlab.training.loop",
 }
 
+import_signals.install()
 setup.install()
 
 

@@ -12,10 +12,8 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import Any, Iterator, Optional, Set
 
-from gluonlab.host.signals import RAISED, number_of
+from gluonlab.host.signals import RAISED, SEND_AFTER, number_of
 from gluonlab.host.start import end_at_once, started_quietly
-
-AGAIN_AFTER = 0.01  # seconds: long enough for what swallowed the signal to have ended
 
 
 @contextmanager
@@ -50,7 +48,7 @@ def interruptible() -> Iterator[None]:
             _thread.start_new_thread(send, (number,))
 
     def send(number: int) -> None:
-        time.sleep(AGAIN_AFTER)
+        time.sleep(SEND_AFTER)
         if number in again:
             again.remove(number)
             os.kill(os.getpid(), number)

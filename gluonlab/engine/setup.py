@@ -144,10 +144,10 @@ def _loading() -> Iterator[None]:
     """
     # not for those who only import gluonlab
     from gluonlab.engine import deferred_imports, operator_cache
-    from gluonlab.host import last_words
+    from gluonlab.host import last_words, signals
 
     serves = os.environ.get(WORKER_VARIABLE) in ("server", "scheduler")
-    with openmp.as_mxnet_needs_it(), last_words.loading():
+    with signals.delayed_signals(), openmp.as_mxnet_needs_it(), last_words.loading():
         _prepare()
         role = variable(WORKER_VARIABLE, "worker") if serves else nullcontext()
         with role, deferred_imports.deferring():

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import _thread
 import signal
 import threading
 import time
 from contextlib import contextmanager
-from typing import Any, Dict, Iterator, Optional, Type
+from typing import Any, Dict, Iterator, List, Optional, Type
+
+from gluonlab.host.start import end_at_once, started_quietly
 
 
 class Terminated(KeyboardInterrupt):
@@ -46,6 +49,50 @@ def ended_on_the_spot() -> Iterator[None]:
         yield
     finally:
         _give_back(before)
+
+
+SEND_AFTER = 0.01  # seconds: long enough for an import statement to end, too
+_delayed: List[int] = []  # signals that came within a block of `delayed_signals`
+
+
+@contextmanager
+def delayed_signals() -> Iterator[None]:
+    """Let signals that come within this block reach their handlers soon after it.
+
+    For what must not be interrupted in the middle. Signals without a handler in Python keep their
+    effect: they end the process or are ignored. Outside the main thread, which alone runs handlers,
+    and within another such block, nothing changes.
+    """
+    before: Dict[int, Any] = {}
+    is_main = threading.current_thread() is threading.main_thread()
+    for number in RAISED if is_main and not started_quietly() else ():  # quietly: ends at once
+        handler = signal.getsignal(number)
+        if callable(handler) and handler not in (_delay, end_at_once):
+            before[number] = signal.signal(number, _delay)
+    try:
+        yield
+    finally:
+        _give_back({n: h for n, h in before.items() if signal.getsignal(n) is _delay})
+        if before and _delayed:
+            # an exception here would still be within the import statement
+            _thread.start_new_thread(_send, (threading.get_ident(), list(_delayed)))
+            _delayed.clear()
+
+
+def signals_are_delayed() -> bool:
+    """Whether this is within a block of `delayed_signals` already."""
+    return signal.getsignal(signal.SIGINT) is _delay
+
+
+def _delay(number: int, frame: object) -> None:
+    if number not in _delayed:
+        _delayed.append(number)
+
+
+def _send(thread: int, numbers: List[int]) -> None:
+    time.sleep(SEND_AFTER)
+    for number in numbers:
+        signal.pthread_kill(thread, number)
 
 
 def _give_back(handlers: Dict[int, Any]) -> None:

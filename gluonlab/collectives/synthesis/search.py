@@ -10,6 +10,7 @@ from gluonlab.collectives.links import Pair
 from gluonlab.collectives.schedule import ADD, ALLREDUCE, COPY, Schedule, Transfer
 from gluonlab.collectives.synthesis.automorphisms import Renaming, representatives
 from gluonlab.collectives.synthesis.lanes import Lanes
+from gluonlab.host.signals import delayed_signals
 
 Slot = Tuple[Pair, int]  # a pair, and a step
 
@@ -64,15 +65,28 @@ def search(lanes: Lanes, sought: Sought, seconds: float, workers: int) -> Option
 def _solved(solver: Any, model: Any) -> bool:
     """Whether there is a solution. Ctrl-C ends the search, as it ends everything else."""
     status: List[Any] = []
+    # An interrupted Thread.join takes a running thread for a stopped one. Without a timeout Python
+    # may miss a signal that comes just before it waits.
+    ended = threading.Event()
+
+    def solve() -> None:
+        try:
+            status.append(solver.solve(model))
+        finally:
+            ended.set()
+
     # a thread of its own: Python hears of signals between its own lines alone
-    thread = threading.Thread(target=lambda: status.append(solver.solve(model)), daemon=True)
-    thread.start()
+    thread = threading.Thread(target=solve, daemon=True)
     try:
-        while thread.is_alive():
-            thread.join(0.1)
+        with delayed_signals():  # a start that is interrupted leaves a thread that nobody stops
+            thread.start()
+        while not ended.wait(0.1):
+            continue
     except BaseException:
-        solver.stop_search()
-        thread.join()
+        with delayed_signals():
+            # a solver that has not begun forgets that it was stopped
+            while thread.ident is not None and not ended.wait(0.1):
+                solver.stop_search()
         raise
     return bool(status) and solver.status_name(status[0]) in ("OPTIMAL", "FEASIBLE")
 

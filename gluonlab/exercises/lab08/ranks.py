@@ -12,6 +12,8 @@ from typing import Any, Callable, Dict, List, NamedTuple, Optional
 
 import numpy as np
 
+from gluonlab.host.signals import delayed_signals
+
 
 class Hang(Exception):
     """A rank waits for another one that has ended: real processes would wait for ever."""
@@ -69,14 +71,18 @@ class Ranks:
         threads = [
             threading.Thread(target=run_one, args=(rank,), daemon=True) for rank in range(self.size)
         ]
-        for thread in threads:
-            thread.start()
         try:
-            for thread in threads:
-                thread.join()
+            with delayed_signals():  # a start that is interrupted leaves a thread that nobody ends
+                for thread in threads:
+                    thread.start()
+            # An interrupted Thread.join takes a running thread for a stopped one. Without a timeout
+            # Python may miss a signal that comes just before it waits.
+            with self._changed:
+                while not self._changed.wait_for(lambda: len(self._ended) == self.size, 0.1):
+                    continue
         finally:  # the time is over: end them, too
-            for thread in threads:
-                if thread.ident is not None and thread.is_alive():
+            for rank, thread in enumerate(threads):
+                if thread.ident is not None and rank not in self._ended:
                     exception = ctypes.py_object(SystemExit)
                     ctypes.pythonapi.PyThreadState_SetAsyncExc(
                         ctypes.c_ulong(thread.ident), exception
