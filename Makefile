@@ -45,7 +45,9 @@ slides: $(VENV)/.ready-labs-build
 	$(VENV)/bin/python labs/build.py slides $(ARGS)
 
 # All tests by two processes: who has finished takes half of what the other has left. What ARGS chooses, by one.
+# The package is compiled once, not by each of some hundred processes that the tests start.
 test: $(VENV)/.ready-test
+	@$(VENV)/bin/python -m compileall -q gluonlab
 	$(VENV)/bin/python -m pytest $(or $(ARGS),-n 2 --dist worksteal)
 
 test-all: $(VENV)/.ready-test $(VENV)/.ready-bench test-cu112
