@@ -33,7 +33,7 @@ if "GLUONLAB_RANK" in os.environ and "SILENT" not in os.environ:
 SSH = """#!/bin/sh
 while [ "$1" != -- ]; do shift; done
 [ -e down-$2 ] && { echo "no route to $2" >&2; exit 255; }
-[ -e silent-$2 ] && exec sleep 60
+[ -e silent-$2 ] && exec sleep 3600
 [ -e banner-$2 ] && cat banner-$2
 echo $$ > ssh-$2
 eval "exec $3"
