@@ -37,8 +37,14 @@ def asked(monkeypatch):
     return found
 
 
-@pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize(("overlap", "size"), [(3, 3), ("off", pieces.WHOLE)])
+@pytest.mark.parametrize(
+    ("overlap", "size", "way"),
+    [
+        *((3, 3, way) for way in WAYS),
+        ("off", pieces.WHOLE, "data"),
+        *(pytest.param("off", pieces.WHOLE, way, marks=pytest.mark.long) for way in [*WAYS][1:]),
+    ],
+)
 def test_every_window_binds_graphs_with_the_pieces_that_are_asked_for(asked, way, overlap, size):
     trained = Trained(TrainConfig(overlap=overlap, **{**SETTINGS, **WAYS[way]}))
     _, smaller = measure._other_size(trained)
