@@ -3,6 +3,9 @@
 import asyncio
 import json
 
+import pytest
+
+from gluonlab.launch import members
 from gluonlab.launch.connections import Way
 from gluonlab.launch.environments import Membership
 from gluonlab.launch.inbox import Inbox
@@ -46,4 +49,6 @@ def gathered(work, size=3, patience=HANGS):
             OPEN.clear()
             await asyncio.gather(*others, return_exceptions=True)
 
-    return asyncio.run(working())
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(members, "PAUSE", 0.01)  # within a process all arrives at once
+        return asyncio.run(working())

@@ -2,6 +2,7 @@
 
 import dataclasses
 import shutil
+from functools import lru_cache
 
 import pytest
 from support.idx_files import write_mnist
@@ -10,6 +11,8 @@ from support.image_folders import write_folder
 from gluonlab.config import TrainConfig
 from gluonlab.config.groups import option_name
 from gluonlab.errors import UsageError
+from gluonlab.prediction.networks import work_of
+from gluonlab.study.speedup import predicted as predicted_module
 from gluonlab.study.speedup.predicted import (
     PRICED,
     REFUSED,
@@ -63,6 +66,14 @@ def data_sets(tmp_path_factory):
     shutil.rmtree(root / "unsplit" / "val")
     write_mnist(root / "somewhere")
     return root
+
+
+@pytest.fixture(scope="module", autouse=True)
+def works_counted_once():
+    """The work of a network is counted once for images of a shape."""
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(predicted_module, "work_of", lru_cache(None)(work_of))
+        yield
 
 
 @pytest.fixture(autouse=True)
