@@ -16,7 +16,7 @@ from gluonlab.host.memory import room
 
 START = "import os, signal, subprocess, sys, time\n"
 DAEMON = "os.fork() or (os.setsid(), os.fork(), time.sleep(600))\n"
-BOUNDS = dict(seconds=0, spare_seconds=30, memory=2**28, processes=20, files=100, disk=2**20)
+BOUNDS = dict(seconds=0, spare_seconds=600, memory=2**28, processes=20, files=100, disk=2**20)
 
 
 def supervised(folder, code, **changes):
@@ -38,7 +38,7 @@ def supervised(folder, code, **changes):
         (DAEMON + "print('done')", {}, ""),
         pytest.param("time.sleep(600)", dict(spare_seconds=1), "in time", marks=pytest.mark.long),
         pytest.param("signal.pause()", dict(processes=0), "processes", marks=pytest.mark.long),
-        pytest.param("x = b'x' * 2**29; time.sleep(9)", {}, "memory", marks=pytest.mark.long),
+        pytest.param("x = b'x' * 2**29; time.sleep(600)", {}, "memory", marks=pytest.mark.long),
         pytest.param(
             "while True: subprocess.Popen(['sleep', '99'])", {}, "processes",
             marks=pytest.mark.long,
@@ -54,11 +54,13 @@ def supervised(folder, code, **changes):
     ],
 )  # fmt: skip
 def test_it_ends_with_all_that_it_has_started(tmp_path, code, changes, ended):
+    before = {process.pid for process in descendants(os.getpid())}
     with supervised(tmp_path, code, **changes) as child:
         said = child.stdout.read()  # to its end; its input stays open
     last = json.loads(said.splitlines()[-1])["ended"]
     assert (ended in last) if ended else (last == "" and said.startswith(b"done"))
-    assert child.returncode == 0 and not descendants(os.getpid())
+    assert child.returncode == 0
+    assert {process.pid for process in descendants(os.getpid())} <= before
     assert not running_in(tmp_path)
 
 
@@ -69,7 +71,7 @@ def test_it_ends_with_the_grader_and_removes_the_folder(tmp_path):
     child = supervised(folder, DAEMON + "open('begun', 'w').close(); time.sleep(600)")
     while not (folder / "begun").exists():
         time.sleep(0.05)
-    child.communicate(timeout=60)
+    child.communicate(timeout=240)
     assert not folder.exists() and not running_in(folder)
 
 

@@ -6,7 +6,7 @@ import json
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.gatherings import come, gathered, hello
+from support.gatherings import HANGS, come, gathered, hello
 
 from gluonlab.errors import RunError
 from gluonlab.launch.connections import Connection, Way
@@ -35,7 +35,7 @@ def test_who_says_nonsense_is_sent_away_and_the_others_are_taken(name):
         elif name == "a very long line":
             writer.transport.abort()
         else:
-            assert await asyncio.wait_for(reader.read(), 5) == b""
+            assert await asyncio.wait_for(reader.read(), HANGS) == b""
         for rank in (2, 1):
             await come(place, hello(rank))
         return await gathering.ranks([1, 2])
@@ -50,7 +50,7 @@ def test_who_comes_first_with_a_rank_stays():
         while len(gathering._come) < 2:
             await asyncio.sleep(0.01)
         second, _ = await come(place, hello(1, pid=12, here="other"))
-        assert await asyncio.wait_for(second.read(), 5) == b""  # sent away
+        assert await asyncio.wait_for(second.read(), HANGS) == b""  # sent away
         return await gathering.ranks([1, 2])
 
     assert [each.here for each in gathered(work)] == ["h1", "h2"]
@@ -76,9 +76,11 @@ def test_several_that_do_not_come_are_one_line_and_those_that_came_are_there():
     async def work(gathering, place, signals):
         await come(place, hello(1, 4))
         await come(place, b"\n")
+        while len(gathering._come) < 1 or gathering._strangers < 1:
+            await asyncio.sleep(0.01)
         return await gathering.ranks([1, 2, 3])
 
-    one, two, three = gathered(work, size=4, patience=0.5)
+    one, two, three = gathered(work, size=4, patience=0.1)
     assert one.rank == 1 and isinstance(two, RunError) and two is three
     assert str(two).startswith("of 4 processes that srun has started, rank 2, 3 has not come to")
     assert str(two).endswith("; 1 that came to it were none of them")
@@ -87,10 +89,13 @@ def test_several_that_do_not_come_are_one_line_and_those_that_came_are_there():
 def test_a_signal_to_one_that_waits_is_heard():
     async def work(gathering, place, signals):
         await come(place, hello(1), {"came": 15})
-        await gathering.ranks([1, 2])
+        waiting = asyncio.ensure_future(gathering.ranks([1, 2]))
+        while not signals:
+            await asyncio.sleep(0.01)
+        assert not waiting.done()  # rank 2 has not come
         return signals
 
-    assert gathered(work, patience=1.0) == [15]
+    assert gathered(work) == [15]
 
 
 MESSAGES = st.dictionaries(

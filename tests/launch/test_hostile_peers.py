@@ -21,6 +21,7 @@ from gluonlab.launch.hosts import Host
 from gluonlab.launch.inbox import Inbox
 from gluonlab.launch.parts import RANK, Part
 
+HANGS = 240  # seconds: only what hangs takes so long
 NAMES = st.sampled_from(["rank 0", "server 0", "rank 7", "", "\x1b[2J"])
 OF_AGENTS = st.one_of(
     st.fixed_dictionaries({
@@ -28,7 +29,7 @@ OF_AGENTS = st.one_of(
         "line": st.sampled_from(["arrived", "left", "left more", "error: \x1b", ""]) | st.text(),
     }),
     st.fixed_dictionaries({"ended": NAMES, "status": st.integers(-300, 300)}),
-    st.fixed_dictionaries({"stopped": NAMES, "seconds": st.floats() | st.integers(0, 99)}),
+    st.fixed_dictionaries({"stopped": NAMES, "seconds": st.floats() | st.integers(0, 2 * HANGS)}),
     st.fixed_dictionaries({"came": st.integers(0, 20)}),
     st.just({"all_ended": True}), st.just({"gone": True}), st.just({"port": 7}),
 )  # fmt: skip
@@ -57,7 +58,7 @@ async def ends():
 
 def of_one_rank(connection, inbox, lines):
     parts = [Part("server 0", 0, [], {}), Part("rank 0", 0, [], {RANK: "0"})]
-    return Attempt(parts, [connection], inbox, lambda *a: lines.append(a), 5, "/", {})
+    return Attempt(parts, [connection], inbox, lambda *a: lines.append(a), HANGS, "/", {})
 
 
 def attempted(said, hangs_up=True):
@@ -66,13 +67,13 @@ def attempted(said, hangs_up=True):
     async def attempting():
         (reader, writer), (_, theirs) = await ends()
         lines, inbox = [], Inbox()
-        connection = Connection(Host("h1", 1), Way(patience=5), writer)
+        connection = Connection(Host("h1", 1), Way(patience=HANGS), writer)
         connection.begin(reader, {"here": "h1", "pid": 1, "addresses": {}}, inbox)
         attempt = of_one_rank(connection, inbox, lines)
         theirs.write(said)
         if hangs_up:
             theirs.write_eof()
-        return await asyncio.wait_for(attempt.run(), 10), lines
+        return await asyncio.wait_for(attempt.run(), HANGS), lines
 
     return asyncio.run(attempting())
 
@@ -126,7 +127,7 @@ def test_whatever_a_launcher_says_an_agent_starts_nothing_and_ends(said):
         agent = Agent(reader, writer, checked=refused)
         theirs.write(said if isinstance(said, bytes) else words(said))
         theirs.write_eof()
-        await asyncio.wait_for(agent.serve(), 10)
+        await asyncio.wait_for(agent.serve(), HANGS)
         return agent, await answers.read()
 
     agent, answers = asyncio.run(serving())
@@ -139,7 +140,7 @@ def test_whatever_a_launcher_says_an_agent_starts_nothing_and_ends(said):
 def test_an_agent_says_in_one_line_what_it_cannot_read():
     done = subprocess.run(
         [sys.executable, "-m", "gluonlab.launch.agent"], env=clean_environment(),
-        input='{"start": 1}\n', capture_output=True, text=True, timeout=20, check=False,
+        input='{"start": 1}\n', capture_output=True, text=True, timeout=HANGS, check=False,
     )  # fmt: skip
     assert (done.returncode, done.stderr) == (
         1, "the launcher has said what is no message: '{\"start\": 1}'\n"
@@ -158,15 +159,15 @@ def test_a_signal_that_comes_while_the_others_end_is_not_lost():
     async def attempting():
         (reader, writer), (heard, theirs) = await ends()
         inbox = Inbox()
-        connection = Connection(Host("h1", 1), Way(patience=5), writer)
+        connection = Connection(Host("h1", 1), Way(patience=HANGS), writer)
         connection.begin(reader, {"here": "h1", "pid": 1, "addresses": {}}, inbox)
         attempt = of_one_rank(connection, inbox, [])
         theirs.write(words([{"ended": "rank 0", "status": -9}]))
         running = asyncio.ensure_future(attempt.run())
-        while "end" not in json.loads(await asyncio.wait_for(heard.readline(), 10)):
+        while "end" not in json.loads(await asyncio.wait_for(heard.readline(), HANGS)):
             pass
         theirs.write(words([{"came": int(signal.SIGTERM)}, {"all_ended": True}]))
-        return await asyncio.wait_for(running, 10), attempt
+        return await asyncio.wait_for(running, HANGS), attempt
 
     failure, attempt = asyncio.run(attempting())
     assert failure.who == "rank 0 on h1" and attempt.signal == signal.SIGTERM

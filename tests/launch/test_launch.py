@@ -5,8 +5,10 @@ import re
 
 import numpy as np
 import pytest
+from support import launcher
 from support.idx_files import write_mnist
-from support.launched import each_backend, each_backend_soon, launched, parameters, words
+from support.launched import each_backend_soon, launched, parameters, words
+from support.launcher import PATIENT
 from support.reference import distance
 
 from gluonlab import TrainConfig
@@ -55,7 +57,7 @@ def test_processes_with_other_options_end_with_the_first_difference(backend, oth
     """Whoever has started them: with other epochs one would wait for the other for ever."""
     run = ["--model", "mlp", "--dataset", "synthetic", "--lr", "0.1", "--epochs", "1"]
     own = {1: other, 0: ("--devices", "cpu:0")}  # which devices is each one's own business
-    ended = launched(backend, tmp_path, *run, of_rank=own, timeout=60)
+    ended = launched(backend, tmp_path, *run, of_rank=own)
     said = "".join(process.err for process in ended)
     assert [process.status for process in ended] == [2, 2], said
     name, value = other
@@ -66,20 +68,44 @@ def test_processes_with_other_options_end_with_the_first_difference(backend, oth
     assert any(said.count(text) == 2 for text in texts)
 
 
+def train_by_launcher(folder, options):
+    """Run gluonlab's launcher, with two servers, to its end: rank 0 speaks, with its number."""
+    asked = ["-n", 2, "--servers", 2, "--backend", "dist_sync", *PATIENT, "--", *options]
+    with launcher.launched(folder, *asked) as many:
+        status, text = many.end()
+    assert status == 0, text
+    assert "accuracy" in text and all(line.startswith("[0] ") for line in text.splitlines())
+
+
+def train_by_scheduler(backend, folder, options):
+    """Run two processes that something else has started to their end: rank 0 speaks."""
+    ended = launched(backend, folder, *options)
+    assert [process.status for process in ended] == [0, 0], ended
+    assert sorted("accuracy" in process.out for process in ended) == [False, True]
+
+
 @pytest.mark.parametrize("model", ["resnet8", pytest.param("lenet", marks=pytest.mark.long)])
-@each_backend
-def test_two_processes_with_two_devices_train_as_one_with_four(backend, model, data, tmp_path):
+@pytest.mark.parametrize(
+    ("backend", "by_launcher"),
+    [
+        ("dist_sync", True),
+        pytest.param("dist_sync", False, marks=pytest.mark.long),
+        pytest.param("dist_device_sync", False, marks=pytest.mark.long),
+        pytest.param("horovod", False, marks=pytest.mark.horovod),
+    ],
+)
+def test_two_processes_with_two_devices_train_as_one_with_four(
+    backend, by_launcher, model, data, tmp_path
+):
     """Cosine, clipping, mixup, microbatches, running statistics, and a process with idle devices;
     the run's folder is as good as any: it is read, reported, evaluated and exported.
     """
     folder, options = tmp_path / "many", {**OPTIONS, "model": model, "data_dir": str(data)}
-    ended = launched(
-        backend,
-        tmp_path,
-        *words(**options, devices="cpu*2", out=folder, confusion=True, export=True),
-    )
-    assert [process.status for process in ended] == [0, 0], ended
-    assert sorted("accuracy" in process.out for process in ended) == [False, True]  # rank 0 speaks
+    said = words(**options, devices="cpu*2", out=folder, confusion=True, export=True)
+    if by_launcher:
+        train_by_launcher(tmp_path, said)
+    else:
+        train_by_scheduler(backend, tmp_path, said)
     one = train(
         TrainConfig(**options, devices="cpu*4", out=str(tmp_path / "one")),
         reporter=Reporter(),

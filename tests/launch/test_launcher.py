@@ -11,9 +11,10 @@ import time
 
 import pytest
 from support.launched_environments import srun
-from support.launcher import QUICK, alive, launched, listening, parameters, same_bits
+from support.launcher import PATIENT, QUICK, alive, launched, listening, parameters, same_bits
 from support.reference import distance
 from support.run_files import read_metrics
+from support.worker_processes import catches
 
 from gluonlab import TrainConfig
 from gluonlab.errors import ConfigError
@@ -28,13 +29,13 @@ from gluonlab.training.reporter import Reporter
 pytestmark = pytest.mark.cpu_only("the processes compute on CPU devices, whoever started them")
 TWO = ["-n", "2", "--backend", "dist_sync"]
 SOON = ["--patience", "16"]
-LONG = [*QUICK, "--epochs", "400", "--checkpoint-every", "16 steps", "--out", "run"]
+LONG = [*QUICK, "--epochs", "40000", "--checkpoint-every", "16 steps", "--out", "run"]
 
 
 @pytest.mark.parametrize(
     ("workers", "servers", "backend"),
     [
-        (3, 2, "dist_sync"),
+        pytest.param(3, 2, "dist_sync", marks=pytest.mark.long),  # test_launch has fewer
         pytest.param(4, 1, "dist_sync", marks=pytest.mark.long),
         pytest.param(3, 1, "dist_device_sync", marks=pytest.mark.long),
         pytest.param(3, None, "horovod", marks=pytest.mark.horovod),
@@ -51,7 +52,7 @@ def test_processes_train_as_one_with_as_many_devices(workers, servers, backend, 
     if servers:
         words = ["--servers", servers, *words]
     with launched(tmp_path, *words, *said, "--devices", "cpu*1", "--out", "many") as many:
-        status, text = many.end(120)
+        status, text = many.end()
     assert status == 0, text
     assert all(line.startswith("[0] ") for line in text.splitlines())
     one = train(
@@ -75,12 +76,12 @@ def test_a_worker_that_is_killed_is_replaced_and_the_bits_stay(backend, tmp_path
     two = ["-n", "2", "--backend", backend]
     run = [*QUICK, "--epochs", "3", "--checkpoint-every", "16 steps", "--momentum", "0.9"]
     with launched(tmp_path, *two, "--", *run, "--out", "whole", output="said-whole") as whole:
-        assert whole.end(120)[0] == 0
+        assert whole.end()[0] == 0
     with launched(tmp_path, *two, "--restart", "1", "--", *run, "--out", "run") as killed:
         killed.wait_for("epoch 1/3")
         pids = killed.parts()
         os.kill(pids["rank 1"], signal.SIGKILL)
-        status, text = killed.end(120)
+        status, text = killed.end()
     assert status == 0, text
     assert "warning: rank 1 on localhost was killed by SIGKILL: starting again" in text
     assert "Traceback" not in text
@@ -108,52 +109,91 @@ ENDS = [  # what is killed, or stopped, by what; the launcher's status, and what
 @pytest.mark.parametrize(("name", "number", "status", "said"), ENDS)
 def test_when_something_dies_all_end_and_it_is_named(name, number, status, said, tmp_path):
     with launched(tmp_path, *TWO, *SOON, "--", *LONG) as run:
-        run.wait_for("epoch   2/400")
+        run.wait_for("epoch     2/40000")
         pids = run.parts()
-        began = time.monotonic()
         os.kill(pids[name], number)
-        ended, text = run.end(30)
-        assert time.monotonic() - began < 16 + 7
+        ended, text = run.end()
     assert ended == status, text
-    assert text.splitlines()[-1] == said
+    # as soon as half of the patience is over; a busy machine looks later
+    last, seconds = text.splitlines()[-1], 8
+    if "for 8 s" in said:
+        seconds = int(re.search(r"for (\d+) s$", last)[1])
+    assert last == said.replace("for 8 s", f"for {seconds} s") and seconds >= 8
     assert not alive(pids.values())
     read_lines(tmp_path / "run")  # whole
 
 
 def test_a_signal_ends_all_ranks_after_one_step_and_says_how_to_go_on(tmp_path):
-    with launched(tmp_path, *TWO, "--", *LONG) as run:
-        run.wait_for("epoch   2/400")
+    with launched(tmp_path, *TWO, *PATIENT, "--", *LONG) as run:
+        run.wait_for("epoch     1/40000")
         pids = run.parts()
         run.process.send_signal(signal.SIGTERM)
-        status, text = run.end(30)
+        status, text = run.end()
     assert status == 128 + signal.SIGTERM
-    on = "to go on: python -m gluonlab.launch -n 2 --backend dist_sync -- --resume run"
+    words = " ".join([*TWO, *PATIENT])
+    on = f"to go on: python -m gluonlab.launch {words} -- --resume run"
     assert text.count("[0] ended by SIGTERM: ") == text.count(on) == 1
     assert text.count("[1] ended by SIGTERM: ") == 1 and "error" not in text
     assert not alive(pids.values())
 
 
-# while the launcher loads, its workers load, they wait for each other, they begin to train
-MOMENTS = [0.15, 0.4, 0.8, *(pytest.param(0.2 * n, marks=pytest.mark.long) for n in range(5, 25))]
+def imports(run):
+    """gluonlab itself takes SIGINT by now. The last import that Python names is far behind it."""
+    return "gluonlab.launch.connections" in run.said()
 
 
-@pytest.mark.parametrize("after", MOMENTS)
-def test_a_signal_ends_a_launcher_at_any_moment(after, tmp_path):
-    number = [signal.SIGTERM, signal.SIGINT, signal.SIGHUP][int(10 * after) % 3]
-    with launched(tmp_path, *TWO, "--", *LONG) as run:
-        time.sleep(after)
-        run.process.send_signal(number)
-        began = time.monotonic()
-        status, text = run.end(30)
-        assert time.monotonic() - began < 10
+def handles_signals(run):
+    """The command has begun, and has no agent yet, or just has one."""
+    return catches(run.process.pid, signal.SIGTERM)
+
+
+def has_workers(run):
+    """They have been started, and load MXNet."""
+    return {"rank 0", "rank 1"} <= run.parts().keys()
+
+
+MOMENTS = {
+    "imports": (signal.SIGINT, imports),
+    "handles signals": (signal.SIGINT, handles_signals),
+    "has workers": (signal.SIGHUP, has_workers),
+}
+
+
+def end_by(run, number):
+    """Send a signal to a launcher whose workers have not begun to train: it just ends."""
+    run.process.send_signal(number)
+    status, text = run.end()
+    said = [line for line in text.splitlines() if not line.startswith("import time: ")]
     assert status in (128 + number, -number), text
-    assert "error" not in text and "terminate" not in text
+    assert not any("error" in line or "terminate" in line for line in said), text
+
+
+@pytest.mark.parametrize("moment", MOMENTS)
+def test_a_signal_ends_a_launcher_as_soon_as_it_can_hear_it(moment, tmp_path):
+    """Before that a signal ends Python, which has not come to gluonlab."""
+    number, has_come = MOMENTS[moment]
+    # Python prints each import that it has made
+    variables = {"PYTHONPROFILEIMPORTTIME": "1"} if has_come is imports else {}
+    with launched(tmp_path, *TWO, *PATIENT, "--", *LONG, **variables) as run:
+        run.wait_until(lambda: has_come(run))
+        end_by(run, number)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("after", [0.2 * n for n in range(25)])
+def test_a_signal_ends_a_launcher_at_any_later_moment(after, tmp_path):
+    """Its workers load, they wait for each other, or they train."""
+    number = [signal.SIGTERM, signal.SIGINT, signal.SIGHUP][round(10 * after) % 3]
+    with launched(tmp_path, *TWO, *PATIENT, "--", *LONG) as run:
+        run.wait_until(lambda: handles_signals(run))
+        time.sleep(after)
+        end_by(run, number)
 
 
 @pytest.mark.long
 def test_a_mistake_that_a_worker_finds_is_said_once(tmp_path):
     with launched(tmp_path, *TWO, "--", "--dataset", "folder:data") as run:
-        status, text = run.end(60)
+        status, text = run.end()
     assert status == 2
     [error] = [line for line in text.splitlines() if "error: " in line]
     assert error.startswith("error: data does not exist: ")  # every rank has found it
@@ -243,7 +283,7 @@ def test_what_this_shell_has_for_others_does_not_matter(tmp_path):
     stale = "198.51.100.9 5000 198.51.100.8 22"
     words = [*TWO, "--", *QUICK, "--epochs", "1"]
     with launched(tmp_path, *words, SSH_CONNECTION=stale, PORT="0") as run:
-        status, said = run.end(60)
+        status, said = run.end()
     assert status == 0, said
 
 
@@ -254,10 +294,10 @@ def test_the_words_to_go_on_with_do(tmp_path):
     with launched(tmp_path, *TWO, *again, *long) as run:
         run.wait_for("epoch 2/3")
         run.process.send_signal(signal.SIGTERM)
-        status, said = run.end(60)
+        status, said = run.end()
     [words] = re.findall(r"python -m gluonlab\.launch (.*--resume \S+)", said)
     with launched(tmp_path, *shlex.split(words), output="then") as run:
-        then, said = run.end(60)
+        then, said = run.end()
     assert (status, then) == (143, 0), said
     epochs = [line["epoch"] for line in read_metrics(tmp_path / "run") if line["kind"] == "epoch"]
     assert epochs == [1, 2, 3]
@@ -267,7 +307,7 @@ def test_the_words_to_go_on_with_do(tmp_path):
 def test_json_is_rank_zeros_alone(tmp_path):
     words = [*TWO, "--", *QUICK, "--epochs", "1", "--json"]
     with launched(tmp_path, *words) as run:
-        status, text = run.end(60)
+        status, text = run.end()
     assert status == 0 and json.loads(text)["run_dir"]
 
 
@@ -278,14 +318,14 @@ def test_whatever_dies_whenever_nothing_is_left(seed, tmp_path):
     moment = random.Random(seed)
     with launched(tmp_path, *TWO, *SOON, "--", *LONG) as run:
         if moment.random() < 0.7:
-            run.wait_for("epoch   1/400")
+            run.wait_for("epoch     1/40000")
         time.sleep(moment.uniform(0, 3))
         pids = {**run.parts(), "launcher": run.process.pid}
         name = moment.choice(sorted(pids))
         numbers = ENDING if name == "launcher" or "rank" in name else [signal.SIGKILL]
         ports = listening(pids.values())
         os.kill(pids[name], moment.choice(numbers))
-        run.process.wait(40)
+        run.process.wait(240)
     assert not alive(pids.values())
     assert not ports & listening()
     if (tmp_path / "run").exists():

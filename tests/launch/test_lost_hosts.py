@@ -6,31 +6,37 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
-from support.launcher import alive
+from support.launcher import PATIENT, alive
 from support.processes import clean_environment
 from support.small_group import SSH, group
 
 from gluonlab.launch.worker.__main__ import check_moved
 
 HOSTS = ["h0", "h1", "h2"]
+HANGS = 240  # seconds: only what hangs takes so long
 # the first attempt waits to be disturbed; the second says what it finds, and ends well
 ONCE = """
 open(f"pid-{os.getpid()}", "w").close()
 if os.environ["ATTEMPT"] == "1":
-    time.sleep(60)
+    time.sleep(3600)
 print("attempt", os.environ["ATTEMPT"], os.environ.get("GLUONLAB_RAN_ON"))
 tell("left")
 """
 RANKS = {"rank 0": ONCE, "rank 1": ONCE, "rank 2": ONCE}
 
 
-def begun(folder, count=3):
-    until = time.monotonic() + 20
-    while len(list(folder.glob("pid-*"))) < count:
+def wait_for(done):
+    until = time.monotonic() + HANGS
+    while not done():
         assert time.monotonic() < until
         time.sleep(0.02)
+
+
+def begun(folder, count=3):
+    wait_for(lambda: len(list(folder.glob("pid-*"))) >= count)
 
 
 def lose(folder, *names):
@@ -40,7 +46,7 @@ def lose(folder, *names):
 
 def ended(folder, run):
     said = run.stdout.read().decode().splitlines()
-    status = run.wait(30)
+    status = run.wait(HANGS)
     assert not alive(int(path.name[4:]) for path in folder.glob("pid-*"))
     return status, said
 
@@ -92,7 +98,7 @@ def test_too_few_that_are_left_end_it_with_all_reasons(tmp_path):
 
 
 def test_the_workers_learn_that_rank_0_was_elsewhere(tmp_path):
-    with group(tmp_path, RANKS, hosts=HOSTS, restarts=1, min_workers=2) as run:
+    with group(tmp_path, RANKS, hosts=HOSTS, restarts=1, min_workers=2, window=0.3) as run:
         begun(tmp_path)
         (tmp_path / "down-h0").touch()
         lose(tmp_path, "h0")
@@ -134,17 +140,19 @@ def launcher(folder, *words, ssh=SSH):
 def test_a_signal_ends_who_waits_for_a_host(number, said, tmp_path):
     """At once, and with it the agents that are there, and the ssh that waits."""
     (tmp_path / "silent-h1").touch()
-    with launcher(tmp_path, "--hosts", "h0,h1", "--patience", "60") as run:
-        until = time.monotonic() + 20
-        while not (tmp_path / "ssh-h0").exists():
-            assert time.monotonic() < until
-            time.sleep(0.02)
-        time.sleep(0.3)
+    with launcher(tmp_path, "--hosts", "h0,h1", *PATIENT) as run:
+        wait_for(lambda: (tmp_path / "ssh-h0").exists() and waits_for_host(run.pid))
         pids = [int(pid) for pid in _children(run.pid)]
         assert len(pids) == 2
         run.send_signal(number)
-        assert (run.wait(5), run.stdout.read().strip()) == (128 + number, said)
+        assert (run.wait(HANGS), run.stdout.read().strip()) == (128 + number, said)
     assert not alive(pids)
+
+
+def waits_for_host(pid):
+    """Whether one of the two connections has an ssh that says nothing."""
+    commands = [Path(f"/proc/{child}/cmdline").read_bytes() for child in _children(pid)]
+    return len(commands) == 2 and any(command.startswith(b"sleep") for command in commands)
 
 
 def _children(pid):
@@ -156,7 +164,7 @@ def test_a_shell_that_greets_is_quoted_with_the_remedy(tmp_path):
     (tmp_path / "banner-h0").write_text("Welcome to h0!\nYou have mail.\n")
     with launcher(tmp_path, "--hosts", "h0") as run:
         said = run.stdout.read()
-        assert run.wait(20) == 1
+        assert run.wait(HANGS) == 1
     assert said == (
         "error: host h0: no agent can be started there: its shell prints 'Welcome to h0!' first: "
         "print nothing where no person reads it, such as with [ -t 1 ] in ~/.bashrc\n"
@@ -168,5 +176,5 @@ def test_a_host_that_complains_at_length_is_read_to_its_end(tmp_path):
     script = '#!/bin/sh\nhead -c 3000000 /dev/zero | tr "\\0" x >&2\necho >&2\necho no key >&2\n'
     with launcher(tmp_path, "--hosts", "h0", ssh=script) as run:
         said = run.stdout.read()
-        assert run.wait(20) == 1
+        assert run.wait(HANGS) == 1
     assert said.startswith("error: host h0: no agent can be started there: no key: try ./ssh")

@@ -81,7 +81,7 @@ def test_who_is_faster_than_the_scheduler_gets_one_line_and_the_run_another_port
     """That is no restart, of which there are none here."""
     words = ["-n", "1", "--backend", backend, "--", *RUN]
     with taker(tmp_path, times=1) as taken, launched(tmp_path, *words) as run:
-        status, said = run.end(120)
+        status, said = run.end()
     assert status == 0, said
     [warning, *rest] = said.splitlines()
     assert warning == (
@@ -98,7 +98,7 @@ def test_a_port_that_was_asked_for_and_is_taken_is_one_line(backend, tmp_path):
     with taker(tmp_path, times=1) as taken, launched(
         tmp_path, *words, "--", *RUN, "--out", "run"
     ) as run:
-        status, said = run.end(120)
+        status, said = run.end()
     assert (status, taken) == (2, [port])
     assert said == (
         f"error: --port {port} on localhost: Address already in use: choose another, or leave it "
@@ -111,7 +111,7 @@ def test_a_port_that_was_asked_for_and_is_taken_is_one_line(backend, tmp_path):
 def test_another_port_is_chosen_a_bounded_number_of_times(backend, tmp_path):
     words = ["-n", "2", "--backend", backend, "--", *RUN]
     with taker(tmp_path, times=99) as taken, launched(tmp_path, *words) as run:
-        status, said = run.end(240)
+        status, said = run.end()
     assert status == 1 and len(taken) == TRIES, said
     *warnings, error = said.splitlines()
     assert len(warnings) == TRIES - 1
@@ -124,7 +124,7 @@ def test_another_port_is_chosen_a_bounded_number_of_times(backend, tmp_path):
 def test_who_asks_without_so_reuseaddr_is_no_hindrance(backend, tmp_path):
     words = ["-n", "1", "--backend", backend, "--", *RUN]
     with taker(tmp_path, times=1, reuses=False) as taken, launched(tmp_path, *words) as run:
-        status, said = run.end(120)
+        status, said = run.end()
     assert (status, taken) == (0, [None]), said
     assert all(line.startswith("[0] ") for line in said.splitlines()), said
 

@@ -11,7 +11,7 @@ from gluonlab import TrainConfig, train
 from gluonlab.study.trial import Watch, growing, watched
 from gluonlab.training.reporter import Reporter
 
-CONFIG = TrainConfig(model="mlp", global_batch_size=128, optimizer="sgd", lr=0.2, epochs=4)
+CONFIG = TrainConfig(model="mlp", global_batch_size=128, optimizer="sgd", lr=0.2, epochs=2)
 PER_EPOCH = math.ceil(1437 / 128)
 
 
@@ -19,7 +19,7 @@ def test_looks_at_the_end_of_epochs_see_what_the_run_itself_sees(tmp_path):
     """The undisturbed run is the reference: looking in between changes no bit."""
     config = CONFIG.replace(devices=named(2), out=str(tmp_path / "run"))
     history = train(config, reporter=Reporter()).history
-    ends = [PER_EPOCH * epoch for epoch in range(1, 5)]
+    ends = [PER_EPOCH * epoch for epoch in (1, 2)]
     found = watched(CONFIG.replace(devices=named(2)), Watch([3, 7, *ends], target=2.0))
     seen = {steps: test for steps, _, test, _ in found["looks"]}
     assert [seen[steps] for steps in ends] == [epoch.accuracy for epoch in history]
@@ -28,12 +28,12 @@ def test_looks_at_the_end_of_epochs_see_what_the_run_itself_sees(tmp_path):
 
 
 def test_it_ends_at_the_first_look_that_has_the_target_or_after_the_thorough_ones():
-    every = watched(CONFIG, Watch(range(1, 25), target=2.0))["looks"]
-    first = next(steps for steps, _, test, _ in every if test >= 0.7)
-    found = watched(CONFIG, Watch(range(1, 25), target=0.7))
+    every = watched(CONFIG, Watch(range(1, 17), target=2.0))["looks"]
+    first = next(steps for steps, _, test, _ in every if test >= 0.5)
+    found = watched(CONFIG, Watch(range(1, 17), target=0.5))
     assert found["reached"] == first == found["looks"][-1][0]
     assert [look[2] for look in found["looks"]] == [look[2] for look in every[:first]]
-    later = watched(CONFIG, Watch(range(1, 25), target=0.7, thorough=[2, first + 3]))
+    later = watched(CONFIG, Watch(range(1, 17), target=0.5, thorough=[2, first + 3]))
     assert later["reached"] == first and later["looks"][-1][0] == first + 3
     trained = {look[0]: look[3] for look in later["looks"] if look[3] is not None}
     assert set(trained) == {2, first + 3} and 0 < trained[2] < trained[first + 3] < 1

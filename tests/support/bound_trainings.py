@@ -1,7 +1,7 @@
 """Trainings bound by one thing or another, made so by sleeping devices, stores and loaders.
 
 Sleep takes no core, so that what binds a training binds it on a busy machine, too. The network is
-small; what its images cost is slept.
+small; what its images cost is slept, or only counted (`MadeTime`).
 """
 
 import ctypes
@@ -9,38 +9,98 @@ import time
 from typing import Any, Callable, Dict, List, NamedTuple, Optional
 
 import numpy as np
+from mxnet import nd
 from mxnet.base import _LIB, check_call
 from mxnet.gluon import nn
 
 from gluonlab import kvstores, models
+from gluonlab.bench.harness import turns
+from gluonlab.bench.harness.machine import Others
 from gluonlab.config import TrainConfig
 from gluonlab.data.sets.dataset import ArraySplit, Dataset, Defaults
 from gluonlab.engine.threads import EngineContext
 from gluonlab.kvstores.schedule import ScheduleKVStore
 from gluonlab.parallel.data.strategy import DataParallel
-from gluonlab.study.speedup import measure
+from gluonlab.study.speedup import measure, trained, trying
 from support.devices import named, on_gpus
 
 _ON_WORKER = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p)
 IMAGE_S = 0.0006  # that an image costs a device
 BATCH = 16  # images per device
+TICK_S = 1e-5  # of `MadeTime`: next to nothing, but what takes no time at all cannot be repeated
 SHAPE, WIDE_SHAPE = (1, 8, 8), (1, 64, 64)
 SLEEPY, LATE, LINK, WIDE = "sleepy", "late", "link", "wide"
+
+
+class MadeTime:
+    """A clock of two devices that take the seconds of their pauses, and no others.
+
+    What is queued is computed as always, but nobody sleeps and no time is measured: each look at
+    the clock takes TICK_S, and a wait for the devices takes what they have left to do.
+    """
+
+    def __init__(self) -> None:
+        self._host, self._devices = 0.0, {0: 0.0, 1: 0.0}
+
+    def perf_counter(self) -> float:
+        self._host += TICK_S
+        return self._host
+
+    thread_time = perf_counter
+
+    def wait(self) -> None:
+        """As the host waits for both devices."""
+        self._host = max(self._host, *self._devices.values())
+
+    def compute(self, device: int, seconds: float) -> None:
+        """Let a device compute, after what it has begun."""
+        self._devices[device] = max(self._host, self._devices[device]) + seconds
+
+    def exchange(self, seconds: float) -> None:
+        """Let both wait for each other, and for so long."""
+        end = max(self._host, *self._devices.values()) + seconds
+        self._devices = dict.fromkeys(self._devices, end)
+
+    @classmethod
+    def instead_of_clock(cls, monkeypatch: Any) -> "MadeTime":
+        """Let windows of steps be timed by such a clock, in short blocks."""
+        made, wait_for_all = cls(), nd.waitall
+
+        def waitall() -> None:
+            wait_for_all()
+            made.wait()
+
+        monkeypatch.setattr(nd, "waitall", waitall)
+        for module in (turns, trained):
+            monkeypatch.setattr(module, "time", made)
+        for module in (measure, trying):
+            monkeypatch.setattr(module, "BLOCK_S", TICK_S)
+        monkeypatch.setattr(measure, "RECORDED_S", 0.0)
+        monkeypatch.setattr(pause, "made", made)
+        monkeypatch.setattr(Others, "cores", lambda self: 0.0)
+        return made
 
 
 class Pause:
     """``pause(array)``: whatever uses the array waits for so long, and its device sleeps.
 
     ``after``: it begins when that array has been written. A GPU has two workers, so that what does
-    not depend on a sum may run beside it.
+    not depend on a sum may run beside it. ``made``: the clock that counts instead, if any.
     """
 
     def __init__(self) -> None:
         self._callbacks: Dict[float, Any] = {}
+        self.made: Optional[MadeTime] = None
 
     def __call__(
         self, array: Any, seconds: float, name: bytes = b"compute", after: Any = None
     ) -> None:
+        if self.made is not None:
+            if name == b"link":
+                self.made.exchange(seconds)
+            else:
+                self.made.compute(array.context.device_id, seconds)
+            return
         if seconds not in self._callbacks:
             self._callbacks[seconds] = _ON_WORKER(lambda *_: time.sleep(seconds))
         ctx, callback = array.context, self._callbacks[seconds]

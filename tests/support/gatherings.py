@@ -3,12 +3,16 @@
 import asyncio
 import json
 
+import pytest
+
+from gluonlab.launch import members
 from gluonlab.launch.connections import Way
 from gluonlab.launch.environments import Membership
 from gluonlab.launch.inbox import Inbox
 from gluonlab.launch.members import Gathering
 from support.parameter_server import free_port
 
+HANGS = 240  # seconds: only what hangs takes so long
 OPEN = []  # asyncio closes what nobody has
 
 
@@ -27,7 +31,7 @@ async def come(place, *lines):
     return reader, writer
 
 
-def gathered(work, size=3, patience=2.0):
+def gathered(work, size=3, patience=HANGS):
     """What ``work(gathering, place, signals)`` gives."""
 
     async def working():
@@ -36,7 +40,7 @@ def gathered(work, size=3, patience=2.0):
         gathering = Gathering(place, Way(patience=patience), Inbox(), signals.append)
         await gathering.listen()
         try:
-            return await asyncio.wait_for(work(gathering, place, signals), 20)
+            return await asyncio.wait_for(work(gathering, place, signals), HANGS)
         finally:
             await gathering.end([], 1)
             others = asyncio.all_tasks() - {asyncio.current_task()}
@@ -45,4 +49,6 @@ def gathered(work, size=3, patience=2.0):
             OPEN.clear()
             await asyncio.gather(*others, return_exceptions=True)
 
-    return asyncio.run(working())
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(members, "PAUSE", 0.01)  # within a process all arrives at once
+        return asyncio.run(working())

@@ -20,6 +20,7 @@ from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 
+import gluonlab  # noqa: F401 # isort: skip  # first: MXNet starts faster with it
 from mxnet.kvstore.kvstore_server import _init_kvstore_server_module
 
 from gluonlab.config import TrainConfig

@@ -14,6 +14,7 @@ from support.processes import clean_environment
 from support.worker_processes import sockets
 
 QUICK = ["--model", "mlp", "--dataset", "synthetic", "--devices", "cpu*1"]
+PATIENT = ["--patience", "3600"]  # a busy machine may need long to load MXNet
 
 
 class Launched:
@@ -25,13 +26,17 @@ class Launched:
     def said(self):
         return self._output.read_text()
 
-    def wait_for(self, text, timeout=120):
-        """Until it has said this."""
+    def wait_for(self, text):
+        """Wait until it has printed this."""
+        self.wait_until(lambda: text in self.said())
+
+    def wait_until(self, holds, timeout=240):
+        """Wait until ``holds()`` while it runs."""
         until = time.monotonic() + timeout
-        while text not in self.said():
+        while not holds():
             assert self.process.poll() is None, self.said()
             assert time.monotonic() < until, self.said()
-            time.sleep(0.05)
+            time.sleep(0.01)
 
     def parts(self):
         """name -> pid of all that belongs to it, in any namespace: agents, scheduler, servers,
@@ -45,7 +50,7 @@ class Launched:
         agents = sorted({int(_stat(pid)[1]) for pid in found.values()})
         return {**found, **{f"agent {n}": pid for n, pid in enumerate(agents)}}
 
-    def end(self, timeout=60):
+    def end(self, timeout=240):
         """Exit status, and what was said."""
         return self.process.wait(timeout), self.said()
 
@@ -77,13 +82,13 @@ def same_bits(one, other):
     )
 
 
-def alive(pids, timeout=5):
+def alive(pids, timeout=60):
     """Those that still run when so many seconds have gone by."""
     until = time.monotonic() + timeout
-    left = set(pids)
+    left = {pid for pid in pids if _runs(pid)}
     while left and time.monotonic() < until:
-        left = {pid for pid in left if _runs(pid)}
         time.sleep(0.05)
+        left = {pid for pid in left if _runs(pid)}
     return left
 
 

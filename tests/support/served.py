@@ -9,6 +9,7 @@ import os
 import sys
 from pathlib import Path
 
+import gluonlab  # noqa: F401 # isort: skip  # first: MXNet starts faster with it
 import mxnet as mx
 import numpy as np
 from mxnet import gluon, nd

@@ -1,9 +1,9 @@
 """A program: a sweep that is killed again and again, and goes on each time, until it is finished.
 
-sweep_kills.py FOLDER SEED KILLS: ``FOLDER/study`` is killed KILLS times with SIGKILL, at moments
-that SEED draws, and ``FOLDER/whole`` is undisturbed. A second sweep of the same study depends on
-what the first has found. Prints how often each measurement was made and kept, and how many tries
-were killed in the middle of the study.
+sweep_kills.py FOLDER SEED KILLS: ``FOLDER/study`` is killed KILLS times with SIGKILL, each time a
+moment after some more measurements, as SEED draws, and ``FOLDER/whole`` is undisturbed. A second
+sweep of the same study depends on what the first has found. Prints how often each measurement was
+made and kept, and how many tries were killed in the middle of the study.
 """
 
 import json
@@ -44,18 +44,29 @@ def study(out, pause_s=0.0):
     return table
 
 
+def kept(folder):
+    """How many measurements the study holds."""
+    try:
+        return (folder / "measurements.jsonl").read_bytes().count(b"\n")
+    except FileNotFoundError:
+        return 0
+
+
 def main(folder, seed, kills):
     random_moment, cut_short = random.Random(seed), 0
     for _ in range(kills):
+        wanted = kept(folder / "study") + random_moment.randint(0, 5)
         child = forked(partial(study, folder / "study", 0.01))
-        time.sleep(random_moment.uniform(0.005, 0.05))
+        while kept(folder / "study") < wanted:
+            time.sleep(0.001)
+        time.sleep(random_moment.uniform(0, 0.01))
         os.kill(child, signal.SIGKILL)
         cut_short += ended(child) == -signal.SIGKILL
     study(folder / "study")
     study(folder / "whole")
     lines = (folder / "study" / "measurements.jsonl").read_text().splitlines()
-    kept = [json.loads(line) for line in lines]
-    names = {json.dumps([line["settings"], line["round"]], sort_keys=True) for line in kept}
+    found = [json.loads(line) for line in lines]
+    names = {json.dumps([line["settings"], line["round"]], sort_keys=True) for line in found}
     print(json.dumps({"lines": len(lines), "different": len(names), "cut_short": cut_short}))
 
 

@@ -1,6 +1,7 @@
 """What has become of a process, and what it holds: either may change while it is looked at."""
 
 import os
+import re
 from contextlib import suppress
 from pathlib import Path
 
@@ -23,3 +24,9 @@ def sockets(pid):
                 if target.startswith("socket:["):
                     inodes.add(target[len("socket:[") : -1])
     return inodes
+
+
+def catches(pid, number):
+    """Whether it has a handler for this signal, of Python's or its own."""
+    [caught] = re.findall(r"SigCgt:\s*(\w+)", Path(f"/proc/{pid}/status").read_text())
+    return bool(int(caught, 16) & 1 << (number - 1))

@@ -16,7 +16,13 @@ from typing import Any, Callable, Dict, Iterator, List, Mapping, Optional
 import gluonlab
 from gluonlab.errors import ConfigError, DataError, RunError
 from gluonlab.files.bounded import read_bounded
-from gluonlab.files.whole import missing_folders, on_disk, remove_empty, write_text
+from gluonlab.files.whole import (
+    missing_folders,
+    on_disk,
+    remove_empty,
+    remove_left_behind,
+    write_text,
+)
 from gluonlab.runs.lock import LOCK, FolderLock, check_free
 from gluonlab.runs.writer import RUNS, RunDirectory, folder_name, make_unused
 from gluonlab.study.sweep.measurements import InFile
@@ -61,6 +67,8 @@ class StudyFolder:
         differs, for a study of other options.
         """
         goes_on = out is not None and (Path(out) / STUDY).exists()
+        if out is not None and not goes_on:
+            remove_left_behind([Path(out)], [STUDY])  # of a process that was killed as it began
         RunDirectory.check(out, empty=not goes_on)
         if goes_on:
             path = Path(out or "")

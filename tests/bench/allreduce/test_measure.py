@@ -173,7 +173,7 @@ def test_the_probe_finds_speeds_that_a_topology_can_be_made_of():
     for world_size in (2, 3):
         speeds = probe(devices(world_size), 1)
         assert all(0 < speed < float("inf") for speed in vars(speeds).values())
-        assert speeds.latency_s < 0.1 and speeds.topology(world_size).world_size == world_size
+        assert speeds.topology(world_size).world_size == world_size
 
 
 def test_speeds_are_payload_by_the_time_beyond_latency(monkeypatch):

@@ -2,6 +2,8 @@
 
 import json
 import re
+import subprocess
+import sys
 import xml.etree.ElementTree as ElementTree
 from pathlib import Path
 
@@ -9,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.commands import the_error
+from support.processes import clean_environment
 
 from gluonlab.bench.efficiency.names import HOSTS, MACHINES
 from gluonlab.bench.efficiency.predict import GRADIENTS, WAYS, of_way, predict
@@ -26,20 +29,29 @@ def rows_of(out):
 # --- numbers
 
 
-def test_predictions_need_no_mxnet_and_name_every_machine_way_and_host(python):
+@pytest.fixture(scope="module")
+def as_json():
+    """What the command prints without MXNet, once for all tests."""
     command = (
         "import sys; from gluonlab.bench.__main__ import main\ntry: main(sys.argv[1:])\n"
         "finally: assert 'mxnet' not in sys.modules"
     )
-    done = python("-c", command, "efficiency", "--json")
+    done = subprocess.run(
+        [sys.executable, "-c", command, "efficiency", "--json"], env=clean_environment(),
+        stdin=subprocess.DEVNULL, capture_output=True, encoding="utf-8",
+    )  # fmt: skip
     assert done.returncode == 0, done.stderr
-    assert set(rows_of(done.stdout)) == {
+    return done.stdout
+
+
+def test_predictions_need_no_mxnet_and_name_every_machine_way_and_host(as_json):
+    assert set(rows_of(as_json)) == {
         (machine, way, hosts)
         for machine in MACHINES.split(",")
         for way in WAYS
         for hosts in range(1, HOSTS + 1)
     }
-    assert json.loads(done.stdout)["assumptions"][0].startswith("Predicted, not measured.")
+    assert json.loads(as_json)["assumptions"][0].startswith("Predicted, not measured.")
 
 
 def test_the_parameter_servers_by_hand():
@@ -102,13 +114,13 @@ def test_on_one_host_it_agrees_with_what_was_published():
 # --- table and picture
 
 
-def test_the_table_fits_the_terminal_and_shows_the_numbers(bench):
+def test_the_table_fits_the_terminal_and_shows_the_numbers(bench, as_json):
     status, out, _ = bench("efficiency")
     assert status == 0 and max(map(len, out.split("\n"))) <= 80
     assert out.startswith("p3.16xlarge: 8 x V100 a host, 25 Gb/s, a step of one GPU 186.5 ms\n")
     for words in ("Predicted, not measured", "102.3 MB", "inferred", "Not counted"):
         assert words in out
-    rows = rows_of(bench("efficiency", "--json")[1])
+    rows = rows_of(as_json)
     lines = re.findall(r"^ +(\d+) +(\d+)((?: +[\d.,]+){9})$", out, re.M)
     assert len(lines) == 3 * HOSTS
     cells = [float(cell) for cell in lines[HOSTS - 1][2].split()]

@@ -4,6 +4,7 @@ import os
 import signal
 import sys
 import time
+from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,12 +16,14 @@ from gluonlab.bench.harness.environment import child_environment
 from gluonlab.bench.harness.process import Worker, WorkerError
 from gluonlab.bench.harness.rounds import Subject, measure, rotated
 
+HANGS = 240  # seconds: only what hangs takes so long
+
 # Speaks the protocol of gluonlab.bench.worker, a thousand steps a second, until it misbehaves as it
 # is told.
 FAKE = """
 import json, os, subprocess, sys, time
 how, folder = sys.argv[1:]
-own = subprocess.Popen(["sleep", "60"], stdout=subprocess.DEVNULL)
+own = subprocess.Popen(["sleep", "3600"], stdout=subprocess.DEVNULL)
 with open(os.path.join(folder, "pids"), "a+") as file:
     print(os.getpid(), own.pid, file=file, flush=True)
     # for as long as it lives
@@ -28,7 +31,7 @@ with open(os.path.join(folder, "pids"), "a+") as file:
 print('{"ready": true}', flush=True)
 for number, line in enumerate(sys.stdin):
     if number == 3 and how == "hangs":
-        time.sleep(60)
+        time.sleep(3600)
     if number == 3 and how == "dies":
         sys.exit("out of luck")
     if number == 3 and how == "reports":
@@ -54,17 +57,33 @@ def fakes(folder, *names):
     return [FakeSubject(name, name, "fake", folder=str(folder)) for name in names]
 
 
-def running(folder):
-    """Those of the fakes' processes that have not ended (a zombie has)."""
+def until(condition):
+    end = time.monotonic() + HANGS
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.01)
+
+
+def all_gone(folder):
+    """Whether the fakes' processes end (a zombie has): all have been killed, or never will be."""
     pids = (folder / "pids").read_text().split()
-    time.sleep(0.1)  # what init has to clear away
-    return [pid for pid in pids if not gone(pid)]
+    until(lambda: all(map(gone, pids)))
+    return True
 
 
 def test_a_worker_that_hangs_or_dies_is_a_row_with_a_reason_and_leaves_nothing_running(
     tmp_path, monkeypatch
 ):
-    monkeypatch.setattr(rounds, "ROUND_TIMEOUT_S", 1.0)
+    ask, asked = Worker.ask, Counter()
+
+    def ask_once(worker, message, timeout_s):
+        """Wait for what hangs for half a second, and for all else as long as a bench does."""
+        asked[worker.pid] += 1
+        hangs = "hangs" in worker._process.args and asked[worker.pid] == 4
+        assert not hangs or timeout_s == rounds.ROUND_TIMEOUT_S
+        return ask(worker, message, 0.5 if hangs else timeout_s)
+
+    monkeypatch.setattr(Worker, "ask", ask_once)
     subjects = [
         *fakes(tmp_path, "works", "hangs", "dies", "reports"),
         Subject("absent", "absent", "none", missing="not here"),
@@ -72,12 +91,12 @@ def test_a_worker_that_hangs_or_dies_is_a_row_with_a_reason_and_leaves_nothing_r
     works, *broken = measure(subjects, rounds=3)
     assert works.reason is None and works.steps == 700 and works.column("seconds") == [0.7] * 3
     assert [measurement.reason for measurement in broken] == [
-        "no answer within 1 s",
+        "no answer within 0.5 s",
         "ended with status 1: out of luck",
         "ValueError: too large",
         "not here",
     ]
-    assert running(tmp_path) == []
+    assert all_gone(tmp_path)
     lines = [rates.line(rates.make_row(one, (), ()), 28) for one in rates.series(broken)]
     assert "out of luck" in lines[1] and max(map(len, lines)) <= 80
 
@@ -98,7 +117,7 @@ def test_new_processes_share_the_rounds_and_the_old_ones_are_gone(tmp_path, rest
     [found] = measure(fakes(tmp_path, "lucky"), rounds=5, restart_every=restart_every)
     assert (found.reason, found.steps) == (None, 700)
     assert found.column("seconds") == pytest.approx(seconds)
-    assert running(tmp_path) == []
+    assert all_gone(tmp_path)
 
 
 @pytest.mark.parametrize(("count", "restart_every"), [(2, 1), (2, 2), (2, 3), (3, 3)])
@@ -131,7 +150,7 @@ def test_ctrl_c_leaves_no_worker_running(tmp_path, monkeypatch):
     monkeypatch.setattr(rounds._Bench, "round", interrupted)
     with pytest.raises(KeyboardInterrupt):
         measure(fakes(tmp_path, "works", "works-too"), rounds=3)
-    assert running(tmp_path) == []
+    assert all_gone(tmp_path)
 
 
 def test_the_rounds_begin_with_another_row_each():
@@ -147,7 +166,7 @@ def test_an_unknown_job_is_reported(tmp_path):
     command = [sys.executable, "-m", "gluonlab.bench.worker", "nonesuch", "{}"]
     worker = Worker(command, child_environment({}, tmp_path), tmp_path / "log")
     with pytest.raises(WorkerError, match="KeyError: 'nonesuch'"):
-        worker.answer(30)
+        worker.answer(HANGS)
 
 
 def test_what_tunes_an_engine_does_not_reach_the_workers_by_itself(tmp_path, monkeypatch):
@@ -170,12 +189,6 @@ for line in sys.stdin:
 """
 
 
-def until(condition):
-    end = time.monotonic() + 20
-    while not condition():
-        assert time.monotonic() < end
-
-
 def stopped(pid):
     """Whether all of its threads are; one that ends meanwhile is not yet."""
     tasks = Path(f"/proc/{pid}/task").glob("*/stat")
@@ -189,10 +202,10 @@ def test_what_pauses_computes_only_when_it_is_asked_and_ends_all_the_same(tmp_pa
     command = [sys.executable, "-c", BUSY]
     worker = Worker(command, child_environment({}, tmp_path), tmp_path / "log", pauses=True)
     try:
-        own = worker.answer(20)["own"]
+        own = worker.answer(HANGS)["own"]
         for _ in range(2):
             until(lambda: stopped(worker.pid) and stopped(own))
-            assert worker.ask({"steps": 1}, 20) == {"seconds": 0.1}
+            assert worker.ask({"steps": 1}, HANGS) == {"seconds": 0.1}
     finally:
         worker.end(grace_s=2)
     assert not Path(f"/proc/{worker.pid}").exists()

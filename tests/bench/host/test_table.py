@@ -12,8 +12,8 @@ def test_a_host_worker_reports_every_column(tmp_path):
         subject.command(), child_environment(subject.variables, tmp_path), tmp_path / "log"
     )
     try:
-        worker.answer(60)
-        found = host.series([Measurement(subject, [worker.ask({"steps": 8}, 60)])])
+        worker.answer(240)
+        found = host.series([Measurement(subject, [worker.ask({"steps": 8}, 240)])])
     finally:
         worker.end(grace_s=2)
     [row] = host.make_rows(found)

@@ -146,8 +146,8 @@ def test_two_workers_of_a_parameter_server_train_and_leave_nothing_running(tmp_p
         sharing.command(), child_environment(sharing.variables, tmp_path), tmp_path / "log"
     )
     try:
-        worker.answer(60)
-        assert worker.ask({"steps": 2}, 60)["seconds"] > 0
+        worker.answer(240)
+        assert worker.ask({"steps": 2}, 240)["seconds"] > 0
         started = cpu.descendants(
             worker.pid,
             {pid: parent for pid, (_, parent, _) in cpu._processes(Path("/proc")).items()},

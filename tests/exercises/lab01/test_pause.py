@@ -1,11 +1,12 @@
 """Work that takes a known time."""
 
-import time
+import threading
+from types import SimpleNamespace
 
 import pytest
 from mxnet import nd
 
-from gluonlab.exercises.lab01.pause import queue_pause
+from gluonlab.exercises.lab01 import pause
 from gluonlab.exercises.shared.arrays import cpus
 
 pytestmark = pytest.mark.cpu_only(
@@ -13,12 +14,19 @@ pytestmark = pytest.mark.cpu_only(
 )
 
 
-@pytest.mark.alone
-def test_pauses_take_their_time_side_by_side_and_none_of_pythons():
-    nd.waitall()
-    began = time.perf_counter()
+def test_pauses_take_their_time_side_by_side_and_none_of_pythons(monkeypatch):
+    """Each pause sleeps its seconds, both at once, and the host goes on meanwhile."""
+    both, queued, slept, ended = threading.Barrier(2), threading.Event(), [], []
+
+    def sleep(seconds):
+        slept.append(seconds)
+        both.wait(60)
+        ended.append(queued.wait(60))
+
+    monkeypatch.setattr(pause, "time", SimpleNamespace(sleep=sleep))
     for ctx in cpus(2):
-        queue_pause(ctx, 0.3)
-    queued = time.perf_counter() - began
+        pause.queue_pause(ctx, 0.3)
+    assert not ended
+    queued.set()
     nd.waitall()
-    assert queued < 0.3 <= time.perf_counter() - began < 0.6
+    assert slept == [0.3, 0.3] and ended == [True, True]

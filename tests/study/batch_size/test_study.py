@@ -37,7 +37,7 @@ def short():
         patch.setattr(measure, "PATIENCE", 1)
         patch.setattr(measure, "HOPELESS", 1)
         patch.setitem(names.TUNING_SEEDS, True, 1)
-        digits = names.PANELS["digits"]._replace(equal_steps=16, equal_epochs=1)
+        digits = names.PANELS["digits"]._replace(rate=0.125, equal_steps=16, equal_epochs=1)
         patch.setitem(names.PANELS, "digits", digits)
         yield
 

@@ -3,11 +3,11 @@
 from dataclasses import replace
 
 import pytest
-from support.bound_trainings import Bound, register, runs
+from support.bound_trainings import Bound, MadeTime, register, runs
 
 from gluonlab.bench.harness.interval import Estimate
 from gluonlab.errors import ConfigError
-from gluonlab.study.speedup import measure, trying
+from gluonlab.study.speedup import trying
 from gluonlab.study.speedup.judge import NOTHING
 from gluonlab.study.speedup.parts import PARTS
 from gluonlab.study.speedup.verdict import judge
@@ -25,25 +25,24 @@ def judged(monkeypatch, bound, try_advice=False):
         return judge(bound.config(), bound.dataset(), bound.strategy, ROUNDS, try_advice=try_advice)
 
 
-@pytest.fixture(autouse=True)
-def short(request, monkeypatch):
-    """Short windows, where the run is not a long one."""
-    if "long" not in request.keywords:
-        for module in (measure, trying):
-            monkeypatch.setattr(module, "BLOCK_S", 0.02)
-        monkeypatch.setattr(trying, "ROUNDS", 5)
-        monkeypatch.setattr(measure, "RECORDED_S", 0.1)
-
-
 def first(found):
     return found.causes[0].name if found.causes else NOTHING
 
 
-def test_a_slow_device_is_named(monkeypatch):
+@pytest.fixture
+def made_time(monkeypatch):
+    """Seconds are those that pauses ask for, on any machine."""
+    MadeTime.instead_of_clock(monkeypatch)
+    monkeypatch.setattr(trying, "ROUNDS", 5)
+
+
+def test_a_slow_device_is_named(monkeypatch, made_time):
     found = judged(monkeypatch, Bound("straggler", slow=0.015, image=0.0002))
     assert first(found) == "straggler"
     assert found.devices[1] in sentences(found)[0]
-    assert 0.85 < found.total.value < 1.15 and found.accounted >= 0.95
+    assert found.step_s.value == pytest.approx(0.0182, rel=0.01)
+    assert found.spent["straggler"].value == pytest.approx(0.015 / 0.0182, rel=0.01)
+    assert found.total.value == pytest.approx(1, rel=0.01)
     for language, total, told in (("en", 0.8, "80 %"), ("en", 1.25, "125 %"), ("ja", 0.8, "80 %")):
         off = replace(found, total=Estimate(total, total, total))
         [more] = {*sentences(off, language)} - {*sentences(replace(found, total=EXACT), language)}
@@ -53,27 +52,33 @@ def test_a_slow_device_is_named(monkeypatch):
         assert estimate.lowest <= estimate.value <= estimate.highest
 
 
-def test_an_advice_is_given_once_it_has_been_tried_and_helped(monkeypatch):
+def test_an_advice_is_given_once_it_has_been_tried_and_helped(monkeypatch, made_time):
     found = judged(monkeypatch, Bound("waiting", late=0.02, image=0.0002), try_advice=True)
     assert first(found) == "waiting" and "kvstore" in sentences(found)[0]
     tried = {each.candidate.words: each for each in found.tried}
     assert {"--kvstore device", "--batch-size 64"} <= set(tried)
-    # without the store's sleep a step takes 4 ms, where it takes 24
-    assert tried["--kvstore device"].given and tried["--kvstore device"].gain.value > 1.5
+    # without the store's pause a step takes 16 images' time
+    assert tried["--kvstore device"].given
+    assert tried["--kvstore device"].gain.value == pytest.approx(0.0232 / 0.0032, rel=0.01)
     more = tried["--batch-size 64"]
-    assert more.speed_up.value > found.speed_up.value and more.expected > found.speed_up.value
+    assert more.gain.value == pytest.approx(4 * 0.0232 / 0.0328, rel=0.01)
+    assert more.speed_up.value == pytest.approx(2 * 0.0128 / 0.0328, rel=0.01)
+    assert more.expected == pytest.approx(more.speed_up.value, rel=0.02)
+    assert more.speed_up.value > found.speed_up.value
     said = next(sentence for sentence in sentences(found) if sentence.startswith("Try "))
     assert found.advice[0].candidate.words in said
 
 
-def test_unequal_devices_are_told_to_share_by_their_speeds(monkeypatch):
+def test_unequal_devices_are_told_to_share_by_their_speeds(monkeypatch, made_time):
     bound = Bound("straggler", image=0.0002, slower=0.0006)  # so the second has a fourth of them
     found = judged(monkeypatch, bound, try_advice=True)
     assert first(found) == "straggler"
     [weighted] = [each for each in found.tried if "--device-weights" in each.candidate.words]
     ours, theirs = map(float, weighted.candidate.settings["device_weights"].split(","))
-    assert 2 < ours <= 4.5 and theirs == 1
-    assert weighted.given and 1.3 < weighted.gain.value < 2.6  # 2.5 if nothing else took time
+    assert (ours, theirs) == (4, 1)
+    # 26 of 32 images on the first, and 6 on the second
+    assert weighted.given
+    assert weighted.gain.value == pytest.approx(16 * 0.0008 / (26 * 0.0002), rel=0.05)
 
 
 def test_one_device_has_no_speed_up(monkeypatch):

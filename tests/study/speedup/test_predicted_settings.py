@@ -2,6 +2,7 @@
 
 import dataclasses
 import shutil
+from functools import lru_cache
 
 import pytest
 from support.idx_files import write_mnist
@@ -10,6 +11,8 @@ from support.image_folders import write_folder
 from gluonlab.config import TrainConfig
 from gluonlab.config.groups import option_name
 from gluonlab.errors import UsageError
+from gluonlab.prediction.networks import work_of
+from gluonlab.study.speedup import predicted as predicted_module
 from gluonlab.study.speedup.predicted import (
     PRICED,
     REFUSED,
@@ -54,21 +57,55 @@ BESIDE = {
 }  # fmt: skip
 
 
+@pytest.fixture(scope="module")
+def data_sets(tmp_path_factory):
+    """A folder with all data sets, which no test writes to."""
+    root = tmp_path_factory.mktemp("data")
+    write_folder(root / "pictures")
+    write_folder(root / "unsplit", val=0)
+    shutil.rmtree(root / "unsplit" / "val")
+    write_mnist(root / "somewhere")
+    return root
+
+
+@pytest.fixture(scope="module", autouse=True)
+def works_counted_once():
+    """The work of a network is counted once for images of a shape."""
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(predicted_module, "work_of", lru_cache(None)(work_of))
+        yield
+
+
 @pytest.fixture(autouse=True)
-def data_sets(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    write_folder(tmp_path / "pictures")
-    write_folder(tmp_path / "unsplit", val=0)
-    shutil.rmtree(tmp_path / "unsplit" / "val")
-    write_mnist(tmp_path / "somewhere")
-    monkeypatch.setenv("GLUONLAB_DATA", str(tmp_path / "somewhere"))
+def in_data_sets(data_sets, monkeypatch):
+    monkeypatch.chdir(data_sets)
+    monkeypatch.setenv("GLUONLAB_DATA", str(data_sets / "somewhere"))
 
 
-def with_and_without(field):
+@pytest.fixture(scope="module")
+def predict_once():
+    """Predict a training, once in this module."""
+    found = {}
+
+    def predict_training(config):
+        key = repr(config)
+        if key not in found:
+            found[key] = predicted(MACHINE, config)
+        return found[key]
+
+    return predict_training
+
+
+@pytest.fixture
+def with_and_without(predict_once):
     """The predictions of a training with the setting, and of the same one without."""
-    without = dataclasses.replace(USUAL, **BESIDE.get(field, {}))
-    given = dataclasses.replace(without, **{field: VALUES[field]})
-    return predicted(MACHINE, given), predicted(MACHINE, without)
+
+    def predict_both(field):
+        without = dataclasses.replace(USUAL, **BESIDE.get(field, {}))
+        given = dataclasses.replace(without, **{field: VALUES[field]})
+        return predicted(MACHINE, given), predict_once(without)
+
+    return predict_both
 
 
 def test_every_setting_is_in_one_list():
@@ -79,13 +116,13 @@ def test_every_setting_is_in_one_list():
 
 
 @pytest.mark.parametrize("field", sorted(PRICED))
-def test_what_is_priced_changes_the_prediction(field):
+def test_what_is_priced_changes_the_prediction(field, with_and_without):
     given, without = with_and_without(field)
     assert given.rows != without.rows
 
 
 @pytest.mark.parametrize("field", sorted(SAID))
-def test_what_is_not_priced_is_said_and_changes_nothing_else(field):
+def test_what_is_not_priced_is_said_and_changes_nothing_else(field, with_and_without):
     given, without = with_and_without(field)
     (said,) = set(given.cautions) - set(without.cautions)
     assert said.startswith(option_name(field)) and "is not priced" in said
@@ -93,7 +130,7 @@ def test_what_is_not_priced_is_said_and_changes_nothing_else(field):
 
 
 @pytest.mark.parametrize("field", sorted(REFUSED))
-def test_what_would_be_another_training_is_refused_in_one_line(field):
+def test_what_would_be_another_training_is_refused_in_one_line(field, with_and_without):
     with pytest.raises(UsageError) as caught:
         with_and_without(field)
     message = str(caught.value)
@@ -101,7 +138,7 @@ def test_what_would_be_another_training_is_refused_in_one_line(field):
 
 
 @pytest.mark.parametrize("field", sorted(WITHOUT_INFLUENCE))
-def test_what_has_no_influence_has_none(field):
+def test_what_has_no_influence_has_none(field, with_and_without):
     given, without = with_and_without(field)
     assert given == without
 

@@ -7,40 +7,56 @@ from types import SimpleNamespace
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support.bound_trainings import MadeTime
 from support.devices import named
 
 from gluonlab.bench.harness.interval import Estimate
 from gluonlab.config import TrainConfig
-from gluonlab.study.speedup import measure, trying
+from gluonlab.parallel.stages.strategy import StagedParallel
+from gluonlab.study.speedup import trying
 from gluonlab.study.speedup.advice import Candidate
 from gluonlab.study.speedup.model import Line, StepModel
 from gluonlab.study.speedup.page import as_page
 from gluonlab.study.speedup.text import as_text
 from gluonlab.study.speedup.trying import Tried
-from gluonlab.study.speedup.verdict import judge
+from gluonlab.study.speedup.verdict import by_trace, judge
 from gluonlab.study.speedup.words import sentences
+from gluonlab.timeline.phases import BACKWARD, FORWARD
+from gluonlab.timeline.shares import Timeline
+from gluonlab.timeline.spans import Span
 
 WORDS = {"en": "forward and backward", "ja": "順伝播と逆伝播"}
 COPY = {"en": "per copy of the network", "ja": "ネットワークのコピーあたり"}
 DEVICE = {"en": "per device", "ja": "デバイスあたり"}
 
 
+PASSES_S = 0.01  # that both passes take on each device, by a clock that is made
+
+
 @pytest.fixture(scope="module", params=["pipeline", "layers"])
 def found(request):
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(measure, "BLOCK_S", 0.02)
-        patched.setattr(measure, "RECORDED_S", 0.05)
+        time, queue = MadeTime.instead_of_clock(patched), StagedParallel._stages
+
+        def timed(strategy, batch):
+            for device in range(2):
+                time.compute(device, PASSES_S)
+            queue(strategy, batch)
+
+        patched.setattr(StagedParallel, "_stages", timed)
         config = TrainConfig(
             devices=named(2), dataset="synthetic", model="lenet", split=request.param,
             batch_size=16,
         )  # fmt: skip
-        return judge(config, rounds=5, try_advice=False)
+        return judge(config, rounds=2, try_advice=False)
 
 
 def test_forward_and_backward_are_one_part_everywhere(found):
     assert list(found.shares) == list(found.trace.shares)
     assert "passes" in found.shares and not {"forward", "backward"} & set(found.shares)
-    assert found.shares["passes"].value > 0.3 and found.trace.shares["passes"] > 0.3
+    assert found.step_s.value == pytest.approx(PASSES_S, rel=0.05)
+    assert found.shares["passes"].value == pytest.approx(1, rel=0.05)
+    assert found.trace.shares["passes"] > 0
     assert "forward" not in found.disagrees and "backward" not in found.disagrees
     assert sum(found.trace.shares.values()) == pytest.approx(1)
     parts = json.loads(json.dumps(found.to_dict(), allow_nan=False))["parts"]
@@ -49,6 +65,18 @@ def test_forward_and_backward_are_one_part_everywhere(found):
         assert f">{told}<" in as_page(found, language)
     assert f"\n{WORDS['en']} " in as_text(found)
     assert max(map(len, as_text(found).splitlines())) <= 80
+
+
+def test_both_passes_of_a_trace_are_one_part_with_the_time_of_both():
+    """Of a step of 1 ms with 0.5 ms of forward, then 0.1 ms of nothing but backward."""
+    rows, phases = ["cpu(0)", "cpu(0)", "cpu(1)"], [FORWARD, BACKWARD, FORWARD]
+    moments = [(0, 300), (300, 600), (200, 500)]
+    spans = [Span(row, "any", *moment) for row, moment in zip(rows, moments)]
+    timeline = Timeline(1, [0.0], 1000, rows[1:], spans, phases, [], (), [0] * 3, {}, {})
+    together, apart = by_trace(timeline, False).shares, by_trace(timeline, True).shares
+    assert together.pop("passes") == pytest.approx(0.6)
+    assert apart.pop(FORWARD) == pytest.approx(0.5) and apart.pop(BACKWARD) == pytest.approx(0.1)
+    assert together == apart
 
 
 @pytest.mark.parametrize("language", WORDS)

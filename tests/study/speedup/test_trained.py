@@ -1,7 +1,7 @@
 """What is measured is what would be trained: graphs are bound as --overlap asks, whoever binds."""
 
 import pytest
-from support.bound_trainings import Bound
+from support.bound_trainings import Bound, MadeTime
 from support.devices import named
 
 from gluonlab.config import TrainConfig
@@ -37,8 +37,14 @@ def asked(monkeypatch):
     return found
 
 
-@pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize(("overlap", "size"), [(3, 3), ("off", pieces.WHOLE)])
+@pytest.mark.parametrize(
+    ("overlap", "size", "way"),
+    [
+        *((3, 3, way) for way in WAYS),
+        ("off", pieces.WHOLE, "data"),
+        *(pytest.param("off", pieces.WHOLE, way, marks=pytest.mark.long) for way in [*WAYS][1:]),
+    ],
+)
 def test_every_window_binds_graphs_with_the_pieces_that_are_asked_for(asked, way, overlap, size):
     trained = Trained(TrainConfig(overlap=overlap, **{**SETTINGS, **WAYS[way]}))
     _, smaller = measure._other_size(trained)
@@ -55,9 +61,7 @@ def test_every_window_binds_graphs_with_the_pieces_that_are_asked_for(asked, way
 
 
 def test_so_does_a_verdict_with_the_device_alone_and_all_that_it_tries(asked, monkeypatch):
-    for module in (measure, trying):
-        monkeypatch.setattr(module, "BLOCK_S", 0.005)
-    monkeypatch.setattr(measure, "RECORDED_S", 0.01)
+    MadeTime.instead_of_clock(monkeypatch)
     monkeypatch.setattr(trying, "ROUNDS", 5)
     bound = Bound("few", fixed=0.01, image=0.0)
     found = judge(bound.config().replace(overlap=3), bound.dataset(), bound.strategy, rounds=5)

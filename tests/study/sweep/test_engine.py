@@ -59,7 +59,7 @@ def test_the_key_of_a_point_is_that_of_its_settings_in_any_order(settings, chanc
 def test_a_study_killed_ten_times_gives_the_table_of_the_undisturbed_one(tmp_path, seed):
     done = subprocess.run(
         [sys.executable, "-m", "support.sweep_kills", str(tmp_path), str(seed), "10"],
-        capture_output=True, text=True, timeout=120, check=True, cwd=REPOSITORY / "tests",
+        capture_output=True, text=True, timeout=600, check=True, cwd=REPOSITORY / "tests",
         env={**os.environ, "PYTHONPATH": str(REPOSITORY)},
     )  # fmt: skip
     told = json.loads(done.stdout)

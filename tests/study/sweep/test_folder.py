@@ -92,6 +92,16 @@ def test_a_folder_has_one_process_at_a_time(tmp_path):
                 again()
 
 
+def test_a_study_that_was_killed_as_it_wrote_its_first_file_can_begin_again(tmp_path):
+    """Its name is one that `gluonlab.files.whole.atomic_path` makes. It is not locked."""
+    (tmp_path / ".study.json-0123abcd").write_text('{"form')
+    filled(tmp_path)
+    assert {path.name for path in tmp_path.iterdir() if path.name[0] != "."} == {
+        "measurements.jsonl", "study.json",
+    }  # fmt: skip
+    assert not (tmp_path / ".study.json-0123abcd").exists()
+
+
 def test_a_folder_of_something_else_is_left_alone(tmp_path):
     (tmp_path / "file").write_text("mine")
     with pytest.raises(OutputError, match="not empty"):
