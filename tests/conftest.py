@@ -3,7 +3,6 @@ processes.
 """
 
 import functools
-import gc
 import os
 import random
 import signal
@@ -19,6 +18,7 @@ from hypothesis import settings
 from support.processes import ENGINE_VARIABLES, clean_environment
 
 pytest_plugins = [
+    "support.collector",
     "support.device_use",
     "support.file_server",
     "support.hung",
@@ -48,12 +48,6 @@ settings.register_profile("fixed", deadline=None, derandomize=True)
 settings.register_profile("random", deadline=None, derandomize=False, print_blob=True)
 settings.register_profile("fuzz", deadline=None, derandomize=False, max_examples=12_000)
 settings.load_profile("fixed")
-
-
-def pytest_collection_finish():
-    """What is loaded by now stays: Python's collector does not look through it again."""
-    gc.collect()
-    gc.freeze()
 
 
 @pytest.fixture(autouse=True)

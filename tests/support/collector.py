@@ -1,0 +1,25 @@
+"""What is alive after a module's tests is left alone by Python's collector from then on.
+
+gluonlab collects after each training. In a process that has loaded hundreds of modules, looking
+through all of them would take longer than most trainings of the tests.
+"""
+
+import gc
+
+import pytest
+
+
+def freeze_what_is_alive():
+    gc.collect()
+    gc.freeze()
+
+
+def pytest_collection_finish():
+    freeze_what_is_alive()
+
+
+@pytest.hookimpl(hookwrapper=True)
+def pytest_runtest_teardown(item, nextitem):
+    yield
+    if nextitem is None or nextitem.path != item.path:  # the module's fixtures have ended
+        freeze_what_is_alive()
