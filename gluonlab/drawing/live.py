@@ -7,13 +7,15 @@ notebook's theme.
 from __future__ import annotations
 
 import io
-from typing import TYPE_CHECKING, Any, Dict, List, Optional, Tuple
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Callable, Dict, Iterator, List, Optional, Tuple
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 COLOURS = ("#0969da", "#bc4c00", "#1a7f37", "#8250df")
 DPI = 110
+_SPARE: "Dict[Callable[[], Figure], List[Figure]]" = {}  # emptied, by what made them
 
 
 def in_notebook() -> bool:
@@ -36,6 +38,27 @@ def new_figure(width: float, height: float) -> "Figure":
     figure = Figure(figsize=(width, height), facecolor="white")
     FigureCanvasAgg(figure)
     return figure
+
+
+@contextmanager
+def reused_figure(make: "Callable[[], Figure]") -> "Iterator[Figure]":
+    """Yield a figure of ``make``: a new one, or one that an earlier call has given back.
+
+    matplotlib takes as long to make axes and ticks as to draw curves. At the end lines and bars are
+    removed, and each axis scales itself again; titles and labels stay until they are set again.
+    """
+    spare = _SPARE.setdefault(make, [])
+    figure = spare.pop() if spare else make()
+    yield figure
+    for axes in figure.axes:
+        for bars in list(axes.containers):
+            bars.remove()  # type: ignore[attr-defined]
+        for artist in [*axes.lines, *axes.patches]:
+            artist.remove()
+        axes.relim()
+        axes.set(xlim=(0, 1), ylim=(0, 1))  # what new axes have
+        axes.set_autoscale_on(True)
+    spare.append(figure)
 
 
 def as_png(figure: "Figure") -> bytes:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Sequence
 
-from gluonlab.drawing.live import new_figure
+from gluonlab.drawing.live import new_figure, reused_figure
 from gluonlab.runs.places import Curve, middles, positions, steps_per_epoch
 from gluonlab.runs.schema import Epoch, Line, Step
 
@@ -17,7 +17,9 @@ BLUE, ORANGE, GREEN, GREY = "#1f5fa8", "#d9730d", "#2f7d4f", "#8a8a8a"
 
 def draw(lines: Sequence[Line], path: Path) -> None:
     """Write `make_figure` of the lines of metrics.jsonl as a PNG."""
-    make_figure(lines).savefig(path, format="png", dpi=110)
+    with reused_figure(_make_panels) as figure:
+        _fill(figure, lines)
+        figure.savefig(path, format="png", dpi=110)
 
 
 def make_figure(lines: Sequence[Line]) -> "Figure":
@@ -25,12 +27,24 @@ def make_figure(lines: Sequence[Line]) -> "Figure":
 
     They are made of the lines of metrics.jsonl.
     """
-    steps = [line for line in lines if isinstance(line, Step)]
-    epochs = [line for line in lines if isinstance(line, Epoch)]
+    figure = _make_panels()
+    _fill(figure, lines)
+    return figure
+
+
+def _make_panels() -> "Figure":
     figure = new_figure(9, 6)
-    (loss, accuracy), (rate, speed) = figure.subplots(2, 2)
+    figure.subplots(2, 2)
     # margins by hand: matplotlib's constrained layout would take a third of the time of drawing
     figure.subplots_adjust(left=0.08, right=0.98, bottom=0.09, top=0.94, wspace=0.2, hspace=0.42)
+    return figure
+
+
+def _fill(figure: "Figure", lines: Sequence[Line]) -> None:
+    steps = [line for line in lines if isinstance(line, Step)]
+    epochs = [line for line in lines if isinstance(line, Epoch)]
+    panels: Any = figure.axes
+    loss, accuracy, rate, speed = panels
     at = positions(steps, epochs)
     draw_loss(loss, (at, [line.loss for line in steps]), epochs)
     draw_accuracy(accuracy, epochs)
@@ -47,7 +61,6 @@ def make_figure(lines: Sequence[Line]) -> "Figure":
     _label(speed, "images per second", "training only")
     for axes in (loss, accuracy, rate, speed):
         axes.set_xlim(0, (epochs[-1].epoch if epochs else max(at, default=1)) + 0.05)
-    return figure
 
 
 def draw_loss(axes: Any, steps: Curve, epochs: Sequence[Epoch]) -> None:
