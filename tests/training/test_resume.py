@@ -2,7 +2,9 @@
 
 import dataclasses
 import json
+import shutil
 from contextlib import ExitStack
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -161,12 +163,28 @@ def test_a_network_without_random_operators_is_not_seeded(tmp_path, with_layers,
     assert not seeds
 
 
-@pytest.fixture
-def broken_off(tmp_path, with_layers):
+@pytest.fixture(scope="module")
+def broken_off_once(tmp_path_factory):
     """A run of a network without statistics, broken off after step 11 of 16."""
+    folder = tmp_path_factory.mktemp("broken off") / "run"
+    with network_of(["convolution"]):
+        assert break_off(11, folder, few_digits(), **settings_of(2), checkpoint_every="3")
+    return folder
+
+
+@pytest.fixture
+def broken_off(broken_off_once, tmp_path, with_layers):
+    """A copy of that run, which may go on."""
     with_layers(["convolution"])
-    assert break_off(11, tmp_path / "run", few_digits(), **settings_of(2), checkpoint_every="3")
-    return tmp_path / "run"
+    return Path(shutil.copytree(broken_off_once, tmp_path / "run"))
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory):
+    """The result of the same run, which nobody broke off."""
+    config = TrainConfig(**settings_of(2), out=str(tmp_path_factory.mktemp("whole") / "run"))
+    with network_of(["convolution"]):
+        return train(config, reporter=Reporter(), dataset=few_digits())
 
 
 @pytest.mark.parametrize(
@@ -179,12 +197,10 @@ def broken_off(tmp_path, with_layers):
     ],
     ids=str,
 )
-def test_on_other_devices_it_goes_on_with_the_same_sums(broken_off, tmp_path, given):
-    config = TrainConfig(**settings_of(2), out=str(tmp_path / "whole"))
-    whole = train(config, reporter=Reporter(), dataset=few_digits())
+def test_on_other_devices_it_goes_on_with_the_same_sums(broken_off, undisturbed, given):
     result = resume(broken_off, **given)
     for one, other in zip(
-        whole.net.collect_params().values(), result.net.collect_params().values()
+        undisturbed.net.collect_params().values(), result.net.collect_params().values()
     ):
         one, other = one.list_data()[0].asnumpy(), other.list_data()[0].asnumpy()
         assert np.abs(one - other).max() <= 1e-5 * np.abs(one).max()
@@ -236,15 +252,15 @@ def test_batchnorm_goes_on_with_as_many_devices_only(tmp_path, with_layers):
 
 
 def test_epochs_may_grow(broken_off, tmp_path):
-    result = resume(broken_off, epochs=4)
-    config = TrainConfig(**settings_of(2, epochs=4), out=str(tmp_path / "whole"))
+    result = resume(broken_off, epochs=3)
+    config = TrainConfig(**settings_of(2, epochs=3), out=str(tmp_path / "whole"))
     train(config, reporter=Reporter(), dataset=few_digits())
     assert parameters(broken_off) == parameters(tmp_path / "whole")
-    assert [epoch.epoch for epoch in result.history] == [1, 2, 3, 4]
+    assert [epoch.epoch for epoch in result.history] == [1, 2, 3]
     finished = interrupted(broken_off)
-    with pytest.raises(ConfigError, match="4 of 4 epochs are finished"):
+    with pytest.raises(ConfigError, match="3 of 3 epochs are finished"):
         train(resume=broken_off, reporter=Reporter(), dataset=few_digits())
-    assert finished.checkpoint.step == 32
+    assert finished.checkpoint.step == 24
 
 
 def test_the_best_is_kept_besides_the_newest(tmp_path, with_layers):

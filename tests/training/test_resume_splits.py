@@ -1,6 +1,8 @@
 """Split networks go on: by the same split with the same bits, by others with the same sums."""
 
 import json
+import shutil
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -121,21 +123,45 @@ def test_so_do_many_others(tmp_path_factory, **drawn):
     check_other_split(tmp_path_factory, **drawn)
 
 
+WITH_NORM = ["convolution", "norm", "pooling"]
+
+
 @pytest.fixture
 def with_norm():
-    with network_of(["convolution", "norm", "pooling"]):
+    with network_of(WITH_NORM):
         yield
 
 
-@pytest.mark.parametrize("other", ["columns", "cut"])
-def test_batchnorm_goes_on_by_a_split_with_the_same_parts_of_batches(tmp_path, with_norm, other):
-    whole = TrainConfig(**of_way("data"), out=str(tmp_path / "whole"))
-    expected = train(whole, reporter=Reporter(), dataset=few_digits())
+@pytest.fixture(scope="module")
+def broken_off_once(tmp_path_factory):
+    """A run of two devices and a network with statistics, broken off after 5 of its steps."""
+    folder = tmp_path_factory.mktemp("broken off") / "run"
     options = of_way("data", checkpoint_every="3 steps")
-    assert break_off(5, tmp_path / "run", few_digits(), **options)
+    with network_of(WITH_NORM):
+        assert break_off(5, folder, few_digits(), **options)
+    return folder
+
+
+@pytest.fixture
+def broken_off(broken_off_once, tmp_path, with_norm):
+    """A copy of that run, which may go on."""
+    return Path(shutil.copytree(broken_off_once, tmp_path / "run"))
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory):
+    """The network of the same run, which nobody broke off."""
+    with network_of(WITH_NORM):
+        return train_whole("data", tmp_path_factory.mktemp("whole") / "run", {})
+
+
+@pytest.mark.parametrize("other", ["columns", "cut"])
+def test_batchnorm_goes_on_by_a_split_with_the_same_parts_of_batches(
+    broken_off, undisturbed, other
+):
     devices, split = WAYS[other]
-    found = resume(tmp_path / "run", devices=named(devices), **split)
-    assert apart(found.net, expected.net) <= 2e-5
+    found = resume(broken_off, devices=named(devices), **split)
+    assert apart(found.net, undisturbed) <= 2e-5
 
 
 @pytest.mark.parametrize(
@@ -145,11 +171,10 @@ def test_batchnorm_goes_on_by_a_split_with_the_same_parts_of_batches(tmp_path, w
         ("1f1b", "--microbatches was None, and would be 3"),
     ],
 )
-def test_batchnorm_does_not_go_on_with_other_parts(tmp_path, with_norm, other, said):
-    assert break_off(3, tmp_path / "run", few_digits(), **of_way("data", checkpoint_every="2"))
+def test_batchnorm_does_not_go_on_with_other_parts(broken_off_once, with_norm, other, said):
     devices, split = WAYS[other]
     with pytest.raises(ConfigError, match=said):
-        resume(tmp_path / "run", devices=named(devices), **split)
+        resume(broken_off_once, devices=named(devices), **split)
 
 
 def test_a_cut_by_time_stays_where_it_was(tmp_path):
