@@ -14,7 +14,7 @@ from pathlib import Path
 import mxnet as mx
 import pytest
 from support.commands import names
-from support.devices import device, on_gpus
+from support.devices import device
 from support.full_disk import full_at
 from support.processes import clean_environment
 from support.run_files import read_metrics
@@ -70,8 +70,14 @@ FOUR_EPOCHS = ["--model", "mlp", "--threads", "1", "--global-batch-size", "64", 
                "--quiet", "--out", "run"]  # fmt: skip
 
 
+HANGS_S = 300  # bounds what would wait forever
+
+
 class Signalled(Reporter):
-    """Gets a signal during the step of this number; ``before()`` is called before."""
+    """Gets a signal during the step of this number; ``before()`` is called before.
+
+    No step follows.
+    """
 
     def __init__(self, step, sign, before):
         self.left, self.sign, self.before = step, sign, before
@@ -92,7 +98,7 @@ def test_a_signal_on_a_full_disk_ends_with_its_status_and_says_what_is_not_writt
         reporter = Signalled(30, sign, lambda: stack.enter_context(full_at(room)))
         monkeypatch.setattr("gluonlab.cli.speaking.make_reporter", lambda silent: reporter)
         status, out, err = run(*FOUR_EPOCHS)
-    assert (status, out) == (128 + sign, "")
+    assert (status, out, reporter.left) == (128 + sign, "", 0)
     assert "Traceback" not in err, err
     [line] = [line for line in err.splitlines() if line and not line.startswith("warning: ")]
     assert re.fullmatch(
@@ -110,13 +116,13 @@ def test_a_second_ctrl_c_does_not_wait_for_the_checkpoint_of_the_first(run, monk
         """From the first Ctrl-C on the disk stands still; the second comes when it is seen."""
         if asked.is_set() and threading.current_thread() is not threading.main_thread():
             os.kill(os.getpid(), signal.SIGINT)
-            waited.append(left.wait(20))
+            waited.append(left.wait(HANGS_S))
         fsync(file)
         if Path("run/checkpoints/step-000000023").exists():
             on_disk.set()  # its folder, too
 
     def before():
-        assert on_disk.wait(20)
+        assert on_disk.wait(HANGS_S)
         asked.set()
 
     monkeypatch.setattr("os.fsync", slow)
@@ -126,7 +132,7 @@ def test_a_second_ctrl_c_does_not_wait_for_the_checkpoint_of_the_first(run, monk
     left.set()
     for thread in threading.enumerate():
         if thread.name.startswith("gluonlab-checkpoint"):
-            thread.join(20)
+            thread.join(HANGS_S)
     assert (status, out, waited) == (130, "", [True])
     assert err.splitlines()[-1] == (
         "interrupted: run holds every epoch that was finished, 1 of 4; "
@@ -251,9 +257,6 @@ def test_a_run_that_diverges_ends_within_eight_steps(empty_cwd):
     assert counter.steps <= step + 8
 
 
-PROMISED_S = 10  # within which a signal ends a run of short steps
-
-
 def interrupted(folder, arguments, sign, line):
     """A real process in ``folder`` that gets a signal once it has printed such a ``line``: exit
     status and errors.
@@ -271,9 +274,7 @@ def interrupted(folder, arguments, sign, line):
         while not re.match(line, process.stdout.readline()):
             assert process.poll() is None, process.stderr.read()
         process.send_signal(sign)
-        sent = time.monotonic()
-        _, err = process.communicate(timeout=300)
-        assert on_gpus() or time.monotonic() - sent < PROMISED_S
+        _, err = process.communicate(timeout=HANGS_S)
         return process.returncode, err
     finally:
         process.kill()
@@ -284,8 +285,9 @@ def interrupted(folder, arguments, sign, line):
     ("sign", "epoch"),
     [
         pytest.param(signal.SIGINT, 2, marks=pytest.mark.long),
-        (signal.SIGINT, 8),
-        (signal.SIGTERM, 8),
+        pytest.param(signal.SIGINT, 8, marks=pytest.mark.long),
+        (signal.SIGTERM, 2),
+        pytest.param(signal.SIGTERM, 8, marks=pytest.mark.long),
     ],
 )
 def test_ctrl_c_and_sigterm_end_a_run_and_leave_whole_files(tmp_path, sign, epoch):
@@ -293,23 +295,29 @@ def test_ctrl_c_and_sigterm_end_a_run_and_leave_whole_files(tmp_path, sign, epoc
     status, err = interrupted(tmp_path, words, sign, rf"epoch +{epoch}/")
     assert status == 128 + sign
     assert "Traceback" not in err
-    assert err.splitlines()[-1].startswith(
-        "interrupted: " if sign == signal.SIGINT else "ended by SIGTERM: "
+    assert re.fullmatch(
+        rf"{WORDS[sign]}: run holds every epoch that was finished, \d+ of 1000; "
+        "to go on: python -m gluonlab.run --resume run",
+        err.splitlines()[-1],
     )
     run = tmp_path / "run"
     assert names(run) == ["checkpoints", "config.json", "curves.png", "metrics.jsonl", PARAMETERS]
-    assert err.splitlines()[-1].endswith("; to go on: python -m gluonlab.run --resume run")
-    [checkpoint] = (run / "checkpoints").iterdir()
-    assert newest(run).checkpoint.step == int(checkpoint.name[5:])
-    metrics = (run / "metrics.jsonl").read_text()
-    assert metrics.endswith("\n")
-    assert all(
-        json.loads(line)["kind"] in ("step", "epoch", "event") for line in metrics.splitlines()
-    )
-    json.loads((run / "config.json").read_text())
+    assert_whole(run)
     net = get_model("mlp", 10)
     net.load_parameters(str(run / PARAMETERS), ctx=device())
     assert net(mx.nd.zeros((1, 1, 28, 28), ctx=device())).shape == (1, 10)
+
+
+def assert_whole(run):
+    """Its checkpoint, lines and configuration can be read to their ends."""
+    [checkpoint] = (run / "checkpoints").iterdir()
+    assert newest(run).checkpoint.step == int(checkpoint.name[5:])
+    metrics = (run / "metrics.jsonl").read_text()
+    assert all(
+        json.loads(line)["kind"] in ("step", "epoch", "event") and line.endswith("\n")
+        for line in metrics.splitlines(keepends=True)
+    )
+    json.loads((run / "config.json").read_text())
 
 
 def test_ctrl_c_that_is_held_down_changes_nothing_of_what_the_second_one_does(tmp_path):
@@ -322,7 +330,10 @@ def test_ctrl_c_that_is_held_down_changes_nothing_of_what_the_second_one_does(tm
         try:
             while not re.match("epoch +2/", process.stdout.readline()):
                 assert process.poll() is None, process.stderr.read()
+            process.send_signal(signal.SIGSTOP)  # its files stay as they are meanwhile
+            os.waitid(os.P_PID, process.pid, os.WSTOPPED)
             before = newest(tmp_path / "run").checkpoint.step
+            process.send_signal(signal.SIGCONT)
             while process.poll() is None:
                 process.send_signal(signal.SIGINT)
                 time.sleep(0.005)
@@ -340,13 +351,31 @@ def test_ctrl_c_that_is_held_down_changes_nothing_of_what_the_second_one_does(tm
     assert newest(tmp_path / "run").checkpoint.step >= before >= 40
 
 
-def test_a_signal_before_the_end_of_the_first_step_ends_the_run_after_it(tmp_path):
-    words = ["--gpus", "2", "--model", "mlp", "--epochs", "1000", "--out", "run"]
-    status, err = interrupted(tmp_path, words, signal.SIGTERM, line="")  # its first line
-    assert status == 143
+class SignalledEarly(Reporter):
+    """Gets a signal when the run begins to tell what it will do; counts steps."""
+
+    def __init__(self, sign):
+        self.sign, self.steps = sign, 0
+
+    def say(self, text):
+        if self.sign is not None:
+            sign, self.sign = self.sign, None
+            os.kill(os.getpid(), sign)
+
+    def step_done(self, images, known):
+        self.steps += 1
+
+
+@pytest.mark.parametrize("sign", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_before_the_end_of_the_first_step_ends_the_run_after_it(run, monkeypatch, sign):
+    reporter = SignalledEarly(sign)
+    monkeypatch.setattr("gluonlab.cli.speaking.make_reporter", lambda silent: reporter)
+    status, out, err = run("--gpus", "2", "--model", "mlp", "--epochs", "1000", "--out", "run")
+    assert (status, out, reporter.sign, reporter.steps) == (128 + sign, "", None, 1)
     assert "Traceback" not in err
     assert err.splitlines()[-1] == (
-        "ended by SIGTERM: no epoch was finished; run holds the steps of the first; "
+        f"{WORDS[sign]}: no epoch was finished; run holds the steps of the first; "
         "to go on: python -m gluonlab.run --resume run"
     )
-    assert newest(tmp_path / "run").checkpoint.step >= 1
+    assert newest(Path("run")).checkpoint.step == 1
+    assert_whole(Path("run"))

@@ -112,13 +112,13 @@ def test_clocks_that_jump_disturb_neither_periods_nor_seconds(run, monkeypatch):
     began = time.perf_counter()
     status, _, _ = run(
         "--model", "mlp", "--threads", "1", "--epochs", "3", "--quiet", "--out", "run",
-        "--checkpoint-every", "3minutes", "--keep", "100",
+        "--checkpoint-every", "100minutes", "--keep", "100",
     )  # fmt: skip
     lines, seconds = read_metrics(Path("run")), time.perf_counter() - began
     assert status == 0
     noted = [line["seconds"] for line in lines if line.get("seconds") is not None]
     assert len(noted) > 50 and noted == sorted(noted)
-    assert noted[0] > 0 and noted[-1] <= seconds < 180
+    assert noted[0] > 0 and noted[-1] <= seconds < 6000
     ends = {f"step-{line['step']:09d}" for line in lines if line["kind"] == "epoch"}
     assert set(names(Path("run/checkpoints"))) <= ends  # those of the best epochs
 
@@ -208,7 +208,7 @@ def test_checkpoints_on_a_disk_that_becomes_read_only_end_the_run_in_one_line(tm
         ["unshare", "-m", "sh", "-c", f'{mounted} && "$0" -c "$1"; {look}', sys.executable]
         + [REMOUNTED],
         cwd=tmp_path, env=clean_environment(), stdin=subprocess.DEVNULL, capture_output=True,
-        encoding="utf-8", timeout=120, check=False,
+        encoding="utf-8", timeout=600, check=False,
     )  # fmt: skip
     [line] = [line for line in ended.stderr.splitlines() if not line.startswith("warning: ")]
     assert (ended.returncode, ended.stdout) == (2, "")
@@ -244,7 +244,7 @@ def ended_with(limit_mib, folder, *arguments):
     ended = subprocess.run(
         ["prlimit", f"--as={most}:{most}", "--core=0", *command],
         cwd=folder, env=clean_environment(), stdin=subprocess.DEVNULL, capture_output=True,
-        encoding="utf-8", timeout=120, check=False,
+        encoding="utf-8", timeout=600, check=False,
     )  # fmt: skip
     lines = [line for line in ended.stderr.splitlines() if not line.startswith("warning: ")]
     ours = [line for line in lines if line.startswith("error: ")]

@@ -1,6 +1,7 @@
 """A thread that is ready and has no core waits: the clock goes on, and its own does not."""
 
 import ctypes
+import math
 import os
 import subprocess
 import sys
@@ -18,7 +19,7 @@ from gluonlab.timeline.core_waits import CoreWaits
 
 pytestmark = pytest.mark.cpu_only("GPUs' threads are not asked")
 _ON_WORKER = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p)
-BUSY_S = 0.3
+WAITED_S = 0.1  # how long the device's thread waits for its core in a test
 HOG = "import os\nos.sched_setaffinity(0, {%d})\nprint(flush=True)\nwhile True: pass"
 
 
@@ -51,29 +52,42 @@ def beside_a_hog(ctx):
         hog.communicate()
 
 
+def lacking():
+    """What this thread's own clock lacks: seconds without a core, from any moment on."""
+    return time.perf_counter() - time.thread_time()
+
+
 def test_what_it_waits_is_what_its_own_clock_lacks():
+    """It may be taken off its core at any moment: also between two looks at clocks."""
     ctx, measured = mx.cpu(0), []
 
     def compute():
-        wall, own = time.perf_counter(), time.thread_time()
-        while time.perf_counter() < wall + BUSY_S:
+        before = lacking()
+        waits.begin()
+        begun = lacking()
+        while lacking() < begun + WAITED_S:
             pass
-        measured.append(time.perf_counter() - wall - (time.thread_time() - own))
+        least = lacking() - begun
+        found = waits.micros()
+        measured.append((least, found, lacking() - before))
 
     with beside_a_hog(ctx):
         waits = CoreWaits([ctx])
-        waits.begin()
         on_its_thread(ctx, compute)
-        [(row, micros)] = waits.micros().items()
-    assert row == str(ctx) and measured[0] > BUSY_S / 5
-    assert micros / 1e6 == pytest.approx(measured[0], rel=0.2)
+    [(least, found, most)] = measured
+    [(row, micros)] = found.items()
+    assert row == str(ctx)
+    assert 0.8 * least <= micros / 1e6 <= 1.2 * most
 
 
 def test_a_thread_that_has_nothing_to_do_does_not_wait():
+    """It may still end what it did before: then it is looked at again."""
     waits = CoreWaits([mx.cpu(0), mx.cpu(1)])
-    waits.begin()
-    time.sleep(0.1)
-    found = waits.micros()
+    found, hangs = {"cpu(0)": math.inf}, time.monotonic() + 300
+    while sum(found.values()) >= 20_000 and time.monotonic() < hangs:
+        waits.begin()
+        time.sleep(0.1)
+        found = waits.micros()
     assert set(found) == {"cpu(0)", "cpu(1)"} and sum(found.values()) < 20_000
 
 

@@ -16,6 +16,7 @@ from support.run_files import read_metrics
 from gluonlab.config import TrainConfig
 from gluonlab.errors import ConfigError, OutputError
 from gluonlab.runs.lock import FolderLock
+from gluonlab.runs.schema import PARAMETERS
 from gluonlab.training.loop import train
 from gluonlab.training.reporter import Reporter
 
@@ -68,17 +69,26 @@ class Syncing(Reporter):
 
 @pytest.fixture(scope="module")
 def undisturbed(tmp_path_factory):
-    """The folder of a whole run, and moment -> what it held then."""
+    """The folder of a whole run, moment -> what it held then, and its result."""
     folder = tmp_path_factory.mktemp("undisturbed") / "run"
     syncing = Syncing(folder)
-    train(TrainConfig(**SETTINGS, out=str(folder)), reporter=syncing, dataset=few_digits())
-    return folder, Files(enumerate([*syncing.moments, content(folder)]))
+    config = TrainConfig(**SETTINGS, out=str(folder))
+    result = train(config, reporter=syncing, dataset=few_digits())
+    return folder, Files(enumerate([*syncing.moments, content(folder)])), result
 
 
-def assert_alike(folder, whole):
+def assert_alike(folder, whole, picture=True):
+    """``picture``: whether the run in the folder draws its confusion, as the whole one does."""
     assert parameters(folder) == parameters(whole)
-    assert lines(folder) == lines(whole)
-    assert (folder / "confusion.png").read_bytes() == (whole / "confusion.png").read_bytes()
+    if picture:
+        assert lines(folder) == lines(whole)
+        assert (folder / "confusion.png").read_bytes() == (whole / "confusion.png").read_bytes()
+    else:
+        assert lines(folder) == [
+            {**line, "files": {PARAMETERS: line["files"][PARAMETERS]}} if "files" in line else line
+            for line in lines(whole)
+            if line.get("event") != "confusion"
+        ]
     steps = [line["step"] for line in read_metrics(folder) if line["kind"] == "step"]
     assert steps == list(range(1, len(steps) + 1))
 
@@ -111,7 +121,7 @@ def synced(draw, moments):
 
 
 def check_synced(undisturbed, tmp_path_factory, data):
-    whole, moments = undisturbed
+    whole, moments, _ = undisturbed
     folder = tmp_path_factory.mktemp("synced") / "run"
     for name, text in data.draw(synced(moments)).items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
@@ -142,25 +152,36 @@ def test_so_it_does_whatever_else_it_puts_back(undisturbed, tmp_path_factory, da
     check_synced(undisturbed, tmp_path_factory, data)
 
 
+NO_PICTURE = {"confusion": False}  # which takes more time than the training
+
+
 def stopped(folder, steps, **given):
     """A run that was broken off after so many steps."""
     assert break_off(steps, folder, few_digits(), **{**SETTINGS, **given})
     return content(folder)
 
 
+@pytest.fixture(scope="module")
+def stopped_once(tmp_path_factory):
+    """A run that was broken off in its second epoch: nobody changes it."""
+    folder = tmp_path_factory.mktemp("stopped") / "run"
+    stopped(folder, 13)
+    return folder
+
+
 def test_a_new_or_empty_folder_begins_a_run_that_writes_checkpoints(undisturbed, tmp_path):
     (tmp_path / "empty").mkdir()
     for name in ("new", "empty"):
-        _, said = again(tmp_path / name, checkpoint_every=None)
+        _, said = again(tmp_path / name, checkpoint_every=None, **NO_PICTURE)
         assert said == []
-        assert_alike(tmp_path / name, undisturbed[0])
+        assert_alike(tmp_path / name, undisturbed[0], picture=False)
         assert {each.name for each in (tmp_path / name / "checkpoints").iterdir()} == {
             "step-000000008", "step-000000016"
         }  # fmt: skip
 
 
-def test_a_run_that_was_broken_off_goes_on(undisturbed, tmp_path):
-    stopped(tmp_path / "run", 11)
+def test_a_run_that_was_broken_off_goes_on(undisturbed, stopped_once, tmp_path):
+    shutil.copytree(stopped_once, tmp_path / "run")
     result, said = again(tmp_path / "run")
     assert said in ([f"{'resumed':<11}goes on from step {step}"] for step in (8, 11))
     assert [epoch.epoch for epoch in result.history] == [1, 2]
@@ -169,28 +190,31 @@ def test_a_run_that_was_broken_off_goes_on(undisturbed, tmp_path):
 
 def test_a_run_without_a_checkpoint_begins_anew_in_its_place(undisturbed, tmp_path):
     assert stopped(tmp_path / "run", 2)
-    _, said = again(tmp_path / "run")
+    _, said = again(tmp_path / "run", **NO_PICTURE)
     assert said == [
         f"{'begins':<11}anew: the run in {tmp_path / 'run'} had no checkpoint to go on from; "
         "it had finished no epoch"
     ]
-    assert_alike(tmp_path / "run", undisturbed[0])
+    assert_alike(tmp_path / "run", undisturbed[0], picture=False)
     assert [each.name for each in tmp_path.iterdir()] == ["run"]
 
 
 @pytest.mark.parametrize("left", ["parameters.params", "checkpoints/step-000000008/state.json"])
-def test_what_may_be_of_value_stays_beside_a_run_that_begins_anew(undisturbed, tmp_path, left):
+def test_what_may_be_of_value_stays_beside_a_run_that_begins_anew(
+    undisturbed, stopped_once, tmp_path, left
+):
     folder, aside = tmp_path / "run", tmp_path / "run-earlier"
-    before = stopped(folder, 11)
+    shutil.copytree(stopped_once, folder)
+    before = content(folder)
     shutil.rmtree(folder / "checkpoints")
     (folder / "parameters.params").unlink()
     (folder / left).parent.mkdir(parents=True, exist_ok=True)
     (folder / left).write_bytes(before[left])
     there = content(folder)
-    _, [said] = again(folder)
+    _, [said] = again(folder, **NO_PICTURE)
     assert said.endswith(f"checkpoint to go on from; what it has left is in {aside}")
     assert content(aside) == there
-    assert_alike(folder, undisturbed[0])
+    assert_alike(folder, undisturbed[0], picture=False)
 
 
 @pytest.mark.parametrize("lost", ["checkpoints", "checkpoints/step-000000016", "config.json"])
@@ -211,10 +235,7 @@ def test_an_ended_run_gives_its_result_again_and_changes_nothing(undisturbed, tm
     assert said == [f"{'ended':<11}{tmp_path / 'run'} has finished its 2 epochs"]
     assert content(tmp_path / "run") == before
     net = result.net.collect_params().values()
-    whole = train(
-        TrainConfig(**SETTINGS, out=str(tmp_path / "other")), reporter=Reporter(),
-        dataset=few_digits(),
-    )  # fmt: skip
+    whole = undisturbed[2]
     for one, other in zip(net, whole.net.collect_params().values()):
         assert (one.list_data()[1].asnumpy() == other.list_data()[1].asnumpy()).all()
     assert (result.confusion == whole.confusion).all()
@@ -238,12 +259,11 @@ def test_an_ended_run_goes_on_with_more_epochs(undisturbed, tmp_path):
     ],
     ids=str,
 )
-def test_another_command_is_refused_and_changes_nothing(undisturbed, tmp_path, ended, given, said):
+def test_another_command_is_refused_and_changes_nothing(
+    undisturbed, stopped_once, tmp_path, ended, given, said
+):
     folder = tmp_path / "run"
-    if ended:
-        shutil.copytree(undisturbed[0], folder)
-    else:
-        stopped(folder, 13)
+    shutil.copytree(undisturbed[0] if ended else stopped_once, folder)
     before = content(folder)
     with pytest.raises(ConfigError) as raised:
         again(folder, **given)
@@ -262,12 +282,12 @@ def test_other_content_is_refused(tmp_path):
 def test_a_config_json_of_somebody_else_stays_beside(tmp_path):
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "config.json").write_text("{}")
-    again(tmp_path / "run")
+    again(tmp_path / "run", epochs=1, **NO_PICTURE)
     assert content(tmp_path / "run-earlier") == {"config.json": b"{}"}
 
 
-def test_a_folder_that_another_process_has_is_refused(tmp_path):
-    stopped(tmp_path / "run", 11)
+def test_a_folder_that_another_process_has_is_refused(stopped_once, tmp_path):
+    shutil.copytree(stopped_once, tmp_path / "run")
     lock = FolderLock(tmp_path / "run")
     with pytest.raises(OutputError, match="is in use by process"):
         again(tmp_path / "run")
@@ -289,17 +309,17 @@ def test_what_cannot_be_is_said(tmp_path, given, said):
     assert not list(tmp_path.iterdir())
 
 
-def test_a_run_is_not_named_twice(tmp_path):
-    stopped(tmp_path / "run", 11)
+def test_a_run_is_not_named_twice(stopped_once):
     with pytest.raises(ConfigError, match="--autoresume contradict each other: give one of them"):
-        train(reporter=Reporter(), resume=tmp_path / "run", autoresume=True)
+        train(reporter=Reporter(), resume=stopped_once, autoresume=True)
 
 
 def test_an_export_that_is_not_there_whole_is_made_again(tmp_path):
-    again(tmp_path / "run", export=True)
+    given = {"export": True, "epochs": 1, **NO_PICTURE}
+    again(tmp_path / "run", **given)
     before = content(tmp_path / "run")
     [params] = (tmp_path / "run" / "export").glob("*.params")
     params.write_bytes(b"a part")
-    _, said = again(tmp_path / "run", export=True)
-    assert said == [f"{'resumed':<11}goes on from step 16"]
+    _, said = again(tmp_path / "run", **given)
+    assert said == [f"{'resumed':<11}goes on from step 8"]
     assert content(tmp_path / "run")[f"export/{params.name}"] == before[f"export/{params.name}"]
