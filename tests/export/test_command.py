@@ -12,12 +12,12 @@ import pytest
 from mxnet.gluon import nn
 from PIL import Image
 from support.commands import QUICK, the_error
+from support.drawn_runs import few_digits
 from support.image_folders import CLASSES, write_folder
 from support.process_group import in_processes
 from support.quick_runs import quick
 
 from gluonlab.config import TrainConfig
-from gluonlab.data import load_dataset
 from gluonlab.errors import ModelError
 from gluonlab.export import files
 from gluonlab.export.files import DESCRIPTION, MODEL
@@ -75,8 +75,11 @@ def confusion_of(classes, labels, found):
 
 
 def test_the_pages_program_classifies_grey_digits_as_gluonlab_does(python, tmp_path):
-    result = quick(tmp_path, model="lenet", export="onnx", confusion=True)
-    test = load_dataset("digits").test
+    few = few_digits()
+    result = quick(
+        tmp_path, model="lenet", dataset=few, batch_size=10, export="onnx", confusion=True
+    )
+    test = few.test
     images, labels = test.batch(np.arange(len(test)))
     pictures = [tmp_path / f"{number}.png" for number in range(len(test))]
     for picture, image in zip(pictures, images):

@@ -146,26 +146,21 @@ def test_without_gluoncv_its_networks_name_the_remedy_and_the_others_work(monkey
     get_model("resnet18", 10)
 
 
-def test_gluoncv_is_imported_only_when_one_of_its_networks_is_asked_for(python):
-    code = (
-        "import sys; from gluonlab.models import get_model; get_model('resnet50', 10); "
-        "assert 'gluoncv' not in sys.modules; get_model('gluoncv:mobilenet0.25', 10); "
-        "assert 'gluoncv' in sys.modules"
-    )
-    result = python("-c", code)
-    assert (result.returncode, result.stdout, result.stderr) == (0, "", "")
-
-
 @pytest.mark.parametrize("before", ["", "import torch; "])
-def test_gluoncv_can_be_imported_beside_pytorch_2(python, tmp_path, before):
-    """gluoncv's own check of PyTorch's version raises a RuntimeError there; a package of that name
+def test_gluoncv_is_imported_when_a_network_of_it_is_asked_for_also_beside_pytorch_2(
+    python, tmp_path, before
+):
+    """And not earlier.
+
+    gluoncv's own check of PyTorch's version raises a RuntimeError there; a package of that name
     and version stands in.
     """
     # scipy asks for it
     (tmp_path / "torch.py").write_text("__version__ = '2.13.0'\n\n\nclass Tensor: ...\n")
     code = before + (
-        "from gluonlab.models import get_model; get_model('gluoncv:mobilenet0.25', 10); "
-        "import torch; assert torch.__version__ == '2.13.0'"
+        "import sys; from gluonlab.models import get_model; get_model('resnet50', 10); "
+        "assert 'gluoncv' not in sys.modules; get_model('gluoncv:mobilenet0.25', 10); "
+        "assert 'gluoncv' in sys.modules; import torch; assert torch.__version__ == '2.13.0'"
     )
     result = python("-c", code, path=[str(tmp_path)])
     assert (result.returncode, result.stdout, result.stderr) == (0, "", "")

@@ -60,15 +60,15 @@ def test_the_page_needs_no_other_file(tmp_path):
     )
 
 
-@pytest.mark.parametrize(
-    "name",
-    ["<script>alert(1)</script>", "a & b", '"quoted"', "$\\frac{1", "_hidden", "läuft", "x" * 200],
-)
-def test_a_folder_may_have_any_name(tmp_path, name):
-    made = make_run(tmp_path / name.replace("/", "_"), model=f"<b>{name}</b>")
-    page = Page(as_page(read_runs([made, make_run(tmp_path / "other")])))
-    assert page.tables["results"][1][0] == made.name
-    assert page.tables["differences"][1] == ["model", f"<b>{name}</b>", "lenet"]
+def test_a_folder_may_have_any_name(tmp_path):
+    odd = [
+        "<script>alert(1)</script>", "a & b", '"quoted"', "$\\frac{1", "_hidden", "läuft",
+        "x" * 200,
+    ]  # fmt: skip
+    made = [make_run(tmp_path / name.replace("/", "_"), model=f"<b>{name}</b>") for name in odd]
+    page = Page(as_page(read_runs([*made, make_run(tmp_path / "other")])))
+    assert [row[0] for row in page.tables["results"][1:-1]] == [each.name for each in made]
+    assert page.tables["differences"][1] == ["model", *[f"<b>{name}</b>" for name in odd], "lenet"]
 
 
 def points(svg, curve):

@@ -14,7 +14,9 @@ from support.image_folders import write_folder
 from gluonlab.config import TrainConfig
 from gluonlab.data.sets.classes import MOST_NAMES, noted, what_differs
 from gluonlab.training.finished import plan_evaluation
+from gluonlab.training.loop import train
 from gluonlab.training.plan import make_plan
+from gluonlab.training.reporter import Reporter
 
 pytestmark = pytest.mark.filterwarnings(
     "ignore:no GPU on this machine:gluonlab.errors.GluonlabWarning"
@@ -56,12 +58,33 @@ def test_a_run_in_microbatches_is_evaluated_in_parts_as_small(settings, given, l
     )
 
 
+def train_on_animals(folder, size):
+    """A run in folder/run, on images in folder/animals of this size."""
+    root = write_folder(folder / "animals", train=4, val=2, size=size)
+    train(
+        TrainConfig(
+            dataset=f"folder:{root}", model="mlp", epochs=1, devices=named(1),
+            out=str(folder / "run"),
+        ),
+        reporter=Reporter(),
+    )  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """A folder with such a run and its images of 16x16 pixels, which nobody changes."""
+    folder = tmp_path_factory.mktemp("trained")
+    train_on_animals(folder, 16)
+    return folder
+
+
 @pytest.fixture
-def animals(run, tmp_path, request):
-    """A run in the folder run, on images in this folder, of this size."""
-    root = write_folder(tmp_path / "animals", train=4, val=2, size=getattr(request, "param", 16))
-    options = ["--model", "mlp", "--epochs", "1", "--devices", named(1), "--out", "run", "--quiet"]
-    assert run("--dataset", f"folder:{root}", *options)[0] == 0
+def animals(trained, tmp_path, empty_cwd):
+    """The images of a copy of it; its run is in the folder run."""
+    root = Path(shutil.copytree(trained / "animals", tmp_path / "animals"))
+    shutil.copytree(trained / "run", "run")
+    config = Path("run/config.json")
+    config.write_text(config.read_text().replace(str(trained / "animals"), str(root)))
     return root
 
 
@@ -96,9 +119,9 @@ def test_images_are_made_as_large_as_those_of_the_run(run, animals, empty_cwd):
     assert json.loads(out)["images"] == 6
 
 
-@pytest.mark.parametrize("animals", [6], indirect=True)
-def test_images_too_small_to_be_asked_for_are_evaluated(run, animals, empty_cwd):
-    assert run("--evaluate", "run")[0] == 0
+def test_images_too_small_to_be_asked_for_are_evaluated(run, tmp_path):
+    train_on_animals(tmp_path, 6)
+    assert run("--evaluate", str(tmp_path / "run"))[0] == 0
 
 
 def test_of_many_classes_the_digest_is_noted():

@@ -40,7 +40,11 @@ def losses(result):
 
 @pytest.mark.parametrize(
     "more",
-    [[], STREAMED, [*STREAMED, "--crop-padding", "2", "--flip"]],
+    [
+        [],
+        pytest.param(STREAMED, marks=pytest.mark.long),
+        [*STREAMED, "--crop-padding", "2", "--flip"],
+    ],
     ids=["memory", "streamed", "augmented"],
 )
 def test_the_loss_falls_on_two_devices_and_every_image_counts_once(run, small, more):
@@ -64,7 +68,11 @@ def test_the_loss_falls_on_two_devices_and_every_image_counts_once(run, small, m
 
 @pytest.mark.parametrize(
     "more",
-    [[], ["--crop-padding", "3", "--flip"], ["--random-resized-crop", "--mixup", "0.2"]],
+    [
+        pytest.param([], marks=pytest.mark.long),
+        ["--crop-padding", "3", "--flip"],
+        ["--random-resized-crop", "--mixup", "0.2"],
+    ],
     ids=["plain", "augmented", "cut and mixed"],
 )
 def test_one_and_three_devices_see_the_same_images(run, small, more):

@@ -331,9 +331,7 @@ def test_curves_can_be_drawn_of_a_run_that_has_only_begun(tmp_path):
 def test_a_picture_does_not_depend_on_those_that_were_drawn_before(tmp_path):
     """Axes are drawn again with other curves: each picture has the bytes of a new figure's."""
     runs = [
-        [],
         [Step(step=1, loss=2.0, lr=0.1)],
-        [Step(step=n, loss=300 / n, lr=1e-5 * n) for n in range(1, 8)],
         [epoch_line(1, 0.3)],
         [Step(step=1, loss=0.1, lr=3.0), epoch_line(1, 0.999), epoch_line(2, 0.99)],
         [Step(step=n, loss=0.1, lr=0.1) for n in range(1, 100)]
@@ -343,7 +341,7 @@ def test_a_picture_does_not_depend_on_those_that_were_drawn_before(tmp_path):
     for run in runs:
         make_figure(run).savefig(tmp_path / "new.png", format="png", dpi=110)
         fresh.append((tmp_path / "new.png").read_bytes())
-    for number in [0, 1, 2, 3, 4, 5, 4, 3, 2, 1, 0, 5, 0, 3]:
+    for number in [3, 0, 1, 2, 3, 1, 0, 2]:
         draw(runs[number], tmp_path / "again.png")
         assert (tmp_path / "again.png").read_bytes() == fresh[number], number
 

@@ -6,8 +6,13 @@ from gluonlab.training.reporter import Reporter
 from support.devices import named
 
 
-def quick(folder, name="run", reporter=None, **settings):
-    """The Result of a run in ``folder``; ``settings`` go before these."""
+def quick(folder, name="run", reporter=None, dataset=None, **settings):
+    """The Result of a run in ``folder``; ``settings`` go before these.
+
+    ``dataset``: a name, or the data set itself, if it has been read already.
+    """
+    if isinstance(dataset, str):
+        settings["dataset"], dataset = dataset, None
     settings = {
         "devices": named(2),
         "epochs": 1,
@@ -16,4 +21,4 @@ def quick(folder, name="run", reporter=None, **settings):
         "out": str(folder / name),
         **settings,
     }
-    return train(TrainConfig(**settings), reporter=reporter or Reporter())
+    return train(TrainConfig(**settings), reporter=reporter or Reporter(), dataset=dataset)

@@ -10,6 +10,7 @@ import pytest
 from mxnet import nd
 from support import quick_runs
 from support.devices import devices, on_gpus
+from support.drawn_runs import few_digits
 from support.reference import values
 from support.run_files import read_metrics
 from support.steps import make_step
@@ -38,8 +39,9 @@ quick = partial(quick_runs.quick, devices=None, gpus=2, epochs=2, batch_size=40)
     ids=str,
 )
 def test_the_same_seed_gives_the_same_bits_and_another_seed_others(tmp_path, settings):
+    few = {"dataset": few_digits(), "batch_size": 8}
     runs = [
-        quick(tmp_path, f"{i}", **settings, seed=seed, deterministic=on_gpus())
+        quick(tmp_path, f"{i}", **few, **settings, seed=seed, deterministic=on_gpus())
         for i, seed in enumerate((5, 5, 6))
     ]
     bits = [[array.tobytes() for array in values(run.net)] for run in runs]
@@ -51,12 +53,14 @@ def test_the_same_seed_gives_the_same_bits_and_another_seed_others(tmp_path, set
 
 
 def test_streaming_and_resident_runs_end_with_the_same_bits(tmp_path):
-    streamed, resident = quick(tmp_path, "a", resident_bytes=0), quick(tmp_path, "b")
+    few = {"dataset": few_digits(), "batch_size": 8}
+    streamed = quick(tmp_path, "a", **few, resident_bytes=0)
+    resident = quick(tmp_path, "b", **few)
     assert all(np.array_equal(a, b) for a, b in zip(values(streamed.net), values(resident.net)))
 
 
 def test_replicas_are_bit_identical_after_training(tmp_path):
-    run = quick(tmp_path, gpus=3, batch_size=None, global_batch_size=50)
+    run = quick(tmp_path, gpus=3, batch_size=None, global_batch_size=20, dataset=few_digits())
     first, *others = [[array.tobytes() for array in values(run.net, ctx)] for ctx in run.plan.ctxs]
     assert all(other == first for other in others)
 
@@ -274,7 +278,7 @@ def test_the_bar_shows_images_and_the_last_loss_that_is_known():
 
 def test_compare_trains_with_each_number_of_devices(tmp_path):
     config = TrainConfig(epochs=2, batch_size=40, model="mlp", out=str(tmp_path / "compare"))
-    rows = compare(config, [1, 2], Reporter())
+    rows = compare(config, [1, 2], Reporter(), few_digits())
     assert [(row.devices, row.global_batch_size) for row in rows] == [(1, 40), (2, 80)]
     assert (rows[0].speedup, rows[0].efficiency) == (1, 1)
     assert rows[1].speedup == pytest.approx(rows[1].images_per_second / rows[0].images_per_second)
