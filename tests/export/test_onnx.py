@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from mxnet import gluon, nd
 from mxnet.gluon import nn, rnn
 from support.completed import completed
+from support.covering import pairwise
 from support.devices import contexts
 from support.made_up_data import CLASSES, dataset_of
 from support.networks import networks
@@ -123,9 +124,7 @@ RECURRENT = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("layers", [1, 2, 3])
-@pytest.mark.parametrize("both_ways", [False, True], ids=["one way", "both ways"])
-@pytest.mark.parametrize("name", RECURRENT)
+@pairwise(name=[*RECURRENT], both_ways=[False, True], layers=[1, 2, 3])
 def test_recurrent_layers_score_as_in_mxnet(name, both_ways, layers):
     """Also where inputs and states have other widths, and the first axis is time."""
     layout = "NTC" if layers > 1 else "TNC"

@@ -63,7 +63,7 @@ def train_on_animals(folder, size):
     root = write_folder(folder / "animals", train=4, val=2, size=size)
     train(
         TrainConfig(
-            dataset=f"folder:{root}", model="mlp", epochs=1, devices=named(1),
+            dataset=f"folder:{root}", model="mlp", epochs=1, devices=named(1), decoders=1,
             out=str(folder / "run"),
         ),
         reporter=Reporter(),

@@ -325,16 +325,16 @@ def test_a_mistake_gets_one_line(tmp_path, capfd, own, more, error, said):
     assert capfd.readouterr().out == ""
 
 
-@pytest.mark.parametrize("number", [np.float32(2), np.array([2.0]), mx.nd.array([2]), True + 1])
-def test_a_metric_may_give_a_number_in_any_form(tmp_path, number):
-    own = {"net": make_net, "metrics": {"x": lambda scores, labels: number}}
-    assert run(tmp_path / "run", own=own).history[-1].metrics == {"x": 2.0}
-
-
-def test_a_metric_that_is_not_defined_is_null(tmp_path):
-    own = {"net": make_net, "metrics": {"x": lambda scores, labels: float("nan")}}
-    assert run(tmp_path / "run", own=own).history[-1].metrics == {"x": None}
-    assert read_metrics(tmp_path / "run")[-2]["metrics"] == {"x": None}
+def test_a_metric_may_give_a_number_in_any_form_and_nan_is_null(tmp_path):
+    forms = {
+        "float32": np.float32(2), "array": np.array([2.0]), "nd": mx.nd.array([2]), "int": True + 1,
+        "nan": float("nan"),
+    }  # fmt: skip
+    metrics = {name: lambda scores, labels, form=form: form for name, form in forms.items()}
+    result = run(tmp_path / "run", own={"net": make_net, "metrics": metrics}, epochs=1)
+    expected = {**dict.fromkeys(forms, 2.0), "nan": None}
+    assert result.history[-1].metrics == expected
+    assert read_metrics(tmp_path / "run")[-2]["metrics"] == expected
 
 
 X, Y = ARRAYS[0], ARRAYS[1]

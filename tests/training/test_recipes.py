@@ -180,8 +180,9 @@ def test_what_is_given_wins_and_the_rest_is_the_recipes(which, given, devices):
     recipe, model = which
     dataset = dataset_for(recipe)
     config = TrainConfig(
-        dataset=dataset.name, model=model, recipe=recipe.name, devices=named(devices), **given
-    )
+        dataset=dataset.name, model=model, recipe=recipe.name, devices=named(devices), threads=1,
+        **given,
+    )  # fmt: skip
     plan = make_plan(config, dataset)
     for name, value in given.items():
         assert getattr(plan.settled.config, name) == getattr(plan.config, name) == value
@@ -480,7 +481,7 @@ def test_switches_say_yes_and_no(run):
 
 def test_photographs_with_pretrained_or_large_networks(tmp_path, parameters):
     folder = write_folder(tmp_path / "pictures", size=32)
-    config = TrainConfig(dataset=f"folder:{folder}", devices=named(1))
+    config = TrainConfig(dataset=f"folder:{folder}", devices=named(1), decoders=1)
     assert make_plan(config).settings()["recipe"] == QUICK
     large, tuned = (
         make_plan(config.replace(model="resnet50")),
@@ -501,11 +502,9 @@ def test_photographs_with_pretrained_or_large_networks(tmp_path, parameters):
 
 
 def test_packed_photographs_are_cut_already_and_a_run_says_so(tmp_path):
-    dataset = make_plan(
-        TrainConfig(
-            dataset=f"folder:{write_folder(tmp_path / 'pictures', size=32)}", devices=named(1)
-        )
-    ).dataset
+    folder = write_folder(tmp_path / "pictures", size=32)
+    config = TrainConfig(dataset=f"folder:{folder}", devices=named(1), decoders=1)
+    dataset = make_plan(config).dataset
     pack(dataset, tmp_path / "packed")
     config = TrainConfig(
         dataset=f"folder:{tmp_path / 'packed'}", model="resnet50", devices=named(1)
@@ -540,8 +539,9 @@ def test_linear_scaling_goes_by_the_batch_and_not_by_the_devices(batch, few, man
 
     def rate(devices, **given):
         config = TrainConfig(
-            dataset="cifar10", model=model, lr=lr, scale_lr=True, devices=named(devices), **given
-        )
+            dataset="cifar10", model=model, lr=lr, scale_lr=True, devices=named(devices), threads=1,
+            **given,
+        )  # fmt: skip
         return make_plan(config, dataset).lr
 
     base, made_for = (lr or 0.001, 64) if model == "lenet" else (lr or 0.1, 128)
