@@ -7,6 +7,7 @@ import numpy as np
 
 from gluonlab.kvstores.groups import SummingGroup
 
+HANGS_S = 600  # bounds a wait for a thread that never comes
 # A new thread that queues operators costs MXNet some MB for ever: the same ones serve all tests.
 THREADS = ThreadPoolExecutor(max_workers=4)
 
@@ -26,11 +27,11 @@ class ThreadGroup(SummingGroup):
         self.sums.append((array.size, np.dtype(array.dtype).name))
         given = self.meeting.given
         given[self.rank] = (number, array.asnumpy())
-        self.meeting.barrier.wait(timeout=60)
+        self.meeting.barrier.wait(timeout=HANGS_S)
         numbers, arrays = zip(*given)
         assert len(set(numbers)) == 1 and all(array.shape == arrays[0].shape for array in arrays)
         total = np.sum([array.astype("float64") for array in arrays], axis=0)
-        self.meeting.barrier.wait(timeout=60)
+        self.meeting.barrier.wait(timeout=HANGS_S)
         array[:] = total.astype(array.dtype)
 
 

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from mxnet import autograd, gluon
 from support.devices import devices
+from support.drawn_runs import few_digits
 from support.reference import values
 from support.run_files import read_metrics
 
@@ -43,11 +44,11 @@ def spoiled(number):
 def test_one_batch_with_nan_is_left_out_and_counted(empty_cwd, kvstore):
     config = TrainConfig(
         devices=",".join(map(str, devices(2))).replace("(", ":").replace(")", ""),
-        kvstore=kvstore, model="mlp", epochs=2, global_batch_size=128, mixup=0.2, out="run",
+        kvstore=kvstore, model="mlp", epochs=2, global_batch_size=16, mixup=0.2, out="run",
     )  # fmt: skip
     with pytest.raises(DivergedError):
-        train(config.replace(out="stopped"), spoiled(5), Reporter())
-    net = train(config.replace(on_nan="skip"), spoiled(5), Reporter()).net
+        train(config.replace(out="stopped"), spoiled(5), Reporter(), few_digits())
+    net = train(config.replace(on_nan="skip"), spoiled(5), Reporter(), few_digits()).net
     assert all(np.isfinite(value).all() for value in values(net))
     lines = read_metrics(Path("run"))
     assert [line["skipped"] for line in lines if line.get("event") == "loss_scale"] == [1, 1]

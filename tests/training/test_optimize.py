@@ -9,6 +9,7 @@ import pytest
 from mxnet import nd
 from mxnet.gluon import nn
 from support.devices import contexts, device, named, on_gpus
+from support.drawn_runs import few_digits
 from support.kvstore_runs import small_net
 from support.quick_runs import quick
 from support.reference import distance, train_on_one_device, values
@@ -65,15 +66,17 @@ def test_without_gradients_only_weights_decay(store):
 
 
 def test_a_run_without_bias_decay_is_that_of_gluon_with_multipliers(tmp_path):
-    config = dict(optimizer="sgd", lr=0.1, wd=0.05, global_batch_size=300, batch_size=None)
+    config = dict(optimizer="sgd", lr=0.1, wd=0.05, global_batch_size=40, batch_size=None)
+    config["dataset"] = few_digits()
     run, decayed = quick(tmp_path, no_bias_decay=True, **config), quick(tmp_path, "all", **config)
     plan = make_plan(
-        TrainConfig(devices="cpu", model="mlp", optimizer="sgd", global_batch_size=300)
+        TrainConfig(devices="cpu", model="mlp", optimizer="sgd", global_batch_size=40),
+        few_digits(),
     )
     net = make_net(plan)
     for param in net.collect_params().values():
         param.wd_mult = 0.0 if "bias" in param.name else 1.0
-    loader = Loader(plan.dataset.train, plan.ctxs, 300, seed=0)
+    loader = Loader(plan.dataset.train, plan.ctxs, 40, seed=0)
     batches = [(images.asnumpy(), labels.asnumpy()) for (images,), (labels,) in loader]
     expected = train_on_one_device(net, batches, "sgd", learning_rate=0.1, wd=0.05)
     assert distance(values(run.net), expected) <= 1e-5
@@ -161,8 +164,9 @@ def test_a_run_clips_the_gradients_of_its_batches(tmp_path, kvstore):
     may have.
     """
     settings = dict(
-        epochs=1, batch_size=None, global_batch_size=1437, optimizer="sgd", lr=1.0, kvstore=kvstore
-    )
+        epochs=1, batch_size=None, global_batch_size=150, optimizer="sgd", lr=1.0, kvstore=kvstore,
+        dataset=few_digits(),
+    )  # fmt: skip
     start = values(make_net(make_plan(TrainConfig(devices=named(2), model="mlp"))))
     moves = [
         np.sqrt(
@@ -228,8 +232,12 @@ def test_one_device_neither_shares_statistics_nor_compresses():
 def test_smoothing_is_in_the_training_loss_and_not_in_that_of_validation(tmp_path):
     """With a rate of nearly nothing the network stays what it was, so only the loss differs."""
     plain, smooth = (
-        quick(tmp_path, str(s), lr=1e-30, optimizer="sgd", label_smoothing=s) for s in (0.0, 0.5)
-    )
+        quick(
+            tmp_path, str(s), lr=1e-30, optimizer="sgd", label_smoothing=s, dataset=few_digits(),
+            batch_size=20,
+        )
+        for s in (0.0, 0.5)
+    )  # fmt: skip
     assert smooth.history[0].validation_loss == plain.history[0].validation_loss
     split = plain.plan.dataset.train
     images, labels = split.batch(np.arange(len(split)))

@@ -47,14 +47,21 @@ def trained(net):
     return [param for param in net.collect_params().values() if param.grad_req != "null"]
 
 
+@pytest.fixture(scope="module")
+def on_four():
+    """Alike on four devices."""
+    return network(contexts(4))
+
+
 @pytest.mark.parametrize("place", range(20))
-def test_a_drift_of_one_bit_is_named_wherever_it_is(place):
+def test_a_drift_of_one_bit_is_named_wherever_it_is(on_four, place, request):
     random, ctxs = np.random.RandomState(place), contexts(4)
-    net = network(ctxs)
-    check = ReplicaCheck(net)
+    check = ReplicaCheck(on_four)
     check.after(3)
-    param, ctx = random.choice(trained(net)), ctxs[random.randint(4)]
-    flip_a_bit(param, ctx, random.randint(np.prod(param.shape)), random.randint(32))
+    param, ctx = random.choice(trained(on_four)), ctxs[random.randint(4)]
+    bit = (param, ctx, random.randint(np.prod(param.shape)), random.randint(32))
+    flip_a_bit(*bit)
+    request.addfinalizer(lambda: flip_a_bit(*bit))  # as it was
     others = ", ".join(str(other) for other in ctxs if other != ctx)
     with pytest.raises(DriftError) as caught:
         check.after(6)
