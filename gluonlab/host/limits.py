@@ -15,6 +15,7 @@ OUT_OF_MEMORY = (
     "MemoryError",
     "Memory allocation failed",
     "Failed to allocate CPU Memory",
+    "AlignedMallocPitch failed",
     "out of memory",
     "STATUS_ALLOC_FAILED",
     "Unable to allocate",

@@ -11,7 +11,10 @@ OF_A_GPU = (
     "Check failed: e == CUDNN_STATUS_SUCCESS (1 vs. 0) : cuDNN: CUDNN_STATUS_ALLOC_FAILED",
     "Check failed: err == CUBLAS_STATUS_SUCCESS (3 vs. 0) : CUBLAS_STATUS_ALLOC_FAILED",
 )
-OF_THE_HOST = ("Memory allocation failed out of range", "std::bad_alloc", "Unable to allocate 9 TB")
+OF_THE_HOST = (
+    "Memory allocation failed out of range", "std::bad_alloc", "Unable to allocate 9 TB",
+    "Check failed: ret == 0 (12 vs. 0) : AlignedMallocPitch failed",
+)  # fmt: skip
 
 
 @pytest.mark.parametrize("said", [*OF_A_GPU, *OF_THE_HOST])
