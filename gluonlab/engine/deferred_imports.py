@@ -19,8 +19,17 @@ from types import ModuleType
 from typing import Any, Iterator, Optional
 
 DEFERRED = frozenset(
-    {"scipy", "scipy.sparse", "scipy.stats", "h5py", "onnx", "cv2", "requests", "pandas"}
-)
+    {
+        "scipy", "scipy.sparse", "scipy.sparse.csr", "scipy.stats", "h5py", "onnx", "cv2",
+        "requests", "pandas",
+    }
+)  # fmt: skip
+# MXNet asks of every array that it is given whether it is one of these. As long as nobody has
+# imported the package, nothing is.
+CLASSES = {
+    "scipy.sparse.csr.csr_matrix": ("scipy.sparse", "csr_matrix"),
+    "h5py.Dataset": ("h5py", "Dataset"),
+}
 # mxnet.model.FeedForward, obsolete since MXNet 1.0, derives from scikit-learn's BaseEstimator if
 # there is one.
 UNAVAILABLE = "sklearn.base"
@@ -35,6 +44,9 @@ class Deferred(ModuleType):
         child = f"{self.__name__}.{name}"
         if child in DEFERRED:
             return Deferred(child)
+        if child in CLASSES:
+            package, name = CLASSES[child]
+            return getattr(sys.modules[package], name) if package in sys.modules else ()
         return getattr(importlib.import_module(self.__name__), name)
 
 

@@ -110,8 +110,12 @@ def test_no_optional_package_is_imported_before_it_is_used(python):
     code = f"""
 import sys
 import gluonlab, mxnet as mx
+import numpy as np
+mx.nd.array([1.0]) + mx.nd.array(np.ones(1))
+mx.nd.sparse.csr_matrix(([1.0], [0], [0, 1]), shape=(1, 1))
+mx.io.NDArrayIter(np.ones((2, 3)), np.ones(2)).next()
 assert not set({OPTIONAL}) & set(sys.modules), set({OPTIONAL}) & set(sys.modules)
-import numpy as np, scipy.sparse
+import scipy.sparse
 sparse = scipy.sparse.csr_matrix(np.eye(3, dtype="float32"))
 array = mx.nd.array(sparse)
 assert array.stype == "csr" and (array.asscipy() != sparse).nnz == 0
@@ -136,6 +140,24 @@ import gluonlab, mxnet
 print(mxnet.recordio.cv2, mxnet.image.image.cv2)
 """
     assert python("-c", code).stdout == "None None\n"
+
+
+def test_an_h5py_dataset_is_known_once_h5py_is_imported(python, tmp_path):
+    (tmp_path / "h5py.py").write_text(
+        "import numpy as np\n"
+        "class Dataset:\n"
+        "    shape, dtype = (4, 2), np.dtype('float32')\n"
+        "    def __len__(self): return 4\n"
+        "    def __getitem__(self, at): return np.arange(8, dtype='float32').reshape(4, 2)[at]\n"
+    )
+    code = """
+import gluonlab, sys, mxnet as mx
+assert mx.io.utils.h5py and "h5py" not in sys.modules
+import h5py
+print(mx.io.NDArrayIter(h5py.Dataset(), batch_size=4).next().data[0].asnumpy().tolist())
+"""
+    done = python("-c", code)
+    assert done.stdout == "[[0.0, 1.0], [2.0, 3.0], [4.0, 5.0], [6.0, 7.0]]\n", done.stderr
 
 
 def test_other_modules_import_as_usual_while_mxnet_is_loaded(python, tmp_path):
