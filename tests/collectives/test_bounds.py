@@ -14,7 +14,7 @@ from gluonlab.collectives.algorithms import ALGORITHMS, HALVES, make_schedule
 from gluonlab.collectives.bounds import floor_of
 from gluonlab.collectives.capacity import Capacity
 from gluonlab.collectives.check import check
-from gluonlab.collectives.cost import price
+from gluonlab.collectives.cost import price, prices
 from gluonlab.collectives.links import Link, Route, Topology, pairs_of
 from gluonlab.collectives.schedule import Schedule, Transfer
 from gluonlab.collectives.topology import TOPOLOGIES, fully_connected, make_topology, switch
@@ -111,8 +111,8 @@ def is_valid(schedule):
 
 def assert_above_the_floor(schedule, topology):
     floor = floor_of(topology, schedule.collective)
-    for size in SIZES:
-        assert floor.seconds(size) <= price(schedule, topology, size).seconds * ROUNDING
+    for size, priced in zip(SIZES, prices(schedule, topology, SIZES)):
+        assert floor.seconds(size) <= priced.seconds * ROUNDING
 
 
 # --- nothing is below

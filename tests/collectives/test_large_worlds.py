@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.examples import examples
 from support.plain_price import priced
 from support.schedule_reference import keeps_promise
 from support.topologies import topologies
@@ -91,7 +92,7 @@ def mutants(draw, schedule):
     return changed, {old.chunk, new.chunk}
 
 
-@settings(max_examples=60)
+@examples(24, 60)
 @given(st.sampled_from([*ALGORITHMS]), st.integers(2, 40), st.data())
 def test_a_changed_transfer_is_wrong_where_its_chunks_alone_are(name, world_size, data):
     changed, chunks = data.draw(mutants(make_schedule(name, world_size)))

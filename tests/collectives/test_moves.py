@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from mxnet import nd
+from support.examples import examples
 
 from gluonlab.collectives.algorithms import ALGORITHMS, HALVES, make_schedule
 from gluonlab.collectives.for_links import FOR_LINKS, make_for_links
@@ -24,6 +25,7 @@ NAMES = st.sampled_from(sorted(ALGORITHMS))
 SIZES = st.lists(st.integers(1, 40), min_size=1, max_size=3)
 
 
+@examples(40)
 @given(NAMES, st.integers(1, 9), SIZES)
 def test_every_element_of_every_transfer_is_moved_once_in_its_step_and_order(
     name, world_size, sizes
@@ -126,6 +128,7 @@ PARTS = st.tuples(st.integers(0, 1), st.integers(0, 7), st.integers(1, 8)).map(
 )
 
 
+@examples(40)
 @given(st.lists(st.tuples(PARTS, st.booleans()), max_size=14))
 def test_uses_of_common_elements_are_ordered_wherever_one_of_them_writes(uses):
     """The engine orders what names the same part, if one of the two writes; a fence writes all that
@@ -170,6 +173,7 @@ def test_parts_that_are_apart_and_readers_need_no_fence():
     assert [reading.use(Part(0, begin, 4), writes=False) for begin in range(3)] == [[], [], []]
 
 
+@examples(40)
 @given(st.integers(2, 13), st.sampled_from(["float32", "float16", "float64"]), st.integers(0, 1000))
 def test_arrays_are_added_in_their_order_by_few_operations(count, dtype, seed):
     random = np.random.RandomState(seed)

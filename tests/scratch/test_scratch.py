@@ -6,10 +6,11 @@ from functools import lru_cache
 import mxnet as mx
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from mxnet import autograd, gluon, nd
 from support.devices import contexts, device, devices
+from support.examples import examples
 from support.from_scratch import as_gluon
 from support.reference import (
     distance,
@@ -99,7 +100,7 @@ def test_weights_are_as_spread_as_the_initialisation_says_and_biases_zero(spread
 # --- a batch on several devices
 
 
-@settings(max_examples=30)
+@examples(15, 30)
 @given(st.data())
 def test_allreduce_leaves_the_sum_on_every_device(data):
     ctxs = devices(data.draw(st.integers(1, 4), "devices"), threads=1)

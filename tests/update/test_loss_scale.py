@@ -9,11 +9,12 @@ import math
 import mxnet as mx
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from mxnet import gluon, nd
 from mxnet.gluon import nn
 from support.devices import contexts
+from support.examples import examples
 from support.kvstore_runs import BATCHES, OPTIMIZERS, small_net
 from support.reference import as_is, random_batches, shards, values
 
@@ -105,7 +106,7 @@ LEFT_OUT = [0, 3, 4, 8]  # places in MIXED
 KEPT = [batch for place, batch in enumerate(MIXED) if place not in LEFT_OUT]
 
 
-@settings(max_examples=12, deadline=None)
+@examples(8, 12)
 @given(
     exponent=st.integers(-14, 24),
     k=st.integers(1, 3),
@@ -327,6 +328,7 @@ def unscaled(grads, scale, parts=False):
     return unscale.finite()
 
 
+@examples(40)
 @given(DEVICES, st.sampled_from([0.25, 1.0, 1024.0]))
 def test_parts_are_divided_and_all_numbers_on_all_devices_looked_at(devices, scale):
     arrays = [[np.array(numbers, "float32") for numbers in part] for part in devices]

@@ -9,6 +9,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from mxnet import autograd, gluon, nd
 from support.devices import contexts, named
+from support.examples import examples
 from support.kvstore_runs import BATCHES, OPTIMIZERS, small_net
 from support.reference import cpus, distance, set_values, train_on_devices, values
 from support.run_files import read_metrics
@@ -100,6 +101,7 @@ RATES = st.builds(
 ).filter(lambda rates: rates.warmup_steps <= min(rates.steps, *rates.milestones, 60))
 
 
+@examples(40)
 @given(RATES)
 @example(Rates(0.224, 1, "cosine", final_lr=0.007154205656813448))  # whose sum is rounded upwards
 def test_a_rate_grows_in_the_warm_up_and_falls_after_it(rates):

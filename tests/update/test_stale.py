@@ -17,6 +17,7 @@ from support.branching import (
     shards_of,
 )
 from support.devices import contexts
+from support.examples import examples
 from support.reference import distance, values
 
 from gluonlab.optimizers import NAG, SGD, Adamax
@@ -95,7 +96,7 @@ CHOICES = {
 }
 
 
-@settings(max_examples=10)
+@examples(6, 10)
 @given(**CHOICES)
 def test_what_is_fresh_somewhere_is_updated_everywhere_and_the_rest_stays(
     run, store, optimizer, bucket_bytes, clip_norm, scaled
@@ -113,7 +114,7 @@ def test_what_is_fresh_somewhere_is_updated_everywhere_in_many_networks(
     check_against_one_device(run, store, optimizer, bucket_bytes, clip_norm, scaled)
 
 
-@settings(max_examples=5)
+@examples(4, 5)
 @given(run=runs(), clip_norm=CHOICES["clip_norm"])
 def test_optimizers_that_look_at_whole_parameters_leave_out_the_stale_ones_too(run, clip_norm):
     check_against_one_device(run, "device", "lamb", 4096, clip_norm, False)

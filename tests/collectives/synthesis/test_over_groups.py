@@ -3,6 +3,7 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support.examples import examples
 from support.schedule_reference import keeps_promise
 
 from gluonlab.collectives.algorithms import ALGORITHMS, make_schedule
@@ -15,6 +16,7 @@ from gluonlab.collectives.synthesis.hosts import pipeline
 from gluonlab.collectives.topology import make_topology, switch
 
 
+@examples(40)
 @given(st.sampled_from(sorted(ALGORITHMS)), st.integers(2, 5), st.integers(1, 4))
 def test_a_pipeline_of_any_schedule_is_right_and_a_step_longer_for_each_part(name, p, parts):
     one = make_schedule(name, p)

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from mxnet import autograd, gluon, nd
 from mxnet.gluon import nn
 from support.devices import devices
+from support.examples import examples
 from support.microbatches import make_step
 from support.reference import (
     as_is,
@@ -124,6 +125,7 @@ def test_parts_cover_a_shard_in_order_and_differ_by_at_most_one_image(images, cu
         assert cut.largest(images) <= cut.size
 
 
+@examples(40)
 @given(st.lists(st.integers(1, 12), max_size=4), st.integers(1, 8))
 def test_rounds_give_every_image_once_and_each_device_one_part_at_a_time(sizes, count):
     """Also for shards that the loader would not make, such as a small one before a large one."""

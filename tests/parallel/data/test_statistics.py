@@ -5,12 +5,13 @@ devices.
 import mxnet as mx
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from mxnet import gluon, nd
 from mxnet.gluon import nn
 from support.completed import completed
 from support.devices import contexts, devices, on_gpus
+from support.examples import examples
 from support.reference import (
     distance,
     random_batches,
@@ -107,7 +108,7 @@ def test_batchnorm_makes_another_update_on_two_devices_than_on_one(start):
     assert distance(*found) > 0.01
 
 
-@settings(max_examples=10)
+@examples(6, 10)
 @given(k=st.integers(1, 3), each=st.integers(2, 6), seed=st.integers(0, 1000))
 def test_averaged_means_are_those_of_the_whole_batch_and_variances_not_larger(k, each, seed):
     """With shards of equal size: of the variance, what the shards' means differ by is missing, and
