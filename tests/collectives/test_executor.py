@@ -122,11 +122,11 @@ def test_what_is_queued_before_and_after_keeps_its_order(name):
     before later ones.
     """
     ctxs = devices(4)
-    arrays = [[nd.zeros((40_000,), ctx=ctx)] for ctx in ctxs]
+    arrays = [[nd.zeros((8_000,), ctx=ctx)] for ctx in ctxs]
     executor = Executor(make_schedule(name, 4), arrays)
     nd.waitall()
     value = np.zeros(4)
-    for turn in range(1, 11):  # nothing waits in between
+    for turn in range(1, 30):  # nothing waits in between
         for rank, (array,) in enumerate(arrays):
             array *= 0.25
             array += rank * turn
