@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from mxnet import gluon, nd
 from mxnet.gluon import nn
+from support.covering import pairwise
 from support.devices import contexts
 from support.examples import examples
 from support.kvstore_runs import BATCHES, OPTIMIZERS, small_net
@@ -157,10 +158,12 @@ def test_the_graph_of_all_devices_is_scaled_as_well(cut):
     assert same(trained(LossScale(2.0**10), **options), trained(None, **options))
 
 
-@pytest.mark.parametrize("clip_norm", [None, 0.1])
-@pytest.mark.parametrize("optimizer", OPTIMIZERS)
-@pytest.mark.parametrize("store", ["device", "local", "ring", "sharded-optimizer"])
-@pytest.mark.parametrize("k", [1, 3])
+@pairwise(
+    k=[1, 3],
+    store=["device", "local", "ring", "sharded-optimizer"],
+    optimizer=list(OPTIMIZERS),
+    clip_norm=[None, 0.1],
+)
 def test_steps_that_overflow_leave_no_trace(k, store, optimizer, clip_norm):
     """The same bits as without these batches, in the parameters and, since training goes on, in
     momentum and counts.
@@ -201,9 +204,7 @@ def test_nor_does_a_step_whose_norm_is_not_a_number(k, store):
     assert same([values(net, ctx) for ctx in ctxs], expected)
 
 
-@pytest.mark.parametrize("clip_norm", [None, 1.0])
-@pytest.mark.parametrize("store", STORES)
-@pytest.mark.parametrize("device", [0, 2])
+@pairwise(device=[0, 2], store=STORES, clip_norm=[None, 1.0])
 def test_an_overflow_on_one_device_stops_all(device, store, clip_norm):
     ctxs, scale = contexts(3), LossScale(2.0**20)
     net = linear_net(ctxs)

@@ -2,6 +2,8 @@
 same test.
 """
 
+import functools
+
 import mxnet as mx
 import numpy as np
 import pytest
@@ -69,15 +71,21 @@ def interrupted(store, devices, update, file):
     return on_every_device(net, ctxs)
 
 
+@pytest.fixture(scope="module")
+def interrupted_on_one_device(tmp_path_factory):
+    return interrupted(None, 1, None, str(tmp_path_factory.mktemp("one") / "parameters"))
+
+
 @pytest.mark.parametrize(("name", "update"), WHERE)
-def test_training_goes_on_from_parameters_that_are_loaded(name, update, tmp_path):
+def test_training_goes_on_from_parameters_that_are_loaded(
+    name, update, tmp_path, interrupted_on_one_device
+):
     """With the momentum that there is, as on one device.
 
     Under MXNet's own name a store that updates forgets it.
     """
-    file = str(tmp_path / "parameters")
-    expected = interrupted(None, 1, None, file)
-    assert distance(interrupted(make_kvstore(name), 3, update, file), expected) < 1e-5
+    found = interrupted(make_kvstore(name), 3, update, str(tmp_path / "parameters"))
+    assert distance(found, interrupted_on_one_device) < 1e-5
 
 
 @pytest.mark.parametrize(("name", "update"), WHERE)
@@ -94,10 +102,21 @@ def test_parameters_that_are_set_are_those_of_the_next_step(name, update):
     assert max(distance(one, found[0]) for one in found[1:]) < 1e-5
 
 
-def alone(plan, nets):
-    """What the nets would be, each with a Trainer of its own and on one device; ``plan``: the
+def two(ctxs):
+    mx.random.seed(4)
+    other = nn.HybridSequential()
+    other.add(nn.Dense(5, activation="tanh"), nn.Dense(3, activation="tanh"), nn.Dense(4))
+    other.initialize(mx.init.Normal(0.3), ctx=ctxs)
+    other(nd.zeros((1, 1, 4, 4), ctx=ctxs[0]))
+    return [small_net(ctxs), other]
+
+
+@functools.lru_cache(maxsize=None)
+def alone(plan):
+    """What the two nets would be, each with a Trainer of its own and on one device; ``plan``: the
     number of a net for each batch.
     """
+    nets = two(cpus(1))
     for number, net in enumerate(nets):
         train_on_one_device(
             net, [batch for batch, turn in zip(BATCHES, plan) if turn == number], "sgd", **MOMENTUM
@@ -110,21 +129,12 @@ def alone(plan, nets):
 )
 @pytest.mark.parametrize(("name", "update"), WHERE)
 def test_one_store_serves_several_trainers(name, update, plan):
-    def two(ctxs):
-        mx.random.seed(4)
-        other = nn.HybridSequential()
-        other.add(nn.Dense(5, activation="tanh"), nn.Dense(3, activation="tanh"), nn.Dense(4))
-        other.initialize(mx.init.Normal(0.3), ctx=ctxs)
-        other(nd.zeros((1, 1, 4, 4), ctx=ctxs[0]))
-        return [small_net(ctxs), other]
-
-    expected = alone(plan, two(cpus(1)))
     ctxs, store = contexts(2), make_kvstore(name)
     nets = two(ctxs)
     trainers = [trainer_of(net, store, update) for net in nets]
     for batch, turn in zip(BATCHES, plan):
         train_on_devices(nets[turn], trainers[turn], ctxs, [batch])
-    for net, values_ in zip(nets, expected):
+    for net, values_ in zip(nets, alone(plan)):
         assert distance(on_every_device(net, ctxs), values_) < 1e-5
 
 

@@ -2,6 +2,7 @@
 they are compiled.
 """
 
+import functools
 import re
 
 import mxnet as mx
@@ -10,6 +11,7 @@ import pytest
 from mxnet import autograd, gluon, nd
 from mxnet.contrib import amp as mxnets_amp
 from mxnet.gluon import nn
+from support.covering import pairwise
 from support.devices import contexts, device, named
 from support.processes import REPOSITORY
 from support.reference import distance, random_batches, train_on_devices, values
@@ -98,6 +100,7 @@ def small_net(ctxs, known=False):
     return net
 
 
+@functools.lru_cache(maxsize=None)
 def expected():
     """gluon.Trainer on one device, with the same initial values (drawn in the first call)."""
     net = small_net(contexts(1))
@@ -114,9 +117,11 @@ COMPILED = {
 }
 
 
-@pytest.mark.parametrize("when", ["first of all", "after a forward", "after a backward"])
-@pytest.mark.parametrize("compiled", COMPILED)
-@pytest.mark.parametrize("k", [1, 3])
+@pairwise(
+    k=[1, 3],
+    compiled=list(COMPILED),
+    when=["first of all", "after a forward", "after a backward"],
+)
 def test_networks_train_however_they_are_compiled_and_whenever_the_trainer_is_made(
     k, compiled, when
 ):

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from mxnet import nd
 from support.devices import contexts, on_gpus
-from support.drawn_runs import STEPS_OF_TWO_EPOCHS, few_digits, network_of, of_way
+from support.drawn_runs import BATCH, few_digits, network_of, of_way
 
 from gluonlab.config import TrainConfig
 from gluonlab.engine.gate import Gate
@@ -16,6 +16,8 @@ from gluonlab.training.loop import train
 from gluonlab.training.reporter import Reporter
 from gluonlab.training.splitting import STRATEGIES
 
+STEPS = 4  # of an epoch
+IMAGES = BATCH * STEPS - 1
 HELD_S = 120  # where nobody opens a gate, which makes a test fail
 
 
@@ -134,9 +136,9 @@ def test_what_a_checkpoint_takes_in_passing_is_what_it_takes_at_rest(way):
         with network_of(["convolution", "norm", "convolution"]), late():
             train(
                 TrainConfig(**of_way(way, epochs=1)), each, reporter=Reporter(),
-                dataset=few_digits(),
+                dataset=few_digits(IMAGES),
             )  # fmt: skip
-    assert len(passing.states) == len(resting.states) == STEPS_OF_TWO_EPOCHS / 2
+    assert len(passing.states) == len(resting.states) == STEPS
     for in_passing, at_rest in zip(passing.states, resting.states):
         running = [name for name in at_rest if "running" in name]
         assert len(running) >= 4

@@ -178,7 +178,7 @@ def test_the_average_is_weighted_by_the_images_that_a_device_saw():
 
 
 @pytest.mark.filterwarnings("ignore:no GPU on this machine:gluonlab.errors.GluonlabWarning")
-def test_devices_that_never_get_an_image_change_nothing(tmp_path, striped):
+def test_devices_that_never_get_an_image_change_nothing(tmp_path, few_stripes):
     """Batches of two images leave one of three devices, and two of four, without any."""
     found = []
     for k in (2, 3, 4):
@@ -201,17 +201,27 @@ def stripes(count, seed):
     return ArraySplit(images.astype(np.uint8), labels.astype(np.int32))
 
 
-@pytest.fixture
-def striped(monkeypatch):
+def use_stripes(monkeypatch, train, test):
+    """Runs get so many images to train and to test with."""
     dataset = Dataset(
         "stripes",
-        stripes(120, 0),
-        stripes(50, 1),
+        stripes(train, 0),
+        stripes(test, 1),
         ("a", "b", "c"),
         Defaults(model="resnet8", lr=0.05),
     )
     monkeypatch.setattr("gluonlab.training.draft.load_dataset", lambda name, root: dataset)
     return dataset
+
+
+@pytest.fixture
+def striped(monkeypatch):
+    return use_stripes(monkeypatch, 120, 50)
+
+
+@pytest.fixture
+def few_stripes(monkeypatch):
+    return use_stripes(monkeypatch, 30, 10)
 
 
 @pytest.mark.filterwarnings("ignore:no GPU on this machine:gluonlab.errors.GluonlabWarning")
