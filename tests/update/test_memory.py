@@ -177,8 +177,21 @@ def test_setting_parameters_keeps_the_sharded_optimizers_state(optimizer, tmp_pa
     assert distance(results[1], results[0]) < 1e-5
 
 
-@pytest.mark.parametrize("store", ["device", "sharded-optimizer"])
-@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+IN_SHARDS = ("sgd", "adam", "lamb")  # in make test
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "store"),
+    [
+        *((name, "device") for name in OPTIMIZERS),
+        *((name, "sharded-optimizer") for name in IN_SHARDS),
+        *(
+            pytest.param(name, "sharded-optimizer", marks=pytest.mark.long)
+            for name in OPTIMIZERS
+            if name not in IN_SHARDS
+        ),
+    ],
+)
 def test_predictions_on_one_device_before_an_update_do_not_part_replicas(optimizer, store):
     """They leave the weights of its convolutions in an order of oneDNN's own, which an update must
     not notice.
