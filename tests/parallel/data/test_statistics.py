@@ -221,7 +221,7 @@ def striped(monkeypatch):
 
 @pytest.fixture
 def few_stripes(monkeypatch):
-    return use_stripes(monkeypatch, 30, 10)
+    return use_stripes(monkeypatch, 20, 10)
 
 
 @pytest.mark.filterwarnings("ignore:no GPU on this machine:gluonlab.errors.GluonlabWarning")
@@ -231,7 +231,7 @@ def test_all_devices_evaluate_like_one_that_reads_the_saved_parameters(tmp_path,
     file.
     """
     config = TrainConfig(
-        gpus=k, epochs=2, global_batch_size=25, threads=1, **RECIPE, out=str(tmp_path / "run")
+        gpus=k, epochs=1, global_batch_size=25, threads=1, **RECIPE, out=str(tmp_path / "run")
     )
     result = loop.train(config, reporter=Reporter())
     net = get_model("resnet8", 3)
