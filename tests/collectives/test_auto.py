@@ -1,8 +1,9 @@
 """auto: no schedule that there is for some links has a lower price than the one that it takes."""
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from support.examples import examples
 from support.plain_price import plain_price
 from support.schedule_reference import keeps_promise
 from support.topologies import topologies
@@ -36,7 +37,7 @@ def others(topology):
             continue
 
 
-@settings(max_examples=8)
+@examples(5, 8)
 @given(drawn, st.sampled_from(SIZES), st.floats(0, 1))
 def test_nothing_is_cheaper_at_the_sizes_compared_and_nothing_much_between_them(
     topology, size, beyond
@@ -49,7 +50,7 @@ def test_nothing_is_cheaper_at_the_sizes_compared_and_nothing_much_between_them(
         assert chosen <= lowest * slack
 
 
-@settings(max_examples=8)
+@examples(5, 8)
 @given(drawn)
 def test_what_is_taken_sums_and_the_table_says_from_where_on(topology):
     made = make_for_links(auto.NAME, topology, topology.world_size)
@@ -98,6 +99,7 @@ def test_equal_prices_give_the_first_and_so_the_same_choice_always():
     [cpu_devices(5), make_topology("g4dn.12xlarge"), make_topology("p3.2xlarge*4")],
     ids=lambda topology: topology.name,
 )
+@examples(30)
 @given(st.data())
 def test_where_all_devices_are_alike_no_order_has_another_price(topology, data):
     assert topology.routes.alike and not make_topology("pcie", 8).routes.alike

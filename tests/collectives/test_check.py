@@ -6,8 +6,9 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from support.examples import examples
 from support.schedule_reference import (
     counts,
     digits,
@@ -87,20 +88,20 @@ def mutants(draw):
     return replace(valid, steps=tuple(map(tuple, steps))), kind, touched
 
 
-@settings(max_examples=60)
+@examples(30, 60)
 @given(valid_schedules())
 def test_the_reference_agrees_that_the_algorithms_are_right(schedule):
     assert is_right(schedule)
 
 
-@settings(max_examples=400)
+@examples(150, 400)
 @given(mutants())
 def test_a_mutant_is_accepted_exactly_when_it_is_still_right(case):
     mutant, _, _ = case
     assert (verdict(mutant) is None) == is_right(mutant)
 
 
-@settings(max_examples=400)
+@examples(150, 400)
 @given(mutants())
 def test_the_error_points_at_the_fault(case):
     mutant, kind, touched = case
@@ -164,7 +165,7 @@ def assert_is_where_it_went_wrong(schedule, error):
     assert doubles or (is_last and ends_wrong)
 
 
-@settings(max_examples=100)
+@examples(40, 100)
 @given(valid_schedules(), st.data())
 def test_a_transfer_made_twice_in_a_step_is_named(schedule, data):
     number = data.draw(st.integers(0, len(schedule.steps) - 1))
@@ -177,7 +178,7 @@ def test_a_transfer_made_twice_in_a_step_is_named(schedule, data):
     assert (error.step, error.transfer) == (number, copy)
 
 
-@settings(max_examples=50)
+@examples(25, 50)
 @given(valid_schedules())
 def test_states_are_the_counts_of_the_reference_after_every_step(schedule):
     start, base = digits(schedule)
@@ -318,7 +319,7 @@ def merges(draw, ranks):
     return [*steps, [(root, rank, 0, "copy") for rank in ranks if rank != root]], tree
 
 
-@settings(max_examples=150)
+@examples(60, 150)
 @given(st.data(), st.integers(2, 5))
 def test_two_sums_of_the_same_are_accepted_exactly_when_they_differ_by_swapped_summands_only(
     data, half

@@ -2,9 +2,10 @@
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from support.devices import contexts, device, devices
+from support.examples import examples
 
 from gluonlab.collectives import executor as executor_module
 from gluonlab.collectives.algorithms import ALGORITHMS, HALVES, make_schedule
@@ -42,7 +43,7 @@ def small_pieces(monkeypatch):
     monkeypatch.setattr(executor_module, "PIECE_BYTES", 1024)
 
 
-@settings(max_examples=60)
+@examples(30, 60)
 @given(
     st.sampled_from(sorted(ALGORITHMS)),
     st.integers(1, 8),
@@ -64,7 +65,7 @@ def test_every_algorithm_leaves_the_exact_sum_on_every_device(
             assert arrays[rank][place].dtype == np.dtype(dtype)
 
 
-@settings(max_examples=40)
+@examples(20, 40)
 @given(
     st.sampled_from(sorted(ALGORITHMS)),
     st.integers(2, 8),
@@ -121,7 +122,7 @@ def test_what_is_queued_before_and_after_keeps_its_order(name):
     before later ones.
     """
     ctxs = devices(4)
-    arrays = [[nd.zeros((40_000,), ctx=ctx)] for ctx in ctxs]
+    arrays = [[nd.zeros((8_000,), ctx=ctx)] for ctx in ctxs]
     executor = Executor(make_schedule(name, 4), arrays)
     nd.waitall()
     value = np.zeros(4)

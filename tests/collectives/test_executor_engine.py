@@ -4,6 +4,7 @@ before.
 
 import numpy as np
 import pytest
+from support.covering import pairwise
 from support.devices import contexts, on_gpus
 from support.reference import convolved
 from support.schedule_reference import run
@@ -104,9 +105,7 @@ def test_additions_of_a_step_are_made_in_its_order(world_size):
     assert [float(array.asscalar()) for (array,) in arrays] == [world_size - 2] * world_size
 
 
-@pytest.mark.parametrize("name", sorted(ALGORITHMS))
-@pytest.mark.parametrize("world_size", [2, 3, 4, 5])
-@pytest.mark.parametrize("type_name", ["float32", "float16"])
+@pairwise(name=sorted(ALGORITHMS), world_size=[2, 3, 4, 5], type_name=["float32", "float16"])
 def test_bits_are_those_of_additions_in_the_schedules_order(name, world_size, type_name):
     """Whether arrays are cut or not, and however many additions one operation makes."""
     schedule, size = make_schedule(name, world_size), 840  # which all numbers of chunks divide

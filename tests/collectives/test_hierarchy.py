@@ -2,9 +2,10 @@
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from support.devices import devices as some_devices
+from support.examples import examples
 from support.schedule_reference import is_right
 
 from gluonlab.collectives.algorithms import ALGORITHMS, HALVES, make_schedule
@@ -18,7 +19,7 @@ from mxnet import nd  # isort: skip
 HOSTS = st.integers(1, 4)
 
 
-@settings(max_examples=100)
+@examples(40)
 @given(
     HOSTS, HOSTS, st.sampled_from(sorted(ALGORITHMS)), st.sampled_from(sorted(HALVES)), st.data()
 )

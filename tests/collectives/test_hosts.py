@@ -3,8 +3,9 @@
 from dataclasses import replace
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from support.examples import examples
 
 from gluonlab.collectives.algorithms import ALGORITHMS, make_schedule
 from gluonlab.collectives.cost import price
@@ -174,7 +175,7 @@ def cases(draw):
     return draw(schedules | flat), host, between, hosts, draw(st.integers(0, 1000))
 
 
-@settings(max_examples=150)
+@examples(60, 150)
 @given(cases())
 def test_no_schedule_beats_the_bytes_that_must_pass_the_nics(case):
     """Without a sum twice, an allreduce sends 2 (h-1) n bytes between h hosts at least: 2 (h-1)/h n
@@ -186,6 +187,7 @@ def test_no_schedule_beats_the_bytes_that_must_pass_the_nics(case):
     assert seconds >= least * (1 - ROUNDING)
 
 
+@examples(40)
 @given(cases())
 def test_one_host_costs_what_the_machine_does(case):
     _, host, between, _, size = case
@@ -195,6 +197,7 @@ def test_one_host_costs_what_the_machine_does(case):
     assert dict(one.routes) == dict(host.routes)
 
 
+@examples(50)
 @given(cases(), st.sampled_from([1.0, 1.5, 100.0]))
 def test_a_faster_network_never_costs_more(case, times):
     schedule, host, between, hosts, size = case

@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.examples import examples
 from support.plain_price import priced
 from support.schedule_reference import keeps_promise
 from support.topologies import topologies
@@ -91,7 +92,7 @@ def mutants(draw, schedule):
     return changed, {old.chunk, new.chunk}
 
 
-@settings(max_examples=60)
+@examples(24, 60)
 @given(st.sampled_from([*ALGORITHMS]), st.integers(2, 40), st.data())
 def test_a_changed_transfer_is_wrong_where_its_chunks_alone_are(name, world_size, data):
     changed, chunks = data.draw(mutants(make_schedule(name, world_size)))
@@ -124,6 +125,8 @@ def test_prices_are_those_of_the_definition(topology, data):
             assert of_step.bottleneck in busiest
 
 
+GROWTH = 5  # of a transfer's time from 64 to 1,024 ranks, at most; it would be 16 if each looked
+# at all ranks
 MEASURED = """
 import resource, sys, time
 from gluonlab.collectives.algorithms import make_schedule
@@ -131,27 +134,33 @@ from gluonlab.collectives.check import check
 from gluonlab.collectives.cost import price
 from gluonlab.collectives.hierarchy import over_hosts
 from gluonlab.collectives.topology import make_topology, switch
-name, began = sys.argv[1], time.process_time()
-if name == "over_hosts":
-    schedule, topology = over_hosts(128, 8), make_topology("p3.16xlarge*128")
-else:
-    schedule, topology = make_schedule(name, 1024), switch(1024, 1e-5, 1e10, 1e11)
-check(schedule)
-assert price(schedule, topology, 1e8).seconds > 0
-print(time.process_time() - began, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20)
+def of_a_transfer(name, ranks, times):
+    began = time.process_time()
+    for _ in range(times):
+        if name == "over_hosts":
+            schedule = over_hosts(ranks // 8, 8)
+            topology = make_topology(f"p3.16xlarge*{ranks // 8}")
+        else:
+            schedule, topology = make_schedule(name, ranks), switch(ranks, 1e-5, 1e10, 1e11)
+        check(schedule)
+        assert price(schedule, topology, 1e8).seconds > 0
+    return (time.process_time() - began) / times / schedule.transfers
+
+of_a_transfer(sys.argv[1], 64, 1)  # loads what it needs
+few, many = of_a_transfer(sys.argv[1], 64, 10), of_a_transfer(sys.argv[1], 1024, 1)
+print(many / few, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20)
 """
 
 
 @pytest.mark.long
-@pytest.mark.alone
 @pytest.mark.parametrize("name", [*ALGORITHMS, "over_hosts"])
-def test_1024_ranks_are_made_proved_and_priced_in_ten_seconds_and_a_gigabyte(name):
+def test_1024_ranks_take_no_longer_for_a_transfer_than_few_do_and_no_more_than_a_gigabyte(name):
     done = subprocess.run(
-        [sys.executable, "-c", MEASURED, name], capture_output=True, text=True, timeout=120
+        [sys.executable, "-c", MEASURED, name], capture_output=True, text=True, timeout=600
     )
     assert done.returncode == 0, done.stderr
-    seconds, gigabytes = map(float, done.stdout.split())
-    assert gigabytes <= 1 and seconds <= 10
+    growth, gigabytes = map(float, done.stdout.split())
+    assert gigabytes <= 1 and growth <= GROWTH
 
 
 def test_devices_without_number_are_placed_as_they_are_numbered():

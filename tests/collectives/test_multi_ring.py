@@ -5,6 +5,7 @@ from itertools import permutations
 
 import pytest
 from hypothesis import given
+from support.examples import examples
 from support.lanes import cliques, meshes, unlike
 from support.schedule_reference import keeps_promise
 
@@ -16,6 +17,7 @@ from gluonlab.collectives.synthesis.lanes import lanes_of
 from gluonlab.collectives.topology import fully_connected, make_topology
 
 
+@examples(40)
 @given(meshes())
 def test_rings_fit_on_the_lanes_together_and_no_other_ring_fits_beside_them(topology):
     lanes, p = lanes_of(topology), topology.world_size

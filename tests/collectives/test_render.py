@@ -7,8 +7,9 @@ import xml.etree.ElementTree as ElementTree
 from collections import Counter
 
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
+from support.examples import examples
 
 from gluonlab.collectives.algorithms import ALGORITHMS, HALVES
 from gluonlab.collectives.check import states
@@ -23,7 +24,7 @@ NAMES = sorted(ALGORITHMS)
 WRONG = Schedule(
     "wrong", "allreduce", 3, 1, (0,), ((Transfer(1, 0, 0, "add"),), (Transfer(1, 0, 0, "add"),))
 )
-few = settings(max_examples=50)
+few = examples(25, 50)
 every_algorithm = pytest.mark.parametrize("name", NAMES)
 schedules = st.builds(
     lambda name, world_size: ALGORITHMS[name](world_size),

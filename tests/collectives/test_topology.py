@@ -6,8 +6,9 @@ import random
 from collections import Counter
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from support.examples import examples
 
 from gluonlab.collectives.machines import nvswitch, p3_16xlarge, pcie
 from gluonlab.collectives.topology import (
@@ -205,7 +206,7 @@ def random_topologies(draw):
     return Topology("random", world_size, routes)
 
 
-@settings(max_examples=150)
+@examples(60, 150)
 @given(random_topologies())
 def test_the_proposed_ring_is_the_best_of_all(topology):
     """Of every cyclic order: the least time per byte on the busiest link, then the most bytes/s in

@@ -7,8 +7,9 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from support.examples import examples
 from support.topologies import both, pairs, read_content, topologies
 
 from gluonlab.collectives.links import Link, Route, Topology
@@ -29,7 +30,7 @@ def test_every_known_machine_is_read_as_it_was_written(name, tmp_path):
     assert make_topology(str(tmp_path / "m.json")) == topology
 
 
-@settings(max_examples=30)
+@examples(15, 30)
 @given(topologies(), st.data())
 def test_every_topology_and_every_part_of_it_is_read_as_it_was_written(
     tmp_path_factory, whole, data
@@ -148,7 +149,7 @@ def wired(draw):
     return devices, wires, {node: Link(node, draw(speeds)) for node in nodes[devices:][::2]}
 
 
-@settings(max_examples=150)
+@examples(60, 150)
 @given(wired())
 def test_no_way_through_switches_is_shorter_or_as_short_and_wider(drawn):
     """Of all ways, which the reference finds one by one, by depth."""

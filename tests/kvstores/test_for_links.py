@@ -1,8 +1,11 @@
 """Stores of schedules made for links: exact on as many devices as a machine has, chosen by size."""
 
+import functools
+
 import numpy as np
 import pytest
 from mxnet import gluon, nd
+from support.covering import pairwise
 from support.devices import contexts
 from support.kvstore_runs import OPTIMIZERS, small_net, trained
 from support.reference import cpus, distance, random_batches, train_on_one_device, values
@@ -17,13 +20,30 @@ from gluonlab.errors import KVStoreError, ScheduleError
 from gluonlab.kvstores import make_kvstore
 from gluonlab.update.trainer import BucketedTrainer
 
+BATCHES = random_batches([8, 9, 21, 16], shape=(1, 4, 4), classes=4)
 
-@pytest.mark.parametrize("name", FOR_LINKS)
-@pytest.mark.parametrize("machine, count", [("p3.16xlarge", 8), ("p3.8xlarge", 4), (None, 5)])
-@pytest.mark.parametrize("sizes", [(1,), (7, 1000), (1_500_000,)])
-def test_sums_are_exact_and_alike_on_all_devices(name, machine, count, sizes):
+
+@functools.lru_cache(maxsize=None)
+def store_of(name, machine, count):
+    """Choosing the schedules takes longer than summing: the tests share the stores."""
+    return make_kvstore(name, contexts(count), machine)
+
+
+@functools.lru_cache(maxsize=None)
+def parameters_of_one_device():
+    """The parameters after BATCHES under Gluon on one CPU."""
+    return train_on_one_device(small_net(cpus(1)), BATCHES, "sgd", **OPTIMIZERS["sgd"])
+
+
+@pairwise(
+    sizes=[(1,), (7, 1000), (1_500_000,)],
+    machine_and_count=[("p3.16xlarge", 8), ("p3.8xlarge", 4), (None, 5)],
+    name=list(FOR_LINKS),
+)
+def test_sums_are_exact_and_alike_on_all_devices(name, machine_and_count, sizes):
+    machine, count = machine_and_count
     ctxs, random = contexts(count), np.random.RandomState(1)
-    store = make_kvstore(name, ctxs, machine)
+    store = store_of(name, machine, count)
     values = [random.randint(-99, 99, (count, size)).astype("float32") for size in sizes]
     arrays = [[nd.array(row, ctx=ctx) for row, ctx in zip(value, ctxs)] for value in values]
     store.pushpull(list(range(len(sizes))), arrays)
@@ -62,15 +82,13 @@ def test_more_devices_than_there_are_schedules_for_are_one_line():
 @pytest.mark.parametrize("trainer_class", [gluon.Trainer, BucketedTrainer])
 def test_eight_devices_train_as_one_does_and_stay_alike(name, trainer_class, machine):
     """Also where batches do not divide."""
-    ctxs, batches = contexts(8), random_batches([8, 9, 21, 16], shape=(1, 4, 4), classes=4)
-    store = make_kvstore(name, ctxs, machine)
-    net, _ = trained(trainer_class, store, "sgd", ctxs, batches)
-    assert store.transfers_run > 0
+    ctxs, store = contexts(8), store_of(name, machine, 8)
+    transfers_before = store.transfers_run
+    net, _ = trained(trainer_class, store, "sgd", ctxs, BATCHES)
+    assert store.transfers_run > transfers_before
     for ctx in ctxs[1:]:
         assert all(np.array_equal(a, b) for a, b in zip(values(net, ctx), values(net, ctxs[0])))
-    one = small_net(cpus(1))
-    expected = train_on_one_device(one, batches, "sgd", **OPTIMIZERS["sgd"])
-    assert distance(values(net), expected) < 1e-5
+    assert distance(values(net), parameters_of_one_device()) < 1e-5
 
 
 @pytest.fixture

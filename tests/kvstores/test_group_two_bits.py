@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from mxnet import gluon, nd
 from mxnet.gluon import nn
 from support.devices import device
+from support.examples import examples
 from support.kvstore_runs import after_pushpull
 from support.process_group import in_processes
 
@@ -45,7 +46,7 @@ def summed(rests, grads, threshold):
     return threshold * total
 
 
-@settings(max_examples=15)
+@examples(9, 15)
 @given(
     counts=st.lists(st.integers(1, 2), min_size=2, max_size=4).filter(lambda all: sum(all) <= 6),
     shapes=SHAPES,

@@ -16,6 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from mxnet import nd
 from support.devices import contexts, device, named
+from support.examples import examples
 from support.fake_nvml import CUBE, RTX, T4, V100, machine
 
 from gluonlab.collectives.algorithms import ALGORITHMS, make_schedule
@@ -59,7 +60,7 @@ def linked_machines(draw, most=5):
 
 
 @given(drawn=linked_machines(), name=st.sampled_from(sorted(ALGORITHMS)))
-@settings(max_examples=20)
+@examples(10, 20)
 def test_a_placed_schedule_never_costs_more_than_an_unplaced_one(drawn, name):
     driver, chosen = drawn
     topology, schedule = nvml_topology(driver, chosen), make_schedule(name, len(chosen))

@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 from mxnet import gluon, nd
 from mxnet.gluon import nn
+from support.covering import pairwise
 from support.devices import contexts
 from support.kvstore_runs import BATCHES, OPTIMIZERS, small_net, trained
 from support.reference import distance, train_on_devices, values
@@ -96,9 +97,7 @@ def convolutions(ctxs):
     return net
 
 
-@pytest.mark.parametrize("clip_norm", [None, 0.1])
-@pytest.mark.parametrize("optimizer", OPTIMIZERS)
-@pytest.mark.parametrize("devices", [2, 3])
+@pairwise(devices=[2, 3], optimizer=list(OPTIMIZERS), clip_norm=[None, 0.1])
 def test_buckets_that_are_moved_together_are_updated_as_alone(optimizer, devices, clip_norm):
     found, calls = [], []
     for store, bucket_bytes in (

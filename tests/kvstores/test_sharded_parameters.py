@@ -7,6 +7,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from mxnet import gluon, nd
 from support.devices import contexts
+from support.examples import examples
 from support.reference import distance
 
 from gluonlab import optimizers
@@ -143,7 +144,7 @@ def check_case(case, path):
         both.check()
 
 
-@settings(max_examples=12)
+@examples(8, 12)
 @given(case=cases)
 @example(case=(2, [(7,), (5, 3)], KINDS[1], [load_while_frozen], 0))
 @example(case=(3, [(5, 3)], KINDS[0], [other_devices, 1], 0))

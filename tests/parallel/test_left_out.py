@@ -2,11 +2,12 @@
 
 import mxnet as mx
 import numpy as np
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from mxnet import nd
 from mxnet.gluon import nn
 from support.devices import contexts
+from support.examples import examples
 from support.splits import (
     CLASSES,
     IMAGE,
@@ -50,7 +51,7 @@ def make(ctxs, start=None):
     return net
 
 
-@settings(max_examples=8, deadline=None)
+@examples(5, 8)
 @given(
     way=WAYS,
     copies=st.integers(1, 2),

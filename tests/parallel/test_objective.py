@@ -6,6 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from mxnet import autograd, gluon, nd
 from support.devices import contexts, device
+from support.examples import examples
 from support.kvstore_runs import BATCHES, small_net
 from support.reference import as_is, cpus, distance, values
 
@@ -30,6 +31,7 @@ def smoothed(scores, labels, smoothing):
     return -(q * logs).sum(axis=1), np.exp(logs) - q
 
 
+@examples(40)
 @given(st.integers(2, 12), st.integers(1, 5), st.floats(0.001, 0.99), st.integers(0, 1000))
 def test_the_loss_and_its_gradient_are_those_of_the_formula(classes, images, smoothing, seed):
     random = np.random.RandomState(seed)

@@ -6,6 +6,7 @@ forward and backward, but not run.
 """
 
 import dataclasses
+import functools
 import json
 import math
 import re
@@ -19,6 +20,7 @@ from hypothesis import strategies as st
 from mxnet import gluon, nd
 from mxnet.gluon import nn
 from support.devices import contexts, device, named
+from support.drawn_runs import few_digits
 from support.reference import as_is, distance, random_batches, values
 from support.run_files import read_metrics
 
@@ -70,11 +72,18 @@ GPU = mx.gpu(0)
 NOWHERE = partial(mixed_precision, half=(), full=(*FULL, *HALF))
 
 
-def graph_of(name, convert, lanes_as=GPU):
-    """The graph of loss and scores, and the network; as on GPUs, where channels are not padded."""
+@functools.lru_cache(maxsize=None)
+def net_of(name, lanes_as):
+    """The network, which no test trains."""
     net = get_model(name, 10, [lanes_as])
     net.initialize()
     complete(net, name, NETWORKS[name], 10)
+    return net
+
+
+def graph_of(name, convert, lanes_as=GPU):
+    """The graph of loss and scores, and the network; as on GPUs, where channels are not padded."""
+    net = net_of(name, lanes_as)
     colours = None if NETWORKS[name][0] == 1 else COLOURS
     return loss_graph(net, make_loss(0.1), make_input(colours), convert), net
 
@@ -366,8 +375,11 @@ def whole_run(out, monkeypatch, loss_scale, strategy=data_parallel):
     monkeypatch.setattr(plan, "make_loss_scale", lambda *asked: loss_scale)
     monkeypatch.setattr(plan, "conversion", lambda dtype, sync_bn: HALVES)
     reporter = Lines()
-    config = TrainConfig(devices=named(2), epochs=1, batch_size=128, out=str(out))
-    return loop.train(config, strategy, reporter), reporter.lines
+    config = TrainConfig(
+        devices=named(2), model="lenet", lr=0.05, epochs=1, batch_size=8, out=str(out)
+    )
+    found = loop.train(config, strategy, reporter, dataset=few_digits(6 * 2 * 8))
+    return found, reporter.lines
 
 
 class BrightBatches(DataParallel):

@@ -6,10 +6,12 @@ from functools import lru_cache
 import mxnet as mx
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from mxnet import autograd, gluon, nd
+from support.covering import pairwise
 from support.devices import contexts, device, devices
+from support.examples import examples
 from support.from_scratch import as_gluon
 from support.reference import (
     distance,
@@ -99,7 +101,7 @@ def test_weights_are_as_spread_as_the_initialisation_says_and_biases_zero(spread
 # --- a batch on several devices
 
 
-@settings(max_examples=30)
+@examples(15, 30)
 @given(st.data())
 def test_allreduce_leaves_the_sum_on_every_device(data):
     ctxs = devices(data.draw(st.integers(1, 4), "devices"), threads=1)
@@ -142,10 +144,9 @@ def test_get_params_copies_and_begins_without_gradient():
     assert params[0].asnumpy().any()
 
 
-@pytest.mark.parametrize("sizes", SIZES.values(), ids=list(SIZES))
-@pytest.mark.parametrize("name", ["star", "ring"])
-@pytest.mark.parametrize("k", [1, 2, 3])
+@pairwise(k=[1, 2, 3], sizes=list(SIZES), name=["star", "ring"])
 def test_k_devices_make_gluons_update_on_one(k, name, sizes):
+    sizes = SIZES[sizes]
     ctxs = devices(k, threads=1)
     replicas = replicas_on(ctxs, seed=1)
     sum_up = allreduce if name == "star" else make_allreduce(name, ctxs)

@@ -131,7 +131,15 @@ class Page:
             )
         return found
 
-    def wait(self, condition, seconds=8):
+    def watch(self, id):
+        """Keep every text that an element has from now on, for `seen`."""
+        self.driver.execute_script(WATCH, self.find(id))
+
+    def seen(self):
+        """The texts of the watched element, in order, however fast they followed each other."""
+        return self.driver.execute_script("return window.seen")
+
+    def wait(self, condition, seconds=120):
         end = time.monotonic() + seconds
         while not condition():
             assert time.monotonic() < end, (
@@ -158,6 +166,11 @@ class Page:
         return [entry["message"] for entry in self.driver.get_log("browser")]
 
 
+WATCH = """const [element] = arguments, seen = [element.innerText];
+    window.seen = seen;
+    new MutationObserver(() => {
+        if (seen[seen.length - 1] !== element.innerText) seen.push(element.innerText);
+    }).observe(element, {childList: true, characterData: true, subtree: true});"""
 READ = """const read = () => [...document.querySelectorAll('[data-contributions]')].map(
     ({dataset: cell}) => `${cell.rank} ${cell.chunk} ${cell.contributions}`).join('\\n');"""
 READ_ALL = """const field = arguments[0], next = document.getElementById('next');

@@ -36,24 +36,26 @@ def test_it_takes_what_gluons_trainer_takes_in_the_same_places():
     assert {p.kind for p in ours[len(theirs) :]} == {inspect.Parameter.KEYWORD_ONLY}
 
 
+@pytest.fixture(scope="module")
+def parameters_of_one_device():
+    net = small_net(cpus(1))
+    trainer = gluon.Trainer(net.collect_params(), "sgd", {"momentum": 0.9}, kvstore=None)
+    train_on_devices(net, trainer, cpus(1), BATCHES)
+    return values(net)
+
+
 @pytest.mark.parametrize(
     "name",
     [None, *(name for name in (*KVSTORES, "Ring", "DEVICE") if name != "nccl"), "an instance"],
 )
-def test_every_store_by_name_keeps_the_replicas_alike(name):
+def test_every_store_by_name_keeps_the_replicas_alike(name, parameters_of_one_device):
     """And trains as one device does, for which no store is needed."""
     kvstore = {"kvstore": mx.kv.create("device") if name == "an instance" else name} if name else {}
-    one, net = small_net(cpus(1)), small_net(contexts(3))
-    train_on_devices(
-        one,
-        gluon.Trainer(one.collect_params(), "sgd", {"momentum": 0.9}, kvstore=None),
-        cpus(1),
-        BATCHES,
-    )
+    net = small_net(contexts(3))
     trainer = BucketedTrainer(net.collect_params(), "sgd", {"momentum": 0.9}, **kvstore)
     train_on_devices(net, trainer, contexts(3), BATCHES)
     assert all(np.array_equal(a, b) for a, b in zip(values(net, device(0)), values(net, device(2))))
-    assert distance(values(net), values(one)) <= 1e-5
+    assert distance(values(net), parameters_of_one_device) <= 1e-5
 
 
 def test_a_name_means_the_store_of_that_name():

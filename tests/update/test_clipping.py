@@ -2,11 +2,14 @@
 batch.
 """
 
+import functools
+
 import mxnet as mx
 import numpy as np
 import pytest
 from mxnet import autograd, gluon, nd
 from mxnet.gluon import nn
+from support.covering import pairwise
 from support.devices import contexts, device
 from support.kvstore_runs import BATCHES, OPTIMIZERS, small_net
 from support.reference import (
@@ -60,14 +63,21 @@ def clipped(store, optimizer, k, clip_norm, bucket_bytes=100):
     return net
 
 
-@pytest.mark.parametrize("optimizer", OPTIMIZERS)
-@pytest.mark.parametrize("store", ["device", "local", "ring", "sharded-optimizer"])
-@pytest.mark.parametrize("clip_norm", [0.01, 0.8])
-@pytest.mark.parametrize("k", [1, 2, 3])
-def test_k_devices_clip_as_one(k, clip_norm, store, optimizer):
-    expected, norms = clipped_on_one_device(
+@functools.lru_cache(maxsize=None)
+def small_net_clipped_on_one_device(clip_norm, optimizer):
+    return clipped_on_one_device(
         small_net(cpus(1)), BATCHES, clip_norm, optimizer, OPTIMIZERS[optimizer]
     )
+
+
+@pairwise(
+    k=[1, 2, 3],
+    clip_norm=[0.01, 0.8],
+    store=["device", "local", "ring", "sharded-optimizer"],
+    optimizer=list(OPTIMIZERS),
+)
+def test_k_devices_clip_as_one(k, clip_norm, store, optimizer):
+    expected, norms = small_net_clipped_on_one_device(clip_norm, optimizer)
     assert max(norms) > clip_norm
     assert clip_norm < 0.1 or min(norms) < clip_norm  # the larger one lets some of the steps be
     net = clipped(store, optimizer, k, clip_norm)

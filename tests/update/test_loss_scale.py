@@ -9,11 +9,13 @@ import math
 import mxnet as mx
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from mxnet import gluon, nd
 from mxnet.gluon import nn
+from support.covering import pairwise
 from support.devices import contexts
+from support.examples import examples
 from support.kvstore_runs import BATCHES, OPTIMIZERS, small_net
 from support.reference import as_is, random_batches, shards, values
 
@@ -105,7 +107,7 @@ LEFT_OUT = [0, 3, 4, 8]  # places in MIXED
 KEPT = [batch for place, batch in enumerate(MIXED) if place not in LEFT_OUT]
 
 
-@settings(max_examples=12, deadline=None)
+@examples(8, 12)
 @given(
     exponent=st.integers(-14, 24),
     k=st.integers(1, 3),
@@ -132,7 +134,8 @@ def test_a_power_of_two_changes_no_bit(exponent, k, store, optimizer, cut, clip_
 @pytest.mark.parametrize("name", OFFERED)
 def test_no_optimizer_sees_the_scale(name):
     scaled, plain = (
-        trained(scale, optimizer=make_optimizer(name, {})) for scale in (LossScale(2.0**12), None)
+        trained(scale, optimizer=make_optimizer(name, {}), batches=BATCHES[:3])
+        for scale in (LossScale(2.0**12), None)
     )
     assert same(scaled, plain)
 
@@ -156,10 +159,12 @@ def test_the_graph_of_all_devices_is_scaled_as_well(cut):
     assert same(trained(LossScale(2.0**10), **options), trained(None, **options))
 
 
-@pytest.mark.parametrize("clip_norm", [None, 0.1])
-@pytest.mark.parametrize("optimizer", OPTIMIZERS)
-@pytest.mark.parametrize("store", ["device", "local", "ring", "sharded-optimizer"])
-@pytest.mark.parametrize("k", [1, 3])
+@pairwise(
+    k=[1, 3],
+    store=["device", "local", "ring", "sharded-optimizer"],
+    optimizer=list(OPTIMIZERS),
+    clip_norm=[None, 0.1],
+)
 def test_steps_that_overflow_leave_no_trace(k, store, optimizer, clip_norm):
     """The same bits as without these batches, in the parameters and, since training goes on, in
     momentum and counts.
@@ -200,9 +205,7 @@ def test_nor_does_a_step_whose_norm_is_not_a_number(k, store):
     assert same([values(net, ctx) for ctx in ctxs], expected)
 
 
-@pytest.mark.parametrize("clip_norm", [None, 1.0])
-@pytest.mark.parametrize("store", STORES)
-@pytest.mark.parametrize("device", [0, 2])
+@pairwise(device=[0, 2], store=STORES, clip_norm=[None, 1.0])
 def test_an_overflow_on_one_device_stops_all(device, store, clip_norm):
     ctxs, scale = contexts(3), LossScale(2.0**20)
     net = linear_net(ctxs)
@@ -327,6 +330,7 @@ def unscaled(grads, scale, parts=False):
     return unscale.finite()
 
 
+@examples(40)
 @given(DEVICES, st.sampled_from([0.25, 1.0, 1024.0]))
 def test_parts_are_divided_and_all_numbers_on_all_devices_looked_at(devices, scale):
     arrays = [[np.array(numbers, "float32") for numbers in part] for part in devices]

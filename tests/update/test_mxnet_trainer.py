@@ -2,6 +2,8 @@
 same test.
 """
 
+import functools
+
 import mxnet as mx
 import numpy as np
 import pytest
@@ -69,35 +71,59 @@ def interrupted(store, devices, update, file):
     return on_every_device(net, ctxs)
 
 
+@pytest.fixture(scope="module")
+def interrupted_on_one_device(tmp_path_factory):
+    return interrupted(None, 1, None, str(tmp_path_factory.mktemp("one") / "parameters"))
+
+
 @pytest.mark.parametrize(("name", "update"), WHERE)
-def test_training_goes_on_from_parameters_that_are_loaded(name, update, tmp_path):
+def test_training_goes_on_from_parameters_that_are_loaded(
+    name, update, tmp_path, interrupted_on_one_device
+):
     """With the momentum that there is, as on one device.
 
     Under MXNet's own name a store that updates forgets it.
     """
-    file = str(tmp_path / "parameters")
-    expected = interrupted(None, 1, None, file)
-    assert distance(interrupted(make_kvstore(name), 3, update, file), expected) < 1e-5
+    found = interrupted(make_kvstore(name), 3, update, str(tmp_path / "parameters"))
+    assert distance(found, interrupted_on_one_device) < 1e-5
+
+
+def with_parameters_set(store, devices, update):
+    """Three steps, after each of which the parameters are set."""
+    ctxs = contexts(devices)
+    net = small_net(ctxs)
+    trainer = trainer_of(net, store, update, momentum=0.0)
+    for batch in BATCHES[:3]:
+        train_on_devices(net, trainer, ctxs, [batch])
+        set_values(net, [array * 0.5 + 0.1 for array in values(net)])
+    return on_every_device(net, ctxs)
+
+
+with_parameters_set_once = functools.lru_cache(maxsize=None)(with_parameters_set)
 
 
 @pytest.mark.parametrize(("name", "update"), WHERE)
 def test_parameters_that_are_set_are_those_of_the_next_step(name, update):
-    found = []
-    for store, devices in ((None, 1), ("device", 2), (make_kvstore(name), 2)):
-        ctxs = contexts(devices)
-        net = small_net(ctxs)
-        trainer = trainer_of(net, store, update if devices > 1 else None, momentum=0.0)
-        for batch in BATCHES[:3]:
-            train_on_devices(net, trainer, ctxs, [batch])
-            set_values(net, [array * 0.5 + 0.1 for array in values(net)])
-        found.append(on_every_device(net, ctxs))
-    assert max(distance(one, found[0]) for one in found[1:]) < 1e-5
+    expected = with_parameters_set_once(None, 1, None)
+    assert distance(with_parameters_set_once("device", 2, update), expected) < 1e-5
+    assert distance(with_parameters_set(make_kvstore(name), 2, update), expected) < 1e-5
 
 
-def alone(plan, nets):
-    """What the nets would be, each with a Trainer of its own and on one device; ``plan``: the
+def two(ctxs):
+    mx.random.seed(4)
+    other = nn.HybridSequential()
+    other.add(nn.Dense(5, activation="tanh"), nn.Dense(3, activation="tanh"), nn.Dense(4))
+    other.initialize(mx.init.Normal(0.3), ctx=ctxs)
+    other(nd.zeros((1, 1, 4, 4), ctx=ctxs[0]))
+    return [small_net(ctxs), other]
+
+
+@functools.lru_cache(maxsize=None)
+def alone(plan):
+    """What the two nets would be, each with a Trainer of its own and on one device; ``plan``: the
     number of a net for each batch.
     """
+    nets = two(cpus(1))
     for number, net in enumerate(nets):
         train_on_one_device(
             net, [batch for batch, turn in zip(BATCHES, plan) if turn == number], "sgd", **MOMENTUM
@@ -110,21 +136,12 @@ def alone(plan, nets):
 )
 @pytest.mark.parametrize(("name", "update"), WHERE)
 def test_one_store_serves_several_trainers(name, update, plan):
-    def two(ctxs):
-        mx.random.seed(4)
-        other = nn.HybridSequential()
-        other.add(nn.Dense(5, activation="tanh"), nn.Dense(3, activation="tanh"), nn.Dense(4))
-        other.initialize(mx.init.Normal(0.3), ctx=ctxs)
-        other(nd.zeros((1, 1, 4, 4), ctx=ctxs[0]))
-        return [small_net(ctxs), other]
-
-    expected = alone(plan, two(cpus(1)))
     ctxs, store = contexts(2), make_kvstore(name)
     nets = two(ctxs)
     trainers = [trainer_of(net, store, update) for net in nets]
     for batch, turn in zip(BATCHES, plan):
         train_on_devices(nets[turn], trainers[turn], ctxs, [batch])
-    for net, values_ in zip(nets, expected):
+    for net, values_ in zip(nets, alone(plan)):
         assert distance(on_every_device(net, ctxs), values_) < 1e-5
 
 
@@ -155,28 +172,37 @@ def test_a_trainer_that_only_sums_does_not_get_another_ones_updates(name):
         train_on_devices(nets[1], sums, ctxs, BATCHES[1:2])
 
 
+def by_a_schedule(store, devices):
+    """The rates and the parameters of a few steps."""
+    ctxs = contexts(devices)
+    net = small_net(ctxs)
+    schedule = mx.lr_scheduler.CosineScheduler(max_update=6, base_lr=0.2, warmup_steps=2)
+    settings = {"learning_rate": 0.2, "lr_scheduler": schedule}
+    trainer = gluon.Trainer(
+        net.collect_params(), "adam" if devices == 2 else "sgd", settings, kvstore=store
+    )
+    rates = []
+    for batch in BATCHES[:4]:
+        train_on_devices(net, trainer, ctxs, [batch])
+        rates.append(trainer.learning_rate)
+    return rates, on_every_device(net, ctxs)
+
+
+by_a_schedule_under_device = functools.lru_cache(maxsize=None)(
+    functools.partial(by_a_schedule, "device")
+)
+
+
 @pytest.mark.parametrize("name", SOME_NOW)
 @pytest.mark.parametrize(
     "devices",
     [1, 2, pytest.param(3, marks=pytest.mark.long), 4, pytest.param(5, marks=pytest.mark.long)],
 )
 def test_rates_follow_their_schedule(name, devices):
-    found = []
-    for store in ("device", make_kvstore(name)):
-        ctxs = contexts(devices)
-        net = small_net(ctxs)
-        schedule = mx.lr_scheduler.CosineScheduler(max_update=6, base_lr=0.2, warmup_steps=2)
-        settings = {"learning_rate": 0.2, "lr_scheduler": schedule}
-        trainer = gluon.Trainer(
-            net.collect_params(), "adam" if devices == 2 else "sgd", settings, kvstore=store
-        )
-        rates = []
-        for batch in BATCHES[:4]:
-            train_on_devices(net, trainer, ctxs, [batch])
-            rates.append(trainer.learning_rate)
-        found.append((rates, on_every_device(net, ctxs)))
-    assert found[0][0] == found[1][0]
-    assert distance(found[1][1], found[0][1]) < 1e-5
+    expected_rates, expected = by_a_schedule_under_device(devices)
+    rates, found = by_a_schedule(make_kvstore(name), devices)
+    assert rates == expected_rates
+    assert distance(found, expected) < 1e-5
 
 
 @pytest.mark.parametrize("name", SOME_NOW)

@@ -1,5 +1,7 @@
 """BucketedTrainer under npx.set_np(): what gluon.Trainer makes of the same mx.np network."""
 
+import functools
+
 import mxnet as mx
 import numpy as np
 import pytest
@@ -60,11 +62,17 @@ def train(net, trainer, ctxs, batches=BATCHES, scale=1.0):
     return values(net, ctxs[-1])
 
 
-def expected(optimizer, params):
+@functools.lru_cache(maxsize=None)
+def _expected(optimizer, params):
     net = numpy_net(contexts(1))
     return train(
         net, gluon.Trainer(net.collect_params(), optimizer, dict(params), kvstore=None), contexts(1)
     )
+
+
+def expected(optimizer, params):
+    """What gluon.Trainer makes of the network on one device, trained once for all tests."""
+    return _expected(optimizer, tuple(params.items()))
 
 
 @pytest.mark.parametrize(

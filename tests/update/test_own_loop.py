@@ -2,6 +2,7 @@
 they are compiled.
 """
 
+import functools
 import re
 
 import mxnet as mx
@@ -10,6 +11,7 @@ import pytest
 from mxnet import autograd, gluon, nd
 from mxnet.contrib import amp as mxnets_amp
 from mxnet.gluon import nn
+from support.covering import pairwise
 from support.devices import contexts, device, named
 from support.processes import REPOSITORY
 from support.reference import distance, random_batches, train_on_devices, values
@@ -53,21 +55,29 @@ def test_the_loop_of_the_page_runs_as_it_is_printed(capsys):
     assert names["accuracy"] > 0.85 and f"{names['accuracy']:.3f}" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize(("devices", "batch_size"), [(1, 128), (3, 128), (4, 359)])
-def test_the_loop_of_the_page_trains_any_number_of_devices_as_gluon_trains_one(devices, batch_size):
-    """1437 images: the last batch of 359 has one image, for one of four devices."""
-    loop = changed(the_loop(), epochs=("range(10)", "range(2)"), batch=("128", str(batch_size)))
-    ours = run_loop(changed(loop, devices=('"cpu*2"', f'"{named(devices)}"')))
-    one = run_loop(
+def short_loop(batch_size):
+    return changed(the_loop(), epochs=("range(10)", "range(2)"), batch=("128", str(batch_size)))
+
+
+@functools.lru_cache(maxsize=None)
+def trained_by_gluon_on_one_device(batch_size):
+    names = run_loop(
         changed(
-            loop, devices=('"cpu*2"', '"cpu"'),
+            short_loop(batch_size), devices=('"cpu*2"', '"cpu"'),
             trainer=("gluonlab.BucketedTrainer(", "gluon.Trainer("),
         )
     )  # fmt: skip
-    assert isinstance(ours["trainer"], BucketedTrainer) and not isinstance(
-        one["trainer"], BucketedTrainer
-    )
-    assert distance(values(ours["net"], ours["ctxs"][-1]), values(one["net"])) <= 1e-4
+    assert not isinstance(names["trainer"], BucketedTrainer)
+    return values(names["net"])
+
+
+@pytest.mark.parametrize(("devices", "batch_size"), [(1, 128), (3, 128), (4, 359)])
+def test_the_loop_of_the_page_trains_any_number_of_devices_as_gluon_trains_one(devices, batch_size):
+    """1437 images: the last batch of 359 has one image, for one of four devices."""
+    ours = run_loop(changed(short_loop(batch_size), devices=('"cpu*2"', f'"{named(devices)}"')))
+    assert isinstance(ours["trainer"], BucketedTrainer)
+    expected = trained_by_gluon_on_one_device(batch_size)
+    assert distance(values(ours["net"], ours["ctxs"][-1]), expected) <= 1e-4
 
 
 @pytest.mark.cpu_only("it is about imports")
@@ -98,6 +108,7 @@ def small_net(ctxs, known=False):
     return net
 
 
+@functools.lru_cache(maxsize=None)
 def expected():
     """gluon.Trainer on one device, with the same initial values (drawn in the first call)."""
     net = small_net(contexts(1))
@@ -114,9 +125,11 @@ COMPILED = {
 }
 
 
-@pytest.mark.parametrize("when", ["first of all", "after a forward", "after a backward"])
-@pytest.mark.parametrize("compiled", COMPILED)
-@pytest.mark.parametrize("k", [1, 3])
+@pairwise(
+    k=[1, 3],
+    compiled=list(COMPILED),
+    when=["first of all", "after a forward", "after a backward"],
+)
 def test_networks_train_however_they_are_compiled_and_whenever_the_trainer_is_made(
     k, compiled, when
 ):

@@ -1,5 +1,6 @@
 """Learning rates: closed forms, at the boundaries, and what every step of a run is made with."""
 
+import functools
 import math
 
 import mxnet as mx
@@ -8,7 +9,9 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 from mxnet import autograd, gluon, nd
+from support.covering import pairwise
 from support.devices import contexts, named
+from support.examples import examples
 from support.kvstore_runs import BATCHES, OPTIMIZERS, small_net
 from support.reference import cpus, distance, set_values, train_on_devices, values
 from support.run_files import read_metrics
@@ -100,6 +103,7 @@ RATES = st.builds(
 ).filter(lambda rates: rates.warmup_steps <= min(rates.steps, *rates.milestones, 60))
 
 
+@examples(40)
 @given(RATES)
 @example(Rates(0.224, 1, "cosine", final_lr=0.007154205656813448))  # whose sum is rounded upwards
 def test_a_rate_grows_in_the_warm_up_and_falls_after_it(rates):
@@ -192,25 +196,30 @@ def test_scaling_the_rate_scales_the_whole_schedule():
 # --- what training does with them
 
 
-@pytest.mark.parametrize("optimizer", OPTIMIZERS)
-@pytest.mark.parametrize("store", ["device", "ring", "sharded-optimizer"])
-@pytest.mark.parametrize("k", [1, 3])
+@functools.lru_cache(maxsize=None)
+def parameters_with_rates_by_hand(optimizer, rates):
+    net = small_net(cpus(1))
+    params = {**OPTIMIZERS[optimizer], "learning_rate": rates[1]}
+    trainer = gluon.Trainer(net.collect_params(), optimizer, params, kvstore=None)
+    for rate, batch in zip(rates, BATCHES):
+        trainer.set_learning_rate(rate)
+        train_on_devices(net, trainer, cpus(1), [batch])
+    return values(net)
+
+
+@pairwise(k=[1, 3], store=["device", "ring", "sharded-optimizer"], optimizer=list(OPTIMIZERS))
 def test_every_step_is_made_with_its_rate(k, store, optimizer):
     """The reference is told each rate by hand, so nothing depends on how it counts updates."""
     schedule = Rates(0.3, len(BATCHES), "cosine", warmup_steps=2)
-    by_hand = [
+    by_hand = (
         0.15,
         0.3,
         0.3,
         0.3 * (1 + math.cos(math.pi / 3)) / 2,
         0.3 * (1 + math.cos(2 * math.pi / 3)) / 2,
-    ]
+    )
+    expected = parameters_with_rates_by_hand(optimizer, by_hand)
     params = {**OPTIMIZERS[optimizer], "learning_rate": 0.3}
-    expected = small_net(cpus(1))
-    trainer = gluon.Trainer(expected.collect_params(), optimizer, dict(params), kvstore=None)
-    for rate, batch in zip(by_hand, BATCHES):
-        trainer.set_learning_rate(rate)
-        train_on_devices(expected, trainer, cpus(1), [batch])
     net = small_net(contexts(k))
     bucketed = BucketedTrainer(
         net.collect_params(),
@@ -222,7 +231,7 @@ def test_every_step_is_made_with_its_rate(k, store, optimizer):
     train_on_devices(net, bucketed, contexts(k), BATCHES)
     assert len(bucketed.buckets) > 1  # an update counts once, however many buckets it takes
     for ctx in contexts(k):
-        assert distance(values(net, ctx), values(expected)) <= 1e-5
+        assert distance(values(net, ctx), expected) <= 1e-5
 
 
 @pytest.mark.parametrize("optimizer", OFFERED)

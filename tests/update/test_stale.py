@@ -16,7 +16,9 @@ from support.branching import (
     scale_or_none,
     shards_of,
 )
+from support.covering import pairwise
 from support.devices import contexts
+from support.examples import examples
 from support.reference import distance, values
 
 from gluonlab.optimizers import NAG, SGD, Adamax
@@ -95,7 +97,7 @@ CHOICES = {
 }
 
 
-@settings(max_examples=10)
+@examples(6, 10)
 @given(**CHOICES)
 def test_what_is_fresh_somewhere_is_updated_everywhere_and_the_rest_stays(
     run, store, optimizer, bucket_bytes, clip_norm, scaled
@@ -113,7 +115,7 @@ def test_what_is_fresh_somewhere_is_updated_everywhere_in_many_networks(
     check_against_one_device(run, store, optimizer, bucket_bytes, clip_norm, scaled)
 
 
-@settings(max_examples=5)
+@examples(4, 5)
 @given(run=runs(), clip_norm=CHOICES["clip_norm"])
 def test_optimizers_that_look_at_whole_parameters_leave_out_the_stale_ones_too(run, clip_norm):
     check_against_one_device(run, "device", "lamb", 4096, clip_norm, False)
@@ -133,21 +135,23 @@ def test_an_idle_device_counts_as_zero_without_a_word(store):
     assert distance(values(net), values(on_one_device(2, steps, OPTIMIZERS["sgd"]()))) <= 1e-5
 
 
-@pytest.mark.parametrize("store", ["device", "ring", "sharded-optimizer"])
-@pytest.mark.parametrize(
-    ("uses", "named"),
-    [
-        ((BOTH, FIRST), r"dense\d+_weight on [cg]pu\(1\)"),
-        ((SECOND, SECOND), r"dense\d+_weight on [cg]pu\(0\)"),
-        ((FIRST, NONE), r"dense\d+_weight on [cg]pu\(0\)"),
-        ((NONE, NONE), r"dense\d+_weight on any device"),
-    ],
+NAMED = {  # which branches the devices use: what is named
+    (BOTH, FIRST): r"dense\d+_weight on [cg]pu\(1\)",
+    (SECOND, SECOND): r"dense\d+_weight on [cg]pu\(0\)",
+    (FIRST, NONE): r"dense\d+_weight on [cg]pu\(0\)",
+    (NONE, NONE): r"dense\d+_weight on any device",
+}
+
+
+@pairwise(
+    uses=list(NAMED),
+    store=["device", "ring", "sharded-optimizer"],
+    first=[True, False],
 )
-@pytest.mark.parametrize("first", [True, False], ids=["in the first step", "later"])
 def test_a_parameter_that_a_busy_device_did_not_use_is_named_before_anything_changes(
-    store, uses, named, first
+    store, uses, first
 ):
-    ctxs = contexts(2)
+    ctxs, named = contexts(2), NAMED[uses]
     net = branching_net(2, ctxs)
     trainer = bucketed(net, store=store)
     if not first:

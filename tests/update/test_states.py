@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from mxnet import gluon, nd
 from mxnet.gluon import nn
 from support.devices import contexts, device
+from support.examples import examples
 from support.full_disk import full_at
 from support.reference import distance, random_batches, train_on_devices, values
 from support.thinned import thinned
@@ -131,7 +132,7 @@ def check(optimizer, first, second, file):
         assert all(np.array_equal(a, b) for a, b in zip(found, uninterrupted(optimizer, first)))
 
 
-@settings(max_examples=6)
+@examples(4, 6)
 @given(st.sampled_from(sorted(OPTIMIZERS)), SETTINGS, SETTINGS)
 def test_states_go_to_any_store_buckets_and_devices(tmp_path_factory, optimizer, first, second):
     check(optimizer, first, second, str(tmp_path_factory.getbasetemp() / "states"))

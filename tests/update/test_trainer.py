@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from mxnet import gluon, nd
 from mxnet.gluon import nn
 from support.devices import contexts, device
+from support.examples import examples
 from support.reference import as_is, cpus, distance, random_batches, train_on_devices, values
 
 from gluonlab.data.loading.batch import whole
@@ -162,6 +163,7 @@ def test_buckets_keep_order_and_hold_no_more_than_they_may(sizes, bucket_bytes):
         assert sum(math.prod(param.shape) for param in [*a, b[0]]) * 4 > bucket_bytes
 
 
+@examples(40)
 @given(sizes=st.lists(st.integers(1, 30), min_size=1, max_size=8), bucket_bytes=st.integers(0, 200))
 def test_buckets_are_moved_together_in_order_up_to_as_many_bytes(sizes, bucket_bytes):
     """And no two neighbours that would fit together stay apart."""

@@ -4,11 +4,13 @@ import signal
 import threading
 import time
 from collections import Counter
+from contextlib import suppress
 from itertools import permutations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from support.examples import examples
 from support.lanes import LATENCY, SPEED, meshes, unlike
 from support.schedule_reference import keeps_promise
 
@@ -29,10 +31,18 @@ from gluonlab.errors import ScheduleError
 SUMMED_ON_TREES = ["ring", "sharded", "halving_doubling", "tree", "star", "bidirectional_ring"]
 
 
-@settings(max_examples=5)
+def front_of(topology):
+    """What is found in so little time that drawn topologies cost little, or else in more."""
+    for seconds in (0.03, 0.1, 1.0, 10.0):
+        with suppress(ScheduleError):  # a machine may be slow, or have other things to do
+            return synthesise(topology, seconds)
+    return synthesise(topology, 100.0)
+
+
+@examples(4, 5)
 @given(meshes(most=3, lanes=2))
 def test_what_is_found_is_right_and_neither_below_its_bound_nor_the_floor(topology):
-    front = synthesise(topology, 0.1)
+    front = front_of(topology)
     floor = floor_of(topology)
     for found in front:
         assert keeps_promise(found.schedule)
@@ -43,6 +53,7 @@ def test_what_is_found_is_right_and_neither_below_its_bound_nor_the_floor(topolo
     assert list(steps) == sorted(steps) and list(rounds) == sorted(rounds, reverse=True)
 
 
+@examples(40)
 @given(meshes(), st.sampled_from(SUMMED_ON_TREES), st.data())
 def test_no_algorithm_undercuts_the_bound_of_its_steps(topology, name, data):
     """Each sums up a chunk on a tree, and then copies it: its rounds, counted here."""
@@ -61,6 +72,7 @@ def test_no_algorithm_undercuts_the_bound_of_its_steps(topology, name, data):
     assert rounds * p / placed.chunks >= least.moving - 1e-6
 
 
+@examples(40)
 @given(unlike())
 def test_pairs_half_as_fast_as_those_that_are_needed_to_reach_all_are_used(topology):
     p, speed_of = topology.world_size, {p: r.bytes_per_s for p, r in topology.routes.items()}
@@ -77,6 +89,7 @@ def test_pairs_half_as_fast_as_those_that_are_needed_to_reach_all_are_used(topol
     assert set(lanes_of(topology).pairs) == used
 
 
+@examples(40)
 @given(meshes())
 def test_a_symmetry_changes_no_bound(topology):
     lanes = lanes_of(topology)
@@ -86,6 +99,7 @@ def test_a_symmetry_changes_no_bound(topology):
     assert costs == pytest.approx([costs[0]] * len(costs), rel=1e-6)
 
 
+@examples(40)
 @given(meshes())
 def test_symmetries_are_renamings_under_which_every_pair_keeps_its_lanes(topology):
     lanes = lanes_of(topology)
@@ -99,6 +113,7 @@ def test_symmetries_are_renamings_under_which_every_pair_keeps_its_lanes(topolog
     assert all(holds(lanes, each) for group in symmetries(lanes) for each in group)
 
 
+@examples(40)
 @given(meshes(), st.data())
 def test_wires_are_known_again_under_other_names(topology, data):
     order = data.draw(st.permutations(range(topology.world_size)))
@@ -118,14 +133,14 @@ def test_a_p3_16xlarge_in_four_steps_is_proved_optimal():
     assert sorted(group) == [tuple(rank ^ bits for rank in range(8)) for bits in (0, 1, 4, 5)]
     least = bound(lanes, 4, (2,), group)
     assert least.moving == pytest.approx(8 / 3)
-    schedule = search(lanes, Sought(12, 4, (2,), 4, group), 20, 1)
+    schedule = search(lanes, Sought(12, 4, (2,), 4, group), 300, 1)
     assert schedule is not None and keeps_promise(schedule)
     assert all(op == ADD for step in schedule.steps[:2] for *_, op in step)
-    assert search(lanes, Sought(12, 4, (2,), 3, group), 20, 1) is None
+    assert search(lanes, Sought(12, 4, (2,), 3, group), 300, 1) is None
 
 
 def test_behind_a_switch_one_message_passes_a_port_in_a_step():
-    front = synthesise(switch(3, 1e-5, 1e9), 5.0)
+    front = synthesise(switch(3, 1e-5, 1e9), 300.0)
     assert [found.optimal for found in front] == [True]
     for step in front[0].schedule.steps:
         for end in ("src", "dst"):
@@ -141,7 +156,7 @@ def test_something_is_found_where_the_bound_is_out_of_reach():
     }
     lanes = lanes_of(Topology("slow into 0", 4, routes))
     least = bound(lanes, 2, (1,), symmetries(lanes)[0])
-    found = anything(lanes, 2, (1,), least, time.monotonic() + 60, 1, lambda line: None)
+    found = anything(lanes, 2, (1,), least, time.monotonic() + 300, 1, lambda line: None)
     assert found is not None and keeps_promise(found.schedule) and len(found.schedule.steps) == 2
     assert found.rounds == 2 >= least.moving  # a chunk for each device; a round for each step
 
@@ -150,7 +165,7 @@ def test_one_device_and_too_little_time_are_one_line():
     with pytest.raises(ScheduleError, match="nothing to sum over"):
         synthesise(make_topology("p3.2xlarge"), 1.0)
     with pytest.raises(ScheduleError, match=r"no schedule was found in 1e-06 s .* more time"):
-        synthesise(make_topology("p3.16xlarge"), 1e-6)
+        synthesise(make_topology("p3.8xlarge"), 1e-6)
 
 
 @pytest.mark.parametrize("moment", ["before", "after"])

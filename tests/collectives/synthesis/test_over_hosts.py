@@ -1,8 +1,9 @@
 """Schedules over several hosts: right, between their halves, and not dearer than hierarchical."""
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from support.examples import examples
 from support.schedule_reference import keeps_promise
 
 from gluonlab.collectives.bounds import floor_of
@@ -50,7 +51,7 @@ def test_over_hosts_every_choice_is_right_and_the_cheapest_beats_rings_within_ho
         assert seconds <= rings * (1 + 1e-9)
 
 
-@settings(max_examples=10)
+@examples(6, 10)
 @given(st.data())
 def test_hosts_may_have_devices_of_any_numbers(data):
     whole = make_topology("g4dn.12xlarge*2")

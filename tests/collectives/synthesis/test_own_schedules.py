@@ -6,6 +6,7 @@ import random
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support.examples import examples
 from support.lanes import meshes
 from support.schedule_reference import keeps_promise
 
@@ -75,6 +76,7 @@ def test_devices_may_come_in_any_order_and_fewer_have_other_schedules(order):
     assert topology.subset(order[:4]).schedules == ()
 
 
+@examples(40)
 @given(meshes(most=4))
 def test_what_is_sought_is_read_as_it_was(tmp_path_factory, topology):
     front = [star(topology.world_size, 0)]
@@ -122,6 +124,7 @@ def test_a_file_is_not_believed(file, change, words):
     assert "\n" not in str(error.value)
 
 
+@examples(40)
 @given(st.data())
 def test_a_damaged_file_is_one_line_or_proved_schedules(tmp_path_factory, data):
     text = with_schedules(make_topology("g4dn.12xlarge", 3), [star(3, 1)])

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from mxnet import autograd, gluon, nd
 from mxnet.gluon import nn
 from support.damage import corrupted
+from support.examples import examples
 
 from gluonlab.errors import GluonlabError, KVStoreError
 from gluonlab.optimizers.states.gluon_states import read_gluon_states
@@ -281,7 +282,7 @@ def contents():
     return [content for content, _, _ in files().values()]
 
 
-@settings(max_examples=60)
+@examples(24, 60)
 @given(st.data())
 def test_damaged_pickles_are_read_or_refused(contents, data):
     fuzzed(contents, data)

@@ -3,11 +3,12 @@
 import mxnet as mx
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from mxnet import gluon, nd
 from mxnet.gluon import nn
 from support.devices import device
+from support.examples import examples
 from support.process_group import in_processes
 from support.reference import as_is, distance, random_batches, train_on_one_device, values
 
@@ -30,7 +31,7 @@ def made(ctxs):
 
 
 @pytest.mark.cpu_only("MXNet keeps scratch memory for each thread, which counts as left over")
-@settings(max_examples=5)
+@examples(4, 5)
 @given(
     counts=st.lists(st.integers(1, 3), min_size=2, max_size=2),
     sizes=st.lists(st.integers(1, 7), min_size=1, max_size=6),

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from mxnet import autograd, gluon, nd
 from mxnet.gluon import nn
 from support.devices import devices
+from support.examples import examples
 from support.microbatches import make_step
 from support.reference import (
     as_is,
@@ -63,8 +64,15 @@ def whole(start):
     )
 
 
-@pytest.mark.parametrize("k", [1, 3])
-@pytest.mark.parametrize("cut", CUTS, ids=str)
+@pytest.mark.parametrize(
+    ("k", "cut"),
+    [
+        *((3, cut) for cut in CUTS),
+        *((1, cut) for cut in CUTS[2::3]),
+        *(pytest.param(1, cut, marks=pytest.mark.long) for cut in CUTS if cut not in CUTS[2::3]),
+    ],
+    ids=str,
+)
 def test_any_cut_makes_the_update_of_the_whole_batch(k, cut, start, whole):
     ctxs = devices(k, threads=1)
     net = lenet(ctxs)
@@ -124,6 +132,7 @@ def test_parts_cover_a_shard_in_order_and_differ_by_at_most_one_image(images, cu
         assert cut.largest(images) <= cut.size
 
 
+@examples(40)
 @given(st.lists(st.integers(1, 12), max_size=4), st.integers(1, 8))
 def test_rounds_give_every_image_once_and_each_device_one_part_at_a_time(sizes, count):
     """Also for shards that the loader would not make, such as a small one before a large one."""

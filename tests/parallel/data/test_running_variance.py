@@ -6,10 +6,11 @@ cuDNN's rule is played here.
 import mxnet as mx
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from mxnet import nd
 from mxnet.gluon import nn
+from support.examples import examples
 
 from gluonlab.parallel.data.running_variance import CudnnVariances
 
@@ -63,7 +64,7 @@ MOMENTUM = st.sampled_from([0.0, 0.5, 0.9, 0.99])
 SIZES = st.lists(st.tuples(st.integers(1, 5), st.integers(1, 4)), min_size=1, max_size=4)
 
 
-@settings(max_examples=25)
+@examples(12, 25)
 @given(
     momenta=st.tuples(MOMENTUM, MOMENTUM),
     pixels=st.integers(1, 3),

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from mxnet import autograd, gluon, nd
 from mxnet.gluon import nn
 from support.devices import contexts, named
+from support.examples import examples
 from support.reference import (
     as_is,
     distance,
@@ -251,7 +252,7 @@ WAYS = {
 }
 
 
-@settings(max_examples=5)
+@examples(4, 5)
 @given(ways=st.lists(st.sampled_from(sorted(WAYS)), min_size=2, max_size=5), k=st.integers(1, 3))
 @example(ways=["added"] * 9, k=2)
 def test_what_several_stages_take_has_the_gradients_of_all(ways, k):

@@ -5,12 +5,13 @@ devices.
 import mxnet as mx
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from mxnet import gluon, nd
 from mxnet.gluon import nn
 from support.completed import completed
 from support.devices import contexts, devices, on_gpus
+from support.examples import examples
 from support.reference import (
     distance,
     random_batches,
@@ -107,7 +108,7 @@ def test_batchnorm_makes_another_update_on_two_devices_than_on_one(start):
     assert distance(*found) > 0.01
 
 
-@settings(max_examples=10)
+@examples(6, 10)
 @given(k=st.integers(1, 3), each=st.integers(2, 6), seed=st.integers(0, 1000))
 def test_averaged_means_are_those_of_the_whole_batch_and_variances_not_larger(k, each, seed):
     """With shards of equal size: of the variance, what the shards' means differ by is missing, and
@@ -177,7 +178,7 @@ def test_the_average_is_weighted_by_the_images_that_a_device_saw():
 
 
 @pytest.mark.filterwarnings("ignore:no GPU on this machine:gluonlab.errors.GluonlabWarning")
-def test_devices_that_never_get_an_image_change_nothing(tmp_path, striped):
+def test_devices_that_never_get_an_image_change_nothing(tmp_path, few_stripes):
     """Batches of two images leave one of three devices, and two of four, without any."""
     found = []
     for k in (2, 3, 4):
@@ -200,17 +201,27 @@ def stripes(count, seed):
     return ArraySplit(images.astype(np.uint8), labels.astype(np.int32))
 
 
-@pytest.fixture
-def striped(monkeypatch):
+def use_stripes(monkeypatch, train, test):
+    """Runs get so many images to train and to test with."""
     dataset = Dataset(
         "stripes",
-        stripes(120, 0),
-        stripes(50, 1),
+        stripes(train, 0),
+        stripes(test, 1),
         ("a", "b", "c"),
         Defaults(model="resnet8", lr=0.05),
     )
     monkeypatch.setattr("gluonlab.training.draft.load_dataset", lambda name, root: dataset)
     return dataset
+
+
+@pytest.fixture
+def striped(monkeypatch):
+    return use_stripes(monkeypatch, 120, 50)
+
+
+@pytest.fixture
+def few_stripes(monkeypatch):
+    return use_stripes(monkeypatch, 20, 10)
 
 
 @pytest.mark.filterwarnings("ignore:no GPU on this machine:gluonlab.errors.GluonlabWarning")
@@ -220,7 +231,7 @@ def test_all_devices_evaluate_like_one_that_reads_the_saved_parameters(tmp_path,
     file.
     """
     config = TrainConfig(
-        gpus=k, epochs=2, global_batch_size=25, threads=1, **RECIPE, out=str(tmp_path / "run")
+        gpus=k, epochs=1, global_batch_size=25, threads=1, **RECIPE, out=str(tmp_path / "run")
     )
     result = loop.train(config, reporter=Reporter())
     net = get_model("resnet8", 3)

@@ -1,10 +1,13 @@
 """A step on several devices is the step of one device, whatever the sizes of batch and shards."""
 
+import functools
+
 import mxnet as mx
 import numpy as np
 import pytest
 from mxnet import autograd, gluon, nd
 from mxnet.gluon import nn
+from support.covering import pairwise
 from support.devices import contexts, device, devices
 from support.reference import (
     as_is,
@@ -49,16 +52,24 @@ def start():
     return values(net)
 
 
-@pytest.mark.parametrize("momentum", [0.0, 0.9])
-@pytest.mark.parametrize("sizes", SIZES.values(), ids=list(SIZES))
-@pytest.mark.parametrize("store", ["local", "device"])
-@pytest.mark.parametrize("k", [1, 2, 3, 4])
-def test_k_devices_make_the_update_of_one(k, store, sizes, momentum, start):
+@pytest.fixture(scope="module")
+def expected_of(start):
+    """``expected_of(sizes, momentum)``: the parameters after these batches on one device."""
+
+    @functools.lru_cache(maxsize=None)
+    def train(sizes, momentum):
+        net = textbook_lenet()
+        set_values(net, start)
+        batches = random_batches(SIZES[sizes])
+        return train_on_one_device(net, batches, "sgd", learning_rate=0.1, momentum=momentum)
+
+    return train
+
+
+@pairwise(k=[1, 2, 3, 4], store=["local", "device"], sizes=list(SIZES), momentum=[0.0, 0.9])
+def test_k_devices_make_the_update_of_one(k, store, sizes, momentum, start, expected_of):
     ctxs = devices(k, threads=1)
-    batches = random_batches(sizes)
-    textbook = textbook_lenet()
-    set_values(textbook, start)
-    expected = train_on_one_device(textbook, batches, "sgd", learning_rate=0.1, momentum=momentum)
+    batches, expected = random_batches(SIZES[sizes]), expected_of(sizes, momentum)
     net = initialised(get_model("lenet", 10, ctxs), ctxs, start)
     run(make_step(net, ctxs, store, learning_rate=0.1, momentum=momentum), batches, ctxs)
     for ctx in ctxs:

@@ -5,11 +5,12 @@ from types import SimpleNamespace
 import mxnet as mx
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from mxnet import nd
 from mxnet.gluon import nn
 from support.devices import contexts, devices, on_gpus
+from support.examples import examples
 from support.process_group import in_processes
 from support.reference import as_is, distance, random_batches, values
 
@@ -104,7 +105,7 @@ def scratch_of_threads():
 
 
 @pytest.mark.usefixtures("scratch_of_threads")
-@settings(max_examples=6, deadline=None)
+@examples(4, 6)
 @given(
     world=st.integers(2, 3),
     sizes=st.lists(st.integers(1, 9), min_size=1, max_size=4),
@@ -151,7 +152,7 @@ def test_the_phases_of_a_step_are_the_step(cut, sync_bn):
         )
 
 
-@settings(max_examples=10, deadline=None)
+@examples(6, 10)
 @given(
     k=st.integers(1, 3),
     store=st.sampled_from(STORES),

@@ -2,11 +2,14 @@
 the shards.
 """
 
+import functools
+
 import mxnet as mx
 import numpy as np
 import pytest
 from mxnet import autograd, gluon, nd
 from mxnet.gluon import nn
+from support.covering import pairwise
 from support.devices import contexts, devices, named
 from support.reference import (
     as_is,
@@ -81,15 +84,25 @@ def trained(start, sizes, k, weights=None, **settings):
     return [values(net, ctx) for ctx in ctxs]
 
 
-@pytest.mark.parametrize("store", ["device", "ring"])
-@pytest.mark.parametrize("sizes", SIZES.values(), ids=list(SIZES))
-@pytest.mark.parametrize("k", [2, 3, 4])
-def test_synchronised_batchnorm_on_k_devices_is_that_of_one_device(k, sizes, store, start):
+@pytest.fixture(scope="module")
+def on_one_device(start):
+    """``on_one_device(sizes)``: the parameters after batches of SIZES there."""
+
+    @functools.lru_cache(maxsize=None)
+    def train(sizes):
+        one, batches = make_net([mx.cpu(0)], start), batches_of(SIZES[sizes])
+        return train_on_one_device(one, batches, "sgd", learning_rate=0.1, momentum=0.9)
+
+    return train
+
+
+@pairwise(k=[2, 3, 4], sizes=list(SIZES), store=["device", "ring"])
+def test_synchronised_batchnorm_on_k_devices_is_that_of_one_device(
+    k, sizes, store, start, on_one_device
+):
     """Weights and running statistics, on every device, also where it had no image."""
-    one = make_net([mx.cpu(0)], start)
-    expected = train_on_one_device(one, batches_of(sizes), "sgd", learning_rate=0.1, momentum=0.9)
-    for found in trained(start, sizes, k, store=store, momentum=0.9):
-        assert distance(found, expected) <= TOLERANCE
+    for found in trained(start, SIZES[sizes], k, store=store, momentum=0.9):
+        assert distance(found, on_one_device(sizes)) <= TOLERANCE
 
 
 @pytest.mark.parametrize("weights", [[5, 1], [1, 2, 9]], ids=str)

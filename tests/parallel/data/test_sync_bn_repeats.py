@@ -9,12 +9,13 @@ written there.
 import mxnet as mx
 import numpy as np
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 from mxnet import gluon, nd
 from mxnet.gluon import nn
 from support.completed import completed
 from support.devices import devices
+from support.examples import examples
 from support.reference import as_is, distance, random_batches
 
 from gluonlab.data.loading.batch import whole
@@ -72,7 +73,7 @@ def at_its_start(make, shape, ctxs):
     return net
 
 
-@settings(max_examples=6)
+@examples(4, 6)
 @given(
     k=st.integers(3, 5),
     channels=st.sampled_from([2, 3, 5, 8, 13, 40]),

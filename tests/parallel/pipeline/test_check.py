@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.examples import examples
 from support.pipeline_reference import NAMES, first_fault, made, needed, waiting, wanted
 
 from gluonlab.errors import ScheduleError
@@ -80,7 +81,7 @@ def reordered(draw):
     return replace(valid, name="reordered", programs=tuple(programs))
 
 
-@settings(max_examples=30)
+@examples(15, 30)
 @given(schedules())
 def test_every_schedule_holds_where_one_message_lies_between_two_stages(schedule):
     assert verdict(schedule) is None
@@ -96,7 +97,7 @@ def test_every_schedule_of_the_grid_holds(name):
                 check(made(name, devices, microbatches, stages_per_device))
 
 
-@settings(max_examples=400)
+@examples(160, 400)
 @given(mutants(), st.integers(1, 3))
 def test_a_mutant_is_refused_exactly_when_it_is_wrong_and_its_first_fault_is_named(mutated, queue):
     mutant, touched = mutated
@@ -110,7 +111,7 @@ def test_a_mutant_is_refused_exactly_when_it_is_wrong_and_its_first_fault_is_nam
         assert_deadlock_is_named(mutant, queue, error)
 
 
-@settings(max_examples=100)
+@examples(40)
 @given(reordered(), st.integers(1, 3))
 def test_whatever_waits_for_ever_is_refused(schedule, queue):
     assert all(first_fault(schedule, device) is None for device in range(schedule.devices))
@@ -165,7 +166,7 @@ def test_in_order_gives_devices_their_turns():
     ]
 
 
-@settings(max_examples=100)
+@examples(40)
 @given(st.integers(1, 8), st.integers(1, 32))
 def test_peaks_are_those_of_the_papers(devices, microbatches):
     stages = range(devices)

@@ -5,6 +5,7 @@ from fractions import Fraction
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.examples import examples
 from support.pipeline_reference import NAMES, end_times, made
 
 from gluonlab.errors import ScheduleError
@@ -30,7 +31,7 @@ def priced(draw):
     return schedule, Costs(several(stages), several(stages), boundaries, several(stages))
 
 
-@settings(max_examples=150)
+@examples(60, 150)
 @given(priced())
 def test_everything_ends_when_the_longest_way_to_it_does(drawn):
     schedule, costs = drawn
@@ -40,7 +41,7 @@ def test_everything_ends_when_the_longest_way_to_it_does(drawn):
     assert len(timeline.events) == len(expected)
 
 
-@settings(max_examples=100)
+@examples(40)
 @given(priced())
 def test_a_device_does_one_thing_at_a_time_and_is_idle_else(drawn):
     schedule, costs = drawn
@@ -59,7 +60,7 @@ def test_a_device_does_one_thing_at_a_time_and_is_idle_else(drawn):
             assert timeline.bubbles[device] == pytest.approx(float(share))
 
 
-@settings(max_examples=100)
+@examples(40)
 @given(priced())
 def test_what_is_kept_is_counted_over_time(drawn):
     schedule, costs = drawn
@@ -73,7 +74,7 @@ def test_what_is_kept_is_counted_over_time(drawn):
         assert max(own) <= max(counts) <= sum(own)
 
 
-@settings(max_examples=60)
+@examples(24, 60)
 @given(st.integers(1, 8), st.integers(1, 32), st.sampled_from([1, 2]))
 def test_gpipe_and_1f1b_take_the_time_and_bubble_of_the_papers(devices, microbatches, backward):
     for name in ("gpipe", "1f1b"):

@@ -4,9 +4,10 @@ import re
 import xml.etree.ElementTree as ElementTree
 
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 from support.drawn_pages import contrast, themes
+from support.examples import examples
 from support.pipeline_reference import NAMES, made
 
 from gluonlab import drawing
@@ -20,7 +21,7 @@ from gluonlab.parallel.pipeline.render.text import MOST_COLUMNS
 from gluonlab.parallel.pipeline.schedule import SCHEDULES
 
 SVG = "{http://www.w3.org/2000/svg}"
-few = settings(max_examples=40)
+few = examples(20, 40)
 schedules = st.builds(
     made, st.sampled_from(NAMES), st.integers(1, 6), st.integers(1, 12), st.integers(1, 3)
 )

@@ -9,6 +9,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from mxnet import nd
 from support.devices import contexts
+from support.examples import examples
 from support.splits import IMAGE, chains, make_chain, plan_for, softmax, split_of
 from support.storage import counted
 
@@ -84,7 +85,7 @@ def cases(draw):
 
 @pytest.mark.cpu_only("MXNet counts what CPUs have allocated")
 @given(cases())
-@settings(max_examples=15, deadline=None)
+@examples(9, 15)
 def test_what_stages_take_is_what_mxnet_allocates_for_them(case):
     if mx.runtime.Features().is_enabled("CUDA"):
         return  # with that build, tests/gpus/test_stage_memory.py counts what GPUs have
@@ -142,6 +143,7 @@ def test_cuts_by_memory_have_the_least_largest_stage_of_all_cuts(case, share, mi
     assert largest(tuple(strategy.cuts)) == best
 
 
+@examples(40)
 @given(
     st.lists(st.lists(st.integers(0, 50), min_size=9, max_size=9), min_size=9, max_size=9),
     st.integers(2, 8),

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from mxnet import nd
 from mxnet.gluon import nn
 from support.devices import contexts
+from support.examples import examples
 from support.splits import (
     apart,
     batches_of,
@@ -71,7 +72,7 @@ def strategy_of(case, **more):
 
 
 @given(cases())
-@settings(max_examples=6, deadline=None)
+@examples(4, 6)
 def test_any_cut_schedule_and_batch_trains_as_one_device(case):
     assume(not (case["clip_norm"] and case["kvstore"] == "sharded-optimizer"))
     batches = batches_of(case["sizes"])
