@@ -4,6 +4,7 @@ import dataclasses
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -35,10 +36,22 @@ def source(tmp_path_factory):
     return write_folder(tmp_path_factory.mktemp("data") / "animals", train=90)
 
 
+@pytest.fixture(scope="module")
+def dataset(source):
+    return load_dataset(f"folder:{source}", decoders=1)
+
+
+@pytest.fixture(scope="module")
+def packed_once(dataset, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("packed") / "packed"
+    pack(dataset, folder)
+    return folder
+
+
 @pytest.fixture
-def packed(source, tmp_path):
-    pack(load_dataset(f"folder:{source}", decoders=1), tmp_path / "packed")
-    return tmp_path / "packed"
+def packed(packed_once, tmp_path):
+    """A copy, which a test may damage."""
+    return Path(shutil.copytree(packed_once, tmp_path / "packed"))
 
 
 def everything(split):
@@ -46,11 +59,8 @@ def everything(split):
 
 
 @pytest.mark.parametrize("memory", [0, 2**30])
-def test_what_was_packed_is_what_the_folder_holds(source, packed, memory):
-    original, copy = (
-        load_dataset(f"folder:{source}", decoders=1),
-        load_dataset(f"folder:{packed}", memory=memory),
-    )
+def test_what_was_packed_is_what_the_folder_holds(dataset, packed, memory):
+    original, copy = dataset, load_dataset(f"folder:{packed}", memory=memory)
     assert (copy.name, copy.classes, copy.image_shape) == (
         original.name,
         original.classes,
@@ -79,10 +89,10 @@ def test_every_data_set_of_image_files_is_looked_for_in_its_own_place(
     assert is_cut_already(f"folder:{place}") is is_packed
 
 
-def test_a_place_that_is_taken_is_left_alone(source, tmp_path):
+def test_a_place_that_is_taken_is_left_alone(dataset, tmp_path):
     (tmp_path / "taken").mkdir()
     with pytest.raises(OutputError, match="taken exists: give a new folder"):
-        pack(load_dataset(f"folder:{source}", decoders=1), tmp_path / "taken")
+        pack(dataset, tmp_path / "taken")
     assert list((tmp_path / "taken").iterdir()) == []
 
 
@@ -106,8 +116,7 @@ def test_an_image_that_cannot_be_decoded_leaves_nothing_behind(tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["animals"]
 
 
-def test_a_full_disk_is_an_error_and_leaves_nothing_behind(source, tmp_path):
-    dataset = load_dataset(f"folder:{source}", decoders=1)
+def test_a_full_disk_is_an_error_and_leaves_nothing_behind(dataset, tmp_path):
     with full_at(20_000), pytest.raises(
         OutputError, match=r"cannot write .*packed: File too large; choose another place"
     ):
@@ -166,10 +175,10 @@ def test_damage_is_said_with_its_place(packed, kind):
 
 @settings(max_examples=60)
 @given(st.data())
-def test_damaged_files_give_a_data_set_or_a_data_error(source, tmp_path_factory, data):
+def test_damaged_files_give_a_data_set_or_a_data_error(packed_once, tmp_path_factory, data):
     folder = tmp_path_factory.getbasetemp() / "damaged-pack"
     if not folder.exists():
-        pack(load_dataset(f"folder:{source}", decoders=1), folder)
+        shutil.copytree(packed_once, folder)
     path = data.draw(st.sampled_from(sorted(folder.iterdir())))
     whole = path.read_bytes()
     place, length = data.draw(st.integers(0, min(len(whole), 200))), data.draw(st.integers(0, 8))
@@ -268,7 +277,7 @@ def test_a_signal_ends_the_command_and_its_processes_in_order(tmp_path, sign, sa
             time.sleep(0.01)
         process.send_signal(sign)
         # the decoders have this pipe, too: it ends with the last of them
-        _, err = process.communicate(timeout=30)
+        _, err = process.communicate(timeout=120)
     finally:
         process.kill()
         process.wait()
@@ -321,7 +330,7 @@ def test_an_index_that_is_deep_or_long_is_refused(packed, content):
         load_dataset(f"folder:{packed}")
 
 
-def test_what_a_program_calls_its_images_is_packed_under_a_plain_name(source, tmp_path):
-    named = dataclasses.replace(load_dataset(f"folder:{source}", decoders=1), name="../my images")
+def test_what_a_program_calls_its_images_is_packed_under_a_plain_name(dataset, tmp_path):
+    named = dataclasses.replace(dataset, name="../my images")
     pack(named, tmp_path / "packed")
     assert load_dataset(f"folder:{tmp_path / 'packed'}").name == "..-my-images"
