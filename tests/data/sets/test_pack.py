@@ -8,7 +8,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import numpy as np
@@ -18,6 +17,7 @@ from hypothesis import strategies as st
 from support.full_disk import full_at
 from support.image_folders import write_folder
 from support.processes import clean_environment
+from support.waiting import LIMIT_S, wait_until
 
 from gluonlab.data import ArraySplit, load_dataset
 from gluonlab.data.__main__ import main
@@ -249,14 +249,25 @@ def test_the_command_packs_and_says_what_to_do_next(ended, source, empty_cwd):
     assert load_dataset("folder:packed").image_shape == (3, 8, 8)
 
 
+HELD = """
+import os, sys, time
+
+def hold(event, arguments):
+    if event == "open" and str(arguments[0]).endswith("bee/0003.jpg") and "worker" in sys.argv[0]:
+        open(os.path.join(os.path.dirname(__file__), "0003.jpg"), "w").close()
+        time.sleep(600)
+
+sys.addaudithook(hold)
+"""
+
+
 @pytest.mark.parametrize(
     ("sign", "said"), [(signal.SIGINT, "interrupted"), (signal.SIGTERM, "ended by SIGTERM")]
 )
 def test_a_signal_ends_the_command_and_its_processes_in_order(tmp_path, sign, said):
-    root = write_folder(tmp_path / "animals", train=1, val=1, size=256)
-    for folder in (root / "train").iterdir():
-        for number in range(300):
-            os.link(folder / "0000.jpg", folder / f"link{number}.jpg")
+    root = write_folder(tmp_path / "animals")
+    (tmp_path / "held").mkdir()
+    (tmp_path / "held" / "sitecustomize.py").write_text(HELD)
     command = [
         sys.executable,
         "-m",
@@ -269,20 +280,23 @@ def test_a_signal_ends_the_command_and_its_processes_in_order(tmp_path, sign, sa
         "2",
     ]
     process = subprocess.Popen(
-        command, cwd=tmp_path, env=clean_environment(), stderr=subprocess.PIPE, encoding="utf-8"
+        command,
+        cwd=tmp_path,
+        env=clean_environment(path=[str(tmp_path / "held")]),
+        stderr=subprocess.PIPE,
+        encoding="utf-8",
     )
     try:
-        while not list(tmp_path.glob(".packed-*/train-images.npy")):
-            assert process.poll() is None, process.stderr.read()
-            time.sleep(0.01)
+        wait_until((tmp_path / "held" / "0003.jpg").exists)
+        assert list(tmp_path.glob(".packed-*/train-images.npy"))
         process.send_signal(sign)
         # the decoders have this pipe, too: it ends with the last of them
-        _, err = process.communicate(timeout=120)
+        _, err = process.communicate(timeout=LIMIT_S)
     finally:
         process.kill()
         process.wait()
     assert (process.returncode, err.strip()) == (128 + sign, f"{said}: nothing was written")
-    assert [path.name for path in tmp_path.iterdir()] == ["animals"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["animals", "held"]
 
 
 MISTAKES = {
