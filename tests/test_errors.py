@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
+from support.examples import examples
 from support.packages import package
 
 from gluonlab import errors
@@ -85,6 +86,7 @@ def test_a_name_with_a_slip_is_answered_with_all_choices_and_a_guess(names, data
     assert guess in names
 
 
+@examples(40)
 @given(st.lists(NAMES, min_size=errors.FEW + 1, max_size=60, unique=True), st.data())
 def test_of_many_names_the_guess_says_enough(names, data):
     slip = data.draw(st.sampled_from(names)).upper()

@@ -196,8 +196,8 @@ def dotted(node):
     return node.id if isinstance(node, ast.Name) else ""
 
 
-# The code that MXNet generates for its operators, read only from a whole file that nobody else can
-# write, as Python reads __pycache__.
+# The code that MXNet generates for its operators, as Python keeps a module's in __pycache__: read
+# only from a whole file that nobody else can write.
 BYTECODE = ("engine.operator_cache", "marshal")
 
 
