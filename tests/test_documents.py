@@ -6,6 +6,7 @@ import math
 
 from hypothesis import given
 from hypothesis import strategies as st
+from support.examples import examples
 
 from gluonlab import documents
 from gluonlab.documents import json_text
@@ -32,6 +33,7 @@ def finite(value):
     return value
 
 
+@examples(40)
 @given(PLAIN)
 def test_what_is_written_is_read_again_but_for_numbers_that_are_none(value):
     text = json_text(value)

@@ -7,11 +7,12 @@ import math
 import mxnet as mx
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from mxnet import gluon, nd
 from mxnet.gluon import nn
 from support.devices import contexts, device, named
+from support.examples import examples
 
 from gluonlab.config import TrainConfig
 from gluonlab.errors import DivergedError, GluonlabWarning, ModelError, RunError
@@ -38,7 +39,7 @@ def relu_network(monkeypatch):
     )
 
 
-@settings(max_examples=40)
+@examples(20, 40)
 @given(
     shapes=st.lists(
         st.tuples(st.integers(1, 3), st.sampled_from(["float32", "float16", "float64"])),

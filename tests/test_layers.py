@@ -1,5 +1,5 @@
 """Imports only go down; the environment belongs to the engine; nothing runs code that it was given
-as data.
+as data; everything public has a docstring.
 
 Read from the source of every module, imports inside functions and under TYPE_CHECKING included.
 Each rule is also tried on a line that breaks it, so that a rule that finds nothing is known to
@@ -7,6 +7,8 @@ look.
 """
 
 import ast
+import importlib
+import inspect
 import re
 from functools import lru_cache
 from pathlib import Path
@@ -62,6 +64,25 @@ SOURCES = {
 tree_of = lru_cache(maxsize=1)(ast.parse)  # for one rule after the other
 
 
+@lru_cache(maxsize=1)
+def nodes_of(source):
+    return list(ast.walk(tree_of(source)))
+
+
+@lru_cache(maxsize=None)
+def imports_of(source, only_at_module_level=False):
+    """(line, dots, module, names) of every import; without names for ``import module``."""
+    nodes = walk_at_module_level(tree_of(source)) if only_at_module_level else nodes_of(source)
+    found = []
+    for node in nodes:
+        if isinstance(node, ast.Import):
+            found += [(node.lineno, 0, alias.name, ()) for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            names = tuple(alias.name for alias in node.names)
+            found.append((node.lineno, node.level, node.module, names))
+    return found
+
+
 def part_of(module):
     """The name in LAYERS: what comes first, but a package's __main__ is a command like any
     other.
@@ -76,22 +97,15 @@ def imports(module, source, modules=SOURCES, only_at_module_level=False):
     package = (
         ["gluonlab", *module.split(".")] if is_package else ["gluonlab", *module.split(".")[:-1]]
     )
-    for node in (walk_at_module_level if only_at_module_level else ast.walk)(tree_of(source)):
-        if isinstance(node, ast.Import):
-            found = [(alias.name, "") for alias in node.names]
-        elif isinstance(node, ast.ImportFrom):
-            base = ".".join(
-                [*package[: len(package) - node.level + 1]] * bool(node.level)
-                + [node.module] * bool(node.module)
-            )
-            found = [(base, alias.name) for alias in node.names]
-        else:
-            continue
-        for base, name in found:
+    for line, dots, imported, names in imports_of(source, only_at_module_level):
+        base = ".".join(
+            [*package[: len(package) - dots + 1]] * bool(dots) + [imported] * bool(imported)
+        )
+        for name in names or [""]:
             if base.split(".")[0] == "gluonlab":
                 inside = base[len("gluonlab.") :]
                 below = ".".join(filter(None, [inside, name]))
-                yield (node.lineno, below, "") if below in modules else (node.lineno, inside, name)
+                yield (line, below, "") if below in modules else (line, inside, name)
 
 
 def walk_at_module_level(tree):
@@ -131,16 +145,9 @@ def config_violations(module, source, modules=SOURCES):
 
 
 def mxnet_imports(source):
-    for node in ast.walk(tree_of(source)):
-        names = (
-            [alias.name for alias in node.names]
-            if isinstance(node, ast.Import)
-            else [getattr(node, "module", None) or ""]
-        )
-        if isinstance(node, (ast.Import, ast.ImportFrom)) and any(
-            name.split(".")[0] == "mxnet" for name in names
-        ):
-            yield node.lineno
+    for line, _, imported, _ in imports_of(source):
+        if (imported or "").split(".")[0] == "mxnet":
+            yield line
 
 
 def collective_violations(module, source):
@@ -158,13 +165,11 @@ def environment_violations(module, source):
         return
     if module in ("launch.parts", "launch.allowed"):
         return
-    tree = tree_of(source)
-    places = (
-        [node for node in ast.walk(tree) if is_own_environment(node)]
-        if module.split(".")[0] == "bench"
-        else [tree]
-    )
-    for node in (node for place in places for node in ast.walk(place)):
+    nodes = nodes_of(source)
+    if module.split(".")[0] == "bench":
+        places = [node for node in nodes if is_own_environment(node)]
+        nodes = [node for place in places for node in ast.walk(place)]
+    for node in nodes:
         name = (
             node.value
             if isinstance(node, ast.Constant)
@@ -191,14 +196,14 @@ def dotted(node):
     return node.id if isinstance(node, ast.Name) else ""
 
 
-# The code that MXNet generates for its operators, read only from a whole file that nobody else can
-# write, as Python reads __pycache__.
+# The code that MXNet generates for its operators, as Python keeps a module's in __pycache__: read
+# only from a whole file that nobody else can write.
 BYTECODE = ("engine.operator_cache", "marshal")
 
 
 def code_from_data(module, source):
     """pickle, eval, exec, os.system, shell=True."""
-    for node in ast.walk(tree_of(source)):
+    for node in nodes_of(source):
         found = ""
         if isinstance(node, (ast.Import, ast.ImportFrom)):
             names = [getattr(node, "module", None) or "", *[alias.name for alias in node.names]]
@@ -225,7 +230,7 @@ def code_from_data(module, source):
 def run_folder_violations(module, source):
     """The files of a run's folder, and the keys of a line in them, are named in runs/ alone."""
     room = module.split(".")[0]
-    for node in ast.walk(tree_of(source)) if room != "runs" else ():
+    for node in nodes_of(source) if room != "runs" else ():
         name = node.value if isinstance(node, ast.Constant) else None
         if isinstance(name, str) and name.split("/")[-1] in RUN_FILES:
             yield f"{module}:{node.lineno} names {name}"
@@ -246,6 +251,35 @@ def key_read(node):
     return key.value if isinstance(key, ast.Constant) and key.value in LINE_KEYS else ""
 
 
+def undocumented(module, source):
+    """Modules, public functions, classes and methods without a docstring; a method of a class with
+    bases may inherit its own.
+    """
+    tree = tree_of(source)
+    if ast.get_docstring(tree) is None:
+        yield f"{module} has no docstring"
+    for node in tree.body:
+        if isinstance(node, (ast.FunctionDef, ast.ClassDef)) and not node.name.startswith("_"):
+            if ast.get_docstring(node) is None:
+                yield f"{module}.{node.name} has no docstring"
+            for method in node.body if isinstance(node, ast.ClassDef) else ():
+                is_method = isinstance(method, ast.FunctionDef) and method.name[0] != "_"
+                if (
+                    is_method
+                    and ast.get_docstring(method) is None
+                    and not inherits_docstring(module, node.name, method.name)
+                ):
+                    yield f"{module}.{node.name}.{method.name} has no docstring"
+
+
+def inherits_docstring(module, name, method):
+    """Whether a method overrides one that has a docstring; asked of the class itself."""
+    if module not in SOURCES:
+        return False
+    cls = getattr(importlib.import_module(f"gluonlab.{module}".rstrip(".")), name)
+    return inspect.getdoc(getattr(cls, method)) is not None
+
+
 RULES = (
     upward_imports,
     config_violations,
@@ -253,6 +287,7 @@ RULES = (
     environment_violations,
     code_from_data,
     run_folder_violations,
+    undocumented,
 )
 
 
@@ -348,6 +383,10 @@ def test_nothing_runs_code_that_came_as_data(found):
 
 def test_only_runs_knows_the_format_of_a_runs_folder(found):
     assert found[run_folder_violations] == []
+
+
+def test_everything_public_has_a_docstring(found):
+    assert found[undocumented] == []
 
 
 # --- and would be noticed if they did not
@@ -545,3 +584,12 @@ def test_code_from_data_is_found(line):
 )
 def test_what_only_looks_like_it_is_not(line):
     assert list(code_from_data("module", line)) == []
+
+
+def test_a_missing_docstring_is_found():
+    source = (
+        'class A:\n    "doc"\n    def f(self): ...\n    def _g(self): ...\ndef h(): ...\n'
+        "class B: ...\ndef _i(): ...\n"
+    )
+    names = ["m", "m.A.f", "m.h", "m.B"]
+    assert list(undocumented("m", source)) == [f"{name} has no docstring" for name in names]

@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from mxnet import gluon
 from support.devices import contexts
+from support.examples import examples
 from support.networks import HYBRIDIZED, networks, trained
 from support.reference import cpus, distance
 from support.stores import STORES
@@ -45,7 +46,7 @@ def check(name, trainer_class, case):
 
 
 @pytest.mark.parametrize("trainer_class", [gluon.Trainer, BucketedTrainer])
-@settings(max_examples=10)
+@examples(6, 10)
 @given(data=st.data(), name=st.sampled_from(STORES))
 def test_any_network_trains_as_on_one_device(trainer_class, data, name):
     check(name, trainer_class, data.draw(cases(trainer_class)))

@@ -168,6 +168,7 @@ def test_the_program_without_mxnet_is_the_one_that_the_page_shows():
     assert program[program.index('"""', 3) + 3 :].lstrip("\n") in shown
 
 
+@pytest.mark.long  # .ci/run has it, too
 def test_the_first_hour_runs_as_it_is_printed(tmp_path):
     """At most twelve commands, in order, whole; those that set up the environment but once."""
     blocks = blocks_of(ROOT / "docs" / "first-hour.md", "sh")

@@ -1,4 +1,7 @@
-"""What gluonlab offers: importable, documented, and the same wherever it is named."""
+"""What gluonlab offers: importable, documented, and the same wherever it is named.
+
+That everything public has a docstring: tests/test_layers.py.
+"""
 
 import ast
 import importlib
@@ -11,7 +14,6 @@ import pytest
 import gluonlab
 
 PACKAGE = Path(gluonlab.__file__).parent
-FILES = sorted(PACKAGE.rglob("*.py"))
 NAMES = (
     "BucketedTrainer",
     "LivePlot",
@@ -80,42 +82,3 @@ def test_the_version_is_the_one_that_setup_reads():
 
 def test_the_package_says_that_it_is_typed():
     assert (PACKAGE / "py.typed").is_file()
-
-
-def undocumented(tree):
-    """Public functions, classes and methods without a docstring; a method of a class with bases may
-    inherit its own.
-    """
-    for node in tree.body:
-        if isinstance(node, (ast.FunctionDef, ast.ClassDef)) and not node.name.startswith("_"):
-            if ast.get_docstring(node) is None:
-                yield node.name
-            if isinstance(node, ast.ClassDef):
-                for method in node.body:
-                    is_method = isinstance(method, ast.FunctionDef) and not method.name.startswith(
-                        "_"
-                    )
-                    if is_method and ast.get_docstring(method) is None:
-                        yield f"{node.name}.{method.name}"
-
-
-def inherits_docstring(module, name):
-    """Whether a method overrides one that has a docstring; asked of the class itself."""
-    cls = getattr(importlib.import_module(module), name.split(".")[0])
-    return "." in name and inspect.getdoc(getattr(cls, name.split(".")[1])) is not None
-
-
-@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(PACKAGE)))
-def test_everything_public_has_a_docstring(path):
-    tree = ast.parse(path.read_text(encoding="utf-8"))
-    module = ".".join(path.relative_to(PACKAGE.parent).with_suffix("").parts)
-    assert ast.get_docstring(tree)
-    assert [name for name in undocumented(tree) if not inherits_docstring(module, name)] == []
-
-
-def test_a_missing_docstring_would_be_found():
-    source = (
-        'class A:\n    "doc"\n    def f(self): ...\n    def _g(self): ...\ndef h(): ...\n'
-        "class B: ...\ndef _i(): ...\n"
-    )
-    assert list(undocumented(ast.parse(source))) == ["A.f", "h", "B"]

@@ -86,7 +86,9 @@ def _one_slip(given: str, meant: str) -> bool:
         swapped = len(differ) == 2 and sorted(given) == sorted(meant)
         return len(differ) < 2 or (swapped and differ[1] == differ[0] + 1)
     short, long = sorted((given, meant), key=len)
-    return any(long[:at] + long[at + 1 :] == short for at in range(len(long)))
+    return len(long) == len(short) + 1 and any(
+        long[:at] + long[at + 1 :] == short for at in range(len(long))
+    )
 
 
 def unknown_option(given: str, names: Collection[str]) -> str:

@@ -25,7 +25,7 @@ from typing import Any, Callable, Dict, NamedTuple, Optional, Tuple
 
 from gluonlab.host.cache import cache_folder
 
-FORMAT = "1"  # of the file; other numbers are other files
+FORMAT = "2"  # of the file; other numbers are other files
 # The functions follow from these files of MXNet and from the library.
 GENERATORS = (
     "base.py",
@@ -52,6 +52,7 @@ class _Stored(NamedTuple):
     code: CodeType
     handle_at: int  # among the code's constants
     nulls: Tuple[bool, ...]
+    documentation: Optional[str]
 
 
 class OperatorCache:
@@ -60,7 +61,7 @@ class OperatorCache:
     def __init__(self, path: Path) -> None:
         self.path = path
         self._stored: Dict[Name, Any] = read(path)
-        self._new: Dict[Name, Tuple[CodeType, int, Tuple[bool, ...]]] = {}
+        self._new: Dict[Name, Tuple[Any, ...]] = {}
         self._is_loading = True
 
     def wrap(self, initialize: Callable[..., None]) -> Callable[..., None]:
@@ -87,14 +88,16 @@ class OperatorCache:
             found = self._stored.get(key)
             if found is None:
                 function = make(handle, operator, name)
-                self._new[key] = tuple(_stored(function, handle.value, null))  # type: ignore[assignment]
+                self._new[key] = tuple(_stored(function, handle.value, null))
                 return function
-            code, at, nulls = found
+            code, at, nulls, documentation = found
             constants = (*code.co_consts[:at], handle.value, *code.co_consts[at + 1 :])
             defaults = tuple([null if is_null else None for is_null in nulls])
-            return FunctionType(
+            function = FunctionType(
                 code.replace(co_consts=constants), namespace, name, defaults or None
             )
+            function.__doc__ = documentation
+            return function
 
         return make_cached
 
@@ -107,14 +110,17 @@ class OperatorCache:
 
 
 def _stored(function: Any, handle: int, null: Any) -> _Stored:
-    """Take a new function apart. Its documentation becomes the code's first constant, where Python
-    looks for it.
+    """Take a new function apart.
+
+    MXNet sets its documentation later. In the code the first constant, where Python looks for a
+    documentation, may be the None that the function uses.
     """
     constants = list(function.__code__.co_consts)
     at = constants.index(handle)
-    constants[0], constants[at] = function.__doc__, None
+    constants[at] = None
     nulls = tuple(value is null for value in function.__defaults__ or ())
-    return _Stored(function.__code__.replace(co_consts=tuple(constants)), at, nulls)
+    code = function.__code__.replace(co_consts=tuple(constants))
+    return _Stored(code, at, nulls, function.__doc__)
 
 
 _cache: Optional[OperatorCache] = None

@@ -11,6 +11,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from support.commands import the_error
 from support.devices import named
+from support.examples import examples
 from support.quick_runs import quick
 
 from gluonlab.cli.config_file import save_settings
@@ -99,6 +100,7 @@ def file(tmp_path_factory):
 
 
 @pytest.mark.parametrize("ending", ["toml", "json"])
+@examples(40)
 @given(SETTINGS)
 def test_what_is_saved_is_read_again(file, ending, settings):
     config, path = config_of(settings), file(ending)
@@ -108,6 +110,7 @@ def test_what_is_saved_is_read_again(file, ending, settings):
         assert len(json.loads(path.read_text(encoding="utf-8"))) == len(settings)
 
 
+@examples(40)
 @given(SETTINGS, SETTINGS, st.booleans())
 def test_the_command_line_wins(file, held, said, first):
     """Also over a setting that excludes its own, and with --x false over a flag that is held."""

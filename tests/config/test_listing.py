@@ -2,6 +2,7 @@
 
 from hypothesis import example, given
 from hypothesis import strategies as st
+from support.examples import examples
 
 from gluonlab.config.listing import COLUMN, WIDTH, columns, entry
 
@@ -9,6 +10,7 @@ words = st.text("abc-/:%", min_size=1, max_size=30)
 names = st.text("abc-", min_size=1, max_size=40)
 
 
+@examples(40)
 @given(
     names,
     st.lists(

@@ -365,7 +365,7 @@ def test_mirrors_are_asked_for_headers_alone(serve):
 
 def test_a_mirror_that_is_silent_is_given_up(serve):
     server = serve({"a.gz": b"x"})
-    server.fail("a.gz", silence(5))
+    server.fail("a.gz", silence())
     assert data_sets.head(f"{server.url}a.gz", timeout_s=0.5).problem == "no answer within 0.5 s"
     server.fail("a.gz", status(503))
     assert data_sets.head(f"{server.url}a.gz").problem == "status 503"

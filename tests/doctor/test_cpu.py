@@ -5,6 +5,7 @@ import subprocess
 import sys
 
 import pytest
+from support.waiting import wait_until
 
 from gluonlab.doctor import cpu
 from gluonlab.doctor.findings import OK, WARNING
@@ -69,18 +70,23 @@ def test_who_computes_is_named_but_not_what_the_doctor_has_started():
     stranger = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
     pid = int(stranger.stdout.readline())
     own = subprocess.Popen([sys.executable, "-c", "while True: pass"])
+    named = []
+
+    def have_both_computed():
+        """For the stranger that is to be named, for one's own to have computed meanwhile."""
+        before = cpu._processes(cpu.PROC)[own.pid][2]
+        named.extend(cpu.busy(share=0.0, most=10**6))
+        is_named = any(f"(pid {pid})" in words for words in named)
+        return is_named and cpu._processes(cpu.PROC)[own.pid][2] > before
+
     try:
-        ticks = cpu._processes(cpu.PROC)[pid][2]
-        # it has computed for a while, however busy the machine is
-        while cpu._processes(cpu.PROC)[pid][2] < ticks + 20:
-            named = cpu.busy(share=0.0, most=10**6)
+        wait_until(have_both_computed)
     finally:
         os.kill(pid, 9)
         own.kill()
         own.wait()
         stranger.wait()
         stranger.stdout.close()
-    assert any(f"(pid {pid})" in words for words in named)
     assert not any(
         f"(pid {own.pid})" in words or f"(pid {os.getpid()})" in words for words in named
     )

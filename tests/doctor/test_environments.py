@@ -8,7 +8,7 @@ import sys
 import pytest
 from support.elf_files import write_library
 from support.environments import Environment
-from support.fake_nvml import H100, V100, write_pynvml
+from support.fake_nvml import H100, write_pynvml
 from support.processes import clean_environment
 
 from gluonlab.engine.installing import pip_install
@@ -68,10 +68,20 @@ def test_a_sound_environment_has_no_fault(tmp_path, examined):
     ]  # fmt: skip
 
 
-def test_no_mxnet(tmp_path, examined):
-    fault = only(examined(Environment(tmp_path, without=["mxnet"])).faults())
-    assert (fault["check"], fault["what"]) == ("mxnet", "not installed")
+def test_no_mxnet_and_a_home_that_cannot_be_written(tmp_path, examined):
+    """/sys: nobody can make files there, root neither."""
+    told = examined(
+        Environment(tmp_path, without=["mxnet"]), HOME="/sys", GLUONLAB_DATA="", XDG_CACHE_HOME=""
+    )
+    assert [found["check"] for found in told.faults()] == ["mxnet", "data"]
+    fault, data = told.faults()
+    assert fault["what"] == "not installed"
     assert pip_install("cpu") in fault["cure"]
+    assert "/sys/.cache/gluonlab is not writable" in data["what"]
+    assert "export GLUONLAB_DATA=DIR" in data["cure"]
+    home = only(told.of("home"))
+    assert (home["status"], home["what"]) == ("warning", "/sys is not writable")
+    assert "export HOME=DIR" in home["cure"]
 
 
 def test_no_numpy_and_no_mxnet(tmp_path, examined):
@@ -160,44 +170,36 @@ def test_no_driver_below_the_cuda_build(tmp_path, examined):
     assert str(environment.site / "nvidia") in wheels
 
 
-def test_an_old_driver(tmp_path, examined):
-    told = examined(with_gpus(tmp_path, kinds=[V100], driver="418.87.01"))
+def test_an_old_driver_and_a_gpu_that_the_wheel_has_no_code_for(tmp_path, examined):
+    environment = Environment(tmp_path, without=["mxnet"])
+    environment.add_cu112()
+    write_pynvml(environment.site, kinds=[H100], driver="418.87.01")
+    told = examined(environment)
     fault = only(told.of("gpus", "fault"))
     assert fault["what"] == "driver 418.87.01 is too old"
     assert "450.80.02 or newer" in fault["cause"]
     assert "install a newer driver" in fault["cure"]
-
-
-def test_a_gpu_that_the_wheel_has_no_code_for(tmp_path, examined):
-    fault = only(examined(with_gpus(tmp_path, kinds=[H100])).of("capability", "fault"))
+    fault = only(told.of("capability", "fault"))
     assert fault["what"] == f"{H100[0]} (GPU 0) needs sm_90"
     assert "mxnet-cu112 1.9.1 has no code for it" in fault["cause"]
     assert "ml.g5" in fault["cure"]
 
 
-def test_a_full_disk(tmp_path, examined):
+def test_a_full_disk_and_an_mxnet_that_crashes(tmp_path, examined):
     environment = Environment(tmp_path, without=["mxnet"])
     environment.add_sitecustomize(FULL)
+    environment.add_package("mxnet", "import os; os.abort()")
+    environment.add_distribution("mxnet")
     told = examined(environment)
-    assert {found["check"] for found in told.faults()} == {"mxnet", "data", "runs", "temporary"}
+    assert "the process crashed (SIGABRT) during: import mxnet" in only(told.of("import"))["cause"]
+    assert only(told.of("libraries"))["what"].endswith("libmxnet.so is missing")
+    assert {found["check"] for found in told.faults()} == {
+        "import", "libraries", "data", "runs", "temporary",
+    }  # fmt: skip
     fault = only(told.of("data"))
     assert "the disk is full" in fault["what"]
     assert "0 MiB are free" in fault["cause"]
     assert "make room there, or name another folder: export GLUONLAB_DATA=DIR" in fault["cure"]
-
-
-def test_a_home_that_cannot_be_written(tmp_path, examined):
-    """/sys: nobody can make files there, root neither."""
-    told = examined(
-        Environment(tmp_path, without=["mxnet"]), HOME="/sys", GLUONLAB_DATA="", XDG_CACHE_HOME=""
-    )
-    home = only(told.of("home"))
-    assert (home["status"], home["what"]) == ("warning", "/sys is not writable")
-    assert "export HOME=DIR" in home["cure"]
-    data = only(told.of("data"))
-    assert data["status"] == "fault"
-    assert "/sys/.cache/gluonlab is not writable" in data["what"]
-    assert "export GLUONLAB_DATA=DIR" in data["cure"]
 
 
 def test_a_hostile_libstdcpp_in_ld_library_path(tmp_path, examined):
@@ -223,23 +225,6 @@ def test_a_hostile_libcudart_in_ld_library_path(tmp_path, examined):
         assert f"take {hostile.parent} out of LD_LIBRARY_PATH" in found["cure"]
 
 
-def test_an_mxnet_that_crashes(tmp_path, examined):
-    environment = Environment(tmp_path, without=["mxnet"])
-    environment.add_package("mxnet", "import os; os.abort()")
-    environment.add_distribution("mxnet")
-    told = examined(environment)
-    assert "the process crashed (SIGABRT) during: import mxnet" in only(told.of("import"))["cause"]
-    assert only(told.of("libraries"))["what"].endswith("libmxnet.so is missing")
-
-
 def driver(folder):
     """A folder with a driver's library that holds nothing."""
     return str(write_library(folder / "driver" / "libcuda.so.1").parent)
-
-
-def with_gpus(folder, **description):
-    """A machine with these GPUs, as NVML would tell of it."""
-    environment = Environment(folder, without=["mxnet"])
-    environment.add_cu112()
-    write_pynvml(environment.site, **description)
-    return environment

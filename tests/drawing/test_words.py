@@ -3,6 +3,7 @@ language on the page of another.
 """
 
 import re
+from functools import lru_cache
 
 import pytest
 from support.drawn_pages import Texts, blanks, embedded, flat, strings
@@ -22,12 +23,14 @@ KINDS = {
     "allreduce": (
         allreduce_words.WORDS,
         ALGORITHMS,
-        lambda language="en": allreduce.draw("ring", 4, language=language),
+        lru_cache(maxsize=None)(lambda language="en": allreduce.draw("ring", 4, language=language)),
     ),
     "pipeline": (
         pipeline_words.WORDS,
         SCHEDULES,
-        lambda language="en": pipeline.draw(make_pipeline("1f1b", 4, 8), language=language),
+        lru_cache(maxsize=None)(
+            lambda language="en": pipeline.draw(make_pipeline("1f1b", 4, 8), language=language)
+        ),
     ),
 }
 every_kind = pytest.mark.parametrize(("words", "names", "draw"), KINDS.values(), ids=KINDS)

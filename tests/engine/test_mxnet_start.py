@@ -21,7 +21,7 @@ def describe(function):
     return [
         function.__name__, function.__qualname__, function.__module__, function.__doc__,
         repr(function.__defaults__), code.co_argcount, code.co_flags, len(handles),
-        [repr(c) for c in code.co_consts[1:] if c not in handles], code.co_code.hex(),
+        [repr(c) for c in code.co_consts if c not in handles], code.co_code.hex(),
         [*code.co_names, *code.co_varnames], code.co_filename, function.__globals__["__name__"],
     ]
 

@@ -8,8 +8,10 @@ from itertools import permutations
 
 import mxnet as mx
 import pytest
+from support.processes import said_spin_counts
 from support.workers import convolve, gradients, team_size
 
+from gluonlab.engine import openmp
 from gluonlab.engine.threads import set_threads, threads_per_device
 from gluonlab.errors import ConfigError, GluonlabWarning
 from gluonlab.host import cores
@@ -184,19 +186,25 @@ def test_two_devices_compute_when_mxnet_was_imported_first(python):
     assert any("OMP_NUM_THREADS=4" in warning for warning in said)
 
 
+AFTER_A_FORK = """
+import json, os, subprocess, sys, warnings, gluonlab.devices
+from support import workers
+warnings.simplefilter("ignore")
+ctxs = gluonlab.devices.devices("cpu*2")
+os.fork() or os._exit(0)
+os.wait()
+sizes = [workers.team_size(ctx) for ctx in ctxs]
+subprocess.run([sys.executable, "-c", ""])
+print(json.dumps([sizes, [workers.team_size(ctx) for ctx in ctxs], workers.compute(ctxs)]))
+"""
+
+
+@pytest.mark.long  # make test has it behind other questions, below
 @EXPORTED
 def test_two_devices_compute_after_the_process_has_forked(python, environment):
     """A fork makes MXNet replace its workers; so does every subprocess on Python 3.8 and 3.9."""
-    code = (
-        "import json, os, subprocess, sys, warnings, gluonlab.devices; "
-        "from support import workers\nwarnings.simplefilter('ignore')\n"
-        "ctxs = gluonlab.devices.devices('cpu*2')\nchild = os.fork()\nif not child: os._exit(0)\n"
-        "os.waitpid(child, 0)\nsizes = [workers.team_size(ctx) for ctx in ctxs]\n"
-        "subprocess.run([sys.executable, '-c', ''])\n"
-        "print(json.dumps([sizes, [workers.team_size(ctx) for ctx in ctxs], "
-        "workers.compute(ctxs)]))"
-    )
-    assert finished(python("-c", code, **environment)) == [[1, 1], [1, 1], [256.0, 256.0]]
+    found = finished(python("-c", AFTER_A_FORK, **environment))
+    assert found == [[1, 1], [1, 1], [256.0, 256.0]]
 
 
 @pytest.mark.long
@@ -270,20 +278,31 @@ def test_plain_contexts_compute_when_torch_has_brought_openmp_first(python, expo
     )
 
 
+PREPARE = ("", "devices('cpu:0'); devices('cpu:1')", "devices('cpu'); os.fork() or os._exit(0)")
+
+
 @pytest.mark.parametrize(
-    "prepare",
-    ["", "devices('cpu:0'); devices('cpu:1')", "devices('cpu'); os.fork() or os._exit(0)"],
-    ids=str,
+    "prepare", [PREPARE, *(pytest.param([each], marks=LONG) for each in PREPARE)], ids=str
 )
 @EXPORTED
 def test_plain_contexts_compute_whatever_was_asked_for_before(python, prepare, environment):
-    """Large products run in OpenBLAS, where two teams wait for each other for ever."""
+    """Large products run in OpenBLAS, where two teams wait for each other for ever: of teams of 4
+    the first few products did.
+    """
     code = (
-        "import os, gluonlab, mxnet as mx\n"
+        "import json, os, gluonlab, mxnet as mx\n"
         "from gluonlab.devices import devices\n"
-        f"{prepare}\n"
         "arrays = [mx.nd.ones((512, 512), ctx=mx.cpu(i)) for i in range(2)]\n"
-        "for _ in range(60): products = [mx.nd.dot(array, array) for array in arrays]\n"
-        "print([float(product[0, 0].asscalar()) for product in products])"
+        "def computed():\n"
+        "    for _ in range(30): products = [mx.nd.dot(array, array) for array in arrays]\n"
+        "    return [float(product[0, 0].asscalar()) for product in products]\n"
+        "found = []\n"
     )
-    assert finished(python("-c", code, **environment)) == [512.0, 512.0]
+    code += "".join(f"{each}\nfound.append(computed())\n" for each in prepare)
+    code += f"print(json.dumps(found))\n{AFTER_A_FORK}"
+    answers = python("-c", code, OMP_DISPLAY_ENV="verbose", **environment)
+    assert answers.returncode == 0, answers.stderr
+    assert set(said_spin_counts(answers.stderr)) == {openmp.SPIN_COUNT}
+    found, after_a_fork = map(json.loads, answers.stdout.splitlines())
+    assert found == [[512.0, 512.0]] * len(prepare)
+    assert after_a_fork == [[1, 1], [1, 1], [256.0, 256.0]]

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from mxnet import nd
 from support.damage import corrupted
 from support.devices import device
+from support.examples import examples
 from support.full_disk import full_at
 
 from gluonlab.errors import OutputError
@@ -19,7 +20,7 @@ NAMES = st.text(st.characters(codec="utf-8")).filter(lambda name: "\0" not in na
 ARRAYS = st.dictionaries(NAMES, st.tuples(SHAPES, st.sampled_from(TYPES)))
 
 
-@settings(max_examples=60)
+@examples(25, 60)
 @given(ARRAYS)
 def test_the_bytes_are_those_of_mxnet(tmp_path_factory, wanted):
     folder = tmp_path_factory.getbasetemp()

@@ -5,6 +5,7 @@ import re
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support.examples import examples
 
 from gluonlab.errors import ConfigError
 from gluonlab.host.host_lists import (
@@ -57,6 +58,7 @@ LIST = st.lists(
 ).map(",".join)
 
 
+@examples(40)
 @given(LIST)
 def test_slurms_notation_is_the_list_of_its_hosts(text):
     assert slurm_hosts(text, "SLURM_NODELIST") == expanded(text)

@@ -171,18 +171,21 @@ def content(other):
     return lambda handler: handler.send_file(other)
 
 
-def silence(seconds, after=None):
-    """Says nothing for so long; from the beginning, or after so many bytes."""
+FOR_EVER_S = 600
+
+
+def silence(after=None):
+    """Says nothing for longer than anybody waits; from the beginning, or after so many bytes."""
 
     def answer(handler):
         def send(body):
             handler.wfile.write(body[:after])
             handler.wfile.flush()
-            time.sleep(seconds)
+            time.sleep(FOR_EVER_S)
             handler.drop()
 
         if after is None:
-            time.sleep(seconds)
+            time.sleep(FOR_EVER_S)
             handler.drop()
         else:
             handler.send_file(handler.content(), send)
@@ -190,15 +193,16 @@ def silence(seconds, after=None):
     return answer
 
 
-def trickle(after, every_s, times=200):
-    """So many bytes at once, and then one at a time."""
+def trickle(after, tick):
+    """So many bytes at once, and then one at a time, with a call of ``tick`` before each."""
 
     def answer(handler):
         def send(body):
             handler.wfile.write(body[:after])
-            for place in range(after, min(after + times, len(body))):
+            for place in range(after, len(body)):
                 handler.wfile.flush()
-                time.sleep(every_s)
+                time.sleep(0.005)
+                tick()
                 handler.wfile.write(body[place : place + 1])
             handler.drop()
 
@@ -224,7 +228,7 @@ def held(reached, go_on):
 
     def answer(handler):
         reached.set()
-        go_on.wait(30)
+        go_on.wait(FOR_EVER_S)
         handler.send_file(handler.content())
 
     return answer

@@ -18,3 +18,9 @@ def clean_environment(**changes):
     }
     path = os.pathsep.join([*changes.pop("path", []), str(REPOSITORY), str(REPOSITORY / "tests")])
     return {**kept, "PYTHONPATH": path, "PYTHONDONTWRITEBYTECODE": "1", **changes}
+
+
+def said_spin_counts(stderr):
+    """How long idle threads spin: what each libgomp prints with OMP_DISPLAY_ENV=verbose."""
+    lines = [line for line in stderr.splitlines() if "GOMP_SPINCOUNT" in line]
+    return [line.split("=")[1].strip(" '") for line in lines]

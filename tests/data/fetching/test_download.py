@@ -6,7 +6,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 
 import pytest
 from support.file_server import chunked, content, cut, etag, held, silence, status
@@ -22,6 +21,7 @@ from support.made_up_sources import (
     write_table,
 )
 from support.processes import clean_environment
+from support.waiting import LIMIT_S, wait_until
 
 from gluonlab.data.fetching.download import download
 from gluonlab.data.fetching.fetch import CHUNK_BYTES
@@ -260,12 +260,12 @@ def test_two_processes_download_once(serve, root, tmp_path):
     table = write_table(tmp_path / "table", one_file(server.url))
     processes = [start(table, "download", "set", "--data-dir", str(root), cwd=tmp_path)]
     try:
-        assert reached.wait(30)
+        assert reached.wait(LIMIT_S)
         processes.append(start(table, "download", "set", "--data-dir", str(root), cwd=tmp_path))
         assert processes[1].stderr.readline() == "waiting for another process that fetches set\n"
         go_on.set()
         outcomes = [
-            (process.communicate(timeout=30)[0], process.returncode) for process in processes
+            (process.communicate(timeout=LIMIT_S)[0], process.returncode) for process in processes
         ]
     finally:
         for process in processes:
@@ -278,7 +278,7 @@ def test_two_processes_download_once(serve, root, tmp_path):
 
 def test_ctrl_c_keeps_what_has_come_and_the_next_command_goes_on(serve, root, tmp_path):
     server = serve({"file.gz": FILE})
-    server.fail("file.gz", silence(30, after=CUT))
+    server.fail("file.gz", silence(after=CUT))
     source = one_file(server.url)
     process = start(
         write_table(tmp_path / "table", source),
@@ -290,11 +290,9 @@ def test_ctrl_c_keeps_what_has_come_and_the_next_command_goes_on(serve, root, tm
     )
     try:
         part = root / "set" / "file.gz.part"
-        while not part.exists() or part.stat().st_size < CUT:
-            assert process.poll() is None, process.stderr.read()
-            time.sleep(0.01)
+        wait_until(lambda: part.exists() and part.stat().st_size >= CUT)
         process.send_signal(signal.SIGINT)
-        out, err = process.communicate(timeout=30)
+        out, err = process.communicate(timeout=LIMIT_S)
     finally:
         process.kill()
         process.wait()

@@ -184,13 +184,20 @@ def pools():
         decoders.close()
 
 
-def split_of(root, decoders):
+@pytest.fixture(scope="module")
+def train(root):
     dataset = load_dataset(
         f"folder:{root}", decoders=1, image_size=16, random_resized_crop=True, memory=2**30
     )
     assert isinstance(dataset.train, FileSplit) and not isinstance(dataset.test, FileSplit)
     dataset.train.decoders.close()
-    return FileSplit(dataset.train.paths, dataset.train.labels, decoders)
+    return dataset.train
+
+
+@pytest.fixture
+def split_of(train):
+    """``split_of(decoders)``: the training images, decoded by these processes."""
+    return lambda decoders: FileSplit(train.paths, train.labels, decoders)
 
 
 def epochs_of(*workers, count=2):
@@ -208,8 +215,8 @@ def same(a, b):
     )
 
 
-def test_a_pool_cuts_what_one_process_would_cut(root, pools):
-    split = split_of(root, pools[3])
+def test_a_pool_cuts_what_one_process_would_cut(split_of, pools):
+    split = split_of(pools[3])
     seeds = list(range(2**32 - len(split), 2**32))
     images, labels = split.begin(np.arange(len(split)), seeds).result()
     assert all(
@@ -222,11 +229,11 @@ def test_a_pool_cuts_what_one_process_would_cut(root, pools):
 
 
 @pytest.mark.parametrize("mixup", [None, Mixup(0.5)], ids=["plain", "mixup"])
-def test_any_number_of_decoders_devices_and_workers_sees_the_same_pixels(root, pools, mixup):
+def test_any_number_of_decoders_devices_and_workers_sees_the_same_pixels(split_of, pools, mixup):
     def loader(count, k, rank=0, world_size=1, **options):
         changes = dict(random_crops=True, augment=Augment(1, flip=True), mixup=mixup)
         return Loader(
-            split_of(root, pools[count]),
+            split_of(pools[count]),
             contexts(k),
             11,
             5,
@@ -246,8 +253,8 @@ def test_any_number_of_decoders_devices_and_workers_sees_the_same_pixels(root, p
     assert same(epochs_of(late), expected[2:])
 
 
-def test_a_batch_is_what_its_seeds_cut_and_every_epoch_cuts_anew(root, pools):
-    split = split_of(root, pools[1])
+def test_a_batch_is_what_its_seeds_cut_and_every_epoch_cuts_anew(split_of, pools):
+    split = split_of(pools[1])
     loader = Loader(split, contexts(2), 39, shuffle=False, raw=True, random_crops=True)
     (first, labels), (second, _) = epochs_of(loader)
     assert np.array_equal(labels, split.labels)

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from PIL import Image, ImageFile
+from support.examples import examples
 from support.image_folders import by_pillow, encoded, picture
 
 from gluonlab.data.images.decode import MAX_PIXELS, _as_rgb, decode, short_side
@@ -212,7 +213,7 @@ def test_a_jpeg_whose_header_is_a_bomb_is_refused(tmp_path):
 
 
 @pytest.mark.parametrize("original", [JPEG, PNG], ids=["JPEG", "PNG"])
-@settings(max_examples=150)
+@examples(60, 150)
 @given(st.data())
 def test_a_damaged_file_gives_pixels_or_a_data_error(tmp_path_factory, original, data):
     """Bytes changed, cut out or put in anywhere."""

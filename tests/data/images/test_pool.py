@@ -11,15 +11,16 @@ import subprocess
 import sys
 import termios
 import threading
-import time
 from concurrent.futures import CancelledError
-from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
 import pytest
+from support.covering import long_cases
 from support.image_folders import write_folder
+from support.pipes import interrupt_once_read
 from support.processes import clean_environment
+from support.waiting import LIMIT_S, wait_until
 from support.worker_processes import gone
 
 from gluonlab.data.images.decode import decode
@@ -57,7 +58,7 @@ def taken(begun):
 
     thread = threading.Thread(target=take, daemon=True)
     thread.start()
-    thread.join(20)
+    thread.join(LIMIT_S)
     assert found
     return found[0]
 
@@ -81,7 +82,7 @@ def test_several_threads_may_ask_at_once(decoders, paths):
     assert all(np.array_equal(images, expected) for images in found)
 
 
-@pytest.mark.parametrize("count", [1, 2, 3])
+@pytest.mark.parametrize("count", [1, *long_cases(2), 3])
 def test_what_was_begun_may_be_taken_in_any_order(paths, count):
     """Each process has memory for two requests, which it fills in turns."""
     made = Decoders(16, count)
@@ -92,15 +93,14 @@ def test_what_was_begun_may_be_taken_in_any_order(paths, count):
     made.close()
 
 
-@pytest.mark.parametrize(
-    "asked", [([Path("a.jpg")], None), (["a.jpg"], [np.uint32(1)])], ids=["path", "seed"]
-)
-def test_what_cannot_be_said_to_a_process_is_an_error_and_no_hang(paths, asked):
+def test_what_cannot_be_said_to_a_process_is_an_error_and_no_hang(paths):
     """A path that is no str, a seed that is no int."""
     made = Decoders(16, 1)
-    before, wrong, after = made.begin(paths[:1]), made.begin(*asked), made.begin(paths[:1])
-    assert "not JSON serializable" in str(taken(wrong))
-    assert all(np.array_equal(taken(begun)[0], decode(paths[0], 16)) for begun in (before, after))
+    for asked in (([Path("a.jpg")], None), (["a.jpg"], [np.uint32(1)])):
+        before, wrong, after = made.begin(paths[:1]), made.begin(*asked), made.begin(paths[:1])
+        assert "not JSON serializable" in str(taken(wrong))
+        for begun in (before, after):
+            assert np.array_equal(taken(begun)[0], decode(paths[0], 16))
     made.close()
 
 
@@ -114,10 +114,7 @@ def test_what_was_given_up_is_not_decoded(tmp_path, paths):
     third = made.begin(paths[:1])
     held = os.open(endless, os.O_RDWR)
     os.write(held, b"no image" * 4)
-    deadline = time.monotonic() + 30
-    while fcntl.ioctl(held, termios.FIONREAD, bytes(4)) != bytes(4):  # not read yet
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
+    wait_until(lambda: fcntl.ioctl(held, termios.FIONREAD, bytes(4)) == bytes(4))  # it is read
     os.close(held)
     with pytest.raises(DataError, match="not a JPEG, PNG"):
         first.result()
@@ -180,27 +177,27 @@ def test_letting_go_while_images_are_decoded_ends_the_processes(paths, monkeypat
         made.decode(Interrupted(paths * 2))
     del made
     gc.collect()
-    deadline = time.monotonic() + 30
-    while not all(map(gone, processes)):
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
+    wait_until(lambda: all(map(gone, processes)))
     assert unraisable == []
 
 
 def test_after_ctrl_c_no_process_goes_on_decoding(tmp_path):
-    """The files are pipes that nobody writes to: opening one takes for ever."""
+    """The files are pipes that nobody writes to: reading one takes for ever."""
     endless = [str(tmp_path / f"{number}.jpg") for number in range(3 * SLOTS)]
     [os.mkfifo(path) for path in endless]
     made = Decoders(8, 2)
     processes = pids(made)
-    main = threading.main_thread().ident
-    with suppress(KeyboardInterrupt):  # wherever this thread is by then: the machine may be busy
-        threading.Timer(0.3, signal.pthread_kill, [main, signal.SIGINT]).start()
+    ends = []
+    interrupting = threading.Thread(target=interrupt_once_read, args=[endless[0], ends])
+    with pytest.raises(KeyboardInterrupt):
+        interrupting.start()
         made.decode(endless)
+    interrupting.join()
     assert not any(map(gone, processes))
     del made
     gc.collect()
     assert all(map(gone, processes))
+    os.close(ends[0])
 
 
 def test_after_ctrl_c_anywhere_the_next_images_come(paths):
@@ -247,10 +244,7 @@ def test_the_last_reference_may_be_dropped_by_one_of_its_own_threads(paths):
             super().set(outcome)
 
     made._requests.put(Request(Dropping(), paths[:1], None, np.empty((1, 3, 8, 8), np.uint8)))
-    deadline = time.monotonic() + 30
-    while not closed:
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
+    wait_until(lambda: closed)
     assert all(map(gone, processes))
     with pytest.raises(ValueError, match="closed"):
         made.decode(paths[:1])
@@ -270,13 +264,11 @@ def test_closing_while_a_batch_is_being_begun_is_an_error_and_no_hang(paths):
         made.begin(Closing(paths))
 
 
-def test_decoding_starts_no_thread(paths):
+def test_decoding_starts_no_thread(decoders, paths):
     """A Ctrl-C while a thread is being started would leave one that nobody ends."""
-    made = Decoders(16, 3)
     before = set(threading.enumerate())
-    made.decode(paths)
-    assert set(threading.enumerate()) == before
-    made.close()
+    decoders.decode(paths)
+    assert set(threading.enumerate()) <= before
 
 
 def test_python_ends_while_decoders_are_alive_and_at_work(tmp_path):
@@ -284,13 +276,12 @@ def test_python_ends_while_decoders_are_alive_and_at_work(tmp_path):
     endless = tmp_path / "endless.jpg"
     os.mkfifo(endless)
     program = (
-        "import signal, threading\nfrom gluonlab.data.images.pool import Decoders\n"
-        "made = Decoders(16, 2)\nmain = threading.main_thread().ident\n"
-        "threading.Timer(0.3, signal.pthread_kill, [main, signal.SIGINT]).start()\n"
+        "import threading\nfrom gluonlab.data.images.pool import Decoders\n"
+        "from support.pipes import interrupt_once_read\nmade = Decoders(16, 2)\n"
+        "threading.Thread(target=interrupt_once_read, args=['endless.jpg', []]).start()\n"
         "made.decode(['endless.jpg'])"
     )
     command = [sys.executable, "-c", program]
-    held = os.open(endless, os.O_RDWR)
     try:
         ended = subprocess.run(
             command,
@@ -298,12 +289,10 @@ def test_python_ends_while_decoders_are_alive_and_at_work(tmp_path):
             env=clean_environment(),
             capture_output=True,
             encoding="utf-8",
-            timeout=30,
+            timeout=LIMIT_S,
         )
     finally:
-        # whoever opens it later finds nothing, and whoever reads it now comes to its end
-        endless.unlink()
-        os.close(held)
+        endless.unlink()  # whoever opens it later finds nothing
     assert ended.returncode == -signal.SIGINT
     assert ended.stderr.splitlines()[-1] == "KeyboardInterrupt"
 
@@ -321,7 +310,7 @@ def test_a_process_that_is_killed_is_an_error_and_no_hang(paths):
 def test_the_processes_end_with_their_parent_however_it_ends(tmp_path, sign):
     program = (
         "from gluonlab.data.images.pool import Decoders\nimport sys, time\nmade = Decoders(16, 2)\n"
-        "print(*[child.process.pid for child in made._children], flush=True)\ntime.sleep(60)"
+        "print(*[child.process.pid for child in made._children], flush=True)\ntime.sleep(600)"
     )
     parent = subprocess.Popen(
         [sys.executable, "-c", program],
@@ -334,11 +323,8 @@ def test_the_processes_end_with_their_parent_however_it_ends(tmp_path, sign):
     children = [int(pid) for pid in parent.stdout.readline().split()]
     assert len(children) == 2
     parent.send_signal(sign)
-    parent.communicate(timeout=30)
-    deadline = time.monotonic() + 30
-    while not all(map(gone, children)):
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
+    parent.communicate(timeout=LIMIT_S)
+    wait_until(lambda: all(map(gone, children)))
 
 
 def test_a_process_whose_answer_nobody_reads_ends_without_a_word(paths):
@@ -352,17 +338,15 @@ def test_a_process_whose_answer_nobody_reads_ends_without_a_word(paths):
     child.stdout.close()
     child.stdin.write(json.dumps({"paths": paths[:1], "seeds": None, "first": 0}).encode() + b"\n")
     child.stdin.close()
-    assert (child.stderr.read(), child.wait(30)) == (b"", 0)
+    assert (child.stderr.read(), child.wait(LIMIT_S)) == (b"", 0)
     child.stderr.close()
 
 
 def test_what_somebody_set_of_the_memory_holds(monkeypatch):
     monkeypatch.setenv("MALLOC_TRIM_THRESHOLD_", "65536")
     made = Decoders(8, 1)
-    environ, deadline = Path(f"/proc/{pids(made)[0]}/environ"), time.monotonic() + 60
-    # a process that has just begun shows none yet
-    while not environ.read_text() and time.monotonic() < deadline:
-        time.sleep(0.01)
+    environ = Path(f"/proc/{pids(made)[0]}/environ")
+    wait_until(environ.read_text)  # a process that has just begun shows none yet
     variables = environ.read_text().split("\0")
     assert [each for each in variables if each.startswith("MALLOC_TRIM_")] == [
         "MALLOC_TRIM_THRESHOLD_=65536"
@@ -371,9 +355,7 @@ def test_what_somebody_set_of_the_memory_holds(monkeypatch):
     made.close()
 
 
-def test_the_processes_load_nothing_of_mxnet():
-    made = Decoders(8, 1)
-    made.decode([])
-    with open(f"/proc/{pids(made)[0]}/maps") as maps:
-        assert "libmxnet" not in maps.read()
-    made.close()
+def test_the_processes_load_nothing_of_mxnet(decoders, paths):
+    decoders.decode(paths)
+    for pid in pids(decoders):
+        assert "libmxnet" not in Path(f"/proc/{pid}/maps").read_text()

@@ -4,9 +4,10 @@ and paths it takes.
 
 import numpy as np
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 from support.devices import contexts
+from support.examples import examples
 from support.reference import cpus
 
 from gluonlab.data import ArraySplit, Loader
@@ -45,7 +46,7 @@ def by_numpy(images, labels, share):
 
 
 @pytest.mark.parametrize("budget", BUDGETS.values(), ids=list(BUDGETS))
-@settings(max_examples=30)
+@examples(15, 30)
 @given(**sizes, alpha=st.floats(0, 10), raw=st.booleans())
 @example(n=1, batch=1, k=1, seed=1, alpha=0.0078125, raw=False)  # draws 1.9e-45
 def test_the_mixtures_are_those_of_the_formula_on_any_number_of_devices(
@@ -83,7 +84,7 @@ def test_the_mixtures_are_those_of_the_formula_on_any_number_of_devices(
             np.testing.assert_allclose(whole(ys), labels, rtol=1e-6)
 
 
-@settings(max_examples=25)
+@examples(12, 25)
 @given(**sizes, prefetch=st.integers(0, 3))
 def test_both_paths_and_any_number_of_devices_give_the_same_bits(n, batch, k, seed, prefetch):
     """Partners are cropped and mirrored as they are where they come as themselves."""

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from mxnet import nd
 from support.devices import contexts
+from support.examples import examples
 
 from gluonlab.data.loading.shards import in_proportion, shard, shard_bounds, shard_sizes
 
@@ -30,6 +31,7 @@ def test_shards_are_even_parts_in_order_one_for_each_device_that_has_any(size, k
 WEIGHTS = st.lists(st.fractions(Fraction(1, 100), 100), min_size=1, max_size=6)
 
 
+@examples(40)
 @given(st.integers(0, 400), WEIGHTS)
 def test_numbers_in_proportion_are_the_nearest_whole_ones(size, weights):
     """None other that add up are nearer: an image moved from one part to another brings nothing."""
@@ -42,6 +44,7 @@ def test_numbers_in_proportion_are_the_nearest_whole_ones(size, weights):
             assert abs(more) + abs(less) <= abs(more - 1) + abs(less + 1) or more == less
 
 
+@examples(40)
 @given(st.integers(0, 400), WEIGHTS)
 def test_weighted_shards_are_in_proportion_and_none_is_empty_that_need_not_be(size, weights):
     sizes, wanted = shard_sizes(size, len(weights), weights), in_proportion(size, weights)

@@ -40,8 +40,15 @@ def files(root, part):
     ]
 
 
-@pytest.mark.parametrize("memory", [0, EVERYTHING], ids=["streaming", "in memory"])
-@pytest.mark.parametrize("other", ["val", "test"])
+@pytest.mark.parametrize(
+    ("memory", "other"),
+    [
+        (0, "val"),
+        (EVERYTHING, "test"),
+        pytest.param(0, "test", marks=pytest.mark.long),
+        pytest.param(EVERYTHING, "val", marks=pytest.mark.long),
+    ],
+)
 def test_a_folder_is_every_image_with_the_class_of_its_folder(root, memory, other):
     (root / "val").rename(root / other)
     dataset = load(root, memory=memory)

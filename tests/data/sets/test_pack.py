@@ -4,10 +4,10 @@ import dataclasses
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import numpy as np
@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from support.full_disk import full_at
 from support.image_folders import write_folder
 from support.processes import clean_environment
+from support.waiting import LIMIT_S, wait_until
 
 from gluonlab.data import ArraySplit, load_dataset
 from gluonlab.data.__main__ import main
@@ -35,10 +36,22 @@ def source(tmp_path_factory):
     return write_folder(tmp_path_factory.mktemp("data") / "animals", train=90)
 
 
+@pytest.fixture(scope="module")
+def dataset(source):
+    return load_dataset(f"folder:{source}", decoders=1)
+
+
+@pytest.fixture(scope="module")
+def packed_once(dataset, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("packed") / "packed"
+    pack(dataset, folder)
+    return folder
+
+
 @pytest.fixture
-def packed(source, tmp_path):
-    pack(load_dataset(f"folder:{source}", decoders=1), tmp_path / "packed")
-    return tmp_path / "packed"
+def packed(packed_once, tmp_path):
+    """A copy, which a test may damage."""
+    return Path(shutil.copytree(packed_once, tmp_path / "packed"))
 
 
 def everything(split):
@@ -46,11 +59,8 @@ def everything(split):
 
 
 @pytest.mark.parametrize("memory", [0, 2**30])
-def test_what_was_packed_is_what_the_folder_holds(source, packed, memory):
-    original, copy = (
-        load_dataset(f"folder:{source}", decoders=1),
-        load_dataset(f"folder:{packed}", memory=memory),
-    )
+def test_what_was_packed_is_what_the_folder_holds(dataset, packed, memory):
+    original, copy = dataset, load_dataset(f"folder:{packed}", memory=memory)
     assert (copy.name, copy.classes, copy.image_shape) == (
         original.name,
         original.classes,
@@ -79,10 +89,10 @@ def test_every_data_set_of_image_files_is_looked_for_in_its_own_place(
     assert is_cut_already(f"folder:{place}") is is_packed
 
 
-def test_a_place_that_is_taken_is_left_alone(source, tmp_path):
+def test_a_place_that_is_taken_is_left_alone(dataset, tmp_path):
     (tmp_path / "taken").mkdir()
     with pytest.raises(OutputError, match="taken exists: give a new folder"):
-        pack(load_dataset(f"folder:{source}", decoders=1), tmp_path / "taken")
+        pack(dataset, tmp_path / "taken")
     assert list((tmp_path / "taken").iterdir()) == []
 
 
@@ -106,8 +116,7 @@ def test_an_image_that_cannot_be_decoded_leaves_nothing_behind(tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["animals"]
 
 
-def test_a_full_disk_is_an_error_and_leaves_nothing_behind(source, tmp_path):
-    dataset = load_dataset(f"folder:{source}", decoders=1)
+def test_a_full_disk_is_an_error_and_leaves_nothing_behind(dataset, tmp_path):
     with full_at(20_000), pytest.raises(
         OutputError, match=r"cannot write .*packed: File too large; choose another place"
     ):
@@ -166,10 +175,10 @@ def test_damage_is_said_with_its_place(packed, kind):
 
 @settings(max_examples=60)
 @given(st.data())
-def test_damaged_files_give_a_data_set_or_a_data_error(source, tmp_path_factory, data):
+def test_damaged_files_give_a_data_set_or_a_data_error(packed_once, tmp_path_factory, data):
     folder = tmp_path_factory.getbasetemp() / "damaged-pack"
     if not folder.exists():
-        pack(load_dataset(f"folder:{source}", decoders=1), folder)
+        shutil.copytree(packed_once, folder)
     path = data.draw(st.sampled_from(sorted(folder.iterdir())))
     whole = path.read_bytes()
     place, length = data.draw(st.integers(0, min(len(whole), 200))), data.draw(st.integers(0, 8))
@@ -240,14 +249,25 @@ def test_the_command_packs_and_says_what_to_do_next(ended, source, empty_cwd):
     assert load_dataset("folder:packed").image_shape == (3, 8, 8)
 
 
+HELD = """
+import os, sys, time
+
+def hold(event, arguments):
+    if event == "open" and str(arguments[0]).endswith("bee/0003.jpg") and "worker" in sys.argv[0]:
+        open(os.path.join(os.path.dirname(__file__), "0003.jpg"), "w").close()
+        time.sleep(600)
+
+sys.addaudithook(hold)
+"""
+
+
 @pytest.mark.parametrize(
     ("sign", "said"), [(signal.SIGINT, "interrupted"), (signal.SIGTERM, "ended by SIGTERM")]
 )
 def test_a_signal_ends_the_command_and_its_processes_in_order(tmp_path, sign, said):
-    root = write_folder(tmp_path / "animals", train=1, val=1, size=256)
-    for folder in (root / "train").iterdir():
-        for number in range(300):
-            os.link(folder / "0000.jpg", folder / f"link{number}.jpg")
+    root = write_folder(tmp_path / "animals")
+    (tmp_path / "held").mkdir()
+    (tmp_path / "held" / "sitecustomize.py").write_text(HELD)
     command = [
         sys.executable,
         "-m",
@@ -260,20 +280,23 @@ def test_a_signal_ends_the_command_and_its_processes_in_order(tmp_path, sign, sa
         "2",
     ]
     process = subprocess.Popen(
-        command, cwd=tmp_path, env=clean_environment(), stderr=subprocess.PIPE, encoding="utf-8"
+        command,
+        cwd=tmp_path,
+        env=clean_environment(path=[str(tmp_path / "held")]),
+        stderr=subprocess.PIPE,
+        encoding="utf-8",
     )
     try:
-        while not list(tmp_path.glob(".packed-*/train-images.npy")):
-            assert process.poll() is None, process.stderr.read()
-            time.sleep(0.01)
+        wait_until((tmp_path / "held" / "0003.jpg").exists)
+        assert list(tmp_path.glob(".packed-*/train-images.npy"))
         process.send_signal(sign)
         # the decoders have this pipe, too: it ends with the last of them
-        _, err = process.communicate(timeout=30)
+        _, err = process.communicate(timeout=LIMIT_S)
     finally:
         process.kill()
         process.wait()
     assert (process.returncode, err.strip()) == (128 + sign, f"{said}: nothing was written")
-    assert [path.name for path in tmp_path.iterdir()] == ["animals"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["animals", "held"]
 
 
 MISTAKES = {
@@ -321,7 +344,7 @@ def test_an_index_that_is_deep_or_long_is_refused(packed, content):
         load_dataset(f"folder:{packed}")
 
 
-def test_what_a_program_calls_its_images_is_packed_under_a_plain_name(source, tmp_path):
-    named = dataclasses.replace(load_dataset(f"folder:{source}", decoders=1), name="../my images")
+def test_what_a_program_calls_its_images_is_packed_under_a_plain_name(dataset, tmp_path):
+    named = dataclasses.replace(dataset, name="../my images")
     pack(named, tmp_path / "packed")
     assert load_dataset(f"folder:{tmp_path / 'packed'}").name == "..-my-images"

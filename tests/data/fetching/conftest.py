@@ -1,0 +1,17 @@
+"""Downloads that try again at once."""
+
+import time
+from types import SimpleNamespace
+
+import pytest
+from urllib3.util.retry import Retry
+
+from gluonlab.data.fetching import fetch
+
+
+@pytest.fixture(autouse=True)
+def no_pauses(monkeypatch):
+    """What a server is given to recover takes no time; what waits for a server does."""
+    clock = SimpleNamespace(monotonic=time.monotonic, sleep=lambda seconds: None)
+    monkeypatch.setattr(fetch, "time", clock)
+    monkeypatch.setattr(Retry, "get_backoff_time", lambda self: 0)
