@@ -33,11 +33,23 @@ def _profiled():
     return file
 
 
-def _counter(ctx):
-    """The name of a CPU device's counter: those without a core of their own have the next ones."""
-    names = [f"cpu/{core}" for core in range(os.cpu_count())]
+def _counters():
+    """The names of CPU devices' counters: those without a core of their own have the next ones.
+
+    MXNet knows the cores that this process may use, and no device beyond the counters.
+    """
+    names = [f"cpu/{core}" for core in range(len(os.sched_getaffinity(0)))]
     names += [f"gpu/{number}" for number in range(mx.context.num_gpus())]
-    return [*names, "cpu pinned/", "cpu shared/"][ctx.device_id]
+    return [*names, "cpu pinned/", "cpu shared/"]
+
+
+def most_counted(wanted):
+    """As many of the ``wanted`` CPU devices as can be counted, without cpu(0)."""
+    return min(wanted, len(_counters()) - 1)
+
+
+def _counter(ctx):
+    return _counters()[ctx.device_id]
 
 
 @contextmanager

@@ -11,7 +11,7 @@ from mxnet import nd
 from support.devices import contexts
 from support.examples import examples
 from support.splits import IMAGE, chains, make_chain, plan_for, softmax, split_of
-from support.storage import counted
+from support.storage import counted, most_counted
 
 from gluonlab.data.loading.batch import whole
 from gluonlab.kvstores.groups import ALONE
@@ -71,7 +71,7 @@ def cases(draw):
     per_device = 2 if schedule == "interleaved" else 1
     layers = len(layers_of(make_chain(chain)))
     assume(layers >= 2 * per_device)
-    size = draw(st.integers(2, min(layers // per_device, 3)))
+    size = draw(st.integers(2, min(layers // per_device, most_counted(3))))
     numbers = st.integers(1, layers - 1)
     count = size * per_device - 1
     cut = tuple(sorted(draw(st.lists(numbers, min_size=count, max_size=count, unique=True))))
