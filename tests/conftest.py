@@ -67,7 +67,7 @@ def python(tmp_path):
     """
     patience = 5 if "SIMULATED_GPUS" in os.environ else 1
 
-    def run(*arguments, timeout=60, **environment):
+    def run(*arguments, timeout=600, **environment):
         return subprocess.run(
             [sys.executable, *arguments],
             cwd=tmp_path,

@@ -2,6 +2,7 @@
 
 import json
 import os
+import resource
 import stat
 
 import pytest
@@ -38,18 +39,22 @@ for name in modules:
     }]
 count = sum(len(each[2]) for each in found.values())
 text = json.dumps(found, sort_keys=True)
-print(json.dumps([count, hashlib.sha256(text.encode()).hexdigest(), len(text)]))
+print(json.dumps([made, count, hashlib.sha256(text.encode()).hexdigest(), len(text)]))
 """
-PLAIN = "import numpy\nfrom gluonlab.engine import setup\nsetup.uninstall()\nimport mxnet\n"
-OURS = "import gluonlab, mxnet\n"
-COUNT_MADE = """
+PLAIN = """
+import numpy
+from gluonlab.engine import setup
+setup.uninstall()
+import mxnet
+made = None
+"""
+OURS = """
 import gluonlab
 from gluonlab.engine import operator_cache
-made = []
-original = operator_cache._stored
-operator_cache._stored = lambda *given: made.append(1) or original(*given)
+generated, take_apart = [], operator_cache._stored
+operator_cache._stored = lambda *given: generated.append(1) or take_apart(*given)
 import mxnet
-print(len(made), mxnet.nd.ones((2, 3)).sum().asscalar())
+made = len(generated)
 """
 OPTIONAL = ["sklearn", "scipy", "pandas", "onnx", "cv2", "requests", "setuptools", "distutils"]
 
@@ -76,34 +81,46 @@ def test_operators_are_those_of_a_plain_import(python, tmp_path):
         json.loads(python("-c", start + DESCRIBE, XDG_CACHE_HOME=str(tmp_path)).stdout)
         for start in (PLAIN, OURS, OURS)
     )
-    assert plain[0] > 2000
-    assert plain == first == second
-    assert len(cached_files(tmp_path)) == 1
-
-
-def test_the_second_start_generates_nothing_and_a_damaged_file_is_replaced(python, tmp_path):
-    def start():
-        printed = python("-c", COUNT_MADE, XDG_CACHE_HOME=str(tmp_path)).stdout
-        return int(printed.split()[0])
-
-    assert start() > 2000
+    assert plain[1] > 2000 and plain[1:] == first[1:] == second[1:]
+    assert first[0] > 2000 and second[0] == 0  # generated once
     (file,) = cached_files(tmp_path)
-    assert start() == 0
     whole = file.read_bytes()
     file.write_bytes(whole[: len(whole) // 2])
-    assert start() > 2000
-    assert cached_files(tmp_path) == [file] and start() == 0
+    made = python("-c", OURS + "print(made)", XDG_CACHE_HOME=str(tmp_path)).stdout
+    assert int(made) == first[0]
+    assert cached_files(tmp_path) == [file]
+    assert operator_cache.read(file).keys() == functions_in(whole, tmp_path).keys()
 
 
-@pytest.mark.parametrize("folder", ["a file", "/dev/null", "no home"])
-def test_without_a_writable_folder_mxnet_starts_all_the_same(python, tmp_path, folder):
+def functions_in(content, folder):
+    copy = folder / "copy.bin"
+    copy.write_bytes(content)
+    copy.chmod(0o600)
+    return operator_cache.read(copy)
+
+
+def test_without_a_home_folder_mxnet_starts_all_the_same(python):
+    code = OURS + "print(mxnet.nd.ones((2, 3)).sum().asscalar())"
+    done = python("-c", code, HOME="/proc/none", XDG_CACHE_HOME="")
+    assert (done.stdout, done.stderr) == ("6.0\n", "")
+
+
+@pytest.mark.parametrize("folder", ["a file", "a file/below", "/dev/null", "/proc/none"])
+def test_a_cache_that_cannot_be_written_is_none(tmp_path, functions, folder):
     (tmp_path / "a file").touch()
-    if folder == "no home":
-        environment = {"HOME": "/proc/none", "XDG_CACHE_HOME": ""}
-    else:
-        environment = {"XDG_CACHE_HOME": str(tmp_path / folder)}
-    done = python("-c", COUNT_MADE, **environment)
-    assert done.stderr == "" and done.stdout.endswith(" 6.0\n")
+    path = tmp_path / folder / "file.bin"
+    operator_cache.write(path, functions)
+    assert operator_cache.read(path) == {}
+
+
+def test_a_write_that_fails_in_the_middle_leaves_nothing_behind(tmp_path, functions):
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100, before[1]))
+    try:
+        operator_cache.write(tmp_path / "file.bin", functions)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_no_optional_package_is_imported_before_it_is_used(python):
