@@ -23,7 +23,7 @@ import os
 import sys
 import warnings
 from functools import lru_cache
-from typing import Any, Dict, Iterator, List, Sequence
+from typing import Any, Dict, Iterator, Mapping, Optional, Sequence
 
 from gluonlab.engine import openmp, setup
 from gluonlab.engine.neighbours import neighbours, own_cores
@@ -78,10 +78,11 @@ def set_threads(ctxs: Sequence[Any], threads: "int | None" = None) -> int:
     _restore_sizes_after_forks()
     _sizes.update(dict.fromkeys(_sizes, 1))  # the others: there may be several devices now
     _sizes.update((ctx.device_id, count) for ctx in cpus)
-    if any(_team_size(mx.cpu(device_id)) != size for device_id, size in _sizes.items()):
+    if _team_sizes(dict.fromkeys(_sizes)) != _sizes:
         _replace_workers()
+    found = _team_sizes({ctx.device_id: count for ctx in cpus})
     for ctx in cpus:
-        got = _team_size(ctx, count)
+        got = found[ctx.device_id]
         if got != count:
             raise EngineError(
                 f"{ctx} computes with {got} threads instead of {count}: "
@@ -138,10 +139,7 @@ def _replace_workers() -> None:
 
 
 def _restore_sizes() -> None:
-    import mxnet as mx
-
-    for device_id, count in _sizes.items():
-        _team_size(mx.cpu(device_id), count)
+    _team_sizes(dict(_sizes))
 
 
 # What set_threads gave each CPU device: the workers belong to the process, and so does this.
@@ -163,29 +161,38 @@ def _restore_sizes_after_forks() -> object:
     return hook
 
 
-def _team_size(ctx: Any, new: "int | None" = None) -> int:
-    """How many threads the worker thread of ``ctx`` uses, after setting it to ``new`` if given."""
+def _team_sizes(wanted: "Mapping[int, Optional[int]]") -> Dict[int, int]:
+    """Set how many threads the worker of each CPU device uses, unless None, and return how many.
+
+    ``wanted`` is by the device's number. All workers do it at the same time.
+    """
     import mxnet as mx
     from mxnet.base import _LIB, check_call
 
     libgomp = ctypes.CDLL("libgomp.so.1")  # loaded with libmxnet.so: this only finds it
-    got: List[int] = []
+    found = dict.fromkeys(wanted, 0)
+    queued = []
+    for device_id, new in wanted.items():
 
-    def team_size(run_context: object, parameter: object) -> None:
-        if new is not None:
-            libgomp.omp_set_num_threads(new)
-            # oneDNN's sums are wrong in a team that is smaller than it was told
-            libgomp.omp_set_dynamic(0)
-        got.append(min(libgomp.omp_get_max_threads(), libgomp.omp_get_thread_limit()))
+        def team_size(
+            run_context: object, parameter: object, device_id: int = device_id, new: Any = new
+        ) -> None:
+            if new is not None:
+                libgomp.omp_set_num_threads(new)
+                # oneDNN's sums are wrong in a team that is smaller than it was told
+                libgomp.omp_set_dynamic(0)
+            found[device_id] = min(libgomp.omp_get_max_threads(), libgomp.omp_get_thread_limit())
 
-    callback = _ON_WORKER(team_size)
-    var = mx.nd.zeros((1,), ctx=ctx)
-    where = EngineContext(1, ctx.device_id)
-    check_call(
-        _LIB.MXEnginePushSyncND(
-            callback, None, None, ctypes.byref(where), None, 0, ctypes.byref(var.handle), 1, None,
-            0, b"set_threads",
-        )
-    )  # fmt: skip
-    var.wait_to_read()  # callback must outlive its call
-    return got[0] if got else 0
+        callback = _ON_WORKER(team_size)
+        var = mx.nd.zeros((1,), ctx=mx.cpu(device_id))
+        where = EngineContext(1, device_id)
+        check_call(
+            _LIB.MXEnginePushSyncND(
+                callback, None, None, ctypes.byref(where), None, 0, ctypes.byref(var.handle), 1,
+                None, 0, b"set_threads",
+            )
+        )  # fmt: skip
+        queued.append((callback, var))  # a callback must outlive its call
+    for _, var in queued:
+        var.wait_to_read()
+    return found

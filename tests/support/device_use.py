@@ -14,6 +14,7 @@ import os
 import re
 import sys
 from collections import Counter
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, Dict, List, Optional, Set
 
@@ -41,6 +42,7 @@ WITHOUT_DEVICES = """
 IN_A_COMMAND = re.compile(r"cpu\*\d|cpu:\d|mx\.cpu\(|--gpus|--devices|gpu:\d|\bdevices\(")
 
 
+@lru_cache(maxsize=None)
 def takes_none(module: Path) -> bool:
     """Whether ``module``, a file of tests or of a test's name, is one of those without devices."""
     parts = module.resolve().parts

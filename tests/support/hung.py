@@ -5,11 +5,13 @@ Without it the whole run would wait, for hours and without a word.
 
 import faulthandler
 import os
+import time
 
 import pytest
 
 SECONDS, OF_A_LONG_ONE = 15 * 60, 60 * 60
-STDERR = pytest.StashKey()
+RENEWED_AFTER = 60  # so a test may take that much less
+STDERR, ARMED = pytest.StashKey(), pytest.StashKey()
 
 
 def pytest_configure(config):
@@ -19,8 +21,12 @@ def pytest_configure(config):
 @pytest.hookimpl(hookwrapper=True)
 def pytest_runtest_protocol(item):
     limit = OF_A_LONG_ONE if item.get_closest_marker("long") else SECONDS
-    faulthandler.dump_traceback_later(limit, file=item.config.stash[STDERR], exit=True)
-    try:
-        yield
-    finally:
-        faulthandler.cancel_dump_traceback_later()
+    armed_at, armed_for = item.config.stash.get(ARMED, (0.0, 0))
+    if limit != armed_for or time.monotonic() > armed_at + RENEWED_AFTER:  # it takes a millisecond
+        faulthandler.dump_traceback_later(limit, file=item.config.stash[STDERR], exit=True)
+        item.config.stash[ARMED] = time.monotonic(), limit
+    yield
+
+
+def pytest_sessionfinish():
+    faulthandler.cancel_dump_traceback_later()

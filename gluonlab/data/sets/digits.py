@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import gzip
 import importlib.machinery
+from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Tuple
 
@@ -37,6 +38,7 @@ def load() -> Dataset:
     return Dataset("digits", train, test, tuple(map(str, range(10))), DEFAULTS)
 
 
+@lru_cache(maxsize=1)
 def read_digits() -> "Tuple[np.ndarray[tuple[int, int, int], np.dtype[np.float64]], Labels]":
     """Read scikit-learn's file: grey values 0..16 of shape (1797, 8, 8), labels of shape (1797,).
 
@@ -54,7 +56,10 @@ def read_digits() -> "Tuple[np.ndarray[tuple[int, int, int], np.dtype[np.float64
         raise DataError(
             f"scikit-learn's digits cannot be read: {error}; pip install scikit-learn"
         ) from error
-    return rows[:, :-1].reshape(-1, 8, 8), rows[:, -1].astype(np.int32)
+    pixels, labels = rows[:, :-1].reshape(-1, 8, 8), rows[:, -1].astype(np.int32)
+    for array in (pixels, labels):
+        array.flags.writeable = False  # every caller gets the same arrays
+    return pixels, labels
 
 
 def as_28x28(images: "np.ndarray[tuple[int, int, int], np.dtype[np.float64]]") -> "Images":
