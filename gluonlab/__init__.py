@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 __version__ = "0.2.0"
 
-# Loaded when first asked for: most of these import MXNet, which takes a second.
+# Loaded when first asked for: most of these import MXNet, which takes a third of a second.
 _PUBLIC = {
     "BucketedTrainer": "gluonlab.update.trainer",
     "LivePlot": "gluonlab.training.live_plot",
