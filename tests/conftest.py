@@ -15,7 +15,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 from hypothesis import settings
-from support.device_use import takes_none
 from support.processes import ENGINE_VARIABLES, clean_environment
 
 pytest_plugins = [
@@ -54,6 +53,8 @@ settings.load_profile("fixed")
 @pytest.fixture(autouse=True)
 def random_numbers(request):
     """A test draws the same ones alone, after any other, and in every process."""
+    from support.device_use import takes_none  # a plugin, whose assertions pytest rewrites first
+
     seed = zlib.crc32(request.node.nodeid.encode())
     random.seed(seed)
     np.random.seed(seed)
