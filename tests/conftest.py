@@ -22,7 +22,6 @@ pytest_plugins = [
     "support.device_use",
     "support.file_server",
     "support.hung",
-    "support.side_by_side",
 ]
 if "SIMULATED_GPUS" in os.environ:  # tests/gpus/README.md
     pytest_plugins.append("gpus.faults")

@@ -37,7 +37,7 @@ WITHOUT_DEVICES = """
     engine/unfusible errors exercises/exercises figures files/whole layers listing make_venv
     drawing/words parallel/pipeline/check parallel/pipeline/page parallel/pipeline/page_file
     parallel/pipeline/price parallel/pipeline/render parallel/pipeline/schedule public_api
-    runs/record side_by_side study/compare_rows
+    runs/record study/compare_rows
 """
 IN_A_COMMAND = re.compile(r"cpu\*\d|cpu:\d|mx\.cpu\(|--gpus|--devices|gpu:\d|\bdevices\(")
 

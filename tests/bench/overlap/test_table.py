@@ -74,7 +74,6 @@ def test_mistakes_are_one_line(capsys, options, message):
 
 
 @pytest.mark.long
-@pytest.mark.alone
 @pytest.mark.filterwarnings("ignore::gluonlab.errors.GluonlabWarning")
 def test_small_pieces_lay_more_of_the_sums_beside_backward(capsys):
     with pytest.raises(SystemExit) as ended:
