@@ -130,11 +130,11 @@ await_driver() {
     asked=$!
     while kill -0 "$asked" 2>/dev/null && [ "$SECONDS" -lt "$end" ]; do sleep 0.2; done
     if ! kill "$asked" 2>/dev/null && wait "$asked" && devices=$(grep -c '^GPU ' "$said"); then return; fi
-    [ "$SECONDS" -lt "$end" ] ||
-      failed "the driver does not answer: nvidia-smi lists no GPU for $seconds s, and the bus $(on_bus | paste -sd ' ') ($(tail -1 "$said")). Nothing was changed. Stop the notebook and start it again"
     [ -n "${waiting-}" ] || mark BUILDING "waiting for the driver of the GPUs since $(date '+%F %T'): $seconds s at most"
     waiting=yes
     sleep 1
+    [ "$SECONDS" -lt "$end" ] ||
+      failed "the driver does not answer: nvidia-smi lists no GPU for $seconds s, and the bus $(on_bus | paste -sd ' ') ($(tail -1 "$said")). Nothing was changed. Stop the notebook and start it again"
   done
 }
 

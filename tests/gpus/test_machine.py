@@ -224,7 +224,7 @@ def on_machine(machine, folder, script):
     return subprocess.run(
         [sys.executable, "-c", IMPORTS + script],
         env=clean_environment(path=[str(Path(__file__).parent)], **variables), capture_output=True,
-        encoding="utf-8", timeout=60,
+        encoding="utf-8", timeout=300,
     )  # fmt: skip
 
 

@@ -39,7 +39,7 @@ def told_on(machine, folder):
         env=clean_environment(**variables),
         stdout=subprocess.PIPE,
         check=True,
-        timeout=100,
+        timeout=300,
     )
     return json.loads(ended.stdout)
 

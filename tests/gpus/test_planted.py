@@ -17,7 +17,7 @@ def ended(machine, folder, *words):
     return subprocess.run(
         [sys.executable, *words], cwd=folder,
         env=clean_environment(path=[str(HERE)], **environment(machine, folder)),
-        capture_output=True, encoding="utf-8", timeout=240,
+        capture_output=True, encoding="utf-8", timeout=300,
     )  # fmt: skip
 
 

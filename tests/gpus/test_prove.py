@@ -9,14 +9,28 @@ import sys
 import pytest
 from gpus.machines import P3_16XLARGE, environment, v100s
 from support.processes import clean_environment
+from support.waiting import LIMIT_S, wait_until
 
 from gluonlab.doctor.prove.proof import judge
 from gluonlab.gpu.process import ask
 
+# In a trial's process: a file appears when it tries what is named.
+TELLS = """
+import sys
+from pathlib import Path
 
-def verdicts(trial, machine, folder, timeout_s=120, devices="gpu:*"):
+def write(text, plain=sys.stdout.write):
+    if "{name}" in text:
+        Path("{file}").touch()
+    return plain(text)
+
+sys.stdout.write = write
+"""
+
+
+def verdicts(trial, machine, folder, timeout_s=LIMIT_S, devices="gpu:*"):
     """What a trial comes to on such a machine."""
-    environ = clean_environment(**environment(machine, folder))
+    environ = clean_environment(path=[str(folder)], **environment(machine, folder))
     outcome = ask(f"gluonlab.doctor.prove.{trial}", devices, timeout_s=timeout_s, environ=environ)
     return [(verdict.status, verdict.what) for verdict in judge(trial, outcome)]
 
@@ -35,9 +49,19 @@ def test_copies_that_arrive_are_all_right_on_a_machine_whose_gpus_are_not_all_pe
     ]
 
 
-def test_a_gpu_that_hangs_is_named_and_the_others_are_not(tmp_path):
-    [(status, what)] = verdicts("copies", v100s(3, hangs=1), tmp_path, timeout_s=20)
-    assert (status, what) == ("fault", "memory of gpu(1): was still busy after 20 s")
+def test_a_gpu_that_hangs_is_named_and_the_others_are_not(tmp_path, monkeypatch):
+    """The patience with it begins once it is asked."""
+    tried, plain = tmp_path / "tried", subprocess.Popen.communicate
+    site = TELLS.format(name="memory of gpu(1)", file=tried)
+    (tmp_path / "sitecustomize.py").write_text(site, encoding="utf-8")
+
+    def communicate(process, timeout=None):
+        wait_until(lambda: tried.exists())
+        return plain(process, timeout=timeout)
+
+    monkeypatch.setattr(subprocess.Popen, "communicate", communicate)
+    [(status, what)] = verdicts("copies", v100s(3, hangs=1), tmp_path, timeout_s=2)
+    assert (status, what) == ("fault", "memory of gpu(1): was still busy after 2 s")
 
 
 def test_a_gpu_that_now_and_then_computes_wrongly_is_named(tmp_path):

@@ -73,7 +73,7 @@ def test_moves_of_joined_chunks_wait_for_each_other_under_delays(names, tmp_path
     variables = environment(v100s(8, delay_us=200, promises_peers=True), tmp_path)
     run = subprocess.run(
         [sys.executable, "-c", DELAYED, *names],
-        env=clean_environment(**variables), capture_output=True, encoding="utf-8", timeout=120,
+        env=clean_environment(**variables), capture_output=True, encoding="utf-8", timeout=300,
     )  # fmt: skip
     assert (run.returncode, run.stdout.strip()) == (0, "[]"), run.stderr
 

@@ -1,7 +1,5 @@
 """A deck in the browser: the slides one by one, and what can go wrong in each."""
 
-import time
-
 from handout_page import Handout
 
 SIZES = ((1280, 720), (1920, 1080), (390, 844))
@@ -41,12 +39,6 @@ class Deck(Handout):
 
     def wait_for(self, number):
         self.wait(lambda: self.at() == number)
-
-    def wait(self, condition, seconds=8):
-        end = time.monotonic() + seconds
-        while not condition():
-            assert time.monotonic() < end, f"not within {seconds} s in {self.driver.current_url}"
-            time.sleep(0.02)
 
     def titles(self):
         return self.driver.execute_script(

@@ -10,11 +10,12 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import nbformat
 import pytest
+from clock_that_ends import SUBMISSION, end_the_time_of, install
+from support.waiting import LIMIT_S, wait_until
 from the_labs import LABS, PLACE, REPOSITORY
 
 from gluonlab.errors import NotebookError
@@ -48,8 +49,8 @@ def handed_in(path, *cells, lab="01", language="en"):
     return path
 
 
-def row(path, seconds=60):
-    [made] = grade([path], seconds)
+def row(path):
+    [made] = grade([path], LIMIT_S)
     return made
 
 
@@ -67,19 +68,20 @@ def test_a_cell_that_raises_is_noted_and_the_next_ones_count(tmp_path):
     assert made.note == "cell 2 (1 / 0): ZeroDivisionError: division by zero"
 
 
-def test_a_notebook_without_end_is_stopped_and_what_it_had_reached_counts(tmp_path):
+def test_a_notebook_without_end_is_stopped_and_what_it_had_reached_counts(tmp_path, monkeypatch):
+    install(tmp_path / "clock", monkeypatch)
     path = handed_in(
         tmp_path / "eve.ipynb",
         BEGINNING,
         f"{NAME} = ...",
         CHECK,
-        "while True: pass",
+        end_the_time_of(SUBMISSION) + "while True: pass",
         SOLUTION,
         CHECK,
     )
-    made = row(path, seconds=30)
+    made = row(path)
     assert made.statuses["01-1"] == UNWRITTEN
-    assert made.note == "cell 4 (while True: pass): not finished in time"
+    assert made.note == "cell 4 (import os): not finished in time"
 
 
 def test_a_process_that_dies_is_a_row_like_any_other(tmp_path):
@@ -108,7 +110,7 @@ def test_a_notebook_does_not_see_the_next_one(tmp_path):
         tmp_path / "2.ipynb",
         "import os\nassert not os.path.exists('left')\nassert 'x' not in globals()",
     )
-    assert [made.note for made in grade([first, second], 60)] == ["", ""]
+    assert [made.note for made in grade([first, second], LIMIT_S)] == ["", ""]
 
 
 def test_the_command_writes_a_table_and_a_summary(tmp_path, ended, monkeypatch):
@@ -161,7 +163,9 @@ def test_help_says_that_it_runs_the_code_of_students(ended):
 
 def test_ctrl_c_keeps_the_rows_that_are_done(tmp_path):
     handed_in(tmp_path / "1.ipynb", BEGINNING, SOLUTION, CHECK)
-    handed_in(tmp_path / "2.ipynb", "import time; time.sleep(600)")
+    begun = tmp_path / "begun"
+    sleeps = f"import time; open({str(begun)!r}, 'w').close(); time.sleep(600)"
+    handed_in(tmp_path / "2.ipynb", sleeps)
     command = [sys.executable, "-m", "gluonlab.exercises", "grade", "1.ipynb", "2.ipynb"]
     process = subprocess.Popen(
         command,
@@ -172,12 +176,12 @@ def test_ctrl_c_keeps_the_rows_that_are_done(tmp_path):
         start_new_session=True,
     )
     table = tmp_path / "grades.csv"
-    end = time.monotonic() + 90
-    while not table.exists() and time.monotonic() < end:
-        time.sleep(0.1)
-    time.sleep(1)
-    process.send_signal(signal.SIGINT)
-    _, said = process.communicate(timeout=60)
+    try:
+        wait_until(lambda: table.exists() and begun.exists())
+        process.send_signal(signal.SIGINT)
+        _, said = process.communicate(timeout=LIMIT_S)
+    finally:
+        process.kill()
     assert process.returncode == 130
     assert "interrupted: 1 of 2 notebooks are graded, in grades.csv" in said
     assert PASSED in table.read_text(encoding="utf-8")
@@ -202,15 +206,12 @@ def test_a_kernel_is_this_python_in_its_folder_and_ends_with_its_block(tmp_path)
             nbformat.v4.new_code_cell("import os, sys\n(sys.executable, os.getcwd(), os.getpid())")
         ]
     )
-    with start(notebook, tmp_path, 60) as kernel:
+    with start(notebook, tmp_path, LIMIT_S) as kernel:
         executable, folder, pid = ast.literal_eval(kernel.run(0).outputs[0].data["text/plain"])
         assert kernel.ask("print('apart')") == "apart\n"
         assert len(notebook.cells) == 1
     assert (executable, folder) == (sys.executable, str(tmp_path))
-    end = time.monotonic() + 20
-    while Path(f"/proc/{pid}").exists() and time.monotonic() < end:
-        time.sleep(0.1)
-    assert not Path(f"/proc/{pid}").exists()
+    wait_until(lambda: not Path(f"/proc/{pid}").exists())
 
 
 def test_what_belongs_to_another_notebook_does_not_reach_it(tmp_path, monkeypatch):
@@ -222,7 +223,7 @@ def test_what_belongs_to_another_notebook_does_not_reach_it(tmp_path, monkeypatc
         ]
     )
     (tmp_path / "en").mkdir()
-    execute(notebook, tmp_path / "en", 60)
+    execute(notebook, tmp_path / "en", LIMIT_S)
     assert notebook.cells[0].outputs[0].text == "en\n"
 
 
@@ -233,6 +234,6 @@ def test_a_failure_is_one_line_that_names_the_cell(tmp_path):
     with pytest.raises(
         NotebookError, match=r"^cell 1 \(import json\): JSONDecodeError: Expecting property name"
     ) as raised:
-        execute(notebook, tmp_path, 60)
+        execute(notebook, tmp_path, LIMIT_S)
     assert "\n" not in str(raised.value)
     assert json.dumps(str(raised.value))

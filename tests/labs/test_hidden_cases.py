@@ -7,7 +7,7 @@ import json
 import mxnet as mx
 import numpy as np
 import pytest
-from test_answers import MISTAKES, RIGHT, STUBS, answer_of
+from test_answers import MISTAKES, RIGHT, STUBS, answer_of, verdict_on
 from the_labs import PLACE, module_of
 
 from gluonlab.exercises.cases import SEED, draws, more, other_cases
@@ -31,16 +31,16 @@ def solution(id, capsys):
 
 def status(id, answer, seed=None):
     if seed is None:
-        return judge(find(id), answer).status
+        return verdict_on(id, answer).status
     with other_cases(seed):
-        return judge(find(id), answer).status
+        return verdict_on(id, answer).status
 
 
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("id", STUBS)
 def test_the_solution_passes_the_cases_of_any_seed(id, seed, capsys):
     with other_cases(seed):
-        verdict = judge(find(id), solution(id, capsys))
+        verdict = verdict_on(id, solution(id, capsys))
     assert verdict.status == PASSED, verdict.texts["en"]
 
 

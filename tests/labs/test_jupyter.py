@@ -1,5 +1,6 @@
 """make jupyter opens copies of the labs with its own kernel, whatever others there are."""
 
+import contextlib
 import json
 import os
 import re
@@ -8,11 +9,11 @@ import socket
 import subprocess
 import sys
 import threading
-import time
 import urllib.request
 from pathlib import Path
 
 import pytest
+from support.waiting import LIMIT_S, wait_until
 from the_labs import REPOSITORY
 
 OPTIONS = "--no-browser --ServerApp.port=0 --ServerApp.allow_root=True --ServerApp.ip=127.0.0.1"
@@ -30,13 +31,13 @@ def home(tmp_path):
 
 def wait_for_port(port):
     """The server prints its address, and may listen there a moment later."""
-    until = time.monotonic() + 60
-    while True:
-        try:
-            return socket.create_connection(("127.0.0.1", port), 5).close()
-        except ConnectionRefusedError:
-            assert time.monotonic() < until
-            time.sleep(0.1)
+
+    def listens():
+        with contextlib.suppress(ConnectionRefusedError):
+            socket.create_connection(("127.0.0.1", port), LIMIT_S).close()
+            return True
+
+    wait_until(listens)
 
 
 @pytest.fixture
@@ -54,7 +55,7 @@ def server(tmp_path, home):
         encoding="utf-8",
         start_new_session=True,
     )
-    end = threading.Timer(200, os.killpg, (process.pid, signal.SIGKILL))
+    end = threading.Timer(LIMIT_S, os.killpg, (process.pid, signal.SIGKILL))
     end.start()
     try:
         said = []
@@ -71,18 +72,20 @@ def server(tmp_path, home):
             body = json.dumps(data).encode() if data else None
             asked = urllib.request.Request(f"{found[1]}/api/{path}", body)
             asked.add_header("Authorization", f"token {found[2]}")
-            with urllib.request.urlopen(asked, timeout=30) as answer:
+            with urllib.request.urlopen(asked, timeout=LIMIT_S) as answer:
                 return json.load(answer)
 
         wait_for_port(int(found[1].rpartition(":")[2]))
         yield ask
     finally:
         end.cancel()
-        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGKILL):
+        try:
             if process.poll() is None:
-                os.killpg(process.pid, number)
-                time.sleep(0.5)
-        process.wait()
+                os.killpg(process.pid, signal.SIGTERM)  # which ends its kernels, too
+            process.wait(LIMIT_S)
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
 
 
 def kernels(id):
@@ -101,8 +104,6 @@ def test_the_labs_open_with_a_kernel_that_has_gluonlab(server):
     assert {path.name for path in (REPOSITORY / "labs" / "ja").glob("*.ipynb")} <= names
     assert server("kernelspecs")["default"] == "python3"
     started = server("kernels", name="python3")
-    until = time.monotonic() + 60
-    while not (running := list(kernels(started["id"]))):
-        assert time.monotonic() < until
-        time.sleep(0.1)
+    wait_until(lambda: list(kernels(started["id"])))
+    running = list(kernels(started["id"]))
     assert [words[:3] for words in running] == [[sys.executable, "-m", "ipykernel_launcher"]]

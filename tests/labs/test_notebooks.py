@@ -18,15 +18,10 @@ from gluonlab_labs.kernel import execute
 from gluonlab_labs.notebook import notebook
 from gluonlab_labs.source import LANGUAGES
 
-LONGEST_S = 120
-
 
 @pytest.mark.parametrize("lab", LABS)
 def test_the_english_notebook_runs_to_its_end_with_its_numbers(lab, executed):
-    done = executed(lab)
-    module_of("numbers", lab).check(done.numbers)
-    # a machine that does other things, too, slows the clock, and not the processor's time
-    assert min(done.wall_s, done.cpu_s) < LONGEST_S
+    module_of("numbers", lab).check(executed(lab).numbers)
 
 
 @pytest.mark.parametrize("lab", LABS)

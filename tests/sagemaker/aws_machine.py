@@ -7,15 +7,12 @@ import signal
 import subprocess
 import sys
 import tarfile
-import time
 from pathlib import Path
 
 from made_up_notebook import SAGEMAKER
+from support.waiting import LIMIT_S, wait_until
 
 REPOSITORY = SAGEMAKER.parent
-PATIENCE = 120  # seconds
-
-
 TRAIN = [sys.executable, "-m", "sagemaker_training.cli.train"]  # what an image's entry starts
 
 
@@ -82,19 +79,16 @@ class Machine:
 
     def wait_for(self, lines):
         """Until metrics.jsonl has so many, and a checkpoint is there."""
-        end = time.monotonic() + PATIENCE
-        while time.monotonic() < end and self.process.poll() is None:
-            if self.lines() >= lines and list(self.run.glob("checkpoints/step-*")):
-                return
-            time.sleep(0.01)
-        raise AssertionError(self.said())
+
+        def are_there():
+            assert self.process.poll() is None, self.said()
+            return self.lines() >= lines and list(self.run.glob("checkpoints/step-*"))
+
+        wait_until(are_there)
 
     def wait_to_say(self, words):
         """Until they are in the log."""
-        end = time.monotonic() + PATIENCE
-        while words not in self.said():
-            assert time.monotonic() < end, self.said()
-            time.sleep(0.05)
+        wait_until(lambda: words in self.said())
 
     def lines(self):
         file = self.run / "metrics.jsonl"
@@ -103,7 +97,7 @@ class Machine:
     def ended(self):
         """The status of the job."""
         try:
-            return self.process.wait(PATIENCE)
+            return self.process.wait(LIMIT_S)
         finally:
             self.end()
 

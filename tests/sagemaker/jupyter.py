@@ -9,6 +9,7 @@ import urllib.request
 import websocket
 from jupyter_client import BlockingKernelClient
 from made_up_notebook import until
+from support.waiting import LIMIT_S
 
 TOKEN = "of-the-tests"
 
@@ -53,12 +54,11 @@ class Server:
             )
         until(
             lambda: self.process.poll() is not None or list(self.runtime.glob("jpserver-*.json")),
-            120,
         )
         [about] = self.runtime.glob("jpserver-*.json")
         until(lambda: about.read_text(encoding="utf-8"))
         self.url = f"http://127.0.0.1:{json.loads(about.read_text(encoding='utf-8'))['port']}"
-        until(self.answers, 120)
+        until(self.answers)
 
     def answers(self):
         try:
@@ -72,7 +72,7 @@ class Server:
         request = urllib.request.Request(
             f"{self.url}/api/{name}", data=body, headers=headers, method=method
         )
-        with urllib.request.urlopen(request, timeout=60) as answer:
+        with urllib.request.urlopen(request, timeout=LIMIT_S) as answer:
             return json.loads(answer.read() or b"null")
 
     def kernel(self):
@@ -84,32 +84,32 @@ class Server:
 
         def ready():
             try:
-                client.wait_for_ready(timeout=120)
+                client.wait_for_ready(timeout=LIMIT_S)
             # a kernel whose heart is late by a second is taken for dead, and this machine may be
             # busy
             except RuntimeError:
                 return False
             return True
 
-        until(ready, 120)
+        until(ready)
 
         def idle():
             # the server may have begun to listen after the kernel's first words
             client.kernel_info()
             return self.ask("GET", f"kernels/{name}")["execution_state"] == "idle"
 
-        until(idle, 120)
+        until(idle)
         return name, client
 
     def wait_for_kernel(self, name, state):
-        until(lambda: self.ask("GET", f"kernels/{name}")["execution_state"] == state, 120)
+        until(lambda: self.ask("GET", f"kernels/{name}")["execution_state"] == state)
 
     def terminal(self):
         """(name, socket) of a new terminal, once its shell has greeted."""
         name = self.ask("POST", "terminals", {})["name"]
         address = self.url.replace("http", "ws") + f"/terminals/websocket/{name}"
         socket = websocket.create_connection(
-            address, header=[f"Authorization: token {TOKEN}"], timeout=60
+            address, header=[f"Authorization: token {TOKEN}"], timeout=LIMIT_S
         )
         while json.loads(socket.recv())[0] != "stdout":
             pass
@@ -135,7 +135,7 @@ class Server:
         """Asks it to end, with all its kernels and terminals."""
         self.process.terminate()
         try:
-            self.process.wait(60)
+            self.process.wait(LIMIT_S)
         except subprocess.TimeoutExpired:
             self.process.kill()
-            self.process.wait(60)
+            self.process.wait(LIMIT_S)

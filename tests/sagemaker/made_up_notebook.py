@@ -7,14 +7,16 @@ import subprocess
 import time
 from pathlib import Path
 
+from support.waiting import LIMIT_S
+
 SAGEMAKER = Path(__file__).resolve().parent.parent.parent / "sagemaker"
 
 
-def until(what, seconds=60):
-    """Waits until what() is true: an answer comes soon, but this machine may be busy."""
+def until(what, seconds=LIMIT_S):
+    """Waits until what() is true, which may start a process: it is asked 20 times a second."""
     end = time.monotonic() + seconds
     while not what():
-        assert time.monotonic() < end, "it did not come about"
+        assert time.monotonic() < end, f"it did not come about in {seconds} s"
         time.sleep(0.05)
 
 
@@ -71,14 +73,16 @@ class Notebook:
         self.shim("nvidia-smi", "exit 9")
         self.shim("python", PYTHON, self.root / "python")
         self.checkout = self.make_checkout(folder / "origin")
-        subprocess.run(["git", "init", "--quiet", str(self.checkout)], check=True, timeout=60)
+        subprocess.run(["git", "init", "--quiet", str(self.checkout)], check=True, timeout=LIMIT_S)
         self.commit()
 
     def commit(self):
         """What lies in the folder of the repository becomes its newest version."""
         author = ["-c", "user.name=nobody", "-c", "user.email=nobody@example.com"]
         for arguments in (["add", "."], [*author, "commit", "--quiet", "-m", "made for a test"]):
-            subprocess.run(["git", "-C", str(self.checkout), *arguments], check=True, timeout=60)
+            subprocess.run(
+                ["git", "-C", str(self.checkout), *arguments], check=True, timeout=LIMIT_S
+            )
 
     def has_gpus(self, *names, nvidia_smi=None):
         """Its PCI bus has these GPUs, beside other devices; nvidia-smi lists them, or does what is
@@ -132,7 +136,7 @@ class Notebook:
             encoding="utf-8",
             start_new_session=True,
         )
-        said, complaints = script.communicate(text, timeout=120)
+        said, complaints = script.communicate(text, timeout=LIMIT_S)
         assert script.returncode == 0, complaints
         self.group = script.pid
         return said
@@ -151,7 +155,7 @@ class Notebook:
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             encoding="utf-8",
-            timeout=120,
+            timeout=LIMIT_S,
         )
         return done.returncode, done.stdout
 
@@ -173,7 +177,8 @@ class Notebook:
         """Whether a build is going on."""
         lock = self.shown / ".gluonlab" / "lock"
         return (
-            subprocess.run(["flock", "--nonblock", str(lock), "true"], timeout=60).returncode != 0
+            subprocess.run(["flock", "--nonblock", str(lock), "true"], timeout=LIMIT_S).returncode
+            != 0
         )
 
     def calls(self, beginning=""):
@@ -208,7 +213,7 @@ exec env -i "$@"
     def possible(cls):
         """Whether this machine lets its users make such namespaces."""
         tried = [*cls.UNSHARE, "mount", "--bind", "/sys", "/sys"]
-        return subprocess.run(tried, stderr=subprocess.DEVNULL, timeout=60).returncode == 0
+        return subprocess.run(tried, stderr=subprocess.DEVNULL, timeout=LIMIT_S).returncode == 0
 
     def as_root(self, *command):
         path = f"PATH={self.shims}:{os.defpath}"

@@ -33,7 +33,7 @@ def said_by_kernel(kernel, code, folder, home):
         client.wait_for_ready(timeout=300)
         client.execute_interactive(
             code,
-            timeout=120,
+            timeout=300,
             output_hook=lambda message: said.append(message["content"].get("text", "")),
         )
         return "".join(said)

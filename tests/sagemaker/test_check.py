@@ -409,7 +409,7 @@ def test_settings_are_quoted_for_the_shell_and_checked(tmp_path):
         ["bash", "-c", f'{lines[0]}; printf %s "$GLUONLAB_REPOSITORY"'],
         capture_output=True,
         cwd=tmp_path,
-        timeout=60,
+        timeout=300,
     )
     assert shown.stdout == b"https://x/a b'; touch y"
     with pytest.raises(ValueError, match="unknown setting GLUONLAB_BUKET"):

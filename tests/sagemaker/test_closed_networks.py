@@ -15,6 +15,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
+from support.waiting import LIMIT_S
 
 
 class Proxy(BaseHTTPRequestHandler):
@@ -60,7 +61,12 @@ class Proxy(BaseHTTPRequestHandler):
         }
         command = ["git", "http-backend"]
         said = subprocess.run(
-            command, input=body, env=environment, stdout=subprocess.PIPE, timeout=60, check=False
+            command,
+            input=body,
+            env=environment,
+            stdout=subprocess.PIPE,
+            timeout=LIMIT_S,
+            check=False,
         ).stdout
         head, _, content = said.partition(b"\r\n\r\n")
         fields = dict(line.split(": ", 1) for line in head.decode("ascii").split("\r\n"))
@@ -184,7 +190,7 @@ def test_the_idle_stop_has_the_proxy_and_no_proxy_before_the_metadata(notebook):
         env={"PATH": f"{notebook.shims}:{os.defpath}"},
         stdout=subprocess.PIPE,
         encoding="utf-8",
-        timeout=60,
+        timeout=LIMIT_S,
         check=True,
     ).stdout.splitlines()
     assert "HTTPS_PROXY=http://other.example:3128" in started

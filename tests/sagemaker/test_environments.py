@@ -65,6 +65,8 @@ def test_a_driver_that_does_not_answer_is_named_and_nothing_is_touched(with_gpus
     assert (kernels / "gluonlab").is_dir()  # CPU devices may do for the moment
 
     with_gpus.has_gpus("T4")
+    again = with_gpus.shown / ".gluonlab/environment"
+    again.write_text("GLUONLAB_DRIVER_SECONDS=300\n", encoding="utf-8")
     status, said = with_gpus.build()
     assert status == 0, said
     assert "--gpus 1\n" in with_gpus.marker("READY")

@@ -11,6 +11,7 @@ import time
 import pytest
 from jupyter import TOKEN, Server
 from made_up_notebook import SAGEMAKER, Quiet, until
+from support.waiting import LIMIT_S
 
 
 @pytest.fixture(scope="module")
@@ -71,12 +72,25 @@ def settle(watch, now=0.0):
         time.sleep(0.2)
 
 
+class Idle:
+    """Whether looks so many seconds later count just these, after all that a server still had to
+    say of what was done before.
+    """
+
+    def __init__(self, watch, *later, begin=0.0):
+        self.watch, self.later, self.now = watch, later, begin
+
+    def __call__(self):
+        begin = settle(self.watch, self.now)
+        idle, self.now = self.watch.look(begin)[0], begin + self.later[-1]
+        return [self.watch.look(begin + seconds) for seconds in self.later] == [
+            (idle + seconds, None) for seconds in self.later
+        ]
+
+
 def test_an_idle_kernel_and_an_idle_terminal_are_idle_for_as_long_as_the_clock_says(server, watch):
     with a_kernel(server), a_terminal(server):
-        now = settle(watch)
-        idle = watch.look(now)[0]
-        assert watch.look(now + 1000) == (idle + 1000, None)
-        assert watch.look(now + 2500) == (idle + 2500, None)
+        until(Idle(watch, 1000, 2500))
 
 
 def test_a_busy_kernel_is_busy_though_it_computes_and_prints_nothing(server, watch):
@@ -88,15 +102,14 @@ def test_a_busy_kernel_is_busy_though_it_computes_and_prints_nothing(server, wat
         assert watch.look(2 * 10**6) == (0, "kernel python3 is busy")
         server.ask("POST", f"kernels/{name}/interrupt", {})
         server.wait_for_kernel(name, "idle")
-        now = settle(watch, 3 * 10**6)
-        assert watch.look(now + 600)[0] >= 600
+        until(Idle(watch, 600, begin=3 * 10**6))
 
 
 def test_a_kernel_that_ran_something_between_two_looks_was_used(server, watch):
     with a_kernel(server) as (name, client):
         now = settle(watch)
         client.execute("1 + 1")
-        client.get_shell_msg(timeout=60)
+        client.get_shell_msg(timeout=LIMIT_S)
         server.wait_for_kernel(name, "idle")
         until(lambda: watch.look(now + 600) == (0, "a kernel or terminal was used"))
 
@@ -104,18 +117,20 @@ def test_a_kernel_that_ran_something_between_two_looks_was_used(server, watch):
 def test_a_terminal_whose_job_prints_nothing_is_busy(server, watch):
     """A training run with --quiet, which AWS's own sample would stop."""
     with a_terminal(server) as socket:
-        settle(watch)
+        now = settle(watch)
         socket.send(json.dumps(["stdin", f"exec {sys.executable} -c 'while True: pass'\r"]))
-        reasons = []
-        for _ in range(100):
-            time.sleep(0.5)
-            reasons.append(watch.look(time.monotonic())[1])
-            if len(reasons) > 2 and all(
-                reason and "computed for" in reason for reason in reasons[-2:]
-            ):
-                break
-        assert "computed for" in (reasons[-1] or ""), reasons
-        assert watch.look(time.monotonic() + 0.01)[0] < 60
+        for _ in range(3):
+            until(lambda: most_computed(watch) > 0.5)
+            now += 2.0  # however long that took
+            idle, why = watch.look(now)
+            assert idle == 0 and "computed for" in why
+        assert watch.look(now + 1)[0] <= 1
+
+
+def most_computed(watch):
+    """The seconds that a process has computed since the last look."""
+    before, now = watch.processes.before, watch.processes.seconds()
+    return max(used - before.get(one, (0.0, ""))[0] for one, (used, _) in now.items())
 
 
 def test_a_terminal_that_is_written_to_is_used(server, watch):
@@ -128,9 +143,10 @@ def test_a_terminal_that_is_written_to_is_used(server, watch):
 def test_a_terminal_whose_job_waits_is_kept_by_the_heartbeat_alone(server, watch):
     with a_terminal(server) as socket:
         socket.send(json.dumps(["stdin", "sleep 3000\r"]))
-        now = settle(watch)
-        idle = watch.look(now)[0]
-        assert watch.look(now + 600) == (idle + 600, None)
+        until(lambda: "sleep" in [name for _, name in watch.processes.seconds().values()])
+        quiet = Idle(watch, 600)
+        until(quiet)
+        now = quiet.now - 600
         with open(watch.heartbeat, "w", encoding="utf-8"):
             pass
         assert watch.look(now + 1200) == (0, "the heartbeat was touched")
@@ -189,21 +205,28 @@ def test_an_nvidia_smi_that_hangs_holds_up_nothing(idle_stop, tmp_path, monkeypa
     smi.write_text(f'#!/bin/sh\nsleep 600 &\necho $$ $! >>"{pids}"\nwait\n', encoding="utf-8")
     smi.chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    plain = subprocess.Popen.communicate
+
+    def communicate(process, timeout):
+        until(lambda: pids.exists() and str(process.pid) in pids.read_text().split())
+        return plain(process, timeout=timeout)
+
     with monkeypatch.context() as unkillable:
         if not dies:
             unkillable.setattr(subprocess.Popen, "kill", lambda process: None)
-        gpus = idle_stop.GPUs(patience=1)
-        began = time.monotonic()
+        gpus = idle_stop.GPUs(patience=0.1)  # which begins once it is known to hang
+        unkillable.setattr(subprocess.Popen, "communicate", communicate)
         try:
             assert [gpus.look(), gpus.look()] == [None, None]
-            assert time.monotonic() - began < 60
+            for line in pids.read_text().splitlines():
+                os.kill(int(line.split()[1]), 0)  # the child runs: its output was not waited for
             if not dies:
                 assert len(pids.read_text().splitlines()) == 1  # it was not asked again
         finally:
             for pid in map(int, pids.read_text().split()):
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
-    gpus.asked.wait(60)
+    gpus.asked.wait(LIMIT_S)
     smi.write_text("#!/bin/sh\necho 50\n", encoding="utf-8")
     assert gpus.look() == "GPU 0 works at 50 %"
 
@@ -280,7 +303,7 @@ def program(server, tmp_path):
     yield start
     for process in started:
         process.kill()
-        process.wait(60)
+        process.wait(LIMIT_S)
         process.stdout.close()
 
 

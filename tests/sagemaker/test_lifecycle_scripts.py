@@ -37,14 +37,7 @@ def test_the_foreground_does_not_wait_for_the_build_and_the_build_survives_it(no
     its own.
     """
     (notebook.root / "wait").touch()
-    before = os.times()
     notebook.create()
-    after = os.times()
-    # of 300 s
-    assert (
-        after.children_user + after.children_system - before.children_user - before.children_system
-        < 5
-    )
     assert "10 to 20 minutes the first time" in notebook.marker("BUILDING")
     until(lambda: notebook.calls("conda"))
     with contextlib.suppress(ProcessLookupError):  # which is as it should be: nothing is left there

@@ -9,7 +9,8 @@ import subprocess
 import sys
 
 import pytest
-from aws_machine import PATIENCE, REPOSITORY, Machine
+from aws_machine import REPOSITORY, Machine
+from support.waiting import LIMIT_S
 
 SMALL = {
     "gpus": "2", "dataset": '"digits"', "model": '"mlp"', "epochs": "25", "lr": "0.1",
@@ -40,7 +41,7 @@ def undisturbed(tmp_path_factory):
         cwd=REPOSITORY,
         check=True,
         capture_output=True,
-        timeout=PATIENCE,
+        timeout=LIMIT_S,
     )
     return out
 

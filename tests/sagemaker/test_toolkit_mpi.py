@@ -27,7 +27,7 @@ def test_the_job_of_horovod_runs_under_the_toolkit(tmp_path, monkeypatch):
     import horovod.mxnet as hvd
 
     assert hvd.mpi_built() and not hvd.gloo_built()  # what AWS's image sums with
-    monkeypatch.setattr("aws_machine.PATIENCE", 400)  # it waits 30 s after the program's end
+    monkeypatch.setattr("aws_machine.LIMIT_S", 600)  # it waits 30 s after the program's end
     machine = Machine(tmp_path / "machine", "horovod", SMALL, interface="lo")
     machine.entry = [*ALONE, "sh", "-c", PLACE, "sh", str(machine.root), *machine.entry]
     machine.start()

@@ -2,13 +2,16 @@
 
 import json
 import os
+import signal
 import socket
 import subprocess
 import sys
 from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 from made_up_notebook import SAGEMAKER
+from support.waiting import wait_until
 
 REPOSITORY = SAGEMAKER.parent
 SMALL = {
@@ -148,9 +151,10 @@ def test_two_workers_of_the_parameter_server_train_as_one_process_does(tmp_path)
 
 # Rank 0 begins with ones, rank 1 with twos. The loss is 2.5 w^2 for half of the parameters, whose
 # gradient 5 w wants rank 0's w, and 5 w for the others, whose gradient waits for no w. The server
-# stops for two seconds when the parameters are to be sent: enough for the gradients to be sent.
+# stops when the parameters are to be sent, and goes on once the workers have done all that they do
+# without an answer: their gradients could be sent by then.
 BEHIND = """
-import os, signal, sys, threading
+import os, signal, sys
 import gluonlab, mxnet as mx
 from mxnet import autograd
 from mxnet.gluon import nn
@@ -167,7 +171,6 @@ for _ in range(20):
 net.initialize(mx.init.Constant(1 + group.rank))
 if group.rank == 0:
     os.kill(server, signal.SIGSTOP)
-    threading.Timer(2, os.kill, (server, signal.SIGCONT)).start()
 store = GroupKVStore(make_kvstore("device"), group)
 settings = {"learning_rate": 0.1}
 trainer = BucketedTrainer(net.collect_params(), "sgd", settings, kvstore=store, bucket_bytes=0)
@@ -181,6 +184,29 @@ print("weights", *[float(layer.weight.data().asscalar()) for layer in net])
 """
 
 
+def at_an_end(workers):
+    return any(worker.poll() is not None for worker in workers)
+
+
+def state_of(pid):
+    """A process's state, and the ticks that it has computed."""
+    stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
+    return stat[0], sum(map(int, stat[11:13]))
+
+
+class Rest:
+    """Whether these processes compute nothing for a while, from one call to the next."""
+
+    def __init__(self, processes):
+        self.processes, self.before, self.quiet = processes, None, 0
+
+    def __call__(self):
+        ticks = [state_of(process.pid)[1] for process in self.processes]
+        self.quiet = self.quiet + 1 if ticks == self.before else 0
+        self.before = ticks
+        return self.quiet >= 100
+
+
 def test_workers_begin_with_the_parameters_of_rank_0_however_late_the_server_answers():
     """1 - 0.1 * (5 + 5) / 2.
 
@@ -190,6 +216,11 @@ def test_workers_begin_with_the_parameters_of_rank_0_however_late_the_server_ans
         workers = [
             start("worker", [sys.executable, "-c", BEHIND, str(started[1].pid)]) for _ in range(2)
         ]
+        server = started[1].pid
+        wait_until(lambda: at_an_end(workers) or state_of(server)[0] == "T")
+        rest = Rest(workers)
+        wait_until(lambda: at_an_end(workers) or rest())
+        os.kill(server, signal.SIGCONT)
         said = [worker.communicate(timeout=300)[0] for worker in workers]
     assert [worker.returncode for worker in workers] == [0, 0], said
     for text in said:
@@ -248,7 +279,7 @@ def test_workers_on_paid_gpus_that_mxnet_does_not_find_end_at_once(tmp_path):
             workers = [start("worker", words) for _ in range(2)]
         finally:
             del os.environ["SM_CURRENT_INSTANCE_TYPE"]
-        said = [worker.communicate(timeout=60)[0] for worker in workers]
+        said = [worker.communicate(timeout=300)[0] for worker in workers]
     for worker, text in zip(workers, said):
         assert worker.returncode != 0, text
     assert any(GONE in text and CURE in text for text in said), said

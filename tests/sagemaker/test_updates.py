@@ -5,6 +5,7 @@ import sys
 
 import pytest
 from made_up_notebook import SAGEMAKER
+from support.waiting import LIMIT_S
 
 
 @pytest.fixture
@@ -72,7 +73,7 @@ def test_an_update_that_cannot_be_leaves_all_as_it_was(ready, fault):
     else:
         mine = ["-c", "user.name=n", "-c", "user.email=n@example.com", "commit", "-qam", "mine"]
         (source / "setup.py").write_text("# mine", encoding="utf-8")
-        subprocess.run(["git", "-C", str(source), *mine], check=True, timeout=60)
+        subprocess.run(["git", "-C", str(source), *mine], check=True, timeout=LIMIT_S)
     before = (source / "setup.py").read_text(encoding="utf-8")
     shown = ready.marker("READY")
     status, said = ready.build("--update")

@@ -10,6 +10,8 @@ from contextlib import contextmanager
 
 import pytest
 
+from support.waiting import LIMIT_S
+
 INSTALL = "apt-get install chromium chromium-driver"
 
 
@@ -139,13 +141,11 @@ class Page:
         """The texts of the watched element, in order, however fast they followed each other."""
         return self.driver.execute_script("return window.seen")
 
-    def wait(self, condition, seconds=120):
-        end = time.monotonic() + seconds
+    def wait(self, condition):
+        end = time.monotonic() + LIMIT_S
         while not condition():
-            assert time.monotonic() < end, (
-                f"not within {seconds} s; the page says {self.text('counter')!r}"
-            )
-            time.sleep(0.05)
+            assert time.monotonic() < end, f"waited for {LIMIT_S} s in {self.driver.current_url}"
+            time.sleep(0.02)
 
     def requests(self):
         """All that the browser asked for, other than the page itself."""

@@ -16,6 +16,7 @@ from gluonlab.exercises.shared.arrays import cpus
 from gluonlab.exercises.shared.counterexamples import NUMBERS, check
 
 PAUSE_S = 0.3  # of the work that is timed; an idle machine times it to a thousandth of that
+TRIES = 3  # other programs of a busy machine may interrupt an answer for as long
 
 Clock = Callable[[Callable[[], None]], float]
 
@@ -57,9 +58,13 @@ def a_clock_that_tells_the_truth(answer: Clock) -> None:
             ja=f"{PAUSE_S} 秒の計算を自分で待ってから戻る処理が {got:.3f} 秒になりました。"
             "`work` が戻ってから計測を始めています。呼び出す前に始めてください",
         )
-    queue_pause(first, PAUSE_S)
-    got = _timed(answer, lambda: None).got
-    if got > 0.8 * PAUSE_S:
+    for _ in range(TRIES):
+        queue_pause(first, PAUSE_S)
+        got = _timed(answer, lambda: None).got
+        if got <= 0.8 * PAUSE_S:
+            break
+        nd.waitall()
+    else:
         raise Wrong(
             en=f"work that does nothing was said to take {got:.2f} s: "
             f"{PAUSE_S} s of other work had been queued before, and were counted as well. "
