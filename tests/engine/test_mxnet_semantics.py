@@ -152,7 +152,7 @@ def written_by_mxnet(form, devices):
 
 
 def written(store, form, devices):
-    """What two equal calls leave in all arrays, on devices in no order and without the first."""
+    """Return what two equal calls leave in all arrays, on unordered devices without the first."""
     ctxs = [device(2 + (i * 3) % 5) for i in range(devices)]
     a, b = on(ctxs, 1), on(ctxs, 10)
     store.broadcast([0, 1], [nd.zeros((3, 2)), nd.zeros((3, 2))], [[], []])

@@ -5,13 +5,13 @@ import re
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
 from support.launcher import PATIENT, alive
 from support.processes import clean_environment
 from support.small_group import SSH, group
+from support.waiting import wait_until
 
 from gluonlab.launch.worker.__main__ import check_moved
 
@@ -28,15 +28,8 @@ tell("left")
 RANKS = {"rank 0": ONCE, "rank 1": ONCE, "rank 2": ONCE}
 
 
-def wait_for(done):
-    until = time.monotonic() + HANGS
-    while not done():
-        assert time.monotonic() < until
-        time.sleep(0.02)
-
-
-def begun(folder, count=3):
-    wait_for(lambda: len(list(folder.glob("pid-*"))) >= count)
+def ranks_have_begun(folder, count=3):
+    wait_until(lambda: len(list(folder.glob("pid-*"))) >= count)
 
 
 def lose(folder, *names):
@@ -53,7 +46,7 @@ def ended(folder, run):
 
 def test_several_hosts_that_are_lost_at_once_cost_one_restart(tmp_path):
     with group(tmp_path, RANKS, hosts=HOSTS, restarts=1) as run:
-        begun(tmp_path)
+        ranks_have_begun(tmp_path)
         lose(tmp_path, "h1", "h2")
         status, said = ended(tmp_path, run)
     assert status == 0, said
@@ -70,11 +63,11 @@ def test_several_hosts_are_left_out_together_and_so_is_another_later(tmp_path):
     parts = {name: ONCE.replace('== "1"', 'in "12"') for name in [*RANKS, "rank 3"]}
     hosts = [*HOSTS, "h3"]
     with group(tmp_path, parts, hosts=hosts, restarts=2, min_workers=1) as run:
-        begun(tmp_path, 4)
+        ranks_have_begun(tmp_path, 4)
         for name in ("h1", "h3"):
             (tmp_path / f"down-{name}").touch()
         lose(tmp_path, "h1", "h3")
-        begun(tmp_path, 6)
+        ranks_have_begun(tmp_path, 6)
         lose(tmp_path, "h2")  # it comes back
         status, said = ended(tmp_path, run)
     assert status == 0, said
@@ -86,7 +79,7 @@ def test_several_hosts_are_left_out_together_and_so_is_another_later(tmp_path):
 @pytest.mark.long
 def test_too_few_that_are_left_end_it_with_all_reasons(tmp_path):
     with group(tmp_path, RANKS, hosts=HOSTS, restarts=1, min_workers=2) as run:
-        begun(tmp_path)
+        ranks_have_begun(tmp_path)
         for name in ("h1", "h2"):
             (tmp_path / f"down-{name}").touch()
         lose(tmp_path, "h1", "h2")
@@ -98,8 +91,8 @@ def test_too_few_that_are_left_end_it_with_all_reasons(tmp_path):
 
 
 def test_the_workers_learn_that_rank_0_was_elsewhere(tmp_path):
-    with group(tmp_path, RANKS, hosts=HOSTS, restarts=1, min_workers=2, window=0.3) as run:
-        begun(tmp_path)
+    with group(tmp_path, RANKS, hosts=HOSTS, restarts=1, min_workers=2) as run:
+        ranks_have_begun(tmp_path)
         (tmp_path / "down-h0").touch()
         lose(tmp_path, "h0")
         status, said = ended(tmp_path, run)
@@ -141,7 +134,7 @@ def test_a_signal_ends_who_waits_for_a_host(number, said, tmp_path):
     """At once, and with it the agents that are there, and the ssh that waits."""
     (tmp_path / "silent-h1").touch()
     with launcher(tmp_path, "--hosts", "h0,h1", *PATIENT) as run:
-        wait_for(lambda: (tmp_path / "ssh-h0").exists() and waits_for_host(run.pid))
+        wait_until(lambda: (tmp_path / "ssh-h0").exists() and waits_for_host(run.pid))
         pids = [int(pid) for pid in _children(run.pid)]
         assert len(pids) == 2
         run.send_signal(number)

@@ -14,6 +14,7 @@ from support.launched_environments import blaunch, srun, torchrun_in_srun
 from support.launcher import QUICK, listening
 from support.parameter_server import free_port
 from support.processes import clean_environment
+from support.waiting import wait_until
 from support.worker_processes import catches
 
 from gluonlab.errors import RunError
@@ -58,13 +59,6 @@ def started(
             each.stdout.close()
 
 
-def wait_for(done):
-    until = time.monotonic() + HANGS
-    while not done():
-        assert time.monotonic() < until
-        time.sleep(0.05)
-
-
 @contextmanager
 def relay_to(port):
     """A port that leads to ``port``, as soon as somebody listens there, and what came from there.
@@ -86,7 +80,7 @@ def relay_to(port):
 
     def relay():
         client, _ = server.accept()
-        wait_for(lambda: port in listening())
+        wait_until(lambda: port in listening())
         with client, socket.create_connection(("127.0.0.1", port)) as rank_0:
             there = Thread(target=copy, args=(client, rank_0, bytearray()))
             there.start()
@@ -156,12 +150,12 @@ def test_why_rank_0_cannot_be_reached_is_in_the_systems_words():
 
 @pytest.mark.parametrize("of_rank", [0, pytest.param(1, marks=pytest.mark.long)])
 def test_a_signal_to_one_that_waits_for_the_others_ends_all_at_once(of_rank, tmp_path):
-    """Of three ranks one never comes; the patience is an hour."""
+    """One of three ranks never comes; the patience is an hour."""
     port = free_port()
     with relay_to(port) as (own_port, came), started(
         tmp_path, "srun", QUICK, count=3, come=2, port=port, own_port={1: own_port}
     ) as processes:
-        wait_for(lambda: b"patience" in came)  # the first thing that rank 0 tells who has come
+        wait_until(lambda: b"patience" in came)  # the first thing that rank 0 tells who has come
         processes[of_rank].send_signal(signal.SIGTERM)
         assert [each.wait(HANGS) for each in processes] == [143, 143]
         assert [each.stdout.read().strip() for each in processes] == ["ended by SIGTERM", ""]
@@ -183,7 +177,7 @@ def test_patience_ends_one_whose_rank_0_takes_no_connection(tmp_path):
 
 def test_a_signal_ends_one_that_does_not_find_rank_0(tmp_path):
     with started(tmp_path, "srun", QUICK, count=2, come=2, first=1) as [alone]:
-        wait_for(lambda: catches(alone.pid, signal.SIGTERM))
+        wait_until(lambda: catches(alone.pid, signal.SIGTERM))
         alone.send_signal(signal.SIGTERM)
         assert (alone.wait(HANGS), alone.stdout.read().strip()) == (143, "ended by SIGTERM")
 

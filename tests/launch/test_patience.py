@@ -1,4 +1,4 @@
-"""How long a launcher waits for ranks that do not come: the seconds are given, not waited for."""
+"""A launcher's patience with ranks that do not come: the seconds are given, not waited for."""
 
 import asyncio
 

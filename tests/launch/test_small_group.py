@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from support.launcher import alive
 from support.small_group import group
+from support.waiting import wait_until
 from support.worker_processes import gone
 
 PIPE_SIZE = 1031  # fcntl's F_SETPIPE_SZ
@@ -31,13 +32,6 @@ WAIT = 'open(f"pid-{os.getpid()}", "w").close()\ntime.sleep(3600)\n'
 def narrow(process):
     """Let what nobody reads be noticed at once."""
     fcntl.fcntl(process.stdout, PIPE_SIZE, 4096)
-
-
-def wait_for(done):
-    until = time.monotonic() + HANGS
-    while not done():
-        assert time.monotonic() < until
-        time.sleep(0.02)
 
 
 def has_output(process):
@@ -72,7 +66,7 @@ def test_a_launcher_that_was_stopped_goes_on(who, tmp_path):
     """As by kill -STOP, or with its job: for longer than the patience with silence."""
     code = 'open("began", "w").close()\ntime.sleep(5)\nprint("here")\n' + LAST
     with group(tmp_path, {"rank 0": code}, patience=4) as run:
-        wait_for((tmp_path / "began").exists)
+        wait_until((tmp_path / "began").exists)
         stopped = [run.pid]
         if who == "launcher and agent":
             stopped = [*children(run.pid), run.pid]
@@ -101,7 +95,7 @@ def test_whoever_reads_one_line_of_it_ends_nothing(tmp_path):
 def test_a_signal_ends_it_while_nobody_reads(number, tmp_path):
     with group(tmp_path, {"rank 0": LINES + LAST, "server 0": WAIT}) as run:
         narrow(run)
-        wait_for(lambda: pids(tmp_path) and has_output(run))
+        wait_until(lambda: pids(tmp_path) and has_output(run))
         run.send_signal(number)
         assert run.wait(HANGS) == 128 + number
     assert not alive(pids(tmp_path))
@@ -110,10 +104,8 @@ def test_a_signal_ends_it_while_nobody_reads(number, tmp_path):
 def test_a_signal_before_the_training_ends_ranks_that_do_not_hear_it(tmp_path):
     """It does not take the launcher's patience, which is an hour."""
     deaf = f"signal.signal(signal.SIGHUP, signal.SIG_IGN)\n{WAIT}"
-    with group(
-        tmp_path, {"rank 0": deaf, "server 0": WAIT}, silent=True, patience=3600, window=0.3
-    ) as run:
-        wait_for(lambda: len(pids(tmp_path)) == 2)
+    with group(tmp_path, {"rank 0": deaf, "server 0": WAIT}, silent=True, patience=3600) as run:
+        wait_until(lambda: len(pids(tmp_path)) == 2)
         run.send_signal(signal.SIGHUP)
         said = run.stdout.read().decode()
         assert (run.wait(HANGS), said) == (129, "ended by SIGHUP before the training began\n")
@@ -125,7 +117,7 @@ def test_a_signal_after_the_end_leaves_what_nobody_reads(tmp_path):
     few = 'print("x" * 9000)\n' + LAST
     with group(tmp_path, {"rank 0": few}) as run:
         narrow(run)
-        wait_for(lambda: has_output(run) and not children(run.pid))
+        wait_until(lambda: has_output(run) and not children(run.pid))
         assert run.poll() is None  # all has ended but what is to be read
         run.send_signal(signal.SIGINT)
         assert run.wait(HANGS) == 130
@@ -135,9 +127,9 @@ def test_the_last_words_of_who_dies_stand_before_the_reason(tmp_path):
     """Though nobody reads them at that time."""
     pid = 'open(f"dies-{os.getpid()}", "w").close()\n'
     dies = f"{LINES.replace(str(COUNT), '500')}{pid}os.kill(os.getpid(), signal.SIGKILL)\n"
-    with group(tmp_path, {"rank 0": dies, "rank 1": WAIT}, window=0.3) as run:
+    with group(tmp_path, {"rank 0": dies, "rank 1": WAIT}) as run:
         narrow(run)
-        wait_for(lambda: all(map(gone, pids(tmp_path, "dies"))) and pids(tmp_path, "dies"))
+        wait_until(lambda: all(map(gone, pids(tmp_path, "dies"))) and pids(tmp_path, "dies"))
         said = run.stdout.read().decode().splitlines()
         assert run.wait(HANGS) == 128 + signal.SIGKILL
     assert said[:-1] == [line.rstrip() for line in SAID[:500]]
@@ -157,7 +149,7 @@ ENDS = {  # who ends with status 0 too early -> what is said
 )
 def test_whoever_ends_too_early_has_failed_whatever_the_status(name, tmp_path):
     parts = {"scheduler": WAIT, "server 0": WAIT, "rank 0": WAIT, "rank 1": WAIT, name: ""}
-    with group(tmp_path, parts, window=0.3) as run:
+    with group(tmp_path, parts) as run:
         said = run.stdout.read().decode()
         assert (run.wait(HANGS), said) == (1, ENDS[name] + "\n")
     assert not alive(pids(tmp_path))

@@ -3,7 +3,7 @@
 They are what the launcher would start of MXNet in all but their code. ``parts``: for each name,
 such as ``rank 0`` or ``server 0``, what Python is to run, after PRELUDE, in every attempt: ATTEMPT
 is its number. ``hosts``: h1 and so on, over SSH, which runs everything here, but for hosts that
-have a file ``down-NAME``. ``window``: seconds instead of the launcher's own WINDOW.
+have a file ``down-NAME``.
 """
 
 import itertools
@@ -14,7 +14,7 @@ import sys
 from contextlib import contextmanager
 
 from gluonlab.errors import RunError
-from gluonlab.launch import attempt, launcher
+from gluonlab.launch import launcher
 from gluonlab.launch.__main__ import Console
 from gluonlab.launch.connections import Way
 from gluonlab.launch.hosts import HERE, Host
@@ -77,7 +77,6 @@ def main():
     """Launch what the argument says."""
     asked = json.loads(sys.argv[1])
     attempts = itertools.count(1)
-    attempt.WINDOW = asked.get("window", attempt.WINDOW)
     launcher.parts = lambda backend, words, placed, *_: made(asked["parts"], placed, next(attempts))
     request = launcher.Request(
         backend="dist_sync", words=[],

@@ -44,8 +44,8 @@ def study(out, pause_s=0.0):
     return table
 
 
-def kept(folder):
-    """How many measurements the study holds."""
+def count_measurements(folder):
+    """Return how many measurements the study holds."""
     try:
         return (folder / "measurements.jsonl").read_bytes().count(b"\n")
     except FileNotFoundError:
@@ -55,9 +55,9 @@ def kept(folder):
 def main(folder, seed, kills):
     random_moment, cut_short = random.Random(seed), 0
     for _ in range(kills):
-        wanted = kept(folder / "study") + random_moment.randint(0, 5)
+        wanted = count_measurements(folder / "study") + random_moment.randint(0, 5)
         child = forked(partial(study, folder / "study", 0.01))
-        while kept(folder / "study") < wanted:
+        while count_measurements(folder / "study") < wanted:
             time.sleep(0.001)
         time.sleep(random_moment.uniform(0, 0.01))
         os.kill(child, signal.SIGKILL)

@@ -119,7 +119,7 @@ def two(ctxs):
 
 
 @functools.lru_cache(maxsize=None)
-def alone(plan):
+def train_alone(plan):
     """What the two nets would be, each with a Trainer of its own and on one device; ``plan``: the
     number of a net for each batch.
     """
@@ -141,7 +141,7 @@ def test_one_store_serves_several_trainers(name, update, plan):
     trainers = [trainer_of(net, store, update) for net in nets]
     for batch, turn in zip(BATCHES, plan):
         train_on_devices(nets[turn], trainers[turn], ctxs, [batch])
-    for net, values_ in zip(nets, alone(plan)):
+    for net, values_ in zip(nets, train_alone(plan)):
         assert distance(on_every_device(net, ctxs), values_) < 1e-5
 
 

@@ -31,7 +31,7 @@ def rows_of(out):
 
 @pytest.fixture(scope="module")
 def as_json():
-    """What the command prints without MXNet, once for all tests."""
+    """Return what the command prints without MXNet, once for all tests."""
     command = (
         "import sys; from gluonlab.bench.__main__ import main\ntry: main(sys.argv[1:])\n"
         "finally: assert 'mxnet' not in sys.modules"

@@ -3,12 +3,12 @@
 import os
 import signal
 import sys
-import time
 from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from support.waiting import wait_until
 from support.worker_processes import gone
 
 from gluonlab.bench.harness import rates, rounds
@@ -57,17 +57,10 @@ def fakes(folder, *names):
     return [FakeSubject(name, name, "fake", folder=str(folder)) for name in names]
 
 
-def until(condition):
-    end = time.monotonic() + HANGS
-    while not condition():
-        assert time.monotonic() < end
-        time.sleep(0.01)
-
-
 def all_gone(folder):
     """Whether the fakes' processes end (a zombie has): all have been killed, or never will be."""
     pids = (folder / "pids").read_text().split()
-    until(lambda: all(map(gone, pids)))
+    wait_until(lambda: all(map(gone, pids)))
     return True
 
 
@@ -204,9 +197,9 @@ def test_what_pauses_computes_only_when_it_is_asked_and_ends_all_the_same(tmp_pa
     try:
         own = worker.answer(HANGS)["own"]
         for _ in range(2):
-            until(lambda: stopped(worker.pid) and stopped(own))
+            wait_until(lambda: stopped(worker.pid) and stopped(own))
             assert worker.ask({"steps": 1}, HANGS) == {"seconds": 0.1}
     finally:
         worker.end(grace_s=2)
     assert not Path(f"/proc/{worker.pid}").exists()
-    until(lambda: gone(own))
+    wait_until(lambda: gone(own))

@@ -32,7 +32,7 @@ SUMMED_ON_TREES = ["ring", "sharded", "halving_doubling", "tree", "star", "bidir
 
 
 def front_of(topology):
-    """What is found in so little time that drawn topologies cost little, or else in more."""
+    """Return the front found in as little time as a schedule takes to find."""
     for seconds in (0.03, 0.1, 1.0, 10.0):
         with suppress(ScheduleError):  # a machine may be slow, or have other things to do
             return synthesise(topology, seconds)

@@ -11,7 +11,7 @@ from gluonlab.data.fetching import fetch
 
 @pytest.fixture(autouse=True)
 def no_pauses(monkeypatch):
-    """What a server is given to recover takes no time; what waits for a server does."""
+    """Let the pauses between two attempts take no time; waiting for a server still does."""
     clock = SimpleNamespace(monotonic=time.monotonic, sleep=lambda seconds: None)
     monkeypatch.setattr(fetch, "time", clock)
     monkeypatch.setattr(Retry, "get_backoff_time", lambda self: 0)
