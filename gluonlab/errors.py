@@ -28,6 +28,7 @@ A message names the value, what is possible, and the remedy, on one line.
 from __future__ import annotations
 
 import difflib
+import re
 import sys
 import warnings
 from types import FrameType
@@ -189,6 +190,8 @@ def unknown(kind: str, given: object, choices: Iterable[str]) -> str:
 
 
 MXNETS_TRACE = "Traceback (most recent call last):"  # before what MXNet says, with lines of its own
+# MXNet's messages begin with the time, so that two of the same failure would differ
+MXNETS_TIME = re.compile(r"\[\d\d:\d\d:\d\d\] ")
 MOST_SAID = 500  # characters of somebody else's message
 
 
@@ -202,7 +205,8 @@ def said_by(error: BaseException) -> str:
     if text.startswith(MXNETS_TRACE):
         said = [line for line in text.splitlines()[1:] if not line.startswith(" ")]
         text = " ".join(said) or text
-    return " ".join(text.split("\nStack trace")[0].split())[:MOST_SAID]
+    text = MXNETS_TIME.sub("", text.split("\nStack trace")[0])
+    return " ".join(text.split())[:MOST_SAID]
 
 
 def kind_and_words(error: BaseException) -> str:

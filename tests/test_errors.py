@@ -132,3 +132,13 @@ def test_a_warning_of_an_import_names_the_line_that_imports(tmp_path, python):
     site = package(tmp_path / "site", "mxnet", "")  # which has not begun when the warning comes
     ran = python("mine.py", path=[site], MXNET_CPU_WORKER_NTHREADS="3")
     assert f"{tmp_path / 'mine.py'}:3: GluonlabWarning: MXNET_CPU_WORKER" in ran.stderr
+
+
+def test_what_mxnet_says_is_the_same_whenever_it_says_it():
+    at_noon = (
+        "Error in operator fc: [12:00:00] ../src/op.cc:7: Check failed: 2 == 3\nStack trace:\n"
+    )
+    assert errors.said_by(RuntimeError(at_noon)) == errors.said_by(
+        RuntimeError(at_noon.replace("12:00:00", "23:59:59"))
+    )
+    assert errors.said_by(RuntimeError(at_noon)).endswith("../src/op.cc:7: Check failed: 2 == 3")
