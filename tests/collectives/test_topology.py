@@ -347,3 +347,9 @@ def test_a_measurement_that_cannot_be_is_refused():
     ):
         with pytest.raises(ScheduleError):
             this_machine(*arguments)
+
+
+@pytest.mark.parametrize(("world_size", "routes"), [(2, 2), (3, 6), (5, 20)])
+def test_a_topology_without_all_routes_says_how_many_there_must_be(world_size, routes):
+    with pytest.raises(ScheduleError, match=f"{world_size} devices have {routes} routes"):
+        Topology("incomplete", world_size, {})

@@ -143,3 +143,9 @@ def test_missing_peer_access_is_a_warning_where_there_are_nvlinks():
     near = links.links(machine(*[V100] * 8, nvlinks=CUBE, no_peers=[(0, 3)]), AMAZON)[1]
     assert near.status == WARNING
     assert "0-3" in near.what
+
+
+@pytest.mark.parametrize(("count", "pairs"), [(2, 1), (4, 6), (8, 28)])
+def test_pairs_with_peer_access_are_counted(count, pairs):
+    found = links.links(machine(*[T4] * count), None)[-1]
+    assert (found.status, found.what) == (OK, f"peer-to-peer access between all {pairs} pairs")
