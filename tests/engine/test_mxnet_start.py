@@ -43,9 +43,10 @@ print(json.dumps([made, count, hashlib.sha256(text.encode()).hexdigest(), len(te
 """
 PLAIN = """
 import numpy
-from gluonlab.engine import setup
+from gluonlab.engine import attribute_text, setup
 setup.uninstall()
 import mxnet
+attribute_text.install()  # gives three modules a name of their own where numpy is 2 or newer
 made = None
 """
 OURS = """
