@@ -23,6 +23,7 @@ from gluonlab.files.temporary import temporary_folder
 
 Event = Dict[str, Any]
 
+MEMORY_OF_GPUS = ("cpu pinned/", "cpu shared/")
 _file: Optional[Path] = None  # where MXNet writes, in a folder of this process
 _names: List[Event] = []  # of the rows, as the first trace had them
 
@@ -62,6 +63,7 @@ def events() -> List[Event]:
     _file.unlink()
     if not text.startswith(","):
         found: List[Event] = json.loads(text)["traceEvents"]
+        found = [_of_cpu_device(event) for event in found]
         _names.extend(event for event in found if event["ph"] == "M")
         return found
     # the beginning went into another file before, ours or somebody else's
@@ -69,9 +71,21 @@ def events() -> List[Event]:
     return [*_names, *json.loads('{"traceEvents": [' + text.lstrip(","))["traceEvents"]]
 
 
+def _of_cpu_device(event: Event) -> Event:
+    """Rename two rows that MXNet fills with other events than their names say, without GPUs.
+
+    It has a row for each core, then two for memory that only GPUs use. The events of further CPU
+    devices land in these.
+    """
+    meant_for_gpus = event["ph"] == "M" and event["args"].get("name") in MEMORY_OF_GPUS
+    if not meant_for_gpus or mx.context.num_gpus():
+        return event
+    return {**event, "args": {"name": f"cpu/{event['pid']}"}}
+
+
 def _rows() -> Iterator[Event]:
     """The rows as MXNet numbers and names them (src/profiler/profiler.cc): CPU devices, GPUs."""
-    devices = [f"cpu/{number}" for number in range(os.cpu_count() or 1)]
+    devices = [f"cpu/{number}" for number in range(len(os.sched_getaffinity(0)))]
     devices += [f"gpu/{number}" for number in range(mx.context.num_gpus())]
     for number, name in enumerate(devices):
         yield {"ph": "M", "name": "process_name", "pid": number, "args": {"name": name}}
