@@ -24,8 +24,8 @@ DEFERRED = frozenset(
         "requests", "pandas",
     }
 )  # fmt: skip
-# MXNet asks of every array that it is given whether it is one of these. As long as nobody has
-# imported the package, nothing is.
+# MXNet checks every array for these classes. Before somebody imports the package, no array can be
+# an instance of one.
 CLASSES = {
     "scipy.sparse.csr.csr_matrix": ("scipy.sparse", "csr_matrix"),
     "h5py.Dataset": ("h5py", "Dataset"),

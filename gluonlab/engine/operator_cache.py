@@ -4,7 +4,7 @@ Each time MXNet 1.9.1 is imported, it writes the source of some 2,500 functions 
 That takes a third of the import's processor time. The functions depend only on MXNet's library, on
 a few of its Python files, and on the version of Python. So their compiled code is stored in the
 user's cache folder, as Python stores its own in ``__pycache__``, and is trusted as much: the file
-must belong to the user or to root, and nobody else may be able to write it.
+must belong to the user or to root, and only its owner may write it.
 
 A damaged, foreign or missing file is ignored, and written again if that is possible.
 """

@@ -101,25 +101,25 @@ def hierarchical(count, members):
 def cases(p):
     """(the schedule's name, other settings, what makes it, the closed form, the topology)"""
 
-    def made(name, form, topology=switch, *told, **settings):
+    def make_case(name, form, topology=switch, *told, **settings):
         return name, told, partial(make_schedule, name, p, **settings), form, topology
 
-    yield made("star", star(p))
-    yield made("sharded", sharded(p))
-    yield made("ring", ring(p))
-    yield made("halving_doubling", halving_doubling(p))
-    yield made("ring", ring(p), fully_connected, "own-links")
-    yield made("bidirectional_ring", bidirectional_ring(p))
+    yield make_case("star", star(p))
+    yield make_case("sharded", sharded(p))
+    yield make_case("ring", ring(p))
+    yield make_case("halving_doubling", halving_doubling(p))
+    yield make_case("ring", ring(p), fully_connected, "own-links")
+    yield make_case("bidirectional_ring", bidirectional_ring(p))
     with_own_links = bidirectional_ring_with_own_links(p)
-    yield made("bidirectional_ring", with_own_links, fully_connected, "own-links")
+    yield make_case("bidirectional_ring", with_own_links, fully_connected, "own-links")
     for c in (1, 2, 3, 8):
-        yield made("tree", tree(p, c), switch, c, chunks=c)
+        yield make_case("tree", tree(p, c), switch, c, chunks=c)
         if p in (2, 4, 8, 16):
-            yield made("double_tree", double_tree(p, c), switch, c, chunks=2 * c)
+            yield make_case("double_tree", double_tree(p, c), switch, c, chunks=2 * c)
     for members in (size for size in range(1, p + 1) if p % size == 0):
         groups = [range(first, first + members) for first in range(0, p, members)]
         form = hierarchical(p // members, members)
-        yield made("hierarchical", form, switch, members, groups=groups)
+        yield make_case("hierarchical", form, switch, members, groups=groups)
     for name, halves in HALVES.items():
         messages, sent, added = halving_doubling(p) if name == "halving_doubling" else ring(p)
         for half, adds in zip(halves, (added, 0)):

@@ -1,4 +1,4 @@
-"""What is alive after a module's tests is left alone by Python's collector from then on.
+"""Exclude objects that are alive after a module's tests from Python's garbage collection.
 
 gluonlab collects after each training. In a process that has loaded hundreds of modules, looking
 through all of them would take longer than most trainings of the tests.

@@ -1,4 +1,4 @@
-"""How many examples a property gets: fewer in `make test` than in `make test-all`."""
+"""The number of examples of a property: fewer in `make test` than in `make test-all`."""
 
 from hypothesis import settings
 

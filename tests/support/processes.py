@@ -21,6 +21,6 @@ def clean_environment(**changes):
 
 
 def said_spin_counts(stderr):
-    """How long idle threads spin: what each libgomp prints with OMP_DISPLAY_ENV=verbose."""
+    """Return how long idle threads spin, as each libgomp prints it (OMP_DISPLAY_ENV=verbose)."""
     lines = [line for line in stderr.splitlines() if "GOMP_SPINCOUNT" in line]
     return [line.split("=")[1].strip(" '") for line in lines]

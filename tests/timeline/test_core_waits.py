@@ -53,7 +53,7 @@ def beside_a_hog(ctx):
 
 
 def lacking():
-    """What this thread's own clock lacks: seconds without a core, from any moment on."""
+    """Return this thread's seconds without a core, counted from an arbitrary moment."""
     return time.perf_counter() - time.thread_time()
 
 

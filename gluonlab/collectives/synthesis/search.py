@@ -78,7 +78,7 @@ def _solved(solver: Any, model: Any) -> bool:
     # a thread of its own: Python hears of signals between its own lines alone
     thread = threading.Thread(target=solve, daemon=True)
     try:
-        with delayed_signals():  # a start that is interrupted leaves a thread that nobody stops
+        with delayed_signals():  # an interrupted start would leave a running solver
             thread.start()
         while not ended.wait(0.1):
             continue

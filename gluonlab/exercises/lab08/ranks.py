@@ -72,7 +72,7 @@ class Ranks:
             threading.Thread(target=run_one, args=(rank,), daemon=True) for rank in range(self.size)
         ]
         try:
-            with delayed_signals():  # a start that is interrupted leaves a thread that nobody ends
+            with delayed_signals():  # an interrupted start would leave running threads
                 for thread in threads:
                     thread.start()
             # An interrupted Thread.join takes a running thread for a stopped one. Without a timeout
