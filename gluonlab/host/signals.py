@@ -7,9 +7,12 @@ import signal
 import threading
 import time
 from contextlib import contextmanager
-from typing import Any, Dict, Iterator, List, Optional, Type
+from typing import TYPE_CHECKING, Any, Callable, Dict, Iterator, List, Optional, Type
 
 from gluonlab.host.start import end_at_once, started_quietly
+
+if TYPE_CHECKING:
+    import asyncio
 
 
 class Terminated(KeyboardInterrupt):
@@ -147,6 +150,17 @@ class EndRequest:
     def take(self, number: int) -> None:
         """End by this signal, which may have come to another process of the same group."""
         self.number = number
+
+    def pass_to(self, take: Callable[[int], Any], loop: asyncio.AbstractEventLoop) -> None:
+        """Let asyncio's loop call ``take`` with the number of each signal, of one that came, too.
+
+        What a handler raises would otherwise end the loop wherever it is.
+        """
+        for number in self._before:
+            loop.add_signal_handler(number, take, number)
+        came, self.number = self.number, None
+        if came is not None:
+            take(came)
 
     def answer(self) -> None:
         """Raise what the signal raises, if one has come."""

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
-import logging
 import os
 import shlex
 import sys
-import warnings
 from typing import Any, List, Optional, Sequence, Tuple
 
 import click
@@ -159,10 +156,7 @@ def main(
     words = checked_words(backend, words, restarts, main, worker)
     way = Way(split_words("--ssh", ssh), python, seconds)
     if place_here is not None and place_here.rank:
-        # a signal may come between the making of a coroutine, or of its task, and its first step
-        warnings.filterwarnings("ignore", "coroutine .* was never awaited", RuntimeWarning)
-        logging.getLogger("asyncio").addFilter(_but_tasks_that_have_not_begun)
-        sys.exit(asyncio.run(attend(place_here, backend, words, way.patience, settings)))
+        sys.exit(attend(place_here, backend, words, way.patience, settings))
     where = _hosts(hosts, hostfile)
     if where == [HERE] and count is None and place_here is None:
         raise ConfigError(
@@ -193,10 +187,6 @@ def main(
     if console.fault is not None:
         raise RunError(f"not all could be printed: {console.fault.strerror}: look into --out")
     sys.exit(status)
-
-
-def _but_tasks_that_have_not_begun(record: logging.LogRecord) -> bool:
-    return not record.getMessage().startswith("Task was destroyed but it is pending")
 
 
 class Console(Printer):

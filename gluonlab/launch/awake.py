@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
+from typing import Awaitable, TypeVar
+
+Result = TypeVar("Result")
 
 BEAT = 1.0  # seconds between two signs of life, between launcher and agent, each way
 LATE = 1.5 * BEAT  # the most that counts between two looks at this clock, one each BEAT
@@ -26,3 +30,20 @@ class Awake:
 
 
 awake = Awake()
+
+
+async def within(seconds: float, work: Awaitable[Result]) -> Result:
+    """The result of ``work``, which is ended after so many seconds. Raises asyncio.TimeoutError.
+
+    asyncio.wait_for, before Python 3.12, loses a cancellation that comes just when ``work`` ends.
+    """
+    task = asyncio.ensure_future(work)
+    try:
+        await asyncio.wait([task], timeout=max(seconds, 0))
+        if not task.done():
+            raise asyncio.TimeoutError
+        return task.result()
+    finally:
+        if not task.done():
+            task.cancel()
+            await asyncio.wait([task])

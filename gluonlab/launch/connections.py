@@ -13,7 +13,7 @@ from typing import Any, Dict, List, NamedTuple, Optional, Sequence
 from gluonlab.errors import RunError
 from gluonlab.host.lifetime import die_with_parent
 from gluonlab.launch.agent import SSH_VARIABLE, UNPRINTED, size_of
-from gluonlab.launch.awake import BEAT, awake
+from gluonlab.launch.awake import BEAT, awake, within
 from gluonlab.launch.hosts import Host
 from gluonlab.launch.inbox import Inbox
 from gluonlab.launch.lines import lines_of
@@ -80,7 +80,7 @@ class Connection:
         why, remedy = "", "" if self.host.is_here else f": try {shlex.join(words)}"
         try:
             said = first(received(self._process.stdout, OF_AGENT))
-            hello = await asyncio.wait_for(said, self._way.patience)
+            hello = await within(self._way.patience, said)
         except asyncio.TimeoutError:
             hello = {}
         except BadMessage as error:  # the shell there says something first
@@ -156,7 +156,7 @@ class Connection:
                 preexec_fn=die_with_parent,
             )  # fmt: skip
             try:
-                await asyncio.wait_for(ending.wait(), 5)
+                await within(5, ending.wait())
             except asyncio.TimeoutError:
                 with suppress(ProcessLookupError):
                     os.killpg(ending.pid, signal.SIGKILL)

@@ -6,6 +6,7 @@ import asyncio
 from collections import deque
 from typing import Deque, Generic, Optional, Tuple, TypeVar
 
+from gluonlab.launch.awake import within
 from gluonlab.launch.messages import Message
 
 Sender = TypeVar("Sender")
@@ -28,7 +29,7 @@ class Inbox(Generic[Sender]):
         if not self._messages:
             self._some.clear()
             try:
-                await asyncio.wait_for(self._some.wait(), max(seconds, 0))
+                await within(seconds, self._some.wait())
             except asyncio.TimeoutError:
                 return None
         return self._messages.popleft()

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any, Callable, List, Mapping, Optional, Protocol, Sequence, Union
 
 from gluonlab.errors import ConfigError, RunError
-from gluonlab.host.signals import RAISED
+from gluonlab.host.signals import EndRequest
 from gluonlab.launch.attempt import OF_SIGNALS, Attempt, Failure
 from gluonlab.launch.connections import Connection, Way
 from gluonlab.launch.environments import Membership
@@ -76,11 +76,8 @@ def launch(request: Request, listener: Listener) -> int:
     A signal that comes before there are processes, or between two attempts, raises what it raises
     elsewhere (`gluonlab.host.signals.RAISED`).
     """
-    launcher = _Launcher(request, listener)
-    status = asyncio.run(launcher.run())
-    if launcher.interrupted:
-        raise RAISED[launcher.interrupted]
-    return status
+    with EndRequest() as end:
+        return asyncio.run(_Launcher(request, listener).run(end))
 
 
 class _Launcher:
@@ -88,7 +85,7 @@ class _Launcher:
         self._request, self._listener = request, listener
         self._attempt: Optional[Attempt] = None
         self._working: Optional["asyncio.Future[int]"] = None
-        self._signal = self.interrupted = 0
+        self._signal = 0
         self._gathering: Optional[Gathering] = None
         self._inbox: "Inbox[Connection]"
         self._at: List[Connection] = []
@@ -97,19 +94,16 @@ class _Launcher:
         self._is_whole = True  # no host is left out
         self._begun = False  # a training, in any attempt
 
-    async def run(self) -> int:
+    async def run(self, end: EndRequest) -> int:
         self._inbox = Inbox()
-        loop = asyncio.get_event_loop()
-        for number in RAISED:
-            if signal.getsignal(number) != signal.SIG_IGN:
-                loop.add_signal_handler(number, self._forward, number)
         signal.signal(signal.SIGTSTP, signal.SIG_IGN)  # one that is stopped watches nothing
         status = 1
         self._working = asyncio.ensure_future(self._attempts())
+        end.pass_to(self._forward, asyncio.get_event_loop())
         try:
             status = await self._working
         except asyncio.CancelledError:
-            self.interrupted = self._signal
+            end.take(self._signal)
             status = OF_SIGNALS + self._signal
         finally:
             if self._gathering is not None:

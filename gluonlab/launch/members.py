@@ -8,15 +8,15 @@ from __future__ import annotations
 
 import asyncio
 import os
-import signal
 from contextlib import suppress
 from typing import Any, Callable, Dict, List, Mapping, Sequence, Tuple, Union
 
 from gluonlab.errors import ConfigError, RunError
-from gluonlab.host.signals import RAISED
+from gluonlab.host.signals import EndRequest
 from gluonlab.launch.agent import Agent
 from gluonlab.launch.allowed import allowed
-from gluonlab.launch.awake import BEAT, awake
+from gluonlab.launch.attempt import OF_SIGNALS
+from gluonlab.launch.awake import BEAT, awake, within
 from gluonlab.launch.connections import Connection, Way, first
 from gluonlab.launch.environments import Membership
 from gluonlab.launch.hosts import Host
@@ -94,7 +94,7 @@ class Gathering:
         """Take who says a rank that nobody has; the first to say it stays."""
         hello: Message = {}
         with suppress(asyncio.TimeoutError, BadMessage):
-            hello = await asyncio.wait_for(first(received(reader, OF_AGENT)), SOON)
+            hello = await within(SOON, first(received(reader, OF_AGENT)))
         rank, size = hello.get("rank", 0), hello.get("size")
         if not 0 < rank < self._place.size or size != self._place.size or not self._missing([rank]):
             self._strangers += 1
@@ -116,7 +116,7 @@ async def _rank_0(
     while (left := until - awake()) > 0:
         opening = asyncio.open_connection(root, place.port, limit=LONGEST)
         try:
-            return await asyncio.wait_for(opening, min(left, ONE_TRY))
+            return await within(min(left, ONE_TRY), opening)
         except asyncio.TimeoutError:
             why = "no answer"
         except OSError as error:
@@ -135,7 +135,7 @@ def _in_words(error: OSError) -> str:
     return os.strerror(number) if number > 0 else error.strerror or str(error)
 
 
-async def attend(
+def attend(
     place: Membership,
     backend: str,
     words: Sequence[str],
@@ -144,10 +144,33 @@ async def attend(
 ) -> int:
     """Another rank: serve rank 0 until it says what to end with. Raises RunError.
 
-    ``settings``: variables that a worker gets, as this process's own options say.
+    ``settings``: variables that a worker gets, as this process's own options say. A signal that
+    comes before rank 0 is found raises what it raises elsewhere; then rank 0 is told of it.
     """
+    with EndRequest() as request:
+        return asyncio.run(_attend(place, backend, words, patience, settings, request))
+
+
+async def _attend(
+    place: Membership,
+    backend: str,
+    words: Sequence[str],
+    patience: float,
+    settings: Mapping[str, str],
+    request: EndRequest,
+) -> int:
     root = place.root or "127.0.0.1"
-    streams = await _rank_0(place, root, patience)
+    finding = asyncio.ensure_future(_rank_0(place, root, patience))
+
+    def come(number: int) -> None:
+        request.take(number)
+        finding.cancel()
+
+    request.pass_to(come, asyncio.get_event_loop())
+    with suppress(asyncio.CancelledError):
+        streams = await finding
+    if request.number is not None:
+        return OF_SIGNALS + request.number
 
     def checked(message: Message) -> Message:
         """Raise ConfigError for what is no part of this group."""
@@ -157,10 +180,7 @@ async def attend(
         return {**message, "environment": group, "folder": os.getcwd()}  # noqa: PTH109
 
     agent = Agent(*streams, hello={"rank": place.rank, "size": place.size}, checked=checked)
-    for number in RAISED:
-        if signal.getsignal(number) != signal.SIG_IGN:
-            handler = (lambda came: lambda: agent.tell(came=came))(number)
-            asyncio.get_event_loop().add_signal_handler(number, handler)
+    request.pass_to(lambda number: agent.tell(came=number), asyncio.get_event_loop())
     await agent.serve()
     if agent.fault is not None:
         raise RunError(f"rank {place.rank}: rank 0 at {root} {agent.fault}")

@@ -1,6 +1,5 @@
 """Processes that a scheduler has started: rank 0 gathers the others, and they are one group."""
 
-import asyncio
 import signal
 import socket
 import subprocess
@@ -141,7 +140,7 @@ def test_a_rank_0_that_is_not_there_is_one_line(tmp_path):
 def test_why_rank_0_cannot_be_reached_is_in_the_systems_words():
     place = Membership("srun", 1, 2, 0, 1, "127.0.0.1", free_port())
     with pytest.raises(RunError) as raised:
-        asyncio.run(attend(place, "dist_sync", QUICK, 0.1, {}))
+        attend(place, "dist_sync", QUICK, 0.1, {})
     assert str(raised.value).startswith(
         f"rank 1 cannot reach rank 0 at 127.0.0.1:{place.port} in 0.1 s (Connection refused): it "
         "was not started, or"

@@ -1,0 +1,73 @@
+"""A signal that comes wherever the launcher's loop is ends the command, with no other word."""
+
+import asyncio
+import gc
+import os
+import signal
+import socket
+
+import pytest
+from support.launcher import QUICK
+from support.parameter_server import free_port
+
+from gluonlab.cli.interruption import interruptible
+from gluonlab.host.signals import RAISED
+from gluonlab.launch.environments import Membership
+from gluonlab.launch.hosts import HERE
+from gluonlab.launch.launcher import Request, launch
+from gluonlab.launch.members import attend
+
+pytestmark = pytest.mark.cpu_only("no process is begun that computes")
+HANGS = 240  # seconds: only what hangs takes so long
+
+
+class Silent:
+    """A listener that is told nothing."""
+
+    unprinted = 0
+
+
+def find_rank_0():
+    """Look for a rank 0 that never comes."""
+    place = Membership("srun", 1, 2, 0, 1, "127.0.0.1", free_port())
+    attend(place, "dist_sync", QUICK, HANGS, {})
+
+
+def launch_two():
+    """Start an agent, and then the processes."""
+    launch(Request("dist_sync", QUICK, [HERE], 2), Silent())
+
+
+@pytest.mark.parametrize("number", RAISED)
+@pytest.mark.parametrize(
+    ("work", "place", "name"),
+    [
+        (find_rank_0, asyncio.events, "new_event_loop"),  # before the loop is there
+        (find_rank_0, asyncio, "get_event_loop"),  # before the loop takes signals
+        (find_rank_0, asyncio, "open_connection"),
+        (find_rank_0, socket.socket, "close"),  # in a callback, after nobody has answered
+        (find_rank_0, asyncio, "sleep"),
+        (launch_two, asyncio.events, "new_event_loop"),
+        (launch_two, asyncio, "ensure_future"),
+        (launch_two, asyncio, "create_subprocess_exec"),
+    ],
+    ids=lambda value: getattr(value, "__name__", value),
+)
+def test_a_signal_ends_it_wherever_the_loop_is(number, work, place, name, monkeypatch, caplog):
+    real, sent = getattr(place, name), []
+
+    def signalled(*args, **options):
+        if not sent:
+            sent.append(number)
+            os.kill(os.getpid(), number)
+        return real(*args, **options)
+
+    stop = signal.getsignal(signal.SIGTSTP)
+    with pytest.raises(RAISED[number]) as raised, interruptible():
+        monkeypatch.setattr(place, name, signalled)
+        work()
+    monkeypatch.undo()
+    signal.signal(signal.SIGTSTP, stop)  # which a launcher ignores
+    gc.collect()
+    assert (sent, type(raised.value)) == ([number], RAISED[number])
+    assert [record.getMessage() for record in caplog.records if record.name == "asyncio"] == []
