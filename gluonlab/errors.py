@@ -27,7 +27,6 @@ A message names the value, what is possible, and the remedy, on one line.
 
 from __future__ import annotations
 
-import difflib
 import re
 import sys
 import warnings
@@ -182,6 +181,8 @@ def unknown(kind: str, given: object, choices: Iterable[str]) -> str:
     "unknown kvstore 'locl': choose device, local (did you mean 'local'?)"
     """
     names = sorted(choices)
+    import difflib  # only for a mistake
+
     close = difflib.get_close_matches(str(given).lower(), names, n=1)
     if close and len(names) > FEW:
         return f"unknown {kind} {given!r}: did you mean {close[0]!r}?"

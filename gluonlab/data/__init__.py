@@ -1,30 +1,36 @@
-"""From the name of a data set to shards of its batches on the devices."""
+"""From the name of a data set to shards of its batches on the devices.
 
+What is here is loaded when first asked for: the loader imports MXNet, which a login node that
+downloads may lack, and a process that decodes images needs neither it nor the data sets.
+"""
+
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
-
-from gluonlab.data.sets.arrays import from_arrays
-from gluonlab.data.sets.dataset import ArraySplit, Dataset, Defaults, Split
-from gluonlab.data.sets.registry import DATASETS, load_dataset
 
 if TYPE_CHECKING:
     from gluonlab.data.loading.loader import Loader as Loader
+    from gluonlab.data.sets.arrays import from_arrays as from_arrays
+    from gluonlab.data.sets.dataset import ArraySplit as ArraySplit
+    from gluonlab.data.sets.dataset import Dataset as Dataset
+    from gluonlab.data.sets.dataset import Defaults as Defaults
+    from gluonlab.data.sets.dataset import Split as Split
+    from gluonlab.data.sets.registry import DATASETS as DATASETS
+    from gluonlab.data.sets.registry import load_dataset as load_dataset
 
-__all__ = [
-    "DATASETS",
-    "ArraySplit",
-    "Dataset",
-    "Defaults",
-    "Loader",
-    "Split",
-    "from_arrays",
-    "load_dataset",
-]
+_MODULES = {
+    "DATASETS": "gluonlab.data.sets.registry",
+    "ArraySplit": "gluonlab.data.sets.dataset",
+    "Dataset": "gluonlab.data.sets.dataset",
+    "Defaults": "gluonlab.data.sets.dataset",
+    "Loader": "gluonlab.data.loading.loader",
+    "Split": "gluonlab.data.sets.dataset",
+    "from_arrays": "gluonlab.data.sets.arrays",
+    "load_dataset": "gluonlab.data.sets.registry",
+}
+__all__ = list(_MODULES)
 
 
 def __getattr__(name: str) -> Any:
-    if name != "Loader":
+    if name not in _MODULES:
         raise AttributeError(f"module 'gluonlab.data' has no attribute {name!r}")
-    # imports MXNet, which a login node that downloads may lack
-    from gluonlab.data.loading.loader import Loader
-
-    return Loader
+    return getattr(import_module(_MODULES[name]), name)

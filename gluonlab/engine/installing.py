@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 import sys
 from contextlib import suppress
 from typing import Tuple
@@ -36,6 +35,8 @@ def either(version: Tuple[int, ...] = sys.version_info[:2]) -> str:
 
 def flavours() -> Tuple[str, ...]:
     """The MXNet distributions that are installed: normally one of FLAVOURS."""
+    import importlib.metadata  # not for those who only import gluonlab: it takes as long as that
+
     found = []
     for name in FLAVOURS:
         with suppress(importlib.metadata.PackageNotFoundError):

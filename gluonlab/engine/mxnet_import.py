@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib.machinery
 import sys
 import types
-from importlib.abc import MetaPathFinder
 from typing import Any, Callable, ContextManager
 
 from gluonlab.engine.installing import either
@@ -75,7 +74,7 @@ def _with_cached_operators(
     return spec
 
 
-class _Finder(MetaPathFinder):
+class _Finder:
     """Finds mxnet as Python would, and wraps its loading."""
 
     def __init__(self, around: Callable[[], ContextManager[None]]) -> None:

@@ -68,8 +68,8 @@ def set_threads(ctxs: Sequence[Any], threads: "int | None" = None) -> int:
     if not cpus:
         return 1
     count = threads_per_device(len(cpus), threads)
-    # once, not each time they are asked for
-    if any(_sizes.get(ctx.device_id) != count for ctx in cpus):
+    is_new = any(_sizes.get(ctx.device_id) != count for ctx in cpus)
+    if is_new:  # once, not each time they are asked for
         for message in _several(len(cpus), threads) if len(cpus) > 1 else _one(count, threads):
             warn(message)
     import mxnet as mx
@@ -78,7 +78,10 @@ def set_threads(ctxs: Sequence[Any], threads: "int | None" = None) -> int:
     _restore_sizes_after_forks()
     _sizes.update(dict.fromkeys(_sizes, 1))  # the others: there may be several devices now
     _sizes.update((ctx.device_id, count) for ctx in cpus)
-    if _team_sizes(dict.fromkeys(_sizes)) != _sizes:
+    found = _team_sizes(dict.fromkeys(_sizes))
+    if found == _sizes and not is_new:
+        return count
+    if found != _sizes:
         _replace_workers()
     found = _team_sizes({ctx.device_id: count for ctx in cpus})
     for ctx in cpus:

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import importlib.machinery
 import sys
-from importlib.abc import MetaPathFinder
 from typing import Any, Callable
 
 from gluonlab.host.signals import delayed_signals, signals_are_delayed
@@ -25,7 +24,7 @@ PACKAGES = frozenset(
 )  # fmt: skip
 
 
-class _Finder(MetaPathFinder):
+class _Finder:
     """Finds modules of PACKAGES as Python would, and delays signals while they are loaded."""
 
     def find_spec(

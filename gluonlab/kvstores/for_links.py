@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Dict, Optional, Sequence, Tuple
 
 import mxnet as mx
@@ -61,6 +62,14 @@ class ForLinksKVStore(SummingKVStore):
             ground = ground_of(ctxs, self._topology)
             links, why = ground.topology, ground.why or "as behind a switch"
             if links is None and any(ctx.device_type != "gpu" for ctx in ctxs):
-                links, why = cpu_devices(len(key)), "by the usual speeds of CPU devices"
-            self._of_devices[key] = why, make_for_links(self._name, links, len(key))
+                made = _made_for_cpu_devices(self._name, len(key))
+                self._of_devices[key] = "by the usual speeds of CPU devices", made
+            else:
+                self._of_devices[key] = why, make_for_links(self._name, links, len(key))
         return self._of_devices[key]
+
+
+@lru_cache(maxsize=None)
+def _made_for_cpu_devices(name: str, count: int) -> ForLinks:
+    """Once for all stores of a process: it takes as long as many steps of a small network."""
+    return make_for_links(name, cpu_devices(count), count)

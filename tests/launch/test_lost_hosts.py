@@ -91,7 +91,7 @@ def test_too_few_that_are_left_end_it_with_all_reasons(tmp_path):
 
 
 def test_the_workers_learn_that_rank_0_was_elsewhere(tmp_path):
-    with group(tmp_path, RANKS, hosts=HOSTS, restarts=1, min_workers=2) as run:
+    with group(tmp_path, RANKS, hosts=HOSTS, restarts=1, min_workers=2, window=0.1) as run:
         ranks_have_begun(tmp_path)
         (tmp_path / "down-h0").touch()
         lose(tmp_path, "h0")

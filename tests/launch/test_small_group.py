@@ -104,7 +104,8 @@ def test_a_signal_ends_it_while_nobody_reads(number, tmp_path):
 def test_a_signal_before_the_training_ends_ranks_that_do_not_hear_it(tmp_path):
     """It does not take the launcher's patience, which is an hour."""
     deaf = f"signal.signal(signal.SIGHUP, signal.SIG_IGN)\n{WAIT}"
-    with group(tmp_path, {"rank 0": deaf, "server 0": WAIT}, silent=True, patience=3600) as run:
+    parts = {"rank 0": deaf, "server 0": WAIT}
+    with group(tmp_path, parts, silent=True, patience=3600, window=0.1) as run:
         wait_until(lambda: len(pids(tmp_path)) == 2)
         run.send_signal(signal.SIGHUP)
         said = run.stdout.read().decode()
@@ -127,7 +128,7 @@ def test_the_last_words_of_who_dies_stand_before_the_reason(tmp_path):
     """Though nobody reads them at that time."""
     pid = 'open(f"dies-{os.getpid()}", "w").close()\n'
     dies = f"{LINES.replace(str(COUNT), '500')}{pid}os.kill(os.getpid(), signal.SIGKILL)\n"
-    with group(tmp_path, {"rank 0": dies, "rank 1": WAIT}) as run:
+    with group(tmp_path, {"rank 0": dies, "rank 1": WAIT}, window=0.1) as run:
         narrow(run)
         wait_until(lambda: all(map(gone, pids(tmp_path, "dies"))) and pids(tmp_path, "dies"))
         said = run.stdout.read().decode().splitlines()
@@ -149,7 +150,7 @@ ENDS = {  # who ends with status 0 too early -> what is said
 )
 def test_whoever_ends_too_early_has_failed_whatever_the_status(name, tmp_path):
     parts = {"scheduler": WAIT, "server 0": WAIT, "rank 0": WAIT, "rank 1": WAIT, name: ""}
-    with group(tmp_path, parts) as run:
+    with group(tmp_path, parts, window=0.1) as run:
         said = run.stdout.read().decode()
         assert (run.wait(HANGS), said) == (1, ENDS[name] + "\n")
     assert not alive(pids(tmp_path))
