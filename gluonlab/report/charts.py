@@ -5,10 +5,14 @@ from __future__ import annotations
 import math
 from io import StringIO
 from itertools import accumulate
-from typing import Any, Callable, Dict, Sequence, Tuple
+from typing import TYPE_CHECKING, Any, Callable, Dict, Sequence, Tuple
 
+from gluonlab.drawing.live import new_figure, reused_figure
 from gluonlab.runs.places import Curve, middles, positions, thinned
 from gluonlab.runs.reader import Run
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 # Okabe and Ito's colours, which people see apart whatever their colour vision; "Color universal
 # design", 2008. No yellow on white, and grey for black, which is not seen in the dark.
@@ -116,13 +120,45 @@ def _svg(
     axis never leaves ``bounds``.
     """
     import matplotlib
-    from matplotlib.backends.backend_svg import FigureCanvasSVG
-    from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(5.6, 3.3))
-    FigureCanvasSVG(figure)
+    text, fonts = StringIO(), {"svg.fonttype": "none", "font.family": "sans-serif"}
+    with matplotlib.rc_context({**fonts, "svg.hashsalt": "gluonlab"}), reused_figure(
+        _make_panel
+    ) as figure:
+        _fill(figure.axes[0], runs, curve, axis, faint, from_zero, bounds, best)
+        figure.savefig(
+            text,
+            format="svg",
+            transparent=True,  # on the page's ground, which may be dark
+            metadata={"Date": None, "Creator": None, "Format": None, "Type": None},
+        )
+    return text.getvalue()
+
+
+def _make_panel() -> "Figure":
+    figure = new_figure(5.6, 3.3)
     axes: Any = figure.subplots()
     figure.subplots_adjust(left=0.12, right=0.98, bottom=0.15, top=0.97)
+    axes.tick_params(labelsize=9, color=AXES)
+    axes.grid(color=AXES, alpha=0.3, lw=0.6)
+    axes.spines[:].set_color(AXES)
+    axes.set_axisbelow(True)
+    axes.spines[["top", "right"]].set_visible(False)
+    return figure
+
+
+def _fill(
+    axes: Any,
+    runs: Sequence[Run],
+    curve: Callable[[Run], Curve],
+    axis: str,
+    faint: "Callable[[Run], Curve] | None",
+    from_zero: bool,
+    bounds: Tuple[float, float],
+    best: bool,
+) -> None:
+    from matplotlib.ticker import ScalarFormatter, StrMethodFormatter
+
     for number, run in enumerate(runs):
         look: Dict[str, Any] = {"color": colour(number), "ls": dash(number)}
         if faint is not None:
@@ -135,28 +171,13 @@ def _svg(
             look.update(gid=f"best-run-{number}", marker="o", ms=8, mfc="none", ls="")
             axes.plot(xs[at : at + 1], ys[at : at + 1], **look)
     axes.set_xlabel(axis, fontsize=9)
-    axes.tick_params(labelsize=9, color=AXES)
-    axes.grid(color=AXES, alpha=0.3, lw=0.6)
-    axes.spines[:].set_color(AXES)
-    axes.set_axisbelow(True)
-    axes.spines[["top", "right"]].set_visible(False)
     if from_zero:
         axes.set_ylim(bottom=0)
-    if axes.get_ylim()[1] >= 1000:
-        axes.yaxis.set_major_formatter("{x:,.0f}")
+    is_large = axes.get_ylim()[1] >= 1000
+    axes.yaxis.set_major_formatter(
+        StrMethodFormatter("{x:,.0f}") if is_large else ScalarFormatter()
+    )
     axes.set_xlim(left=0, right=1.03 * _last_epoch(runs) if axis == "epoch" else None)
     low, high = axes.get_ylim()
     axes.set_ylim(max(low, bounds[0]), min(high, bounds[1]))
-    if axis in ("epoch", "updates of others"):
-        axes.xaxis.get_major_locator().set_params(integer=True)
-    text = StringIO()
-    with matplotlib.rc_context(
-        {"svg.fonttype": "none", "svg.hashsalt": "gluonlab", "font.family": "sans-serif"}
-    ):
-        figure.savefig(
-            text,
-            format="svg",
-            transparent=True,  # on the page's ground, which may be dark
-            metadata={"Date": None, "Creator": None, "Format": None, "Type": None},
-        )
-    return text.getvalue()
+    axes.xaxis.get_major_locator().set_params(integer=axis in ("epoch", "updates of others"))
