@@ -58,7 +58,9 @@ def lacking():
 
 
 def test_what_it_waits_is_what_its_own_clock_lacks():
-    """It may be taken off its core at any moment: also between two looks at clocks."""
+    """It may be taken off its core at any moment, also between two looks at clocks; and it may
+    lack more than its core, if another thread has Python's lock or the machine itself is stopped.
+    """
     ctx, measured = mx.cpu(0), []
 
     def compute():
@@ -71,13 +73,17 @@ def test_what_it_waits_is_what_its_own_clock_lacks():
         found = waits.micros()
         measured.append((least, found, lacking() - before))
 
+    def is_core_alone():
+        [(row, micros)] = measured[-1][1].items()
+        assert row == str(ctx)
+        return 0.8 * measured[-1][0] <= micros / 1e6 <= 1.2 * measured[-1][2]
+
     with beside_a_hog(ctx):
         waits = CoreWaits([ctx])
         on_its_thread(ctx, compute)
-    [(least, found, most)] = measured
-    [(row, micros)] = found.items()
-    assert row == str(ctx)
-    assert 0.8 * least <= micros / 1e6 <= 1.2 * most
+        while not is_core_alone() and len(measured) < 20:
+            on_its_thread(ctx, compute)
+    assert is_core_alone(), measured
 
 
 def test_a_thread_that_has_nothing_to_do_does_not_wait():
