@@ -1,5 +1,6 @@
 """The commands: what they list and refuse, and how a measurement ends."""
 
+import re
 import warnings
 
 import pytest
@@ -7,9 +8,12 @@ from support.bench_rows import measured
 from support.processes import REPOSITORY as ROOT
 
 from gluonlab.bench.__main__ import main
+from gluonlab.bench.checkpoints import names as checkpoints
 from gluonlab.bench.harness.machine import Others
 from gluonlab.bench.harness.record import Series, read_record
 from gluonlab.bench.peers import table as peers
+from gluonlab.bench.peers import work
+from gluonlab.bench.splits import names as splits
 from gluonlab.errors import GluonlabWarning
 
 REFERENCE = peers.lenet()[0].name
@@ -79,3 +83,12 @@ def test_json_is_a_record_alone_on_standard_output_and_out_writes_the_same(
     assert {"python", "numpy"} <= set(record.about["versions"]) and flavours & set(
         record.about["versions"]
     )
+
+
+@pytest.mark.parametrize("tasks", [checkpoints.TASKS, splits.TASKS, work.TASKS])
+def test_networks_are_measured_on_images_as_large_as_their_titles_say(tasks):
+    """LeNet and the MLP are for grey digits, and all others for images in colour."""
+    for name, task in tasks.items():
+        [(height, width)] = re.findall(r"(\d+)x(\d+)", task.title)
+        assert task.shape == (1 if name in ("lenet", "mlp") else 3, int(height), int(width))
+        assert task.model.startswith(name)

@@ -203,3 +203,16 @@ def test_what_pauses_computes_only_when_it_is_asked_and_ends_all_the_same(tmp_pa
         worker.end(grace_s=2)
     assert not Path(f"/proc/{worker.pid}").exists()
     wait_until(lambda: gone(own))
+
+
+@pytest.mark.parametrize(
+    ("command", "grace_s", "status"),
+    [("cat", HANGS, 0), ("sleep 100", 0.1, -signal.SIGKILL), ("sleep 100", 0, -signal.SIGKILL)],
+)
+def test_a_worker_may_end_by_itself_and_is_killed_when_its_time_is_over(
+    command, grace_s, status, tmp_path
+):
+    """cat ends with its input, and sleep reads none."""
+    worker = Worker(command.split(), dict(os.environ), tmp_path / "log")
+    worker.end(grace_s)
+    assert worker._process.returncode == status and not Path(f"/proc/{worker.pid}").exists()

@@ -1,8 +1,11 @@
-"""The table of bench host has what its workers report."""
+"""The table of bench host has what its workers report, and these report what they have done."""
+
+import pytest
 
 from gluonlab.bench.harness.environment import child_environment
 from gluonlab.bench.harness.process import Worker
 from gluonlab.bench.harness.rounds import Measurement
+from gluonlab.bench.host import efficiency
 from gluonlab.bench.host import table as host
 
 
@@ -21,3 +24,14 @@ def test_a_host_worker_reports_every_column(tmp_path):
     assert set(row.microseconds) == set(host.COLUMNS) and min(row.microseconds.values()) > 0
     assert max(map(len, host.table([row]).split("\n"))) <= 80
     assert "not measured" in host.verdict([row])
+
+
+@pytest.mark.cpu_only("what a core computes is measured")
+def test_all_that_was_computed_at_the_speeds_reported_takes_the_seconds_reported():
+    found = efficiency.make()(5)
+    # two products of 1024x1024, an element of which is 1024 multiplications and as many additions
+    products = 2 * 1024**2 * (1024 + 1024)
+    # LeNet on five batches of 64; bench/peers/test_work.py counts the operations for an image
+    training = 5 * 64 * 13_258_800
+    seconds = (products / found["sgemm"] + training / found["lenet"]) / 1e9
+    assert found["seconds"] == pytest.approx(seconds) and min(found.values()) > 0

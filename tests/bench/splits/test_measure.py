@@ -9,8 +9,8 @@ from support.devices import named
 
 from gluonlab.bench.harness.measured_on import cpu_devices, measured_on
 from gluonlab.bench.splits import moves, names, ways
-from gluonlab.bench.splits.measure import check_devices
-from gluonlab.bench.splits.names import NAMES, PIPELINES
+from gluonlab.bench.splits.measure import _calls, check_devices
+from gluonlab.bench.splits.names import NAMES, ONE_F_ONE_B, PIPELINES
 from gluonlab.collectives.cost import traffic
 from gluonlab.collectives.executor import Executor
 from gluonlab.collectives.topology import make_topology
@@ -50,8 +50,7 @@ def test_the_command_prints_what_a_network_is_too_short_for(bench):
     assert "mlp is a chain of 4 layers" in out and "reached" not in out
 
 
-@pytest.mark.parametrize("devices", [2, 3])
-@pytest.mark.long
+@pytest.mark.parametrize("devices", [2, pytest.param(3, marks=pytest.mark.long)])
 def test_bytes_moved_are_those_that_a_step_queues(devices, monkeypatch):
     queued = {"bytes": 0}
     made, run = CopyInto.__init__, Executor.run
@@ -88,22 +87,33 @@ def test_bytes_moved_are_those_that_a_step_queues(devices, monkeypatch):
     nd.waitall()
 
 
-def test_a_stage_alone_computes_the_gradients_of_the_step():
+def test_stages_alone_and_at_once_compute_the_gradients_of_the_step():
     there = ways.make_ways(TINY, measured_on(named(2)), 2, 3)
     # it keeps all microbatches, so that each stage finds what it had
     [way] = [each for each in there if each.name == "gpipe"]
     [pipeline] = way.staged.pipelines
     _, forward_and_backward = next(way.staged.phases(way.batch))
     forward_and_backward()
-    for stage, part in enumerate(pipeline.parts):
-        expected = {name: grad.asnumpy() for name, grad in part.grads.items()}
-        for grad in part.grads.values():
-            grad[:] = -1
-        for call in way.program().passes(stage):
+    grads = [part.grads for part in pipeline.parts]
+    expected = [{name: grad.asnumpy() for name, grad in own.items()} for own in grads]
+    assert len(grads) == 2 and all(expected)
+
+    def are_computed_by(calls, stages):
+        for stage in stages:
+            for grad in grads[stage].values():
+                grad[:] = -1
+        for call in calls:
             call()
-        assert expected and all(
-            (part.grads[name].asnumpy() == expected[name]).all() for name in expected
-        )
+        for stage in stages:
+            for name, grad in grads[stage].items():
+                assert (grad.asnumpy() == expected[stage][name]).all()
+
+    for stage in range(2):
+        are_computed_by(way.program().passes(stage), [stage])
+    timed = dict(_calls({ONE_F_ONE_B: way}))  # what is timed of the pipeline of this name
+    are_computed_by([timed["at once"]], [0, 1])
+    for stage in range(2):
+        are_computed_by([timed[f"alone gpipe {stage}"]], [stage])
 
 
 def test_messages_cost_latency_and_bytes_on_the_slowest_link_of_their_way():
