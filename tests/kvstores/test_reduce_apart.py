@@ -1,16 +1,22 @@
 """Reduce-scatters that leave what they sum as it is, beside numpy's sums and those in place."""
 
+from contextlib import ExitStack
+from unittest.mock import patch
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.devices import contexts
+from support.examples import examples
 from support.reference import convolved
 
 from gluonlab.collectives import executor as executor_module
 from gluonlab.collectives.algorithms import HALVES, make_schedule
 from gluonlab.collectives.executor import allreduce
+from gluonlab.collectives.schedule import Schedule, Transfer
 from gluonlab.errors import ScheduleError
+from gluonlab.kvstores import reduce_apart
 from gluonlab.kvstores.reduce_apart import ReduceApart
 
 import mxnet as mx  # isort: skip
@@ -25,6 +31,31 @@ def small_pieces(monkeypatch):
 
 def reduce_scatter(name, devices):
     return HALVES[name][0](devices)
+
+
+@st.composite
+def on_trees(draw, devices):
+    """A reduce-scatter to rank 0 by a tree of any shape and pace for each chunk.
+
+    So neighboring chunks may go the same way in a step with sums of different ranks in them.
+    """
+    chunks, steps = draw(st.integers(1, 5)), [[] for _ in range(2 * devices)]
+    for chunk in range(chunks):
+        ready = [0] * devices  # the step from which a rank has what others send it
+        for rank in range(devices - 1, 0, -1):
+            to, when = draw(st.integers(0, rank - 1)), ready[rank] + draw(st.integers(0, 1))
+            steps[when].append(Transfer(rank, to, chunk, "add"))
+            ready[to] = max(ready[to], when + 1)
+    made = tuple(map(tuple, steps))
+    return Schedule("on trees", "reduce_scatter", devices, chunks, (0,) * chunks, made)
+
+
+def in_few_moves(schedule, arrays):
+    """As on GPUs, where chunks that lie side by side move as one. CPU devices can do that, too."""
+    with ExitStack() as patched:
+        for module in (executor_module, reduce_apart):
+            patched.enter_context(patch.object(module, "is_gpu", lambda array: True))
+        return ReduceApart(schedule, arrays)
 
 
 def random_arrays(devices, sizes, dtype):
@@ -51,10 +82,13 @@ def put_together(owned, sizes):
     st.lists(st.integers(0, 5) | st.integers(0, 1200), min_size=1, max_size=4),
     st.sampled_from(["float32", "float16", "float64"]),
 )
-def test_owners_get_the_bits_of_a_sum_in_place_and_arrays_stay(name, devices, sizes, dtype):
+@pytest.mark.parametrize("few_moves", [False, True])
+def test_owners_get_the_bits_of_a_sum_in_place_and_arrays_stay(
+    few_moves, name, devices, sizes, dtype
+):
     schedule, arrays = reduce_scatter(name, devices), random_arrays(devices, sizes, dtype)
     before = [[array.asnumpy() for array in of_rank] for of_rank in arrays]
-    apart = ReduceApart(schedule, arrays)
+    apart = in_few_moves(schedule, arrays) if few_moves else ReduceApart(schedule, arrays)
     for _ in range(2):
         apart.run()
     found = put_together(apart.owned, sizes)
@@ -68,6 +102,17 @@ def test_owners_get_the_bits_of_a_sum_in_place_and_arrays_stay(name, devices, si
     for place, total in enumerate(found):
         exact = np.sum([were[place].astype("float64") for were in before], axis=0)
         np.testing.assert_allclose(total, exact, rtol=0, atol=16 * float(np.finfo(dtype).eps))
+
+
+@examples(60)
+@given(st.integers(3, 6).flatmap(on_trees))
+def test_chunks_that_move_as_one_may_have_been_summed_apart_before(schedule):
+    """Each rank's contribution is a one in an octal digit of its own."""
+    arrays = [[nd.full(10, 8**rank, ctx)] for rank, ctx in enumerate(contexts(schedule.world_size))]
+    apart = in_few_moves(schedule, arrays)
+    apart.run()
+    [total] = put_together(apart.owned, [10])
+    assert [oct(int(value)) for value in total] == ["0o" + "1" * schedule.world_size] * 10
 
 
 @pytest.mark.parametrize("name", sorted(HALVES))
