@@ -206,16 +206,19 @@ def _is_wide(words: str) -> bool:
     return any(ord(letter) > 0x2E80 for letter in words)
 
 
+def _width(words: str) -> float:
+    return sum(WIDE_LETTER if ord(letter) > 0x2E80 else LETTER for letter in words)
+
+
 def _wrapped(words: str) -> List[str]:
     """Lines as long as the picture is wide; Japanese has no spaces to break at."""
     if not _is_wide(words):
         return textwrap.wrap(words, COLUMNS)
-    lines, line, width = [], "", 0.0
+    lines, line = [], ""
     for letter in words:
-        width += WIDE_LETTER if ord(letter) > 0x2E80 else LETTER
-        if width > WIDTH - 2 * MARGIN and letter not in "、。)」":
+        if _width(line + letter) > WIDTH - 2 * MARGIN and letter not in "、。)」":
             lines.append(line)
-            line, width = "", WIDE_LETTER
+            line = ""
         line += letter
     return [*lines, line]
 
@@ -224,7 +227,7 @@ def _legend(parent: Element, curves: Sequence[Curve]) -> float:
     """A sample of each curve and its name, in rows; the height of all but the first."""
     x = y = 0.0
     for curve in filter(lambda each: each.name, curves):
-        wide = sum(WIDE_LETTER if ord(letter) > 0x2E80 else LETTER for letter in curve.name)
+        wide = _width(curve.name)
         if x and x + 38 + wide > WIDTH - 2 * MARGIN:
             x, y = 0.0, y + LINE
         if curve.joined:

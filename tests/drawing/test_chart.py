@@ -5,10 +5,22 @@ import re
 import xml.etree.ElementTree as ElementTree
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gluonlab.drawing.chart import KINDS, MARKS, STYLE, Axis, Chart, Curve, Region, as_svg, number
+from gluonlab.drawing.chart import (
+    KINDS,
+    LETTER,
+    MARKS,
+    STYLE,
+    WIDE_LETTER,
+    Axis,
+    Chart,
+    Curve,
+    Region,
+    as_svg,
+    number,
+)
 
 SVG = "{http://www.w3.org/2000/svg}"
 VALUES = st.floats(1e-6, 1e7)
@@ -94,3 +106,23 @@ def test_each_kind_of_curve_has_a_mark_and_colours_for_light_and_dark():
 )
 def test_numbers_are_short(value, said):
     assert number(value) == said
+
+
+@settings(max_examples=30)
+@given(st.lists(st.sampled_from("漢字カ、。」)aB1 "), min_size=1, max_size=9), st.integers(0, 60))
+def test_japanese_notes_are_broken_where_the_picture_ends_but_not_before_what_closes(words, times):
+    note = "注" + "".join(words) * times
+    tree = drawn([Curve("", [(1, 2)])], notes=[note])
+    room = float(tree.get("viewBox").split()[2]) - 2 * 24
+    said = [each for each in tree.iter(f"{SVG}text") if each.get("x") == "24"]
+    lines = [each.text for each in said if each.get("class") == "quiet"]
+    assert "".join(lines) == note
+
+    def wide(line):
+        return sum(WIDE_LETTER if letter in "注漢字カ、。」" else LETTER for letter in line)
+
+    for line, after in zip(lines, lines[1:]):
+        # what closes may stand outside, and there is no room for what comes next
+        assert wide(line.rstrip("、。」)")) <= room < wide(line + after[0])
+        assert after[0] not in "、。」)"
+    assert wide(lines[-1].rstrip("、。」)")) <= room
