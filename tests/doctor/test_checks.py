@@ -2,6 +2,7 @@
 training.
 """
 
+import inspect
 import json
 from pathlib import Path
 
@@ -37,6 +38,18 @@ def test_the_worst_finding_counts():
     assert findings.worst(found) == FAULT
     assert findings.worst(found[::2]) == WARNING
     assert findings.worst([]) == OK
+
+
+def test_what_is_listed_is_called_and_explained_as_it_was_written():
+    def look(count, status="fine"):
+        """So many findings."""
+        for number in range(count):
+            yield findings.ok(f"{number}", status)
+
+    listed = findings.listed(look)
+    assert listed(2, status="good") == [findings.ok("0", "good"), findings.ok("1", "good")]
+    for of in (inspect.getdoc, inspect.signature, lambda each: each.__qualname__):
+        assert of(listed) == of(look)
 
 
 def test_a_check_that_breaks_says_so_in_its_own_line():

@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import pytest
 from support.waiting import wait_until
@@ -90,6 +91,36 @@ def test_who_computes_is_named_but_not_what_the_doctor_has_started():
     assert not any(
         f"(pid {own.pid})" in words or f"(pid {os.getpid()})" in words for words in named
     )
+
+
+def test_the_share_of_a_core_is_the_clock_ticks_of_the_time_in_between(tmp_path, monkeypatch):
+    def has_computed(pid, name, ticks, parent=1):
+        (tmp_path / f"{pid}").mkdir(exist_ok=True)
+        zeros = "0 " * 9
+        stat = f"{pid} ({name}) R {parent} {zeros}{ticks // 3} {ticks - ticks // 3} 0 0"
+        (tmp_path / f"{pid}" / "stat").write_text(stat)
+
+    def later(seconds):
+        core = seconds * os.sysconf("SC_CLK_TCK")  # what one core has in this time
+        for pid, name, cores in processes:
+            has_computed(pid, name, 1000 + round(core * cores))
+        has_computed(8, "child", 1000 + round(core), parent=os.getpid())
+        has_computed(9, "new", round(core))
+
+    processes = [(17, "half (a) b", 0.5), (5, "two", 2.0), (6, "little", 0.1), (7, "one", 1.0)]
+    for pid, name, _ in processes:
+        has_computed(pid, name, 1000)
+    has_computed(8, "child", 1000, parent=os.getpid())
+    (tmp_path / "uptime").write_text("1000.00 1000.00")
+    monkeypatch.setattr(cpu, "time", SimpleNamespace(sleep=later))
+    assert cpu.busy(tmp_path) == [
+        "two (pid 5) 200 %",
+        "one (pid 7) 100 %",
+        "half (a) b (pid 17) 50 %",
+    ]
+    for pid, name, _ in processes:
+        has_computed(pid, name, 1000)
+    assert cpu.busy(tmp_path, share=0.05, most=1) == ["two (pid 5) 200 %"]
 
 
 @pytest.mark.parametrize(

@@ -9,10 +9,13 @@ from pathlib import Path
 import pytest
 from support.fake_nvml import CUBE, V100, FakeNvml
 
+from gluonlab.collectives.algorithms import make_schedule
+from gluonlab.collectives.cost import traffic
 from gluonlab.doctor.__main__ import main
 from gluonlab.doctor.findings import fault, ok
 from gluonlab.doctor.prove import page, proof
 from gluonlab.doctor.prove.proof import describe, judge
+from gluonlab.doctor.prove.speeds import bus_bytes
 from gluonlab.doctor.prove.trial import reason_of
 from gluonlab.gpu import nvml
 from gluonlab.gpu.process import Outcome, ask
@@ -115,6 +118,14 @@ def test_trials_find_cpu_devices_as_they_should_be(name):
     outcome = ask(f"gluonlab.doctor.prove.{name}", "cpu*2", timeout_s=300)
     assert {verdict.status for verdict in judge(name, outcome)} == {"ok"}
     assert proof.numbers_of(name, outcome)
+
+
+@pytest.mark.parametrize("name", ["ring", "sharded"])
+@pytest.mark.parametrize("world_size", [1, 2, 3, 8])
+def test_the_bandwidth_of_a_sum_is_that_of_the_bytes_that_each_device_sends(name, world_size):
+    size = 5040  # which can be cut into as many equal chunks
+    sent = {each.sent for each in traffic(make_schedule(name, world_size), size)}
+    assert sent == {bus_bytes(size, world_size)}
 
 
 def test_all_trials_end_within_their_time_and_those_that_had_none_say_so(monkeypatch):
