@@ -1,10 +1,12 @@
 """--help fits a terminal of 80 columns and 24 lines, and --help-all tells the rest."""
 
+import click
 import pytest
 from support.all_commands import GROUPS, LEAVES, call, options_of
 
 import gluonlab
 import gluonlab.__main__ as program
+from gluonlab.cli.command import command
 from gluonlab.cli.overview import LINES
 
 WIDTH = 80
@@ -97,3 +99,21 @@ def test_help_waits_neither_for_numpy_nor_for_mxnet(python):
     imports = "; ".join(f"import gluonlab.{name}" for name in names)
     loaded = python("-c", f"import sys; {imports}; print({{'mxnet', 'numpy'}} & set(sys.modules))")
     assert loaded.stdout.strip() == "set()", loaded.stderr
+
+
+def test_an_option_of_several_names_is_chosen_by_its_first_and_counts_once(capsys):
+    @command("made-up", most_used="--size --quick")
+    @click.option("--size", "--large", "-s", help="How large; in pixels.")
+    @click.option("--quick/--slow", "-q/-l", help="How fast.")
+    @click.option("--other", "-o", help="Something else.")
+    def main(**options):
+        """A command."""
+
+    with pytest.raises(SystemExit):
+        main(["--help"])
+    said = capsys.readouterr().out
+    explained = [line.split("  ")[1:] for line in said.splitlines() if line.startswith("  -")]
+    assert [names.split()[0].strip(",") for names, *_ in explained] == ["-s", "-q"]
+    assert "--other" not in said
+    # size, quick, other, --debug and --help
+    assert "made-up --help-all explains all 5 options." in said

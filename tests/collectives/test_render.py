@@ -14,7 +14,7 @@ from support.examples import examples
 from gluonlab.collectives.algorithms import ALGORITHMS, HALVES
 from gluonlab.collectives.check import states
 from gluonlab.collectives.render import as_svg, as_text
-from gluonlab.collectives.render.scene import buses, in_words, numbers
+from gluonlab.collectives.render.scene import buses, in_words, numbers, sends
 from gluonlab.collectives.schedule import Schedule, Transfer
 from gluonlab.errors import ScheduleError
 
@@ -110,6 +110,15 @@ def parsed_text(text):
 def test_the_text_names_every_transfer_of_every_step(schedule):
     told = [in_order(transfers) for transfers, _ in parsed_text(as_text(schedule, 200))]
     assert told == [in_order(step) for step in schedule.steps]
+
+
+@given(any_schedules() | schedules)
+@few
+def test_messages_are_in_the_order_of_who_sends_or_adds_up_what_many_send(schedule):
+    for step in schedule.steps:
+        ends = [re.fullmatch(r"(\S+) -> (\S+): .*", line).groups() for line in sends(step)]
+        firsts = [int(src) if src.isdigit() else int(dst) for src, dst in ends]
+        assert firsts == sorted(firsts)
 
 
 @every_algorithm

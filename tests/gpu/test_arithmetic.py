@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from mxnet.gluon import nn
-from support.devices import named
+from support.devices import contexts, named
 from support.packages import package
 
 from gluonlab.config import TrainConfig
@@ -111,6 +111,22 @@ def test_a_run_after_a_deterministic_one_is_told_what_stays(fresh):
     with pytest.warns(GluonlabWarning, match="keep those algorithms"):
         use_arithmetic(Arithmetic(deterministic=False, tf32=False), GPU)
     assert seen() == DEFAULTS
+
+
+def test_mxnet_gets_to_know_a_convolution_of_a_single_number_without_tuning(monkeypatch):
+    """It runs on any device, also where there is nothing to be tuned."""
+    found, convolution = [], mx.nd.Convolution
+
+    def convolve(*args, **settings):
+        found.append((convolution(*args, **settings), settings["cudnn_tune"]))
+        return found[-1][0]
+
+    monkeypatch.setattr(mx.nd, "Convolution", convolve)
+    [device] = contexts(1)
+    arithmetic._announce_nothing(device)
+    [(number, tuned)] = found
+    assert number.context == device and number.asnumpy().tolist() == [[[[1.0]]]]
+    assert tuned == "off"
 
 
 def test_options_reach_the_plan_and_the_record():

@@ -6,6 +6,7 @@ import time
 from collections import Counter
 from contextlib import suppress
 from itertools import permutations
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import given
@@ -20,6 +21,7 @@ from gluonlab.collectives.cost import price
 from gluonlab.collectives.links import Link, Route, Topology
 from gluonlab.collectives.routes import pairs_of
 from gluonlab.collectives.schedule import ADD
+from gluonlab.collectives.synthesis import front as front_module
 from gluonlab.collectives.synthesis.automorphisms import holds, isomorphism, symmetries
 from gluonlab.collectives.synthesis.front import anything, synthesise
 from gluonlab.collectives.synthesis.lanes import SLOWEST, Wire, lanes_of
@@ -200,3 +202,37 @@ def test_ctrl_c_ends_a_search_and_is_heard_after_one(moment, monkeypatch):
     with pytest.raises(KeyboardInterrupt):
         signal.raise_signal(signal.SIGINT)
         time.sleep(0)
+
+
+@pytest.mark.parametrize("in_vain", [3, None])
+def test_a_third_of_the_time_is_for_what_is_easy_to_find_until_anything_is_found(
+    in_vain, monkeypatch
+):
+    """A clock that only searches move, a second each; the fourth one finds something, or none.
+
+    The fourth is for a ratio above the bound, which the searches with less symmetry may reach.
+    """
+    now, asked = [1000.0], []
+
+    def found(lanes, sought, seconds, workers):
+        assert 0 < seconds <= 1009.0 - now[0]
+        asked.append((now[0] - 1000.0, seconds, sought.rounds * 4 / sought.chunks))
+        now[0] += 1.0
+        return ALGORITHMS["ring"](4) if len(asked) - 1 == in_vain else None
+
+    monkeypatch.setattr(front_module, "search", found)
+    monkeypatch.setattr(front_module, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    lanes, turnings = lanes_of(make_topology("p3.8xlarge")), (1, 2)
+    least, lines = bound(lanes, 3, turnings, symmetries(lanes)[0]), []
+    best = front_module._best(lanes, 3, turnings, least, 9.0, 1, lines.append)
+    easy = [number for number, line in enumerate(lines) if "rounds at most" in line]
+    assert all(seconds <= 3.0 for _, seconds, _ in asked)
+    if in_vain is None:
+        assert best is None and easy == [6]
+        assert all(began + seconds <= 6.0 for began, seconds, _ in asked[:6])
+        assert asked[6][:2] == (6.0, 3.0)
+    else:
+        assert easy == [] and len(asked) == 9  # all nine seconds
+        ratios = [ratio for *_, ratio in asked]
+        assert best.rounds == pytest.approx(ratios[3]) and best.rounds > least.moving + 1e-3
+        assert max(ratios[4:]) < best.rounds  # nothing that would be no better
