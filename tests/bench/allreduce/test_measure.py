@@ -213,6 +213,16 @@ def test_a_row_says_what_nccl_tests_would():
     }  # fmt: skip
 
 
+def test_speeds_of_the_machine_are_told_in_microseconds_and_gigabytes_a_second():
+    """Halves are rounded to even, as Python does."""
+    speeds = Speeds(4.75e-6, 0.75e9, 1.75e9, 2.75e9, 3.75e9)
+    assert (
+        "in the same run: a transfer without bytes takes 4.8 us; all devices together copy "
+        "0.8 GB/s, or add 1.8 GB/s; one alone copies 2.8 GB/s, or adds 3.8 GB/s."
+        in allreduce_text._speeds(speeds)
+    )
+
+
 def test_the_table_has_the_numbers_of_the_rows_and_fits_the_terminal():
     ctxs = devices(2)
     variants = make_variants(None, make_plans(None, 2), ctxs, 1)

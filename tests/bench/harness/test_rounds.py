@@ -1,17 +1,19 @@
 """Workers and their rounds: they take turns, and none outlives what has started it."""
 
 import os
+import select
 import signal
 import sys
 from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from support.waiting import wait_until
 from support.worker_processes import gone
 
-from gluonlab.bench.harness import rates, rounds
+from gluonlab.bench.harness import process, rates, rounds
 from gluonlab.bench.harness.environment import child_environment
 from gluonlab.bench.harness.process import Worker, WorkerError
 from gluonlab.bench.harness.rounds import Subject, measure, rotated
@@ -216,3 +218,21 @@ def test_a_worker_may_end_by_itself_and_is_killed_when_its_time_is_over(
     worker = Worker(command.split(), dict(os.environ), tmp_path / "log")
     worker.end(grace_s)
     assert worker._process.returncode == status and not Path(f"/proc/{worker.pid}").exists()
+
+
+def test_a_worker_is_waited_for_as_long_as_it_may_take_in_all_whatever_it_says(
+    tmp_path, monkeypatch
+):
+    waits = []
+
+    def wait(reading, writing, failing, seconds):
+        waits.append(seconds)
+        return select.select(reading, writing, failing, seconds)
+
+    monkeypatch.setattr(process, "select", SimpleNamespace(select=wait))
+    command = ["sh", "-c", "printf half; exec sleep 100"]  # half a line
+    worker = Worker(command, dict(os.environ), tmp_path / "log")
+    with pytest.raises(WorkerError, match=r"^no answer within 0\.1 s$"):
+        worker.answer(0.1)
+    assert waits == sorted(waits, reverse=True) and 0 <= waits[-1] <= waits[0] <= 0.1
+    assert gone(worker.pid)
