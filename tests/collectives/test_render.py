@@ -227,6 +227,28 @@ def panels(svg):
     ]
 
 
+def box(panel):
+    """Left, top, and how far right and down its texts and cells reach."""
+    left, top = map(float, re.findall(r"[-\d.]+", panel.get("transform")))
+    ends = [[float(each.get(at)) for each in panel.iter(f"{SVG}text")] for at in ("x", "y")]
+    return left, top, left + max(ends[0]), top + max(ends[1])
+
+
+@given(any_schedules() | schedules)
+@few
+def test_panels_lie_side_by_side_and_row_by_row_within_the_picture(schedule):
+    svg = as_svg(schedule)
+    width, height = map(float, ElementTree.fromstring(svg).get("viewBox").split()[2:])
+    boxes = list(map(box, panels(svg)))
+    for (_, top, right, bottom), (next_left, next_top, *_) in zip(boxes, boxes[1:]):
+        if next_top == top:
+            assert next_left > right
+        else:
+            assert next_left == boxes[0][0] and next_top > bottom
+    assert min(each[0] for each in boxes) > 0 and max(each[2] for each in boxes) < width
+    assert boxes[0][1] > 0 and boxes[-1][3] < height
+
+
 def drawn_transfers(panel):
     """Read from where arrows begin and end: columns by the ranks above them, rows by the chunks
     beside them.

@@ -126,3 +126,11 @@ def test_japanese_notes_are_broken_where_the_picture_ends_but_not_before_what_cl
         assert wide(line.rstrip("、。」)")) <= room < wide(line + after[0])
         assert after[0] not in "、。」)"
     assert wide(lines[-1].rstrip("、。」)")) <= room
+
+
+@pytest.mark.parametrize("notes", [1, 5])
+def test_the_picture_ends_a_little_below_its_last_line(notes):
+    tree = drawn([Curve("it", [(1, 2), (3, 4)])], notes=["A sentence. " * 20] * notes)
+    height = float(tree.get("viewBox").split()[3])
+    lines = [float(each.get("y")) for each in tree.findall(f"{SVG}text[@class='quiet']")]
+    assert len(lines) > notes and 4 < height - max(lines) < 40
