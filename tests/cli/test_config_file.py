@@ -163,6 +163,7 @@ def test_text_that_is_none_is_not_written(run, empty_cwd):
 
 DEEP = "[" * 200_000
 # a file's name and its content -> what the line must say
+LONG = "k" * 99
 MISTAKES = {
     ("f.toml", "epoch = 5"): ["'epoch'", "did you mean 'epochs'?"],
     ("f.json", '{"learning-rate": 5}'): ["'learning-rate'", "did you mean 'lr'?"],
@@ -183,6 +184,7 @@ MISTAKES = {
     ("f.toml", "gpus = 1\ndevices = 'cpu'"): ["--gpus 1 and --devices cpu contradict"],
     ("f.toml", "batch-size = 1\nbatch_size = 2"): ["batch_size is there twice"],
     ("f.json", '{"lr": 1, "lr": 2}'): ["the key 'lr' is there twice"],
+    ("f.json", f'{{"{LONG}": 1, "{LONG}": 2}}'): [f"the key '{LONG[:20]}", "' is there twice"],
     ("f.toml", "lr = 1\nlr = 2"): ["is no TOML", "overwrite"],
     ("f.toml", "compare = '1,2'"): ["compare is no setting: write --compare as an option"],
     ("f.json", '{"lr": NaN}'): ["NaN is no number"],

@@ -71,3 +71,19 @@ def test_without_a_limit_all_is_as_c_has_it(python):
     without = LIMITED.replace("resource.setrlimit(resource.RLIMIT_AS, (2**33, 2**33))", "")
     ended = python("-c", without + ENDS["abort"])
     assert (ended.returncode, ended.stderr) == (-6, "")
+
+
+def test_a_mebibyte_of_addresses_is_kept_for_the_words_of_an_error(python):
+    full = """
+import mmap
+held, size = [], 2**30
+while size >= 2**19:  # what is left then is less than that
+    try:
+        held.append(mmap.mmap(-1, size, mmap.MAP_PRIVATE, mmap.PROT_READ))
+    except OSError:
+        size //= 2
+last_words.make_room()
+print(len(mmap.mmap(-1, 2**20, mmap.MAP_PRIVATE, mmap.PROT_READ)))
+"""
+    ended = python("-c", LIMITED + full)
+    assert (ended.returncode, ended.stdout, ended.stderr) == (0, f"{2**20}\n", "")

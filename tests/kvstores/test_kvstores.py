@@ -1,5 +1,7 @@
 """Kvstores: checked names, real stores."""
 
+import inspect
+
 import mxnet as mx
 import numpy as np
 import pytest
@@ -7,6 +9,11 @@ from support.devices import contexts
 
 from gluonlab.errors import KVStoreError
 from gluonlab.kvstores import KVSTORES, check_kvstore, make_kvstore
+from gluonlab.kvstores.group_store import GroupKVStore
+from gluonlab.kvstores.native import NativeKVStore
+from gluonlab.kvstores.nccl import NcclKVStore
+from gluonlab.kvstores.schedule import ScheduleKVStore
+from gluonlab.kvstores.sharded import ShardedKVStore
 
 AVAILABLE = sorted(set(KVSTORES) - {"nccl"})
 
@@ -17,6 +24,18 @@ def test_a_store_is_a_new_instance_of_the_type_asked_for(name):
     assert isinstance(store, mx.kvstore.KVStoreBase)
     assert store.type == name
     assert make_kvstore(name) is not store
+
+
+@pytest.mark.parametrize("method", ["broadcast", "pushpull"])
+@pytest.mark.parametrize(
+    "store", [GroupKVStore, NativeKVStore, NcclKVStore, ScheduleKVStore, ShardedKVStore]
+)
+def test_stores_are_called_as_mxnet_s_are(store, method):
+    own, mxnet_s = (
+        [(each.name, each.default) for each in inspect.signature(function).parameters.values()]
+        for function in (getattr(store, method), getattr(mx.kvstore.KVStoreBase, method))
+    )
+    assert own == mxnet_s
 
 
 @pytest.mark.parametrize("name", AVAILABLE)
