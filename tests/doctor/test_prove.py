@@ -120,6 +120,28 @@ def test_trials_find_cpu_devices_as_they_should_be(name):
     assert proof.numbers_of(name, outcome)
 
 
+@pytest.mark.parametrize(
+    ("unlike", "bits"),
+    [
+        ([], "the same bits on all GPUs"),
+        (["softmax"], "bits that differ between GPUs or from run to run: softmax"),
+        (
+            ["softmax", "pooling"],
+            "bits that differ between GPUs or from run to run: pooling, softmax",
+        ),
+    ],
+)
+def test_operations_whose_bits_differ_are_named_and_the_largest_difference(unlike, bits):
+    answers = [
+        {"device": gpu, "operation": each, "difference": difference, "alike": each not in unlike}
+        for gpu, difference in (("gpu(0)", 1e-7), ("gpu(1)", 3e-7))
+        for each in ("pooling", "softmax")
+    ]
+    [verdict] = judge("arithmetic", told(*answers))
+    assert verdict.status == "ok"
+    assert verdict.what.endswith(f"differ from the CPU's by 3.0e-07 at most; {bits}")
+
+
 @pytest.mark.parametrize("name", ["ring", "sharded"])
 @pytest.mark.parametrize("world_size", [1, 2, 3, 8])
 def test_the_bandwidth_of_a_sum_is_that_of_the_bytes_that_each_device_sends(name, world_size):
