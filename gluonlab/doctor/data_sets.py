@@ -21,13 +21,10 @@ REASONS = (
 
 def folder() -> List[Finding]:
     """The folder of all data sets, and those that are complete in it."""
-    try:
-        from gluonlab.data.fetching.location import data_root
-        from gluonlab.data.fetching.sources import SOURCES
-        from gluonlab.data.fetching.verify import folder_of
-    except ImportError as error:
-        cause = f"it needs {error.name}, which cannot be imported"
-        return [warning("data", "not examined", cause, f"pip install {error.name}")]
+    from gluonlab.data.fetching.location import data_root
+    from gluonlab.data.fetching.sources import SOURCES
+    from gluonlab.data.fetching.verify import folder_of
+
     try:
         root = data_root()
     except GluonlabError as error:
