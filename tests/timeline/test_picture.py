@@ -5,7 +5,7 @@ import xml.etree.ElementTree as ElementTree
 
 import pytest
 
-from gluonlab.timeline.picture import STEPS, as_svg
+from gluonlab.timeline.picture import LABELS, LEAST, MARGIN, STEPS, WIDTH, as_svg
 from gluonlab.timeline.shares import Timeline
 from gluonlab.timeline.spans import Span
 
@@ -18,7 +18,15 @@ DONE = {
     "host": {"input": (0.0, 0.05), "forward": (0.05, 0.25), "backward": (0.25, 0.5)},
 }
 # steps, and milliseconds of each
-LENGTHS = [(1, 0.02), (2, 3.7), (STEPS, 12.5), (STEPS + 1, 750.0), (9, 1000.0), (40, 31.0)]
+LENGTHS = [
+    (1, 0.02),
+    (2, 3.7),
+    (3, 3.55),
+    (STEPS, 12.5),
+    (STEPS + 1, 750.0),
+    (9, 1000.0),
+    (40, 31.0),
+]
 
 
 def made(steps, each_ms):
@@ -84,5 +92,19 @@ def test_the_words_and_the_axis_tell_the_time_that_is_drawn(steps, each_ms, lang
     assert ticks == pytest.approx([time * whole / drawn_ms for time in times], abs=0.01)
     pitch = times[1]
     assert times == pytest.approx([pitch * number for number in range(len(times))])
-    assert 5 <= len(times) <= 11 and times[-1] <= drawn_ms * (1 + 1e-9) < times[-1] + pitch
+    assert 4 <= drawn_ms / pitch <= 10 + 1e-9
+    assert times[-1] <= drawn_ms * (1 + 1e-9) < times[-1] + pitch
     assert f"{pitch:.0e}"[0] in "125" and float(f"{pitch:.0e}") == pitch
+
+
+@pytest.mark.parametrize(
+    ("other", "apart", "bars"), [("forward", 0.8, 1), ("forward", 1.2, 10), ("sum", 0.8, 10)]
+)
+def test_operators_of_one_phase_are_one_bar_where_no_gap_could_be_seen(other, apart, bars):
+    """Every second one is of the ``other`` phase; gaps are ``apart`` times the least bar."""
+    gap = 1000.0 * apart * LEAST / (WIDTH - 2 * MARGIN - LABELS)
+    spans = [Span("cpu(0)", "any", (50 + gap) * n, (50 + gap) * n + 50) for n in range(10)]
+    timeline = Timeline(FIRST, [0.0], 1000.0, ["cpu(0)"], spans, ["forward", other] * 5, [])
+    root = ElementTree.fromstring(as_svg(timeline, "a run"))
+    row = next(group for group in root.iter(f"{SVG}g") if len(group.findall(f"{SVG}text")) == 1)
+    assert len(row.findall(f"{SVG}rect")[1:]) == bars
