@@ -47,6 +47,32 @@ def test_ranks_that_do_not_come_are_named_in_time_and_not_before(patience, start
     assert fails_after(1000 * start, patience, together) == []
 
 
+@pytest.mark.parametrize("patience", [4, 30, 3600])
+def test_an_agent_is_lost_when_it_was_silent_for_half_of_the_patience_and_not_before(
+    patience, monkeypatch
+):
+    """And so is a process that somebody has stopped for as long."""
+    now = 7.0
+    for each in ("attempt", "connections"):
+        monkeypatch.setattr(f"gluonlab.launch.{each}.awake", lambda: now)
+
+    async def look():
+        nonlocal now
+        connection = Connection(Host("h1", 1), Way(patience=patience))
+        part = Part("rank 0", 0, [], {RANK: "0"})
+        attempt, said = Attempt([part], [connection], Inbox(), print, patience, "/", {}), []
+        for share in (0.4, 0.49, 0.51):
+            now = 7.0 + share * patience
+            attempt._take(connection, {"stopped": "rank 0", "seconds": share * patience})
+            attempt._look(0)
+            said.append((connection.gone, [str(each) for each in attempt._failures]))
+        return said
+
+    silent = f"has given no sign of life for {0.51 * patience:.0f} s"
+    stopped = f"rank 0 on h1 has been stopped for {0.51 * patience:.0f} s"
+    assert asyncio.run(look()) == [(None, []), (None, []), (silent, [stopped])]
+
+
 @pytest.mark.parametrize("ended_at", [0.25, 5.0, 1e6])
 @pytest.mark.parametrize("left", [0, 1, 2])
 def test_a_server_may_end_before_ranks_that_leave_within_the_window_and_no_earlier(
