@@ -134,10 +134,6 @@ def rows(models: Optional[Models] = None) -> Tuple[Row, ...]:
 # --- what the figures are about
 
 
-def _on_one_gpu(figure: Figure) -> bool:
-    return figure.given is None and figure.gpus == 1 and not SOFTWARE[figure.software].then
-
-
 GROUPS: Dict[str, Callable[[Figure], bool]] = {
     "training on GPUs that were fitted (V100, K80)": lambda figure: (
         figure.task == TRAINING and figure.gpu in ("V100", "K80") and figure.source.startswith(PERF)

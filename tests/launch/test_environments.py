@@ -12,6 +12,7 @@ from support.launched_environments import (
     SEVERAL_ON_A_HOST,
     blaunch,
     hosts_of,
+    jsrun,
     lsf_job,
     open_mpi,
     open_mpi_4,
@@ -59,6 +60,14 @@ def test_any_layout_is_found_by_srun_and_blaunch(layout, data):
             for n in range(layout[host])
         ]
         assert on_it == list(range(twice * layout[host]))
+
+
+@pytest.mark.parametrize("layout", [(2, 2), (4, 1), (3, 1, 2), (2,)], ids=str)
+def test_the_root_of_jsrun_is_the_first_host_where_the_jobs_script_has_none_of_its_own(layout):
+    """The script's host has one slot: a first host with more than that runs tasks."""
+    for environ in jsrun(layout):
+        without = {**environ, "LSB_MCPU_HOSTS": lsf_job(layout)["LSB_MCPU_HOSTS"]}
+        assert membership(without).root == membership(environ).root
 
 
 @pytest.mark.parametrize("count", [1, 3, 12])

@@ -19,6 +19,8 @@ from support.worker_processes import catches
 from gluonlab import TrainConfig
 from gluonlab.errors import ConfigError
 from gluonlab.launch.__main__ import main
+from gluonlab.launch.environments import membership
+from gluonlab.launch.options import check_alone
 from gluonlab.launch.run_words import ALONE, checked_words
 from gluonlab.launch.worker.__main__ import main as worker
 from gluonlab.run import main as run
@@ -273,6 +275,18 @@ def test_a_group_in_each_process_of_a_job_is_refused(ended, empty_cwd, monkeypat
     assert err.startswith(
         "error: -n starts a group, and srun has started this process as one of 2, which are one: "
     )
+
+
+@pytest.mark.parametrize("layout", [(1,), (2,), (1, 1)], ids=str)
+def test_whoever_is_started_alone_may_start_a_group(layout):
+    """As in an allocation of one task: srun -n 1 python -m gluonlab.launch -n 4 ..."""
+    context = main.make_context("launch", list(TWO))
+    for environ in srun(layout):
+        if sum(layout) == 1:
+            check_alone(context, membership(environ))
+        else:
+            with pytest.raises(ConfigError, match=f"as one of {sum(layout)}, which are one"):
+                check_alone(context, membership(environ))
 
 
 @pytest.mark.long

@@ -73,6 +73,23 @@ def test_the_lab_and_the_tutorial_are_what_their_pages_say():
     assert round(micro.value / two.value, 2) == 0.35
 
 
+def test_what_is_given_is_the_speed_of_one_device_and_never_the_figure_itself():
+    """Where one device has a figure of its own in the same source, it is that one's."""
+    for figure in FIGURES:
+        alone = [
+            Given(each.value, each.batch)
+            for each in FIGURES
+            if (each.source, each.network, each.gpu, each.dtype, each.gpus, each.given)
+            == (figure.source, figure.network, figure.gpu, figure.dtype, 1, None)
+        ]
+        if figure.given is not None:
+            assert (figure.value, figure.batch) != figure.given
+            assert figure.given in alone or not alone
+        by_gpu = figure.software in ("mxnet", "the lab's loop")  # needs no speed
+        sums = figure.gpus > 1 or figure.on_host
+        assert (figure.given is not None) == (sums and not by_gpu)
+
+
 def test_a_published_step_is_found_by_gpu_network_and_batch():
     assert training_on_one("V100", "ResNet-50", 64).value == 343.19
     assert training_on_one("A100-80GB", "ResNet-50", 256).value == 1022

@@ -1,6 +1,8 @@
 """--patience ends a run where the textbook's count does, and keeps the best epoch's network."""
 
 import hashlib
+import shutil
+from contextlib import closing
 
 import numpy as np
 import pytest
@@ -14,8 +16,13 @@ from support.process_group import in_processes
 from support.run_files import read_metrics
 
 from gluonlab.config import TrainConfig
+from gluonlab.config.values import Patience
 from gluonlab.errors import ConfigError
 from gluonlab.runs.checkpoint import checkpoints, with_parameters
+from gluonlab.runs.schema import Epoch
+from gluonlab.runs.writer import NoRunDirectory, RunDirectory
+from gluonlab.training.early_stopping import EarlyStopping, best_epoch
+from gluonlab.training.kept import Kept
 from gluonlab.training.loop import train
 from gluonlab.training.reporter import Reporter
 from gluonlab.training.resume import asked, interrupted
@@ -107,17 +114,74 @@ def test_processes_stop_together_and_have_the_best_network(tmp_path, undisturbed
     assert first.stopped == second.stopped
 
 
-def test_the_best_parameters_are_taken_from_a_checkpoint_where_a_later_epochs_are_there(tmp_path):
-    """A run that had come further than its last checkpoint, and then goes on otherwise."""
-    result = run(tmp_path / "run", patience=3, checkpoint_every="1 epoch", keep=9)
-    best = parameters(tmp_path / "run")
-    assert with_parameters(tmp_path / "run", hashlib.sha256(best).hexdigest()) is not None
-    (tmp_path / "run" / "parameters.params").write_bytes(
-        (checkpoints(tmp_path / "run")[0] / "parameters.params").read_bytes()
+@pytest.fixture(scope="module")
+def stopped(tmp_path_factory):
+    """A run that patience has ended, with a checkpoint of each of its last epochs."""
+    folder = tmp_path_factory.mktemp("stopped") / "run"
+    return run(folder, patience=3, checkpoint_every="1 epoch", keep=9)
+
+
+def a_later_epochs_are_there(folder):
+    (folder / "parameters.params").write_bytes(
+        (checkpoints(folder)[0] / "parameters.params").read_bytes()
     )
-    again = train(resume=tmp_path / "run", reporter=Reporter(), dataset=few_digits())
-    assert again.stopped == result.stopped and again.best_epoch == result.best_epoch
-    assert parameters(tmp_path / "run") == best
+
+
+def test_the_best_parameters_are_taken_from_a_checkpoint_where_a_later_epochs_are_there(
+    tmp_path, stopped
+):
+    """A run that had come further than its last checkpoint, and then goes on otherwise."""
+    folder = shutil.copytree(stopped.run_dir, tmp_path / "run")
+    best = parameters(folder)
+    assert with_parameters(folder, hashlib.sha256(best).hexdigest()) is not None
+    a_later_epochs_are_there(folder)
+    assert parameters(folder) != best
+    again = train(resume=folder, reporter=Reporter(), dataset=few_digits())
+    assert again.stopped == stopped.stopped and again.best_epoch == stopped.best_epoch
+    assert parameters(folder) == best
+
+
+@pytest.mark.parametrize("in_checkpoint", [True, False])
+@pytest.mark.parametrize("in_place", [True, False])
+def test_all_processes_forget_the_best_epoch_where_its_parameters_are_nowhere_and_only_there(
+    tmp_path, stopped, in_place, in_checkpoint
+):
+    """Rank 0 alone has the run's folder, and knows what the parameters should be."""
+    folder = shutil.copytree(stopped.run_dir, tmp_path / "run")
+    best = parameters(folder)
+    digest = hashlib.sha256(best).hexdigest()
+    if not in_place:
+        a_later_epochs_are_there(folder)
+    if not in_checkpoint:
+        shutil.rmtree(with_parameters(folder, digest).parent)
+
+    def work(group):
+        early = EarlyStopping(Patience(3, "accuracy"))
+        early.best_epoch, early.digest = stopped.best_epoch, digest if group.rank == 0 else ""
+        return Kept(runs[group.rank], None, group, early).mended(), early.best_epoch
+
+    with closing(RunDirectory(folder)) as of_first:
+        runs = [of_first, NoRunDirectory()]
+        found = in_processes(2, work)
+    there = in_place or in_checkpoint
+    assert found == [(there, stopped.best_epoch if there else None)] * 2
+    assert (parameters(folder) == best) == there
+
+
+EPOCHS_SEEN = st.lists(st.tuples(st.integers(0, 3), st.integers(0, 3)), min_size=1, max_size=9)
+
+
+@given(EPOCHS_SEEN, st.booleans())
+def test_the_best_epoch_of_a_finished_run_is_the_textbooks(seen, by_loss):
+    """As a run that is found finished is read, by its lines alone; the first of several."""
+    history = [
+        Epoch(number, number, 1, 1.0, 0.0, right / 3, validation_loss=loss / 3)
+        for number, (right, loss) in enumerate(seen, 1)
+    ]
+    patience = Patience(1, "loss" if by_loss else "accuracy")
+    scores = [-loss if by_loss else right for right, loss in seen]
+    assert best_epoch(patience, history) == textbook(scores, len(scores))[1]
+    assert best_epoch(None, history) is None
 
 
 @pytest.mark.long

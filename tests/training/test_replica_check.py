@@ -1,6 +1,7 @@
 """--check-replicas: one bit that differs is found and named; equal replicas train on."""
 
 import re
+import zlib
 
 import numpy as np
 import pytest
@@ -121,6 +122,24 @@ def test_a_frozen_weight_is_no_running_statistic():
     flip_a_bit(net.weight, contexts(2)[0], 1, 9)
     with pytest.raises(DriftError, match=net.weight.name):
         ReplicaCheck(net).after(1)
+
+
+@pytest.mark.parametrize(("kept", "drifted"), [(0, 1), (1, 0), (0, 7), (7, 0), (1, 7), (7, 1)])
+def test_a_replica_whose_checksum_is_zero_or_one_is_compared_as_any_other(kept, drifted):
+    """Where a device has no replica, there is nothing in the place of a checksum."""
+    weights = {0: 0x6DD90A9D, 1: 0xB6A80CDC, 7: 0x3F800000}
+    bits = {of: np.array([[each]], np.uint32).view(np.float32) for of, each in weights.items()}
+    assert [zlib.crc32(bits[of].data) for of in (0, 1)] == [0, 1]
+    ctxs = contexts(3)
+    net = nn.Dense(1, in_units=1, use_bias=False)
+    net.initialize(ctx=ctxs)
+    net.weight.set_data(nd.array(bits[kept]))
+    check = ReplicaCheck(net)
+    check.after(1)
+    net.weight.data(ctxs[1])[:] = nd.array(bits[drifted], ctx=ctxs[1])
+    said = f"on {ctxs[1]} differs from {ctxs[0]}, {ctxs[2]} after step 2"
+    with pytest.raises(DriftError, match=re.escape(said)):
+        check.after(2)
 
 
 class Drifting(DataParallel):

@@ -137,6 +137,35 @@ def test_unknown_shapes_are_no_obstacle(compiled):
     assert distance(results[1], results[0]) < 1e-5
 
 
+class CountsCompilations(nn.HybridSequential):
+    """Calls its layers with symbols when it is compiled."""
+
+    compilations = 0
+
+    def hybrid_forward(self, F, x):
+        self.compilations += F is mx.sym
+        return super().hybrid_forward(F, x)
+
+
+@pytest.mark.parametrize("compiled", [{}, {"static_alloc": True}, STATIC], ids=str)
+def test_a_network_is_compiled_again_only_with_static_shape_and_where_its_parameters_move(compiled):
+    ctxs, images = contexts(1), nd.ones((2, 3), ctx=contexts(1)[0])
+    nets = trained, other = CountsCompilations(), CountsCompilations()
+    for net in nets:
+        net.add(nn.Dense(4, in_units=3), nn.Dense(2, in_units=4))
+        net.initialize(ctx=ctxs)
+        net.hybridize(**compiled)
+        net(images)
+    trainer = BucketedTrainer(trained.collect_params(), "sgd", SGD)
+    for _ in range(2):
+        with autograd.record():
+            losses = [net(images) for net in nets]
+        autograd.backward(losses)
+        trainer.step(2)
+    assert trained.compilations == (2 if compiled == STATIC else 1)
+    assert other.compilations == 1
+
+
 @pytest.mark.parametrize("name", ["lr_mult", "wd_mult", "grad_req"])
 def test_settings_that_come_too_late_are_not_ignored(name):
     net = blocks_of_channels(contexts(1))

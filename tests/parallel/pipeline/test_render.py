@@ -16,7 +16,15 @@ from gluonlab.parallel.pipeline import render
 from gluonlab.parallel.pipeline.price import Costs, equal_shares, price
 from gluonlab.parallel.pipeline.render import as_svg, as_text
 from gluonlab.parallel.pipeline.render.scene import axis, clock, gaps, levels, size, ticks
-from gluonlab.parallel.pipeline.render.svg import STYLE
+from gluonlab.parallel.pipeline.render.svg import (
+    DIGIT,
+    LABELS,
+    MARGIN,
+    RIGHT,
+    STYLE,
+    WIDEST,
+    WIDTH,
+)
 from gluonlab.parallel.pipeline.render.text import MOST_COLUMNS
 from gluonlab.parallel.pipeline.schedule import SCHEDULES
 
@@ -34,6 +42,12 @@ def priced(draw):
     each = [tuple(draw(st.integers(1, 4)) * 1e-3 for _ in range(schedule.stages)) for _ in "fbu"]
     transfers = ((draw(st.sampled_from([0, 1e-3])),) * 2,) * (schedule.stages - 1)
     return schedule, price(schedule, Costs(each[0], each[1], transfers, each[2]))
+
+
+def drawn_boxes(root):
+    """The rectangle, and the text if there is one, of each computation in the picture."""
+    groups = [each for each in root.iter(f"{SVG}g") if each.find(f"{SVG}title") is not None]
+    return [(each.find(f"{SVG}rect"), each.find(f"{SVG}text")) for each in groups]
 
 
 def in_ms(seconds):
@@ -219,15 +233,21 @@ def test_the_picture_has_every_computation_in_its_time_and_row(drawn):
     schedule, timeline = drawn
     root = ElementTree.fromstring(as_svg(schedule, timeline))
     rows, boxes = {}, {}
+    [digit] = re.findall(r"\.number { font-size: (\d+)px }", STYLE)
     for box in root.iter(f"{SVG}g"):
         title = box.find(f"{SVG}title")
         if title is None:
             continue
         device, _, words = title.text.partition(": ")
         rect = box.find(f"{SVG}rect")
-        x, y, wide = (float(rect.get(name)) for name in ("x", "y", "width"))
+        x, y, wide, high = (float(rect.get(name)) for name in ("x", "y", "width", "height"))
         rows.setdefault(device, set()).add(y)
-        boxes[words] = (x, x + wide, rect.get("class"), box.find(f"{SVG}text"))
+        number = box.find(f"{SVG}text")
+        boxes[words] = (x, x + wide, rect.get("class"), number)
+        if number is not None:  # in the middle: 0.7 of a digit's size is above its line
+            assert float(number.get("x")) == pytest.approx(x + wide / 2, abs=0.1)
+            above = float(number.get("y")) - 0.35 * int(digit)
+            assert above == pytest.approx(y + high / 2, abs=1)
     assert all(len(tops) == 1 for tops in rows.values())
     assert len({top for tops in rows.values() for top in tops}) == schedule.devices
     events = [e for d in range(schedule.devices) for e in computations(timeline, d)]
@@ -250,6 +270,33 @@ def test_the_picture_has_every_computation_in_its_time_and_row(drawn):
             (begin * scale, end * scale), abs=0.1
         )
         assert number is None or number.text == str(m)
+
+
+@pytest.mark.parametrize(
+    ("microbatches", "shortest", "unit", "fits"),
+    [
+        (1, 1.0, 1e-6, "page"), (12, 1.0, 1e-3, "page"), (12, 0.5, 1e3, "page"),
+        (30, 0.5, 1e-3, "wider"), (30, 0.5, 1e3, "wider"), (40, 0.01, 1e-3, "widest"),
+    ],
+)  # fmt: skip
+def test_a_picture_is_as_wide_as_a_page_or_as_the_shortest_computations_number_needs(
+    microbatches, shortest, unit, fits
+):
+    """Up to a limit, where not all computations have their numbers."""
+    schedule = SCHEDULES["gpipe"](2, microbatches)
+    costs = Costs((unit, shortest * unit), (unit, unit), ((0, 0),), (0, 0))
+    root = ElementTree.fromstring(as_svg(schedule, price(schedule, costs)))
+    boxes = drawn_boxes(root)
+    wide = float(root.get("width"))
+    narrowest = min(float(rect.get("width")) for rect, _ in boxes) + 1  # a px is between two
+    last = max(float(rect.get("x")) + float(rect.get("width")) for rect, _ in boxes) + 0.5
+    assert wide == round(last + 2 * MARGIN + RIGHT)
+    assert all(number is not None for _, number in boxes) == (fits != "widest")
+    if fits == "wider":
+        needed = len(str(microbatches - 1)) * DIGIT
+        assert wide > WIDTH and needed <= narrowest <= needed + 4
+    else:
+        assert wide == (WIDTH if fits == "page" else WIDEST + 2 * MARGIN + LABELS + RIGHT)
 
 
 @given(priced())

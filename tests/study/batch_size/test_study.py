@@ -1,6 +1,7 @@
 """python -m gluonlab.study batch-size, on a few batch sizes."""
 
 import json
+import math
 import xml.etree.ElementTree as ElementTree
 
 import pytest
@@ -8,6 +9,7 @@ import pytest
 from gluonlab.study.__main__ import main
 from gluonlab.study.batch_size import measure, names
 from gluonlab.study.sweep.engine import Sweep
+from gluonlab.study.sweep.measurements import InMemory
 
 WORDS = ["batch-size", "--quick", "--sizes", "32,128", "--seeds", "2", "--target", "0.7"]
 
@@ -49,6 +51,65 @@ def whole(tmp_path_factory):
         main([*WORDS, "--out", str(folder)])
     assert ending.value.code == 0
     return folder
+
+
+def searched(power, made_up, monkeypatch):
+    """A study of two sizes whose best rates are 2**power and twice that, with the usual patience.
+
+    ``made_up(own, away)``: the steps to the target and the share of images right, with the rate
+    2**own, which is ``away`` powers from the best. What was found, and the powers that were tried.
+    """
+    monkeypatch.setattr(measure, "HOPELESS", 3)
+    monkeypatch.setattr(measure, "PATIENCE", 2)
+    tried = {32: set(), 128: set()}
+
+    def one(settings, number):
+        own = math.log2(settings["rate"])
+        tried[settings["size"]].add(own)
+        steps, right = made_up(own, abs(own - power - (settings["size"] == 128)))
+        reached = steps if steps <= settings["limit"] else None
+        return {"reached": reached, "looks": [[10, 1.0, right, 0.9]]}
+
+    options = names.Options({"digits": {"sizes": [32, 128], "target": 0.7}}, 2, 1, None)
+    with Sweep(InMemory(), one, shown=False) as sweep:
+        return measure.study("digits", options, sweep), tried
+
+
+@pytest.mark.parametrize("reaches", [True, False])
+@pytest.mark.parametrize("unlucky", [0, 1])
+@pytest.mark.parametrize("power", [-9, -5, -3, -2, 1, 5])
+def test_the_best_rate_of_every_size_is_found_wherever_the_search_begins(
+    power, unlucky, reaches, monkeypatch
+):
+    """Steps to the target grow with the distance to the best rate; or none reaches it, and fewer
+    images are right. ``unlucky``: so many rates beside the first bring nothing, and end no search.
+    """
+    first = math.log2(names.PANELS["digits"].rate)
+
+    def made_up(own, away):
+        if abs(own - first) in range(1, 1 + unlucky) and away:
+            return math.inf, 0.0
+        return (20 * 1.5**away if reaches else math.inf), 0.5 / (1 + away)
+
+    found, tried = searched(power, made_up, monkeypatch)
+    assert [each.rate for each in found] == [2.0**power, 2.0 ** (power + 1)]
+    assert [each.reached for each in found] == [[20 if reaches else math.inf] * 2] * 2
+    # four times the size: the search begins with twice the rate, which is the best
+    around = measure.PATIENCE if reaches else measure.HOPELESS
+    assert tried[128] == {power + 1.0 + more for more in range(-around, around + 1)}
+
+
+@pytest.mark.parametrize("power", [-9, 3])
+def test_a_search_goes_on_until_three_rates_in_a_row_bring_nothing_at_all(power, monkeypatch):
+    """The first rate is six powers from the best, and within three there is something to see."""
+    first = math.log2(names.PANELS["digits"].rate)
+    assert abs(first - power) == 6
+    made_up = lambda _, away: (20 + away if away <= 3 else math.inf, 0.1)  # noqa: E731
+    found, _ = searched(power, made_up, monkeypatch)
+    assert [each.rate for each in found] == [2.0**power, 2.0 ** (power + 1)]
+    made_up = lambda _, away: (20 + away if away <= 1 else math.inf, 0.1)  # noqa: E731
+    found, _ = searched(power, made_up, monkeypatch)
+    assert found[0].rate == 2.0**first
 
 
 @pytest.mark.long

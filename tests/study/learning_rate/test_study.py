@@ -10,7 +10,16 @@ from support.devices import named, on_gpus
 from gluonlab import TrainConfig, train
 from gluonlab.study.__main__ import main
 from gluonlab.study.learning_rate.measure import findings, measure
-from gluonlab.study.learning_rate.names import LINEAR, SAME, WARM_UP, WAYS, Options
+from gluonlab.study.learning_rate.names import (
+    LINEAR,
+    SAME,
+    WARM_UP,
+    WAYS,
+    Options,
+    asked,
+    from_dict,
+)
+from gluonlab.study.learning_rate.report import report
 from gluonlab.training.reporter import Reporter
 
 OPTIONS = Options(devices=[1, 2], batch_size=64, rates=[0.01, 0.02, 0.04], epochs=2, seeds=3)
@@ -65,6 +74,33 @@ def test_the_best_and_the_largest_rates_and_the_gain_of_pairs_are_found():
     assert (linear.of, linear.beside, linear.devices, linear.rate) == (LINEAR, SAME, 2, 0.02)
     assert linear.gain.value == pytest.approx(0.03)
     assert linear.gain.ends == pytest.approx((0.03, 0.03))  # what a seed brings cancels
+
+
+@pytest.mark.parametrize("quick", [True, False])
+def test_what_is_asked_for_is_what_a_resumed_study_reads(quick):
+    """Each rate is twice the one before."""
+    options = asked(quick, devices="4,1", batch_size="8")
+    assert from_dict(json.loads(json.dumps(options.to_dict()))) == options
+    assert (options.devices, options.batch_size) == ([1, 4], 8)
+    assert options.rates[1:] == [2 * rate for rate in options.rates[:-1]]
+    assert set(options.rates) <= set(asked(False).rates) and options.seeds <= asked(False).seeds
+    assert min(options.rates) < 0.01 < max(options.rates) < 1
+
+
+def test_the_figure_of_a_way_has_the_shares_of_every_number_of_devices():
+    """For one device the linear rule changes nothing: its curve is that of the same rate."""
+
+    def shares(way, devices, rate):
+        return [devices / 10 + rate + (way == WARM_UP) / 20] * 3
+
+    found = findings(OPTIONS, made_up(shares))
+    told = report(found, OPTIONS, "en")
+    for way, chart in told.charts.items():
+        assert [curve.points for curve in chart.curves] == [
+            [(rate, pytest.approx(100 * shares(way, devices, rate)[0])) for rate in OPTIONS.rates]
+            for devices in OPTIONS.devices
+        ]
+    assert list(told.charts) == list(WAYS)
 
 
 def test_a_training_that_diverges_gets_nothing_right():

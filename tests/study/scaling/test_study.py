@@ -31,9 +31,9 @@ def test_one_device_is_measured_once_for_each_kind_and_the_rest_with_several():
     ]  # fmt: skip
 
 
-def series(missing=""):
+def series(missing="", options=OPTIONS):
     """Made-up rounds, in which the machine's speed changes and ring is 1.5 times one device."""
-    for case in cases(OPTIONS):
+    for case in cases(options):
         name = case.name.replace(" ", "-")
         factor = {1: 1.0, 2: 1.8}[case.way.devices] - {"ring": 0.3, "layers": 0.9}.get(case.how, 0)
         values = tuple(1000 * load * factor for load in (1.0, 0.5, 0.8))
@@ -63,6 +63,19 @@ def test_what_could_not_be_measured_is_said_and_left_out():
     assert [row[0] for row in told.tables[0].rows if row[1] == "weak"] == [
         "device", "device", "split: layers",
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize("kinds", [["weak", "strong"], ["weak"], ["strong"]], ids=str)
+def test_the_start_is_told_once_of_each_way_whatever_kinds_there_are(kinds):
+    """How a batch grows with the devices says nothing of the start."""
+    options = {**OPTIONS, "kinds": kinds}
+    told = report(list(series(options=options)), options, "en")
+    assert [row[:3] for row in told.tables[1].rows] == [
+        ["device", "1", "2.45"], ["device", "2", "2.70"], ["ring", "2", "2.70"],
+        ["split: layers", "2", "2.70"],
+    ]  # fmt: skip
+    [curve] = told.charts["start"].curves
+    assert curve.points == [(1, pytest.approx(2.45)), (2, pytest.approx(2.7))]
 
 
 @pytest.mark.long
