@@ -10,9 +10,22 @@ import time
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from gluonlab.exercises.bounds import Bounds, Process, Watch, descendants, files_below, within_room
-from gluonlab.host.memory import room
+from gluonlab.exercises import bounds
+from gluonlab.exercises.bounds import (
+    MEMORY_OF_ONE,
+    MOST_JOBS,
+    Bounds,
+    Process,
+    Watch,
+    descendants,
+    files_below,
+    jobs_here,
+    within_room,
+)
+from gluonlab.host.memory import Room, room
 
 START = "import os, signal, subprocess, sys, time\n"
 DAEMON = "os.fork() or (os.setsid(), os.fork(), time.sleep(600))\n"
@@ -101,6 +114,53 @@ def test_files_are_counted_up_to_the_limit_and_sparse_ones_by_what_they_take(tmp
 def test_a_notebook_may_have_no_more_memory_than_is_left():
     assert within_room(Bounds(1, memory=2**50)).memory < room().total
     assert within_room(Bounds(1, memory=2**20)).memory == 2**20
+
+
+@given(st.integers(0, 2**45), st.integers(1, 300))
+def test_all_jobs_together_get_three_quarters_of_what_is_left_and_not_a_byte_more(free, jobs):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(bounds, "room", lambda: Room(2**45, free, "machine"))
+        memory = within_room(Bounds(1, memory=2**50), jobs).memory
+    assert 4 * jobs * memory <= 3 * free < 4 * jobs * (memory + 1)
+
+
+@pytest.mark.parametrize(
+    ("free", "cores", "jobs"),
+    [
+        (0, 8, 1),
+        (MEMORY_OF_ONE, 8, 1),  # there is always one
+        (8 * MEMORY_OF_ONE, 8, 6),
+        (8 * MEMORY_OF_ONE - 1, 8, 5),
+        (8 * MEMORY_OF_ONE, 4, 4),
+        (10**4 * MEMORY_OF_ONE, 10**4, MOST_JOBS),
+        (None, 3, 3),
+        (None, 10**4, MOST_JOBS),
+    ],
+)
+def test_as_many_jobs_run_as_there_are_cores_and_memory_in_three_quarters_of_what_is_left(
+    free, cores, jobs, monkeypatch
+):
+    left = None if free is None else Room(2**60, free, "machine")
+    monkeypatch.setattr(bounds, "room", lambda: left)
+    monkeypatch.setattr(bounds, "available", lambda: cores)
+    assert jobs_here() == jobs
+    if left is None:
+        assert within_room(Bounds(1), jobs) == Bounds(1)
+
+
+def test_a_process_is_read_as_the_manual_numbers_its_fields(tmp_path):
+    parents = {10: 1, 11: 10, 12: 11, 13: 10, 20: 1, 21: 20}
+    for pid, parent in parents.items():
+        # proc(5): pid, name, state, parent and group; 24 is the number of resident pages
+        fields = [pid, "(a) S (b c)", "Z", parent, 5 * pid, *range(6, 53)]
+        (tmp_path / str(pid)).mkdir()
+        (tmp_path / str(pid) / "stat").write_text(" ".join(map(str, fields)) + "\n")
+    (tmp_path / "14").mkdir()  # it has ended meanwhile
+    (tmp_path / "uptime").touch()
+    pages = 24 * os.sysconf("SC_PAGE_SIZE")
+    assert sorted(descendants(10, tmp_path)) == [
+        Process(pid, parents[pid], 5 * pid, "Z", pages) for pid in (11, 12, 13)
+    ]
 
 
 def test_what_processes_share_is_counted_once(tmp_path):

@@ -7,14 +7,13 @@ import json
 import mxnet as mx
 import numpy as np
 import pytest
-from test_answers import MISTAKES, RIGHT, STUBS, answer_of, verdict_on
-from the_labs import PLACE, module_of
+from support.lab_answers import verdict_on
+from test_answers import MISTAKEN, MISTAKES, OTHERS, RIGHT, STUBS, solution
 
 from gluonlab.exercises.cases import SEED, draws, more, other_cases
 from gluonlab.exercises.checking import GRADES, check, judge
 from gluonlab.exercises.exercise import find
 from gluonlab.exercises.verdict import PASSED, WRONG
-from gluonlab_labs.exercises import name_of, solution_path
 
 SEEDS = [7, *(pytest.param(seed, marks=pytest.mark.long) for seed in (0, 1, 2, 3, 2**32 - 1))]
 # Whose check is of an answer to one question, or of what happens while it runs: a clock that waits,
@@ -22,11 +21,6 @@ SEEDS = [7, *(pytest.param(seed, marks=pytest.mark.long) for seed in (0, 1, 2, 3
 ONE_QUESTION = {"01-1", "04-2", "04-6", *(id for id in STUBS if id.startswith("10-"))}
 NUMBERS_OF = mx.nd.NDArray.asnumpy  # which a checker counts, when an answer calls it
 BEHAVIOUR = {"01-2", "02-5", "04-5", "05-6", "06-2", "06-3", "07-1", "08-2", "09-2", "09-5", "09-7"}
-
-
-def solution(id, capsys):
-    source = solution_path(PLACE.solutions, id).read_text(encoding="utf-8")
-    return answer_of(source, id[:2], capsys)[name_of(STUBS[id])]
 
 
 def status(id, answer, seed=None):
@@ -38,22 +32,22 @@ def status(id, answer, seed=None):
 
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("id", STUBS)
-def test_the_solution_passes_the_cases_of_any_seed(id, seed, capsys):
+def test_the_solution_passes_the_cases_of_any_seed(id, seed):
     with other_cases(seed):
-        verdict = verdict_on(id, solution(id, capsys))
+        verdict = verdict_on(id, solution(id))
     assert verdict.status == PASSED, verdict.texts["en"]
 
 
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize(("id", "number"), RIGHT)
 def test_a_right_answer_of_another_kind_passes_them(id, number, seed):
-    assert status(id, module_of("answers", id[:2]).RIGHT[id][number], seed) == PASSED
+    assert status(id, OTHERS[id][number], seed) == PASSED
 
 
 @pytest.mark.long
 @pytest.mark.parametrize(("id", "number"), MISTAKES)
 def test_a_mistake_does_not(id, number):
-    assert status(id, module_of("answers", id[:2]).WRONG[id][number][0], 7) != PASSED
+    assert status(id, MISTAKEN[id][number][0], 7) != PASSED
 
 
 class Notes:
@@ -104,8 +98,8 @@ def arrays_in(values):
 
 
 @pytest.mark.parametrize("id", [id for id in STUBS if id not in ONE_QUESTION | BEHAVIOUR])
-def test_an_answer_written_for_the_cases_that_are_shown_fails_others(id, capsys):
-    notes = Notes(solution(id, capsys))
+def test_an_answer_written_for_the_cases_that_are_shown_fails_others(id):
+    notes = Notes(solution(id))
     assert status(id, notes) == PASSED
     notes.writes = False
     assert status(id, notes) == PASSED
@@ -131,7 +125,7 @@ def test_a_check_shows_a_student_the_visible_cases_and_tells_the_grader(
 ):
     monkeypatch.setenv(GRADES, str(tmp_path / "verdicts"))
     monkeypatch.setenv(SEED, "7")
-    known, speedup = {}, solution("03-5", capsys)
+    known, speedup = {}, solution("03-5")
 
     def by_heart(*case):
         return known.setdefault(case, speedup(*case))

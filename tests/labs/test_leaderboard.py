@@ -5,8 +5,9 @@ import io
 import json
 
 import pytest
+from support.lab_answers import answers_of
 from test_grade import handed_in, row
-from the_labs import PLACE, module_of
+from the_labs import PLACE
 
 from gluonlab.errors import ExerciseError
 from gluonlab.exercises.__main__ import main
@@ -19,7 +20,7 @@ from gluonlab.exercises.table import as_csv
 from gluonlab.exercises.verdict import PASSED, WRONG
 from gluonlab_labs.exercises import solution_path
 
-ANSWERS = module_of("answers", "04")
+ANSWERS = answers_of("04")
 SIX, SINGLE_PAIR = 1598.333, 1831.667  # microseconds: six rings, and five
 SOLUTION = solution_path(PLACE.solutions, "04-6").read_text(encoding="utf-8")
 

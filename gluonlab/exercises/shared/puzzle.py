@@ -135,9 +135,10 @@ def costliest(cost: Price) -> Pair:
     time = microseconds(step.seconds)
     alike = step.seconds <= min(map(seconds, range(len(cost.steps)))) * (1 + ROUNDING)
     if alike and len(cost.steps) > 1:
+        first = cost.steps[0].bottleneck  # the longest but for rounding may be another step
         return (
-            f". Each step takes {time}; step 0 waits for the link `{step.bottleneck}`",
-            f"。どのステップも {time} です。ステップ 0 はリンク `{step.bottleneck}` を待っています",
+            f". Each step takes {time}; step 0 waits for the link `{first}`",
+            f"。どのステップも {time} です。ステップ 0 はリンク `{first}` を待っています",
         )
     return (
         f". Step {number} takes longest, {time}: it waits for the link `{step.bottleneck}`",

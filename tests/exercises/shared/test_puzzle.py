@@ -7,11 +7,13 @@ import pytest
 
 from gluonlab.collectives.bounds import floor_of
 from gluonlab.collectives.check import check as prove
+from gluonlab.collectives.cost import Price, StepPrice
 from gluonlab.collectives.schedule import ALL_GATHER, ALLREDUCE, Schedule, Transfer
 from gluonlab.exercises.exercise import Wrong
 from gluonlab.exercises.lab04 import BEAT_THE_EIGHT
 from gluonlab.exercises.lab10 import PUZZLES
 from gluonlab.exercises.languages import VARIABLE
+from gluonlab.exercises.shared.puzzle import costliest
 from gluonlab.exercises.shared.schedule_faults import check_proof
 
 
@@ -93,6 +95,26 @@ def test_what_breaks_a_rule_is_named_and_not_played():
     played = PUZZLES["10-2"].play(lambda: [[Transfer(0, 3, 0, "copy")]])
     assert repr(played).endswith("there is no link from 0 to 3")
     assert played.page is None and "<iframe" not in played._repr_html_()
+
+
+@pytest.mark.parametrize(
+    ("micros_of_steps", "said"),
+    [
+        ([], ""),
+        ([2], "Step 0 takes longest, 2 µs: it waits for the link `link 0`"),
+        ([2, 3, 1], "Step 1 takes longest, 3 µs: it waits for the link `link 1`"),
+        ([1, 2, 2], "Step 1 takes longest, 2 µs: it waits for the link `link 1`"),
+        ([1.5, 1.5], "Each step takes 1.5 µs; step 0 waits for the link `link 0`"),
+        ([1.5, 1.5 + 1e-12], "Each step takes 1.5 µs; step 0 waits for the link `link 0`"),
+    ],
+)
+def test_the_step_that_takes_longest_is_named_unless_all_take_as_long(micros_of_steps, said):
+    steps = [
+        StepPrice(each * 0.75e-6, each * 0.25e-6, f"link {n}")
+        for n, each in enumerate(micros_of_steps)
+    ]
+    english, _ = costliest(Price("tried", "line", ALLREDUCE, 2, 1e6, tuple(steps)))
+    assert english == (said and f". {said}")
 
 
 def test_a_stub_is_said_to_be_unwritten_and_no_file_is_written(tmp_path):

@@ -35,6 +35,12 @@ def trains(divide_by, even=False, mean=False, only_first=False, record=True, who
     return train_batch
 
 
+def moves_the_first_weights_by_one(images, labels, devices, net, loss, trainer):
+    weight = net.weight.data(devices[0])
+    weight[0] += 1
+    net.weight.set_data(weight)
+
+
 def per_device(images, devices):
     return len(images) / len(devices)
 
@@ -297,6 +303,11 @@ WRONG = {
         ),
         (trains(all_images, record=False), "no parameter changed", "パラメータが変化していません"),
         (trains(all_images, even=True), "ValueError.*even_split", "ValueError.*even_split"),
+        (
+            moves_the_first_weights_by_one,
+            r"first weights moved by \[1(, 1)+\], expected \[-?0[.]\d",
+            r"最初の重みの変化は \[1(, 1)+\]、正しくは \[-?0[.]\d",
+        ),
     ],
     "03-2": [
         (comparing(sign=-1), "not the other way round", "逆になって"),
