@@ -7,7 +7,8 @@ from support.bound_trainings import Bound, MadeTime, register, runs
 
 from gluonlab.bench.harness.interval import Estimate
 from gluonlab.errors import ConfigError
-from gluonlab.study.speedup import trying
+from gluonlab.study.speedup import measure, trying
+from gluonlab.study.speedup import parts as windows
 from gluonlab.study.speedup.judge import NOTHING
 from gluonlab.study.speedup.parts import PARTS
 from gluonlab.study.speedup.verdict import judge
@@ -79,6 +80,19 @@ def test_unequal_devices_are_told_to_share_by_their_speeds(monkeypatch, made_tim
     # 26 of 32 images on the first, and 6 on the second
     assert weighted.given
     assert weighted.gain.value == pytest.approx(16 * 0.0008 / (26 * 0.0002), rel=0.05)
+
+
+def test_a_plain_sum_takes_as_long_as_all_gradients_would_though_part_of_them_is_copied(
+    monkeypatch, made_time
+):
+    """A link that takes 20 ms for all of them takes 20 ms times their share."""
+    monkeypatch.setattr(measure, "MOST_COPIED", 1000)
+    bound = Bound("link", link=0.02, image=0.0002)
+    with monkeypatch.context() as patched:
+        register(patched, bound)
+        found = measure.measure(bound.config(), bound.dataset(), bound.strategy, ROUNDS)
+    assert found.gradient_bytes > 4 * measure.MOST_COPIED
+    assert found.rounds[windows.PLAIN] == pytest.approx([0.02] * ROUNDS, rel=0.1)
 
 
 def test_one_device_has_no_speed_up(monkeypatch):
