@@ -12,6 +12,9 @@ import tempfile
 import zlib
 from pathlib import Path
 
+import gluonlab  # noqa: F401, before numpy, whose idle threads then sleep soon
+
+# isort: split
 import numpy as np
 import pytest
 from hypothesis import settings

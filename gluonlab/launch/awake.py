@@ -47,3 +47,5 @@ async def within(seconds: float, work: Awaitable[Result]) -> Result:
         if not task.done():
             task.cancel()
             await asyncio.wait([task])
+        if not task.cancelled():
+            task.exception()  # else asyncio complains of one that came with a cancellation

@@ -6,7 +6,7 @@ from pathlib import Path
 from gluonlab.host.launchers import PREFIXES
 
 REPOSITORY = Path(__file__).resolve().parents[2]
-ENGINE_VARIABLES = ("OMP_", "GOMP_", "MXNET_", "DMLC_", *PREFIXES)
+ENGINE_VARIABLES = ("OMP_", "GOMP_", "OPENBLAS_", "MXNET_", "DMLC_", *PREFIXES)
 
 
 def clean_environment(**changes):

@@ -3,8 +3,8 @@
 They are what the launcher would start of MXNet in all but their code. ``parts``: for each name,
 such as ``rank 0`` or ``server 0``, what Python is to run, after PRELUDE, in every attempt: ATTEMPT
 is its number. ``hosts``: h1 and so on, over SSH, which runs everything here, but for hosts that
-have a file ``down-NAME``. ``window``: seconds in which other failures may follow the first, where
-a test has only one.
+have a file ``down-NAME``. ``window``: seconds in which other failures may follow the first, and
+between two looks, where a test has only one failure.
 """
 
 import itertools
@@ -79,7 +79,8 @@ def main():
     asked = json.loads(sys.argv[1])
     attempts = itertools.count(1)
     launcher.parts = lambda backend, words, placed, *_: made(asked["parts"], placed, next(attempts))
-    attempt.WINDOW = asked.get("window", attempt.WINDOW)
+    if "window" in asked:
+        attempt.WINDOW = attempt.BEAT = asked["window"]
     request = launcher.Request(
         backend="dist_sync", words=[],
         hosts=[Host(name, 1) for name in asked.get("hosts", [])] or [HERE],
