@@ -41,6 +41,7 @@ _SHARED = 2**28  # bytes of /dev/shm
 _HELP = ("See 'docker", "Run 'docker", "See 'podman")
 _START_S = 60.0  # for the engine, besides what the notebook may take
 _END_S = 20.0
+_GRACE_S = 1.0  # that the engine's command has to end when it is not listened to any more
 
 
 def find_engine(wanted: str) -> str:
@@ -138,7 +139,7 @@ class Containers:
             with suppress(OSError):  # nobody has read the order
                 stream.close()
         with suppress(subprocess.TimeoutExpired):
-            child.wait(1)
+            child.wait(_GRACE_S)
         if child.returncode is None or child.returncode < 0:
             with suppress(OSError, subprocess.TimeoutExpired):
                 subprocess.run(

@@ -158,6 +158,7 @@ def test_one_that_does_not_end_is_removed(engine, monkeypatch, stops):
         return 1e6 if asleep.exists() and not stops else 0.0
 
     monkeypatch.setattr(container, "time", SimpleNamespace(monotonic=monotonic))
+    monkeypatch.setattr(container, "_GRACE_S", 0.01)  # it would sleep on
     made = outcome(engine, BEGIN + f"open({str(asleep)!r}, 'w')\ntime.sleep(3600)", stop)
     assert "not finished in time" in made.note
     [(run, *options), removed] = calls(engine)
