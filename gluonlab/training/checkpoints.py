@@ -59,7 +59,7 @@ class Checkpoints:
         self._last = _Last(0, 0, clock())
         self._best = -math.inf
 
-    def begin(self, step: int, epoch: int, best: float = -math.inf) -> None:
+    def begin(self, step: int, epoch: int, best: float) -> None:
         """The run begins, or goes on, after so many steps and epochs; ``best``: score so far."""
         self._last, self._best = _Last(step, epoch, self._clock()), best
 
