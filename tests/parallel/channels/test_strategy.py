@@ -208,6 +208,14 @@ def test_a_column_and_a_row_need_one_sum():
     assert layout.sums == 3
 
 
+@pytest.mark.parametrize("name", ["towers", "residual", "depthwise"])
+@pytest.mark.parametrize("channels", ["column", "row"])
+def test_layers_are_split_only_in_the_way_that_is_asked_for(channels, name):
+    """But for those of groups, whose channels are apart in any case."""
+    ways = set(layout_of(named(name), 2, channels).layers.values())
+    assert channels in ways and ways <= {channels, "local"}
+
+
 def test_parameters_begin_as_those_of_the_whole_network():
     case = {
         "ways": 3, "copies": 2, "channels": "both", "microbatches": None, "sizes": [4],

@@ -183,6 +183,20 @@ def test_where_images_have_a_large_mean_it_is_as_exact_as_batchnorm_on_one_devic
     assert distance(comparable(net), wanted) <= 4 * max(distance(comparable(plain), wanted), digits)
 
 
+def test_a_gamma_that_is_fixed_is_one_whatever_the_parameter_holds():
+    """As MXNet's own BatchNorm has it: a file may have given it any numbers."""
+    batches, ctxs, results = random_batches([7, 5], shape=SHAPE), contexts(2), []
+    for held in (1.0, 3.0):
+        net, step = staged(Residual, ctxs, rate=0.05)
+        fixed = net.second[1].gamma
+        fixed.set_data(nd.full(fixed.shape, held))
+        for batch in batches:
+            step(shards(batch, ctxs))
+        others = [each for each in net.collect_params().values() if each is not fixed]
+        results.append([each.data(ctx).asnumpy() for each in others for ctx in ctxs])
+    assert all(np.array_equal(one, other) for one, other in zip(*results))
+
+
 def test_a_layer_that_is_used_twice_moves_its_running_statistics_twice():
     """By what it is given the first time, then by what it is given the second time; in float64 by
     the formula.

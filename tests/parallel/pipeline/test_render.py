@@ -19,6 +19,7 @@ from gluonlab.parallel.pipeline.render.scene import axis, clock, gaps, levels, s
 from gluonlab.parallel.pipeline.render.svg import (
     DIGIT,
     LABELS,
+    LOW,
     MARGIN,
     RIGHT,
     STYLE,
@@ -297,6 +298,48 @@ def test_a_picture_is_as_wide_as_a_page_or_as_the_shortest_computations_number_n
         assert wide > WIDTH and needed <= narrowest <= needed + 4
     else:
         assert wide == (WIDTH if fits == "page" else WIDEST + 2 * MARGIN + LABELS + RIGHT)
+
+
+def lengths(words):
+    return [float(word) for word in words]
+
+
+@pytest.mark.parametrize("unit", [1e-6, 1e-3, 1.0])
+@pytest.mark.parametrize(("name", "sizes"), [("1f1b", (3, 5, 1)), ("interleaved", (2, 4, 2))])
+def test_the_picture_tells_the_time_and_how_much_each_device_keeps(name, sizes, unit):
+    """All devices keep their microbatches in one scale, in which the most of all is LOW high."""
+    schedule = SCHEDULES[name](*sizes)
+    timeline = price(schedule, Costs.equal(schedule.stages, unit, 2 * unit))
+    root = ElementTree.fromstring(as_svg(schedule, timeline))
+    a_second = (float(root.get("width")) - 2 * MARGIN - LABELS - RIGHT) / timeline.seconds
+
+    def of_class(tag, kind):
+        return [each for each in root.iter(f"{SVG}{tag}") if each.get("class") == kind]
+
+    lines = lengths(re.match(r"M([\d.]+) ", each.get("d"))[1] for each in of_class("path", "scale"))
+    shown = of_class("text", "quiet small middle")
+    of_unit = a_second / clock(timeline).per_second
+    for places in (lines, lengths(each.get("x") for each in shown)):
+        wanted = [LABELS + float(each.text) * of_unit for each in shown]
+        assert len(wanted) > 3 and places == pytest.approx(wanted, abs=1)
+    most = [max(many for _, many in timeline.kept[device]) for device in range(schedule.devices)]
+    told = [each for each in of_class("text", "small end") if each.text.isdigit()]
+    assert lengths(each.text for each in told) == most
+    below = 0.0
+    for device, level in enumerate(of_class("path", "level")):
+        x, base, changes, end = re.fullmatch(
+            r"M([\d.]+) ([\d.]+)((?:H[\d.]+V[\d.]+)*)H([\d.]+)", level.get("d")
+        ).groups()
+        at, tops = zip(*(lengths(each) for each in re.findall(r"H([\d.]+)V([\d.]+)", changes)))
+        kept = levels(timeline, device)
+        assert (float(x), float(end)) == pytest.approx(
+            (LABELS, LABELS + a_second * timeline.seconds), abs=1
+        )
+        assert at == pytest.approx([LABELS + moment * a_second for moment, _ in kept], abs=1)
+        high = [LOW * many / max(most) for _, many in kept]
+        assert [float(base) - top for top in tops] == pytest.approx(high, abs=0.1)
+        assert below < min(tops) and below < float(told[device].get("y")) < float(base)
+        below = float(base)
 
 
 @given(priced())

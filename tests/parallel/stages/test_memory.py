@@ -1,6 +1,6 @@
 """What stages take, planned, is what MXNet allocates for them; and where that is made even."""
 
-from itertools import combinations
+from itertools import combinations, product
 
 import mxnet as mx
 import numpy as np
@@ -18,7 +18,7 @@ from gluonlab.kvstores.groups import ALONE
 from gluonlab.parallel.data.microbatches import Microbatches
 from gluonlab.parallel.pipeline.check import peaks
 from gluonlab.parallel.planned import Shards
-from gluonlab.parallel.stages.balance import least_largest
+from gluonlab.parallel.stages.balance import least_largest, stage_bytes
 from gluonlab.parallel.stages.chain import layers_of
 from gluonlab.parallel.stages.memory import StagedMemory, bindings, schedule_of
 from gluonlab.parallel.stages.stage import ACTIVATION, make_stages
@@ -141,6 +141,25 @@ def test_cuts_by_memory_have_the_least_largest_stage_of_all_cuts(case, share, mi
 
     best = min(map(largest, combinations(range(1, len(layers)), size - 1)))
     assert largest(tuple(strategy.cuts)) == best
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES)
+def test_no_stage_is_cheaper_with_more_layers_by_more_than_is_spared(schedule):
+    """Which is what it gives on: twice for each microbatch that it has, and for each slot."""
+    per_device = 2 if schedule == "interleaved" else 1
+    plan = plan_of(contexts(2), 2, 5, schedule=schedule, stages_per_device=per_device, share=40)
+    chain = ([("conv", 4), ("average", 1)], [("dense", 5), ("sigmoid", 1)], False, True)
+    layers = layers_of(make_chain(chain, contexts(1)))
+    given_on = [nd.zeros((plan.microbatches.largest(40), *IMAGE), ctx=contexts(1)[0])]
+    for layer in layers:
+        given_on.append(layer(given_on[-1]))
+    cost, spare = stage_bytes(layers, softmax(), plan)
+    bound = bindings(Shards((40,)), plan.microbatches, plan.split, mixed=False)
+    for stage, begin in product(range(2 * per_device), range(len(layers) - 1)):
+        for end in range(begin + 1, len(layers)):
+            costs = [cost(stage, begin, longer) for longer in range(end, len(layers) + 1)]
+            spared, each = spare(stage, begin, end), 4 * given_on[end].size
+            assert costs[0] - min(costs) <= spared <= 4 * len(bound[stage]) * each
 
 
 @examples(40)
