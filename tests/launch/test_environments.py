@@ -261,6 +261,26 @@ def test_what_cannot_be_is_an_error_that_names_the_variable(environ, named):
     assert len(str(caught.value).splitlines()) == 1
 
 
+@pytest.mark.parametrize("layout", [(2, 2), (3, 1), (1,)], ids=str)
+@pytest.mark.parametrize(
+    ("launcher", "variable", "first"),
+    [
+        (srun, "SLURM_PROCID", 0),
+        (blaunch, "LSF_PM_TASKID", 1),
+        (open_mpi, "OMPI_COMM_WORLD_RANK", 0),
+    ],
+    ids=["srun", "blaunch", "Open MPI"],
+)
+def test_a_number_beyond_the_last_is_told_which_there_are(launcher, variable, first, layout):
+    numbers = [int(environ[variable]) for environ in launcher(layout)]
+    assert numbers == list(range(first, first + sum(layout)))
+    [*_, last] = launcher(layout)
+    for beyond in (numbers[-1] + 1, numbers[-1] + 9):
+        said = f"{variable}={beyond}, .*: the numbers are {first} to {numbers[-1]}: "
+        with pytest.raises(ConfigError, match=said):
+            membership({**last, variable: str(beyond)})
+
+
 VARIABLES = sorted({*STEP, *TASK, *MPI, "SM_HOSTS", "SM_CURRENT_HOST", "RANK", "WORLD_SIZE"})
 TEXTS = st.sampled_from(["0", "1", "2", "3", "", "-1", "x[1-2]", "a 1", "[", "2(x2)"]) | st.text(
     st.characters(blacklist_characters="\0", blacklist_categories=["Cs"]), max_size=8

@@ -109,7 +109,7 @@ def test_workers_that_do_not_wait_end_with_the_same_weights_and_every_push_is_to
 def test_rank_0_is_told_the_staleness_whatever_number_mxnet_gives_it(tmp_path):
     """A launcher tells the workers their ranks; MXNet's scheduler counts them as they come."""
     how = asked(backend="dist_async", steps=4, turned_round=True)
-    found, told = ended(tmp_path, 2, 1, how)
+    found, told = ended(tmp_path, 2, 2, how)
     assert (found[0] == found[1]).all()
     assert told is not None and sum(told) % (how["steps"] * 2) == 0
 
