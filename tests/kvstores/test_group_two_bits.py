@@ -226,7 +226,8 @@ def test_arrays_of_numpys_kind_are_summed_too():
 
 def small_net(ctxs):
     net = nn.HybridSequential()
-    net.add(nn.Dense(7, in_units=5, activation="tanh"), nn.Dense(4, in_units=7))
+    with mx.name.NameManager():  # all have the same names, as in processes of their own
+        net.add(nn.Dense(7, in_units=5, activation="tanh"), nn.Dense(4, in_units=7))
     net.initialize(mx.init.Normal(0.3), ctx=ctxs)
     return net
 

@@ -3,6 +3,7 @@
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
+import mxnet as mx
 import numpy as np
 
 from gluonlab.kvstores.groups import SummingGroup
@@ -41,12 +42,17 @@ class Meeting:
 
 
 def in_processes(size, work):
-    """``work(group)`` by each of ``size`` processes at once: what they return, by rank."""
+    """``work(group)`` by each of ``size`` processes at once: what they return, by rank.
+
+    MXNet numbers the names of networks by thread, and trainers sort parameters by name: dense10
+    comes before dense9. Each of these processes begins to count anew, as real ones do.
+    """
     meeting = Meeting(size)
 
     def run(rank):
         try:
-            return work(ThreadGroup(meeting, rank))
+            with mx.name.NameManager():
+                return work(ThreadGroup(meeting, rank))
         except BaseException:
             meeting.barrier.abort()  # nobody waits for this one
             raise
