@@ -24,6 +24,10 @@ from gluonlab.files.temporary import temporary_folder
 Event = Dict[str, Any]
 
 MEMORY_OF_GPUS = ("cpu pinned/", "cpu shared/")
+ANOTHER = (
+    "MXNet's profiler is configured once in a process, and somebody else has done it: "
+    "record in a new process, or do not configure it"
+)
 _file: Optional[Path] = None  # where MXNet writes, in a folder of this process
 _names: List[Event] = []  # of the rows, as the first trace had them
 
@@ -41,10 +45,7 @@ def start() -> None:
                 profile_memory=False, filename=str(file),
             )  # fmt: skip
         except mx.base.MXNetError:
-            raise EngineError(
-                "MXNet's profiler is configured once in a process, and has been already: "
-                "record in a new process, or do not configure it"
-            ) from None
+            raise EngineError(ANOTHER) from None
         _file = file
     profiler.set_state("run")
 
@@ -55,10 +56,15 @@ def stop() -> None:
 
 
 def events() -> List[Event]:
-    """Stop, and take what has been recorded, in the form of Chrome's traces."""
+    """Stop, and take what has been recorded, in the form of Chrome's traces.
+
+    Raises EngineError where MXNet has written it to another file.
+    """
     assert _file is not None
     stop()
     profiler.dump()
+    if not _file.exists():
+        raise EngineError(ANOTHER)
     text = _file.read_text(encoding="utf-8").strip()
     _file.unlink()
     if not text.startswith(","):

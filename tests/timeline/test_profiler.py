@@ -31,6 +31,26 @@ def test_rows_have_their_names_where_a_trace_was_written_before(python, tmp_path
     assert after.stdout == first.stdout and first.stdout.endswith("True\n")
 
 
+AGAIN = """
+try:
+    mx.profiler.set_config(filename="other.json")  # MXNet refuses, and takes the name all the same
+except mx.base.MXNetError:
+    profiler.start()
+    try:
+        profiler.events()
+    except gluonlab.errors.EngineError as error:
+        print(error)
+"""
+
+
+def test_who_configures_it_after_a_recording_is_told_so_at_the_next(python):
+    done = python("-c", OURS + AGAIN)
+    assert done.stdout.splitlines()[2:] == [
+        "MXNet's profiler is configured once in a process, and somebody else has done it: record "
+        "in a new process, or do not configure it"
+    ], done.stderr
+
+
 BESIDE = """
 import gluonlab, mxnet as mx, threading
 from gluonlab.timeline import profiler
