@@ -152,9 +152,10 @@ class EndRequest:
         self.number = number
 
     def pass_to(self, take: Callable[[int], Any], loop: asyncio.AbstractEventLoop) -> None:
-        """Let asyncio's loop call ``take`` with the number of each signal, of one that came, too.
+        """Have asyncio's loop call ``take`` with the number of each signal.
 
-        What a handler raises would otherwise end the loop wherever it is.
+        A signal that came before is passed on as well. An exception from a handler would end the
+        loop wherever it is.
         """
         for number in self._before:
             loop.add_signal_handler(number, take, number)

@@ -13,7 +13,7 @@ FOREIGN = "192.0.2.1"  # RFC 5737: of no host
 
 
 def cannot_listen(monkeypatch, said="bind failed", **variables):
-    """What `serve` raises where MXNet has said so."""
+    """Return the error of `serve` if MXNet fails with this message."""
 
     def fail():
         raise MXNetError(f"[12:00:00] src/van.cc:42: Check failed: {said}")

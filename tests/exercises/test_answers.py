@@ -1,5 +1,5 @@
-"""Every checker accepts right answers, in cases that students are not shown, too, and names the
-mistakes that students make. What a notebook has beside them is for make check-labs.
+"""Every checker accepts right answers, also in cases that students are not shown, and names the
+mistakes that students make. make check-labs tests the rest of the notebooks.
 """
 
 import pytest
@@ -31,14 +31,14 @@ def all_of(id, slow):
 
 
 def refusals(answers):
-    """What is said of right answers that are refused in cases that no student is shown."""
+    """List the right answers that are refused in cases that no student is shown, and why."""
     with other_cases(7):
         verdicts = [(id, verdict_on(id, answer)) for id, answer in answers]
     return [f"{id}: {verdict.texts['en']}" for id, verdict in verdicts if not verdict]
 
 
 def misnamed(id, numbers):
-    """What is amiss in the verdicts on these mistakes."""
+    """List the faults of the verdicts on these mistakes."""
     return [text for text in (amiss_in_verdict(id, number) for number in numbers) if text]
 
 

@@ -10,7 +10,7 @@ K80, H100, V100, T4 = ("Tesla K80", 3, 7), ("NVIDIA H100", 9, 0), ("V100", 7, 0)
 
 @pytest.fixture
 def machine(monkeypatch):
-    """``machine(K80, T4)``: one of such GPUs; the driver says anew what each is."""
+    """``machine(K80, T4)`` has these GPUs; the driver is asked again which they are."""
 
     def make(*gpus):
         def kind_of(number):

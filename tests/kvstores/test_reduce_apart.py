@@ -51,7 +51,7 @@ def on_trees(draw, devices):
 
 
 def in_few_moves(schedule, arrays):
-    """As on GPUs, where chunks that lie side by side move as one. CPU devices can do that, too."""
+    """Sum as on GPUs: chunks that are adjacent in memory move as one. It also works on CPUs."""
     with ExitStack() as patched:
         for module in (executor_module, reduce_apart):
             patched.enter_context(patch.object(module, "is_gpu", lambda array: True))

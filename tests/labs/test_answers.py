@@ -9,7 +9,7 @@ from support.lab_answers import (
     mistakes,
     names_defined_by,
     other_right_answers,
-    said,
+    texts_of,
     verdict_on,
 )
 from the_labs import LABS, PLACE
@@ -53,9 +53,9 @@ def test_every_checker_has_one_line_about_it(id):
 @pytest.mark.parametrize("id", STUBS)
 def test_the_solution_passes(id):
     verdict = verdict_on(id, solution(id))
-    assert verdict.status == PASSED, said(verdict)["en"]
+    assert verdict.status == PASSED, texts_of(verdict)["en"]
     cost = {language: verdict.micros and f"\n{text}" for language, text in verdict.texts.items()}
-    assert said(verdict) == {
+    assert texts_of(verdict) == {
         "en": f"Exercise {id}: correct{cost['en'] or ''}",
         "ja": f"演習 {id}: 正解です{cost['ja'] or ''}",
     }
@@ -64,14 +64,14 @@ def test_the_solution_passes(id):
 @pytest.mark.parametrize(("id", "number"), RIGHT)
 def test_a_right_answer_of_another_kind_passes(id, number):
     verdict = verdict_on(id, OTHERS[id][number])
-    assert verdict.status == PASSED, said(verdict)["en"]
+    assert verdict.status == PASSED, texts_of(verdict)["en"]
 
 
 @pytest.mark.parametrize("id", STUBS)
 def test_the_stub_as_it_stands_is_kindly_called_unwritten_or_wrong(id):
     verdict = verdict_on(id, answer_of(id, STUBS[id]))
     faulty = FAULTY in CELLS[id].tags
-    assert verdict.status == (WRONG if faulty else UNWRITTEN), said(verdict)["en"]
+    assert verdict.status == (WRONG if faulty else UNWRITTEN), texts_of(verdict)["en"]
     # followed by its symptom
     symptom = ("the fault is still there: ", "a fault is left: ")
     assert verdict.texts["en"].startswith(symptom) == faulty

@@ -1,6 +1,7 @@
 """Connections to agents on other hosts: what is left of one that cannot be opened."""
 
 import asyncio
+import signal
 
 import pytest
 
@@ -22,7 +23,7 @@ def test_an_ssh_that_is_given_up_has_ended_when_that_is_said(tmp_path):
             await connection.open(Inbox())
         return connection._process.returncode
 
-    assert asyncio.run(opened()) is not None
+    assert asyncio.run(opened()) == -signal.SIGKILL
 
 
 def test_nobody_waits_for_an_agent_that_somebody_else_has_started():

@@ -74,7 +74,7 @@ def test_the_lab_and_the_tutorial_are_what_their_pages_say():
 
 
 def test_what_is_given_is_the_speed_of_one_device_and_never_the_figure_itself():
-    """Where one device has a figure of its own in the same source, it is that one's."""
+    """The speed of one device comes from the same source, if that source has a figure for it."""
     for figure in FIGURES:
         alone = [
             Given(each.value, each.batch)

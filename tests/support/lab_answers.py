@@ -49,8 +49,8 @@ def verdict_on(id, answer):
     return judge(exercise, answer)
 
 
-def said(verdict):
-    """What a student reads in each language."""
+def texts_of(verdict):
+    """Return the sentence that a student reads, by language."""
     return {
         language: repr(dataclasses.replace(verdict, language=language)) for language in ("en", "ja")
     }

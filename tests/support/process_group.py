@@ -45,7 +45,7 @@ def in_processes(size, work):
     """``work(group)`` by each of ``size`` processes at once: what they return, by rank.
 
     MXNet numbers the names of networks by thread, and trainers sort parameters by name: dense10
-    comes before dense9. Each of these processes begins to count anew, as real ones do.
+    comes before dense9. Each of these processes starts to count at 0, as real ones do.
     """
     meeting = Meeting(size)
 

@@ -29,7 +29,7 @@ LENGTHS = [
 ]
 
 
-def made(steps, each_ms):
+def timeline_of(steps, each_ms):
     """So many steps that are all alike."""
     step_us = 1e3 * each_ms
     starts = [BEGAN + step_us * step for step in range(steps)]
@@ -57,7 +57,7 @@ def of_class(root, tag, kind):
 
 @pytest.mark.parametrize(("steps", "each_ms"), LENGTHS)
 def test_each_row_has_what_it_did_in_the_first_steps_at_its_time(steps, each_ms):
-    root = ElementTree.fromstring(as_svg(made(steps, each_ms), "a run"))
+    root = ElementTree.fromstring(as_svg(timeline_of(steps, each_ms), "a run"))
     drawn = min(steps, STEPS)
     rows = [group for group in root.iter(f"{SVG}g") if len(group.findall(f"{SVG}text")) == 1]
     assert [row.find(f"{SVG}text").text for row in rows] == list(DONE)
@@ -77,7 +77,7 @@ def test_each_row_has_what_it_did_in_the_first_steps_at_its_time(steps, each_ms)
 @pytest.mark.parametrize("language", ["en", "ja"])
 @pytest.mark.parametrize(("steps", "each_ms"), LENGTHS)
 def test_the_words_and_the_axis_tell_the_time_that_is_drawn(steps, each_ms, language):
-    root = ElementTree.fromstring(as_svg(made(steps, each_ms), "a run", language))
+    root = ElementTree.fromstring(as_svg(timeline_of(steps, each_ms), "a run", language))
     drawn_ms = min(steps, STEPS) * each_ms
     told = [FIRST, FIRST + steps - 1, each_ms, drawn_ms]
     if steps <= STEPS:  # all is drawn, which needs no words

@@ -20,9 +20,9 @@ mv "$TOLD/$$.new" "$TOLD/$$"
 
 
 @pytest.fixture
-def told(tmp_path, monkeypatch):
-    """``told(count)``: what so many processes have told, a dictionary of each; all end with the
-    test.
+def read_variables(tmp_path, monkeypatch):
+    """Return the variables of ``count`` processes, once all have written them:
+    ``read_variables(count)``. The processes end with the test.
     """
     folder, ends = tmp_path / "told", []
     folder.mkdir()
@@ -30,12 +30,12 @@ def told(tmp_path, monkeypatch):
     python.write_text(TELLS)
     python.chmod(0o755)
 
-    def whole():
+    def written_files():
         return [each for each in folder.iterdir() if not each.suffix]
 
     def of(count):
-        wait_until(lambda: len(whole()) == count)
-        lines = [each.read_text().splitlines() for each in whole()]
+        wait_until(lambda: len(written_files()) == count)
+        lines = [each.read_text().splitlines() for each in written_files()]
         return [dict(line.split("=", 1) for line in own if "=" in line) for own in lines]
 
     monkeypatch.setattr(sys, "executable", str(python))
@@ -47,11 +47,11 @@ def told(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("size", [1, 3])
-def test_a_group_of_servers_has_every_rank_once_and_this_process_is_the_first(told, size):
+def test_a_group_of_servers_has_every_rank_once_and_this_process_is_the_first(read_variables, size):
     others = group.start("dist_sync", size, "sum", {"bytes": 8})
     for number, other in enumerate(others):
         other.order(steps=number)
-    processes = [dict(os.environ), *told(len(others) + 2)]
+    processes = [dict(os.environ), *read_variables(len(others) + 2)]
     assert Counter(each["DMLC_ROLE"] for each in processes) == {
         **{"scheduler": 1, "server": 1},
         "worker": size,
@@ -70,9 +70,9 @@ def test_a_group_of_servers_has_every_rank_once_and_this_process_is_the_first(to
     assert orders == list(range(size - 1))
 
 
-def test_a_group_of_horovod_has_every_rank_once_at_one_rendezvous(told):
+def test_a_group_of_horovod_has_every_rank_once_at_one_rendezvous(read_variables):
     group.start("horovod", 3, "sum", {})[0].order(steps=1)
-    rendezvous, second = sorted(told(2), key=lambda each: "HOROVOD_RANK" in each)
+    rendezvous, second = sorted(read_variables(2), key=lambda each: "HOROVOD_RANK" in each)
     port = os.environ["HOROVOD_GLOO_RENDEZVOUS_PORT"]
     assert rendezvous["WORDS"] == f"-m gluonlab.launch.rendezvous 127.0.0.1 {port} localhost:3"
     assert [os.environ["HOROVOD_RANK"], second["HOROVOD_RANK"]] == ["0", "1"]

@@ -214,13 +214,13 @@ def test_a_third_of_the_time_is_for_what_is_easy_to_find_until_anything_is_found
     """
     now, asked = [1000.0], []
 
-    def found(lanes, sought, seconds, workers):
+    def search_in_made_time(lanes, sought, seconds, workers):
         assert 0 < seconds <= 1009.0 - now[0]
         asked.append((now[0] - 1000.0, seconds, sought.rounds * 4 / sought.chunks))
         now[0] += 1.0
         return ALGORITHMS["ring"](4) if len(asked) - 1 == in_vain else None
 
-    monkeypatch.setattr(front_module, "search", found)
+    monkeypatch.setattr(front_module, "search", search_in_made_time)
     monkeypatch.setattr(front_module, "time", SimpleNamespace(monotonic=lambda: now[0]))
     lanes, turnings = lanes_of(make_topology("p3.8xlarge")), (1, 2)
     least, lines = bound(lanes, 3, turnings, symmetries(lanes)[0]), []

@@ -67,7 +67,7 @@ def test_what_could_not_be_measured_is_said_and_left_out():
 
 @pytest.mark.parametrize("kinds", [["weak", "strong"], ["weak"], ["strong"]], ids=str)
 def test_the_start_is_told_once_of_each_way_whatever_kinds_there_are(kinds):
-    """How a batch grows with the devices says nothing of the start."""
+    """The start does not depend on how the batch grows with the devices."""
     options = {**OPTIONS, "kinds": kinds}
     told = report(list(series(options=options)), options, "en")
     assert [row[:3] for row in told.tables[1].rows] == [
