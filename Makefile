@@ -45,10 +45,10 @@ slides: $(VENV)/.ready-labs-build
 	$(VENV)/bin/python labs/build.py slides $(ARGS)
 
 # All tests by two processes: who has finished takes half of what the other has left. What ARGS chooses, by one.
-# The package is compiled once, not by each of some hundred processes that the tests start.
+# The package is compiled once, not by each of some hundred processes that the tests start, and so are the tests, for the next time.
 test: $(VENV)/.ready-test
 	@$(VENV)/bin/python -m compileall -q gluonlab
-	$(VENV)/bin/python -m pytest $(or $(ARGS),-n 2 --dist worksteal)
+	PYTHONDONTWRITEBYTECODE= $(VENV)/bin/python -m pytest $(or $(ARGS),-n 2 --dist worksteal)
 
 test-all: $(VENV)/.ready-test $(VENV)/.ready-bench test-cu112
 	$(VENV)/bin/python -m pytest -m 'not gpu and not cu112 and not horovod and not hosts and not container and not mpi' --hypothesis-profile=random $(ARGS)

@@ -2,9 +2,11 @@
 their bits.
 """
 
+from pathlib import Path
+
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.device_use import MOST_EXAMPLES
+from support.device_use import MOST_EXAMPLES, TESTS, WITHOUT_DEVICES
 from support.devices import CHOICE
 
 from gluonlab.gpu.arithmetic import arithmetic
@@ -28,3 +30,10 @@ def test_a_property_that_asks_for_no_number_is_tried_on_few_as_well(_):
 
 def test_convolutions_repeat_their_bits():
     assert arithmetic().deterministic == GPUS
+
+
+def test_modules_without_devices_are_there():
+    """One that has been renamed would be run on GPUs again, and nobody would see it."""
+    parts = [Path(name) for name in WITHOUT_DEVICES.split()]
+    modules = [Path(TESTS, part.parent, f"test_{part.name}.py") for part in parts]
+    assert [str(module) for module in modules if not module.is_file()] == []

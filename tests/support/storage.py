@@ -23,7 +23,9 @@ EVENT = re.compile(r'"ts": (\d+),\s*"args": { "Memory: ([^"]+)": (\d+) }')
 
 @lru_cache(maxsize=None)
 def _profiled():
-    """The file of the profiler, which MXNet lets a process set up once."""
+    """The file of the profiler, which MXNet lets a process set up once: call it in one that records
+    no timelines.
+    """
     file = Path(tempfile.mkdtemp(), "memory.json")
     atexit.register(shutil.rmtree, file.parent, ignore_errors=True)
     mx.profiler.set_config(

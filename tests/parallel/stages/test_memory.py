@@ -3,17 +3,16 @@
 from itertools import combinations, product
 
 import mxnet as mx
-import numpy as np
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from mxnet import nd
 from support.devices import contexts
 from support.examples import examples
-from support.splits import IMAGE, chains, make_chain, plan_for, softmax, split_of
-from support.storage import counted, most_counted
+from support.split_memory import count_elsewhere, count_stages, make_staged, staged_plan
+from support.splits import IMAGE, chains, make_chain, softmax
+from support.storage import most_counted
 
-from gluonlab.data.loading.batch import whole
 from gluonlab.kvstores.groups import ALONE
 from gluonlab.parallel.data.microbatches import Microbatches
 from gluonlab.parallel.pipeline.check import peaks
@@ -21,48 +20,12 @@ from gluonlab.parallel.planned import Shards
 from gluonlab.parallel.stages.balance import least_largest, stage_bytes
 from gluonlab.parallel.stages.chain import layers_of
 from gluonlab.parallel.stages.memory import StagedMemory, bindings, schedule_of
-from gluonlab.parallel.stages.stage import ACTIVATION, make_stages
+from gluonlab.parallel.stages.stage import make_stages
 from gluonlab.parallel.stages.strategy import staged_parallel
 
 WITHIN = 0.05  # of what MXNet has allocated
 NOTED = 4096  # bytes: sums of losses, rates, and gaps between the parameters of a bucket
 SCHEDULES = ["sequential", "gpipe", "1f1b", "interleaved"]
-
-
-def of_bytes(F, images):
-    return F.cast(images, "float32") / 255
-
-
-def plan_of(ctxs, size, microbatches, **more):
-    split = split_of("pipeline", ctxs, size, **more)
-    return plan_for(split, microbatches=Microbatches(microbatches), preprocess=of_bytes)
-
-
-def make(chain):
-    return lambda ctxs, start=None: make_chain(chain, start)
-
-
-def one_batch(images, ctx):
-    xs = nd.array(np.zeros((images, *IMAGE)), ctx=ctx, dtype="uint8")
-    return whole([xs], [nd.zeros((images,), ctx=ctx, dtype="int32")])
-
-
-def planned_in_vain(plan, stages, shards):
-    """Bytes of each device: MXNet plans a gradient of what comes first, if nobody wants one."""
-    bound = bindings(shards, plan.microbatches, plan.split, mixed=False)
-    slots = [len({binding.slot for binding in of_stage}) for of_stage in bound]
-    images = plan.microbatches.largest(shards.trained[0])
-
-    extra = [0] * plan.split.size
-    for number, stage in enumerate(stages):
-        if not stage.wants:
-            shape = IMAGE
-            if ACTIVATION in stage.inputs:
-                memory = StagedMemory(stages, softmax(), plan)
-                shape = memory._activation(number, 1)[0]
-            unused = 4 * images * int(np.prod(shape))
-            extra[number % plan.split.size] += slots[number] * unused
-    return extra
 
 
 @st.composite
@@ -89,26 +52,19 @@ def cases(draw):
 def test_what_stages_take_is_what_mxnet_allocates_for_them(case):
     if mx.runtime.Features().is_enabled("CUDA"):
         return  # with that build, tests/gpus/test_stage_memory.py counts what GPUs have
-    ctxs = contexts(4)[1:][: case["size"]]  # cpu(0) has the scratch memory of all
-    plan = plan_of(ctxs, case["size"], case["microbatches"], **case["split"])
-    batches = [one_batch(images, ctxs[0]) for images in case["shards"].trained]
-    with counted(ctxs) as allocated:
-        strategy = staged_parallel(make(case["chain"]), softmax(), plan, ALONE)
-        for batch in [*batches, batches[0]]:
-            strategy.step(batch)
-    told = [sum(taken) for taken in strategy.taken(case["shards"])]
-    in_vain = planned_in_vain(plan, strategy.stages, case["shards"])
+    planned, in_vain, allocated = count_elsewhere(count_stages, case)
     for device in range(case["size"]):
-        least = told[device] - in_vain[device]
-        assert least - NOTED < (1 + WITHIN) * allocated[device], (device, told, allocated)
-        assert told[device] + NOTED > (1 - WITHIN) * allocated[device], (device, told, allocated)
+        least = planned[device] - in_vain[device]
+        numbers = (device, planned, allocated)
+        assert least - NOTED < (1 + WITHIN) * allocated[device], numbers
+        assert planned[device] + NOTED > (1 - WITHIN) * allocated[device], numbers
 
 
 @pytest.mark.parametrize("schedule", SCHEDULES)
 @pytest.mark.parametrize("microbatches", [1, 2, 5])
 def test_a_stage_has_a_graph_in_each_slot_of_its_schedule(schedule, microbatches):
     per_device = 2 if schedule == "interleaved" else 1
-    plan = plan_of(contexts(3), 3, microbatches, schedule=schedule, stages_per_device=per_device)
+    plan = staged_plan(contexts(3), 3, microbatches, schedule=schedule, stages_per_device=per_device)
     bound = bindings(Shards((20, 3)), plan.microbatches, plan.split, mixed=False)
     slots = [len({binding.slot for binding in of_stage}) for of_stage in bound]
     assert slots == list(peaks(schedule_of(plan.split, microbatches)))
@@ -130,12 +86,12 @@ def test_cuts_by_memory_have_the_least_largest_stage_of_all_cuts(case, share, mi
     """Each cut's stages, as the plan of that cut tells them."""
     chain, size, schedule = case
     ctxs, more = contexts(size), {"schedule": schedule, "share": share}
-    asked = plan_of(ctxs, size, microbatches, balance="memory", **more)
-    strategy = staged_parallel(make(chain), softmax(), asked, ALONE)
+    asked = staged_plan(ctxs, size, microbatches, balance="memory", **more)
+    strategy = staged_parallel(make_staged(chain), softmax(), asked, ALONE)
     layers = strategy._layers
 
     def largest(cut):
-        plan = plan_of(ctxs, size, microbatches, cut=cut, **more)
+        plan = staged_plan(ctxs, size, microbatches, cut=cut, **more)
         stages = make_stages(layers, cut, softmax(), plan.preprocess, plan.conversion)
         return max(map(sum, StagedMemory(stages, softmax(), plan).taken(Shards((share,)))))
 
@@ -147,7 +103,7 @@ def test_cuts_by_memory_have_the_least_largest_stage_of_all_cuts(case, share, mi
 def test_no_stage_is_cheaper_with_more_layers_by_more_than_is_spared(schedule):
     """Which is what it gives on: twice for each microbatch that it has, and for each slot."""
     per_device = 2 if schedule == "interleaved" else 1
-    plan = plan_of(contexts(2), 2, 5, schedule=schedule, stages_per_device=per_device, share=40)
+    plan = staged_plan(contexts(2), 2, 5, schedule=schedule, stages_per_device=per_device, share=40)
     chain = ([("conv", 4), ("average", 1)], [("dense", 5), ("sigmoid", 1)], False, True)
     layers = layers_of(make_chain(chain, contexts(1)))
     given_on = [nd.zeros((plan.microbatches.largest(40), *IMAGE), ctx=contexts(1)[0])]
@@ -192,21 +148,21 @@ def test_the_search_finds_the_least_largest_of_any_costs(numbers, layers, stages
 def test_a_stage_says_its_share_of_what_it_was_cut_by():
     chain = ([("conv", 4), ("average", 1)], [("dense", 4)], False, True)
     for balance in ("memory", "time"):
-        plan = plan_of(contexts(4), 2, 2, schedule="1f1b", balance=balance, share=8)
-        strategy = staged_parallel(make(chain), softmax(), plan, ALONE)
+        plan = staged_plan(contexts(4), 2, 2, schedule="1f1b", balance=balance, share=8)
+        strategy = staged_parallel(make_staged(chain), softmax(), plan, ALONE)
         assert sum(strategy._balanced.shares) == pytest.approx(1)
         said = " ".join(line.strip() for _, line in strategy.lines())
         for number, share in enumerate(strategy._balanced.shares):
             assert f"{number} on {contexts(4)[number]} {contexts(4)[number + 2]}: layer" in said
             assert f", {100 * share:.0f} % of the {balance}" in said
-    plan = plan_of(contexts(2), 2, 2, schedule="1f1b", cut=(2,))
-    lines = [line for _, line in staged_parallel(make(chain), softmax(), plan, ALONE).lines()]
+    plan = staged_plan(contexts(2), 2, 2, schedule="1f1b", cut=(2,))
+    lines = [line for _, line in staged_parallel(make_staged(chain), softmax(), plan, ALONE).lines()]
     assert not any(" % " in line for line in lines)
 
 
 def test_lines_fit_80_columns_however_many_copies_there_are():
     chain = ([("conv", 4), ("average", 1)], [("dense", 4)], False, True)
-    plan = plan_of(contexts(8), 2, 2, schedule="1f1b", balance="memory", share=8)
-    strategy = staged_parallel(make(chain), softmax(), plan, ALONE)
+    plan = staged_plan(contexts(8), 2, 2, schedule="1f1b", balance="memory", share=8)
+    strategy = staged_parallel(make_staged(chain), softmax(), plan, ALONE)
     assert all(len(f"{title:<11}{line}") <= 80 for title, line in strategy.lines())
     assert [title for title, _ in strategy.lines()].count("stages") == 1
