@@ -128,8 +128,11 @@ def _remove(place: Path) -> None:
 
 
 def _sweep(run: Path) -> None:
-    """Remove what is left of checkpoints that were not finished, or not quite removed."""
-    with suppress(FileNotFoundError):
+    """Remove what is left of checkpoints that were not finished, or not quite removed.
+
+    Where that is impossible, the next checkpoint says so.
+    """
+    with suppress(OSError):
         names = [entry.name for entry in (run / CHECKPOINTS).iterdir()]
         steps = {found[1] for found in map(PART.fullmatch, names) if found}
         if steps:

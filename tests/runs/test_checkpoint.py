@@ -254,3 +254,11 @@ def test_the_newest_and_the_best_are_kept(tmp_path_factory, accuracies, keep):
         assert newest_ones <= set(steps) and len(steps) <= keep + 1
         so_far = [each for each in accuracies[:step] if each is not None]
         assert not so_far or max(so_far) in steps.values()
+
+
+@pytest.mark.parametrize("remove", [checkpoint.remove_others, checkpoint.remove_later])
+def test_a_file_in_place_of_the_folder_is_left_to_the_next_checkpoint(remove, tmp_path):
+    """Somebody may put it there between a checkpoint and the removal of those before it."""
+    (tmp_path / "checkpoints").write_text("somebody's")
+    remove(tmp_path, 1)
+    assert (tmp_path / "checkpoints").read_text() == "somebody's"
