@@ -33,7 +33,7 @@ def test_convolutions_repeat_their_bits():
 
 
 def test_modules_without_devices_are_there():
-    """One that has been renamed would be run on GPUs again, and nobody would see it."""
+    """A renamed module would be run on GPUs again, without a word."""
     parts = [Path(name) for name in WITHOUT_DEVICES.split()]
     modules = [Path(TESTS, part.parent, f"test_{part.name}.py") for part in parts]
     assert [str(module) for module in modules if not module.is_file()] == []

@@ -1,4 +1,4 @@
-"""What split networks plan to take, and what MXNet allocates for them: counted in another process.
+"""Memory of split networks: planned, and allocated by MXNet, counted in a process of its own.
 
 MXNet lets a process configure its profiler once, and the process of the tests records timelines.
 """
@@ -72,7 +72,7 @@ def count_channels(case):
         assert "no layer has channels for" in str(error)
         return None
     planned = [sum(taken) for taken in strategy.taken(case["shards"])]
-    # of the images, whose gradient nobody wants, MXNet plans one
+    # MXNet plans a gradient of the images which nothing reads
     in_vain = 4 * plan.microbatches.largest(case["shards"].trained[0]) * int(np.prod(IMAGE))
     return planned, [in_vain] * len(ctxs), allocated
 
@@ -105,7 +105,7 @@ def _batches(shares, ctx):
 
 
 def _planned_in_vain(plan, stages, shards):
-    """Bytes of each device: MXNet plans a gradient of what comes first, if nobody wants one."""
+    """Bytes of each device: MXNet plans a gradient of the first layer, even if unread."""
     bound = bindings(shards, plan.microbatches, plan.split, mixed=False)
     slots = [len({binding.slot for binding in of_stage}) for of_stage in bound]
     images = plan.microbatches.largest(shards.trained[0])

@@ -14,7 +14,6 @@ from support.splits import IMAGE, chains, make_chain, softmax
 from support.storage import most_counted
 
 from gluonlab.kvstores.groups import ALONE
-from gluonlab.parallel.data.microbatches import Microbatches
 from gluonlab.parallel.pipeline.check import peaks
 from gluonlab.parallel.planned import Shards
 from gluonlab.parallel.stages.balance import least_largest, stage_bytes
@@ -64,7 +63,9 @@ def test_what_stages_take_is_what_mxnet_allocates_for_them(case):
 @pytest.mark.parametrize("microbatches", [1, 2, 5])
 def test_a_stage_has_a_graph_in_each_slot_of_its_schedule(schedule, microbatches):
     per_device = 2 if schedule == "interleaved" else 1
-    plan = staged_plan(contexts(3), 3, microbatches, schedule=schedule, stages_per_device=per_device)
+    plan = staged_plan(
+        contexts(3), 3, microbatches, schedule=schedule, stages_per_device=per_device
+    )
     bound = bindings(Shards((20, 3)), plan.microbatches, plan.split, mixed=False)
     slots = [len({binding.slot for binding in of_stage}) for of_stage in bound]
     assert slots == list(peaks(schedule_of(plan.split, microbatches)))
@@ -156,8 +157,8 @@ def test_a_stage_says_its_share_of_what_it_was_cut_by():
             assert f"{number} on {contexts(4)[number]} {contexts(4)[number + 2]}: layer" in said
             assert f", {100 * share:.0f} % of the {balance}" in said
     plan = staged_plan(contexts(2), 2, 2, schedule="1f1b", cut=(2,))
-    lines = [line for _, line in staged_parallel(make_staged(chain), softmax(), plan, ALONE).lines()]
-    assert not any(" % " in line for line in lines)
+    strategy = staged_parallel(make_staged(chain), softmax(), plan, ALONE)
+    assert not any(" % " in line for _, line in strategy.lines())
 
 
 def test_lines_fit_80_columns_however_many_copies_there_are():
