@@ -33,6 +33,7 @@ from gluonlab.training.device_weights import (
 )
 from gluonlab.training.draft import Draft
 from gluonlab.training.file_options import file_options
+from gluonlab.training.metrics import check_metrics
 from gluonlab.training.on_servers import check_on_servers
 from gluonlab.training.one_process import check_group
 from gluonlab.training.own import check_loss, check_own
@@ -144,6 +145,11 @@ def _loss(draft: Draft) -> None:
         check_loss(draft.own.loss, len(draft.dataset.classes))
 
 
+def _metrics(draft: Draft) -> None:
+    data = draft.dataset
+    check_metrics(draft.own.metrics, data.test, len(data.classes))
+
+
 def _profile(draft: Draft) -> None:
     steps, there = draft.asked.profile, draft.steps_per_epoch
     if steps is not None and steps >= there:
@@ -220,6 +226,7 @@ CHECKS: Tuple[Check, ...] = (
     Check(DEVICES, "kvstore", lambda draft: draft.kvstore),
     Check(DATA, "dataset", lambda draft: draft.dataset),
     Check(DATA, "loss", _loss),
+    Check(DATA, "metrics", _metrics),
     Check(DATA, "last batch", _last_batch),
     Check(DATA, "weights", lambda draft: check_shares(
         draft.asked.device_weights, draft.step_images, draft.ctxs, draft.group.size)),

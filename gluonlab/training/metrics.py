@@ -6,12 +6,14 @@ for any number of devices and processes, also where it is no mean over images, a
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Callable, Dict, List, Mapping, Optional, Tuple
+from typing import TYPE_CHECKING, Any, Callable, Dict, Iterator, List, Mapping, Optional, Tuple
 
 import mxnet as mx
 import numpy as np
 from mxnet import nd
 
+from gluonlab.data.sets.dataset import Split
+from gluonlab.engine.semantics import nd_semantics
 from gluonlab.errors import CallbackError, ConfigError, kind_and_words
 from gluonlab.kvstores.groups import Group
 from gluonlab.runs.schema import number
@@ -27,29 +29,79 @@ Part = Tuple[int, nd.NDArray, nd.NDArray]  # the place of a device, scores and l
 Values = Dict[str, Optional[float]]
 
 
+# What a metric takes: the network's scores, their softmax, or one number for each label.
+SCORES, PROBABILITIES, VALUES = "scores", "probabilities", "values"
+# By the definitions of mx.metric; all others go by the order of the scores.
+TAKES = (
+    (
+        PROBABILITIES,
+        (mx.metric.Perplexity, mx.metric.CrossEntropy, mx.metric.NegativeLogLikelihood),
+    ),
+    (VALUES, (mx.metric.MAE, mx.metric.MSE, mx.metric.RMSE, mx.metric.PearsonCorrelation)),
+)
+
+
 def metrics_by_name(given: Any) -> Dict[str, Metric]:
     """``given``: a function, an mx.metric.EvalMetric or its class; several in a list or by name.
 
-    Raises ConfigError for what is none, and for a name that stands for two.
+    A CompositeEvalMetric stands for its parts. An attribute ``takes`` of a metric says what it gets
+    for scores: SCORES, or PROBABILITIES. Without, MXNet's own get what their definitions ask for,
+    and all others scores. Raises ConfigError for what is no metric, and for a name that stands for
+    two.
     """
     if given is None:
         return {}
     if isinstance(given, Mapping):
-        pairs = [(str(name), _made(metric)) for name, metric in given.items()]
+        named = [(str(name), metric) for name, metric in given.items()]
     else:
-        several = given if isinstance(given, (list, tuple)) else [given]
-        pairs = [(_name(metric), metric) for metric in map(_made, several)]
+        named = [("", each) for each in (given if isinstance(given, (list, tuple)) else [given])]
+    pairs = []
+    for name, each in named:
+        parts = list(_parts(_made(each)))
+        for part in parts:
+            own = _name(part)
+            whole = not isinstance(given, Mapping) or len(parts) > 1
+            pairs.append((f"{name} {own}".strip() if whole else name, part))
     names = [name for name, _ in pairs]
     for name in names:
         if not name:
             raise ConfigError("a metric has an empty name: give it one, as {'name': metric}")
         if names.count(name) > 1:
             raise ConfigError(f"two metrics are called {name!r}: give them as {{'name': metric}}")
-    return {name: _of_split(metric) for name, metric in pairs}
+    return {name: _of_split(name, metric) for name, metric in pairs}
+
+
+def check_metrics(metrics: Mapping[str, Metric], test: Split, classes: int) -> None:
+    """Raise ConfigError for a metric that fails on random scores of a test split.
+
+    Else it would fail after the first epoch, whose training would be lost. It sees as many scores
+    as after an epoch, and the true labels where they are in memory: a metric may fail for fewer.
+    """
+    if not metrics:
+        return
+    labels = getattr(test, "labels", None)
+    if labels is None:
+        labels = np.arange(len(test)) % classes
+    shape = (len(test), classes)
+    scores = np.random.default_rng(0).standard_normal(shape, dtype="float32")
+    try:
+        with nd_semantics():
+            measured(metrics, scores, np.asarray(labels))
+    except CallbackError as error:
+        raise ConfigError(
+            f"{error}; tried on random scores {shape} before training: correct it, choose another, "
+            "or leave it out"
+        ) from error.__cause__
 
 
 def _made(given: Any) -> Any:
-    metric = given() if isinstance(given, type) else given
+    try:
+        metric = given() if isinstance(given, type) else given
+    except Exception as error:  # whatever code of the user's own raises
+        raise ConfigError(
+            f"metric {given.__name__} cannot be made without arguments ({kind_and_words(error)}): "
+            f"give an object, {given.__name__}(...)"
+        ) from error
     if not callable(metric) and not isinstance(metric, mx.metric.EvalMetric):
         raise ConfigError(
             f"metric {given!r}: give a function of scores (n, classes) and labels (n,), "
@@ -58,18 +110,56 @@ def _made(given: Any) -> Any:
     return metric
 
 
+def _parts(metric: Any) -> Iterator[Any]:
+    """The metrics of a composite one, each of which may take something else."""
+    if type(metric) is not mx.metric.CompositeEvalMetric:
+        yield metric
+        return
+    for part in metric.metrics:
+        yield from _parts(part)
+
+
 def _name(metric: Any) -> str:
     own = getattr(metric, "name", None) or getattr(metric, "__name__", type(metric).__name__)
     return str(own)
 
 
-def _of_split(metric: Any) -> Metric:
-    if not isinstance(metric, mx.metric.EvalMetric):
-        return metric  # type: ignore[no-any-return]
+def _takes(name: str, metric: Any) -> str:
+    """What the metric gets for scores. Raises ConfigError."""
+    own = getattr(metric, "takes", None)
+    if own is not None:
+        if own in (SCORES, PROBABILITIES):
+            return str(own)
+        raise ConfigError(
+            f"metric {name}: its takes is {own!r}: give {SCORES!r} or {PROBABILITIES!r}"
+        )
+    if isinstance(metric, mx.metric.Loss) and type(metric).update is mx.metric.Loss.update:
+        raise ConfigError(
+            f"metric {name} is the mean of losses, and metrics get scores and labels: leave it "
+            "out: each epoch has the test loss, validation_loss"
+        )
+    return next((takes for takes, kinds in TAKES if isinstance(metric, kinds)), SCORES)
+
+
+def _of_split(name: str, metric: Any) -> Metric:
+    takes = _takes(name, metric)
+
+    def taken(scores: "Array", labels: "Array") -> "Array":
+        if takes == PROBABILITIES:
+            return nd.softmax(nd.array(scores)).asnumpy()  # type: ignore[no-any-return]
+        if takes == VALUES:
+            if scores.size != labels.size:
+                each = scores.shape[1]
+                raise ValueError(f"it compares one number with each label, not {each} scores")
+            return scores.reshape(labels.shape)
+        return scores
 
     def value(scores: "Array", labels: "Array") -> float:
+        given = taken(scores, labels)
+        if not isinstance(metric, mx.metric.EvalMetric):
+            return metric(given, labels)  # type: ignore[no-any-return]
         metric.reset()
-        metric.update([nd.array(labels, dtype="int32")], [nd.array(scores)])
+        metric.update([nd.array(labels, dtype=labels.dtype)], [nd.array(given)])
         return metric.get()[1]  # type: ignore[no-any-return]
 
     return value

@@ -19,7 +19,7 @@ from gluonlab.kvstores.groups import SummingGroup
 from gluonlab.models import get_model
 from gluonlab.training.checks import BATCH, CHECKS, CONFIG, DATA, DEVICES, NETWORK, Made, check
 from gluonlab.training.draft import Draft
-from gluonlab.training.own import NOTHING, Own
+from gluonlab.training.own import NOTHING, Own, make_own
 from gluonlab.training.plan import make_plan
 
 # What makes a check fire, and what it then says.
@@ -84,6 +84,7 @@ WRONG = {
     ),
     (DATA, "dataset"): ({"normalise": "cifar10"}, "--normalise cifar10 is for 3 channels"),
     (DATA, "loss"): ({}, "loss L2Loss cannot be compiled for scores (n, 10)"),
+    (DATA, "metrics"): ({}, "metric f1 failed: ValueError: "),
     (DATA, "last batch"): (
         {"drop_last": True, "batch_size": 5000},
         "--drop-last: a batch has 10,000 images, and digits 1,437",
@@ -103,7 +104,10 @@ WRONG = {
 }
 KEYS = list(WRONG)
 # What is given besides the settings
-OWN = {(CONFIG, "own"): Own(net=nn.Dense(10)), (DATA, "loss"): Own(loss=gluon.loss.L2Loss())}
+OWN = {
+    (CONFIG, "own"): Own(net=nn.Dense(10)), (DATA, "loss"): Own(loss=gluon.loss.L2Loss()),
+    (DATA, "metrics"): make_own(metrics=mx.metric.F1()),
+}  # fmt: skip
 # GPUs, more processes, or fewer packages, or what stands for them
 NEED_MORE = [
     (CONFIG, "group"), (CONFIG, "export"), (CONFIG, "tensorboard"), (DEVICES, "arithmetic"),

@@ -19,9 +19,10 @@ def test_every_block_runs(tmp_path, monkeypatch, capsys):
     for block in blocks:
         exec(block, names)
     said = capsys.readouterr().out
-    assert len(blocks) == 10
+    assert len(blocks) == 11
     assert names["score"].accuracy == names["result"].accuracy
     assert names["result"].history[-1].metrics.keys() == {"worst class", "top 2"}
+    assert 0 < names["forecast"].history[-1].metrics["brier"] < 2
     assert "epoch 2 of 2: accuracy 0." in said
     assert "only a notebook shows it; logged/curves.png will have the curves" in said
     assert len(names["epochs"]) == 2 and (tmp_path / "epochs.csv").read_text().count("\n") == 3
