@@ -6,13 +6,17 @@ notebook's theme.
 
 from __future__ import annotations
 
+import importlib
 import io
-from contextlib import contextmanager
+import os
+import sys
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, Callable, Dict, Iterator, List, Optional, Tuple
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+BACKEND = "MPLBACKEND"  # by which matplotlib chooses where windows or notebooks show figures
 COLOURS = ("#0969da", "#bc4c00", "#1a7f37", "#8250df")
 DPI = 110
 _SPARE: "Dict[Callable[[], Figure], List[Figure]]" = {}  # emptied, by what made them
@@ -27,15 +31,36 @@ def in_notebook() -> bool:
     return getattr(get_ipython(), "kernel", None) is not None
 
 
-def new_figure(width: float, height: float) -> "Figure":
-    """An empty figure of so many inches.
+def import_matplotlib() -> Any:
+    """matplotlib, whatever backend the environment names: pictures in files need none.
+
+    A notebook's kernel names its own to all processes that it starts, and in another environment
+    matplotlib refuses that name as soon as it is imported. A name that it accepts stays, for
+    figures of the user's own.
+    """
+    if "matplotlib" not in sys.modules:
+        named = os.environ.pop(BACKEND, None)
+        try:
+            import matplotlib
+        finally:
+            if named is not None:
+                os.environ[BACKEND] = named
+        if named:
+            with suppress(ValueError):
+                matplotlib.rcParams["backend"] = named
+    return importlib.import_module("matplotlib")
+
+
+def new_figure(width: float, height: float, layout: Optional[Any] = None) -> "Figure":
+    """An empty figure of so many inches; ``layout`` as matplotlib's.
 
     It is a figure alone, without pyplot: no display, no global state, whatever the backend.
     """
+    import_matplotlib()
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(width, height), facecolor="white")
+    figure = Figure(figsize=(width, height), facecolor="white", layout=layout)
     FigureCanvasAgg(figure)
     return figure
 

@@ -11,6 +11,7 @@ import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 from PIL.PngImagePlugin import PngInfo
 
+from gluonlab.drawing.live import import_matplotlib
 from gluonlab.files.whole import new_file, new_or_marked_file
 from gluonlab.plain import printable
 
@@ -84,9 +85,8 @@ def as_picture(pixels: "Images") -> Image.Image:
 
 
 def _font(size: int) -> Any:
-    import matplotlib  # whose font has most alphabets; Pillow's own has Latin letters alone
-
-    path = os.path.join(matplotlib.get_data_path(), "fonts", "ttf", "DejaVuSans.ttf")
+    # matplotlib's font has most alphabets; Pillow's own has Latin letters alone
+    path = os.path.join(import_matplotlib().get_data_path(), "fonts", "ttf", "DejaVuSans.ttf")
     return ImageFont.truetype(path, size)
 
 

@@ -7,7 +7,7 @@ from io import StringIO
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any, Callable, Dict, Sequence, Tuple
 
-from gluonlab.drawing.live import new_figure, reused_figure
+from gluonlab.drawing.live import import_matplotlib, new_figure, reused_figure
 from gluonlab.runs.places import Curve, middles, positions, thinned
 from gluonlab.runs.reader import Run
 
@@ -119,8 +119,7 @@ def _svg(
     All of a run's have an id that ends in -run- and its number, by which the page hides them. The
     axis never leaves ``bounds``.
     """
-    import matplotlib
-
+    matplotlib = import_matplotlib()
     text, fonts = StringIO(), {"svg.fonttype": "none", "font.family": "sans-serif"}
     with matplotlib.rc_context({**fonts, "svg.hashsalt": "gluonlab"}), reused_figure(
         _make_panel

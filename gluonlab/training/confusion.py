@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, Dict, List, Sequence
 
+from gluonlab.drawing.live import new_figure
 from gluonlab.files.whole import atomic_path, on_disk
 from gluonlab.plain import printable
 from gluonlab.training.evaluate import Confusion
@@ -82,15 +83,11 @@ def write_picture(matrix: Confusion, classes: Sequence[str], path: Path) -> None
 
 
 def _draw(matrix: Confusion, classes: Sequence[str], path: Path) -> None:
-    # the figure alone, without pyplot, as in curves.py
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.colors import PowerNorm
-    from matplotlib.figure import Figure
-
     count = len(classes)
     side = min(12.0, 2.6 + 0.42 * max(count, 4)) if count <= WRITTEN else 9.0
-    figure = Figure(figsize=(side, side), layout="constrained")
-    FigureCanvasAgg(figure)
+    figure = new_figure(side, side, layout="constrained")
+    from matplotlib.colors import PowerNorm
+
     axes = figure.subplots()
     shares = matrix / matrix.sum(axis=1, keepdims=True).clip(min=1)
     # the root of the share: a few per cent are to be seen, too

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Dict, List, NamedTuple, Sequence, Tuple
 
 from gluonlab.collectives.cost import algbw, bus_factor
 from gluonlab.collectives.schedule import ALLREDUCE
+from gluonlab.drawing.live import new_figure
 from gluonlab.sizes import in_words
 
 if TYPE_CHECKING:
@@ -65,12 +66,7 @@ def make_figure(rows: Rows, world_size: int, title: str) -> Any:
 
     Measured curves are solid, predicted ones dashed; the memory limit is dotted, where it is known.
     """
-    # the figure alone, without pyplot: no display, no global state, and half the time to import
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(13, 6.2))
-    FigureCanvasAgg(figure)
+    figure = new_figure(13, 6.2)
     curves = make_curves(rows)
     limit = sorted({(row.size_bytes, median(row.limit_s)) for row in rows if row.limit_s})
     panels = time, bus = figure.subplots(1, 2)

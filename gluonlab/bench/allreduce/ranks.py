@@ -20,6 +20,7 @@ from gluonlab.collectives.hosts import MOST_HOSTS
 from gluonlab.collectives.synthesis.stored import NAME as SYNTHESISED
 from gluonlab.collectives.topology import Topology, make_topology
 from gluonlab.config.values import whole
+from gluonlab.drawing.live import new_figure
 from gluonlab.errors import ConfigError, ScheduleError
 from gluonlab.sizes import in_words
 
@@ -80,13 +81,9 @@ def table(rows: Sequence[PricedRow], topology: Topology) -> str:
 
 def make_figure(rows: Sequence[PricedRow], title: str) -> Any:
     """Time against the number of ranks, with the floor beneath: a matplotlib Figure."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
     from gluonlab.bench.allreduce.plot import LIMIT, style
 
-    figure = Figure(figsize=(9.5, 6.2))
-    FigureCanvasAgg(figure)
+    figure = new_figure(9.5, 6.2)
     axes: Any = figure.subplots()
     figure.subplots_adjust(left=0.12, right=0.69, bottom=0.1, top=0.9)
     for label, points in _curves(rows).items():
