@@ -78,8 +78,12 @@ class ConsoleReporter(Reporter):
 
 
 def epoch_in_words(epoch: schema.Epoch, epochs: int) -> str:
-    """The line of a finished epoch."""
+    """The line of a finished epoch.
+
+    Programs read it, such as SageMaker by the regular expressions of sagemaker/training: so numbers
+    are without thousands separators.
+    """
     number = f"epoch {epoch.epoch:{len(str(epochs))}}/{epochs}"
-    speed = f"{epoch.training_seconds:6.2f} s  {epoch.images_per_second:7,.0f} images/s"
+    speed = f"{epoch.training_seconds:6.2f} s  {epoch.images_per_second:6.0f} images/s"
     loss = f"loss {decimals(epoch.loss, 4)}"
     return f"{number}  {speed}  {loss}  test accuracy {epoch.accuracy:.4f}"

@@ -8,6 +8,8 @@ import json
 
 import pytest
 from aws_machine import Machine
+from made_up_notebook import SAGEMAKER
+from support.job_charts import ACCURACY, LOSS, SPEED, charts, expressions
 
 SMALL = {
     "dataset": '"digits"', "model": '"mlp"', "epochs": "2", "lr": "0.1", "optimizer": '"sgd"',
@@ -34,7 +36,11 @@ def test_the_job_of_horovod_runs_under_the_toolkit(tmp_path, monkeypatch):
     assert machine.ended() == 0, machine.said()
     said = machine.said()
     assert "mpirun --host localhost:2 -np 2" in said
-    assert said.count("test accuracy") == 2  # rank 0 alone evaluates, once an epoch
+    # rank 0 alone evaluates, once an epoch
+    drawn = charts(said, expressions(SAGEMAKER / "training" / "horovod.json"))
+    assert {name: len(numbers) for name, numbers in drawn.items()} == {
+        LOSS: 2, SPEED: 2, ACCURACY: 2
+    }  # fmt: skip
     config = json.loads((machine.run / "config.json").read_text(encoding="utf-8"))
     assert config["settings"]["processes"] == 2
     assert (machine.root / "output" / "success").is_file()

@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 from made_up_notebook import SAGEMAKER
+from support.job_charts import ACCURACY, LOSS, SPEED, charts, expressions
+from support.run_files import read_metrics
 from support.waiting import wait_until
 
 REPOSITORY = SAGEMAKER.parent
@@ -61,6 +63,18 @@ def run(words, **more):
     return subprocess.run(
         words, env=environment(**more), capture_output=True, encoding="utf-8", timeout=300
     )
+
+
+def check_charts(name, said, folder):
+    """What AWS draws of a job's whole output are the numbers of each epoch, once."""
+    epochs = [line for line in read_metrics(folder) if line["kind"] == "epoch"]
+    assert len(epochs) == SMALL["epochs"]
+    speeds = [line["images"] / line["training_seconds"] for line in epochs]
+    assert charts(said, expressions(SAGEMAKER / "training" / f"{name}.json")) == {
+        LOSS: pytest.approx([line["loss"] for line in epochs], abs=1e-4),
+        SPEED: pytest.approx(speeds, abs=0.5),
+        ACCURACY: pytest.approx([line["accuracy"] for line in epochs], abs=1e-4),
+    }
 
 
 def parameters(folder):
@@ -125,7 +139,7 @@ def test_two_workers_of_the_parameter_server_train_as_one_process_does(tmp_path)
             start("worker", words)
         said = [process.communicate(timeout=300)[0] for process in started]
     assert [process.returncode for process in started] == [0] * 5, said
-    assert sum("test accuracy" in one for one in said) == 1  # rank 0 alone evaluates
+    check_charts("parameter-server", "".join(said), tmp_path / "many")  # rank 0 alone evaluates
     alone = [
         sys.executable,
         "-m",
@@ -232,6 +246,7 @@ def test_the_job_on_one_host_trains(tmp_path):
     done = run(command("one-host", gpus=2, **{"data-dir": None, "out": tmp_path / "run"}, **SMALL))
     assert done.returncode == 0, done.stderr
     assert (tmp_path / "run" / "parameters.params").is_file()
+    check_charts("one-host", done.stdout + done.stderr, tmp_path / "run")
 
 
 def test_the_spot_job_trains_and_started_again_says_that_it_has_ended(tmp_path):
@@ -241,6 +256,7 @@ def test_the_spot_job_trains_and_started_again_says_that_it_has_ended(tmp_path):
     trained, again = run(words), run(words)
     assert (trained.returncode, again.returncode) == (0, 0), again.stderr
     assert f"{tmp_path / 'run'} has finished its 1 epochs" in again.stdout
+    check_charts("spot", trained.stdout + again.stdout, tmp_path / "run")
 
 
 GONE = "ml.g5.12xlarge has GPUs, and MXNet finds none: "
