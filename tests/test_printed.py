@@ -3,7 +3,7 @@ for an epoch, and every block of Python runs.
 
 The pages with tests of their own: tests/test_faq.py, tests/training/test_own_training_page.py,
 tests/update/test_own_loop.py, tests/launch/test_launch_page.py, tests/export/test_command.py,
-tests/test_own_images.py, tests/labs/test_grading_page.py.
+tests/test_own_images.py, tests/test_exactness_page.py, tests/labs/test_grading_page.py.
 """
 
 import os
@@ -20,7 +20,7 @@ from support.pages import PAGES, ROOT, blocks_of, commands_of, parse
 
 BOUND_S = 300  # for each command
 OTHERS = {"faq.md", "launch.md", "grading.md", "own-images.md"}
-OWN_PYTHON = {"own-training.md", "own-loop.md", "onnx.md", "faq.md"}
+OWN_PYTHON = {"own-training.md", "own-loop.md", "onnx.md", "faq.md", "exactness.md"}
 NOT_GLUONLABS = {"make", "pip", "cd", ".", "eval", "docker", "export", "cp", "srun"}
 
 # What is parsed only: a word of the command, and why.
