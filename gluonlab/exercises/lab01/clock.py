@@ -49,7 +49,16 @@ def a_clock_that_tells_the_truth(answer: Clock) -> None:
     nd.waitall()
     _check_pause(_timed(answer, lambda: work((second,))), second)
     nd.waitall()
-    got = _timed(answer, waiting).got
+    got, took, _ = _timed(answer, waiting)
+    if got > _late(took):
+        raise Wrong(
+            en=f"work that waits for its own {PAUSE_S} s before it returns was said to take "
+            f"{got:.3g} s, and your clock came back after {took:.3g} s: the time of the call is "
+            "counted twice. Read the clock once before the call, and once when the work is done",
+            ja=f"{PAUSE_S} 秒の計算を自分で待ってから戻る処理が {got:.3g} 秒になりましたが、"
+            f"呼び出しから {took:.3g} 秒で戻っています。`work` を呼び出している時間を 2 回"
+            "数えています。時刻は、呼び出す前と処理が終わったときの 1 回ずつ取ってください",
+        )
     if got < 0.9 * PAUSE_S:
         raise Wrong(
             en=f"work that waits for its own {PAUSE_S} s before it returns was said to take "
@@ -109,13 +118,18 @@ def _timed(answer: Clock, work: Callable[[], None]) -> Timed:
     )
 
 
+def _late(took: float) -> float:
+    """More than this counts what did not happen in a call of so many seconds."""
+    return took * 1.02 + 0.01
+
+
 def _check_pause(timed: Timed, ctx: mx.Context) -> None:
     """Raise Wrong unless it is about what a device was kept busy for."""
     got, took, of_computing = timed
     en = f"work that keeps {ctx} busy for {PAUSE_S} s was said to take {got:.3g}"
     ja = f"{ctx} での {PAUSE_S} 秒の処理が {got:.3g}"
     clock = f"`time.{of_computing[0]}`" if of_computing else ""
-    late, thousands = took * 1.02 + 0.01, (1e3, 1e6, 1e9)
+    late, thousands = _late(took), (1e3, 1e6, 1e9)
     check(
         (got < 0, f"{en} s: subtract the earlier time from the later one",
          f"{ja} 秒になりました。後の時刻から前の時刻を引いてください"),

@@ -11,7 +11,7 @@ from gluonlab.exercises.lab05.lists import by_list, drawn, fault, listed
 from gluonlab.exercises.shared.counterexamples import Case
 from gluonlab.exercises.shared.diagnosis import Mistake, results
 from gluonlab.parallel.pipeline.price import Costs, price
-from gluonlab.parallel.pipeline.schedule import gpipe
+from gluonlab.parallel.pipeline.schedule import gpipe, one_forward_one_backward
 
 Times = List[float]
 
@@ -44,10 +44,17 @@ def idle_shares(answer: Callable[[Times, Times, int], Sequence[float]]) -> None:
 
 def _idle(forward: Times, backward: Times, microbatches: int) -> List[float]:
     """As the package prices it."""
+    return _bubbles(gpipe, forward, backward, microbatches)
+
+
+def _bubbles(
+    schedule: Callable[..., Any], forward: Times, backward: Times, microbatches: int
+) -> List[float]:
+    """The idle share of each device, as the package prices a schedule."""
     stages = len(forward)
     free = ((0.0, 0.0),) * (stages - 1)
     costs = Costs(tuple(forward), tuple(backward), free, (0.0,) * stages)
-    return [max(0.0, bubble) for bubble in price(gpipe(stages, microbatches), costs).bubbles]
+    return [max(0.0, bubble) for bubble in price(schedule(stages, microbatches), costs).bubbles]
 
 
 def _of_step(step: Callable[[Times, Times, int], float]) -> Callable[..., bool]:
@@ -111,6 +118,11 @@ OF_IDLE: List[Mistake] = [
     (by_list(lambda f, b, m: [100 * (1 - m * each / _step(f, b, m)) for each in _both(f, b)]),
      "that is in per cent: a share is a number from 0 to 1",
      "パーセントになっています。割合は 0 から 1 の数です"),
+    (by_list(lambda f, b, m: _bubbles(one_forward_one_backward, f, b, m)),
+     "those are the shares of 1F1B, which begins with a backward before all forwards are done: "
+     "GPipe does all forwards first",
+     "それは 1F1B の値です。1F1B は順伝播が全部終わる前に逆伝播を始めますが、GPipe では"
+     "順伝播が全部先です"),
     (by_list(_until_own_end),
      "the step ends when all devices are done, not each device by itself",
      "ステップの終わりは全デバイスが終わったときです。デバイスごとの終わりではありません"),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any, Callable, List, NamedTuple, Sequence, Tuple
+from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Sequence, Tuple
 
 import numpy as np
 from mxnet import autograd, gluon, nd
@@ -86,12 +86,13 @@ def accumulate_means(answer: Callable[..., Any]) -> None:
     cases += more(3, lambda random: (tuple(map(int, random.randint(1, 9, 6))), 4), 6)
     batches = [(_Sentences(lengths, parts, seed),) for seed, (lengths, parts) in enumerate(cases)]
     calls: List[Calls] = []
+    updates: Dict[_Sentences, int] = {}
     found = results(
-        lambda batch: _train(answer, batch, calls), batches, lambda batch: _updated(batch)
+        lambda batch: _train(answer, batch, calls, updates), batches, lambda batch: _updated(batch)
     )
     mistaken = found.wrong(_near)
     if mistaken:
-        raise _wrong_update(found)
+        raise _wrong_update(found, updates)
     for (batch,), call in zip(batches, calls):
         _check_calls(batch, call)
 
@@ -119,8 +120,16 @@ def _check_calls(batch: _Sentences, calls: Calls) -> None:
     )  # fmt: skip
 
 
-def _train(answer: Callable[..., Any], batch: _Sentences, calls: List[Calls]) -> Values:
-    """The parameters after the answer's update; its ``calls`` of the network are added."""
+def _train(
+    answer: Callable[..., Any],
+    batch: _Sentences,
+    calls: List[Calls],
+    updates: Dict[_Sentences, int],
+) -> Values:
+    """The parameters after the answer's update.
+
+    Its ``calls`` of the network are added, and to ``updates`` how many it made.
+    """
     [ctx], begin = cpus(1), some_values()
     net = gluon.nn.Dense(CLASSES, in_units=FEATURES, flatten=False)
     net.collect_params().setattr("grad_req", "add")
@@ -132,7 +141,9 @@ def _train(answer: Callable[..., Any], batch: _Sentences, calls: List[Calls]) ->
         before = net(x[:1]).sum()
     before.backward()
     calls.append(Calls(net))
-    answer(net, mean_loss, make_trainer(net), x, y, nd.array(batch.real, ctx=ctx), batch.parts)
+    trainer = make_trainer(net)
+    answer(net, mean_loss, trainer, x, y, nd.array(batch.real, ctx=ctx), batch.parts)
+    updates[batch] = trainer.optimizer.num_update
     params = (net.weight, net.bias)
     return Values(*(param.data(ctx).asnumpy().astype(np.float64) for param in params))
 
@@ -223,7 +234,18 @@ OF_MEANS: List[Mistake] = [
 ]  # fmt: skip
 
 
-def _wrong_update(found: Results) -> Exception:
+def _each_updates(updates: Mapping[_Sentences, int]) -> Mistake:
+    """An update after each part, or after each that has words."""
+    return (
+        lambda batch, got: updates[batch] in (batch.parts, sum(map(bool, batch.counts()))),
+        "the parameters are updated after each part: call `trainer.step` once, when the gradients "
+        "of all parts have been added up",
+        "部分ごとにパラメータを更新しています。`trainer.step` は、全部の部分の勾配を足し終えて"
+        "から 1 回だけ呼んでください",
+    )
+
+
+def _wrong_update(found: Results, updates: Mapping[_Sentences, int]) -> Exception:
     """The counterexample of the first wrong update."""
     (batch,), got, want = next(each for each in found if not _near(each.got, each.want))
     begin = some_values()
@@ -235,5 +257,5 @@ def _wrong_update(found: Results) -> Exception:
         "as with the mean over all words at once",
         f"{words} 語の文をマイクロバッチ {batch.parts} 個で: 重みが {went:.4g} 動きました。"
         f"全部の単語の平均を一度に使ったときの {wanted:.4g} になるはずです",
-        explains(found, _near, *OF_MEANS),
+        explains(found, _near, OF_MEANS[0], _each_updates(updates), *OF_MEANS[1:]),
     )

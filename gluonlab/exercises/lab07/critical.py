@@ -11,6 +11,7 @@ from gluonlab.exercises.exercise import exercise
 from gluonlab.exercises.shared.counterexamples import is_not, returned
 from gluonlab.exercises.shared.diagnosis import Mistake, explains, results
 
+ROUNDS = 30  # of fits that are improved step by step
 TOLERANCE = 1e-3  # of a fit; an iterative one is right, too
 
 Pairs = Tuple[float, float]
@@ -84,6 +85,24 @@ def _by(formula: Callable[[Any, Any], Optional[Pairs]]) -> Callable[..., bool]:
     return gives
 
 
+def _inverse(n: Any, s: Any) -> Pairs:
+    """By the ratios of the measured steps to the curve's: the Gauss-Newton method."""
+    x = np.stack([np.ones(len(n)), 1 / n], axis=1)
+    curve = np.array(_line(n, s, 1 / s))
+    for _ in range(ROUNDS):
+        fitted = x @ curve
+        curve = curve + np.linalg.lstsq(x * (s / fitted**2)[:, None], s / fitted - 1, rcond=None)[0]
+    return float(curve[0]), float(curve[1] / curve[0])
+
+
+def _by_former_fit(n: Any, s: Any) -> Pairs:
+    """Of differences relative to the steps of the fit before, until it stays."""
+    a, b = _line(n, s, 1 / s)
+    for _ in range(ROUNDS):
+        a, b = _line(n, s, 1 / (a + b / n))
+    return a, b / a
+
+
 def _images(n: Any, s: Any) -> Pairs:
     """A straight line through the images, sizes * steps ~ b + a sizes."""
     a, b = np.polyfit(n, n * s, 1)
@@ -115,6 +134,11 @@ MISTAKES: List[Mistake] = [
     (_by(lambda n, s: _fit(n, s, power=0.5)),
      "each difference is divided by the square root of the steps, not by the steps",
      "差を、ステップ数ではなくその平方根で割っています"),
+    *((_by(inverse),
+       "the errors are the wrong way round: each is divided by the curve's steps, not by the steps "
+       "measured",
+       "相対誤差が逆です。計測したステップ数ではなく、曲線のステップ数で割っています")
+      for inverse in (_inverse, _by_former_fit)),
     (_by(_images),
      "that fits the images, sizes times steps, so the large batches alone decide",
      "画像の枚数 (バッチサイズとステップ数の積) に当てはめているので、"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Callable, List, NamedTuple, Sequence, Tuple
+from typing import Any, Callable, FrozenSet, List, NamedTuple, Sequence, Tuple
 
 import mxnet as mx
 import numpy as np
@@ -311,4 +311,15 @@ def _check_orders(setting: _Setting, run: _Run) -> None:
         (orders[0] == orders[1],
          "two epochs have the same order: each should have a new one",
          "2 つのエポックの順番が同じです。エポックごとに新しい順にするはずでした"),
+        (setting.devices > 1 and len({_images_on_each(setting, run, e) for e in (0, 1)}) == 1,
+         "every device saw the same images in two epochs: on one device any images can come into "
+         "one batch together",
+         "2 つのエポックで、どのデバイスにも同じ画像が渡りました。1 台のデバイスなら、どの画像の"
+         "組み合わせも同じバッチに入る可能性があるはずです"),
     )  # fmt: skip
+
+
+def _images_on_each(setting: _Setting, run: _Run, epoch: int) -> FrozenSet[Tuple[int, mx.Context]]:
+    """Each image of an epoch, and the device that saw it."""
+    own = slice(epoch * setting.images, (epoch + 1) * setting.images)
+    return frozenset(zip(run.rows[own], run.on[own]))

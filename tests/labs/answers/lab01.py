@@ -36,6 +36,15 @@ def starts_after_the_call(work):
     return time.perf_counter() - began
 
 
+def counts_queueing_twice(work):
+    nd.waitall()
+    began = time.perf_counter()
+    work()
+    queueing = time.perf_counter() - began
+    nd.waitall()
+    return queueing + time.perf_counter() - began
+
+
 def warms_up(work):
     work()
     nd.waitall()
@@ -212,6 +221,11 @@ WRONG = {
         (process_time, "`time.process_time` counts the time in which this process", "待つ時間は"),
         (three_times, "it counts too much", "数えすぎ"),
         (prints_instead, "it returned None", "None が返りました"),
+        (
+            counts_queueing_twice,
+            "said to take 0.6 s, .*the time of the call is counted twice",
+            "呼び出している時間を 2 回数えて",
+        ),
     ],
     "01-3": [
         (

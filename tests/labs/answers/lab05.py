@@ -262,6 +262,31 @@ def of_step(step):
     return answer
 
 
+def of_1f1b(forward, backward, m):
+    """Each device as many forwards ahead as there are stages from it on, by simulation."""
+    stages, done, free = len(forward), {}, [0.0] * len(forward)
+    queues = []
+    for stage in range(stages):
+        ahead = min(m, stages - stage - 1)
+        steady = [step for i in range(m - ahead) for step in (("f", ahead + i), ("b", i))]
+        queues.append(
+            [*(("f", i) for i in range(ahead)), *steady, *(("b", i) for i in range(m - ahead, m))]
+        )
+    while any(queues):
+        for stage, queue in enumerate(queues):
+            while queue:
+                kind, i = queue[0]
+                before = ("f", stage - 1) if kind == "f" else ("b", stage + 1)
+                outside = before[1] in (-1, stages)
+                if not outside and (*before, i) not in done:
+                    break
+                took = forward[stage] if kind == "f" else backward[stage]
+                begin = max(free[stage], 0 if outside else done[(*before, i)])
+                free[stage] = done[(kind, stage, i)] = begin + took
+                queue.pop(0)
+    return [1 - m * (f + b) / max(free) for f, b in zip(forward, backward)]
+
+
 def gpipe_step(forward, backward, m):
     return sum(forward) + sum(backward) + (m - 1) * (max(forward) + max(backward))
 
@@ -610,6 +635,7 @@ WRONG = {
     "05-4": [
         (forgets_to_return, "is `return` missing", "`return` を忘れて"),
         (equal_stages, "bubble of equal stages", "等しいとき"),
+        (of_1f1b, "the shares of 1F1B", "それは 1F1B の値です"),
         (busy_share, "the share in which it works", "計算している時間の割合"),
         (over_busy_time, "over its busy time", "計算時間に対する"),
         (seconds_idle, "the idle time itself", "待ち時間そのもの"),

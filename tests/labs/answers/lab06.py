@@ -178,6 +178,27 @@ def with_means(factor, zero=True, skip=True, step=lambda n, parts: 1, cuts=shard
     return accumulate_means
 
 
+def updating_after_each(factor, zero=True):
+    """accumulate_means with an update after each part."""
+
+    def accumulate_means(net, mean_loss, trainer, x, labels, real, parts):
+        net.collect_params().zero_grad()
+        words = float(real.sum().asscalar())
+        for begin, end in shard_bounds(len(x), parts):
+            own = float(real[begin:end].sum().asscalar())
+            if not own:
+                continue
+            with autograd.record():
+                mean = mean_loss(net(x[begin:end]), labels[begin:end], real[begin:end])
+                weighted = mean * factor(own, words)
+            weighted.backward()
+            trainer.step(1)
+            if zero:
+                net.collect_params().zero_grad()
+
+    return accumulate_means
+
+
 def larger_last(count, parts):
     return [(count * part // parts, count * (part + 1) // parts) for part in range(parts)]
 
@@ -524,6 +545,15 @@ WRONG = {
         (drops_short_sentences, r"expected [\d.]+, as with", "になるはずです$"),
         (forgets_to_return, "have not changed at all", "まったく変わっていません"),
         (means_without_record, "RuntimeError|MXNetError|not.*record|Cannot differentiate", "Error"),
+        *(
+            (
+                updating_after_each(factor, zero),
+                "the parameters are updated after each part",
+                "部分ごとにパラメータを更新",
+            )
+            for factor in (lambda own, words: own / words, lambda own, words: 1)
+            for zero in (True, False)
+        ),
     ],
     "06-4": [
         (forgets_to_return, "is `return` missing.*a list of numbers", "`return` を忘れて"),

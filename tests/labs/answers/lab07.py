@@ -209,6 +209,34 @@ def not_divided(sizes, steps):
     return _lstsq(sizes, steps, lambda n, s: 1 / s)
 
 
+def inverse_errors(sizes, steps):
+    """The sum of (steps / curve - 1)**2, by ever smaller steps."""
+    n, s = np.array(sizes, float), np.array(steps, float)
+
+    def error(fewest, critical):
+        return ((s / (fewest * (1 + critical / n)) - 1) ** 2).sum()
+
+    found, width = np.array(relative(sizes, steps)), 0.5
+    while width > 1e-7:
+        tried = [
+            found * (1 + width * np.array(by))
+            for by in ((1, 0), (-1, 0), (0, 1), (0, -1), (1, -1), (-1, 1))
+        ]
+        best = min(tried, key=lambda each: error(*each))
+        if error(*best) < error(*found):
+            found = best
+        else:
+            width /= 2
+    return tuple(found)
+
+
+def relative_to_the_curve(sizes, steps):
+    fewest, images = relative(sizes, steps)[0], np.prod(relative(sizes, steps))
+    for _ in range(50):
+        fewest, images = _lstsq(sizes, steps, lambda n, s, a=fewest, b=images: 1 / (a + b / n))
+    return fewest, images / fewest
+
+
 def through_images(sizes, steps):
     slope, at = np.polyfit(sizes, np.multiply(sizes, steps), 1)
     return slope, at / slope
@@ -660,6 +688,8 @@ WRONG = {
     "07-3": [
         (absolute, "the small batches alone decide", "小さいバッチだけで決まって"),
         (not_divided, "divide by the fewest steps", "最小ステップ数で割って"),
+        (inverse_errors, "the errors are the wrong way round", "相対誤差が逆です"),
+        (relative_to_the_curve, "divided by the curve's steps", "曲線のステップ数で割って"),
         (lambda n, s: relative(n, s)[::-1], "the wrong way round", "順番が逆"),
         (through_images, "the large batches alone decide", "大きいバッチだけで"),
         (power_law, "a power law", "べき乗則"),

@@ -325,6 +325,18 @@ def of_each_device(epoch, n, count):
     return [np.random.permutation(n) for _ in range(count)]
 
 
+def fixed_shards(net, loss, trainer, images, labels, size, epochs, ctxs, largest):
+    """Each device shuffles the same images in every epoch."""
+    share = size // len(ctxs)
+
+    def orders(epoch, n, count):
+        own = [np.random.permutation(np.arange(i, n, count)) for i in range(count)]
+        parts = [each[b : b + share] for b in range(0, n // count, share) for each in own]
+        return [np.concatenate(parts)] * count
+
+    return fitting(orders)(net, loss, trainer, images, labels, size, epochs, ctxs, largest)
+
+
 def fitting(orders=a_permutation, update=scaled_sum, whole=False, means=True, labelled=True):
     """fit with one thing wrong, or with other means."""
 
@@ -568,6 +580,7 @@ WRONG = {
             r"cpu\(0\) computed 8 images of batch 1, expected 4",
             "計算したのは 8 枚",
         ),
+        (fixed_shards, "every device saw the same images in two epochs", "同じ画像が渡りました"),
     ],
 }
 
