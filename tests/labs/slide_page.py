@@ -57,7 +57,7 @@ BEYOND = """const paper = [...document.querySelectorAll('.paper')].find((e) => e
     const bottom = narrow ? Infinity : Math.min(box.bottom, bar.top);
     for (const e of paper.querySelectorAll('*')) {
         if (e.closest('iframe') || (e.closest('svg') && e.localName !== 'svg')) continue;
-        if (narrow && e.closest('pre *, table *, table, .wide *')) continue;
+        if (narrow && e.closest('pre *, table *, table, .wide *, .picture *')) continue;
         const {left, right, top, bottom: low, width, height} = e.getBoundingClientRect();
         if (!width || !height) continue;
         const out = left < box.left - 1 || right > box.right + 1

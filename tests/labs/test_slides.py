@@ -66,6 +66,15 @@ def test_every_slide_is_reached_by_a_key_and_holds_what_it_shows(name, size, dec
     assert deck.complaints() == []
 
 
+@pytest.mark.parametrize("name", PAGES)
+def test_the_pictures_labels_can_be_read_on_a_telephone(name, deck_at, driver):
+    deck, labels = Deck(driver, deck_at(name), SIZES[-1]), []
+    for number in range(1, deck.count() + 1):
+        deck.go(number)
+        labels += [(text, pixels) for text, pixels, _ in deck.labels() if pixels]
+    assert labels and [(text, pixels) for text, pixels in labels if pixels < 11] == []
+
+
 def test_what_lies_beyond_a_slide_would_be_found(deck_at, driver):
     for size in SIZES:
         deck = Deck(driver, deck_at(PAGES[0]), size)
