@@ -58,6 +58,7 @@ def test_one_function_loads_matplotlib():
     assert found == {"drawing/live.py"}
 
 
+@pytest.mark.long
 def test_a_backend_that_there_is_remains_for_figures_of_the_users_own():
     own = (
         "from gluonlab.drawing.live import new_figure; new_figure(1, 1); "

@@ -23,7 +23,7 @@ ROOT = Path(__file__).parents[2] / "sagemaker"
 EXPRESSIONS = expressions(TEMPLATES / "parameter-server.json")
 
 
-@settings(max_examples=30)
+@settings(max_examples=20)
 @given(
     epoch=st.integers(1, 999), more=st.integers(0, 999), images=st.integers(1, 10**8),
     seconds=st.floats(0.01, 1e6), loss=st.floats(-1e6, 1e9) | st.floats(0, 1),

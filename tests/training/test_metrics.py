@@ -77,7 +77,7 @@ def value_of(metric, scores, labels):
     return found
 
 
-@settings(max_examples=20)
+@settings(max_examples=10)
 @given(st.integers(0, 2**31), st.integers(2, 30), st.integers(2, 9))
 def test_mxnets_metrics_give_what_they_define(seed, count, classes):
     for made, definition, most in OF_SCORES.values():
