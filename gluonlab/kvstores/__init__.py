@@ -12,6 +12,7 @@ from gluonlab.collectives.algorithms import ALGORITHMS
 from gluonlab.collectives.for_links import FOR_LINKS
 from gluonlab.collectives.names import SUMMARIES
 from gluonlab.collectives.topology import make_topology
+from gluonlab.devices import listed
 from gluonlab.engine.installing import pip_install
 from gluonlab.errors import KVStoreError, unknown
 
@@ -128,9 +129,11 @@ def make_kvstore(
     a machine of `gluonlab.collectives.topology`, or a file, ``m.json``, whose links count instead.
     Raises KVStoreError for an unknown name, with the choices, for a store that this MXNet was built
     without, for one that cannot sum over these devices, for a topology that has not so many, and
-    for one that the store has no use for; ScheduleError for an unknown topology.
+    for one that the store has no use for; ScheduleError for an unknown topology; DeviceError for
+    what is not a list of devices, each of them once.
     """
     check_kvstore(name)
+    ctxs = listed(ctxs) if ctxs else ()
     check_topology(topology, name)
     if KVSTORES[name].gpus_only and any(ctx.device_type != "gpu" for ctx in ctxs):
         raise KVStoreError(

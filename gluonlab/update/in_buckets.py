@@ -10,6 +10,7 @@ from typing import Any, Dict, List, Optional, Union
 from mxnet import gluon
 from mxnet.gluon import Parameter
 
+from gluonlab.devices import check_distinct
 from gluonlab.engine.living import living
 from gluonlab.kvstores.group_store import GroupKVStore
 from gluonlab.kvstores.processes import new_keys, sums_over_processes
@@ -50,6 +51,7 @@ class TrainerInBuckets(gluon.Trainer):
         with arguments.left_alone_if_refused(params, optimizer):
             arguments.check_settings(params, optimizer, bucket_bytes, clip_norm, loss_scale)
             super().__init__(params, optimizer, optimizer_params, kvstore=kvstore)
+            check_distinct(self._contexts)
             devices = len(self._contexts)
             arguments.check_parameters(self._params, clip_norm, loss_scale)
             self._store = arguments.store_for(kvstore, self._contexts)
