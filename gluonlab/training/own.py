@@ -14,6 +14,7 @@ from gluonlab.config import TrainConfig
 from gluonlab.data.sets.dataset import Dataset
 from gluonlab.data.sets.registry import find_kind
 from gluonlab.errors import ConfigError, DataError, ModelError, said_by
+from gluonlab.models.shapes import note_shapes
 from gluonlab.training.metrics import Metric, metrics_by_name
 
 PARTS = {"net": "network", "loss": "loss", "data": "data set"}  # of a run's settings: own
@@ -189,6 +190,7 @@ def initialise(net: gluon.HybridBlock, ctxs: List[mx.Context]) -> None:
     there = [each for each in params.values() if each._data is not None or each._deferred_init]
     for each in there:
         each.reset_ctx(ctxs)
+    note_shapes(there)
     names = {each.name for each in there}
     for name, each in params.items():
         if name not in names:

@@ -15,6 +15,7 @@ from gluonlab.engine.living import living
 from gluonlab.kvstores.group_store import GroupKVStore
 from gluonlab.kvstores.processes import new_keys, sums_over_processes
 from gluonlab.kvstores.sharded import ShardedKVStore
+from gluonlab.models.shapes import note_shapes
 from gluonlab.optimizers.registry import is_element_wise
 from gluonlab.optimizers.states.states import States
 from gluonlab.optimizers.updates.counts import Rewinding
@@ -53,6 +54,7 @@ class TrainerInBuckets(gluon.Trainer):
             super().__init__(params, optimizer, optimizer_params, kvstore=kvstore)
             check_distinct(self._contexts)
             devices = len(self._contexts)
+            note_shapes(self._params)
             arguments.check_parameters(self._params, clip_norm, loss_scale)
             self._store = arguments.store_for(kvstore, self._contexts)
             arguments.check_who_updates(self._store, self._optimizer, update_on_kvstore, devices)
@@ -105,6 +107,7 @@ class TrainerInBuckets(gluon.Trainer):
         """Called before the first step, and after `_reset_kvstore`: the buckets stay, then."""
         arguments.check_shapes(self._params)
         if not self.buckets:
+            note_shapes(self._params)
             self._make_buckets()
         if self._sums:
             frozen = self._frozen if self._distributed else ()

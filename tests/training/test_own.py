@@ -119,6 +119,22 @@ def test_it_trains_as_the_plain_loop_on_any_number_of_devices(tmp_path, devices)
     assert last.metrics["margin"] == pytest.approx(margins(scores, ARRAYS[3].astype("int32")), 1e-4)
 
 
+@pytest.mark.filterwarnings("ignore:Cannot decide type")
+def test_an_imported_network_trains_as_the_one_that_it_was_exported_from(tmp_path):
+    """Its parameters have arrays, and no shapes; images of another size are refused by it."""
+    net = with_values(START)
+    net.hybridize()
+    net(nd.zeros((1, 2, 6, 6)))
+    net.export(str(tmp_path / "net"))
+    files = str(tmp_path / "net-symbol.json"), ["data"], str(tmp_path / "net-0000.params")
+    result = run(tmp_path / "run", own={**OWN, "net": gluon.SymbolBlock.imports(*files)}, lr=0.1)
+    expected = plain_loop(with_values(START), Focal(), lr=0.1)
+    assert distance(values(result.net), values(expected)) < 1e-5
+    smaller = from_arrays(*(each[..., :5] if each.ndim == 4 else each for each in ARRAYS))
+    with pytest.raises(ModelError, match=r"_weight \(4, 48\), and \(4, 36\) is what it takes for"):
+        train(config(tmp_path / "smaller"), dataset=smaller, net=gluon.SymbolBlock.imports(*files))
+
+
 @settings(max_examples=2)
 @given(plug=st.integers(1, 8), every=st.integers(1, 3), mixup=st.sampled_from([0.0, 0.3]))
 def test_a_run_that_goes_on_ends_with_the_bits_of_the_undisturbed_one(
