@@ -10,7 +10,7 @@ from mxnet import gluon
 
 from gluonlab.config import TrainConfig
 from gluonlab.data.sets.dataset import Dataset
-from gluonlab.engine.semantics import make_users, nd_semantics
+from gluonlab.engine.semantics import give_back, nd_semantics
 from gluonlab.host.signals import EndRequest
 from gluonlab.kvstores.groups import ALONE, Group
 from gluonlab.parallel.strategy import MakeStrategy
@@ -86,7 +86,7 @@ def train(
         result = train_plan(
             plan, strategy, reporter or ConsoleReporter(), taken, before, earlier, listeners
         )
-    make_users(result.net)
+    give_back(result.net)
     return result
 
 

@@ -12,6 +12,7 @@ import mxnet as mx
 import numpy as np
 from mxnet import nd
 
+from gluonlab.engine.semantics import nd_semantics, users_semantics
 from gluonlab.errors import CallbackError, ConfigError, kind_and_words
 from gluonlab.kvstores.groups import Group
 from gluonlab.runs.schema import number
@@ -67,6 +68,7 @@ def _of_split(metric: Any) -> Metric:
     if not isinstance(metric, mx.metric.EvalMetric):
         return metric  # type: ignore[no-any-return]
 
+    @nd_semantics()
     def value(scores: "Array", labels: "Array") -> float:
         metric.reset()
         metric.update([nd.array(labels, dtype="int32")], [nd.array(scores)])
@@ -137,7 +139,8 @@ def measured(metrics: Mapping[str, Metric], scores: Any, labels: Any) -> Values:
     values: Values = {}
     for name, metric in metrics.items():
         try:
-            given = metric(scores.copy(), labels.copy())
+            with users_semantics():
+                given = metric(scores.copy(), labels.copy())
         except MemoryError:
             raise
         except Exception as error:

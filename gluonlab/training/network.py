@@ -7,6 +7,7 @@ from typing import List, Optional
 import mxnet as mx
 from mxnet import gluon
 
+from gluonlab.engine.semantics import compute_in, is_np_users
 from gluonlab.gpu.arithmetic import use_arithmetic
 from gluonlab.models import get_model
 from gluonlab.models.shapes import complete
@@ -34,6 +35,8 @@ def make_net(
     classes, own = len(plan.dataset.classes), plan.own
     is_own = own.net is not None
     net = own.make_net(classes) if is_own else get_model(plan.model, classes, ctxs)
+    if not is_own and is_np_users():
+        compute_in(net, numpy_like=False)  # it is the user's after the run
     if is_own:
         check_scores(net, plan.model, plan.dataset.image_shape, classes)
     check(Made(plan, net, len(ctxs)), NETWORK)

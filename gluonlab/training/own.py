@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import inspect
 from dataclasses import dataclass, field
-from typing import Any, Dict, Iterable, List, Mapping, Optional, Sequence
+from functools import partial
+from typing import Any, Callable, Dict, Iterable, List, Mapping, Optional, Sequence
 
 import mxnet as mx
 import numpy as np
@@ -13,7 +14,13 @@ from mxnet import gluon
 from gluonlab.config import TrainConfig
 from gluonlab.data.sets.dataset import Dataset
 from gluonlab.data.sets.registry import find_kind
-from gluonlab.errors import ConfigError, DataError, ModelError, said_by
+from gluonlab.engine.semantics import (
+    compute_in,
+    convert_parameters,
+    is_np_users,
+    users_semantics,
+)
+from gluonlab.errors import ConfigError, DataError, ModelError, UsageError, said_by
 from gluonlab.models.shapes import note_shapes
 from gluonlab.training.metrics import Metric, metrics_by_name
 
@@ -63,7 +70,7 @@ class Own:
         net, name = self.net, self.net_name
         if not isinstance(net, gluon.Block):
             # parameters are saved by name, so names count from 0 whatever was made before
-            with mx.name.NameManager():
+            with mx.name.NameManager(), users_semantics():
                 net = net(classes) if _takes_classes(net) else net()
         if not isinstance(net, gluon.HybridBlock):
             kind = type(net).__name__
@@ -135,6 +142,36 @@ def check_same_own(named: str, how: str, before: Mapping[str, Any], now: Mapping
 
 def check_loss(loss: gluon.HybridBlock, classes: int) -> None:
     """Raise ConfigError unless ``loss`` has a value for each image, for labels (n,)."""
+    _in_its_kind(loss, partial(_check_loss, loss, classes))
+
+
+def check_scores(net: gluon.HybridBlock, name: str, shape: Sequence[int], classes: int) -> None:
+    """Raise ModelError unless the user's own network can be compiled, and gives scores."""
+    _in_its_kind(net, partial(_check_scores, net, name, shape, classes))
+
+
+def _in_its_kind(block: gluon.HybridBlock, check: Callable[[], None]) -> None:
+    """Check a block; after ``npx.set_np()`` as written for mx.nd or mx.np, and have it compute so.
+
+    Its check tells which it is: there is no other sign of it.
+    """
+    if not is_np_users():
+        check()
+        return
+    convert_parameters(block.collect_params().values(), numpy_like=False)
+    errors: List[UsageError] = []
+    for numpy_like in (False, True):
+        compute_in(block, numpy_like)
+        try:
+            check()
+            return
+        except UsageError as error:
+            errors.append(error)
+    # the other complains of operators of the kind that it is written for
+    raise errors["legacy operator" not in str(errors[1])]
+
+
+def _check_loss(loss: gluon.HybridBlock, classes: int) -> None:
     name, images = type(loss).__name__, 3
     shapes = {"scores": (images, classes), "labels": (images,)}
     try:
@@ -162,8 +199,7 @@ def check_loss(loss: gluon.HybridBlock, classes: int) -> None:
         )
 
 
-def check_scores(net: gluon.HybridBlock, name: str, shape: Sequence[int], classes: int) -> None:
-    """Raise ModelError unless the user's own network can be compiled, and gives scores."""
+def _check_scores(net: gluon.HybridBlock, name: str, shape: Sequence[int], classes: int) -> None:
     try:
         scores = net(mx.sym.var("data"))
         unused = _unused(scores, ["data"])
@@ -193,7 +229,11 @@ def initialise(net: gluon.HybridBlock, ctxs: List[mx.Context]) -> None:
     note_shapes(there)
     names = {each.name for each in there}
     for name, each in params.items():
-        if name not in names:
+        if name in names:
+            continue
+        if isinstance(each, gluon.Constant):  # its initializer copies a value that may be mx.np's
+            each._load_init(each.value.as_nd_ndarray(), ctxs)
+        else:
             each.initialize(ctx=ctxs, default_init=mx.init.Xavier())
 
 
