@@ -86,7 +86,8 @@ def train(
         result = train_plan(
             plan, strategy, reporter or ConsoleReporter(), taken, before, earlier, listeners
         )
-    give_back(result.net)
+    for each in filter(None, (result.net, own.loss)):
+        give_back(each)
     return result
 
 

@@ -13,7 +13,7 @@ from gluonlab.models import get_model
 from gluonlab.models.shapes import complete
 from gluonlab.training.checks import NETWORK, Made, check
 from gluonlab.training.optimize import spare_biases
-from gluonlab.training.own import check_scores, initialise
+from gluonlab.training.own import check_names, check_scores, initialise
 from gluonlab.training.plan import Plan
 
 
@@ -41,6 +41,9 @@ def make_net(
         check_scores(net, plan.model, plan.dataset.image_shape, classes)
     check(Made(plan, net, len(ctxs)), NETWORK)
     initialise(net, start or ctxs)
+    if own.loss is not None:
+        check_names(own.loss, net)
+        initialise(own.loss, plan.ctxs)
     complete(net, plan.model, plan.dataset.image_shape, classes)
     if plan.no_bias_decay:
         spare_biases(net)  # before a trainer puts parameters of equal multipliers side by side

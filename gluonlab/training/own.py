@@ -96,14 +96,27 @@ def make_own(net: Any = None, loss: Optional[gluon.HybridBlock] = None, metrics:
             f"loss {loss!r}: give a gluon.HybridBlock of scores and labels, such as "
             "gluon.loss.SoftmaxCrossEntropyLoss()"
         )
-    trained = [] if loss is None else list(loss.collect_params())
-    if trained:
-        names = ", ".join(trained)
-        raise ConfigError(
-            f"loss {type(loss).__name__} has parameters ({names}), which nothing trains: "
-            "put them into the network"
-        )
+    if loss is not None:
+        _check_constants(loss)
     return Own(net, loss, metrics_by_name(metrics))
+
+
+def _check_constants(loss: gluon.HybridBlock) -> None:
+    """Raise ConfigError for parameters of a loss that want training, or have no shape yet."""
+    params, name = loss.collect_params(), type(loss).__name__
+    note_shapes(params.values())
+    trained = [each.name for each in params.values() if each.grad_req != "null"]
+    if trained:
+        raise ConfigError(
+            f"loss {name} has parameters ({', '.join(trained)}), which nothing trains: put them "
+            "into the network, or make constants of them, self.params.get_constant(name, value)"
+        )
+    for each in params.values():
+        if not each.shape or min(each.shape) < 1:
+            raise ConfigError(
+                f"loss {name} has {each.name} of shape {each.shape}: give its whole shape, or "
+                "make a constant of it, self.params.get_constant(name, value)"
+            )
 
 
 def check_own(own: Own, asked: TrainConfig) -> None:
@@ -217,6 +230,16 @@ def _check_scores(net: gluon.HybridBlock, name: str, shape: Sequence[int], class
         raise ModelError(
             f"{name} gives {told} for an image, and the data has {classes} classes: "
             f"let it give (n, {classes})"
+        )
+
+
+def check_names(loss: gluon.HybridBlock, net: gluon.HybridBlock) -> None:
+    """Raise ConfigError where a loss and the network have something of the same name."""
+    both = [name for name in loss.collect_params() if name in net.collect_params()]
+    if both:
+        raise ConfigError(
+            f"loss {type(loss).__name__} and the network both have {both[0]}: give the loss a "
+            f"prefix, as in {type(loss).__name__}(prefix='loss_')"
         )
 
 

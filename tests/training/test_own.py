@@ -135,6 +135,44 @@ def test_an_imported_network_trains_as_the_one_that_it_was_exported_from(tmp_pat
         train(config(tmp_path / "smaller"), dataset=smaller, net=gluon.SymbolBlock.imports(*files))
 
 
+class Weighted(gluon.HybridBlock):
+    """Cross entropy by class, with weights that are a constant and some that nobody trains."""
+
+    def __init__(self, **prefix):
+        super().__init__(**prefix)
+        self.weight = self.params.get_constant("weight", [1.0, 2.0, 0.5, 3.0])
+        self.more = self.params.get("more", shape=(CLASSES,), init=mx.init.One(), grad_req="null")
+
+    def hybrid_forward(self, F, scores, labels, weight, more):
+        return -F.pick(F.log_softmax(scores), labels) * F.take(weight * more, labels)
+
+
+@pytest.mark.parametrize(
+    "more",
+    [{"microbatches": 2}, {"split": "layers"}, {"split": "channels"}, {"kvstore": "ring"}],
+    ids=lambda more: "-".join(map(str, *more.items())),
+)
+def test_a_loss_may_keep_constants_and_the_numbers_are_those_of_the_plain_loop(tmp_path, more):
+    loss = Weighted()
+    loss.initialize()
+    loss.more.set_data(nd.array([1.0, 1.0, 4.0, 0.5]))
+    expected = plain_loop(with_values(START), loss, epochs=1, lr=0.1)
+    own = {"net": with_values(START), "loss": loss}
+    result = run(tmp_path / "run", own=own, lr=0.1, epochs=1, **more)
+    assert distance(values(result.net), values(expected)) < 1e-5
+    losses = loss(nd.array(scores_of(expected)), nd.array(ARRAYS[3]))
+    assert result.history[-1].validation_loss == pytest.approx(losses.asnumpy().mean(), rel=1e-4)
+
+
+class Unshaped(gluon.HybridBlock):
+    def __init__(self):
+        super().__init__()
+        self.weight = self.params.get("w", grad_req="null", allow_deferred_init=True)
+
+    def hybrid_forward(self, F, scores, labels, weight):
+        return F.pick(scores, labels) * F.take(weight, labels)
+
+
 class OfNd(gluon.HybridBlock):
     """Two layers with a constant between them, written for mx.nd."""
 
@@ -415,7 +453,19 @@ def mxnet_fails(scores, labels):
         ({"net": make_net}, {"model": "lenet"}, ConfigError, "--model lenet and the network make_"),
         ({"net": make_net}, {"memory": True}, ConfigError, "--memory measures in another process"),
         ({"loss": Mean()}, {}, ConfigError, r"loss Mean gives \(1,\) for 3 images: give a value"),
-        ({"loss": nn.Dense(1)}, {}, ConfigError, "loss Dense has parameters"),
+        (
+            {"loss": nn.Dense(1)},
+            {},
+            ConfigError,
+            r"loss Dense has parameters .*, or make constants of them, self.params.get_constant",
+        ),
+        ({"loss": Unshaped()}, {}, ConfigError, "has unshaped0_w of shape None: give its whole sh"),
+        (
+            {"net": nn.Dense(CLASSES, prefix="w_"), "loss": Weighted(prefix="w_")},
+            {},
+            ConfigError,
+            "loss Weighted and the network both have w_weight: give the loss a prefix",
+        ),
         ({"loss": len}, {}, ConfigError, "loss <built-in function len>: give a gluon.HybridBlock"),
         ({"loss": gluon.loss.L2Loss()}, {}, ConfigError, "loss L2Loss cannot be compiled for sco"),
         ({"loss": Focal()}, {"label_smoothing": 0.1}, ConfigError, "--label-smoothing 0.1 is of"),
