@@ -213,6 +213,9 @@ def _parse(part: object) -> "Iterator[mx.Context]":
         )
     if not isinstance(part, str):
         raise DeviceError(f"{part!r} is not a device: {_FORMS}")
+    numbers = part.strip().rstrip(",")
+    if re.fullmatch(r"\d{1,18}(\s*,\s*\d{1,18})*", numbers):
+        raise DeviceError(f"{part!r} is not a device: give 'gpu:{numbers}' or 'cpu:{numbers}'")
     kind, _, pattern = part.strip().partition(":")
     kind, pattern = kind.strip().lower(), pattern.strip()
     text, which = part.strip().lower(), pattern.lower()

@@ -20,13 +20,14 @@ from gluonlab.training.autoresume import Begun, anew, as_begun, begun, result_of
 from gluonlab.training.callbacks import made
 from gluonlab.training.ending import limits_explained, recorded, write_end, write_extras
 from gluonlab.training.epochs import make_epochs
-from gluonlab.training.own import check_same_own, make_own
+from gluonlab.training.own import answers_others, check_same_own, make_own
 from gluonlab.training.plan import Plan
 from gluonlab.training.prepare import measured_memory, plan_together, prepare
 from gluonlab.training.reporter import ConsoleReporter, Reporter
 from gluonlab.training.resume import Interrupted, asked, interrupted, run_directory
 
 
+@answers_others
 def train(
     config: "TrainConfig | None" = None,
     strategy: Optional[MakeStrategy] = None,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from functools import partial
 from typing import Any, Callable, Dict, Iterable, List, Mapping, Optional, Sequence
 
@@ -12,6 +12,8 @@ import numpy as np
 from mxnet import gluon
 
 from gluonlab.config import TrainConfig
+from gluonlab.config.arguments import named_arguments
+from gluonlab.config.other_names import theirs_for
 from gluonlab.data.sets.dataset import Dataset
 from gluonlab.data.sets.registry import find_kind
 from gluonlab.engine.semantics import (
@@ -24,6 +26,19 @@ from gluonlab.errors import ConfigError, DataError, ModelError, UsageError, said
 from gluonlab.models.shapes import note_shapes
 from gluonlab.training.metrics import Metric, metrics_by_name
 
+# arguments that `train` does not have, and settings among them, are answered with what is meant
+answers_others = named_arguments(
+    "train",
+    {
+        **{
+            theirs: f"give the setting, train(TrainConfig({ours}=...))"
+            for ours in (each.name for each in fields(TrainConfig))
+            for theirs in (ours, *theirs_for(ours))
+            if ours != "dataset"  # which is an argument, too
+        },
+        "network": "give net, a HybridBlock or a function that makes one",
+    },
+)
 PARTS = {"net": "network", "loss": "loss", "data": "data set"}  # of a run's settings: own
 
 

@@ -10,6 +10,7 @@ from typing import Any, Dict, List, Optional, Union
 from mxnet import gluon
 from mxnet.gluon import Parameter
 
+from gluonlab.config.arguments import named_arguments
 from gluonlab.devices import check_distinct
 from gluonlab.engine.living import living
 from gluonlab.kvstores.group_store import GroupKVStore
@@ -32,10 +33,33 @@ from gluonlab.update.replica_updates import BucketUpdates, ParameterUpdates, has
 from gluonlab.update.states import put_awaited
 from gluonlab.update.summed import SummedGradients
 
+_OF_OPTIMIZER = {
+    "lr": "learning_rate",
+    "weight_decay": "wd",
+    **{
+        name: name
+        for name in (
+            "learning_rate", "wd", "momentum", "lr_scheduler", "clip_gradient", "multi_precision",
+        )
+    },
+}  # fmt: skip
+_ANSWERS = {
+    **{
+        theirs: f"give optimizer_params={{{ours!r}: ...}}" for theirs, ours in _OF_OPTIMIZER.items()
+    },
+    **dict.fromkeys(
+        ("ctx", "ctxs", "context", "device", "devices", "gpus"),
+        "the devices are those of the parameters, net.initialize(ctx=devices('gpu:0,1'))",
+    ),
+    "batch_size": "give it to step(batch_size)",
+    "compress": "give compression_params={'type': '2bit', 'threshold': 0.5}",
+}
+
 
 class TrainerInBuckets(gluon.Trainer):
     """The part of a BucketedTrainer that is there between two steps."""
 
+    @named_arguments("BucketedTrainer", _ANSWERS)
     def __init__(
         self,
         params: Any,
