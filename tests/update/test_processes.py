@@ -131,6 +131,7 @@ def test_a_process_without_a_shard_counts_as_zero():
     ],
 )
 def test_the_name_of_a_store_of_processes_is_refused_with_what_starts_them(name, backend):
+    """MXNet itself makes a local store, without a word, of 'horovod', 'byteps' and 'p3'."""
     assert backend in BACKENDS
     with pytest.raises(KVStoreError) as raised:
         make_kvstore(name)
