@@ -87,8 +87,9 @@ def compute_in(block: gluon.HybridBlock, numpy_like: bool) -> None:
     What it gives is of the kind that holds where it is called. Arrays are not copied for it.
     """
     for each in _blocks(block):
-        # a SymbolBlock has its graph already, and no hybrid_forward
-        method = "forward" if isinstance(each, gluon.SymbolBlock) else "hybrid_forward"
+        method = "hybrid_forward"
+        if isinstance(each, gluon.SymbolBlock):  # which has its graph already
+            method, each._cached_graph = "forward", as_kind(each._cached_graph, numpy_like)
         setattr(each, method, partial(_computed_in, each, method, numpy_like))
         if isinstance(each, conv_layers._Conv):
             name = each._op_name.lower()

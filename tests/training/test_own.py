@@ -121,7 +121,7 @@ def test_it_trains_as_the_plain_loop_on_any_number_of_devices(tmp_path, devices)
 
 @pytest.mark.filterwarnings("ignore:Cannot decide type")
 def test_an_imported_network_trains_as_the_one_that_it_was_exported_from(tmp_path):
-    """Its parameters have arrays, and no shapes; images of another size are refused by it."""
+    """Also after set_np. Its parameters have arrays, and no shapes: other images do not fit."""
     net = with_values(START)
     net.hybridize()
     net(nd.zeros((1, 2, 6, 6)))
@@ -130,6 +130,16 @@ def test_an_imported_network_trains_as_the_one_that_it_was_exported_from(tmp_pat
     result = run(tmp_path / "run", own={**OWN, "net": gluon.SymbolBlock.imports(*files)}, lr=0.1)
     expected = plain_loop(with_values(START), Focal(), lr=0.1)
     assert distance(values(result.net), values(expected)) < 1e-5
+    own = {**OWN, "net": gluon.SymbolBlock.imports(*files)}
+    mx.npx.set_np()
+    try:
+        again = run(tmp_path / "again", own=own, lr=0.1).net
+        scores = again(mx.np.array(ARRAYS[2], dtype="float32", ctx=device()) / 255)
+        assert distance(values(again), values(expected)) < 1e-5
+    finally:
+        mx.npx.reset_np()
+    assert type(scores) is mx.np.ndarray
+    assert distance([scores.asnumpy()], [scores_of(expected)]) < 1e-4
     smaller = from_arrays(*(each[..., :5] if each.ndim == 4 else each for each in ARRAYS))
     with pytest.raises(ModelError, match=r"_weight \(4, 48\), and \(4, 36\) is what it takes for"):
         train(config(tmp_path / "smaller"), dataset=smaller, net=gluon.SymbolBlock.imports(*files))
