@@ -159,7 +159,12 @@ class Weighted(gluon.HybridBlock):
 
 @pytest.mark.parametrize(
     "more",
-    [{"microbatches": 2}, {"split": "layers"}, {"split": "channels"}, {"kvstore": "ring"}],
+    [
+        {"microbatches": 2},
+        {"split": "layers"},
+        {"split": "channels"},
+        pytest.param({"kvstore": "ring"}, marks=pytest.mark.long),
+    ],
     ids=lambda more: "-".join(map(str, *more.items())),
 )
 def test_a_loss_may_keep_constants_and_the_numbers_are_those_of_the_plain_loop(tmp_path, more):
@@ -242,7 +247,7 @@ def mean_score(scores, labels):
         (OfNd, Focal, "before set_np"),
         (OfNd, FocalOfNp, "by a function"),
         (OfNp, FocalOfNp, "after set_np"),
-        (OfNp, Focal, "by a function"),
+        pytest.param(OfNp, Focal, "by a function", marks=pytest.mark.long),
     ],
 )
 def test_after_set_np_code_of_either_kind_trains_as_the_plain_loop(tmp_path, kind, loss, made):
