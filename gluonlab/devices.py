@@ -16,7 +16,8 @@ what is given                        the devices
 ``None``                             the first GPU, or one CPU device with all cores
 ===================================  ============================================================
 
-Upper case (``"GPU:0"``) is the same. A device named twice is used once, at its first place.
+Upper case (``"GPU:0"``) is the same. A device named twice is an error: MXNet has one array of
+gradients for a device, so that two replicas on it would lose a gradient.
 
 GPUs are numbered as CUDA shows them to this process: CUDA_VISIBLE_DEVICES selects and reorders
 them, so with CUDA_VISIBLE_DEVICES=3,4 the machine's GPU 3 is ``gpu:0``; CUDA numbers the fastest
@@ -66,9 +67,10 @@ def devices(spec: Spec = None, threads: "int | None" = None) -> "List[mx.Context
     parts = (
         [spec] if isinstance(spec, (str, bytes)) or not isinstance(spec, Sequence) else list(spec)
     )
-    ctxs: List[mx.Context] = list(dict.fromkeys(ctx for part in parts for ctx in _parse(part)))
+    ctxs: List[mx.Context] = [ctx for part in parts for ctx in _parse(part)]
     if not ctxs:
         raise DeviceError(f"{spec!r} names no device: {_FORMS}")
+    check_distinct(ctxs, repr(spec))
     if len({ctx.device_type for ctx in ctxs}) > 1:
         raise DeviceError(
             f"{spec!r} mixes CPUs and GPUs: choose one kind, for one would wait for the other"
@@ -139,7 +141,8 @@ def gpu_count() -> int:
 def listed(ctxs: object) -> "List[mx.Context]":
     """``ctxs`` as a list.
 
-    Raises DeviceError for anything but a list of devices, and for an empty one.
+    Raises DeviceError for anything but a list of devices, for an empty one, and for a device that
+    comes twice.
     """
     import mxnet as mx
 
@@ -149,7 +152,24 @@ def listed(ctxs: object) -> "List[mx.Context]":
             f"{ctxs!r} is not a list of devices: give gluonlab.devices.devices('cpu*2'), "
             "[mx.cpu(0)] or the like"
         )
+    check_distinct(found)
     return found
+
+
+def check_distinct(ctxs: "Sequence[mx.Context]", given: str = "") -> None:
+    """Raise DeviceError for a device that comes twice, as in ``[mx.cpu(), mx.cpu()]``.
+
+    ``given``: what named them, for the message; without it, the devices themselves.
+    """
+    if len(set(ctxs)) == len(ctxs):
+        return
+    twice = next(ctx for place, ctx in enumerate(ctxs) if ctx in ctxs[:place])
+    kind, count = twice.device_type, len(ctxs)
+    short = f"cpu*{count}" if kind == "cpu" else f"gpu:{','.join(map(str, range(count)))}"
+    raise DeviceError(
+        f"{given or list(ctxs)} names {twice} {list(ctxs).count(twice)} times: give each device "
+        f"once, such as {short!r} or [mx.{kind}(i) for i in range({count})] for {count} of them"
+    )
 
 
 def describe(ctxs: "Sequence[mx.Context]") -> str:
@@ -193,6 +213,9 @@ def _parse(part: object) -> "Iterator[mx.Context]":
         )
     if not isinstance(part, str):
         raise DeviceError(f"{part!r} is not a device: {_FORMS}")
+    numbers = part.strip().rstrip(",")
+    if re.fullmatch(r"\d{1,18}(\s*,\s*\d{1,18})*", numbers):
+        raise DeviceError(f"{part!r} is not a device: give 'gpu:{numbers}' or 'cpu:{numbers}'")
     kind, _, pattern = part.strip().partition(":")
     kind, pattern = kind.strip().lower(), pattern.strip()
     text, which = part.strip().lower(), pattern.lower()
@@ -203,8 +226,8 @@ def _parse(part: object) -> "Iterator[mx.Context]":
     elif times:
         _check_cpu_count(int(times[1]), repr(part))
         yield from (mx.cpu(i) for i in range(int(times[1])))
-    elif text in ("cpu", "gpu"):
-        yield from _existing(text, [0], part)
+    elif re.fullmatch(r"(cpu|gpu)(\s*,\s*\1)*", text):  # each of them names the first
+        yield from _existing(text[:3], [0] * text.count(text[:3]), part)
     elif kind not in ("cpu", "gpu") or not which:
         raise DeviceError(f"{part!r} is not a device: {_FORMS}")
     elif re.fullmatch(r"\d{1,18}(\s*[,|]\s*(gpu:|cpu:)?\d{1,18})*", which):

@@ -69,7 +69,7 @@ def gpus_here(monkeypatch):
         ("gpu:1|gpu:1[01]", [GPUS[1], GPUS[10], GPUS[11]]),
         ("gpu:.*", GPUS[:12]),
         (["gpu:[0-1]", "gpu:3"], [GPUS[0], GPUS[1], GPUS[3]]),
-        (["cpu:0", "cpu*3"], CPUS[:3]),
+        (["cpu:3", "cpu*3"], [CPUS[3], *CPUS[:3]]),
         # upper case
         ("GPU:[0-1]|GPU:3", [GPUS[0], GPUS[1], GPUS[3]]),
         (["GPU:0", "GPU:1", "GPU:2"], GPUS[:3]),
@@ -77,10 +77,6 @@ def gpus_here(monkeypatch):
         ("Gpu:*", GPUS[:12]),
         ("CPU*2", CPUS[:2]),
         ("GPU:0,GPU:1", GPUS[:2]),
-        # named twice
-        ("gpu:1,0,1", [GPUS[1], GPUS[0]]),
-        (["gpu:1", "gpu:*"], [GPUS[1], GPUS[0], *GPUS[2:12]]),
-        (["cpu", "cpu:0", mx.cpu(0)], CPUS[:1]),
     ],
     ids=str,
 )
@@ -88,6 +84,28 @@ def test_every_form_names_its_devices(gpus_here, monkeypatch, spec, expected):
     gpus_here(12)
     monkeypatch.setattr(gluonlab.devices, "cores", lambda: 2)
     assert devices(spec) == expected
+
+
+@pytest.mark.parametrize(
+    ("spec", "twice", "instead"),
+    [
+        (["cpu", "cpu"], "cpu(0) 2 times", "'cpu*2' or [mx.cpu(i) for i in range(2)]"),
+        ([mx.cpu(), mx.cpu(0)], "cpu(0) 2 times", "'cpu*2' or [mx.cpu(i) for i in range(2)]"),
+        ("cpu,cpu , CPU", "cpu(0) 3 times", "'cpu*3' or [mx.cpu(i) for i in range(3)]"),
+        ("cpu:0,cpu:0", "cpu(0) 2 times", "'cpu*2'"),
+        (["cpu:1", "cpu*2"], "cpu(1) 2 times", "'cpu*3'"),
+        ("gpu:1,0,1", "gpu(1) 2 times", "'gpu:0,1,2' or [mx.gpu(i) for i in range(3)]"),
+        (["gpu:1", "gpu:*"], "gpu(1) 2 times", "'gpu:0,1,2,"),
+        ([mx.gpu(0), mx.gpu(0)], "gpu(0) 2 times", "'gpu:0,1' or [mx.gpu(i) for i in range(2)]"),
+        ("gpu,gpu", "gpu(0) 2 times", "'gpu:0,1'"),
+    ],
+    ids=str,
+)
+def test_a_device_named_twice_is_refused_with_what_to_write(gpus_here, spec, twice, instead):
+    gpus_here(12)
+    with pytest.raises(DeviceError) as raised:
+        devices(spec)
+    assert f"names {twice}: give each device once, such as {instead}" in str(raised.value)
 
 
 def test_without_gpus_the_default_is_one_cpu_device_with_all_cores(gpus_here):

@@ -37,6 +37,8 @@ LAYERS = [
     {"run", "predict", "__main__"},
 ]
 LEVEL = {part: level for level, parts in enumerate(LAYERS) for part in parts}
+# of ``config``: what knows no TrainConfig
+WITHOUT_SETTINGS = ("config.arguments", "config.listing", "config.values")
 PICKLES = ("pickle", "cPickle", "cloudpickle", "dill", "joblib", "marshal", "shelve")
 RUN_FILES = {
     "config.json", "metrics.jsonl", "curves.png", "parameters.params", "compare.json",
@@ -140,7 +142,7 @@ def config_violations(module, source, modules=SOURCES):
     """Below training nobody sees a TrainConfig: a part takes the values that it needs."""
     if module and LEVEL[part_of(module)] < LEVEL["training"] and part_of(module) != "config":
         for line, target, name in imports(module, source, modules):
-            if part_of(target) == "config" and target not in ("config.values", "config.listing"):
+            if part_of(target) == "config" and target not in WITHOUT_SETTINGS:
                 yield f"{module}:{line} imports {name} of {target}"
 
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 from functools import wraps
-from typing import Any, Optional, Type, TypeVar
+from typing import Any, Optional, Sequence, Type, TypeVar
 
+from gluonlab.config.other_names import nearest_name
 from gluonlab.config.values import Check
 from gluonlab.errors import ConfigError, unknown
 
@@ -45,6 +46,20 @@ def option_name(field_name: str) -> str:
     return "--" + field_name.replace("_", "-")
 
 
+# what `gluonlab.train` takes beside the settings
+BESIDE = ("net", "loss", "metrics", "callbacks", "resume", "autoresume", "reporter", "group")
+
+
+def unknown_setting(name: str, names: Sequence[str]) -> str:
+    """The message for a setting that there is none of, as scripts for Gluon and others name it."""
+    if name in BESIDE:
+        return f"{name!r} is no setting, but an argument of train: train(TrainConfig(), {name}=...)"
+    meant = nearest_name(name, names)
+    if meant is not None:
+        return f"unknown setting {name!r}: did you mean {meant!r}?"
+    return unknown("setting", name, names)
+
+
 def named_settings(cls: Type[T]) -> Type[T]:
     """Have a dataclass raise ConfigError, with the nearest name, for a setting that it has not."""
     names = [field.name for field in dataclasses.fields(cls)]  # type: ignore[arg-type]
@@ -54,7 +69,7 @@ def named_settings(cls: Type[T]) -> Type[T]:
     def init(self: T, *args: Any, **settings: Any) -> None:
         for name in settings:
             if name not in names:
-                raise ConfigError(unknown("setting", name, names))
+                raise ConfigError(unknown_setting(name, names))
         make(self, *args, **settings)
 
     cls.__init__ = init  # type: ignore[method-assign,assignment]

@@ -7,7 +7,7 @@ torchrun), and of Keras' and Lightning's arguments: what somebody who comes from
 from __future__ import annotations
 
 from difflib import get_close_matches
-from typing import Collection, Dict, Optional
+from typing import Collection, Dict, List, Optional
 
 # what it is called here -> there, without dashes
 _THERE = {
@@ -19,9 +19,10 @@ _THERE = {
     "--image-size": "img-size imsize input-size crop-size resolution",
     "--epochs": "num-epochs num-epoch n-epochs n-epoch max-epochs max-epoch nepochs",
     "--gpus": "num-gpus num-gpu ngpus n-gpus n-gpu num-devices",
-    "--devices": "ctx context device device-ids gpu-ids gpu-id cuda use-cuda cpu use-cpu no-cuda",
+    "--devices": "ctx ctxs context contexts device device-ids gpu-ids gpu-id cuda use-cuda cpu "
+    "use-cpu no-cuda",
     "--seed": "random-seed manual-seed seed-value",
-    "--lr": "learning-rate base-lr lrate",
+    "--lr": "learning-rate base-lr lrate optimizer-params",
     "--lr-schedule": "lr-mode lr-scheduler lr-policy scheduler",
     "--lr-decay-epochs": "lr-decay-period lr-decay-epoch lr-step-epochs milestones step-size",
     "--lr-decay": "gamma lr-factor",
@@ -77,6 +78,23 @@ def nearest(given: str, names: Collection[str]) -> Optional[str]:
     likely = slips or (begun if len(begun) == 1 else [])
     alike = get_close_matches(body, likely or bodies, n=1, cutoff=0 if likely else ALIKE)
     return bodies[alike[0]] if alike else None
+
+
+def theirs_for(setting: str) -> List[str]:
+    """What others call a setting, as Python spells it."""
+    option = "--" + setting.replace("_", "-")
+    return [theirs[2:].replace("-", "_") for theirs, ours in HERE.items() if ours == option]
+
+
+def nearest_name(given: str, names: Collection[str]) -> Optional[str]:
+    """The same for names as Python spells them.
+
+    >>> nearest_name("learning_rate", ["lr", "wd"])
+    'lr'
+    """
+    options = {"--" + name.replace("_", "-"): name for name in names}
+    found = nearest("--" + given, options)
+    return None if found is None else options[found]
 
 
 def _one_slip(given: str, meant: str) -> bool:

@@ -32,14 +32,17 @@ from gluonlab.config.values import (
     epoch_list,
     export_format,
     flag,
+    gpu_count,
     layer_list,
     machine,
     operators,
     patience,
     period,
+    plain_value,
     real,
     size_in_bytes,
     text,
+    type_name,
     whole,
 )
 from gluonlab.config.weights import device_weights
@@ -56,7 +59,7 @@ class TrainConfig:
     per device, ``global_batch_size`` is over all devices.
     """
 
-    gpus: Optional[int] = DEVICES(whole(1), "use N GPUs; without any, N CPU devices stand in")
+    gpus: Optional[int] = DEVICES(gpu_count, "use N GPUs; without any, N CPU devices stand in")
     devices: Union[str, Sequence[str], None] = DEVICES(
         device_names, "devices by name: gpu:0,2 gpu:* gpu:[0-3] cpu cpu*4", metavar="SPEC"
     )
@@ -68,7 +71,7 @@ class TrainConfig:
         whole(1, 1024), "threads per CPU device (default: all cores for one, 1 each for several)"
     )
     dtype: str = DEVICES(
-        text, "float32, or on GPUs float16: mixed precision with a dynamic loss scale",
+        type_name, "float32, or on GPUs float16: mixed precision with a dynamic loss scale",
         default="float32", metavar="TYPE",
     )  # fmt: skip
     seed: int = DEVICES(
@@ -298,7 +301,7 @@ class TrainConfig:
 
     def __post_init__(self) -> None:
         for field in dataclasses.fields(self):
-            value = getattr(self, field.name)
+            value = plain_value(getattr(self, field.name))
             if value is not None or field.default is not None:
                 object.__setattr__(
                     self, field.name, field.metadata["check"](option_name(field.name), value)

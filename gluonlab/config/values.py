@@ -47,6 +47,24 @@ def whole(minimum: int, maximum: int = LARGEST) -> Check:
     return check
 
 
+def gpu_count(name: str, value: Any) -> int:
+    """A number of GPUs; names of GPUs, as other scripts take them, are told where they belong."""
+    try:
+        return int(whole(1)(name, value))
+    except ConfigError as error:
+        several = isinstance(value, (list, tuple)) and value
+        shown = ",".join(map(str, value)) if several else str(value).strip().lower()
+        numbers = shown.replace("gpu:", "").replace("cuda:", "")
+        instead = ""
+        if re.fullmatch(r"[0-9]+(\s*,\s*[0-9]+)*,?", numbers):
+            instead = f"gpu:{numbers.replace(' ', '').rstrip(',')}"
+        elif shown in ("all", "auto", "*", "gpu:*", "-1"):
+            instead = "gpu:*"
+        if instead:
+            raise ConfigError(f"{error}, or name GPUs: --devices {instead}") from None
+        raise
+
+
 def is_count(value: Any) -> bool:
     """Whether this, in a program, is a whole number from 1 up, as it may also be NumPy's."""
     return isinstance(value, Integral) and not isinstance(value, bool) and int(value) >= 1
@@ -308,6 +326,21 @@ def flag(name: str, value: Any) -> bool:
     return value
 
 
+def plain_value(value: Any) -> Any:
+    """Python's own values for those of NumPy, also in a list; all else as it is."""
+    if isinstance(value, (list, tuple)):
+        return type(value)(map(plain_value, value))
+    is_numpys = hasattr(value, "tolist") and not isinstance(value, (str, type))
+    return value.tolist() if is_numpys else value
+
+
+def type_name(name: str, value: Any) -> str:
+    """``float32``, also of ``numpy.float32`` and ``numpy.dtype("float32")``."""
+    return text(name, getattr(value, "__name__", None) or getattr(value, "name", None) or value)
+
+
 def _given(name: str, value: Any) -> str:
     shown = str(value)
+    if not isinstance(value, str):  # an array's has several lines
+        shown = " ".join(shown.split())
     return f"{name} {shown if shown.strip() else repr(shown)}"

@@ -24,7 +24,7 @@ import numpy as np
 
 from gluonlab.config import TrainConfig, option_name
 from gluonlab.data.sets.dataset import ArraySplit, Dataset, Defaults, Split
-from gluonlab.engine.semantics import nd_semantics
+from gluonlab.engine.semantics import give_back, nd_semantics
 from gluonlab.errors import ConfigError, DataError, RunError, warn
 from gluonlab.inference.pictures import Picture, by_their_names, find_pictures, split_of
 from gluonlab.inference.predictions import Mistake, Mistakes, Predictions, Seen
@@ -220,6 +220,7 @@ def load_run(
         plan = plan_of(found, unread, stand_in, own)
     strategy = strategy_of(found, plan)
     check_finite(found, strategy)
+    give_back(strategy.net)
     asked = TrainConfig(**given)
     decoding = {"decoders": asked.decoders, "skip_bad": asked.skip_bad}
     return LoadedRun(found, plan, strategy, test_images, decoding)

@@ -12,6 +12,8 @@ from gluonlab.collectives.algorithms import ALGORITHMS
 from gluonlab.collectives.for_links import FOR_LINKS
 from gluonlab.collectives.names import SUMMARIES
 from gluonlab.collectives.topology import make_topology
+from gluonlab.config.arguments import named_arguments
+from gluonlab.devices import listed
 from gluonlab.engine.installing import pip_install
 from gluonlab.errors import KVStoreError, unknown
 
@@ -31,6 +33,9 @@ class KVStoreKind:
     places: bool = False  # it runs a schedule, whose ranks devices play by their links
     gpus_only: bool = False
     compresses: bool = False
+
+
+HOROVOD = "horovod"  # a backend of `gluonlab.launch`; the others are stores of MXNet's
 
 
 def _native(name: str, topology: Optional[str]) -> "KVStoreBase":
@@ -113,11 +118,32 @@ KVSTORES: Dict[str, KVStoreKind] = {
 def check_kvstore(name: str) -> None:
     """Raise KVStoreError, with the choices, when no kvstore has this name."""
     if not isinstance(name, str) or name not in KVSTORES:
-        over_processes = f"; over processes an instance sums, mx.kv.create({name!r})"
-        hint = over_processes if str(name).startswith("dist_") else ""
-        raise KVStoreError(unknown("kvstore", name, KVSTORES) + hint)
+        backend = _backend_of(str(name).lower())
+        if backend is not None:
+            own_loop = f"; a loop of your own takes mx.kv.create({backend!r})"
+            raise KVStoreError(
+                f"kvstore {name!r} sums over processes: start them with gluonlab launch -n N "
+                f"--backend {backend}{own_loop if backend != HOROVOD else ''}"
+            )
+        raise KVStoreError(unknown("kvstore", name, KVSTORES))
 
 
+def _backend_of(name: str) -> Optional[str]:
+    """The backend of `gluonlab.launch` that is meant by a store of MXNet's for processes."""
+    if name == HOROVOD:
+        return name
+    if name in ("byteps", "p3", "ps"):
+        return "dist_sync"
+    if not name.startswith("dist"):
+        return None
+    if "async" in name:
+        return "dist_async"
+    return "dist_device_sync" if "device" in name else "dist_sync"
+
+
+@named_arguments(
+    "make_kvstore", dict.fromkeys(("ctx", "context", "devices", "gpus"), "give the devices as ctxs")
+)
 def make_kvstore(
     name: str, ctxs: "Sequence[Context]" = (), topology: Optional[str] = None
 ) -> "KVStoreBase":
@@ -128,9 +154,11 @@ def make_kvstore(
     a machine of `gluonlab.collectives.topology`, or a file, ``m.json``, whose links count instead.
     Raises KVStoreError for an unknown name, with the choices, for a store that this MXNet was built
     without, for one that cannot sum over these devices, for a topology that has not so many, and
-    for one that the store has no use for; ScheduleError for an unknown topology.
+    for one that the store has no use for; ScheduleError for an unknown topology; DeviceError for
+    what is not a list of devices, each of them once.
     """
     check_kvstore(name)
+    ctxs = listed(ctxs) if ctxs else ()
     check_topology(topology, name)
     if KVSTORES[name].gpus_only and any(ctx.device_type != "gpu" for ctx in ctxs):
         raise KVStoreError(

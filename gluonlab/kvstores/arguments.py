@@ -7,6 +7,7 @@ from contextlib import nullcontext
 from operator import index
 from typing import Any, ContextManager, Iterator, List, Sequence, Tuple
 
+import mxnet as mx
 from mxnet import nd
 from mxnet.kvstore.base import _ctype_key_value
 
@@ -82,6 +83,23 @@ def _flat(given: Any) -> Iterator[nd.NDArray]:
             yield from _flat(each)
         elif isinstance(each, nd.NDArray):
             yield each
+
+
+def check_optimizer(store: str, optimizer: Any) -> None:
+    """Raise KVStoreError for what is no optimizer."""
+    if not isinstance(optimizer, mx.optimizer.Optimizer):
+        raise KVStoreError(
+            f"kvstore {store!r}: {optimizer!r} is no optimizer: "
+            "give an instance, such as mx.optimizer.create('sgd', learning_rate=0.1)"
+        )
+
+
+def no_optimizer(store: str) -> KVStoreError:
+    """The error of a call that needs an optimizer, before there is one."""
+    return KVStoreError(
+        f"kvstore {store!r} has no optimizer yet: call set_optimizer first, "
+        "or let a gluon.Trainer that updates on it take a step"
+    )
 
 
 def checked_key(key: Any) -> Any:

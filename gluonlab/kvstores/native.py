@@ -21,9 +21,11 @@ from gluonlab.errors import KVStoreError
 from gluonlab.kvstores.arguments import (
     as_list,
     by_key,
+    check_optimizer,
     checked_key,
     direct_copies,
     is_list,
+    no_optimizer,
     pushpull_arguments,
 )
 from gluonlab.kvstores.owner import Owner
@@ -110,6 +112,9 @@ class NativeKVStore(KVStore):
     def pull(
         self, key: Any, out: Any = None, priority: int = 0, ignore_sparse: bool = True
     ) -> None:
+        """Copy what is kept into ``out``. Raises KVStoreError without it."""
+        if out is None:
+            raise KVStoreError(f"kvstore {self._name!r}: pull needs arrays: give out=arrays")
         self._by_store("pull", key, out, priority=priority, ignore_sparse=ignore_sparse)
 
     def row_sparse_pull(
@@ -159,6 +164,11 @@ class NativeKVStore(KVStore):
 
     def set_gradient_compression(self, compression_params: Dict[str, Any]) -> None:
         """Compress gradients from now on. Raises KVStoreError if the store cannot."""
+        if not isinstance(compression_params, dict):
+            raise KVStoreError(
+                f"compression_params {compression_params!r}: give {{'type': '2bit', "
+                "'threshold': 0.5}"
+            )
         if not (self._name == "device" or "dist" in self._name):
             raise KVStoreError(
                 f"kvstore {self._name!r} cannot compress gradients: "
@@ -176,6 +186,7 @@ class NativeKVStore(KVStore):
 
     def set_optimizer(self, optimizer: mx.optimizer.Optimizer) -> None:
         """Update the weights with this optimizer; a Trainer's goes on with its states."""
+        check_optimizer(self._name, optimizer)
         trainer = self._owner.take(optimizer)
         if trainer is not None:
             self._set_updater(trainer._updaters[0])
@@ -183,11 +194,17 @@ class NativeKVStore(KVStore):
             self._set_updater(mx.optimizer.get_updater(optimizer))
         self._claimed = True
 
+    def save_optimizer_states(self, fname: str, dump_optimizer: bool = False) -> None:
+        """As MXNet's own. Raises KVStoreError without an optimizer."""
+        self._require_optimizer()
+        super().save_optimizer_states(fname, dump_optimizer)
+
     def load_optimizer_states(self, fname: str) -> None:
         """What gluon.Trainer.save_states wrote under a store of MXNet's.
 
-        Raises KVStoreError for other files, pipes and such.
+        Raises KVStoreError for other files, pipes and such, and without an optimizer.
         """
+        self._require_optimizer()
         if is_list_of_arrays(fname):
             raise KVStoreError(
                 f"{str(fname)!r} holds arrays by name, "
@@ -196,6 +213,10 @@ class NativeKVStore(KVStore):
                 "or load them with a BucketedTrainer"
             )
         super().load_optimizer_states(fname)
+
+    def _require_optimizer(self) -> None:
+        if not hasattr(self._update, "get_states"):
+            raise no_optimizer(self._name)
 
     def _set_updater(self, updater: Callable[..., None]) -> None:
         self._update = updater

@@ -18,12 +18,12 @@ from mxnet import nd
 from gluonlab.collectives.algorithms import HALVES
 from gluonlab.engine.semantics import nd_semantics
 from gluonlab.errors import KVStoreError
-from gluonlab.kvstores.arguments import as_list
+from gluonlab.kvstores.arguments import as_list, check_optimizer, no_optimizer
 from gluonlab.kvstores.owner import Owner
 from gluonlab.kvstores.schedule import ScheduleKVStore
 from gluonlab.kvstores.sharded_update import ShardedUpdate, check
 from gluonlab.kvstores.summing import Keys, named
-from gluonlab.optimizers.registry import ELEMENT_WISE, is_element_wise
+from gluonlab.optimizers.registry import ELEMENT_WISE, OPTIMIZERS, is_element_wise
 from gluonlab.optimizers.states.fitting import fitted, resume
 from gluonlab.optimizers.states.matching import Own, most_bytes, own_of
 from gluonlab.optimizers.states.states import KeyState, States, kind_of, read, save, to_arrays
@@ -75,6 +75,7 @@ class ShardedKVStore(ScheduleKVStore):
         The optimizer of another Trainer finds no state but what it left here: the former one's is
         put aside until it comes again.
         """
+        check_optimizer(self.type, optimizer)
         check_element_wise(type(optimizer))
         self._owner.take(optimizer)
         if self.optimizer is not None and self.optimizer is not optimizer:
@@ -127,7 +128,7 @@ class ShardedKVStore(ScheduleKVStore):
         ``key``: the same as in the first half. ``stale``: for some of the keys, the elements that
         stay as they are, with their states and counts of updates.
         """
-        self._updates[tuple(as_list(key))].finish(priority, stale or {})
+        self._half_done(key).finish(priority, stale or {})
 
     @nd_semantics()
     def save_optimizer_states(self, fname: str, dump_optimizer: bool = False) -> None:
@@ -138,8 +139,7 @@ class ShardedKVStore(ScheduleKVStore):
         keys. The schedule of learning rates is not in the file, so ``dump_optimizer`` changes
         nothing.
         """
-        assert self.optimizer is not None
-        optimizer, own = self.optimizer, self._own()
+        optimizer, own = self._known(), self._own()
         parameters = tuple(
             self.state_of(key).of_parameter(param.name, param.shape) for key, param in own.items()
         )
@@ -154,8 +154,7 @@ class ShardedKVStore(ScheduleKVStore):
         gluon.Trainer.save_states wrote. Raises KVStoreError, and changes nothing, when the file
         holds something else or does not fit.
         """
-        assert self.optimizer is not None
-        own, optimizer = self._own(), self.optimizer
+        own, optimizer = self._own(), self._known()
         params = list(own.values())
         states = read(fname, most_bytes(params) if own else None)
         if own:
@@ -170,10 +169,25 @@ class ShardedKVStore(ScheduleKVStore):
         schedule = self._schedules[optimizer]
         resume(optimizer, of_keys, states.num_update, states.numbers, (), schedule)
 
+    def _known(self) -> mx.optimizer.Optimizer:
+        """The optimizer. Raises KVStoreError before there is one."""
+        if self.optimizer is None:
+            raise no_optimizer(self.type)
+        return self.optimizer
+
+    def _half_done(self, key: Any) -> ShardedUpdate:
+        """The update of these keys, of which `reduce_scatter` is done."""
+        self._known()
+        keys = tuple(as_list(key))
+        if keys not in self._updates:
+            raise KVStoreError(
+                f"kvstore {self.type!r}: {named(keys)} cannot be updated: call reduce_scatter first"
+            )
+        return self._updates[keys]
+
     def _own(self) -> Dict[Any, Own]:
         """The parameters of gluon.Trainer by key, or else the keys that were updated or loaded."""
-        assert self.optimizer is not None
-        known = self.optimizer.param_dict.items()
+        known = self._known().param_dict.items()
         params = {key: param for key, param in known if hasattr(param, "name")}
         if params:
             return dict(zip(params, own_of(params.values())))
@@ -195,12 +209,12 @@ class ShardedKVStore(ScheduleKVStore):
             return self._loaded[key]
         update = next((update for update in self._updates.values() if key in update.keys), None)
         if update is None:
-            return KeyState((), {(0, 0): age_of(self.optimizer, key)})
+            return KeyState((), {(0, 0): age_of(self._known(), key)})
         return update.state_of(key)
 
     def keys_to_update(self, key: Any, stale: Mapping[Any, List[Range]]) -> List[Any]:
         """The optimizer's keys that `update` of ``key`` would update."""
-        updates = self._updates[tuple(as_list(key))].updates
+        updates = self._half_done(key).updates
         return [own for name, update in updates.items() for own in update.keys(stale.get(name, ()))]
 
     def set_states(self, of_keys: Mapping[Any, KeyState]) -> None:
@@ -218,6 +232,7 @@ class ShardedKVStore(ScheduleKVStore):
 
     def _update(self, key: Any, grads: Any, weights: Any, keep: bool = False) -> ShardedUpdate:
         """The update of these keys, made anew, with its state, when they come with other arrays."""
+        self._known()
         entries = self._entries(key, grads, weights)
         keys = tuple(entry.key for entry in entries)
         update = self._updates.get(keys)
@@ -249,11 +264,26 @@ class ShardedKVStore(ScheduleKVStore):
                 )
 
 
+MXNETS = "mx.optimizer"
+OURS = [kind.cls for kind in OPTIMIZERS.values()]
+
+
+def _module_of(optimizer: "type[mx.optimizer.Optimizer]") -> str:
+    module = optimizer.__module__
+    return MXNETS if module.startswith("mxnet.optimizer") else module
+
+
 def check_element_wise(optimizer: "type[mx.optimizer.Optimizer]") -> None:
     """Raise KVStoreError for a kind of optimizer that looks at more than one element at a time."""
     if not is_element_wise(optimizer):
-        names = ", ".join(sorted({kind.__name__ for kind in ELEMENT_WISE}))
+        names = sorted({kind.__name__ for kind in ELEMENT_WISE})
+        name = optimizer.__name__
+        theirs, instead = name, f"choose one of {', '.join(names)}"
+        if name in names:  # a class of the same name is meant
+            ours = any(kind.__name__ == name for kind in OURS)
+            theirs = f"{_module_of(optimizer)}.{name}"
+            instead = f"give {'gluonlab.optimizers' if ours else MXNETS}.{name}"
         raise KVStoreError(
             f"kvstore {SHARDED!r} cuts parameters anywhere, "
-            f"which {optimizer.__name__} does not allow: choose one of {names}, or another kvstore"
+            f"which {theirs} does not allow: {instead}, or another kvstore"
         )

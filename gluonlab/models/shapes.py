@@ -1,24 +1,37 @@
-"""Whether a network takes images of a shape, and the shapes of its parameters then.
+"""Whether a network takes images of a shape, and the shapes of its parameters.
 
-Both are found on symbols; nothing is computed.
+These are found on symbols, or are those of arrays that are there; nothing is computed.
 """
 
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Dict, Optional, Tuple
+from typing import TYPE_CHECKING, Dict, Iterable, Optional, Tuple
 
 import mxnet as mx
 
 from gluonlab.errors import ModelError
 
 if TYPE_CHECKING:
-    from mxnet.gluon import HybridBlock
+    from mxnet.gluon import HybridBlock, Parameter
 
     Shape = Tuple[int, ...]
 
 # tried in this order, then those between two of them
 _SIDES = (1, 2, 4, 8, 16, 32, 64, 128, 224, 256, 299, 331, 384, 512, 1024)
+
+
+def note_shapes(params: "Iterable[Parameter]") -> None:
+    """Give parameters without a shape or type those of their arrays.
+
+    ``gluon.SymbolBlock.imports`` loads arrays, and leaves the shapes open.
+    """
+    for param in params:
+        if param._data is not None:
+            if param._shape is None:
+                param._shape = tuple(param._data[0].shape)
+            if param._dtype is None:
+                param._dtype = param._data[0].dtype
 
 
 def complete(
@@ -27,7 +40,7 @@ def complete(
     """Give every parameter of ``net`` the shape that it has for images (C, H, W).
 
     Parameters that wait for it are initialised. Raises ModelError, with the smallest images that do
-    fit, when the network ``name`` cannot take these.
+    fit, when the network ``name`` cannot take these, and for arrays of another shape.
     """
     scores = net(mx.sym.var("data"))
     shapes = _shapes(scores, image_shape, classes)
@@ -39,6 +52,12 @@ def complete(
         )
     params = net.collect_params()
     for parameter, shape in shapes.items():
+        if params[parameter]._data is not None and params[parameter].shape != shape:
+            raise ModelError(
+                f"{name} has {parameter} {params[parameter].shape}, and {shape} is what it takes "
+                f"for images of shape {_in_words(image_shape)}: give images of the shape that "
+                "it was made for, or initialise it anew"
+            )
         params[parameter].shape = shape
         params[parameter]._finish_deferred_init()  # in the graph's order, as a first forward would
 

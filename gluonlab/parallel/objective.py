@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Optional
+from typing import Any, Dict, Optional
 
 from mxnet import gluon
 
@@ -63,6 +63,11 @@ def make_loss(
             else gluon.loss.SoftmaxCrossEntropyLoss()
         )
     return MixedLoss(loss) if mixed else loss
+
+
+def constants_of(loss: gluon.HybridBlock) -> Dict[str, gluon.Parameter]:
+    """The arrays that a loss keeps, such as class weights, by name; nothing trains them."""
+    return dict(loss.collect_params().items())
 
 
 def scoring_loss(loss: gluon.HybridBlock) -> gluon.HybridBlock:

@@ -13,6 +13,7 @@ from mxnet import nd
 from gluonlab.config.values import LARGEST_RATE, real, whole
 from gluonlab.data.loading.loader import Loader
 from gluonlab.data.sets.dataset import Dataset, Split
+from gluonlab.devices import listed
 from gluonlab.engine.semantics import nd_semantics
 from gluonlab.errors import ModelError
 from gluonlab.finite import check_loss
@@ -83,9 +84,10 @@ def train(
     """Train a copy of ``params`` on each device; ``seed`` decides the order of the images.
 
     ``report`` is called after each epoch. Raises ConfigError for an impossible number, ModelError
-    when the images do not fit LeNet, and DivergedError when the loss is no longer a number, or
-    beyond recovery.
+    when the images do not fit LeNet, DeviceError for what is not a list of devices, each of them
+    once, and DivergedError when the loss is no longer a number, or beyond recovery.
     """
+    ctxs = listed(ctxs)
     whole(1)("global_batch_size", global_batch_size)
     whole(1)("epochs", epochs)
     real(0, LARGEST_RATE, above_minimum=True)("lr", lr)

@@ -22,6 +22,7 @@ from typing import (
     Tuple,
 )
 
+from gluonlab.engine.semantics import users_semantics
 from gluonlab.errors import CallbackError, ConfigError, OutputError, kind_and_words, unknown
 from gluonlab.runs.result import Result
 from gluonlab.runs.schema import Epoch, Step
@@ -218,7 +219,8 @@ class Callbacks:
                 end = self._end(how, str(error) or type(error).__name__)
                 for each in self._callbacks:
                     try:
-                        getattr(each, "on_run_end", lambda run, end: None)(self._run, end)
+                        with users_semantics():
+                            getattr(each, "on_run_end", lambda run, end: None)(self._run, end)
                     except Exception:
                         pass  # nothing may hide why the run ends
             raise
@@ -280,7 +282,8 @@ class Callbacks:
 
     def _call(self, callback: Any, method: str, *given: Any) -> Any:
         try:
-            return getattr(callback, method)(*given)
+            with users_semantics():
+                return getattr(callback, method)(*given)
         except (MemoryError, OutputError):  # which says itself what cannot be written, and why
             raise
         except Exception as error:

@@ -12,7 +12,7 @@ from mxnet import gluon
 
 from gluonlab.config import TrainConfig, option_name
 from gluonlab.data.sets.dataset import Dataset
-from gluonlab.engine.semantics import nd_semantics
+from gluonlab.engine.semantics import give_back, nd_semantics
 from gluonlab.errors import ConfigError, DataError, OutputError, RunError
 from gluonlab.export.onnx_check import Agreement
 from gluonlab.files.whole import folder_for
@@ -124,6 +124,7 @@ def evaluate_run(
             onnx = write_extras(place, plan, strategy.net, score.confusion)
             names = {EXPORT: config.export is not None, CONFUSION: config.confusion}
             written = [place / name for name, asked in names.items() if asked]
+    give_back(strategy.net)
     return Evaluation(folder, plan, score, seconds, tuple(written), onnx)
 
 

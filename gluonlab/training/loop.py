@@ -10,7 +10,7 @@ from mxnet import gluon
 
 from gluonlab.config import TrainConfig
 from gluonlab.data.sets.dataset import Dataset
-from gluonlab.engine.semantics import make_users, nd_semantics
+from gluonlab.engine.semantics import give_back, nd_semantics
 from gluonlab.host.signals import EndRequest
 from gluonlab.kvstores.groups import ALONE, Group
 from gluonlab.parallel.strategy import MakeStrategy
@@ -20,13 +20,14 @@ from gluonlab.training.autoresume import Begun, anew, as_begun, begun, result_of
 from gluonlab.training.callbacks import made
 from gluonlab.training.ending import limits_explained, recorded, write_end, write_extras
 from gluonlab.training.epochs import make_epochs
-from gluonlab.training.own import check_same_own, make_own
+from gluonlab.training.own import answers_others, check_same_own, make_own
 from gluonlab.training.plan import Plan
 from gluonlab.training.prepare import measured_memory, plan_together, prepare
 from gluonlab.training.reporter import ConsoleReporter, Reporter
 from gluonlab.training.resume import Interrupted, asked, interrupted, run_directory
 
 
+@answers_others
 def train(
     config: "TrainConfig | None" = None,
     strategy: Optional[MakeStrategy] = None,
@@ -86,7 +87,8 @@ def train(
         result = train_plan(
             plan, strategy, reporter or ConsoleReporter(), taken, before, earlier, listeners
         )
-    make_users(result.net)
+    for each in filter(None, (result.net, own.loss)):
+        give_back(each)
     return result
 
 

@@ -13,7 +13,7 @@ import numpy as np
 from mxnet import nd
 
 from gluonlab.data.sets.dataset import Split
-from gluonlab.engine.semantics import nd_semantics
+from gluonlab.engine.semantics import nd_semantics, users_semantics
 from gluonlab.errors import CallbackError, ConfigError, kind_and_words
 from gluonlab.kvstores.groups import Group
 from gluonlab.runs.schema import number
@@ -155,12 +155,14 @@ def _of_split(name: str, metric: Any) -> Metric:
         return scores
 
     def value(scores: "Array", labels: "Array") -> float:
-        given = taken(scores, labels)
+        with nd_semantics():
+            given = taken(scores, labels)
         if not isinstance(metric, mx.metric.EvalMetric):
             return metric(given, labels)  # type: ignore[no-any-return]
-        metric.reset()
-        metric.update([nd.array(labels, dtype=labels.dtype)], [nd.array(given)])
-        return metric.get()[1]  # type: ignore[no-any-return]
+        with nd_semantics():
+            metric.reset()
+            metric.update([nd.array(labels, dtype=labels.dtype)], [nd.array(given)])
+            return metric.get()[1]  # type: ignore[no-any-return]
 
     return value
 
@@ -227,7 +229,8 @@ def measured(metrics: Mapping[str, Metric], scores: Any, labels: Any) -> Values:
     values: Values = {}
     for name, metric in metrics.items():
         try:
-            given = metric(scores.copy(), labels.copy())
+            with users_semantics():
+                given = metric(scores.copy(), labels.copy())
         except MemoryError:
             raise
         except Exception as error:

@@ -7,12 +7,13 @@ from typing import List, Optional
 import mxnet as mx
 from mxnet import gluon
 
+from gluonlab.engine.semantics import compute_in, is_np_users
 from gluonlab.gpu.arithmetic import use_arithmetic
 from gluonlab.models import get_model
 from gluonlab.models.shapes import complete
 from gluonlab.training.checks import NETWORK, Made, check
 from gluonlab.training.optimize import spare_biases
-from gluonlab.training.own import check_scores, initialise
+from gluonlab.training.own import check_names, check_scores, initialise
 from gluonlab.training.plan import Plan
 
 
@@ -34,10 +35,15 @@ def make_net(
     classes, own = len(plan.dataset.classes), plan.own
     is_own = own.net is not None
     net = own.make_net(classes) if is_own else get_model(plan.model, classes, ctxs)
+    if not is_own and is_np_users():
+        compute_in(net, numpy_like=False)  # it is the user's after the run
     if is_own:
         check_scores(net, plan.model, plan.dataset.image_shape, classes)
     check(Made(plan, net, len(ctxs)), NETWORK)
     initialise(net, start or ctxs)
+    if own.loss is not None:
+        check_names(own.loss, net)
+        initialise(own.loss, plan.ctxs)
     complete(net, plan.model, plan.dataset.image_shape, classes)
     if plan.no_bias_decay:
         spare_biases(net)  # before a trainer puts parameters of equal multipliers side by side

@@ -3,19 +3,42 @@
 from __future__ import annotations
 
 import inspect
-from dataclasses import dataclass, field
-from typing import Any, Dict, Iterable, List, Mapping, Optional, Sequence
+from dataclasses import dataclass, field, fields
+from functools import partial
+from typing import Any, Callable, Dict, Iterable, List, Mapping, Optional, Sequence
 
 import mxnet as mx
 import numpy as np
 from mxnet import gluon
 
 from gluonlab.config import TrainConfig
+from gluonlab.config.arguments import named_arguments
+from gluonlab.config.other_names import theirs_for
 from gluonlab.data.sets.dataset import Dataset
 from gluonlab.data.sets.registry import find_kind
-from gluonlab.errors import ConfigError, DataError, ModelError, said_by
+from gluonlab.engine.semantics import (
+    compute_in,
+    convert_parameters,
+    is_np_users,
+    users_semantics,
+)
+from gluonlab.errors import ConfigError, DataError, ModelError, UsageError, said_by
+from gluonlab.models.shapes import note_shapes
 from gluonlab.training.metrics import Metric, metrics_by_name
 
+# arguments that `train` does not have, and settings among them, are answered with what is meant
+answers_others = named_arguments(
+    "train",
+    {
+        **{
+            theirs: f"give the setting, train(TrainConfig({ours}=...))"
+            for ours in (each.name for each in fields(TrainConfig))
+            for theirs in (ours, *theirs_for(ours))
+            if ours != "dataset"  # which is an argument, too
+        },
+        "network": "give net, a HybridBlock or a function that makes one",
+    },
+)
 PARTS = {"net": "network", "loss": "loss", "data": "data set"}  # of a run's settings: own
 
 
@@ -62,7 +85,7 @@ class Own:
         net, name = self.net, self.net_name
         if not isinstance(net, gluon.Block):
             # parameters are saved by name, so names count from 0 whatever was made before
-            with mx.name.NameManager():
+            with mx.name.NameManager(), users_semantics():
                 net = net(classes) if _takes_classes(net) else net()
         if not isinstance(net, gluon.HybridBlock):
             kind = type(net).__name__
@@ -88,14 +111,27 @@ def make_own(net: Any = None, loss: Optional[gluon.HybridBlock] = None, metrics:
             f"loss {loss!r}: give a gluon.HybridBlock of scores and labels, such as "
             "gluon.loss.SoftmaxCrossEntropyLoss()"
         )
-    trained = [] if loss is None else list(loss.collect_params())
-    if trained:
-        names = ", ".join(trained)
-        raise ConfigError(
-            f"loss {type(loss).__name__} has parameters ({names}), which nothing trains: "
-            "put them into the network"
-        )
+    if loss is not None:
+        _check_constants(loss)
     return Own(net, loss, metrics_by_name(metrics))
+
+
+def _check_constants(loss: gluon.HybridBlock) -> None:
+    """Raise ConfigError for parameters of a loss that want training, or have no shape yet."""
+    params, name = loss.collect_params(), type(loss).__name__
+    note_shapes(params.values())
+    trained = [each.name for each in params.values() if each.grad_req != "null"]
+    if trained:
+        raise ConfigError(
+            f"loss {name} has parameters ({', '.join(trained)}), which nothing trains: put them "
+            "into the network, or make constants of them, self.params.get_constant(name, value)"
+        )
+    for each in params.values():
+        if not each.shape or min(each.shape) < 1:
+            raise ConfigError(
+                f"loss {name} has {each.name} of shape {each.shape}: give its whole shape, or "
+                "make a constant of it, self.params.get_constant(name, value)"
+            )
 
 
 def check_own(own: Own, asked: TrainConfig) -> None:
@@ -134,6 +170,36 @@ def check_same_own(named: str, how: str, before: Mapping[str, Any], now: Mapping
 
 def check_loss(loss: gluon.HybridBlock, classes: int) -> None:
     """Raise ConfigError unless ``loss`` has a value for each image, for labels (n,)."""
+    _in_its_kind(loss, partial(_check_loss, loss, classes))
+
+
+def check_scores(net: gluon.HybridBlock, name: str, shape: Sequence[int], classes: int) -> None:
+    """Raise ModelError unless the user's own network can be compiled, and gives scores."""
+    _in_its_kind(net, partial(_check_scores, net, name, shape, classes))
+
+
+def _in_its_kind(block: gluon.HybridBlock, check: Callable[[], None]) -> None:
+    """Check a block; after ``npx.set_np()`` as written for mx.nd or mx.np, and have it compute so.
+
+    Its check tells which it is: there is no other sign of it.
+    """
+    if not is_np_users():
+        check()
+        return
+    convert_parameters(block.collect_params().values(), numpy_like=False)
+    errors: List[UsageError] = []
+    for numpy_like in (False, True):
+        compute_in(block, numpy_like)
+        try:
+            check()
+            return
+        except UsageError as error:
+            errors.append(error)
+    # the other complains of operators of the kind that it is written for
+    raise errors["legacy operator" not in str(errors[1])]
+
+
+def _check_loss(loss: gluon.HybridBlock, classes: int) -> None:
     name, images = type(loss).__name__, 3
     shapes = {"scores": (images, classes), "labels": (images,)}
     try:
@@ -161,8 +227,7 @@ def check_loss(loss: gluon.HybridBlock, classes: int) -> None:
         )
 
 
-def check_scores(net: gluon.HybridBlock, name: str, shape: Sequence[int], classes: int) -> None:
-    """Raise ModelError unless the user's own network can be compiled, and gives scores."""
+def _check_scores(net: gluon.HybridBlock, name: str, shape: Sequence[int], classes: int) -> None:
     try:
         scores = net(mx.sym.var("data"))
         unused = _unused(scores, ["data"])
@@ -183,15 +248,30 @@ def check_scores(net: gluon.HybridBlock, name: str, shape: Sequence[int], classe
         )
 
 
+def check_names(loss: gluon.HybridBlock, net: gluon.HybridBlock) -> None:
+    """Raise ConfigError where a loss and the network have something of the same name."""
+    both = [name for name in loss.collect_params() if name in net.collect_params()]
+    if both:
+        raise ConfigError(
+            f"loss {type(loss).__name__} and the network both have {both[0]}: give the loss a "
+            f"prefix, as in {type(loss).__name__}(prefix='loss_')"
+        )
+
+
 def initialise(net: gluon.HybridBlock, ctxs: List[mx.Context]) -> None:
     """Have the parameters on these devices: those that are there, and else new ones."""
     params = net.collect_params()
     there = [each for each in params.values() if each._data is not None or each._deferred_init]
     for each in there:
         each.reset_ctx(ctxs)
+    note_shapes(there)
     names = {each.name for each in there}
     for name, each in params.items():
-        if name not in names:
+        if name in names:
+            continue
+        if isinstance(each, gluon.Constant):  # its initializer copies a value that may be mx.np's
+            each._load_init(each.value.as_nd_ndarray(), ctxs)
+        else:
             each.initialize(ctx=ctxs, default_init=mx.init.Xavier())
 
 

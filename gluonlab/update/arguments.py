@@ -166,7 +166,7 @@ def check_parameters(
 def _check_float32(what: str, params: Sequence[Parameter]) -> None:
     """Raise KVStoreError when the gradients are not of the type that ``what`` is for."""
     for param in params:
-        dtype = np.dtype(param.dtype)
+        dtype = np.dtype(param.dtype or np.float32)  # without a type Gluon makes float32
         if param.grad_req != "null" and dtype != np.float32:
             raise KVStoreError(f"{what} is for float32, and {param.name} is {dtype}: leave it out")
 

@@ -10,10 +10,13 @@ from typing import Any, Dict, List, Optional, Union
 from mxnet import gluon
 from mxnet.gluon import Parameter
 
+from gluonlab.config.arguments import named_arguments
+from gluonlab.devices import check_distinct
 from gluonlab.engine.living import living
 from gluonlab.kvstores.group_store import GroupKVStore
 from gluonlab.kvstores.processes import new_keys, sums_over_processes
 from gluonlab.kvstores.sharded import ShardedKVStore
+from gluonlab.models.shapes import note_shapes
 from gluonlab.optimizers.registry import is_element_wise
 from gluonlab.optimizers.states.states import States
 from gluonlab.optimizers.updates.counts import Rewinding
@@ -30,10 +33,33 @@ from gluonlab.update.replica_updates import BucketUpdates, ParameterUpdates, has
 from gluonlab.update.states import put_awaited
 from gluonlab.update.summed import SummedGradients
 
+_OF_OPTIMIZER = {
+    "lr": "learning_rate",
+    "weight_decay": "wd",
+    **{
+        name: name
+        for name in (
+            "learning_rate", "wd", "momentum", "lr_scheduler", "clip_gradient", "multi_precision",
+        )
+    },
+}  # fmt: skip
+_ANSWERS = {
+    **{
+        theirs: f"give optimizer_params={{{ours!r}: ...}}" for theirs, ours in _OF_OPTIMIZER.items()
+    },
+    **dict.fromkeys(
+        ("ctx", "ctxs", "context", "device", "devices", "gpus"),
+        "the devices are those of the parameters, net.initialize(ctx=devices('gpu:0,1'))",
+    ),
+    "batch_size": "give it to step(batch_size)",
+    "compress": "give compression_params={'type': '2bit', 'threshold': 0.5}",
+}
+
 
 class TrainerInBuckets(gluon.Trainer):
     """The part of a BucketedTrainer that is there between two steps."""
 
+    @named_arguments("BucketedTrainer", _ANSWERS)
     def __init__(
         self,
         params: Any,
@@ -50,7 +76,9 @@ class TrainerInBuckets(gluon.Trainer):
         with arguments.left_alone_if_refused(params, optimizer):
             arguments.check_settings(params, optimizer, bucket_bytes, clip_norm, loss_scale)
             super().__init__(params, optimizer, optimizer_params, kvstore=kvstore)
+            check_distinct(self._contexts)
             devices = len(self._contexts)
+            note_shapes(self._params)
             arguments.check_parameters(self._params, clip_norm, loss_scale)
             self._store = arguments.store_for(kvstore, self._contexts)
             arguments.check_who_updates(self._store, self._optimizer, update_on_kvstore, devices)
@@ -103,6 +131,7 @@ class TrainerInBuckets(gluon.Trainer):
         """Called before the first step, and after `_reset_kvstore`: the buckets stay, then."""
         arguments.check_shapes(self._params)
         if not self.buckets:
+            note_shapes(self._params)
             self._make_buckets()
         if self._sums:
             frozen = self._frozen if self._distributed else ()

@@ -61,7 +61,8 @@ class BucketedTrainer(TrainerInBuckets):
     multipliers once it is in a bucket raises RunError in the next step.
 
     Raises ConfigError for a setting that is none, for parameters that come twice, and for an
-    optimizer of MXNet's under which replicas drift apart; and KVStoreError for a store that is
+    optimizer of MXNet's under which replicas drift apart; DeviceError for parameters with two
+    replicas on one device, of which backward writes one; and KVStoreError for a store that is
     unknown or could not keep replicas alike, for parameters with sparse gradients, for
     ``clip_norm`` or ``loss_scale`` with gradients that are not float32, and for what a store cannot
     do. The parameters are then as they were before.

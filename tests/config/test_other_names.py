@@ -56,7 +56,7 @@ def test_the_hint_alone_fits_a_line_of_80_columns(ended, words, guess, empty_cwd
 
 def test_the_example_is_true():
     assert doctest.testmod(other_names).failed == 0
-    assert doctest.testmod(other_names).attempted == 1
+    assert doctest.testmod(other_names).attempted == 2
 
 
 @pytest.mark.parametrize(

@@ -7,8 +7,9 @@ import pathlib
 import re
 
 import mxnet as mx
+import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gluonlab.config import TrainConfig, option_name
@@ -274,6 +275,64 @@ def test_epochs_compression_and_colours_have_one_spelling():
         TrainConfig(normalise=(0.5, 2)).normalise == "0.5/2.0"
         and TrainConfig(normalise="ImageNet").normalise == "imagenet"
     )
+
+
+@settings(max_examples=25)
+@given(NAMED)
+def test_numpys_values_are_pythons(named):
+    name, value = named
+    numpys = np.str_(value) if isinstance(value, str) else np.array(value)[()]
+    found, expected = (getattr(TrainConfig(**{name: each}), name) for each in (numpys, value))
+    assert (found, type(found)) == (expected, type(expected))
+
+
+def test_arrays_and_types_of_numpy_are_lists_and_names():
+    given = {
+        "dtype": np.dtype("float16"), "lr_decay_epochs": np.array([2, 5]), "gpus": np.array(3),
+        "normalise": [np.array([0.5]), [np.float64(0.25)]], "confusion": np.bool_(True),
+    }  # fmt: skip
+    same = {
+        "dtype": "float16", "lr_decay_epochs": "2,5", "gpus": 3, "normalise": "0.5/0.25",
+        "confusion": True,
+    }  # fmt: skip
+    assert TrainConfig(**given) == TrainConfig(**same)
+    assert TrainConfig(devices=np.array(["cpu:0", "cpu:1"])).devices == ("cpu:0", "cpu:1")
+
+
+@pytest.mark.parametrize(
+    ("gpus", "instead"),
+    [
+        ("0,1", "gpu:0,1"), ("0, 1,", "gpu:0,1"), ([0, 2], "gpu:0,2"), ((1,), "gpu:1"),
+        ("gpu:0,1", "gpu:0,1"), ("cuda:1", "gpu:1"), (0, "gpu:0"), ("all", "gpu:*"),
+        (-1, "gpu:*"),
+    ],
+)  # fmt: skip
+def test_names_of_gpus_are_told_where_they_belong(gpus, instead):
+    with pytest.raises(ConfigError) as raised:
+        TrainConfig(gpus=gpus)
+    said = f"--gpus {gpus}: give a whole number from 1 up, or name GPUs: --devices {instead}"
+    assert str(raised.value) == said
+
+
+@pytest.mark.parametrize(
+    ("theirs", "ours"),
+    [
+        ("ctx", "devices"), ("context", "devices"), ("learning_rate", "lr"),
+        ("batch", "batch_size"), ("num_epochs", "epochs"), ("kv_store", "kvstore"),
+        ("weight_decay", "wd"),
+        ("optimizer_params", "lr"), ("num_gpus", "gpus"), ("devicess", "devices"),
+    ],
+)  # fmt: skip
+def test_a_setting_as_others_name_it_is_answered_with_ours(theirs, ours):
+    with pytest.raises(
+        ConfigError, match=f"^unknown setting '{theirs}': did you mean '{ours}'[?]$"
+    ):
+        TrainConfig(**{theirs: 1})
+
+
+def test_what_belongs_to_train_is_no_setting():
+    with pytest.raises(ConfigError, match=r"'net' is .*: train\(TrainConfig\(\), net=...\)$"):
+        TrainConfig(net=None)
 
 
 def test_a_path_becomes_text():

@@ -53,11 +53,7 @@ def test_pushpull_leaves_the_sum_on_every_device(name):
         np.testing.assert_allclose(gradient.asnumpy(), parts.sum(axis=0), rtol=1e-6, atol=1e-6)
 
 
-# 'horovod', 'byteps' and 'p3' are names that MXNet itself takes without a word, and makes a local
-# store of
-@pytest.mark.parametrize(
-    "name", ["rign", "horovod", "byteps", "p3", "dist_sync", "Device", "", None]
-)
+@pytest.mark.parametrize("name", ["rign", "Device", "", None])
 def test_an_unknown_store_is_answered_with_the_choices(name):
     for refuse in (make_kvstore, check_kvstore):
         with pytest.raises(
@@ -97,3 +93,79 @@ def test_a_store_for_gpus_is_refused_for_cpu_devices():
         match="'nccl' sums over GPUs, and these are CPU devices: choose device or local",
     ):
         make_kvstore("nccl", [mx.cpu(0), mx.cpu(1)])
+
+
+EARLY = {  # calls before there is an optimizer
+    "save": lambda store, arrays: store.save_optimizer_states("states"),
+    "load": lambda store, arrays: store.load_optimizer_states("states"),
+    "reduce_scatter": lambda store, arrays: store.reduce_scatter(1, arrays, arrays),
+    "update": lambda store, arrays: store.update(1),
+    "update_and_use_up": lambda store, arrays: store.update_and_use_up(1, arrays, arrays),
+    "state_of": lambda store, arrays: store.state_of(1),
+    "keys_to_update": lambda store, arrays: store.keys_to_update(1, {}),
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "call"),
+    [
+        (name, call)
+        for name in ("device", "local", "sharded-optimizer")
+        for call in (EARLY if name == "sharded-optimizer" else ("save", "load"))
+    ],
+)
+def test_a_call_that_comes_before_the_optimizer_says_so(name, call, empty_cwd):
+    store, arrays = make_kvstore(name), [mx.nd.ones((3,), ctx=ctx) for ctx in contexts(2)]
+    with pytest.raises(
+        KVStoreError, match=f"^kvstore '{name}' has no optimizer yet: call set_optimizer first, or"
+    ):
+        EARLY[call](store, arrays)
+    assert list(empty_cwd.iterdir()) == []
+
+
+@pytest.mark.parametrize("name", ["device", "local", "sharded-optimizer"])
+@pytest.mark.parametrize("optimizer", ["sgd", None, mx.optimizer.SGD])
+def test_an_optimizer_is_an_instance(name, optimizer):
+    with pytest.raises(KVStoreError, match="is no optimizer: give an instance, such as"):
+        make_kvstore(name).set_optimizer(optimizer)
+
+
+def test_half_an_update_is_refused_without_the_other_half():
+    store = make_kvstore("sharded-optimizer")
+    store.set_optimizer(mx.optimizer.SGD())
+    with pytest.raises(KVStoreError, match="key 1 cannot be updated: call reduce_scatter first"):
+        store.update(1)
+
+
+class Adam(mx.optimizer.Adam):
+    """A user's own, of a name that others have."""
+
+
+class Ftrl(mx.optimizer.Ftrl):
+    """The same."""
+
+
+@pytest.mark.parametrize(
+    ("kind", "said"),
+    [
+        (mx.optimizer.Nadam, "mx.optimizer.Nadam does not allow: give gluonlab.optimizers.Nadam,"),
+        (Adam, f"{Adam.__module__}.Adam does not allow: give gluonlab.optimizers.Adam,"),
+        (Ftrl, f"{Ftrl.__module__}.Ftrl does not allow: give mx.optimizer.Ftrl,"),
+        (mx.optimizer.LAMB, "LAMB does not allow: choose one of AdaDelta, AdaGrad, Adam,"),
+    ],
+)
+def test_an_optimizer_of_a_name_that_is_allowed_is_told_from_the_one_that_is(kind, said):
+    with pytest.raises(KVStoreError) as raised:
+        make_kvstore("sharded-optimizer").set_optimizer(kind())
+    assert f"which {said} " in str(raised.value)
+    assert str(raised.value).endswith(", or another kvstore")
+
+
+@pytest.mark.parametrize("name", ["device", "local"])
+def test_what_a_store_needs_is_asked_for(name):
+    store = make_kvstore(name)
+    store.init(1, mx.nd.ones((3,)))
+    with pytest.raises(KVStoreError, match="pull needs arrays: give out=arrays"):
+        store.pull(1)
+    with pytest.raises(KVStoreError, match=r"give \{'type': '2bit'|cannot compress"):
+        store.set_gradient_compression("2bit")

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from mxnet import autograd, gluon, nd
 from mxnet.gluon import nn
 from sklearn.metrics import f1_score
-from support.devices import named
+from support.devices import device, named
 from support.interrupted_runs import PullsThePlug, Stopped, lines, parameters
 from support.process_group import in_processes
 from support.reference import distance, values
@@ -117,6 +117,183 @@ def test_it_trains_as_the_plain_loop_on_any_number_of_devices(tmp_path, devices)
     focal = Focal()(nd.array(scores), nd.array(ARRAYS[3])).asnumpy()
     assert last.validation_loss == pytest.approx(focal.mean(), rel=1e-4)
     assert last.metrics["margin"] == pytest.approx(margins(scores, ARRAYS[3].astype("int32")), 1e-4)
+
+
+@pytest.mark.filterwarnings("ignore:Cannot decide type")
+def test_an_imported_network_trains_as_the_one_that_it_was_exported_from(tmp_path):
+    """Also after set_np. Its parameters have arrays, and no shapes: other images do not fit."""
+    net = with_values(START)
+    net.hybridize()
+    net(nd.zeros((1, 2, 6, 6)))
+    net.export(str(tmp_path / "net"))
+    files = str(tmp_path / "net-symbol.json"), ["data"], str(tmp_path / "net-0000.params")
+    result = run(tmp_path / "run", own={**OWN, "net": gluon.SymbolBlock.imports(*files)}, lr=0.1)
+    expected = plain_loop(with_values(START), Focal(), lr=0.1)
+    assert distance(values(result.net), values(expected)) < 1e-5
+    own = {**OWN, "net": gluon.SymbolBlock.imports(*files)}
+    mx.npx.set_np()
+    try:
+        again = run(tmp_path / "again", own=own, lr=0.1).net
+        scores = again(mx.np.array(ARRAYS[2], dtype="float32", ctx=device()) / 255)
+        assert distance(values(again), values(expected)) < 1e-5
+    finally:
+        mx.npx.reset_np()
+    assert type(scores) is mx.np.ndarray
+    assert distance([scores.asnumpy()], [scores_of(expected)]) < 1e-4
+    smaller = from_arrays(*(each[..., :5] if each.ndim == 4 else each for each in ARRAYS))
+    with pytest.raises(ModelError, match=r"_weight \(4, 48\), and \(4, 36\) is what it takes for"):
+        train(config(tmp_path / "smaller"), dataset=smaller, net=gluon.SymbolBlock.imports(*files))
+
+
+class Weighted(gluon.HybridBlock):
+    """Cross entropy by class, with weights that are a constant and some that nobody trains."""
+
+    def __init__(self, **prefix):
+        super().__init__(**prefix)
+        self.weight = self.params.get_constant("weight", [1.0, 2.0, 0.5, 3.0])
+        self.more = self.params.get("more", shape=(CLASSES,), init=mx.init.One(), grad_req="null")
+
+    def hybrid_forward(self, F, scores, labels, weight, more):
+        return -F.pick(F.log_softmax(scores), labels) * F.take(weight * more, labels)
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"microbatches": 2},
+        {"split": "layers"},
+        {"split": "channels"},
+        pytest.param({"kvstore": "ring"}, marks=pytest.mark.long),
+    ],
+    ids=lambda more: "-".join(map(str, *more.items())),
+)
+def test_a_loss_may_keep_constants_and_the_numbers_are_those_of_the_plain_loop(tmp_path, more):
+    loss = Weighted()
+    loss.initialize()
+    loss.more.set_data(nd.array([1.0, 1.0, 4.0, 0.5]))
+    expected = plain_loop(with_values(START), loss, epochs=1, lr=0.1)
+    own = {"net": with_values(START), "loss": loss}
+    result = run(tmp_path / "run", own=own, lr=0.1, epochs=1, **more)
+    assert distance(values(result.net), values(expected)) < 1e-5
+    losses = loss(nd.array(scores_of(expected)), nd.array(ARRAYS[3]))
+    assert result.history[-1].validation_loss == pytest.approx(losses.asnumpy().mean(), rel=1e-4)
+
+
+class Unshaped(gluon.HybridBlock):
+    def __init__(self):
+        super().__init__()
+        self.weight = self.params.get("w", grad_req="null", allow_deferred_init=True)
+
+    def hybrid_forward(self, F, scores, labels, weight):
+        return F.pick(scores, labels) * F.take(weight, labels)
+
+
+class OfNd(gluon.HybridBlock):
+    """Two layers with a constant between them, written for mx.nd."""
+
+    def __init__(self):
+        super().__init__()
+        self.conv = nn.Conv2D(3, 3, in_channels=2)
+        self.dense = nn.Dense(CLASSES, in_units=48)
+        self.scale = self.params.get_constant("scale", [[[[0.5]], [[1.0]], [[2.0]]]])
+
+    def hybrid_forward(self, F, x, scale):
+        return self.dense(F.broadcast_mul(F.tanh(self.conv(x)), scale))
+
+
+class OfNp(OfNd):
+    """The same for mx.np."""
+
+    def hybrid_forward(self, F, x, scale):
+        return self.dense(F.np.tanh(self.conv(x)) * scale)
+
+
+class FocalOfNp(gluon.HybridBlock):
+    """Focal for mx.np."""
+
+    def hybrid_forward(self, F, scores, labels):
+        right = F.npx.pick(F.npx.log_softmax(scores), labels)
+        return -((1 - F.np.exp(right)) ** 2) * right
+
+
+def scaled(kind):
+    """Such a network with START's values, of the arrays that the user has chosen."""
+    net = kind()
+    net.initialize()
+    arrays = mx.np if mx.util.is_np_array() else nd
+    for layer, start in ((net.conv, START[:2]), (net.dense, START[2:])):
+        for param, array in zip((layer.weight, layer.bias), start):
+            param.set_data(arrays.array(array))
+    return net
+
+
+class Looks:
+    """A callback that computes with the run's network, in mx.np."""
+
+    def __init__(self):
+        self.seen = []
+
+    def on_epoch_end(self, run, epoch):
+        self.seen.append(run.net(mx.np.zeros((1, 2, 6, 6), ctx=device())))
+
+
+def mean_score(scores, labels):
+    return mx.np.array(scores).mean()
+
+
+@pytest.mark.parametrize(
+    ("kind", "loss", "made"),
+    [
+        (OfNd, Focal, "before set_np"),
+        (OfNd, FocalOfNp, "by a function"),
+        (OfNp, FocalOfNp, "after set_np"),
+        pytest.param(OfNp, Focal, "by a function", marks=pytest.mark.long),
+    ],
+)
+def test_after_set_np_code_of_either_kind_trains_as_the_plain_loop(tmp_path, kind, loss, made):
+    """And what the user gets, or is told, is mx.np's."""
+    expected = plain_loop(scaled(OfNd), Focal(), epochs=1, lr=0.1)
+    net = scaled(kind) if made == "before set_np" else lambda: scaled(kind)
+    mx.npx.set_np()
+    try:
+        net = net() if made == "after set_np" else net
+        looks, own = Looks(), {"net": net, "loss": loss(), "metrics": [mean_score]}
+        result = run(tmp_path / "run", own=own, lr=0.1, epochs=1, callbacks=[looks])
+        images = mx.np.array(ARRAYS[2], dtype="float32", ctx=device()) / 255
+        with autograd.record():
+            scores = result.net(images)
+        scores.backward()
+        trained, found = values(result.net), [scores.asnumpy(), *gradients(result.net)]
+        assert {type(each) for each in (scores, *looks.seen)} == {mx.np.ndarray}
+        result.net.save_parameters(str(tmp_path / "parameters"))
+        evaluated = evaluate_run(str(tmp_path / "run"), data=from_arrays(*ARRAYS), **own).score
+    finally:
+        mx.npx.reset_np()
+    assert distance(trained, values(expected)) < 1e-5
+    with autograd.record():
+        plain = expected(nd.array(ARRAYS[2]) / 255)
+    plain.backward()
+    assert distance(found, [plain.asnumpy(), *gradients(expected)]) < 1e-4
+    assert evaluated.accuracy == result.accuracy
+    assert evaluated.metrics["mean_score"] == pytest.approx(plain.asnumpy().mean(), rel=1e-3)
+
+
+def gradients(net):
+    params = net.collect_params().values()
+    return [param.list_grad()[0].asnumpy() for param in params if param.grad_req != "null"]
+
+
+def test_after_set_np_a_mistake_is_told_in_the_words_of_its_kind(tmp_path):
+    mx.npx.set_np()
+    try:
+        for kind in (OfNd, OfNp):
+            with pytest.raises(ModelError, match=r"gives \(1, 4\) for an image, .* 5 classes"):
+                train(
+                    config(tmp_path / "run"), net=kind,
+                    dataset=from_arrays(ARRAYS[0], ARRAYS[1] + 1, *ARRAYS[2:]),
+                )  # fmt: skip
+    finally:
+        mx.npx.reset_np()
 
 
 @settings(max_examples=2)
@@ -292,7 +469,19 @@ def mxnet_fails(scores, labels):
         ({"net": make_net}, {"model": "lenet"}, ConfigError, "--model lenet and the network make_"),
         ({"net": make_net}, {"memory": True}, ConfigError, "--memory measures in another process"),
         ({"loss": Mean()}, {}, ConfigError, r"loss Mean gives \(1,\) for 3 images: give a value"),
-        ({"loss": nn.Dense(1)}, {}, ConfigError, "loss Dense has parameters"),
+        (
+            {"loss": nn.Dense(1)},
+            {},
+            ConfigError,
+            r"loss Dense has parameters .*, or make constants of them, self.params.get_constant",
+        ),
+        ({"loss": Unshaped()}, {}, ConfigError, "has unshaped0_w of shape None: give its whole sh"),
+        (
+            {"net": nn.Dense(CLASSES, prefix="w_"), "loss": Weighted(prefix="w_")},
+            {},
+            ConfigError,
+            "loss Weighted and the network both have w_weight: give the loss a prefix",
+        ),
         ({"loss": len}, {}, ConfigError, "loss <built-in function len>: give a gluon.HybridBlock"),
         ({"loss": gluon.loss.L2Loss()}, {}, ConfigError, "loss L2Loss cannot be compiled for sco"),
         ({"loss": Focal()}, {"label_smoothing": 0.1}, ConfigError, "--label-smoothing 0.1 is of"),

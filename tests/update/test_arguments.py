@@ -99,7 +99,7 @@ REFUSED = {
         small_net,
         dict(kvstore="dist_sync"),
         KVStoreError,
-        "unknown kvstore 'dist_sync': choose",
+        "kvstore 'dist_sync' sums over processes: start them with gluonlab launch -n N --backend d",
     ),
     "no store": (
         small_net,

@@ -5,11 +5,17 @@ give.
 import mxnet as mx
 import numpy as np
 import pytest
+from mxnet import nd
+from mxnet.gluon import nn
 from support.devices import contexts
 
 from gluonlab.data import Loader, load_dataset
 from gluonlab.errors import DataError, DeviceError, ModelError
+from gluonlab.kvstores import make_kvstore
 from gluonlab.models import get_model
+from gluonlab.scratch.data_parallel import split_batch
+from gluonlab.scratch.loop import train
+from gluonlab.update.trainer import BucketedTrainer
 
 NO_DEVICES = [mx.cpu(0), "cpu", None, [], (), [0, 1], ["cpu"], [None]]
 
@@ -48,3 +54,34 @@ def test_a_network_is_laid_out_for_devices(ctxs):
 def test_a_network_has_classes(classes):
     with pytest.raises(ModelError, match="give how many the data set has"):
         get_model("mlp", classes)
+
+
+def trainer_of(ctxs, store):
+    net = nn.Dense(2, in_units=3)
+    net.initialize(ctx=ctxs)
+    return BucketedTrainer(net.collect_params(), "sgd", kvstore=store)
+
+
+@pytest.mark.parametrize(
+    "take",
+    [
+        lambda split, ctxs: Loader(split, ctxs, 8),
+        lambda split, ctxs: get_model("lenet", 10, ctxs),
+        lambda split, ctxs: make_kvstore("ring", ctxs),
+        lambda split, ctxs: trainer_of(ctxs, "device"),
+        lambda split, ctxs: trainer_of(ctxs, make_kvstore("ring")),
+        lambda split, ctxs: split_batch(nd.zeros((4, 2)), nd.zeros((4,)), ctxs),
+        lambda split, ctxs: train(load_dataset("digits"), None, ctxs),
+    ],
+    ids=["Loader", "get_model", "make_kvstore", "trainer", "ring", "split_batch", "from scratch"],
+)
+@pytest.mark.parametrize("places", [(0, 0), (0, 1, 0)])
+def test_a_device_that_comes_twice_is_refused_with_what_to_write(split, take, places):
+    """Of two replicas on one device backward writes one: gradients would be lost in silence."""
+    ctxs = [contexts(2)[place] for place in places]
+    kind, count = ctxs[0].device_type, len(ctxs)
+    with pytest.raises(DeviceError) as raised:
+        take(split, ctxs)
+    said = f"names {ctxs[0]} 2 times: give each device once, such as "
+    assert said in str(raised.value)
+    assert f"[mx.{kind}(i) for i in range({count})]" in str(raised.value)

@@ -28,6 +28,7 @@ import mxnet as mx
 import numpy as np
 from mxnet import nd
 
+from gluonlab.config.arguments import named_arguments
 from gluonlab.config.values import is_count
 from gluonlab.data.loading.ahead import ahead
 from gluonlab.data.loading.batch import Batch
@@ -72,6 +73,17 @@ def _checked(global_batch_size: Any) -> int:
     return int(global_batch_size)
 
 
+_CTXS = "give the devices as ctxs, devices('gpu:0,1') of gluonlab.devices"
+_ANSWERS = {
+    **dict.fromkeys(("ctx", "context", "device", "devices", "gpus", "ctx_list"), _CTXS),
+    **dict.fromkeys(
+        ("batch_size", "batch"), "give global_batch_size, the images of a step on all devices"
+    ),
+    "last_batch": "give drop_last=True to leave a smaller last batch out",
+    "num_workers": "give prefetch, the batches that are made ahead",
+}
+
+
 class Loader:
     """Iterates over a split in batches: ``for xs, ys in loader``.
 
@@ -99,6 +111,7 @@ class Loader:
     split that is not one of files.
     """
 
+    @named_arguments("Loader", _ANSWERS)
     def __init__(
         self,
         split: Split,

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, List, Optional, Sequence, Tuple
 import mxnet as mx
 from mxnet import gluon, nd
 
+from gluonlab.devices import check_distinct
 from gluonlab.shares import split_evenly
 
 if TYPE_CHECKING:
@@ -23,9 +24,11 @@ def shard(
     """Split the first axis of (n, ...) over the devices: evenly, or into shards of these ``sizes``.
 
     A batch smaller than the number of devices occupies only the first ones: the list is then
-    shorter than ``ctxs``. Sizes are as `shard_sizes` gives them.
+    shorter than ``ctxs``. Sizes are as `shard_sizes` gives them. Raises DeviceError for a device
+    that comes twice, unless the caller has looked at them, and gives sizes.
     """
     if sizes is None:
+        check_distinct(ctxs)
         sizes = shard_sizes(len(array), len(ctxs))
     busy = list(ctxs[: len(sizes)])
     if not busy:  # a worker's part of a batch that is smaller than the number of workers

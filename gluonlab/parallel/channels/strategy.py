@@ -30,7 +30,7 @@ from gluonlab.parallel.channels.replica import ChannelReplica
 from gluonlab.parallel.channels.statistics import ChannelStatistics
 from gluonlab.parallel.data.replica import IMAGES, LABELS, loss_graph
 from gluonlab.parallel.data.step import CopiesStep
-from gluonlab.parallel.objective import MixedLoss, scoring_loss
+from gluonlab.parallel.objective import MixedLoss, constants_of, scoring_loss
 from gluonlab.parallel.strategy import (
     MakeNet,
     MakeStrategy,
@@ -79,12 +79,13 @@ class ChannelParallel:
             self._of_slices, plan.clip_norm, plan.loss_scale, beside=self._of_wholes
         )
         schedule = make_schedule(_algorithm(plan.kvstore), plan.split.size)
+        kept = [{**own, **constants_of(loss)} for own in self.parts]
         replicas = [
-            ChannelReplica(layout, scoring, self.parts, ctxs, schedule, plan.conversion)
+            ChannelReplica(layout, scoring, kept, ctxs, schedule, plan.conversion)
             for ctxs in copies
         ]
         levels, scoring_levels = replicas[0].levels, replicas[0].scoring
-        self.taken = ChannelMemory(levels, scoring_levels, self.parts, plan).taken
+        self.taken = ChannelMemory(levels, scoring_levels, kept, plan).taken
         whole = self.net._collect_params_with_prefix()
         places = {param.name: place for place, param in whole.items()}
         self.statistics = ChannelStatistics(

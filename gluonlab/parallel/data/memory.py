@@ -10,7 +10,7 @@ from mxnet import gluon
 from gluonlab.parallel.data.replica import loss_graph
 from gluonlab.parallel.data.stage_gradients import Kinds, bytes_of
 from gluonlab.parallel.data.stage_memory import planned_mib
-from gluonlab.parallel.objective import MixedLoss
+from gluonlab.parallel.objective import MixedLoss, constants_of
 from gluonlab.parallel.part import fitted
 from gluonlab.parallel.planned import (
     Graph,
@@ -32,9 +32,10 @@ class ReplicaMemory:
     def __init__(self, net: gluon.HybridBlock, loss: gluon.HybridBlock, plan: StrategyPlan) -> None:
         self.graph = loss_graph(net, loss, plan.preprocess, plan.conversion)
         self._plan, self._mixed = plan, isinstance(loss, MixedLoss)
-        self._params = dict(net.collect_params().items())
+        own = dict(net.collect_params().items())
+        self._params = {**own, **constants_of(loss)}
         self._always = of_parameters(
-            self._params.values(), plan.make_optimizer(), plan.kvstore, len(plan.ctxs)
+            own.values(), plan.make_optimizer(), plan.kvstore, len(plan.ctxs)
         )
         self._activations: Dict[Tuple[int, ...], int] = {}
 

@@ -8,7 +8,12 @@ import mxnet as mx
 from mxnet import gluon, nd
 
 from gluonlab.engine.invoke import CopyInto
-from gluonlab.parallel.objective import MixedLoss, SmoothedCrossEntropy, scoring_loss
+from gluonlab.parallel.objective import (
+    MixedLoss,
+    SmoothedCrossEntropy,
+    constants_of,
+    scoring_loss,
+)
 from gluonlab.parallel.part import Bound, Part
 from gluonlab.parallel.precision import Conversion, as_it_is
 
@@ -114,5 +119,5 @@ def replicas(
     graph = scoring = loss_graph(net, loss, preprocess, convert)
     if isinstance(loss, MixedLoss):
         scoring = loss_graph(net, scoring_loss(loss), preprocess, convert)
-    params = dict(net.collect_params().items())
+    params = {**net.collect_params(), **constants_of(loss)}
     return [Replica(graph, params, ctx, scoring) for ctx in ctxs]

@@ -42,7 +42,7 @@ class Pipeline:
         self.stages, self.ctxs, self._make_schedule = stages, list(ctxs), make_schedule
         self.parts = [
             Part(
-                stage.graph, stage.params, ctxs[number % len(ctxs)], [0] * stage.is_last,
+                stage.graph, stage.kept, ctxs[number % len(ctxs)], [0] * stage.is_last,
                 [ACTIVATION] * stage.wants,
             )
             for number, stage in enumerate(stages)

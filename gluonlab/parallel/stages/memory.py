@@ -90,7 +90,7 @@ class StagedMemory:
             if number > 1:
                 kinds[ACTIVATION] = self._activation(number - 1, images)
             inputs = {name: kinds[name] for name in before.inputs}
-            [self._given[key]] = Graph(before.graph, before.params).outputs(inputs)
+            [self._given[key]] = Graph(before.graph, before.kept).outputs(inputs)
         return self._given[key]
 
 
@@ -135,7 +135,7 @@ class StageMemory:
     def _graph(self, mixed: bool) -> Graph:
         stage = self._stage
         symbol = stage.graph if mixed else stage.scoring
-        return Graph(symbol, stage.params, [ACTIVATION] * stage.wants)
+        return Graph(symbol, stage.kept, [ACTIVATION] * stage.wants)
 
     def _kinds(self, images: int, mixed: bool) -> Kinds:
         found = input_kinds(images, self._plan.split.image_shape, mixed)

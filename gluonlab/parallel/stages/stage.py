@@ -9,7 +9,7 @@ from mxnet import gluon
 
 from gluonlab.errors import ModelError
 from gluonlab.parallel.data.replica import IMAGES, LABELS, with_loss
-from gluonlab.parallel.objective import MixedLoss, scoring_loss
+from gluonlab.parallel.objective import MixedLoss, constants_of, scoring_loss
 from gluonlab.parallel.precision import Conversion
 from gluonlab.parallel.stages.chain import run
 
@@ -21,7 +21,7 @@ class Stage(NamedTuple):
 
     ``params``: those that it has, by name. ``scoring``: the graph for labels (n,), where those of
     training are of another kind. ``wants``: whether a stage before it learns, and so needs the
-    gradient of this one's input.
+    gradient of this one's input. ``constants``: what its loss keeps, by name.
     """
 
     graph: mx.sym.Symbol
@@ -29,6 +29,12 @@ class Stage(NamedTuple):
     inputs: Sequence[str]
     params: Dict[str, gluon.Parameter]
     wants: bool
+    constants: Dict[str, gluon.Parameter]
+
+    @property
+    def kept(self) -> Dict[str, gluon.Parameter]:
+        """All arrays that its graphs have, by name."""
+        return {**self.params, **self.constants}
 
     @property
     def is_last(self) -> bool:
@@ -91,4 +97,5 @@ def make_stage(
     }
     names = [*graph.list_arguments(), *graph.list_auxiliary_states()]
     own = {name: params[name] for name in names if name in params}
-    return Stage(graph, scoring, [IMAGES if first else ACTIVATION, *[LABELS] * last], own, wants)
+    inputs = [IMAGES if first else ACTIVATION, *[LABELS] * last]
+    return Stage(graph, scoring, inputs, own, wants, constants_of(loss) if last else {})

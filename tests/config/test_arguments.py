@@ -1,0 +1,54 @@
+"""Arguments that a function does not have are answered with what is meant, in one line."""
+
+import inspect
+
+import mxnet as mx
+import pytest
+from mxnet.gluon import nn
+
+from gluonlab import BucketedTrainer, Loader, load_dataset, make_kvstore, train
+from gluonlab.errors import ConfigError
+
+
+def call_trainer(**given):
+    net = nn.Dense(1, in_units=1)
+    net.initialize()
+    return BucketedTrainer(net.collect_params(), "sgd", **given)
+
+
+def call_loader(**given):
+    return Loader(load_dataset("digits").test, [mx.cpu()], 8, **given)
+
+
+@pytest.mark.parametrize(
+    ("call", "name", "said"),
+    [
+        (train, "ctx", "train has no argument 'ctx': give the setting, train(TrainConfig(dev"),
+        (train, "learning_rate", "give the setting, train(TrainConfig(lr=...))"),
+        (train, "batch_size", "give the setting, train(TrainConfig(batch_size=...))"),
+        (train, "epochs", "give the setting, train(TrainConfig(epochs=...))"),
+        (train, "data", "train has no argument 'data': did you mean 'dataset'?"),
+        (train, "network", "give net, a HybridBlock"),
+        (train, "callback", "did you mean 'callbacks'?"),
+        (train, "xyz", "unknown argument of train 'xyz': choose autoresume, callbacks, "),
+        (call_trainer, "ctx", "are those of the parameters, net.initialize(ctx="),
+        (call_trainer, "lr", "give optimizer_params={'learning_rate': ...}"),
+        (call_trainer, "learning_rate", "give optimizer_params={'learning_rate': ...}"),
+        (call_trainer, "weight_decay", "give optimizer_params={'wd': ...}"),
+        (call_trainer, "kv_store", "did you mean 'kvstore'?"),
+        (call_trainer, "batch_size", "give it to step(batch_size)"),
+        (call_loader, "ctx", "give the devices as ctxs"),
+        (call_loader, "batch_size", "give global_batch_size, the images of a step"),
+        (call_loader, "shufle", "did you mean 'shuffle'?"),
+        (lambda **given: make_kvstore("ring", **given), "devices", "give the devices as ctxs"),
+    ],
+)
+def test_an_argument_as_others_name_it_is_answered_with_ours(call, name, said):
+    with pytest.raises(ConfigError) as raised:
+        call(**{name: 1})
+    assert said in str(raised.value) and "\n" not in str(raised.value)
+
+
+def test_signatures_are_still_to_be_read():
+    assert list(inspect.signature(make_kvstore).parameters) == ["name", "ctxs", "topology"]
+    assert "net" in inspect.signature(train).parameters

@@ -1,0 +1,110 @@
+"""Runs MXNet 1.9.1's own tests of Trainer and kvstores on gluonlab's, from a checkout of MXNet.
+
+    git clone --branch 1.9.1 --depth 1 https://github.com/apache/mxnet
+    .venv/bin/python tools/mxnet_tests.py mxnet store:ring store:device bucketed:ring
+
+``store:NAME``: gluon.Trainer has the store NAME of `make_kvstore` where a test names one of MXNet's
+for several devices. ``bucketed:NAME``: BucketedTrainer with that store stands in for gluon.Trainer.
+docs/allreduce.md says why the others cannot pass.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+import tempfile
+import types
+import warnings
+from pathlib import Path
+from typing import Any, List, Tuple
+
+from gluonlab import BucketedTrainer, make_kvstore  # before MXNet
+
+import mxnet as mx  # isort: skip
+from mxnet import gluon  # isort: skip
+
+MODULES = ("test_gluon_trainer", "test_kvstore_custom")
+MXNETS = mx.kv.create, gluon.Trainer
+
+
+def raises(kind: Any) -> Any:
+    """nose's decorator: the test passes if it raises this."""
+
+    def decorate(test: Any) -> Any:
+        return lambda: assert_raises(kind, test)
+
+    return decorate
+
+
+def assert_raises(kind: Any, call: Any, *given: Any, **options: Any) -> None:
+    """Fail unless the call raises this."""
+    try:
+        call(*given, **options)
+    except kind:
+        return
+    raise AssertionError(f"it does not raise {kind}")
+
+
+def with_seed() -> Any:
+    """MXNet's decorator, which draws a seed; the tests here draw nothing."""
+    return lambda test: test
+
+
+def stand_in(name: str, **contents: Any) -> None:
+    """A module in place of one that the tests import."""
+    sys.modules[name] = types.ModuleType(name)
+    vars(sys.modules[name]).update(contents)
+
+
+def trainer_for(way: str, name: str) -> Any:
+    """What is gluon.Trainer while the tests run."""
+    base = BucketedTrainer if way == "bucketed" else MXNETS[1]
+
+    class Trainer(base):  # type: ignore[misc, valid-type]
+        def __init__(self, params: Any, optimizer: Any, optimizer_params: Any = None,
+                     kvstore: Any = "device", *more: Any, **options: Any) -> None:  # fmt: skip
+            first = next(iter(params.values() if hasattr(params, "values") else params))
+            if isinstance(kvstore, str) and (way == "bucketed" or len(first.list_ctx()) > 1):
+                kvstore = make_kvstore(name)
+            super().__init__(params, optimizer, optimizer_params, kvstore, *more, **options)
+
+    return Trainer
+
+
+def run(ways: str) -> Tuple[int, List[str]]:
+    """How many tests pass, and what is said of the others."""
+    way, _, name = ways.partition(":")
+    modules = [importlib.import_module(module) for module in MODULES]
+    modules[1].init_kv = lambda given="device": (  # type: ignore[attr-defined]
+        MXNETS[0](given) if given == "teststore" else make_kvstore(name)
+    )
+    gluon.Trainer = trainer_for(way, name)
+    tests = [(each, name) for each in modules for name in vars(each) if name.startswith("test_")]
+    failed = []
+    for module, test in tests:
+        try:
+            getattr(module, test)()
+        except Exception as error:
+            failed.append(f"  {test}: {type(error).__name__} {' '.join(str(error).split())[:90]}")
+    return len(tests) - len(failed), failed
+
+
+def main(checkout: str, *ways: str) -> None:
+    """Print a line for each of ``ways``, and one for each test that fails."""
+    sys.path.insert(0, str(Path(checkout).resolve() / "tests/python/unittest"))
+    nothing = {name: lambda: None for name in ("setup_module", "teardown", "teardown_module")}
+    stand_in("common", assertRaises=assert_raises, with_seed=with_seed, **nothing)
+    stand_in("nose")
+    stand_in("nose.tools", raises=raises, assert_raises=assert_raises)
+    warnings.simplefilter("ignore")
+    with tempfile.TemporaryDirectory() as folder:
+        os.chdir(folder)  # where the tests write files
+        for each in ways:
+            passed, failed = run(each)
+            print(f"{each}: {passed} of {passed + len(failed)}", *failed, sep="\n", flush=True)
+        os.chdir("/")
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
