@@ -216,7 +216,12 @@ def test_shapes_that_pictures_do_not_have_are_taken_as_arrays(tmp_path, pictures
         ([], "there are no images"),
         ([3], "an image is a int: give files"),
         (np.zeros((2, 1, 28, 27), np.uint8), r"uint8 of shape \(2, 1, 28, 27\): give bytes"),
-        (np.zeros((2, 28, 28)), "images are float64"),
+        (np.full((2, 28, 28), np.nan), "not finite in image 0"),
+        (np.zeros((2, 28, 28), bool), "images is bool"),
+        (nd.zeros((28, 28)), r"of shape \(n, 1, 28, 28\), n from 1 up, by images\[None, None\]"),
+        (np.zeros((1, 28, 28, 1)), r"n from 1 up, by images.transpose\(0, 3, 1, 2\)"),
+        (None, "an image is a NoneType: give files"),
+        (Image.new("L", (28, 28)), "an image is a Image: give files"),
         (np.zeros((0, 28, 28), np.uint8), "n from 1 up"),
     ],
 )

@@ -35,6 +35,7 @@ from gluonlab.data.loading.pixels import to_float
 from gluonlab.data.loading.shards import bounds_of, shard_sizes
 from gluonlab.data.loading.streaming import Selection, Streaming, Wanted
 from gluonlab.data.sets.dataset import ArraySplit, ReadAheadSplit, Split
+from gluonlab.data.sets.gluon_data import resolve_split
 from gluonlab.devices import listed
 from gluonlab.engine.invoke import ARRAY_LIMIT, rows
 from gluonlab.engine.semantics import as_users
@@ -120,7 +121,8 @@ class Loader:
         weights: Optional[Sequence[Any]] = None,
     ) -> None:
         self.augment, self.mixup, self.drop_last = augment, mixup, drop_last
-        self.split, self.ctxs, self.seed = split, listed(ctxs), seed
+        self.split, self.ctxs, self.seed = resolve_split(split), listed(ctxs), seed
+        split = self.split
         self.global_batch_size = _checked(global_batch_size)
         counts = device_counts or [len(self.ctxs)] * world_size
         self._first, self._devices = sum(counts[:rank]), sum(counts)  # of all workers
@@ -225,7 +227,7 @@ class _Resident:
 
     def __init__(self, split: ArraySplit, ctxs: List[mx.Context]) -> None:
         self.ctxs = ctxs
-        self.images = [nd.array(split.images, dtype=np.uint8, ctx=ctx) for ctx in ctxs]
+        self.images = [nd.array(split.images, dtype=split.dtype, ctx=ctx) for ctx in ctxs]
         self.labels = [nd.array(split.labels, dtype=np.int32, ctx=ctx) for ctx in ctxs]
 
     def load(self, batches: List[Wanted]) -> "Iterator[Tuple[Shards, ...]]":
