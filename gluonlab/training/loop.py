@@ -9,21 +9,20 @@ from typing import Any, Optional, Sequence
 from mxnet import gluon
 
 from gluonlab.config import TrainConfig
-from gluonlab.data.sets.gluon_data import check_batches, resolve_dataset
+from gluonlab.data.sets.gluon_data import check_batches
 from gluonlab.engine.semantics import make_users, nd_semantics
 from gluonlab.host.signals import EndRequest
 from gluonlab.kvstores.groups import ALONE, Group
 from gluonlab.parallel.strategy import MakeStrategy
 from gluonlab.runs import schema
 from gluonlab.runs.result import Result
-from gluonlab.training.agreement import all_or_none
 from gluonlab.training.autoresume import Begun, anew, as_begun, begun, result_of, with_checkpoints
 from gluonlab.training.callbacks import made
 from gluonlab.training.ending import limits_explained, recorded, write_end, write_extras
 from gluonlab.training.epochs import make_epochs
 from gluonlab.training.own import check_same_own, make_own
 from gluonlab.training.plan import Plan
-from gluonlab.training.prepare import measured_memory, plan_together, prepare
+from gluonlab.training.prepare import measured_memory, plan_together, prepare, read_together
 from gluonlab.training.reporter import ConsoleReporter, Reporter
 from gluonlab.training.resume import Interrupted, asked, interrupted, run_directory
 
@@ -79,7 +78,7 @@ def train(
         config = config if earlier is None else as_begun(config, earlier, group)
     listeners, own = made(callbacks), make_own(net, loss, metrics)
     with limits_explained():  # not yet under mx.nd's semantics: data sets give the user's arrays
-        data = all_or_none(group, lambda: resolve_dataset(dataset))
+        data = read_together(dataset, group)
     with nd_semantics(), limits_explained():
         plan = plan_together(config, data, group, earlier is not None, own)
         begun_before = [earlier.ended, earlier.run and earlier.run.found] if earlier else []

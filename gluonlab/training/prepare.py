@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Callable, List, NamedTuple, Optional, Tuple
+from typing import Any, Callable, List, NamedTuple, Optional, Tuple
 
 import mxnet as mx
 import numpy as np
@@ -14,6 +14,7 @@ from gluonlab.data.loading.augment import Augment
 from gluonlab.data.loading.loader import Loader
 from gluonlab.data.loading.mixup import Mixup
 from gluonlab.data.sets.dataset import Dataset
+from gluonlab.data.sets.gluon_data import resolve_dataset
 from gluonlab.engine.semantics import nd_semantics
 from gluonlab.errors import ConfigError
 from gluonlab.kvstores.groups import Group
@@ -34,6 +35,14 @@ from gluonlab.training.replica_check import ReplicaCheck
 from gluonlab.training.same_options import check_same_options
 from gluonlab.training.splitting import STRATEGIES
 from gluonlab.training.trial import in_words
+
+
+def read_together(given: Any, group: Group) -> Optional[Dataset]:
+    """The data set that every process was ``given`` for `train`. Raises DataError.
+
+    RunError where another process cannot read its own.
+    """
+    return all_or_none(group, lambda: resolve_dataset(given))
 
 
 def plan_together(

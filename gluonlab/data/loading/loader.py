@@ -78,13 +78,14 @@ class Loader:
 
     Each `Batch` has one shard for each device that gets one.
 
-    ``xs``: float32 images (n, C, H, W) in 0..1, or uint8 in 0..255 when ``raw``; ``ys``: int32
-    labels (n,). They are mx.nd arrays, or mx.np ones after ``npx.set_np()``. Every image comes
-    exactly once per epoch: the last batch is smaller when the sizes do not divide. ``drop_last``
-    leaves that one out: other images each epoch, where they are shuffled. The order depends on
-    ``seed`` and the epoch only. A worker ``rank`` of ``world_size`` takes the shards of its
-    devices, as if all devices were one worker's: ``device_counts`` says how many each worker has;
-    without it, as many as this one.
+    ``split``: one of a `gluonlab.data.Dataset`, or a ``gluon.data.Dataset`` of samples (image,
+    label). ``xs``: float32 images (n, C, H, W), bytes in 0..1, or when ``raw`` in 0..255, of the
+    split's type; ``ys``: int32 labels (n,). They are mx.nd arrays, or mx.np ones after
+    ``npx.set_np()``. Every image comes exactly once per epoch: the last batch is smaller when the
+    sizes do not divide. ``drop_last`` leaves that one out: other images each epoch, where they are
+    shuffled. The order depends on ``seed`` and the epoch only. A worker ``rank`` of ``world_size``
+    takes the shards of its devices, as if all devices were one worker's: ``device_counts`` says how
+    many each worker has; without it, as many as this one.
 
     ``weights``, one for each of this worker's devices, share a batch in proportion instead of
     evenly, as `gluonlab.data.loading.shards.shard_sizes` says; every worker has the same ones.

@@ -35,6 +35,7 @@ from gluonlab.data.sets.host_arrays import (
     is_channels_last,
     read_labels,
     to_host,
+    to_pixels,
     warn_of_whole_floats,
 )
 from gluonlab.engine.semantics import nd_semantics, np_semantics
@@ -201,7 +202,7 @@ class GluonSplit:
                 f"the images of {of} are {first.dtype} of shape {first.shape}: "
                 "give (C, H, W), (H, W, C), or (H, W) in grey"
             )
-        if first.dtype != np.uint8 and first.dtype.kind != "f":
+        if first.dtype.kind not in "uif":
             raise DataError(
                 f"the images of {of} are {first.dtype}: give bytes (uint8) from 0 to 255, or floats"
             )
@@ -211,7 +212,7 @@ class GluonSplit:
             self._layout = CHANNELS_LAST
         channels, height, width = self._in_order(first).shape
         self.image_shape = (channels, height, width)
-        self.dtype = np.dtype(np.uint8 if first.dtype == np.uint8 else np.float32)
+        self.dtype = np.dtype(np.float32 if first.dtype.kind == "f" else np.uint8)
         self.labels: "Labels" = np.zeros(0, np.int32)
 
     def __len__(self) -> int:
@@ -242,7 +243,9 @@ class GluonSplit:
                 f"is {dtype} of {shape}: give all the same, such as by transforms.Resize"
             )
         image = self._in_order(image)
-        if self.dtype == np.float32:
+        if self.dtype == np.uint8:
+            image = to_pixels(image, f"image {index} of {self.of}")
+        else:
             image = image.astype(np.float32) * np.float32(WHITE)
             if not np.isfinite(image).all():
                 raise DataError(f"image {index} of {self.of} has a number that is not finite")

@@ -25,6 +25,7 @@ LAYOUTS = CHANNELS_FIRST, CHANNELS_LAST = ("NCHW", "NHWC")
 CHANNELS = (1, 3, 4)  # grey, colours, colours with transparency
 # Fractions are taken for bytes within this part of a byte: float32 has more digits than that.
 ROUNDING = 5e-5
+AT_ONCE = 1024  # images between two looks at their numbers
 NAMED = 5  # labels that a message lists
 AS_NUMBERS = "np.unique(y, return_inverse=True)[1] numbers them"
 NO_REGRESSION = "a run trains classifiers; a regression needs a loop of your own (docs/own-loop.md)"
@@ -136,16 +137,23 @@ def to_pixels(images: "Array", what: str) -> "Array":
         where = int(np.argwhere(~np.isfinite(images))[0][0])
         raise DataError(f"{what} has a number that is not finite in image {where}: remove it")
     warn_of_whole_floats(images, what)
-    return as_bytes((images.astype(np.float64) * WHITE).astype(np.float32))
+    scaled = images.astype(np.float32)
+    scaled *= WHITE
+    return as_bytes(scaled)
 
 
 def as_bytes(images: "Array") -> "Array":
     """The same in bytes, where bytes have these numbers to within the rounding of float32."""
     if images.dtype == np.uint8:
         return images
-    whole = np.clip(np.rint(images), 0, WHITE)
-    exact = np.abs(images - whole).max(initial=0) <= ROUNDING
-    return np.asarray(whole.astype(np.uint8)) if exact else images
+    found = np.empty(images.shape, np.uint8)
+    for begin in range(0, len(images), AT_ONCE):  # few other copies of large arrays
+        part = slice(begin, begin + AT_ONCE)
+        whole = np.clip(np.rint(images[part]), 0, WHITE)
+        if np.abs(images[part] - whole).max() > ROUNDING:
+            return images
+        found[part] = whole
+    return found
 
 
 def warn_of_whole_floats(images: "Array", what: str) -> None:
