@@ -26,7 +26,7 @@ import numpy as np
 from gluonlab.config import TrainConfig, option_name
 from gluonlab.data.sets.dataset import ArraySplit, Dataset, Defaults, Split
 from gluonlab.data.sets.gluon_data import resolve_dataset
-from gluonlab.data.sets.host_arrays import to_host, to_pixels
+from gluonlab.data.sets.host_arrays import CHANNELS_FIRST, to_host, to_pixels
 from gluonlab.engine.semantics import nd_semantics
 from gluonlab.errors import ConfigError, DataError, RunError, warn
 from gluonlab.inference.pictures import Picture, by_their_names, find_pictures, split_of
@@ -95,8 +95,8 @@ class LoadedRun:
         RunError for scores that are no numbers.
         """
         given = _listed(images)
-        if given is None:
-            split: Split = self._of_array(to_host(images, "images"))
+        if isinstance(given, np.ndarray):
+            split: Split = self._of_array(given)
             names, pictures = [f"image {place}" for place in range(len(split))], []
         else:
             pictures = _found(given)
@@ -182,7 +182,8 @@ class LoadedRun:
                 f"images are {images.dtype} of shape {shape}: give bytes (uint8) or floats "
                 f"of shape (n, {wanted}), n from 1 up{self._how_to_fit(shape)}"
             )
-        return ArraySplit(to_pixels(images, "images"), np.zeros(len(images), np.int32))
+        labels = np.zeros(len(images), np.int32)
+        return ArraySplit(to_pixels(images, "images"), labels, CHANNELS_FIRST)
 
     def _how_to_fit(self, shape: Tuple[int, ...]) -> str:
         """What makes images of this shape those that the run takes, if anything does."""
@@ -273,22 +274,23 @@ def _without_data(found: Description) -> Optional[Dataset]:
         return None
     if not all(isinstance(name, str) for name in names) or found.used.get("normalise") is None:
         return None
-    black = ArraySplit(np.zeros((1, *shape), np.uint8), np.zeros(1, np.int32))
+    black = ArraySplit(np.zeros((1, *shape), np.uint8), np.zeros(1, np.int32), CHANNELS_FIRST)
     name = str(found.used.get("dataset"))
     return Dataset(name, black, black, tuple(names), Defaults(model=found.used["model"]))
 
 
-def _listed(images: Any) -> Optional[List[Any]]:
-    """The names of files and folders, or pictures; None for arrays. Raises DataError."""
+def _listed(images: Any) -> "List[Any] | NDArray[Any]":
+    """The names of files and folders, or pictures; or arrays as one. Raises DataError."""
     if isinstance(images, (str, os.PathLike)):
         return [images]
     if hasattr(images, "shape"):
-        return None
+        return to_host(images, "images")
     try:
         given = list(images)
     except TypeError:
         given = [images]
-    return None if given and all(hasattr(each, "shape") for each in given) else given
+    arrays = given and all(hasattr(each, "shape") for each in given)
+    return to_host(given, "images") if arrays else given
 
 
 def _found(given: Sequence[Any]) -> List[Picture]:

@@ -17,6 +17,7 @@ from gluonlab.config import TrainConfig
 from gluonlab.data import from_arrays, load_dataset
 from gluonlab.errors import ConfigError, DataError, RunError
 from gluonlab.inference.pictures import as_grey
+from gluonlab.inference.predictions import Predictions
 from gluonlab.training.finished import evaluate_run
 from gluonlab.training.loop import train
 from gluonlab.training.reporter import Reporter
@@ -208,6 +209,24 @@ def test_shapes_that_pictures_do_not_have_are_taken_as_arrays(tmp_path, pictures
     with pytest.raises(DataError, match="images are 2x8x8, and pictures become squares"):
         loaded.predict(pictures)
     assert len(loaded.predict(data.test.images)) == 20
+
+
+@pytest.mark.parametrize("count", [0, -1, 2.5, True, "2", None])
+def test_the_best_classes_are_counted_from_one(count):
+    said = Predictions(("a", "b"), ("x",), np.array([[1.0, 2.0]], "float32"))
+    with pytest.raises(DataError, match=r"top\(.*\): give a number of classes from 1 up"):
+        said.top(count)
+    assert [[each.name for each in best] for best in said.top(9)] == [["b", "a"]]
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [lambda x: x / 255, lambda x: nd.array(x, dtype="uint8"), lambda x: list(nd.array(x / 255))],
+)
+def test_floats_and_arrays_of_mxnet_are_seen_as_bytes_are(grey, kind):
+    images = load_dataset("digits").test.images[:9]
+    run = load_run(str(grey.run_dir))
+    assert (run.predict(kind(images)).scores == run.predict(images).scores).all()
 
 
 @pytest.mark.parametrize(

@@ -376,6 +376,7 @@ X, Y = ARRAYS[0], ARRAYS[1]
         ((X, Y - 1, X, Y), "y_train goes from -1 to 2: give classes from 0 up"),
         ((X, Y, X[:0], Y[:0]), "x_test has the shape .*, without any image"),
         ((X, Y, X[:, :1], Y), r"x_train has images of \(2, 6, 6\), and x_test of \(1, 6, 6\)"),
+        ((X, Y, X, Y, 4), "classes 4: give a name for each, in a list"),
         ((X, Y, X, Y, ["a", "b"]), "a label is 3, and there are 2 classes"),
     ],
 )

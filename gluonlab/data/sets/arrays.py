@@ -8,8 +8,8 @@ import numpy as np
 
 from gluonlab.data.sets.dataset import ArraySplit, Dataset, Defaults
 from gluonlab.data.sets.host_arrays import (
-    CHANNELS_LAST,
-    check_layout,
+    CHANNELS_FIRST,
+    channels_first,
     check_layout_name,
     class_names,
     is_shared,
@@ -65,14 +65,9 @@ def make_split(images: Any, labels: Any, of: str, layout: Optional[str] = None) 
         )
     if not x.size:
         raise DataError(f"{name} has the shape {x.shape}, without any image: give some")
-    if x.ndim == 3:
-        x = x[:, np.newaxis]
-    else:
-        if layout is None:
-            check_layout(x.shape, name)
-        x = x.transpose(0, 3, 1, 2) if layout == CHANNELS_LAST else x
+    x = x[:, np.newaxis] if x.ndim == 3 else channels_first(x, name, layout)
     y = read_labels(labels, f"y_{of}", len(x))
     pixels = np.ascontiguousarray(to_pixels(x, name))
     if np.may_share_memory(pixels, x) and is_shared(x, images):
         pixels = pixels.copy()  # what the user writes into the array later is no part of the run
-    return ArraySplit(pixels, y)
+    return ArraySplit(pixels, y, CHANNELS_FIRST)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Optional, Protocol, Sequence, Tuple, runt
 
 import numpy as np
 
-from gluonlab.data.sets.host_arrays import to_host
+from gluonlab.data.sets.host_arrays import channels_first, to_host
 from gluonlab.errors import DataError
 
 if TYPE_CHECKING:
@@ -96,16 +96,18 @@ class PixelSplit:
 class ArraySplit(PixelSplit):
     """A split that lies in memory.
 
-    Raises DataError for images or labels of another type or shape.
+    ``layout``: as for `gluonlab.data.from_arrays`. Raises DataError for images or labels of another
+    type or shape.
     """
 
-    def __init__(self, images: "Images", labels: "Labels") -> None:
+    def __init__(self, images: "Images", labels: "Labels", layout: Optional[str] = None) -> None:
         images, labels = to_host(images, "images"), to_host(labels, "labels")
         if images.ndim != 4 or images.dtype not in (np.uint8, np.float32):
             raise DataError(
                 f"images are {images.dtype} of shape {images.shape}: "
                 "give uint8, or float32 from 0 to 255, of shape (N, C, H, W)"
             )
+        images = channels_first(images, "images", layout)
         if labels.shape != (len(images),) or labels.dtype.kind not in "iu":
             raise DataError(
                 f"{len(images)} images have labels of shape {labels.shape}, {labels.dtype}: "

@@ -27,6 +27,7 @@ from tqdm import tqdm
 from gluonlab.data.sets.arrays import check_same_shape, make_split
 from gluonlab.data.sets.dataset import ArraySplit, Dataset, Defaults, Split
 from gluonlab.data.sets.host_arrays import (
+    CHANNELS_FIRST,
     CHANNELS_LAST,
     WHITE,
     as_bytes,
@@ -200,7 +201,7 @@ class GluonSplit:
         if first.ndim not in (2, 3) or not first.size:
             raise DataError(
                 f"the images of {of} are {first.dtype} of shape {first.shape}: "
-                "give (C, H, W), (H, W, C), or (H, W) in grey"
+                "give one image for each sample, (C, H, W), (H, W, C), or (H, W) in grey"
             )
         if first.dtype.kind not in "uif":
             raise DataError(
@@ -262,7 +263,7 @@ class GluonSplit:
         labels = np.empty(len(self), np.int32)
         for index in _shown(len(self), self.of):
             images[index], labels[index] = self.read(index)
-        return ArraySplit(as_bytes(images), labels)
+        return ArraySplit(as_bytes(images), labels, CHANNELS_FIRST)
 
     def _sample(self, index: int) -> "Tuple[NDArray[Any], NDArray[Any]]":
         """Image and label as they are given. Raises DataError for what is no pair."""
@@ -402,8 +403,8 @@ def has_samples(given: Any) -> bool:
         return True
     if isinstance(given, list):
         return bool(given) and isinstance(given[0], (tuple, list)) and len(given[0]) == 2
-    arrays = isinstance(given, (str, bytes, tuple, dict)) or hasattr(given, "shape")
-    return not arrays and hasattr(given, "__len__") and hasattr(given, "__getitem__")
+    others = isinstance(given, (str, bytes, tuple, dict, type)) or hasattr(given, "shape")
+    return not others and hasattr(given, "__len__") and hasattr(given, "__getitem__")
 
 
 def _named(given: Any) -> str:

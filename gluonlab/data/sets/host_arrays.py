@@ -95,14 +95,21 @@ def check_layout_name(layout: Optional[str]) -> None:
         raise DataError(f"layout {layout!r}: give {' or '.join(LAYOUTS)}, or leave it out")
 
 
-def check_layout(shape: Sequence[int], what: str) -> None:
-    """Raise DataError for images of a ``shape`` that looks like (N, H, W, C)."""
-    if is_channels_last(shape[1:]):
+def channels_first(images: "Array", what: str, layout: Optional[str]) -> "Array":
+    """Images of 4 axes as (N, C, H, W).
+
+    ``layout``: how they are, one of LAYOUTS. Raises DataError for another one and, without it, for
+    images that look like (N, H, W, C).
+    """
+    check_layout_name(layout)
+    shape = images.shape
+    if layout is None and is_channels_last(shape[1:]):
         raise DataError(
             f"{what} has the shape {tuple(shape)}, which looks like (N, H, W, C): "
             f"give its transpose(0, 3, 1, 2), which is (N, C, H, W), or layout={CHANNELS_LAST!r}; "
             f"for {shape[1]} channels of {shape[2]}x{shape[3]} give layout={CHANNELS_FIRST!r}"
         )
+    return images.transpose(0, 3, 1, 2) if layout == CHANNELS_LAST else images
 
 
 def is_channels_last(shape: Sequence[int]) -> bool:
@@ -215,7 +222,10 @@ def class_names(
     present = np.union1d(train, test)
     count = int(present[-1]) + 1
     if classes is not None:
-        names = tuple(map(str, classes))
+        try:
+            names = tuple(map(str, classes))
+        except TypeError:
+            raise DataError(f"classes {classes!r}: give a name for each, in a list") from None
         if count > len(names):
             raise DataError(
                 f"a label is {count - 1}, and there are {len(names)} classes, from 0: "

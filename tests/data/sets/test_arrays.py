@@ -69,6 +69,9 @@ def test_images_with_channels_last_are_refused_unless_a_layout_says_what_they_ar
     assert from_arrays(last, Y, last, Y, layout="NCHW").image_shape == (5, 7, 1)
     features = np.zeros((12, 20, 4, 4), "uint8")  # of a network: no channels last
     assert from_arrays(features, Y, features, Y).image_shape == (20, 4, 4)
+    with pytest.raises(DataError, match=r"images has the shape \(12, 5, 7, 1\), which looks like"):
+        ArraySplit(last, Y)
+    assert (ArraySplit(last, Y, "NHWC").images == X[:, :1]).all()
     with pytest.raises(DataError, match="layout 'HWC': give NCHW or NHWC"):
         from_arrays(X, Y, X, Y, layout="HWC")
 
