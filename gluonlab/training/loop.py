@@ -78,7 +78,7 @@ def train(
         config = config if earlier is None else as_begun(config, earlier, group)
     listeners, own = made(callbacks), make_own(net, loss, metrics)
     with limits_explained():  # not yet under mx.nd's semantics: data sets give the user's arrays
-        data = read_together(dataset, group)
+        data = read_together(dataset, config, own, group)
     with nd_semantics(), limits_explained():
         plan = plan_together(config, data, group, earlier is not None, own)
         begun_before = [earlier.ended, earlier.run and earlier.run.found] if earlier else []

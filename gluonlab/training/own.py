@@ -147,7 +147,7 @@ def check_loss(loss: gluon.HybridBlock, classes: int) -> None:
     except Exception as error:  # whatever code of the user's own raises
         if _wants_targets(values, shapes):
             raise ConfigError(
-                f"loss {name} compares scores with targets of the same shape, as in a regression, "
+                f"loss {name} compares scores with targets of the same shape, as for a regression, "
                 f"and a run has scores (n, {classes}) and the number of a class for each image: "
                 "give a loss of classes, such as gluon.loss.SoftmaxCrossEntropyLoss(), or use a "
                 "loop of your own (docs/own-loop.md)"

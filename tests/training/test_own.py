@@ -320,7 +320,7 @@ def mxnet_fails(scores, labels):
             {"loss": gluon.loss.L2Loss()},
             {},
             ConfigError,
-            "L2Loss compares scores with targets of the same shape, as in a regression, and a",
+            "L2Loss compares scores with targets of the same shape, as for a regression, and",
         ),
         ({"loss": Focal()}, {"label_smoothing": 0.1}, ConfigError, "--label-smoothing 0.1 is of"),
         ({"metrics": 3}, {}, ConfigError, "metric 3: give a function"),

@@ -1,5 +1,7 @@
 """from_arrays: whatever library arrays are of, a split has their numbers; mistakes get one line."""
 
+import doctest
+
 import mxnet as mx
 import numpy as np
 import pytest
@@ -8,6 +10,7 @@ from hypothesis import strategies as st
 from support.examples import examples
 
 from gluonlab.data import ArraySplit, Loader, from_arrays
+from gluonlab.data.sets import host_arrays
 from gluonlab.errors import DataError, GluonlabWarning
 
 RANDOM = np.random.RandomState(3)
@@ -153,6 +156,10 @@ def test_labels_with_a_gap_and_labels_that_only_the_test_images_have_are_named()
 def test_floats_that_are_pixels_are_told_of():
     with pytest.warns(GluonlabWarning, match="float64 of whole numbers up to 25., which networks"):
         from_arrays(X * 1.0, Y, X, Y)
+
+
+def test_the_example_is_true():
+    assert doctest.testmod(host_arrays) == (0, 1)
 
 
 def test_a_split_takes_arrays_of_mxnet_and_no_labels_that_are_cut_off():

@@ -16,7 +16,7 @@ from support.devices import contexts, named
 from gluonlab import TrainConfig, load_dataset
 from gluonlab.data import ArraySplit, Loader, from_arrays, from_datasets
 from gluonlab.data.sets.gluon_data import GluonSplit, check_batches
-from gluonlab.errors import DataError, GluonlabWarning
+from gluonlab.errors import DataError, GluonlabWarning, UsageError
 from gluonlab.study.compare import compare
 from gluonlab.training.finished import evaluate_run
 from gluonlab.training.loop import train
@@ -237,6 +237,13 @@ def test_what_is_no_data_set_of_a_run_gets_one_line(tmp_path, data, said):
     with pytest.raises(DataError, match=said) as caught:
         run(tmp_path / "run", data)
     assert "\n" not in str(caught.value) and not (tmp_path / "run").exists()
+
+
+def test_a_config_that_cannot_be_carried_out_is_refused_before_anything_is_read(tmp_path):
+    data = Lazy(LAST, LABELS)
+    with pytest.raises(UsageError, match="unknown optimizer 'sdg'"):
+        run(tmp_path / "run", (data, data), optimizer="sdg")
+    assert not data.read
 
 
 @pytest.mark.parametrize(
