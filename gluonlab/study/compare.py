@@ -10,7 +10,7 @@ from mxnet import gluon
 
 from gluonlab.config import TrainConfig
 from gluonlab.data.sets.dataset import Dataset
-from gluonlab.data.sets.gluon_data import check_batches, resolve_dataset
+from gluonlab.data.sets.gluon_data import resolve_dataset, warn_of_loaders
 from gluonlab.devices import gpu_count
 from gluonlab.errors import ConfigError, ModelError, OutputError, UsageError
 from gluonlab.runs.result import Result
@@ -132,8 +132,9 @@ def _check(configs: Sequence[TrainConfig], given: Any, own: Own) -> Dataset:
     plans: List[Plan] = []
     for config in configs:
         plans.append(make_plan(config, plans[0].dataset if plans else dataset, own=own))
-        check_batches(given, plans[-1].global_batch_size, plans[-1].drop_last)
-        prepare(plans[-1])
+        plan = plans[-1]
+        warn_of_loaders(given, plan.dataset, plan.global_batch_size, plan.drop_last)
+        prepare(plan)
     return plans[0].dataset
 
 

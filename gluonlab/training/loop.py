@@ -9,7 +9,7 @@ from typing import Any, Optional, Sequence
 from mxnet import gluon
 
 from gluonlab.config import TrainConfig
-from gluonlab.data.sets.gluon_data import check_batches
+from gluonlab.data.sets.gluon_data import warn_of_loaders
 from gluonlab.engine.semantics import make_users, nd_semantics
 from gluonlab.host.signals import EndRequest
 from gluonlab.kvstores.groups import ALONE, Group
@@ -85,7 +85,7 @@ def train(
         for found in [before and before.found, *begun_before]:
             if found is not None:  # else it would be another network that does not fit
                 check_same_own(str(found.folder), "to train", found.used, plan.own_settings)
-        check_batches(dataset, plan.global_batch_size, plan.drop_last)
+        warn_of_loaders(dataset, plan.dataset, plan.global_batch_size, plan.drop_last)
         taken = measured_memory(plan, strategy)
         result = train_plan(
             plan, strategy, reporter or ConsoleReporter(), taken, before, earlier, listeners

@@ -94,7 +94,7 @@ class PixelSplit:
 
 
 class ArraySplit(PixelSplit):
-    """A split that lies in memory.
+    """A split that lies in memory: the arrays themselves, not copies.
 
     ``layout``: as for `gluonlab.data.from_arrays`. Raises DataError for images or labels of another
     type or shape.

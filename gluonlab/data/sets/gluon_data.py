@@ -65,7 +65,7 @@ def from_datasets(
     name: str = NAME,
     layout: Optional[str] = None,
 ) -> Dataset:
-    """A data set of two ``gluon.data.Dataset`` with samples (image, label), or of DataLoaders.
+    """A data set of two ``gluon.data.Dataset`` with samples (image, label).
 
     Images are (C, H, W), (H, W) in grey, or (H, W, C) as ``gluon.data.vision`` has them;
     ``layout``, ``NCHW`` or ``NHWC``, says which, where their shape does not. Networks get bytes
@@ -74,17 +74,10 @@ def from_datasets(
     """
     check_layout_name(layout)
     splits = [_make_split(given, of, layout) for given, of in ((train, "train"), (test, "test"))]
-    for given, of, split in zip((train, test), ("train", "test"), splits):
-        _warn_of_loader(given, of, split)
     check_same_shape(splits[0].image_shape, splits[1].image_shape, "train", "test")
-    named = classes if classes is not None else _synsets(unwrap(train))
-    return Dataset(
-        name,
-        splits[0],
-        splits[1],
-        class_names(splits[0].labels, splits[1].labels, named),
-        Defaults(),
-    )
+    named = classes if classes is not None else _synsets(train)
+    names = class_names(splits[0].labels, splits[1].labels, named)
+    return Dataset(name, splits[0], splits[1], names, Defaults())
 
 
 def resolve_dataset(given: Any) -> Optional[Dataset]:
@@ -97,7 +90,7 @@ def resolve_dataset(given: Any) -> Optional[Dataset]:
             f"or dataset=gluonlab.load_dataset({given!r})"
         )
     if isinstance(given, (tuple, list)) and len(given) == 2 and all(map(has_samples, given)):
-        return from_datasets(*given)
+        return from_datasets(_unwrapped(given[0], "train"), _unwrapped(given[1], "test"))
     if isinstance(given, (tuple, list)):
         what = f"a {type(given).__name__} of {', '.join(_named(each) for each in given[:4])}"
         arrays = "dataset=gluonlab.data.from_arrays(x_train, y_train, x_test, y_test) for arrays"
@@ -117,8 +110,6 @@ def resolve_split(given: Any) -> Split:
         return given
     if isinstance(given, Dataset):
         raise DataError("a Loader reads one split: give dataset.train or dataset.test")
-    if isinstance(given, gluon.data.DataLoader):
-        raise DataError("a Loader makes batches itself: give the DataLoader's data set")
     if not has_samples(given):
         raise DataError(
             f"a Loader cannot read {_named(given)}: give a split, such as dataset.train, "
@@ -127,33 +118,38 @@ def resolve_split(given: Any) -> Split:
     return _make_split(given, "data", None)
 
 
-def check_batches(given: Any, global_batch_size: int, drop_last: bool) -> None:
-    """Warn where DataLoaders that were ``given`` to train ask for other batches than the run's."""
+def warn_of_loaders(given: Any, dataset: Dataset, batch_size: int, drop_last: bool) -> None:
+    """Warn where DataLoaders that were ``given`` to train would do otherwise than the run.
+
+    The run has the ``dataset`` that was read of them, a ``batch_size`` over all devices, and leaves
+    the last batch of an epoch out if it is to ``drop_last``.
+    """
     loaders = given if isinstance(given, (tuple, list)) else ()
     for loader, of in zip(loaders, ("train", "test")):
         if not isinstance(loader, gluon.data.DataLoader):
             continue
-        batches = loader._batch_sampler
-        size, drops = batches._batch_size, batches._last_batch == "discard"
-        if size != global_batch_size:
+        name, batches, training = f"the DataLoader of {of}", loader._batch_sampler, of == "train"
+        if training and not isinstance(batches._sampler, gluon.data.RandomSampler):
+            warn(f"{name} does not shuffle, and a run does, in each epoch")
+        if loader._num_workers and isinstance(getattr(dataset, of), GluonSplit):
+            workers = loader._num_workers
+            warn(f"{name} has num_workers={workers}, and a run reads ahead with one thread")
+        if training and batches._batch_size != batch_size:
+            size = batches._batch_size
             warn(
-                f"the DataLoader of {of} has batches of {size}, and the run of "
-                f"{global_batch_size} images over all devices, as its config says: "
-                f"TrainConfig(global_batch_size={size}) gives it the former"
+                f"{name} has batches of {size}, and the run of {batch_size} images over all "
+                f"devices, as its config says: TrainConfig(global_batch_size={size}) makes them so"
             )
-        if drops != (drop_last and of == "train"):
-            does = "leaves the last batch of an epoch out" if drops else "keeps each last batch"
-            warn(
-                f"the DataLoader of {of} {does}, and the run does not"
-                + (f": give TrainConfig(drop_last={drops})" if of == "train" else "")
-            )
+        last = "discard" if drop_last and training else "keep"
+        if batches._last_batch != last:
+            cure = ": TrainConfig(drop_last=...) decides" if training else ""
+            warn(f"{name} has last_batch={batches._last_batch!r}, and the run {last!r}{cure}")
 
 
-def unwrap(given: Any, of: str = "train") -> Any:
+def _unwrapped(given: Any, of: str) -> Any:
     """The data set of a DataLoader, or ``given`` itself.
 
-    Warns of what the run does in its own way. Raises DataError for a DataLoader that chooses or
-    joins samples in a way of its own.
+    Raises DataError for a DataLoader that chooses or joins samples in a way of its own.
     """
     if not isinstance(given, gluon.data.DataLoader):
         return given
@@ -172,19 +168,6 @@ def unwrap(given: Any, of: str = "train") -> Any:
             "give its data set, with samples (image, label) of one shape"
         )
     return given._dataset
-
-
-def _warn_of_loader(given: Any, of: str, split: Any) -> None:
-    if not isinstance(given, gluon.data.DataLoader):
-        return
-    shuffles = isinstance(given._batch_sampler._sampler, gluon.data.RandomSampler)
-    if of == "train" and not shuffles:
-        warn("the DataLoader of train does not shuffle, and a run does, in each epoch")
-    if given._num_workers and isinstance(split, GluonSplit):
-        warn(
-            f"the DataLoader of {of} has num_workers={given._num_workers}, and a run reads ahead "
-            "with one thread"
-        )
 
 
 class GluonSplit:
@@ -305,9 +288,13 @@ def _shown(count: int, of: str) -> Iterator[int]:
             bar.update()
 
 
-def _make_split(given: Any, of: str, layout: Optional[str]) -> "ArraySplit | GluonSplit":
+def _make_split(data: Any, of: str, layout: Optional[str]) -> "ArraySplit | GluonSplit":
     """The split of a data set. Raises DataError for what is none."""
-    data = unwrap(given, of)
+    if isinstance(data, gluon.data.DataLoader):
+        raise DataError(
+            f"{of} is a DataLoader, and batches are made by a run or a Loader: "
+            "give the DataLoader's data set"
+        )
     if not has_samples(data):
         raise DataError(f"{of} is {_named(data)}: {PAIR}")
     if not len(data):

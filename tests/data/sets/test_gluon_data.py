@@ -15,7 +15,7 @@ from support.devices import contexts, named
 
 from gluonlab import TrainConfig, load_dataset
 from gluonlab.data import ArraySplit, Loader, from_arrays, from_datasets
-from gluonlab.data.sets.gluon_data import GluonSplit, check_batches
+from gluonlab.data.sets.gluon_data import GluonSplit, resolve_dataset, warn_of_loaders
 from gluonlab.errors import DataError, GluonlabWarning, UsageError
 from gluonlab.study.compare import compare
 from gluonlab.training.finished import evaluate_run
@@ -78,10 +78,9 @@ def of_all(split):
     return split.batch(np.arange(len(split)))
 
 
-@pytest.mark.filterwarnings("ignore:the DataLoader of train does not shuffle")
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_split_has_the_images_and_labels_of_the_data_set(kind):
-    data = from_datasets(KINDS[kind](), KINDS[kind]())
+    data = resolve_dataset((KINDS[kind](), KINDS[kind]()))
     images, labels = of_all(data.train)
     np.testing.assert_allclose(images, PIXELS, rtol=1e-6)
     assert labels.tolist() == LABELS.tolist() == data.train.labels.tolist()
@@ -145,9 +144,9 @@ def parameters(result):
 
 
 @pytest.mark.long
-@pytest.mark.filterwarnings("ignore:no GPU on this machine")
+@pytest.mark.filterwarnings("ignore::gluonlab.errors.GluonlabWarning")
 def test_a_comparison_reads_data_sets_and_tells_of_loaders(tmp_path):
-    data = (DataLoader(Lazy(LAST[:40], LABELS[:40]), 9), ArrayDataset(LAST[40:], LABELS[40:]))
+    data = (DataLoader(Lazy(LAST[:40], LABELS[:40]), 9, True), ArrayDataset(LAST[40:], LABELS[40:]))
     with pytest.warns(GluonlabWarning, match="has batches of 9, and the run of 20 images"):
         rows = compare(config(tmp_path / "both", devices=None), [1, 2], Reporter(), data)
     assert rows[0].accuracy == rows[1].accuracy
@@ -263,16 +262,17 @@ def test_what_a_loader_cannot_read_gets_one_line(given, said):
 def test_what_a_loader_asks_for_and_a_run_does_otherwise_is_told():
     lazy = Lazy(LAST, LABELS)
     loader = DataLoader(lazy, 8, last_batch="discard", num_workers=1, thread_pool=True)
+    test = DataLoader(SETS, 7, last_batch="rollover", num_workers=1, thread_pool=True)
     with pytest.warns(GluonlabWarning) as told:
-        from_datasets(loader, SETS)
-        check_batches((loader, SETS), 20, False)
+        warn_of_loaders((loader, test), resolve_dataset((loader, test)), 20, False)
     assert [str(each.message) for each in told] == [
         "the DataLoader of train does not shuffle, and a run does, in each epoch",
         "the DataLoader of train has num_workers=1, and a run reads ahead with one thread",
         "the DataLoader of train has batches of 8, and the run of 20 images over all devices, as "
-        "its config says: TrainConfig(global_batch_size=8) gives it the former",
-        "the DataLoader of train leaves the last batch of an epoch out, and the run does not: give "
-        "TrainConfig(drop_last=True)",
+        "its config says: TrainConfig(global_batch_size=8) makes them so",
+        "the DataLoader of train has last_batch='discard', and the run 'keep': "
+        "TrainConfig(drop_last=...) decides",
+        "the DataLoader of test has last_batch='rollover', and the run 'keep'",
     ]
 
 
