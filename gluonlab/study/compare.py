@@ -23,7 +23,7 @@ from gluonlab.training.draft import Draft
 from gluonlab.training.loop import train
 from gluonlab.training.own import Own, make_own
 from gluonlab.training.plan import Plan, make_plan
-from gluonlab.training.prepare import prepare
+from gluonlab.training.prepare import prepare, until_read
 from gluonlab.training.reporter import ConsoleReporter, Reporter
 
 
@@ -126,9 +126,9 @@ def _check(configs: Sequence[TrainConfig], given: Any, own: Own) -> Dataset:
     Mistakes are found before the first run, and the cheap ones before anything is read.
     """
     RunDirectory.check(configs[0].out)
-    dataset = resolve_dataset(given)
     for config in configs:
-        check(Draft(config, dataset, own=own), CONFIG, DEVICES)
+        check(Draft(config, until_read(given), own=own), CONFIG, DEVICES)
+    dataset = resolve_dataset(given)
     plans: List[Plan] = []
     for config in configs:
         plans.append(make_plan(config, plans[0].dataset if plans else dataset, own=own))

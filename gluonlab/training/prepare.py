@@ -37,8 +37,13 @@ from gluonlab.training.same_options import check_same_options
 from gluonlab.training.splitting import STRATEGIES
 from gluonlab.training.trial import in_words
 
-_BLACK = ArraySplit(np.zeros((1, 1, 1, 1), np.uint8), np.zeros(1, np.int32))
-UNREAD = Dataset("", _BLACK, _BLACK, ("",), Defaults())  # data that are not read yet
+
+def until_read(given: Any) -> Optional[Dataset]:
+    """A data set for checks that look at no images: that ``given`` to `train`, or one of black."""
+    if given is None or isinstance(given, Dataset):
+        return given
+    black = ArraySplit(np.zeros((1, 1, 1, 1), np.uint8), np.zeros(1, np.int32))
+    return Dataset("", black, black, ("",), Defaults())
 
 
 def read_together(given: Any, config: TrainConfig, own: Own, group: Group) -> Optional[Dataset]:
@@ -49,8 +54,9 @@ def read_together(given: Any, config: TrainConfig, own: Own, group: Group) -> Op
     """
 
     def read() -> Optional[Dataset]:
-        if given is not None and not isinstance(given, Dataset):
-            check(Draft(config, UNREAD, group, own), CONFIG)
+        stand_in = until_read(given)
+        if stand_in is not given:
+            check(Draft(config, stand_in, group, own), CONFIG)
         return resolve_dataset(given)
 
     return all_or_none(group, read)
