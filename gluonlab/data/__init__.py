@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from gluonlab.data.sets.dataset import Dataset as Dataset
     from gluonlab.data.sets.dataset import Defaults as Defaults
     from gluonlab.data.sets.dataset import Split as Split
+    from gluonlab.data.sets.gluon_data import from_datasets as from_datasets
     from gluonlab.data.sets.registry import DATASETS as DATASETS
     from gluonlab.data.sets.registry import load_dataset as load_dataset
 
@@ -25,6 +26,7 @@ _MODULES = {
     "Loader": "gluonlab.data.loading.loader",
     "Split": "gluonlab.data.sets.dataset",
     "from_arrays": "gluonlab.data.sets.arrays",
+    "from_datasets": "gluonlab.data.sets.gluon_data",
     "load_dataset": "gluonlab.data.sets.registry",
 }
 __all__ = list(_MODULES)

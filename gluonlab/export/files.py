@@ -18,7 +18,7 @@ import numpy as np
 from mxnet import gluon, nd
 
 from gluonlab.config.values import MXNET, ONNX
-from gluonlab.data.sets.dataset import Dataset
+from gluonlab.data.sets.dataset import Dataset, image_dtype
 from gluonlab.errors import RunError
 from gluonlab.export.mx2onnx import OPSET
 from gluonlab.export.onnx_check import BATCHES, Agreement, check_onnx
@@ -107,9 +107,12 @@ def _colours(dataset: Dataset) -> Any:
 
 
 def _description(model: str, dataset: Dataset) -> Dict[str, Any]:
-    values = "0 to 1: pixels divided by 255"
+    floats = image_dtype(dataset.train) != "uint8"
+    values = "floats as the run's" if floats else "pixels divided by 255"
     if dataset.colours is not None:
-        values = "pixels divided by 255, minus mean, divided by std, by channel"
+        values += ", minus mean, divided by std, by channel"
+    elif not floats:
+        values = f"0 to 1: {values}"
     mean, deviation = _colours(dataset)
     return {
         "model": model,
@@ -122,7 +125,7 @@ def _description(model: str, dataset: Dataset) -> Dict[str, Any]:
             "channels": {1: "grey", 3: "red, green, blue"}.get(dataset.image_shape[0], "unnamed"),
             "dtype": "float32",
             "values": values,
-            "scale": 1 / WHITE,
+            "scale": 1.0 if floats else 1 / WHITE,
             "mean": list(mean),
             "std": list(deviation),
         },

@@ -11,6 +11,7 @@ from typing import (
     Any,
     Callable,
     Deque,
+    Dict,
     Iterator,
     List,
     Mapping,
@@ -24,6 +25,8 @@ import numpy as np
 
 from gluonlab.config import TrainConfig, option_name
 from gluonlab.data.sets.dataset import ArraySplit, Dataset, Defaults, Split
+from gluonlab.data.sets.gluon_data import resolve_dataset
+from gluonlab.data.sets.host_arrays import CHANNELS_FIRST, to_host, to_pixels
 from gluonlab.engine.semantics import give_back, nd_semantics
 from gluonlab.errors import ConfigError, DataError, RunError, warn
 from gluonlab.inference.pictures import Picture, by_their_names, find_pictures, split_of
@@ -54,7 +57,7 @@ if TYPE_CHECKING:
 # The settings that a prediction takes from the command line.
 GIVEN = ("gpus", "devices", "threads", "batch_size", "data_dir", "decoders", "skip_bad")
 HOW = "to gluonlab.load_run"
-Images = Union[str, "os.PathLike[str]", Sequence[Any], "NDArray[np.uint8]"]
+Images = Union[str, "os.PathLike[str]", Sequence[Any], "NDArray[Any]"]
 
 
 def nobody(seen: Seen) -> None:
@@ -85,16 +88,17 @@ class LoadedRun:
     def predict(self, images: Images, saw: Callable[[Seen], Any] = nobody) -> Predictions:
         """The classes of these images, with probabilities.
 
-        ``images``: a file or folder of pictures, or a list of them, which become
-        squares of the run's size as in training; or an array of bytes (n, C, H, W), or (n, H, W)
-        in grey. ``saw``: told of each batch. Pictures that ``skip_bad`` leaves out are named in a
-        warning. Raises DataError for what is no image, and RunError for scores that are no numbers.
+        ``images``: a file or folder of pictures, or a list of them, which become squares of the
+        run's size as in training; or an array of numpy or MXNet, (n, C, H, W) or (n, H, W) in grey,
+        of bytes or of the floats that a network gets. ``saw``: told of each batch. Pictures that
+        ``skip_bad`` leaves out are named in a warning. Raises DataError for what is no image, and
+        RunError for scores that are no numbers.
         """
-        if isinstance(images, np.ndarray):
-            split: Split = self._of_array(images)
-            names, pictures = [f"image {place}" for place in range(len(images))], []
+        given = _listed(images)
+        if isinstance(given, np.ndarray):
+            split: Split = self._of_array(given)
+            names, pictures = [f"image {place}" for place in range(len(split))], []
         else:
-            given = [images] if isinstance(images, (str, os.PathLike)) else list(images)
             pictures = _found(given)
             if not pictures:
                 raise DataError("there are no images: give files, folders, or an array of bytes")
@@ -169,20 +173,33 @@ class LoadedRun:
         return Seen(Predictions(self.classes, tuple(names), scores), pixels, true)
 
     def _of_array(self, images: Any) -> ArraySplit:
-        if images.ndim == 3:
+        shape = images.shape
+        if images.ndim == 3 and shape[1:] == self.image_shape[1:] and self.image_shape[0] == 1:
             images = images[:, np.newaxis]
-        if images.dtype != np.uint8 or images.shape[1:] != self.image_shape or not len(images):
+        if images.shape[1:] != self.image_shape or not len(images):
             wanted = ", ".join(map(str, self.image_shape))
             raise DataError(
-                f"images are {images.dtype} of shape {images.shape}: give bytes (uint8) of shape "
-                f"(n, {wanted}), n from 1 up"
+                f"images are {images.dtype} of shape {shape}: give bytes (uint8) or floats "
+                f"of shape (n, {wanted}), n from 1 up{self._how_to_fit(shape)}"
             )
-        return ArraySplit(images, np.zeros(len(images), np.int32))
+        labels = np.zeros(len(images), np.int32)
+        return ArraySplit(to_pixels(images, "images"), labels, CHANNELS_FIRST)
+
+    def _how_to_fit(self, shape: Tuple[int, ...]) -> str:
+        """What makes images of this shape those that the run takes, if anything does."""
+        channels, height, width = self.image_shape
+        cures = {
+            (channels, height, width): "images[None]",
+            (height, width): "images[None, None]" if channels == 1 else None,
+            (height, width, channels): "images.transpose(2, 0, 1)[None]",
+        }
+        if len(shape) == 4 and shape[1:] == (height, width, channels):
+            return ", by images.transpose(0, 3, 1, 2)"
+        return f", by {cures[shape]}" if cures.get(shape) else ""
 
 
-@nd_semantics()
 def load_run(
-    path: "str | os.PathLike[str]", *, net: Any = None, data: Optional[Dataset] = None, **given: Any
+    path: "str | os.PathLike[str]", *, net: Any = None, data: Any = None, **given: Any
 ) -> LoadedRun:
     """The network of the finished run in the folder ``path``, with its parameters.
 
@@ -191,6 +208,14 @@ def load_run(
     ConfigError for a folder that is no finished run's, and for other settings; ModelError for
     parameters of another network; RunError for parameters that are not finite.
     """
+    dataset = resolve_dataset(data)
+    with nd_semantics():
+        return _load(path, net, dataset, given)
+
+
+def _load(
+    path: "str | os.PathLike[str]", net: Any, data: Optional[Dataset], given: Dict[str, Any]
+) -> LoadedRun:
     for name in given:
         if name not in GIVEN:
             possible = ", ".join(map(option_name, GIVEN))
@@ -250,9 +275,23 @@ def _without_data(found: Description) -> Optional[Dataset]:
         return None
     if not all(isinstance(name, str) for name in names) or found.used.get("normalise") is None:
         return None
-    black = ArraySplit(np.zeros((1, *shape), np.uint8), np.zeros(1, np.int32))
+    black = ArraySplit(np.zeros((1, *shape), np.uint8), np.zeros(1, np.int32), CHANNELS_FIRST)
     name = str(found.used.get("dataset"))
     return Dataset(name, black, black, tuple(names), Defaults(model=found.used["model"]))
+
+
+def _listed(images: Any) -> "List[Any] | NDArray[Any]":
+    """The names of files and folders, or pictures; or arrays as one. Raises DataError."""
+    if isinstance(images, (str, os.PathLike)):
+        return [images]
+    if hasattr(images, "shape"):
+        return to_host(images, "images")
+    try:
+        given = list(images)
+    except TypeError:
+        given = [images]
+    arrays = given and all(hasattr(each, "shape") for each in given)
+    return to_host(given, "images") if arrays else given
 
 
 def _found(given: Sequence[Any]) -> List[Picture]:
@@ -265,5 +304,7 @@ def _found(given: Sequence[Any]) -> List[Picture]:
 def _path(name: Any) -> str:
     if not isinstance(name, (str, os.PathLike)):
         kind = type(name).__name__
-        raise DataError(f"an image is a {kind}: give files, folders, or an array of bytes (uint8)")
+        raise DataError(
+            f"an image is a {kind}: give files, folders, or an array of bytes (uint8) or floats"
+        )
     return os.fspath(name)

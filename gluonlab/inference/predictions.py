@@ -7,6 +7,9 @@ from typing import TYPE_CHECKING, Any, List, NamedTuple, Optional, Sequence, Tup
 
 import numpy as np
 
+from gluonlab.config.values import is_count
+from gluonlab.errors import DataError
+
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
@@ -54,7 +57,12 @@ class Predictions:
         return [self.classes[label] for label in self.labels]
 
     def top(self, count: int = 5) -> List[List[Guess]]:
-        """The ``count`` best classes of each image, the best first."""
+        """The ``count`` best classes of each image, the best first; all if there are fewer.
+
+        Raises DataError for a ``count`` that is not a whole number from 1 up.
+        """
+        if not is_count(count):
+            raise DataError(f"top({count!r}): give a number of classes from 1 up")
         # by scores: the probabilities of two classes may be too small to differ
         order = np.argsort(-self.scores, axis=1, kind="stable")[:, :count]
         return [
@@ -66,7 +74,7 @@ class Predictions:
 class Seen(NamedTuple):
     """A batch of n images, as the network saw them, with what it says of them.
 
-    ``pixels`` (n, C, H, W) uint8; ``true`` (n,): their labels, where they have any.
+    ``pixels`` (n, C, H, W) of 0 to 255; ``true`` (n,): their labels, where they have any.
     """
 
     said: Predictions
@@ -78,7 +86,8 @@ class Mistake(NamedTuple):
     """A test image that a network takes for another class.
 
     ``number``: its place among the test images; ``file``: where those lie in files.
-    ``probability``: that of ``predicted``. ``pixels`` (C, H, W) uint8: what the network saw.
+    ``probability``: that of ``predicted``. ``pixels`` (C, H, W) of 0 to 255: what the network
+    saw.
     """
 
     number: int

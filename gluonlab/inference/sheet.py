@@ -28,7 +28,7 @@ Colour = Tuple[int, int, int]
 
 
 class Tile(NamedTuple):
-    """``pixels`` (C, H, W) uint8, and lines of text in colours."""
+    """``pixels`` (C, H, W) of 0 to 255, and lines of text in colours."""
 
     pixels: "Images"
     lines: Sequence[Tuple[str, Colour]]
@@ -74,6 +74,7 @@ def draw_sheet(title: str, tiles: Sequence[Tile]) -> Image.Image:
 def as_picture(pixels: "Images") -> Image.Image:
     """Pixels (C, H, W), at most SIDE high and wide; small ones by whole factors, to be seen."""
     channels = pixels if len(pixels) in (1, 3) else pixels[:1]
+    channels = np.clip(np.rint(channels), 0, 255).astype(np.uint8)  # floats may be normalized
     image = Image.fromarray(np.ascontiguousarray(channels.transpose(1, 2, 0)).squeeze())
     image = image.convert("RGB")
     largest = max(image.size)

@@ -47,12 +47,14 @@ class Taken(NamedTuple):
     inputs: int
 
 
-def input_kinds(images: int, image_shape: Sequence[int], mixed: bool) -> Kinds:
+def input_kinds(
+    images: int, image_shape: Sequence[int], mixed: bool, dtype: str = "uint8"
+) -> Kinds:
     """Shapes and types of images and labels as they go into the network; mixtures are floats."""
     shape = (images, *image_shape)
     if mixed:
         return {IMAGES: (shape, np.float32), LABELS: ((images, LABELS_MIXED), np.float32)}
-    return {IMAGES: (shape, np.uint8), LABELS: ((images,), np.int32)}
+    return {IMAGES: (shape, np.dtype(dtype)), LABELS: ((images,), np.int32)}
 
 
 def of_parameters(

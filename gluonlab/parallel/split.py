@@ -16,7 +16,8 @@ class Split(NamedTuple):
     stages begin, but the first; None where ``balance`` (time or memory) chooses them.
     ``schedule``: of `gluonlab.parallel.pipeline.schedule.SCHEDULES`. ``channels``: how layers are
     split over a copy's devices (both, column or row). ``share``: the most images of a batch for a
-    copy, and ``image_shape`` (C, H, W) theirs. ``model``: the network's name, for messages.
+    copy, ``image_shape`` (C, H, W) and ``image_dtype`` theirs. ``model``: the network's name, for
+    messages.
     """
 
     way: str
@@ -24,6 +25,7 @@ class Split(NamedTuple):
     model: str = ""
     share: int = 1
     image_shape: Tuple[int, ...] = ()
+    image_dtype: str = "uint8"
     schedule: str = ""
     stages_per_device: int = 1
     cut: Optional[Tuple[int, ...]] = None

@@ -10,6 +10,7 @@ from mxnet import gluon
 
 from gluonlab.config import TrainConfig
 from gluonlab.data.sets.dataset import Dataset
+from gluonlab.data.sets.gluon_data import resolve_dataset, warn_of_loaders
 from gluonlab.devices import gpu_count
 from gluonlab.errors import ConfigError, ModelError, OutputError, UsageError
 from gluonlab.runs.result import Result
@@ -22,7 +23,7 @@ from gluonlab.training.draft import Draft
 from gluonlab.training.loop import train
 from gluonlab.training.own import Own, make_own
 from gluonlab.training.plan import Plan, make_plan
-from gluonlab.training.prepare import prepare
+from gluonlab.training.prepare import prepare, until_read
 from gluonlab.training.reporter import ConsoleReporter, Reporter
 
 
@@ -46,7 +47,7 @@ def compare(
     config: TrainConfig,
     counts: Sequence[int],
     reporter: Optional[Reporter] = None,
-    dataset: Optional[Dataset] = None,
+    dataset: Any = None,
     callbacks: Sequence[Any] = (),
     net: Any = None,
     loss: Any = None,
@@ -82,7 +83,7 @@ def compare(
             "give a function that makes it"
         )
     made(callbacks)
-    dataset = _check(configs, dataset, make_own(net, loss, metrics))
+    read = _check(configs, dataset, make_own(net, loss, metrics))
     folder = RunDirectory.create(config.out, f"compare-{'-'.join(map(str, counts))}")
     runs = InMemory()  # the folder keeps what a run leaves
     results: Dict[int, Result] = {}
@@ -93,7 +94,7 @@ def compare(
         reporter.say(f"\n--- {name.replace('-', ' ')}")
         own = config.replace(gpus=count, out=str(folder.path / name))
         results[count] = train(
-            own, None, reporter, dataset, callbacks=callbacks, net=net, loss=loss, metrics=metrics
+            own, None, reporter, read, callbacks=callbacks, net=net, loss=loss, metrics=metrics
         )
         return {"run": name}
 
@@ -119,18 +120,21 @@ def compare(
             folder.close()
 
 
-def _check(configs: Sequence[TrainConfig], dataset: Optional[Dataset], own: Own) -> Dataset:
+def _check(configs: Sequence[TrainConfig], given: Any, own: Own) -> Dataset:
     """The data set of all runs, read unless it is given.
 
     Mistakes are found before the first run, and the cheap ones before anything is read.
     """
     RunDirectory.check(configs[0].out)
     for config in configs:
-        check(Draft(config, dataset, own=own), CONFIG, DEVICES)
+        check(Draft(config, until_read(given), own=own), CONFIG, DEVICES)
+    dataset = resolve_dataset(given)
     plans: List[Plan] = []
     for config in configs:
         plans.append(make_plan(config, plans[0].dataset if plans else dataset, own=own))
-        prepare(plans[-1])
+        plan = plans[-1]
+        warn_of_loaders(given, plan.dataset, plan.global_batch_size, plan.drop_last)
+        prepare(plan)
     return plans[0].dataset
 
 

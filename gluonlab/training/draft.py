@@ -12,7 +12,7 @@ import mxnet as mx
 from gluonlab.config import TrainConfig
 from gluonlab.data.sets import synthetic
 from gluonlab.data.sets.colours import colours_for
-from gluonlab.data.sets.dataset import Dataset
+from gluonlab.data.sets.dataset import Dataset, image_dtype
 from gluonlab.data.sets.registry import (
     find_kind,
     load_dataset,
@@ -146,7 +146,8 @@ class Draft:
     def split_with_shares(self) -> Split:
         """The split with what a copy of the network gets of each batch."""
         share = math.ceil(self.step_images / self.copy_count)
-        return self.split._replace(share=share, image_shape=tuple(self.dataset.image_shape))
+        shape, dtype = tuple(self.dataset.image_shape), image_dtype(self.dataset.train)
+        return self.split._replace(share=share, image_shape=shape, image_dtype=dtype)
 
     @property
     def microbatches(self) -> Microbatches:

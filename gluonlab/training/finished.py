@@ -12,6 +12,7 @@ from mxnet import gluon
 
 from gluonlab.config import TrainConfig, option_name
 from gluonlab.data.sets.dataset import Dataset
+from gluonlab.data.sets.gluon_data import resolve_dataset
 from gluonlab.engine.semantics import give_back, nd_semantics
 from gluonlab.errors import ConfigError, DataError, OutputError, RunError
 from gluonlab.export.onnx_check import Agreement
@@ -74,14 +75,13 @@ class Evaluation:
         return found
 
 
-@nd_semantics()
 def evaluate_run(
     run_dir: str,
     *,
     net: Any = None,
     loss: Optional[gluon.HybridBlock] = None,
     metrics: Any = None,
-    data: Optional[Dataset] = None,
+    data: Any = None,
     **given: Any,
 ) -> Evaluation:
     """Evaluate the run in this folder; ``given``: settings named in GIVEN, such as devices.
@@ -94,7 +94,12 @@ def evaluate_run(
     images or classes other than the run's; ModelError for parameters of another network;
     OutputError; and RunError when the loss is beyond recovery, or parameters are not finite.
     """
-    folder, own = Path(run_dir), make_own(net, loss, metrics)
+    dataset = resolve_dataset(data)
+    with nd_semantics():
+        return _evaluate(Path(run_dir), make_own(net, loss, metrics), dataset, given)
+
+
+def _evaluate(folder: Path, own: Own, data: Optional[Dataset], given: Dict[str, Any]) -> Evaluation:
     for name in given:
         if name not in GIVEN:
             raise ConfigError(

@@ -9,7 +9,7 @@ from typing import Any, Optional, Sequence
 from mxnet import gluon
 
 from gluonlab.config import TrainConfig
-from gluonlab.data.sets.dataset import Dataset
+from gluonlab.data.sets.gluon_data import warn_of_loaders
 from gluonlab.engine.semantics import give_back, nd_semantics
 from gluonlab.host.signals import EndRequest
 from gluonlab.kvstores.groups import ALONE, Group
@@ -22,7 +22,7 @@ from gluonlab.training.ending import limits_explained, recorded, write_end, writ
 from gluonlab.training.epochs import make_epochs
 from gluonlab.training.own import answers_others, check_same_own, make_own
 from gluonlab.training.plan import Plan
-from gluonlab.training.prepare import measured_memory, plan_together, prepare
+from gluonlab.training.prepare import measured_memory, plan_together, prepare, read_together
 from gluonlab.training.reporter import ConsoleReporter, Reporter
 from gluonlab.training.resume import Interrupted, asked, interrupted, run_directory
 
@@ -32,7 +32,7 @@ def train(
     config: "TrainConfig | None" = None,
     strategy: Optional[MakeStrategy] = None,
     reporter: Optional[Reporter] = None,
-    dataset: Optional[Dataset] = None,
+    dataset: Any = None,
     group: Group = ALONE,
     resume: "str | Path | Interrupted | None" = None,
     autoresume: bool = False,
@@ -45,13 +45,14 @@ def train(
 
     ``strategy``: how network and batches lie on the devices, in place of what ``split`` says.
     ``dataset``: the one that the config names, where it has been read already, or one of the user's
-    own, as `gluonlab.data.from_arrays` makes it. ``group``: the
-    processes that train together, each of which calls this. ``resume``: the folder, which rank 0
-    reads, of a run that goes on from its last checkpoint, or what
-    `gluonlab.training.resume.interrupted` found there; as it was asked for, without a ``config``,
-    or as one made by `gluonlab.training.resume.asked`. ``autoresume``: begin a run in the folder
-    ``config.out``, or go on with the one there; of a run that has ended the result is given again.
-    ``callbacks``: see `gluonlab.training.callbacks.Callback`; those of rank 0 are told. ``net``,
+    own, as `gluonlab.data.from_arrays` makes it; or two of Gluon, (train, test), as for
+    `gluonlab.data.from_datasets`. ``group``: the processes that train together, each of which calls
+    this. ``resume``: the folder, which rank 0 reads, of a run that goes on from its last
+    checkpoint, or what `gluonlab.training.resume.interrupted` found there; as it was asked for,
+    without a ``config``, or as one made by `gluonlab.training.resume.asked`. ``autoresume``: begin
+    a run in the folder ``config.out``, or go on with the one there; of a run that has ended the
+    result is given again. ``callbacks``: see `gluonlab.training.callbacks.Callback`; those of
+    rank 0 are told. ``net``,
     ``loss``: the user's own, in place of the config's, see `gluonlab.training.own.Own`.
     ``metrics``: more numbers of the test images, see `gluonlab.training.metrics`.
 
@@ -77,12 +78,15 @@ def train(
         earlier = begun(config, group)
         config = config if earlier is None else as_begun(config, earlier, group)
     listeners, own = made(callbacks), make_own(net, loss, metrics)
+    with limits_explained():  # not yet under mx.nd's semantics: data sets give the user's arrays
+        data = read_together(dataset, config, own, group)
     with nd_semantics(), limits_explained():
-        plan = plan_together(config, dataset, group, earlier is not None, own)
+        plan = plan_together(config, data, group, earlier is not None, own)
         begun_before = [earlier.ended, earlier.run and earlier.run.found] if earlier else []
         for found in [before and before.found, *begun_before]:
             if found is not None:  # else it would be another network that does not fit
                 check_same_own(str(found.folder), "to train", found.used, plan.own_settings)
+        warn_of_loaders(dataset, plan.dataset, plan.global_batch_size, plan.drop_last)
         taken = measured_memory(plan, strategy)
         result = train_plan(
             plan, strategy, reporter or ConsoleReporter(), taken, before, earlier, listeners

@@ -16,6 +16,7 @@ import math
 from functools import partial
 from typing import Callable, List, NamedTuple, Optional, Sequence, Tuple
 
+import numpy as np
 from mxnet import gluon
 
 from gluonlab.data.loading.loader import stays_on_devices
@@ -125,12 +126,14 @@ class Needs:
 
     @property
     def _image_bytes(self) -> int:
-        return math.prod(self.plan.dataset.image_shape) + LABEL_BYTES
+        split = self.plan.split
+        return math.prod(split.image_shape) * np.dtype(split.image_dtype).itemsize + LABEL_BYTES
 
     @property
     def _input_bytes(self) -> int:
         """Of an image and its labels when they go into the network."""
-        kinds = input_kinds(1, self.plan.dataset.image_shape, self._mixed)
+        split = self.plan.split
+        kinds = input_kinds(1, split.image_shape, self._mixed, split.image_dtype)
         return sum(map(bytes_of, kinds.values()))
 
     def _data_bytes(self, images: int) -> int:

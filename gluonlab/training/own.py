@@ -202,6 +202,7 @@ def _in_its_kind(block: gluon.HybridBlock, check: Callable[[], None]) -> None:
 def _check_loss(loss: gluon.HybridBlock, classes: int) -> None:
     name, images = type(loss).__name__, 3
     shapes = {"scores": (images, classes), "labels": (images,)}
+    values: Any = None
     try:
         values = loss(*map(mx.sym.var, shapes))
         unused = _unused(values, shapes)
@@ -210,6 +211,13 @@ def _check_loss(loss: gluon.HybridBlock, classes: int) -> None:
             outputs = values.infer_shape_partial(**shapes)[1]
             values.infer_type(scores=np.float32, labels=np.int32)
     except Exception as error:  # whatever code of the user's own raises
+        if _wants_targets(values, shapes):
+            raise ConfigError(
+                f"loss {name} compares scores with targets of the same shape, as for a regression, "
+                f"and a run has scores (n, {classes}) and the number of a class for each image: "
+                "give a loss of classes, such as gluon.loss.SoftmaxCrossEntropyLoss(), or use a "
+                "loop of your own (docs/own-loop.md)"
+            ) from None
         raise ConfigError(
             f"loss {name} cannot be compiled for scores (n, {classes}) and labels (n,) of whole "
             f"numbers: {said_by(error) or type(error).__name__}"
@@ -273,6 +281,15 @@ def initialise(net: gluon.HybridBlock, ctxs: List[mx.Context]) -> None:
             each._load_init(each.value.as_nd_ndarray(), ctxs)
         else:
             each.initialize(ctx=ctxs, default_init=mx.init.Xavier())
+
+
+def _wants_targets(values: Any, shapes: Mapping[str, Any]) -> bool:
+    """Whether a loss's graph can be computed for labels of the scores' shape."""
+    try:
+        outputs = values.infer_shape_partial(scores=shapes["scores"], labels=shapes["scores"])[1]
+    except (AttributeError, mx.MXNetError):  # it has no graph, or not for such labels, either
+        return False
+    return bool(outputs)
 
 
 def _unused(outcome: Any, inputs: Iterable[str]) -> List[str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Callable, List, NamedTuple, Optional, Tuple
+from typing import Any, Callable, List, NamedTuple, Optional, Tuple
 
 import mxnet as mx
 import numpy as np
@@ -13,7 +13,8 @@ from gluonlab.config import TrainConfig, option_name
 from gluonlab.data.loading.augment import Augment
 from gluonlab.data.loading.loader import Loader
 from gluonlab.data.loading.mixup import Mixup
-from gluonlab.data.sets.dataset import Dataset
+from gluonlab.data.sets.dataset import ArraySplit, Dataset, Defaults
+from gluonlab.data.sets.gluon_data import resolve_dataset
 from gluonlab.engine.semantics import nd_semantics
 from gluonlab.errors import ConfigError
 from gluonlab.kvstores.groups import Group
@@ -22,8 +23,9 @@ from gluonlab.parallel.split import CHANNELS
 from gluonlab.parallel.strategy import MakeStrategy, Strategy
 from gluonlab.runs.writer import NoRunDirectory, RunDirectory
 from gluonlab.training.agreement import all_or_none
-from gluonlab.training.checks import BATCH, Made, check
+from gluonlab.training.checks import BATCH, CONFIG, Made, check
 from gluonlab.training.device_weights import check_count, weights_of
+from gluonlab.training.draft import Draft
 from gluonlab.training.introduction import introduction
 from gluonlab.training.memory import told
 from gluonlab.training.network import make_net
@@ -34,6 +36,30 @@ from gluonlab.training.replica_check import ReplicaCheck
 from gluonlab.training.same_options import check_same_options
 from gluonlab.training.splitting import STRATEGIES
 from gluonlab.training.trial import in_words
+
+
+def until_read(given: Any) -> Optional[Dataset]:
+    """A data set for checks that look at no images: that ``given`` to `train`, or one of black."""
+    if given is None or isinstance(given, Dataset):
+        return given
+    black = ArraySplit(np.zeros((1, 1, 1, 1), np.uint8), np.zeros(1, np.int32))
+    return Dataset("", black, black, ("",), Defaults())
+
+
+def read_together(given: Any, config: TrainConfig, own: Own, group: Group) -> Optional[Dataset]:
+    """The data set that every process was ``given`` for `train`.
+
+    Raises DataError, a UsageError for a ``config`` that cannot be carried out whatever the data,
+    before anything is read, and RunError where another process cannot read its own.
+    """
+
+    def read() -> Optional[Dataset]:
+        stand_in = until_read(given)
+        if stand_in is not given:
+            check(Draft(config, stand_in, group, own), CONFIG)
+        return resolve_dataset(given)
+
+    return all_or_none(group, read)
 
 
 def plan_together(

@@ -10,6 +10,7 @@ import numpy as np
 from gluonlab.data.sets import synthetic
 from gluonlab.data.sets.dataset import Split
 from gluonlab.data.sets.folder import FileSplit
+from gluonlab.data.sets.gluon_data import GluonSplit
 from gluonlab.runs.result import Result
 from gluonlab.training.plan import Plan
 
@@ -38,15 +39,21 @@ def before(plan: Plan) -> Iterator[str]:
 def after(result: Result) -> Iterator[str]:
     """What the epoch that is kept says, and what would make the next such run better, or faster."""
     yield from _learned_nothing(result)
-    if result.waiting > MUCH_WAITING and isinstance(result.plan.dataset.train, FileSplit):
-        cure = (
-            "with more --decoders, or once and for all with --no-random-resized-crop"
-            if result.plan.random_resized_crop
-            else "once (python -m gluonlab.data pack), with more --decoders, "
-            "or into memory with --resident-bytes"
-        )
-        waiting = f"training waited for images {result.waiting:.0%} of its time"
-        yield f"{waiting}: decode them {cure}"
+    train, waiting = result.plan.dataset.train, result.waiting
+    if waiting > MUCH_WAITING and isinstance(train, (FileSplit, GluonSplit)):
+        if isinstance(train, GluonSplit):
+            cure = "transform them once, by transform(function, lazy=False), if none is random"
+        elif result.plan.random_resized_crop:
+            cure = (
+                "decode them with more --decoders, or once and for all with "
+                "--no-random-resized-crop"
+            )
+        else:
+            cure = (
+                "decode them once (python -m gluonlab.data pack), with more --decoders, "
+                "or into memory with --resident-bytes"
+            )
+        yield f"training waited for images {waiting:.0%} of its time: {cure}"
 
 
 def _learned_nothing(result: Result) -> Iterator[str]:

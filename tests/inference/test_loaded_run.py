@@ -17,6 +17,7 @@ from gluonlab.config import TrainConfig
 from gluonlab.data import from_arrays, load_dataset
 from gluonlab.errors import ConfigError, DataError, RunError
 from gluonlab.inference.pictures import as_grey
+from gluonlab.inference.predictions import Predictions
 from gluonlab.training.finished import evaluate_run
 from gluonlab.training.loop import train
 from gluonlab.training.reporter import Reporter
@@ -210,13 +211,36 @@ def test_shapes_that_pictures_do_not_have_are_taken_as_arrays(tmp_path, pictures
     assert len(loaded.predict(data.test.images)) == 20
 
 
+@pytest.mark.parametrize("count", [0, -1, 2.5, True, "2", None])
+def test_the_best_classes_are_counted_from_one(count):
+    said = Predictions(("a", "b"), ("x",), np.array([[1.0, 2.0]], "float32"))
+    with pytest.raises(DataError, match=r"top\(.*\): give a number of classes from 1 up"):
+        said.top(count)
+    assert [[each.name for each in best] for best in said.top(9)] == [["b", "a"]]
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [lambda x: x / 255, lambda x: nd.array(x, dtype="uint8"), lambda x: list(nd.array(x / 255))],
+)
+def test_floats_and_arrays_of_mxnet_are_seen_as_bytes_are(grey, kind):
+    images = load_dataset("digits").test.images[:9]
+    run = load_run(str(grey.run_dir))
+    assert (run.predict(kind(images)).scores == run.predict(images).scores).all()
+
+
 @pytest.mark.parametrize(
     ("images", "said"),
     [
         ([], "there are no images"),
         ([3], "an image is a int: give files"),
         (np.zeros((2, 1, 28, 27), np.uint8), r"uint8 of shape \(2, 1, 28, 27\): give bytes"),
-        (np.zeros((2, 28, 28)), "images are float64"),
+        (np.full((2, 28, 28), np.nan), "not finite in image 0"),
+        (np.zeros((2, 28, 28), bool), "images is bool"),
+        (nd.zeros((28, 28)), r"of shape \(n, 1, 28, 28\), n from 1 up, by images\[None, None\]"),
+        (np.zeros((1, 28, 28, 1)), r"n from 1 up, by images.transpose\(0, 3, 1, 2\)"),
+        (None, "an image is a NoneType: give files"),
+        (Image.new("L", (28, 28)), "an image is a Image: give files"),
         (np.zeros((0, 28, 28), np.uint8), "n from 1 up"),
     ],
 )

@@ -13,7 +13,7 @@ BilinearSampler, and multiplying with matrices of zeros and ones, could do the s
 from __future__ import annotations
 
 from threading import Lock
-from typing import TYPE_CHECKING, Dict, List, NamedTuple, Sequence, Tuple
+from typing import TYPE_CHECKING, Any, Dict, List, NamedTuple, Sequence, Tuple
 
 import mxnet as mx
 import numpy as np
@@ -50,7 +50,7 @@ class Augment:
 
     def __init__(self, padding: int = 0, flip: bool = False) -> None:
         self.padding, self.flip = padding, flip
-        self._movers: Dict[Tuple[mx.Context, Tuple[int, ...]], _Mover] = {}
+        self._movers: Dict[Tuple[mx.Context, Tuple[int, ...], Any], _Mover] = {}
 
     def draw(self, seed: int, epoch: int, step: int, size: int) -> Draw:
         """The random numbers for the ``size`` images of a batch.
@@ -63,7 +63,7 @@ class Augment:
         return Draw(down, right, mirrored)
 
     def __call__(self, shards: Sequence[nd.NDArray], draw: Draw) -> List[nd.NDArray]:
-        """Each shard (n, C, H, W) uint8, changed by the batch's ``draw``; nothing waits for it."""
+        """Each shard (n, C, H, W), changed by the batch's ``draw``; nothing waits for it."""
         bounds = bounds_of([len(shard) for shard in shards])
         return [
             self._mover(shard)(shard, draw.at(slice(*bound)))
@@ -71,9 +71,9 @@ class Augment:
         ]
 
     def _mover(self, shard: nd.NDArray) -> "_Mover":
-        key = (shard.context, shard.shape)
+        key = (shard.context, shard.shape, shard.dtype)
         if key not in self._movers:
-            self._movers[key] = _Mover(shard.shape, shard.context)
+            self._movers[key] = _Mover(shard.shape, shard.context, shard.dtype)
         return self._movers[key]
 
 
@@ -83,10 +83,11 @@ class _Mover:
     Its two buffers have a black row at the end, for what is outside.
     """
 
-    def __init__(self, shape: Tuple[int, ...], ctx: mx.Context) -> None:
+    def __init__(self, shape: Tuple[int, ...], ctx: mx.Context, dtype: Any = np.uint8) -> None:
         n, channels, height, width = shape
         self.shape, self.turned, self.ctx = shape, (n, channels, width, height), ctx
-        self._rows = nd.zeros((n * channels * height + 1, width), ctx, np.uint8)
+        self.dtype = dtype
+        self._rows = nd.zeros((n * channels * height + 1, width), ctx, dtype)
         self._columns = nd.zeros((n * channels * width + 1, height), ctx, np.float32)
         self._rows_in, self._columns_in = (
             self._rows[:-1].reshape(shape),
@@ -118,7 +119,7 @@ class _Mover:
                 self._hosts_columns(from_columns).as_in_context(self.ctx),
                 mode="clip",
             )
-        return nd.cast(nd.transpose(moved.reshape(self.turned), (0, 1, 3, 2)), dtype="uint8")
+        return nd.cast(nd.transpose(moved.reshape(self.turned), (0, 1, 3, 2)), dtype=self.dtype)
 
     def _places(self, wanted: "NDArray[np.int64]") -> "NDArray[np.int32]":
         """Line k of image i is its line ``wanted[i, k]``: that line's place in the buffer (n*C*k,).

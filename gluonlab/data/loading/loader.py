@@ -36,6 +36,7 @@ from gluonlab.data.loading.pixels import to_float
 from gluonlab.data.loading.shards import bounds_of, shard_sizes
 from gluonlab.data.loading.streaming import Selection, Streaming, Wanted
 from gluonlab.data.sets.dataset import ArraySplit, ReadAheadSplit, Split
+from gluonlab.data.sets.gluon_data import resolve_split
 from gluonlab.devices import listed
 from gluonlab.engine.invoke import ARRAY_LIMIT, rows
 from gluonlab.engine.semantics import as_users
@@ -89,13 +90,14 @@ class Loader:
 
     Each `Batch` has one shard for each device that gets one.
 
-    ``xs``: float32 images (n, C, H, W) in 0..1, or uint8 in 0..255 when ``raw``; ``ys``: int32
-    labels (n,). They are mx.nd arrays, or mx.np ones after ``npx.set_np()``. Every image comes
-    exactly once per epoch: the last batch is smaller when the sizes do not divide. ``drop_last``
-    leaves that one out: other images each epoch, where they are shuffled. The order depends on
-    ``seed`` and the epoch only. A worker ``rank`` of ``world_size`` takes the shards of its
-    devices, as if all devices were one worker's: ``device_counts`` says how many each worker has;
-    without it, as many as this one.
+    ``split``: one of a `gluonlab.data.Dataset`, or a ``gluon.data.Dataset`` of samples (image,
+    label). ``xs``: float32 images (n, C, H, W), bytes in 0..1, or when ``raw`` in 0..255, of the
+    split's type; ``ys``: int32 labels (n,). They are mx.nd arrays, or mx.np ones after
+    ``npx.set_np()``. Every image comes exactly once per epoch: the last batch is smaller when the
+    sizes do not divide. ``drop_last`` leaves that one out: other images each epoch, where they are
+    shuffled. The order depends on ``seed`` and the epoch only. A worker ``rank`` of ``world_size``
+    takes the shards of its devices, as if all devices were one worker's: ``device_counts`` says how
+    many each worker has; without it, as many as this one.
 
     ``weights``, one for each of this worker's devices, share a batch in proportion instead of
     evenly, as `gluonlab.data.loading.shards.shard_sizes` says; every worker has the same ones.
@@ -133,7 +135,8 @@ class Loader:
         weights: Optional[Sequence[Any]] = None,
     ) -> None:
         self.augment, self.mixup, self.drop_last = augment, mixup, drop_last
-        self.split, self.ctxs, self.seed = split, listed(ctxs), seed
+        self.split, self.ctxs, self.seed = resolve_split(split), listed(ctxs), seed
+        split = self.split
         self.global_batch_size = _checked(global_batch_size)
         counts = device_counts or [len(self.ctxs)] * world_size
         self._first, self._devices = sum(counts[:rank]), sum(counts)  # of all workers
@@ -238,7 +241,7 @@ class _Resident:
 
     def __init__(self, split: ArraySplit, ctxs: List[mx.Context]) -> None:
         self.ctxs = ctxs
-        self.images = [nd.array(split.images, dtype=np.uint8, ctx=ctx) for ctx in ctxs]
+        self.images = [nd.array(split.images, dtype=split.dtype, ctx=ctx) for ctx in ctxs]
         self.labels = [nd.array(split.labels, dtype=np.int32, ctx=ctx) for ctx in ctxs]
 
     def load(self, batches: List[Wanted]) -> "Iterator[Tuple[Shards, ...]]":

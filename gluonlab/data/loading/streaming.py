@@ -63,7 +63,7 @@ class Streaming:
     def load(self, batches: List[Wanted]) -> "Iterator[Tuple[Shards, ...]]":
         """The shards of each batch, of the images and then of their partners.
 
-        Images are (n, C, H, W) uint8, labels (n,) int32.
+        Images are (n, C, H, W), of the split's type; labels (n,) int32.
 
         Each batch is begun before the one ahead of it is taken: processes that decode files go on
         from one to the next. Raises what the split raises, such as DataError for a file that is

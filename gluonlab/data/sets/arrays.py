@@ -2,11 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Any, Optional, Sequence, Tuple
+from typing import Any, Optional, Sequence
 
 import numpy as np
 
 from gluonlab.data.sets.dataset import ArraySplit, Dataset, Defaults
+from gluonlab.data.sets.host_arrays import (
+    CHANNELS_FIRST,
+    channels_first,
+    check_layout_name,
+    class_names,
+    is_shared,
+    read_labels,
+    to_host,
+    to_pixels,
+)
 from gluonlab.errors import DataError
 
 NAME = "arrays"
@@ -19,44 +29,45 @@ def from_arrays(
     y_test: Any,
     classes: Optional[Sequence[str]] = None,
     name: str = NAME,
+    layout: Optional[str] = None,
 ) -> Dataset:
-    """Images (N, C, H, W), or (N, H, W) in grey, of bytes, and a label for each.
+    """Images (N, C, H, W), or (N, H, W) in grey, and a label for each.
 
-    Labels are whole numbers from 0. ``classes``: their names; without, the numbers up to the
-    largest label. ``name``: what the run's folder calls the data. Raises DataError for other
-    arrays.
+    Arrays of numpy, MXNet or another library, or lists of them. Networks get bytes divided by 255,
+    and floats as they are. Labels are whole numbers from 0. ``classes``: their names; without, the
+    numbers up to the largest label. ``name``: what the run's folder calls the data. ``layout``:
+    ``NCHW``, or ``NHWC`` for images (N, H, W, C); without, images that look like (N, H, W, C) are
+    refused. The arrays are copied, but for those that numpy maps from a file. Raises DataError for
+    other arrays.
     """
-    splits = [_split("train", x_train, y_train), _split("test", x_test, y_test)]
-    train, test = splits
-    if train.image_shape != test.image_shape:
-        raise DataError(
-            f"x_train has images of {train.image_shape}, and x_test of {test.image_shape}: "
-            "give both the same"
-        )
-    largest = max(int(split.labels.max()) for split in splits)
-    names: Tuple[str, ...] = tuple(map(str, classes if classes is not None else range(largest + 1)))
-    if largest >= len(names):
-        raise DataError(
-            f"a label is {largest}, and there are {len(names)} classes, from 0: "
-            "name all classes, or leave them out"
-        )
+    check_layout_name(layout)
+    train = make_split(x_train, y_train, "train", layout)
+    test = make_split(x_test, y_test, "test", layout)
+    check_same_shape(train.image_shape, test.image_shape, "x_train", "x_test")
+    names = class_names(train.labels, test.labels, classes)
     return Dataset(name, train, test, names, Defaults())
 
 
-def _split(of: str, images: Any, labels: Any) -> ArraySplit:
-    x, y = np.asarray(images), np.asarray(labels)
-    if x.dtype != np.uint8 or x.ndim not in (3, 4):
+def check_same_shape(first: Sequence[int], second: Sequence[int], a: str, b: str) -> None:
+    """Raise DataError unless the images of ``a`` and ``b`` have the same shape."""
+    if tuple(first) != tuple(second):
+        raise DataError(f"{a} has images of {first}, and {b} of {second}: give both the same")
+
+
+def make_split(images: Any, labels: Any, of: str, layout: Optional[str] = None) -> ArraySplit:
+    """A split of copies of the user's arrays. ``of``: train or test. Raises DataError."""
+    name = f"x_{of}"
+    x = to_host(images, name)
+    if x.ndim not in (3, 4):
         raise DataError(
-            f"x_{of} is {x.dtype} of shape {x.shape}: give bytes (uint8) from 0 to 255, of shape "
-            "(N, C, H, W), or (N, H, W) in grey; of fractions f: (f * 255).round().astype('uint8')"
+            f"{name} is {x.dtype} of shape {x.shape}: give images of shape (N, C, H, W), "
+            "or (N, H, W) in grey"
         )
     if not x.size:
-        raise DataError(f"x_{of} has the shape {x.shape}, without any image: give some")
-    if y.ndim != 1 or not np.issubdtype(y.dtype, np.integer) or len(y) != len(x):
-        raise DataError(
-            f"y_{of} is {y.dtype} of shape {y.shape}: give the number of its class for each image, "
-            f"integers of shape ({len(x)},)"
-        )
-    if y.min() < 0 or y.max() >= 2**31:
-        raise DataError(f"y_{of} goes from {y.min()} to {y.max()}: give classes from 0 up")
-    return ArraySplit(x[:, np.newaxis] if x.ndim == 3 else x, y)
+        raise DataError(f"{name} has the shape {x.shape}, without any image: give some")
+    x = x[:, np.newaxis] if x.ndim == 3 else channels_first(x, name, layout)
+    y = read_labels(labels, f"y_{of}", len(x))
+    pixels = np.ascontiguousarray(to_pixels(x, name))
+    if np.may_share_memory(pixels, x) and is_shared(x, images):
+        pixels = pixels.copy()  # what the user writes into the array later is no part of the run
+    return ArraySplit(pixels, y, CHANNELS_FIRST)

@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Optional, Protocol, Sequence, Tuple, runtime_checkable
+from typing import TYPE_CHECKING, Any, Optional, Protocol, Sequence, Tuple, runtime_checkable
 
 import numpy as np
 
+from gluonlab.data.sets.host_arrays import channels_first, to_host
 from gluonlab.errors import DataError
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    Images = NDArray[np.uint8]
+    Images = NDArray[Any]
     Labels = NDArray[np.int32]
     Indices = NDArray[np.int64]
 
 Colours = Tuple[Tuple[float, ...], Tuple[float, ...]]
 
 
+@runtime_checkable
 class Split(Protocol):
     """A set of labelled images, in memory or in files."""
 
@@ -29,7 +31,11 @@ class Split(Protocol):
         """(channels, height, width)"""
 
     def batch(self, indices: "Indices") -> "Tuple[Images, Labels]":
-        """The images (n, C, H, W) uint8 and labels (n,) int32 at these n indices."""
+        """The images (n, C, H, W) and labels (n,) int32 at these n indices.
+
+        Images are uint8; of a split with a ``dtype`` float32, they are in the same units, of which
+        255 are white.
+        """
 
 
 class Reading(Protocol):
@@ -54,10 +60,16 @@ class ReadAheadSplit(Split, Protocol):
         """
 
 
-class PixelSplit:
-    """A split whose pixels lie in an array: images (N, C, H, W) uint8, labels (N,) int32.
+def image_dtype(split: Split) -> str:
+    """The type of a split's pixels, uint8 unless the split has another ``dtype``."""
+    return str(getattr(split, "dtype", np.dtype(np.uint8)))
 
-    They may be mapped from the disk.
+
+class PixelSplit:
+    """A split whose pixels lie in an array: images (N, C, H, W), labels (N,) int32.
+
+    Images are uint8 or, in the same units, of which 255 are white, float32. They may be mapped from
+    the disk.
     """
 
     def __init__(self, images: "Images", labels: "Labels") -> None:
@@ -67,31 +79,39 @@ class PixelSplit:
         return len(self.images)
 
     @property
+    def dtype(self) -> "np.dtype[Any]":
+        """The type of the pixels: uint8 or float32."""
+        return self.images.dtype
+
+    @property
     def image_shape(self) -> Tuple[int, int, int]:
         """(channels, height, width)"""
         return self.images.shape[1], self.images.shape[2], self.images.shape[3]
 
     def batch(self, indices: "Indices") -> "Tuple[Images, Labels]":
-        """The images (n, C, H, W) uint8 and labels (n,) int32 at these n indices."""
+        """The images (n, C, H, W) and labels (n,) int32 at these n indices."""
         return self.images[indices], self.labels[indices]
 
 
 class ArraySplit(PixelSplit):
-    """A split that lies in memory.
+    """A split that lies in memory: the arrays themselves, not copies.
 
-    Raises DataError for images or labels of another type or shape.
+    ``layout``: as for `gluonlab.data.from_arrays`. Raises DataError for images or labels of another
+    type or shape.
     """
 
-    def __init__(self, images: "Images", labels: "Labels") -> None:
-        if images.ndim != 4 or images.dtype != np.uint8:
+    def __init__(self, images: "Images", labels: "Labels", layout: Optional[str] = None) -> None:
+        images, labels = to_host(images, "images"), to_host(labels, "labels")
+        if images.ndim != 4 or images.dtype not in (np.uint8, np.float32):
             raise DataError(
                 f"images are {images.dtype} of shape {images.shape}: "
-                "give uint8 of shape (N, C, H, W)"
+                "give uint8, or float32 from 0 to 255, of shape (N, C, H, W)"
             )
-        if labels.shape != (len(images),):
+        images = channels_first(images, "images", layout)
+        if labels.shape != (len(images),) or labels.dtype.kind not in "iu":
             raise DataError(
-                f"{len(images)} images have labels of shape {labels.shape}: "
-                "give one label per image"
+                f"{len(images)} images have labels of shape {labels.shape}, {labels.dtype}: "
+                "give one label per image, a whole number"
             )
         super().__init__(np.ascontiguousarray(images), labels.astype(np.int32))
 

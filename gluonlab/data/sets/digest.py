@@ -41,8 +41,10 @@ def _parts(split: Split) -> "Iterator[bytes | memoryview]":
     elif isinstance(split, PixelSplit):
         yield np.ascontiguousarray(split.labels).tobytes()
         yield from _pixels(split)
-    else:  # one of a user's own
+    else:  # one of a user's own, whose images may be others each time
         yield repr(type(split)).encode()
+        labels = getattr(split, "labels", None)
+        yield b"" if labels is None else np.ascontiguousarray(labels).tobytes()
 
 
 def _pixels(split: PixelSplit) -> "Iterator[bytes | memoryview]":

@@ -57,7 +57,7 @@ def pack(dataset: Dataset, out: "str | os.PathLike[str]") -> int:
     """Write a data set into the new folder ``out``, whole or not at all; return the bytes written.
 
     Raises OutputError for an ``out`` that exists or cannot be written, and DataError for an image
-    that cannot be decoded.
+    that cannot be decoded, and for floats.
     """
     target = check_new_folder(out)
     with on_disk(target), atomic_folder(target) as temporary:
@@ -91,6 +91,8 @@ def _write(folder: Path, kind: str, split: Split) -> None:
         for begin in range(0, len(split), AT_ONCE):
             indices = np.arange(begin, min(begin + AT_ONCE, len(split)))
             images, labels[indices] = split.batch(indices)
+            if images.dtype != np.uint8:
+                raise DataError(f"images of {images.dtype} cannot be packed: give bytes (uint8)")
             file.write(images.tobytes())
             bar.update(len(images))
     np.save(folder / f"{kind}-labels.npy", labels, allow_pickle=False)

@@ -87,7 +87,8 @@ class ChannelMemory:
         """The levels, with the kinds of arrays that each gets of the one before."""
         levels = self._levels[mixed]
         given: Kinds = {}
-        network = input_kinds(images, self._plan.split.image_shape, mixed)
+        split = self._plan.split
+        network = input_kinds(images, split.image_shape, mixed, split.image_dtype)
         for number, parts in enumerate(levels.parts):
             symbol = parts[device].graph
             wants = wanted(levels.between[number - 1]) if number else []

@@ -89,7 +89,8 @@ class ReplicaMemory:
         return self._activations[key]
 
     def _inputs(self, images: int) -> Kinds:
-        return input_kinds(images, self._plan.split.image_shape, self._mixed)
+        split = self._plan.split
+        return input_kinds(images, split.image_shape, self._mixed, split.image_dtype)
 
     def _fitted(self, images: int) -> Tuple[mx.sym.Symbol, Kinds]:
         """The graph for ``images`` images, and the shapes and types of its arguments."""

@@ -86,7 +86,8 @@ class StagedMemory:
         key = number, images
         if key not in self._given:
             before = self._stages[number - 1]
-            kinds = input_kinds(images, self._plan.split.image_shape, self._mixed)
+            split = self._plan.split
+            kinds = input_kinds(images, split.image_shape, self._mixed, split.image_dtype)
             if number > 1:
                 kinds[ACTIVATION] = self._activation(number - 1, images)
             inputs = {name: kinds[name] for name in before.inputs}
@@ -138,7 +139,8 @@ class StageMemory:
         return Graph(symbol, stage.kept, [ACTIVATION] * stage.wants)
 
     def _kinds(self, images: int, mixed: bool) -> Kinds:
-        found = input_kinds(images, self._plan.split.image_shape, mixed)
+        split = self._plan.split
+        found = input_kinds(images, split.image_shape, mixed, split.image_dtype)
         if ACTIVATION in self._stage.inputs:
             found[ACTIVATION] = self._given(images)
         return {name: found[name] for name in self._stage.inputs}

@@ -11,7 +11,7 @@ from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Tup
 from gluonlab.bench.harness.interval import Estimate, estimates
 from gluonlab.bench.harness.machine import Others
 from gluonlab.config import TrainConfig
-from gluonlab.data.sets.dataset import Dataset
+from gluonlab.data.sets.gluon_data import resolve_dataset
 from gluonlab.engine.neighbours import own_cores
 from gluonlab.engine.semantics import nd_semantics
 from gluonlab.parallel.strategy import MakeStrategy
@@ -163,7 +163,7 @@ def _plain(estimate: Estimate) -> Dict[str, Optional[float]]:
 @nd_semantics()
 def judge(
     config: TrainConfig,
-    dataset: Optional[Dataset] = None,
+    dataset: Any = None,
     strategy: Optional[MakeStrategy] = None,
     rounds: int = ROUNDS,
     say: Say = lambda line: None,
@@ -178,7 +178,7 @@ def judge(
     others = Others()
     config = for_several(config)
     begins = partial(say, "measuring a step, part by part")
-    found = measure(config, dataset, strategy, rounds, begins=begins)
+    found = measure(config, resolve_dataset(dataset), strategy, rounds, begins=begins)
     verdict = judged(found, others.cores())
     if not try_advice:
         return verdict

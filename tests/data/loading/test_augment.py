@@ -30,7 +30,7 @@ def by_numpy(images, draw, padding):
     so.
     """
     n, channels, height, width = images.shape
-    padded = np.zeros((n, channels, height + 2 * padding, width + 2 * padding), np.uint8)
+    padded = np.zeros((n, channels, height + 2 * padding, width + 2 * padding), images.dtype)
     padded[:, :, padding : padding + height, padding : padding + width] = images
     out = np.empty_like(images)
     for i, (down, right, mirrored) in enumerate(zip(*draw)):
@@ -45,14 +45,18 @@ def by_numpy(images, draw, padding):
 
 
 @settings(max_examples=60)
-@given(SHAPES, st.integers(0, 12), st.booleans(), st.integers(1, 4), SEEDS)
-def test_crops_and_flips_are_numpys_on_any_number_of_devices(shape, padding, flip, k, seed):
-    images, augment = images_of(shape, seed), Augment(padding, flip)
+@given(
+    SHAPES, st.sampled_from([np.uint8, np.float32]), st.integers(0, 12), st.booleans(),
+    st.integers(1, 4), SEEDS,
+)  # fmt: skip
+def test_crops_and_flips_are_numpys_on_any_number_of_devices(shape, dtype, padding, flip, k, seed):
+    images, augment = images_of(shape, seed).astype(dtype), Augment(padding, flip)
+    images = images - dtype(0.3) if dtype == np.float32 else images
     for step in range(2):  # the buffers of the first are used again
         draw = augment.draw(seed, 3, step, len(images))
         changed = augment(shard(from_host(images), contexts(k)), draw)
         assert [x.context for x in changed] == contexts(min(k, len(images)))
-        assert all(x.dtype == np.uint8 for x in changed)
+        assert all(x.dtype == dtype for x in changed)
         assert np.array_equal(
             np.concatenate([x.asnumpy() for x in changed]), by_numpy(images, draw, padding)
         )

@@ -130,7 +130,7 @@ def test_every_data_set_says_in_one_line_what_it_is(kind):
             np.zeros(4, np.int32),
             r"uint8 of shape \(4, 28, 28\): give uint8",
         ),
-        (np.zeros((4, 1, 2, 2), np.float32), np.zeros(4, np.int32), "images are float32"),
+        (np.zeros((4, 1, 2, 2), np.float64), np.zeros(4, np.int32), "images are float64"),
         (
             np.zeros((4, 1, 2, 2), np.uint8),
             np.zeros(3, np.int32),

@@ -1,0 +1,254 @@
+"""Arrays of the user's own, of any library, as the pixels and labels that a split has.
+
+MXNet's arrays are known by their ``asnumpy``: numpy itself would read them number by number, and
+this module needs no MXNet.
+"""
+
+from __future__ import annotations
+
+import mmap
+import warnings
+from collections.abc import Sequence as AnySequence
+from typing import TYPE_CHECKING, Any, List, Optional, Sequence, Tuple
+
+import numpy as np
+
+from gluonlab.errors import DataError, warn
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    Array = NDArray[Any]
+
+WHITE = 255  # the number of a white pixel, which networks get as 1
+LAYOUTS = CHANNELS_FIRST, CHANNELS_LAST = ("NCHW", "NHWC")
+CHANNELS = (1, 3, 4)  # grey, colours, colours with transparency
+# Fractions are taken for bytes within this part of a byte: float32 has more digits than that.
+ROUNDING = 5e-5
+AT_ONCE = 1024  # images between two looks at their numbers
+NAMED = 5  # labels that a message lists
+AS_NUMBERS = "np.unique(y, return_inverse=True)[1] numbers them"
+NO_REGRESSION = "a run trains classifiers; a regression needs a loop of your own (docs/own-loop.md)"
+
+
+def to_host(given: Any, what: str) -> "Array":
+    """An array of numpy, MXNet or another library, or a list of them, as one numpy array.
+
+    ``what``: its name in a message. Raises DataError for what is no array, and for a list of
+    unequal parts.
+    """
+    if isinstance(given, (list, tuple)):
+        given = [_part_to_host(part) for part in given]
+        _check_equal(given, what)
+    elif hasattr(given, "asnumpy"):
+        return np.asarray(given.asnumpy())
+    elif not _is_array(given) and not isinstance(given, AnySequence):
+        raise DataError(f"{what} is a {type(given).__name__}: give an array of numpy or MXNet")
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # numpy before 1.24 warns of unequal lists
+            array = np.asarray(given)
+    except (ValueError, TypeError) as error:
+        raise DataError(f"{what} cannot be made an array ({error}): give equal parts") from None
+    if array.dtype == object:
+        raise DataError(f"{what} has parts that are no numbers, or unequal: give equal arrays")
+    return array
+
+
+def _is_array(given: Any) -> bool:
+    return hasattr(given, "__array__") or hasattr(given, "__array_interface__")
+
+
+def _part_to_host(part: Any) -> Any:
+    if hasattr(part, "asnumpy"):
+        return part.asnumpy()
+    return np.asarray(part) if _is_array(part) else part
+
+
+def _check_equal(parts: Sequence[Any], what: str) -> None:
+    shapes = [getattr(part, "shape", None) for part in parts]
+    for place, shape in enumerate(shapes):
+        if shape != shapes[0]:
+            raise DataError(
+                f"{what} has parts of unequal shape, {shapes[0]} at 0 and {shape} at {place}: "
+                "give images of one shape; a network of several inputs needs a loop of your own "
+                "(docs/own-loop.md)"
+            )
+
+
+def is_shared(array: "Array", given: Any) -> bool:
+    """Whether the user could change ``array``, made of ``given``, by writing to memory.
+
+    An array that is mapped from a file stays there: it may be larger than the memory.
+    """
+    base: Any = array
+    while isinstance(base, np.ndarray) and base.base is not None:
+        base = base.base
+    if isinstance(base, (mmap.mmap, np.memmap)):
+        return False
+    return isinstance(given, np.ndarray) or not isinstance(base, np.ndarray)
+
+
+def check_layout_name(layout: Optional[str]) -> None:
+    """Raise DataError for a ``layout`` that is unknown."""
+    if layout not in (None, *LAYOUTS):
+        raise DataError(f"layout {layout!r}: give {' or '.join(LAYOUTS)}, or leave it out")
+
+
+def channels_first(images: "Array", what: str, layout: Optional[str]) -> "Array":
+    """Images of 4 axes as (N, C, H, W).
+
+    ``layout``: how they are, one of LAYOUTS. Raises DataError for another one and, without it, for
+    images that look like (N, H, W, C).
+    """
+    check_layout_name(layout)
+    shape = images.shape
+    if layout is None and is_channels_last(shape[1:]):
+        raise DataError(
+            f"{what} has the shape {tuple(shape)}, which looks like (N, H, W, C): "
+            f"give its transpose(0, 3, 1, 2), which is (N, C, H, W), or layout={CHANNELS_LAST!r}; "
+            f"for {shape[1]} channels of {shape[2]}x{shape[3]} give layout={CHANNELS_FIRST!r}"
+        )
+    return images.transpose(0, 3, 1, 2) if layout == CHANNELS_LAST else images
+
+
+def is_channels_last(shape: Sequence[int]) -> bool:
+    """Whether an image of this shape looks like (H, W, C).
+
+    >>> is_channels_last((32, 32, 3)), is_channels_last((3, 32, 32)), is_channels_last((64, 4, 4))
+    (True, False, False)
+    """
+    first, second, last = shape
+    return last in CHANNELS and first not in CHANNELS and second > last
+
+
+def to_pixels(images: "Array", what: str) -> "Array":
+    """Images in units of which WHITE are 1: uint8, or float32 where bytes do not have the numbers.
+
+    Bytes and whole numbers from 0 to 255 are pixels. Floats are what networks get; those that are
+    bytes divided by 255 become bytes again, to within the rounding of float32. Raises DataError.
+    """
+    if images.dtype == np.uint8:
+        return images
+    kind = f"{what} is {images.dtype} of shape {images.shape}"
+    if np.issubdtype(images.dtype, np.integer):
+        if images.size and (images.min() < 0 or images.max() > WHITE):
+            raise DataError(
+                f"{kind}, from {images.min()} to {images.max()}: give bytes from 0 to 255, "
+                "or floats, which networks get as they are"
+            )
+        return images.astype(np.uint8)
+    if not np.issubdtype(images.dtype, np.floating):
+        raise DataError(f"{kind}: give bytes (uint8) from 0 to 255, or floats")
+    if not np.isfinite(images).all():
+        where = int(np.argwhere(~np.isfinite(images))[0][0])
+        raise DataError(f"{what} has a number that is not finite in image {where}: remove it")
+    warn_of_whole_floats(images, what)
+    scaled = images.astype(np.float32)
+    scaled *= WHITE
+    return as_bytes(scaled)
+
+
+def as_bytes(images: "Array") -> "Array":
+    """The same in bytes, where bytes have these numbers to within the rounding of float32."""
+    if images.dtype == np.uint8:
+        return images
+    found = np.empty(images.shape, np.uint8)
+    for begin in range(0, len(images), AT_ONCE):  # few other copies of large arrays
+        part = slice(begin, begin + AT_ONCE)
+        whole = np.clip(np.rint(images[part]), 0, WHITE)
+        if np.abs(images[part] - whole).max() > ROUNDING:
+            return images
+        found[part] = whole
+    return found
+
+
+def warn_of_whole_floats(images: "Array", what: str) -> None:
+    """Warn of floats that seem to be pixels from 0 to 255."""
+    if images.dtype.kind != "f" or not images.size or images.min() < 0 or images.max() <= 1:
+        return
+    if (images == np.rint(images)).all():
+        warn(
+            f"{what} is {images.dtype} of whole numbers up to {images.max():g}, which networks "
+            "get as they are: give bytes (uint8) for pixels, which they get divided by 255"
+        )
+
+
+def read_labels(given: Any, what: str, images: int) -> "NDArray[np.int32]":
+    """Labels (n,) of classes from 0, for this number of images. Raises DataError.
+
+    They may be floats that are whole numbers, and of shape (n, 1).
+    """
+    labels = to_host(given, what)
+    if labels.ndim == 2 and labels.shape[1] == 1:
+        labels = labels[:, 0]
+    kind = f"{what} is {labels.dtype} of shape {labels.shape}"
+    if labels.ndim == 2 and len(labels) == images and _is_one_hot(labels):
+        raise DataError(f"{kind}, one-hot: give the numbers of the classes, {what}.argmax(axis=1)")
+    if labels.dtype.kind in "USO":
+        raise DataError(f"{kind}: give a whole number from 0 for each class; {AS_NUMBERS}")
+    if labels.shape != (images,) or labels.dtype.kind not in "biuf":
+        raise DataError(
+            f"{kind}: give the number of its class for each image, integers of shape ({images},)"
+        )
+    odd = np.flatnonzero(~(np.isfinite(labels) & (labels == np.rint(labels))))
+    if labels.dtype.kind == "f" and len(odd):
+        raise DataError(
+            f"{what} has {labels[odd[0]]:g} at {odd[0]}: give whole numbers of classes; "
+            f"{NO_REGRESSION}"
+        )
+    if images and (labels.min() < 0 or labels.max() >= 2**31 - 1):
+        raise DataError(
+            f"{what} goes from {labels.min():.0f} to {labels.max():.0f}: give classes from 0 up; "
+            f"{AS_NUMBERS}"
+        )
+    return labels.astype(np.int32)
+
+
+def _is_one_hot(labels: "Array") -> bool:
+    return labels.dtype.kind in "biuf" and bool(
+        ((labels == 0) | (labels == 1)).all() and (labels.sum(axis=1) == 1).all()
+    )
+
+
+def class_names(
+    train: "Array", test: "Array", classes: Optional[Sequence[str]] = None
+) -> Tuple[str, ...]:
+    """The names of the classes of these labels: ``classes``, or the numbers up to the largest.
+
+    Warns of numbers that no label has, and of classes that only the test images have. Raises
+    DataError where names are missing, and where most numbers have no label.
+    """
+    present = np.union1d(train, test)
+    count = int(present[-1]) + 1
+    if classes is not None:
+        try:
+            names = tuple(map(str, classes))
+        except TypeError:
+            raise DataError(f"classes {classes!r}: give a name for each, in a list") from None
+        if count > len(names):
+            raise DataError(
+                f"a label is {count - 1}, and there are {len(names)} classes, from 0: "
+                "name all classes, or leave them out"
+            )
+    else:
+        names = tuple(map(str, range(count))) if 2 * len(present) >= count else ()
+        if len(present) < count:
+            gaps = (
+                f"{len(present):,} classes occur among the labels from 0 to {count - 1:,} "
+                f"({_some(present)}), so the network would have {count:,} outputs"
+            )
+            cure = "number the classes of train and test together from 0, or name all with classes="
+            if not names:
+                raise DataError(f"{gaps}: {cure}")
+            warn(f"{gaps}: {cure}")
+    untrained = np.setdiff1d(test, train)
+    if len(untrained):
+        many = f"the label{'s' * (len(untrained) > 1)} {_some(untrained)}"
+        warn(f"test images have {many}, and no training image has: nothing learns to tell them")
+    return names
+
+
+def _some(numbers: "Array") -> str:
+    named: List[str] = [str(number) for number in numbers[:NAMED]]
+    return ", ".join([*named, *(["..."] if len(numbers) > NAMED else [])])
