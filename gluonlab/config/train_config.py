@@ -42,7 +42,7 @@ from gluonlab.config.values import (
     text,
     whole,
 )
-from gluonlab.config.weights import device_weights
+from gluonlab.config.weights import class_weights, device_weights
 
 
 @named_settings
@@ -237,6 +237,10 @@ class TrainConfig:
     label_smoothing: Optional[float] = OPTIMISER(
         real(0, below=1), "spread this share of a label over all classes", metavar="SHARE"
     )
+    class_weights: Optional[str] = OPTIMISER(
+        class_weights, "multiply the loss of an image by the weight of its class, "
+        "a number for each; balanced: all classes have the same share", metavar="balanced|W,W",
+    )  # fmt: skip
     kvstore: str = SUMMING(
         text, "how gradients are summed over devices (see --list)", default="device", metavar="NAME"
     )

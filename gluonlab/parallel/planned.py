@@ -24,7 +24,6 @@ from gluonlab.parallel.part import fitted
 
 MIB = 2**20
 PRECISE_MIB = 256  # MXNet tells whole MiB: of a plan as large as this they are precise enough
-LABELS_MIXED = 3  # what `gluonlab.data.loading.mixup` gives for an image
 
 
 class Shards(NamedTuple):
@@ -47,12 +46,16 @@ class Taken(NamedTuple):
     inputs: int
 
 
-def input_kinds(images: int, image_shape: Sequence[int], mixed: bool) -> Kinds:
-    """Shapes and types of images and labels as they go into the network; mixtures are floats."""
+def input_kinds(images: int, image_shape: Sequence[int], columns: int) -> Kinds:
+    """Shapes and types of images and labels as they go into the network; mixtures are floats.
+
+    ``columns``: `gluonlab.parallel.objective.label_columns` of the loss; mixtures have 3 or more.
+    """
     shape = (images, *image_shape)
-    if mixed:
-        return {IMAGES: (shape, np.float32), LABELS: ((images, LABELS_MIXED), np.float32)}
-    return {IMAGES: (shape, np.uint8), LABELS: ((images,), np.int32)}
+    pixels = np.float32 if columns >= 3 else np.uint8
+    if columns:
+        return {IMAGES: (shape, pixels), LABELS: ((images, columns), np.float32)}
+    return {IMAGES: (shape, pixels), LABELS: ((images,), np.int32)}
 
 
 def of_parameters(

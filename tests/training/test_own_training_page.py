@@ -19,7 +19,7 @@ def test_every_block_runs(tmp_path, monkeypatch, capsys):
     for block in blocks:
         exec(block, names)
     said = capsys.readouterr().out
-    assert len(blocks) == 10
+    assert len(blocks) == 11
     assert names["score"].accuracy == names["result"].accuracy
     assert names["result"].history[-1].metrics.keys() == {"worst class", "top 2"}
     assert "epoch 2 of 2: accuracy 0." in said

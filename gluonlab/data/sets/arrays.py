@@ -7,6 +7,7 @@ from typing import Any, Optional, Sequence, Tuple
 import numpy as np
 
 from gluonlab.data.sets.dataset import ArraySplit, Dataset, Defaults
+from gluonlab.data.sets.weighting import checked_weights
 from gluonlab.errors import DataError
 
 NAME = "arrays"
@@ -19,15 +20,18 @@ def from_arrays(
     y_test: Any,
     classes: Optional[Sequence[str]] = None,
     name: str = NAME,
+    weights: Any = None,
 ) -> Dataset:
     """Images (N, C, H, W), or (N, H, W) in grey, of bytes, and a label for each.
 
     Labels are whole numbers from 0. ``classes``: their names; without, the numbers up to the
-    largest label. ``name``: what the run's folder calls the data. Raises DataError for other
-    arrays.
+    largest label. ``name``: what the run's folder calls the data. ``weights`` (N,): what the loss
+    of each training image is multiplied by. Raises DataError for other arrays.
     """
     splits = [_split("train", x_train, y_train), _split("test", x_test, y_test)]
     train, test = splits
+    if weights is not None:
+        train = train.weighted(checked_weights("weights", weights, len(train)))
     if train.image_shape != test.image_shape:
         raise DataError(
             f"x_train has images of {train.image_shape}, and x_test of {test.image_shape}: "

@@ -2,8 +2,18 @@
 
 from __future__ import annotations
 
+import copy
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Optional, Protocol, Sequence, Tuple, runtime_checkable
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    Optional,
+    Protocol,
+    Sequence,
+    Tuple,
+    TypeVar,
+    runtime_checkable,
+)
 
 import numpy as np
 
@@ -15,7 +25,10 @@ if TYPE_CHECKING:
     Images = NDArray[np.uint8]
     Labels = NDArray[np.int32]
     Indices = NDArray[np.int64]
+    Weights = NDArray[np.float64]
+    Targets = NDArray[Any]
 
+S = TypeVar("S", bound="LabelledSplit")
 Colours = Tuple[Tuple[float, ...], Tuple[float, ...]]
 
 
@@ -28,14 +41,14 @@ class Split(Protocol):
     def image_shape(self) -> Tuple[int, int, int]:
         """(channels, height, width)"""
 
-    def batch(self, indices: "Indices") -> "Tuple[Images, Labels]":
+    def batch(self, indices: "Indices") -> "Tuple[Images, Targets]":
         """The images (n, C, H, W) uint8 and labels (n,) int32 at these n indices."""
 
 
 class Reading(Protocol):
     """A batch that is being read."""
 
-    def result(self) -> "Tuple[Images, Labels]":
+    def result(self) -> "Tuple[Images, Targets]":
         """Wait for what `Split.batch` gives."""
 
     def cancel(self) -> None:
@@ -54,14 +67,37 @@ class ReadAheadSplit(Split, Protocol):
         """
 
 
-class PixelSplit:
+class LabelledSplit:
+    """The labels (N,) int32 of a split, and the weights (N,) of its images in the loss, if any."""
+
+    def __init__(self, labels: "Labels", weights: "Optional[Weights]" = None) -> None:
+        self.labels, self.weights = labels, weights
+        if weights is not None:
+            self._weighted = np.stack([labels, weights], axis=1).astype(np.float32)
+
+    @property
+    def targets(self) -> "Targets":
+        """What a batch has of it: labels (N,), or (N, 2) float32, each label and its weight."""
+        return self.labels if self.weights is None else self._weighted
+
+    def weighted(self: "S", weights: "Weights") -> "S":
+        """The same images and labels with these weights."""
+        split = copy.copy(self)
+        LabelledSplit.__init__(split, self.labels, weights)
+        return split
+
+
+class PixelSplit(LabelledSplit):
     """A split whose pixels lie in an array: images (N, C, H, W) uint8, labels (N,) int32.
 
     They may be mapped from the disk.
     """
 
-    def __init__(self, images: "Images", labels: "Labels") -> None:
-        self.images, self.labels = images, labels
+    def __init__(
+        self, images: "Images", labels: "Labels", weights: "Optional[Weights]" = None
+    ) -> None:
+        super().__init__(labels, weights)
+        self.images = images
 
     def __len__(self) -> int:
         return len(self.images)
@@ -71,9 +107,12 @@ class PixelSplit:
         """(channels, height, width)"""
         return self.images.shape[1], self.images.shape[2], self.images.shape[3]
 
-    def batch(self, indices: "Indices") -> "Tuple[Images, Labels]":
-        """The images (n, C, H, W) uint8 and labels (n,) int32 at these n indices."""
-        return self.images[indices], self.labels[indices]
+    def batch(self, indices: "Indices") -> "Tuple[Images, Targets]":
+        """The images (n, C, H, W) uint8 and labels (n,) int32 at these n indices.
+
+        Of images with weights, each label and its weight, (n, 2) float32.
+        """
+        return self.images[indices], self.targets[indices]
 
 
 class ArraySplit(PixelSplit):
@@ -82,7 +121,9 @@ class ArraySplit(PixelSplit):
     Raises DataError for images or labels of another type or shape.
     """
 
-    def __init__(self, images: "Images", labels: "Labels") -> None:
+    def __init__(
+        self, images: "Images", labels: "Labels", weights: "Optional[Weights]" = None
+    ) -> None:
         if images.ndim != 4 or images.dtype != np.uint8:
             raise DataError(
                 f"images are {images.dtype} of shape {images.shape}: "
@@ -93,7 +134,7 @@ class ArraySplit(PixelSplit):
                 f"{len(images)} images have labels of shape {labels.shape}: "
                 "give one label per image"
             )
-        super().__init__(np.ascontiguousarray(images), labels.astype(np.int32))
+        super().__init__(np.ascontiguousarray(images), labels.astype(np.int32), weights)
 
 
 @dataclass(frozen=True)

@@ -37,9 +37,9 @@ def _parts(split: Split) -> "Iterator[bytes | memoryview]":
         for path in split.paths:
             name = os.fsencode(os.path.relpath(path, above))
             yield name + b"\0%d\0" % Path(path).stat().st_size
-        yield np.ascontiguousarray(split.labels).tobytes()
+        yield np.ascontiguousarray(split.targets).tobytes()
     elif isinstance(split, PixelSplit):
-        yield np.ascontiguousarray(split.labels).tobytes()
+        yield np.ascontiguousarray(split.targets).tobytes()
         yield from _pixels(split)
     else:  # one of a user's own
         yield repr(type(split)).encode()

@@ -24,7 +24,7 @@ from gluonlab.data.fetching.location import readable
 from gluonlab.data.images.decode import CHANNELS, short_side
 from gluonlab.data.images.pool import Decoders, Decoding
 from gluonlab.data.sets.colours import COLOURS
-from gluonlab.data.sets.dataset import ArraySplit, Dataset, Defaults, Split
+from gluonlab.data.sets.dataset import ArraySplit, Dataset, Defaults, LabelledSplit, Split
 from gluonlab.data.sets.layout import ImageFolder
 from gluonlab.data.sets.pack import is_packed, read
 from gluonlab.engine.neighbours import own_cores
@@ -32,7 +32,7 @@ from gluonlab.errors import DataError, warn
 from gluonlab.plain import plain_name
 
 if TYPE_CHECKING:
-    from gluonlab.data.sets.dataset import Images, Indices, Labels
+    from gluonlab.data.sets.dataset import Images, Indices, Labels, Targets
 
 LARGEST_SIDE = 224  # what networks for photographs are made for; smaller images stay as they are
 SAMPLED = 25  # files whose headers tell how large the images are
@@ -43,11 +43,12 @@ DEFAULTS = Defaults(model="resnet18", batch_size=64, epochs=10, optimizer="adam"
 PHOTOGRAPHS = COLOURS["imagenet"]  # what networks for photographs are trained with
 
 
-class FileSplit:
+class FileSplit(LabelledSplit):
     """A split whose images are decoded when a batch of them is asked for."""
 
     def __init__(self, paths: Sequence[str], labels: "Labels", decoders: Decoders) -> None:
-        self.paths, self.labels, self.decoders = list(paths), labels, decoders
+        super().__init__(labels)
+        self.paths, self.decoders = list(paths), decoders
 
     def __len__(self) -> int:
         return len(self.paths)
@@ -57,10 +58,11 @@ class FileSplit:
         """(channels, height, width)"""
         return CHANNELS, self.decoders.size, self.decoders.size
 
-    def batch(self, indices: "Indices") -> "Tuple[Images, Labels]":
+    def batch(self, indices: "Indices") -> "Tuple[Images, Targets]":
         """The images (n, C, H, W) uint8 and labels (n,) int32 at these n indices.
 
-        Raises DataError for a file that is wrong.
+        Of images with weights, each label and its weight, (n, 2) float32. Raises DataError for a
+        file that is wrong.
         """
         return self.begin(indices).result()
 
@@ -70,18 +72,18 @@ class FileSplit:
         ``seeds``: of each what `gluonlab.data.images.crop.random_box` cuts out for its own.
         """
         paths = [self.paths[index] for index in indices]
-        return _Files(self.decoders.begin(paths, seeds), self.labels[indices])
+        return _Files(self.decoders.begin(paths, seeds), self.targets[indices])
 
 
 class _Files(NamedTuple):
     """A batch that is being decoded."""
 
     images: Decoding
-    labels: "Labels"
+    targets: "Targets"
 
-    def result(self) -> "Tuple[Images, Labels]":
+    def result(self) -> "Tuple[Images, Targets]":
         """Wait for it. Raises DataError for a file that is wrong."""
-        return self.images.result(), self.labels
+        return self.images.result(), self.targets
 
     def cancel(self) -> None:
         """Give the batch up."""

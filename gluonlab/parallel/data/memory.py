@@ -10,7 +10,7 @@ from mxnet import gluon
 from gluonlab.parallel.data.replica import loss_graph
 from gluonlab.parallel.data.stage_gradients import Kinds, bytes_of
 from gluonlab.parallel.data.stage_memory import planned_mib
-from gluonlab.parallel.objective import MixedLoss
+from gluonlab.parallel.objective import label_columns
 from gluonlab.parallel.part import fitted
 from gluonlab.parallel.planned import (
     Graph,
@@ -31,7 +31,7 @@ class ReplicaMemory:
 
     def __init__(self, net: gluon.HybridBlock, loss: gluon.HybridBlock, plan: StrategyPlan) -> None:
         self.graph = loss_graph(net, loss, plan.preprocess, plan.conversion)
-        self._plan, self._mixed = plan, isinstance(loss, MixedLoss)
+        self._plan, self._columns = plan, label_columns(loss)
         self._params = dict(net.collect_params().items())
         self._always = of_parameters(
             self._params.values(), plan.make_optimizer(), plan.kvstore, len(plan.ctxs)
@@ -88,7 +88,7 @@ class ReplicaMemory:
         return self._activations[key]
 
     def _inputs(self, images: int) -> Kinds:
-        return input_kinds(images, self._plan.split.image_shape, self._mixed)
+        return input_kinds(images, self._plan.split.image_shape, self._columns)
 
     def _fitted(self, images: int) -> Tuple[mx.sym.Symbol, Kinds]:
         """The graph for ``images`` images, and the shapes and types of its arguments."""

@@ -8,7 +8,7 @@ import mxnet as mx
 from mxnet import gluon, nd
 
 from gluonlab.engine.invoke import CopyInto
-from gluonlab.parallel.objective import MixedLoss, SmoothedCrossEntropy, scoring_loss
+from gluonlab.parallel.objective import SmoothedCrossEntropy, label_columns, scoring_loss
 from gluonlab.parallel.part import Bound, Part
 from gluonlab.parallel.precision import Conversion, as_it_is
 
@@ -112,7 +112,7 @@ def replicas(
 ) -> List[Replica]:
     """One compiled copy of ``net`` for each device."""
     graph = scoring = loss_graph(net, loss, preprocess, convert)
-    if isinstance(loss, MixedLoss):
+    if label_columns(loss):
         scoring = loss_graph(net, scoring_loss(loss), preprocess, convert)
     params = dict(net.collect_params().items())
     return [Replica(graph, params, ctx, scoring) for ctx in ctxs]
