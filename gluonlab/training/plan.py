@@ -222,7 +222,7 @@ class Plan:
     @property
     def own_settings(self) -> Dict[str, Any]:
         """The names of the user's own network, loss and data."""
-        of_files = self.config.dataset.startswith("folder:")  # named after it
+        of_files = ":" in self.config.dataset  # named after them
         return self.own.settings(None if of_files else self.dataset)
 
     def settings(self) -> Dict[str, Any]:

@@ -16,12 +16,13 @@ import warnings
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, List, NamedTuple, Optional, Sequence, Tuple
+from typing import TYPE_CHECKING, List, NamedTuple, Optional, Protocol, Sequence, Tuple
 
 import numpy as np
 
 from gluonlab.data.fetching.location import readable
 from gluonlab.data.images.decode import CHANNELS, short_side
+from gluonlab.data.images.places import Place, chosen, name_of
 from gluonlab.data.images.pool import Decoders, Decoding
 from gluonlab.data.sets.colours import COLOURS
 from gluonlab.data.sets.dataset import ArraySplit, Dataset, Defaults, LabelledSplit, Split
@@ -46,9 +47,9 @@ PHOTOGRAPHS = COLOURS["imagenet"]  # what networks for photographs are trained w
 class FileSplit(LabelledSplit):
     """A split whose images are decoded when a batch of them is asked for."""
 
-    def __init__(self, paths: Sequence[str], labels: "Labels", decoders: Decoders) -> None:
+    def __init__(self, paths: Sequence[Place], labels: "Labels", decoders: Decoders) -> None:
         super().__init__(labels)
-        self.paths, self.decoders = list(paths), decoders
+        self.paths, self.decoders = paths, decoders
 
     def __len__(self) -> int:
         return len(self.paths)
@@ -128,15 +129,47 @@ def load(
         packed_name, train, test, classes = read(Path(path), image_size, memory)
         return Dataset(name or packed_name, train, test, classes, DEFAULTS, PHOTOGRAPHS)
     folder = ImageFolder(path, val_share)
-    for remark in folder.remarks():
-        warn(remark)
-    size = image_size or usual_size(folder.train[0])
-    processes = Decoders(size, decoders or min(own_cores(), MOST_DECODERS))
-    split = partial(_split, decoders=processes, classes=folder.classes, skip_bad=skip_bad)
-    train = split("training", *folder.train, memory=0 if random_resized_crop else memory)
-    test = split("test", *folder.val, memory=memory)
     name = name or plain_name(folder.root.resolve().name, "folder")
-    return Dataset(name, train, test, folder.classes, DEFAULTS, PHOTOGRAPHS)
+    return decoded(folder, name, image_size, decoders, skip_bad, memory, random_resized_crop)
+
+
+class ImageFiles(Protocol):
+    """Files of images, or parts of files, and their labels, as `ImageFolder` finds them."""
+
+    @property
+    def train(self) -> "Tuple[Sequence[Place], Labels]":
+        """The training images."""
+
+    @property
+    def val(self) -> "Tuple[Sequence[Place], Labels]":
+        """The images that accuracies are measured on."""
+
+    @property
+    def classes(self) -> Tuple[str, ...]:
+        """The names of the classes, by their labels."""
+
+    def remarks(self) -> List[str]:
+        """What is left out, a line each."""
+
+
+def decoded(
+    images: ImageFiles,
+    name: str,
+    image_size: Optional[int],
+    decoders: Optional[int],
+    skip_bad: bool,
+    memory: int,
+    random_resized_crop: bool,
+) -> Dataset:
+    """The data set of these images, with the options of `load`."""
+    for remark in images.remarks():
+        warn(remark)
+    size = image_size or usual_size(images.train[0])
+    processes = Decoders(size, decoders or min(own_cores(), MOST_DECODERS))
+    split = partial(_split, decoders=processes, classes=images.classes, skip_bad=skip_bad)
+    train = split("training", *images.train, memory=0 if random_resized_crop else memory)
+    test = split("test", *images.val, memory=memory)
+    return Dataset(name, train, test, images.classes, DEFAULTS, PHOTOGRAPHS)
 
 
 def packed(path: Path) -> bool:
@@ -148,7 +181,7 @@ def packed(path: Path) -> bool:
         return is_packed(path)
 
 
-def usual_size(paths: Sequence[str]) -> int:
+def usual_size(paths: Sequence[Place]) -> int:
     """The median of the readable images' short sides, at most LARGEST_SIDE."""
     sides = []
     with warnings.catch_warnings():
@@ -162,7 +195,7 @@ def usual_size(paths: Sequence[str]) -> int:
 
 def _split(
     kind: str,
-    paths: List[str],
+    paths: Sequence[Place],
     labels: "Labels",
     decoders: Decoders,
     classes: Sequence[str],
@@ -181,7 +214,7 @@ def _split(
         kept.append(images[good] if fits else images[:0])
     good = [position for position in range(len(paths)) if position not in bad]
     if bad:
-        named = ", ".join(paths[position] for position in sorted(bad)[:NAMED])
+        named = ", ".join(name_of(paths[position]) for position in sorted(bad)[:NAMED])
         more = f" and {len(bad) - NAMED} more" if len(bad) > NAMED else ""
         what = f"{len(bad)} of {len(paths)} {kind} images cannot be decoded and are left out"
         warn(f"{what}: {named}{more}")
@@ -193,4 +226,4 @@ def _split(
         )
     if fits:
         return ArraySplit(np.concatenate(kept), labels[good])
-    return FileSplit([paths[position] for position in good], labels[good], decoders)
+    return FileSplit(chosen(paths, good), labels[good], decoders)
