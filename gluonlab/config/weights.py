@@ -6,10 +6,9 @@ import re
 from fractions import Fraction
 from typing import Any, List, Union
 
-from gluonlab.config.values import LARGEST_RATE, as_number
+from gluonlab.config.values import BALANCED, LARGEST_RATE, as_number
 from gluonlab.errors import ConfigError
 
-BALANCED = "balanced"  # a value of --class-weights
 NUMBER = re.compile(r"[0-9]{1,9}(\.[0-9]{1,9})?", re.ASCII)
 
 

@@ -34,10 +34,10 @@ def records_of_folder(root, out):
     return out
 
 
-def list_of_folder(root, out, part, header=True):
-    """A CSV list of root/part, with paths that begin in the list's own folder."""
-    files = sorted((root / part).rglob("*.jpg"))
-    lines = ["image,label"] * header
+def list_of_folder(part, out):
+    """A CSV list of the images in the folders of ``part``, from the list's own folder."""
+    files = sorted(part.rglob("*.jpg"))
+    lines = ["image,label"]
     lines += [f"{file.relative_to(out.parent)},{file.parent.name}" for file in files]
     out.write_text("\n".join(lines) + "\n", encoding="utf-8")
     return out

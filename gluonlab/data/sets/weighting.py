@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, List, Sequence, Union
 
 import numpy as np
 
-from gluonlab.config.weights import BALANCED
+from gluonlab.config.values import BALANCED
 from gluonlab.data.sets.dataset import Dataset, LabelledSplit
 from gluonlab.errors import DataError
 

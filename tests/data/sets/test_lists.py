@@ -21,7 +21,7 @@ def made(tmp_path_factory):
     root = tmp_path_factory.mktemp("images")
     write_folder(root / "pictures", train=3, val=2)
     for part in ("train", "val"):
-        list_of_folder(root / "pictures", root / f"{part}.csv", part)
+        list_of_folder(root / "pictures" / part, root / f"{part}.csv")
     return root
 
 
