@@ -125,8 +125,8 @@ class TrainConfig:
         flag, "try all files first; leave out those that fail to decode", default=False
     )
     val_share: Optional[float] = DATA(
-        real(0, below=1, above_minimum=True), "of a folder without val, hold so much of each class "
-        "out for it", metavar="SHARE",
+        real(0, below=1, above_minimum=True), "of images of your own without val, hold so much of "
+        "each class out for it", metavar="SHARE",
     )  # fmt: skip
     random_resized_crop: Optional[bool] = DATA(
         flag, "train on random, resized parts of image files, decoded every epoch"

@@ -1,5 +1,6 @@
 """Class and sample weights: training is that of Gluon's own loss with ``sample_weight``."""
 
+import dataclasses
 import json
 
 import mxnet as mx
@@ -117,19 +118,22 @@ def test_any_devices_microbatches_and_mixtures_make_gluons_update(k, mixup):
         {"split": "pipeline", "microbatches": 2, "cut": "3"},
         {"split": "layers", "cut": "3"},
         {"split": "channels"},
+        {"loss": gluon.loss.SoftmaxCrossEntropyLoss()},
         {"device_weights": "3,1"},
     ],
-    ids=lambda options: "-".join(map(str, options.values())),
+    ids=lambda options: "-".join(options),
 )
 def test_a_run_trains_as_gluon_and_reports_a_weighted_and_a_plain_loss(options, tmp_path):
     balanced = len(LABELS) / (CLASSES * np.bincount(LABELS))
     assert balanced[LABELS].mean() == pytest.approx(1)
     expected, train_loss, test_loss = trained_by_gluon(balanced[LABELS], epochs=2)
+    options = dict(options)
+    own = options.pop("loss", None)
     config = TrainConfig(
         devices=named(2), epochs=2, global_batch_size=BATCH, optimizer="sgd", lr=LR,
         class_weights="balanced", out=str(tmp_path / "run"), **options,
     )  # fmt: skip
-    result = train(config, dataset=data(), net=network(contexts(1)), reporter=Reporter())
+    result = train(config, dataset=data(), net=network(contexts(1)), loss=own, reporter=Reporter())
     assert distance(values(result.net), expected) <= 1e-5
     assert result.history[-1].loss == pytest.approx(train_loss, rel=1e-4)
     assert result.history[-1].validation_loss == pytest.approx(test_loss, rel=1e-4)
@@ -158,6 +162,13 @@ def test_a_run_goes_on_with_its_weights_only(tmp_path):
         train(other, dataset=data(OF_IMAGES), resume=tmp_path / "run", reporter=Reporter())
     resumed = train(again, dataset=data(OF_IMAGES), resume=tmp_path / "run", reporter=Reporter())
     assert distance(values(resumed.net), values(whole.net)) == 0
+
+
+def test_smoothed_losses_have_weights():
+    scores, labels = nd.array(RANDOM.normal(0, 3, (31, CLASSES))), nd.array(LABELS)
+    weighted = nd.array(np.stack([LABELS, OF_IMAGES], axis=1))
+    found = make_loss(0.3, weighted=True)(scores, weighted).asnumpy()
+    np.testing.assert_allclose(found, OF_IMAGES * make_loss(0.3)(scores, labels).asnumpy(), 1e-6)
 
 
 @given(st.lists(st.integers(0, 5), min_size=1, max_size=40))
@@ -193,12 +204,27 @@ def test_class_weights_are_taken_as_list_array_and_text():
         assert [float(each) for each in text.split(",")] == [1, 2.5]
 
 
+class OfOnes:
+    """A split of a user's own, whose labels nobody knows before they are read."""
+
+    image_shape = SHAPE
+
+    def __len__(self):
+        return 4
+
+    def batch(self, indices):
+        return IMAGES[indices], np.ones(len(indices), np.int32)
+
+
 def test_class_weights_that_do_not_fit_the_data_are_refused(empty_cwd):
     with pytest.raises(DataError, match=r"has 3 numbers, and arrays 4 classes \(0, 1, 2, 3\)"):
         train(TrainConfig(class_weights="1,2,3"), dataset=data())
     only = from_arrays(IMAGES, LABELS * 0, IMAGES, LABELS)
     with pytest.raises(DataError, match="0 for every class that occurs"):
         train(TrainConfig(class_weights="0,2,3,4"), dataset=only)
+    with pytest.raises(DataError, match="the split of arrays, a OfOnes, has none"):
+        own = dataclasses.replace(data(), train=OfOnes())
+        train(TrainConfig(class_weights="1,2,3,4"), dataset=own)
     assert not list(empty_cwd.iterdir())
 
 
