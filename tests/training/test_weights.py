@@ -6,7 +6,7 @@ import json
 import mxnet as mx
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from mxnet import autograd, gluon, nd
 from mxnet.gluon import nn
@@ -33,6 +33,7 @@ RANDOM = np.random.RandomState(3)
 IMAGES = RANDOM.randint(0, 256, (31, *SHAPE)).astype(np.uint8)
 LABELS = RANDOM.permutation(np.repeat(range(CLASSES), [3, 6, 10, 12]))
 OF_IMAGES = RANDOM.uniform(0, 3, 31)
+LONG = pytest.mark.long
 OF_CLASSES = [4.0, 0.0, 1.5, 0.25]
 
 
@@ -88,7 +89,7 @@ def trained_by_gluon(weights, epochs=1, mixup=0.0, batch_norm=False):
 
 
 @pytest.mark.parametrize("mixup", [0.0, 0.7])
-@pytest.mark.parametrize("k", [1, 2, 3])
+@pytest.mark.parametrize("k", [1, pytest.param(2, marks=LONG), 3])
 def test_any_devices_microbatches_and_mixtures_make_gluons_update(k, mixup):
     weights = OF_IMAGES * np.array(OF_CLASSES)[LABELS]
     split = weigh_classes(data(OF_IMAGES), OF_CLASSES).train
@@ -116,10 +117,10 @@ def test_any_devices_microbatches_and_mixtures_make_gluons_update(k, mixup):
     [
         {},
         {"split": "pipeline", "microbatches": 2, "cut": "3"},
-        {"split": "layers", "cut": "3"},
+        pytest.param({"split": "layers", "cut": "3"}, marks=LONG),
         {"split": "channels"},
-        {"loss": gluon.loss.SoftmaxCrossEntropyLoss()},
-        {"device_weights": "3,1"},
+        pytest.param({"loss": gluon.loss.SoftmaxCrossEntropyLoss()}, marks=LONG),
+        pytest.param({"device_weights": "3,1"}, marks=LONG),
     ],
     ids=lambda options: "-".join(options),
 )
@@ -171,6 +172,7 @@ def test_smoothed_losses_have_weights():
     np.testing.assert_allclose(found, OF_IMAGES * make_loss(0.3)(scores, labels).asnumpy(), 1e-6)
 
 
+@settings(max_examples=30)
 @given(st.lists(st.integers(0, 5), min_size=1, max_size=40))
 def test_balanced_classes_have_the_same_share(labels):
     labels = np.array(labels)
