@@ -2,20 +2,25 @@
 
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 from support.image_folders import encoded, picture, write_folder
+from support.records import list_of_folder, records_of_folder
 
 import gluonlab.data.__main__
 import gluonlab.predict
 import gluonlab.run
 from gluonlab.data.images.decode import MAX_PIXELS
 from gluonlab.data.images.formats import SUFFIXES
+from gluonlab.data.images.places import opened
+from gluonlab.data.sets import lists
 from gluonlab.data.sets.entries import NOBODYS
 from gluonlab.data.sets.parts import TRAIN, VAL
+from gluonlab.data.sets.records import find_images
 
 PAGE = (Path(__file__).resolve().parent.parent / "docs" / "own-images.md").read_text("utf-8")
 COMMANDS = [
@@ -32,6 +37,13 @@ def folder(tmp_path_factory):
     place = tmp_path_factory.mktemp("page")
     write_folder(place / "pictures")
     (place / "more-pictures").mkdir()
+    write_folder(place / "photos")
+    records_of_folder(place / "photos", place)
+    for copied, name in (("train", "all"), ("val", "other")):
+        shutil.copy(place / f"{copied}.rec", place / f"{name}.rec")
+    for part in ("train", "val"):
+        list_of_folder(place / "photos" / part, place / "photos" / f"{part}.csv")
+    shutil.copy(place / "photos" / "train.csv", place / "labels.csv")
     for name in ("a.jpg", "more-pictures/b.png"):
         (place / name).write_bytes(encoded(picture(1), "PNG"))
     return place
@@ -64,9 +76,18 @@ def test_the_commands_run_in_their_order(folder):
         assert "Traceback" not in done.stderr
 
 
+def test_the_block_makes_a_record_file(folder, monkeypatch):
+    monkeypatch.chdir(folder)
+    [block] = re.findall(r"^```python\n(.*?)^```", PAGE, re.M | re.S)
+    exec(block, {})
+    images = find_images("two.rec,two.rec").train[0]
+    paths = [Path("photos/train/ant/0000.jpg"), Path("photos/train/bee/0000.jpg")]
+    assert [opened(image).read() for image in images] == [path.read_bytes() for path in paths]
+
+
 def test_the_page_names_every_ending_every_folder_and_the_limit():
     said = " ".join(PAGE.split())
-    for word in (*SUFFIXES, *TRAIN, *VAL):
+    for word in (*SUFFIXES, *TRAIN, *VAL, *lists.IMAGE, *lists.LABEL):
         assert re.search(rf"(?<!\w){re.escape(word)}\b", said), word
     assert all(f"`{name}`" in said.lower() for name in NOBODYS)
     assert f"{MAX_PIXELS // 10**6} million pixels" in said

@@ -20,7 +20,14 @@ from support.pages import PAGES, ROOT, blocks_of, commands_of, parse
 
 BOUND_S = 300  # for each command
 OTHERS = {"faq.md", "launch.md", "grading.md", "own-images.md"}
-OWN_PYTHON = {"own-training.md", "own-loop.md", "onnx.md", "faq.md", "exactness.md"}
+OWN_PYTHON = {
+    "own-images.md",
+    "own-training.md",
+    "own-loop.md",
+    "onnx.md",
+    "faq.md",
+    "exactness.md",
+}
 NOT_GLUONLABS = {"make", "pip", "cd", ".", "eval", "docker", "export", "cp", "srun"}
 
 # What is parsed only: a word of the command, and why.

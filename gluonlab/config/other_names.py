@@ -34,6 +34,7 @@ _THERE = {
     "gradient-accumulation accum accum-iter iter-size batches-per-allreduce",
     "--clip-norm": "gradient-clip-val gradient-clip clip-grad clip-grad-norm clip-gradient "
     "grad-clip clip clipnorm max-grad-norm max-norm",
+    "--class-weights": "class-weight weight pos-weight",
     "--kvstore": "kv-store",
     "--compress": "gc-type gc-threshold compression fp16-allreduce",
     "--dtype": "amp use-amp fp16 bf16 half precision mixed-precision",

@@ -45,7 +45,7 @@ from gluonlab.config.values import (
     type_name,
     whole,
 )
-from gluonlab.config.weights import device_weights
+from gluonlab.config.weights import class_weights, device_weights
 
 
 @named_settings
@@ -128,8 +128,8 @@ class TrainConfig:
         flag, "try all files first; leave out those that fail to decode", default=False
     )
     val_share: Optional[float] = DATA(
-        real(0, below=1, above_minimum=True), "of a folder without val, hold so much of each class "
-        "out for it", metavar="SHARE",
+        real(0, below=1, above_minimum=True), "of images of your own without val, hold so much of "
+        "each class out for it", metavar="SHARE",
     )  # fmt: skip
     random_resized_crop: Optional[bool] = DATA(
         flag, "train on random, resized parts of image files, decoded every epoch"
@@ -240,6 +240,10 @@ class TrainConfig:
     label_smoothing: Optional[float] = OPTIMISER(
         real(0, below=1), "spread this share of a label over all classes", metavar="SHARE"
     )
+    class_weights: Optional[str] = OPTIMISER(
+        class_weights, "multiply the loss of an image by the weight of its class, "
+        "a number for each; balanced: all classes have the same share", metavar="balanced|W,W",
+    )  # fmt: skip
     kvstore: str = SUMMING(
         text, "how gradients are summed over devices (see --list)", default="device", metavar="NAME"
     )

@@ -21,6 +21,7 @@ Check = Callable[[str, Any], Any]
 
 # far beyond use, and still a float32 when it is scaled by the number of devices
 LARGEST_RATE = 1e31
+BALANCED = "balanced"  # a value of --class-weights
 SMALLEST_LIMIT = 1e-30  # still a float32 when it is multiplied
 MOST_OPERATORS = 10**6  # no network has more
 _DECIMAL = re.compile(r"\s*[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)(e[+-]?[0-9]+)?\s*", re.IGNORECASE)

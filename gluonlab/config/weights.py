@@ -1,11 +1,12 @@
-"""--device-weights: how many images of a batch each device gets, relatively."""
+"""--device-weights and --class-weights: what devices get of a batch, and classes of the loss."""
 
 from __future__ import annotations
 
 import re
 from fractions import Fraction
-from typing import Any, List
+from typing import Any, List, Union
 
+from gluonlab.config.values import BALANCED, LARGEST_RATE, as_number
 from gluonlab.errors import ConfigError
 
 NUMBER = re.compile(r"[0-9]{1,9}(\.[0-9]{1,9})?", re.ASCII)
@@ -28,3 +29,33 @@ def device_weights(name: str, value: Any) -> str:
 def read_weights(text: str) -> List[Fraction]:
     """What `device_weights` gave, one by one."""
     return [Fraction(part) for part in text.split(",")]
+
+
+def class_weights(name: str, value: Any) -> str:
+    """``balanced``, or numbers from 0 up as text, ``1,2.5``; a list of them becomes such a text."""
+    if hasattr(value, "asnumpy"):
+        value = value.asnumpy()
+    if hasattr(value, "tolist"):
+        value = value.tolist()
+    several = isinstance(value, (list, tuple))
+    parts = [str(each).strip() for each in (value if several else str(value).split(","))]
+    if not several and parts == [BALANCED]:
+        return BALANCED
+    numbers = [as_number(part) for part in parts]
+    if isinstance(value, bool) or not all(0 <= number < LARGEST_RATE for number in numbers):
+        shown = ",".join(parts)
+        raise ConfigError(
+            f"{name} {shown.strip() or repr(shown)}: give {BALANCED}, or a number from 0 up for "
+            "each class, such as 1,2.5"
+        )
+    if not any(numbers):
+        raise ConfigError(
+            f"{name} {','.join(parts)}: with 0 for every class nothing would be learned: "
+            "give at least one of them more than 0"
+        )
+    return ",".join(parts)
+
+
+def read_class_weights(text: str) -> Union[str, List[float]]:
+    """What `class_weights` gave: ``balanced``, or the numbers."""
+    return text if text == BALANCED else [as_number(part) for part in text.split(",")]

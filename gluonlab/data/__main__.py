@@ -39,7 +39,7 @@ MIRROR = "an address of your own that is tried first: URL/FILE, then URL/NAME/FI
 TIMEOUT = "give up on an address that sends nothing for this long, "
 TIMEOUT += f"or less than {SLOWEST_BYTES_PER_S:,} bytes a second"
 IMAGE_SIZE = "width and height of all images (default: their own, at most 224)"
-VAL_SHARE = "of a folder without val, hold so much of each class out for it"
+VAL_SHARE = "of images of your own without val, hold so much of each class out for it"
 DECODERS = "processes that decode image files (default: one for each core)"
 _in_folder = click.option("--data-dir", metavar="DIR", help=FOLDER)
 _as_json = json_option()
@@ -154,8 +154,8 @@ def path(sources: Table, name: str, data_dir: Optional[str]) -> None:
 def pack(name: Optional[str], out: Optional[str], **given: Any) -> None:
     """Decode the images of a data set once, and write their pixels.
 
-    NAME is a data set of image files, such as folder:PATH or imagenette2-320. Training
-    then reads pixels: python -m gluonlab.run --dataset folder:DIR
+    NAME is a data set of image files, such as folder:PATH, record:FILE or imagenette2-320.
+    Training then reads pixels: python -m gluonlab.run --dataset folder:DIR
     """
     if name is None or out is None:
         lacks = "the data set" if name is None else "--out DIR"

@@ -24,7 +24,6 @@ from gluonlab.parallel.part import fitted
 
 MIB = 2**20
 PRECISE_MIB = 256  # MXNet tells whole MiB: of a plan as large as this they are precise enough
-LABELS_MIXED = 3  # what `gluonlab.data.loading.mixup` gives for an image
 
 
 class Shards(NamedTuple):
@@ -48,13 +47,17 @@ class Taken(NamedTuple):
 
 
 def input_kinds(
-    images: int, image_shape: Sequence[int], mixed: bool, dtype: str = "uint8"
+    images: int, image_shape: Sequence[int], columns: int, dtype: str = "uint8"
 ) -> Kinds:
-    """Shapes and types of images and labels as they go into the network; mixtures are floats."""
+    """Shapes and types of images and labels as they go into the network; mixtures are floats.
+
+    ``columns``: `gluonlab.parallel.objective.label_columns` of the loss; mixtures have 3 or more.
+    """
     shape = (images, *image_shape)
-    if mixed:
-        return {IMAGES: (shape, np.float32), LABELS: ((images, LABELS_MIXED), np.float32)}
-    return {IMAGES: (shape, np.dtype(dtype)), LABELS: ((images,), np.int32)}
+    pixels = np.dtype(np.float32 if columns >= 3 else dtype)
+    if columns:
+        return {IMAGES: (shape, pixels), LABELS: ((images, columns), np.float32)}
+    return {IMAGES: (shape, pixels), LABELS: ((images,), np.int32)}
 
 
 def of_parameters(

@@ -14,7 +14,6 @@ from gluonlab.engine.invoke import ARRAY_LIMIT
 from gluonlab.errors import ConfigError
 from gluonlab.parallel.data.microbatches import Microbatches
 from gluonlab.parallel.data.replica import IMAGES, LABELS
-from gluonlab.parallel.planned import LABELS_MIXED
 
 Shape = Tuple[int, ...]
 
@@ -49,7 +48,7 @@ class ArrayLimit:
     image_shape: Shape
     devices: Union[int, Fraction]
     microbatches: Microbatches
-    mixed: bool = False
+    columns: int = 0  # of labels, `gluonlab.parallel.objective.label_columns`
 
     def check(self, images: int) -> None:
         """Raise ConfigError when batches of ``images`` images per device need too large arrays."""
@@ -57,7 +56,7 @@ class ArrayLimit:
         part = self.microbatches.largest(images)
         shapes = {name: param.shape for name, param in self.net.collect_params().items()}
         shapes[IMAGES] = (part, *self.image_shape)
-        shapes[LABELS] = (part, *[LABELS_MIXED] * self.mixed)
+        shapes[LABELS] = (part, *[self.columns] * bool(self.columns))
         # those of a loss's constants are in the graph
         names = set(self.graph.list_arguments()) & set(shapes)
         check_inside(self.graph, {name: shapes[name] for name in names}, part)

@@ -21,6 +21,7 @@ from gluonlab.models import check_model
 from gluonlab.models.pretrained import check_pretrained
 from gluonlab.parallel.data import sync_bn
 from gluonlab.parallel.data.replica import loss_graph
+from gluonlab.parallel.objective import label_columns
 from gluonlab.parallel.precision import check_dtype, check_dtype_on
 from gluonlab.runs.event_file import check_tensorboard
 from gluonlab.training import learning_rate, optimize
@@ -163,10 +164,11 @@ def _profile(draft: Draft) -> None:
 
 def _batch(made: Made) -> None:
     plan, net, devices = made
-    graph = loss_graph(net, plan.make_loss(), plan.preprocess, plan.conversion)
+    loss = plan.make_loss()
+    graph = loss_graph(net, loss, plan.preprocess, plan.conversion)
     times = 1 / largest_part(weights_of(plan.device_weights), devices)
     limit = ArrayLimit(
-        graph, net, plan.dataset.image_shape, times, plan.microbatches, bool(plan.mixup)
+        graph, net, plan.dataset.image_shape, times, plan.microbatches, label_columns(loss)
     )
     limit.check(plan.largest_share)
 

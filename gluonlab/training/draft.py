@@ -10,6 +10,7 @@ from typing import Any, Dict, List, Optional
 import mxnet as mx
 
 from gluonlab.config import TrainConfig
+from gluonlab.config.weights import read_class_weights
 from gluonlab.data.sets import synthetic
 from gluonlab.data.sets.colours import colours_for
 from gluonlab.data.sets.dataset import Dataset, image_dtype
@@ -18,6 +19,7 @@ from gluonlab.data.sets.registry import (
     load_dataset,
     takes,
 )
+from gluonlab.data.sets.weighting import weigh_classes
 from gluonlab.devices import devices, gpu_count, gpus, on_paid_gpus
 from gluonlab.errors import DeviceError
 from gluonlab.gpu.code import NoCode
@@ -118,6 +120,8 @@ class Draft:
                 options["random_resized_crop"] = True
             options.update(self._samples())
             dataset = load_dataset(config.dataset, config.data_dir, **options)
+        if config.class_weights is not None:
+            dataset = weigh_classes(dataset, read_class_weights(config.class_weights))
         if config.normalise is None:
             return dataset
         colours = colours_for(config.normalise, dataset.image_shape[0], dataset.name)

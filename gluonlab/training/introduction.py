@@ -76,7 +76,14 @@ def options_in_words(plan: Plan) -> Iterator[Tuple[str, str]]:
         *named(plan, "clip_norm", *CHANGES),
         "sync-bn" if plan.sync_bn else "",
         *named(plan, "no_bias_decay", "compress"),
+        weights_in_words(plan),
     ]
     text = ", ".join(filter(None, options))
     lines = textwrap.wrap(text, OPTIONS_WIDTH, break_on_hyphens=False)
     yield from zip(["options", *[""] * len(lines)], lines)
+
+
+def weights_in_words(plan: Plan) -> str:
+    """``loss weighted by 0.5 to 2.25``: the range of the training images; empty without weights."""
+    weights = plan.weights
+    return "" if weights is None else f"loss weighted by {weights.min():g} to {weights.max():g}"

@@ -24,6 +24,7 @@ from gluonlab.parallel.data.memory import ReplicaMemory
 from gluonlab.parallel.data.microbatches import Microbatches
 from gluonlab.parallel.data.replica import loss_graph
 from gluonlab.parallel.data.stage_gradients import bytes_of
+from gluonlab.parallel.objective import label_columns
 from gluonlab.parallel.planned import MIB, Shards, Taken, input_kinds
 from gluonlab.parallel.split import DATA, Split
 from gluonlab.training.array_limit import ArrayLimit
@@ -33,7 +34,7 @@ from gluonlab.training.plan import Plan
 from gluonlab.training.splitting import STRATEGIES
 
 Takes = Callable[[Shards], List[Taken]]  # `Strategy.taken`
-LABEL_BYTES = 4
+LABEL_BYTES = 4  # and as many for a weight
 COLUMNS = {  # of the table of several devices, whose titles have 11: 80 in all
     "parameters": 11, "gradients": 10, "states": 8, "activations": 12, "data": 8, "total": 9,
 }  # fmt: skip
@@ -86,13 +87,15 @@ class Needs:
     def __init__(self, plan: Plan, net: gluon.HybridBlock, takes: Optional[Takes] = None) -> None:
         """``takes``: the `taken` of the plan's strategy; by default, of data parallelism."""
         self.plan = plan
-        self._takes = takes or ReplicaMemory(net, plan.make_loss(), plan).taken
+        loss = plan.make_loss()
+        self._takes = takes or ReplicaMemory(net, loss, plan).taken
         self._copies = len(plan.split.copies)
         self._part = largest_part(weights_of(plan.device_weights), self._copies)
-        self._mixed = bool(plan.mixup)
-        graph = loss_graph(net, plan.make_loss(), plan.preprocess, plan.conversion)
+        self._mixed, self._columns = bool(plan.mixup), label_columns(loss)
+        self._weighted = plan.weights is not None
+        graph = loss_graph(net, loss, plan.preprocess, plan.conversion)
         self.limit = ArrayLimit(
-            graph, net, plan.dataset.image_shape, 1 / self._part, plan.microbatches, self._mixed
+            graph, net, plan.dataset.image_shape, 1 / self._part, plan.microbatches, self._columns
         )
 
     def memory(self, images: int) -> Memory:
@@ -127,13 +130,14 @@ class Needs:
     @property
     def _image_bytes(self) -> int:
         split = self.plan.split
-        return math.prod(split.image_shape) * np.dtype(split.image_dtype).itemsize + LABEL_BYTES
+        image = math.prod(split.image_shape) * np.dtype(split.image_dtype).itemsize
+        return image + LABEL_BYTES * (1 + self._weighted)
 
     @property
     def _input_bytes(self) -> int:
         """Of an image and its labels when they go into the network."""
         split = self.plan.split
-        kinds = input_kinds(1, split.image_shape, self._mixed, split.image_dtype)
+        kinds = input_kinds(1, split.image_shape, self._columns, split.image_dtype)
         return sum(map(bytes_of, kinds.values()))
 
     def _data_bytes(self, images: int) -> int:

@@ -99,6 +99,7 @@ class Plan:
     clip_norm: Optional[float]
     no_bias_decay: bool
     label_smoothing: float
+    class_weights: Optional[str]
     pretrained: Optional[str]
     normalise: Optional[str]
     random_resized_crop: bool
@@ -140,7 +141,14 @@ class Plan:
 
     def make_loss(self) -> gluon.HybridBlock:
         """A value for each image."""
-        return make_loss(self.label_smoothing, bool(self.mixup), self.own.loss)
+        return make_loss(
+            self.label_smoothing, bool(self.mixup), self.own.loss, self.weights is not None
+        )
+
+    @property
+    def weights(self) -> Any:
+        """The weights (N,) of the training images in the loss; None where all count the same."""
+        return getattr(self.dataset.train, "weights", None)
 
     @property
     def preprocess(self) -> Callable[[Any, Any], Any]:
@@ -214,7 +222,7 @@ class Plan:
     @property
     def own_settings(self) -> Dict[str, Any]:
         """The names of the user's own network, loss and data."""
-        of_files = self.config.dataset.startswith("folder:")  # named after it
+        of_files = ":" in self.config.dataset  # named after them
         return self.own.settings(None if of_files else self.dataset)
 
     def settings(self) -> Dict[str, Any]:
@@ -242,6 +250,8 @@ class Plan:
             **({"momentum_rule": self.momentum_rule} if self.momentum_rule else {}),
             **self.rates.settings(),
             **{name: getattr(used, name) for name in AS_GIVEN},
+            **({"class_weights": self.class_weights} if self.class_weights else {}),
+            **({"weighted_loss": True} if self.weights is not None else {}),
             "microbatches": self.microbatches.count,
             "microbatch_size": self.microbatches.size,
             "normalise": in_text(self.dataset.colours),

@@ -88,6 +88,10 @@ VALID = {
     "device_weights": st.lists(st.integers(1, 10**9 - 1), min_size=1, max_size=4).map(
         lambda weights: ",".join(map(str, weights))
     ),
+    "class_weights": st.just("balanced")
+    | st.lists(st.floats(1e-3, 1e3), min_size=1, max_size=4).map(
+        lambda weights: ",".join(map(repr, weights))
+    ),
     "stages": st.integers(2, LARGEST),
     "cut": st.lists(st.integers(0, 10**9 - 1), min_size=1, max_size=4).map(
         lambda cuts: ",".join(map(str, cuts))

@@ -16,6 +16,7 @@ from PIL import Image
 from support.damage import JSON, corrupted, mutated
 from support.fuzzing import fuzzed, own_errors
 from support.made_up_runs import make_run
+from support.records import write_records
 
 from gluonlab.bench.harness.record import Record, Series, read_record
 from gluonlab.collectives.machines import p3_8xlarge
@@ -23,7 +24,10 @@ from gluonlab.collectives.topology_file import read_topology, write_topology
 from gluonlab.data.fetching.extract import unpack
 from gluonlab.data.fetching.sources import Contents
 from gluonlab.data.images.decode import decode
+from gluonlab.data.images.places import opened
 from gluonlab.data.sets import cifar, idx, pack
+from gluonlab.data.sets.lists import read_list
+from gluonlab.data.sets.records import read_records
 from gluonlab.optimizers.states import states
 from gluonlab.report.tables import as_text
 from gluonlab.runs.reader import read_runs
@@ -50,6 +54,7 @@ def archive():
     return file.getvalue()
 
 
+MAGIC = struct.pack("<I", 0xCED7230A)  # with which the frames of a record file begin
 IDX = struct.pack(">4I", 0x803, 5, 4, 3) + bytes(60)
 CIFAR = bytes(3073 * 2)
 IMAGES = {format: image(format) for format in ("JPEG", "PNG")}
@@ -88,6 +93,30 @@ def test_a_cifar_file_is_read_or_refused(place, data):
     path = place(corrupted(data, CIFAR))
     with own_errors("CIFAR"):
         assert cifar.read_records(path, 2).shape == (2, 3073)
+
+
+@fuzzed
+@given(st.data())
+def test_a_record_file_is_read_or_refused(place, data):
+    path = place(b"", ".rec")
+    write_records(path, [b"0123456789", MAGIC * 3, b""], [0, 1, 2], names=["a/0", "b/1", "c/2"])
+    changed = data.draw(st.sampled_from([path, path.with_suffix(".lst")]))
+    changed.write_bytes(corrupted(data, changed.read_bytes(), junk=JUNK))
+    with own_errors("records"):
+        found = read_records(path)
+        sizes = [len(opened(each).read()) for each in found.places]
+        assert sizes == [each.size for each in found.places]
+        assert all(name.isprintable() for name in found.names.values())
+
+
+@fuzzed
+@given(st.data())
+def test_a_list_of_images_is_read_or_refused(place, data):
+    image = place(IMAGES["PNG"], ".png").name
+    path = place(corrupted(data, f'image,label\n"{image}","a"\n'.encode()), ".csv")
+    with own_errors("lists"):
+        found = read_list(path, path.parent)
+        assert found.places == [str(path.parent / image)] and found.labels[0].isprintable()
 
 
 @fuzzed

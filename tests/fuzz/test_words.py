@@ -99,6 +99,8 @@ def test_any_words_end_another_command_with_one_line(command, ended, empty_cwd, 
 PLACES = {
     "data": lambda place: load_dataset("mnist", place),
     "folder": lambda place: load_dataset(f"folder:{place}"),
+    "records": lambda place: load_dataset(f"record:{place}.rec"),
+    "list": lambda place: load_dataset(f"list:{place}.csv"),
     "imagenette": lambda place: load_dataset("imagenette2-320", place),
     "packed": lambda place: pack(load_dataset("digits"), f"file/{place}"),
     "run": lambda place: RunDirectory.create(place, "x"),

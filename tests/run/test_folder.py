@@ -218,7 +218,7 @@ MISTAKES = {
     ),
     "data-dir": (
         lambda root: ["--data-dir", str(root)],
-        ["is read from the folder in its name", "leave --data-dir out"],
+        ["is read from the path in its name", "leave --data-dir out"],
     ),
     "no train": (
         lambda root: ["--dataset", f"folder:{root}/train"],

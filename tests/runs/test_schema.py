@@ -85,6 +85,7 @@ def test_the_docs_name_every_setting(tmp_path):
     plans.append(make_plan(TrainConfig(**base), group=ThreadGroup(Meeting(2), 0)))
     plans.append(make_plan(TrainConfig(**base, drop_last=True), own=make_own(nn.Dense(10))))
     plans.append(make_plan(TrainConfig(devices=named(2), device_weights="2,1")))
+    plans.append(make_plan(TrainConfig(**base, class_weights="balanced")))
     write_folder(tmp_path)
     (tmp_path / "val").rename(tmp_path / ".aside")
     plans.append(make_plan(TrainConfig(dataset=f"folder:{tmp_path}", val_share=0.5)))

@@ -106,7 +106,7 @@ def _batches(shares, ctx):
 
 def _planned_in_vain(plan, stages, shards):
     """Bytes of each device: MXNet plans a gradient of the first layer, even if unread."""
-    bound = bindings(shards, plan.microbatches, plan.split, mixed=False)
+    bound = bindings(shards, plan.microbatches, plan.split, columns=0)
     slots = [len({binding.slot for binding in of_stage}) for of_stage in bound]
     images = plan.microbatches.largest(shards.trained[0])
 

@@ -41,6 +41,7 @@ CHANGES = {
     "lr_decay": (0.3, STEPPED), "lr_decay_epochs": ("2", STEPPED),
     "final_lr": (1e-3, {"lr_schedule": "linear"}), "normalise": ("0.5/0.25", {}),
     "flip": (True, {}), "crop_padding": (2, {}), "mixup": (0.2, {}), "label_smoothing": (0.1, {}),
+    "class_weights": ("balanced", {}),
     "no_bias_decay": (True, {"wd": 1e-4}), "clip_norm": (1.0, {}), "microbatches": (2, {}),
     "on_nan": ("skip", {}),
     "microbatch_size": (7, {}), "sync_bn": (True, {**TWO, "model": "resnet8"}),

@@ -1,10 +1,8 @@
-"""One image file -> pixels of one size; a wrong file is a DataError that names it."""
+"""One image -> pixels of one size; a wrong file, or part of one, is a DataError that names it."""
 
 from __future__ import annotations
 
 import math
-import os
-import stat
 from typing import TYPE_CHECKING, BinaryIO, Callable, Optional, TypeVar
 
 import numpy as np
@@ -27,6 +25,7 @@ from gluonlab.data.images.orientation import (
     stored_box,
     upright,
 )
+from gluonlab.data.images.places import Place, name_of, opened, size_of
 from gluonlab.data.images.quick import HEADER_BYTES, MOST_BYTES, pixels, plain_size
 from gluonlab.errors import DataError
 
@@ -46,7 +45,7 @@ MAX_PIXELS = 2**26
 REMEDY = "replace or remove it, or leave bad images out with --skip-bad"
 
 
-def decode(path: str, size: int, seed: Optional[int] = None, quick: bool = False) -> "Pixels":
+def decode(place: Place, size: int, seed: Optional[int] = None, quick: bool = False) -> "Pixels":
     """The image as (3, ``size``, ``size``): its central square, resized; grey becomes colour.
 
     It is turned as its EXIF says; of several frames or pages it is the first, and what is
@@ -69,7 +68,7 @@ def decode(path: str, size: int, seed: Optional[int] = None, quick: bool = False
         left, top = (width - side) / 2, (height - side) / 2
         square = (left, top, left + side, top + side)
         box = square if seed is None else random_box(seed, width, height)
-        part = _part(path, size, image, stored_box(box, image.size, turned))
+        part = _part(name_of(place), size, image, stored_box(box, image.size, turned))
         # from its bytes, since np.asarray(image) takes longer over the same
         pixels = np.frombuffer(upright(part, turned).tobytes(), np.uint8)
         return pixels.reshape(size, size, CHANNELS).transpose(2, 0, 1)
@@ -77,7 +76,7 @@ def decode(path: str, size: int, seed: Optional[int] = None, quick: bool = False
     def quickly(file: BinaryIO) -> "Optional[Pixels]":
         return _quickly(file, size, seed, part_of)
 
-    return _open(path, read, quickly if quick else None)
+    return _open(place, read, quickly if quick else None)
 
 
 def _quickly(
@@ -87,15 +86,15 @@ def _quickly(
     part_of: "Callable[[Image.Image, int], Pixels]",
 ) -> "Optional[Pixels]":
     """The same of a small plain JPEG; None for any other file, a wrong one included."""
-    about = os.fstat(file.fileno())
-    if not stat.S_ISREG(about.st_mode) or about.st_size > MOST_BYTES:  # a pipe is read once
+    length = size_of(file)
+    if length is None or length > MOST_BYTES:
         return None
     content = file.read(HEADER_BYTES)
     stored = plain_size(content)
     # a larger one is decoded at a fraction of its size
     if stored is None or min(stored) >= 2 * size:
         return None
-    rows = pixels(content + file.read(max(0, about.st_size - len(content))))
+    rows = pixels(content + file.read(max(0, length - len(content))))
     if rows is None:
         return None
     if stored == (size, size) and seed is None:
@@ -103,15 +102,15 @@ def _quickly(
     return part_of(Image.frombuffer("RGB", stored, rows, "raw", "RGB", 0, 1), AS_STORED)
 
 
-def short_side(path: str) -> int:
+def short_side(place: Place) -> int:
     """The smaller of width and height, from the file's header.
 
     Raises DataError as `decode` does.
     """
-    return _open(path, lambda image: min(image.size))
+    return _open(place, lambda image: min(image.size))
 
 
-def _part(path: str, size: int, image: Image.Image, box: Box) -> Image.Image:
+def _part(name: str, size: int, image: Image.Image, box: Box) -> Image.Image:
     """What is in the ``box``, as a square in colour. A JPEG is not decoded yet."""
     width, height = image.size
     across, down = box[2] - box[0], box[3] - box[1]
@@ -123,7 +122,7 @@ def _part(path: str, size: int, image: Image.Image, box: Box) -> Image.Image:
         # of Pillow's box, which is exact: the size is rounded up, and the last pixels may show less
         # than the others
         fraction = drafted[1][2] / width if drafted else 1.0
-    image = _as_rgb(path, image)
+    image = _as_rgb(name, image)
     if image.size != (size, size) or (across * fraction, down * fraction) != (size, size):
         left, top, right, bottom = (place * fraction for place in box)
         part = (left, top, right, bottom)
@@ -131,7 +130,7 @@ def _part(path: str, size: int, image: Image.Image, box: Box) -> Image.Image:
     return image
 
 
-def _as_rgb(path: str, image: Image.Image) -> Image.Image:
+def _as_rgb(name: str, image: Image.Image) -> Image.Image:
     """An image of any of Pillow's modes in red, green and blue of 8 bits each.
 
     Pillow's own conversion takes what is more than 255 for 255. Grey of 16 bits it reads as I;16,
@@ -142,15 +141,15 @@ def _as_rgb(path: str, image: Image.Image) -> Image.Image:
         darkest, lightest = values.min(), values.max()
         if darkest < 0 or lightest > 0xFFFF:
             what = f"grey values from {darkest} to {lightest}, more than 16 bits"
-            raise DataError(f"{path}: {what}: {REMEDY}")
+            raise DataError(f"{name}: {what}: {REMEDY}")
         image = Image.fromarray(((values.astype(np.uint32) + 128) // 257).astype(np.uint8))
     elif image.mode == "F":
-        raise DataError(f"{path}: grey values are floats of unknown range: {REMEDY}")
+        raise DataError(f"{name}: grey values are floats of unknown range: {REMEDY}")
     return image if image.mode == "RGB" else image.convert("RGB")
 
 
 def _open(
-    path: str,
+    place: Place,
     read: "Callable[[Image.Image], T]",
     quickly: "Optional[Callable[[BinaryIO], Optional[T]]]" = None,
 ) -> T:
@@ -162,7 +161,7 @@ def _open(
     before, ImageFile.LOAD_TRUNCATED_IMAGES = ImageFile.LOAD_TRUNCATED_IMAGES, False
     try:
         # Pillow's own opening, before 11, asks for the real path, which a pipe's content has not
-        with open(path, "rb") as file:
+        with opened(place) as file:
             found = quickly(file) if quickly else None
             if found is not None:
                 return found
@@ -170,13 +169,13 @@ def _open(
                 width, height = image.size
                 if width * height > MAX_PIXELS:
                     what = f"{width}x{height} pixels, more than the limit of {MAX_PIXELS:,}"
-                    raise DataError(f"{path}: {what}: {REMEDY}")
+                    raise DataError(f"{name_of(place)}: {what}: {REMEDY}")
                 return read(image)
     except DataError:
         raise
     # Pillow's plugins raise whatever a damage leads to, IndexError and struct.error included
     except Exception as error:
-        raise DataError(f"{path}: {_what(error)}: {REMEDY}") from None
+        raise DataError(f"{name_of(place)}: {_what(error)}: {REMEDY}") from None
     finally:
         ImageFile.LOAD_TRUNCATED_IMAGES = before
 

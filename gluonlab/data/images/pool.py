@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Dict, Iterator, List, Optional, Sequence, Tupl
 import numpy as np
 
 from gluonlab.data.images.decode import CHANNELS
+from gluonlab.data.images.places import Place
 from gluonlab.data.images.serving import SLOTS, Answer, Child, Request, Server
 from gluonlab.errors import DataError
 
@@ -79,7 +80,7 @@ class Decoders:
         # call it to end them earlier
         self.close = weakref.finalize(self, _end, self._children, self._requests)
 
-    def begin(self, paths: Sequence[str], seeds: Optional[Sequence[int]] = None) -> Decoding:
+    def begin(self, paths: Sequence[Place], seeds: Optional[Sequence[int]] = None) -> Decoding:
         """Have these n files decoded, after all that was begun before.
 
         ``seeds``: n, for random crops. Raises ValueError once the decoders have been closed.
@@ -101,7 +102,7 @@ class Decoders:
             raise
         return begun
 
-    def decode(self, paths: Sequence[str], seeds: Optional[Sequence[int]] = None) -> "Pixels":
+    def decode(self, paths: Sequence[Place], seeds: Optional[Sequence[int]] = None) -> "Pixels":
         """The images (n, 3, size, size) in these files.
 
         Raises what `begin` and `Decoding.result` do.
@@ -109,7 +110,7 @@ class Decoders:
         return self.begin(paths, seeds).result()
 
     def in_turns(
-        self, paths: Sequence[str], images: int
+        self, paths: Sequence[Place], images: int
     ) -> "Iterator[Tuple[Pixels, Dict[int, str]]]":
         """`Decoding.good` of ``images`` files at a time, for sets that do not fit memory."""
         for begin in range(0, len(paths), images):

@@ -19,6 +19,7 @@ import numpy as np
 
 import gluonlab
 from gluonlab.data.images.decode import CHANNELS
+from gluonlab.data.images.places import Place
 from gluonlab.data.images.quick import agrees
 from gluonlab.errors import RunError
 from gluonlab.host.allocator import keeping
@@ -74,7 +75,7 @@ class Request(NamedTuple):
     """At most `SLOTS` files, and where their pixels go."""
 
     answer: Answer
-    paths: Sequence[str]
+    paths: Sequence[Place]
     seeds: Optional[Sequence[int]]
     images: "Pixels"
 
@@ -106,7 +107,7 @@ class Child:
         finally:
             os.close(fd)
 
-    def ask(self, paths: Sequence[str], seeds: Optional[Sequence[int]], first: int) -> None:
+    def ask(self, paths: Sequence[Place], seeds: Optional[Sequence[int]], first: int) -> None:
         """Have it decode these files into the memory from the image ``first`` on."""
         assert self.process.stdin is not None
         words = json.dumps({"paths": list(paths), "seeds": seeds and list(seeds), "first": first})

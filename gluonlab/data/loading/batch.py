@@ -8,7 +8,7 @@ from mxnet import nd
 
 
 class Batch:
-    """``xs[i]`` (n, C, H, W) and ``ys[i]`` (n,) or (n, 3) lie on device i, if that has a shard.
+    """``xs[i]`` (n, C, H, W) and ``ys[i]`` (n,) or (n, columns) are on device i, if it has a shard.
 
     ``size`` counts the images of all devices and processes: what an update divides by. A process
     without a part of a small batch has no shards. ``xs, ys = batch`` unpacks the shards.

@@ -56,7 +56,7 @@ def stays_on_devices(split: Split, resident_bytes: int) -> "TypeGuard[ArraySplit
     """Whether a split is resident: in memory, of at most ``resident_bytes`` and ARRAY_LIMIT."""
     if not isinstance(split, ArraySplit) or split.images.size >= ARRAY_LIMIT:
         return False
-    return split.images.nbytes + split.labels.nbytes <= resident_bytes
+    return split.images.nbytes + split.targets.nbytes <= resident_bytes
 
 
 def _fractions(weights: Sequence[Any], devices: int) -> List[Fraction]:
@@ -92,12 +92,13 @@ class Loader:
 
     ``split``: one of a `gluonlab.data.Dataset`, or a ``gluon.data.Dataset`` of samples (image,
     label). ``xs``: float32 images (n, C, H, W), bytes in 0..1, or when ``raw`` in 0..255, of the
-    split's type; ``ys``: int32 labels (n,). They are mx.nd arrays, or mx.np ones after
-    ``npx.set_np()``. Every image comes exactly once per epoch: the last batch is smaller when the
-    sizes do not divide. ``drop_last`` leaves that one out: other images each epoch, where they are
-    shuffled. The order depends on ``seed`` and the epoch only. A worker ``rank`` of ``world_size``
-    takes the shards of its devices, as if all devices were one worker's: ``device_counts`` says how
-    many each worker has; without it, as many as this one.
+    split's type; ``ys``: int32 labels (n,), or float32 (n, 2) of a split with weights: each label
+    and its weight in the loss. They are mx.nd arrays, or mx.np ones after ``npx.set_np()``. Every
+    image comes exactly once per epoch: the last batch is smaller when the sizes do not divide.
+    ``drop_last`` leaves that one out: other images each epoch, where they are shuffled. The order
+    depends on ``seed`` and the epoch only. A worker ``rank`` of ``world_size`` takes the shards of
+    its devices, as if all devices were one worker's: ``device_counts`` says how many each worker
+    has; without it, as many as this one.
 
     ``weights``, one for each of this worker's devices, share a batch in proportion instead of
     evenly, as `gluonlab.data.loading.shards.shard_sizes` says; every worker has the same ones.
@@ -242,7 +243,8 @@ class _Resident:
     def __init__(self, split: ArraySplit, ctxs: List[mx.Context]) -> None:
         self.ctxs = ctxs
         self.images = [nd.array(split.images, dtype=split.dtype, ctx=ctx) for ctx in ctxs]
-        self.labels = [nd.array(split.labels, dtype=np.int32, ctx=ctx) for ctx in ctxs]
+        labels = split.targets
+        self.labels = [nd.array(labels, dtype=labels.dtype, ctx=ctx) for ctx in ctxs]
 
     def load(self, batches: List[Wanted]) -> "Iterator[Tuple[Shards, ...]]":
         columns = zip(*batches)  # all batches of the images themselves, then all of their partners

@@ -41,7 +41,8 @@ class Mixup:
         Nothing waits for them.
 
         They are float32 images in the units of those given, and labels (n, 3): the image's own, its
-        partner's, and ``share``, for `gluonlab.parallel.objective.MixedLoss`.
+        partner's, and ``share``; where images have weights, labels (n, 5), each label with its
+        weight. They are for `gluonlab.parallel.objective.MixedLoss`.
         """
         images = [_images(x, partner, share) for x, partner in zip(own[0], partners[0])]
         labels = [_labels(y, partner, share) for y, partner in zip(own[1], partners[1])]
@@ -57,6 +58,9 @@ def _images(own: nd.NDArray, partner: nd.NDArray, share: float) -> nd.NDArray:
 
 def _labels(own: nd.NDArray, partner: nd.NDArray, share: float) -> nd.NDArray:
     own, partner = nd.cast(own, dtype="float32"), nd.cast(partner, dtype="float32")
+    if len(own.shape) == 2:
+        first = nd.slice_axis(own, axis=1, begin=0, end=1)
+        return nd.concat(own, partner, nd.clip(first, share, share), dim=1)
     # clipped to it from both sides, all are the share: one call, where nd.full takes the host
     # longer than all the others
     return nd.stack(own, partner, nd.clip(own, share, share), axis=1)

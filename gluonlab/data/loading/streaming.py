@@ -18,7 +18,7 @@ from gluonlab.data.sets.dataset import ReadAheadSplit, Reading, Split
 
 if TYPE_CHECKING:
     from gluonlab.data.loading.shards import Shards
-    from gluonlab.data.sets.dataset import Images, Indices, Labels
+    from gluonlab.data.sets.dataset import Images, Indices, Targets
 
 
 class Selection(NamedTuple):
@@ -104,7 +104,7 @@ class Streaming:
     def _shards(
         self,
         images: "Images",
-        labels: "Labels",
+        labels: "Targets",
         images_in: _Maker,
         labels_in: _Maker,
         sizes: Sequence[int],
@@ -129,7 +129,7 @@ class _Later(NamedTuple):
     split: Split
     selection: Selection
 
-    def result(self) -> "Tuple[Images, Labels]":
+    def result(self) -> "Tuple[Images, Targets]":
         return self.split.batch(self.selection.indices)
 
     def cancel(self) -> None:

@@ -17,6 +17,7 @@ from gluonlab.data.sets.host_arrays import (
     to_host,
     to_pixels,
 )
+from gluonlab.data.sets.weighting import checked_weights
 from gluonlab.errors import DataError
 
 NAME = "arrays"
@@ -30,6 +31,7 @@ def from_arrays(
     classes: Optional[Sequence[str]] = None,
     name: str = NAME,
     layout: Optional[str] = None,
+    weights: Any = None,
 ) -> Dataset:
     """Images (N, C, H, W), or (N, H, W) in grey, and a label for each.
 
@@ -37,14 +39,16 @@ def from_arrays(
     and floats as they are. Labels are whole numbers from 0. ``classes``: their names; without, the
     numbers up to the largest label. ``name``: what the run's folder calls the data. ``layout``:
     ``NCHW``, or ``NHWC`` for images (N, H, W, C); without, images that look like (N, H, W, C) are
-    refused. The arrays are copied, but for those that numpy maps from a file. Raises DataError for
-    other arrays.
+    refused. ``weights`` (N,): what the loss of each training image is multiplied by. The arrays are
+    copied, but for those that numpy maps from a file. Raises DataError for other arrays.
     """
     check_layout_name(layout)
     train = make_split(x_train, y_train, "train", layout)
     test = make_split(x_test, y_test, "test", layout)
     check_same_shape(train.image_shape, test.image_shape, "x_train", "x_test")
     names = class_names(train.labels, test.labels, classes)
+    if weights is not None:
+        train = train.weighted(checked_weights("weights", to_host(weights, "weights"), len(train)))
     return Dataset(name, train, test, names, Defaults())
 
 

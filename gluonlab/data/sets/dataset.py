@@ -2,8 +2,18 @@
 
 from __future__ import annotations
 
+import copy
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Optional, Protocol, Sequence, Tuple, runtime_checkable
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    Optional,
+    Protocol,
+    Sequence,
+    Tuple,
+    TypeVar,
+    runtime_checkable,
+)
 
 import numpy as np
 
@@ -16,7 +26,10 @@ if TYPE_CHECKING:
     Images = NDArray[Any]
     Labels = NDArray[np.int32]
     Indices = NDArray[np.int64]
+    Weights = NDArray[np.float64]
+    Targets = NDArray[Any]
 
+S = TypeVar("S", bound="LabelledSplit")
 Colours = Tuple[Tuple[float, ...], Tuple[float, ...]]
 
 
@@ -30,7 +43,7 @@ class Split(Protocol):
     def image_shape(self) -> Tuple[int, int, int]:
         """(channels, height, width)"""
 
-    def batch(self, indices: "Indices") -> "Tuple[Images, Labels]":
+    def batch(self, indices: "Indices") -> "Tuple[Images, Targets]":
         """The images (n, C, H, W) and labels (n,) int32 at these n indices.
 
         Images are uint8; of a split with a ``dtype`` float32, they are in the same units, of which
@@ -41,7 +54,7 @@ class Split(Protocol):
 class Reading(Protocol):
     """A batch that is being read."""
 
-    def result(self) -> "Tuple[Images, Labels]":
+    def result(self) -> "Tuple[Images, Targets]":
         """Wait for what `Split.batch` gives."""
 
     def cancel(self) -> None:
@@ -65,6 +78,26 @@ def image_dtype(split: Split) -> str:
     return str(getattr(split, "dtype", np.dtype(np.uint8)))
 
 
+class LabelledSplit:
+    """The labels (N,) int32 of a split, and the weights (N,) of its images in the loss, if any."""
+
+    def __init__(self, labels: "Labels", weights: "Optional[Weights]" = None) -> None:
+        self.labels, self.weights = labels, weights
+        if weights is not None:
+            self._weighted = np.stack([labels, weights], axis=1).astype(np.float32)
+
+    @property
+    def targets(self) -> "Targets":
+        """What a batch has of it: labels (N,), or (N, 2) float32, each label and its weight."""
+        return self.labels if self.weights is None else self._weighted
+
+    def weighted(self: "S", weights: "Weights") -> "S":
+        """The same images and labels with these weights."""
+        split = copy.copy(self)
+        LabelledSplit.__init__(split, self.labels, weights)
+        return split
+
+
 class PixelSplit:
     """A split whose pixels lie in an array: images (N, C, H, W), labels (N,) int32.
 
@@ -72,8 +105,11 @@ class PixelSplit:
     the disk.
     """
 
-    def __init__(self, images: "Images", labels: "Labels") -> None:
-        self.images, self.labels = images, labels
+    def __init__(
+        self, images: "Images", labels: "Labels", weights: "Optional[Weights]" = None
+    ) -> None:
+        super().__init__(labels, weights)
+        self.images = images
 
     def __len__(self) -> int:
         return len(self.images)
@@ -88,9 +124,12 @@ class PixelSplit:
         """(channels, height, width)"""
         return self.images.shape[1], self.images.shape[2], self.images.shape[3]
 
-    def batch(self, indices: "Indices") -> "Tuple[Images, Labels]":
-        """The images (n, C, H, W) and labels (n,) int32 at these n indices."""
-        return self.images[indices], self.labels[indices]
+    def batch(self, indices: "Indices") -> "Tuple[Images, Targets]":
+        """The images (n, C, H, W) and labels (n,) int32 at these n indices.
+
+        Of images with weights, each label and its weight, (n, 2) float32.
+        """
+        return self.images[indices], self.targets[indices]
 
 
 class ArraySplit(PixelSplit):
@@ -100,7 +139,13 @@ class ArraySplit(PixelSplit):
     type or shape.
     """
 
-    def __init__(self, images: "Images", labels: "Labels", layout: Optional[str] = None) -> None:
+    def __init__(
+        self,
+        images: "Images",
+        labels: "Labels",
+        layout: Optional[str] = None,
+        weights: "Optional[Weights]" = None,
+    ) -> None:
         images, labels = to_host(images, "images"), to_host(labels, "labels")
         if images.ndim != 4 or images.dtype not in (np.uint8, np.float32):
             raise DataError(
@@ -113,7 +158,7 @@ class ArraySplit(PixelSplit):
                 f"{len(images)} images have labels of shape {labels.shape}, {labels.dtype}: "
                 "give one label per image, a whole number"
             )
-        super().__init__(np.ascontiguousarray(images), labels.astype(np.int32))
+        super().__init__(np.ascontiguousarray(images), labels.astype(np.int32), weights)
 
 
 @dataclass(frozen=True)

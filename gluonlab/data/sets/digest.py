@@ -5,10 +5,11 @@ from __future__ import annotations
 import hashlib
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Iterator
+from typing import TYPE_CHECKING, Iterator, Sequence
 
 import numpy as np
 
+from gluonlab.data.images.places import Place, Stretch
 from gluonlab.data.sets.dataset import ArraySplit, PixelSplit, Split
 from gluonlab.data.sets.folder import FileSplit
 
@@ -33,18 +34,27 @@ def digest(split: Split) -> str:
 def _parts(split: Split) -> "Iterator[bytes | memoryview]":
     yield repr(split.image_shape).encode()
     if isinstance(split, FileSplit):
-        above = os.path.commonpath(split.paths)
-        for path in split.paths:
-            name = os.fsencode(os.path.relpath(path, above))
-            yield name + b"\0%d\0" % Path(path).stat().st_size
-        yield np.ascontiguousarray(split.labels).tobytes()
+        yield from _files(split.paths)
+        yield np.ascontiguousarray(split.targets).tobytes()
     elif isinstance(split, PixelSplit):
-        yield np.ascontiguousarray(split.labels).tobytes()
+        yield np.ascontiguousarray(split.targets).tobytes()
         yield from _pixels(split)
     else:  # one of a user's own, whose images may be others each time
         yield repr(type(split)).encode()
         labels = getattr(split, "labels", None)
         yield b"" if labels is None else np.ascontiguousarray(labels).tobytes()
+
+
+def _files(places: "Sequence[Place]") -> Iterator[bytes]:
+    files = [place for place in places if isinstance(place, str)]
+    above = os.path.commonpath(files) if files else ""
+    for place in places:
+        if isinstance(place, str):
+            name = os.fsencode(os.path.relpath(place, above))
+            yield name + b"\0%d\0" % Path(place).stat().st_size
+        else:
+            part = Stretch(*place)
+            yield os.fsencode(Path(part.path).name) + repr(part.pieces).encode()
 
 
 def _pixels(split: PixelSplit) -> "Iterator[bytes | memoryview]":

@@ -16,15 +16,16 @@ import warnings
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, List, NamedTuple, Optional, Sequence, Tuple
+from typing import TYPE_CHECKING, List, NamedTuple, Optional, Protocol, Sequence, Tuple
 
 import numpy as np
 
 from gluonlab.data.fetching.location import readable
 from gluonlab.data.images.decode import CHANNELS, short_side
+from gluonlab.data.images.places import Place, chosen, name_of
 from gluonlab.data.images.pool import Decoders, Decoding
 from gluonlab.data.sets.colours import COLOURS
-from gluonlab.data.sets.dataset import ArraySplit, Dataset, Defaults, Split
+from gluonlab.data.sets.dataset import ArraySplit, Dataset, Defaults, LabelledSplit, Split
 from gluonlab.data.sets.layout import ImageFolder
 from gluonlab.data.sets.pack import is_packed, read
 from gluonlab.engine.neighbours import own_cores
@@ -32,7 +33,7 @@ from gluonlab.errors import DataError, warn
 from gluonlab.plain import plain_name
 
 if TYPE_CHECKING:
-    from gluonlab.data.sets.dataset import Images, Indices, Labels
+    from gluonlab.data.sets.dataset import Images, Indices, Labels, Targets
 
 LARGEST_SIDE = 224  # what networks for photographs are made for; smaller images stay as they are
 SAMPLED = 25  # files whose headers tell how large the images are
@@ -43,11 +44,12 @@ DEFAULTS = Defaults(model="resnet18", batch_size=64, epochs=10, optimizer="adam"
 PHOTOGRAPHS = COLOURS["imagenet"]  # what networks for photographs are trained with
 
 
-class FileSplit:
+class FileSplit(LabelledSplit):
     """A split whose images are decoded when a batch of them is asked for."""
 
-    def __init__(self, paths: Sequence[str], labels: "Labels", decoders: Decoders) -> None:
-        self.paths, self.labels, self.decoders = list(paths), labels, decoders
+    def __init__(self, paths: Sequence[Place], labels: "Labels", decoders: Decoders) -> None:
+        super().__init__(labels)
+        self.paths, self.decoders = paths, decoders
 
     def __len__(self) -> int:
         return len(self.paths)
@@ -57,10 +59,11 @@ class FileSplit:
         """(channels, height, width)"""
         return CHANNELS, self.decoders.size, self.decoders.size
 
-    def batch(self, indices: "Indices") -> "Tuple[Images, Labels]":
+    def batch(self, indices: "Indices") -> "Tuple[Images, Targets]":
         """The images (n, C, H, W) uint8 and labels (n,) int32 at these n indices.
 
-        Raises DataError for a file that is wrong.
+        Of images with weights, each label and its weight, (n, 2) float32. Raises DataError for a
+        file that is wrong.
         """
         return self.begin(indices).result()
 
@@ -70,18 +73,18 @@ class FileSplit:
         ``seeds``: of each what `gluonlab.data.images.crop.random_box` cuts out for its own.
         """
         paths = [self.paths[index] for index in indices]
-        return _Files(self.decoders.begin(paths, seeds), self.labels[indices])
+        return _Files(self.decoders.begin(paths, seeds), self.targets[indices])
 
 
 class _Files(NamedTuple):
     """A batch that is being decoded."""
 
     images: Decoding
-    labels: "Labels"
+    targets: "Targets"
 
-    def result(self) -> "Tuple[Images, Labels]":
+    def result(self) -> "Tuple[Images, Targets]":
         """Wait for it. Raises DataError for a file that is wrong."""
-        return self.images.result(), self.labels
+        return self.images.result(), self.targets
 
     def cancel(self) -> None:
         """Give the batch up."""
@@ -126,15 +129,47 @@ def load(
         packed_name, train, test, classes = read(Path(path), image_size, memory)
         return Dataset(name or packed_name, train, test, classes, DEFAULTS, PHOTOGRAPHS)
     folder = ImageFolder(path, val_share)
-    for remark in folder.remarks():
-        warn(remark)
-    size = image_size or usual_size(folder.train[0])
-    processes = Decoders(size, decoders or min(own_cores(), MOST_DECODERS))
-    split = partial(_split, decoders=processes, classes=folder.classes, skip_bad=skip_bad)
-    train = split("training", *folder.train, memory=0 if random_resized_crop else memory)
-    test = split("test", *folder.val, memory=memory)
     name = name or plain_name(folder.root.resolve().name, "folder")
-    return Dataset(name, train, test, folder.classes, DEFAULTS, PHOTOGRAPHS)
+    return decoded(folder, name, image_size, decoders, skip_bad, memory, random_resized_crop)
+
+
+class ImageFiles(Protocol):
+    """Files of images, or parts of files, and their labels, as `ImageFolder` finds them."""
+
+    @property
+    def train(self) -> "Tuple[Sequence[Place], Labels]":
+        """The training images."""
+
+    @property
+    def val(self) -> "Tuple[Sequence[Place], Labels]":
+        """The images that accuracies are measured on."""
+
+    @property
+    def classes(self) -> Tuple[str, ...]:
+        """The names of the classes, by their labels."""
+
+    def remarks(self) -> List[str]:
+        """What is left out, a line each."""
+
+
+def decoded(
+    images: ImageFiles,
+    name: str,
+    image_size: Optional[int],
+    decoders: Optional[int],
+    skip_bad: bool,
+    memory: int,
+    random_resized_crop: bool,
+) -> Dataset:
+    """The data set of these images, with the options of `load`."""
+    for remark in images.remarks():
+        warn(remark)
+    size = image_size or usual_size(images.train[0])
+    processes = Decoders(size, decoders or min(own_cores(), MOST_DECODERS))
+    split = partial(_split, decoders=processes, classes=images.classes, skip_bad=skip_bad)
+    train = split("training", *images.train, memory=0 if random_resized_crop else memory)
+    test = split("test", *images.val, memory=memory)
+    return Dataset(name, train, test, images.classes, DEFAULTS, PHOTOGRAPHS)
 
 
 def packed(path: Path) -> bool:
@@ -146,7 +181,7 @@ def packed(path: Path) -> bool:
         return is_packed(path)
 
 
-def usual_size(paths: Sequence[str]) -> int:
+def usual_size(paths: Sequence[Place]) -> int:
     """The median of the readable images' short sides, at most LARGEST_SIDE."""
     sides = []
     with warnings.catch_warnings():
@@ -160,7 +195,7 @@ def usual_size(paths: Sequence[str]) -> int:
 
 def _split(
     kind: str,
-    paths: List[str],
+    paths: Sequence[Place],
     labels: "Labels",
     decoders: Decoders,
     classes: Sequence[str],
@@ -179,7 +214,7 @@ def _split(
         kept.append(images[good] if fits else images[:0])
     good = [position for position in range(len(paths)) if position not in bad]
     if bad:
-        named = ", ".join(paths[position] for position in sorted(bad)[:NAMED])
+        named = ", ".join(name_of(paths[position]) for position in sorted(bad)[:NAMED])
         more = f" and {len(bad) - NAMED} more" if len(bad) > NAMED else ""
         what = f"{len(bad)} of {len(paths)} {kind} images cannot be decoded and are left out"
         warn(f"{what}: {named}{more}")
@@ -191,4 +226,4 @@ def _split(
         )
     if fits:
         return ArraySplit(np.concatenate(kept), labels[good])
-    return FileSplit([paths[position] for position in good], labels[good], decoders)
+    return FileSplit(chosen(paths, good), labels[good], decoders)

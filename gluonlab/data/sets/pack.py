@@ -40,7 +40,7 @@ from gluonlab.files.whole import atomic_folder, check_name, on_disk
 from gluonlab.plain import is_plain_name, plain_name
 
 if TYPE_CHECKING:
-    from gluonlab.data.sets.dataset import Images, Indices, Labels
+    from gluonlab.data.sets.dataset import Images, Indices, Labels, Targets
 
 INDEX = "pack.json"
 FORMAT = 1
@@ -154,7 +154,7 @@ class PackedSplit(PixelSplit):
             self._file = path.open("rb")  # the same file still, when the path leads elsewhere
         self._was = self._now()
 
-    def batch(self, indices: "Indices") -> "Tuple[Images, Labels]":
+    def batch(self, indices: "Indices") -> "Tuple[Images, Targets]":
         """As PixelSplit's. Raises DataError for a file that was changed since it was opened."""
         self._check()
         images, labels = super().batch(indices)

@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Callable, Dict, List, NamedTuple, Optional, Tuple
 
-from gluonlab.data.sets import cifar, digits, folder, idx, imagenette, synthetic
+from gluonlab.data.sets import cifar, digits, folder, idx, imagenette, lists, records, synthetic
 from gluonlab.data.sets.dataset import Dataset, Defaults
 from gluonlab.errors import DataError, unknown
 
@@ -17,7 +17,7 @@ class DatasetKind(NamedTuple):
     """How a data set is loaded, one line about it, and what it has by default.
 
     ``find``, of a data set of image files: their folder, from --data-dir (None: the usual folder)
-    or from the PATH in the data set's name. Raises DataError.
+    or from the path in the data set's name. Raises DataError.
     """
 
     load: Callable[..., Dataset]
@@ -59,12 +59,26 @@ DATASETS: Dict[str, DatasetKind] = {
         folder.DEFAULTS,
         Path,
     ),
+    "record:FILE": DatasetKind(
+        records.load,
+        "your own records, made by MXNet's im2rec: train.rec, and val.rec or --val-share",
+        folder.DEFAULTS,
+        Path,
+    ),
+    "list:FILE": DatasetKind(
+        lists.load,
+        "your own lists of image,label: train.csv, and val.csv or --val-share",
+        folder.DEFAULTS,
+        Path,
+    ),
     "synthetic": DatasetKind(
         synthetic.load,
         f"random images with random labels, for measuring, as many as a batch needs: {GREY}",
         synthetic.DEFAULTS,
     ),
 }
+# what is behind the colon of a name is a path
+OF_PATHS = {name.partition(":")[0]: name for name in DATASETS if ":" in name}
 
 
 def find_kind(name: str) -> Tuple[DatasetKind, Dict[str, str]]:
@@ -73,15 +87,19 @@ def find_kind(name: str) -> Tuple[DatasetKind, Dict[str, str]]:
     Raises DataError, with the choices, when there is none.
     """
     prefix, _, path = str(name).partition(":")
-    if prefix == "folder" and path.strip():
+    if prefix in OF_PATHS and path.strip():
         try:
             # no shell does it behind a colon
-            return DATASETS["folder:PATH"], {"path": str(Path(path).expanduser())}
+            return DATASETS[OF_PATHS[prefix]], {"path": str(Path(path).expanduser())}
         except RuntimeError:
             raise DataError(f"{name} names an unknown home folder: write the full path") from None
     if name not in DATASETS:
         if os.path.isdir(str(name)):
             raise DataError(f"data set {str(name)!r} is a folder: write folder:{name}")
+        kinds = {records.ENDING: records.KIND, lists.ENDING: lists.KIND}
+        kind = kinds.get(Path(str(name)).suffix.lower())
+        if kind is not None and os.path.isfile(str(name)):
+            raise DataError(f"data set {str(name)!r} is a file: write {kind}:{name}")
         raise DataError(unknown("data set", name, DATASETS))
     return DATASETS[name], {}
 
@@ -116,7 +134,7 @@ def all_of_image_files() -> List[str]:
 
 
 def load_dataset(name: str, root: Optional[str] = None, **options: Any) -> Dataset:
-    """Read a data set by its name, from files in the folder ``root`` or in ``folder:PATH``.
+    """Read a data set by its name, from files in the folder ``root`` or from the path in it.
 
     ``root`` None is the usual folder, where `gluonlab.data.fetching.download` puts them:
     GLUONLAB_DATA, or ~/.cache/gluonlab. ``options`` go to the data set, such as ``samples`` and
@@ -129,9 +147,7 @@ def load_dataset(name: str, root: Optional[str] = None, **options: Any) -> Datas
     elif root is not None:
         choices = ", ".join(other for other in DATASETS if takes(other, "root"))
         why = (
-            "is read from the folder in its name, not"
-            if named
-            else "is built in and reads no files"
+            "is read from the path in its name, not" if named else "is built in and reads no files"
         )
         raise DataError(f"{name} {why} from {root}: leave --data-dir out, or choose {choices}")
     return kind.load(**named, **options)

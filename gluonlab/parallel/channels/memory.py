@@ -16,10 +16,10 @@ from gluonlab.parallel.strategy import StrategyPlan
 
 
 class _Binding(NamedTuple):
-    """Graphs for so many images, mixed or not, that add to gradients or replace them."""
+    """Graphs for so many images, and columns of labels, that add to gradients or replace them."""
 
     images: int
-    mixed: bool
+    columns: int
     add: bool
 
 
@@ -42,11 +42,16 @@ class ChannelMemory:
     """Tells what the devices of a copy take, device i with the parameters ``params[i]``."""
 
     def __init__(
-        self, levels: Levels, scoring: Levels, params: Sequence[Params], plan: StrategyPlan
+        self,
+        levels: Levels,
+        scoring: Levels,
+        params: Sequence[Params],
+        plan: StrategyPlan,
+        columns: int = 0,
     ) -> None:
-        """``scoring``: the levels for plain labels, where those of training are mixed."""
-        self._levels = {scoring is not levels: levels, False: scoring}
-        self._mixed = scoring is not levels
+        """``scoring``: the levels for plain labels, where those of training have ``columns``."""
+        self._levels = {columns: levels, 0: scoring}
+        self._columns = columns
         self._params, self._plan = params, plan
 
     def taken(self, shards: Shards) -> List[Taken]:
@@ -56,10 +61,10 @@ class ChannelMemory:
 
     def _bindings(self, shards: Shards) -> Set[_Binding]:
         """What `gluonlab.parallel.channels.replica.ChannelReplica` binds."""
-        ways = (shards.trained, self._mixed, True), (shards.scored, False, False)
+        ways = (shards.trained, self._columns, True), (shards.scored, 0, False)
         return {
-            _Binding(end - begin, mixed, number > 0 and trains)
-            for shares, mixed, trains in ways
+            _Binding(end - begin, columns, number > 0 and trains)
+            for shares, columns, trains in ways
             for share in filter(None, shares)
             for number, (begin, end) in enumerate(self._plan.microbatches.bounds(share))
         }
@@ -68,27 +73,27 @@ class ChannelMemory:
         plan = self._plan
         own = inputs = pools = 0
         passed: Dict[int, int] = {}
-        for images, mixed, _ in bound:
-            for level in self._walk(device, images, mixed):
+        for images, columns, _ in bound:
+            for level in self._walk(device, images, columns):
                 own += level.own
                 inputs += sum(map(bytes_of, level.inputs.values()))
                 passed[level.place] = max(level.gradients, passed.get(level.place, 0))
         # the levels' graphs share the memory of the largest
-        largest = {mixed: images for images, mixed, _ in sorted(bound)}
-        for mixed, images in largest.items():
-            for level in self._walk(device, images, mixed):
+        largest = {columns: images for images, columns, _ in sorted(bound)}
+        for columns, images in largest.items():
+            for level in self._walk(device, images, columns):
                 pools += level.graph.activations({**level.inputs, **level.given})
         params = self._params[device].values()
         copies = len(plan.split.copies)
         always = of_parameters(params, plan.make_optimizer(), plan.kvstore, copies)
         return Taken(*always, own + pools + sum(passed.values()), inputs)
 
-    def _walk(self, device: int, images: int, mixed: bool) -> Iterator[_Level]:
+    def _walk(self, device: int, images: int, columns: int) -> Iterator[_Level]:
         """The levels, with the kinds of arrays that each gets of the one before."""
-        levels = self._levels[mixed]
+        levels = self._levels[columns]
         given: Kinds = {}
         split = self._plan.split
-        network = input_kinds(images, split.image_shape, mixed, split.image_dtype)
+        network = input_kinds(images, split.image_shape, columns, split.image_dtype)
         for number, parts in enumerate(levels.parts):
             symbol = parts[device].graph
             wants = wanted(levels.between[number - 1]) if number else []

@@ -30,7 +30,7 @@ from gluonlab.parallel.channels.replica import ChannelReplica
 from gluonlab.parallel.channels.statistics import ChannelStatistics
 from gluonlab.parallel.data.replica import IMAGES, LABELS, loss_graph
 from gluonlab.parallel.data.step import CopiesStep
-from gluonlab.parallel.objective import MixedLoss, constants_of, scoring_loss
+from gluonlab.parallel.objective import constants_of, label_columns, scoring_loss
 from gluonlab.parallel.strategy import (
     MakeNet,
     MakeStrategy,
@@ -66,7 +66,7 @@ class ChannelParallel:
         self.net = make_net([mx.cpu()], [mx.cpu()])  # no channels are added for oneDNN
         self._params = dict(self.net.collect_params().items())
         layout = self.layout = self._layout(loss, plan)
-        scoring = self._layout(scoring_loss(loss), plan) if isinstance(loss, MixedLoss) else layout
+        scoring = self._layout(scoring_loss(loss), plan) if label_columns(loss) else layout
         by_device = [[ctxs[device] for ctxs in copies] for device in self._devices]
         self.parts = [
             parts_of(self._params, layout.slices, device, by_device[device])
@@ -85,7 +85,7 @@ class ChannelParallel:
             for ctxs in copies
         ]
         levels, scoring_levels = replicas[0].levels, replicas[0].scoring
-        self.taken = ChannelMemory(levels, scoring_levels, kept, plan).taken
+        self.taken = ChannelMemory(levels, scoring_levels, kept, plan, label_columns(loss)).taken
         whole = self.net._collect_params_with_prefix()
         places = {param.name: place for place, param in whole.items()}
         self.statistics = ChannelStatistics(
@@ -177,7 +177,7 @@ class ChannelParallel:
     def _layout(self, loss: gluon.HybridBlock, plan: StrategyPlan) -> Layout:
         graph = loss_graph(self.net, loss, plan.preprocess)
         images = max(1, plan.microbatches.largest(plan.split.share))
-        labels = (images, 3) if isinstance(loss, MixedLoss) else (images,)
+        labels = (images, *[label_columns(loss)] * bool(label_columns(loss)))
         shapes = {IMAGES: (images, *plan.split.image_shape), LABELS: labels}
         trained = {name for name, each in self._params.items() if each.grad_req != "null"}
         return split(graph, shapes, trained, plan.split.size, plan.split.channels)

@@ -10,7 +10,7 @@ from mxnet import gluon
 from gluonlab.parallel.data.replica import loss_graph
 from gluonlab.parallel.data.stage_gradients import Kinds, bytes_of
 from gluonlab.parallel.data.stage_memory import planned_mib
-from gluonlab.parallel.objective import MixedLoss, constants_of
+from gluonlab.parallel.objective import constants_of, label_columns
 from gluonlab.parallel.part import fitted
 from gluonlab.parallel.planned import (
     Graph,
@@ -31,7 +31,7 @@ class ReplicaMemory:
 
     def __init__(self, net: gluon.HybridBlock, loss: gluon.HybridBlock, plan: StrategyPlan) -> None:
         self.graph = loss_graph(net, loss, plan.preprocess, plan.conversion)
-        self._plan, self._mixed = plan, isinstance(loss, MixedLoss)
+        self._plan, self._columns = plan, label_columns(loss)
         own = dict(net.collect_params().items())
         self._params = {**own, **constants_of(loss)}
         self._always = of_parameters(
@@ -90,7 +90,7 @@ class ReplicaMemory:
 
     def _inputs(self, images: int) -> Kinds:
         split = self._plan.split
-        return input_kinds(images, split.image_shape, self._mixed, split.image_dtype)
+        return input_kinds(images, split.image_shape, self._columns, split.image_dtype)
 
     def _fitted(self, images: int) -> Tuple[mx.sym.Symbol, Kinds]:
         """The graph for ``images`` images, and the shapes and types of its arguments."""

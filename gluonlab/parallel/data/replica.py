@@ -9,9 +9,9 @@ from mxnet import gluon, nd
 
 from gluonlab.engine.invoke import CopyInto
 from gluonlab.parallel.objective import (
-    MixedLoss,
     SmoothedCrossEntropy,
     constants_of,
+    label_columns,
     scoring_loss,
 )
 from gluonlab.parallel.part import Bound, Part
@@ -117,7 +117,7 @@ def replicas(
 ) -> List[Replica]:
     """One compiled copy of ``net`` for each device."""
     graph = scoring = loss_graph(net, loss, preprocess, convert)
-    if isinstance(loss, MixedLoss):
+    if label_columns(loss):
         scoring = loss_graph(net, scoring_loss(loss), preprocess, convert)
     params = {**net.collect_params(), **constants_of(loss)}
     return [Replica(graph, params, ctx, scoring) for ctx in ctxs]

@@ -14,7 +14,7 @@ from mxnet import gluon, nd
 
 from gluonlab.kvstores.groups import Group
 from gluonlab.parallel.data.replica import IMAGES, LABELS, with_loss
-from gluonlab.parallel.objective import MixedLoss, make_loss
+from gluonlab.parallel.objective import label_columns, make_loss
 from gluonlab.parallel.part import fitted
 from gluonlab.parallel.planned import Shards
 from gluonlab.parallel.stages.chain import check_cuts, run
@@ -117,7 +117,7 @@ def stage_bytes(
     And by how much more layers can reduce them, where the last one gives a large array.
     """
     split = plan.split
-    bound = bindings(Shards((split.share,)), plan.microbatches, split, isinstance(loss, MixedLoss))
+    bound = bindings(Shards((split.share,)), plan.microbatches, split, label_columns(loss))
     shapes = _shapes(layers, plan)
     learned = [any(map(_learns, layers[:begin])) for begin in range(len(layers))]
 

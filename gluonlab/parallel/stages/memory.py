@@ -13,7 +13,7 @@ from mxnet import gluon
 
 from gluonlab.parallel.data.microbatches import Microbatches
 from gluonlab.parallel.data.stage_gradients import Kind, Kinds, bytes_of
-from gluonlab.parallel.objective import MixedLoss
+from gluonlab.parallel.objective import label_columns
 from gluonlab.parallel.pipeline.check import peaks
 from gluonlab.parallel.pipeline.schedule import SCHEDULES, PipelineSchedule
 from gluonlab.parallel.planned import Graph, Shards, Taken, input_kinds, of_parameters
@@ -25,13 +25,14 @@ MakeSchedule = Callable[[int], PipelineSchedule]  # for a number of microbatches
 
 
 class Binding(NamedTuple):
-    """A graph that the pipeline binds for a stage: for how many images, mixed or not, and where.
+    """A graph that the pipeline binds for a stage: for how many images, and in which slot.
 
-    ``add``: whether it adds to the gradients that are there.
+    ``columns``: of their labels, `gluonlab.parallel.objective.label_columns`. ``add``: whether it
+    adds to the gradients that are there.
     """
 
     images: int
-    mixed: bool
+    columns: int
     add: bool
     slot: int
 
@@ -42,7 +43,7 @@ def schedule_of(split: Split, microbatches: int) -> PipelineSchedule:
 
 
 def bindings(
-    shards: Shards, microbatches: Microbatches, split: Split, mixed: bool
+    shards: Shards, microbatches: Microbatches, split: Split, columns: int
 ) -> List[Set[Binding]]:
     """What `gluonlab.parallel.pipeline.executor.Pipeline` binds, of each stage."""
     found: List[Set[Binding]] = [set() for _ in range(split.size * split.stages_per_device)]
@@ -51,11 +52,11 @@ def bindings(
         slots = peaks(schedule_of(split, len(bounds)))
         for number, (begin, end) in enumerate(bounds):
             for own, count in zip(found, slots):
-                own.add(Binding(end - begin, mixed, number > 0, number % count))
+                own.add(Binding(end - begin, columns, number > 0, number % count))
     for share in filter(None, shards.scored):
         for begin, end in microbatches.bounds(share):
             for own in found:
-                own.add(Binding(end - begin, False, False, 0))
+                own.add(Binding(end - begin, 0, False, 0))
     return found
 
 
@@ -65,7 +66,7 @@ class StagedMemory:
     def __init__(
         self, stages: Sequence[Stage], loss: gluon.HybridBlock, plan: StrategyPlan
     ) -> None:
-        self._stages, self._plan, self._mixed = stages, plan, isinstance(loss, MixedLoss)
+        self._stages, self._plan, self._columns = stages, plan, label_columns(loss)
         self._given: Dict[Tuple[int, int], Kind] = {}
         self._own = [
             StageMemory(stage, partial(self._activation, number), plan)
@@ -75,7 +76,7 @@ class StagedMemory:
     def taken(self, shards: Shards) -> List[Taken]:
         """As `gluonlab.parallel.strategy.Strategy` says."""
         split = self._plan.split
-        bound = bindings(shards, self._plan.microbatches, split, self._mixed)
+        bound = bindings(shards, self._plan.microbatches, split, self._columns)
         of_stages = [each.taken(graphs) for each, graphs in zip(self._own, bound)]
         return [
             Taken(*map(sum, zip(*of_stages[device :: split.size]))) for device in range(split.size)
@@ -87,7 +88,7 @@ class StagedMemory:
         if key not in self._given:
             before = self._stages[number - 1]
             split = self._plan.split
-            kinds = input_kinds(images, split.image_shape, self._mixed, split.image_dtype)
+            kinds = input_kinds(images, split.image_shape, self._columns, split.image_dtype)
             if number > 1:
                 kinds[ACTIVATION] = self._activation(number - 1, images)
             inputs = {name: kinds[name] for name in before.inputs}
@@ -103,44 +104,44 @@ class StageMemory:
         self._always = of_parameters(
             stage.params.values(), plan.make_optimizer(), plan.kvstore, len(plan.split.copies)
         )
-        self._planned: Dict[Tuple[int, bool], int] = {}  # of graphs, by images, and if mixed
-        self._apart: Dict[Tuple[int, bool], Tuple[int, int]] = {}
+        self._planned: Dict[Tuple[int, int], int] = {}  # of graphs, by images and columns
+        self._apart: Dict[Tuple[int, int], Tuple[int, int]] = {}
 
     def taken(self, bound: Set[Binding]) -> Taken:
         """All together, with these graphs."""
-        apart = [self._own(binding.images, binding.mixed) for binding in bound]
+        apart = [self._own(binding.images, binding.columns) for binding in bound]
         own, inputs = map(sum, zip(*apart))
-        slots: Dict[int, Tuple[int, bool]] = {}  # the largest graph of each
+        slots: Dict[int, Tuple[int, int]] = {}  # the largest graph of each
         for binding in bound:
-            size = binding.images, binding.mixed
+            size = binding.images, binding.columns
             slots[binding.slot] = max(slots.get(binding.slot, size), size)
         activations = own + sum(self._activations(*size) for size in slots.values())
         return Taken(*self._always, activations, inputs)
 
-    def _own(self, images: int, mixed: bool) -> Tuple[int, int]:
+    def _own(self, images: int, columns: int) -> Tuple[int, int]:
         """What each binding has to itself: beside what is an input of the network, and that."""
-        key = images, mixed
+        key = images, columns
         if key not in self._apart:
-            kinds = self._kinds(images, mixed)
+            kinds = self._kinds(images, columns)
             taken = {name: bytes_of(kind) for name, kind in kinds.items()}
             given = taken.pop(ACTIVATION, 0)
-            self._apart[key] = given + self._graph(mixed).own(kinds), sum(taken.values())
+            self._apart[key] = given + self._graph(columns).own(kinds), sum(taken.values())
         return self._apart[key]
 
-    def _activations(self, images: int, mixed: bool) -> int:
-        key = images, mixed
+    def _activations(self, images: int, columns: int) -> int:
+        key = images, columns
         if key not in self._planned:
-            self._planned[key] = self._graph(mixed).activations(self._kinds(images, mixed))
+            self._planned[key] = self._graph(columns).activations(self._kinds(images, columns))
         return self._planned[key]
 
-    def _graph(self, mixed: bool) -> Graph:
+    def _graph(self, columns: int) -> Graph:
         stage = self._stage
-        symbol = stage.graph if mixed else stage.scoring
+        symbol = stage.graph if columns else stage.scoring
         return Graph(symbol, stage.kept, [ACTIVATION] * stage.wants)
 
-    def _kinds(self, images: int, mixed: bool) -> Kinds:
+    def _kinds(self, images: int, columns: int) -> Kinds:
         split = self._plan.split
-        found = input_kinds(images, split.image_shape, mixed, split.image_dtype)
+        found = input_kinds(images, split.image_shape, columns, split.image_dtype)
         if ACTIVATION in self._stage.inputs:
             found[ACTIVATION] = self._given(images)
         return {name: found[name] for name in self._stage.inputs}

@@ -9,7 +9,7 @@ from mxnet import gluon
 
 from gluonlab.errors import ModelError
 from gluonlab.parallel.data.replica import IMAGES, LABELS, with_loss
-from gluonlab.parallel.objective import MixedLoss, constants_of, scoring_loss
+from gluonlab.parallel.objective import constants_of, label_columns, scoring_loss
 from gluonlab.parallel.precision import Conversion
 from gluonlab.parallel.stages.chain import run
 
@@ -87,7 +87,7 @@ def make_stage(
 ) -> Stage:
     """The layers from ``begin`` to ``end`` as a stage."""
     first, last = begin == 0, end == len(layers)
-    of_labels = scoring_loss(loss) if isinstance(loss, MixedLoss) else loss
+    of_labels = scoring_loss(loss) if label_columns(loss) else loss
     data = mx.sym.var(IMAGES if first else ACTIVATION)
     value = convert(run(layers[begin:end], preprocess(mx.sym, data) if first else data))
     graph = with_loss(value, loss) if last else value

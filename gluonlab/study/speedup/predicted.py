@@ -68,8 +68,8 @@ WITHOUT_INFLUENCE = {
     "require_gpu", "seed", "data_dir", "skip_bad", "val_share", "pretrained", "epochs", "patience",
     "drop_last", "lr",
     "scale_lr", "lr_schedule", "warmup_epochs", "lr_decay", "lr_decay_epochs", "final_lr",
-    "momentum_rule", "wd", "label_smoothing", "memory", "confusion", "export", "profile",
-    "tensorboard", "checkpoint_every", "keep", "out",
+    "momentum_rule", "wd", "label_smoothing", "class_weights", "memory", "confusion", "export",
+    "profile", "tensorboard", "checkpoint_every", "keep", "out",
 }  # fmt: skip
 MEASURING = ("rounds", "no_trial")  # options of the command that say how to measure
 

@@ -66,7 +66,7 @@ def test_a_stage_has_a_graph_in_each_slot_of_its_schedule(schedule, microbatches
     plan = staged_plan(
         contexts(3), 3, microbatches, schedule=schedule, stages_per_device=per_device
     )
-    bound = bindings(Shards((20, 3)), plan.microbatches, plan.split, mixed=False)
+    bound = bindings(Shards((20, 3)), plan.microbatches, plan.split, columns=0)
     slots = [len({binding.slot for binding in of_stage}) for of_stage in bound]
     assert slots == list(peaks(schedule_of(plan.split, microbatches)))
 
@@ -111,7 +111,7 @@ def test_no_stage_is_cheaper_with_more_layers_by_more_than_is_spared(schedule):
     for layer in layers:
         given_on.append(layer(given_on[-1]))
     cost, spare = stage_bytes(layers, softmax(), plan)
-    bound = bindings(Shards((40,)), plan.microbatches, plan.split, mixed=False)
+    bound = bindings(Shards((40,)), plan.microbatches, plan.split, columns=0)
     for stage, begin in product(range(2 * per_device), range(len(layers) - 1)):
         for end in range(begin + 1, len(layers)):
             costs = [cost(stage, begin, longer) for longer in range(end, len(layers) + 1)]

@@ -43,7 +43,7 @@ VALUES = {
     "check_replicas": 5, "memory": True, "confusion": True, "export": True, "profile": 5,
     "tensorboard": True,
     "checkpoint_every": "5", "keep": 1, "out": "somewhere", "patience": "5", "drop_last": True,
-    "device_weights": "2,1",
+    "device_weights": "2,1", "class_weights": "balanced",
 }  # fmt: skip
 BESIDE = {
     "global_batch_size": {"batch_size": None}, "lr_decay_epochs": {"lr_schedule": "step"},

@@ -1,0 +1,102 @@
+"""Where the bytes of an image are: a file, or a part of a file that holds many images."""
+
+from __future__ import annotations
+
+import io
+import os
+import stat
+from typing import Any, BinaryIO, List, NamedTuple, Optional, Sequence, Tuple, Union, overload
+
+import numpy as np
+
+Piece = Tuple[int, int]  # where it begins in the file, and its bytes
+
+
+class Stretch(NamedTuple):
+    """An image in a part of a file; ``name``: what messages call it."""
+
+    path: str
+    name: str
+    pieces: Sequence[Piece]
+
+    @property
+    def size(self) -> int:
+        """Its bytes."""
+        return sum(length for _, length in self.pieces)
+
+
+class Stretches(Sequence[Stretch]):
+    """Many images in a file, kept as arrays; ``pieces``: those of each, nearly always one.
+
+    ``numbers``: what messages number the parts by, from 0.
+    """
+
+    def __init__(
+        self, path: str, pieces: Sequence[Sequence[Piece]], numbers: Optional[Sequence[int]] = None
+    ) -> None:
+        self.path = path
+        self._several = {at: list(each) for at, each in enumerate(pieces) if len(each) > 1}
+        self._first = np.array([each[0] if each else (0, 0) for each in pieces], np.int64)
+        self._numbers = np.arange(len(pieces)) if numbers is None else np.asarray(numbers)
+
+    def __len__(self) -> int:
+        return len(self._first)
+
+    @overload
+    def __getitem__(self, place: int) -> Stretch: ...
+
+    @overload
+    def __getitem__(self, place: slice) -> List[Stretch]: ...
+
+    def __getitem__(self, place: Union[int, slice]) -> Union[Stretch, List[Stretch]]:
+        if isinstance(place, slice):
+            return [self[each] for each in range(*place.indices(len(self)))]
+        begin, length = self._first[place].tolist()  # Python's own numbers, for JSON
+        name = part_name(self.path, int(self._numbers[place]))
+        return Stretch(self.path, name, self._several.get(int(place)) or [(begin, length)])
+
+    def chosen(self, places: Sequence[int]) -> Stretches:
+        """The parts at these places, with the numbers that they have."""
+        pieces = [self[place].pieces for place in places]
+        return Stretches(self.path, pieces, [self._numbers[place] for place in places])
+
+
+def part_name(path: str, number: int) -> str:
+    """What messages call a part of a file of records."""
+    return f"{path}, record {number}"
+
+
+def chosen(places: Sequence[Place], indices: Sequence[int]) -> Sequence[Place]:
+    """Some of these places."""
+    if isinstance(places, Stretches):
+        return places.chosen(indices)
+    return [places[index] for index in indices]
+
+
+# The path of a file, or a Stretch; a list of its fields once it has been through JSON.
+Place = Union[str, Sequence[Any]]
+
+
+def name_of(place: Place) -> str:
+    """What messages call an image."""
+    return place if isinstance(place, str) else str(Stretch(*place).name)
+
+
+def opened(place: Place) -> BinaryIO:
+    """The bytes of an image, to be read from their beginning. Raises OSError."""
+    if isinstance(place, str):
+        return open(place, "rb")
+    stretch, content = Stretch(*place), b""
+    with open(stretch.path, "rb") as file:
+        for begin, length in stretch.pieces:
+            file.seek(begin)
+            content += file.read(length)
+    return io.BytesIO(content)
+
+
+def size_of(file: BinaryIO) -> Optional[int]:
+    """The bytes of what `opened` gave; None for a pipe, which is read once."""
+    if isinstance(file, io.BytesIO):
+        return file.getbuffer().nbytes
+    about = os.fstat(file.fileno())
+    return about.st_size if stat.S_ISREG(about.st_mode) else None
