@@ -98,7 +98,7 @@ class LabelledSplit:
         return split
 
 
-class PixelSplit:
+class PixelSplit(LabelledSplit):
     """A split whose pixels lie in an array: images (N, C, H, W), labels (N,) int32.
 
     Images are uint8 or, in the same units, of which 255 are white, float32. They may be mapped from
