@@ -221,7 +221,7 @@ class OfOnes:
 def test_class_weights_that_do_not_fit_the_data_are_refused(empty_cwd):
     with pytest.raises(DataError, match=r"has 3 numbers, and arrays 4 classes \(0, 1, 2, 3\)"):
         train(TrainConfig(class_weights="1,2,3"), dataset=data())
-    only = from_arrays(IMAGES, LABELS * 0, IMAGES, LABELS)
+    only = from_arrays(IMAGES, LABELS * 0, IMAGES, LABELS * 0, classes="abcd")
     with pytest.raises(DataError, match="0 for every class that occurs"):
         train(TrainConfig(class_weights="0,2,3,4"), dataset=only)
     with pytest.raises(DataError, match="the split of arrays, a OfOnes, has none"):
