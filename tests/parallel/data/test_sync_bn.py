@@ -289,6 +289,94 @@ def test_layers_with_global_statistics_stay_as_they_are():
         assert (net[2].running_mean.data(ctx).asnumpy() != 0).all()
 
 
+def null(params):
+    for param in params:
+        param.grad_req = "null"
+
+
+class Freezes(nn.HybridBlock):
+    """Three BatchNorm layers, of which some never get a gradient."""
+
+    def __init__(self, first=None, block=False):
+        super().__init__()
+        self.block = block
+        with self.name_scope():
+            self.images = nn.BatchNorm(momentum=0.6, **first or {})
+            self.conv = nn.Conv2D(4, 3, use_bias=False)
+            self.middle = nn.BatchNorm(momentum=0.7)
+            self.units = nn.Dense(5, use_bias=False)
+            self.last = nn.BatchNorm(momentum=0.8, center=False)
+            self.scores = nn.Dense(10)
+
+    def hybrid_forward(self, F, x):
+        x = F.relu(self.middle(self.conv(self.images(x))))
+        return self.scores(self.last(self.units(F.BlockGrad(x) if self.block else x)))
+
+
+def freeze_in_front_of_the_scores(net):
+    net.collect_params().setattr("grad_req", "null")
+    net.scores.collect_params().setattr("grad_req", "write")
+
+
+def freeze_norms(net):
+    null([norm.gamma for norm in (net.images, net.middle, net.last)])
+    null([norm.beta for norm in (net.images, net.middle, net.last)])
+
+
+def train_the_gamma_that_is_fixed(net):
+    freeze_in_front_of_the_scores(net)
+    net.images.gamma.grad_req = "write"
+
+
+FROZEN = {
+    "gamma and beta of all layers": (freeze_norms, {}),
+    "all in front of the scores": (freeze_in_front_of_the_scores, {}),
+    "all up to the second layer": (
+        lambda net: null([net.images.gamma, net.images.beta, net.conv.weight, net.middle.gamma,
+                          net.middle.beta]), {}),
+    "neither scale nor center": (lambda net: None, {"first": {"scale": False, "center": False}}),
+    "a fixed gamma that is trained": (
+        train_the_gamma_that_is_fixed, {"first": {"scale": False, "center": False}}),
+    "a stopped gradient": (
+        lambda net: null([net.last.gamma, *net.units.collect_params().values()]), {"block": True}),
+    "global statistics": (freeze_norms, {"first": {"use_global_stats": True}}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("how", FROZEN)
+def test_where_layers_are_frozen_k_devices_move_the_statistics_that_one_moves(how):
+    freeze, settings = FROZEN[how]
+    batches = batches_of((12, 1))
+
+    def make(ctxs):
+        mx.random.seed(3)
+        net = Freezes(**settings)
+        net.initialize(mx.init.Xavier(), ctx=ctxs)
+        net(nd.zeros((1, *SHAPE), ctx=ctxs[0]))
+        freeze(net)
+        return net
+
+    def train_on(k):
+        ctxs = devices(k, threads=1)
+        net = make(ctxs)
+        step = make_step(net, ctxs, sync_bn=k > 1)
+        for batch in batches:
+            step(shards(batch, ctxs))
+        step.running.average()
+        tested = sum(part.loss.asscalar() for part in step.score(shards(batches[0], ctxs)))
+        return ctxs, [values(net, ctx) for ctx in ctxs], tested
+
+    ctxs, [expected], loss = train_on(1)
+    if ctxs[0].device_type == "cpu":  # cuDNN keeps another variance
+        net = make(ctxs)
+        net.hybridize()  # without it MXNet crashes behind the stopped gradient
+        gluons = train_on_one_device(net, batches, "sgd", learning_rate=0.1)
+        assert distance(expected, gluons) <= TOLERANCE
+    _, found, tested = train_on(2)
+    assert all(distance(each, expected) <= TOLERANCE for each in found)
+    assert tested == pytest.approx(loss, rel=1e-4)
+
+
 @pytest.mark.long
 def test_a_run_takes_it(tmp_path, monkeypatch):
     """Two devices with --sync-bn end where one device does."""
