@@ -18,6 +18,8 @@ from gluonlab.engine.semantics import nd_semantics
 from gluonlab.errors import ConfigError
 from gluonlab.kvstores.groups import Group
 from gluonlab.models.pretrained import load_pretrained
+from gluonlab.parallel.data.replica import loss_graph
+from gluonlab.parallel.data.sync_bn import check_waits
 from gluonlab.parallel.split import CHANNELS
 from gluonlab.parallel.strategy import MakeStrategy, Strategy
 from gluonlab.runs.writer import NoRunDirectory, RunDirectory
@@ -98,6 +100,9 @@ def prepare(plan: Plan, make_strategy: Optional[MakeStrategy] = None) -> Ready:
 
     def make(ctxs: List[mx.Context], start: Optional[List[mx.Context]] = None) -> gluon.HybridBlock:
         net = make_net(plan, ctxs, start)
+        if plan.own.net is not None or plan.own.loss is not None:
+            graph = loss_graph(net, plan.make_loss(), plan.preprocess)
+            check_waits(graph, plan.model, len(plan.split.copies))
         if plan.pretrained is not None:
             loaded = load_pretrained(net, plan.pretrained, len(plan.dataset.classes))
             lines.append(f"pretrained {loaded}")

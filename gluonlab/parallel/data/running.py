@@ -96,7 +96,8 @@ class _Device:
         self._subtract = OperatorCall("broadcast_sub", [self._all, epsilons], self._pure)
         self._updates: List[_Update] = []
         for layer, moments in zip(layers, _views(self._pure, channels)):
-            for running, moment in zip(layer.running[:2], moments if layer.number in moving else ()):
+            names = layer.running[:2] if layer.number in moving else ()
+            for running, moment in zip(names, moments):
                 self._append(params[running].data(ctx), moment, 1 - layer.running.momentum)
 
     def _append(self, running: nd.NDArray, moment: nd.NDArray, rate: float) -> None:

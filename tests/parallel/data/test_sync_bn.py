@@ -223,10 +223,11 @@ def test_networks_that_it_does_not_suit_are_refused():
     for net, reason in (
         (plain, "no BatchNorm layers"), (global_only, "no BatchNorm layers"),
         (last_axis, "another axis than 1"), (with_relu, "a BatchNormReLU"),
-        (mxnets, "a SyncBatchNorm"),
     ):  # fmt: skip
         with pytest.raises(ModelError, match=f"--sync-bn: mynet has .*{reason}.*: leave it out"):
             check_network(net, "mynet")
+    with pytest.raises(ModelError, match=r"mynet has a SyncBatchNorm.*write nn[.]BatchNorm"):
+        check_network(mxnets, "mynet")
     check_network(make_net(contexts(1)), "mynet")
 
 
@@ -287,6 +288,92 @@ def test_layers_with_global_statistics_stay_as_they_are():
     for ctx in ctxs:
         assert (net[0].running_mean.data(ctx).asnumpy() == 0).all()
         assert (net[2].running_mean.data(ctx).asnumpy() != 0).all()
+
+
+class Waiting(nn.HybridBlock):
+    """Scores with MXNet's own synchronised BatchNorm in front of them.
+
+    ``called``: by its operator, ``looped``: within the graph of a loop.
+    """
+
+    def __init__(self, classes=10, called=False, looped=False, **settings):
+        super().__init__()
+        self.called, self.looped = called, looped
+        with self.name_scope():
+            self.inner = nn.HybridSequential()
+            with self.inner.name_scope():
+                self.inner.add(gluon.contrib.nn.SyncBatchNorm(**settings))
+            self.scores = nn.Dense(classes)
+
+    def hybrid_forward(self, F, x):
+        if self.called or self.looped:
+            layer = self.inner[0]
+            names = ("gamma", "beta", "running_mean", "running_var")
+            params = [getattr(layer, name).var() for name in names]
+
+            def call(image, states):
+                return F.contrib.SyncBatchNorm(image, *params, key="k", ndev=2), states
+
+            x = (
+                F.contrib.foreach(call, F.expand_dims(x, 0), [])[0][0]
+                if self.looped
+                else call(x, [])[0]
+            )
+            return self.scores(x)
+        return self.scores(self.inner(x))
+
+
+WAITING = {
+    "in a block": {"num_devices": 2},
+    "for all GPUs there are": {},
+    "on one device of two": {"num_devices": 2, "devices": 1},
+    "by its operator": {"called": True},
+    "in a loop": {"looped": True},
+    "with a pipeline": {"num_devices": 2, "split": "pipeline"},
+    "beside gluonlab's own": {"num_devices": 2, "sync_bn": True},
+}
+
+
+@pytest.mark.cpu_only("nothing is computed")
+@pytest.mark.filterwarnings("ignore:Caution using SyncBatchNorm")
+@pytest.mark.parametrize("where", WAITING)
+def test_a_network_that_waits_for_other_devices_is_refused_before_training(where, empty_cwd):
+    given = dict(WAITING[where])
+    config = {name: given.pop(name) for name in ("split", "sync_bn") if name in given}
+    count = given.pop("devices", 2)
+    with pytest.raises(ModelError, match=r"has a SyncBatchNorm.* write nn[.]BatchNorm") as raised:
+        train(
+            TrainConfig(devices=named(count), epochs=1, **config),
+            net=lambda classes: Waiting(classes, **given),
+            reporter=Reporter(),
+        )
+    assert "--model" not in str(raised.value)
+    assert not list(empty_cwd.iterdir())
+
+
+def waiting_step(ctxs, **settings):
+    net = Waiting(**settings)
+    net.initialize(mx.init.Xavier(), ctx=ctxs)
+    net(nd.zeros((1, *SHAPE), ctx=ctxs[0]))
+    return net, make_step(net, ctxs, sync_bn=False)
+
+
+@pytest.mark.cpu_only("nothing is computed")
+def test_a_step_of_ones_own_refuses_it_too():
+    with pytest.raises(ModelError, match="Waiting has a SyncBatchNorm"):
+        waiting_step(contexts(2), num_devices=2)
+
+
+@pytest.mark.cpu_only("the operator of GPUs is another one")
+@pytest.mark.parametrize(
+    "count, settings", [(1, {"num_devices": 1}), (2, {"num_devices": 2, "use_global_stats": True})]
+)
+def test_one_that_has_nobody_to_wait_for_trains(count, settings):
+    ctxs = devices(count, threads=1)
+    net, step = waiting_step(ctxs, **settings)
+    before = values(net)
+    step(shards(batches_of([5])[0], ctxs))
+    assert distance(values(net), before) > TOLERANCE
 
 
 def null(params):
