@@ -16,6 +16,7 @@ from gluonlab.data.loading.mixup import Mixup
 from gluonlab.data.sets.dataset import Dataset
 from gluonlab.engine.semantics import nd_semantics
 from gluonlab.errors import ConfigError
+from gluonlab.host.stuck import ends_if_stuck
 from gluonlab.kvstores.groups import Group
 from gluonlab.models.pretrained import load_pretrained
 from gluonlab.parallel.data.replica import loss_graph
@@ -91,6 +92,7 @@ class Ready(NamedTuple):
 
 
 @nd_semantics()
+@ends_if_stuck()  # a strategy may measure
 def prepare(plan: Plan, make_strategy: Optional[MakeStrategy] = None) -> Ready:
     """Make network and strategy. Raises a UsageError for mistakes that show only with them.
 
