@@ -31,7 +31,7 @@ from gluonlab.training.own import check_same_own, make_own
 from gluonlab.training.plan import Plan
 from gluonlab.training.prepare import measured_memory, plan_together, prepare
 from gluonlab.training.reporter import ConsoleReporter, Reporter
-from gluonlab.training.resume import Interrupted, asked, interrupted, run_directory
+from gluonlab.training.resume import Interrupted, asked, going_on, interrupted, run_directory
 
 
 def train(
@@ -76,7 +76,9 @@ def train(
     before = resume
     if isinstance(before, (str, Path)):
         before = interrupted(before, group)
-    config = config or (TrainConfig() if before is None else asked(before, group))
+    if before is not None:
+        config = asked(before, group) if config is None else going_on(config, before)
+    config = config or TrainConfig()
     earlier = None
     if autoresume:
         config = with_checkpoints(config, before, group)
