@@ -36,6 +36,7 @@ from gluonlab.training.resume import (
     description_of_first,
     interrupted,
     interrupted_of_first,
+    with_cut,
 )
 from gluonlab.training.standing import put_parameters
 
@@ -112,12 +113,12 @@ def _begun(config: TrainConfig) -> Optional[Begun]:
 def as_begun(config: TrainConfig, earlier: Begun, group: Group = ALONE) -> TrainConfig:
     """The config with what the run has settled.
 
-    The cut into stages has been measured: again, it may be another one. Another number of processes
-    shares batches of the size that the run had.
+    That is its cut into stages. Another number of processes shares batches of the size that the run
+    had.
     """
-    used = earlier.run.found.used if earlier.run is not None else {}
-    if used.get("cut") is not None and used.get("split") == config.split:
-        config = config.replace(cut=used["cut"], balance=None)
+    if earlier.run is None:
+        return config
+    config, used = with_cut(config, earlier.run.found), earlier.run.found.used
     if used.get("processes", group.size) != group.size:
         size = used.get("global_batch_size")
         config = config.replace(batch_size=None, global_batch_size=size)

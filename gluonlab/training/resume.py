@@ -137,10 +137,7 @@ def asked(run: Interrupted, group: Group = ALONE, **given: Any) -> TrainConfig:
             f"{run.found.file} has settings that this gluonlab does not know: {', '.join(strange)}"
         )
     if given.get("out") is not None:
-        raise ConfigError(
-            f"--out {given['out']} and --resume {run.folder} contradict each other: "
-            "a run goes on in its own folder: leave --out out"
-        )
+        raise _other_folder(given["out"], run)
     before = {name: value for name, value in run.found.asked.items() if name != "out"}
     used = run.found.used
     if "split" in given:
@@ -161,6 +158,36 @@ def asked(run: Interrupted, group: Group = ALONE, **given: Any) -> TrainConfig:
     except ConfigError as error:
         raise ConfigError(f"{run.found.file} is damaged: {error}") from None
     return TrainConfig(**{**before, **given})
+
+
+def going_on(config: TrainConfig, run: Interrupted) -> TrainConfig:
+    """A config of the user's own for a run that goes on, in its folder. Raises ConfigError."""
+    if config.out is not None:
+        if Path(config.out).resolve() != run.folder.resolve():
+            raise _other_folder(config.out, run)
+        config = config.replace(out=None)
+    return with_cut(config, run.found)
+
+
+def _other_folder(out: str, run: Interrupted) -> ConfigError:
+    return ConfigError(
+        f"--out {out} and --resume {run.folder} contradict each other: "
+        "a run goes on in its own folder: leave --out out"
+    )
+
+
+def with_cut(config: TrainConfig, found: Description) -> TrainConfig:
+    """The config with the cut of a run that goes on, where it asks for such stages as the run did.
+
+    Where that was measured, it may be another one when it is measured again.
+    """
+    was, now, cut = found.asked, config.to_dict(), found.used.get("cut")
+    same = ("split", "stages", "stages_per_device", "pipeline_schedule")
+    if cut is None or config.cut is not None or any(was.get(each) != now[each] for each in same):
+        return config
+    if config.balance not in (None, was.get("balance"), found.used.get("balance")):
+        return config
+    return config.replace(cut=cut, balance=None)
 
 
 def run_directory(

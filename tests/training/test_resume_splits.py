@@ -17,8 +17,9 @@ from support.drawn_runs import (
     network_of,
     of_way,
     resume,
+    settings_of,
 )
-from support.interrupted_runs import break_off
+from support.interrupted_runs import break_off, lines, parameters
 
 from gluonlab.config import TrainConfig
 from gluonlab.errors import ConfigError
@@ -101,6 +102,29 @@ def test_the_same_split_ends_with_the_bits_of_the_undisturbed_run(tmp_path_facto
 def test_dropout_of_split_channels_draws_the_same_again(tmp_path):
     with network_of(["convolution", "dropout", "convolution"]):
         assert_ends_alike(tmp_path, 13, "3 steps", **of_way("channels"))
+
+
+@pytest.mark.cpu_only("cuDNN's Dropout cannot be seeded again")
+@pytest.mark.parametrize(
+    "how", ["resume", *(pytest.param(how, marks=pytest.mark.long) for how in ("out", "autoresume"))]
+)
+def test_a_config_that_leaves_the_cut_open_goes_on_with_the_one_the_run_has(how, tmp_path):
+    """Measured again it would be another one, by which Dropout draws other numbers."""
+    open_cut = settings_of(2, split="pipeline", microbatches=2)
+    chosen = {**open_cut, "cut": "1"}  # nearly all the time is taken behind it
+    with network_of(["dropout", "convolution", "convolution", "dropout"]):
+        train(
+            TrainConfig(**chosen, out=str(tmp_path / "whole")),
+            reporter=Reporter(),
+            dataset=few_digits(),
+        )
+        run, open_cut["checkpoint_every"] = tmp_path / "run", "3 steps"
+        assert break_off(7, run, few_digits(), **chosen, checkpoint_every="3 steps")
+        config = TrainConfig(**open_cut, out=None if how == "resume" else str(run))
+        goes_on = {"autoresume": True} if how == "autoresume" else {"resume": run}
+        train(config, reporter=Reporter(), dataset=few_digits(), **goes_on)
+    assert parameters(tmp_path / "run") == parameters(tmp_path / "whole")
+    assert lines(tmp_path / "run") == lines(tmp_path / "whole")
 
 
 @pytest.mark.long

@@ -17,7 +17,7 @@ from gluonlab.parallel.data.replica import IMAGES, LABELS, with_loss
 from gluonlab.parallel.objective import label_columns, make_loss
 from gluonlab.parallel.part import fitted
 from gluonlab.parallel.planned import Shards
-from gluonlab.parallel.stages.chain import check_cuts, run
+from gluonlab.parallel.stages.chain import check_count, in_stretches, possible_cuts, run
 from gluonlab.parallel.stages.memory import StageMemory, bindings
 from gluonlab.parallel.stages.stage import ACTIVATION, make_stage
 from gluonlab.parallel.strategy import StrategyPlan
@@ -48,16 +48,22 @@ def choose_cuts(
 ) -> Balanced:
     """The cuts that make the most expensive stage cheapest, by what ``plan.split.balance`` says.
 
-    ``ctx``: the device on which layers are timed. Raises ModelError for a chain too short.
+    ``ctx``: the device on which layers are timed. Raises ModelError for a chain that cannot be cut
+    into so many.
     """
-    split, count = plan.split, len(layers)
+    split = plan.split
     stages = split.size * split.stages_per_device
-    check_cuts(split.model, layers, range(1, stages))  # whether there are enough
+    possible = possible_cuts(layers)
+    check_count(split.model, layers, possible, stages)
+    stretches = in_stretches(layers, possible)  # what is cut as if each were one layer
     if split.balance == TIME:
-        totals = np.cumsum([0.0, *layer_seconds(layers, plan, ctx)])
+        totals = np.cumsum([0.0, *layer_seconds(stretches, plan, ctx)])
         seconds = lambda stage, begin, end: totals[end] - totals[begin]  # noqa: E731
-        return _balanced(seconds, lambda *stage: 0.0, count, stages, TIME)
-    return _balanced(*stage_bytes(layers, loss, plan), count, stages, MEMORY)
+        found = _balanced(seconds, lambda *stage: 0.0, len(stretches), stages, TIME)
+    else:
+        costs = stage_bytes(stretches, loss, plan)
+        found = _balanced(*costs, len(stretches), stages, MEMORY)
+    return found._replace(cuts=[possible[cut - 1] for cut in found.cuts])
 
 
 def _balanced(cost: Cost, spare: Cost, layers: int, stages: int, of: str) -> Balanced:

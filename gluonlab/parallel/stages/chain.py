@@ -12,6 +12,7 @@ from typing import Any, Dict, List, Sequence, Tuple
 
 import mxnet as mx
 from mxnet import gluon
+from mxnet.gluon import nn
 
 from gluonlab.errors import ModelError
 from gluonlab.models.graphs import parsed
@@ -34,17 +35,33 @@ def run(layers: Sequence[gluon.HybridBlock], value: Any) -> Any:
     return value
 
 
+def check_count(
+    model: str, layers: Sequence[gluon.HybridBlock], possible: Sequence[int], stages: int
+) -> None:
+    """Raise ModelError unless `possible_cuts` are enough for so many stages."""
+    if len(possible) >= stages - 1:
+        return
+    many, why = len(layers), ""
+    if len(possible) < many - 1:
+        places = ", ".join(map(str, possible)) or "none"
+        why = (
+            f" (it can be cut in front of these layers: {places}; at the others parameters are "
+            "used on both sides, or several arrays go over the cut)"
+        )
+    fewer = "fewer stages, " if len(possible) else ""
+    raise ModelError(
+        f"{model} is a chain of {many} layer{'s' * (many != 1)}, which cannot be cut into "
+        f"{stages}{why}: choose {fewer}--split data, or another network"
+    )
+
+
 def check_cuts(model: str, layers: Sequence[gluon.HybridBlock], cuts: Sequence[int]) -> None:
     """Raise ModelError unless the chain can be cut in front of the layers with these numbers.
 
     The numbers are in order, from 1 on: a part has one layer at least.
     """
     last = len(layers) - 1
-    if last < len(cuts):
-        raise ModelError(
-            f"{model} is a chain of {len(layers)} layer{'s' * (len(layers) != 1)}, "
-            f"which cannot be cut into {len(cuts) + 1}: choose fewer stages, or another --model"
-        )
+    check_count(model, layers, range(1, len(layers)), len(cuts) + 1)
     shown = ",".join(map(str, cuts))
     if list(cuts) != sorted(set(cuts)) or not all(1 <= cut <= last for cut in cuts):
         raise ModelError(
@@ -57,6 +74,43 @@ def check_cuts(model: str, layers: Sequence[gluon.HybridBlock], cuts: Sequence[i
                 f"--cut {shown}: layer {cut} of {model}, {name_of(layers[cut])}, takes several "
                 "arrays, and one is all that goes over a cut: cut elsewhere"
             )
+
+
+def possible_cuts(layers: Sequence[gluon.HybridBlock]) -> List[int]:
+    """The numbers of the layers in front of which a chain can be cut.
+
+    One array goes over a cut, and no parameter is used on both sides of it.
+    """
+    value, bounds = mx.sym.var(INPUT), [0]
+    for number, layer in enumerate(layers[:-1], start=1):
+        value = layer(value)
+        if len(value.list_outputs()) == 1:
+            bounds.append(number)
+    last_user: Dict[str, int] = {}  # the stretch between bounds that is the last to use a parameter
+    stretches = list(zip(bounds, [*bounds[1:], len(layers)]))
+    names = [set(run(layers[a:b], mx.sym.var(INPUT)).list_inputs()) - {INPUT} for a, b in stretches]
+    for number, own in enumerate(names):
+        last_user.update(dict.fromkeys(own, number))
+    cuts, reaches = [], 0
+    for number, own in enumerate(names):
+        if number > reaches:
+            cuts.append(bounds[number])
+        reaches = max([reaches, *(last_user[name] for name in own)])
+    return cuts
+
+
+def in_stretches(
+    layers: Sequence[gluon.HybridBlock], cuts: Sequence[int]
+) -> List[gluon.HybridBlock]:
+    """The layers between cuts, each stretch as one layer."""
+    stretches = []
+    for begin, end in zip([0, *cuts], [*cuts, len(layers)]):
+        stretch = layers[begin]
+        if end - begin > 1:
+            stretch = nn.HybridSequential(prefix="")  # takes no name
+            stretch.add(*layers[begin:end])
+        stretches.append(stretch)
+    return stretches
 
 
 def numbered(layers: Sequence[gluon.HybridBlock]) -> str:

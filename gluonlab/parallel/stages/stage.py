@@ -92,9 +92,8 @@ def make_stage(
     value = convert(run(layers[begin:end], preprocess(mx.sym, data) if first else data))
     graph = with_loss(value, loss) if last else value
     scoring = with_loss(value, of_labels) if last else value
-    params = {
-        name: each for layer in layers[begin:end] for name, each in layer.collect_params().items()
-    }
+    # of all layers: one may take a parameter of another
+    params = {name: each for layer in layers for name, each in layer.collect_params().items()}
     names = [*graph.list_arguments(), *graph.list_auxiliary_states()]
     own = {name: params[name] for name in names if name in params}
     inputs = [IMAGES if first else ACTIVATION, *[LABELS] * last]

@@ -1,5 +1,6 @@
 """Stages on several devices train as the whole network does on one."""
 
+import mxnet as mx
 import numpy as np
 import pytest
 from hypothesis import assume, given, settings
@@ -9,6 +10,8 @@ from mxnet.gluon import nn
 from support.devices import contexts
 from support.examples import examples
 from support.splits import (
+    CLASSES,
+    IMAGE,
     apart,
     batches_of,
     chains,
@@ -27,7 +30,7 @@ from gluonlab.kvstores.groups import ALONE
 from gluonlab.parallel.data.microbatches import Microbatches
 from gluonlab.parallel.pipeline.check import in_order, peaks
 from gluonlab.parallel.pipeline.executor import Program
-from gluonlab.parallel.stages.chain import check_cuts, layers_of
+from gluonlab.parallel.stages.chain import check_cuts, layers_of, possible_cuts
 from gluonlab.parallel.stages.strategy import staged_parallel
 
 TOLERANCE = 1e-5
@@ -196,3 +199,85 @@ def test_cuts_that_cannot_be_are_refused(cuts, said):
     with pytest.raises(ModelError) as raised:
         check_cuts("chain", layers, cuts)
     assert said in str(raised.value) and "\n" not in str(raised.value)
+
+
+class Borrows(nn.HybridBlock):
+    """A dense layer that takes its weights from another one, which is not its child."""
+
+    def __init__(self, lender):
+        super().__init__()
+        self.lender = lambda: lender
+
+    def hybrid_forward(self, F, x):
+        params = [self.lender().weight, self.lender().bias]
+        taken = [each.data(x.context) if F is nd else each.var() for each in params]
+        return F.FullyConnected(x, *taken, num_hidden=4)
+
+
+def sharing_chain(pattern, borrowed, ctx):
+    """Dense layers of 4, equal numbers the same one again; at places ``borrowed`` its weights."""
+    mx.random.seed(5)
+    with mx.name.NameManager():
+        net = nn.HybridSequential(prefix="chain_")
+        with net.name_scope():
+            net.add(nn.Dense(4))
+            made = {}
+            for place, number in enumerate(pattern):
+                if number in made and place in borrowed:
+                    net.add(Borrows(made[number]))
+                else:
+                    made.setdefault(number, nn.Dense(4, activation="tanh"))
+                    net.add(made[number])
+            net.add(nn.Dense(CLASSES))
+    net.initialize(mx.init.Xavier(), ctx=ctx)
+    net(nd.zeros((1, *IMAGE), ctx=ctx[0]))
+    return net
+
+
+@given(
+    pattern=st.lists(st.integers(0, 3), min_size=2, max_size=6),
+    borrowed=st.sets(st.integers(0, 5)),
+    balance=st.sampled_from(["time", "memory"]),
+    size=st.integers(2, 3),
+)
+@examples(12, 60)
+def test_stages_are_cut_where_no_parameter_is_on_both_sides(pattern, borrowed, balance, size):
+    """Whatever the layers take; and trained so, the network is that of one device."""
+    numbers = ["images", *pattern, "scores"]
+    allowed = [cut for cut in range(1, len(numbers)) if not set(numbers[:cut]) & set(numbers[cut:])]
+    ctxs = contexts(size)
+    split = split_of("pipeline", ctxs, size, schedule="1f1b", balance=balance, share=4)
+    as_floats = lambda F, images: F.cast(images, "float32")  # noqa: E731
+    plan = plan_for(split, "sgd", Microbatches(2), "device", preprocess=as_floats)
+    make = lambda ctxs, start=None: sharing_chain(pattern, borrowed, start)  # noqa: E731
+    if len(allowed) < size - 1:
+        with pytest.raises(ModelError, match=r"cannot be cut into .* parameters are used on both"):
+            staged_parallel(make, softmax(), plan, ALONE)
+        return
+    strategy = staged_parallel(make, softmax(), plan, ALONE)
+    assert set(strategy.cuts) <= set(allowed) and len(strategy.cuts) == size - 1
+    batches = batches_of([4])
+    _, params = trained(strategy, batches)
+    net = sharing_chain(pattern, borrowed, contexts(1))
+    _, expected = trained_on_one_device(net, batches, {"optimizer": "sgd", "clip_norm": None})
+    assert apart(params, expected) <= TOLERANCE
+
+
+class Splits(nn.HybridBlock):
+    """Gives two arrays as one symbol."""
+
+    def hybrid_forward(self, F, x):
+        return F.split(x, num_outputs=2)
+
+
+class Joins(nn.HybridBlock):
+    """Takes both."""
+
+    def hybrid_forward(self, F, x):
+        return x[0] + x[1]
+
+
+def test_a_cut_is_chosen_where_one_array_goes_over_it():
+    net = nn.HybridSequential()
+    net.add(nn.Dense(4), Splits(), Joins(), nn.Dense(CLASSES))
+    assert possible_cuts(layers_of(net)) == [1, 3]
