@@ -200,24 +200,71 @@ def _check_loss(loss: gluon.HybridBlock, classes: int) -> None:
 
 
 def _check_scores(net: gluon.HybridBlock, name: str, shape: Sequence[int], classes: int) -> None:
+    images, outputs = 1, []
     try:
+        _check_parameters(net, name)
         scores = net(mx.sym.var("data"))
         unused = _unused(scores, ["data"])
-        outputs = [] if unused else scores.infer_shape_partial(data=(1, *shape))[1]
+        # of several images, too: a graph may have a number of images in it
+        for images in () if unused else (1, 3):
+            outputs = scores.infer_shape_partial(data=(images, *shape))[1]
+            if outputs and outputs[0] and outputs != [(images, classes)]:
+                break
+        kinds = [] if unused else scores.infer_type(data=np.float32)[1]
+    except ModelError:
+        raise
     except Exception as error:  # whatever code of the user's own raises
+        several = "" if images == 1 else f"{images} "
         raise ModelError(
-            f"{name} cannot be compiled for images {tuple(shape)}: "
+            f"{name} cannot be compiled for {several}images {tuple(shape)}: "
             f"{said_by(error) or type(error).__name__}; its hybrid_forward may use F and its "
-            "arguments only"
+            "arguments only, and must take any number of images"
         ) from None
     if unused:
         raise ModelError(f"{name} takes no account of the images: compute its scores from them")
-    if outputs and outputs[0] and outputs != [(1, classes)]:
+    if outputs and outputs[0] and outputs != [(images, classes)]:
         told = ", ".join(map(str, outputs))
+        given = "an image" if images == 1 else f"{images} images"
         raise ModelError(
-            f"{name} gives {told} for an image, and the data has {classes} classes: "
+            f"{name} gives {told} for {given}, and the data has {classes} classes: "
             f"let it give (n, {classes})"
         )
+    if kinds and kinds[0] not in (None, np.float32):
+        kind = np.dtype(kinds[0])
+        raise ModelError(f"{name} gives scores of {kind}, and a loss needs float32: leave {kind} out")
+
+
+def _check_parameters(net: gluon.HybridBlock, name: str) -> None:
+    """Raise ModelError for parameters that a run would not train as they are meant."""
+    try:
+        params = list(net.collect_params().values())
+    except AssertionError as error:  # two of one name
+        raise ModelError(
+            f"{name}: {said_by(error)}: parameters are saved by name, so give each layer a prefix "
+            "of its own, or none"
+        ) from None
+    for each in params:
+        kind = np.dtype(each.dtype or np.float32)
+        if each.grad_req == "add":
+            raise ModelError(
+                f"{each.name} of {name} has grad_req 'add', and its gradients would grow from step "
+                "to step: leave 'write'; --microbatches N adds those of the N parts of a batch"
+            )
+        if each.grad_req != "null" and kind != np.float32:
+            raise ModelError(
+                f"{each.name} of {name} is {kind}: leave cast({str(kind)!r}) out, since a run "
+                "computes in float32, or on GPUs with --dtype float16 in both"
+            )
+
+
+class Xavier(mx.init.Xavier):
+    """Xavier's, and where there are no inputs and outputs to count, Gluon's own default."""
+
+    def _init_weight(self, desc: Any, array: Any) -> None:
+        if len(array.shape) > 1:
+            super()._init_weight(desc, array)
+        else:
+            mx.init.Uniform()._init_weight(desc, array)
 
 
 def initialise(net: gluon.HybridBlock, ctxs: List[mx.Context]) -> None:
@@ -234,7 +281,7 @@ def initialise(net: gluon.HybridBlock, ctxs: List[mx.Context]) -> None:
         if isinstance(each, gluon.Constant):  # its initializer copies a value that may be mx.np's
             each._load_init(each.value.as_nd_ndarray(), ctxs)
         else:
-            each.initialize(ctx=ctxs, default_init=mx.init.Xavier())
+            each.initialize(ctx=ctxs, default_init=Xavier())
 
 
 def _unused(outcome: Any, inputs: Iterable[str]) -> List[str]:
