@@ -92,8 +92,9 @@ def make_own(net: Any = None, loss: Optional[gluon.HybridBlock] = None, metrics:
             "lambda classes: nn.Dense(classes)"
         )
     if loss is not None and not isinstance(loss, gluon.HybridBlock):
+        shown = " ".join(repr(loss).split())  # a Block's has several lines
         raise ConfigError(
-            f"loss {loss!r}: give a gluon.HybridBlock of scores and labels, such as "
+            f"loss {shown}: give a gluon.HybridBlock of scores and labels, such as "
             "gluon.loss.SoftmaxCrossEntropyLoss()"
         )
     trained = [] if loss is None else list(loss.collect_params())

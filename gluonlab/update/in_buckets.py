@@ -50,8 +50,11 @@ class TrainerInBuckets(gluon.Trainer):
         loss_scale: Optional[LossScale] = None,
     ) -> None:
         with arguments.left_alone_if_refused(params, optimizer):
-            arguments.check_settings(params, optimizer, bucket_bytes, clip_norm, loss_scale)
-            super().__init__(params, optimizer, optimizer_params, kvstore=kvstore)
+            arguments.check_settings(
+                params, optimizer, optimizer_params, bucket_bytes, clip_norm, loss_scale
+            )
+            with arguments.known_optimizer_params(optimizer, optimizer_params):
+                super().__init__(params, optimizer, optimizer_params, kvstore=kvstore)
             check_distinct(self._contexts)
             devices = len(self._contexts)
             note_shapes(self._params)
