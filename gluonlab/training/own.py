@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import json
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Callable, Dict, Iterable, List, Mapping, Optional, Sequence
@@ -24,6 +25,11 @@ from gluonlab.errors import ConfigError, DataError, ModelError, UsageError, said
 from gluonlab.models.shapes import note_shapes
 from gluonlab.training.metrics import Metric, metrics_by_name
 
+# they take their own gradient for the one that comes from behind: of a loss, its weight of an image
+HEADLESS = {
+    "make_loss", "MakeLoss", "SoftmaxOutput", "LinearRegressionOutput", "LogisticRegressionOutput",
+    "MAERegressionOutput", "SVMOutput",
+}  # fmt: skip
 PARTS = {"net": "network", "loss": "loss", "data": "data set"}  # of a run's settings: own
 
 
@@ -178,7 +184,8 @@ def _check_loss(loss: gluon.HybridBlock, classes: int) -> None:
     try:
         values = loss(*map(mx.sym.var, shapes))
         unused = _unused(values, shapes)
-        if not unused:
+        headless = _headless(values)
+        if not (unused or headless):
             # unlike infer_shape it prints nothing
             outputs = values.infer_shape_partial(**shapes)[1]
             values.infer_type(scores=np.float32, labels=np.int32)
@@ -191,6 +198,11 @@ def _check_loss(loss: gluon.HybridBlock, classes: int) -> None:
         raise ConfigError(
             f"loss {name} takes no account of the {' and '.join(unused)}: compute it from the "
             f"scores (n, {classes}) and the labels (n,)"
+        )
+    if headless:
+        raise ConfigError(
+            f"loss {name} has {headless}, whose gradient takes no account of an image's weight, as "
+            f"in mixup: leave {headless} out, since a run minimises the values as they are"
         )
     if outputs != [(images,)]:
         told = ", ".join(map(str, outputs))
@@ -205,13 +217,13 @@ def _check_scores(net: gluon.HybridBlock, name: str, shape: Sequence[int], class
     try:
         _check_parameters(net, name)
         scores = net(mx.sym.var("data"))
-        unused = _unused(scores, ["data"])
+        unused, headless = _unused(scores, ["data"]), _headless(scores)
         # of several images, too: a graph may have a number of images in it
-        for images in () if unused else (1, 3):
+        for images in () if unused or headless else (1, 3):
             outputs = scores.infer_shape_partial(data=(images, *shape))[1]
             if outputs and outputs[0] and outputs != [(images, classes)]:
                 break
-        kinds = [] if unused else scores.infer_type(data=np.float32)[1]
+        kinds = [] if unused or headless else scores.infer_type(data=np.float32)[1]
     except ModelError:
         raise
     except Exception as error:  # whatever code of the user's own raises
@@ -221,6 +233,11 @@ def _check_scores(net: gluon.HybridBlock, name: str, shape: Sequence[int], class
             f"{said_by(error) or type(error).__name__}; its hybrid_forward may use F and its "
             "arguments only, and must take any number of images"
         ) from None
+    if headless:
+        raise ModelError(
+            f"{name} has {headless}, whose gradient takes no account of the loss: "
+            "let it give the scores in front of it"
+        )
     if unused:
         raise ModelError(f"{name} takes no account of the images: compute its scores from them")
     if outputs and outputs[0] and outputs != [(images, classes)]:
@@ -291,6 +308,12 @@ def _unused(outcome: Any, inputs: Iterable[str]) -> List[str]:
         raise TypeError(f"it gives a {type(outcome).__name__}, not one array")
     has = outcome.list_inputs()
     return [name for name in inputs if name not in has]
+
+
+def _headless(graph: mx.sym.Symbol) -> Optional[str]:
+    """The first operator of a graph that takes no account of what its gradient is multiplied by."""
+    operators = [node["op"] for node in json.loads(graph.tojson())["nodes"]]
+    return next((name for name in operators if name in HEADLESS), None)
 
 
 def _is_known(dataset: str) -> bool:
