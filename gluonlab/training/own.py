@@ -249,7 +249,9 @@ def _check_scores(net: gluon.HybridBlock, name: str, shape: Sequence[int], class
         )
     if kinds and kinds[0] not in (None, np.float32):
         kind = np.dtype(kinds[0])
-        raise ModelError(f"{name} gives scores of {kind}, and a loss needs float32: leave {kind} out")
+        raise ModelError(
+            f"{name} gives scores of {kind}, and a loss needs float32: leave {kind} out"
+        )
 
 
 def _check_parameters(net: gluon.HybridBlock, name: str) -> None:

@@ -22,10 +22,10 @@ CHANNELS_OF_A_BLOCK = 8  # oneDNN's blocks have 8 channels, or a multiple of it
 
 
 class Bucket:
-    """Parameters of equal type, multipliers and grad_req: one array of weights and one of gradients a device.
+    """Parameters alike in type, multipliers and grad_req: an array of weights and one of gradients.
 
-    Several parameters lie side by side, each of them aligned, and their own arrays become views.
-    One parameter keeps its arrays.
+    Each device has these two. Several parameters lie side by side, each of them aligned, and their
+    own arrays become views. One parameter keeps its arrays.
     """
 
     def __init__(self, params: Sequence[Parameter]) -> None:
