@@ -256,7 +256,7 @@ def text(name: str, value: Any) -> str:
         if isinstance(value, (bool, float, type(None))):
             raise ConfigError(f"{_given(name, value)}: give text")
         kind = type(value).__name__
-        raise ConfigError(f"{name}: a value of type {kind} was given: give a name, see --list")
+        raise ConfigError(f"{name} of type {kind}: give a name, see --list")
     if not str(value).strip():
         raise ConfigError(f"{name} is empty: give a value or leave it out")
     return str(value)
