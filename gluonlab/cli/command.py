@@ -31,6 +31,8 @@ from gluonlab.errors import ConfigError, DownloadError, GluonlabError, GluonlabW
 from gluonlab.host import last_words
 from gluonlab.host.limits import used_up
 from gluonlab.host.signals import Terminated, number_of
+from gluonlab.host.start import started_quietly
+from gluonlab.host.stuck import ends_if_stuck
 from gluonlab.plain import one_line
 
 OF_SIGNALS = 128  # what shells add to the number of the signal that ended a process
@@ -70,8 +72,9 @@ class Command(click.Command):
         warnings.showwarning = _show_warning(show)
         fill_closed()
         last_words.prepare()
+        is_process = started_quietly()
         try:
-            with interruptible():
+            with interruptible(), ends_if_stuck(lambda: self.interrupted, to_the_end=is_process):
                 sys.exit(super().main(*args, **kwargs) or 0)
         except (KeyboardInterrupt, click.Abort) as error:  # click makes the second of the first
             interrupt = (error.__context__ if isinstance(error, click.Abort) else None) or error

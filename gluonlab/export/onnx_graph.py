@@ -15,7 +15,7 @@ from gluonlab.models.graphs import Node, Replacement, Shape, with_replaced
 
 INPUT, OUTPUT = "data", "scores"
 BATCH = "batch"  # what the axis of any length is called
-INSTEAD = "give --export alone, which writes MXNet's own files, or another --model"
+INSTEAD = "give --export alone, which writes MXNet's own files, or another network"
 
 
 def to_onnx(

@@ -6,9 +6,20 @@ import _thread
 import signal
 import threading
 import time
-from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Callable, Dict, Iterator, List, Optional, Type
+from contextlib import contextmanager, nullcontext
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    Callable,
+    ContextManager,
+    Dict,
+    Iterator,
+    List,
+    Optional,
+    Type,
+)
 
+from gluonlab.host import stuck
 from gluonlab.host.start import end_at_once, started_quietly
 
 if TYPE_CHECKING:
@@ -88,6 +99,7 @@ def signals_are_delayed() -> bool:
 
 
 def _delay(number: int, frame: object) -> None:
+    stuck.handled()
     if number not in _delayed:
         _delayed.append(number)
 
@@ -123,11 +135,15 @@ class EndRequest:
     can end. A second Ctrl-C raises KeyboardInterrupt at once, and further ones nothing. When the
     block has ended, the signal goes on to whoever would have had it without the block. A signal
     that is ignored stays so, and outside the main thread, the only one that signals reach, all
-    stays as it is.
+    stays as it is. ``left``: of a block in which MXNet works, what is left of it by then: see
+    `gluonlab.host.stuck.ends_if_stuck`.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, left: Optional[Callable[[], str]] = None) -> None:
         self.number: Optional[int] = None
+        self._stuck: ContextManager[None] = (
+            nullcontext() if left is None else stuck.ends_if_stuck(left)
+        )
         self._came = self._again = False  # to this process: a signal, a second Ctrl-C
         self._before: Dict[int, Any] = {}
 
@@ -136,9 +152,11 @@ class EndRequest:
             for number in RAISED:
                 if signal.getsignal(number) not in (signal.SIG_IGN, None):  # None: not Python's
                     self._before[number] = signal.signal(number, self._note)
+        self._stuck.__enter__()
         return self
 
     def _note(self, number: int, frame: object) -> None:
+        stuck.handled()
         if not self._came:
             self._came, self.number = True, self.number or number
         elif number == signal.SIGINT and not self._again:
@@ -169,6 +187,7 @@ class EndRequest:
             raise RAISED[self.number]
 
     def __exit__(self, kind: Any, error: "BaseException | None", trace: Any) -> None:
+        self._stuck.__exit__(None, None, None)
         _give_back(self._before)
         if self.number not in self._before:
             return

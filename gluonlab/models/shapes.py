@@ -48,7 +48,7 @@ def complete(
         hint = _hint(image_shape, _smallest(scores, image_shape[0], classes))
         raise ModelError(
             f"{name} cannot take images of shape {_in_words(image_shape)}{hint}; "
-            "choose another --model or --dataset"
+            "choose another network or --dataset"
         )
     params = net.collect_params()
     for parameter, shape in shapes.items():

@@ -97,7 +97,7 @@ def _on_nan_network(made: Made) -> None:
     if plan.on_nan == "skip" and running:
         raise ConfigError(
             f"--on-nan skip: a batch moves the running statistics of {plan.model} before its "
-            "gradients are known: leave --on-nan out, or choose a --model without BatchNorm"
+            "gradients are known: leave --on-nan out, or choose a network without BatchNorm"
         )
 
 

@@ -55,12 +55,12 @@ def recorded(
             with suppress(Exception, KeyboardInterrupt):
                 last()
         if isinstance(error, Exception) and request.number is not None:
-            said = f"{_in_words(result)}; {used_up(error) or error}"
+            said = f"{what_is_left(result)}; {used_up(error) or error}"
             raise RAISED[request.number](said) from error
         if isinstance(error, UsageError) and not result.history:
             run.discard()
         if isinstance(error, KeyboardInterrupt):
-            error.args = (_in_words(result),)
+            error.args = (what_is_left(result),)
         elif isinstance(error, DivergedError) and result.history:
             error.args = (f"{error}{_later(result)}",)
         raise
@@ -132,7 +132,8 @@ def _draw(run: "RunDirectory | NoRunDirectory", result: Result) -> None:
         run.curves()
 
 
-def _in_words(result: Result) -> str:
+def what_is_left(result: Result) -> str:
+    """What a run's folder holds that has not come to its end, and how to go on."""
     if result.run_dir is None:
         return "rank 0 has written the finished epochs"
     if not result.history:

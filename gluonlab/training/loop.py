@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any, Optional, Sequence
 
@@ -18,7 +19,13 @@ from gluonlab.runs import schema
 from gluonlab.runs.result import Result
 from gluonlab.training.autoresume import Begun, anew, as_begun, begun, result_of, with_checkpoints
 from gluonlab.training.callbacks import made
-from gluonlab.training.ending import limits_explained, recorded, write_end, write_extras
+from gluonlab.training.ending import (
+    limits_explained,
+    recorded,
+    what_is_left,
+    write_end,
+    write_extras,
+)
 from gluonlab.training.epochs import make_epochs
 from gluonlab.training.own import check_same_own, make_own
 from gluonlab.training.plan import Plan
@@ -63,8 +70,8 @@ def train(
     folder holds everything up to the last whole epoch; a UsageError before that one, such as for an
     image that cannot be decoded, takes it away again. Ctrl-C, SIGTERM and SIGHUP let the step or
     the batch of an evaluation end that is under way, if this is the main thread; a second Ctrl-C
-    does not. What comes to one process of a group ends all of them after the same step, within
-    eight.
+    does not, and where MXNet never comes back, it ends the process. What comes to one process of a
+    group ends all of them after the same step, within eight.
     """
     before = resume
     if isinstance(before, (str, Path)):
@@ -117,7 +124,8 @@ def train_plan(
             introduction.append(f"{'begins':<11}{anew(earlier, plan.group)}")
     run = run_directory(plan, strategy, before)
     result = Result(plan, strategy.net, run.path)
-    with EndRequest() as request, recorded(run, result, request), plan.pieces():
+    request = EndRequest(partial(what_is_left, result))
+    with request, recorded(run, result, request), plan.pieces():
         run.describe(**plan.description(strategy.settings()))
         for line in filter(None, [*introduction, taken]):
             reporter.say(line)

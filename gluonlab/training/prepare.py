@@ -16,8 +16,11 @@ from gluonlab.data.loading.mixup import Mixup
 from gluonlab.data.sets.dataset import Dataset
 from gluonlab.engine.semantics import nd_semantics
 from gluonlab.errors import ConfigError
+from gluonlab.host.stuck import ends_if_stuck
 from gluonlab.kvstores.groups import Group
 from gluonlab.models.pretrained import load_pretrained
+from gluonlab.parallel.data.replica import loss_graph
+from gluonlab.parallel.data.sync_bn import check_waits
 from gluonlab.parallel.split import CHANNELS
 from gluonlab.parallel.strategy import MakeStrategy, Strategy
 from gluonlab.runs.writer import NoRunDirectory, RunDirectory
@@ -89,6 +92,7 @@ class Ready(NamedTuple):
 
 
 @nd_semantics()
+@ends_if_stuck()  # a strategy may measure
 def prepare(plan: Plan, make_strategy: Optional[MakeStrategy] = None) -> Ready:
     """Make network and strategy. Raises a UsageError for mistakes that show only with them.
 
@@ -98,6 +102,9 @@ def prepare(plan: Plan, make_strategy: Optional[MakeStrategy] = None) -> Ready:
 
     def make(ctxs: List[mx.Context], start: Optional[List[mx.Context]] = None) -> gluon.HybridBlock:
         net = make_net(plan, ctxs, start)
+        if plan.own.net is not None or plan.own.loss is not None:
+            graph = loss_graph(net, plan.make_loss(), plan.preprocess)
+            check_waits(graph, plan.model, len(plan.split.copies))
         if plan.pretrained is not None:
             loaded = load_pretrained(net, plan.pretrained, len(plan.dataset.classes))
             lines.append(f"pretrained {loaded}")

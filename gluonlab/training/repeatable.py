@@ -70,5 +70,5 @@ def check_repeatable(net: gluon.HybridBlock, name: str, ctxs: Sequence[mx.Contex
         raise ModelError(
             f"--deterministic: {name} has {found.operator} ({found.layer}), "
             "whose gradients MXNet adds up on GPUs in no fixed order: "
-            "leave it out, or choose another --model"
+            "leave it out, or choose another network"
         )

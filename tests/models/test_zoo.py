@@ -209,7 +209,7 @@ def test_the_smallest_images_that_an_error_names_do_fit_and_smaller_ones_do_not(
         f"{name} cannot take images of shape {'x'.join(map(str, given))}: "
         "the smallest square ones that it takes are "
     ) in text
-    assert said is None or f" {said} choose another --model or --dataset" in text
+    assert said is None or f" {said} choose another network or --dataset" in text
     channels, side, _ = map(
         int, text.split("it takes are ")[1].split(";")[0].split(",")[0].split("x")
     )

@@ -51,7 +51,7 @@ def split(
     if not planner.slices:
         raise ModelError(
             f"--split channels: no layer has channels for {ways} devices: "
-            "choose another --model, or another --split"
+            "choose another network, or another --split"
         )
     facts, items = planner.facts, planner.items
     heads = [items.whole(planner.values[place, output]) for place, output, _ in facts.heads]
@@ -207,7 +207,7 @@ class _Planner:
             if bounds is None:
                 raise ModelError(
                     f"--split channels: {node['name']} is a Dropout of {width} channels, which "
-                    f"{self._ways} devices cannot share: choose fewer --ways, or another --model"
+                    f"{self._ways} devices cannot share: choose fewer --ways, or another network"
                 )
             data = self.items.parts(data, bounds)
         return self.items.node(node, (data,), data.bounds)

@@ -1,19 +1,56 @@
-"""The statistics of shared BatchNorm layers on every device, and running ones that follow them."""
+"""The statistics of shared BatchNorm layers on every device, and running ones that follow them.
+
+Which running statistics move is what MXNet's BatchNorm does on such a device. On a CPU its backward
+moves them, so those of a layer stay whose backward nobody needs: neither its gamma and beta are
+trained, nor anything in front of it. On a GPU its forward in training moves them all.
+"""
 
 from __future__ import annotations
 
-from typing import Dict, List, Sequence, Set
+from typing import Dict, Iterable, List, Sequence, Set
 
 import mxnet as mx
 from mxnet import gluon, nd
 
 from gluonlab.engine.invoke import NO_ATTRIBUTES, Attributes, CopyInto, OperatorCall
+from gluonlab.models.graphs import parsed, to_symbol
 from gluonlab.parallel.data.stages import Layer
+from gluonlab.parallel.data.sync_bn import is_batch_norm
 
 MOST_ARRAYS = 60  # that multi_sgd_update takes
 # A layer's statistics have variance + epsilon, rounded several times; what is left of the variance
 # 0 must not be less.
 CERTAIN = 1 - 2.0**-20
+
+
+def moved(
+    graph: mx.sym.Symbol,
+    params: Dict[str, gluon.Parameter],
+    inputs: Dict[str, nd.NDArray],
+    ctx: mx.Context,
+) -> Set[int]:
+    """The numbers of the BatchNorm layers of ``graph`` whose running statistics training moves.
+
+    ``inputs``: what the graph takes besides ``params``.
+    """
+    whole = parsed(graph)
+    nodes = whole["nodes"]
+    layers = list(filter(is_batch_norm, nodes))
+    trained = {name for name, param in params.items() if param.grad_req != "null"}
+    own = [{nodes[entry[0]]["name"] for entry in layer["inputs"][1:3]} for layer in layers]
+    certain = {number for number, names in enumerate(own) if names & trained}
+    if ctx.device_type == "gpu" or len(certain) == len(layers):
+        return set(range(len(layers)))
+    for number, layer in enumerate(layers):
+        layer["name"] = f"layer{number}"  # two may have the same
+    numbered = to_symbol(nodes, whole["heads"], whole["attrs"])
+    arrays = {**{name: param.data(ctx) for name, param in params.items()}, **inputs}
+    args = {name: arrays[name] for name in numbered.list_arguments()}
+    gradients = {name: params[name].grad(ctx) for name in trained & set(args)}
+    requests = {name: "write" if name in gradients else "null" for name in args}
+    states = {name: arrays[name] for name in numbered.list_auxiliary_states()}
+    told = numbered.bind(ctx, args, gradients, requests, states).debug_str()
+    return certain | {n for n in range(len(layers)) if f"Name=layer{n}_backward\n" in told}
 
 
 class RunningMoments:
@@ -27,8 +64,10 @@ class RunningMoments:
         layers: Sequence[Layer],
         params: Dict[str, gluon.Parameter],
         ctxs: Sequence[mx.Context],
+        moving: Iterable[int],
     ) -> None:
-        self._devices = [_Device(layers, params, ctx) for ctx in ctxs]
+        """``moving``: the numbers of the layers that are `moved`."""
+        self._devices = [_Device(layers, params, ctx, set(moving)) for ctx in ctxs]
         self.statistics = [device.statistics for device in self._devices]
 
     def move(self, busy: Sequence[int]) -> None:
@@ -42,7 +81,11 @@ class RunningMoments:
 
 class _Device:
     def __init__(
-        self, layers: Sequence[Layer], params: Dict[str, gluon.Parameter], ctx: mx.Context
+        self,
+        layers: Sequence[Layer],
+        params: Dict[str, gluon.Parameter],
+        ctx: mx.Context,
+        moving: Set[int],
     ) -> None:
         channels = [params[layer.beta].shape[0] for layer in layers]
         self._all, self._pure, epsilons = (nd.zeros((2 * sum(channels),), ctx) for _ in range(3))
@@ -53,7 +96,8 @@ class _Device:
         self._subtract = OperatorCall("broadcast_sub", [self._all, epsilons], self._pure)
         self._updates: List[_Update] = []
         for layer, moments in zip(layers, _views(self._pure, channels)):
-            for running, moment in zip(layer.running[:2], moments):
+            names = layer.running[:2] if layer.number in moving else ()
+            for running, moment in zip(names, moments):
                 self._append(params[running].data(ctx), moment, 1 - layer.running.momentum)
 
     def _append(self, running: nd.NDArray, moment: nd.NDArray, rate: float) -> None:

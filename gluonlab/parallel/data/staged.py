@@ -16,7 +16,7 @@ from mxnet.base import _LIB, check_call
 from gluonlab.parallel.adding import adding_rightly
 from gluonlab.parallel.data.microbatches import Microbatch
 from gluonlab.parallel.data.replica import IMAGES, LABELS
-from gluonlab.parallel.data.running import RunningMoments
+from gluonlab.parallel.data.running import RunningMoments, moved
 from gluonlab.parallel.data.shared_statistics import SharedStatistics
 from gluonlab.parallel.data.stages import Layer, check_graph, cut
 from gluonlab.parallel.data.tower import Memory, Tower
@@ -83,10 +83,13 @@ class StagedReplicas:
         kinds = {name: (each.shape, each.dtype) for name, each in arrays.items()}
         graph = fitted(self.graph, self.ctxs[device], kinds)
         trained = {name for name, param in self.params.items() if param.grad_req != "null"}
-        stages = cut(adding_rightly(graph, trained))  # several may have the same parameter
+        graph = adding_rightly(graph, trained)  # several stages may have the same parameter
+        stages = cut(graph)
         layers = sorted(layer for stage in stages for layer in stage.layers)
         if self._running is None:
-            self._running = RunningMoments(layers, self.params, self.ctxs)
+            inputs = {IMAGES: first_images[:1], LABELS: first_labels[:1]}
+            moving = moved(graph, self.params, inputs, self.ctxs[device])
+            self._running = RunningMoments(layers, self.params, self.ctxs, moving)
         of_devices = list(zip(self.ctxs, self._running.statistics, self._memory))
         towers = [Tower(stages, self.params, part, add, *of_devices[part.device]) for part in parts]
         shares = [len(part.images) / images for part in parts]

@@ -20,6 +20,7 @@ from gluonlab.parallel.data.microbatches import WHOLE, LossSums, Microbatch, Mic
 from gluonlab.parallel.data.replica import replicas
 from gluonlab.parallel.data.staged import StagedReplicas
 from gluonlab.parallel.data.statistics import RunningStatistics
+from gluonlab.parallel.data.sync_bn import check_waits
 from gluonlab.parallel.precision import Conversion, as_it_is
 from gluonlab.parallel.strategy import Around, Phase, Scored, queue_all
 from gluonlab.update.loss_scale import LossScale
@@ -193,6 +194,7 @@ class DataParallelStep(CopiesStep):
         enable_peer_access(ctxs)
         trainer.prepare()  # before the graphs are bound: it moves the parameters into buckets
         made = replicas(net, loss, preprocess, list(ctxs), convert)
+        check_waits(made[0].graph, type(net).__name__, len(ctxs))
         params = dict(net.collect_params().items())
         staged = StagedReplicas(made[0].graph, params, ctxs) if sync_bn else None
         self.running = RunningStatistics(net, microbatches, sync_bn, group)

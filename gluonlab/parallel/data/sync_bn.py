@@ -16,16 +16,18 @@ ResNet-18 on two instead of 461. On two CPU devices of one thread it took 1.5 (r
 
 from __future__ import annotations
 
-from typing import Iterator, List, NamedTuple
+from typing import Any, Dict, Iterator, List, NamedTuple
 
+import mxnet as mx
 from mxnet import gluon
 from mxnet.gluon import contrib, nn
 
 from gluonlab.errors import ModelError
-from gluonlab.models.graphs import Node
+from gluonlab.models.graphs import Node, parsed
 
 # operators of their own, which nothing here shares
 OTHER_KINDS = (nn.BatchNormReLU, contrib.nn.SyncBatchNorm)
+WAITS = "_contrib_SyncBatchNorm"  # the only operator of MXNet that does
 
 
 class Statistics(NamedTuple):
@@ -36,6 +38,36 @@ class Statistics(NamedTuple):
     momentum: float
 
 
+def check_waits(graph: mx.sym.Symbol, name: str, copies: int) -> None:
+    """Raise ModelError for an operator in which training would wait for other devices.
+
+    ``graph``: of the network, or network and loss, ``name``, which trains as so many copies.
+    Devices are given their work one after the other, and what another one waits for may be behind
+    its own waiting. Nothing waits in evaluation.
+    """
+    for node in _nodes(parsed(graph)):
+        attrs = node.get("attrs", {})
+        devices = int(attrs.get("ndev", 1))
+        if node["op"] == WAITS and (copies > 1 or devices > 1) and not _by_global(attrs):
+            raise ModelError(
+                f"{name} has a SyncBatchNorm ({node['name']}, num_devices={devices}), which waits "
+                "inside its operator for other devices, perhaps for ever: write nn.BatchNorm, "
+                "which sync_bn=True in TrainConfig, or --sync-bn, has look at the whole batch"
+            )
+
+
+def _nodes(graph: Dict[str, Any]) -> Iterator[Node]:
+    """Those of a graph, and of graphs in its nodes, such as a loop's."""
+    for node in graph["nodes"]:
+        yield node
+        for inner in node.get("subgraphs", ()):
+            yield from _nodes(inner)
+
+
+def _by_global(attrs: Dict[str, str]) -> bool:
+    return attrs.get("use_global_stats", "False").lower() in ("true", "1")
+
+
 def check_network(net: gluon.Block, name: str) -> None:
     """Raise ModelError for a network without a BatchNorm to share, or with an unusual one.
 
@@ -44,19 +76,24 @@ def check_network(net: gluon.Block, name: str) -> None:
     looking = [layer for layer in _layers(net) if _looks_at_batch(layer)]
     if not looking:
         raise ModelError(
-            f"--sync-bn: {name} has no BatchNorm layers: leave it out, or choose another --model"
+            f"--sync-bn: {name} has no BatchNorm layers: leave it out, or choose another network"
         )
     for layer in looking:
+        if isinstance(layer, contrib.nn.SyncBatchNorm):
+            raise ModelError(
+                f"--sync-bn: {name} has a SyncBatchNorm, which is MXNet's own for the same: "
+                "write nn.BatchNorm in its place"
+            )
         if isinstance(layer, OTHER_KINDS):
             kind = type(layer).__name__
             raise ModelError(
                 f"--sync-bn: {name} has a {kind}, not a BatchNorm: "
-                "leave it out, or choose another --model"
+                "leave it out, or choose another network"
             )
         if layer._kwargs["axis"] != 1:
             raise ModelError(
                 f"--sync-bn: {name} has a BatchNorm over another axis than 1: "
-                "leave it out, or choose another --model"
+                "leave it out, or choose another network"
             )
 
 
@@ -74,10 +111,7 @@ def _layers(block: gluon.Block) -> Iterator[gluon.Block]:
 
 def is_batch_norm(node: Node) -> bool:
     """Whether a node is a BatchNorm that looks at the batch (no ``use_global_stats``)."""
-    return bool(
-        node["op"] == "BatchNorm"
-        and node.get("attrs", {}).get("use_global_stats", "False") not in ("True", "1")
-    )
+    return bool(node["op"] == "BatchNorm" and not _by_global(node.get("attrs", {})))
 
 
 def statistics_of(nodes: List[Node], node: Node) -> Statistics:

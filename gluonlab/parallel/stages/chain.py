@@ -43,7 +43,7 @@ def check_cuts(model: str, layers: Sequence[gluon.HybridBlock], cuts: Sequence[i
     if last < len(cuts):
         raise ModelError(
             f"{model} is a chain of {len(layers)} layer{'s' * (len(layers) != 1)}, "
-            f"which cannot be cut into {len(cuts) + 1}: choose fewer stages, or another --model"
+            f"which cannot be cut into {len(cuts) + 1}: choose fewer stages, or another network"
         )
     shown = ",".join(map(str, cuts))
     if list(cuts) != sorted(set(cuts)) or not all(1 <= cut <= last for cut in cuts):

@@ -223,10 +223,11 @@ def test_networks_that_it_does_not_suit_are_refused():
     for net, reason in (
         (plain, "no BatchNorm layers"), (global_only, "no BatchNorm layers"),
         (last_axis, "another axis than 1"), (with_relu, "a BatchNormReLU"),
-        (mxnets, "a SyncBatchNorm"),
     ):  # fmt: skip
         with pytest.raises(ModelError, match=f"--sync-bn: mynet has .*{reason}.*: leave it out"):
             check_network(net, "mynet")
+    with pytest.raises(ModelError, match=r"mynet has a SyncBatchNorm.*write nn[.]BatchNorm"):
+        check_network(mxnets, "mynet")
     check_network(make_net(contexts(1)), "mynet")
 
 
@@ -287,6 +288,180 @@ def test_layers_with_global_statistics_stay_as_they_are():
     for ctx in ctxs:
         assert (net[0].running_mean.data(ctx).asnumpy() == 0).all()
         assert (net[2].running_mean.data(ctx).asnumpy() != 0).all()
+
+
+class Waiting(nn.HybridBlock):
+    """Scores with MXNet's own synchronised BatchNorm in front of them.
+
+    ``called``: by its operator, ``looped``: within the graph of a loop.
+    """
+
+    def __init__(self, classes=10, called=False, looped=False, **settings):
+        super().__init__()
+        self.called, self.looped = called, looped
+        with self.name_scope():
+            self.inner = nn.HybridSequential()
+            with self.inner.name_scope():
+                self.inner.add(gluon.contrib.nn.SyncBatchNorm(**settings))
+            self.scores = nn.Dense(classes)
+
+    def hybrid_forward(self, F, x):
+        if self.called or self.looped:
+            layer = self.inner[0]
+            names = ("gamma", "beta", "running_mean", "running_var")
+            params = [getattr(layer, name).var() for name in names]
+
+            def call(image, states):
+                return F.contrib.SyncBatchNorm(image, *params, key="k", ndev=2), states
+
+            x = (
+                F.contrib.foreach(call, F.expand_dims(x, 0), [])[0][0]
+                if self.looped
+                else call(x, [])[0]
+            )
+            return self.scores(x)
+        return self.scores(self.inner(x))
+
+
+WAITING = {
+    "in a block": {"num_devices": 2},
+    "for all GPUs there are": {},
+    "on one device of two": {"num_devices": 2, "devices": 1},
+    "by its operator": {"called": True},
+    "in a loop": {"looped": True},
+    "with a pipeline": {"num_devices": 2, "split": "pipeline"},
+    "beside gluonlab's own": {"num_devices": 2, "sync_bn": True},
+}
+
+
+@pytest.mark.cpu_only("nothing is computed")
+@pytest.mark.filterwarnings("ignore:Caution using SyncBatchNorm")
+@pytest.mark.parametrize("where", WAITING)
+def test_a_network_that_waits_for_other_devices_is_refused_before_training(where, empty_cwd):
+    given = dict(WAITING[where])
+    config = {name: given.pop(name) for name in ("split", "sync_bn") if name in given}
+    count = given.pop("devices", 2)
+    with pytest.raises(ModelError, match=r"has a SyncBatchNorm.* write nn[.]BatchNorm") as raised:
+        train(
+            TrainConfig(devices=named(count), epochs=1, **config),
+            net=lambda classes: Waiting(classes, **given),
+            reporter=Reporter(),
+        )
+    assert "--model" not in str(raised.value)
+    assert not list(empty_cwd.iterdir())
+
+
+def waiting_step(ctxs, **settings):
+    net = Waiting(**settings)
+    net.initialize(mx.init.Xavier(), ctx=ctxs)
+    net(nd.zeros((1, *SHAPE), ctx=ctxs[0]))
+    return net, make_step(net, ctxs, sync_bn=False)
+
+
+@pytest.mark.cpu_only("nothing is computed")
+def test_a_step_of_ones_own_refuses_it_too():
+    with pytest.raises(ModelError, match="Waiting has a SyncBatchNorm"):
+        waiting_step(contexts(2), num_devices=2)
+
+
+@pytest.mark.cpu_only("the operator of GPUs is another one")
+@pytest.mark.parametrize(
+    "count, settings", [(1, {"num_devices": 1}), (2, {"num_devices": 2, "use_global_stats": True})]
+)
+def test_one_that_has_nobody_to_wait_for_trains(count, settings):
+    ctxs = devices(count, threads=1)
+    net, step = waiting_step(ctxs, **settings)
+    before = values(net)
+    step(shards(batches_of([5])[0], ctxs))
+    assert distance(values(net), before) > TOLERANCE
+
+
+def null(params):
+    for param in params:
+        param.grad_req = "null"
+
+
+class Freezes(nn.HybridBlock):
+    """Three BatchNorm layers, of which some never get a gradient."""
+
+    def __init__(self, first=None, block=False):
+        super().__init__()
+        self.block = block
+        with self.name_scope():
+            self.images = nn.BatchNorm(momentum=0.6, **first or {})
+            self.conv = nn.Conv2D(4, 3, use_bias=False)
+            self.middle = nn.BatchNorm(momentum=0.7)
+            self.units = nn.Dense(5, use_bias=False)
+            self.last = nn.BatchNorm(momentum=0.8, center=False)
+            self.scores = nn.Dense(10)
+
+    def hybrid_forward(self, F, x):
+        x = F.relu(self.middle(self.conv(self.images(x))))
+        return self.scores(self.last(self.units(F.BlockGrad(x) if self.block else x)))
+
+
+def freeze_in_front_of_the_scores(net):
+    net.collect_params().setattr("grad_req", "null")
+    net.scores.collect_params().setattr("grad_req", "write")
+
+
+def freeze_norms(net):
+    null([norm.gamma for norm in (net.images, net.middle, net.last)])
+    null([norm.beta for norm in (net.images, net.middle, net.last)])
+
+
+def train_the_gamma_that_is_fixed(net):
+    freeze_in_front_of_the_scores(net)
+    net.images.gamma.grad_req = "write"
+
+
+FROZEN = {
+    "gamma and beta of all layers": (freeze_norms, {}),
+    "all in front of the scores": (freeze_in_front_of_the_scores, {}),
+    "all up to the second layer": (
+        lambda net: null([net.images.gamma, net.images.beta, net.conv.weight, net.middle.gamma,
+                          net.middle.beta]), {}),
+    "neither scale nor center": (lambda net: None, {"first": {"scale": False, "center": False}}),
+    "a fixed gamma that is trained": (
+        train_the_gamma_that_is_fixed, {"first": {"scale": False, "center": False}}),
+    "a stopped gradient": (
+        lambda net: null([net.last.gamma, *net.units.collect_params().values()]), {"block": True}),
+    "global statistics": (freeze_norms, {"first": {"use_global_stats": True}}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("how", FROZEN)
+def test_where_layers_are_frozen_k_devices_move_the_statistics_that_one_moves(how):
+    freeze, settings = FROZEN[how]
+    batches = batches_of((12, 1))
+
+    def make(ctxs):
+        mx.random.seed(3)
+        net = Freezes(**settings)
+        net.initialize(mx.init.Xavier(), ctx=ctxs)
+        net(nd.zeros((1, *SHAPE), ctx=ctxs[0]))
+        freeze(net)
+        return net
+
+    def train_on(k):
+        ctxs = devices(k, threads=1)
+        net = make(ctxs)
+        step = make_step(net, ctxs, sync_bn=k > 1)
+        for batch in batches:
+            step(shards(batch, ctxs))
+        step.running.average()
+        tested = sum(part.loss.asscalar() for part in step.score(shards(batches[0], ctxs)))
+        return ctxs, [values(net, ctx) for ctx in ctxs], tested
+
+    ctxs, [expected], loss = train_on(1)
+    if ctxs[0].device_type == "cpu":  # cuDNN keeps another variance
+        net = make(ctxs)
+        net.hybridize()  # without it MXNet crashes behind the stopped gradient
+        gluons = train_on_one_device(net, batches, "sgd", learning_rate=0.1)
+        assert distance(expected, gluons) <= TOLERANCE
+    _, found, tested = train_on(2)
+    assert all(distance(each, expected) <= TOLERANCE for each in found)
+    assert tested == pytest.approx(loss, rel=1e-4)
 
 
 @pytest.mark.long
