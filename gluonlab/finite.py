@@ -29,6 +29,15 @@ def diverged(what: str, loss: float, when: str) -> str:
     return f"{what} became {loss:.3g}{when and ' '}{when}: use a smaller learning rate (--lr)"
 
 
+def never_healthy(loss: float) -> str:
+    """The message for the loss of a run's first step: no update, and so no rate, has made it."""
+    return (
+        f"the loss is {loss:.3g} at step 1, before any update: look for numbers that are not "
+        "finite, or very large, in the initial parameters, and for log(0) or a division by 0 in "
+        "the network or the loss"
+    )
+
+
 def check_loss(what: str, loss: float, when: str = "") -> None:
     """Raise DivergedError for a mean loss that is not healthy."""
     if not is_healthy(loss):

@@ -272,7 +272,10 @@ def colours(name: str, value: Any) -> str:
 def text(name: str, value: Any) -> str:
     """A check for text that is not empty; a path or a whole number becomes text."""
     if isinstance(value, bool) or not isinstance(value, (str, int, os.PathLike)):
-        raise ConfigError(f"{_given(name, value)}: give text")
+        if isinstance(value, (bool, float, type(None))):
+            raise ConfigError(f"{_given(name, value)}: give text")
+        kind = type(value).__name__
+        raise ConfigError(f"{name} of type {kind}: give a name, see --list")
     if not str(value).strip():
         raise ConfigError(f"{name} is empty: give a value or leave it out")
     return str(value)

@@ -109,14 +109,15 @@ class ShardedKVStore(ScheduleKVStore):
         update.finish(priority, {})
 
     def reduce_scatter(
-        self, key: Any, grads: Any, weights: Any, priority: int = 0
+        self, key: Any, grads: Any, weights: Any, priority: int = 0, keep: bool = False
     ) -> List[nd.NDArray]:
         """The first half of ``pushpull(key, grads, out=weights)``.
 
-        Returns the owners' parts of the sum, which lie in ``grads``. They may be changed before
-        `update` does the rest. Needs `set_optimizer`; raises KVStoreError as `pushpull` does.
+        Returns the owners' parts of the sum, which lie in ``grads``, unless these are to ``keep``
+        what they hold. They may be changed before `update` does the rest. Needs `set_optimizer`;
+        raises KVStoreError as `pushpull` does.
         """
-        update = self._update(key, grads, weights)
+        update = self._update(key, grads, weights, keep)
         update.reduce(priority)
         return [shard.grad for shards in update.shards.values() for shard in shards]
 

@@ -16,7 +16,7 @@ from mxnet import nd
 
 from gluonlab.engine.invoke import CopyInto
 from gluonlab.errors import DivergedError
-from gluonlab.finite import diverged, is_healthy
+from gluonlab.finite import diverged, is_healthy, never_healthy
 from gluonlab.kvstores.groups import ALONE, Group
 from gluonlab.training.consensus import Consensus
 
@@ -145,6 +145,8 @@ class LossLog:
                 return known[:place]
             if not is_healthy(step.loss):
                 self.rest = known[:place]
+                if step.step == 1:
+                    raise DivergedError(never_healthy(step.loss))
                 raise DivergedError(diverged("the loss", step.loss, f"at step {step.step}"))
             self._sum += step.loss * step.images
             self._images += step.images

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import json
 from dataclasses import dataclass, field, fields
 from functools import partial
 from typing import Any, Callable, Dict, Iterable, List, Mapping, Optional, Sequence
@@ -39,6 +40,11 @@ answers_others = named_arguments(
         "network": "give net, a HybridBlock or a function that makes one",
     },
 )
+# they take their own gradient for the one that comes from behind: of a loss, its weight of an image
+HEADLESS = {
+    "make_loss", "MakeLoss", "SoftmaxOutput", "LinearRegressionOutput", "LogisticRegressionOutput",
+    "MAERegressionOutput", "SVMOutput",
+}  # fmt: skip
 PARTS = {"net": "network", "loss": "loss", "data": "data set"}  # of a run's settings: own
 
 
@@ -107,8 +113,9 @@ def make_own(net: Any = None, loss: Optional[gluon.HybridBlock] = None, metrics:
             "lambda classes: nn.Dense(classes)"
         )
     if loss is not None and not isinstance(loss, gluon.HybridBlock):
+        shown = " ".join(repr(loss).split())  # a Block's has several lines
         raise ConfigError(
-            f"loss {loss!r}: give a gluon.HybridBlock of scores and labels, such as "
+            f"loss {shown}: give a gluon.HybridBlock of scores and labels, such as "
             "gluon.loss.SoftmaxCrossEntropyLoss()"
         )
     if loss is not None:
@@ -206,7 +213,8 @@ def _check_loss(loss: gluon.HybridBlock, classes: int) -> None:
     try:
         values = loss(*map(mx.sym.var, shapes))
         unused = _unused(values, shapes)
-        if not unused:
+        headless = _headless(values)
+        if not (unused or headless):
             # unlike infer_shape it prints nothing
             outputs = values.infer_shape_partial(**shapes)[1]
             values.infer_type(scores=np.float32, labels=np.int32)
@@ -227,6 +235,11 @@ def _check_loss(loss: gluon.HybridBlock, classes: int) -> None:
             f"loss {name} takes no account of the {' and '.join(unused)}: compute it from the "
             f"scores (n, {classes}) and the labels (n,)"
         )
+    if headless:
+        raise ConfigError(
+            f"loss {name} has {headless}, whose gradient takes no account of an image's weight, as "
+            f"in mixup: leave {headless} out, since a run minimises the values as they are"
+        )
     if outputs != [(images,)]:
         told = ", ".join(map(str, outputs))
         raise ConfigError(
@@ -236,24 +249,78 @@ def _check_loss(loss: gluon.HybridBlock, classes: int) -> None:
 
 
 def _check_scores(net: gluon.HybridBlock, name: str, shape: Sequence[int], classes: int) -> None:
+    images, outputs = 1, []
     try:
+        _check_parameters(net, name)
         scores = net(mx.sym.var("data"))
-        unused = _unused(scores, ["data"])
-        outputs = [] if unused else scores.infer_shape_partial(data=(1, *shape))[1]
+        unused, headless = _unused(scores, ["data"]), _headless(scores)
+        # of several images, too: a graph may have a number of images in it
+        for images in () if unused or headless else (1, 3):
+            outputs = scores.infer_shape_partial(data=(images, *shape))[1]
+            if outputs and outputs[0] and outputs != [(images, classes)]:
+                break
+        kinds = [] if unused or headless else scores.infer_type(data=np.float32)[1]
+    except ModelError:
+        raise
     except Exception as error:  # whatever code of the user's own raises
+        several = "" if images == 1 else f"{images} "
         raise ModelError(
-            f"{name} cannot be compiled for images {tuple(shape)}: "
+            f"{name} cannot be compiled for {several}images {tuple(shape)}: "
             f"{said_by(error) or type(error).__name__}; its hybrid_forward may use F and its "
-            "arguments only"
+            "arguments only, and must take any number of images"
         ) from None
+    if headless:
+        raise ModelError(
+            f"{name} has {headless}, whose gradient takes no account of the loss: "
+            "let it give the scores in front of it"
+        )
     if unused:
         raise ModelError(f"{name} takes no account of the images: compute its scores from them")
-    if outputs and outputs[0] and outputs != [(1, classes)]:
+    if outputs and outputs[0] and outputs != [(images, classes)]:
         told = ", ".join(map(str, outputs))
+        given = "an image" if images == 1 else f"{images} images"
         raise ModelError(
-            f"{name} gives {told} for an image, and the data has {classes} classes: "
+            f"{name} gives {told} for {given}, and the data has {classes} classes: "
             f"let it give (n, {classes})"
         )
+    if kinds and kinds[0] not in (None, np.float32):
+        kind = np.dtype(kinds[0])
+        raise ModelError(
+            f"{name} gives scores of {kind}, and a loss needs float32: leave {kind} out"
+        )
+
+
+def _check_parameters(net: gluon.HybridBlock, name: str) -> None:
+    """Raise ModelError for parameters that a run would not train as they are meant."""
+    try:
+        params = list(net.collect_params().values())
+    except AssertionError as error:  # two of one name
+        raise ModelError(
+            f"{name}: {said_by(error)}: parameters are saved by name, so give each layer a prefix "
+            "of its own, or none"
+        ) from None
+    for each in params:
+        kind = np.dtype(each.dtype or np.float32)
+        if each.grad_req == "add":
+            raise ModelError(
+                f"{each.name} of {name} has grad_req 'add', and its gradients would grow from step "
+                "to step: leave 'write'; --microbatches N adds those of the N parts of a batch"
+            )
+        if each.grad_req != "null" and kind != np.float32:
+            raise ModelError(
+                f"{each.name} of {name} is {kind}: leave cast({str(kind)!r}) out, since a run "
+                "computes in float32, or on GPUs with --dtype float16 in both"
+            )
+
+
+class Xavier(mx.init.Xavier):
+    """Xavier's, and where there are no inputs and outputs to count, Gluon's own default."""
+
+    def _init_weight(self, desc: Any, array: Any) -> None:
+        if len(array.shape) > 1:
+            super()._init_weight(desc, array)
+        else:
+            mx.init.Uniform()._init_weight(desc, array)
 
 
 def check_names(loss: gluon.HybridBlock, net: gluon.HybridBlock) -> None:
@@ -280,7 +347,7 @@ def initialise(net: gluon.HybridBlock, ctxs: List[mx.Context]) -> None:
         if isinstance(each, gluon.Constant):  # its initializer copies a value that may be mx.np's
             each._load_init(each.value.as_nd_ndarray(), ctxs)
         else:
-            each.initialize(ctx=ctxs, default_init=mx.init.Xavier())
+            each.initialize(ctx=ctxs, default_init=Xavier())
 
 
 def _wants_targets(values: Any, shapes: Mapping[str, Any]) -> bool:
@@ -298,6 +365,12 @@ def _unused(outcome: Any, inputs: Iterable[str]) -> List[str]:
         raise TypeError(f"it gives a {type(outcome).__name__}, not one array")
     has = outcome.list_inputs()
     return [name for name in inputs if name not in has]
+
+
+def _headless(graph: mx.sym.Symbol) -> Optional[str]:
+    """The first operator of a graph that takes no account of what its gradient is multiplied by."""
+    operators = [node["op"] for node in json.loads(graph.tojson())["nodes"]]
+    return next((name for name in operators if name in HEADLESS), None)
 
 
 def _is_known(dataset: str) -> bool:

@@ -6,14 +6,14 @@ import math
 from collections import Counter
 from contextlib import contextmanager
 from numbers import Real
-from typing import Any, Dict, Iterator, List, Optional, Sequence
+from typing import Any, Dict, Iterator, List, Mapping, Optional, Sequence
 
 import mxnet as mx
 import numpy as np
 from mxnet.gluon import Parameter
 from mxnet.kvstore import KVStoreBase
 
-from gluonlab.errors import ConfigError, KVStoreError, RunError, warn
+from gluonlab.errors import ConfigError, KVStoreError, RunError, said_by, unknown, warn
 from gluonlab.kvstores import KVSTORES, make_kvstore
 from gluonlab.kvstores.group_store import GroupKVStore
 from gluonlab.kvstores.sharded import SHARDED, ShardedKVStore, check_element_wise
@@ -41,7 +41,12 @@ def left_alone_if_refused(params: Any, optimizer: Any) -> Iterator[None]:
 
 
 def check_settings(
-    params: Any, optimizer: Any, bucket_bytes: Any, clip_norm: Any, loss_scale: Any
+    params: Any,
+    optimizer: Any,
+    optimizer_params: Any,
+    bucket_bytes: Any,
+    clip_norm: Any,
+    loss_scale: Any,
 ) -> None:
     """Raise ConfigError for what gluon.Trainer would take in silence, or stumble over later."""
     listed = _listed(params)
@@ -59,6 +64,7 @@ def check_settings(
             f"optimizer {optimizer!r}: give its name, such as 'sgd', "
             "or an instance of mx.optimizer.Optimizer"
         )
+    _check_optimizer_params(optimizer, optimizer_params)
     if bucket_bytes is not None and (not _is_number(bucket_bytes) or bucket_bytes < 0):
         raise ConfigError(
             f"bucket_bytes {bucket_bytes!r}: give a number of bytes, "
@@ -70,6 +76,29 @@ def check_settings(
         raise ConfigError(
             f"loss_scale {loss_scale!r}: give gluonlab.update.loss_scale.LossScale(...), or None"
         )
+
+
+def _check_optimizer_params(optimizer: "str | mx.optimizer.Optimizer", given: Any) -> None:
+    """Raise ConfigError for the name of no optimizer, and for what is no dictionary."""
+    if given is not None and not isinstance(given, Mapping):
+        raise ConfigError(
+            f"optimizer_params {given!r}: give a dictionary, such as {{'learning_rate': 0.1}}"
+        )
+    known = mx.optimizer.Optimizer.opt_registry
+    if isinstance(optimizer, str) and optimizer.lower() not in known:
+        raise ConfigError(unknown("optimizer", optimizer, set(known) - {"test"}))
+
+
+@contextmanager
+def known_optimizer_params(optimizer: Any, given: Any) -> Iterator[None]:
+    """Raise ConfigError for a parameter that the optimizer, which is made inside, has not."""
+    try:
+        yield
+    except TypeError as error:
+        if "unexpected keyword" not in str(error):
+            raise
+        rate = "; the learning rate is 'learning_rate'" if "lr" in given else ""
+        raise ConfigError(f"optimizer {optimizer!r}: {said_by(error)}{rate}") from None
 
 
 def check_batch_size(batch_size: Any) -> None:

@@ -22,10 +22,10 @@ CHANNELS_OF_A_BLOCK = 8  # oneDNN's blocks have 8 channels, or a multiple of it
 
 
 class Bucket:
-    """Parameters of equal type and multipliers: one array of weights and one of gradients a device.
+    """Parameters alike in type, multipliers and grad_req: an array of weights and one of gradients.
 
-    Several parameters lie side by side, each of them aligned, and their own arrays become views.
-    One parameter keeps its arrays.
+    Each device has these two. Several parameters lie side by side, each of them aligned, and their
+    own arrays become views. One parameter keeps its arrays.
     """
 
     def __init__(self, params: Sequence[Parameter]) -> None:
@@ -33,6 +33,7 @@ class Bucket:
         # what an Optimizer asks of a parameter
         self.lr_mult, self.wd_mult = params[0].lr_mult, params[0].wd_mult
         self.dtype = params[0].dtype
+        self.adds = params[0].grad_req == "add"
         self.begins, self.size = _layout(params)
         if len(params) == 1 and params[0].shape:
             self.weights, self.grads = as_nd(params[0].list_data()), as_nd(params[0].list_grad())

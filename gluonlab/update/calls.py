@@ -46,7 +46,8 @@ def calls_of(
             (keys, [grads[key] for key in keys], [weights[key] for key in keys], -keys[0])
             for keys in together(buckets, bucket_bytes)
         ]
-    return [Call(*call, _run(store, *call, updates)) for call in calls]
+    adds = any(bucket.adds for bucket in buckets)
+    return [Call(*call, _run(store, *call, updates, adds)) for call in calls]
 
 
 def begin_alike(
@@ -62,12 +63,13 @@ def begin_alike(
 
 
 def _run(
-    store: Any, key: Any, grads: Any, weights: Any, priority: int, updates: bool
+    store: Any, key: Any, grads: Any, weights: Any, priority: int, updates: bool, adds: bool
 ) -> Callable[[], None]:
     if store is None:
         return lambda: None  # one device alone has the whole gradient
     if updates:
-        return partial(store.update_and_use_up, key, grads, weights, priority=priority)
+        run = store.pushpull if adds else store.update_and_use_up
+        return partial(run, key, grads, weights, priority=priority)
     if isinstance(store, NativeKVStore):
         prepared: Callable[[], None] = store.prepared(key, grads, priority)
         return prepared

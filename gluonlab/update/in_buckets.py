@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any, Dict, List, Optional, Union
 
-from mxnet import gluon
+from mxnet import gluon, nd
 from mxnet.gluon import Parameter
 
 from gluonlab.config.arguments import named_arguments
@@ -74,8 +74,11 @@ class TrainerInBuckets(gluon.Trainer):
         loss_scale: Optional[LossScale] = None,
     ) -> None:
         with arguments.left_alone_if_refused(params, optimizer):
-            arguments.check_settings(params, optimizer, bucket_bytes, clip_norm, loss_scale)
-            super().__init__(params, optimizer, optimizer_params, kvstore=kvstore)
+            arguments.check_settings(
+                params, optimizer, optimizer_params, bucket_bytes, clip_norm, loss_scale
+            )
+            with arguments.known_optimizer_params(optimizer, optimizer_params):
+                super().__init__(params, optimizer, optimizer_params, kvstore=kvstore)
             check_distinct(self._contexts)
             devices = len(self._contexts)
             note_shapes(self._params)
@@ -93,6 +96,7 @@ class TrainerInBuckets(gluon.Trainer):
             self._sized = bucket_bytes is not None
             self.buckets: List[Bucket] = []
             self._calls: List[Call] = []
+            self._repeats: List[nd.NDArray] = []  # where a sum lies that is to be added to once
             self._updates: "Union[BucketUpdates, ParameterUpdates, None]" = None
             self._frozen: List[Parameter] = []
             self._stale = NOTHING
@@ -173,6 +177,10 @@ class TrainerInBuckets(gluon.Trainer):
         else:
             grads = [list(of_device) for of_device in zip(*(each.grads for each in self.buckets))]
             self._summed = SummedGradients(grads, *looked_at)
+        if self._sums and not self._update_on_kvstore:
+            kept = 1 if not self._distributed or self._kvstore.rank == 0 else 0
+            added = [bucket for bucket in self.buckets if bucket.adds]
+            self._repeats = [grad for bucket in added for grad in bucket.grads[kept:]]
         if self._by_bucket:  # one key, and so one state, per bucket
             self._optimizer.param_dict = dict(enumerate(self.buckets))
 

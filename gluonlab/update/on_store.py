@@ -36,6 +36,7 @@ class UpdateOnStore:
         self._store, self._calls, self._buckets = store, calls, buckets
         self._ctxs, self._clip_norm, self._loss_scale = ctxs, clip_norm, loss_scale
         self._gaps, self._looks = gaps, clip_norm is not None or loss_scale is not None
+        self._adds = any(bucket.adds for bucket in buckets)
         self._summed: Optional[SummedGradients] = None
 
     def run(self, optimizer: Any, stale: Stale, uneven: bool) -> None:
@@ -54,7 +55,9 @@ class UpdateOnStore:
         shards = [
             shard
             for call in self._calls
-            for shard in store.reduce_scatter(call.key, call.grads, call.weights, call.priority)
+            for shard in store.reduce_scatter(
+                call.key, call.grads, call.weights, call.priority, keep=self._adds
+            )
         ]
         if self._summed is None:
             parts = [[part for part in shards if part.context == ctx] for ctx in self._ctxs]

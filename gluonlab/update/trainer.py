@@ -55,6 +55,9 @@ class BucketedTrainer(TrainerInBuckets):
     part; and it has an earlier rate for parameters before (with SGD: four or more before) the one
     with the most updates.
 
+    With grad_req "add", gradients that nobody sets to zero after a step go on adding up, as they do
+    on one device: the first device keeps their sum (under "sharded-optimizer" each its own part).
+
     Parameters move into the buckets at once, or, when a shape is still unknown, in the first step;
     load_parameters and set_data then write into the buckets. Networks that were compiled with
     static_shape before that compile anew in their next call. A parameter that gets other arrays or
@@ -146,6 +149,8 @@ class BucketedTrainer(TrainerInBuckets):
                 bucket.zero_grad(device, params)
 
     def _used(self) -> None:
+        for grad in self._repeats:
+            grad[:] = 0
         self._freshness.reset()
         self._stale = NOTHING
 

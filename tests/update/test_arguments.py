@@ -239,8 +239,20 @@ REFUSED = {
     "unknown optimizer": (
         small_net,
         dict(optimizer="sdg"),
-        ValueError,
-        "Cannot find optimizer sdg",
+        ConfigError,
+        "unknown optimizer 'sdg': choose .*sgd",
+    ),
+    "another framework's name of the rate": (
+        small_net,
+        dict(optimizer_params={"lr": 0.1}),
+        ConfigError,
+        "unexpected .*'lr'; the learning rate is 'learning_rate'$",
+    ),
+    "a rate instead of a dictionary": (
+        small_net,
+        dict(optimizer_params=0.1),
+        ConfigError,
+        "optimizer_params 0.1: give a dictionary",
     ),
     "other devices": (lambda ctxs: elsewhere(), {}, AssertionError, "same set of contexts"),
     "uninitialised": (lambda ctxs: uninitialised(), {}, RuntimeError, "has not been initialized"),

@@ -7,7 +7,7 @@ trained, nor anything in front of it. On a GPU its forward in training moves the
 
 from __future__ import annotations
 
-from typing import Dict, Iterable, List, Sequence, Set
+from typing import Dict, List, Sequence, Set
 
 import mxnet as mx
 from mxnet import gluon, nd
@@ -28,9 +28,10 @@ def moved(
     params: Dict[str, gluon.Parameter],
     inputs: Dict[str, nd.NDArray],
     ctx: mx.Context,
-) -> Set[int]:
+) -> List[int]:
     """The numbers of the BatchNorm layers of ``graph`` whose running statistics training moves.
 
+    They are in the order in which it moves them, which counts where layers have the same ones.
     ``inputs``: what the graph takes besides ``params``.
     """
     whole = parsed(graph)
@@ -39,8 +40,9 @@ def moved(
     trained = {name for name, param in params.items() if param.grad_req != "null"}
     own = [{nodes[entry[0]]["name"] for entry in layer["inputs"][1:3]} for layer in layers]
     certain = {number for number, names in enumerate(own) if names & trained}
-    if ctx.device_type == "gpu" or len(certain) == len(layers):
-        return set(range(len(layers)))
+    apart = len({layer["inputs"][3][0] for layer in layers}) == len(layers)
+    if ctx.device_type == "gpu" or (apart and len(certain) == len(layers)):
+        return list(range(len(layers)))
     for number, layer in enumerate(layers):
         layer["name"] = f"layer{number}"  # two may have the same
     numbered = to_symbol(nodes, whole["heads"], whole["attrs"])
@@ -50,7 +52,9 @@ def moved(
     requests = {name: "write" if name in gradients else "null" for name in args}
     states = {name: arrays[name] for name in numbered.list_auxiliary_states()}
     told = numbered.bind(ctx, args, gradients, requests, states).debug_str()
-    return certain | {n for n in range(len(layers)) if f"Name=layer{n}_backward\n" in told}
+    # as they are executed: of a chain the last comes first
+    places = {n: told.find(f"Name=layer{n}_backward\n") for n in range(len(layers))}
+    return sorted((n for n in places if places[n] >= 0 or n in certain), key=places.__getitem__)
 
 
 class RunningMoments:
@@ -64,10 +68,10 @@ class RunningMoments:
         layers: Sequence[Layer],
         params: Dict[str, gluon.Parameter],
         ctxs: Sequence[mx.Context],
-        moving: Iterable[int],
+        moving: Sequence[int],
     ) -> None:
-        """``moving``: the numbers of the layers that are `moved`."""
-        self._devices = [_Device(layers, params, ctx, set(moving)) for ctx in ctxs]
+        """``moving``: the numbers of the layers that are `moved`, in order."""
+        self._devices = [_Device(layers, params, ctx, moving) for ctx in ctxs]
         self.statistics = [device.statistics for device in self._devices]
 
     def move(self, busy: Sequence[int]) -> None:
@@ -85,7 +89,7 @@ class _Device:
         layers: Sequence[Layer],
         params: Dict[str, gluon.Parameter],
         ctx: mx.Context,
-        moving: Set[int],
+        moving: Sequence[int],
     ) -> None:
         channels = [params[layer.beta].shape[0] for layer in layers]
         self._all, self._pure, epsilons = (nd.zeros((2 * sum(channels),), ctx) for _ in range(3))
@@ -95,9 +99,13 @@ class _Device:
         self._learn = CopyInto(self._all)
         self._subtract = OperatorCall("broadcast_sub", [self._all, epsilons], self._pure)
         self._updates: List[_Update] = []
-        for layer, moments in zip(layers, _views(self._pure, channels)):
-            names = layer.running[:2] if layer.number in moving else ()
-            for running, moment in zip(names, moments):
+        by_number = {
+            layer.number: (layer, moments)
+            for layer, moments in zip(layers, _views(self._pure, channels))
+        }
+        for number in moving:
+            layer, moments = by_number[number]
+            for running, moment in zip(layer.running[:2], moments):
                 self._append(params[running].data(ctx), moment, 1 - layer.running.momentum)
 
     def _append(self, running: nd.NDArray, moment: nd.NDArray, rate: float) -> None:

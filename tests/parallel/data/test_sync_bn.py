@@ -315,7 +315,7 @@ class Waiting(nn.HybridBlock):
                 return F.contrib.SyncBatchNorm(image, *params, key="k", ndev=2), states
 
             x = (
-                F.contrib.foreach(call, F.expand_dims(x, 0), [])[0][0]
+                F.contrib.foreach(call, F.expand_dims(x, 0), [])[0].reshape((-3, -2))
                 if self.looped
                 else call(x, [])[0]
             )
@@ -462,6 +462,51 @@ def test_where_layers_are_frozen_k_devices_move_the_statistics_that_one_moves(ho
     _, found, tested = train_on(2)
     assert all(distance(each, expected) <= TOLERANCE for each in found)
     assert tested == pytest.approx(loss, rel=1e-4)
+
+
+class Reused(nn.HybridBlock):
+    """One BatchNorm layer in three places: in a chain, or in branches that are added."""
+
+    def __init__(self, branches):
+        super().__init__()
+        self.branches = branches
+        with self.name_scope():
+            self.units = [nn.Dense(6, use_bias=False) for _ in range(3)]
+            for layer in self.units:
+                self.register_child(layer)
+            self.norm, self.scores = nn.BatchNorm(momentum=0.6), nn.Dense(10)
+
+    def hybrid_forward(self, F, x):
+        if self.branches:
+            first, second, third = (self.norm(layer(x)) for layer in self.units)
+            return self.scores(F.tanh(first) + F.relu(second) + third)
+        for layer in self.units:
+            x = F.relu(self.norm(layer(x)))
+        return self.scores(x)
+
+
+@pytest.mark.parametrize("branches", [False, True], ids=["chain", "branches"])
+def test_the_statistics_of_a_layer_in_several_places_follow_its_uses_in_order(branches):
+    """On a CPU that is backward's order, in which its last use comes first."""
+
+    def make(ctxs):
+        mx.random.seed(3)
+        net = Reused(branches)
+        net.initialize(mx.init.Xavier(), ctx=ctxs)
+        net(nd.zeros((1, *SHAPE), ctx=ctxs[0]))
+        return net
+
+    one, batches = make([mx.cpu(0)]), batches_of((12, 7))
+    one.hybridize()
+    expected = train_on_one_device(one, batches, "sgd", learning_rate=0.1)
+    for k in (2, 3):
+        ctxs = devices(k, threads=1)
+        net = make(ctxs)
+        step = make_step(net, ctxs)
+        for batch in batches:
+            step(shards(batch, ctxs))
+        for ctx in ctxs:
+            assert distance(values(net, ctx), expected) <= TOLERANCE
 
 
 @pytest.mark.long
