@@ -14,6 +14,7 @@ from gluonlab.config import TrainConfig
 from gluonlab.data.sets.dataset import Dataset
 from gluonlab.data.sets.registry import find_kind
 from gluonlab.errors import ConfigError, DataError, ModelError, said_by
+from gluonlab.models.wrong_gradients import check_gradients
 from gluonlab.training.metrics import Metric, metrics_by_name
 
 PARTS = {"net": "network", "loss": "loss", "data": "data set"}  # of a run's settings: own
@@ -153,6 +154,7 @@ def check_loss(loss: gluon.HybridBlock, classes: int) -> None:
             f"loss {name} takes no account of the {' and '.join(unused)}: compute it from the "
             f"scores (n, {classes}) and the labels (n,)"
         )
+    check_gradients(values, f"loss {name}")
     if outputs != [(images,)]:
         told = ", ".join(map(str, outputs))
         raise ConfigError(
@@ -175,6 +177,7 @@ def check_scores(net: gluon.HybridBlock, name: str, shape: Sequence[int], classe
         ) from None
     if unused:
         raise ModelError(f"{name} takes no account of the images: compute its scores from them")
+    check_gradients(scores, name)
     if outputs and outputs[0] and outputs != [(1, classes)]:
         told = ", ".join(map(str, outputs))
         raise ModelError(
