@@ -14,7 +14,11 @@ imperative mode and compiled in graphs (tests/models/test_operator_gradients.py)
 ``FullyConnected`` on CPUs, ``ediff1d``,  what was in memory, if some inputs are frozen
 ``polyval``, two products of attention
 ``LeakyReLU(act_type="rrelu")``           the process ends: refused
-``rot90``, ``atleast_1d`` to ``3d``       turned the wrong way, and zero: refused
+``rot90`` of mx.np                        turned the wrong way: refused
+``var``, ``std``, ``percentile``,         zero: refused
+``atleast_1d`` to ``3d``, ``eigh``,
+``eigvalsh``, ``pinv`` of mx.np
+``hawkesll``                              in graphs another one than alone: refused
 ``linalg.norm`` of order 1 or 2           the output's gradient counts twice: refused
 ========================================  =======================================================
 
@@ -45,10 +49,20 @@ REFUSED = {
         "compute it from np.abs and np.max, or use ord='fro'",
     ),
     "_npi_rot90": ("np.rot90", "turns gradients the wrong way", "use np.flip and np.transpose"),
+    "_npi_var": ("np.var", "gives no gradient", "use the mean of (x - x.mean()) ** 2"),
+    "_npi_std": ("np.std", "gives no gradient", "use the root of the mean of (x - x.mean()) ** 2"),
+    "_npi_percentile": ("np.percentile", "gives no gradient", "use npx.topk or np.max"),
+    "_npi_eigh": ("np.linalg.eigh", "gives no gradient", "use F.linalg.syevd of mx.nd"),
+    "_npi_eigvalsh": ("np.linalg.eigvalsh", "gives no gradient", "use F.linalg.syevd of mx.nd"),
+    "_npi_pinv": ("np.linalg.pinv", "gives no gradient", "use np.linalg.solve"),
+    "_npi_pinv_scalar_rcond": ("np.linalg.pinv", "gives no gradient", "use np.linalg.solve"),
     "_np_atleast_1d": ("np.atleast_1d", "gives no gradient", "use np.reshape"),
     "_np_atleast_2d": ("np.atleast_2d", "gives no gradient", "use np.reshape"),
     "_np_atleast_3d": ("np.atleast_3d", "gives no gradient", "use np.reshape"),
-}
+    "_contrib_hawkesll": (
+        "contrib.hawkesll", "gives a wrong gradient", "compute it from other operators",
+    ),
+}  # fmt: skip
 
 # Inputs of which MXNet computes the gradients rightly if it computes all of them. Of
 # FullyConnected these are the weight and the bias.
@@ -61,28 +75,46 @@ TOGETHER = {
 }
 
 
-def check_gradients(graph: mx.sym.Symbol, name: str) -> None:
-    """Raise ModelError if a network called ``name`` has an operator that cannot be trained."""
-    _check_nodes(parsed(graph)["nodes"], name)
+def check_gradients(graph: mx.sym.Symbol, name: str, learned: Collection[str]) -> None:
+    """Raise ModelError if a network or loss has an operator that cannot be trained.
+
+    ``name``: of the network or loss, for the message. ``learned``: the arguments whose gradients
+    are asked for.
+    """
+    has_gradient: List[bool] = []
+    for node in parsed(graph)["nodes"]:
+        inputs = [has_gradient[source] for source, *_ in node["inputs"]]
+        has_gradient.append(_has_gradient(node, inputs, learned))
+        if any(inputs):
+            _check_node(node, inputs, name)
 
 
-def _check_nodes(nodes: Sequence[Node], name: str, loop: str = "") -> None:
-    """``loop``: the operator, such as _foreach, whose body the nodes are."""
-    for node in nodes:
-        op = node["op"]
-        if _is_refused(node):
-            operator, effect, instead = REFUSED[op]
-            raise ModelError(
-                f"{name} has {operator}, which {effect} in MXNet {mx.__version__} "
-                f"when it trains: {instead}"
-            )
-        if loop and op in REWRITTEN and _is_wrong(op, node.get("attrs", {}), [True]):
-            raise ModelError(
-                f"{name} has {node['name']} ({op}) in the body of {loop.lstrip('_')}: MXNet "
-                f"{mx.__version__} computes a wrong gradient there: move it out of the body"
-            )
-        for body in node.get("subgraphs", []):
-            _check_nodes(body["nodes"], name, op)
+def _check_node(node: Node, inputs: List[bool], name: str, loop: str = "") -> None:
+    """``loop``: the operator, such as _foreach, whose body the node is in."""
+    op = node["op"]
+    if _is_refused(node):
+        operator, effect, instead = REFUSED[op]
+        raise ModelError(
+            f"{name} has {operator}, which {effect} in MXNet {mx.__version__} "
+            f"when it trains: {instead}"
+        )
+    if loop and op in REWRITTEN and _is_wrong(op, node.get("attrs", {}), inputs):
+        raise ModelError(
+            f"{name} has {node['name']} ({op}) in the body of {loop.lstrip('_')}: MXNet "
+            f"{mx.__version__} computes a wrong gradient there: move it out of the body"
+        )
+    for body in node.get("subgraphs", []):
+        for each in body["nodes"]:
+            _check_node(each, [True], name, op)
+
+
+def _has_gradient(
+    node: Node, inputs: List[bool], learned: Optional[Collection[str]]
+) -> bool:
+    """Whether the outputs of a node have a gradient, if these ``inputs`` have one."""
+    if node["op"] == "null":
+        return learned is None or node["name"] in learned
+    return any(inputs) and node["op"] != "BlockGrad"
 
 
 def with_right_gradients(
@@ -97,10 +129,7 @@ def with_right_gradients(
 
     def choose(node: Node, *_: Any) -> Optional[Replacement]:  # of each node, after its inputs
         inputs = [has_gradient[source] for source, *_ in node["inputs"]]
-        if node["op"] == "null":
-            has_gradient.append(learned is None or node["name"] in learned)
-        else:
-            has_gradient.append(any(inputs) and node["op"] != "BlockGrad")
+        has_gradient.append(_has_gradient(node, inputs, learned))
         return _choose(node, inputs)
 
     return with_replaced(graph, {}, choose)

@@ -154,7 +154,7 @@ def check_loss(loss: gluon.HybridBlock, classes: int) -> None:
             f"loss {name} takes no account of the {' and '.join(unused)}: compute it from the "
             f"scores (n, {classes}) and the labels (n,)"
         )
-    check_gradients(values, f"loss {name}")
+    check_gradients(values, f"loss {name}", ["scores"])
     if outputs != [(images,)]:
         told = ", ".join(map(str, outputs))
         raise ConfigError(
@@ -175,9 +175,10 @@ def check_scores(net: gluon.HybridBlock, name: str, shape: Sequence[int], classe
             f"{said_by(error) or type(error).__name__}; its hybrid_forward may use F and its "
             "arguments only"
         ) from None
+    trained = [each.name for each in net.collect_params().values() if each.grad_req != "null"]
     if unused:
         raise ModelError(f"{name} takes no account of the images: compute its scores from them")
-    check_gradients(scores, name)
+    check_gradients(scores, name, trained)
     if outputs and outputs[0] and outputs != [(1, classes)]:
         told = ", ".join(map(str, outputs))
         raise ModelError(

@@ -330,7 +330,6 @@ def _indexing() -> List[Case]:
         case("SequenceMask", (2, 4, 3), fixed([3.0, 2.0]), use_sequence_length=True, axis=1),
         case("SequenceReverse", (4, 2, 3), fixed([3.0, 2.0]), use_sequence_length=True),
         case("SequenceReverse", (4, 2, 3)),
-        case("_contrib_boolean_mask", (3, 2), fixed([1.0, 0.0, 1.0])),
         case("_contrib_index_copy", (4, 2), fixed([1, 3], "int64"), (2, 2)),
         case("topk", (2, 5), k=2, ret_typ="value", axis=1),
         case("topk", (2, 5), k=2, ret_typ="both", axis=1, used=[0]),
@@ -496,6 +495,8 @@ def _layers() -> List[Case]:
         case("_contrib_BilinearResize2D", IMAGE, height=7, width=3),
         case("_contrib_BilinearResize2D", IMAGE, fixed(np.ones((2, 3, 3, 6))), mode="like"),
         case("_contrib_BilinearResize2D", IMAGE, height=7, width=3, align_corners=False),
+        case("_contrib_PSROIPooling", (1, 4, 6, 6), fixed([[0.0, 0, 0, 4, 4]]), spatial_scale=1.0,
+             output_dim=1, pooled_size=2, single=True),
         case("_contrib_ROIAlign", (1, 2, 6, 6), fixed([[0.0, 0.3, 0.4, 4.2, 4.1]]),
              pooled_size=(2, 2), spatial_scale=1.0, sample_ratio=2),
         case("_contrib_DeformableConvolution", (1, 2, 4, 4), Numbers((1, 18, 4, 4), 0.1, 0.4),
@@ -522,7 +523,7 @@ def _recurrent() -> List[Case]:
                 found.append(
                     case("RNN", (steps, batch, inputs), Numbers((count,), -0.9, 0.8), *states,
                          mode=mode, state_size=hidden, num_layers=layers, bidirectional=both,
-                         state_outputs=outputs)
+                         state_outputs=outputs, single=mode == "rnn_relu")
                 )  # fmt: skip
     return found
 
@@ -611,4 +612,41 @@ def all_cases() -> List[Case]:
     return [case for family in FAMILIES.values() for case in family()]
 
 
-NO_GRADIENT = frozenset()
+# Operators without a case: those that have no gradient (whole numbers, comparisons, positions,
+# random numbers, constants); those whose bodies are graphs; those that GPUs alone have; those that
+# raise an error where a gradient is asked for, or that graphs of fixed shapes cannot have.
+NO_GRADIENT = frozenset("""
+    _CachedOp _CachedOpThreadSafe _CrossDeviceCopy _CustomFunction _NDArray _Native _NoGradient
+    Custom _cond _foreach _while_loop _contrib_DeformablePSROIPooling _contrib_count_sketch
+    _contrib_fft _contrib_ifft _contrib_ModulatedDeformableConvolution _contrib_MultiBoxDetection
+    _contrib_MultiBoxPrior _contrib_MultiBoxTarget _contrib_MultiProposal _contrib_Proposal
+    _contrib_RROIAlign _contrib_SparseEmbedding _contrib_allclose _contrib_arange_like
+    _contrib_bipartite_matching _contrib_boolean_mask _contrib_box_decode _contrib_box_encode
+    _contrib_box_iou _contrib_box_nms _contrib_calibrate_entropy _contrib_edge_id _contrib_getnnz
+    _contrib_index_array _copyto _cvcopyMakeBorder _cvimdecode _cvimread _cvimresize _imdecode
+    _eye _full _grad_add _histogram _linspace _arange _ones _zeros _zeros_without_dtype _set_value
+    _logical_and _logical_and_scalar _logical_or _logical_or_scalar _logical_xor
+    _logical_xor_scalar _greater_equal _greater_equal_scalar _lesser _lesser_equal
+    _lesser_equal_scalar _lesser_scalar _not_equal _not_equal_scalar broadcast_equal
+    broadcast_greater_equal broadcast_lesser broadcast_lesser_equal broadcast_logical_and
+    broadcast_logical_or broadcast_logical_xor broadcast_not_equal _np_all _np_any _onehot_encode
+    _ravel_multi_index _unravel_index _scatter_set_nd _shuffle _slice_assign _slice_assign_scalar
+    _sparse_retain _square_sum all_finite argmax argmax_channel argmin argsort batch_take
+    fill_element_0index khatri_rao multi_all_finite multi_lars multi_sum_sq one_hot reset_arrays
+    shape_array size_array _npx_constraint_check _npx_nonzero
+    _npi_argmax _npi_argmin _npi_bincount _npi_boolean_mask_assign_scalar
+    _npi_boolean_mask_assign_tensor _npi_column_stack _npi_copysign_scalar _npi_delete
+    _npi_diag_indices_from _npi_dstack _npi_eig _npi_eigvals _npi_full_like _npi_hstack
+    _npi_identity _npi_indices _npi_insert_scalar _npi_insert_slice _npi_insert_tensor
+    _npi_logspace _npi_rcopysign_scalar _npi_share_memory _npi_unique _npi_where_scalar2
+    _npi_arange _npi_blackman _npi_eye _npi_hamming _npi_hanning _npi_ones _npi_zeros
+    _npi_bernoulli _npi_choice _npi_exponential _npi_gamma _npi_gumbel _npi_logistic
+    _npi_multinomial _npi_normal _npi_normal_n _npi_pareto _npi_powerd _npi_rayleigh _npi_uniform
+    _npi_uniform_n _npi_weibull
+""".split())  # fmt: skip
+# Beginnings and parts of names that are kinds of such operators.
+KINDS_WITHOUT_GRADIENT = (
+    "_random_", "_sample_", "_npi_bitwise_", "_npi_equal", "_npi_greater", "_npi_is",
+    "_npi_lcm", "_npi_less", "_npi_logical_", "_npi_not_equal", "_image_", "_sg_mkldnn_",
+    "_contrib_dgl_", "backward", "quantize", "update",
+)  # fmt: skip
