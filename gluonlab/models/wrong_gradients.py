@@ -28,7 +28,7 @@ The function that is computed stays the same, and so do arguments, outputs and t
 from __future__ import annotations
 
 from functools import partial
-from typing import Any, Callable, Collection, Dict, List, Mapping, Optional, Sequence
+from typing import Any, Callable, Collection, Dict, List, Mapping, Optional
 
 import mxnet as mx
 
@@ -108,12 +108,10 @@ def _check_node(node: Node, inputs: List[bool], name: str, loop: str = "") -> No
             _check_node(each, [True], name, op)
 
 
-def _has_gradient(
-    node: Node, inputs: List[bool], learned: Optional[Collection[str]]
-) -> bool:
+def _has_gradient(node: Node, inputs: List[bool], learned: Optional[Collection[str]]) -> bool:
     """Whether the outputs of a node have a gradient, if these ``inputs`` have one."""
     if node["op"] == "null":
-        return learned is None or node["name"] in learned
+        return bool(learned is None or node["name"] in learned)
     return any(inputs) and node["op"] != "BlockGrad"
 
 
@@ -211,9 +209,7 @@ def _append_last(attrs: Mapping[str, str], add: Add, entries: List[Entry]) -> No
     add("squeeze", "", [last], axis=axis)
 
 
-def _append_where(
-    is_first: bool, attrs: Mapping[str, str], add: Add, entries: List[Entry]
-) -> None:
+def _append_where(is_first: bool, attrs: Mapping[str, str], add: Add, entries: List[Entry]) -> None:
     condition, array = entries
     number = add("_npi_full_like", "_number", [array], fill_value=attrs.get("scalar", "0"))
     pair = [number, array] if is_first else [array, number]

@@ -27,8 +27,8 @@ def name_of(handle):
     count, texts = ctypes.c_int(), [ctypes.POINTER(ctypes.c_char_p)() for _ in range(3)]
     check_call(
         _LIB.NNGetOpInfo(
-            ctypes.c_void_p(handle), ctypes.byref(name), ctypes.byref(empty[0]), ctypes.byref(count),
-            *map(ctypes.byref, texts), ctypes.byref(empty[1]),
+            ctypes.c_void_p(handle), ctypes.byref(name), ctypes.byref(empty[0]),
+            ctypes.byref(count), *map(ctypes.byref, texts), ctypes.byref(empty[1]),
         )
     )  # fmt: skip
     return py_str(name.value)

@@ -38,7 +38,7 @@ def within_1(*shape):
 
 @dataclass
 class Definite:
-    """Symmetric positive definite matrices; with ``lower`` triangular ones, else any regular ones."""
+    """Matrices: positive "definite" ones, "lower" triangular ones, or any "regular" ones."""
 
     shape: Tuple[int, ...]
     kind: str = "definite"
@@ -51,6 +51,10 @@ class Definite:
         if self.kind == "lower":
             return np.tril(values, -1) + np.diag(1.0 + np.arange(size))
         return values + np.diag(1.5 + np.arange(size))
+
+
+def names(text):
+    return text.split()
 
 
 def fixed(values, dtype=None):
@@ -115,17 +119,18 @@ IMAGE = (2, 3, 5, 4)
 
 
 def _unary() -> List[Case]:
-    both = """abs sign rint ceil floor round trunc fix square cbrt exp expm1 sin cos sinh cosh tanh
-        arctan arcsinh degrees radians erf relu sigmoid softsign negative reciprocal rcbrt _copy
+    both = names("""abs sign rint ceil floor round trunc fix square cbrt exp expm1 sin cos
+        sinh cosh tanh         arctan arcsinh degrees radians erf relu sigmoid softsign negative
+        reciprocal rcbrt _copy
         tan ones_like zeros_like make_loss _contrib_round_ste _contrib_sign_ste _npi_absolute
         _npi_arcsinh _npi_arctan _npi_cbrt _npi_ceil _npi_cos _npi_cosh _npi_degrees _npi_exp
         _npi_expm1 _npi_fix _npi_floor _npi_negative _npi_radians _npi_reciprocal _npi_rint
         _npi_sign _npi_sin _npi_sinh _npi_square _npi_tan _npi_tanh _npi_trunc _npx_relu
         _npx_sigmoid _np_copy _contrib_div_sqrt_dim logical_not BlockGrad
-        _npi_nan_to_num""".split()
-    positive = """sqrt rsqrt log log10 log2 log1p gamma gammaln _npi_sqrt _npi_log _npi_log10
-        _npi_log2 _npi_log1p""".split()
-    small = """arcsin arccos arctanh erfinv _npi_arcsin _npi_arccos _npi_arctanh""".split()
+        _npi_nan_to_num""")
+    positive = names("""sqrt rsqrt log log10 log2 log1p gamma gammaln _npi_sqrt _npi_log _npi_log10
+        _npi_log2 _npi_log1p""")
+    small = names("""arcsin arccos arctanh erfinv _npi_arcsin _npi_arccos _npi_arctanh""")
     zero = {"_contrib_round_ste": _through, "_contrib_sign_ste": _through, "BlockGrad": _nothing}
     zero["make_loss"] = _through_one
     found = [case(op, X, **({"own": zero[op]} if op in zero else {})) for op in both]
@@ -148,13 +153,15 @@ def _through_one(weights, *inputs):
 
 def _scalar() -> List[Case]:
     found = []
-    for op in """_plus_scalar _minus_scalar _rminus_scalar _mul_scalar _div_scalar _rdiv_scalar
+    for (
+        op
+    ) in names("""_plus_scalar _minus_scalar _rminus_scalar _mul_scalar _div_scalar _rdiv_scalar
             _mod_scalar _rmod_scalar _rpower_scalar _hypot_scalar _maximum_scalar _minimum_scalar
             _equal_scalar _greater_scalar _scatter_plus_scalar _scatter_minus_scalar
             _npi_add_scalar _npi_subtract_scalar _npi_rsubtract_scalar _npi_multiply_scalar
             _npi_true_divide_scalar _npi_rtrue_divide_scalar _npi_mod_scalar _npi_rmod_scalar
             _npi_rpower_scalar  _npi_arctan2_scalar
-            _npi_rarctan2_scalar _npi_ldexp_scalar _npi_rldexp_scalar""".split():
+            _npi_rarctan2_scalar _npi_ldexp_scalar _npi_rldexp_scalar"""):
         found.append(case(op, X, scalar=1.37))
     found += [case(op, above_0(*X), scalar=1.7) for op in ("_power_scalar", "_npi_power_scalar")]
     found += [case("_power_scalar", X, scalar=2.0), case("_power_scalar", X, scalar=3.0)]
@@ -178,15 +185,15 @@ def _multiplied(weights, *inputs):
 
 def _binary() -> List[Case]:
     found = []
-    for op in """elemwise_add elemwise_sub elemwise_mul _maximum _minimum _hypot _mod
-            _equal _greater""".split():
+    for op in names("""elemwise_add elemwise_sub elemwise_mul _maximum _minimum _hypot _mod
+            _equal _greater"""):
         found.append(case(op, X, X))
     for op in ("elemwise_div", "_scatter_elemwise_div", "_npi_true_divide", "_npi_mod"):
         found.append(case(op, X, above_0(*X)))
     found += [case("_power", above_0(*X), X), case("_npi_power", above_0(2, 3), (1, 3))]
-    for op in """broadcast_add broadcast_sub broadcast_mul broadcast_maximum broadcast_minimum
+    for op in names("""broadcast_add broadcast_sub broadcast_mul broadcast_maximum broadcast_minimum
             broadcast_hypot broadcast_greater _npi_add _npi_subtract _npi_multiply _npi_copysign
-            _npi_arctan2 _npi_hypot _npi_ldexp""".split():
+            _npi_arctan2 _npi_hypot _npi_ldexp"""):
         found += [case(op, X, (2, 1, 2)), case(op, (1, 3, 1), X), case(op, X, X)]
     for op in ("broadcast_div", "broadcast_mod"):
         found += [case(op, X, above_0(2, 1, 2)), case(op, (1, 3, 1), above_0(*X))]
@@ -211,10 +218,10 @@ def _binary() -> List[Case]:
 
 def _reductions() -> List[Case]:
     found = []
-    for op in "sum mean prod nansum nanprod max min".split():
+    for op in names("sum mean prod nansum nanprod max min"):
         found += [case(op, X), case(op, X, axis=1), case(op, X, axis=(0, 2), keepdims=True)]
         found += [case(op, X, axis=1, exclude=True)]
-    for op in "_np_sum _npi_mean _np_prod _np_max _np_min".split():
+    for op in names("_np_sum _npi_mean _np_prod _np_max _np_min"):
         found += [case(op, X), case(op, X, axis=1), case(op, X, axis=(0, 2), keepdims=True)]
     for order in (1, 2):
         found += [case("norm", X, ord=order), case("norm", X, ord=order, axis=1)]
@@ -291,7 +298,8 @@ def _shapes() -> List[Case]:
         many("UpSampling", (1, 2, 4, 4), (1, 2, 2, 2), scale=2, sample_type="nearest"),
         many("UpSampling", (1, 2, 4, 4), (1, 2, 2, 2), scale=2, sample_type="nearest",
              multi_input_mode="sum"),
-        many("UpSampling", (1, 2, 3, 3), (2, 1, 4, 4), scale=2, sample_type="bilinear", num_filter=2),
+        many("UpSampling", (1, 2, 3, 3), (2, 1, 4, 4), scale=2, sample_type="bilinear",
+             num_filter=2),
         case("_np_reshape", X, newshape=(3, 4)),
         case("_npx_reshape", X, newshape=(3, 4)),
         case("_np_squeeze", (2, 1, 3), axis=1),
@@ -434,9 +442,10 @@ def _layers() -> List[Case]:
         case("GridGenerator", (1, 2, 3, 3), transform_type="warp", single=True),
         case("SpatialTransformer", (1, 2, 4, 4), Numbers((1, 6), 0.1, 0.4), target_shape=(3, 3),
              transform_type="affine", sampler_type="bilinear"),
-        case("Correlation", (1, 2, 5, 5), (1, 2, 5, 5), kernel_size=1, max_displacement=1, pad_size=1),
-        case("Correlation", (1, 2, 5, 5), (1, 2, 5, 5), kernel_size=1, max_displacement=1, pad_size=1,
-             is_multiply=False),
+        case("Correlation", (1, 2, 5, 5), (1, 2, 5, 5), kernel_size=1, max_displacement=1,
+             pad_size=1),
+        case("Correlation", (1, 2, 5, 5), (1, 2, 5, 5), kernel_size=1, max_displacement=1,
+             pad_size=1, is_multiply=False),
         case("BatchNorm_v1", IMAGE, (3,), (3,), fix_gamma=False, states=running, single=True),
         case("_contrib_BatchNormWithReLU", IMAGE, (3,), (3,), fix_gamma=False, states=running,
              used=[0], single=True),
@@ -455,11 +464,15 @@ def _layers() -> List[Case]:
             case("BatchNorm", IMAGE, (channels,), (channels,), states=states, used=[0], **given)
         )
     found.append(case("BatchNorm", (5, 3), (3,), (3,), fix_gamma=False, states=running, used=[0]))
-    for kind in "relu sigmoid tanh softrelu softsign".split():
+    for kind in names("relu sigmoid tanh softrelu softsign"):
         found += [case("Activation", X, act_type=kind), case("Activation", IMAGE, act_type=kind)]
-    selu = lambda w, x: [1.0507009873554805 * w[0] * np.where(x > 0, 1, 1.6732632423543772 * np.exp(x))]  # noqa: E731
+
+    def selu(weights, x):
+        slopes = np.where(x > 0, 1, 1.6732632423543772 * np.exp(x))
+        return [1.0507009873554805 * weights[0] * slopes]
+
     found += [case("LeakyReLU", x, act_type="selu", own=selu, single=True) for x in (X, IMAGE)]
-    for kind in "leaky elu gelu".split():
+    for kind in names("leaky elu gelu"):
         found += [
             case("LeakyReLU", X, act_type=kind, slope=0.3, single=True),
             case("LeakyReLU", IMAGE, act_type=kind, slope=0.3, single=True),
@@ -512,7 +525,8 @@ def _recurrent() -> List[Case]:
     found = []
     steps, batch, inputs, hidden = 3, 2, 3, 2
     for mode, gates in GATES.items():
-        for layers, both in ((1, False), (2, True)):
+        # the more layers, the more numbers near 0, where relu has a kink
+        for layers, both in ((1, False), (2, True))[: 1 if mode == "rnn_relu" else 2]:
             ways, count, wide = 1 + both, 0, inputs
             for _ in range(layers):
                 count += ways * gates * hidden * (wide + hidden + 2)
@@ -576,7 +590,8 @@ def _losses() -> List[Case]:
         case("CTCLoss", (5, 2, 4), fixed([[1.0, 2.0], [3.0, 0.0]]), single=True, used=[0]),
         case("CTCLoss", (5, 2, 4), fixed([[1.0, 2.0], [3.0, 0.0]]), fixed([4.0, 5.0]),
              use_data_lengths=True, single=True, used=[0]),
-        case("IdentityAttachKLSparseReg", Numbers((3, 4), 0.1, 0.9), sparseness_target=0.2, single=True,
+        case("IdentityAttachKLSparseReg", Numbers((3, 4), 0.1, 0.9), sparseness_target=0.2,
+             single=True,
              penalty=0.0, states=[fixed(np.full(4, 0.5))], own=_through),
     ]  # fmt: skip
 
@@ -615,7 +630,7 @@ def all_cases() -> List[Case]:
 # Operators without a case: those that have no gradient (whole numbers, comparisons, positions,
 # random numbers, constants); those whose bodies are graphs; those that GPUs alone have; those that
 # raise an error where a gradient is asked for, or that graphs of fixed shapes cannot have.
-NO_GRADIENT = frozenset("""
+NO_GRADIENT = frozenset(names("""
     _CachedOp _CachedOpThreadSafe _CrossDeviceCopy _CustomFunction _NDArray _Native _NoGradient
     Custom _cond _foreach _while_loop _contrib_DeformablePSROIPooling _contrib_count_sketch
     _contrib_fft _contrib_ifft _contrib_ModulatedDeformableConvolution _contrib_MultiBoxDetection
@@ -643,7 +658,7 @@ NO_GRADIENT = frozenset("""
     _npi_bernoulli _npi_choice _npi_exponential _npi_gamma _npi_gumbel _npi_logistic
     _npi_multinomial _npi_normal _npi_normal_n _npi_pareto _npi_powerd _npi_rayleigh _npi_uniform
     _npi_uniform_n _npi_weibull
-""".split())  # fmt: skip
+"""))  # fmt: skip
 # Beginnings and parts of names that are kinds of such operators.
 KINDS_WITHOUT_GRADIENT = (
     "_random_", "_sample_", "_npi_bitwise_", "_npi_equal", "_npi_greater", "_npi_is",
