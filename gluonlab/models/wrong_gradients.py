@@ -111,7 +111,7 @@ def _check_node(node: Node, inputs: List[bool], name: str, loop: str = "") -> No
 def _has_gradient(node: Node, inputs: List[bool], learned: Optional[Collection[str]]) -> bool:
     """Whether the outputs of a node have a gradient, if these ``inputs`` have one."""
     if node["op"] == "null":
-        return bool(learned is None or node["name"] in learned)
+        return learned is None or node["name"] in learned
     return any(inputs) and node["op"] != "BlockGrad"
 
 
@@ -149,7 +149,7 @@ def _is_refused(node: Node) -> bool:
         return bool(attrs.get("act_type") == "rrelu")
     if op == "_npi_norm":
         flag = attrs.get("flag")
-        return flag == "0" or (flag == "-1" and attrs.get("axis", "None") == "None")
+        return bool(flag == "0" or (flag == "-1" and attrs.get("axis", "None") == "None"))
     return op in REFUSED
 
 
