@@ -99,9 +99,10 @@ def with_replaced(
     not known, and gives what replaces the node, or None. That gets ``add(op, part, inputs,
     **attrs)``, which appends an operator, named by the node and ``part``, and returns its output,
     and the inputs of the node; the last operator, without a part, takes the node's place and name.
-    ``inputs``: shapes from which all others follow. Arguments, outputs and their names stay.
+    ``inputs``: shapes from which all others follow; none, if ``choose`` needs no shapes. Arguments,
+    outputs and their names stay.
     """
-    old, shapes = parsed(graph), shapes_in(graph, inputs)
+    old, shapes = parsed(graph), shapes_in(graph, inputs) if inputs else {}
     nodes: List[Node] = []
     places: List[int] = []  # node of the old graph -> its node in the new one
     replaced = False

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import ctypes
 import itertools
-from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Collection, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 import mxnet as mx
 from mxnet import gluon, nd
@@ -21,17 +21,21 @@ from gluonlab.engine.pieces import backward_pieces
 from gluonlab.models.odd_concat import plain_where_channels_are_odd
 from gluonlab.models.one_pixel import dense_where_one_pixel
 from gluonlab.models.whole_average import product_where_all_is_averaged
+from gluonlab.models.wrong_gradients import with_right_gradients
 from gluonlab.parallel.adding import adding_rightly
 from gluonlab.parallel.data.stage_gradients import Kinds
 
 Shape = Tuple[int, ...]
 
 
-def fitted(graph: mx.sym.Symbol, ctx: mx.Context, kinds: Kinds) -> mx.sym.Symbol:
+def fitted(
+    graph: mx.sym.Symbol, ctx: mx.Context, kinds: Kinds, learned: Collection[str]
+) -> mx.sym.Symbol:
     """A graph in the form that is right and fastest for such arrays on such a device.
 
-    ``kinds``: shapes and types of all arguments.
+    ``kinds``: shapes and types of all arguments. ``learned``: those whose gradients are asked for.
     """
+    graph = with_right_gradients(graph, learned)
     if ctx.device_type == "gpu":
         return graph  # it is all about oneDNN
     names = graph.list_arguments()
@@ -185,7 +189,8 @@ class Part:
         requests.update(dict.fromkeys(self.grads, "add") if add else {})
         requests.update(dict.fromkeys(gradients, "write"))
         kinds = {name: (each.shape, each.dtype) for name, each in {**self._args, **arrays}.items()}
-        fit = fitted(self.graph if graph is None else graph, self.ctx, kinds)
+        learned = {name for name, request in requests.items() if request != "null"}
+        fit = fitted(self.graph if graph is None else graph, self.ctx, kinds, learned)
         if "add" in requests.values():
             fit = adding_rightly(fit, self.grads)
         with backward_pieces(self.ctx.device_type):

@@ -105,7 +105,9 @@ class Graph(NamedTuple):
 
         Where MiB are too coarse to tell it, those for many times as many images, divided.
         """
-        fit = self._replace(symbol=fitted(self.symbol, mx.cpu(), self._arguments(inputs)))
+        kinds = self._arguments(inputs)
+        learned = set(filter(self._has_gradient, kinds))
+        fit = self._replace(symbol=fitted(self.symbol, mx.cpu(), kinds, learned))
         times = self._times(inputs)
         while True:
             mebibytes = allocated_mib(fit._bind(_multiplied(inputs, times)))

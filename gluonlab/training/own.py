@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import json
 from dataclasses import dataclass, field, fields
 from functools import partial
 from typing import Any, Callable, Dict, Iterable, List, Mapping, Optional, Sequence
@@ -24,7 +23,9 @@ from gluonlab.engine.semantics import (
     users_semantics,
 )
 from gluonlab.errors import ConfigError, DataError, ModelError, UsageError, said_by
+from gluonlab.models.graphs import parsed
 from gluonlab.models.shapes import note_shapes
+from gluonlab.models.wrong_gradients import check_gradients
 from gluonlab.training.metrics import Metric, metrics_by_name
 
 # arguments that `train` does not have, and settings among them, are answered with what is meant
@@ -240,6 +241,7 @@ def _check_loss(loss: gluon.HybridBlock, classes: int) -> None:
             f"loss {name} has {headless}, whose gradient takes no account of an image's weight, as "
             f"in mixup: leave {headless} out, since a run minimises the values as they are"
         )
+    check_gradients(values, f"loss {name}", ["scores"])
     if outputs != [(images,)]:
         told = ", ".join(map(str, outputs))
         raise ConfigError(
@@ -276,6 +278,8 @@ def _check_scores(net: gluon.HybridBlock, name: str, shape: Sequence[int], class
         )
     if unused:
         raise ModelError(f"{name} takes no account of the images: compute its scores from them")
+    trained = [each.name for each in net.collect_params().values() if each.grad_req != "null"]
+    check_gradients(scores, name, trained)
     if outputs and outputs[0] and outputs != [(images, classes)]:
         told = ", ".join(map(str, outputs))
         given = "an image" if images == 1 else f"{images} images"
@@ -369,7 +373,7 @@ def _unused(outcome: Any, inputs: Iterable[str]) -> List[str]:
 
 def _headless(graph: mx.sym.Symbol) -> Optional[str]:
     """The first operator of a graph that takes no account of what its gradient is multiplied by."""
-    operators = [node["op"] for node in json.loads(graph.tojson())["nodes"]]
+    operators = (node["op"] for node in parsed(graph)["nodes"])
     return next((name for name in operators if name in HEADLESS), None)
 
 

@@ -96,4 +96,5 @@ class ReplicaMemory:
         """The graph for ``images`` images, and the shapes and types of its arguments."""
         kinds: Kinds = {name: (param.shape, param.dtype) for name, param in self._params.items()}
         kinds.update(self._inputs(images))
-        return fitted(self.graph, mx.cpu(), kinds), kinds
+        learned = {name for name, param in self._params.items() if param.grad_req != "null"}
+        return fitted(self.graph, mx.cpu(), kinds, learned), kinds

@@ -81,8 +81,8 @@ class StagedReplicas:
         device, first_images, first_labels = parts[0]
         arrays = {IMAGES: first_images, LABELS: first_labels, **self.params}
         kinds = {name: (each.shape, each.dtype) for name, each in arrays.items()}
-        graph = fitted(self.graph, self.ctxs[device], kinds)
         trained = {name for name, param in self.params.items() if param.grad_req != "null"}
+        graph = fitted(self.graph, self.ctxs[device], kinds, trained)
         graph = adding_rightly(graph, trained)  # several stages may have the same parameter
         stages = cut(graph)
         layers = sorted(layer for stage in stages for layer in stage.layers)

@@ -195,7 +195,8 @@ def _shapes(layers: Sequence[gluon.HybridBlock], plan: StrategyPlan) -> List[Tup
 def _seconds(graph: mx.sym.Symbol, inputs: Dict[str, Tuple[int, ...]], ctx: mx.Context) -> float:
     shapes, _, states = graph.infer_shape(**inputs)
     args = {name: nd.ones(shape, ctx) for name, shape in zip(graph.list_arguments(), shapes)}
-    graph = fitted(graph, ctx, {name: (each.shape, each.dtype) for name, each in args.items()})
+    kinds = {name: (each.shape, each.dtype) for name, each in args.items()}
+    graph = fitted(graph, ctx, kinds, set(args) - {LABELS})
     aux = {n: nd.ones(shape, ctx) for n, shape in zip(graph.list_auxiliary_states(), states)}
     grads = {name: nd.zeros_like(array) for name, array in args.items() if name != LABELS}
     executor = graph.bind(ctx, args, args_grad=grads, grad_req=dict.fromkeys(grads, "write"),
