@@ -16,7 +16,7 @@ import numpy as np
 import options_page
 import pytest
 from PIL import Image
-from support.pages import PAGES, ROOT, blocks_of, commands_of, parse
+from support.pages import PAGES, ROOT, blocks_of, commands_of, parse, shown_program
 
 BOUND_S = 300  # for each command
 OTHERS = {"faq.md", "launch.md", "grading.md", "own-images.md"}
@@ -158,6 +158,7 @@ MADE = {
     "a.png": lambda folder: one_picture(folder, "a.png"),
     "b.jpg": lambda folder: one_picture(folder, "b.jpg"),
     "runs/NAME": a_run,
+    "train.py": lambda folder: (folder / "train.py").write_text(shown_program("train.py")),
     "docs/classify.py": lambda folder: shutil.copytree(ROOT / "docs", folder / "docs"),
 }
 

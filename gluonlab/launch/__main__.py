@@ -36,6 +36,7 @@ from gluonlab.launch.options import (
 )
 from gluonlab.launch.own_program import (
     become_program,
+    check_not_gluonlab,
     check_program,
     is_program,
     program_variables,
@@ -155,6 +156,7 @@ def main(
     settings = horovod_variables(backend, horovod)
     if program:
         check_separated(context, words)
+        check_not_gluonlab(words)
         settings.update(program_variables())
     if backend == "horovod" and servers is not None:
         raise ConfigError("--servers belongs to dist_sync: horovod has none: leave it out")

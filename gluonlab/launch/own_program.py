@@ -27,7 +27,6 @@ def is_program(words: Sequence[str]) -> bool:
 
 def check_program(words: Sequence[str]) -> None:
     """Raise ConfigError for a program that cannot be started on this host."""
-    _check_not_gluonlab(words)
     if shutil.which(words[0]) is None:
         raise ConfigError(start_refusal(words[0], Path.cwd()))
 
@@ -96,7 +95,7 @@ def _refused(shown: str, error: Optional[OSError]) -> str:
     return f"{shown} cannot be started: {error.strerror if error else 'no permission'}"
 
 
-def _check_not_gluonlab(words: Sequence[str]) -> None:
+def check_not_gluonlab(words: Sequence[str]) -> None:
     """Raise ConfigError for gluonlab's training as a program: each rank would train alone."""
     names = [word for word in words[:3] if not word.startswith("-")]
     if Path(names[0]).name.startswith(PYTHONS) and "-m" in words[1:2]:

@@ -27,10 +27,9 @@ def _leave_alone():
 
 if __name__ == "sitecustomize":
     import atexit
-    import os
 
-    _HERE = os.path.dirname(os.path.abspath(__file__))
-    sys.path[:] = [each for each in sys.path if os.path.abspath(each) != _HERE]
+    _HERE = __file__.rpartition("/")[0]
+    sys.path[:] = [each for each in sys.path if each != _HERE]
     _own = sys.modules.pop("sitecustomize")
     try:
         import sitecustomize  # noqa: F401  the one that Python would have found without this
