@@ -30,6 +30,7 @@ from gluonlab.config.options import TURNED_OFF
 from gluonlab.config.other_names import unknown_option
 from gluonlab.errors import ConfigError, DownloadError, GluonlabError, GluonlabWarning, unknown
 from gluonlab.host import last_words
+from gluonlab.host.hiding import explain_hidden
 from gluonlab.host.limits import used_up
 from gluonlab.host.signals import Terminated, number_of
 from gluonlab.plain import one_line
@@ -100,6 +101,9 @@ class Command(click.Command):
             if isinstance(error, OSError) and error.errno == errno.ENAMETOOLONG:
                 said = f"{error.filename} is no name that a file can have: {error.strerror}"
                 _end(f"{said}: give a shorter one", 2)
+            hidden = explain_hidden(error)
+            if hidden is not None:
+                _end(hidden, 1)
             explained = used_up(error)
             if explained is not None:
                 _end(str(explained), explained.exit_status)

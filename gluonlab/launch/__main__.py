@@ -9,7 +9,7 @@ from typing import Any, List, Optional, Sequence, Tuple
 
 import click
 
-from gluonlab.cli.command import command
+from gluonlab.cli.command import AS_WRITTEN, SEPARATOR, command
 from gluonlab.cli.printer import Printed, Printer, nothing
 from gluonlab.errors import ConfigError, RunError, unknown
 from gluonlab.launch.connections import Way
@@ -31,7 +31,6 @@ from gluonlab.launch.options import (
     check_alone,
     check_elsewhere,
     check_part,
-    check_separated,
     written,
 )
 from gluonlab.launch.own_program import (
@@ -45,7 +44,7 @@ from gluonlab.launch.parts import BY_BACKEND
 from gluonlab.launch.passed import check_names
 from gluonlab.launch.run_words import checked_words
 from gluonlab.launch.worker.__main__ import main as worker
-from gluonlab.plain import printable
+from gluonlab.plain import one_line, printable
 
 DEFAULT_BACKEND = "dist_sync"  # of a program
 OF_MPI = ("Open MPI", "MPICH", "MVAPICH2")
@@ -155,7 +154,7 @@ def main(
         raise ConfigError(unknown("--backend", backend, BY_BACKEND))
     settings = horovod_variables(backend, horovod)
     if program:
-        check_separated(context, words)
+        _check_separated(context, words)
         check_not_gluonlab(words)
         settings.update(program_variables())
     if backend == "horovod" and servers is not None:
@@ -254,6 +253,15 @@ class Console(Printer):
     def note(self, text: str) -> None:
         """As `gluonlab.launch.launcher.Listener` says."""
         self.print("stderr", printable(text))
+
+
+def _check_separated(context: click.Context, words: Sequence[str]) -> None:
+    """Raise ConfigError for a program without -- before it: the launcher would take its options."""
+    if SEPARATOR not in context.meta.get(AS_WRITTEN, [SEPARATOR]):
+        raise ConfigError(
+            f"{one_line(words[0])!r} is no option: a program stands behind --, as in -n 2 -- "
+            f"{one_line(' '.join(words[:2]))}"
+        )
 
 
 def _hosts(hosts: Optional[str], hostfile: Optional[str]) -> List[Host]:

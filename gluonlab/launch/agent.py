@@ -18,6 +18,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Callable, Dict, Iterable, List, Optional, Set
 
+from gluonlab.engine.server_variables import WORKER_VARIABLE
 from gluonlab.errors import ConfigError
 from gluonlab.host.lifetime import begin_as_part, begin_as_program
 from gluonlab.launch.awake import BEAT, awake
@@ -150,7 +151,7 @@ class Agent:
             environment = {**own_environment(), **message["environment"]}
             if not is_program:
                 environment[TELL] = str(told)
-            elif environment.get("DMLC_ROLE") == "worker" and NODE_PORT not in environment:
+            elif environment.get(WORKER_VARIABLE) == "worker" and NODE_PORT not in environment:
                 environment.update(self._node_port(name))
             process = await asyncio.create_subprocess_exec(
                 *words, env=environment, stdin=asyncio.subprocess.DEVNULL, stdout=out, stderr=err,

@@ -7,11 +7,9 @@ from typing import Iterable, List, Optional, Sequence
 import click
 from click.core import ParameterSource
 
-from gluonlab.cli.command import AS_WRITTEN, SEPARATOR
 from gluonlab.errors import ConfigError
 from gluonlab.launch.environments import Membership
 from gluonlab.launch.hosts import Host
-from gluonlab.plain import one_line
 
 # what each process of a job takes itself, as rank 0 launches the others
 CARRIED = ("servers", "restart", "min_workers", "patience", "port")
@@ -84,15 +82,6 @@ def check_elsewhere(
                 )
             )
             raise ConfigError(f"{option} is for other hosts, and {why}")
-
-
-def check_separated(context: click.Context, words: Sequence[str]) -> None:
-    """Raise ConfigError for a program without -- before it: the launcher would take its options."""
-    if SEPARATOR not in context.meta.get(AS_WRITTEN, [SEPARATOR]):
-        raise ConfigError(
-            f"{one_line(words[0])!r} is no option: a program stands behind --, as in -n 2 -- "
-            f"{one_line(' '.join(words[:2]))}"
-        )
 
 
 def check_part(context: click.Context, launcher: str) -> None:

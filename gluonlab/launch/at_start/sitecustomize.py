@@ -10,7 +10,7 @@ The program's Python may be another one, so this file imports nothing of gluonla
 import sys
 
 
-def _leave_alone():
+def _leave_alone():  # type: ignore[no-untyped-def]
     """Tell MXNet's stores, if there are any, not to wait."""
     mxnet = sys.modules.get("mxnet")
     if mxnet is None:
@@ -31,8 +31,8 @@ if __name__ == "sitecustomize":
     _HERE = __file__.rpartition("/")[0]
     sys.path[:] = [each for each in sys.path if each != _HERE]
     _own = sys.modules.pop("sitecustomize")
-    try:
-        import sitecustomize  # noqa: F401  the one that Python would have found without this
+    try:  # the one that Python would have found without this
+        import sitecustomize  # type: ignore[import-not-found] # noqa: F401
     except ImportError:
         sys.modules["sitecustomize"] = _own
     atexit.register(_leave_alone)
