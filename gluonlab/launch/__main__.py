@@ -135,13 +135,13 @@ def main(
     words: Tuple[str, ...],
     **horovod: Any,
 ) -> Any:
-    """Train with many processes, on this host or on several.
+    """Train with many processes, here or on several hosts, or start your own program in each.
 
     The options of the run are those of python -m gluonlab.run. Batches, rates and results are those
     of one process with all devices: --batch-size is per device.
 
-    A first word behind -- that does not begin with a dash is a program of your own, such as
-    -- python train.py --lr 0.1: each process runs it.
+    A first word behind -- that does not begin with a dash is your own program: -n 2 -- python
+    train.py --lr 0.1 runs it in two processes.
     """
     context = click.get_current_context()
     program = is_program(words)
