@@ -128,6 +128,9 @@ def main(
         elif not quiet:
             click.echo(f"written to {save_config}: --config {save_config} reads it")
     elif evaluate is not None:
+        from gluonlab.cli.early import check_evaluation
+
+        check_evaluation(evaluate, given(settings))
         from gluonlab.training.finished import evaluate_run
 
         print_evaluation(evaluate_run(evaluate, **given(settings)), as_json)
@@ -150,6 +153,9 @@ def _run(
     quiet: bool,
     autoresume: bool,
 ) -> None:
+    from gluonlab.cli.early import check_early
+
+    check_early(config, goes_on=autoresume)
     from gluonlab.cli.speaking import make_reporter  # MXNet is loaded here, not for --help
     from gluonlab.study.compare import compare, table
     from gluonlab.training.loop import train
@@ -166,6 +172,9 @@ def _run(
 
 
 def _resume(folder: str, settings: Dict[str, Any], as_json: bool, quiet: bool) -> None:
+    from gluonlab.cli.early import check_interrupted
+
+    check_interrupted(folder)
     from gluonlab.cli.speaking import make_reporter
     from gluonlab.training.loop import train
     from gluonlab.training.resume import asked, interrupted
@@ -177,6 +186,9 @@ def _resume(folder: str, settings: Dict[str, Any], as_json: bool, quiet: bool) -
 
 
 def _find_batch_size(config: TrainConfig, budget_bytes: int, as_json: bool, quiet: bool) -> None:
+    from gluonlab.cli.early import check_early
+
+    check_early(config.replace(out=None))  # it writes nothing
     from gluonlab.study.largest_batch import find_batch_size
 
     silent = quiet or as_json
@@ -188,10 +200,12 @@ def _find_batch_size(config: TrainConfig, budget_bytes: int, as_json: bool, quie
 
 def _find_lr(config: TrainConfig, steps: str, as_json: bool) -> None:
     count = whole(1)("--find-lr", steps)
+    from gluonlab.cli.early import check_early
+
+    check_early(config)
     from gluonlab.study import rate_finder  # MXNet is loaded here, not for --help
     from gluonlab.study.command import in_terminal
 
-    rate_finder.place(config.out)
     found = rate_finder.find_rate(config, count)
     path = rate_finder.write(found, config.out)
     lines = [*found.lines(), f"written to {path}: {rate_finder.PICTURE} shows it"]

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import errno
 import importlib
+import itertools
 import re
 import signal
 import sys
@@ -29,12 +30,15 @@ from gluonlab.config.options import TURNED_OFF
 from gluonlab.config.other_names import unknown_option
 from gluonlab.errors import ConfigError, DownloadError, GluonlabError, GluonlabWarning, unknown
 from gluonlab.host import last_words
+from gluonlab.host.hiding import explain_hidden
 from gluonlab.host.limits import used_up
 from gluonlab.host.signals import Terminated, number_of
 from gluonlab.host.start import started_quietly
 from gluonlab.host.stuck import ends_if_stuck
 from gluonlab.plain import one_line
 
+SEPARATOR = "--"  # behind which stand the words of another command
+AS_WRITTEN = "gluonlab.cli.as_written"  # click's meta: the words of this command
 OF_SIGNALS = 128  # what shells add to the number of the signal that ended a process
 
 
@@ -65,9 +69,8 @@ class Command(click.Command):
         kwargs["standalone_mode"] = False
         # click's own guess lacks what `dispatch` has taken
         kwargs.setdefault("prog_name", self.name)
-        debug = "--debug" in (
-            kwargs.get("args") or (args[0] if args and args[0] is not None else sys.argv[1:])
-        )
+        given = kwargs.get("args") or (args[0] if args and args[0] is not None else sys.argv[1:])
+        debug = "--debug" in itertools.takewhile(SEPARATOR.__ne__, given)
         show = warnings.showwarning
         warnings.showwarning = _show_warning(show)
         fill_closed()
@@ -101,6 +104,9 @@ class Command(click.Command):
             if isinstance(error, OSError) and error.errno == errno.ENAMETOOLONG:
                 said = f"{error.filename} is no name that a file can have: {error.strerror}"
                 _end(f"{said}: give a shorter one", 2)
+            hidden = explain_hidden(error)
+            if hidden is not None:
+                _end(hidden, 1)
             explained = used_up(error)
             if explained is not None:
                 _end(str(explained), explained.exit_status)
@@ -119,9 +125,11 @@ class Command(click.Command):
 
         SageMaker's images, and other services, give every option a value.
         """
-        check_words(args, self.get_params(ctx))
+        ctx.meta[AS_WRITTEN] = list(args)
+        end = args.index(SEPARATOR) if SEPARATOR in args else len(args)
+        check_words(args[:end], self.get_params(ctx))
         words: List[str] = []
-        opposites, rest = self._flags(), list(args)
+        opposites, rest = self._flags(), list(args[:end])
         off = ctx.meta.setdefault(TURNED_OFF, set())  # what a file must not turn on
         while rest:
             word = rest.pop(0)
@@ -131,7 +139,7 @@ class Command(click.Command):
             if value == "false" and not opposites[word]:
                 off.update(each.name for each in self.params if word in each.opts)
             words += opposites[word] if value == "false" else [word]
-        return super().parse_args(ctx, words)
+        return super().parse_args(ctx, [*words, *args[end:]])
 
     def _flags(self) -> Dict[str, List[str]]:
         """Each option that takes no value, with what says its opposite, if anything does."""

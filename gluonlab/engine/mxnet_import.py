@@ -9,6 +9,7 @@ from typing import Any, Callable, ContextManager
 
 from gluonlab.engine.installing import either
 from gluonlab.errors import EngineError, MissingMXNet
+from gluonlab.host.hiding import explain_hidden, line
 
 
 def install(around: Callable[[], ContextManager[None]]) -> None:
@@ -34,6 +35,9 @@ def explain(error: BaseException) -> EngineError:
             "mxnet needs distutils, which Python 3.12 dropped: "
             "pip install 'setuptools<81', which still has it"
         )
+    hidden = explain_hidden(error)
+    if hidden is not None:
+        return EngineError(hidden)
     from gluonlab.engine.linking import understand
 
     complaint = understand(text)
@@ -92,6 +96,8 @@ class _Finder:
             if _only_asked_for():
                 return None
             raise MissingMXNet(f"MXNet is not installed: {either()}")
+        if spec.origin is not None and spec.submodule_search_locations is None:
+            raise EngineError(line("mxnet", spec.origin))  # a file of the user's own
         load = spec.loader.exec_module
 
         def exec_module(module: types.ModuleType) -> None:

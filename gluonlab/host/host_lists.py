@@ -98,7 +98,7 @@ def lsf_hosts(environ: Mapping[str, str]) -> Tuple[str, List[HostSlots]]:
     if environ.get("LSB_DJOB_HOSTFILE"):
         file = environ["LSB_DJOB_HOSTFILE"]
         try:
-            lines = Path(file).read_text(encoding="utf-8").split()
+            lines = Path(file).read_text(encoding="utf-8-sig").split()
         except (OSError, ValueError) as error:
             raise ConfigError(
                 f"LSB_DJOB_HOSTFILE={file}, which names the job's hosts, cannot be read ({error}): "

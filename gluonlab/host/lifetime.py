@@ -14,6 +14,14 @@ def die_with_parent() -> None:
     _LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
 
 
+def begin_as_program() -> None:
+    """To be called in a new process that becomes a program of the user's: it dies with its parent,
+    and Ctrl-Z stops it again, which the launcher ignores.
+    """
+    die_with_parent()
+    signal.signal(signal.SIGTSTP, signal.SIG_DFL)
+
+
 def begin_as_part() -> None:
     """To be called in a new process that becomes a command of gluonlab's: it dies with its parent,
     and a SIGINT that is sent to it waits until gluonlab takes it.

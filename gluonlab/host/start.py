@@ -1,4 +1,5 @@
-"""Before a command begins: Ctrl-C in its imports ends it without a traceback.
+"""Before a command begins: Ctrl-C in its imports, and modules that a file hides, end it without a
+traceback.
 
 Imports nothing that Python has not loaded when it starts, for its own imports can be interrupted.
 """
@@ -7,9 +8,11 @@ import _signal  # type: ignore[import-not-found]  # signal itself imports enum f
 import os
 import sys
 
+from gluonlab.host import hiding
+
 
 def quiet_start() -> None:
-    """Where Python starts one of gluonlab's commands, and nowhere else, take SIGINT.
+    """Where Python starts one of gluonlab's commands, and nowhere else, take SIGINT and errors.
 
     `gluonlab.cli.interruption` takes over.
     """
@@ -18,7 +21,10 @@ def quiet_start() -> None:
         with open("/proc/self/cmdline", "rb") as file:
             words = file.read().decode(errors="replace").split("\0")
         name = next((word.partition(".")[0] for word in words[1:] if word[:1] != "-"), "")
-    if name == "gluonlab" and _signal.getsignal(_signal.SIGINT) is _signal.default_int_handler:
+    if name != "gluonlab":
+        return
+    sys.excepthook = hiding.excepthook
+    if _signal.getsignal(_signal.SIGINT) is _signal.default_int_handler:
         try:
             _signal.signal(_signal.SIGINT, _end)
         except ValueError:  # not in the main thread

@@ -9,7 +9,7 @@ from typing import Any, List, Optional, Sequence, Tuple
 
 import click
 
-from gluonlab.cli.command import command
+from gluonlab.cli.command import AS_WRITTEN, SEPARATOR, command
 from gluonlab.cli.printer import Printed, Printer, nothing
 from gluonlab.errors import ConfigError, RunError, unknown
 from gluonlab.launch.connections import Way
@@ -26,13 +26,27 @@ from gluonlab.launch.jobs.asked import job_request
 from gluonlab.launch.launcher import Request, launch
 from gluonlab.launch.members import attend
 from gluonlab.launch.numbers import real, split_words, whole
-from gluonlab.launch.options import carried, check_alone, check_part, written
+from gluonlab.launch.options import (
+    carried,
+    check_alone,
+    check_elsewhere,
+    check_part,
+    written,
+)
+from gluonlab.launch.own_program import (
+    become_program,
+    check_not_gluonlab,
+    check_program,
+    is_program,
+    program_variables,
+)
 from gluonlab.launch.parts import BY_BACKEND
 from gluonlab.launch.passed import check_names
 from gluonlab.launch.run_words import checked_words
 from gluonlab.launch.worker.__main__ import main as worker
-from gluonlab.plain import printable
+from gluonlab.plain import one_line, printable
 
+DEFAULT_BACKEND = "dist_sync"  # of a program
 OF_MPI = ("Open MPI", "MPICH", "MVAPICH2")
 LEAST_PATIENCE = 5  # seconds: half of it must be more than a beat
 PASS_ON = {"ignore_unknown_options": True}
@@ -52,11 +66,11 @@ PASS_ON = {"ignore_unknown_options": True}
 @click.option(
     "--backend",
     metavar="NAME",
-    required=True,
     help="how processes exchange gradients: dist_sync, dist_device_sync, dist_async or horovod; "
     "with dist_sync MXNet's servers sum what all workers send, with dist_device_sync the same "
     "here; with dist_async they update with each gradient as it comes, and workers do not wait for "
-    "each other",
+    "each other; a program of your own gets what mx.kv.create or Horovod needs  "
+    "[default, for a program: dist_sync]",
 )
 @click.option("--servers", metavar="N", help="servers of the parameter server  [default: 1 a host]")
 @click.option(
@@ -100,10 +114,12 @@ PASS_ON = {"ignore_unknown_options": True}
     "name, queue, image, instance, bucket, role or python",
 )
 @horovod_options
-@click.argument("words", nargs=-1, type=click.UNPROCESSED, metavar="-- OPTIONS OF THE RUN")
+@click.argument(
+    "words", nargs=-1, type=click.UNPROCESSED, metavar="-- OPTIONS OF THE RUN, OR A PROGRAM"
+)
 def main(
     count: Optional[str],
-    backend: str,
+    backend: Optional[str],
     servers: Optional[str],
     hosts: Optional[str],
     hostfile: Optional[str],
@@ -119,15 +135,28 @@ def main(
     words: Tuple[str, ...],
     **horovod: Any,
 ) -> Any:
-    """Train with many processes, on this host or on several.
+    """Train with many processes, here or on several hosts, or start your own program in each.
 
     The options of the run are those of python -m gluonlab.run. Batches, rates and results are those
     of one process with all devices: --batch-size is per device.
+
+    A first word behind -- that does not begin with a dash is your own program: -n 2 -- python
+    train.py --lr 0.1 runs it in two processes.
     """
+    context = click.get_current_context()
+    program = is_program(words)
+    if backend is None and program:
+        backend = DEFAULT_BACKEND
+    elif backend is None:
+        [option] = [each for each in context.command.params if each.name == "backend"]
+        raise click.MissingParameter(ctx=context, param=option)
     if backend not in BY_BACKEND:
         raise ConfigError(unknown("--backend", backend, BY_BACKEND))
     settings = horovod_variables(backend, horovod)
-    context = click.get_current_context()
+    if program:
+        _check_separated(context, words)
+        check_not_gluonlab(words)
+        settings.update(program_variables())
     if backend == "horovod" and servers is not None:
         raise ConfigError("--servers belongs to dist_sync: horovod has none: leave it out")
     processes = None if count is None else whole("-n", count)
@@ -138,7 +167,8 @@ def main(
     if kind is not None:
         own = [*carried(context, kind), *horovod_words(horovod)]
         asked = job_request(backend, processes, job, own, words)
-        checked_words(backend, words, restarts, main, worker)
+        if not program:
+            checked_words(backend, words, restarts, main, worker)
         _least_workers(min_workers, restarts, asked.processes)
         print(job_file(kind, asked), end="")
         return None
@@ -151,9 +181,14 @@ def main(
     if place_here is not None and is_part(place_here, backend):
         check_part(context, place_here.launcher)
         os.environ.update(settings)
+        if program:
+            become_program(words)
         return worker.main(["--backend", backend, *words])
     check_names(env)
-    words = checked_words(backend, words, restarts, main, worker)
+    if not program:
+        words = checked_words(backend, words, restarts, main, worker)
+    elif place_here is not None:
+        check_program(words)
     way = Way(split_words("--ssh", ssh), python, seconds)
     if place_here is not None and place_here.rank:
         sys.exit(attend(place_here, backend, words, way.patience, settings))
@@ -164,13 +199,17 @@ def main(
             "be with -n 2, or where with --hosts h1,h2"
         )
     placed = place(processes, where)
+    used = [host for n, host in enumerate(where) if n in placed or host.slots == 0]
+    check_elsewhere(context, used, place_here)
     if where[placed[0]].is_here:
         check_timeline(settings)  # before others wait for rank 0, which would find it
+    if program and any(where[n].is_here for n in placed):
+        check_program(words)
     workers = len(placed) if place_here is None else place_here.size
     request = Request(
         backend=backend,
         words=words,
-        hosts=[host for n, host in enumerate(where) if n in placed or host.slots == 0],
+        hosts=used,
         workers=workers,
         servers=server_count,
         port=wanted_port,
@@ -182,7 +221,7 @@ def main(
         command=shlex.join(["python", "-m", "gluonlab.launch", *written(context), "--"]),
         place=place_here,
     )
-    console = Console("--json" in words)
+    console = Console("--json" in words and not program, program)
     status = launch(request, console)
     if console.fault is not None:
         raise RunError(f"not all could be printed: {console.fault.strerror}: look into --out")
@@ -192,19 +231,21 @@ def main(
 class Console(Printer):
     """Prints what the processes say, each line with the rank of who has said it.
 
-    ``raw``: standard output is passed on as it is.
+    ``raw``: standard output is passed on as it is. ``of_program``: so are the lines behind the
+    rank, with their tabs and colors, and empty ones.
     """
 
-    def __init__(self, raw: bool) -> None:
+    def __init__(self, raw: bool, of_program: bool = False) -> None:
         super().__init__()
-        self._raw = raw
+        self._raw, self._of_program = raw, of_program
 
     def line(self, who: str, stream: str, text: str, printed: Printed = nothing) -> None:
         """As `gluonlab.launch.launcher.Listener` says."""
         if stream == "out" and self._raw:
             self.print("stdout", text, printed)
-        elif text:
-            line = f"[{who.replace('rank ', '')}] {printable(text)}"
+        elif text or self._of_program:
+            shown = text if self._of_program else printable(text)
+            line = f"[{who.replace('rank ', '')}] {shown}".rstrip(" " * (not text))
             self.print("stdout" if stream == "out" else "stderr", line, printed)
         else:
             printed()
@@ -212,6 +253,15 @@ class Console(Printer):
     def note(self, text: str) -> None:
         """As `gluonlab.launch.launcher.Listener` says."""
         self.print("stderr", printable(text))
+
+
+def _check_separated(context: click.Context, words: Sequence[str]) -> None:
+    """Raise ConfigError for a program without -- before it: the launcher would take its options."""
+    if SEPARATOR not in context.meta.get(AS_WRITTEN, [SEPARATOR]):
+        raise ConfigError(
+            f"{one_line(words[0])!r} is no option: a program stands behind --, as in -n 2 -- "
+            f"{one_line(' '.join(words[:2]))}"
+        )
 
 
 def _hosts(hosts: Optional[str], hostfile: Optional[str]) -> List[Host]:

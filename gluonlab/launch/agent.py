@@ -18,8 +18,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Callable, Dict, Iterable, List, Optional, Set
 
+from gluonlab.engine.server_variables import WORKER_VARIABLE
 from gluonlab.errors import ConfigError
-from gluonlab.host.lifetime import begin_as_part
+from gluonlab.host.lifetime import begin_as_part, begin_as_program
 from gluonlab.launch.awake import BEAT, awake
 from gluonlab.launch.lines import PIECE, lines_of
 from gluonlab.launch.messages import (
@@ -30,8 +31,9 @@ from gluonlab.launch.messages import (
     received,
     send,
 )
-from gluonlab.launch.own_network import addresses, reserved
-from gluonlab.launch.passed import own_environment
+from gluonlab.launch.own_network import addresses, reserved, reserved_above
+from gluonlab.launch.own_program import start_refusal
+from gluonlab.launch.passed import NODE_PORT, own_environment
 from gluonlab.launch.telling import TELL
 
 GRACE = 5.0  # seconds that processes have to end by SIGTERM
@@ -61,6 +63,8 @@ class Agent:
         self.status: Optional[int] = None
         self.fault: Optional[BadMessage] = None
         self._processes: Dict[str, asyncio.subprocess.Process] = {}
+        self._kept: Dict[str, socket.socket] = {}  # the ports of programs
+        self._programs: Set[str] = set()  # those that are the user's own
         self._freed: Set[str] = set()  # those that end, whose last words wait for nobody
         self._tasks: "set[asyncio.Future[Any]]" = set()
         self._port: Optional[socket.socket] = None  # that is kept for a scheduler
@@ -83,6 +87,8 @@ class Agent:
             for process in self._processes.values():
                 _kill(process, signal.SIGKILL)
             self._free_port()
+            for kept in self._kept.values():
+                kept.close()
             for task in [watching, listening, *self._tasks]:
                 task.cancel()
             self._writer.close()
@@ -108,7 +114,9 @@ class Agent:
         elif "signal" in message:
             for name in message["to"]:
                 if name in self._processes:
-                    _kill(self._processes[name], message["signal"], group=False)
+                    # Ctrl-C goes to a program's children as well, as from a terminal
+                    to_all = name in self._programs and message["signal"] == signal.SIGINT
+                    _kill(self._processes[name], message["signal"], group=to_all)
             self._free(message["to"])  # else one that waits to print could not end
         elif "end" in message:
             self._do(self._end())
@@ -131,22 +139,32 @@ class Agent:
             self._port = None
 
     async def _start(self, message: Message) -> None:
-        name, pipes = message["start"], {}
+        name, pipes, is_program = message["start"], {}, False
         try:
             message = self._checked(message)
             if name in self._processes:
                 raise ConfigError(f"{name} runs already")
             pipes = {stream: os.pipe() for stream in ("out", "err", "came")}
             out, err, told = (write for _, write in pipes.values())
+            is_program = message.get("program", False)
+            words = message["words"] if is_program else [sys.executable, *message["words"]]
+            environment = {**own_environment(), **message["environment"]}
+            if not is_program:
+                environment[TELL] = str(told)
+            elif environment.get(WORKER_VARIABLE) == "worker" and NODE_PORT not in environment:
+                environment.update(self._node_port(name))
             process = await asyncio.create_subprocess_exec(
-                sys.executable, *message["words"],
-                env={**own_environment(), **message["environment"], TELL: str(told)},
-                stdin=asyncio.subprocess.DEVNULL, stdout=out, stderr=err, pass_fds=[told],
-                cwd=message["folder"], start_new_session=True, preexec_fn=begin_as_part,
+                *words, env=environment, stdin=asyncio.subprocess.DEVNULL, stdout=out, stderr=err,
+                pass_fds=() if is_program else [told], cwd=message["folder"],
+                start_new_session=True,
+                preexec_fn=begin_as_program if is_program else begin_as_part,
             )  # fmt: skip
         except (ConfigError, OSError) as error:
-            is_mistake = isinstance(error, ConfigError)
-            why = f"error: {error}" if is_mistake else f"cannot be started: {error}"
+            is_mistake = is_program or isinstance(error, ConfigError)
+            if is_program and isinstance(error, OSError):
+                why = f"error: {start_refusal(words[0], Path(message['folder']), error)}"
+            else:
+                why = f"error: {error}" if is_mistake else f"cannot be started: {error}"
             send(self._writer, ended=name, status=1 + is_mistake, why=why)
             for read, _ in pipes.values():
                 os.close(read)
@@ -155,11 +173,25 @@ class Agent:
             for _, write in pipes.values():
                 os.close(write)
         self._processes[name] = process
+        if is_program:
+            self._programs.add(name)
         self._freed.discard(name)
         passing = [
             self._do(self._pass_on(name, stream, read)) for stream, (read, _) in pipes.items()
         ]
         self._do(self._see_end(name, process, passing))
+
+    def _node_port(self, name: str) -> Dict[str, str]:
+        """The variable with the port of a program's MXNet, higher for each rank of this host.
+
+        MXNet's scheduler numbers the workers of one host by their ports.
+        """
+        last = max((kept.getsockname()[1] for kept in self._kept.values()), default=0)
+        kept, port = reserved_above(last)
+        if kept is None:
+            return {}
+        self._kept[name] = kept
+        return {NODE_PORT: str(port)}
 
     async def _pass_on(self, name: str, stream: str, descriptor: int) -> None:
         """Tell the launcher what a process says, no faster than that is printed.
@@ -192,6 +224,8 @@ class Agent:
         for each in left:  # what it has started and let go has its pipes
             each.cancel()
         del self._processes[name]
+        if name in self._kept:
+            self._kept.pop(name).close()
         send(self._writer, ended=name, status=status)
         await self._drain()
 

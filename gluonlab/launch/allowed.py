@@ -1,7 +1,7 @@
 """What a process that a scheduler has started takes from rank 0, which it knows by address alone.
 
-It starts a server of MXNet, or a worker with its own options, and gives it the variables that
-`gluonlab.launch.parts` sets for these, each of its own form: ranks, numbers, and where the others
+It starts a server of MXNet, or a worker with its own options or program, and gives it the variables
+that `gluonlab.launch.parts` sets for these, each of its own form: ranks, numbers, and where others
 are. Everything else it refuses, and the whole request with it, or leaves out.
 """
 
@@ -12,7 +12,8 @@ from itertools import zip_longest
 from typing import Dict, Mapping, Sequence
 
 from gluonlab.errors import ConfigError
-from gluonlab.launch.parts import AGAIN, SERVE, worker_words
+from gluonlab.launch.own_program import is_program
+from gluonlab.launch.parts import AGAIN, RANK, SERVE, worker_words
 from gluonlab.plain import one_line
 
 WHOLE, PORT = "[0-9]{1,6}", "[0-9]{1,5}"
@@ -56,7 +57,7 @@ def allowed(
     is_server = list(given) == SERVE and role == "server" and backend != "horovod"
     is_worker = list(given) in (own, [*own, AGAIN]) and role in (None, "worker")
     if not is_server and not is_worker:
-        _refuse(given, own)
+        _refuse(given, own, RANK in environment)
     group = {name: value for name, value in environment.items() if name in FORMS}
     for name, value in group.items():
         if not re.fullmatch(FORMS[name], value):
@@ -64,9 +65,10 @@ def allowed(
     return group
 
 
-def _refuse(given: Sequence[str], own: Sequence[str]) -> None:
+def _refuse(given: Sequence[str], own: Sequence[str], is_worker: bool) -> None:
+    programs = is_worker and (is_program(given) or is_program(own))
     for place, (mine, theirs) in enumerate(zip_longest(own, given)):
-        if mine != theirs and list(given[:2]) == list(own[:2]):
+        if mine != theirs and (programs or list(given[:2]) == list(own[:2])):
             raise ConfigError(
                 f"the options of this process differ from rank 0's: here {_around(own, place)}, "
                 f"there {_around(given, place)}: start all with the same ones"

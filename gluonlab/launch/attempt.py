@@ -76,7 +76,10 @@ class Attempt:
         self._alive: Set[str] = {part.name for part in parts}
         self._workers = {part.name for part in parts if part.is_worker}
         told = (ARRIVED, JOINED, BEGUN, LEFT, TAKEN)
-        self._came: Dict[str, Set[str]] = {each: set() for each in told}
+        # Programs tell nothing: once they are started, they work, and may leave their servers.
+        self._programs = {part.name for part in parts if part.is_program}
+        self._came: Dict[str, Set[str]] = {each: set(self._programs) for each in told}
+        self._ended_with: List[int] = []  # the statuses of programs after a signal
         self._done: Dict[str, float] = {}  # when servers have ended, and well
         self._lines: Dict[str, List[str]] = {part.name: [] for part in parts}
         self._failures: List[Failure] = []
@@ -110,6 +113,7 @@ class Attempt:
             self._agent[part.name].send(
                 start=part.name,
                 words=part.words,
+                program=part.is_program,
                 folder=self._folder,
                 environment={**self._passed, **part.environment},
             )
@@ -134,9 +138,12 @@ class Attempt:
         await self._end()
         if self._failures:
             return self._first_failure()._replace(port_is_taken=self._port_is_taken)
-        if self._signal:
-            return Failure("", "", OF_SIGNALS + self._signal)
-        return None
+        if not self._signal:
+            return None
+        if self._programs:  # a program may take a signal for another purpose, or save and end well
+            status = next(filter(None, self._ended_with), 0)
+            return Failure("", "", status) if status else None
+        return Failure("", "", OF_SIGNALS + self._signal)
 
     @property
     def _port_is_taken(self) -> bool:
@@ -144,7 +151,9 @@ class Attempt:
 
     def _first_failure(self) -> Failure:
         """The cause: others fail as they miss the one that died, or was given what cannot be."""
-        first = min(self._failures, key=lambda each: (not each.is_death, each.status != 2))
+        first = self._failures[0]  # of programs, whose failures say nothing of their cause
+        if not self._programs:
+            first = min(self._failures, key=lambda each: (not each.is_death, each.status != 2))
         same = [each for each in self._failures if each.why == first.why]
         if not first.is_death and len(same) == len(self._workers):
             return first._replace(who="")  # all were given the same
@@ -183,7 +192,9 @@ class Attempt:
             return
         if stream == "err":
             self._lines[of] = [*self._lines[of][1 - KEPT :], line]
-            if line.startswith(ERROR):  # several may say the same: `Failure` says it once
+            if (
+                line.startswith(ERROR) and of not in self._programs
+            ):  # several may say the same: `Failure` says it once
                 printed()
                 return
         self._say(of, stream, line, printed)
@@ -194,15 +205,21 @@ class Attempt:
             self._done[name] = awake()  # `_look` sees whether it was too early
         elif name in self._came[LEFT] if status == 0 else self._only_servers(name):
             return
+        elif name in self._programs and self._signal:
+            self._ended_with.append(_of_shell(status))
         elif self._signal and not self.has_begun:
             return  # nothing was trained; with the others gone, it may end in any way
-        elif status in BY_REQUEST or (self._signal and -status == self._signal):
+        elif name not in self._programs and self._is_asked_for(status):
             self._signal = self._signal or abs(status) % OF_SIGNALS  # it came to one of them
         elif status < 0:
-            self._fail(name, why or f"was killed by {_signal_name(-status)}", OF_SIGNALS - status)
+            self._fail(name, why or f"was killed by {_signal_name(-status)}", _of_shell(status))
         else:
             said = [line for line in self._lines[name] if line.startswith(ERROR)]
-            self._fail(name, said[-1] if said else why or _early(status), status or 1)
+            own = said[-1] if said and name not in self._programs else why
+            self._fail(name, own or _early(status), status or 1)
+
+    def _is_asked_for(self, status: int) -> bool:
+        return status in BY_REQUEST or bool(self._signal and -status == self._signal)
 
     def _look(self, seconds: float) -> None:
         """Whatever does not tell of itself: silence, and processes that do not come."""
@@ -264,6 +281,11 @@ class Attempt:
 
     def _order(self, name: str) -> int:
         return [part.name for part in self._parts].index(name)
+
+
+def _of_shell(status: int) -> int:
+    """The status of a process as shells count it: a signal is 128 and its number."""
+    return status if status >= 0 else OF_SIGNALS - status
 
 
 def _early(status: int) -> str:

@@ -19,6 +19,7 @@ from gluonlab.launch.environments import Membership
 from gluonlab.launch.hosts import HERE, Host, place, room, server_hosts
 from gluonlab.launch.inbox import Inbox
 from gluonlab.launch.members import Gathering
+from gluonlab.launch.own_program import is_program
 from gluonlab.launch.parts import AGAIN, COMMAND, RAN_ON, parts
 from gluonlab.launch.passed import passed, working_folder
 from gluonlab.launch.ports import TRIES, kept_port, refusal
@@ -32,9 +33,10 @@ STUCK = 1.0  # seconds after a signal in which nobody takes a line: then the res
 class Request:
     """What is to be launched, checked.
 
-    ``words``: the options of the run; ``servers``: as many, or one a host; ``port``: of the
-    scheduler, or any that is free; ``names``: of variables for other hosts; ``command``: what the
-    user has written, up to the words; ``place``: that of rank 0, if a scheduler has started all;
+    ``words``: the options of the run, or a program; ``servers``: as many, or one a host; ``port``:
+    of the scheduler, or any that is free; ``names``: of variables for other hosts; ``command``:
+    what the user has written, up to the words; ``place``: that of rank 0, if a scheduler has
+    started all;
     ``settings``: variables that workers get, whatever the user has set.
     """
 
@@ -163,9 +165,8 @@ class _Launcher:
                 for each in gone
                 if failure.who != f"host {each.host.name}"
             )
-            self._listener.note(
-                f"warning: {failure}{also}: starting again from the last checkpoint"
-            )
+            begin = "" if is_program(self._words) else " from the last checkpoint"
+            self._listener.note(f"warning: {failure}{also}: starting again{begin}")
             workers = await self._again(gone)
 
     async def _one(self, workers: int) -> Optional[Failure]:
@@ -230,7 +231,8 @@ class _Launcher:
     async def _again(self, gone: Sequence[Connection]) -> int:
         """Connect to the hosts that are ``gone``, or leave them out: how many workers there are."""
         request = self._request
-        if not {AGAIN, "--resume"} & {word.partition("=")[0] for word in self._words}:
+        has = {AGAIN, "--resume"} & {word.partition("=")[0] for word in self._words}
+        if not has and not is_program(self._words):
             self._words.append(AGAIN)
         await _leave(gone)
         if self._gathering is None:

@@ -22,6 +22,7 @@ from gluonlab.launch.environments import Membership
 from gluonlab.launch.hosts import Host
 from gluonlab.launch.inbox import Inbox
 from gluonlab.launch.messages import LONGEST, OF_AGENT, BadMessage, Message, received
+from gluonlab.launch.own_program import is_program
 from gluonlab.launch.parts import RANK
 
 PAUSE = 0.2  # seconds between two tries to reach rank 0
@@ -177,7 +178,8 @@ async def _attend(
         group = allowed(message["words"], message["environment"], backend, words)
         if RANK in group:
             group.update(settings)
-        return {**message, "environment": group, "folder": os.getcwd()}  # noqa: PTH109
+        own = {"folder": os.getcwd(), "program": RANK in group and is_program(words)}  # noqa: PTH109
+        return {**message, "environment": group, **own}
 
     agent = Agent(*streams, hello={"rank": place.rank, "size": place.size}, checked=checked)
     request.pass_to(lambda number: agent.tell(came=number), asyncio.get_event_loop())

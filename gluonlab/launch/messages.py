@@ -84,7 +84,7 @@ OF_LAUNCHER: Forms = {
     "port": {"port": _whole(0, 65535)},
     "start": {
         "start": _name, "words": _each(_word), "folder": _word,
-        "environment": _pairs(_variable, _word),
+        "environment": _pairs(_variable, _word), "program?": _is(True, False),
     },
     "printed": {"printed": _whole(0, 2**53)},
     "signal": {"signal": _is(*map(int, RAISED)), "to": _each(_name)},

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Iterable, List, Optional
+from typing import Iterable, List, Optional, Sequence
 
 import click
 from click.core import ParameterSource
 
 from gluonlab.errors import ConfigError
 from gluonlab.launch.environments import Membership
+from gluonlab.launch.hosts import Host
 
 # what each process of a job takes itself, as rank 0 launches the others
 CARRIED = ("servers", "restart", "min_workers", "patience", "port")
+ELSEWHERE = ("env", "ssh", "python")  # what only other hosts need
 NOT_IN_JOBS = {
     "hosts": "the scheduler chooses the hosts: say how many processes with -n",
     "hostfile": "the scheduler chooses the hosts: say how many processes with -n",
@@ -62,6 +64,24 @@ def check_alone(context: click.Context, place: Optional[Membership]) -> None:
             f"{option} starts a group, and {place.launcher} has started this process as one of "
             f"{place.size}, which are one: leave it out"
         )
+
+
+def check_elsewhere(
+    context: click.Context, used: Sequence[Host], place: Optional[Membership]
+) -> None:
+    """Raise ConfigError for an option for other hosts, where there are none."""
+    if place is None and not all(host.is_here for host in used):
+        return
+    for name in ELSEWHERE:
+        for option in written(context, [name])[:1]:
+            why = (
+                NOT_IN_JOBS[name]
+                if place is not None
+                else (
+                    "all processes are on this host: leave it out, or name other hosts with --hosts"
+                )
+            )
+            raise ConfigError(f"{option} is for other hosts, and {why}")
 
 
 def check_part(context: click.Context, launcher: str) -> None:

@@ -25,6 +25,21 @@ def reserved(wanted: int) -> Tuple[Optional[socket.socket], Message]:
     return keeping, {"port": keeping.getsockname()[1]}
 
 
+def reserved_above(last: int) -> Tuple[Optional[socket.socket], int]:
+    """The next port above ``last`` that nobody has, as `reserved`; 0: any port.
+
+    No socket, and 0, if there is none.
+    """
+    if not last:
+        kept, answer = reserved(0)
+        return kept, answer.get("port", 0)
+    for port in range(last + 1, 65536):
+        kept, _ = reserved(port)
+        if kept is not None:
+            return kept, port
+    return None, 0
+
+
 def addresses() -> Dict[str, str]:
     """This host's IPv4 addresses, each with the name of its interface."""
     import fcntl

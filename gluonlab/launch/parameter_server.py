@@ -44,7 +44,7 @@ class ParameterServer(SummingGroup):
         except mx.base.MXNetError:
             raise EngineError(
                 f"--backend {name}: this process's environment names no scheduler: "
-                "start it with MXNet's launch.py, "
+                "start it with gluonlab launch -n 2 -- python YOUR_PROGRAM.py, "
                 "or on SageMaker with sagemaker_parameter_server_enabled"
             ) from None
         # MXNet's scheduler numbers the workers as they come

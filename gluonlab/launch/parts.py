@@ -9,6 +9,8 @@ from __future__ import annotations
 from types import MappingProxyType
 from typing import Dict, List, Mapping, NamedTuple, Sequence, Tuple
 
+from gluonlab.launch.own_program import is_program
+
 RANK = "GLUONLAB_RANK"  # of a worker: MXNet's scheduler would count them as they come
 LOCAL_RANK = "GLUONLAB_LOCAL_RANK"
 LOCAL_SIZE = "LOCAL_WORLD_SIZE"
@@ -22,12 +24,16 @@ AGAIN = "--autoresume"  # what all are given, too, when they start again
 
 
 class Part(NamedTuple):
-    """A process of a group. ``host``: its place in the list; ``words``: what Python is given."""
+    """A process of a group. ``host``: its place in the list; ``words``: what Python is given.
+
+    ``is_program``: the words are a whole command line, of the user's own program.
+    """
 
     name: str
     host: int
     words: List[str]
     environment: Dict[str, str]
+    is_program: bool = False
 
     @property
     def is_worker(self) -> bool:
@@ -44,8 +50,11 @@ class Site(NamedTuple):
 
 
 def worker_words(backend: str, words: Sequence[str]) -> List[str]:
-    """What Python is given to train with the options ``words`` of the run."""
-    return ["-m", WORKER, "--backend", backend, *words]
+    """What Python is given to train with the options ``words`` of the run.
+
+    An own program's words are its command line.
+    """
+    return list(words) if is_program(words) else ["-m", WORKER, "--backend", backend, *words]
 
 
 Started = Tuple[List[Part], List[Dict[str, str]]]  # what is no worker, and workers' environments
@@ -62,9 +71,9 @@ def parts(
 ) -> List[Part]:
     """What is to be started, the scheduler first.
 
-    ``words``: the options of the run; ``placed``: the host of each rank; ``servers``: of each
-    server; ``port``: of the scheduler, which is on the first host; ``settings``: variables that all
-    workers get, such as Horovod's.
+    ``words``: the options of the run, or a program; ``placed``: the host of each rank; ``servers``:
+    of each server; ``port``: of the scheduler, which is on the first host; ``settings``: variables
+    that all workers get, such as Horovod's.
     """
     own = worker_words(backend, words)
     before, workers = BY_BACKEND[backend](placed, servers, sites, port)
@@ -75,7 +84,7 @@ def parts(
         environment[LOCAL_RANK] = str(names[:rank].count(name))
         environment[LOCAL_SIZE] = str(names.count(name))
     return before + [
-        Part(f"rank {rank}", host, own, environment)
+        Part(f"rank {rank}", host, own, environment, is_program(words))
         for rank, (host, environment) in enumerate(zip(placed, workers))
     ]
 

@@ -15,6 +15,7 @@ from gluonlab.files.bounded import read_bounded
 from gluonlab.runs.schema import CONFIG, FORMAT, PARAMETERS
 
 REMEDY = "give folders that gluonlab.run has written (--out, runs/...), and leave this one out"
+RESUMED = "give the folder of a run of gluonlab.run"
 FINISHED = f"give the folder of a finished run, with {CONFIG} and {PARAMETERS}"
 # Fields of TrainConfig -> the setting that says what came of them.
 RESOLVED = {

@@ -16,7 +16,6 @@ from typing import Any, Dict, List, Mapping, Optional, Sequence
 
 import gluonlab
 from gluonlab.errors import DataError, OutputError
-from gluonlab.files.arrays import save_arrays
 from gluonlab.files.markers import is_marker
 from gluonlab.files.whole import (
     append_whole,
@@ -176,6 +175,8 @@ class RunDirectory:
         """
         params = net._collect_params_with_prefix()
         arrays = {name: param.list_data()[0] for name, param in params.items()}
+        from gluonlab.files.arrays import save_arrays  # which loads MXNet
+
         save_arrays(self.path / schema.PARAMETERS, arrays)
 
     def curves(self) -> None:

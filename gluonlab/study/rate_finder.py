@@ -22,7 +22,7 @@ from gluonlab.files.temporary import temporary_folder
 from gluonlab.files.whole import folder_for, write_text
 from gluonlab.runs.reader import read_lines
 from gluonlab.runs.schema import Step, file_text
-from gluonlab.runs.writer import RUNS, RunDirectory, folder_name, make_unused
+from gluonlab.runs.writer import RUNS, folder_name, make_unused
 from gluonlab.study.trial import Enough
 from gluonlab.training.ending import limits_explained
 from gluonlab.training.loop import train_plan
@@ -216,11 +216,6 @@ def _refuse_useless(config: TrainConfig, steps: int) -> None:
                 f"--find-lr {steps} {reasons[field.name]}: leave {option_name(field.name)}{shown} "
                 "out, or train with a rate (--lr)"
             )
-
-
-def place(out: Optional[str]) -> None:
-    """Raise OutputError for an --out that cannot be written, before anything is trained."""
-    RunDirectory.check(out)
 
 
 def write(found: Found, out: Optional[str]) -> Path:

@@ -10,31 +10,23 @@ from typing import Any, Dict, List, Optional, Tuple
 
 from mxnet import gluon
 
-from gluonlab.config import TrainConfig, option_name
+from gluonlab.config import TrainConfig
 from gluonlab.data.sets.dataset import Dataset
 from gluonlab.data.sets.gluon_data import resolve_dataset
 from gluonlab.engine.semantics import give_back, nd_semantics
-from gluonlab.errors import ConfigError, DataError, OutputError, RunError
+from gluonlab.errors import ConfigError, OutputError, RunError
 from gluonlab.export.onnx_check import Agreement
 from gluonlab.files.whole import folder_for
 from gluonlab.finite import is_healthy, may_be_early
-from gluonlab.runs.description import Description, read_finished
+from gluonlab.runs.description import Description
 from gluonlab.runs.schema import CONFUSION, EXPORT
 from gluonlab.training.checks import check_exportable
 from gluonlab.training.ending import write_extras
 from gluonlab.training.evaluate import Score, evaluate, evaluation_loader
+from gluonlab.training.evaluated import check_given, evaluated
 from gluonlab.training.own import NOTHING, Own, check_same_own, make_own
 from gluonlab.training.plan import Plan
 from gluonlab.training.trained import GONE_WRONG, check_finite, config_of, plan_of, strategy_of
-
-# The settings that an evaluation takes from the command line.
-GIVEN = (
-    "gpus", "devices", "require_gpu", "threads", "split", "stages", "cut", "balance",
-    "pipeline_schedule", "stages_per_device", "ways", "channels", "data_dir",
-    "decoders", "skip_bad", "batch_size",
-    "global_batch_size", "microbatches", "microbatch_size", "prefetch", "resident_bytes",
-    "deterministic", "tf32", "confusion", "export", "out",
-)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -95,18 +87,13 @@ def evaluate_run(
     OutputError; and RunError when the loss is beyond recovery, or parameters are not finite.
     """
     dataset = resolve_dataset(data)
+    check_given(given)
     with nd_semantics():
         return _evaluate(Path(run_dir), make_own(net, loss, metrics), dataset, given)
 
 
 def _evaluate(folder: Path, own: Own, data: Optional[Dataset], given: Dict[str, Any]) -> Evaluation:
-    for name in given:
-        if name not in GIVEN:
-            raise ConfigError(
-                f"{option_name(name)} has no effect with --evaluate, "
-                "which takes it from the run: leave it out"
-            )
-    found = _described(folder)
+    found = evaluated(folder)
     config = config_of(found, given)
     _check_own(found, own, data, folder)
     place = _place(config, folder)
@@ -138,7 +125,7 @@ def plan_evaluation(folder: Path, given: Dict[str, Any]) -> Plan:
 
     Raises a UsageError.
     """
-    found = _described(folder)
+    found = evaluated(folder)
     _check_own(found, NOTHING, None, folder)
     return plan_of(found, config_of(found, given))
 
@@ -161,14 +148,3 @@ def _place(config: TrainConfig, folder: Path) -> Optional[Path]:
     if Path(config.out).exists() and not Path(config.out).is_dir():
         raise OutputError(f"--out {config.out} is a file: give a folder")
     return Path(config.out)
-
-
-def _described(folder: Path) -> Description:
-    """What the finished run in this folder was asked for and uses.
-
-    Raises ConfigError for a folder that is not a run's.
-    """
-    try:
-        return read_finished(folder)
-    except DataError as error:
-        raise ConfigError(f"--evaluate {error}") from None

@@ -13,7 +13,7 @@ from gluonlab.errors import ConfigError, DataError
 from gluonlab.kvstores.groups import ALONE, Group
 from gluonlab.parallel.strategy import Strategy
 from gluonlab.runs.checkpoint import Checkpoint, checkpoints, newest, remove_later
-from gluonlab.runs.description import Description, description, read_description
+from gluonlab.runs.description import RESUMED, Description, description, read_description
 from gluonlab.runs.reader import copy_count, read_lines
 from gluonlab.runs.schema import Epoch, StoppedEvent
 from gluonlab.runs.writer import NoRunDirectory, RunDirectory
@@ -23,7 +23,6 @@ from gluonlab.training.on_servers import check_going_on
 from gluonlab.training.plan import Plan
 from gluonlab.training.splitting import OF_WAYS
 
-RESUMED = "give the folder of a run of gluonlab.run"
 # Settings that may differ from those of the run so far: the sums are the same but for their order.
 SPLITTING = ("split", *OF_WAYS)
 OF_STAGES = ("cut", "balance", "stages", "stages_per_device", "pipeline_schedule")

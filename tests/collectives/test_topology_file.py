@@ -28,6 +28,8 @@ def test_every_known_machine_is_read_as_it_was_written(name, tmp_path):
     write_topology(topology, tmp_path / "m.json")
     assert read_topology(tmp_path / "m.json") == topology
     assert make_topology(str(tmp_path / "m.json")) == topology
+    (tmp_path / "m.json").write_bytes(b"\xef\xbb\xbf" + (tmp_path / "m.json").read_bytes())
+    assert read_topology(tmp_path / "m.json") == topology  # with a byte order mark
 
 
 @examples(15, 30)

@@ -118,6 +118,7 @@ def test_lsf_tells_its_hosts_in_three_ways(tmp_path):
     file = tmp_path / "hosts"
     file.write_text("b\nb\na\n")
     pairs = {"LSB_MCPU_HOSTS": "b 2 a 1 "}
+    file.write_text(file.read_text(), encoding="utf-8-sig")
     for environ in (pairs, {"LSB_DJOB_HOSTFILE": str(file)}, {"LSB_HOSTS": "b b a"}):
         variable, hosts = lsf_hosts(environ)
         assert variable in environ

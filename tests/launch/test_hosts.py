@@ -20,12 +20,21 @@ def test_hosts_are_read_as_they_are_written(hosts):
     assert parse_hosts(text) == hosts
 
 
-@given(some_hosts, st.lists(st.sampled_from(["", "# nothing", "   "]), max_size=3), st.booleans())
-def test_hostfiles_are_read_as_they_are_written(tmp_path_factory, hosts, between, mpi):
+@given(
+    some_hosts,
+    st.lists(st.sampled_from(["", "# nothing", "   "]), max_size=3),
+    st.booleans(),
+    st.sampled_from(["utf-8", "utf-8-sig"]),
+    st.sampled_from(["\n", "\r\n"]),
+)
+def test_hostfiles_are_read_as_they_are_written(
+    tmp_path_factory, hosts, between, mpi, encoding, newline
+):
+    """Editors of Windows put a byte order mark before it."""
     form = "{} slots={}  # of Open MPI" if mpi else "{}:{}"
     lines = [h.name if h.slots is None else form.format(h.name, h.slots) for h in hosts]
     file = tmp_path_factory.mktemp("hosts") / "file"
-    file.write_text("\n".join(between + lines))
+    file.write_bytes(newline.join(between + lines).encode(encoding))
     assert read_hostfile(str(file)) == hosts
 
 

@@ -16,6 +16,9 @@ from gluonlab.config.options import given
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = sorted([*ROOT.glob("README*.md"), *(ROOT / "docs").glob("*.md")])
 
+# Programs that a page shows whole, and then starts.
+SHOWN = {"train.py": ROOT / "docs" / "processes.md"}
+
 # A line before a block, which readers do not see: why it is not run, or what it finds there.
 MARK = r"(?:^<!-- (not run|made before): (.+?) -->\n)?"
 BLOCK = re.compile(MARK + r"^```(\w*)\n(.*?)^```$", re.M | re.S)
@@ -39,6 +42,11 @@ def blocks_of(page, language=None):
         if language in (None, kind):
             found.append(Block(kind, code, why, before))
     return found
+
+
+def shown_program(name):
+    """The program that a page shows under this name."""
+    return next(block.code for block in blocks_of(SHOWN[name], "python"))
 
 
 def commands_of(block):
@@ -76,8 +84,9 @@ def parse(words):
     options = command.make_context(name, list(rest)).params
     names = {field.name for field in fields(TrainConfig)}
     TrainConfig(**given({name: options[name] for name in names & set(options)}))  # checks values
-    if "--" in rest:
-        parse(["python", "-m", "gluonlab.run", *rest[rest.index("--") + 1 :]])
+    behind = rest[rest.index("--") + 1 :] if "--" in rest else []
+    if behind and behind[0].startswith("-"):  # else a program of the user's own
+        parse(["python", "-m", "gluonlab.run", *behind])
 
 
 def _module(words):
@@ -87,6 +96,6 @@ def _module(words):
         return words[2], words[3:]
     if words[0] == "gluonlab":
         return "gluonlab", words[1:]
-    if words[0] == "python":
+    if words[0] == "python" and words[1] not in SHOWN:
         assert (ROOT / words[1]).is_file(), words[1]
     return None, []

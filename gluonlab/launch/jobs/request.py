@@ -18,9 +18,9 @@ IMAGE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/:@-]*")
 class JobRequest:
     """Processes, what each of them has, and the words that each of them runs with.
 
-    ``words``: what follows ``--``: the options of python -m gluonlab.run. ``launcher``: what stands
-    before it, such as Horovod's settings. ``gpus`` and ``threads``
-    are each process's, ``memory_mb`` is each host's (each pod's, in Kubernetes). ``queue``: LSF's
+    ``words``: what follows ``--``: the options of python -m gluonlab.run, or a program.
+    ``launcher``: what stands before it, such as Horovod's settings. ``gpus`` and ``threads`` are
+    each process's, ``memory_mb`` is each host's (each pod's, in Kubernetes). ``queue``: LSF's
     queue, Slurm's partition; None leaves it to the cluster. ``image``: for Kubernetes and
     SageMaker. ``instance``, ``bucket``, ``role``: SageMaker's; None leaves the template's. Raises
     ConfigError for what no scheduler could give.

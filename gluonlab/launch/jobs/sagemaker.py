@@ -16,6 +16,7 @@ from gluonlab.errors import ConfigError
 from gluonlab.host.sagemaker import has_local_disk
 from gluonlab.launch.jobs.request import JobRequest
 from gluonlab.launch.jobs.yaml_text import Said, yaml_lines
+from gluonlab.launch.own_program import is_program
 
 TEMPLATES = Path(__file__).parent / "training"
 # the role of sagemaker/notebook.yaml lets a notebook start jobs of such names only
@@ -77,6 +78,11 @@ def sagemaker(request: JobRequest) -> str:
 
 def _request(request: JobRequest) -> Dict[str, Any]:
     """The parameters of CreateTrainingJob."""
+    if is_program(request.words):
+        raise ConfigError(
+            f"--print sagemaker with the program {request.words[0]}: SageMaker's image runs a "
+            "program of your own itself, as its entry point: print another kind, or start it there"
+        )
     horovod = request.backend == "horovod"
     if not horovod and request.processes_per_host != 1:
         raise ConfigError(

@@ -1,0 +1,76 @@
+"""Whatever documents and labs import from gluonlab, or name as a part of it, is there."""
+
+import ast
+import importlib
+import re
+
+import pytest
+from support.pages import PAGES, ROOT, blocks_of
+
+LABS = sorted([*(ROOT / "labs" / "source").rglob("*.md"), *(ROOT / "labs").glob("*.md")])
+SOLUTIONS = sorted((ROOT / "labs" / "solutions").glob("*.py"))
+OTHERS = [*ROOT.glob("*.md"), *(ROOT / "sagemaker").glob("*.md")]
+DOCUMENTS = sorted({*PAGES, *LABS, *OTHERS})
+
+DOTTED = re.compile(r"(?<![\w/.-])gluonlab(?:\.[A-Za-z_]\w*)+(?![\w-])")
+# `A` and `B(...)` of `gluonlab.module`
+OF_MODULE = re.compile(r"((?:`[^`\n]+`[,\s]*(?:and|or)?\s*)+)(?:of|from)\s+`(gluonlab[\w.]*)`")
+QUOTED = re.compile(r"`([A-Za-z_]\w*)[^`]*`")
+# a cell of a lab, below its options
+CELL = re.compile(r"^```\{code-cell\}.*\n(?:^:.*\n)*(.*?)^```$", re.M | re.S)
+# what is no name of Python
+FILES = re.compile(r"\.(json|png|css|js|html|tar|md|yaml)$")
+
+
+def found(name):
+    """Whether a dotted name leads to a module, or to something in one."""
+    parts = name.split(".")
+    for length in range(len(parts), 0, -1):
+        try:
+            value = importlib.import_module(".".join(parts[:length]))
+        except ModuleNotFoundError:
+            continue
+        for part in parts[length:]:
+            if not hasattr(value, part):
+                return part in getattr(value, "__dataclass_fields__", ())
+            value = getattr(value, part)
+        return True
+    return False
+
+
+def imports_of(code, where):
+    """The dotted names that a piece of Python imports; IPython's own lines are left out."""
+    plain = "\n".join("" if re.match(r"\s*[%!]", line) else line for line in code.splitlines())
+    for node in ast.walk(ast.parse(plain, str(where))):
+        if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "gluonlab":
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+        elif isinstance(node, ast.Import):
+            yield from (a.name for a in node.names if a.name.split(".")[0] == "gluonlab")
+
+
+def names_of(document):
+    text = document.read_text(encoding="utf-8")
+    names = {name for name in DOTTED.findall(text) if not FILES.search(name)}
+    for quoted, module in OF_MODULE.findall(text):
+        names |= {f"{module}.{name}" for name in QUOTED.findall(quoted) if name != "gluonlab"}
+    for code in [*CELL.findall(text), *(each.code for each in blocks_of(document, "python"))]:
+        names |= set(imports_of(code, document.name))
+    return names
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
+def test_what_a_document_names_is_there(document):
+    assert [name for name in sorted(names_of(document)) if not found(name)] == []
+
+
+@pytest.mark.parametrize("solution", SOLUTIONS, ids=lambda path: path.name)
+def test_what_a_solution_imports_is_there(solution):
+    code = solution.read_text(encoding="utf-8")
+    assert [name for name in imports_of(code, solution) if not found(name)] == []
+
+
+def test_there_are_names():
+    names = [name for document in DOCUMENTS for name in names_of(document)]
+    assert len(names) >= 250
+    assert "gluonlab.launch.parameter_server.ParameterServer" in names
+    assert not found("gluonlab.launch.ParameterServer") and not found("gluonlab.nothing")
