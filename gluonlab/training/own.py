@@ -14,8 +14,10 @@ from gluonlab.config import TrainConfig
 from gluonlab.data.sets.dataset import Dataset
 from gluonlab.data.sets.registry import find_kind
 from gluonlab.errors import ConfigError, DataError, ModelError, said_by
+from gluonlab.models.graphs import one_array
 from gluonlab.training.metrics import Metric, metrics_by_name
 
+DENSE = ("default", "default")
 PARTS = {"net": "network", "loss": "loss", "data": "data set"}  # of a run's settings: own
 
 
@@ -164,9 +166,11 @@ def check_loss(loss: gluon.HybridBlock, classes: int) -> None:
 def check_scores(net: gluon.HybridBlock, name: str, shape: Sequence[int], classes: int) -> None:
     """Raise ModelError unless the user's own network can be compiled, and gives scores."""
     try:
-        scores = net(mx.sym.var("data"))
+        scores = one_array(net(mx.sym.var("data")), name)
         unused = _unused(scores, ["data"])
         outputs = [] if unused else scores.infer_shape_partial(data=(1, *shape))[1]
+    except ModelError:
+        raise
     except Exception as error:  # whatever code of the user's own raises
         raise ModelError(
             f"{name} cannot be compiled for images {tuple(shape)}: "
@@ -180,6 +184,23 @@ def check_scores(net: gluon.HybridBlock, name: str, shape: Sequence[int], classe
         raise ModelError(
             f"{name} gives {told} for an image, and the data has {classes} classes: "
             f"let it give (n, {classes})"
+        )
+
+
+def check_params(net: gluon.HybridBlock, name: str) -> None:
+    """Raise ModelError for parameters that cannot be trained: all that are used have shapes."""
+    params = net.collect_params()
+    sparse = [each for each in params.values() if (each._stype, each._grad_stype) != DENSE]
+    if sparse:
+        raise ModelError(
+            f"{name}: {sparse[0].name} has sparse values or gradients, which train does not sum: "
+            "make them dense, such as by sparse_grad=False in nn.Embedding"
+        )
+    unknown = [each.name for each in params.values() if each._data is None]
+    if unknown:
+        raise ModelError(
+            f"{name} makes no use of {', '.join(unknown)} for its scores, so that the shape stays "
+            "unknown: leave the layer out, or give it in_units or in_channels"
         )
 
 
