@@ -360,6 +360,7 @@ def test_a_mistake_gets_one_line(tmp_path, capfd, own, more, error, said):
     assert capfd.readouterr().out == ""
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("net", [OfBytes(sparse=False), Idle(5)], ids=["dense", "known"])
 def test_what_the_message_offers_trains(tmp_path, net):
     assert run(tmp_path / "run", own={"net": net}, epochs=1).history
