@@ -20,6 +20,8 @@ from typing import (
 
 import mxnet as mx
 
+from gluonlab.errors import ModelError
+
 Entry = List[int]  # [node, output, version]: how a node refers to an output of an earlier one
 # "op" ("null" for a variable), "name", "inputs" (entries), and perhaps "attrs" (all of them
 # strings)
@@ -27,6 +29,22 @@ Node = Dict[str, Any]
 Shape = Tuple[int, ...]
 Add = Callable[..., Entry]
 Replacement = Callable[[Add, List[Entry]], Any]
+
+
+def one_array(outcome: Any, name: str) -> mx.sym.Symbol:
+    """What the network ``name`` makes of a symbol. Raises ModelError unless it is one array."""
+    if isinstance(outcome, mx.sym.Symbol):
+        count = len(outcome.list_outputs())
+        kind = f"{count} arrays"
+    else:
+        size = f" of {len(outcome)}" if isinstance(outcome, (tuple, list)) else ""
+        count, kind = 0, f"a {type(outcome).__name__}{size}"
+    if count != 1:
+        raise ModelError(
+            f"{name} gives {kind}, and one array is taken: let it give its scores alone, or wrap "
+            "it in a block that does"
+        )
+    return outcome
 
 
 def parsed(graph: mx.sym.Symbol) -> Dict[str, Any]:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Dict, Iterable, Optional, Tuple
 import mxnet as mx
 
 from gluonlab.errors import ModelError
+from gluonlab.models.graphs import one_array
 
 if TYPE_CHECKING:
     from mxnet.gluon import HybridBlock, Parameter
@@ -42,7 +43,7 @@ def complete(
     Parameters that wait for it are initialised. Raises ModelError, with the smallest images that do
     fit, when the network ``name`` cannot take these, and for arrays of another shape.
     """
-    scores = net(mx.sym.var("data"))
+    scores = one_array(net(mx.sym.var("data")), name)
     shapes = _shapes(scores, image_shape, classes)
     if shapes is None:
         hint = _hint(image_shape, _smallest(scores, image_shape[0], classes))

@@ -13,7 +13,7 @@ from gluonlab.models import get_model
 from gluonlab.models.shapes import complete
 from gluonlab.training.checks import NETWORK, Made, check
 from gluonlab.training.optimize import spare_biases
-from gluonlab.training.own import check_names, check_scores, initialise
+from gluonlab.training.own import check_names, check_params, check_scores, initialise
 from gluonlab.training.plan import Plan
 
 
@@ -45,6 +45,8 @@ def make_net(
         check_names(own.loss, net)
         initialise(own.loss, plan.ctxs)
     complete(net, plan.model, plan.dataset.image_shape, classes)
+    if is_own:
+        check_params(net, plan.model)
     if plan.no_bias_decay:
         spare_biases(net)  # before a trainer puts parameters of equal multipliers side by side
     return net

@@ -23,7 +23,7 @@ from gluonlab.engine.semantics import (
     users_semantics,
 )
 from gluonlab.errors import ConfigError, DataError, ModelError, UsageError, said_by
-from gluonlab.models.graphs import parsed
+from gluonlab.models.graphs import one_array, parsed
 from gluonlab.models.shapes import note_shapes
 from gluonlab.models.wrong_gradients import check_gradients
 from gluonlab.training.metrics import Metric, metrics_by_name
@@ -46,6 +46,7 @@ HEADLESS = {
     "make_loss", "MakeLoss", "SoftmaxOutput", "LinearRegressionOutput", "LogisticRegressionOutput",
     "MAERegressionOutput", "SVMOutput",
 }  # fmt: skip
+DENSE = ("default", "default")
 PARTS = {"net": "network", "loss": "loss", "data": "data set"}  # of a run's settings: own
 
 
@@ -254,7 +255,7 @@ def _check_scores(net: gluon.HybridBlock, name: str, shape: Sequence[int], class
     images, outputs = 1, []
     try:
         _check_parameters(net, name)
-        scores = net(mx.sym.var("data"))
+        scores = one_array(net(mx.sym.var("data")), name)
         unused, headless = _unused(scores, ["data"]), _headless(scores)
         # of several images, too: a graph may have a number of images in it
         for images in () if unused or headless else (1, 3):
@@ -334,6 +335,23 @@ def check_names(loss: gluon.HybridBlock, net: gluon.HybridBlock) -> None:
         raise ConfigError(
             f"loss {type(loss).__name__} and the network both have {both[0]}: give the loss a "
             f"prefix, as in {type(loss).__name__}(prefix='loss_')"
+        )
+
+
+def check_params(net: gluon.HybridBlock, name: str) -> None:
+    """Raise ModelError for parameters that cannot be trained: all that are used have shapes."""
+    params = net.collect_params()
+    sparse = [each for each in params.values() if (each._stype, each._grad_stype) != DENSE]
+    if sparse:
+        raise ModelError(
+            f"{name}: {sparse[0].name} has sparse values or gradients, which train does not sum: "
+            "make them dense, such as by sparse_grad=False in nn.Embedding"
+        )
+    unknown = [each.name for each in params.values() if each._data is None]
+    if unknown:
+        raise ModelError(
+            f"{name} makes no use of {', '.join(unknown)} for its scores, so that the shape stays "
+            "unknown: leave the layer out, or give it in_units or in_channels"
         )
 
 

@@ -184,7 +184,8 @@ def check_parameters(
         if (param._stype, param._grad_stype) != ("default", "default"):
             raise KVStoreError(
                 f"parameters with sparse gradients, such as {param.name}, cannot share buckets: "
-                "use gluon.Trainer for them, with kvstore 'device' or 'local'"
+                "make them dense (sparse_grad=False), or use gluon.Trainer for them, with kvstore "
+                "'device' or 'local'"
             )
     if clip_norm is not None:
         _check_float32(f"clip_norm {clip_norm:g}", params)

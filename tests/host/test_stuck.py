@@ -68,9 +68,9 @@ def insist(child, first, *others):
     "numbers, apart, how, status",
     [
         ((INT, INT), LONG, "interrupted", 130),
-        ((TERM, INT, INT), LONG, "ended by SIGTERM", 143),
         ((TERM, TERM), "-1", "ended by SIGTERM", 143),
-        ((INT, TERM), "-1", "interrupted", 130),
+        pytest.param((TERM, INT, INT), LONG, "ended by SIGTERM", 143, marks=pytest.mark.long),
+        pytest.param((INT, TERM), "-1", "interrupted", 130, marks=pytest.mark.long),
     ],
 )
 def test_whoever_insists_ends_a_process_that_c_keeps(numbers, apart, how, status):

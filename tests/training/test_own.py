@@ -462,6 +462,33 @@ class Pair(gluon.HybridBlock):
         return given[0], given[0]
 
 
+class Halves(gluon.HybridBlock):
+    def hybrid_forward(self, F, x):
+        return F.split(x, num_outputs=2)
+
+
+class OfBytes(nn.HybridSequential):
+    """Scores by a table for bytes, whose gradient is sparse or not."""
+
+    def __init__(self, sparse=True):
+        super().__init__()
+        with self.name_scope():
+            self.add(nn.HybridLambda(lambda F, x: F.round(255 * x)))
+            self.add(nn.Embedding(256, 2, sparse_grad=sparse), nn.Dense(4))
+
+
+class Idle(nn.HybridBlock):
+    """Has a layer that it does not use, for so many inputs; 0 if that is not said."""
+
+    def __init__(self, inputs):
+        super().__init__()
+        with self.name_scope():
+            self.scores, self.unused = nn.Dense(4), nn.Dense(2, in_units=inputs, prefix="idle_")
+
+    def hybrid_forward(self, F, x):
+        return self.scores(x)
+
+
 def breaks(*given):
     raise ValueError("one\n  two")
 
@@ -517,7 +544,15 @@ def mxnet_fails(scores, labels):
         ({"loss": Entropy()}, {}, ConfigError, "loss Entropy takes no account of the labels: comp"),
         ({"loss": Pair()}, {}, ConfigError, "loss Pair cannot be .*: it gives a tuple, not one ar"),
         ({"loss": Breaks()}, {}, ConfigError, "loss Breaks cannot be compiled .*: one two$"),
-        ({"net": Pair()}, {}, ModelError, "Pair cannot be compiled for images .*: it gives a tup"),
+        ({"net": Pair()}, {}, ModelError, "^Pair gives a tuple of 2, and one array is taken: let"),
+        ({"net": Halves()}, {}, ModelError, "^Halves gives 2 arrays, and one array is taken: let"),
+        ({"net": OfBytes()}, {}, ModelError, "embedding.*_weight has sparse.*: make them dense"),
+        (
+            {"net": Idle(0)},
+            {},
+            ModelError,
+            "no use of idle.*weight .*: leave the layer out, or give",
+        ),
         ({"net": OfNothing()}, {}, ModelError, "OfNothing takes no account of the images: comp"),
         ({"metrics": {"x": lambda s, y: "?"}}, {}, ConfigError, "metric x gave '[?]': let it g"),
         ({"metrics": {"x": lambda s, y: "1"}}, {}, ConfigError, "metric x gave '1': let it give"),
@@ -539,6 +574,12 @@ def test_a_mistake_gets_one_line(tmp_path, capfd, own, more, error, said):
     assert "\n" not in str(caught.value) and "Traceback" not in str(caught.value)
     assert not (tmp_path / "run").exists()
     assert capfd.readouterr().out == ""
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("net", [OfBytes(sparse=False), Idle(5)], ids=["dense", "known"])
+def test_what_the_message_offers_trains(tmp_path, net):
+    assert run(tmp_path / "run", own={"net": net}, epochs=1).history
 
 
 def test_a_metric_may_give_a_number_in_any_form_and_nan_is_null(tmp_path):

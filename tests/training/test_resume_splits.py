@@ -110,16 +110,16 @@ def test_dropout_of_split_channels_draws_the_same_again(tmp_path):
 )
 def test_a_config_that_leaves_the_cut_open_goes_on_with_the_one_the_run_has(how, tmp_path):
     """Measured again it would be another one, by which Dropout draws other numbers."""
-    open_cut = settings_of(2, split="pipeline", microbatches=2)
+    open_cut = settings_of(2, split="pipeline", microbatches=2, epochs=1)
     chosen = {**open_cut, "cut": "1"}  # nearly all the time is taken behind it
-    with network_of(["dropout", "convolution", "convolution", "dropout"]):
+    with network_of(["dropout", "convolution", "dropout"]):
         train(
             TrainConfig(**chosen, out=str(tmp_path / "whole")),
             reporter=Reporter(),
             dataset=few_digits(),
         )
         run, open_cut["checkpoint_every"] = tmp_path / "run", "3 steps"
-        assert break_off(7, run, few_digits(), **chosen, checkpoint_every="3 steps")
+        assert break_off(5, run, few_digits(), **chosen, checkpoint_every="3 steps")
         config = TrainConfig(**open_cut, out=None if how == "resume" else str(run))
         goes_on = {"autoresume": True} if how == "autoresume" else {"resume": run}
         train(config, reporter=Reporter(), dataset=few_digits(), **goes_on)

@@ -8,6 +8,7 @@ import mxnet as mx
 from mxnet import gluon, nd
 
 from gluonlab.engine.invoke import CopyInto
+from gluonlab.models.graphs import one_array
 from gluonlab.parallel.objective import (
     SmoothedCrossEntropy,
     constants_of,
@@ -31,7 +32,8 @@ def loss_graph(
     If ``loss`` is another one without its smoothing, then the sum of those (1,), too. ``convert``
     may change how the network computes; its scores are float32, and so is all that is made of them.
     """
-    return with_loss(convert(net(preprocess(mx.sym, mx.sym.var(IMAGES)))), loss)
+    scores = net(preprocess(mx.sym, mx.sym.var(IMAGES)))
+    return with_loss(convert(one_array(scores, type(net).__name__)), loss)
 
 
 def with_loss(scores: mx.sym.Symbol, loss: gluon.HybridBlock) -> mx.sym.Symbol:

@@ -23,6 +23,7 @@ from support.steps import make_step, run
 from gluonlab.data.loading.batch import whole
 from gluonlab.data.loading.pixels import to_float
 from gluonlab.data.loading.shards import shard
+from gluonlab.errors import ModelError
 from gluonlab.models import get_model
 from gluonlab.models.lenet import LeNet
 from gluonlab.parallel.data.replica import replicas
@@ -162,3 +163,23 @@ def test_to_float_divides_by_255_in_numpys_arithmetic():
     assert np.array_equal(
         to_float(nd, nd.array(images, ctx=device(), dtype="uint8")).asnumpy(), expected
     )
+
+
+class TwoOutputs(nn.HybridBlock):
+    def __init__(self):
+        super().__init__()
+        with self.name_scope():
+            self.one, self.other = nn.Dense(10), nn.Dense(3)
+
+    def hybrid_forward(self, F, x):
+        return self.one(x), self.other(x)
+
+
+@pytest.mark.cpu_only("nothing is computed")
+def test_a_network_with_two_outputs_is_refused():
+    ctxs = contexts(2)
+    net = TwoOutputs()
+    net.initialize(ctx=ctxs)
+    net(nd.zeros((1, 1, 28, 28), ctx=ctxs[0]))
+    with pytest.raises(ModelError, match="TwoOutputs gives a tuple of 2, and one array is taken"):
+        make_step(net, ctxs, "device")

@@ -430,7 +430,12 @@ FROZEN = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("how", FROZEN)
+RARE = ("all up to the second layer", "a fixed gamma that is trained", "global statistics")
+
+
+@pytest.mark.parametrize(
+    "how", [pytest.param(how, marks=[pytest.mark.long] * (how in RARE)) for how in FROZEN]
+)
 def test_where_layers_are_frozen_k_devices_move_the_statistics_that_one_moves(how):
     freeze, settings = FROZEN[how]
     batches = batches_of((12, 1))

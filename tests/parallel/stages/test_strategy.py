@@ -240,7 +240,7 @@ def sharing_chain(pattern, borrowed, ctx):
     balance=st.sampled_from(["time", "memory"]),
     size=st.integers(2, 3),
 )
-@examples(12, 60)
+@examples(7, 60)
 def test_stages_are_cut_where_no_parameter_is_on_both_sides(pattern, borrowed, balance, size):
     """Whatever the layers take; and trained so, the network is that of one device."""
     numbers = ["images", *pattern, "scores"]
