@@ -224,8 +224,8 @@ class TrainConfig:
         real(0, below=1), "momentum of sgd, nag, signum and lars", metavar="M"
     )
     momentum_rule: Optional[str] = OPTIMISER(
-        text, "when the rate changes: corrected, as in papers and PyTorch, "
-        "or mxnet, which keeps the rate in the momentum (sgd, nag)", metavar="NAME",
+        text, "when the rate changes: corrected, as in PyTorch, or mxnet, "
+        "with the rate in it (sgd, nag)", metavar="NAME",
     )  # fmt: skip
     wd: Optional[float] = OPTIMISER(real(0, LARGEST_RATE), "weight decay", metavar="WD")
     no_bias_decay: Optional[bool] = OPTIMISER(flag, "no weight decay for biases, gamma and beta")
@@ -241,9 +241,8 @@ class TrainConfig:
         real(0, below=1), "spread this share of a label over all classes", metavar="SHARE"
     )
     class_weights: Optional[str] = OPTIMISER(
-        class_weights, "multiply the loss of an image by the weight of its class, "
-        "a number for each; balanced: all classes have the same share", metavar="balanced|W,W",
-    )  # fmt: skip
+        class_weights, "weight of each class in the loss; or balanced", metavar="W,W"
+    )
     kvstore: str = SUMMING(
         text, "how gradients are summed over devices (see --list)", default="device", metavar="NAME"
     )

@@ -83,7 +83,7 @@ WRONG = {
         "kvstore 'ring' on cpu",
     ),
     (DATA, "dataset"): ({"normalise": "cifar10"}, "--normalise cifar10 is for 3 channels"),
-    (DATA, "loss"): ({}, "loss L2Loss cannot be compiled for scores (n, 10)"),
+    (DATA, "loss"): ({}, "loss L2Loss compares scores with targets of the same shape"),
     (DATA, "metrics"): ({}, "metric f1 failed: ValueError: "),
     (DATA, "last batch"): (
         {"drop_last": True, "batch_size": 5000},
