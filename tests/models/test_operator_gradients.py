@@ -208,7 +208,7 @@ def test_a_replica_has_the_gradients_of_the_plain_network(add):
 @pytest.mark.parametrize(
     "function, said",
     [
-        (lambda F, x: F.LeakyReLU(x, act_type="rrelu"), "act_type='rrelu'"),
+        (lambda F, x: F.LeakyReLU(x, act_type="rrelu")[0], "act_type='rrelu'"),
         (lambda F, x: F.contrib.foreach(
             lambda row, state: (F.LeakyReLU(row, act_type="selu"), state), x, [])[0], "foreach"),
     ],
