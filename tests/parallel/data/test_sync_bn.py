@@ -501,17 +501,23 @@ def test_the_statistics_of_a_layer_in_several_places_follow_its_uses_in_order(br
         net(nd.zeros((1, *SHAPE), ctx=ctxs[0]))
         return net
 
-    one, batches = make([mx.cpu(0)]), batches_of((12, 7))
-    one.hybridize()
-    expected = train_on_one_device(one, batches, "sgd", learning_rate=0.1)
-    for k in (2, 3):
+    def train_on(k):
         ctxs = devices(k, threads=1)
         net = make(ctxs)
         step = make_step(net, ctxs)
         for batch in batches:
             step(shards(batch, ctxs))
-        for ctx in ctxs:
-            assert distance(values(net, ctx), expected) <= TOLERANCE
+        return ctxs, [values(net, ctx) for ctx in ctxs]
+
+    batches = batches_of((12, 7))
+    [ctx], [expected] = train_on(1)
+    if ctx.device_type == "cpu":  # cuDNN keeps another variance
+        one = make([ctx])
+        one.hybridize()
+        gluons = train_on_one_device(one, batches, "sgd", learning_rate=0.1)
+        assert distance(expected, gluons) <= TOLERANCE
+    for k in (2, 3):
+        assert all(distance(found, expected) <= TOLERANCE for found in train_on(k)[1])
 
 
 @pytest.mark.long
