@@ -61,11 +61,11 @@ def start_refusal(name: str, folder: Path, error: Optional[OSError] = None) -> s
     """
     shown, file = one_line(repr(name)), folder / name
     if not folder.is_dir():
-        return f"{shown} cannot be started in {folder}: there is no such folder on this host"
+        return f"{shown} cannot be started in {folder}: this folder does not exist on this host"
     if "/" not in name:
         return _not_in_path(name, file) if shutil.which(name) is None else _refused(shown, error)
     if not file.exists():
-        return f"there is no file {shown}: give a program that is there"
+        return f"the file {shown} does not exist: give an existing program"
     if file.is_dir():
         return f"{shown} is a folder: give a program"
     if not os.access(file, os.X_OK):
@@ -80,16 +80,16 @@ def _not_in_path(name: str, file: Path) -> str:
     if name and file.is_file():
         how = f"python {name}" if name.endswith(".py") else f"./{name}"
         return f"{one_line(repr(name))} is a file in this folder, which is not in PATH: write {how}"
-    where = sys.executable if name in PYTHONS else "the program's whole path"
-    return f"there is no program {one_line(repr(name))} in PATH: write {where}"
+    where = sys.executable if name in PYTHONS else "the program's full path"
+    return f"program {one_line(repr(name))} is not in PATH: write {where}"
 
 
 def _refused(shown: str, error: Optional[OSError]) -> str:
     """Explain why the system refuses to start an existing program."""
     if error is not None and error.errno == errno.ENOEXEC:
         return (
-            f"{shown} does not say what runs it: begin it with a line such as #!/bin/sh, or write "
-            "its interpreter before it"
+            f"{shown} does not name its interpreter: begin it with a line such as #!/bin/sh, or "
+            "write the interpreter before it"
         )
     if error is not None and error.errno == errno.ENOENT:
         return f"{shown} cannot be started: the interpreter in its first line does not exist"
@@ -107,6 +107,6 @@ def check_not_gluonlab(words: Sequence[str]) -> None:
         ["gluonlab", "launch"],
     ):
         raise ConfigError(
-            f"{' '.join(words[:3])}: each process would train alone: write only the options of "
-            "the run behind --, as in -n 2 --backend dist_sync -- --epochs 3"
+            f"{' '.join(words[:3])}: each process would train independently: write only the "
+            "options of the run after --, as in -n 2 --backend dist_sync -- --epochs 3"
         )

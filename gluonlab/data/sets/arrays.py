@@ -57,7 +57,7 @@ def from_arrays(
 def check_same_shape(first: Sequence[int], second: Sequence[int], a: str, b: str) -> None:
     """Raise DataError unless the images of ``a`` and ``b`` have the same shape."""
     if tuple(first) != tuple(second):
-        raise DataError(f"{a} has images of {first}, and {b} of {second}: give both the same")
+        raise DataError(f"{a} has images of {first}, but {b} of {second}: give both the same shape")
 
 
 def make_split(images: Any, labels: Any, of: str, layout: Optional[str] = None) -> ArraySplit:
@@ -70,7 +70,7 @@ def make_split(images: Any, labels: Any, of: str, layout: Optional[str] = None) 
             "or (N, H, W) in grey"
         )
     if not x.size:
-        raise DataError(f"{name} has the shape {x.shape}, without any image: give some")
+        raise DataError(f"{name} has the shape {x.shape} and contains no images: give at least one")
     x = x[:, np.newaxis] if x.ndim == 3 else channels_first(x, name, layout)
     y = read_labels(labels, f"y_{of}", len(x))
     pixels = np.ascontiguousarray(to_pixels(x, name))

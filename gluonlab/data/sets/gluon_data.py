@@ -130,20 +130,20 @@ def warn_of_loaders(given: Any, dataset: Dataset, batch_size: int, drop_last: bo
             continue
         name, batches, training = f"the DataLoader of {of}", loader._batch_sampler, of == "train"
         if training and not isinstance(batches._sampler, gluon.data.RandomSampler):
-            warn(f"{name} does not shuffle, and a run does, in each epoch")
+            warn(f"{name} does not shuffle, but a run shuffles in each epoch")
         if loader._num_workers and isinstance(getattr(dataset, of), GluonSplit):
             workers = loader._num_workers
-            warn(f"{name} has num_workers={workers}, and a run reads ahead with one thread")
+            warn(f"{name} has num_workers={workers}, but a run reads ahead with one thread")
         if training and batches._batch_size != batch_size:
             size = batches._batch_size
             warn(
-                f"{name} has batches of {size}, and the run of {batch_size} images over all "
-                f"devices, as its config says: TrainConfig(global_batch_size={size}) makes them so"
+                f"{name} has batches of {size} images, but the run's config sets {batch_size} "
+                f"for all devices: to use {size}, set TrainConfig(global_batch_size={size})"
             )
         last = "discard" if drop_last and training else "keep"
         if batches._last_batch != last:
             cure = ": TrainConfig(drop_last=...) decides" if training else ""
-            warn(f"{name} has last_batch={batches._last_batch!r}, and the run {last!r}{cure}")
+            warn(f"{name} has last_batch={batches._last_batch!r}, but the run uses {last!r}{cure}")
 
 
 def _unwrapped(given: Any, of: str) -> Any:
@@ -159,12 +159,12 @@ def _unwrapped(given: Any, of: str) -> Any:
     if type(batches) is not gluon.data.BatchSampler or type(sampler) not in plain:
         own = _named(batches if sampler is None else sampler)
         raise DataError(
-            f"the DataLoader of {of} has a sampler of its own, {own}, and a run shuffles all "
-            "images itself: give the data set, or those it chooses as dataset.sample(sampler)"
+            f"the DataLoader of {of} has a custom sampler, {own}, but a run shuffles all images "
+            "itself: give the data set, or the chosen samples as dataset.sample(sampler)"
         )
     if given._batchify_fn not in BATCHIFY:
         raise DataError(
-            f"the DataLoader of {of} has a batchify_fn of its own, and a run joins samples itself: "
+            f"the DataLoader of {of} has a custom batchify_fn, but a run joins samples itself: "
             "give its data set, with samples (image, label) of one shape"
         )
     return given._dataset
@@ -264,7 +264,7 @@ class GluonSplit:
             parts = f" of {len(sample)} parts" if isinstance(sample, (tuple, list)) else ""
             raise DataError(
                 f"sample {index} of {self.of} is a {type(sample).__name__}{parts}: give pairs "
-                "(image, label); a network of several inputs needs a loop of your own "
+                "(image, label); for a network with several inputs, write your own loop "
                 "(docs/own-loop.md)"
             )
         image, label = map(_on_host, sample)

@@ -28,7 +28,7 @@ ROUNDING = 5e-5
 AT_ONCE = 1024  # images that are checked together
 NAMED = 5  # labels that a message lists
 AS_NUMBERS = "np.unique(y, return_inverse=True)[1] numbers them"
-NO_REGRESSION = "a run trains classifiers; a regression needs a loop of your own (docs/own-loop.md)"
+NO_REGRESSION = "a run trains classifiers; for a regression, write your own loop (docs/own-loop.md)"
 
 
 def to_host(given: Any, what: str) -> "Array":
@@ -51,7 +51,9 @@ def to_host(given: Any, what: str) -> "Array":
     except (ValueError, TypeError) as error:
         raise DataError(f"{what} cannot be made an array ({error}): give equal parts") from None
     if array.dtype == object:
-        raise DataError(f"{what} has parts that are no numbers, or unequal: give equal arrays")
+        raise DataError(
+            f"{what} has parts that are not numbers, or differ in shape: give equal arrays"
+        )
     return array
 
 
@@ -71,8 +73,8 @@ def _check_equal(parts: Sequence[Any], what: str) -> None:
         if shape != shapes[0]:
             raise DataError(
                 f"{what} has parts of unequal shape, {shapes[0]} at 0 and {shape} at {place}: "
-                "give images of one shape; a network of several inputs needs a loop of your own "
-                "(docs/own-loop.md)"
+                "give images of one shape; for a network with several inputs, write your "
+                "own loop (docs/own-loop.md)"
             )
 
 
@@ -136,7 +138,7 @@ def to_pixels(images: "Array", what: str) -> "Array":
         if images.size and (images.min() < 0 or images.max() > WHITE):
             raise DataError(
                 f"{kind}, from {images.min()} to {images.max()}: give bytes from 0 to 255, "
-                "or floats, which networks get as they are"
+                "or floats, which networks get unchanged"
             )
         return images.astype(np.uint8)
     if not np.issubdtype(images.dtype, np.floating):
@@ -170,8 +172,8 @@ def warn_of_whole_floats(images: "Array", what: str) -> None:
         return
     if (images == np.rint(images)).all():
         warn(
-            f"{what} is {images.dtype} of whole numbers up to {images.max():g}, which networks "
-            "get as they are: give bytes (uint8) for pixels, which they get divided by 255"
+            f"{what} is {images.dtype} with whole numbers up to {images.max():g}, and networks get "
+            "floats unchanged: give pixels as bytes (uint8), which are divided by 255"
         )
 
 
@@ -229,7 +231,7 @@ def class_names(
             raise DataError(f"classes {classes!r}: give a name for each, in a list") from None
         if count > len(names):
             raise DataError(
-                f"a label is {count - 1}, and there are {len(names)} classes, from 0: "
+                f"a label is {count - 1}, but there are only {len(names)} classes, from 0: "
                 "name all classes, or leave them out"
             )
     else:
@@ -246,7 +248,7 @@ def class_names(
     untrained = np.setdiff1d(test, train)
     if len(untrained):
         many = f"the label{'s' * (len(untrained) > 1)} {_some(untrained)}"
-        warn(f"test images have {many}, and no training image has: nothing learns to tell them")
+        warn(f"test images have {many}, but no training image has: the network cannot learn this")
     return names
 
 

@@ -138,12 +138,12 @@ def find_files(given: str, ending: str, kind: str, val_share: Optional[float]) -
     train, val = paths[0], paths[1] if len(paths) > 1 else _beside(paths[0])
     if val is None and val_share is None:
         raise DataError(
-            f"{train} has no validation file beside it, such as {_other_name(train, ending)}: "
+            f"{train} has no validation file in its folder, such as {_other_name(train, ending)}: "
             f"hold images out with {HOLD_OUT}, or name a second file, {kind}:{train},FILE"
         )
     if val is not None and val_share is not None:
         raise DataError(
-            f"--val-share {val_share:g} holds images out of {train}, and {val} is there: "
+            f"--val-share {val_share:g} holds images out of {train}, but {val} exists: "
             "leave --val-share out, or rename that file"
         )
     return Files(train, val)
@@ -209,7 +209,7 @@ def _check_names(train: Listed, val: Listed) -> None:
         if train.names.get(label, name) != name:
             raise DataError(
                 f"label {label} is {train.names[label]} in {train.path}, and {name} in "
-                f"{val.path}: number the classes alike in both"
+                f"{val.path}: give the classes the same numbers in both"
             )
 
 

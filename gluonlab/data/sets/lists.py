@@ -111,8 +111,8 @@ def read_list(path: Path, folder: Path) -> Listed:
         slashes = "; write / between folders, not \\" if "\\" in image else ""
         raise DataError(
             f"{path} lists {len(lines):,} images, and {len(missing):,} of them are missing or not "
-            f"regular files, such as {image} in line {line}: paths begin in {folder}, or in the "
-            f"folder that --data-dir names{slashes}"
+            f"regular files, such as {image} in line {line}: paths are relative to {folder}, or to "
+            f"the folder that --data-dir names{slashes}"
         )
     if not lines:
         raise DataError(f"{path} lists no images: {FORM}")
@@ -131,7 +131,7 @@ def _entries(path: Path, folder: Path) -> Iterator[Tuple[int, str, str]]:
                 continue
         if len(row.cells) != columns.many:
             raise DataError(
-                f"{where} has {_many(row.cells)}, and the first line {columns.many}: {QUOTED}"
+                f"{where} has {_many(row.cells)}, but the first line has {columns.many}: {QUOTED}"
             )
         image, label = row.cells[columns.image], row.cells[columns.label]
         if not image or "\0" in image:

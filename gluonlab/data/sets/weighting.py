@@ -27,8 +27,8 @@ def checked_weights(name: str, given: Any, images: int) -> "Weights":
         raise DataError(f"{name} has values that are not numbers: {MEANS}") from None
     if weights.shape != (images,):
         raise DataError(
-            f"{name} has the shape {weights.shape}, and there are {images} images: "
-            f"give a number for each, shape ({images},)"
+            f"{name} has the shape {weights.shape}, but there are {images} images: "
+            f"give one number per image, shape ({images},)"
         )
     wrong = np.flatnonzero(~(np.isfinite(weights) & (weights >= 0)))
     if len(wrong):
@@ -60,8 +60,8 @@ def weigh_classes(dataset: Dataset, asked: Union[str, Sequence[float]]) -> Datas
     train, classes = dataset.train, dataset.classes
     if not isinstance(train, LabelledSplit):
         raise DataError(
-            f"--class-weights needs the labels of all training images, and the split of "
-            f"{dataset.name}, a {type(train).__name__}, has none: "
+            f"--class-weights needs the labels of all training images, but the split of "
+            f"{dataset.name}, a {type(train).__name__}, has no labels: "
             "give images and weights to gluonlab.data.from_arrays"
         )
     labels = train.labels
@@ -70,8 +70,8 @@ def weigh_classes(dataset: Dataset, asked: Union[str, Sequence[float]]) -> Datas
         named = ", ".join(classes[:MOST_NAMED]) + ", ..." * (len(classes) > MOST_NAMED)
         many = f"{len(by_class)} number{'s' * (len(by_class) != 1)}"
         raise DataError(
-            f"--class-weights has {many}, and {dataset.name} {len(classes)} classes ({named}): "
-            f"give one for each, in this order, or {BALANCED}"
+            f"--class-weights has {many}, but {dataset.name} has {len(classes)} classes ({named}): "
+            f"give one number per class, in this order, or {BALANCED}"
         )
     weights = np.array(by_class, np.float64)[labels]
     if train.weights is not None:
