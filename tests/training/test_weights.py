@@ -224,7 +224,7 @@ def test_class_weights_that_do_not_fit_the_data_are_refused(empty_cwd):
     only = from_arrays(IMAGES, LABELS * 0, IMAGES, LABELS * 0, classes="abcd")
     with pytest.raises(DataError, match="0 for every class that occurs"):
         train(TrainConfig(class_weights="0,2,3,4"), dataset=only)
-    with pytest.raises(DataError, match="the split of arrays, a OfOnes, has none"):
+    with pytest.raises(DataError, match="the split of arrays, a OfOnes, has no labels"):
         own = dataclasses.replace(data(), train=OfOnes())
         train(TrainConfig(class_weights="1,2,3,4"), dataset=own)
     assert not list(empty_cwd.iterdir())

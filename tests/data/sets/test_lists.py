@@ -162,7 +162,7 @@ SPOILED = {
     "no label": (f"{A},ant\n{B},", ["line 2 has no label for pictures/train/bee", "remove"]),
     "no image": (f"{A},ant\n,bee", ["line 2 names no image", "write image,label"]),
     "twice": (f"{A},ant\n{B},bee\n{A},ant", ["line 3 lists", "as line 1 does", "once"]),
-    "columns": (f"{A},ant\n{B},bee,1", ["line 2 has 3 columns, but the first line has 2", "quotes"]),
+    "columns": (f"{A},ant\n{B},bee,1", ["line 2 has 3 columns, but the first", "quotes"]),
     "one column": (f"{A}\n{B}", ["line 1 has 1 column: write image,label"]),
     "semicolons": (f"{A};ant\n{B};bee", ["separated by semicolons: use commas"]),
     "tabs": (f"{A}\tant\n{B}\tbee", ["separated by tabs: use commas"]),
