@@ -1,11 +1,11 @@
-"""Runs MXNet 1.9.1's own tests of Trainer and kvstores on gluonlab's, from a checkout of MXNet.
+"""Runs MXNet 1.9.1's own Trainer and kvstore tests with gluonlab, from a checkout of MXNet.
 
     git clone --branch 1.9.1 --depth 1 https://github.com/apache/mxnet
     .venv/bin/python tools/mxnet_tests.py mxnet store:ring store:device bucketed:ring
 
-``store:NAME``: gluon.Trainer has the store NAME of `make_kvstore` where a test names one of MXNet's
-for several devices. ``bucketed:NAME``: BucketedTrainer with that store stands in for gluon.Trainer.
-docs/allreduce.md says why the others cannot pass.
+``store:NAME``: gluon.Trainer uses ``make_kvstore(NAME)`` if a test names one of MXNet's kvstores
+for several devices. ``bucketed:NAME``: BucketedTrainer with that kvstore replaces gluon.Trainer.
+docs/allreduce.md explains why the other tests cannot pass.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ MXNETS = mx.kv.create, gluon.Trainer
 
 
 def raises(kind: Any) -> Any:
-    """nose's decorator: the test passes if it raises this."""
+    """Replace nose's decorator: the test passes if it raises ``kind``."""
 
     def decorate(test: Any) -> Any:
         return lambda: assert_raises(kind, test)
@@ -38,7 +38,7 @@ def raises(kind: Any) -> Any:
 
 
 def assert_raises(kind: Any, call: Any, *given: Any, **options: Any) -> None:
-    """Fail unless the call raises this."""
+    """Fail unless the call raises ``kind``."""
     try:
         call(*given, **options)
     except kind:
@@ -47,18 +47,18 @@ def assert_raises(kind: Any, call: Any, *given: Any, **options: Any) -> None:
 
 
 def with_seed() -> Any:
-    """MXNet's decorator, which draws a seed; the tests here draw nothing."""
+    """Replace MXNet's decorator, which draws a seed: these tests need no random numbers."""
     return lambda test: test
 
 
 def stand_in(name: str, **contents: Any) -> None:
-    """A module in place of one that the tests import."""
+    """Create a module in place of a module that the tests import."""
     sys.modules[name] = types.ModuleType(name)
     vars(sys.modules[name]).update(contents)
 
 
 def trainer_for(way: str, name: str) -> Any:
-    """What is gluon.Trainer while the tests run."""
+    """Return the class that replaces gluon.Trainer while the tests run."""
     base = BucketedTrainer if way == "bucketed" else MXNETS[1]
 
     class Trainer(base):  # type: ignore[misc, valid-type]
@@ -73,7 +73,7 @@ def trainer_for(way: str, name: str) -> Any:
 
 
 def run(ways: str) -> Tuple[int, List[str]]:
-    """How many tests pass, and what is said of the others."""
+    """Run the tests; return how many passed, and a line for each other test."""
     way, _, name = ways.partition(":")
     modules = [importlib.import_module(module) for module in MODULES]
     modules[1].init_kv = lambda given="device": (  # type: ignore[attr-defined]
@@ -91,7 +91,7 @@ def run(ways: str) -> Tuple[int, List[str]]:
 
 
 def main(checkout: str, *ways: str) -> None:
-    """Print a line for each of ``ways``, and one for each test that fails."""
+    """Print a line for each of ``ways``, and one for each failed test."""
     sys.path.insert(0, str(Path(checkout).resolve() / "tests/python/unittest"))
     nothing = {name: lambda: None for name in ("setup_module", "teardown", "teardown_module")}
     stand_in("common", assertRaises=assert_raises, with_seed=with_seed, **nothing)
@@ -99,7 +99,7 @@ def main(checkout: str, *ways: str) -> None:
     stand_in("nose.tools", raises=raises, assert_raises=assert_raises)
     warnings.simplefilter("ignore")
     with tempfile.TemporaryDirectory() as folder:
-        os.chdir(folder)  # where the tests write files
+        os.chdir(folder)  # the tests write files here
         for each in ways:
             passed, failed = run(each)
             print(f"{each}: {passed} of {passed + len(failed)}", *failed, sep="\n", flush=True)

@@ -1,6 +1,7 @@
-"""What a run refuses before it loads MXNet, which takes as long as all else before the first step.
+"""Checks of a run that do not need MXNet, made before MXNet is loaded.
 
-The checks are those of the run itself, which has more that need MXNet.
+Loading MXNet takes as long as everything else before the first step. The run makes the same checks
+again, and others that need MXNet.
 """
 
 from __future__ import annotations
@@ -19,9 +20,9 @@ from gluonlab.training.evaluated import check_given, evaluated
 
 
 def check_early(config: TrainConfig, goes_on: bool = False) -> None:
-    """Raise a UsageError for a folder that a run cannot write, and for names that nothing has.
+    """Raise a UsageError if a run cannot write its folder, or if a name in the config is unknown.
 
-    ``goes_on``: whether a run may be in the folder already.
+    ``goes_on``: whether the folder may already contain a run.
     """
     RunDirectory.check(config.out, empty=not goes_on)
     check_dataset(config.dataset)
@@ -30,15 +31,15 @@ def check_early(config: TrainConfig, goes_on: bool = False) -> None:
 
 
 def check_evaluation(folder: str, settings: Iterable[str]) -> None:
-    """Raise ConfigError for a folder that holds no finished run, or for settings of the run's."""
+    """Raise ConfigError if the folder has no finished run, or for a setting that the run fixes."""
     check_given(settings)
     evaluated(Path(folder))
 
 
 def check_interrupted(folder: str) -> None:
-    """Raise DataError for a folder that holds nothing of a run."""
+    """Raise DataError if the folder does not contain a run."""
     if (Path(folder) / CHECKPOINTS).is_dir():
-        return  # a checkpoint knows what a damaged config.json said
+        return  # a checkpoint also contains the settings, if config.json is damaged
     try:
         read_description(Path(folder), RESUMED)
     except DataError as error:

@@ -1,4 +1,4 @@
-"""Answers to keyword arguments that a function does not have, as other libraries name them."""
+"""Hints for unknown keyword arguments, such as the names that other libraries use."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 def named_arguments(called: str, answers: Mapping[str, str]) -> Callable[[F], F]:
-    """Have a function raise ConfigError, with what is meant, for an argument that it has not.
+    """Make a function raise ConfigError with a hint for an unknown keyword argument.
 
-    ``called``: what it is called. ``answers``: what to say of such names.
+    ``called``: the function's name in messages. ``answers``: hints for some unknown names.
     """
 
     def decorate(function: F) -> F:

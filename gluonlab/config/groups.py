@@ -46,14 +46,14 @@ def option_name(field_name: str) -> str:
     return "--" + field_name.replace("_", "-")
 
 
-# what `gluonlab.train` takes beside the settings
+# arguments of `gluonlab.train` that are not settings
 BESIDE = ("net", "loss", "metrics", "callbacks", "resume", "autoresume", "reporter", "group")
 
 
 def unknown_setting(name: str, names: Sequence[str]) -> str:
-    """The message for a setting that there is none of, as scripts for Gluon and others name it."""
+    """Return the message for an unknown setting, with a hint for names that other libraries use."""
     if name in BESIDE:
-        return f"{name!r} is no setting, but an argument of train: train(TrainConfig(), {name}=...)"
+        return f"{name!r} is an argument of train, not a setting: train(TrainConfig(), {name}=...)"
     meant = nearest_name(name, names)
     if meant is not None:
         return f"unknown setting {name!r}: did you mean {meant!r}?"

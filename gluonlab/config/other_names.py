@@ -82,13 +82,13 @@ def nearest(given: str, names: Collection[str]) -> Optional[str]:
 
 
 def theirs_for(setting: str) -> List[str]:
-    """What others call a setting, as Python spells it."""
+    """Return other libraries' names of a setting, in Python's spelling."""
     option = "--" + setting.replace("_", "-")
     return [theirs[2:].replace("-", "_") for theirs, ours in HERE.items() if ours == option]
 
 
 def nearest_name(given: str, names: Collection[str]) -> Optional[str]:
-    """The same for names as Python spells them.
+    """Find the nearest name, as `nearest` does, for names in Python's spelling.
 
     >>> nearest_name("learning_rate", ["lr", "wd"])
     'lr'

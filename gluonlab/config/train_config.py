@@ -128,8 +128,8 @@ class TrainConfig:
         flag, "try all files first; leave out those that fail to decode", default=False
     )
     val_share: Optional[float] = DATA(
-        real(0, below=1, above_minimum=True), "of images of your own without val, hold so much of "
-        "each class out for it", metavar="SHARE",
+        real(0, below=1, above_minimum=True), "if your own images have no val part, hold out "
+        "this share of each class", metavar="SHARE",
     )  # fmt: skip
     random_resized_crop: Optional[bool] = DATA(
         flag, "train on random, resized parts of image files, decoded every epoch"
@@ -224,8 +224,8 @@ class TrainConfig:
         real(0, below=1), "momentum of sgd, nag, signum and lars", metavar="M"
     )
     momentum_rule: Optional[str] = OPTIMISER(
-        text, "when the rate changes: corrected, as in PyTorch, or mxnet, "
-        "with the rate in it (sgd, nag)", metavar="NAME",
+        text, "when the learning rate changes: corrected, as in PyTorch, "
+        "or mxnet, with the rate in the momentum (sgd, nag)", metavar="NAME",
     )  # fmt: skip
     wd: Optional[float] = OPTIMISER(real(0, LARGEST_RATE), "weight decay", metavar="WD")
     no_bias_decay: Optional[bool] = OPTIMISER(flag, "no weight decay for biases, gamma and beta")
@@ -241,7 +241,7 @@ class TrainConfig:
         real(0, below=1), "spread this share of a label over all classes", metavar="SHARE"
     )
     class_weights: Optional[str] = OPTIMISER(
-        class_weights, "weight of each class in the loss; or balanced", metavar="W,W"
+        class_weights, "weight of each class in the loss, or balanced", metavar="W,W"
     )
     kvstore: str = SUMMING(
         text, "how gradients are summed over devices (see --list)", default="device", metavar="NAME"

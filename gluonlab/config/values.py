@@ -49,7 +49,7 @@ def whole(minimum: int, maximum: int = LARGEST) -> Check:
 
 
 def gpu_count(name: str, value: Any) -> int:
-    """A number of GPUs; names of GPUs, as other scripts take them, are told where they belong."""
+    """Check a number of GPUs. If names of GPUs are given, the error suggests --devices."""
     try:
         return int(whole(1)(name, value))
     except ConfigError as error:
@@ -331,7 +331,7 @@ def flag(name: str, value: Any) -> bool:
 
 
 def plain_value(value: Any) -> Any:
-    """Python's own values for those of NumPy, also in a list; all else as it is."""
+    """Convert NumPy values, also in a list, to Python values; return other values unchanged."""
     if isinstance(value, (list, tuple)):
         return type(value)(map(plain_value, value))
     is_numpys = hasattr(value, "tolist") and not isinstance(value, (str, type))
@@ -339,7 +339,7 @@ def plain_value(value: Any) -> Any:
 
 
 def type_name(name: str, value: Any) -> str:
-    """``float32``, also of ``numpy.float32`` and ``numpy.dtype("float32")``."""
+    """Return ``float32``, also for ``numpy.float32`` and ``numpy.dtype("float32")``."""
     return text(name, getattr(value, "__name__", None) or getattr(value, "name", None) or value)
 
 

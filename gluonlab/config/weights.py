@@ -32,7 +32,7 @@ def read_weights(text: str) -> List[Fraction]:
 
 
 def class_weights(name: str, value: Any) -> str:
-    """``balanced``, or numbers from 0 up as text, ``1,2.5``; a list of them becomes such a text."""
+    """Check class weights, ``balanced`` or numbers from 0 up (text or list); return the text."""
     if hasattr(value, "asnumpy"):
         value = value.asnumpy()
     if hasattr(value, "tolist"):
@@ -57,5 +57,5 @@ def class_weights(name: str, value: Any) -> str:
 
 
 def read_class_weights(text: str) -> Union[str, List[float]]:
-    """What `class_weights` gave: ``balanced``, or the numbers."""
+    """Parse the text from `class_weights`: ``balanced``, or the numbers."""
     return text if text == BALANCED else [as_number(part) for part in text.split(",")]

@@ -39,7 +39,7 @@ MIRROR = "an address of your own that is tried first: URL/FILE, then URL/NAME/FI
 TIMEOUT = "give up on an address that sends nothing for this long, "
 TIMEOUT += f"or less than {SLOWEST_BYTES_PER_S:,} bytes a second"
 IMAGE_SIZE = "width and height of all images (default: their own, at most 224)"
-VAL_SHARE = "of images of your own without val, hold so much of each class out for it"
+VAL_SHARE = "if your own images have no val part, hold out this share of each class"
 DECODERS = "processes that decode image files (default: one for each core)"
 _in_folder = click.option("--data-dir", metavar="DIR", help=FOLDER)
 _as_json = json_option()

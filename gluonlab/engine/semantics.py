@@ -43,13 +43,13 @@ def np_semantics() -> Iterator[None]:
 
 
 def is_np_users() -> bool:
-    """Whether the user has set mx.np, though `nd_semantics` may hold now."""
+    """Whether the user has set mx.np, even inside `nd_semantics`."""
     return bool(getattr(_USERS, "is_np", mx.util.is_np_array()))
 
 
 @contextmanager
 def users_semantics() -> Iterator[None]:
-    """What the user has set holds in this block, which calls code of the user's own."""
+    """Restore the user's setting in this block, which calls the user's code."""
     if is_np_users() == mx.util.is_np_array():
         yield
         return
@@ -63,13 +63,13 @@ def as_users(arrays: List[nd.NDArray]) -> List[nd.NDArray]:
 
 
 def give_back(net: gluon.HybridBlock) -> None:
-    """Have the parameters of a run's network be the user's arrays, after ``npx.set_np()``."""
+    """Convert the parameters of a run's network to mx.np arrays after ``npx.set_np()``."""
     if is_np_users():
         convert_parameters(net.collect_params().values(), numpy_like=True)
 
 
 def convert_parameters(params: "Iterable[gluon.Parameter]", numpy_like: bool) -> None:
-    """Have parameters keep arrays of this kind, in the same memory."""
+    """Convert the arrays of parameters to this kind, in the same memory."""
     for param in params:
         if param._data is not None:
             param._data = as_kind(param._data, numpy_like)
@@ -82,9 +82,9 @@ def convert_parameters(params: "Iterable[gluon.Parameter]", numpy_like: bool) ->
 
 
 def compute_in(block: gluon.HybridBlock, numpy_like: bool) -> None:
-    """Have a block, and all in it, compute in arrays of this kind, whatever kind it is given.
+    """Make a block and all blocks in it compute with arrays of this kind, for any input kind.
 
-    What it gives is of the kind that holds where it is called. Arrays are not copied for it.
+    The output has the kind that is set at the call. Arrays are not copied.
     """
     for each in _blocks(block):
         method = "hybrid_forward"
@@ -108,7 +108,7 @@ def _computed_in(
 
 
 def as_kind(given: Any, numpy_like: bool) -> Any:
-    """Arrays and symbols, perhaps in lists, as those of mx.np or mx.nd; all else as it is."""
+    """Convert arrays and symbols, also in lists, to mx.np or mx.nd; keep other values unchanged."""
     if isinstance(given, (list, tuple)):
         return type(given)(as_kind(each, numpy_like) for each in given)
     if isinstance(given, dict):
@@ -119,7 +119,7 @@ def as_kind(given: Any, numpy_like: bool) -> Any:
 
 
 def _blocks(block: gluon.Block) -> List[gluon.HybridBlock]:
-    """The block and all in it, each once."""
+    """Return the block and all blocks in it, each once."""
     found: List[gluon.HybridBlock] = []
     block.apply(found.append)
     return [each for each in dict.fromkeys(found) if isinstance(each, gluon.HybridBlock)]

@@ -1,9 +1,9 @@
-"""A file in the folder of the start that Python imports in place of a module of the same name.
+"""Errors from a user's file that hides a module of the same name.
 
-``python -m gluonlab.run`` looks into the current folder first, so that a user's ``random.py`` or
-``mxnet.py`` hides the module that everybody else means.
+``python -m gluonlab.run`` searches the current folder first. A user's ``random.py`` or ``mxnet.py``
+there hides the module that other code needs.
 
-Imports nothing that Python has not loaded when it starts: what it would import may be hidden.
+This module imports only what Python loads at its start, because other modules may be hidden.
 """
 
 # ruff: noqa: PTH100, PTH119
@@ -15,7 +15,7 @@ from _frozen_importlib_external import PathFinder  # type: ignore[import-not-fou
 
 
 def explain_hidden(error: BaseException | None) -> str | None:
-    """The line that names the file which an error comes from; None if it comes from none."""
+    """Return a line that names the hiding file behind an error; None if there is no such file."""
     try:
         return _explain(error)
     except OSError:  # the current folder has been removed
@@ -27,7 +27,7 @@ def _explain(error: BaseException | None) -> str | None:
     while error is not None and error not in seen:
         seen.append(error)
         text, trace = str(error), error.__traceback__
-        while trace is not None:  # through the file, which may have failed itself
+        while trace is not None:  # the hiding file itself may have failed
             file = trace.tb_frame.f_code.co_filename
             name = os.path.basename(file).partition(".")[0]
             if hides(name, file):
@@ -43,13 +43,13 @@ def _explain(error: BaseException | None) -> str | None:
 
 
 def line(name: str, file: str) -> str:
-    """Which file is imported as what, and the cure."""
+    """Return the message: which file is imported as which module, and the fix."""
     found = os.path.join(*_place(file))
     return f"{found} is imported as {name}: it comes first in Python's path: rename it"
 
 
 def hides(name: str, file: str) -> bool:
-    """Whether a file in the folder of the start takes the place of a module with this name."""
+    """Whether a file in the start folder hides a module with this name."""
     folder, _ = _place(file)
     start = os.path.abspath(sys.path[0] if sys.path else "")
     if not file or folder not in (start, os.path.abspath("")):
@@ -60,13 +60,13 @@ def hides(name: str, file: str) -> bool:
 
 
 def _place(file: str) -> tuple[str, str]:
-    """The folder in which Python has found a module, and its file, or its folder, there."""
+    """Return the folder in which Python found a module, and the module's file or folder there."""
     folder, own = os.path.split(os.path.abspath(file))
     return os.path.split(folder) if own == "__init__.py" else (folder, own)
 
 
 def excepthook(kind, error, trace):  # type: ignore[no-untyped-def]
-    """Say one line, where an error comes from such a file before a command has begun."""
+    """Print one line if an error comes from a hiding file before a command has started."""
     said = None if "--debug" in sys.argv else explain_hidden(error)
     if said is None:
         sys.__excepthook__(kind, error, trace)

@@ -1,14 +1,14 @@
-"""Signals that come while C keeps the main thread, perhaps for ever.
+"""Signal handling while C code blocks the main thread, perhaps forever.
 
-Python's handlers run in the main thread, and only when C has returned to it. An operator that never
-ends, or devices that wait for each other, keep it in MXNet's waits: then Ctrl-C has no effect,
-however often it comes. What C itself does with a signal is to write its number into a pipe
-(`signal.set_wakeup_fd`), which a thread reads here. Handlers write a 0 into it when they run. Where
-somebody insists, and no handler runs for PATIENCE_S, the thread says a line, and ends the process.
+Python's signal handlers run in the main thread, and only after C code has returned. An operator
+that never ends, or devices that wait for each other, block the main thread in MXNet. Then Ctrl-C
+has no effect. The C handler still writes the signal's number into a pipe (`signal.set_wakeup_fd`),
+and a thread reads the pipe here. Python's handlers write a 0 into the pipe when they run. If the
+user insists and no handler runs for PATIENCE_S, the thread prints a line and ends the process.
 
-One signal asks for an orderly end, however long the step under way takes. To insist is another
-Ctrl-C, or another signal APART_S after the first: shells and terminals send the same one twice. So
-nothing ends here what is on its way to its end, unless somebody has asked twice not to wait for it.
+A single signal requests an orderly end after the current step, however long the step takes. A
+second Ctrl-C, or another signal APART_S after the first, counts as insisting. The delay matters
+because shells and terminals may send the same signal twice.
 """
 
 from __future__ import annotations
@@ -24,20 +24,21 @@ from typing import Callable, Iterator, List, Optional
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 PATIENCE_S = 10.0
-AT_A_PROMPT_S = 60.0  # where all that somebody has computed would be lost
+AT_A_PROMPT_S = 60.0  # at a prompt, where all computed values would be lost
 APART_S = 2.0
-HANDLED, OVER = 0, 255  # in the pipe, besides numbers of signals
+HANDLED, OVER = 0, 255  # values in the pipe that are not signal numbers
 
 Words = Callable[[], str]
 
 
 @contextmanager
 def ends_if_stuck(words: Words = str, to_the_end: bool = False) -> Iterator[None]:
-    """Within the block a process that is stuck can be ended by signals.
+    """Let signals end the process if it is stuck within the block.
 
-    ``words``: what its last line says of what is left; within another such block these count.
-    ``to_the_end``: also after the block, until Python has ended, which waits for MXNet. Outside the
-    main thread, the only one that signals reach, the block has no effect.
+    ``words``: returns text about the remaining files for the last line; the innermost block's text
+    is used. ``to_the_end``: continue after the block until Python has exited, because the exit
+    waits for MXNet. Outside the main thread the block has no effect, since signals reach only the
+    main thread.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -63,7 +64,7 @@ def ends_if_stuck(words: Words = str, to_the_end: bool = False) -> Iterator[None
 
 
 def handled() -> None:
-    """To be called by each handler of a signal: the main thread runs Python."""
+    """Note that the main thread runs Python code. Each signal handler must call this."""
     for watch in _watches:
         watch.write(HANDLED)
 
@@ -74,28 +75,28 @@ def _interrupt(number: int, frame: object) -> None:
 
 
 class _Watch:
-    """A thread that reads which signals come, and whether handlers run."""
+    """A thread that watches which signals arrive and whether handlers run."""
 
     def __init__(self) -> None:
         self.words: List[Words] = []
         self._reads, self._writes = os.pipe()
-        os.set_blocking(self._writes, False)  # as signal.set_wakeup_fd wants it
+        os.set_blocking(self._writes, False)  # signal.set_wakeup_fd requires this
         self._before = signal.set_wakeup_fd(self._writes, warn_on_full_buffer=False)
         self._came: List[int] = []
         self._first_came = 0.0
         self._insisted = False
-        self._due: Optional[float] = None  # when something is said, if no handler runs before
+        self._due: Optional[float] = None  # when to print or exit, unless a handler runs first
         self._thread = threading.Thread(target=self._run, name="signals", daemon=True)
-        with suppress(RuntimeError):  # memory or threads are used up
+        with suppress(RuntimeError):  # out of memory or threads
             self._thread.start()
 
     def write(self, number: int) -> None:
-        with suppress(OSError):  # it is full of signals
+        with suppress(OSError):  # the pipe is full
             os.write(self._writes, bytes([number]))
 
     def end(self) -> None:
         now = signal.set_wakeup_fd(self._before)
-        if now != self._writes:  # somebody else's, meanwhile
+        if now != self._writes:  # other code has replaced it in the meantime
             signal.set_wakeup_fd(now)
         self.write(OVER)
         if self._thread.is_alive():
@@ -119,7 +120,7 @@ class _Watch:
                     self._take(number)
 
     def _take(self, number: int) -> None:
-        if self._before >= 0:  # somebody else's, who reads it too
+        if self._before >= 0:  # pass it on to the previous reader
             with suppress(OSError):
                 os.write(self._before, bytes([number]))
         if number not in SIGNALS:
@@ -133,7 +134,7 @@ class _Watch:
         self._insisted = self._insisted or insists
 
     def _say(self) -> None:
-        """Tell how to insist, or end the process if somebody has."""
+        """Print how to insist, or end the process if the user has insisted."""
         if not self._insisted:
             if self._came[0] == signal.SIGINT:
                 _complain("waiting for the step that is under way: Ctrl-C again does not wait")
@@ -150,8 +151,8 @@ class _Watch:
 
 
 def _complain(line: str) -> None:
-    with suppress(OSError):  # nobody reads it
+    with suppress(OSError):  # standard error is closed
         os.write(2, f"{line}\n".encode(errors="replace"))
 
 
-_watches: List[_Watch] = []  # none or one
+_watches: List[_Watch] = []  # at most one

@@ -120,7 +120,7 @@ def check_kvstore(name: str) -> None:
     if not isinstance(name, str) or name not in KVSTORES:
         backend = _backend_of(str(name).lower())
         if backend is not None:
-            own_loop = f"; a loop of your own takes mx.kv.create({backend!r})"
+            own_loop = f"; in your own loop, use mx.kv.create({backend!r})"
             raise KVStoreError(
                 f"kvstore {name!r} sums over processes: start them with gluonlab launch -n N "
                 f"--backend {backend}{own_loop if backend != HOROVOD else ''}"

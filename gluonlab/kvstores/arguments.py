@@ -86,16 +86,16 @@ def _flat(given: Any) -> Iterator[nd.NDArray]:
 
 
 def check_optimizer(store: str, optimizer: Any) -> None:
-    """Raise KVStoreError for what is no optimizer."""
+    """Raise KVStoreError if ``optimizer`` is not an optimizer."""
     if not isinstance(optimizer, mx.optimizer.Optimizer):
         raise KVStoreError(
-            f"kvstore {store!r}: {optimizer!r} is no optimizer: "
+            f"kvstore {store!r}: {optimizer!r} is not an optimizer: "
             "give an instance, such as mx.optimizer.create('sgd', learning_rate=0.1)"
         )
 
 
 def no_optimizer(store: str) -> KVStoreError:
-    """The error of a call that needs an optimizer, before there is one."""
+    """Return the error for a call that needs an optimizer when none is set."""
     return KVStoreError(
         f"kvstore {store!r} has no optimizer yet: call set_optimizer first, "
         "or let a gluon.Trainer that updates on it take a step"

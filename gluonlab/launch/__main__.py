@@ -69,7 +69,7 @@ PASS_ON = {"ignore_unknown_options": True}
     help="how processes exchange gradients: dist_sync, dist_device_sync, dist_async or horovod; "
     "with dist_sync MXNet's servers sum what all workers send, with dist_device_sync the same "
     "here; with dist_async they update with each gradient as it comes, and workers do not wait for "
-    "each other; a program of your own gets what mx.kv.create or Horovod needs  "
+    "each other; your own program gets the variables that mx.kv.create or Horovod needs  "
     "[default, for a program: dist_sync]",
 )
 @click.option("--servers", metavar="N", help="servers of the parameter server  [default: 1 a host]")
@@ -140,7 +140,7 @@ def main(
     The options of the run are those of python -m gluonlab.run. Batches, rates and results are those
     of one process with all devices: --batch-size is per device.
 
-    A first word behind -- that does not begin with a dash is your own program: -n 2 -- python
+    If the first word after -- does not begin with a dash, it is your own program: -n 2 -- python
     train.py --lr 0.1 runs it in two processes.
     """
     context = click.get_current_context()
@@ -256,10 +256,10 @@ class Console(Printer):
 
 
 def _check_separated(context: click.Context, words: Sequence[str]) -> None:
-    """Raise ConfigError for a program without -- before it: the launcher would take its options."""
+    """Raise ConfigError for a program without --: the launcher would parse its options."""
     if SEPARATOR not in context.meta.get(AS_WRITTEN, [SEPARATOR]):
         raise ConfigError(
-            f"{one_line(words[0])!r} is no option: a program stands behind --, as in -n 2 -- "
+            f"{one_line(words[0])!r} is not an option: write a program after --, as in -n 2 -- "
             f"{one_line(' '.join(words[:2]))}"
         )
 

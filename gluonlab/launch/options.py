@@ -69,7 +69,7 @@ def check_alone(context: click.Context, place: Optional[Membership]) -> None:
 def check_elsewhere(
     context: click.Context, used: Sequence[Host], place: Optional[Membership]
 ) -> None:
-    """Raise ConfigError for an option for other hosts, where there are none."""
+    """Raise ConfigError for an option for other hosts if there are no other hosts."""
     if place is None and not all(host.is_here for host in used):
         return
     for name in ELSEWHERE:

@@ -1,6 +1,7 @@
-"""The user's own program behind ``--``, which the launcher starts once for each rank.
+"""The user's own program after ``--``, which the launcher starts once for each rank.
 
-The options of a run begin with a dash; a first word that does not is a program.
+If the first word does not begin with a dash, the words are a program. Otherwise they are options
+of a run.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ OWN_COMMANDS = ("gluonlab", "gluonlab.run", "gluonlab.launch")
 
 
 def is_program(words: Sequence[str]) -> bool:
-    """Whether the words are a program with its own options."""
+    """Whether the words are a program and its arguments."""
     return bool(words) and not words[0].startswith("-")
 
 
@@ -32,11 +33,11 @@ def check_program(words: Sequence[str]) -> None:
 
 
 def program_variables() -> Dict[str, str]:
-    """The variables of a program that differ from those of gluonlab's own processes.
+    """Return the environment variables that differ from those of gluonlab's own processes.
 
-    Its Python may be another one, which must not find this one's packages: it finds
-    `gluonlab.launch.at_start` alone. It prints each line at once unless the user says otherwise,
-    because Python holds back what goes into a pipe.
+    The program may use another Python, which must not find this Python's packages. So PYTHONPATH
+    gets only the folder of `gluonlab.launch.at_start`. PYTHONUNBUFFERED makes the program print
+    each line immediately, because Python buffers output to a pipe. The user's value is kept.
     """
     paths = [str(Path(at_start.__file__).parent), *filter(None, [os.environ.get("PYTHONPATH")])]
     return {
@@ -54,17 +55,17 @@ def become_program(words: Sequence[str]) -> NoReturn:
 
 
 def start_refusal(name: str, folder: Path, error: Optional[OSError] = None) -> str:
-    """Why a program cannot be started in this folder, and what to write instead, on one line.
+    """Explain on one line why a program cannot be started in this folder, and how to fix it.
 
-    ``error``: what the system said, if it was tried.
+    ``error``: the system's error, if a start was tried.
     """
     shown, file = one_line(repr(name)), folder / name
     if not folder.is_dir():
-        return f"{shown} cannot be started in {folder}: there is no such folder on this host"
+        return f"{shown} cannot be started in {folder}: this folder does not exist on this host"
     if "/" not in name:
         return _not_in_path(name, file) if shutil.which(name) is None else _refused(shown, error)
     if not file.exists():
-        return f"there is no file {shown}: give a program that is there"
+        return f"the file {shown} does not exist: give an existing program"
     if file.is_dir():
         return f"{shown} is a folder: give a program"
     if not os.access(file, os.X_OK):
@@ -79,16 +80,16 @@ def _not_in_path(name: str, file: Path) -> str:
     if name and file.is_file():
         how = f"python {name}" if name.endswith(".py") else f"./{name}"
         return f"{one_line(repr(name))} is a file in this folder, which is not in PATH: write {how}"
-    where = sys.executable if name in PYTHONS else "the program's whole path"
-    return f"there is no program {one_line(repr(name))} in PATH: write {where}"
+    where = sys.executable if name in PYTHONS else "the program's full path"
+    return f"program {one_line(repr(name))} is not in PATH: write {where}"
 
 
 def _refused(shown: str, error: Optional[OSError]) -> str:
-    """What the system says of a program that is there."""
+    """Explain why the system refuses to start an existing program."""
     if error is not None and error.errno == errno.ENOEXEC:
         return (
-            f"{shown} does not say what runs it: begin it with a line such as #!/bin/sh, or write "
-            "its interpreter before it"
+            f"{shown} does not name its interpreter: begin it with a line such as #!/bin/sh, or "
+            "write the interpreter before it"
         )
     if error is not None and error.errno == errno.ENOENT:
         return f"{shown} cannot be started: the interpreter in its first line does not exist"
@@ -96,7 +97,7 @@ def _refused(shown: str, error: Optional[OSError]) -> str:
 
 
 def check_not_gluonlab(words: Sequence[str]) -> None:
-    """Raise ConfigError for gluonlab's training as a program: each rank would train alone."""
+    """Raise ConfigError if the program is gluonlab's training: each rank would train separately."""
     names = [word for word in words[:3] if not word.startswith("-")]
     if Path(names[0]).name.startswith(PYTHONS) and "-m" in words[1:2]:
         names = names[1:]
@@ -106,6 +107,6 @@ def check_not_gluonlab(words: Sequence[str]) -> None:
         ["gluonlab", "launch"],
     ):
         raise ConfigError(
-            f"{' '.join(words[:3])}: each process would train alone: write only the options of "
-            "the run behind --, as in -n 2 --backend dist_sync -- --epochs 3"
+            f"{' '.join(words[:3])}: each process would train independently: write only the "
+            "options of the run after --, as in -n 2 --backend dist_sync -- --epochs 3"
         )

@@ -32,7 +32,7 @@ Replacement = Callable[[Add, List[Entry]], Any]
 
 
 def one_array(outcome: Any, name: str) -> mx.sym.Symbol:
-    """What the network ``name`` makes of a symbol. Raises ModelError unless it is one array."""
+    """Return the output of the network ``name``. Raises ModelError unless it is one array."""
     if isinstance(outcome, mx.sym.Symbol):
         count = len(outcome.list_outputs())
         kind = f"{count} arrays"
@@ -41,8 +41,8 @@ def one_array(outcome: Any, name: str) -> mx.sym.Symbol:
         count, kind = 0, f"a {type(outcome).__name__}{size}"
     if count != 1:
         raise ModelError(
-            f"{name} gives {kind}, and one array is taken: let it give its scores alone, or wrap "
-            "it in a block that does"
+            f"{name} returns {kind}, but must return one array: let it return only its scores, or "
+            "wrap it in a block that does"
         )
     return outcome
 

@@ -23,7 +23,7 @@ _SIDES = (1, 2, 4, 8, 16, 32, 64, 128, 224, 256, 299, 331, 384, 512, 1024)
 
 
 def note_shapes(params: "Iterable[Parameter]") -> None:
-    """Give parameters without a shape or type those of their arrays.
+    """Set missing shapes and types of parameters from their arrays.
 
     ``gluon.SymbolBlock.imports`` loads arrays, and leaves the shapes open.
     """
@@ -55,9 +55,9 @@ def complete(
     for parameter, shape in shapes.items():
         if params[parameter]._data is not None and params[parameter].shape != shape:
             raise ModelError(
-                f"{name} has {parameter} {params[parameter].shape}, and {shape} is what it takes "
+                f"{name} has {parameter} {params[parameter].shape}, but needs {shape} "
                 f"for images of shape {_in_words(image_shape)}: give images of the shape that "
-                "it was made for, or initialise it anew"
+                "it was made for, or initialize it again"
             )
         params[parameter].shape = shape
         params[parameter]._finish_deferred_init()  # in the graph's order, as a first forward would

@@ -1,28 +1,28 @@
-"""Operators to which MXNet 1.9.1 gives a wrong gradient: rewritten as others, or refused.
+"""Operators whose gradient is wrong in MXNet 1.9.1: they are rewritten or refused.
 
-A test compares every operator that has a gradient with numerical differences, alone in MXNet's
-imperative mode and compiled in graphs (tests/models/test_operator_gradients.py). Wrong are
+A test compares the gradient of every operator with numerical differences, in MXNet's imperative
+mode and in compiled graphs (tests/models/test_operator_gradients.py). These gradients are wrong:
 
 ========================================  =======================================================
-``LeakyReLU(act_type="prelu")``           alpha's gradient is alpha times the right one in compiled
+``LeakyReLU(act_type="prelu")``           alpha's gradient is multiplied by alpha in compiled
                                           graphs: the input's gradient overwrites the output's
                                           before alpha's gradient reads it
-``LeakyReLU(act_type="selu")``            smaller than the right one below 0, in every mode
-``SequenceLast`` without lengths          zero, and memory beyond the array is overwritten
-``where`` of mx.np with a number          the gradient of the elements that were not taken
+``LeakyReLU(act_type="selu")``            too small below 0, in every mode
+``SequenceLast`` without lengths          zero, and memory after the array is overwritten
+``where`` of mx.np with a number          the gradient of the elements that were not selected
 ``arctan2`` of mx.np, number over array   the gradient of another function
-``FullyConnected`` on CPUs, ``ediff1d``,  what was in memory, if some inputs are frozen
+``FullyConnected`` on CPUs, ``ediff1d``,  uninitialized memory, if some inputs are frozen
 ``polyval``, two products of attention
-``LeakyReLU(act_type="rrelu")``           the process ends: refused
-``rot90`` of mx.np                        turned the wrong way: refused
+``LeakyReLU(act_type="rrelu")``           the process exits: refused
+``rot90`` of mx.np                        rotated in the wrong direction: refused
 ``var``, ``std``, ``percentile``,         zero: refused
 ``atleast_1d`` to ``3d``, ``eigh``,
 ``eigvalsh``, ``pinv`` of mx.np
-``hawkesll``                              in graphs another one than alone: refused
-``linalg.norm`` of order 1 or 2           the output's gradient counts twice: refused
+``hawkesll``                              differs between graphs and imperative mode: refused
+``linalg.norm`` of order 1 or 2           the output's gradient is counted twice: refused
 ========================================  =======================================================
 
-The function that is computed stays the same, and so do arguments, outputs and their names.
+Rewriting keeps the computed function, the arguments, the outputs and their names.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ SELU_ALPHA, SELU_SCALE = 1.6732632423543772, 1.0507009873554805
 
 Append = Callable[[Mapping[str, str], Add, List[Entry]], Any]
 
-# What to say of an operator that is refused: its name for users, and what they can use instead.
+# Refused operators: the name for users, the effect, and a replacement.
 REFUSED = {
     "LeakyReLU": ("LeakyReLU(act_type='rrelu')", "ends the process", "use act_type='leaky'"),
     "_npi_norm": (
@@ -64,8 +64,8 @@ REFUSED = {
     ),
 }  # fmt: skip
 
-# Inputs of which MXNet computes the gradients rightly if it computes all of them. Of
-# FullyConnected these are the weight and the bias.
+# Inputs whose gradients MXNet computes correctly only if it computes all of them. For
+# FullyConnected, these are the weight and the bias.
 TOGETHER = {
     "FullyConnected": (1, 2),
     "_contrib_interleaved_matmul_selfatt_valatt": (0, 1),
@@ -78,8 +78,8 @@ TOGETHER = {
 def check_gradients(graph: mx.sym.Symbol, name: str, learned: Collection[str]) -> None:
     """Raise ModelError if a network or loss has an operator that cannot be trained.
 
-    ``name``: of the network or loss, for the message. ``learned``: the arguments whose gradients
-    are asked for.
+    ``name``: the name of the network or loss in messages. ``learned``: the arguments whose
+    gradients are requested.
     """
     has_gradient: List[bool] = []
     for node in parsed(graph)["nodes"]:
@@ -90,7 +90,7 @@ def check_gradients(graph: mx.sym.Symbol, name: str, learned: Collection[str]) -
 
 
 def _check_node(node: Node, inputs: List[bool], name: str, loop: str = "") -> None:
-    """``loop``: the operator, such as _foreach, whose body the node is in."""
+    """Check one node. ``loop``: the operator whose body contains the node, such as _foreach."""
     op = node["op"]
     if _is_refused(node):
         operator, effect, instead = REFUSED[op]
@@ -109,7 +109,7 @@ def _check_node(node: Node, inputs: List[bool], name: str, loop: str = "") -> No
 
 
 def _has_gradient(node: Node, inputs: List[bool], learned: Optional[Collection[str]]) -> bool:
-    """Whether the outputs of a node have a gradient, if these ``inputs`` have one."""
+    """Whether the outputs of a node have a gradient. ``inputs``: whether each input has one."""
     if node["op"] == "null":
         return learned is None or node["name"] in learned
     return any(inputs) and node["op"] != "BlockGrad"
@@ -118,14 +118,14 @@ def _has_gradient(node: Node, inputs: List[bool], learned: Optional[Collection[s
 def with_right_gradients(
     graph: mx.sym.Symbol, learned: Optional[Collection[str]] = None
 ) -> mx.sym.Symbol:
-    """``graph`` with operators whose gradients are right, or itself if it has no others.
+    """Replace the operators of ``graph`` whose gradients are wrong, or return it unchanged.
 
-    ``learned``: the arguments whose gradients are asked for. If it is None, this is not known, and
-    each may be.
+    ``learned``: the arguments whose gradients are requested; None if this is unknown, so that any
+    argument may need its gradient.
     """
     has_gradient: List[bool] = []
 
-    def choose(node: Node, *_: Any) -> Optional[Replacement]:  # of each node, after its inputs
+    def choose(node: Node, *_: Any) -> Optional[Replacement]:  # inputs come first
         inputs = [has_gradient[source] for source, *_ in node["inputs"]]
         has_gradient.append(_has_gradient(node, inputs, learned))
         return _choose(node, inputs)
@@ -154,7 +154,7 @@ def _is_refused(node: Node) -> bool:
 
 
 def _is_wrong(op: str, attrs: Mapping[str, str], learned: List[bool]) -> bool:
-    if op == "LeakyReLU":  # either gradient alone is right
+    if op == "LeakyReLU":  # if only one gradient is needed, it is correct
         kind = attrs.get("act_type")
         return (kind == "prelu" and all(learned)) or (kind == "selu" and any(learned))
     if op == "SequenceLast":
@@ -163,11 +163,11 @@ def _is_wrong(op: str, attrs: Mapping[str, str], learned: List[bool]) -> bool:
 
 
 def _link(node: Node, learned: List[bool]) -> Optional[Replacement]:
-    """Let inputs that have no gradient depend on one that has, by a zero that is added to them."""
+    """Make frozen inputs depend on a trained one by adding 0, so all gradients are computed."""
     places = [place for place in TOGETHER[node["op"]] if place < len(learned)]
     sources = [place for place in places if learned[place]]
     if not sources or (node["op"] == "FullyConnected" and (any(learned[:2]))):
-        return None  # a FullyConnected is wrong only where nothing but its bias is learned
+        return None  # a FullyConnected is wrong only if nothing but its bias is trained
     frozen = [place for place in places if not learned[place]]
 
     def append(add: Add, entries: List[Entry]) -> None:
@@ -192,7 +192,7 @@ def _append_rectifier(attrs: Mapping[str, str], add: Add, entries: List[Entry]) 
 
 
 def _append_prelu(add: Add, entries: List[Entry]) -> None:
-    """relu(x) + alpha * min(x, 0): its gradients are MXNet's where x is 0, too."""
+    """Append relu(x) + alpha * min(x, 0), which also has MXNet's gradients at x = 0."""
     x, alpha = entries
     below = add("_minimum_scalar", "_below", [x], scalar=0.0)
     # (n, C, pixels) and (1, C, 1), whatever the number of axes; alpha may be a single number.

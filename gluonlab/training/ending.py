@@ -133,7 +133,7 @@ def _draw(run: "RunDirectory | NoRunDirectory", result: Result) -> None:
 
 
 def what_is_left(result: Result) -> str:
-    """What a run's folder holds that has not come to its end, and how to go on."""
+    """Describe what the folder of an unfinished run contains, and how to resume."""
     if result.run_dir is None:
         return "rank 0 has written the finished epochs"
     if not result.history:

@@ -1,4 +1,4 @@
-"""What an evaluation of a finished run takes, checked before anything is loaded."""
+"""Checks of the settings and the run of an evaluation, before anything is loaded."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from gluonlab.config import option_name
 from gluonlab.errors import ConfigError, DataError
 from gluonlab.runs.description import Description, read_finished
 
-# The settings that an evaluation takes from the command line.
+# The settings that an evaluation accepts on the command line.
 GIVEN = (
     "gpus", "devices", "require_gpu", "threads", "split", "stages", "cut", "balance",
     "pipeline_schedule", "stages_per_device", "ways", "channels", "data_dir",
@@ -30,9 +30,9 @@ def check_given(given: Iterable[str]) -> None:
 
 
 def evaluated(folder: Path) -> Description:
-    """What the finished run in this folder was asked for and uses.
+    """Read the description of the finished run in this folder.
 
-    Raises ConfigError for a folder that is not a run's.
+    Raises ConfigError if the folder does not contain a finished run.
     """
     try:
         return read_finished(folder)

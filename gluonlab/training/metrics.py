@@ -99,8 +99,8 @@ def _made(given: Any) -> Any:
         metric = given() if isinstance(given, type) else given
     except Exception as error:  # whatever code of the user's own raises
         raise ConfigError(
-            f"metric {given.__name__} cannot be made without arguments ({kind_and_words(error)}): "
-            f"give an object, {given.__name__}(...)"
+            f"metric {given.__name__} cannot be created without arguments ({kind_and_words(error)})"
+            f": give an object, {given.__name__}(...)"
         ) from error
     if not callable(metric) and not isinstance(metric, mx.metric.EvalMetric):
         raise ConfigError(
@@ -131,12 +131,12 @@ def _takes(name: str, metric: Any) -> str:
         if own in (SCORES, PROBABILITIES):
             return str(own)
         raise ConfigError(
-            f"metric {name}: its takes is {own!r}: give {SCORES!r} or {PROBABILITIES!r}"
+            f"metric {name}: its attribute takes is {own!r}: give {SCORES!r} or {PROBABILITIES!r}"
         )
     if isinstance(metric, mx.metric.Loss) and type(metric).update is mx.metric.Loss.update:
         raise ConfigError(
-            f"metric {name} is the mean of losses, and metrics get scores and labels: leave it "
-            "out: each epoch has the test loss, validation_loss"
+            f"metric {name} averages losses, but metrics get scores and labels: leave it out, and "
+            "use validation_loss, the test loss of each epoch"
         )
     return next((takes for takes, kinds in TAKES if isinstance(metric, kinds)), SCORES)
 

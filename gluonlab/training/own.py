@@ -41,7 +41,7 @@ answers_others = named_arguments(
         "network": "give net, a HybridBlock or a function that makes one",
     },
 )
-# they take their own gradient for the one that comes from behind: of a loss, its weight of an image
+# operators that ignore their output gradient, such as the weight of an image in a loss
 HEADLESS = {
     "make_loss", "MakeLoss", "SoftmaxOutput", "LinearRegressionOutput", "LogisticRegressionOutput",
     "MAERegressionOutput", "SVMOutput",
@@ -126,13 +126,13 @@ def make_own(net: Any = None, loss: Optional[gluon.HybridBlock] = None, metrics:
 
 
 def _check_constants(loss: gluon.HybridBlock) -> None:
-    """Raise ConfigError for parameters of a loss that want training, or have no shape yet."""
+    """Raise ConfigError for parameters of a loss that need training or have no shape."""
     params, name = loss.collect_params(), type(loss).__name__
     note_shapes(params.values())
     trained = [each.name for each in params.values() if each.grad_req != "null"]
     if trained:
         raise ConfigError(
-            f"loss {name} has parameters ({', '.join(trained)}), which nothing trains: put them "
+            f"loss {name} has parameters ({', '.join(trained)}), which are not trained: put them "
             "into the network, or make constants of them, self.params.get_constant(name, value)"
         )
     for each in params.values():
@@ -225,8 +225,8 @@ def _check_loss(loss: gluon.HybridBlock, classes: int) -> None:
             raise ConfigError(
                 f"loss {name} compares scores with targets of the same shape, as for a regression, "
                 f"and a run has scores (n, {classes}) and the number of a class for each image: "
-                "give a loss of classes, such as gluon.loss.SoftmaxCrossEntropyLoss(), or use a "
-                "loop of your own (docs/own-loop.md)"
+                "give a loss of classes, such as gluon.loss.SoftmaxCrossEntropyLoss(), or "
+                "write your own loop (docs/own-loop.md)"
             ) from None
         raise ConfigError(
             f"loss {name} cannot be compiled for scores (n, {classes}) and labels (n,) of whole "
@@ -239,8 +239,8 @@ def _check_loss(loss: gluon.HybridBlock, classes: int) -> None:
         )
     if headless:
         raise ConfigError(
-            f"loss {name} has {headless}, whose gradient takes no account of an image's weight, as "
-            f"in mixup: leave {headless} out, since a run minimises the values as they are"
+            f"loss {name} has {headless}, whose gradient does not use an image's weight, as in "
+            f"mixup: leave {headless} out, since a run minimizes the values themselves"
         )
     check_gradients(values, f"loss {name}", ["scores"])
     if outputs != [(images,)]:
@@ -274,8 +274,8 @@ def _check_scores(net: gluon.HybridBlock, name: str, shape: Sequence[int], class
         ) from None
     if headless:
         raise ModelError(
-            f"{name} has {headless}, whose gradient takes no account of the loss: "
-            "let it give the scores in front of it"
+            f"{name} has {headless}, whose gradient does not use the loss: "
+            f"let it return the input of {headless}, the scores"
         )
     if unused:
         raise ModelError(f"{name} takes no account of the images: compute its scores from them")
@@ -291,25 +291,25 @@ def _check_scores(net: gluon.HybridBlock, name: str, shape: Sequence[int], class
     if kinds and kinds[0] not in (None, np.float32):
         kind = np.dtype(kinds[0])
         raise ModelError(
-            f"{name} gives scores of {kind}, and a loss needs float32: leave {kind} out"
+            f"{name} returns scores of type {kind}, but a loss needs float32: leave {kind} out"
         )
 
 
 def _check_parameters(net: gluon.HybridBlock, name: str) -> None:
-    """Raise ModelError for parameters that a run would not train as they are meant."""
+    """Raise ModelError for parameters that a run would not train as intended."""
     try:
         params = list(net.collect_params().values())
     except AssertionError as error:  # two of one name
         raise ModelError(
-            f"{name}: {said_by(error)}: parameters are saved by name, so give each layer a prefix "
-            "of its own, or none"
+            f"{name}: {said_by(error)}: parameters are saved by name, so give each layer a "
+            "different prefix, or none"
         ) from None
     for each in params:
         kind = np.dtype(each.dtype or np.float32)
         if each.grad_req == "add":
             raise ModelError(
-                f"{each.name} of {name} has grad_req 'add', and its gradients would grow from step "
-                "to step: leave 'write'; --microbatches N adds those of the N parts of a batch"
+                f"{each.name} of {name} has grad_req 'add', so its gradients would grow from step "
+                "to step: use 'write'; --microbatches N adds the gradients of N parts of a batch"
             )
         if each.grad_req != "null" and kind != np.float32:
             raise ModelError(
@@ -319,7 +319,7 @@ def _check_parameters(net: gluon.HybridBlock, name: str) -> None:
 
 
 class Xavier(mx.init.Xavier):
-    """Xavier's, and where there are no inputs and outputs to count, Gluon's own default."""
+    """Xavier, or Gluon's default for parameters with fewer than two axes."""
 
     def _init_weight(self, desc: Any, array: Any) -> None:
         if len(array.shape) > 1:
@@ -329,7 +329,7 @@ class Xavier(mx.init.Xavier):
 
 
 def check_names(loss: gluon.HybridBlock, net: gluon.HybridBlock) -> None:
-    """Raise ConfigError where a loss and the network have something of the same name."""
+    """Raise ConfigError if a loss and the network have parameters with the same name."""
     both = [name for name in loss.collect_params() if name in net.collect_params()]
     if both:
         raise ConfigError(
@@ -350,7 +350,7 @@ def check_params(net: gluon.HybridBlock, name: str) -> None:
     unknown = [each.name for each in params.values() if each._data is None]
     if unknown:
         raise ModelError(
-            f"{name} makes no use of {', '.join(unknown)} for its scores, so that the shape stays "
+            f"{name} does not use {', '.join(unknown)} for its scores, so the shape stays "
             "unknown: leave the layer out, or give it in_units or in_channels"
         )
 
@@ -390,7 +390,7 @@ def _unused(outcome: Any, inputs: Iterable[str]) -> List[str]:
 
 
 def _headless(graph: mx.sym.Symbol) -> Optional[str]:
-    """The first operator of a graph that takes no account of what its gradient is multiplied by."""
+    """Return the first operator of a graph that ignores its output gradient."""
     operators = (node["op"] for node in parsed(graph)["nodes"])
     return next((name for name in operators if name in HEADLESS), None)
 

@@ -160,7 +160,7 @@ def asked(run: Interrupted, group: Group = ALONE, **given: Any) -> TrainConfig:
 
 
 def going_on(config: TrainConfig, run: Interrupted) -> TrainConfig:
-    """A config of the user's own for a run that goes on, in its folder. Raises ConfigError."""
+    """Adapt the user's config to a run that is resumed in its folder. Raises ConfigError."""
     if config.out is not None:
         if Path(config.out).resolve() != run.folder.resolve():
             raise _other_folder(config.out, run)
@@ -176,9 +176,9 @@ def _other_folder(out: str, run: Interrupted) -> ConfigError:
 
 
 def with_cut(config: TrainConfig, found: Description) -> TrainConfig:
-    """The config with the cut of a run that goes on, where it asks for such stages as the run did.
+    """Return the config with the cut of the resumed run, if it asks for the same stages.
 
-    Where that was measured, it may be another one when it is measured again.
+    A cut that was measured could differ if it were measured again.
     """
     was, now, cut = found.asked, config.to_dict(), found.used.get("cut")
     same = ("split", "stages", "stages_per_device", "pipeline_schedule")

@@ -79,7 +79,7 @@ def check_settings(
 
 
 def _check_optimizer_params(optimizer: "str | mx.optimizer.Optimizer", given: Any) -> None:
-    """Raise ConfigError for the name of no optimizer, and for what is no dictionary."""
+    """Raise ConfigError for an unknown optimizer, or parameters that are not a dictionary."""
     if given is not None and not isinstance(given, Mapping):
         raise ConfigError(
             f"optimizer_params {given!r}: give a dictionary, such as {{'learning_rate': 0.1}}"
@@ -91,7 +91,7 @@ def _check_optimizer_params(optimizer: "str | mx.optimizer.Optimizer", given: An
 
 @contextmanager
 def known_optimizer_params(optimizer: Any, given: Any) -> Iterator[None]:
-    """Raise ConfigError for a parameter that the optimizer, which is made inside, has not."""
+    """Raise ConfigError if the optimizer created in the block does not have a parameter."""
     try:
         yield
     except TypeError as error:

@@ -126,7 +126,7 @@ def test_a_call_that_comes_before_the_optimizer_says_so(name, call, empty_cwd):
 @pytest.mark.parametrize("name", ["device", "local", "sharded-optimizer"])
 @pytest.mark.parametrize("optimizer", ["sgd", None, mx.optimizer.SGD])
 def test_an_optimizer_is_an_instance(name, optimizer):
-    with pytest.raises(KVStoreError, match="is no optimizer: give an instance, such as"):
+    with pytest.raises(KVStoreError, match="is not an optimizer: give an instance, such as"):
         make_kvstore(name).set_optimizer(optimizer)
 
 

@@ -163,14 +163,14 @@ def touch(folder, name, mode=0o644, text=""):
 
 
 MISTAKES = {
-    "-n 2 -- no-such-program": "there is no program 'no-such-program' in PATH: write the program's",
+    "-n 2 -- no-such-program": "program 'no-such-program' is not in PATH: write the program's",
     "-n 2 -- train.py": "'train.py' is a file in this folder, which is not in PATH: write python",
     "-n 2 -- ./train.py": "'./train.py' may not be executed: make it executable with chmod +x",
-    "-n 2 -- ./none": "there is no file './none'",
+    "-n 2 -- ./none": "the file './none' does not exist",
     "-n 2 -- ./folder": "'./folder' is a folder: give a program",
-    "-n 2 python train.py --port 9": "'python' is no option: a program stands behind --, as in",
-    "-n 2 -- python -m gluonlab.run": "python -m gluonlab.run: each process would train alone",
-    "-n 2 -- gluonlab run --epochs 3": "gluonlab run --epochs: each process would train alone",
+    "-n 2 python train.py --port 9": "'python' is not an option: write a program after --, as in",
+    "-n 2 -- python -m gluonlab.run": "python -m gluonlab.run: each process would train",
+    "-n 2 -- gluonlab run --epochs 3": "gluonlab run --epochs: each process would train",
     "-n 2 --print sagemaker -- python train.py": "--print sagemaker with the program python: ",
     "-- python train.py": "no scheduler has started this process as one of several: say how many",
     "-n 2 --servers 2 --backend horovod -- ls": "--servers belongs to dist_sync: horovod has none",
@@ -205,14 +205,14 @@ def test_options_for_other_hosts_are_refused_under_a_scheduler(
 
 def test_what_the_system_does_not_run_is_explained(tmp_path):
     for name, first, said in (
-        ("no-line", "echo", "does not say what runs it"),
+        ("no-line", "echo", "does not name its interpreter"),
         ("bad-line", "#!/no/such", "the interpreter in its first line does not exist"),
     ):
         touch(tmp_path, name, 0o755, f"{first}\n")
         with pytest.raises(OSError) as tried:
             subprocess.Popen([tmp_path / name])
         assert said in start_refusal(f"./{name}", tmp_path, tried.value)
-    assert "no such folder" in start_refusal("ls", tmp_path / "none")
+    assert "folder does not exist" in start_refusal("ls", tmp_path / "none")
 
 
 def test_a_job_file_has_the_program(ended):

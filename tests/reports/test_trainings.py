@@ -64,7 +64,7 @@ def test_gradients_of_a_run_are_not_added_up_over_its_steps(tmp_path):
 
     The right answer is a refusal that has the setting for it.
     """
-    with pytest.raises(ModelError, match=r"grad_req 'add', .*: leave 'write'; --microbatches N"):
+    with pytest.raises(ModelError, match=r"grad_req 'add', .*: use 'write'; --microbatches N"):
         run(tmp_path / "run", net=Adds)
 
 
@@ -105,7 +105,7 @@ def test_a_symbol_of_modules_time_ends_in_its_scores(tmp_path):
     Its biases, which have no initializer, get what Gluon gives: uniform up to 0.07.
     """
     scores, probabilities = with_output_operator()
-    with pytest.raises(ModelError, match=r"SoftmaxOutput, .*: let it give the scores in front of"):
+    with pytest.raises(ModelError, match=r"SoftmaxOutput, .*: let it return the input of"):
         run(tmp_path / "run", net=gluon.SymbolBlock(probabilities, mx.sym.var("data")))
 
     def make():

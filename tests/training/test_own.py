@@ -141,7 +141,7 @@ def test_an_imported_network_trains_as_the_one_that_it_was_exported_from(tmp_pat
     assert type(scores) is mx.np.ndarray
     assert distance([scores.asnumpy()], [scores_of(expected)]) < 1e-4
     smaller = from_arrays(*(each[..., :5] if each.ndim == 4 else each for each in ARRAYS))
-    with pytest.raises(ModelError, match=r"_weight \(4, 48\), and \(4, 36\) is what it takes for"):
+    with pytest.raises(ModelError, match=r"_weight \(4, 48\), but needs \(4, 36\) for images"):
         train(config(tmp_path / "smaller"), dataset=smaller, net=gluon.SymbolBlock.imports(*files))
 
 
@@ -544,14 +544,14 @@ def mxnet_fails(scores, labels):
         ({"loss": Entropy()}, {}, ConfigError, "loss Entropy takes no account of the labels: comp"),
         ({"loss": Pair()}, {}, ConfigError, "loss Pair cannot be .*: it gives a tuple, not one ar"),
         ({"loss": Breaks()}, {}, ConfigError, "loss Breaks cannot be compiled .*: one two$"),
-        ({"net": Pair()}, {}, ModelError, "^Pair gives a tuple of 2, and one array is taken: let"),
-        ({"net": Halves()}, {}, ModelError, "^Halves gives 2 arrays, and one array is taken: let"),
+        ({"net": Pair()}, {}, ModelError, "^Pair returns a tuple of 2, but must return one array:"),
+        ({"net": Halves()}, {}, ModelError, "^Halves returns 2 arrays, but must return one array:"),
         ({"net": OfBytes()}, {}, ModelError, "embedding.*_weight has sparse.*: make them dense"),
         (
             {"net": Idle(0)},
             {},
             ModelError,
-            "no use of idle.*weight .*: leave the layer out, or give",
+            "does not use idle.*weight .*: leave the layer out, or give",
         ),
         ({"net": OfNothing()}, {}, ModelError, "OfNothing takes no account of the images: comp"),
         ({"metrics": {"x": lambda s, y: "?"}}, {}, ConfigError, "metric x gave '[?]': let it g"),
@@ -603,10 +603,10 @@ X, Y = ARRAYS[0], ARRAYS[1]
         ((X, Y, X[0, 0], Y), r"x_test is uint8 of shape \(6, 6\): give images"),
         ((X, Y[:5], X, Y), r"y_train is int64 of shape \(5,\): give the number of its class .*40,"),
         ((X, Y - 1, X, Y), "y_train goes from -1 to 2: give classes from 0 up"),
-        ((X, Y, X[:0], Y[:0]), "x_test has the shape .*, without any image"),
-        ((X, Y, X[:, :1], Y), r"x_train has images of \(2, 6, 6\), and x_test of \(1, 6, 6\)"),
+        ((X, Y, X[:0], Y[:0]), "x_test has the shape .* and contains no images"),
+        ((X, Y, X[:, :1], Y), r"x_train has images of \(2, 6, 6\), but x_test of \(1, 6, 6\)"),
         ((X, Y, X, Y, 4), "classes 4: give a name for each, in a list"),
-        ((X, Y, X, Y, ["a", "b"]), "a label is 3, and there are 2 classes"),
+        ((X, Y, X, Y, ["a", "b"]), "a label is 3, but there are only 2 classes"),
     ],
 )
 def test_arrays_that_are_no_data_set_get_one_line(arrays, said):

@@ -219,12 +219,12 @@ class OfOnes:
 
 
 def test_class_weights_that_do_not_fit_the_data_are_refused(empty_cwd):
-    with pytest.raises(DataError, match=r"has 3 numbers, and arrays 4 classes \(0, 1, 2, 3\)"):
+    with pytest.raises(DataError, match=r"has 3 numbers, but arrays has 4 classes \(0, 1, 2, 3\)"):
         train(TrainConfig(class_weights="1,2,3"), dataset=data())
     only = from_arrays(IMAGES, LABELS * 0, IMAGES, LABELS * 0, classes="abcd")
     with pytest.raises(DataError, match="0 for every class that occurs"):
         train(TrainConfig(class_weights="0,2,3,4"), dataset=only)
-    with pytest.raises(DataError, match="the split of arrays, a OfOnes, has none"):
+    with pytest.raises(DataError, match="the split of arrays, a OfOnes, has no labels"):
         own = dataclasses.replace(data(), train=OfOnes())
         train(TrainConfig(class_weights="1,2,3,4"), dataset=own)
     assert not list(empty_cwd.iterdir())
@@ -233,8 +233,8 @@ def test_class_weights_that_do_not_fit_the_data_are_refused(empty_cwd):
 @pytest.mark.parametrize(
     "weights, words",
     [
-        ([1, 2], r"weights has the shape \(2,\), and there are 31 images"),
-        (OF_IMAGES[:, None], r"shape \(31, 1\), and there are 31"),
+        ([1, 2], r"weights has the shape \(2,\), but there are 31 images"),
+        (OF_IMAGES[:, None], r"shape \(31, 1\), but there are 31"),
         ([-1] + [1] * 30, r"weights\[0\] is -1: give finite numbers from 0 up"),
         ([1] * 30 + [float("nan")], r"weights\[30\] is nan"),
         ([0] * 31, "0 for every image, so nothing would be learned"),

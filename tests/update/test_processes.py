@@ -136,7 +136,7 @@ def test_the_name_of_a_store_of_processes_is_refused_with_what_starts_them(name,
     with pytest.raises(KVStoreError) as raised:
         make_kvstore(name)
     said = f"kvstore {name!r} sums over processes: start them with gluonlab launch -n N --backend "
-    in_a_loop = f"; a loop of your own takes mx.kv.create({backend!r})"
+    in_a_loop = f"; in your own loop, use mx.kv.create({backend!r})"
     assert str(raised.value) == f"{said}{backend}{in_a_loop if name != 'horovod' else ''}"
 
 

@@ -1,4 +1,4 @@
-"""Where the bytes of an image are: a file, or a part of a file that holds many images."""
+"""Places of images: a file, or a part of a file that contains many images."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from typing import Any, BinaryIO, List, NamedTuple, Optional, Sequence, Tuple, U
 
 import numpy as np
 
-Piece = Tuple[int, int]  # where it begins in the file, and its bytes
+Piece = Tuple[int, int]  # its start in the file, and its length in bytes
 
 
 class Stretch(NamedTuple):
-    """An image in a part of a file; ``name``: what messages call it."""
+    """An image in a part of a file; ``name``: its name in messages."""
 
     path: str
     name: str
@@ -21,14 +21,14 @@ class Stretch(NamedTuple):
 
     @property
     def size(self) -> int:
-        """Its bytes."""
+        """The size of the image in bytes."""
         return sum(length for _, length in self.pieces)
 
 
 class Stretches(Sequence[Stretch]):
-    """Many images in a file, kept as arrays; ``pieces``: those of each, nearly always one.
+    """Many images in a file, stored compactly as arrays; ``pieces``: of each image, usually one.
 
-    ``numbers``: what messages number the parts by, from 0.
+    ``numbers``: the numbers of the images in messages, by default from 0.
     """
 
     def __init__(
@@ -51,23 +51,23 @@ class Stretches(Sequence[Stretch]):
     def __getitem__(self, place: Union[int, slice]) -> Union[Stretch, List[Stretch]]:
         if isinstance(place, slice):
             return [self[each] for each in range(*place.indices(len(self)))]
-        begin, length = self._first[place].tolist()  # Python's own numbers, for JSON
+        begin, length = self._first[place].tolist()  # Python integers, for JSON
         name = part_name(self.path, int(self._numbers[place]))
         return Stretch(self.path, name, self._several.get(int(place)) or [(begin, length)])
 
     def chosen(self, places: Sequence[int]) -> Stretches:
-        """The parts at these places, with the numbers that they have."""
+        """Select the images at these places; they keep their numbers."""
         pieces = [self[place].pieces for place in places]
         return Stretches(self.path, pieces, [self._numbers[place] for place in places])
 
 
 def part_name(path: str, number: int) -> str:
-    """What messages call a part of a file of records."""
+    """Return the name of a record in messages."""
     return f"{path}, record {number}"
 
 
 def chosen(places: Sequence[Place], indices: Sequence[int]) -> Sequence[Place]:
-    """Some of these places."""
+    """Select the places at these indices."""
     if isinstance(places, Stretches):
         return places.chosen(indices)
     return [places[index] for index in indices]
@@ -78,12 +78,12 @@ Place = Union[str, Sequence[Any]]
 
 
 def name_of(place: Place) -> str:
-    """What messages call an image."""
+    """Return the name of an image in messages."""
     return place if isinstance(place, str) else str(Stretch(*place).name)
 
 
 def opened(place: Place) -> BinaryIO:
-    """The bytes of an image, to be read from their beginning. Raises OSError."""
+    """Open an image as a binary file, at its start. Raises OSError."""
     if isinstance(place, str):
         return open(place, "rb")
     stretch, content = Stretch(*place), b""
@@ -95,7 +95,7 @@ def opened(place: Place) -> BinaryIO:
 
 
 def size_of(file: BinaryIO) -> Optional[int]:
-    """The bytes of what `opened` gave; None for a pipe, which is read once."""
+    """Return the size in bytes of a file from `opened`; None for a pipe, which is read once."""
     if isinstance(file, io.BytesIO):
         return file.getbuffer().nbytes
     about = os.fstat(file.fileno())

@@ -33,14 +33,16 @@ def from_arrays(
     layout: Optional[str] = None,
     weights: Any = None,
 ) -> Dataset:
-    """Images (N, C, H, W), or (N, H, W) in grey, and a label for each.
+    """Make a data set from images (N, C, H, W), or grayscale (N, H, W), and their labels.
 
-    Arrays of numpy, MXNet or another library, or lists of them. Networks get bytes divided by 255,
-    and floats as they are. Labels are whole numbers from 0. ``classes``: their names; without, the
-    numbers up to the largest label. ``name``: what the run's folder calls the data. ``layout``:
-    ``NCHW``, or ``NHWC`` for images (N, H, W, C); without, images that look like (N, H, W, C) are
-    refused. ``weights`` (N,): what the loss of each training image is multiplied by. The arrays are
-    copied, but for those that numpy maps from a file. Raises DataError for other arrays.
+    Arrays can be from numpy, MXNet or another library, or lists of such arrays. Networks get bytes
+    divided by 255, and floats unchanged. Labels are whole numbers from 0. The arrays are copied,
+    except arrays that numpy maps from a file.
+
+    ``classes``: the class names; by default, the numbers up to the largest label. ``name``: the
+    name of the data in the run's folder. ``layout``: ``NCHW``, or ``NHWC`` for images
+    (N, H, W, C); without it, images that look like (N, H, W, C) are refused. ``weights`` (N,):
+    factors for the loss of each training image. Raises DataError for other arrays.
     """
     check_layout_name(layout)
     train = make_split(x_train, y_train, "train", layout)
@@ -55,11 +57,11 @@ def from_arrays(
 def check_same_shape(first: Sequence[int], second: Sequence[int], a: str, b: str) -> None:
     """Raise DataError unless the images of ``a`` and ``b`` have the same shape."""
     if tuple(first) != tuple(second):
-        raise DataError(f"{a} has images of {first}, and {b} of {second}: give both the same")
+        raise DataError(f"{a} has images of {first}, but {b} of {second}: give both the same shape")
 
 
 def make_split(images: Any, labels: Any, of: str, layout: Optional[str] = None) -> ArraySplit:
-    """A split of copies of the user's arrays. ``of``: train or test. Raises DataError."""
+    """Make a split from copies of the user's arrays. ``of``: train or test. Raises DataError."""
     name = f"x_{of}"
     x = to_host(images, name)
     if x.ndim not in (3, 4):
@@ -68,10 +70,10 @@ def make_split(images: Any, labels: Any, of: str, layout: Optional[str] = None) 
             "or (N, H, W) in grey"
         )
     if not x.size:
-        raise DataError(f"{name} has the shape {x.shape}, without any image: give some")
+        raise DataError(f"{name} has the shape {x.shape} and contains no images: give at least one")
     x = x[:, np.newaxis] if x.ndim == 3 else channels_first(x, name, layout)
     y = read_labels(labels, f"y_{of}", len(x))
     pixels = np.ascontiguousarray(to_pixels(x, name))
     if np.may_share_memory(pixels, x) and is_shared(x, images):
-        pixels = pixels.copy()  # what the user writes into the array later is no part of the run
+        pixels = pixels.copy()  # later writes of the user to the array must not change the run
     return ArraySplit(pixels, y, CHANNELS_FIRST)

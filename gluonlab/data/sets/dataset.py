@@ -46,8 +46,7 @@ class Split(Protocol):
     def batch(self, indices: "Indices") -> "Tuple[Images, Targets]":
         """The images (n, C, H, W) and labels (n,) int32 at these n indices.
 
-        Images are uint8; of a split with a ``dtype`` float32, they are in the same units, of which
-        255 are white.
+        Images are uint8, or float32 if that is the split's ``dtype``. In both types 255 is white.
         """
 
 
@@ -88,11 +87,11 @@ class LabelledSplit:
 
     @property
     def targets(self) -> "Targets":
-        """What a batch has of it: labels (N,), or (N, 2) float32, each label and its weight."""
+        """Labels (N,) for batches; with weights (N, 2) float32, each label and its weight."""
         return self.labels if self.weights is None else self._weighted
 
     def weighted(self: "S", weights: "Weights") -> "S":
-        """The same images and labels with these weights."""
+        """Return a split with the same images and labels, and these weights."""
         split = copy.copy(self)
         LabelledSplit.__init__(split, self.labels, weights)
         return split
@@ -101,8 +100,7 @@ class LabelledSplit:
 class PixelSplit(LabelledSplit):
     """A split whose pixels lie in an array: images (N, C, H, W), labels (N,) int32.
 
-    Images are uint8 or, in the same units, of which 255 are white, float32. They may be mapped from
-    the disk.
+    Images are uint8 or float32; in both types 255 is white. They may be mapped from the disk.
     """
 
     def __init__(
@@ -127,7 +125,7 @@ class PixelSplit(LabelledSplit):
     def batch(self, indices: "Indices") -> "Tuple[Images, Targets]":
         """The images (n, C, H, W) and labels (n,) int32 at these n indices.
 
-        Of images with weights, each label and its weight, (n, 2) float32.
+        If images have weights: each label and its weight, (n, 2) float32.
         """
         return self.images[indices], self.targets[indices]
 

@@ -62,8 +62,8 @@ class FileSplit(LabelledSplit):
     def batch(self, indices: "Indices") -> "Tuple[Images, Targets]":
         """The images (n, C, H, W) uint8 and labels (n,) int32 at these n indices.
 
-        Of images with weights, each label and its weight, (n, 2) float32. Raises DataError for a
-        file that is wrong.
+        If images have weights: each label and its weight, (n, 2) float32. Raises DataError for an
+        invalid file.
         """
         return self.begin(indices).result()
 
@@ -149,7 +149,7 @@ class ImageFiles(Protocol):
         """The names of the classes, by their labels."""
 
     def remarks(self) -> List[str]:
-        """What is left out, a line each."""
+        """Return a line for each kind of image that is left out."""
 
 
 def decoded(
@@ -161,7 +161,7 @@ def decoded(
     memory: int,
     random_resized_crop: bool,
 ) -> Dataset:
-    """The data set of these images, with the options of `load`."""
+    """Make the data set of these images, with the options of `load`."""
     for remark in images.remarks():
         warn(remark)
     size = image_size or usual_size(images.train[0])

@@ -1,8 +1,8 @@
-"""Data sets of Gluon, and what any others of samples (image, label) have, as a data set of a run.
+"""Data sets of a run made from Gluon data sets, or from other sequences of (image, label).
 
-What cannot change from epoch to epoch is read once, into memory: arrays, MXNet's data sets without
-a transformation, and those with transformations of FIXED. All others may draw random numbers, so
-their images are read again in every epoch, when a batch needs them, as a DataLoader does.
+Samples that cannot change are read once, into memory: arrays, and MXNet's data sets without a
+transformation or with the transformations in FIXED. All other data sets may draw random numbers.
+Their images are read again in every epoch, when a batch needs them, as a DataLoader does.
 """
 
 from __future__ import annotations
@@ -65,12 +65,12 @@ def from_datasets(
     name: str = NAME,
     layout: Optional[str] = None,
 ) -> Dataset:
-    """A data set of two ``gluon.data.Dataset`` with samples (image, label).
+    """Make a data set from two ``gluon.data.Dataset`` with samples (image, label).
 
-    Images are (C, H, W), (H, W) in grey, or (H, W, C) as ``gluon.data.vision`` has them;
-    ``layout``, ``NCHW`` or ``NHWC``, says which, where their shape does not. Networks get bytes
-    divided by 255, and floats as they are. Labels are whole numbers from 0. ``classes``: their
-    names. ``name``: what the run's folder calls the data. Raises DataError for other data sets.
+    Images are (C, H, W), grayscale (H, W), or (H, W, C) as in ``gluon.data.vision``. Networks get
+    bytes divided by 255, and floats unchanged. Labels are whole numbers from 0. ``classes``: their
+    names. ``name``: the name of the data in the run's folder. ``layout``: ``NCHW`` or ``NHWC``, if
+    the shape of the images does not show it. Raises DataError for other data sets.
     """
     check_layout_name(layout)
     splits = [_make_split(given, of, layout) for given, of in ((train, "train"), (test, "test"))]
@@ -81,7 +81,7 @@ def from_datasets(
 
 
 def resolve_dataset(given: Any) -> Optional[Dataset]:
-    """``given`` to train: a Dataset, or a pair for `from_datasets`. Raises DataError for others."""
+    """Return the Dataset ``given``, or make one from a pair. Raises DataError for other values."""
     if given is None or isinstance(given, Dataset):
         return given
     if isinstance(given, str):
@@ -105,7 +105,7 @@ def resolve_dataset(given: Any) -> Optional[Dataset]:
 
 
 def resolve_split(given: Any) -> Split:
-    """``given`` to a Loader: a split, or a data set of Gluon. Raises DataError for others."""
+    """Return the split ``given``, or make one from a Gluon data set. Raises DataError."""
     if isinstance(given, Split):
         return given
     if isinstance(given, Dataset):
@@ -119,10 +119,10 @@ def resolve_split(given: Any) -> Split:
 
 
 def warn_of_loaders(given: Any, dataset: Dataset, batch_size: int, drop_last: bool) -> None:
-    """Warn where DataLoaders that were ``given`` to train would do otherwise than the run.
+    """Warn if a setting of the DataLoaders ``given`` to train differs from the run's setting.
 
-    The run has the ``dataset`` that was read of them, a ``batch_size`` over all devices, and leaves
-    the last batch of an epoch out if it is to ``drop_last``.
+    ``dataset``: made from these DataLoaders. ``batch_size``: the run's images per step on all
+    devices. ``drop_last``: whether the run leaves out the last, smaller batch of an epoch.
     """
     loaders = given if isinstance(given, (tuple, list)) else ()
     for loader, of in zip(loaders, ("train", "test")):
@@ -130,26 +130,26 @@ def warn_of_loaders(given: Any, dataset: Dataset, batch_size: int, drop_last: bo
             continue
         name, batches, training = f"the DataLoader of {of}", loader._batch_sampler, of == "train"
         if training and not isinstance(batches._sampler, gluon.data.RandomSampler):
-            warn(f"{name} does not shuffle, and a run does, in each epoch")
+            warn(f"{name} does not shuffle, but a run shuffles in each epoch")
         if loader._num_workers and isinstance(getattr(dataset, of), GluonSplit):
             workers = loader._num_workers
-            warn(f"{name} has num_workers={workers}, and a run reads ahead with one thread")
+            warn(f"{name} has num_workers={workers}, but a run reads ahead with one thread")
         if training and batches._batch_size != batch_size:
             size = batches._batch_size
             warn(
-                f"{name} has batches of {size}, and the run of {batch_size} images over all "
-                f"devices, as its config says: TrainConfig(global_batch_size={size}) makes them so"
+                f"{name} has batches of {size} images, but the run's config sets {batch_size} "
+                f"for all devices: to use {size}, set TrainConfig(global_batch_size={size})"
             )
         last = "discard" if drop_last and training else "keep"
         if batches._last_batch != last:
             cure = ": TrainConfig(drop_last=...) decides" if training else ""
-            warn(f"{name} has last_batch={batches._last_batch!r}, and the run {last!r}{cure}")
+            warn(f"{name} has last_batch={batches._last_batch!r}, but the run uses {last!r}{cure}")
 
 
 def _unwrapped(given: Any, of: str) -> Any:
-    """The data set of a DataLoader, or ``given`` itself.
+    """Return the data set of a DataLoader, or ``given`` itself.
 
-    Raises DataError for a DataLoader that chooses or joins samples in a way of its own.
+    Raises DataError for a DataLoader with a custom sampler or batchify_fn.
     """
     if not isinstance(given, gluon.data.DataLoader):
         return given
@@ -159,22 +159,22 @@ def _unwrapped(given: Any, of: str) -> Any:
     if type(batches) is not gluon.data.BatchSampler or type(sampler) not in plain:
         own = _named(batches if sampler is None else sampler)
         raise DataError(
-            f"the DataLoader of {of} has a sampler of its own, {own}, and a run shuffles all "
-            "images itself: give the data set, or those it chooses as dataset.sample(sampler)"
+            f"the DataLoader of {of} has a custom sampler, {own}, but a run shuffles all images "
+            "itself: give the data set, or the chosen samples as dataset.sample(sampler)"
         )
     if given._batchify_fn not in BATCHIFY:
         raise DataError(
-            f"the DataLoader of {of} has a batchify_fn of its own, and a run joins samples itself: "
+            f"the DataLoader of {of} has a custom batchify_fn, but a run joins samples itself: "
             "give its data set, with samples (image, label) of one shape"
         )
     return given._dataset
 
 
 class GluonSplit:
-    """A split whose samples are read when a batch of them is asked for, as its data set gives them.
+    """A split that reads the samples of its data set each time a batch needs them.
 
-    ``labels`` (n,) int32: those that the images have each time; without, every sample is read once
-    to know them. All images have the shape and type of the first.
+    ``labels`` (n,) int32: the labels that every read must return; `read_labels` fills them. All
+    images have the shape and type of the first image.
     """
 
     def __init__(self, data: Any, of: str, layout: Optional[str]) -> None:
@@ -203,9 +203,10 @@ class GluonSplit:
         return len(self.data)
 
     def batch(self, indices: "Indices") -> "Tuple[Images, Labels]":
-        """The images (n, C, H, W) and labels (n,) int32 at these n indices, read now.
+        """Read the images (n, C, H, W) and labels (n,) int32 at these n indices.
 
-        Raises DataError for a sample that cannot be read, or is unlike the first.
+        Raises DataError for a sample that cannot be read, or that differs in shape or type from
+        the first sample.
         """
         images = np.empty((len(indices), *self.image_shape), self.dtype)
         for place, index in enumerate(map(int, indices)):
@@ -218,7 +219,7 @@ class GluonSplit:
         return images, self.labels[indices]
 
     def read(self, index: int) -> "Tuple[NDArray[Any], int]":
-        """The image ``index`` (C, H, W), of the split's type, and its label."""
+        """Read the image ``index`` (C, H, W), in the split's type, and its label."""
         image, given = self._sample(index)
         if (image.shape, image.dtype) != self._first:
             shape, dtype = self._first
@@ -237,11 +238,11 @@ class GluonSplit:
         return image, int(read_labels(np.reshape(given, (1, -1)), what, 1)[0])
 
     def read_labels(self) -> None:
-        """Read every sample once, for its label."""
+        """Read every sample once and keep its label."""
         self.labels = np.array([self.read(at)[1] for at in _shown(len(self), self.of)], np.int32)
 
     def read_all(self) -> ArraySplit:
-        """Read every sample once: the split in memory."""
+        """Read every sample once and return a split in memory."""
         images = np.empty((len(self), *self.image_shape), self.dtype)
         labels = np.empty(len(self), np.int32)
         for index in _shown(len(self), self.of):
@@ -249,21 +250,21 @@ class GluonSplit:
         return ArraySplit(as_bytes(images), labels, CHANNELS_FIRST)
 
     def _sample(self, index: int) -> "Tuple[NDArray[Any], NDArray[Any]]":
-        """Image and label as they are given. Raises DataError for what is no pair."""
+        """Read an image and its label, unchanged. Raises DataError if the sample is not a pair."""
         try:
-            # a thread that reads ahead does not know the user's kind of arrays
+            # the thread that reads ahead does not inherit the np_array setting
             with np_semantics() if self._np else nd_semantics():
                 sample = self.data[index]
         except MemoryError:
             raise
-        except Exception as error:  # whatever code of the user's own raises
+        except Exception as error:  # the user's code may raise any exception
             what = f"image {index} of {self.of} cannot be read"
             raise DataError(f"{what}: {kind_and_words(error)}") from error
         if not isinstance(sample, (tuple, list)) or len(sample) != 2:
             parts = f" of {len(sample)} parts" if isinstance(sample, (tuple, list)) else ""
             raise DataError(
                 f"sample {index} of {self.of} is a {type(sample).__name__}{parts}: give pairs "
-                "(image, label); a network of several inputs needs a loop of your own "
+                "(image, label); for a network with several inputs, write your own loop "
                 "(docs/own-loop.md)"
             )
         image, label = map(_on_host, sample)
@@ -280,7 +281,7 @@ def _on_host(part: Any) -> "NDArray[Any]":
 
 
 def _shown(count: int, of: str) -> Iterator[int]:
-    """0, 1, ... with a bar that shows how many are read."""
+    """Yield 0, 1, ..., and show a progress bar."""
     with tqdm(unit=" images", disable=None, leave=False, dynamic_ncols=True, total=count) as bar:
         bar.set_description(of)
         for index in range(count):
@@ -289,7 +290,7 @@ def _shown(count: int, of: str) -> Iterator[int]:
 
 
 def _make_split(data: Any, of: str, layout: Optional[str]) -> "ArraySplit | GluonSplit":
-    """The split of a data set. Raises DataError for what is none."""
+    """Make the split of a data set. Raises DataError if ``data`` is not a data set."""
     if isinstance(data, gluon.data.DataLoader):
         raise DataError(
             f"{of} is a DataLoader, and batches are made by a run or a Loader: "
@@ -317,7 +318,7 @@ def _make_split(data: Any, of: str, layout: Optional[str]) -> "ArraySplit | Gluo
 
 
 def _columns(data: Any) -> Optional[Tuple[Any, Any]]:
-    """Images and labels where they lie in arrays, and samples are rows of them."""
+    """Return images and labels if the samples are rows of two arrays; else None."""
     if type(data) is gluon.data.ArrayDataset and len(data._data) == 2:
         return tuple(data._data) if all(map(_is_rows, data._data)) else None
     if isinstance(data, _DownloadedDataset) and _is_mxnets(data) and data._transform is None:
@@ -330,12 +331,12 @@ def _is_rows(column: Any) -> bool:
 
 
 def _is_mxnets(data: Any) -> bool:
-    """Whether the class is MXNet's own, which a user's class derived from it may contradict."""
+    """Whether the class itself is MXNet's: a class derived from it may behave differently."""
     return type(data).__module__.startswith("mxnet.gluon.data")
 
 
 def is_fixed(data: Any) -> bool:
-    """Whether a data set gives the same samples each time, for all that is known of its parts."""
+    """Whether all parts of a data set are known to give the same samples at each read."""
     if isinstance(data, (list, tuple)) or hasattr(data, "shape"):
         return True
     if not _is_mxnets(data) or getattr(data, "_transform", None) is not None:
@@ -359,7 +360,7 @@ def _is_fixed_transform(transform: Any) -> bool:
 
 
 def _labels_apart(data: Any) -> Any:
-    """The labels of a data set where they are known without its images; else None."""
+    """Return the labels of a data set if they are known without its images; else None."""
     columns = _columns(data)
     if columns is not None:
         return columns[1]
@@ -377,7 +378,7 @@ def _labels_apart(data: Any) -> Any:
 
 
 def _synsets(data: Any) -> Optional[List[str]]:
-    """The names of the classes of an ImageFolderDataset, also of a transformed one."""
+    """Return the class names of an ImageFolderDataset, even if it is transformed; else None."""
     while data is not None and not hasattr(data, "synsets"):
         data = getattr(data, "_dataset", None) or getattr(data, "_data", None)
         data = data if isinstance(data, gluon.data.Dataset) else None
@@ -385,7 +386,7 @@ def _synsets(data: Any) -> Optional[List[str]]:
 
 
 def has_samples(given: Any) -> bool:
-    """Whether ``given`` is a DataLoader, or has a length and samples at places, as data sets do."""
+    """Whether ``given`` is a DataLoader, or has a length and samples at indices like a data set."""
     if isinstance(given, gluon.data.DataLoader):
         return True
     if isinstance(given, list):

@@ -1,7 +1,7 @@
-"""Arrays of the user's own, of any library, as the pixels and labels that a split has.
+"""Conversion of the user's arrays, from any library, to the pixels and labels of a split.
 
-MXNet's arrays are known by their ``asnumpy``: numpy itself would read them number by number, and
-this module needs no MXNet.
+MXNet's arrays are recognized by their ``asnumpy``, so this module does not import MXNet. Without
+``asnumpy``, numpy would read them number by number.
 """
 
 from __future__ import annotations
@@ -20,22 +20,22 @@ if TYPE_CHECKING:
 
     Array = NDArray[Any]
 
-WHITE = 255  # the number of a white pixel, which networks get as 1
+WHITE = 255  # the value of a white pixel, which networks get as 1
 LAYOUTS = CHANNELS_FIRST, CHANNELS_LAST = ("NCHW", "NHWC")
-CHANNELS = (1, 3, 4)  # grey, colours, colours with transparency
-# Fractions are taken for bytes within this part of a byte: float32 has more digits than that.
+CHANNELS = (1, 3, 4)  # grayscale, RGB, RGBA
+# Floats this close to a byte value count as that byte; float32 rounding is smaller.
 ROUNDING = 5e-5
-AT_ONCE = 1024  # images between two looks at their numbers
+AT_ONCE = 1024  # images that are checked together
 NAMED = 5  # labels that a message lists
 AS_NUMBERS = "np.unique(y, return_inverse=True)[1] numbers them"
-NO_REGRESSION = "a run trains classifiers; a regression needs a loop of your own (docs/own-loop.md)"
+NO_REGRESSION = "a run trains classifiers; for a regression, write your own loop (docs/own-loop.md)"
 
 
 def to_host(given: Any, what: str) -> "Array":
-    """An array of numpy, MXNet or another library, or a list of them, as one numpy array.
+    """Convert an array of numpy, MXNet or another library, or a list of them, to a numpy array.
 
-    ``what``: its name in a message. Raises DataError for what is no array, and for a list of
-    unequal parts.
+    ``what``: its name in a message. Raises DataError if ``given`` is not an array, or is a list of
+    parts with different shapes.
     """
     if isinstance(given, (list, tuple)):
         given = [_part_to_host(part) for part in given]
@@ -51,7 +51,9 @@ def to_host(given: Any, what: str) -> "Array":
     except (ValueError, TypeError) as error:
         raise DataError(f"{what} cannot be made an array ({error}): give equal parts") from None
     if array.dtype == object:
-        raise DataError(f"{what} has parts that are no numbers, or unequal: give equal arrays")
+        raise DataError(
+            f"{what} has parts that are not numbers, or differ in shape: give equal arrays"
+        )
     return array
 
 
@@ -71,15 +73,15 @@ def _check_equal(parts: Sequence[Any], what: str) -> None:
         if shape != shapes[0]:
             raise DataError(
                 f"{what} has parts of unequal shape, {shapes[0]} at 0 and {shape} at {place}: "
-                "give images of one shape; a network of several inputs needs a loop of your own "
-                "(docs/own-loop.md)"
+                "give images of one shape; for a network with several inputs, write your "
+                "own loop (docs/own-loop.md)"
             )
 
 
 def is_shared(array: "Array", given: Any) -> bool:
-    """Whether the user could change ``array``, made of ``given``, by writing to memory.
+    """Whether the user could change ``array``, made from ``given``, by writing to memory.
 
-    An array that is mapped from a file stays there: it may be larger than the memory.
+    An array that is mapped from a file is never copied, because it may be larger than the memory.
     """
     base: Any = array
     while isinstance(base, np.ndarray) and base.base is not None:
@@ -96,10 +98,10 @@ def check_layout_name(layout: Optional[str]) -> None:
 
 
 def channels_first(images: "Array", what: str, layout: Optional[str]) -> "Array":
-    """Images of 4 axes as (N, C, H, W).
+    """Return images with 4 axes as (N, C, H, W).
 
-    ``layout``: how they are, one of LAYOUTS. Raises DataError for another one and, without it, for
-    images that look like (N, H, W, C).
+    ``layout``: the present layout, one of LAYOUTS. Raises DataError for any other layout. If it is
+    None, raises DataError for images that look like (N, H, W, C).
     """
     check_layout_name(layout)
     shape = images.shape
@@ -123,10 +125,11 @@ def is_channels_last(shape: Sequence[int]) -> bool:
 
 
 def to_pixels(images: "Array", what: str) -> "Array":
-    """Images in units of which WHITE are 1: uint8, or float32 where bytes do not have the numbers.
+    """Convert images to values from 0 to WHITE: uint8, or float32 if bytes cannot hold the values.
 
-    Bytes and whole numbers from 0 to 255 are pixels. Floats are what networks get; those that are
-    bytes divided by 255 become bytes again, to within the rounding of float32. Raises DataError.
+    Bytes and whole numbers from 0 to 255 are pixels. Floats are network inputs, so they are
+    multiplied by WHITE. Floats that are bytes divided by 255, up to float32 rounding, become bytes
+    again. Raises DataError.
     """
     if images.dtype == np.uint8:
         return images
@@ -135,7 +138,7 @@ def to_pixels(images: "Array", what: str) -> "Array":
         if images.size and (images.min() < 0 or images.max() > WHITE):
             raise DataError(
                 f"{kind}, from {images.min()} to {images.max()}: give bytes from 0 to 255, "
-                "or floats, which networks get as they are"
+                "or floats, which networks get unchanged"
             )
         return images.astype(np.uint8)
     if not np.issubdtype(images.dtype, np.floating):
@@ -150,11 +153,11 @@ def to_pixels(images: "Array", what: str) -> "Array":
 
 
 def as_bytes(images: "Array") -> "Array":
-    """The same in bytes, where bytes have these numbers to within the rounding of float32."""
+    """Convert images to bytes if all values are whole bytes, up to float32 rounding."""
     if images.dtype == np.uint8:
         return images
     found = np.empty(images.shape, np.uint8)
-    for begin in range(0, len(images), AT_ONCE):  # few other copies of large arrays
+    for begin in range(0, len(images), AT_ONCE):  # keeps temporary copies of large arrays small
         part = slice(begin, begin + AT_ONCE)
         whole = np.clip(np.rint(images[part]), 0, WHITE)
         if np.abs(images[part] - whole).max() > ROUNDING:
@@ -164,20 +167,20 @@ def as_bytes(images: "Array") -> "Array":
 
 
 def warn_of_whole_floats(images: "Array", what: str) -> None:
-    """Warn of floats that seem to be pixels from 0 to 255."""
+    """Warn about floats that look like pixels from 0 to 255."""
     if images.dtype.kind != "f" or not images.size or images.min() < 0 or images.max() <= 1:
         return
     if (images == np.rint(images)).all():
         warn(
-            f"{what} is {images.dtype} of whole numbers up to {images.max():g}, which networks "
-            "get as they are: give bytes (uint8) for pixels, which they get divided by 255"
+            f"{what} is {images.dtype} with whole numbers up to {images.max():g}, and networks get "
+            "floats unchanged: give pixels as bytes (uint8), which are divided by 255"
         )
 
 
 def read_labels(given: Any, what: str, images: int) -> "NDArray[np.int32]":
-    """Labels (n,) of classes from 0, for this number of images. Raises DataError.
+    """Read labels (n,), whole numbers from 0, for ``images`` images. Raises DataError.
 
-    They may be floats that are whole numbers, and of shape (n, 1).
+    Floats with whole values and the shape (n, 1) are also accepted.
     """
     labels = to_host(given, what)
     if labels.ndim == 2 and labels.shape[1] == 1:
@@ -214,10 +217,10 @@ def _is_one_hot(labels: "Array") -> bool:
 def class_names(
     train: "Array", test: "Array", classes: Optional[Sequence[str]] = None
 ) -> Tuple[str, ...]:
-    """The names of the classes of these labels: ``classes``, or the numbers up to the largest.
+    """Return the class names: ``classes``, or the numbers up to the largest label.
 
-    Warns of numbers that no label has, and of classes that only the test images have. Raises
-    DataError where names are missing, and where most numbers have no label.
+    Warns about numbers without a label, and about classes that only test images have. Raises
+    DataError if names are missing, or if most numbers have no label.
     """
     present = np.union1d(train, test)
     count = int(present[-1]) + 1
@@ -228,7 +231,7 @@ def class_names(
             raise DataError(f"classes {classes!r}: give a name for each, in a list") from None
         if count > len(names):
             raise DataError(
-                f"a label is {count - 1}, and there are {len(names)} classes, from 0: "
+                f"a label is {count - 1}, but there are only {len(names)} classes, from 0: "
                 "name all classes, or leave them out"
             )
     else:
@@ -245,7 +248,7 @@ def class_names(
     untrained = np.setdiff1d(test, train)
     if len(untrained):
         many = f"the label{'s' * (len(untrained) > 1)} {_some(untrained)}"
-        warn(f"test images have {many}, and no training image has: nothing learns to tell them")
+        warn(f"test images have {many}, but no training image has: the network cannot learn this")
     return names
 
 

@@ -1,4 +1,4 @@
-"""Images that a file lists or holds, with their labels: classes, and which are for validation."""
+"""Labelled images that a file lists or contains, with their classes and validation split."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ _NUMBER = re.compile(r"[0-9]{1,18}", re.ASCII)
 
 
 class Listed(NamedTuple):
-    """The images of a file: where each is, its label, and a key by which some are held out.
+    """The images of a file: their places, labels, and keys, by which some are held out.
 
-    ``names``: the names of labels, where they are known.
+    ``names``: the names of labels, if they are known.
     """
 
     path: Path
@@ -37,19 +37,19 @@ class Listed(NamedTuple):
 
 
 class Files(NamedTuple):
-    """The file of the training images, and that of the others, if any."""
+    """The file of the training images, and the file of the validation images, if any."""
 
     train: Path
     val: Optional[Path]
 
 
 class ListedImages:
-    """The classes of listed images; ``train`` and ``val`` are (places, labels).
+    """Listed images with their classes; ``train`` and ``val`` are (places, labels).
 
-    The classes are the labels that occur in training: whole numbers in their order, other labels
-    sorted. ``name``: of the training file, or of its folder where it is just train. ``val_share``:
-    so much of each class is held out of ``train`` where ``val`` is None. Raises DataError for fewer
-    than two classes, and for a class that training lacks.
+    The classes are the labels that occur in training, sorted; whole numbers are sorted by value.
+    ``name``: the name of the training file, or of its folder if the file is called just train.
+    ``val_share``: the share of each class that is held out of ``train`` if ``val`` is None. Raises
+    DataError for fewer than two classes, and for a validation class that training lacks.
     """
 
     def __init__(self, train: Listed, val: Optional[Listed], val_share: Optional[float]) -> None:
@@ -83,7 +83,7 @@ class ListedImages:
         self._note_untested(tests)
 
     def remarks(self) -> List[str]:
-        """Which classes nothing tests, and labels with gaps: a line each."""
+        """Return lines about classes without validation images, and about gaps in the labels."""
         said = []
         if self.untested:
             named = ", ".join(self.untested[:NAMED])
@@ -121,11 +121,12 @@ class ListedImages:
 
 
 def find_files(given: str, ending: str, kind: str, val_share: Optional[float]) -> Files:
-    """The files that ``given`` names: ``train.csv``, or ``train.csv,val.csv``.
+    """Find the files that ``given`` names: ``train.csv``, or ``train.csv,val.csv``.
 
-    One whose name ends with train has the other beside it, whose name ends with val (or test)
-    instead. ``ending``: how their names end; ``kind``: the prefix of the data set. Raises DataError
-    for a file that is missing, and for a ``val_share`` that has nothing to divide.
+    If only a file whose name ends with train is given, the validation file is in the same folder,
+    and its name ends with val (or test) instead. ``ending``: the ending of both names. ``kind``:
+    the prefix of the data set. Raises DataError for a missing file, and if there is both a
+    validation file and a ``val_share``.
     """
     parts = [given] if os.path.exists(given) else [part.strip() for part in given.split(",")]
     if len(parts) > 2 or not all(parts):
@@ -137,19 +138,19 @@ def find_files(given: str, ending: str, kind: str, val_share: Optional[float]) -
     train, val = paths[0], paths[1] if len(paths) > 1 else _beside(paths[0])
     if val is None and val_share is None:
         raise DataError(
-            f"{train} has no validation file beside it, such as {_other_name(train, ending)}: "
+            f"{train} has no validation file in its folder, such as {_other_name(train, ending)}: "
             f"hold images out with {HOLD_OUT}, or name a second file, {kind}:{train},FILE"
         )
     if val is not None and val_share is not None:
         raise DataError(
-            f"--val-share {val_share:g} holds images out of {train}, and {val} is there: "
+            f"--val-share {val_share:g} holds images out of {train}, but {val} exists: "
             "leave --val-share out, or rename that file"
         )
     return Files(train, val)
 
 
 def _file(name: str, ending: str, kind: str) -> Path:
-    """One of the files that somebody names."""
+    """Return the path of a file that the user names. Raises DataError."""
     try:
         path = Path(name).expanduser()
     except RuntimeError:
@@ -170,7 +171,7 @@ def _file(name: str, ending: str, kind: str) -> Path:
 
 
 def _beside(train: Path) -> Optional[Path]:
-    """The validation file that belongs to a training file, by its name."""
+    """Return the validation file that belongs to a training file by its name; None without one."""
     start = _start(train)
     if start is None:
         return None
@@ -185,7 +186,7 @@ def _other_name(train: Path, ending: str) -> str:
 
 
 def _start(train: Path) -> Optional[str]:
-    """What comes before ``train`` in the name of a file; None where it does not end with that."""
+    """Return the part of a file's name before ``train``; None if it does not end with that."""
     for name in TRAIN:
         if train.stem.lower().endswith(name):
             return train.stem[: -len(name)]
@@ -197,7 +198,7 @@ def _are_numbers(labels: Sequence[Label]) -> bool:
 
 
 def _as_numbers(labels: Sequence[Label]) -> List[Label]:
-    """Whole numbers where all labels are such; else the labels as they are."""
+    """Convert labels to whole numbers if all of them are; else return them unchanged."""
     if all(isinstance(label, int) or _NUMBER.fullmatch(label) for label in labels):
         return [int(label) for label in labels]
     return list(labels)
@@ -208,12 +209,12 @@ def _check_names(train: Listed, val: Listed) -> None:
         if train.names.get(label, name) != name:
             raise DataError(
                 f"label {label} is {train.names[label]} in {train.path}, and {name} in "
-                f"{val.path}: number the classes alike in both"
+                f"{val.path}: give the classes the same numbers in both"
             )
 
 
 def checked_label(value: float, where: str) -> int:
-    """A label as a class's number. Raises DataError that names ``where`` it is."""
+    """Convert a label to a class number. Raises DataError that names ``where`` the label is."""
     if not 0 <= value < 2**31 or value != int(value):
         raise DataError(f"{where} has the label {value:g}: give whole numbers from 0, the classes")
     return int(value)

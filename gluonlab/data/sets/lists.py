@@ -1,4 +1,4 @@
-"""CSV lists of images: a line for each, its path and its label."""
+"""CSV lists of images: one line per image, with its path and its label."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from gluonlab.errors import DataError, warn
 from gluonlab.plain import plain_name
 
 KIND, ENDING = "list", ".csv"
-# what a header may call them
+# names that a header may use
 IMAGE = ("image", "path", "file", "filename", "filepath", "image_path", "image_file", "img")
 LABEL = ("label", "class", "target", "category", "class_name", "y")
 OTHER_SEPARATORS = {";": "semicolons", "\t": "tabs", "|": "bars"}
@@ -28,7 +28,7 @@ QUOTED = 'put a name with a comma into quotes, as "a, b.jpg"'
 
 
 class Columns(NamedTuple):
-    """How many columns a list has, and which are the image's and the label's."""
+    """The number of columns of a list, and the indices of the image and label columns."""
 
     many: int
     image: int
@@ -36,7 +36,7 @@ class Columns(NamedTuple):
 
 
 class Row(NamedTuple):
-    """A line of a list, by its number from 1."""
+    """A line of a list, with its number from 1."""
 
     line: int
     cells: List[str]
@@ -52,10 +52,11 @@ def load(
     random_resized_crop: bool = False,
     val_share: Optional[float] = None,
 ) -> Dataset:
-    """The images that ``path`` lists, with the options of `gluonlab.data.sets.folder.load`.
+    """Load the images that ``path`` lists; options as for `gluonlab.data.sets.folder.load`.
 
-    ``path``: ``train.csv``, with val.csv beside it or with ``val_share``, or ``train.csv,val.csv``.
-    ``root``: the folder in which the images are; by default the one of each list. Raises DataError.
+    ``path``: ``train.csv``, with val.csv in the same folder or with ``val_share``, or
+    ``train.csv,val.csv``. ``root``: the folder of the images; by default the folder of each list.
+    Raises DataError.
     """
     images = find_images(path, root, val_share)
     name = plain_name(images.name, KIND)
@@ -65,7 +66,7 @@ def load(
 def find_images(
     path: str, root: Optional[str] = None, val_share: Optional[float] = None
 ) -> ListedImages:
-    """The images that are listed, as `load` finds them. Raises DataError."""
+    """Find the listed images for `load`. Raises DataError."""
     files = find_files(path, ENDING, KIND, val_share)
     if root is not None and not os.path.isdir(root):
         raise DataError(f"--data-dir {root} is not a folder: give the one with the listed images")
@@ -83,9 +84,9 @@ def find_images(
 
 
 def read_list(path: Path, folder: Path) -> Listed:
-    """The images in ``folder`` that a CSV file lists, and their labels.
+    """Read a CSV file that lists images in ``folder`` and their labels.
 
-    Raises DataError that names the line that is wrong.
+    Raises DataError that names the invalid line.
     """
     inside = _Inside(folder)
     lines: Dict[str, int] = {}  # of each image
@@ -110,8 +111,8 @@ def read_list(path: Path, folder: Path) -> Listed:
         slashes = "; write / between folders, not \\" if "\\" in image else ""
         raise DataError(
             f"{path} lists {len(lines):,} images, and {len(missing):,} of them are missing or not "
-            f"regular files, such as {image} in line {line}: paths begin in {folder}, or in the "
-            f"folder that --data-dir names{slashes}"
+            f"regular files, such as {image} in line {line}: paths are relative to {folder}, or to "
+            f"the folder that --data-dir names{slashes}"
         )
     if not lines:
         raise DataError(f"{path} lists no images: {FORM}")
@@ -120,7 +121,7 @@ def read_list(path: Path, folder: Path) -> Listed:
 
 
 def _entries(path: Path, folder: Path) -> Iterator[Tuple[int, str, str]]:
-    """Line, image and label of each line that has any."""
+    """Yield the number, image and label of each line; skip the header."""
     columns: Optional[Columns] = None
     for row in _rows(path):
         where = f"{path}, line {row.line}"
@@ -130,7 +131,7 @@ def _entries(path: Path, folder: Path) -> Iterator[Tuple[int, str, str]]:
                 continue
         if len(row.cells) != columns.many:
             raise DataError(
-                f"{where} has {_many(row.cells)}, and the first line {columns.many}: {QUOTED}"
+                f"{where} has {_many(row.cells)}, but the first line has {columns.many}: {QUOTED}"
             )
         image, label = row.cells[columns.image], row.cells[columns.label]
         if not image or "\0" in image:
@@ -141,7 +142,7 @@ def _entries(path: Path, folder: Path) -> Iterator[Tuple[int, str, str]]:
 
 
 def _rows(path: Path) -> Iterator[Row]:
-    """The lines of a CSV file that are not empty."""
+    """Yield the lines of a CSV file that are not empty."""
     try:
         with readable(path, "file"), path.open(encoding="utf-8-sig", newline="") as file:
             rows = csv.reader(file, strict=True)
@@ -159,7 +160,7 @@ def _rows(path: Path) -> Iterator[Row]:
 
 
 def _columns(first: Row, where: str, folder: Path) -> Tuple[Columns, bool]:
-    """The columns that the first line has, and whether it is a header."""
+    """Return the columns of the first line, and whether it is a header."""
     cells = first.cells
     if len(cells) == 1:
         found = next((sign for sign in OTHER_SEPARATORS if sign in cells[0]), None)
@@ -188,14 +189,14 @@ def _columns(first: Row, where: str, folder: Path) -> Tuple[Columns, bool]:
 
 
 class _Inside:
-    """Places in a folder, out of which no listed path may lead."""
+    """A folder that no listed path may leave."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = str(Path(folder).absolute())
         self._starts = {os.path.join(each, "") for each in (self.folder, os.path.realpath(folder))}
 
     def place(self, image: str, where: str) -> str:
-        """The path of an image. Raises DataError for one outside."""
+        """Return the path of an image. Raises DataError if it is outside the folder."""
         place = os.path.normpath(os.path.join(self.folder, image))
         if not any(place.startswith(start) for start in self._starts):
             raise DataError(

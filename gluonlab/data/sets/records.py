@@ -1,8 +1,7 @@
-"""Image record files (.rec), as MXNet's im2rec makes them: one file with many images.
+"""Image record files (.rec), as written by MXNet's im2rec: one file with many images.
 
-MXNet's own reader (`mxnet.recordio`) reads the file once, from its beginning to its end, so that a
-.idx is not needed. What stays is where each image lies; the processes that decode images read them
-there.
+MXNet's own reader (`mxnet.recordio`) reads the file once from start to end, so a .idx file is not
+needed. Only the position of each image is kept. The processes that decode images read them there.
 """
 
 from __future__ import annotations
@@ -36,8 +35,8 @@ from gluonlab.errors import DataError
 from gluonlab.plain import plain_name
 
 KIND, ENDING, LIST = "record", ".rec", ".lst"
-FRAME = struct.Struct("<II")  # the magic number, and the length of what follows
-LENGTH = 2**29 - 1  # the bits of a frame's length; those above number the frames of a record
+FRAME = struct.Struct("<II")  # the magic number, and the length of the data
+LENGTH = 2**29 - 1  # bits of a frame's length; higher bits mark first, middle and last frames
 MAGIC_BYTES = 4
 AGAIN = "make it again with im2rec"
 
@@ -51,10 +50,10 @@ def load(
     random_resized_crop: bool = False,
     val_share: Optional[float] = None,
 ) -> Dataset:
-    """The records of ``path`` as a data set, with the options of `gluonlab.data.sets.folder.load`.
+    """Load the records of ``path``; options as for `gluonlab.data.sets.folder.load`.
 
-    ``path``: ``train.rec``, with val.rec beside it or with ``val_share``, or ``train.rec,val.rec``.
-    Raises DataError.
+    ``path``: ``train.rec``, with val.rec in the same folder or with ``val_share``, or
+    ``train.rec,val.rec``. Raises DataError.
     """
     images = find_images(path, val_share)
     name = plain_name(images.name, KIND)
@@ -62,16 +61,16 @@ def load(
 
 
 def find_images(path: str, val_share: Optional[float] = None) -> ListedImages:
-    """The images of the records, as `load` finds them. Raises DataError."""
+    """Find the images of the records for `load`. Raises DataError."""
     train, val = find_files(path, ENDING, KIND, val_share)
     records = read_records(train)
     return ListedImages(records, None if val is None else read_records(val), val_share)
 
 
 def read_records(path: Path) -> Listed:
-    """Where the images of a record file lie, and their labels.
+    """Find the positions and labels of the images in a record file.
 
-    Raises DataError that names the record that is damaged, or has no single label.
+    Raises DataError that names a record that is damaged or does not have exactly one label.
     """
     pieces: List[List[Piece]] = []
     labels: List[int] = []
@@ -93,7 +92,7 @@ def read_records(path: Path) -> Listed:
 
 
 class _Record(NamedTuple):
-    """A record as MXNet reads it, and where it begins and ends in its file."""
+    """A record as MXNet reads it, and its start and end in the file."""
 
     content: bytes
     begin: int
@@ -107,7 +106,7 @@ class _Header(NamedTuple):
 
 
 def _records(path: Path, size: int) -> Iterator[_Record]:
-    """The records of a file of ``size`` bytes, in order; a bar shows how far a long one is read."""
+    """Yield the records of a file of ``size`` bytes in order, and show a progress bar."""
     from mxnet.base import MXNetError
     from mxnet.recordio import MXRecordIO
 
@@ -143,7 +142,7 @@ def _damaged(path: Path, count: int, begin: int, size: int) -> DataError:
 
 
 def _place(reader: Any) -> int:
-    """Where the next record begins: MXNet's Python reader does not say."""
+    """Return the position of the next record, which MXNet's Python reader does not expose."""
     from mxnet.base import _LIB, check_call
 
     place = ctypes.c_size_t()
@@ -168,13 +167,13 @@ def _header(content: bytes, name: str) -> _Header:
 
 
 def _pieces(file: BinaryIO, record: _Record, skipped: int) -> List[Piece]:
-    """Where a record's bytes lie in its file, without the first ``skipped`` ones.
+    """Find the positions of a record's bytes in its file, without the first ``skipped`` bytes.
 
-    A record with the magic number inside is cut there into frames: the number that begins the next
-    frame is the one that was cut out.
+    A record that contains the magic number is cut into frames there. The magic number at the start
+    of the next frame replaces the one that was cut out.
     """
     size, left, place = len(record.content), len(record.content), record.begin
-    if record.end - place == FRAME.size + size + -size % 4:  # a single frame, as nearly always
+    if record.end - place == FRAME.size + size + -size % 4:  # a single frame, the usual case
         return [(place + FRAME.size + skipped, size - skipped)]
     pieces = []
     while left > 0:
@@ -191,7 +190,7 @@ def _pieces(file: BinaryIO, record: _Record, skipped: int) -> List[Piece]:
 
 
 def _names(path: Path, labels: Sequence[int]) -> Mapping[Label, str]:
-    """The folder of each label's images in the .lst beside the file, where each has its own."""
+    """Return the folder of each label from the .lst file, if they match one to one."""
     folders: Dict[int, Set[str]] = {}
     try:
         with path.with_suffix(LIST).open(encoding="utf-8") as lines:
@@ -199,7 +198,7 @@ def _names(path: Path, labels: Sequence[int]) -> Mapping[Label, str]:
                 _, *middle, image = line.rstrip("\n").split("\t")
                 label = float(middle[0])
                 folders.setdefault(int(label), set()).add(image.rpartition("/")[0])
-    except (OSError, ValueError, IndexError, OverflowError):  # none, or of another kind
+    except (OSError, ValueError, IndexError, OverflowError):  # missing or another format
         return {}
     found: Dict[Label, str] = {
         label: unicodedata.normalize("NFC", min(names))

@@ -1,4 +1,4 @@
-"""Weights of images in the training loss: of each image, of each class, or balanced."""
+"""Weights of images in the training loss: per image, per class, or balanced."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ MEANS = "0 leaves an image out of the loss, and 2 counts it twice"
 
 
 def checked_weights(name: str, given: Any, images: int) -> "Weights":
-    """The weights ``given`` for so many images as float64. Raises DataError for impossible ones."""
+    """Convert the weights of ``images`` images to float64. Raises DataError for invalid weights."""
     try:
         values = given.asnumpy() if hasattr(given, "asnumpy") else np.asarray(given)
         weights: "Weights" = values.astype(np.float64)
@@ -27,8 +27,8 @@ def checked_weights(name: str, given: Any, images: int) -> "Weights":
         raise DataError(f"{name} has values that are not numbers: {MEANS}") from None
     if weights.shape != (images,):
         raise DataError(
-            f"{name} has the shape {weights.shape}, and there are {images} images: "
-            f"give a number for each, shape ({images},)"
+            f"{name} has the shape {weights.shape}, but there are {images} images: "
+            f"give one number per image, shape ({images},)"
         )
     wrong = np.flatnonzero(~(np.isfinite(weights) & (weights >= 0)))
     if len(wrong):
@@ -41,10 +41,10 @@ def checked_weights(name: str, given: Any, images: int) -> "Weights":
 
 
 def balanced_weights(labels: "Labels", classes: int) -> List[float]:
-    """One for each class, so that all classes have the same share of the loss.
+    """Compute one weight per class, so that all classes have the same share of the loss.
 
-    They are N / (K n) for a class with n of N images, of K classes that occur; their mean over the
-    images is 1. A class without images gets 1.
+    A class with n of N images gets N / (K n), where K is the number of classes that occur. The mean
+    weight of the images is 1. A class without images gets 1.
     """
     counts = np.bincount(labels, minlength=classes)
     occur = int((counts > 0).sum())
@@ -52,16 +52,16 @@ def balanced_weights(labels: "Labels", classes: int) -> List[float]:
 
 
 def weigh_classes(dataset: Dataset, asked: Union[str, Sequence[float]]) -> Dataset:
-    """The data set whose training images have the weights of their classes in the loss.
+    """Return the data set with the class weights applied to its training images.
 
-    ``asked``: BALANCED, or a number for each class. Weights that images have are multiplied.
-    Raises DataError for weights that do not fit the classes.
+    ``asked``: BALANCED, or one number per class. Existing weights of images are multiplied by the
+    class weights. Raises DataError if the weights do not fit the classes.
     """
     train, classes = dataset.train, dataset.classes
     if not isinstance(train, LabelledSplit):
         raise DataError(
-            f"--class-weights needs the labels of all training images, and the split of "
-            f"{dataset.name}, a {type(train).__name__}, has none: "
+            f"--class-weights needs the labels of all training images, but the split of "
+            f"{dataset.name}, a {type(train).__name__}, has no labels: "
             "give images and weights to gluonlab.data.from_arrays"
         )
     labels = train.labels
@@ -70,8 +70,8 @@ def weigh_classes(dataset: Dataset, asked: Union[str, Sequence[float]]) -> Datas
         named = ", ".join(classes[:MOST_NAMED]) + ", ..." * (len(classes) > MOST_NAMED)
         many = f"{len(by_class)} number{'s' * (len(by_class) != 1)}"
         raise DataError(
-            f"--class-weights has {many}, and {dataset.name} {len(classes)} classes ({named}): "
-            f"give one for each, in this order, or {BALANCED}"
+            f"--class-weights has {many}, but {dataset.name} has {len(classes)} classes ({named}): "
+            f"give one number per class, in this order, or {BALANCED}"
         )
     weights = np.array(by_class, np.float64)[labels]
     if train.weights is not None:

@@ -1,1 +1,1 @@
-"""The folder in which each Python of the user's own program finds `sitecustomize`, at its start."""
+"""The folder from which the user's program imports `sitecustomize` when Python starts."""

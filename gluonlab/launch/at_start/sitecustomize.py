@@ -1,17 +1,18 @@
-"""Lets a worker of MXNet's parameter server end without waiting for the others.
+"""Lets a worker of MXNet's parameter server exit without waiting for the other workers.
 
-`gluonlab.launch` puts this folder first into a program's PYTHONPATH, and Python imports the module
-as it starts. As it ends, MXNet's store would wait until all workers end: one that has failed would
-never end while the others wait for its gradients. The launcher ends the servers itself.
+`gluonlab.launch` puts this folder first into a program's PYTHONPATH, and Python imports this module
+when it starts. By default, MXNet's kvstore waits at exit until all workers exit. A failed worker
+would then never exit, because the others wait for its gradients. The launcher itself ends the
+servers.
 
-The program's Python may be another one, so this file imports nothing of gluonlab.
+The program may use another Python, so this file imports nothing from gluonlab.
 """
 
 import sys
 
 
 def _leave_alone():  # type: ignore[no-untyped-def]
-    """Tell MXNet's stores, if there are any, not to wait."""
+    """Disable the barrier at exit in all of MXNet's kvstores."""
     mxnet = sys.modules.get("mxnet")
     if mxnet is None:
         return
@@ -21,7 +22,7 @@ def _leave_alone():  # type: ignore[no-untyped-def]
         for each in gc.get_objects():
             if type(each) is mxnet.kvstore.KVStore and each.type.startswith("dist"):
                 mxnet.base._LIB.MXKVStoreSetBarrierBeforeExit(each.handle, 0)
-    except (AttributeError, ReferenceError):  # an MXNet that was not loaded to its end
+    except (AttributeError, ReferenceError):  # MXNet was only partly imported
         pass
 
 
@@ -31,7 +32,7 @@ if __name__ == "sitecustomize":
     _HERE = __file__.rpartition("/")[0]
     sys.path[:] = [each for each in sys.path if each != _HERE]
     _own = sys.modules.pop("sitecustomize")
-    try:  # the one that Python would have found without this
+    try:  # the sitecustomize that Python would have imported otherwise
         import sitecustomize  # type: ignore[import-not-found] # noqa: F401
     except ImportError:
         sys.modules["sitecustomize"] = _own

@@ -80,8 +80,8 @@ def _request(request: JobRequest) -> Dict[str, Any]:
     """The parameters of CreateTrainingJob."""
     if is_program(request.words):
         raise ConfigError(
-            f"--print sagemaker with the program {request.words[0]}: SageMaker's image runs a "
-            "program of your own itself, as its entry point: print another kind, or start it there"
+            f"--print sagemaker with the program {request.words[0]}: SageMaker's image runs your "
+            "own program as its entry point: print another kind, or start the program there"
         )
     horovod = request.backend == "horovod"
     if not horovod and request.processes_per_host != 1:

@@ -51,8 +51,8 @@ def check_waits(graph: mx.sym.Symbol, name: str, copies: int) -> None:
         if node["op"] == WAITS and (copies > 1 or devices > 1) and not _by_global(attrs):
             raise ModelError(
                 f"{name} has a SyncBatchNorm ({node['name']}, num_devices={devices}), which waits "
-                "inside its operator for other devices, perhaps for ever: write nn.BatchNorm, "
-                "which sync_bn=True in TrainConfig, or --sync-bn, has look at the whole batch"
+                "inside its operator for other devices, perhaps forever: write nn.BatchNorm, and "
+                "use sync_bn=True in TrainConfig, or --sync-bn, for statistics of the whole batch"
             )
 
 
@@ -81,8 +81,7 @@ def check_network(net: gluon.Block, name: str) -> None:
     for layer in looking:
         if isinstance(layer, contrib.nn.SyncBatchNorm):
             raise ModelError(
-                f"--sync-bn: {name} has a SyncBatchNorm, which is MXNet's own for the same: "
-                "write nn.BatchNorm in its place"
+                f"--sync-bn: {name} has a SyncBatchNorm of MXNet: write nn.BatchNorm instead"
             )
         if isinstance(layer, OTHER_KINDS):
             kind = type(layer).__name__

@@ -147,14 +147,14 @@ def test_labels_with_a_gap_and_labels_that_only_the_test_images_have_are_named()
         GluonlabWarning, match=r"3 classes occur among the labels from 0 to 3 \(1, 2"
     ):
         assert len(from_arrays(X, Y + 1, X, Y + 1).classes) == 4
-    with pytest.warns(GluonlabWarning, match="test images have the label 2, and no training image"):
+    with pytest.warns(GluonlabWarning, match="test images have the label 2, but no training image"):
         from_arrays(X[Y < 2], Y[Y < 2], X, Y)
     named = from_arrays(X, Y + 1, X, Y + 1, classes="abcd")  # all are named: that is no mistake
     assert named.classes == tuple("abcd")
 
 
 def test_floats_that_are_pixels_are_told_of():
-    with pytest.warns(GluonlabWarning, match="float64 of whole numbers up to 25., which networks"):
+    with pytest.warns(GluonlabWarning, match="float64 with whole numbers up to 25., and networks"):
         from_arrays(X * 1.0, Y, X, Y)
 
 

@@ -147,7 +147,9 @@ def parameters(result):
 @pytest.mark.filterwarnings("ignore::gluonlab.errors.GluonlabWarning")
 def test_a_comparison_reads_data_sets_and_tells_of_loaders(tmp_path):
     data = (DataLoader(Lazy(LAST[:40], LABELS[:40]), 9, True), ArrayDataset(LAST[40:], LABELS[40:]))
-    with pytest.warns(GluonlabWarning, match="has batches of 9, and the run of 20 images"):
+    with pytest.warns(
+        GluonlabWarning, match="has batches of 9 images, but the run's config sets 20"
+    ):
         rows = compare(config(tmp_path / "both", devices=None), [1, 2], Reporter(), data)
     assert rows[0].accuracy == rows[1].accuracy
 
@@ -217,7 +219,7 @@ SETS = ArrayDataset(LAST, LABELS)
         (ArraySplit(PIXELS, LABELS), "dataset is a split, an ArraySplit: give a gluonlab"),
         ((ArrayDataset(LAST), SETS), "sample 0 of train is an? ndarray: give pairs"),
         ((ArrayDataset(LAST, LABELS, LABELS), SETS), "sample 0 of train is a tuple of 3 parts"),
-        ((SETS, ArrayDataset(LAST[:, :5], LABELS)), "train has images of .3, 6, 8., and test of"),
+        ((SETS, ArrayDataset(LAST[:, :5], LABELS)), "train has images of .3, 6, 8., but test of"),
         ((Lazy([*LAST[:9], LAST[0, 1:]], LABELS), SETS), "image 9 of train is uint8 .*Resize"),
         ((Lazy(LAST, LABELS / 2), SETS), "label of image [0-9]+ of train has 0.5"),
         ((Lazy(LAST, np.eye(3)[LABELS]), SETS), "label of image 0 of train .*one-hot"),
@@ -228,8 +230,8 @@ SETS = ArrayDataset(LAST, LABELS)
         ({"train": SETS, "test": SETS}, "dataset is a dict: give two"),
         ((Lazy(LAST, []), SETS), "image 0 of train cannot be read: IndexError: list index"),
         ((DataLoader(SETS, 5, sampler=gluon.data.FilterSampler(bool, LABELS)), SETS),
-         "DataLoader of train has a sampler of its own, a FilterSampler"),
-        ((DataLoader(SETS, 5, batchify_fn=list), SETS), "has a batchify_fn of its own"),
+         "DataLoader of train has a custom sampler, a FilterSampler"),
+        ((DataLoader(SETS, 5, batchify_fn=list), SETS), "has a custom batchify_fn"),
     ],
 )  # fmt: skip
 def test_what_is_no_data_set_of_a_run_gets_one_line(tmp_path, data, said):
@@ -266,13 +268,13 @@ def test_what_a_loader_asks_for_and_a_run_does_otherwise_is_told():
     with pytest.warns(GluonlabWarning) as told:
         warn_of_loaders((loader, test), resolve_dataset((loader, test)), 20, False)
     assert [str(each.message) for each in told] == [
-        "the DataLoader of train does not shuffle, and a run does, in each epoch",
-        "the DataLoader of train has num_workers=1, and a run reads ahead with one thread",
-        "the DataLoader of train has batches of 8, and the run of 20 images over all devices, as "
-        "its config says: TrainConfig(global_batch_size=8) makes them so",
-        "the DataLoader of train has last_batch='discard', and the run 'keep': "
+        "the DataLoader of train does not shuffle, but a run shuffles in each epoch",
+        "the DataLoader of train has num_workers=1, but a run reads ahead with one thread",
+        "the DataLoader of train has batches of 8 images, but the run's config sets 20 for all "
+        "devices: to use 8, set TrainConfig(global_batch_size=8)",
+        "the DataLoader of train has last_batch='discard', but the run uses 'keep': "
         "TrainConfig(drop_last=...) decides",
-        "the DataLoader of test has last_batch='rollover', and the run 'keep'",
+        "the DataLoader of test has last_batch='rollover', but the run uses 'keep'",
     ]
 
 

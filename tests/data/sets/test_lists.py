@@ -116,7 +116,7 @@ def test_the_folder_of_the_images_is_that_of_the_list_or_of_data_dir(place, tmp_
     aside.mkdir()
     for part in ("train", "val"):
         (place / f"{part}.csv").rename(aside / f"{part}.csv")
-    with pytest.raises(DataError, match=r"9 of them are missing .* paths begin in .*/lists"):
+    with pytest.raises(DataError, match=r"9 of them are missing .* paths are relative to .*/lists"):
         load(aside / "train.csv")
     assert len(find_images(f"{aside}/train.csv", str(place)).train[0]) == 9
     with pytest.raises(DataError, match="--data-dir nowhere is not a folder"):
@@ -162,7 +162,7 @@ SPOILED = {
     "no label": (f"{A},ant\n{B},", ["line 2 has no label for pictures/train/bee", "remove"]),
     "no image": (f"{A},ant\n,bee", ["line 2 names no image", "write image,label"]),
     "twice": (f"{A},ant\n{B},bee\n{A},ant", ["line 3 lists", "as line 1 does", "once"]),
-    "columns": (f"{A},ant\n{B},bee,1", ["line 2 has 3 columns, and the first line 2", "quotes"]),
+    "columns": (f"{A},ant\n{B},bee,1", ["line 2 has 3 columns, but the first", "quotes"]),
     "one column": (f"{A}\n{B}", ["line 1 has 1 column: write image,label"]),
     "semicolons": (f"{A};ant\n{B};bee", ["separated by semicolons: use commas"]),
     "tabs": (f"{A}\tant\n{B}\tbee", ["separated by tabs: use commas"]),

@@ -196,7 +196,7 @@ SPOILED = {
         lambda path: write_records(path.with_name("val.rec"), RECORDS, [0, 1, 7] * 3),
         ["val.rec has the class 7, which", "train.rec lacks"],
     ),
-    "other names": (swapped_names, ["label 1 is bee in", "and fly in", "alike in both"]),
+    "other names": (swapped_names, ["label 1 is bee in", "and fly in", "same numbers in both"]),
 }  # fmt: skip
 
 
@@ -229,7 +229,7 @@ NAMES = {
     "train.rec,val.rec,more.rec": ["names 3 files", "record:train.rec,val.rec"],
     "train.rec,": ["names 2 files: give one, or two"],
     "val.rec": [
-        "val.rec has no validation file beside it",
+        "val.rec has no validation file in its folder",
         "--val-share 0.2",
         "record:val.rec,FILE",
     ],
@@ -248,7 +248,7 @@ def test_wrong_names_are_refused(name, place, monkeypatch):
 
 def test_options_that_contradict_the_files_are_refused(place, monkeypatch):
     monkeypatch.chdir(place)
-    with pytest.raises(DataError, match=r"--val-share 0.2 holds .*train.rec, and val.rec is there"):
+    with pytest.raises(DataError, match=r"--val-share 0.2 holds .*train.rec, but val.rec exists"):
         load("train.rec", val_share=0.2)
     with pytest.raises(DataError, match=r"data set 'train.rec' is a file: write record:train.rec"):
         load_dataset("train.rec")

@@ -181,5 +181,5 @@ def test_a_network_with_two_outputs_is_refused():
     net = TwoOutputs()
     net.initialize(ctx=ctxs)
     net(nd.zeros((1, 1, 28, 28), ctx=ctxs[0]))
-    with pytest.raises(ModelError, match="TwoOutputs gives a tuple of 2, and one array is taken"):
+    with pytest.raises(ModelError, match="TwoOutputs returns a tuple of 2, but must return one"):
         make_step(net, ctxs, "device")
