@@ -33,8 +33,9 @@ printf '\\tspaced\\n\\n'
 echo "error: not the launcher's" >&2
 read line || echo "no input"
 [ "$GLUONLAB_RANK" = 1 ] || sleep 600 &
-[ "$GLUONLAB_RANK" = 1 ] && exit 7
-wait
+[ "$GLUONLAB_RANK" = 0 ] && wait
+until [ -e go ]; do sleep 0.05; done
+exit 7
 """
 
 
@@ -43,8 +44,10 @@ def test_a_program_has_its_words_its_rank_and_its_status(tmp_path):
     (tmp_path / "own.sh").write_text(SHELL)
     words = ["--debug", "true", "--port", "9", "-n", "“a”", "", "--json"]
     with launched(tmp_path, "-n", "2", "--", "sh", "own.sh", *words) as run:
-        run.wait_for("[0] no input")
+        for said in ("error: not", "no input"):
+            run.wait_for(f"[0] {said}")
         pids = run.parts()
+        (tmp_path / "go").touch()
         status, text = run.end()
     assert status == 7
     lines = text.splitlines()
