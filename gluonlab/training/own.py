@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from dataclasses import dataclass, field, fields
 from functools import partial
-from typing import Any, Callable, Dict, Iterable, List, Mapping, Optional, Sequence
+from typing import Any, Callable, Collection, Dict, Iterable, List, Mapping, Optional, Sequence
 
 import mxnet as mx
 import numpy as np
@@ -23,9 +23,9 @@ from gluonlab.engine.semantics import (
     users_semantics,
 )
 from gluonlab.errors import ConfigError, DataError, ModelError, UsageError, said_by
-from gluonlab.models.graphs import one_array, parsed
+from gluonlab.models.graphs import one_array
 from gluonlab.models.shapes import note_shapes
-from gluonlab.models.wrong_gradients import check_gradients
+from gluonlab.models.wrong_gradients import check_gradients, nodes_in_backward
 from gluonlab.training.metrics import Metric, metrics_by_name
 
 # arguments that `train` does not have, and settings among them, are answered with what is meant
@@ -215,7 +215,7 @@ def _check_loss(loss: gluon.HybridBlock, classes: int) -> None:
     try:
         values = loss(*map(mx.sym.var, shapes))
         unused = _unused(values, shapes)
-        headless = _headless(values)
+        headless = _headless(values, ["scores"])
         if not (unused or headless):
             # unlike infer_shape it prints nothing
             outputs = values.infer_shape_partial(**shapes)[1]
@@ -256,7 +256,8 @@ def _check_scores(net: gluon.HybridBlock, name: str, shape: Sequence[int], class
     try:
         _check_parameters(net, name)
         scores = one_array(net(mx.sym.var("data")), name)
-        unused, headless = _unused(scores, ["data"]), _headless(scores)
+        trained = [each.name for each in net.collect_params().values() if each.grad_req != "null"]
+        unused, headless = _unused(scores, ["data"]), _headless(scores, trained)
         # of several images, too: a graph may have a number of images in it
         for images in () if unused or headless else (1, 3):
             outputs = scores.infer_shape_partial(data=(images, *shape))[1]
@@ -279,7 +280,6 @@ def _check_scores(net: gluon.HybridBlock, name: str, shape: Sequence[int], class
         )
     if unused:
         raise ModelError(f"{name} takes no account of the images: compute its scores from them")
-    trained = [each.name for each in net.collect_params().values() if each.grad_req != "null"]
     check_gradients(scores, name, trained)
     if outputs and outputs[0] and outputs != [(images, classes)]:
         told = ", ".join(map(str, outputs))
@@ -389,9 +389,9 @@ def _unused(outcome: Any, inputs: Iterable[str]) -> List[str]:
     return [name for name in inputs if name not in has]
 
 
-def _headless(graph: mx.sym.Symbol) -> Optional[str]:
-    """The first operator of a graph that takes no account of what its gradient is multiplied by."""
-    operators = (node["op"] for node in parsed(graph)["nodes"])
+def _headless(graph: mx.sym.Symbol, learned: Collection[str]) -> Optional[str]:
+    """The first operator in a graph's backward that ignores what its gradient is multiplied by."""
+    operators = (node["op"] for node, _ in nodes_in_backward(graph, learned))
     return next((name for name in operators if name in HEADLESS), None)
 
 
