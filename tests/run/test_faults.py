@@ -252,8 +252,8 @@ def ended_with(limit_mib, folder, *arguments):
     return ended.returncode, ours, [line for line in lines if line not in ours]
 
 
-# What C says of its heap, of exceptions that it has no memory for, and OpenMP of its threads, before
-# it ends a process.
+# What C says of its heap, of exceptions that it has no memory for, and OpenMP of its threads,
+# before it ends a process.
 OF_C = re.compile(
     r"((free|malloc|realloc|munmap_chunk|corrupted|double)\b|libgomp: ).*"
     r"|libgcc_s\.so\.1 must be installed for unwinding to work"

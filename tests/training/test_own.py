@@ -477,6 +477,25 @@ class OfBytes(nn.HybridSequential):
             self.add(nn.Embedding(256, 2, sparse_grad=sparse), nn.Dense(4))
 
 
+class Twins(nn.HybridBlock):
+    """Two layers of one prefix."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.scores = nn.Dense(5, prefix="twin_"), nn.Dense(4, prefix="twin_")
+
+    def hybrid_forward(self, F, x):
+        return self.scores(self.first(x))
+
+
+class Whole(nn.HybridSequential):
+    """Scores that are whole numbers."""
+
+    def __init__(self):
+        super().__init__()
+        self.add(nn.Dense(4), nn.HybridLambda(lambda F, x: F.cast(x, "int32")))
+
+
 class Idle(nn.HybridBlock):
     """Has a layer that it does not use, for so many inputs; 0 if that is not said."""
 
@@ -546,6 +565,20 @@ def mxnet_fails(scores, labels):
         ({"loss": Breaks()}, {}, ConfigError, "loss Breaks cannot be compiled .*: one two$"),
         ({"net": Pair()}, {}, ModelError, "^Pair gives a tuple of 2, and one array is taken: let"),
         ({"net": Halves()}, {}, ModelError, "^Halves gives 2 arrays, and one array is taken: let"),
+        (
+            {"net": Twins()},
+            {},
+            ModelError,
+            "^Twins: .*twin_.*: parameters are saved by name, so give each layer a prefix of its",
+        ),
+        ({"net": Whole()}, {}, ModelError, "^Whole gives scores of int32, and a loss needs float"),
+        # a Block's repr has several lines
+        (
+            {"loss": gluon.nn.Sequential()},
+            {},
+            ConfigError,
+            r"loss Sequential\( \): give a gluon.Hyb",
+        ),
         ({"net": OfBytes()}, {}, ModelError, "embedding.*_weight has sparse.*: make them dense"),
         (
             {"net": Idle(0)},
