@@ -257,7 +257,7 @@ def test_an_object_in_place_of_a_name_is_told_by_its_type(name):
         def __repr__(self):
             return "Thing(\n)"
 
-    with pytest.raises(ConfigError, match="of type Thing: give a name, see --list$") as caught:
+    with pytest.raises(ConfigError, match=r"of type Thing: give a name, see --list$") as caught:
         TrainConfig(**{name: Thing()})
     assert str(caught.value).startswith(option_name(name))
 

@@ -577,7 +577,7 @@ def mxnet_fails(scores, labels):
             {"loss": gluon.nn.Sequential()},
             {},
             ConfigError,
-            r"loss Sequential\( \): give a gluon.Hyb",
+            r"loss Sequential\( \): give a ",
         ),
         ({"net": OfBytes()}, {}, ModelError, "embedding.*_weight has sparse.*: make them dense"),
         (
