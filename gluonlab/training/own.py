@@ -219,7 +219,7 @@ def _check_loss(loss: gluon.HybridBlock, classes: int) -> None:
         if not (unused or headless):
             # unlike infer_shape it prints nothing
             outputs = values.infer_shape_partial(**shapes)[1]
-            values.infer_type(scores=np.float32, labels=np.int32)
+            values.infer_type_partial(scores=np.float32, labels=np.int32)
     except Exception as error:  # whatever code of the user's own raises
         if _wants_targets(values, shapes):
             raise ConfigError(
@@ -228,9 +228,12 @@ def _check_loss(loss: gluon.HybridBlock, classes: int) -> None:
                 "give a loss of classes, such as gluon.loss.SoftmaxCrossEntropyLoss(), or use a "
                 "loop of your own (docs/own-loop.md)"
             ) from None
+        cast = (
+            "; F.cast(labels, 'float32') makes floats of them" if "got int32" in str(error) else ""
+        )
         raise ConfigError(
             f"loss {name} cannot be compiled for scores (n, {classes}) and labels (n,) of whole "
-            f"numbers: {said_by(error) or type(error).__name__}"
+            f"numbers: {said_by(error) or type(error).__name__}{cast}"
         ) from None
     if unused:
         raise ConfigError(
@@ -263,7 +266,7 @@ def _check_scores(net: gluon.HybridBlock, name: str, shape: Sequence[int], class
             outputs = scores.infer_shape_partial(data=(images, *shape))[1]
             if outputs and outputs[0] and outputs != [(images, classes)]:
                 break
-        kinds = [] if unused or headless else scores.infer_type(data=np.float32)[1]
+        kinds = [] if unused or headless else scores.infer_type_partial(data=np.float32)[1]
     except ModelError:
         raise
     except Exception as error:  # whatever code of the user's own raises

@@ -457,6 +457,11 @@ class Entropy(gluon.HybridBlock):
         return -(F.softmax(scores) * F.log_softmax(scores)).sum(axis=1)
 
 
+class Apart(gluon.HybridBlock):
+    def hybrid_forward(self, F, scores, labels):
+        return F.abs(scores.max(axis=1) - labels)
+
+
 class Pair(gluon.HybridBlock):
     def hybrid_forward(self, F, *given):
         return given[0], given[0]
@@ -562,6 +567,12 @@ def mxnet_fails(scores, labels):
         ({"loss": OfNothing()}, {}, ConfigError, "OfNothing takes no account of the scores and la"),
         ({"loss": Entropy()}, {}, ConfigError, "loss Entropy takes no account of the labels: comp"),
         ({"loss": Pair()}, {}, ConfigError, "loss Pair cannot be .*: it gives a tuple, not one ar"),
+        (
+            {"loss": Apart()},
+            {},
+            ConfigError,
+            r"loss Apart cannot be .* got int32; F.cast\(labels, 'float32'\) makes floats of them$",
+        ),
         ({"loss": Breaks()}, {}, ConfigError, "loss Breaks cannot be compiled .*: one two$"),
         ({"net": Pair()}, {}, ModelError, "^Pair gives a tuple of 2, and one array is taken: let"),
         ({"net": Halves()}, {}, ModelError, "^Halves gives 2 arrays, and one array is taken: let"),
