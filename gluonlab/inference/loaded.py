@@ -29,6 +29,7 @@ from gluonlab.data.sets.gluon_data import resolve_dataset
 from gluonlab.data.sets.host_arrays import CHANNELS_FIRST, to_host, to_pixels
 from gluonlab.engine.semantics import give_back, nd_semantics
 from gluonlab.errors import ConfigError, DataError, RunError, warn
+from gluonlab.host.stuck import ends_if_stuck
 from gluonlab.inference.pictures import Picture, by_their_names, find_pictures, split_of
 from gluonlab.inference.predictions import Mistake, Mistakes, Predictions, Seen
 from gluonlab.kvstores.groups import ALONE
@@ -85,6 +86,7 @@ class LoadedRun:
         self._files = files  # how they are decoded: ``decoders``, ``skip_bad``
 
     @nd_semantics()
+    @ends_if_stuck()
     def predict(self, images: Images, saw: Callable[[Seen], Any] = nobody) -> Predictions:
         """The classes of these images, with probabilities.
 
@@ -115,6 +117,7 @@ class LoadedRun:
         return Predictions(self.classes, tuple(names), np.concatenate(scores))
 
     @nd_semantics()
+    @ends_if_stuck()
     def mistakes(self, saw: Callable[[Seen], Any] = nobody) -> Mistakes:
         """The test images that it takes for another class. ``saw``: told of each batch.
 

@@ -28,7 +28,17 @@ Rewriting keeps the computed function, the arguments, the outputs and their name
 from __future__ import annotations
 
 from functools import partial
-from typing import Any, Callable, Collection, Dict, List, Mapping, Optional
+from typing import (
+    Any,
+    Callable,
+    Collection,
+    Dict,
+    Iterator,
+    List,
+    Mapping,
+    Optional,
+    Tuple,
+)
 
 import mxnet as mx
 
@@ -81,12 +91,37 @@ def check_gradients(graph: mx.sym.Symbol, name: str, learned: Collection[str]) -
     ``name``: the name of the network or loss in messages. ``learned``: the arguments whose
     gradients are requested.
     """
-    has_gradient: List[bool] = []
     for node in parsed(graph)["nodes"]:
-        inputs = [has_gradient[source] for source, *_ in node["inputs"]]
-        has_gradient.append(_has_gradient(node, inputs, learned))
-        if any(inputs):
-            _check_node(node, inputs, name)
+        if node["op"] == "LeakyReLU":  # one of its kinds ends the process in forward, too
+            _check_node(node, [False], name)
+    for node, inputs in nodes_in_backward(graph, learned):
+        _check_node(node, inputs, name)
+
+
+def nodes_in_backward(
+    graph: mx.sym.Symbol, learned: Collection[str]
+) -> Iterator[Tuple[Node, List[bool]]]:
+    """The operators through which gradients go, each with whether its inputs have one.
+
+    There are none behind BlockGrad, and none in front of it.
+    """
+    parts = parsed(graph)
+    nodes = parts["nodes"]
+    has_gradient: List[bool] = []
+    sources: List[List[bool]] = []
+    for node in nodes:
+        sources.append([has_gradient[source] for source, *_ in node["inputs"]])
+        has_gradient.append(_has_gradient(node, sources[-1], learned))
+    is_asked = [False] * len(nodes)
+    for head, *_ in parts["heads"]:
+        is_asked[head] = True
+    for place in reversed(range(len(nodes))):
+        if is_asked[place] and nodes[place]["op"] != "BlockGrad":
+            for source, *_ in nodes[place]["inputs"]:
+                is_asked[source] = True
+    for node, inputs, asked in zip(nodes, sources, is_asked):
+        if asked and any(inputs) and node["op"] != "BlockGrad":
+            yield node, inputs
 
 
 def _check_node(node: Node, inputs: List[bool], name: str, loop: str = "") -> None:

@@ -76,6 +76,7 @@ def check_metrics(metrics: Mapping[str, Metric], test: Split, classes: int) -> N
 
     Else it would fail after the first epoch, whose training would be lost. It sees as many scores
     as after an epoch, and the true labels where they are in memory: a metric may fail for fewer.
+    The scores are probabilities, which some metrics insist on where a network ends in softmax.
     """
     if not metrics:
         return
@@ -86,6 +87,8 @@ def check_metrics(metrics: Mapping[str, Metric], test: Split, classes: int) -> N
     scores = np.random.default_rng(0).standard_normal(shape, dtype="float32")
     try:
         with nd_semantics():
+            if classes > 1:
+                scores = nd.softmax(nd.array(scores)).asnumpy()
             measured(metrics, scores, np.asarray(labels))
     except CallbackError as error:
         raise ConfigError(

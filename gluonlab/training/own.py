@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from dataclasses import dataclass, field, fields
 from functools import partial
-from typing import Any, Callable, Dict, Iterable, List, Mapping, Optional, Sequence
+from typing import Any, Callable, Collection, Dict, Iterable, List, Mapping, Optional, Sequence
 
 import mxnet as mx
 import numpy as np
@@ -23,9 +23,9 @@ from gluonlab.engine.semantics import (
     users_semantics,
 )
 from gluonlab.errors import ConfigError, DataError, ModelError, UsageError, said_by
-from gluonlab.models.graphs import one_array, parsed
+from gluonlab.models.graphs import one_array
 from gluonlab.models.shapes import note_shapes
-from gluonlab.models.wrong_gradients import check_gradients
+from gluonlab.models.wrong_gradients import check_gradients, nodes_in_backward
 from gluonlab.training.metrics import Metric, metrics_by_name
 
 # arguments that `train` does not have, and settings among them, are answered with what is meant
@@ -215,11 +215,11 @@ def _check_loss(loss: gluon.HybridBlock, classes: int) -> None:
     try:
         values = loss(*map(mx.sym.var, shapes))
         unused = _unused(values, shapes)
-        headless = _headless(values)
+        headless = _headless(values, ["scores"])
         if not (unused or headless):
             # unlike infer_shape it prints nothing
             outputs = values.infer_shape_partial(**shapes)[1]
-            values.infer_type(scores=np.float32, labels=np.int32)
+            values.infer_type_partial(scores=np.float32, labels=np.int32)
     except Exception as error:  # whatever code of the user's own raises
         if _wants_targets(values, shapes):
             raise ConfigError(
@@ -228,9 +228,12 @@ def _check_loss(loss: gluon.HybridBlock, classes: int) -> None:
                 "give a loss of classes, such as gluon.loss.SoftmaxCrossEntropyLoss(), or "
                 "write your own loop (docs/own-loop.md)"
             ) from None
+        cast = (
+            "; F.cast(labels, 'float32') makes floats of them" if "got int32" in str(error) else ""
+        )
         raise ConfigError(
             f"loss {name} cannot be compiled for scores (n, {classes}) and labels (n,) of whole "
-            f"numbers: {said_by(error) or type(error).__name__}"
+            f"numbers: {said_by(error) or type(error).__name__}{cast}"
         ) from None
     if unused:
         raise ConfigError(
@@ -256,13 +259,14 @@ def _check_scores(net: gluon.HybridBlock, name: str, shape: Sequence[int], class
     try:
         _check_parameters(net, name)
         scores = one_array(net(mx.sym.var("data")), name)
-        unused, headless = _unused(scores, ["data"]), _headless(scores)
+        trained = [each.name for each in net.collect_params().values() if each.grad_req != "null"]
+        unused, headless = _unused(scores, ["data"]), _headless(scores, trained)
         # of several images, too: a graph may have a number of images in it
         for images in () if unused or headless else (1, 3):
             outputs = scores.infer_shape_partial(data=(images, *shape))[1]
             if outputs and outputs[0] and outputs != [(images, classes)]:
                 break
-        kinds = [] if unused or headless else scores.infer_type(data=np.float32)[1]
+        kinds = [] if unused or headless else scores.infer_type_partial(data=np.float32)[1]
     except ModelError:
         raise
     except Exception as error:  # whatever code of the user's own raises
@@ -279,7 +283,6 @@ def _check_scores(net: gluon.HybridBlock, name: str, shape: Sequence[int], class
         )
     if unused:
         raise ModelError(f"{name} takes no account of the images: compute its scores from them")
-    trained = [each.name for each in net.collect_params().values() if each.grad_req != "null"]
     check_gradients(scores, name, trained)
     if outputs and outputs[0] and outputs != [(images, classes)]:
         told = ", ".join(map(str, outputs))
@@ -389,9 +392,9 @@ def _unused(outcome: Any, inputs: Iterable[str]) -> List[str]:
     return [name for name in inputs if name not in has]
 
 
-def _headless(graph: mx.sym.Symbol) -> Optional[str]:
-    """Return the first operator of a graph that ignores its output gradient."""
-    operators = (node["op"] for node in parsed(graph)["nodes"])
+def _headless(graph: mx.sym.Symbol, learned: Collection[str]) -> Optional[str]:
+    """Return the first operator in a graph's backward that ignores its output gradient."""
+    operators = (node["op"] for node, _ in nodes_in_backward(graph, learned))
     return next((name for name in operators if name in HEADLESS), None)
 
 

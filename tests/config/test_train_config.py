@@ -249,6 +249,19 @@ def test_values_out_of_range_are_refused(name, value):
         TrainConfig(**{name: value})
 
 
+@pytest.mark.parametrize("name", ["optimizer", "model", "kvstore", "lr_schedule", "devices"])
+def test_an_object_in_place_of_a_name_is_told_by_its_type(name):
+    """Its text may have many lines, as that of a Gluon network."""
+
+    class Thing:
+        def __repr__(self):
+            return "Thing(\n)"
+
+    with pytest.raises(ConfigError, match=r"of type Thing: give a name, see --list$") as caught:
+        TrainConfig(**{name: Thing()})
+    assert str(caught.value).startswith(option_name(name))
+
+
 @given(
     st.integers(0, 2**40),
     st.sampled_from(["", "k", "m", "g", "t"]),

@@ -102,7 +102,9 @@ def test_what_comes_back_ends_in_order(numbers, patience, apart, raised):
 
 
 IN_AN_OPERATOR = """
+import sys
 import threading
+import time
 import gluonlab
 import mxnet as mx
 from gluonlab import TrainConfig, train
@@ -113,6 +115,12 @@ stuck.PATIENCE_S = 0.2
 
 class Never(mx.operator.CustomOp):
     def forward(self, is_train, req, in_data, out_data, aux):
+        main, places = threading.main_thread().ident, [None]
+        while len(places) < 1000:  # until the main thread stays where it waits for this
+            frame = sys._current_frames()[main]
+            place = id(frame), frame.f_lasti
+            places = [*places, place] if place == places[-1] else [place]
+            time.sleep(0)
         print("in C", flush=True)
         threading.Event().wait()
 
@@ -122,21 +130,43 @@ class Property(mx.operator.CustomOpProp):
         return Never()
 
 class Net(nn.HybridBlock):
+    ends = False
+
     def __init__(self, classes):
         super().__init__()
         self.scores = nn.Dense(classes)
 
     def hybrid_forward(self, F, x):
-        return self.scores(F.Custom(x, op_type="never"))
+        return self.scores(x if self.ends else F.Custom(x, op_type="never"))
 
+"""
+TRAINING = """
 train(TrainConfig(gpus=1, epochs=1, out="RUN"), net=Net)
+"""
+AFTERWARDS = """
+from gluonlab import load_run
+from gluonlab.training.finished import evaluate_run
+
+Net.ends = True
+train(TrainConfig(gpus=1, epochs=1, out="RUN"), net=Net)
+Net.ends = False
 """
 
 
 def test_a_training_that_an_operator_holds_up_ends_by_ctrl_c(empty_cwd):
-    with start(IN_AN_OPERATOR) as child:
+    with start(IN_AN_OPERATOR + TRAINING) as child:
         status = insist(child, INT, INT)  # until the operator is waited for, a handler runs
         last = child.stdout.read().splitlines()[-1]
     assert status == 130
     assert last.startswith("interrupted: MXNet does not come back; no epoch was finished; ")
     assert "RUN holds the steps of the first" in last
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("what", ["evaluate_run({})", "load_run({}).mistakes()"])
+def test_so_does_a_finished_run_that_is_used(empty_cwd, what):
+    with start(IN_AN_OPERATOR + AFTERWARDS + what.format("'RUN', net=Net")) as child:
+        status = insist(child, INT, INT)
+        last = child.stdout.read().splitlines()[-1]
+    assert status == 130
+    assert last == "interrupted: MXNet does not come back"

@@ -209,6 +209,7 @@ def test_a_replica_has_the_gradients_of_the_plain_network(add):
     "function, said",
     [
         (lambda F, x: F.LeakyReLU(x, act_type="rrelu")[0], "act_type='rrelu'"),
+        (lambda F, x: x + F.BlockGrad(F.LeakyReLU(x, act_type="rrelu")[0]), "act_type='rrelu'"),
         (lambda F, x: F.contrib.foreach(
             lambda row, state: (F.LeakyReLU(row, act_type="selu"), state), x, [])[0], "foreach"),
     ],
@@ -221,16 +222,28 @@ def test_an_operator_that_cannot_be_trained_is_refused_before_training(function,
     assert "\n" not in str(caught.value) and str(caught.value).startswith("Mine has ")
 
 
-def test_what_has_no_gradient_may_have_any_operator():
+def test_what_has_no_gradient_may_have_other_operators():
     net = nn.HybridSequential()
-    net.add(Layer(lambda F, x: F.LeakyReLU(x, act_type="rrelu")[0]), nn.Flatten(), nn.Dense(3))
+    net.add(Layer(lambda F, x: F.make_loss(x)), nn.Flatten(), nn.Dense(3))
     check_scores(net, "Mine", (1, 4, 4), 3)
+
+
+def test_behind_blockgrad_other_operators_may_be():
+    net, trained = nn.HybridSequential(), nn.HybridSequential()
+    for each in (net, trained):
+        each.add(nn.Flatten(), nn.Dense(3))
+    net.add(Layer(lambda F, x: F.broadcast_div(x, F.BlockGrad(F.make_loss(F.square(x))) + 1)))
+    check_scores(net, "Mine", (1, 4, 4), 3)
+    trained.add(Layer(lambda F, x: F.broadcast_div(F.BlockGrad(x), F.make_loss(F.square(x)) + 1)))
+    with pytest.raises(ModelError, match="Mine has make_loss, whose gradient takes no account"):
+        check_scores(trained, "Mine", (1, 4, 4), 3)
 
 
 @pytest.mark.parametrize("op", sorted(set(REFUSED) - {"LeakyReLU", "_npi_norm"}))
 def test_operators_of_mx_np_that_cannot_be_trained_are_refused(op):
     nodes = [{"op": "null", "name": "x", "inputs": []}, new_node(op, "bad", [[0, 0, 0]])]
-    graph = namedtuple("Graph", "tojson")(lambda **_: json.dumps({"nodes": nodes}))
+    parts = {"nodes": nodes, "heads": [[1, 0, 0]]}
+    graph = namedtuple("Graph", "tojson")(lambda **_: json.dumps(parts))
     with pytest.raises(ModelError, match=r"^Mine has (np|contrib)\."):
         check_gradients(graph, "Mine", ["x"])
     check_gradients(graph, "Mine", [])

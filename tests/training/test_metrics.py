@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from sklearn.metrics import f1_score, log_loss, matthews_corrcoef
+from sklearn.metrics import f1_score, log_loss, matthews_corrcoef, roc_auc_score
 from support.devices import named
 
 from gluonlab.config import TrainConfig
@@ -221,6 +221,17 @@ def test_the_trial_has_the_size_and_labels_of_the_test_images_also_of_values():
     check_metrics(metrics_by_name([M.MAE, M.PearsonCorrelation]), values, 1)
     with pytest.raises(ConfigError, match="metric mae failed"):
         check_metrics(metrics_by_name(M.MAE), values, 2)
+
+
+def test_a_metric_may_insist_on_the_probabilities_that_a_network_gives():
+    """As sklearn's area under the curve does of several classes."""
+
+    def area(scores, labels):
+        return roc_auc_score(labels, scores, multi_class="ovr")
+
+    images = np.zeros((30, 2, 2), "uint8")
+    data = from_arrays(images, np.arange(30) % 3, images, np.arange(30) % 3)
+    check_metrics(metrics_by_name(area), data.test, 3)
 
 
 def test_a_metric_that_fails_later_names_itself(tmp_path):

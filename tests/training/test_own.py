@@ -457,6 +457,11 @@ class Entropy(gluon.HybridBlock):
         return -(F.softmax(scores) * F.log_softmax(scores)).sum(axis=1)
 
 
+class Apart(gluon.HybridBlock):
+    def hybrid_forward(self, F, scores, labels):
+        return F.abs(scores.max(axis=1) - labels)
+
+
 class Pair(gluon.HybridBlock):
     def hybrid_forward(self, F, *given):
         return given[0], given[0]
@@ -475,6 +480,25 @@ class OfBytes(nn.HybridSequential):
         with self.name_scope():
             self.add(nn.HybridLambda(lambda F, x: F.round(255 * x)))
             self.add(nn.Embedding(256, 2, sparse_grad=sparse), nn.Dense(4))
+
+
+class Twins(nn.HybridBlock):
+    """Two layers of one prefix."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.scores = nn.Dense(5, prefix="twin_"), nn.Dense(4, prefix="twin_")
+
+    def hybrid_forward(self, F, x):
+        return self.scores(self.first(x))
+
+
+class Whole(nn.HybridSequential):
+    """Scores that are whole numbers."""
+
+    def __init__(self):
+        super().__init__()
+        self.add(nn.Dense(4), nn.HybridLambda(lambda F, x: F.cast(x, "int32")))
 
 
 class Idle(nn.HybridBlock):
@@ -543,9 +567,29 @@ def mxnet_fails(scores, labels):
         ({"loss": OfNothing()}, {}, ConfigError, "OfNothing takes no account of the scores and la"),
         ({"loss": Entropy()}, {}, ConfigError, "loss Entropy takes no account of the labels: comp"),
         ({"loss": Pair()}, {}, ConfigError, "loss Pair cannot be .*: it gives a tuple, not one ar"),
+        (
+            {"loss": Apart()},
+            {},
+            ConfigError,
+            r"loss Apart cannot be .* got int32; F.cast\(labels, 'float32'\) makes floats of them$",
+        ),
         ({"loss": Breaks()}, {}, ConfigError, "loss Breaks cannot be compiled .*: one two$"),
         ({"net": Pair()}, {}, ModelError, "^Pair returns a tuple of 2, but must return one array:"),
         ({"net": Halves()}, {}, ModelError, "^Halves returns 2 arrays, but must return one array:"),
+        (
+            {"net": Twins()},
+            {},
+            ModelError,
+            "^Twins: .*twin_.*: parameters are saved by name, so give each layer a prefix of its",
+        ),
+        ({"net": Whole()}, {}, ModelError, "^Whole gives scores of int32, and a loss needs float"),
+        # a Block's repr has several lines
+        (
+            {"loss": gluon.nn.Sequential()},
+            {},
+            ConfigError,
+            r"loss Sequential\( \): give a ",
+        ),
         ({"net": OfBytes()}, {}, ModelError, "embedding.*_weight has sparse.*: make them dense"),
         (
             {"net": Idle(0)},
