@@ -23,8 +23,11 @@ from gluonlab.config.groups import (
 )
 from gluonlab.config.together import check_together
 from gluonlab.config.values import (
+    DECODERS,
+    IMAGE_SIZE,
     LARGEST_RATE,
     MXNET,
+    SHARE,
     SMALLEST_LIMIT,
     colours,
     compression,
@@ -120,15 +123,15 @@ class TrainConfig:
         text, "folder of its files (default: gluonlab.data's)", metavar="DIR"
     )
     image_size: Optional[int] = DATA(
-        whole(8, 2048), "width and height of images from files (default: their own, at most 224)",
+        IMAGE_SIZE, "width and height of images from files (default: their own, at most 224)",
         metavar="PIXELS",
     )  # fmt: skip
-    decoders: Optional[int] = DATA(whole(1, 256), "processes that decode (default: one per core)")
+    decoders: Optional[int] = DATA(DECODERS, "processes that decode (default: one per core)")
     skip_bad: bool = DATA(
         flag, "try all files first; leave out those that fail to decode", default=False
     )
     val_share: Optional[float] = DATA(
-        real(0, below=1, above_minimum=True), "of images of your own without val, hold so much of "
+        SHARE, "of images of your own without val, hold so much of "
         "each class out for it", metavar="SHARE",
     )  # fmt: skip
     random_resized_crop: Optional[bool] = DATA(

@@ -25,7 +25,7 @@ from mxnet.gluon.data.vision import transforms
 from tqdm import tqdm
 
 from gluonlab.data.sets.arrays import check_same_shape, make_split
-from gluonlab.data.sets.dataset import ArraySplit, Dataset, Defaults, Split
+from gluonlab.data.sets.dataset import ArraySplit, Dataset, Defaults, LabelledSplit, Split
 from gluonlab.data.sets.host_arrays import (
     CHANNELS_FIRST,
     CHANNELS_LAST,
@@ -45,7 +45,7 @@ from gluonlab.errors import DataError, kind_and_words, warn
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from gluonlab.data.sets.dataset import Images, Indices, Labels
+    from gluonlab.data.sets.dataset import Images, Indices, Targets
 
 NAME = "gluon-data"
 MOST_BYTES = 2**31  # of the images of a data set that is read once
@@ -82,7 +82,12 @@ def from_datasets(
 
 def resolve_dataset(given: Any) -> Optional[Dataset]:
     """``given`` to train: a Dataset, or a pair for `from_datasets`. Raises DataError for others."""
-    if given is None or isinstance(given, Dataset):
+    return None if given is None else required_dataset(given)
+
+
+def required_dataset(given: Any) -> Dataset:
+    """The same where there must be one."""
+    if isinstance(given, Dataset):
         return given
     if isinstance(given, str):
         raise DataError(
@@ -170,7 +175,7 @@ def _unwrapped(given: Any, of: str) -> Any:
     return given._dataset
 
 
-class GluonSplit:
+class GluonSplit(LabelledSplit):
     """A split whose samples are read when a batch of them is asked for, as its data set gives them.
 
     ``labels`` (n,) int32: those that the images have each time; without, every sample is read once
@@ -197,15 +202,16 @@ class GluonSplit:
         channels, height, width = self._in_order(first).shape
         self.image_shape = (channels, height, width)
         self.dtype = np.dtype(np.float32 if first.dtype.kind == "f" else np.uint8)
-        self.labels: "Labels" = np.zeros(0, np.int32)
+        super().__init__(np.zeros(0, np.int32))
 
     def __len__(self) -> int:
         return len(self.data)
 
-    def batch(self, indices: "Indices") -> "Tuple[Images, Labels]":
+    def batch(self, indices: "Indices") -> "Tuple[Images, Targets]":
         """The images (n, C, H, W) and labels (n,) int32 at these n indices, read now.
 
-        Raises DataError for a sample that cannot be read, or is unlike the first.
+        Of images with weights, each label and its weight, (n, 2) float32. Raises DataError for a
+        sample that cannot be read, or is unlike the first.
         """
         images = np.empty((len(indices), *self.image_shape), self.dtype)
         for place, index in enumerate(map(int, indices)):
@@ -215,7 +221,7 @@ class GluonSplit:
                     f"the label of image {index} of {self.of} was {self.labels[index]}, and is "
                     f"{label} now: give each image the same label each time"
                 )
-        return images, self.labels[indices]
+        return images, self.targets[indices]
 
     def read(self, index: int) -> "Tuple[NDArray[Any], int]":
         """The image ``index`` (C, H, W), of the split's type, and its label."""
@@ -389,7 +395,7 @@ def has_samples(given: Any) -> bool:
     if isinstance(given, gluon.data.DataLoader):
         return True
     if isinstance(given, list):
-        return bool(given) and isinstance(given[0], (tuple, list)) and len(given[0]) == 2
+        return not given or (isinstance(given[0], (tuple, list)) and len(given[0]) == 2)
     others = isinstance(given, (str, bytes, tuple, dict, type)) or hasattr(given, "shape")
     return not others and hasattr(given, "__len__") and hasattr(given, "__getitem__")
 
@@ -397,5 +403,7 @@ def has_samples(given: Any) -> bool:
 def _named(given: Any) -> str:
     if hasattr(given, "shape"):
         return f"an array of shape {tuple(given.shape)}"
+    if isinstance(given, type):
+        return f"the class {given.__name__}"
     kind = type(given).__name__
     return f"{'an' if kind[0] in 'AEIOUaeiou' else 'a'} {kind}"
