@@ -49,6 +49,7 @@ from gluonlab.config.values import (
     whole,
 )
 from gluonlab.config.weights import class_weights, device_weights
+from gluonlab.errors import ConfigError
 
 
 @named_settings
@@ -313,6 +314,18 @@ class TrainConfig:
                     self, field.name, field.metadata["check"](option_name(field.name), value)
                 )
         check_together(self.to_dict())
+
+    @classmethod
+    def required(cls, called: str, given: Any) -> "TrainConfig":
+        """What a function was ``given`` as its config. Raises ConfigError for anything else."""
+        if isinstance(given, cls):
+            return given
+        kind = "the class itself" if given is cls else f"a {type(given).__name__}"
+        how = "TrainConfig(**settings)" if isinstance(given, dict) else "TrainConfig(gpus=2)"
+        raise ConfigError(
+            f"the config of {called} is {kind}: give settings as {called}({how}, ...), and a data "
+            "set or network of your own as dataset=..., net=..."
+        )
 
     def replace(self, **changes: Any) -> "TrainConfig":
         """A copy with some settings changed."""

@@ -12,6 +12,7 @@ from mxnet import gluon
 from gluonlab.config import TrainConfig
 from gluonlab.data.sets.gluon_data import warn_of_loaders
 from gluonlab.engine.semantics import give_back, nd_semantics
+from gluonlab.errors import ConfigError
 from gluonlab.host.signals import EndRequest
 from gluonlab.kvstores.groups import ALONE, Group
 from gluonlab.parallel.strategy import MakeStrategy
@@ -75,6 +76,8 @@ def train(
     does not, and where MXNet never comes back, it ends the process. What comes to one process of a
     group ends all of them after the same step, within eight.
     """
+    config = None if config is None else TrainConfig.required("train", config)
+    _check_kinds(strategy, reporter, group, resume)
     before = resume
     if isinstance(before, (str, Path)):
         before = interrupted(before, group)
@@ -103,6 +106,18 @@ def train(
     for each in filter(None, (result.net, own.loss)):
         give_back(each)
     return result
+
+
+def _check_kinds(strategy: Any, reporter: Any, group: Any, resume: Any) -> None:
+    """Raise ConfigError for what is none of these, before it is called."""
+    for name, given, fits, instead in (
+        ("strategy", strategy, callable(strategy), "TrainConfig(split=...) names one"),
+        ("reporter", reporter, isinstance(reporter, Reporter), "give a Reporter"),
+        ("group", group, hasattr(group, "rank"), "gluonlab launch makes one"),
+        ("resume", resume, isinstance(resume, (str, Path, Interrupted)), "give a run's folder"),
+    ):
+        if given is not None and not fits:
+            raise ConfigError(f"train({name}=...) is a {type(given).__name__}: {instead}")
 
 
 def train_plan(
