@@ -12,7 +12,6 @@ from mxnet import gluon
 from gluonlab.config import TrainConfig
 from gluonlab.data.sets.gluon_data import warn_of_loaders
 from gluonlab.engine.semantics import give_back, nd_semantics
-from gluonlab.errors import ConfigError
 from gluonlab.host.signals import EndRequest
 from gluonlab.kvstores.groups import ALONE, Group
 from gluonlab.parallel.strategy import MakeStrategy
@@ -28,7 +27,7 @@ from gluonlab.training.ending import (
     write_extras,
 )
 from gluonlab.training.epochs import make_epochs
-from gluonlab.training.own import answers_others, check_same_own, make_own
+from gluonlab.training.own import answers_others, check_kind, check_same_own, make_own
 from gluonlab.training.plan import Plan
 from gluonlab.training.prepare import measured_memory, plan_together, prepare, read_together
 from gluonlab.training.reporter import ConsoleReporter, Reporter
@@ -77,7 +76,11 @@ def train(
     group ends all of them after the same step, within eight.
     """
     config = None if config is None else TrainConfig.required("train", config)
-    _check_kinds(strategy, reporter, group, resume)
+    check_kind("strategy", strategy, callable(strategy), "TrainConfig(split=...) names one")
+    check_kind("reporter", reporter, isinstance(reporter, Reporter), "give a Reporter")
+    check_kind("group", group, hasattr(group, "rank"), "gluonlab launch makes one")
+    known = isinstance(resume, (str, Path, Interrupted))
+    check_kind("resume", resume, known, "give a run's folder")
     before = resume
     if isinstance(before, (str, Path)):
         before = interrupted(before, group)
@@ -106,18 +109,6 @@ def train(
     for each in filter(None, (result.net, own.loss)):
         give_back(each)
     return result
-
-
-def _check_kinds(strategy: Any, reporter: Any, group: Any, resume: Any) -> None:
-    """Raise ConfigError for what is none of these, before it is called."""
-    for name, given, fits, instead in (
-        ("strategy", strategy, callable(strategy), "TrainConfig(split=...) names one"),
-        ("reporter", reporter, isinstance(reporter, Reporter), "give a Reporter"),
-        ("group", group, hasattr(group, "rank"), "gluonlab launch makes one"),
-        ("resume", resume, isinstance(resume, (str, Path, Interrupted)), "give a run's folder"),
-    ):
-        if given is not None and not fits:
-            raise ConfigError(f"train({name}=...) is a {type(given).__name__}: {instead}")
 
 
 def train_plan(
