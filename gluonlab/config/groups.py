@@ -52,11 +52,13 @@ BESIDE = ("net", "loss", "metrics", "callbacks", "resume", "autoresume", "report
 
 def unknown_setting(name: str, names: Sequence[str]) -> str:
     """The message for a setting that there is none of, as scripts for Gluon and others name it."""
-    if name in BESIDE:
-        return f"{name!r} is no setting, but an argument of train: train(TrainConfig(), {name}=...)"
-    meant = nearest_name(name, names)
+    meant = None if name in BESIDE else nearest_name(name, names)
     if meant is not None:
         return f"unknown setting {name!r}: did you mean {meant!r}?"
+    beside = nearest_name(name, BESIDE)
+    if beside is not None:
+        how = f"train(TrainConfig(), {beside}=...)"
+        return f"{name!r} is no setting, but an argument of train: {how}"
     return unknown("setting", name, names)
 
 

@@ -104,8 +104,9 @@ def find_kind(name: str) -> Tuple[DatasetKind, Dict[str, str]]:
             raise DataError(f"data set {str(name)!r} is a folder: write folder:{name}")
         kinds = {records.ENDING: records.KIND, lists.ENDING: lists.KIND}
         kind = kinds.get(Path(str(name)).suffix.lower())
-        if kind is not None and os.path.isfile(str(name)):
-            raise DataError(f"data set {str(name)!r} is a file: write {kind}:{name}")
+        if kind is not None:
+            missing = "" if os.path.isfile(str(name)) else ", and does not exist"
+            raise DataError(f"data set {str(name)!r} is a file{missing}: write {kind}:{name}")
         raise DataError(unknown("data set", name, DATASETS))
     return DATASETS[name], {}
 

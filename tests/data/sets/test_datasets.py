@@ -105,6 +105,8 @@ def test_an_unknown_data_set_is_answered_with_the_choices(name):
 def test_a_slip_in_a_name_is_guessed():
     with pytest.raises(DataError, match=r"did you mean 'digits'\?"):
         load_dataset("digit")
+    with pytest.raises(DataError, match=r"'no\.csv' is a file, and does not exist: write list:"):
+        load_dataset("no.csv")
 
 
 @pytest.mark.parametrize("name", ["digits", "synthetic"])
