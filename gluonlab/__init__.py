@@ -55,6 +55,8 @@ _PUBLIC = {
     "train": "gluonlab.training.loop",
 }
 
+__all__ = sorted(_PUBLIC)
+
 import_signals.install()
 setup.install()
 

@@ -52,6 +52,7 @@ def test_dir_lists_the_public_names():
         if name[0] != "_" and not inspect.ismodule(getattr(gluonlab, name))
     }
     assert public - {"Any", "List", "TYPE_CHECKING", "annotations"} == set(NAMES)
+    assert gluonlab.__all__ == list(NAMES), "what from gluonlab import * brings"
 
 
 def test_type_checkers_see_the_same_names():

@@ -52,11 +52,13 @@ BESIDE = ("net", "loss", "metrics", "callbacks", "resume", "autoresume", "report
 
 def unknown_setting(name: str, names: Sequence[str]) -> str:
     """Return the message for an unknown setting, with a hint for names that other libraries use."""
-    if name in BESIDE:
-        return f"{name!r} is an argument of train, not a setting: train(TrainConfig(), {name}=...)"
-    meant = nearest_name(name, names)
+    meant = None if name in BESIDE else nearest_name(name, names)
     if meant is not None:
         return f"unknown setting {name!r}: did you mean {meant!r}?"
+    beside = nearest_name(name, BESIDE)
+    if beside is not None:
+        how = f"train(TrainConfig(), {beside}=...)"
+        return f"{name!r} is an argument of train, not a setting: {how}"
     return unknown("setting", name, names)
 
 

@@ -13,10 +13,11 @@ from typing import Collection, Dict, List, Optional
 _THERE = {
     "--batch-size": "batch bs per-device-batch-size train-batch-size minibatch minibatch-size "
     "mini-batch-size",
-    "--model": "arch net network backbone model-name",
-    "--dataset": "data dataset-name",
+    "--model": "arch architecture net network backbone model-name",
+    "--dataset": "data dataset-name train-data",
     "--data-dir": "data-path data-root root train-dir dataset-dir",
-    "--image-size": "img-size imsize input-size crop-size resolution",
+    "--image-size": "img-size imsize imgsz input-size crop-size resolution data-shape input-shape "
+    "image-shape",
     "--epochs": "num-epochs num-epoch n-epochs n-epoch max-epochs max-epoch nepochs",
     "--gpus": "num-gpus num-gpu ngpus n-gpus n-gpu num-devices",
     "--devices": "ctx ctxs context contexts device device-ids gpu-ids gpu-id cuda use-cuda cpu "
@@ -24,16 +25,17 @@ _THERE = {
     "--seed": "random-seed manual-seed seed-value",
     "--lr": "learning-rate base-lr lrate optimizer-params",
     "--lr-schedule": "lr-mode lr-scheduler lr-policy scheduler",
-    "--lr-decay-epochs": "lr-decay-period lr-decay-epoch lr-step-epochs milestones step-size",
+    "--lr-decay-epochs": "lr-decay-period lr-decay-epoch lr-step-epochs lr-step lr-steps "
+    "milestones step-size",
     "--lr-decay": "gamma lr-factor",
     "--optimizer": "opt optim optimiser solver nesterov",
     "--wd": "weight-decay l2",
     "--no-bias-decay": "no-wd",
     "--warmup-epochs": "warmup warmup-steps",
     "--microbatches": "accumulate accumulate-grad-batches gradient-accumulation-steps "
-    "gradient-accumulation accum accum-iter iter-size batches-per-allreduce",
-    "--clip-norm": "gradient-clip-val gradient-clip clip-grad clip-grad-norm clip-gradient "
-    "grad-clip clip clipnorm max-grad-norm max-norm",
+    "gradient-accumulation accum accum-iter grad-accum iter-size batches-per-allreduce",
+    "--clip-norm": "gradient-clip-val gradient-clip gradient-clipping clip-grad clip-grad-norm "
+    "clip-gradient grad-clip clip clipnorm max-grad-norm max-norm",
     "--class-weights": "class-weight weight pos-weight",
     "--kvstore": "kv-store",
     "--compress": "gc-type gc-threshold compression fp16-allreduce",
@@ -41,9 +43,10 @@ _THERE = {
     "--sync-bn": "sync-batchnorm syncbn",
     "--crop-padding": "crop-pad",
     "--decoders": "workers num-workers num-data-workers",
-    "--out": "output output-dir save-dir save save-path checkpoint-dir ckpt-dir model-dir "
-    "logging-dir log-dir",
-    "--checkpoint-every": "checkpoint save-freq save-frequency save-interval save-period",
+    "--out": "output output-dir out-dir logdir save-dir save save-path checkpoint-dir ckpt-dir "
+    "model-dir logging-dir log-dir",
+    "--checkpoint-every": "checkpoint save-every save-freq save-frequency save-interval "
+    "save-period",
     "--resume": "resume-from resume-from-checkpoint resume-epoch load load-epoch ckpt",
     "--pretrained": "pretrained-model use-pretrained weights",
     "--val-share": "val-split validation-split valid-pct val-ratio test-size",

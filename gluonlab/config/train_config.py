@@ -23,8 +23,11 @@ from gluonlab.config.groups import (
 )
 from gluonlab.config.together import check_together
 from gluonlab.config.values import (
+    DECODERS,
+    IMAGE_SIZE,
     LARGEST_RATE,
     MXNET,
+    SHARE,
     SMALLEST_LIMIT,
     colours,
     compression,
@@ -46,6 +49,7 @@ from gluonlab.config.values import (
     whole,
 )
 from gluonlab.config.weights import class_weights, device_weights
+from gluonlab.errors import ConfigError
 
 
 @named_settings
@@ -120,15 +124,15 @@ class TrainConfig:
         text, "folder of its files (default: gluonlab.data's)", metavar="DIR"
     )
     image_size: Optional[int] = DATA(
-        whole(8, 2048), "width and height of images from files (default: their own, at most 224)",
+        IMAGE_SIZE, "width and height of images from files (default: their own, at most 224)",
         metavar="PIXELS",
     )  # fmt: skip
-    decoders: Optional[int] = DATA(whole(1, 256), "processes that decode (default: one per core)")
+    decoders: Optional[int] = DATA(DECODERS, "processes that decode (default: one per core)")
     skip_bad: bool = DATA(
         flag, "try all files first; leave out those that fail to decode", default=False
     )
     val_share: Optional[float] = DATA(
-        real(0, below=1, above_minimum=True), "if your own images have no val part, hold out "
+        SHARE, "if your own images have no val part, hold out "
         "this share of each class", metavar="SHARE",
     )  # fmt: skip
     random_resized_crop: Optional[bool] = DATA(
@@ -310,6 +314,18 @@ class TrainConfig:
                     self, field.name, field.metadata["check"](option_name(field.name), value)
                 )
         check_together(self.to_dict())
+
+    @classmethod
+    def required(cls, called: str, given: Any) -> "TrainConfig":
+        """What a function was ``given`` as its config. Raises ConfigError for anything else."""
+        if isinstance(given, cls):
+            return given
+        kind = "the class itself" if given is cls else f"a {type(given).__name__}"
+        how = "TrainConfig(**settings)" if isinstance(given, dict) else "TrainConfig(gpus=2)"
+        raise ConfigError(
+            f"the config of {called} is {kind}: give settings as {called}({how}, ...), and a data "
+            "set or network of your own as dataset=..., net=..."
+        )
 
     def replace(self, **changes: Any) -> "TrainConfig":
         """A copy with some settings changed."""

@@ -116,6 +116,11 @@ def real(minimum: float, below: float = math.inf, *, above_minimum: bool = False
     return check
 
 
+IMAGE_SIZE = whole(8, 2048)
+DECODERS = whole(1, 256)
+SHARE = real(0, below=1, above_minimum=True)
+
+
 def size_in_bytes(name: str, value: Any) -> int:
     """A number of bytes: ``268435456``, ``256M``, ``1.5GiB``; the units are powers of 1024."""
     match = re.fullmatch(

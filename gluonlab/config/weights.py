@@ -14,6 +14,7 @@ NUMBER = re.compile(r"[0-9]{1,9}(\.[0-9]{1,9})?", re.ASCII)
 
 def device_weights(name: str, value: Any) -> str:
     """Numbers above 0 as text, ``2,1`` or ``1.5,1``; a list of them becomes such a text."""
+    value = _listed(value)
     shown = ",".join(map(str, value)) if isinstance(value, (list, tuple)) else str(value)
     parts = [part.strip() for part in shown.split(",")]
     if isinstance(value, bool) or not all(
@@ -26,6 +27,13 @@ def device_weights(name: str, value: Any) -> str:
     return ",".join(parts)
 
 
+def _listed(value: Any) -> Any:
+    """An array of NumPy or MXNet as a list, and anything else as it is."""
+    if hasattr(value, "asnumpy"):
+        value = value.asnumpy()
+    return value.tolist() if hasattr(value, "tolist") else value
+
+
 def read_weights(text: str) -> List[Fraction]:
     """What `device_weights` gave, one by one."""
     return [Fraction(part) for part in text.split(",")]
@@ -33,11 +41,8 @@ def read_weights(text: str) -> List[Fraction]:
 
 def class_weights(name: str, value: Any) -> str:
     """Check class weights, ``balanced`` or numbers from 0 up (text or list); return the text."""
-    if hasattr(value, "asnumpy"):
-        value = value.asnumpy()
-    if hasattr(value, "tolist"):
-        value = value.tolist()
-    several = isinstance(value, (list, tuple))
+    value = _listed(value)
+    several = isinstance(value, (list, tuple)) and len(value) > 0
     parts = [str(each).strip() for each in (value if several else str(value).split(","))]
     if not several and parts == [BALANCED]:
         return BALANCED
@@ -53,7 +58,8 @@ def class_weights(name: str, value: Any) -> str:
             f"{name} {','.join(parts)}: with 0 for every class nothing would be learned: "
             "give at least one of them more than 0"
         )
-    return ",".join(parts)
+    # one text for the same weights, since a run that goes on compares it
+    return ",".join(str(int(each) if each.is_integer() else each) for each in numbers)
 
 
 def read_class_weights(text: str) -> Union[str, List[float]]:

@@ -264,6 +264,10 @@ def _same(found: Description, own: Own, data: Optional[Dataset]) -> Any:
 
 
 def _described(path: "str | os.PathLike[str]") -> Description:
+    if not isinstance(path, (str, os.PathLike)):
+        raise ConfigError(
+            f"the folder of a run is a {type(path).__name__}: give its path, as result.run_dir is"
+        )
     try:
         return read_finished(Path(path))
     except DataError as error:
@@ -285,7 +289,7 @@ def _without_data(found: Description) -> Optional[Dataset]:
 
 def _listed(images: Any) -> "List[Any] | NDArray[Any]":
     """The names of files and folders, or pictures; or arrays as one. Raises DataError."""
-    if isinstance(images, (str, os.PathLike)):
+    if isinstance(images, (str, bytes, bytearray, os.PathLike)):
         return [images]
     if hasattr(images, "shape"):
         return to_host(images, "images")
@@ -306,8 +310,16 @@ def _found(given: Sequence[Any]) -> List[Picture]:
 
 def _path(name: Any) -> str:
     if not isinstance(name, (str, os.PathLike)):
+        if type(name).__module__.startswith("PIL."):
+            raise DataError(
+                "an image is one of Pillow: give its file, or save it to one, which is decoded as "
+                "those of the run"
+            )
+        if isinstance(name, (bytes, bytearray)):
+            raise DataError("an image is bytes of a file: give the file itself")
         kind = type(name).__name__
         raise DataError(
-            f"an image is a {kind}: give files, folders, or an array of bytes (uint8) or floats"
+            f"an image is {'an' if kind[0] in 'aeiouAEIOU' else 'a'} {kind}: "
+            "give files, folders, or an array of bytes (uint8) or floats"
         )
     return os.fspath(name)

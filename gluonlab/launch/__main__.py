@@ -48,6 +48,7 @@ from gluonlab.plain import one_line, printable
 
 DEFAULT_BACKEND = "dist_sync"  # of a program
 OF_MPI = ("Open MPI", "MPICH", "MVAPICH2")
+OF_PYTHON = ("-c", "-m", "-u")
 LEAST_PATIENCE = 5  # seconds: half of it must be more than a beat
 PASS_ON = {"ignore_unknown_options": True}
 
@@ -145,6 +146,7 @@ def main(
     """
     context = click.get_current_context()
     program = is_program(words)
+    _check_options(context, words)
     if backend is None and program:
         backend = DEFAULT_BACKEND
     elif backend is None:
@@ -261,6 +263,22 @@ def _check_separated(context: click.Context, words: Sequence[str]) -> None:
         raise ConfigError(
             f"{one_line(words[0])!r} is not an option: write a program after --, as in -n 2 -- "
             f"{one_line(' '.join(words[:2]))}"
+        )
+
+
+def _check_options(context: click.Context, words: Sequence[str]) -> None:
+    """Raise NoSuchOption for one before the -- of a program, or ConfigError behind it.
+
+    What the launcher does not know is for the run, and a program has no run.
+    """
+    given = context.meta.get(AS_WRITTEN, [])
+    behind = given[given.index(SEPARATOR) + 1 :] if SEPARATOR in given else []
+    if is_program(behind) and len(behind) < len(words):
+        raise click.NoSuchOption(words[0].partition("=")[0], ctx=context)
+    if behind[:1] and behind[0] in OF_PYTHON:
+        raise ConfigError(
+            f"{behind[0]} is no option of the run: a program begins with its name, as in -n 2 -- "
+            f"python {behind[0]} ..."
         )
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import shutil
 import sys
 from pathlib import Path
@@ -18,7 +19,7 @@ from gluonlab.launch import at_start
 from gluonlab.plain import one_line
 
 PYTHONS = ("python", "python3")
-OWN_COMMANDS = ("gluonlab", "gluonlab.run", "gluonlab.launch")
+VARIABLE = re.compile(r"[A-Za-z_]\w*=", re.ASCII)
 
 
 def is_program(words: Sequence[str]) -> bool:
@@ -71,17 +72,28 @@ def start_refusal(name: str, folder: Path, error: Optional[OSError] = None) -> s
     if not os.access(file, os.X_OK):
         return (
             f"{shown} may not be executed: make it executable with chmod +x, or write its "
-            f"interpreter before it, as in python {name}"
+            f"interpreter before it, as in {_interpreter(name)} {name}"
         )
     return _refused(shown, error)
 
 
 def _not_in_path(name: str, file: Path) -> str:
+    shown, first = one_line(repr(name)), name.split()[:1]
     if name and file.is_file():
         how = f"python {name}" if name.endswith(".py") else f"./{name}"
-        return f"{one_line(repr(name))} is a file in this folder, which is not in PATH: write {how}"
+        return f"{shown} is a file in this folder, which is not in PATH: write {how}"
+    if first != [name] and first and shutil.which(first[0]) is not None:
+        return f"{shown} is one word: write {one_line(first[0])} and its words without quotes"
+    if VARIABLE.match(name):
+        return f"{shown} is not a program: set variables before gluonlab launch, or write env first"
+    if name.endswith(".py"):
+        return f"{shown} is not a file in this folder: write python and the path of the file"
     where = sys.executable if name in PYTHONS else "the program's full path"
-    return f"program {one_line(repr(name))} is not in PATH: write {where}"
+    return f"program {shown} is not in PATH: write {where}"
+
+
+def _interpreter(name: str) -> str:
+    return "python" if name.endswith(".py") else "sh"
 
 
 def _refused(shown: str, error: Optional[OSError]) -> str:

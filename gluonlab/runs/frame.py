@@ -36,6 +36,11 @@ def frame(*runs: "str | os.PathLike[str]", of: str = EPOCHS) -> "DataFrame":
     """
     if not runs:
         raise ConfigError("no folder of a run is given: name one or more, or the one they are in")
+    for run in runs:
+        if not isinstance(run, (str, os.PathLike)):
+            raise ConfigError(
+                f"a run is a {type(run).__name__}: give its folder, as in frame(result.run_dir)"
+            )
     found = read_runs([Path(run) for run in runs])
     return as_frame(table([(run.name, run.lines) for run in found], of))
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections import deque
 from contextlib import closing
-from typing import Callable, Deque, Generator, Iterable, List, NamedTuple, Sequence, Tuple
+from typing import Any, Callable, Deque, Generator, Iterable, List, NamedTuple, Sequence, Tuple
 
 import mxnet as mx
 from mxnet import nd
@@ -13,6 +13,7 @@ from mxnet import nd
 from gluonlab.config.values import LARGEST_RATE, real, whole
 from gluonlab.data.loading.loader import Loader
 from gluonlab.data.sets.dataset import Dataset, Split
+from gluonlab.data.sets.gluon_data import required_dataset
 from gluonlab.devices import listed
 from gluonlab.engine.semantics import nd_semantics
 from gluonlab.errors import ModelError
@@ -71,7 +72,7 @@ class Trained(NamedTuple):
 
 @nd_semantics()
 def train(
-    dataset: Dataset,
+    dataset: Any,
     params: Params,
     ctxs: Sequence[mx.Context],
     global_batch_size: int = 256,
@@ -83,11 +84,12 @@ def train(
 ) -> Trained:
     """Train a copy of ``params`` on each device; ``seed`` decides the order of the images.
 
-    ``report`` is called after each epoch. Raises ConfigError for an impossible number, ModelError
-    when the images do not fit LeNet, DeviceError for what is not a list of devices, each of them
-    once, and DivergedError when the loss is no longer a number, or beyond recovery.
+    ``dataset``: a data set of gluonlab, or two of Gluon, (train, test). ``report`` is called after
+    each epoch. Raises ConfigError for an impossible number, DataError for what is no data set,
+    ModelError when the images do not fit LeNet, DeviceError for what is not a list of devices, each
+    of them once, and DivergedError when the loss is no longer a number, or beyond recovery.
     """
-    ctxs = listed(ctxs)
+    dataset, ctxs = required_dataset(dataset), listed(ctxs)
     whole(1)("global_batch_size", global_batch_size)
     whole(1)("epochs", epochs)
     real(0, LARGEST_RATE, above_minimum=True)("lr", lr)

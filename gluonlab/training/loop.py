@@ -27,7 +27,7 @@ from gluonlab.training.ending import (
     write_extras,
 )
 from gluonlab.training.epochs import make_epochs
-from gluonlab.training.own import answers_others, check_same_own, make_own
+from gluonlab.training.own import answers_others, check_kind, check_same_own, make_own
 from gluonlab.training.plan import Plan
 from gluonlab.training.prepare import measured_memory, plan_together, prepare, read_together
 from gluonlab.training.reporter import ConsoleReporter, Reporter
@@ -75,6 +75,12 @@ def train(
     does not, and where MXNet never comes back, it ends the process. What comes to one process of a
     group ends all of them after the same step, within eight.
     """
+    config = None if config is None else TrainConfig.required("train", config)
+    check_kind("strategy", strategy, callable(strategy), "TrainConfig(split=...) names one")
+    check_kind("reporter", reporter, isinstance(reporter, Reporter), "give a Reporter")
+    check_kind("group", group, hasattr(group, "rank"), "gluonlab launch makes one")
+    known = isinstance(resume, (str, Path, Interrupted))
+    check_kind("resume", resume, known, "give a run's folder")
     before = resume
     if isinstance(before, (str, Path)):
         before = interrupted(before, group)

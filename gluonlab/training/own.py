@@ -41,6 +41,14 @@ answers_others = named_arguments(
         "network": "give net, a HybridBlock or a function that makes one",
     },
 )
+
+
+def check_kind(name: str, given: Any, fits: bool, instead: str) -> None:
+    """Raise ConfigError for an argument of `train` that is given and does not fit."""
+    if given is not None and not fits:
+        raise ConfigError(f"train({name}=...) is a {type(given).__name__}: {instead}")
+
+
 # operators that ignore their output gradient, such as the weight of an image in a loss
 HEADLESS = {
     "make_loss", "MakeLoss", "SoftmaxOutput", "LinearRegressionOutput", "LogisticRegressionOutput",

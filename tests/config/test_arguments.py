@@ -6,8 +6,19 @@ import mxnet as mx
 import pytest
 from mxnet.gluon import nn
 
-from gluonlab import BucketedTrainer, Loader, load_dataset, make_kvstore, train
+from gluonlab import (
+    BucketedTrainer,
+    Loader,
+    TrainConfig,
+    frame,
+    load_dataset,
+    load_run,
+    make_kvstore,
+    train,
+)
 from gluonlab.errors import ConfigError
+from gluonlab.study.compare import compare
+from gluonlab.study.rate_finder import find_rate
 
 
 def call_trainer(**given):
@@ -47,6 +58,41 @@ def test_an_argument_as_others_name_it_is_answered_with_ours(call, name, said):
     with pytest.raises(ConfigError) as raised:
         call(**{name: 1})
     assert said in str(raised.value) and "\n" not in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    "call", [train, lambda given: compare(given, [1]), lambda given: find_rate(given, 9)]
+)
+@pytest.mark.parametrize(
+    ("given", "kind"),
+    [
+        ("digits", "a str: give settings as"),
+        ({"gpus": 2}, r"a dict: give settings as \w+\(TrainConfig\(\*\*settings\)"),
+        (TrainConfig, "the class itself: give"),
+        (nn.Dense(1), "a Dense: .*net=..."),
+    ],
+)
+def test_what_is_no_config_gets_one_line(call, given, kind):
+    with pytest.raises(ConfigError, match=f"^the config of [a-z_]+ is {kind}") as raised:
+        call(given)
+    assert "\n" not in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("call", "said"),
+    [
+        (lambda: train(strategy="layers"), "is a str: TrainConfig.split=.* names one"),
+        (lambda: train(reporter=print), "is a builtin_function_or_method: give a Reporter"),
+        (lambda: train(group=2), "is a int: gluonlab launch makes one"),
+        (lambda: train(resume=True), "is a bool: give a run's folder"),
+        (lambda: load_run(3), "the folder of a run is a int: give its path"),
+        (lambda: frame(None), "a run is a NoneType: give its folder"),
+    ],
+)
+def test_arguments_of_another_kind_get_one_line(call, said, empty_cwd):
+    with pytest.raises(ConfigError, match=said):
+        call()
+    assert not list(empty_cwd.iterdir())
 
 
 def test_signatures_are_still_to_be_read():

@@ -89,8 +89,8 @@ VALID = {
         lambda weights: ",".join(map(str, weights))
     ),
     "class_weights": st.just("balanced")
-    | st.lists(st.floats(1e-3, 1e3), min_size=1, max_size=4).map(
-        lambda weights: ",".join(map(repr, weights))
+    | st.lists(st.integers(1, 999) | st.floats(0.001, 999.5), min_size=1, max_size=4).map(
+        lambda weights: ",".join(re.sub(r"[.]0$", "", str(weight)) for weight in weights)
     ),
     "stages": st.integers(2, LARGEST),
     "cut": st.lists(st.integers(0, 10**9 - 1), min_size=1, max_size=4).map(
@@ -336,7 +336,8 @@ def test_names_of_gpus_are_told_where_they_belong(gpus, instead):
     [
         ("ctx", "devices"), ("context", "devices"), ("learning_rate", "lr"),
         ("batch", "batch_size"), ("num_epochs", "epochs"), ("kv_store", "kvstore"),
-        ("weight_decay", "wd"),
+        ("weight_decay", "wd"), ("out_dir", "out"), ("train_data", "dataset"),
+        ("data_shape", "image_size"), ("lr_steps", "lr_decay_epochs"),
         ("optimizer_params", "lr"), ("num_gpus", "gpus"), ("devicess", "devices"),
     ],
 )  # fmt: skip
@@ -350,6 +351,9 @@ def test_a_setting_as_others_name_it_is_answered_with_ours(theirs, ours):
 def test_what_belongs_to_train_is_no_setting():
     with pytest.raises(ConfigError, match=r"'net' is .*: train\(TrainConfig\(\), net=...\)$"):
         TrainConfig(net=None)
+    for theirs, ours in (("metric", "metrics"), ("resume_from", "resume")):
+        with pytest.raises(ConfigError, match=f"'{theirs}' is no setting, .*, {ours}=...[)]$"):
+            TrainConfig(**{theirs: None})
 
 
 def test_a_path_becomes_text():

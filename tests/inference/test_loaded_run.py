@@ -233,14 +233,16 @@ def test_floats_and_arrays_of_mxnet_are_seen_as_bytes_are(grey, kind):
     ("images", "said"),
     [
         ([], "there are no images"),
-        ([3], "an image is a int: give files"),
+        ([3], "an image is an int: give files"),
+        (b"GIF", "an image is bytes of a file: give the file itself"),
         (np.zeros((2, 1, 28, 27), np.uint8), r"uint8 of shape \(2, 1, 28, 27\): give bytes"),
         (np.full((2, 28, 28), np.nan), "not finite in image 0"),
         (np.zeros((2, 28, 28), bool), "images is bool"),
         (nd.zeros((28, 28)), r"of shape \(n, 1, 28, 28\), n from 1 up, by images\[None, None\]"),
         (np.zeros((1, 28, 28, 1)), r"n from 1 up, by images.transpose\(0, 3, 1, 2\)"),
         (None, "an image is a NoneType: give files"),
-        (Image.new("L", (28, 28)), "an image is a Image: give files"),
+        (Image.new("L", (28, 28)), "an image is one of Pillow: give its file, or save it"),
+        ([Image.new("RGBA", (28, 28))] * 2, "an image is one of Pillow: give its file, or"),
         (np.zeros((0, 28, 28), np.uint8), "n from 1 up"),
     ],
 )

@@ -169,6 +169,15 @@ MISTAKES = {
     "-n 2 -- no-such-program": "program 'no-such-program' is not in PATH: write the program's",
     "-n 2 -- train.py": "'train.py' is a file in this folder, which is not in PATH: write python",
     "-n 2 -- ./train.py": "'./train.py' may not be executed: make it executable with chmod +x",
+    "-n 2 -- ./run.sh": "'./run.sh' may not be executed: make it executable with chmod +x, or "
+    "write its interpreter before it, as in sh ./run.sh",
+    "-n 2 -- other.py": "'other.py' is not a file in this folder: write python and the path of",
+    "-n 2 -- sh\\_train.sh": "'sh train.sh' is one word: write sh and its words without quotes",
+    "-n 2 -- A=1 python train.py": "'A=1' is not a program: set variables before gluonlab launch",
+    "-n 2 -- -c print(1)": "-c is no option of the run: a program begins with its name, as in -n 2",
+    "-n 2 --launcher local -- ls": "unknown option '--launcher': see --help",
+    "-n 2 --hostfil=x -- python train.py": "unknown option '--hostfil': did you mean '--hostfile'?",
+    "--nproc-per-node=2 -- python train.py": "unknown option '--nproc-per-node': did you mean '-n'",
     "-n 2 -- ./none": "the file './none' does not exist",
     "-n 2 -- ./folder": "'./folder' is a folder: give a program",
     "-n 2 python train.py --port 9": "'python' is not an option: write a program after --, as in",
@@ -189,8 +198,9 @@ def test_a_mistake_is_one_line(words, ended, empty_cwd, monkeypatch):
     for name in ("DMLC_ROLE", "HOROVOD_RANK"):
         monkeypatch.delenv(name, raising=False)
     touch(empty_cwd, "train.py")
+    touch(empty_cwd, "run.sh")
     (empty_cwd / "folder").mkdir()
-    status, out, err = ended(main, *words.split())
+    status, out, err = ended(main, *(word.replace("\\_", " ") for word in words.split()))
     assert (status, out, err.count("\n")) == (2, "", 1), err
     assert err.startswith(f"error: {MISTAKES[words]}")
 

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from mxnet import autograd, gluon, nd
+from mxnet.gluon.data import ArrayDataset, DataLoader
 from support.covering import pairwise
 from support.devices import contexts, device, devices
 from support.examples import examples
@@ -282,6 +283,21 @@ def test_impossible_numbers_and_images_that_do_not_fit_are_refused():
     small = some_digits(5, 5)
     with pytest.raises(ModelError, match="11 classes"):
         train(dataset(small.train, small.test, classes=11), init_params(), contexts(1))
+    for other, said in ((small.train, "dataset is a split"), (None, "dataset is a NoneType")):
+        with pytest.raises(DataError, match=said):
+            train(other, init_params(), contexts(1))
+
+
+def test_data_sets_of_gluon_train_as_their_arrays():
+    few = some_digits(30, 10)
+    images, labels = few.train.batch(np.arange(30))
+    sets = [ArrayDataset(images, labels), DataLoader(ArrayDataset(images, labels), 8)]
+    by_arrays, by_sets = (
+        train(each, init_params(), contexts(1), 16, epochs=1, report=lambda epoch: None)
+        for each in (dataset(few.train, few.train), sets)
+    )
+    assert by_sets.epochs[0].loss == by_arrays.epochs[0].loss
+    assert same_bits(by_sets.replicas[0].params, by_arrays.replicas[0].params)
 
 
 def test_recipes_keep_the_chapters_numbers():

@@ -47,7 +47,8 @@ class Launched:
             if place.name.isdigit() and _folder(place) == here:
                 found[_role(int(place.name))] = int(place.name)
         found.pop("", None)
-        agents = sorted({int(_stat(pid)[1]) for pid in found.values()})
+        # what has lost its parent in this moment belongs to init, which is no agent
+        agents = sorted({int(_stat(pid)[1]) for pid in found.values()} - {1})
         return {**found, **{f"agent {n}": pid for n, pid in enumerate(agents)}}
 
     def end(self, timeout=240):

@@ -25,7 +25,7 @@ from mxnet.gluon.data.vision import transforms
 from tqdm import tqdm
 
 from gluonlab.data.sets.arrays import check_same_shape, make_split
-from gluonlab.data.sets.dataset import ArraySplit, Dataset, Defaults, Split
+from gluonlab.data.sets.dataset import ArraySplit, Dataset, Defaults, LabelledSplit, Split
 from gluonlab.data.sets.host_arrays import (
     CHANNELS_FIRST,
     CHANNELS_LAST,
@@ -45,7 +45,7 @@ from gluonlab.errors import DataError, kind_and_words, warn
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from gluonlab.data.sets.dataset import Images, Indices, Labels
+    from gluonlab.data.sets.dataset import Images, Indices, Targets
 
 NAME = "gluon-data"
 MOST_BYTES = 2**31  # of the images of a data set that is read once
@@ -82,7 +82,12 @@ def from_datasets(
 
 def resolve_dataset(given: Any) -> Optional[Dataset]:
     """Return the Dataset ``given``, or make one from a pair. Raises DataError for other values."""
-    if given is None or isinstance(given, Dataset):
+    return None if given is None else required_dataset(given)
+
+
+def required_dataset(given: Any) -> Dataset:
+    """Return the same, but raise DataError for None, too."""
+    if isinstance(given, Dataset):
         return given
     if isinstance(given, str):
         raise DataError(
@@ -170,7 +175,7 @@ def _unwrapped(given: Any, of: str) -> Any:
     return given._dataset
 
 
-class GluonSplit:
+class GluonSplit(LabelledSplit):
     """A split that reads the samples of its data set each time a batch needs them.
 
     ``labels`` (n,) int32: the labels that every read must return; `read_labels` fills them. All
@@ -197,16 +202,17 @@ class GluonSplit:
         channels, height, width = self._in_order(first).shape
         self.image_shape = (channels, height, width)
         self.dtype = np.dtype(np.float32 if first.dtype.kind == "f" else np.uint8)
-        self.labels: "Labels" = np.zeros(0, np.int32)
+        super().__init__(np.zeros(0, np.int32))
 
     def __len__(self) -> int:
         return len(self.data)
 
-    def batch(self, indices: "Indices") -> "Tuple[Images, Labels]":
+    def batch(self, indices: "Indices") -> "Tuple[Images, Targets]":
         """Read the images (n, C, H, W) and labels (n,) int32 at these n indices.
 
-        Raises DataError for a sample that cannot be read, or that differs in shape or type from
-        the first sample.
+        If the images have weights, labels are (n, 2) float32: each label and its weight. Raises
+        DataError for a sample that cannot be read, or that differs in shape or type from the first
+        sample.
         """
         images = np.empty((len(indices), *self.image_shape), self.dtype)
         for place, index in enumerate(map(int, indices)):
@@ -216,7 +222,7 @@ class GluonSplit:
                     f"the label of image {index} of {self.of} was {self.labels[index]}, and is "
                     f"{label} now: give each image the same label each time"
                 )
-        return images, self.labels[indices]
+        return images, self.targets[indices]
 
     def read(self, index: int) -> "Tuple[NDArray[Any], int]":
         """Read the image ``index`` (C, H, W), in the split's type, and its label."""
@@ -390,7 +396,7 @@ def has_samples(given: Any) -> bool:
     if isinstance(given, gluon.data.DataLoader):
         return True
     if isinstance(given, list):
-        return bool(given) and isinstance(given[0], (tuple, list)) and len(given[0]) == 2
+        return not given or (isinstance(given[0], (tuple, list)) and len(given[0]) == 2)
     others = isinstance(given, (str, bytes, tuple, dict, type)) or hasattr(given, "shape")
     return not others and hasattr(given, "__len__") and hasattr(given, "__getitem__")
 
@@ -398,5 +404,7 @@ def has_samples(given: Any) -> bool:
 def _named(given: Any) -> str:
     if hasattr(given, "shape"):
         return f"an array of shape {tuple(given.shape)}"
+    if isinstance(given, type):
+        return f"the class {given.__name__}"
     kind = type(given).__name__
     return f"{'an' if kind[0] in 'AEIOUaeiou' else 'a'} {kind}"

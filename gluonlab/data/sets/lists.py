@@ -175,6 +175,11 @@ def _columns(first: Row, where: str, folder: Path) -> Tuple[Columns, bool]:
         labels = [place for place, name in enumerate(names) if name in LABEL]
         if len(images) == len(labels) == 1:
             return Columns(len(cells), images[0], labels[0]), True
+        if len(labels) > 1:
+            several = ", ".join(cells[place] for place in labels)
+            raise DataError(
+                f"{where} has {len(labels)} columns that may be the label, {several}: leave one"
+            )
     if len(cells) != 2:
         raise DataError(
             f"{where} has {_many(cells)}: {FORM}, or a header that calls one column image and one "

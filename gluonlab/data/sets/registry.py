@@ -8,6 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Callable, Dict, List, NamedTuple, Optional, Tuple
 
+from gluonlab.config.values import DECODERS, IMAGE_SIZE, SHARE, whole
 from gluonlab.data.sets import cifar, digits, folder, idx, imagenette, lists, records, synthetic
 from gluonlab.data.sets.dataset import Dataset, Defaults
 from gluonlab.errors import DataError, unknown
@@ -77,6 +78,11 @@ DATASETS: Dict[str, DatasetKind] = {
         synthetic.DEFAULTS,
     ),
 }
+# what options of a data set may be
+CHECKS = {
+    "image_size": IMAGE_SIZE, "decoders": DECODERS, "val_share": SHARE, "samples": whole(1),
+    "classes": whole(1),
+}  # fmt: skip
 # what is behind the colon of a name is a path
 OF_PATHS = {name.partition(":")[0]: name for name in DATASETS if ":" in name}
 
@@ -98,8 +104,9 @@ def find_kind(name: str) -> Tuple[DatasetKind, Dict[str, str]]:
             raise DataError(f"data set {str(name)!r} is a folder: write folder:{name}")
         kinds = {records.ENDING: records.KIND, lists.ENDING: lists.KIND}
         kind = kinds.get(Path(str(name)).suffix.lower())
-        if kind is not None and os.path.isfile(str(name)):
-            raise DataError(f"data set {str(name)!r} is a file: write {kind}:{name}")
+        if kind is not None:
+            missing = "" if os.path.isfile(str(name)) else ", and does not exist"
+            raise DataError(f"data set {str(name)!r} is a file{missing}: write {kind}:{name}")
         raise DataError(unknown("data set", name, DATASETS))
     return DATASETS[name], {}
 
@@ -138,10 +145,18 @@ def load_dataset(name: str, root: Optional[str] = None, **options: Any) -> Datas
 
     ``root`` None is the usual folder, where `gluonlab.data.fetching.download` puts them:
     GLUONLAB_DATA, or ~/.cache/gluonlab. ``options`` go to the data set, such as ``samples`` and
-    ``shape`` to ``synthetic``. Raises DataError for an unknown name, for missing or damaged files,
-    and for a ``root`` that would not be used.
+    ``shape`` to ``synthetic``. Raises DataError for an unknown name or option, for missing or
+    damaged files, and for a ``root`` that would not be used; ConfigError for an impossible value.
     """
     kind, named = find_kind(name)
+    known = {*inspect.signature(kind.load).parameters} - {"root", *named}
+    for option, value in options.items():
+        if option not in known:
+            if not known:
+                raise DataError(f"{name} has no option {option!r}, and no others: leave it out")
+            raise DataError(unknown(f"option of {name}", option, known))
+        if option in CHECKS and value is not None:
+            options[option] = CHECKS[option](option, value)
     if takes(name, "root"):
         options["root"] = root
     elif root is not None:

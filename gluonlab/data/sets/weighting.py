@@ -65,6 +65,11 @@ def weigh_classes(dataset: Dataset, asked: Union[str, Sequence[float]]) -> Datas
             "give images and weights to gluonlab.data.from_arrays"
         )
     labels = train.labels
+    if labels.dtype.kind not in "iu":
+        raise DataError(
+            f"--class-weights needs the number of a class for each training image, and the labels "
+            f"of {dataset.name} are {labels.dtype}: leave it out, or number the classes"
+        )
     by_class = balanced_weights(labels, len(classes)) if asked == BALANCED else list(asked)
     if len(by_class) != len(classes):
         named = ", ".join(classes[:MOST_NAMED]) + ", ..." * (len(classes) > MOST_NAMED)

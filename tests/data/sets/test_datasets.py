@@ -8,7 +8,7 @@ from support.devices import named
 from gluonlab.config import TrainConfig
 from gluonlab.data import DATASETS, ArraySplit, load_dataset
 from gluonlab.data.sets.digits import as_28x28
-from gluonlab.errors import ConfigError, DataError
+from gluonlab.errors import ConfigError, DataError, UsageError
 from gluonlab.training.plan import make_plan
 
 
@@ -105,6 +105,8 @@ def test_an_unknown_data_set_is_answered_with_the_choices(name):
 def test_a_slip_in_a_name_is_guessed():
     with pytest.raises(DataError, match=r"did you mean 'digits'\?"):
         load_dataset("digit")
+    with pytest.raises(DataError, match=r"'no\.csv' is a file, and does not exist: write list:"):
+        load_dataset("no.csv")
 
 
 @pytest.mark.parametrize("name", ["digits", "synthetic"])
@@ -114,6 +116,25 @@ def test_a_folder_that_would_not_be_read_is_refused(name):
         DataError, match=rf"{name} is built in .* /data/mnist: .*choose mnist, fashion-mnist"
     ):
         load_dataset(name, "/data/mnist")
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "said"),
+    [
+        ("digits", {"batch_size": 8}, "digits has no option 'batch_size', and no others"),
+        ("synthetic", {"sample": 8}, "unknown option of synthetic 'sample': .*'samples'"),
+        ("synthetic", {"samples": 0}, "samples 0: give a whole number from 1 up"),
+        ("folder:nowhere", {"path": "."}, "unknown option of folder:nowhere 'path'"),
+        ("folder:nowhere", {"image_size": (8, 8)}, r"image_size \(8, 8\): give a whole number"),
+        ("record:no.rec", {"image_size": 0}, "image_size 0: give a whole number from 8 to 2048"),
+        ("list:no.csv", {"val_share": 2}, "val_share 2: give a number above 0 and below 1"),
+        ("list:no.csv", {"decoders": "two"}, "decoders two: give a whole number from 1 to 256"),
+    ],
+)
+def test_options_that_a_data_set_does_not_take_get_one_line(name, options, said):
+    with pytest.raises(UsageError, match=said) as caught:
+        load_dataset(name, **options)
+    assert "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize("kind", DATASETS.values(), ids=list(DATASETS))

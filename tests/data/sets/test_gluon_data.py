@@ -16,6 +16,7 @@ from support.devices import contexts, named
 from gluonlab import TrainConfig, load_dataset
 from gluonlab.data import ArraySplit, Loader, from_arrays, from_datasets
 from gluonlab.data.sets.gluon_data import GluonSplit, resolve_dataset, warn_of_loaders
+from gluonlab.data.sets.weighting import weigh_classes
 from gluonlab.errors import DataError, GluonlabWarning, UsageError
 from gluonlab.study.compare import compare
 from gluonlab.training.finished import evaluate_run
@@ -168,6 +169,15 @@ def test_a_run_on_data_sets_or_loaders_is_that_on_their_arrays(tmp_path):
     assert score.accuracy == expected.accuracy
 
 
+def test_images_that_are_read_in_each_epoch_have_the_weights_of_their_classes():
+    arrays, lazy = from_arrays(PIXELS, LABELS, PIXELS, LABELS), Lazy(LAST, LABELS)
+    for asked in ("balanced", [1, 2, 0.5]):
+        expected = of_all(weigh_classes(arrays, asked).train)
+        read = of_all(weigh_classes(from_datasets(lazy, lazy), asked).train)
+        assert read[1].shape == (60, 2)
+        assert all(map(np.array_equal, read, expected))
+
+
 def test_images_that_may_change_are_read_anew_in_each_epoch_by_one_thread():
     data = Growing(np.full((10, 1, 2, 2), 0.5, "float32"), LABELS[:10])
     split = from_datasets(data, data).train
@@ -226,7 +236,8 @@ SETS = ArrayDataset(LAST, LABELS)
         ((Lazy(LAST.astype("int64") * 2, LABELS), SETS), "image . of train is int64 .*to 255, or"),
         ((Lazy(LAST[:0], LABELS), SETS), "train has no samples"),
         ((Lazy(LAST[None], LABELS), SETS), "images of train are uint8 .*: give one image for each"),
-        ((ArrayDataset, SETS), "dataset is a tuple of a type, an ArrayDataset: give two"),
+        ((ArrayDataset, SETS), "dataset is a tuple of the class ArrayDataset, an Arr.*: give two"),
+        (([], []), "train has no samples"),
         ({"train": SETS, "test": SETS}, "dataset is a dict: give two"),
         ((Lazy(LAST, []), SETS), "image 0 of train cannot be read: IndexError: list index"),
         ((DataLoader(SETS, 5, sampler=gluon.data.FilterSampler(bool, LABELS)), SETS),

@@ -168,6 +168,7 @@ SPOILED = {
     "tabs": (f"{A}\tant\n{B}\tbee", ["separated by tabs: use commas"]),
     "three columns": (f"{A},ant,1\n{B},bee,2", ["line 1 has 3 columns", "or a header"]),
     "several labels": (f"image,label1,label2\n{A},1,2", ["line 1 has 3 columns", "a header"]),
+    "two labels": (f"image,class,class_name\n{A},1,ant", ["may be the label, class, class_name"]),
     "swapped": (f"ant,{A}\nbee,{B}", ["in its second column", "header, label,image"]),
     "empty": ("", ["lists no images", "write image,label"]),
     "header": ("image,label\n", ["lists no images"]),
