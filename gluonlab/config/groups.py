@@ -58,7 +58,7 @@ def unknown_setting(name: str, names: Sequence[str]) -> str:
     beside = nearest_name(name, BESIDE)
     if beside is not None:
         how = f"train(TrainConfig(), {beside}=...)"
-        return f"{name!r} is an argument of train, not a setting: {how}"
+        return f"{name!r} is not a setting, give it to train: {how}"
     return unknown("setting", name, names)
 
 

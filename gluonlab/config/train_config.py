@@ -228,8 +228,8 @@ class TrainConfig:
         real(0, below=1), "momentum of sgd, nag, signum and lars", metavar="M"
     )
     momentum_rule: Optional[str] = OPTIMISER(
-        text, "when the learning rate changes: corrected, as in PyTorch, "
-        "or mxnet, with the rate in the momentum (sgd, nag)", metavar="NAME",
+        text, "at a new learning rate: corrected, as in PyTorch, or mxnet, "
+        "with the rate in it (sgd, nag)", metavar="NAME",
     )  # fmt: skip
     wd: Optional[float] = OPTIMISER(real(0, LARGEST_RATE), "weight decay", metavar="WD")
     no_bias_decay: Optional[bool] = OPTIMISER(flag, "no weight decay for biases, gamma and beta")

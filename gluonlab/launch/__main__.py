@@ -277,8 +277,8 @@ def _check_options(context: click.Context, words: Sequence[str]) -> None:
         raise click.NoSuchOption(words[0].partition("=")[0], ctx=context)
     if behind[:1] and behind[0] in OF_PYTHON:
         raise ConfigError(
-            f"{behind[0]} is no option of the run: a program begins with its name, as in -n 2 -- "
-            f"python {behind[0]} ..."
+            f"{behind[0]} is not an option of the run: a program starts with its name, as in -n 2 "
+            f"-- python {behind[0]} ..."
         )
 
 

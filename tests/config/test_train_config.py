@@ -352,7 +352,7 @@ def test_what_belongs_to_train_is_no_setting():
     with pytest.raises(ConfigError, match=r"'net' is .*: train\(TrainConfig\(\), net=...\)$"):
         TrainConfig(net=None)
     for theirs, ours in (("metric", "metrics"), ("resume_from", "resume")):
-        with pytest.raises(ConfigError, match=f"'{theirs}' is no setting, .*, {ours}=...[)]$"):
+        with pytest.raises(ConfigError, match=f"'{theirs}' is not a setting, .*, {ours}=...[)]$"):
             TrainConfig(**{theirs: None})
 
 

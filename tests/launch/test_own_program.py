@@ -174,7 +174,7 @@ MISTAKES = {
     "-n 2 -- other.py": "'other.py' is not a file in this folder: write python and the path of",
     "-n 2 -- sh\\_train.sh": "'sh train.sh' is one word: write sh and its words without quotes",
     "-n 2 -- A=1 python train.py": "'A=1' is not a program: set variables before gluonlab launch",
-    "-n 2 -- -c print(1)": "-c is no option of the run: a program begins with its name, as in -n 2",
+    "-n 2 -- -c print(1)": "-c is not an option of the run: a program starts with its name, as in",
     "-n 2 --launcher local -- ls": "unknown option '--launcher': see --help",
     "-n 2 --hostfil=x -- python train.py": "unknown option '--hostfil': did you mean '--hostfile'?",
     "--nproc-per-node=2 -- python train.py": "unknown option '--nproc-per-node': did you mean '-n'",

@@ -235,7 +235,7 @@ def test_behind_blockgrad_other_operators_may_be():
     net.add(Layer(lambda F, x: F.broadcast_div(x, F.BlockGrad(F.make_loss(F.square(x))) + 1)))
     check_scores(net, "Mine", (1, 4, 4), 3)
     trained.add(Layer(lambda F, x: F.broadcast_div(F.BlockGrad(x), F.make_loss(F.square(x)) + 1)))
-    with pytest.raises(ModelError, match="Mine has make_loss, whose gradient takes no account"):
+    with pytest.raises(ModelError, match="Mine has make_loss, whose gradient does not use"):
         check_scores(trained, "Mine", (1, 4, 4), 3)
 
 

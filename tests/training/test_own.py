@@ -580,9 +580,9 @@ def mxnet_fails(scores, labels):
             {"net": Twins()},
             {},
             ModelError,
-            "^Twins: .*twin_.*: parameters are saved by name, so give each layer a prefix of its",
+            "^Twins: .*twin_.*: parameters are saved by name, so give each layer a different prefix",
         ),
-        ({"net": Whole()}, {}, ModelError, "^Whole gives scores of int32, and a loss needs float"),
+        ({"net": Whole()}, {}, ModelError, "^Whole returns scores of type int32, but a loss needs float32"),
         # a Block's repr has several lines
         (
             {"loss": gluon.nn.Sequential()},
