@@ -307,10 +307,13 @@ async def _writer_of(descriptor: int) -> asyncio.StreamWriter:
 
 
 async def _serve_streams() -> None:
-    """Serve the launcher that has standard input and output: two pipes, or sshd's one socket."""
+    """Serve the launcher that has standard input and output: two pipes, or sshd's one socket.
+
+    Before Python 3.10, asyncio gives a child a socket as standard input, and a pipe as output.
+    """
     here, there = os.dup(0), os.dup(1)
     os.dup2(2, 1)  # what Python itself prints must not stand between the messages
-    if stat.S_ISSOCK(os.fstat(here).st_mode):
+    if stat.S_ISSOCK(os.fstat(here).st_mode) and os.path.sameopenfile(here, there):
         os.close(there)
         streams = await asyncio.open_connection(sock=socket.socket(fileno=here), limit=LONGEST)
     else:

@@ -415,8 +415,10 @@ def _is_known(dataset: str) -> bool:
 
 
 def _takes_classes(make: Any) -> bool:
+    # Python 3.8 would look at __new__, which says nothing of a Block's arguments.
+    called = partial(make.__init__, None) if isinstance(make, type) else make
     try:
-        parameters = inspect.signature(make).parameters.values()
+        parameters = inspect.signature(called).parameters.values()
     except (TypeError, ValueError):
         return False
     kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)

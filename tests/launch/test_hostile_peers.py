@@ -147,6 +147,19 @@ def test_an_agent_says_in_one_line_what_it_cannot_read():
     )  # fmt: skip
 
 
+def test_an_agent_answers_on_its_output_where_its_input_is_a_socket():
+    """As asyncio makes them before Python 3.10."""
+    theirs, ours = socket.socketpair()
+    with ours, theirs, subprocess.Popen(
+        [sys.executable, "-m", "gluonlab.launch.agent"], env=clean_environment(), stdin=theirs,
+        stdout=subprocess.PIPE,
+    ) as agent:  # fmt: skip
+        theirs.close()
+        ours.shutdown(socket.SHUT_WR)
+        hello, _ = agent.communicate(timeout=HANGS)
+    assert json.loads(hello.splitlines()[0])["pid"] == agent.pid and agent.returncode == 0
+
+
 def test_a_process_that_has_a_hostile_name_for_a_line_speaks_to_no_terminal(tmp_path):
     code = 'sys.stdout.write("\\x1b[2J\\x9b\\r\\0\\u202e")\nsys.stdout.flush()\ntell("left")\n'
     with group(tmp_path, {"rank 0": code}) as run:

@@ -1,5 +1,8 @@
 """Record files as MXNet's im2rec writes them with --pass-through, and their .lst and .idx."""
 
+import struct
+
+import numpy as np
 from mxnet import recordio
 
 
@@ -8,12 +11,20 @@ def write_records(path, images, labels, ids=None, names=None):
     ids = range(len(images)) if ids is None else ids
     writer = recordio.MXIndexedRecordIO(str(path.with_suffix(".idx")), str(path), "w")
     for place, (content, label, key) in enumerate(zip(images, labels, ids)):
-        writer.write_idx(place, recordio.pack(recordio.IRHeader(0, label, key, 0), content))
+        writer.write_idx(place, _packed(label, key, content))
     writer.close()
     if names is not None:
         lines = [f"{key}\t{float(label):f}\t{name}" for key, label, name in zip(ids, labels, names)]
         path.with_suffix(".lst").write_text("\n".join(lines) + "\n", encoding="utf-8")
     return path
+
+
+def _packed(label, key, content):
+    """As recordio.pack, whose several labels need a method that numpy 2.3 has dropped."""
+    if isinstance(label, list):
+        labels = np.array(label, "float32")
+        return struct.pack("IfQQ", len(labels), 0, key, 0) + labels.tobytes() + content
+    return recordio.pack(recordio.IRHeader(0, label, key, 0), content)
 
 
 def records_of_folder(root, out):
