@@ -28,4 +28,8 @@ def test_an_ssh_that_is_given_up_has_ended_when_that_is_said(tmp_path):
 
 def test_nobody_waits_for_an_agent_that_somebody_else_has_started():
     """It has come by itself: there is no process whose end could be seen."""
-    asyncio.run(Connection(Host("h1", 1), Way()).closed())
+
+    async def closing():
+        await Connection(Host("h1", 1), Way()).closed()
+
+    asyncio.run(closing())

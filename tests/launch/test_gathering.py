@@ -124,14 +124,21 @@ def test_whatever_one_says_later_it_ends_with_one_line(said):
         assert why.isprintable()
 
 
+def connection(host, rank):
+    async def make():  # Python 3.8 and 3.9 want a loop for it
+        return Connection(Host(host), Way(), rank=rank)
+
+    return asyncio.run(make())
+
+
 @pytest.mark.parametrize("first", [0, 1])
 def test_hosts_are_told_an_address_that_all_of_them_reach(first):
     """Rank 1 comes over the loopback device, as rank 0's own name leads there, rank 2 does not."""
-    local = Connection(Host("a"), Way(), rank=1)
+    local = connection("a", 1)
     local.address, local.own_address = "127.0.0.1", "127.0.1.1"
-    far = Connection(Host("b"), Way(), rank=2)
+    far = connection("b", 2)
     far.address, far.own_address = "192.0.2.2", "192.0.2.1"
-    here = Connection(Host("a"), Way(), rank=0)
+    here = connection("a", 0)
     others = [local, far] if first == 0 else [far, local]
     found = [site.address for site in sites_of([here, *others], named=False)]
     expected = {None: "192.0.2.1", "127.0.0.1": "192.0.2.1", "192.0.2.2": "192.0.2.2"}
@@ -139,7 +146,7 @@ def test_hosts_are_told_an_address_that_all_of_them_reach(first):
 
 
 def test_one_host_alone_is_told_its_loopback_address():
-    local = Connection(Host("a"), Way(), rank=1)
+    local = connection("a", 1)
     local.address, local.own_address = "127.0.0.1", "127.0.0.1"
-    here = Connection(Host("a"), Way(), rank=0)
+    here = connection("a", 0)
     assert {site.address for site in sites_of([here, local], named=False)} == {"127.0.0.1"}
