@@ -22,7 +22,7 @@ CELL = re.compile(r"^```\{code-cell\}.*\n(?:^:.*\n)*(.*?)^```$", re.M | re.S)
 FILES = re.compile(r"\.(json|png|css|js|html|tar|md|yaml)$")
 
 
-def found(name):
+def exists(name):
     """Whether a dotted name leads to a module, or to something in one."""
     parts = name.split(".")
     for length in range(len(parts), 0, -1):
@@ -60,17 +60,17 @@ def names_of(document):
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
 def test_what_a_document_names_is_there(document):
-    assert [name for name in sorted(names_of(document)) if not found(name)] == []
+    assert [name for name in sorted(names_of(document)) if not exists(name)] == []
 
 
 @pytest.mark.parametrize("solution", SOLUTIONS, ids=lambda path: path.name)
 def test_what_a_solution_imports_is_there(solution):
     code = solution.read_text(encoding="utf-8")
-    assert [name for name in imports_of(code, solution) if not found(name)] == []
+    assert [name for name in imports_of(code, solution) if not exists(name)] == []
 
 
 def test_there_are_names():
     names = [name for document in DOCUMENTS for name in names_of(document)]
     assert len(names) >= 250
     assert "gluonlab.launch.parameter_server.ParameterServer" in names
-    assert not found("gluonlab.launch.ParameterServer") and not found("gluonlab.nothing")
+    assert not exists("gluonlab.launch.ParameterServer") and not exists("gluonlab.nothing")

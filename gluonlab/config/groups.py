@@ -46,18 +46,27 @@ def option_name(field_name: str) -> str:
     return "--" + field_name.replace("_", "-")
 
 
-# arguments of `gluonlab.train` that are not settings
-BESIDE = ("net", "loss", "metrics", "callbacks", "resume", "autoresume", "reporter", "group")
+# Arguments of `gluonlab.train` that are not settings.
+TRAIN_ARGUMENTS = (
+    "net",
+    "loss",
+    "metrics",
+    "callbacks",
+    "resume",
+    "autoresume",
+    "reporter",
+    "group",
+)
 
 
 def unknown_setting(name: str, names: Sequence[str]) -> str:
     """Return the message for an unknown setting, with a hint for names that other libraries use."""
-    meant = None if name in BESIDE else nearest_name(name, names)
+    meant = None if name in TRAIN_ARGUMENTS else nearest_name(name, names)
     if meant is not None:
         return f"unknown setting {name!r}: did you mean {meant!r}?"
-    beside = nearest_name(name, BESIDE)
-    if beside is not None:
-        how = f"train(TrainConfig(), {beside}=...)"
+    argument = nearest_name(name, TRAIN_ARGUMENTS)
+    if argument is not None:
+        how = f"train(TrainConfig(), {argument}=...)"
         return f"{name!r} is not a setting, give it to train: {how}"
     return unknown("setting", name, names)
 

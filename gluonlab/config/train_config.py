@@ -317,7 +317,7 @@ class TrainConfig:
 
     @classmethod
     def required(cls, called: str, given: Any) -> "TrainConfig":
-        """What a function was ``given`` as its config. Raises ConfigError for anything else."""
+        """Return ``given``, a function's config. Raises ConfigError for anything else."""
         if isinstance(given, cls):
             return given
         kind = "the class itself" if given is cls else f"a {type(given).__name__}"

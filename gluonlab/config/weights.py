@@ -55,7 +55,7 @@ def class_weights(name: str, value: Any) -> str:
         )
     if not any(numbers):
         raise ConfigError(
-            f"{name} {','.join(parts)}: with 0 for every class nothing would be learned: "
+            f"{name} {','.join(parts)}: the network learns nothing if every class has weight 0: "
             "give at least one of them more than 0"
         )
     # one text for the same weights, since a run that goes on compares it

@@ -12,7 +12,7 @@ from gluonlab.host import hiding
 
 
 def quiet_start() -> None:
-    """Where Python starts one of gluonlab's commands, and nowhere else, take SIGINT and errors.
+    """Handle SIGINT and errors from now on, only if Python is starting a command of gluonlab.
 
     `gluonlab.cli.interruption` takes over.
     """

@@ -189,7 +189,7 @@ class LoadedRun:
         return ArraySplit(to_pixels(images, "images"), labels, CHANNELS_FIRST)
 
     def _how_to_fit(self, shape: Tuple[int, ...]) -> str:
-        """What makes images of this shape those that the run takes, if anything does."""
+        """Return how to convert images of this shape to the shape of the run, or an empty text."""
         channels, height, width = self.image_shape
         cures = {
             (channels, height, width): "images[None]",

@@ -50,9 +50,9 @@ class Site(NamedTuple):
 
 
 def worker_words(backend: str, words: Sequence[str]) -> List[str]:
-    """What Python is given to train with the options ``words`` of the run.
+    """Return the words of a worker: Python's arguments for a run with the options ``words``.
 
-    An own program's words are its command line.
+    The words of a program are its command line.
     """
     return list(words) if is_program(words) else ["-m", WORKER, "--backend", backend, *words]
 

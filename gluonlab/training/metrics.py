@@ -147,7 +147,7 @@ def _takes(name: str, metric: Any) -> str:
 def _of_split(name: str, metric: Any) -> Metric:
     takes = _takes(name, metric)
 
-    def taken(scores: "Array", labels: "Array") -> "Array":
+    def prepare(scores: "Array", labels: "Array") -> "Array":
         if takes == PROBABILITIES:
             return nd.softmax(nd.array(scores)).asnumpy()  # type: ignore[no-any-return]
         if takes == VALUES:
@@ -159,7 +159,7 @@ def _of_split(name: str, metric: Any) -> Metric:
 
     def value(scores: "Array", labels: "Array") -> float:
         with nd_semantics():
-            given = taken(scores, labels)
+            given = prepare(scores, labels)
         if not isinstance(metric, mx.metric.EvalMetric):
             return metric(given, labels)  # type: ignore[no-any-return]
         with nd_semantics():

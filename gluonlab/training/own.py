@@ -416,7 +416,8 @@ def _is_known(dataset: str) -> bool:
 
 def _takes_classes(make: Any) -> bool:
     # Python 3.8 would look at __new__, which says nothing of a Block's arguments.
-    called = partial(make.__init__, None) if isinstance(make, type) else make
+    is_class = isinstance(make, type)
+    called = partial(make.__init__, None) if is_class else make
     try:
         parameters = inspect.signature(called).parameters.values()
     except (TypeError, ValueError):

@@ -46,7 +46,7 @@ def make_net(classes):
     return net
 
 
-def alike(tmp_path, one, other):
+def distance_of_runs(tmp_path, one, other):
     """The distance between the parameters after two runs, each given by its settings."""
     ends = [values(run(tmp_path / str(i), **each).net) for i, each in enumerate((one, other))]
     return distance(*ends)
@@ -91,7 +91,7 @@ def test_make_loss_would_hide_the_shares_of_mixed_images(tmp_path):
 def test_mixup_with_a_loss_of_ones_own(tmp_path):
     """https://github.com/huggingface/pytorch-image-models/issues/46"""
     mixed = {"loss": Entropy(), "mixup": 0.4}
-    assert alike(tmp_path, {"devices": named(1), **mixed}, mixed) < 2e-7
+    assert distance_of_runs(tmp_path, {"devices": named(1), **mixed}, mixed) < 2e-7
 
 
 def with_output_operator():
@@ -169,7 +169,7 @@ def test_runs_with_dropout_repeat_their_bits(tmp_path):
         net.add(nn.Dropout(0.5), nn.Dense(classes))
         return net
 
-    assert alike(tmp_path, {"net": make}, {"net": make}) == 0.0
+    assert distance_of_runs(tmp_path, {"net": make}, {"net": make}) == 0.0
 
 
 class Cube(mx.operator.CustomOp):
@@ -199,7 +199,9 @@ class WithCube(gluon.HybridBlock):
 @pytest.mark.long
 def test_an_operator_in_python_trains_on_three_devices(tmp_path):
     """https://discuss.mxnet.apache.org/t/custom-operator-cause-stuck-in-multicard-train/1452"""
-    assert alike(tmp_path, {"net": WithCube, "devices": named(1)}, {"net": WithCube}) < 5e-7
+    assert (
+        distance_of_runs(tmp_path, {"net": WithCube, "devices": named(1)}, {"net": WithCube}) < 5e-7
+    )
 
 
 class Smooth(gluon.HybridBlock):
@@ -211,7 +213,7 @@ class Smooth(gluon.HybridBlock):
 @pytest.mark.long
 def test_label_smoothing_is_that_of_the_definition(tmp_path):
     """https://github.com/dmlc/gluon-cv/pull/241"""
-    assert alike(tmp_path, {"label_smoothing": 0.1}, {"loss": Smooth()}) < 2e-7
+    assert distance_of_runs(tmp_path, {"label_smoothing": 0.1}, {"loss": Smooth()}) < 2e-7
 
 
 class Saturated(gluon.HybridBlock):

@@ -47,7 +47,7 @@ class Drawn:
             for each in case.inputs
         ]  # fmt: skip
         self.random = random
-        self.is_learned = [i in case.wanted for i in range(len(self.inputs))]
+        self.is_learned = [i in case.learned_inputs for i in range(len(self.inputs))]
         with self.semantics():
             outputs = self.forward(self.inputs)
         used = range(len(outputs)) if case.used is None else case.used
@@ -96,7 +96,7 @@ class Drawn:
             if self.case.own is not None:
                 weights = [self.weights[i] for i in self.used]
                 return self.case.own(weights, *self.inputs)
-            found = [self._differences(i) for i in self.case.wanted]
+            found = [self._differences(i) for i in self.case.learned_inputs]
             return [(each + each.T) / 2 for each in found] if self.case.symmetric else found
 
     def _differences(self, place):
@@ -114,7 +114,7 @@ class Drawn:
     def imperative(self):
         with self.semantics():
             arrays = self.arrays()
-            learned = [arrays[i] for i in self.case.wanted]
+            learned = [arrays[i] for i in self.case.learned_inputs]
             for array in learned:
                 array.attach_grad()
             with autograd.record():
@@ -158,7 +158,7 @@ class Drawn:
             )
         if role == "shared":
             again = [add("_mul_scalar", f"after{i}", [inner[i]], scalar=0.25)
-                     for i in self.case.wanted]  # fmt: skip
+                     for i in self.case.learned_inputs]  # fmt: skip
             heads += others + again
         return to_symbol(nodes, heads, {"mxnet_version": ["int", 10901]})
 
@@ -173,7 +173,7 @@ class Drawn:
         """The gradients of a bound graph; of ``ours``, as a run of gluonlab binds it."""
         with self.semantics():
             given = self.named()
-            learned = [f"x{i}" for i in self.case.wanted]
+            learned = [f"x{i}" for i in self.case.learned_inputs]
             asked = learned if only is None else [learned[only]]
             kinds = {name: (each.shape, each.dtype) for name, each in given.items()}
             if ours:
@@ -203,7 +203,7 @@ class Drawn:
         """The gradients of a hybridized block, from plain MXNet."""
         with self.semantics():
             given = self.named()
-            learned = [f"x{i}" for i in self.case.wanted]
+            learned = [f"x{i}" for i in self.case.learned_inputs]
             states = dict(zip(graph.list_auxiliary_states(), self.states()))
             for name in learned:
                 given[name].attach_grad(request)

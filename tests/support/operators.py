@@ -94,7 +94,7 @@ class Case:
         return self.op.startswith(("_np", "_npi", "_npx"))
 
     @property
-    def wanted(self) -> List[int]:
+    def learned_inputs(self) -> List[int]:
         if self.learned is not None:
             return list(self.learned)
         return [i for i, each in enumerate(self.inputs) if not isinstance(each, np.ndarray)]

@@ -52,3 +52,12 @@ def list_of_folder(part, out):
     lines += [f"{file.relative_to(out.parent)},{file.parent.name}" for file in files]
     out.write_text("\n".join(lines) + "\n", encoding="utf-8")
     return out
+
+
+def assert_same_splits(one, other):
+    """Compare all images and labels of two data sets."""
+    for split in ("train", "test"):
+        ours, theirs = (getattr(each, split) for each in (one, other))
+        every = np.arange(len(theirs))
+        for found, wanted in zip(ours.batch(every), theirs.batch(every)):
+            np.testing.assert_array_equal(found, wanted)

@@ -66,7 +66,7 @@ OF_VALUES = {
 OF_LOSSES = (M.Loss, M.Torch, M.Caffe)
 
 
-def drawn(seed, count, classes):
+def draw_scores(seed, count, classes):
     random = np.random.RandomState(seed)
     labels = np.r_[np.arange(classes), random.randint(0, classes, count)].astype("int32")
     return random.normal(0, 3, (len(labels), classes)).astype("float32"), labels
@@ -81,12 +81,12 @@ def value_of(metric, scores, labels):
 @given(st.integers(0, 2**31), st.integers(2, 30), st.integers(2, 9))
 def test_mxnets_metrics_give_what_they_define(seed, count, classes):
     for made, definition, most in OF_SCORES.values():
-        scores, labels = drawn(seed, count, min(most, classes))
+        scores, labels = draw_scores(seed, count, min(most, classes))
         expected = definition(scores, labels)
         # PCC is not defined where all scores choose one class, and scikit-learn says 0
         found = value_of(made(), scores, labels)
         assert (found or 0) == pytest.approx(expected, rel=1e-4, abs=1e-6)
-    scores, _ = drawn(seed, count, 1)
+    scores, _ = draw_scores(seed, count, 1)
     labels = np.random.RandomState(seed + 1).normal(0, 3, len(scores)).astype("float32")
     for kind, definition in OF_VALUES.items():
         expected = definition(scores[:, 0].astype("float64"), labels)
@@ -120,7 +120,7 @@ class Smoothed(M.CrossEntropy):
 
 
 def test_a_metric_of_the_users_own_says_what_it_takes():
-    scores, labels = drawn(3, 20, 4)
+    scores, labels = draw_scores(3, 20, 4)
 
     def sure(given, labels):
         return given.max(axis=1).mean()
@@ -142,7 +142,7 @@ def test_a_metric_of_the_users_own_says_what_it_takes():
 
 
 def test_each_part_of_a_composite_metric_gets_its_own():
-    scores, labels = drawn(4, 20, 4)
+    scores, labels = draw_scores(4, 20, 4)
     parts = [M.Accuracy(), M.CompositeEvalMetric([M.CrossEntropy(), M.PCC()])]
     expected = {
         name: value_of(kind, scores, labels)

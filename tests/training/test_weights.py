@@ -190,7 +190,7 @@ def test_balanced_classes_have_the_same_share(labels):
         (True, "give balanced, or a number from 0 up"),
         ({"a": 1}, "give balanced, or a number from 0 up"),
         ([], r"--class-weights \[\]: give balanced, or a number"),
-        ("0,0", "with 0 for every class nothing would be learned"),
+        ("0,0", "learns nothing if every class has weight 0"),
         ("Balanced", "--class-weights Balanced: give balanced"),
     ],
 )  # fmt: skip
@@ -243,7 +243,7 @@ def test_class_weights_that_do_not_fit_the_data_are_refused(empty_cwd):
         (OF_IMAGES[:, None], r"shape \(31, 1\), but there are 31"),
         ([-1] + [1] * 30, r"weights\[0\] is -1: give finite numbers from 0 up"),
         ([1] * 30 + [float("nan")], r"weights\[30\] is nan"),
-        ([0] * 31, "0 for every image, so nothing would be learned"),
+        ([0] * 31, "0 for every image, so the network would learn nothing"),
         (["a"] * 31, "not numbers"),
     ],
 )

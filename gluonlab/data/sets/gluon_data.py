@@ -245,13 +245,15 @@ class GluonSplit(LabelledSplit):
 
     def read_labels(self) -> None:
         """Read every sample once and keep its label."""
-        self.labels = np.array([self.read(at)[1] for at in _shown(len(self), self.of)], np.int32)
+        self.labels = np.array(
+            [self.read(at)[1] for at in _indices_with_progress(len(self), self.of)], np.int32
+        )
 
     def read_all(self) -> ArraySplit:
         """Read every sample once and return a split in memory."""
         images = np.empty((len(self), *self.image_shape), self.dtype)
         labels = np.empty(len(self), np.int32)
-        for index in _shown(len(self), self.of):
+        for index in _indices_with_progress(len(self), self.of):
             images[index], labels[index] = self.read(index)
         return ArraySplit(as_bytes(images), labels, CHANNELS_FIRST)
 
@@ -286,7 +288,7 @@ def _on_host(part: Any) -> "NDArray[Any]":
     return np.asarray(part.asnumpy() if hasattr(part, "asnumpy") else part)
 
 
-def _shown(count: int, of: str) -> Iterator[int]:
+def _indices_with_progress(count: int, of: str) -> Iterator[int]:
     """Yield 0, 1, ..., and show a progress bar."""
     with tqdm(unit=" images", disable=None, leave=False, dynamic_ncols=True, total=count) as bar:
         bar.set_description(of)

@@ -135,7 +135,7 @@ def find_files(given: str, ending: str, kind: str, val_share: Optional[float]) -
             f"{kind}:train{ending},val{ending}"
         )
     paths = [_file(part, ending, kind) for part in parts]
-    train, val = paths[0], paths[1] if len(paths) > 1 else _beside(paths[0])
+    train, val = paths[0], paths[1] if len(paths) > 1 else _find_validation(paths[0])
     if val is None and val_share is None:
         raise DataError(
             f"{train} has no validation file in its folder, such as {_other_name(train, ending)}: "
@@ -170,7 +170,7 @@ def _file(name: str, ending: str, kind: str) -> Path:
     return path
 
 
-def _beside(train: Path) -> Optional[Path]:
+def _find_validation(train: Path) -> Optional[Path]:
     """Return the validation file that belongs to a training file by its name; None without one."""
     start = _start(train)
     if start is None:

@@ -36,7 +36,7 @@ def checked_weights(name: str, given: Any, images: int) -> "Weights":
             f"{name}[{wrong[0]}] is {weights[wrong[0]]:g}: give finite numbers from 0 up; {MEANS}"
         )
     if not weights.any():
-        raise DataError(f"{name} is 0 for every image, so nothing would be learned: {MEANS}")
+        raise DataError(f"{name} is 0 for every image, so the network would learn nothing: {MEANS}")
     return weights
 
 
@@ -83,7 +83,7 @@ def weigh_classes(dataset: Dataset, asked: Union[str, Sequence[float]]) -> Datas
         weights = weights * train.weights
     if not weights.any():
         raise DataError(
-            "--class-weights is 0 for every class that occurs, so nothing would be learned: "
+            "--class-weights is 0 for every class that occurs, so the network would learn nothing: "
             "give at least one of them more than 0"
         )
     return dataclasses.replace(dataset, train=train.weighted(weights))

@@ -96,7 +96,7 @@ def _inverse(n: Any, s: Any) -> Pairs:
 
 
 def _by_former_fit(n: Any, s: Any) -> Pairs:
-    """Of differences relative to the steps of the fit before, until it stays."""
+    """Fit differences relative to the steps of the previous fit, and repeat."""
     a, b = _line(n, s, 1 / s)
     for _ in range(ROUNDS):
         a, b = _line(n, s, 1 / (a + b / n))

@@ -57,7 +57,7 @@ def check_waits(graph: mx.sym.Symbol, name: str, copies: int) -> None:
 
 
 def _nodes(graph: Dict[str, Any]) -> Iterator[Node]:
-    """Those of a graph, and of graphs in its nodes, such as a loop's."""
+    """Yield the nodes of a graph, and of the graphs inside them, such as the body of a loop."""
     for node in graph["nodes"]:
         yield node
         for inner in node.get("subgraphs", ()):

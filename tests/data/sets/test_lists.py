@@ -3,12 +3,11 @@
 import shutil
 from pathlib import Path
 
-import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from support.image_folders import CLASSES, encoded, picture, write_folder
-from support.records import list_of_folder
+from support.records import assert_same_splits, list_of_folder
 
 from gluonlab.data import load_dataset
 from gluonlab.data.sets.listed import Listed, ListedImages
@@ -17,7 +16,7 @@ from gluonlab.errors import DataError, GluonlabWarning
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory):
+def written_files(tmp_path_factory):
     root = tmp_path_factory.mktemp("images")
     write_folder(root / "pictures", train=3, val=2)
     for part in ("train", "val"):
@@ -26,9 +25,9 @@ def made(tmp_path_factory):
 
 
 @pytest.fixture
-def place(made, tmp_path, monkeypatch):
+def place(written_files, tmp_path, monkeypatch):
     """A copy of the folder with both lists, in which the test works."""
-    shutil.copytree(made, tmp_path / "here")
+    shutil.copytree(written_files, tmp_path / "here")
     monkeypatch.chdir(tmp_path / "here")
     return tmp_path / "here"
 
@@ -37,20 +36,12 @@ def load(name, *root, **options):
     return load_dataset(f"list:{name}", *root, **{"decoders": 1, **options})
 
 
-def same(one, other):
-    for split in ("train", "test"):
-        ours, theirs = (getattr(each, split) for each in (one, other))
-        every = np.arange(len(theirs))
-        for found, wanted in zip(ours.batch(every), theirs.batch(every)):
-            np.testing.assert_array_equal(found, wanted)
-
-
 @pytest.mark.parametrize("memory", [0, pytest.param(2**30, marks=pytest.mark.long)])
-def test_the_images_are_those_of_the_folder(made, memory):
-    folder = load_dataset(f"folder:{made / 'pictures'}", decoders=1, memory=memory)
-    found = load(made / "train.csv", memory=memory)
+def test_the_images_are_those_of_the_folder(written_files, memory):
+    folder = load_dataset(f"folder:{written_files / 'pictures'}", decoders=1, memory=memory)
+    found = load(written_files / "train.csv", memory=memory)
     assert found.classes == folder.classes == CLASSES
-    same(found, folder)
+    assert_same_splits(found, folder)
 
 
 def ways(lines):

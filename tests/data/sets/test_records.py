@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from mxnet import recordio
 from support.image_folders import CLASSES, encoded, picture, write_folder
-from support.records import records_of_folder, write_records
+from support.records import assert_same_splits, records_of_folder, write_records
 
 from gluonlab.data import load_dataset
 from gluonlab.data.__main__ import main
@@ -27,7 +27,7 @@ LABELS = [0, 1, 2] * 3
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory):
+def written_files(tmp_path_factory):
     """A folder of images, and in rec/ the records of the same images."""
     root = write_folder(tmp_path_factory.mktemp("images") / "pictures", train=3, val=2)
     records_of_folder(root, root.parent / "rec")
@@ -35,9 +35,9 @@ def made(tmp_path_factory):
 
 
 @pytest.fixture
-def place(made, tmp_path):
+def place(written_files, tmp_path):
     """A copy of the records."""
-    shutil.copytree(made / "rec", tmp_path / "rec")
+    shutil.copytree(written_files / "rec", tmp_path / "rec")
     return tmp_path / "rec"
 
 
@@ -45,21 +45,13 @@ def load(name, **options):
     return load_dataset(f"record:{name}", **{"decoders": 1, **options})
 
 
-def same(one, other):
-    for split in ("train", "test"):
-        ours, theirs = (getattr(each, split) for each in (one, other))
-        every = np.arange(len(theirs))
-        for found, wanted in zip(ours.batch(every), theirs.batch(every)):
-            np.testing.assert_array_equal(found, wanted)
-
-
 @pytest.mark.parametrize("memory", [0, pytest.param(2**30, marks=pytest.mark.long)])
-def test_the_images_are_those_of_the_folder(made, memory):
-    folder = load_dataset(f"folder:{made / 'pictures'}", decoders=1, memory=memory)
-    found = load(made / "rec" / "train.rec", memory=memory)
+def test_the_images_are_those_of_the_folder(written_files, memory):
+    folder = load_dataset(f"folder:{written_files / 'pictures'}", decoders=1, memory=memory)
+    found = load(written_files / "rec" / "train.rec", memory=memory)
     assert found.classes == folder.classes == CLASSES and found.name == "rec"
     assert isinstance(found.train, FileSplit) is (memory == 0)
-    same(found, folder)
+    assert_same_splits(found, folder)
     if not memory:
         indices, seeds = np.array([3, 1]), [5, 6]
         ours, theirs = (each.train.begin(indices, seeds).result()[0] for each in (found, folder))
@@ -129,7 +121,7 @@ def test_packed_records_are_the_records(ended, place, monkeypatch):
     monkeypatch.chdir(place)
     status, out, err = ended(main, "pack", "record:train.rec", "--out", "packed")
     assert status == 0 and "9 training and 6 test images" in out and err == ""
-    same(load_dataset("folder:packed"), load("train.rec"))
+    assert_same_splits(load_dataset("folder:packed"), load("train.rec"))
 
 
 def test_a_digest_tells_other_records_apart(tmp_path):
