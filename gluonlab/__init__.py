@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from gluonlab.inference.loaded import load_run as load_run
     from gluonlab.kvstores import make_kvstore as make_kvstore
     from gluonlab.models import get_model as get_model
+    from gluonlab.models.optimize import optimize as optimize
     from gluonlab.runs.frame import frame as frame
     from gluonlab.training.live_plot import LivePlot as LivePlot
     from gluonlab.training.loop import train as train
@@ -52,6 +53,7 @@ _PUBLIC = {
     "load_dataset": "gluonlab.data",
     "load_run": "gluonlab.inference.loaded",
     "make_kvstore": "gluonlab.kvstores",
+    "optimize": "gluonlab.models.optimize",
     "train": "gluonlab.training.loop",
 }
 

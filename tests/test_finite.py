@@ -35,7 +35,7 @@ def hidden_by_relu(classes=10):
 @pytest.fixture
 def relu_network(monkeypatch):
     monkeypatch.setitem(
-        MODELS, "hidden", ModelKind(lambda classes, lanes: hidden_by_relu(classes), "for this test")
+        MODELS, "hidden", ModelKind(lambda classes: hidden_by_relu(classes), "for this test")
     )
 
 
@@ -136,7 +136,7 @@ def test_statistics_that_are_young_are_no_divergence(tmp_path, monkeypatch):
     layers brings a factor of 3.
     """
 
-    def deep(classes, lanes):
+    def deep(classes):
         net = nn.HybridSequential()
         net.add(nn.Flatten())
         for _ in range(12):

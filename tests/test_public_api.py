@@ -25,6 +25,7 @@ NAMES = (
     "load_dataset",
     "load_run",
     "make_kvstore",
+    "optimize",
     "train",
 )
 

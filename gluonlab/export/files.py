@@ -50,7 +50,7 @@ def export(
     """
     plain = get_model(model, len(dataset.classes)) if plain is None else plain
     graph = plain(mx.sym.var(INPUT))
-    trained = net._collect_params_with_prefix()  # the same names in both, whatever the lanes
+    trained = net._collect_params_with_prefix()
     values = {
         param.name: trained[place].list_data()[0]
         for place, param in plain._collect_params_with_prefix().items()

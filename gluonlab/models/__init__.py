@@ -12,9 +12,9 @@ from gluonlab.devices import listed
 from gluonlab.errors import ModelError, unknown
 from gluonlab.models import zoo
 from gluonlab.models.alexnet import alexnet_2towers
-from gluonlab.models.lanes import lanes
 from gluonlab.models.lenet import LeNet
 from gluonlab.models.mlp import mlp
+from gluonlab.models.optimize import optimize
 from gluonlab.models.resnet import resnet8
 
 if TYPE_CHECKING:
@@ -23,44 +23,42 @@ if TYPE_CHECKING:
 
 
 class ModelKind(NamedTuple):
-    """How a network is made for a number of classes and lanes, and one line about it."""
+    """How a network is made for a number of classes, and one line about it."""
 
     create: "Callable[..., HybridBlock]"
     summary: str
 
 
 # resnet18 and resnet50 are Gluon's own, not gluoncv's of the same name, which are alike and need a
-# second library. LeNet alone is another for other lanes: the others' channels are multiples of 16.
+# second library.
 MODELS: Dict[str, ModelKind] = {
     "lenet": ModelKind(
-        lambda classes, lanes: LeNet(classes, "max", lanes),
+        lambda classes: LeNet(classes, "max"),
         "two convolutions with max pooling, two dense layers (the Gluon lab's network)",
     ),
     "lenet-avg": ModelKind(
-        lambda classes, lanes: LeNet(classes, "avg", lanes),
+        lambda classes: LeNet(classes, "avg"),
         "the same with average pooling (the from-scratch lab's network)",
     ),
-    "mlp": ModelKind(
-        lambda classes, lanes: mlp(classes), "two hidden dense layers of 128 and 64 units"
-    ),
+    "mlp": ModelKind(lambda classes: mlp(classes), "two hidden dense layers of 128 and 64 units"),
     "resnet8": ModelKind(
-        lambda classes, lanes: resnet8(classes),
+        lambda classes: resnet8(classes),
         "a residual network for CIFAR-10's size: three basic blocks, 16 to 64 channels",
     ),
     "resnet18": ModelKind(
-        lambda classes, lanes: vision.resnet18_v1(classes=classes),
+        lambda classes: vision.resnet18_v1(classes=classes),
         "ResNet-18 (v1) of Gluon's model zoo",
     ),
     "resnet50": ModelKind(
-        lambda classes, lanes: vision.resnet50_v1(classes=classes),
+        lambda classes: vision.resnet50_v1(classes=classes),
         "ResNet-50 (v1) of Gluon's model zoo",
     ),
     "alexnet-2towers": ModelKind(
-        lambda classes, lanes: alexnet_2towers(classes),
+        lambda classes: alexnet_2towers(classes),
         "AlexNet as of 2012: two towers of channels, which meet in some layers only",
     ),
     "cifar_resnet20": ModelKind(
-        lambda classes, lanes: zoo.gluoncv_network("cifar_resnet20_v1", classes),
+        lambda classes: zoo.gluoncv_network("cifar_resnet20_v1", classes),
         "gluoncv's cifar_resnet20_v1: nine basic blocks, 16 to 64 channels",
     ),
 }
@@ -79,9 +77,9 @@ def get_model(name: str, classes: int, ctxs: "Sequence[Context]" = ()) -> "Hybri
     """A new network, not initialised, hybridized with static memory.
 
     ``name``: one of MODELS, or ``gluoncv:`` and the name of a classification network of gluoncv.
-    Takes float32 images (n, C, H, W) and gives scores (n, classes). For the devices ``ctxs``, when
-    they are given, it is laid out to run fast; that changes neither its parameters nor what it
-    computes. Raises ModelError for an unknown name, and for a number of classes that is none;
+    Takes float32 images (n, C, H, W) and gives scores (n, classes). With devices ``ctxs`` it is
+    optimized (`gluonlab.optimize`), which changes neither its parameters nor what it computes.
+    Raises ModelError for an unknown name, and for a number of classes that is none;
     DeviceError for what is not a list of devices.
     """
     check_model(name)
@@ -100,9 +98,11 @@ def get_model(name: str, classes: int, ctxs: "Sequence[Context]" = ()) -> "Hybri
         if name.startswith(zoo.PREFIX):
             net = zoo.gluoncv_network(name[len(zoo.PREFIX) :], classes)
         else:
-            net = MODELS[name].create(classes, lanes=lanes(listed(ctxs)) if ctxs else 1)
+            net = MODELS[name].create(classes)
     # With static_shape, Gluon's own loop loses updates of running statistics now and then:
     # gluonlab.training compiles for itself.
     stateless = all(param.grad_req != "null" for param in net.collect_params().values())
     net.hybridize(static_alloc=True, static_shape=stateless)
+    if ctxs and listed(ctxs):
+        optimize(net)
     return net

@@ -130,8 +130,8 @@ def with_replaced(
         return [len(nodes) - 1, 0, 0]
 
     for node in old["nodes"]:
-        seen = [_shape(old["nodes"][i], output, shapes) for i, output, _ in node["inputs"]]
-        replacement = choose(node, seen, _shape(node, 0, shapes))
+        seen = [shape_of(old["nodes"][i], output, shapes) for i, output, _ in node["inputs"]]
+        replacement = choose(node, seen, shape_of(node, 0, shapes))
         entries = [[places[i], output, version] for i, output, version in node["inputs"]]
         if replacement is None:
             nodes.append({**node, "inputs": entries})
@@ -143,8 +143,8 @@ def with_replaced(
     return to_symbol(nodes, heads, old["attrs"]) if replaced else graph
 
 
-def _shape(node: Node, output: int, shapes: Dict[str, Shape]) -> Optional[Shape]:
-    """The shape of one output of a node; None for outputs with names of their own.
+def shape_of(node: Node, output: int, shapes: Dict[str, Shape]) -> Optional[Shape]:
+    """The shape of one output of a node, by `shapes_in`; None for outputs with names of their own.
 
     BatchNorm's mean has one.
     """

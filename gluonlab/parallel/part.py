@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import ctypes
 import itertools
-from typing import Any, Collection, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 import mxnet as mx
 from mxnet import gluon, nd
@@ -18,30 +18,13 @@ from mxnet.base import _LIB, check_call
 
 from gluonlab.engine.invoke import CopyInto
 from gluonlab.engine.pieces import backward_pieces
-from gluonlab.models.odd_concat import plain_where_channels_are_odd
-from gluonlab.models.one_pixel import dense_where_one_pixel
-from gluonlab.models.whole_average import product_where_all_is_averaged
-from gluonlab.models.wrong_gradients import with_right_gradients
+from gluonlab.models.channel_padding import padding_for
+from gluonlab.models.rewriting import rewrite
+from gluonlab.models.wide_states import make_room, widened
 from gluonlab.parallel.adding import adding_rightly
 from gluonlab.parallel.data.stage_gradients import Kinds
 
 Shape = Tuple[int, ...]
-
-
-def fitted(
-    graph: mx.sym.Symbol, ctx: mx.Context, kinds: Kinds, learned: Collection[str]
-) -> mx.sym.Symbol:
-    """A graph in the form that is right and fastest for such arrays on such a device.
-
-    ``kinds``: shapes and types of all arguments. ``learned``: those whose gradients are asked for.
-    """
-    graph = with_right_gradients(graph, learned)
-    if ctx.device_type == "gpu":
-        return graph  # it is all about oneDNN
-    names = graph.list_arguments()
-    shapes, types = ({name: kinds[name][place] for name in names} for place in range(2))
-    graph = plain_where_channels_are_odd(graph, shapes)
-    return dense_where_one_pixel(product_where_all_is_averaged(graph, shapes, types), shapes)
 
 
 class Heads:
@@ -139,7 +122,10 @@ class Part:
         self._losses, self.wants = losses, wants
         names = [name for name in graph.list_arguments() if name in params]
         self._args = {name: params[name].data(ctx) for name in names}
-        self._aux = {name: params[name].data(ctx) for name in graph.list_auxiliary_states()}
+        self._states = {name: params[name] for name in graph.list_auxiliary_states()}
+        if padding_for(ctx).multiples:
+            for state in self._states.values():
+                make_room(state, ctx)
         self._req = {name: params[name].grad_req for name in names}
         self.grads = {name: params[name].grad(ctx) for name in names if self._req[name] != "null"}
         # The graphs of a slot run one after the other: all lay their activations into the memory
@@ -190,18 +176,25 @@ class Part:
         requests.update(dict.fromkeys(gradients, "write"))
         kinds = {name: (each.shape, each.dtype) for name, each in {**self._args, **arrays}.items()}
         learned = {name for name, request in requests.items() if request != "null"}
-        fit = fitted(self.graph if graph is None else graph, self.ctx, kinds, learned)
+        fit = rewrite(self.graph if graph is None else graph, self.ctx, kinds, learned)
         if "add" in requests.values():
             fit = adding_rightly(fit, self.grads)
         with backward_pieces(self.ctx.device_type):
             executor = fit.bind(
                 self.ctx, {**self._args, **arrays}, args_grad={**self.grads, **gradients},
-                grad_req=requests, aux_states=dict(self._aux), shared_exec=self._memory.get(slot),
+                grad_req=requests, aux_states=self._states_of(fit, kinds),
+                shared_exec=self._memory.get(slot),
             )  # fmt: skip
         self._memory.setdefault(slot, executor)
         copies = {name: CopyInto(array) for name, array in own.items()}
         begin = Heads(executor.outputs if heads else [], self._losses if heads else [])
         return Bound(executor, copies, own, executor.outputs, begin, gradients)
+
+    def _states_of(self, graph: mx.sym.Symbol, kinds: Kinds) -> Dict[str, nd.NDArray]:
+        """The auxiliary states of a graph, which may have more channels than their parameters."""
+        shapes = {name: kinds[name][0] for name in graph.list_arguments()}
+        states = zip(graph.list_auxiliary_states(), graph.infer_shape(**shapes)[2])
+        return {name: widened(self._states[name], self.ctx, shape) for name, shape in states}
 
     def forward(self, bound: Bound, train: bool = True, slot: int = 0) -> None:
         """Run the graph on what was copied into its inputs.

@@ -16,11 +16,11 @@ from mxnet.ndarray.ndarray import _new_alloc_handle
 
 from gluonlab.engine.invoke import ARRAY_LIMIT
 from gluonlab.kvstores.sharded import ShardedKVStore
+from gluonlab.models.rewriting import rewrite
 from gluonlab.optimizers.states.states import flat
 from gluonlab.parallel.data.replica import IMAGES, LABELS
 from gluonlab.parallel.data.stage_gradients import Kind, Kinds, bytes_of
 from gluonlab.parallel.data.stage_memory import allocated_mib
-from gluonlab.parallel.part import fitted
 
 MIB = 2**20
 PRECISE_MIB = 256  # MXNet tells whole MiB: of a plan as large as this they are precise enough
@@ -107,7 +107,7 @@ class Graph(NamedTuple):
         """
         kinds = self._arguments(inputs)
         learned = set(filter(self._has_gradient, kinds))
-        fit = self._replace(symbol=fitted(self.symbol, mx.cpu(), kinds, learned))
+        fit = self._replace(symbol=rewrite(self.symbol, mx.cpu(), kinds, learned))
         times = self._times(inputs)
         while True:
             mebibytes = allocated_mib(fit._bind(_multiplied(inputs, times)))
@@ -153,8 +153,9 @@ class Graph(NamedTuple):
         arrays = {name: without_memory(*kind) for name, kind in kinds.items()}
         asked = {name: array for name, array in arrays.items() if self._has_gradient(name)}
         requests = {name: "write" if name in asked else "null" for name in arrays}
+        of_states = self.symbol.infer_shape(**{name: kind[0] for name, kind in kinds.items()})[2]
         names = self.symbol.list_auxiliary_states()
-        states = {name: without_memory(self.params[name].shape) for name in names}
+        states = {name: without_memory(shape) for name, shape in zip(names, of_states)}
         return self.symbol.bind(mx.cpu(), arrays, asked, requests, states)
 
     def _has_gradient(self, name: str) -> bool:

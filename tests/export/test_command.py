@@ -198,7 +198,7 @@ class Erf(nn.HybridBlock):
 
 
 def test_what_cannot_be_exported_is_refused_before_training(run, empty_cwd, monkeypatch):
-    def odd(classes, lanes):
+    def odd(classes):
         net = nn.HybridSequential()
         net.add(Erf(), nn.Dense(classes))
         return net

@@ -18,10 +18,9 @@ from support.reference import as_is, random_batches, values
 from gluonlab.data.loading.batch import whole
 from gluonlab.data.loading.pixels import make_input
 from gluonlab.data.loading.shards import shard
-from gluonlab.engine.setup import FUSION
 from gluonlab.kvstores import make_kvstore
+from gluonlab.models.channel_padding import Padding, padding_for
 from gluonlab.models.graphs import with_replaced
-from gluonlab.models.lanes import lanes
 from gluonlab.models.lenet import LeNet
 from gluonlab.parallel.data.step import DataParallelStep
 from gluonlab.parallel.objective import make_loss
@@ -233,12 +232,9 @@ def step_of(net, convert):
     return happened
 
 
-def test_channels_are_left_as_they_are_because_the_libraries_take_any_to_tensor_cores(monkeypatch):
-    """LeNet's 1, 20, 50 and 10: each product of float16 is one that may run there; padding costs a
-    launch for each array.
-    """
-    assert lanes([mx.gpu(0)]) == 1
-    monkeypatch.setenv(FUSION, "0")  # MXNet cannot fuse a padded LeNet
+def test_channels_are_left_as_they_are_because_the_libraries_take_any_to_tensor_cores():
+    """LeNet's 1, 20, 50 and 10: each product of float16 is one that may run there."""
+    assert padding_for(mx.gpu(0)) == Padding()
     plain = step_of(LeNet(10), mixed_precision)
     convolutions = {"Forward": 2, "BackwardFilter": 2, "BackwardData": 1}
     products = {
@@ -249,5 +245,3 @@ def test_channels_are_left_as_they_are_because_the_libraries_take_any_to_tensor_
         assert plain.names[name] == plain.names[f"{name} on tensor cores"] == count
     exact = step_of(LeNet(10), as_it_is)
     assert not any("on tensor cores" in name for name in exact.names)
-    padded = step_of(LeNet(10, lanes=8), mixed_precision)
-    assert padded.launches - plain.launches > 2 * sum(products.values())

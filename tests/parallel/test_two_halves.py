@@ -112,7 +112,7 @@ IMAGES = ("convolution", "norm", "pooling")
 def network(images, vectors):
     """What makes a network of such layers for a number of classes."""
 
-    def make(classes, lanes):
+    def make(classes):
         net = nn.HybridSequential()
         net.add(*(LAYERS[name]() for name in (*images, *vectors)), nn.Dense(classes))
         return net
@@ -162,7 +162,8 @@ def test_any_network_in_two_halves_trains_as_on_one_device(
 def test_it_trains_as_on_one_device_and_its_folder_evaluates_reports_and_exports(tmp_path):
     make, size = network(("convolution", "norm"), ("dense",)), {"global_batch_size": 500}
     halves = run(tmp_path / "run", named(2), make, export=True, confusion=True, **size)
-    assert_alike(halves, run(tmp_path / "whole", named(1), make, data_parallel, **size))
+    whole = run(tmp_path / "whole", named(1), make, data_parallel, **size)
+    assert_alike(halves, whole, tolerance=5e-5)  # padded channels are added in another order
     lying = {tuple(param.list_ctx()) for param in halves.net.collect_params().values()}
     assert lying == {(ctx,) for ctx in halves.plan.ctxs}
     assert halves.confusion.trace() == pytest.approx(halves.accuracy * 360)

@@ -226,7 +226,7 @@ class Bound(NamedTuple):
 
 
 def _wide(count: int) -> Any:
-    def make(classes: int, lanes: int) -> Any:
+    def make(classes: int) -> Any:
         net = nn.HybridSequential(prefix="wide_")
         with net.name_scope():
             net.add(nn.Flatten(), nn.Dense(count // 4096, activation="relu"), nn.Dense(classes))

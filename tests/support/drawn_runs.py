@@ -43,7 +43,7 @@ LAYERS = {
 def network_of(layers):
     """The network "drawn" has these layers, and a dense one."""
 
-    def make(classes, lanes):
+    def make(classes):
         net = nn.HybridSequential()
         net.add(*(LAYERS[name]() for name in layers), nn.Dense(classes))
         return net

@@ -9,8 +9,8 @@ from mxnet import autograd, nd
 from mxnet.base import _LIB, OpHandle, c_str, check_call, py_str
 
 from gluonlab.models.graphs import new_node, to_symbol
+from gluonlab.models.rewriting import rewrite
 from gluonlab.parallel.adding import adding_rightly
-from gluonlab.parallel.part import fitted
 
 ROLES = ("inner", "direct", "shared")
 EPSILON = {"float64": 1e-6, "float32": 1e-2}
@@ -177,7 +177,7 @@ class Drawn:
             asked = learned if only is None else [learned[only]]
             kinds = {name: (each.shape, each.dtype) for name, each in given.items()}
             if ours:
-                graph = fitted(graph, mx.cpu(), kinds, asked)
+                graph = rewrite(graph, mx.cpu(), kinds, asked)
                 if request == "add":
                     graph = adding_rightly(graph, asked)
             gradients = {name: nd.full(given[name].shape, 3.0, dtype=given[name].dtype)

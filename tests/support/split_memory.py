@@ -17,6 +17,8 @@ from mxnet import nd
 from gluonlab.data.loading.batch import whole
 from gluonlab.errors import ModelError
 from gluonlab.kvstores.groups import ALONE
+from gluonlab.models import rewriting
+from gluonlab.models.channel_padding import Padding
 from gluonlab.parallel.channels.strategy import channel_parallel
 from gluonlab.parallel.data.microbatches import Microbatches
 from gluonlab.parallel.stages.memory import StagedMemory, bindings
@@ -34,9 +36,15 @@ def _process():
 def count_elsewhere(count, case):
     """Return ``count(case)``, computed by a process that does nothing else.
 
-    ``count`` is ``count_stages`` or ``count_channels``.
+    ``count`` is ``count_stages`` or ``count_channels``. No channels are padded: padded ones are
+    rearranged in memory that MXNet does not plan.
     """
-    return _process().submit(count, case).result()
+    return _process().submit(_count_without_padding, count, case).result()
+
+
+def _count_without_padding(count, case):
+    rewriting.padding_for = lambda ctx: Padding()
+    return count(case)
 
 
 def count_stages(case):

@@ -7,11 +7,11 @@ from typing import Dict, List, Tuple
 import mxnet as mx
 from mxnet import gluon
 
+from gluonlab.models.rewriting import rewrite
 from gluonlab.parallel.data.replica import loss_graph
 from gluonlab.parallel.data.stage_gradients import Kinds, bytes_of
 from gluonlab.parallel.data.stage_memory import planned_mib
 from gluonlab.parallel.objective import constants_of, label_columns
-from gluonlab.parallel.part import fitted
 from gluonlab.parallel.planned import (
     Graph,
     Shards,
@@ -97,4 +97,4 @@ class ReplicaMemory:
         kinds: Kinds = {name: (param.shape, param.dtype) for name, param in self._params.items()}
         kinds.update(self._inputs(images))
         learned = {name for name, param in self._params.items() if param.grad_req != "null"}
-        return fitted(self.graph, mx.cpu(), kinds, learned), kinds
+        return rewrite(self.graph, mx.cpu(), kinds, learned, pad=False), kinds

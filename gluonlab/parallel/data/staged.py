@@ -13,6 +13,7 @@ import mxnet as mx
 from mxnet import autograd, gluon, nd
 from mxnet.base import _LIB, check_call
 
+from gluonlab.models.rewriting import rewrite
 from gluonlab.parallel.adding import adding_rightly
 from gluonlab.parallel.data.microbatches import Microbatch
 from gluonlab.parallel.data.replica import IMAGES, LABELS
@@ -20,7 +21,6 @@ from gluonlab.parallel.data.running import RunningMoments, moved
 from gluonlab.parallel.data.shared_statistics import SharedStatistics
 from gluonlab.parallel.data.stages import Layer, check_graph, cut
 from gluonlab.parallel.data.tower import Memory, Tower
-from gluonlab.parallel.part import fitted
 
 
 class StagedReplicas:
@@ -82,7 +82,7 @@ class StagedReplicas:
         arrays = {IMAGES: first_images, LABELS: first_labels, **self.params}
         kinds = {name: (each.shape, each.dtype) for name, each in arrays.items()}
         trained = {name for name, param in self.params.items() if param.grad_req != "null"}
-        graph = fitted(self.graph, self.ctxs[device], kinds, trained)
+        graph = rewrite(self.graph, self.ctxs[device], kinds, trained, pad=False)
         graph = adding_rightly(graph, trained)  # several stages may have the same parameter
         stages = cut(graph)
         layers = sorted(layer for stage in stages for layer in stage.layers)

@@ -13,9 +13,9 @@ import numpy as np
 from mxnet import gluon, nd
 
 from gluonlab.kvstores.groups import Group
+from gluonlab.models.rewriting import rewrite
 from gluonlab.parallel.data.replica import IMAGES, LABELS, with_loss
 from gluonlab.parallel.objective import label_columns, make_loss
-from gluonlab.parallel.part import fitted
 from gluonlab.parallel.planned import Shards
 from gluonlab.parallel.stages.chain import check_count, in_stretches, possible_cuts, run
 from gluonlab.parallel.stages.memory import StageMemory, bindings
@@ -193,10 +193,11 @@ def _shapes(layers: Sequence[gluon.HybridBlock], plan: StrategyPlan) -> List[Tup
 
 
 def _seconds(graph: mx.sym.Symbol, inputs: Dict[str, Tuple[int, ...]], ctx: mx.Context) -> float:
-    shapes, _, states = graph.infer_shape(**inputs)
+    shapes = graph.infer_shape(**inputs)[0]
     args = {name: nd.ones(shape, ctx) for name, shape in zip(graph.list_arguments(), shapes)}
     kinds = {name: (each.shape, each.dtype) for name, each in args.items()}
-    graph = fitted(graph, ctx, kinds, set(args) - {LABELS})
+    graph = rewrite(graph, ctx, kinds, set(args) - {LABELS})
+    states = graph.infer_shape(**{name: kind[0] for name, kind in kinds.items()})[2]
     aux = {n: nd.ones(shape, ctx) for n, shape in zip(graph.list_auxiliary_states(), states)}
     grads = {name: nd.zeros_like(array) for name, array in args.items() if name != LABELS}
     executor = graph.bind(ctx, args, args_grad=grads, grad_req=dict.fromkeys(grads, "write"),

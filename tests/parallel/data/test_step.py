@@ -26,6 +26,7 @@ from gluonlab.data.loading.shards import shard
 from gluonlab.errors import ModelError
 from gluonlab.models import get_model
 from gluonlab.models.lenet import LeNet
+from gluonlab.models.optimize import optimize
 from gluonlab.parallel.data.replica import replicas
 
 TOLERANCE = 1e-5  # relative, after 5 steps: only the order of summation differs
@@ -93,14 +94,14 @@ def test_the_losses_of_the_shards_add_up_to_the_loss_of_the_batch(start):
 
 
 @pytest.mark.parametrize("pool", ["max", "avg"])
-@pytest.mark.parametrize("lanes", [1, 16])
-def test_lenet_is_the_labs_network(pool, lanes):
-    """Scores and gradients of the network as laid out here equal those of the textbook's, on
-    continuous inputs.
-    """
-    textbook, net = textbook_lenet(pool=pool), LeNet(10, pool, lanes)
+@pytest.mark.parametrize("optimized", [False, True])
+def test_lenet_is_the_labs_network(pool, optimized):
+    """Scores and gradients equal those of the textbook's network, on continuous inputs."""
+    textbook, net = textbook_lenet(pool=pool), LeNet(10, pool)
     net.initialize(ctx=device())
     net(nd.zeros((1, 1, 28, 28), ctx=device()))
+    if optimized:
+        optimize(net)
     set_values(net, values(textbook))
     ((images, labels),) = random_batches([9], seed=1)
     scores, gradients = [], []

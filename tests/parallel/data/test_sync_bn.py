@@ -524,7 +524,7 @@ def test_the_statistics_of_a_layer_in_several_places_follow_its_uses_in_order(br
 def test_a_run_takes_it(tmp_path, monkeypatch):
     """Two devices with --sync-bn end where one device does."""
     monkeypatch.setitem(
-        MODELS, "bn", ModelKind(lambda classes, lanes: small_net(classes), "for this test")
+        MODELS, "bn", ModelKind(lambda classes: small_net(classes), "for this test")
     )
 
     def run(name, devices):

@@ -1,0 +1,175 @@
+"""Padded channels: the same outputs, gradients, running statistics and names as without."""
+
+import mxnet as mx
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from mxnet import nd
+from support.devices import device
+
+from gluonlab.models.channel_padding import Padding, pad_channels
+
+CHANNELS = st.integers(1, 20)
+ACTIVATIONS = ("relu", "sigmoid", "tanh", "softrelu", "softsign")
+
+
+class Drawn:
+    """A network of drawn layers on images (n, C, H, W), and the shapes of its arguments."""
+
+    def __init__(self, draw):
+        self.draw, self.count = draw, 0
+        self.shape = (draw(st.integers(1, 3)), draw(st.integers(1, 12)), 7, 6)
+        channels, image = self.shape[1], mx.sym.var("images")
+        for _ in range(draw(st.integers(1, 5))):
+            image, channels = draw(st.sampled_from(LAYERS))(self, image, channels)
+        self.graph = draw(st.sampled_from(ENDS))(image)
+
+    def name(self, kind):
+        self.count += 1
+        return f"{kind}{self.count}"
+
+
+def convolution(net, image, channels):
+    kernel = net.draw(st.sampled_from([(1, 1), (3, 3), (1, 3), (5, 5)]))
+    filters = net.draw(CHANNELS)
+    attrs = {"kernel": kernel, "pad": tuple(side // 2 for side in kernel), "num_filter": filters}
+    attrs["no_bias"] = net.draw(st.booleans())
+    groups = net.draw(st.sampled_from(["one", "one", "one", "depthwise", "two"]))
+    if groups == "depthwise":
+        attrs.update(num_filter=channels, num_group=channels)
+    elif groups == "two" and channels % 2 == 0:
+        attrs.update(num_filter=2 * filters, num_group=2)
+    return mx.sym.Convolution(image, name=net.name("conv"), **attrs), attrs["num_filter"]
+
+
+def batch_norm(net, image, channels):
+    attrs = {"fix_gamma": net.draw(st.booleans()), "use_global_stats": net.draw(st.booleans())}
+    return mx.sym.BatchNorm(image, name=net.name("norm"), eps=1e-2, **attrs), channels
+
+
+def activation(net, image, channels):
+    kind = net.draw(st.sampled_from([*ACTIVATIONS, "leaky", "clip", "plus", "exp"]))
+    name = net.name(kind)
+    if kind in ACTIVATIONS:
+        return mx.sym.Activation(image, name=name, act_type=kind), channels
+    if kind == "leaky":
+        return mx.sym.LeakyReLU(image, name=name, act_type="leaky", slope=0.2), channels
+    if kind == "clip":
+        return mx.sym.clip(image, name=name, a_min=-0.4, a_max=0.7), channels
+    return (mx.sym.exp(image, name=name) if kind == "exp" else image + 0.5), channels
+
+
+def pooling(net, image, channels):
+    attrs = {"pool_type": net.draw(st.sampled_from(["max", "avg", "sum"]))}
+    return mx.sym.Pooling(
+        image, name=net.name("pool"), kernel=(2, 2), pad=(1, 1), **attrs
+    ), channels
+
+
+def other(net, image, channels):
+    """An operator that does not keep channels apart, or that is not known to."""
+    kind = net.draw(st.sampled_from(["softmax", "swap", "sqrt", "channel"]))
+    if kind == "softmax":
+        return mx.sym.softmax(image, axis=1), channels
+    if kind == "swap":
+        return mx.sym.SwapAxis(image, dim1=2, dim2=3), channels
+    if kind == "sqrt":
+        return mx.sym.sqrt(mx.sym.abs(image) + 0.1), channels
+    return mx.sym.slice_axis(image, axis=1, begin=0, end=1), 1
+
+
+def residual(net, image, channels):
+    """Two ways of the same shape, added or multiplied."""
+    filters, both = net.draw(CHANNELS), []
+    for _ in range(2):
+        attrs = {"kernel": (3, 3), "pad": (1, 1), "num_filter": filters}
+        both.append(mx.sym.Convolution(image, name=net.name("way"), **attrs))
+    join = net.draw(
+        st.sampled_from([mx.sym.elemwise_add, mx.sym.elemwise_mul, mx.sym.broadcast_sub])
+    )
+    return join(*both), filters
+
+
+def branches(net, image, channels):
+    """Ways with channels of their own, and the image itself, joined."""
+    ways, total = [image], channels
+    for _ in range(net.draw(st.integers(1, 2))):
+        way, more = convolution(net, image, channels)
+        ways.append(way)
+        total += more
+    return mx.sym.Concat(*ways, name=net.name("join"), dim=1), total
+
+
+LAYERS = [convolution, convolution, convolution, batch_norm, activation, pooling, other]
+LAYERS += [residual, branches]
+ENDS = [
+    lambda image: image,
+    lambda image: mx.sym.FullyConnected(image, name="scores", num_hidden=3),
+    lambda image: mx.sym.Flatten(
+        mx.sym.Pooling(image, global_pool=True, kernel=(1, 1), pool_type="avg")
+    ),
+    lambda image: mx.sym.Group([mx.sym.relu(image, name="first"), mx.sym.sum(image, name="total")]),
+]
+
+
+def values_of(graph, shape, seed):
+    """NumPy arrays for all arguments and states of a graph of ``images``."""
+    shapes, _, states = graph.infer_shape(images=shape)
+    random, args, aux = np.random.RandomState(seed), {}, {}
+    for name, each in zip(graph.list_arguments(), shapes):
+        scale = 1 if name == "images" else 1 / np.sqrt(max(1, np.prod(each[1:])))
+        args[name] = random.uniform(-scale, scale, each) + name.endswith("gamma")
+    for name, each in zip(graph.list_auxiliary_states(), states):
+        aux[name] = random.uniform(0.5, 1.5, each)
+    return args, aux
+
+
+def results(graph, args, aux, heads, dtype):
+    """By name: outputs in training and in prediction, gradients, and the states after one step."""
+    ctx = device()
+    own = {name: nd.array(each, ctx=ctx, dtype=dtype) for name, each in args.items()}
+    grads = {name: nd.full(each.shape, np.nan, ctx=ctx, dtype=dtype) for name, each in own.items()}
+    shapes = graph.infer_shape(**{name: each.shape for name, each in args.items()})[2]
+    wide = {}
+    for (name, each), shape in zip(aux.items(), shapes):
+        wide[name] = np.zeros(shape)
+        wide[name][: len(each)] = each
+    states = {name: nd.array(each, ctx=ctx, dtype=dtype) for name, each in wide.items()}
+    executor = graph.bind(ctx, own, args_grad=grads, aux_states=states)
+    found = {f"out {n}": out.asnumpy() for n, out in enumerate(executor.forward(is_train=True))}
+    executor.backward([nd.array(each, ctx=ctx, dtype=dtype) for each in heads])
+    found.update({f"gradient {name}": grad.asnumpy() for name, grad in grads.items()})
+    found.update({f"state {name}": states[name].asnumpy()[: len(aux[name])] for name in aux})
+    predicted = enumerate(executor.forward(is_train=False))
+    found.update({f"predicted {n}": out.asnumpy() for n, out in predicted})
+    return found
+
+
+def pad(graph, shape, multiple):
+    types = dict.fromkeys(graph.list_arguments(), "float32")
+    return pad_channels(graph, {"images": shape}, types, Padding((multiple,)))
+
+
+@pytest.mark.cpu_only("channels are padded on CPUs")
+@settings(max_examples=60)
+@given(st.data(), st.sampled_from([8, 16, 3]), st.integers(0, 2**16))
+def test_padding_changes_neither_results_nor_gradients(data, multiple, seed):
+    """The reference is the plain graph in float64, and its rounding that in float32."""
+    net = Drawn(data.draw)
+    padded = pad(net.graph, net.shape, multiple)
+    assert padded.list_arguments() == net.graph.list_arguments()
+    assert padded.list_outputs() == net.graph.list_outputs()
+    assert padded.list_auxiliary_states() == net.graph.list_auxiliary_states()
+    args, aux = values_of(net.graph, net.shape, seed)
+    shapes = {name: each.shape for name, each in args.items()}
+    outputs = net.graph.infer_shape(**shapes)[1]
+    assert padded.infer_shape(**shapes)[1] == outputs
+    random = np.random.RandomState(seed)
+    heads = [random.uniform(-1, 1, shape) for shape in outputs]
+    exact = results(net.graph, args, aux, heads, "float64")
+    plain = results(net.graph, args, aux, heads, "float32")
+    for name, own in results(padded, args, aux, heads, "float32").items():
+        size = max(1.0, np.abs(exact[name]).max(initial=0))
+        rounding = np.abs(plain[name] - exact[name]).max(initial=0)
+        assert np.abs(own - exact[name]).max(initial=0) <= max(1e-6 * size, 3 * rounding), name

@@ -1,0 +1,47 @@
+"""Runs whose channels are padded end as runs without padding do."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from support.drawn_runs import few_digits, network_of, settings_of
+from support.reference import distance, values
+
+from gluonlab.config import TrainConfig
+from gluonlab.models import rewriting
+from gluonlab.models.channel_padding import Padding
+from gluonlab.training.loop import train
+from gluonlab.training.reporter import Reporter
+
+IMAGES = 50  # two steps of 20 images, and one of 10
+
+
+def trained(layers, multiples, options):
+    """The parameters, running statistics and validation losses of a run."""
+    padding = Padding(multiples)
+    with network_of(layers), pytest.MonkeyPatch.context() as patch:
+        patch.setattr(
+            rewriting, "padding_for", lambda ctx: padding if ctx.device_type == "cpu" else Padding()
+        )
+        result = train(TrainConfig(**options), reporter=Reporter(), dataset=few_digits(IMAGES))
+    return [*values(result.net), np.array([each.validation_loss for each in result.history])]
+
+
+PADDED_LAYERS = ["convolution", "convolution", "norm", "pooling"]
+
+
+@pytest.mark.cpu_only("channels are padded on CPUs")
+@settings(max_examples=5)
+@given(
+    layers=st.lists(st.sampled_from(PADDED_LAYERS), max_size=4),
+    count=st.sampled_from([1, 3]),
+    microbatches=st.sampled_from([None, 2, 3]),
+    sync_bn=st.booleans(),
+    multiples=st.sampled_from([(8,), (16,), (8, 16)]),
+)
+def test_a_run_ends_as_without_padding(layers, count, microbatches, sync_bn, multiples):
+    layers = ["convolution", *layers]
+    options = settings_of(count, epochs=1, lr=0.003, microbatches=microbatches)
+    options["sync_bn"] = sync_bn and "norm" in layers
+    padded, plain = (trained(layers, each, options) for each in (multiples, ()))
+    assert distance(padded, plain) <= 1e-5
