@@ -29,6 +29,7 @@ ADDED_AT_ONCE = (3, 4)
 ARRAY_LIMIT = 2**31 - 1
 
 Call = Callable[[], None]
+PreparedCall = Callable[[], int]  # a function of MXNet's with its arguments; it returns 0
 
 
 def from_host(array: "np.ndarray[Any, Any]") -> nd.NDArray:
@@ -96,24 +97,21 @@ class OperatorCall:
         self._operator = ctypes.c_void_p()
         check_call(_LIB.NNGetOpHandle(name.encode(), ctypes.byref(self._operator)))
         self._arrays = (*inputs, *outputs)  # keeps the handles alive
-        self._input_count = ctypes.c_int(len(inputs))
         self._inputs = (ctypes.c_void_p * len(inputs))(*[array.handle for array in inputs])
         handles = (ctypes.c_void_p * len(outputs))(*[output.handle for output in outputs])
         self._outputs = ctypes.cast(handles, ctypes.POINTER(NDArrayHandle))
-        self._output_count = ctypes.c_int(len(outputs))
-        self._stypes = ctypes.POINTER(ctypes.c_int)()
 
     def __call__(self, attributes: "Attributes") -> None:
         """Queue the operation; nothing waits for it."""
-        self._invoke(self._inputs, attributes)
+        check_call(self.prepared(attributes)())
 
-    def _invoke(self, inputs: Any, attributes: "Attributes") -> None:
-        check_call(
-            _LIB.MXImperativeInvokeEx(
-                self._operator, self._input_count, inputs, ctypes.byref(self._output_count),
-                ctypes.byref(self._outputs), attributes.count, attributes.names, attributes.values,
-                ctypes.byref(self._stypes),
-            )
+    def prepared(self, attributes: "Attributes") -> PreparedCall:
+        """The same as a function that returns 0, while this object lives."""
+        return partial(
+            _LIB.MXImperativeInvokeEx, self._operator, len(self._inputs), self._inputs,
+            ctypes.byref(ctypes.c_int(len(self._arrays) - len(self._inputs))),
+            ctypes.byref(self._outputs), *attributes.arguments,
+            ctypes.byref(ctypes.POINTER(ctypes.c_int)()),
         )  # fmt: skip
 
 
@@ -121,9 +119,8 @@ class Attributes:
     """An operator's attributes, such as a learning rate, as MXNet takes them."""
 
     def __init__(self, values: Dict[str, Any]) -> None:
-        self.count = ctypes.c_int(len(values))
-        self.names = c_str_array(list(values))
-        self.values = c_str_array([attribute_text(value) for value in values.values()])
+        texts = [attribute_text(value) for value in values.values()]
+        self.arguments = len(values), c_str_array(list(values)), c_str_array(texts)
 
 
 NO_ATTRIBUTES = Attributes({})
@@ -137,10 +134,12 @@ class CopyInto(OperatorCall):
 
     def __init__(self, destination: nd.NDArray) -> None:
         super().__init__("_copyto", [destination], destination)
+        self._copy = self.prepared(NO_ATTRIBUTES)
 
     def copy(self, source: nd.NDArray) -> None:
         """Queue the copy; nothing waits for it."""
-        self._invoke(ctypes.byref(source.handle), NO_ATTRIBUTES)
+        self._inputs[0] = source.handle
+        check_call(self._copy())
 
 
 class AddInto(OperatorCall):
@@ -151,11 +150,12 @@ class AddInto(OperatorCall):
 
     def __init__(self, destination: nd.NDArray) -> None:
         super().__init__("broadcast_add", [destination, destination], destination)
-        self._destination = destination.handle
+        self._add = self.prepared(NO_ATTRIBUTES)
 
     def add(self, source: nd.NDArray) -> None:
         """Queue the addition; nothing waits for it."""
-        self._invoke((ctypes.c_void_p * 2)(self._destination, source.handle), NO_ATTRIBUTES)
+        self._inputs[1] = source.handle
+        check_call(self._add())
 
 
 class Fence:

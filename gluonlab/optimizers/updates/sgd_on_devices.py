@@ -2,16 +2,17 @@
 
 The learning rate, the weight decay and the count of updates belong to a key of the optimizer, not
 to a device. The optimizer works them out for each device anew, which takes several times as long as
-queueing the update.
+queueing the update. Here it is asked once for all keys.
 """
 
 from __future__ import annotations
 
-from typing import Any, Dict, List, Tuple
+from typing import Any, Dict, List, Sequence, Tuple
 
 import mxnet as mx
+from mxnet.base import check_call
 
-from gluonlab.engine.invoke import Attributes, OperatorCall
+from gluonlab.engine.invoke import Attributes, OperatorCall, PreparedCall
 from gluonlab.optimizers.sgd import SGD
 from gluonlab.optimizers.updates.counts import COUNTED_AT
 
@@ -43,19 +44,17 @@ class DevicesSGD:
         # mx.optimizer.SGD always calls the operators for several arrays. Those for one are queued
         # faster and give the same bits, except with clipped gradients or weight decay.
         self._several = "multi_" if optimizer.clip_gradient or optimizer.wd else ""
-        self._calls = []
+        self._operators = []
         for weight, grad, state in self._arrays:
             name, used = ("sgd_update", []) if state is None else ("sgd_mom_update", [state])
-            self._calls.append(OperatorCall(self._several + name, [weight, grad, *used], weight))
+            inputs = [weight, grad, *used]
+            self._operators.append(OperatorCall(self._several + name, inputs, weight))
         self._settings: Tuple[Any, ...] = ()
-        self._attributes = Attributes({})
+        self._calls: List[PreparedCall] = []
 
-    def update(self) -> None:
+    def queue(self, lr: float, wd: float) -> None:
         """Queue the update of every device."""
         optimizer = self.optimizer
-        optimizer._set_current_context(COUNTED_AT)
-        optimizer._update_count(self.key)
-        lr, wd = float(optimizer._get_lr(self.key)), float(optimizer._get_wd(self.key))
         momentum = optimizer.momentum
         if momentum and isinstance(optimizer, SGD):
             scale, ratio = optimizer.rescale(self.key, lr)
@@ -67,9 +66,10 @@ class DevicesSGD:
         settings = (lr, wd, momentum, optimizer.rescale_grad, optimizer.clip_gradient)
         if settings != self._settings:
             self._settings = settings
-            self._attributes = Attributes(self._current_values(lr, wd, momentum))
+            attributes = Attributes(self._current_values(lr, wd, momentum))
+            self._calls = [operator.prepared(attributes) for operator in self._operators]
         for call in self._calls:
-            call(self._attributes)
+            check_call(call())
 
     def _current_values(self, lr: float, wd: float, momentum: float) -> Dict[str, Any]:
         optimizer = self.optimizer
@@ -82,3 +82,13 @@ class DevicesSGD:
         if optimizer.clip_gradient:
             values["clip_gradient"] = optimizer.clip_gradient
         return values
+
+
+def update(optimizer: mx.optimizer.SGD, keys: Sequence[DevicesSGD]) -> None:
+    """Queue the updates of all ``keys``, with the rate of the one updated most often."""
+    names = [each.key for each in keys]
+    optimizer._set_current_context(COUNTED_AT)
+    optimizer._update_count(names)
+    rates = zip(keys, optimizer._get_lrs(names), optimizer._get_wds(names))
+    for each, lr, wd in rates:
+        each.queue(float(lr), float(wd))
