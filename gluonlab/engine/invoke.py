@@ -54,6 +54,28 @@ def rows(array: nd.NDArray, begin: int, end: int) -> nd.NDArray:
     return type(array)(handle=handle)
 
 
+class KindReader:
+    """Reads the shapes and types of arrays in half the time of ``array.shape`` and ``array.dtype``.
+
+    Two threads must not share one.
+    """
+
+    def __init__(self) -> None:
+        self._axes, self._type = ctypes.c_int(), ctypes.c_int()
+        self._sizes: Any = ctypes.POINTER(ctypes.c_int)()
+        self._shape = ctypes.byref(self._axes), ctypes.byref(self._sizes)
+
+    def shape(self, array: nd.NDArray) -> Tuple[int, ...]:
+        """``array.shape``."""
+        check_call(_LIB.MXNDArrayGetShapeEx(array.handle, *self._shape))
+        return tuple(self._sizes[: self._axes.value])
+
+    def type_number(self, array: nd.NDArray) -> int:
+        """MXNet's number of ``array.dtype``."""
+        check_call(_LIB.MXNDArrayGetDType(array.handle, ctypes.byref(self._type)))
+        return self._type.value
+
+
 def memory_of(array: nd.NDArray) -> Tuple[int, int]:
     """Where an array's elements lie: the first address, and the one behind the last.
 

@@ -11,7 +11,18 @@ from __future__ import annotations
 import ctypes
 import itertools
 from functools import partial
-from typing import Any, Callable, Collection, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
+from typing import (
+    Any,
+    Callable,
+    Collection,
+    Dict,
+    List,
+    Mapping,
+    NamedTuple,
+    Optional,
+    Sequence,
+    Tuple,
+)
 
 import mxnet as mx
 from mxnet import gluon, nd
@@ -209,9 +220,7 @@ class Part:
         backward = partial(
             _LIB.MXExecutorBackwardEx, executor.handle, begin.count, begin.handles, 1
         )
-        return Bound(
-            executor, forward, backward, copies, own, executor.outputs, begin, gradients
-        )
+        return Bound(executor, forward, backward, copies, own, executor.outputs, begin, gradients)
 
     def forward(self, bound: Bound, train: bool = True, slot: int = 0) -> None:
         """Run the graph on what was copied into its inputs.
