@@ -10,25 +10,13 @@ from __future__ import annotations
 
 import ctypes
 import itertools
-from functools import partial
-from typing import (
-    Any,
-    Callable,
-    Collection,
-    Dict,
-    List,
-    Mapping,
-    NamedTuple,
-    Optional,
-    Sequence,
-    Tuple,
-)
+from typing import Any, Collection, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 import mxnet as mx
 from mxnet import gluon, nd
 from mxnet.base import _LIB, check_call
 
-from gluonlab.engine.invoke import CopyInto, PreparedCall
+from gluonlab.engine.invoke import CopyInto
 from gluonlab.engine.pieces import backward_pieces
 from gluonlab.models.odd_concat import plain_where_channels_are_odd
 from gluonlab.models.one_pixel import dense_where_one_pixel
@@ -93,13 +81,10 @@ class Heads:
 class Bound(NamedTuple):
     """A graph bound to arrays: how to fill its inputs, how to run it, and what it leaves behind.
 
-    ``run_forward(train)`` and ``run_backward()``: MXNet's own functions, which return 0.
     ``gradients``: those of the inputs that were asked for; backward writes them.
     """
 
     executor: Any
-    run_forward: Callable[[bool], int]
-    run_backward: PreparedCall
     inputs: Dict[str, CopyInto]
     arrays: Dict[str, nd.NDArray]
     outputs: List[nd.NDArray]
@@ -216,11 +201,7 @@ class Part:
         self._memory.setdefault(slot, executor)
         copies = {name: CopyInto(array) for name, array in own.items()}
         begin = Heads(executor.outputs if heads else [], self._losses if heads else [])
-        forward = partial(_LIB.MXExecutorForward, executor.handle)
-        backward = partial(
-            _LIB.MXExecutorBackwardEx, executor.handle, begin.count, begin.handles, 1
-        )
-        return Bound(executor, forward, backward, copies, own, executor.outputs, begin, gradients)
+        return Bound(executor, copies, own, executor.outputs, begin, gradients)
 
     def forward(self, bound: Bound, train: bool = True, slot: int = 0) -> None:
         """Run the graph on what was copied into its inputs.
@@ -231,12 +212,13 @@ class Part:
             # operators look at the mode when they run: those still queued must not see the new one
             self._wait()
             self._train = train
-        check_call(bound.run_forward(train))
+        check_call(_LIB.MXExecutorForward(bound.executor.handle, int(train)))
         self._outputs[slot] = bound.outputs
 
     def backward(self, bound: Bound) -> None:
         """Write the gradients, from the heads, of the last forward."""
-        check_call(bound.run_backward())
+        heads = bound.heads
+        check_call(_LIB.MXExecutorBackwardEx(bound.executor.handle, heads.count, heads.handles, 1))
 
     def _wait(self) -> None:
         """Wait for what this part has queued, and for nobody else's work."""
