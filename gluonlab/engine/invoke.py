@@ -29,7 +29,6 @@ ADDED_AT_ONCE = (3, 4)
 ARRAY_LIMIT = 2**31 - 1
 
 Call = Callable[[], None]
-PreparedCall = Callable[[], int]  # a function of MXNet's with its arguments; it returns 0
 
 
 def from_host(array: "np.ndarray[Any, Any]") -> nd.NDArray:
@@ -122,18 +121,22 @@ class OperatorCall:
         self._inputs = (ctypes.c_void_p * len(inputs))(*[array.handle for array in inputs])
         handles = (ctypes.c_void_p * len(outputs))(*[output.handle for output in outputs])
         self._outputs = ctypes.cast(handles, ctypes.POINTER(NDArrayHandle))
+        self._output_count = ctypes.c_int(len(outputs))
+        self._attributes: "Attributes | None" = None  # those of the call that is prepared
+        self._prepared: Callable[[], int]
 
     def __call__(self, attributes: "Attributes") -> None:
         """Queue the operation; nothing waits for it."""
-        check_call(self.prepared(attributes)())
+        if attributes is not self._attributes:
+            self._prepare(attributes)
+        check_call(self._prepared())
 
-    def prepared(self, attributes: "Attributes") -> PreparedCall:
-        """The same as a function that returns 0, while this object lives."""
-        return partial(
+    def _prepare(self, attributes: "Attributes") -> None:
+        self._attributes = attributes
+        self._prepared = partial(
             _LIB.MXImperativeInvokeEx, self._operator, len(self._inputs), self._inputs,
-            ctypes.byref(ctypes.c_int(len(self._arrays) - len(self._inputs))),
-            ctypes.byref(self._outputs), *attributes.arguments,
-            ctypes.byref(ctypes.POINTER(ctypes.c_int)()),
+            ctypes.byref(self._output_count), ctypes.byref(self._outputs), attributes.count,
+            attributes.names, attributes.values, ctypes.byref(ctypes.POINTER(ctypes.c_int)()),
         )  # fmt: skip
 
 
@@ -141,8 +144,9 @@ class Attributes:
     """An operator's attributes, such as a learning rate, as MXNet takes them."""
 
     def __init__(self, values: Dict[str, Any]) -> None:
-        texts = [attribute_text(value) for value in values.values()]
-        self.arguments = len(values), c_str_array(list(values)), c_str_array(texts)
+        self.count = len(values)
+        self.names = c_str_array(list(values))
+        self.values = c_str_array([attribute_text(value) for value in values.values()])
 
 
 NO_ATTRIBUTES = Attributes({})
@@ -156,12 +160,11 @@ class CopyInto(OperatorCall):
 
     def __init__(self, destination: nd.NDArray) -> None:
         super().__init__("_copyto", [destination], destination)
-        self._copy = self.prepared(NO_ATTRIBUTES)
 
     def copy(self, source: nd.NDArray) -> None:
         """Queue the copy; nothing waits for it."""
         self._inputs[0] = source.handle
-        check_call(self._copy())
+        self(NO_ATTRIBUTES)
 
 
 class AddInto(OperatorCall):
@@ -172,12 +175,11 @@ class AddInto(OperatorCall):
 
     def __init__(self, destination: nd.NDArray) -> None:
         super().__init__("broadcast_add", [destination, destination], destination)
-        self._add = self.prepared(NO_ATTRIBUTES)
 
     def add(self, source: nd.NDArray) -> None:
         """Queue the addition; nothing waits for it."""
         self._inputs[1] = source.handle
-        check_call(self._add())
+        self(NO_ATTRIBUTES)
 
 
 class Fence:
