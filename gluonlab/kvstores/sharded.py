@@ -216,7 +216,8 @@ class ShardedKVStore(ScheduleKVStore):
     def keys_to_update(self, key: Any, stale: Mapping[Any, List[Range]]) -> List[Any]:
         """The optimizer's keys that `update` of ``key`` would update."""
         updates = self._half_done(key).updates
-        return [own for name, update in updates.items() for own in update.keys(stale.get(name, ()))]
+        every = (each.spans(stale.get(name, ())) for name, each in updates.items())
+        return [span.key for spans in every for span in spans]
 
     def set_states(self, of_keys: Mapping[Any, KeyState]) -> None:
         """Set the state that each key gets when it is next updated; other keys begin anew.

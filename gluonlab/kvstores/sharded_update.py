@@ -21,7 +21,7 @@ from gluonlab.kvstores.summing import named
 from gluonlab.kvstores.sums import Entry, described, same_entries
 from gluonlab.optimizers.states.states import KeyState
 from gluonlab.optimizers.updates.counts import Range
-from gluonlab.optimizers.updates.key_update import KeyPart, KeyUpdate
+from gluonlab.optimizers.updates.key_update import KeyPart, KeyUpdate, update_spans
 
 Arrays = List[List[nd.NDArray]]
 
@@ -68,8 +68,12 @@ class ShardedUpdate:
         """Queue the rest. ``stale``: for some of the keys, the elements that stay as they are."""
         with autograd.pause():
             self._gather.settle()  # before a shard of the weights is written
-            for key, update in self.updates.items():
-                update.update(stale.get(key, ()))
+            spans = [
+                span
+                for key, update in self.updates.items()
+                for span in update.spans(stale.get(key, ()))
+            ]
+            update_spans(self.optimizer, spans)
         self._gather.run(priority, settled=True)
 
     @property

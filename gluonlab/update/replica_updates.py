@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from itertools import repeat
 from typing import Any, List, Sequence
 
 from mxnet.gluon import Parameter
 
-from gluonlab.optimizers.updates.key_update import KeyPart, KeyUpdate, foresee
+from gluonlab.optimizers.updates.key_update import KeyPart, KeyUpdate, foresee, update_spans
 from gluonlab.update.bucket import Bucket, as_nd
 from gluonlab.update.fresh import NOTHING, Stale
 
@@ -27,16 +28,12 @@ class BucketUpdates:
 
         ``uneven``: some may have been updated more often.
         """
-        if not (uneven or stale.parameters):
-            for update in self.keys:
-                update.update()
-            return
-        ranges = [bucket.ranges(stale.parameters) for bucket in self._buckets]
+        ranges = (bucket.ranges(stale.parameters) for bucket in self._buckets)
+        stays = ranges if stale.parameters else repeat(())
+        spans = [span for update, some in zip(self.keys, stays) for span in update.spans(some)]
         if uneven:
-            keys = [key for update, some in zip(self.keys, ranges) for key in update.keys(some)]
-            foresee(self._optimizer, keys)
-        for update, some in zip(self.keys, ranges):
-            update.update(some)
+            foresee(self._optimizer, [span.key for span in spans])
+        update_spans(self._optimizer, spans)
 
     def _parts(self, key: int) -> List[KeyPart]:
         parts, bucket = [], self._buckets[key]

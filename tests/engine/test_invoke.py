@@ -12,7 +12,7 @@ from mxnet.base import _LIB, check_call
 from support.devices import contexts
 from support.workers import EngineContext
 
-from gluonlab.engine.invoke import from_host, rows
+from gluonlab.engine.invoke import KindReader, from_host, rows
 
 ON_THE_HOST = pytest.mark.cpu_only("arrays on the host, which are the CPU's")
 
@@ -81,3 +81,22 @@ def test_rows_are_the_slice_and_share_its_memory(dtype, rest, bounds):
     values[begin:end] = 7
     assert np.array_equal(array.asnumpy(), values)
     assert type(rows(array.as_np_ndarray(), begin, end)) is mx.np.ndarray
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.sampled_from(["uint8", "int32", "int64", "float16", "float32"]),
+            st.lists(st.integers(1, 4), min_size=1, max_size=4),
+        ),
+        min_size=2,
+        max_size=4,
+    )
+)
+def test_kinds_are_those_that_the_arrays_tell(kinds):
+    arrays = [mx.nd.zeros(shape, contexts(1)[0], dtype) for dtype, shape in kinds]
+    reader = KindReader()
+    assert [reader.shape(array) for array in arrays] == [array.shape for array in arrays]
+    numbers = [reader.type_number(array) for array in arrays]
+    same = [[one == other for other in numbers] for one in numbers]
+    assert same == [[one.dtype == other.dtype for other in arrays] for one in arrays]

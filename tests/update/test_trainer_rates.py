@@ -196,3 +196,26 @@ def test_gluons_trainer_has_an_earlier_rate_for_those_that_come_before(trainer):
         expected,
         1 + 0.5 + 0.25,
     ]
+
+
+@pytest.mark.parametrize("store", ["device", "ring"])
+def test_the_schedule_is_asked_once_in_a_step(store):
+    """A network has many buckets, and a schedule is Python."""
+    asked = []
+
+    def schedule(step):
+        asked.append(step)
+        return BASE
+
+    params = gluon.ParameterDict()
+    for number, shape in enumerate(SHAPES):
+        params.get(f"p{number}", shape=shape)
+    params.initialize(ctx=contexts(2))
+    trainer = BucketedTrainer(
+        params, "sgd", {"lr_scheduler": schedule}, kvstore=store, bucket_bytes=0
+    )
+    assert len(trainer.buckets) == len(SHAPES)
+    asked.clear()
+    for _ in range(3):
+        trainer.apply(1)
+    assert asked == [1, 2, 3]

@@ -79,18 +79,6 @@ class KeyUpdate:
         begins, ends = [part.begin for part in parts], [part.end for part in parts]
         self._spans = [_Span(optimizer, key, parts, (min(begins, default=0), max(ends, default=0)))]
 
-    def update(self, stale: Sequence[Range] = ()) -> None:
-        """Queue the update of all elements but those in the ranges ``stale``.
-
-        These keep weight, state and count.
-        """
-        for span in self._besides(stale) if stale else self._spans:
-            span.update()
-
-    def keys(self, stale: Sequence[Range] = ()) -> List[Any]:
-        """The optimizer's keys that `update` with the same ``stale`` will update."""
-        return [span.key for span in self._besides(stale)]
-
     def ages(self) -> Dict[Range, Age]:
         """The age of each span."""
         return {(span.begin, span.end): age_of(self.optimizer, span.key) for span in self._spans}
@@ -103,7 +91,7 @@ class KeyUpdate:
         for span in self._spans:
             set_age(self.optimizer, span.key, age_at(ages, span.begin))
 
-    def _besides(self, stale: Sequence[Range]) -> "List[_Span]":
+    def spans(self, stale: Sequence[Range] = ()) -> "List[_Span]":
         """The spans that are not stale, cut where stale elements begin and end."""
         if not stale:
             return self._spans
@@ -125,15 +113,12 @@ class _Span:
         self.optimizer, self.key, self.parts = optimizer, key, list(parts)
         self.begin, self.end = ends
         weights, grads, states = ([part[field] for part in self.parts] for field in (1, 2, 3))
-        self._sgd: Optional[sgd_on_devices.DevicesSGD] = None
+        self.sgd: Optional[sgd_on_devices.DevicesSGD] = None
         if sgd_on_devices.applies(optimizer):
-            self._sgd = sgd_on_devices.DevicesSGD(optimizer, key, weights, grads, states)
+            self.sgd = sgd_on_devices.DevicesSGD(optimizer, key, weights, grads, states)
         self._rows = Rows(optimizer, weights)
 
     def update(self) -> None:
-        if self._sgd is not None:
-            self._sgd.update()
-            return
         before = Before(self.optimizer, self.key)
         self._rows.restore()
         for part in self.parts:
@@ -159,6 +144,16 @@ class _Span:
         parts = [part.within(begin, end) for part in inside]
         Before(self.optimizer, self.key).restore(key)
         return _Span(self.optimizer, key, parts, (begin, end))
+
+
+def update_spans(optimizer: Any, spans: "Sequence[_Span]") -> None:
+    """Queue the update of all elements of ``spans``, of any keys."""
+    sgd = [span.sgd for span in spans if span.sgd is not None]
+    if sgd:
+        sgd_on_devices.update(optimizer, sgd)
+    else:
+        for span in spans:
+            span.update()
 
 
 def _cut(array: Any, begin: int, end: int) -> Any:

@@ -7,7 +7,7 @@ from typing import Any, Callable, Dict, List, NamedTuple, Optional, Tuple
 import mxnet as mx
 from mxnet import gluon, nd
 
-from gluonlab.engine.invoke import CopyInto
+from gluonlab.engine.invoke import CopyInto, KindReader
 from gluonlab.models.graphs import one_array
 from gluonlab.parallel.objective import (
     SmoothedCrossEntropy,
@@ -73,6 +73,7 @@ class Replica:
         self._part = Part(graph, params, ctx, losses=[0])
         self._bound: Dict[Tuple[Any, ...], _BoundReplica] = {}
         self._last: "_BoundReplica | None" = None
+        self._kinds = KindReader()
 
     def forward(
         self, images: nd.NDArray, labels: nd.NDArray, train: bool = True, add: bool = False
@@ -97,10 +98,12 @@ class Replica:
         self._part.backward(bound)
 
     def _for(self, images: nd.NDArray, labels: nd.NDArray, add: bool) -> _BoundReplica:
-        key = (images.shape, images.dtype, labels.dtype, add)
-        if key not in self._bound:
-            self._bound[key] = self._bind(images, labels, add)
-        return self._bound[key]
+        kinds = self._kinds
+        key = (kinds.shape(images), kinds.type_number(images), kinds.type_number(labels), add)
+        bound = self._bound.get(key)
+        if bound is None:
+            bound = self._bound[key] = self._bind(images, labels, add)
+        return bound
 
     def _bind(self, images: nd.NDArray, labels: nd.NDArray, add: bool) -> _BoundReplica:
         graph = self.scoring if len(labels.shape) == 1 else self.graph
