@@ -128,6 +128,10 @@ class TrainConfig:
         metavar="PIXELS",
     )  # fmt: skip
     decoders: Optional[int] = DATA(DECODERS, "processes that decode (default: one per core)")
+    resizer: Optional[str] = DATA(
+        text, "library that resizes image files: cykooz, or pillow "
+        "(default: cykooz, if it is installed)", metavar="NAME",
+    )  # fmt: skip
     skip_bad: bool = DATA(
         flag, "try all files first; leave out those that fail to decode", default=False
     )

@@ -220,7 +220,7 @@ def test_a_pool_cuts_what_one_process_would_cut(split_of, pools):
     seeds = list(range(2**32 - len(split), 2**32))
     images, labels = split.begin(np.arange(len(split)), seeds).result()
     assert all(
-        np.array_equal(image, decode(path, 16, seed))
+        np.array_equal(image, decode(path, 16, seed, resizer=pools[3].resizer))
         for image, path, seed in zip(images, split.paths, seeds)
     )
     assert np.array_equal(labels, split.labels)
