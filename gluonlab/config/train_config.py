@@ -129,12 +129,9 @@ class TrainConfig:
     )  # fmt: skip
     decoders: Optional[int] = DATA(DECODERS, "processes that decode (default: one per core)")
     resizer: Optional[str] = DATA(
-        text, "library that resizes image files: cykooz, or pillow "
-        "(default: cykooz, if it is installed)", metavar="NAME",
-    )  # fmt: skip
-    skip_bad: bool = DATA(
-        flag, "try all files first; leave out those that fail to decode", default=False
+        text, "resize by cykooz (default if installed) or pillow", metavar="NAME"
     )
+    skip_bad: bool = DATA(flag, "try all files first; leave out those that fail", default=False)
     val_share: Optional[float] = DATA(
         SHARE, "if your own images have no val part, hold out "
         "this share of each class", metavar="SHARE",

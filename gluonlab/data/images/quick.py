@@ -95,8 +95,9 @@ def _same(content: bytes) -> bool:
     with Image.open(io.BytesIO(content)) as image:
         wanted = np.asarray(image.convert("RGB"))
     found = pixels(content)
-    plain = plain_size(content) is not None and found is not None
-    return plain and np.array_equal(found[:, :, :3], wanted)
+    if found is None or plain_size(content) is None:
+        return False
+    return np.array_equal(found[:, :, :3], wanted)
 
 
 def _examples() -> "Tuple[bytes, ...]":

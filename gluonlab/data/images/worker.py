@@ -44,7 +44,9 @@ def main(fd: int, slots: int, size: int, quick: int, resizer: str) -> None:
 
 if __name__ == "__main__":
     try:
-        main(*map(int, sys.argv[1:5]), sys.argv[5])
+        *numbers, resizer = sys.argv[1:]
+        fd, slots, size, quick = map(int, numbers)
+        main(fd, slots, size, quick, resizer)
     except BrokenPipeError:  # the parent is gone, with nobody to read the answer
         # else Python complains when it ends
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
