@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 PILLOW, CYKOOZ = "pillow", "cykooz"
 RESIZERS = (PILLOW, CYKOOZ)
-MOST_DIFFERENCE = 2  # of 255, between the two; of ten million pixels, one differs by more than 1
+MOST_DIFFERENCE = 2  # of 255, between the two; more than 1 is one value in a hundred million
 PIXEL_BYTES = 4  # red, green, blue and one that is ignored: what libraries are fastest with
 
 
