@@ -108,7 +108,7 @@ def resolve_resizer(asked: Optional[str]) -> str:
     if asked is None or asked == usual_resizer():
         return usual_resizer()
     if asked not in RESIZERS:
-        raise DataError(f"resizer {asked!r}: give one of {', '.join(RESIZERS)}")
+        raise DataError(f"--resizer {asked}: give {CYKOOZ} or {PILLOW}")
     if asked == CYKOOZ:
         raise DataError(
             "--resizer cykooz needs the package cykooz.resizer, which is not installed: "

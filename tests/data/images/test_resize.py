@@ -158,7 +158,7 @@ def test_it_is_used_where_it_is_installed(monkeypatch):
     assert resolve_resizer(None) == resolve_resizer(PILLOW) == PILLOW
     with pytest.raises(DataError, match="--resizer cykooz needs the package"):
         resolve_resizer(CYKOOZ)
-    with pytest.raises(DataError, match="resizer 'opencv': give one of pillow, cykooz"):
+    with pytest.raises(DataError, match="--resizer opencv: give cykooz or pillow"):
         resolve_resizer("opencv")
 
 
