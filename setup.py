@@ -31,6 +31,9 @@ REQUIRES = [
     "portalocker>=2.3",
     # libjpeg-turbo without a detour, for which Pillow stands in; 1.7.3 is the last one for 3.8
     "simplejpeg>=1.7.3",
+    # resizing with vector instructions, for which Pillow stands in, as on Linux on ARM: no wheels.
+    # 3.0 is the last one for 3.8, 3.1.1 for 3.9
+    "cykooz.resizer>=3.0,<5; platform_machine in 'x86_64 AMD64 arm64'",
     "requests>=2.25",  # with urllib3 1.26 or 2
     "scikit-learn>=1.0",
     "tqdm>=4.60",

@@ -128,9 +128,10 @@ class TrainConfig:
         metavar="PIXELS",
     )  # fmt: skip
     decoders: Optional[int] = DATA(DECODERS, "processes that decode (default: one per core)")
-    skip_bad: bool = DATA(
-        flag, "try all files first; leave out those that fail to decode", default=False
+    resizer: Optional[str] = DATA(
+        text, "resize by cykooz (default if installed) or pillow", metavar="NAME"
     )
+    skip_bad: bool = DATA(flag, "try all files first; leave out those that fail", default=False)
     val_share: Optional[float] = DATA(
         SHARE, "if your own images have no val part, hold out "
         "this share of each class", metavar="SHARE",

@@ -9,7 +9,7 @@ from __future__ import annotations
 import ctypes
 from contextlib import contextmanager
 from functools import partial
-from typing import Any, Callable, Dict, Iterator, Sequence, Tuple
+from typing import Any, Callable, Dict, Iterator, Optional, Sequence, Tuple
 
 import mxnet as mx
 import numpy as np
@@ -31,15 +31,15 @@ ARRAY_LIMIT = 2**31 - 1
 Call = Callable[[], None]
 
 
-def from_host(array: "np.ndarray[Any, Any]") -> nd.NDArray:
-    """A copy of a NumPy array as an NDArray on mx.cpu(0), made at once.
+def from_host(array: "np.ndarray[Any, Any]", ctx: Optional[mx.Context] = None) -> nd.NDArray:
+    """A copy of a NumPy array as an NDArray on a CPU device, by default mx.cpu(0), made at once.
 
-    nd.array would wait there until cpu(0) has done all that is queued on it before
+    nd.array would wait there until the device has done all that is queued on it before
     (NDArray::WaitToWrite of include/mxnet/ndarray.h queues an empty operation on that device), and
     so would keep a thread that reads ahead from doing so.
     """
     array = np.ascontiguousarray(array)
-    made = nd.empty(array.shape, mx.cpu(0), array.dtype)
+    made = nd.empty(array.shape, ctx or mx.cpu(0), array.dtype)
     memory = ctypes.c_void_p()
     check_call(_LIB.MXNDArrayGetData(made.handle, ctypes.byref(memory)))
     ctypes.memmove(memory, array.ctypes.data, array.nbytes)

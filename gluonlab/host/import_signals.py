@@ -21,8 +21,9 @@ from gluonlab.host.signals import delayed_signals, signals_are_delayed
 # `gluonlab.engine.setup`.
 PACKAGES = frozenset(
     {
-        "PIL", "cv2", "google", "h5py", "horovod", "matplotlib", "numpy", "onnx", "onnxruntime",
-        "ortools", "pandas", "scipy", "simplejpeg", "sklearn", "torch",
+        "PIL", "cv2", "cykooz", "cykooz_resizer", "google", "h5py", "horovod", "matplotlib",
+        "numpy", "onnx", "onnxruntime", "ortools", "pandas", "scipy", "simplejpeg", "sklearn",
+        "torch",
     }
 )  # fmt: skip
 

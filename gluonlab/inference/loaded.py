@@ -83,7 +83,7 @@ class LoadedRun:
         self.folder, self.model = found.folder, plan.model
         self.classes, self.image_shape = plan.dataset.classes, plan.dataset.image_shape
         self._plan, self._strategy, self._test_images = plan, strategy, test_images
-        self._files = files  # how they are decoded: ``decoders``, ``skip_bad``
+        self._files = files  # how they are decoded: ``decoders``, ``skip_bad``, ``resizer``
 
     @nd_semantics()
     @ends_if_stuck()
@@ -242,7 +242,7 @@ def _load(
     if stand_in is None:  # an older run, or one of very many classes: its data know them
         plan = plan_of(found, config, test_images(), own)
     else:
-        files = dict.fromkeys(("data_dir", "image_size", "decoders", "val_share"))
+        files = dict.fromkeys(("data_dir", "image_size", "decoders", "resizer", "val_share"))
         files["skip_bad"] = False
         unread = config.replace(dataset=TrainConfig().dataset, **files)
         plan = plan_of(found, unread, stand_in, own)
@@ -250,7 +250,11 @@ def _load(
     check_finite(found, strategy)
     give_back(strategy.net)
     asked = TrainConfig(**given)
-    decoding = {"decoders": asked.decoders, "skip_bad": asked.skip_bad}
+    decoding = {
+        "decoders": asked.decoders,
+        "skip_bad": asked.skip_bad,
+        "resizer": config.resizer,
+    }
     return LoadedRun(found, plan, strategy, test_images, decoding)
 
 

@@ -171,6 +171,7 @@ def split_of(
     shape: Tuple[int, int, int],
     decoders: Optional[int] = None,
     skip_bad: bool = False,
+    resizer: Optional[str] = None,
 ) -> "Tuple[FileSplit | GreySplit, List[Picture], List[str]]":
     """The pictures as images of this ``shape``, which of them are in it, and why others are not.
 
@@ -184,7 +185,7 @@ def split_of(
             "grey or three colours: give arrays of that shape, in Python, to load_run(RUN).predict"
         )
     count = min(decoders or min(own_cores(), MOST_DECODERS), -(-len(pictures) // SLOTS))
-    processes, wrong = Decoders(width, count), {}
+    processes, wrong = Decoders(width, count, resizer), {}
     if skip_bad:
         paths = [picture.path for picture in pictures]
         for number, (_, bad) in enumerate(processes.in_turns(paths, AT_ONCE)):

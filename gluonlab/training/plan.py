@@ -241,6 +241,7 @@ class Plan:
             **self.own_settings,
             "dataset": self.dataset.name,
             "image_shape": list(self.dataset.image_shape),
+            **({"resizer": self.dataset.resizer} if self.dataset.resizer else {}),
             "epochs": self.epochs,
             "global_batch_size": self.global_batch_size,
             **({"drop_last": True} if self.drop_last else {}),

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, Dict, Iterator, List, Mapping, NamedTuple, Optional
 
 from gluonlab.config import TrainConfig, option_name
+from gluonlab.data.images.resize import PILLOW
 from gluonlab.data.sets.digest import digest
 from gluonlab.errors import ConfigError, DataError
 from gluonlab.kvstores.groups import ALONE, Group
@@ -18,6 +19,7 @@ from gluonlab.runs.reader import copy_count, read_lines
 from gluonlab.runs.schema import Epoch, StoppedEvent
 from gluonlab.runs.writer import NoRunDirectory, RunDirectory
 from gluonlab.training.agreement import all_or_none
+from gluonlab.training.file_options import with_resizer
 from gluonlab.training.gathering import checkpoint_of_first
 from gluonlab.training.on_servers import check_going_on
 from gluonlab.training.plan import Plan
@@ -156,7 +158,7 @@ def asked(run: Interrupted, group: Group = ALONE, **given: Any) -> TrainConfig:
         TrainConfig(**before)
     except ConfigError as error:
         raise ConfigError(f"{run.found.file} is damaged: {error}") from None
-    return TrainConfig(**{**before, **given})
+    return with_resizer(TrainConfig(**{**before, **given}), used)
 
 
 def going_on(config: TrainConfig, run: Interrupted) -> TrainConfig:
@@ -165,7 +167,7 @@ def going_on(config: TrainConfig, run: Interrupted) -> TrainConfig:
         if Path(config.out).resolve() != run.folder.resolve():
             raise _other_folder(config.out, run)
         config = config.replace(out=None)
-    return with_cut(config, run.found)
+    return with_cut(with_resizer(config, run.found.used), run.found)
 
 
 def _other_folder(out: str, run: Interrupted) -> ConfigError:
@@ -237,6 +239,8 @@ def check_same(run: Interrupted, plan: Plan, strategy: Strategy) -> None:
 def check_settings(named: str, before: Mapping[str, Any], plan: Plan) -> None:
     """Raise ConfigError for a setting of the plan that was another one, and changes numbers."""
     now = plan.settings()
+    if "resizer" in now:  # which older versions did not note
+        before = {"resizer": PILLOW, **before}
     longer = plan.epochs != before.get("epochs")
     may_differ = {*MAY_DIFFER, *(OF_EPOCHS if longer else ())}
     for name in [name for name in {**before, **now} if name not in may_differ]:

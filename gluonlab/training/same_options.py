@@ -8,6 +8,7 @@ from typing import Any, Dict
 from gluonlab.config import TrainConfig, option_name
 from gluonlab.errors import ConfigError
 from gluonlab.kvstores.groups import Group
+from gluonlab.training.file_options import resizer_of
 
 # what each process may have of its own: its devices, how it reads, and where rank 0 alone writes
 OWN = (
@@ -37,7 +38,8 @@ def check_same_options(config: TrainConfig, group: Group) -> None:
 
 
 def _common(config: TrainConfig) -> Dict[str, Any]:
-    return {k: v for k, v in config.to_dict().items() if k not in OWN}
+    settings = {**config.to_dict(), "resizer": resizer_of(config)}
+    return {k: v for k, v in settings.items() if k not in OWN}
 
 
 def _said(name: str, value: Any) -> str:

@@ -9,10 +9,11 @@ import mxnet as mx
 from mxnet import gluon
 
 from gluonlab.config import TrainConfig
+from gluonlab.data.images.resize import CYKOOZ, PILLOW, usual_resizer
 from gluonlab.data.sets.classes import what_differs
 from gluonlab.data.sets.dataset import Dataset
 from gluonlab.data.sets.registry import takes
-from gluonlab.errors import ConfigError, RunError
+from gluonlab.errors import ConfigError, RunError, warn
 from gluonlab.finite import broken_parameters, named
 from gluonlab.kvstores.groups import ALONE
 from gluonlab.models.pretrained import load_parameters
@@ -20,6 +21,7 @@ from gluonlab.parallel.objective import make_loss
 from gluonlab.parallel.strategy import Strategy
 from gluonlab.runs.description import Description
 from gluonlab.runs.reader import copy_count
+from gluonlab.training.file_options import with_resizer
 from gluonlab.training.network import make_net
 from gluonlab.training.own import NOTHING, Own
 from gluonlab.training.plan import Plan, make_plan
@@ -75,7 +77,15 @@ def config_of(found: Description, given: Dict[str, Any]) -> TrainConfig:
         TrainConfig(**settings)
     except ConfigError as error:
         raise ConfigError(f"{found.file} is damaged: {error}") from None
-    return TrainConfig(**{**settings, **UNCHANGED, "model": found.used["model"], **given})
+    config = TrainConfig(**{**settings, **UNCHANGED, "model": found.used["model"], **given})
+    config = with_resizer(config, found.used)
+    if config.resizer == CYKOOZ != usual_resizer():
+        warn(
+            f"the images of {found.folder} were resized by cykooz.resizer, which is not installed: "
+            "Pillow is used, which rounds a few pixels to the next value"
+        )
+        config = config.replace(resizer=PILLOW)
+    return config
 
 
 def _largest_share(found: Description) -> Optional[int]:

@@ -33,6 +33,7 @@ VALID = {
     "recipe": WORDS,
     "image_size": st.integers(8, 2048),
     "decoders": st.integers(1, 256),
+    "resizer": WORDS,
     "skip_bad": st.booleans(),
     "val_share": st.floats(min_value=0, max_value=1, exclude_min=True, exclude_max=True),
     "random_resized_crop": st.booleans(),

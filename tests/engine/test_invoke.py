@@ -24,9 +24,9 @@ ON_THE_HOST = pytest.mark.cpu_only("arrays on the host, which are the CPU's")
 )
 def test_an_array_comes_from_the_host_as_it_is(dtype, shape):
     array = np.random.RandomState(0).randint(0, 256, shape).astype(dtype)
-    for source in (array, array.T, array[::-1]):
-        made = from_host(source)
-        assert (made.context, made.dtype, made.shape) == (mx.cpu(0), dtype, source.shape)
+    for ctx, source in zip((None, mx.cpu(0), mx.cpu(1)), (array, array.T, array[::-1])):
+        made = from_host(source, ctx)
+        assert (made.context, made.dtype, made.shape) == (ctx or mx.cpu(0), dtype, source.shape)
         assert np.array_equal(made.asnumpy(), source)
 
 

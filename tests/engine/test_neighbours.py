@@ -208,7 +208,7 @@ def test_decoders_take_their_part_too(environment, monkeypatch, tmp_path):
     monkeypatch.setattr(
         folder,
         "Decoders",
-        lambda size, processes: started.append(processes) or real(size, processes),
+        lambda size, processes, *more: started.append(processes) or real(size, processes, *more),
     )
     write_folder(tmp_path)
     folder.load(tmp_path)

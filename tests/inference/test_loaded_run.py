@@ -9,12 +9,14 @@ from mxnet.gluon import nn
 from PIL import Image
 from support.completed import completed
 from support.devices import device, named
-from support.image_folders import CLASSES, by_pillow, picture, write_folder
+from support.image_folders import CLASSES, picture, write_folder
 from support.quick_runs import quick
 
 from gluonlab import load_run
 from gluonlab.config import TrainConfig
 from gluonlab.data import from_arrays, load_dataset
+from gluonlab.data.images.decode import decode
+from gluonlab.data.images.resize import usual_resizer
 from gluonlab.errors import ConfigError, DataError, RunError
 from gluonlab.inference.pictures import as_grey
 from gluonlab.inference.predictions import Predictions
@@ -82,7 +84,8 @@ def softmax(scores):
 
 
 def test_probabilities_are_the_softmax_of_the_networks_scores_in_colour(colour, pictures):
-    decoded = np.stack([by_pillow(path, 12) for path in pictures]).astype("float32") / 255
+    decoded = np.stack([decode(str(path), 12, resizer=usual_resizer()) for path in pictures])
+    decoded = decoded.astype("float32") / 255
     mean, deviation = np.array([[0.485, 0.456, 0.406], [0.229, 0.224, 0.225]]).reshape(2, 3, 1, 1)
     scores = plain_scores(colour, (3, 12, 12), (decoded - mean) / deviation)
     said = load_run(colour.run_dir, devices=named(2), batch_size=7).predict(pictures)
@@ -95,9 +98,9 @@ def test_probabilities_are_the_softmax_of_the_networks_scores_in_colour(colour, 
 
 
 def test_probabilities_are_the_softmax_of_the_networks_scores_in_grey(grey, pictures):
-    in_colour = [by_pillow(path, 28).transpose(1, 2, 0) for path in pictures]
+    in_colour = [decode(str(path), 28, resizer=usual_resizer()) for path in pictures]
     decoded = np.stack(
-        [np.asarray(Image.fromarray(each).convert("L")) for each in in_colour]
+        [np.asarray(Image.fromarray(each.transpose(1, 2, 0)).convert("L")) for each in in_colour]
     ).astype("float32")
     scores = plain_scores(grey, (1, 28, 28), decoded[:, None] / 255)
     said = load_run(grey.run_dir, devices=named(1)).predict(pictures[0].parent)

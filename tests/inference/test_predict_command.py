@@ -22,11 +22,13 @@ import pytest
 from PIL import Image
 from support.commands import names, the_error
 from support.devices import named
-from support.image_folders import by_pillow, encoded, picture
+from support.image_folders import encoded, picture
 from support.processes import clean_environment
 from support.quick_runs import quick
 
 from gluonlab import load_run
+from gluonlab.data.images.decode import decode
+from gluonlab.data.images.resize import usual_resizer
 from gluonlab.inference import sheet
 from gluonlab.inference.predictions import Predictions
 from gluonlab.inference.words import predictions_as_text
@@ -168,7 +170,8 @@ def test_a_sheet_shows_each_picture_as_the_network_sees_it(predict, finished, pi
     status, out, _ = predict(*words, "--sheet", "sheet.png")
     assert status == 0 and out.endswith("\n\nwritten to sheet.png\n")
     drawn = np.asarray(Image.open("sheet.png"))
-    seen = Image.fromarray(by_pillow(pictures / "a.png", 28).transpose(1, 2, 0))
+    pixels = decode(str(pictures / "a.png"), 28, resizer=usual_resizer())
+    seen = Image.fromarray(pixels.transpose(1, 2, 0))
     grey = np.asarray(seen.convert("L"))
     top, left = sheet.MARGIN + 2 * sheet.LINE, sheet.MARGIN
     tile = drawn[top : top + sheet.SIDE, left : left + sheet.SIDE]

@@ -27,8 +27,9 @@ from support.interrupted_runs import break_off, lines, parameters
 from gluonlab.collectives.topology import make_topology
 from gluonlab.collectives.topology_file import write_topology
 from gluonlab.config import TrainConfig
+from gluonlab.data.images import resize as images_resized
 from gluonlab.data.sets.dataset import ArraySplit
-from gluonlab.errors import ConfigError, DataError, UsageError
+from gluonlab.errors import ConfigError, DataError, GluonlabWarning, UsageError
 from gluonlab.optimizers import OPTIMIZERS
 from gluonlab.training.chance import STEPS
 from gluonlab.training.finished import evaluate_run
@@ -141,6 +142,58 @@ def test_images_from_files_go_on_in_mid_epoch(tmp_path):
     train(resume=tmp_path / "run", reporter=Reporter())
     assert parameters(tmp_path / "run") == parameters(tmp_path / "whole")
     assert lines(tmp_path / "run") == lines(tmp_path / "whole")
+
+
+@pytest.fixture
+def of_files(tmp_path):
+    """The settings of a run on images that are resized."""
+    root = write_folder(tmp_path / "animals", train=5, val=2, size=20)
+    return {
+        "dataset": f"folder:{root}", "devices": named(1), "model": "mlp", "epochs": 2,
+        "global_batch_size": 5, "image_size": 16, "decoders": 1, "resident_bytes": 0,
+        "optimizer": "sgd", "lr": 0.01,
+    }  # fmt: skip
+
+
+@pytest.fixture
+def without_cykooz():
+    """A function after which cykooz.resizer is not installed."""
+    with pytest.MonkeyPatch.context() as patched:
+
+        def uninstall():
+            patched.setattr(images_resized, "cykooz", None)
+            images_resized.usual_resizer.cache_clear()
+
+        yield uninstall
+    images_resized.usual_resizer.cache_clear()
+
+
+@pytest.mark.skipif(images_resized.cykooz is None, reason="cykooz.resizer has no wheel here")
+def test_a_run_keeps_the_library_that_resizes_its_images(tmp_path, of_files, without_cykooz):
+    train(TrainConfig(**of_files, out=str(tmp_path / "whole")), reporter=Reporter())
+    assert break_off(3, tmp_path / "run", **of_files, checkpoint_every="2")
+    noted = json.loads((tmp_path / "run" / "config.json").read_text())["settings"]["resizer"]
+    assert noted == "cykooz"
+    with pytest.raises(ConfigError, match="--resizer was cykooz, and would be pillow"):
+        other = asked(interrupted(tmp_path / "run"), resizer="pillow")
+        train(other, resume=tmp_path / "run", reporter=Reporter())
+    without_cykooz()
+    with pytest.raises(DataError, match="--resizer cykooz needs the package"):
+        train(resume=tmp_path / "run", reporter=Reporter())
+    with pytest.warns(GluonlabWarning, match="were resized by cykooz.resizer, which is not"):
+        assert evaluate_run(str(tmp_path / "whole")).plan.dataset.resizer == "pillow"
+
+
+def test_a_run_of_a_version_without_resizers_goes_on_with_pillow(tmp_path, of_files):
+    config = TrainConfig(**of_files, resizer="pillow", out=str(tmp_path / "whole"))
+    train(config, reporter=Reporter())
+    assert break_off(3, tmp_path / "run", **of_files, resizer="pillow", checkpoint_every="2")
+    file = tmp_path / "run" / "config.json"
+    about = json.loads(file.read_text())
+    del about["config"]["resizer"], about["settings"]["resizer"]
+    file.write_text(json.dumps(about))
+    assert train(resume=tmp_path / "run", reporter=Reporter()).plan.dataset.resizer == "pillow"
+    assert parameters(tmp_path / "run") == parameters(tmp_path / "whole")
 
 
 def test_dropout_masks_differ_by_device_and_step(tmp_path, with_layers, monkeypatch):

@@ -49,6 +49,7 @@ CHANGES = {
     "topology": ("p3.16xlarge", {"devices": "cpu*4", "kvstore": "ring"}),
     "image_size": (8, {"dataset": "folder:pictures"}),
     "skip_bad": (True, {"dataset": "folder:pictures"}),
+    "resizer": ("pillow", {"dataset": "folder:pictures"}),
     "val_share": (0.3, {"dataset": "folder:unsplit", "val_share": 0.6}),
     "random_resized_crop": (True, {"dataset": "folder:pictures"}),
     "recipe": ("imagenet", {"dataset": "folder:pictures", "model": "resnet18"}),

@@ -14,6 +14,8 @@ from gluonlab.bench.images.table import BATCH_SIZE, whole_epochs
 from gluonlab.bench.worker import Job
 from gluonlab.data import Dataset
 from gluonlab.data.images.decode import decode
+from gluonlab.data.images.quick import agrees
+from gluonlab.data.images.resize import usual_resizer
 from gluonlab.data.loading.loader import Loader
 from gluonlab.data.sets import folder as folders
 from gluonlab.data.sets.layout import ImageFolder
@@ -76,13 +78,14 @@ class _Files(gluon.data.Dataset):
 
     def __init__(self, folder: str, size: int) -> None:
         self.paths, self.labels = ImageFolder(folder).train
-        self.size = size
+        self.size, self.quick, self.resizer = size, agrees(), usual_resizer()
 
     def __len__(self) -> int:
         return len(self.paths)
 
     def __getitem__(self, index: int) -> Tuple[Any, Any]:
-        return np.ascontiguousarray(decode(self.paths[index], self.size)), self.labels[index]
+        pixels = decode(self.paths[index], self.size, None, self.quick, self.resizer)
+        return np.ascontiguousarray(pixels), self.labels[index]
 
 
 def _gluon(folder: str, size: int) -> Iterable[Any]:

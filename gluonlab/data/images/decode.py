@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, BinaryIO, Callable, Optional, TypeVar
+from typing import TYPE_CHECKING, BinaryIO, Callable, Optional, Tuple, TypeVar
 
 import numpy as np
 from PIL import (
@@ -18,7 +18,6 @@ from PIL import (
 from gluonlab.data.images.crop import random_box
 from gluonlab.data.images.formats import FORMATS, NAMES
 from gluonlab.data.images.orientation import (
-    AS_STORED,
     Box,
     orientation,
     shown_size,
@@ -26,7 +25,14 @@ from gluonlab.data.images.orientation import (
     upright,
 )
 from gluonlab.data.images.places import Place, name_of, opened, size_of
-from gluonlab.data.images.quick import HEADER_BYTES, MOST_BYTES, pixels, plain_size
+from gluonlab.data.images.quick import (
+    HEADER_BYTES,
+    MOST_BYTES,
+    MOST_PIXELS_FOR_PILLOW,
+    pixels,
+    plain_size,
+)
+from gluonlab.data.images.resize import PILLOW, resize_image, resize_rows
 from gluonlab.errors import DataError
 
 if TYPE_CHECKING:
@@ -45,47 +51,55 @@ MAX_PIXELS = 2**26
 REMEDY = "replace or remove it, or leave bad images out with --skip-bad"
 
 
-def decode(place: Place, size: int, seed: Optional[int] = None, quick: bool = False) -> "Pixels":
+def decode(
+    place: Place,
+    size: int,
+    seed: Optional[int] = None,
+    quick: bool = False,
+    resizer: str = PILLOW,
+) -> "Pixels":
     """The image as (3, ``size``, ``size``): its central square, resized; grey becomes colour.
 
     It is turned as its EXIF says; of several frames or pages it is the first, and what is
     transparent has the colour that is stored. With a ``seed`` it is what
     `gluonlab.data.images.crop.random_box` cuts out, resized. ``quick``: whether
-    `gluonlab.data.images.quick` decodes what it can, to the same pixels. Raises DataError for a
-    file that cannot be read, that has none of FORMATS, that is damaged or cut off, and for one
-    whose header promises more than MAX_PIXELS, before memory is taken for them. Whether Pillow's
-    warnings are shown is up to who calls it.
+    `gluonlab.data.images.quick` decodes what it can, to the same pixels. ``resizer``: one of
+    `gluonlab.data.images.resize`. Raises DataError for a file that cannot be read, that has none
+    of FORMATS, that is damaged or cut off, and for one whose header promises more than MAX_PIXELS,
+    before memory is taken for them. Whether Pillow's warnings are shown is up to who calls it.
     """
 
     def read(image: Image.Image) -> "Pixels":
         if not isinstance(image, JpegImagePlugin.JpegImageFile):
             image.load()  # a TIFF is turned by newer releases of Pillow, and not by older ones
-        return part_of(image, orientation(image))
+        turned = orientation(image)
+        box = stored_box(box_of(shown_size(image.size, turned)), image.size, turned)
+        part = _part(name_of(place), size, image, box, resizer)
+        return _planes(upright(part, turned))
 
-    def part_of(image: Image.Image, turned: int) -> "Pixels":
-        width, height = shown_size(image.size, turned)
+    def box_of(shown: Tuple[int, int]) -> Box:
+        width, height = shown
+        if seed is not None:
+            return random_box(seed, width, height)
         side = min(width, height)
         left, top = (width - side) / 2, (height - side) / 2
-        square = (left, top, left + side, top + side)
-        box = square if seed is None else random_box(seed, width, height)
-        part = _part(name_of(place), size, image, stored_box(box, image.size, turned))
-        # from its bytes, since np.asarray(image) takes longer over the same
-        pixels = np.frombuffer(upright(part, turned).tobytes(), np.uint8)
-        return pixels.reshape(size, size, CHANNELS).transpose(2, 0, 1)
+        return (left, top, left + side, top + side)
 
     def quickly(file: BinaryIO) -> "Optional[Pixels]":
-        return _quickly(file, size, seed, part_of)
+        rows = _quick_rows(file, size, resizer)
+        if rows is None:
+            return None
+        height, width, _ = rows.shape
+        box = box_of((width, height))
+        if rows.shape[:2] == (size, size) and box == (0, 0, size, size):
+            return rows[:, :, :CHANNELS].transpose(2, 0, 1)
+        return _planes(resize_rows(rows, size, box, resizer))
 
     return _open(place, read, quickly if quick else None)
 
 
-def _quickly(
-    file: BinaryIO,
-    size: int,
-    seed: Optional[int],
-    part_of: "Callable[[Image.Image, int], Pixels]",
-) -> "Optional[Pixels]":
-    """The same of a small plain JPEG; None for any other file, a wrong one included."""
+def _quick_rows(file: BinaryIO, size: int, resizer: str) -> "Optional[Pixels]":
+    """A plain JPEG as (height, width, 4); None for any other file, a wrong one included."""
     length = size_of(file)
     if length is None or length > MOST_BYTES:
         return None
@@ -94,12 +108,16 @@ def _quickly(
     # a larger one is decoded at a fraction of its size
     if stored is None or min(stored) >= 2 * size:
         return None
-    rows = pixels(content + file.read(max(0, length - len(content))))
-    if rows is None:
+    if resizer == PILLOW and stored[0] * stored[1] > MOST_PIXELS_FOR_PILLOW:
         return None
-    if stored == (size, size) and seed is None:
-        return rows.transpose(2, 0, 1)
-    return part_of(Image.frombuffer("RGB", stored, rows, "raw", "RGB", 0, 1), AS_STORED)
+    return pixels(content + file.read(max(0, length - len(content))))
+
+
+def _planes(image: Image.Image) -> "Pixels":
+    """The colours of an RGB or RGBX image, one after the other: (3, height, width)."""
+    # each from its bytes, since a transposed copy of np.asarray(image) takes twice as long
+    content = b"".join(image.tobytes("raw", colour) for colour in "RGB")
+    return np.frombuffer(content, np.uint8).reshape(CHANNELS, image.height, image.width)
 
 
 def short_side(place: Place) -> int:
@@ -110,7 +128,7 @@ def short_side(place: Place) -> int:
     return _open(place, lambda image: min(image.size))
 
 
-def _part(name: str, size: int, image: Image.Image, box: Box) -> Image.Image:
+def _part(name: str, size: int, image: Image.Image, box: Box, resizer: str) -> Image.Image:
     """What is in the ``box``, as a square in colour. A JPEG is not decoded yet."""
     width, height = image.size
     across, down = box[2] - box[0], box[3] - box[1]
@@ -126,7 +144,7 @@ def _part(name: str, size: int, image: Image.Image, box: Box) -> Image.Image:
     if image.size != (size, size) or (across * fraction, down * fraction) != (size, size):
         left, top, right, bottom = (place * fraction for place in box)
         part = (left, top, right, bottom)
-        image = image.resize((size, size), Image.Resampling.BILINEAR, box=part)
+        image = resize_image(image, size, part, resizer)
     return image
 
 

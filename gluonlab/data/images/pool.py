@@ -19,6 +19,7 @@ import numpy as np
 
 from gluonlab.data.images.decode import CHANNELS
 from gluonlab.data.images.places import Place
+from gluonlab.data.images.resize import resolve_resizer
 from gluonlab.data.images.serving import SLOTS, Answer, Child, Request, Server
 from gluonlab.errors import DataError
 
@@ -68,11 +69,13 @@ class Decoders:
     """``count`` processes that decode images to (3, ``size``, ``size``).
 
     They end with this object, once what it has begun is not waited for, or with this process.
+    ``resizer``: one of `gluonlab.data.images.resize`, by default the usual one; DataError if it is
+    not installed.
     """
 
-    def __init__(self, size: int, count: int) -> None:
-        self.size, self.count = size, count
-        self._children = [Child(size) for _ in range(count)]
+    def __init__(self, size: int, count: int, resizer: Optional[str] = None) -> None:
+        self.size, self.count, self.resizer = size, count, resolve_resizer(resizer)
+        self._children = [Child(size, self.resizer) for _ in range(count)]
         self._requests: "Requests" = queue.SimpleQueue()
         for child in self._children:
             work = Server(child, self._requests).run

@@ -1,4 +1,4 @@
-"""Small plain JPEGs decoded by libjpeg-turbo itself, through simplejpeg: Pillow's pixels, sooner.
+"""Plain JPEGs decoded by libjpeg-turbo itself, through simplejpeg: Pillow's pixels, sooner.
 
 Of an image of 64x64, Pillow spends four fifths of its time around the decoding: it looks for a
 plugin, reads the header in Python, and copies. Anything but a plain file is left to Pillow, such as
@@ -28,8 +28,9 @@ if TYPE_CHECKING:
     Rows = NDArray[np.uint8]
 
 START = b"\xff\xd8\xff"
-# 128x128; beyond, decoding and resizing are what takes time: 200x150 was no faster than by Pillow
-MOST_PIXELS = 2**14
+MOST_PIXELS = 2**19  # 800x600 and some more
+# 128x128; Pillow resizes larger ones sooner if it has decoded them itself
+MOST_PIXELS_FOR_PILLOW = 2**14
 MOST_BYTES = 2**21  # of such a file
 HEADER_BYTES = 2**12  # in which its first scan begins; a buffer for all of it would cost more
 FRAMES = (0xC0, 0xC1, 0xC2)  # baseline, extended, progressive; coded by Huffman
@@ -68,9 +69,9 @@ def plain_size(content: bytes) -> Optional[Tuple[int, int]]:
 
 
 def pixels(content: bytes) -> "Optional[Rows]":
-    """(height, width, 3) of a JPEG that has a `plain_size`; None where its data are damaged."""
+    """RGBX (height, width, 4) of a JPEG with a `plain_size`; None where its data are damaged."""
     try:
-        found: "Rows" = simplejpeg.decode_jpeg(content, "RGB")
+        found: "Rows" = simplejpeg.decode_jpeg(content, "RGBX")
     except ValueError:  # also for what libjpeg would only warn of
         return None
     return found
@@ -94,7 +95,9 @@ def _same(content: bytes) -> bool:
     with Image.open(io.BytesIO(content)) as image:
         wanted = np.asarray(image.convert("RGB"))
     found = pixels(content)
-    return plain_size(content) is not None and found is not None and np.array_equal(found, wanted)
+    if found is None or plain_size(content) is None:
+        return False
+    return np.array_equal(found[:, :, :3], wanted)
 
 
 def _examples() -> "Tuple[bytes, ...]":

@@ -83,7 +83,7 @@ class Request(NamedTuple):
 class Child:
     """A process of `gluonlab.data.images.worker`, which shares memory for two requests' images."""
 
-    def __init__(self, size: int) -> None:
+    def __init__(self, size: int, resizer: str) -> None:
         # has no name in any folder: nothing is left behind, whoever is killed
         fd = os.memfd_create("gluonlab-images")
         try:
@@ -93,7 +93,7 @@ class Child:
             package = str(Path(gluonlab.__file__).resolve().parent.parent)
             path = os.pathsep.join(filter(None, [package, os.environ.get("PYTHONPATH")]))
             words = ["-m", "gluonlab.data.images.worker", str(fd), str(2 * SLOTS), str(size)]
-            words.append(str(int(agrees())))
+            words += [str(int(agrees())), resizer]
             self.process = subprocess.Popen(
                 [sys.executable, *words],
                 stdin=subprocess.PIPE,

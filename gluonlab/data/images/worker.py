@@ -1,12 +1,12 @@
 """The child's end of `gluonlab.data.images.pool`.
 
-Started as ``python -m gluonlab.data.images.worker FD SLOTS SIZE QUICK``.
+Started as ``python -m gluonlab.data.images.worker FD SLOTS SIZE QUICK RESIZER``.
 
 FD is a file in memory with SLOTS images of SIZE. For every line ``{"paths": [...], "seeds": [...],
 "first": 0}`` on standard input it decodes these files into the slots from ``first`` on, and answers
 with one line ``{"wrong": [[position, message], ...]}``; ``seeds`` are those of random crops, or
-null. QUICK: 1 where `gluonlab.data.images.quick` may be used. It ends with standard input, so it
-does not outlive its parent.
+null. QUICK: 1 where `gluonlab.data.images.quick` may be used. RESIZER: one of
+`gluonlab.data.images.resize`. It ends with standard input, so it does not outlive its parent.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from gluonlab.data.images.decode import CHANNELS, decode
 from gluonlab.errors import DataError
 
 
-def main(fd: int, slots: int, size: int, quick: int) -> None:
+def main(fd: int, slots: int, size: int, quick: int, resizer: str) -> None:
     """Decode what is asked for until standard input ends."""
     warnings.simplefilter("ignore")
     shape = (slots, CHANNELS, size, size)
@@ -35,7 +35,8 @@ def main(fd: int, slots: int, size: int, quick: int) -> None:
         seeds = request["seeds"] or itertools.repeat(None)
         for position, (path, seed) in enumerate(zip(request["paths"], seeds)):
             try:
-                memory[request["first"] + position] = decode(path, size, seed, bool(quick))
+                pixels = decode(path, size, seed, bool(quick), resizer)
+                memory[request["first"] + position] = pixels
             except DataError as error:
                 wrong.append([position, str(error)])
         print(json.dumps({"wrong": wrong}), flush=True)
@@ -43,7 +44,9 @@ def main(fd: int, slots: int, size: int, quick: int) -> None:
 
 if __name__ == "__main__":
     try:
-        main(*map(int, sys.argv[1:]))
+        *numbers, resizer = sys.argv[1:]
+        fd, slots, size, quick = map(int, numbers)
+        main(fd, slots, size, quick, resizer)
     except BrokenPipeError:  # the parent is gone, with nobody to read the answer
         # else Python complains when it ends
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

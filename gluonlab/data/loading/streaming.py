@@ -13,8 +13,9 @@ from mxnet import nd
 
 from gluonlab.data.loading.chance import FILE_CROPS, chance
 from gluonlab.data.loading.pinned import host_memory_for
-from gluonlab.data.loading.shards import shard
+from gluonlab.data.loading.shards import bounds_of, shard
 from gluonlab.data.sets.dataset import ReadAheadSplit, Reading, Split
+from gluonlab.engine.invoke import from_host
 
 if TYPE_CHECKING:
     from gluonlab.data.loading.shards import Shards
@@ -45,8 +46,8 @@ class Selection(NamedTuple):
 Wanted = Tuple[Selection, ...]
 
 
-# What makes NDArrays of a batch's images and of its labels, and of those that they are mixed with.
-_Maker = Callable[["np.ndarray[Any, Any]"], nd.NDArray]
+# What makes shards of a batch's images and of its labels, and of those that they are mixed with.
+_Maker = Callable[["np.ndarray[Any, Any]", Sequence[int]], List[nd.NDArray]]
 _Makers = List[Tuple[_Maker, _Maker]]
 
 
@@ -97,26 +98,31 @@ class Streaming:
             images, labels = read[0]
             read.append((images[::-1], labels[::-1]))
         sizes = wanted[0].sizes
-        made = [self._shards(*each, *of_part, sizes) for each, of_part in zip(read, makers)]
+        made = [
+            (images_in(images, sizes), labels_in(labels, sizes))
+            for (images, labels), (images_in, labels_in) in zip(read, makers)
+        ]
         # not of a generator: a tuple that grows breaks when gc.get_objects sees it
         return tuple(made)
 
-    def _shards(
-        self,
-        images: "Images",
-        labels: "Targets",
-        images_in: _Maker,
-        labels_in: _Maker,
-        sizes: Sequence[int],
-    ) -> "Shards":
-        return (
-            shard(images_in(images), self.ctxs, sizes),
-            shard(labels_in(labels), self.ctxs, sizes),
-        )
-
 
 def _new_makers(ctxs: Sequence[mx.Context]) -> _Makers:
-    return [(host_memory_for(ctxs[0]), host_memory_for(ctxs[0])) for _ in range(2)]
+    return [(_new_maker(ctxs), _new_maker(ctxs)) for _ in range(2)]
+
+
+def _new_maker(ctxs: Sequence[mx.Context]) -> _Maker:
+    if all(ctx.device_type == "cpu" for ctx in ctxs):
+        return partial(_copies, ctxs)
+    in_host_memory = host_memory_for(ctxs[0])
+    return lambda array, sizes: shard(in_host_memory(array), ctxs, sizes)
+
+
+def _copies(
+    ctxs: Sequence[mx.Context], array: "np.ndarray[Any, Any]", sizes: Sequence[int]
+) -> List[nd.NDArray]:
+    """The shards on CPU devices; MXNet would copy from one to another at a tenth of the speed."""
+    bounds = zip(ctxs, bounds_of(sizes))
+    return [from_host(array[begin:end], ctx) for ctx, (begin, end) in bounds]
 
 
 def _begin(split: ReadAheadSplit, random_crops: bool, selection: Selection) -> Reading:

@@ -182,7 +182,7 @@ class Dataset:
     """A data set that is ready to be read.
 
     ``colours``: mean and standard deviation of each channel, as fractions of 255, by which networks
-    get the images normalised.
+    get the images normalised. ``resizer``: the library that resizes them, of image files.
     """
 
     name: str
@@ -191,6 +191,7 @@ class Dataset:
     classes: Tuple[str, ...]
     defaults: Defaults
     colours: Optional[Colours] = None
+    resizer: Optional[str] = None
 
     @property
     def image_shape(self) -> Tuple[int, int, int]:

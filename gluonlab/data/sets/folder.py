@@ -100,6 +100,7 @@ def load(
     random_resized_crop: bool = False,
     name: Optional[str] = None,
     val_share: Optional[float] = None,
+    resizer: Optional[str] = None,
 ) -> Dataset:
     """The folder ``path``, or what `gluonlab.data.sets.pack` made of one, as a data set.
 
@@ -109,8 +110,9 @@ def load(
     warning; otherwise the first bad one is an error when it is met. ``memory``: a split of at most
     so many bytes is decoded now, once and for all; the training split is not with
     ``random_resized_crop``, for which it is decoded in every epoch. ``val_share``: of a folder
-    without val, so much of each class is held out for it (`gluonlab.data.sets.holdout`). What is
-    no image is left out with one warning. Raises DataError.
+    without val, so much of each class is held out for it (`gluonlab.data.sets.holdout`).
+    ``resizer``: the library that resizes, by default `gluonlab.data.images.resize.usual_resizer`.
+    What is no image is left out with one warning. Raises DataError.
     """
     if packed(Path(path)):
         if random_resized_crop:
@@ -118,8 +120,8 @@ def load(
                 f"--random-resized-crop cuts image files, and {path} is packed: "
                 "give the folder that it was made of"
             )
-        if decoders or skip_bad:
-            option = "--decoders" if decoders else "--skip-bad"
+        if decoders or skip_bad or resizer:
+            option = "--decoders" if decoders else "--skip-bad" if skip_bad else "--resizer"
             raise DataError(f"{path} is packed, so nothing is left to decode: leave {option} out")
         if val_share is not None:
             raise DataError(
@@ -130,7 +132,8 @@ def load(
         return Dataset(name or packed_name, train, test, classes, DEFAULTS, PHOTOGRAPHS)
     folder = ImageFolder(path, val_share)
     name = name or plain_name(folder.root.resolve().name, "folder")
-    return decoded(folder, name, image_size, decoders, skip_bad, memory, random_resized_crop)
+    options = (image_size, decoders, skip_bad, memory, random_resized_crop, resizer)
+    return decoded(folder, name, *options)
 
 
 class ImageFiles(Protocol):
@@ -160,16 +163,18 @@ def decoded(
     skip_bad: bool,
     memory: int,
     random_resized_crop: bool,
+    resizer: Optional[str],
 ) -> Dataset:
     """Make the data set of these images, with the options of `load`."""
     for remark in images.remarks():
         warn(remark)
     size = image_size or usual_size(images.train[0])
-    processes = Decoders(size, decoders or min(own_cores(), MOST_DECODERS))
+    processes = Decoders(size, decoders or min(own_cores(), MOST_DECODERS), resizer)
     split = partial(_split, decoders=processes, classes=images.classes, skip_bad=skip_bad)
     train = split("training", *images.train, memory=0 if random_resized_crop else memory)
     test = split("test", *images.val, memory=memory)
-    return Dataset(name, train, test, images.classes, DEFAULTS, PHOTOGRAPHS)
+    resizer = processes.resizer
+    return Dataset(name, train, test, images.classes, DEFAULTS, PHOTOGRAPHS, resizer)
 
 
 def packed(path: Path) -> bool:

@@ -58,10 +58,11 @@ def loader(name: str) -> Callable[..., Dataset]:
         memory: int = 0,
         random_resized_crop: bool = False,
         val_share: Optional[float] = None,
+        resizer: Optional[str] = None,
     ) -> Dataset:
         place = find(name, root)
         options = (image_size, decoders, skip_bad, memory, random_resized_crop)
-        return _named(folder.load(place, *options, name, val_share))
+        return _named(folder.load(place, *options, name, val_share, resizer))
 
     return load
 

@@ -51,6 +51,7 @@ def load(
     memory: int = 0,
     random_resized_crop: bool = False,
     val_share: Optional[float] = None,
+    resizer: Optional[str] = None,
 ) -> Dataset:
     """Load the images that ``path`` lists; options as for `gluonlab.data.sets.folder.load`.
 
@@ -60,7 +61,8 @@ def load(
     """
     images = find_images(path, root, val_share)
     name = plain_name(images.name, KIND)
-    return decoded(images, name, image_size, decoders, skip_bad, memory, random_resized_crop)
+    options = (image_size, decoders, skip_bad, memory, random_resized_crop, resizer)
+    return decoded(images, name, *options)
 
 
 def find_images(

@@ -42,6 +42,7 @@ SAID: Dict[str, str] = {
     "mixup": "images are taken to be changed in no time",
     "normalise": "images are taken to be changed in no time",
     "decoders": "images are taken to be ready in time",
+    "resizer": "images are taken to be ready in time",
     "prefetch": "images are taken to be ready in time",
     "resident_bytes": "images are taken to be copied to the GPUs in every step",
     "sync_bn": "GPUs would also exchange means and variances, layer by layer",

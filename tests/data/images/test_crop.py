@@ -220,12 +220,15 @@ def test_a_pool_cuts_what_one_process_would_cut(split_of, pools):
     seeds = list(range(2**32 - len(split), 2**32))
     images, labels = split.begin(np.arange(len(split)), seeds).result()
     assert all(
-        np.array_equal(image, decode(path, 16, seed))
+        np.array_equal(image, decode(path, 16, seed, resizer=pools[3].resizer))
         for image, path, seed in zip(images, split.paths, seeds)
     )
     assert np.array_equal(labels, split.labels)
     plain, _ = split.batch(np.arange(len(split)))
-    assert all(np.array_equal(image, decode(path, 16)) for image, path in zip(plain, split.paths))
+    assert all(
+        np.array_equal(image, decode(path, 16, resizer=pools[3].resizer))
+        for image, path in zip(plain, split.paths)
+    )
 
 
 @pytest.mark.parametrize("mixup", [None, Mixup(0.5)], ids=["plain", "mixup"])
@@ -264,7 +267,7 @@ def test_a_batch_is_what_its_seeds_cut_and_every_epoch_cuts_anew(split_of, pools
             0, 2**32, 39, dtype=np.uint32
         )
         assert all(
-            np.array_equal(image, decode(path, 16, int(seed)))
+            np.array_equal(image, decode(path, 16, int(seed), resizer=pools[1].resizer))
             for image, path, seed in zip(images, split.paths, seeds)
         )
 

@@ -332,6 +332,7 @@ def test_a_process_whose_answer_nobody_reads_ends_without_a_word(paths):
     fd = os.memfd_create("images")
     os.ftruncate(fd, SLOTS * 3 * 16**2)
     command = [sys.executable, "-m", "gluonlab.data.images.worker", str(fd), str(SLOTS), "16", "0"]
+    command.append("pillow")
     pipes = dict(stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     child = subprocess.Popen(command, env=clean_environment(), pass_fds=[fd], **pipes)
     os.close(fd)
