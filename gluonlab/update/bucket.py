@@ -119,9 +119,7 @@ def group(
 
     A larger parameter is a list of its own.
     ``convolved``: those that only ordinary convolutions use. ``on_gpus``: whether the parameters
-    lie there, where oneDNN rearranges nothing. Gluon's convolutions have the type ``numpy.float32``
-    and its dense layers ``"float32"``, which are equal, and not alike in a dict: on CPU devices
-    they are kept apart, as joined their elements would be summed in another order.
+    lie there, where oneDNN rearranges nothing.
     """
     buckets: List[List[Parameter]] = []
     open_buckets: Dict[Any, List[Parameter]] = {}
@@ -130,8 +128,8 @@ def group(
         if not on_gpus and _may_be_rearranged(param, convolved):
             buckets.append([param])
             continue
-        dtype = np.dtype(param.dtype) if on_gpus else param.dtype
-        kind = (dtype, param.lr_mult, param.wd_mult, param.grad_req)
+        # Gluon's convolutions have the type numpy.float32, and its dense layers "float32"
+        kind = (np.dtype(param.dtype), param.lr_mult, param.wd_mult, param.grad_req)
         size = math.prod(param.shape) * _bytes_per_element(param)
         if kind not in open_buckets or room[kind] < size:
             open_buckets[kind], room[kind] = [], bucket_bytes

@@ -1,9 +1,12 @@
 """The table of bench host has what its workers report, and these report what they have done."""
 
+from dataclasses import replace
+
 import pytest
 
 from gluonlab.bench.harness.environment import child_environment
 from gluonlab.bench.harness.process import Worker
+from gluonlab.bench.harness.record import Record, Series
 from gluonlab.bench.harness.rounds import Measurement
 from gluonlab.bench.host import efficiency
 from gluonlab.bench.host import table as host
@@ -23,7 +26,18 @@ def test_a_host_worker_reports_every_column(tmp_path):
     assert (row.label, row.devices, {one.unit for one in found}) == ("gluonlab", 2, {"us"})
     assert set(row.microseconds) == set(host.COLUMNS) and min(row.microseconds.values()) > 0
     assert max(map(len, host.table([row]).split("\n"))) <= 80
-    assert "not measured" in host.verdict([row])
+
+
+def test_the_verdict_is_the_share_of_gluons_loop_in_the_same_rounds():
+    rounds = {"gluonlab-2": (10.0, 30.0, 13.0), "gluon-2": (100.0, 200.0, 100.0)}
+    series = [Series(f"host-{name} total", name, "us", each) for name, each in rounds.items()]
+    record = Record("host", {}, 3, "", {}, tuple(series))
+    assert [line.partition(": ")[2] for line in host.verdicts(record)] == [
+        "0.13 reached", "not measured", "not measured",
+    ]  # fmt: skip
+    dearer = Series("host-gluonlab-2 total", "", "us", (14.0, 40.0, 13.0))
+    record = replace(record, series=(dearer, series[1]))
+    assert host.verdicts(record)[0].endswith("0.14 not reached")
 
 
 @pytest.mark.cpu_only("what a core computes is measured")
