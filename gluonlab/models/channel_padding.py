@@ -26,7 +26,6 @@ from __future__ import annotations
 
 import itertools
 import math
-from ast import literal_eval
 from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence, Set, Tuple
 
 import mxnet as mx
@@ -38,6 +37,7 @@ from gluonlab.models.graphs import (
     Node,
     Shape,
     new_node,
+    numbers,
     parsed,
     shape_of,
     shapes_in,
@@ -150,7 +150,7 @@ class _Convolution(NamedTuple):
 
     channels_in: int
     channels_out: int
-    kernel: Tuple[int, int]
+    kernel: Shape
     pixels: int  # of all images of a batch, in the output
     depthwise: bool
 
@@ -198,7 +198,8 @@ class _Plan:
 
     def keeps(self, place: int) -> bool:
         """Whether a node reads padded images as they are."""
-        return place in self.layouts or place in self.convolutions
+        each = self.convolutions.get(place)
+        return place in self.layouts or (each is not None and not each.depthwise)
 
     def work(self) -> float:
         """Multiply-adds of the convolutions, the added ones included."""
@@ -228,7 +229,7 @@ class _Plan:
         if groups > 1 and not depthwise:
             return None  # the zero channels would have to lie between the groups
         pixels = output[0] * output[2] * output[3]
-        kernel = literal_eval(attrs["kernel"])
+        kernel = numbers(node, "kernel")
         return _Convolution(image[1], channels_out, kernel, pixels, depthwise)
 
     def _assign(self) -> bool:
@@ -253,7 +254,8 @@ class _Plan:
         if op == "Concat":
             return self._concatenated(node, layouts)
         if op == "BatchNorm":
-            usual = attrs.get("axis", "1") == "1" and attrs.get("output_mean_var") != "True"
+            one_output = attrs.get("output_mean_var", "False") == "False"
+            usual = attrs.get("axis", "1") == "1" and one_output
             return layouts[0] if usual and _is_whole(layouts[0]) else None
         if op == "Pooling":
             usual = attrs.get("layout", "None") in ("None", "NCHW")
@@ -311,20 +313,20 @@ class _Plan:
         }
 
     def _with_shared_states(self) -> Set[int]:
-        """BatchNorm layers that share running statistics with one of another width."""
-        widths: Dict[int, Set[int]] = {}
-        layers = [place for place, node in enumerate(self.nodes) if node["op"] == "BatchNorm"]
-        for place in layers:
+        """BatchNorm layers whose running statistics have readers of another width."""
+        widths: Dict[int, Set[int]] = {}  # of the readers, by variable; 0 if they are not padded
+        readers: List[Tuple[int, int]] = []  # BatchNorm layer and variable
+        for place, node in enumerate(self.nodes):
             layout = self.layouts.get(place)
-            widths.setdefault(self.nodes[place]["inputs"][3][0], set()).add(
-                _width(layout) if layout else 0
-            )
-        shared = {state for state, each in widths.items() if len(each) > 1}
-        return {
-            place
-            for place in layers
-            if place in self.layouts and self.nodes[place]["inputs"][3][0] in shared
-        }
+            for number, entry in enumerate(node["inputs"]):
+                is_state = node["op"] == "BatchNorm" and number >= 3
+                width = _width(layout) if layout and is_state else 0
+                widths.setdefault(entry[0], set()).add(width)
+                if width:
+                    readers.append((place, entry[0]))
+        for head in self.parts["heads"]:
+            widths.setdefault(head[0], set()).add(0)
+        return {place for place, state in readers if len(widths[state]) > 1}
 
 
 class _Writer:
@@ -387,7 +389,7 @@ class _Writer:
         source: Optional[Layout],
     ) -> None:
         each, layout = self._plan.convolutions[place], self._plan.layouts.get(place)
-        if layout is None and (source is None or each.depthwise):
+        if layout is None and source is None:
             return
         output = layout or (Run(each.channels_out, 0),)
         own_source = (Run(1, 0),) if each.depthwise else source or (Run(each.channels_in, 0),)
@@ -396,7 +398,7 @@ class _Writer:
         weight = inputs[1]
         if each.depthwise:
             # Prediction leaves such weights in blocks, of which oneDNN's Reshape takes none.
-            weight = self._add("_mul_scalar", f"{node['name']}_weight", [weight], scalar=1.0)
+            weight = self._add("_mul_scalar", f"{node['name']}_copied_weight", [weight], scalar=1.0)
         inputs[1] = self._padded_weight(node["name"], weight, shape, own_source, output)
         if len(inputs) > 2:
             inputs[2] = self._padded_vector(node["name"] + "_bias", inputs[2], output)

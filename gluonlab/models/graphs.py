@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from functools import partial
 from typing import (
     Any,
@@ -54,6 +55,15 @@ def parsed(graph: mx.sym.Symbol) -> Dict[str, Any]:
     return whole
 
 
+def numbers(node: Node, name: str) -> Shape:
+    """Return the numbers of an attribute, such as a kernel's sides; () if the node has none.
+
+    >>> numbers({"attrs": {"kernel": "(3L, 1L)"}}, "kernel")  # saved by MXNet on Python 2
+    (3, 1)
+    """
+    return tuple(map(int, re.findall(r"-?\d+", node.get("attrs", {}).get(name, ""))))
+
+
 def new_node(op: str, name: str, inputs: Sequence[Entry], **attrs: Any) -> Node:
     """An operator's node."""
     texts = {key: str(value) for key, value in attrs.items()}
@@ -93,7 +103,12 @@ def types_in(graph: mx.sym.Symbol, types: Mapping[str, Any]) -> Dict[str, Any]:
     ``types``: of all arguments. From fewer, MXNet raises an error at operators that know their type
     from their inputs alone, such as SwapAxis, even if asked for what can be told.
     """
-    everything = graph.get_internals()
+    parts = parsed(graph)
+    for node in parts["nodes"]:
+        if node["op"] == "null":
+            # Gluon notes the type that a parameter had first, also after net.cast
+            node.get("attrs", {}).pop("__dtype__", None)
+    everything = to_symbol(parts["nodes"], parts["heads"], parts["attrs"]).get_internals()
     given = {name: types[name] for name in graph.list_arguments()}
     return _by_name(zip(everything.list_outputs(), everything.infer_type_partial(**given)[1]))
 

@@ -9,13 +9,12 @@ weights are exactly zero in both.
 
 from __future__ import annotations
 
-from ast import literal_eval
 from functools import partial
 from typing import Dict, List, NamedTuple, Optional, Tuple
 
 import mxnet as mx
 
-from gluonlab.models.graphs import Add, Entry, Node, Replacement, Shape, with_replaced
+from gluonlab.models.graphs import Add, Entry, Node, Replacement, Shape, numbers, with_replaced
 
 
 class Seen(NamedTuple):
@@ -52,8 +51,7 @@ def _seen(node: Node, image: Optional[Shape], output: Optional[Shape]) -> Option
         return None
     if len(image) != 4 or output[2:] != (1, 1):
         return None
-    kernel = literal_eval(attrs["kernel"])
-    pad, dilate = (literal_eval(attrs.get(name, "()")) for name in ("pad", "dilate"))
+    kernel, pad, dilate = (numbers(node, name) for name in ("kernel", "pad", "dilate"))
     whole = set(dilate) <= {1} and attrs.get("num_group", "1") == "1"
     usual = whole and attrs.get("layout", "None") in ("None", "NCHW")
     begins = [-padding for padding in pad or (0, 0)]  # where the window lies on the image

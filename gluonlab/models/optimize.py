@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from threading import RLock
+from types import SimpleNamespace
 from typing import Any, Dict, List, NamedTuple, Sequence, Tuple, Type, Union
 
 import mxnet as mx
@@ -9,12 +11,15 @@ import numpy as np
 from mxnet import gluon, nd
 from mxnet.gluon.block import _flatten
 
-from gluonlab.errors import ModelError
+from gluonlab.errors import ModelError, kind_and_words
 from gluonlab.models.graphs import Node, parsed
 from gluonlab.models.rewriting import rewrites
 from gluonlab.models.wide_states import widened
 
 NAMED = 3  # operators of a change that are printed
+# what a call reads of a compiled network
+OF_COMPILED = ("_cached_op", "_cached_op_args", "_flags", "_in_format", "_out_format")
+_COMPILING = RLock()
 Input = Union[nd.NDArray, Sequence[int]]  # an array, or its shape
 
 
@@ -60,6 +65,11 @@ def optimize(net: gluon.HybridBlock, *inputs: Input) -> Changes:
             f"optimize takes a HybridBlock, and got a {type(net).__name__}: MXNet compiles no "
             "other blocks; build the network of HybridSequential and HybridBlock"
         )
+    if type(net).hybrid_forward is gluon.HybridBlock.hybrid_forward:
+        raise ModelError(
+            f"{type(net).__name__} has no hybrid_forward, so MXNet cannot compile it: rename its "
+            "forward(self, x) to hybrid_forward(self, F, x)"
+        )
     if not isinstance(net, _Optimized):
         net.__class__ = _optimized_class(type(net))
         if not net._active:
@@ -68,19 +78,32 @@ def optimize(net: gluon.HybridBlock, *inputs: Input) -> Changes:
     if not inputs:
         return Changes()
     try:
-        changes: Changes = net._compile(*_arrays(net, inputs))
-    except (RuntimeError, ValueError, mx.base.MXNetError) as error:
-        raise ModelError(f"{type(net).__name__}: {str(error).splitlines()[0]}") from error
+        changes: Changes = net._compile(*(_array(net, each) for each in inputs))
+    except ModelError:
+        raise
+    except Exception as error:  # the network's code may raise any
+        raise ModelError(f"{type(net).__name__}: {kind_and_words(error)}") from error
     return changes
 
 
-def _arrays(net: gluon.HybridBlock, inputs: Sequence[Input]) -> List[nd.NDArray]:
-    params = list(net.collect_params().values())
-    ctx = params[0].list_ctx()[0] if params else mx.current_context()
-    zeros = mx.np.zeros if mx.util.is_np_array() else nd.zeros
-    return [
-        each if isinstance(each, nd.NDArray) else zeros(tuple(each), ctx=ctx) for each in inputs
-    ]
+def _array(net: gluon.HybridBlock, given: Any) -> Any:
+    """Return the array of an input: one that was given, or zeros of a shape.
+
+    An optional input may be None, and a list of inputs gives a list.
+    """
+    if given is None or isinstance(given, nd.NDArray):
+        return given
+    if isinstance(given, (list, tuple)) and given:
+        if all(isinstance(side, (int, np.integer)) and side > 0 for side in given):
+            params = list(net.collect_params().values())
+            ctx = params[0].list_ctx()[0] if params else mx.current_context()
+            zeros = mx.np.zeros if mx.util.is_np_array() else nd.zeros
+            return zeros(tuple(given), ctx=ctx, dtype=params[0].dtype if params else "float32")
+        if all(each is None or isinstance(each, (list, tuple, nd.NDArray)) for each in given):
+            return [_array(net, each) for each in given]
+    kind = type(given).__name__
+    what = repr(given) if isinstance(given, (int, str, tuple)) else f"a {kind}"
+    raise ModelError(f"optimize takes arrays, or shapes such as (64, 3, 32, 32), and got {what}")
 
 
 class _Optimized:
@@ -89,7 +112,8 @@ class _Optimized:
     It replaces Gluon's compiled operator by one for each combination of shapes, types and device.
     """
 
-    _compiled: Dict[Any, Tuple[Any, List[Tuple[bool, Any]]]]
+    _cached_op_args: List[Tuple[bool, Any]]
+    _compiled: Dict[Any, SimpleNamespace]
 
     def _clear_cached_op(self) -> None:
         super()._clear_cached_op()  # type: ignore[misc]
@@ -99,11 +123,15 @@ class _Optimized:
         given = _given(args)
         shapes = [(each.shape, np.dtype(each.dtype)) for each in given]
         key = (given[0].context.device_type, *shapes)
-        if key not in self._compiled:
-            self._compile(*args)
-            self._compiled[key] = (self._cached_op, self._cached_op_args)
-        self._cached_op, self._cached_op_args = self._compiled[key]
-        return super()._call_cached_op(*args)  # type: ignore[misc]
+        with _COMPILING:
+            if key not in self._compiled:
+                self._compile(*args)
+                own = {name: getattr(self, name) for name in OF_COMPILED}
+                self._compiled[key] = SimpleNamespace(**own)
+        # Threads may call the network at once: each with the operator for its own shapes.
+        compiled = self._compiled[key]
+        compiled._callback, compiled._monitor_all = self._callback, self._monitor_all
+        return gluon.HybridBlock._call_cached_op(compiled, *args)
 
     def _compile(self: Any, *args: Any) -> Changes:
         """Replace ``_cached_op`` by that of the rewritten graph; the graph for files stays."""
@@ -113,8 +141,9 @@ class _Optimized:
         given, params = _given(args), dict(self.collect_params().items())
         kinds = {each.name: (value.shape, value.dtype) for each, value in zip(data, given)}
         names = graph.list_arguments()
-        own = {name: params[name] for name in names if name in params}
-        kinds.update({name: (param.shape, param.dtype) for name, param in own.items()})
+        # of their arrays, as imported parameters need not know their shapes
+        own = {name: params[name].list_data()[0] for name in names if name in params}
+        kinds.update({name: (array.shape, array.dtype) for name, array in own.items()})
         changes: List[Change] = []
         rewritten = graph
         for step in rewrites(graph, given[0].context, kinds):
@@ -137,7 +166,7 @@ class _Optimized:
         for name in inputs:
             if name in data:
                 self._cached_op_args.append((True, data.index(name)))
-            elif name in states and states[name] != params[name].shape:
+            elif name in states and states[name] != params[name].list_data()[0].shape:
                 self._cached_op_args.append((False, _WideState(params[name], states[name])))
             else:
                 self._cached_op_args.append((False, params[name]))

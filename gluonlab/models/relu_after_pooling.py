@@ -6,13 +6,12 @@ are the same, and ReLU has fewer numbers to read, a quarter for windows of 2x2.
 
 from __future__ import annotations
 
-from ast import literal_eval
 from collections import Counter
 from typing import Any, Dict, List
 
 import mxnet as mx
 
-from gluonlab.models.graphs import Node, parsed, to_symbol
+from gluonlab.models.graphs import Node, numbers, parsed, to_symbol
 
 
 def pool_before_relu(graph: mx.sym.Symbol) -> mx.sym.Symbol:
@@ -66,7 +65,7 @@ def _is_max_pooling(node: Node) -> bool:
         return True
     if attrs.get("pooling_convention", "valid") == "valid":
         return True
-    kernel = literal_eval(attrs["kernel"])
-    stride = literal_eval(attrs.get("stride", "()")) or (1,) * len(kernel)
-    pad = literal_eval(attrs.get("pad", "()"))
-    return set(pad) <= {0} and all(step <= side for step, side in zip(stride, kernel))
+    kernel = numbers(node, "kernel")
+    stride = numbers(node, "stride") or (1,) * len(kernel)
+    plain = set(numbers(node, "pad")) <= {0}
+    return plain and all(step <= side for step, side in zip(stride, kernel))

@@ -8,14 +8,22 @@ rounding.
 
 from __future__ import annotations
 
-from ast import literal_eval
 from functools import partial
 from typing import Any, Dict, List, Mapping, Optional
 
 import mxnet as mx
 import numpy as np
 
-from gluonlab.models.graphs import Add, Entry, Node, Replacement, Shape, types_in, with_replaced
+from gluonlab.models.graphs import (
+    Add,
+    Entry,
+    Node,
+    Replacement,
+    Shape,
+    numbers,
+    types_in,
+    with_replaced,
+)
 
 
 def product_where_all_is_averaged(
@@ -51,8 +59,7 @@ def _averages_all(node: Node, image: Shape) -> bool:
         return False
     if attrs.get("global_pool", "False") in ("True", "1"):
         return True
-    pad = literal_eval(attrs.get("pad", "()"))
-    return literal_eval(attrs["kernel"]) == image[2:] and set(pad) <= {0}
+    return numbers(node, "kernel") == image[2:] and set(numbers(node, "pad")) <= {0}
 
 
 def _append_product(image: Shape, add: Add, entries: List[Entry]) -> None:

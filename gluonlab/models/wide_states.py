@@ -32,7 +32,7 @@ def make_room(param: gluon.Parameter, ctx: mx.Context) -> None:
         return
     wide = nd.zeros((-(-array.size // ROOM) * ROOM,), ctx, array.dtype)
     view = wide[: array.size]
-    view[:] = array
+    view[:] = array.as_nd_ndarray()  # which mx.np's arrays need
     array.handle, view.handle = view.handle, array.handle
     known[ctx] = (array, wide)
 

@@ -1,5 +1,7 @@
 """Padded channels: the same outputs, gradients, running statistics and names as without."""
 
+import json
+
 import mxnet as mx
 import numpy as np
 import pytest
@@ -173,3 +175,41 @@ def test_padding_changes_neither_results_nor_gradients(data, multiple, seed):
         size = max(1.0, np.abs(exact[name]).max(initial=0))
         rounding = np.abs(plain[name] - exact[name]).max(initial=0)
         assert np.abs(own - exact[name]).max(initial=0) <= max(1e-6 * size, 3 * rounding), name
+
+
+def _depthwise_of_one_pixel(image):
+    """Nothing that is padded reads it."""
+    return mx.sym.Convolution(image, name="each", kernel=(1, 1), num_filter=5, num_group=5)
+
+
+def _variance_as_scale(image):
+    """Another operator reads the running statistics of BatchNorm."""
+    variance = mx.sym.var("variance")
+    norm = mx.sym.BatchNorm(image, name="norm", moving_var=variance)
+    return mx.sym.broadcast_mul(norm, mx.sym.reshape(variance, shape=(1, -1, 1, 1)))
+
+
+@pytest.mark.cpu_only("channels are padded on CPUs")
+@pytest.mark.parametrize("last", [_depthwise_of_one_pixel, _variance_as_scale])
+def test_readers_of_the_true_channels_get_them(last):
+    shape = (2, 3, 6, 6)
+    graph = mx.sym.Convolution(mx.sym.var("images"), name="conv", kernel=(3, 3), num_filter=5)
+    graph = last(graph)
+    padded = pad(graph, shape, 8)
+    args, aux = values_of(graph, shape, 0)
+    shapes = {name: each.shape for name, each in args.items()}
+    heads = [np.ones(each) for each in graph.infer_shape(**shapes)[1]]
+    plain = results(graph, args, aux, heads, "float32")
+    for name, own in results(padded, args, aux, heads, "float32").items():
+        np.testing.assert_allclose(own, plain[name], rtol=1e-5, atol=1e-5, err_msg=name)
+
+
+@pytest.mark.cpu_only("channels are padded on CPUs")
+def test_graphs_that_mxnet_saved_on_python_2_are_read():
+    shape = (2, 3, 6, 6)
+    graph = mx.sym.Convolution(mx.sym.var("images"), name="conv", kernel=(3, 3), num_filter=5)
+    old = mx.sym.load_json(graph.tojson().replace("(3, 3)", "(3L, 3L)"))
+    assert "3L" in old.tojson()
+    operators = [json.loads(pad(each, shape, 8).tojson())["nodes"] for each in (graph, old)]
+    assert [node["name"] for node in operators[0]] == [node["name"] for node in operators[1]]
+    assert len(operators[0]) > 4

@@ -1,6 +1,7 @@
 """gluonlab.optimize: a network of one's own computes the same, and its files stay as they were."""
 
 import json
+import threading
 import warnings
 
 import mxnet as mx
@@ -167,7 +168,7 @@ def test_images_of_any_size_are_scored_as_before(sides, is_np):
 def test_networks_of_numpy_arrays_give_numpy_arrays():
     with mx.util.np_shape(True), mx.util.np_array(True):
         net = nn.HybridSequential()
-        net.add(nn.Conv2D(5, 3, activation="relu"), nn.MaxPool2D(), nn.Dense(3))
+        net.add(nn.Conv2D(5, 3, activation="relu"), nn.MaxPool2D(), nn.BatchNorm(), nn.Dense(3))
         net.initialize(ctx=device())
         image = mx.np.random.uniform(size=(2, 3, 8, 8), ctx=device())
         expected = net(image).asnumpy()
@@ -191,12 +192,92 @@ def test_it_stays_through_hybridize_and_new_layers():
     assert isinstance(net, nn.HybridSequential)
 
 
+def test_networks_may_change_their_type():
+    net = odd_net()
+    images = nd.array(batches(1)[0][0], ctx=device(), dtype="float64")
+    expected = net(images.astype("float32")).asnumpy()
+    gluonlab.optimize(net, SHAPE)
+    net.cast("float64")
+    assert distance([net(images).asnumpy()], [expected]) <= 1e-5
+
+
+def test_imported_networks_are_optimized(tmp_path):
+    net = odd_net()
+    net.hybridize()
+    images = nd.array(batches(1)[0][0], ctx=device())
+    expected = net(images).asnumpy()
+    net.export(str(tmp_path / "net"))
+    files = str(tmp_path / "net-symbol.json"), ["data"], str(tmp_path / "net-0000.params")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # MXNet's about types
+        imported = gluon.SymbolBlock.imports(*files, device())
+    assert len(gluonlab.optimize(imported, SHAPE)) >= 1
+    assert distance([imported(images).asnumpy()], [expected]) <= 1e-5
+
+
+def test_threads_may_call_it_with_images_of_their_own_size():
+    net, found = odd_net(), {}
+    images = {side: nd.ones((2, 3, side, side), ctx=device()) for side in (8, 9, 12, 13)}
+    expected = {side: net(each).asnumpy() for side, each in images.items()}
+    gluonlab.optimize(net)
+
+    def call(side):
+        found[side] = [net(images[side]).asnumpy() for _ in range(25)]
+
+    threads = [threading.Thread(target=call, args=(side,)) for side in images]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    for side in images:
+        assert len(found[side]) == 25
+        assert distance(found[side], [expected[side]] * 25) <= 1e-5
+
+
+class _Optional(nn.HybridBlock):
+    def __init__(self):
+        super().__init__()
+        self.body = nn.Conv2D(5, 3)
+
+    def hybrid_forward(self, F, x, masks=None, scale=None):
+        scores = self.body(x)
+        scores = scores if masks is None else scores * masks[0] * masks[1]
+        return scores if scale is None else F.broadcast_mul(scores, scale)
+
+
+@pytest.mark.cpu_only("channels are padded on CPUs")
+@pytest.mark.parametrize(
+    "inputs", [[None, (1, 1, 1, 1)], [[(4, 5, 10, 10), (4, 5, 10, 10)]], [None], []]
+)
+def test_inputs_may_be_optional_or_lists(inputs):
+    net = _Optional()
+    net.initialize(ctx=device())
+    changes = gluonlab.optimize(net, SHAPE, *inputs)
+    assert [change.effect for change in changes] == ["padded with zero channels"]
+
+
+class _Forward(nn.HybridBlock):
+    def forward(self, x):
+        return x * 2
+
+
+class _ReadsShape(nn.HybridBlock):
+    def hybrid_forward(self, F, x):
+        return x.reshape(x.shape[0], -1)
+
+
 @pytest.mark.parametrize(
     "net, inputs, message",
     [
         (nn.Sequential(), [SHAPE], "optimize takes a HybridBlock, and got a Sequential"),
         (3, [], "optimize takes a HybridBlock, and got a int"),
         (nn.Conv2D(5, 3), [SHAPE], "Conv2D: .*initialize"),
+        (nn.Flatten(), SHAPE, "optimize takes arrays, or shapes such as .*, and got 4"),
+        (nn.Flatten(), [(4, 3.0)], r"and got \(4, 3.0\)"),
+        (nn.Flatten(), [np.zeros((4, 3))], "and got a ndarray"),
+        (nn.Flatten(), [SHAPE, SHAPE], "Flatten: TypeError: .*hybrid_forward"),
+        (_Forward(), [SHAPE], "_Forward has no hybrid_forward"),
+        (_ReadsShape(), [SHAPE], "_ReadsShape: AttributeError: .*shape"),
     ],
 )
 def test_mistakes_get_a_line(net, inputs, message):
