@@ -79,10 +79,10 @@ def optimize(asked: Asked) -> None:
     row whose losses differ shows them instead of a speed.
     A slow result is a result: it does not change the exit status.
     """
-    title = ("optimize", {})
-    if asked.take_turns(title, _optimize.ours(), rates.series):
+    title = "optimize"
+    if asked.take_turns((title, {}), _optimize.ours(), rates.series):
         return
-    _, record = asked.record(title, partial(measure, _optimize.subjects()), rates.series)
+    _, record = asked.record((title, {}), partial(measure, _optimize.subjects()), rates.series)
     asked.say(record, _optimize.text(record))
 
 
