@@ -73,7 +73,7 @@ def host(asked: Asked, devices: Optional[str]) -> None:
 @command("python -m gluonlab.bench optimize", INTERRUPTED)
 @measurement(_optimize.ROUNDS)
 def optimize(asked: Asked) -> None:
-    """Measure five networks of tutorials before and after gluonlab.optimize.
+    """Measure tutorials' networks before and after gluonlab.optimize.
 
     They train on one CPU device with one thread. The losses of the first steps are compared, and a
     row whose losses differ shows them instead of a speed.

@@ -6,7 +6,7 @@ import importlib.util
 from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 from gluonlab.bench.harness import rates
-from gluonlab.bench.harness.environment import COMPILE_IN_PROCESS, LOOPBACK
+from gluonlab.bench.harness.environment import COMPILE_IN_PROCESS, LOOPBACK, torch_limit
 from gluonlab.bench.harness.measured_on import MeasuredOn, cpu_devices, measured_on
 from gluonlab.bench.harness.rates import Row
 from gluonlab.bench.harness.record import Record, Series
@@ -86,7 +86,14 @@ def _torch(on: MeasuredOn, task: str) -> List[Subject]:
     )
     common = (missing, COMPILE_TIMEOUT_S, TASKS[task].global_batch_size)
     return [
-        Subject(f"torch-{name}", f"PyTorch {label}", job, options, variables, *common)
+        Subject(
+            f"torch-{name}",
+            f"PyTorch {label}",
+            job,
+            options,
+            {**variables, **torch_limit()},
+            *common,
+        )
         for name, label, job, options, variables in rows
     ]
 

@@ -19,6 +19,7 @@ from gluonlab.bench.harness.rounds import Measurement
 from gluonlab.bench.peers import table as peers
 from gluonlab.bench.peers.classic_loop import lenet, train_batch
 from gluonlab.data.loading.batch import whole
+from gluonlab.host.instruction_set import LIMIT
 from gluonlab.kvstores import make_kvstore
 from gluonlab.models import get_model
 from gluonlab.parallel.data.step import DataParallelStep
@@ -79,6 +80,24 @@ def test_targets_are_those_of_the_instruction_set(instructions, classic, torch):
     ]
     elsewhere = peers.text(peers.COMPARISONS["lenet"], replace(record, about={}), peers.ON_CPUS)
     assert elsewhere.endswith("Targets are set for AVX512_CORE and AVX2 only.")
+
+
+@pytest.mark.parametrize(
+    "limit, capability", [(None, None), ("ALL", None), ("AVX2", "avx2"), ("SSE41", "default")]
+)
+def test_a_limit_of_onednn_also_holds_for_pytorchs_operators(monkeypatch, limit, capability):
+    monkeypatch.delenv(LIMIT, raising=False)
+    if limit:
+        monkeypatch.setenv(LIMIT, limit)
+    monkeypatch.setattr("gluonlab.bench.harness.environment.instruction_set", _of_avx512)
+    for subject in peers.lenet():
+        limited = subject.variables.get("ATEN_CPU_CAPABILITY")
+        assert limited == (capability if subject.name.startswith("torch") else None)
+
+
+def _of_avx512():
+    """Of a CPU that has them all, whatever this one has."""
+    return {"AVX2": "AVX2", "SSE41": "SSE41"}.get(os.environ.get(LIMIT), "AVX512_CORE")
 
 
 def test_without_torch_its_rows_say_how_to_get_it(monkeypatch):
