@@ -171,6 +171,7 @@ bench: $(VENV)/.ready-bench
 	@mkdir -p $(RECORDS)
 	$(VENV)/bin/python -m gluonlab.bench peers --out $(RECORDS)/peers-lenet.json $(IN_TURNS) $(ARGS)
 	$(VENV)/bin/python -m gluonlab.bench peers --network resnet18 --out $(RECORDS)/peers-resnet18.json $(IN_TURNS) $(ARGS)
+	$(VENV)/bin/python -m gluonlab.bench optimize --out $(RECORDS)/optimize.json $(IN_TURNS) $(ARGS)
 	$(VENV)/bin/python -m gluonlab.bench host --out $(RECORDS)/host.json $(IN_TURNS) $(ARGS)
 	$(VENV)/bin/python -m gluonlab.bench gradients --out $(RECORDS)/gradients.json $(FEW_STORES) $(IN_TURNS) $(ARGS)
 	$(VENV)/bin/python -m gluonlab.bench threads --out $(RECORDS)/threads.json $(IN_TURNS) $(ARGS)

@@ -5,13 +5,27 @@ from pathlib import Path
 
 import figures
 import pytest
+from kinds_of_cpu import kind_of
 
 from gluonlab.bench.harness.record import Record, Series
 from gluonlab.engine import openmp
+from gluonlab.host.instruction_set import LIMIT
+
+ZEN_4_FLAGS = ["avx", "avx2", "avx512f", "avx512bw", "avx512vl", "avx512dq", "avx512_vnni"]
 
 
-def record(bench, *series, **options):
-    return Record(bench, options, 3, "t", {}, series)
+def about(instructions, model=17, family=25, flags=ZEN_4_FLAGS, cpu="AMD EPYC", **more):
+    vendor = "GenuineIntel" if family == 6 else "AuthenticAMD"
+    processor = {"vendor": vendor, "family": family, "model": model, "flags": flags}
+    return {"cpu": cpu, "processor": processor, "instruction_set": instructions, **more}
+
+
+ZEN_4 = about("AVX512_CORE", began="2026-11-29T01:02:03Z", cores=2)
+ZEN_4_AVX2 = about("AVX2", **{LIMIT: "AVX2"}, began="2026-11-30T01:02:03Z", cores=2)
+
+
+def record(bench, *series, about=ZEN_4, **options):
+    return Record(bench, options, 3, "t", about, series)
 
 
 def cells(table):
@@ -23,14 +37,66 @@ def test_peers_are_compared_with_the_first_row_round_by_round():
     peer = Series("torch-eager", "", "images/s", (2000.0, 5000.0, 3000.0))
     broken = Series("torch-ddp", "", "images/s", (), "it died")
     table = cells(figures.peers_table(record("peers", ours, peer, broken)))
-    assert table[0] == ["", "images/s", "gluonlab, 2 devices, is faster by"] and set(table[1]) == {
-        "---",
-        "---:",
-    }
+    heads = ["", "Zen 4 (AVX-512): images/s", "gluonlab, 2 devices, is faster by"]
+    assert table[0] == heads and set(table[1]) == {"---", "---:"}
     assert table[2:] == [
         ["gluonlab, 2 devices", "5,000", ""],
         ["PyTorch, 2 threads", "3,000", "2.00x"],
     ]
+
+
+def test_each_kind_of_cpu_has_columns_of_its_own():
+    def measured(about, *rates):
+        names = ("gluonlab-2x1", "classic", "torch-eager")[: len(rates)]
+        series = [Series(name, "", "images/s", (rate,)) for name, rate in zip(names, rates)]
+        return record("peers", *series, about=about)
+
+    records = [measured(ZEN_4, 400.0, 100.0), measured(ZEN_4_AVX2, 300.0, 150.0, 200.0)]
+    table = cells(figures.peers_table(*records))
+    faster = "gluonlab, 2 devices, is faster by"
+    heads = ["Zen 4 (AVX-512): images/s", faster, "Zen 4 limited to AVX2: images/s", faster]
+    assert table[0] == ["", *heads]
+    assert table[2:] == [
+        ["gluonlab, 2 devices", "400", "", "300", ""],
+        [figures.LABELS["classic"], "100", "4.00x", "150", "2.00x"],
+        ["PyTorch, 2 threads", "-", "-", "200", "1.50x"],
+    ]
+
+
+@pytest.mark.parametrize(
+    "of, kind",
+    [
+        (ZEN_4, "AMD EPYC, Zen 4 (AVX-512)"),
+        (ZEN_4_AVX2, "AMD EPYC, Zen 4 limited to AVX2"),
+        # a limit that leaves all that the CPU has
+        (about("AVX512_CORE", **{LIMIT: "ALL"}), "AMD EPYC, Zen 4 (AVX-512)"),
+        (about("AVX2", 1, flags=["avx2"], **{LIMIT: "AVX2"}), "AMD EPYC, Zen 3 (AVX2)"),
+        (
+            about("AVX512_CORE", 85, 6, cpu="Intel(R) Xeon(R) Processor @ 2.50GHz"),
+            "Intel Xeon, Cascade Lake (AVX-512)",
+        ),
+        (
+            about("AVX512_CORE", 85, 6, ZEN_4_FLAGS[:-1], "Intel(R) Xeon(R) CPU"),
+            "Intel Xeon, Skylake (AVX-512)",
+        ),
+        (about("AVX2", 200, 25, ["avx2"], "AMD X"), "AMD X, family 25, model 200 (AVX2)"),
+        ({"cpu": "aarch64", "instruction_set": ""}, "aarch64 (no vector instructions)"),
+        ({"cpu": "AMD EPYC"}, "AMD EPYC, Zen 4 (AVX-512)"),  # older records
+        ({"cpu": "Intel(R) Xeon(R) Processor"}, "Intel Xeon, model not recorded"),
+        ({"cpu": "another"}, "another"),
+    ],
+)
+def test_the_kind_of_a_cpu_is_read_from_its_record(of, kind):
+    assert str(kind_of(of)) == kind
+
+
+def test_networks_are_compared_before_and_after_optimize():
+    rates = {"nin plain": (10.0, 20.0), "nin optimized": (20.0, 30.0), "lenet plain": (1.0,)}
+    found = [Series(name, "", "images/s", values) for name, values in rates.items()]
+    failed = Series("lenet optimized", "", "images/s", (), "the losses differ")
+    table = cells(figures.optimize_table(record("optimize", *found, failed)))
+    assert table[0] == ["images/s", "Zen 4 (AVX-512): as it is", "optimized", "is faster by"]
+    assert table[2:] == [["d2l's NiN, batches of 8 of 96x96", "15", "25", "1.75x"]]
 
 
 def test_gradients_show_our_best_beside_others():
@@ -170,7 +236,8 @@ def test_processes_stand_beside_one_with_as_many_devices():
 def test_the_pages_hold_what_the_records_say():
     texts = [page.read_text(encoding="utf-8") for page in figures.PAGES]
     shown = [name for text in texts for _, name, _ in figures.BLOCK.findall(text)]
-    assert sorted(shown) == sorted(figures.TABLES)
+    assert sorted(shown) == sorted([*figures.TABLES, figures.OVERVIEW])
+    assert set(figures.TABLES) <= set(figures.TITLES)
     assert [figures.with_tables(text) for text in texts] == texts
 
 
@@ -184,6 +251,40 @@ def test_a_table_that_differs_from_its_record_is_made_anew(tmp_path):
     assert new.startswith("before\n<!--") and new.endswith("-->\nafter\n")
 
 
+def test_figures_of_another_kind_of_cpu_lie_beside_the_first(tmp_path):
+    rate = Series("host-gluon-2 total", "Gluon's loop", "us", (7.4,))
+    record("host", rate).write(tmp_path / "host.json")
+    record("host", rate, about=ZEN_4_AVX2).write(tmp_path / "host@avx2.json")
+    text = "<!-- figures: host -->\n<!-- end of figures -->\n"
+    lines = figures.with_tables(text, tmp_path).splitlines()
+    assert [line for line in lines if line.endswith(":")] == [
+        "AMD EPYC, Zen 4 (AVX-512), 2 cores, 2026-11-29:",
+        "AMD EPYC, Zen 4 limited to AVX2, 2 cores, 2026-11-30:",
+    ]
+    assert sum(line.startswith("| Gluon's loop | 2 |") for line in lines) == 2
+    record("host", rate).write(tmp_path / "host@again.json")
+    with pytest.raises(ValueError, match="host: two records are of one kind of CPU"):
+        figures.with_tables(text, tmp_path)
+
+
+def test_the_overview_tells_measured_quoted_and_not_measured_apart(tmp_path):
+    rate = Series("gluonlab-2x1", "", "images/s", (1.0,))
+    record("peers", rate).write(tmp_path / "peers-lenet.json")
+    record("peers", rate, about=ZEN_4_AVX2).write(tmp_path / "peers-lenet@avx2.json")
+    other = about("AVX2", 1, 26, ["avx2"], began="2026-12-01T00:00:00Z")
+    record("peers", rate, about=other).write(tmp_path / "peers-resnet18@other.json")
+    heads, _, *rows = cells(figures.overview_table(tmp_path))
+    assert heads == ["measured on", *map(str, figures.KINDS), "AMD EPYC, Zen 5 (AVX2)"]
+    found = {row[0]: dict(zip(heads[1:], row[1:])) for row in rows}
+    assert set(found) == set(figures.TITLES.values())
+    names = list(figures.TITLES.values())
+    first, second = (list(found[name].values()) for name in names[:2])
+    assert first == ["2026-11-29", "2026-11-30", "quoted", "not measured", "not measured"]
+    assert second == ["not measured"] * 4 + ["2026-12-01"]
+    others = [cell for row in rows[2:] for cell in row[1:]]
+    assert set(others) == {"not measured", "quoted"} and others.count("quoted") == 2
+
+
 @pytest.mark.parametrize("name", figures.TABLES)
 def test_every_row_that_is_measured_has_a_name_in_the_readme(name):
     if name.startswith("peers"):
@@ -194,4 +295,6 @@ def test_every_row_that_is_measured_has_a_name_in_the_readme(name):
             figures.LABELS
         )
     else:
-        assert re.search(r"^(host|gradients|threads|splits|checkpoints|scaling-\w+)$", name)
+        assert re.search(
+            r"^(host|optimize|gradients|threads|splits|checkpoints|scaling-\w+)$", name
+        )

@@ -3,7 +3,9 @@ wrote.
 
     make bench RECORDS=tools/figures && .venv/bin/python tools/figures.py
 
-Each stands between a line `<!-- figures: NAME -->` and a line `<!-- end of figures -->`.
+Each stands between a line `<!-- figures: NAME -->` and a line `<!-- end of figures -->`. Its record
+is NAME.json. Records of other kinds of CPU are NAME@avx2.json, NAME@zen3.json and so on; the kind
+itself is read from the record.
 """
 
 import re
@@ -14,11 +16,14 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))  # this gluonlab
 
+from kinds_of_cpu import CASCADE_LAKE, ZEN_3, ZEN_4, ZEN_4_AVX2, kind_of  # noqa: E402
+
 from gluonlab.bench.checkpoints import table as checkpoints  # noqa: E402
 from gluonlab.bench.harness.interval import ratio  # noqa: E402
 from gluonlab.bench.harness.record import read_record  # noqa: E402
 from gluonlab.bench.host import table as host  # noqa: E402
 from gluonlab.bench.images import table as images  # noqa: E402
+from gluonlab.bench.optimize import table as optimize  # noqa: E402
 from gluonlab.bench.peers import table as peers  # noqa: E402
 from gluonlab.bench.scaling import table as scaling  # noqa: E402
 from gluonlab.bench.scaling.ways import asked_for  # noqa: E402
@@ -59,20 +64,55 @@ def markdown(heads, rows, right_from=1):
     )
 
 
-def peers_table(record):
+def columns_by_kind(records, head, heads_and_rows):
+    """A table in which each record has columns of its own.
+
+    `heads_and_rows(record)`: the heads of its columns, and their cells by the label of the row.
+    """
+    found = [(kind_of(record.about), *heads_and_rows(record)) for record in records]
+    heads = [head]
+    for kind, (first, *others), _ in found:
+        heads += [f"{kind.short}: {first}", *others]
+    labels = dict.fromkeys(label for _, _, rows in found for label in rows)
+    lines = [
+        [label, *(cell for _, own, rows in found for cell in rows.get(label, ["-"] * len(own)))]
+        for label in labels
+    ]
+    return markdown(heads, lines)
+
+
+def peers_table(*records):
+    return columns_by_kind(records, "", _peers_rows)
+
+
+def _peers_rows(record):
     rows = peers.make_rows(record.series)
-    measured = [row for row in rows if row.images_per_second is not None]
-    return markdown(
-        ["", "images/s", f"{LABELS[rows[0].name]}, is faster by"],
-        [
-            [
-                LABELS[row.name],
-                f"{row.images_per_second:,.0f}",
-                "" if row is rows[0] else f"{row.ratio:.2f}x",
-            ]
-            for row in measured
-        ],
-    )
+    cells = {
+        LABELS[row.name]: [
+            f"{row.images_per_second:,.0f}",
+            "" if row is rows[0] else f"{row.ratio:.2f}x",
+        ]
+        for row in rows
+        if row.images_per_second is not None
+    }
+    return ["images/s", f"{LABELS[rows[0].name]}, is faster by"], cells
+
+
+def optimize_table(*records):
+    return columns_by_kind(records, "images/s", _optimize_rows)
+
+
+def _optimize_rows(record):
+    cells = {
+        f"{row.label}, batches of {row.batch}": [
+            f"{row.plain:,.0f}",
+            f"{row.optimized:,.0f}",
+            f"{row.faster.value:.2f}x",
+        ]
+        for row in optimize.make_rows(record.series)
+        if row.plain is not None
+    }
+    return ["as it is", "optimized", "is faster by"], cells
 
 
 def host_table(record):
@@ -307,26 +347,100 @@ def _milliseconds(seconds):
 
 # those of gluonlab.bench.allreduce.variants, gradients
 PEERS, LIMIT = ("chapter", "local", "device", "nccl"), "of the memory limit"
+
+
+def under_each_kind(table):
+    """Tables one below the other, each under the CPU and the day on which it was measured."""
+
+    def tables(*records):
+        return "\n".join(f"{caption(record)}\n\n{table(record)}" for record in records)
+
+    return tables
+
+
+def caption(record):
+    cores = record.about.get("cores")
+    words = [str(kind_of(record.about)), f"{cores} cores" if cores else "", day(record)]
+    return f"{', '.join(filter(None, words))}:"
+
+
+def day(record):
+    return record.about.get("began", "")[:10]
+
+
 TABLES = {
     "peers-lenet": peers_table,
     "peers-resnet18": peers_table,
-    "host": host_table,
-    "images": images_table,
-    "gradients": gradients_table,
-    "threads": threads_table,
-    "splits": splits_table,
-    "checkpoints": checkpoints_table,
-    **dict.fromkeys(("scaling-lenet", "scaling-resnet18", "scaling-strong"), scaling_table),
+    "optimize": optimize_table,
+    "host": under_each_kind(host_table),
+    "images": under_each_kind(images_table),
+    "gradients": under_each_kind(gradients_table),
+    "threads": under_each_kind(threads_table),
+    "splits": under_each_kind(splits_table),
+    "checkpoints": under_each_kind(checkpoints_table),
+    **dict.fromkeys(
+        ("scaling-lenet", "scaling-resnet18", "scaling-strong"), under_each_kind(scaling_table)
+    ),
 }
+
+# The rows of the overview. "overlap" has no record, only the table in the text.
+OVERVIEW = "overview"
+TITLES = {
+    "peers-lenet": "LeNet beside its peers",
+    "peers-resnet18": "ResNet-18 beside its peers",
+    "optimize": "Tutorials' networks, optimized",
+    "overlap": "Sums beside backward",
+    "host": "Cost of a step for the host",
+    "gradients": "The sum of gradients",
+    "splits": "Splits of a network",
+    "checkpoints": "Checkpoints",
+    "scaling-lenet": "LeNet by several processes",
+    "scaling-resnet18": "ResNet-18 by several processes",
+    "scaling-strong": "LeNet by several processes, strong scaling",
+    "threads": "Idle threads of OpenMP",
+    "images": "Decoding of JPEGs",
+}
+# Columns that the overview has at least, and figures that the text of docs gives without a record.
+KINDS = (ZEN_4, ZEN_4_AVX2, CASCADE_LAKE, ZEN_3)
+QUOTED = {("peers-lenet", CASCADE_LAKE), ("host", CASCADE_LAKE), ("overlap", ZEN_4)}
+
+
+def overview_table(records):
+    """On which kinds of CPU each figure was measured, and when."""
+    days = {
+        (name, kind_of(record.about)): day(record)
+        for name in TITLES
+        for record in records_of(name, records)
+    }
+    kinds = dict.fromkeys([*KINDS, *sorted(kind for _, kind in days)])
+    lines = []
+    for name, title in TITLES.items():
+        cells = [
+            days.get((name, kind)) or ("quoted" if (name, kind) in QUOTED else "not measured")
+            for kind in kinds
+        ]
+        lines.append([title, *cells])
+    return markdown(["measured on", *map(str, kinds)], lines, right_from=1 + len(kinds))
+
+
+def records_of(name, records=RECORDS):
+    """The records of a figure, NAME.json first; each of another kind of CPU."""
+    paths = [records / f"{name}.json", *sorted(records.glob(f"{name}@*.json"))]
+    found = [read_record(path) for path in paths if path.exists()]
+    kinds = [str(kind_of(record.about)) for record in found]
+    if len(set(kinds)) < len(kinds):
+        raise ValueError(f"{name}: two records are of one kind of CPU: {'; '.join(kinds)}")
+    return found
 
 
 def with_tables(text, records=RECORDS):
     """A page with its tables made anew; one that has no record stays as it is."""
 
     def made(block):
-        path = records / f"{block[2]}.json"
-        table = TABLES[block[2]](read_record(path)) if path.exists() else None
-        return block[0] if table is None else block[1] + table + block[3]
+        if block[2] == OVERVIEW:
+            return block[1] + overview_table(records) + block[3]
+        found = records_of(block[2], records)
+        return block[1] + TABLES[block[2]](*found) + block[3] if found else block[0]
 
     return BLOCK.sub(made, text)
 

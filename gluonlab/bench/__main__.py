@@ -23,6 +23,7 @@ from gluonlab.bench.harness.rounds import measure
 from gluonlab.bench.host import table as _host
 from gluonlab.bench.images import table as _images
 from gluonlab.bench.links.__main__ import links
+from gluonlab.bench.optimize import table as _optimize
 from gluonlab.bench.overlap.__main__ import overlap
 from gluonlab.bench.peers import table as _peers
 from gluonlab.bench.pipeline import modes as _pipeline
@@ -67,6 +68,22 @@ def host(asked: Asked, devices: Optional[str]) -> None:
         return
     _, record = asked.record(title, partial(measure, _host.subjects(on)), _host.series)
     asked.say(record, _host.text(record), on)
+
+
+@command("python -m gluonlab.bench optimize", INTERRUPTED)
+@measurement(_optimize.ROUNDS)
+def optimize(asked: Asked) -> None:
+    """Measure tutorials' networks before and after gluonlab.optimize.
+
+    They train on one CPU device with one thread. The losses of the first steps are compared, and a
+    row whose losses differ shows them instead of a speed.
+    A slow result is a result: it does not change the exit status.
+    """
+    title = "optimize"
+    if asked.take_turns((title, {}), _optimize.ours(), rates.series):
+        return
+    _, record = asked.record((title, {}), partial(measure, _optimize.subjects()), rates.series)
+    asked.say(record, _optimize.text(record))
 
 
 @command("python -m gluonlab.bench images", INTERRUPTED)
@@ -300,8 +317,8 @@ def compare(first: str, second: str, at_least: Optional[str], as_json: bool) -> 
 COMMANDS = {
     str(made.name).rpartition(" ")[2]: made
     for made in (
-        peers, host, overlap, images, threads, links, allreduce, gradients, scaling, pipeline,
-        efficiency, splits, checkpoints, verdict, compare,
+        peers, optimize, host, overlap, images, threads, links, allreduce, gradients, scaling,
+        pipeline, efficiency, splits, checkpoints, verdict, compare,
     )
 }  # fmt: skip
 

@@ -34,6 +34,7 @@ JOBS = {
     "host": "gluonlab.bench.host.cost",
     "efficiency": "gluonlab.bench.host.efficiency",
     "gradients": "gluonlab.bench.gradients.job",
+    "optimize": "gluonlab.bench.optimize.loop",
     "images": "gluonlab.bench.images.readers",
     "training": "gluonlab.study.speedup.job",
     "torch-images": "gluonlab.bench.images.torch_loader",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 from pathlib import Path
-from typing import Mapping, Tuple
+from typing import Mapping, Optional, Tuple
 
 from gluonlab.host.control_groups import PROC, text_of
 
@@ -47,6 +47,12 @@ def cpu_flags(proc: Path = PROC) -> Tuple[str, ...]:
 def cpu_vendor(proc: Path = PROC) -> str:
     """Return the vendor that the CPU names, such as GenuineIntel; "" if it names none."""
     return _field("vendor_id", proc)
+
+
+def cpu_numbers(proc: Path = PROC) -> Optional[Tuple[int, int]]:
+    """Return the numbers of the CPU's family and model, such as (25, 17); None if it has none."""
+    family, model = _field("cpu family", proc), _field("model", proc)
+    return (int(family), int(model)) if family.isdigit() and model.isdigit() else None
 
 
 def _field(name: str, proc: Path) -> str:

@@ -15,6 +15,7 @@ from gluonlab.bench.peers import table as peers
 from gluonlab.bench.peers import work
 from gluonlab.bench.splits import names as splits
 from gluonlab.errors import GluonlabWarning
+from gluonlab.host.instruction_set import LIMIT
 
 REFERENCE = peers.lenet()[0].name
 
@@ -64,6 +65,7 @@ def test_a_table_from_a_busy_machine_comes_with_a_warning(capsys, monkeypatch):
 def test_json_is_a_record_alone_on_standard_output_and_out_writes_the_same(
     capsys, monkeypatch, tmp_path
 ):
+    monkeypatch.delenv(LIMIT, raising=False)
     monkeypatch.setattr(Others, "cores", lambda self: 0.0)
     monkeypatch.setattr(
         "gluonlab.bench.__main__.measure",
@@ -77,7 +79,8 @@ def test_json_is_a_record_alone_on_standard_output_and_out_writes_the_same(
     assert (record.bench, dict(record.options), record.rounds) == ("peers", {"network": "lenet"}, 2)
     assert record.series == (Series(REFERENCE, REFERENCE, "images/s", (1280.0, 1280.0)),)
     assert set(record.about) == {
-        "gluonlab", "commit", "cpu", "cores", "versions", "began", "seconds", "load", "others"
+        "gluonlab", "commit", "cpu", "processor", "instruction_set", "cores", "versions", "began",
+        "seconds", "load", "others",
     }  # fmt: skip
     flavours = {"mxnet", "mxnet-cu112"}
     assert {"python", "numpy"} <= set(record.about["versions"]) and flavours & set(

@@ -76,6 +76,12 @@ def _notes(first: Record, second: Record, in_turns: bool) -> Iterator[str]:
         a, b = first.about.get(name), second.about.get(name)
         if a != b:
             yield f"{name}: {a} and {b}."
+    sets = [record.about.get("instruction_set") for record in (first, second)]
+    if None not in sets and sets[0] != sets[1]:  # older records have none
+        yield (
+            f"The CPUs computed with different instruction sets: {sets[0] or 'none'} and "
+            f"{sets[1] or 'none'}. They change every row."
+        )
     for what, record in (("first", first), ("second", second)):
         others = record.about.get("others", 0.0)
         if isinstance(others, float) and others > BUSY_CORES:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Dict, Mapping, Optional
 
 from gluonlab.bench.harness.machine import HERE
+from gluonlab.host.instruction_set import INSTRUCTION_SETS, LIMIT, instruction_set
 
 # What changes threads or engine is taken out of every worker's environment; a row that needs some
 # gets them back.
@@ -38,6 +39,17 @@ def parameter_server(role: str, port: int, workers: int) -> Dict[str, str]:
         "DMLC_NUM_SERVER": "1",
         "DMLC_NUM_WORKER": str(workers),
     }
+
+
+def torch_limit() -> Dict[str, str]:
+    """Limit PyTorch's own operators as oneDNN is limited, here by DNNL_MAX_CPU_ISA; else nothing.
+
+    PyTorch's oneDNN obeys that variable, as MXNet's does, and PyTorch's operators one of their own.
+    """
+    used = instruction_set()
+    if LIMIT not in os.environ or used == next(iter(INSTRUCTION_SETS)):
+        return {}
+    return {"ATEN_CPU_CAPABILITY": "avx2" if used == "AVX2" else "default"}
 
 
 def child_environment(

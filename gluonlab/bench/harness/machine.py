@@ -1,4 +1,4 @@
-"""The machine in two lines, without which a rate means nothing, and how busy others kept it."""
+"""The machine in a few lines, without which a rate means nothing, and how busy others kept it."""
 
 from __future__ import annotations
 
@@ -7,28 +7,45 @@ import os
 import platform
 import re
 import subprocess
+import textwrap
 import time
 from pathlib import Path
 from typing import Any, Dict, Optional
 
 import gluonlab
+from gluonlab.bench.harness.text import WIDTH
 from gluonlab.engine import installing
 from gluonlab.errors import ConfigError
 from gluonlab.host import cores
 from gluonlab.host.control_groups import PROC, text_of
+from gluonlab.host.instruction_set import (
+    LIMIT,
+    cpu_flags,
+    cpu_numbers,
+    cpu_vendor,
+    instruction_set,
+)
 from gluonlab.host.memory import room
 
 BUSY_CORES = 0.2  # what other processes may use before a table comes with a warning
 PACKAGES = ("numpy", "mxnet", "mxnet-cu112", "gluoncv", "torch")
+VECTORS = ("amx", "avx", "f16c", "fma", "gfni", "pni", "sse", "ssse")  # flags begin so
 HERE = Path(gluonlab.__file__).resolve().parent.parent  # the folder that holds this gluonlab
 
 
 def describe_machine() -> str:
-    """Processor and cores on a line, the versions of Python, MXNet and torch on another."""
+    """Processor and cores, then the versions of Python, MXNet and torch on another line."""
     mxnet = " and ".join(installing.flavours()) or "mxnet"
     count = cores.available()
     versions = f"{mxnet} {_version(mxnet)}, torch {_version('torch')}"
-    machine = f"{cpu_model()}, {count} core{'s' * (count > 1)}"
+    numbers, limit = cpu_numbers(), os.environ.get(LIMIT)
+    parts = [
+        cpu_model() + (f" (family {numbers[0]}, model {numbers[1]})" if numbers else ""),
+        f"{count} core{'s' * (count > 1)}",
+        (instruction_set() or "no instruction set of oneDNN")
+        + (f" ({LIMIT}={limit})" if limit else ""),
+    ]
+    machine = textwrap.fill(", ".join(parts), WIDTH)
     return f"{machine}\nPython {platform.python_version()}, {versions}"
 
 
@@ -40,6 +57,9 @@ def about(checkout: Path = HERE) -> Dict[str, Any]:
         "gluonlab": gluonlab.__version__,
         "commit": commit(checkout),
         "cpu": cpu_model(),
+        "processor": processor(),
+        "instruction_set": instruction_set(),
+        **({LIMIT: os.environ[LIMIT]} if os.environ.get(LIMIT) else {}),
         "cores": cores.available(),
         "versions": {"python": platform.python_version(), **installed},
     }
@@ -66,6 +86,17 @@ def cpu_model() -> str:
     """The processor's name as Linux gives it."""
     named = re.search(r"^model name\s*:(.*)$", text_of(PROC / "cpuinfo"), re.M)
     return named[1].strip() if named else platform.machine()
+
+
+def processor(proc: Path = PROC) -> Dict[str, Any]:
+    """The CPU's vendor, the numbers of its family and model, and its flags.
+
+    The flags are those of vector instructions. What a kernel does not give is left out.
+    """
+    family, model = cpu_numbers(proc) or (None, None)
+    flags = [flag for flag in cpu_flags(proc) if flag.startswith(VECTORS)]
+    given = {"vendor": cpu_vendor(proc), "family": family, "model": model, "flags": flags}
+    return {name: value for name, value in given.items() if value not in (None, "", [])}
 
 
 def _version(distribution: str) -> str:

@@ -1,10 +1,13 @@
 """What a measurement leaves behind: a JSON file with its numbers by round and what they depend on.
 
     {"format": 1, "bench": "peers", "options": {"network": "lenet"}, "rounds": 9, "turns": "5f0c",
-     "about": {"gluonlab": ..., "commit": ..., "cpu": ..., "cores": 2, "versions": {...},
-               "began": ..., "seconds": ..., "load": ..., "others": ...},
+     "about": {"gluonlab": ..., "commit": ..., "cpu": ..., "processor": {"vendor": ...,
+               "family": 25, "model": 17, "flags": [...]}, "instruction_set": "AVX2",
+               "DNNL_MAX_CPU_ISA": ... if it is set, "cores": 2, "versions": {...}, "began": ...,
+               "seconds": ..., "load": ..., "others": ...},
      "series": [{"name": "gluonlab-2x1", "label": ..., "unit": "images/s", "values": [...]}, ...]}
 
+Older records have neither ``processor`` nor ``instruction_set``.
 Records with the same ``turns`` were measured in turns: round i of one belongs to round i of the
 other.
 """

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import importlib.util
-from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 from gluonlab.bench.harness import rates
-from gluonlab.bench.harness.environment import COMPILE_IN_PROCESS, LOOPBACK
+from gluonlab.bench.harness.environment import COMPILE_IN_PROCESS, LOOPBACK, torch_limit
 from gluonlab.bench.harness.measured_on import MeasuredOn, cpu_devices, measured_on
 from gluonlab.bench.harness.rates import Row
 from gluonlab.bench.harness.record import Record, Series
@@ -86,7 +86,14 @@ def _torch(on: MeasuredOn, task: str) -> List[Subject]:
     )
     common = (missing, COMPILE_TIMEOUT_S, TASKS[task].global_batch_size)
     return [
-        Subject(f"torch-{name}", f"PyTorch {label}", job, options, variables, *common)
+        Subject(
+            f"torch-{name}",
+            f"PyTorch {label}",
+            job,
+            options,
+            {**variables, **torch_limit()},
+            *common,
+        )
         for name, label, job, options, variables in rows
     ]
 
@@ -102,22 +109,35 @@ class Target(NamedTuple):
     rows: str
 
 
+Targets = Mapping[str, Sequence[Target]]  # by instruction set, as a record names it
+
+
 class Comparison(NamedTuple):
     """A network's table: its rows, the reference first, and the targets."""
 
     task: Task
     subjects: Callable[..., List[Subject]]  # on which devices: `ON_CPUS` by default
-    targets: Sequence[Target]
+    targets: Targets
 
 
-LENET_TARGETS = (
-    Target(2.0, "the classic loop", "classic"),
-    Target(1.15, "the best PyTorch row", "torch"),
-    Target(1.8, "gluonlab 1 device 1 thread", "gluonlab-1x1"),
-)
-RESNET18_TARGETS = (
-    Target(0.95, "gluonlab 1 device 2 threads", "gluonlab-1x2"),
-    Target(1.0, "the best PyTorch row", "torch"),
+def _lenet_targets(classic: float, torch: float) -> Sequence[Target]:
+    return (
+        Target(classic, "the classic loop", "classic"),
+        Target(torch, "the best PyTorch row", "torch"),
+        Target(1.8, "gluonlab 1 device 1 thread", "gluonlab-1x1"),
+    )
+
+
+LENET_TARGETS = {
+    "AVX512_CORE": _lenet_targets(classic=2.1, torch=1.25),
+    "AVX2": _lenet_targets(classic=2.5, torch=1.1),
+}
+RESNET18_TARGETS = dict.fromkeys(
+    LENET_TARGETS,
+    (
+        Target(0.95, "gluonlab 1 device 2 threads", "gluonlab-1x2"),
+        Target(1.0, "the best PyTorch row", "torch"),
+    ),
 )
 COMPARISONS = {
     "lenet": Comparison(TASKS["lenet"], lenet, LENET_TARGETS),
@@ -153,12 +173,19 @@ def make_rows(found: Sequence[Series]) -> List[Row]:
 
 
 def text(comparison: Comparison, record: Record, on: MeasuredOn) -> str:
-    """The table and, as targets were set for two CPU devices, on those the verdicts."""
+    """The table and, as targets were set for two CPU devices, on those the verdicts.
+
+    They depend on the instruction set with which the record was measured.
+    """
     rows = make_rows(record.series)
     shown = table(comparison.task, rows, record.rounds, len(on.numbers))
     if on.asked:
         return shown
-    return "\n".join([shown, "", *verdicts(comparison.targets, rows)])
+    instructions = record.about.get("instruction_set", "")
+    if instructions not in comparison.targets:
+        return f"{shown}\n\nTargets are set for {' and '.join(comparison.targets)} only."
+    targets = comparison.targets[instructions]
+    return "\n".join([shown, "", f"Targets with {instructions}:", *verdicts(targets, rows)])
 
 
 def table(task: Task, rows: Sequence[Row], rounds: int, devices: int = 2) -> str:

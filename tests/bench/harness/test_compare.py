@@ -27,6 +27,7 @@ from gluonlab.errors import ConfigError, DataError
 
 PACKAGE = Path(gluonlab.__file__).parent
 ABOUT = {"cpu": "a", "cores": 2, "versions": {"python": "3.11"}, "others": 0.0}
+WITH_512, WITHOUT_512 = {"instruction_set": "AVX512_CORE"}, {"instruction_set": "AVX2"}
 SPEEDS = st.lists(st.floats(1e-3, 1e3), min_size=1, max_size=40)
 
 
@@ -183,6 +184,13 @@ def test_other_machines_and_loads_are_named():
         "cpu: a and b.",
         "Other processes kept 1.2 cores busy during the second.",
     ]
+
+
+def test_different_instruction_sets_are_named_if_both_are_recorded():
+    with_, without, old = (record(rates(1), **of) for of in (WITH_512, WITHOUT_512, {}))
+    [note] = compare(with_, without).notes
+    assert "different instruction sets: AVX512_CORE and AVX2." in note
+    assert compare(with_, with_).notes == compare(old, without).notes == []
 
 
 def test_different_measurements_are_not_compared():

@@ -1,0 +1,1 @@
+"""``bench optimize``: networks of tutorials, as they are and after `gluonlab.optimize`."""
