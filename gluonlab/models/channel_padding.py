@@ -107,8 +107,8 @@ def pad_channels(
 ) -> mx.sym.Symbol:
     """Pad the channels of float32 convolutions (n, C, H, W) where that makes them faster.
 
-    Return ``graph`` itself if there are none. Arguments, outputs and their names stay as they are.
-    Auxiliary states may get more channels.
+    Return ``graph`` itself if there are none, or if it has control flow. Arguments, outputs and
+    their names stay as they are. Auxiliary states may get more channels.
 
     Args:
         graph: the network, perhaps with its loss.
@@ -116,6 +116,9 @@ def pad_channels(
         types: the types of all arguments.
         padding: see `padding_for`.
     """
+    if any("subgraphs" in node for node in parsed(graph)["nodes"]):
+        # With contrib.foreach in it, a compiled block now and then reads padded biases too early.
+        return graph
     plans = [_Plan(graph, dict(inputs), types, multiple) for multiple in padding.multiples]
     chosen: Optional[_Plan] = None
     for plan in plans:

@@ -14,7 +14,7 @@ from mxnet.gluon.block import _flatten
 from gluonlab.errors import ModelError, kind_and_words
 from gluonlab.models.graphs import Node, parsed
 from gluonlab.models.rewriting import rewrites
-from gluonlab.models.wide_states import widened
+from gluonlab.models.wide_states import make_room, widened
 
 NAMED = 3  # operators of a change that are printed
 # what a call reads of a compiled network
@@ -182,6 +182,8 @@ class _WideState:
 
     def __init__(self, param: gluon.Parameter, shape: Tuple[int, ...]) -> None:
         self._param, self._shape, self.name = param, shape, param.name
+        for array in param.list_data():
+            make_room(param, array.context)  # now, and not in one of several threads
 
     def data(self) -> nd.NDArray:
         """Return the array on the current device."""

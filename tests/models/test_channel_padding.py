@@ -213,3 +213,12 @@ def test_graphs_that_mxnet_saved_on_python_2_are_read():
     operators = [json.loads(pad(each, shape, 8).tojson())["nodes"] for each in (graph, old)]
     assert [node["name"] for node in operators[0]] == [node["name"] for node in operators[1]]
     assert len(operators[0]) > 4
+
+
+def test_graphs_with_control_flow_stay():
+    """MXNet's compiled blocks now and then compute them wrongly when they are padded."""
+    image = mx.sym.Convolution(mx.sym.var("images"), name="conv", kernel=(3, 3), num_filter=5)
+    step = lambda each, states: (mx.sym.relu(each), [states[0] * 0.5])  # noqa: E731
+    begin = mx.sym.var("begin", shape=(1,))
+    graph, _ = mx.sym.contrib.foreach(step, image, [begin])
+    assert pad(graph, (2, 3, 6, 6), 8) is graph

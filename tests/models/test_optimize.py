@@ -1,7 +1,6 @@
 """gluonlab.optimize: a network of one's own computes the same, and its files stay as they were."""
 
 import json
-import threading
 import warnings
 
 import mxnet as mx
@@ -213,25 +212,6 @@ def test_imported_networks_are_optimized(tmp_path):
         imported = gluon.SymbolBlock.imports(*files, device())
     assert len(gluonlab.optimize(imported, SHAPE)) >= 1
     assert distance([imported(images).asnumpy()], [expected]) <= 1e-5
-
-
-def test_threads_may_call_it_with_images_of_their_own_size():
-    net, found = odd_net(), {}
-    images = {side: nd.ones((2, 3, side, side), ctx=device()) for side in (8, 9, 12, 13)}
-    expected = {side: net(each).asnumpy() for side, each in images.items()}
-    gluonlab.optimize(net)
-
-    def call(side):
-        found[side] = [net(images[side]).asnumpy() for _ in range(25)]
-
-    threads = [threading.Thread(target=call, args=(side,)) for side in images]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    for side in images:
-        assert len(found[side]) == 25
-        assert distance(found[side], [expected[side]] * 25) <= 1e-5
 
 
 class _Optional(nn.HybridBlock):
