@@ -18,7 +18,10 @@ backward, on one core of an AMD EPYC (Zen 4), with AVX-512 and limited to AVX2: 
 - With kernels of 1 it paid if the arithmetic was at most doubled: 1.5 times as fast in the median
   with AVX2, and 1.1 with AVX-512, where BatchNorm between the convolutions makes it 1.8 to 2.
 - With AVX-512, padding to 16 was faster than to 8 if the arithmetic was nearly the same, and slower
-  from a third more on. Intel's CPUs compute twice as much with 512 bits as with 256: there LeNet
+  from a third more on. But oneDNN then has blocks of 8 and of 16 channels, and where BatchNorm
+  gets its image in the one and the gradient in the other, its backward takes 50 times as long: a
+  residual network with 12, 20 and 44 channels was half as fast with multiples of 8 as without
+  padding, and 1.5 times as fast with multiples of 16. Intel's CPUs compute twice as much with 512 bits as with 256: there LeNet
   with half as much arithmetic again was 1.3 to 1.6 times as fast as without padding.
 """
 
@@ -49,6 +52,7 @@ from gluonlab.models.graphs import (
 MULTIPLES = {"AVX512_CORE": (8, 16), "AVX2": (8,), "AVX": (8,), "SSE41": (8,)}
 # The larger multiple may cost so many times the arithmetic of the smaller one.
 LARGER, LARGER_BY_VENDOR = 1.1, {"GenuineIntel": 1.6}
+BOTH_BLOCKS = 2.0  # so many times, if the smaller one would mix blocks
 POINTWISE = 2.0  # padding may multiply the arithmetic of a kernel of 1 by at most this
 FIRST = 3  # channels of images that oneDNN's convolutions read without blocks
 
@@ -69,6 +73,7 @@ ELEMENTWISE_NAMES = """
 """
 ELEMENTWISE_OPERATORS = frozenset(ELEMENTWISE_NAMES.split())
 POOLINGS = ("max", "avg", "sum")
+KEEP_CHANNELS = POINTWISE_OPERATORS | ELEMENTWISE_OPERATORS | {"LeakyReLU", "Pooling"}
 
 
 class Run(NamedTuple):
@@ -119,14 +124,20 @@ def pad_channels(
     if any("subgraphs" in node for node in parsed(graph)["nodes"]):
         # With contrib.foreach in it, a compiled block now and then reads padded biases too early.
         return graph
-    plans = [_Plan(graph, dict(inputs), types, multiple) for multiple in padding.multiples]
-    chosen: Optional[_Plan] = None
-    for plan in plans:
-        if chosen is None or plan.work() <= padding.larger * chosen.work():
+    plans = [_Plan(graph, dict(inputs), types, each) for each in (1, *padding.multiples)]
+    chosen = _choose(plans[0], plans[1:], padding.larger)
+    return _Writer(chosen).write() if chosen.layouts else graph
+
+
+def _choose(plain: "_Plan", padded: "Sequence[_Plan]", larger: float) -> "_Plan":
+    """Return the plan that is fastest, ``plain`` if that is to leave the graph as it is."""
+    chosen = plain
+    for plan in padded:
+        if plan.mixes_blocks and len(padded) > 1 and not plain.mixes_blocks:
+            larger = BOTH_BLOCKS
+        elif plan.work <= larger * padded[0].work:
             chosen = plan
-    if chosen is None or not chosen.layouts:
-        return graph
-    return _Writer(chosen).write()
+    return chosen
 
 
 def _is_whole(layout: Optional[Layout]) -> bool:
@@ -204,17 +215,47 @@ class _Plan:
         each = self.convolutions.get(place)
         return place in self.layouts or (each is not None and not each.depthwise)
 
+    @property
     def work(self) -> float:
         """Multiply-adds of the convolutions, the added ones included."""
         return sum(self._work(place) for place in self.convolutions)
 
     def _work(self, place: int) -> float:
-        each, output = self.convolutions[place], self.layouts.get(place)
-        source = self.widened.get(place) or self.layout(self.nodes[place]["inputs"][0])
-        channels_out = _width(output) if output else each.channels_out
-        channels_in = _width(source) if source else each.channels_in
+        each, (channels_in, channels_out) = self.convolutions[place], self._widths(place)
         taps = each.pixels * math.prod(each.kernel)
         return taps * channels_out * (1 if each.depthwise else channels_in)
+
+    def _widths(self, place: int) -> Tuple[int, int]:
+        """The channels that a convolution reads and writes, the added ones included."""
+        each, output = self.convolutions[place], self.layouts.get(place)
+        source = self.widened.get(place) or self.layout(self.nodes[place]["inputs"][0])
+        channels_in = _width(source) if source else each.channels_in
+        return channels_in, _width(output) if output else each.channels_out
+
+    @property
+    def mixes_blocks(self) -> bool:
+        """Whether BatchNorm in blocks of 16 channels gets a gradient in blocks of 8.
+
+        Convolutions use blocks of 16 if they read and write multiples of 16, and else blocks of 8.
+        """
+        for place, each in self.convolutions.items():
+            channels_in, channels_out = self._widths(place)
+            reads_16, writes_8 = channels_in % 16 == 0, channels_out % 16 == 8
+            source = self.nodes[place]["inputs"][0][0]
+            if reads_16 and writes_8 and not each.depthwise and self._follows_batch_norm(source):
+                return True
+        return False
+
+    def _follows_batch_norm(self, place: int) -> bool:
+        """Whether BatchNorm computes an output, or what operators that keep channels make it of."""
+        places = [place]
+        while places:
+            node = self.nodes[places.pop()]
+            if node["op"] == "BatchNorm":
+                return True
+            if node["op"] in KEEP_CHANNELS:
+                places += [entry[0] for entry in node["inputs"]]
+        return False
 
     def _convolution(self, node: Node) -> Optional[_Convolution]:
         if node["op"] != "Convolution":

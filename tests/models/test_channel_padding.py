@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from mxnet import nd
 from support.devices import device
 
-from gluonlab.models.channel_padding import Padding, pad_channels
+from gluonlab.models.channel_padding import Padding, pad_channels, padding_for
 from gluonlab.models.odd_concat import plain_where_channels_are_odd
 
 CHANNELS = st.integers(1, 20)
@@ -225,3 +225,39 @@ def test_graphs_with_control_flow_stay():
     begin = mx.sym.var("begin", shape=(1,))
     graph, _ = mx.sym.contrib.foreach(step, image, [begin])
     assert pad(graph, (2, 3, 6, 6), 8) is graph
+
+
+def channels_of(graph):
+    """The channels of all convolutions, in order."""
+    nodes = json.loads(graph.tojson())["nodes"]
+    return [int(node["attrs"]["num_filter"]) for node in nodes if node["op"] == "Convolution"]
+
+
+@pytest.mark.parametrize(
+    "channels, with_norm, larger, expected",
+    [
+        ((20, 50), False, 1.1, [24, 56]),  # LeNet's
+        ((20, 50), False, 1.6, [32, 64]),
+        ((60, 62), False, 1.1, [64, 64]),  # the same arithmetic
+        ((12, 20), False, 1.1, [16, 24]),
+        ((12, 20), True, 1.1, [16, 32]),  # so that BatchNorm has blocks of 16 both ways
+        ((18, 36), True, 1.1, [24, 40]),  # blocks of 8 both ways
+        ((16, 24), True, 1.1, [16, 24]),  # as it is without padding
+        ((12, 1, 1, 1), True, 1.1, [12, 1, 1, 1]),  # 16 would be more than twice the arithmetic
+    ],
+)
+def test_the_multiple_is_the_one_that_pays(channels, with_norm, larger, expected):
+    image = mx.sym.var("images")
+    for number, filters in enumerate(channels):
+        attrs = {"kernel": (3, 3), "pad": (1, 1), "num_filter": filters}
+        image = mx.sym.Convolution(image, name=f"conv{number}", **attrs)
+        if with_norm:
+            image = mx.sym.relu(mx.sym.BatchNorm(image, name=f"norm{number}"))
+    types = dict.fromkeys(image.list_arguments(), "float32")
+    padded = pad_channels(image, {"images": (8, 3, 9, 9)}, types, Padding((8, 16), larger))
+    assert channels_of(padded) == expected
+
+
+def test_devices_that_padding_does_not_serve_have_none():
+    assert padding_for(mx.gpu(0)) == Padding()
+    assert padding_for(mx.cpu(3)) == padding_for(mx.cpu(0))
