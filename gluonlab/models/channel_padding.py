@@ -6,8 +6,8 @@ with 20 and 50 channels, are computed as a matrix product of a rearranged copy o
 layers between them by operators without vector instructions.
 
 Zero channels up to the next multiple change nothing in the result: their weights are zero, and
-their gradients are cut off again. Parameters keep their true shapes, but for the running statistics
-of BatchNorm, which an operator changes in place: `gluonlab.models.wide_states` gives them room.
+their gradients are cut off again. Parameters keep their true shapes, except the running statistics
+of BatchNorm, which an operator changes in place: `wide_states` allocates larger arrays for them.
 
 Padding pays by these rules. They were measured for chains of convolutions and ReLU, forward and
 backward, on one core of an AMD EPYC (Zen 4), with AVX-512 and limited to AVX2: 430 draws of 1 to
@@ -18,11 +18,12 @@ backward, on one core of an AMD EPYC (Zen 4), with AVX-512 and limited to AVX2: 
 - With kernels of 1 it paid if the arithmetic was at most doubled: 1.5 times as fast in the median
   with AVX2, and 1.1 with AVX-512, where BatchNorm between the convolutions makes it 1.8 to 2.
 - With AVX-512, padding to 16 was faster than to 8 if the arithmetic was nearly the same, and slower
-  from a third more on. But oneDNN then has blocks of 8 and of 16 channels, and where BatchNorm
-  gets its image in the one and the gradient in the other, its backward takes 50 times as long: a
-  residual network with 12, 20 and 44 channels was half as fast with multiples of 8 as without
-  padding, and 1.5 times as fast with multiples of 16. Intel's CPUs compute twice as much with 512 bits as with 256: there LeNet
+  from a third more on. Intel's CPUs compute twice as much with 512 bits as with 256: there LeNet
   with half as much arithmetic again was 1.3 to 1.6 times as fast as without padding.
+- With AVX-512, oneDNN has blocks of 8 and of 16 channels. The backward of BatchNorm takes 50 times
+  as long if its image lies in the one and its gradient in the other. A residual network with 12,
+  20 and 44 channels was half as fast with multiples of 8 as without padding, and 1.5 times as fast
+  with multiples of 16.
 """
 
 from __future__ import annotations
@@ -51,13 +52,13 @@ from gluonlab.models.graphs import (
 # Multiples of channels by instruction set, the smallest first.
 MULTIPLES = {"AVX512_CORE": (8, 16), "AVX2": (8,), "AVX": (8,), "SSE41": (8,)}
 # The larger multiple may cost so many times the arithmetic of the smaller one.
-LARGER, LARGER_BY_VENDOR = 1.1, {"GenuineIntel": 1.6}
-BOTH_BLOCKS = 2.0  # so many times, if the smaller one would mix blocks
-POINTWISE = 2.0  # padding may multiply the arithmetic of a kernel of 1 by at most this
-FIRST = 3  # channels of images that oneDNN's convolutions read without blocks
+MAX_RATIO, MAX_RATIO_BY_VENDOR = 1.1, {"GenuineIntel": 1.6}
+MAX_RATIO_OF_MIXED = 2.0  # so many times, if the smaller one would mix blocks
+MAX_POINTWISE_RATIO = 2.0  # padding may multiply the arithmetic of a kernel of 1 by at most this
+MAX_IMAGE_CHANNELS = 3  # channels of images that oneDNN's convolutions read without blocks
 
 # Operators on each number for itself. The results and derivatives at the added channels, which are
-# 0 at first, stay finite, so that the zero weights behind them take them away.
+# 0 at first, stay finite. The zero weights that follow multiply them by 0.
 POINTWISE_NAMES = """
     Activation BlockGrad abs clip cos erf exp hard_sigmoid negative relu sigmoid sin softsign square
     tanh _copy _div_scalar _maximum_scalar _minimum_scalar _minus_scalar _mul_scalar _plus_scalar
@@ -93,7 +94,7 @@ class Padding(NamedTuple):
     """
 
     multiples: Tuple[int, ...] = ()
-    larger: float = LARGER
+    larger: float = MAX_RATIO
 
 
 def padding_for(ctx: mx.Context) -> Padding:
@@ -101,7 +102,7 @@ def padding_for(ctx: mx.Context) -> Padding:
     if ctx.device_type != "cpu" or not mx.runtime.Features().is_enabled("MKLDNN"):
         return Padding()
     multiples = MULTIPLES.get(instruction_set(), ())
-    return Padding(multiples, LARGER_BY_VENDOR.get(cpu_vendor(), LARGER))
+    return Padding(multiples, MAX_RATIO_BY_VENDOR.get(cpu_vendor(), MAX_RATIO))
 
 
 def pad_channels(
@@ -134,13 +135,13 @@ def _choose(plain: "_Plan", padded: "Sequence[_Plan]", larger: float) -> "_Plan"
     chosen = plain
     for plan in padded:
         if plan.mixes_blocks and len(padded) > 1 and not plain.mixes_blocks:
-            larger = BOTH_BLOCKS
+            larger = MAX_RATIO_OF_MIXED
         elif plan.work <= larger * padded[0].work:
             chosen = plan
     return chosen
 
 
-def _is_whole(layout: Optional[Layout]) -> bool:
+def _is_contiguous(layout: Optional[Layout]) -> bool:
     """Whether the zero channels, if there are any, are behind all others."""
     return layout is None or len(layout) == 1
 
@@ -149,7 +150,7 @@ def _width(layout: Layout) -> int:
     return sum(run.channels + run.zeros for run in layout)
 
 
-def _joined(layouts: Sequence[Layout]) -> Layout:
+def _concatenate(layouts: Sequence[Layout]) -> Layout:
     """The layout of concatenated images."""
     runs: List[Run] = []
     for run in itertools.chain.from_iterable(layouts):
@@ -196,7 +197,7 @@ class _Plan:
             for place, node in enumerate(self.nodes)
             if (convolution := self._convolution(node)) is not None
         }
-        self._left: Set[int] = set()  # nodes that are left as they are
+        self._unpadded: Set[int] = set()  # nodes that are left as they are
         self.layouts: Dict[int, Layout] = {}
         self.widened: Dict[int, Layout] = {}
         while self._assign():
@@ -210,7 +211,7 @@ class _Plan:
         """The layout of an output; None if it is not padded."""
         return self.layouts.get(entry[0]) if entry[1] == 0 else None
 
-    def keeps(self, place: int) -> bool:
+    def reads_padded(self, place: int) -> bool:
         """Whether a node reads padded images as they are."""
         each = self.convolutions.get(place)
         return place in self.layouts or (each is not None and not each.depthwise)
@@ -280,12 +281,12 @@ class _Plan:
         """Assign layouts to all nodes that are not left out; return whether more have to be."""
         self.layouts, self.widened = {}, {}
         for place, node in enumerate(self.nodes):
-            if place not in self._left:
+            if place not in self._unpadded:
                 layout = self._output_layout(place, node)
                 if layout is not None:
                     self.layouts[place] = layout
-        more = self._without_use() | self._with_shared_states()
-        self._left |= more
+        more = self._without_use() | self._shared_statistics()
+        self._unpadded |= more
         return bool(more)
 
     def _output_layout(self, place: int, node: Node) -> Optional[Layout]:
@@ -300,7 +301,7 @@ class _Plan:
         if op == "BatchNorm":
             one_output = attrs.get("output_mean_var", "False") == "False"
             usual = attrs.get("axis", "1") == "1" and one_output
-            return layouts[0] if usual and _is_whole(layouts[0]) else None
+            return layouts[0] if usual and _is_contiguous(layouts[0]) else None
         if op == "Pooling":
             usual = attrs.get("layout", "None") in ("None", "NCHW")
             return layouts[0] if usual and attrs.get("pool_type", "max") in POOLINGS else None
@@ -322,13 +323,13 @@ class _Plan:
             whole.append(layout or (Run(shape[1], 0),))
         if any(_width(layout) % self.multiple for layout in whole):
             return None
-        return _joined(whole)
+        return _concatenate(whole)
 
     def _convolved(self, place: int) -> Optional[Layout]:
         each = self.convolutions[place]
         source = self.layout(self.nodes[place]["inputs"][0])
         more_in = -each.channels_in % self.multiple
-        if source is None and more_in and (each.depthwise or each.channels_in > FIRST):
+        if source is None and more_in and (each.depthwise or each.channels_in > MAX_IMAGE_CHANNELS):
             if each.is_pointwise:
                 return None
             source = self.widened[place] = (Run(each.channels_in, more_in),)
@@ -338,7 +339,7 @@ class _Plan:
         if each.is_pointwise:
             before = each.channels_in * each.channels_out
             after = (_width(source) if source else each.channels_in) * _width(output)
-            if after > POINTWISE * before:
+            if after > MAX_POINTWISE_RATIO * before:
                 return None
         return output if output[0].zeros else None
 
@@ -347,7 +348,7 @@ class _Plan:
         used = {
             entry[0]
             for place, node in enumerate(self.nodes)
-            if self.keeps(place)
+            if self.reads_padded(place)
             for entry in node["inputs"]
         }
         return {
@@ -356,7 +357,7 @@ class _Plan:
             if each.is_pointwise and place in self.layouts and place not in used
         }
 
-    def _with_shared_states(self) -> Set[int]:
+    def _shared_statistics(self) -> Set[int]:
         """BatchNorm layers whose running statistics have readers of another width."""
         widths: Dict[int, Set[int]] = {}  # of the readers, by variable; 0 if they are not padded
         readers: List[Tuple[int, int]] = []  # BatchNorm layer and variable
@@ -380,7 +381,7 @@ class _Writer:
         self._plan = plan
         self._nodes: List[Node] = []
         self._places: List[int] = []  # node of the old graph -> its node in the new one
-        self._plain: Dict[Tuple[int, int], Entry] = {}  # outputs without their zero channels
+        self._cut_outputs: Dict[Tuple[int, int], Entry] = {}  # outputs without their zero channels
         self._zeros: Dict[Shape, Entry] = {}
         self._heads = {(head[0], head[1]) for head in plan.parts["heads"]}
 
@@ -388,13 +389,13 @@ class _Writer:
         """Return the new graph."""
         plan = self._plan
         for place, node in enumerate(plan.nodes):
-            if plan.keeps(place):
+            if plan.reads_padded(place):
                 self._write_padded(place, node)
             else:
-                inputs = [self._without_zeros(entry) for entry in node["inputs"]]
+                inputs = [self._true_channels(entry) for entry in node["inputs"]]
                 self._nodes.append({**node, "inputs": inputs})
             self._places.append(len(self._nodes) - 1)
-        heads = [self._without_zeros(head) for head in plan.parts["heads"]]
+        heads = [self._true_channels(head) for head in plan.parts["heads"]]
         return to_symbol(self._nodes, heads, plan.parts["attrs"])
 
     def _add(self, op: str, name: str, inputs: List[Entry], **attrs: Any) -> Entry:
@@ -414,7 +415,7 @@ class _Writer:
             source = plan.layout(node["inputs"][0])
             if place in plan.widened:
                 source = plan.widened[place]
-                inputs[0] = self._widened(node, node["inputs"][0], source[0])
+                inputs[0] = self._pad_image(node, node["inputs"][0], source[0])
             self._pad_convolution(place, node, inputs, attrs, source)
         elif node["op"] == "BatchNorm" and layout is not None:
             for number, part in ((1, "_gamma"), (2, "_beta")):
@@ -491,29 +492,29 @@ class _Writer:
             self._zeros[shape] = self._add("_zeros", name, [], shape=shape, dtype="float32")
         return self._zeros[shape]
 
-    def _widened(self, node: Node, entry: Entry, run: Run) -> Entry:
+    def _pad_image(self, node: Node, entry: Entry, run: Run) -> Entry:
         """An image with zero channels behind its own, for any number of images."""
         shape = self._plan.shape(entry)
         assert shape is not None
         zeros, name = run.zeros * shape[2] * shape[3], f"{node['name']}_image"
         # as rows, since MXNet pads no channels
         row = self._add(
-            "Reshape", f"{name}_rows", [self._without_zeros(entry)], shape=(0, 1, 1, -1)
+            "Reshape", f"{name}_rows", [self._true_channels(entry)], shape=(0, 1, 1, -1)
         )
         width = (0, 0, 0, 0, 0, 0, 0, zeros)
         row = self._add("Pad", f"{name}_zeros", [row], mode="constant", pad_width=width)
         return self._add("Reshape", name, [row], shape=(0, sum(run), *shape[2:]))
 
-    def _without_zeros(self, entry: Entry) -> Entry:
+    def _true_channels(self, entry: Entry) -> Entry:
         """An output of the old graph in the new one, without zero channels."""
         layout = self._plan.layout(entry)
         if layout is None:
             return self._entry(entry)
         key = (entry[0], entry[1])
-        if key not in self._plain:
+        if key not in self._cut_outputs:
             name = self._plan.nodes[entry[0]]["name"] + ("" if key in self._heads else "_unpadded")
-            self._plain[key] = self._cut(name, self._entry(entry), layout)
-        return self._plain[key]
+            self._cut_outputs[key] = self._cut(name, self._entry(entry), layout)
+        return self._cut_outputs[key]
 
     def _cut(self, name: str, image: Entry, layout: Layout) -> Entry:
         parts: List[Entry] = []

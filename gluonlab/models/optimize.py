@@ -47,7 +47,8 @@ def optimize(net: gluon.HybridBlock, *inputs: Input) -> Changes:
     From now on each call of ``net`` compiles the graph of the network, rewritten for the shapes of
     its inputs and for their device (`gluonlab.models.rewriting`). Parameters, gradients and saved
     or exported files stay as they are. Scores and gradients change by rounding errors only.
-    Call it after ``net.hybridize(...)``, if you want options of that.
+    To set options of ``net.hybridize(...)``, call that first. Each combination of input shapes
+    keeps its compiled graph.
 
     Args:
         net: an initialized network. It is changed in place, and hybridized if it is not yet.
@@ -58,7 +59,7 @@ def optimize(net: gluon.HybridBlock, *inputs: Input) -> Changes:
         The changes for these inputs; ``print`` shows them. Other shapes may have other changes.
 
     Raises:
-        ModelError: if ``net`` is no HybridBlock, is not initialized, or cannot take the inputs.
+        ModelError: if ``net`` is not a HybridBlock, is not initialized, or cannot take the inputs.
     """
     if not isinstance(net, gluon.HybridBlock):
         raise ModelError(

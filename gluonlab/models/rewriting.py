@@ -62,7 +62,7 @@ def rewrites(
     graph = pool_before_relu(graph)
     yield Rewrite("exchanged, so that ReLU follows max pooling", graph)
     if ctx.device_type == "gpu":
-        return  # the others are about oneDNN
+        return  # the remaining rewrites are for oneDNN only
     names = graph.list_arguments()
     shapes, types = ({name: kinds[name][place] for name in names} for place in range(2))
     graph = dense_where_one_pixel(graph, shapes)
