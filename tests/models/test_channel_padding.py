@@ -225,3 +225,17 @@ def test_graphs_with_control_flow_stay():
     begin = mx.sym.var("begin", shape=(1,))
     graph, _ = mx.sym.contrib.foreach(step, image, [begin])
     assert pad(graph, (2, 3, 6, 6), 8) is graph
+
+
+@pytest.mark.cpu_only("channels are padded on CPUs")
+@pytest.mark.parametrize("axis", [2, 3, -1, -3])
+def test_gradients_of_batch_norm_along_another_axis_can_be_computed(axis):
+    """BatchNorm's backward in MXNet raises an error for gradients in oneDNN's blocks."""
+    shape = (2, 8, 6, 6)
+    norm = mx.sym.BatchNorm(mx.sym.var("images"), name="norm", axis=axis)
+    graph = mx.sym.Convolution(norm, name="conv", kernel=(3, 3), num_filter=5)
+    args, aux = values_of(graph, shape, 0)
+    heads = [np.ones((2, 5, 4, 4))]
+    plain = results(graph, args, aux, heads, "float32")
+    for name, own in results(pad(graph, shape, 8), args, aux, heads, "float32").items():
+        np.testing.assert_allclose(own, plain[name], rtol=1e-5, atol=1e-5, err_msg=name)
