@@ -116,7 +116,7 @@ def pad_channels(
         types: the types of all arguments.
         padding: see `padding_for`.
     """
-    if not all(_is_supported(node) for node in parsed(graph)["nodes"]):
+    if not _is_supported(graph, dict(inputs)):
         return graph
     plans = [_Plan(graph, dict(inputs), types, multiple) for multiple in padding.multiples]
     chosen: Optional[_Plan] = None
@@ -128,17 +128,31 @@ def pad_channels(
     return _Writer(chosen).write()
 
 
-def _is_supported(node: Node) -> bool:
-    """Whether MXNet can compute a graph with this operator when other operators are padded.
+def _is_supported(graph: mx.sym.Symbol, inputs: Dict[str, Shape]) -> bool:
+    """Whether MXNet can compute the graph when its convolutions are padded.
 
     With contrib.foreach in it, a compiled block now and then reads padded biases too early.
 
-    For an axis that is not written as 1, BatchNorm's backward changes the shape of the gradient
-    that it gets. MXNet raises "Check failed: !is_view" if this gradient is in oneDNN's blocks,
-    which a convolution with padded channels writes.
+    MXNet's BatchNorm through oneDNN gives an array another shape, unless the axis is written as 1
+    and the array has four axes. It raises "Check failed: !is_view" if a convolution, which writes
+    blocks when it is padded, has left the array or its gradient in blocks.
     """
-    axis = node.get("attrs", {}).get("axis", "1")
-    return "subgraphs" not in node and not (node["op"] == "BatchNorm" and axis != "1")
+    nodes: List[Node] = parsed(graph)["nodes"]
+    if any("subgraphs" in node for node in nodes):
+        return False
+    shapes = shapes_in(graph, inputs)
+    reshaped: Set[int] = set()  # BatchNorm without four axes, and all nodes behind it
+    for place, node in enumerate(nodes):
+        is_behind = any(entry[0] in reshaped for entry in node["inputs"])
+        if is_behind and node["op"] == "Convolution":
+            return False
+        if node["op"] == "BatchNorm":
+            if node.get("attrs", {}).get("axis", "1") != "1":
+                return False
+            is_behind = is_behind or len(shape_of(node, 0, shapes) or ()) != 4
+        if is_behind:
+            reshaped.add(place)
+    return True
 
 
 def _is_whole(layout: Optional[Layout]) -> bool:
