@@ -113,8 +113,8 @@ def pad_channels(
 ) -> mx.sym.Symbol:
     """Pad the channels of float32 convolutions (n, C, H, W) where that makes them faster.
 
-    Return ``graph`` itself if there are none, or if it has control flow. Arguments, outputs and
-    their names stay as they are. Auxiliary states may get more channels.
+    Return ``graph`` itself if there are none, or if MXNet fails on it when it is padded. Arguments,
+    outputs and their names stay as they are. Auxiliary states may get more channels.
 
     Args:
         graph: the network, perhaps with its loss.
@@ -122,8 +122,7 @@ def pad_channels(
         types: the types of all arguments.
         padding: see `padding_for`.
     """
-    if any("subgraphs" in node for node in parsed(graph)["nodes"]):
-        # With contrib.foreach in it, a compiled block now and then reads padded biases too early.
+    if not _is_supported(graph, dict(inputs)):
         return graph
     plans = [_Plan(graph, dict(inputs), types, each) for each in (1, *padding.multiples)]
     chosen = _choose(plans[0], plans[1:], padding.larger)
@@ -139,6 +138,33 @@ def _choose(plain: "_Plan", padded: "Sequence[_Plan]", larger: float) -> "_Plan"
         elif plan.work <= larger * padded[0].work:
             chosen = plan
     return chosen
+
+
+def _is_supported(graph: mx.sym.Symbol, inputs: Dict[str, Shape]) -> bool:
+    """Whether MXNet can compute the graph when its convolutions are padded.
+
+    With contrib.foreach in it, a compiled block now and then reads padded biases too early.
+
+    MXNet's BatchNorm through oneDNN gives an array another shape, unless the axis is written as 1
+    and the array has four axes. It raises "Check failed: !is_view" if a convolution, which writes
+    blocks when it is padded, has left the array or its gradient in blocks.
+    """
+    nodes: List[Node] = parsed(graph)["nodes"]
+    if any("subgraphs" in node for node in nodes):
+        return False
+    shapes = shapes_in(graph, inputs)
+    reshaped: Set[int] = set()  # BatchNorm without four axes, and all nodes behind it
+    for place, node in enumerate(nodes):
+        is_behind = any(entry[0] in reshaped for entry in node["inputs"])
+        if is_behind and node["op"] == "Convolution":
+            return False
+        if node["op"] == "BatchNorm":
+            if node.get("attrs", {}).get("axis", "1") != "1":
+                return False
+            is_behind = is_behind or len(shape_of(node, 0, shapes) or ()) != 4
+        if is_behind:
+            reshaped.add(place)
+    return True
 
 
 def _is_contiguous(layout: Optional[Layout]) -> bool:
@@ -300,8 +326,7 @@ class _Plan:
             return self._concatenated(node, layouts)
         if op == "BatchNorm":
             one_output = attrs.get("output_mean_var", "False") == "False"
-            usual = attrs.get("axis", "1") == "1" and one_output
-            return layouts[0] if usual and _is_contiguous(layouts[0]) else None
+            return layouts[0] if one_output and _is_contiguous(layouts[0]) else None
         if op == "Pooling":
             usual = attrs.get("layout", "None") in ("None", "NCHW")
             return layouts[0] if usual and attrs.get("pool_type", "max") in POOLINGS else None

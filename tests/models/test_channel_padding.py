@@ -261,3 +261,33 @@ def test_the_multiple_is_the_one_that_pays(channels, with_norm, larger, expected
 def test_devices_that_padding_does_not_serve_have_none():
     assert padding_for(mx.gpu(0)) == Padding()
     assert padding_for(mx.cpu(3)) == padding_for(mx.cpu(0))
+
+
+def _norm_along(axis):
+    return mx.sym.BatchNorm(mx.sym.var("images"), name="norm", axis=axis)
+
+
+def _norm_of_rows():
+    rows = mx.sym.reshape(mx.sym.var("images"), shape=(0, -1))
+    return mx.sym.reshape(mx.sym.BatchNorm(rows, name="norm"), shape=(0, 8, 6, 6))
+
+
+@pytest.mark.cpu_only("channels are padded on CPUs")
+@pytest.mark.parametrize("norm", [*map(_norm_along, (2, 3, -1, -3)), _norm_of_rows()])
+def test_gradients_of_unusual_batch_norm_can_be_computed(norm):
+    """The backward of such a layer raises an error in MXNet for gradients in oneDNN's blocks."""
+    shape = (2, 8, 6, 6)
+    graph = mx.sym.Convolution(norm, name="conv", kernel=(3, 3), num_filter=5)
+    args, aux = values_of(graph, shape, 0)
+    heads = [np.ones((2, 5, 4, 4))]
+    plain = results(graph, args, aux, heads, "float32")
+    for name, own in results(pad(graph, shape, 8), args, aux, heads, "float32").items():
+        np.testing.assert_allclose(own, plain[name], rtol=1e-5, atol=1e-5, err_msg=name)
+
+
+@pytest.mark.cpu_only("channels are padded on CPUs")
+def test_padding_stays_where_batch_norm_of_rows_follows():
+    """As in a classifier with BatchNorm behind a dense layer."""
+    graph = mx.sym.Convolution(mx.sym.var("images"), name="conv", kernel=(3, 3), num_filter=5)
+    graph = mx.sym.BatchNorm(mx.sym.FullyConnected(graph, num_hidden=4, name="dense"), name="norm")
+    assert pad(graph, (2, 3, 6, 6), 8) is not graph
