@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class ModelKind(NamedTuple):
-    """How a network is made for a number of classes, and one line about it."""
+    """A function that creates a network for a number of classes, and one line about it."""
 
     create: "Callable[..., HybridBlock]"
     summary: str

@@ -88,7 +88,7 @@ Layout = Tuple[Run, ...]  # of all channels of an image, in order
 
 
 class Padding(NamedTuple):
-    """How to pad: to one of these multiples, the smallest first; () does not pad.
+    """The multiples of channels to pad to, the smallest first; () does not pad.
 
     ``larger``: the larger multiple may cost so many times the arithmetic of the smaller one.
     """

@@ -121,7 +121,7 @@ class _Optimized:
         self._compiled = {}
 
     def _call_cached_op(self: Any, *args: Any) -> Any:
-        given = _given(args)
+        given = _list_arrays(args)
         shapes = [(each.shape, np.dtype(each.dtype)) for each in given]
         key = (given[0].context.device_type, *shapes)
         with _COMPILING:
@@ -139,7 +139,7 @@ class _Optimized:
         self._cached_op, self._cached_op_args = None, []
         self._build_cache(*args)  # initializes what waits for shapes
         data, graph = self._cached_graph
-        given, params = _given(args), dict(self.collect_params().items())
+        given, params = _list_arrays(args), dict(self.collect_params().items())
         kinds = {each.name: (value.shape, value.dtype) for each, value in zip(data, given)}
         names = graph.list_arguments()
         # of their arrays, as imported parameters need not know their shapes
@@ -194,7 +194,7 @@ class _WideState:
         return self._param._reduce()  # what is exported
 
 
-def _given(args: Sequence[Any]) -> List[nd.NDArray]:
+def _list_arrays(args: Sequence[Any]) -> List[nd.NDArray]:
     flat, _ = _flatten(args, "input")
     return [each for each in flat if each is not None]
 

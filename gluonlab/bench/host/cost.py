@@ -1,4 +1,4 @@
-"""What Python costs a step: the processor time that the host takes to queue it.
+"""Processor time that the host needs to queue a step.
 
 The shards are so small that computing them takes next to no time. Between two steps, outside the
 timed parts, the host waits for the devices, so that a full queue is never timed.
