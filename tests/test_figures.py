@@ -279,10 +279,10 @@ def test_the_overview_tells_measured_quoted_and_not_measured_apart(tmp_path):
     assert set(found) == set(figures.TITLES.values())
     names = list(figures.TITLES.values())
     first, second = (list(found[name].values()) for name in names[:2])
-    assert first == ["2026-11-29", "2026-11-30", "quoted", "not measured", "not measured"]
+    assert first == ["2026-11-29", "2026-11-30", "quoted", "quoted", "not measured"]
     assert second == ["not measured"] * 4 + ["2026-12-01"]
     others = [cell for row in rows[2:] for cell in row[1:]]
-    assert set(others) == {"not measured", "quoted"} and others.count("quoted") == 2
+    assert set(others) == {"not measured", "quoted"} and others.count("quoted") == 3
 
 
 @pytest.mark.parametrize("name", figures.TABLES)
