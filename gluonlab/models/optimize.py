@@ -20,6 +20,7 @@ NAMED = 3  # operators of a change that are printed
 # what a call reads of a compiled network
 OF_COMPILED = ("_cached_op", "_cached_op_args", "_flags", "_in_format", "_out_format")
 _COMPILING = RLock()
+_CLASSES: Dict[Type[gluon.HybridBlock], Type[gluon.HybridBlock]] = {}
 Input = Union[nd.NDArray, Sequence[int]]  # an array, or its shape
 
 
@@ -200,7 +201,10 @@ def _list_arrays(args: Sequence[Any]) -> List[nd.NDArray]:
 
 
 def _optimized_class(kind: Type[gluon.HybridBlock]) -> Type[gluon.HybridBlock]:
-    return type(kind.__name__, (_Optimized, kind), {"__module__": kind.__module__})
+    """Return the class of optimized networks of a kind, one for all of them."""
+    if kind not in _CLASSES:
+        _CLASSES[kind] = type(kind.__name__, (_Optimized, kind), {"__module__": kind.__module__})
+    return _CLASSES[kind]
 
 
 def _changed_operators(before: mx.sym.Symbol, after: mx.sym.Symbol) -> List[str]:

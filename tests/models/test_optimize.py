@@ -189,6 +189,9 @@ def test_it_stays_through_hybridize_and_new_layers():
     )
     assert net(nd.zeros(SHAPE, ctx=device())).shape == (4, 2)
     assert isinstance(net, nn.HybridSequential)
+    other = nn.HybridSequential()
+    gluonlab.optimize(other)
+    assert type(other) is kind
 
 
 def test_networks_may_change_their_type():
