@@ -386,8 +386,8 @@ TABLES = {
 # The rows of the overview. "overlap" has no record, only the table in the text.
 OVERVIEW = "overview"
 TITLES = {
-    "peers-lenet": "LeNet beside its peers",
-    "peers-resnet18": "ResNet-18 beside its peers",
+    "peers-lenet": "LeNet compared with its peers",
+    "peers-resnet18": "ResNet-18 compared with its peers",
     "optimize": "Tutorials' networks, optimized",
     "overlap": "Sums beside backward",
     "host": "Cost of a step for the host",

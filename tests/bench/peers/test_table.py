@@ -96,7 +96,7 @@ def test_a_limit_of_onednn_also_holds_for_pytorchs_operators(monkeypatch, limit,
 
 
 def _of_avx512():
-    """Of a CPU that has them all, whatever this one has."""
+    """Return the instruction set of a CPU with AVX-512 under the limit."""
     return {"AVX2": "AVX2", "SSE41": "SSE41"}.get(os.environ.get(LIMIT), "AVX512_CORE")
 
 

@@ -1,4 +1,4 @@
-"""What cykooz.resizer makes of an image, compared with what Pillow makes of it."""
+"""Images resized by cykooz.resizer, compared with those resized by Pillow."""
 
 import numpy as np
 import pytest
