@@ -23,7 +23,7 @@ _LABELS = {"gluonlab": "gluonlab", "gluon": "Gluon's loop"}
 _NOTE = (
     "Microseconds of processor time per step and device to queue the parts of a step, not to "
     "compute them: "
-    "shards are tiny, devices idle. "
+    "shards are tiny, devices are held until a block of steps is queued. "
     "total: the whole step, in one call; load+log: fetching the batch and noting its losses."
 )
 
