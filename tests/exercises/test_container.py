@@ -17,10 +17,9 @@ from support.stand_in_engine import calls, install
 
 import gluonlab
 from gluonlab.errors import NotebookError
-from gluonlab.exercises import container
-from gluonlab.exercises.bounds import Bounds
-from gluonlab.exercises.container import IMAGE, Containers, command_of, find_engine
-from gluonlab.exercises.process import Found
+from gluonlab.exercises import runners
+from gluonlab.exercises.runners import IMAGE, Containers, Found, command_of, find_engine
+from gluonlab.exercises.supervisor import Bounds
 
 BOUNDS = Bounds(600, spare_seconds=0.1, memory=2**30, disk=2**27)
 BEGIN = (
@@ -58,7 +57,7 @@ def test_the_command_gives_a_container_nothing_but_the_notebook():
         "--volume", "/tmp/given:/submission:ro,z",
         "--env", "HOME=/tmp", "--env", "PYTHONDONTWRITEBYTECODE=1", "--workdir", "/tmp",
         "--entrypoint", "python", f"gluonlab-grading:{gluonlab.__version__}",
-        "-m", "gluonlab.exercises.inside",
+        "-m", "gluonlab.exercises.runners",
     ]  # fmt: skip
 
 
@@ -157,8 +156,8 @@ def test_one_that_does_not_end_is_removed(engine, monkeypatch, stops):
     def monotonic():
         return 1e6 if asleep.exists() and not stops else 0.0
 
-    monkeypatch.setattr(container, "time", SimpleNamespace(monotonic=monotonic))
-    monkeypatch.setattr(container, "_GRACE_S", 0.01)  # it would sleep on
+    monkeypatch.setattr(runners, "time", SimpleNamespace(monotonic=monotonic))
+    monkeypatch.setattr(runners, "_GRACE_S", 0.01)  # it would sleep on
     made = outcome(engine, BEGIN + f"open({str(asleep)!r}, 'w')\ntime.sleep(3600)", stop)
     assert "not finished in time" in made.note
     [(run, *options), removed] = calls(engine)

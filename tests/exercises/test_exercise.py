@@ -3,7 +3,7 @@
 import pytest
 
 from gluonlab.errors import ExerciseError
-from gluonlab.exercises.exercise import EXERCISES, exercise
+from gluonlab.exercises.checking import EXERCISES, exercise
 
 
 @pytest.mark.parametrize(

@@ -11,9 +11,8 @@ import pytest
 
 from gluonlab.errors import ExerciseError
 from gluonlab.exercises import Verdict, Wrong, check, exercise
-from gluonlab.exercises.exercise import EXERCISES
+from gluonlab.exercises.checking import EXERCISES, PASSED, RAISED, TOO_SLOW, UNWRITTEN, WRONG
 from gluonlab.exercises.languages import VARIABLE
-from gluonlab.exercises.verdict import PASSED, RAISED, TOO_SLOW, UNWRITTEN, WRONG
 
 
 @pytest.fixture(params=["en", "ja"], autouse=True)

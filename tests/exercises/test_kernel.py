@@ -9,8 +9,8 @@ from types import SimpleNamespace
 import pytest
 
 from gluonlab.errors import NotebookError
-from gluonlab.exercises import kernel
-from gluonlab.exercises.kernel import Cell, Kernel
+from gluonlab.exercises import submission
+from gluonlab.exercises.submission import Cell, Kernel
 
 CELL = Cell("\nx = 1")
 
@@ -30,7 +30,7 @@ def waits(monkeypatch):
             return []
 
     monkeypatch.setitem(sys.modules, "zmq", SimpleNamespace(Poller=Poller, POLLIN=1))
-    monkeypatch.setattr(kernel, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    monkeypatch.setattr(submission, "time", SimpleNamespace(monotonic=lambda: now[0]))
     return seconds
 
 

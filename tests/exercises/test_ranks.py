@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from gluonlab.exercises.lab08.ranks import Ranks
+from gluonlab.exercises.distributed import Ranks
 
 
 def test_an_interrupt_ends_every_rank():

@@ -12,12 +12,19 @@ from pathlib import Path
 import pytest
 
 from gluonlab.errors import ExerciseError
-from gluonlab.exercises.canvas import as_canvas
-from gluonlab.exercises.grade import HIDDEN, UNCHECKED, Grade
-from gluonlab.exercises.gradescope import as_gradescope, check_place, write_results
-from gluonlab.exercises.students import roots_of, student_of
-from gluonlab.exercises.table import as_csv
-from gluonlab.exercises.verdict import PASSED, WRONG
+from gluonlab.exercises.checking import PASSED, WRONG
+from gluonlab.exercises.grading import (
+    HIDDEN,
+    UNCHECKED,
+    Grade,
+    as_canvas,
+    as_csv,
+    as_gradescope,
+    check_place,
+    roots_of,
+    student_of,
+    write_results,
+)
 
 STATUSES = {"03-1": PASSED, "03-2": WRONG, "03-3": UNCHECKED, "03-4": PASSED, "03-5": PASSED}
 
