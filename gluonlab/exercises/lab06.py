@@ -33,8 +33,10 @@ from gluonlab.exercises.softmax_regression import (
     LR,
     Values,
     check_updates,
+    make_net,
     make_trainer,
     some_values,
+    values_of,
     wrong_update,
 )
 
@@ -294,12 +296,8 @@ def _train(
 
     Its ``calls`` of the network are added, and to ``updates`` how many it made.
     """
-    [ctx], begin = cpus(1), some_values()
-    net = gluon.nn.Dense(CLASSES, in_units=FEATURES, flatten=False)
-    net.collect_params().setattr("grad_req", "add")
-    net.initialize(ctx=[ctx])
-    net.weight.set_data(nd.array(begin.weight))
-    net.bias.set_data(nd.array(begin.bias))
+    [ctx] = cpus(1)
+    net = make_net(some_values(), [ctx], "add", flatten=False)
     x, y = (nd.array(each, ctx=ctx) for each in batch.words())
     with autograd.record():  # what the batch before has left
         before = net(x[:1]).sum()
@@ -308,8 +306,7 @@ def _train(
     trainer = make_trainer(net)
     answer(net, mean_loss, trainer, x, y, nd.array(batch.real, ctx=ctx), batch.parts)
     updates[batch] = trainer.optimizer.num_update
-    params = (net.weight, net.bias)
-    return Values(*(param.data(ctx).asnumpy().astype(np.float64) for param in params))
+    return values_of(net, ctx)
 
 
 def mean_loss(scores: nd.NDArray, labels: nd.NDArray, real: nd.NDArray) -> nd.NDArray:

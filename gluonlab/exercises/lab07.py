@@ -40,6 +40,7 @@ from gluonlab.exercises.softmax_regression import (
     make_trainer,
     some_batches,
     some_values,
+    values_of,
 )
 
 # --- 07-1: a training on k devices with k times the batch and the rate, until it is good enough
@@ -148,7 +149,7 @@ def train_until(answer: Callable[..., Any]) -> None:
 def _trained(answer: Callable[..., Any], run: Run) -> Trained:
     ctxs, (images, labels) = cpus(run.k), run.batch
     net = make_net(some_values(), ctxs)
-    looks = Looks(run.good_after, run.limit, lambda: _values(net, ctxs[0]))
+    looks = Looks(run.good_after, run.limit, lambda: values_of(net, ctxs[0]))
     loss = CountedLoss()
     data = nd.array(images, dtype="float32"), nd.array(labels, dtype="int32")
     try:
@@ -157,16 +158,10 @@ def _trained(answer: Callable[..., Any], run: Run) -> Trained:
         )
     except TooMany:
         got = None
-    ends = [_values(net, ctx) for ctx in ctxs]
+    ends = [values_of(net, ctx) for ctx in ctxs]
     apart = any(not ends[0].near(other) for other in ends[1:])
     idle = [place for place, ctx in enumerate(ctxs) if not loss.images[ctx]]
     return Trained(got, looks.seen, apart, idle)
-
-
-def _values(net: Any, ctx: mx.Context) -> Values:
-    return Values(
-        *(param.data(ctx).asnumpy().astype("float64") for param in (net.weight, net.bias))
-    )
 
 
 def _right_path(run: Run, **changed: Any) -> List[Values]:

@@ -58,6 +58,7 @@ from gluonlab.exercises.softmax_regression import (
     on_host,
     some_batches,
     some_values,
+    values_of,
     wrong_update,
 )
 from gluonlab.scratch.lenet import SHAPES, fan_in
@@ -67,11 +68,6 @@ from gluonlab.scratch.recipes import he
 
 
 STILL = Case("the fault is still there", "まだ直っていません")
-
-
-def still(en: str, ja: str) -> Wrong:
-    """The symptom, not the cure."""
-    return STILL.wrong(en, ja)
 
 
 def check_losses(given: Any, want: Sequence[float], name: str, en: str, ja: str) -> None:
@@ -135,7 +131,7 @@ def allreduce(answer: Callable[[List[nd.NDArray]], None]) -> None:
 
 def _check_unchanged(begin: List[Any], got: List[Any], want: Any) -> None:
     if all(map(np.array_equal, got, begin)):
-        raise still(
+        raise STILL.wrong(
             f"the arrays on {len(begin)} devices held {_line(begin)} before `allreduce`, "
             f"and they hold the same after it; expected {_line([want])} on every device",
             f"{len(begin)} 台のデバイスの配列は `allreduce` の前に {_line(begin, '、')} で、"
@@ -176,7 +172,7 @@ def _fault_of_update(update: Update) -> Wrong:
         return wrong_update(update)
     count, before = len(update.batches), update.before
     went, wanted = moved(update.got, before), moved(update.want, before)
-    return still(
+    return STILL.wrong(
         f"of {count} batches the last one moved the weights by {went:.4g}, "
         f"expected {wanted:.4g}, as without microbatches; the first one was right",
         f"{count} 番目のバッチで重みが {went:.4g} 動きました。"
@@ -216,7 +212,7 @@ def _wrong_step(
     share = shard_bounds(size, count)[0][1]
     went, wanted = moved(got, before), moved(want, before)
     if got.near(before.step(batch, LR / share)):
-        return still(
+        return STILL.wrong(
             f"with {size} images on {count} devices the weights moved by {went:.4g}, "
             f"with the same images on one device by {wanted:.4g}",
             f"{size} 枚を {count} 台のデバイスで学習すると重みが {went:.4g} 動きました。"
@@ -386,7 +382,7 @@ def _check_value(got: float, right: List[int], size: int) -> None:
     if is_near(sum(right) / n):
         return
     if is_near(padded / rows):
-        raise still(
+        raise STILL.wrong(
             f"{en}; {got:.4g} times {n} images is {got * n:.4g} images",
             f"{ja}。{n} 枚の {got:.4g} 倍は {got * n:.4g} 枚です",
         )
@@ -495,7 +491,7 @@ def _check_equal(values: List[List[Any]], ctxs: List[mx.Context]) -> None:
             if not np.array_equal(weights[0], other):
                 place = np.unravel_index(np.argmax(np.abs(weights[0] - other)), other.shape)
                 a, b, at = float(weights[0][place]), float(other[place]), tuple(map(int, place))
-                raise still(
+                raise STILL.wrong(
                     f"before any training, parameter {number} begins with {a:.4g} on {ctxs[0]} "
                     f"and with {b:.4g} on {ctx}, at {at}",
                     f"まだ学習していないのに、パラメータ {number} の {at} が "
@@ -649,14 +645,7 @@ def _run(answer: Callable[..., Any], setting: _Setting) -> _Run:
     loss, trainer = gluon.loss.SoftmaxCrossEntropyLoss(), make_trainer(net, update_on_kvstore=False)
     more_of_it = (setting.batch, setting.epochs, ctxs, setting.largest)
     means = answer(net, loss, trainer, *on_host(batch), *more_of_it)
-    ends = [
-        Values(
-            net.weight.data(ctx).asnumpy().astype(np.float64),
-            net.bias.data(ctx).asnumpy().astype(np.float64),
-        )
-        for ctx in ctxs
-    ]
-    return _Run(rows, on, ends, means)
+    return _Run(rows, on, [values_of(net, ctx) for ctx in ctxs], means)
 
 
 def _check_images(setting: _Setting, run: _Run) -> None:

@@ -30,7 +30,7 @@ For 10-3, 10-6 and 10-7 `tests/labs/test_puzzle_optima.py` tries all schedules b
 
 from __future__ import annotations
 
-from typing import Any, Callable, Dict, FrozenSet, Iterable, Mapping, Tuple
+from typing import Callable, Dict, FrozenSet, Iterable, Mapping, Tuple
 
 from gluonlab.collectives.links import INFINITE, Link, Route, Topology
 from gluonlab.collectives.routes import pairs_of
@@ -38,7 +38,7 @@ from gluonlab.collectives.schedule import ALL_GATHER, REDUCE_SCATTER
 from gluonlab.collectives.wiring import fully_connected, switch
 from gluonlab.exercises import guesses
 from gluonlab.exercises.checking import exercise
-from gluonlab.exercises.schedules import Puzzle
+from gluonlab.exercises.schedules import Answer, Puzzle
 
 US, KB, GB_PER_S = 1e-6, 1e3, 1e9
 Pair = Tuple[int, int]
@@ -71,7 +71,7 @@ def slow_wire() -> Topology:
     return Topology("a slow wire", 4, routes)
 
 
-def two_hosts_topology() -> Topology:
+def two_hosts() -> Topology:
     """Hosts 0-3 and 4-7: bytes cost nothing within one, and each has one port to the network."""
     routes: Dict[Pair, Route] = {}
     for src, dst in pairs_of(8):
@@ -108,66 +108,34 @@ PUZZLES: Mapping[str, Puzzle] = {
         "three_in_a_row()", wired("line", 3, LINE_3), 9 * KB, pairs=LINE_3, optimum_s=16 * US
     ),
     "10-6": Puzzle("around_the_slow_wire()", slow_wire(), 2 * KB, optimum_s=4 * US),
-    "10-7": Puzzle("two_hosts()", two_hosts_topology(), 20 * KB, optimum_s=28 * US),
+    "10-7": Puzzle("two_hosts()", two_hosts(), 20 * KB, optimum_s=28 * US),
     "10-8": Puzzle(
         "the_cube()", wired("cube", 8, CUBE, latency_s=0), 12 * KB, pairs=CUBE, optimum_s=7 * US
     ),
 }  # fmt: skip
 
-
-Answer = Callable[[], Any]
-
-
-def _check(id: str, answer: Answer) -> None:
-    PUZZLES[id].check_optimum(PUZZLES[id].proved(answer))
-
-
-@exercise("10-1")
-def tell_everybody(answer: Answer) -> None:
-    """A broadcast to eight devices behind a switch, in the fewest messages in turn."""
-    _check("10-1", answer)
+SUMMARIES = {
+    "10-1": "A broadcast to eight devices behind a switch, in the fewest messages in turn.",
+    "10-2": "A broadcast of a long array along a line of five devices.",
+    "10-3": "An all-gather of five devices with one port each.",
+    "10-4": "A reduce-scatter on a ring of six devices whose links work both ways.",
+    "10-5": "An allreduce of three devices on a line, with both directions of each link in use.",
+    "10-6": "An allreduce of four devices of which two have a slow wire between them.",
+    "10-7": "An allreduce over two hosts of four devices with one network port each.",
+    "10-8": "An allreduce on a cube that keeps all of its wires busy to the end.",
+}
 
 
-@exercise("10-2")
-def down_the_line(answer: Answer) -> None:
-    """A broadcast of a long array along a line of five devices."""
-    _check("10-2", answer)
+def _checker(puzzle: Puzzle, summary: str) -> Callable[[Answer], None]:
+    def check(answer: Answer) -> None:
+        puzzle.check_optimum(puzzle.proved(answer))
+
+    check.__doc__ = summary
+    return check
 
 
-@exercise("10-3")
-def gather(answer: Answer) -> None:
-    """An all-gather of five devices with one port each."""
-    _check("10-3", answer)
-
-
-@exercise("10-4")
-def both_ways_round(answer: Answer) -> None:
-    """A reduce-scatter on a ring of six devices whose links work both ways."""
-    _check("10-4", answer)
-
-
-@exercise("10-5")
-def three_in_a_row(answer: Answer) -> None:
-    """An allreduce of three devices on a line, with both directions of each link in use."""
-    _check("10-5", answer)
-
-
-@exercise("10-6")
-def around_the_slow_wire(answer: Answer) -> None:
-    """An allreduce of four devices of which two have a slow wire between them."""
-    _check("10-6", answer)
-
-
-@exercise("10-7")
-def two_hosts(answer: Answer) -> None:
-    """An allreduce over two hosts of four devices with one network port each."""
-    _check("10-7", answer)
-
-
-@exercise("10-8")
-def the_cube(answer: Answer) -> None:
-    """An allreduce on a cube that keeps all of its wires busy to the end."""
-    _check("10-8", answer)
+for name, puzzle in PUZZLES.items():
+    exercise(name)(_checker(puzzle, SUMMARIES[name]))
 
 
 # --- The guesses

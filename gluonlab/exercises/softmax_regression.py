@@ -95,14 +95,22 @@ def some_batches(sizes: Sequence[int]) -> List[Batch]:
     ]
 
 
-def make_net(values: Values, ctxs: Sequence[mx.Context], grad_req: str = "write") -> gluon.Block:
+def make_net(
+    values: Values, ctxs: Sequence[mx.Context], grad_req: str = "write", flatten: bool = True
+) -> gluon.Block:
     """The layer with these values on every device."""
-    net = nn.Dense(CLASSES, in_units=FEATURES)
+    net = nn.Dense(CLASSES, in_units=FEATURES, flatten=flatten)
     net.collect_params().setattr("grad_req", grad_req)
     net.initialize(ctx=list(ctxs))
     net.weight.set_data(nd.array(values.weight))
     net.bias.set_data(nd.array(values.bias))
     return net
+
+
+def values_of(net: gluon.Block, ctx: mx.Context) -> Values:
+    """What the layer now has on a device."""
+    params = (net.weight, net.bias)
+    return Values(*(param.data(ctx).asnumpy().astype(np.float64) for param in params))
 
 
 def make_trainer(net: gluon.Block, **settings: Any) -> gluon.Trainer:
@@ -131,8 +139,7 @@ class Training:
 
     def values(self, ctx: mx.Context) -> Values:
         """What the layer now has on a device."""
-        params = (self.net.weight, self.net.bias)
-        return Values(*(param.data(ctx).asnumpy().astype(np.float64) for param in params))
+        return values_of(self.net, ctx)
 
 
 _Leads = Tuple[Values, str, str]  # the parameters that it leads to, and its name in both languages
