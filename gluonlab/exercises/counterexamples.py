@@ -110,7 +110,7 @@ class Results(List[Result]):
 
     def wrong(self, right: Callable[[Any, Any], bool]) -> List[Result]:
         """Those of which ``right(got, want)`` is false. Raises ``error`` where there are none."""
-        found = _wrong(self, right)
+        found = [each for each in self if not right(each.got, each.want)]
         if not found:
             self.end()
         return found
@@ -135,10 +135,6 @@ def results(
     return found
 
 
-def _wrong(found: Sequence[Result], right: Callable[[Any, Any], bool]) -> List[Result]:
-    return [each for each in found if not right(each.got, each.want)]
-
-
 def explains(
     found: Sequence[Result], right: Callable[[Any, Any], bool], *mistakes: Mistake
 ) -> Pair:
@@ -147,7 +143,7 @@ def explains(
     One that gives all of them goes before one that gives the wrong ones alone, as where an answer
     knows a special case; if those are all None, which many mistakes may give, none is named.
     """
-    mistaken = _wrong(found, right)
+    mistaken = [each for each in found if not right(each.got, each.want)]
     if found and all(each.got is None for each in found):  # somewhere None may be right
         return "the function returns nothing", "関数が何も返していません"
     if len(mistaken) < LEAST:
@@ -165,11 +161,11 @@ def same_number(got: Any, want: Any) -> bool:
     return isinstance(got, NUMBERS) and bool(got == want)
 
 
-def by(formula: Callable[..., Any]) -> Callable[..., bool]:
-    """A mistake that gives the number that a formula gives; None: none."""
+def by(formula: Callable[..., Any], same: Callable[[Any, Any], bool] = near) -> Callable[..., bool]:
+    """A mistake that gives what a formula gives; None: nothing."""
 
     def gives(*case: Any, got: Any) -> bool:
         value = formula(*case)
-        return value is not None and isinstance(got, NUMBERS) and near(got, value)
+        return value is not None and same(got, value)
 
     return gives

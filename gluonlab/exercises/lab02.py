@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, Callable, List, NamedTuple, Sequence, Set, Tuple
 
 import mxnet as mx
@@ -20,6 +20,7 @@ from gluonlab.exercises.counterexamples import (
     Case,
     Mistake,
     Pair,
+    by,
     explains,
     in_english,
     looks_like,
@@ -268,7 +269,8 @@ def k_times_the_batch(answer: Callable[..., Any]) -> None:
         shards = [random.normal(size=(b, n + 1)) + ([0.0] * n + [2.0]) for _ in range(k)]
         lr = float(random.choice([0.01, 0.05, 0.2]))
         cases.append(Problem(random.normal(size=n), shards, lr))
-    found = results(lambda problem: _given(answer, problem), [(each,) for each in cases], _right)
+    given = [(each,) for each in cases]
+    found = results(lambda problem: _given(answer, problem), given, Problem.factor)
     mistaken = found.wrong(_alike)
     if not mistaken:
         return
@@ -301,16 +303,11 @@ def _given(answer: Callable[..., Any], problem: Problem) -> Any:
     return got.item() if isinstance(got, (np.ndarray, np.generic)) and got.size == 1 else got
 
 
-def _right(problem: Problem) -> float:
-    return problem.factor()
-
-
 def _alike(got: Any, want: float) -> bool:
     return near(got, want, CLOSE)
 
 
-def _by(formula: Callable[[Problem], float]) -> Callable[..., bool]:
-    return lambda problem, got: isinstance(got, NUMBERS) and near(got, formula(problem), CLOSE)
+_by = partial(by, same=_alike)
 
 
 def _end(problem: Problem) -> Array:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from functools import partial
 from statistics import median
 from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
@@ -18,6 +19,7 @@ from gluonlab.exercises.counterexamples import (
     Mistake,
     Pair,
     Results,
+    by,
     explains,
     gave,
     in_english,
@@ -69,14 +71,7 @@ def _same(got: Any, want: float) -> bool:
     return near(got, want) or abs(float(got) - want) < 1e-9
 
 
-def by_list(formula: Callable[..., Optional[Sequence[float]]]) -> Callable[..., bool]:
-    """A mistake that gives the numbers that a formula gives; None: none."""
-
-    def gives(*case: Any, got: Any) -> bool:
-        value = formula(*case)
-        return value is not None and same_list(got, value)
-
-    return gives
+by_list = partial(by, same=same_list)
 
 
 def fault(found: Results, call: Callable[..., str], mistakes: Sequence[Mistake]) -> Optional[Wrong]:

@@ -6,6 +6,7 @@ import contextlib
 import io
 import json
 from collections import Counter
+from functools import partial
 from itertools import combinations
 from typing import Any, Callable, Dict, Iterable, List, NamedTuple, Optional, Sequence, Tuple
 
@@ -18,6 +19,7 @@ from gluonlab.exercises.counterexamples import (
     NUMBERS,
     Case,
     Mistake,
+    by,
     explains,
     is_not,
     results,
@@ -591,7 +593,7 @@ def staleness(answer: Callable[[List[Event]], List[int]]) -> None:
     found = results(
         lambda events: _as_list(answer(list(events))),
         [(events,) for events in cases],
-        _right_staleness,
+        _count,
     )
     mistaken = found.wrong(_same_numbers)
     if not mistaken:
@@ -652,10 +654,6 @@ def _count(
         if what in begin:
             since[place] = len(pushes)
     return found
-
-
-def _right_staleness(events: List[Event]) -> List[int]:
-    return _count(events)
 
 
 def _counts(**how: Any) -> Callable[..., bool]:
@@ -960,8 +958,7 @@ def _merged(text: str) -> List[Place]:
     return _numbered(host for name in dict.fromkeys(flat) for host in flat if host == name)
 
 
-def _by_hosts(formula: Callable[[str], List[Any]]) -> Callable[..., bool]:
-    return lambda text, got: _same_places(got, formula(text))
+_by_hosts = partial(by, same=_same_places)
 
 
 OF_PLACES: List[Mistake] = [
