@@ -100,7 +100,7 @@ def exercise(id: str, seconds: float = SECONDS) -> Callable[[C], C]:
 
     def register(checker: C) -> C:
         own = getattr(checker, "__module__", "")
-        foreign = own.startswith(f"{__package__}.lab") and own.split(".")[2] != f"lab{id[:2]}"
+        foreign = own.startswith(f"{__package__}.lab") and own != f"{__package__}.lab{id[:2]}"
         if foreign or not re.fullmatch(r"\d\d-[1-9]\d*", id):
             raise ExerciseError(
                 f"{id!r} names no exercise of {own}: write the two digits of the lab, "
@@ -148,6 +148,9 @@ def of_its_lab(id: object, choices: List[str]) -> List[str]:
 def in_order(id: str) -> "tuple[int, ...]":
     """``"02-10"`` comes after ``"02-9"``."""
     return tuple(map(int, id.split("-")))
+
+
+# --- What is said of an answer
 
 
 PASSED, WRONG, UNWRITTEN, RAISED, TOO_SLOW = "passed", "wrong", "unwritten", "raised", "too slow"
@@ -204,6 +207,9 @@ class Verdict:
         )
 
 
+# --- The random cases
+
+
 SEED = "GLUONLAB_CASES"  # the environment's variable that holds the seed, where one grades
 LARGEST_SEED = 2**32 - 1  # that numpy takes
 
@@ -240,6 +246,9 @@ def seed_of_grader() -> Optional[int]:
     """The seed that the grader has given to this process, if it has."""
     text = os.environ.get(SEED, "")
     return int(text) if text.isdigit() and int(text) <= LARGEST_SEED else None
+
+
+# --- The time that an answer may take, and what it raises
 
 
 class OutOfTime(BaseException):
@@ -285,7 +294,7 @@ _LIBRARIES = tuple(
 _NOISE = re.compile(r'\s*(Traceback \(|Stack trace|File "|\[bt\])')
 
 
-class Place(NamedTuple):
+class ErrorPlace(NamedTuple):
     """The line of the student's code that led to an error; ``last``: it raised the error itself."""
 
     code: CodeType
@@ -294,7 +303,7 @@ class Place(NamedTuple):
     last: bool
 
 
-def place_of(error: BaseException, checker: Callable[..., object]) -> Optional[Place]:
+def place_of(error: BaseException, checker: Callable[..., object]) -> Optional[ErrorPlace]:
     """The innermost line below ``checker`` that is not Python's, a library's or gluonlab's."""
     frames: List[TracebackType] = []
     step = error.__traceback__
@@ -307,7 +316,7 @@ def place_of(error: BaseException, checker: Callable[..., object]) -> Optional[P
         # MXNet makes its operators of text, which has no file
         if not code.co_filename.startswith((*_LIBRARIES, "<frozen", "<string>")):
             source = traceback.extract_tb(frame, limit=1)[0].line or ""
-            return Place(code, frame.tb_lineno, source.strip(), frame is frames[-1])
+            return ErrorPlace(code, frame.tb_lineno, source.strip(), frame is frames[-1])
     return None
 
 
@@ -321,6 +330,9 @@ def message_of(error: BaseException) -> str:
     text = text[len(name) + 2 :] if text.startswith(f"{name}: ") else text
     text = text if len(text) <= LONGEST else text[: LONGEST - 3] + "..."
     return f"{name}: {text}" if text else name
+
+
+# --- Judging
 
 
 GRADES = "GLUONLAB_GRADES"  # a file to which every verdict is added, one JSON object a line

@@ -33,7 +33,7 @@ class Unequal(Exception):
         super().__init__(", ".join(f"rank {rank}: {shapes[rank]}" for rank in sorted(shapes)))
 
 
-class Outcome(NamedTuple):
+class RankOutcome(NamedTuple):
     """What a rank's function returned, or raised."""
 
     value: Any
@@ -56,16 +56,16 @@ class Ranks:
         """The rank in whose thread this is called."""
         return self._rank_of[threading.get_ident()]
 
-    def run(self, function: Callable[[int], Any]) -> List[Outcome]:
+    def run(self, function: Callable[[int], Any]) -> List[RankOutcome]:
         """Call ``function(rank)`` in each rank, and wait until all have ended."""
-        outcomes = [Outcome(None, None)] * self.size
+        outcomes = [RankOutcome(None, None)] * self.size
 
         def run_one(rank: int) -> None:
             self._rank_of[threading.get_ident()] = rank
             try:
-                outcomes[rank] = Outcome(function(rank), None)
+                outcomes[rank] = RankOutcome(function(rank), None)
             except BaseException as error:  # whatever a student's code raises
-                outcomes[rank] = Outcome(None, error)
+                outcomes[rank] = RankOutcome(None, error)
             finally:
                 with self._changed:
                     self._ended.append(rank)
@@ -157,7 +157,7 @@ class Distributed:
         self.DistributedSampler = DistributedSampler
         self.DataLoader = partial(DataLoader, self)
         self.notes: List[Notes] = []
-        self.outcomes: List[Outcome] = []
+        self.outcomes: List[RankOutcome] = []
         self._ranks: Optional[Ranks] = None
 
     def spawn(self, fn: Callable[..., Any], args: Tuple[Any, ...] = (), nprocs: int = 1) -> None:

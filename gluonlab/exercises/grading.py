@@ -46,6 +46,8 @@ from gluonlab.files.bounded import read_bounded
 from gluonlab.files.whole import write_text
 from gluonlab.plain import one_line, plain_name, printable
 
+_MOST_TABLE_BYTES = 2**26  # of a table of grades that is read
+_COUNTED = "04-6"  # the exercise in which the cost of right answers counts
 UNCHECKED = "unchecked"  # its notebook does not ask check() any more, or stopped before
 HIDDEN = (
     "right for the cases that its check shows, wrong for others: "
@@ -158,7 +160,7 @@ def _grade(path: Path, outcome: Outcome, reveal: bool) -> Grade:
         found = outcome.verdicts.get(id)
         made.statuses[id] = found.status if found else UNCHECKED
         if found and found.status != PASSED:
-            made.sentences[id] = HIDDEN if found.hidden and not reveal else found.sentence
+            made.sentences[id] = HIDDEN if found.hidden and not reveal else found.message
         if found and found.micros is not None:
             made.micros[id] = found.micros
     return made
@@ -170,8 +172,11 @@ def in_order_of(notebooks: Sequence[Path], grades: Iterable[Grade]) -> List[Grad
     return [by_path[path] for path in notebooks if path in by_path]
 
 
+# --- The table of comma-separated values, in which a spreadsheet executes nothing
+
+
 # What a formula begins with in a spreadsheet, the wide forms of East Asian keyboards included.
-FORMULA = tuple("=+-@\uff1d\uff0b\uff0d\uff20")
+_FORMULA = tuple("=+-@\uff1d\uff0b\uff0d\uff20")
 
 
 def as_csv(grades: Sequence[Grade]) -> str:
@@ -181,21 +186,21 @@ def as_csv(grades: Sequence[Grade]) -> str:
     """
     ids = sorted({id for one in grades for id in one.statuses}, key=in_order)
     costs = sorted({id for one in grades for id in one.micros}, key=in_order)
-    lines = [["notebook", *ids, "passed", "note", "sentences", *map(cost_column, costs)]]
+    lines = [["notebook", *ids, "passed", "note", "sentences", *map(_cost_column, costs)]]
     for one in grades:
         statuses = (one.statuses.get(id, "") for id in ids)
         said = "; ".join(f"{id}: {text}" for id, text in one.sentences.items() if text)
         micros = (f"{one.micros[id]:.3f}" if id in one.micros else "" for id in costs)
         lines.append([str(one.notebook), *statuses, str(one.passed), one.note, said, *micros])
-    return in_csv(lines)
+    return _in_csv(lines)
 
 
-def cost_column(id: str) -> str:
+def _cost_column(id: str) -> str:
     """The name of the column with what answers to this exercise cost, in microseconds."""
     return f"{id} us"
 
 
-def in_csv(lines: Iterable[Sequence[str]]) -> str:
+def _in_csv(lines: Iterable[Sequence[str]]) -> str:
     """The lines as text, with no cell that a spreadsheet would execute."""
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
@@ -205,9 +210,12 @@ def in_csv(lines: Iterable[Sequence[str]]) -> str:
 
 
 def _plain(value: str) -> str:
-    """A cell's text, on one line; a spreadsheet would execute what begins with one of FORMULA."""
+    """A cell's text, on one line; a spreadsheet would execute what begins with one of _FORMULA."""
     text = printable(value)
-    return f"'{text}" if text.lstrip()[:1] in FORMULA else text
+    return f"'{text}" if text.lstrip()[:1] in _FORMULA else text
+
+
+# --- Who handed a notebook in
 
 
 _CANVAS = re.compile(r"(?P<name>.+?)(_LATE)?_(?P<user>\d+)_(?P<file>\d+)_.+")
@@ -249,9 +257,12 @@ def student_of(path: Path, roots: Sequence[Path] = ()) -> Student:
     return Student(path.parent.name or path.stem)
 
 
+# --- The file that Canvas's gradebook imports: a row per student, a column per lab
+
+
 # As its export begins. It finds a student by ID, else by SIS Login ID, else by name.
-COLUMNS = ("Student", "ID", "SIS User ID", "SIS Login ID", "Section")
-POINTS = "    Points Possible"  # the export indents it
+_CANVAS_COLUMNS = ("Student", "ID", "SIS User ID", "SIS Login ID", "Section")
+_CANVAS_POINTS = "    Points Possible"  # the export indents it
 
 
 def as_canvas(
@@ -271,15 +282,15 @@ def as_canvas(
         if one.lab:
             own[one.lab] = max(one.passed, own.get(one.lab, 0))
     names = [assignments.get(lab, f"Lab {lab}") for lab in labs]
-    lines: List[Sequence[str]] = [[*COLUMNS, *names]]
-    lines.append([POINTS, "", "", "", "", *(str(most[lab]) for lab in labs)])
+    lines: List[Sequence[str]] = [[*_CANVAS_COLUMNS, *names]]
+    lines.append([_CANVAS_POINTS, "", "", "", "", *(str(most[lab]) for lab in labs)])
     for student, own in points.items():
         known = [student.name, student.canvas_id, "", student.login, ""]
         lines.append([*known, *(str(own.get(lab, "")) for lab in labs)])
-    return in_csv(lines)
+    return _in_csv(lines)
 
 
-SUFFIX = ".json"
+# --- The results.json that Gradescope reads from an autograder
 
 
 def as_gradescope(grade: Grade) -> Dict[str, Any]:
@@ -311,7 +322,7 @@ def _test(grade: Grade, id: str) -> Dict[str, Any]:
 
 def check_place(place: Path, notebooks: Sequence[Path]) -> None:
     """Raise ExerciseError where several notebooks are to go into one file."""
-    if place.suffix == SUFFIX and len(notebooks) > 1:
+    if place.suffix == ".json" and len(notebooks) > 1:
         raise ExerciseError(
             f"--gradescope {place}: a file holds the results of one notebook, {len(notebooks)} are "
             f"given: name a new folder, such as {place.stem}"
@@ -320,11 +331,11 @@ def check_place(place: Path, notebooks: Sequence[Path]) -> None:
 
 def write_results(place: Path, grades: Sequence[Grade]) -> None:
     """Write ``place`` itself if it ends in .json, or a file for each notebook into that folder."""
-    if place.suffix == SUFFIX:
+    if place.suffix == ".json":
         paths = [place] * len(grades)
     else:
         place.mkdir(exist_ok=True)
-        paths = [place / f"{number}-{_name(one)}{SUFFIX}" for number, one in enumerate(grades, 1)]
+        paths = [place / f"{number}-{_name(one)}.json" for number, one in enumerate(grades, 1)]
     for path, one in zip(paths, grades):
         write_text(path, json.dumps(as_gradescope(one), ensure_ascii=False, indent=1) + "\n")
 
@@ -334,11 +345,10 @@ def _name(grade: Grade) -> str:
     return plain_name(f"{path.parent.name}-{path.stem}".strip("-"), "notebook")
 
 
-EXERCISE = "04-6"  # the one in which it counts
-MOST_BYTES = 2**26  # of a table of grades
+# --- The leaderboard of right answers whose cost counts, by cost
 
 
-class Place(NamedTuple):
+class LeaderboardPlace(NamedTuple):
     """A row: its place, which equal costs share, its cost in microseconds, and its notebook."""
 
     place: int
@@ -346,7 +356,7 @@ class Place(NamedTuple):
     notebook: str
 
 
-def leaderboard(path: Path) -> List[Place]:
+def leaderboard(path: Path) -> List[LeaderboardPlace]:
     """The places by the table ``path`` that `exercises grade` wrote, the lowest cost first.
 
     A notebook without a right answer is in none, nor is one with a schedule of gluonlab's own
@@ -354,12 +364,14 @@ def leaderboard(path: Path) -> List[Place]:
     """
     rows = sorted(_costs(path))
     costs = [micros for micros, _ in rows]
-    return [Place(costs.index(micros) + 1, micros, notebook) for micros, notebook in rows]
+    return [
+        LeaderboardPlace(costs.index(micros) + 1, micros, notebook) for micros, notebook in rows
+    ]
 
 
 def _costs(path: Path) -> "List[tuple[float, str]]":
     try:
-        text = read_bounded(path, MOST_BYTES).decode("utf-8-sig")
+        text = read_bounded(path, _MOST_TABLE_BYTES).decode("utf-8-sig")
         table = list(csv.DictReader(io.StringIO(text)))
     except OSError as error:
         raise ExerciseError(
@@ -369,10 +381,10 @@ def _costs(path: Path) -> "List[tuple[float, str]]":
         raise ExerciseError(
             f"{path} is no table of grades: {printable(str(error))[:200]}"
         ) from None
-    column = cost_column(EXERCISE)
+    column = _cost_column(_COUNTED)
     if not table or "notebook" not in table[0] or column not in table[0]:
         raise ExerciseError(
-            f"{path} has no column {column!r}: grade notebooks of lab {EXERCISE[:2]} with `python "
+            f"{path} has no column {column!r}: grade notebooks of lab {_COUNTED[:2]} with `python "
             "-m gluonlab.exercises grade`, which adds it as soon as one has a right answer that "
             "counts"
         )
@@ -396,10 +408,10 @@ def _micros(path: Path, line: int, text: str) -> float:
     return micros
 
 
-def leaderboard_text(places: Sequence[Place], best_us: float, floor_us: float) -> str:
+def leaderboard_text(places: Sequence[LeaderboardPlace], best_us: float, floor_us: float) -> str:
     """A line for each place, below what they are compared with."""
     lines = [
-        f"exercise {EXERCISE}: microseconds, and how many times the floor of {floor_us:,.1f}",
+        f"exercise {_COUNTED}: microseconds, and how many times the floor of {floor_us:,.1f}",
         f"{'':>5}{best_us:>12,.1f}{best_us / floor_us:>8.3f}x  the best of the eight algorithms",
     ]
     for one in places:

@@ -683,7 +683,7 @@ def _shown(pair: Pairs) -> str:
 MOST_TRAININGS = 40
 
 
-class Landscape(NamedTuple):
+class RateLandscape(NamedTuple):
     """Made-up trainings: ``fewest`` steps at the rate ``best``, ``steeper`` times as many a factor
     of 2 away; with a rate above ``highest``, or in more than ``limit`` steps, never.
     """
@@ -744,11 +744,11 @@ class Landscape(NamedTuple):
 def tune(answer: Callable[..., Any]) -> None:
     """The rate with the fewest steps to the target, without wasting steps."""
     cases = [
-        Landscape(0.25, 0.25, 50, 2.0, 8.0, 400),
-        Landscape(0.25, 0.5, 50, 2.0, 0.5, 300),
-        Landscape(0.25, 2.0, 40, 1.5, 8.0, 500),
-        Landscape(1.0, 0.125, 30, 1.6, 1.0, 900),
-        Landscape(0.5, 0.5, 20, 3.0, 0.5, 2000),
+        RateLandscape(0.25, 0.25, 50, 2.0, 8.0, 400),
+        RateLandscape(0.25, 0.5, 50, 2.0, 0.5, 300),
+        RateLandscape(0.25, 2.0, 40, 1.5, 8.0, 500),
+        RateLandscape(1.0, 0.125, 30, 1.6, 1.0, 900),
+        RateLandscape(0.5, 0.5, 20, 3.0, 0.5, 2000),
     ]
     random = draws(73)
     for _ in range(8):
@@ -757,12 +757,12 @@ def tune(answer: Callable[..., Any]) -> None:
         first, steeper = best * 2.0**away, float(random.uniform(1.3, 2.0))
         highest = max(first, best) * 2.0**above
         limit = round(fewest * steeper ** abs(away) * random.uniform(1.2, 4))
-        cases.append(Landscape(first, best, fewest, steeper, highest, limit))
+        cases.append(RateLandscape(first, best, fewest, steeper, highest, limit))
     for landscape in cases:
         _check_tuning(answer, landscape)
 
 
-def _check_tuning(answer: Callable[..., Any], landscape: Landscape) -> None:
+def _check_tuning(answer: Callable[..., Any], landscape: RateLandscape) -> None:
     case, spent = landscape.case(), 0
     tried: List[float] = []
 
@@ -804,7 +804,7 @@ def _check_tuning(answer: Callable[..., Any], landscape: Landscape) -> None:
         )
 
 
-def _why_not_best(got: Any, landscape: Landscape, tried: List[float]) -> Pair:
+def _why_not_best(got: Any, landscape: RateLandscape, tried: List[float]) -> Pair:
     is_number = isinstance(got, NUMBERS) and not isinstance(got, bool) and got > 0
     steps = landscape.steps(float(got)) if is_number else math.inf
     fewest = landscape.steps(landscape.best)

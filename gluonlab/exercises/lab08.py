@@ -30,8 +30,8 @@ from gluonlab.exercises.distributed import (
     Distributed,
     Hang,
     Images,
-    Outcome,
     Program,
+    RankOutcome,
     Ranks,
     Unequal,
     some_images,
@@ -377,7 +377,7 @@ def _first(counts: List[int]) -> int:
 Shard = Tuple[List[int], List[int]]  # the images of a rank, and whether each is right
 
 
-class Evaluation(NamedTuple):
+class RankImages(NamedTuple):
     """What the ranks have. ``right``: of each of the ``size`` images."""
 
     shards: List[Shard]
@@ -401,7 +401,7 @@ class Evaluation(NamedTuple):
 class Given(NamedTuple):
     """What each rank returned."""
 
-    case: Evaluation
+    case: RankImages
     got: List[Any]
 
     @property
@@ -443,15 +443,15 @@ def global_accuracy(answer: Callable[..., float]) -> None:
         raise _wrong(mistaken)
 
 
-def _of(images: List[List[int]], right: List[int]) -> Evaluation:
-    return Evaluation([(own, [right[one] for one in own]) for own in images], len(right), right)
+def _of(images: List[List[int]], right: List[int]) -> RankImages:
+    return RankImages([(own, [right[one] for one in own]) for own in images], len(right), right)
 
 
 def _same(got: Any, want: float) -> bool:
     return isinstance(got, NUMBERS) and bool(abs(got - want) < 1e-6)
 
 
-def _values(answer: Callable[..., float], case: Evaluation) -> List[Any]:
+def _values(answer: Callable[..., float], case: RankImages) -> List[Any]:
     """What each rank returns; what is summed must come from all of them."""
     group = Ranks(len(case.shards))
 
@@ -469,7 +469,7 @@ def _values(answer: Callable[..., float], case: Evaluation) -> List[Any]:
     return values
 
 
-def _raise_first(outcomes: List[Outcome], case: Evaluation) -> None:
+def _raise_first(outcomes: List[RankOutcome], case: RankImages) -> None:
     """Raise what a rank has raised; Wrong where the ranks' sums do not meet."""
     errors = [outcome.error for outcome in outcomes if outcome.error is not None]
     for error in errors:
@@ -507,10 +507,10 @@ def _wrong(mistaken: List[Given]) -> Wrong:
     )
 
 
-def _by_ranks(formula: Callable[[Evaluation], List[float]]) -> Callable[..., bool]:
+def _by_ranks(formula: Callable[[RankImages], List[float]]) -> Callable[..., bool]:
     """Whether the ranks' values are those of a formula."""
 
-    def gives(case: Evaluation, got: List[Any]) -> bool:
+    def gives(case: RankImages, got: List[Any]) -> bool:
         with np.errstate(all="ignore"):
             want = formula(case)
         both_nan = [np.isnan(a) and np.isnan(b) for a, b in zip(got, want)]
@@ -519,16 +519,16 @@ def _by_ranks(formula: Callable[[Evaluation], List[float]]) -> Callable[..., boo
     return gives
 
 
-def _means(case: Evaluation) -> List[Any]:
+def _means(case: RankImages) -> List[Any]:
     """Of each rank; NaN of one without images."""
     return [np.mean(right) if right else np.nan for _, right in case.shards]
 
 
-def _with_padding(case: Evaluation) -> float:
+def _with_padding(case: RankImages) -> float:
     return float(np.mean([one for _, right in case.shards for one in right]))
 
 
-def _right_in_all(case: Evaluation) -> int:
+def _right_in_all(case: RankImages) -> int:
     return sum(one for _, right in case.shards for one in right)
 
 

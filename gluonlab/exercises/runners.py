@@ -56,7 +56,7 @@ class Found(NamedTuple):
     """
 
     status: str
-    sentence: str = ""
+    message: str = ""
     hidden: bool = False
     micros: Optional[float] = None
 
@@ -93,11 +93,14 @@ def checked(lab: Any, note: Any, verdicts: Any) -> Outcome:
     for id, about in verdicts:
         known = isinstance(id, str) and id in exercises and id.startswith(f"{lab}-")
         if known and isinstance(about, dict) and about.get("status") in STATUSES:
-            sentence = about.get("message")
-            text = one_line(sentence)[:LONGEST_NOTE] if isinstance(sentence, str) else ""
             micros = _cost(about.get("micros")) if about["status"] == PASSED else None
-            found[id] = Found(str(about["status"]), text, about.get("hidden") is True, micros)
-    return Outcome(lab, found, one_line(note)[:LONGEST_NOTE] if isinstance(note, str) else "")
+            message, hidden = _short(about.get("message")), about.get("hidden") is True
+            found[id] = Found(str(about["status"]), message, hidden, micros)
+    return Outcome(lab, found, _short(note))
+
+
+def _short(text: Any) -> str:
+    return one_line(text)[:LONGEST_NOTE] if isinstance(text, str) else ""
 
 
 def _cost(given: Any) -> Optional[float]:
@@ -106,7 +109,7 @@ def _cost(given: Any) -> Optional[float]:
     return float(given) if is_number and 0 < given < MOST_MICROS else None
 
 
-def as_object(line: bytes) -> Dict[str, Any]:
+def _as_object(line: bytes) -> Dict[str, Any]:
     """The object of JSON on a line; an empty one for anything else."""
     try:
         value = json.loads(line)
@@ -182,7 +185,7 @@ def _said(lines: bytes) -> Dict[str, str]:
     """The last text of each kind, but the first note."""
     said: Dict[str, str] = {}
     for line in lines.splitlines():
-        for kind, text in as_object(line).items():
+        for kind, text in _as_object(line).items():
             if isinstance(text, str) and not (kind == NOTE and NOTE in said):
                 said[kind] = text
     return said
@@ -197,7 +200,10 @@ def _lines(path: Path) -> List[Dict[str, Any]]:
         lines = read_bounded(path, MOST_SAID, follow=False).splitlines()
     except (OSError, DataError):
         lines = []
-    return [as_object(line) for line in lines]
+    return [_as_object(line) for line in lines]
+
+
+# --- In a container of Docker or Podman
 
 
 ENGINES = ("docker", "podman")
@@ -328,7 +334,7 @@ class Containers:
             child.wait()
 
     def _outcome(self, said: "Said", status: int) -> Outcome:
-        objects = [*map(as_object, said.lines.splitlines()), {}]
+        objects = [*map(_as_object, said.lines.splitlines()), {}]
         first, rest = objects[0], objects[1:]
         if BEGUN not in first and not said.fault:  # no notebook can do that: none has run
             raise NotebookError(
@@ -398,6 +404,9 @@ def _talk(
     return Said(said[output], said[errors])
 
 
+# --- Inside the container
+
+
 def main(arguments: Sequence[str]) -> None:
     """``[FOLDER]``: where the notebook lies, PLACE unless a folder is given."""
     print(json.dumps({BEGUN: gluonlab.__version__, MISSING: missing()}), flush=True)
@@ -409,15 +418,7 @@ def main(arguments: Sequence[str]) -> None:
         outcome = run_in_processes(path, Bounds(**order["bounds"]), order["seed"], stop)
     except OSError as error:
         outcome = Outcome(note=f"cannot be run ({error})")
-    verdicts = {
-        id: {
-            "status": one.status,
-            "message": one.sentence,
-            "hidden": one.hidden,
-            "micros": one.micros,
-        }
-        for id, one in outcome.verdicts.items()
-    }
+    verdicts = {id: one._asdict() for id, one in outcome.verdicts.items()}
     line = json.dumps({"lab": outcome.lab, "note": outcome.note, "verdicts": verdicts})
     sys.stdout.buffer.write(line.encode() + b"\n")
     sys.stdout.buffer.flush()

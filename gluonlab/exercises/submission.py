@@ -205,6 +205,9 @@ def _error_in(reply: "dict[str, Any]") -> Optional[Tuple[str, str]]:
     return str(reply.get("ename")), str(reply.get("evalue"))
 
 
+# --- The notebook
+
+
 MOST_CELLS = 10_000
 FORMAT = 4  # of notebooks since 2015
 VERDICTS = "verdicts.jsonl"

@@ -302,3 +302,24 @@ def test_every_verdict_is_added_to_the_file_of_grades(tmp_path, monkeypatch):
         ("99-1", WRONG),
         ("99-1", PASSED),
     ]
+
+
+@pytest.mark.parametrize(
+    ("module", "fits"), [("lab98", True), ("lab97", False), ("lab9", False), ("sums", True)]
+)
+def test_the_module_of_a_lab_holds_its_exercises_alone(module, fits, monkeypatch):
+    monkeypatch.delitem(EXERCISES, "98-1", raising=False)
+
+    def checker(answer):
+        """Any."""
+
+    checker.__module__ = f"gluonlab.exercises.{module}"
+    if fits:
+        assert exercise("98-1")(checker) is checker
+        del EXERCISES["98-1"]
+    else:
+        with pytest.raises(
+            ExerciseError, match=f"names no exercise of gluonlab.exercises.{module}"
+        ):
+            exercise("98-1")(checker)
+    assert "98-1" not in EXERCISES
