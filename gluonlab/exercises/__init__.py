@@ -9,15 +9,13 @@
 
 and before each measurement a guess: `gluonlab.exercises.guesses`.
 
-The checkers are in ``labNN/``, a package for each lab; what several labs use is in ``shared/``.
+The checkers are in ``labNN.py``, a module for each lab.
 """
 
-from gluonlab.exercises.checking import check
-from gluonlab.exercises.exercise import Wrong, exercise
+from gluonlab.exercises.checking import Verdict, Wrong, check, exercise
 from gluonlab.exercises.guesses import because, observe, predict, surprises
 from gluonlab.exercises.here import Here, setup
 from gluonlab.exercises.languages import language
-from gluonlab.exercises.verdict import Verdict
 
 __all__ = [
     "Here",

@@ -15,17 +15,11 @@ from gluonlab.cli.command import command, dispatch, json_option
 from gluonlab.config.values import real, whole
 from gluonlab.documents import json_text
 from gluonlab.errors import ExerciseError, NotebookError
-from gluonlab.exercises import grade as grading
-from gluonlab.exercises import leaderboard as ranking
-from gluonlab.exercises.bounds import MOST_JOBS, jobs_here
-from gluonlab.exercises.canvas import as_canvas
-from gluonlab.exercises.cases import LARGEST_SEED
-from gluonlab.exercises.container import ENGINES, IMAGE, Containers, find_engine
-from gluonlab.exercises.exercise import all_exercises, labs
-from gluonlab.exercises.gradescope import check_place, write_results
-from gluonlab.exercises.kernel import missing
-from gluonlab.exercises.students import roots_of
-from gluonlab.exercises.table import as_csv
+from gluonlab.exercises import grading
+from gluonlab.exercises.checking import LARGEST_SEED, all_exercises, labs
+from gluonlab.exercises.runners import ENGINES, IMAGE, Containers, find_engine
+from gluonlab.exercises.submission import missing
+from gluonlab.exercises.supervisor import MOST_JOBS, jobs_here
 from gluonlab.files.whole import check_new, write_text
 from gluonlab.host.cores import available
 from gluonlab.plain import printable
@@ -111,7 +105,7 @@ def grade(notebooks: Tuple[str, ...], out: str, **options: Any) -> None:
     if canvas:
         check_new("--canvas", canvas)
     if gradescope:
-        check_place(gradescope, found)
+        grading.check_place(gradescope, found)
         check_new("--gradescope", gradescope)
     if not options["isolated"] and missing():  # said before a progress bar begins
         raise NotebookError(missing())
@@ -121,7 +115,7 @@ def grade(notebooks: Tuple[str, ...], out: str, **options: Any) -> None:
             for one in tqdm(grades, total=len(found), unit="notebook", dynamic_ncols=True):
                 done.append(one)
                 # each time: what is done is not lost
-                write_text(Path(out), as_csv(grading.in_order_of(found, done)))
+                write_text(Path(out), grading.as_csv(grading.in_order_of(found, done)))
     except (KeyboardInterrupt, NotebookError) as stopped:
         said = f"{len(done)} of {len(found)} notebooks are graded" + (f", in {out}" if done else "")
         both = filter(None, [str(stopped), said])
@@ -129,9 +123,9 @@ def grade(notebooks: Tuple[str, ...], out: str, **options: Any) -> None:
     finally:
         done = grading.in_order_of(found, done)
         if canvas and done:
-            write_text(canvas, as_canvas(done, names, roots_of(given)))
+            write_text(canvas, grading.as_canvas(done, names, grading.roots_of(given)))
         if gradescope and done:
-            write_results(gradescope, done)
+            grading.write_results(gradescope, done)
     for one in done:
         click.echo(
             f"{_passed(one)} {printable(str(one.notebook))}"
@@ -149,14 +143,14 @@ def leaderboard(grades: str, as_json: bool) -> None:
     GRADES.csv is the table that grade wrote. Schedules that gluonlab's own solver has found are
     left out.
     """
-    from gluonlab.exercises.lab04.beat_the_eight import best_of_the_eight, floor_s
+    from gluonlab.exercises.lab04 import best_of_the_eight, floor_s
 
-    places = ranking.leaderboard(Path(grades))
+    places = grading.leaderboard(Path(grades))
     if as_json:
-        click.echo(json_text([one.as_json() for one in places]))
+        click.echo(json_text([one._asdict() for one in places]))
         return
     _, best_s = best_of_the_eight()
-    click.echo(ranking.as_text(places, best_s * 1e6, floor_s() * 1e6))
+    click.echo(grading.leaderboard_text(places, best_s * 1e6, floor_s() * 1e6))
 
 
 def _passed(grade: grading.Grade) -> str:
@@ -166,7 +160,7 @@ def _passed(grade: grading.Grade) -> str:
 
 
 def _settings(options: Dict[str, Any]) -> Dict[str, Any]:
-    """What `gluonlab.exercises.grade.grade` is called with. Raises a UsageError."""
+    """What `gluonlab.exercises.grading.grade` is called with. Raises a UsageError."""
     isolated, engine, image = (options[name] for name in ("isolated", "engine", "image"))
     seed, jobs, reveal = (options[name] for name in ("seed", "jobs", "reveal"))
     settings = dict(

@@ -1,22 +1,339 @@
-"""check(): run the checker on an answer, and turn whatever happens into a verdict."""
+"""The exercises and their checkers, and `check`, which judges an answer.
+
+A checker gets the student's answer. It raises `Wrong` with the first counterexample, or returns if
+the answer is right; a `Score` where right answers differ in what they cost::
+
+    @exercise("02-1")
+    def allreduce(answer):
+        \"\"\"The arrays of all devices end with their sum, in place.\"\"\"
+        ...
+        raise Wrong(en="allreduce of [1] and [2] left [1] on the second device, expected [3]: ...",
+        ja="...")
+
+It is found by the exercise's id in the module of its lab. Its random cases come from `draws`, and a
+list that is written down in it is followed by `more`::
+
+    for size in [2, 3, 4, *more(3, lambda random: int(random.randint(5, 13)))]:
+
+While students work there is no seed, and all of them see the same cases. Graders give a seed: an
+answer that was written for the cases that it has seen then fails.
+"""
 
 from __future__ import annotations
 
 import dis
+import html
+import importlib
 import json
 import os
+import pkgutil
+import re
 import reprlib
+import signal
 import sys
+import sysconfig
+import threading
+import traceback
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
-from types import CodeType
-from typing import Any, Dict, Optional
+from types import CodeType, TracebackType
+from typing import (
+    Any,
+    Callable,
+    Dict,
+    Iterator,
+    List,
+    NamedTuple,
+    Optional,
+    Sequence,
+    TypeVar,
+    Union,
+)
 
-from gluonlab.exercises.cases import other_cases, seed_of_grader
-from gluonlab.exercises.exercise import Exercise, Score, Wrong, find
-from gluonlab.exercises.faults import message_of, place_of
-from gluonlab.exercises.languages import Texts, language
-from gluonlab.exercises.limits import OutOfTime, time_limit
-from gluonlab.exercises.verdict import PASSED, RAISED, TOO_SLOW, UNWRITTEN, WRONG, Verdict
+import numpy as np
+
+from gluonlab.errors import ExerciseError, unknown
+from gluonlab.exercises.languages import Texts, language, say
+
+SECONDS = 20.0  # for one check: ten times what a right answer may take
+
+Checker = Callable[[Any], Any]
+C = TypeVar("C", bound=Checker)
+
+
+class Wrong(Exception):
+    """The first counterexample: the input, the result, the expected one, and the likely fault."""
+
+    def __init__(self, *, en: str, ja: str) -> None:
+        super().__init__(en)
+        self.texts = {"en": en, "ja": ja}
+
+
+class Score:
+    """What a right answer costs, in microseconds, and that in words.
+
+    ``micros``: None for one that is in no leaderboard.
+    """
+
+    def __init__(self, micros: Optional[float], *, en: str, ja: str) -> None:
+        self.micros, self.texts = micros, {"en": en, "ja": ja}
+
+
+class Exercise(NamedTuple):
+    """An exercise: an ``id`` such as ``"02-1"``, one line about it, its checker, its time limit."""
+
+    id: str
+    summary: str
+    checker: Checker
+    seconds: float
+
+
+EXERCISES: Dict[str, Exercise] = {}  # filled as the labs' modules are imported
+
+
+def exercise(id: str, seconds: float = SECONDS) -> Callable[[C], C]:
+    """``@exercise("02-1")`` makes a function the checker of that exercise.
+
+    Its docstring, of one line, is the exercise's summary.
+    """
+
+    def register(checker: C) -> C:
+        own = getattr(checker, "__module__", "")
+        foreign = own.startswith(f"{__package__}.lab") and own != f"{__package__}.lab{id[:2]}"
+        if foreign or not re.fullmatch(r"\d\d-[1-9]\d*", id):
+            raise ExerciseError(
+                f"{id!r} names no exercise of {own}: write the two digits of the lab, "
+                "a dash and a number"
+            )
+        EXERCISES[id] = Exercise(id, (checker.__doc__ or "").strip(), checker, seconds)
+        return checker
+
+    return register
+
+
+def labs() -> List[str]:
+    """The numbers of the labs that have checkers: ``["01", "02", ...]``."""
+    modules = pkgutil.iter_modules([str(Path(__file__).parent)])
+    return sorted(module.name[3:] for module in modules if re.fullmatch(r"lab\d\d", module.name))
+
+
+def import_lab(number: str) -> None:
+    """Fill EXERCISES, and the guesses, with those of a lab."""
+    importlib.import_module(f"gluonlab.exercises.lab{number}")
+
+
+def all_exercises() -> List[Exercise]:
+    """Every exercise of every lab, in order."""
+    for lab in labs():
+        import_lab(lab)
+    return [EXERCISES[id] for id in sorted(EXERCISES, key=in_order)]
+
+
+def find(id: object) -> Exercise:
+    """The exercise of this id. Raises ExerciseError, with the choices."""
+    if isinstance(id, str) and id[:2] in labs():
+        import_lab(id[:2])
+    if not isinstance(id, str) or id not in EXERCISES:
+        text = unknown("exercise", id, of_its_lab(id, [one.id for one in all_exercises()]))
+        raise ExerciseError(say(en=text, ja=f"演習 {id!r} はありません ({text})"))
+    return EXERCISES[id]
+
+
+def of_its_lab(id: object, choices: List[str]) -> List[str]:
+    """Those of the lab that an unknown id begins with; all, where there is no such lab."""
+    return [one for one in choices if one[:2] == str(id)[:2]] or choices
+
+
+def in_order(id: str) -> "tuple[int, ...]":
+    """``"02-10"`` comes after ``"02-9"``."""
+    return tuple(map(int, id.split("-")))
+
+
+# --- What is said of an answer
+
+
+PASSED, WRONG, UNWRITTEN, RAISED, TOO_SLOW = "passed", "wrong", "unwritten", "raised", "too slow"
+
+_NAME = {"en": "Exercise", "ja": "演習"}
+_STATUSES = {  # its colour, and what it is called
+    PASSED: ("#1a7f37", {"en": "correct", "ja": "正解です"}),
+    WRONG: ("#bc4c00", {"en": "not right yet", "ja": "まだ正しくありません"}),
+    UNWRITTEN: ("#8c959f", {"en": "not written yet", "ja": "まだ書かれていません"}),
+    RAISED: ("#cf222e", {"en": "stopped by an error", "ja": "エラーで止まりました"}),
+    TOO_SLOW: ("#cf222e", {"en": "not finished in time", "ja": "時間内に終わりませんでした"}),
+}
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """The result of a check; true if the answer passed.
+
+    ``status``: passed, wrong, unwritten, raised or too slow; ``texts``: what there is to say, in
+    each language; ``micros``: what a right answer costs, where that counts.
+    """
+
+    exercise: str
+    status: str
+    texts: Texts
+    language: str = "en"
+    micros: Optional[float] = None
+
+    def __bool__(self) -> bool:
+        return self.status == PASSED
+
+    @property
+    def heading(self) -> str:
+        """The exercise and its status."""
+        _, names = _STATUSES[self.status]
+        return f"{_NAME[self.language]} {self.exercise}: {names[self.language]}"
+
+    @property
+    def message(self) -> str:
+        """The counterexample, or what to do; of a right answer what it costs, or nothing."""
+        return self.texts[self.language]
+
+    def __repr__(self) -> str:
+        return "\n".join(filter(None, [self.heading, self.message]))
+
+    def _repr_html_(self) -> str:
+        """A box with a coloured edge, in the colours that the page has."""
+        message = re.sub(r"`([^`]+)`", r"<code>\1</code>", html.escape(self.message))
+        body = f'<div style="white-space: pre-wrap">{message}</div>' if message else ""
+        edge = f"border-left: 4px solid {_STATUSES[self.status][0]}"
+        return (
+            f'<div lang="{self.language}" style="{edge}; padding: 0.3em 0.9em; margin: 0.3em 0">'
+            f"<strong>{html.escape(self.heading)}</strong>{body}</div>"
+        )
+
+
+# --- The random cases
+
+
+SEED = "GLUONLAB_CASES"  # the environment's variable that holds the seed, where one grades
+LARGEST_SEED = 2**32 - 1  # that numpy takes
+
+T = TypeVar("T")
+_seed: Optional[int] = None
+
+
+def draws(number: Union[int, Sequence[int]]) -> np.random.RandomState:
+    """The generator of a checker's cases; ``number`` is the checker's own."""
+    if _seed is None:
+        return np.random.RandomState(number)
+    own = list(number) if isinstance(number, Sequence) else [number]
+    return np.random.RandomState([*own, _seed])
+
+
+def more(count: int, draw: Callable[[np.random.RandomState], T], number: int = 0) -> List[T]:
+    """``count`` more cases where there is a seed, none where a student works."""
+    random = draws([number, 1])
+    return [draw(random) for _ in range(0 if _seed is None else count)]
+
+
+@contextmanager
+def other_cases(seed: int) -> Iterator[None]:
+    """Draw other cases in this block."""
+    global _seed
+    before, _seed = _seed, seed
+    try:
+        yield
+    finally:
+        _seed = before
+
+
+def seed_of_grader() -> Optional[int]:
+    """The seed that the grader has given to this process, if it has."""
+    text = os.environ.get(SEED, "")
+    return int(text) if text.isdigit() and int(text) <= LARGEST_SEED else None
+
+
+# --- The time that an answer may take, and what it raises
+
+
+class OutOfTime(BaseException):
+    """The time is over. No Exception, which code that runs too long might catch."""
+
+
+@contextmanager
+def time_limit(seconds: float) -> Iterator[None]:
+    """Raise OutOfTime in this block after ``seconds``, and every second from then on until it ends.
+
+    Python code is interrupted wherever it is, a call of a library when it returns. Without effect
+    outside the main thread, the only one that signals reach.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    running = True
+
+    def over(number: int, frame: object) -> None:
+        if running:  # it may also come between the end of the block and that of the timer
+            raise OutOfTime
+
+    before = signal.signal(signal.SIGALRM, over)
+    signal.setitimer(signal.ITIMER_REAL, seconds, 1.0)
+    try:
+        yield
+    finally:
+        running = False
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+
+
+LONGEST = 400  # characters of an error's own message
+
+_PACKAGE = str(Path(__file__).resolve().parent.parent)
+_LIBRARIES = tuple(
+    {
+        _PACKAGE,
+        *(sysconfig.get_paths()[name] for name in ("stdlib", "platstdlib", "purelib", "platlib")),
+    }
+)
+# MXNet's messages hold its C++ stack
+_NOISE = re.compile(r'\s*(Traceback \(|Stack trace|File "|\[bt\])')
+
+
+class ErrorPlace(NamedTuple):
+    """The line of the student's code that led to an error; ``last``: it raised the error itself."""
+
+    code: CodeType
+    line: int
+    source: str
+    last: bool
+
+
+def place_of(error: BaseException, checker: Callable[..., object]) -> Optional[ErrorPlace]:
+    """The innermost line below ``checker`` that is not Python's, a library's or gluonlab's."""
+    frames: List[TracebackType] = []
+    step = error.__traceback__
+    while step is not None:
+        is_checker = step.tb_frame.f_code is getattr(checker, "__code__", None)
+        frames = [] if is_checker else [*frames, step]
+        step = step.tb_next
+    for frame in reversed(frames):
+        code = frame.tb_frame.f_code
+        # MXNet makes its operators of text, which has no file
+        if not code.co_filename.startswith((*_LIBRARIES, "<frozen", "<string>")):
+            source = traceback.extract_tb(frame, limit=1)[0].line or ""
+            return ErrorPlace(code, frame.tb_lineno, source.strip(), frame is frames[-1])
+    return None
+
+
+def message_of(error: BaseException) -> str:
+    """``ValueError: what it says``, short."""
+    lines = [
+        line.strip() for line in str(error).splitlines() if line.strip() and not _NOISE.match(line)
+    ]
+    name = type(error).__name__
+    text = " ".join(lines)
+    text = text[len(name) + 2 :] if text.startswith(f"{name}: ") else text
+    text = text if len(text) <= LONGEST else text[: LONGEST - 3] + "..."
+    return f"{name}: {text}" if text else name
+
+
+# --- Judging
+
 
 GRADES = "GLUONLAB_GRADES"  # a file to which every verdict is added, one JSON object a line
 

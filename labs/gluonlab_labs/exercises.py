@@ -71,10 +71,10 @@ def check_exercises(
         _check_call(id, name, following, cell.line, faults)
         _check_solution(id, name, solution_path(solutions, id), cell.line, faults)
         if checkers is not None and id not in checkers:
-            folder = f"gluonlab/exercises/lab{lab.number}/"
+            module = f"gluonlab/exercises/lab{lab.number}.py"
             faults.add(
                 cell.line,
-                f'exercise {id} has no checker: write one below @exercise("{id}") in {folder}',
+                f'exercise {id} has no checker: write one below @exercise("{id}") in {module}',
             )
     for id in named:
         if id not in found:

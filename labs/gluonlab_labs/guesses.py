@@ -48,8 +48,8 @@ def check_guesses(lab: Lab, registered: Optional[Collection[str]], faults: Fault
                 f"guess {id}: predict, observe and because stand in three cells, in this order",
             )
         if registered is not None and id not in registered:
-            folder = f"gluonlab/exercises/lab{lab.number}/guesses.py"
-            faults.add(line, f'guess {id} has no question: write guess("{id}", ...) in {folder}')
+            module = f"gluonlab/exercises/lab{lab.number}.py"
+            faults.add(line, f'guess {id} has no question: write guess("{id}", ...) in {module}')
     for id in sorted(one for one in registered or () if one[:2] == lab.number):
         if id not in ids:
             faults.add(1, f"guess {id} is registered, and asked in no cell: ask or remove it")

@@ -11,7 +11,7 @@ from markupsafe import Markup
 from tqdm import tqdm
 
 import gluonlab
-from gluonlab.exercises.guesses.register import find
+from gluonlab.exercises.guesses import find
 from gluonlab.files.whole import folder_for, write_text
 from gluonlab_labs import dark
 from gluonlab_labs.build import Place

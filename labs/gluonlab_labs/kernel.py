@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Callable, Iterator, Optional
 
 from gluonlab.errors import NotebookError
-from gluonlab.exercises.kernel import environment_of_kernel, make_manager, place_of_cell
+from gluonlab.exercises.submission import environment_of_kernel, make_manager, place_of_cell
 from gluonlab.files.temporary import temporary_folder
 
 

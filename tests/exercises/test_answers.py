@@ -11,8 +11,7 @@ from support.lab_answers import (
     verdict_on,
 )
 
-from gluonlab.exercises.cases import other_cases
-from gluonlab.exercises.exercise import all_exercises
+from gluonlab.exercises.checking import all_exercises, other_cases
 
 pytestmark = pytest.mark.cpu_only(
     "checkers of exercises watch CPU devices: their waits, their threads, operators that mix them"

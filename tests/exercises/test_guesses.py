@@ -10,10 +10,19 @@ from hypothesis import strategies as st
 from mxnet import nd
 
 from gluonlab.errors import ExerciseError
-from gluonlab.exercises import because, observe, predict, surprises
-from gluonlab.exercises.guesses import choice, each, guess, listed, number, record, yes_or_no
-from gluonlab.exercises.guesses.register import GUESSES, all_guesses
-from gluonlab.exercises.guesses.table import wrapped
+from gluonlab.exercises import because, guesses, observe, predict, surprises
+from gluonlab.exercises.guesses import (
+    GUESSES,
+    HANDOUT,
+    all_guesses,
+    choice,
+    each,
+    guess,
+    listed,
+    number,
+    wrapped,
+    yes_or_no,
+)
 from gluonlab.exercises.languages import VARIABLE
 
 JAPANESE = re.compile("[\u3040-\u30ff\u4e00-\u9fff]")
@@ -37,9 +46,9 @@ def spoken(request, monkeypatch):
 @pytest.fixture
 def ask(monkeypatch):
     """``ask(form)`` registers the guess 01-z; nothing has been guessed before."""
-    monkeypatch.setattr(record, "_notebook", record._Notebook())
+    monkeypatch.setattr(guesses, "_entries", {})
     monkeypatch.setenv(VARIABLE, "en")
-    monkeypatch.delenv(record.HANDOUT, raising=False)
+    monkeypatch.delenv(HANDOUT, raising=False)
     asked = dict(GUESSES)
 
     def register(form, id="01-z"):
@@ -242,7 +251,7 @@ def test_the_table_has_80_columns_and_nothing_is_lost(ask, spoken, capsys):
 
 
 def test_in_a_handout_results_are_shown_and_nothing_is_compared(ask, spoken, monkeypatch, capsys):
-    monkeypatch.setenv(record.HANDOUT, "1")
+    monkeypatch.setenv(HANDOUT, "1")
     ask(FRACTION)
     predict("01-z", ...)
     because("01-z", ...)

@@ -13,8 +13,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gluonlab.exercises import bounds
-from gluonlab.exercises.bounds import (
+from gluonlab.exercises import supervisor
+from gluonlab.exercises.supervisor import (
     MEMORY_OF_ONE,
     MOST_JOBS,
     Bounds,
@@ -119,7 +119,7 @@ def test_a_notebook_may_have_no_more_memory_than_is_left():
 @given(st.integers(0, 2**45), st.integers(1, 300))
 def test_all_jobs_together_get_three_quarters_of_what_is_left_and_not_a_byte_more(free, jobs):
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(bounds, "room", lambda: Room(2**45, free, "machine"))
+        patch.setattr(supervisor, "room", lambda: Room(2**45, free, "machine"))
         memory = within_room(Bounds(1, memory=2**50), jobs).memory
     assert 4 * jobs * memory <= 3 * free < 4 * jobs * (memory + 1)
 
@@ -141,8 +141,8 @@ def test_as_many_jobs_run_as_there_are_cores_and_memory_in_three_quarters_of_wha
     free, cores, jobs, monkeypatch
 ):
     left = None if free is None else Room(2**60, free, "machine")
-    monkeypatch.setattr(bounds, "room", lambda: left)
-    monkeypatch.setattr(bounds, "available", lambda: cores)
+    monkeypatch.setattr(supervisor, "room", lambda: left)
+    monkeypatch.setattr(supervisor, "available", lambda: cores)
     assert jobs_here() == jobs
     if left is None:
         assert within_room(Bounds(1), jobs) == Bounds(1)

@@ -14,8 +14,7 @@ from support.lab_answers import (
 )
 from the_labs import LABS, PLACE
 
-from gluonlab.exercises.exercise import all_exercises, find, labs
-from gluonlab.exercises.verdict import PASSED, UNWRITTEN, WRONG
+from gluonlab.exercises.checking import PASSED, UNWRITTEN, WRONG, all_exercises, find, labs
 from gluonlab_labs.exercises import FAULTY, name_of, solution_path, stubs
 
 CELLS = {id: cell for lab in LABS.values() for id, cell in stubs(lab).items()}

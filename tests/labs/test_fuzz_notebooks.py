@@ -8,10 +8,8 @@ from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 from support.damage import corrupted, mutated
 from support.fuzzing import TRIED, fuzzed, own_errors
 
-from gluonlab.exercises.grade import Grade
-from gluonlab.exercises.kernel import Cell
-from gluonlab.exercises.submission import read_submission
-from gluonlab.exercises.table import as_csv
+from gluonlab.exercises.grading import Grade, as_csv
+from gluonlab.exercises.submission import Cell, read_submission
 
 NOTEBOOK = new_notebook(
     cells=[

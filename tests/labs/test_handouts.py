@@ -10,7 +10,7 @@ from handout_page import Handout
 from support.browser import start, wanted
 from the_labs import LABS
 
-from gluonlab.exercises.guesses.register import all_guesses
+from gluonlab.exercises.guesses import all_guesses
 from gluonlab_labs.source import LANGUAGES
 
 wanted()

@@ -10,10 +10,18 @@ import pytest
 from support.lab_answers import verdict_on
 from test_answers import MISTAKEN, MISTAKES, OTHERS, RIGHT, STUBS, solution
 
-from gluonlab.exercises.cases import SEED, draws, more, other_cases
-from gluonlab.exercises.checking import GRADES, check, judge
-from gluonlab.exercises.exercise import find
-from gluonlab.exercises.verdict import PASSED, WRONG
+from gluonlab.exercises.checking import (
+    GRADES,
+    PASSED,
+    SEED,
+    WRONG,
+    check,
+    draws,
+    find,
+    judge,
+    more,
+    other_cases,
+)
 
 SEEDS = [7, *(pytest.param(seed, marks=pytest.mark.long) for seed in (0, 1, 2, 3, 2**32 - 1))]
 # Whose check is of an answer to one question, or of what happens while it runs: a clock that waits,

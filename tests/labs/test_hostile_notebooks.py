@@ -17,11 +17,10 @@ from support.waiting import wait_until
 from the_labs import LABS, PLACE, REPOSITORY
 
 from gluonlab.errors import NotebookError
-from gluonlab.exercises.bounds import descendants
-from gluonlab.exercises.grade import UNCHECKED, Grade, grade, submissions
+from gluonlab.exercises.checking import PASSED
+from gluonlab.exercises.grading import UNCHECKED, Grade, as_csv, grade, submissions
 from gluonlab.exercises.submission import read_submission
-from gluonlab.exercises.table import as_csv
-from gluonlab.exercises.verdict import PASSED
+from gluonlab.exercises.supervisor import descendants
 from gluonlab.files.whole import remove_folder
 from gluonlab_labs.exercises import name_of, solution_path, stubs
 
@@ -228,8 +227,8 @@ def test_a_cell_that_is_hostile_is_a_note(kind, tmp_path):
 SCRIPT = """
 import json, os, sys
 from pathlib import Path
-from gluonlab.exercises.grade import grade, submissions
-from gluonlab.exercises.table import as_csv
+from gluonlab.exercises.grading import grade, submissions
+from gluonlab.exercises.grading import as_csv
 from gluonlab.host.memory import peak_bytes
 made = list(grade(submissions([Path("class")]), **json.loads(sys.argv[1])))
 Path("grades.csv").write_text(as_csv(made), encoding="utf-8")

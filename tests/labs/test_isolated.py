@@ -20,9 +20,9 @@ from the_labs import REPOSITORY
 
 import gluonlab
 from gluonlab.exercises.__main__ import main
-from gluonlab.exercises.container import Containers
-from gluonlab.exercises.grade import grade, in_order_of, submissions
-from gluonlab.exercises.verdict import PASSED
+from gluonlab.exercises.checking import PASSED
+from gluonlab.exercises.grading import grade, in_order_of, submissions
+from gluonlab.exercises.runners import Containers
 
 
 @pytest.fixture(autouse=True)
@@ -146,7 +146,7 @@ def test_cases_of_a_seed_fail_what_was_learned_by_heart_and_only_reveal_names_th
     heart = "def by_heart(*case):\n    return rows.get(case, 1)\n"
     handed_in(
         shown,
-        "from gluonlab.exercises import check\nfrom gluonlab.exercises.exercise import find",
+        "from gluonlab.exercises import check\nfrom gluonlab.exercises.checking import find",
         record,
         learn,
         heart,

@@ -11,13 +11,9 @@ from the_labs import PLACE
 
 from gluonlab.errors import ExerciseError
 from gluonlab.exercises.__main__ import main
-from gluonlab.exercises.checking import judge
-from gluonlab.exercises.exercise import find
-from gluonlab.exercises.grade import Grade
-from gluonlab.exercises.leaderboard import leaderboard
-from gluonlab.exercises.process import checked
-from gluonlab.exercises.table import as_csv
-from gluonlab.exercises.verdict import PASSED, WRONG
+from gluonlab.exercises.checking import PASSED, WRONG, find, judge
+from gluonlab.exercises.grading import Grade, as_csv, leaderboard
+from gluonlab.exercises.runners import checked
 from gluonlab_labs.exercises import solution_path
 
 ANSWERS = answers_of("04")

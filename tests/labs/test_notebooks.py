@@ -8,9 +8,8 @@ import re
 import pytest
 from the_labs import LABS, PLACE, REPOSITORY, SERIES, module_of
 
-from gluonlab.exercises.guesses.forms import Choice, Each, Listed, Number
-from gluonlab.exercises.guesses.register import all_guesses, find
-from gluonlab.exercises.verdict import PASSED, UNWRITTEN
+from gluonlab.exercises.checking import PASSED, UNWRITTEN
+from gluonlab.exercises.guesses import Choice, Each, Listed, Number, all_guesses, find
 from gluonlab_labs.exercises import FAULTY, stubs
 from gluonlab_labs.faults import Faults
 from gluonlab_labs.guesses import ids_in

@@ -1,6 +1,6 @@
 """The optima of 10-3, 10-6 and 10-7: that nothing is cheaper, which no solution can show.
 
-The written proofs are in `gluonlab.exercises.lab10.puzzles`; here every way is tried.
+The written proofs are in `gluonlab.exercises.lab10`; here every way is tried.
 """
 
 import math

@@ -6,8 +6,8 @@ import re
 import pytest
 from the_labs import LABS, PLACE, REPOSITORY, SERIES
 
-from gluonlab.exercises.exercise import all_exercises
-from gluonlab.exercises.guesses.register import all_guesses
+from gluonlab.exercises.checking import all_exercises
+from gluonlab.exercises.guesses import all_guesses
 from gluonlab_labs.build import differences, files, read_all
 from gluonlab_labs.dark import DARK
 from gluonlab_labs.guesses import ids_in

@@ -38,7 +38,7 @@ WITHOUT_DEVICES = """
     data/images/orientation data/images/pool data/images/quick data/sets/idx data/sets/layout
     data/sets/pack doctor/command doctor/cpu doctor/host doctor/links doctor/numbering
     doctor/processes drawing/words engine/installing engine/linking engine/setup engine/unfusible
-    errors exercises/container exercises/exercises exercises/results exercises/shared/puzzle
+    errors exercises/checking exercises/grading exercises/runners exercises/schedules
     figures files/whole fuzz/words host/host_lists host/sagemaker launch/allowed
     launch/environments launch/horovod_settings launch/jobs launch/messages launch/signals layers
     make_venv parallel/pipeline/check parallel/pipeline/page parallel/pipeline/page_file

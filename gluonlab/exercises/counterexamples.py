@@ -1,0 +1,171 @@
+"""Counterexamples in both languages, and the known mistakes that explain wrong answers.
+
+In a single case different mistakes often give the same number, and a sentence about the wrong one
+sends a student astray. So `explains` names a mistake only if it gives every wrong result, and two
+at least; otherwise the counterexample stands alone.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any, Callable, Iterable, List, NamedTuple, Optional, Sequence, Tuple
+
+import numpy as np
+
+from gluonlab.exercises.checking import Wrong
+
+Pair = Tuple[str, str]  # the same in English and in Japanese
+Look = Tuple[Any, str, str]  # whether it is so, and what is said then
+
+NOTHING: Pair = ("", "")
+NUMBERS = (int, float, np.number)
+
+
+class Case(NamedTuple):
+    """What an answer was given, in words: the beginning of every counterexample about it."""
+
+    en: str
+    ja: str
+
+    def wrong(self, en: str, ja: str, why: Pair = NOTHING) -> Wrong:
+        """The counterexample that goes on with these words, and ends with what it looks like."""
+        return wrong(f"{self.en}: {en}", f"{self.ja}: {ja}", why)
+
+    def check(self, *faults: Look) -> None:
+        """Raise Wrong for the first fault that is there."""
+        check(*((is_so, f"{self.en}: {en}", f"{self.ja}: {ja}") for is_so, en, ja in faults))
+
+
+def wrong(en: str, ja: str, why: Pair = NOTHING) -> Wrong:
+    """A counterexample, and what it looks like, if that is known."""
+    return Wrong(en=f"{en}: {why[0]}", ja=f"{ja}。{why[1]}") if any(why) else Wrong(en=en, ja=ja)
+
+
+def check(*faults: Look) -> None:
+    """Raise Wrong for the first fault that is there."""
+    found = looks_like(*faults)
+    if found is not NOTHING:
+        raise wrong(*found)
+
+
+def looks_like(*looks: Look) -> Pair:
+    """What is said of the first that is so; NOTHING if none is."""
+    return next(((en, ja) for is_so, en, ja in looks if is_so), NOTHING)
+
+
+def gave(call: str, got: Any, want: Any, why: Pair = NOTHING) -> Wrong:
+    """The counterexample of a call that gave another number; ``got`` and ``want`` as shown."""
+    return wrong(
+        f"{call} gave {got}, expected {want}",
+        f"{call} の答えは {got} でしたが、正しくは {want} です",
+        why,
+    )
+
+
+def is_not(call: str, got: Any, want: Any, why: Pair = NOTHING) -> Wrong:
+    """The counterexample of a call whose value is another one; both as shown."""
+    return wrong(
+        f"{call} is {got}, expected {want}", f"{call} は {got} でしたが、正しくは {want} です", why
+    )
+
+
+def returned(got: Any, call: str, en: str, ja: str) -> Wrong:
+    """The counterexample of a call that gave nothing, or no ``en``, ``ja``: what it should."""
+    hint, hint_ja = looks_like(
+        (got is None, " (is `return` missing?)", " (`return` を忘れていませんか)")
+    )
+    return Wrong(
+        en=f"{call} returned {got!r}{hint}: return {en}",
+        ja=f"{call} の戻り値は {got!r} でした{hint_ja}。{ja}を返してください",
+    )
+
+
+def near(got: Any, want: float, rel: float = 1e-6) -> bool:
+    """Whether ``got`` is a number, and this one but for rounding."""
+    return isinstance(got, NUMBERS) and math.isclose(got, want, rel_tol=rel)
+
+
+def in_english(count: int, thing: str) -> str:
+    """``1 device``, ``2 devices``, ``0 devices``."""
+    return f"{count} {thing}" + "s" * (count != 1)
+
+
+LEAST = 2  # wrong results that a mistake has to explain
+# a mistake: whether it gives this result in this case, and its name in both languages
+Mistake = Tuple[Callable[..., bool], str, str]
+
+
+class Result(NamedTuple):
+    """What an answer gave in one case, and what is right there."""
+
+    case: Tuple[Any, ...]
+    got: Any
+    want: Any
+
+
+class Results(List[Result]):
+    """What an answer gave, case by case, until it raised ``error``, if it did."""
+
+    error: Optional[Exception] = None
+
+    def wrong(self, right: Callable[[Any, Any], bool]) -> List[Result]:
+        """Those of which ``right(got, want)`` is false. Raises ``error`` where there are none."""
+        found = [each for each in self if not right(each.got, each.want)]
+        if not found:
+            self.end()
+        return found
+
+    def end(self) -> None:
+        """Raise ``error``, if there is one: all that came before it is right."""
+        if self.error is not None:
+            raise self.error
+
+
+def results(
+    answer: Callable[..., Any], cases: Iterable[Tuple[Any, ...]], want: Callable[..., Any]
+) -> Results:
+    """The answer in every case, beside ``want`` of the same case."""
+    found = Results()
+    for case in cases:
+        try:
+            found.append(Result(case, answer(*case), want(*case)))
+        except Exception as error:  # whatever a student's code raises
+            found.error = error
+            break
+    return found
+
+
+def explains(
+    found: Sequence[Result], right: Callable[[Any, Any], bool], *mistakes: Mistake
+) -> Pair:
+    """What is said of the mistake that explains the results; NOTHING if none does.
+
+    One that gives all of them goes before one that gives the wrong ones alone, as where an answer
+    knows a special case; if those are all None, which many mistakes may give, none is named.
+    """
+    mistaken = [each for each in found if not right(each.got, each.want)]
+    if found and all(each.got is None for each in found):  # somewhere None may be right
+        return "the function returns nothing", "関数が何も返していません"
+    if len(mistaken) < LEAST:
+        return NOTHING
+    numbers = any(each.got is not None for each in mistaken)
+    for some in (found, mistaken) if numbers else (found,):
+        for gives, en, ja in mistakes:
+            if all(gives(*each.case, got=each.got) for each in some):
+                return en, ja
+    return NOTHING
+
+
+def same_number(got: Any, want: Any) -> bool:
+    """Whether it is a number, and exactly this one."""
+    return isinstance(got, NUMBERS) and bool(got == want)
+
+
+def by(formula: Callable[..., Any], same: Callable[[Any, Any], bool] = near) -> Callable[..., bool]:
+    """A mistake that gives what a formula gives; None: nothing."""
+
+    def gives(*case: Any, got: Any) -> bool:
+        value = formula(*case)
+        return value is not None and same(got, value)
+
+    return gives

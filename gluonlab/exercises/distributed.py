@@ -1,0 +1,320 @@
+"""A stand-in for ``torch.distributed`` and its kin, in numpy: ranks are threads of this process.
+
+It has the calls, the names and the faults of the real thing that a program with many processes
+meets, and notes what each rank does. What would wait for ever between real processes is an error
+here, and comes at once: a rank that waits for one that has ended.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import threading
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Tuple
+
+import numpy as np
+
+from gluonlab.host.signals import delayed_signals
+
+
+class Hang(Exception):
+    """A rank waits for another one that has ended: real processes would wait for ever."""
+
+    def __init__(self, rank: int, ended: int) -> None:
+        super().__init__(f"rank {rank} waits for rank {ended}, which has ended")
+        self.rank, self.ended = rank, ended
+
+
+class Unequal(Exception):
+    """The arrays that the ranks want to have summed do not have one shape."""
+
+    def __init__(self, shapes: "Dict[int, Any]") -> None:
+        super().__init__(", ".join(f"rank {rank}: {shapes[rank]}" for rank in sorted(shapes)))
+
+
+class RankOutcome(NamedTuple):
+    """What a rank's function returned, or raised."""
+
+    value: Any
+    error: Optional[BaseException]
+
+
+class Ranks:
+    """A group of ``size`` ranks."""
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+        self._changed = threading.Condition()
+        self._given: List[Dict[int, Any]] = []  # of each sum, what each rank has given
+        self._sums = [0] * size  # how many each rank has begun
+        self._ended: List[int] = []
+        self._rank_of: Dict[int, int] = {}  # by the number of the thread
+
+    @property
+    def rank(self) -> int:
+        """The rank in whose thread this is called."""
+        return self._rank_of[threading.get_ident()]
+
+    def run(self, function: Callable[[int], Any]) -> List[RankOutcome]:
+        """Call ``function(rank)`` in each rank, and wait until all have ended."""
+        outcomes = [RankOutcome(None, None)] * self.size
+
+        def run_one(rank: int) -> None:
+            self._rank_of[threading.get_ident()] = rank
+            try:
+                outcomes[rank] = RankOutcome(function(rank), None)
+            except BaseException as error:  # whatever a student's code raises
+                outcomes[rank] = RankOutcome(None, error)
+            finally:
+                with self._changed:
+                    self._ended.append(rank)
+                    self._changed.notify_all()
+
+        threads = [
+            threading.Thread(target=run_one, args=(rank,), daemon=True) for rank in range(self.size)
+        ]
+        try:
+            with delayed_signals():  # an interrupted start would leave running threads
+                for thread in threads:
+                    thread.start()
+            # An interrupted Thread.join takes a running thread for a stopped one. Without a timeout
+            # Python may miss a signal that comes just before it waits.
+            with self._changed:
+                while not self._changed.wait_for(lambda: len(self._ended) == self.size, 0.1):
+                    continue
+        finally:  # the time is over: end them, too
+            for rank, thread in enumerate(threads):
+                if thread.ident is not None and rank not in self._ended:
+                    exception = ctypes.py_object(SystemExit)
+                    ctypes.pythonapi.PyThreadState_SetAsyncExc(
+                        ctypes.c_ulong(thread.ident), exception
+                    )
+        return outcomes
+
+    def allreduce(self, array: Any) -> Any:
+        """The sum over the ranks of their arrays of one shape, in a new array; waits for all.
+
+        Raises Hang if another rank has ended without it, Unequal for arrays of several shapes.
+        """
+        rank = self.rank
+        with self._changed:
+            number = self._sums[rank]
+            self._sums[rank] += 1
+            if number == len(self._given):
+                self._given.append({})
+            given = self._given[number]
+            given[rank] = np.array(array, dtype=np.float64)
+            self._changed.notify_all()
+            while len(given) < self.size:
+                for other in self._ended:
+                    if other not in given:
+                        raise Hang(rank, other)
+                self._changed.wait(0.1)
+        shapes = {other: each.shape for other, each in given.items()}
+        if len(set(shapes.values())) > 1:
+            raise Unequal(shapes)
+        return np.sum([given[other] for other in range(self.size)], axis=0)
+
+
+Array = Any  # of numpy
+
+
+class Images(NamedTuple):
+    """A data set: ``xs`` (n, features), ``ys`` (n,) of 0 and 1."""
+
+    xs: Array
+    ys: Array
+
+    def __len__(self) -> int:
+        return len(self.ys)
+
+
+@dataclass
+class Notes:
+    """What one rank did."""
+
+    joined: List[Tuple[Any, Any]] = field(default_factory=list)  # (rank, world_size) as given
+    orders: List[List[int]] = field(default_factory=list)  # the images of each pass, one by one
+    epochs: List[Optional[int]] = field(default_factory=list)  # the sampler's in each; None: none
+    sums: int = 0  # gradients that were summed with the other ranks
+    updates: int = 0
+    evaluated: List[Images] = field(default_factory=list)
+    lines: List[str] = field(default_factory=list)
+    weight: Optional[Array] = None  # of the model, when the rank ended
+
+
+class Distributed:
+    """What a program is given as ``dist``.
+
+    It has the classes Model, DistributedDataParallel, DistributedSampler and DataLoader, too.
+    ``notes``: what each rank did; ``outcomes``: what came of it.
+    """
+
+    def __init__(self) -> None:
+        self.Model = partial(Model, self)
+        self.DistributedDataParallel = Replica
+        self.DistributedSampler = DistributedSampler
+        self.DataLoader = partial(DataLoader, self)
+        self.notes: List[Notes] = []
+        self.outcomes: List[RankOutcome] = []
+        self._ranks: Optional[Ranks] = None
+
+    def spawn(self, fn: Callable[..., Any], args: Tuple[Any, ...] = (), nprocs: int = 1) -> None:
+        """Call ``fn(rank, *args)`` in each of ``nprocs`` processes, and wait for them."""
+        words = (*args,)  # a TypeError if they are not several
+        self._ranks = Ranks(nprocs)
+        self.notes = [Notes() for _ in range(nprocs)]
+        self.outcomes = self._ranks.run(lambda rank: fn(rank, *words))
+        for outcome in self.outcomes:
+            if outcome.error is not None:
+                raise outcome.error
+
+    def init_process_group(
+        self,
+        backend: str,
+        init_method: Optional[str] = None,
+        world_size: int = -1,
+        rank: int = -1,
+    ) -> None:
+        """Join the group."""
+        self._own.joined.append((rank, world_size))
+
+    def get_rank(self) -> int:
+        """The rank of the process that calls it."""
+        return self._group.rank
+
+    def get_world_size(self) -> int:
+        """How many processes there are."""
+        return self._group.size
+
+    def log(self, text: object) -> None:
+        """Print a line."""
+        self._own.lines.append(str(text))
+        print(f"[rank {self._group.rank}] {text}")
+
+    @property
+    def _group(self) -> Ranks:
+        if self._ranks is None:
+            raise RuntimeError("there is no process group yet: spawn starts the processes")
+        return self._ranks
+
+    @property
+    def _own(self) -> Notes:
+        return self.notes[self._group.rank]
+
+
+class Model:
+    """Logistic regression."""
+
+    def __init__(self, dist: Distributed) -> None:
+        self.dist, self.weight = dist, np.zeros(3)
+        self._gradient = np.zeros(3)
+
+    def backward(self, xs: Array, ys: Array) -> None:
+        """Set the gradient of the mean loss."""
+        chances = 1 / (1 + np.exp(-(xs @ self.weight)))
+        self._gradient = xs.T @ (chances - ys) / len(ys)
+
+    def step(self, lr: float = 0.5) -> None:
+        """Move the weight."""
+        self.weight = self.weight - lr * self._gradient
+        self.dist._own.weight = self.weight
+        self.dist._own.updates += 1
+
+    def score(self, images: Images) -> float:
+        """The accuracy on these images."""
+        self.dist._own.evaluated.append(images)
+        return float(((images.xs @ self.weight > 0) == images.ys).mean())
+
+
+class Replica:
+    """A model of one of several processes. ``module``: the model itself."""
+
+    def __init__(self, model: Model) -> None:
+        self.module = model
+
+    def backward(self, xs: Array, ys: Array) -> None:
+        """Set the gradient to the mean of those of all processes, and wait for them."""
+        model = self.module
+        model.backward(xs, ys)
+        group = model.dist._group
+        model._gradient = group.allreduce(model._gradient) / group.size
+        model.dist._own.sums += 1
+
+    def step(self, lr: float = 0.5) -> None:
+        """Move the weight."""
+        self.module.step(lr)
+
+    def score(self, images: Images) -> float:
+        """The accuracy on these images."""
+        return self.module.score(images)
+
+
+class DistributedSampler:
+    """Every ``num_replicas``-th image of a permutation that all ranks share."""
+
+    def __init__(
+        self, dataset: Any, num_replicas: int, rank: int, shuffle: bool = True, seed: int = 0
+    ) -> None:
+        if not 0 <= rank < num_replicas:
+            raise ValueError(f"invalid rank {rank}: it is 0 to {num_replicas - 1}")
+        self.size, self.num_replicas, self.rank = len(dataset), num_replicas, rank
+        self.shuffle, self.seed, self.epoch = shuffle, seed, 0
+
+    def set_epoch(self, epoch: int) -> None:
+        """The permutation is drawn from seed and epoch."""
+        self.epoch = epoch
+
+    def __len__(self) -> int:
+        return -(-self.size // self.num_replicas)
+
+    def __iter__(self) -> Iterator[int]:
+        order = np.arange(self.size)
+        if self.shuffle:
+            order = np.random.RandomState([self.seed, self.epoch]).permutation(order)
+        padded = np.resize(order, len(self) * self.num_replicas)
+        return iter(padded[self.rank :: self.num_replicas].tolist())
+
+
+class DataLoader:
+    """Iterates over batches ``(xs, ys)``."""
+
+    def __init__(
+        self,
+        dist: Distributed,
+        dataset: Images,
+        batch_size: int = 1,
+        shuffle: bool = False,
+        sampler: Optional[DistributedSampler] = None,
+    ) -> None:
+        if sampler is not None and shuffle:
+            raise ValueError("sampler option is mutually exclusive with shuffle")
+        self.dist, self.dataset, self.batch_size = dist, dataset, batch_size
+        self.shuffle, self.sampler = shuffle, sampler
+
+    def __len__(self) -> int:
+        count = len(self.dataset) if self.sampler is None else len(self.sampler)
+        return -(-count // self.batch_size)
+
+    def __iter__(self) -> Iterator[Tuple[Array, Array]]:
+        order = list(range(len(self.dataset))) if self.sampler is None else list(self.sampler)
+        if self.shuffle:
+            order = np.random.permutation(order).tolist()
+        seen: List[int] = []
+        self.dist._own.orders.append(seen)
+        self.dist._own.epochs.append(None if self.sampler is None else self.sampler.epoch)
+        for begin in range(0, len(order), self.batch_size):
+            batch = order[begin : begin + self.batch_size]
+            seen.extend(batch)
+            yield self.dataset.xs[batch], self.dataset.ys[batch]
+
+
+def some_images(count: int, seed: int) -> Images:
+    """Images of three features, of which the label follows."""
+    random = np.random.RandomState([8, seed])
+    xs = random.normal(size=(count, 3))
+    return Images(xs, (xs @ np.array([1.0, -2.0, 0.5]) > 0).astype(float))
+
+
+Program = Callable[[Distributed, Images, Images, int, int], Any]

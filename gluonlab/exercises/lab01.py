@@ -1,0 +1,454 @@
+"""The exercises of lab 01: devices, and one batch on two of them."""
+
+from __future__ import annotations
+
+import ctypes
+import time
+from contextlib import ExitStack
+from time import sleep
+from typing import Any, Callable, Dict, List, NamedTuple, Sequence, Tuple
+from unittest.mock import patch
+
+import mxnet as mx
+import numpy as np
+from mxnet import nd
+from mxnet.base import _LIB, check_call
+
+from gluonlab.engine.threads import EngineContext
+from gluonlab.exercises import guesses
+from gluonlab.exercises.arrays import check_arrays, cpus, in_words, watch
+from gluonlab.exercises.checking import Wrong, draws, exercise
+from gluonlab.exercises.counterexamples import (
+    NUMBERS,
+    Case,
+    Mistake,
+    check,
+    explains,
+    results,
+    wrong,
+)
+
+Array = Any  # np.ndarray
+
+
+# --- 01-1: on which device each array lies
+
+
+REASONS = {
+    "a": ("it was made with `ctx=first`", "`ctx=first` を指定して作られています"),
+    "b": ("`as_in_context` returns a copy on the device that it is given",
+          "`as_in_context` は指定したデバイス上のコピーを返します"),
+    "c": ("an operation runs where its input lies, and a is on `first`",
+          "演算は入力のあるデバイスで実行され、a は `first` にあります"),
+    "d": ("both inputs are on `second`, and so is the product",
+          "入力は 2 つとも `second` にあり、積もそこで作られます"),
+    "e": ("`zeros_like` makes an array on the device of the one it is given",
+          "`zeros_like` は渡された配列と同じデバイスに作ります"),
+    "f": ("d was copied to `first` before the sum", "足す前に d が `first` にコピーされています"),
+    "g": ("inside `with second:` an array without `ctx=` is made on `second`",
+          "`with second:` の中では、指定のない配列は `second` に作られます"),
+    "h": ("`copyto(a)` writes into a and returns it", "`copyto(a)` は a に書き込み、a を返します"),
+}  # fmt: skip
+
+
+def _places() -> Dict[str, int]:
+    """The number of each array's device, by MXNet itself running the lines of the exercise."""
+    first, second = cpus(2)
+    a = nd.ones((2, 2), ctx=first)
+    b = a.as_in_context(second)
+    c = a + 1
+    d = b * b
+    e = nd.zeros_like(d)
+    f = d.as_in_context(first) + a
+    with second:
+        g = nd.ones((2, 2))
+    h = g.copyto(a)
+    return {name: array.context.device_id for name, array in zip(REASONS, (a, b, c, d, e, f, g, h))}
+
+
+@exercise("01-1")
+def where_each_array_is(answer: Any) -> None:
+    """On which device each of eight arrays lies, without running the lines."""
+    if not isinstance(answer, dict):
+        raise Wrong(
+            en=f"{answer!r} is not a dictionary: write one such as {{'a': 0, 'b': 1, ...}} with a "
+            "number for each array",
+            ja=f"{answer!r} は辞書ではありません。{{'a': 0, 'b': 1, ...}} のように、"
+            "配列ごとに番号を書いてください",
+        )
+    for name, place in _places().items():
+        if name not in answer:
+            raise Wrong(en=f"there is no number for `{name}`", ja=f"`{name}` の番号がありません")
+        said = answer[name]
+        if isinstance(said, bool) or said not in (0, 1):
+            raise Wrong(
+                en=f"`{name}` is said to be on {said!r}: give 0 for `first`, 1 for `second`",
+                ja=f"`{name}` に {said!r} と書かれています。"
+                "`first` なら 0、`second` なら 1 としてください",
+            )
+        if said != place:
+            en, ja = REASONS[name]
+            raise Wrong(
+                en=f"`{name}` is not on device {said}: {en}",
+                ja=f"`{name}` があるのはデバイス {said} ではありません。{ja}",
+            )
+
+
+# --- 01-2: a clock that counts all of the work that is queued, and nothing else
+
+
+_ON_WORKER = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p)
+MOST_KEPT = 100
+
+_kept: List[Any] = []  # what the engine calls must live for as long as it may
+
+
+def queue_pause(ctx: mx.Context, seconds: float) -> None:
+    """Queue an operation that keeps a CPU device idle for so long; `mx.nd.waitall` waits for it."""
+    queue_call(ctx, lambda: sleep(seconds))
+
+
+def queue_call(ctx: mx.Context, call: Callable[[], object]) -> nd.NDArray:
+    """Queue an operation of a CPU device, which calls ``call``; return the array that it writes."""
+
+    def operate(run_context: object, parameter: object) -> None:
+        call()
+
+    if len(_kept) > MOST_KEPT:
+        nd.waitall()
+        _kept.clear()
+    callback, written = _ON_WORKER(operate), nd.zeros((1,), ctx=ctx)
+    where, handle = ctypes.byref(EngineContext(1, ctx.device_id)), ctypes.byref(written.handle)
+    _kept.append((callback, written))
+    none = (None, None)
+    check_call(
+        _LIB.MXEnginePushSyncND(callback, *none, where, None, 0, handle, 1, None, 0, b"queue_call")
+    )
+    return written
+
+
+PAUSE_S = 0.3  # of the work that is timed; an idle machine times it to a thousandth of that
+TRIES = 3  # other programs of a busy machine may interrupt an answer for as long
+
+Clock = Callable[[Callable[[], None]], float]
+
+
+@exercise("01-2")
+def a_clock_that_tells_the_truth(answer: Clock) -> None:
+    """The seconds of work that is queued: all of it, and nothing else."""
+    first, second = cpus(2)
+    calls: List[float] = []
+
+    def work(ctxs: Sequence[mx.Context] = (first,)) -> None:
+        calls.append(time.perf_counter())
+        for ctx in ctxs:
+            queue_pause(ctx, PAUSE_S)
+
+    def waiting() -> None:
+        work()
+        nd.waitall()
+
+    nd.waitall()
+    timed = _timed(answer, work)
+    if len(calls) != 1:
+        raise Wrong(
+            en=f"`work` was called {len(calls)} times: call it once, "
+            "the seconds of a single call are wanted",
+            ja=f"`work` が {len(calls)} 回呼ばれました。1 回分の秒数を返すので、"
+            "呼び出しは 1 回だけにしてください",
+        )
+    _check_pause(timed, first)
+    nd.waitall()
+    _check_pause(_timed(answer, lambda: work((second,))), second)
+    nd.waitall()
+    got, took, _ = _timed(answer, waiting)
+    if got > _late(took):
+        raise Wrong(
+            en=f"work that waits for its own {PAUSE_S} s before it returns was said to take "
+            f"{got:.3g} s, and your clock came back after {took:.3g} s: the time of the call is "
+            "counted twice. Read the clock once before the call, and once when the work is done",
+            ja=f"{PAUSE_S} 秒の計算を自分で待ってから戻る処理が {got:.3g} 秒になりましたが、"
+            f"呼び出しから {took:.3g} 秒で戻っています。`work` を呼び出している時間を 2 回"
+            "数えています。時刻は、呼び出す前と処理が終わったときの 1 回ずつ取ってください",
+        )
+    if got < 0.9 * PAUSE_S:
+        raise Wrong(
+            en=f"work that waits for its own {PAUSE_S} s before it returns was said to take "
+            f"{got:.3f} s: the clock was started when `work` had come back. "
+            "Start it before the call",
+            ja=f"{PAUSE_S} 秒の計算を自分で待ってから戻る処理が {got:.3f} 秒になりました。"
+            "`work` が戻ってから計測を始めています。呼び出す前に始めてください",
+        )
+    for _ in range(TRIES):
+        queue_pause(first, PAUSE_S)
+        got = _timed(answer, lambda: None).got
+        if got <= 0.8 * PAUSE_S:
+            break
+        nd.waitall()
+    else:
+        raise Wrong(
+            en=f"work that does nothing was said to take {got:.2f} s: "
+            f"{PAUSE_S} s of other work had been queued before, and were counted as well. "
+            "Wait for that before the clock is started",
+            ja=f"何もしない処理に {got:.2f} 秒かかったことになりました。"
+            f"その前にキューに入っていた {PAUSE_S} 秒の別の処理まで数えています。"
+            "計測を始める前に、それが終わるのを待ってください",
+        )
+
+
+class Timed(NamedTuple):
+    """What the answer said, how long it took itself, and which clocks of computing it read."""
+
+    got: float
+    took: float
+    of_computing: List[str]
+
+
+def _timed(answer: Clock, work: Callable[[], None]) -> Timed:
+    read: List[str] = []
+
+    def noted(name: str) -> Callable[[], float]:
+        clock = getattr(time, name)
+
+        def reads() -> float:
+            read.append(name)
+            return float(clock())
+
+        return reads
+
+    with ExitStack() as patched:
+        for name in ("process_time", "thread_time"):
+            patched.enter_context(patch.object(time, name, noted(name)))
+        begin = time.perf_counter()
+        got = answer(work)
+        took = time.perf_counter() - begin
+    if isinstance(got, NUMBERS):
+        return Timed(float(got), took, read)
+    raise Wrong(
+        en=f"it returned {got!r}: return the number of seconds",
+        ja=f"{got!r} が返りました。秒数を数値で返してください",
+    )
+
+
+def _late(took: float) -> float:
+    """More than this counts what did not happen in a call of so many seconds."""
+    return took * 1.02 + 0.01
+
+
+def _check_pause(timed: Timed, ctx: mx.Context) -> None:
+    """Raise Wrong unless it is about what a device was kept busy for."""
+    got, took, of_computing = timed
+    en = f"work that keeps {ctx} busy for {PAUSE_S} s was said to take {got:.3g}"
+    ja = f"{ctx} での {PAUSE_S} 秒の処理が {got:.3g}"
+    clock = f"`time.{of_computing[0]}`" if of_computing else ""
+    late, thousands = _late(took), (1e3, 1e6, 1e9)
+    check(
+        (got < 0, f"{en} s: subtract the earlier time from the later one",
+         f"{ja} 秒になりました。後の時刻から前の時刻を引いてください"),
+        (clock and got < 0.9 * PAUSE_S,
+         f"{en} s: {clock} counts the time in which this process computes, and whoever waits for "
+         "a device does not. Read `time.perf_counter`",
+         f"{ja} 秒になりました。{clock} はこのプロセスが計算した時間だけを数え、"
+         "デバイスを待つ時間は含みません。`time.perf_counter` を使ってください"),
+        (got < 0.9 * PAUSE_S,
+         f"{en} s: the clock was read when the work had been queued, before it was done",
+         f"{ja} 秒になりました。処理をキューに入れただけで、終わる前に時刻を取っています"),
+        (any(0.9 * PAUSE_S <= got / unit <= late for unit in thousands),
+         f"{en}: return seconds", f"{ja} になりました。単位は秒にしてください"),
+        (got > late,
+         f"{en} s, and your clock came back after {took:.3g} s: it counts too much",
+         f"{ja} 秒になりましたが、呼び出しから {took:.3g} 秒で戻っています。数えすぎです"),
+    )  # fmt: skip
+
+
+# --- 01-3: a batch cut into shards of given sizes
+
+
+def _cuts() -> "List[Tuple[Array, List[int]]]":
+    """Arrays and the sizes of their shards, the simplest first."""
+    random = draws(0)
+    cuts: "List[Tuple[Array, List[int]]]" = [
+        (np.arange(4, dtype=np.float32), [2, 2]),
+        (np.arange(4, dtype=np.float32), [3, 1]),
+        (np.arange(6, dtype=np.float32), [1, 2, 3]),
+        (np.arange(5, dtype=np.int32), [2, 3]),
+        (np.arange(12, dtype=np.uint8).reshape(6, 1, 2), [1, 4, 1]),
+    ]
+    for _ in range(4):
+        sizes = random.randint(1, 6, random.randint(1, 5)).tolist()
+        cuts.append((random.randint(0, 100, (sum(sizes), 3)).astype(np.float32), sizes))
+    return cuts
+
+
+@exercise("01-3")
+def shards_for_unequal_devices(answer: Callable[..., Any]) -> None:
+    """A batch cut into shards of the sizes asked for, each on its device."""
+    for array, sizes in _cuts():
+        ctxs = cpus(len(sizes))
+        got = answer(nd.array(array, dtype=array.dtype), list(sizes), list(ctxs))
+        en, ja = f"{len(array)} rows in shards of {sizes}", f"{len(array)} 行を {sizes} に分割"
+        if not isinstance(got, (list, tuple)) or len(got) != len(sizes):
+            count = len(got) if isinstance(got, (list, tuple)) else type(got).__name__
+            raise wrong(
+                f"{en} gave {count}: return a list of {len(sizes)} arrays, one per device",
+                f"{ja}すると {count} が返りました。デバイスごとに 1 つ、"
+                f"{len(sizes)} 個の配列のリストを返してください",
+            )
+        lengths = [len(shard) for shard in got]
+        if lengths != sizes:
+            raise wrong(
+                f"{en} gave shards of {lengths} rows: each device gets as many as its entry of "
+                "`sizes` says",
+                f"{ja}すると {lengths} 行になりました。各デバイスには `sizes` "
+                "のとおりの行数を渡してください",
+            )
+        for shard, end, size, ctx in zip(got, np.cumsum(sizes), sizes, ctxs):
+            want = array[end - size : end]
+            Case(en, ja).check(
+                (not np.array_equal(shard.asnumpy(), want),
+                 f"the shard for {ctx} is {in_words(shard)}, expected {in_words(want)}: "
+                 "a shard begins where the one before it ends, at the sum of the sizes before it",
+                 f"{ctx} のシャードが {in_words(shard)} です。正しくは {in_words(want)} です。"
+                 "シャードは直前のシャードの終わり (それまでの大きさの合計) から始まります"),
+                (shard.context != ctx,
+                 f"the shard for {ctx} is on {shard.context}: "
+                 "it was cut, but never moved to its device",
+                 f"{ctx} のシャードが {shard.context} にあります。"
+                 "分割しただけで、デバイスに移していません"),
+                (shard.dtype != array.dtype,
+                 f"{array.dtype} became {np.dtype(shard.dtype)}: "
+                 "cut and copy the array itself; `nd.array` of numbers makes float32",
+                 f"型が {array.dtype} から {np.dtype(shard.dtype)} に変わりました。"
+                 "配列そのものを分割してコピーしてください。`nd.array` は float32 を作ります"),
+            )  # fmt: skip
+
+
+# --- 01-4: the gradient of a batch out of those of its shards
+
+
+@exercise("01-4")
+def whole_gradient(answer: Callable[..., Any]) -> None:
+    """The gradient of the whole batch's mean loss out of those of its shards."""
+    random = draws(0)
+    cases: List[Tuple[List[List[float]], List[int]]] = [
+        ([[2, 4]], [3]),
+        ([[1, 0], [3, 0]], [1, 1]),
+        ([[1, 0], [5, 0]], [3, 1]),
+        ([[6, 0], [0, 6], [3, 3]], [1, 2, 3]),
+    ]
+    for n in (2, 3, 4):
+        cases.append((random.randint(-9, 10, (n, 4)).tolist(), random.randint(1, 9, n).tolist()))
+    found = results(lambda values, sizes: _whole(answer, values, sizes), cases, _mean)
+    for (values, sizes), got, want in found:
+        if not _same(got, want):
+            case = ", ".join(f"{in_words(value)} ({size})" for value, size in zip(values, sizes))
+            raise wrong(
+                f"gradients (and images) {case} gave {in_words(got)}, expected {in_words(want)}",
+                f"勾配 (枚数) が {case} のとき {in_words(got)} になりました。"
+                f"正しくは {in_words(want)} です",
+                explains(found, _same, *MISTAKES),
+            )
+    found.end()
+
+
+def _whole(answer: Callable[..., Any], values: List[List[float]], sizes: List[int]) -> Array:
+    """What the answer returns, after a look at what it did on the way."""
+    ctxs = cpus(len(sizes))
+    arrays = [nd.array(value, ctx=ctx) for value, ctx in zip(values, ctxs)]
+    with watch() as seen:
+        got = answer(list(arrays), list(sizes))
+    if not isinstance(got, nd.NDArray):
+        raise wrong(
+            f"it returned {type(got).__name__}: return an array of MXNet, like the gradients",
+            f"{type(got).__name__} が返りました。勾配と同じく MXNet の配列を返してください",
+        )
+    if not _same(got.asnumpy(), _mean(values, sizes)):
+        return got.asnumpy()  # that comes first
+    check_arrays(arrays, values)
+    if got.context != ctxs[0]:
+        raise wrong(
+            f"the result of {len(sizes)} gradients is on {got.context}: "
+            f"it belongs on the device of the first one, {ctxs[0]}",
+            f"{len(sizes)} 個の勾配の結果が {got.context} にあります。"
+            f"最初の勾配のデバイス {ctxs[0]} に置いてください",
+        )
+    for one, other in seen.mixed:
+        raise wrong(
+            f"an operation had inputs on {one} and {other}: "
+            "CPU devices allow that, two GPUs do not. Copy first, with `as_in_context`",
+            f"{one} と {other} の配列を 1 つの演算に渡しています。"
+            "CPU デバイスでは動きますが、2 個の GPU では動きません。"
+            "先に `as_in_context` でコピーしてください",
+        )
+    return got.asnumpy()
+
+
+def _mean(values: List[List[float]], sizes: List[int]) -> Array:
+    return np.average(np.array(values, dtype=np.float64), axis=0, weights=sizes)
+
+
+def _same(got: Array, want: Array) -> bool:
+    return got.shape == want.shape and bool(np.allclose(got, want, atol=1e-4))
+
+
+def _by(formula: Callable[[Array, Array], Array]) -> Callable[..., bool]:
+    """A mistake that gives a formula of the gradients (n, m) and the sizes (n, 1)."""
+    return lambda values, sizes, got: _same(
+        got, formula(np.array(values, dtype=np.float64), np.array(sizes, dtype=np.float64)[:, None])
+    )
+
+
+MISTAKES: List[Mistake] = [
+    (_by(lambda values, sizes: values.sum(0)),
+     "that is their sum, which is right for losses that are added, not for means",
+     "これは合計で、損失を合計したときの答えです。平均の場合は異なります"),
+    (_by(lambda values, sizes: values.mean(0)),
+     "that is their mean, in which an image of a small shard counts more than one of a large "
+     "shard",
+     "これは単純な平均です。"
+     "小さいシャードの画像の寄与が、大きいシャードの画像の寄与より大きくなっています"),
+    (_by(lambda values, sizes: (values * sizes).sum(0)),
+     "that is the gradient of the sum of all losses: divide by the number of all images",
+     "これは全損失の合計の勾配です。全体の枚数で割ってください"),
+    (_by(lambda values, sizes: (values / sizes).sum(0)),
+     "a larger shard must count more, not less: multiply by its size",
+     "大きいシャードほど寄与を大きくする必要があります。枚数で割らずに、枚数を掛けてください"),
+    (_by(lambda values, sizes: (values * sizes).sum(0) / len(sizes)),
+     "divide by the number of all images, not by the number of shards",
+     "シャードの数ではなく、全体の枚数で割ってください"),
+]  # fmt: skip
+
+
+# --- The guesses
+
+
+guesses.guess(
+    "01-a",
+    guesses.number(0, 1, such_as=0.5, within=0.1),
+    en="what fraction of the time has passed when Python has the result array?",
+    ja="Python が結果の配列を手にした時点で、時間の何割が過ぎているか",
+)
+guesses.guess(
+    "01-b",
+    guesses.listed(guesses.number(0, 7, such_as=2), 3),
+    en="how many of 7 images does each of 3 devices get?",
+    ja="7 枚の画像を 3 台に分けると、それぞれ何枚か",
+)
+guesses.guess(
+    "01-c",
+    guesses.yes_or_no(),
+    en="the initial weights are random: are the two replicas equal?",
+    ja="重みの初期値は乱数。2 つのレプリカは等しいか",
+)
+guesses.guess(
+    "01-d",
+    guesses.choice("sum", "mean", "neither"),
+    en="what makes the gradient of all 7 images out of the two?",
+    ja="2 つの勾配の何が、7 枚全体の勾配になるか",
+)
+guesses.guess(
+    "01-e",
+    guesses.number(0, such_as=1.0, factor=1.2),
+    en="how many times as fast are two devices as one?",
+    ja="2 台は 1 台の何倍速いか",
+)

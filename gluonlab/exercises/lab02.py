@@ -1,0 +1,696 @@
+"""The exercises of lab 02: data parallelism by hand."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from dataclasses import dataclass
+from functools import cached_property, partial
+from typing import TYPE_CHECKING, Any, Callable, List, NamedTuple, Sequence, Set, Tuple
+
+import mxnet as mx
+import numpy as np
+from mxnet import nd
+
+from gluonlab.exercises import guesses
+from gluonlab.exercises.arrays import Seen, check_devices, cpus, in_words, watch
+from gluonlab.exercises.checking import draws, exercise, more
+from gluonlab.exercises.counterexamples import (
+    NUMBERS,
+    Case,
+    Mistake,
+    Pair,
+    by,
+    explains,
+    in_english,
+    looks_like,
+    near,
+    results,
+    returned,
+    wrong,
+)
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    Floats = NDArray[np.float32]
+
+
+# --- 02-1 and 02-4: an allreduce by hand, and one whose adding is spread over the devices
+
+
+def check_allreduce(
+    answer: Callable[[List[Any]], Any], values: "List[List[Floats]]", alone: bool = False
+) -> Seen:
+    """Raise Wrong unless ``answer`` sums values[i][j], parameter j on device i, over i.
+
+    ``alone``: it is given the one parameter of each device, not a list of them. Returns the copies
+    and waits that `watch` saw.
+    """
+    held = [
+        [nd.array(value, ctx=ctx) for value in row] for row, ctx in zip(values, cpus(len(values)))
+    ]
+    rows = [list(row) for row in held]
+    given: List[Any] = [row[0] for row in rows] if alone else rows
+    with watch() as seen:
+        returned = answer(given)
+    now = [[one] for one in given] if alone else given
+    old = {id(one) for row in held for one in row}
+    made_new = any(id(one) not in old for one in [*_arrays(now), *_arrays(returned)])
+    _check_sums(held, values, made_new, set(seen.received()) if alone else set())
+    check_devices(seen)
+    return seen
+
+
+def _arrays(given: Any) -> List[nd.NDArray]:
+    """All arrays in a list of lists."""
+    if isinstance(given, (list, tuple)):
+        return [one for each in given for one in _arrays(each)]
+    return [given] if isinstance(given, nd.NDArray) else []
+
+
+def _check_sums(
+    held: List[List[nd.NDArray]],
+    values: "List[List[Floats]]",
+    made_new: bool,
+    received: "Set[mx.Context]",
+) -> None:
+    """Raise Wrong unless held[i][j], which was values[i][j] on device i, is now the sum over i.
+
+    ``made_new``: other arrays were put in their places, or returned. ``received``: the devices to
+    which something of the one parameter was copied; empty where there are several.
+    """
+    several = len(values[0]) > 1
+    for j in range(len(values[0])):
+        before = [row[j] for row in values]
+        want, got = sum(before[1:], before[0]), [row[j].asnumpy() for row in held]
+        which, which_ja = (
+            (f"parameter {j}, which was ", f"パラメータ {j} が ") if several else ("for ", "")
+        )
+        given = ", ".join(map(in_words, before))
+        for device, result in enumerate(got):
+            if not np.array_equal(result, want):
+                raise wrong(
+                    f"{which}{given}: device {device} holds {in_words(result)} afterwards, "
+                    f"expected {in_words(want)}",
+                    f"{which_ja}{given} のとき: 実行後のデバイス {device} は {in_words(result)} "
+                    f"で、正しくは {in_words(want)} です",
+                    _why_no_sum(before, got, device, made_new, cpus(len(held))[device] in received),
+                )
+
+
+def _why_no_sum(
+    before: "List[Floats]", got: "List[Floats]", device: int, made_new: bool, received: bool
+) -> Pair:
+    """Which fault a result looks like. ``received``: whether something was copied to the device."""
+    total, same = sum(before[1:], before[0]), np.array_equal
+    unchanged, of_this = all(map(same, before, got)), same(got[device], before[device])
+    return looks_like(
+        (unchanged and made_new,
+         "new arrays were made or returned, and the old ones left as they were. "
+         "Write into them: `array[:] = ...`, `+=` or `copyto(array)`",
+         "新しい配列を作っただけで、元の配列は変わっていません。"
+         "`array[:] = ...`、`+=`、`copyto(array)` で元の配列に書き込んでください"),
+        (of_this and received,
+         "something was copied to this device, but into an array of its own. "
+         "Write into the one that is there: `array[:] = ...`, `+=` or `copyto(array)`",
+         "このデバイスへのコピーは別の新しい配列になっただけです。"
+         "`array[:] = ...`、`+=`、`copyto(array)` で元の配列に書き込んでください"),
+        (unchanged, "no array has changed", "どの配列も変わっていません"),
+        (any(same(one, total) for one in got) and of_this,
+         "the sum never came back to this device", "合計した値がこのデバイスに戻されていません"),
+        (all(same(one, total + before[0]) for one in got),
+         "the first device's array was counted twice", "最初のデバイスの配列を 2 回足しています"),
+        (total.any() and all(np.allclose(one, total / len(before)) for one in got),
+         "that is the mean, not the sum", "これは合計ではなく平均です"),
+        (not same(got[0], got[-1]), "the devices do not agree", "デバイスによって値が違います"),
+    )  # fmt: skip
+
+
+def _vectors() -> List[List[Any]]:
+    """What the devices hold, the simplest first.
+
+    Small whole numbers, whose sum has the same bits in every order of addition.
+    """
+    random = draws(0)
+    cases: List[List[Any]] = [[[3], [5]], [[5, 7]], [[1, 10], [2, 20]], [[1], [2], [4]]]
+    cases.append([[1, 0], [0, 1], [2, 2], [-4, 8]])
+    for devices, shape in ((2, (2, 3)), (3, (4,)), (5, (1, 2, 2))):
+        cases.append(random.randint(-9, 10, (devices, *shape)).tolist())
+    return cases
+
+
+@exercise("02-1")
+def allreduce(answer: Callable[[List[nd.NDArray]], Any]) -> None:
+    """The arrays of all devices end with their sum, in place."""
+    for values in _vectors():
+        check_allreduce(answer, [[np.array(value, dtype=np.float32)] for value in values], True)
+
+
+@exercise("02-4")
+def different_parameters_on_different_devices(
+    answer: Callable[[List[List[nd.NDArray]]], Any],
+) -> None:
+    """An allreduce whose adding is spread over the devices."""
+    random = draws(0)
+    small = [(2, [1]), (1, [2, 1]), (2, [1, 1]), (3, [2, 1, 3, 1]), (2, [6, 2, 5, 1, 4])]
+    # weights and biases take turns, as in a network: every other parameter is large
+    large = [(4, [16] * 12), (4, [160, 16] * 4), (3, [90, 9] * 3), (4, [16, 320, 160, 160])]
+    # neither neighbours together nor dealt out in turns are these even, and whole ones can be
+    large += [(2, [100, 40, 60]), (3, [90, 30, 30, 60, 60]), (2, [20, 80, 60, 40, 120])]
+    for devices, sizes in [*small, *large]:
+        values = [
+            [random.randint(-9, 10, size).astype(np.float32) for size in sizes]
+            for _ in range(devices)
+        ]
+        seen = check_allreduce(answer, values)
+        if (devices, sizes) in large:
+            _check_balance(seen, devices, sizes)
+
+
+def _check_balance(seen: Seen, devices: int, sizes: List[int]) -> None:
+    """Raise Wrong if a device receives more than if the largest parameters are dealt out first."""
+    total, owned = sum(sizes), [0] * devices
+    for size in sorted(sizes, reverse=True):
+        owned[owned.index(min(owned))] += size
+    fair = max(own * (devices - 1) + total - own for own in owned)
+    received = dict.fromkeys(cpus(devices), 0)
+    received.update(seen.received())
+    busiest = max(received, key=lambda ctx: received[ctx])
+    if received[busiest] <= 4 * fair * 1.001:
+        return
+    numbers = ", ".join(f"{ctx} {count // 4}" for ctx, count in received.items())
+    star = received[busiest] >= 4 * (devices - 1) * total
+    raise wrong(
+        f"the sums are right. But with parameters of {sizes} numbers on {devices} devices "
+        f"they received {numbers} numbers; {fair} at most are possible",
+        f"合計は正しいのですが、大きさが {sizes} のパラメータを {devices} 台で合計したとき、"
+        f"各デバイスが受け取った数値は {numbers} 個でした。多くても {fair} 個で済みます",
+        (f"{busiest} collects everything, as in the star",
+         f"星形と同じく {busiest} がすべてを集めています") if star else
+        (f"{busiest} owns too much. Give away the largest parameters first, "
+         "each to the device that owns least so far",
+         f"{busiest} の担当分が多すぎます。大きいパラメータから順に、"
+         "担当分が最も少ないデバイスに割り当ててください"),
+    )  # fmt: skip
+
+
+# --- 02-2: k small updates beside a large one, and the factor between their learning rates
+
+
+Array = Any  # of numpy
+CLOSE = 1e-3  # relative: whoever searches for the factor finds some of its digits
+
+
+@dataclass(frozen=True, eq=False)
+class Problem:
+    """Least squares: a shard's rows are an image's features and, last, what it should give."""
+
+    weights: Array
+    shards: List[Array]
+    lr: float
+
+    def gradient(self, weights: Array, shard: Array) -> Array:
+        """Of the mean of half the squared errors on one shard."""
+        rows = np.asarray(shard, float)
+        if rows.ndim != 2 or np.shape(weights) != self.weights.shape:
+            raise wrong(
+                f"gradient(weights, shard) was called with arrays of shape {np.shape(weights)} and "
+                f"{rows.shape}: it takes all weights and one shard",
+                f"gradient(weights, shard) に形状 {np.shape(weights)} と {rows.shape} の配列が"
+                "渡されました。渡すのはすべての重みとシャード 1 つです",
+            )
+        return rows[:, :-1].T @ (rows[:, :-1] @ weights - rows[:, -1]) / len(rows)
+
+    @cached_property
+    def steps(self) -> List[Array]:
+        """What the small updates subtract, one by one."""
+        found, now = [], self.weights
+        for shard in self.shards:
+            found.append(self.lr * self.gradient(now, shard))
+            now = now - found[-1]
+        return found
+
+    @cached_property
+    def gradients(self) -> List[Array]:
+        """Those of all shards at the weights of the beginning."""
+        return [self.gradient(self.weights, shard) for shard in self.shards]
+
+    def factor(self, way: Array = None, large: Array = None) -> float:
+        """How much of ``lr`` times ``large`` comes nearest to ``way``; both as they should be."""
+        way = sum(self.steps) if way is None else way
+        large = sum(self.gradients) / len(self.gradients) if large is None else large
+        return float(way @ large / (self.lr * (large @ large)))
+
+    @property
+    def case(self) -> Case:
+        """It in words."""
+        k, (b, n) = len(self.shards), self.shards[0].shape
+        return Case(
+            f"{in_english(k, 'shard')} of {in_english(b, 'image')}, {in_english(n - 1, 'weight')}, "
+            f"lr {self.lr:g}",
+            f"シャード {k} 個、それぞれ画像 {b} 枚、重み {n - 1} 個、lr {self.lr:g}",
+        )
+
+
+@exercise("02-2")
+def k_times_the_batch(answer: Callable[..., Any]) -> None:
+    """The factor by which a batch k times as large changes the rate that goes as far."""
+    one = [[1.0, 1.0]]  # its gradient is w - 1
+    cases = [
+        _problem([0.0], [one], 0.1),
+        _problem([0.0], [one, one], 0.1),
+        _problem([0.0], [one, [[1.0, 3.0]]], 0.5),
+        _problem([0.0, 0.0], [[[1.0, 0.0, 1.0]], [[0.0, 2.0, 1.0]]], 0.1),
+    ]
+    random = draws(22)
+    for _ in range(8):
+        k, b, n = (int(random.randint(*ends)) for ends in ((2, 9), (1, 6), (2, 7)))
+        shards = [random.normal(size=(b, n + 1)) + ([0.0] * n + [2.0]) for _ in range(k)]
+        lr = float(random.choice([0.01, 0.05, 0.2]))
+        cases.append(Problem(random.normal(size=n), shards, lr))
+    given = [(each,) for each in cases]
+    found = results(lambda problem: _given(answer, problem), given, Problem.factor)
+    mistaken = found.wrong(_alike)
+    if not mistaken:
+        return
+    (problem,), got, want = mistaken[0]
+    if not isinstance(got, NUMBERS):
+        raise returned(got, "best_factor(...)", "a number", "数値")
+    raise problem.case.wrong(
+        f"the factor is {got:.6g}, expected {want:.6g}",
+        f"倍率が {got:.6g} です。正しくは {want:.6g} です",
+        explains(found, _alike, *MISTAKES),
+    )
+
+
+def _problem(weights: Any, shards: Any, lr: float) -> Problem:
+    return Problem(np.array(weights), [np.array(shard) for shard in shards], lr)
+
+
+def _given(answer: Callable[..., Any], problem: Problem) -> Any:
+    """What the answer gives. Raises Wrong if it has changed the weights."""
+    weights = problem.weights.copy()
+    shards = [shard.copy() for shard in problem.shards]
+    got = answer(problem.gradient, weights, shards, problem.lr)
+    if not np.array_equal(weights, problem.weights):
+        raise problem.case.wrong(
+            "`weights` has been changed, so that the large update begins elsewhere: `-=` writes "
+            "into the array itself",
+            "`weights` が書き換えられていて、大きな更新の始点がずれます。"
+            "`-=` は配列そのものに書き込みます",
+        )
+    return got.item() if isinstance(got, (np.ndarray, np.generic)) and got.size == 1 else got
+
+
+def _alike(got: Any, want: float) -> bool:
+    return near(got, want, CLOSE)
+
+
+_by = partial(by, same=_alike)
+
+
+def _end(problem: Problem) -> Array:
+    return problem.weights - sum(problem.steps)
+
+
+def _of_end(problem: Problem) -> Array:
+    """The mean gradient where the small updates have ended."""
+    found = [problem.gradient(_end(problem), shard) for shard in problem.shards]
+    return sum(found) / len(found)
+
+
+def _without_rate(problem: Problem) -> float:
+    """If the small updates subtract whole gradients, and the large one, too."""
+    return Problem(problem.weights, problem.shards, 1.0).factor()
+
+
+def _both(problem: Problem) -> Tuple[Array, Array]:
+    return sum(problem.steps), problem.lr * sum(problem.gradients) / len(problem.gradients)
+
+
+def _inverse(problem: Problem) -> float:
+    way, large = _both(problem)
+    return float(way @ way / (way @ large))
+
+
+def _lengths(problem: Problem) -> float:
+    way, large = _both(problem)
+    return float(np.linalg.norm(way) / np.linalg.norm(large))
+
+
+def _mean_ratio(problem: Problem) -> float:
+    way, large = _both(problem)
+    with np.errstate(all="ignore"):
+        return float(np.mean(way / large))
+
+
+MISTAKES: List[Mistake] = [
+    (_by(lambda problem: len(problem.shards)),
+     "that is the rule itself: each small update has its gradient where the one before has ended",
+     "これは線形スケーリング則そのものです。"
+     "小さい更新の勾配は、1 つ前の更新が終わったところで計算します"),
+    (_by(lambda problem: problem.factor() / len(problem.shards)),
+     "the large update takes the mean of the shards' gradients, not their sum",
+     "大きな更新に使うのは、シャードの勾配の和ではなく平均です"),
+    (_by(lambda problem: problem.factor() * problem.lr),
+     "that is the rate, c * lr: return c", "これは学習率 c * lr です。c を返してください"),
+    (_by(lambda problem: -problem.factor()),
+     "the sign is wrong: both updates subtract", "符号が逆です。どちらの更新も引き算です"),
+    (_by(lambda problem: problem.factor(large=_of_end(problem))),
+     "the large update begins at `weights`, not where the small ones have ended",
+     "大きな更新の始点は、小さい更新の終点ではなく `weights` です"),
+    (_by(_lengths),
+     "both go equally far then, but in different directions: their ends could be nearer",
+     "これでは進む長さが等しくなるだけです。向きが違うので、終点は最も近くなりません"),
+    (_by(_inverse),
+     "what remains is perpendicular to the way of the small updates, not of the large one",
+     "残りの差が、小さい更新の進んだ向きと直交しています。直交させる相手は大きな更新の向きです"),
+    (_by(_mean_ratio),
+     "that is the mean of the factors of single weights, which is not the nearest",
+     "これは重みごとの倍率の平均で、終点が最も近くなる値ではありません"),
+    (_by(lambda problem: problem.factor(large=problem.gradients[0])),
+     "the large update takes all shards, not the first",
+     "大きな更新には、最初のシャードだけでなくすべてのシャードを使います"),
+    (_by(lambda problem: problem.factor(large=problem.gradients[-1])),
+     "the large update takes all shards, not the last",
+     "大きな更新には、最後のシャードだけでなくすべてのシャードを使います"),
+    (_by(lambda problem: problem.factor(way=problem.steps[-1])),
+     "the small updates have come all the way from `weights`: that is the last of them",
+     "これは最後の更新 1 回分です。`weights` から k 回で進んだ分を使います"),
+    (_by(_without_rate),
+     "a small update is lr times the gradient, not the gradient",
+     "小さい更新 1 回分は勾配そのものではなく、その lr 倍です"),
+    (_by(lambda problem: problem.factor(way=_end(problem))),
+     "where an update ends is not how far it has gone: subtract it from `weights`",
+     "終点ではなく、進んだ分を使います。`weights` との差をとってください"),
+]  # fmt: skip
+
+
+# --- 02-3: the best learning rate for each number of devices
+
+
+class Landscape(NamedTuple):
+    """Made-up trainings whose best rates are known: accuracy(global batch size, learning rate)."""
+
+    case: Case
+    accuracy: Callable[[int, float], float]
+    ks: List[int]
+    batch_per_device: int
+    rates: List[float]
+
+
+def landscapes() -> List[Landscape]:
+    """The simplest first; the best rate lies inside the range, or at an end."""
+
+    def tie(n: int, lr: float) -> float:
+        return 0.7 - (lr > 0.2) / 5
+
+    def two_peaks(n: int, lr: float) -> float:
+        return {0.1: 0.8, 0.2: 0.6, 0.4: 0.7, 0.8: 0.9 if n > 32 else 0.85}[lr]
+
+    grows, same = _peak(lambda n: 0.1 * n / 32), _peak(lambda n: 0.2)
+    diverges, falling = _peak(lambda n: 0.2, 0.3), [0.8, 0.4, 0.2, 0.1]
+    return [
+        Landscape(Case("the best rate grows with the batch", "最適な学習率がバッチに比例する"),
+                  grows, [1, 2, 4], 32, [0.05, 0.1, 0.2, 0.4]),
+        Landscape(Case("the best rate is the same for all", "最適な学習率が変わらない"),
+                  same, [1, 2], 64, falling),
+        Landscape(Case("rates above 0.3 diverge", "0.3 より大きい学習率は発散する"),
+                  diverges, [1, 2], 16, falling),
+        Landscape(Case("two rates are equally good", "2 つの学習率が同じ正解率になる"),
+                  tie, [2], 8, [0.2, 0.1, 0.4]),
+        Landscape(Case("the accuracy falls, and rises again", "正解率が下がってからまた上がる"),
+                  two_peaks, [1, 2], 32, [0.8, 0.1, 0.4, 0.2]),
+        *more(3, _drawn),
+    ]  # fmt: skip
+
+
+def _peak(best: Callable[[int], float], limit: float = math.inf) -> Callable[[int, float], float]:
+    return lambda n, lr: math.nan if lr > limit else 0.9 - 0.05 * abs(math.log2(lr / best(n)))
+
+
+def _drawn(random: Any) -> Landscape:
+    rates = (0.025 * 2.0 ** random.permutation(7)[:4]).tolist()
+    best, ks = rates[random.randint(len(rates))], (1 + random.permutation(8)[:2]).tolist()
+    case = Case(f"the best rate is {best:g}", f"最適な学習率は {best:g}")
+    return Landscape(case, _peak(lambda n: best), ks, int(2 ** random.randint(2, 8)), rates)
+
+
+def check_rates(got: Any, landscape: Landscape) -> None:
+    """Raise Wrong unless ``got`` is {number of devices: its best rate}."""
+    case, accuracy, ks, b, rates = landscape
+    if not isinstance(got, dict) or sorted(got) != sorted(ks):
+        raise case.wrong(
+            f"it returned {got!r}: return a dictionary with a rate for each of {ks}",
+            f"{got!r} が返りました。{ks} のそれぞれに学習率を持つ辞書を返してください",
+        )
+    for k in ks:
+        accuracies = {lr: accuracy(k * b, lr) for lr in rates}
+        highest = max(value for value in accuracies.values() if not math.isnan(value))
+        want = min(lr for lr, value in accuracies.items() if value == highest)
+        if got[k] == want:
+            continue
+        why = looks_like(
+            (got[k] in accuracies.values(),
+             "that is an accuracy: return its rate",
+             "これは正解率です。その学習率を返してください"),
+            (math.isnan(accuracies.get(got[k], 0)),
+             "that training diverged. If a nan comes first, `max` returns it",
+             "その学習は発散しています。先頭が nan だと `max` は nan を返します"),
+            (accuracies.get(got[k]) == highest,
+             "of equal accuracies take the smaller rate",
+             "正解率が同じなら小さいほうの学習率を選んでください"),
+        )  # fmt: skip
+        table = ", ".join(f"{lr:g}: {value:.3g}" for lr, value in accuracies.items())
+        raise case.wrong(
+            f"on {in_english(k, 'device')} the accuracies are {table}; "
+            f"you chose {got[k]!r}, expected {want:g}",
+            f"{k} 台での正解率は {table} です。{got[k]!r} が選ばれましたが、正しくは {want:g} です",
+            why,
+        )
+
+
+@exercise("02-3")
+def which_learning_rate(answer: Callable[..., Any]) -> None:
+    """The best learning rate for each number of devices."""
+    for landscape in landscapes():
+        _check_choice(answer, landscape)
+
+
+def _check_choice(answer: Callable[..., Any], landscape: Landscape) -> None:
+    """What the answer chooses in this landscape, and how often it trains for that."""
+    ks, b = landscape.ks, landscape.batch_per_device
+    trainings: "Counter[Tuple[int, float]]" = Counter()
+
+    def accuracy_of(k: int, global_batch_size: int, lr: float) -> float:
+        if global_batch_size != k * b:
+            raise wrong(
+                f"on {in_english(k, 'device')} a training with a global batch of "
+                f"{global_batch_size} was asked for, expected {k * b}: {b} images on each device",
+                f"{k} 台で全体のバッチサイズ {global_batch_size} の学習が行われました。"
+                f"正しくは {k * b} (1 台あたり {b} 枚) です",
+            )
+        trainings[k, lr] += 1
+        return landscape.accuracy(global_batch_size, lr)
+
+    check_rates(answer(accuracy_of, list(ks), b, list(landscape.rates)), landscape)
+    for (k, lr), times in trainings.items():
+        if times > 1:
+            raise wrong(
+                f"{in_english(k, 'device')} with rate {lr:g} were trained {times} times: "
+                "keep the accuracy: a training may take long",
+                f"{k} 台、学習率 {lr:g} の学習が {times} 回行われました。"
+                "学習には何時間もかかることがあります。正解率を保存して使い回してください",
+            )
+
+
+# --- 02-5: the accuracy on all test images, computed by all devices
+
+
+CLASSES = 5
+
+
+class Evaluation(NamedTuple):
+    """One call of the answer: its result, the right one, and what each device did for it."""
+
+    case: Case
+    got: Any
+    right: int
+    images: int
+    rows: "Counter[mx.Context]"
+    times: List[int]  # how often each image was computed
+    of_batches: float  # the mean of the batches' accuracies
+    share: int  # the most images that a device computes when every batch is split
+    waits: int  # how often Python waited between the first batch and the last
+    seen: Seen
+
+
+@exercise("02-5")
+def accuracy_on_all_devices(answer: Callable[..., Any]) -> None:
+    """The accuracy over all devices: every image once, and no waiting in between."""
+    cases = [(4, 1, 4), (4, 2, 4), (8, 2, 4), (7, 2, 4), (6, 2, 4), (5, 4, 4), (9, 4, 8)]
+    evaluations = []
+    for count, devices, batch in [*cases, (3, 4, 16), (24, 3, 4)]:
+        evaluations.append(_evaluate(answer, count, devices, batch))
+    for evaluation in evaluations:
+        _check_fraction(evaluation, evaluations)
+    for case, *_, rows, _, _, share, waits, seen in evaluations:
+        busiest = max(rows, key=lambda ctx: rows[ctx])
+        case.check(
+            (rows[busiest] > share,
+             f"the result is right, but {busiest} computed {rows[busiest]} of the "
+             f"images, {share} are its share: split every batch over all devices",
+             f"結果は正しいのですが、{busiest} が {rows[busiest]} 枚を計算しました。"
+             f"担当分は {share} 枚です。すべてのバッチを全デバイスに分割してください"),
+            (waits,
+             f"the result is right, but Python waited {waits} times before the last "
+             "shard was queued: let each device count, and ask for the counts at the end",
+             "結果は正しいのですが、最後のシャードをキューに入れるまでに Python が "
+             f"{waits} 回待ちました。各デバイスに数えさせ、結果は最後に読み出してください"),
+        )  # fmt: skip
+        check_devices(Seen(mixed=seen.mixed))
+
+
+def _evaluate(answer: Callable[..., Any], count: int, devices: int, batch: int) -> Evaluation:
+    """The answer's accuracy of a network that reads its guess off the image."""
+    random = draws(count)
+    labels = random.randint(0, CLASSES, count)
+    guesses = np.where(random.rand(count) < 0.6, labels, (labels + 1) % CLASSES)
+    guesses[-1] = labels[-1]  # or else nobody would notice that the last batch is missing
+    images = np.zeros((count, 1, 2, 3), dtype=np.float32)
+    images.reshape(count, 6)[np.arange(count), guesses] = 1
+    images.reshape(count, 6)[:, CLASSES] = np.arange(count)  # the image's number, unseen by the net
+    replicas = [[nd.array(np.eye(6, CLASSES), ctx=ctx)] for ctx in cpus(devices)]
+    rows: "Counter[mx.Context]" = Counter()
+    computed: List[nd.NDArray] = []
+    waits: List[int] = []  # so far, at each call of the network
+
+    def net(x: nd.NDArray, params: Sequence[nd.NDArray]) -> nd.NDArray:
+        if x.context != params[0].context:
+            raise wrong(
+                f"`net` got images on {x.context} with the replica on {params[0].context}: "
+                "both must be on the same device",
+                f"`net` に {x.context} の画像と {params[0].context} のレプリカが渡されました。"
+                "同じデバイスのものを渡してください",
+            )
+        rows[x.context] += len(x)
+        computed.append(x)
+        waits.append(seen.waits)
+        return nd.dot(x.flatten(), params[0])
+
+    with watch() as seen:
+        got = answer(net, replicas, nd.array(images), nd.array(labels), batch)
+        got = float(got.asscalar()) if isinstance(got, nd.NDArray) else got
+    case = Case(
+        f"{count} images in batches of {batch} on {in_english(devices, 'device')}",
+        f"{count} 枚、バッチ {batch}、{devices} 台",
+    )
+    share = sum(-(-min(batch, count - begin) // devices) for begin in range(0, count, batch))
+    seen_numbers = Counter(
+        int(number) for x in computed for number in x.asnumpy().reshape(len(x), 6)[:, CLASSES]
+    )
+    times = [seen_numbers[number] for number in range(count)]
+    same = guesses == labels
+    of_batches = np.mean([same[begin : begin + batch].mean() for begin in range(0, count, batch)])
+    between, right = waits[-1] - waits[0] if waits else 0, int(same.sum())
+    return Evaluation(case, got, right, count, rows, times, float(of_batches), share, between, seen)
+
+
+def _check_fraction(one: Evaluation, evaluations: Sequence[Evaluation]) -> None:
+    if _is(one.got, one.right / one.images):
+        return
+    (en, ja), right, count, times = one.case, one.right, one.images, one.times
+    missing = [number for number, often in enumerate(times) if often == 0]
+    twice = [number for number, often in enumerate(times) if often > 1]
+    wrong_ones = [each for each in evaluations if not _is(each.got, each.right / each.images)]
+    by_batches = len(wrong_ones) > 1 and all(_is(each.got, each.of_batches) for each in wrong_ones)
+    why = looks_like(
+        (not isinstance(one.got, NUMBERS), "return a number", "数値を返してください"),
+        (missing,
+         f"only {count - len(missing)} images were computed, and not number {_span(missing)}",
+         f"{count - len(missing)} 枚しか計算していません。{_span(missing)} 番が抜けています"),
+        (twice, f"number {_span(twice)} of the images was computed more than once",
+         f"{_span(twice)} 番を 2 回以上計算しています"),
+        (_is(one.got, right),
+         "that is how many are right, not the fraction", "これは割合ではなく正解数です"),
+        (by_batches,
+         "that is the mean of the batches' accuracies, in which an image of a small batch counts "
+         "more. Add up what is right over all batches and devices, then divide by the number of "
+         "images",
+         "これはバッチごとの正解率の平均で、小さいバッチの画像の寄与が大きくなっています。"
+         "全バッチ、全デバイスの正解数を合計してから全体の枚数で割ってください"),
+        (True,
+         "each image was computed once. Add up what is right over all batches and devices, then "
+         "divide by the number of images",
+         "どの画像も 1 回ずつ計算されています。全バッチ、全デバイスの正解数を合計してから"
+         "全体の枚数で割ってください"),
+    )  # fmt: skip
+    raise wrong(
+        f"{en}, {right} of them right: got {one.got!r}, expected {right / count:.4g}",
+        f"{ja}、正解は {right} 枚: {one.got!r} になりました。正しくは {right / count:.4g} です",
+        why,
+    )
+
+
+def _is(got: Any, want: float) -> bool:
+    return isinstance(got, NUMBERS) and math.isclose(float(got), want, abs_tol=1e-5)
+
+
+def _span(numbers: Sequence[int]) -> str:
+    """``4``, ``4-6``, ``1, 3, 5``: images by their numbers."""
+    first, last = (numbers[0], numbers[-1]) if numbers else (0, 0)
+    if len(numbers) > 1 and last - first + 1 == len(numbers):
+        return f"{first}-{last}"
+    return ", ".join(map(str, numbers))
+
+
+# --- The guesses
+
+
+WAYS = ("between layers", "within layers", "data")
+
+guesses.guess(
+    "02-a",
+    guesses.each(guesses.choice(*WAYS), 32, 1024),
+    en="which way moves the fewest bytes with 32 images, and with 1,024?",
+    ja="32 枚のバッチと 1,024 枚のバッチで、転送量が最も少ない方法はどれか",
+)
+guesses.guess(
+    "02-b",
+    guesses.each(guesses.number(0, such_as=0.1, factor=3), "chapter", "he"),
+    en="how large are the scores, with 0.01 and with He's rule?",
+    ja="0.01 の場合と He らの規則の場合で、スコアの大きさはどれくらいか",
+)
+guesses.guess(
+    "02-c",
+    guesses.each(
+        guesses.number(0, such_as=0.01, factor=100), "one device or two", "the two replicas"
+    ),
+    en="by how much do the parameters differ after one step?",
+    ja="1 ステップの後、パラメータはどれだけ違うか",
+)
+guesses.guess(
+    "02-d",
+    guesses.number(-1, 1, such_as=0.05, within=0.02),
+    en="by how much does a second device change the accuracy?",
+    ja="2 台にすると正解率はどれだけ変わるか",
+)
+guesses.guess(
+    "02-e",
+    guesses.number(0, such_as=2.0, factor=1.2),
+    en="how many times as fast are two devices?",
+    ja="2 台では何倍速いか",
+)
+guesses.guess(
+    "02-f",
+    guesses.each(guesses.yes_or_no(), 16, 256),
+    en="does the second device pay off with 16 images per step, and with 256?",
+    ja="1 ステップが 16 枚のときと 256 枚のとき、2 台目は役に立つか",
+)
+guesses.guess(
+    "02-g",
+    guesses.choice("same rate", "twice the rate"),
+    en="with twice the batch, which rate gives a loss nearer to that of one device?",
+    ja="バッチが 2 倍のとき、損失が 1 台の場合に近くなる学習率はどちらか",
+)

@@ -1,0 +1,786 @@
+"""The exercises of lab 03: Trainer and kvstore, learning rates, BatchNorm, a step's time."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import Any, Callable, Dict, Iterable, List, NamedTuple, Optional, Sequence, Tuple
+
+import numpy as np
+from mxnet import gluon, init, nd
+
+from gluonlab.data.loading.shards import shard_bounds
+from gluonlab.exercises import guesses
+from gluonlab.exercises.arrays import cpus
+from gluonlab.exercises.checking import Wrong, draws, exercise
+from gluonlab.exercises.counterexamples import (
+    NUMBERS,
+    Case,
+    Mistake,
+    Result,
+    by,
+    explains,
+    gave,
+    in_english,
+    near,
+    results,
+    returned,
+    wrong,
+)
+from gluonlab.exercises.softmax_regression import (
+    CLASSES,
+    FEATURES,
+    LR,
+    TOLERANCE,
+    Values,
+    make_trainer,
+)
+from gluonlab.kvstores import make_kvstore
+
+# --- 03-1: one update from a batch of any size, on any number of devices
+
+
+Array = Any  # np.ndarray
+BATCHES = ((1, 4), (2, 4), (2, 5), (3, 7), (2, 3), (3, 6))  # devices, images
+
+
+@exercise("03-1")
+def train_batch(answer: Callable[..., Any]) -> None:
+    """One update from a batch of any size, the same on any number of devices."""
+    for seed, (devices, images) in enumerate(BATCHES):
+        batch = OneBatch(devices, images, seed)
+        moved = batch.run(answer)
+        for device, own in enumerate(moved[1:], 1):
+            if not np.array_equal(own, moved[0]):
+                raise batch.case.wrong(
+                    f"devices 0 and {device} end with different parameters: "
+                    "all of them need the same update",
+                    f"更新後のパラメータがデバイス 0 と {device} で違います。"
+                    "全デバイスで同じ更新が必要です",
+                )
+        _check_update(batch, moved[0])
+
+
+class OneBatch:
+    """A batch, the weights of a dense layer, and what its gradients are by the closed form."""
+
+    def __init__(self, devices: int, images: int, seed: int) -> None:
+        rng = draws(seed)
+        self.devices = devices
+        self.images = rng.normal(size=(images, FEATURES)).astype("float32")
+        self.labels = rng.randint(0, CLASSES, images).astype("float32")
+        self.weight = rng.normal(size=(CLASSES, FEATURES)).astype("float32")
+        self.case = Case(
+            f"{images} images on {in_english(devices, 'device')}",
+            f"{devices} 台のデバイスに {images} 枚",
+        )
+
+    def gradient(self, begin: int, end: int) -> Array:
+        """Of the sum of the losses of some images."""
+        labels = self.labels[begin:end].astype(int)
+        values = Values(self.weight, np.zeros(CLASSES))
+        return values.gradient((self.images[begin:end], labels)).weight
+
+    def run(self, answer: Callable[..., Any]) -> List[Array]:
+        """How far the weights moved on each device."""
+        ctxs = cpus(self.devices)
+        net = gluon.nn.Dense(CLASSES, use_bias=False, in_units=FEATURES)
+        net.initialize(init.Zero(), ctx=ctxs)
+        net.weight.set_data(nd.array(self.weight))
+        trainer = make_trainer(net, kvstore=make_kvstore("device"))
+        loss = gluon.loss.SoftmaxCrossEntropyLoss()
+        answer(nd.array(self.images), nd.array(self.labels), ctxs, net, loss, trainer)
+        return [array.asnumpy() - self.weight for array in net.weight.list_data()]
+
+
+def _check_update(batch: OneBatch, moved: Array) -> None:
+    """Raise Wrong unless the update is that of the mean gradient; it names the fault if known."""
+    images, ways = len(batch.images), shard_bounds(len(batch.images), batch.devices)
+    step = -LR * batch.gradient(0, images) / images
+    if _close(moved, step):
+        return
+    factor = float((moved * step).sum() / (step * step).sum())
+    by_means = -LR * sum(batch.gradient(*way) / (way[1] - way[0]) for way in ways)
+    batch.case.check(
+        (not np.any(moved),
+         "no parameter changed: `trainer.step` was not called, or nothing was recorded for it",
+         "パラメータが変化していません。"
+         "`trainer.step` を呼んでいないか、計算が記録されていません"),
+        (_parallel(moved, step),
+         f"the update is {factor:.3g} times the right one: "
+         "`trainer.step` divides the sum of the gradients by the number that it is given, "
+         "which must be that of all images in the batch",
+         f"更新量が正しい値の {factor:.3g} 倍です。"
+         "`trainer.step` は勾配の合計を渡された数で割ります。"
+         "バッチ全体の画像の枚数を渡してください"),
+        (len(ways) > 1 and _parallel(moved, -batch.gradient(*ways[0])),
+         "only the gradient of device 0 is in the update: "
+         "run backward for the losses of all shards",
+         "デバイス 0 の勾配だけで更新されています。"
+         "すべてのシャードの損失に対して backward を実行してください"),
+    )  # fmt: skip
+    sizes = " + ".join(str(end - begin) for begin, end in ways)
+    if _parallel(moved, by_means):
+        raise Case(f"{batch.case.en} ({sizes})", f"{batch.case.ja} ({sizes})").wrong(
+            "each shard's mean loss counts alike, so images of the small shard count more: "
+            "leave the losses unaveraged, and let `trainer.step` divide by the number of images",
+            "シャードごとに損失を平均しているため、小さいシャードの画像の寄与が大きくなっています。"
+            "損失は平均せずに backward を実行し、`trainer.step` に画像の枚数を渡してください",
+        )
+    raise batch.case.wrong(
+        f"the first weights moved by {numbers(moved[0])}, "
+        f"expected {numbers(step[0])}: that is not the update by the mean gradient of the batch",
+        f"最初の重みの変化は {numbers(moved[0])}、"
+        f"正しくは {numbers(step[0])} です。バッチの平均勾配による更新になっていません",
+    )
+
+
+def _close(a: Array, b: Array) -> bool:
+    return bool(np.linalg.norm(a - b) <= TOLERANCE * np.linalg.norm(b))
+
+
+def _parallel(a: Array, b: Array) -> bool:
+    """Whether a is a positive multiple of b."""
+    factor = (a * b).sum() / (b * b).sum()
+    return bool(factor > 0 and _close(a, factor * b))
+
+
+def numbers(values: Sequence[float]) -> str:
+    """``[1, 0.5]``"""
+    return "[" + ", ".join(f"{value:.3g}" for value in np.ravel(values)) + "]"
+
+
+# --- 03-2: two runs side by side, after equal epochs, equal updates and equal seconds
+
+
+CLOCKS = ("epochs", "updates", "seconds")
+DIFFERENCE = 1e-6
+
+Run = List[Tuple[int, float, float]]  # of each epoch: updates so far, its seconds, accuracy
+Difference = Optional[float]
+Curve = Tuple[Sequence[float], Sequence[float]]  # places on a clock, and the accuracies there
+
+
+@exercise("03-2")
+def compare(answer: Callable[[Run, Run], Dict[str, Difference]]) -> None:
+    """Two runs compared after equal epochs, equal updates and equal seconds."""
+    random = draws(2)
+    cases: List[Tuple[Run, Run]] = [
+        ([(10, 2.0, 0.5), (20, 2.0, 0.7)], [(5, 1.5, 0.4), (10, 1.5, 0.6), (15, 1.5, 0.65)]),
+        ([(4, 1.0, 0.3)], [(4, 1.0, 0.5)]),
+        ([(4, 1.0, 0.3), (8, 1.0, 0.6)], [(4, 1.0, 0.5), (8, 1.0, 0.4)]),
+        ([(100, 9.0, 0.8), (200, 9.0, 0.9)], [(5, 1.0, 0.2), (10, 1.0, 0.4)]),
+        ([(5, 1.0, 0.2), (10, 1.0, 0.4)], [(100, 9.0, 0.8)]),
+        ([(5, 1.0, 0.2), (10, 2.0, 0.5), (15, 4.0, 0.6)], [(5, 1.5, 0.3), (10, 2.5, 0.4)]),
+    ]
+    cases += [(_some_run(random), _some_run(random)) for _ in range(20)]
+    found = results(
+        lambda first, second: answer(list(first), list(second)),
+        cases,
+        lambda a, b: _compared(a, b, RIGHT),
+    )
+    mistaken = found.wrong(_same_differences)
+    if not mistaken:
+        return
+    (first, second), got, want = mistaken[0]
+    call = f"compare({_shown(first)}, {_shown(second)})"
+    if not isinstance(got, dict) or set(got) != set(CLOCKS):
+        names = ", ".join(f'"{clock}"' for clock in CLOCKS)
+        raise returned(got, call, f"a dictionary with {names}", f"キーが {names} の辞書")
+    clock = next(clock for clock in CLOCKS if not _same_difference(got[clock], want[clock]))
+    ours, right = _number(got[clock]), _number(want[clock])
+    why = explains(found, _same_differences, *OF_COMPARISONS)
+    raise wrong(
+        f'{call}["{clock}"] is {ours}, expected {right}',
+        f'{call}["{clock}"] は {ours} でしたが、正しくは {right} です',
+        why,
+    )
+
+
+class _Way(NamedTuple):
+    """How to compare; the mistakes differ from the right one in one thing each."""
+
+    at: Callable[[Curve, float], Difference]
+    seconds: Callable[[Sequence[float]], Sequence[float]] = lambda each: list(accumulate(each))
+    sign: float = 1.0
+
+
+def _between(curve: Curve, place: float) -> Difference:
+    """The accuracy on the straight line between two measurements; None before the first."""
+    places, accuracies = curve
+    if place < places[0]:
+        return None
+    return float(np.interp(place, places, accuracies))
+
+
+def _flat_before(curve: Curve, place: float) -> Difference:
+    return float(np.interp(place, *curve))
+
+
+def _from_zero(curve: Curve, place: float) -> Difference:
+    places, accuracies = curve
+    return float(np.interp(place, [0.0, *places], [0.0, *accuracies]))
+
+
+def _before(curve: Curve, place: float) -> Difference:
+    known = [accuracy for at, accuracy in zip(*curve) if at <= place]
+    return known[-1] if known else None
+
+
+def _after(curve: Curve, place: float) -> Difference:
+    return next(accuracy for at, accuracy in zip(*curve) if at >= place)
+
+
+def _after_or_none(curve: Curve, place: float) -> Difference:
+    return _after(curve, place) if place >= curve[0][0] else None
+
+
+def _nearest(curve: Curve, place: float) -> Difference:
+    places, accuracies = curve
+    if place < places[0]:
+        return None
+    return accuracies[int(np.argmin([abs(at - place) for at in places]))]
+
+
+def _last(curve: Curve, place: float) -> Difference:
+    return curve[1][-1]
+
+
+def _compared(first: Run, second: Run, way: _Way) -> Dict[str, Difference]:
+    found: Dict[str, Difference] = {}
+    for clock in CLOCKS:
+        curves = [(_places(run, clock, way), [one[2] for one in run]) for run in (first, second)]
+        end = min(curves[0][0][-1], curves[1][0][-1])
+        before, after = (way.at(curve, end) for curve in curves)
+        both = before is not None and after is not None
+        found[clock] = way.sign * (after - before) if both else None  # type: ignore[operator]
+    return found
+
+
+def _places(run: Run, clock: str, way: _Way) -> Sequence[float]:
+    if clock == "epochs":
+        return [float(number + 1) for number in range(len(run))]
+    if clock == "updates":
+        return [float(updates) for updates, _, _ in run]
+    return way.seconds([seconds for _, seconds, _ in run])
+
+
+RIGHT = _Way(_between)
+
+
+def _compares(way: _Way, en: str, ja: str) -> Mistake:
+    return lambda first, second, got: _same_differences(got, _compared(first, second, way)), en, ja
+
+
+OF_COMPARISONS: List[Mistake] = [
+    _compares(_Way(_between, sign=-1.0),
+             "the second run's accuracy minus the first's, not the other way round",
+             "2 番目の学習の正解率から 1 番目を引きます。逆になっています"),
+    _compares(_Way(_last),
+             "those are the last accuracies of both, wherever each of them ended",
+             "どこで終わったかに関係なく、両方の最後の正解率を比べています"),
+    (lambda first, second, got: _each_alone(first, second, got),
+             "the seconds are those of each epoch alone: add them up",
+             "秒数はエポックごとの値です。足していってください"),
+    _compares(_Way(_before),
+             "between two measurements the accuracy grows evenly: it does not wait for the next",
+             "2 つの計測の間では正解率は一定の割合で増えます。次の計測までそのままではありません"),
+    *(_compares(_Way(next_one),
+               "between two measurements the accuracy grows evenly: "
+               "it has not reached the next yet",
+               "2 つの計測の間では正解率は一定の割合で増えます。まだ次の計測の値にはなっていません")
+      for next_one in (_after, _after_or_none)),
+    _compares(_Way(_nearest),
+             "between two measurements the accuracy grows evenly: "
+             "take the value in between, not the nearest measurement",
+             "2 つの計測の間では正解率は一定の割合で増えます。最も近い計測値ではありません"),
+    _compares(_Way(_flat_before),
+             "before its first measurement a run has no accuracy: None",
+             "最初の計測より前の正解率は分からないので、None です"),
+    _compares(_Way(_from_zero),
+             "before its first measurement a run has no accuracy: None, not 0",
+             "最初の計測より前の正解率は分かりません。0 と計測されたわけではありません"),
+]  # fmt: skip
+
+
+def _each_alone(first: Run, second: Run, got: Any) -> bool:
+    """Whether the seconds of an epoch are taken for those since the beginning.
+
+    Where they do not rise, what that gives depends on how the answer looks for its place.
+    """
+    want, mistaken = (_compared(first, second, way) for way in (RIGHT, _Way(_between, lambda s: s)))
+    if not isinstance(got, dict) or set(got) != set(CLOCKS):
+        return False
+    rise = all(a[1] < b[1] for run in (first, second) for a, b in zip(run, run[1:]))
+    others = all(_same_difference(got[clock], want[clock]) for clock in CLOCKS[:2])
+    return others and (not rise or _same_difference(got["seconds"], mistaken["seconds"]))
+
+
+def _some_run(random: Any) -> Run:
+    epochs, updates = int(random.randint(1, 7)), int(random.randint(3, 40))
+    seconds = 0.5 * random.randint(1, 12, epochs)
+    accuracies = 0.01 * np.sort(random.choice(90, epochs, replace=False))
+    if random.randint(2):
+        random.shuffle(accuracies)  # accuracies also fall
+    return [
+        (updates * (number + 1), float(s), round(float(a), 2))
+        for number, (s, a) in enumerate(zip(seconds, accuracies))
+    ]
+
+
+def _same_difference(got: Any, want: Difference) -> bool:
+    if want is None or got is None:
+        return got is want
+    return isinstance(got, NUMBERS) and abs(got - want) < DIFFERENCE
+
+
+def _same_differences(got: Any, want: Dict[str, Difference]) -> bool:
+    keys = isinstance(got, dict) and set(got) == set(CLOCKS)
+    return keys and all(_same_difference(got[clock], want[clock]) for clock in CLOCKS)
+
+
+def _shown(run: Run) -> str:
+    return "[" + ", ".join(f"({u}, {s:g}, {a:g})" for u, s, a in run) + "]"
+
+
+def _number(value: Any) -> str:
+    return f"{value:.4g}" if isinstance(value, NUMBERS) else repr(value)
+
+
+# --- 03-3: the learning rate of every update, by the recipe of Goyal et al.
+
+
+Rates = List[float]
+
+
+@exercise("03-3")
+def learning_rates(answer: Callable[..., Iterable[float]]) -> None:
+    """The learning rate of every update: scaled, after a warm-up, and lowered later."""
+    random = draws(1)
+    fixed = [
+        _Training(8, 2, 2, 3, 0.1, 1, ()),
+        _Training(9, 2, 2, 3, 0.1, 1, (2,)),
+        _Training(8, 1, 4, 2, 0.2, 0, ()),
+        _Training(8, 1, 2, 3, 0.2, 2, ()),
+        _Training(12, 2, 2, 4, 0.1, 0, (1, 3)),
+        _Training(2, 4, 2, 4, 0.1, 2, (3,)),
+    ]
+    cases = [(each,) for each in [*fixed, *(_some_training(random) for _ in range(20))]]
+    found = results(lambda each: _listed(answer(*each.given())), cases, lambda each: each.rates())
+    mistaken = found.wrong(_same_rates)
+    if not mistaken:
+        return
+    (each,), got, want = mistaken[0]
+    if not isinstance(got, list) or not all(isinstance(rate, NUMBERS) for rate in got):
+        call = f"learning_rates({', '.join(map(str, each.given()))})"
+        raise returned(got, call, "a list of numbers", "数のリスト")
+    why = explains(found, _same_rates, *OF_RATES)
+    en, ja = _first_fault(got, want)
+    raise each.case().wrong(en, ja, why)
+
+
+@dataclass(frozen=True)
+class _Training:
+    """What the answer is told of a training, and the recipe; mistakes change one line of it."""
+
+    images: int
+    devices: int
+    per_device: int
+    epochs: int
+    base_lr: float
+    warmup_epochs: int
+    drops: Tuple[int, ...]
+
+    def given(self) -> Tuple[Any, ...]:
+        """The arguments of the answer."""
+        return (
+            self.images,
+            self.devices,
+            self.per_device,
+            self.epochs,
+            self.base_lr,
+            self.warmup_epochs,
+            list(self.drops),
+        )
+
+    def case(self) -> Case:
+        """It in words."""
+        n, k, b, e, lr, warmup, drops = self.given()
+        return Case(
+            f"{n} images, {in_english(k, 'device')} with {b} each, {in_english(e, 'epoch')}, "
+            f"base_lr {lr:g}, {in_english(warmup, 'epoch')} of warm-up, drops {drops}",
+            f"画像 {n} 枚、1 台 {b} 枚で {k} 台、{e} エポック、base_lr {lr:g}、"
+            f"ウォームアップ {warmup} エポック、drops {drops}",
+        )
+
+    def rates(
+        self,
+        each: "Callable[[_Training], int] | None" = None,
+        full: "Callable[[_Training], float] | None" = None,
+        begin: "Callable[[_Training], float] | None" = None,
+        rise: Callable[[int, int], float] = lambda update, steps: update / steps,
+        lowered: "Callable[[_Training, int, int], int] | None" = None,
+    ) -> Rates:
+        """The rate of each update.
+
+        ``each``: updates in an epoch; ``full``, ``begin``: rates after the warm-up and before it;
+        ``rise``: how far an update of the warm-up has come; ``lowered``: how often by then.
+        """
+        steps = each(self) if each else -(-self.images // (self.devices * self.per_device))
+        top = full(self) if full else self.base_lr * self.devices
+        low = begin(self) if begin else self.base_lr
+        of_warmup = steps * self.warmup_epochs
+        found: Rates = []
+        for update in range(steps * self.epochs):
+            if update < of_warmup:
+                found.append(low + (top - low) * rise(update, of_warmup))
+                continue
+            epoch = update // steps
+            times = (
+                lowered(self, epoch, update)
+                if lowered
+                else sum(drop <= epoch for drop in self.drops)
+            )
+            found.append(top * 0.1**times)
+        return found
+
+    def early(self) -> Rates:
+        """With drops at the beginning of the epoch before."""
+        found = self.rates(lowered=lambda training, epoch, update: 0)
+        steps = len(found) // self.epochs
+        return [
+            rate * 0.1 ** sum(drop <= update // steps + 1 for drop in self.drops)
+            for update, rate in enumerate(found)
+        ]
+
+    def by_epochs(self) -> Rates:
+        """With the rate of the warm-up's epoch for all of its updates."""
+        right, top = self.rates(), self.base_lr * self.devices
+        steps = len(right) // self.epochs
+        for update in range(steps * self.warmup_epochs):
+            risen = update // steps / self.warmup_epochs
+            right[update] = self.base_lr + (top - self.base_lr) * risen
+        return right
+
+    def by_factors(self) -> Rates:
+        """With a warm-up in which each rate is a multiple of the one before."""
+        right = self.rates()
+        of_warmup = len(right) // self.epochs * self.warmup_epochs
+        for update in range(of_warmup):
+            right[update] = self.base_lr * self.devices ** (update / of_warmup)
+        return right
+
+
+def _plans(en: str, ja: str, **changes: Any) -> Mistake:
+    return lambda each, got: _same_rates(got, each.rates(**changes)), en, ja
+
+
+OF_RATES: List[Mistake] = [
+    _plans("the smaller batch at the end of an epoch makes an update, too",
+             "エポックの最後の小さいバッチでも更新します",
+             each=lambda t: t.images // (t.devices * t.per_device)),
+    _plans("a batch is that of all devices together", "1 回の更新に使うバッチは全デバイス分です",
+             each=lambda t: -(-t.images // t.per_device)),
+    _plans("it does not grow with the number of devices", "デバイス数に比例していません",
+             full=lambda t: t.base_lr),
+    _plans("that is the square root rule; the linear one is asked for",
+             "これは平方根の規則です。線形スケーリング則を使ってください",
+             full=lambda t: t.base_lr * t.devices**0.5),
+    _plans("the warm-up begins at the rate of one device, not at 0",
+             "ウォームアップは 0 からではなく 1 台分の学習率から始めます",
+             begin=lambda t: 0.0),
+    _plans("the first update has base_lr; each later one is a step higher",
+             "最初の更新の学習率が base_lr で、そこから 1 回ごとに上がります",
+             rise=lambda update, steps: (update + 1) / steps),
+    _plans("the full rate comes first in the update after the warm-up",
+             "最大の学習率になるのはウォームアップの次の更新です",
+             rise=lambda update, steps: update / (steps - 1) if steps > 1 else 0.0),
+    _plans("that is the full rate from the first update on: the warm-up is missing",
+             "最初の更新から最大の学習率です。ウォームアップがありません",
+             rise=lambda update, steps: 1.0),
+    _plans("there is no update after the last batch: 8 images in batches of 4 make 2 updates",
+             "最後のバッチの後に更新はありません。8 枚を 4 枚ずつなら更新は 2 回です",
+             each=lambda t: t.images // (t.devices * t.per_device) + 1),
+    (lambda each, got: _same_rates(got, each.by_epochs()),
+     "during the warm-up it rises with every update, not once in an epoch",
+     "ウォームアップの間は、エポックごとではなく更新ごとに上がります"),
+    (lambda each, got: _same_rates(got, each.by_factors()),
+     "during the warm-up it rises by the same amount with every update, not by the same factor",
+     "ウォームアップの間は、更新ごとに同じ量だけ上がります。同じ倍率ではありません"),
+    _plans("during the warm-up it rises with every update, it does not jump at the end",
+             "ウォームアップの間は更新ごとに上がります。最後に一気に上げるのではありません",
+             rise=lambda update, steps: 0.0),
+    _plans("the drops are missing", "drops での引き下げがありません",
+             lowered=lambda t, epoch, update: 0),
+    _plans("epochs count from 0: it drops at the beginning of that epoch",
+             "エポックは 0 から数えます。そのエポックの始めに下げます",
+             lowered=lambda t, epoch, update: sum(drop < epoch for drop in t.drops)),
+    (lambda each, got: _same_rates(got, each.early()),
+     "it drops an epoch too early: epochs count from 0",
+     "引き下げが 1 エポック早すぎます。エポックは 0 から数えます"),
+    _plans("once lowered it stays low: the rate does not come back after that epoch",
+             "一度下げたら低いままです。そのエポックの後に戻してはいけません",
+             lowered=lambda t, epoch, update: sum(drop == epoch for drop in t.drops)),
+    _plans("each drop makes it a tenth of what it was, so two make it a hundredth",
+             "drops のたびに 10 分の 1 にします。2 回なら 100 分の 1 です",
+             lowered=lambda t, epoch, update: int(any(drop <= epoch for drop in t.drops))),
+    _plans("drops are epochs, not updates", "drops は更新の番号ではなくエポックの番号です",
+             lowered=lambda t, epoch, update: sum(drop <= update for drop in t.drops)),
+]  # fmt: skip
+
+
+def _some_training(random: Any) -> _Training:
+    devices, per_device = int(random.randint(2, 6)), int(random.randint(1, 6))
+    warmup, after = int(random.randint(1, 3)), int(random.randint(2, 5))
+    drops = sorted(random.choice(np.arange(warmup, warmup + after), random.randint(0, 3), False))
+    return _Training(
+        int(random.randint(devices * per_device, 60)),
+        devices,
+        per_device,
+        warmup + after,
+        0.01 * int(random.randint(1, 50)),
+        warmup,
+        tuple(map(int, drops)),
+    )
+
+
+def _listed(given: Any) -> Any:
+    return list(given) if isinstance(given, Iterable) and not isinstance(given, str) else given
+
+
+def _same_rates(got: Any, want: Rates) -> bool:
+    if not isinstance(got, list) or len(got) != len(want):
+        return False
+    return all(isinstance(one, NUMBERS) for one in got) and np.allclose(
+        np.array(got, float), want, rtol=1e-6, atol=1e-12
+    )
+
+
+def _first_fault(got: Rates, want: Rates) -> Tuple[str, str]:
+    if len(got) != len(want):
+        return (
+            f"{len(got)} rates, expected {len(want)}, one for each update",
+            f"学習率が {len(got)} 個です。更新ごとに 1 個、{len(want)} 個のはずです",
+        )
+    near = np.isclose(np.array(got, float), want, rtol=1e-6, atol=1e-12)
+    place = int(np.argmin(near))
+    return (
+        f"update {place} (from 0) has the rate {got[place]:.6g}, expected {want[place]:.6g}",
+        f"{place} 番目 (0 から) の更新の学習率が {got[place]:.6g} です。"
+        f"正しくは {want[place]:.6g} です",
+    )
+
+
+# --- 03-4: mean and variance of a batch from those of its shards
+
+
+@exercise("03-4")
+def combine(answer: Callable[..., Any]) -> None:
+    """Mean and variance of a batch from those of its shards."""
+    rng = draws(2)
+    cases: List[List[List[float]]] = [[[1, 3]], [[1, 3], [1, 3]], [[0, 0], [2, 2]]]
+    cases += [[[0], [3, 3, 3]], [[0, 2], [4]]]
+    for _ in range(30):
+        count = rng.randint(1, 5)
+        cases.append([list(rng.normal(rng.normal(), 2, rng.randint(1, 9))) for _ in range(count)])
+    found = results(
+        lambda shards: answer(*shards.described()),
+        [(Shards(shards),) for shards in cases],
+        lambda shards: (shards.whole.mean(axis=0), shards.whole.var(axis=0)),
+    )
+    both: Tuple[List[Result], List[Result]] = ([], [])
+    for case, got, want in found:
+        _check_form(got, case[0])
+        for place, kept in enumerate(both):
+            kept.append(Result(case, _two_channels(got[place]), want[place]))
+    for pair in zip(*both):
+        for quantity, one, of_all in zip((MEAN, VARIANCE), pair, both):
+            if not _same_values(one.got, one.want):
+                raise quantity.is_wrong(one, of_all)
+    found.end()
+
+
+class Shards:
+    """The pixels of a batch's shards in two channels: an answer for one is not enough."""
+
+    def __init__(self, shards: Sequence[Sequence[float]]) -> None:
+        self.parts = [np.stack([np.array(one), 10 - 2 * np.array(one)], axis=1) for one in shards]
+        self.whole: Array = np.concatenate(self.parts)
+
+    def described(self) -> Tuple[List[Array], List[Array], List[int]]:
+        """The means, the variances, and how many pixels each shard has."""
+        means, variances = ([of(part, axis=0) for part in self.parts] for of in (np.mean, np.var))
+        return means, variances, [len(part) for part in self.parts]
+
+    def shown(self, channel: int) -> str:
+        """``[0, 0] + [2, 2]``: what one channel of each shard holds."""
+        return " + ".join(numbers(part[:, channel]) for part in self.parts)
+
+
+def _check_form(got: Any, shards: Shards) -> None:
+    if not isinstance(got, (tuple, list)) or len(got) != 2:
+        shown = shards.shown(0)
+        raise wrong(
+            f"for shards {shown} it returned {got!r}: return two things, the mean and the variance",
+            f"シャード {shown} に対する戻り値は {got!r} でした。平均と分散の 2 つを返してください",
+        )
+
+
+def _two_channels(value: Any) -> Array:
+    value = value.asnumpy() if hasattr(value, "asnumpy") else value
+    return np.broadcast_to(np.asarray(value, dtype=float), (2,))
+
+
+def _same_values(got: Array, want: Array) -> bool:
+    return bool(np.allclose(got, want, rtol=1e-4, atol=1e-5))  # float32 is enough
+
+
+class Quantity(NamedTuple):
+    """The mean or the variance: its name, and the mistakes that are often made with it."""
+
+    en: str
+    ja: str
+    mistakes: Sequence[Mistake]
+
+    def is_wrong(self, one: Result, of_all: Sequence[Result]) -> Wrong:
+        """The counterexample of one result."""
+        channel = int(np.argmax(np.abs(one.got - one.want)))
+        shown, got, want = one.case[0].shown(channel), one.got[channel], one.want[channel]
+        return wrong(
+            f"shards {shown}: {self.en} {got:.4g}, expected {want:.4g}",
+            f"シャード {shown}: {self.ja}は {got:.4g} でしたが、正しくは {want:.4g} です",
+            explains(of_all, _same_values, *self.mistakes),
+        )
+
+
+def _by_shards(formula: Callable[..., Array]) -> Callable[..., bool]:
+    """A mistake that gives what a formula of means, variances and counts gives."""
+    return lambda shards, got: _same_values(got, formula(*shards.described()))
+
+
+def _variance(shards: Shards, ddof: int = 0) -> Array:
+    return shards.whole.var(axis=0, ddof=ddof if len(shards.whole) > ddof else 0)
+
+
+MEAN = Quantity("mean", "平均", [
+    (_by_shards(lambda means, variances, counts: np.mean(means, axis=0)),
+     "a shard with more images counts more: weight by `counts`",
+     "画像の多いシャードほど重みを大きくしてください"),
+    (_by_shards(lambda means, variances, counts: np.sum(means, axis=0)),
+     "the means are only added up", "平均を足しただけです"),
+])  # fmt: skip
+
+APART = (
+    "that is the mean of the shards' variances; how far their means lie apart is missing",
+    "これはシャードの分散の平均です。シャードの平均どうしのずれが入っていません",
+)
+VARIANCE = Quantity("variance", "分散", [
+    (_by_shards(lambda means, each, counts: np.average(each, axis=0, weights=counts)), *APART),
+    (_by_shards(lambda means, each, counts: np.mean(each, axis=0)), *APART),
+    (_by_shards(lambda means, each, counts: np.mean(each, axis=0) + np.var(means, axis=0)),
+     "a shard with more images counts more here, too: weight by `counts`",
+     "ここでも、画像の多いシャードほど重みを大きくしてください"),
+    (lambda shards, got: _same_values(got, np.sqrt(_variance(shards))),
+     "that is the standard deviation", "これは標準偏差です"),
+    (lambda shards, got: _same_values(got, _variance(shards, ddof=1)),
+     "BatchNorm divides by the number of images, not by one less",
+     "BatchNorm は n - 1 ではなく n で割ります"),
+])  # fmt: skip
+
+
+# --- 03-5: a model of a step's time, and the speed of several devices by it
+
+
+@exercise("03-5")
+def speedup(answer: Callable[[float, float, float, int], float]) -> None:
+    """How many times the images per second k devices reach, by a model of a step."""
+    rng = draws(3)
+    cases = [(0.0, 1.0, 0.0, 2), (0.0, 1.0, 0.5, 1), (0.0, 1.0, 1.0, 2), (1.0, 0.0, 0.0, 2)]
+    cases += [(1.0, 3.0, 1.0, 2), (1.0, 3.0, 1.0, 8)]
+    for a, b, c in rng.uniform(0.1, 5, (50, 3)):
+        cases.append((float(a), float(b), float(c), int(rng.randint(1, 17))))
+    found = results(answer, cases, lambda h, c, s, k: k * max(h, c) / _step(h, c, s, k))
+    mistaken = found.wrong(near)
+    if mistaken:
+        (host, compute, total, devices), got, want = mistaken[0]
+        raise gave(
+            f"speedup(host_ms={host:.3g}, compute_ms={compute:.3g}, sum_ms={total:.3g}, "
+            f"devices={devices})",
+            f"{got:.4g}" if isinstance(got, NUMBERS) else repr(got),
+            f"{want:.4g}",
+            explains(found, near, *OF_SPEEDUPS),
+        )
+
+
+def _step(host: float, compute: float, total: float, devices: int) -> float:
+    """The time of a step on so many devices."""
+    return max(devices * host, compute + total) if devices > 1 else max(host, compute)
+
+
+def _with(formula: Callable[..., float], en: str, ja: str) -> Mistake:
+    """The mistake of a formula, whether or not the answer knows that one device sums nothing."""
+
+    def gives(host: float, compute: float, total: float, devices: int, got: Any) -> bool:
+        sums = (total, 0.0 if devices == 1 else total)
+        return any(by(formula)(host, compute, sum_ms, devices, got=got) for sum_ms in sums)
+
+    return gives, en, ja
+
+
+OF_SPEEDUPS: List[Mistake] = [
+    (by(lambda h, c, s, k: k * max(h, c) / max(k * h, c + s)),
+     "one device has nothing to sum, and is as fast as itself",
+     "1 台なら合計は要らず、倍率はちょうど 1 です"),
+    _with(lambda h, c, s, k: max(h, c) / max(k * h, c + s),
+          "a step on k devices trains on k times the images",
+          "k 台の 1 ステップは k 倍の枚数を処理します"),
+    _with(lambda h, c, s, k: max(k * h, c + s) / max(h, c),
+          "that is how many times as long a step takes: divide the other way round, "
+          "and count k times the images",
+          "これは 1 ステップの時間が何倍になるかです。"
+          "割る向きを逆にし、枚数が k 倍になることも計算に入れてください"),
+    _with(lambda h, c, s, k: k * max(h, c) / max(h, c + s),
+          "the host queues the work of one device after the other",
+          "ホストはデバイス 1 台ずつ順に処理をキューに入れます"),
+    _with(lambda h, c, s, k: k * (h + c) / (k * h + c + s),
+          "the host queues the next step while the devices compute",
+          "デバイスの計算中に、ホストは次のステップをキューに入れられます"),
+    _with(lambda h, c, s, k: k * max(h, c) / (k * h + c + s),
+          "the host queues the next step while the devices compute",
+          "デバイスの計算中に、ホストは次のステップをキューに入れられます"),
+    _with(lambda h, c, s, k: k * max(h, c) / (max(k * h, c) + s),
+          "the devices sum after they have computed, and the host is free meanwhile",
+          "合計は計算の後にデバイスが行い、その間ホストは空いています"),
+    _with(lambda h, c, s, k: k * max(h, c) / max(k * h, c),
+          "the sum is missing, which begins when the gradients are ready",
+          "勾配がそろってから始まる合計の時間が入っていません"),
+]  # fmt: skip
+
+
+# --- The guesses
+
+
+guesses.guess(
+    "03-a",
+    guesses.each(guesses.yes_or_no(), "weights", "gradients"),
+    en="after a step, are the replicas' weights the same, and their gradients?",
+    ja="1 ステップの後、レプリカの重みは同じか。勾配は同じか",
+)
+guesses.guess(
+    "03-b",
+    guesses.each(guesses.choice("higher", "about equal", "lower"), "B", "C"),
+    en="after as many epochs, how do B and C compare with A?",
+    ja="同じエポック数の後、B と C の正解率は A に比べてどうか",
+)
+guesses.guess(
+    "03-c",
+    guesses.listed(guesses.number(such_as=-1, within=0.05), 4),
+    en="what does BatchNorm make of 0, 0, 2, 2 on two devices?",
+    ja="0, 0, 2, 2 を 2 台に分けると、BatchNorm の出力はどうなるか",
+)
+guesses.guess(
+    "03-d",
+    guesses.choice("computing", "sum", "update", "host"),
+    en="which part of a step takes longest on two devices?",
+    ja="2 台のステップで最も長いのはどの部分か",
+)

@@ -1,0 +1,505 @@
+"""The exercises of lab 04: schedules, their faults and prices, a ring by hand, and a better one."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+from functools import lru_cache
+from itertools import product
+from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple
+from typing import Counter as Counts
+
+import numpy as np
+from mxnet import nd
+
+from gluonlab.collectives.algorithms import ALGORITHMS, double_tree, halving_doubling, ring
+from gluonlab.collectives.bounds import floor_of
+from gluonlab.collectives.check import check as prove
+from gluonlab.collectives.cost import price
+from gluonlab.collectives.placing import best_order
+from gluonlab.collectives.schedule import ALLREDUCE, OPS, REDUCE_SCATTER, Schedule, Transfer
+from gluonlab.collectives.synthesis import stored
+from gluonlab.collectives.topology import Topology, make_topology
+from gluonlab.collectives.wiring import switch
+from gluonlab.errors import ScheduleError
+from gluonlab.exercises import guesses
+from gluonlab.exercises.arrays import cpus
+from gluonlab.exercises.checking import Score, Wrong, draws, exercise, more
+from gluonlab.exercises.counterexamples import (
+    Case,
+    Mistake,
+    by,
+    explains,
+    gave,
+    in_english,
+    looks_like,
+    results,
+    same_number,
+    wrong,
+)
+from gluonlab.exercises.schedules import (
+    ROUNDING,
+    Puzzle,
+    as_steps,
+    check_proof,
+    check_rules,
+    costliest,
+    microseconds,
+    price_in_words,
+)
+
+# --- 04-1: the steps of a reduce-scatter
+
+
+MODULO = (": is a `% world_size` missing?", "。`% world_size` を忘れていませんか")
+
+
+@exercise("04-1")
+def reduce_scatter(answer: Callable[[int], Sequence[Sequence[Transfer]]]) -> None:
+    """The steps of a reduce-scatter after which rank r has the sum of chunk r."""
+    others = more(3, lambda random: int(random.randint(6, 13)))
+    for world_size in [2, 3, 4, 5, 8, 1, *others]:
+        call = f"reduce_scatter({world_size})"
+        steps = as_steps(answer(world_size), call)
+        check_rules(call, world_size, world_size, steps, MODULO)
+        owner = tuple(range(world_size))
+        check_proof(call, Schedule("yours", REDUCE_SCATTER, world_size, world_size, owner, steps))
+        count, enough = sum(map(len, steps)), world_size * (world_size - 1)
+        if count > enough:
+            raise Case(call, call).wrong(
+                f"right, but {count} transfers, where {enough} are enough: "
+                f"each chunk needs {world_size - 1} additions",
+                f"結果は正しいですが、転送が {count} 回あります。"
+                f"チャンクごとに加算は {world_size - 1} 回なので {enough} 回で済みます",
+            )
+
+
+# --- 04-2: which transfer of a broken schedule is wrong
+
+
+Spot = Tuple[int, int]  # (step, transfer), both from 0
+
+
+def _changed(name: str, schedule: Schedule, spot: Spot, **changes: Any) -> Schedule:
+    steps = [list(step) for step in schedule.steps]
+    steps[spot[0]][spot[1]] = steps[spot[0]][spot[1]]._replace(**changes)
+    return replace(schedule, name=name, steps=tuple(map(tuple, steps)))
+
+
+BROKEN: Dict[str, Schedule] = {
+    "A": _changed("A", ring(4), (1, 1), op="copy"),
+    "B": _changed("B", double_tree(4), (0, 1), chunk=1),
+    "C": _changed("C", halving_doubling(4), (1, 0), dst=3),
+}
+
+
+@exercise("04-2")
+def wrong_transfers(answer: Mapping[str, Spot]) -> None:
+    """Which transfer of three broken schedules is wrong."""
+    for name, schedule in BROKEN.items():
+        if not isinstance(answer, Mapping) or name not in answer:
+            raise wrong(
+                f"there is no answer for schedule {name}: "
+                f"give a dictionary with the keys {', '.join(BROKEN)}",
+                f"スケジュール {name} の答えがありません。"
+                f"キーが {', '.join(BROKEN)} の辞書にしてください",
+            )
+        spot = answer[name]
+        spot = tuple(spot) if isinstance(spot, (list, np.ndarray)) else spot
+        if not _is_spot(schedule, spot):
+            last = len(schedule.steps) - 1
+            raise Case(name, name).wrong(
+                f"{spot!r} is not a place: give (step, transfer) "
+                f"with a step from 0 to {last}, both counted from 0",
+                f"{spot!r} という場所はありません。(ステップ, 転送) の組で、"
+                f"ステップは 0 から {last}、どちらも 0 から数えます",
+            )
+        if not _mends(schedule, spot):
+            transfer = schedule.steps[spot[0]][spot[1]]
+            raise Case(name, name).wrong(
+                f"whatever replaces `{transfer}`, the schedule stays wrong",
+                f"`{transfer}` を何に置き換えても、スケジュールは正しくなりません",
+                looks_like(
+                    (_noticed(schedule) == spot,
+                     "that is where `prove` noticed it: what is sent there was wrong already, "
+                     "so go back",
+                     "そこは `prove` が誤りを見つけた場所です。"
+                     "送られる中身がすでに間違っているので、さかのぼってください"),
+                ),
+            )  # fmt: skip
+
+
+def _is_spot(schedule: Schedule, spot: Any) -> bool:
+    if (
+        not isinstance(spot, tuple)
+        or [isinstance(n, (int, np.integer)) for n in spot] != [True] * 2
+    ):
+        return False
+    step, transfer = spot
+    return step in range(len(schedule.steps)) and transfer in range(len(schedule.steps[step]))
+
+
+def _mends(schedule: Schedule, spot: Spot) -> bool:
+    """Whether some other transfer in this place makes the schedule right."""
+    ranks = range(schedule.world_size)
+    return any(
+        _noticed(_changed(schedule.name, schedule, spot, **Transfer(*one)._asdict())) is None
+        for one in product(ranks, ranks, range(schedule.chunks), OPS)
+    )
+
+
+def _noticed(schedule: Schedule) -> Optional[Spot]:
+    """The transfer that the proof names; None for a right schedule."""
+    try:
+        prove(schedule)
+    except ScheduleError as error:
+        return (error.step, error.transfer)  # type: ignore[return-value]
+    return None
+
+
+# --- 04-3 and 04-4: how busy the busiest link is, and which allreduce is fastest
+
+
+LENET = [180, 20, 25_000, 50, 102_400, 128, 1_280, 10]
+OWNED: List[Tuple[List[int], List[int], int]] = [  # sizes, owners, devices
+    ([2, 2, 2, 2], [0, 1, 2, 3], 4),  # with four devices, mistakes give different numbers
+    ([4, 2], [0, 1], 4),
+    ([4], [0], 2),
+    ([5], [0], 1),
+    (LENET, [0] * 8, 2),
+    (LENET, [0, 1] * 4, 4),
+]
+
+
+@exercise("04-3")
+def busiest_link(answer: Callable[[Sequence[int], Sequence[int], int], int]) -> None:
+    """How many numbers pass the busiest link when each parameter is summed by its owner."""
+    rng, cases = draws(4), list(OWNED)
+    for _ in range(30):
+        sizes = rng.randint(1, 100, rng.randint(1, 9)).tolist()
+        devices = int(rng.randint(1, 9))
+        cases.append((sizes, rng.randint(0, devices, len(sizes)).tolist(), devices))
+    found = results(
+        lambda sizes, owners, k: answer(list(sizes), list(owners), k),
+        cases,
+        lambda sizes, owners, k: 2 * (k - 1) * max(_loads(sizes, owners, k)),
+    )
+    mistaken = found.wrong(same_number)
+    if mistaken:
+        (sizes, owners, devices), got, want = mistaken[0]
+        call = f"busiest_link({sizes}, {owners}, {devices})"
+        raise gave(call, got, want, explains(found, same_number, *OF_LINKS))
+
+
+def _loads(sizes: Sequence[int], owners: Sequence[int], devices: int) -> List[int]:
+    """How many numbers each device sums."""
+    loads = [0] * devices
+    for size, owner in zip(sizes, owners):
+        loads[owner] += size
+    return loads
+
+
+def _by_loads(formula: Callable[[List[int], int], float]) -> Callable[..., bool]:
+    return by(lambda sizes, owners, k: formula(_loads(sizes, owners, k), k))
+
+
+OF_LINKS: List[Mistake] = [
+    (_by_loads(lambda loads, k: 2 * k * max(loads)),
+     "what an owner has itself does not pass its link",
+     "担当デバイス自身の勾配はリンクを通りません"),
+    (_by_loads(lambda loads, k: (k - 1) * max(loads)),
+     "that is one direction; the sums go back over the same link",
+     "これは片道分です。合計も同じリンクを通って戻ります"),
+    (_by_loads(lambda loads, k: 2 * (k - 1) * sum(loads)),
+     "that is what passes all links together", "これは全リンクの合計です"),
+    (_by_loads(lambda loads, k: 2 * (k - 1) * sum(loads) / k),
+     "that is the mean of all links; the busiest is that of the device that owns most",
+     "これは全リンクの平均です。最も混むのは、担当分が最も多いデバイスのリンクです"),
+    (_by_loads(lambda loads, k: 2 * max(loads)),
+     "it comes from each of the other devices, and goes back to each of them",
+     "ほかの全デバイスから届き、全デバイスに戻ります"),
+    (by(lambda sizes, owners, k: 2 * (k - 1) * max(sizes)),
+     "an owner has all of its parameters on its link, not only its largest one",
+     "担当デバイスのリンクには、最大のパラメータだけでなく担当するすべてのパラメータが通ります"),
+    (_by_loads(lambda loads, k: max((k - 1) * load + sum(loads) - load for load in loads)),
+     "the sums go out when the gradients have come in; meanwhile the other direction was less "
+     "busy",
+     "合計が出ていくのは勾配が届いた後です。その間、逆方向に流れる量はもっと少なくなります"),
+]  # fmt: skip
+
+
+PLACES: List[Tuple[Callable[[], Topology], List[float]]] = [  # with sizes in bytes
+    (lambda: switch(4, 10e-6, 10e9), [1e3, 1e8]),
+    (lambda: make_topology("p3.16xlarge"), [1e8, 1e3]),
+    (lambda: make_topology("p3.8xlarge"), [1e6]),
+    (lambda: make_topology("g4dn.12xlarge"), [1e7]),
+    (lambda: make_topology("pcie", 4), [1e8]),
+]
+
+
+def _any_place(random: Any) -> Callable[[], Topology]:
+    make, _ = PLACES[int(random.randint(len(PLACES)))]
+    return make
+
+
+@exercise("04-4")
+def fastest(answer: Callable[[Topology, float], Schedule]) -> None:
+    """The allreduce with the smallest price on a topology, for a size."""
+    others = more(4, lambda random: (_any_place(random), [float(10 ** random.uniform(3, 8))]))
+    places = [*PLACES, *others]
+    for topology, size in ((make(), size) for make, sizes in places for size in sizes):
+        got, ranks = answer(topology, size), topology.world_size
+        what = f"fastest({topology.name}, {size:,.0f})"
+        if not isinstance(got, Schedule) or got.world_size != ranks:
+            raise wrong(
+                f"{what} returned {got!r:.80}: return a Schedule for {ranks} ranks, "
+                f"such as `ring({ranks})`",
+                f"{what} の戻り値は {got!r:.80} でした。`ring({ranks})` のような "
+                f"{ranks} ランクの Schedule を返してください",
+            )
+        _check_allreduce(what, got)
+        order = topology.ring_order()
+        known = [algorithm(ranks) for algorithm in ALGORITHMS.values()]
+        choices = [(one.name, one) for one in known]
+        choices += [(f"{one.name} placed on the ring", one.placed(order)) for one in known]
+        seconds = [price(one, topology, size).seconds for _, one in choices]
+        mine, least = price(got, topology, size).seconds, min(seconds)
+        name, best = choices[seconds.index(least)]
+        if mine > least * 1.000001:
+            call = "`schedule.placed(topology.ring_order())`"
+            times = (f"{mine * 1e6:,.1f} us", f"{least * 1e6:,.1f} us")
+            raise wrong(
+                f"{what} returned {got.name}, {times[0]}; {name} takes {times[1]}",
+                f"{what} の戻り値は {got.name} ({times[0]}) でした。{name} なら {times[1]} です",
+                looks_like(
+                    (got.name == best.name, f"place it, {call}", f"{call} で配置してください")
+                ),
+            )
+
+
+def _check_allreduce(what: str, schedule: Schedule) -> None:
+    """Raise Wrong for a schedule that is cheap because it leaves something out."""
+    try:
+        prove(schedule)
+    except ScheduleError as error:
+        raise Wrong(
+            en=f"{what} returned a schedule that is not a right allreduce: {error}",
+            ja=f"{what} の戻り値は正しい allreduce ではありません: {error}",
+        ) from None
+    if schedule.collective != ALLREDUCE:
+        raise wrong(
+            f"{what} returned a {schedule.collective}: "
+            "an allreduce is asked for, as the functions in `ALGORITHMS` make it",
+            f"{what} の戻り値は {schedule.collective} です。"
+            "`ALGORITHMS` の関数が作るような allreduce を返してください",
+        )
+
+
+# --- 04-5: a ring allreduce by hand: its sums, and who sent how much to whom
+
+
+class Links:
+    """``send(piece, src, dst)``: the only way between devices; it counts the elements per link."""
+
+    def __init__(self, ctxs: List[Any]) -> None:
+        self.ctxs = ctxs
+        self.elements: Counts[Tuple[int, int]] = Counter()
+
+    def __call__(self, piece: Any, src: int, dst: int) -> Any:
+        """The copy of ``piece``, which lies on device ``src``, that arrives on device ``dst``."""
+        last, call = len(self.ctxs) - 1, Case(*[f"send(piece, {src}, {dst})"] * 2)
+        if not all(device in range(last + 1) for device in (src, dst)):
+            raise call.wrong(
+                f"devices go from 0 to {last}: is a `% len(arrays)` missing?",
+                f"デバイスは 0 から {last} までです。`% len(arrays)` を忘れていませんか",
+            )
+        if piece.context != self.ctxs[src]:
+            raise call.wrong(
+                f"the piece is on {piece.context}, not on device {src}",
+                f"送ろうとした配列は {piece.context} にあり、デバイス {src} にはありません",
+            )
+        self.elements[src, dst] += piece.size
+        return piece.copyto(self.ctxs[dst])
+
+
+@exercise("04-5")
+def ring_allreduce(answer: Callable[[List[Any], Links], Any]) -> None:
+    """A ring: sums in place, and every device sends its share to its right neighbour alone."""
+    sizes = ((2, 2), (2, 4), (3, 3), (2, 5), (3, 7), (4, 4), (4, 10), (1, 3), (4, 1001))
+    for seed, (devices, count) in enumerate(sizes):
+        ctxs, rng = cpus(devices), draws(seed)
+        # small whole numbers, whose sum is exact
+        before = [rng.randint(-9, 10, count).astype("float32") for _ in ctxs]
+        arrays, links = [nd.array(part, ctx=ctx) for part, ctx in zip(before, ctxs)], Links(ctxs)
+        answer(list(arrays), links)
+        case = Case(
+            f"{in_english(devices, 'device')}, {in_english(count, 'number')} each",
+            f"{devices} 台、各 {count} 個",
+        )
+        _check_sums(case, before, [array.asnumpy() for array in arrays])
+        _check_ways(case, links, devices, count)
+
+
+def _check_sums(case: Case, before: List[Any], after: List[Any]) -> None:
+    total, n = np.sum(before, axis=0), len(after)
+    for device, values in enumerate(after):
+        wrong = np.flatnonzero(values != total)
+        if not len(wrong):
+            continue
+        at = int(wrong[0])
+        some = [sum(part[at] for part in before[:some]) for some in range(2, n)]
+        why = looks_like(
+            (at >= len(total) // n * n,
+             f"{len(total)} is not a multiple of {n}, and the last numbers belong to no chunk",
+             f"{len(total)} は {n} で割り切れず、最後の数がどのチャンクにも入っていません"),
+            (values[at] in some,
+             "that is the sum of some devices only", "一部のデバイスだけの合計です"),
+            (np.array_equal(values, before[device]),
+             "nothing was written to it", "何も書き込まれていません"),
+        )  # fmt: skip
+        raise case.wrong(
+            f"number {at} on device {device} is {values[at]:g}, expected {total[at]:g}",
+            f"デバイス {device} の {at} 番目は {values[at]:g} でしたが、"
+            f"正しくは {total[at]:g} です",
+            why,
+        )
+
+
+def _check_ways(case: Case, links: Links, devices: int, count: int) -> None:
+    """Nobody sends to any but one neighbour, nor more than a ring has to."""
+    least, most = (2 * (devices - 1) * each for each in (count // devices, -(-count // devices)))
+    sent = [0] * devices
+    for (src, _), elements in links.elements.items():
+        sent[src] += elements
+    ways = {(dst - src) % devices for src, dst in links.elements}
+    pairs = ", ".join(f"{src} -> {dst}" for src, dst in sorted(links.elements))
+    needed = 2 * (devices - 1) * count
+    case.check(
+        (sum(sent) < needed,
+         f"the sums are right, but only {sum(sent)} numbers went through `send`, and an allreduce "
+         f"needs {needed}: the devices must not read each other's arrays",
+         (
+             f"合計は正しいですが、`send` を通ったのは {sum(sent)} 個だけです。"
+             f"allreduce には {needed} 個の転送が必要です。"
+             "ほかのデバイスの配列を直接読んではいけません"
+         )),
+        (max(sent) > most,
+         f"the sums are right, but device {sent.index(max(sent))} sent {max(sent)} numbers, "
+         f"in a ring at most {most}: send a chunk in each step, not everything",
+         f"合計は正しいですが、デバイス {sent.index(max(sent))} が {max(sent)} 個送りました。"
+         f"リングなら多くても {most} 個です。各ステップで送るのは 1 チャンクだけです"),
+        (devices > 2 and ways == {devices - 1},
+         "the sums are right, but the ring goes the wrong way round: device i sends to "
+         "device i + 1, here it sends to i - 1",
+         "合計は正しいですが、リングが逆回りです。デバイス i は i + 1 に送ります。"
+         "ここでは i - 1 に送っています"),
+        (ways - {1} or min(sent) < least,
+         (
+             f"the sums are right, but that is not a ring: {pairs}: "
+             "each device sends to the next one only"
+         ),
+         f"合計は正しいですが、リングではありません ({pairs})。"
+         "各デバイスが送る相手は次のデバイスだけです"),
+    )  # fmt: skip
+
+
+# --- 04-6: an allreduce for the p3.16xlarge, cheaper than the best of the eight algorithms
+
+
+BEAT_THE_EIGHT = Puzzle("beat_the_eight()", make_topology("p3.16xlarge"), 1e8)
+
+
+@lru_cache(maxsize=None)
+def best_of_the_eight() -> Tuple[str, float]:
+    """The cheapest of the eight algorithms there, each placed in its best order, and its price."""
+    topology, size = BEAT_THE_EIGHT.topology, BEAT_THE_EIGHT.size_bytes
+    made = [algorithm(topology.world_size) for algorithm in ALGORITHMS.values()]
+    placed = [one.placed(best_order(one, topology)) for one in made]
+    seconds, name = min((price(one, topology, size).seconds, one.name) for one in placed)
+    return name, seconds
+
+
+def floor_s() -> float:
+    """Below which no schedule can be priced there."""
+    return floor_of(BEAT_THE_EIGHT.topology).seconds(BEAT_THE_EIGHT.size_bytes)
+
+
+@exercise("04-6")
+def beat_the_eight(answer: Callable[[], Any]) -> Score:
+    """An allreduce for the p3.16xlarge that is cheaper than the best of the eight algorithms."""
+    schedule = BEAT_THE_EIGHT.proved(answer)
+    cost, (name, best_s) = BEAT_THE_EIGHT.price(schedule), best_of_the_eight()
+    (en, ja), (why, why_ja) = price_in_words(cost), costliest(cost)
+    call = BEAT_THE_EIGHT.call
+    Case(call, call).check(
+        (cost.seconds >= best_s * (1 - ROUNDING),
+         f"proved, but it costs {en}, and {name}, placed, takes {microseconds(best_s)}: "
+         f"it must be less{why}",
+         f"正しいことは証明されましたが、{ja}かかります。配置した {name} なら "
+         f"{microseconds(best_s)} です。それより短くしてください{why_ja}"),
+    )  # fmt: skip
+    floor_us, best_us = microseconds(floor_s()), microseconds(best_s)
+    times, ours = f"{cost.seconds / floor_s():.3f}", _is_ours(schedule)
+    not_in_en = "; gluonlab's own solver has found it, and so it does not count in a leaderboard"
+    not_in_ja = "。ただし、gluonlab のソルバーが見つけたものなので、順位表には載りません"
+    return Score(
+        None if ours else round(cost.seconds * 1e6, 3),
+        en=f"{en}, {times} times the floor of {floor_us}; the best of the eight, {name}, takes "
+        f"{best_us}{not_in_en * ours}",
+        ja=f"{ja}で、下限 {floor_us} の {times} 倍です。8 つのうち最も速い {name} は "
+        f"{best_us} です{not_in_ja * ours}",
+    )
+
+
+def _is_ours(schedule: Schedule) -> bool:
+    """Whether it is one of those that are stored with gluonlab, whatever its chunks are called."""
+    own = _without_chunks(schedule)
+    return any(own == _without_chunks(one) for one in stored.choices(BEAT_THE_EIGHT.topology))
+
+
+def _without_chunks(schedule: Schedule) -> "List[Counter[Tuple[int, int, str]]]":
+    """How often each rank sends to each other in each step, and what for."""
+    return [Counter((t.src, t.dst, t.op) for t in step) for step in schedule.steps]
+
+
+# --- The guesses
+
+
+guesses.guess(
+    "04-a",
+    guesses.each(
+        guesses.number(0, such_as=2.5, within=0.001), "ring: steps", "ring: sends", "star: sends"
+    ),
+    en="4 ranks: how many steps, and how many arrays does the busiest rank send?",
+    ja="4 ランク: 何ステップか。最も忙しいランクが送るのは配列何個分か",
+)
+guesses.guess(
+    "04-b",
+    guesses.number(0, such_as=3, factor=1.01),
+    en="8 ranks: how many times as many bytes pass the star's busiest port as the ring's?",
+    ja="8 ランク: star で最も忙しいポートを通るバイト数は ring の何倍か",
+)
+guesses.guess(
+    "04-c",
+    guesses.each(guesses.choice(*ALGORITHMS), "1 KB", "100 MB"),
+    en="which algorithm is the fastest on a p3.16xlarge?",
+    ja="p3.16xlarge で最も速いのはどのアルゴリズムか",
+)
+guesses.guess(
+    "04-d",
+    guesses.number(0, such_as=20, factor=1.1),
+    en="1 GB on a p3.16xlarge: what busbw does the cheapest schedule reach, in GB/s?",
+    ja="p3.16xlarge で 1 GB: 見積もりが最も小さいスケジュールの busbw は何 GB/s か",
+)
+guesses.guess(
+    "04-e",
+    guesses.number(0, such_as=3, factor=1.3),
+    en="4 MiB here: how many times as long does star take as ring?",
+    ja="このマシンで 4 MiB: star の時間は ring の何倍か",
+)
+guesses.guess(
+    "04-f",
+    guesses.each(guesses.number(0, 1, such_as=0.5, within=0.15), "15", "1"),
+    en="pieces of 15 and of 1: at what share of backward is the last layer's gradient ready?",
+    ja="まとまりが演算 15 個と 1 個のとき: 最後の層の勾配は逆伝播の何割でそろうか",
+)

@@ -1,0 +1,995 @@
+"""The exercises of lab 05: a network that is split over devices."""
+
+from __future__ import annotations
+
+import itertools
+from functools import partial
+from statistics import median
+from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple
+
+import numpy as np
+
+from gluonlab.errors import ScheduleError
+from gluonlab.exercises import guesses
+from gluonlab.exercises.checking import Wrong, draws, exercise
+from gluonlab.exercises.counterexamples import (
+    NOTHING,
+    NUMBERS,
+    Case,
+    Mistake,
+    Pair,
+    Results,
+    by,
+    explains,
+    gave,
+    in_english,
+    looks_like,
+    near,
+    results,
+    returned,
+    wrong,
+)
+from gluonlab.parallel.pipeline.check import check as prove
+from gluonlab.parallel.pipeline.check import peaks
+from gluonlab.parallel.pipeline.price import Costs, price
+from gluonlab.parallel.pipeline.schedule import (
+    BACKWARD,
+    FORWARD,
+    Instruction,
+    PipelineSchedule,
+    from_orders,
+    gpipe,
+    one_forward_one_backward,
+)
+from gluonlab.parallel.stages.balance import least_largest
+
+# --- Answers that are a number for each device
+
+
+def listed(given: Any) -> Any:
+    """A list, where an answer is a list, a tuple, an array or a generator; else the answer."""
+    if isinstance(given, (str, bytes, dict)):
+        return given
+    try:
+        return list(given)
+    except TypeError:
+        return given
+
+
+def same_list(got: Any, want: Sequence[float]) -> bool:
+    """Whether ``got`` has these numbers, but for rounding."""
+    return (
+        isinstance(got, list)
+        and len(got) == len(want)
+        and all(_same(one, other) for one, other in zip(got, want))
+    )
+
+
+def _same(got: Any, want: float) -> bool:
+    if isinstance(got, bool) or not isinstance(got, NUMBERS):
+        return False
+    return near(got, want) or abs(float(got) - want) < 1e-9
+
+
+by_list = partial(by, same=same_list)
+
+
+def fault(found: Results, call: Callable[..., str], mistakes: Sequence[Mistake]) -> Optional[Wrong]:
+    """The first counterexample among results that should have a number for each device."""
+    mistaken = found.wrong(same_list)
+    if not mistaken:
+        return None
+    case, got, want = mistaken[0]
+    text, devices = call(*case), len(want)
+    if not isinstance(got, list) or not all(isinstance(one, NUMBERS) for one in got):
+        en, ja = "a list with a number for each device", "デバイスごとに 1 個の数を持つリスト"
+        return returned(got, text, en, ja)
+    if len(got) != devices:
+        return wrong(
+            f"{text} gave {in_english(len(got), 'number')}, expected {devices}: "
+            "one for each device",
+            f"{text} の答えには数が {len(got)} 個あります。デバイスごとに 1 個、"
+            f"全部で {devices} 個のはずです",
+        )
+    return gave(text, shown(got), shown(want), explains(found, same_list, *mistakes))
+
+
+def shown(numbers: Sequence[float]) -> str:
+    """``[0.25, 0.5]``"""
+    return f"[{', '.join(_shown(number) for number in numbers)}]"
+
+
+def _shown(number: float) -> str:
+    return f"{number:.0f}" if float(number).is_integer() else f"{number:.4g}"
+
+
+def drawn(random: Any, count: int, least: int, most: int) -> List[int]:
+    """Whole numbers from ``least`` to ``most - 1``, as Python's own."""
+    return [int(number) for number in random.randint(least, most, count)]
+
+
+# --- 05-1 and 05-2: what a chain of layers sends over its cuts, and where to cut it
+
+
+BYTES = 4  # of a float32
+
+LayerCosts = List[float]
+
+
+@exercise("05-1")
+def sent_bytes(answer: Callable[[List[int], List[int], int], Sequence[int]]) -> None:
+    """The bytes that each device sends in a step of a network that is cut between its layers."""
+    cases: List[Tuple[List[int], List[int], int]] = [
+        ([3, 5], [1], 1),
+        ([7, 5, 2, 4], [1, 3], 1),
+        ([7, 5, 2, 4], [1, 3], 6),
+        ([3380, 800, 128, 10], [2], 64),
+        ([3380, 800, 128, 10], [], 64),
+    ]
+    random = draws(51)
+    for _ in range(10):
+        layers = int(random.randint(2, 10))
+        places = random.permutation(np.arange(1, layers))[: random.randint(1, layers)]
+        cuts = sorted(int(place) for place in places)
+        cases.append((drawn(random, layers, 1, 900), cuts, int(random.randint(2, 129))))
+    found = results(
+        lambda outputs, cuts, images: listed(answer(list(outputs), list(cuts), images)),
+        cases,
+        _sent,
+    )
+    fails = fault(found, lambda o, c, n: f"sent_bytes({o}, {c}, {n})", OF_BYTES)
+    if fails:
+        raise fails
+
+
+def _boundaries(outputs: Sequence[int], cuts: Sequence[int], beyond: int = 0) -> List[int]:
+    """The numbers at each stage's edges: before the first, between two, and behind the last."""
+    inside = [outputs[cut - 1 + beyond] for cut in cuts]
+    return [0, *inside, 0]
+
+
+def _sent(outputs: Sequence[int], cuts: Sequence[int], images: int) -> List[int]:
+    return list(_times(BYTES * images, _boundaries(outputs, cuts)))
+
+
+def _times(each: float, edges: Sequence[float]) -> Any:
+    """What goes on to the next stage, and what goes back to the one before."""
+    return [each * (before + after) for before, after in zip(edges, edges[1:])]
+
+
+def _stages(outputs: Sequence[int], cuts: Sequence[int]) -> List[Sequence[int]]:
+    bounds = [0, *cuts, len(outputs)]
+    return [outputs[begin:end] for begin, end in zip(bounds, bounds[1:])]
+
+
+def _forward_only(outputs: Sequence[int], cuts: Sequence[int], images: int) -> List[int]:
+    return [BYTES * images * after for after in _boundaries(outputs, cuts)[1:]]
+
+
+def _last_too(outputs: Sequence[int], cuts: Sequence[int], images: int) -> List[int]:
+    edges = [*_boundaries(outputs, cuts)[:-1], outputs[-1]]
+    return list(_times(BYTES * images, edges))
+
+
+def _own_back(outputs: Sequence[int], cuts: Sequence[int], images: int) -> List[int]:
+    """The gradient of what a stage itself puts out, in place of that of what it received."""
+    own = [BYTES * images * stage[-1] for stage in _stages(outputs, cuts)]
+    return [size * ((n < len(cuts)) + (n > 0)) for n, size in enumerate(own)]
+
+
+def _all_layers(outputs: Sequence[int], cuts: Sequence[int], images: int) -> List[int]:
+    return [BYTES * images * sum(stage) for stage in _stages(outputs, cuts)]
+
+
+OF_BYTES: List[Mistake] = [
+    (by_list(_forward_only),
+     "in backward, each device sends the gradient of what it received back over the same cut",
+     "逆伝播では、各デバイスが受け取った活性値の勾配を同じ切れ目から送り返します"),
+    (by_list(lambda o, c, n: _times(n, _boundaries(o, c))),
+     "those are numbers, and a float32 has 4 bytes",
+     "それは数値の個数です。float32 は 1 個 4 バイトです"),
+    (by_list(lambda o, c, n: _times(BYTES, _boundaries(o, c))),
+     "that is for one image, not for the batch", "これは画像 1 枚分です。バッチ全体の量を答えます"),
+    (by_list(lambda o, c, n: _times(BYTES * n, _boundaries(o, c, 1))),
+     "layer c begins the next stage: over the cut goes what layer c - 1 puts out",
+     "層 c は次のステージの最初の層です。切れ目を通るのは層 c - 1 の出力です"),
+    (by_list(lambda o, c, n: _times(2 * BYTES * n, _boundaries(o, c))),
+     "that is twice as much: a number has 4 bytes, and what a device receives it does not send",
+     "ちょうど 2 倍です。1 個は 4 バイトで、受け取る量は数えません"),
+    (by_list(_own_back),
+     "what goes back over a cut is the gradient of what a device received, not of what it puts out",
+     "切れ目から送り返すのは受け取った値の勾配です。自分が出力した値の勾配ではありません"),
+    (by_list(lambda o, c, n: [2 * sent for sent in _forward_only(o, c, n)]),
+     "the gradient that goes back over a cut is sent by the device behind the cut",
+     "切れ目を通って戻る勾配を送るのは、切れ目の後ろのデバイスです"),
+    (by_list(_last_too),
+     "the last device sends no activation on: it computes the loss itself",
+     "最後のデバイスは活性値を送りません。損失は自分で計算します"),
+    (by_list(_all_layers),
+     "what passes between layers of one stage stays on its device",
+     "同じステージの層どうしでやり取りする値は、デバイスの外に出ません"),
+]  # fmt: skip
+
+
+@exercise("05-2")
+def balanced(answer: Callable[[LayerCosts, int], Sequence[int]]) -> None:
+    """Where to cut a chain of layers so that its most expensive stage is as cheap as can be."""
+    cases: List[Tuple[LayerCosts, int]] = [
+        ([1, 1, 1, 1], 2),
+        ([5, 1, 1, 1], 2),
+        ([1, 1, 1, 5], 2),
+        ([4, 3, 3, 4, 1, 3], 3),
+        ([0.25, 0.5, 0.125, 0.25, 0.375], 3),
+        ([2, 2, 2], 3),
+        ([9, 1, 1, 1], 3),  # one layer decides, and yet there are to be three stages
+        ([0, 0, 8, 0], 4),
+        ([3, 0, 4], 1),
+    ]
+    random = draws(52)
+    for number in range(14):
+        layers = int(random.randint(4, 25))
+        costs: LayerCosts = [float(one) for one in drawn(random, layers, 0, 30)]
+        if number % 2:
+            costs = [round(one / 16, 4) for one in costs]
+        cases.append((costs, int(random.randint(2, min(layers, 7)))))
+    cases.append(([float(one) for one in drawn(random, 120, 1, 100)], 9))
+    found = results(
+        lambda costs, stages: listed(answer(list(costs), stages)),
+        cases,
+        lambda costs, stages: _largest(costs, _best(costs, stages)),
+    )
+    for (costs, stages), got, want in found:
+        case = _case(costs, stages)
+        _check_cuts(case, got, len(costs), stages)
+        if _largest(costs, got) > want * (1 + 1e-9):
+            raise _too_large(case, costs, got, _best(costs, stages), _why_not_best(found))
+    found.end()
+
+
+def _case(costs: LayerCosts, stages: int) -> Case:
+    call = f"balanced({shown(costs)}, {stages})"
+    if len(costs) > 30:
+        call = f"balanced of {len(costs)} layers, {stages}"
+    return Case(call, call)
+
+
+def _too_large(
+    case: Case, costs: LayerCosts, got: List[int], best: List[int], why: Tuple[str, str]
+) -> Exception:
+    largest, least = (shown([_largest(costs, cuts)])[1:-1] for cuts in (got, best))
+    return wrong(
+        f"{case.en} gave the cuts {shown(got)}, whose most expensive stage costs {largest}; "
+        f"with {shown(best)} it costs {least}",
+        f"{case.ja} の切れ目は {shown(got)} で、最大のステージのコストは {largest} です。"
+        f"{shown(best)} なら {least} です",
+        why,
+    )
+
+
+def _check_cuts(case: Case, got: Any, layers: int, stages: int) -> None:
+    """Raise Wrong for what is no way to cut a chain."""
+    whole = isinstance(got, list) and all(
+        isinstance(cut, (int, np.integer)) and not isinstance(cut, bool) for cut in got
+    )
+    if not whole:
+        raise returned(
+            got, case.en, "a list of layers' numbers: those with which stages begin, but the first",
+            "最初以外の各ステージが始まる層の番号のリスト",
+        )  # fmt: skip
+    case.check(
+        (len(got) != stages - 1,
+         f"{in_english(len(got), 'cut')}, {got}, make{'s' * (len(got) == 1)} "
+         f"{in_english(len(got) + 1, 'stage')}, expected {stages}",
+         f"切れ目が {len(got)} 個 ({got}) なので、ステージは {len(got) + 1} 個です。"
+         f"正しくは {stages} 個です"),
+        (any(not 1 <= cut < layers for cut in got),
+         f"the cuts {got}: layers are numbered from 0 to {layers - 1}, and no stage is empty",
+         f"切れ目が {got} です。層の番号は 0 から {layers - 1} までで、"
+         "空のステージは作れません"),
+        (any(b <= a for a, b in zip(got, got[1:])),
+         f"the cuts {got} must rise: each stage has one layer at least",
+         f"切れ目 {got} は順に増えていなければなりません。どのステージにも層が 1 つは要ります"),
+    )  # fmt: skip
+
+
+def _largest(costs: LayerCosts, cuts: Sequence[int]) -> float:
+    bounds = [0, *cuts, len(costs)]
+    return max(sum(costs[begin:end]) for begin, end in zip(bounds, bounds[1:]))
+
+
+def _best(costs: LayerCosts, stages: int) -> List[int]:
+    totals = [0.0, *itertools.accumulate(costs)]
+    return least_largest(lambda _, begin, end: totals[end] - totals[begin], len(costs), stages)
+
+
+def _equal_numbers(costs: LayerCosts, stages: int) -> List[int]:
+    """As many layers in each stage, the larger ones first."""
+    each, extra = divmod(len(costs), stages)
+    return [number * each + min(number, extra) for number in range(1, stages)]
+
+
+def _equal_numbers_floor(costs: LayerCosts, stages: int) -> List[int]:
+    return [number * len(costs) // stages for number in range(1, stages)]
+
+
+def _greedy(costs: LayerCosts, stages: int, over: bool = False) -> Optional[List[int]]:
+    """Each stage is closed before, or when, it is more than an equal part."""
+    cuts: List[int] = []
+    part, total = sum(costs) / stages, 0.0
+    for number, cost in enumerate(costs):
+        full = total >= part if over else total + cost > part
+        if number and full and len(cuts) < stages - 1 and number > ([0, *cuts])[-1]:
+            cuts.append(number)
+            total = 0.0
+        total += cost
+    return cuts if len(cuts) == stages - 1 else None
+
+
+def _why_not_best(found: Sequence[Any]) -> Tuple[str, str]:
+    """What explains all results that are not best."""
+
+    def right(got: Any, want: float) -> bool:
+        return bool(got[1] <= want * (1 + 1e-9))
+
+    priced = [
+        result._replace(got=(result.got, _largest(result.case[0], result.got)))
+        for result in found
+        if isinstance(result.got, list) and len(result.got) == result.case[1] - 1
+    ]
+
+    def cuts_by(formula: Callable[[LayerCosts, int], Optional[List[int]]]) -> Callable[..., bool]:
+        return lambda costs, stages, got: list(got[0]) == formula(costs, stages)
+
+    return explains(
+        priced,
+        right,
+        (cuts_by(_equal_numbers),
+         "every stage has the same number of layers, whatever they cost",
+         "コストを見ずに、層の数を均等にしています"),
+        (cuts_by(_equal_numbers_floor),
+         "every stage has the same number of layers, whatever they cost",
+         "コストを見ずに、層の数を均等にしています"),
+        (lambda costs, stages, got: right(
+            (None, _largest(costs, [cut + 1 for cut in got[0]])),
+            _largest(costs, _best(costs, stages))),
+         "those are the last layers of stages: a cut is the layer with which the next one begins",
+         "それはステージの最後の層です。切れ目は次のステージが始まる層の番号です"),
+        (cuts_by(_greedy),
+         "stages are filled one after the other, each up to an equal part of the sum: "
+         "what does not fit piles up in the last one",
+         "合計の均等割りを上限に、前から順に詰めています。入り切らない分が最後のステージにたまります"),
+        (cuts_by(lambda costs, stages: _greedy(costs, stages, over=True)),
+         "stages are filled one after the other until each has an equal part of the sum: "
+         "the last layer that is put into a stage may cost far more than was missing",
+         "合計の均等割りに達するまで、前から順に詰めています。"
+         "最後に入れた層の分だけ、超過することがあります"),
+    )  # fmt: skip
+
+
+# --- 05-3: two dense layers whose units are divided among devices, so that one sum is enough
+
+
+NAMES = ("w1", "b1", "w2", "b2")
+Part = Tuple[Any, Any, Any, Any]
+
+
+class Layers(NamedTuple):
+    """Two dense layers with ReLU between them: (n, in) -> (n, hidden) -> (n, out)."""
+
+    w1: Any  # (hidden, in)
+    b1: Any  # (hidden,)
+    w2: Any  # (out, hidden)
+    b2: Any  # (out,)
+
+    def of(self, x: Any) -> Any:
+        """What they make of some inputs (n, in)."""
+        return np.maximum(x @ self.w1.T + self.b1, 0) @ self.w2.T + self.b2
+
+
+class _Wrong(NamedTuple):
+    """A case whose sum is another one: what came out, and of which parts."""
+
+    case: Case
+    got: Any
+    want: Any
+    layers: Layers
+    devices: int
+    parts: Sequence[Layers]
+    x: Any
+
+    def first_bias_divided(self) -> bool:
+        """Whether the sum is right once each part's b1 is multiplied by the devices."""
+        undone = [part._replace(b1=self.devices * part.b1) for part in self.parts]
+        return np.allclose(sum(part.of(self.x) for part in undone), self.want, 1e-4, 1e-6)
+
+
+@exercise("05-3")
+def parts_of(answer: Callable[..., Sequence[Part]]) -> None:
+    """Each device's units of two layers, whose results add up to those of the whole network."""
+    random = draws(53)
+    sizes = [(3, 4, 2, 1), (3, 4, 2, 2), (3, 7, 2, 3), (5, 64, 10, 4)]  # in, hidden, out, devices
+    for _ in range(6):
+        devices = int(random.randint(2, 7))
+        given, put_out = int(random.randint(1, 9)), int(random.randint(1, 9))
+        sizes.append((given, devices + int(random.randint(0, 20)), put_out, devices))
+    wrong: List[_Wrong] = []
+    for given, hidden, put_out, devices in sizes:
+        layers = _layers(random, given, hidden, put_out)
+        en = (f"{given} -> {hidden} -> {put_out} units on {devices} "
+              f"device{'s' * (devices > 1)}")  # fmt: skip
+        case = Case(en, f"{given} -> {hidden} -> {put_out} ユニット、デバイス {devices} 台")
+        parts = _parts(case, answer(*_frozen(layers), devices), devices)
+        _check_shapes(case, parts, layers)
+        _check_shares(case, parts, hidden, devices)
+        x = random.normal(size=(6, given))
+        got, want = sum(part.of(x) for part in parts), layers.of(x)
+        if not np.allclose(got, want, rtol=1e-4, atol=1e-6):
+            wrong.append(_Wrong(case, got, want, layers, devices, parts, x))
+    if wrong:
+        raise _unequal(wrong)
+
+
+def _layers(random: Any, given: int, hidden: int, put_out: int) -> Layers:
+    return Layers(
+        random.normal(size=(hidden, given)),
+        random.normal(size=hidden),
+        random.normal(size=(put_out, hidden)),
+        1 + random.uniform(size=put_out),  # never near 0: a bias too many is seen
+    )
+
+
+def _frozen(layers: Layers) -> List[Any]:
+    """Copies that cannot be written into."""
+    copies = [array.copy() for array in layers]
+    for array in copies:
+        array.flags.writeable = False
+    return copies
+
+
+def _parts(case: Case, given: Any, devices: int) -> List[Layers]:
+    en = "a list with (w1, b1, w2, b2) for each device"
+    ja = "デバイスごとの (w1, b1, w2, b2) を並べたリスト"
+    parts = listed(given)
+    if not isinstance(parts, list):
+        raise returned(given, case.en, en, ja)
+    case.check(
+        (len(parts) != devices,
+         f"there are {len(parts)} parts, expected {devices}: one for each device",
+         f"部分が {len(parts)} 個あります。デバイスごとに 1 個、{devices} 個のはずです"),
+    )  # fmt: skip
+    found = []
+    for part in map(listed, parts):
+        if not isinstance(part, list) or len(part) != len(NAMES):
+            raise returned(given, case.en, en, ja)
+        found.append(Layers(*(np.asarray(array, dtype=float) for array in part)))
+    return found
+
+
+def _check_shapes(case: Case, parts: Sequence[Layers], whole: Layers) -> None:
+    """Raise Wrong where two layers of a device do not fit together, or are too small."""
+    given, put_out = whole.w1.shape[1], whole.w2.shape[0]
+    for device, part in enumerate(parts):
+        units = len(part.w1) if part.w1.ndim else 0
+        wants = {"w1": (units, given), "b1": (units,), "w2": (put_out, units), "b2": (put_out,)}
+        for name, array in zip(NAMES, part):
+            if array.shape == wants[name]:
+                continue
+            raise case.wrong(
+                f"device {device} has {units} units of the first layer, and {name} of shape "
+                f"{array.shape}, expected {wants[name]}",
+                f"デバイス {device} には最初の層のユニットが {units} 個ありますが、"
+                f"{name} の形状は {array.shape} です。正しくは {wants[name]} です",
+                _why_shape(name, array, part, whole, units),
+            )
+
+
+def _why_shape(name: str, array: Any, part: Layers, whole: Layers, units: int) -> Pair:
+    hidden, put_out = whole.w1.shape[0], whole.w2.shape[0]
+    wants_w2 = (put_out, units)
+    rows = array.ndim == 2 and name == "w2" and array.shape[0] < put_out
+    return looks_like(
+        (rows and array.shape[1] == hidden,
+         "that is a part of its outputs, for which a device needs the hidden units of all others; "
+         "a device has its own, which are columns of w2",
+         "それは出力の一部で、計算にはほかのデバイスの隠れユニットもすべて必要です。"
+         "手元にあるのは自分のユニットだけで、w2 の列にあたります"),
+        (name == "w2" and array.shape == (put_out, hidden) and units < hidden,
+         "the other hidden units are on other devices",
+         "残りの隠れユニットはほかのデバイスにあります"),
+        (name == "w1" and array.shape == (units, 0),
+         "every unit takes all inputs", "どのユニットも入力全部を使います"),
+        (name == "w1" and array.ndim == 2 and units == hidden and array.shape[1] > 0,
+         "that is divided by input; the first layer is divided by output, and a device's units "
+         "take all inputs",
+         "それは入力で分割しています。最初の層は出力で分割し、各ユニットは入力全部を使います"),
+        (name == "w2" and array.shape == wants_w2[::-1] and wants_w2[0] != wants_w2[1],
+         "it is transposed", "転置されています"),
+        (name == "b1" and array.shape == (hidden,),
+         "each unit has one bias", "バイアスはユニットごとに 1 個です"),
+        (name == "b2" and array.size < put_out,
+         "every device adds to all outputs", "どのデバイスもすべての出力に足し込みます"),
+    )  # fmt: skip
+
+
+def _check_shares(case: Case, parts: Sequence[Layers], hidden: int, devices: int) -> None:
+    counts = [len(part.w1) for part in parts]
+    case.check(
+        (devices > 1 and all(count == hidden for count in counts),
+         f"every device has all {hidden} units: nothing is divided",
+         f"全デバイスが {hidden} 個のユニットをすべて持っています。分割されていません"),
+        (sum(counts) != hidden,
+         f"the devices have {counts} units, {sum(counts)} together, expected {hidden}",
+         f"デバイスのユニット数は {counts} で、合計 {sum(counts)} 個です。{hidden} 個のはずです"),
+        (max(counts) - min(counts) > 1,
+         f"the devices have {counts} units, which can differ by one at most",
+         f"デバイスのユニット数が {counts} です。差は多くても 1 個にしてください"),
+    )  # fmt: skip
+
+
+def _unequal(wrong: Sequence[_Wrong]) -> Exception:
+    case, got, want, *_ = wrong[0]
+    at = tuple(int(place) for place in np.argwhere(~np.isclose(got, want, 1e-4, 1e-6))[0])
+    return case.wrong(
+        f"output {at[1]} of an input is {got[at]:.4g} after the sum, expected {want[at]:.4g}",
+        f"ある入力の出力 {at[1]} は合計後に {got[at]:.4g} でしたが、正しくは {want[at]:.4g} です",
+        _why_unequal(wrong),
+    )
+
+
+def _why_unequal(wrong: Sequence[_Wrong]) -> Pair:
+    """What explains all sums that are wrong; two at least."""
+    if len(wrong) < 2:
+        return NOTHING
+    several = [(one.got - one.want, one.layers.b2, one.devices) for one in wrong]
+    return looks_like(
+        (all(np.allclose(off, (devices - 1) * b2, 1e-3, 1e-5) for off, b2, devices in several),
+         "every device adds b2, so that the sum has it once for each device",
+         "どのデバイスも b2 を足しているため、合計にはデバイスの台数だけ入ります"),
+        (all(np.allclose(off, -b2, 1e-3, 1e-5) for off, b2, _ in several),
+         "b2 is missing", "b2 が入っていません"),
+        (all(np.allclose(off, (1 / devices - 1) * b2, 1e-3, 1e-5) for off, b2, devices in several),
+         "b2 is divided by the number of devices, and only one of them has it",
+         "デバイス数で割った b2 を、1 台だけが足しています"),
+        (all(one.first_bias_divided() for one in wrong),
+         "b1 is divided by the number of devices: a unit is on one device, with its whole bias",
+         "b1 がデバイス数で割られています。ユニットは 1 台だけにあり、バイアスもそのまま使います"),
+    )  # fmt: skip
+
+
+# --- 05-4 and 05-6: how long the devices of a pipeline are idle, computed and measured
+
+
+Times = List[float]
+
+
+@exercise("05-4")
+def idle_shares(answer: Callable[[Times, Times, int], Sequence[float]]) -> None:
+    """Which share of a GPipe step each device of unequal stages is idle."""
+    cases: List[Tuple[Times, Times, int]] = [
+        ([1, 1], [2, 2], 1),
+        ([1, 1, 1, 1], [2, 2, 2, 2], 8),
+        ([1, 3], [2, 6], 4),
+        ([4, 1, 2], [1, 5, 2], 3),
+        ([5], [9], 3),
+    ]
+    random = draws(54)
+    for _ in range(10):
+        count = int(random.randint(2, 7))
+        forward = [float(one) for one in drawn(random, count, 1, 20)]
+        backward = [float(one) for one in drawn(random, count, 1, 40)]
+        cases.append((forward, backward, int(random.randint(2, 17))))
+    found = results(
+        lambda forward, backward, m: listed(answer(list(forward), list(backward), m)),
+        cases,
+        _idle,
+    )
+    fails = fault(found, lambda f, b, m: f"idle_shares({f}, {b}, {m})", OF_IDLE)
+    if fails:
+        raise fails
+
+
+def _idle(forward: Times, backward: Times, microbatches: int) -> List[float]:
+    """As the package prices it."""
+    return _bubbles(gpipe, forward, backward, microbatches)
+
+
+def _bubbles(
+    schedule: Callable[..., Any], forward: Times, backward: Times, microbatches: int
+) -> List[float]:
+    """The idle share of each device, as the package prices a schedule."""
+    stages = len(forward)
+    free = ((0.0, 0.0),) * (stages - 1)
+    costs = Costs(tuple(forward), tuple(backward), free, (0.0,) * stages)
+    return [max(0.0, bubble) for bubble in price(schedule(stages, microbatches), costs).bubbles]
+
+
+def _of_step(step: Callable[[Times, Times, int], float]) -> Callable[..., bool]:
+    """Idle shares of a step that takes as long as a formula says."""
+
+    def shares(forward: Times, backward: Times, microbatches: int) -> List[float]:
+        whole = step(forward, backward, microbatches)
+        return [1 - microbatches * (f + b) / whole for f, b in zip(forward, backward)]
+
+    return by_list(shares)
+
+
+def _step(forward: Times, backward: Times, m: int) -> float:
+    return sum(forward) + sum(backward) + (m - 1) * (max(forward) + max(backward))
+
+
+def _both(forward: Times, backward: Times) -> List[float]:
+    return [f + b for f, b in zip(forward, backward)]
+
+
+def _until_own_end(forward: Times, backward: Times, m: int) -> List[float]:
+    """Of the time until a device's own last backward."""
+    there = sum(forward) + (m - 1) * max(forward)
+    rests = [backward[device:] for device in range(len(backward))]
+    ends = [there + sum(rest) + (m - 1) * max(rest) for rest in rests]
+    return [1 - m * each / end for each, end in zip(_both(forward, backward), ends)]
+
+
+OF_IDLE: List[Mistake] = [
+    (by_list(lambda f, b, m: [(len(f) - 1) / (m + len(f) - 1)] * len(f)),
+     "that is the bubble of equal stages", "それはステージが等しいときのバブルです"),
+    (by_list(lambda f, b, m: [m * each / _step(f, b, m) for each in _both(f, b)]),
+     "that is the share in which it works", "それは計算している時間の割合です"),
+    (by_list(lambda f, b, m: [_step(f, b, m) / (m * each) - 1 for each in _both(f, b)]),
+     "that is its idle time over its busy time, not over the whole step",
+     "それは計算時間に対する割合です。ステップ全体の時間で割ります"),
+    (by_list(lambda f, b, m: [_step(f, b, m) - m * each for each in _both(f, b)]),
+     "that is the idle time itself: divide it by the time of the step",
+     "それは待ち時間そのものです。ステップの時間で割ります"),
+    (_of_step(lambda f, b, m: sum(_both(f, b)) + (m - 1) * max(_both(f, b))),
+     "all forwards come first: the stage that is slowest forward need not be the one that is "
+     "slowest backward",
+     "順伝播が全部終わってから逆伝播です。順伝播で最も遅いステージと逆伝播で最も遅いステージは、"
+     "同じとは限りません"),
+    (_of_step(lambda f, b, m: m * sum(_both(f, b))),
+     "that is as if a microbatch began only after the one before had gone forward and backward",
+     "前のマイクロバッチが逆伝播まで終わってから次を始めるかのような値です"),
+    (_of_step(lambda f, b, m: sum(_both(f, b)) + m * (max(f) + max(b))),
+     "one microbatch too many: the first one is in the sums already",
+     "マイクロバッチが 1 個多く数えられています。最初の 1 個は和に入っています"),
+    (_of_step(lambda f, b, m: (m + len(f) - 1) * (max(f) + max(b))),
+     "as if all stages took as long as the slowest: the first microbatch passes each of them in "
+     "its own time",
+     "どのステージにも最も遅いステージと同じ時間がかかるとした値です。"
+     "最初のマイクロバッチは、各ステージをそれぞれの時間で通ります"),
+    (_of_step(lambda f, b, m: (m + len(f) - 1) * max(_both(f, b))),
+     "as if all stages took as long as the slowest: the first microbatch passes each of them in "
+     "its own time",
+     "どのステージにも最も遅いステージと同じ時間がかかるとした値です。"
+     "最初のマイクロバッチは、各ステージをそれぞれの時間で通ります"),
+    (by_list(lambda f, b, m: [100 * (1 - m * each / _step(f, b, m)) for each in _both(f, b)]),
+     "that is in per cent: a share is a number from 0 to 1",
+     "パーセントになっています。割合は 0 から 1 の数です"),
+    (by_list(lambda f, b, m: _bubbles(one_forward_one_backward, f, b, m)),
+     "those are the shares of 1F1B, which begins with a backward before all forwards are done: "
+     "GPipe does all forwards first",
+     "それは 1F1B の値です。1F1B は順伝播が全部終わる前に逆伝播を始めますが、GPipe では"
+     "順伝播が全部先です"),
+    (by_list(_until_own_end),
+     "the step ends when all devices are done, not each device by itself",
+     "ステップの終わりは全デバイスが終わったときです。デバイスごとの終わりではありません"),
+    (_of_step(lambda f, b, m: sum(f) + (m - 1) * max(f) + m * b[-1]),
+     "the step ends when all devices are done: device 0 is the last, not the end of the chain",
+     "ステップの終わりは全デバイスが終わったときです。最後に終わるのは末尾のデバイスではなく"
+     "デバイス 0 です"),
+    (_of_step(lambda f, b, m: m * (max(f) + max(b))),
+     "the time in which the pipeline fills and drains is missing",
+     "パイプラインが埋まるまでと空になるまでの時間が入っていません"),
+    (_of_step(lambda f, b, m: sum(_both(f, b)) + (m - 1) * (f[-1] + b[-1])),
+     "microbatches follow each other as fast as the slowest stage lets them, "
+     "which need not be the last",
+     "マイクロバッチの間隔を決めるのは最も遅いステージで、最後のステージとは限りません"),
+    (_of_step(lambda f, b, m: sum(_both(f, b)) + (m - 1) * (f[0] + b[0])),
+     "microbatches follow each other as fast as the slowest stage lets them, "
+     "which need not be the first",
+     "マイクロバッチの間隔を決めるのは最も遅いステージで、最初のステージとは限りません"),
+]  # fmt: skip
+
+
+class _Clock:
+    """Seconds of works whose true times are known; each time it is read, other programs disturb."""
+
+    def __init__(self, times: Dict[Callable[[], None], float], random: Any) -> None:
+        self._times, self._random = times, random
+        self.reads: Dict[Callable[[], None], List[float]] = {work: [] for work in times}
+
+    def __call__(self, work: Callable[[], None]) -> float:
+        """The seconds that one run of this work takes."""
+        if work not in self.reads:
+            raise Wrong(
+                en="`seconds` was given something other than `step` or one of `alone`: "
+                "pass it the work itself, which it calls; write `seconds(step)`",
+                ja="`seconds` に `step` と `alone` の要素以外のものが渡されました。"
+                "処理そのものを渡すと `seconds` が呼び出します。`seconds(step)` と書いてください",
+            )
+        reads = self.reads[work]
+        disturbed = 1.0 + float(self._random.randint(1, 64)) / 64
+        if len(reads) in (0, 2):
+            disturbed += 1.0 + len(reads)  # in the first everything is made; others disturb
+        elif len(reads) == 4 or (len(reads) > 4 and len(reads) % 3 == 0):
+            disturbed = 1.0
+        reads.append(self._times[work] * disturbed)
+        return reads[-1]
+
+    def was_read(self) -> bool:
+        """Whether any work was timed."""
+        return any(self.reads.values())
+
+
+@exercise("05-6")
+def measured_idle(answer: Callable[..., Sequence[float]]) -> None:
+    """The idle share of each device, measured from outside: from the step, and its work alone."""
+    cases: List[Tuple[float, Times]] = [(8.0, [6.0, 4.0]), (4.0, [3.0]), (16.0, [2.0, 12.0, 8.0])]
+    random = draws(56)
+    for _ in range(6):
+        alone = [float(one) for one in drawn(random, int(random.randint(1, 6)), 8, 64)]
+        cases.append((max(alone) * (1 + int(random.randint(1, 33)) / 16), alone))
+    clocks: List[_Clock] = []
+
+    def ask(step_s: float, alone_s: Times) -> Any:
+        works = [_work() for _ in range(1 + len(alone_s))]
+        clock = _Clock(dict(zip(works, [step_s, *alone_s])), random)
+        clocks.append(clock)
+        return listed(answer(clock, works[0], works[1:]))
+
+    found = results(ask, cases, lambda step_s, alone_s: [1 - own / step_s for own in alone_s])
+    _check_repeats(cases, clocks)
+    if found and isinstance(found[0].got, list) and not any(map(_Clock.was_read, clocks)):
+        raise Wrong(
+            en="`seconds` was never called: it takes a work, and gives the seconds of one run",
+            ja="`seconds` が一度も呼ばれていません。処理を渡すと、1 回にかかった秒数を返します",
+        )
+    mistakes = [(_by_reads(clocks, cases, formula), en, ja) for formula, en, ja in OF_MEASURED]
+    fails = fault(found, _call, mistakes)
+    if fails:
+        raise fails
+
+
+def _work() -> Callable[[], None]:
+    return lambda: None
+
+
+def _call(step_s: float, alone_s: Times) -> str:
+    alone = ", ".join(f"{seconds:g}" for seconds in alone_s)
+    return f"measured_idle(seconds, step, alone), step {step_s:g} s, alone {alone} s"
+
+
+def _check_repeats(cases: Sequence[Tuple[float, Times]], clocks: Sequence[_Clock]) -> None:
+    """Raise Wrong where a work was measured fewer than five times, or never."""
+    for case, clock in zip(cases, clocks):
+        counts = [len(reads) for reads in clock.reads.values()]
+        text = Case(_call(*case), _call(*case))
+        text.check(
+            (any(counts) and min(counts) < 5,
+             f"`seconds` was called {counts} times for the step and for each device's own work: "
+             "measure each five times at least, since the first run is slow, and other programs "
+             "disturb",
+             f"`seconds` の呼び出しは、ステップと各デバイスの処理で {counts} 回でした。"
+             "最初の 1 回は遅く、ほかのプログラムの影響もあります。"
+             "それぞれ 5 回以上測ってください"),
+        )  # fmt: skip
+
+
+Measured = Callable[[List[float], List[List[float]]], List[float]]
+
+
+def _by_reads(
+    clocks: Sequence[_Clock], cases: Sequence[Tuple[float, Times]], formula: Measured
+) -> Callable[..., bool]:
+    """A mistake by what the clock gave in the case."""
+
+    def shares(step_s: float, alone_s: Times) -> List[float]:
+        clock = clocks[list(cases).index((step_s, alone_s))]
+        step, *alone = clock.reads.values()
+        return formula(step, alone) if step and all(alone) else []
+
+    return by_list(shares)
+
+
+def _mean(values: Sequence[float]) -> float:
+    return sum(values) / len(values)
+
+
+OF_MEASURED: List[Tuple[Measured, str, str]] = [
+    (lambda step, alone: [1 - _mean(own) / _mean(step) for own in alone],
+     "that is from the means, which a single disturbed run changes: take the smallest of each",
+     "平均を使っています。1 回の乱れで動いてしまうので、それぞれの最小値を使ってください"),
+    (lambda step, alone: [1 - median(own) / median(step) for own in alone],
+     "that is from the medians: other programs only make a run slower, so take the smallest",
+     "中央値を使っています。ほかのプログラムは時間を延ばすだけなので、最小値を使ってください"),
+    (lambda step, alone: [1 - max(own) / max(step) for own in alone],
+     "that is from the slowest runs: take the smallest of each",
+     "最も遅い回を使っています。それぞれの最小値を使ってください"),
+    (lambda step, alone: [1 - own[0] / step[0] for own in alone],
+     "that is from the first run of each, which includes setting everything up",
+     "それぞれの最初の 1 回を使っています。最初は準備の時間が入ります"),
+    (lambda step, alone: [min(own) / min(step) for own in alone],
+     "that is the share in which it works", "それは計算している時間の割合です"),
+    (lambda step, alone: [min(step) / min(own) - 1 for own in alone],
+     "that is its idle time over its busy time, not over the whole step",
+     "それは計算時間に対する割合です。ステップ全体の時間で割ります"),
+    (lambda step, alone: [min(step) - min(own) for own in alone],
+     "that is the idle time itself: divide it by the time of the step",
+     "それは待ち時間そのものです。ステップの時間で割ります"),
+    (lambda step, alone: [100 * (1 - min(own) / min(step)) for own in alone],
+     "that is in per cent: a share is a number from 0 to 1",
+     "パーセントになっています。割合は 0 から 1 の数です"),
+    (lambda step, alone: [1 - min(own) / sum(map(min, alone)) for own in alone],
+     "that is from its part of all the devices' work: the time of the step is missing",
+     "それは全処理に占める割合から出した値です。ステップの時間を使っていません"),
+]  # fmt: skip
+
+
+# --- 05-5: the order in which a device goes forward and backward under 1F1B
+
+
+Order = List[Tuple[str, int]]
+JAPANESE = {FORWARD: "順伝播", BACKWARD: "逆伝播"}
+
+
+@exercise("05-5")
+def one_f_one_b(answer: Callable[[int, int, int], Sequence[Tuple[str, int]]]) -> None:
+    """An order of forwards and backwards that is proved, as fast as GPipe, in less memory."""
+    cases = [(2, 4), (4, 8), (2, 1), (4, 2), (3, 3), (1, 3), (1, 1)]  # devices, microbatches
+    random = draws(55)
+    cases += [(int(random.randint(2, 9)), int(random.randint(1, 25))) for _ in range(6)]
+    for devices, microbatches in cases:
+        orders = []
+        for device in range(devices):
+            call = f"one_f_one_b({device}, {devices}, {microbatches})"
+            order = _order(Case(call, call), answer(device, devices, microbatches))
+            _check_alone(Case(call, call), order, microbatches)
+            orders.append([(op, device, microbatch) for op, microbatch in order])
+        schedule = from_orders("your order", orders, microbatches)
+        case = Case(
+            f"{in_english(devices, 'device')}, {microbatches} microbatch"
+            f"{'es' * (microbatches > 1)}",
+            f"デバイス {devices} 台、マイクロバッチ {microbatches} 個",
+        )
+        _check_together(case, schedule)
+        _check_memory(case, schedule)
+        _check_time(case, schedule)
+
+
+def _order(case: Case, given: Any) -> Order:
+    en = 'a list of ("forward", microbatch) and ("backward", microbatch)'
+    ja = '("forward", マイクロバッチ) と ("backward", マイクロバッチ) のリスト'
+    order, found = listed(given), []
+    if not isinstance(order, list):
+        raise returned(given, case.en, en, ja)
+    for step in map(listed, order):
+        whole = isinstance(step, list) and len(step) == 2
+        if not whole or not isinstance(step[1], (int, np.integer)) or step[0] not in JAPANESE:
+            raise returned(given, case.en, en, ja)
+        found.append((str(step[0]), int(step[1])))
+    return found
+
+
+def _check_alone(case: Case, order: Order, microbatches: int) -> None:
+    """Raise Wrong for the first step that is wrong whatever the other devices do."""
+    done = dict.fromkeys(JAPANESE, 0)
+    for place, (op, microbatch) in enumerate(order):
+        due = done[op]
+        at = f"step {place} is {(op, microbatch)}"
+        at_ja = f"ステップ {place} が {(op, microbatch)} です"
+        case.check(
+            (not 0 <= microbatch < microbatches,
+             f"{at}: microbatches go from 0 to {microbatches - 1}",
+             f"{at_ja}。マイクロバッチは 0 から {microbatches - 1} までです"),
+            (microbatch < due,
+             f"{at}, which was done before", f"{at_ja}が、それは済んでいます"),
+            (microbatch > due,
+             f"{at}, before ({op!r}, {due}): all devices take them in the same order, 0, 1, 2, ...",
+             f"{at_ja}が、({op!r}, {due}) がまだです。"
+             "どのデバイスも 0, 1, 2, ... の順に処理します"),
+            (op == BACKWARD and microbatch >= done[FORWARD],
+             f"{at}, before its forward", f"{at_ja}が、順伝播がまだです"),
+        )  # fmt: skip
+        done[op] += 1
+    for op, count in done.items():
+        case.check(
+            (count < microbatches,
+             f"there is no ({op!r}, {count}): each microbatch goes forward and backward once",
+             f"({op!r}, {count}) がありません。"
+             "どのマイクロバッチにも順伝播と逆伝播が 1 回ずつ要ります"),
+        )  # fmt: skip
+
+
+def _check_together(case: Case, schedule: PipelineSchedule) -> None:
+    """Raise Wrong where the devices wait for each other for ever, as the proof finds."""
+    try:
+        prove(schedule)
+    except ScheduleError as error:
+        device = error.device if error.device is not None else 0
+        program = schedule.programs[device]
+        waits = program[error.place] if error.place is not None else program[-1]
+        step = _next_step(program, waits)
+        raise case.wrong(
+            f"device {device} waits for ever before its {step.op} of microbatch "
+            f"{step.microbatch}; the proof's words: {error}",
+            f"デバイス {device} はマイクロバッチ {step.microbatch} の{JAPANESE[step.op]}の前で"
+            f"永久に待ちます。証明の出力: {error}",
+        ) from None
+
+
+def _next_step(program: Sequence[Instruction], waits: Instruction) -> Instruction:
+    rest = program[list(program).index(waits) :]
+    steps = [one for one in (*rest, *program) if one.op in JAPANESE]
+    return steps[0]
+
+
+def _check_memory(case: Case, schedule: PipelineSchedule) -> None:
+    for device, kept in enumerate(peaks(schedule)):
+        enough = min(schedule.devices - device, schedule.microbatches)
+        if kept > enough:
+            gpipe = all(most == schedule.microbatches for most in peaks(schedule))
+            why = " (all of them, as GPipe does)" if gpipe else ""
+            are = "is" if enough == 1 else "are"
+            why_ja = " (GPipe と同じく全部)" if gpipe else ""
+            raise case.wrong(
+                f"the order is right, but device {device} keeps the activations of {kept} "
+                f"microbatches at once{why}, where {enough} {are} enough",
+                f"順序は正しいのですが、デバイス {device} が一度に {kept} 個のマイクロバッチの"
+                f"活性値を保持します{why_ja}。{enough} 個で足ります",
+            )
+
+
+def _check_time(case: Case, schedule: PipelineSchedule) -> None:
+    costs = Costs.equal(schedule.stages)
+    best = price(one_forward_one_backward(schedule.devices, schedule.microbatches), costs).seconds
+    took = price(schedule, costs)
+    if took.seconds > best * (1 + 1e-9):
+        idle = max(range(schedule.devices), key=lambda device: took.bubbles[device])
+        raise case.wrong(
+            f"the order is right, and needs little memory, but a step takes as long as "
+            f"{took.seconds:g} forwards of a stage, where "
+            f"{best:g} are possible: device {idle} is idle for {took.bubbles[idle]:.0%} of it",
+            "順序は正しくメモリも少ないのですが、1 ステップにステージの順伝播 "
+            f"{took.seconds:g} 回分の時間がかかります。{best:g} 回分で済みます。"
+            f"デバイス {idle} はその {took.bubbles[idle]:.0%} の間、何もしていません",
+        )
+
+
+# --- The guesses
+
+
+guesses.guess(
+    "05-a",
+    guesses.each(guesses.number(0, such_as=30, factor=1.15), "layers", "channels"),
+    en="the whole network takes 20 MiB: how many MiB does the fuller of two devices take?",
+    ja="ネットワーク全体は 20 MiB。2 台のうち多いほうは何 MiB 使うか",
+)
+guesses.guess(
+    "05-b",
+    guesses.number(0, 1, such_as=0.5, within=0.05),
+    en="for what share of a step does the second device compute?",
+    ja="2 台目が計算しているのは 1 ステップの時間の何割か",
+)
+guesses.guess(
+    "05-c",
+    guesses.each(guesses.number(0, such_as=3, factor=1.3), "lenet-avg", "mlp"),
+    en="for each byte that split layers move, how many do split channels move?",
+    ja="チャネルの分割は層の間の分割の何倍のバイト数を転送するか",
+)
+guesses.guess(
+    "05-d",
+    guesses.each(guesses.number(0, 1, such_as=0.5, within=0.03), "sequential", "gpipe"),
+    en="4 devices, 8 microbatches: for what share of the time are the devices idle?",
+    ja="4 台、マイクロバッチ 8 個。デバイスが待っているのは時間の何割か",
+)
+guesses.guess(
+    "05-e",
+    guesses.number(0, such_as=2, factor=1.2),
+    en="2 devices, 8 microbatches: GPipe's activations on device 0, as a multiple of 1F1B's?",
+    ja="2 台、マイクロバッチ 8 個。デバイス 0 の活性値は、GPipe では 1F1B の何倍か",
+)
+guesses.guess(
+    "05-f",
+    guesses.number(0, such_as=4, factor=1.5),
+    en="how many of the lecture's GPUs do weights, gradients and Adam's states of GPT-3 fill?",
+    ja="GPT-3 の重み、勾配、Adam の状態だけで、講義の GPU が何個必要か",
+)

@@ -1,0 +1,899 @@
+"""The exercises of lab 09: programs with a fault, and one with two.
+
+While it is there the checkers name the symptom, not the cure.
+"""
+
+from __future__ import annotations
+
+import math
+from contextlib import contextmanager
+from typing import (
+    Any,
+    Callable,
+    FrozenSet,
+    Iterator,
+    List,
+    NamedTuple,
+    Optional,
+    Sequence,
+    Set,
+    Tuple,
+)
+from unittest.mock import patch
+
+import mxnet as mx
+import numpy as np
+from mxnet import gluon, nd
+from mxnet.ndarray import register
+
+from gluonlab.data.loading.shards import shard_bounds
+from gluonlab.exercises import guesses
+from gluonlab.exercises.arrays import Seen, check_devices, cpus, handle_of, watch
+from gluonlab.exercises.checking import Wrong, draws, exercise, more
+from gluonlab.exercises.counterexamples import (
+    NUMBERS,
+    Case,
+    Mistake,
+    check,
+    explains,
+    in_english,
+    looks_like,
+    results,
+    returned,
+    wrong,
+)
+from gluonlab.exercises.softmax_regression import (
+    CLASSES,
+    FEATURES,
+    LR,
+    Batch,
+    Training,
+    Update,
+    Values,
+    check_updates,
+    left_over,
+    make_net,
+    make_trainer,
+    moved,
+    on_host,
+    some_batches,
+    some_values,
+    values_of,
+    wrong_update,
+)
+from gluonlab.scratch.lenet import SHAPES, fan_in
+from gluonlab.scratch.recipes import he
+
+# --- What several of them say
+
+
+STILL = Case("the fault is still there", "まだ直っていません")
+
+
+def check_losses(given: Any, want: Sequence[float], name: str, en: str, ja: str) -> None:
+    """Raise Wrong unless ``given`` holds these numbers; ``en``, ``ja``: what they are."""
+    got = _flat(given)
+    if got is None:
+        raise returned(given, f"`{name}`", f"{en}, as before", f"元のプログラムと同じく{ja}")
+    if len(got) != len(want) or not np.allclose(got, want, rtol=1e-3, atol=1e-4):
+        shown, expected = (", ".join(f"{one:.4g}" for one in values[:8]) for values in (got, want))
+        raise wrong(
+            f"the parameters are right, but `{name}` returned [{shown}], expected [{expected}]: "
+            f"return {en}, as before",
+            f"パラメータは正しいのですが、`{name}` の戻り値が [{shown}] です。"
+            f"[{expected}] のはずです。元のプログラムと同じく{ja}を返してください",
+        )
+
+
+def _flat(given: Any) -> Optional[List[float]]:
+    """All numbers in arrays, lists and numbers; None where there is something else."""
+    if isinstance(given, (list, tuple)):
+        parts = [_flat(each) for each in given]
+        return None if None in parts else [one for part in parts for one in part or ()]
+    if isinstance(given, nd.NDArray):
+        given = given.asnumpy()
+    if isinstance(given, (*NUMBERS, np.ndarray)):
+        return [float(one) for one in np.ravel(given)]
+    return None
+
+
+# --- 09-1: an allreduce whose sums reach the arrays that it was given
+
+
+@exercise("09-1")
+def allreduce(answer: Callable[[List[nd.NDArray]], None]) -> None:
+    """An allreduce whose sums reach the arrays that it was given."""
+    cases = [[np.array([value]) for value in values] for values in ([1.0, 2.0], [5.0], [1.0, 2, 4])]
+    random = draws(9)
+    cases += [list(random.randint(-50, 50, (count, 2, 3)).astype(float)) for count in (2, 3, 4)]
+    for begin in cases:
+        arrays = [nd.array(values, ctx=ctx) for values, ctx in zip(begin, cpus(len(begin)))]
+        with watch() as seen:
+            answer(list(arrays))  # a list of its own, as train_batch makes one for each parameter
+        got, want = [array.asnumpy() for array in arrays], sum(begin)
+        if all(np.array_equal(each, want) for each in got):
+            check_devices(Seen(mixed=seen.mixed))
+        else:
+            _check_unchanged(begin, got, want)
+            raise wrong(
+                f"allreduce of {_line(begin)} left {_line(got)}, "
+                f"expected {_line([want])} on every device",
+                f"{_line(begin, '、')} の allreduce の結果が {_line(got, '、')} でした。"
+                f"すべてのデバイスで {_line([want])} になるはずです",
+                looks_like(
+                    (np.array_equal(got[0], want), "the sum does not come back to all devices",
+                     "合計がすべてのデバイスには戻っていません"),
+                    (all(np.allclose(each, want / len(begin)) for each in got),
+                     "that is the mean, not the sum", "それは合計ではなく平均です"),
+                ),
+            )  # fmt: skip
+
+
+def _check_unchanged(begin: List[Any], got: List[Any], want: Any) -> None:
+    if all(map(np.array_equal, got, begin)):
+        raise STILL.wrong(
+            f"the arrays on {len(begin)} devices held {_line(begin)} before `allreduce`, "
+            f"and they hold the same after it; expected {_line([want])} on every device",
+            f"{len(begin)} 台のデバイスの配列は `allreduce` の前に {_line(begin, '、')} で、"
+            f"呼んだ後も同じままです。すべてのデバイスで {_line([want])} になるはずです",
+        )
+
+
+def _line(arrays: List[Any], join: str = " and ") -> str:
+    return join.join(
+        "[" + " ".join(f"{one:g}" for one in np.ravel(array)) + "]" for array in arrays
+    )
+
+
+# --- 09-2 and 09-3: updates that hold their own batch alone, the same on any number of devices
+
+
+@exercise("09-2")
+def accumulated(answer: Callable[..., Any]) -> None:
+    """Microbatches whose every update is that of its own batch."""
+    cases: List[Tuple[Tuple[int, ...], int]] = [((4,), 2), ((4, 4), 2), ((4, 4, 4), 1)]
+    returned: List[Tuple[Any, float]] = []
+    for sizes, parts in [*cases, ((8, 8, 3, 8), 3), ((9, 5, 7), 4)]:
+        losses = check_updates(answer, sizes, parts, _fault_of_update)
+        returned += zip(losses, _means(sizes))
+    for loss, mean in returned:
+        check_losses(loss, [mean], "train_batch", "the batch's mean loss", "バッチの平均損失")
+
+
+def _means(sizes: Sequence[int]) -> Iterator[float]:
+    """The mean loss of each batch of these sizes, before its update."""
+    batches, begin = some_batches(sizes), some_values()
+    for number, batch in enumerate(batches):
+        yield begin.train(batches[:number]).losses(batch).mean()
+
+
+def _fault_of_update(update: Update) -> Wrong:
+    if not update.got.near(left_over(update.begin, update.batches)):
+        return wrong_update(update)
+    count, before = len(update.batches), update.before
+    went, wanted = moved(update.got, before), moved(update.want, before)
+    return STILL.wrong(
+        f"of {count} batches the last one moved the weights by {went:.4g}, "
+        f"expected {wanted:.4g}, as without microbatches; the first one was right",
+        f"{count} 番目のバッチで重みが {went:.4g} 動きました。"
+        f"マイクロバッチなしでは {wanted:.4g} です。1 番目のバッチは正しい動きでした",
+    )
+
+
+@exercise("09-3")
+def step_size(answer: Callable[..., Any]) -> None:
+    """An update that is the same on one device and on several."""
+    returned: List[Tuple[Any, Sequence[float]]] = []
+    for size, count in ((4, 1), (4, 2), (6, 3), (7, 2), (10, 4), (5, 4), (33, 2)):
+        ctxs, batches = cpus(count), some_batches([size, size])
+        training = Training(ctxs)
+        for number, batch in enumerate(batches):
+            losses = training.run(answer, batch, ctxs)
+            before, want = map(training.begin.train, (batches[:number], batches[: number + 1]))
+            for ctx in ctxs:
+                got = training.values(ctx)
+                if not got.near(want):
+                    raise _wrong_step(got, before, want, batch, ctxs, ctx)
+            returned.append((losses, before.losses(batch)))
+    for given, each in returned:
+        en, ja = "the losses of each shard", "各シャードの損失"
+        check_losses(given, each, "train_batch_on", en, ja)
+
+
+def _wrong_step(
+    got: Values,
+    before: Values,
+    want: Values,
+    batch: Batch,
+    ctxs: Sequence[mx.Context],
+    ctx: mx.Context,
+) -> Wrong:
+    size, count = len(batch[0]), len(ctxs)
+    share = shard_bounds(size, count)[0][1]
+    went, wanted = moved(got, before), moved(want, before)
+    if got.near(before.step(batch, LR / share)):
+        return STILL.wrong(
+            f"with {size} images on {count} devices the weights moved by {went:.4g}, "
+            f"with the same images on one device by {wanted:.4g}",
+            f"{size} 枚を {count} 台のデバイスで学習すると重みが {went:.4g} 動きました。"
+            f"同じ画像を 1 台のデバイスで学習すると {wanted:.4g} です",
+        )
+    return wrong(
+        f"{size} images on {in_english(count, 'device')}: on {ctx} the weights moved by "
+        f"{went:.4g}, expected {wanted:.4g}, as on one device",
+        f"{size} 枚を {count} 台のデバイスで: {ctx} の重みが {went:.4g} 動きました。"
+        f"1 台のデバイスと同じ {wanted:.4g} になるはずです",
+        looks_like(
+            (got.near(before),
+             "the parameters do not move at all", "パラメータがまったく動いていません"),
+            (got.near(before.step(batch, LR / share / count)),
+             "it was right for batches that divide evenly",
+             "均等に割り切れるバッチでは正しい値でした"),
+            (got.near(before.step(batch, LR)),
+             "the gradients are added up, and nothing divides them",
+             "勾配の合計がどこでも割られていません"),
+        ),
+    )  # fmt: skip
+
+
+# --- 09-4: an epoch whose last batch has fewer images than there are devices
+
+
+@exercise("09-4")
+def idle_replica(answer: Callable[..., Any]) -> None:
+    """An epoch whose last batch has fewer images than there are devices."""
+    returned: List[Tuple[Any, List[float]]] = []
+    for count, size, devices in ((8, 4, 2), (5, 4, 2), (9, 4, 3), (10, 4, 3), (21, 5, 2)):
+        ctxs, [(images, labels)] = cpus(devices), some_batches([count])
+        batches = [(images[i : i + size], labels[i : i + size]) for i in range(0, count, size)]
+        training = Training(ctxs)
+        for epoch in (1, 2):
+            losses = training.run(answer, (images, labels), size, ctxs)
+            for ctx in ctxs:
+                got, begin = training.values(ctx), training.begin
+                if not got.near(begin.train(batches * epoch)):
+                    raise _wrong_epoch(got, begin, batches, epoch, ctxs, ctx)
+            done = batches * (epoch - 1)
+            means = [
+                begin.train([*done, *batches[:number]]).losses(batch).mean()
+                for number, batch in enumerate(batches)
+            ]
+            returned.append((losses, means))
+    for given, means in returned:
+        en, ja = "the mean loss of each batch", "バッチごとの平均損失"
+        check_losses(given, means, "train_epoch", en, ja)
+
+
+def _wrong_epoch(
+    got: Values,
+    begin: Values,
+    batches: List[Batch],
+    epoch: int,
+    ctxs: Sequence[mx.Context],
+    ctx: mx.Context,
+) -> Wrong:
+    done, count = batches * epoch, len(ctxs)
+    before, last = begin.train(done[:-1]), batches[-1]
+    left, images, size = len(last[0]), sum(len(y) for _, y in batches), len(batches[0][0])
+    went, wanted = moved(got, before), moved(begin.train(done), before)
+    en = f"{images} images in batches of {size} on {in_english(count, 'device')}"
+    ja = f"{images} 枚を {size} 枚ずつ、{count} 台のデバイスで"
+    if got.near(_stale(begin, done, count)):
+        return STILL.wrong(
+            f"{en}: the last batch, of {left}, moved the weights by {went:.4g}, "
+            f"expected {wanted:.4g}, as on one device",
+            f"{ja}: 最後のバッチ ({left} 枚) で重みが {went:.4g} 動きました。"
+            f"1 台のデバイスと同じ {wanted:.4g} になるはずです",
+        )
+    scales = (LR, LR * count / left, LR / count)
+    return Case(en, ja).wrong(
+        f"after epoch {epoch} the parameters on {ctx} are not those of one device; "
+        f"the last batch, of {left}, moved the weights by {went:.4g}, expected {wanted:.4g}",
+        f"エポック {epoch} の後、{ctx} のパラメータが 1 台のデバイスの結果と違います。"
+        f"最後のバッチ ({left} 枚) で重みが {went:.4g} 動きました。{wanted:.4g} のはずです",
+        looks_like(
+            (got.near(before),
+             f"the last {left} were not used at all", f"最後の {left} 枚が使われていません"),
+            (any(got.near(before.step(last, scale)) for scale in scales),
+             "an image of the last batch counts more or less than once",
+             "最後のバッチの画像が 1 回ずつ数えられていません"),
+        ),
+    )  # fmt: skip
+
+
+def _stale(begin: Values, batches: List[Batch], count: int) -> Values:
+    """The parameters when a device without a shard adds what it added in the batch before."""
+    values, added = begin, [Values(0 * begin.weight, 0 * begin.bias)] * count
+    for images, labels in batches:
+        for device, (a, b) in enumerate(shard_bounds(len(images), count)):
+            added[device] = values.gradient((images[a:b], labels[a:b]))
+        for gradient in added:
+            values = values.minus(gradient, LR / len(images))
+    return values
+
+
+# --- 09-5: an accuracy in which every image counts once
+
+
+@exercise("09-5")
+def padded_evaluation(answer: Callable[..., float]) -> None:
+    """An accuracy in which every image counts once."""
+    cases = [([1, 1, 1, 0], 4, 1), ([1, 1, 1, 0], 2, 2), ([1, 0, 1], 2, 1)]
+    cases += [([1, 1, 0, 0, 0], 4, 2), ([0, 0, 1], 2, 2), ([1, 0], 8, 2)]
+    random = draws(5)
+    for n, size, k in ((13, 4, 2), (10, 3, 3), (25, 8, 2), (9, 8, 4)):
+        cases.append((random.randint(0, 2, n).tolist(), size, k))
+    for right, size, count in cases:
+        _check_accuracy(answer, right, size, count)
+
+
+def _check_accuracy(answer: Callable[..., float], right: List[int], size: int, count: int) -> None:
+    n, ctxs = len(right), cpus(count)
+    labels = draws(n).randint(0, CLASSES, n)
+    # what the network will say: the label, or the class after it
+    shown = (labels + 1 - np.array(right)) % CLASSES
+    images = np.eye(CLASSES, FEATURES, dtype="float32")[shown]
+    net = make_net(Values(np.eye(CLASSES, FEATURES), np.zeros(CLASSES)), ctxs)
+    seen: List[Tuple[mx.Context, int]] = []
+    net.register_forward_pre_hook(
+        lambda block, inputs: seen.append((inputs[0].context, len(inputs[0])))
+    )
+    given = answer(net, images, labels, size, ctxs)
+    if not isinstance(given, (*NUMBERS, nd.NDArray)):
+        raise returned(given, "`accuracy`", "a number", "数値")
+    got = float(given.asscalar() if isinstance(given, nd.NDArray) else given)
+    _check_value(got, right, size)
+    for ctx in ctxs if min(n, size) >= count else ():
+        if ctx not in {each for each, _ in seen}:
+            raise wrong(
+                f"{_in_words(got, right, size)[0]}, which is right, but {ctx} did nothing: "
+                f"the images should be shared among {count} devices",
+                f"正解率 {got:.4g} は正しいのですが、{ctx} が何もしていません。"
+                f"{count} 台のデバイスで分担してください",
+            )
+    most, share = max(length for _, length in seen), math.ceil(size / count)
+    if most > share:
+        raise wrong(
+            f"the accuracy is right, but a device had {most} images at once, "
+            f"expected at most {share} ({size} on {count} devices)",
+            f"正解率は正しいのですが、1 台のデバイスに一度に {most} 枚が載りました。"
+            f"多くても {share} 枚のはずです ({size} 枚を {count} 台のデバイスで)",
+        )
+
+
+def _in_words(got: float, right: List[int], size: int) -> Tuple[str, str]:
+    n, correct = len(right), sum(right)
+    return (
+        f"{n} images, {correct} of them right, in batches of {size}: "
+        f"the accuracy is {got:.4g}, expected {correct / n:.4g}",
+        f"{n} 枚のうち {correct} 枚が正解、バッチ {size} 枚ずつ: "
+        f"正解率が {got:.4g} になりました。正しくは {correct / n:.4g} です",
+    )
+
+
+def _check_value(got: float, right: List[int], size: int) -> None:
+    n, (en, ja) = len(right), _in_words(got, right, size)
+    rows, whole = math.ceil(n / size) * size, n // size * size
+    padded, kept = sum(right[i % n] for i in range(rows)), sum(right[:whole])
+
+    def is_near(value: float) -> bool:
+        return math.isclose(got, value, abs_tol=1e-6)
+
+    if is_near(sum(right) / n):
+        return
+    if is_near(padded / rows):
+        raise STILL.wrong(
+            f"{en}; {got:.4g} times {n} images is {got * n:.4g} images",
+            f"{ja}。{n} 枚の {got:.4g} 倍は {got * n:.4g} 枚です",
+        )
+    lost = kept != sum(right) and (is_near(kept / n) or is_near(kept / max(1, whole)))
+    raise wrong(
+        en,
+        ja,
+        looks_like(
+            (is_near(padded / n), f"{padded} right ones were counted among {n}",
+             f"{n} 枚の中で正解が {padded} 枚と数えられました"),
+            (lost, f"the last {n % size} were left out", f"最後の {n % size} 枚が抜けています"),
+        ),
+    )  # fmt: skip
+
+
+# --- 09-6: replicas made by hand that begin alike, each with memory of its own
+
+
+DRAWING = {
+    handle_of(f"_{kind}_{name}")
+    for kind in ("random", "sample")
+    for name in ("uniform", "normal", "gamma", "exponential")
+}
+
+
+@exercise("09-6")
+def initial_parameters(answer: Callable[..., Any]) -> None:
+    """Replicas that begin alike on every device."""
+    others = more(2, lambda random: (int(random.randint(1, 4)), int(random.randint(10, 10_000))))
+    for count, seed in [(1, 0), (2, 0), (2, 7), (3, 1), *others]:
+        ctxs = cpus(count)
+        with _draws() as drawn:
+            replicas = answer(ctxs, seed)
+        _check_form(replicas, ctxs)
+        values = [[param.asnumpy() for param in replica.params] for replica in replicas]
+        _check_equal(values, ctxs)
+        _check_seeding(drawn)
+        _check_draws(values[0], [param.asnumpy() for param in answer(ctxs, seed)[0].params], seed)
+        _check_memory(replicas, ctxs)
+    one, other = (answer(cpus(2), seed)[0].params[0].asnumpy() for seed in (1, 2))
+    if np.array_equal(one, other):
+        raise wrong(
+            "seeds 1 and 2 give the same parameters: the seed has no effect",
+            "seed が 1 でも 2 でもパラメータが同じです。seed が効いていません",
+        )
+
+
+@contextmanager
+def _draws() -> Iterator[Set[mx.Context]]:
+    """The devices that draw, in the block, from a generator that was seeded with all others."""
+    seed, invoke = mx.random.seed, register._imperative_invoke
+    calls: List[Any] = []
+    drawn: Set[mx.Context] = set()
+    own: Set[mx.Context] = set()  # devices that have been seeded on their own since
+
+    def noted(value: int, ctx: Any = "all") -> None:
+        if ctx == "all":
+            calls.append(value)
+            own.clear()
+        else:
+            own.add(ctx)
+        seed(value, ctx)
+
+    def watched(handle: int, inputs: Any, *rest: Any) -> Any:
+        result = invoke(handle, inputs, *rest)
+        made = result[0] if isinstance(result, list) else result
+        if handle in DRAWING and calls and made.context not in own:
+            drawn.add(made.context)
+        return result
+
+    drawing = patch.object(register, "_imperative_invoke", watched)
+    with patch.object(mx.random, "seed", noted), drawing:
+        yield drawn
+
+
+def _check_form(replicas: Any, ctxs: List[mx.Context]) -> None:
+    if not isinstance(replicas, (list, tuple)):
+        en, ja = "a list with a Replica for each device", "デバイスごとの Replica のリスト"
+        raise returned(replicas, "`make_replicas`", en, ja)
+    if len(replicas) != len(ctxs):
+        raise wrong(
+            f"for {in_english(len(ctxs), 'device')} there are {len(replicas)} replicas",
+            f"デバイス {len(ctxs)} 台に対してレプリカが {len(replicas)} 個あります",
+        )
+    for replica, ctx in zip(replicas, ctxs):
+        shapes = tuple(param.shape for param in replica.params)
+        check(
+            (shapes != SHAPES,
+             f"the parameters on {ctx} have the shapes {shapes}, expected {SHAPES}",
+             f"{ctx} のパラメータの形状が {shapes} です。{SHAPES} のはずです"),
+        )  # fmt: skip
+        for number, param in enumerate(replica.params):
+            check(
+                (param.context != ctx,
+                 f"parameter {number} of the replica for {ctx} lies on {param.context}",
+                 f"{ctx} 用のレプリカのパラメータ {number} が {param.context} にあります"),
+                (param.grad is None or len(replica.grads) != len(SHAPES),
+                 f"parameter {number} on {ctx} has no gradient: attach one to every copy",
+                 f"{ctx} のパラメータ {number} に勾配がありません。コピーごとに付けてください"),
+            )  # fmt: skip
+
+
+def _check_equal(values: List[List[Any]], ctxs: List[mx.Context]) -> None:
+    for number, weights in enumerate(zip(*values)):
+        for ctx, other in zip(ctxs[1:], weights[1:]):
+            if not np.array_equal(weights[0], other):
+                place = np.unravel_index(np.argmax(np.abs(weights[0] - other)), other.shape)
+                a, b, at = float(weights[0][place]), float(other[place]), tuple(map(int, place))
+                raise STILL.wrong(
+                    f"before any training, parameter {number} begins with {a:.4g} on {ctxs[0]} "
+                    f"and with {b:.4g} on {ctx}, at {at}",
+                    f"まだ学習していないのに、パラメータ {number} の {at} が "
+                    f"{ctxs[0]} では {a:.4g}、{ctx} では {b:.4g} です",
+                )
+
+
+def _check_seeding(drawn: Set[mx.Context]) -> None:
+    """Raise Wrong where devices draw for themselves, alike only because CPUs share a generator."""
+    if len(drawn) > 1:
+        names = ", ".join(sorted(map(str, drawn)))
+        raise wrong(
+            f"{names} each draw numbers of their own, after generators of all devices were "
+            "seeded alike. CPU devices share one generator, so it looks right here; "
+            "GPUs have one each, which adds the device's number to its seed, and would differ",
+            "全デバイスの乱数生成器に同じシードを設定した後、"
+            f"{names} がそれぞれ乱数を引いています。"
+            "CPU デバイスは 1 個の生成器を共有するのでここでは正しく見えますが、"
+            "GPU では番号がシードに混ざり、デバイスごとに値が変わります",
+        )
+
+
+def _check_draws(values: List[Any], again: List[Any], seed: int) -> None:
+    if not all(map(np.array_equal, values, again)):
+        raise wrong(
+            f"seed {seed} gives other parameters the second time: "
+            "they should depend on the seed alone",
+            f"seed {seed} で 2 回作ると違うパラメータになります。seed だけで決まるはずです",
+        )
+    for number, (weight, shape) in enumerate(zip(values, SHAPES)):
+        want = he(fan_in(shape)) if len(shape) > 1 else 0.0
+        if not math.isclose(float(weight.std()), want, rel_tol=0.4):
+            raise wrong(
+                f"parameter {number} of shape {shape} has the standard deviation "
+                f"{weight.std():.4g}, expected {want:.4g}: "
+                "alike is not enough, units that begin alike learn alike",
+                f"パラメータ {number} (形状 {shape}) の標準偏差が {weight.std():.4g} です。"
+                f"{want:.4g} のはずです。そろえるだけでは足りません。"
+                "同じ値で始まるユニットは同じことしか学びません",
+            )
+
+
+def _check_memory(replicas: Any, ctxs: List[mx.Context]) -> None:
+    """What is written to one replica must not show in another."""
+    for number in range(len(SHAPES)):
+        for place, replica in enumerate(replicas):
+            replica.params[number][:] = place
+            replica.params[number].grad[:] = place
+        for place, (replica, ctx) in enumerate(zip(replicas, ctxs)):
+            param = replica.params[number]
+            check(
+                (any((array.asnumpy() != place).any() for array in (param, param.grad)),
+                 f"parameter {number} on {ctx} changes when another replica's is written: "
+                 "each needs a copy of its own",
+                 f"{ctx} のパラメータ {number} が、別のレプリカに書き込むと変わります。"
+                 "それぞれに自分のコピーが要ります"),
+                ((replica.grads[number].asnumpy() != place).any(),
+                 f"`grads[{number}]` of the replica on {ctx} is not the gradient of its parameter",
+                 f"{ctx} のレプリカの `grads[{number}]` が、そのパラメータの勾配ではありません"),
+            )  # fmt: skip
+
+
+# --- 09-7: a training program with two faults, neither of which is there on one device
+
+
+Array = Any  # of numpy
+
+
+class _Setting(NamedTuple):
+    """What the answer is given; ``largest``: the norm that a gradient may have."""
+
+    images: int
+    batch: int
+    devices: int
+    epochs: int
+    largest: float
+
+    def case(self) -> Case:
+        """It in words."""
+        n, size, count, _, largest = self
+        return Case(
+            f"{n} images in batches of {size} on {in_english(count, 'device')}, "
+            f"gradients of norm {largest:g} at most",
+            f"{n} 枚を {size} 枚ずつ、{count} 台のデバイスで、勾配のノルムは {largest:g} まで",
+        )
+
+    @property
+    def share(self) -> int:
+        """The images of one device in a batch."""
+        return self.batch // self.devices
+
+
+class _Run(NamedTuple):
+    """What an answer did: the rows of the images, in the order in which the network saw them."""
+
+    rows: List[int]
+    on: List[mx.Context]  # where each of them was
+    ends: List[Values]  # the parameters on each device
+    means: Any
+
+
+# Of one batch alone, whose update does not depend on the order of its images.
+ONE_BATCH = (
+    _Setting(24, 24, 2, 1, 0.1),
+    _Setting(24, 24, 3, 1, 0.2),
+    _Setting(20, 20, 4, 1, 0.05),
+    _Setting(24, 24, 2, 1, 100.0),
+    _Setting(16, 16, 1, 1, 0.1),
+)
+EPOCHS = (_Setting(24, 8, 2, 3, 0.3), _Setting(36, 12, 3, 2, 0.2), _Setting(40, 8, 4, 2, 0.15))
+
+
+@exercise("09-7")
+def hunt(answer: Callable[..., Any]) -> None:
+    """A training program with two faults that are there on several devices only."""
+    epochs = [*EPOCHS, *more(2, lambda random: _Setting(48, 12, int(random.randint(2, 5)), 2, 0.2))]
+    runs = [(setting, _run(answer, setting)) for setting in (*epochs, *ONE_BATCH)]
+    for setting, run in runs:
+        _check_images(setting, run)
+    _check_updates(runs[len(epochs) :])
+    for setting, run in reversed(runs):  # those of one batch first, where the fault is plain
+        _check_parameters(setting, run)
+    for setting, run in runs[: len(epochs)]:
+        _check_orders(setting, run)
+    for setting, run in runs:
+        _, means = _trained(setting, run.rows)
+        check_losses(
+            run.means, means, "fit", "the mean loss of each epoch", "エポックごとの平均損失"
+        )
+
+
+def _batch(setting: _Setting) -> Batch:
+    [batch] = some_batches([setting.images])
+    return batch
+
+
+def _run(answer: Callable[..., Any], setting: _Setting) -> _Run:
+    """Have the answer train, and write down what the network sees."""
+    ctxs, batch = cpus(setting.devices), _batch(setting)
+    places = {image.tobytes(): row for row, image in enumerate(batch[0])}
+    net = make_net(some_values(), ctxs)
+    rows: List[int] = []
+    on: List[mx.Context] = []
+
+    def see(block: gluon.Block, inputs: Sequence[Any]) -> None:
+        for image in inputs[0].asnumpy():
+            rows.append(places.get(image.astype(np.float32).tobytes(), -1))
+            on.append(inputs[0].context)
+
+    net.register_forward_pre_hook(see)
+    loss, trainer = gluon.loss.SoftmaxCrossEntropyLoss(), make_trainer(net, update_on_kvstore=False)
+    more_of_it = (setting.batch, setting.epochs, ctxs, setting.largest)
+    means = answer(net, loss, trainer, *on_host(batch), *more_of_it)
+    return _Run(rows, on, [values_of(net, ctx) for ctx in ctxs], means)
+
+
+def _check_images(setting: _Setting, run: _Run) -> None:
+    """Every image goes through the network once in an epoch, and each device has its share."""
+    case, n = setting.case(), setting.images
+    if len(run.rows) != n * setting.epochs:
+        raise case.wrong(
+            f"{len(run.rows)} images went through the network in "
+            f"{in_english(setting.epochs, 'epoch')}, expected {n * setting.epochs}",
+            f"{setting.epochs} エポックで {len(run.rows)} 枚がネットワークを通りました。"
+            f"{n * setting.epochs} 枚のはずです",
+        )
+    for epoch in range(setting.epochs):
+        times = np.bincount(
+            [row for row in run.rows[epoch * n : (epoch + 1) * n] if row >= 0], minlength=n
+        )
+        if times.max() != 1 or times.min() != 1:
+            often, never = int(np.argmax(times)), int(np.argmin(times))
+            raise STILL.wrong(
+                f"{case.en}: in an epoch image {often} went through the network {times[often]} "
+                f"times, and image {never} {times[never]} times",
+                f"{case.ja}: 1 エポックで画像 {often} は {times[often]} 回、"
+                f"画像 {never} は {times[never]} 回ネットワークを通りました",
+            )
+    for begin in range(0, len(run.rows), setting.batch):
+        of_batch = run.on[begin : begin + setting.batch]
+        for ctx in cpus(setting.devices):
+            own = of_batch.count(ctx)
+            if own != setting.share:
+                raise case.wrong(
+                    f"{ctx} computed {own} images of batch {begin // setting.batch + 1}, "
+                    f"expected {setting.share}",
+                    f"{begin // setting.batch + 1} 番目のバッチで {ctx} が計算したのは {own} 枚です"
+                    f" ({setting.share} 枚のはず)",
+                )
+
+
+def _check_updates(runs: Sequence[Tuple[_Setting, _Run]]) -> None:
+    """The updates from one batch alone, which tell what has become of its gradient."""
+    found = results(lambda setting, run: run.ends[0], runs, _updated)
+    mistaken = found.wrong(_near)
+    if not mistaken:
+        return
+    (setting, _), got, want = mistaken[0]
+    went, wanted = moved(got, some_values()), moved(want, some_values())
+    en = f"the update moved the weights by {went:.4g}, expected {wanted:.4g}, as on one device"
+    ja = f"更新で重みが {went:.4g} 動きました。1 台のデバイスと同じ {wanted:.4g} になるはずです"
+    case = setting.case()
+    if any(explains(found, _near, (still, "yes", "yes"))[0] == "yes" for still in STILL_THERE):
+        raise STILL.wrong(f"{case.en}: {en}", f"{case.ja}: {ja}")
+    raise case.wrong(en, ja, explains(found, _near, *OF_UPDATES))
+
+
+def _near(got: Values, want: Values) -> bool:
+    return got.near(want)
+
+
+def _norm(gradient: Values) -> float:
+    return float(np.sqrt((gradient.weight**2).sum() + (gradient.bias**2).sum()))
+
+
+def _update(gradient: Values, images: int, limit: float, times: float = 1.0) -> Values:
+    """The parameters after the first update, by a sum of gradients of norm ``limit`` at most."""
+    scale = min(1.0, limit / _norm(gradient))
+    return some_values().minus(gradient, LR / images * scale * times)
+
+
+def _whole(setting: _Setting) -> Values:
+    """The sum of the gradients of the first batch, which is the only one."""
+    return some_values().gradient(_batch(setting))
+
+
+def _updated(setting: _Setting, run: _Run) -> Values:
+    return _update(_whole(setting), setting.images, setting.largest * setting.images)
+
+
+def _scaled(limit: Callable[[_Setting], float], again: bool = False) -> Callable[..., bool]:
+    """The sum scaled to another limit; ``again``: and then added up over the devices."""
+    return lambda setting, run, got: _near(
+        got,
+        _update(_whole(setting), setting.images, limit(setting), setting.devices if again else 1),
+    )
+
+
+def _each_scaled(limit: Callable[[_Setting], float]) -> Callable[..., bool]:
+    """Every device's gradient scaled by itself, before the sum."""
+
+    def gives(setting: _Setting, run: _Run, got: Values) -> bool:
+        after = some_values()
+        for gradient in _of_devices(setting, run):
+            scale = min(1.0, limit(setting) / _norm(gradient))
+            after = after.minus(gradient, LR / setting.images * scale)
+        return _near(got, after)
+
+    return gives
+
+
+def _of_devices(setting: _Setting, run: _Run) -> List[Values]:
+    """The gradient of each device's images."""
+    images, labels = _batch(setting)
+    rows = [
+        [row for row, on in zip(run.rows, run.on) if on == ctx] for ctx in cpus(setting.devices)
+    ]
+    return [some_values().gradient((images[own], labels[own])) for own in rows]
+
+
+def _side_by_side(setting: _Setting, run: _Run, got: Values) -> bool:
+    """The sum scaled by the norm of all the numbers on all devices."""
+    norm = np.sqrt(sum(_norm(gradient) ** 2 for gradient in _of_devices(setting, run)))
+    scale = min(1.0, setting.largest * setting.images / norm)
+    return _near(got, _update(_whole(setting), setting.images, np.inf, scale))
+
+
+def _by_parameter(setting: _Setting, run: _Run, got: Values) -> bool:
+    limit = setting.largest * setting.images
+    parts = (part * min(1.0, limit / np.linalg.norm(part)) for part in _whole(setting))
+    return _near(got, some_values().minus(Values(*parts), LR / setting.images))
+
+
+STILL_THERE = [
+    _each_scaled(lambda setting: setting.largest * setting.share),
+    _each_scaled(lambda setting: setting.largest * setting.images),
+    _each_scaled(lambda setting: setting.largest * setting.share / setting.devices),
+    _each_scaled(lambda setting: setting.largest),
+]
+OF_UPDATES: List[Mistake] = [
+    (_scaled(lambda setting: float("inf")),
+     "no gradient is scaled down any more", "勾配がまったく縮められていません"),
+    (_scaled(lambda setting: setting.largest),
+     "what is scaled is a sum over the images, and `largest` is for their mean",
+     "縮めている勾配は画像についての合計ですが、`largest` は平均の勾配についての値です"),
+    (_scaled(lambda setting: setting.largest * setting.share),
+     "the sum of all devices has the images of the whole batch, not those of a shard",
+     "全デバイスの合計はバッチ全体の勾配です。掛ける数はシャードの枚数ではありません"),
+    (_scaled(lambda setting: setting.largest * setting.images, again=True),
+     "the update is too large by the number of devices: the sum was added up again, as `step` "
+     "does, or divided by the images of one device",
+     "デバイスの台数倍だけ動いています。`step` のようにもう一度合計したか、"
+     "1 台分の枚数で割ったかのどちらかです"),
+    (_side_by_side,
+     "the norm is that of all devices' gradients side by side: take that of their sum",
+     "全デバイスの勾配を並べたもののノルムです。合計した勾配のノルムを使ってください"),
+    (_by_parameter,
+     "every parameter is scaled by itself: it is one gradient, with one norm",
+     "パラメータごとに縮めています。全体で 1 つの勾配、1 つのノルムです"),
+]  # fmt: skip
+
+
+def _trained(setting: _Setting, rows: Sequence[int]) -> Tuple[Values, List[float]]:
+    """The parameters, and the mean loss of each epoch, of one device that sees these images."""
+    images, labels = _batch(setting)
+    values, losses = some_values(), []
+    for begin in range(0, len(rows), setting.batch):
+        own = list(rows[begin : begin + setting.batch])
+        batch = images[own], labels[own]
+        losses.append(float(values.losses(batch).mean()))
+        gradient = values.gradient(batch)
+        scale = min(1.0, setting.largest * setting.batch / _norm(gradient))
+        values = values.minus(gradient, LR / setting.batch * scale)
+    return values, np.reshape(losses, (setting.epochs, -1)).mean(axis=1).tolist()
+
+
+def _check_parameters(setting: _Setting, run: _Run) -> None:
+    """All devices end with the parameters of one device."""
+    want, _ = _trained(setting, run.rows)
+    for ctx, got in zip(cpus(setting.devices), run.ends):
+        if not got.near(want):
+            went, wanted = moved(got, some_values()), moved(want, some_values())
+            raise setting.case().wrong(
+                f"after {in_english(setting.epochs, 'epoch')} the weights on {ctx} have moved by "
+                f"{went:.4g}, expected {wanted:.4g}, as on one device that sees the same batches",
+                f"{setting.epochs} エポックで {ctx} の重みが {went:.4g} 動きました。"
+                f"同じバッチを 1 台のデバイスで学習したときの {wanted:.4g} になるはずです",
+            )
+
+
+def _check_orders(setting: _Setting, run: _Run) -> None:
+    """Every epoch has an order of its own, and none is that of the images."""
+    n = setting.images
+    orders = [run.rows[begin : begin + n] for begin in range(0, len(run.rows), n)]
+    setting.case().check(
+        (sorted(orders[0]) == orders[0] or sorted(orders[0]) == orders[0][::-1],
+         "the images were used in the order in which they are stored: "
+         "each epoch should have a random one",
+         "画像が並び順のまま使われています。エポックごとに無作為な順にするはずでした"),
+        (orders[0] == orders[1],
+         "two epochs have the same order: each should have a new one",
+         "2 つのエポックの順番が同じです。エポックごとに新しい順にするはずでした"),
+        (setting.devices > 1 and len({_images_on_each(setting, run, e) for e in (0, 1)}) == 1,
+         "every device saw the same images in two epochs: on one device any images can come into "
+         "one batch together",
+         "2 つのエポックで、どのデバイスにも同じ画像が渡りました。1 台のデバイスなら、どの画像の"
+         "組み合わせも同じバッチに入る可能性があるはずです"),
+    )  # fmt: skip
+
+
+def _images_on_each(setting: _Setting, run: _Run, epoch: int) -> FrozenSet[Tuple[int, mx.Context]]:
+    """Each image of an epoch, and the device that saw it."""
+    own = slice(epoch * setting.images, (epoch + 1) * setting.images)
+    return frozenset(zip(run.rows[own], run.on[own]))
+
+
+# --- The guesses
+
+
+COURSES = ("equal", "constant", "apart")
+
+guesses.guess(
+    "09-a",
+    guesses.choice(*COURSES),
+    en="what becomes of the two replicas in training?",
+    ja="学習の間に 2 つのレプリカはどうなるか",
+)
+guesses.guess(
+    "09-b",
+    guesses.each(guesses.number(0, such_as=2, factor=2), "all is well", "here"),
+    en="by what factor does the norm of the gradients change in three epochs?",
+    ja="勾配のノルムは 3 エポックで何倍になるか",
+)
+guesses.guess(
+    "09-c",
+    guesses.each(
+        guesses.number(0, such_as=1.5, factor=1.02), "64 images", "63 images", "64 images, Adam"
+    ),
+    en="how large is the first update on two devices, divided by that on one?",
+    ja="2 台での最初の更新の大きさは、1 台の何倍か",
+)
+guesses.guess(
+    "09-d",
+    guesses.number(0, 64, such_as=64),
+    en="1,025 images in batches of 64: how many are in the last one?",
+    ja="1,025 枚を 64 枚ずつ: 最後のバッチは何枚か",
+)
+guesses.guess(
+    "09-e",
+    guesses.each(guesses.number(0, such_as=0.5, factor=100), "before it", "after it"),
+    en="how far apart are one and two devices, before and after that batch?",
+    ja="そのバッチの前と後で、1 台と 2 台の差はどれだけか",
+)
+guesses.guess(
+    "09-f",
+    guesses.each(guesses.yes_or_no(), 360, 64, 100, 7),
+    en="for which batch sizes is accuracy x images a whole number?",
+    ja="正解率に枚数を掛けて整数になるのはどのバッチサイズか",
+)
+guesses.guess(
+    "09-g",
+    guesses.choice(*COURSES),
+    en="and with a correct allreduce: what becomes of the replicas?",
+    ja="正しい allreduce なら、レプリカの距離はどうなるか",
+)

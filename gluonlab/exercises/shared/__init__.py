@@ -1,1 +1,0 @@
-"""What the checkers of several labs use."""
