@@ -9,9 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Dict, List, NamedTuple, Tuple
 
-from gluonlab.host.control_groups import PROC
-from gluonlab.host.cores import available
-from gluonlab.host.memory import room
+from gluonlab.host.resources import PROC, available_cores, room
 
 MOST_JOBS = 256
 MEMORY_OF_ONE = 2 * 2**30  # bytes; a lab takes less than half
@@ -54,7 +52,7 @@ def jobs_here() -> int:
     """How many notebooks this machine or job can run at a time: a core and 2 GiB for each."""
     left = room()
     fit = MOST_JOBS if left is None else left.free * 3 // 4 // MEMORY_OF_ONE
-    return max(1, min(available(), fit, MOST_JOBS))
+    return max(1, min(available_cores(), fit, MOST_JOBS))
 
 
 class Process(NamedTuple):

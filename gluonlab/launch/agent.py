@@ -20,7 +20,7 @@ from typing import Any, Callable, Dict, Iterable, List, Optional, Set
 
 from gluonlab.engine.server_variables import WORKER_VARIABLE
 from gluonlab.errors import ConfigError
-from gluonlab.host.lifetime import begin_as_part, begin_as_program
+from gluonlab.host.processes import begin_as_part, begin_as_program
 from gluonlab.launch.awake import BEAT, awake
 from gluonlab.launch.lines import PIECE, lines_of
 from gluonlab.launch.messages import (

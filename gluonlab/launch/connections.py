@@ -11,7 +11,7 @@ from contextlib import suppress
 from typing import Any, Dict, List, NamedTuple, Optional, Sequence
 
 from gluonlab.errors import RunError
-from gluonlab.host.lifetime import die_with_parent
+from gluonlab.host.processes import die_with_parent
 from gluonlab.launch.agent import SSH_VARIABLE, UNPRINTED, size_of
 from gluonlab.launch.awake import BEAT, awake, within
 from gluonlab.launch.hosts import Host

@@ -15,8 +15,8 @@ from gluonlab.config.values import ONNX
 from gluonlab.errors import DivergedError, GluonlabError, UsageError
 from gluonlab.export.files import export
 from gluonlab.export.onnx_check import Agreement
-from gluonlab.host.limits import memory_limit, used_up
-from gluonlab.host.memory import give_back
+from gluonlab.host.out_of_memory import memory_limit, used_up
+from gluonlab.host.resources import give_back
 from gluonlab.host.signals import RAISED, EndRequest
 from gluonlab.kvstores.compression import FP16
 from gluonlab.runs.checkpoint import checkpoints

@@ -18,7 +18,7 @@ from gluonlab.errors import ConfigError, OutputError, RunError
 from gluonlab.export.onnx_check import Agreement
 from gluonlab.files.whole import folder_for
 from gluonlab.finite import is_healthy, may_be_early
-from gluonlab.host.stuck import ends_if_stuck
+from gluonlab.host.signals import ends_if_stuck
 from gluonlab.runs.description import Description
 from gluonlab.runs.schema import CONFUSION, EXPORT
 from gluonlab.training.checks import check_exportable

@@ -17,7 +17,7 @@ from gluonlab.data.sets.dataset import ArraySplit, Dataset, Defaults
 from gluonlab.data.sets.gluon_data import resolve_dataset
 from gluonlab.engine.semantics import nd_semantics
 from gluonlab.errors import ConfigError
-from gluonlab.host.stuck import ends_if_stuck
+from gluonlab.host.signals import ends_if_stuck
 from gluonlab.kvstores.groups import Group
 from gluonlab.models.pretrained import load_pretrained
 from gluonlab.parallel.data.replica import loss_graph

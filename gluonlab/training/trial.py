@@ -28,8 +28,8 @@ from gluonlab.config import TrainConfig
 from gluonlab.data.sets.dataset import Dataset
 from gluonlab.errors import RunError
 from gluonlab.files.temporary import temporary_folder
-from gluonlab.host.limits import OUT_OF_MEMORY
-from gluonlab.host.memory import peak_bytes
+from gluonlab.host.out_of_memory import OUT_OF_MEMORY
+from gluonlab.host.resources import peak_bytes
 
 LOOK_S = 0.02  # a process that takes too much is ended after so long
 

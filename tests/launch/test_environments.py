@@ -22,7 +22,7 @@ from support.launched_environments import (
 )
 
 from gluonlab.errors import ConfigError
-from gluonlab.host.host_lists import HostSlots
+from gluonlab.host.launchers import HostSlots
 from gluonlab.launch.environments import allocation, membership
 from gluonlab.launch.environments.variables import FIRST_PORT, PORTS
 

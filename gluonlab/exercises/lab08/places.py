@@ -10,7 +10,7 @@ from gluonlab.exercises.cases import draws
 from gluonlab.exercises.exercise import exercise
 from gluonlab.exercises.shared.counterexamples import is_not, returned
 from gluonlab.exercises.shared.diagnosis import Mistake, explains, results
-from gluonlab.host.host_lists import lsf_hosts, lsf_place
+from gluonlab.host.launchers import lsf_hosts, lsf_place
 
 Place = Tuple[str, int]
 Hosts = List[Tuple[str, int]]

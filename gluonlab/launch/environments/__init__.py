@@ -28,8 +28,7 @@ from dataclasses import replace
 from typing import Optional
 
 from gluonlab.errors import ConfigError
-from gluonlab.host.host_lists import HostSlots, checked_host
-from gluonlab.host.launchers import LAUNCHERS, MVAPICH2, PMI, Launcher
+from gluonlab.host.launchers import LAUNCHERS, MVAPICH2, PMI, HostSlots, Launcher, checked_host
 from gluonlab.launch.environments.allocation import allocation
 from gluonlab.launch.environments.places import (
     Membership,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import List, Optional
 
-from gluonlab.host.host_lists import HostSlots, lsf_hosts, merged, slurm_counts, slurm_hosts
+from gluonlab.host.launchers import HostSlots, lsf_hosts, merged, slurm_counts, slurm_hosts
 from gluonlab.launch.environments.variables import Environ, contradiction, first_of
 
 

@@ -9,14 +9,6 @@ from typing import Callable, Dict, Optional, Tuple
 
 from gluonlab.engine.server_variables import ROLE_NAMES, server_role
 from gluonlab.errors import ConfigError
-from gluonlab.host.host_lists import (
-    checked_host,
-    lsf_hosts,
-    lsf_place,
-    merged,
-    slurm_counts,
-    slurm_hosts,
-)
 from gluonlab.host.launchers import (
     BLAUNCH,
     JSRUN,
@@ -26,6 +18,12 @@ from gluonlab.host.launchers import (
     SRUN,
     TORCHRUN,
     Launcher,
+    checked_host,
+    lsf_hosts,
+    lsf_place,
+    merged,
+    slurm_counts,
+    slurm_hosts,
 )
 from gluonlab.launch.environments.variables import (
     Environ,

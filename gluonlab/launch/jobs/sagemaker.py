@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Dict, Optional, Tuple
 
 from gluonlab.errors import ConfigError
-from gluonlab.host.sagemaker import has_local_disk
+from gluonlab.host.launchers import has_local_disk
 from gluonlab.launch.jobs.request import JobRequest
 from gluonlab.launch.jobs.yaml_text import Said, yaml_lines
 from gluonlab.launch.own_program import is_program
