@@ -165,7 +165,7 @@ def environment_violations(module, source):
     """
     if module in ("engine.setup", "engine.openmp", "engine.server_variables"):
         return
-    if module in ("launch.parts", "launch.allowed"):
+    if module == "launch.parts":
         return
     nodes = nodes_of(source)
     if module.split(".")[0] == "bench":

@@ -9,12 +9,9 @@ from functools import partial
 from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Set
 
 from gluonlab.launch.agent import GRACE
-from gluonlab.launch.awake import BEAT, awake
 from gluonlab.launch.connections import Connection
-from gluonlab.launch.inbox import Inbox
-from gluonlab.launch.messages import Message
-from gluonlab.launch.parts import SCHEDULER, Part
-from gluonlab.launch.telling import ARRIVED, BEGUN, JOINED, LEFT, TAKEN
+from gluonlab.launch.messages import BEAT, Message, awake, next_message
+from gluonlab.launch.parts import ARRIVED, BEGUN, JOINED, LEFT, SCHEDULER, TAKEN, Part
 
 ERROR = "error: "
 WINDOW = 2.0  # seconds in which failures that have one cause follow each other
@@ -64,7 +61,7 @@ class Attempt:
         self,
         parts: Sequence[Part],
         at: Sequence[Connection],
-        inbox: "Inbox[Connection]",
+        inbox: asyncio.Queue[Any],
         say: Callable[[str, str, str, Callable[[], Any]], None],
         patience: float,
         folder: str,
@@ -161,7 +158,7 @@ class Attempt:
 
     async def _next(self, seconds: float) -> None:
         """Take the next message, if one comes in so many seconds."""
-        got = await self._inbox.get(seconds)
+        got = await next_message(self._inbox, seconds)
         if got is not None:
             self._take(*got)
 
@@ -258,7 +255,7 @@ class Attempt:
             agent.send(end=True)
         until = time.monotonic() + 2 * GRACE + 1
         while waiting and time.monotonic() < until:
-            got = await self._inbox.get(0.2)
+            got = await next_message(self._inbox, 0.2)
             if got is not None and ("line" in got[1] or "came" in got[1]):
                 self._take(*got)
             elif got is not None and "all_ended" in got[1]:

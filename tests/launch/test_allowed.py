@@ -5,8 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gluonlab.errors import ConfigError
-from gluonlab.launch.allowed import FORMS, allowed
-from gluonlab.launch.parts import AGAIN, BY_BACKEND, SERVE, Site, parts
+from gluonlab.launch.parts import AGAIN, BY_BACKEND, FORMS, RENDEZVOUS, SERVE, Site, allowed, parts
 
 SITES = [Site("h0", "10.0.0.1", "eth0"), Site("h1", "fe80::1%eth0", "eth0"), Site("h2", "::1", "")]
 backends = st.sampled_from(sorted(BY_BACKEND))
@@ -63,7 +62,7 @@ def test_a_value_of_another_form_is_refused(backend, name, value):
     "words",
     [
         ["-c", "print(1)"], ["-m", "http.server"], ["-m", "gluonlab.launch.worker.other"], [],
-        ["-m", "gluonlab.launch.rendezvous", "0.0.0.0", "80", "h1:1"], SERVE,
+        [*RENDEZVOUS, "0.0.0.0", "80", "h1:1"], SERVE,
     ],
     ids=str,
 )  # fmt: skip

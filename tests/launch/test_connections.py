@@ -8,7 +8,6 @@ import pytest
 from gluonlab.errors import RunError
 from gluonlab.launch.connections import Connection, Way
 from gluonlab.launch.hosts import Host
-from gluonlab.launch.inbox import Inbox
 
 
 def test_an_ssh_that_is_given_up_has_ended_when_that_is_said(tmp_path):
@@ -20,7 +19,7 @@ def test_an_ssh_that_is_given_up_has_ended_when_that_is_said(tmp_path):
     async def opened():
         connection = Connection(Host("h1", 1), Way(ssh=[str(ssh)]))
         with pytest.raises(RunError, match="prints 'Welcome!' first"):
-            await connection.open(Inbox())
+            await connection.open(asyncio.Queue())
         return connection._process.returncode
 
     assert asyncio.run(opened()) == -signal.SIGKILL

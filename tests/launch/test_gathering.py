@@ -11,7 +11,7 @@ from support.gatherings import HANGS, come, gathered, hello
 from gluonlab.errors import RunError
 from gluonlab.launch.connections import Connection, Way
 from gluonlab.launch.hosts import Host
-from gluonlab.launch.sites import sites_of
+from gluonlab.launch.launcher import _sites_of
 
 NONSENSE = {
     "an endless rank": b'{"here": "h", "pid": 1, "addresses": {}, "rank": Infinity, "size": 3}\n',
@@ -140,7 +140,7 @@ def test_hosts_are_told_an_address_that_all_of_them_reach(first):
     far.address, far.own_address = "192.0.2.2", "192.0.2.1"
     here = connection("a", 0)
     others = [local, far] if first == 0 else [far, local]
-    found = [site.address for site in sites_of([here, *others], named=False)]
+    found = [site.address for site in _sites_of([here, *others], named=False)]
     expected = {None: "192.0.2.1", "127.0.0.1": "192.0.2.1", "192.0.2.2": "192.0.2.2"}
     assert found == [expected[each.address] for each in (here, *others)]
 
@@ -149,4 +149,4 @@ def test_one_host_alone_is_told_its_loopback_address():
     local = connection("a", 1)
     local.address, local.own_address = "127.0.0.1", "127.0.0.1"
     here = connection("a", 0)
-    assert {site.address for site in sites_of([here, local], named=False)} == {"127.0.0.1"}
+    assert {site.address for site in _sites_of([here, local], named=False)} == {"127.0.0.1"}

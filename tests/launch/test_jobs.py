@@ -17,8 +17,7 @@ from hypothesis import strategies as st
 from gluonlab.errors import ConfigError
 from gluonlab.launch.__main__ import main
 from gluonlab.launch.environments import membership
-from gluonlab.launch.jobs import KINDS, JobRequest, job_file
-from gluonlab.launch.jobs.sagemaker import TEMPLATES
+from gluonlab.launch.jobs import KINDS, TEMPLATES, JobRequest, job_file
 
 WORDS = ("--epochs", "5", "--gpus", "2")
 REQUEST = JobRequest(WORDS, processes=4)

@@ -5,7 +5,7 @@ import asyncio
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from gluonlab.launch.lines import PIECE, lines_of
+from gluonlab.launch.messages import PIECE, lines_of
 
 TEXT = st.text(st.sampled_from("ab\n\u00e9\u20ac\U0001f600"), max_size=60)
 
