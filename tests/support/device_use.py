@@ -39,7 +39,7 @@ WITHOUT_DEVICES = """
     data/sets/pack doctor/command doctor/cpu doctor/host doctor/links doctor/numbering
     doctor/processes drawing/words engine/installing engine/linking engine/setup engine/unfusible
     errors exercises/container exercises/exercises exercises/results exercises/shared/puzzle
-    figures files/whole fuzz/words host/launchers launch/allowed
+    figures files/whole fuzz/words host/launchers launch/parts
     launch/environments launch/horovod_settings launch/jobs launch/messages launch/signals layers
     make_venv parallel/pipeline/check parallel/pipeline/page parallel/pipeline/page_file
     parallel/pipeline/price parallel/pipeline/render parallel/pipeline/schedule prediction/sums
