@@ -261,7 +261,7 @@ setup(
         "gluonlab.collectives.synthesis": ["found/*.json"],
         "gluonlab.doctor.prove": ["template/*"],
         "gluonlab.drawing": ["template/*"],
-        "gluonlab.launch.jobs": ["training/*.json"],
+        "gluonlab.launch": ["training/*.json"],
         "gluonlab.parallel.pipeline.render": ["template/*"],
         "gluonlab.report": ["template/*"],
         "gluonlab.study.speedup": ["template/*"],

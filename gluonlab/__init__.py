@@ -23,7 +23,7 @@ import importlib.util  # noqa: E402
 from typing import TYPE_CHECKING, Any, List  # noqa: E402
 
 from gluonlab.engine import setup  # noqa: E402
-from gluonlab.host import import_signals  # noqa: E402
+from gluonlab.host import signals  # noqa: E402
 
 if TYPE_CHECKING:
     from gluonlab.config import TrainConfig as TrainConfig
@@ -59,7 +59,7 @@ _PUBLIC = {
 
 __all__ = sorted(_PUBLIC)
 
-import_signals.install()
+signals.delay_in_imports()
 setup.install()
 
 

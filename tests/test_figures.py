@@ -9,7 +9,7 @@ from kinds_of_cpu import kind_of
 
 from gluonlab.bench.harness.record import Record, Series
 from gluonlab.engine import openmp
-from gluonlab.host.instruction_set import LIMIT
+from gluonlab.host.resources import LIMIT
 
 ZEN_4_FLAGS = ["avx", "avx2", "avx512f", "avx512bw", "avx512vl", "avx512dq", "avx512_vnni"]
 

@@ -18,7 +18,7 @@ from pathlib import Path
 import aws_shapes
 import cloudformation
 
-from gluonlab.host.sagemaker import has_local_disk
+from gluonlab.host.launchers import has_local_disk
 
 SAGEMAKER = Path(__file__).resolve().parent.parent / "sagemaker"
 # of the requests in a folder

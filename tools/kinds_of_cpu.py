@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))  # this gluonlab
 
-from gluonlab.host.instruction_set import INSTRUCTION_SETS, LIMIT
+from gluonlab.host.resources import INSTRUCTION_SETS, LIMIT
 
 
 class Kind(NamedTuple):

@@ -29,12 +29,10 @@ from gluonlab.cli.streams import complain, fill_closed, heard_or_not, nobody_rea
 from gluonlab.config.options import TURNED_OFF
 from gluonlab.config.other_names import unknown_option
 from gluonlab.errors import ConfigError, DownloadError, GluonlabError, GluonlabWarning, unknown
-from gluonlab.host import last_words
-from gluonlab.host.hiding import explain_hidden
-from gluonlab.host.limits import used_up
-from gluonlab.host.signals import Terminated, number_of
-from gluonlab.host.start import started_quietly
-from gluonlab.host.stuck import ends_if_stuck
+from gluonlab.host import out_of_memory
+from gluonlab.host.out_of_memory import used_up
+from gluonlab.host.signals import Terminated, ends_if_stuck, number_of
+from gluonlab.host.start import explain_hidden, started_quietly
 from gluonlab.plain import one_line
 
 SEPARATOR = "--"  # behind which stand the words of another command
@@ -61,8 +59,8 @@ class Command(click.Command):
         try:
             self._main(*args, **kwargs)
         except SystemExit as ending:
-            if last_words.is_ready():
-                last_words.end(int(ending.code or 0))
+            if out_of_memory.is_ready():
+                out_of_memory.end(int(ending.code or 0))
             raise
 
     def _main(self, *args: Any, **kwargs: Any) -> None:
@@ -74,7 +72,7 @@ class Command(click.Command):
         show = warnings.showwarning
         warnings.showwarning = _show_warning(show)
         fill_closed()
-        last_words.prepare()
+        out_of_memory.prepare()
         is_process = started_quietly()
         try:
             with interruptible(), ends_if_stuck(lambda: self.interrupted, to_the_end=is_process):
@@ -100,7 +98,7 @@ class Command(click.Command):
         except Exception as error:
             if debug:
                 raise
-            last_words.make_room()
+            out_of_memory.make_room()
             if isinstance(error, OSError) and error.errno == errno.ENAMETOOLONG:
                 said = f"{error.filename} is no name that a file can have: {error.strerror}"
                 _end(f"{said}: give a shorter one", 2)

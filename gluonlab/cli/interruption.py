@@ -12,8 +12,7 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import Any, Iterator, Optional, Set
 
-from gluonlab.host import stuck
-from gluonlab.host.signals import RAISED, SEND_AFTER, number_of
+from gluonlab.host.signals import RAISED, SEND_AFTER, handled, number_of
 from gluonlab.host.start import end_at_once, started_quietly
 
 
@@ -58,7 +57,7 @@ def interruptible() -> Iterator[None]:
 
     def interrupt(number: int, frame: Optional[FrameType]) -> None:
         nonlocal late
-        stuck.handled()
+        handled()
         if is_over:  # it came while handlers are given back, which must be whole
             late = number
             return
@@ -91,7 +90,7 @@ def interruptible() -> Iterator[None]:
 
 def _wait(number: int, frame: Optional[FrameType]) -> None:
     """Another Ctrl-C, while the line is written that tells how it ended."""
-    stuck.handled()
+    handled()
 
 
 # SIGINT's handlers while the line is written: the last one, or still the first, where another

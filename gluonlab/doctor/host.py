@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import Callable, NamedTuple
 
 from gluonlab.doctor.findings import Finding, fault, ok, warning
-from gluonlab.host.control_groups import CGROUPS, PROC
-from gluonlab.host.memory import room
+from gluonlab.host.resources import CGROUPS, PROC, room
 
 # bytes: nothing can be finished; a large data set cannot be unpacked
 FULL, SCARCE = 64 * 2**20, 2**30

@@ -10,7 +10,7 @@ from gluonlab.collectives.topology import TOPOLOGIES, Topology, make_topology
 from gluonlab.collectives.wiring import NVLINK
 from gluonlab.doctor.findings import Finding, listed, ok, warning
 from gluonlab.gpu.nvml import Driver, Pair
-from gluonlab.host.control_groups import text_of
+from gluonlab.host.resources import text_of
 
 # For a machine of Amazon's whose type is unknown: its GPUs tell. 8 x V100-SXM2-32GB is p3dn, which
 # is linked alike.

@@ -21,7 +21,7 @@ from gluonlab.engine.cuda import (
     wheel_path,
 )
 from gluonlab.engine.installing import AGAIN, pip_install
-from gluonlab.host.limits import memory_limit
+from gluonlab.host.out_of_memory import memory_limit
 
 # what MXNet needs of the system, and the packages of Debian and Red Hat that hold it
 SYSTEMS = {

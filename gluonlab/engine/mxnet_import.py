@@ -9,7 +9,7 @@ from typing import Any, Callable, ContextManager
 
 from gluonlab.engine.installing import either
 from gluonlab.errors import EngineError, MissingMXNet
-from gluonlab.host.hiding import explain_hidden, line
+from gluonlab.host.start import explain_hidden, hidden_line
 
 
 def install(around: Callable[[], ContextManager[None]]) -> None:
@@ -97,7 +97,7 @@ class _Finder:
                 return None
             raise MissingMXNet(f"MXNet is not installed: {either()}")
         if spec.origin is not None and spec.submodule_search_locations is None:
-            raise EngineError(line("mxnet", spec.origin))  # a file of the user's own
+            raise EngineError(hidden_line("mxnet", spec.origin))  # a file of the user's own
         load = spec.loader.exec_module
 
         def exec_module(module: types.ModuleType) -> None:

@@ -23,9 +23,15 @@ from pathlib import Path
 from typing import List, NamedTuple, Optional
 
 from gluonlab.engine import server_variables
-from gluonlab.host import cores
-from gluonlab.host.host_lists import MOST_SLOTS, lsf_hosts, lsf_place, slurm_counts
-from gluonlab.host.launchers import BLAUNCH, LOCAL_SIZES
+from gluonlab.host import resources
+from gluonlab.host.launchers import (
+    BLAUNCH,
+    LOCAL_SIZES,
+    MOST_SLOTS,
+    lsf_hosts,
+    lsf_place,
+    slurm_counts,
+)
 
 SLURM = ("SLURM_STEP_TASKS_PER_NODE", "SLURM_TASKS_PER_NODE", "SLURM_NTASKS_PER_NODE")
 
@@ -75,12 +81,12 @@ def own_cores() -> int:
     A launcher may have bound each process to cores of its own, as mpirun and srun do. Those are all
     its own then. A container's limit is for all of its processes together, wherever they are bound.
     """
-    mine, processes = cores.available(), neighbours().processes
+    mine, processes = resources.available_cores(), neighbours().processes
     if processes == 1:
         return mine
     cpus = len(os.sched_getaffinity(0))
     shared = max(cpus, _launchers_cpus())
-    limit = cores.core_limit() or mine * processes
+    limit = resources.core_limit() or mine * processes
     # of those CPUs as many are cores as of these
     return max(1, min(mine, mine * shared // cpus // processes, limit // processes))
 

@@ -32,7 +32,7 @@ def serve() -> None:
     from mxnet.base import MXNetError
     from mxnet.kvstore import kvstore_server
 
-    from gluonlab.host.allocator import keep_freed
+    from gluonlab.host.resources import keep_freed
 
     # each message has a block of its own, as large as the gradients that it carries
     keep_freed()

@@ -144,10 +144,10 @@ def _loading() -> Iterator[None]:
     """
     # not for those who only import gluonlab
     from gluonlab.engine import deferred_imports, operator_cache
-    from gluonlab.host import last_words, signals
+    from gluonlab.host import out_of_memory, signals
 
     serves = os.environ.get(WORKER_VARIABLE) in ("server", "scheduler")
-    with signals.delayed_signals(), openmp.as_mxnet_needs_it(), last_words.loading():
+    with signals.delayed_signals(), openmp.as_mxnet_needs_it(), out_of_memory.loading():
         _prepare()
         role = variable(WORKER_VARIABLE, "worker") if serves else nullcontext()
         with role, deferred_imports.deferring():

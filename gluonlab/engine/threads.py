@@ -28,7 +28,7 @@ from typing import Any, Dict, Iterator, Mapping, Optional, Sequence
 from gluonlab.engine import openmp, setup
 from gluonlab.engine.neighbours import neighbours, own_cores
 from gluonlab.errors import ConfigError, EngineError, warn
-from gluonlab.host import cores
+from gluonlab.host import resources
 
 _ON_WORKER = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p)
 
@@ -110,7 +110,7 @@ def _several(cpu_devices: int, asked: "int | None") -> Iterator[str]:
 def _one(threads: int, asked: "int | None") -> Iterator[str]:
     """What a user may expect of one device, and does not get."""
     sharing = neighbours()
-    own, free = cores.available(), asked is None and openmp.omp_num_threads() is None
+    own, free = resources.available_cores(), asked is None and openmp.omp_num_threads() is None
     if free and not sharing.known and own > 1:
         yield (
             f"up to {sharing.processes} workers may share this host's {own} cores: "

@@ -21,7 +21,7 @@ from gluonlab.exercises.runners import ENGINES, IMAGE, Containers, find_engine
 from gluonlab.exercises.submission import missing
 from gluonlab.exercises.supervisor import MOST_JOBS, jobs_here
 from gluonlab.files.whole import check_new, write_text
-from gluonlab.host.cores import available
+from gluonlab.host.resources import available_cores
 from gluonlab.plain import printable
 
 SECONDS = 600.0  # for one notebook; a lab takes less than 120 on two cores, 240 on one
@@ -178,7 +178,7 @@ def _settings(options: Dict[str, Any]) -> Dict[str, Any]:
             if options[name] is not None:
                 raise ExerciseError(f"--{name} is of containers, and there is none: add --isolated")
         return settings
-    cores = min(CORES, available())
+    cores = min(CORES, available_cores())
     runner = Containers(find_engine(engine or ""), IMAGE if image is None else image, cores)
     return dict(settings, runner=runner)
 

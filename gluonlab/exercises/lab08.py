@@ -36,7 +36,7 @@ from gluonlab.exercises.distributed import (
     Unequal,
     some_images,
 )
-from gluonlab.host.host_lists import lsf_hosts, lsf_place
+from gluonlab.host.launchers import lsf_hosts, lsf_place
 
 # --- 08-1: which images each rank trains on in an epoch
 

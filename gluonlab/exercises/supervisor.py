@@ -24,9 +24,7 @@ from pathlib import Path
 from typing import Dict, Iterable, List, NamedTuple, Sequence, Tuple
 
 from gluonlab.files.whole import remove_folder
-from gluonlab.host.control_groups import PROC
-from gluonlab.host.cores import available
-from gluonlab.host.memory import room
+from gluonlab.host.resources import PROC, available_cores, room
 
 MOST_JOBS = 256
 MEMORY_OF_ONE = 2 * 2**30  # bytes; a lab takes less than half
@@ -69,7 +67,7 @@ def jobs_here() -> int:
     """How many notebooks this machine or job can run at a time: a core and 2 GiB for each."""
     left = room()
     fit = MOST_JOBS if left is None else left.free * 3 // 4 // MEMORY_OF_ONE
-    return max(1, min(available(), fit, MOST_JOBS))
+    return max(1, min(available_cores(), fit, MOST_JOBS))
 
 
 class Process(NamedTuple):

@@ -12,7 +12,7 @@ from mxnet import nd
 from gluonlab.errors import RunError
 from gluonlab.export.onnx_graph import INPUT, OUTPUT
 from gluonlab.export.unfused import outputs
-from gluonlab.host.cores import available
+from gluonlab.host.resources import available_cores
 
 # Of the largest score. Rounding makes some 1e-6 of it, and up to 3e-5 in the deepest networks of
 # gluoncv; a wrong operator rarely less than 1e-2.
@@ -83,7 +83,7 @@ def _onnx_scores(file: Union[Path, bytes], parts: Sequence[Images]) -> List[Any]
 
     options = onnxruntime.SessionOptions()
     options.log_severity_level = ERRORS_ONLY
-    options.intra_op_num_threads = available()
+    options.intra_op_num_threads = available_cores()
     try:
         session = onnxruntime.InferenceSession(
             file if isinstance(file, bytes) else str(file),

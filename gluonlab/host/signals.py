@@ -1,12 +1,28 @@
-"""The signals that end a process: what they raise, and how work that must be whole takes them."""
+"""The signals that end a process: what they raise, and how work that must be whole takes them.
+
+Three things go wrong without this module:
+
+- A signal in the middle of a step or a file: `EndRequest` notes it, and the block ends where it
+  can.
+- A signal while the main thread is blocked in C code, perhaps forever: an operator that never ends,
+  or devices that wait for each other. Python's handlers run only after C code has returned, so
+  Ctrl-C has no effect. `ends_if_stuck` ends the process if the user insists.
+- A signal during the import of an extension module: C code often drops the exception that the
+  handler raises there, or turns it into an ImportError, and a half-imported extension module cannot
+  be imported again. `delay_in_imports` lets the handlers wait until the import has ended.
+"""
 
 from __future__ import annotations
 
 import _thread
+import importlib.machinery
+import os
+import select
 import signal
+import sys
 import threading
 import time
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from typing import (
     TYPE_CHECKING,
     Any,
@@ -19,7 +35,6 @@ from typing import (
     Type,
 )
 
-from gluonlab.host import stuck
 from gluonlab.host.start import end_at_once, started_quietly
 
 if TYPE_CHECKING:
@@ -93,13 +108,8 @@ def delayed_signals() -> Iterator[None]:
             _delayed.clear()
 
 
-def signals_are_delayed() -> bool:
-    """Whether this is within a block of `delayed_signals` already."""
-    return signal.getsignal(signal.SIGINT) is _delay
-
-
 def _delay(number: int, frame: object) -> None:
-    stuck.handled()
+    handled()
     if number not in _delayed:
         _delayed.append(number)
 
@@ -136,14 +146,12 @@ class EndRequest:
     block has ended, the signal goes on to whoever would have had it without the block. A signal
     that is ignored stays so, and outside the main thread, the only one that signals reach, all
     stays as it is. ``left``: of a block in which MXNet works, what is left of it by then: see
-    `gluonlab.host.stuck.ends_if_stuck`.
+    `ends_if_stuck`.
     """
 
     def __init__(self, left: Optional[Callable[[], str]] = None) -> None:
         self.number: Optional[int] = None
-        self._stuck: ContextManager[None] = (
-            nullcontext() if left is None else stuck.ends_if_stuck(left)
-        )
+        self._stuck: ContextManager[None] = nullcontext() if left is None else ends_if_stuck(left)
         self._came = self._again = False  # to this process: a signal, a second Ctrl-C
         self._before: Dict[int, Any] = {}
 
@@ -156,7 +164,7 @@ class EndRequest:
         return self
 
     def _note(self, number: int, frame: object) -> None:
-        stuck.handled()
+        handled()
         if not self._came:
             self._came, self.number = True, self.number or number
         elif number == signal.SIGINT and not self._again:
@@ -197,3 +205,218 @@ class EndRequest:
         except KeyboardInterrupt:
             if not isinstance(error, KeyboardInterrupt):
                 raise  # else the one that is under way says more
+
+
+# --- A main thread that is blocked in C code
+#
+# The C handler of a signal writes its number into a pipe (`signal.set_wakeup_fd`), and a thread
+# reads the pipe. Python's handlers write a 0 into it when they run. If the user insists and no
+# handler runs for PATIENCE_S, the thread prints a line and ends the process.
+#
+# A single signal requests an orderly end after the current step, however long the step takes. A
+# second Ctrl-C, or another signal APART_S after the first, counts as insisting: shells and
+# terminals may send the same signal twice.
+
+PATIENCE_S = 10.0
+AT_A_PROMPT_S = 60.0  # at a prompt, where all computed values would be lost
+APART_S = 2.0
+HANDLED, OVER = 0, 255  # values in the pipe that are not signal numbers
+
+Words = Callable[[], str]
+
+
+@contextmanager
+def ends_if_stuck(words: Words = str, to_the_end: bool = False) -> Iterator[None]:
+    """Let signals end the process if it is stuck within the block.
+
+    ``words``: returns text about the remaining files for the last line; the innermost block's text
+    is used. ``to_the_end``: continue after the block until Python has exited, because the exit
+    waits for MXNet. Outside the main thread the block has no effect, since signals reach only the
+    main thread.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    is_outer = not _watches
+    watch = _Watch() if is_outer else _watches[0]
+    before = signal.getsignal(signal.SIGINT)
+    if is_outer:
+        _watches.append(watch)
+        if before is signal.default_int_handler:
+            signal.signal(signal.SIGINT, _interrupt)
+    watch.words.append(words)
+    try:
+        yield
+    finally:
+        if not to_the_end:
+            watch.words.pop()
+        if is_outer and not to_the_end:
+            _watches.clear()
+            watch.end()
+            if before is signal.default_int_handler:
+                signal.signal(signal.SIGINT, before)
+
+
+def handled() -> None:
+    """Note that the main thread runs Python code. Each signal handler must call this."""
+    for watch in _watches:
+        watch.write(HANDLED)
+
+
+def _interrupt(number: int, frame: object) -> None:
+    handled()
+    raise KeyboardInterrupt
+
+
+class _Watch:
+    """A thread that watches which signals arrive and whether handlers run."""
+
+    def __init__(self) -> None:
+        self.words: List[Words] = []
+        self._reads, self._writes = os.pipe()
+        os.set_blocking(self._writes, False)  # signal.set_wakeup_fd requires this
+        self._before = signal.set_wakeup_fd(self._writes, warn_on_full_buffer=False)
+        self._came: List[int] = []
+        self._first_came = 0.0
+        self._insisted = False
+        self._due: Optional[float] = None  # when to print or exit, unless a handler runs first
+        self._thread = threading.Thread(target=self._run, name="signals", daemon=True)
+        with suppress(RuntimeError):  # out of memory or threads
+            self._thread.start()
+
+    def write(self, number: int) -> None:
+        with suppress(OSError):  # the pipe is full
+            os.write(self._writes, bytes([number]))
+
+    def end(self) -> None:
+        now = signal.set_wakeup_fd(self._before)
+        if now != self._writes:  # other code has replaced it in the meantime
+            signal.set_wakeup_fd(now)
+        self.write(OVER)
+        if self._thread.is_alive():
+            self._thread.join()
+        for end in (self._reads, self._writes):
+            os.close(end)
+
+    def _run(self) -> None:
+        while True:
+            left = None if self._due is None else max(self._due - time.monotonic(), 0)
+            if not select.select([self._reads], [], [], left)[0]:
+                self._due = None
+                self._say()
+                continue
+            for number in os.read(self._reads, 4096):
+                if number == OVER:
+                    return
+                if number == HANDLED:
+                    self._due, self._insisted = None, False
+                else:
+                    self._take(number)
+
+    def _take(self, number: int) -> None:
+        if self._before >= 0:  # pass it on to the previous reader
+            with suppress(OSError):
+                os.write(self._before, bytes([number]))
+        if number not in RAISED:
+            return
+        now = time.monotonic()
+        self._came.append(number)
+        self._first_came = self._first_came or now
+        insists = self._came.count(signal.SIGINT) > 1 or now - self._first_came > APART_S
+        if self._due is None or insists > self._insisted:
+            self._due = now + (AT_A_PROMPT_S if hasattr(sys, "ps1") else PATIENCE_S)
+        self._insisted = self._insisted or insists
+
+    def _say(self) -> None:
+        """Print how to insist, or end the process if the user has insisted."""
+        if not self._insisted:
+            if self._came[0] == signal.SIGINT:
+                _complain("waiting for the step that is under way: Ctrl-C again does not wait")
+            return
+        number = signal.Signals(self._came[0])
+        how = "interrupted" if number == signal.SIGINT else f"ended by {number.name}"
+        said = "MXNet does not come back"
+        with suppress(Exception):
+            said = "; ".join(filter(None, [said, self.words[-1]()]))
+        _complain(f"{how}: {said}")
+        from gluonlab.host import out_of_memory  # importing gluonlab is cheap
+
+        out_of_memory.end(128 + number)
+
+
+def _complain(line: str) -> None:
+    with suppress(OSError):  # standard error is closed
+        os.write(2, f"{line}\n".encode(errors="replace"))
+
+
+_watches: List[_Watch] = []  # at most one
+
+
+# --- Imports of extension modules
+
+# The packages with extension modules that gluonlab or MXNet imports. MXNet itself is imported by
+# `gluonlab.engine.setup`.
+PACKAGES = frozenset(
+    {
+        "PIL", "cv2", "cykooz", "cykooz_resizer", "google", "h5py", "horovod", "matplotlib",
+        "numpy", "onnx", "onnxruntime", "ortools", "pandas", "scipy", "simplejpeg", "sklearn",
+        "torch",
+    }
+)  # fmt: skip
+# How long an idle thread of OpenBLAS looks for work before it sleeps, in 2**x cycles. By default it
+# is some 30 ms, after each product of matrices and after the import itself: that takes a core from
+# whatever else computes, and doubles the processor time of drawing a picture. 0.4 ms cover the way
+# from one product to the next.
+OPENBLAS_TIMEOUT, SPIN = "OPENBLAS_THREAD_TIMEOUT", "20"
+
+
+@contextmanager
+def _threads_sleep_soon() -> Iterator[None]:
+    """Have an OpenBLAS that is loaded in this block told so, unless the user says otherwise.
+
+    OpenBLAS reads the variable when it is loaded; processes that are started later do not get it.
+    """
+    if OPENBLAS_TIMEOUT in os.environ:
+        yield
+        return
+    os.environ[OPENBLAS_TIMEOUT] = SPIN
+    try:
+        yield
+    finally:
+        del os.environ[OPENBLAS_TIMEOUT]
+
+
+class _Finder:
+    """Finds modules of PACKAGES as Python would, and delays signals while they are loaded."""
+
+    def find_spec(
+        self, name: str, path: Any = None, target: Any = None
+    ) -> "importlib.machinery.ModuleSpec | None":
+        if name.partition(".")[0] not in PACKAGES or (
+            signal.getsignal(signal.SIGINT) is _delay and name != "numpy"
+        ):
+            return None
+        spec = importlib.machinery.PathFinder.find_spec(name, path, target)
+        if spec is not None and spec.loader is not None:
+            steps = [("create_module", delayed_signals), ("exec_module", delayed_signals)]
+            if name == "numpy":
+                steps.append(("exec_module", _threads_sleep_soon))
+            for step, block in steps:
+                setattr(spec.loader, step, _within(block, getattr(spec.loader, step)))
+        return spec
+
+
+def _within(
+    block: Callable[[], ContextManager[None]], step: Callable[[Any], Any]
+) -> Callable[[Any], Any]:
+    def load(argument: Any) -> Any:
+        with block():
+            return step(argument)
+
+    return load
+
+
+def delay_in_imports() -> None:
+    """Delay signals while PACKAGES are imported, from now on. Further calls have no effect."""
+    if not any(isinstance(finder, _Finder) for finder in sys.meta_path):
+        sys.meta_path.insert(0, _Finder())

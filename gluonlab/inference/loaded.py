@@ -29,7 +29,7 @@ from gluonlab.data.sets.gluon_data import resolve_dataset
 from gluonlab.data.sets.host_arrays import CHANNELS_FIRST, to_host, to_pixels
 from gluonlab.engine.semantics import give_back, nd_semantics
 from gluonlab.errors import ConfigError, DataError, RunError, warn
-from gluonlab.host.stuck import ends_if_stuck
+from gluonlab.host.signals import ends_if_stuck
 from gluonlab.inference.pictures import Picture, by_their_names, find_pictures, split_of
 from gluonlab.inference.predictions import Mistake, Mistakes, Predictions, Seen
 from gluonlab.kvstores.groups import ALONE

@@ -12,6 +12,17 @@ import click
 from gluonlab.cli.command import AS_WRITTEN, SEPARATOR, command
 from gluonlab.cli.printer import Printed, Printer, nothing
 from gluonlab.errors import ConfigError, RunError, unknown
+from gluonlab.launch.arguments import (
+    carried,
+    check_alone,
+    check_elsewhere,
+    check_part,
+    checked_words,
+    real,
+    split_words,
+    whole,
+    written,
+)
 from gluonlab.launch.connections import Way
 from gluonlab.launch.environments import Membership, allocation, membership
 from gluonlab.launch.horovod_settings import (
@@ -21,18 +32,9 @@ from gluonlab.launch.horovod_settings import (
     horovod_words,
 )
 from gluonlab.launch.hosts import HERE, Host, parse_hosts, place, read_hostfile
-from gluonlab.launch.jobs import job_file
-from gluonlab.launch.jobs.asked import job_request
+from gluonlab.launch.jobs import job_file, job_request
 from gluonlab.launch.launcher import Request, launch
 from gluonlab.launch.members import attend
-from gluonlab.launch.numbers import real, split_words, whole
-from gluonlab.launch.options import (
-    carried,
-    check_alone,
-    check_elsewhere,
-    check_part,
-    written,
-)
 from gluonlab.launch.own_program import (
     become_program,
     check_not_gluonlab,
@@ -40,9 +42,7 @@ from gluonlab.launch.own_program import (
     is_program,
     program_variables,
 )
-from gluonlab.launch.parts import BY_BACKEND
-from gluonlab.launch.passed import check_names
-from gluonlab.launch.run_words import checked_words
+from gluonlab.launch.parts import BY_BACKEND, check_names
 from gluonlab.launch.worker.__main__ import main as worker
 from gluonlab.plain import one_line, printable
 

@@ -20,21 +20,22 @@ from typing import Any, Callable, Dict, Iterable, List, Optional, Set
 
 from gluonlab.engine.server_variables import WORKER_VARIABLE
 from gluonlab.errors import ConfigError
-from gluonlab.host.lifetime import begin_as_part, begin_as_program
-from gluonlab.launch.awake import BEAT, awake
-from gluonlab.launch.lines import PIECE, lines_of
+from gluonlab.host.processes import begin_as_part, begin_as_program, signal_group
 from gluonlab.launch.messages import (
+    BEAT,
     LONGEST,
     OF_LAUNCHER,
+    PIECE,
     BadMessage,
     Message,
+    awake,
+    lines_of,
     received,
     send,
 )
-from gluonlab.launch.own_network import addresses, reserved, reserved_above
+from gluonlab.launch.network import addresses, reserved, reserved_above
 from gluonlab.launch.own_program import start_refusal
-from gluonlab.launch.passed import NODE_PORT, own_environment
-from gluonlab.launch.telling import TELL
+from gluonlab.launch.parts import NODE_PORT, TELL, own_environment
 
 GRACE = 5.0  # seconds that processes have to end by SIGTERM
 UNPRINTED = 2**18  # letters that may be on their way to who reads them; then processes wait
@@ -85,7 +86,7 @@ class Agent:
             await asyncio.wait({watching, listening}, return_when=asyncio.FIRST_COMPLETED)
         finally:
             for process in self._processes.values():
-                _kill(process, signal.SIGKILL)
+                signal_group(process.pid, signal.SIGKILL)
             self._free_port()
             for kept in self._kept.values():
                 kept.close()
@@ -115,8 +116,10 @@ class Agent:
             for name in message["to"]:
                 if name in self._processes:
                     # Ctrl-C goes to a program's children as well, as from a terminal
+                    pid = self._processes[name].pid
                     to_all = name in self._programs and message["signal"] == signal.SIGINT
-                    _kill(self._processes[name], message["signal"], group=to_all)
+                    signal_it = signal_group if to_all else _signal
+                    signal_it(pid, message["signal"])
             self._free(message["to"])  # else one that waits to print could not end
         elif "end" in message:
             self._do(self._end())
@@ -218,7 +221,7 @@ class Agent:
 
     async def _see_end(self, name: str, process: Any, passing: List[Any]) -> None:
         status = await process.wait()
-        _kill(process, signal.SIGKILL)  # what it has started and not ended
+        signal_group(process.pid, signal.SIGKILL)  # what it has started and not ended
         self._free([name])
         _, left = await asyncio.wait(passing, timeout=GRACE)  # first what it has said
         for each in left:  # what it has started and let go has its pipes
@@ -234,8 +237,8 @@ class Agent:
         self._free(self._processes)
         for number in (signal.SIGTERM, signal.SIGKILL):
             for process in self._processes.values():
-                _kill(process, signal.SIGCONT)
-                _kill(process, number)
+                signal_group(process.pid, signal.SIGCONT)
+                signal_group(process.pid, number)
             until = time.monotonic() + GRACE
             while self._processes and time.monotonic() < until:
                 await asyncio.sleep(0.05)
@@ -271,12 +274,10 @@ def size_of(line: str) -> int:
     return len(line) + 1
 
 
-def _kill(process: Any, number: int, group: bool = True) -> None:
-    """Send a signal to the process, or to it and all that it has started."""
-    try:
-        os.killpg(process.pid, number) if group else os.kill(process.pid, number)
-    except ProcessLookupError:
-        pass
+def _signal(pid: int, number: int) -> None:
+    """Send a signal to a process alone, which may be gone."""
+    with suppress(ProcessLookupError):
+        os.kill(pid, number)
 
 
 def _is_stopped(pid: int) -> bool:

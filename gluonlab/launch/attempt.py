@@ -9,12 +9,9 @@ from functools import partial
 from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Set
 
 from gluonlab.launch.agent import GRACE
-from gluonlab.launch.awake import BEAT, awake
 from gluonlab.launch.connections import Connection
-from gluonlab.launch.inbox import Inbox
-from gluonlab.launch.messages import Message
-from gluonlab.launch.parts import SCHEDULER, Part
-from gluonlab.launch.telling import ARRIVED, BEGUN, JOINED, LEFT, TAKEN
+from gluonlab.launch.messages import BEAT, Message, awake, next_message
+from gluonlab.launch.parts import ARRIVED, BEGUN, JOINED, LEFT, SCHEDULER, TAKEN, Part
 
 ERROR = "error: "
 WINDOW = 2.0  # seconds in which failures that have one cause follow each other
@@ -64,7 +61,7 @@ class Attempt:
         self,
         parts: Sequence[Part],
         at: Sequence[Connection],
-        inbox: "Inbox[Connection]",
+        inbox: asyncio.Queue[Any],
         say: Callable[[str, str, str, Callable[[], Any]], None],
         patience: float,
         folder: str,
@@ -122,7 +119,9 @@ class Attempt:
                 self._lose(agent, agent.gone)
         began, signalled, failed = awake(), 0.0, 0.0
         while self._workers & self._alive:
-            await self._next(BEAT)
+            got = await next_message(self._inbox, BEAT)
+            if got is not None:
+                self._take(*got)
             now = awake()
             if not self._failures:
                 self._look(now - began)
@@ -158,12 +157,6 @@ class Attempt:
         if not first.is_death and len(same) == len(self._workers):
             return first._replace(who="")  # all were given the same
         return first
-
-    async def _next(self, seconds: float) -> None:
-        """Take the next message, if one comes in so many seconds."""
-        got = await self._inbox.get(seconds)
-        if got is not None:
-            self._take(*got)
 
     def _take(self, connection: Connection, message: Message) -> None:
         name = next((message[key] for key in OF_PART if key in message), None)
@@ -201,15 +194,20 @@ class Attempt:
 
     def _see_end(self, name: str, status: int, why: Optional[str]) -> None:
         self._alive.discard(name)
-        if status == 0 and name not in self._workers:
+        is_worker = name in self._workers
+        if status == 0 and not is_worker:
             self._done[name] = awake()  # `_look` sees whether it was too early
-        elif name in self._came[LEFT] if status == 0 else self._only_servers(name):
+        elif status == 0 and name in self._came[LEFT]:
             return
+        elif status != 0 and not is_worker and not self._workers & self._alive:
+            return  # a server that no worker needs
         elif name in self._programs and self._signal:
             self._ended_with.append(_of_shell(status))
         elif self._signal and not self.has_begun:
             return  # nothing was trained; with the others gone, it may end in any way
-        elif name not in self._programs and self._is_asked_for(status):
+        elif name not in self._programs and (
+            status in BY_REQUEST or (self._signal and -status == self._signal)
+        ):
             self._signal = self._signal or abs(status) % OF_SIGNALS  # it came to one of them
         elif status < 0:
             self._fail(name, why or f"was killed by {_signal_name(-status)}", _of_shell(status))
@@ -217,9 +215,6 @@ class Attempt:
             said = [line for line in self._lines[name] if line.startswith(ERROR)]
             own = said[-1] if said and name not in self._programs else why
             self._fail(name, own or _early(status), status or 1)
-
-    def _is_asked_for(self, status: int) -> bool:
-        return status in BY_REQUEST or bool(self._signal and -status == self._signal)
 
     def _look(self, seconds: float) -> None:
         """Whatever does not tell of itself: silence, and processes that do not come."""
@@ -231,18 +226,23 @@ class Attempt:
             if busy and now - when > WINDOW:
                 self._fail(name, _early(0))
         start = max(self._patience, START)
-        if seconds > start and self._came[ARRIVED] < self._workers:
-            missing = sorted(self._workers - self._came[ARRIVED], key=self._order)
+        late, alone = self._workers_without(ARRIVED), self._workers_without(JOINED)
+        if seconds > start and late:
             longer = f"where the machine is only busy, --patience {4 * start:g} gives them longer"
-            self._fail(", ".join(missing), f"did not start within {start:g} s: {longer}")
-        elif seconds > 2 * start and self._came[JOINED] < self._workers:
-            missing = sorted(self._workers - self._came[JOINED], key=self._order)
-            self._fail(", ".join(missing), "found no way to the others: is a port closed?")
+            self._fail(", ".join(late), f"did not start within {start:g} s: {longer}")
+        elif seconds > 2 * start and alone:
+            self._fail(", ".join(alone), "found no way to the others: is a port closed?")
+
+    def _workers_without(self, told: str) -> List[str]:
+        """The workers that have not told this yet, by rank."""
+        workers = [part.name for part in self._parts if part.is_worker]
+        return [name for name in workers if name not in self._came[told]]
 
     def _lose(self, connection: Connection, why: str) -> None:
-        if self._agents_alive(connection):
+        lost = {name for name in self._alive if self._agent[name] is connection}
+        if lost:
             self._failures.append(Failure(f"host {connection.host.name}", why))
-            self._alive -= {name for name in self._alive if self._agent[name] is connection}
+            self._alive -= lost
 
     def _fail(self, name: str, why: str, status: int = 1) -> None:
         host = self._agent[name].host.name if name in self._agent else ""
@@ -258,7 +258,7 @@ class Attempt:
             agent.send(end=True)
         until = time.monotonic() + 2 * GRACE + 1
         while waiting and time.monotonic() < until:
-            got = await self._inbox.get(0.2)
+            got = await next_message(self._inbox, 0.2)
             if got is not None and ("line" in got[1] or "came" in got[1]):
                 self._take(*got)
             elif got is not None and "all_ended" in got[1]:
@@ -271,16 +271,6 @@ class Attempt:
 
     def _agents(self) -> List[Connection]:
         return list(dict.fromkeys(self._agent.values()))
-
-    def _agents_alive(self, connection: Connection) -> bool:
-        return any(self._agent[name] is connection for name in self._alive)
-
-    def _only_servers(self, name: str) -> bool:
-        """Whether this one, which is none, has no worker left to serve."""
-        return name not in self._workers and not self._workers & self._alive
-
-    def _order(self, name: str) -> int:
-        return [part.name for part in self._parts].index(name)
 
 
 def _of_shell(status: int) -> int:

@@ -7,18 +7,24 @@ import os
 import shlex
 import signal
 import sys
-from contextlib import suppress
 from typing import Any, Dict, List, NamedTuple, Optional, Sequence
 
 from gluonlab.errors import RunError
-from gluonlab.host.lifetime import die_with_parent
+from gluonlab.host.processes import OWN_GROUP, signal_group, with_this_gluonlab
 from gluonlab.launch.agent import SSH_VARIABLE, UNPRINTED, size_of
-from gluonlab.launch.awake import BEAT, awake, within
 from gluonlab.launch.hosts import Host
-from gluonlab.launch.inbox import Inbox
-from gluonlab.launch.lines import lines_of
-from gluonlab.launch.messages import LONGEST, OF_AGENT, BadMessage, Message, received, send
-from gluonlab.launch.passed import with_this_gluonlab
+from gluonlab.launch.messages import (
+    BEAT,
+    LONGEST,
+    OF_AGENT,
+    BadMessage,
+    Message,
+    awake,
+    lines_of,
+    received,
+    send,
+    within,
+)
 from gluonlab.plain import one_line
 
 AGENT = ["-m", "gluonlab.launch.agent"]
@@ -54,7 +60,7 @@ class Connection:
         self.address: Optional[str] = None  # of the host, as this one reaches it
         self.own_address: Optional[str] = None  # of this one, as the host sees it
         self.interfaces: Dict[str, str] = {}
-        self._inbox: "Inbox[Connection]" = Inbox()
+        self._inbox: asyncio.Queue[Any] = asyncio.Queue()
         self._heard = awake()
         self._process: Optional[asyncio.subprocess.Process] = None
         self._writer = writer
@@ -63,14 +69,13 @@ class Connection:
         self._unprinted = self._printed = 0
         self._pid, self.here = 0, host.name
 
-    async def open(self, inbox: "Inbox[Connection]") -> None:
+    async def open(self, inbox: asyncio.Queue[Any]) -> None:
         """Start the agent; what it says goes into ``inbox``. Raises RunError."""
         words = self._words()
         try:
             self._process = await asyncio.create_subprocess_exec(
                 *words, stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE,
-                stderr=asyncio.subprocess.PIPE, limit=LONGEST, start_new_session=True,
-                preexec_fn=die_with_parent, env=self._environment(),
+                stderr=asyncio.subprocess.PIPE, limit=LONGEST, env=self._environment(), **OWN_GROUP,
             )  # fmt: skip
         except OSError as error:
             raise RunError(f"{words[0]} cannot be started: {error.strerror}") from None
@@ -96,7 +101,7 @@ class Connection:
         self.begin(self._process.stdout, hello, inbox)
 
     def begin(
-        self, reader: asyncio.StreamReader, hello: Message, inbox: "Inbox[Connection]"
+        self, reader: asyncio.StreamReader, hello: Message, inbox: asyncio.Queue[Any]
     ) -> None:
         """Put what the agent says from now on into ``inbox``, and let it hear that this lives."""
         self._pid, self.interfaces, self.here = hello["pid"], hello["addresses"], hello["here"]
@@ -122,7 +127,7 @@ class Connection:
         """Expect nothing of the agent any more."""
         if self.gone is None:
             self.gone = why
-            self._inbox.put(self, {"gone": why})
+            self._inbox.put_nowait((self, {"gone": why}))
 
     def printed(self, line: str) -> None:
         """A line of the agent's processes has been printed, or is not to be: it may send more."""
@@ -140,8 +145,7 @@ class Connection:
             self._writer.close()
         # not by Popen.kill, which would take the status that asyncio waits for
         if self._process is not None and self._process.returncode is None:
-            with suppress(ProcessLookupError):
-                os.killpg(self._process.pid, signal.SIGKILL)  # and what ssh has started
+            signal_group(self._process.pid, signal.SIGKILL)  # and what ssh has started
 
     async def kill(self) -> None:
         """End an agent that does not answer any more, if the host can still be reached."""
@@ -152,14 +156,12 @@ class Connection:
             words = [*self._ssh(), f"{its} && kill -{signal.SIGKILL} {self._pid}"]
             ending = await asyncio.create_subprocess_exec(
                 *words, stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.DEVNULL,
-                stderr=asyncio.subprocess.DEVNULL, start_new_session=True,
-                preexec_fn=die_with_parent,
+                stderr=asyncio.subprocess.DEVNULL, **OWN_GROUP,
             )  # fmt: skip
             try:
                 await within(5, ending.wait())
             except asyncio.TimeoutError:
-                with suppress(ProcessLookupError):
-                    os.killpg(ending.pid, signal.SIGKILL)
+                signal_group(ending.pid, signal.SIGKILL)
                 await ending.wait()
 
     async def closed(self) -> None:
@@ -196,7 +198,7 @@ class Connection:
                         self.lose("sends more than is printed, and does not wait")
                         return
                 if message.keys() != {"beat"}:
-                    self._inbox.put(self, message)
+                    self._inbox.put_nowait((self, message))
         except BadMessage as error:
             self.lose(str(error))
             return

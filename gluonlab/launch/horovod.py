@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import atexit
+import os
+import socket
 from contextlib import suppress
 from typing import Optional
 
@@ -10,11 +12,11 @@ import mxnet as mx
 from mxnet import nd
 
 from gluonlab.engine.neighbours import tell
-from gluonlab.errors import EngineError
+from gluonlab.errors import ConfigError, EngineError
 from gluonlab.kvstores.groups import SummingGroup
 from gluonlab.launch.horovod_settings import settle_environment
-from gluonlab.launch.own_name import check_own_name
-from gluonlab.launch.same_host import gpus_of
+from gluonlab.launch.network import addresses, is_loop
+from gluonlab.launch.parts import gpus_of
 
 
 class Horovod(SummingGroup):
@@ -32,7 +34,7 @@ class Horovod(SummingGroup):
                 "compile it as docs/launch.md says, or choose --backend dist_sync"
             ) from None
         settle_environment()
-        check_own_name()
+        _check_own_name()
         atexit.register(_forget_failures)  # before init's own, and so after that at the end
         hvd.init()
         super().__init__(hvd.rank(), hvd.size())
@@ -63,3 +65,45 @@ def _forget_failures() -> None:
     """
     with suppress(mx.base.MXNetError):
         nd.waitall()
+
+
+def _check_own_name() -> None:
+    """Raise ConfigError where other hosts could not reach this one by what Horovod tells them.
+
+    Horovod 0.28.1 makes the sums of its process set over a device of its own, for which it forgets
+    the interface that it was told (GlooContext::InitializeForProcessSet), so that gloo takes the
+    first address of gethostname() that can be bound. On many a host /etc/hosts says 127.0.1.1, and
+    the others would look for it on themselves.
+
+    Only for what `gluonlab.launch.parts` or horovodrun has set up over gloo, on several hosts.
+    """
+    told = os.environ.get
+    meeting, interface = told("HOROVOD_GLOO_RENDEZVOUS_ADDR"), told("HOROVOD_GLOO_IFACE")
+    if meeting is None or told("HOROVOD_LOCAL_SIZE") == told("HOROVOD_SIZE") or is_loop(meeting):
+        return
+    name = socket.gethostname()
+    taken = _address_of(name)
+    if taken is None or is_loop(taken):
+        own = [address for address, its in addresses().items() if its == interface]
+        leads = "to no address of it" if taken is None else f"to {taken}"
+        raise ConfigError(
+            f"the name of this host, {name}, leads {leads}, which "
+            "Horovod would tell the other hosts: let it lead to "
+            f"{own[0] if own else 'one that they reach'}, in its /etc/hosts"
+        )
+
+
+def _address_of(name: str) -> Optional[str]:
+    """The first address that a name leads to and that is one of this host's."""
+    try:
+        found = socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)
+    except OSError:
+        return None
+    for family, kind, protocol, _, address in found:
+        try:
+            with socket.socket(family, kind, protocol) as trial:
+                trial.bind(address)
+        except OSError:
+            continue
+        return str(address[0])
+    return None

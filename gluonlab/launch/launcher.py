@@ -9,7 +9,7 @@ import signal
 import time
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any, Callable, List, Mapping, Optional, Protocol, Sequence, Union
+from typing import Any, Callable, Iterable, List, Mapping, Optional, Protocol, Sequence, Union
 
 from gluonlab.errors import ConfigError, RunError
 from gluonlab.host.signals import EndRequest
@@ -17,15 +17,15 @@ from gluonlab.launch.attempt import OF_SIGNALS, Attempt, Failure
 from gluonlab.launch.connections import Connection, Way
 from gluonlab.launch.environments import Membership
 from gluonlab.launch.hosts import HERE, Host, place, room, server_hosts
-from gluonlab.launch.inbox import Inbox
 from gluonlab.launch.members import Gathering
+from gluonlab.launch.messages import BEAT, awake, next_message
+from gluonlab.launch.network import is_loop
 from gluonlab.launch.own_program import is_program
-from gluonlab.launch.parts import AGAIN, COMMAND, RAN_ON, parts
-from gluonlab.launch.passed import passed, working_folder
-from gluonlab.launch.ports import TRIES, kept_port, refusal
-from gluonlab.launch.sites import sites_of
+from gluonlab.launch.parts import AGAIN, COMMAND, RAN_ON, Site, parts, passed, working_folder
 
 DEFAULT = Way()
+TRIES = 5  # ports that are chosen, one after the other, where somebody else is faster with each
+LOOPBACK = "127.0.0.1"
 STUCK = 1.0  # seconds after a signal in which nobody takes a line: then the rest is lost
 
 
@@ -89,7 +89,7 @@ class _Launcher:
         self._working: Optional["asyncio.Future[int]"] = None
         self._signal = 0
         self._gathering: Optional[Gathering] = None
-        self._inbox: "Inbox[Connection]"
+        self._inbox: asyncio.Queue[Any]
         self._at: List[Connection] = []
         self._words = list(request.words)
         self._ran_on = ""  # where rank 0 of an earlier attempt was
@@ -97,7 +97,7 @@ class _Launcher:
         self._begun = False  # a training, in any attempt
 
     async def run(self, end: EndRequest) -> int:
-        self._inbox = Inbox()
+        self._inbox = asyncio.Queue()
         signal.signal(signal.SIGTSTP, signal.SIG_IGN)  # one that is stopped watches nothing
         status = 1
         self._working = asyncio.ensure_future(self._attempts())
@@ -173,7 +173,7 @@ class _Launcher:
         """One attempt, with another port where somebody else takes it before the scheduler does."""
         root, request = self._at[0], self._request
         for left in reversed(range(TRIES)):
-            port = await kept_port(
+            port = await _kept_port(
                 root, request.port, self._inbox, request.way.patience, self._forward
             )
             if port is None:
@@ -182,18 +182,18 @@ class _Launcher:
             if failure is None or self._signal or not failure.port_is_taken:
                 return failure
             if request.port is not None:
-                raise ConfigError(refusal(port, root, os.strerror(errno.EADDRINUSE)))
+                raise ConfigError(_refusal(port, root, os.strerror(errno.EADDRINUSE)))
             if left:
                 self._listener.note(
                     f"warning: somebody else took port {port} of {root.host.name} before the "
                     "scheduler did: trying another"
                 )
-        raise RunError(refusal(None, root, f"somebody else took {TRIES} before the scheduler did"))
+        raise RunError(_refusal(None, root, f"somebody else took {TRIES} before the scheduler did"))
 
     async def _with_port(self, port: int, workers: int) -> Optional[Failure]:
         request, hosts = self._request, [connection.host for connection in self._at]
         placed = place(workers, hosts)
-        sites = sites_of(self._at, named=request.place is None)
+        sites = _sites_of(self._at, named=request.place is None)
         own = {sites[number].name: number for number in reversed(server_hosts(hosts, placed))}
         theirs = sorted(own.values())  # one a host, however many agents it has
         servers = [theirs[n % len(theirs)] for n in range(request.servers or len(theirs))]
@@ -290,3 +290,64 @@ async def _leave(at: Sequence[Connection]) -> None:
     for connection in at:
         connection.close()
     await asyncio.gather(*(connection.closed() for connection in at))
+
+
+# --- The scheduler's port: the agent of its host keeps one, until the scheduler listens there
+
+
+async def _kept_port(
+    root: Connection,
+    wanted: Optional[int],
+    inbox: asyncio.Queue[Any],
+    patience: float,
+    signalled: Callable[[int], None],
+) -> Optional[int]:
+    """The port that ``root``'s agent keeps: the ``wanted`` one, or any; None if the host is gone.
+
+    ``signalled`` is called with the number of a signal that has come to a process meanwhile. Raises
+    ConfigError where the port is taken.
+    """
+    root.send(port=wanted or 0)
+    until = awake() + patience
+    while root.gone is None:
+        connection, message = await next_message(inbox, BEAT) or (None, {})
+        if awake() > until:
+            root.lose("does not answer")
+        elif "came" in message:
+            signalled(message["came"])
+        elif connection is root and "taken" in message:
+            raise ConfigError(_refusal(wanted, root, message["taken"]))
+        elif connection is root and "port" in message:
+            return int(message["port"])
+    return None
+
+
+def _refusal(wanted: Optional[int], root: Connection, why: str) -> str:
+    """What to say where the ``wanted`` port cannot be had; None: where no port at all can."""
+    if wanted is None:
+        return f"no port of {root.host.name} can be had: {why}: name one with --port"
+    return f"--port {wanted} on {root.host.name}: {why}: choose another, or leave it out"
+
+
+# --- The hosts of a group as all of them see each other
+
+
+def _sites_of(at: Sequence[Connection], named: bool) -> List[Site]:
+    """A host for each connection, with the address that ssh, or its process, has come over.
+
+    A process on the launcher's own host may have come over the loopback device, which leads
+    nowhere from other hosts. ``named``: the user has named the hosts.
+    """
+    own = _reachable(each.own_address for each in at) or LOOPBACK
+    found = []
+    for each in at:
+        address = _reachable([each.address, own]) or LOOPBACK
+        name = each.host.name if named else each.here
+        found.append(Site(name, address, each.interfaces.get(address, "")))
+    return found
+
+
+def _reachable(addresses: Iterable[Optional[str]]) -> Optional[str]:
+    """The first of these that other hosts reach, too; else the first, if there is one."""
+    known = [each for each in addresses if each]
+    return next((each for each in known if not is_loop(each)), next(iter(known), None))

@@ -1,7 +1,7 @@
 """Processes that a scheduler has started, such as srun: rank 0 launches, the others are agents.
 
 They come to rank 0 by TCP. It tells them which part of the group they are, and nothing else: what
-they start is a server, or a worker with their own options (`gluonlab.launch.allowed`).
+they start is a server, or a worker with their own options (`gluonlab.launch.parts.allowed`).
 """
 
 from __future__ import annotations
@@ -14,16 +14,23 @@ from typing import Any, Callable, Dict, List, Mapping, Sequence, Tuple, Union
 from gluonlab.errors import ConfigError, RunError
 from gluonlab.host.signals import EndRequest
 from gluonlab.launch.agent import Agent
-from gluonlab.launch.allowed import allowed
 from gluonlab.launch.attempt import OF_SIGNALS
-from gluonlab.launch.awake import BEAT, awake, within
 from gluonlab.launch.connections import Connection, Way, first
 from gluonlab.launch.environments import Membership
 from gluonlab.launch.hosts import Host
-from gluonlab.launch.inbox import Inbox
-from gluonlab.launch.messages import LONGEST, OF_AGENT, BadMessage, Message, received
+from gluonlab.launch.messages import (
+    BEAT,
+    LONGEST,
+    OF_AGENT,
+    BadMessage,
+    Message,
+    awake,
+    next_message,
+    received,
+    within,
+)
 from gluonlab.launch.own_program import is_program
-from gluonlab.launch.parts import RANK
+from gluonlab.launch.parts import RANK, allowed
 
 PAUSE = 0.2  # seconds between two tries to reach rank 0
 ONE_TRY = 1.0  # seconds that one may take: no longer than `awake` counts between two looks
@@ -40,7 +47,7 @@ class Gathering:
         self,
         place: Membership,
         way: Way,
-        inbox: "Inbox[Connection]",
+        inbox: asyncio.Queue[Any],
         signalled: Callable[[int], None],
     ) -> None:
         self._place, self._way, self._inbox, self._signalled = place, way, inbox, signalled
@@ -64,7 +71,7 @@ class Gathering:
         """The connections to these ranks, or why one has not come in time."""
         until = awake() + self._way.patience
         while self._missing(numbers) and (left := until - awake()) > 0:
-            _, message = await self._inbox.get(min(left, BEAT)) or (None, {})
+            _, message = await next_message(self._inbox, min(left, BEAT)) or (None, {})
             if "came" in message:
                 self._signalled(message["came"])
         missing, strangers = self._missing(numbers), ""
@@ -106,7 +113,7 @@ class Gathering:
         connection = Connection(Host(hello["here"], 1), self._way, writer, rank)
         connection.begin(reader, hello, self._inbox)
         self._come[rank] = connection
-        self._inbox.put(connection, {"here": hello["here"]})  # wakes who waits for it
+        self._inbox.put_nowait((connection, {"here": hello["here"]}))  # wakes who waits for it
 
 
 async def _rank_0(

@@ -1,4 +1,8 @@
-"""What launcher and agents tell each other: a JSON object a line, of one of the forms below."""
+"""What launcher and agents tell each other: a JSON object a line, of one of the forms below.
+
+And what both ends need to read it: the lines of a stream, however long they are; a queue's next
+message; and the time, as this process has seen it, by which it judges whether others are silent.
+"""
 
 from __future__ import annotations
 
@@ -6,8 +10,20 @@ import asyncio
 import json
 import os
 import re
+import time
 from contextlib import suppress
-from typing import Any, AsyncIterator, Callable, Dict, Mapping, NoReturn
+from typing import (
+    Any,
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Dict,
+    Mapping,
+    NoReturn,
+    Optional,
+    Tuple,
+    TypeVar,
+)
 
 from gluonlab.errors import RunError
 from gluonlab.host.signals import RAISED
@@ -16,6 +32,10 @@ from gluonlab.plain import one_line
 LONGEST = 2**20  # bytes of a message
 MOST_SECONDS = 1e9
 QUOTED = 100  # letters of what is no message
+PIECE = 2**16  # bytes of a line that are passed on at once
+BEAT = 1.0  # seconds between two signs of life, between launcher and agent, each way
+LATE = 1.5 * BEAT  # the most that counts between two looks at this clock, one each BEAT
+Result = TypeVar("Result")
 Message = Dict[str, Any]
 Check = Callable[[Any], bool]
 Forms = Mapping[str, Mapping[str, Check]]  # by the key that only this form has
@@ -145,3 +165,81 @@ def _has(message: Message, form: Mapping[str, Check]) -> bool:
     return needed <= message.keys() <= checks.keys() and all(
         checks[key](value) for key, value in message.items()
     )
+
+
+# --- Lines, and time
+
+
+async def lines_of(reader: asyncio.StreamReader, longest: int = PIECE) -> AsyncIterator[str]:
+    """The lines of a stream; one of more bytes than ``longest`` in pieces, none cuts a letter."""
+    rest, piece = b"", b"more"
+    while piece:
+        piece = await reader.read(longest)
+        *lines, rest = (rest + piece).split(b"\n")
+        for line in lines:
+            while len(line) > longest:
+                place = _between_letters(line, longest)
+                yield line[:place].decode("utf-8", "replace")
+                line = line[place:]
+            yield line.decode("utf-8", "replace")
+        while len(rest) > longest:
+            place = _between_letters(rest, longest)
+            yield rest[:place].decode("utf-8", "replace")
+            rest = rest[place:]
+    if rest:
+        yield rest.decode("utf-8", "replace")
+
+
+def _between_letters(line: bytes, longest: int) -> int:
+    """The last place up to ``longest`` where no letter of UTF-8, of four bytes at most, is cut."""
+    places = range(longest, max(longest - 4, 0), -1)
+    return next((place for place in places if line[place] & 0xC0 != 0x80), longest)
+
+
+class Awake:
+    """A clock of seconds that stands still while nobody looks at it.
+
+    Who was stopped, or frozen, or waited for a disk, has heard nobody in that time, and nobody was
+    to blame for it.
+    """
+
+    def __init__(self) -> None:
+        self._seconds, self._last = 0.0, time.monotonic()
+
+    def __call__(self) -> float:
+        now = time.monotonic()
+        self._seconds += min(now - self._last, LATE)
+        self._last = now
+        return self._seconds
+
+
+awake = Awake()
+
+
+async def within(seconds: float, work: Awaitable[Result]) -> Result:
+    """The result of ``work``, which is ended after so many seconds. Raises asyncio.TimeoutError.
+
+    asyncio.wait_for, before Python 3.12, loses a cancellation that comes just when ``work`` ends.
+    """
+    task = asyncio.ensure_future(work)
+    try:
+        await asyncio.wait([task], timeout=max(seconds, 0))
+        if not task.done():
+            raise asyncio.TimeoutError
+        return task.result()
+    finally:
+        if not task.done():
+            task.cancel()
+            await asyncio.wait([task])
+        if not task.cancelled():
+            task.exception()  # else asyncio complains of one that came with a cancellation
+
+
+async def next_message(inbox: asyncio.Queue[Any], seconds: float) -> Optional[Tuple[Any, Message]]:
+    """Who has sent the oldest message, and the message; None if none comes in so many seconds."""
+    with suppress(asyncio.TimeoutError):
+        sender, message = (
+            await within(seconds, inbox.get()) if inbox.empty() else inbox.get_nowait()
+        )
+        return sender, message
+    return None

@@ -35,7 +35,7 @@ from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence, Set
 import mxnet as mx
 import numpy as np
 
-from gluonlab.host.instruction_set import cpu_vendor, instruction_set
+from gluonlab.host.resources import cpu_vendor, instruction_set
 from gluonlab.models.graphs import (
     Entry,
     Node,

@@ -14,7 +14,7 @@ from gluonlab.config import TrainConfig
 from gluonlab.data.sets.registry import takes
 from gluonlab.engine.semantics import nd_semantics
 from gluonlab.errors import ConfigError
-from gluonlab.host.memory import room
+from gluonlab.host.resources import room
 from gluonlab.parallel.planned import MIB
 from gluonlab.parallel.split import DATA
 from gluonlab.study.largest_size import LargestSize

@@ -23,7 +23,7 @@ from gluonlab.errors import ConfigError, OutputError, RunError, warn
 from gluonlab.export.onnx_check import Agreement
 from gluonlab.files.whole import folder_for
 from gluonlab.finite import broken_parameters, is_healthy, may_be_early, named
-from gluonlab.host.stuck import ends_if_stuck
+from gluonlab.host.signals import ends_if_stuck
 from gluonlab.kvstores.groups import ALONE
 from gluonlab.models.pretrained import load_parameters
 from gluonlab.parallel.objective import make_loss

@@ -25,8 +25,8 @@ from gluonlab.errors import DivergedError, GluonlabError, UsageError
 from gluonlab.export.files import export
 from gluonlab.export.onnx_check import Agreement
 from gluonlab.files.arrays import read_arrays, save_arrays
-from gluonlab.host import memory as host_memory
-from gluonlab.host.limits import memory_limit, used_up
+from gluonlab.host.out_of_memory import memory_limit, used_up
+from gluonlab.host.resources import give_back as give_back_memory
 from gluonlab.host.signals import RAISED, EndRequest
 from gluonlab.kvstores.compression import FP16
 from gluonlab.kvstores.groups import ALONE, Group
@@ -531,7 +531,7 @@ def limits_explained() -> Iterator[None]:
             _wait_for_what_is_queued()
         raise explained from error
     finally:
-        host_memory.give_back()
+        give_back_memory()
 
 
 def _wait_for_what_is_queued() -> None:

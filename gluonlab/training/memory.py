@@ -43,8 +43,8 @@ from gluonlab.data.loading.loader import stays_on_devices
 from gluonlab.data.sets.dataset import Dataset
 from gluonlab.errors import RunError
 from gluonlab.files.temporary import temporary_folder
-from gluonlab.host.limits import OUT_OF_MEMORY
-from gluonlab.host.memory import peak_bytes
+from gluonlab.host.out_of_memory import OUT_OF_MEMORY
+from gluonlab.host.resources import peak_bytes
 from gluonlab.parallel.data.memory import ReplicaMemory
 from gluonlab.parallel.data.microbatches import Microbatches
 from gluonlab.parallel.data.replica import loss_graph

@@ -27,7 +27,7 @@ from gluonlab.data.sets.gluon_data import GluonSplit, resolve_dataset
 from gluonlab.devices import describe
 from gluonlab.engine.semantics import nd_semantics
 from gluonlab.errors import ConfigError
-from gluonlab.host.stuck import ends_if_stuck
+from gluonlab.host.signals import ends_if_stuck
 from gluonlab.kvstores.groups import Group
 from gluonlab.models.pretrained import load_pretrained
 from gluonlab.optimizers.momentum import MXNET

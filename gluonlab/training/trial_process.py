@@ -23,7 +23,7 @@ from gluonlab.data.loading.batch import Batch
 from gluonlab.data.loading.loader import stays_on_devices
 from gluonlab.data.sets.dataset import ReadAheadSplit, Reading, Split
 from gluonlab.errors import GluonlabError
-from gluonlab.host.memory import children, peak_bytes
+from gluonlab.host.resources import children, peak_bytes
 from gluonlab.kvstores.groups import Group
 from gluonlab.parallel.strategy import Around, MakeNet, Scored, Strategy, StrategyPlan
 from gluonlab.training.evaluate import AHEAD

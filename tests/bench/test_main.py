@@ -15,7 +15,7 @@ from gluonlab.bench.peers import table as peers
 from gluonlab.bench.peers import work
 from gluonlab.bench.splits import names as splits
 from gluonlab.errors import GluonlabWarning
-from gluonlab.host.instruction_set import LIMIT
+from gluonlab.host.resources import LIMIT
 
 REFERENCE = peers.lenet()[0].name
 

@@ -20,7 +20,7 @@ from gluonlab.config import options as config_options
 from gluonlab.config.options import RIVALS
 from gluonlab.errors import ConfigError, GluonlabError
 from gluonlab.launch.__main__ import main as launch
-from gluonlab.launch.run_words import checked_words
+from gluonlab.launch.arguments import checked_words
 from gluonlab.launch.worker.__main__ import main as worker
 from gluonlab.run import main
 from gluonlab.study.speedup.__main__ import main as speedup

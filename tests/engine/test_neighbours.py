@@ -14,7 +14,7 @@ from support.processes import clean_environment
 from gluonlab.engine import neighbours
 from gluonlab.engine.threads import set_threads, threads_per_device
 from gluonlab.errors import GluonlabWarning
-from gluonlab.host import cores as host_cores
+from gluonlab.host import resources
 
 pytestmark = pytest.mark.cpu_only("cores that processes share, for the threads of CPU devices")
 LOOPBACK = {"DMLC_ROLE": "worker", "DMLC_NUM_WORKER": "3", "DMLC_PS_ROOT_URI": "127.0.0.1"}
@@ -90,7 +90,7 @@ def test_workers_of_another_hosts_scheduler_take_the_safe_part_until_their_group
     monkeypatch.setattr(neighbours, "_told", [])
     neighbours.tell(1)
     assert neighbours.neighbours() == (1, True)
-    assert threads_per_device(1) == host_cores.available()
+    assert threads_per_device(1) == resources.available_cores()
 
 
 @pytest.mark.parametrize(
@@ -101,7 +101,7 @@ def test_each_process_takes_its_part_of_the_cores(
     environment, monkeypatch, cores, processes, threads
 ):
     environment({"LOCAL_WORLD_SIZE": str(processes)})
-    monkeypatch.setattr(host_cores, "available", lambda: cores)
+    monkeypatch.setattr(resources, "available_cores", lambda: cores)
     assert threads_per_device(1) == threads
     assert threads_per_device(2) == 1
 
@@ -125,7 +125,7 @@ def test_what_the_user_asks_for_counts_before_the_part(environment):
 def test_cores_that_the_launcher_has_bound_a_process_to_are_all_its_own(
     monkeypatch, own, all_together, processes, threads
 ):
-    monkeypatch.setattr(host_cores, "available", lambda: own)
+    monkeypatch.setattr(resources, "available_cores", lambda: own)
     monkeypatch.setattr(
         os, "sched_getaffinity", lambda pid: set(range(all_together if pid else own))
     )
@@ -148,8 +148,8 @@ def test_cores_that_the_launcher_has_bound_a_process_to_are_all_its_own(
 def test_a_containers_limit_is_shared_wherever_processes_are_bound(
     monkeypatch, limit, own, processes, threads
 ):
-    monkeypatch.setattr(host_cores, "core_limit", lambda: limit)
-    monkeypatch.setattr(host_cores, "_physical", lambda cpus: cpus)
+    monkeypatch.setattr(resources, "core_limit", lambda: limit)
+    monkeypatch.setattr(resources, "_physical", lambda cpus: cpus)
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(64 if pid else own)))
     monkeypatch.setattr(os, "getppid", lambda: 2**22 + 1)
     monkeypatch.setenv("OMPI_COMM_WORLD_LOCAL_SIZE", str(processes))
@@ -158,7 +158,7 @@ def test_a_containers_limit_is_shared_wherever_processes_are_bound(
 
 def test_slurm_tells_how_many_cpus_its_tasks_have_together(environment, monkeypatch):
     environment({**STEP, "SLURM_STEP_TASKS_PER_NODE": "2", "SLURM_CPUS_ON_NODE": "8"})
-    monkeypatch.setattr(host_cores, "available", lambda: 4)
+    monkeypatch.setattr(resources, "available_cores", lambda: 4)
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(4)))
     assert neighbours.own_cores() == 4
     environment({"SLURM_CPUS_ON_NODE": "4"})
@@ -187,7 +187,7 @@ def test_one_device_warns_where_the_workers_of_its_host_are_not_known(environmen
 
     set_threads([mx.cpu(0), mx.cpu(1)])
     environment(ELSEWHERE)
-    monkeypatch.setattr(host_cores, "available", lambda: 6)
+    monkeypatch.setattr(resources, "available_cores", lambda: 6)
     with pytest.warns(
         GluonlabWarning,
         match="up to 3 workers may share this host's 6 cores: this one computes with 2",
@@ -203,7 +203,7 @@ def test_decoders_take_their_part_too(environment, monkeypatch, tmp_path):
     from gluonlab.data.sets import folder
 
     environment({"LOCAL_WORLD_SIZE": "4"})
-    monkeypatch.setattr(host_cores, "available", lambda: 8)
+    monkeypatch.setattr(resources, "available_cores", lambda: 8)
     started, real = [], folder.Decoders
     monkeypatch.setattr(
         folder,
@@ -230,7 +230,10 @@ SAYS = (
 
 @pytest.mark.parametrize(
     ("count", "cores"),
-    [(2, host_cores.available()), pytest.param(3, host_cores.available(), marks=pytest.mark.long)],
+    [
+        (2, resources.available_cores()),
+        pytest.param(3, resources.available_cores(), marks=pytest.mark.long),
+    ],
     ids=str,
 )
 @pytest.mark.long
@@ -253,5 +256,5 @@ def test_workers_that_call_themselves_otherwise_are_on_other_hosts():
     with parameter_server(2, named) as workers:
         said = [json.loads(worker.communicate(timeout=120)[0]) for worker in workers]
     assert [(group, threads) for _, group, threads, _ in said] == [
-        ([1, True], host_cores.available())
+        ([1, True], resources.available_cores())
     ] * 2

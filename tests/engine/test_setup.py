@@ -16,7 +16,7 @@ from support.processes import said_spin_counts
 from gluonlab.engine import cuda, installing, mxnet_import, numpy_names, openmp
 from gluonlab.engine.installing import pip_install
 from gluonlab.errors import EngineError
-from gluonlab.host import cores as host_cores
+from gluonlab.host import resources
 
 REPORT = (
     "import json, os, sys; print(json.dumps({'modules': sorted(sys.modules), 'environment': "
@@ -425,7 +425,7 @@ def test_a_containers_limit_counts_under_both_versions_of_control_groups(tmp_pat
     for path, content in files.items():
         (tmp_path / path).parent.mkdir(exist_ok=True)
         (tmp_path / path).write_text(content + "\n")
-    assert (host_cores.core_limit(tmp_path) or 8) == limit
+    assert (resources.core_limit(tmp_path) or 8) == limit
 
 
 @pytest.mark.parametrize(
@@ -466,7 +466,7 @@ def test_the_limits_of_jobs_and_services_count_wherever_they_lie(
     }.items():
         (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / path).write_text(content + "\n")
-    assert (host_cores.core_limit(tmp_path / "groups", tmp_path / "proc") or 8) == limit
+    assert (resources.core_limit(tmp_path / "groups", tmp_path / "proc") or 8) == limit
 
 
 @pytest.mark.parametrize(
@@ -509,10 +509,10 @@ def test_omp_num_threads_is_read_as_openmp_reads_it(monkeypatch, value, number):
 
 def test_cores_are_those_that_this_process_may_use():
     allowed = os.sched_getaffinity(0)
-    assert 1 <= host_cores.available() <= len(allowed)
+    assert 1 <= resources.available_cores() <= len(allowed)
     try:
         os.sched_setaffinity(0, {min(allowed)})
-        assert host_cores.available() == 1
+        assert resources.available_cores() == 1
     finally:
         os.sched_setaffinity(0, allowed)
 

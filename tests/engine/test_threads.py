@@ -14,7 +14,7 @@ from support.workers import convolve, gradients, team_size
 from gluonlab.engine import openmp
 from gluonlab.engine.threads import set_threads, threads_per_device
 from gluonlab.errors import ConfigError, GluonlabWarning
-from gluonlab.host import cores
+from gluonlab.host import resources
 
 pytestmark = pytest.mark.cpu_only("teams of threads, which GPUs have none of")
 LONG = pytest.mark.long
@@ -28,7 +28,7 @@ def exported(monkeypatch):
 
 
 def test_one_device_takes_all_cores():
-    assert threads_per_device(1) == cores.available()
+    assert threads_per_device(1) == resources.available_cores()
 
 
 def test_one_device_takes_what_the_user_exported_or_asks_for(exported):

@@ -25,7 +25,7 @@ from gluonlab.exercises.supervisor import (
     jobs_here,
     within_room,
 )
-from gluonlab.host.memory import Room, room
+from gluonlab.host.resources import Room, room
 
 START = "import os, signal, subprocess, sys, time\n"
 DAEMON = "os.fork() or (os.setsid(), os.fork(), time.sleep(600))\n"

@@ -18,10 +18,10 @@ LONG = "1e6"  # seconds
 IN_C = """
 import ctypes, os, sys, threading
 from gluonlab.cli.interruption import interruptible
-from gluonlab.host import stuck
+from gluonlab.host import signals
 from gluonlab.host.signals import EndRequest
 
-stuck.PATIENCE_S, stuck.APART_S = map(float, sys.argv[1:])
+signals.PATIENCE_S, signals.APART_S = map(float, sys.argv[1:])
 libc, lock = ctypes.CDLL(None), ctypes.create_string_buffer(64)
 
 def opens():
@@ -108,10 +108,10 @@ import time
 import gluonlab
 import mxnet as mx
 from gluonlab import TrainConfig, train
-from gluonlab.host import stuck
+from gluonlab.host import signals
 from mxnet.gluon import nn
 
-stuck.PATIENCE_S = 0.2
+signals.PATIENCE_S = 0.2
 
 class Never(mx.operator.CustomOp):
     def forward(self, is_train, req, in_data, out_data, aux):

@@ -229,7 +229,7 @@ import json, os, sys
 from pathlib import Path
 from gluonlab.exercises.grading import grade, submissions
 from gluonlab.exercises.grading import as_csv
-from gluonlab.host.memory import peak_bytes
+from gluonlab.host.resources import peak_bytes
 made = list(grade(submissions([Path("class")]), **json.loads(sys.argv[1])))
 Path("grades.csv").write_text(as_csv(made), encoding="utf-8")
 print(peak_bytes(os.getpid()))

@@ -22,9 +22,8 @@ from support.launched_environments import (
 )
 
 from gluonlab.errors import ConfigError
-from gluonlab.host.host_lists import HostSlots
-from gluonlab.launch.environments import allocation, membership
-from gluonlab.launch.environments.variables import FIRST_PORT, PORTS
+from gluonlab.host.launchers import HostSlots
+from gluonlab.launch.environments import FIRST_PORT, PORTS, allocation, membership
 
 LAYOUTS = [(4,), (2, 2, 2), (3, 1, 2), (1,)]  # processes on each host
 

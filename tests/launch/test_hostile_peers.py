@@ -18,7 +18,6 @@ from gluonlab.launch.agent import Agent
 from gluonlab.launch.attempt import Attempt, Failure
 from gluonlab.launch.connections import Connection, Way
 from gluonlab.launch.hosts import Host
-from gluonlab.launch.inbox import Inbox
 from gluonlab.launch.parts import RANK, Part
 
 HANGS = 240  # seconds: only what hangs takes so long
@@ -66,7 +65,7 @@ def attempted(said, hangs_up=True):
 
     async def attempting():
         (reader, writer), (_, theirs) = await ends()
-        lines, inbox = [], Inbox()
+        lines, inbox = [], asyncio.Queue()
         connection = Connection(Host("h1", 1), Way(patience=HANGS), writer)
         connection.begin(reader, {"here": "h1", "pid": 1, "addresses": {}}, inbox)
         attempt = of_one_rank(connection, inbox, lines)
@@ -171,7 +170,7 @@ def test_a_signal_that_comes_while_the_others_end_is_not_lost():
 
     async def attempting():
         (reader, writer), (heard, theirs) = await ends()
-        inbox = Inbox()
+        inbox = asyncio.Queue()
         connection = Connection(Host("h1", 1), Way(patience=HANGS), writer)
         connection.begin(reader, {"here": "h1", "pid": 1, "addresses": {}}, inbox)
         attempt = of_one_rank(connection, inbox, [])

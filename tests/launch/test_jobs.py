@@ -1,6 +1,4 @@
-"""Printed job files: the words arrive unchanged, the schedulers' formats are kept, and each line
-has its comment.
-"""
+"""Job files, read as their schedulers read them, and the page that shows them."""
 
 import json
 import os
@@ -15,10 +13,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gluonlab.errors import ConfigError
+from gluonlab.host.launchers import LAUNCHERS, SAGEMAKER
 from gluonlab.launch.__main__ import main
 from gluonlab.launch.environments import membership
-from gluonlab.launch.jobs import KINDS, JobRequest, job_file
-from gluonlab.launch.jobs.sagemaker import TEMPLATES
+from gluonlab.launch.jobs import KINDS, TEMPLATES, JobRequest, job_file
 
 WORDS = ("--epochs", "5", "--gpus", "2")
 REQUEST = JobRequest(WORDS, processes=4)
@@ -375,3 +373,26 @@ def test_an_option_of_who_launches_is_refused_where_another_does(ended, empty_cw
     assert (status, out, err.count("\n")) == (2, "", 1)
     assert err.startswith("error: --restart says how to start and watch the processes of a group, ")
     assert "horovodrun has started this one" in err
+
+
+PAGE = Path(__file__).parents[2] / "docs" / "launch.md"
+
+
+def test_the_page_shows_what_is_printed():
+    words = ("--dataset", "cifar10", "--model", "resnet18", "--epochs", "10")
+    four = JobRequest(words, processes=4)
+    shown = re.findall(r"^```(?:bash|yaml)\n(.*?)^```$", PAGE.read_text(), re.M | re.S)
+    assert shown == [
+        job_file("slurm", replace(four, processes_per_host=2)),
+        job_file("lsf", replace(four, processes_per_host=2, queue="waic-medium")),
+        job_file("lsf-interactive", JobRequest(words, processes=1, gpus=2, queue="waic-medium")),
+        job_file("k8s", four),
+        job_file("sagemaker", four),
+    ]
+
+
+def test_the_page_names_the_variables_of_every_launcher():
+    page = PAGE.read_text()
+    for launcher in LAUNCHERS:
+        named = launcher.mark if launcher is SAGEMAKER else launcher.rank
+        assert f"`{named}`" in page and f"`{launcher.size[0]}`" in page, launcher.name

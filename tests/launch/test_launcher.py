@@ -19,9 +19,8 @@ from support.worker_processes import catches
 from gluonlab import TrainConfig
 from gluonlab.errors import ConfigError
 from gluonlab.launch.__main__ import main
+from gluonlab.launch.arguments import ALONE, check_alone, checked_words
 from gluonlab.launch.environments import membership
-from gluonlab.launch.options import check_alone
-from gluonlab.launch.run_words import ALONE, checked_words
 from gluonlab.launch.worker.__main__ import main as worker
 from gluonlab.run import main as run
 from gluonlab.runs.reader import read_lines

@@ -1,5 +1,6 @@
 """Hosts that are lost, come back, or cannot be reached: over an ssh that runs all of it here."""
 
+import asyncio
 import os
 import re
 import signal
@@ -13,6 +14,9 @@ from support.processes import clean_environment
 from support.small_group import SSH, group
 from support.waiting import wait_until
 
+from gluonlab.errors import RunError
+from gluonlab.launch.connections import Connection, Way
+from gluonlab.launch.hosts import Host
 from gluonlab.launch.worker.__main__ import check_moved
 
 HOSTS = ["h0", "h1", "h2"]
@@ -171,3 +175,27 @@ def test_a_host_that_complains_at_length_is_read_to_its_end(tmp_path):
         said = run.stdout.read()
         assert run.wait(HANGS) == 1
     assert said.startswith("error: host h0: no agent can be started there: no key: try ./ssh")
+
+
+def test_an_ssh_that_is_given_up_has_ended_when_that_is_said(tmp_path):
+    """It prints what no agent says, and would go on for an hour."""
+    ssh = tmp_path / "ssh"
+    ssh.write_text("#!/bin/sh\necho Welcome!\nexec sleep 3600\n")
+    ssh.chmod(0o755)
+
+    async def opened():
+        connection = Connection(Host("h1", 1), Way(ssh=[str(ssh)]))
+        with pytest.raises(RunError, match="prints 'Welcome!' first"):
+            await connection.open(asyncio.Queue())
+        return connection._process.returncode
+
+    assert asyncio.run(opened()) == -signal.SIGKILL
+
+
+def test_nobody_waits_for_an_agent_that_somebody_else_has_started():
+    """It has come by itself: there is no process whose end could be seen."""
+
+    async def closing():
+        await Connection(Host("h1", 1), Way()).closed()
+
+    asyncio.run(closing())

@@ -19,9 +19,8 @@ from support.reference import distance
 
 from gluonlab.errors import ConfigError
 from gluonlab.launch.__main__ import main
-from gluonlab.launch.allowed import allowed
 from gluonlab.launch.own_program import is_program, start_refusal
-from gluonlab.launch.parts import BY_BACKEND, Site, parts
+from gluonlab.launch.parts import BY_BACKEND, Site, allowed, parts
 
 pytestmark = pytest.mark.cpu_only("the processes compute on CPU devices, whoever started them")
 SITES = [Site("h0", "10.0.0.1", "eth0"), Site("h1", "10.0.0.2", "eth0")]

@@ -10,7 +10,6 @@ import pytest
 from gluonlab.launch.attempt import WINDOW, Attempt
 from gluonlab.launch.connections import Connection, Way
 from gluonlab.launch.hosts import Host
-from gluonlab.launch.inbox import Inbox
 from gluonlab.launch.parts import RANK, Part
 
 LATE = "did not start within {0:g} s: where the machine is only busy, --patience {1:g} gives them"
@@ -21,7 +20,7 @@ def fails_after(seconds, patience, told):
     """The failures of an attempt that is so old. ``told``: by rank, what each has said."""
 
     async def look():
-        connection, inbox = Connection(Host("h1", 1), Way(patience=patience)), Inbox()
+        connection, inbox = Connection(Host("h1", 1), Way(patience=patience)), asyncio.Queue()
         parts = [Part(f"rank {n}", 0, [], {RANK: str(n)}) for n in range(len(told))]
         attempt = Attempt(parts, [connection], inbox, print, patience, "/", {})
         for part, lines in zip(parts, told):
@@ -60,7 +59,7 @@ def test_an_agent_is_lost_when_it_was_silent_for_half_of_the_patience_and_not_be
         nonlocal now
         connection = Connection(Host("h1", 1), Way(patience=patience))
         part = Part("rank 0", 0, [], {RANK: "0"})
-        attempt, said = Attempt([part], [connection], Inbox(), print, patience, "/", {}), []
+        attempt, said = Attempt([part], [connection], asyncio.Queue(), print, patience, "/", {}), []
         for share in (0.4, 0.49, 0.51):
             now = 7.0 + share * patience
             attempt._take(connection, {"stopped": "rank 0", "seconds": share * patience})
@@ -87,7 +86,7 @@ def test_a_server_may_end_before_ranks_that_leave_within_the_window_and_no_earli
         connection = Connection(Host("h1", 1), Way(patience=60))
         parts = [Part(f"rank {n}", 0, [], {RANK: str(n)}) for n in range(2)]
         parts.append(Part("server 0", 0, [], {}))
-        attempt = Attempt(parts, [connection], Inbox(), print, 60, "/", {})
+        attempt = Attempt(parts, [connection], asyncio.Queue(), print, 60, "/", {})
         for part in parts[:2]:
             for line in ("arrived", "joined"):
                 attempt._take(connection, {"of": part.name, "stream": "came", "line": line})

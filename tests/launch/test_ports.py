@@ -12,8 +12,8 @@ from support.parameter_server import free_port
 from support.port_takers import taker
 from support.processes import clean_environment
 
-from gluonlab.launch.own_network import reserved
-from gluonlab.launch.ports import TRIES
+from gluonlab.launch.launcher import TRIES
+from gluonlab.launch.network import reserved
 
 pytestmark = pytest.mark.cpu_only("the processes compute on CPU devices, whoever started them")
 RUN = [*QUICK, "--epochs", "1"]
@@ -47,7 +47,7 @@ def test_no_connection_and_nobody_who_asks_for_any_port_gets_a_reserved_one():
     require()
     script = """
 import pathlib, socket
-from gluonlab.launch.own_network import reserved
+from gluonlab.launch.network import reserved
 pathlib.Path("/proc/sys/net/ipv4/ip_local_port_range").write_text("20000 20039")
 keeping, answer = reserved(0)
 server = socket.create_server(("127.0.0.1", 30000), backlog=99)

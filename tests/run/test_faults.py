@@ -20,7 +20,7 @@ from support.image_folders import write_folder
 from support.processes import clean_environment
 from support.run_files import read_metrics
 
-from gluonlab.host.memory import children
+from gluonlab.host.resources import children
 from gluonlab.runs.checkpoint import checkpoints
 from gluonlab.training.reporter import Reporter
 

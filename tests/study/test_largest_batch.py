@@ -21,7 +21,7 @@ from support.processes import clean_environment
 
 from gluonlab.config import TrainConfig
 from gluonlab.errors import ConfigError
-from gluonlab.host.memory import Room, children
+from gluonlab.host.resources import Room, children
 from gluonlab.parallel.planned import MIB
 from gluonlab.parallel.split import WAYS
 from gluonlab.run import main

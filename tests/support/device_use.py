@@ -28,19 +28,19 @@ LEAST_PERCENT = 80
 MOST_EXAMPLES = 5  # of a property, where every kernel is computed by a simulated GPU
 TESTS = str(Path(__file__).resolve().parents[1])
 WITHOUT_DEVICES = """
-    bench/allreduce/plans bench/harness/compare bench/harness/out cli/completion cli/interruption
-    cli/mistakes collectives/algorithms collectives/bounds collectives/check collectives/colours
-    collectives/cost collectives/hosts collectives/moves collectives/page collectives/page_file
-    collectives/page_words collectives/render collectives/synthesis/own_schedules
-    collectives/synthesis/stored collectives/topology collectives/topology_file
-    collectives/topology_mistakes config/other_names data/fetching/addresses
-    data/fetching/archives data/fetching/download data/fetching/extract data/images/decode
-    data/images/orientation data/images/pool data/images/quick data/sets/idx data/sets/layout
-    data/sets/pack doctor/command doctor/cpu doctor/host doctor/links doctor/numbering
-    doctor/processes drawing/words engine/installing engine/linking engine/setup engine/unfusible
-    errors exercises/checking exercises/grading exercises/runners exercises/schedules
-    figures files/whole fuzz/words host/host_lists host/sagemaker launch/allowed
-    launch/environments launch/horovod_settings launch/jobs launch/messages launch/signals layers
+    bench/allreduce/plans bench/harness/compare bench/harness/out cli/completion
+    cli/interruption cli/mistakes collectives/algorithms collectives/bounds collectives/check
+    collectives/colours collectives/cost collectives/hosts collectives/moves collectives/page
+    collectives/page_file collectives/page_words collectives/render
+    collectives/synthesis/own_schedules collectives/synthesis/stored collectives/topology
+    collectives/topology_file collectives/topology_mistakes config/other_names
+    data/fetching/addresses data/fetching/archives data/fetching/download data/fetching/extract
+    data/images/decode data/images/orientation data/images/pool data/images/quick data/sets/idx
+    data/sets/layout data/sets/pack doctor/command doctor/cpu doctor/host doctor/links
+    doctor/numbering doctor/processes drawing/words engine/installing engine/linking
+    engine/setup engine/unfusible errors exercises/checking exercises/grading exercises/runners
+    exercises/schedules figures files/whole fuzz/words host/launchers launch/environments
+    launch/horovod_settings launch/jobs launch/messages launch/parts launch/signals layers
     make_venv parallel/pipeline/check parallel/pipeline/page parallel/pipeline/page_file
     parallel/pipeline/price parallel/pipeline/render parallel/pipeline/schedule prediction/sums
     printed public_api readme study/compare_rows study/sweep/folder timeline/exposed

@@ -8,7 +8,6 @@ import pytest
 from gluonlab.launch import members
 from gluonlab.launch.connections import Way
 from gluonlab.launch.environments import Membership
-from gluonlab.launch.inbox import Inbox
 from gluonlab.launch.members import Gathering
 from support.parameter_server import free_port
 
@@ -37,7 +36,7 @@ def gathered(work, size=3, patience=HANGS):
     async def working():
         place = Membership("srun", 0, size, 0, size, "127.0.0.1", free_port())
         signals = []
-        gathering = Gathering(place, Way(patience=patience), Inbox(), signals.append)
+        gathering = Gathering(place, Way(patience=patience), asyncio.Queue(), signals.append)
         await gathering.listen()
         try:
             return await asyncio.wait_for(work(gathering, place, signals), HANGS)

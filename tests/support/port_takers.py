@@ -54,5 +54,5 @@ def _schedulers(folder):
                 words = (place / "cmdline").read_text().split("\0")
                 if environ.get("DMLC_ROLE") == "scheduler":
                     yield int(place.name), int(environ["DMLC_PS_ROOT_PORT"])
-                elif "gluonlab.launch.rendezvous" in words:
-                    yield int(place.name), int(words[words.index("gluonlab.launch.rendezvous") + 2])
+                elif "rendezvous" in words:
+                    yield int(place.name), int(words[words.index("rendezvous") + 2])

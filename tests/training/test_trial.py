@@ -16,7 +16,7 @@ from gluonlab.data import load_dataset
 from gluonlab.data.loading.batch import whole
 from gluonlab.data.loading.shards import shard
 from gluonlab.errors import ModelError
-from gluonlab.host.memory import children
+from gluonlab.host.resources import children
 from gluonlab.parallel.planned import MIB
 from gluonlab.training.memory import DeviceMemory, OtherData, TooMuch, measure
 from gluonlab.training.plan import make_plan

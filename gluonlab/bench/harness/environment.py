@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Dict, Mapping, Optional
 
 from gluonlab.bench.harness.machine import HERE
-from gluonlab.host.instruction_set import INSTRUCTION_SETS, LIMIT, instruction_set
+from gluonlab.host.resources import INSTRUCTION_SETS, LIMIT, instruction_set
 
 # What changes threads or engine is taken out of every worker's environment; a row that needs some
 # gets them back.

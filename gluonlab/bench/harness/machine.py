@@ -16,16 +16,17 @@ import gluonlab
 from gluonlab.bench.harness.text import WIDTH
 from gluonlab.engine import installing
 from gluonlab.errors import ConfigError
-from gluonlab.host import cores
-from gluonlab.host.control_groups import PROC, text_of
-from gluonlab.host.instruction_set import (
+from gluonlab.host import resources
+from gluonlab.host.resources import (
     LIMIT,
+    PROC,
     cpu_flags,
     cpu_numbers,
     cpu_vendor,
     instruction_set,
+    room,
+    text_of,
 )
-from gluonlab.host.memory import room
 
 BUSY_CORES = 0.2  # what other processes may use before a table comes with a warning
 PACKAGES = ("numpy", "mxnet", "mxnet-cu112", "gluoncv", "torch")
@@ -36,7 +37,7 @@ HERE = Path(gluonlab.__file__).resolve().parent.parent  # the folder that holds 
 def describe_machine() -> str:
     """Processor and cores, then the versions of Python, MXNet and torch on another line."""
     mxnet = " and ".join(installing.flavours()) or "mxnet"
-    count = cores.available()
+    count = resources.available_cores()
     versions = f"{mxnet} {_version(mxnet)}, torch {_version('torch')}"
     numbers, limit = cpu_numbers(), os.environ.get(LIMIT)
     parts = [
@@ -60,7 +61,7 @@ def about(checkout: Path = HERE) -> Dict[str, Any]:
         "processor": processor(),
         "instruction_set": instruction_set(),
         **({LIMIT: os.environ[LIMIT]} if os.environ.get(LIMIT) else {}),
-        "cores": cores.available(),
+        "cores": resources.available_cores(),
         "versions": {"python": platform.python_version(), **installed},
     }
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Dict, Iterable, List, NoReturn
 
 from gluonlab.errors import RunError
-from gluonlab.host.lifetime import die_with_parent
+from gluonlab.host.processes import die_with_parent
 
 GOODBYE_S = 3.0  # how long children may take to end by themselves after the end of their input
 

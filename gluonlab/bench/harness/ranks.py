@@ -13,7 +13,7 @@ import subprocess
 import sys
 from typing import Any, List, Mapping
 
-from gluonlab.host.lifetime import die_with_parent
+from gluonlab.host.processes import die_with_parent
 
 
 class Rank:

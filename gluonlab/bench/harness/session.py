@@ -11,7 +11,7 @@ from typing import Any, Mapping, Sequence, Tuple
 from gluonlab.bench.harness.machine import BUSY_CORES, HERE, Others, about
 from gluonlab.bench.harness.record import Record, Series
 from gluonlab.errors import warn
-from gluonlab.host import cores
+from gluonlab.host import resources
 
 Title = Tuple[str, Mapping[str, Any]]  # a measurement's name and its options
 
@@ -48,7 +48,7 @@ class Session:
         others = self._others.cores()
         if others > BUSY_CORES:
             message = (
-                f"other processes kept {others:.1f} of {cores.available()} cores busy: "
+                f"other processes kept {others:.1f} of {resources.available_cores()} cores busy: "
                 "measure again when they are idle"
             )
             warn(message)

@@ -14,7 +14,7 @@ from gluonlab.bench.links import infer
 from gluonlab.bench.links.measure import Found
 from gluonlab.collectives.topology import Topology
 from gluonlab.errors import DeviceError
-from gluonlab.host import cores
+from gluonlab.host import resources
 from gluonlab.kvstores.placement import nvml_numbers
 from gluonlab.plain import printable
 from gluonlab.prediction.gpus import GPUS
@@ -62,7 +62,7 @@ def _note(found: Found, ctxs: Sequence[Any]) -> str:
     return printable(
         f"measured on {time.strftime('%Y-%m-%d', time.gmtime())} by gluonlab "
         f"{gluonlab.__version__}, bench links, {found.rounds} rounds of {sizes}, on {cpu_model()}, "
-        f"{cores.available()} cores, {in_words(ctxs)}"
+        f"{resources.available_cores()} cores, {in_words(ctxs)}"
     )
 
 

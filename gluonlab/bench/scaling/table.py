@@ -15,7 +15,7 @@ from gluonlab.bench.harness.text import interleaved, missing, outcome
 from gluonlab.bench.harness.text import table as as_table
 from gluonlab.bench.peers.work import TASKS
 from gluonlab.bench.scaling.ways import ONE_PROCESS, STRONG, WEAK, Way
-from gluonlab.host import cores
+from gluonlab.host import resources
 
 LEAST = {  # of the images/s of one process with two devices: two processes with one each
     ("lenet", "dist_sync"): 0.88,
@@ -74,8 +74,8 @@ def text(
         f"{TASKS[network].title}, {kind} scaling: {shared[kind]}. images/s: the median of "
         f"{interleaved(rounds)}. speed-up: of the images/s of one device; efficiency: that per "
         "device. beside: images/s over those of one process with as many devices. "
-        f"All processes run here, on {cores.available()} cores, each device with one thread; "
-        "dist_sync has a server and a scheduler beside them." + _short_of_cores(rows)
+        f"All processes run here, on {resources.available_cores()} cores, each device with one "
+        "thread; dist_sync has a server and a scheduler beside them." + _short_of_cores(rows)
     )
     shown = as_table([heads, *map(_line, rows)], note)
     judged = verdicts(network, rows) if kind == WEAK else []
@@ -83,7 +83,7 @@ def text(
 
 
 def _short_of_cores(rows: Sequence[Row]) -> str:
-    here, most = cores.available(), max(row.way.all_devices for row in rows)
+    here, most = resources.available_cores(), max(row.way.all_devices for row in rows)
     if here >= most:
         return ""
     return f" {most} devices share {here} cores: their efficiency is at most {here / most:.0%}."

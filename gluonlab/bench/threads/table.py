@@ -17,7 +17,7 @@ from gluonlab.bench.harness.text import interleaved, missing
 from gluonlab.bench.harness.text import table as as_table
 from gluonlab.bench.peers.work import TASKS
 from gluonlab.config.values import whole
-from gluonlab.host import cores
+from gluonlab.host import resources
 
 ROUNDS = 9
 RESTART_EVERY = 5
@@ -60,7 +60,7 @@ def settings(spin_counts: Sequence[int]) -> Dict[str, Mapping[str, str]]:
 
 def subjects(spin_counts: Sequence[int], network: str) -> List[Subject]:
     """A worker for each setting, alone and beside others; with LeNet also the pairs of workers."""
-    threads, images = cores.available(), TASKS[network].global_batch_size
+    threads, images = resources.available_cores(), TASKS[network].global_batch_size
     common, found = {"task": network, "device_count": 1, "threads": threads}, []
     for setting, variables in settings(spin_counts).items():
         for company, competitors in COMPETITORS.items():
@@ -126,7 +126,7 @@ def table(rows: Sequence[Row], rounds: int) -> str:
         lines.append(f"{row.label:<26}" + "".join(f"{cell:>13}" for cell in cells))
         lines += [missing("  ", row.reason)] * bool(row.reason)
     note = (
-        f"One CPU device, {cores.available()} threads, medians of {interleaved(rounds)}; "
+        f"One CPU device, {resources.available_cores()} threads, medians of {interleaved(rounds)}; "
         "the smaller numbers: multiples of OpenMP as it comes. "
         "beside: one other process computes. "
         f"dist_sync: {WORKERS} workers of a parameter server on this host, "

@@ -22,7 +22,7 @@ from gluonlab.data.images.decode import CHANNELS
 from gluonlab.data.images.places import Place
 from gluonlab.data.images.quick import agrees
 from gluonlab.errors import RunError
-from gluonlab.host.allocator import keeping
+from gluonlab.host.resources import keeping
 
 if TYPE_CHECKING:
     from gluonlab.data.images.decode import Pixels

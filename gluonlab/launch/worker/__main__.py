@@ -15,8 +15,7 @@ from gluonlab.config import TrainConfig
 from gluonlab.config.options import config_options, given
 from gluonlab.errors import ConfigError, RunError, unknown
 from gluonlab.host.signals import ended_on_the_spot
-from gluonlab.launch.parts import COMMAND, RAN_ON
-from gluonlab.launch.telling import ARRIVED, BEGUN, JOINED, LEFT, tell
+from gluonlab.launch.parts import ARRIVED, BEGUN, COMMAND, JOINED, LEFT, RAN_ON, tell
 
 
 @command("python -m gluonlab.launch.worker")

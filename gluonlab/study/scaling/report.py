@@ -12,7 +12,7 @@ from gluonlab.bench.peers.work import TASKS
 from gluonlab.bench.scaling.ways import usual_batch
 from gluonlab.bench.splits.names import MICROBATCHES
 from gluonlab.drawing.chart import KINDS, Axis, Chart, Curve, number
-from gluonlab.host import cores
+from gluonlab.host import resources
 from gluonlab.study.numbers import Number, difference
 from gluonlab.study.page import Report, Table, words
 from gluonlab.study.scaling.measure import SPLITS, Case, cases, hows, kinds_of
@@ -93,7 +93,7 @@ class _Study:
         )  # fmt: skip
 
     def _cores(self) -> List[str]:
-        most, here = self.options["devices"][-1], cores.available()
+        most, here = self.options["devices"][-1], resources.available_cores()
         return [self.said["cores"].format(count=most, here=here)] if most > here else []
 
     def _starts(self) -> List[Tuple[Case, Number]]:

@@ -21,7 +21,7 @@ from gluonlab.data.sets.registry import takes
 from gluonlab.engine.invoke import AddInto, CopyInto
 from gluonlab.engine.neighbours import own_cores
 from gluonlab.errors import ConfigError
-from gluonlab.host.memory import room
+from gluonlab.host.resources import room
 from gluonlab.parallel.data.strategy import DataParallel
 from gluonlab.parallel.split import DATA
 from gluonlab.parallel.strategy import MakeStrategy

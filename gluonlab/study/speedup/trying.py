@@ -11,7 +11,7 @@ from gluonlab.bench.harness.turns import Timed, time_in_turns
 from gluonlab.config import TrainConfig
 from gluonlab.data.sets.dataset import Dataset
 from gluonlab.errors import UsageError
-from gluonlab.host.memory import give_back
+from gluonlab.host.resources import give_back
 from gluonlab.parallel.strategy import MakeStrategy
 from gluonlab.study.speedup.advice import Candidate
 from gluonlab.study.speedup.judge import helps

@@ -74,7 +74,9 @@ def test_a_group_of_horovod_has_every_rank_once_at_one_rendezvous(read_variables
     group.start("horovod", 3, "sum", {})[0].order(steps=1)
     rendezvous, second = sorted(read_variables(2), key=lambda each: "HOROVOD_RANK" in each)
     port = os.environ["HOROVOD_GLOO_RENDEZVOUS_PORT"]
-    assert rendezvous["WORDS"] == f"-m gluonlab.launch.rendezvous 127.0.0.1 {port} localhost:3"
+    assert (
+        rendezvous["WORDS"] == f"-m gluonlab.launch.serving rendezvous 127.0.0.1 {port} localhost:3"
+    )
     assert [os.environ["HOROVOD_RANK"], second["HOROVOD_RANK"]] == ["0", "1"]
     assert second["HOROVOD_GLOO_RENDEZVOUS_PORT"] == port
     assert second["HOROVOD_SIZE"] == os.environ["HOROVOD_SIZE"] == "3"

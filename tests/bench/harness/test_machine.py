@@ -6,7 +6,7 @@ import pytest
 
 from gluonlab.bench.harness import machine
 from gluonlab.bench.harness.machine import busy_seconds, processor
-from gluonlab.host.instruction_set import LIMIT, instruction_set
+from gluonlab.host.resources import LIMIT, instruction_set
 
 CPUINFO = """
     processor\t: 0

@@ -19,7 +19,7 @@ from gluonlab.bench.harness.rounds import Measurement
 from gluonlab.bench.peers import table as peers
 from gluonlab.bench.peers.classic_loop import lenet, train_batch
 from gluonlab.data.loading.batch import whole
-from gluonlab.host.instruction_set import LIMIT
+from gluonlab.host.resources import LIMIT
 from gluonlab.kvstores import make_kvstore
 from gluonlab.models import get_model
 from gluonlab.parallel.data.step import DataParallelStep

@@ -23,7 +23,7 @@ from gluonlab.bench.harness.rounds import Measurement
 from gluonlab.bench.threads import table as threads
 from gluonlab.bench.threads.competitor import competing
 from gluonlab.doctor import cpu
-from gluonlab.host import cores as host_cores
+from gluonlab.host import resources
 
 
 def ticks(pid):
@@ -87,11 +87,11 @@ def test_every_setting_is_measured_alone_and_beside_with_all_cores():
         for name in ("gluonlab", "openmp", "passive", "5")
         for company in ("quiet", "beside")
     ]
-    assert {one.options["threads"] for one in found} == {host_cores.available()}
+    assert {one.options["threads"] for one in found} == {resources.available_cores()}
     assert [one.options["competitors"] for one in found] == [0, 1] * 4
     assert found[0].variables == {}  # gluonlab's own setting is what gluonlab does
     pairs = [one for one in threads.subjects([], "lenet") if one.job == "dist"]
-    assert [one.options.get("threads") for one in pairs] == [None, host_cores.available()]
+    assert [one.options.get("threads") for one in pairs] == [None, resources.available_cores()]
     assert [one.name for one in threads.ours()][:3] == [
         "lenet gluonlab quiet",
         "lenet gluonlab beside",

@@ -12,9 +12,8 @@ from botocore.validate import ParamValidator
 from launch_world import ended
 
 from gluonlab.errors import ConfigError
-from gluonlab.host.sagemaker import has_local_disk
-from gluonlab.launch.jobs import JobRequest, job_file
-from gluonlab.launch.jobs.sagemaker import PREFIX
+from gluonlab.host.launchers import has_local_disk
+from gluonlab.launch.jobs import PREFIX, JobRequest, job_file
 from gluonlab_sagemaker import jobs
 from gluonlab_sagemaker.calls import Caller
 from gluonlab_sagemaker.checks import tags

@@ -1,14 +1,13 @@
-"""What the network is like from here: ports, and this host's own addresses."""
+"""What the network is like from here: ports, and addresses of this host."""
 
 from __future__ import annotations
 
+import ipaddress
 import socket
-from typing import Dict, Optional, Tuple
-
-from gluonlab.launch.messages import Message
+from typing import Any, Dict, Optional, Tuple
 
 
-def reserved(wanted: int) -> Tuple[Optional[socket.socket], Message]:
+def reserved(wanted: int) -> Tuple[Optional[socket.socket], Dict[str, Any]]:
     """A port that nobody has, the ``wanted`` one or, for 0, any; and what to tell of it.
 
     That is ``port``; or, where there is no socket, ``taken``: what the system says. As long as the
@@ -54,3 +53,11 @@ def addresses() -> Dict[str, str]:
                 continue  # it has none
             found.setdefault(socket.inet_ntoa(answer[20:24]), name)
     return found
+
+
+def is_loop(address: str) -> bool:
+    """Whether an address, or a name, leads back to the host itself."""
+    try:
+        return ipaddress.ip_address(address).is_loopback
+    except ValueError:
+        return address == "localhost"

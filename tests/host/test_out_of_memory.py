@@ -1,14 +1,42 @@
-"""Where memory is limited, a process that C ends says one line, whatever ends it; others do not."""
+"""Memory that is used up is one line, which names whose it is, even where C++ ends the process."""
 
 import pytest
+from mxnet.base import MXNetError
+
+from gluonlab.host.out_of_memory import used_up
+
+OF_A_GPU = (
+    "cudaMalloc retry failed: out of memory",
+    "Check failed: e == cudaSuccess: CUDA: out of memory",
+    "Check failed: e == CUDNN_STATUS_SUCCESS (1 vs. 0) : cuDNN: CUDNN_STATUS_ALLOC_FAILED",
+    "Check failed: err == CUBLAS_STATUS_SUCCESS (3 vs. 0) : CUBLAS_STATUS_ALLOC_FAILED",
+)
+OF_THE_HOST = (
+    "Memory allocation failed out of range", "std::bad_alloc", "Unable to allocate 9 TB",
+    "Check failed: ret == 0 (12 vs. 0) : AlignedMallocPitch failed",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("said", [*OF_A_GPU, *OF_THE_HOST])
+def test_memory_that_is_used_up_is_named_with_what_takes_less(said):
+    explained = str(used_up(MXNetError(f'Traceback (most recent call last):\n  File "x"\n{said}')))
+    assert explained.startswith("there is not enough memory: ") and "\n" not in explained
+    assert ("a GPU's is full" in explained) == (said in OF_A_GPU)
+    for option in ("--batch-size", "--microbatches", "--find-batch-size"):
+        assert option in explained
+
+
+def test_other_errors_are_not_taken_for_it():
+    assert used_up(MXNetError("Check failed: shape_is_known(shape)")) is None
+
 
 LIMITED = """
 import ctypes, os, resource, signal, sys, threading
-from gluonlab.host import last_words
+from gluonlab.host import out_of_memory
 resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
 resource.setrlimit(resource.RLIMIT_AS, (2**33, 2**33))
-last_words.prepare()
-last_words.prepare()
+out_of_memory.prepare()
+out_of_memory.prepare()
 libc = ctypes.CDLL(None)
 """
 ENDS = {
@@ -28,8 +56,8 @@ for _ in range(12):
 signal.pause()
 """,
     "a library that loads for ever": """
-last_words.LOADING_S = 0.05
-with last_words.loading():
+out_of_memory.LOADING_S = 0.05
+with out_of_memory.loading():
     while True:
         pass
 """,
@@ -82,7 +110,7 @@ while size >= 2**19:  # what is left then is less than that
         held.append(mmap.mmap(-1, size, mmap.MAP_PRIVATE, mmap.PROT_READ))
     except OSError:
         size //= 2
-last_words.make_room()
+out_of_memory.make_room()
 print(len(mmap.mmap(-1, 2**20, mmap.MAP_PRIVATE, mmap.PROT_READ)))
 """
     ended = python("-c", LIMITED + full)

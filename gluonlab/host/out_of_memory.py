@@ -1,30 +1,112 @@
-"""The last line of a process whose memory ends in C++, where Python cannot say anything any more.
+"""Memory, descriptors or threads are used up: one line says which limit that is.
 
-Nobody catches what MXNet's threads raise, and the code that oneDNN compiles is run even if there
-was no room for it: where memory is limited, C++ ends the process by SIGABRT or SIGSEGV. A handler
-in Python would need memory, and the lock that another thread holds. So the line is made ready in
-time, and said by functions of the C library alone::
+Where Python still runs, an error becomes that line (`used_up`). Where memory ends in C++, Python
+cannot print anything: nobody catches what MXNet's threads raise, and the code that oneDNN compiles
+is run even if there was no room for it, so C++ ends the process by SIGABRT or SIGSEGV. A handler in
+Python would need memory, and the lock that another thread holds. So the line is made ready in time
+(`prepare`), and printed by functions of the C library alone::
 
     SIGSEGV -> abort()        raises SIGABRT
     SIGABRT -> quick_exit(6)  calls what is registered with it, without an argument, and ends with 6
                fflush(NULL)   writes what all streams hold; one holds the line for standard error
 
 Nothing else in Python or MXNet calls quick_exit(3). Another C library than GNU's may lack one of
-these functions: then there are no last words.
+these functions: then no line is printed.
 """
 
 from __future__ import annotations
 
 import atexit
 import ctypes
+import errno
 import faulthandler
 import os
+import resource
 import signal
 import sys
 from contextlib import contextmanager, suppress
-from typing import Any, Iterator, List, NoReturn
+from typing import Any, Iterator, List, NoReturn, Optional
 
-from gluonlab.host.limits import less_memory, memory_limit
+from gluonlab.errors import NoMemoryError
+from gluonlab.host.resources import room
+
+# as Python, C++, MXNet, CUDA, cuDNN, cuBLAS and numpy say it
+OUT_OF_MEMORY = (
+    "bad_alloc",
+    "MemoryError",
+    "Memory allocation failed",
+    "Failed to allocate CPU Memory",
+    "AlignedMallocPitch failed",
+    "out of memory",
+    "STATUS_ALLOC_FAILED",
+    "Unable to allocate",
+    "Cannot allocate memory",
+)
+OF_GPUS = ("cuda", "gpu", "cudnn", "cublas")
+NO_THREAD = ("can't start new thread", "Resource temporarily unavailable")
+LESS_MEMORY = (
+    "choose a smaller --batch-size or more --microbatches, or look with --find-batch-size BYTES "
+    "for what fits"
+)
+
+
+def used_up(error: BaseException) -> Optional[NoMemoryError]:
+    """What to say of an error that comes of a limit of this process or machine; None for others."""
+    text, number = f"{type(error).__name__}: {error}", getattr(error, "errno", None)
+    if number in (errno.EMFILE, errno.ENFILE):
+        return NoMemoryError(
+            f"no file descriptor is left: {_descriptors()}; use fewer --decoders, or raise "
+            "the limit (ulimit -n)"
+        )
+    if any(words in text for words in NO_THREAD) or number == errno.EAGAIN:
+        limit = memory_limit() or "memory"
+        return NoMemoryError(
+            f"the system starts no more threads or processes for this one (ulimit -u, or {limit}): "
+            "use fewer --decoders, or fewer devices"
+        )
+    # what Python raises where even its MemoryError finds no room
+    bare = isinstance(error, SystemError) and memory_limit() is not None
+    if bare or number == errno.ENOMEM or any(words in text for words in OUT_OF_MEMORY):
+        return NoMemoryError(f"there is not enough memory: {_memory(text)}; {less_memory()}")
+    return None
+
+
+def _descriptors() -> str:
+    limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    return f"this process may have {limit:,}" if limit > 0 else "this process may have no more"
+
+
+def _memory(text: str) -> str:
+    if any(word in text.lower() for word in OF_GPUS):
+        return "a GPU's is full"
+    limit = memory_limit()
+    if limit is not None:
+        return limit
+    there = room()
+    return "the machine's is used up" if there is None else f"{there.where} has {_mib(there.total)}"
+
+
+def less_memory() -> str:
+    """What to do where memory is used up."""
+    if memory_limit() is None:
+        return LESS_MEMORY
+    return f"raise the limit, use fewer --threads, {LESS_MEMORY}"
+
+
+def memory_limit() -> Optional[str]:
+    """The limit of this process's own memory, in words; None where it has none."""
+    for limit, option in ((resource.RLIMIT_AS, "-v"), (resource.RLIMIT_DATA, "-d")):
+        most = resource.getrlimit(limit)[0]
+        if most != resource.RLIM_INFINITY:
+            return f"this process may have {_mib(most)} (ulimit {option})"
+    return None
+
+
+def _mib(count: int) -> str:
+    return f"{count / 2**20:,.0f} MiB"
+
+
+# --- The last line of a process that C++ ends
 
 SET_TERMINATE = "_ZSt13set_terminatePFvvE"  # std::set_terminate
 FULL = 0  # _IOFBF of stdio.h: a stream is written when its buffer is full, or when it is flushed

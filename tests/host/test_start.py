@@ -7,7 +7,7 @@ import pytest
 from support.pages import ROOT
 from support.processes import clean_environment
 
-from gluonlab.host.hiding import explain_hidden, hides
+from gluonlab.host.start import explain_hidden, hides
 
 RUN = ["gluonlab.run", "--model", "mlp", "--dataset", "synthetic", "--epochs", "1", "--gpus", "1"]
 SCRIPT = "import mxnet as mx\nfrom mxnet import gluon\nimport numpy as np\nnp.random.rand(3)\n"

@@ -1,0 +1,243 @@
+"""What this process may use, as Linux reports it: cores, vector instructions and memory.
+
+Containers, jobs and services limit it by control groups.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import os
+import re
+from pathlib import Path
+from typing import Iterator, List, Mapping, NamedTuple, Optional, Set, Tuple
+
+PROC, CGROUPS = Path("/proc"), Path("/sys/fs/cgroup")
+
+
+def control_groups(
+    controller: str, proc: Path = PROC, cgroups: Path = CGROUPS
+) -> Iterator[Tuple[int, Path]]:
+    """(version, folder) of every group of ``controller``, such as "cpu", under versions 2 and 1.
+
+    A process is in a group and in all above it; in a container its own group is at the root. Some
+    folders may not exist.
+    """
+    for line in ["0::/", f":{controller}:/", *text_of(proc / "self" / "cgroup").split("\n")]:
+        _, controllers, path = [*line.split(":", 2), "", ""][:3]
+        if controllers == "":
+            version, root = 2, cgroups
+        elif controller in controllers.split(","):
+            version, root = 1, cgroups / controller
+        else:
+            continue
+        own = root / path.strip("/")
+        yield from (
+            (version, folder)
+            for folder in (own, *own.parents)
+            if folder == root or root in folder.parents
+        )
+
+
+def text_of(file: Path) -> str:
+    """The text of one of the kernel's files; empty where there is none."""
+    try:
+        return file.read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return ""
+
+
+# --- Cores
+
+
+def available_cores() -> int:
+    """The physical cores that this process may use, by affinity and container limits."""
+    physical, limit = len(_physical(os.sched_getaffinity(0))), core_limit()
+    return max(1, physical if limit is None else min(physical, limit))
+
+
+def _physical(cpus: Set[int]) -> Set[Tuple[str, str]]:
+    seen = set()
+    for cpu in cpus:
+        topology = Path(f"/sys/devices/system/cpu/cpu{cpu}/topology")
+        try:
+            seen.add(
+                ((topology / "physical_package_id").read_text(), (topology / "core_id").read_text())
+            )
+        except OSError:  # no topology in this container: count every CPU as a core
+            seen.add(("", str(cpu)))
+    return seen
+
+
+def core_limit(cgroups: Path = CGROUPS, proc: Path = PROC) -> "int | None":
+    """The limit of CPU time of this process's container, job or service, in cores; None: no limit.
+
+    The limit is for all its processes together, and counts as at least 1.
+    """
+    quotas = {2: ("cpu.max",), 1: ("cpu.cfs_quota_us", "cpu.cfs_period_us")}
+    limits = []
+    for version, folder in control_groups("cpu", proc, cgroups):
+        try:
+            texts = ((folder / file).read_text() for file in quotas[version])
+            quota, period = (word for text in texts for word in text.split())
+            if quota not in ("max", "-1"):
+                limits.append(max(1, int(quota) // int(period)))
+        except (OSError, ValueError, ZeroDivisionError):
+            continue
+    return min(limits, default=None)
+
+
+# --- Vector instructions
+
+# Flags of /proc/cpuinfo that oneDNN 2.4 asks for, the widest vectors first: all flags of a row must
+# be there. The names are those of its variable DNNL_MAX_CPU_ISA.
+INSTRUCTION_SETS = {
+    "AVX512_CORE": ("avx512f", "avx512bw", "avx512vl", "avx512dq"),
+    "AVX2": ("avx2",),
+    "AVX": ("avx",),
+    "SSE41": ("sse4_1",),
+}
+LIMIT = "DNNL_MAX_CPU_ISA"
+# For each value of LIMIT that excludes some of these instruction sets: the widest that is left.
+WIDEST = {
+    "SSE41": "SSE41", "AVX": "AVX", "AVX2": "AVX2", "AVX2_VNNI": "AVX2",
+    "AVX512_MIC": "AVX2", "AVX512_MIC_4OPS": "AVX2",
+}  # fmt: skip
+
+
+def instruction_set(environment: Mapping[str, str] = os.environ, proc: Path = PROC) -> str:
+    """Return the widest of INSTRUCTION_SETS that oneDNN may use; "" if it may use none of them.
+
+    It reads the kernel's list of flags, and oneDNN's own limit, the variable DNNL_MAX_CPU_ISA.
+    """
+    flags = cpu_flags(proc)
+    names = list(INSTRUCTION_SETS)
+    allowed = names[names.index(WIDEST.get(environment.get(LIMIT, ""), names[0])) :]
+    for name in allowed:
+        if all(flag in flags for flag in INSTRUCTION_SETS[name]):
+            return name
+    return ""
+
+
+def cpu_flags(proc: Path = PROC) -> Tuple[str, ...]:
+    """Return the flags of the first CPU; empty if the kernel lists none, as on ARM."""
+    return tuple(_field("flags", proc).split())
+
+
+def cpu_vendor(proc: Path = PROC) -> str:
+    """Return the vendor that the CPU names, such as GenuineIntel; "" if it names none."""
+    return _field("vendor_id", proc)
+
+
+def cpu_numbers(proc: Path = PROC) -> Optional[Tuple[int, int]]:
+    """Return the numbers of the CPU's family and model, such as (25, 17); None if it has none."""
+    family, model = _field("cpu family", proc), _field("model", proc)
+    return (int(family), int(model)) if family.isdigit() and model.isdigit() else None
+
+
+def _field(name: str, proc: Path) -> str:
+    found = re.search(rf"^{name}\s*:(.*)$", text_of(proc / "cpuinfo"), re.M)
+    return found[1].strip() if found else ""
+
+
+# --- Memory
+
+# of a control group, by version: limit, in use, and the line of memory.stat with what can be given
+# back
+_FILES = {
+    2: ("memory.max", "memory.current", "inactive_file"),
+    1: ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
+}
+MACHINE, CONTAINER = "the machine", "this container or job"
+
+
+def give_back() -> None:
+    """Free what only refers to itself, such as a run's graphs, and return it to the system.
+
+    glibc keeps free memory in pieces, more from training to training; other C libraries have no
+    such call. Takes some tens of milliseconds.
+    """
+    gc.collect()
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    if trim is not None:
+        trim(0)
+
+
+class Room(NamedTuple):
+    """The total memory in bytes, and how much of it new data can take without swapping.
+
+    ``where``: whose memory it is: the machine's, or its container's or job's.
+    """
+
+    total: int
+    free: int
+    where: str
+
+
+def room(proc: Path = PROC, cgroups: Path = CGROUPS) -> Optional[Room]:
+    """The memory of the machine, or of this process's container or job if less; None if unknown."""
+    meminfo = text_of(proc / "meminfo")
+    total, free = _number(meminfo, "MemTotal"), _number(meminfo, "MemAvailable")
+    where = MACHINE
+    for limit, used in _limits(proc, cgroups):
+        if total is None or limit < total:
+            total, where = limit, CONTAINER
+        free = limit - used if free is None else min(free, limit - used)
+    return None if total is None or free is None else Room(total, max(0, free), where)
+
+
+def peak_bytes(pid: int, proc: Path = PROC) -> int:
+    """The peak of a process's resident memory, in bytes; 0 if it is gone.
+
+    getrusage would count from the peak of the process that started it.
+    """
+    return _number(text_of(proc / str(pid) / "status"), "VmHWM") or 0
+
+
+def children(pid: int, proc: Path = PROC) -> List[int]:
+    """The processes that this one has started, and that still run."""
+    processes = [folder for folder in proc.iterdir() if folder.name.isdigit()]
+    parent = re.compile(rf"^PPid:\s+{pid}$", re.M)
+    return [int(folder.name) for folder in processes if parent.search(text_of(folder / "status"))]
+
+
+def _limits(proc: Path, cgroups: Path) -> Iterator[Tuple[int, int]]:
+    """(limit, in use) in bytes of every control group that this process is in.
+
+    What the kernel keeps of files in memory counts as used there, but is given back when it is
+    needed.
+    """
+    for version, folder in control_groups("memory", proc, cgroups):
+        limit, used, cached = _FILES[version]
+        most, now = text_of(folder / limit).strip(), text_of(folder / used).strip()
+        if most.isdigit() and now.isdigit():  # the first may be "max"
+            spare = re.search(rf"^{cached} (\d+)$", text_of(folder / "memory.stat"), re.M)
+            yield int(most), int(now) - (int(spare[1]) if spare else 0)
+
+
+def _number(lines: str, name: str) -> Optional[int]:
+    """Bytes of a line such as ``MemTotal:  16384 kB``."""
+    found = re.search(rf"^{name}:\s*(\d+) kB", lines, re.M)
+    return int(found[1]) * 1024 if found else None
+
+
+LARGEST = 2**25  # bytes of a block that may be kept, the most that every glibc takes
+MMAP_THRESHOLD, TRIM_THRESHOLD = "MALLOC_MMAP_THRESHOLD_", "MALLOC_TRIM_THRESHOLD_"
+_MALLOPT = {MMAP_THRESHOLD: -3, TRIM_THRESHOLD: -1}  # of mallopt, as malloc.h has them
+
+
+def keep_freed(most: int = 2**31 - 1) -> None:
+    """Let this process keep up to ``most`` bytes that are free; whatever the user has set counts.
+
+    Nothing happens where the C library is another one.
+    """
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+    if mallopt is not None:
+        for name, value in keeping(most).items():
+            if name not in os.environ:
+                mallopt(_MALLOPT[name], int(value))
+
+
+def keeping(most: int) -> "dict[str, str]":
+    """The variables with which a new process does the same."""
+    return {MMAP_THRESHOLD: str(LARGEST), TRIM_THRESHOLD: str(most)}
