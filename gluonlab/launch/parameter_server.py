@@ -13,7 +13,7 @@ from gluonlab.engine.neighbours import tell
 from gluonlab.engine.server_variables import parameter_servers
 from gluonlab.errors import EngineError, RunError
 from gluonlab.kvstores.groups import SummingGroup
-from gluonlab.kvstores.processes import new_keys
+from gluonlab.kvstores.native import new_keys
 from gluonlab.launch.parts import LOCAL_RANK, LOCAL_SIZE, RANK
 from gluonlab.launch.same_host import gpus_of, processes_here
 from gluonlab.launch.served_weights import ServedWeights, install_keeping

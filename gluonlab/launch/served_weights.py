@@ -9,7 +9,7 @@ import numpy as np
 from mxnet import nd
 
 from gluonlab.errors import RunError
-from gluonlab.kvstores.processes import new_keys
+from gluonlab.kvstores.native import new_keys
 from gluonlab.optimizers.served.layout import Flat, server_of
 from gluonlab.optimizers.served.rule import NOTE, ServerRule, first_note
 

@@ -7,7 +7,7 @@ from typing import Iterator, Tuple
 from gluonlab.config import TrainConfig
 from gluonlab.errors import ConfigError
 from gluonlab.kvstores.groups import Group
-from gluonlab.kvstores.sharded import SHARDED
+from gluonlab.kvstores.summing import SHARDED
 
 STATES = "the optimizer's states are on the servers, which do not give them away"
 COMPRESSED = (

@@ -5,7 +5,7 @@ from __future__ import annotations
 from gluonlab.config import TrainConfig, option_name
 from gluonlab.errors import ConfigError
 from gluonlab.kvstores.groups import Group
-from gluonlab.kvstores.sharded import SHARDED
+from gluonlab.kvstores.summing import SHARDED
 
 FIELDS = ("sync_bn", "memory")
 

@@ -25,7 +25,7 @@ from gluonlab.gpu.arithmetic import Arithmetic, arithmetic
 from gluonlab.kvstores import make_kvstore, placement_of
 from gluonlab.kvstores.compression import in_use
 from gluonlab.kvstores.groups import ALONE, Group
-from gluonlab.kvstores.placement import Placement
+from gluonlab.kvstores.summing import Placement
 from gluonlab.optimizers.momentum import CORRECTED
 from gluonlab.optimizers.registry import make_optimizer
 from gluonlab.parallel.data.microbatches import Microbatches

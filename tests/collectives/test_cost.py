@@ -14,13 +14,13 @@ from support.examples import examples
 
 from gluonlab.collectives.algorithms import ALGORITHMS, HALVES, make_schedule
 from gluonlab.collectives.cost import algbw, bus_factor, price, traffic
-from gluonlab.collectives.machines import p3_16xlarge
 from gluonlab.collectives.schedule import Schedule, Transfer
 from gluonlab.collectives.topology import (
     Link,
     Route,
     Topology,
     fully_connected,
+    p3_16xlarge,
     switch,
     this_machine,
 )

@@ -5,8 +5,7 @@ from functools import partial
 import pytest
 from support.topologies import both, read_content
 
-from gluonlab.collectives.machines import p3_16xlarge
-from gluonlab.collectives.topology import make_topology
+from gluonlab.collectives.topology import make_topology, p3_16xlarge
 from gluonlab.collectives.topology_file import LARGEST_BYTES, read_topology, write_topology
 from gluonlab.errors import ScheduleError
 from gluonlab.plain import one_line

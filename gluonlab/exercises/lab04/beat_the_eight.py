@@ -8,8 +8,7 @@ from typing import Any, Callable, List, Tuple
 
 from gluonlab.collectives.algorithms import ALGORITHMS
 from gluonlab.collectives.bounds import floor_of
-from gluonlab.collectives.cost import price
-from gluonlab.collectives.placing import best_order
+from gluonlab.collectives.cost import best_order, price
 from gluonlab.collectives.schedule import Schedule
 from gluonlab.collectives.synthesis import stored
 from gluonlab.collectives.topology import make_topology

@@ -7,9 +7,9 @@ from typing import Any, Callable, List, Sequence, Tuple
 from gluonlab.collectives.algorithms import ALGORITHMS
 from gluonlab.collectives.check import check as prove
 from gluonlab.collectives.cost import price
+from gluonlab.collectives.links import switch
 from gluonlab.collectives.schedule import ALLREDUCE, Schedule
 from gluonlab.collectives.topology import Topology, make_topology
-from gluonlab.collectives.wiring import switch
 from gluonlab.errors import ScheduleError
 from gluonlab.exercises.cases import draws, more
 from gluonlab.exercises.exercise import Wrong, exercise
