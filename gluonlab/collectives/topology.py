@@ -123,7 +123,7 @@ CUBE_INFERRED = (
 )
 
 
-def p2_16xlarge(world_size: Optional[int] = None) -> Topology:
+def p2_16xlarge() -> Topology:
     """AWS p2.16xlarge: 8 boards K80 of two GPUs each, on PCIe 3.0."""
     note = (
         "Amazon presented it as 16 GPUs with peer-to-peer access over PCIe; a K80 is two GPUs "
@@ -133,49 +133,49 @@ def p2_16xlarge(world_size: Optional[int] = None) -> Topology:
     )
     routes = pcie_routes(16, PCIE_3, in_pairs, lambda device: 0)
     boards = tuple((first, first + 1) for first in range(0, 16, 2))
-    return _first(Topology("p2.16xlarge", 16, routes, K80, groups=boards, note=note), world_size)
+    return Topology("p2.16xlarge", 16, routes, K80, groups=boards, note=note)
 
 
-def p3_2xlarge(world_size: Optional[int] = None) -> Topology:
+def p3_2xlarge() -> Topology:
     """AWS p3.2xlarge: one V100, for several hosts of it."""
     note = f"one GPU has no links to others; inferred: {INFERRED}"
-    return _first(Topology("p3.2xlarge", 1, {}, V100, note=note), world_size)
+    return Topology("p3.2xlarge", 1, {}, V100, note=note)
 
 
-def p3_16xlarge(world_size: Optional[int] = None) -> Topology:
+def p3_16xlarge() -> Topology:
     """AWS p3.16xlarge: 8 V100, 6 NVLinks each, in a hybrid cube mesh."""
     note = f"links: MXNet's src/kvstore/gpu_topology.h; {CUBE_MESH}; {CUBE_INFERRED}"
-    return _first(_hybrid_cube_mesh("p3.16xlarge", note), world_size)
+    return _hybrid_cube_mesh("p3.16xlarge", note)
 
 
-def p3dn_24xlarge(world_size: Optional[int] = None) -> Topology:
+def p3dn_24xlarge() -> Topology:
     """AWS p3dn.24xlarge: 8 V100 with 32 GB, inferred to be linked like those of p3.16xlarge."""
     origin = "inferred: the links of p3.16xlarge, for want of a published matrix"
     note = f"{origin}; {CUBE_MESH}; {CUBE_INFERRED}"
-    return _first(_hybrid_cube_mesh("p3dn.24xlarge", note), world_size)
+    return _hybrid_cube_mesh("p3dn.24xlarge", note)
 
 
-def p3_8xlarge(world_size: Optional[int] = None) -> Topology:
+def p3_8xlarge() -> Topology:
     """AWS p3.8xlarge: 4 V100, inferred to be linked like the first quad of p3.16xlarge.
 
     No pair lacks an NVLink.
     """
     origin = "inferred: the quad 0-3 of p3.16xlarge, for want of a published matrix"
     note = f"{origin}; 25 GB/s an NVLink and direction are nominal; inferred: {INFERRED}"
-    return _first(_hybrid_cube_mesh("p3.8xlarge", note).subset(4), world_size)
+    return _hybrid_cube_mesh("p3.8xlarge", note).subset(4)
 
 
-def g4dn_12xlarge(world_size: Optional[int] = None) -> Topology:
+def g4dn_12xlarge() -> Topology:
     """AWS g4dn.12xlarge: 4 T4 on PCIe 3.0."""
     note = (
         "12 GB/s is NCCL's figure for 16 lanes of PCIe 3.0; "
         "inferred, for want of a published matrix: one CPU, "
         f"to which each GPU has 16 lanes of its own, {INFERRED}"
     )
-    return _first(_ports("g4dn.12xlarge", 4, PCIE_3, T4, note), world_size)
+    return _ports("g4dn.12xlarge", 4, PCIE_3, T4, note)
 
 
-def g5_12xlarge(world_size: Optional[int] = None) -> Topology:
+def g5_12xlarge() -> Topology:
     """AWS g5.12xlarge: 4 A10G on PCIe 4.0."""
     note = (
         "24 GB/s is NCCL's figure for 16 lanes of PCIe 4.0; "
@@ -183,10 +183,10 @@ def g5_12xlarge(world_size: Optional[int] = None) -> Topology:
         "which has four GPUs and no PCIe switch below each CPU: "
         f"one CPU, to which each GPU has 16 lanes of its own; inferred: {INFERRED}"
     )
-    return _first(_ports("g5.12xlarge", 4, PCIE_4, A10G, note), world_size)
+    return _ports("g5.12xlarge", 4, PCIE_4, A10G, note)
 
 
-def g5_48xlarge(world_size: Optional[int] = None) -> Topology:
+def g5_48xlarge() -> Topology:
     """AWS g5.48xlarge: 8 A10G on PCIe 4.0, four below each of two CPUs."""
     note = (
         f"four GPUs below each CPU and no PCIe switch: {EFA_FILES}/g5.48xl-topo.xml; "
@@ -195,40 +195,40 @@ def g5_48xlarge(world_size: Optional[int] = None) -> Topology:
     )
     routes = pcie_routes(8, PCIE_4, itself, lambda device: device // 4, AMD_CPUS)
     quads = ((0, 1, 2, 3), (4, 5, 6, 7))
-    return _first(Topology("g5.48xlarge", 8, routes, A10G, groups=quads, note=note), world_size)
+    return Topology("g5.48xlarge", 8, routes, A10G, groups=quads, note=note)
 
 
-def p4d_24xlarge(world_size: Optional[int] = None) -> Topology:
+def p4d_24xlarge() -> Topology:
     """AWS p4d.24xlarge: 8 A100, each with 12 NVLinks to switches."""
-    return _first(replace(nvswitch(8), name="p4d.24xlarge"), world_size)
+    return replace(nvswitch(8), name="p4d.24xlarge")
 
 
-def pcie(world_size: Optional[int] = None) -> Topology:
+def pcie(world_size: int = DEFAULT_DEVICES) -> Topology:
     """Any number of GPUs (8) on PCIe 3.0: two below each switch, all switches below one CPU."""
-    count = DEFAULT_DEVICES if world_size is None else world_size
-    check_devices("pcie", count)
+    check_devices("pcie", world_size)
     note = (
         "12 GB/s is NCCL's figure for 16 lanes of PCIe 3.0; "
         "inferred, as no particular machine is meant: "
         "two GPUs share a switch and its 16 lanes to the CPU, 10 µs a message, "
         "and additions as fast as a V100's"
     )
-    routes = pcie_routes(count, PCIE_3, in_pairs, lambda device: 0)
-    groups = tuple(tuple(range(first, min(first + 2, count))) for first in range(0, count, 2))
-    return Topology("pcie", count, routes, V100, groups=groups, note=note)
+    routes = pcie_routes(world_size, PCIE_3, in_pairs, lambda device: 0)
+    groups = tuple(
+        tuple(range(first, min(first + 2, world_size))) for first in range(0, world_size, 2)
+    )
+    return Topology("pcie", world_size, routes, V100, groups=groups, note=note)
 
 
-def nvswitch(world_size: Optional[int] = None) -> Topology:
+def nvswitch(world_size: int = DEFAULT_DEVICES) -> Topology:
     """Any number of GPUs (8), each with 12 NVLinks to switches, as p4d.24xlarge's 8 A100."""
-    count = DEFAULT_DEVICES if world_size is None else world_size
     note = (
         "300 GB/s a GPU and direction are nominal, 12 NVLinks of 25; inferred: "
         f"that the switches are never busy themselves, {INFERRED}"
     )
-    return _ports("nvswitch", count, 12 * NVLINK, A100, note)
+    return _ports("nvswitch", world_size, 12 * NVLINK, A100, note)
 
 
-TOPOLOGIES: Dict[str, Callable[[Optional[int]], Topology]] = {
+TOPOLOGIES: Dict[str, Callable[..., Topology]] = {
     "p2.16xlarge": p2_16xlarge,
     "p3.2xlarge": p3_2xlarge,
     "p3.8xlarge": p3_8xlarge,
@@ -241,10 +241,7 @@ TOPOLOGIES: Dict[str, Callable[[Optional[int]], Topology]] = {
     "pcie": pcie,
     "nvswitch": nvswitch,
 }
-
-
-def _first(topology: Topology, world_size: Optional[int]) -> Topology:
-    return topology if world_size is None else topology.subset(world_size)
+OF_ANY_SIZE = ("pcie", "nvswitch")
 
 
 def _ports(
@@ -431,14 +428,16 @@ def make_topology(name: str, world_size: Optional[int] = None) -> Topology:
     if machine not in TOPOLOGIES:
         hint = f"; several hosts are NAME*HOSTS, up to {MOST_HOSTS}; {FILES}"
         raise ScheduleError(unknown("topology", machine, TOPOLOGIES) + hint)
-    if hosts is None:
+    if machine in OF_ANY_SIZE and hosts is None and world_size is not None:
         return TOPOLOGIES[machine](world_size)
-    if machine not in NETWORKS:
+    whole = TOPOLOGIES[machine]()
+    if hosts is not None and machine not in NETWORKS:
         raise ScheduleError(
             f"topology {name!r}: {machine} is no particular machine, and has no network to other "
             f"hosts: choose several of {', '.join(NETWORKS)}"
         )
-    whole = several_hosts(TOPOLOGIES[machine](None), hosts, NETWORKS[machine])
+    if hosts is not None:
+        whole = several_hosts(whole, hosts, NETWORKS[machine])
     return whole if world_size is None else whole.subset(world_size)
 
 

@@ -453,7 +453,7 @@ Slot = Tuple[int, str]  # elements and type of arrays that are summed
 
 
 class NcclKVStore(SummingKVStore):
-    """``nccl``: sums over GPUs, see the module. ``transfers_run`` counts arrays that were summed.
+    """``nccl``: sums over GPUs, as above. ``transfers_run`` counts arrays that were summed.
 
     Sizes that ``broadcast`` has seen cost nothing later, and those of a Trainer's parameters are
     among them. Another one makes the next sum wait for all that is queued, and for NCCL to begin
@@ -472,7 +472,7 @@ class NcclKVStore(SummingKVStore):
             if 1 < len(ctxs) == len(entry.outs) and all(_is_summed(array) for array in entry.outs):
                 self._store_for(entry.outs).slot(entry.outs[0])
 
-    def executor(self, arrays: Ranks, keys: Keys) -> _Sum:
+    def executor(self, arrays: Ranks, keys: Keys) -> _NcclSum:
         for array in (array for of_rank in arrays for array in of_rank):
             if array.context.device_type != "gpu":
                 raise KVStoreError(
@@ -484,7 +484,7 @@ class NcclKVStore(SummingKVStore):
                     f"arrays of type {name}: it sums {', '.join(TYPES)}: "
                     "use array.astype('int32'), or choose device"
                 )
-        return _Sum(self._store_for([of_rank[0] for of_rank in arrays]), arrays)
+        return _NcclSum(self._store_for([of_rank[0] for of_rank in arrays]), arrays)
 
     def _store_for(self, arrays: Sequence[nd.NDArray]) -> _Gpus:
         ids = tuple(sorted(array.context.device_id for array in arrays))
@@ -531,25 +531,25 @@ def _let_go(held: List[mx.kvstore.KVStore]) -> None:
         held.clear()
 
 
-class _Sum:
+class _NcclSum:
     """The sums of some arrays over the ranks, one after the other.
 
     Not all in one call: MXNet's engine waits for ever for arrays that are parts of the same one.
     """
 
-    def __init__(self, group: _Gpus, arrays: Ranks) -> None:
+    def __init__(self, gpus: _Gpus, arrays: Ranks) -> None:
         self.transfers_run = 0
         replicas = [[flattened(array) for array in own] for own in zip(*arrays) if own[0].size]
         self._arrays = replicas  # which the calls point into
         self._calls = [
-            pushpull_arguments(group.slot(own[0]), own) for own in replicas if len(own) > 1
+            pushpull_arguments(gpus.slot(own[0]), own) for own in replicas if len(own) > 1
         ]
-        self._group = group
+        self._gpus = gpus
 
     def run(self, priority: int = 0) -> None:
         urgency = ctypes.c_int(priority)
         for arguments in self._calls:
-            check_call(_LIB.MXKVStorePushPull(self._group.handle, *arguments, urgency))
+            check_call(_LIB.MXKVStorePushPull(self._gpus.handle, *arguments, urgency))
         self.transfers_run += len(self._calls)
 
 
