@@ -154,7 +154,7 @@ def mxnet_imports(source):
 
 def collective_violations(module, source):
     """Schedules are data: only their executors, and what checks its arrays, need MXNet."""
-    executors = ("collectives.executor", "collectives.arrays", "parallel.pipeline.executor")
+    executors = ("collectives.executor", "parallel.pipeline.executor")
     if f"{module}.".startswith(("collectives.", "parallel.pipeline.")) and module not in executors:
         yield from (f"{module}:{line} imports mxnet" for line in mxnet_imports(source))
 
@@ -419,7 +419,7 @@ def test_an_import_that_goes_up_is_found(module, line):
     ("module", "line"),
     [
         ("devices", "from gluonlab.config import TrainConfig"),
-        ("kvstores.nccl", "def f():\n    from gluonlab.config.train_config import TrainConfig"),
+        ("kvstores.native", "def f():\n    from gluonlab.config.train_config import TrainConfig"),
         ("parallel.data.step", "import gluonlab.config.options"),
         ("data.sets.idx", "if TYPE_CHECKING:\n    from ...config import TrainConfig as T"),
     ],

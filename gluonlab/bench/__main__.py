@@ -32,7 +32,7 @@ from gluonlab.bench.splits import names as _splits
 from gluonlab.bench.splits import table as _splits_table
 from gluonlab.bench.threads import table as _threads
 from gluonlab.cli.command import command, dispatch
-from gluonlab.collectives.hosts import MOST_HOSTS, NETWORKS
+from gluonlab.collectives.topology import MOST_HOSTS, NETWORKS
 from gluonlab.config.values import real
 from gluonlab.documents import json_text
 from gluonlab.errors import ConfigError, RunError

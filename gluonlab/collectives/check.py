@@ -1,25 +1,42 @@
 """The proof that a schedule is right, by running it on symbols instead of numbers.
 
-A chunk of a rank is the tree of additions that made it, its leaves the ranks' contributions.
+A chunk of a rank is the tree of additions that made it. Its leaves are the ranks' contributions.
 Floating-point addition commutes but does not associate, so two chunks have the same bits for all
 inputs exactly when their trees are equal up to swapping summands.
 
-Chunks know nothing of each other. So each is run on its own, and of those that are copies of each
-other but for the names of ranks only the first (`symmetry`): of all chunks of a ring, one.
+Chunks know nothing of each other, so each is run on its own. Of chunks that are copies of each
+other but for the names of ranks only the first is run: of all chunks of a ring, one.
 """
 
 from __future__ import annotations
 
-from typing import Iterator, List, Optional, Tuple
+from dataclasses import dataclass
+from typing import Any, Callable, Dict, Iterator, List, Optional, Sequence, Tuple
 
-from gluonlab.collectives.columns import IS_ADD, Columns
-from gluonlab.collectives.rules import Place, checked_columns, where
-from gluonlab.collectives.schedule import ADD, ALL_GATHER, COLLECTIVES, REDUCE_SCATTER, Schedule
-from gluonlab.collectives.sums import Sums
-from gluonlab.collectives.symmetry import Course, chunks_to_prove, courses
+import numpy as np
+
+from gluonlab.collectives.schedule import (
+    ADD,
+    ALL_GATHER,
+    COLLECTIVES,
+    IS_ADD,
+    IS_COPY,
+    NEITHER,
+    OPS,
+    REDUCE_SCATTER,
+    Columns,
+    Schedule,
+    columns_of,
+)
 from gluonlab.errors import ScheduleError
 
+MOST_ALIKE = 4  # chunks to prove that a further one of as many turns is compared with
+MOST_FAILURES = 32  # chunks for which all guesses are made in vain; then only what was right last
+
 Contributions = Tuple[int, ...]  # how often each rank's contribution is in a sum
+Cell = Tuple[int, int]  # (rank, chunk)
+Place = Tuple[int, int]  # (step, position in the step)
+Names = Any  # an array (ranks,): the new name of each
 
 
 def check(schedule: Schedule) -> None:
@@ -30,10 +47,10 @@ def check(schedule: Schedule) -> None:
     incomplete.
     """
     _check_shape(schedule)
-    columns = checked_columns(schedule)
-    every = courses(columns, schedule.owner)
-    for chunk in chunks_to_prove(every, schedule.world_size):
-        _check_chunk(schedule, chunk, _Run(every[chunk], schedule.world_size), columns)
+    columns = _checked_columns(schedule)
+    courses = _courses(columns, schedule.owner)
+    for chunk in _chunks_to_prove(courses, schedule.world_size):
+        _check_chunk(schedule, chunk, _Run(courses[chunk], schedule.world_size), columns)
 
 
 def states(schedule: Schedule) -> Iterator[List[List[Contributions]]]:
@@ -51,24 +68,6 @@ def states(schedule: Schedule) -> Iterator[List[List[Contributions]]]:
         yield [list(row) for row in state]
 
 
-class _Run:
-    """The transfers of one chunk, carried out on trees.
-
-    ``tree[rank]``: what the rank ends with. ``written``: what each transfer wrote.
-    """
-
-    def __init__(self, course: Course, world_size: int) -> None:
-        self.course, self.sums = course, Sums(world_size)
-        self.src, self.dst = course.src.tolist(), course.dst.tolist()
-        self.adds = [op == IS_ADD for op in course.op.tolist()]
-        self.tree = list(range(world_size))
-        self.written: List[int] = []
-        tree = self.tree
-        for src, dst, adds in zip(self.src, self.dst, self.adds):
-            tree[dst] = self.sums.add(tree[dst], tree[src]) if adds else tree[src]
-            self.written.append(tree[dst])
-
-
 def _check_shape(schedule: Schedule) -> None:
     ranks, chunks, fault = schedule.world_size, schedule.chunks, ""
     if schedule.collective not in COLLECTIVES:
@@ -79,6 +78,144 @@ def _check_shape(schedule: Schedule) -> None:
         fault = f"owners {schedule.owner}: each of {chunks} chunks has one among {ranks} ranks"
     if fault:
         raise ScheduleError(f"{schedule.name}: {fault}")
+
+
+def _where(schedule: Schedule, place: Place) -> str:
+    """A transfer, for an error."""
+    step, position = place
+    return f"{schedule.name}, step {step}, transfer {position} ({schedule.steps[step][position]})"
+
+
+# --- the rules of a step, by which its transfers may be made at once
+
+
+def _checked_columns(schedule: Schedule) -> Columns:
+    """The transfers of a schedule all of whose steps obey the rules.
+
+    Columns find whether a step breaks a rule; `_check_step` then says which transfer does.
+    """
+    try:
+        columns = columns_of(schedule)
+    except TypeError:  # what is no whole number, is first looked at as what else it is
+        for number in range(len(schedule.steps)):
+            _check_step(schedule, number)
+        raise
+    broken = _first_broken(columns, schedule.world_size, schedule.chunks)
+    if broken is not None:
+        _check_step(schedule, broken)
+    return columns
+
+
+def _first_broken(columns: Columns, ranks: int, chunks: int) -> Optional[int]:
+    """The first step with a transfer that breaks a rule."""
+    src, dst, chunk = columns.src, columns.dst, columns.chunk
+    bad = (columns.op == NEITHER) | (src == dst)
+    for column, count in ((src, ranks), (dst, ranks), (chunk, chunks)):
+        bad |= (column < 0) | (column >= count)
+    first_bad = columns.step[np.argmax(bad)] if bad.any() else len(columns.starts) - 1
+    writer = np.full(ranks * chunks, -1)  # of each cell, the last row that writes it
+    for step in range(first_bad):
+        rows = slice(*columns.starts[step : step + 2])
+        read = src[rows] * chunks + chunk[rows]
+        written = dst[rows] * chunks + chunk[rows]
+        numbers = np.arange(rows.start, rows.stop)
+        writer[written] = numbers
+        twice = written[writer[written] != numbers]
+        copied = written[columns.op[rows] == IS_COPY]
+        if (writer[read] >= rows.start).any() or np.isin(twice, copied).any():
+            return step
+    return int(first_bad) if bad.any() else None
+
+
+def _check_step(schedule: Schedule, number: int) -> None:
+    """Check the rules of a step; raise for the first transfer that breaks one."""
+    n = schedule.world_size
+    read: Dict[Cell, int] = {}
+    written: Dict[Cell, str] = {}
+    for position, transfer in enumerate(schedule.steps[number]):
+        src, dst, chunk, op = transfer
+        source, target = (src, chunk), (dst, chunk)
+        fault: Optional[str] = None
+        if op not in OPS:
+            fault = f"{op!r} is no operation: choose {', '.join(OPS)}"
+        elif not (0 <= src < n and 0 <= dst < n and 0 <= chunk < schedule.chunks):
+            fault = f"there are {n} ranks and {schedule.chunks} chunks, counted from 0"
+        elif src == dst:
+            fault = "a rank cannot send to itself"
+        elif source in written:
+            fault = f"chunk {chunk} of rank {src} is written in the same step"
+        elif target in read:
+            fault = f"chunk {chunk} of rank {dst} is read in the same step"
+        elif target in written and (op, written[target]) != (ADD, ADD):
+            fault = (
+                f"chunk {chunk} of rank {dst} is written twice in the step, not only by additions"
+            )
+        if fault:
+            place = (number, position)
+            raise ScheduleError(f"{_where(schedule, place)}: {fault}", *place)
+        read[source], written[target] = position, op
+
+
+# --- a run of one chunk
+
+
+class _Sums:
+    """Trees by number; trees that differ only in the order of summands share one.
+
+    Tree number r is rank r's contribution itself. ``ever`` and ``often``: for each tree, the ranks
+    whose contributions are in it, and those whose are more than once, as bits of a whole number.
+    """
+
+    def __init__(self, world_size: int) -> None:
+        self.ever: List[int] = [1 << rank for rank in range(world_size)]
+        self.often: List[int] = [0] * world_size
+        self._numbers: Dict[Tuple[int, int], int] = {}
+
+    def add(self, left: int, right: int) -> int:
+        """The number of the tree with these two below it."""
+        pair = (left, right) if left < right else (right, left)
+        number = self._numbers.get(pair)
+        if number is None:
+            ever, often = self.ever, self.often
+            number = self._numbers[pair] = len(ever)
+            often.append(often[left] | often[right] | ever[left] & ever[right])
+            ever.append(ever[left] | ever[right])
+        return number
+
+
+class _Run:
+    """The transfers of one chunk, carried out on trees.
+
+    ``tree[rank]``: what the rank ends with. ``written``: what each transfer wrote.
+    """
+
+    def __init__(self, course: _Course, world_size: int) -> None:
+        self.course, self.sums = course, _Sums(world_size)
+        self.src, self.dst = course.src.tolist(), course.dst.tolist()
+        self.adds = [op == IS_ADD for op in course.op.tolist()]
+        self.tree = list(range(world_size))
+        self.written: List[int] = []
+        tree = self.tree
+        for src, dst, adds in zip(self.src, self.dst, self.adds):
+            tree[dst] = self.sums.add(tree[dst], tree[src]) if adds else tree[src]
+            self.written.append(tree[dst])
+
+    def first_fault(self, rank: int) -> Optional[int]:
+        """The first transfer into the result of ``rank`` that counts a contribution twice.
+
+        Without such a transfer, the last one into ``rank``.
+        """
+        origin: List[int] = []  # the transfers whose results are part of it, backwards
+        wanted = {rank}
+        for turn in reversed(range(len(self.written))):
+            if self.dst[turn] in wanted:
+                origin.append(turn)
+                if not self.adds[turn]:
+                    wanted.discard(self.dst[turn])
+                wanted.add(self.src[turn])
+        doubles = [turn for turn in reversed(origin) if self.sums.often[self.written[turn]]]
+        into_rank = [turn for turn in origin if self.dst[turn] == rank]
+        return next(iter(doubles + into_rank[:1]), None)
 
 
 def _check_chunk(schedule: Schedule, chunk: int, run: _Run, columns: Columns) -> None:
@@ -112,34 +249,142 @@ def _ranks(bits: int) -> str:
 
 
 def _fail(schedule: Schedule, columns: Columns, run: _Run, rank: int, message: str) -> None:
-    turn = _first_fault(run, rank)
+    turn = run.first_fault(rank)
     if turn is None:
         raise ScheduleError(f"{schedule.name}: {message}: nothing is ever sent to it")
     row = int(run.course.rows[turn])
     step = int(columns.step[row])
     place: Place = (step, row - int(columns.starts[step]))
-    raise ScheduleError(f"{where(schedule, place)}: {message}", *place)
+    raise ScheduleError(f"{_where(schedule, place)}: {message}", *place)
 
 
-def _first_fault(run: _Run, rank: int) -> Optional[int]:
-    """The first transfer into the result of ``rank`` that counts a contribution twice.
+# --- chunks that are copies of each other
+#
+# If the transfers of one chunk are those of another with the ranks renamed, and so is its owner,
+# then the one ends right exactly if the other does. New names are guessed: ranks that appear at the
+# same places of both, that have moved on around a ring, or that are exchanged with partners by XOR,
+# the latter two also of hosts and of devices in them. A guess counts only if the schedule itself,
+# transfer by transfer, is what it says; else the chunk is one to prove.
 
-    Without such a transfer, the last one into ``rank``.
+
+@dataclass(frozen=True)
+class _Course:
+    """What happens to a chunk: its transfers in order, (transfers,) each, and its owner.
+
+    ``turn``: the number of a transfer's step among those steps that move this chunk. ``rows``:
+    where the transfers are in the schedule's `Columns`.
     """
-    origin = _origin(run, rank)
-    doubles = [turn for turn in origin if run.sums.often[run.written[turn]]]
-    into_rank = [turn for turn in origin if run.dst[turn] == rank]
-    return next(iter(doubles + into_rank[-1:]), None)
+
+    rows: Any
+    src: Any
+    dst: Any
+    op: Any
+    turn: Any
+    owner: int
 
 
-def _origin(run: _Run, rank: int) -> List[int]:
-    """The transfers whose results are part of what ``rank`` ends with, in order."""
-    turns: List[int] = []
-    wanted = {rank}
-    for turn in reversed(range(len(run.written))):
-        if run.dst[turn] in wanted:
-            turns.append(turn)
-            if not run.adds[turn]:
-                wanted.discard(run.dst[turn])
-            wanted.add(run.src[turn])
-    return turns[::-1]
+_Guess = Callable[[_Course, _Course, int], Names]
+
+
+def _courses(columns: Columns, owner: Sequence[int]) -> List[_Course]:
+    by_chunk = np.argsort(columns.chunk, kind="stable")
+    ends = np.cumsum(np.bincount(columns.chunk, minlength=len(owner)))
+    found = []
+    for own, rows in zip(owner, np.split(by_chunk, ends[:-1])):
+        step = columns.step[rows]
+        turn = np.cumsum(np.diff(step, prepend=step[:1]) > 0)
+        src, dst, op = columns.src[rows], columns.dst[rows], columns.op[rows]
+        found.append(_Course(rows, src, dst, op, turn, own))
+    return found
+
+
+def _chunks_to_prove(courses: Sequence[_Course], world_size: int) -> List[int]:
+    """Chunks of which every other one is a copy with other names of ranks; the lowest ones."""
+    to_prove: List[int] = []
+    known: Dict[bytes, List[_Course]] = {}  # of those to prove, by the turns of their transfers
+    guesses, failures = _guesses(world_size), 0
+    for chunk, course in enumerate(courses):
+        alike = known.setdefault(course.turn.tobytes(), [])
+        tried = guesses if failures < MOST_FAILURES else guesses[:1]
+        right = (
+            guess
+            for guess in tried
+            for first in alike
+            if _is_copy(first, course, guess(first, course, world_size))
+        )
+        guess = next(right, None)
+        if guess is not None:
+            guesses = [guess, *(other for other in guesses if other is not guess)]
+            continue
+        to_prove.append(chunk)
+        failures += len(alike) > 0
+        if len(alike) < MOST_ALIKE:
+            alike.append(course)
+    return to_prove
+
+
+def _is_copy(first: _Course, course: _Course, names: Names) -> bool:
+    """Whether ``names`` makes the transfers and the owner of ``first`` those of ``course``."""
+    if names[first.owner] != course.owner:
+        return False
+    if not np.array_equal(np.sort(names), np.arange(len(names))):
+        return False
+    some = first.turn, names[first.src], names[first.dst], first.op
+    others = course.turn, course.src, course.dst, course.op
+    # within a turn, only additions into the same rank have an order that matters
+    in_order = (_by_target(each, len(names)) for each in (some, others))
+    return _are_equal(some, others) or _are_equal(*in_order)
+
+
+def _are_equal(some: Sequence[Any], others: Sequence[Any]) -> bool:
+    return all(np.array_equal(one, other) for one, other in zip(some, others))
+
+
+def _by_target(transfers: Sequence[Any], world_size: int) -> List[Any]:
+    """The same transfers by turn, then by the rank that they write."""
+    turn, _, dst, _ = transfers
+    order = np.argsort(turn * world_size + dst, kind="stable")
+    return [column[order] for column in transfers]
+
+
+def _guesses(world_size: int) -> List[_Guess]:
+    moves = (_rotated, _exchanged)
+    by_hosts = [
+        _moved(devices, across, within)
+        for devices in range(2, world_size)
+        if world_size % devices == 0
+        for across in moves
+        for within in moves
+    ]
+    return [_in_order, *(_moved(world_size, _rotated, within) for within in moves), *by_hosts]
+
+
+def _in_order(first: _Course, course: _Course, world_size: int) -> Names:
+    """The ranks at the same places of both; for others, which neither sends to, what is left."""
+    names = np.full(world_size, -1)
+    if len(first.src) == len(course.src):
+        names[first.src], names[first.dst] = course.src, course.dst
+        names[first.owner] = course.owner
+        left = np.setdiff1d(np.arange(world_size), names)
+        names[names < 0] = np.resize(left, np.count_nonzero(names < 0))
+    return names
+
+
+def _moved(devices: int, across: Callable[..., Any], within: Callable[..., Any]) -> _Guess:
+    """Rank host * ``devices`` + device, host and device moved as far as the owner is."""
+
+    def guess(first: _Course, course: _Course, world_size: int) -> Names:
+        host, device = np.divmod(np.arange(world_size), devices)
+        old, new = divmod(first.owner, devices), divmod(course.owner, devices)
+        host = across(host, old[0], new[0], world_size // devices)
+        return host * devices + within(device, old[1], new[1], devices)
+
+    return guess
+
+
+def _rotated(place: Any, old: int, new: int, size: int) -> Any:
+    return (place + new - old) % size
+
+
+def _exchanged(place: Any, old: int, new: int, size: int) -> Any:
+    return place ^ old ^ new

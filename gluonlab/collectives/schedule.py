@@ -8,7 +8,8 @@ is; what it costs and what it leaves behind follows from the data.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple, Sequence, Tuple
+from operator import itemgetter
+from typing import Any, List, NamedTuple, Sequence, Tuple
 
 from gluonlab.errors import ScheduleError
 
@@ -16,6 +17,7 @@ ADD, COPY = "add", "copy"
 OPS = (ADD, COPY)
 ALLREDUCE, REDUCE_SCATTER, ALL_GATHER = "allreduce", "reduce_scatter", "all_gather"
 COLLECTIVES = (ALLREDUCE, REDUCE_SCATTER, ALL_GATHER)
+FILE_FORMAT = "gluonlab schedules 1"  # of a file of schedules, which `synthesis.stored` reads
 
 
 class Transfer(NamedTuple):
@@ -107,3 +109,44 @@ def then(name: str, first: Schedule, second: Schedule) -> Schedule:
             f"{second.name} begins with {second.owner}"
         )
     return replace(first, name=name, collective=ALLREDUCE, steps=first.steps + second.steps)
+
+
+# --- as columns of numbers, for what looks at millions of transfers
+
+Column = Any  # an array of one dimension
+IS_ADD, IS_COPY, NEITHER = range(3)
+_CODES = {ADD: IS_ADD, COPY: IS_COPY}
+
+
+@dataclass(frozen=True)
+class Columns:
+    """One row for each transfer, step by step, in the order of the steps' lists.
+
+    ``step``, ``src``, ``dst``, ``chunk``: whole numbers (transfers,). ``op`` (transfers,): IS_ADD,
+    IS_COPY, or NEITHER. ``starts`` (steps + 1,): the first row of each step, then their number.
+    """
+
+    step: Column
+    src: Column
+    dst: Column
+    chunk: Column
+    op: Column
+    starts: Column
+
+
+def columns_of(schedule: Schedule) -> Columns:
+    """Raises TypeError where a rank or a chunk is no whole number, or too large for 64 bits."""
+    import numpy as np  # not needed to read a topology, as the doctor does
+
+    def whole(values: List[int]) -> Column:
+        column = np.array(values) if values else np.zeros(0, np.int64)
+        if column.ndim != 1 or not np.can_cast(column.dtype, np.int64):
+            raise TypeError("ranks and chunks are whole numbers")
+        return column.astype(np.int64, copy=False)
+
+    transfers = [transfer for step in schedule.steps for transfer in step]
+    lengths = [len(step) for step in schedule.steps]
+    src, dst, chunk = (whole(list(map(itemgetter(place), transfers))) for place in range(3))
+    op = np.array([_CODES.get(of, NEITHER) for of in map(itemgetter(3), transfers)], np.int8)
+    step = np.repeat(np.arange(len(lengths)), lengths)
+    return Columns(step, src, dst, chunk, op, np.cumsum([0, *lengths]))

@@ -6,8 +6,7 @@ import re
 from pathlib import Path
 from typing import Dict, Iterator, Mapping, Optional, Tuple
 
-from gluonlab.collectives.topology import TOPOLOGIES, Topology, make_topology
-from gluonlab.collectives.wiring import NVLINK
+from gluonlab.collectives.topology import NVLINK, TOPOLOGIES, Topology, make_topology
 from gluonlab.doctor.findings import Finding, listed, ok, warning
 from gluonlab.gpu.nvml import Driver, Pair
 from gluonlab.host.resources import text_of

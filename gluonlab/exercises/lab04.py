@@ -15,12 +15,11 @@ from mxnet import nd
 from gluonlab.collectives.algorithms import ALGORITHMS, double_tree, halving_doubling, ring
 from gluonlab.collectives.bounds import floor_of
 from gluonlab.collectives.check import check as prove
-from gluonlab.collectives.cost import price
-from gluonlab.collectives.placing import best_order
+from gluonlab.collectives.cost import best_order, price
+from gluonlab.collectives.links import switch
 from gluonlab.collectives.schedule import ALLREDUCE, OPS, REDUCE_SCATTER, Schedule, Transfer
 from gluonlab.collectives.synthesis import stored
 from gluonlab.collectives.topology import Topology, make_topology
-from gluonlab.collectives.wiring import switch
 from gluonlab.errors import ScheduleError
 from gluonlab.exercises import guesses
 from gluonlab.exercises.arrays import cpus

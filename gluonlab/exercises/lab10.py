@@ -32,10 +32,16 @@ from __future__ import annotations
 
 from typing import Callable, Dict, FrozenSet, Iterable, Mapping, Tuple
 
-from gluonlab.collectives.links import INFINITE, Link, Route, Topology
-from gluonlab.collectives.routes import pairs_of
+from gluonlab.collectives.links import (
+    INFINITE,
+    Link,
+    Route,
+    Topology,
+    fully_connected,
+    pairs_of,
+    switch,
+)
 from gluonlab.collectives.schedule import ALL_GATHER, REDUCE_SCATTER
-from gluonlab.collectives.wiring import fully_connected, switch
 from gluonlab.exercises import guesses
 from gluonlab.exercises.checking import exercise
 from gluonlab.exercises.schedules import Answer, Puzzle

@@ -1,6 +1,7 @@
 """Kvstores by name; an unknown name is an error.
 
-MXNet itself turns a misspelt name silently into a plain local store.
+MXNet itself turns a misspelt name silently into a plain local store. A store's module is imported
+when the store is made: ``device`` needs no schedules, topologies or solvers.
 """
 
 from __future__ import annotations
@@ -8,10 +9,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Callable, Dict, Optional, Sequence
 
-from gluonlab.collectives.algorithms import ALGORITHMS
-from gluonlab.collectives.for_links import FOR_LINKS
-from gluonlab.collectives.names import SUMMARIES
-from gluonlab.collectives.topology import make_topology
 from gluonlab.config.arguments import named_arguments
 from gluonlab.devices import listed
 from gluonlab.engine.installing import pip_install
@@ -21,7 +18,7 @@ if TYPE_CHECKING:
     from mxnet import Context
     from mxnet.kvstore import KVStoreBase
 
-    from gluonlab.kvstores.placement import Placement
+    from gluonlab.kvstores.summing import Placement
 
 
 @dataclass(frozen=True)
@@ -51,7 +48,7 @@ def _scheduled(name: str, topology: Optional[str]) -> "KVStoreBase":
 
 
 def _for_links(name: str, topology: Optional[str]) -> "KVStoreBase":
-    from gluonlab.kvstores.for_links import ForLinksKVStore
+    from gluonlab.kvstores.schedule import ForLinksKVStore
 
     return ForLinksKVStore(name, topology)
 
@@ -70,12 +67,13 @@ def _nccl(name: str, topology: Optional[str]) -> "KVStoreBase":
             "kvstore 'nccl': this MXNet was built without NCCL; choose device or local, "
             f"or on a machine with GPUs pip uninstall -y mxnet, then {pip_install('cu112')}"
         )
-    from gluonlab.kvstores.nccl import NcclKVStore
+    from gluonlab.kvstores.native import NcclKVStore
 
     return NcclKVStore()
 
 
-ALLREDUCES = {  # what --list says; the first line of the algorithm's docstring where it is not here
+# Each of `gluonlab.collectives.algorithms.ALGORITHMS`, and what --list says of it
+ALGORITHMS = {
     "star": "from scratch: everything to the first device, and back",
     "sharded": "from scratch: each device sums its own chunk",
     "tree": "from scratch: up a binary tree, and down again",
@@ -85,13 +83,12 @@ ALLREDUCES = {  # what --list says; the first line of the algorithm's docstring 
     "halving_doubling": "from scratch: partners exchange halves, then double them",
     "hierarchical": "from scratch: within groups, between groups, within groups",
 }
-
-
-def _summary(algorithm: str) -> str:
-    described = str(ALGORITHMS[algorithm].__doc__).split("\n")[0]
-    return ALLREDUCES.get(algorithm) or f"from scratch: {described}"
-
-
+# Each of `gluonlab.collectives.for_links.FOR_LINKS`
+FOR_LINKS = {
+    "multi_ring": "from scratch: as many rings as the links carry at once",
+    "synthesised": "from scratch: schedules that a solver has found for the links, by size",
+    "auto": "the one with the lowest price for the links, of all these schedules, by size",
+}
 KVSTORES: Dict[str, KVStoreKind] = {
     "device": KVStoreKind(
         _native,
@@ -105,8 +102,8 @@ KVSTORES: Dict[str, KVStoreKind] = {
         "broadcast from there (a CUDA build of MXNet only)",
         gpus_only=True,
     ),
-    **{name: KVStoreKind(_scheduled, _summary(name), places=True) for name in ALGORITHMS},
-    **{name: KVStoreKind(_for_links, SUMMARIES[name], places=True) for name in FOR_LINKS},
+    **{name: KVStoreKind(_scheduled, said, places=True) for name, said in ALGORITHMS.items()},
+    **{name: KVStoreKind(_for_links, said, places=True) for name, said in FOR_LINKS.items()},
     "sharded-optimizer": KVStoreKind(
         _sharded_optimizer,
         "each device updates its share of the weights and keeps its state",
@@ -177,6 +174,8 @@ def check_topology(topology: Optional[str], kvstore: str) -> None:
     """
     if topology is None:
         return
+    from gluonlab.collectives.topology import make_topology
+
     make_topology(topology)
     if not KVSTORES[kvstore].places:
         able = ", ".join(name for name, kind in KVSTORES.items() if kind.places)
@@ -193,13 +192,7 @@ def placement_of(
 
     ``copies``: the devices of each copy of the network.
     """
-    from gluonlab.kvstores.for_links import ForLinksKVStore
-    from gluonlab.kvstores.schedule import ScheduleKVStore
+    from gluonlab.kvstores.summing import SummingKVStore
 
-    placement: Optional[Placement] = None
-    summed = [copy[0] for copy in copies]  # as all that copies have alike
-    if isinstance(store, ScheduleKVStore):
-        placement = store.placement(ctxs)
-    elif isinstance(store, ForLinksKVStore) and len(summed) > 1:
-        placement = store.placement(summed)
-    return placement if placement is not None and placement.why else None
+    placed = store.placed_for(ctxs, copies) if isinstance(store, SummingKVStore) else None
+    return placed if placed is not None and placed.why else None

@@ -11,12 +11,17 @@ from mxnet.kvstore import KVStoreBase
 
 from gluonlab.engine.invoke import ADD_TWO, Attributes, Call, CopyInto, operator_call
 from gluonlab.errors import KVStoreError
-from gluonlab.kvstores.compression import FP16, keeps_rest, sendable, threshold_of
+from gluonlab.kvstores.compression import FP16, TwoBits, keeps_rest, sendable, threshold_of
 from gluonlab.kvstores.groups import Group
-from gluonlab.kvstores.sharded import ShardedKVStore
-from gluonlab.kvstores.summing import Keys, SummingKVStore, refusal
-from gluonlab.kvstores.sums import Entry, Ranks, Summing
-from gluonlab.kvstores.two_bits import TwoBits
+from gluonlab.kvstores.summing import (
+    Entry,
+    Keys,
+    Ranks,
+    Summing,
+    SummingKVStore,
+    is_sharded,
+    refusal,
+)
 
 
 class GroupKVStore(SummingKVStore):
@@ -44,10 +49,10 @@ class GroupKVStore(SummingKVStore):
         ``compress``: "fp16" rounds what a process sends to float16, and so the sums: in half the
         bytes. What is beyond 65504 becomes infinite, in all processes. "2bit:THRESHOLD" sends -1, 0
         or 1 times the threshold of each float32 and float64, and keeps the rest for the next sum of
-        the same keys: see `gluonlab.kvstores.two_bits`. Broadcasts stay exact.
+        the same keys: see `gluonlab.kvstores.compression`. Broadcasts stay exact.
         """
         super().__init__(f"{local.type} over {group.size} processes")
-        if isinstance(local, ShardedKVStore):
+        if is_sharded(local):
             raise KVStoreError(
                 f"kvstore {local.type!r} updates the weights of one process's devices: "
                 "choose one that sums, such as 'device', for a group of processes"

@@ -31,29 +31,31 @@ PAIR = "<u2"  # two bytes travel as a float32, which holds whole numbers up to 2
 MOST_PAIRS = 2**21  # that travel at once: 8 MiB
 
 
-class Group(Protocol):
+class Served(Protocol):
+    """Weights that servers keep and update."""
+
+    def update(self, place: int, array: nd.NDArray, priority: int = 0) -> None:
+        """Queue: the gradient ``array``, of the weights at ``place``, becomes the new weights."""
+
+    def meet(self, arrays: Sequence[nd.NDArray]) -> None:
+        """Wait for all processes, and put the weights into ``arrays``, the same in all of them."""
+
+
+class Group:
     """This process among those of its group. Every process makes the same calls, in one order.
 
-    ``name``: what carries the numbers, as ``--backend`` calls it; empty for a process alone.
-    ``servers``: how many servers could update the weights, 0 where there are none. ``waits``:
-    whether a process waits for the others' gradients in each step; all other calls do.
-    ``sums_float16``: whether it sums arrays of float16, too, in half the bytes. ``command``: the
-    words that start such a group, to which options of the run can be added.
+    As it is here, it is a group of one process: what it has is the sum. ``rank``: this process's
+    place, from 0 to ``size - 1``; rank 0 alone writes files and reports. ``name``: what carries the
+    numbers, as ``--backend`` calls it; empty for a process alone. ``servers``: how many servers
+    could update the weights, 0 where there are none. ``waits``: whether a process waits for the
+    others' gradients in each step; all other calls do. ``sums_float16``: whether it sums arrays of
+    float16, too, in half the bytes. ``command``: the words that start such a group, to which
+    options of the run can be added.
     """
 
-    name: str
-    command: str
-    servers: int
-    waits: bool
-    sums_float16: bool
-
-    @property
-    def rank(self) -> int:
-        """This process's place, from 0 to ``size - 1``; rank 0 alone writes files and reports."""
-
-    @property
-    def size(self) -> int:
-        """How many processes there are."""
+    name, command = "", "python -m gluonlab.run"
+    rank, size = 0, 1
+    servers, waits, sums_float16 = 0, True, False
 
     def allreduce(self, arrays: Sequence[nd.NDArray], priority: int = 0) -> None:
         """Replace each flat array by its sum over the processes; nothing waits but the first time.
@@ -67,21 +69,29 @@ class Group(Protocol):
 
     def everyones(self, values: "NDArray[Any]") -> "NDArray[Any]":
         """What each process gives: arrays of the host as float64, a row for each; waits for all."""
+        return values.astype("float64")[np.newaxis]
 
     def total(self, values: "NDArray[Any]") -> "NDArray[Any]":
-        """The float64 sum of small arrays of the host over the processes; waits for all of them."""
+        """The float64 sum of small arrays of the host over the processes; waits for all of them.
+
+        All get the same bits.
+        """
+        return values.astype("float64")
 
     def everyones_bytes(self, data: bytes) -> List[bytes]:
         """What each process gives, of any length each; waits for all of them."""
+        return [data]
 
     def bytes_of_first(self, data: bytes) -> bytes:
         """What rank 0 gives, however long; waits for it."""
+        return data
 
     def own_devices(self, gpus: Optional[int] = None) -> Optional[str]:
         """This process's devices, where its options name none: as --devices, or None for the usual.
 
         ``gpus``: how many, if they say that.
         """
+        return None
 
     def begin_together(self) -> None:
         """From here on a signal that comes to one process ends all of them after the same step."""
@@ -89,14 +99,14 @@ class Group(Protocol):
     def end_together(self) -> None:
         """From here on every process ends, and leaves the group, whatever it raises."""
 
-    def serve(
-        self, optimizer: Any, flats: Sequence[Flat], weights: Sequence[nd.NDArray]
-    ) -> "Served":
+    def serve(self, optimizer: Any, flats: Sequence[Flat], weights: Sequence[nd.NDArray]) -> Served:
         """Have the servers keep these weights, as rank 0 has them, and update them from now on.
 
         ``flats``: how each array of ``weights`` is laid out. Waits for all processes. Raises
         RunError without servers, and where they have weights already.
         """
+        what = self.name or "a process alone"
+        raise RunError(f"{what} has no servers: leave update_on_servers out")
 
     def staleness(self) -> Optional[List[int]]:
         """How stale the pushes were until the processes last met (`Served.meet`), in rank 0.
@@ -104,62 +114,13 @@ class Group(Protocol):
         Element i: how many of them found weights that i updates of others had changed since the
         worker got them; the last one is for all above. None where there is none.
         """
-
-
-class Served(Protocol):
-    """Weights that servers keep and update."""
-
-    def update(self, place: int, array: nd.NDArray, priority: int = 0) -> None:
-        """Queue: the gradient ``array``, of the weights at ``place``, becomes the new weights."""
-
-    def meet(self, arrays: Sequence[nd.NDArray]) -> None:
-        """Wait for all processes, and put the weights into ``arrays``, the same in all of them."""
-
-
-class _Alone:
-    """A group of one process: what it has is the sum."""
-
-    name, command, rank, size = "", "python -m gluonlab.run", 0, 1
-    servers, waits, sums_float16 = 0, True, False
-
-    def allreduce(self, arrays: Sequence[nd.NDArray], priority: int = 0) -> None:
-        """The arrays are the sums."""
-
-    def broadcast(self, arrays: Sequence[nd.NDArray]) -> None:
-        """The arrays are those of rank 0."""
-
-    def everyones(self, values: "NDArray[Any]") -> "NDArray[Any]":
-        return values.astype("float64")[np.newaxis]
-
-    def total(self, values: "NDArray[Any]") -> "NDArray[Any]":
-        return values.astype("float64")
-
-    def everyones_bytes(self, data: bytes) -> List[bytes]:
-        return [data]
-
-    def bytes_of_first(self, data: bytes) -> bytes:
-        return data
-
-    def own_devices(self, gpus: Optional[int] = None) -> Optional[str]:
-        return None
-
-    def begin_together(self) -> None:
-        """There is nobody else."""
-
-    def end_together(self) -> None:
-        """There is nothing to leave."""
-
-    def serve(self, optimizer: Any, flats: Sequence[Flat], weights: Sequence[nd.NDArray]) -> Served:
-        raise RunError("a process alone has no servers: leave update_on_servers out")
-
-    def staleness(self) -> Optional[List[int]]:
         return None
 
 
-ALONE: Group = _Alone()
+ALONE = Group()
 
 
-class SummingGroup:
+class SummingGroup(Group):
     """A group of more processes, by whatever can sum an array over them: `sum_array`.
 
     What rank 0 has is the sum where the others give zeros, so nothing else needs to travel. With
@@ -168,7 +129,6 @@ class SummingGroup:
     """
 
     name = "a group"
-    servers, waits, sums_float16 = 0, True, False
 
     def __init__(self, rank: int, size: int) -> None:
         self.rank, self.size = rank, size
@@ -201,13 +161,11 @@ class SummingGroup:
         raise NotImplementedError
 
     def allreduce(self, arrays: Sequence[nd.NDArray], priority: int = 0) -> None:
-        """As `Group` says."""
         for array in arrays:
             self._kept.setdefault(id(array), array)
             self.sum_array(self._number(id(array)), array, priority)
 
     def broadcast(self, arrays: Sequence[nd.NDArray]) -> None:
-        """As `Group` says."""
         for array in (array.as_nd_ndarray() for array in arrays if array.size):
             flat = nd.zeros((array.size,), array.context, array.dtype)
             shaped = flat.reshape(array.shape)  # the same memory
@@ -218,7 +176,7 @@ class SummingGroup:
             array.wait_to_read()
 
     def everyones(self, values: "NDArray[Any]") -> "NDArray[Any]":
-        """As `Group` says: each fills a row of a table of zeros, and the tables are summed."""
+        # each fills a row of a table of zeros, and the tables are summed
         table = np.zeros((self.size, WORDS, values.size), "float32")
         table[self.rank] = _in_words(values.astype("float64").reshape(-1))
         flat = from_host(table.reshape(-1))
@@ -227,11 +185,10 @@ class SummingGroup:
         return np.asarray(rows.reshape((self.size, *values.shape)))
 
     def total(self, values: "NDArray[Any]") -> "NDArray[Any]":
-        """As `Group` says, and with the same bits in every process."""
         return np.asarray(self.everyones(values).sum(axis=0))
 
     def everyones_bytes(self, data: bytes) -> List[bytes]:
-        """As `Group` says: each fills a row of a table of zeros, and the tables are summed."""
+        # each fills a row of a table of zeros, and the tables are summed
         lengths = self.everyones(np.array(len(data))).astype(int).tolist()
         table = np.zeros((self.size, _room(max(lengths))), "float32")
         _put_pairs(table[self.rank], data)
@@ -239,7 +196,7 @@ class SummingGroup:
         return [row.tobytes()[:length] for row, length in zip(rows, lengths)]
 
     def bytes_of_first(self, data: bytes) -> bytes:
-        """As `Group` says: piece by piece, as sums in which the others have zeros."""
+        # piece by piece, as sums in which the others have zeros
         own = memoryview(data if self.rank == 0 else b"")
         length, pieces = int(self.total(np.array(len(own)))), []
         room = min(MOST_PAIRS, _room(length))
@@ -254,25 +211,11 @@ class SummingGroup:
         self.sum_array(self._number(("bytes", flat.size)), flat, 0)
         return np.asarray(flat.asnumpy().astype(PAIR).reshape(table.shape))
 
-    def own_devices(self, gpus: Optional[int] = None) -> Optional[str]:
-        """As `Group` says: each process has those that a process alone would have."""
-        return None
-
     def begin_together(self) -> None:
-        """As `Group` says."""
         self.tell_begin()
 
     def end_together(self) -> None:
-        """As `Group` says."""
         self._together = True
-
-    def serve(self, optimizer: Any, flats: Sequence[Flat], weights: Sequence[nd.NDArray]) -> Served:
-        """As `Group` says."""
-        raise RunError(f"{self.name} has no servers: leave update_on_servers out")
-
-    def staleness(self) -> Optional[List[int]]:
-        """As `Group` says."""
-        return None
 
     def _number(self, what: Hashable) -> int:
         return self._numbers.setdefault(what, len(self._numbers))

@@ -1,34 +1,42 @@
-"""MXNet's own stores as instances that one Trainer after another may use.
+"""MXNet's own stores: ``device`` and ``local``, ``nccl``, and those that sum over processes.
 
 A store of MXNet's takes a key once, and a Trainer gives it all of them again after load_parameters
-or set_data. For a name it makes a new store then, and here that is done behind the instance. What
-MXNet answers with a crash is answered in a line: a key that it does not know, or more arrays of a
-key than there were in the first call.
+or set_data. For a name MXNet makes a new store then; `NativeKVStore` does that behind the instance,
+which one Trainer after another may use. What MXNet answers with a crash is answered in a line: a
+key that it does not know, or more arrays of a key than there were in the first call.
 """
 
 from __future__ import annotations
 
 import ctypes
-from typing import Any, Callable, Dict, List, NamedTuple, Optional, Tuple
+from contextlib import nullcontext, suppress
+from operator import index
+from typing import (
+    Any,
+    Callable,
+    ContextManager,
+    Dict,
+    Iterator,
+    List,
+    NamedTuple,
+    Optional,
+    Sequence,
+    Tuple,
+)
+from weakref import ReferenceType, WeakKeyDictionary, finalize, ref
 
 import mxnet as mx
 import numpy as np
-from mxnet import nd
+from mxnet import gluon, nd
 from mxnet.base import _LIB, check_call
 from mxnet.kvstore import KVStore
+from mxnet.kvstore.base import _ctype_key_value
 
+from gluonlab.engine.invoke import flattened
+from gluonlab.engine.setup import peers_are_enabled
 from gluonlab.errors import KVStoreError
-from gluonlab.kvstores.arguments import (
-    as_list,
-    by_key,
-    check_optimizer,
-    checked_key,
-    direct_copies,
-    is_list,
-    no_optimizer,
-    pushpull_arguments,
-)
-from gluonlab.kvstores.owner import Owner
+from gluonlab.gpu.peers import enable_peer_access
+from gluonlab.kvstores.summing import Keys, Ranks, SummingKVStore, as_list, by_key, is_list
 from gluonlab.optimizers.states.states import is_list_of_arrays
 
 
@@ -50,7 +58,7 @@ class _Kept(NamedTuple):
 
 
 class NativeKVStore(KVStore):
-    """MXNet's store ``name``: ``device`` or ``local``; for ``nccl`` see `gluonlab.kvstores.nccl`.
+    """MXNet's store ``name``: ``device`` or ``local``.
 
     A key that is broadcast or initialised again begins anew. A Trainer that updates on the store
     keeps the states of its optimizer when it does that (for a name MXNet makes new ones), and hands
@@ -317,3 +325,264 @@ class NativeKVStore(KVStore):
                 f"{pairs[0][0]!r}"
             )
         return pairs
+
+
+# --- the Trainer that a store updates for
+
+
+class Owner:
+    """The Trainer that gave ``store`` its optimizer last, if it was a Trainer."""
+
+    def __init__(self, store: Any) -> None:
+        self._store = ref(store)
+        self._present: "Optional[ReferenceType[gluon.Trainer]]" = None
+        self._trainers: "WeakKeyDictionary[Any, ReferenceType[gluon.Trainer]]" = WeakKeyDictionary()
+
+    @property
+    def known(self) -> bool:
+        """Whether a Trainer gave the optimizer last; it may be gone."""
+        return self._present is not None
+
+    @property
+    def trainer(self) -> Optional[gluon.Trainer]:
+        """The Trainer, if it still exists and still uses the store."""
+        trainer = self._present() if self._present is not None else None
+        used = trainer is not None and trainer._kvstore in (None, self._store())
+        return trainer if used else None
+
+    def take(self, optimizer: Any) -> Optional[gluon.Trainer]:
+        """Make the Trainer of ``optimizer`` the owner.
+
+        Returns it, or None for an optimizer without one.
+        """
+        trainer = self._of(optimizer)
+        if trainer is None or trainer is not self.trainer:
+            self.release()
+        self._present = ref(trainer) if trainer is not None else None
+        return trainer
+
+    def release(self) -> None:
+        """Have the owner give its weights and optimizer to the store anew in its next step.
+
+        gluon.Parameter.set_data has the same effect.
+        """
+        trainer = self.trainer
+        if trainer is not None and trainer._kvstore is not None:
+            trainer._reset_kvstore()
+        self._present = None
+
+    def _of(self, optimizer: Any) -> Optional[gluon.Trainer]:
+        for param in optimizer.param_dict.values():
+            trainer = getattr(param, "_trainer", None)
+            if trainer is not None and trainer._optimizer is optimizer:
+                self._trainers[optimizer] = ref(trainer)
+        trainer_ref = self._trainers.get(optimizer)
+        return trainer_ref() if trainer_ref is not None else None
+
+
+# --- what calls are given
+
+
+def pushpull_arguments(key: int, arrays: Sequence[nd.NDArray]) -> Tuple[Any, ...]:
+    """The arguments of MXNet's C function for ``pushpull(key, arrays)``.
+
+    The store comes before them, the priority after.
+    """
+    keys, handles, _ = _ctype_key_value(key, list(arrays))
+    count = ctypes.c_uint(len(arrays))
+    return count, keys, count, keys, handles, handles
+
+
+def direct_copies(arrays: Any) -> "ContextManager[None]":
+    """A context in which MXNet's store may get arrays on GPUs for the first time.
+
+    Access between GPUs is enabled here, and not by MXNet. ``arrays``: arrays, or lists of them.
+    """
+    gpus = [array.context for array in _flat(arrays) if array.context.device_type == "gpu"]
+    enable_peer_access(gpus)
+    return peers_are_enabled() if gpus else nullcontext()
+
+
+def _flat(given: Any) -> Iterator[nd.NDArray]:
+    for each in given:
+        if is_list(each):
+            yield from _flat(each)
+        elif isinstance(each, nd.NDArray):
+            yield each
+
+
+def check_optimizer(store: str, optimizer: Any) -> None:
+    """Raise KVStoreError if ``optimizer`` is not an optimizer."""
+    if not isinstance(optimizer, mx.optimizer.Optimizer):
+        raise KVStoreError(
+            f"kvstore {store!r}: {optimizer!r} is not an optimizer: "
+            "give an instance, such as mx.optimizer.create('sgd', learning_rate=0.1)"
+        )
+
+
+def no_optimizer(store: str) -> KVStoreError:
+    """Return the error for a call that needs an optimizer when none is set."""
+    return KVStoreError(
+        f"kvstore {store!r} has no optimizer yet: call set_optimizer first, "
+        "or let a gluon.Trainer that updates on it take a step"
+    )
+
+
+def checked_key(key: Any) -> Any:
+    """The key as MXNet takes it: a word or a Python number."""
+    if isinstance(key, str):
+        return key
+    try:
+        return index(key)
+    except TypeError as error:
+        raise KVStoreError(
+            f"key {key!r}: MXNet's stores have words and whole numbers for keys"
+        ) from error
+
+
+# --- NCCL: a reduce to one GPU, and a broadcast from there
+#
+# MXNet's store (src/kvstore/kvstore_nccl.h) makes all of its buffers when it first sums: a key that
+# comes later ends in "Check failed: !is_none()". It knows one set of devices, and goes on working
+# after it has been freed. So what it is told here are no keys of the user's, but sizes and types of
+# arrays, which any keys share, one store for each set of devices, and a new store, of which NCCL's
+# communicators are made anew, when another size comes.
+
+TYPES = ("float16", "float32", "float64", "int32", "int64", "uint8")  # KVStoreNCCL::GetNCCLType
+Slot = Tuple[int, str]  # elements and type of arrays that are summed
+
+
+class NcclKVStore(SummingKVStore):
+    """``nccl``: sums over GPUs, as above. ``transfers_run`` counts arrays that were summed.
+
+    Sizes that ``broadcast`` has seen cost nothing later, and those of a Trainer's parameters are
+    among them. Another one makes the next sum wait for all that is queued, and for NCCL to begin
+    anew, about a second on real GPUs. The first device of a key's first sum holds the buffers: as
+    much memory as one array of each size and type.
+    """
+
+    def __init__(self) -> None:
+        super().__init__("nccl")
+        self._stores: Dict[Tuple[int, ...], _Gpus] = {}  # ids of GPUs -> what sums over them
+
+    def broadcast(self, key: Any, value: Any, out: Any, priority: int = 0) -> None:
+        super().broadcast(key, value, out, priority)
+        for entry in self._entries(key, value, out):
+            ctxs = {array.context for array in entry.outs}
+            if 1 < len(ctxs) == len(entry.outs) and all(_is_summed(array) for array in entry.outs):
+                self._store_for(entry.outs).slot(entry.outs[0])
+
+    def executor(self, arrays: Ranks, keys: Keys) -> _NcclSum:
+        for array in (array for of_rank in arrays for array in of_rank):
+            if array.context.device_type != "gpu":
+                raise KVStoreError(
+                    f"arrays on {array.context}: it sums over GPUs: choose device or local"
+                )
+            name = np.dtype(array.dtype).name
+            if name not in TYPES:
+                raise KVStoreError(
+                    f"arrays of type {name}: it sums {', '.join(TYPES)}: "
+                    "use array.astype('int32'), or choose device"
+                )
+        return _NcclSum(self._store_for([of_rank[0] for of_rank in arrays]), arrays)
+
+    def _store_for(self, arrays: Sequence[nd.NDArray]) -> _Gpus:
+        ids = tuple(sorted(array.context.device_id for array in arrays))
+        return self._stores.setdefault(ids, _Gpus())
+
+
+def _is_summed(array: nd.NDArray) -> bool:
+    known = array.context.device_type == "gpu" and array.stype == "default"
+    return bool(known and array.size and np.dtype(array.dtype).name in TYPES)
+
+
+class _Gpus:
+    """MXNet's store for one set of GPUs, with a key for each size and type of arrays."""
+
+    def __init__(self) -> None:
+        self._slots: Dict[Slot, int] = {}
+        self._held: List[mx.kvstore.KVStore] = []  # the store, once something was summed
+        finalize(self, _let_go, self._held)
+
+    def slot(self, like: nd.NDArray) -> int:
+        """The key for such arrays; a new one waits for the store, which cannot take it any more."""
+        slot = (like.size, np.dtype(like.dtype).name)
+        if slot not in self._slots:
+            _let_go(self._held)
+            self._slots[slot] = len(self._slots)
+        return self._slots[slot]
+
+    @property
+    def handle(self) -> Any:
+        """The store, as MXNet's C functions take it."""
+        if not self._held:
+            store = mx.kv.create("nccl")
+            for (size, dtype), key in self._slots.items():
+                store.init(key, nd.zeros((size,), dtype=dtype))
+            self._held.append(store)
+        return self._held[0].handle
+
+
+def _let_go(held: List[mx.kvstore.KVStore]) -> None:
+    """Free the store once its work is done; it would go on in memory that has been freed."""
+    if held:
+        with suppress(mx.MXNetError):  # of another operator: whoever reads its result is told
+            nd.waitall()
+        held.clear()
+
+
+class _NcclSum:
+    """The sums of some arrays over the ranks, one after the other.
+
+    Not all in one call: MXNet's engine waits for ever for arrays that are parts of the same one.
+    """
+
+    def __init__(self, gpus: _Gpus, arrays: Ranks) -> None:
+        self.transfers_run = 0
+        replicas = [[flattened(array) for array in own] for own in zip(*arrays) if own[0].size]
+        self._arrays = replicas  # which the calls point into
+        self._calls = [
+            pushpull_arguments(gpus.slot(own[0]), own) for own in replicas if len(own) > 1
+        ]
+        self._gpus = gpus
+
+    def run(self, priority: int = 0) -> None:
+        urgency = ctypes.c_int(priority)
+        for arguments in self._calls:
+            check_call(_LIB.MXKVStorePushPull(self._gpus.handle, *arguments, urgency))
+        self.transfers_run += len(self._calls)
+
+
+# --- the stores of mx.kv.create that sum over processes, and new keys for them
+#
+# A store of MXNet's takes a key once. The second time, a local one ends in "duplicate init of key",
+# and ``dist_sync`` waits for ever: only the worker of rank 0 sends, and its servers add that up as
+# if every worker did.
+
+FIRST = 2**16  # gluon.Trainer has the numbers below, one for each parameter
+# MXNet has server ``key * 9973 % servers``, in C's int, keep a small array: a larger product is
+# negative, and no server is found
+LAST = (2**31 - 1) // 9973
+_next: "WeakKeyDictionary[KVStore, int]" = WeakKeyDictionary()
+
+
+def sums_over_processes(store: Any) -> bool:
+    """Whether ``store``, which may be None, sums over several processes."""
+    return store is not None and ("dist" in store.type or store.num_workers > 1)
+
+
+def new_keys(store: Any, count: int) -> int:
+    """The first of ``count`` consecutive keys that are not in use.
+
+    Every process has to ask for as many, in the same order. Raises KVStoreError where there are no
+    more, after some hundred thousand.
+    """
+    if not isinstance(store, KVStore) or isinstance(store, NativeKVStore):
+        return 0  # takes a key again
+    first = _next.get(store, FIRST)
+    if first + count > LAST + 1:
+        raise KVStoreError(
+            f"kvstore {store.type!r} has no keys left of {LAST + 1 - FIRST:,}: start new processes"
+        )
+    _next[store] = first + count
+    return first

@@ -17,7 +17,7 @@ from gluonlab.engine.neighbours import tell
 from gluonlab.engine.server_variables import parameter_servers
 from gluonlab.errors import EngineError, RunError
 from gluonlab.kvstores.groups import Group, SummingGroup
-from gluonlab.kvstores.processes import new_keys
+from gluonlab.kvstores.native import new_keys
 from gluonlab.launch.parts import LOCAL_RANK, LOCAL_SIZE, RANK, gpus_of
 from gluonlab.optimizers.served.layout import Flat, server_of
 from gluonlab.optimizers.served.rule import NOTE, ServerRule, first_note

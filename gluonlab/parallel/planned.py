@@ -15,7 +15,7 @@ from mxnet import gluon, nd
 from mxnet.ndarray.ndarray import _new_alloc_handle
 
 from gluonlab.engine.invoke import ARRAY_LIMIT
-from gluonlab.kvstores.sharded import ShardedKVStore
+from gluonlab.kvstores.summing import is_sharded
 from gluonlab.models.rewriting import rewrite
 from gluonlab.optimizers.states.states import flat
 from gluonlab.parallel.data.replica import IMAGES, LABELS
@@ -78,7 +78,7 @@ def of_parameters(
         for param in trained
         for count, dtype in states[len(param.shape), np.dtype(param.dtype)]
     )
-    if isinstance(kvstore, ShardedKVStore):
+    if is_sharded(kvstore):
         state //= copies
     parameters, gradients = (
         sum(bytes_of((param.shape, param.dtype)) for param in some) for some in (every, trained)

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Dict, NamedTuple
 
-from gluonlab.collectives.hosts import MOST_HOSTS, NETWORKS
-from gluonlab.collectives.topology import Topology, make_topology
+from gluonlab.collectives.topology import MOST_HOSTS, NETWORKS, Topology, make_topology
 from gluonlab.collectives.topology_file import is_file_name
 from gluonlab.errors import ConfigError, ScheduleError, unknown
 from gluonlab.prediction.gpus import GPUS, Gpu

@@ -9,13 +9,11 @@ from __future__ import annotations
 import math
 from typing import Callable, Dict, List, NamedTuple, Sequence
 
-from gluonlab.collectives.algorithms import ALGORITHMS, ring
-from gluonlab.collectives.cost import price
+from gluonlab.collectives.algorithms import ALGORITHMS, over_hosts, ring
+from gluonlab.collectives.cost import best_order, price
 from gluonlab.collectives.for_links import FOR_LINKS, make_for_links
-from gluonlab.collectives.hierarchy import over_hosts
-from gluonlab.collectives.hosts import NETWORKS, Network
 from gluonlab.collectives.links import Topology
-from gluonlab.collectives.placing import best_order
+from gluonlab.collectives.topology import NETWORKS, Network
 from gluonlab.errors import ConfigError, unknown
 from gluonlab.prediction.constants import Host
 from gluonlab.prediction.roofline import UPDATE_PASSES

@@ -133,7 +133,8 @@ def _allreduce(name: str, ctxs: "List[mx.Context]") -> "Allreduce":
 
         return allreduce
     from gluonlab.collectives.executor import make_allreduce
-    from gluonlab.kvstores.placement import ground_of, place
+    from gluonlab.collectives.topology import ground_of
+    from gluonlab.kvstores.schedule import place
 
     placed = place(make_schedule(name, len(ctxs)), ground_of(ctxs))
     return make_allreduce(name, ctxs, placed.order)

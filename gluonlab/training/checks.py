@@ -23,7 +23,7 @@ from gluonlab.gpu.arithmetic import arithmetic, check_arithmetic
 from gluonlab.kvstores import check_kvstore, check_topology
 from gluonlab.kvstores.compression import check_compression, keeps_rest
 from gluonlab.kvstores.groups import Group
-from gluonlab.kvstores.sharded import SHARDED
+from gluonlab.kvstores.summing import SHARDED
 from gluonlab.models import check_model
 from gluonlab.models.graphs import parsed
 from gluonlab.models.pretrained import check_pretrained

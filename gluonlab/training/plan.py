@@ -56,7 +56,7 @@ from gluonlab.gpu.code import NoCode
 from gluonlab.kvstores import make_kvstore, placement_of
 from gluonlab.kvstores.compression import compressing, in_use
 from gluonlab.kvstores.groups import ALONE, Group
-from gluonlab.kvstores.placement import Placement
+from gluonlab.kvstores.summing import Placement
 from gluonlab.optimizers.momentum import CORRECTED
 from gluonlab.optimizers.registry import make_optimizer, optimizer_kind
 from gluonlab.parallel.data.microbatches import WHOLE, Microbatches

@@ -16,7 +16,7 @@ from gluonlab.config.weights import read_weights
 from gluonlab.data.loading.shards import in_proportion, shard_sizes
 from gluonlab.errors import ConfigError, DeviceError, unknown
 from gluonlab.kvstores.compression import keeps_rest
-from gluonlab.kvstores.sharded import SHARDED
+from gluonlab.kvstores.summing import SHARDED
 from gluonlab.parallel.channels.layout import CHANNELS as CHANNEL_WAYS
 from gluonlab.parallel.channels.strategy import channel_parallel
 from gluonlab.parallel.data.strategy import data_parallel

@@ -16,8 +16,7 @@ from mxnet.kvstore import KVStoreBase
 from gluonlab.errors import ConfigError, KVStoreError, RunError, said_by, unknown, warn
 from gluonlab.kvstores import KVSTORES, make_kvstore
 from gluonlab.kvstores.group_store import GroupKVStore
-from gluonlab.kvstores.sharded import SHARDED, ShardedKVStore, check_element_wise
-from gluonlab.kvstores.summing import SummingKVStore
+from gluonlab.kvstores.summing import SHARDED, SummingKVStore, is_sharded
 from gluonlab.optimizers.registry import check_replicas
 from gluonlab.update.bucket import Bucket
 from gluonlab.update.loss_scale import LossScale
@@ -159,8 +158,10 @@ def check_who_updates(
     ConfigError, when its replicas would drift apart on several devices.
     """
     check_replicas(optimizer, devices)
-    sharded = isinstance(store, ShardedKVStore)
+    sharded = is_sharded(store)
     if sharded and devices > 1:
+        from gluonlab.kvstores.sharded import check_element_wise
+
         check_element_wise(type(optimizer))
     if update_on_kvstore is None or bool(update_on_kvstore) == sharded:
         return

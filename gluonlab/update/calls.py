@@ -8,8 +8,7 @@ from typing import Any, Callable, List, NamedTuple, Sequence, Tuple
 from mxnet import nd
 from mxnet.gluon import Parameter
 
-from gluonlab.kvstores.native import NativeKVStore
-from gluonlab.kvstores.processes import sums_over_processes
+from gluonlab.kvstores.native import NativeKVStore, sums_over_processes
 from gluonlab.kvstores.summing import SummingKVStore
 from gluonlab.update.bucket import Bucket, as_nd, together
 

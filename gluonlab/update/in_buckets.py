@@ -14,8 +14,8 @@ from gluonlab.config.arguments import named_arguments
 from gluonlab.devices import check_distinct
 from gluonlab.engine.living import living
 from gluonlab.kvstores.group_store import GroupKVStore
-from gluonlab.kvstores.processes import new_keys, sums_over_processes
-from gluonlab.kvstores.sharded import ShardedKVStore
+from gluonlab.kvstores.native import new_keys, sums_over_processes
+from gluonlab.kvstores.summing import is_sharded
 from gluonlab.models.shapes import note_shapes
 from gluonlab.optimizers.registry import is_element_wise
 from gluonlab.optimizers.states.states import States
@@ -122,7 +122,7 @@ class TrainerInBuckets(gluon.Trainer):
         store: Any = self._store
         self._kvstore = store
         self._on_servers = isinstance(store, GroupKVStore) and store.on_servers
-        shards = isinstance(store, ShardedKVStore) and len(self._contexts) > 1
+        shards = is_sharded(store) and len(self._contexts) > 1
         self._update_on_kvstore = shards or self._on_servers
         self._distributed = sums_over_processes(store)
         if store is not None and self._compression_params:

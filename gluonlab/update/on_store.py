@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any, Optional, Sequence
+from typing import TYPE_CHECKING, Any, Optional, Sequence
 
 import mxnet as mx
 
-from gluonlab.kvstores.sharded import ShardedKVStore
 from gluonlab.optimizers.updates.key_update import foresee
 from gluonlab.update.bucket import Bucket
 from gluonlab.update.calls import Call
@@ -14,6 +13,9 @@ from gluonlab.update.fresh import Stale
 from gluonlab.update.gaps import Gaps
 from gluonlab.update.loss_scale import LossScale
 from gluonlab.update.summed import SummedGradients
+
+if TYPE_CHECKING:
+    from gluonlab.kvstores.sharded import ShardedKVStore
 
 
 class UpdateOnStore:
@@ -25,7 +27,7 @@ class UpdateOnStore:
 
     def __init__(
         self,
-        store: ShardedKVStore,
+        store: "ShardedKVStore",
         calls: Sequence[Call],
         buckets: Sequence[Bucket],
         ctxs: Sequence[mx.Context],

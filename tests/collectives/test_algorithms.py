@@ -12,10 +12,15 @@ from support.covering import long_cases
 from support.examples import examples
 from support.schedule_reference import is_right
 
-from gluonlab.collectives.algorithms import ALGORITHMS, HALVES, make_schedule
+from gluonlab.collectives.algorithms import (
+    ALGORITHMS,
+    HALVES,
+    balanced_tree,
+    make_schedule,
+    mirrored_trees,
+)
 from gluonlab.collectives.check import check, states
 from gluonlab.collectives.schedule import Transfer, then
-from gluonlab.collectives.trees import balanced_tree, mirrored_trees
 from gluonlab.errors import ScheduleError
 
 # in make test ranks alone, a pair, odd and even numbers, and a power of two

@@ -8,14 +8,13 @@ from support.plain_price import plain_price
 from support.schedule_reference import keeps_promise
 from support.topologies import topologies
 
-from gluonlab.collectives import auto
+from gluonlab.collectives import for_links
 from gluonlab.collectives.algorithms import ALGORITHMS, make_schedule
 from gluonlab.collectives.bounds import floor_of
-from gluonlab.collectives.cheapest import SIZES, first_of_lowest
+from gluonlab.collectives.cost import SIZES, best_order, first_of_lowest
 from gluonlab.collectives.for_links import FOR_LINKS, make_for_links
-from gluonlab.collectives.placing import best_order
+from gluonlab.collectives.links import cpu_devices
 from gluonlab.collectives.topology import make_topology
-from gluonlab.collectives.wiring import cpu_devices
 from gluonlab.errors import ScheduleError
 
 EQUAL = 1 + 2e-9
@@ -29,7 +28,7 @@ def others(topology):
         yield schedule
         yield schedule.placed(best_order(schedule, topology))
     for name in FOR_LINKS:
-        if name == auto.NAME:
+        if name == for_links.AUTO:
             continue
         try:
             yield from make_for_links(name, topology, topology.world_size).schedules
@@ -42,7 +41,7 @@ def others(topology):
 def test_nothing_is_cheaper_at_the_sizes_compared_and_nothing_much_between_them(
     topology, size, beyond
 ):
-    made = make_for_links(auto.NAME, topology, topology.world_size)
+    made = make_for_links(for_links.AUTO, topology, topology.world_size)
     known = list(others(topology))
     for bytes_, slack in ((size, EQUAL), (size * (1 + beyond), 1.05)):
         chosen = plain_price(made.cheapest(bytes_), topology, bytes_)
@@ -53,7 +52,7 @@ def test_nothing_is_cheaper_at_the_sizes_compared_and_nothing_much_between_them(
 @examples(5, 8)
 @given(drawn)
 def test_what_is_taken_sums_and_the_table_says_from_where_on(topology):
-    made = make_for_links(auto.NAME, topology, topology.world_size)
+    made = make_for_links(for_links.AUTO, topology, topology.world_size)
     assert all(keeps_promise(schedule) for schedule in made.schedules)
     table = made.table()
     assert table[0].size_bytes == 1
@@ -66,10 +65,10 @@ def test_what_is_taken_sums_and_the_table_says_from_where_on(topology):
 def test_algorithms_are_cut_finer_too_where_they_leave_the_choice():
     topology = make_topology("p3.8xlarge")
     chunks = {}
-    for schedule in auto.candidates(topology):
+    for schedule in for_links.candidates(topology):
         chunks.setdefault(schedule.name, set()).add(schedule.chunks)
-    assert chunks["tree"] == {1, *auto.FINER} and chunks["ring"] == {4}
-    assert chunks["sharded"] == {4 * times for times in (1, *auto.FINER)}
+    assert chunks["tree"] == {1, *for_links.FINER} and chunks["ring"] == {4}
+    assert chunks["sharded"] == {4 * times for times in (1, *for_links.FINER)}
 
 
 @pytest.mark.parametrize(
@@ -79,7 +78,7 @@ def test_algorithms_are_cut_finer_too_where_they_leave_the_choice():
 def test_on_known_machines_it_is_near_the_floor_at_every_size(machine, gap):
     topology = make_topology(machine)
     floor = floor_of(topology)
-    made = make_for_links(auto.NAME, topology, topology.world_size)
+    made = make_for_links(for_links.AUTO, topology, topology.world_size)
     for power in range(10, 31):
         seconds = plain_price(made.cheapest(2**power), topology, 2**power)
         assert floor.seconds(2**power) / EQUAL <= seconds <= gap * floor.seconds(2**power)
@@ -89,7 +88,7 @@ def test_equal_prices_give_the_first_and_so_the_same_choice_always():
     assert first_of_lowest([2.0, 1.0, 1.0 - 1e-12]) == 1
     for count in (1, 2, 4):
         one, other = (
-            make_for_links(auto.NAME, cpu_devices(count), count).table() for _ in range(2)
+            make_for_links(for_links.AUTO, cpu_devices(count), count).table() for _ in range(2)
         )
         assert list(map(str, one)) == list(map(str, other)) and one[0].size_bytes == 1
 

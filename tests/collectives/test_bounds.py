@@ -11,8 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gluonlab.collectives.algorithms import ALGORITHMS, HALVES, make_schedule
-from gluonlab.collectives.bounds import floor_of
-from gluonlab.collectives.capacity import Capacity
+from gluonlab.collectives.bounds import Capacity, floor_of
 from gluonlab.collectives.check import check
 from gluonlab.collectives.cost import price, prices
 from gluonlab.collectives.links import Link, Route, Topology, pairs_of

@@ -14,13 +14,14 @@ from support.examples import examples
 
 from gluonlab.collectives.algorithms import ALGORITHMS, HALVES, make_schedule
 from gluonlab.collectives.cost import algbw, bus_factor, price, traffic
-from gluonlab.collectives.machines import p3_16xlarge
 from gluonlab.collectives.schedule import Schedule, Transfer
 from gluonlab.collectives.topology import (
     Link,
     Route,
     Topology,
     fully_connected,
+    make_topology,
+    p3_16xlarge,
     switch,
     this_machine,
 )
@@ -393,7 +394,7 @@ def test_nothing_to_do_and_nothing_to_send():
 
 
 def test_a_price_says_what_it_is_for():
-    priced = price(make_schedule("ring", 4), p3_16xlarge(4), N)
+    priced = price(make_schedule("ring", 4), make_topology("p3.16xlarge", 4), N)
     assert (priced.schedule, priced.topology, priced.collective) == (
         "ring",
         "p3.16xlarge",

@@ -8,10 +8,16 @@ from support.devices import devices as some_devices
 from support.examples import examples
 from support.schedule_reference import is_right
 
-from gluonlab.collectives.algorithms import ALGORITHMS, HALVES, make_schedule
+from gluonlab.collectives.algorithms import (
+    ACROSS,
+    ALGORITHMS,
+    HALVES,
+    make_schedule,
+    nested,
+    over_hosts,
+)
 from gluonlab.collectives.check import check
 from gluonlab.collectives.executor import allreduce
-from gluonlab.collectives.hierarchy import ACROSS, nested, over_hosts
 from gluonlab.errors import ScheduleError
 
 from mxnet import nd  # isort: skip

@@ -7,16 +7,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.examples import examples
 
-from gluonlab.collectives.algorithms import ALGORITHMS, make_schedule
-from gluonlab.collectives.cost import price
-from gluonlab.collectives.hierarchy import ACROSS, over_hosts
-from gluonlab.collectives.hosts import MOST_HOSTS, NETWORKS, Network, several_hosts
-from gluonlab.collectives.placing import best_order
+from gluonlab.collectives.algorithms import ACROSS, ALGORITHMS, make_schedule, over_hosts
+from gluonlab.collectives.cost import best_order, price
 from gluonlab.collectives.topology import (
+    MOST_HOSTS,
+    NETWORKS,
     TOPOLOGIES,
     Link,
+    Network,
     fully_connected,
     make_topology,
+    several_hosts,
     switch,
 )
 from gluonlab.errors import ScheduleError

@@ -15,8 +15,7 @@ from support.topologies import topologies
 
 from gluonlab.collectives.algorithms import ALGORITHMS, make_schedule
 from gluonlab.collectives.check import check
-from gluonlab.collectives.cost import prices
-from gluonlab.collectives.placing import best_order
+from gluonlab.collectives.cost import best_order, prices
 from gluonlab.collectives.schedule import OPS, Schedule
 from gluonlab.collectives.topology import switch
 from gluonlab.errors import ScheduleError
@@ -129,10 +128,9 @@ GROWTH = 5  # of a transfer's time from 64 to 1,024 ranks, at most; it would be 
 # at all ranks
 MEASURED = """
 import resource, sys, time
-from gluonlab.collectives.algorithms import make_schedule
+from gluonlab.collectives.algorithms import make_schedule, over_hosts
 from gluonlab.collectives.check import check
 from gluonlab.collectives.cost import price
-from gluonlab.collectives.hierarchy import over_hosts
 from gluonlab.collectives.topology import make_topology, switch
 def of_a_transfer(name, ranks, times):
     began = time.process_time()

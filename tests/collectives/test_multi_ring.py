@@ -12,7 +12,7 @@ from support.schedule_reference import keeps_promise
 from gluonlab.collectives.algorithms import make_schedule
 from gluonlab.collectives.bounds import floor_of
 from gluonlab.collectives.cost import price
-from gluonlab.collectives.multi_ring import MOST_AT_ONCE, MOST_TRANSFERS, multi_ring, packed
+from gluonlab.collectives.for_links import MOST_AT_ONCE, MOST_TRANSFERS, multi_ring, packed
 from gluonlab.collectives.synthesis.lanes import lanes_of
 from gluonlab.collectives.topology import fully_connected, make_topology
 

@@ -7,8 +7,7 @@ from support.drawn_pages import Texts, embedded, strings
 from support.japanese import english_words
 
 from gluonlab.collectives.render import as_page, draw
-from gluonlab.collectives.render.scene import in_few_words, in_words
-from gluonlab.collectives.render.words import JAPANESE
+from gluonlab.collectives.render.scene import JAPANESE, in_few_words, in_words
 from gluonlab.collectives.schedule import Schedule, Transfer
 from gluonlab.errors import ConfigError
 

@@ -10,7 +10,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.examples import examples
 
-from gluonlab.collectives.machines import nvswitch, p3_16xlarge, pcie
 from gluonlab.collectives.topology import (
     TOPOLOGIES,
     Link,
@@ -18,6 +17,9 @@ from gluonlab.collectives.topology import (
     Topology,
     fully_connected,
     make_topology,
+    nvswitch,
+    p3_16xlarge,
+    pcie,
     switch,
     this_machine,
 )

@@ -13,10 +13,8 @@ from support.examples import examples
 from support.topologies import both, pairs, read_content, topologies
 
 from gluonlab.collectives.links import Link, Route, Topology
-from gluonlab.collectives.machines import nvswitch, p3_16xlarge
-from gluonlab.collectives.paths import Wire, shortest_routes
-from gluonlab.collectives.topology import TOPOLOGIES, make_topology
-from gluonlab.collectives.topology_file import read_topology, write_topology
+from gluonlab.collectives.topology import TOPOLOGIES, make_topology, nvswitch, p3_16xlarge
+from gluonlab.collectives.topology_file import Wire, read_topology, shortest_routes, write_topology
 from gluonlab.errors import OutputError, ScheduleError
 
 # --- what is written is read

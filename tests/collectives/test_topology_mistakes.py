@@ -5,8 +5,7 @@ from functools import partial
 import pytest
 from support.topologies import both, read_content
 
-from gluonlab.collectives.machines import p3_16xlarge
-from gluonlab.collectives.topology import make_topology
+from gluonlab.collectives.topology import make_topology, p3_16xlarge
 from gluonlab.collectives.topology_file import LARGEST_BYTES, read_topology, write_topology
 from gluonlab.errors import ScheduleError
 from gluonlab.plain import one_line
@@ -116,7 +115,7 @@ def test_files_that_are_none_are_refused(tmp_path):
 def test_a_file_takes_the_place_of_a_name(tmp_path):
     file = str(tmp_path / "m.JSON")
     write_topology(p3_16xlarge(), file)
-    assert make_topology(file, 3) == p3_16xlarge(3)
+    assert make_topology(file, 3) == make_topology("p3.16xlarge", 3)
     with pytest.raises(ScheduleError, match=r"p3.16xlarge has 8 devices: choose 1 to 8, not 9"):
         make_topology(file, 9)
     with pytest.raises(ScheduleError, match=r"under hosts: give .*m.JSON alone"):

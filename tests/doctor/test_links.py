@@ -7,8 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.fake_nvml import A100, CUBE, H100, RTX, T4, V100, machine, statuses
 
-from gluonlab.collectives.machines import ONE_NVLINK, TWO_NVLINKS
-from gluonlab.collectives.topology import make_topology
+from gluonlab.collectives.topology import ONE_NVLINK, TWO_NVLINKS, make_topology
 from gluonlab.doctor import links
 from gluonlab.doctor.findings import OK, WARNING
 

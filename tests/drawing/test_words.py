@@ -11,7 +11,7 @@ from support.japanese import english_words, faults_of_writing
 
 from gluonlab.collectives import render as allreduce
 from gluonlab.collectives.algorithms import ALGORITHMS
-from gluonlab.collectives.render import words as allreduce_words
+from gluonlab.collectives.render import scene as allreduce_words
 from gluonlab.errors import ConfigError
 from gluonlab.exercises.languages import LANGUAGES
 from gluonlab.parallel.pipeline import render as pipeline

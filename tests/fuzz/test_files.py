@@ -19,7 +19,7 @@ from support.made_up_runs import make_run
 from support.records import write_records
 
 from gluonlab.bench.harness.record import Record, Series, read_record
-from gluonlab.collectives.machines import p3_8xlarge
+from gluonlab.collectives.topology import p3_8xlarge
 from gluonlab.collectives.topology_file import read_topology, write_topology
 from gluonlab.data.fetching.extract import unpack
 from gluonlab.data.fetching.sources import Contents

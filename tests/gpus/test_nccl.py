@@ -15,7 +15,7 @@ from support.reference import cpus, distance, values
 
 from gluonlab.errors import KVStoreError
 from gluonlab.kvstores import make_kvstore
-from gluonlab.kvstores.nccl import TYPES
+from gluonlab.kvstores.native import TYPES
 from gluonlab.update.trainer import BucketedTrainer
 
 GPUS = [mx.gpu(device) for device in range(4)]

@@ -12,7 +12,7 @@ from support.reference import cpus, distance, random_batches, train_on_one_devic
 
 from gluonlab.collectives.algorithms import make_schedule
 from gluonlab.collectives.for_links import FOR_LINKS, make_for_links
-from gluonlab.collectives.synthesis.front import Found
+from gluonlab.collectives.synthesis.search import Found
 from gluonlab.collectives.synthesis.stored import front_of
 from gluonlab.collectives.topology import make_topology
 from gluonlab.collectives.topology_file import with_schedules

@@ -16,9 +16,9 @@ from support.process_group import in_processes
 
 from gluonlab.errors import GluonlabWarning, KVStoreError, RunError
 from gluonlab.kvstores import make_kvstore
+from gluonlab.kvstores.compression import LIMIT, TwoBits, digits_for
 from gluonlab.kvstores.group_store import GroupKVStore
 from gluonlab.kvstores.groups import ALONE, SummingGroup
-from gluonlab.kvstores.two_bits import LIMIT, TwoBits, digits_for
 from gluonlab.update.loss_scale import LossScale
 from gluonlab.update.trainer import BucketedTrainer
 

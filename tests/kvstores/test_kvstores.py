@@ -1,17 +1,21 @@
 """Kvstores: checked names, real stores."""
 
 import inspect
+import subprocess
+import sys
 
 import mxnet as mx
 import numpy as np
 import pytest
 from support.devices import contexts
 
+from gluonlab import kvstores
+from gluonlab.collectives.algorithms import ALGORITHMS
+from gluonlab.collectives.for_links import FOR_LINKS
 from gluonlab.errors import KVStoreError
 from gluonlab.kvstores import KVSTORES, check_kvstore, make_kvstore
 from gluonlab.kvstores.group_store import GroupKVStore
-from gluonlab.kvstores.native import NativeKVStore
-from gluonlab.kvstores.nccl import NcclKVStore
+from gluonlab.kvstores.native import NativeKVStore, NcclKVStore
 from gluonlab.kvstores.schedule import ScheduleKVStore
 from gluonlab.kvstores.sharded import ShardedKVStore
 
@@ -24,6 +28,38 @@ def test_a_store_is_a_new_instance_of_the_type_asked_for(name):
     assert isinstance(store, mx.kvstore.KVStoreBase)
     assert store.type == name
     assert make_kvstore(name) is not store
+
+
+def test_every_algorithm_and_every_schedule_for_links_is_a_store():
+    assert list(kvstores.ALGORITHMS) == list(ALGORITHMS)
+    assert list(kvstores.FOR_LINKS) == list(FOR_LINKS)
+
+
+LOADED = """
+import sys
+from gluonlab import BucketedTrainer, make_kvstore
+make_kvstore(sys.argv[1])
+print(*sorted({name.split(".")[1] for name in sys.modules if name.startswith("gluonlab.")}))
+print(*[name for name in sys.modules if name.startswith("gluonlab.collectives.")])
+"""
+
+
+@pytest.mark.parametrize(
+    "name, needs, not_needed",
+    [
+        ("device", "", "collectives"),
+        ("local", "", "collectives"),
+        ("ring", "executor", "synthesis"),
+    ],
+)
+def test_a_store_imports_what_it_needs(name, needs, not_needed):
+    found = subprocess.run(
+        [sys.executable, "-c", LOADED, name], capture_output=True, text=True, check=True
+    )
+    packages, collectives = found.stdout.split("\n")[:2]
+    unwanted = {"parallel", "launch", "export", "training", "bench", "exercises", "prediction"}
+    assert not unwanted & set(packages.split())
+    assert needs in collectives and not_needed not in collectives.replace(".", " ").split()
 
 
 @pytest.mark.parametrize("method", ["broadcast", "pushpull"])

@@ -19,18 +19,18 @@ from support.devices import contexts, device, named
 from support.examples import examples
 from support.fake_nvml import CUBE, RTX, T4, V100, machine
 
+from gluonlab.collectives import topology as topology_module
 from gluonlab.collectives.algorithms import ALGORITHMS, make_schedule
-from gluonlab.collectives.cost import price
+from gluonlab.collectives.cost import ORDER_SIZES, best_order, price
 from gluonlab.collectives.for_links import FOR_LINKS
-from gluonlab.collectives.nvml_links import nvml_topology
-from gluonlab.collectives.placing import SIZES, best_order
-from gluonlab.collectives.topology import make_topology
+from gluonlab.collectives.topology import make_topology, nvml_topology
 from gluonlab.config import TrainConfig
 from gluonlab.errors import KVStoreError, ScheduleError
 from gluonlab.gpu import nvml
 from gluonlab.gpu.visible import visible_gpus
-from gluonlab.kvstores import KVSTORES, make_kvstore, placement
+from gluonlab.kvstores import KVSTORES, make_kvstore
 from gluonlab.kvstores.schedule import ScheduleKVStore
+from gluonlab.kvstores.summing import Placement
 from gluonlab.run import main as run
 from gluonlab.training.plan import make_plan
 
@@ -66,7 +66,7 @@ def test_a_placed_schedule_never_costs_more_than_an_unplaced_one(drawn, name):
     topology, schedule = nvml_topology(driver, chosen), make_schedule(name, len(chosen))
     order = best_order(schedule, topology)
     assert sorted(order) == list(range(len(chosen)))
-    for size in SIZES:
+    for size in ORDER_SIZES:
         unplaced = price(schedule, topology, size).seconds
         assert price(schedule.placed(order), topology, size).seconds <= unplaced * (1 + 1e-6)
 
@@ -103,7 +103,9 @@ def shown(monkeypatch, driver, visible=None):
     # CUDA's four digits of the domain
     at = {number: f"{gpu.bus_id[4:].lower()}" for number, gpu in enumerate(gpus)}
     monkeypatch.setattr(nvml, "known", lambda: driver)
-    monkeypatch.setattr(placement, "pci_bus_ids", lambda ctxs: [at[ctx.device_id] for ctx in ctxs])
+    monkeypatch.setattr(
+        topology_module, "pci_bus_ids", lambda ctxs: [at[ctx.device_id] for ctx in ctxs]
+    )
     return [mx.gpu(number) for number in range(len(gpus))]
 
 
@@ -144,7 +146,7 @@ def test_a_named_machine_counts_instead_of_what_nvml_tells(monkeypatch, driver):
     ctxs = shown(monkeypatch, machine(*[V100] * 8))
     monkeypatch.setattr(nvml, "known", lambda: driver)
     placed = make_kvstore("ring", ctxs, topology="p3.16xlarge").placement(ctxs)
-    assert placed == placement.Placement((0, 3, 2, 1, 5, 6, 7, 4), "by the links of p3.16xlarge")
+    assert placed == Placement((0, 3, 2, 1, 5, 6, 7, 4), "by the links of p3.16xlarge")
 
 
 def test_gpus_stay_as_numbered_where_nvml_says_nothing(monkeypatch):

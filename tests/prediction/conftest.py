@@ -4,7 +4,7 @@ import pickle
 
 import pytest
 
-from gluonlab.collectives.placing import best_order
+from gluonlab.collectives.cost import best_order
 from gluonlab.prediction import sums
 
 

@@ -8,8 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from mxnet.gluon.model_zoo import vision
 
-from gluonlab.collectives.hosts import NETWORKS
-from gluonlab.collectives.topology import make_topology
+from gluonlab.collectives.topology import NETWORKS, make_topology
 from gluonlab.collectives.topology_file import write_topology
 from gluonlab.errors import ConfigError
 from gluonlab.kvstores import KVSTORES

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gluonlab.collectives.links import switch
 from gluonlab.collectives.topology import make_topology
-from gluonlab.collectives.wiring import switch
 from gluonlab.errors import ConfigError
 from gluonlab.prediction.constants import Host
 from gluonlab.prediction.sums import (

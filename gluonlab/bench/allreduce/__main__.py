@@ -10,9 +10,9 @@ from gluonlab.bench.allreduce.sizes import DEVICES, DRAWN, SIZES
 from gluonlab.bench.harness.command import INTERRUPTED, JSON, option
 from gluonlab.cli.command import command
 from gluonlab.collectives.algorithms import ALGORITHMS
-from gluonlab.collectives.names import SUMMARIES
 from gluonlab.collectives.topology import NAMES
 from gluonlab.errors import RunError
+from gluonlab.kvstores import FOR_LINKS
 
 
 @command(
@@ -26,7 +26,7 @@ from gluonlab.errors import RunError
 @option(
     "--algorithms",
     "NAMES",
-    f"all, or some of {', '.join(ALGORITHMS)}, {', '.join(SUMMARIES)}, "
+    f"all, or some of {', '.join(ALGORITHMS)}, {', '.join(FOR_LINKS)}, "
     "sharded-whole, chapter, local, device, nccl  [default: all]",
 )
 @option(

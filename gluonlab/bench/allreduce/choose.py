@@ -11,10 +11,9 @@ from typing import Any, Dict, List, Optional, Protocol, Sequence
 
 from gluonlab.bench.harness.text import microseconds, times
 from gluonlab.bench.harness.text import table as as_table
-from gluonlab.collectives.auto import NAME as AUTO
 from gluonlab.collectives.bounds import floor_of
 from gluonlab.collectives.cost import price
-from gluonlab.collectives.for_links import ForLinks, From
+from gluonlab.collectives.for_links import AUTO, ForLinks, From
 from gluonlab.collectives.schedule import Schedule
 from gluonlab.sizes import in_words
 

@@ -12,9 +12,9 @@ from mxnet import nd
 from gluonlab.bench.harness.turns import Call, time_in_turns
 from gluonlab.collectives.algorithms import ring_all_gather, ring_reduce_scatter
 from gluonlab.collectives.executor import Executor
+from gluonlab.collectives.links import this_machine
 from gluonlab.collectives.schedule import ADD, COPY, Schedule, Transfer
 from gluonlab.collectives.topology import Topology
-from gluonlab.collectives.wiring import this_machine
 from gluonlab.engine.invoke import NO_ATTRIBUTES, Attributes, OperatorCall
 
 LIMIT = (

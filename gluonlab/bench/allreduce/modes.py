@@ -20,9 +20,7 @@ from gluonlab.bench.allreduce.plans import (
 from gluonlab.bench.allreduce.sizes import DRAWN, SIZES, parse_sizes
 from gluonlab.bench.harness.drawings import Drawing, drawn, number_of_devices
 from gluonlab.collectives.algorithms import ALGORITHMS, make_schedule
-from gluonlab.collectives.auto import MOST_DEVICES
-from gluonlab.collectives.auto import NAME as AUTO
-from gluonlab.collectives.for_links import FOR_LINKS, make_for_links
+from gluonlab.collectives.for_links import AUTO, FOR_LINKS, MOST_DEVICES, make_for_links
 from gluonlab.collectives.schedule import Schedule
 from gluonlab.collectives.topology import Topology, make_topology
 from gluonlab.collectives.topology_file import is_file_name

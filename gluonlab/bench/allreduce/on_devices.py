@@ -19,17 +19,14 @@ from gluonlab.bench.harness.measured_on import in_words
 from gluonlab.bench.harness.session import Session
 from gluonlab.bench.harness.text import WIDTH
 from gluonlab.collectives.algorithms import ALGORITHMS
-from gluonlab.collectives.auto import MOST_DEVICES
-from gluonlab.collectives.auto import NAME as AUTO
-from gluonlab.collectives.for_links import FOR_LINKS, ForLinks
-from gluonlab.collectives.topology import Topology
+from gluonlab.collectives.for_links import AUTO, FOR_LINKS, MOST_DEVICES, ForLinks
+from gluonlab.collectives.topology import Topology, ground_of
 from gluonlab.config import option_name
 from gluonlab.config.values import whole
 from gluonlab.devices import devices
 from gluonlab.documents import json_text
 from gluonlab.errors import ConfigError, unknown
-from gluonlab.kvstores.for_links import ForLinksKVStore
-from gluonlab.kvstores.placement import ground_of
+from gluonlab.kvstores.schedule import ForLinksKVStore
 
 Asked = Mapping[str, Any]
 

@@ -9,13 +9,16 @@ import re
 from dataclasses import dataclass
 from typing import List, Optional, Sequence, Tuple
 
-from gluonlab.collectives.algorithms import ALGORITHMS, make_schedule
-from gluonlab.collectives.auto import NAME as AUTO
-from gluonlab.collectives.definition import takes
-from gluonlab.collectives.for_links import FOR_LINKS, ForLinks, make_for_links
-from gluonlab.collectives.hierarchy import alternatives_over_hosts
+from gluonlab.collectives.algorithms import ALGORITHMS, make_schedule, takes
+from gluonlab.collectives.for_links import (
+    AUTO,
+    FOR_LINKS,
+    ForLinks,
+    alternatives_over_hosts,
+    make_for_links,
+)
 from gluonlab.collectives.schedule import Schedule
-from gluonlab.collectives.synthesis.stored import NAME as SYNTHESISED
+from gluonlab.collectives.synthesis.stored import SYNTHESISED
 from gluonlab.collectives.topology import Topology
 from gluonlab.errors import ScheduleError, unknown
 

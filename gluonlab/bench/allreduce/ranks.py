@@ -15,10 +15,9 @@ from tqdm import tqdm
 from gluonlab.bench.allreduce.plans import HIERARCHICAL, Plan, make_plans
 from gluonlab.bench.allreduce.simulate import COLUMNS, HEADING, PricedRow, priced_lines, simulate
 from gluonlab.bench.harness.text import table as as_table
-from gluonlab.collectives.hierarchy import ACROSS
-from gluonlab.collectives.hosts import MOST_HOSTS
-from gluonlab.collectives.synthesis.stored import NAME as SYNTHESISED
-from gluonlab.collectives.topology import Topology, make_topology
+from gluonlab.collectives.algorithms import ACROSS
+from gluonlab.collectives.synthesis.stored import SYNTHESISED
+from gluonlab.collectives.topology import MOST_HOSTS, Topology, make_topology
 from gluonlab.config.values import whole
 from gluonlab.drawing.live import new_figure
 from gluonlab.errors import ConfigError, ScheduleError

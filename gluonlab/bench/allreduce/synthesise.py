@@ -15,7 +15,7 @@ from tqdm import tqdm
 from gluonlab.bench.allreduce.plans import Plan, synthesised_label
 from gluonlab.bench.allreduce.simulate import simulate
 from gluonlab.bench.allreduce.simulate import table as as_table
-from gluonlab.collectives.synthesis.front import Found, synthesise
+from gluonlab.collectives.synthesis.search import Found, synthesise
 from gluonlab.collectives.topology import Topology
 from gluonlab.collectives.topology_file import with_schedules
 from gluonlab.engine.installing import pip_install

@@ -15,7 +15,7 @@ from gluonlab.collectives.for_links import FOR_LINKS
 from gluonlab.collectives.schedule import Schedule
 from gluonlab.errors import KVStoreError
 from gluonlab.kvstores import make_kvstore
-from gluonlab.kvstores.sums import size_of
+from gluonlab.kvstores.summing import size_of
 from gluonlab.scratch.data_parallel import allreduce as chapters_allreduce
 
 CHAPTER, WHOLE = "chapter", "sharded-whole"

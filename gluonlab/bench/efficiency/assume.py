@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import List, Mapping
 
 from gluonlab.bench.efficiency.predict import NETWORK, SERVER_ADDS, Step
-from gluonlab.collectives.hosts import GBIT, NETWORKS
-from gluonlab.collectives.topology import make_topology
+from gluonlab.collectives.topology import GBIT, NETWORKS, make_topology
 
 
 def describe(machine: str, step: Step) -> str:

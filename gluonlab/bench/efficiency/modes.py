@@ -18,7 +18,7 @@ from gluonlab.bench.efficiency.predict import (
     predict,
 )
 from gluonlab.bench.harness.text import table as as_table
-from gluonlab.collectives.hosts import MOST_HOSTS, NETWORKS
+from gluonlab.collectives.topology import MOST_HOSTS, NETWORKS
 from gluonlab.collectives.topology_file import is_file_name
 from gluonlab.config.values import real, whole
 from gluonlab.documents import json_text

@@ -7,8 +7,7 @@ from __future__ import annotations
 
 from typing import Dict, List, NamedTuple, Sequence
 
-from gluonlab.collectives.hosts import NETWORKS
-from gluonlab.collectives.topology import make_topology
+from gluonlab.collectives.topology import NETWORKS, make_topology
 from gluonlab.prediction.gpus import GPUS
 from gluonlab.prediction.published import training_on_one
 from gluonlab.prediction.sums import SERVER_ADDS as SERVER_ADDS

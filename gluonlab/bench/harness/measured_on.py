@@ -78,8 +78,8 @@ def in_words(ctxs: "Sequence[mx.Context]") -> str:
 
 def gpu_names(ctxs: "Sequence[Any]") -> List[str]:
     """NVML's name of each GPU; empty for CPU devices, and where NVML reports none."""
+    from gluonlab.collectives.topology import nvml_numbers
     from gluonlab.gpu import nvml
-    from gluonlab.kvstores.placement import nvml_numbers
 
     if any(ctx.device_type != "gpu" for ctx in ctxs):
         return []

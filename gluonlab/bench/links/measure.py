@@ -16,8 +16,7 @@ from gluonlab.bench.harness.rounds import progress
 from gluonlab.bench.harness.turns import Call, Timed, time_in_turns
 from gluonlab.bench.links.fit import fit
 from gluonlab.bench.links.infer import Measured, at_once
-from gluonlab.collectives.links import Pair
-from gluonlab.collectives.routes import pairs_of
+from gluonlab.collectives.links import Pair, pairs_of
 from gluonlab.engine.invoke import AddInto, CopyInto, rows
 from gluonlab.gpu.peers import enable_peer_access
 

@@ -8,8 +8,7 @@ from pathlib import Path
 
 from gluonlab.bench.harness.text import WIDTH
 from gluonlab.bench.links.saved import kind_of
-from gluonlab.collectives.nvml_links import nvml_topology
-from gluonlab.collectives.topology import Topology
+from gluonlab.collectives.topology import Topology, nvml_topology
 from gluonlab.collectives.topology_file import write_topology
 from gluonlab.documents import json_text
 from gluonlab.errors import DeviceError

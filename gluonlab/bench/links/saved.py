@@ -12,10 +12,9 @@ from gluonlab.bench.harness.machine import cpu_model
 from gluonlab.bench.harness.measured_on import gpu_names, in_words
 from gluonlab.bench.links import infer
 from gluonlab.bench.links.measure import Found
-from gluonlab.collectives.topology import Topology
+from gluonlab.collectives.topology import Topology, nvml_numbers
 from gluonlab.errors import DeviceError
 from gluonlab.host import resources
-from gluonlab.kvstores.placement import nvml_numbers
 from gluonlab.plain import printable
 from gluonlab.prediction.gpus import GPUS
 from gluonlab.sizes import in_words as size_in_words

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import Any, Dict, Iterable, Optional, Tuple
 
-from gluonlab.collectives.algorithms import ALGORITHMS, make_schedule
+from gluonlab.collectives.algorithms import ALGORITHMS, Groups, make_schedule
 from gluonlab.collectives.check import Contributions, states
-from gluonlab.collectives.definition import Groups
 from gluonlab.collectives.render.scene import (
+    WORDS,
+    Words,
     buses,
     description,
     drawable,
@@ -18,7 +19,6 @@ from gluonlab.collectives.render.scene import (
     sends,
     size,
 )
-from gluonlab.collectives.render.words import WORDS, Words
 from gluonlab.collectives.schedule import Schedule
 from gluonlab.drawing.page import render
 from gluonlab.drawing.words import in_language

@@ -1,18 +1,270 @@
-"""The search for a schedule: what each chunk's trees are, by OR-tools' CP-SAT."""
+"""The synthesis: the front of schedules for some links, its bound from below, and the search.
+
+For each number of steps the front has the schedule with the fewest rounds a chunk (`synthesise`).
+`bound` says by linear programming how few there can be, and `search` finds a schedule with CP-SAT
+of OR-tools.
+"""
 
 from __future__ import annotations
 
+import math
 import threading
-from collections import defaultdict
-from typing import Any, DefaultDict, Dict, List, NamedTuple, Optional, Sequence, Tuple
+import time
+from collections import Counter, defaultdict
+from typing import (
+    Any,
+    Callable,
+    DefaultDict,
+    Dict,
+    Iterator,
+    List,
+    NamedTuple,
+    Optional,
+    Sequence,
+    Tuple,
+)
 
-from gluonlab.collectives.links import Pair
+from gluonlab.collectives.check import check
+from gluonlab.collectives.links import Pair, Topology
 from gluonlab.collectives.schedule import ADD, ALLREDUCE, COPY, Schedule, Transfer
-from gluonlab.collectives.synthesis.automorphisms import Renaming, representatives
-from gluonlab.collectives.synthesis.lanes import Lanes
+from gluonlab.collectives.synthesis.lanes import (
+    Lanes,
+    Renaming,
+    lanes_of,
+    representatives,
+    symmetries,
+)
+from gluonlab.errors import ScheduleError
 from gluonlab.host.signals import delayed_signals
 
+MOST_CHUNKS = 64  # each costs an operation for every device that it passes
+MORE_STEPS = 8  # beyond the fewest, at most
+EQUAL = 1e-6  # rounds that differ by less are the same, rounded otherwise
+WORTH = 0.005  # a step more must promise at least so much less moving
+
+
 Slot = Tuple[Pair, int]  # a pair, and a step
+
+
+class Found(NamedTuple):
+    """A schedule, its rounds, and the bound under all of as many steps, both as in `Bound`.
+
+    The bound is for what `Lanes` knows: the fast pairs alone, and one message on a wire in a step.
+    """
+
+    schedule: Schedule
+    rounds: float
+    bound: float
+
+    @property
+    def optimal(self) -> bool:
+        """Whether no schedule on these lanes that sums on trees and then copies has fewer."""
+        return self.rounds <= self.bound + EQUAL
+
+
+def synthesise(
+    topology: Topology,
+    seconds: float,
+    workers: int = 1,
+    told: Optional[Callable[[str], None]] = None,
+) -> List[Found]:
+    """The front for ``topology``, by rising number of steps.
+
+    ``seconds``: for each number of steps. ``told``: gets a line for everything that is tried.
+    Raises ScheduleError where there is nothing to find, or messages differ in latency.
+    """
+    if topology.world_size < 2:
+        raise ScheduleError(
+            f"{topology.name} has {topology.world_size} device: there is nothing to sum over; "
+            "choose a topology of two or more"
+        )
+    lanes = lanes_of(topology)
+    fewest = lanes.fewest_in + lanes.fewest_out
+    front: List[Found] = []
+    promised = math.inf
+    for steps in range(fewest, fewest + MORE_STEPS):
+        turnings = tuple(range(lanes.fewest_in, steps - lanes.fewest_out + 1))
+        least = bound(lanes, steps, turnings, symmetries(lanes)[0])
+        if least.moving > promised * (1 - WORTH):
+            break
+        if math.isinf(least.moving):  # so few steps do not suffice
+            continue
+        found = _best(lanes, steps, turnings, least, seconds, workers, told or (lambda line: None))
+        if found and (not front or found.rounds < front[-1].rounds - EQUAL):
+            front.append(found)
+            promised = least.moving
+    if not front:
+        raise ScheduleError(
+            f"{topology.name}: no schedule was found in {seconds:g} s for each number of steps: "
+            "give more time"
+        )
+    return front
+
+
+def _best(
+    lanes: Lanes,
+    steps: int,
+    turnings: Tuple[int, ...],
+    least: Bound,
+    seconds: float,
+    workers: int,
+    told: Callable[[str], None],
+) -> Optional[Found]:
+    """What comes nearest to the bound, in so many seconds; a third is for what is easy to find."""
+    until, best = time.monotonic() + seconds, None
+    for sought, ratio in _tries(lanes, steps, turnings, least):
+        left = until - time.monotonic() - (0 if best else seconds / 3)
+        if left <= 0:
+            break
+        if best and ratio >= best.rounds - EQUAL:
+            continue
+        made = search(lanes, sought, min(left, seconds / 3), workers)
+        what = f"{steps} steps, {sought.chunks} chunks, {sought.rounds} rounds"
+        told(f"{what}, {len(sought.group)}-fold symmetry: {'found' if made else 'not found'}")
+        if made:
+            check(made)
+            best = Found(made, ratio, least.moving)
+            if best.optimal:
+                break
+    return best or anything(lanes, steps, turnings, least, until, workers, told)
+
+
+def anything(
+    lanes: Lanes,
+    steps: int,
+    turnings: Tuple[int, ...],
+    least: Bound,
+    until: float,
+    workers: int,
+    told: Callable[[str], None],
+) -> Optional[Found]:
+    """Any schedule of a chunk for each device, then ones of fewer rounds.
+
+    That goes on until there is none, or none was found ``until`` then, of `time.monotonic`.
+    """
+    p, best = lanes.world_size, None
+    group = next(group for group in symmetries(lanes) if p % len(group) == 0)
+    rounds = p * p * steps  # all chunks over the same lane, in every step
+    while rounds >= steps and until > time.monotonic():
+        made = search(
+            lanes, Sought(p, steps, turnings, rounds, group), until - time.monotonic(), workers
+        )
+        what = f"{steps} steps, {p} chunks, {rounds} rounds at most"
+        told(f"{what}, {len(group)}-fold symmetry: {'found' if made else 'not found'}")
+        if made is None:
+            break
+        check(made)
+        best = Found(made, rounds_of(lanes, made), least.moving)
+        rounds = round(best.rounds) - 1
+    return best
+
+
+def rounds_of(lanes: Lanes, schedule: Schedule) -> float:
+    """As in `Bound`: of the busiest wire, summed over the steps, for each device's part."""
+    rounds = 0
+    for step in schedule.steps:
+        chunks = Counter((t.src, t.dst) for t in step)
+        rounds += max(-(-sum(chunks[p] for p in w.pairs) // w.lanes) for w in lanes.wires)
+    return rounds * lanes.world_size / schedule.chunks
+
+
+def _tries(
+    lanes: Lanes, steps: int, turnings: Tuple[int, ...], least: Bound
+) -> Iterator[Tuple[Sought, float]]:
+    """What to look for, with its rounds as in `Bound`: the nearest to the bound first."""
+    p = lanes.world_size
+    for group in symmetries(lanes):
+        tries = []
+        for chunks in range(len(group), MOST_CHUNKS + 1, len(group)):
+            rounds = max(steps, math.ceil(least.moving * chunks / p - EQUAL))
+            tries.append((rounds * p / chunks, chunks, rounds))
+        for ratio, chunks, rounds in sorted(tries):
+            yield Sought(chunks, steps, turnings, rounds, group), ratio
+
+
+# --- the bound from below: chunks that may be cut at will, by linear programming
+#
+# The transfers of all chunks with one owner and one turning point are summed up. Every device but
+# the owner receives as much of them as there is, and passes on at most what it had received before;
+# the same holds backwards for the sums. Whatever schedule there is satisfies this, with any number
+# of chunks, so its rounds are not fewer. It is a bound and no more: it does not know that two
+# devices may pass on the same half.
+
+
+class Bound(NamedTuple):
+    """Rounds that an allreduce takes at least.
+
+    A round moves, over each lane, one part in ``world_size`` of the buffer. ``cost``: with the
+    additions, in the time of rounds. Infinite where no schedule has so few steps.
+    """
+
+    moving: float
+    cost: float
+
+
+def bound(lanes: Lanes, steps: int, turnings: Sequence[int], group: Sequence[Renaming]) -> Bound:
+    """The bound of all schedules with so many steps and these turning points.
+
+    The best schedule, averaged over a symmetry, is as good, and symmetric: so it is enough to look
+    at owners up to the ``group``.
+    """
+    from ortools.linear_solver import pywraplp
+
+    solver = pywraplp.Solver.CreateSolver("GLOP")
+    load: DefaultDict[Slot, List[Any]] = defaultdict(list)
+    added: DefaultDict[Tuple[int, int], List[Any]] = defaultdict(list)
+    amounts = []
+    for owner in representatives(lanes.world_size, group):
+        for turning in turnings:
+            amount = solver.NumVar(0, solver.infinity(), "")
+            amounts.append(amount)
+            for (src, dst), step, part in _gather(solver, lanes, owner, amount, turning, steps):
+                for of in group:
+                    load[(of[src], of[dst]), step].append(part)
+            # a sum is a gather on the reversed links, backwards in time
+            for (dst, src), back, part in _gather(solver, lanes, owner, amount, 0, turning, True):
+                for of in group:
+                    load[(of[src], of[dst]), turning - 1 - back].append(part)
+                    added[of[dst], turning - 1 - back].append(part)
+    solver.Add(sum(amounts) * len(group) == lanes.world_size)
+    rounds = [solver.NumVar(0, solver.infinity(), "") for _ in range(steps)]
+    adding = [solver.NumVar(0, solver.infinity(), "") for _ in range(steps)]
+    for wire in lanes.wires:
+        for step in range(steps):
+            passing = [part for pair in wire.pairs for part in load[pair, step]]
+            solver.Add(sum(passing) <= wire.lanes * rounds[step])
+    for (_, step), parts in added.items():
+        solver.Add(sum(parts) <= adding[step])
+    solver.Minimize(sum(rounds) + lanes.adding * sum(adding))
+    if solver.Solve() != pywraplp.Solver.OPTIMAL:
+        return Bound(math.inf, math.inf)
+    return Bound(sum(each.solution_value() for each in rounds), solver.Objective().Value())
+
+
+def _gather(
+    solver: Any, lanes: Lanes, owner: int, amount: Any, first: int, last: int, back: bool = False
+) -> List[Tuple[Pair, int, Any]]:
+    """(pair, step, how much) of the owner's chunks on their way to all, from step to step."""
+    pairs = [(dst, src) for src, dst in lanes.pairs] if back else lanes.pairs
+    flow: Dict[Slot, Any] = {
+        (pair, step): solver.NumVar(0, solver.infinity(), "")
+        for pair in pairs
+        for step in range(first, last)
+        if pair[1] != owner and (step > first or pair[0] == owner)
+    }
+    into: DefaultDict[int, List[Slot]] = defaultdict(list)
+    for slot in flow:
+        into[slot[0][1]].append(slot)
+    for device in range(lanes.world_size):
+        if device != owner:
+            solver.Add(sum(flow[slot] for slot in into[device]) == amount)
+    for ((src, _), step), part in flow.items():
+        if src != owner:
+            solver.Add(part <= sum(flow[slot] for slot in into[src] if slot[1] < step))
+    return [(pair, step, part) for (pair, step), part in flow.items()]
+
+
+# --- the search for a schedule: what the trees of each chunk are, by CP-SAT
 
 
 class Sought(NamedTuple):

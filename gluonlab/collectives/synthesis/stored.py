@@ -7,25 +7,32 @@ same up to the devices' numbers. Everything read is checked.
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from functools import lru_cache
+from itertools import chain
 from pathlib import Path
 from typing import Any, Dict, Iterable, List, NamedTuple, Optional, Sequence, Tuple
 
-from gluonlab.collectives.cheapest import cheapest_for_some
+from gluonlab.collectives.algorithms import ACROSS, make_schedule, nested
 from gluonlab.collectives.check import check
-from gluonlab.collectives.fields import SCHEDULES
-from gluonlab.collectives.links import Topology
-from gluonlab.collectives.names import SYNTHESISED
-from gluonlab.collectives.placing import best_order
-from gluonlab.collectives.schedule import ADD, ALLREDUCE, COPY, Schedule, Step, Transfer
-from gluonlab.collectives.synthesis.automorphisms import isomorphism
-from gluonlab.collectives.synthesis.front import Found
-from gluonlab.collectives.synthesis.hosts import over_groups, over_hosts
-from gluonlab.collectives.synthesis.lanes import Lanes, Wire, lanes_or_none
-from gluonlab.collectives.wiring import switch
+from gluonlab.collectives.cost import best_order, cheapest_for_some
+from gluonlab.collectives.links import Topology, switch
+from gluonlab.collectives.schedule import (
+    ADD,
+    ALL_GATHER,
+    ALLREDUCE,
+    COPY,
+    FILE_FORMAT,
+    REDUCE_SCATTER,
+    Schedule,
+    Step,
+    Transfer,
+)
+from gluonlab.collectives.synthesis.lanes import Lanes, Wire, isomorphism, lanes_or_none
+from gluonlab.collectives.synthesis.search import Found
 from gluonlab.errors import ScheduleError
 
-NAME = SYNTHESISED
+SYNTHESISED = "synthesised"
 FOLDER = Path(__file__).with_name("found")
 MOST_HOSTS = 4  # of more, the prices of all choices take many seconds
 
@@ -74,14 +81,14 @@ def choices(topology: Topology) -> List[Schedule]:
     if len(topology.hosts) > 1:
         return _over_hosts(topology)
     if topology.world_size == 1:
-        return [Schedule(NAME, ALLREDUCE, 1, 1, (0,), ())]
+        return [Schedule(SYNTHESISED, ALLREDUCE, 1, 1, (0,), ())]
     own = [found.schedule for found in front_of(topology)]
     if own:
         return own
     others = [found.schedule for found in front_of(uniform(topology.world_size))]
     if not others:
         raise ScheduleError(
-            f"{NAME}: no schedule is stored for the {topology.world_size} devices of "
+            f"{SYNTHESISED}: no schedule is stored for the {topology.world_size} devices of "
             f"{topology.name}: there are some for {', '.join(machines())}, and for others of as "
             "many devices"
         )
@@ -89,7 +96,7 @@ def choices(topology: Topology) -> List[Schedule]:
     groups = topology.groups
     if len(groups) == 1 or len({len(group) for group in groups}) > 1:
         return placed
-    made = over_groups(NAME, topology, choices(topology.subset(groups[0])))
+    made = over_groups(SYNTHESISED, topology, choices(topology.subset(groups[0])))
     return cheapest_for_some([*placed, *made], topology)
 
 
@@ -103,7 +110,7 @@ def written(machine_names: Sequence[str], lanes: Lanes, front: Sequence[Found], 
 
     ``more``: the texts of values under other keys.
     """
-    head = {"format": SCHEDULES, "machines": list(machine_names), "devices": lanes.world_size}
+    head = {"format": FILE_FORMAT, "machines": list(machine_names), "devices": lanes.world_size}
     wires = [{"lanes": wire.lanes, "pairs": _pairs(wire.pairs)} for wire in lanes.wires]
     lists = {"wires": _list(map(json.dumps, wires)), "front": _list(map(_as_text, front))}
     return _object(head, **lists, **more)
@@ -141,7 +148,7 @@ def read(path: Path) -> Stored:
 def parsed(where: str, content: Any) -> Stored:
     """What the JSON content of a file says, checked; ``where``: the file, for messages."""
     try:
-        if content["format"] != SCHEDULES:
+        if content["format"] != FILE_FORMAT:
             raise ValueError(f"format {content['format']!r}")
         world_size = int(content["devices"])
         wires = tuple(
@@ -171,10 +178,10 @@ def damaged(where: str, error: Exception) -> str:
 def _over_hosts(topology: Topology) -> List[Schedule]:
     if len(topology.hosts) > MOST_HOSTS or len({len(host) for host in topology.hosts}) > 1:
         raise ScheduleError(
-            f"{NAME}: over hosts, they are made for 2 to {MOST_HOSTS} of as many devices each, not "
-            f"for the {len(topology.hosts)} of {topology.name}: choose hierarchical"
+            f"{SYNTHESISED}: over hosts, they are made for 2 to {MOST_HOSTS} of as many devices "
+            f"each, not for the {len(topology.hosts)} of {topology.name}: choose hierarchical"
         )
-    return over_hosts(NAME, topology, choices(topology.subset(topology.hosts[0])))
+    return over_hosts(SYNTHESISED, topology, choices(topology.subset(topology.hosts[0])))
 
 
 @lru_cache(maxsize=None)
@@ -194,7 +201,7 @@ def _found(world_size: int, each: Dict[str, Any]) -> Found:
         )
         for step in each["steps"]
     )
-    schedule = Schedule(NAME, ALLREDUCE, world_size, len(owner), owner, steps)
+    schedule = Schedule(SYNTHESISED, ALLREDUCE, world_size, len(owner), owner, steps)
     return Found(schedule, float(each["rounds"]), float(each["bound"]))
 
 
@@ -212,3 +219,82 @@ def _pairs(pairs: Sequence[Tuple[int, int]]) -> List[str]:
 def _pair(text: str) -> Tuple[int, int]:
     src, dst = text.split(">")
     return int(src), int(dst)
+
+
+# --- over several hosts, or groups of one, made of what is stored for one of them
+#
+# What is stored for one host is proved to be near the bound. Of the whole nothing is proved but
+# that it is right: `check` and the lower bound tell how good it is.
+
+# Within hosts also these, whose chunks have one owner: fewer messages pass a network card.
+ONE_OWNER = ("star", "tree")
+# Parts of the buffer that follow each other, a step apart, over groups whose links the stages of
+# one part leave idle
+PIPELINES = (1, 2, 4, 8, 16, 32)
+MOST_TRANSFERS = 20_000  # of a pipeline
+
+
+def over_hosts(name: str, topology: Topology, within: Sequence[Schedule]) -> List[Schedule]:
+    """Allreduces of all hosts of ``topology``, which have as many devices each.
+
+    ``within``: those of one host that each is made of, first for sums, in the end for copies.
+    """
+    return _over(name, topology, topology.hosts, within)
+
+
+def over_groups(name: str, topology: Topology, within: Sequence[Schedule]) -> List[Schedule]:
+    """The same over the groups of one host, each also as a `pipeline`."""
+    return [
+        pipeline(made, parts)
+        for made in _over(name, topology, topology.groups, within)
+        for parts in PIPELINES
+        if parts * made.transfers <= MOST_TRANSFERS
+    ]
+
+
+def pipeline(schedule: Schedule, parts: int) -> Schedule:
+    """The schedule for each of so many parts of the buffer, each a step after the one before.
+
+    While the sums of one part pass the links between groups, those of the next are still made
+    within groups: for large buffers all links work at once. What a device sends another for several
+    parts in one step is one message.
+    """
+    steps: List[List[Transfer]] = [[] for _ in range(len(schedule.steps) + parts - 1)]
+    for part in range(parts):
+        for number, step in enumerate(schedule.steps, part):
+            steps[number] += (t._replace(chunk=t.chunk + part * schedule.chunks) for t in step)
+    return replace(
+        schedule,
+        chunks=parts * schedule.chunks,
+        owner=parts * schedule.owner,
+        steps=tuple(map(tuple, steps)),
+    )
+
+
+def _over(
+    name: str, topology: Topology, parts: Sequence[Sequence[int]], within: Sequence[Schedule]
+) -> List[Schedule]:
+    one = topology.subset(parts[0])
+    single = [make_schedule(each, one.world_size) for each in ONE_OWNER]
+    inner = [*within, *(each.placed(best_order(each, one)) for each in single)]
+    between = [make_schedule(each, len(parts)) for each in ACROSS]
+    devices = list(chain(*parts))
+    made = []
+    for each in inner:
+        scatter, gather = halves(each)
+        made += [nested(name, scatter, across, gather).placed(devices) for across in between]
+    return made
+
+
+def halves(schedule: Schedule) -> Tuple[Schedule, Schedule]:
+    """An allreduce that sums every chunk up on its owner and then copies it, as two schedules.
+
+    The sums of all chunks come first, also where some of them were on their way back before.
+    """
+    scatter = replace(schedule, collective=REDUCE_SCATTER, steps=_only(schedule, ADD))
+    return scatter, replace(schedule, collective=ALL_GATHER, steps=_only(schedule, COPY))
+
+
+def _only(schedule: Schedule, op: str) -> Tuple[Step, ...]:
+    steps = (tuple(t for t in step if t.op == op) for step in schedule.steps)
+    return tuple(step for step in steps if step)

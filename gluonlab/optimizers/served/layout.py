@@ -103,6 +103,6 @@ def server_of(key: int, servers: int) -> int:
     """The server that MXNet gives a small array with this key.
 
     EncodeDefaultKey in MXNet 1.9.1's src/kvstore/kvstore_dist.h; for the keys of
-    `gluonlab.kvstores.processes`, whose products with 9973 C's int holds.
+    `gluonlab.kvstores.native`, whose products with 9973 C's int holds.
     """
     return key * 9973 % servers

@@ -29,10 +29,9 @@ from gluonlab.bench.harness.turns import time_in_turns
 from gluonlab.collectives.algorithms import ALGORITHMS, make_schedule
 from gluonlab.collectives.bounds import floor_of
 from gluonlab.collectives.cost import price
-from gluonlab.collectives.topology import make_topology
+from gluonlab.collectives.topology import ground_of, make_topology
 from gluonlab.errors import ConfigError
 from gluonlab.kvstores import make_kvstore
-from gluonlab.kvstores.placement import ground_of
 
 pytestmark = pytest.mark.usefixtures("short")
 

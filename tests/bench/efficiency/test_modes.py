@@ -15,7 +15,7 @@ from support.processes import clean_environment
 
 from gluonlab.bench.efficiency.names import HOSTS, MACHINES
 from gluonlab.bench.efficiency.predict import GRADIENTS, WAYS, of_way, predict
-from gluonlab.collectives.hosts import NETWORKS
+from gluonlab.collectives.topology import NETWORKS
 from gluonlab.prediction.machines import MACHINES as MACHINES_OF
 
 SVG = "{http://www.w3.org/2000/svg}"

@@ -15,7 +15,7 @@ from gluonlab.bench.links.fit import Fit
 from gluonlab.bench.links.infer import ALL, BOTH, INTO, OUT, SHIFT, Measured, at_once
 from gluonlab.bench.links.measure import Found
 from gluonlab.collectives.links import pairs_of
-from gluonlab.collectives.nvml_links import nvml_topology
+from gluonlab.collectives.topology import nvml_topology
 from gluonlab.collectives.topology_file import read_topology
 from gluonlab.errors import DeviceError
 

@@ -12,11 +12,9 @@ from gluonlab.bench.links.infer import ALL, BOTH, INTO, OUT, Measured, at_once
 from gluonlab.bench.links.saved import kind_of
 from gluonlab.collectives.algorithms import ALGORITHMS, make_schedule
 from gluonlab.collectives.cost import price
-from gluonlab.collectives.links import Link, Route, Topology, pairs_of
-from gluonlab.collectives.machines import nvswitch, p3_16xlarge, pcie
+from gluonlab.collectives.links import Link, Route, Topology, fully_connected, pairs_of, switch
 from gluonlab.collectives.schedule import COPY, Schedule, Transfer
-from gluonlab.collectives.topology import make_topology
-from gluonlab.collectives.wiring import fully_connected, switch
+from gluonlab.collectives.topology import make_topology, nvswitch, p3_16xlarge, pcie
 
 SIZE = 2**24
 LATENCIES, SPEEDS = st.sampled_from([1e-6, 1e-5, 1e-4]), st.sampled_from([1e9, 25e9, 3e11])

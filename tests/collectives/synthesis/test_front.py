@@ -18,15 +18,18 @@ from support.schedule_reference import keeps_promise
 from gluonlab.collectives.algorithms import ALGORITHMS
 from gluonlab.collectives.bounds import floor_of
 from gluonlab.collectives.cost import price
-from gluonlab.collectives.links import Link, Route, Topology
-from gluonlab.collectives.routes import pairs_of
+from gluonlab.collectives.links import Link, Route, Topology, pairs_of
 from gluonlab.collectives.schedule import ADD
-from gluonlab.collectives.synthesis import front as front_module
-from gluonlab.collectives.synthesis.automorphisms import holds, isomorphism, symmetries
-from gluonlab.collectives.synthesis.front import anything, synthesise
-from gluonlab.collectives.synthesis.lanes import SLOWEST, Wire, lanes_of
-from gluonlab.collectives.synthesis.relaxation import bound
-from gluonlab.collectives.synthesis.search import Sought, search
+from gluonlab.collectives.synthesis import search as search_module
+from gluonlab.collectives.synthesis.lanes import (
+    SLOWEST,
+    Wire,
+    holds,
+    isomorphism,
+    lanes_of,
+    symmetries,
+)
+from gluonlab.collectives.synthesis.search import Sought, anything, bound, search, synthesise
 from gluonlab.collectives.topology import fully_connected, make_topology, switch
 from gluonlab.errors import ScheduleError
 
@@ -220,11 +223,11 @@ def test_a_third_of_the_time_is_for_what_is_easy_to_find_until_anything_is_found
         now[0] += 1.0
         return ALGORITHMS["ring"](4) if len(asked) - 1 == in_vain else None
 
-    monkeypatch.setattr(front_module, "search", search_in_made_time)
-    monkeypatch.setattr(front_module, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    monkeypatch.setattr(search_module, "search", search_in_made_time)
+    monkeypatch.setattr(search_module, "time", SimpleNamespace(monotonic=lambda: now[0]))
     lanes, turnings = lanes_of(make_topology("p3.8xlarge")), (1, 2)
     least, lines = bound(lanes, 3, turnings, symmetries(lanes)[0]), []
-    best = front_module._best(lanes, 3, turnings, least, 9.0, 1, lines.append)
+    best = search_module._best(lanes, 3, turnings, least, 9.0, 1, lines.append)
     easy = [number for number, line in enumerate(lines) if "rounds at most" in line]
     assert all(seconds <= 3.0 for _, seconds, _ in asked)
     if in_vain is None:

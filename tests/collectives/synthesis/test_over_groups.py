@@ -12,7 +12,7 @@ from gluonlab.collectives.check import check
 from gluonlab.collectives.cost import price, prices
 from gluonlab.collectives.for_links import make_for_links
 from gluonlab.collectives.synthesis import stored
-from gluonlab.collectives.synthesis.hosts import pipeline
+from gluonlab.collectives.synthesis.stored import pipeline
 from gluonlab.collectives.topology import make_topology, switch
 
 

@@ -6,14 +6,14 @@ from hypothesis import strategies as st
 from support.examples import examples
 from support.schedule_reference import keeps_promise
 
+from gluonlab.collectives.algorithms import ACROSS
+from gluonlab.collectives.algorithms import over_hosts as by_rings
 from gluonlab.collectives.bounds import floor_of
 from gluonlab.collectives.check import check
 from gluonlab.collectives.cost import price
 from gluonlab.collectives.for_links import make_for_links
-from gluonlab.collectives.hierarchy import ACROSS
-from gluonlab.collectives.hierarchy import over_hosts as by_rings
 from gluonlab.collectives.synthesis import stored
-from gluonlab.collectives.synthesis.hosts import halves
+from gluonlab.collectives.synthesis.stored import halves
 from gluonlab.collectives.topology import make_topology
 from gluonlab.errors import ScheduleError
 
@@ -21,7 +21,7 @@ FILES = sorted(stored.FOLDER.glob("*.json"))
 
 
 def cheapest(topology, size):
-    return make_for_links(stored.NAME, topology, topology.world_size).cheapest(size)
+    return make_for_links(stored.SYNTHESISED, topology, topology.world_size).cheapest(size)
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)

@@ -10,16 +10,14 @@ from support.examples import examples
 from support.lanes import meshes
 from support.schedule_reference import keeps_promise
 
-from gluonlab.collectives import auto
+from gluonlab.collectives import for_links
 from gluonlab.collectives.cost import price
 from gluonlab.collectives.for_links import make_for_links
-from gluonlab.collectives.links import Link, Route, Topology
-from gluonlab.collectives.machines import TOPOLOGIES
-from gluonlab.collectives.routes import pairs_of
+from gluonlab.collectives.links import Link, Route, Topology, pairs_of
 from gluonlab.collectives.schedule import ADD, ALLREDUCE, COPY, Schedule, Transfer
 from gluonlab.collectives.synthesis import stored
-from gluonlab.collectives.synthesis.front import Found
-from gluonlab.collectives.topology import make_topology
+from gluonlab.collectives.synthesis.search import Found
+from gluonlab.collectives.topology import TOPOLOGIES, make_topology
 from gluonlab.collectives.topology_file import read_topology, with_schedules, write_topology
 from gluonlab.errors import ScheduleError
 
@@ -59,7 +57,7 @@ def test_a_file_of_schedules_is_the_topology_that_they_were_found_for(file):
     assert (read.routes, read.name, read.gpu) == (topology.routes, "five", "V100")
     made = make_for_links("synthesised", read, 5)
     assert made.schedules == list(read.schedules) != stored.choices(topology)
-    assert any(each == read.schedules[0] for each in auto.candidates(read))
+    assert any(each == read.schedules[0] for each in for_links.candidates(read))
     with pytest.raises(ScheduleError, match="has no place for its schedules"):
         write_topology(read, path.with_name("again.json"))
 

@@ -13,9 +13,8 @@ from support.schedule_reference import digits, keeps_promise, run
 
 from gluonlab.collectives.algorithms import ALGORITHMS
 from gluonlab.collectives.bounds import floor_of
-from gluonlab.collectives.cost import price, prices
+from gluonlab.collectives.cost import best_order, price, prices
 from gluonlab.collectives.for_links import make_for_links
-from gluonlab.collectives.placing import best_order
 from gluonlab.collectives.synthesis import stored
 from gluonlab.collectives.synthesis.lanes import lanes_of
 from gluonlab.collectives.topology import make_topology, switch
@@ -26,7 +25,7 @@ FILES = sorted(stored.FOLDER.glob("*.json"))
 
 
 def made_for(topology):
-    return make_for_links(stored.NAME, topology, topology.world_size)
+    return make_for_links(stored.SYNTHESISED, topology, topology.world_size)
 
 
 def cheapest(topology, size):

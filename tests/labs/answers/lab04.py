@@ -13,8 +13,7 @@ from gluonlab.collectives.algorithms import (
     star,
 )
 from gluonlab.collectives.cost import price
-from gluonlab.collectives.for_links import make_for_links
-from gluonlab.collectives.multi_ring import multi_ring
+from gluonlab.collectives.for_links import make_for_links, multi_ring
 from gluonlab.collectives.schedule import Transfer
 from gluonlab.collectives.topology import make_topology
 

@@ -16,8 +16,7 @@ from support.examples import examples
 
 from gluonlab.collectives.algorithms import ALGORITHMS, HALVES, make_schedule
 from gluonlab.collectives.for_links import FOR_LINKS, make_for_links
-from gluonlab.collectives.moves import Overlaps, moves, targets
-from gluonlab.collectives.partition import Part, partition
+from gluonlab.collectives.partition import Overlaps, Part, moves, partition, targets
 from gluonlab.collectives.topology import make_topology
 from gluonlab.engine.invoke import added_on_gpu
 
