@@ -57,8 +57,7 @@ from gluonlab.collectives.topology_reader import (
     Reader,
 )
 from gluonlab.errors import DataError, ScheduleError
-from gluonlab.files.bounded import read_bounded
-from gluonlab.files.whole import write_text
+from gluonlab.files.whole import read_bounded, write_text
 
 if TYPE_CHECKING:
     from gluonlab.collectives.synthesis.front import Found

@@ -24,8 +24,7 @@ import gluonlab
 from gluonlab.errors import DataError, NotebookError
 from gluonlab.exercises.bounds import Bounds
 from gluonlab.exercises.process import LOOK_S, MOST_SAID, Outcome, as_object, checked
-from gluonlab.files.bounded import read_bounded
-from gluonlab.files.temporary import temporary_folder
+from gluonlab.files.whole import read_bounded, temporary_folder
 from gluonlab.plain import one_line, plain_name
 
 ENGINES = ("docker", "podman")

@@ -16,7 +16,7 @@ from typing import Any, Iterator, List, NamedTuple, Optional, Sequence, Tuple
 
 from gluonlab.errors import NotebookError
 from gluonlab.exercises.languages import VARIABLE
-from gluonlab.files.temporary import temporary_folder
+from gluonlab.files.whole import temporary_folder
 
 SKIPPED, MAY_RAISE = "skip-execution", "raises-exception"  # tags of cells, as Jupyter's tools know
 # What tells a kernel of another notebook, or of another person's settings.

@@ -10,7 +10,7 @@ from typing import Any, Dict, List, NamedTuple, Sequence
 
 from gluonlab.errors import DataError, ExerciseError
 from gluonlab.exercises.table import cost_column
-from gluonlab.files.bounded import read_bounded
+from gluonlab.files.whole import read_bounded
 from gluonlab.plain import printable
 
 EXERCISE = "04-6"  # the one in which it counts

@@ -22,8 +22,7 @@ from gluonlab.exercises.exercise import all_exercises
 from gluonlab.exercises.submission import CELL, DONE, LAB, NOTE, VERDICTS
 from gluonlab.exercises.supervisor import ENDED
 from gluonlab.exercises.verdict import PASSED, RAISED, TOO_SLOW, UNWRITTEN, WRONG
-from gluonlab.files.bounded import read_bounded
-from gluonlab.files.temporary import temporary_folder
+from gluonlab.files.whole import read_bounded, temporary_folder
 from gluonlab.plain import one_line
 
 STATUSES = (PASSED, WRONG, UNWRITTEN, RAISED, TOO_SLOW)

@@ -24,7 +24,7 @@ from gluonlab.exercises.exercise import labs
 from gluonlab.exercises.kernel import MAY_RAISE, SKIPPED, Cell, place_of_cell, start
 from gluonlab.exercises.languages import LANGUAGES
 from gluonlab.exercises.supervisor import end_with_parent
-from gluonlab.files.bounded import read_bounded
+from gluonlab.files.whole import read_bounded
 from gluonlab.plain import one_line
 
 MOST_CELLS = 10_000

@@ -12,9 +12,9 @@ from mxnet import gluon, nd
 from mxnet.gluon.block import _flatten
 
 from gluonlab.errors import ModelError, kind_and_words
+from gluonlab.models.channel_padding import make_room, widened
 from gluonlab.models.graphs import Node, parsed
 from gluonlab.models.rewriting import rewrites
-from gluonlab.models.wide_states import make_room, widened
 
 NAMED = 3  # operators of a change that are printed
 # what a call reads of a compiled network

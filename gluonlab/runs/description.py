@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Dict, Optional
 
 from gluonlab.errors import DataError
-from gluonlab.files.bounded import read_bounded
+from gluonlab.files.whole import read_bounded
 from gluonlab.runs.schema import CONFIG, FORMAT, PARAMETERS
 
 REMEDY = "give folders that gluonlab.run has written (--out, runs/...), and leave this one out"

@@ -10,8 +10,8 @@ import mxnet as mx
 import numpy as np
 from mxnet import nd
 
-from gluonlab.data.loading.batch import Batch
 from gluonlab.data.loading.loader import Loader
+from gluonlab.data.loading.shards import Batch
 from gluonlab.finite import check_parameters, check_validation_loss
 from gluonlab.kvstores.groups import ALONE, Group
 from gluonlab.parallel.strategy import Scored, Strategy

@@ -15,7 +15,7 @@ from mxnet import gluon
 
 from gluonlab.config import TrainConfig
 from gluonlab.config.values import Patience, Period, read_patience, read_period
-from gluonlab.data.loading.pixels import make_input
+from gluonlab.data.loading.augment import make_input
 from gluonlab.data.sets.classes import noted
 from gluonlab.data.sets.colours import in_text
 from gluonlab.data.sets.dataset import Dataset

@@ -10,9 +10,8 @@ import numpy as np
 from mxnet import gluon
 
 from gluonlab.config import TrainConfig, option_name
-from gluonlab.data.loading.augment import Augment
+from gluonlab.data.loading.augment import Augment, Mixup
 from gluonlab.data.loading.loader import Loader
-from gluonlab.data.loading.mixup import Mixup
 from gluonlab.data.sets.dataset import ArraySplit, Dataset, Defaults
 from gluonlab.data.sets.gluon_data import resolve_dataset
 from gluonlab.engine.semantics import nd_semantics

@@ -9,7 +9,7 @@ from typing import Any, ContextManager, Dict, Generator, Iterator, List, Mapping
 
 from mxnet import nd
 
-from gluonlab.data.loading.batch import Batch
+from gluonlab.data.loading.shards import Batch
 from gluonlab.errors import DataError
 from gluonlab.kvstores.compression import keeps_rest
 from gluonlab.optimizers.states.states import from_arrays, to_arrays

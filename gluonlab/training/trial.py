@@ -27,7 +27,7 @@ from gluonlab import errors
 from gluonlab.config import TrainConfig
 from gluonlab.data.sets.dataset import Dataset
 from gluonlab.errors import RunError
-from gluonlab.files.temporary import temporary_folder
+from gluonlab.files.whole import temporary_folder
 from gluonlab.host.limits import OUT_OF_MEMORY
 from gluonlab.host.memory import peak_bytes
 

@@ -11,11 +11,10 @@ from support.completed import completed
 from support.devices import device, devices
 from support.reference import as_is, cpus, distance, random_batches
 
-from gluonlab.data.loading.batch import whole
-from gluonlab.data.loading.shards import shard
+from gluonlab.data.loading.shards import shard, whole
 from gluonlab.kvstores import make_kvstore
 from gluonlab.models.graphs import parsed
-from gluonlab.models.odd_concat import plain_where_channels_are_odd
+from gluonlab.models.rewriting import plain_where_channels_are_odd
 from gluonlab.parallel.data.step import DataParallelStep
 from gluonlab.update.trainer import BucketedTrainer
 

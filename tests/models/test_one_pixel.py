@@ -15,11 +15,10 @@ from mxnet.gluon import nn
 from support.devices import contexts, device, on_gpus
 from support.reference import as_is, distance, random_batches, train_on_one_device, values
 
-from gluonlab.data.loading.batch import whole
-from gluonlab.data.loading.shards import shard
+from gluonlab.data.loading.shards import shard, whole
 from gluonlab.kvstores import make_kvstore
 from gluonlab.models import get_model
-from gluonlab.models.one_pixel import dense_where_one_pixel
+from gluonlab.models.rewriting import dense_where_one_pixel
 from gluonlab.parallel.data.step import DataParallelStep
 from gluonlab.update.trainer import BucketedTrainer
 

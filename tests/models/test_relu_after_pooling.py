@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from mxnet import nd
 from support.devices import device
 
-from gluonlab.models.relu_after_pooling import pool_before_relu
+from gluonlab.models.rewriting import pool_before_relu
 
 windows = st.fixed_dictionaries(
     {

@@ -14,7 +14,7 @@ from mxnet.gluon import nn
 from support.devices import contexts, device
 
 from gluonlab.models import get_model
-from gluonlab.models.whole_average import product_where_all_is_averaged
+from gluonlab.models.rewriting import product_where_all_is_averaged
 
 sides = st.integers(1, 6)
 poolings = st.one_of(

@@ -9,7 +9,7 @@ from typing import Dict, List, NamedTuple, Optional
 from gluonlab.data.fetching.extract import digest_of
 from gluonlab.data.fetching.location import find, places
 from gluonlab.data.fetching.sources import Source
-from gluonlab.files.bounded import read_bounded
+from gluonlab.files.whole import read_bounded
 from gluonlab.plain import printable
 
 OK, MISSING, DAMAGED = "ok", "missing", "damaged"

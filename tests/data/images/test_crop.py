@@ -16,8 +16,7 @@ from gluonlab.data import Loader, load_dataset
 from gluonlab.data.images.crop import ATTEMPTS, middle_box, random_box
 from gluonlab.data.images.decode import decode
 from gluonlab.data.images.pool import Decoders
-from gluonlab.data.loading.augment import Augment
-from gluonlab.data.loading.mixup import Mixup
+from gluonlab.data.loading.augment import Augment, Mixup
 from gluonlab.data.sets.folder import FileSplit
 from gluonlab.data.sets.pack import pack
 from gluonlab.errors import DataError

@@ -11,8 +11,7 @@ from mxnet import nd
 from support.devices import contexts
 
 from gluonlab.data import ArraySplit, Loader
-from gluonlab.data.loading.augment import Augment
-from gluonlab.data.loading.pixels import make_input, to_float
+from gluonlab.data.loading.augment import Augment, make_input, to_float
 from gluonlab.data.loading.shards import shard
 from gluonlab.engine.invoke import from_host
 

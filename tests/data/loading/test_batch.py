@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from support.devices import contexts
 
 from gluonlab.data import ArraySplit, Loader
-from gluonlab.data.loading.batch import Batch, whole
+from gluonlab.data.loading.shards import Batch, whole
 
 
 @settings(max_examples=30)

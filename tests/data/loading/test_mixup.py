@@ -11,8 +11,7 @@ from support.examples import examples
 from support.reference import cpus
 
 from gluonlab.data import ArraySplit, Loader
-from gluonlab.data.loading.augment import Augment
-from gluonlab.data.loading.mixup import Mixup
+from gluonlab.data.loading.augment import Augment, Mixup
 
 SEEDS = st.integers(0, 2**32 - 1)
 BUDGETS = {"streaming": 0, "resident": 2**20}
