@@ -37,7 +37,7 @@ class Description:
 
     ``asked``: the fields of TrainConfig; ``used``: `gluonlab.training.plan.Plan.settings`; both as
     their gluonlab had them. A comparison uses nothing itself. ``classes``: what
-    `gluonlab.data.sets.classes.noted` wrote, or anything; older runs have none.
+    `gluonlab.data.sets.fingerprint.noted` wrote, or anything; older runs have none.
     """
 
     folder: Path

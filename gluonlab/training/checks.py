@@ -10,7 +10,7 @@ from typing import Any, Callable, NamedTuple, Tuple
 
 from mxnet import gluon
 
-from gluonlab.data.sets.colours import find_colours
+from gluonlab.data.sets.dataset import find_colours
 from gluonlab.data.sets.registry import check_dataset
 from gluonlab.errors import ConfigError, KVStoreError
 from gluonlab.export.checks import check_installed, check_network

@@ -11,15 +11,14 @@ import mxnet as mx
 
 from gluonlab.config import TrainConfig
 from gluonlab.config.weights import read_class_weights
-from gluonlab.data.sets import synthetic
-from gluonlab.data.sets.colours import colours_for
-from gluonlab.data.sets.dataset import Dataset, image_dtype
+from gluonlab.data.sets.arrays import weigh_classes
+from gluonlab.data.sets.dataset import Dataset, colours_for, image_dtype
 from gluonlab.data.sets.registry import (
     find_kind,
     load_dataset,
     takes,
 )
-from gluonlab.data.sets.weighting import weigh_classes
+from gluonlab.data.sets.standard import SYNTHETIC_SAMPLES, SYNTHETIC_SHAPE
 from gluonlab.devices import devices, gpu_count, gpus, on_paid_gpus
 from gluonlab.errors import DeviceError
 from gluonlab.gpu.code import NoCode
@@ -131,9 +130,9 @@ class Draft:
         """The option that gives a made-up data set as many images as a batch."""
         config = self.config
         images = config.global_batch_size or (config.batch_size or 0) * self.copy_count
-        if images <= synthetic.SAMPLES or not takes(config.dataset, "samples"):
+        if images <= SYNTHETIC_SAMPLES or not takes(config.dataset, "samples"):
             return {}
-        check_elements(images, images * math.prod(synthetic.SHAPE))
+        check_elements(images, images * math.prod(SYNTHETIC_SHAPE))
         return {"samples": images}
 
     @property

@@ -16,9 +16,8 @@ from mxnet import gluon
 from gluonlab.config import TrainConfig
 from gluonlab.config.values import Patience, Period, read_patience, read_period
 from gluonlab.data.loading.augment import make_input
-from gluonlab.data.sets.classes import noted
-from gluonlab.data.sets.colours import in_text
-from gluonlab.data.sets.dataset import Dataset
+from gluonlab.data.sets.dataset import Dataset, in_text
+from gluonlab.data.sets.fingerprint import noted
 from gluonlab.engine.pieces import Overlap, overlapping
 from gluonlab.engine.threads import set_threads
 from gluonlab.gpu.arithmetic import Arithmetic, arithmetic

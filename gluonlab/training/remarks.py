@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Iterator, Optional
 
 import numpy as np
 
-from gluonlab.data.sets import synthetic
 from gluonlab.data.sets.dataset import Split
-from gluonlab.data.sets.folder import FileSplit
 from gluonlab.data.sets.gluon_data import GluonSplit
+from gluonlab.data.sets.image_files import FileSplit
+from gluonlab.data.sets.standard import SYNTHETIC
 from gluonlab.runs.result import Result
 from gluonlab.training.plan import Plan
 
@@ -63,7 +63,7 @@ def _learned_nothing(result: Result) -> Iterator[str]:
     """
     plan, last = result.plan, result.kept
     classes = len(plan.dataset.classes)
-    if classes < 2 or plan.dataset.name == synthetic.NAME:
+    if classes < 2 or plan.dataset.name == SYNTHETIC:
         return
     guessing, cure = math.log(classes), "a smaller --lr; --find-lr 100 finds one"
     if plan.own.loss is None and last.loss > HUGE * guessing:

@@ -9,7 +9,7 @@ from typing import Any, Dict, Iterator, List, Mapping, NamedTuple, Optional
 
 from gluonlab.config import TrainConfig, option_name
 from gluonlab.data.images.resize import PILLOW
-from gluonlab.data.sets.digest import digest
+from gluonlab.data.sets.fingerprint import digest
 from gluonlab.errors import ConfigError, DataError
 from gluonlab.kvstores.groups import ALONE, Group
 from gluonlab.parallel.strategy import Strategy

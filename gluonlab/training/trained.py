@@ -10,8 +10,8 @@ from mxnet import gluon
 
 from gluonlab.config import TrainConfig
 from gluonlab.data.images.resize import CYKOOZ, PILLOW, usual_resizer
-from gluonlab.data.sets.classes import what_differs
 from gluonlab.data.sets.dataset import Dataset
+from gluonlab.data.sets.fingerprint import what_differs
 from gluonlab.data.sets.registry import takes
 from gluonlab.errors import ConfigError, RunError, warn
 from gluonlab.finite import broken_parameters, named

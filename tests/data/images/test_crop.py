@@ -13,11 +13,10 @@ from support.devices import contexts
 from support.image_folders import encoded, picture, write_folder
 
 from gluonlab.data import Loader, load_dataset
-from gluonlab.data.images.crop import ATTEMPTS, middle_box, random_box
-from gluonlab.data.images.decode import decode
+from gluonlab.data.images.decode import CROP_ATTEMPTS, decode, middle_box, random_box
 from gluonlab.data.images.pool import Decoders
 from gluonlab.data.loading.augment import Augment, Mixup
-from gluonlab.data.sets.folder import FileSplit
+from gluonlab.data.sets.image_files import FileSplit
 from gluonlab.data.sets.pack import pack
 from gluonlab.errors import DataError
 
@@ -103,7 +102,7 @@ def test_where_nothing_fits_the_middle_is_taken(width, height, box):
     assert middle_box(width, height) == box
     if max(width, height) == 4000:
         assert all(random_box(seed, width, height) == box for seed in range(50))
-    assert ATTEMPTS == 10
+    assert CROP_ATTEMPTS == 10
 
 
 # --- pixels

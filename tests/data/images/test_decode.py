@@ -13,7 +13,7 @@ from support.examples import examples
 from support.image_folders import by_pillow, encoded, picture
 
 from gluonlab.data.images.decode import MAX_PIXELS, _as_rgb, decode, short_side
-from gluonlab.data.images.formats import NAMES
+from gluonlab.data.images.places import NAMES
 from gluonlab.errors import DataError
 
 JPEG = encoded(picture(1, 40, 30), quality=90)

@@ -5,9 +5,14 @@ import pytest
 from PIL import Image, ImageOps
 from support.image_folders import encoded, picture
 
-from gluonlab.data.images.crop import random_box
-from gluonlab.data.images.decode import decode, short_side
-from gluonlab.data.images.orientation import TAG, shown_size, stored_box
+from gluonlab.data.images.decode import (
+    EXIF_ORIENTATION,
+    decode,
+    random_box,
+    short_side,
+    shown_size,
+    stored_box,
+)
 
 EIGHT = range(1, 9)
 
@@ -15,7 +20,7 @@ EIGHT = range(1, 9)
 def stored(path, turned, width, height, format="JPEG"):
     """A file of an image that EXIF turns."""
     exif = Image.Exif()
-    exif[TAG] = turned
+    exif[EXIF_ORIENTATION] = turned
     image = Image.fromarray(slopes(width, height))
     path.write_bytes(encoded(image, format, exif=exif))
     return str(path)
@@ -70,7 +75,7 @@ def test_a_box_is_where_pillow_finds_it(turned):
     width, height = 7, 5
     whole = Image.fromarray(np.arange(35, dtype=np.uint8).reshape(height, width))
     exif = whole.getexif()
-    exif[TAG] = turned
+    exif[EXIF_ORIENTATION] = turned
     shown = ImageOps.exif_transpose(whole)
     assert shown_size((width, height), turned) == shown.size
     box = (1, 2, 4, 3)

@@ -11,7 +11,9 @@ from support.made_up_sources import BATCHES, RECORDS, cifar_batches
 
 from gluonlab.config import TrainConfig
 from gluonlab.data import load_dataset
-from gluonlab.data.sets.cifar import CLASSES, RECORD_BYTES, read_records
+from gluonlab.data.sets.standard import CIFAR_CLASSES as CLASSES
+from gluonlab.data.sets.standard import RECORD_BYTES
+from gluonlab.data.sets.standard import read_cifar_records as read_records
 from gluonlab.errors import DataError
 from gluonlab.training.loop import train
 

@@ -7,7 +7,7 @@ from support.devices import named
 
 from gluonlab.config import TrainConfig
 from gluonlab.data import DATASETS, ArraySplit, load_dataset
-from gluonlab.data.sets.digits import as_28x28
+from gluonlab.data.sets.standard import as_28x28
 from gluonlab.errors import ConfigError, DataError, UsageError
 from gluonlab.training.plan import make_plan
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gluonlab.data.sets.holdout import held_out
+from gluonlab.data.sets.image_files import held_out
 
 SHARES = st.floats(0, 1, exclude_min=True, exclude_max=True)
 NAMES = st.lists(st.text(min_size=1, max_size=8), unique=True, max_size=40)

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from support.idx_files import NAMES, idx_bytes, write, write_mnist
 
 from gluonlab.data import load_dataset
-from gluonlab.data.sets.idx import read_idx, read_split
+from gluonlab.data.sets.standard import read_idx
+from gluonlab.data.sets.standard import read_idx_split as read_split
 from gluonlab.errors import DataError
 
 SMALL = np.arange(2 * 3 * 4, dtype=np.uint8).reshape(2, 3, 4)

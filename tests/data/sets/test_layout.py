@@ -12,8 +12,8 @@ import pytest
 from support.image_folders import CLASSES, by_pillow, encoded, picture, write_folder
 
 from gluonlab.data import load_dataset
-from gluonlab.data.images.formats import FORMATS, SUFFIXES
-from gluonlab.data.sets.layout import ImageFolder
+from gluonlab.data.images.places import FORMATS, SUFFIXES
+from gluonlab.data.sets.image_folder import ImageFolder
 from gluonlab.data.sets.pack import pack
 from gluonlab.errors import DataError, GluonlabWarning
 
