@@ -17,7 +17,7 @@ class FileServer:
     ``faults``: path -> what the next requests for it get instead, one after the other.
 
     A fault is a function of the handler: `status`, `redirect`, `cut`, `silence`, `trickle`,
-    `chunked`, `content`, or any other.
+    `chunked`, or any other.
     """
 
     def __init__(self, files, port=0, ranges=True):
@@ -156,11 +156,6 @@ def cut(after):
         handler.send_file(handler.content(), send)
 
     return answer
-
-
-def content(other):
-    """Another file than the right one."""
-    return lambda handler: handler.send_file(other)
 
 
 FOR_EVER_S = 600
