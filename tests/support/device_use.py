@@ -35,8 +35,8 @@ WITHOUT_DEVICES = """
     collectives/synthesis/stored collectives/topology collectives/topology_file
     collectives/topology_mistakes config/other_names data/fetching/addresses
     data/fetching/archives data/fetching/download data/fetching/extract data/images/decode
-    data/images/pool data/images/quick data/sets/idx data/sets/layout
-    data/sets/pack doctor/command doctor/cpu doctor/host doctor/links doctor/numbering
+    data/images/pool data/images/quick data/sets/layout data/sets/pack data/sets/standard
+    doctor/command doctor/cpu doctor/host doctor/links doctor/numbering
     doctor/processes drawing/words engine/installing engine/linking engine/setup engine/unfusible
     errors exercises/container exercises/exercises exercises/results exercises/shared/puzzle
     figures files/whole fuzz/words host/host_lists host/sagemaker launch/allowed

@@ -7,6 +7,7 @@ kept, unless somebody had put it there by hand.
 
 from __future__ import annotations
 
+import fcntl
 import os
 import re
 import shutil
@@ -17,7 +18,6 @@ from http.client import HTTPException, IncompleteRead
 from pathlib import Path
 from typing import Callable, Iterator, List, NamedTuple, Optional
 
-import portalocker
 import requests
 from requests.adapters import HTTPAdapter
 from tqdm import tqdm
@@ -105,12 +105,12 @@ def _locked(path: Path, waiting: Callable[[], object]) -> Iterator[None]:
         file = path.open("a")
     with file:
         try:
-            portalocker.lock(file, portalocker.LOCK_EX | portalocker.LOCK_NB)
-        except portalocker.LockException:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
             waiting()
             try:
-                portalocker.lock(file, portalocker.LOCK_EX)
-            except portalocker.LockException as error:
+                fcntl.flock(file, fcntl.LOCK_EX)
+            except OSError as error:
                 raise OutputError(f"{path} cannot be locked ({error}): {ELSEWHERE}") from None
         yield
 

@@ -30,6 +30,7 @@ from typing import (
     Sequence,
     Tuple,
     TypeVar,
+    cast,
 )
 
 import mxnet as mx
@@ -317,11 +318,9 @@ class _Streaming:
     """Makes batches of a split; ``random_crops`` of a `ReadAheadSplit` only."""
 
     def __init__(self, split: Split, ctxs: Sequence[mx.Context], random_crops: bool) -> None:
-        self.ctxs = ctxs
+        self.split, self.ctxs, self.random_crops = split, ctxs, random_crops
+        self._reads_ahead = isinstance(split, ReadAheadSplit)
         self._makers: List[_Makers] = []  # those that nobody uses
-        self.begin: Callable[[Selection], Reading] = partial(_Later, split)
-        if isinstance(split, ReadAheadSplit):
-            self.begin = partial(_begin, split, random_crops)
 
     def load(self, batches: List[Wanted]) -> "Iterator[Tuple[Shards, ...]]":
         """The shards of each batch, of the images and then of their partners.
@@ -333,11 +332,15 @@ class _Streaming:
         wrong, in the batch that has it.
         """
         begun: "Deque[Tuple[List[Reading], Wanted]]" = deque()
-        makers = self._makers.pop() if self._makers else _new_makers(self.ctxs)
+        makers = (
+            self._makers.pop()
+            if self._makers
+            else [(_new_maker(self.ctxs), _new_maker(self.ctxs)) for _ in range(2)]
+        )
         try:
             for wanted in batches:
                 read = wanted[: 1 if _turned(wanted) else None]
-                begun.append(([self.begin(selection) for selection in read], wanted))
+                begun.append(([self._begin(selection) for selection in read], wanted))
                 if len(begun) > 1:
                     yield self._make(*begun.popleft(), makers)
             while begun:
@@ -346,6 +349,12 @@ class _Streaming:
             self._makers.append(makers)
             for reading in chain(*(readings for readings, _ in begun)):
                 reading.cancel()
+
+    def _begin(self, selection: Selection) -> Reading:
+        if not self._reads_ahead:
+            return _Later(self.split, selection)
+        seeds = selection.seeds() if self.random_crops else None
+        return cast(ReadAheadSplit, self.split).begin(selection.indices, seeds)
 
     def _make(
         self, readings: List[Reading], wanted: Wanted, makers: _Makers
@@ -368,10 +377,6 @@ class _Streaming:
         return tuple(made)
 
 
-def _new_makers(ctxs: Sequence[mx.Context]) -> _Makers:
-    return [(_new_maker(ctxs), _new_maker(ctxs)) for _ in range(2)]
-
-
 def _new_maker(ctxs: Sequence[mx.Context]) -> _Maker:
     if all(ctx.device_type == "cpu" for ctx in ctxs):
         return partial(_copies, ctxs)
@@ -385,10 +390,6 @@ def _copies(
     """The shards on CPU devices; MXNet would copy from one to another at a tenth of the speed."""
     bounds = zip(ctxs, bounds_of(sizes))
     return [from_host(array[begin:end], ctx) for ctx, (begin, end) in bounds]
-
-
-def _begin(split: ReadAheadSplit, random_crops: bool, selection: Selection) -> Reading:
-    return split.begin(selection.indices, selection.seeds() if random_crops else None)
 
 
 class _Later(NamedTuple):
