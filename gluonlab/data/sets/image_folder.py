@@ -12,7 +12,7 @@ import os
 import unicodedata
 from collections import Counter
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
+from typing import TYPE_CHECKING, Any, Dict, List, Optional, Sequence, Tuple
 
 import numpy as np
 
@@ -59,7 +59,7 @@ def load(
     ``val_share``: of a folder without val, so much of each class is held out for it (`held_out`).
     ``options``: see `decoded`. What is no image is left out with one warning. Raises DataError.
     """
-    if packed(Path(path)):
+    if is_packed(Path(path)):
         return _load_packed(path, val_share, name, **options)
     folder = ImageFolder(path, val_share)
     return decoded(folder, name or plain_name(folder.root.resolve().name, "folder"), **options)
@@ -91,15 +91,6 @@ def _load_packed(
         )
     packed_name, train, test, classes = read(Path(path), image_size, memory)
     return Dataset(name or packed_name, train, test, classes, DEFAULTS, PHOTOGRAPHS)
-
-
-def packed(path: Path) -> bool:
-    """Whether `gluonlab.data.sets.pack` made this folder.
-
-    Raises DataError for one that cannot be read.
-    """
-    with readable(path, "folder"):
-        return is_packed(path)
 
 
 # --- the classes and files of a folder
@@ -180,9 +171,9 @@ class ImageFolder:
         return _labelled(train), _labelled(val)
 
     def _images(self, folder: Path) -> List[str]:
-        found = class_files(folder)
-        self.others += found.others
-        return found.images
+        images, others = class_files(folder)
+        self.others += others
+        return images
 
 
 def _labelled(of_each: Sequence[List[str]]) -> "Tuple[List[str], Labels]":
@@ -244,16 +235,11 @@ def _folded(name: str) -> str:
 # --- where a folder has its training and its validation images
 
 
-class Parts(NamedTuple):
-    """The folder that holds all, that of the training images, and that of the others, if any."""
-
-    root: Path
-    train: Path
-    val: Optional[Path]
+Parts = Tuple[Path, Path, Optional[Path]]
 
 
 def find_parts(root: Path, val_share: Optional[float]) -> Parts:
-    """The parts of ``root``, or of the only folder in it, as archives unpack.
+    """Find the folder with train, train itself, and val, if any: ``root``, or a folder in it.
 
     With ``val_share``, folders of images that are in no train are training images. Raises DataError
     where there is no such place, or where ``val_share`` has nothing to divide.
@@ -276,7 +262,7 @@ def find_parts(root: Path, val_share: Optional[float]) -> Parts:
             f"--val-share {val_share:g} holds images out of train, and {val} is there: "
             "leave --val-share out, or take that folder away"
         )
-    return Parts(place, train, val)
+    return place, train, val
 
 
 def _place(root: Path) -> Optional[Path]:
@@ -308,7 +294,7 @@ def _without_train(root: Path, val_share: Optional[float]) -> Parts:
     if len(inside) == 1 and inside[0] != _part(root, VAL) and _of_classes(inside[0]):
         place = inside[0]
     if place is not None and val_share is not None:
-        return Parts(place, place, None)
+        return place, place, None
     raise DataError(f"{root} {_what_instead(root, place)}")
 
 
@@ -354,16 +340,6 @@ def _what_else(root: Path) -> str:
 # --- what lies in a folder: folders of classes, image files, and what is neither
 
 
-class ClassFiles(NamedTuple):
-    """The files of a class: the paths of images, and of what is left out, each sorted by name.
-
-    Those of folders end with a slash.
-    """
-
-    images: List[str]
-    others: List[str]
-
-
 def is_hidden(name: str) -> bool:
     """Whether a file or folder of this name is nobody's image."""
     return name.startswith(".") or name.lower() in NOBODYS
@@ -394,8 +370,10 @@ def loose_images(folder: "str | os.PathLike[str]") -> List[str]:
     return [each.path for each in found if is_image_name(each.name) and not is_folder(each)]
 
 
-def class_files(folder: Path) -> ClassFiles:
-    """The files of the class of this folder.
+def class_files(folder: Path) -> Tuple[List[str], List[str]]:
+    """The paths of a class's images, and of what is left out, each sorted by name.
+
+    Those of folders end with a slash.
 
     Raises DataError for a folder without images, for an image that would be waited for, and for a
     folder of images in it.
@@ -420,7 +398,7 @@ def class_files(folder: Path) -> ClassFiles:
             f"{folder} holds no images{only}: give each class images ({ENDINGS}), "
             "or remove its folder"
         )
-    return ClassFiles(images, others)
+    return images, others
 
 
 def kinds(paths: Sequence[str]) -> str:

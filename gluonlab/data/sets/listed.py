@@ -69,13 +69,6 @@ class Listed(NamedTuple):
     names: Mapping[Label, str] = {}
 
 
-class Files(NamedTuple):
-    """The file of the training images, and the file of the validation images, if any."""
-
-    train: Path
-    val: Optional[Path]
-
-
 class ListedImages:
     """Listed images with their classes; ``train`` and ``val`` are (places, labels).
 
@@ -153,8 +146,10 @@ class ListedImages:
         self.untested = [self.classes[number] for number in lacking]
 
 
-def find_files(given: str, ending: str, kind: str, val_share: Optional[float]) -> Files:
-    """Find the files that ``given`` names: ``train.csv``, or ``train.csv,val.csv``.
+def find_files(
+    given: str, ending: str, kind: str, val_share: Optional[float]
+) -> Tuple[Path, Optional[Path]]:
+    """Find the training and the validation file of ``train.csv``, or of ``train.csv,val.csv``.
 
     If only a file whose name ends with train is given, the validation file is in the same folder,
     and its name ends with val (or test) instead. ``ending``: the ending of both names. ``kind``:
@@ -170,8 +165,10 @@ def find_files(given: str, ending: str, kind: str, val_share: Optional[float]) -
     paths = [_file(part, ending, kind) for part in parts]
     train, val = paths[0], paths[1] if len(paths) > 1 else _find_validation(paths[0])
     if val is None and val_share is None:
+        start = _start(train)
+        other = f"val{ending}" if start is None else f"{start}{VAL[0]}{train.suffix}"
         raise DataError(
-            f"{train} has no validation file in its folder, such as {_other_name(train, ending)}: "
+            f"{train} has no validation file in its folder, such as {other}: "
             f"hold images out with {HOLD_OUT}, or name a second file, {kind}:{train},FILE"
         )
     if val is not None and val_share is not None:
@@ -179,7 +176,7 @@ def find_files(given: str, ending: str, kind: str, val_share: Optional[float]) -
             f"--val-share {val_share:g} holds images out of {train}, but {val} exists: "
             "leave --val-share out, or rename that file"
         )
-    return Files(train, val)
+    return train, val
 
 
 def _file(name: str, ending: str, kind: str) -> Path:
@@ -211,11 +208,6 @@ def _find_validation(train: Path) -> Optional[Path]:
     spelt = [each for name in VAL for each in (name, name.capitalize(), name.upper())]
     found = (train.with_name(f"{start}{name}{train.suffix}") for name in spelt)
     return next((path for path in found if os.path.isfile(path)), None)
-
-
-def _other_name(train: Path, ending: str) -> str:
-    start = _start(train)
-    return f"val{ending}" if start is None else f"{start}{VAL[0]}{train.suffix}"
 
 
 def _start(train: Path) -> Optional[str]:
@@ -272,13 +264,6 @@ class Columns(NamedTuple):
     label: int
 
 
-class Row(NamedTuple):
-    """A line of a list, with its number from 1."""
-
-    line: int
-    cells: List[str]
-
-
 def load_list(
     path: str,
     root: Optional[str] = None,
@@ -299,13 +284,13 @@ def find_listed(
     path: str, root: Optional[str] = None, val_share: Optional[float] = None
 ) -> ListedImages:
     """Find the listed images for `load_list`. Raises DataError."""
-    files = find_files(path, LIST_ENDING, LIST_KIND, val_share)
+    train_file, val_file = find_files(path, LIST_ENDING, LIST_KIND, val_share)
     if root is not None and not os.path.isdir(root):
         raise DataError(f"--data-dir {root} is not a folder: give the one with the listed images")
-    train = read_list(files.train, Path(root or files.train.parent))
-    if files.val is None:
+    train = read_list(train_file, Path(root or train_file.parent))
+    if val_file is None:
         return ListedImages(train, None, val_share)
-    val = read_list(files.val, Path(root or files.val.parent))
+    val = read_list(val_file, Path(root or val_file.parent))
     common = {*train.places} & {*val.places}
     if common:
         warn(
@@ -355,33 +340,33 @@ def read_list(path: Path, folder: Path) -> Listed:
 def _entries(path: Path, folder: Path) -> Iterator[Tuple[int, str, str]]:
     """Yield the number, image and label of each line; skip the header."""
     columns: Optional[Columns] = None
-    for row in _rows(path):
-        where = f"{path}, line {row.line}"
+    for line, cells in _rows(path):
+        where = f"{path}, line {line}"
         if columns is None:
-            columns, is_header = _columns(row, where, folder)
+            columns, is_header = _columns(cells, where, folder)
             if is_header:
                 continue
-        if len(row.cells) != columns.many:
+        if len(cells) != columns.many:
             raise DataError(
-                f"{where} has {_many(row.cells)}, but the first line has {columns.many}: {QUOTED}"
+                f"{where} has {_many(cells)}, but the first line has {columns.many}: {QUOTED}"
             )
-        image, label = row.cells[columns.image], row.cells[columns.label]
+        image, label = cells[columns.image], cells[columns.label]
         if not image or "\0" in image:
             raise DataError(f"{where} names no image: {FORM}")
         if not label or not label.isprintable():
             raise DataError(f"{where} has no label for {image}: {FORM}, or remove the line")
-        yield row.line, image, unicodedata.normalize("NFC", label)
+        yield line, image, unicodedata.normalize("NFC", label)
 
 
-def _rows(path: Path) -> Iterator[Row]:
-    """Yield the lines of a CSV file that are not empty."""
+def _rows(path: Path) -> Iterator[Tuple[int, List[str]]]:
+    """Yield the lines of a CSV file that are not empty, with their numbers from 1."""
     try:
         with readable(path, "file"), path.open(encoding="utf-8-sig", newline="") as file:
             rows = csv.reader(file, strict=True)
             for cells in rows:
                 cells = [cell.strip() for cell in cells]
                 if any(cells):
-                    yield Row(rows.line_num, cells)
+                    yield rows.line_num, cells
     except UnicodeDecodeError:
         raise DataError(f"{path} is not text in UTF-8: save it as CSV in UTF-8") from None
     except csv.Error as error:
@@ -391,9 +376,8 @@ def _rows(path: Path) -> Iterator[Row]:
         ) from None
 
 
-def _columns(first: Row, where: str, folder: Path) -> Tuple[Columns, bool]:
-    """Return the columns of the first line, and whether it is a header."""
-    cells = first.cells
+def _columns(cells: List[str], where: str, folder: Path) -> Tuple[Columns, bool]:
+    """Return the columns of a list by its first line, and whether that is a header."""
     if len(cells) == 1:
         found = next((sign for sign in OTHER_SEPARATORS if sign in cells[0]), None)
         why = f", separated by {OTHER_SEPARATORS[found]}: use commas" if found else f": {FORM}"

@@ -11,6 +11,7 @@ from typing import Any, Callable, Dict, List, NamedTuple, Optional, Set, Tuple
 from gluonlab.config.values import DECODERS, IMAGE_SIZE, SHARE, whole
 from gluonlab.data.sets import image_files, image_folder, listed, standard
 from gluonlab.data.sets.dataset import Dataset, Defaults
+from gluonlab.data.sets.pack import is_packed
 from gluonlab.errors import DataError, unknown
 
 
@@ -145,7 +146,7 @@ def is_cut_already(name: str, root: Optional[str] = None) -> bool:
     Raises DataError.
     """
     kind, named = find_kind(name)
-    return kind.find is not None and image_folder.packed(kind.find(named.get("path", root)))
+    return kind.find is not None and is_packed(kind.find(named.get("path", root)))
 
 
 def all_of_image_files() -> List[str]:
