@@ -14,11 +14,12 @@ from gluonlab.data.sets.dataset import Dataset
 from gluonlab.data.sets.fingerprint import what_differs
 from gluonlab.data.sets.registry import takes
 from gluonlab.errors import ConfigError, RunError, warn
-from gluonlab.finite import broken_parameters, named
+from gluonlab.finite import broken_parameters
 from gluonlab.kvstores.groups import ALONE
 from gluonlab.models.pretrained import load_parameters
 from gluonlab.parallel.objective import make_loss
 from gluonlab.parallel.strategy import Strategy
+from gluonlab.plain import named
 from gluonlab.runs.description import Description
 from gluonlab.runs.reader import copy_count
 from gluonlab.training.file_options import with_resizer

@@ -32,6 +32,7 @@ from gluonlab.data.sets.dataset import (
 )
 from gluonlab.engine.neighbours import own_cores
 from gluonlab.errors import DataError, warn
+from gluonlab.plain import named
 
 if TYPE_CHECKING:
     from gluonlab.data.sets.dataset import Images, Indices, Labels, Targets
@@ -44,7 +45,6 @@ LARGEST_SIDE = 224  # what networks for photographs are made for; smaller images
 SAMPLED = 25  # files whose headers tell how large the images are
 AT_ONCE = 1024  # images between two looks at what was found, when all are tried
 MOST_DECODERS = 16
-NAMED = 3  # bad files that are named in a line; the others are counted
 DEFAULTS = Defaults(model="resnet18", batch_size=64, epochs=10, optimizer="adam", lr=0.001)
 PHOTOGRAPHS = COLOURS["imagenet"]  # what networks for photographs are trained with
 
@@ -132,10 +132,9 @@ def _split(
         kept.append(images[good] if fits else images[:0])
     good = [position for position in range(len(paths)) if position not in bad]
     if bad:
-        named = ", ".join(name_of(paths[position]) for position in sorted(bad)[:NAMED])
-        more = f" and {len(bad) - NAMED} more" if len(bad) > NAMED else ""
+        files = [name_of(paths[position]) for position in sorted(bad)]
         what = f"{len(bad)} of {len(paths)} {kind} images cannot be decoded and are left out"
-        warn(f"{what}: {named}{more}")
+        warn(f"{what}: {named(files)}")
     lost = np.setdiff1d(labels, labels[good])
     if len(lost):
         raise DataError(

@@ -31,12 +31,11 @@ from gluonlab.data.sets.image_files import (
 )
 from gluonlab.data.sets.pack import is_packed, read
 from gluonlab.errors import DataError
-from gluonlab.plain import plain_name
+from gluonlab.plain import named, plain_name
 
 if TYPE_CHECKING:
     from gluonlab.data.sets.dataset import Labels
 
-NAMED = 3  # classes that are named in a line; the others are counted
 ARCHIVES = (".zip", ".tar", ".tgz", ".gz", ".bz2", ".xz", ".7z", ".rar")
 LAYOUT = "folders train and val (or test), each with a folder of images for every class"
 # what file managers, archives and disks put beside a user's files
@@ -140,10 +139,9 @@ class ImageFolder:
                 f"such as {self.outside[0]}"
             )
         if self.untested:
-            named = ", ".join(self.untested[:NAMED])
-            more = f" and {len(self.untested) - NAMED} more" if len(self.untested) > NAMED else ""
             said.append(
-                f"no image is held out for validation of classes with a single one: {named}{more}"
+                "no image is held out for validation of classes with a single one: "
+                f"{named(self.untested)}"
             )
         return said
 

@@ -46,13 +46,12 @@ from gluonlab.data.images.places import (
 from gluonlab.data.sets.dataset import Dataset
 from gluonlab.data.sets.image_files import HOLD_OUT, TRAIN, VAL, decoded, held_out
 from gluonlab.errors import DataError, warn
-from gluonlab.plain import plain_name
+from gluonlab.plain import named, plain_name
 
 if TYPE_CHECKING:
     from gluonlab.data.sets.dataset import Labels
 
 Label = Union[int, str]
-NAMED = 3  # classes that are named in a line; the others are counted
 _NUMBER = re.compile(r"[0-9]{1,18}", re.ASCII)
 
 
@@ -112,9 +111,7 @@ class ListedImages:
         """Return lines about classes without validation images, and about gaps in the labels."""
         said = []
         if self.untested:
-            named = ", ".join(self.untested[:NAMED])
-            more = f" and {len(self.untested) - NAMED} more" if len(self.untested) > NAMED else ""
-            said.append(f"no validation image is of the classes {named}{more}")
+            said.append(f"no validation image is of the classes {named(self.untested)}")
         if _are_numbers(self.values) and self.values != [*range(len(self.values))]:
             said.append(
                 f"labels from {self.values[0]} to {self.values[-1]} are {len(self.values)} "
