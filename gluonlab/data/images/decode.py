@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, BinaryIO, Callable, NamedTuple, Optional, Tuple, TypeVar
+from typing import TYPE_CHECKING, BinaryIO, Callable, Optional, Tuple, TypeVar
 
 import numpy as np
 from PIL import (
@@ -41,7 +41,7 @@ CHANNELS = 3
 MAX_PIXELS = 2**26
 REMEDY = "replace or remove it, or leave bad images out with --skip-bad"
 
-# Random resized crops: parts of the whole image's area, width to height, and draws.
+# random resized crops
 CROP_AREA = (0.08, 1.0)  # of the whole image
 CROP_RATIO = (3 / 4, 4 / 3)  # width to height
 CROP_ATTEMPTS = 10
@@ -261,13 +261,8 @@ def upright(image: Image.Image, turned: int) -> Image.Image:
 # --- random crops
 
 
-class PixelBox(NamedTuple):
-    """A part of an image, in whole pixels; ``right`` and ``bottom`` are the first outside."""
-
-    left: int
-    top: int
-    right: int
-    bottom: int
+# left, top, right and bottom in whole pixels; right and bottom are the first outside
+PixelBox = Tuple[int, int, int, int]
 
 
 def random_box(seed: int, width: int, height: int) -> PixelBox:
@@ -283,21 +278,19 @@ def random_box(seed: int, width: int, height: int) -> PixelBox:
     # both frozen by numpy, and a tenth of the cost of RandomState(seed)
     random = np.random.RandomState(np.random.PCG64(seed))
     for area, ratio, across, down in random.uniform(size=(CROP_ATTEMPTS, 4)):
-        pixels = width * height * (CROP_AREA[0] + area * (CROP_AREA[1] - CROP_AREA[0]))
+        wanted = width * height * (CROP_AREA[0] + area * (CROP_AREA[1] - CROP_AREA[0]))
         sides = math.exp(math.log(CROP_RATIO[0]) + ratio * math.log(CROP_RATIO[1] / CROP_RATIO[0]))
-        wide = max(1, round(math.sqrt(pixels * sides)))
-        high = max(1, round(math.sqrt(pixels / sides)))
+        wide = max(1, round(math.sqrt(wanted * sides)))
+        high = max(1, round(math.sqrt(wanted / sides)))
         if wide <= width and high <= height:
             left, top = int(across * (width - wide + 1)), int(down * (height - high + 1))
-            return PixelBox(left, top, left + wide, top + high)
+            return left, top, left + wide, top + high
     return middle_box(width, height)
 
 
 def middle_box(width: int, height: int) -> PixelBox:
     """The largest box in the middle of an image whose sides are within CROP_RATIO."""
-    wide, high = (
-        min(width, round(height * CROP_RATIO[1])),
-        min(height, round(width / CROP_RATIO[0])),
-    )
+    wide = min(width, round(height * CROP_RATIO[1]))
+    high = min(height, round(width / CROP_RATIO[0]))
     left, top = (width - wide) // 2, (height - high) // 2
-    return PixelBox(left, top, left + wide, top + high)
+    return left, top, left + wide, top + high
