@@ -84,7 +84,7 @@ ROAD_OF = kvstores/kvstores kvstores/schedule kvstores/sharded kvstores/reduce_a
   parallel/data/microbatches parallel/data/sync_bn parallel/data/staged update/trainer \
   update/stale update/clipping training/mixup training/optimize training/evaluate export/files \
   update/loss_scale training/losses training/loop parallel/data/statistics update/mxnet_trainer \
-  data/images/crop data/loading/augment data/loading/mixup data/loading/shards bench/allreduce/measure \
+  data/images/crop data/loading/augment data/loading/shards bench/allreduce/measure \
   parallel/data/between_passes bench/gradients/steps bench/gradients/measure bench/splits/measure bench/checkpoints/measure \
   parallel/left_out parallel/two_halves parallel/data/strategy parallel/stages/strategy parallel/channels/strategy \
   training/resume_splits training/split_files run/evaluate_run bench/links/command device_use

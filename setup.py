@@ -28,7 +28,6 @@ REQUIRES = [
     "jinja2>=3.0",
     "matplotlib>=3.5",
     "Pillow>=9.1",
-    "portalocker>=2.3",
     # libjpeg-turbo without a detour, for which Pillow stands in; 1.7.3 is the last one for 3.8
     "simplejpeg>=1.7.3",
     # resizing with vector instructions, for which Pillow stands in, as on Linux on ARM: no wheels.

@@ -10,6 +10,7 @@ from mxnet import gluon, nd
 
 from gluonlab.engine.invoke import Attributes, OperatorCall
 from gluonlab.errors import DivergedError, warn
+from gluonlab.plain import named
 
 MOST_ARRAYS = 200  # that multi_all_finite takes
 # A mean loss of so much means scores that lie further apart than float32 tells from their
@@ -126,9 +127,3 @@ def check_parameters(net: gluon.Block, when: str) -> None:
             f"{named(broken)} of the network {verb} no longer finite {when}: "
             "use a smaller learning rate (--lr), or another --optimizer"
         )
-
-
-def named(names: Sequence[str], shown: int = 3) -> str:
-    """``dense0_weight, dense0_bias and 4 more``."""
-    first, more = ", ".join(names[:shown]), len(names) - shown
-    return f"{first} and {more} more" if more > 0 else first

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
+from typing import Sequence
 
 LONGEST_NAME = 100  # characters of a name that becomes part of a folder's
 LONGEST_WORD, LONGEST_LINE = 300, 3000  # characters of an error message
@@ -45,6 +46,12 @@ def plain_name(text: str, otherwise: str) -> str:
 def is_plain_name(text: str) -> bool:
     """Whether it can be part of a file's name as it is, and leads nowhere else."""
     return bool(text.strip(".")) and len(text) <= 255 and not _NOT_PLAIN.search(text)
+
+
+def named(names: Sequence[str], shown: int = 3) -> str:
+    """``dense0_weight, dense0_bias and 4 more``."""
+    first, more = ", ".join(names[:shown]), len(names) - shown
+    return f"{first} and {more} more" if more > 0 else first
 
 
 def decimals(value: float, places: int) -> str:

@@ -15,12 +15,10 @@ import gluonlab.data.__main__
 import gluonlab.predict
 import gluonlab.run
 from gluonlab.data.images.decode import MAX_PIXELS
-from gluonlab.data.images.formats import SUFFIXES
-from gluonlab.data.images.places import opened
-from gluonlab.data.sets import lists
-from gluonlab.data.sets.entries import NOBODYS
-from gluonlab.data.sets.parts import TRAIN, VAL
-from gluonlab.data.sets.records import find_images
+from gluonlab.data.images.places import SUFFIXES, opened
+from gluonlab.data.sets.image_files import TRAIN, VAL
+from gluonlab.data.sets.image_folder import NOBODYS
+from gluonlab.data.sets.listed import IMAGE_COLUMNS, LABEL_COLUMNS, find_records
 
 PAGE = (Path(__file__).resolve().parent.parent / "docs" / "own-images.md").read_text("utf-8")
 COMMANDS = [
@@ -80,14 +78,14 @@ def test_the_block_makes_a_record_file(folder, monkeypatch):
     monkeypatch.chdir(folder)
     [block] = re.findall(r"^```python\n(.*?)^```", PAGE, re.M | re.S)
     exec(block, {})
-    images = find_images("two.rec,two.rec").train[0]
+    images = find_records("two.rec,two.rec").train[0]
     paths = [Path("photos/train/ant/0000.jpg"), Path("photos/train/bee/0000.jpg")]
     assert [opened(image).read() for image in images] == [path.read_bytes() for path in paths]
 
 
 def test_the_page_names_every_ending_every_folder_and_the_limit():
     said = " ".join(PAGE.split())
-    for word in (*SUFFIXES, *TRAIN, *VAL, *lists.IMAGE, *lists.LABEL):
+    for word in (*SUFFIXES, *TRAIN, *VAL, *IMAGE_COLUMNS, *LABEL_COLUMNS):
         assert re.search(rf"(?<!\w){re.escape(word)}\b", said), word
     assert all(f"`{name}`" in said.lower() for name in NOBODYS)
     assert f"{MAX_PIXELS // 10**6} million pixels" in said

@@ -20,8 +20,7 @@ from gluonlab.config.options import FROM_FILE, Setting
 from gluonlab.config.other_names import nearest
 from gluonlab.config.values import flag
 from gluonlab.errors import ConfigError, DataError, unknown
-from gluonlab.files.bounded import read_bounded
-from gluonlab.files.whole import check_new, write_text
+from gluonlab.files.whole import check_new, read_bounded, write_text
 
 TOML, JSON = ".toml", ".json"
 # TOML's readers take the square of a dotted key's length; config.json has the classes' names

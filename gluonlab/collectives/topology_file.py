@@ -67,8 +67,7 @@ from typing import (
 from gluonlab.collectives.links import INFINITE, Link, Pair, Route, Topology, pairs_of
 from gluonlab.collectives.schedule import FILE_FORMAT
 from gluonlab.errors import DataError, ScheduleError, unknown
-from gluonlab.files.bounded import read_bounded
-from gluonlab.files.whole import write_text
+from gluonlab.files.whole import read_bounded, write_text
 
 if TYPE_CHECKING:
     from gluonlab.collectives.synthesis.search import Found

@@ -12,12 +12,11 @@ import click
 from gluonlab.cli.command import command, dispatch, json_option
 from gluonlab.config import TrainConfig
 from gluonlab.config.values import real, text
+from gluonlab.data.fetching.download import SLOWEST_BYTES_PER_S, TIMEOUT_S
 from gluonlab.data.fetching.download import download as _download
-from gluonlab.data.fetching.fetch import SLOWEST_BYTES_PER_S, TIMEOUT_S
-from gluonlab.data.fetching.location import data_root, download_command
+from gluonlab.data.fetching.location import DAMAGED, OK, data_root, download_command, folder_of
+from gluonlab.data.fetching.location import verify as _verify
 from gluonlab.data.fetching.sources import SOURCES, Source, find_source
-from gluonlab.data.fetching.verify import DAMAGED, OK, folder_of
-from gluonlab.data.fetching.verify import verify as _verify
 from gluonlab.data.sets.registry import (
     DATASETS,
     all_of_image_files,

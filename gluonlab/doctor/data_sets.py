@@ -21,9 +21,8 @@ REASONS = (
 
 def folder() -> List[Finding]:
     """The folder of all data sets, and those that are complete in it."""
-    from gluonlab.data.fetching.location import data_root
+    from gluonlab.data.fetching.location import data_root, folder_of
     from gluonlab.data.fetching.sources import SOURCES
-    from gluonlab.data.fetching.verify import folder_of
 
     try:
         root = data_root()

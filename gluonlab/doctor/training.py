@@ -98,9 +98,8 @@ def trained(ctxs: List[Any], images: Any, labels: Any, store: str) -> List[List[
     """Each replica's parameters (numpy arrays) after one step of LeNet, as a run computes it."""
     from mxnet import nd
 
-    from gluonlab.data.loading.batch import whole
-    from gluonlab.data.loading.pixels import make_input
-    from gluonlab.data.loading.shards import shard
+    from gluonlab.data.loading.augment import make_input
+    from gluonlab.data.loading.shards import shard, whole
     from gluonlab.kvstores import make_kvstore
     from gluonlab.models import get_model
     from gluonlab.parallel.data.step import DataParallelStep

@@ -42,8 +42,7 @@ from gluonlab.exercises.checking import PASSED, all_exercises, find, in_order
 from gluonlab.exercises.runners import LOOK_S, Outcome, run_in_processes
 from gluonlab.exercises.submission import missing
 from gluonlab.exercises.supervisor import Bounds, within_room
-from gluonlab.files.bounded import read_bounded
-from gluonlab.files.whole import write_text
+from gluonlab.files.whole import read_bounded, write_text
 from gluonlab.plain import one_line, plain_name, printable
 
 _MOST_TABLE_BYTES = 2**26  # of a table of grades that is read

@@ -5,9 +5,8 @@ from __future__ import annotations
 import warnings
 from typing import TYPE_CHECKING, List, NamedTuple, Optional, Tuple
 
-from gluonlab.data.fetching.location import data_root, download_command
+from gluonlab.data.fetching.location import data_root, download_command, folder_of
 from gluonlab.data.fetching.sources import SOURCES
-from gluonlab.data.fetching.verify import folder_of
 from gluonlab.data.sets.registry import check_dataset
 from gluonlab.devices import describe, gpu_count, gpus
 from gluonlab.errors import GluonlabWarning

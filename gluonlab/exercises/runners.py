@@ -38,8 +38,7 @@ from gluonlab.exercises.checking import (
 )
 from gluonlab.exercises.submission import CELL, DONE, LAB, NOTE, VERDICTS, missing
 from gluonlab.exercises.supervisor import ENDED, Bounds
-from gluonlab.files.bounded import read_bounded
-from gluonlab.files.temporary import temporary_folder
+from gluonlab.files.whole import read_bounded, temporary_folder
 from gluonlab.plain import one_line, plain_name
 
 STATUSES = (PASSED, WRONG, UNWRITTEN, RAISED, TOO_SLOW)

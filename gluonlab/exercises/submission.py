@@ -27,8 +27,7 @@ from gluonlab.errors import DataError, NotebookError
 from gluonlab.exercises.checking import GRADES, labs
 from gluonlab.exercises.languages import LANGUAGES, VARIABLE
 from gluonlab.exercises.supervisor import Bounds, end_with_parent
-from gluonlab.files.bounded import read_bounded
-from gluonlab.files.temporary import temporary_folder
+from gluonlab.files.whole import read_bounded, temporary_folder
 from gluonlab.plain import one_line
 
 SKIPPED, MAY_RAISE = "skip-execution", "raises-exception"  # tags of cells, as Jupyter's tools know

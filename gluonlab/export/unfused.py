@@ -11,7 +11,7 @@ from typing import List, Mapping
 import mxnet as mx
 from mxnet import nd
 
-from gluonlab.models.odd_concat import plain_where_channels_are_odd
+from gluonlab.models.rewriting import plain_where_channels_are_odd
 
 
 def outputs(

@@ -1,4 +1,7 @@
-"""Files and folders that appear whole or not at all, and are checked before work begins."""
+"""Files and folders that appear whole or not at all, and are checked before work begins.
+
+Also temporary folders, and files of others, which are read only up to a size.
+"""
 
 from __future__ import annotations
 
@@ -8,16 +11,20 @@ import os
 import re
 import secrets
 import shutil
+import stat
 import subprocess
 import tempfile
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Callable, Iterable, Iterator, List, Sequence, Tuple
 
-from gluonlab.errors import OutputError
+from gluonlab.errors import DataError, OutputError
 
 ELSEWHERE = "choose another place with --out"
 MARKED_BYTES = 2000  # the beginning of a file, in which a mark is looked for
+# Beside each file that it copies to S3, SageMaker puts FILE.sagemaker-uploading, and then
+# FILE.sagemaker-uploaded. They come back with the files.
+SAGEMAKER_MARKERS = (".sagemaker-uploading", ".sagemaker-uploaded")
 
 
 @contextmanager
@@ -173,6 +180,48 @@ def remove_folder(path: Path) -> None:
             subprocess.run([*command, "--", path], stderr=subprocess.DEVNULL, check=False)
 
 
+@contextmanager
+def temporary_folder(kind: str) -> Iterator[Path]:
+    """A new folder ``gluonlab-KIND-...`` for temporary files, which goes when the block ends.
+
+    Folders of this kind and of this user go first that no process holds any more; where the disk
+    has no locks, none goes. Raises OSError.
+    """
+    prefix = f"gluonlab-{kind}-"
+    _remove_left_behind(Path(tempfile.gettempdir()), prefix)
+    while True:
+        folder = Path(tempfile.mkdtemp(prefix=prefix))
+        with suppress(FileNotFoundError):
+            lock = os.open(folder, os.O_RDONLY)
+            with suppress(OSError):  # of disks without locks
+                fcntl.flock(lock, fcntl.LOCK_SH)
+            if folder.is_dir():
+                break
+            os.close(lock)  # it was taken for a dead process's before it was locked
+    try:
+        yield folder
+    finally:
+        remove_folder(folder)
+        os.close(lock)
+
+
+def _remove_left_behind(place: Path, prefix: str) -> None:
+    with suppress(OSError):
+        for entry in list(place.iterdir()):
+            if re.fullmatch(re.escape(prefix) + "[a-z0-9_]{8}", entry.name) and _is_private(entry):
+                remove_unlocked(entry, remove_folder)
+
+
+def _is_private(path: Path) -> bool:
+    """Whether it is a folder as ``mkdtemp`` makes them for this user: not a link, nor shared."""
+    with suppress(OSError):
+        about = os.lstat(path)
+        mode = stat.S_IMODE(about.st_mode) & ~stat.S_ISVTX  # which Jupyter sets
+        private = mode == stat.S_IRWXU
+        return stat.S_ISDIR(about.st_mode) and private and about.st_uid == os.getuid()
+    return False
+
+
 def missing_folders(path: Path) -> List[Path]:
     """The folders that ``path.mkdir(parents=True)`` would make, the innermost first."""
     return [folder for folder in (path, *path.parents) if not folder.exists()]
@@ -313,3 +362,32 @@ def _writable(option: str, path: Path) -> Iterator[None]:
         raise OutputError(
             f"{option} {path} cannot be written ({error.strerror or error}): choose another place"
         ) from None
+
+
+def is_marker(name: str) -> bool:
+    """Whether SageMaker wrote a file of this name beside a file that it copies to S3."""
+    return name.endswith(SAGEMAKER_MARKERS)
+
+
+def read_bounded(path: Path, most_bytes: int, follow: bool = True) -> bytes:
+    """The content of a regular file of at most ``most_bytes``.
+
+    ``follow``: read what a symbolic link leads to. Raises DataError for a larger file, whatever its
+    content, and OSError for one that cannot be read or is none: a pipe would be waited for.
+    """
+    # a pipe would wait for a writer as it is opened
+    flags = os.O_RDONLY | os.O_NONBLOCK | (0 if follow else os.O_NOFOLLOW)
+    try:
+        descriptor = os.open(path, flags)
+    except ValueError:  # NUL in its name
+        raise OSError(errno.EINVAL, "no name for a file") from None
+    with open(descriptor, "rb") as file:
+        found = os.fstat(descriptor)
+        if stat.S_ISDIR(found.st_mode):
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+        if not stat.S_ISREG(found.st_mode):
+            raise OSError(errno.EINVAL, "it is no file")
+        content = file.read(most_bytes + 1) if found.st_size <= most_bytes else b""
+    if max(found.st_size, len(content)) > most_bytes:
+        raise DataError(f"{path} has more than the {most_bytes:,} bytes that are read")
+    return content

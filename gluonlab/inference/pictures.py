@@ -15,12 +15,11 @@ from typing import TYPE_CHECKING, Iterator, List, NamedTuple, Optional, Sequence
 import numpy as np
 
 from gluonlab.data.fetching.location import readable
-from gluonlab.data.images.formats import ENDINGS, is_image_name
-from gluonlab.data.images.pool import Decoders
-from gluonlab.data.images.serving import SLOTS
+from gluonlab.data.images.places import ENDINGS, is_image_name
+from gluonlab.data.images.pool import SLOTS, Decoders
 from gluonlab.data.sets.dataset import Reading
-from gluonlab.data.sets.entries import is_hidden
-from gluonlab.data.sets.folder import AT_ONCE, MOST_DECODERS, FileSplit
+from gluonlab.data.sets.image_files import AT_ONCE, MOST_DECODERS, FileSplit
+from gluonlab.data.sets.image_folder import is_hidden
 from gluonlab.engine.neighbours import own_cores
 from gluonlab.errors import DataError
 

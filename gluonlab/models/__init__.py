@@ -11,11 +11,8 @@ from gluonlab.config.values import is_count
 from gluonlab.devices import listed
 from gluonlab.errors import ModelError, unknown
 from gluonlab.models import zoo
-from gluonlab.models.alexnet import alexnet_2towers
-from gluonlab.models.lenet import LeNet
-from gluonlab.models.mlp import mlp
+from gluonlab.models.networks import LeNet, alexnet_2towers, mlp, resnet8
 from gluonlab.models.optimize import optimize
-from gluonlab.models.resnet import resnet8
 
 if TYPE_CHECKING:
     from mxnet import Context

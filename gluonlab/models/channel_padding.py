@@ -7,7 +7,7 @@ layers between them by operators without vector instructions.
 
 Zero channels up to the next multiple change nothing in the result: their weights are zero, and
 their gradients are cut off again. Parameters keep their true shapes, except the running statistics
-of BatchNorm, which an operator changes in place: `wide_states` allocates larger arrays for them.
+of BatchNorm, which an operator changes in place: `make_room` allocates larger arrays for them.
 
 Padding pays by these rules. They were measured for chains of convolutions and ReLU, forward and
 backward, on one core of an AMD EPYC (Zen 4), with AVX-512 and limited to AVX2: 430 draws of 1 to
@@ -30,10 +30,23 @@ from __future__ import annotations
 
 import itertools
 import math
-from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence, Set, Tuple
+from typing import (
+    Any,
+    Dict,
+    List,
+    Mapping,
+    MutableMapping,
+    NamedTuple,
+    Optional,
+    Sequence,
+    Set,
+    Tuple,
+)
+from weakref import WeakKeyDictionary
 
 import mxnet as mx
 import numpy as np
+from mxnet import gluon, nd
 
 from gluonlab.host.resources import cpu_vendor, instruction_set
 from gluonlab.models.graphs import (
@@ -552,3 +565,43 @@ class _Writer:
         if len(parts) == 1:
             return parts[0]
         return self._add("Concat", name, parts, num_args=len(parts), dim=1)
+
+
+# --- running statistics with room for padded channels
+
+ROOM = 16  # room up to the next multiple, the largest of MULTIPLES
+# the parameter's own array, which is the beginning of the larger one, and the larger one
+_wide_arrays: MutableMapping[gluon.Parameter, Dict[mx.Context, Tuple[nd.NDArray, nd.NDArray]]] = (
+    WeakKeyDictionary()
+)
+
+
+def make_room(param: gluon.Parameter, ctx: mx.Context) -> None:
+    """Let the parameter's array (C,) on a device be the beginning of a larger one.
+
+    The array object stays the same; only its memory is another. So this comes before anything keeps
+    the handle of the array.
+    """
+    array, known = param.data(ctx), _wide_arrays.setdefault(param, {})
+    if len(array.shape) != 1 or array.size % ROOM == 0:
+        return
+    if ctx in known and known[ctx][0] is array:
+        return
+    wide = nd.zeros((-(-array.size // ROOM) * ROOM,), ctx, array.dtype)
+    view = wide[: array.size]
+    view[:] = array.as_nd_ndarray()  # which mx.np's arrays need
+    array.handle, view.handle = view.handle, array.handle
+    known[ctx] = (array, wide)
+
+
+def widened(param: gluon.Parameter, ctx: mx.Context, shape: Tuple[int, ...]) -> nd.NDArray:
+    """Return the parameter's array on a device, with room for as many channels as ``shape`` has.
+
+    The added numbers are zero.
+    """
+    array = param.data(ctx)
+    if shape == array.shape:
+        return array
+    make_room(param, ctx)
+    _, wide = _wide_arrays[param][ctx]
+    return wide[: shape[0]]

@@ -12,11 +12,11 @@ from mxnet import gluon, nd
 from mxnet.gluon.block import _flatten
 
 from gluonlab.errors import ModelError, kind_and_words
+from gluonlab.models.channel_padding import make_room, widened
 from gluonlab.models.graphs import Node, parsed
 from gluonlab.models.rewriting import rewrites
-from gluonlab.models.wide_states import make_room, widened
+from gluonlab.plain import named
 
-NAMED = 3  # operators of a change that are printed
 # what a call reads of a compiled network
 OF_COMPILED = ("_cached_op", "_cached_op_args", "_flags", "_in_format", "_out_format")
 _COMPILING = RLock()
@@ -31,8 +31,7 @@ class Change(NamedTuple):
     operators: List[str]
 
     def __str__(self) -> str:
-        names, more = ", ".join(self.operators[:NAMED]), len(self.operators) - NAMED
-        return f"{names}{f' and {more} more' if more > 0 else ''}: {self.effect}"
+        return f"{named(self.operators)}: {self.effect}"
 
 
 class Changes(Tuple[Change, ...]):

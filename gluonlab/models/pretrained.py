@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Dict, List
 
 from gluonlab.errors import ModelError
 from gluonlab.files.arrays import read_arrays
-from gluonlab.finite import broken_parameters, named
+from gluonlab.finite import broken_parameters
+from gluonlab.plain import named
 
 if TYPE_CHECKING:
     from mxnet.gluon import HybridBlock, Parameter

@@ -50,7 +50,7 @@ class WeightedLoss(gluon.HybridBlock):
 class MixedLoss(gluon.HybridBlock):
     """A loss for mixtures of two images: that with the label of each, in the shares that they have.
 
-    ``scores`` (n, K), ``labels`` (n, 3) as `gluonlab.data.loading.mixup.Mixup` makes them: two
+    ``scores`` (n, K), ``labels`` (n, 3) as `gluonlab.data.loading.augment.Mixup` makes them: two
     labels, and the share of the first -> (n,). Cross entropy, smoothed or not, is linear in the
     label's certainties: this is the one with mixed one-hot labels. Of a WeightedLoss each label has
     its weight behind it: (n, 5).

@@ -18,9 +18,8 @@ from mxnet.base import _LIB, check_call
 
 from gluonlab.engine.invoke import CopyInto
 from gluonlab.engine.pieces import backward_pieces
-from gluonlab.models.channel_padding import padding_for
+from gluonlab.models.channel_padding import make_room, padding_for, widened
 from gluonlab.models.rewriting import rewrite
-from gluonlab.models.wide_states import make_room, widened
 from gluonlab.parallel.adding import adding_rightly
 from gluonlab.parallel.data.stage_gradients import Kinds
 

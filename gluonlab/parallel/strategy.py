@@ -19,7 +19,7 @@ from typing import (
 import mxnet as mx
 from mxnet import gluon, nd
 
-from gluonlab.data.loading.batch import Batch
+from gluonlab.data.loading.shards import Batch
 from gluonlab.engine.invoke import between_passes
 from gluonlab.kvstores.groups import Group
 from gluonlab.optimizers.states.states import States

@@ -11,7 +11,7 @@ from mxnet.gluon.model_zoo import vision
 
 from gluonlab.errors import ModelError, unknown
 from gluonlab.models import get_model
-from gluonlab.models.lenet import LeNet
+from gluonlab.models.networks import LeNet
 from gluonlab.models.shapes import complete
 from gluonlab.prediction.counting import of_network
 from gluonlab.prediction.work import Work

@@ -32,8 +32,7 @@ from mxnet import nd
 import gluonlab
 from gluonlab.errors import DataError
 from gluonlab.files.arrays import read_arrays, save_arrays
-from gluonlab.files.markers import is_marker
-from gluonlab.files.whole import atomic_folder, on_disk, remove_left_behind, write_text
+from gluonlab.files.whole import atomic_folder, is_marker, on_disk, remove_left_behind, write_text
 from gluonlab.runs.schema import CHECKPOINTS, METRICS, PARAMETERS, file_text
 
 STATE, MANIFEST = "state.json", "manifest.json"

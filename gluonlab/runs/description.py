@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Dict, Optional
 
 from gluonlab.errors import DataError
-from gluonlab.files.bounded import read_bounded
+from gluonlab.files.whole import read_bounded
 from gluonlab.runs.schema import CONFIG, FORMAT, PARAMETERS
 
 REMEDY = "give folders that gluonlab.run has written (--out, runs/...), and leave this one out"
@@ -37,7 +37,7 @@ class Description:
 
     ``asked``: the fields of TrainConfig; ``used``: `gluonlab.training.plan.Plan.settings`; both as
     their gluonlab had them. A comparison uses nothing itself. ``classes``: what
-    `gluonlab.data.sets.classes.noted` wrote, or anything; older runs have none.
+    `gluonlab.data.sets.fingerprint.noted` wrote, or anything; older runs have none.
     """
 
     folder: Path

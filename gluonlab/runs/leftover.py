@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import Dict, List, Sequence, Set
 
 from gluonlab.errors import DataError
-from gluonlab.files.markers import is_marker
-from gluonlab.files.whole import is_temporary, on_disk, remove_left_behind
+from gluonlab.files.whole import is_marker, is_temporary, on_disk, remove_left_behind
 from gluonlab.runs import schema
 from gluonlab.runs.checkpoint import checkpoints
 from gluonlab.runs.description import read_description

@@ -16,7 +16,7 @@ from typing import Any, Dict, List, Mapping, Optional, Sequence, Type
 
 from gluonlab.config.values import is_count
 from gluonlab.errors import DataError
-from gluonlab.files.bounded import read_bounded
+from gluonlab.files.whole import read_bounded
 from gluonlab.plain import printable
 from gluonlab.runs.description import REMEDY, Description, read_description
 from gluonlab.runs.schema import (

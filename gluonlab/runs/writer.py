@@ -16,11 +16,11 @@ from typing import Any, Dict, List, Mapping, Optional, Sequence
 
 import gluonlab
 from gluonlab.errors import DataError, OutputError
-from gluonlab.files.markers import is_marker
 from gluonlab.files.whole import (
     append_whole,
     atomic_path,
     check_name,
+    is_marker,
     missing_folders,
     on_disk,
     remove,

@@ -18,8 +18,7 @@ from gluonlab.config import TrainConfig, option_name
 from gluonlab.drawing.chart import Axis, Chart, Curve, as_svg
 from gluonlab.engine.semantics import nd_semantics
 from gluonlab.errors import ConfigError, DivergedError, RunError
-from gluonlab.files.temporary import temporary_folder
-from gluonlab.files.whole import folder_for, write_text
+from gluonlab.files.whole import folder_for, temporary_folder, write_text
 from gluonlab.runs.reader import read_lines
 from gluonlab.runs.schema import Step, file_text
 from gluonlab.runs.writer import RUNS, folder_name, make_unused

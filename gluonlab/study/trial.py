@@ -11,11 +11,11 @@ from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, ca
 from mxnet import gluon, nd
 
 from gluonlab.config import TrainConfig
-from gluonlab.data.loading.batch import Batch
+from gluonlab.data.loading.shards import Batch
 from gluonlab.data.sets.dataset import Dataset
 from gluonlab.data.sets.registry import load_dataset
 from gluonlab.errors import DivergedError
-from gluonlab.files.temporary import temporary_folder
+from gluonlab.files.whole import temporary_folder
 from gluonlab.kvstores.groups import ALONE, Group
 from gluonlab.parallel.data.strategy import DataParallel
 from gluonlab.parallel.strategy import Around, MakeNet

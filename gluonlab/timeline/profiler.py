@@ -19,7 +19,7 @@ import mxnet as mx
 from mxnet import profiler
 
 from gluonlab.errors import EngineError
-from gluonlab.files.temporary import temporary_folder
+from gluonlab.files.whole import temporary_folder
 
 Event = Dict[str, Any]
 

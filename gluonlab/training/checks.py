@@ -14,7 +14,7 @@ import mxnet as mx
 from mxnet import gluon
 
 from gluonlab.config import TrainConfig, option_name
-from gluonlab.data.sets.colours import find_colours
+from gluonlab.data.sets.dataset import find_colours
 from gluonlab.data.sets.registry import check_dataset
 from gluonlab.engine.invoke import ARRAY_LIMIT
 from gluonlab.errors import ConfigError, KVStoreError, ModelError, unknown

@@ -26,8 +26,8 @@ import mxnet as mx
 import numpy as np
 from mxnet import nd
 
-from gluonlab.data.loading.batch import Batch
 from gluonlab.data.loading.loader import Loader
+from gluonlab.data.loading.shards import Batch
 from gluonlab.drawing.live import new_figure
 from gluonlab.files.whole import atomic_path, on_disk
 from gluonlab.finite import check_parameters, check_validation_loss

@@ -14,20 +14,21 @@ from mxnet import gluon
 
 from gluonlab.config import TrainConfig
 from gluonlab.data.images.resize import CYKOOZ, PILLOW, usual_resizer
-from gluonlab.data.sets.classes import what_differs
 from gluonlab.data.sets.dataset import Dataset
+from gluonlab.data.sets.fingerprint import what_differs
 from gluonlab.data.sets.gluon_data import resolve_dataset
 from gluonlab.data.sets.registry import takes
 from gluonlab.engine.semantics import give_back, nd_semantics
 from gluonlab.errors import ConfigError, OutputError, RunError, warn
 from gluonlab.export.onnx_check import Agreement
 from gluonlab.files.whole import folder_for
-from gluonlab.finite import broken_parameters, is_healthy, may_be_early, named
+from gluonlab.finite import broken_parameters, is_healthy, may_be_early
 from gluonlab.host.signals import ends_if_stuck
 from gluonlab.kvstores.groups import ALONE
 from gluonlab.models.pretrained import load_parameters
 from gluonlab.parallel.objective import make_loss
 from gluonlab.parallel.strategy import Strategy
+from gluonlab.plain import named
 from gluonlab.runs.description import Description
 from gluonlab.runs.reader import copy_count
 from gluonlab.runs.schema import CONFUSION, EXPORT

@@ -42,7 +42,7 @@ from gluonlab.config import TrainConfig
 from gluonlab.data.loading.loader import stays_on_devices
 from gluonlab.data.sets.dataset import Dataset
 from gluonlab.errors import RunError
-from gluonlab.files.temporary import temporary_folder
+from gluonlab.files.whole import temporary_folder
 from gluonlab.host.out_of_memory import OUT_OF_MEMORY
 from gluonlab.host.resources import peak_bytes
 from gluonlab.parallel.data.memory import ReplicaMemory

@@ -33,12 +33,17 @@ from mxnet import gluon
 from gluonlab.config import TrainConfig
 from gluonlab.config.values import Patience, Period, read_patience, read_period
 from gluonlab.config.weights import read_class_weights
-from gluonlab.data.loading.pixels import make_input
-from gluonlab.data.sets import synthetic
-from gluonlab.data.sets.classes import noted
-from gluonlab.data.sets.colours import colours_for, in_text
-from gluonlab.data.sets.dataset import Dataset, Defaults, ReadAheadSplit, image_dtype
-from gluonlab.data.sets.digest import digest
+from gluonlab.data.loading.augment import make_input
+from gluonlab.data.sets.arrays import weigh_classes
+from gluonlab.data.sets.dataset import (
+    Dataset,
+    Defaults,
+    ReadAheadSplit,
+    colours_for,
+    image_dtype,
+    in_text,
+)
+from gluonlab.data.sets.fingerprint import digest, noted
 from gluonlab.data.sets.registry import (
     find_kind,
     is_cut_already,
@@ -46,7 +51,7 @@ from gluonlab.data.sets.registry import (
     of_image_files,
     takes,
 )
-from gluonlab.data.sets.weighting import weigh_classes
+from gluonlab.data.sets.standard import SYNTHETIC_SAMPLES, SYNTHETIC_SHAPE
 from gluonlab.devices import devices, gpu_count, gpus, on_paid_gpus
 from gluonlab.engine.pieces import Overlap, overlapping
 from gluonlab.engine.threads import set_threads
@@ -312,9 +317,9 @@ class Draft:
         """The option that gives a made-up data set as many images as a batch."""
         config = self.config
         images = config.global_batch_size or (config.batch_size or 0) * self.copy_count
-        if images <= synthetic.SAMPLES or not takes(config.dataset, "samples"):
+        if images <= SYNTHETIC_SAMPLES or not takes(config.dataset, "samples"):
             return {}
-        check_elements(images, images * math.prod(synthetic.SHAPE))
+        check_elements(images, images * math.prod(SYNTHETIC_SHAPE))
         return {"samples": images}
 
     @property

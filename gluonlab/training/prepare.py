@@ -17,13 +17,12 @@ import numpy as np
 from mxnet import gluon
 
 from gluonlab.config import TrainConfig, option_name
-from gluonlab.data.loading.augment import Augment
+from gluonlab.data.loading.augment import Augment, Mixup
 from gluonlab.data.loading.loader import Loader, stays_on_devices
-from gluonlab.data.loading.mixup import Mixup
-from gluonlab.data.sets import synthetic
 from gluonlab.data.sets.dataset import ArraySplit, Dataset, Defaults, Split
-from gluonlab.data.sets.folder import FileSplit
 from gluonlab.data.sets.gluon_data import GluonSplit, resolve_dataset
+from gluonlab.data.sets.image_files import FileSplit
+from gluonlab.data.sets.standard import SYNTHETIC
 from gluonlab.devices import describe
 from gluonlab.engine.semantics import nd_semantics
 from gluonlab.errors import ConfigError
@@ -318,7 +317,7 @@ def _learned_nothing(result: Result) -> Iterator[str]:
     """
     plan, last = result.plan, result.kept
     classes = len(plan.dataset.classes)
-    if classes < 2 or plan.dataset.name == synthetic.NAME:
+    if classes < 2 or plan.dataset.name == SYNTHETIC:
         return
     guessing, cure = math.log(classes), "a smaller --lr; --find-lr 100 finds one"
     if plan.own.loss is None and last.loss > HUGE * guessing:

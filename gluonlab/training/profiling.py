@@ -7,7 +7,7 @@ from typing import Callable, List, Optional
 import mxnet as mx
 from mxnet import nd
 
-from gluonlab.data.loading.batch import Batch
+from gluonlab.data.loading.shards import Batch
 from gluonlab.files.whole import write_text
 from gluonlab.parallel.strategy import Strategy
 from gluonlab.runs.schema import TIMELINE, TRACE, ProfileEvent

@@ -12,7 +12,7 @@ import mxnet as mx
 import numpy as np
 from mxnet import nd
 
-from gluonlab.data.loading.batch import Batch
+from gluonlab.data.loading.shards import Batch
 from gluonlab.errors import DataError
 from gluonlab.kvstores.compression import keeps_rest
 from gluonlab.models.graphs import parsed

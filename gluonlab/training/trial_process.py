@@ -19,8 +19,8 @@ from typing import Any, Callable, Deque, Dict, Iterator, List, Optional, Sequenc
 from mxnet import gluon, nd
 
 from gluonlab.config import TrainConfig
-from gluonlab.data.loading.batch import Batch
 from gluonlab.data.loading.loader import stays_on_devices
+from gluonlab.data.loading.shards import Batch
 from gluonlab.data.sets.dataset import ReadAheadSplit, Reading, Split
 from gluonlab.errors import GluonlabError
 from gluonlab.host.resources import children, peak_bytes

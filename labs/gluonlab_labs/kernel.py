@@ -10,7 +10,7 @@ from typing import Any, Callable, Iterator, Optional
 
 from gluonlab.errors import NotebookError
 from gluonlab.exercises.submission import environment_of_kernel, make_manager, place_of_cell
-from gluonlab.files.temporary import temporary_folder
+from gluonlab.files.whole import temporary_folder
 
 
 class Kernel:

@@ -200,18 +200,18 @@ def test_one_device_warns_where_the_workers_of_its_host_are_not_known(environmen
 def test_decoders_take_their_part_too(environment, monkeypatch, tmp_path):
     from support.image_folders import write_folder
 
-    from gluonlab.data.sets import folder
+    from gluonlab.data.sets import image_files, image_folder
 
     environment({"LOCAL_WORLD_SIZE": "4"})
     monkeypatch.setattr(resources, "available_cores", lambda: 8)
-    started, real = [], folder.Decoders
+    started, real = [], image_files.Decoders
     monkeypatch.setattr(
-        folder,
+        image_files,
         "Decoders",
         lambda size, processes, *more: started.append(processes) or real(size, processes, *more),
     )
     write_folder(tmp_path)
-    folder.load(tmp_path)
+    image_folder.load(tmp_path)
     assert started == [2]
 
 

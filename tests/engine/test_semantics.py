@@ -14,8 +14,7 @@ from support.stores import SOME_NOW
 
 from gluonlab.config import TrainConfig
 from gluonlab.data import Loader, load_dataset
-from gluonlab.data.loading.augment import Augment
-from gluonlab.data.loading.mixup import Mixup
+from gluonlab.data.loading.augment import Augment, Mixup
 from gluonlab.data.sets.dataset import ArraySplit
 from gluonlab.errors import ModelError
 from gluonlab.kvstores import make_kvstore

@@ -271,7 +271,7 @@ def test_the_folder_says_what_the_model_is_and_has_no_stale_one(tmp_path):
 def test_what_the_description_says_of_pixels_is_what_the_network_was_trained_with(
     tmp_path, colours
 ):
-    from gluonlab.data.loading.pixels import make_input
+    from gluonlab.data.loading.augment import make_input
 
     net, data = completed("resnet8", SHAPE), dataset_of(SHAPE, colours=colours)
     export(net, "resnet8", data, tmp_path, format=ONNX)

@@ -1,18 +1,29 @@
-"""No file is ever half there."""
+"""No file is ever half there, temporary folders go, and files of others are read up to a size."""
 
 import os
+import re
 import signal
+import subprocess
+import sys
+import tempfile
 from functools import partial
 from pathlib import Path
 
 import pytest
+from support.commands import names
+from support.processes import clean_environment
 
-from gluonlab.errors import OutputError
-from gluonlab.files.whole import atomic_folder, atomic_path, new_file, on_disk, write_text
-
-
-def names(folder):
-    return sorted(path.name for path in folder.iterdir())
+import gluonlab
+from gluonlab.errors import DataError, OutputError
+from gluonlab.files.whole import (
+    atomic_folder,
+    atomic_path,
+    new_file,
+    on_disk,
+    read_bounded,
+    temporary_folder,
+    write_text,
+)
 
 
 def test_a_file_is_replaced_when_the_block_ends(tmp_path):
@@ -156,3 +167,141 @@ def test_what_a_killed_process_left_is_removed_and_what_a_living_one_has_is_not(
         assert first.exists()
         second.write_text("second")
     assert set(names(tmp_path)) == {"file", *(each.name for each in others)}
+
+
+# --- temporary folders
+
+HOLDS = """
+import os, time
+from gluonlab.files.whole import temporary_folder
+with temporary_folder("trial") as folder:
+    (folder / "file").write_text("x")
+    folder.chmod(0o1700)  # as Jupyter does it
+    inner = folder / "closed"
+    inner.mkdir()
+    os.chdir(inner)
+    for _ in range(1050):  # deeper than Python's own functions go
+        os.mkdir("d")
+        os.chdir("d")
+    inner.chmod(0)
+    print(folder, flush=True)
+    time.sleep(600)
+"""
+
+
+@pytest.fixture
+def place(tmp_path, monkeypatch):
+    """Where temporary files are made."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    return tmp_path
+
+
+def holder(place):
+    """A process that holds such a folder, and the folder."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", HOLDS], stdout=subprocess.PIPE, encoding="utf-8",
+        env=clean_environment(TMPDIR=str(place)),
+    )  # fmt: skip
+    return process, Path(process.stdout.readline().strip())
+
+
+def test_it_goes_when_the_block_ends_however_that_ends(place):
+    with pytest.raises(KeyError), temporary_folder("trial") as folder:
+        (folder / "below").mkdir()
+        assert folder.parent == place
+        raise KeyError
+    assert names(place) == []
+
+
+def test_a_killed_process_folder_goes_at_the_next_beginning_and_a_living_ones_stays(place):
+    process, folder = holder(place)
+    try:
+        with temporary_folder("trial"):
+            assert (folder / "file").exists()
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+        with temporary_folder("prove"):
+            assert (folder / "file").exists(), "of another kind"
+        with temporary_folder("trial") as own:
+            assert names(place) == [own.name]
+    finally:
+        process.kill()
+        process.wait()
+        process.stdout.close()
+
+
+# jobs of a measurement, whose folder for temporary files is the measurement's own
+IN_ANOTHER = {"bench/images/readers.py", "bench/peers/torch_ddp.py"}
+
+
+def test_every_temporary_folder_of_gluonlab_goes_this_way():
+    root = Path(gluonlab.__file__).parent
+    labs = root.parent / "labs/gluonlab_labs"
+    makers = re.compile(r"\b(mkdtemp|TemporaryDirectory)\(")
+    found = {
+        str(path.relative_to(place))
+        for place in (root, labs)
+        for path in place.rglob("*.py")
+        if makers.search(path.read_text(encoding="utf-8"))
+    }
+    assert found == {"files/whole.py", *IN_ANOTHER}
+
+
+def test_what_is_not_surely_left_behind_stays(place):
+    target = place / "target"
+    (target / "inside").mkdir(parents=True)
+    for name in ("gluonlab-trial-results1x", "gluonlab-trial-shared_1", "gluonlab-trial-a.b_c.d_"):
+        (place / name).mkdir(mode=0o700)
+    (place / "gluonlab-trial-shared_1").chmod(0o755)
+    (place / "gluonlab-trial-a_link_x").symlink_to(target)
+    (place / "gluonlab-trial-a_file_x").touch()
+    if os.getuid() == 0:
+        (place / "gluonlab-trial-another1").mkdir(mode=0o700)
+        os.chown(place / "gluonlab-trial-another1", 12345, 12345)
+    before = names(place)
+    with temporary_folder("trial"):
+        pass
+    assert names(place) == before and names(target) == ["inside"]
+
+
+# --- files of others
+
+
+@pytest.mark.parametrize("size", [0, 1, 100])
+def test_a_file_up_to_the_limit_is_read(tmp_path, size):
+    (tmp_path / "a").write_bytes(b"x" * size)
+    (tmp_path / "link").symlink_to("a")
+    assert read_bounded(tmp_path / "a", 100) == read_bounded(tmp_path / "link", 100) == b"x" * size
+
+
+def test_a_larger_one_is_refused_whatever_it_takes_on_the_disk(tmp_path):
+    (tmp_path / "a").touch()
+    os.truncate(tmp_path / "a", 10**10)
+    with pytest.raises(DataError, match="has more than the 100 bytes that are read"):
+        read_bounded(tmp_path / "a", 100)
+
+
+def test_what_grows_without_a_size_is_refused():
+    with pytest.raises(DataError, match="more than the 5 bytes"):
+        read_bounded("/proc/self/status", 5)
+
+
+@pytest.mark.parametrize("kind", ["pipe", "folder", "device", "nothing", "loop", "no name"])
+def test_what_is_no_file_is_an_error_at_once(tmp_path, kind):
+    path = tmp_path / "a"
+    make = {
+        "pipe": os.mkfifo,
+        "folder": os.mkdir,
+        "device": lambda path: path.symlink_to("/dev/zero"),
+        "loop": lambda path: path.symlink_to(path),
+    }
+    make.get(kind, lambda path: None)(path)
+    with pytest.raises(OSError):
+        read_bounded(tmp_path / "a\0b" if kind == "no name" else path, 100)
+
+
+def test_a_link_is_not_followed_unless_that_is_wanted(tmp_path):
+    (tmp_path / "a").write_bytes(b"x")
+    (tmp_path / "link").symlink_to("a")
+    with pytest.raises(OSError):
+        read_bounded(tmp_path / "link", 100, follow=False)

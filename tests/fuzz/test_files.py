@@ -25,9 +25,9 @@ from gluonlab.data.fetching.extract import unpack
 from gluonlab.data.fetching.sources import Contents
 from gluonlab.data.images.decode import decode
 from gluonlab.data.images.places import opened
-from gluonlab.data.sets import cifar, idx, pack
-from gluonlab.data.sets.lists import read_list
-from gluonlab.data.sets.records import read_records
+from gluonlab.data.sets import pack
+from gluonlab.data.sets.listed import read_list, read_records
+from gluonlab.data.sets.standard import read_cifar_records, read_idx
 from gluonlab.optimizers.states import states
 from gluonlab.report.tables import as_text
 from gluonlab.runs.reader import read_runs
@@ -84,7 +84,7 @@ def test_an_idx_file_is_read_or_refused(place, data, compress):
     content = gzip.compress(IDX, mtime=0) if compress else IDX
     path = place(corrupted(data, content, junk=JUNK), ".gz" if compress else "")
     with own_errors("IDX"):
-        assert idx.read_idx(path, 3).ndim == 3
+        assert read_idx(path, 3).ndim == 3
 
 
 @fuzzed
@@ -92,7 +92,7 @@ def test_an_idx_file_is_read_or_refused(place, data, compress):
 def test_a_cifar_file_is_read_or_refused(place, data):
     path = place(corrupted(data, CIFAR))
     with own_errors("CIFAR"):
-        assert cifar.read_records(path, 2).shape == (2, 3073)
+        assert read_cifar_records(path, 2).shape == (2, 3073)
 
 
 @fuzzed

@@ -18,8 +18,8 @@ from mxnet import gluon, nd
 
 import gluonlab  # noqa: F401  before MXNet
 from gluonlab.collectives.algorithms import ALGORITHMS
-from gluonlab.data.loading.batch import whole
-from gluonlab.data.loading.pixels import make_input
+from gluonlab.data.loading.augment import make_input
+from gluonlab.data.loading.shards import whole
 from gluonlab.kvstores import make_kvstore
 from gluonlab.models import get_model
 from gluonlab.models.shapes import complete

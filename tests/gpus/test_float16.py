@@ -15,13 +15,12 @@ from mxnet import autograd, gluon, nd
 from mxnet.gluon import nn
 from support.reference import as_is, random_batches, values
 
-from gluonlab.data.loading.batch import whole
-from gluonlab.data.loading.pixels import make_input
-from gluonlab.data.loading.shards import shard
+from gluonlab.data.loading.augment import make_input
+from gluonlab.data.loading.shards import shard, whole
 from gluonlab.kvstores import make_kvstore
 from gluonlab.models.channel_padding import Padding, padding_for
 from gluonlab.models.graphs import with_replaced
-from gluonlab.models.lenet import LeNet
+from gluonlab.models.networks import LeNet
 from gluonlab.parallel.data.step import DataParallelStep
 from gluonlab.parallel.objective import make_loss
 from gluonlab.parallel.precision import as_it_is, for_sync_bn, mixed_precision

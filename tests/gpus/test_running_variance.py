@@ -9,8 +9,7 @@ from mxnet import gluon, nd
 from mxnet.gluon import nn
 from support.reference import as_is, random_batches
 
-from gluonlab.data.loading.batch import whole
-from gluonlab.data.loading.shards import shard
+from gluonlab.data.loading.shards import shard, whole
 from gluonlab.kvstores import make_kvstore
 from gluonlab.parallel.data.microbatches import WHOLE, Microbatches
 from gluonlab.parallel.data.step import DataParallelStep

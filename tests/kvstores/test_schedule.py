@@ -14,8 +14,7 @@ from support.reference import as_is, distance, values
 
 from gluonlab.collectives.algorithms import ALGORITHMS, make_schedule
 from gluonlab.config import TrainConfig
-from gluonlab.data.loading.batch import whole
-from gluonlab.data.loading.shards import shard
+from gluonlab.data.loading.shards import shard, whole
 from gluonlab.errors import KVStoreError, ScheduleError
 from gluonlab.kvstores import make_kvstore
 from gluonlab.kvstores.schedule import ScheduleKVStore

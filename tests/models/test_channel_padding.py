@@ -11,7 +11,7 @@ from mxnet import nd
 from support.devices import device
 
 from gluonlab.models.channel_padding import Padding, pad_channels, padding_for
-from gluonlab.models.odd_concat import plain_where_channels_are_odd
+from gluonlab.models.rewriting import plain_where_channels_are_odd
 
 CHANNELS = st.integers(1, 20)
 ACTIVATIONS = ("relu", "sigmoid", "tanh", "softrelu", "softsign")

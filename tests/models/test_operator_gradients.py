@@ -17,7 +17,7 @@ from mxnet.operator import get_all_registered_operators
 from support.operator_gradients import ROLES, Drawn, error, handle_of, name_of
 from support.operators import FAMILIES, KINDS_WITHOUT_GRADIENT, NO_GRADIENT, X, all_cases, case
 
-from gluonlab.data.loading.pixels import to_float
+from gluonlab.data.loading.augment import to_float
 from gluonlab.errors import ModelError
 from gluonlab.models.graphs import new_node
 from gluonlab.models.wrong_gradients import REFUSED, REWRITTEN, TOGETHER, check_gradients

@@ -13,8 +13,7 @@ from support.devices import contexts
 from support.reference import as_is, random_batches
 from support.updates import assert_close, updated
 
-from gluonlab.data.loading.batch import whole
-from gluonlab.data.loading.shards import shard
+from gluonlab.data.loading.shards import shard, whole
 from gluonlab.kvstores import make_kvstore
 from gluonlab.models import get_model
 from gluonlab.optimizers.registry import make_optimizer

@@ -10,8 +10,7 @@ from support.examples import examples
 from support.kvstore_runs import BATCHES, small_net
 from support.reference import as_is, cpus, distance, values
 
-from gluonlab.data.loading.batch import whole
-from gluonlab.data.loading.shards import shard
+from gluonlab.data.loading.shards import shard, whole
 from gluonlab.kvstores import make_kvstore
 from gluonlab.parallel.data.replica import replicas
 from gluonlab.parallel.data.step import DataParallelStep

@@ -25,14 +25,13 @@ from support.reference import as_is, distance, random_batches, values
 from support.run_files import read_metrics
 
 from gluonlab.config import TrainConfig
-from gluonlab.data.loading.batch import whole
-from gluonlab.data.loading.pixels import make_input
-from gluonlab.data.loading.shards import shard
+from gluonlab.data.loading.augment import make_input
+from gluonlab.data.loading.shards import shard, whole
 from gluonlab.engine.setup import unfused
 from gluonlab.errors import ConfigError, DivergedError
 from gluonlab.kvstores import make_kvstore
 from gluonlab.models import get_model
-from gluonlab.models.lenet import LeNet
+from gluonlab.models.networks import LeNet
 from gluonlab.models.shapes import complete
 from gluonlab.parallel.data.replica import IMAGES, LABELS, loss_graph
 from gluonlab.parallel.data.stage_gradients import kinds_between

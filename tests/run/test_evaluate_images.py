@@ -12,7 +12,7 @@ from support.devices import named
 from support.image_folders import write_folder
 
 from gluonlab.config import TrainConfig
-from gluonlab.data.sets.classes import MOST_NAMES, noted, what_differs
+from gluonlab.data.sets.fingerprint import MOST_NAMES, noted, what_differs
 from gluonlab.training.finished import plan_evaluation
 from gluonlab.training.loop import train
 from gluonlab.training.plan import make_plan

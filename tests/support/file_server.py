@@ -2,7 +2,6 @@
 to.
 """
 
-import hashlib
 import re
 import socket
 import threading
@@ -18,13 +17,13 @@ class FileServer:
     ``faults``: path -> what the next requests for it get instead, one after the other.
 
     A fault is a function of the handler: `status`, `redirect`, `cut`, `silence`, `trickle`,
-    `chunked`, `content`, or any other.
+    `chunked`, or any other.
     """
 
-    def __init__(self, files, port=0, ranges=True, validators=True):
+    def __init__(self, files, port=0, ranges=True):
         self.files = {f"/{name}": content for name, content in files.items()}
         self.faults, self.requests = {}, []
-        self.ranges, self.validators = ranges, validators
+        self.ranges = ranges
         self._server = _Server(("127.0.0.1", port), _handler_of(self))
         self._server.daemon_threads = True
         self._server.block_on_close = False
@@ -100,8 +99,6 @@ def _handler_of(server):
                 self.send_header(
                     "Content-Range", f"bytes {begin}-{len(content) - 1}/{len(content)}"
                 )
-            if server.validators:
-                self.send_header("ETag", etag(content))
             body = content[begin or 0 :]
             self.send_header("Content-Length", str(len(body)))
             self.end_headers()
@@ -109,8 +106,7 @@ def _handler_of(server):
 
         def asked_range(self, content):
             asked = re.fullmatch(r"bytes=(\d+)-", self.headers.get("Range", ""))
-            unchanged = self.headers.get("If-Range", etag(content)) == etag(content)
-            return int(asked[1]) if asked and server.ranges and unchanged else None
+            return int(asked[1]) if asked and server.ranges else None
 
         def content(self):
             return server.files[self.path]
@@ -125,10 +121,6 @@ def _handler_of(server):
             pass
 
     return Handler
-
-
-def etag(content):
-    return f'"{hashlib.md5(content).hexdigest()}"'
 
 
 def status(number, **headers):
@@ -164,11 +156,6 @@ def cut(after):
         handler.send_file(handler.content(), send)
 
     return answer
-
-
-def content(other):
-    """Another file than the right one."""
-    return lambda handler: handler.send_file(other)
 
 
 FOR_EVER_S = 600

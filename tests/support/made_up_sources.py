@@ -19,7 +19,7 @@ from pathlib import Path
 import numpy as np
 
 from gluonlab.data.__main__ import main
-from gluonlab.data.fetching.fetch import CHUNK_BYTES
+from gluonlab.data.fetching.download import CHUNK_BYTES
 from gluonlab.data.fetching.sources import SOURCES, Contents, KnownFile, Source
 from support.idx_files import NAMES, idx_bytes
 

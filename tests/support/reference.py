@@ -5,8 +5,7 @@ import numpy as np
 from mxnet import autograd, gluon, nd
 from mxnet.gluon import nn
 
-from gluonlab.data.loading.batch import whole
-from gluonlab.data.loading.shards import shard, shard_sizes
+from gluonlab.data.loading.shards import shard, shard_sizes, whole
 
 
 def textbook_lenet(classes=10, pool="max"):

@@ -14,7 +14,7 @@ import mxnet as mx
 import numpy as np
 from mxnet import nd
 
-from gluonlab.data.loading.batch import whole
+from gluonlab.data.loading.shards import whole
 from gluonlab.errors import ModelError
 from gluonlab.kvstores.groups import ALONE
 from gluonlab.models import rewriting

@@ -8,8 +8,7 @@ from hypothesis import strategies as st
 from mxnet import autograd, gluon, nd
 from mxnet.gluon import nn
 
-from gluonlab.data.loading.batch import whole
-from gluonlab.data.loading.shards import shard
+from gluonlab.data.loading.shards import shard, whole
 from gluonlab.kvstores import make_kvstore
 from gluonlab.optimizers.registry import make_optimizer
 from gluonlab.parallel.data.microbatches import WHOLE

@@ -2,8 +2,7 @@
 
 from mxnet import gluon, nd
 
-from gluonlab.data.loading.batch import whole
-from gluonlab.data.loading.shards import shard
+from gluonlab.data.loading.shards import shard, whole
 from gluonlab.kvstores import make_kvstore
 from gluonlab.parallel.data.step import DataParallelStep
 from gluonlab.update.trainer import BucketedTrainer

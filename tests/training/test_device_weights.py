@@ -31,8 +31,7 @@ from support.splits import (
 
 from gluonlab.config import TrainConfig
 from gluonlab.data import Loader
-from gluonlab.data.loading.batch import whole
-from gluonlab.data.loading.shards import in_proportion, shard, shard_sizes
+from gluonlab.data.loading.shards import in_proportion, shard, shard_sizes, whole
 from gluonlab.errors import ConfigError, DataError, UsageError
 from gluonlab.parallel.data.microbatches import Microbatches
 from gluonlab.parallel.data.strategy import data_parallel

@@ -17,7 +17,7 @@ from support.steps import make_step
 
 from gluonlab.config import TrainConfig
 from gluonlab.data import ArraySplit, Dataset, Defaults, Loader
-from gluonlab.data.loading.pixels import to_float
+from gluonlab.data.loading.augment import to_float
 from gluonlab.errors import ConfigError, DivergedError, ModelError, OutputError
 from gluonlab.models import get_model
 from gluonlab.optimizers.registry import NOT_OFFERED

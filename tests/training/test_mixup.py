@@ -18,8 +18,7 @@ from support.reference import cpus, distance, set_values, values
 
 from gluonlab.config import TrainConfig
 from gluonlab.data import ArraySplit, Loader
-from gluonlab.data.loading.mixup import Mixup
-from gluonlab.data.loading.pixels import to_float
+from gluonlab.data.loading.augment import Mixup, to_float
 from gluonlab.kvstores import make_kvstore
 from gluonlab.parallel.data.microbatches import WHOLE, Microbatches
 from gluonlab.parallel.data.step import DataParallelStep

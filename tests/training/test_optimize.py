@@ -15,8 +15,8 @@ from support.quick_runs import quick
 from support.reference import distance, train_on_one_device, values
 
 from gluonlab.config import TrainConfig
+from gluonlab.data.loading.augment import to_float
 from gluonlab.data.loading.loader import Loader
-from gluonlab.data.loading.pixels import to_float
 from gluonlab.errors import GluonlabWarning
 from gluonlab.kvstores import KVSTORES, make_kvstore
 from gluonlab.kvstores.compression import compressing

@@ -16,7 +16,7 @@ from support.image_folders import write_folder
 
 from gluonlab.config import TrainConfig
 from gluonlab.data import ArraySplit, Dataset
-from gluonlab.data.sets.colours import COLOURS
+from gluonlab.data.sets.dataset import COLOURS
 from gluonlab.data.sets.pack import pack
 from gluonlab.data.sets.registry import DATASETS
 from gluonlab.errors import ConfigError

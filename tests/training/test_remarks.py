@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from support.devices import named
 
 from gluonlab.config import TrainConfig
-from gluonlab.data.sets import synthetic
 from gluonlab.data.sets.dataset import ArraySplit, Dataset, Defaults
+from gluonlab.data.sets.standard import SYNTHETIC
 from gluonlab.training import prepare
 from gluonlab.training.loop import train
 from gluonlab.training.own import Own
@@ -105,5 +105,5 @@ def test_an_accuracy_that_guessing_explains_is_remarked_on(labels, right, loss):
 
 
 def test_random_labels_are_for_measuring(tmp_path):
-    dataset = data_set([0, 1] * 32, [0, 1] * 8, classes=2, name=synthetic.NAME)
+    dataset = data_set([0, 1] * 32, [0, 1] * 8, classes=2, name=SYNTHETIC)
     assert remarks_on(tmp_path, dataset, batch_size=4) == []

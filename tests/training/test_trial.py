@@ -13,8 +13,7 @@ from support.peaks import peak_of_a_run
 
 from gluonlab.config import TrainConfig, option_name
 from gluonlab.data import load_dataset
-from gluonlab.data.loading.batch import whole
-from gluonlab.data.loading.shards import shard
+from gluonlab.data.loading.shards import shard, whole
 from gluonlab.errors import ModelError
 from gluonlab.host.resources import children
 from gluonlab.parallel.planned import MIB

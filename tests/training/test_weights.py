@@ -15,10 +15,9 @@ from support.reference import cpus, distance, values
 
 from gluonlab.config import TrainConfig
 from gluonlab.data import Loader, from_arrays
-from gluonlab.data.loading.mixup import Mixup
-from gluonlab.data.loading.pixels import to_float
+from gluonlab.data.loading.augment import Mixup, to_float
+from gluonlab.data.sets.arrays import balanced_weights, weigh_classes
 from gluonlab.data.sets.dataset import PixelSplit
-from gluonlab.data.sets.weighting import balanced_weights, weigh_classes
 from gluonlab.errors import ConfigError, DataError
 from gluonlab.kvstores import make_kvstore
 from gluonlab.parallel.data.microbatches import WHOLE, Microbatches

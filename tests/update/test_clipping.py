@@ -22,8 +22,7 @@ from support.reference import (
     values,
 )
 
-from gluonlab.data.loading.batch import whole
-from gluonlab.data.loading.shards import shard
+from gluonlab.data.loading.shards import shard, whole
 from gluonlab.errors import KVStoreError
 from gluonlab.kvstores import make_kvstore
 from gluonlab.parallel.data.step import DataParallelStep

@@ -10,8 +10,7 @@ from mxnet.gluon import nn
 from support.devices import contexts
 from support.reference import as_is, distance, random_batches, set_values, train_on_devices, values
 
-from gluonlab.data.loading.batch import whole
-from gluonlab.data.loading.shards import shard
+from gluonlab.data.loading.shards import shard, whole
 from gluonlab.errors import RunError
 from gluonlab.kvstores import make_kvstore
 from gluonlab.optimizers import OPTIMIZERS, make_optimizer

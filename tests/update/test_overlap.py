@@ -10,7 +10,7 @@ from mxnet.gluon import nn
 from support.devices import device, devices
 from support.reference import as_is
 
-from gluonlab.data.loading.batch import whole
+from gluonlab.data.loading.shards import whole
 from gluonlab.engine.gate import Gate
 from gluonlab.engine.pieces import overlapping
 from gluonlab.kvstores import make_kvstore

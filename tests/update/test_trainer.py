@@ -13,8 +13,7 @@ from support.devices import contexts, device
 from support.examples import examples
 from support.reference import as_is, cpus, distance, random_batches, train_on_devices, values
 
-from gluonlab.data.loading.batch import whole
-from gluonlab.data.loading.shards import shard
+from gluonlab.data.loading.shards import shard, whole
 from gluonlab.errors import ConfigError, KVStoreError, RunError
 from gluonlab.kvstores import make_kvstore
 from gluonlab.optimizers import registry

@@ -12,7 +12,7 @@ from gluonlab.bench.harness.environment import child_environment
 from gluonlab.bench.harness.process import Worker, WorkerError, end_all
 from gluonlab.bench.harness.rounds import ROUND_TIMEOUT_S, START_TIMEOUT_S
 from gluonlab.errors import RunError
-from gluonlab.files.temporary import temporary_folder
+from gluonlab.files.whole import temporary_folder
 
 
 class Processes:

@@ -31,7 +31,7 @@ from gluonlab.bench.splits.names import Task
 from gluonlab.config import TrainConfig
 from gluonlab.data.sets.registry import load_dataset
 from gluonlab.errors import DeviceError
-from gluonlab.files.temporary import temporary_folder
+from gluonlab.files.whole import temporary_folder
 from gluonlab.parallel.data.strategy import DataParallel
 from gluonlab.parallel.strategy import Strategy
 from gluonlab.runs.result import Result

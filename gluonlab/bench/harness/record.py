@@ -22,8 +22,7 @@ from typing import Any, Dict, List, Mapping, Optional, Tuple
 
 from gluonlab.documents import json_text
 from gluonlab.errors import DataError
-from gluonlab.files.bounded import read_bounded
-from gluonlab.files.whole import write_text
+from gluonlab.files.whole import read_bounded, write_text
 from gluonlab.plain import printable
 
 FORMAT = 1

@@ -13,7 +13,7 @@ from tqdm import tqdm
 
 from gluonlab.bench.harness.environment import child_environment
 from gluonlab.bench.harness.process import Worker, WorkerError, end_all
-from gluonlab.files.temporary import temporary_folder
+from gluonlab.files.whole import temporary_folder
 
 START_TIMEOUT_S = 90.0
 ROUND_TIMEOUT_S = 60.0

@@ -21,8 +21,8 @@ from mxnet.gluon import nn
 
 from gluonlab.bench.harness.turns import Call
 from gluonlab.bench.worker import Job
+from gluonlab.data.loading.augment import to_float
 from gluonlab.data.loading.loader import Loader
-from gluonlab.data.loading.pixels import to_float
 from gluonlab.data.sets.registry import load_dataset
 from gluonlab.devices import devices as find_devices
 from gluonlab.engine.gate import Gate

@@ -17,8 +17,7 @@ from gluonlab.data.images.decode import decode
 from gluonlab.data.images.quick import agrees
 from gluonlab.data.images.resize import usual_resizer
 from gluonlab.data.loading.loader import Loader
-from gluonlab.data.sets import folder as folders
-from gluonlab.data.sets.layout import ImageFolder
+from gluonlab.data.sets.image_folder import ImageFolder, load
 from gluonlab.data.sets.pack import pack
 from gluonlab.devices import devices
 
@@ -31,14 +30,14 @@ def make(reader: str, folder: str, size: int) -> Job:
 
 
 def _decoders(folder: str, size: int) -> Loader:
-    return _loader(folders.load(folder, size, WORKERS))
+    return _loader(load(folder, image_size=size, decoders=WORKERS))
 
 
 def _packed(folder: str, size: int) -> Loader:
     # the folder for temporary files is the measurement's
     packed = Path(tempfile.mkdtemp()) / "packed"
-    pack(folders.load(folder, size, WORKERS), packed)
-    return _loader(folders.load(packed))
+    pack(load(folder, image_size=size, decoders=WORKERS), packed)
+    return _loader(load(packed))
 
 
 def _loader(dataset: Dataset) -> Loader:

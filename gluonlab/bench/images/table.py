@@ -16,7 +16,7 @@ from gluonlab.bench.harness.text import interleaved
 from gluonlab.bench.harness.text import table as as_table
 from gluonlab.bench.peers.table import no_torch
 from gluonlab.bench.worker import Job
-from gluonlab.files.temporary import temporary_folder
+from gluonlab.files.whole import temporary_folder
 
 ROUNDS = 5
 BATCH_SIZE = 64

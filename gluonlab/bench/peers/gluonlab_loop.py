@@ -15,8 +15,8 @@ from gluonlab.bench.peers.work import CLASSES, LEARNING_RATE, TASKS
 from gluonlab.bench.threads.competitor import competing
 from gluonlab.bench.worker import Job
 from gluonlab.config import TrainConfig
-from gluonlab.data.loading.batch import Batch
 from gluonlab.data.loading.loader import Loader
+from gluonlab.data.loading.shards import Batch
 from gluonlab.data.sets.registry import load_dataset
 from gluonlab.engine.pieces import Overlap, overlapping
 from gluonlab.kvstores.groups import ALONE, Group

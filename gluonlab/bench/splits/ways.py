@@ -21,8 +21,8 @@ from gluonlab.bench.splits.names import (
     run_options,
 )
 from gluonlab.config import TrainConfig
-from gluonlab.data.loading.batch import Batch
 from gluonlab.data.loading.loader import Loader
+from gluonlab.data.loading.shards import Batch
 from gluonlab.data.sets.registry import load_dataset
 from gluonlab.errors import UsageError
 from gluonlab.parallel.pipeline.executor import Program

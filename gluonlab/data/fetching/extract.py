@@ -10,12 +10,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any, Dict, Iterator, Optional
 
-from gluonlab.data.fetching.location import readable
+from gluonlab.data.fetching.location import READ_BYTES, digest_of
 from gluonlab.data.fetching.sources import Contents
 from gluonlab.errors import DataError, OutputError
 from gluonlab.files.whole import on_disk
 
-CHUNK_BYTES = 2**20
 LONGEST_READ = 2**20  # of tarfile at once: a header, or a long name
 TAR_BLOCKS = 64 * 2**10  # what tar adds at the end of the archive, at most
 HEADER_BYTES = 4 * 512  # and before each file: a header, with a long name or times in another one
@@ -53,15 +52,6 @@ def unpack(
             digests[name] = _write(tar, member, archive, target / name, no_room)
     _compare(archive, target, contents)
     return digests
-
-
-def digest_of(path: Path, algorithm: str = "sha256") -> str:
-    """The digest of a file's content, hexadecimal. Raises DataError when it cannot be read."""
-    digest = hashlib.new(algorithm)
-    with readable(path), path.open("rb") as file:
-        for chunk in iter(lambda: file.read(CHUNK_BYTES), b""):
-            digest.update(chunk)
-    return digest.hexdigest()
 
 
 class _Bounded:
@@ -163,7 +153,7 @@ def _write(
     """Write one file; its SHA-256."""
     content, digest = tar.extractfile(member), hashlib.sha256()
     with _new_file(archive, member, path, no_room) as file:
-        for chunk in iter(lambda: content.read(CHUNK_BYTES), b""):  # type: ignore[union-attr]
+        for chunk in iter(lambda: content.read(READ_BYTES), b""):  # type: ignore[union-attr]
             digest.update(chunk)
             with on_disk(path, no_room):
                 file.write(chunk)

@@ -15,16 +15,7 @@ from PIL import (
     WebPImagePlugin,
 )
 
-from gluonlab.data.images.crop import random_box
-from gluonlab.data.images.formats import FORMATS, NAMES
-from gluonlab.data.images.orientation import (
-    Box,
-    orientation,
-    shown_size,
-    stored_box,
-    upright,
-)
-from gluonlab.data.images.places import Place, name_of, opened, size_of
+from gluonlab.data.images.places import FORMATS, NAMES, Place, name_of, opened, size_of
 from gluonlab.data.images.quick import (
     HEADER_BYTES,
     MOST_BYTES,
@@ -32,7 +23,7 @@ from gluonlab.data.images.quick import (
     pixels,
     plain_size,
 )
-from gluonlab.data.images.resize import PILLOW, resize_image, resize_rows
+from gluonlab.data.images.resize import PILLOW, Box, resize_image, resize_rows
 from gluonlab.errors import DataError
 
 if TYPE_CHECKING:
@@ -50,6 +41,27 @@ CHANNELS = 3
 MAX_PIXELS = 2**26
 REMEDY = "replace or remove it, or leave bad images out with --skip-bad"
 
+# random resized crops
+CROP_AREA = (0.08, 1.0)  # of the whole image
+CROP_RATIO = (3 / 4, 4 / 3)  # width to height
+CROP_ATTEMPTS = 10
+# Which way up an image is: a camera stores what its sensor saw, and EXIF says how to turn it.
+# EXIF 2.32, section 4.6.4, tag 0x0112: from 1 to 8, where 1 is as stored.
+EXIF_ORIENTATION = 0x0112
+AS_STORED = 1
+TURNS = {
+    2: Image.Transpose.FLIP_LEFT_RIGHT,
+    3: Image.Transpose.ROTATE_180,
+    4: Image.Transpose.FLIP_TOP_BOTTOM,
+    5: Image.Transpose.TRANSPOSE,
+    6: Image.Transpose.ROTATE_270,
+    7: Image.Transpose.TRANSVERSE,
+    8: Image.Transpose.ROTATE_90,
+}
+SIDEWAYS = (5, 6, 7, 8)  # rows are shown as columns
+FROM_RIGHT = (2, 3, 7, 8)  # the stored rows begin at the end
+FROM_BELOW = (3, 4, 6, 7)
+
 
 def decode(
     place: Place,
@@ -62,7 +74,7 @@ def decode(
 
     It is turned as its EXIF says; of several frames or pages it is the first, and what is
     transparent has the colour that is stored. With a ``seed`` it is what
-    `gluonlab.data.images.crop.random_box` cuts out, resized. ``quick``: whether
+    `random_box` cuts out, resized. ``quick``: whether
     `gluonlab.data.images.quick` decodes what it can, to the same pixels. ``resizer``: one of
     `gluonlab.data.images.resize`. Raises DataError for a file that cannot be read, that has none
     of FORMATS, that is damaged or cut off, and for one whose header promises more than MAX_PIXELS,
@@ -205,3 +217,80 @@ def _what(error: Exception) -> str:
         return f"cannot be read ({error.strerror})"
     text = " ".join(str(error).split())
     return f"damaged ({text or type(error).__name__})"
+
+
+# --- orientation
+
+
+def orientation(image: Image.Image) -> int:
+    """What EXIF says of an image that has been opened; 1 where it says nothing, or nonsense."""
+    try:
+        found = image.getexif().get(EXIF_ORIENTATION)
+    except Exception:  # Pillow raises what the damage leads to, and the pixels may be good
+        return AS_STORED
+    return found if isinstance(found, int) and found in TURNS else AS_STORED
+
+
+def shown_size(size: Tuple[int, int], turned: int) -> Tuple[int, int]:
+    """Width and height as shown of an image that is stored in ``size``."""
+    return (size[1], size[0]) if turned in SIDEWAYS else size
+
+
+def stored_box(box: Box, size: Tuple[int, int], turned: int) -> Box:
+    """Where a part of the image as shown lies in the image as stored in ``size``.
+
+    >>> stored_box((0, 0, 10, 20), (40, 30), 6)  # the upper left, turned to the right
+    (0, 20, 20, 30)
+    """
+    left, top, right, bottom = box
+    width, height = size
+    if turned in SIDEWAYS:
+        left, top, right, bottom = top, left, bottom, right
+    if turned in FROM_RIGHT:
+        left, right = width - right, width - left
+    if turned in FROM_BELOW:
+        top, bottom = height - bottom, height - top
+    return left, top, right, bottom
+
+
+def upright(image: Image.Image, turned: int) -> Image.Image:
+    """The image as shown."""
+    return image if turned == AS_STORED else image.transpose(TURNS[turned])
+
+
+# --- random crops
+
+
+# left, top, right and bottom in whole pixels; right and bottom are the first outside
+PixelBox = Tuple[int, int, int, int]
+
+
+def random_box(seed: int, width: int, height: int) -> PixelBox:
+    """What a random resized crop cuts out of an image, from the ``seed`` (below 2**32) alone.
+
+    Szegedy et al., "Going deeper with convolutions", 2015, section 6: 8 % to 100 % of the area,
+    sides of 3:4 to 4:3. As in gluon-cv and torchvision, the ratio of the sides is drawn evenly in
+    its logarithm, and what does not fit into the image is drawn again.
+
+    Where none of CROP_ATTEMPTS fits, as in very long images, the largest in the middle whose sides
+    are within CROP_RATIO.
+    """
+    # both frozen by numpy, and a tenth of the cost of RandomState(seed)
+    random = np.random.RandomState(np.random.PCG64(seed))
+    for area, ratio, across, down in random.uniform(size=(CROP_ATTEMPTS, 4)):
+        wanted = width * height * (CROP_AREA[0] + area * (CROP_AREA[1] - CROP_AREA[0]))
+        sides = math.exp(math.log(CROP_RATIO[0]) + ratio * math.log(CROP_RATIO[1] / CROP_RATIO[0]))
+        wide = max(1, round(math.sqrt(wanted * sides)))
+        high = max(1, round(math.sqrt(wanted / sides)))
+        if wide <= width and high <= height:
+            left, top = int(across * (width - wide + 1)), int(down * (height - high + 1))
+            return left, top, left + wide, top + high
+    return middle_box(width, height)
+
+
+def middle_box(width: int, height: int) -> PixelBox:
+    """The largest box in the middle of an image whose sides are within CROP_RATIO."""
+    wide = min(width, round(height * CROP_RATIO[1]))
+    high = min(height, round(width / CROP_RATIO[0]))
+    left, top = (width - wide) // 2, (height - high) // 2
+    return left, top, left + wide, top + high

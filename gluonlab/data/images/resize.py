@@ -35,9 +35,9 @@ for name in ("cykooz_resizer", "cykooz.resizer"):
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from gluonlab.data.images.orientation import Box
-
     Rows = NDArray[np.uint8]
+
+Box = Tuple[float, float, float, float]  # left, top, right, bottom
 
 PILLOW, CYKOOZ = "pillow", "cykooz"
 RESIZERS = (PILLOW, CYKOOZ)
@@ -45,7 +45,7 @@ MOST_DIFFERENCE = 2  # of 255, between the two; more than 1 is one value in a hu
 PIXEL_BYTES = 4  # red, green, blue and one that is ignored: what libraries are fastest with
 
 
-def resize_image(image: Image.Image, size: int, box: "Box", resizer: str) -> Image.Image:
+def resize_image(image: Image.Image, size: int, box: Box, resizer: str) -> Image.Image:
     """Resize the ``box`` of an RGB image to a square.
 
     Args:
@@ -63,7 +63,7 @@ def resize_image(image: Image.Image, size: int, box: "Box", resizer: str) -> Ima
     return _by_cykooz(image.tobytes("raw", "RGBX"), image.size, size, box)
 
 
-def resize_rows(rows: "Rows", size: int, box: "Box", resizer: str) -> Image.Image:
+def resize_rows(rows: "Rows", size: int, box: Box, resizer: str) -> Image.Image:
     """Resize as `resize_image` does, from an array (height, width, 4) of RGBX."""
     height, width, _ = rows.shape
     if resizer == PILLOW:
@@ -72,7 +72,7 @@ def resize_rows(rows: "Rows", size: int, box: "Box", resizer: str) -> Image.Imag
     return _by_cykooz(rows.tobytes(), (width, height), size, box)
 
 
-def _by_cykooz(content: bytes, shape: Tuple[int, int], size: int, box: "Box") -> Image.Image:
+def _by_cykooz(content: bytes, shape: Tuple[int, int], size: int, box: Box) -> Image.Image:
     width, height = shape
     left, top, right, bottom = box
     # the rows that the filter reads

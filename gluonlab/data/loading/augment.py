@@ -1,30 +1,60 @@
-"""What makes training images differ from epoch to epoch.
+"""How images change on their way to the network, on the device that they lie on.
 
-The random numbers of a step are drawn on the host for the whole batch, from (seed, epoch, step)
-alone, and each device gets those of its shard: 1, 2 and k devices, and several workers, see the
-same images.
-
-The images are changed on the device they lie on. Shifting and mirroring only moves rows and
-columns, so both are ``take`` along the rows of a matrix, with a transposition between them.
-BilinearSampler, and multiplying with matrices of zeros and ones, could do the same with arithmetic:
-19 ms and 12 ms for 64 images of 3x64x64 on one core.
+Bytes become a network's numbers. Training images differ from epoch to epoch by random crops, flips
+and mixup. The random numbers of a step are drawn on the host for the whole batch, from (seed,
+epoch, step) alone, and each device gets those of its shard: 1, 2 and k devices, and several
+workers, see the same images.
 """
 
 from __future__ import annotations
 
 from threading import Lock
-from typing import TYPE_CHECKING, Any, Dict, List, NamedTuple, Sequence, Tuple
+from typing import TYPE_CHECKING, Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 import mxnet as mx
 import numpy as np
 from mxnet import nd
 
-from gluonlab.data.loading.chance import CROPS_AND_FLIPS, chance
 from gluonlab.data.loading.pinned import host_memory_for
 from gluonlab.data.loading.shards import bounds_of
+from gluonlab.data.sets.dataset import Colours
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
+
+    from gluonlab.data.loading.shards import Shards
+
+# Of the random numbers of a step, one stream for each thing that is drawn.
+CROPS_AND_FLIPS, MIXTURES, FILE_CROPS = 1, 2, 3
+# of an alpha: a share is then 0 or 1, and smaller ones would draw no number; of a share: MXNet
+# refuses 1e-45
+SMALLEST = 1e-30
+
+
+def chance(seed: int, epoch: int, step: int, stream: int) -> np.random.RandomState:
+    """Random numbers of one of the streams above.
+
+    NumPy freezes both SeedSequence with PCG64 and what RandomState makes of it; a RandomState of a
+    list takes six times as long.
+    """
+    return np.random.RandomState(np.random.PCG64([seed, epoch, step, stream]))
+
+
+def to_float(F: Any, images: Any) -> Any:
+    """uint8 0..255 -> float32 0..1, on the device; ``F`` is mx.nd or mx.sym."""
+    return F.cast(images, dtype="float32") * (1 / 255)
+
+
+def make_input(colours: Optional[Colours]) -> Callable[[Any, Any], Any]:
+    """``f(F, images)``: uint8 images -> the network's input, 0..1 or normalised by ``colours``."""
+    if colours is None:
+        return to_float
+    mean, deviation = colours
+
+    def normalised(F: Any, images: Any) -> Any:
+        return F.image.normalize(to_float(F, images), mean=mean, std=deviation)
+
+    return normalised
 
 
 class Draw(NamedTuple):
@@ -80,7 +110,10 @@ class Augment:
 class _Mover:
     """Moves rows and columns of images (n, C, H, W) on one device.
 
-    Its two buffers have a black row at the end, for what is outside.
+    Shifting and mirroring only moves rows and columns, so both are ``take`` along the rows of a
+    matrix, with a transposition between them. BilinearSampler, and multiplying with matrices of
+    zeros and ones, could do the same with arithmetic: 19 ms and 12 ms for 64 images of 3x64x64 on
+    one core. The two buffers have a black row at the end, for what is outside.
     """
 
     def __init__(self, shape: Tuple[int, ...], ctx: mx.Context, dtype: Any = np.uint8) -> None:
@@ -132,3 +165,51 @@ class _Mover:
         # (n, C, lines)
         places = np.where(inside[:, None], first + wanted[:, None], n * self.shape[1] * lines)
         return places.astype(np.int32).ravel()
+
+
+class Mixup:
+    """Mixes images and labels in pairs, with shares from Beta(``alpha``, ``alpha``).
+
+    Shares are near 0 or 1 for a small alpha. Source: Zhang et al., "mixup: beyond empirical risk
+    minimization", 2018, section 2. Image i of a batch of n is mixed with image n - 1 - i, in one
+    share for the whole batch, as in gluon-cv's training scripts. The loader brings each device the
+    partners of its images.
+    """
+
+    def __init__(self, alpha: float) -> None:
+        self.alpha = max(alpha, SMALLEST)
+
+    def draw(self, seed: int, epoch: int, step: int) -> float:
+        """The share, 0 to 1, that each image has in its mixture; its partner has the rest."""
+        share = float(chance(seed, epoch, step, MIXTURES).beta(self.alpha, self.alpha))
+        return share if share > SMALLEST else 0.0
+
+    def __call__(self, own: "Shards", partners: "Shards", share: float) -> "Shards":
+        """Mixtures of each shard's images (n, C, H, W) and labels (n,) with their partners.
+
+        Nothing waits for them.
+
+        They are float32 images in the units of those given, and labels (n, 3): the image's own, its
+        partner's, and ``share``; where images have weights, labels (n, 5), each label with its
+        weight. They are for `gluonlab.parallel.objective.MixedLoss`.
+        """
+        images = [_mixed_images(x, partner, share) for x, partner in zip(own[0], partners[0])]
+        labels = [_mixed_labels(y, partner, share) for y, partner in zip(own[1], partners[1])]
+        return images, labels
+
+
+def _mixed_images(own: nd.NDArray, partner: nd.NDArray, share: float) -> nd.NDArray:
+    own, partner = nd.cast(own, dtype="float32"), nd.cast(partner, dtype="float32")
+    # The update of SGD, weight -= lr * (wd * weight + rescale_grad * gradient), goes through the
+    # pixels once.
+    return nd.sgd_update(own, partner, lr=1, wd=1 - share, rescale_grad=share - 1, out=own)
+
+
+def _mixed_labels(own: nd.NDArray, partner: nd.NDArray, share: float) -> nd.NDArray:
+    own, partner = nd.cast(own, dtype="float32"), nd.cast(partner, dtype="float32")
+    if len(own.shape) == 2:
+        first = nd.slice_axis(own, axis=1, begin=0, end=1)
+        return nd.concat(own, partner, nd.clip(first, share, share), dim=1)
+    # clipped to it from both sides, all are the share: one call, where nd.full takes the host
+    # longer than all the others
+    return nd.stack(own, partner, nd.clip(own, share, share), axis=1)

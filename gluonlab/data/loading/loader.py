@@ -8,20 +8,29 @@ same on both. A thread works some batches ahead.
 
 from __future__ import annotations
 
+import queue
+import threading
+from collections import deque
 from contextlib import closing
 from fractions import Fraction
+from functools import partial
+from itertools import chain
 from math import inf
 from typing import (
     TYPE_CHECKING,
     Any,
     Callable,
+    Deque,
     Dict,
     Generator,
     Iterator,
     List,
+    NamedTuple,
     Optional,
     Sequence,
     Tuple,
+    TypeVar,
+    cast,
 )
 
 import mxnet as mx
@@ -30,15 +39,13 @@ from mxnet import nd
 
 from gluonlab.config.arguments import named_arguments
 from gluonlab.config.values import is_count
-from gluonlab.data.loading.ahead import ahead
-from gluonlab.data.loading.batch import Batch
-from gluonlab.data.loading.pixels import to_float
-from gluonlab.data.loading.shards import bounds_of, shard_sizes
-from gluonlab.data.loading.streaming import Selection, Streaming, Wanted
-from gluonlab.data.sets.dataset import ArraySplit, ReadAheadSplit, Split
+from gluonlab.data.loading.augment import FILE_CROPS, chance, to_float
+from gluonlab.data.loading.pinned import host_memory_for
+from gluonlab.data.loading.shards import Batch, bounds_of, shard, shard_sizes
+from gluonlab.data.sets.dataset import ArraySplit, ReadAheadSplit, Reading, Split
 from gluonlab.data.sets.gluon_data import resolve_split
 from gluonlab.devices import listed
-from gluonlab.engine.invoke import ARRAY_LIMIT, rows
+from gluonlab.engine.invoke import ARRAY_LIMIT, from_host, rows
 from gluonlab.engine.semantics import as_users
 from gluonlab.errors import DataError
 from gluonlab.shares import batch_count
@@ -46,10 +53,33 @@ from gluonlab.shares import batch_count
 if TYPE_CHECKING:
     from typing_extensions import TypeGuard
 
-    from gluonlab.data.loading.augment import Augment
-    from gluonlab.data.loading.mixup import Mixup
+    from gluonlab.data.loading.augment import Augment, Mixup
     from gluonlab.data.loading.shards import Shards
-    from gluonlab.data.sets.dataset import Indices
+    from gluonlab.data.sets.dataset import Images, Indices, Targets
+
+
+class Selection(NamedTuple):
+    """Some images of a batch: ``places`` among its ``size`` images, ``indices`` in the split.
+
+    The batch is that of all workers. ``key``: the seed, the epoch and the step, from which random
+    numbers are drawn. ``sizes``: how many go to each of this worker's devices that get any.
+    """
+
+    key: Tuple[int, int, int]
+    size: int
+    places: "Indices"
+    indices: "Indices"
+    sizes: Sequence[int]
+
+    def seeds(self) -> List[int]:
+        """A number below 2**32 for each image, which depends on the step and its place alone."""
+        of_all = chance(*self.key, FILE_CROPS).randint(0, 2**32, self.size, dtype=np.uint32)
+        return [int(seed) for seed in of_all[self.places]]
+
+
+# What a worker's part of a batch is made of: its own images, and, where they are mixed, the partner
+# of each.
+Wanted = Tuple[Selection, ...]
 
 
 def stays_on_devices(split: Split, resident_bytes: int) -> "TypeGuard[ArraySplit]":
@@ -107,7 +137,7 @@ class Loader:
     ``resident_bytes`` lies on every device. ``random_crops`` are cut out of image files when they
     are decoded, and so are always streamed; ``augment`` changes images on the devices. How depends
     on seed, epoch and place in the batch only. ``mixup`` then mixes each with another of the batch,
-    and gives float32 images and labels (n, 3), see `gluonlab.data.loading.mixup`.
+    and gives float32 images and labels (n, 3), see `gluonlab.data.loading.augment.Mixup`.
 
     Raises DeviceError for what is not a list of devices, and DataError for a batch without images,
     for weights that are not one positive number for each device, and for ``random_crops`` of a
@@ -147,7 +177,7 @@ class Loader:
         self.shuffle, self.raw, self.prefetch = shuffle, raw, prefetch
         self.epoch = 0  # the epoch that the next iteration begins, or is in
         self.step = 0  # the batches of that epoch that have been handed out
-        self._source: "Streaming | _Resident"
+        self._source: "_Streaming | _Resident"
         if random_crops and not isinstance(split, ReadAheadSplit):
             none = "random crops are cut out of image files, and this split has none"
             raise DataError(f"{none}: leave random_crops out")
@@ -159,7 +189,7 @@ class Loader:
         if stays_on_devices(split, resident_bytes):
             self._source = _Resident(split, self.ctxs)
         else:
-            self._source = Streaming(split, self.ctxs, random_crops)
+            self._source = _Streaming(split, self.ctxs, random_crops)
 
     @property
     def resident(self) -> bool:
@@ -274,3 +304,200 @@ class _Resident:
             return self.images[device][:1], self.labels[device][:1]  # no batch reaches this device
         order = nd.array(np.concatenate(parts), dtype=np.int32, ctx=self.ctxs[device])
         return nd.take(self.images[device], order), nd.take(self.labels[device], order)
+
+
+# --- batches made on the host and sent to the devices; those of files are read ahead
+
+
+# What makes shards of a batch's images and of its labels, and of those that they are mixed with.
+_Maker = Callable[["np.ndarray[Any, Any]", Sequence[int]], List[nd.NDArray]]
+_Makers = List[Tuple[_Maker, _Maker]]
+
+
+class _Streaming:
+    """Makes batches of a split; ``random_crops`` of a `ReadAheadSplit` only."""
+
+    def __init__(self, split: Split, ctxs: Sequence[mx.Context], random_crops: bool) -> None:
+        self.split, self.ctxs, self.random_crops = split, ctxs, random_crops
+        self._reads_ahead = isinstance(split, ReadAheadSplit)
+        self._makers: List[_Makers] = []  # those that nobody uses
+
+    def load(self, batches: List[Wanted]) -> "Iterator[Tuple[Shards, ...]]":
+        """The shards of each batch, of the images and then of their partners.
+
+        Images are (n, C, H, W), of the split's type; labels (n,) int32.
+
+        Each batch is begun before the one ahead of it is taken: processes that decode files go on
+        from one to the next. Raises what the split raises, such as DataError for a file that is
+        wrong, in the batch that has it.
+        """
+        begun: "Deque[Tuple[List[Reading], Wanted]]" = deque()
+        makers = (
+            self._makers.pop()
+            if self._makers
+            else [(_new_maker(self.ctxs), _new_maker(self.ctxs)) for _ in range(2)]
+        )
+        try:
+            for wanted in batches:
+                read = wanted[: 1 if _turned(wanted) else None]
+                begun.append(([self._begin(selection) for selection in read], wanted))
+                if len(begun) > 1:
+                    yield self._make(*begun.popleft(), makers)
+            while begun:
+                yield self._make(*begun.popleft(), makers)
+        finally:
+            self._makers.append(makers)
+            for reading in chain(*(readings for readings, _ in begun)):
+                reading.cancel()
+
+    def _begin(self, selection: Selection) -> Reading:
+        if not self._reads_ahead:
+            return _Later(self.split, selection)
+        seeds = selection.seeds() if self.random_crops else None
+        return cast(ReadAheadSplit, self.split).begin(selection.indices, seeds)
+
+    def _make(
+        self, readings: List[Reading], wanted: Wanted, makers: _Makers
+    ) -> "Tuple[Shards, ...]":
+        try:
+            read = [reading.result() for reading in readings]
+        except BaseException:  # a wrong file, or Ctrl-C: nobody takes the others
+            for reading in readings:
+                reading.cancel()
+            raise
+        if len(read) < len(wanted):
+            images, labels = read[0]
+            read.append((images[::-1], labels[::-1]))
+        sizes = wanted[0].sizes
+        made = [
+            (images_in(images, sizes), labels_in(labels, sizes))
+            for (images, labels), (images_in, labels_in) in zip(read, makers)
+        ]
+        # not of a generator: a tuple that grows breaks when gc.get_objects sees it
+        return tuple(made)
+
+
+def _new_maker(ctxs: Sequence[mx.Context]) -> _Maker:
+    if all(ctx.device_type == "cpu" for ctx in ctxs):
+        return partial(_copies, ctxs)
+    in_host_memory = host_memory_for(ctxs[0])
+    return lambda array, sizes: shard(in_host_memory(array), ctxs, sizes)
+
+
+def _copies(
+    ctxs: Sequence[mx.Context], array: "np.ndarray[Any, Any]", sizes: Sequence[int]
+) -> List[nd.NDArray]:
+    """The shards on CPU devices; MXNet would copy from one to another at a tenth of the speed."""
+    bounds = zip(ctxs, bounds_of(sizes))
+    return [from_host(array[begin:end], ctx) for ctx, (begin, end) in bounds]
+
+
+class _Later(NamedTuple):
+    """A batch of a split that is not read ahead: it is read when it is needed."""
+
+    split: Split
+    selection: Selection
+
+    def result(self) -> "Tuple[Images, Targets]":
+        return self.split.batch(self.selection.indices)
+
+    def cancel(self) -> None:
+        """Nothing has begun."""
+
+
+def _turned(wanted: Wanted) -> bool:
+    """Whether the partners are a single worker's own images in reverse: nothing is read twice."""
+    return len(wanted) == 2 and np.array_equal(wanted[1].places, wanted[0].places[::-1])
+
+
+# --- batches that a thread makes ahead of those who use them
+
+WORKING, RESTING = "gluonlab-prefetch", "gluonlab-resting"  # the names of a thread
+Item = TypeVar("Item")
+
+
+def ahead(items: "Iterator[Item]", depth: int) -> "Generator[Item, None, None]":
+    """``items``, which a thread computes up to ``depth`` ahead.
+
+    Raises what they raise. To stop earlier, close this generator. The thread then waits for
+    the next items that anybody in the process wants: MXNet keeps some 5 MB for each thread that
+    has queued operators until the process ends, so a new one for each epoch, or for each training,
+    would take more and more.
+    """
+    thread = _rested()
+    ready: "queue.Queue[Any]" = queue.Queue(depth)
+    stop, stopped = threading.Event(), threading.Event()
+    given = False
+    try:
+        thread.jobs.put(_Job(lambda: _work(items, ready, stop), stopped))
+        given = True
+        while True:
+            item, error = ready.get()
+            if error is not None:
+                raise error
+            if item is None:
+                return
+            yield item
+    finally:
+        stop.set()
+        # not when Ctrl-C came before that, nor in a fork's child: there is nothing to wait for
+        if given and thread.is_alive():
+            stopped.wait()
+        _resting.append(thread)
+
+
+def _work(items: "Iterator[Item]", ready: "queue.Queue[Any]", stop: threading.Event) -> None:
+    def put(item: Any) -> bool:
+        while not stop.is_set():
+            try:
+                ready.put(item, timeout=0.1)
+                return True
+            except queue.Full:
+                continue
+        return False
+
+    try:
+        for item in items:
+            if not put((item, None)):
+                return
+        put((None, None))
+    except BaseException as error:  # handed over to the consumer, which raises it
+        put((None, error))
+
+
+class _Job(NamedTuple):
+    """What a thread is to do, and what it then sets."""
+
+    work: Callable[[], None]
+    done: threading.Event
+
+
+class _Thread(threading.Thread):
+    """A thread that does one job after another, as long as the process lives."""
+
+    def __init__(self) -> None:
+        super().__init__(name=RESTING, daemon=True)
+        self.jobs: "queue.SimpleQueue[_Job]" = queue.SimpleQueue()
+        self.start()
+
+    def run(self) -> None:
+        while True:
+            job = self.jobs.get()
+            self.name = WORKING
+            job.work()
+            self.name, done = RESTING, job.done
+            del job  # and with it the arrays that were made
+            done.set()
+            del done
+
+
+_resting: List[_Thread] = []
+
+
+def _rested() -> _Thread:
+    """A thread that nobody uses, a new one where all work; a fork leaves the child none of them."""
+    while _resting:
+        thread = _resting.pop()
+        if thread.is_alive():
+            return thread
+    return _Thread()

@@ -1,10 +1,10 @@
-"""A batch cut into shards, one for each device."""
+"""A batch cut into shards, one for each device, as a strategy takes it."""
 
 from __future__ import annotations
 
 from fractions import Fraction
 from itertools import accumulate
-from typing import TYPE_CHECKING, List, Optional, Sequence, Tuple
+from typing import TYPE_CHECKING, Iterator, List, Optional, Sequence, Tuple
 
 import mxnet as mx
 from mxnet import gluon, nd
@@ -16,6 +16,33 @@ if TYPE_CHECKING:
     Shards = Tuple[List[nd.NDArray], List[nd.NDArray]]
 
 Weights = Sequence[Fraction]  # one for each device, above 0: how many images it gets, relatively
+
+
+class Batch:
+    """``xs[i]`` (n, C, H, W) and ``ys[i]`` (n,) or (n, columns) are on device i, if it has a shard.
+
+    ``size`` counts the images of all devices and processes: what an update divides by. A process
+    without a part of a small batch has no shards. ``xs, ys = batch`` unpacks the shards.
+    """
+
+    __slots__ = ("size", "xs", "ys")
+
+    def __init__(self, xs: Sequence[nd.NDArray], ys: Sequence[nd.NDArray], size: int) -> None:
+        self.xs, self.ys, self.size = xs, ys, size
+
+    @property
+    def here(self) -> int:
+        """How many images this process has."""
+        return sum(map(len, self.xs))
+
+    def __iter__(self) -> Iterator[Sequence[nd.NDArray]]:
+        yield self.xs
+        yield self.ys
+
+
+def whole(xs: Sequence[nd.NDArray], ys: Sequence[nd.NDArray]) -> Batch:
+    """The batch all of whose shards are on this process's devices."""
+    return Batch(xs, ys, sum(map(len, xs)))
 
 
 def shard(

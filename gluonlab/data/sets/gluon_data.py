@@ -275,17 +275,15 @@ class GluonSplit(LabelledSplit):
                 "(image, label); for a network with several inputs, write your own loop "
                 "(docs/own-loop.md)"
             )
-        image, label = map(_on_host, sample)
+        image, label = (
+            np.asarray(part.asnumpy() if hasattr(part, "asnumpy") else part) for part in sample
+        )
         return image, label
 
     def _in_order(self, image: "NDArray[Any]") -> "NDArray[Any]":
         if image.ndim == 2:
             return image[np.newaxis]
         return image.transpose(2, 0, 1) if self._layout == CHANNELS_LAST else image
-
-
-def _on_host(part: Any) -> "NDArray[Any]":
-    return np.asarray(part.asnumpy() if hasattr(part, "asnumpy") else part)
 
 
 def _indices_with_progress(count: int, of: str) -> Iterator[int]:

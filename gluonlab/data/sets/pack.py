@@ -35,8 +35,7 @@ from gluonlab.data.fetching.location import readable
 from gluonlab.data.images.decode import CHANNELS
 from gluonlab.data.sets.dataset import ArraySplit, Dataset, PixelSplit, Split
 from gluonlab.errors import DataError, OutputError
-from gluonlab.files.bounded import read_bounded
-from gluonlab.files.whole import atomic_folder, check_name, on_disk
+from gluonlab.files.whole import atomic_folder, check_name, on_disk, read_bounded
 from gluonlab.plain import is_plain_name, plain_name
 
 if TYPE_CHECKING:

@@ -6,11 +6,12 @@ import inspect
 import os
 from functools import partial
 from pathlib import Path
-from typing import Any, Callable, Dict, List, NamedTuple, Optional, Tuple
+from typing import Any, Callable, Dict, List, NamedTuple, Optional, Set, Tuple
 
 from gluonlab.config.values import DECODERS, IMAGE_SIZE, SHARE, whole
-from gluonlab.data.sets import cifar, digits, folder, idx, imagenette, lists, records, synthetic
+from gluonlab.data.sets import image_files, image_folder, listed, standard
 from gluonlab.data.sets.dataset import Dataset, Defaults
+from gluonlab.data.sets.pack import is_packed
 from gluonlab.errors import DataError, unknown
 
 
@@ -30,54 +31,62 @@ class DatasetKind(NamedTuple):
 GREY = "28x28 grey, 10 classes"
 DATASETS: Dict[str, DatasetKind] = {
     "digits": DatasetKind(
-        digits.load, f"1,797 handwritten digits, built in: {GREY}", digits.DEFAULTS
+        standard.load_digits,
+        f"1,797 handwritten digits, built in: {GREY}",
+        standard.DIGITS_DEFAULTS,
     ),
     "mnist": DatasetKind(
-        idx.loader("mnist", idx.DIGITS, idx.MNIST),
+        partial(standard.load_idx, "mnist", standard.DIGIT_CLASSES, standard.MNIST_DEFAULTS),
         f"70,000 handwritten digits from IDX files: {GREY}",
-        idx.MNIST,
+        standard.MNIST_DEFAULTS,
     ),
     "fashion-mnist": DatasetKind(
-        idx.loader("fashion-mnist", idx.CLOTHES, idx.FASHION_MNIST),
+        partial(
+            standard.load_idx, "fashion-mnist", standard.CLOTHES, standard.FASHION_MNIST_DEFAULTS
+        ),
         f"70,000 pieces of clothing from IDX files: {GREY}",
-        idx.FASHION_MNIST,
+        standard.FASHION_MNIST_DEFAULTS,
     ),
     "cifar10": DatasetKind(
-        cifar.load, "60,000 photographs: 32x32 in colour, 10 classes", cifar.DEFAULTS
+        standard.load_cifar10,
+        "60,000 photographs: 32x32 in colour, 10 classes",
+        standard.CIFAR_DEFAULTS,
     ),
     **{
         name: DatasetKind(
-            imagenette.loader(name),
-            imagenette.summary(name),
-            folder.DEFAULTS,
-            partial(imagenette.find, name),
+            partial(image_folder.load_imagenette, name),
+            image_folder.imagenette_summary(name),
+            image_files.DEFAULTS,
+            partial(image_folder.find_imagenette, name),
         )
-        for name in imagenette.NAMES
+        for name in image_folder.IMAGENETTE_NAMES
     },
     "folder:PATH": DatasetKind(
-        folder.load,
+        image_folder.load,
         "your own images: PATH/train/CLASS/*, PATH/val/CLASS/*; or PATH/CLASS/*, with --val-share",
-        folder.DEFAULTS,
+        image_files.DEFAULTS,
         Path,
     ),
     "record:FILE": DatasetKind(
-        records.load,
+        listed.load_records,
         "your own records, made by MXNet's im2rec: train.rec, and val.rec or --val-share",
-        folder.DEFAULTS,
+        image_files.DEFAULTS,
         Path,
     ),
     "list:FILE": DatasetKind(
-        lists.load,
+        listed.load_list,
         "your own lists of image,label: train.csv, and val.csv or --val-share",
-        folder.DEFAULTS,
+        image_files.DEFAULTS,
         Path,
     ),
     "synthetic": DatasetKind(
-        synthetic.load,
+        standard.load_synthetic,
         f"random images with random labels, for measuring, as many as a batch needs: {GREY}",
-        synthetic.DEFAULTS,
+        standard.SYNTHETIC_DEFAULTS,
     ),
 }
+# what data sets of image files take beside the parameters of their loaders
+DECODING = set(inspect.signature(image_files.decoded).parameters) - {"images", "name"}
 # what options of a data set may be
 CHECKS = {
     "image_size": IMAGE_SIZE, "decoders": DECODERS, "val_share": SHARE, "samples": whole(1),
@@ -102,7 +111,7 @@ def find_kind(name: str) -> Tuple[DatasetKind, Dict[str, str]]:
     if name not in DATASETS:
         if os.path.isdir(str(name)):
             raise DataError(f"data set {str(name)!r} is a folder: write folder:{name}")
-        kinds = {records.ENDING: records.KIND, lists.ENDING: lists.KIND}
+        kinds = {listed.RECORD_ENDING: listed.RECORD_KIND, listed.LIST_ENDING: listed.LIST_KIND}
         kind = kinds.get(Path(str(name)).suffix.lower())
         if kind is not None:
             missing = "" if os.path.isfile(str(name)) else ", and does not exist"
@@ -118,7 +127,12 @@ def check_dataset(name: str) -> None:
 
 def takes(name: str, option: str) -> bool:
     """Whether the data set's loader knows this option."""
-    return option in inspect.signature(find_kind(name)[0].load).parameters
+    return option in _options(find_kind(name)[0])
+
+
+def _options(kind: DatasetKind) -> Set[str]:
+    own = set(inspect.signature(kind.load).parameters)
+    return own if kind.find is None else (own - {"options"}) | DECODING
 
 
 def of_image_files(name: str) -> bool:
@@ -132,7 +146,7 @@ def is_cut_already(name: str, root: Optional[str] = None) -> bool:
     Raises DataError.
     """
     kind, named = find_kind(name)
-    return kind.find is not None and folder.packed(kind.find(named.get("path", root)))
+    return kind.find is not None and is_packed(kind.find(named.get("path", root)))
 
 
 def all_of_image_files() -> List[str]:
@@ -149,7 +163,7 @@ def load_dataset(name: str, root: Optional[str] = None, **options: Any) -> Datas
     damaged files, and for a ``root`` that would not be used; ConfigError for an impossible value.
     """
     kind, named = find_kind(name)
-    known = {*inspect.signature(kind.load).parameters} - {"root", *named}
+    known = _options(kind) - {"root", *named}
     for option, value in options.items():
         if option not in known:
             if not known:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, List
 
 from gluonlab.doctor.prove.trial import reason_of, run
 from gluonlab.errors import GluonlabError
-from gluonlab.files.temporary import temporary_folder
+from gluonlab.files.whole import temporary_folder
 from gluonlab.gpu.process import Outcome, tell
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Callable, Dict, List
 
 from gluonlab.doctor.prove.trial import run
-from gluonlab.files.temporary import temporary_folder
+from gluonlab.files.whole import temporary_folder
 from gluonlab.gpu.process import Outcome, tell
 
 if TYPE_CHECKING:

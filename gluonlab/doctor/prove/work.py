@@ -7,8 +7,8 @@ from typing import Any, Callable, List, Sequence
 import mxnet as mx
 from mxnet import nd
 
-from gluonlab.data.loading.batch import whole
-from gluonlab.data.loading.pixels import make_input
+from gluonlab.data.loading.augment import make_input
+from gluonlab.data.loading.shards import whole
 from gluonlab.kvstores import make_kvstore
 from gluonlab.models import get_model
 from gluonlab.models.shapes import complete

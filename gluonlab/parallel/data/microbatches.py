@@ -15,8 +15,7 @@ from typing import List, NamedTuple, Optional, Sequence, Tuple
 import mxnet as mx
 from mxnet import nd
 
-from gluonlab.data.loading.batch import Batch
-from gluonlab.data.loading.shards import shard_bounds
+from gluonlab.data.loading.shards import Batch, shard_bounds
 from gluonlab.engine.invoke import AddInto, CopyInto, rows
 from gluonlab.errors import ConfigError
 

@@ -13,7 +13,7 @@ from typing import Any, Callable, Iterator, List, Optional, Protocol, Sequence, 
 import mxnet as mx
 from mxnet import autograd, gluon, nd
 
-from gluonlab.data.loading.batch import Batch
+from gluonlab.data.loading.shards import Batch
 from gluonlab.gpu.peers import enable_peer_access
 from gluonlab.kvstores.groups import ALONE, Group
 from gluonlab.parallel.data.microbatches import WHOLE, LossSums, Microbatch, Microbatches

@@ -15,7 +15,7 @@ from typing import Any, Dict, Iterator, List, Mapping, Optional, Sequence, Tuple
 import mxnet as mx
 from mxnet import autograd, gluon, nd
 
-from gluonlab.data.loading.batch import Batch
+from gluonlab.data.loading.shards import Batch
 from gluonlab.gpu.peers import enable_peer_access
 from gluonlab.kvstores.group_store import GroupKVStore
 from gluonlab.kvstores.groups import ALONE, Group

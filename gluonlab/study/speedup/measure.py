@@ -15,7 +15,7 @@ from mxnet import nd
 
 from gluonlab.bench.harness.turns import Timed, time_in_turns
 from gluonlab.config import TrainConfig
-from gluonlab.data.loading.batch import Batch
+from gluonlab.data.loading.shards import Batch
 from gluonlab.data.sets.dataset import ArraySplit, Dataset, ReadAheadSplit
 from gluonlab.data.sets.registry import takes
 from gluonlab.engine.invoke import AddInto, CopyInto

@@ -14,7 +14,7 @@ from typing import Any, Callable, Collection, Dict, List, NamedTuple, Optional
 from mxnet import nd
 
 from gluonlab.config import TrainConfig
-from gluonlab.data.loading.batch import Batch
+from gluonlab.data.loading.shards import Batch
 from gluonlab.data.sets.dataset import Dataset
 from gluonlab.engine.gate import Gate
 from gluonlab.errors import ConfigError

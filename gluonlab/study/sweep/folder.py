@@ -15,10 +15,10 @@ from typing import Any, Callable, Dict, Iterator, List, Mapping, Optional
 
 import gluonlab
 from gluonlab.errors import ConfigError, DataError, RunError
-from gluonlab.files.bounded import read_bounded
 from gluonlab.files.whole import (
     missing_folders,
     on_disk,
+    read_bounded,
     remove_empty,
     remove_left_behind,
     write_text,

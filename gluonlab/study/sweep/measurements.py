@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Protocol, Tuple
 
 from gluonlab.errors import DataError
-from gluonlab.files.bounded import read_bounded
-from gluonlab.files.whole import append_whole, on_disk
+from gluonlab.files.whole import append_whole, on_disk, read_bounded
 
 LARGEST_BYTES = 2**28  # of a file that is read; a line has some hundred
 Values = Mapping[str, Any]  # plain, as JSON has them

@@ -18,7 +18,7 @@ from gluonlab.bench.harness.record import Record, Series
 from gluonlab.bench.harness.rounds import Measurement
 from gluonlab.bench.peers import table as peers
 from gluonlab.bench.peers.classic_loop import lenet, train_batch
-from gluonlab.data.loading.batch import whole
+from gluonlab.data.loading.shards import whole
 from gluonlab.host.resources import LIMIT
 from gluonlab.kvstores import make_kvstore
 from gluonlab.models import get_model

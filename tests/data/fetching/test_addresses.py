@@ -8,7 +8,7 @@ import pytest
 from support.file_server import cut, redirect, silence, status, trickle
 from support.made_up_sources import CUT, FILE, files_below, one_file, sha256, source_of
 
-from gluonlab.data.fetching import fetch
+import gluonlab.data.fetching.download as downloads
 from gluonlab.data.fetching.download import download
 from gluonlab.errors import ConfigError, DownloadError
 
@@ -78,7 +78,7 @@ class Clock:
 def test_a_server_that_trickles_is_given_up_and_another_goes_on(serve, root, monkeypatch):
     """It is never silent for as long as the time-out, and would take hours."""
     clock, at_once = Clock(), 2 * CUT
-    monkeypatch.setattr(fetch, "time", clock)
+    monkeypatch.setattr(downloads, "time", clock)
     slow, right = serve({"file.gz": FILE}), serve({"file.gz": FILE})
     slow.fail("file.gz", trickle(at_once, clock.tick))
     told = []

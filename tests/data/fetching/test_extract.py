@@ -13,7 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.made_up_sources import files_of_at_most, known, noise, tar_of
 
-from gluonlab.data.fetching.extract import digest_of, unpack
+from gluonlab.data.fetching.extract import unpack
+from gluonlab.data.fetching.location import digest_of
 from gluonlab.data.fetching.sources import Contents
 from gluonlab.errors import DataError, OutputError
 

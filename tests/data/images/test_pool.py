@@ -24,8 +24,7 @@ from support.waiting import LIMIT_S, wait_until
 from support.worker_processes import gone
 
 from gluonlab.data.images.decode import decode
-from gluonlab.data.images.pool import Decoders
-from gluonlab.data.images.serving import SLOTS, Answer, Request
+from gluonlab.data.images.pool import SLOTS, Answer, Decoders, Request
 from gluonlab.errors import DataError, RunError
 
 

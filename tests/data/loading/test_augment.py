@@ -1,18 +1,17 @@
-"""Augmentation: what NumPy would do image by image, the same for any number of devices, and for
-every seed again.
-"""
+"""Random crops, flips and mixtures: the same whatever the devices, and right."""
 
 import mxnet as mx
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from mxnet import nd
 from support.devices import contexts
+from support.examples import examples
+from support.reference import cpus
 
 from gluonlab.data import ArraySplit, Loader
-from gluonlab.data.loading.augment import Augment
-from gluonlab.data.loading.pixels import make_input, to_float
+from gluonlab.data.loading.augment import Augment, Mixup, make_input, to_float
 from gluonlab.data.loading.shards import shard
 from gluonlab.engine.invoke import from_host
 
@@ -140,3 +139,206 @@ def test_images_are_normalised_channel_by_channel(colours):
 
 def test_without_colours_the_input_is_what_it_was():
     assert make_input(None) is to_float
+
+
+# --- mixup: every image with the one at the other end of the whole batch, whatever devices, workers
+
+BUDGETS = {"streaming": 0, "resident": 2**20}
+sizes = dict(n=st.integers(1, 40), batch=st.integers(1, 45), k=st.integers(1, 5), seed=SEEDS)
+
+
+def split_of(n, shape=(2, 3, 4)):
+    random = np.random.RandomState(n)
+    return ArraySplit(
+        random.randint(0, 256, (n, *shape)).astype(np.uint8),
+        random.randint(0, 1000, n).astype(np.int32),
+    )
+
+
+def whole(shards):
+    return np.concatenate([shard.asnumpy() for shard in shards])
+
+
+def batches_of(*workers):
+    """Images (n, C, H, W) and labels (n, 3) of each batch of an epoch, whatever lies where."""
+    for parts in zip(*(list(worker) for worker in workers)):
+        yield whole([x for xs, _ in parts for x in xs]), whole([y for _, ys in parts for y in ys])
+
+
+def mixed_by_numpy(images, labels, share):
+    """Zhang et al.'s formula for a batch and its reverse, in float64."""
+    images = images.astype(np.float64)
+    return share * images + (1 - share) * images[::-1], np.stack(
+        [labels, labels[::-1], np.full(len(labels), share)], axis=1
+    )
+
+
+@pytest.mark.parametrize("budget", BUDGETS.values(), ids=list(BUDGETS))
+@examples(15, 30)
+@given(**sizes, alpha=st.floats(0, 10), raw=st.booleans())
+@example(n=1, batch=1, k=1, seed=1, alpha=0.0078125, raw=False)  # draws 1.9e-45
+def test_the_mixtures_are_those_of_the_formula_on_any_number_of_devices(
+    budget, n, batch, k, seed, alpha, raw
+):
+    split = split_of(n)
+    loader = Loader(
+        split,
+        contexts(k),
+        batch,
+        seed,
+        raw=raw,
+        prefetch=1,
+        resident_bytes=budget,
+        mixup=Mixup(alpha),
+    )
+    assert loader.resident == bool(budget)
+    for epoch in range(2):
+        order = np.random.RandomState([seed, epoch]).permutation(n)
+        batches = list(loader)
+        assert len(batches) == -(-n // batch)
+        for step, (xs, ys) in enumerate(batches):
+            wanted = order[step * batch : (step + 1) * batch]
+            images, labels = mixed_by_numpy(
+                split.images[wanted], split.labels[wanted], Mixup(alpha).draw(seed, epoch, step)
+            )
+            assert (
+                [a.context for a in xs] == [a.context for a in ys] == contexts(min(k, len(wanted)))
+            )
+            assert [len(x) for x in xs] == [len(y) for y in ys]
+            assert all(a.dtype == np.float32 for a in (*xs, *ys))
+            np.testing.assert_allclose(
+                whole(xs), images / (1 if raw else 255), rtol=1e-5, atol=1e-5
+            )
+            np.testing.assert_allclose(whole(ys), labels, rtol=1e-6)
+
+
+@examples(12, 25)
+@given(**sizes, prefetch=st.integers(0, 3))
+def test_both_paths_and_any_number_of_devices_give_the_same_bits(n, batch, k, seed, prefetch):
+    """Partners are cropped and mirrored as they are where they come as themselves."""
+
+    def loader(ctxs, **options):
+        changes = dict(augment=Augment(2, flip=True), mixup=Mixup(0.4))
+        return Loader(split_of(n), ctxs, batch, seed, raw=True, **changes, **options)
+
+    expected = list(batches_of(loader(cpus(1), prefetch=0)))
+    for other in (
+        loader(contexts(k), resident_bytes=2**20),
+        loader(contexts(k), prefetch=prefetch),
+    ):
+        for found, wanted in zip(batches_of(other), expected):
+            assert all(np.array_equal(a, b) for a, b in zip(found, wanted))
+
+
+@pytest.mark.parametrize("budget", BUDGETS.values(), ids=list(BUDGETS))
+@pytest.mark.parametrize(("k", "world_size"), [(1, 2), (2, 3), (3, 4)])
+def test_several_workers_see_the_mixtures_that_one_would_see(budget, k, world_size):
+    """Of a last batch of 2 some have nothing."""
+
+    def loader(ctxs, rank=0, workers=1):
+        changes = dict(augment=Augment(1, flip=True), mixup=Mixup(0.4))
+        return Loader(
+            split_of(16), ctxs, 7, 3, rank, workers, raw=True, resident_bytes=budget, **changes
+        )
+
+    alone = batches_of(loader(cpus(1)))
+    together = batches_of(*(loader(contexts(k), rank, world_size) for rank in range(world_size)))
+    pairs = list(zip(together, alone))
+    assert len(pairs) == 3
+    assert all(np.array_equal(a, b) for found, wanted in pairs for a, b in zip(found, wanted))
+
+
+def test_a_partner_is_augmented_as_it_is_in_the_batch():
+    split = split_of(9)
+    plain = Loader(split, contexts(2), 5, 4, raw=True, augment=Augment(2, flip=True))
+    mixed = Loader(
+        split, contexts(2), 5, 4, raw=True, augment=Augment(2, flip=True), mixup=Mixup(1)
+    )
+    for step, (found, (images, labels)) in enumerate(zip(batches_of(mixed), batches_of(plain))):
+        expected = mixed_by_numpy(images, labels, Mixup(1).draw(4, 0, step))
+        np.testing.assert_allclose(found[0], expected[0], rtol=1e-5, atol=1e-4)
+        np.testing.assert_allclose(found[1], expected[1], rtol=1e-6)
+
+
+@pytest.mark.parametrize("budget", BUDGETS.values(), ids=list(BUDGETS))
+def test_a_loader_that_goes_on_later_mixes_the_same(budget):
+    def loader(seed):
+        return Loader(
+            split_of(20), contexts(2), 6, seed, raw=True, resident_bytes=budget, mixup=Mixup(0.4)
+        )
+
+    first = loader(5)
+    expected = [batch for _ in range(2) for batch in batches_of(first)]
+    late = loader(0)
+    late.restore({"epoch": 0, "step": 2, "seed": 5})
+    found = [batch for _ in range(2) for batch in batches_of(late)]
+    assert len(found) == 6
+    assert all(
+        np.array_equal(a, b) for one, other in zip(found, expected[2:]) for a, b in zip(one, other)
+    )
+
+
+class CountingSplit(ArraySplit):
+    """Counts how often each image is read."""
+
+    def batch(self, indices):
+        np.add.at(self.__dict__.setdefault("reads", np.zeros(len(self), int)), indices, 1)
+        return super().batch(indices)
+
+
+@pytest.mark.parametrize(("world_size", "most"), [(1, 1), (3, 2)])
+def test_nothing_is_read_twice_by_one_worker(world_size, most):
+    split = CountingSplit(*split_of(22).batch(np.arange(22)))
+    for rank in range(world_size):
+        list(Loader(split, contexts(2), 8, rank=rank, world_size=world_size, mixup=Mixup(1)))
+    assert split.reads.max() == most
+
+
+@given(SEEDS, st.integers(0, 100), st.integers(0, 10**6), st.floats(0.5, 20))
+def test_a_share_depends_on_seed_epoch_and_step(seed, epoch, step, alpha):
+    """Of small alphas many shares round to 1."""
+    share = Mixup(alpha).draw(seed, epoch, step)
+    assert share == Mixup(alpha).draw(seed, epoch, step)
+    for other in ((seed ^ 1, epoch, step), (seed, epoch + 1, step), (seed, epoch, step + 1)):
+        assert share != Mixup(alpha).draw(*other)
+
+
+@pytest.mark.parametrize("alpha", [0.1, 0.2, 1, 5])
+def test_shares_are_distributed_as_beta(alpha):
+    """Mean 1/2, variance 1 / (4 (2 alpha + 1)), skewness 0; within five standard errors of 1,500
+    draws.
+    """
+    shares = np.array(
+        [Mixup(alpha).draw(0, epoch, step) for epoch in range(15) for step in range(100)]
+    )
+    variance = 1 / (4 * (2 * alpha + 1))
+    assert 0 <= shares.min() < shares.max() <= 1
+    assert abs(shares.mean() - 0.5) < 5 * (variance / 1500) ** 0.5
+    fourth = ((shares - 0.5) ** 4).mean()
+    assert abs(((shares - 0.5) ** 2).mean() - variance) < 5 * ((fourth - variance**2) / 1500) ** 0.5
+    assert abs(((shares - 0.5) ** 3).mean()) < 5 * (((shares - 0.5) ** 6).mean() / 1500) ** 0.5
+
+
+@pytest.mark.parametrize("alpha", [5e-324, 1e-300, 1e-5])
+def test_a_tiny_alpha_mixes_practically_nothing(alpha):
+    """An image is then itself, or its partner."""
+    shares = [Mixup(alpha).draw(0, 0, step) for step in range(200)]
+    assert all(min(share, 1 - share) < 1e-6 for share in shares)
+    assert 60 < sum(share > 0.5 for share in shares) < 140
+    split = split_of(12)
+    for images, labels in batches_of(
+        Loader(split, contexts(2), 12, shuffle=False, raw=True, mixup=Mixup(alpha))
+    ):
+        order = slice(None) if labels[0, 2] > 0.5 else slice(None, None, -1)
+        np.testing.assert_allclose(images, split.images[order], atol=1e-3)
+
+
+def test_a_huge_alpha_mixes_half_and_half():
+    assert all(Mixup(9e30).draw(0, 0, step) == pytest.approx(0.5, abs=1e-9) for step in range(100))
+
+
+def test_an_image_without_another_is_mixed_with_itself():
+    split = split_of(1)
+    [(images, labels)] = batches_of(Loader(split, contexts(1), 4, raw=True, mixup=Mixup(1)))
+    np.testing.assert_allclose(images, split.images, rtol=1e-6)
+    assert labels[0, 0] == labels[0, 1] == split.labels[0]

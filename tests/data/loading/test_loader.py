@@ -13,8 +13,8 @@ from mxnet import gluon, nd
 from support.devices import contexts, device
 
 from gluonlab.data import ArraySplit, Loader
-from gluonlab.data.loading.ahead import ahead
-from gluonlab.data.loading.mixup import Mixup
+from gluonlab.data.loading.augment import Mixup
+from gluonlab.data.loading.loader import ahead
 from gluonlab.data.loading.shards import shard, shard_bounds
 from gluonlab.errors import DataError
 

@@ -4,11 +4,13 @@ import numpy as np
 import pytest
 from sklearn.datasets import load_digits
 from support.devices import named
+from support.made_up_sources import RECORDS, cifar_batches
 
 from gluonlab.config import TrainConfig
 from gluonlab.data import DATASETS, ArraySplit, load_dataset
-from gluonlab.data.sets.digits import as_28x28
+from gluonlab.data.sets.standard import as_28x28
 from gluonlab.errors import ConfigError, DataError, UsageError
+from gluonlab.training.loop import train
 from gluonlab.training.plan import make_plan
 
 
@@ -92,6 +94,27 @@ def test_more_synthetic_images_than_an_array_holds_are_refused():
 
 def test_one_sample_is_enough():
     assert len(load_dataset("synthetic", samples=1).test) == 1
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        pytest.param({"recipe": "quick"}, id="lenet"),
+        pytest.param({}, id="cifar_resnet20", marks=pytest.mark.long),
+    ],
+)
+def test_an_epoch_of_cifar10s_own_networks_runs(tmp_path, monkeypatch, asked):
+    """They take images of 32x32 in three colours."""
+    for name, content in cifar_batches().items():
+        (tmp_path / name).write_bytes(content)
+    dataset = load_dataset("cifar10", str(tmp_path), records=RECORDS)
+    monkeypatch.setattr("gluonlab.training.draft.load_dataset", lambda name, root: dataset)
+    common = dict(
+        dataset="cifar10", devices=named(2), epochs=1, batch_size=4, out=str(tmp_path / "run")
+    )
+    result = train(TrainConfig(**common, **asked))
+    assert result.plan.model == ("lenet" if asked else "cifar_resnet20")
+    assert result.history[0].images == 5 * RECORDS
 
 
 @pytest.mark.parametrize("name", ["mnits", "Digits", "", None])

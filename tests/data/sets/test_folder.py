@@ -14,10 +14,10 @@ from support.worker_processes import gone
 
 from gluonlab.data import ArraySplit, Loader, load_dataset
 from gluonlab.data.fetching.sources import SOURCES
-from gluonlab.data.images.formats import NAMES
-from gluonlab.data.sets.folder import FileSplit, usual_size
-from gluonlab.data.sets.imagenette import CLASSES as IMAGENETTE
-from gluonlab.data.sets.imagenette import NAMES as IMAGENETTES
+from gluonlab.data.images.places import NAMES
+from gluonlab.data.sets.image_files import FileSplit, usual_size
+from gluonlab.data.sets.image_folder import IMAGENETTE_CLASSES as IMAGENETTE
+from gluonlab.data.sets.image_folder import IMAGENETTE_NAMES as IMAGENETTES
 from gluonlab.errors import DataError, GluonlabWarning
 
 EVERYTHING = 2**30

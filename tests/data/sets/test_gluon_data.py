@@ -15,8 +15,8 @@ from support.devices import contexts, named
 
 from gluonlab import TrainConfig, load_dataset
 from gluonlab.data import ArraySplit, Loader, from_arrays, from_datasets
+from gluonlab.data.sets.arrays import weigh_classes
 from gluonlab.data.sets.gluon_data import GluonSplit, resolve_dataset, warn_of_loaders
-from gluonlab.data.sets.weighting import weigh_classes
 from gluonlab.errors import DataError, GluonlabWarning, UsageError
 from gluonlab.study.compare import compare
 from gluonlab.training.finished import evaluate_run

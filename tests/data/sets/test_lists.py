@@ -10,8 +10,8 @@ from support.image_folders import CLASSES, encoded, picture, write_folder
 from support.records import assert_same_splits, list_of_folder
 
 from gluonlab.data import load_dataset
-from gluonlab.data.sets.listed import Listed, ListedImages
-from gluonlab.data.sets.lists import find_images, read_list
+from gluonlab.data.sets.listed import Listed, ListedImages, read_list
+from gluonlab.data.sets.listed import find_listed as find_images
 from gluonlab.errors import DataError, GluonlabWarning
 
 

@@ -16,9 +16,10 @@ from support.records import assert_same_splits, records_of_folder, write_records
 from gluonlab.data import load_dataset
 from gluonlab.data.__main__ import main
 from gluonlab.data.images.places import opened
-from gluonlab.data.sets.digest import digest
-from gluonlab.data.sets.folder import FileSplit
-from gluonlab.data.sets.records import find_images, read_records
+from gluonlab.data.sets.fingerprint import digest
+from gluonlab.data.sets.image_files import FileSplit
+from gluonlab.data.sets.listed import find_records as find_images
+from gluonlab.data.sets.listed import read_records
 from gluonlab.errors import DataError, GluonlabWarning
 
 MAGIC = (0xCED7230A).to_bytes(4, "little")

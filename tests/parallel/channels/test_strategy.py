@@ -22,11 +22,10 @@ from support.splits import (
     trained_on_one_device,
 )
 
-from gluonlab.data.loading.batch import whole
-from gluonlab.data.loading.shards import shard
+from gluonlab.data.loading.shards import shard, whole
 from gluonlab.errors import ModelError
 from gluonlab.kvstores.groups import ALONE
-from gluonlab.models.alexnet import alexnet_2towers
+from gluonlab.models.networks import alexnet_2towers
 from gluonlab.parallel.channels.planner import split
 from gluonlab.parallel.channels.strategy import channel_parallel
 from gluonlab.parallel.data.microbatches import Microbatches

@@ -12,8 +12,7 @@ from support.examples import examples
 from support.process_group import in_processes
 from support.reference import as_is, distance, random_batches, train_on_one_device, values
 
-from gluonlab.data.loading.batch import Batch
-from gluonlab.data.loading.shards import shard
+from gluonlab.data.loading.shards import Batch, shard
 from gluonlab.kvstores import make_kvstore
 from gluonlab.kvstores.group_store import GroupKVStore
 from gluonlab.parallel.data.step import DataParallelStep

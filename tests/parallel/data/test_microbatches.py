@@ -23,10 +23,10 @@ from support.reference import (
 )
 
 from gluonlab.config import TrainConfig
-from gluonlab.data.loading.batch import Batch
+from gluonlab.data.loading.shards import Batch
 from gluonlab.errors import ConfigError
 from gluonlab.kvstores import make_kvstore
-from gluonlab.models.lenet import LeNet
+from gluonlab.models.networks import LeNet
 from gluonlab.parallel.data.microbatches import Microbatches
 from gluonlab.parallel.data.step import DataParallelStep
 from gluonlab.update.trainer import BucketedTrainer

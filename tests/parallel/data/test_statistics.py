@@ -25,8 +25,8 @@ from support.steps import make_step, run
 
 from gluonlab.config import TrainConfig
 from gluonlab.data import ArraySplit, Dataset, Defaults
-from gluonlab.data.loading.batch import whole
-from gluonlab.data.loading.pixels import to_float
+from gluonlab.data.loading.augment import to_float
+from gluonlab.data.loading.shards import whole
 from gluonlab.models import get_model
 from gluonlab.parallel.data.statistics import RunningStatistics
 from gluonlab.runs.schema import PARAMETERS

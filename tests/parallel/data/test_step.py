@@ -20,12 +20,11 @@ from support.reference import (
 )
 from support.steps import make_step, run
 
-from gluonlab.data.loading.batch import whole
-from gluonlab.data.loading.pixels import to_float
-from gluonlab.data.loading.shards import shard
+from gluonlab.data.loading.augment import to_float
+from gluonlab.data.loading.shards import shard, whole
 from gluonlab.errors import ModelError
 from gluonlab.models import get_model
-from gluonlab.models.lenet import LeNet
+from gluonlab.models.networks import LeNet
 from gluonlab.models.optimize import optimize
 from gluonlab.parallel.data.replica import replicas
 

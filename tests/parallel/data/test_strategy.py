@@ -14,8 +14,7 @@ from support.examples import examples
 from support.process_group import in_processes
 from support.reference import as_is, distance, random_batches, values
 
-from gluonlab.data.loading.batch import Batch, whole
-from gluonlab.data.loading.shards import shard
+from gluonlab.data.loading.shards import Batch, shard, whole
 from gluonlab.kvstores import KVSTORES, make_kvstore
 from gluonlab.kvstores.groups import ALONE
 from gluonlab.optimizers.registry import make_optimizer

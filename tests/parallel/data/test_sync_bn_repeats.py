@@ -18,8 +18,7 @@ from support.devices import devices
 from support.examples import examples
 from support.reference import as_is, distance, random_batches
 
-from gluonlab.data.loading.batch import whole
-from gluonlab.data.loading.shards import shard
+from gluonlab.data.loading.shards import shard, whole
 from gluonlab.kvstores import make_kvstore
 from gluonlab.parallel.data.step import DataParallelStep
 from gluonlab.update.trainer import BucketedTrainer

@@ -23,8 +23,7 @@ from support.splits import (
     trained_on_one_device,
 )
 
-from gluonlab.data.loading.batch import whole
-from gluonlab.data.loading.shards import shard
+from gluonlab.data.loading.shards import shard, whole
 from gluonlab.errors import ModelError
 from gluonlab.kvstores.groups import ALONE
 from gluonlab.parallel.data.microbatches import Microbatches

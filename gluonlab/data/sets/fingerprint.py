@@ -1,23 +1,51 @@
-"""Which images a split has, in one line: noted with a checkpoint, compared before a run goes on."""
+"""What a run notes of its data, to compare it before it goes on or is evaluated.
+
+The classes that a network's scores mean, and which images a split has.
+"""
 
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Dict, Iterator, Sequence
 
 import numpy as np
 
 from gluonlab.data.images.places import Place, Stretch
 from gluonlab.data.sets.dataset import ArraySplit, PixelSplit, Split
-from gluonlab.data.sets.folder import FileSplit
+from gluonlab.data.sets.image_files import FileSplit
 
 if TYPE_CHECKING:
     from gluonlab.data.sets.dataset import Images
 
 MOST_PIXELS = 2**30  # bytes that are looked at; of more, evenly spaced images stand for all
 SAMPLE = 4096
+# that are written out; of more, their digest alone tells whether they are the same
+MOST_NAMES = 1000
+
+
+def noted(classes: Sequence[str]) -> Dict[str, Any]:
+    """These classes in this order: ``count``, ``sha256``, and ``names`` of up to MOST_NAMES."""
+    digest = hashlib.sha256(json.dumps(list(classes)).encode()).hexdigest()
+    names = {"names": list(classes)} if len(classes) <= MOST_NAMES else {}
+    return {"count": len(classes), "sha256": digest, **names}
+
+
+def what_differs(before: Any, classes: Sequence[str]) -> str:
+    """How ``classes`` differ from those `noted` ``before``, in words; empty if they do not."""
+    now = noted(classes)
+    # nothing was noted, or the same
+    if not isinstance(before, dict) or before.get("sha256") == now["sha256"]:
+        return ""
+    if isinstance(before.get("count"), int) and before["count"] != now["count"]:
+        return f"{now['count']} classes, not {before['count']}"
+    names = before.get("names")
+    for number, (was, name) in enumerate(zip(names if isinstance(names, list) else [], classes)):
+        if was != name and isinstance(was, str):
+            return f"class {number} is {name!r}, and was {was!r}"
+    return "classes of other names"
 
 
 def digest(split: Split) -> str:

@@ -1,4 +1,6 @@
-"""IDX files: what was written is read, and whatever is wrong with a file is said of that file."""
+"""MNIST's IDX files and CIFAR-10's batches: what was written is read, and whatever is wrong with a
+file is said of that file.
+"""
 
 import gzip
 import struct
@@ -9,9 +11,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from support.idx_files import NAMES, idx_bytes, write, write_mnist
+from support.made_up_sources import BATCHES, RECORDS, cifar_batches
 
 from gluonlab.data import load_dataset
-from gluonlab.data.sets.idx import read_idx, read_split
+from gluonlab.data.sets.standard import (
+    CIFAR_CLASSES,
+    RECORD_BYTES,
+    read_cifar_records,
+    read_idx,
+    read_idx_split,
+)
 from gluonlab.errors import DataError
 
 SMALL = np.arange(2 * 3 * 4, dtype=np.uint8).reshape(2, 3, 4)
@@ -20,7 +29,7 @@ SMALL = np.arange(2 * 3 * 4, dtype=np.uint8).reshape(2, 3, 4)
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     """One folder for all examples of a property."""
-    return tmp_path_factory.mktemp("idx")
+    return tmp_path_factory.mktemp("files")
 
 
 @given(
@@ -165,7 +174,7 @@ def test_no_file_may_inflate_to_more_than_a_gibibyte(folder):
         ),
     ],
 )
-def test_what_is_wrong_with_a_file_is_said(folder, content, said):
+def test_what_is_wrong_with_an_idx_file_is_said(folder, content, said):
     with pytest.raises(DataError, match=said):
         read_idx(write(folder / "wrong", content), 3)
 
@@ -175,11 +184,6 @@ def test_a_file_that_is_not_gzip_at_all_is_named(folder):
     path.write_bytes(idx_bytes(SMALL))
     with pytest.raises(DataError, match=r"plain.gz: damaged gzip file"):
         read_idx(path, 3)
-
-
-def test_a_file_that_cannot_be_read_is_named(folder):
-    with pytest.raises(DataError, match=r"cannot be read \(Is a directory\)"):
-        read_idx(folder, 3)
 
 
 @pytest.mark.parametrize(
@@ -195,7 +199,7 @@ def test_images_and_labels_must_fit_each_other(folder, images, labels, named, sa
     images_path = write(folder / "images", idx_bytes(np.zeros(images, np.uint8)))
     labels_path = write(folder / "labels", idx_bytes(np.array(labels, np.uint8)))
     with pytest.raises(DataError, match=f"/{named}: {said}"):
-        read_split(images_path, labels_path, classes=10)
+        read_idx_split(images_path, labels_path, classes=10)
 
 
 # --- the four files of a data set
@@ -228,11 +232,6 @@ def test_without_a_folder_the_files_are_named():
     assert all(name in str(error.value) for name in NAMES)
 
 
-def test_a_folder_that_is_not_there_is_named(tmp_path):
-    with pytest.raises(DataError, match=r"--data-dir .*/nowhere is not a folder"):
-        load_dataset("mnist", str(tmp_path / "nowhere"))
-
-
 def test_an_empty_folder_lacks_all_files(tmp_path):
     with pytest.raises(DataError, match=f"mnist lacks {', '.join(NAMES)} "):
         load_dataset("mnist", str(tmp_path))
@@ -247,3 +246,128 @@ def test_the_file_that_is_missing_is_named_and_no_other(tmp_path, name):
         match=rf"mnist lacks {name} \(plain or .gz\), in {tmp_path}/mnist and {tmp_path}: download",
     ):
         load_dataset("mnist", str(tmp_path))
+
+
+@pytest.mark.parametrize("name", ["mnist", "cifar10"])
+def test_a_folder_that_is_not_there_is_named(tmp_path, name):
+    with pytest.raises(DataError, match=r"--data-dir .*/nowhere is not a folder"):
+        load_dataset(name, str(tmp_path / "nowhere"))
+
+
+@pytest.mark.parametrize("read", [lambda path: read_idx(path, 3), read_cifar_records])
+def test_a_file_that_cannot_be_read_is_named(tmp_path, read):
+    with pytest.raises(DataError, match=r"cannot be read \(Is a directory\)"):
+        read(tmp_path)
+
+
+# --- CIFAR-10's batches
+
+
+def write_batches(folder, records=RECORDS):
+    folder.mkdir(parents=True, exist_ok=True)
+    batches = cifar_batches(records)
+    for name, content in batches.items():
+        (folder / name).write_bytes(content)
+    return batches
+
+
+def by_the_book(content):
+    """Label and (3, 32, 32) image of each record, byte by byte as the format's page tells."""
+    for begin in range(0, len(content), 3073):
+        image = np.empty((3, 32, 32), np.uint8)
+        for channel in range(3):
+            for row in range(32):
+                at = begin + 1 + channel * 1024 + row * 32
+                image[channel, row] = list(content[at : at + 32])
+        yield content[begin], image
+
+
+@pytest.mark.parametrize(
+    "below", ["", "cifar10", "cifar-10-batches-bin", "cifar10/cifar-10-batches-bin"]
+)
+def test_every_image_is_read_in_order(tmp_path, below):
+    batches = write_batches(tmp_path / below)
+    dataset = load_dataset("cifar10", str(tmp_path), records=RECORDS)
+    assert (dataset.name, dataset.image_shape, dataset.classes) == (
+        "cifar10",
+        (3, 32, 32),
+        CIFAR_CLASSES,
+    )
+    for split, names in ((dataset.train, BATCHES[:5]), (dataset.test, BATCHES[5:])):
+        images, labels = split.batch(np.arange(len(split)))
+        expected = [record for name in names for record in by_the_book(batches[name])]
+        assert len(split) == len(expected) == RECORDS * len(names)
+        assert labels.tolist() == [label for label, _ in expected]
+        assert np.array_equal(images, np.stack([image for _, image in expected]))
+
+
+def test_the_usual_folder_is_read_when_none_is_given(tmp_path, monkeypatch):
+    monkeypatch.setenv("GLUONLAB_DATA", str(tmp_path))
+    write_batches(tmp_path / "cifar10")
+    assert len(load_dataset("cifar10", records=RECORDS).train) == 5 * RECORDS
+
+
+@pytest.mark.parametrize("name", BATCHES)
+def test_the_batch_that_is_missing_is_named_with_the_command_that_fetches_it(tmp_path, name):
+    write_batches(tmp_path / "cifar10")
+    (tmp_path / "cifar10" / name).unlink()
+    with pytest.raises(DataError) as error:
+        load_dataset("cifar10", str(tmp_path), records=RECORDS)
+    assert f"cifar10 lacks {name}, in {tmp_path}/cifar10 and {tmp_path}: download" in str(
+        error.value
+    )
+    assert f"python -m gluonlab.data download cifar10 --data-dir {tmp_path}" in str(error.value)
+
+
+WHOLE = cifar_batches()[BATCHES[0]]
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (b"", "truncated, 0 bytes where 3 images take 9,219"),
+        (WHOLE[:-1], "truncated, 9,218 bytes where 3 images take 9,219"),
+        (WHOLE[: 2 * RECORD_BYTES], "truncated, 6,146 bytes"),
+        (WHOLE + b"\0", "too long, more than 9,219 bytes where 3 images take 9,219"),
+        (
+            WHOLE[:RECORD_BYTES] + b"\x0a" + WHOLE[RECORD_BYTES + 1 :],
+            "label 10 at position 1, expected 0 to 9",
+        ),
+        (
+            WHOLE[: 2 * RECORD_BYTES] + b"\xff" + WHOLE[2 * RECORD_BYTES + 1 :],
+            "label 255 at position 2",
+        ),
+    ],
+)
+def test_what_is_wrong_with_a_batch_is_said(tmp_path, content, said):
+    write_batches(tmp_path)
+    (tmp_path / BATCHES[3]).write_bytes(content)
+    with pytest.raises(
+        DataError, match=rf"/{BATCHES[3]}: {said}.*: fetch it again, or give another --data-dir$"
+    ):
+        load_dataset("cifar10", str(tmp_path), records=RECORDS)
+
+
+def test_whole_files_have_ten_thousand_images(tmp_path):
+    write_batches(tmp_path)
+    with pytest.raises(DataError, match="where 10,000 images take 30,730,000"):
+        load_dataset("cifar10", str(tmp_path))
+
+
+@given(
+    st.integers(0, 4 * RECORD_BYTES),
+    st.lists(st.tuples(st.integers(0, 3 * RECORD_BYTES - 1), st.integers(0, 255))),
+)
+def test_no_batch_raises_anything_but_a_data_error(folder, length, changes):
+    content = bytearray(WHOLE)
+    for position, value in changes:
+        content[position] = value
+    path = folder / "fuzz.bin"
+    path.write_bytes(bytes(content[:length]) + bytes(max(0, length - len(content))))
+    whole = length == len(content) and max(content[::RECORD_BYTES]) < 10
+    try:
+        assert read_cifar_records(path, RECORDS).tobytes() == content
+        assert whole
+    except DataError as error:
+        assert str(path) in str(error)
+        assert not whole
