@@ -14,7 +14,7 @@ from gluonlab.prediction.work import Work
 
 PIECE = 15  # operators on GPUs; see gluonlab.engine.pieces
 # Of a bucket at most, and the least by which the store device is given one for each GPU: see
-# gluonlab.update.bucket
+# gluonlab.update.buckets
 BUCKET_BYTES, SPREAD_BYTES = 25 * 2**20, 4 * 2**20
 DEVICE = "device"
 
@@ -36,7 +36,7 @@ def usual_bucket_bytes(work: Work, store: str, gpus: int) -> float:
 def bucket_sizes(work: Work, bucket_bytes: float = BUCKET_BYTES) -> List[float]:
     """The bytes of each bucket, the last layers' first: ``bucket_bytes`` together at most.
 
-    A larger tensor is a bucket of its own, and with 0 each is; see `gluonlab.update.bucket.group`.
+    A larger tensor is a bucket of its own, and with 0 each is; see `gluonlab.update.buckets.group`.
     """
     found: List[float] = []
     for numbers in reversed(work.tensors):

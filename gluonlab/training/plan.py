@@ -38,7 +38,7 @@ from gluonlab.training.device_weights import batch_in_words, largest_share, weig
 from gluonlab.training.draft import Draft
 from gluonlab.training.own import NOTHING, Own
 from gluonlab.training.settle import Settled
-from gluonlab.update.bucket import usual_bucket_bytes
+from gluonlab.update.buckets import usual_bucket_bytes
 from gluonlab.update.loss_scale import LossScale, make_loss_scale
 from gluonlab.update.rates import Rates
 

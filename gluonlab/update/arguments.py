@@ -19,7 +19,7 @@ from gluonlab.kvstores.group_store import GroupKVStore
 from gluonlab.kvstores.sharded import SHARDED, ShardedKVStore, check_element_wise
 from gluonlab.kvstores.summing import SummingKVStore
 from gluonlab.optimizers.registry import check_replicas
-from gluonlab.update.bucket import Bucket
+from gluonlab.update.buckets import Bucket
 from gluonlab.update.loss_scale import LossScale
 
 

@@ -39,7 +39,7 @@ from gluonlab.optimizers.updates.counts import (
     numbers_of,
     set_numbers,
 )
-from gluonlab.update.replica_updates import BucketUpdates
+from gluonlab.update.updates import BucketUpdates
 
 
 class _Place(NamedTuple):

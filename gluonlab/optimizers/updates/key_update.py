@@ -1,7 +1,7 @@
 """The update of one key: some consecutive elements, on one device or on several.
 
 They may be whole or in parts. Under a key lie several parameters side by side
-(`gluonlab.update.bucket`), each on every device, or each in parts on the devices that own them. As
+(`gluonlab.update.buckets`), each on every device, or each in parts on the devices that own them. As
 long as all of them are updated together, they are one span: one count of updates, one call for each
 part. Where some stay behind once, the span is cut, and what was cut counts its updates for itself
 ever after.

@@ -40,8 +40,8 @@ from gluonlab.parallel.strategy import (
     statistics_of,
 )
 from gluonlab.update.states import restore, states_of
-from gluonlab.update.together import Together
 from gluonlab.update.trainer import BucketedTrainer
+from gluonlab.update.trainer_group import Together
 
 SUMS = "sharded"  # the allreduce of activations, unless the kvstore names another
 

@@ -37,8 +37,8 @@ from gluonlab.parallel.strategy import (
     WholeParameters,
     queue_all,
 )
-from gluonlab.update.together import Together
 from gluonlab.update.trainer import BucketedTrainer
+from gluonlab.update.trainer_group import Together
 
 WIDTH = 69  # of a line of what a run says first, without its title
 

@@ -1,4 +1,8 @@
-"""A bucket: parameters side by side in one buffer per device, moved and updated by one call."""
+"""A bucket: parameters side by side in one buffer per device, moved and updated by one call.
+
+Which parameters share one (`group`), what lies between them (`Gaps`), and what has to forget where
+they were (`forget_compiled`).
+"""
 
 from __future__ import annotations
 
@@ -7,9 +11,10 @@ from typing import AbstractSet, Any, Dict, Iterable, List, Sequence, Set, Tuple
 
 import mxnet as mx
 import numpy as np
-from mxnet import autograd, nd
+from mxnet import autograd, gluon, nd
 from mxnet.gluon import Parameter
 
+from gluonlab.engine.invoke import Attributes, OperatorCall
 from gluonlab.engine.semantics import nd_semantics, np_semantics
 
 ALIGNMENT_BYTES = 64  # a cache line, and what oneDNN's vector loads like best
@@ -201,3 +206,79 @@ def _layout(params: Sequence[Parameter]) -> Tuple[List[int], int]:
 
 def _bytes_per_element(param: Parameter) -> int:
     return int(nd.zeros((1,), dtype=param.dtype).asnumpy().itemsize)
+
+
+class Gaps:
+    """Zeros between the gradients of these buckets, on all devices.
+
+    On GPUs a fused operator stores 2 or 4 numbers at a time, the last ones too: an array of 7 gets
+    an eighth (``store_index`` in the source that MXNet 1.9.1 gives NVRTC). That number is made of
+    whatever lies behind the operator's inputs, NaN as well. Each gradient begins on a boundary of
+    64 bytes, so that no other is reached; but who takes a bucket as one array, to look for an
+    overflow or for its norm, would find it. So it is cleared before gradients are summed, in one
+    launch for each bucket with gaps. On all devices clipping multiplies what lies there as well: by
+    NaN, where gradients are not finite, and no backward would overwrite that.
+    """
+
+    def __init__(self, buckets: Sequence[Bucket]) -> None:
+        self._calls = []
+        self._fused = any(
+            grad.context.device_type == "gpu" for bucket in buckets for grad in bucket.grads
+        )
+        for bucket in buckets:
+            places = bucket.gaps()
+            for grad in bucket.grads if places else ():
+                indices = nd.array([places], ctx=grad.context, dtype="int32")
+                zeros = nd.zeros((len(places),), ctx=grad.context, dtype=grad.dtype)
+                call = OperatorCall("_scatter_set_nd", [grad, zeros, indices], grad)
+                self._calls.append((call, Attributes({"shape": grad.shape})))
+
+    def before_sum(self) -> None:
+        """Clear them where fused operators write; nothing waits."""
+        if self._fused:
+            self.clear()
+
+    def clear(self) -> None:
+        """Queue it; nothing waits."""
+        for call, attributes in self._calls:
+            call(attributes)
+
+
+def params_of_convolutions(blocks: Iterable[Any]) -> Set[Parameter]:
+    """The parameters that ordinary convolutions have, and no other of these blocks.
+
+    A parameter does not know the blocks that it is in. A transposed convolution is another block.
+    """
+    convolved: Set[Parameter] = set()
+    others: Set[Parameter] = set()
+    for block in blocks:
+        inside = vars(block)  # of one that is being made, not all is there
+        owned = others if inside.get("_op_name") != "Convolution" else convolved
+        owned.update(inside.get("_reg_params", {}).values())
+    return convolved - others
+
+
+def forget_compiled(params: Iterable[Parameter], blocks: Iterable[gluon.Block]) -> None:
+    """Have those of ``blocks`` with one of these parameters compile anew in their next call.
+
+    A network hybridized with static_shape keeps the arrays that its backward wrote to. When a
+    parameter is marked with another array of gradients, MXNet goes on with the old one, and even
+    puts that back in the place of the new one (CachedOp::StaticBackward of
+    src/imperative/cached_op.cc: InitDetached). It takes a new array when the network is compiled
+    again. Other blocks need no such thing.
+    """
+    moved = set(params)
+    for block in blocks:
+        is_hybrid = isinstance(block, gluon.HybridBlock)
+        if is_hybrid and _has_static_shape(block) and not moved.isdisjoint(_parameters_of(block)):
+            block._clear_cached_op()
+
+
+def _has_static_shape(net: gluon.HybridBlock) -> bool:
+    inside = vars(net)  # of one that is being made, not all is there
+    return inside.get("_cached_op") is not None and bool(dict(inside["_flags"]).get("static_shape"))
+
+
+def _parameters_of(net: gluon.HybridBlock) -> Set[Parameter]:
+    """Those that the compiled graph takes."""
+    return {argument for is_data, argument in net._cached_op_args if not is_data}

@@ -2,8 +2,7 @@
 
 autograd keeps a flag for every parameter on every device (as gluon.Trainer reads it). A device on
 which no flag is set had no shard of this batch. Elsewhere a flag that is not set tells of a
-parameter that the network did not use.
-"""
+parameter that the network did not use."""
 
 from __future__ import annotations
 

@@ -2,8 +2,7 @@
 
 A `BucketedTrainer` has all its parameters on all its devices. Where a network's parts lie on
 different devices, each part has a trainer, and what looks at the whole gradient, its norm and
-whether it is finite, looks at all of them.
-"""
+whether it is finite, looks at all of them."""
 
 from __future__ import annotations
 
@@ -18,9 +17,9 @@ from gluonlab.errors import KVStoreError
 from gluonlab.optimizers.states.fitting import fitted
 from gluonlab.optimizers.states.matching import own_of
 from gluonlab.optimizers.states.states import States
-from gluonlab.update.clipping import GlobalNormClipping
-from gluonlab.update.gaps import Gaps
-from gluonlab.update.loss_scale import LossScale, Unscaling
+from gluonlab.update.buckets import Gaps
+from gluonlab.update.gradients import GlobalNormClipping, Unscaling
+from gluonlab.update.loss_scale import LossScale
 from gluonlab.update.states import restore, states_of
 from gluonlab.update.trainer import BucketedTrainer
 

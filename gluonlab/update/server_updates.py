@@ -1,7 +1,6 @@
 """The step of a trainer whose group's servers update: one flat array of gradients goes to them.
 
-It comes back as the new weights, which the devices take over.
-"""
+It comes back as the new weights, which the devices take over."""
 
 from __future__ import annotations
 
@@ -18,8 +17,8 @@ from gluonlab.errors import KVStoreError, RunError
 from gluonlab.kvstores.group_store import GroupKVStore
 from gluonlab.optimizers.served.layout import Flat, Piece, laid_out
 from gluonlab.optimizers.served.rule import EachShare
-from gluonlab.update.bucket import Bucket, together
-from gluonlab.update.fresh import Stale
+from gluonlab.update.buckets import Bucket, together
+from gluonlab.update.stale import Stale
 
 
 class UpdateOnServers:
