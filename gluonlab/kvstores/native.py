@@ -29,7 +29,7 @@ from gluonlab.kvstores.arguments import (
     pushpull_arguments,
 )
 from gluonlab.kvstores.owner import Owner
-from gluonlab.optimizers.states.states import is_list_of_arrays
+from gluonlab.optimizers.states import is_list_of_arrays
 
 
 class _Kept(NamedTuple):

@@ -24,10 +24,20 @@ from gluonlab.kvstores.schedule import ScheduleKVStore
 from gluonlab.kvstores.sharded_update import ShardedUpdate, check
 from gluonlab.kvstores.summing import Keys, named
 from gluonlab.optimizers.registry import ELEMENT_WISE, OPTIMIZERS, is_element_wise
-from gluonlab.optimizers.states.fitting import fitted, resume
-from gluonlab.optimizers.states.matching import Own, most_bytes, own_of
-from gluonlab.optimizers.states.states import KeyState, States, kind_of, read, save, to_arrays
-from gluonlab.optimizers.updates.counts import Range, Rewinding, age_of, numbers_of
+from gluonlab.optimizers.states import (
+    KeyState,
+    Own,
+    States,
+    fitted,
+    kind_of,
+    most_bytes,
+    own_of,
+    read,
+    resume,
+    save,
+    to_arrays,
+)
+from gluonlab.optimizers.updates import Range, Rewinding, age_of, numbers_of
 
 SHARDED = "sharded-optimizer"
 
@@ -135,7 +145,7 @@ class ShardedKVStore(ScheduleKVStore):
     def save_optimizer_states(self, fname: str, dump_optimizer: bool = False) -> None:
         """Write the states of all parameters, each whole. Raises OutputError.
 
-        The file is laid out as in `gluonlab.optimizers.states.states`. States are named as the
+        The file is laid out as in `gluonlab.optimizers.states`. States are named as the
         optimizer's ``param_dict`` names their keys, which gluon.Trainer fills, or else by their
         keys. The schedule of learning rates is not in the file, so ``dump_optimizer`` changes
         nothing.

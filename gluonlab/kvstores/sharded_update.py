@@ -19,9 +19,8 @@ from gluonlab.errors import KVStoreError
 from gluonlab.kvstores.reduce_apart import Owned, ReduceApart
 from gluonlab.kvstores.summing import named
 from gluonlab.kvstores.sums import Entry, described, same_entries
-from gluonlab.optimizers.states.states import KeyState
-from gluonlab.optimizers.updates.counts import Range
-from gluonlab.optimizers.updates.key_update import KeyPart, KeyUpdate, update_spans
+from gluonlab.optimizers.states import KeyState
+from gluonlab.optimizers.updates import KeyPart, KeyUpdate, Range, update_spans
 
 Arrays = List[List[nd.NDArray]]
 

@@ -17,7 +17,7 @@ from gluonlab.kvstores.processes import new_keys
 from gluonlab.launch.parts import LOCAL_RANK, LOCAL_SIZE, RANK
 from gluonlab.launch.same_host import gpus_of, processes_here
 from gluonlab.launch.served_weights import ServedWeights, install_keeping
-from gluonlab.optimizers.served.layout import Flat
+from gluonlab.optimizers.served import Flat
 
 SYNC, DEVICE_SYNC, ASYNC = "dist_sync", "dist_device_sync", "dist_async"
 NAMES = (SYNC, DEVICE_SYNC, ASYNC)

@@ -10,8 +10,7 @@ from mxnet import nd
 
 from gluonlab.errors import RunError
 from gluonlab.kvstores.processes import new_keys
-from gluonlab.optimizers.served.layout import Flat, server_of
-from gluonlab.optimizers.served.rule import NOTE, ServerRule, first_note
+from gluonlab.optimizers.served import NOTE, Flat, ServerRule, first_note, server_of
 
 NOT_TAKEN = (
     "the servers have loaded mxnet without gluonlab, and cannot take its optimizers: start them as "

@@ -17,7 +17,7 @@ from mxnet.ndarray.ndarray import _new_alloc_handle
 from gluonlab.engine.invoke import ARRAY_LIMIT
 from gluonlab.kvstores.sharded import ShardedKVStore
 from gluonlab.models.rewriting import rewrite
-from gluonlab.optimizers.states.states import flat
+from gluonlab.optimizers.updates import flat
 from gluonlab.parallel.data.replica import IMAGES, LABELS
 from gluonlab.parallel.data.stage_gradients import Kind, Kinds, bytes_of
 from gluonlab.parallel.data.stage_memory import allocated_mib

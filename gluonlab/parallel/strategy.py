@@ -22,7 +22,7 @@ from mxnet import gluon, nd
 from gluonlab.data.loading.batch import Batch
 from gluonlab.engine.invoke import between_passes
 from gluonlab.kvstores.groups import Group
-from gluonlab.optimizers.states.states import States
+from gluonlab.optimizers.states import States
 from gluonlab.parallel.data.microbatches import Microbatches
 from gluonlab.parallel.planned import Shards, Taken
 from gluonlab.parallel.precision import Conversion

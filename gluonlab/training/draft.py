@@ -26,8 +26,8 @@ from gluonlab.gpu.code import NoCode
 from gluonlab.kvstores import make_kvstore
 from gluonlab.kvstores.compression import compressing
 from gluonlab.kvstores.groups import ALONE, Group
-from gluonlab.optimizers.momentum import CORRECTED
 from gluonlab.optimizers.registry import optimizer_kind
+from gluonlab.optimizers.sgd import CORRECTED
 from gluonlab.parallel.data.microbatches import WHOLE, Microbatches
 from gluonlab.parallel.split import CHANNELS, PIPELINE, Split
 from gluonlab.shares import batch_count

@@ -7,7 +7,7 @@ from typing import Iterator, Tuple
 
 from gluonlab.data.loading.loader import stays_on_devices
 from gluonlab.devices import describe
-from gluonlab.optimizers.momentum import MXNET
+from gluonlab.optimizers.sgd import MXNET
 from gluonlab.parallel.strategy import Strategy
 from gluonlab.training import remarks
 from gluonlab.training.plan import Plan

@@ -7,8 +7,8 @@ from mxnet import gluon
 from gluonlab.config import TrainConfig
 from gluonlab.errors import ConfigError, KVStoreError, unknown
 from gluonlab.kvstores.sharded import SHARDED
-from gluonlab.optimizers.momentum import MOMENTUM_RULES
 from gluonlab.optimizers.registry import OPTIMIZERS, is_element_wise, optimizer_kind
+from gluonlab.optimizers.sgd import MOMENTUM_RULES
 from gluonlab.parallel.split import CHANNELS
 
 NO_DECAY = r".*(bias|gamma|beta)$"

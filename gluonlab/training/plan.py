@@ -26,8 +26,8 @@ from gluonlab.kvstores import make_kvstore, placement_of
 from gluonlab.kvstores.compression import in_use
 from gluonlab.kvstores.groups import ALONE, Group
 from gluonlab.kvstores.placement import Placement
-from gluonlab.optimizers.momentum import CORRECTED
 from gluonlab.optimizers.registry import make_optimizer
+from gluonlab.optimizers.sgd import CORRECTED
 from gluonlab.parallel.data.microbatches import Microbatches
 from gluonlab.parallel.objective import make_loss
 from gluonlab.parallel.precision import Conversion, conversion

@@ -16,7 +16,7 @@ from gluonlab.data.sets.dataset import Defaults
 from gluonlab.data.sets.registry import DATASETS, of_image_files
 from gluonlab.errors import ConfigError, unknown
 from gluonlab.models.zoo import PREFIX
-from gluonlab.optimizers.momentum import MXNET
+from gluonlab.optimizers.sgd import MXNET
 from gluonlab.training.recipe import PHOTOGRAPHS, Recipe
 
 QUICK, PUBLISHED, IMAGENET, FINETUNE = "quick", "published", "imagenet", "finetune"

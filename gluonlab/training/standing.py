@@ -12,7 +12,7 @@ from mxnet import nd
 from gluonlab.data.loading.batch import Batch
 from gluonlab.errors import DataError
 from gluonlab.kvstores.compression import keeps_rest
-from gluonlab.optimizers.states.states import from_arrays, to_arrays
+from gluonlab.optimizers.states import from_arrays, to_arrays
 from gluonlab.parallel.strategy import State, Strategy
 from gluonlab.runs.checkpoint import Checkpoint
 from gluonlab.runs.schema import Step

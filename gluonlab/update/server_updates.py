@@ -15,8 +15,7 @@ from mxnet import nd
 from gluonlab.engine.invoke import CopyInto
 from gluonlab.errors import KVStoreError, RunError
 from gluonlab.kvstores.group_store import GroupKVStore
-from gluonlab.optimizers.served.layout import Flat, Piece, laid_out
-from gluonlab.optimizers.served.rule import EachShare
+from gluonlab.optimizers.served import EachShare, Flat, Piece, laid_out
 from gluonlab.update.buckets import Bucket, together
 from gluonlab.update.stale import Stale
 

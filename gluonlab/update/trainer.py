@@ -27,8 +27,8 @@ from gluonlab.kvstores.processes import new_keys, sums_over_processes
 from gluonlab.kvstores.sharded import ShardedKVStore
 from gluonlab.models.shapes import note_shapes
 from gluonlab.optimizers.registry import is_element_wise
-from gluonlab.optimizers.states.states import States, save
-from gluonlab.optimizers.updates.counts import Rewinding
+from gluonlab.optimizers.states import States, save
+from gluonlab.optimizers.updates import Rewinding
 from gluonlab.update import arguments
 from gluonlab.update.buckets import (
     Bucket,
@@ -284,7 +284,7 @@ class BucketedTrainer(gluon.Trainer):
         """Write the optimizer's states by parameter name, each whole.
 
         They can be loaded under any store, bucket size and number of devices. The format:
-        `gluonlab.optimizers.states.states`. gluon.Trainer cannot read it, but what
+        `gluonlab.optimizers.states`. gluon.Trainer cannot read it, but what
         `gluonlab.update.gluon_export.export_gluon_states` writes. Raises OutputError, and leaves an
         old file then.
         """
@@ -298,9 +298,9 @@ class BucketedTrainer(gluon.Trainer):
         learning rate; call ``set_learning_rate`` afterwards for another. Momenta, weight decay and
         the schedule are those that this trainer was made with, and the schedule goes on where the
         saved one stopped. Parameters are found by name, or, if names differ, as
-        `gluonlab.optimizers.states.matching` says; those of gluon.Trainer's files by their
+        `gluonlab.optimizers.states` says; those of gluon.Trainer's files by their
         positions. Of such a file, a pickle, nothing is run
-        (`gluonlab.optimizers.states.gluon_pickle`). Raises KVStoreError, and changes nothing, for a
+        (`gluonlab.optimizers.gluon_files`). Raises KVStoreError, and changes nothing, for a
         file of anything else, of another optimizer or another network.
         """
         self._refuse_states()

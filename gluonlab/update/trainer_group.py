@@ -14,9 +14,7 @@ import mxnet as mx
 from mxnet import nd
 
 from gluonlab.errors import KVStoreError
-from gluonlab.optimizers.states.fitting import fitted
-from gluonlab.optimizers.states.matching import own_of
-from gluonlab.optimizers.states.states import States
+from gluonlab.optimizers.states import States, fitted, own_of
 from gluonlab.update.buckets import Gaps
 from gluonlab.update.gradients import GlobalNormClipping, Unscaling
 from gluonlab.update.loss_scale import LossScale

@@ -18,7 +18,7 @@ from mxnet.gluon import Parameter
 from gluonlab.kvstores.native import NativeKVStore
 from gluonlab.kvstores.processes import sums_over_processes
 from gluonlab.kvstores.summing import SummingKVStore
-from gluonlab.optimizers.updates.key_update import KeyPart, KeyUpdate, foresee, update_spans
+from gluonlab.optimizers.updates import KeyPart, KeyUpdate, foresee, update_spans
 from gluonlab.update.buckets import Bucket, Gaps, as_nd, together
 from gluonlab.update.gradients import SummedGradients
 from gluonlab.update.loss_scale import LossScale

@@ -28,7 +28,7 @@ from gluonlab.data.images.places import opened
 from gluonlab.data.sets import cifar, idx, pack
 from gluonlab.data.sets.lists import read_list
 from gluonlab.data.sets.records import read_records
-from gluonlab.optimizers.states import states
+from gluonlab.optimizers import states
 from gluonlab.report.tables import as_text
 from gluonlab.runs.reader import read_runs
 

@@ -7,7 +7,7 @@ from typing import Dict, List, Mapping, Sequence
 import mxnet as mx
 from mxnet import gluon, nd
 
-from gluonlab.optimizers.states.states import ParameterState, States
+from gluonlab.optimizers.states import ParameterState, States
 from gluonlab.parallel.channels.layout import Slice
 
 Slices = Mapping[str, Slice]

@@ -13,8 +13,7 @@ from gluonlab.engine.invoke import between_passes
 from gluonlab.gpu.peers import enable_peer_access
 from gluonlab.kvstores.group_store import GroupKVStore
 from gluonlab.kvstores.groups import ALONE, Group
-from gluonlab.optimizers.states.fitting import fitted
-from gluonlab.optimizers.states.matching import own_of
+from gluonlab.optimizers.states import fitted, own_of
 from gluonlab.parallel.channels.layout import Layout
 from gluonlab.parallel.channels.memory import ChannelMemory
 from gluonlab.parallel.channels.parameters import (

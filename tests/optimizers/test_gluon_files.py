@@ -18,8 +18,8 @@ from support.damage import corrupted
 from support.examples import examples
 
 from gluonlab.errors import GluonlabError, KVStoreError
-from gluonlab.optimizers.states.gluon_states import read_gluon_states
-from gluonlab.optimizers.states.states import read
+from gluonlab.optimizers.gluon_files import read_gluon_states
+from gluonlab.optimizers.states import read
 from gluonlab.update.trainer import BucketedTrainer
 
 
