@@ -14,7 +14,7 @@ from gluonlab.collectives.names import SUMMARIES
 from gluonlab.collectives.topology import make_topology
 from gluonlab.config.arguments import named_arguments
 from gluonlab.devices import listed
-from gluonlab.engine.installing import pip_install
+from gluonlab.engine.installation import pip_install
 from gluonlab.errors import KVStoreError, unknown
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from mxnet import nd
 from mxnet.base import _LIB, check_call
 
 from gluonlab.engine.neighbours import tell
-from gluonlab.engine.server_variables import parameter_servers
+from gluonlab.engine.parameter_server import parameter_servers
 from gluonlab.errors import EngineError, RunError
 from gluonlab.kvstores.groups import SummingGroup
 from gluonlab.kvstores.processes import new_keys

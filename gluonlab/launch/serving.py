@@ -8,7 +8,7 @@ from __future__ import annotations
 import signal
 import sys
 
-from gluonlab.engine.serving import CannotListen
+from gluonlab.engine.parameter_server import CannotListen
 from gluonlab.errors import EngineError
 from gluonlab.launch.telling import TAKEN, tell
 

@@ -17,7 +17,7 @@ from mxnet import gluon, nd
 from mxnet.base import _LIB, check_call
 
 from gluonlab.engine.invoke import CopyInto
-from gluonlab.engine.pieces import backward_pieces
+from gluonlab.engine.setup import backward_pieces
 from gluonlab.models.channel_padding import padding_for
 from gluonlab.models.rewriting import rewrite
 from gluonlab.models.wide_states import make_room, widened

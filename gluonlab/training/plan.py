@@ -19,7 +19,7 @@ from gluonlab.data.loading.pixels import make_input
 from gluonlab.data.sets.classes import noted
 from gluonlab.data.sets.colours import in_text
 from gluonlab.data.sets.dataset import Dataset
-from gluonlab.engine.pieces import Overlap, overlapping
+from gluonlab.engine.setup import Overlap, overlapping
 from gluonlab.engine.threads import set_threads
 from gluonlab.gpu.arithmetic import Arithmetic, arithmetic
 from gluonlab.kvstores import make_kvstore, placement_of

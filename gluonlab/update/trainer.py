@@ -20,7 +20,7 @@ from mxnet.gluon import Parameter
 
 from gluonlab.config.arguments import named_arguments
 from gluonlab.devices import check_distinct
-from gluonlab.engine.living import living
+from gluonlab.engine.mxnet_fixes import living
 from gluonlab.errors import RunError
 from gluonlab.kvstores.group_store import GroupKVStore
 from gluonlab.kvstores.processes import new_keys, sums_over_processes

@@ -21,7 +21,7 @@ def made(layers, piece=PIECE):
 
 
 def test_pieces_and_buckets_are_gluonlabs():
-    from gluonlab.engine.pieces import ON_GPUS
+    from gluonlab.engine.setup import ON_GPUS
 
     assert (PIECE, BUCKET_BYTES) == (ON_GPUS, GPU_BUCKET_BYTES)
 

@@ -37,8 +37,9 @@ WITHOUT_DEVICES = """
     data/fetching/archives data/fetching/download data/fetching/extract data/images/decode
     data/images/orientation data/images/pool data/images/quick data/sets/idx data/sets/layout
     data/sets/pack doctor/command doctor/cpu doctor/host doctor/links doctor/numbering
-    doctor/processes drawing/words engine/installing engine/linking engine/setup engine/unfusible
-    errors exercises/container exercises/exercises exercises/results exercises/shared/puzzle
+    doctor/processes drawing/words engine/installation engine/linking engine/mxnet_fixes
+    engine/setup errors exercises/container exercises/exercises exercises/results
+    exercises/shared/puzzle
     figures files/whole fuzz/words host/host_lists host/sagemaker launch/allowed
     launch/environments launch/horovod_settings launch/jobs launch/messages launch/signals layers
     make_venv parallel/pipeline/check parallel/pipeline/page parallel/pipeline/page_file

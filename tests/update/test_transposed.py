@@ -16,7 +16,7 @@ from mxnet.gluon import nn
 from support.devices import contexts
 from support.reference import cpus, distance, set_values, train_on_devices, values
 
-from gluonlab.engine.living import living
+from gluonlab.engine.mxnet_fixes import living
 from gluonlab.update.buckets import params_of_convolutions
 from gluonlab.update.trainer import BucketedTrainer
 
@@ -130,7 +130,8 @@ def test_blocks_that_were_there_before_gluonlab_are_found(python):
     made = "from mxnet.gluon import nn; block = nn.Conv2D(3, 3, in_channels=5); setup.install()"
     found = python(
         "-c",
-        f"{first}; {made}; from gluonlab.engine.living import living; print(living() == [block])",
+        f"{first}; {made}; from gluonlab.engine.mxnet_fixes import living; "
+        "print(living() == [block])",
     )
     assert found.stdout.strip() == "True", found.stderr
 

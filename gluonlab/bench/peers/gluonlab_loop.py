@@ -18,7 +18,7 @@ from gluonlab.config import TrainConfig
 from gluonlab.data.loading.batch import Batch
 from gluonlab.data.loading.loader import Loader
 from gluonlab.data.sets.registry import load_dataset
-from gluonlab.engine.pieces import Overlap, overlapping
+from gluonlab.engine.setup import Overlap, overlapping
 from gluonlab.kvstores.groups import ALONE, Group
 from gluonlab.parallel.objective import make_loss
 from gluonlab.parallel.strategy import Strategy

@@ -7,7 +7,7 @@ import re
 from dataclasses import dataclass, replace
 from typing import Callable, Dict, Optional, Tuple
 
-from gluonlab.engine.server_variables import ROLE_NAMES, server_role
+from gluonlab.engine.parameter_server import ROLE_NAMES, server_role
 from gluonlab.errors import ConfigError
 from gluonlab.host.host_lists import (
     checked_host,

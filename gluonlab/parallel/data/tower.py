@@ -11,7 +11,7 @@ from mxnet import gluon, nd
 from mxnet.base import _LIB, check_call
 
 from gluonlab.engine.invoke import AddInto, CopyInto
-from gluonlab.engine.pieces import backward_pieces
+from gluonlab.engine.setup import backward_pieces
 from gluonlab.parallel.data.microbatches import Microbatch
 from gluonlab.parallel.data.replica import IMAGES, LABELS
 from gluonlab.parallel.data.shared_statistics import OnDevice

@@ -16,7 +16,7 @@ from mxnet import nd
 from gluonlab.config import TrainConfig
 from gluonlab.data.loading.batch import Batch
 from gluonlab.data.sets.dataset import Dataset
-from gluonlab.engine.gate import Gate
+from gluonlab.engine.invoke import Gate
 from gluonlab.errors import ConfigError
 from gluonlab.parallel.data.strategy import DataParallel
 from gluonlab.parallel.strategy import Around, MakeStrategy

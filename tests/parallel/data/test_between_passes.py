@@ -10,8 +10,7 @@ from support.devices import contexts, on_gpus
 from support.drawn_runs import BATCH, few_digits, network_of, of_way
 
 from gluonlab.config import TrainConfig
-from gluonlab.engine.gate import Gate
-from gluonlab.engine.invoke import between_passes
+from gluonlab.engine.invoke import Gate, between_passes
 from gluonlab.training.loop import train
 from gluonlab.training.reporter import Reporter
 from gluonlab.training.splitting import STRATEGIES

@@ -7,7 +7,7 @@ from mxnet.base import MXNetError
 from mxnet.kvstore import kvstore_server
 from support.parameter_server import free_port
 
-from gluonlab.engine.serving import CannotListen, serve
+from gluonlab.engine.parameter_server import CannotListen, serve
 
 FOREIGN = "192.0.2.1"  # RFC 5737: of no host
 

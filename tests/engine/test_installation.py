@@ -7,7 +7,7 @@ import shutil
 import pytest
 from support.environments import INSTALLED, Environment
 
-from gluonlab.engine.installing import either, pip_install
+from gluonlab.engine.installation import either, pip_install
 
 VERSIONS = [(3, minor) for minor in range(8, 15)]
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gluonlab.engine.unfusible import cannot_be_fused
+from gluonlab.engine.mxnet_fixes import cannot_be_fused
 from gluonlab.models import get_model
 
 X, Y = mx.sym.var("x"), mx.sym.var("y")

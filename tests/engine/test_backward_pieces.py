@@ -13,7 +13,7 @@ from support.devices import contexts
 from support.splits import IMAGE, batches_of, chains, make_chain, plan_for, split_of, trained
 
 from gluonlab.config import TrainConfig
-from gluonlab.engine.pieces import backward_pieces, overlapping, usual_piece
+from gluonlab.engine.setup import backward_pieces, overlapping, usual_piece
 from gluonlab.errors import ConfigError
 from gluonlab.kvstores.groups import ALONE
 from gluonlab.parallel.data.microbatches import WHOLE, Microbatches
