@@ -29,7 +29,7 @@ from gluonlab.kvstores.groups import ALONE, Group
 from gluonlab.optimizers.registry import optimizer_kind
 from gluonlab.optimizers.sgd import CORRECTED
 from gluonlab.parallel.data.microbatches import WHOLE, Microbatches
-from gluonlab.parallel.split import CHANNELS, PIPELINE, Split
+from gluonlab.parallel.strategy import CHANNELS, PIPELINE, Split
 from gluonlab.shares import batch_count
 from gluonlab.training.array_limit import check_elements
 from gluonlab.training.device_weights import fewest, weights_of

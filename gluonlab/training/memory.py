@@ -20,18 +20,18 @@ import numpy as np
 from mxnet import gluon
 
 from gluonlab.data.loading.loader import stays_on_devices
+from gluonlab.parallel import strategy_class
 from gluonlab.parallel.data.memory import ReplicaMemory
 from gluonlab.parallel.data.microbatches import Microbatches
 from gluonlab.parallel.data.replica import loss_graph
-from gluonlab.parallel.data.stage_gradients import bytes_of
+from gluonlab.parallel.memory import MIB, Shards, Taken, input_kinds
 from gluonlab.parallel.objective import label_columns
-from gluonlab.parallel.planned import MIB, Shards, Taken, input_kinds
-from gluonlab.parallel.split import DATA, Split
+from gluonlab.parallel.part import bytes_of
+from gluonlab.parallel.strategy import DATA, Split
 from gluonlab.training.array_limit import ArrayLimit
 from gluonlab.training.device_weights import largest_part, weights_of
 from gluonlab.training.network import make_net
 from gluonlab.training.plan import Plan
-from gluonlab.training.splitting import STRATEGIES
 
 Takes = Callable[[Shards], List[Taken]]  # `Strategy.taken`
 LABEL_BYTES = 4  # and as many for a weight
@@ -159,7 +159,7 @@ class Needs:
 
 def needs_of(plan: Plan) -> Needs:
     """The Needs of the strategy that the plan's options choose, which is made for that."""
-    make = STRATEGIES[plan.split.way]
+    make = strategy_class(plan.split.way)
     strategy = make(partial(make_net, plan), plan.make_loss(), plan, plan.group)
     return Needs(plan, strategy.net, strategy.taken)
 

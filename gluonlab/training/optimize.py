@@ -9,7 +9,7 @@ from gluonlab.errors import ConfigError, KVStoreError, unknown
 from gluonlab.kvstores.sharded import SHARDED
 from gluonlab.optimizers.registry import OPTIMIZERS, is_element_wise, optimizer_kind
 from gluonlab.optimizers.sgd import MOMENTUM_RULES
-from gluonlab.parallel.split import CHANNELS
+from gluonlab.parallel.strategy import CHANNELS
 
 NO_DECAY = r".*(bias|gamma|beta)$"
 

@@ -31,7 +31,7 @@ from gluonlab.optimizers.sgd import CORRECTED
 from gluonlab.parallel.data.microbatches import Microbatches
 from gluonlab.parallel.objective import make_loss
 from gluonlab.parallel.precision import Conversion, conversion
-from gluonlab.parallel.split import Split
+from gluonlab.parallel.strategy import Split
 from gluonlab.shares import batch_count
 from gluonlab.training.checks import CONFIG, DATA, DEVICES, check
 from gluonlab.training.device_weights import batch_in_words, largest_share, weights_of

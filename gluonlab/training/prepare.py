@@ -20,10 +20,10 @@ from gluonlab.errors import ConfigError
 from gluonlab.host.stuck import ends_if_stuck
 from gluonlab.kvstores.groups import Group
 from gluonlab.models.pretrained import load_pretrained
+from gluonlab.parallel import strategy_class
 from gluonlab.parallel.data.replica import loss_graph
 from gluonlab.parallel.data.sync_bn import check_waits
-from gluonlab.parallel.split import CHANNELS
-from gluonlab.parallel.strategy import MakeStrategy, Strategy
+from gluonlab.parallel.strategy import CHANNELS, MakeStrategy, Strategy
 from gluonlab.runs.writer import NoRunDirectory, RunDirectory
 from gluonlab.training.agreement import all_or_none
 from gluonlab.training.checks import BATCH, CONFIG, Made, check
@@ -37,7 +37,6 @@ from gluonlab.training.plan import Plan, make_plan
 from gluonlab.training.profiling import Training
 from gluonlab.training.replica_check import ReplicaCheck
 from gluonlab.training.same_options import check_same_options
-from gluonlab.training.splitting import STRATEGIES
 from gluonlab.training.trial import in_words
 
 
@@ -136,7 +135,7 @@ def prepare(plan: Plan, make_strategy: Optional[MakeStrategy] = None) -> Ready:
             lines.append(f"pretrained {loaded}")
         return net
 
-    made_by = make_strategy or STRATEGIES[plan.split.way]
+    made_by = make_strategy or strategy_class(plan.split.way)
     strategy = made_by(make, plan.make_loss(), plan, plan.group)
     if make_strategy is not None:  # it says itself how many shards its batches have
         check_count(plan.device_weights, len(strategy.inputs))

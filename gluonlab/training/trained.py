@@ -17,6 +17,7 @@ from gluonlab.errors import ConfigError, RunError, warn
 from gluonlab.finite import broken_parameters, named
 from gluonlab.kvstores.groups import ALONE
 from gluonlab.models.pretrained import load_parameters
+from gluonlab.parallel import strategy_class
 from gluonlab.parallel.objective import make_loss
 from gluonlab.parallel.strategy import Strategy
 from gluonlab.runs.description import Description
@@ -26,7 +27,6 @@ from gluonlab.training.network import make_net
 from gluonlab.training.own import NOTHING, Own
 from gluonlab.training.plan import Plan, make_plan
 from gluonlab.training.recipes import QUICK
-from gluonlab.training.splitting import STRATEGIES
 
 # The run's settings that an evaluation looks at. What only training needs, or names the run's
 # devices, is none of them: a run on eight GPUs can be evaluated on a laptop.
@@ -146,7 +146,7 @@ def strategy_of(
         load_parameters(net, file, str(file), classes)
         return net
 
-    return STRATEGIES[plan.split.way](trained, make_loss(own=loss), plan, ALONE)
+    return strategy_class(plan.split.way)(trained, make_loss(own=loss), plan, ALONE)
 
 
 def check_finite(found: Description, strategy: Strategy) -> None:

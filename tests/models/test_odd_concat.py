@@ -16,7 +16,7 @@ from gluonlab.data.loading.shards import shard
 from gluonlab.kvstores import make_kvstore
 from gluonlab.models.graphs import parsed
 from gluonlab.models.odd_concat import plain_where_channels_are_odd
-from gluonlab.parallel.data.step import DataParallelStep
+from gluonlab.parallel.data.strategy import DataParallelStep
 from gluonlab.update.trainer import BucketedTrainer
 
 SHAPE = (3, 4, 6)

@@ -20,7 +20,7 @@ from gluonlab.data.loading.shards import shard
 from gluonlab.kvstores import make_kvstore
 from gluonlab.models import get_model
 from gluonlab.models.one_pixel import dense_where_one_pixel
-from gluonlab.parallel.data.step import DataParallelStep
+from gluonlab.parallel.data.strategy import DataParallelStep
 from gluonlab.update.trainer import BucketedTrainer
 
 SHAPE = (3, 4, 4)

@@ -14,7 +14,7 @@ from gluonlab.data.loading.batch import whole
 from gluonlab.data.loading.shards import shard
 from gluonlab.kvstores import make_kvstore
 from gluonlab.parallel.data.replica import replicas
-from gluonlab.parallel.data.step import DataParallelStep
+from gluonlab.parallel.data.strategy import DataParallelStep
 from gluonlab.parallel.objective import SmoothedCrossEntropy, make_loss
 from gluonlab.update.trainer import BucketedTrainer
 

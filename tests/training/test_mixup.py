@@ -22,7 +22,7 @@ from gluonlab.data.loading.mixup import Mixup
 from gluonlab.data.loading.pixels import to_float
 from gluonlab.kvstores import make_kvstore
 from gluonlab.parallel.data.microbatches import WHOLE, Microbatches
-from gluonlab.parallel.data.step import DataParallelStep
+from gluonlab.parallel.data.strategy import DataParallelStep
 from gluonlab.parallel.objective import make_loss
 from gluonlab.training.finished import evaluate_run
 from gluonlab.training.loop import train

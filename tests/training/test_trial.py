@@ -17,10 +17,10 @@ from gluonlab.data.loading.batch import whole
 from gluonlab.data.loading.shards import shard
 from gluonlab.errors import ModelError
 from gluonlab.host.memory import children
-from gluonlab.parallel.planned import MIB
+from gluonlab.parallel import strategy_class
+from gluonlab.parallel.memory import MIB
 from gluonlab.training.plan import make_plan
 from gluonlab.training.prepare import prepare
-from gluonlab.training.splitting import STRATEGIES
 from gluonlab.training.trial import DeviceMemory, OtherData, TooMuch, measure
 from gluonlab.training.trial_process import _Few, cut_plan
 
@@ -101,7 +101,7 @@ def test_losses_that_are_taken_again_are_those_of_their_own_step(model, split):
     plan = make_plan(TrainConfig(devices=named(2), **settings))
     few = _Few()
     strategy = prepare(cut_plan(plan), few.strategy).strategy
-    assert isinstance(strategy, STRATEGIES[split])  # it is the split's memory that is measured
+    assert isinstance(strategy, strategy_class(split))  # it is the split's memory that is measured
     random, ctxs = np.random.RandomState(0), strategy.inputs
     batches = {
         size: whole(

@@ -26,7 +26,7 @@ from gluonlab.data.loading.batch import whole
 from gluonlab.data.loading.shards import shard
 from gluonlab.errors import KVStoreError
 from gluonlab.kvstores import make_kvstore
-from gluonlab.parallel.data.step import DataParallelStep
+from gluonlab.parallel.data.strategy import DataParallelStep
 from gluonlab.update.gradients import GlobalNormClipping
 from gluonlab.update.trainer import BucketedTrainer
 

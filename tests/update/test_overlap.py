@@ -14,7 +14,7 @@ from gluonlab.data.loading.batch import whole
 from gluonlab.engine.invoke import Gate
 from gluonlab.engine.setup import overlapping
 from gluonlab.kvstores import make_kvstore
-from gluonlab.parallel.data.step import DataParallelStep
+from gluonlab.parallel.data.strategy import DataParallelStep
 from gluonlab.update.trainer import BucketedTrainer
 
 pytestmark = pytest.mark.cpu_only("pieces of GPUs have more operators than this network")

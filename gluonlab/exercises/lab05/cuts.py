@@ -12,7 +12,7 @@ from gluonlab.exercises.exercise import exercise
 from gluonlab.exercises.lab05.lists import by_list, drawn, fault, listed, shown
 from gluonlab.exercises.shared.counterexamples import Case, in_english, returned, wrong
 from gluonlab.exercises.shared.diagnosis import Mistake, explains, results
-from gluonlab.parallel.stages.balance import least_largest
+from gluonlab.parallel.stages.partition import least_largest
 
 BYTES = 4  # of a float32
 

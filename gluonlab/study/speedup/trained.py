@@ -114,7 +114,7 @@ class Trained:
     def alone(self, device: int) -> None:
         """Forward and backward of this device's shard, while the others have nothing to do."""
         assert isinstance(self.strategy, DataParallel)
-        replica = self.strategy.step.replicas[device]
+        replica = self.strategy.replicas[device]
         part = Batch([self.batch.xs[device]], [self.batch.ys[device]], len(self.batch.xs[device]))
         with self.plan.pieces():
             for number, [(_, images, labels)] in enumerate(self.plan.microbatches.rounds(part)):

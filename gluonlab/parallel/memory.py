@@ -1,12 +1,12 @@
 """What a network's parts take on a device, told before anything is allocated.
 
 Activations are taken from MXNet's own plan: graphs are bound to arrays that have shapes but no
-memory, as training binds them, and tell how much they would allocate.
-"""
+memory, as training binds them, and tell how much they would allocate."""
 
 from __future__ import annotations
 
 import math
+import re
 from typing import Any, Callable, Iterable, List, Mapping, NamedTuple, Sequence, Tuple
 
 import mxnet as mx
@@ -19,8 +19,7 @@ from gluonlab.kvstores.sharded import ShardedKVStore
 from gluonlab.models.rewriting import rewrite
 from gluonlab.optimizers.updates import flat
 from gluonlab.parallel.data.replica import IMAGES, LABELS
-from gluonlab.parallel.data.stage_gradients import Kind, Kinds, bytes_of
-from gluonlab.parallel.data.stage_memory import allocated_mib
+from gluonlab.parallel.part import Kind, Kinds, bytes_of
 
 MIB = 2**20
 PRECISE_MIB = 256  # MXNet tells whole MiB: of a plan as large as this they are precise enough
@@ -58,6 +57,12 @@ def input_kinds(
     if columns:
         return {IMAGES: (shape, pixels), LABELS: ((images, columns), np.float32)}
     return {IMAGES: (shape, pixels), LABELS: ((images,), np.int32)}
+
+
+def allocated_mib(executor: Any) -> int:
+    """What MXNet says that a graph's plan allocates; it leaves fractions of a MiB out."""
+    [mebibytes] = re.findall(r"Total (\d+) MB allocated", executor.debug_str())
+    return int(mebibytes)
 
 
 def of_parameters(
