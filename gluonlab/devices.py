@@ -34,7 +34,7 @@ import re
 from numbers import Integral
 from typing import TYPE_CHECKING, Iterator, List, Sequence, Union
 
-from gluonlab.engine.installing import pip_install
+from gluonlab.engine.installation import pip_install
 from gluonlab.engine.neighbours import own_cores as cores
 from gluonlab.engine.threads import set_threads
 from gluonlab.errors import DeviceError, warn

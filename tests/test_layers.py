@@ -160,10 +160,10 @@ def collective_violations(module, source):
 
 
 def environment_violations(module, source):
-    """Names of engine variables: in the engine's setup.py, openmp.py and server_variables.py alone;
+    """Names of engine variables: in the engine's setup.py, openmp.py and parameter_server.py alone;
     in bench also for what a child gets, and in the launcher for what its processes get.
     """
-    if module in ("engine.setup", "engine.openmp", "engine.server_variables"):
+    if module in ("engine.setup", "engine.openmp", "engine.parameter_server"):
         return
     if module == "launch.parts":
         return
@@ -200,7 +200,7 @@ def dotted(node):
 
 # The code that MXNet generates for its operators, as Python keeps a module's in __pycache__: read
 # only from a whole file that nobody else can write.
-BYTECODE = ("engine.operator_cache", "marshal")
+BYTECODE = ("engine.faster_import", "marshal")
 
 
 def code_from_data(module, source):
@@ -345,9 +345,9 @@ def test_importing_gluonlab_runs_the_engine_and_what_lies_below_it_only():
         waiting += {
             target for _, target, _ in imports(module, SOURCES[module], only_at_module_level=True)
         } - reached
-    first = "setup attribute_text openmp cuda fusion installing living mxnet_import numpy_names"
     host = {"host.start", "host.signals"}
-    engine = {f"engine.{name}" for name in f"{first} server_variables unfusible".split()}
+    first = "setup openmp installation mxnet_import mxnet_fixes parameter_server"
+    engine = {f"engine.{name}" for name in first.split()}
     assert reached == {"", "errors", *host, *engine}
 
 

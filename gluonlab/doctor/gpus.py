@@ -9,7 +9,7 @@ from typing import Iterable, Iterator, Mapping, Optional, Tuple
 
 from gluonlab.doctor.findings import Finding, fault, listed, ok, warning
 from gluonlab.doctor.packages import numbers_of
-from gluonlab.engine.installing import pip_install
+from gluonlab.engine.installation import pip_install
 from gluonlab.engine.setup import TF32_VARIABLE
 from gluonlab.gpu.arithmetic import TF32_SINCE
 from gluonlab.gpu.code import CODE_FOR, LIVING, has_code, sm_of

@@ -2,7 +2,7 @@
 
 The dynamic linker itself is asked, as ldd -r does: it follows every NEEDED entry along its search
 path, compares versions and symbols, and runs nothing. The wheels' folders come after the user's, as
-`gluonlab.engine.cuda` loads them.
+`gluonlab.engine.installation` loads them.
 """
 
 from __future__ import annotations
@@ -14,8 +14,7 @@ from pathlib import Path
 from typing import Dict, Iterator, List, Mapping, NamedTuple, Optional, Sequence
 
 from gluonlab.doctor.findings import Finding, fault, listed, ok, one_line, warning
-from gluonlab.engine.cuda import search_path, wheel_folders
-from gluonlab.engine.installing import AGAIN
+from gluonlab.engine.installation import AGAIN, search_path, wheel_folders
 from gluonlab.engine.linking import cure_of_missing, origin, understand
 
 LINKER = "/lib64/ld-linux-x86-64.so.2"  # the place that the ABI of x86-64 Linux gives it

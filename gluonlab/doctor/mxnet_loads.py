@@ -14,7 +14,7 @@ from typing import Any, Dict, Iterator, List, Optional
 
 from gluonlab.doctor.findings import Finding, fault, listed, ok, one_line, warning
 from gluonlab.engine import setup
-from gluonlab.engine.installing import AGAIN
+from gluonlab.engine.installation import AGAIN
 from gluonlab.engine.linking import understand
 from gluonlab.gpu.code import lacking
 from gluonlab.gpu.process import Outcome, ask, message_of, tell

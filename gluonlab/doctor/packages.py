@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Dict, List, Optional, Tuple
 
 from gluonlab.doctor.findings import Finding, fault, ok, warning
-from gluonlab.engine.installing import FLAVOURS, either, pip_install
+from gluonlab.engine.installation import FLAVOURS, either, pip_install
 
 PYTHONS = ((3, 8), (3, 14))
 MXNET_VERSION = "1.9.1"

@@ -102,7 +102,7 @@ def trained(ctxs: List[Any], images: Any, labels: Any, store: str) -> List[List[
     from gluonlab.data.loading.shards import shard, whole
     from gluonlab.kvstores import make_kvstore
     from gluonlab.models import get_model
-    from gluonlab.parallel.data.step import DataParallelStep
+    from gluonlab.parallel.data.strategy import DataParallelStep
     from gluonlab.parallel.objective import make_loss
     from gluonlab.update.trainer import BucketedTrainer
 

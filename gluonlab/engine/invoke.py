@@ -1,23 +1,24 @@
 """Operator calls whose arrays are known in advance, at the cost of MXNet's C call alone.
 
 ``src.copyto(dst)`` and ``mx.nd.sgd_update(...)`` spend most of their time in Python, on arguments
-that do not change from step to step. Here they are converted once.
-"""
+that do not change from step to step. Here they are converted once."""
 
 from __future__ import annotations
 
 import ctypes
+import threading
+import time
 from contextlib import contextmanager
 from functools import partial
-from typing import Any, Callable, Dict, Iterator, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, Iterator, List, Optional, Sequence, Tuple
 
 import mxnet as mx
 import numpy as np
 from mxnet import nd
 from mxnet.base import _LIB, NDArrayHandle, c_str_array, check_call
 
-from gluonlab.engine.attribute_text import attribute_text
-from gluonlab.engine.threads import EngineContext
+from gluonlab.engine.mxnet_fixes import attribute_text
+from gluonlab.engine.threads import EngineCallback, EngineContext
 
 # elemwise_add goes through oneDNN's sum, which takes 1.3 to 1.4 times as long here
 ADD_TWO = "broadcast_add"
@@ -304,3 +305,57 @@ def added_on_gpu(inputs: Sequence[nd.NDArray], output: nd.NDArray) -> Iterator[C
 def is_gpu(array: nd.NDArray) -> bool:
     """Whether an array lies on a GPU."""
     return bool(array.context.device_type == "gpu")
+
+
+GATE_LOOK_S = 0.05  # how often a closed gate looks at its limit
+
+
+class Gate:
+    """A gate in front of what is queued: what reads or writes ``arrays`` waits until `open`.
+
+    So the host gets ahead of the devices.
+
+    It opens by itself after ``limit_s``, for hosts that wait for their devices; `held` says that it
+    has not.
+    """
+
+    def __init__(self, arrays: Sequence[nd.NDArray], limit_s: float) -> None:
+        self._opened, self.held = threading.Event(), True
+        self._deadline = time.monotonic() + limit_s
+        self._kept: List[Any] = []  # what the engine calls must live until it has
+        for array in arrays:
+            self._close(array)
+
+    def stay(self, limit_s: float) -> None:
+        """Open by itself only after so long from now, if it is closed yet."""
+        self._deadline = time.monotonic() + limit_s
+
+    def open(self) -> None:
+        """Let all that waits begin. Wait for the devices before this object goes."""
+        self._opened.set()
+
+    def _close(self, array: nd.NDArray) -> None:
+        def wait(run_context: object, parameter: object) -> None:
+            while not self._opened.wait(GATE_LOOK_S):
+                if time.monotonic() > self._deadline:
+                    self.held = False
+                    self._opened.set()
+
+        ctx, callback = array.context, EngineCallback(wait)
+        where = ctypes.byref(EngineContext(ctx.device_typeid, ctx.device_id))
+        self._kept.append((callback, array))
+        check_call(
+            _LIB.MXEnginePushSyncND(
+                callback,
+                None,
+                None,
+                where,
+                None,
+                0,
+                ctypes.byref(array.handle),
+                1,
+                None,
+                0,
+                b"gluonlab.Gate",
+            )
+        )

@@ -12,15 +12,16 @@ import re
 from pathlib import Path
 from typing import Mapping, NamedTuple, Optional
 
-from gluonlab.engine.cuda import (
+from gluonlab.engine.installation import (
+    AGAIN,
     LIBRARIES,
     WHEEL_OF,
     other_versions,
+    pip_install,
     search_path,
     wheel_of,
     wheel_path,
 )
-from gluonlab.engine.installing import AGAIN, pip_install
 from gluonlab.host.out_of_memory import memory_limit
 
 # what MXNet needs of the system, and the packages of Debian and Red Hat that hold it

@@ -7,7 +7,7 @@ import sys
 import types
 from typing import Any, Callable, ContextManager
 
-from gluonlab.engine.installing import either
+from gluonlab.engine.installation import either
 from gluonlab.errors import EngineError, MissingMXNet
 from gluonlab.host.start import explain_hidden, hidden_line
 
@@ -66,13 +66,13 @@ def _with_cached_operators(
 ) -> "importlib.machinery.ModuleSpec | None":
     """The modules that MXNet loads after its base have operators' functions made by that."""
     if spec is not None and spec.loader is not None:
-        from gluonlab.engine import operator_cache  # not for those who only import gluonlab
+        from gluonlab.engine import faster_import  # not for those who only import gluonlab
 
         load = spec.loader.exec_module
 
         def exec_module(module: types.ModuleType) -> None:
             load(module)
-            operator_cache.use(module)
+            faster_import.use_operator_cache(module)
 
         spec.loader.exec_module = exec_module  # type: ignore[method-assign]
     return spec

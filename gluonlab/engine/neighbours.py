@@ -22,7 +22,7 @@ import re
 from pathlib import Path
 from typing import List, NamedTuple, Optional
 
-from gluonlab.engine import server_variables
+from gluonlab.engine import parameter_server
 from gluonlab.host import resources
 from gluonlab.host.launchers import (
     BLAUNCH,
@@ -63,7 +63,7 @@ def neighbours() -> Neighbours:
     """The processes that share this host's cores, by the table above; else this one alone."""
     if _told:
         return Neighbours(_told[0])
-    workers = server_variables.parameter_server_workers()
+    workers = parameter_server.parameter_server_workers()
     counts = [_whole(os.environ.get(name, "")) for name in LOCAL_SIZES] + [
         _slurm_tasks(),
         _lsf_tasks(),
@@ -95,7 +95,7 @@ def _launchers_cpus() -> int:
     """The number of CPUs that the launcher gave to all processes of this host together."""
     if _slurm_tasks() is not None:
         return _whole(os.environ.get("SLURM_CPUS_ON_NODE", "")) or 0
-    names = (*LOCAL_SIZES, server_variables.WORKER_VARIABLE)
+    names = (*LOCAL_SIZES, parameter_server.WORKER_VARIABLE)
     marks = {name for name in names if name in os.environ}
     ancestor = os.getppid()
     # a shell in between was bound as this process was

@@ -9,8 +9,8 @@ MXNet 1.9.1 is the last of its line and needs six things of a machine of today:
   installed flavour;
 - scratch memory enough that several CPU devices compute at the same time;
 - OpenMP teams of one thread to begin with, whose idle threads do not spin for long;
-- shapes written without numpy 2's names of types (`gluonlab.engine.attribute_text`);
-- fused operators only where the driver runs what NVRTC compiles (`gluonlab.engine.fusion`).
+- shapes written without numpy 2's names of types (`gluonlab.engine.mxnet_fixes`);
+- fused operators only where the driver runs what NVRTC compiles (`gluonlab.engine.installation`).
 
 An import hook (`gluonlab.engine.mxnet_import`) does all of it at the moment somebody imports mxnet,
 and turns what can go wrong then into an EngineError that names the cure. How many threads compute
@@ -24,20 +24,12 @@ import re
 import sys
 import threading
 from contextlib import contextmanager, nullcontext
-from typing import Iterator, NamedTuple
+from contextvars import ContextVar
+from typing import Iterator, NamedTuple, Optional, Union
 
-from gluonlab.engine import (
-    attribute_text,
-    fusion,
-    living,
-    mxnet_import,
-    numpy_names,
-    openmp,
-    unfusible,
-)
-from gluonlab.engine.cuda import load_cuda_libraries
-from gluonlab.engine.installing import either, flavours
-from gluonlab.engine.server_variables import WORKER_VARIABLE
+from gluonlab.engine import mxnet_fixes, mxnet_import, openmp
+from gluonlab.engine.installation import cuda_versions, either, flavours, load_cuda_libraries
+from gluonlab.engine.parameter_server import WORKER_VARIABLE
 from gluonlab.errors import EngineError, warn
 
 PEER_VARIABLE = "MXNET_ENABLE_GPU_P2P"
@@ -54,7 +46,7 @@ BACKWARD_PIECE = "MXNET_EXEC_BULK_EXEC_MAX_NODE_TRAIN_BWD"
 ENVIRONMENT = {
     "MXNET_CPU_TEMP_COPY": "64",
     # A pass is queued in pieces of so many operators (MXNet's default is 15). Nothing waits for a
-    # part of forward; for small pieces of backward see `gluonlab.engine.pieces`.
+    # part of forward; for small pieces of backward see `backward_pieces`.
     "MXNET_EXEC_BULK_EXEC_MAX_NODE_TRAIN_FWD": "100",
     BACKWARD_PIECE: "8",
     "MXNET_SUBGRAPH_VERBOSE": "0",  # else every bound graph prints a line
@@ -91,7 +83,7 @@ def uninstall() -> None:
     """
     import numpy
 
-    numpy_names.put_back(numpy)
+    mxnet_fixes.put_back_numpy_names(numpy)
     mxnet_import.uninstall()
 
 
@@ -115,7 +107,7 @@ def _prepare() -> None:
     import numpy
 
     _set_environment()
-    numpy_names.put_back(numpy)
+    mxnet_fixes.put_back_numpy_names(numpy)
     installed = flavours()
     if len(installed) > 1:
         raise EngineError(
@@ -129,10 +121,10 @@ def _prepare() -> None:
 
 def _complete() -> None:
     """What is put right in MXNet once it is there."""
-    attribute_text.install()
-    living.install(openmp.came_first)
+    mxnet_fixes.install_attribute_text()
+    mxnet_fixes.install_noting(openmp.came_first)
     if "mxnet-cu112" in flavours():
-        unfusible.install(unfused)
+        mxnet_fixes.install_unfused(unfused)
 
 
 @contextmanager
@@ -143,24 +135,24 @@ def _loading() -> Iterator[None]:
     afterwards: the optimizers that a server is sent need all of MXNet. It ends in SystemExit.
     """
     # not for those who only import gluonlab
-    from gluonlab.engine import deferred_imports, operator_cache
+    from gluonlab.engine import faster_import
     from gluonlab.host import out_of_memory, signals
 
     serves = os.environ.get(WORKER_VARIABLE) in ("server", "scheduler")
     with signals.delayed_signals(), openmp.as_mxnet_needs_it(), out_of_memory.loading():
         _prepare()
         role = variable(WORKER_VARIABLE, "worker") if serves else nullcontext()
-        with role, deferred_imports.deferring():
+        with role, faster_import.deferring():
             yield
-        operator_cache.close()
+        faster_import.close_operator_cache()
         _complete()
     if serves:
-        from gluonlab.engine.serving import serve
+        from gluonlab.engine.parameter_server import serve
 
         serve()
 
 
-OFF = ("0", "false")
+_FUSION_OFF = ("0", "false")
 
 
 class Fusion(NamedTuple):
@@ -183,12 +175,12 @@ def _settle_fusion() -> None:
     A value that the user has exported is kept, with a warning.
     """
     global _fusion_is_off
-    found = fusion.versions()
+    found = cuda_versions()
     if found.fit:
         return
     if not os.environ.get(FUSION):
         os.environ[FUSION], _fusion_is_off = "0", True
-    elif os.environ[FUSION] not in OFF:
+    elif os.environ[FUSION] not in _FUSION_OFF:
         asked = f"{FUSION}={os.environ[FUSION]}"
         cure = f"unset {FUSION} to run without fusion"
         warn(f"{asked} is obeyed, but {found}: the first fused operator will fail; {cure}")
@@ -196,8 +188,8 @@ def _settle_fusion() -> None:
 
 def fusing() -> Fusion:
     """Whether MXNet fuses in this process, once it is loaded, and why."""
-    versions, asked = fusion.versions(), os.environ.get(FUSION)
-    on, because = asked not in OFF, str(versions)
+    versions, asked = cuda_versions(), os.environ.get(FUSION)
+    on, because = asked not in _FUSION_OFF, str(versions)
     if asked and not _fusion_is_off:
         because = f"{FUSION}={asked} is set" + (f"; {versions}" if on else "")
     return Fusion(on, versions.fit, because)
@@ -225,7 +217,7 @@ class _Unfused:
 def unfused() -> Iterator[None]:
     """Graphs bound in this block, and blocks that first run in it, are not fused.
 
-    For `gluonlab.engine.unfusible`.
+    For `gluonlab.engine.mxnet_fixes`.
     """
     with _Unfused.lock:
         if _Unfused.now == 0:
@@ -254,4 +246,54 @@ def peers_are_enabled() -> Iterator[None]:
     every p3.16xlarge, and leave the error for what is enabled already as this thread's last one.
     """
     with variable(PEER_VARIABLE, "0"):
+        yield
+
+
+# How early sums of gradients can begin: MXNet queues backward in pieces of so many operators. What
+# a piece writes is ready when all of it has run, and, on a CPU device, when the next piece has,
+# too, which is queued already. In small pieces the gradients of the last layers leave while those
+# of the first are still computed; but each piece costs the host 5 to 10 us, and on a GPU MXNet
+# waits for the stream at its end, while nothing is queued.
+
+OFF = "off"
+WHOLE = 10**9  # operators: no graph has so many
+# A ResNet-50 has 13 pieces of 15 operators instead of 22 of 8, and a bucket, a quarter of all
+# gradients, waits for a thirteenth of backward at most.
+ON_GPUS = 15
+
+Overlap = Union[int, str]
+
+_asked: "ContextVar[Optional[Overlap]]" = ContextVar("overlap", default=None)
+
+
+@contextmanager
+def overlapping(asked: Optional[Overlap]) -> Iterator[None]:
+    """Graphs bound in this block, on this thread, run backward in pieces of so many operators.
+
+    "off": in one, so no sum begins before its end. None: `usual_piece`.
+    """
+    token = _asked.set(asked)
+    try:
+        yield
+    finally:
+        _asked.reset(token)
+
+
+def usual_piece(device_type: str) -> int:
+    """The operators of a piece on such devices where nobody asks; the user's, by MXNet's variable.
+
+    MXNet's variable: MXNET_EXEC_BULK_EXEC_MAX_NODE_TRAIN_BWD.
+    """
+    exported, ours = os.environ.get(BACKWARD_PIECE), ENVIRONMENT[BACKWARD_PIECE]
+    if exported in (None, ours):
+        return ON_GPUS if device_type == "gpu" else int(ours)
+    return int(exported) if exported.isdecimal() else int(ours)
+
+
+@contextmanager
+def backward_pieces(device_type: str) -> Iterator[None]:
+    """A graph bound in this block has the pieces that are asked for."""
+    asked = _asked.get()
+    size = usual_piece(device_type) if asked is None else WHOLE if asked == OFF else int(asked)
+    with variable(BACKWARD_PIECE, str(size)):
         yield

@@ -30,7 +30,7 @@ from gluonlab.engine.neighbours import neighbours, own_cores
 from gluonlab.errors import ConfigError, EngineError, warn
 from gluonlab.host import resources
 
-_ON_WORKER = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p)
+EngineCallback = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p)
 
 
 class EngineContext(ctypes.Structure):
@@ -186,7 +186,7 @@ def _team_sizes(wanted: "Mapping[int, Optional[int]]") -> Dict[int, int]:
                 libgomp.omp_set_dynamic(0)
             found[device_id] = min(libgomp.omp_get_max_threads(), libgomp.omp_get_thread_limit())
 
-        callback = _ON_WORKER(team_size)
+        callback = EngineCallback(team_size)
         var = mx.nd.zeros((1,), ctx=mx.cpu(device_id))
         where = EngineContext(1, device_id)
         check_call(

@@ -41,7 +41,7 @@ from gluonlab.parallel.pipeline.schedule import (
     gpipe,
     one_forward_one_backward,
 )
-from gluonlab.parallel.stages.balance import least_largest
+from gluonlab.parallel.stages.partition import least_largest
 
 # --- Answers that are a number for each device
 

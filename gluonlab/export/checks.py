@@ -11,7 +11,7 @@ import numpy as np
 from mxnet import gluon
 
 from gluonlab.config.values import ONNX
-from gluonlab.engine.installing import pip_install
+from gluonlab.engine.installation import pip_install
 from gluonlab.errors import ConfigError, ModelError, RunError
 from gluonlab.export.drawn import drawn_parameters
 from gluonlab.export.onnx_check import check_onnx

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Callable, Dict, Optional, Sequence
 
 from gluonlab.config.arguments import named_arguments
 from gluonlab.devices import listed
-from gluonlab.engine.installing import pip_install
+from gluonlab.engine.installation import pip_install
 from gluonlab.errors import KVStoreError, unknown
 
 if TYPE_CHECKING:

@@ -20,7 +20,7 @@ from mxnet import nd
 
 from gluonlab.engine.invoke import CopyInto, from_host
 from gluonlab.errors import DivergedError, RunError
-from gluonlab.optimizers.served.layout import Flat
+from gluonlab.optimizers.served import Flat
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -37,7 +37,7 @@ from gluonlab.engine.setup import peers_are_enabled
 from gluonlab.errors import KVStoreError
 from gluonlab.gpu.peers import enable_peer_access
 from gluonlab.kvstores.summing import Keys, Ranks, SummingKVStore, as_list, by_key, is_list
-from gluonlab.optimizers.states.states import is_list_of_arrays
+from gluonlab.optimizers.states import is_list_of_arrays
 
 
 class _Kept(NamedTuple):

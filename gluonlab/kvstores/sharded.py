@@ -26,11 +26,28 @@ from gluonlab.kvstores.native import Owner, check_optimizer, no_optimizer
 from gluonlab.kvstores.schedule import ScheduleKVStore
 from gluonlab.kvstores.summing import SHARDED, Entry, Keys, as_list, described, named, same_entries
 from gluonlab.optimizers.registry import ELEMENT_WISE, OPTIMIZERS, is_element_wise
-from gluonlab.optimizers.states.fitting import fitted, resume
-from gluonlab.optimizers.states.matching import Own, most_bytes, own_of
-from gluonlab.optimizers.states.states import KeyState, States, kind_of, read, save, to_arrays
-from gluonlab.optimizers.updates.counts import Range, Rewinding, age_of, numbers_of
-from gluonlab.optimizers.updates.key_update import KeyPart, KeyUpdate, update_spans
+from gluonlab.optimizers.states import (
+    KeyState,
+    Own,
+    States,
+    fitted,
+    kind_of,
+    most_bytes,
+    own_of,
+    read,
+    resume,
+    save,
+    to_arrays,
+)
+from gluonlab.optimizers.updates import (
+    KeyPart,
+    KeyUpdate,
+    Range,
+    Rewinding,
+    age_of,
+    numbers_of,
+    update_spans,
+)
 
 
 class ShardedKVStore(ScheduleKVStore):
@@ -136,7 +153,7 @@ class ShardedKVStore(ScheduleKVStore):
     def save_optimizer_states(self, fname: str, dump_optimizer: bool = False) -> None:
         """Write the states of all parameters, each whole. Raises OutputError.
 
-        The file is laid out as in `gluonlab.optimizers.states.states`. States are named as the
+        The file is laid out as in `gluonlab.optimizers.states`. States are named as the
         optimizer's ``param_dict`` names their keys, which gluon.Trainer fills, or else by their
         keys. The schedule of learning rates is not in the file, so ``dump_optimizer`` changes
         nothing.

@@ -18,7 +18,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Callable, Dict, Iterable, List, Optional, Set
 
-from gluonlab.engine.server_variables import WORKER_VARIABLE
+from gluonlab.engine.parameter_server import WORKER_VARIABLE
 from gluonlab.errors import ConfigError
 from gluonlab.host.processes import begin_as_part, begin_as_program, signal_group
 from gluonlab.launch.messages import (

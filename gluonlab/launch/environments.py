@@ -30,7 +30,7 @@ import re
 from dataclasses import dataclass, replace
 from typing import Callable, Dict, List, Mapping, Optional, Tuple
 
-from gluonlab.engine.server_variables import ROLE_NAMES, server_role
+from gluonlab.engine.parameter_server import ROLE_NAMES, server_role
 from gluonlab.errors import ConfigError
 from gluonlab.host.launchers import (
     BLAUNCH,

@@ -14,13 +14,12 @@ from mxnet import nd
 from mxnet.base import _LIB, check_call
 
 from gluonlab.engine.neighbours import tell
-from gluonlab.engine.server_variables import parameter_servers
+from gluonlab.engine.parameter_server import parameter_servers
 from gluonlab.errors import EngineError, RunError
 from gluonlab.kvstores.groups import Group, SummingGroup
 from gluonlab.kvstores.native import new_keys
 from gluonlab.launch.parts import LOCAL_RANK, LOCAL_SIZE, RANK, gpus_of
-from gluonlab.optimizers.served.layout import Flat, server_of
-from gluonlab.optimizers.served.rule import NOTE, ServerRule, first_note
+from gluonlab.optimizers.served import NOTE, Flat, ServerRule, first_note, server_of
 
 SYNC, DEVICE_SYNC, ASYNC = "dist_sync", "dist_device_sync", "dist_async"
 NAMES = (SYNC, DEVICE_SYNC, ASYNC)

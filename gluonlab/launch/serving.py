@@ -11,7 +11,7 @@ import signal
 import sys
 from typing import Any
 
-from gluonlab.engine.serving import CannotListen
+from gluonlab.engine.parameter_server import CannotListen
 from gluonlab.errors import EngineError
 from gluonlab.launch.parts import RENDEZVOUS, TAKEN, tell
 

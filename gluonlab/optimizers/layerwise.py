@@ -10,7 +10,7 @@ from typing import Any, Optional, Tuple
 import mxnet as mx
 from mxnet import nd
 
-from gluonlab.optimizers.betas import Usual, WithBetas
+from gluonlab.optimizers.adaptive import Usual, WithBetas
 
 SPARED = ("bias", "gamma", "beta")
 

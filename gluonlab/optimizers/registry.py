@@ -32,8 +32,7 @@ import mxnet as mx
 from gluonlab.errors import ConfigError, unknown
 from gluonlab.optimizers.adaptive import FTML, AdaDelta, AdaGrad, Adam, Adamax, Nadam, RMSProp
 from gluonlab.optimizers.layerwise import LAMB, LARS
-from gluonlab.optimizers.momentum import CORRECTED, MXNET
-from gluonlab.optimizers.sgd import NAG, SGD
+from gluonlab.optimizers.sgd import CORRECTED, MXNET, NAG, SGD
 from gluonlab.optimizers.signum import Signum
 
 

@@ -3,27 +3,33 @@
 A graph is bound once to the parameters' own arrays, for each shape of its inputs that occurs (a
 full shard, and those of the last batch of an epoch). Running it costs the host a tenth of what
 Gluon's recording and backward cost, because nothing is traced, checked or allocated again; on small
-batches that is the difference between waiting for Python and not.
-"""
+batches that is the difference between waiting for Python and not."""
 
 from __future__ import annotations
 
 import ctypes
 import itertools
-from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Container, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 import mxnet as mx
+import numpy as np
 from mxnet import gluon, nd
 from mxnet.base import _LIB, check_call
 
 from gluonlab.engine.invoke import CopyInto
-from gluonlab.engine.pieces import backward_pieces
+from gluonlab.engine.setup import backward_pieces
 from gluonlab.models.channel_padding import make_room, padding_for, widened
+from gluonlab.models.graphs import Entry, Node, new_node, parsed, to_symbol
 from gluonlab.models.rewriting import rewrite
-from gluonlab.parallel.adding import adding_rightly
-from gluonlab.parallel.data.stage_gradients import Kinds
 
 Shape = Tuple[int, ...]
+Kind = Tuple[Tuple[int, ...], Any]  # shape and type
+Kinds = Dict[str, Kind]  # by the name
+
+
+def bytes_of(kind: Kind) -> int:
+    """What an array of this shape and type takes."""
+    return int(np.prod(kind[0])) * int(np.dtype(kind[1]).itemsize)
 
 
 class Heads:
@@ -217,3 +223,48 @@ class Part:
         outputs = [output for of_slot in self._outputs.values() for output in of_slot]
         for array in (*self.grads.values(), *outputs):
             array.wait_to_read()
+
+
+# What was tried and found right, and is what nearly all parameters go to.
+ADD_RIGHTLY = (
+    "Convolution",
+    "Deconvolution",
+    "FullyConnected",
+    "BatchNorm",
+    "LayerNorm",
+    "Embedding",
+)
+
+
+def adding_rightly(graph: mx.sym.Symbol, params: Container[str]) -> mx.sym.Symbol:
+    """A graph in a form in which MXNet adds gradients rightly to those that are there.
+
+    Bound with grad_req "add", many operators add wrongly to what is there where their input is the
+    argument itself: `+` counts it twice, an average that is broadcast loses it. Their gradients are
+    right; so a parameter goes to them by way of a product with 1, which adds rightly. It is the
+    same function of the same arguments; ``graph`` itself where nothing is to be changed.
+    """
+    old = parsed(graph)
+    nodes: List[Node] = []
+    places: List[int] = []  # node of the old graph -> its node in the new one
+    products: Dict[int, Entry] = {}
+
+    def by_product(source: int) -> Entry:
+        if source not in products:
+            name = f"{old['nodes'][source]['name']}@times_1"
+            nodes.append(new_node("_mul_scalar", name, [[places[source], 0, 0]], scalar=1.0))
+            products[source] = [len(nodes) - 1, 0, 0]
+        return products[source]
+
+    for node in old["nodes"]:
+        entries = []
+        for source, output, version in node["inputs"]:
+            taken = old["nodes"][source]
+            direct = (
+                taken["op"] == "null" and taken["name"] in params and node["op"] not in ADD_RIGHTLY
+            )
+            entries.append(by_product(source) if direct else [places[source], output, version])
+        nodes.append({**node, "inputs": entries})
+        places.append(len(nodes) - 1)
+    heads = [[places[i], output, version] for i, output, version in old["heads"]]
+    return to_symbol(nodes, heads, old["attrs"]) if products else graph

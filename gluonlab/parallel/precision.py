@@ -118,7 +118,7 @@ def _without_own_inputs(graph: mx.sym.Symbol) -> mx.sym.Symbol:
 def for_sync_bn(graph: mx.sym.Symbol) -> mx.sym.Symbol:
     """`mixed_precision` with float32 images for BatchNorm.
 
-    `gluonlab.parallel.data.shared_statistics` completes their gradients by sums over all devices,
+    `gluonlab.parallel.data.sync_bn_statistics` completes their gradients by sums over all devices,
     for which float16 is too small.
     """
     return mixed_precision(graph, full=(*FULL, "BatchNorm"))

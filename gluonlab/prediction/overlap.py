@@ -1,7 +1,7 @@
 """What of a sum of gradients is left when backward ends: buckets leave while backward goes on.
 
 gluonlab queues backward in pieces of operators, and a bucket of gradients, those of the last layers
-first, is summed when the piece that completes it has run (`gluonlab.engine.pieces`). MXNet is not
+first, is summed when the piece that completes it has run (`gluonlab.engine.setup`). MXNet is not
 imported.
 """
 
@@ -12,9 +12,9 @@ from typing import List, NamedTuple, Optional, Sequence
 
 from gluonlab.prediction.work import Work
 
-PIECE = 15  # operators on GPUs; see gluonlab.engine.pieces
+PIECE = 15  # operators on GPUs; see gluonlab.engine.setup
 # Of a bucket at most, and the least by which the store device is given one for each GPU: see
-# gluonlab.update.bucket
+# gluonlab.update.buckets
 BUCKET_BYTES, SPREAD_BYTES = 25 * 2**20, 4 * 2**20
 DEVICE = "device"
 
@@ -36,7 +36,7 @@ def usual_bucket_bytes(work: Work, store: str, gpus: int) -> float:
 def bucket_sizes(work: Work, bucket_bytes: float = BUCKET_BYTES) -> List[float]:
     """The bytes of each bucket, the last layers' first: ``bucket_bytes`` together at most.
 
-    A larger tensor is a bucket of its own, and with 0 each is; see `gluonlab.update.bucket.group`.
+    A larger tensor is a bucket of its own, and with 0 each is; see `gluonlab.update.buckets.group`.
     """
     found: List[float] = []
     for numbers in reversed(work.tensors):

@@ -12,7 +12,7 @@ import time
 from pathlib import Path
 from typing import Any, Mapping, Optional, Sequence
 
-from gluonlab.engine.installing import pip_install
+from gluonlab.engine.installation import pip_install
 from gluonlab.errors import ConfigError
 from gluonlab.files.whole import on_disk
 

@@ -15,8 +15,8 @@ from gluonlab.data.sets.registry import takes
 from gluonlab.engine.semantics import nd_semantics
 from gluonlab.errors import ConfigError
 from gluonlab.host.resources import room
-from gluonlab.parallel.planned import MIB
-from gluonlab.parallel.split import DATA
+from gluonlab.parallel.memory import MIB
+from gluonlab.parallel.strategy import DATA
 from gluonlab.study.largest_size import LargestSize
 from gluonlab.training.memory import Memory, Needs, Row, TooMuch, measure, needs_of, table
 from gluonlab.training.plan import Plan, make_plan

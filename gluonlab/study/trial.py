@@ -97,17 +97,17 @@ class _Watched(DataParallel):
         watch: Watch,
     ) -> None:
         super().__init__(make_net, loss, plan, group)
-        train_step = self.step
+        self._watch, self._run_plan = watch, plan
 
-        def step(batch: Batch, around: Optional[Around] = None) -> Any:
-            losses = train_step(batch, around)
-            watch.after_step(partial(self._score, plan))
-            return losses
+    def step(self, batch: Batch, around: Optional[Around] = None) -> List[nd.NDArray]:
+        """As `DataParallel.step`, after which the watch looks."""
+        losses = super().step(batch, around)
+        self._watch.after_step(self._score)
+        return losses
 
-        self.step = cast(Any, step)
-
-    def _score(self, plan: Plan, of_training: bool) -> Score:
+    def _score(self, of_training: bool) -> Score:
         self.settle_statistics()
+        plan: Plan = self._run_plan
         dataset = plan.dataset
         if of_training:
             dataset = dataclasses.replace(dataset, test=dataset.train)

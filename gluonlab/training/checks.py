@@ -27,14 +27,14 @@ from gluonlab.kvstores.summing import SHARDED
 from gluonlab.models import check_model
 from gluonlab.models.graphs import parsed
 from gluonlab.models.pretrained import check_pretrained
-from gluonlab.optimizers.momentum import MOMENTUM_RULES
 from gluonlab.optimizers.registry import OPTIMIZERS, is_element_wise, optimizer_kind
+from gluonlab.optimizers.sgd import MOMENTUM_RULES
 from gluonlab.parallel.data import sync_bn
 from gluonlab.parallel.data.microbatches import Microbatches
 from gluonlab.parallel.data.replica import IMAGES, LABELS, loss_graph
 from gluonlab.parallel.objective import label_columns
 from gluonlab.parallel.precision import check_dtype, check_dtype_on
-from gluonlab.parallel.split import CHANNELS
+from gluonlab.parallel.strategy import CHANNELS
 from gluonlab.runs.event_file import check_tensorboard
 from gluonlab.training import learning_rate
 from gluonlab.training.file_options import file_options

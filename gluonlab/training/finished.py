@@ -26,6 +26,7 @@ from gluonlab.finite import broken_parameters, is_healthy, may_be_early
 from gluonlab.host.signals import ends_if_stuck
 from gluonlab.kvstores.groups import ALONE
 from gluonlab.models.pretrained import load_parameters
+from gluonlab.parallel import strategy_class
 from gluonlab.parallel.objective import make_loss
 from gluonlab.parallel.strategy import Strategy
 from gluonlab.plain import named
@@ -41,7 +42,6 @@ from gluonlab.training.network import make_net
 from gluonlab.training.own import NOTHING, Own, check_same_own, make_own
 from gluonlab.training.plan import Plan, make_plan
 from gluonlab.training.recipes import QUICK
-from gluonlab.training.splitting import STRATEGIES
 
 
 @dataclass(frozen=True)
@@ -284,7 +284,7 @@ def strategy_of(
         load_parameters(net, file, str(file), classes)
         return net
 
-    return STRATEGIES[plan.split.way](trained, make_loss(own=loss), plan, ALONE)
+    return strategy_class(plan.split.way)(trained, make_loss(own=loss), plan, ALONE)
 
 
 def check_finite(found: Description, strategy: Strategy) -> None:

@@ -45,17 +45,18 @@ from gluonlab.errors import RunError
 from gluonlab.files.whole import temporary_folder
 from gluonlab.host.out_of_memory import OUT_OF_MEMORY
 from gluonlab.host.resources import peak_bytes
+from gluonlab.parallel import strategy_class
 from gluonlab.parallel.data.memory import ReplicaMemory
 from gluonlab.parallel.data.microbatches import Microbatches
 from gluonlab.parallel.data.replica import loss_graph
-from gluonlab.parallel.data.stage_gradients import bytes_of
+from gluonlab.parallel.memory import MIB, Shards, Taken, input_kinds
 from gluonlab.parallel.objective import label_columns
-from gluonlab.parallel.planned import MIB, Shards, Taken, input_kinds
-from gluonlab.parallel.split import DATA, Split
+from gluonlab.parallel.part import bytes_of
+from gluonlab.parallel.strategy import DATA, Split
 from gluonlab.training.checks import ArrayLimit
 from gluonlab.training.network import make_net
 from gluonlab.training.plan import Plan
-from gluonlab.training.splitting import STRATEGIES, largest_part, weights_of
+from gluonlab.training.splitting import largest_part, weights_of
 
 Takes = Callable[[Shards], List[Taken]]  # `Strategy.taken`
 LABEL_BYTES = 4  # and as many for a weight
@@ -183,7 +184,7 @@ class Needs:
 
 def needs_of(plan: Plan) -> Needs:
     """The Needs of the strategy that the plan's options choose, which is made for that."""
-    make = STRATEGIES[plan.split.way]
+    make = strategy_class(plan.split.way)
     strategy = make(partial(make_net, plan), plan.make_loss(), plan, plan.group)
     return Needs(plan, strategy.net, strategy.taken)
 

@@ -53,7 +53,7 @@ from gluonlab.data.sets.registry import (
 )
 from gluonlab.data.sets.standard import SYNTHETIC_SAMPLES, SYNTHETIC_SHAPE
 from gluonlab.devices import devices, gpu_count, gpus, on_paid_gpus
-from gluonlab.engine.pieces import Overlap, overlapping
+from gluonlab.engine.setup import Overlap, overlapping
 from gluonlab.engine.threads import set_threads
 from gluonlab.errors import DeviceError
 from gluonlab.gpu.arithmetic import Arithmetic, arithmetic
@@ -62,12 +62,12 @@ from gluonlab.kvstores import make_kvstore, placement_of
 from gluonlab.kvstores.compression import compressing, in_use
 from gluonlab.kvstores.groups import ALONE, Group
 from gluonlab.kvstores.summing import Placement
-from gluonlab.optimizers.momentum import CORRECTED
 from gluonlab.optimizers.registry import make_optimizer, optimizer_kind
+from gluonlab.optimizers.sgd import CORRECTED
 from gluonlab.parallel.data.microbatches import WHOLE, Microbatches
 from gluonlab.parallel.objective import make_loss
 from gluonlab.parallel.precision import Conversion, conversion
-from gluonlab.parallel.split import CHANNELS, PIPELINE, Split
+from gluonlab.parallel.strategy import CHANNELS, PIPELINE, Split
 from gluonlab.shares import batch_count
 from gluonlab.training.checks import CONFIG, DATA, DEVICES, check, check_elements, on_servers
 from gluonlab.training.file_options import file_options
@@ -82,7 +82,7 @@ from gluonlab.training.splitting import (
     usual_microbatches,
     weights_of,
 )
-from gluonlab.update.bucket import usual_bucket_bytes
+from gluonlab.update.buckets import usual_bucket_bytes
 from gluonlab.update.loss_scale import LossScale, make_loss_scale
 from gluonlab.update.rates import Rates
 

@@ -29,11 +29,11 @@ from gluonlab.errors import ConfigError
 from gluonlab.host.signals import ends_if_stuck
 from gluonlab.kvstores.groups import Group
 from gluonlab.models.pretrained import load_pretrained
-from gluonlab.optimizers.momentum import MXNET
+from gluonlab.optimizers.sgd import MXNET
+from gluonlab.parallel import strategy_class
 from gluonlab.parallel.data.replica import loss_graph
 from gluonlab.parallel.data.sync_bn import check_waits
-from gluonlab.parallel.split import CHANNELS
-from gluonlab.parallel.strategy import MakeStrategy, Strategy
+from gluonlab.parallel.strategy import CHANNELS, MakeStrategy, Strategy
 from gluonlab.runs.result import Result
 from gluonlab.runs.writer import RunDirectory
 from gluonlab.training.checks import BATCH, CONFIG, Made, check
@@ -44,7 +44,7 @@ from gluonlab.training.network import make_net
 from gluonlab.training.own import NOTHING, Own
 from gluonlab.training.plan import OPTIONS_WIDTH, Draft, Plan, make_draft, plan_of_draft
 from gluonlab.training.recipes import CHANGES, named
-from gluonlab.training.splitting import STRATEGIES, check_count, weights_of
+from gluonlab.training.splitting import check_count, weights_of
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -145,7 +145,7 @@ def prepare(plan: Plan, make_strategy: Optional[MakeStrategy] = None) -> Ready:
             lines.append(f"pretrained {loaded}")
         return net
 
-    made_by = make_strategy or STRATEGIES[plan.split.way]
+    made_by = make_strategy or strategy_class(plan.split.way)
     strategy = made_by(make, plan.make_loss(), plan, plan.group)
     if make_strategy is not None:  # it says itself how many shards its batches have
         check_count(plan.device_weights, len(strategy.inputs))

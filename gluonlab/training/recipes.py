@@ -17,7 +17,7 @@ from gluonlab.data.sets.dataset import Defaults
 from gluonlab.data.sets.registry import DATASETS, of_image_files
 from gluonlab.errors import ConfigError, unknown
 from gluonlab.models.zoo import PREFIX
-from gluonlab.optimizers.momentum import MXNET
+from gluonlab.optimizers.sgd import MXNET
 
 PHOTOGRAPHS = "photographs"  # in place of a data set's name: all that are read from image files
 # Networks that gluonlab and gluoncv both have, under two names.

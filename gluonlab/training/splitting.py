@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from fractions import Fraction
-from typing import Dict, List, Optional, Sequence, Tuple
+from typing import List, Optional, Sequence, Tuple
 
 import mxnet as mx
 
@@ -17,18 +17,8 @@ from gluonlab.data.loading.shards import in_proportion, shard_sizes
 from gluonlab.errors import ConfigError, DeviceError, unknown
 from gluonlab.kvstores.compression import keeps_rest
 from gluonlab.kvstores.summing import SHARDED
-from gluonlab.parallel.channels.layout import CHANNELS as CHANNEL_WAYS
-from gluonlab.parallel.channels.strategy import channel_parallel
-from gluonlab.parallel.data.strategy import data_parallel
-from gluonlab.parallel.pipeline.schedule import SCHEDULES
-from gluonlab.parallel.split import CHANNELS, DATA, LAYERS, PIPELINE, WAYS, Split
-from gluonlab.parallel.stages.strategy import staged_parallel
-from gluonlab.parallel.strategy import MakeStrategy
+from gluonlab.parallel.strategy import CHANNELS, DATA, LAYERS, PIPELINE, WAYS, Split
 
-STRATEGIES: Dict[str, MakeStrategy] = {
-    DATA: data_parallel, LAYERS: staged_parallel, CHANNELS: channel_parallel,
-    PIPELINE: staged_parallel,
-}  # fmt: skip
 OF_WAYS = {
     "device_weights": (DATA,),
     "stages": (LAYERS, PIPELINE),
@@ -55,8 +45,14 @@ def check_split(config: TrainConfig) -> None:
                 f"and this is --split {way}: leave one of them out"
             )
     _check_name("--balance", config.balance, BALANCES)
-    _check_name("--channels", config.channels, CHANNEL_WAYS)
-    _check_name("--pipeline-schedule", config.pipeline_schedule, tuple(SCHEDULES))
+    if config.channels is not None:
+        from gluonlab.parallel.channels.layout import CHANNELS as CHANNEL_WAYS
+
+        _check_name("--channels", config.channels, CHANNEL_WAYS)
+    if config.pipeline_schedule is not None:
+        from gluonlab.parallel.pipeline.schedule import SCHEDULES
+
+        _check_name("--pipeline-schedule", config.pipeline_schedule, tuple(SCHEDULES))
     if config.balance is not None and config.cut is not None:
         raise ConfigError(
             f"--balance {config.balance} chooses where to cut, and --cut {config.cut} says it: "

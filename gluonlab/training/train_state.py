@@ -16,7 +16,7 @@ from gluonlab.data.loading.shards import Batch
 from gluonlab.errors import DataError
 from gluonlab.kvstores.compression import keeps_rest
 from gluonlab.models.graphs import parsed
-from gluonlab.optimizers.states.states import from_arrays, to_arrays
+from gluonlab.optimizers.states import from_arrays, to_arrays
 from gluonlab.parallel.strategy import State, Strategy
 from gluonlab.runs.checkpoint import Checkpoint
 from gluonlab.runs.schema import Step

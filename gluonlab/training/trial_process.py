@@ -14,6 +14,7 @@ import os
 import sys
 import threading
 from collections import deque
+from functools import partial
 from typing import Any, Callable, Deque, Dict, Iterator, List, Optional, Sequence, Set, Tuple
 
 from mxnet import gluon, nd
@@ -25,6 +26,7 @@ from gluonlab.data.sets.dataset import ReadAheadSplit, Reading, Split
 from gluonlab.errors import GluonlabError
 from gluonlab.host.resources import children, peak_bytes
 from gluonlab.kvstores.groups import Group
+from gluonlab.parallel import strategy_class
 from gluonlab.parallel.strategy import Around, MakeNet, Scored, Strategy, StrategyPlan
 from gluonlab.training.evaluate import AHEAD
 from gluonlab.training.loop import train_plan
@@ -32,7 +34,6 @@ from gluonlab.training.losses import STRIDE
 from gluonlab.training.memory import DeviceMemory, about
 from gluonlab.training.plan import Plan, make_plan
 from gluonlab.training.reporter import Reporter
-from gluonlab.training.splitting import STRATEGIES
 
 EPOCHS = 2  # in the second all graphs are bound
 WAITING = 2 * STRIDE  # steps that may be queued; each holds its batch
@@ -94,8 +95,6 @@ class _Few(Reporter):
     """
 
     def __init__(self) -> None:
-        self._train: Callable[..., List[nd.NDArray]]
-        self._evaluate: Callable[[Batch], Iterator[Scored]]
         # of each size, from its last step
         self._losses: Dict[Tuple[int, ...], List[nd.NDArray]] = {}
         self._scored: Set[Tuple[int, ...]] = set()
@@ -105,10 +104,16 @@ class _Few(Reporter):
     def strategy(
         self, make_net: MakeNet, loss: gluon.HybridBlock, plan: StrategyPlan, group: Group
     ) -> Strategy:
-        made: Any = STRATEGIES[plan.split.way](make_net, loss, plan, group)
-        self._train, self._evaluate = made.step, made.score
-        made.step, made.score = self.step, self.score
-        return made  # type: ignore[no-any-return]
+        few = self
+
+        class OfFewBatches(strategy_class(plan.split.way)):  # type: ignore[misc]
+            def step(self, batch: Batch, around: Optional[Around] = None) -> List[nd.NDArray]:
+                return few.step(partial(super().step, batch, around), batch)
+
+            def score(self, batch: Batch) -> Iterator[Scored]:
+                return few.score(super().score, batch)
+
+        return OfFewBatches(make_net, loss, plan, group)
 
     def epoch_begins(self, epoch: int, epochs: int, images: int) -> None:
         self._first = self._first_score = True
@@ -116,20 +121,22 @@ class _Few(Reporter):
     def epoch_ends(self, line: str) -> None:
         self._waiting.clear()
 
-    def step(self, batch: Batch, around: Optional[Around] = None) -> List[nd.NDArray]:
+    def step(self, train: Callable[[], List[nd.NDArray]], batch: Batch) -> List[nd.NDArray]:
         sizes = tuple(map(len, batch.xs))
         self._waiting.append(batch)
         if self._first or sizes not in self._losses:
             # copies: what a graph leaves behind is lost when one of another size runs
-            self._losses[sizes] = [loss.copy() for loss in self._train(batch, around)]
+            self._losses[sizes] = [loss.copy() for loss in train()]
         self._first = False
         return self._losses[sizes]
 
-    def score(self, batch: Batch) -> Iterator[Scored]:
+    def score(
+        self, evaluate: Callable[[Batch], Iterator[Scored]], batch: Batch
+    ) -> Iterator[Scored]:
         sizes = tuple(map(len, batch.xs))
         if self._first_score or sizes not in self._scored:
             self._scored.add(sizes)
-            yield from self._evaluate(batch)
+            yield from evaluate(batch)
         self._first_score = False
 
 

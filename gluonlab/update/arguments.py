@@ -18,7 +18,7 @@ from gluonlab.kvstores import KVSTORES, make_kvstore
 from gluonlab.kvstores.group_store import GroupKVStore
 from gluonlab.kvstores.summing import SHARDED, SummingKVStore, is_sharded
 from gluonlab.optimizers.registry import check_replicas
-from gluonlab.update.bucket import Bucket
+from gluonlab.update.buckets import Bucket
 from gluonlab.update.loss_scale import LossScale
 
 

@@ -12,10 +12,8 @@ from mxnet.gluon import Parameter
 
 from gluonlab.errors import KVStoreError
 from gluonlab.files.whole import atomic_path, on_disk
-from gluonlab.optimizers.states.fitting import nest
-from gluonlab.optimizers.states.matching import Own
-from gluonlab.optimizers.states.states import ParameterState, like
-from gluonlab.optimizers.updates.counts import set_memory, set_updates
+from gluonlab.optimizers.states import Own, ParameterState, nest
+from gluonlab.optimizers.updates import like, set_memory, set_updates
 from gluonlab.update.states import states_of
 
 DEVICES = range(16)  # gluon.Trainer's optimizers count on each device anew

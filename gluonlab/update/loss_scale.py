@@ -12,13 +12,9 @@ and is bound to amp.init.
 from __future__ import annotations
 
 import math
-from typing import Dict, Mapping, Optional, Sequence
+from typing import Dict, Mapping, Optional
 
-from mxnet import nd
-
-from gluonlab.engine.invoke import Attributes, OperatorCall
 from gluonlab.errors import ConfigError, DivergedError, unknown
-from gluonlab.finite import AllFinite
 
 FIRST = 2.0**16  # for the mean loss, as PyTorch's GradScaler and MXNet's amp begin
 GOOD_STEPS = 2000
@@ -131,35 +127,3 @@ def make_loss_scale(dtype: str, images: int, on_nan: str = "stop") -> Optional[L
     if dtype == "float32":
         return SkipNotFinite() if on_nan == "skip" else None
     return LossScale(max(1.0, FIRST / 2 ** math.floor(math.log2(max(1, images)))))
-
-
-class Unscaling:
-    """``begin(scale)`` divides all gradients by the scale; `finite` says whether they are usable.
-
-    ``grads[i]``: all gradients of device i, summed over the devices, as float32; with ``parts`` the
-    part that it has of them, which may be nothing. The sums of all devices are the same, to the
-    bit, so one of them is looked at; parts are looked at everywhere. (The update could divide: but
-    MXNet reads a ``rescale_grad`` of 8.5e-09 less exactly than one of 0.14.)
-    """
-
-    def __init__(self, grads: Sequence[Sequence[nd.NDArray]], parts: bool = False) -> None:
-        self._finite = [AllFinite(arrays) for arrays in (grads if parts else grads[:1]) if arrays]
-        flat = [grad for arrays in grads for grad in arrays]
-        self._divide = [OperatorCall("_mul_scalar", [grad], grad) for grad in flat]
-        self._scale, self._attributes = 1.0, Attributes({"scalar": 1.0})
-
-    def begin(self, scale: float) -> None:
-        """Queue it; nothing waits.
-
-        Gradients that are not finite are divided, too, and are no more so afterwards.
-        """
-        for device in self._finite:
-            device.look()
-        if scale != self._scale:
-            self._scale, self._attributes = scale, Attributes({"scalar": 1 / scale})
-        for call in self._divide if scale != 1 else ():
-            call(self._attributes)
-
-    def finite(self) -> bool:
-        """Wait for the gradients; whether they were finite before they were divided."""
-        return all(device.found() for device in self._finite)

@@ -1,8 +1,8 @@
 """The optimizer states of a BucketedTrainer: gathered, and restored into any other.
 
 `gather_states` and `restore_states` are what ``save_states`` and ``load_states`` are made of,
-without a file; what the arrays are named and hold is told in `gluonlab.optimizers.states.states`,
-and how parameters of other names are found in `gluonlab.optimizers.states.matching`. What goes on
+without a file; what the arrays are named and hold is told in `gluonlab.optimizers.states`,
+and how parameters of other names are found in `gluonlab.optimizers.states`. What goes on
 with restored states makes the same updates, to the bit where the store, the devices and the buckets
 are the same, and otherwise as the same sums in another order do. The parameters themselves, the
 scale of the loss and what compressed gradients have left over are not among the states.
@@ -21,25 +21,28 @@ from mxnet.gluon import Parameter
 
 from gluonlab.engine.semantics import nd_semantics
 from gluonlab.errors import KVStoreError
-from gluonlab.optimizers.states.fitting import fitted, resume
-from gluonlab.optimizers.states.matching import most_bytes, own_of, unique
-from gluonlab.optimizers.states.states import (
+from gluonlab.optimizers.states import (
     KeyState,
     ParameterState,
     States,
-    flat,
+    fitted,
     from_arrays,
     kind_of,
-    like,
+    most_bytes,
+    own_of,
     read,
+    resume,
     to_arrays,
+    unique,
 )
-from gluonlab.optimizers.updates.counts import (
+from gluonlab.optimizers.updates import (
     age_of,
+    flat,
+    like,
     numbers_of,
     set_numbers,
 )
-from gluonlab.update.replica_updates import BucketUpdates
+from gluonlab.update.updates import BucketUpdates
 
 
 class _Place(NamedTuple):

@@ -3,26 +3,80 @@
 gluon.Trainer makes one kvstore call and one optimizer call per parameter, each of which costs more
 than the transfer of a small gradient. Here the parameters of a bucket lie side by side in one
 buffer per device, so one call serves them all; each parameter's own array becomes a view into the
-buffer, with which Gluon goes on working (`gluonlab.update.bucket`).
+buffer, with which Gluon goes on working (`gluonlab.update.buckets`).
+
+A step: `step` finds stale gradients (`gluonlab.update.stale`), the kvstore sums
+(`gluonlab.update.updates`), the sums are unscaled and clipped (`gluonlab.update.gradients`), and
+every device's optimizer updates its replica (`gluonlab.update.updates`), unless the store or its
+servers have done so.
 """
 
 from __future__ import annotations
 
-from typing import Callable, Sequence, Tuple, Union
+from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple, Union
 
-from mxnet import autograd
+from mxnet import autograd, gluon, nd
+from mxnet.gluon import Parameter
 
+from gluonlab.config.arguments import named_arguments
+from gluonlab.devices import check_distinct
+from gluonlab.engine.mxnet_fixes import living
 from gluonlab.errors import RunError
-from gluonlab.optimizers.states.states import save
-from gluonlab.update import amp, arguments
-from gluonlab.update.fresh import NOTHING
-from gluonlab.update.in_buckets import TrainerInBuckets
-from gluonlab.update.on_servers import UpdateOnServers
-from gluonlab.update.replica_updates import BucketUpdates, ParameterUpdates
-from gluonlab.update.states import gather_states, load
+from gluonlab.kvstores.group_store import GroupKVStore
+from gluonlab.kvstores.native import new_keys, sums_over_processes
+from gluonlab.kvstores.summing import is_sharded
+from gluonlab.models.shapes import note_shapes
+from gluonlab.optimizers.registry import is_element_wise
+from gluonlab.optimizers.states import States, save
+from gluonlab.optimizers.updates import Rewinding
+from gluonlab.update import arguments
+from gluonlab.update.buckets import (
+    Bucket,
+    Gaps,
+    forget_compiled,
+    group,
+    params_of_convolutions,
+    spread,
+    usual_bucket_bytes,
+)
+from gluonlab.update.gradients import SummedGradients
+from gluonlab.update.loss_scale import LossScale
+from gluonlab.update.stale import NOTHING, Freshness
+from gluonlab.update.states import gather_states, load, put_awaited
+from gluonlab.update.updates import (
+    BucketUpdates,
+    Call,
+    ParameterUpdates,
+    UpdateOnStore,
+    broadcast_parameters,
+    calls_of,
+    has_gradient,
+)
+
+_OF_OPTIMIZER = {
+    "lr": "learning_rate",
+    "weight_decay": "wd",
+    **{
+        name: name
+        for name in (
+            "learning_rate", "wd", "momentum", "lr_scheduler", "clip_gradient", "multi_precision",
+        )
+    },
+}  # fmt: skip
+_ANSWERS = {
+    **{
+        theirs: f"give optimizer_params={{{ours!r}: ...}}" for theirs, ours in _OF_OPTIMIZER.items()
+    },
+    **dict.fromkeys(
+        ("ctx", "ctxs", "context", "device", "devices", "gpus"),
+        "the devices are those of the parameters, net.initialize(ctx=devices('gpu:0,1'))",
+    ),
+    "batch_size": "give it to step(batch_size)",
+    "compress": "give compression_params={'type': '2bit', 'threshold': 0.5}",
+}
 
 
-class BucketedTrainer(TrainerInBuckets):
+class BucketedTrainer(gluon.Trainer):
     """``gluon.Trainer`` with buckets: the same arguments and updates, on one device the same bits.
 
     ``kvstore`` is a name (`make_kvstore`) or an instance, such as ``mx.kv.create("dist_sync")``; it
@@ -70,6 +124,64 @@ class BucketedTrainer(TrainerInBuckets):
     ``clip_norm`` or ``loss_scale`` with gradients that are not float32, and for what a store cannot
     do. The parameters are then as they were before.
     """
+
+    @named_arguments("BucketedTrainer", _ANSWERS)
+    def __init__(
+        self,
+        params: Any,
+        optimizer: Any,
+        optimizer_params: "Dict[str, Any] | None" = None,
+        kvstore: Any = "device",
+        compression_params: "Dict[str, Any] | None" = None,
+        update_on_kvstore: Optional[bool] = None,
+        *,
+        bucket_bytes: Optional[int] = None,
+        clip_norm: Optional[float] = None,
+        loss_scale: Optional[LossScale] = None,
+    ) -> None:
+        with arguments.left_alone_if_refused(params, optimizer):
+            arguments.check_settings(
+                params, optimizer, optimizer_params, bucket_bytes, clip_norm, loss_scale
+            )
+            with arguments.known_optimizer_params(optimizer, optimizer_params):
+                super().__init__(params, optimizer, optimizer_params, kvstore=kvstore)
+            check_distinct(self._contexts)
+            devices = len(self._contexts)
+            note_shapes(self._params)
+            arguments.check_parameters(self._params, clip_norm, loss_scale)
+            self._store = arguments.store_for(kvstore, self._contexts)
+            arguments.check_who_updates(self._store, self._optimizer, update_on_kvstore, devices)
+            self._compression_params = arguments.compression_for(
+                self._store, compression_params, devices, loss_scale
+            )
+            self.clip_norm, self.loss_scale = clip_norm, loss_scale
+            self._on_store: Any = None  # what updates in place of the devices: store, or servers
+            self._summed: Optional[SummedGradients] = None
+            usual = usual_bucket_bytes(self._contexts)
+            self.bucket_bytes = usual if bucket_bytes is None else bucket_bytes
+            self._sized = bucket_bytes is not None
+            self.buckets: List[Bucket] = []
+            self._calls: List[Call] = []
+            self._repeats: List[nd.NDArray] = []  # where a sum lies that is to be added to once
+            self._updates: "Union[BucketUpdates, ParameterUpdates, None]" = None
+            self._frozen: List[Parameter] = []
+            self._stale = NOTHING
+            self._uneven = False  # whether parameters may have been updated more often than others
+            self._schedule = Rewinding(self._optimizer)
+            self._awaited: Optional[States] = None  # loaded before there were buckets
+            self._init_kvstore()
+            if not arguments.unknown_shapes(self._params):
+                self.prepare()
+
+    def prepare(self) -> None:
+        """Make the buckets now, rather than in the first step.
+
+        Raises RunError for parameters whose shapes are not known.
+        """
+        if not self._kv_initialized:
+            self._init_kvstore()
+        if self._params_to_init:
+            self._init_params()
 
     def step(self, batch_size: float, ignore_stale_grad: bool = False) -> None:
         """Sum the gradients, and update every replica with the sum divided by ``batch_size``.
@@ -127,7 +239,7 @@ class BucketedTrainer(TrainerInBuckets):
         if self._params_to_init or not self._kv_initialized:
             self.prepare()
         arguments.check_still_there(self.buckets, self._frozen)
-        amp.check(self, self._update_on_kvstore)
+        self._check_amp()
 
     def _refuse_half(self, what: str) -> None:
         if self._update_on_kvstore:
@@ -165,14 +277,14 @@ class BucketedTrainer(TrainerInBuckets):
 
         All devices of all processes then have the servers' weights; nothing else changes.
         """
-        if isinstance(self._on_store, UpdateOnServers):
+        if self._on_servers and self._on_store is not None:
             self._on_store.meet()
 
     def save_states(self, fname: str) -> None:
         """Write the optimizer's states by parameter name, each whole.
 
         They can be loaded under any store, bucket size and number of devices. The format:
-        `gluonlab.optimizers.states.states`. gluon.Trainer cannot read it, but what
+        `gluonlab.optimizers.states`. gluon.Trainer cannot read it, but what
         `gluonlab.update.gluon_export.export_gluon_states` writes. Raises OutputError, and leaves an
         old file then.
         """
@@ -186,9 +298,9 @@ class BucketedTrainer(TrainerInBuckets):
         learning rate; call ``set_learning_rate`` afterwards for another. Momenta, weight decay and
         the schedule are those that this trainer was made with, and the schedule goes on where the
         saved one stopped. Parameters are found by name, or, if names differ, as
-        `gluonlab.optimizers.states.matching` says; those of gluon.Trainer's files by their
+        `gluonlab.optimizers.states` says; those of gluon.Trainer's files by their
         positions. Of such a file, a pickle, nothing is run
-        (`gluonlab.optimizers.states.gluon_pickle`). Raises KVStoreError, and changes nothing, for a
+        (`gluonlab.optimizers.gluon_files`). Raises KVStoreError, and changes nothing, for a
         file of anything else, of another optimizer or another network.
         """
         self._refuse_states()
@@ -210,7 +322,7 @@ class BucketedTrainer(TrainerInBuckets):
                 call.run()
 
     def _update(self, ignore_stale_grad: bool = False) -> None:
-        if self._update_on_kvstore or amp.overflows(self):
+        if self._update_on_kvstore or self._amp_overflows():
             return  # pushpull has done it, or nobody does
         if self._summed is not None and not self._summed.prepare(self._optimizer):
             return
@@ -222,3 +334,111 @@ class BucketedTrainer(TrainerInBuckets):
         if not self._by_bucket:
             return ParameterUpdates(self._params, self._updaters)
         return BucketUpdates(self.buckets, self._optimizer, self._updaters)
+
+    # mxnet.contrib.amp's init_trainer sets a loss scaler as an attribute, at which gluon.Trainer
+    # looks in each update: steps that overflowed are left out.
+
+    def _check_amp(self) -> None:
+        """Raise RunError if the store has updated before anybody could look at the gradients.
+
+        And if it keeps, for the next step, a part of those that are left out.
+        """
+        store = self._kvstore
+        if getattr(self, "_amp_loss_scaler", None) is None:
+            return
+        if isinstance(store, GroupKVStore) and store.keeps_rest:
+            raise RunError(
+                f"amp.init_trainer: kvstore {store.type!r} with compress {store.compress} would "
+                "keep a part of the steps that amp leaves out: leave compress out"
+            )
+        if self._update_on_kvstore:
+            raise RunError(
+                f"amp.init_trainer: kvstore {store.type!r} updates before amp can look for "
+                "an overflow: give the trainer loss_scale=LossScale(), or choose kvstore='sharded'"
+            )
+
+    def _amp_overflows(self) -> bool:
+        """Whether amp leaves this step out; it changes its scale of the loss accordingly."""
+        scaler = getattr(self, "_amp_loss_scaler", None)
+        return scaler is not None and bool(scaler.has_overflow(self._params))
+
+    # The buckets, and the store's part in them
+
+    def _init_kvstore(self) -> None:
+        """Called by the constructor, and after ``Parameter.set_data`` if the store updates."""
+        store: Any = self._store
+        self._kvstore = store
+        self._on_servers = isinstance(store, GroupKVStore) and store.on_servers
+        shards = is_sharded(store) and len(self._contexts) > 1
+        self._update_on_kvstore = shards or self._on_servers
+        self._distributed = sums_over_processes(store)
+        if store is not None and self._compression_params:
+            store.set_gradient_compression(self._compression_params)
+        if shards:
+            store.set_optimizer(self._optimizer)
+        self._kv_initialized = True
+
+    def _init_params(self) -> None:
+        """Called before the first step, and after `_reset_kvstore`: the buckets stay, then."""
+        arguments.check_shapes(self._params)
+        if not self.buckets:
+            note_shapes(self._params)
+            self._make_buckets()
+        if self._sums:
+            frozen = self._frozen if self._distributed else ()
+            broadcast_parameters(self._kvstore, self._first_key, self.buckets, frozen)
+        if self._on_servers and self._on_store is None:
+            from gluonlab.update.server_updates import UpdateOnServers
+
+            self._on_store = UpdateOnServers(
+                self._kvstore, self.buckets, self.bucket_bytes, self._optimizer, self._by_bucket
+            )
+        self._params_to_init: List[Parameter] = []
+        put_awaited(self)
+
+    def _make_buckets(self) -> None:
+        trainable = [param for param in self._params if has_gradient(param)]
+        self._frozen = [param for param in self._params if param.grad_req == "null"]
+        blocks, most = living(), self.bucket_bytes
+        if not self._sized:
+            most = spread(trainable, most, self._contexts, self._store)
+        on_gpus = self._contexts[0].device_type == "gpu"
+        groups = group(trainable[::-1], most, params_of_convolutions(blocks), on_gpus)
+        self.buckets = [Bucket(params) for params in groups]
+        forget_compiled((param for params in groups if len(params) > 1 for param in params), blocks)
+        self._freshness = Freshness(trainable, self._contexts)
+        self._first_key = new_keys(self._kvstore, len(self.buckets) + len(self._frozen))
+        if not self._on_servers:
+            self._calls = calls_of(
+                self._kvstore, self.buckets, self.bucket_bytes, self._update_on_kvstore,
+                self._first_key,
+            )  # fmt: skip
+        # a bucket is looked at as a whole, with what lies between its parameters
+        looks = self.clip_norm is not None or self.loss_scale is not None
+        # in 2 bits what is not finite spreads to its neighbours
+        looks = looks or (isinstance(self._store, GroupKVStore) and self._store.keeps_rest)
+        self._gaps = Gaps(self.buckets if looks else ())
+        looked_at = self._contexts, self.clip_norm, self.loss_scale, self._gaps
+        if self._on_servers:
+            pass  # once all processes have the same weights
+        elif self._update_on_kvstore:
+            self._on_store = UpdateOnStore(self._kvstore, self._calls, self.buckets, *looked_at)
+        else:
+            grads = [list(of_device) for of_device in zip(*(each.grads for each in self.buckets))]
+            self._summed = SummedGradients(grads, *looked_at)
+        if self._sums and not self._update_on_kvstore:
+            kept = 1 if not self._distributed or self._kvstore.rank == 0 else 0
+            added = [bucket for bucket in self.buckets if bucket.adds]
+            self._repeats = [grad for bucket in added for grad in bucket.grads[kept:]]
+        if self._by_bucket:  # one key, and so one state, per bucket
+            self._optimizer.param_dict = dict(enumerate(self.buckets))
+
+    @property
+    def _sums(self) -> bool:
+        """Whether there is anything to sum over: one device alone has the whole gradient."""
+        return self._kvstore is not None and (len(self._contexts) > 1 or self._distributed)
+
+    @property
+    def _by_bucket(self) -> bool:
+        """Whether the optimizer may update a bucket at once."""
+        return is_element_wise(type(self._optimizer))

@@ -10,7 +10,7 @@ from support.fake_nvml import CUBE, GIB, H100, K80, NAMES, T4, V100, machine, on
 
 from gluonlab.doctor import gpus, links
 from gluonlab.doctor.findings import FAULT, OK, WARNING
-from gluonlab.engine.installing import pip_install
+from gluonlab.engine.installation import pip_install
 from gluonlab.gpu import nvml
 from gluonlab.gpu.code import has_code
 from gluonlab.gpu.nvml import Driver

@@ -8,7 +8,7 @@ import pytest
 
 from gluonlab.doctor import host, packages
 from gluonlab.doctor.findings import FAULT, OK, WARNING
-from gluonlab.engine import cuda
+from gluonlab.engine import installation
 
 GIB = 2**30
 
@@ -73,9 +73,11 @@ def test_modules_below_a_folder_that_may_not_be_entered_are_passed_over(closed, 
     assert packages.module_folder("mxnet", [str(closed)]) is None
     monkeypatch.setattr("sys.path", [str(closed)])
     assert packages.installed_mxnets() == {}
-    assert cuda.wheel_folders() == []
-    assert cuda.users_path(cuda.LIBRARIES[0], {"LD_LIBRARY_PATH": str(closed)}) is None
-    assert cuda.other_versions("libcudnn.so.8", {"LD_LIBRARY_PATH": str(closed)}) == []
+    assert installation.wheel_folders() == []
+    assert (
+        installation.users_path(installation.LIBRARIES[0], {"LD_LIBRARY_PATH": str(closed)}) is None
+    )
+    assert installation.other_versions("libcudnn.so.8", {"LD_LIBRARY_PATH": str(closed)}) == []
 
 
 def test_the_current_folder_may_be_gone(tmp_path, monkeypatch):

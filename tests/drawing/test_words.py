@@ -15,7 +15,7 @@ from gluonlab.collectives.render import scene as allreduce_words
 from gluonlab.errors import ConfigError
 from gluonlab.exercises.languages import LANGUAGES
 from gluonlab.parallel.pipeline import render as pipeline
-from gluonlab.parallel.pipeline.render import words as pipeline_words
+from gluonlab.parallel.pipeline.render import pictures as pipeline_words
 from gluonlab.parallel.pipeline.schedule import SCHEDULES, make_pipeline
 
 # of each kind of scene: its words, the names that they describe, and a page of all of them

@@ -9,8 +9,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from support.devices import contexts
 
-from gluonlab.engine.attribute_text import AttributeStr, attribute_text
 from gluonlab.engine.invoke import Attributes, OperatorCall
+from gluonlab.engine.mxnet_fixes import AttributeStr, attribute_text
 
 INTEGERS = ("int8", "uint8", "int16", "int32", "uint32", "int64", "uint64")
 

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gluonlab.engine import fusion, setup
-from gluonlab.engine.fusion import Versions, in_words
+from gluonlab.engine import setup
+from gluonlab.engine.installation import Versions, version_in_words
 from gluonlab.errors import GluonlabWarning
 
 CUDA = st.builds(
@@ -20,8 +20,9 @@ CUDA = st.builds(
 @given(CUDA, CUDA)
 def test_a_driver_runs_what_a_compiler_of_its_own_cuda_or_an_older_one_made(driver, compiler):
     assert Versions(driver, compiler).fit == (driver >= compiler)
-    assert f"{in_words(driver)} {'and runs' if driver >= compiler else 'and does not run'}" in str(
-        Versions(driver, compiler)
+    assert (
+        f"{version_in_words(driver)} {'and runs' if driver >= compiler else 'and does not run'}"
+        in str(Versions(driver, compiler))
     )
 
 
@@ -32,7 +33,7 @@ def test_what_does_not_tell_its_version_is_trusted(version):
 
 def settled(monkeypatch, asked, driver=11040, compiler=11080):
     """MXNET_USE_FUSION afterwards, and what is said of it."""
-    monkeypatch.setattr(fusion, "versions", lambda: Versions(driver, compiler))
+    monkeypatch.setattr(setup, "cuda_versions", lambda: Versions(driver, compiler))
     monkeypatch.setattr(setup, "_fusion_is_off", False)
     monkeypatch.delenv(setup.FUSION, raising=False)
     if asked is not None:

@@ -11,17 +11,16 @@ from support.elf_files import write_library
 from support.environments import Environment
 from support.processes import clean_environment
 
-from gluonlab.engine import cuda, linking
-from gluonlab.engine.cuda import LIBRARIES
-from gluonlab.engine.installing import pip_install
+from gluonlab.engine import installation, linking
+from gluonlab.engine.installation import LIBRARIES, pip_install
 from gluonlab.engine.linking import origin, understand
 
 BY_SONAME = {library.soname: library for library in LIBRARIES}
 LOADED = """
 import json, sys
 sys.path.insert(0, {site!r})
-from gluonlab.engine import cuda
-cuda.load_cuda_libraries()
+from gluonlab.engine import installation
+installation.load_cuda_libraries()
 maps = [line.split()[-1] for line in open("/proc/self/maps") if {root!r} in line]
 print(json.dumps(sorted(set(maps))))
 """
@@ -109,10 +108,10 @@ def test_where_a_library_comes_from(tmp_path, monkeypatch):
     assert origin(wheel_place(tmp_path, "libcudnn.so.8"), environ) == "wheel"
     assert origin(tmp_path / "other" / "libc.so.6", environ) == "system"
     assert (
-        cuda.wheel_of(wheel_place(tmp_path, "libcudnn.so.8").with_name("libcudnn.so.9"))
+        installation.wheel_of(wheel_place(tmp_path, "libcudnn.so.8").with_name("libcudnn.so.9"))
         == "nvidia-cudnn-cu11"
     )
-    assert cuda.wheel_of(tmp_path / "cudnn" / "lib" / "libcudnn.so.8") == ""
+    assert installation.wheel_of(tmp_path / "cudnn" / "lib" / "libcudnn.so.8") == ""
 
 
 # --- what the linker says, and what it means
@@ -166,7 +165,9 @@ def test_a_wheel_that_has_lost_its_file_is_installed_again(tmp_path, monkeypatch
 def test_the_file_with_the_full_version_is_no_other_version(tmp_path):
     for name in ("libcudart.so", "libcudart.so.11.0", "libcudart.so.11.0.221"):
         write_library(tmp_path / name)
-    assert cuda.other_versions("libcudart.so.11.0", {"LD_LIBRARY_PATH": str(tmp_path)}) == []
+    assert (
+        installation.other_versions("libcudart.so.11.0", {"LD_LIBRARY_PATH": str(tmp_path)}) == []
+    )
 
 
 def test_a_system_cuda_that_the_linker_does_not_know(tmp_path, monkeypatch):

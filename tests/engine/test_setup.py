@@ -13,8 +13,8 @@ from support.environments import Environment
 from support.packages import package
 from support.processes import said_spin_counts
 
-from gluonlab.engine import cuda, installing, mxnet_import, numpy_names, openmp
-from gluonlab.engine.installing import pip_install
+from gluonlab.engine import installation, mxnet_fixes, mxnet_import, openmp
+from gluonlab.engine.installation import pip_install
 from gluonlab.errors import EngineError
 from gluonlab.host import resources
 
@@ -84,7 +84,7 @@ def test_names_that_numpy_lacks_are_put_back():
     )
     for name in kept:
         setattr(bare, name, getattr(numpy, name, name))
-    numpy_names.put_back(bare)
+    mxnet_fixes.put_back_numpy_names(bare)
     assert (bare.PZERO, bare.NZERO, bare.Inf, bare.PINF, bare.infty, bare.Infinity, bare.NINF) == (
         0,
         0,
@@ -117,10 +117,10 @@ def test_names_that_numpy_lacks_are_put_back():
 
 def test_names_that_numpy_has_are_left_alone():
     full = types.ModuleType("numpy")
-    names = [*numpy_names.RENAMED, *numpy_names.MOVED, *numpy_names.REMOVED]
+    names = [*mxnet_fixes.RENAMED, *mxnet_fixes.MOVED, *mxnet_fixes.REMOVED]
     for name in names:
         setattr(full, name, f"numpy's own {name}")
-    numpy_names.put_back(full)
+    mxnet_fixes.put_back_numpy_names(full)
     assert all(getattr(full, name) == f"numpy's own {name}" for name in names)
 
 
@@ -131,7 +131,7 @@ def test_putting_names_back_asks_numpy_for_none_of_them():
         def __getattr__(self, name):
             raise AssertionError(f"asked for {name}")
 
-    numpy_names.put_back(Touchy("numpy"))
+    mxnet_fixes.put_back_numpy_names(Touchy("numpy"))
 
 
 # --- what can go wrong when MXNet is imported
@@ -227,12 +227,12 @@ def test_both_flavours_together_are_refused_before_mxnet_begins(python, tmp_path
 
 def test_the_installed_flavours_are_found(tmp_path, monkeypatch):
     monkeypatch.setattr("sys.path", [str(tmp_path)])
-    assert installing.flavours() == ()
+    assert installation.flavours() == ()
     distribution(tmp_path, "mxnet-cu112")
     distribution(tmp_path, "mxnet-other")
-    assert installing.flavours() == ("mxnet-cu112",)
+    assert installation.flavours() == ("mxnet-cu112",)
     distribution(tmp_path, "mxnet")
-    assert installing.flavours() == ("mxnet", "mxnet-cu112")
+    assert installation.flavours() == ("mxnet", "mxnet-cu112")
 
 
 # --- the environment
@@ -520,15 +520,15 @@ def test_cores_are_those_that_this_process_may_use():
 # --- CUDA's libraries
 
 
-@pytest.mark.parametrize("library", cuda.LIBRARIES, ids=lambda library: library.soname)
+@pytest.mark.parametrize("library", installation.LIBRARIES, ids=lambda library: library.soname)
 def test_a_library_is_found_where_its_wheel_puts_it(tmp_path, monkeypatch, library):
     site = tmp_path / "site-packages"
     path = site / "nvidia" / library.folder / "lib" / library.soname
     path.parent.mkdir(parents=True)
     monkeypatch.setattr("sys.path", ["", str(tmp_path / "missing"), str(site)])
-    assert cuda.wheel_path(library) is None
+    assert installation.wheel_path(library) is None
     path.write_bytes(b"")
-    assert cuda.wheel_path(library) == path
+    assert installation.wheel_path(library) == path
 
 
 def test_the_wheels_are_those_that_setup_installs(request):
@@ -536,7 +536,7 @@ def test_the_wheels_are_those_that_setup_installs(request):
         r'"(nvidia-[\w-]+-cu11)==', (request.config.rootpath / "setup.py").read_text()
     )
     headers = {"nvidia-cuda-nvcc-cu11"}  # which the simulated GPUs are compiled with
-    assert {library.wheel for library in cuda.LIBRARIES} == set(wanted) - headers
+    assert {library.wheel for library in installation.LIBRARIES} == set(wanted) - headers
 
 
 def test_all_libraries_are_loaded_before_mxnet_begins(python, tmp_path):
@@ -547,7 +547,7 @@ def test_all_libraries_are_loaded_before_mxnet_begins(python, tmp_path):
     with open("/proc/self/maps") as maps:
         content = open(next(line.split()[-1] for line in maps if "libgomp" in line), "rb").read()  # noqa: SIM115
     site = tmp_path / "site"
-    for library in cuda.LIBRARIES:
+    for library in installation.LIBRARIES:
         path = site / "nvidia" / library.folder / "lib" / library.soname
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(content)
@@ -561,7 +561,8 @@ def test_all_libraries_are_loaded_before_mxnet_begins(python, tmp_path):
     assert result.returncode == 0, result.stderr
     loaded = {line.split()[-1] for line in result.stdout.splitlines() if str(site) in line}
     assert loaded == {
-        str(site / "nvidia" / library.folder / "lib" / library.soname) for library in cuda.LIBRARIES
+        str(site / "nvidia" / library.folder / "lib" / library.soname)
+        for library in installation.LIBRARIES
     }
 
 
@@ -571,7 +572,7 @@ def test_a_damaged_library_is_named(tmp_path, monkeypatch):
     path.write_text("not a library")
     monkeypatch.setattr("sys.path", [str(tmp_path)])
     with pytest.raises(OSError, match=r"libcudnn\.so\.8") as error:
-        cuda.load_cuda_libraries()
+        installation.load_cuda_libraries()
     assert "cannot load libcudnn.so.8" in explained(error.value)
 
 

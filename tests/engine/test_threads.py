@@ -169,9 +169,9 @@ def test_two_devices_train_whatever_is_exported(python, tmp_path, exported_threa
 
 def test_two_devices_compute_when_mxnet_was_imported_first(python):
     code = (
-        "import json, sys, warnings, gluonlab.engine.cuda, gluonlab.engine.setup\n"
+        "import json, sys, warnings, gluonlab.engine.installation, gluonlab.engine.setup\n"
         # or MXNet cannot be imported first at all, with a newer numpy, or its CUDA build
-        "gluonlab.engine.setup.uninstall(); gluonlab.engine.cuda.load_cuda_libraries()\n"
+        "gluonlab.engine.setup.uninstall(); gluonlab.engine.installation.load_cuda_libraries()\n"
         "for name in [name for name in sys.modules if name.startswith('gluonlab')]:\n"
         "    del sys.modules[name]\n"
         "import mxnet, gluonlab.devices; from support import workers\n"

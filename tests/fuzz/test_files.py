@@ -28,7 +28,7 @@ from gluonlab.data.images.places import opened
 from gluonlab.data.sets import pack
 from gluonlab.data.sets.listed import read_list, read_records
 from gluonlab.data.sets.standard import read_cifar_records, read_idx
-from gluonlab.optimizers.states import states
+from gluonlab.optimizers import states
 from gluonlab.report.tables import as_text
 from gluonlab.runs.reader import read_runs
 

@@ -18,7 +18,7 @@ from gluonlab.devices import devices
 from gluonlab.errors import GluonlabError, GluonlabWarning
 from gluonlab.inference.loaded import load_run
 from gluonlab.inference.pictures import find_pictures
-from gluonlab.optimizers.states import states
+from gluonlab.optimizers import states
 from gluonlab.runs.reader import read_runs
 from gluonlab.runs.writer import RunDirectory
 from gluonlab.training.finished import evaluate_run

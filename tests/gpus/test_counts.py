@@ -25,7 +25,7 @@ from gluonlab.data.loading.loader import Loader
 from gluonlab.data.sets.dataset import ArraySplit
 from gluonlab.kvstores.sharded import ShardedKVStore
 from gluonlab.training.plan import make_plan
-from gluonlab.update.bucket import GPU_BUCKET_BYTES
+from gluonlab.update.buckets import GPU_BUCKET_BYTES
 from gluonlab.update.trainer import BucketedTrainer
 
 GPUS = [mx.gpu(device) for device in range(8)]

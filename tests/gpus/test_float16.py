@@ -21,7 +21,7 @@ from gluonlab.kvstores import make_kvstore
 from gluonlab.models.channel_padding import Padding, padding_for
 from gluonlab.models.graphs import with_replaced
 from gluonlab.models.networks import LeNet
-from gluonlab.parallel.data.step import DataParallelStep
+from gluonlab.parallel.data.strategy import DataParallelStep
 from gluonlab.parallel.objective import make_loss
 from gluonlab.parallel.precision import as_it_is, for_sync_bn, mixed_precision
 from gluonlab.update.loss_scale import LossScale

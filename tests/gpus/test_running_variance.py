@@ -12,7 +12,7 @@ from support.reference import as_is, random_batches
 from gluonlab.data.loading.shards import shard, whole
 from gluonlab.kvstores import make_kvstore
 from gluonlab.parallel.data.microbatches import WHOLE, Microbatches
-from gluonlab.parallel.data.step import DataParallelStep
+from gluonlab.parallel.data.strategy import DataParallelStep
 from gluonlab.update.trainer import BucketedTrainer
 
 SHAPE = (2, 2, 2)
@@ -51,7 +51,7 @@ def statistics_after(ctxs, sizes, cut=WHOLE, sync_bn=False):
             xs, ys = shard(nd.array(images), ctxs), shard(nd.array(labels), ctxs)
             step(whole(xs, ys))
         nd.waitall()  # on the CPU it is backward that moves them, unknown to the engine
-        step.running.average()
+        step.statistics.average()
     names = [name for name in net.collect_params() if "running" in name]
     return [
         {name: net.collect_params()[name].data(ctx).asnumpy() for name in names} for ctx in ctxs

@@ -11,11 +11,11 @@ from gluonlab.config import TrainConfig
 from gluonlab.data import load_dataset
 from gluonlab.data.loading.loader import Loader
 from gluonlab.kvstores.groups import ALONE
+from gluonlab.parallel import strategy_class
 from gluonlab.parallel.objective import make_loss
 from gluonlab.training.memory import Needs
 from gluonlab.training.network import make_net
 from gluonlab.training.plan import make_plan
-from gluonlab.training.splitting import STRATEGIES
 
 # images of 16 x 28 x 28 floats, just below 2 MiB, of which MXNet's pool takes whole ones
 SHARE = 41
@@ -66,7 +66,7 @@ def taken_by(plan):
     for ctx in plan.ctxs:
         ctx.empty_cache()
     before = [bytes_in_use(ctx.device_id) for ctx in plan.ctxs]
-    make = STRATEGIES[plan.split.way]
+    make = strategy_class(plan.split.way)
     strategy = make(partial(make_net, plan), make_loss(), plan, ALONE)
     for batch in Loader(plan.dataset.train, strategy.inputs, plan.global_batch_size, raw=True):
         strategy.step(batch)

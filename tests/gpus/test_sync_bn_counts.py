@@ -12,7 +12,7 @@ from gluonlab.data.loading.shards import whole
 from gluonlab.kvstores import make_kvstore
 from gluonlab.models import get_model
 from gluonlab.models.shapes import complete
-from gluonlab.parallel.data.step import DataParallelStep
+from gluonlab.parallel.data.strategy import DataParallelStep
 from gluonlab.parallel.objective import make_loss
 from gluonlab.update.trainer import BucketedTrainer
 

@@ -18,7 +18,7 @@ from gluonlab.data.loading.shards import shard, whole
 from gluonlab.errors import KVStoreError, ScheduleError
 from gluonlab.kvstores import make_kvstore
 from gluonlab.kvstores.schedule import ScheduleKVStore
-from gluonlab.parallel.data.step import DataParallelStep
+from gluonlab.parallel.data.strategy import DataParallelStep
 from gluonlab.training.loop import train
 from gluonlab.update.trainer import BucketedTrainer
 

@@ -134,8 +134,7 @@ def test_staleness_is_the_number_of_others_updates_since_the_last_pull(server_co
     from mxnet import nd
 
     from gluonlab.optimizers import make_optimizer
-    from gluonlab.optimizers.served.layout import Flat, Piece, server_of
-    from gluonlab.optimizers.served.rule import ServerRule, first_note
+    from gluonlab.optimizers.served import Flat, Piece, ServerRule, first_note, server_of
 
     first = 2**16 + 7
     flat = Flat(4, server_count, (Piece(0, 0, 4),))

@@ -24,7 +24,7 @@ from gluonlab.models.rewriting import (
     pool_before_relu,
     product_where_all_is_averaged,
 )
-from gluonlab.parallel.data.step import DataParallelStep
+from gluonlab.parallel.data.strategy import DataParallelStep
 from gluonlab.update.trainer import BucketedTrainer
 
 sides = st.tuples(st.integers(1, 5), st.integers(1, 5))

@@ -17,7 +17,7 @@ from gluonlab.data.loading.shards import shard, whole
 from gluonlab.kvstores import make_kvstore
 from gluonlab.models import get_model
 from gluonlab.optimizers.registry import make_optimizer
-from gluonlab.parallel.data.step import DataParallelStep
+from gluonlab.parallel.data.strategy import DataParallelStep
 from gluonlab.parallel.objective import make_loss
 from gluonlab.update.rates import Rates
 from gluonlab.update.trainer import BucketedTrainer

@@ -13,7 +13,7 @@ from support.reference import as_is, cpus, distance, values
 from gluonlab.data.loading.shards import shard, whole
 from gluonlab.kvstores import make_kvstore
 from gluonlab.parallel.data.replica import replicas
-from gluonlab.parallel.data.step import DataParallelStep
+from gluonlab.parallel.data.strategy import DataParallelStep
 from gluonlab.parallel.objective import SmoothedCrossEntropy, make_loss
 from gluonlab.update.trainer import BucketedTrainer
 

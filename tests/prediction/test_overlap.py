@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from gluonlab.prediction.overlap import BUCKET_BYTES, PIECE, Bucket, buckets, exposed_s
 from gluonlab.prediction.work import DENSE, Operator, Work
-from gluonlab.update.bucket import GPU_BUCKET_BYTES
+from gluonlab.update.buckets import GPU_BUCKET_BYTES
 
 SECONDS = st.floats(0.001, 10)
 LAYERS = st.lists(st.tuples(SECONDS, st.integers(1, 20_000_000)), min_size=1, max_size=40)
@@ -21,7 +21,7 @@ def made(layers, piece=PIECE):
 
 
 def test_pieces_and_buckets_are_gluonlabs():
-    from gluonlab.engine.pieces import ON_GPUS
+    from gluonlab.engine.setup import ON_GPUS
 
     assert (PIECE, BUCKET_BYTES) == (ON_GPUS, GPU_BUCKET_BYTES)
 

@@ -67,6 +67,6 @@ def test_the_numbers_are_those_of_all_pushes_one_by_one(pushes):
 
 
 def test_the_largest_number_is_the_servers():
-    from gluonlab.optimizers.served import rule
+    from gluonlab.optimizers import served
 
-    assert rule.MOST == MOST_STALE
+    assert served.MOST == MOST_STALE

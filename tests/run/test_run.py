@@ -10,7 +10,7 @@ from support.idx_files import NAMES, write, write_mnist
 from gluonlab.bench.__main__ import main as bench
 from gluonlab.config import TrainConfig
 from gluonlab.data.__main__ import main as data
-from gluonlab.engine.installing import flavours, pip_install
+from gluonlab.engine.installation import flavours, pip_install
 from gluonlab.errors import GluonlabError
 from gluonlab.run import main
 

@@ -22,8 +22,8 @@ from support.processes import clean_environment
 from gluonlab.config import TrainConfig
 from gluonlab.errors import ConfigError
 from gluonlab.host.resources import Room, children
-from gluonlab.parallel.planned import MIB
-from gluonlab.parallel.split import WAYS
+from gluonlab.parallel.memory import MIB
+from gluonlab.parallel.strategy import WAYS
 from gluonlab.run import main
 from gluonlab.study import largest_batch
 from gluonlab.study.largest_batch import find_batch_size

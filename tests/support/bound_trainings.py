@@ -192,11 +192,11 @@ class Bound(NamedTuple):
     def strategy(self, make_net: Any, loss: Any, plan: Any, group: Any) -> DataParallel:
         """Data parallelism that takes its time."""
         made = DataParallel(make_net, loss, plan, group)
-        for number, replica in enumerate(made.step.replicas):
+        for number, replica in enumerate(made.replicas):
             slow, slower = (self.slow, self.slower) if number == 1 else (0.0, 0.0)
             replica.forward = self._slowly(replica.forward, slow, slower, made.net)
         if self.host:
-            made.phases = made.step.phases = self._busily(made.step.phases)
+            made.phases = self._busily(made.phases)
         return made
 
     def _slowly(
@@ -218,8 +218,8 @@ class Bound(NamedTuple):
                 pass
             queue()
 
-        def made(batch: Any) -> Any:
-            for name, queue in phases(batch):
+        def made(batch: Any, around: Any = None) -> Any:
+            for name, queue in phases(batch, around):
                 yield name, lambda queue=queue: delayed(queue, self.host / 4)
 
         return made

@@ -37,8 +37,8 @@ WITHOUT_DEVICES = """
     data/fetching/addresses data/fetching/archives data/fetching/download data/fetching/extract
     data/images/decode data/images/pool data/images/quick data/sets/layout data/sets/pack
     data/sets/standard doctor/command doctor/cpu doctor/host doctor/links doctor/numbering
-    doctor/processes drawing/words engine/installing engine/linking engine/setup
-    engine/unfusible errors exercises/checking exercises/grading exercises/runners
+    doctor/processes drawing/words engine/installation engine/linking engine/mxnet_fixes
+    engine/setup errors exercises/checking exercises/grading exercises/runners
     exercises/schedules figures files/whole fuzz/words host/launchers launch/environments
     launch/horovod_settings launch/jobs launch/messages launch/parts launch/signals layers
     make_venv parallel/pipeline/check parallel/pipeline/page parallel/pipeline/page_file

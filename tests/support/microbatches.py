@@ -3,7 +3,7 @@
 from mxnet import gluon
 
 from gluonlab.kvstores import make_kvstore
-from gluonlab.parallel.data.step import DataParallelStep
+from gluonlab.parallel.data.strategy import DataParallelStep
 from gluonlab.update.trainer import BucketedTrainer
 from support.reference import (
     as_is,

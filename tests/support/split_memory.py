@@ -21,8 +21,7 @@ from gluonlab.models import rewriting
 from gluonlab.models.channel_padding import Padding
 from gluonlab.parallel.channels.strategy import channel_parallel
 from gluonlab.parallel.data.microbatches import Microbatches
-from gluonlab.parallel.stages.memory import StagedMemory, bindings
-from gluonlab.parallel.stages.stage import ACTIVATION
+from gluonlab.parallel.stages.partition import ACTIVATION, StagedMemory, bindings
 from gluonlab.parallel.stages.strategy import staged_parallel
 from support.splits import IMAGE, make_chain, plan_for, softmax, split_of
 from support.storage import counted

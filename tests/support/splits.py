@@ -13,7 +13,7 @@ from gluonlab.kvstores import make_kvstore
 from gluonlab.optimizers.registry import make_optimizer
 from gluonlab.parallel.data.microbatches import WHOLE
 from gluonlab.parallel.precision import as_it_is
-from gluonlab.parallel.split import Split
+from gluonlab.parallel.strategy import Split
 from support.reference import as_is
 
 IMAGE, CLASSES = (2, 6, 6), 3

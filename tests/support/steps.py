@@ -4,7 +4,7 @@ from mxnet import gluon, nd
 
 from gluonlab.data.loading.shards import shard, whole
 from gluonlab.kvstores import make_kvstore
-from gluonlab.parallel.data.step import DataParallelStep
+from gluonlab.parallel.data.strategy import DataParallelStep
 from gluonlab.update.trainer import BucketedTrainer
 from support.reference import (
     as_is,

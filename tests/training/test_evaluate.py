@@ -16,7 +16,7 @@ from mxnet.base import _LIB, check_call
 from support.devices import contexts
 
 from gluonlab.data import ArraySplit, Loader
-from gluonlab.engine.threads import _ON_WORKER as ON_WORKER
+from gluonlab.engine.threads import EngineCallback as ON_WORKER
 from gluonlab.engine.threads import EngineContext
 from gluonlab.parallel.strategy import Scored
 from gluonlab.training.evaluate import AHEAD, COLUMNS, evaluate, table, write_picture

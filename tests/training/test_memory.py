@@ -18,8 +18,8 @@ from gluonlab.data import load_dataset
 from gluonlab.data.sets.pack import FORMAT, INDEX
 from gluonlab.errors import ConfigError
 from gluonlab.optimizers.registry import OPTIMIZERS, make_optimizer
-from gluonlab.optimizers.states.states import flat
-from gluonlab.parallel.planned import MIB, Shards
+from gluonlab.optimizers.updates import flat
+from gluonlab.parallel.memory import MIB, Shards
 from gluonlab.training.loop import train
 from gluonlab.training.memory import Needs
 from gluonlab.training.network import make_net

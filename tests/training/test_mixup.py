@@ -21,7 +21,7 @@ from gluonlab.data import ArraySplit, Loader
 from gluonlab.data.loading.augment import Mixup, to_float
 from gluonlab.kvstores import make_kvstore
 from gluonlab.parallel.data.microbatches import WHOLE, Microbatches
-from gluonlab.parallel.data.step import DataParallelStep
+from gluonlab.parallel.data.strategy import DataParallelStep
 from gluonlab.parallel.objective import make_loss
 from gluonlab.training.finished import evaluate_run
 from gluonlab.training.loop import train

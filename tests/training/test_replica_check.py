@@ -21,11 +21,11 @@ from gluonlab.errors import DriftError
 from gluonlab.kvstores.groups import ALONE
 from gluonlab.models import get_model
 from gluonlab.models.shapes import complete
+from gluonlab.parallel import strategy_class
 from gluonlab.parallel.data.strategy import DataParallel
 from gluonlab.training.builtin_callbacks import ReplicaCheck
 from gluonlab.training.loop import train
 from gluonlab.training.reporter import Reporter
-from gluonlab.training.splitting import STRATEGIES
 
 
 def flip_a_bit(param, ctx, element, bit):
@@ -147,12 +147,8 @@ class Drifting(DataParallel):
 
     steps = 0
 
-    def __init__(self, *arguments):
-        super().__init__(*arguments)
-        self.right, self.step = self.step, self.wrong
-
-    def wrong(self, batch):
-        losses, self.steps = self.right(batch), self.steps + 1
+    def step(self, batch):
+        losses, self.steps = super().step(batch), self.steps + 1
         if self.steps == 5:
             flip_a_bit(trained(self.net)[0], self.inputs[2], 4, 0)
         return losses
@@ -171,7 +167,7 @@ def test_a_drift_of_one_bit_is_found_in_whatever_devices_of_a_split_hold_alike(w
     plan = plan_for(split_of(way, contexts(2 * copies), 2, share=4, **more))
     chain = ([("conv", 4)], [("dense", 5), ("sigmoid", 1)], False, True)
     make = lambda ctxs, start=None: make_chain(chain, start or ctxs)  # noqa: E731
-    strategy = STRATEGIES[way](make, softmax(), plan, ALONE)
+    strategy = strategy_class(way)(make, softmax(), plan, ALONE)
     check = ReplicaCheck(strategy.net, replicated=strategy.replicated())
     train_on(strategy, batches_of([7, 1]))
     check.after(1)

@@ -16,11 +16,11 @@ from gluonlab.data import load_dataset
 from gluonlab.data.loading.shards import shard, whole
 from gluonlab.errors import ModelError
 from gluonlab.host.resources import children
-from gluonlab.parallel.planned import MIB
+from gluonlab.parallel import strategy_class
+from gluonlab.parallel.memory import MIB
 from gluonlab.training.memory import DeviceMemory, OtherData, TooMuch, measure
 from gluonlab.training.plan import make_plan
 from gluonlab.training.prepare import prepare
-from gluonlab.training.splitting import STRATEGIES
 from gluonlab.training.trial_process import _Few, cut_plan
 
 RUNS = {
@@ -100,7 +100,7 @@ def test_losses_that_are_taken_again_are_those_of_their_own_step(model, split):
     plan = make_plan(TrainConfig(devices=named(2), **settings))
     few = _Few()
     strategy = prepare(cut_plan(plan), few.strategy).strategy
-    assert isinstance(strategy, STRATEGIES[split])  # it is the split's memory that is measured
+    assert isinstance(strategy, strategy_class(split))  # it is the split's memory that is measured
     random, ctxs = np.random.RandomState(0), strategy.inputs
     batches = {
         size: whole(

@@ -21,7 +21,7 @@ from gluonlab.data.sets.dataset import PixelSplit
 from gluonlab.errors import ConfigError, DataError
 from gluonlab.kvstores import make_kvstore
 from gluonlab.parallel.data.microbatches import WHOLE, Microbatches
-from gluonlab.parallel.data.step import DataParallelStep
+from gluonlab.parallel.data.strategy import DataParallelStep
 from gluonlab.parallel.objective import make_loss
 from gluonlab.training.loop import train
 from gluonlab.training.reporter import Reporter

@@ -25,8 +25,8 @@ from support.reference import (
 from gluonlab.data.loading.shards import shard, whole
 from gluonlab.errors import KVStoreError
 from gluonlab.kvstores import make_kvstore
-from gluonlab.parallel.data.step import DataParallelStep
-from gluonlab.update.clipping import GlobalNormClipping
+from gluonlab.parallel.data.strategy import DataParallelStep
+from gluonlab.update.gradients import GlobalNormClipping
 from gluonlab.update.trainer import BucketedTrainer
 
 LOSS = gluon.loss.SoftmaxCrossEntropyLoss()

@@ -24,8 +24,9 @@ from gluonlab.kvstores import KVSTORES, make_kvstore
 from gluonlab.optimizers.registry import OPTIMIZERS as OFFERED
 from gluonlab.optimizers.registry import make_optimizer
 from gluonlab.parallel.data.microbatches import WHOLE, Microbatches
-from gluonlab.parallel.data.step import DataParallelStep
-from gluonlab.update.loss_scale import LossScale, SkipNotFinite, Unscaling, make_loss_scale
+from gluonlab.parallel.data.strategy import DataParallelStep
+from gluonlab.update.gradients import Unscaling
+from gluonlab.update.loss_scale import LossScale, SkipNotFinite, make_loss_scale
 from gluonlab.update.rates import Rates
 from gluonlab.update.trainer import BucketedTrainer
 

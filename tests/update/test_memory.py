@@ -14,7 +14,7 @@ from gluonlab.data.loading.shards import shard, whole
 from gluonlab.errors import RunError
 from gluonlab.kvstores import make_kvstore
 from gluonlab.optimizers import OPTIMIZERS, make_optimizer
-from gluonlab.parallel.data.step import DataParallelStep
+from gluonlab.parallel.data.strategy import DataParallelStep
 from gluonlab.update.trainer import BucketedTrainer
 
 LOSS = gluon.loss.SoftmaxCrossEntropyLoss()

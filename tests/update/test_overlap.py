@@ -11,10 +11,10 @@ from support.devices import device, devices
 from support.reference import as_is
 
 from gluonlab.data.loading.shards import whole
-from gluonlab.engine.gate import Gate
-from gluonlab.engine.pieces import overlapping
+from gluonlab.engine.invoke import Gate
+from gluonlab.engine.setup import overlapping
 from gluonlab.kvstores import make_kvstore
-from gluonlab.parallel.data.step import DataParallelStep
+from gluonlab.parallel.data.strategy import DataParallelStep
 from gluonlab.update.trainer import BucketedTrainer
 
 pytestmark = pytest.mark.cpu_only("pieces of GPUs have more operators than this network")

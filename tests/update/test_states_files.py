@@ -20,7 +20,7 @@ from support.trainers import made
 
 from gluonlab.errors import GluonlabWarning, KVStoreError
 from gluonlab.kvstores import make_kvstore
-from gluonlab.optimizers.states import matching
+from gluonlab.optimizers import states as optimizer_states
 from gluonlab.update.gluon_export import export_gluon_states
 from gluonlab.update.states import gather_states
 from gluonlab.update.trainer import BucketedTrainer
@@ -244,10 +244,10 @@ def test_only_files_are_read_and_no_more_than_states_can_have(saved, store, form
 @pytest.mark.parametrize("form", ["gluonlab's", "gluon's"])
 def test_what_a_file_may_have_at_most_is_enough_for_any_states(form, monkeypatch, tmp_path):
     """With next to nothing to spare for names and the like."""
-    monkeypatch.setattr(matching, "LOOKED_AT", 2**13)
+    monkeypatch.setattr(optimizer_states, "LOOKED_AT", 2**13)
     trainer, file = trained(network(units=(200, 300, 4))), str(tmp_path / "states")
     trainer.save_states(file) if form == "gluonlab's" else export_gluon_states(trainer, file)
-    assert Path(file).stat().st_size > 10 * matching.LOOKED_AT
+    assert Path(file).stat().st_size > 10 * optimizer_states.LOOKED_AT
     trainer.load_states(file)
 
 

@@ -18,8 +18,8 @@ from gluonlab.errors import ConfigError, KVStoreError, RunError
 from gluonlab.kvstores import make_kvstore
 from gluonlab.optimizers import registry
 from gluonlab.optimizers.registry import make_optimizer
-from gluonlab.parallel.data.step import DataParallelStep
-from gluonlab.update.bucket import ALIGNMENT_BYTES, Bucket, group, together
+from gluonlab.parallel.data.strategy import DataParallelStep
+from gluonlab.update.buckets import ALIGNMENT_BYTES, Bucket, group, together
 from gluonlab.update.rates import Rates
 from gluonlab.update.trainer import BucketedTrainer
 

@@ -16,8 +16,8 @@ from mxnet.gluon import nn
 from support.devices import contexts
 from support.reference import cpus, distance, set_values, train_on_devices, values
 
-from gluonlab.engine.living import living
-from gluonlab.update.owners import of_convolutions
+from gluonlab.engine.mxnet_fixes import living
+from gluonlab.update.buckets import params_of_convolutions
 from gluonlab.update.trainer import BucketedTrainer
 
 KINDS = {1: nn.Conv1DTranspose, 2: nn.Conv2DTranspose, 3: nn.Conv3DTranspose}
@@ -91,7 +91,7 @@ def test_weights_belong_to_ordinary_convolutions_if_no_other_block_has_them():
     plain, tied = nn.Conv2D(3, 3, in_channels=5), nn.Conv2D(3, 3, in_channels=5, use_bias=False)
     decoder = nn.Conv2DTranspose(5, 3, in_channels=3, params=tied.params, use_bias=False)
     assert decoder.weight is tied.weight
-    found = of_convolutions(living())
+    found = params_of_convolutions(living())
     assert plain.weight in found
     assert tied.weight not in found
     assert gluon.Parameter("alone", shape=(3, 5, 3, 3)) not in found
@@ -101,7 +101,7 @@ def test_a_network_that_the_collector_does_not_see_is_found_too():
     gc.collect()
     hidden = nn.Conv2D(3, 3, in_channels=5)
     gc.freeze()
-    assert hidden.weight in of_convolutions(living())
+    assert hidden.weight in params_of_convolutions(living())
 
 
 class Alike(nn.Conv2D):
@@ -118,7 +118,7 @@ def test_blocks_are_noted_while_they_live():
     blocks.append(copy.copy(blocks[0]))
     numbers = {id(block) for block in blocks}
     assert numbers <= {id(block) for block in living()}
-    assert {block.weight for block in blocks} <= of_convolutions(living())
+    assert {block.weight for block in blocks} <= params_of_convolutions(living())
     del blocks
     gc.collect()
     assert not numbers & {id(block) for block in living()}
@@ -130,7 +130,8 @@ def test_blocks_that_were_there_before_gluonlab_are_found(python):
     made = "from mxnet.gluon import nn; block = nn.Conv2D(3, 3, in_channels=5); setup.install()"
     found = python(
         "-c",
-        f"{first}; {made}; from gluonlab.engine.living import living; print(living() == [block])",
+        f"{first}; {made}; from gluonlab.engine.mxnet_fixes import living; "
+        "print(living() == [block])",
     )
     assert found.stdout.strip() == "True", found.stderr
 

@@ -18,7 +18,7 @@ from gluonlab.bench.allreduce.simulate import table as as_table
 from gluonlab.collectives.synthesis.search import Found, synthesise
 from gluonlab.collectives.topology import Topology
 from gluonlab.collectives.topology_file import with_schedules
-from gluonlab.engine.installing import pip_install
+from gluonlab.engine.installation import pip_install
 from gluonlab.errors import ConfigError
 from gluonlab.files.whole import new_file
 

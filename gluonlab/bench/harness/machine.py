@@ -14,7 +14,7 @@ from typing import Any, Dict, Optional
 
 import gluonlab
 from gluonlab.bench.harness.text import WIDTH
-from gluonlab.engine import installing
+from gluonlab.engine import installation
 from gluonlab.errors import ConfigError
 from gluonlab.host import resources
 from gluonlab.host.resources import (
@@ -36,7 +36,7 @@ HERE = Path(gluonlab.__file__).resolve().parent.parent  # the folder that holds 
 
 def describe_machine() -> str:
     """Processor and cores, then the versions of Python, MXNet and torch on another line."""
-    mxnet = " and ".join(installing.flavours()) or "mxnet"
+    mxnet = " and ".join(installation.flavours()) or "mxnet"
     count = resources.available_cores()
     versions = f"{mxnet} {_version(mxnet)}, torch {_version('torch')}"
     numbers, limit = cpu_numbers(), os.environ.get(LIMIT)

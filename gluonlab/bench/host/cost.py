@@ -25,9 +25,9 @@ from gluonlab.data.loading.augment import to_float
 from gluonlab.data.loading.loader import Loader
 from gluonlab.data.sets.registry import load_dataset
 from gluonlab.devices import devices as find_devices
-from gluonlab.engine.gate import Gate
+from gluonlab.engine.invoke import Gate
 from gluonlab.kvstores import make_kvstore
-from gluonlab.parallel.data.step import DataParallelStep
+from gluonlab.parallel.data.strategy import DataParallelStep
 from gluonlab.training.losses import STRIDE, LossLog
 from gluonlab.update.trainer import BucketedTrainer
 

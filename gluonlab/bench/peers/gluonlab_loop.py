@@ -18,15 +18,15 @@ from gluonlab.config import TrainConfig
 from gluonlab.data.loading.loader import Loader
 from gluonlab.data.loading.shards import Batch
 from gluonlab.data.sets.registry import load_dataset
-from gluonlab.engine.pieces import Overlap, overlapping
+from gluonlab.engine.setup import Overlap, overlapping
 from gluonlab.kvstores.groups import ALONE, Group
+from gluonlab.parallel import strategy_class
 from gluonlab.parallel.objective import make_loss
 from gluonlab.parallel.strategy import Strategy
 from gluonlab.timeline.recorder import Recorder
 from gluonlab.training.losses import LossLog
 from gluonlab.training.network import make_net
 from gluonlab.training.plan import make_plan
-from gluonlab.training.splitting import STRATEGIES
 
 
 def make(
@@ -66,7 +66,7 @@ def make(
     )
     dataset = load_dataset("synthetic", samples=work.samples, shape=work.shape, classes=CLASSES)
     plan = dataclasses.replace(make_plan(config), dataset=dataset)
-    make_strategy = STRATEGIES[plan.split.way]
+    make_strategy = strategy_class(plan.split.way)
     strategy = make_strategy(partial(make_net, plan), make_loss(), plan, group)
     loader = Loader(
         plan.dataset.train,

@@ -13,12 +13,12 @@ from gluonlab.collectives.cost import price, traffic
 from gluonlab.collectives.links import Topology
 from gluonlab.parallel.channels.replica import ChannelReplica
 from gluonlab.parallel.channels.strategy import ChannelParallel
-from gluonlab.parallel.data.stage_gradients import bytes_of
 from gluonlab.parallel.data.strategy import DataParallel
+from gluonlab.parallel.memory import Shards, Taken
+from gluonlab.parallel.part import bytes_of
 from gluonlab.parallel.pipeline.executor import Program
 from gluonlab.parallel.pipeline.price import Costs
 from gluonlab.parallel.pipeline.schedule import SEND_BACKWARD, SEND_FORWARD, Instruction
-from gluonlab.parallel.planned import Shards, Taken
 
 
 class Message(NamedTuple):
@@ -62,7 +62,7 @@ def moves(way: Way) -> Moves:
     if way.staged is not None:
         return Moves(devices, list(_of_stages(way, devices)), [])
     if isinstance(way.strategy, ChannelParallel):
-        [replica] = way.strategy.step.replicas
+        [replica] = way.strategy.replicas
         assert isinstance(replica, ChannelReplica)
         inputs, sums = replica.moved()
         each = inputs // (devices - 1)

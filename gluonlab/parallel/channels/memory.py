@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from typing import Dict, Iterator, List, NamedTuple, Sequence, Set
 
-from gluonlab.parallel.channels.levels import wanted
+from gluonlab.parallel.channels.layout import wanted
 from gluonlab.parallel.channels.replica import Levels, Params
-from gluonlab.parallel.data.stage_gradients import Kinds, bytes_of
-from gluonlab.parallel.planned import Graph, Shards, Taken, input_kinds, of_parameters
+from gluonlab.parallel.memory import Graph, Shards, Taken, input_kinds, of_parameters
+from gluonlab.parallel.part import Kinds, bytes_of
 from gluonlab.parallel.strategy import StrategyPlan
 
 

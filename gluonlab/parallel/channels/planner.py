@@ -4,29 +4,38 @@ from __future__ import annotations
 
 import math
 import re
-from typing import Any, Dict, Optional, Sequence, Set, Tuple
+from typing import Any, Dict, List, Optional, Sequence, Set, Tuple
 
 import mxnet as mx
 
 from gluonlab.errors import ModelError
-from gluonlab.models.graphs import Node
-from gluonlab.parallel.channels.facts import LAYERS, Facts
-from gluonlab.parallel.channels.items import Items
+from gluonlab.models.graphs import Node, parsed
 from gluonlab.parallel.channels.layout import (
     BOTH,
     COLUMN,
     COPY,
     NODE,
+    PAD,
     ROW,
+    SLICE,
     SUM,
     Bounds,
+    Item,
     Layout,
     Shape,
     Slice,
     Value,
-)  # fmt: skip
+)
 from gluonlab.shares import split_evenly
 
+BY_CHANNEL = {
+    "Activation", "BlockGrad", "Cast", "Dropout", "Flatten", "Pooling", "_copy", "_div_scalar",
+    "_maximum_scalar", "_minus_scalar", "_mul_scalar", "_plus_scalar", "_power_scalar", "abs",
+    "amp_cast", "clip", "erf", "exp", "flatten", "hard_sigmoid", "identity", "log", "negative",
+    "relu", "sigmoid", "softsign", "sqrt", "square", "tanh",
+}  # fmt: skip
+PLAIN_LEAKY = {"leaky", "elu", "selu", "gelu"}  # of LeakyReLU: neither weights nor random numbers
+LAYERS = {"Convolution": "num_filter", "FullyConnected": "num_hidden"}
 TOGETHER = {"elemwise_add", "elemwise_sub", "elemwise_mul", "_plus", "_Plus", "broadcast_add",
             "add_n", "broadcast_mul", "broadcast_sub"}  # fmt: skip
 
@@ -297,3 +306,161 @@ def _refuse_random(node: Node) -> None:
             f"--split channels: {node['name']} draws random numbers ({node['op']}), "
             "of which all devices would need the same: choose another --split"
         )
+
+
+class Facts:
+    """The ``nodes`` of a graph, their ``shapes`` by node and output, and how often each is used.
+
+    ``inputs``: shapes from which all others follow. ``last_layers``: behind them comes no other.
+    """
+
+    def __init__(self, graph: mx.sym.Symbol, inputs: Dict[str, Shape]) -> None:
+        whole = parsed(graph)
+        self.nodes: List[Node] = whole["nodes"]
+        self.heads, self.attrs = whole["heads"], whole["attrs"]
+        self.shapes = _shapes(graph, inputs)
+        self.uses = _uses(self.nodes)
+        self.last_layers = _last_layers(self.nodes)
+
+    def is_plain(self, node: Node) -> bool:
+        """Whether a layer's weights are parameters of its own, and its channels in axis 1."""
+        attrs = node.get("attrs", {})
+        own = [entry[0] for entry in node["inputs"][1:]]
+        return (
+            all(self.nodes[i]["op"] == "null" and self.uses[i] == 1 for i in own)
+            and attrs.get("layout", "NCHW") in ("NCW", "NCHW", "NCDHW", "None")
+            and attrs.get("flatten", "True") == "True"
+        )
+
+    def is_by_channel(self, node: Node) -> bool:
+        """Whether a node without parameters works on each channel by itself."""
+        attrs = node.get("attrs", {})
+        if node["op"] == "LeakyReLU":
+            return attrs.get("act_type", "leaky") in PLAIN_LEAKY
+        return node["op"] in BY_CHANNEL and len(node["inputs"]) == 1
+
+    def params(self, node: Node) -> Tuple[str, Optional[str]]:
+        """The names of a layer's weight, and of its bias if it has one."""
+        names = [self.nodes[entry[0]]["name"] for entry in node["inputs"][1:]]
+        return names[0], names[1] if len(names) > 1 else None
+
+    def channels_of(self, place: int, output: int) -> int:
+        """How many there are along axis 1."""
+        shape = self.shapes[place, output]
+        return shape[1] if len(shape) > 1 else 0
+
+    def outputs(self, place: int) -> int:
+        """How many outputs a node has."""
+        return max(output for source, output in self.shapes if source == place) + 1
+
+
+def _uses(nodes: Sequence[Node]) -> List[int]:
+    uses = [0] * len(nodes)
+    for node in nodes:
+        for entry in node["inputs"]:
+            uses[entry[0]] += 1
+    return uses
+
+
+def _last_layers(nodes: Sequence[Node]) -> Set[int]:
+    """The layers behind which there is no other."""
+    before = [False] * len(nodes)  # whether a layer comes after the node
+    for place in range(len(nodes) - 1, -1, -1):
+        for entry in nodes[place]["inputs"]:
+            before[entry[0]] |= before[place] or nodes[place]["op"] in LAYERS
+    return {i for i, node in enumerate(nodes) if node["op"] in LAYERS and not before[i]}
+
+
+def _shapes(graph: mx.sym.Symbol, inputs: Dict[str, Shape]) -> Dict[Tuple[int, int], Shape]:
+    """The shape of every output of every node."""
+    internals = graph.get_internals()
+    _, shapes, _ = internals.infer_shape(**inputs)
+    found: Dict[Tuple[int, int], Shape] = {}
+    heads = parsed(internals)["heads"]
+    for (place, output, *_), shape in zip(heads, shapes):
+        found[place, output] = tuple(shape)
+    return found
+
+
+class Items:
+    """The items ``made`` so far of a graph's ``nodes``; ``trained``: parameters with gradients."""
+
+    def __init__(self, nodes: Sequence[Node], trained: Set[str]) -> None:
+        self._nodes, self._trained = nodes, trained
+        self.made: List[Item] = []
+        self._known: Dict[Any, Value] = {}  # copies and slices that several nodes take
+
+    def node(
+        self,
+        node: Node,
+        inputs: Tuple[Any, ...],
+        bounds: Optional[Bounds],
+        attrs: Tuple[Dict[str, str], ...] = (),
+        complete: bool = False,
+    ) -> Value:
+        """An operator on these values and, unless they are ``complete``, its own parameters."""
+        if not complete:
+            own = node["inputs"][len(inputs) :]
+            inputs += tuple(self._nodes[entry[0]]["name"] for entry in own)
+        level = max((each.level for each in inputs if isinstance(each, Value)), default=0)
+        learns = any(
+            each.learns if isinstance(each, Value) else each in self._trained for each in inputs
+        )
+        return self.add(NODE, level, inputs, node, attrs, bounds, learns=learns)
+
+    def copy(self, value: Value) -> Value:
+        """The same value; backward adds up the gradients of all devices."""
+        if not value.learns:
+            return value
+        if ("copy", value) not in self._known:
+            made = self.add(COPY, value.level, (value,), learns=True)
+            self._known["copy", value] = made._replace(level=value.level + 1)
+        return self._known["copy", value]
+
+    def sum(self, value: Value) -> Value:
+        """The sum of what the devices have, on all of them."""
+        made = self.add(SUM, value.level, (value,), learns=value.learns)
+        return made._replace(level=value.level + 1)
+
+    def parts(self, value: Value, bounds: Bounds) -> Value:
+        """The value in these parts, whatever it is."""
+        if value.bounds == bounds:
+            return value
+        if ("parts", value, bounds) not in self._known:
+            copied = self.copy(self.whole(value))
+            self._known["parts", value, bounds] = self.add(
+                SLICE, copied.level, (copied,), bounds=bounds, learns=value.learns
+            )
+        return self._known["parts", value, bounds]
+
+    def add(
+        self,
+        kind: str,
+        level: int,
+        inputs: Tuple[Any, ...],
+        node: Optional[Node] = None,
+        attrs: Tuple[Dict[str, str], ...] = (),
+        bounds: Optional[Bounds] = None,
+        channels: int = 0,
+        learns: Optional[bool] = None,
+    ) -> Value:
+        """A new item's first output."""
+        self.made.append(Item(kind, level, inputs, node, attrs, bounds, channels))
+        if learns is None:
+            learns = any(each.learns for each in inputs if isinstance(each, Value))
+        return Value(len(self.made) - 1, 0, level, bounds, learns)
+
+    def whole(self, value: Value) -> Value:
+        """The whole value: parts among zeros, summed."""
+        if value.bounds is None:
+            return value
+        key = ("whole", value)
+        if key not in self._known:
+            width = value.bounds[-1][1]
+            padded = self.add(PAD, value.level, (value,), bounds=value.bounds, channels=width)
+            self._known[key] = self.sum(padded._replace(bounds=None))
+        return self._known[key]
+
+    def give(self, item: int, outputs: int) -> None:
+        """Have the item give so many outputs."""
+        self.made[item] = self.made[item]._replace(outputs=outputs)

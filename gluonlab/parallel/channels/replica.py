@@ -3,33 +3,88 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Sequence, Tuple
+from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 import mxnet as mx
 from mxnet import gluon, nd
 
+from gluonlab.collectives.executor import Executor
 from gluonlab.collectives.schedule import Schedule
 from gluonlab.engine.invoke import CopyInto
-from gluonlab.parallel.channels.layout import COPY, SUM, Layout
-from gluonlab.parallel.channels.levels import PASS, Crossing, crossings, graphs, wanted
-from gluonlab.parallel.channels.operators import Copy, Pass, Sum
+from gluonlab.parallel.channels.layout import (
+    COPY,
+    PASS,
+    SUM,
+    Crossing,
+    Layout,
+    crossings,
+    graphs,
+    wanted,
+)
 from gluonlab.parallel.data.replica import IMAGES, LABELS
-from gluonlab.parallel.data.stage_gradients import bytes_of
-from gluonlab.parallel.part import Bound, Heads, Part, SharedArrays
+from gluonlab.parallel.part import Bound, Heads, Part, SharedArrays, bytes_of
 from gluonlab.parallel.precision import Conversion
+from gluonlab.parallel.strategy import Around
+
+Call = Callable[[], None]
+Params = Mapping[str, gluon.Parameter]
+
+
+# The operators that join the devices, each of the first two the other's derivative (M. Shoeybi et
+# al., "Megatron-LM: Training multi-billion parameter language models using model parallelism",
+# 2019, section 3, where `Copy` is f and `Sum` is g).
+
+
+class Copy:
+    """Identity forward, allreduce backward: every device computes with the same value."""
+
+    def __init__(self, schedule: Schedule, values: Sequence[nd.NDArray]) -> None:
+        """``values``: of each device, all equal."""
+        self._schedule, self.results = schedule, list(values)
+
+    def forward(self) -> List[Call]:
+        """Nothing is to be done."""
+        return []
+
+    def backward(self, gradients: Sequence[nd.NDArray]) -> List[Call]:
+        """The calls that add up what each device has of the value's gradient, in place."""
+        return [Executor(self._schedule, [[gradient] for gradient in gradients]).run]
+
+
+class Sum:
+    """Allreduce forward, identity backward: every device has a summand of the same value."""
+
+    def __init__(self, schedule: Schedule, values: Sequence[nd.NDArray]) -> None:
+        """``values``: the summand of each device, in whose place the sum appears."""
+        self._schedule, self.results = schedule, list(values)
+
+    def forward(self) -> List[Call]:
+        """The calls that add up the summands, which nobody else takes, backward neither."""
+        return [Executor(self._schedule, [[value] for value in self.results]).run]
+
+    def backward(self, gradients: Sequence[nd.NDArray]) -> List[Call]:
+        """Nothing is to be done: the gradient of a sum is that of each summand."""
+        return []
+
+
+class Pass:
+    """The value goes on as it is, both ways: all that takes it is the same on every device."""
+
+    def __init__(self, schedule: Schedule, values: Sequence[nd.NDArray]) -> None:
+        self.results = list(values)
+
+    def forward(self) -> List[Call]:
+        """Nothing is to be done."""
+        return []
+
+    def backward(self, gradients: Sequence[nd.NDArray]) -> List[Call]:
+        """Nothing is to be done."""
+        return []
+
 
 OPERATORS: Dict[str, Callable[[Schedule, Sequence[nd.NDArray]], Any]] = {
     COPY: Copy, SUM: Sum, PASS: Pass,
 }  # fmt: skip
-Call = Callable[[], object]
-Meet = Callable[[Call], object]  # has the devices meet, where somebody watches a step
-
-
-def _just(call: Call) -> object:
-    return call()
-
-
-Params = Mapping[str, gluon.Parameter]
 
 
 class _Calls(NamedTuple):
@@ -76,12 +131,16 @@ class ChannelReplica:
         self._gradients = [SharedArrays(ctx) for ctx in ctxs]
         self._made: Dict[Any, _Calls] = {}
         self._last: "_Calls | None" = None
-        self.meet: Meet = _just
 
     def forward(
-        self, images: nd.NDArray, labels: nd.NDArray, train: bool = True, add: bool = False
+        self,
+        images: nd.NDArray,
+        labels: nd.NDArray,
+        train: bool = True,
+        add: bool = False,
+        around: Optional[Around] = None,
     ) -> Tuple[nd.NDArray, nd.NDArray]:
-        """As `gluonlab.parallel.data.replica.Replica.forward`."""
+        """As `gluonlab.parallel.data.replica.Replica.forward`; ``around`` sees the meetings."""
         key = (images.shape, images.dtype, labels.shape, labels.dtype, add)
         if key not in self._made:
             self._made[key] = self._make(images, labels, add)
@@ -94,18 +153,18 @@ class ChannelReplica:
             for part, bound in zip(parts, bounds):
                 part.forward(bound, train)
             for call in meetings:
-                self.meet(call)
+                _meet(call, around)
         loss, scores, *others = calls.outputs
         return (loss if train or not others else others[0]), scores
 
-    def backward(self, scale: float = 1.0) -> None:
+    def backward(self, scale: float = 1.0, around: Optional[Around] = None) -> None:
         """Write the gradients of the last forward's loss, times ``scale``, on all devices."""
         assert self._last is not None, "forward comes first"
         for heads in self._last.heads:
             heads.fill(scale)
         for meets, call in self._last.backward:
             if meets:
-                self.meet(call)
+                _meet(call, around)
             else:
                 call()
 
@@ -186,6 +245,14 @@ class ChannelReplica:
                         arrays = [bound.gradients[crossing.name] for bound in bounds[level]]
                         calls += [(True, call) for call in operator.backward(arrays)]
         return calls, losses
+
+
+def _meet(call: Call, around: Optional[Around]) -> None:
+    """Have the devices meet; ``around``, if given, calls it in its place."""
+    if around is None:
+        call()
+    else:
+        around("allreduce", call)
 
 
 class Levels:

@@ -13,11 +13,11 @@ from gluonlab.engine.invoke import between_passes
 from gluonlab.gpu.peers import enable_peer_access
 from gluonlab.kvstores.group_store import GroupKVStore
 from gluonlab.kvstores.groups import ALONE, Group
-from gluonlab.optimizers.states.fitting import fitted
-from gluonlab.optimizers.states.matching import own_of
+from gluonlab.optimizers.states import fitted, own_of
 from gluonlab.parallel.channels.layout import Layout
 from gluonlab.parallel.channels.memory import ChannelMemory
 from gluonlab.parallel.channels.parameters import (
+    ChannelStatistics,
     Everywhere,
     joined,
     joined_states,
@@ -27,9 +27,9 @@ from gluonlab.parallel.channels.parameters import (
 )
 from gluonlab.parallel.channels.planner import split
 from gluonlab.parallel.channels.replica import ChannelReplica
-from gluonlab.parallel.channels.statistics import ChannelStatistics
 from gluonlab.parallel.data.replica import IMAGES, LABELS, loss_graph
-from gluonlab.parallel.data.step import CopiesStep
+from gluonlab.parallel.data.strategy import ReplicaStep
+from gluonlab.parallel.memory import Shards, Taken
 from gluonlab.parallel.objective import constants_of, label_columns, scoring_loss
 from gluonlab.parallel.strategy import (
     MakeNet,
@@ -40,13 +40,13 @@ from gluonlab.parallel.strategy import (
     statistics_of,
 )
 from gluonlab.update.states import restore, states_of
-from gluonlab.update.together import Together
 from gluonlab.update.trainer import BucketedTrainer
+from gluonlab.update.trainer_group import Together
 
 SUMS = "sharded"  # the allreduce of activations, unless the kvstore names another
 
 
-class ChannelParallel:
+class ChannelParallel(ReplicaStep):
     """The `Strategy` of split channels, copy i of the network on ``plan.split.copies[i]``.
 
     ``net`` has the whole parameters, on the CPU, as they were when the statistics were last
@@ -85,15 +85,11 @@ class ChannelParallel:
             for ctxs in copies
         ]
         levels, scoring_levels = replicas[0].levels, replicas[0].scoring
-        self.taken = ChannelMemory(levels, scoring_levels, kept, plan, label_columns(loss)).taken
+        self._memory = ChannelMemory(levels, scoring_levels, kept, plan, label_columns(loss))
         whole = self.net._collect_params_with_prefix()
         places = {param.name: place for place, param in whole.items()}
-        self.statistics = ChannelStatistics(
-            layout, self.parts, copies, places, plan.microbatches, group
-        )
-        self.step = CopiesStep(replicas, self.updates, plan.microbatches, self.statistics)
-        self.phases, self.score = self.step.phases, self.step.score
-        self.has_statistics = self.statistics.exist
+        statistics = ChannelStatistics(layout, self.parts, copies, places, plan.microbatches, group)
+        super().__init__(replicas, self.updates, plan.microbatches, statistics)
 
     @property
     def inputs(self) -> List[mx.Context]:
@@ -101,6 +97,10 @@ class ChannelParallel:
         return [ctxs[0] for ctxs in self._copies]
 
     outputs = inputs
+
+    def taken(self, shards: Shards) -> List[Taken]:
+        """As `Strategy` says."""
+        return self._memory.taken(shards)
 
     def settle_statistics(self) -> None:
         """Average over the copies, and give ``net`` all parameters as they are now."""

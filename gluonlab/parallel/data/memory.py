@@ -9,10 +9,8 @@ from mxnet import gluon
 
 from gluonlab.models.rewriting import rewrite
 from gluonlab.parallel.data.replica import loss_graph
-from gluonlab.parallel.data.stage_gradients import Kinds, bytes_of
-from gluonlab.parallel.data.stage_memory import planned_mib
-from gluonlab.parallel.objective import constants_of, label_columns
-from gluonlab.parallel.planned import (
+from gluonlab.parallel.data.staged import planned_mib
+from gluonlab.parallel.memory import (
     Graph,
     Shards,
     Taken,
@@ -21,6 +19,8 @@ from gluonlab.parallel.planned import (
     of_parameters,
     without_memory,
 )
+from gluonlab.parallel.objective import constants_of, label_columns
+from gluonlab.parallel.part import Kinds, bytes_of
 from gluonlab.parallel.strategy import StrategyPlan
 
 PRECISE_MIB_OF_STAGES = 4096  # where MXNet tells whole MiB of each of some 20 to 60 stages

@@ -76,13 +76,19 @@ class Replica:
         self._kinds = KindReader()
 
     def forward(
-        self, images: nd.NDArray, labels: nd.NDArray, train: bool = True, add: bool = False
+        self,
+        images: nd.NDArray,
+        labels: nd.NDArray,
+        train: bool = True,
+        add: bool = False,
+        around: Any = None,
     ) -> Tuple[nd.NDArray, nd.NDArray]:
         """The sum of losses (1,) and the scores (n, classes), until the next call.
 
         ``train``: as in autograd.record(train_mode=...), for layers that differ, such as Dropout.
         Labels are not smoothed without. ``add``: `backward` will add to the gradients that are
-        there, instead of replacing them.
+        there, instead of replacing them. ``around``: no sum is part of this pass, which it could be
+        shown.
         """
         last = self._last = self._for(images, labels, add)
         last.images.copy(images)
@@ -90,7 +96,7 @@ class Replica:
         self._part.forward(last.bound, train)
         return last.loss if train else last.unsmoothed, last.scores
 
-    def backward(self, scale: float = 1.0) -> None:
+    def backward(self, scale: float = 1.0, around: Any = None) -> None:
         """Write the gradients of the last forward's loss, times ``scale``, for the parameters."""
         assert self._last is not None, "forward comes first"
         bound = self._last.bound

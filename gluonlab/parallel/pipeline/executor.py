@@ -20,11 +20,10 @@ from mxnet import nd
 from gluonlab.engine.invoke import Fence
 from gluonlab.parallel.data.microbatches import LossSums, Microbatch
 from gluonlab.parallel.data.replica import IMAGES, LABELS
-from gluonlab.parallel.data.stage_gradients import bytes_of
-from gluonlab.parallel.part import Bound, Heads, Part
+from gluonlab.parallel.part import Bound, Heads, Part, bytes_of
 from gluonlab.parallel.pipeline.check import in_order, peaks
 from gluonlab.parallel.pipeline.schedule import SEND_FORWARD, Instruction, PipelineSchedule
-from gluonlab.parallel.stages.stage import ACTIVATION, Stage
+from gluonlab.parallel.stages.partition import ACTIVATION, Stage
 
 Call = Callable[[], object]
 MakeSchedule = Callable[[int], PipelineSchedule]  # for a number of microbatches

@@ -21,11 +21,18 @@ from gluonlab.kvstores.group_store import GroupKVStore
 from gluonlab.kvstores.groups import ALONE, Group
 from gluonlab.parallel.data.microbatches import Microbatch
 from gluonlab.parallel.data.statistics import RunningStatistics
+from gluonlab.parallel.memory import Shards, Taken
 from gluonlab.parallel.pipeline.executor import Pipeline, Program, queue
-from gluonlab.parallel.stages.balance import Balanced, choose_cuts
-from gluonlab.parallel.stages.chain import check_cuts, layers_of, name_of
-from gluonlab.parallel.stages.memory import StagedMemory, schedule_of
-from gluonlab.parallel.stages.stage import make_stages
+from gluonlab.parallel.stages.partition import (
+    Balanced,
+    StagedMemory,
+    check_cuts,
+    choose_cuts,
+    layers_of,
+    make_stages,
+    name_of,
+    schedule_of,
+)
 from gluonlab.parallel.strategy import (
     Around,
     MakeNet,
@@ -37,8 +44,8 @@ from gluonlab.parallel.strategy import (
     WholeParameters,
     queue_all,
 )
-from gluonlab.update.together import Together
 from gluonlab.update.trainer import BucketedTrainer
+from gluonlab.update.trainer_group import Together
 
 WIDTH = 69  # of a line of what a run says first, without its title
 
@@ -67,7 +74,7 @@ class StagedParallel(WholeParameters):
         check_cuts(split.model, layers, cuts)
         self.cuts = cuts
         self.stages = make_stages(layers, cuts, loss, plan.preprocess, plan.conversion)
-        self.taken = StagedMemory(self.stages, loss, plan).taken
+        self._memory = StagedMemory(self.stages, loss, plan)
         self._place()
         self.updates = Together(
             [self._trainer(device, plan, group) for device in self._devices_with_parameters()],
@@ -81,8 +88,6 @@ class StagedParallel(WholeParameters):
         self.statistics = RunningStatistics(
             self.net, plan.microbatches, group=group, copies=self._copies
         )
-        self.settle_statistics = self.statistics.average
-        self.has_statistics = self.statistics.exist
         self._losses: List[nd.NDArray] = []
 
     @property
@@ -94,6 +99,19 @@ class StagedParallel(WholeParameters):
     def outputs(self) -> List[mx.Context]:
         """The last device of each copy."""
         return [ctxs[-1] for ctxs in self._copies]
+
+    @property
+    def has_statistics(self) -> bool:
+        """As `Strategy` says."""
+        return self.statistics.exist
+
+    def settle_statistics(self) -> None:
+        """As `Strategy` says."""
+        self.statistics.average()
+
+    def taken(self, shards: Shards) -> List[Taken]:
+        """As `Strategy` says."""
+        return self._memory.taken(shards)
 
     def step(self, batch: Batch, around: Optional[Around] = None) -> List[nd.NDArray]:
         """Queue the training on a batch; the sum of losses (1,) of each copy's shard.

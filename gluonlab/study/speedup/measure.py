@@ -23,8 +23,7 @@ from gluonlab.engine.neighbours import own_cores
 from gluonlab.errors import ConfigError
 from gluonlab.host.resources import room
 from gluonlab.parallel.data.strategy import DataParallel
-from gluonlab.parallel.split import DATA
-from gluonlab.parallel.strategy import MakeStrategy
+from gluonlab.parallel.strategy import DATA, MakeStrategy
 from gluonlab.study.speedup import parts as windows
 from gluonlab.study.speedup.advice import Facts
 from gluonlab.study.speedup.parts import Parts, parts

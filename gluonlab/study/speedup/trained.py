@@ -16,7 +16,7 @@ from mxnet import nd
 from gluonlab.config import TrainConfig
 from gluonlab.data.loading.shards import Batch
 from gluonlab.data.sets.dataset import Dataset
-from gluonlab.engine.gate import Gate
+from gluonlab.engine.invoke import Gate
 from gluonlab.errors import ConfigError
 from gluonlab.parallel.data.strategy import DataParallel
 from gluonlab.parallel.strategy import Around, MakeStrategy
@@ -114,7 +114,7 @@ class Trained:
     def alone(self, device: int) -> None:
         """Forward and backward of this device's shard, while the others have nothing to do."""
         assert isinstance(self.strategy, DataParallel)
-        replica = self.strategy.step.replicas[device]
+        replica = self.strategy.replicas[device]
         part = Batch([self.batch.xs[device]], [self.batch.ys[device]], len(self.batch.xs[device]))
         with self.plan.pieces():
             for number, [(_, images, labels)] in enumerate(self.plan.microbatches.rounds(part)):

@@ -22,7 +22,7 @@ from gluonlab.data.loading.shards import whole
 from gluonlab.host.resources import LIMIT
 from gluonlab.kvstores import make_kvstore
 from gluonlab.models import get_model
-from gluonlab.parallel.data.step import DataParallelStep
+from gluonlab.parallel.data.strategy import DataParallelStep
 from gluonlab.update.trainer import BucketedTrainer
 
 TASK = peers.COMPARISONS["lenet"].task

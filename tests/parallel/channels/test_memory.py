@@ -8,7 +8,7 @@ from support.split_memory import count_channels, count_elsewhere
 from support.splits import chains
 from support.storage import most_counted
 
-from gluonlab.parallel.planned import Shards
+from gluonlab.parallel.memory import Shards
 
 WITHIN = 0.05  # of what MXNet has allocated
 NOTED = 4096  # bytes: sums of losses, rates, and gaps between the parameters of a bucket

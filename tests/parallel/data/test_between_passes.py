@@ -10,11 +10,10 @@ from support.devices import contexts, on_gpus
 from support.drawn_runs import BATCH, few_digits, network_of, of_way
 
 from gluonlab.config import TrainConfig
-from gluonlab.engine.gate import Gate
-from gluonlab.engine.invoke import between_passes
+from gluonlab.engine.invoke import Gate, between_passes
+from gluonlab.parallel import strategy_class
 from gluonlab.training.loop import train
 from gluonlab.training.reporter import Reporter
-from gluonlab.training.splitting import STRATEGIES
 
 STEPS = 4  # of an epoch
 IMAGES = BATCH * STEPS - 1
@@ -94,7 +93,7 @@ class TakesStates:
         self.rests, self.states = rests, []
 
     def __call__(self, make_net, loss, plan, group):
-        strategy = STRATEGIES[plan.split.way](make_net, loss, plan, group)
+        strategy = strategy_class(plan.split.way)(make_net, loss, plan, group)
         strategy.step = ThenCalls(strategy.step, lambda: self.take(strategy))
         return strategy
 

@@ -15,7 +15,7 @@ from support.reference import as_is, distance, random_batches, train_on_one_devi
 from gluonlab.data.loading.shards import Batch, shard
 from gluonlab.kvstores import make_kvstore
 from gluonlab.kvstores.group_store import GroupKVStore
-from gluonlab.parallel.data.step import DataParallelStep
+from gluonlab.parallel.data.strategy import DataParallelStep
 from gluonlab.update.trainer import BucketedTrainer
 
 SHAPE = (1, 3, 3)
@@ -42,7 +42,11 @@ def test_the_gradients_of_all_devices_add_up_to_those_of_the_batch(counts, sizes
     batches = random_batches([sum(counts), *sizes], shape=SHAPE, classes=4)
     places = [range(counts[0]), range(counts[0], sum(counts))]
     ctxs_of = [[device(place) for place in of_process] for of_process in places]
-    nets = [made(ctxs) for ctxs in ctxs_of]
+    nets = []
+    for ctxs in ctxs_of:
+        # names as in a process of its own: trainers sort parameters by name
+        with mx.name.NameManager():
+            nets.append(made(ctxs))
 
     def work(group):
         ctxs, net = ctxs_of[group.rank], nets[group.rank]

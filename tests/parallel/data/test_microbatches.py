@@ -28,7 +28,7 @@ from gluonlab.errors import ConfigError
 from gluonlab.kvstores import make_kvstore
 from gluonlab.models.networks import LeNet
 from gluonlab.parallel.data.microbatches import Microbatches
-from gluonlab.parallel.data.step import DataParallelStep
+from gluonlab.parallel.data.strategy import DataParallelStep
 from gluonlab.update.trainer import BucketedTrainer
 
 TOLERANCE = 1e-5  # relative, after 5 steps: only the order of summation differs

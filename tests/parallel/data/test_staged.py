@@ -33,10 +33,9 @@ from gluonlab.kvstores import make_kvstore
 from gluonlab.kvstores.groups import ALONE
 from gluonlab.parallel.data.microbatches import WHOLE, Microbatches
 from gluonlab.parallel.data.replica import IMAGES, LABELS, loss_graph
-from gluonlab.parallel.data.stages import cut
-from gluonlab.parallel.data.step import DataParallelStep
-from gluonlab.parallel.data.strategy import data_parallel
-from gluonlab.parallel.planned import MIB
+from gluonlab.parallel.data.strategy import DataParallelStep, data_parallel
+from gluonlab.parallel.data.sync_bn import cut
+from gluonlab.parallel.memory import MIB
 from gluonlab.training.memory import Needs
 from gluonlab.training.network import make_net
 from gluonlab.training.plan import make_plan
@@ -441,7 +440,7 @@ def test_memory_is_told_as_the_stages_take_it(microbatches):
     plan = make_plan(TrainConfig(devices=named(2), microbatches=microbatches, **settings))
     plan = dataclasses.replace(plan, dataset=load_dataset("synthetic", samples=100))
     loss = gluon.loss.SoftmaxCrossEntropyLoss()
-    step = data_parallel(partial(make_net, plan), loss, plan, ALONE).step
+    step = data_parallel(partial(make_net, plan), loss, plan, ALONE)
     for batch in Loader(plan.dataset.train, plan.ctxs, plan.global_batch_size, raw=True):
         step(batch)
     for batch in Loader(plan.dataset.test, plan.ctxs, plan.global_batch_size, raw=True):

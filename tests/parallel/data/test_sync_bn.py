@@ -27,7 +27,7 @@ from gluonlab.errors import ModelError
 from gluonlab.kvstores import make_kvstore
 from gluonlab.models import MODELS, ModelKind
 from gluonlab.parallel.data.microbatches import WHOLE, Microbatches
-from gluonlab.parallel.data.step import DataParallelStep
+from gluonlab.parallel.data.strategy import DataParallelStep
 from gluonlab.parallel.data.sync_bn import check_network
 from gluonlab.training.loop import train
 from gluonlab.training.reporter import Reporter
@@ -454,7 +454,7 @@ def test_where_layers_are_frozen_k_devices_move_the_statistics_that_one_moves(ho
         step = make_step(net, ctxs, sync_bn=k > 1)
         for batch in batches:
             step(shards(batch, ctxs))
-        step.running.average()
+        step.statistics.average()
         tested = sum(part.loss.asscalar() for part in step.score(shards(batches[0], ctxs)))
         return ctxs, [values(net, ctx) for ctx in ctxs], tested
 

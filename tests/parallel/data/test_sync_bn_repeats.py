@@ -20,7 +20,7 @@ from support.reference import as_is, distance, random_batches
 
 from gluonlab.data.loading.shards import shard, whole
 from gluonlab.kvstores import make_kvstore
-from gluonlab.parallel.data.step import DataParallelStep
+from gluonlab.parallel.data.strategy import DataParallelStep
 from gluonlab.update.trainer import BucketedTrainer
 
 REPEATS = 4

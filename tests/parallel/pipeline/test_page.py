@@ -12,7 +12,7 @@ from support.legible import controls_outside
 from gluonlab.parallel.pipeline.check import in_order
 from gluonlab.parallel.pipeline.price import COMPUTE, Costs, equal_shares, price
 from gluonlab.parallel.pipeline.render import as_page, draw
-from gluonlab.parallel.pipeline.render.scene import clock, gaps, most_kept, ticks
+from gluonlab.parallel.pipeline.render.pictures import clock, gaps, most_kept, ticks
 from gluonlab.parallel.pipeline.schedule import make_pipeline
 
 pytestmark = pytest.mark.browser

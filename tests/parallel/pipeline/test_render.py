@@ -15,18 +15,23 @@ from gluonlab.errors import ScheduleError
 from gluonlab.parallel.pipeline import render
 from gluonlab.parallel.pipeline.price import Costs, equal_shares, price
 from gluonlab.parallel.pipeline.render import as_svg, as_text
-from gluonlab.parallel.pipeline.render.scene import axis, clock, gaps, levels, size, ticks
-from gluonlab.parallel.pipeline.render.svg import (
+from gluonlab.parallel.pipeline.render.pictures import (
     DIGIT,
     LABELS,
     LOW,
     MARGIN,
+    MOST_COLUMNS,
     RIGHT,
     STYLE,
     WIDEST,
     WIDTH,
+    axis,
+    clock,
+    gaps,
+    levels,
+    size,
+    ticks,
 )
-from gluonlab.parallel.pipeline.render.text import MOST_COLUMNS
 from gluonlab.parallel.pipeline.schedule import SCHEDULES
 
 SVG = "{http://www.w3.org/2000/svg}"

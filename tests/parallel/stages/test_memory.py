@@ -14,12 +14,17 @@ from support.splits import IMAGE, chains, make_chain, softmax
 from support.storage import most_counted
 
 from gluonlab.kvstores.groups import ALONE
+from gluonlab.parallel.memory import Shards
 from gluonlab.parallel.pipeline.check import peaks
-from gluonlab.parallel.planned import Shards
-from gluonlab.parallel.stages.balance import least_largest, stage_bytes
-from gluonlab.parallel.stages.chain import layers_of
-from gluonlab.parallel.stages.memory import StagedMemory, bindings, schedule_of
-from gluonlab.parallel.stages.stage import make_stages
+from gluonlab.parallel.stages.partition import (
+    StagedMemory,
+    bindings,
+    layers_of,
+    least_largest,
+    make_stages,
+    schedule_of,
+    stage_bytes,
+)
 from gluonlab.parallel.stages.strategy import staged_parallel
 
 WITHIN = 0.05  # of what MXNet has allocated

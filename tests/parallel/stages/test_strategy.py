@@ -29,7 +29,7 @@ from gluonlab.kvstores.groups import ALONE
 from gluonlab.parallel.data.microbatches import Microbatches
 from gluonlab.parallel.pipeline.check import in_order, peaks
 from gluonlab.parallel.pipeline.executor import Program
-from gluonlab.parallel.stages.chain import check_cuts, layers_of, possible_cuts
+from gluonlab.parallel.stages.partition import check_cuts, layers_of, possible_cuts
 from gluonlab.parallel.stages.strategy import staged_parallel
 
 TOLERANCE = 1e-5

@@ -5,7 +5,7 @@ from support.bound_trainings import Bound, MadeTime
 from support.devices import named
 
 from gluonlab.config import TrainConfig
-from gluonlab.engine import pieces
+from gluonlab.engine import setup
 from gluonlab.study import rate_finder
 from gluonlab.study.compare import compare
 from gluonlab.study.speedup import job, measure, trying
@@ -27,13 +27,13 @@ WAYS = {
 @pytest.fixture
 def asked(monkeypatch):
     """The sizes of pieces that MXNet was asked for, one for each graph that was bound."""
-    found, set_variable = [], pieces.variable
+    found, set_variable = [], setup.variable
 
     def spy(name, value):
         found.append(int(value))
         return set_variable(name, value)
 
-    monkeypatch.setattr(pieces, "variable", spy)
+    monkeypatch.setattr(setup, "variable", spy)
     return found
 
 
@@ -41,8 +41,8 @@ def asked(monkeypatch):
     ("overlap", "size", "way"),
     [
         *((3, 3, way) for way in WAYS),
-        ("off", pieces.WHOLE, "data"),
-        *(pytest.param("off", pieces.WHOLE, way, marks=pytest.mark.long) for way in [*WAYS][1:]),
+        ("off", setup.WHOLE, "data"),
+        *(pytest.param("off", setup.WHOLE, way, marks=pytest.mark.long) for way in [*WAYS][1:]),
     ],
 )
 def test_every_window_binds_graphs_with_the_pieces_that_are_asked_for(asked, way, overlap, size):

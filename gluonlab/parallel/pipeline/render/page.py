@@ -8,9 +8,11 @@ from gluonlab.drawing.page import render
 from gluonlab.drawing.words import in_language
 from gluonlab.errors import ScheduleError
 from gluonlab.parallel.pipeline.price import COMPUTE, Costs, Event, Timeline, equal_shares, price
-from gluonlab.parallel.pipeline.render.scene import (
+from gluonlab.parallel.pipeline.render.pictures import (
     MOST_COMPUTED,
+    WORDS,
     Clock,
+    Words,
     axis,
     clock,
     computations,
@@ -23,7 +25,6 @@ from gluonlab.parallel.pipeline.render.scene import (
     size,
     ticks,
 )
-from gluonlab.parallel.pipeline.render.words import WORDS, Words
 from gluonlab.parallel.pipeline.schedule import (
     OPS,
     RECV_BACKWARD,

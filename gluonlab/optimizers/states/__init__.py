@@ -1,1 +1,0 @@
-"""The states of optimizers: by parameter name, in files of our own and of gluon.Trainer."""

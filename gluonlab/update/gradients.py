@@ -1,0 +1,185 @@
+"""Gradients between their sum and the update: unscaled, clipped by their norm, or found useless."""
+
+from __future__ import annotations
+
+from itertools import zip_longest
+from typing import Any, List, Optional, Sequence
+
+import mxnet as mx
+from mxnet import nd
+
+from gluonlab.engine.invoke import NO_ATTRIBUTES, Attributes, CopyInto, OperatorCall
+from gluonlab.finite import AllFinite
+from gluonlab.update.buckets import Gaps
+from gluonlab.update.loss_scale import LossScale
+
+
+class GlobalNormClipping:
+    """``clip(limit)`` scales the gradients of each device down to a norm of at most ``limit``.
+
+    After the allreduce each device holds the same sum, to the bit; so each finds the same norm and
+    the same factor, and the replicas stay alike without a word between them. Where each device
+    holds a part of the sum, they exchange one number each. Nothing is fetched to the host: the
+    factor stays an array, and multiplying by 1 is what it costs not to know.
+
+    As `gluon.utils.clip_global_norm` on one device (Pascanu, Mikolov, Bengio, "On the difficulty of
+    training recurrent neural networks", 2013, algorithm 1). ``grads[i]``: all gradients of device
+    i, as float32; with ``parts`` the part that it has of them, which may be nothing.
+    """
+
+    def __init__(
+        self,
+        grads: Sequence[Sequence[nd.NDArray]],
+        ctxs: Sequence[mx.Context],
+        parts: bool = False,
+        again: Sequence[Sequence[nd.NDArray]] = (),
+    ) -> None:
+        """``again[i]``: what device i has of gradients that are another's part, too."""
+        self._devices = [
+            _Device(arrays, ctx, others)
+            for arrays, ctx, others in zip_longest(grads, ctxs, again, fillvalue=())
+        ]
+        apart = self._devices if parts else []
+        self._exchanges = [_Exchange(device, apart) for device in apart]
+        self._limit = 0.0
+        self._attributes = NO_ATTRIBUTES
+
+    def __call__(self, limit: float) -> None:
+        """Queue it on every device; nothing waits."""
+        if limit != self._limit:
+            self._limit, self._attributes = limit, Attributes({"scalar": limit})
+        for device in self._devices:
+            device.measure()
+        for exchange in self._exchanges:
+            exchange.run()
+        for device in self._devices:
+            device.scale(self._attributes)
+
+
+class _Device:
+    """One device's operations: squared norms, their sum, the factor, and multiplying by it.
+
+    The factor is limit / max(norm, limit).
+    """
+
+    def __init__(
+        self, grads: Sequence[nd.NDArray], ctx: mx.Context, again: Sequence[nd.NDArray] = ()
+    ) -> None:
+        self.ctx = ctx
+        flat = [grad.reshape((-1,)) for grad in grads]  # views
+        squares = nd.zeros((max(1, len(flat)),), ctx=ctx)
+        self.square = nd.zeros((1,), ctx=ctx)  # of the norm of what this device has
+        # of the norm of everything; then the norm, then the factor
+        self.total = nd.zeros((1,), ctx=ctx)
+        # dot: BLAS adds in many lanes. multi_sum_sq and norm add one by one, and lose three digits
+        # over some million elements.
+        cells = [squares[i : i + 1] for i in range(len(flat))]
+        self._measure = [OperatorCall("dot", [grad, grad], cell) for grad, cell in zip(flat, cells)]
+        self._measure.append(OperatorCall("sum", [squares], self.square))
+        self._measure.append(OperatorCall("_copy", [self.square], self.total))
+        self._norm, *self._factor = (
+            OperatorCall(name, [self.total], self.total)
+            for name in ("sqrt", "_maximum_scalar", "_rdiv_scalar")
+        )
+        scaled = [*flat, *(grad.reshape((-1,)) for grad in again)]
+        self._scale = [OperatorCall("broadcast_mul", [grad, self.total], grad) for grad in scaled]
+
+    def measure(self) -> None:
+        for call in self._measure:
+            call(NO_ATTRIBUTES)
+
+    def scale(self, limit: Attributes) -> None:
+        self._norm(NO_ATTRIBUTES)
+        for call in self._factor:
+            call(limit)
+        for call in self._scale:
+            call(NO_ATTRIBUTES)
+
+
+class _Exchange:
+    """One device gets the squared norms of all, and adds them in the same order as the others."""
+
+    def __init__(self, device: _Device, devices: List[_Device]) -> None:
+        self._squares = [other.square for other in devices]
+        row = nd.zeros((len(devices),), ctx=device.ctx)
+        self._cells = [CopyInto(row[i : i + 1]) for i in range(len(devices))]
+        self._sum = OperatorCall("sum", [row], device.total)
+
+    def run(self) -> None:
+        for cell, square in zip(self._cells, self._squares):
+            cell.copy(square)
+        self._sum(NO_ATTRIBUTES)
+
+
+class Unscaling:
+    """``begin(scale)`` divides all gradients by the scale; `finite` says whether they are usable.
+
+    ``grads[i]``: all gradients of device i, summed over the devices, as float32; with ``parts`` the
+    part that it has of them, which may be nothing. The sums of all devices are the same, to the
+    bit, so one of them is looked at; parts are looked at everywhere. (The update could divide: but
+    MXNet reads a ``rescale_grad`` of 8.5e-09 less exactly than one of 0.14.)
+    """
+
+    def __init__(self, grads: Sequence[Sequence[nd.NDArray]], parts: bool = False) -> None:
+        self._finite = [AllFinite(arrays) for arrays in (grads if parts else grads[:1]) if arrays]
+        flat = [grad for arrays in grads for grad in arrays]
+        self._divide = [OperatorCall("_mul_scalar", [grad], grad) for grad in flat]
+        self._scale, self._attributes = 1.0, Attributes({"scalar": 1.0})
+
+    def begin(self, scale: float) -> None:
+        """Queue it; nothing waits.
+
+        Gradients that are not finite are divided, too, and are no more so afterwards.
+        """
+        for device in self._finite:
+            device.look()
+        if scale != self._scale:
+            self._scale, self._attributes = scale, Attributes({"scalar": 1 / scale})
+        for call in self._divide if scale != 1 else ():
+            call(self._attributes)
+
+    def finite(self) -> bool:
+        """Wait for the gradients; whether they were finite before they were divided."""
+        return all(device.found() for device in self._finite)
+
+
+class SummedGradients:
+    """``grads[i]``: where device i has the summed gradients, or with ``parts`` its part of them.
+
+    ``clip_norm``: the largest norm of their mean over the batch, or None. ``gaps``: what lies
+    between them.
+    """
+
+    def __init__(
+        self,
+        grads: Sequence[Sequence[nd.NDArray]],
+        ctxs: Sequence[mx.Context],
+        clip_norm: Optional[float],
+        loss_scale: Optional[LossScale],
+        gaps: Gaps,
+        parts: bool = False,
+    ) -> None:
+        self.clip_norm, self.loss_scale, self._gaps = clip_norm, loss_scale, gaps
+        self._clip = None if clip_norm is None else GlobalNormClipping(grads, ctxs, parts)
+        self._unscaling = None if loss_scale is None else Unscaling(grads, parts)
+
+    def prepare(self, optimizer: Any) -> bool:
+        """Make them ready for the update by ``optimizer``; False if it must be left out.
+
+        The optimizer divides them by the size of the batch. With a loss scale this waits, for what
+        decides about the update: its optimizer counts updates, and corrections such as Adam's go by
+        the count. All else is queued before, so that devices have work while the host finds out.
+        """
+        scale, unscaling = self.loss_scale, self._unscaling
+        if scale is not None and unscaling is not None:
+            unscaling.begin(scale.value)
+        if self._clip is not None and self.clip_norm is not None:
+            self._clip(self.clip_norm / float(optimizer.rescale_grad))
+        if scale is None or unscaling is None:
+            return True
+        optimizer.num_update += 1  # as the update does, if there is one: learning rates go by it
+        finite = unscaling.finite()
+        if not finite:
+            self._gaps.clear()
+        scale.after(finite)
+        return finite
