@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from mxnet.gluon import nn
 from mxnet.gluon.model_zoo import vision
 
-from gluonlab.bench.peers.work import LENET
+from benchmarks.host_jobs import LENET
 from gluonlab.errors import ModelError
 from gluonlab.prediction.counting import count, of_network
 from gluonlab.prediction.networks import NETWORKS, published_work, work_of

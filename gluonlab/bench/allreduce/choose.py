@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Any, Dict, List, Optional, Protocol, Sequence
 
-from gluonlab.bench.harness.text import microseconds, times
-from gluonlab.bench.harness.text import table as as_table
+from gluonlab.bench.harness.table import microseconds, times
+from gluonlab.bench.harness.table import table as as_table
 from gluonlab.collectives.auto import NAME as AUTO
 from gluonlab.collectives.bounds import floor_of
 from gluonlab.collectives.cost import price

@@ -18,8 +18,7 @@ from gluonlab.bench.allreduce.processes import Processes, Sums
 from gluonlab.bench.allreduce.variants import Arrays, Variant
 from gluonlab.bench.harness.interval import ratio
 from gluonlab.bench.harness.machine import require_memory
-from gluonlab.bench.harness.rounds import progress
-from gluonlab.bench.harness.turns import Call, Timed, time_in_turns
+from gluonlab.bench.harness.rounds import Call, Timed, progress, time_in_turns
 from gluonlab.collectives.bounds import floor_of
 from gluonlab.collectives.cost import algbw, bus_factor, price
 from gluonlab.collectives.schedule import ALLREDUCE, Schedule

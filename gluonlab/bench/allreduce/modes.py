@@ -18,7 +18,7 @@ from gluonlab.bench.allreduce.plans import (
     parse_groups,
 )
 from gluonlab.bench.allreduce.sizes import DRAWN, SIZES, parse_sizes
-from gluonlab.bench.harness.drawings import Drawing, drawn, number_of_devices
+from gluonlab.bench.harness.command import Drawing, drawn, number_of_devices
 from gluonlab.collectives.algorithms import ALGORITHMS, make_schedule
 from gluonlab.collectives.auto import MOST_DEVICES
 from gluonlab.collectives.auto import NAME as AUTO

@@ -13,11 +13,10 @@ from gluonlab.bench.allreduce.plans import Plan, auto_plan, make_plans, parse_al
 from gluonlab.bench.allreduce.processes import started
 from gluonlab.bench.allreduce.sizes import DEVICES, SIZES, parse_sizes
 from gluonlab.bench.allreduce.variants import CHOICES, make_variants
-from gluonlab.bench.harness.backends import parse_backends
+from gluonlab.bench.harness.command import Session, in_words
 from gluonlab.bench.harness.machine import describe_machine
-from gluonlab.bench.harness.measured_on import in_words
-from gluonlab.bench.harness.session import Session
-from gluonlab.bench.harness.text import WIDTH
+from gluonlab.bench.harness.table import WIDTH
+from gluonlab.bench.harness.workers import parse_backends
 from gluonlab.collectives.algorithms import ALGORITHMS
 from gluonlab.collectives.auto import MOST_DEVICES
 from gluonlab.collectives.auto import NAME as AUTO

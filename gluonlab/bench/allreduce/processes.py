@@ -7,10 +7,16 @@ import sys
 from contextlib import ExitStack, contextmanager
 from typing import Iterator, List, Sequence
 
-from gluonlab.bench.harness.backends import HOROVOD, PATIENCE, missing
-from gluonlab.bench.harness.environment import child_environment
-from gluonlab.bench.harness.process import Worker, WorkerError, end_all
 from gluonlab.bench.harness.rounds import ROUND_TIMEOUT_S, START_TIMEOUT_S
+from gluonlab.bench.harness.workers import (
+    HOROVOD,
+    PATIENCE,
+    Worker,
+    WorkerError,
+    child_environment,
+    end_all,
+    missing_backend,
+)
 from gluonlab.errors import RunError
 from gluonlab.files.temporary import temporary_folder
 
@@ -42,7 +48,7 @@ class Sums:
         return self._processes.ask(0, *self._of)["difference"]
 
     def seconds(self, repeat: int) -> float:
-        """As `gluonlab.bench.harness.turns.Elsewhere` says."""
+        """As `gluonlab.bench.harness.rounds.Elsewhere` says."""
         return self._processes.ask(repeat, *self._of)["seconds"] / repeat
 
 
@@ -53,7 +59,7 @@ def started(backends: Sequence[str], size: int) -> Iterator[List[Processes]]:
     Raises RunError for Horovod where it is not installed, and for what does not start.
     """
     for name in backends:
-        reason = missing(name)
+        reason = missing_backend(name)
         if reason is not None:
             raise RunError(f"--processes {name}: {reason}")
     with temporary_folder("bench") as folder, ExitStack() as stack:

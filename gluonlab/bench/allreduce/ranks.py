@@ -14,7 +14,7 @@ from tqdm import tqdm
 
 from gluonlab.bench.allreduce.plans import HIERARCHICAL, Plan, make_plans
 from gluonlab.bench.allreduce.simulate import COLUMNS, HEADING, PricedRow, priced_lines, simulate
-from gluonlab.bench.harness.text import table as as_table
+from gluonlab.bench.harness.table import table as as_table
 from gluonlab.collectives.hierarchy import ACROSS
 from gluonlab.collectives.hosts import MOST_HOSTS
 from gluonlab.collectives.synthesis.stored import NAME as SYNTHESISED

@@ -13,8 +13,8 @@ from itertools import groupby
 from typing import Any, ClassVar, DefaultDict, Dict, List, Optional, Sequence
 
 from gluonlab.bench.allreduce.plans import Plan
-from gluonlab.bench.harness.text import WIDTH, microseconds, times
-from gluonlab.bench.harness.text import table as as_table
+from gluonlab.bench.harness.table import WIDTH, microseconds, times
+from gluonlab.bench.harness.table import table as as_table
 from gluonlab.collectives.bounds import floor_of
 from gluonlab.collectives.cost import Price, price, prices
 from gluonlab.collectives.topology import Topology

@@ -10,7 +10,7 @@ from typing import List, Sequence
 
 from gluonlab.bench.allreduce.measure import Report, Row
 from gluonlab.bench.allreduce.memory import LIMIT, Speeds
-from gluonlab.bench.harness.text import WIDTH, interleaved, microseconds, times
+from gluonlab.bench.harness.table import WIDTH, interleaved, microseconds, times
 from gluonlab.collectives.cost import algbw, bus_factor
 from gluonlab.collectives.schedule import ALLREDUCE
 from gluonlab.sizes import in_words

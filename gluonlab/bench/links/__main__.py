@@ -10,10 +10,9 @@ import click
 from click.core import ParameterSource
 
 from gluonlab.bench.allreduce.sizes import parse_sizes
-from gluonlab.bench.harness.command import INTERRUPTED, JSON, option
+from gluonlab.bench.harness.command import INTERRUPTED, JSON, Session, option
 from gluonlab.bench.harness.machine import describe_machine
-from gluonlab.bench.harness.session import Session
-from gluonlab.bench.harness.text import WIDTH
+from gluonlab.bench.harness.table import WIDTH
 from gluonlab.cli.command import command
 from gluonlab.config.values import whole
 from gluonlab.documents import json_text
@@ -92,7 +91,7 @@ def _measured(
     sizes: Sequence[int], rounds: int, spec: str, save: Optional[str], as_json: bool
 ) -> str:
     # MXNet is loaded here, not for the other commands
-    from gluonlab.bench.harness.measured_on import in_words
+    from gluonlab.bench.harness.command import in_words
     from gluonlab.bench.links import saved, table
     from gluonlab.bench.links.measure import measure
     from gluonlab.collectives.topology_file import write_topology

@@ -12,8 +12,7 @@ from mxnet import nd
 
 from gluonlab.bench.allreduce.memory import Speeds, probe
 from gluonlab.bench.harness.machine import require_memory
-from gluonlab.bench.harness.rounds import progress
-from gluonlab.bench.harness.turns import Call, Timed, time_in_turns
+from gluonlab.bench.harness.rounds import Call, Timed, progress, time_in_turns
 from gluonlab.bench.links.fit import fit
 from gluonlab.bench.links.infer import Measured, at_once
 from gluonlab.collectives.links import Pair

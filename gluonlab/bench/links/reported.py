@@ -6,7 +6,7 @@ import textwrap
 from dataclasses import replace
 from pathlib import Path
 
-from gluonlab.bench.harness.text import WIDTH
+from gluonlab.bench.harness.table import WIDTH
 from gluonlab.bench.links.saved import kind_of
 from gluonlab.collectives.nvml_links import nvml_topology
 from gluonlab.collectives.topology import Topology

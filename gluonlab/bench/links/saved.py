@@ -8,8 +8,8 @@ from dataclasses import replace
 from typing import Any, List, Optional, Sequence
 
 import gluonlab
+from gluonlab.bench.harness.command import gpu_names, in_words
 from gluonlab.bench.harness.machine import cpu_model
-from gluonlab.bench.harness.measured_on import gpu_names, in_words
 from gluonlab.bench.links import infer
 from gluonlab.bench.links.measure import Found
 from gluonlab.collectives.topology import Topology

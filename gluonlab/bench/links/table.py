@@ -5,7 +5,7 @@ from __future__ import annotations
 import textwrap
 from typing import Callable, List
 
-from gluonlab.bench.harness.text import WIDTH, interleaved
+from gluonlab.bench.harness.table import WIDTH, interleaved
 from gluonlab.bench.links import infer
 from gluonlab.bench.links.fit import Fit
 from gluonlab.bench.links.measure import Found

@@ -25,7 +25,7 @@ from gluonlab.bench.allreduce.plans import make_plans
 from gluonlab.bench.allreduce.variants import PEERS, Variant, make_variants
 from gluonlab.bench.harness.interval import ratio
 from gluonlab.bench.harness.machine import require_memory
-from gluonlab.bench.harness.turns import time_in_turns
+from gluonlab.bench.harness.rounds import time_in_turns
 from gluonlab.collectives.algorithms import ALGORITHMS, make_schedule
 from gluonlab.collectives.bounds import floor_of
 from gluonlab.collectives.cost import price

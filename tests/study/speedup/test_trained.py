@@ -4,11 +4,12 @@ import pytest
 from support.bound_trainings import Bound, MadeTime
 from support.devices import named
 
+from benchmarks import training_job as job
 from gluonlab.config import TrainConfig
 from gluonlab.engine import pieces
 from gluonlab.study import rate_finder
 from gluonlab.study.compare import compare
-from gluonlab.study.speedup import job, measure, trying
+from gluonlab.study.speedup import measure, trying
 from gluonlab.study.speedup.trained import Trained
 from gluonlab.study.speedup.verdict import judge
 from gluonlab.study.trial import Watch, watched
