@@ -1,7 +1,5 @@
 """The command measures a run's own checkpoints and checks; its table follows from the series."""
 
-from __future__ import annotations
-
 import json
 from contextlib import ExitStack
 

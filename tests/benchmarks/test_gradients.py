@@ -1,7 +1,5 @@
 """The command measures what it names, and judges; every store is right under both trainers."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """The table of bench host has what its workers report, and these report what they have done."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

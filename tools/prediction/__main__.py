@@ -11,6 +11,8 @@ from gluonlab.cli.command import dispatch, main_of  # noqa: E402
 
 COMMANDS = {
     "efficiency": "the efficiency of training on 1 to 8 known hosts, predicted",
+    "fit": "fit the model's constants to published speeds again",
+    "validate": "predict the published speeds again, and write them into the package",
 }
 
 

@@ -21,11 +21,11 @@ from gluonlab.config.values import real, whole
 from gluonlab.documents import json_text
 from gluonlab.errors import ConfigError, unknown
 from gluonlab.files.whole import check_new, new_file
-from gluonlab.prediction.gpus import GPUS
+from gluonlab.prediction.machines import GPUS
 from gluonlab.prediction.machines import MACHINES as GPU_OF
-from gluonlab.prediction.published import training_on_one
 from gluonlab.prediction.sums import SERVER_ADDS as SERVER_ADDS
 from gluonlab.prediction.sums import WAYS as WAYS
+from prediction.figures import training_on_one
 
 MACHINES, HOSTS = "p3.16xlarge,p3dn.24xlarge,p4d.24xlarge", 8
 
