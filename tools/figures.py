@@ -337,7 +337,7 @@ def _milliseconds(seconds):
     return f"{statistics.median(seconds) * 1e3:.1f} ms"
 
 
-# those of gluonlab.bench.allreduce.variants, benchmarks.gradients
+# those of gluonlab.bench.allreduce.measure, benchmarks.gradients
 PEERS, LIMIT = ("chapter", "local", "device", "nccl"), "of the memory limit"
 
 

@@ -19,7 +19,7 @@ from benchmarks.gradients import (
     of_allreduce,
     of_steps,
 )
-from gluonlab.bench.allreduce.variants import PEERS
+from gluonlab.bench.allreduce.measure import PEERS
 from gluonlab.bench.harness.command import measured_on
 from gluonlab.collectives.algorithms import ALGORITHMS
 from gluonlab.collectives.for_links import FOR_LINKS

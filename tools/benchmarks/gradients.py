@@ -18,10 +18,9 @@ from mxnet import gluon, nd
 from benchmarks.benchmark import Beside, compare_in_turns, in_turns
 from gluonlab.bench.allreduce import measure as allreduce
 from gluonlab.bench.allreduce import table as allreduce_table
-from gluonlab.bench.allreduce.measure import Buffers, Report, Row
+from gluonlab.bench.allreduce.measure import CHAPTER, PEERS, Buffers, Report, Row, make_variants
 from gluonlab.bench.allreduce.plans import make_plans
 from gluonlab.bench.allreduce.sizes import parse_sizes
-from gluonlab.bench.allreduce.variants import CHAPTER, PEERS, make_variants
 from gluonlab.bench.harness.command import (
     INTERRUPTED,
     ON,
@@ -313,7 +312,7 @@ class Findings:
 
     def wrong(self) -> List[str]:
         """What did not compute exact sums."""
-        sums = [name for report in self.allreduces for name in allreduce_table.wrong(report.rows)]
+        sums = [name for report in self.allreduces for name in allreduce.wrong(report.rows)]
         updates = [f"{row.store} ({row.trainer})" for row in self.steps if row.error != 0]
         return list(dict.fromkeys([*sums, *updates]))
 

@@ -82,7 +82,7 @@ def _reported(save: Optional[str], as_json: bool) -> str:
             )
     if save is None:
         raise ConfigError("--nvml writes what the driver reports: give a file, --save m.json")
-    from gluonlab.bench.links.reported import saved
+    from gluonlab.bench.links.saved import save_reported as saved
 
     return saved(save, as_json)
 
@@ -92,7 +92,8 @@ def _measured(
 ) -> str:
     # MXNet is loaded here, not for the other commands
     from gluonlab.bench.harness.command import in_words
-    from gluonlab.bench.links import saved, table
+    from gluonlab.bench.links import measure as table
+    from gluonlab.bench.links import saved
     from gluonlab.bench.links.measure import measure
     from gluonlab.collectives.topology_file import write_topology
     from gluonlab.devices import devices as devices_of
