@@ -88,9 +88,7 @@ def test_not_a_number_is_a_wrong_sum():
 
     [row] = allreduce.measure([400], [Variant("nan", make)], ctxs, rounds=1, repeat=1).rows
     assert (
-        np.isnan(row.error)
-        and row.as_json()["error"] is None
-        and allreduce.wrong([row]) == ["nan"]
+        np.isnan(row.error) and row.as_json()["error"] is None and allreduce.wrong([row]) == ["nan"]
     )
     assert " nan " in allreduce_text.rows_table([row])
 
