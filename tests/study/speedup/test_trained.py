@@ -4,7 +4,7 @@ import pytest
 from support.bound_trainings import Bound, MadeTime
 from support.devices import named
 
-from benchmarks import training_job as job
+from benchmarks import verdict
 from gluonlab.config import TrainConfig
 from gluonlab.engine import pieces
 from gluonlab.study import rate_finder
@@ -70,7 +70,7 @@ def test_so_does_a_verdict_with_the_device_alone_and_all_that_it_tries(asked, mo
 
 
 TRAININGS = {
-    "a worker of bench": lambda config: job.make(
+    "a worker of bench": lambda config: verdict.make(
         {name: value for name, value in config.to_dict().items() if value is not None}
     )(2),
     "a trial of a study": lambda config: watched(config, Watch([2], 1.1)),
