@@ -265,6 +265,7 @@ setup(
         "gluonlab.report": ["template/*"],
         "gluonlab.study.speedup": ["template/*"],
         "gluonlab.timeline": ["template/*"],
+        "gluonlab.prediction": ["published.json"],
         "gluonlab.study": ["template/*", "words.json", "*/words.json"],
     },
     install_requires=REQUIRES,

@@ -10,7 +10,7 @@ from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Seq
 import click
 
 from gluonlab.bench.harness.command import Option, option
-from gluonlab.bench.harness.text import WIDTH
+from gluonlab.bench.harness.table import WIDTH
 from gluonlab.drawing.words import in_language
 from gluonlab.errors import ConfigError
 from gluonlab.study.page import LANGUAGES

@@ -16,8 +16,7 @@ from mxnet.base import _LIB, check_call
 from support.devices import contexts
 
 from gluonlab.data import ArraySplit, Loader
-from gluonlab.engine.threads import EngineCallback as ON_WORKER
-from gluonlab.engine.threads import EngineContext
+from gluonlab.engine.threads import EngineCallback, EngineContext
 from gluonlab.parallel.strategy import Scored
 from gluonlab.training.evaluate import AHEAD, COLUMNS, evaluate, table, write_picture
 
@@ -123,7 +122,7 @@ def test_few_batches_wait_for_a_slow_network_whatever_the_size_of_the_split():
     def score(batch):
         for device, (x, y) in enumerate(zip(batch.xs, batch.ys)):
             loss = x.astype("float32").sum()
-            kept.append(ON_WORKER(worker))
+            kept.append(EngineCallback(worker))
             where = EngineContext(1, x.context.device_id)
             push = (
                 kept[-1],

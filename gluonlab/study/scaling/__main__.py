@@ -7,7 +7,7 @@ from typing import Any, Dict, List, Mapping, Optional
 import click
 
 from gluonlab.bench.harness.command import option
-from gluonlab.bench.scaling.ways import MOST, NETWORKS, STRONG, WEAK, check_network, parse_counts
+from gluonlab.bench.scaling import MOST, NETWORKS, STRONG, WEAK, check_network, parse_counts
 from gluonlab.cli.command import command
 from gluonlab.config.options import given
 from gluonlab.config.values import whole

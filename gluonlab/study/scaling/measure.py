@@ -9,18 +9,10 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any, Dict, Iterator, List, Mapping, NamedTuple
 
-from gluonlab.bench.harness import rates
 from gluonlab.bench.harness.record import Series
-from gluonlab.bench.harness.rounds import Subject, measure
-from gluonlab.bench.scaling.ways import ONE_PROCESS, WEAK, Way, make_ways, subjects
-from gluonlab.bench.splits.names import (
-    CHANNELS,
-    LAYERS,
-    MICROBATCHES,
-    PIPELINES,
-    SUMS,
-    run_options,
-)
+from gluonlab.bench.harness.rounds import Subject, image_rates, measure
+from gluonlab.bench.scaling import ONE_PROCESS, WEAK, Way, make_ways, subjects
+from gluonlab.bench.splits import CHANNELS, LAYERS, MICROBATCHES, PIPELINES, SUMS, run_options
 from gluonlab.study.benches import as_values
 
 SPLITS = (LAYERS, CHANNELS, *PIPELINES)
@@ -65,7 +57,7 @@ def one_round(settings: Mapping[str, Any], number: int) -> Dict[str, Any]:
     """Images/s of every case, and its start: one round of bench's measurement."""
     wanted = cases(settings)
     found = measure([_subject(case, settings["network"]) for case in wanted], rounds=1)
-    series = rates.series(found)
+    series = image_rates(found)
     starts = (
         Series(f"start {one.name}", one.name, "s", tuple(each.starts) if one.values else (),
                one.reason)

@@ -8,9 +8,9 @@ from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 from gluonlab.bench.harness.interval import bootstrap, ratio
 from gluonlab.bench.harness.machine import cpu_model
 from gluonlab.bench.harness.record import Series
-from gluonlab.bench.peers.work import TASKS
-from gluonlab.bench.scaling.ways import usual_batch
-from gluonlab.bench.splits.names import MICROBATCHES
+from gluonlab.bench.scaling import usual_batch
+from gluonlab.bench.splits import MICROBATCHES
+from gluonlab.bench.tasks import TASKS
 from gluonlab.drawing.chart import KINDS, Axis, Chart, Curve, number
 from gluonlab.host import resources
 from gluonlab.study.numbers import Number, difference

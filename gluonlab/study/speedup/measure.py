@@ -13,7 +13,7 @@ from typing import Any, Callable, Dict, List, NamedTuple, Optional
 
 from mxnet import nd
 
-from gluonlab.bench.harness.turns import Timed, time_in_turns
+from gluonlab.bench.harness.rounds import Timed, time_in_turns
 from gluonlab.config import TrainConfig
 from gluonlab.data.loading.shards import Batch
 from gluonlab.data.sets.dataset import ArraySplit, Dataset, ReadAheadSplit

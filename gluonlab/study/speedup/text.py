@@ -5,7 +5,7 @@ from __future__ import annotations
 import textwrap
 from typing import Iterator, List
 
-from gluonlab.bench.harness.text import WIDTH
+from gluonlab.bench.harness.table import WIDTH
 from gluonlab.study.speedup.verdict import Verdict
 from gluonlab.study.speedup.words import (
     ENGLISH,

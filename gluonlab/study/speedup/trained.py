@@ -201,7 +201,7 @@ class OfNothing:
 class Gated:
     """Steps that the devices make while the host is far ahead: what they take, the host left out.
 
-    ``queue``: queues one that uses ``arrays``. `gluonlab.bench.harness.turns` times it.
+    ``queue``: queues one that uses ``arrays``. `gluonlab.bench.harness.rounds` times it.
     """
 
     def __init__(self, arrays: List[nd.NDArray], queue: Callable[[], Any]) -> None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Dict, Optional, Sequence
 
 from gluonlab.bench.harness.interval import Estimate, estimates
-from gluonlab.bench.harness.turns import Timed, time_in_turns
+from gluonlab.bench.harness.rounds import Timed, time_in_turns
 from gluonlab.config import TrainConfig
 from gluonlab.data.sets.dataset import Dataset
 from gluonlab.errors import UsageError

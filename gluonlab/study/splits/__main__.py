@@ -7,9 +7,8 @@ from typing import Any, Dict, Mapping, Optional
 
 import click
 
-from gluonlab.bench.harness.command import option
-from gluonlab.bench.harness.measured_on import cpu_devices
-from gluonlab.bench.splits import names as _names
+from gluonlab.bench import splits as _names
+from gluonlab.bench.harness.command import cpu_devices, option
 from gluonlab.cli.command import command
 from gluonlab.config.options import given
 from gluonlab.config.values import whole
@@ -82,8 +81,7 @@ def _are_cuts(value: Any) -> bool:
 def _measured(options: Mapping[str, Any], asked_for: Asked) -> Dict[str, Any]:
     """Measure, and write everything; the result, and lines about it."""
     # MXNet is loaded here, not for --help
-    from gluonlab.bench.splits.measure import splits
-    from gluonlab.bench.splits.ways import cuts_of
+    from gluonlab.bench.splits_measure import cuts_of, splits
     from gluonlab.study.benches import as_values, together
     from gluonlab.study.page import write
     from gluonlab.study.splits.report import report

@@ -8,8 +8,8 @@ from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 from gluonlab.bench.harness.interval import bootstrap
 from gluonlab.bench.harness.machine import cpu_model
 from gluonlab.bench.harness.record import Series
-from gluonlab.bench.splits.names import ONE, Task
-from gluonlab.bench.splits.table import MB, Row, in_megabytes, make_rows
+from gluonlab.bench.splits import MB, ONE, Row, in_megabytes, make_rows
+from gluonlab.bench.tasks import Task
 from gluonlab.drawing.chart import KINDS, Axis, Chart, Curve, number
 from gluonlab.study.page import Report, Table, words
 

@@ -4,11 +4,12 @@ import pytest
 from support.bound_trainings import Bound, MadeTime
 from support.devices import named
 
+from benchmarks import verdict
 from gluonlab.config import TrainConfig
 from gluonlab.engine import setup
 from gluonlab.study import rate_finder
 from gluonlab.study.compare import compare
-from gluonlab.study.speedup import job, measure, trying
+from gluonlab.study.speedup import measure, trying
 from gluonlab.study.speedup.trained import Trained
 from gluonlab.study.speedup.verdict import judge
 from gluonlab.study.trial import Watch, watched
@@ -69,7 +70,7 @@ def test_so_does_a_verdict_with_the_device_alone_and_all_that_it_tries(asked, mo
 
 
 TRAININGS = {
-    "a worker of bench": lambda config: job.make(
+    "a worker of bench": lambda config: verdict.make(
         {name: value for name, value in config.to_dict().items() if value is not None}
     )(2),
     "a trial of a study": lambda config: watched(config, Watch([2], 1.1)),
