@@ -259,7 +259,7 @@ setup(
         "gluonlab": ["py.typed"],
         "gluonlab.collectives.render": ["template/*"],
         "gluonlab.collectives.synthesis": ["found/*.json"],
-        "gluonlab.doctor.prove": ["template/*"],
+        "gluonlab.doctor": ["template/*"],
         "gluonlab.drawing": ["template/*"],
         "gluonlab.launch.jobs": ["training/*.json"],
         "gluonlab.parallel.pipeline.render": ["template/*"],

@@ -34,9 +34,9 @@ from gluonlab.bench.threads import table as _threads
 from gluonlab.cli.command import command, dispatch
 from gluonlab.collectives.hosts import MOST_HOSTS, NETWORKS
 from gluonlab.config.values import real
-from gluonlab.documents import json_text
 from gluonlab.errors import ConfigError, RunError
 from gluonlab.parallel.pipeline.schedule import SCHEDULES
+from gluonlab.plain import json_text
 
 
 @command("python -m gluonlab.bench peers", INTERRUPTED)

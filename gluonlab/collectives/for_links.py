@@ -15,7 +15,7 @@ from gluonlab.collectives.names import AUTO, MULTI_RING, SYNTHESISED
 from gluonlab.collectives.schedule import Schedule
 from gluonlab.collectives.synthesis import stored
 from gluonlab.errors import ScheduleError, unknown
-from gluonlab.sizes import in_words
+from gluonlab.plain import in_words
 
 # the schedules for a topology, of which each is the cheapest for some sizes; rank r is device r
 FOR_LINKS: Dict[str, Callable[[Topology], List[Schedule]]] = {

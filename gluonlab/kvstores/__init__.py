@@ -12,7 +12,7 @@ from gluonlab.collectives.algorithms import ALGORITHMS
 from gluonlab.collectives.for_links import FOR_LINKS
 from gluonlab.collectives.names import SUMMARIES
 from gluonlab.collectives.topology import make_topology
-from gluonlab.config.arguments import named_arguments
+from gluonlab.config.hints import named_arguments
 from gluonlab.devices import listed
 from gluonlab.engine.installing import pip_install
 from gluonlab.errors import KVStoreError, unknown

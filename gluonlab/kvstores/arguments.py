@@ -13,7 +13,7 @@ from mxnet.kvstore.base import _ctype_key_value
 
 from gluonlab.engine.setup import peers_are_enabled
 from gluonlab.errors import KVStoreError
-from gluonlab.gpu.peers import enable_peer_access
+from gluonlab.gpu.cuda import enable_peer_access
 
 
 def is_list(given: Any) -> bool:

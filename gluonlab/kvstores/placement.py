@@ -9,7 +9,7 @@ from gluonlab.collectives.placing import best_order
 from gluonlab.collectives.schedule import Schedule
 from gluonlab.collectives.topology import Topology, make_topology
 from gluonlab.gpu import nvml
-from gluonlab.gpu.peers import pci_bus_ids
+from gluonlab.gpu.cuda import pci_bus_ids
 
 if TYPE_CHECKING:
     from mxnet import Context

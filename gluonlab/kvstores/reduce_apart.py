@@ -31,7 +31,7 @@ from gluonlab.engine.invoke import (
     settling,
 )
 from gluonlab.errors import ScheduleError
-from gluonlab.gpu.peers import enable_peer_access
+from gluonlab.gpu.cuda import enable_peer_access
 
 
 class Owned(NamedTuple):

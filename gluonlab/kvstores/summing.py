@@ -10,7 +10,7 @@ from mxnet.kvstore import KVStoreBase
 
 from gluonlab.engine.invoke import CopyInto, same_memory, share_memory
 from gluonlab.errors import KVStoreError, ScheduleError
-from gluonlab.gpu.peers import enable_peer_access
+from gluonlab.gpu.cuda import enable_peer_access
 from gluonlab.kvstores.arguments import arrays_of, by_key
 from gluonlab.kvstores.sums import Entry, Ranks, Summing, Sums, check
 

@@ -7,8 +7,8 @@ from typing import Any, Dict, List, Sequence, Tuple
 import click
 
 from gluonlab.config import TrainConfig
-from gluonlab.config.options import given
-from gluonlab.config.other_names import nearest
+from gluonlab.config.hints import nearest
+from gluonlab.config.train_config import given
 from gluonlab.errors import ConfigError
 
 PERIOD = "1 epoch"  # between checkpoints, where nothing else is asked for

@@ -20,11 +20,10 @@ from gluonlab.kvstores.compression import keeps_rest
 from gluonlab.kvstores.groups import ALONE, Group
 from gluonlab.parallel.strategy import Strategy
 from gluonlab.runs.checkpoint import checkpoints
-from gluonlab.runs.description import Description, read_description
-from gluonlab.runs.leftover import has_ended, has_run, make_room
-from gluonlab.runs.reader import read_lines
+from gluonlab.runs.reader import Description, read_description, read_lines
 from gluonlab.runs.result import Result
 from gluonlab.runs.schema import PARAMETERS, ConfusionEvent, Epoch, StoppedEvent
+from gluonlab.runs.writer import has_ended, has_run, make_room
 from gluonlab.training.agreement import all_or_none
 from gluonlab.training.early_stopping import best_epoch
 from gluonlab.training.gathering import arrays_of_first

@@ -8,7 +8,7 @@ from typing import List, Optional, Sequence
 
 import mxnet as mx
 
-from gluonlab.config.weights import read_weights
+from gluonlab.config.values import read_weights
 from gluonlab.data.loading.shards import in_proportion, shard_sizes
 from gluonlab.errors import ConfigError
 

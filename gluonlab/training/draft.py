@@ -10,7 +10,7 @@ from typing import Any, Dict, List, Optional
 import mxnet as mx
 
 from gluonlab.config import TrainConfig
-from gluonlab.config.weights import read_class_weights
+from gluonlab.config.values import read_class_weights
 from gluonlab.data.sets import synthetic
 from gluonlab.data.sets.colours import colours_for
 from gluonlab.data.sets.dataset import Dataset, image_dtype
@@ -22,7 +22,7 @@ from gluonlab.data.sets.registry import (
 from gluonlab.data.sets.weighting import weigh_classes
 from gluonlab.devices import devices, gpu_count, gpus, on_paid_gpus
 from gluonlab.errors import DeviceError
-from gluonlab.gpu.code import NoCode
+from gluonlab.gpu.cuda import NoCode
 from gluonlab.kvstores import make_kvstore
 from gluonlab.kvstores.compression import compressing
 from gluonlab.kvstores.groups import ALONE, Group

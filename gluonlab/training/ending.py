@@ -14,16 +14,15 @@ from mxnet.base import MXNetError
 from gluonlab.config.values import ONNX
 from gluonlab.errors import DivergedError, GluonlabError, UsageError
 from gluonlab.export.files import export
-from gluonlab.export.onnx_check import Agreement
+from gluonlab.export.onnx_graph import Agreement
 from gluonlab.host.limits import memory_limit, used_up
 from gluonlab.host.memory import give_back
 from gluonlab.host.signals import RAISED, EndRequest
 from gluonlab.kvstores.compression import FP16
 from gluonlab.runs.checkpoint import checkpoints
-from gluonlab.runs.leftover import ended
 from gluonlab.runs.result import Result
 from gluonlab.runs.schema import CONFUSION, EXPORT, DivergedEvent
-from gluonlab.runs.writer import NoRunDirectory, RunDirectory
+from gluonlab.runs.writer import NoRunDirectory, RunDirectory, ended
 from gluonlab.training.confusion import write_picture
 from gluonlab.training.evaluate import Confusion
 from gluonlab.training.plan import Plan

@@ -15,11 +15,11 @@ from gluonlab.data.sets.dataset import Dataset
 from gluonlab.data.sets.gluon_data import resolve_dataset
 from gluonlab.engine.semantics import give_back, nd_semantics
 from gluonlab.errors import ConfigError, OutputError, RunError
-from gluonlab.export.onnx_check import Agreement
+from gluonlab.export.onnx_graph import Agreement
 from gluonlab.files.whole import folder_for
 from gluonlab.finite import is_healthy, may_be_early
 from gluonlab.host.stuck import ends_if_stuck
-from gluonlab.runs.description import Description
+from gluonlab.runs.reader import Description
 from gluonlab.runs.schema import CONFUSION, EXPORT
 from gluonlab.training.checks import check_exportable
 from gluonlab.training.ending import write_extras

@@ -6,9 +6,9 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Any, Iterator, List, Mapping, Optional, Tuple
 
-from gluonlab.config.listing import JOINED, entry
 from gluonlab.data.sets.registry import of_image_files
 from gluonlab.models.zoo import PREFIX
+from gluonlab.plain import JOINED, entry
 
 PHOTOGRAPHS = "photographs"  # in place of a data set's name: all that are read from image files
 # Networks that gluonlab and gluoncv both have, under two names.

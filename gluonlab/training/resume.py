@@ -14,8 +14,14 @@ from gluonlab.errors import ConfigError, DataError
 from gluonlab.kvstores.groups import ALONE, Group
 from gluonlab.parallel.strategy import Strategy
 from gluonlab.runs.checkpoint import Checkpoint, checkpoints, newest, remove_later
-from gluonlab.runs.description import RESUMED, Description, description, read_description
-from gluonlab.runs.reader import copy_count, read_lines
+from gluonlab.runs.reader import (
+    RESUMED,
+    Description,
+    copy_count,
+    description,
+    read_description,
+    read_lines,
+)
 from gluonlab.runs.schema import Epoch, StoppedEvent
 from gluonlab.runs.writer import NoRunDirectory, RunDirectory
 from gluonlab.training.agreement import all_or_none

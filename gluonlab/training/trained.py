@@ -19,8 +19,7 @@ from gluonlab.kvstores.groups import ALONE
 from gluonlab.models.pretrained import load_parameters
 from gluonlab.parallel.objective import make_loss
 from gluonlab.parallel.strategy import Strategy
-from gluonlab.runs.description import Description
-from gluonlab.runs.reader import copy_count
+from gluonlab.runs.reader import Description, copy_count
 from gluonlab.training.file_options import with_resizer
 from gluonlab.training.network import make_net
 from gluonlab.training.own import NOTHING, Own

@@ -10,7 +10,7 @@ from typing import Any, Dict, List, Optional, Union
 from mxnet import gluon, nd
 from mxnet.gluon import Parameter
 
-from gluonlab.config.arguments import named_arguments
+from gluonlab.config.hints import named_arguments
 from gluonlab.devices import check_distinct
 from gluonlab.engine.living import living
 from gluonlab.kvstores.group_store import GroupKVStore

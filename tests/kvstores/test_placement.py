@@ -28,7 +28,7 @@ from gluonlab.collectives.topology import make_topology
 from gluonlab.config import TrainConfig
 from gluonlab.errors import KVStoreError, ScheduleError
 from gluonlab.gpu import nvml
-from gluonlab.gpu.visible import visible_gpus
+from gluonlab.gpu.nvml import visible_gpus
 from gluonlab.kvstores import KVSTORES, make_kvstore, placement
 from gluonlab.kvstores.schedule import ScheduleKVStore
 from gluonlab.run import main as run

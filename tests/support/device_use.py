@@ -33,11 +33,11 @@ WITHOUT_DEVICES = """
     collectives/cost collectives/hosts collectives/moves collectives/page collectives/page_file
     collectives/page_words collectives/render collectives/synthesis/own_schedules
     collectives/synthesis/stored collectives/topology collectives/topology_file
-    collectives/topology_mistakes config/other_names data/fetching/addresses
+    collectives/topology_mistakes data/fetching/addresses
     data/fetching/archives data/fetching/download data/fetching/extract data/images/decode
     data/images/orientation data/images/pool data/images/quick data/sets/idx data/sets/layout
-    data/sets/pack doctor/command doctor/cpu doctor/host doctor/links doctor/numbering
-    doctor/processes drawing/words engine/installing engine/linking engine/setup engine/unfusible
+    data/sets/pack doctor/command doctor/host drawing/words
+    engine/installing engine/linking engine/setup engine/unfusible
     errors exercises/container exercises/exercises exercises/results exercises/shared/puzzle
     figures files/whole fuzz/words host/host_lists host/sagemaker launch/allowed
     launch/environments launch/horovod_settings launch/jobs launch/messages launch/signals layers

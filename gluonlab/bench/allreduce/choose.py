@@ -16,7 +16,7 @@ from gluonlab.collectives.bounds import floor_of
 from gluonlab.collectives.cost import price
 from gluonlab.collectives.for_links import ForLinks, From
 from gluonlab.collectives.schedule import Schedule
-from gluonlab.sizes import in_words
+from gluonlab.plain import in_words
 
 MEANING = (
     "auto sums a buffer by the schedule with the lowest price for its bytes: of all algorithms, in "

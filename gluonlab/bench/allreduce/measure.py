@@ -25,7 +25,7 @@ from gluonlab.collectives.cost import algbw, bus_factor, price
 from gluonlab.collectives.schedule import ALLREDUCE, Schedule
 from gluonlab.collectives.topology import Topology
 from gluonlab.errors import ConfigError
-from gluonlab.gpu.peers import enable_peer_access
+from gluonlab.gpu.cuda import enable_peer_access
 from gluonlab.shares import split_evenly
 
 ROUNDS = 7

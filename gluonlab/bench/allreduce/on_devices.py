@@ -26,10 +26,10 @@ from gluonlab.collectives.topology import Topology
 from gluonlab.config import option_name
 from gluonlab.config.values import whole
 from gluonlab.devices import devices
-from gluonlab.documents import json_text
 from gluonlab.errors import ConfigError, unknown
 from gluonlab.kvstores.for_links import ForLinksKVStore
 from gluonlab.kvstores.placement import ground_of
+from gluonlab.plain import json_text
 
 Asked = Mapping[str, Any]
 

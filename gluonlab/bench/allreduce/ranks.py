@@ -22,7 +22,7 @@ from gluonlab.collectives.topology import Topology, make_topology
 from gluonlab.config.values import whole
 from gluonlab.drawing.live import new_figure
 from gluonlab.errors import ConfigError, ScheduleError
-from gluonlab.sizes import in_words
+from gluonlab.plain import in_words
 
 FACTOR = 2
 DASHES = ("-", "--", "-.")  # of what works across hosts

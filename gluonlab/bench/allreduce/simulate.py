@@ -18,7 +18,7 @@ from gluonlab.bench.harness.text import table as as_table
 from gluonlab.collectives.bounds import floor_of
 from gluonlab.collectives.cost import Price, price, prices
 from gluonlab.collectives.topology import Topology
-from gluonlab.sizes import in_words
+from gluonlab.plain import in_words
 
 COLUMNS = (
     "Prices, not measurements: each message costs its latency, "

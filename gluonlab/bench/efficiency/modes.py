@@ -21,9 +21,9 @@ from gluonlab.bench.harness.text import table as as_table
 from gluonlab.collectives.hosts import MOST_HOSTS, NETWORKS
 from gluonlab.collectives.topology_file import is_file_name
 from gluonlab.config.values import real, whole
-from gluonlab.documents import json_text
 from gluonlab.errors import ConfigError, unknown
 from gluonlab.files.whole import check_new, new_file
+from gluonlab.plain import json_text
 from gluonlab.prediction.machines import MACHINES as GPU_OF
 
 COLUMNS = (

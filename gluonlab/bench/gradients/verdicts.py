@@ -10,7 +10,7 @@ from gluonlab.bench.allreduce.variants import CHAPTER, PEERS
 from gluonlab.bench.gradients.steps import BUCKETED, GLUON, StepRow
 from gluonlab.bench.harness.interval import ratio
 from gluonlab.bench.harness.text import outcome
-from gluonlab.sizes import in_words
+from gluonlab.plain import in_words
 
 JUDGED = 2  # devices, of the targets
 AT_LEAST_ALLREDUCE, AT_LEAST_STEP, AT_LEAST_OF_LIMIT = 1.6, 1.5, 0.5

@@ -19,7 +19,7 @@ from gluonlab.bench.links.infer import Measured, at_once
 from gluonlab.collectives.links import Pair
 from gluonlab.collectives.routes import pairs_of
 from gluonlab.engine.invoke import AddInto, CopyInto, rows
-from gluonlab.gpu.peers import enable_peer_access
+from gluonlab.gpu.cuda import enable_peer_access
 
 BLOCK_S = 0.01  # 8 devices are 300 calls in a round
 ELEMENT_BYTES = 4  # of float32

@@ -11,10 +11,10 @@ from gluonlab.bench.links.saved import kind_of
 from gluonlab.collectives.nvml_links import nvml_topology
 from gluonlab.collectives.topology import Topology
 from gluonlab.collectives.topology_file import write_topology
-from gluonlab.documents import json_text
 from gluonlab.errors import DeviceError
 from gluonlab.files.whole import new_file
 from gluonlab.gpu import nvml
+from gluonlab.plain import json_text
 
 OTHERWISE = (
     "measure the devices, without --nvml, or write a file by hand, as docs/topologies.md shows one"

@@ -16,9 +16,9 @@ from gluonlab.collectives.topology import Topology
 from gluonlab.errors import DeviceError
 from gluonlab.host import cores
 from gluonlab.kvstores.placement import nvml_numbers
+from gluonlab.plain import in_words as size_in_words
 from gluonlab.plain import printable
 from gluonlab.prediction.gpus import GPUS
-from gluonlab.sizes import in_words as size_in_words
 
 LARGE = "A100-80GB"  # whose name has its memory at the end
 INFERRED = (

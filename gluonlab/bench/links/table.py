@@ -9,7 +9,7 @@ from gluonlab.bench.harness.text import WIDTH, interleaved
 from gluonlab.bench.links import infer
 from gluonlab.bench.links.fit import Fit
 from gluonlab.bench.links.measure import Found
-from gluonlab.sizes import in_words as size_in_words
+from gluonlab.plain import in_words as size_in_words
 
 ACROSS = 8  # columns of a matrix that a terminal has room for; of more devices, the rest is below
 COLUMN = 8

@@ -28,7 +28,7 @@ import mxnet as mx
 import numpy as np
 from mxnet import nd
 
-from gluonlab.config.arguments import named_arguments
+from gluonlab.config.hints import named_arguments
 from gluonlab.config.values import is_count
 from gluonlab.data.loading.ahead import ahead
 from gluonlab.data.loading.batch import Batch

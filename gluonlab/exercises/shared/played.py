@@ -13,7 +13,7 @@ from gluonlab.collectives.schedule import Schedule
 from gluonlab.errors import ScheduleError
 from gluonlab.exercises.languages import language, say
 from gluonlab.files.whole import write_text
-from gluonlab.sizes import in_words
+from gluonlab.plain import in_words
 
 HEIGHT = 980  # px of the page in a notebook, which scrolls in it
 

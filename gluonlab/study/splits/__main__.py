@@ -11,9 +11,9 @@ from gluonlab.bench.harness.command import option
 from gluonlab.bench.harness.measured_on import cpu_devices
 from gluonlab.bench.splits import names as _names
 from gluonlab.cli.command import command
-from gluonlab.config.options import given
+from gluonlab.config.train_config import given
 from gluonlab.config.values import whole
-from gluonlab.documents import json_text
+from gluonlab.plain import json_text
 from gluonlab.study.command import INTERRUPTED, Asked, in_terminal, study
 from gluonlab.study.options import check, one_of
 from gluonlab.study.options import whole as whole_number

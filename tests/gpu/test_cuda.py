@@ -1,5 +1,6 @@
-"""How GPUs are told to compute: --deterministic and --tf32, by what the libraries read in the
-environment.
+"""What is said of direct copies between GPUs.
+
+That they are enabled is tried on simulated GPUs: tests/gpus/test_peer_access.py.
 """
 
 import itertools
@@ -15,12 +16,119 @@ from support.devices import contexts, named
 from support.packages import package
 
 from gluonlab.config import TrainConfig
+from gluonlab.engine import setup
 from gluonlab.errors import ConfigError, GluonlabWarning
-from gluonlab.gpu import arithmetic
-from gluonlab.gpu.arithmetic import Arithmetic, check_arithmetic, use_arithmetic
+from gluonlab.gpu import cuda
+from gluonlab.gpu.cuda import (
+    Arithmetic,
+    Kind,
+    check_arithmetic,
+    enable_peer_access,
+    has_code,
+    lacking,
+    peer_pairs,
+    peer_words,
+    peers_in_words,
+    sm_of,
+    use_arithmetic,
+)
 from gluonlab.models import get_model
 from gluonlab.training.plan import make_plan
 from gluonlab.training.repeatable import unordered
+
+
+@pytest.mark.cpu_only("GPUs' are in tests/gpus/test_peer_access.py")
+def test_nothing_is_asked_or_said_for_cpu_devices_and_for_one_gpu():
+    """The CPU build of MXNet has no CUDA that could be asked."""
+    for ctxs in ([mx.cpu(0), mx.cpu(1)], [mx.gpu(0)], [mx.gpu(0), mx.gpu(0)], []):
+        enable_peer_access(ctxs)
+        assert (peer_pairs(ctxs), peers_in_words(ctxs)) == ([], "")
+
+
+@given(count=st.integers(2, 8), data=st.data())
+def test_one_line_names_the_pairs_where_some_have_access_and_others_not(count, data):
+    every = [(a, b) for b in range(count) for a in range(b)]
+    able = data.draw(st.sets(st.sampled_from(every)))
+    words = peer_words(range(count), sorted(able))
+    named = {
+        pair
+        for pair in every
+        if f"{pair[0]}-{pair[1]}" in words.replace(",", "").replace(";", "").split()
+    }
+    assert named == (able if len(able) < len(every) else set())
+    assert ("all copies go through the host" in words) == (not able)
+    assert "\n" not in words
+
+
+@pytest.mark.parametrize(
+    ("value", "wanted"),
+    [
+        (None, True),
+        ("", True),
+        ("1", True),
+        ("0", False),
+        (" 00 ", False),
+        ("-0", False),
+        ("2", True),
+    ],
+)
+def test_the_users_word_is_mxnets_variable(monkeypatch, value, wanted):
+    name = setup.PEER_VARIABLE
+    monkeypatch.delenv(name, raising=False) if value is None else monkeypatch.setenv(name, value)
+    assert setup.peer_access_wanted() == wanted
+    with setup.peers_are_enabled():
+        assert not setup.peer_access_wanted()
+    assert setup.peer_access_wanted() == wanted
+
+
+K80, H100, V100, T4 = ("Tesla K80", 3, 7), ("NVIDIA H100", 9, 0), ("V100", 7, 0), ("T4", 7, 5)
+
+
+@pytest.fixture
+def machine(monkeypatch):
+    """``machine(K80, T4)`` has these GPUs; the driver is asked again which they are."""
+
+    def make(*gpus):
+        def kind_of(number):
+            name, major, minor = gpus[number]
+            return Kind(name, (major, minor))
+
+        monkeypatch.setattr(cuda, "kind_of", kind_of)
+        return len(gpus)
+
+    return make
+
+
+@pytest.mark.parametrize(
+    ("gpus", "asked", "are", "use"),
+    [
+        ([K80], [0], "gpu:0 is a Tesla K80 (sm_37)", "use a V100, T4, RTX 20 or 30, "),
+        ([H100] * 2, [0, 1], "gpu:0 and gpu:1 are each an NVIDIA H100 (sm_90)", "use a V100, T4, "),
+        ([K80] * 3, [0, 1, 2], "gpu:0, gpu:1 and gpu:2 are each a Tesla K80", "use a V100, T4, "),
+        ([K80] * 3, [2], "gpu:2 is a Tesla K80 (sm_37)", "use a V100, T4, "),
+        # of two kinds, the first one is named
+        ([V100, H100, K80, H100], [1, 2, 3], "gpu:1 and gpu:3 are each an", "use gpu:0 of this "),
+        ([V100, K80, T4], [1], "gpu:1 is a Tesla K80", "use gpu:0 or gpu:2 of this machine, or "),
+    ],
+)
+def test_all_of_the_first_kind_are_named_with_what_computes_instead(machine, gpus, asked, are, use):
+    said = lacking(asked, machine(*gpus))
+    assert said.startswith(are) and use in said and "--devices 'cpu*2'" in said
+    assert "\n" not in said and "has code only for sm_50, sm_60, sm_70, sm_80, sm_86: " in said
+
+
+def test_nothing_is_said_of_gpus_that_compute_and_of_those_that_nobody_asked_for(machine):
+    count = machine(V100, K80, T4)
+    assert lacking([0, 2], count) == lacking([], count) == ""
+
+
+def test_code_runs_on_its_own_major_version_from_its_minor_version_on():
+    """NVIDIA, "CUDA C++ Programming Guide", Binary Compatibility."""
+    runs = {(5, 2), (6, 1), (7, 0), (7, 2), (7, 5), (8, 0), (8, 6), (8, 7), (8, 9)}
+    for capability in ((3, 5), (3, 7), (9, 0), (10, 0), (12, 0), *runs):
+        assert has_code(capability) == (capability in runs)
+        assert sm_of(capability) == "sm_" + "".join(map(str, capability))
+
 
 GPU, CPU = [mx.gpu(0)], [mx.cpu(0)]  # names: nothing is computed on them here
 VARIABLES = ("MXNET_ENFORCE_DETERMINISM", "MXNET_CUDNN_AUTOTUNE_DEFAULT", "NVIDIA_TF32_OVERRIDE")
@@ -30,8 +138,8 @@ DEFAULTS, REPEATED = ("0", "1", "0"), ("1", "0", "0")
 @pytest.fixture
 def fresh(monkeypatch):
     """A process whose GPUs have not computed yet. ``fresh(NAME="1")``: with something exported."""
-    monkeypatch.setattr(arithmetic, "_in_use", None)
-    monkeypatch.setattr(arithmetic, "_users", {})
+    monkeypatch.setattr(cuda, "_in_use", None)
+    monkeypatch.setattr(cuda, "_users", {})
 
     def export(**exported):
         for name, default in zip(VARIABLES, DEFAULTS):
@@ -77,20 +185,20 @@ def test_tf32_is_left_to_the_libraries(fresh):
 
 
 def test_what_is_exported_counts_where_no_option_does(fresh):
-    assert arithmetic.arithmetic() == (False, False)
+    assert cuda.arithmetic() == (False, False)
     fresh(NVIDIA_TF32_OVERRIDE="1")
-    assert arithmetic.arithmetic() == (False, True)
-    assert arithmetic.arithmetic(tf32=False) == (False, False)
+    assert cuda.arithmetic() == (False, True)
+    assert cuda.arithmetic(tf32=False) == (False, False)
     fresh(MXNET_ENFORCE_DETERMINISM="1")  # tuned by time all the same
-    assert arithmetic.arithmetic() == (False, False)
+    assert cuda.arithmetic() == (False, False)
     fresh(MXNET_ENFORCE_DETERMINISM="1", MXNET_CUDNN_AUTOTUNE_DEFAULT="0")
-    assert arithmetic.arithmetic() == (True, False)
+    assert cuda.arithmetic() == (True, False)
 
 
 @given(wanted=st.lists(st.tuples(st.booleans(), st.booleans()), min_size=2, max_size=2))
 def test_what_gpus_cannot_change_any_more_is_refused_in_one_line(wanted):
     first, second = (Arithmetic(*each) for each in wanted)
-    arithmetic._in_use = first
+    cuda._in_use = first
     try:
         check_arithmetic(second, CPU)
         too_late = first.tf32 != second.tf32 or (second.deterministic and not first.deterministic)
@@ -103,7 +211,7 @@ def test_what_gpus_cannot_change_any_more_is_refused_in_one_line(wanted):
         else:
             check_arithmetic(second, GPU)
     finally:
-        arithmetic._in_use = None
+        cuda._in_use = None
 
 
 def test_a_run_after_a_deterministic_one_is_told_what_stays(fresh):
@@ -123,7 +231,7 @@ def test_mxnet_gets_to_know_a_convolution_of_a_single_number_without_tuning(monk
 
     monkeypatch.setattr(mx.nd, "Convolution", convolve)
     [device] = contexts(1)
-    arithmetic._announce_nothing(device)
+    cuda._announce_nothing(device)
     [(number, tuned)] = found
     assert number.context == device and number.asnumpy().tolist() == [[[[1.0]]]]
     assert tuned == "off"
