@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from support.device_use import MOST_EXAMPLES, TESTS, WITHOUT_DEVICES
 from support.devices import CHOICE
 
-from gluonlab.gpu.cuda import arithmetic
+from gluonlab.gpu.arithmetic import arithmetic
 
 GPUS = CHOICE.asked == "gpu"
 TRIED = {"with settings": 0, "without": 0}

@@ -14,7 +14,8 @@ from gluonlab.doctor.findings import Finding, fault, listed, ok, plural, warning
 from gluonlab.doctor.software import numbers_of
 from gluonlab.engine.installing import pip_install
 from gluonlab.engine.setup import TF32_VARIABLE
-from gluonlab.gpu.cuda import CODE_FOR, LIVING, TF32_SINCE, has_code, sm_of
+from gluonlab.gpu.arithmetic import TF32_SINCE
+from gluonlab.gpu.cuda import CODE_FOR, LIVING, has_code, sm_of
 from gluonlab.gpu.nvml import BINDINGS, Driver, Gpu, Pair, in_cuda_order, visible_gpus
 from gluonlab.host.control_groups import text_of
 

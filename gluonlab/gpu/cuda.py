@@ -1,4 +1,4 @@
-"""Direct copies from GPU to GPU.
+"""What CUDA is asked through libmxnet.so: direct copies between GPUs, and what GPUs they are.
 
 CUDA copies from one GPU to another directly only where the one was given access to the other's
 memory; all else goes through the host. MXNet 1.9.1 asks for that access in one place, when a
@@ -8,18 +8,21 @@ what the process had done before. Here it is asked for once, for the devices tha
 
 What is asked is the CUDA runtime that libmxnet.so itself has loaded. Access is a matter of the
 process: it holds for all threads, and until the end.
+
+mxnet-cu112 1.9.1 has code for some GPUs only. On others MXNet ends the process, or fails at its
+first operator with "no kernel image is available for execution on the device", after data sets have
+been read: `check_code` looks before anything is put on one.
 """
 
 from __future__ import annotations
 
 import ctypes
-import os
 from contextlib import contextmanager
 from itertools import combinations, permutations
-from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Sequence, Set, Tuple
+from typing import Any, Iterator, List, NamedTuple, Optional, Sequence, Set, Tuple
 
-from gluonlab.engine import openmp, setup
-from gluonlab.errors import ConfigError, DeviceError, warn
+from gluonlab.engine import setup
+from gluonlab.errors import DeviceError
 
 Pair = Tuple[int, int]
 SUCCESS = 0  # of cudaError_t
@@ -227,106 +230,3 @@ def _attribute(driver: Any, attribute: int, device: ctypes.c_int) -> Optional[in
     value = ctypes.c_int()
     told = driver.cuDeviceGetAttribute(ctypes.byref(value), attribute, device) == SUCCESS
     return value.value if told else None
-
-
-TF32_SINCE = (8, 0)  # compute capability
-
-
-class Arithmetic(NamedTuple):
-    """How GPUs compute.
-
-    ``deterministic``: by algorithms that repeat their bits. ``tf32``: float32 products with factors
-    rounded to TF32, where a GPU can.
-    """
-
-    deterministic: bool
-    tf32: bool
-
-    def in_words(self) -> str:
-        """For people, as a run says it."""
-        products = "products in TF32 where a GPU can" if self.tf32 else "exact products, no TF32"
-        fastest = "fastest algorithms, bits may vary"
-        return f"{products}; {'same seed, same bits' if self.deterministic else fastest}"
-
-
-_in_use: Optional[Arithmetic] = None  # by the GPUs of this process
-_users: Dict[str, Optional[str]] = {}  # what the variables were before they were first changed
-
-
-def arithmetic(deterministic: bool = False, tf32: Optional[bool] = None) -> Arithmetic:
-    """The Arithmetic that options and exported variables ask for.
-
-    ``tf32`` None: as NVIDIA_TF32_OVERRIDE says, and off where that is not exported.
-    """
-    exported = {name: _users.get(name, os.environ.get(name)) for name in setup.DETERMINISTIC}
-    if tf32 is None:
-        allowed = _users.get(setup.TF32_VARIABLE, os.environ.get(setup.TF32_VARIABLE))
-        tf32 = allowed not in (None, "0")
-    return Arithmetic(deterministic or exported == setup.DETERMINISTIC, tf32)
-
-
-def check_arithmetic(wanted: Arithmetic, ctxs: Sequence[Any]) -> None:
-    """Raise ConfigError if the GPUs among ``ctxs`` (mx.Context) can no longer compute like this."""
-    if _in_use is None or not _on_gpus(ctxs):
-        return
-    if wanted.tf32 != _in_use.tf32:
-        how = "in TF32" if _in_use.tf32 else "without TF32"
-        option = "--tf32" if wanted.tf32 else "--no-tf32"
-        raise ConfigError(
-            f"{option}: this process has computed on GPUs {how}, which cannot change any more: "
-            "start a new process"
-        )
-    if wanted.deterministic and not _in_use.deterministic:
-        raise ConfigError(
-            "--deterministic: this process has computed on GPUs without it, "
-            "and convolutions keep their algorithms: start a new process"
-        )
-
-
-def use_arithmetic(wanted: Arithmetic, ctxs: Sequence[Any]) -> None:
-    """Have the GPUs among ``ctxs`` compute like this, from the first operation on.
-
-    CPU devices need nothing. Raises ConfigError when this process has computed otherwise on GPUs.
-    Warns when it has computed deterministically: convolutions that have run then stay so.
-    """
-    global _in_use
-    check_arithmetic(wanted, ctxs)
-    if not _on_gpus(ctxs):
-        return
-    if _in_use is not None and _in_use.deterministic and not wanted.deterministic:
-        message = "convolutions that ran with --deterministic keep those algorithms, maybe slower"
-        warn(message)
-    variables = (*setup.DETERMINISTIC, setup.TF32_VARIABLE)
-    if not _users:
-        _users.update({name: os.environ.get(name) for name in variables})
-    chosen: Dict[str, Optional[str]] = {name: _users[name] for name in variables}
-    if wanted.deterministic:
-        chosen.update(setup.DETERMINISTIC)
-    if wanted.tf32:
-        exported = _users[setup.TF32_VARIABLE]
-        chosen[setup.TF32_VARIABLE] = None if exported == "0" else exported
-    else:
-        chosen[setup.TF32_VARIABLE] = "0"
-    openmp.set_variables(chosen)
-    if _in_use is None and not wanted.deterministic:
-        _announce_nothing(next(ctx for ctx in ctxs if ctx.device_type == "gpu"))
-    _in_use = wanted
-
-
-def _announce_nothing(ctx: Any) -> None:
-    """Keep MXNet from printing, before the first tuning, how cuDNN's tuning can be switched off.
-
-    MXNet prints it when it tunes before it knows any convolution. Here it gets to know one of a
-    single number, without tuning. Tuning counts for the time to the first step, which a run
-    reports.
-    """
-    from mxnet import nd
-
-    one = nd.ones((1, 1, 1, 1), ctx=ctx)
-    nd.Convolution(
-        one, one, kernel=(1, 1), num_filter=1, no_bias=True, cudnn_tune="off"
-    ).wait_to_read()
-
-
-def _on_gpus(ctxs: Sequence[Any]) -> bool:
-    return any(ctx.device_type == "gpu" for ctx in ctxs)

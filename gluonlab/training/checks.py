@@ -14,7 +14,7 @@ from gluonlab.data.sets.colours import find_colours
 from gluonlab.data.sets.registry import check_dataset
 from gluonlab.errors import ConfigError, KVStoreError
 from gluonlab.export.checks import check_installed, check_network
-from gluonlab.gpu.cuda import arithmetic, check_arithmetic
+from gluonlab.gpu.arithmetic import arithmetic, check_arithmetic
 from gluonlab.kvstores import check_kvstore, check_topology
 from gluonlab.kvstores.compression import check_compression, keeps_rest
 from gluonlab.models import check_model

@@ -8,7 +8,7 @@ import mxnet as mx
 from mxnet import gluon
 
 from gluonlab.engine.semantics import compute_in, is_np_users
-from gluonlab.gpu.cuda import use_arithmetic
+from gluonlab.gpu.arithmetic import use_arithmetic
 from gluonlab.models import get_model
 from gluonlab.models.shapes import complete
 from gluonlab.training.checks import NETWORK, Made, check

@@ -21,7 +21,7 @@ from gluonlab.data.sets.colours import in_text
 from gluonlab.data.sets.dataset import Dataset
 from gluonlab.engine.pieces import Overlap, overlapping
 from gluonlab.engine.threads import set_threads
-from gluonlab.gpu.cuda import Arithmetic, arithmetic
+from gluonlab.gpu.arithmetic import Arithmetic, arithmetic
 from gluonlab.kvstores import make_kvstore, placement_of
 from gluonlab.kvstores.compression import in_use
 from gluonlab.kvstores.groups import ALONE, Group

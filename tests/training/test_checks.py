@@ -14,7 +14,7 @@ from support.devices import named
 from gluonlab.config import TrainConfig
 from gluonlab.data import Dataset, Defaults, load_dataset
 from gluonlab.errors import GluonlabWarning, UsageError
-from gluonlab.gpu import cuda
+from gluonlab.gpu import arithmetic
 from gluonlab.kvstores.groups import SummingGroup
 from gluonlab.models import get_model
 from gluonlab.training.checks import BATCH, CHECKS, CONFIG, DATA, DEVICES, NETWORK, Made, check
@@ -294,7 +294,7 @@ def test_one_process_over_horovod_is_told_that_nothing_is_compressed():
 
 
 def test_gpus_that_have_computed_otherwise_are_noticed(monkeypatch):
-    monkeypatch.setattr(cuda, "_in_use", cuda.Arithmetic(False, False))
+    monkeypatch.setattr(arithmetic, "_in_use", arithmetic.Arithmetic(False, False))
     settings, said = WRONG[DEVICES, "arithmetic"]
     draft = Draft(TrainConfig(**settings))
     draft.ctxs = [mx.gpu(0)]  # as if it were here: nothing is computed
