@@ -55,6 +55,12 @@ SEPARATOR = "--"  # behind which stand the words of another command
 AS_WRITTEN = "gluonlab.cli.as_written"  # click's meta: the words of this command
 OF_SIGNALS = 128  # what shells add to the number of the signal that ended a process
 
+OTHERS, OPTION_WIDTH = "Options", 24
+LINES = 23  # of a terminal of 24: the shell's next line takes one
+ALL_SHOWN = "gluonlab.help_all"  # key of a click context's ``meta``
+# where what an option does ends, and its details begin
+_DETAILS = re.compile(r"; |  \[| \(default")
+
 
 class Command(click.Command):
     """A click command that ends as described above.
@@ -100,7 +106,9 @@ class Command(click.Command):
             said = _words(interrupt) or self.interrupted
             _end(": ".join(filter(None, [how, said])), OF_SIGNALS + number, prefix="")
         except click.NoSuchOption as error:
-            _end(unknown_option(error.option_name, _option_names(self, error.ctx)), 2)
+            # of the context's command, with --help; or of this one, if there is no context
+            params = error.ctx.command.get_params(error.ctx) if error.ctx else self.params
+            _end(unknown_option(error.option_name, _names(params)), 2)
         except click.UsageError as error:
             _end(self._explain(error), 2)
         except DownloadError as error:
@@ -184,15 +192,41 @@ class Command(click.Command):
             sys.exit(OF_SIGNALS + signal.SIGPIPE)
 
     def format_help(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """One screen, or with --help-all everything."""
-        if is_overview(self.most_used, ctx):
-            write_overview(self, self.most_used, ctx, formatter)
-        else:
+        """Write all options or, of a command with many, one screen with the most used.
+
+        It fits a terminal of 80 columns and 24 lines, and --help-all prints the rest.
+        """
+        if not self.most_used or ALL_SHOWN in ctx.meta:
             super().format_help(ctx, formatter)
+            return
+        self.format_usage(ctx, formatter)
+        formatter.write_paragraph()
+        with formatter.indentation():
+            formatter.write_text(" ".join((self.help or "").partition("\n\n")[0].split()))
+        params = [each for each in self.get_params(ctx) if not isinstance(each, HelpAll)]
+        records = {each.opts[0]: each.get_help_record(ctx) for each in params}
+        chosen = filter(None, (records[name] for name in self.most_used))
+        with formatter.section("Options used most"):
+            short = [(names, _DETAILS.split(help)[0]) for names, help in chosen]
+            formatter.write_dl(short, OPTION_WIDTH)
+        count = sum(record is not None and bool(record[1]) for record in records.values())
+        headings = dict.fromkeys(getattr(each, "heading", None) for each in self.params)
+        named = ", ".join(each.lower() for each in headings if each is not None)
+        groups = f": {named}, and others" if "," in named else ""
+        formatter.write_paragraph()
+        formatter.write_text(f"{ctx.command_path} --help-all explains all {count} options{groups}.")
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """The options below their headings."""
-        write_options(self, ctx, formatter)
+        """Write all options below their headings: each Option's ``heading``, if it has one."""
+        headings: Dict[str, List[Tuple[str, str]]] = {}
+        for param in self.get_params(ctx):
+            record = param.get_help_record(ctx)
+            if record is not None and record[1]:  # what has no help stands in the usage
+                headings.setdefault(getattr(param, "heading", OTHERS), []).append(record)
+        headings[OTHERS] = headings.pop(OTHERS)  # below those with a heading of their own
+        for heading, records in headings.items():
+            with formatter.section(heading):
+                formatter.write_dl(records, OPTION_WIDTH)
 
     def _form(self) -> str:
         """The arguments that this command takes, with its first option that has a value."""
@@ -230,10 +264,29 @@ class Command(click.Command):
         return f"{text}; see --help"
 
 
-def _option_names(command: click.Command, ctx: Optional[click.Context]) -> List[str]:
-    """Those of the context's command, with --help; or of the ``command`` that has no context."""
-    params = ctx.command.get_params(ctx) if ctx is not None else command.params
-    return [name for param in params for name in [*param.opts, *param.secondary_opts]]
+def _names(params: Sequence[click.Parameter]) -> List[str]:
+    return [name for param in params for name in (*param.opts, *param.secondary_opts)]
+
+
+class HelpAll(click.Option):
+    """The option --help-all, which --help lists where it leaves options out."""
+
+    def __init__(self, hidden: bool) -> None:
+        super().__init__(
+            ["--help-all"], is_flag=True, is_eager=True, expose_value=False, callback=_show_all,
+            hidden=hidden, help="Show all options and exit.",
+        )  # fmt: skip
+
+    def get_help_record(self, ctx: click.Context) -> Optional[Tuple[str, str]]:
+        """None where all options are shown already."""
+        return None if ALL_SHOWN in ctx.meta else super().get_help_record(ctx)
+
+
+def _show_all(ctx: click.Context, param: click.Parameter, wanted: Optional[bool]) -> None:
+    if wanted and not ctx.resilient_parsing:
+        ctx.meta[ALL_SHOWN] = True
+        click.echo(ctx.get_help())
+        ctx.exit()
 
 
 def command(
@@ -442,85 +495,6 @@ def _importing(frame: Optional[FrameType]) -> bool:
     return False
 
 
-# --- what --help prints
-
-OTHERS, OPTION_WIDTH = "Options", 24
-LINES = 23  # of a terminal of 24: the shell's next line takes one
-ALL_SHOWN = "gluonlab.help_all"  # key of a click context's ``meta``
-# where what an option does ends, and its details begin
-_DETAILS = re.compile(r"; |  \[| \(default")
-
-
-class HelpAll(click.Option):
-    """The option --help-all, which --help lists where it leaves options out."""
-
-    def __init__(self, hidden: bool) -> None:
-        super().__init__(
-            ["--help-all"], is_flag=True, is_eager=True, expose_value=False, callback=_show_all,
-            hidden=hidden, help="Show all options and exit.",
-        )  # fmt: skip
-
-    def get_help_record(self, ctx: click.Context) -> Optional[Tuple[str, str]]:
-        """None where all options are shown already."""
-        return None if ALL_SHOWN in ctx.meta else super().get_help_record(ctx)
-
-
-def _show_all(ctx: click.Context, param: click.Parameter, wanted: Optional[bool]) -> None:
-    if wanted and not ctx.resilient_parsing:
-        ctx.meta[ALL_SHOWN] = True
-        click.echo(ctx.get_help())
-        ctx.exit()
-
-
-def is_overview(most_used: Sequence[str], ctx: click.Context) -> bool:
-    """Whether --help prints the most used options only, if there are such."""
-    return bool(most_used) and ALL_SHOWN not in ctx.meta
-
-
-def write_overview(
-    command: click.Command, most_used: Sequence[str], ctx: click.Context, to: click.HelpFormatter
-) -> None:
-    """The command's usage, its summary, and what each of the most used options does."""
-    command.format_usage(ctx, to)
-    to.write_paragraph()
-    with to.indentation():
-        to.write_text(" ".join((command.help or "").partition("\n\n")[0].split()))
-    params = [each for each in command.get_params(ctx) if not isinstance(each, HelpAll)]
-    records = {each.opts[0]: each.get_help_record(ctx) for each in params}
-    chosen = [records[name] for name in most_used]
-    with to.section("Options used most"):
-        to.write_dl(
-            [(record[0], _without_details(record[1])) for record in chosen if record], OPTION_WIDTH
-        )
-    count = sum(record is not None and bool(record[1]) for record in records.values())
-    to.write_paragraph()
-    to.write_text(f"{ctx.command_path} --help-all explains all {count} options{_groups(command)}.")
-
-
-def write_options(command: click.Command, ctx: click.Context, to: click.HelpFormatter) -> None:
-    """All options below their headings: each Option's ``heading``, if it has one."""
-    headings: Dict[str, List[Tuple[str, str]]] = {}
-    for param in command.get_params(ctx):
-        record = param.get_help_record(ctx)
-        if record is not None and record[1]:  # what has no help stands in the usage
-            headings.setdefault(getattr(param, "heading", OTHERS), []).append(record)
-    headings[OTHERS] = headings.pop(OTHERS)  # below those with a heading of their own
-    for heading, records in headings.items():
-        with to.section(heading):
-            to.write_dl(records, OPTION_WIDTH)
-
-
-def _without_details(help: str) -> str:
-    return _DETAILS.split(help)[0]
-
-
-def _groups(command: click.Command) -> str:
-    """The headings of --help-all, in words."""
-    found = dict.fromkeys(getattr(each, "heading", None) for each in command.params)
-    names = [name.lower() for name in found if name is not None]
-    return f": {', '.join(names)}, and others" if len(names) > 1 else ""
-
-
 # --- words that a word processor, or the habit of another tool, has changed
 
 # hyphens of typesetters, en dash, em dash, bar, minus sign
@@ -532,8 +506,7 @@ _OPENING, _CLOSING = "\u201c\u201d\u201e\u201f\u2018\u201a\u00ab", "\u201c\u201d
 
 def check_words(words: Sequence[str], params: Sequence[click.Parameter]) -> None:
     """Raise ConfigError for the first word that was surely meant otherwise, and say how."""
-    names = [name for param in params for name in (*param.opts, *param.secondary_opts)]
-    options = [name for name in names if name.startswith("-")]
+    options = [name for name in _names(params) if name.startswith("-")]
     for word in _not_values(words, params):
         check_dash(word, options)
     for at, word in enumerate(words):

@@ -1,5 +1,6 @@
-"""TrainConfig: the one description of a run.
+"""TrainConfig: the one description of a run, and its options on the command line.
 
+A setting is defined in one place, a field of TrainConfig: its name, type, check, help and heading.
 The command's options, config.json and the docs come from it.
 """
 
@@ -7,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass
-from functools import wraps
+from functools import partial, wraps
 from typing import (
     Any,
     Callable,
@@ -60,32 +61,28 @@ from gluonlab.errors import ConfigError, unknown
 T = TypeVar("T")
 
 
-class Group:
-    """Settings that belong together, under a heading of --help.
+def _setting(
+    group: str,
+    check: Check,
+    help: str,
+    *,
+    default: Any = None,
+    metavar: str = "N",
+    alone: Optional[str] = None,
+) -> Any:
+    """Make a field of TrainConfig, with what its option on the command line needs to know.
 
-    Called, it makes a field of TrainConfig, with what its option on the command line needs to know.
-    ``alone``: what the option means without a value; without, it must have one.
+    ``group``: the heading of --help that it stands under. ``alone``: what the option means without
+    a value; without, it must have one.
     """
-
-    def __init__(self, name: str) -> None:
-        self.name = name
-
-    def __call__(
-        self,
-        check: Check,
-        help: str,
-        *,
-        default: Any = None,
-        metavar: str = "N",
-        alone: Optional[str] = None,
-    ) -> Any:
-        about = {"group": self.name, "check": check, "help": help, "metavar": metavar}
-        about["alone"] = alone
-        return dataclasses.field(default=default, metadata=about)
+    about = {"group": group, "check": check, "help": help, "metavar": metavar, "alone": alone}
+    return dataclasses.field(default=default, metadata=about)
 
 
 GROUPS = ("devices", "splitting", "data", "network", "batch", "optimiser", "summing", "output")
-DEVICES, SPLITTING, DATA, NETWORK, BATCH, OPTIMISER, SUMMING, OUTPUT = map(Group, GROUPS)
+DEVICES, SPLITTING, DATA, NETWORK, BATCH, OPTIMISER, SUMMING, OUTPUT = (
+    partial(_setting, group) for group in GROUPS
+)
 
 
 def option_name(field_name: str) -> str:
@@ -93,32 +90,11 @@ def option_name(field_name: str) -> str:
     return "--" + field_name.replace("_", "-")
 
 
-# Arguments of `gluonlab.train` that are not settings.
-TRAIN_ARGUMENTS = (
-    "net",
-    "loss",
-    "metrics",
-    "callbacks",
-    "resume",
-    "autoresume",
-    "reporter",
-    "group",
-)
+# of `gluonlab.train`, which are not settings
+TRAIN_ARGUMENTS = "net loss metrics callbacks resume autoresume reporter group".split()
 
 
-def unknown_setting(name: str, names: Sequence[str]) -> str:
-    """Return the message for an unknown setting, with a hint for names that other libraries use."""
-    meant = None if name in TRAIN_ARGUMENTS else nearest_name(name, names)
-    if meant is not None:
-        return f"unknown setting {name!r}: did you mean {meant!r}?"
-    argument = nearest_name(name, TRAIN_ARGUMENTS)
-    if argument is not None:
-        how = f"train(TrainConfig(), {argument}=...)"
-        return f"{name!r} is not a setting, give it to train: {how}"
-    return unknown("setting", name, names)
-
-
-def named_settings(cls: Type[T]) -> Type[T]:
+def _with_hints(cls: Type[T]) -> Type[T]:
     """Have a dataclass raise ConfigError, with the nearest name, for a setting that it has not."""
     names = [field.name for field in dataclasses.fields(cls)]  # type: ignore[arg-type]
     make = cls.__init__
@@ -127,11 +103,22 @@ def named_settings(cls: Type[T]) -> Type[T]:
     def init(self: T, *args: Any, **settings: Any) -> None:
         for name in settings:
             if name not in names:
-                raise ConfigError(unknown_setting(name, names))
+                raise ConfigError(_unknown_setting(name, names))
         make(self, *args, **settings)
 
     cls.__init__ = init  # type: ignore[method-assign,assignment]
     return cls
+
+
+def _unknown_setting(name: str, names: Sequence[str]) -> str:
+    meant = None if name in TRAIN_ARGUMENTS else nearest_name(name, names)
+    if meant is not None:
+        return f"unknown setting {name!r}: did you mean {meant!r}?"
+    argument = nearest_name(name, TRAIN_ARGUMENTS)
+    if argument is not None:
+        how = f"train(TrainConfig(), {argument}=...)"
+        return f"{name!r} is not a setting, give it to train: {how}"
+    return unknown("setting", name, names)
 
 
 TOGETHER = (  # two settings of which one alone may be given
@@ -143,29 +130,30 @@ TOGETHER = (  # two settings of which one alone may be given
 )  # fmt: skip
 
 
-def check_together(settings: Dict[str, Any]) -> None:
-    """Raise ConfigError for settings that contradict each other."""
-    values = dict(settings)
-    devices = values["devices"]
+def _check_together(settings: Dict[str, Any]) -> None:
+    """Raise ConfigError for settings that contradict each other, whatever the recipe."""
+    devices = settings["devices"]
     if isinstance(devices, list):
-        devices = values["devices"] = ",".join(devices)
+        devices = ",".join(devices)
+    values = {**settings, "devices": devices}
     for first, second, contradiction in TOGETHER:
         if values[first] is not None and values[second] is not None:
             said = contradiction.format(values[first], values[second])
             raise ConfigError(f"{said}: give one of them")
-    if values["require_gpu"] and devices is not None and "cpu" in devices.lower():
-        raise ConfigError(
-            f"--require-gpu and --devices {devices} contradict each other: "
-            "name GPUs, or leave --require-gpu out"
-        )
-    if values["require_gpu"] and devices is not None and devices.strip().isdigit():
-        raise ConfigError(
-            f"--devices {devices} lets CPU devices stand in: "
-            f"with --require-gpu write --gpus {devices}"
-        )
+    if values["require_gpu"] and devices is not None:
+        if "cpu" in devices.lower():
+            raise ConfigError(
+                f"--require-gpu and --devices {devices} contradict each other: "
+                "name GPUs, or leave --require-gpu out"
+            )
+        if devices.strip().isdigit():
+            raise ConfigError(
+                f"--devices {devices} lets CPU devices stand in: "
+                f"with --require-gpu write --gpus {devices}"
+            )
 
 
-@named_settings
+@_with_hints
 @dataclass(frozen=True)
 class TrainConfig:
     """Everything that decides how a run goes, in the groups that --help shows.
@@ -427,7 +415,7 @@ class TrainConfig:
                 object.__setattr__(
                     self, field.name, field.metadata["check"](option_name(field.name), value)
                 )
-        check_together(self.to_dict())
+        _check_together(self.to_dict())
 
     @classmethod
     def required(cls, called: str, given: Any) -> "TrainConfig":
