@@ -91,7 +91,9 @@ def option_name(field_name: str) -> str:
 
 
 # of `gluonlab.train`, which are not settings
-TRAIN_ARGUMENTS = "net loss metrics callbacks resume autoresume reporter group".split()
+TRAIN_ARGUMENTS = (
+    "net", "loss", "metrics", "callbacks", "resume", "autoresume", "reporter", "group",
+)  # fmt: skip
 
 
 def _with_hints(cls: Type[T]) -> Type[T]:

@@ -1,4 +1,4 @@
-"""The machine beside its GPUs: where files go, and how much memory there is."""
+"""The machine beside its GPUs: disks, memory, cores, data sets and their servers, and SageMaker."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import tempfile
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Callable, Dict, Iterator, List, Mapping, NamedTuple, Set, Tuple
+from typing import Any, Callable, Dict, Iterator, List, Mapping, Set, Tuple
 
 from gluonlab.doctor.findings import Finding, fault, listed, ok, one_line, plural, warning
 from gluonlab.engine import openmp
@@ -26,25 +26,16 @@ LITTLE_MEMORY = 2 * 2**30
 LITTLE_SHM = 512 * 2**20  # containers begin with 64 MiB
 
 
-class Usage(NamedTuple):
-    """The bytes of a file system: total, used and free, as shutil.disk_usage gives them."""
-
-    total: int
-    used: int
-    free: int
-
-
-def disk_usage(folder: Path) -> Usage:
-    """The file system that a folder lies in."""
-    return Usage(*shutil.disk_usage(folder))
-
-
 def place(
-    check: str, what_for: str, folder: Path, cure: str, usage: Callable[[Path], Usage] = disk_usage
+    check: str,
+    what_for: str,
+    folder: Path,
+    cure: str,
+    usage: Callable[[Path], Any] = shutil.disk_usage,
 ) -> Finding:
     """Whether ``folder``, or the nearest one above it that exists, can be written, and has room."""
-    there, what = nearest(folder), f"{what_for}: {folder}"
-    refused = why_not_writable(there)
+    there, what = _nearest(folder), f"{what_for}: {folder}"
+    refused = _why_not_writable(there)
     if refused and "space" not in refused:
         return fault(check, f"{what} is not writable", f"{there}: {refused}", cure)
     free = usage(there).free
@@ -58,14 +49,14 @@ def place(
     return ok(check, what)
 
 
-def nearest(folder: Path) -> Path:
+def _nearest(folder: Path) -> Path:
     """The folder itself, or the first one above it that exists."""
     absolute = Path(os.path.realpath(folder))
     # not Path.exists, which raises below a folder that may not be entered
     return next(parent for parent in (absolute, *absolute.parents) if os.path.exists(parent))
 
 
-def why_not_writable(folder: Path) -> str:
+def _why_not_writable(folder: Path) -> str:
     """Why no file can be made there; it is tried, as permissions alone do not decide it."""
     try:
         with tempfile.TemporaryFile(dir=str(folder)) as file:
@@ -99,7 +90,7 @@ def home(environ_home: str) -> Finding:
     cure = "export HOME=DIR"
     if not environ_home:
         return warning("home", "HOME is not set", "libraries cannot keep their settings", cure)
-    refused = why_not_writable(nearest(Path(environ_home)))
+    refused = _why_not_writable(_nearest(Path(environ_home)))
     if not refused:
         return ok("home", environ_home)
     cure += " with a writable folder; or MPLCONFIGDIR and GLUONLAB_DATA for their files only"
@@ -119,7 +110,7 @@ def memory(proc: Path = PROC, cgroups: Path = CGROUPS) -> Finding:
 
 
 def shared_memory(
-    folder: Path = Path("/dev/shm"), usage: Callable[[Path], Usage] = disk_usage
+    folder: Path = Path("/dev/shm"), usage: Callable[[Path], Any] = shutil.disk_usage
 ) -> Finding:
     """/dev/shm, through which DataLoader's workers and NCCL hand data to each other."""
     if not folder.is_dir():
@@ -149,7 +140,7 @@ def cpu(proc: Path = PROC) -> Iterator[Finding]:
     what = f"{cores_in_words()}, load {load:.1f}; one CPU device computes with "
     what += plural(threads, "thread")
     what += f", as 1 of {sharing.processes} processes of a training" * (sharing.processes > 1)
-    what += f"; {waiting()}"
+    what += f"; {_waiting()}"
     if load > (os.cpu_count() or 1) - threads + MARGIN and threads > 1:
         who = ", ".join(busy(proc))
         who = f"computes: {who}" if who else "computed within the last minute"
@@ -184,7 +175,7 @@ def cores_in_words() -> str:
     return plural(own, "core") + (f" ({'; '.join(notes)})" if notes else "")
 
 
-def waiting() -> str:
+def _waiting() -> str:
     """What a team's idle threads do, by the user's setting or by gluonlab's."""
     settings = ", ".join(f"{name}={value}" for name, value in openmp.users_spinning().items())
     if settings:
@@ -275,19 +266,12 @@ def folder() -> List[Finding]:
     return [place("data", f"data sets ({held})", root, OWN_FOLDER)]
 
 
-class Reply(NamedTuple):
-    """A server's reply to a HEAD request: ``problem`` is empty when the file is there."""
-
-    url: str
-    problem: str
-
-
 def mirrors(sources: Mapping[str, Tuple[str, ...]], timeout_s: float = TIMEOUT_S) -> List[Finding]:
     """``sources``: data set -> the addresses of its first file. All are tried at the same time."""
     urls = [url for urls in sources.values() for url in urls]
     with ThreadPoolExecutor(max_workers=max(1, len(urls))) as pool:
-        replies = dict(zip(urls, pool.map(lambda url: head(url, timeout_s), urls)))
-    return [_reached(name, [replies[url] for url in urls]) for name, urls in sources.items()]
+        problems = dict(zip(urls, pool.map(lambda url: head(url, timeout_s), urls)))
+    return [_reached(name, {url: problems[url] for url in urls}) for name, urls in sources.items()]
 
 
 def addresses() -> Mapping[str, Tuple[str, ...]]:
@@ -300,8 +284,11 @@ def addresses() -> Mapping[str, Tuple[str, ...]]:
     }
 
 
-def head(url: str, timeout_s: float = TIMEOUT_S) -> Reply:
-    """Request a file's headers alone; proxies are those of the environment."""
+def head(url: str, timeout_s: float = TIMEOUT_S) -> str:
+    """Request a file's headers; return the problem, or an empty text if the file is there.
+
+    Proxies are those of the environment.
+    """
     import requests
 
     try:
@@ -311,10 +298,10 @@ def head(url: str, timeout_s: float = TIMEOUT_S) -> Reply:
             answer = requests.get(url, timeout=timeout_s, stream=True)
             answer.close()
     except requests.Timeout:
-        return Reply(url, f"no answer within {timeout_s:g} s")
+        return f"no answer within {timeout_s:g} s"
     except requests.RequestException as error:
-        return Reply(url, _reason(error))
-    return Reply(url, "" if answer.ok else f"status {answer.status_code}")
+        return _reason(error)
+    return "" if answer.ok else f"status {answer.status_code}"
 
 
 def _reason(error: Exception) -> str:
@@ -325,9 +312,9 @@ def _reason(error: Exception) -> str:
     return proxy + next((reason for reason in REASONS if reason in text), other)
 
 
-def _reached(name: str, replies: List[Reply]) -> Finding:
-    bad, count = [reply for reply in replies if reply.problem], plural(len(replies), "mirror")
-    problems = "; ".join(f"{reply.url}: {reply.problem}" for reply in bad)
+def _reached(name: str, replies: Mapping[str, str]) -> Finding:
+    bad = [f"{url}: {problem}" for url, problem in replies.items() if problem]
+    count, problems = plural(len(replies), "mirror"), "; ".join(bad)
     if not bad:
         return ok("network", f"{name}: {count} reached")
     if len(bad) < len(replies):

@@ -17,6 +17,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Callable, Dict, List, NamedTuple, Sequence, Tuple
 
@@ -64,10 +65,11 @@ def reason_of(error: BaseException) -> str:
     return " ".join(word.rpartition("/")[2] for word in words)[:LONGEST_REASON]
 
 
+# --- copies: does what is copied from GPU to GPU arrive as it was, and how fast?
+
 COPIED = 2**20  # int32, for what must arrive
 TIMED_COPY = 2**24  # 64 MiB
 REPEATS = 5
-GIGA = 1e9
 
 
 def try_copies(ctxs: List[mx.Context]) -> None:
@@ -97,7 +99,7 @@ def _copy_speed(source: mx.Context, target: mx.Context) -> float:
     for _ in range(REPEATS):
         here.copyto(there)
     there.wait_to_read()
-    return 4 * TIMED_COPY * REPEATS / GIGA / (time.perf_counter() - began)
+    return 4 * TIMED_COPY * REPEATS / 1e9 / (time.perf_counter() - began)
 
 
 def copy_faults(outcome: Outcome) -> List[str]:
@@ -117,8 +119,9 @@ def copy_summary(outcome: Outcome) -> str:
     return f"what is copied between {count} pairs of GPUs arrives unchanged"
 
 
-# of the largest number; sums of some thousand products of float32 in another order are nearer by
-# far
+# --- arithmetic: does every GPU compute what the CPU computes, and all the same bits?
+
+# of the largest number; sums of thousands of float32 products in another order are far nearer
 ARITHMETIC_TOLERANCE = 1e-4
 ROUNDS = 3  # a GPU that is now and then wrong is wrong
 
@@ -135,23 +138,20 @@ def compute(operation: str, arrays: List[nd.NDArray]) -> nd.NDArray:
     """The result of an operation of OPERATIONS, on the device of its arrays."""
     from mxnet import nd
 
+    def normalise(x: nd.NDArray, gamma: nd.NDArray, beta: nd.NDArray) -> nd.NDArray:
+        mean, variance = nd.zeros(beta.shape, ctx=x.context), nd.ones(beta.shape, ctx=x.context)
+        return nd.BatchNorm(x, gamma, beta, mean, variance, fix_gamma=False)
+
     computing: Dict[str, Callable[..., nd.NDArray]] = {
         "matrix product": nd.dot,
         "convolution": lambda x, w: nd.Convolution(
             x, w, kernel=(3, 3), num_filter=12, no_bias=True
         ),
         "pooling": lambda x: nd.Pooling(x, kernel=(2, 2), stride=(2, 2), pool_type="max"),
-        "normalisation": _normalised,
+        "normalisation": normalise,
         "softmax": nd.log_softmax,
     }
     return computing[operation](*arrays)
-
-
-def _normalised(x: nd.NDArray, gamma: nd.NDArray, beta: nd.NDArray) -> nd.NDArray:
-    from mxnet import nd
-
-    mean, variance = nd.zeros(beta.shape, ctx=x.context), nd.ones(beta.shape, ctx=x.context)
-    return nd.BatchNorm(x, gamma, beta, mean, variance, fix_gamma=False)
 
 
 def forward_and_backward(operation: str, inputs: List[Array], ctx: mx.Context) -> List[Array]:
@@ -219,6 +219,8 @@ def arithmetic_summary(outcome: Outcome) -> str:
         f"at most; {bits if unlike else 'the same bits on all GPUs'}"
     )
 
+
+# --- stores: does every kvstore sum exactly, with the same bits in all replicas?
 
 SUMMED_SHAPES = ((1000, 257), (13,), (1,))  # more than a piece, fewer elements than chunks
 SHARDED = "sharded-optimizer"
@@ -290,13 +292,10 @@ def store_summary(outcome: Outcome) -> str:
     return f"{stores}: exact sums, the same bits in all replicas, and training as on one GPU"
 
 
+# --- bits: does a run with the same seed end with the same bits?
+
 RUNS = {"--deterministic": ["--deterministic"], "without --deterministic": []}
 RUN_TIMEOUT_S = 60.0
-PARAMETERS = "model.params"
-
-
-class _RunFailed(GluonlabError):
-    pass
 
 
 def try_bits(ctxs: List[mx.Context]) -> None:
@@ -321,7 +320,7 @@ def _parameters(devices: str, options: List[str]) -> str:
             timeout=RUN_TIMEOUT_S, env=dict(os.environ), check=False,
         )  # fmt: skip
         if ended.returncode:
-            raise _RunFailed(([""] + ended.stderr.strip().split("\n"))[-1])
+            raise GluonlabError(([""] + ended.stderr.strip().split("\n"))[-1])
         [parameters] = out.glob("*.params")
         return hashlib.sha256(parameters.read_bytes()).hexdigest()
 
@@ -346,6 +345,9 @@ def bits_summary(outcome: Outcome) -> str:
         f"two without it end with {without} bits"
     )
 
+
+# --- counts: what a step of training queues on the GPUs, as MXNet's profiler counts it. The engine
+# waits for a GPU's stream after each thing that it has queued, so a step costs its number of waits.
 
 COUNTED_NETWORK = "resnet18"
 COUNTED_STORES = ("device", "ring", "sharded-optimizer")
@@ -400,6 +402,8 @@ def count_summary(outcome: Outcome) -> str:
     return f"a step of {COUNTED_NETWORK} queues: {counts}"
 
 
+# --- speeds: images/s on one, two, ... all GPUs, and bytes/s of several kvstores' sums
+
 NETWORKS = ("lenet", "resnet18")
 FEWEST, MOST = 8, 512  # images of each device; as few as keep it busy for LONG_ENOUGH_S
 LONG_ENOUGH_S = 0.03
@@ -411,11 +415,10 @@ LEAST_S, MOST_S = 0.2, 3.0  # of a round, of all of them
 
 def try_speeds(ctxs: List[mx.Context]) -> None:
     """Answers network, devices, images_per_s, ...; then store, bytes, gb_per_s."""
-
     for network in NETWORKS:
         tell(trying=f"{network} on one GPU")
         images = _enough_images(network, ctxs[:1])
-        for count in counts_up_to(len(ctxs)):
+        for count in sorted({*(2**p for p in range(len(ctxs).bit_length())), len(ctxs)}):
             tell(trying=f"{network} on {count} GPUs")
             step = training_step(network, ctxs[:count], "device", images)
             rate = count * images / seconds_of(step)
@@ -427,7 +430,6 @@ def try_speeds(ctxs: List[mx.Context]) -> None:
 
 
 def _enough_images(network: str, ctxs: List[mx.Context]) -> int:
-
     images = FEWEST
     while images < MOST:
         step = training_step(network, ctxs, "device", images)
@@ -436,11 +438,6 @@ def _enough_images(network: str, ctxs: List[mx.Context]) -> int:
             break
         images *= 2
     return images
-
-
-def counts_up_to(most: int) -> List[int]:
-    """1, 2, 4, ... and ``most``."""
-    return sorted({2**power for power in range(most.bit_length())} | {most})
 
 
 def bus_bytes(size: int, world_size: int) -> float:
@@ -488,10 +485,10 @@ def speed_summary(outcome: Outcome) -> str:
     return f"images/s: {', '.join(rates)}"
 
 
+# --- what counts and speeds measure
+
 CLASSES = 10
 SGD = {"learning_rate": 0.01, "momentum": 0.9, "wd": 1e-4}
-IMAGE_SHAPES = {"lenet": (1, 28, 28)}
-COLOUR = (3, 32, 32)  # of all other networks
 
 
 def training_step(
@@ -509,7 +506,7 @@ def training_step(
     from gluonlab.parallel.objective import make_loss
     from gluonlab.update.trainer import BucketedTrainer
 
-    shape = IMAGE_SHAPES.get(network, COLOUR)
+    shape = (1, 28, 28) if network == "lenet" else (3, 32, 32)
     net = get_model(network, CLASSES, list(ctxs))
     net.initialize(mx.init.Xavier(), ctx=list(ctxs))
     complete(net, network, shape, CLASSES)
@@ -517,8 +514,7 @@ def training_step(
     step = DataParallelStep(net, make_loss(), trainer, ctxs, make_input(None))
     xs = [nd.zeros((images, *shape), ctx=ctx, dtype="uint8") for ctx in ctxs]
     ys = [nd.zeros((images,), ctx=ctx, dtype="int32") for ctx in ctxs]
-    batch = whole(xs, ys)
-    return lambda: step(batch)
+    return partial(step, whole(xs, ys))
 
 
 # Speeds come last, because they are what may be left out.

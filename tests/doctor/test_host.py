@@ -4,6 +4,7 @@ import errno
 import os
 import subprocess
 import sys
+from collections import namedtuple
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -15,6 +16,7 @@ from gluonlab.doctor.findings import FAULT, OK, WARNING
 from gluonlab.engine import cuda
 
 GIB = 2**30
+Usage = namedtuple("Usage", "total used free")
 
 
 @pytest.mark.parametrize(
@@ -26,7 +28,7 @@ def test_a_place_has_room(tmp_path, free, status):
         "data sets",
         tmp_path / "not" / "yet",
         "CURE",
-        lambda folder: host.Usage(GIB, GIB - free, free),
+        lambda folder: Usage(GIB, GIB - free, free),
     )
     assert found.status == status
     assert not (tmp_path / "not").exists()
@@ -187,12 +189,12 @@ def test_a_system_that_does_not_tell_its_memory(tmp_path, files):
 
 
 def test_shared_memory_of_a_container_is_small(tmp_path):
-    small = host.shared_memory(tmp_path, lambda folder: host.Usage(64 * 2**20, 0, 64 * 2**20))
+    small = host.shared_memory(tmp_path, lambda folder: Usage(64 * 2**20, 0, 64 * 2**20))
     assert (small.status, small.cure) == (
         WARNING,
         "docker run --shm-size=1g, or mount -o remount,size=1g /dev/shm",
     )
-    assert host.shared_memory(tmp_path, lambda folder: host.Usage(GIB, 0, GIB)).status == OK
+    assert host.shared_memory(tmp_path, lambda folder: Usage(GIB, 0, GIB)).status == OK
     assert host.shared_memory(tmp_path / "missing").status == WARNING
 
 
