@@ -1,4 +1,4 @@
-"""Text and numbers of unknown origin, made fit for a terminal, a file's name or one line."""
+"""Text and numbers made fit for a terminal, a file's name, one line, or JSON's readers."""
 
 from __future__ import annotations
 

@@ -496,6 +496,9 @@ def _importing(frame: Optional[FrameType]) -> bool:
 
 
 # --- words that a word processor, or the habit of another tool, has changed
+#
+# A shell hands them over as they are, and click takes them for arguments: the option gpus with one
+# long dash, -gpus with one short dash, ring in curly quotes.
 
 # hyphens of typesetters, en dash, em dash, bar, minus sign
 _DASHES = "\u2010\u2011\u2012\u2013\u2014\u2015\u2212"

@@ -97,6 +97,8 @@ def nothing() -> None:
 class Printer:
     """Prints lines in the order in which they come, while the program goes on.
 
+    They are printed by a thread of their own, as a terminal may take nothing for hours.
+
     ``fault``: why a stream could not be written to, such as a full disk.
     """
 

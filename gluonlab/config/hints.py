@@ -1,7 +1,7 @@
-"""Options as other training scripts call them, and what they are called here.
+"""Hints for unknown options and arguments: the name that was probably meant.
 
-Those of gluon-cv's train_cifar10.py and train_imagenet.py, of PyTorch's examples (main.py,
-torchrun), and of Keras' and Lightning's arguments: what somebody who comes from there types first.
+Among them are options as other training scripts call them: gluon-cv's train_cifar10.py and
+train_imagenet.py, PyTorch's examples (main.py, torchrun), Keras and Lightning.
 """
 
 from __future__ import annotations

@@ -1,4 +1,8 @@
-"""The driver and the GPUs, beside what mxnet-cu112 1.9.1 was built for; who uses their memory."""
+"""The driver and the GPUs, beside what mxnet-cu112 1.9.1 was built for; who uses their memory.
+
+Which of them CUDA shows and calls gpu:0, gpu:1, ..., as CUDA_VISIBLE_DEVICES and CUDA_DEVICE_ORDER
+decide; and how they are linked, compared with how this machine's should be.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,10 @@
-"""Python, numpy and the installed MXNet, from what pip has left: nothing is imported."""
+"""Python, numpy and the installed MXNet, from what pip has left, and the libraries of libmxnet.so.
+
+Nothing is imported. Of the libraries, where each is and what is wrong with it, the dynamic linker
+itself is asked, as ldd -r does: it follows every NEEDED entry along its search path, compares
+versions and symbols, and runs nothing. The wheels' folders come after the user's, as
+`gluonlab.engine.cuda` loads them.
+"""
 
 from __future__ import annotations
 

@@ -23,9 +23,15 @@ IMAGES = 4  # of which the statistics are taken
 def drawn_parameters(
     graph: mx.sym.Symbol, image_shape: Tuple[int, ...], name: str = "data", seed: int = 0
 ) -> Dict[str, nd.NDArray]:
-    """Float32 values on the CPU for all arguments of ``graph`` but the input ``name``, and states.
+    """Random parameters for any network, as healthy as trained ones.
 
-    ``image_shape``: (C, H, W).
+    With initial parameters and the statistics 0 and 1, deep residual networks multiply their
+    activations from block to block, and with them what rounding leaves, up to any size: two
+    libraries that both compute rightly then differ. Here every BatchNorm has the statistics of what
+    goes into it. MXNet's own random numbers are left alone.
+
+    ``image_shape``: (C, H, W). Returns float32 values on the CPU for all arguments of ``graph`` but
+    the input ``name``, and for its states.
     """
     random = np.random.RandomState(seed)
     shapes, _, states = graph.infer_shape(**{name: (1, *image_shape)})

@@ -9,7 +9,8 @@ ones lack, and translates anew what the exporter gets wrong:
 - it lets a BatchNorm with ``fix_gamma`` use the gamma that MXNet ignores;
 - it takes FullyConnected for one that keeps its axes where the graph does not say so;
 - it lets Embedding fail, or take another row, for an index that MXNet brings into range;
-- it translates some recurrent layers only, see `gluonlab.export.mx2onnx`;
+- it translates LSTM, GRU and RNN of one layer only, or of two whose inputs are as wide as their
+  states, and GRU and RNN in one direction only;
 - it writes to the root logger, which prints from then on.
 """
 
@@ -26,6 +27,12 @@ import numpy as np
 from mxnet import nd
 
 TRUE = ("True", "1")
+
+# --- LSTM, GRU and RNN, of any number of layers, in both directions
+#
+# MXNet has all of an operator's weights in one row: for each layer, and in it for each direction,
+# the weights of the input (gates x H, in) and of the state (gates x H, H); then, in the same order,
+# two biases (gates x H,) for each. ONNX has its gates in another order (`_Kind.order`).
 
 
 class _Kind(NamedTuple):
@@ -162,6 +169,8 @@ def _layer(made: _Made, kind: _Kind, inputs: List[str], ways: int, wide: int) ->
     turned = made.add("Transpose", outputs[0], perm=[0, 2, 1, 3])
     return [made.shaped(turned, 0, 0, -1), *outputs[1:]]
 
+
+# --- the exporter
 
 OPSET = 13  # of ONNX 1.8, December 2020: the newest that MXNet 1.9.1 knows
 IR_VERSION = 7  # the file format of the same release

@@ -1,4 +1,4 @@
-"""A network's graph as an ONNX model, as others read it."""
+"""A network's graph as an ONNX model, as others read it; whether it gives the scores of MXNet."""
 
 from __future__ import annotations
 
@@ -25,7 +25,10 @@ def outputs(
     images: nd.NDArray,
     is_train: bool = False,
 ) -> List[nd.NDArray]:
-    """What ``graph`` gives for these images, on the CPU.
+    """What ``graph`` gives for these images, computed by MXNet, operator by operator, on the CPU.
+
+    A graph bound without any gradient is fused for oneDNN, and then gives wrong scores for networks
+    such as gluoncv's cifar_resnet20_v2, or cannot be bound.
 
     ``name``: of the variable that stands for them. ``arrays``: the values of all others, which
     stay what they are; with ``is_train``, layers compute as they do while training.

@@ -1,4 +1,8 @@
-"""Scores as probabilities and classes, in numpy."""
+"""What a network says of pictures: classes and probabilities, in numpy.
+
+As a table, as JSON and as CSV; and as a contact sheet: pictures in rows, each with words below it,
+as one PNG.
+"""
 
 from __future__ import annotations
 

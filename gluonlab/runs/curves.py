@@ -1,4 +1,9 @@
-"""curves.png: how loss, accuracy, learning rate and speed went during a run."""
+"""curves.png: how loss, accuracy, learning rate and speed went during a run.
+
+Reports and live plots share the axis of epochs. An epoch begins at its number less one. A mean over
+it lies in its middle, as its steps do on the average; what is evaluated after it lies at its end,
+its number.
+"""
 
 from __future__ import annotations
 
@@ -36,13 +41,8 @@ def thinned(xs: List[float], ys: List[float]) -> Curve:
     """Means over equal stretches, at most MOST_POINTS of them."""
     size = -(-len(xs) // MOST_POINTS) or 1
     stretches = [slice(begin, begin + size) for begin in range(0, len(xs), size)]
-    return [_mean(xs[stretch]) for stretch in stretches], [
-        _mean(ys[stretch]) for stretch in stretches
-    ]
-
-
-def _mean(values: Sequence[float]) -> float:
-    return sum(values) / len(values)
+    xs, ys = ([sum(each[s]) / len(each[s]) for s in stretches] for each in (xs, ys))
+    return xs, ys
 
 
 class Growing:

@@ -1,4 +1,4 @@
-"""Folders of runs and comparisons, read back.
+"""Folders of runs and comparisons, read back: config.json and the lines of metrics.jsonl.
 
 Those of older versions are read, too; what is damaged is refused in one line. Does not import
 MXNet.
@@ -12,7 +12,7 @@ import re
 from dataclasses import MISSING, dataclass, field, fields
 from itertools import zip_longest
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Dict, List, Mapping, Optional, Sequence, Type
+from typing import Any, Dict, List, Mapping, Optional, Sequence, Type
 
 from gluonlab.config.values import is_count
 from gluonlab.errors import DataError
@@ -32,9 +32,6 @@ from gluonlab.runs.schema import (
     StalenessEvent,
     Step,
 )
-
-if TYPE_CHECKING:
-    pass
 
 REMEDY = "give folders that gluonlab.run has written (--out, runs/...), and leave this one out"
 RESUMED = "give the folder of a run of gluonlab.run"

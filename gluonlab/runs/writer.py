@@ -1,7 +1,8 @@
 """The folder of a run: config.json, metrics.jsonl, curves.png and the parameters.
 
 Files that are written whole appear whole: they are written beside their place and moved there.
-metrics.jsonl grows by whole lines.
+metrics.jsonl grows by whole lines. The folder belongs to one process at a time; a file in it says
+to which. What an earlier run has left makes room for another one.
 """
 
 from __future__ import annotations
@@ -38,128 +39,9 @@ from gluonlab.runs import schema
 from gluonlab.runs.reader import read_description, read_lines
 from gluonlab.runs.schema import EndedEvent, Epoch, Line, Step
 
+RUNS = Path("runs")
 LOCK = ".in-use"
 NO_LOCKS = (errno.ENOLCK, errno.ENOTSUP, errno.ENOSYS)  # what disks without locks say
-
-
-class FolderLock:
-    """Takes the folder for this process, until `release`. Raises OutputError where another has it.
-
-    The system's lock on the file decides, and ends with its process however that ends, so what
-    killed processes leave is taken over. Where the disk knows no locks, the file's content does:
-    process, host, and when the process began, since numbers of processes are given out again.
-    """
-
-    def __init__(self, folder: Path) -> None:
-        self.path = folder / LOCK
-        self._file: Optional[int] = None
-        with on_disk(self.path):
-            while self._file is None:
-                self._file = self._taken()
-
-    def _taken(self) -> Optional[int]:
-        """The locked file; None if it has just been removed by the process that had it."""
-        file = os.open(self.path, os.O_RDWR | os.O_CREAT, 0o666)
-        try:
-            has_locks = _lock(file)
-            owner = _owner(file)
-            if has_locks is False or (has_locks is None and _may_live(owner)):
-                raise OutputError(in_words(self.path.parent, owner))
-            if not _is_at(file, self.path):
-                os.close(file)
-                return None
-            self._write(file)
-            return file
-        except BaseException:
-            os.close(file)
-            raise
-
-    def _write(self, file: int) -> None:
-        try:
-            os.ftruncate(file, 0)
-            os.pwrite(file, json.dumps(_this_process()).encode(), 0)
-        except BaseException:  # the disk is full
-            self.path.unlink()
-            raise
-
-    def release(self) -> None:
-        """Remove the file, unless another process has made a new one. May be called again."""
-        if self._file is not None:
-            with suppress(OSError):
-                if _is_at(self._file, self.path):
-                    self.path.unlink()
-            os.close(self._file)
-            self._file = None
-
-
-def check_free(folder: Path) -> None:
-    """Raise OutputError for a folder that another process has, without taking it."""
-    with suppress(FileNotFoundError):
-        file = os.open(folder / LOCK, os.O_RDONLY)
-        try:
-            has_locks, owner = _lock(file), _owner(file)
-        finally:
-            os.close(file)
-        if has_locks is False or (has_locks is None and _may_live(owner)):
-            raise OutputError(in_words(folder, owner))
-
-
-def in_words(folder: Path, owner: Dict[str, Any]) -> str:
-    """Who has it, and what is possible."""
-    who = f"process {owner['pid']} on {owner['host']}" if owner else "another process"
-    return f"{folder} is in use by {who}: give another folder, or wait until that has ended"
-
-
-def _lock(file: int) -> Optional[bool]:
-    """Whether it could be locked; None where the disk knows no locks."""
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        return True
-    except BlockingIOError:
-        return False
-    except OSError as error:
-        if error.errno in NO_LOCKS:
-            return None
-        raise
-
-
-def _is_at(file: int, path: Path) -> bool:
-    try:
-        return os.path.samestat(os.fstat(file), path.stat())
-    except FileNotFoundError:
-        return False
-
-
-def _owner(file: int) -> Dict[str, Any]:
-    """Empty while the other process has not written it, and for what no process of ours writes."""
-    with suppress(ValueError, TypeError):
-        owner = json.loads(os.pread(file, 4096, 0))
-        return {"pid": int(owner["pid"]), "host": str(owner["host"]), "began": owner["began"]}
-    return {}
-
-
-def _this_process() -> Dict[str, Any]:
-    pid = os.getpid()
-    return {"pid": pid, "host": socket.gethostname(), "began": _began(pid)}
-
-
-def _may_live(owner: Dict[str, Any]) -> bool:
-    """Whether the process may be there: on this host that can be seen."""
-    if not owner or owner["host"] != socket.gethostname():
-        return bool(owner)
-    return owner["began"] is not None and _began(owner["pid"]) == owner["began"]
-
-
-def _began(pid: int) -> Optional[int]:
-    """When a process began, in the system's ticks; None for one that is not there."""
-    try:
-        words = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    except OSError:
-        return None
-    return int(words[19])  # starttime of proc(5)
-
-
-RUNS = Path("runs")
 PENDING = 2**13  # characters of lines that wait for their way to the disk
 
 
@@ -383,7 +265,9 @@ def make_unused(path: Path) -> Path:
             candidate, number = path.with_name(f"{path.name}-{number}"), number + 1
 
 
-FILES = (*schema.FILES, schema.CHECKPOINTS, schema.EXPORT, schema.TENSORBOARD)
+# --- what an earlier run has left
+
+ALL_FILES = (*schema.FILES, schema.CHECKPOINTS, schema.EXPORT, schema.TENSORBOARD)
 
 
 def has_run(out: str) -> bool:
@@ -394,7 +278,7 @@ def has_run(out: str) -> bool:
     """
     RunDirectory.check(out, empty=False)
     names = _names(Path(out))
-    if not names <= {*FILES}:
+    if not names <= {*ALL_FILES}:
         RunDirectory.check(out)
     return bool(names)
 
@@ -408,7 +292,7 @@ def make_room(folder: Path) -> str:
     lock = FolderLock(folder)
     try:
         with on_disk(folder):
-            remove_left_behind([folder], FILES)
+            remove_left_behind([folder], ALL_FILES)
             if _comes_again(folder):
                 (folder / schema.CONFIG).unlink(missing_ok=True)
                 (folder / schema.METRICS).unlink(missing_ok=True)
@@ -416,7 +300,9 @@ def make_room(folder: Path) -> str:
                     shutil.rmtree(folder / name, ignore_errors=True)
                 return "it had finished no epoch"
             aside = make_unused(folder.with_name(f"{folder.name}-earlier"))
-            _move(folder, aside)
+            for entry in list(folder.iterdir()):  # not the folder itself: it may be a mount point
+                if entry.name != LOCK:
+                    shutil.move(str(entry), str(aside / entry.name))
             return f"what it has left is in {aside}"
     finally:
         lock.release()
@@ -426,7 +312,7 @@ def _names(folder: Path) -> Set[str]:
     """The files of a folder, but for the lock, markers, and what killed processes leave."""
     with suppress(FileNotFoundError):
         names = {entry.name for entry in folder.iterdir() if not is_marker(entry.name)}
-        return {name for name in names - {LOCK} if not is_temporary(name, FILES)}
+        return {name for name in names - {LOCK} if not is_temporary(name, ALL_FILES)}
     return set()
 
 
@@ -442,13 +328,6 @@ def _comes_again(folder: Path) -> bool:
     begun = {schema.CONFIG, schema.METRICS, schema.CHECKPOINTS, schema.TENSORBOARD}
     finished = any(isinstance(line, Epoch) for line in lines)
     return _names(folder) <= begun and not finished and not checkpoints(folder)
-
-
-def _move(folder: Path, aside: Path) -> None:
-    """Entry by entry: the folder itself may be a disk's own, which stays where it is."""
-    for entry in list(folder.iterdir()):
-        if entry.name != LOCK:
-            shutil.move(str(entry), str(aside / entry.name))
 
 
 def ended(folder: Path, step: int, seconds: float) -> EndedEvent:
@@ -477,3 +356,118 @@ def _digests(folder: Path) -> Dict[str, str]:
         for file in files
         if file.is_file() and not is_marker(file.name)
     }
+
+
+# --- whose folder it is
+
+
+class FolderLock:
+    """Takes the folder for this process, until `release`. Raises OutputError where another has it.
+
+    The system's lock on the file decides, and ends with its process however that ends, so what
+    killed processes leave is taken over. Where the disk knows no locks, the file's content does:
+    process, host, and when the process began, since numbers of processes are given out again.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.path = folder / LOCK
+        self._file: Optional[int] = None
+        with on_disk(self.path):
+            while self._file is None:
+                self._file = self._taken()
+
+    def _taken(self) -> Optional[int]:
+        """The locked file; None if it has just been removed by the process that had it."""
+        file = os.open(self.path, os.O_RDWR | os.O_CREAT, 0o666)
+        try:
+            _check_not_held(file, self.path.parent)
+            if not _is_at(file, self.path):
+                os.close(file)
+                return None
+            self._write(file)
+            return file
+        except BaseException:
+            os.close(file)
+            raise
+
+    def _write(self, file: int) -> None:
+        try:
+            os.ftruncate(file, 0)
+            owner = {"pid": os.getpid(), "host": socket.gethostname(), "began": _began(os.getpid())}
+            os.pwrite(file, json.dumps(owner).encode(), 0)
+        except BaseException:  # the disk is full
+            self.path.unlink()
+            raise
+
+    def release(self) -> None:
+        """Remove the file, unless another process has made a new one. May be called again."""
+        if self._file is not None:
+            with suppress(OSError):
+                if _is_at(self._file, self.path):
+                    self.path.unlink()
+            os.close(self._file)
+            self._file = None
+
+
+def check_free(folder: Path) -> None:
+    """Raise OutputError for a folder that another process has, without taking it."""
+    with suppress(FileNotFoundError):
+        file = os.open(folder / LOCK, os.O_RDONLY)
+        try:
+            _check_not_held(file, folder)
+        finally:
+            os.close(file)
+
+
+def _check_not_held(file: int, folder: Path) -> None:
+    """Lock the file. Raises OutputError if another process has the folder."""
+    has_locks, owner = _lock(file), _owner(file)
+    if has_locks is False or (has_locks is None and _may_live(owner)):
+        who = f"process {owner['pid']} on {owner['host']}" if owner else "another process"
+        raise OutputError(
+            f"{folder} is in use by {who}: give another folder, or wait until that has ended"
+        )
+
+
+def _lock(file: int) -> Optional[bool]:
+    """Whether it could be locked; None where the disk knows no locks."""
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        return True
+    except BlockingIOError:
+        return False
+    except OSError as error:
+        if error.errno in NO_LOCKS:
+            return None
+        raise
+
+
+def _is_at(file: int, path: Path) -> bool:
+    try:
+        return os.path.samestat(os.fstat(file), path.stat())
+    except FileNotFoundError:
+        return False
+
+
+def _owner(file: int) -> Dict[str, Any]:
+    """Empty while the other process has not written it, and for what no process of ours writes."""
+    with suppress(ValueError, TypeError):
+        owner = json.loads(os.pread(file, 4096, 0))
+        return {"pid": int(owner["pid"]), "host": str(owner["host"]), "began": owner["began"]}
+    return {}
+
+
+def _may_live(owner: Dict[str, Any]) -> bool:
+    """Whether the process may be there: on this host that can be seen."""
+    if not owner or owner["host"] != socket.gethostname():
+        return bool(owner)
+    return owner["began"] is not None and _began(owner["pid"]) == owner["began"]
+
+
+def _began(pid: int) -> Optional[int]:
+    """When a process began, in the system's ticks; None for one that is not there."""
+    try:
+        words = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return None
+    return int(words[19])  # starttime of proc(5)
