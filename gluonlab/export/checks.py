@@ -17,6 +17,49 @@ from gluonlab.export.onnx_graph import INPUT, INSTEAD, check_onnx, outputs, to_o
 from gluonlab.models import get_model
 from gluonlab.models.graphs import parsed, to_symbol
 
+NEEDED = ("onnx", "onnxruntime")
+BATCHES = (1, 2)
+
+
+def check_installed(format: Optional[str]) -> None:
+    """Raise ConfigError, with the command that cures it, where ONNX's packages are missing."""
+    for name in NEEDED if format == ONNX else ():
+        try:
+            importlib.import_module(name)
+        except Exception as error:  # of others' packages that do not go together, too
+            missing = isinstance(error, ModuleNotFoundError) and error.name == name
+            why = "not installed" if missing else f"broken here ({' '.join(str(error).split())})"
+            raise ConfigError(
+                f"--export onnx needs {' and '.join(NEEDED)}, and {name} is {why}: "
+                f"{pip_install('onnx')}, or leave onnx out"
+            ) from None
+
+
+def check_network(
+    format: Optional[str],
+    model: str,
+    classes: int,
+    image_shape: Tuple[int, int, int],
+    plain: Optional[gluon.HybridBlock] = None,
+) -> None:
+    """Export the network ``model`` with random parameters, and compare it, as after training.
+
+    ``plain``: the network as written, where ``model`` does not name it; its parameters stay. Raises
+    ModelError where that fails. Draws none of MXNet's random numbers.
+    """
+    if format != ONNX:
+        return
+    graph = (get_model(model, classes) if plain is None else plain)(mx.sym.var(INPUT))
+    arrays = drawn_parameters(graph, image_shape, INPUT)
+    images = np.random.RandomState(1).normal(size=(sum(BATCHES), *image_shape)).astype("float32")
+    try:
+        made = to_onnx(graph, arrays, image_shape, model)
+        # some, such as gluoncv's resnest101, round beyond all measure as long as they are untrained
+        check_onnx(made, graph, arrays, images, BATCHES, most=math.inf)
+    except RunError as error:
+        raise ModelError(f"--export onnx: {model} cannot be exported: {error}: {INSTEAD}") from None
+
+
 IMAGES = 4  # of which the statistics are taken
 
 
@@ -73,46 +116,3 @@ def _settle_statistics(
         axes = (0, *range(2, values.ndim))
         arrays[mean][:] = values.mean(axis=axes)
         arrays[variance][:] = values.var(axis=axes) + 1e-3
-
-
-NEEDED = ("onnx", "onnxruntime")
-BATCHES = (1, 2)
-
-
-def check_installed(format: Optional[str]) -> None:
-    """Raise ConfigError, with the command that cures it, where ONNX's packages are missing."""
-    for name in NEEDED if format == ONNX else ():
-        try:
-            importlib.import_module(name)
-        except Exception as error:  # of others' packages that do not go together, too
-            missing = isinstance(error, ModuleNotFoundError) and error.name == name
-            why = "not installed" if missing else f"broken here ({' '.join(str(error).split())})"
-            raise ConfigError(
-                f"--export onnx needs {' and '.join(NEEDED)}, and {name} is {why}: "
-                f"{pip_install('onnx')}, or leave onnx out"
-            ) from None
-
-
-def check_network(
-    format: Optional[str],
-    model: str,
-    classes: int,
-    image_shape: Tuple[int, int, int],
-    plain: Optional[gluon.HybridBlock] = None,
-) -> None:
-    """Export the network ``model`` with random parameters, and compare it, as after training.
-
-    ``plain``: the network as written, where ``model`` does not name it; its parameters stay. Raises
-    ModelError where that fails. Draws none of MXNet's random numbers.
-    """
-    if format != ONNX:
-        return
-    graph = (get_model(model, classes) if plain is None else plain)(mx.sym.var(INPUT))
-    arrays = drawn_parameters(graph, image_shape, INPUT)
-    images = np.random.RandomState(1).normal(size=(sum(BATCHES), *image_shape)).astype("float32")
-    try:
-        made = to_onnx(graph, arrays, image_shape, model)
-        # some, such as gluoncv's resnest101, round beyond all measure as long as they are untrained
-        check_onnx(made, graph, arrays, images, BATCHES, most=math.inf)
-    except RunError as error:
-        raise ModelError(f"--export onnx: {model} cannot be exported: {error}: {INSTEAD}") from None

@@ -17,33 +17,6 @@ from gluonlab.host.cores import available
 from gluonlab.models.graphs import Node, Replacement, Shape, with_replaced
 from gluonlab.models.odd_concat import plain_where_channels_are_odd
 
-
-def outputs(
-    graph: mx.sym.Symbol,
-    arrays: Mapping[str, nd.NDArray],
-    name: str,
-    images: nd.NDArray,
-    is_train: bool = False,
-) -> List[nd.NDArray]:
-    """What ``graph`` gives for these images, computed by MXNet, operator by operator, on the CPU.
-
-    A graph bound without any gradient is fused for oneDNN, and then gives wrong scores for networks
-    such as gluoncv's cifar_resnet20_v2, or cannot be bound.
-
-    ``name``: of the variable that stands for them. ``arrays``: the values of all others, which
-    stay what they are; with ``is_train``, layers compute as they do while training.
-    """
-    plain = plain_where_channels_are_odd(graph, {name: images.shape})
-    arguments = {each: arrays[each] for each in plain.list_arguments() if each != name}
-    states = {each: arrays[each].copy() for each in plain.list_auxiliary_states()}
-    last = next(reversed(list(arguments)), name)  # whose gradient takes the least memory
-    given = {name: images, **arguments}
-    wanted = {**dict.fromkeys(given, "null"), last: "write"}
-    bound = plain.bind(mx.cpu(), given, {last: nd.zeros_like(given[last])}, wanted, states)
-    found: List[nd.NDArray] = bound.forward(is_train=is_train)
-    return found
-
-
 INPUT, OUTPUT = "data", "scores"
 BATCH = "batch"  # what the axis of any length is called
 INSTEAD = "give --export alone, which writes MXNet's own files, or another network"
@@ -225,3 +198,29 @@ def _apart(scores: Any, others: Any) -> float:
     apart = np.abs(scores - others).max()
     with np.errstate(divide="ignore"):
         return float(apart / np.abs(others).max()) if apart else 0.0
+
+
+def outputs(
+    graph: mx.sym.Symbol,
+    arrays: Mapping[str, nd.NDArray],
+    name: str,
+    images: nd.NDArray,
+    is_train: bool = False,
+) -> List[nd.NDArray]:
+    """What ``graph`` gives for these images, computed by MXNet, operator by operator, on the CPU.
+
+    A graph bound without any gradient is fused for oneDNN, and then gives wrong scores for networks
+    such as gluoncv's cifar_resnet20_v2, or cannot be bound.
+
+    ``name``: of the variable that stands for them. ``arrays``: the values of all others, which
+    stay what they are; with ``is_train``, layers compute as they do while training.
+    """
+    plain = plain_where_channels_are_odd(graph, {name: images.shape})
+    arguments = {each: arrays[each] for each in plain.list_arguments() if each != name}
+    states = {each: arrays[each].copy() for each in plain.list_auxiliary_states()}
+    last = next(reversed(list(arguments)), name)  # whose gradient takes the least memory
+    given = {name: images, **arguments}
+    wanted = {**dict.fromkeys(given, "null"), last: "write"}
+    bound = plain.bind(mx.cpu(), given, {last: nd.zeros_like(given[last])}, wanted, states)
+    found: List[nd.NDArray] = bound.forward(is_train=is_train)
+    return found
