@@ -258,7 +258,7 @@ setup(
         "gluonlab": ["py.typed"],
         "gluonlab.collectives.render": ["template/*"],
         "gluonlab.collectives.synthesis": ["found/*.json"],
-        "gluonlab.doctor.prove": ["template/*"],
+        "gluonlab.doctor": ["template/*"],
         "gluonlab.drawing": ["template/*"],
         "gluonlab.launch": ["training/*.json"],
         "gluonlab.parallel.pipeline.render": ["template/*"],

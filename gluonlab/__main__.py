@@ -8,8 +8,7 @@ from typing import Any, Callable, Dict, List, Tuple
 import click
 
 import gluonlab
-from gluonlab.cli import completion
-from gluonlab.cli.command import command, dispatch, main_of
+from gluonlab.cli.command import Completion, command, completion_script, dispatch, main_of
 
 
 @command("gluonlab completion")
@@ -21,7 +20,7 @@ def complete(shell: str) -> None:
 
     eval "$(gluonlab completion bash)"
     """
-    click.echo(completion.script(shell))
+    click.echo(completion_script(shell))
 
 
 COMMANDS: Dict[str, Tuple[str, Callable[[List[str]], Any]]] = {
@@ -45,7 +44,7 @@ COMMANDS: Dict[str, Tuple[str, Callable[[List[str]], Any]]] = {
 
 def main() -> None:
     """Hand the remaining options to the command that is named first."""
-    question = completion.listen()
+    question = Completion.asked()
     words = sys.argv[1:] if question is None else question.words
     if words == ["--version"]:
         click.echo(f"gluonlab {gluonlab.__version__}")

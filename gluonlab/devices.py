@@ -38,7 +38,7 @@ from gluonlab.engine.installation import pip_install
 from gluonlab.engine.neighbours import own_cores as cores
 from gluonlab.engine.threads import set_threads
 from gluonlab.errors import DeviceError, warn
-from gluonlab.gpu.code import check_code
+from gluonlab.gpu.cuda import check_code
 from gluonlab.host.launchers import has_gpus, instance_type
 
 if TYPE_CHECKING:

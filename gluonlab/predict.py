@@ -11,11 +11,11 @@ import click
 
 from gluonlab.cli.command import command, json_option
 from gluonlab.config import TrainConfig
-from gluonlab.config.options import given
+from gluonlab.config.train_config import given
 from gluonlab.config.values import whole
-from gluonlab.documents import json_text
 from gluonlab.errors import ConfigError, DataError
 from gluonlab.files.whole import check_new, check_new_or_marked
+from gluonlab.plain import json_text
 from gluonlab.runs.schema import WRONG
 
 if TYPE_CHECKING:
@@ -100,8 +100,8 @@ def _predict(
     settings: Dict[str, Any],
 ) -> None:
     loaded, pictures = _loaded(run, sheet, settings, images)
-    from gluonlab.inference import words
-    from gluonlab.inference.sheet import MOST, write_sheet
+    from gluonlab.inference import predictions
+    from gluonlab.inference.predictions import MOST, write_sheet
 
     tiles: List[Any] = []
     with _bar(len(pictures)) as tell:
@@ -110,7 +110,7 @@ def _predict(
             tell(seen)
             if sheet is not None and len(tiles) < MOST:
                 best = (each[0] for each in seen.said.top(1))
-                tiles.extend(map(words.tile_of, seen.said.images, best, seen.pixels))
+                tiles.extend(map(predictions.tile_of, seen.said.images, best, seen.pixels))
 
         said = loaded.predict(pictures, saw)
     if sheet is not None:
@@ -118,12 +118,12 @@ def _predict(
         title = f"{loaded.model} of {run}, {len(said):,} picture{'s' * (len(said) > 1)}{shown}"
         write_sheet("--sheet", Path(sheet), title, tiles)
     if form == "json":
-        found = words.predictions_as_json(said, count)
+        found = predictions.predictions_as_json(said, count)
         click.echo(json_text({"run": run, "model": loaded.model, "sheet": sheet, "images": found}))
     elif form == "csv":
-        click.echo(words.predictions_as_csv(said, count))
+        click.echo(predictions.predictions_as_csv(said, count))
     else:
-        click.echo(words.predictions_as_text(said, count) + _written(sheet))
+        click.echo(predictions.predictions_as_text(said, count) + _written(sheet))
 
 
 def _wrong(run: str, sheet: Optional[str], form: str, settings: Dict[str, Any]) -> None:
@@ -131,23 +131,28 @@ def _wrong(run: str, sheet: Optional[str], form: str, settings: Dict[str, Any]) 
     if replace and form == "text":
         sheet = SHEET
     loaded, _ = _loaded(run, sheet, settings, None, replace)
-    from gluonlab.inference import words
-    from gluonlab.inference.sheet import MOST, write_sheet
+    from gluonlab.inference import predictions
+    from gluonlab.inference.predictions import MOST, write_sheet
 
     with _bar(None) as tell:
         found = loaded.mistakes(tell)
     drawn = sheet if found.wrong else None
     if drawn is not None:
         shown = f", {MOST} of them below" if len(found.wrong) > MOST else ""
-        title = f"{words.counted(found)}{shown}, the surest first"
-        write_sheet("--sheet", Path(drawn), title, words.tiles_of(found), replace)
+        title = f"{predictions.counted(found)}{shown}, the surest first"
+        write_sheet("--sheet", Path(drawn), title, predictions.tiles_of(found), replace)
     if form == "json":
-        said = {"run": run, "model": loaded.model, "sheet": drawn, **words.mistakes_as_json(found)}
+        said = {
+            "run": run,
+            "model": loaded.model,
+            "sheet": drawn,
+            **predictions.mistakes_as_json(found),
+        }
         click.echo(json_text(said))
     elif form == "csv":
-        click.echo(words.mistakes_as_csv(found))
+        click.echo(predictions.mistakes_as_csv(found))
     else:
-        click.echo(words.mistakes_as_text(found) + _written(drawn))
+        click.echo(predictions.mistakes_as_text(found) + _written(drawn))
 
 
 def _loaded(
@@ -159,7 +164,7 @@ def _loaded(
 ) -> "Tuple[LoadedRun, List[Any]]":
     """The run, and the pictures; every mistake that needs no MXNet is found before it loads."""
     from gluonlab.inference.pictures import find_pictures
-    from gluonlab.runs.description import read_finished
+    from gluonlab.runs.reader import read_finished
 
     try:
         read_finished(Path(run))
@@ -174,7 +179,7 @@ def _loaded(
 
 
 def _check_sheet(sheet: str, replace: bool) -> None:
-    from gluonlab.inference.sheet import MARK
+    from gluonlab.inference.predictions import MARK
 
     if Path(sheet).suffix.lower() != ".png":
         raise ConfigError(f"--sheet {sheet}: it is a PNG: give a name that ends in .png")

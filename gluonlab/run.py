@@ -8,20 +8,19 @@ from __future__ import annotations
 
 import re
 import sys
+from pathlib import Path
 from typing import Any, Dict, List, Mapping, Optional
 
 import click
 
 from gluonlab.cli.command import command, json_option
 from gluonlab.cli.config_file import config_file, save_settings
-from gluonlab.cli.results import print_evaluation, print_result
 from gluonlab.cli.streams import heard_or_not
 from gluonlab.config import TrainConfig
-from gluonlab.config.listing import columns, entry
-from gluonlab.config.options import config_options, given
+from gluonlab.config.train_config import config_options, given
 from gluonlab.config.values import size_in_bytes, whole
-from gluonlab.documents import json_text
-from gluonlab.errors import ConfigError
+from gluonlab.errors import ConfigError, DataError
+from gluonlab.plain import columns, entry, json_text
 
 
 def _counts(text: str) -> List[int]:
@@ -128,9 +127,11 @@ def main(
         elif not quiet:
             click.echo(f"written to {save_config}: --config {save_config} reads it")
     elif evaluate is not None:
-        from gluonlab.cli.early import check_evaluation
+        from gluonlab.training.evaluated import check_given, evaluated
 
-        check_evaluation(evaluate, given(settings))
+        check_given(given(settings))
+        evaluated(Path(evaluate))
+        from gluonlab.cli.results import print_evaluation
         from gluonlab.training.finished import evaluate_run
 
         print_evaluation(evaluate_run(evaluate, **given(settings)), as_json)
@@ -146,6 +147,35 @@ def main(
         _run(TrainConfig(**given(settings)), counts, as_json, quiet, autoresume)
 
 
+def _check_early(config: TrainConfig, goes_on: bool = False) -> None:
+    """Raise a UsageError if a run cannot write its folder, or if a name in the config is unknown.
+
+    Loading MXNet takes as long as everything else before the first step: this does without, and the
+    run makes the same checks again. ``goes_on``: whether the folder may already contain a run.
+    """
+    from gluonlab.data.sets.registry import check_dataset
+    from gluonlab.kvstores import check_kvstore, check_topology
+    from gluonlab.runs.writer import RunDirectory
+
+    RunDirectory.check(config.out, empty=not goes_on)
+    check_dataset(config.dataset)
+    check_kvstore(config.kvstore)
+    check_topology(config.topology, config.kvstore)
+
+
+def _check_interrupted(folder: str) -> None:
+    """Raise DataError if the folder does not contain a run."""
+    from gluonlab.runs.reader import RESUMED, read_description
+    from gluonlab.runs.schema import CHECKPOINTS
+
+    if (Path(folder) / CHECKPOINTS).is_dir():
+        return  # a checkpoint also contains the settings, if config.json is damaged
+    try:
+        read_description(Path(folder), RESUMED)
+    except DataError as error:
+        raise DataError(f"--resume {error}") from None
+
+
 def _run(
     config: TrainConfig,
     counts: Optional[List[int]],
@@ -153,10 +183,8 @@ def _run(
     quiet: bool,
     autoresume: bool,
 ) -> None:
-    from gluonlab.cli.early import check_early
-
-    check_early(config, goes_on=autoresume)
-    from gluonlab.cli.speaking import make_reporter  # MXNet is loaded here, not for --help
+    _check_early(config, goes_on=autoresume)
+    from gluonlab.cli.results import make_reporter, print_result  # here MXNet is loaded
     from gluonlab.study.compare import compare, table
     from gluonlab.training.loop import train
 
@@ -172,10 +200,8 @@ def _run(
 
 
 def _resume(folder: str, settings: Dict[str, Any], as_json: bool, quiet: bool) -> None:
-    from gluonlab.cli.early import check_interrupted
-
-    check_interrupted(folder)
-    from gluonlab.cli.speaking import make_reporter
+    _check_interrupted(folder)
+    from gluonlab.cli.results import make_reporter, print_result
     from gluonlab.training.loop import train
     from gluonlab.training.resume import asked, interrupted
 
@@ -186,9 +212,7 @@ def _resume(folder: str, settings: Dict[str, Any], as_json: bool, quiet: bool) -
 
 
 def _find_batch_size(config: TrainConfig, budget_bytes: int, as_json: bool, quiet: bool) -> None:
-    from gluonlab.cli.early import check_early
-
-    check_early(config.replace(out=None))  # it writes nothing
+    _check_early(config.replace(out=None))  # it writes nothing
     from gluonlab.study.largest_batch import find_batch_size
 
     silent = quiet or as_json
@@ -200,10 +224,8 @@ def _find_batch_size(config: TrainConfig, budget_bytes: int, as_json: bool, quie
 
 def _find_lr(config: TrainConfig, steps: str, as_json: bool) -> None:
     count = whole(1)("--find-lr", steps)
-    from gluonlab.cli.early import check_early
-
-    check_early(config)
-    from gluonlab.study import rate_finder  # MXNet is loaded here, not for --help
+    _check_early(config)
+    from gluonlab.study import rate_finder
     from gluonlab.study.command import in_terminal
 
     found = rate_finder.find_rate(config, count)

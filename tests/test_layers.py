@@ -19,7 +19,7 @@ PACKAGE = Path(__file__).resolve().parent.parent / "gluonlab"
 
 # A part may import those in the lines above its own, and itself.
 LAYERS = [
-    {"documents", "errors", "plain", "shares", "sizes"},
+    {"errors", "plain", "shares"},
     {"host", "config"},
     {"engine"},
     {"drawing", "files", "finite", "gpu"},
@@ -38,7 +38,7 @@ LAYERS = [
 ]
 LEVEL = {part: level for level, parts in enumerate(LAYERS) for part in parts}
 # of ``config``: what knows no TrainConfig
-WITHOUT_SETTINGS = ("config.arguments", "config.listing", "config.values")
+WITHOUT_SETTINGS = ("config.hints", "config.values")
 PICKLES = ("pickle", "cPickle", "cloudpickle", "dill", "joblib", "marshal", "shelve")
 RUN_FILES = {
     "config.json", "metrics.jsonl", "curves.png", "parameters.params", "compare.json",
@@ -397,7 +397,7 @@ def test_everything_public_has_a_docstring(found):
         ("engine.threads", "import gluonlab.devices"),
         ("engine", "def f():\n    from gluonlab.devices import gpus"),
         ("config", "if TYPE_CHECKING:\n    from gluonlab.devices import Spec"),
-        ("config.options", "from gluonlab.cli.command import command"),
+        ("config.train_config", "from gluonlab.cli.command import command"),
         ("models.lenet", "from gluonlab.data.loading.loader import Loader"),
         ("data.loader", "from ..training.loop import train"),
         ("data.loader", "from .. import kvstores"),
@@ -420,7 +420,7 @@ def test_an_import_that_goes_up_is_found(module, line):
     [
         ("devices", "from gluonlab.config import TrainConfig"),
         ("kvstores.native", "def f():\n    from gluonlab.config.train_config import TrainConfig"),
-        ("parallel.data.step", "import gluonlab.config.options"),
+        ("parallel.data.step", "import gluonlab.config.train_config"),
         ("data.sets.idx", "if TYPE_CHECKING:\n    from ...config import TrainConfig as T"),
     ],
 )

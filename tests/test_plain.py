@@ -1,9 +1,27 @@
 """Text of unknown origin: without effect on a terminal, in one folder, on one line."""
 
-from hypothesis import given
-from hypothesis import strategies as st
+import doctest
+import json
+import math
 
-from gluonlab.plain import LONGEST_LINE, decimals, is_plain_name, one_line, plain_name, printable
+from hypothesis import example, given
+from hypothesis import strategies as st
+from support.examples import examples
+
+from gluonlab import plain
+from gluonlab.plain import (
+    COLUMN,
+    LONGEST_LINE,
+    WIDTH,
+    columns,
+    decimals,
+    entry,
+    is_plain_name,
+    json_text,
+    one_line,
+    plain_name,
+    printable,
+)
 
 ANY = st.text(st.characters(), max_size=40) | st.text("./\\-a\0\n\x1b\u202e ", max_size=12)
 
@@ -43,3 +61,79 @@ def test_a_number_is_what_python_writes_and_never_minus_zero(value, places):
     shown, usual = decimals(value, places), f"{value:.{places}f}"
     assert shown == usual or (float(usual) == 0 and shown == f"{0:.{places}f}")
     assert not (shown.startswith("-") and float(shown) == 0)
+
+
+PLAIN = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
+    lambda each: st.lists(each) | st.dictionaries(st.text(), each),
+    max_leaves=20,
+)
+
+
+def no_constant(name):
+    raise AssertionError(f"{name} is no JSON")
+
+
+def finite(value):
+    """The value as another reader of JSON has it."""
+    if isinstance(value, float) and (math.isnan(value) or math.isinf(value)):
+        return None
+    if isinstance(value, list):
+        return [finite(each) for each in value]
+    if isinstance(value, dict):
+        return {key: finite(each) for key, each in value.items()}
+    return value
+
+
+@examples(40)
+@given(PLAIN)
+def test_what_is_written_is_read_again_but_for_numbers_that_are_none(value):
+    text = json_text(value)
+    assert "\n" not in text
+    assert json.loads(text, parse_constant=no_constant) == finite(value)
+
+
+def test_the_example_is_true():
+    assert doctest.testmod(plain) == (0, 3)
+
+
+words = st.text("abc-/:%", min_size=1, max_size=30)
+names = st.text("abc-", min_size=1, max_size=40)
+
+
+@examples(40)
+@given(
+    names,
+    st.lists(
+        st.lists(words | st.text("x", min_size=70, max_size=90), max_size=20).map(" ".join),
+        max_size=4,
+    ),
+)
+@example("name", ["a" * (WIDTH - COLUMN)])
+@example("a" * (COLUMN - 2), ["b"])
+def test_every_word_comes_in_its_turn_within_80_columns(name, paragraphs):
+    lines = entry(name, *paragraphs)
+    assert " ".join(lines).split() == [name, *" ".join(paragraphs).split()]
+    # a word that is longer than a line stands alone
+    assert all(len(line) <= WIDTH or " " not in line for line in lines)
+    assert all(line == line.rstrip() for line in lines)
+    assert lines[0].startswith(f"  {name}")
+    assert all(line.startswith(" " * COLUMN) or len(line) >= WIDTH for line in lines[1:])
+
+
+def test_what_belongs_together_is_not_parted():
+    lines = entry("name", "a" * (WIDTH - COLUMN - 6) + " 92.1\N{NO-BREAK SPACE}%")
+    assert lines[1].strip() == "92.1 %"
+
+
+@given(st.lists(st.text("abc-", min_size=1, max_size=60), min_size=1, max_size=150))
+def test_columns_hold_every_name_once_and_are_read_downwards(many):
+    lines = columns(many)
+    rows = [line.split() for line in lines]
+    read = [row[place] for place in range(max(map(len, rows))) for row in rows if place < len(row)]
+    assert read == many
+    assert all(len(line) <= WIDTH and line == line.rstrip() for line in lines)
+    # no fewer lines would do: the names of one line less do not fit side by side
+    for height in range(1, len(lines)):
+        parts = [many[first : first + height] for first in range(0, len(many), height)]
+        assert sum(max(map(len, part)) for part in parts) + 2 * (len(parts) - 1) > WIDTH

@@ -16,8 +16,8 @@ import mxnet as mx
 import numpy as np
 
 from gluonlab.errors import GluonlabError
-from gluonlab.export.drawn import drawn_parameters
-from gluonlab.export.onnx_check import check_onnx
+from gluonlab.export.checks import drawn_parameters
+from gluonlab.export.onnx_graph import check_onnx
 from gluonlab.export.onnx_graph import INPUT, to_onnx
 from gluonlab.models import MODELS, get_model, zoo
 from gluonlab.models.shapes import takes

@@ -10,11 +10,11 @@ from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Seq
 from gluonlab.bench.harness.command import Drawing, drawn, number_of_devices
 from gluonlab.bench.harness.table import table as as_table
 from gluonlab.config.values import real, whole
-from gluonlab.documents import json_text
 from gluonlab.errors import ConfigError, unknown
 from gluonlab.parallel.pipeline.check import peaks
 from gluonlab.parallel.pipeline.price import Costs, Timeline, equal_shares, price
 from gluonlab.parallel.pipeline.schedule import SCHEDULES, PipelineSchedule, make_pipeline
+from gluonlab.plain import json_text
 
 DEVICES, MICROBATCHES, SEVERAL = 4, 8, 2
 MOST = 4096  # microbatches, and stages on each device; each is some instructions

@@ -8,36 +8,56 @@ does with 143, and SIGHUP, from a terminal that is closed, with 129. A traceback
 
 from __future__ import annotations
 
+import _thread
 import errno
 import importlib
 import itertools
+import os
 import re
 import signal
 import sys
+import threading
+import time
 import warnings
 from contextlib import contextmanager, suppress
-from types import MappingProxyType
-from typing import Any, Callable, Dict, Iterator, List, Mapping, Optional, Sequence, Tuple
+from types import FrameType, MappingProxyType
+from typing import (
+    Any,
+    Callable,
+    Collection,
+    Dict,
+    Iterator,
+    List,
+    Mapping,
+    NamedTuple,
+    Optional,
+    Sequence,
+    Set,
+    Tuple,
+)
 
 import click
+from click.shell_completion import CompletionItem, ShellComplete, get_completion_class
 
-from gluonlab.cli import completion
-from gluonlab.cli.interruption import all_is_said, interruptible
-from gluonlab.cli.overview import HelpAll, is_overview, write_options, write_overview
-from gluonlab.cli.pasted import check_dash, check_words
 from gluonlab.cli.streams import complain, fill_closed, heard_or_not, nobody_reads, silence
-from gluonlab.config.options import TURNED_OFF
-from gluonlab.config.other_names import unknown_option
+from gluonlab.config.hints import HERE, nearest, unknown_option
+from gluonlab.config.train_config import TURNED_OFF
 from gluonlab.errors import ConfigError, DownloadError, GluonlabError, GluonlabWarning, unknown
-from gluonlab.host import out_of_memory
+from gluonlab.host import out_of_memory, signals
 from gluonlab.host.out_of_memory import used_up
-from gluonlab.host.signals import Terminated, ends_if_stuck, number_of
-from gluonlab.host.start import explain_hidden, started_quietly
+from gluonlab.host.signals import RAISED, SEND_AFTER, Terminated, ends_if_stuck, number_of
+from gluonlab.host.start import end_at_once, explain_hidden, started_quietly
 from gluonlab.plain import one_line
 
 SEPARATOR = "--"  # behind which stand the words of another command
 AS_WRITTEN = "gluonlab.cli.as_written"  # click's meta: the words of this command
 OF_SIGNALS = 128  # what shells add to the number of the signal that ended a process
+
+OTHERS, OPTION_WIDTH = "Options", 24
+LINES = 23  # of a terminal of 24: the shell's next line takes one
+ALL_SHOWN = "gluonlab.help_all"  # key of a click context's ``meta``
+# where what an option does ends, and its details begin
+_DETAILS = re.compile(r"; |  \[| \(default")
 
 
 class Command(click.Command):
@@ -52,10 +72,10 @@ class Command(click.Command):
 
     def main(self, *args: Any, **kwargs: Any) -> Any:
         """Carry the command out, and end the process."""
-        question = completion.asked()
+        question = Completion.asked()
         if question:
             given = kwargs.get("args", args[0] if args else None)
-            completion.of_command(question, self, list(given or ()))
+            question.answer_options(self, list(given or ()))
         try:
             self._main(*args, **kwargs)
         except SystemExit as ending:
@@ -84,7 +104,9 @@ class Command(click.Command):
             said = _words(interrupt) or self.interrupted
             _end(": ".join(filter(None, [how, said])), OF_SIGNALS + number, prefix="")
         except click.NoSuchOption as error:
-            _end(unknown_option(error.option_name, _option_names(self, error.ctx)), 2)
+            # of the context's command, with --help; or of this one, if there is no context
+            params = error.ctx.command.get_params(error.ctx) if error.ctx else self.params
+            _end(unknown_option(error.option_name, _names(params)), 2)
         except click.UsageError as error:
             _end(self._explain(error), 2)
         except DownloadError as error:
@@ -168,15 +190,41 @@ class Command(click.Command):
             sys.exit(OF_SIGNALS + signal.SIGPIPE)
 
     def format_help(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """One screen, or with --help-all everything."""
-        if is_overview(self.most_used, ctx):
-            write_overview(self, self.most_used, ctx, formatter)
-        else:
+        """Write all options or, of a command with many, one screen with the most used.
+
+        It fits a terminal of 80 columns and 24 lines, and --help-all prints the rest.
+        """
+        if not self.most_used or ALL_SHOWN in ctx.meta:
             super().format_help(ctx, formatter)
+            return
+        self.format_usage(ctx, formatter)
+        formatter.write_paragraph()
+        with formatter.indentation():
+            formatter.write_text(" ".join((self.help or "").partition("\n\n")[0].split()))
+        params = [each for each in self.get_params(ctx) if not isinstance(each, HelpAll)]
+        records = {each.opts[0]: each.get_help_record(ctx) for each in params}
+        chosen = filter(None, (records[name] for name in self.most_used))
+        with formatter.section("Options used most"):
+            short = [(names, _DETAILS.split(help)[0]) for names, help in chosen]
+            formatter.write_dl(short, OPTION_WIDTH)
+        count = sum(record is not None and bool(record[1]) for record in records.values())
+        headings = dict.fromkeys(getattr(each, "heading", None) for each in self.params)
+        named = ", ".join(each.lower() for each in headings if each is not None)
+        groups = f": {named}, and others" if "," in named else ""
+        formatter.write_paragraph()
+        formatter.write_text(f"{ctx.command_path} --help-all explains all {count} options{groups}.")
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """The options below their headings."""
-        write_options(self, ctx, formatter)
+        """Write all options below their headings: each Option's ``heading``, if it has one."""
+        headings: Dict[str, List[Tuple[str, str]]] = {}
+        for param in self.get_params(ctx):
+            record = param.get_help_record(ctx)
+            if record is not None and record[1]:  # what has no help stands in the usage
+                headings.setdefault(getattr(param, "heading", OTHERS), []).append(record)
+        headings[OTHERS] = headings.pop(OTHERS)  # below those with a heading of their own
+        for heading, records in headings.items():
+            with formatter.section(heading):
+                formatter.write_dl(records, OPTION_WIDTH)
 
     def _form(self) -> str:
         """The arguments that this command takes, with its first option that has a value."""
@@ -214,10 +262,29 @@ class Command(click.Command):
         return f"{text}; see --help"
 
 
-def _option_names(command: click.Command, ctx: Optional[click.Context]) -> List[str]:
-    """Those of the context's command, with --help; or of the ``command`` that has no context."""
-    params = ctx.command.get_params(ctx) if ctx is not None else command.params
-    return [name for param in params for name in [*param.opts, *param.secondary_opts]]
+def _names(params: Sequence[click.Parameter]) -> List[str]:
+    return [name for param in params for name in (*param.opts, *param.secondary_opts)]
+
+
+class HelpAll(click.Option):
+    """The option --help-all, which --help lists where it leaves options out."""
+
+    def __init__(self, hidden: bool) -> None:
+        super().__init__(
+            ["--help-all"], is_flag=True, is_eager=True, expose_value=False, callback=_show_all,
+            hidden=hidden, help="Show all options and exit.",
+        )  # fmt: skip
+
+    def get_help_record(self, ctx: click.Context) -> Optional[Tuple[str, str]]:
+        """None where all options are shown already."""
+        return None if ALL_SHOWN in ctx.meta else super().get_help_record(ctx)
+
+
+def _show_all(ctx: click.Context, param: click.Parameter, wanted: Optional[bool]) -> None:
+    if wanted and not ctx.resilient_parsing:
+        ctx.meta[ALL_SHOWN] = True
+        click.echo(ctx.get_help())
+        ctx.exit()
 
 
 def command(
@@ -266,9 +333,9 @@ def dispatch(
 
     ``commands``: name -> (summary, main).
     """
-    question = completion.asked()
+    question = Completion.asked()
     if question and not args:
-        completion.of_names(question, {name: said for name, (said, _) in commands.items()})
+        question.answer_names({name: said for name, (said, _) in commands.items()})
     name, *rest = list(args) or ["--help"]
     if name == "help" and rest[:1] and rest[0] in commands:  # as git and conda take it
         name, *rest = rest[0], *rest[1:], "--help"
@@ -324,3 +391,225 @@ def _show_warning(otherwise: Callable[..., None]) -> Callable[..., None]:
             otherwise(message, category, filename, lineno, file, line)
 
     return show
+
+
+# --- signals
+
+
+@contextmanager
+def interruptible() -> Iterator[None]:
+    """SIGTERM and SIGHUP interrupt this block as Ctrl-C does, and none of them is lost.
+
+    Otherwise these two would end the process on the spot. What is ignored, as by nohup, stays so.
+
+    Python runs a signal's handler between any two instructions of the main thread. In a
+    ``__del__``, such as that of MXNet's arrays, or in a callback from C, it only prints what the
+    handler raised, and goes on: such a signal is sent again. So is one that comes during an import:
+    modules catch what is raised there, and Python remembers a KeyboardInterrupt of code that they
+    make from text, and ends by the signal instead of with a status. Without effect outside the main
+    thread, the only one that signals reach.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    again: Set[int] = set()  # signals that are about to be sent again
+    hook, is_process = sys.unraisablehook, started_quietly()
+
+    def send_lost_again(unraisable: Any) -> None:
+        if issubclass(unraisable.exc_type, KeyboardInterrupt):
+            send_later(number_of(unraisable.exc_type))
+        else:
+            hook(unraisable)
+
+    def send_later(number: int) -> None:
+        if number not in again:
+            again.add(number)
+            # threading.Thread takes locks, which may be held where a __del__ runs
+            _thread.start_new_thread(send, (number,))
+
+    def send(number: int) -> None:
+        time.sleep(SEND_AFTER)
+        if number in again:
+            again.remove(number)
+            os.kill(os.getpid(), number)
+
+    is_over, late = False, 0
+
+    def interrupt(number: int, frame: Optional[FrameType]) -> None:
+        nonlocal late
+        signals.handled()
+        if is_over:  # it came while handlers are given back, which must be whole
+            late = number
+            return
+        if not _importing(frame):
+            raise RAISED[number]
+        send_later(number)
+
+    before = {number: signal.getsignal(number) for number in RAISED}
+    own = [signal.SIG_DFL, signal.default_int_handler]
+    taken = [n for n in before if before[n] in own or (n == signal.SIGINT and is_process)]
+    for number in taken:
+        signal.signal(number, interrupt)
+    sys.unraisablehook = send_lost_again
+    if is_process:
+        _GIVING_WAY.add(interrupt)
+    try:
+        yield
+    finally:
+        is_over = True  # before anything is called: each call lets a handler run
+        again.clear()
+        sys.unraisablehook = hook
+        for number in taken:
+            is_last = is_process and number == signal.SIGINT  # nothing but Python's end follows
+            # ... and after an error the line that tells of it
+            after = end_at_once if isinstance(sys.exc_info()[1], SystemExit) else _wait
+            signal.signal(number, after if is_last else before[number])
+        if late:
+            raise RAISED[late]
+
+
+def _wait(number: int, frame: Optional[FrameType]) -> None:
+    """Another Ctrl-C, while the line is written that tells how it ended."""
+    signals.handled()
+
+
+# SIGINT's handlers while the line is written: the last one, or still the first, where another
+# interrupt came just before `interruptible` could end
+_GIVING_WAY: Set[Any] = {_wait}
+
+
+def all_is_said() -> None:
+    """The line is written: another Ctrl-C ends the process at once."""
+    if signal.getsignal(signal.SIGINT) in _GIVING_WAY:
+        signal.signal(signal.SIGINT, end_at_once)
+
+
+def _importing(frame: Optional[FrameType]) -> bool:
+    """Whether the code at ``frame`` runs for an import."""
+    while frame is not None:
+        if frame.f_code.co_filename.startswith("<frozen importlib"):
+            return True
+        frame = frame.f_back
+    return False
+
+
+# --- words that a word processor, or the habit of another tool, has changed
+#
+# A shell hands them over as they are, and click takes them for arguments: the option gpus with one
+# long dash, -gpus with one short dash, ring in curly quotes.
+
+# hyphens of typesetters, en dash, em dash, bar, minus sign
+_DASHES = "\u2010\u2011\u2012\u2013\u2014\u2015\u2212"
+_LONG_DASH = re.compile(rf"[{_DASHES}][-{_DASHES}]?(?=[A-Za-z])")
+_ONE_DASH = re.compile(r"-[A-Za-z][A-Za-z0-9_-]*[A-Za-z][A-Za-z0-9_-]*")
+_OPENING, _CLOSING = "\u201c\u201d\u201e\u201f\u2018\u201a\u00ab", "\u201c\u201d\u2019\u2018\u00bb"
+
+
+def check_words(words: Sequence[str], params: Sequence[click.Parameter]) -> None:
+    """Raise ConfigError for the first word that was surely meant otherwise, and say how."""
+    options = [name for name in _names(params) if name.startswith("-")]
+    for word in _not_values(words, params):
+        check_dash(word, options)
+    for at, word in enumerate(words):
+        _check_quotes(word, words[at:])
+
+
+def _not_values(words: Sequence[str], params: Sequence[click.Parameter]) -> Iterator[str]:
+    """Those where an option or an argument may stand."""
+    valued = {
+        name
+        for param in params
+        if isinstance(param, click.Option) and not param.is_flag
+        for name in param.opts
+    }
+    before = ""
+    for word in words:
+        if word == "--":
+            return
+        if before not in valued:
+            yield word
+        before = word
+
+
+def check_dash(word: str, options: Collection[str]) -> None:
+    """Raise ConfigError for one of ``options`` with another dash than two."""
+    given = word.partition("=")[0]
+    long = _LONG_DASH.match(given)
+    if long is not None:
+        meant, why = f"--{given[long.end() :]}", "begins with a long dash, as word processors write"
+    elif _ONE_DASH.fullmatch(given) and (
+        {f"-{given}"} & {*options, *HERE} or given[:2] not in options
+    ):
+        meant, why = f"-{given}", "has one dash"
+    else:
+        return
+    name = nearest(meant, options)
+    if name is not None:
+        raise ConfigError(f"{given!r} {why}: did you mean {name!r}?")
+
+
+def _check_quotes(word: str, rest: Sequence[str]) -> None:
+    value = word.partition("=")[2] if word.startswith("--") else word
+    closed = any(each[-1:] and each[-1] in _CLOSING for each in rest)
+    if value[:1] and value[0] in _OPENING and closed and len(value) > 1:
+        plain = value.strip(_OPENING + _CLOSING)
+        raise ConfigError(
+            f"{value!r} begins with a quote of a word processor: write it without, {plain!r}, or "
+            "with straight quotes, which the shell takes away"
+        )
+
+
+# --- what a shell asks while a person types
+
+PROGRAM = "gluonlab"
+VARIABLE = "_GLUONLAB_COMPLETE"  # bash_complete, for one
+SHELLS = ("bash", "zsh", "fish")
+
+
+class Completion(NamedTuple):
+    """A shell's question: the words before the cursor, and the one at it.
+
+    The words take the way that they always take, through `dispatch` to a Command, and who would
+    read the next one answers instead.
+    """
+
+    words: List[str]
+    begun: str
+    shell: ShellComplete
+
+    @classmethod
+    def asked(cls) -> Optional[Completion]:
+        """The question in the environment, if there is one."""
+        shell, _, instruction = os.environ.get(VARIABLE, "").partition("_")
+        if shell not in SHELLS or instruction != "complete":
+            return None
+        complete = _shell_complete(shell)
+        return cls(*complete.get_completion_args(), complete)
+
+    def answer_names(self, names: Mapping[str, str]) -> None:
+        """Answer with those names, each with its summary, that begin so."""
+        found = [name for name in names if name.startswith(self.begun)]
+        self._answer([CompletionItem(name, help=names[name]) for name in found])
+
+    def answer_options(self, command: click.Command, words: List[str]) -> None:
+        """Answer with the command's options."""
+        complete = ShellComplete(command, {}, PROGRAM, VARIABLE)
+        self._answer(complete.get_completions(words, self.begun))
+
+    def _answer(self, found: List[CompletionItem]) -> None:
+        found = found or [CompletionItem(self.begun, type="file")]
+        print("\n".join(map(self.shell.format_completion, found)), flush=True)
+        sys.exit(0)
+
+
+def completion_script(shell: str) -> str:
+    """What makes a shell ask. Raises ConfigError."""
+    if shell not in SHELLS:
+        raise ConfigError(unknown("shell", shell, SHELLS))
+    return _shell_complete(shell).source()
+
+
+def _shell_complete(shell: str) -> ShellComplete:
+    made = get_completion_class(shell)
+    assert made is not None  # click has these three since it completes at all
+    return made(click.Command(PROGRAM), {}, PROGRAM, VARIABLE)

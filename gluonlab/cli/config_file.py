@@ -16,8 +16,8 @@ from typing import Any, Callable, Dict, List, Mapping, Optional, Tuple
 import click
 
 from gluonlab.config import TrainConfig, option_name
-from gluonlab.config.options import FROM_FILE, Setting
-from gluonlab.config.other_names import nearest
+from gluonlab.config.hints import nearest
+from gluonlab.config.train_config import FROM_FILE, Setting
 from gluonlab.config.values import flag
 from gluonlab.errors import ConfigError, DataError, unknown
 from gluonlab.files.whole import check_new, read_bounded, write_text
@@ -143,7 +143,7 @@ def _json(text: str) -> Any:
 
 
 def _of_run(path: str, content: Mapping[str, Any]) -> Dict[str, Any]:
-    from gluonlab.runs.description import description
+    from gluonlab.runs.reader import description
 
     try:
         found = description(Path(path).parent, content, f"--config {path}", HOW)

@@ -1,20 +1,46 @@
-"""How commands print what a run, or its evaluation, gave."""
+"""How a command that trains speaks, and prints what a run, or its evaluation, gave.
+
+Imports MXNet: commands import this module when they begin to train.
+"""
 
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING, Any, Dict
+from typing import TYPE_CHECKING, Any, Dict, Optional, TextIO
 
 import click
 
-from gluonlab.cli.streams import heard_or_not
-from gluonlab.documents import json_text
-from gluonlab.plain import decimals
+from gluonlab.cli.streams import heard_or_not, why_unread
+from gluonlab.plain import decimals, json_text
+from gluonlab.training.reporter import CLOSED, ConsoleReporter, Reporter
 
 if TYPE_CHECKING:
     from gluonlab.runs.result import Result
     from gluonlab.training.evaluate import Confusion
     from gluonlab.training.finished import Evaluation
+
+
+class QuietReporter(Reporter):
+    """Says nothing, but looks after each epoch whether anybody could read the result.
+
+    ``stream``: standard output; None where it was closed before Python began.
+    """
+
+    def __init__(self, stream: Optional[TextIO]) -> None:
+        self._stream = stream
+        self._look()
+
+    def epoch_ends(self, line: str) -> None:
+        self._look()
+
+    def _look(self) -> None:
+        if self.unheard is None:
+            self.unheard = CLOSED if self._stream is None else why_unread(self._stream)
+
+
+def make_reporter(silent: bool) -> Reporter:
+    """That of a command's training. ``silent``: with --quiet or --json."""
+    return QuietReporter(sys.stdout) if silent else ConsoleReporter()
 
 
 def print_result(result: "Result", as_json: bool, quiet: bool) -> None:

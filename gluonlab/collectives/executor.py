@@ -59,7 +59,7 @@ from gluonlab.engine.invoke import (
     share_memory,
 )
 from gluonlab.errors import ScheduleError
-from gluonlab.gpu.peers import enable_peer_access
+from gluonlab.gpu.cuda import enable_peer_access
 from gluonlab.shares import split_evenly
 
 # Small enough for the last-level cache of most CPUs. Of 128 KiB to 16 MiB, 2 MiB and more were

@@ -18,7 +18,7 @@ from gluonlab.collectives.schedule import ADD, ALLREDUCE, COPY, Schedule, Transf
 from gluonlab.collectives.synthesis import stored
 from gluonlab.collectives.synthesis.lanes import Lanes, lanes_or_none
 from gluonlab.errors import ScheduleError, unknown
-from gluonlab.sizes import in_words
+from gluonlab.plain import in_words
 
 MULTI_RING, AUTO = "multi_ring", "auto"
 MOST_TRANSFERS = 200_000  # of what is cut finer, and of several rings together

@@ -23,8 +23,8 @@ from gluonlab.collectives.schedule import is_whole
 from gluonlab.collectives.topology_file import is_file_name, read_topology
 from gluonlab.errors import ScheduleError, unknown
 from gluonlab.gpu import nvml
+from gluonlab.gpu.cuda import pci_bus_ids
 from gluonlab.gpu.nvml import SAME_CPU, SAME_SWITCHES, Driver
-from gluonlab.gpu.peers import pci_bus_ids
 
 # --- routes over NVLinks, and over PCIe below switches and CPUs
 

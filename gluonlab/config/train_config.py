@@ -1,5 +1,6 @@
-"""TrainConfig: the one description of a run.
+"""TrainConfig: the one description of a run, and its options on the command line.
 
+A setting is defined in one place, a field of TrainConfig: its name, type, check, help and heading.
 The command's options, config.json and the docs come from it.
 """
 
@@ -7,21 +8,25 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass
-from typing import Any, Dict, Optional, Sequence, Union
-
-from gluonlab.config.groups import (
-    BATCH,
-    DATA,
-    DEVICES,
-    NETWORK,
-    OPTIMISER,
-    OUTPUT,
-    SPLITTING,
-    SUMMING,
-    named_settings,
-    option_name,
+from functools import partial, wraps
+from typing import (
+    Any,
+    Callable,
+    Collection,
+    Dict,
+    List,
+    Mapping,
+    Optional,
+    Sequence,
+    Tuple,
+    Type,
+    TypeVar,
+    Union,
 )
-from gluonlab.config.together import check_together
+
+import click
+
+from gluonlab.config.hints import nearest_name
 from gluonlab.config.values import (
     DECODERS,
     IMAGE_SIZE,
@@ -29,9 +34,12 @@ from gluonlab.config.values import (
     MXNET,
     SHARE,
     SMALLEST_LIMIT,
+    Check,
+    class_weights,
     colours,
     compression,
     device_names,
+    device_weights,
     epoch_list,
     export_format,
     flag,
@@ -48,11 +56,106 @@ from gluonlab.config.values import (
     type_name,
     whole,
 )
-from gluonlab.config.weights import class_weights, device_weights
-from gluonlab.errors import ConfigError
+from gluonlab.errors import ConfigError, unknown
+
+T = TypeVar("T")
 
 
-@named_settings
+def _setting(
+    group: str,
+    check: Check,
+    help: str,
+    *,
+    default: Any = None,
+    metavar: str = "N",
+    alone: Optional[str] = None,
+) -> Any:
+    """Make a field of TrainConfig, with what its option on the command line needs to know.
+
+    ``group``: the heading of --help that it stands under. ``alone``: what the option means without
+    a value; without, it must have one.
+    """
+    about = {"group": group, "check": check, "help": help, "metavar": metavar, "alone": alone}
+    return dataclasses.field(default=default, metadata=about)
+
+
+GROUPS = ("devices", "splitting", "data", "network", "batch", "optimiser", "summing", "output")
+DEVICES, SPLITTING, DATA, NETWORK, BATCH, OPTIMISER, SUMMING, OUTPUT = (
+    partial(_setting, group) for group in GROUPS
+)
+
+
+def option_name(field_name: str) -> str:
+    """The option that sets a field: ``batch_size`` -> ``--batch-size``."""
+    return "--" + field_name.replace("_", "-")
+
+
+# of `gluonlab.train`, which are not settings
+TRAIN_ARGUMENTS = (
+    "net", "loss", "metrics", "callbacks", "resume", "autoresume", "reporter", "group",
+)  # fmt: skip
+
+
+def _with_hints(cls: Type[T]) -> Type[T]:
+    """Have a dataclass raise ConfigError, with the nearest name, for a setting that it has not."""
+    names = [field.name for field in dataclasses.fields(cls)]  # type: ignore[arg-type]
+    make = cls.__init__
+
+    @wraps(make)
+    def init(self: T, *args: Any, **settings: Any) -> None:
+        for name in settings:
+            if name not in names:
+                raise ConfigError(_unknown_setting(name, names))
+        make(self, *args, **settings)
+
+    cls.__init__ = init  # type: ignore[method-assign,assignment]
+    return cls
+
+
+def _unknown_setting(name: str, names: Sequence[str]) -> str:
+    meant = None if name in TRAIN_ARGUMENTS else nearest_name(name, names)
+    if meant is not None:
+        return f"unknown setting {name!r}: did you mean {meant!r}?"
+    argument = nearest_name(name, TRAIN_ARGUMENTS)
+    if argument is not None:
+        how = f"train(TrainConfig(), {argument}=...)"
+        return f"{name!r} is not a setting, give it to train: {how}"
+    return unknown("setting", name, names)
+
+
+TOGETHER = (  # two settings of which one alone may be given
+    ("gpus", "devices", "--gpus {} and --devices {} contradict each other"),
+    ("batch_size", "global_batch_size",
+     "--batch-size {} is per device and --global-batch-size {} over all devices"),
+    ("microbatches", "microbatch_size",
+     "--microbatches {} is a number of parts and --microbatch-size {} their size"),
+)  # fmt: skip
+
+
+def _check_together(settings: Dict[str, Any]) -> None:
+    """Raise ConfigError for settings that contradict each other, whatever the recipe."""
+    devices = settings["devices"]
+    if isinstance(devices, list):
+        devices = ",".join(devices)
+    values = {**settings, "devices": devices}
+    for first, second, contradiction in TOGETHER:
+        if values[first] is not None and values[second] is not None:
+            said = contradiction.format(values[first], values[second])
+            raise ConfigError(f"{said}: give one of them")
+    if values["require_gpu"] and devices is not None:
+        if "cpu" in devices.lower():
+            raise ConfigError(
+                f"--require-gpu and --devices {devices} contradict each other: "
+                "name GPUs, or leave --require-gpu out"
+            )
+        if devices.strip().isdigit():
+            raise ConfigError(
+                f"--devices {devices} lets CPU devices stand in: "
+                f"with --require-gpu write --gpus {devices}"
+            )
+
+
+@_with_hints
 @dataclass(frozen=True)
 class TrainConfig:
     """Everything that decides how a run goes, in the groups that --help shows.
@@ -314,7 +417,7 @@ class TrainConfig:
                 object.__setattr__(
                     self, field.name, field.metadata["check"](option_name(field.name), value)
                 )
-        check_together(self.to_dict())
+        _check_together(self.to_dict())
 
     @classmethod
     def required(cls, called: str, given: Any) -> "TrainConfig":
@@ -338,3 +441,70 @@ class TrainConfig:
         if devices is not None and not isinstance(devices, str):
             devices = list(devices)
         return {**dataclasses.asdict(self), "devices": devices}
+
+
+# keys of a click context's ``meta``: a file's settings, and flags that the command line turns off
+FROM_FILE, TURNED_OFF = "gluonlab.from_file", "gluonlab.turned_off"
+# a setting -> those that it excludes
+RIVALS = {one: {a, b} - {one} for a, b, _ in TOGETHER for one in (a, b)}
+
+
+class Setting(click.Option):
+    """An option that sets a field of TrainConfig; ``heading``: where --help shows it.
+
+    What is not on the command line is taken from the settings of a file, if there is one.
+    """
+
+    def __init__(self, *names: Any, heading: str, **attributes: Any) -> None:
+        super().__init__(*names, **attributes)
+        self.heading = heading
+
+    def handle_parse_result(
+        self, ctx: click.Context, opts: Mapping[str, Any], args: List[str]
+    ) -> Tuple[Any, List[str]]:
+        """Take the value of the command line, or else of the file."""
+        value, rest = super().handle_parse_result(ctx, opts, args)
+        held = ctx.meta.get(FROM_FILE, {})
+        spoken = {*opts, *ctx.meta.get(TURNED_OFF, ())}
+        if self.name in held and not spoken & {self.name, *RIVALS.get(self.name, ())}:
+            value = ctx.params[self.name] = held[self.name]
+        return value, rest
+
+
+def config_options(
+    function: Callable[..., None], without: Collection[str] = ()
+) -> Callable[..., None]:
+    """Give a command an option for every field of TrainConfig; its value is None if not given.
+
+    ``without``: groups of fields, such as ``output``, that the command has no use for.
+    """
+    for field in reversed(dataclasses.fields(TrainConfig)):
+        name, about, attributes = option_name(field.name), field.metadata, {}
+        if about["group"] in without:
+            continue
+        help = about["help"]
+        if field.default is False:
+            attributes["is_flag"] = True
+        elif about["check"] is flag:
+            name = f"{name}/{opposite(name)}"
+        else:
+            attributes["metavar"] = about["metavar"]
+            if about["alone"] is not None:
+                attributes.update(is_flag=False, flag_value=about["alone"])
+            # click would add brackets of its own
+            help += "" if field.default is None else f"  [default: {field.default}]"
+        function = click.option(
+            name, field.name, cls=Setting, heading=about["group"].capitalize(), default=None,
+            help=help, **attributes,
+        )(function)  # fmt: skip
+    return function
+
+
+def opposite(name: str) -> str:
+    """The option that turns off what a recipe turns on: ``--flip`` -> ``--no-flip``, and back."""
+    return f"--{name[len('--no-') :]}" if name.startswith("--no-") else f"--no-{name[len('--') :]}"
+
+
+def given(options: Dict[str, Any]) -> Dict[str, Any]:
+    """The settings that are given, of all ``options`` that click hands over."""
+    return {name: value for name, value in options.items() if value is not None}

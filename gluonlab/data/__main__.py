@@ -24,8 +24,8 @@ from gluonlab.data.sets.registry import (
     of_image_files,
     takes,
 )
-from gluonlab.documents import json_text
 from gluonlab.errors import ConfigError, DataError, RunError
+from gluonlab.plain import json_text
 
 RUN = "python -m gluonlab.run --dataset"
 KEPT = "what has been downloaded is kept: run the same command again to resume"

@@ -2,19 +2,93 @@
 
 from __future__ import annotations
 
+import os
 import time
-from typing import Optional
+from concurrent.futures import ThreadPoolExecutor
+from typing import Callable, List, Mapping, Optional, Sequence, Tuple
 
 import click
 
 from gluonlab.cli.command import command, json_option
-from gluonlab.doctor.data_sets import addresses
-from gluonlab.doctor.examination import examine
-from gluonlab.doctor.findings import FAULT, as_lines, as_object, worst
-from gluonlab.doctor.prove.proof import OUT, Proof
-from gluonlab.documents import json_text
+from gluonlab.doctor import gpus, host, mxnet_loads, software, training
+from gluonlab.doctor.findings import FAULT, Finding, as_lines, as_object, guarded, worst
+from gluonlab.doctor.host import addresses
 from gluonlab.errors import ConfigError
+from gluonlab.gpu import nvml
+from gluonlab.gpu.process import end_all
+from gluonlab.plain import json_text
 
+Check = Tuple[str, Callable[[], Sequence[Finding]]]
+Addresses = Callable[[], Mapping[str, Tuple[str, ...]]]
+
+
+def examine(
+    train: bool = False, network: bool = False, addresses: Addresses = host.addresses
+) -> List[Finding]:
+    """Every finding of this machine.
+
+    ``train``: also train one step; ``network``: also try the data sets' ``addresses``.
+    """
+    checks = [*_software(), *_gpus(), *_places()]
+    checks += [("train", training.try_training)] * train
+    checks += [("network", lambda: host.mirrors(addresses()))] * network
+    with ThreadPoolExecutor(max_workers=len(checks)) as pool:
+        results = [pool.submit(guarded, name, look) for name, look in checks]
+        try:
+            return [finding for result in results for finding in result.result()]
+        except BaseException:  # Ctrl-C: the pool would wait for them
+            end_all()
+            raise
+
+
+def _software() -> List[Check]:
+    folder = software.module_folder("mxnet")
+
+    def load() -> List[Finding]:
+        horovod = software.installed_version("horovod")
+        return mxnet_loads.findings(mxnet_loads.try_mxnet(), folder is not None, horovod)
+
+    return [
+        ("python", lambda: [software.python()]),
+        ("numpy", lambda: [software.numpy(software.installed_version("numpy"))]),
+        ("mxnet", lambda: [software.mxnet(software.installed_mxnets(), folder)]),
+        ("libraries", lambda: software.libraries(folder)),
+        ("import", load),
+    ]
+
+
+def _gpus() -> List[Check]:
+    def look() -> List[Finding]:
+        driver, installed = nvml.look(), list(software.installed_mxnets())
+        flavour = installed[0] if len(installed) == 1 else ""
+        instance = gpus.instance_type(os.environ)
+        checks: List[Check] = [
+            ("gpus", lambda: gpus.driver(driver, flavour)),
+            ("capability", lambda: gpus.capabilities(driver, flavour)),
+            ("products", lambda: gpus.products(driver)),
+            ("gpu-memory", lambda: gpus.memory(driver)),
+            ("numbering", lambda: gpus.numbering(driver)),
+            ("links", lambda: gpus.links(driver, instance)),
+        ]
+        return [finding for check in checks for finding in guarded(*check)]
+
+    return [("gpus", look)]
+
+
+def _places() -> List[Check]:
+    return [
+        ("cpu", host.cpu),
+        ("memory", lambda: [host.memory()]),
+        ("shm", lambda: [host.shared_memory()]),
+        ("home", lambda: [host.home(os.environ.get("HOME", ""))]),
+        ("data", host.folder),
+        ("runs", lambda: [host.current_folder()]),
+        ("temporary", lambda: [host.temporary()]),
+        ("sagemaker", host.sagemaker),
+    ]
+
+
+OUT = "gpu-proof"
 TRAIN = "also train one step on every device, and compare it with one device"
 NETWORK = "also try the servers that data sets are downloaded from"
 PROVE = "also test the GPUs and all kvstores on them, for minutes: writes two files to send in"
@@ -43,7 +117,11 @@ def main(
     """
     if out is not None and not prove:
         raise ConfigError("--out names what --prove writes: add --prove, or leave --out out")
-    proof = Proof.named(out or OUT) if prove else None
+    proof = None
+    if prove:
+        from gluonlab.doctor.proof import Proof
+
+        proof = Proof.named(out or OUT)
     began = time.monotonic()
     findings = examine(train, network, context.obj or addresses)
     seconds = time.monotonic() - began

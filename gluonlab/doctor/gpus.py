@@ -1,20 +1,26 @@
-"""The driver and the GPUs, beside what mxnet-cu112 1.9.1 was built for; who uses their memory."""
+"""The driver and the GPUs, beside what mxnet-cu112 1.9.1 was built for; who uses their memory.
+
+Which of them CUDA shows and calls gpu:0, gpu:1, ..., as CUDA_VISIBLE_DEVICES and CUDA_DEVICE_ORDER
+decide; and how they are linked, compared with how this machine's should be.
+"""
 
 from __future__ import annotations
 
 import os
+import re
 from collections import Counter
 from pathlib import Path
-from typing import Iterable, Iterator, Mapping, Optional, Tuple
+from typing import Dict, Iterable, Iterator, Mapping, Optional, Sequence, Tuple
 
-from gluonlab.doctor.findings import Finding, fault, listed, ok, warning
-from gluonlab.doctor.packages import numbers_of
+from gluonlab.collectives.topology import NVLINK, TOPOLOGIES, Topology, make_topology
+from gluonlab.doctor.findings import Finding, fault, listed, ok, plural, warning
+from gluonlab.doctor.software import numbers_of
 from gluonlab.engine.installation import pip_install
 from gluonlab.engine.setup import TF32_VARIABLE
 from gluonlab.gpu.arithmetic import TF32_SINCE
-from gluonlab.gpu.code import CODE_FOR, LIVING, has_code, sm_of
-from gluonlab.gpu.nvml import BINDINGS, Driver, Gpu
-from gluonlab.gpu.visible import in_cuda_order, visible_gpus
+from gluonlab.gpu.cuda import CODE_FOR, LIVING, has_code, sm_of
+from gluonlab.gpu.nvml import BINDINGS, Driver, Gpu, Pair, in_cuda_order, visible_gpus
+from gluonlab.host.resources import text_of
 
 OLDEST_DRIVER = "450.80.02"  # of CUDA 11.x, NVIDIA's table of minor version compatibility
 CU112 = "mxnet-cu112"
@@ -158,3 +164,191 @@ def _gib(count: int) -> str:
 
 def _amount(used_bytes: Optional[int]) -> str:
     return "" if used_bytes is None else f", {_gib(used_bytes)} GiB"
+
+
+@listed
+def numbering(driver: Driver, environ: Mapping[str, str] = os.environ) -> Iterator[Finding]:
+    """Which GPU gpu:0 is, and gpu:1, ...: CUDA counts those it is shown, the fastest first."""
+    if not driver.gpus:
+        return
+    visible, last = environ.get("CUDA_VISIBLE_DEVICES"), len(driver.gpus) - 1
+    settings = f"CUDA_VISIBLE_DEVICES{' is not set' if visible is None else f'={visible}'}"
+    shown, problem = visible_gpus(driver.gpus, visible)
+    alike = len({gpu.name for gpu in driver.gpus}) == 1
+    if problem:
+        what = f"{settings}: {plural(len(shown), 'GPU')} left"
+        numbers = f"numbers from 0 to {last}" if last else "0"
+        cure = f"give {numbers}, or UUIDs as nvidia-smi -L shows them, each once"
+        yield (warning if shown else fault)("numbering", what, problem, cure)
+    elif not shown:
+        cure = "unset CUDA_VISIBLE_DEVICES"
+        yield warning("numbering", f"{settings} hides all GPUs", "", cure)
+    elif environ.get("CUDA_DEVICE_ORDER") != "PCI_BUS_ID" and not alike:
+        what = f"gpu:0 may not be nvidia-smi's GPU 0; {settings}"
+        cause = "CUDA puts the fastest GPU first, nvidia-smi counts along the PCI bus, "
+        cause += "and these GPUs are not alike"
+        yield warning("numbering", what, cause, "export CUDA_DEVICE_ORDER=PCI_BUS_ID")
+        yield from _mig_parts(shown, visible)
+    elif any(gpu.parts is not None for gpu in shown):
+        yield from _mig_parts(shown, visible)
+    else:
+        pairs = ", ".join(f"gpu:{i} is GPU {gpu.index}" for i, gpu in enumerate(shown))
+        yield ok("numbering", f"{pairs} of nvidia-smi; {settings}")
+
+
+def _mig_parts(shown: Sequence[Gpu], visible: Optional[str]) -> Iterator[Finding]:
+    """GPUs that are divided (MIG), of which CUDA shows a process one part."""
+    for gpu in shown:
+        whole = f"nvidia-smi -i {gpu.index} -mig 0 makes it whole again"
+        if gpu.parts is None:
+            continue
+        if not gpu.parts:
+            what, cause = f"CUDA does not show GPU {gpu.index}", "it is in MIG mode, without parts"
+            cure = f"{whole}; nvidia-smi mig -i {gpu.index} -cgi ... -C divides it"
+            yield warning("numbering", what, cause, cure)
+        elif visible is not None and visible.strip().startswith("MIG-"):
+            what = f"gpu:0 is a part (MIG) of GPU {gpu.index} of nvidia-smi; "
+            yield ok("numbering", f"{what}CUDA_VISIBLE_DEVICES={visible}")
+        else:
+            what = f"one part of GPU {gpu.index} is shown, as gpu:0"
+            cause = f"it has {len(gpu.parts)} parts (MIG), and CUDA shows a process only one"
+            cure = f"choose one: export CUDA_VISIBLE_DEVICES={gpu.parts[0]}; {whole}"
+            yield warning("numbering", what, cause, cure)
+
+
+# For a machine of Amazon's whose type is unknown: its GPUs tell. 8 x V100-SXM2-32GB is p3dn, which
+# is linked alike.
+BY_GPUS = {
+    ("V100", 8): "p3.16xlarge",
+    ("V100", 4): "p3.8xlarge",
+    ("T4", 4): "g4dn.12xlarge",
+    ("A10G", 4): "g5.12xlarge",
+}
+SWITCHED = ("p4d.24xlarge",)  # whose NVLinks all go to switches
+# EC2's Nitro machines have their type in product_name, the older ones none
+MACHINE = Path("/sys/devices/virtual/dmi/id")
+INSTANCE = re.compile(r"(?:ml\.)?([a-z]+\d+[a-z]*\.(?:\d*x?large|metal))")
+UNCURABLE = "compare with nvidia-smi topo -m; "
+UNCURABLE += "stop and start the instance, to get another machine"
+
+
+def instance_type(environ: Mapping[str, str], machine: Path = MACHINE) -> Optional[str]:
+    """``p3.16xlarge``, from SageMaker's environment or the machine's own name.
+
+    Empty for one of Amazon's of another name, None for a machine that is not Amazon's.
+    """
+    product = text_of(machine / "product_name").strip()
+    for name in (environ.get("SM_CURRENT_INSTANCE_TYPE", ""), product):
+        instance = INSTANCE.fullmatch(name)
+        if instance:
+            return instance[1]
+    # "Xen", "4.11.amazon"
+    words = " ".join(text_of(machine / name).strip() for name in ("sys_vendor", "bios_version"))
+    return "" if "amazon" in words.lower() else None
+
+
+def expected(driver: Driver, instance: Optional[str]) -> Optional[Topology]:
+    """The known machine that this one is, or, among Amazon's, looks like."""
+    if instance in TOPOLOGIES:
+        return make_topology(instance)
+    kinds = {word for gpu in driver.gpus for word in re.split(r"[ -]", gpu.name)}
+    for (kind, count), name in BY_GPUS.items():
+        if instance == "" and kind in kinds and count == len(driver.gpus):
+            return make_topology(name)
+    return None
+
+
+def nvlinks_of(topology: Topology) -> Dict[Pair, int]:
+    """(a, b), a < b -> how many NVLinks the topology's route has; pairs without are left out."""
+    routes = {pair: route.links[0] for pair, route in topology.routes.items() if pair[0] < pair[1]}
+    return {
+        pair: round(link.bytes_per_s / NVLINK)
+        for pair, link in routes.items()
+        if link.name.startswith("NVLink")
+    }
+
+
+def matrix(nvlinks: Mapping[Pair, int]) -> str:
+    """``0-1: 1, 0-3: 2``: the pairs that have NVLinks."""
+    return ", ".join(f"{a}-{b}: {count}" for (a, b), count in sorted(nvlinks.items()))
+
+
+def renumbering(
+    here: Mapping[Pair, int], wanted: Mapping[Pair, int], count: int
+) -> Optional[Tuple[int, ...]]:
+    """``order``: GPU r of the known machine is GPU order[r] here, with the same links; or None.
+
+    NVML counts along the PCI bus, and this machine's bus may be numbered differently from that of
+    the known one.
+    """
+
+    def links(table: Mapping[Pair, int], a: int, b: int) -> int:
+        return table.get((min(a, b), max(a, b)), 0)
+
+    def extend(order: Tuple[int, ...]) -> Optional[Tuple[int, ...]]:
+        rank = len(order)
+        if rank == count:
+            return order
+        fitting = (
+            gpu
+            for gpu in range(count)
+            if gpu not in order
+            and all(links(here, gpu, order[r]) == links(wanted, rank, r) for r in range(rank))
+        )
+        return next((whole for whole in (extend((*order, gpu)) for gpu in fitting) if whole), None)
+
+    return extend(())
+
+
+@listed
+def links(driver: Driver, instance: Optional[str]) -> Iterator[Finding]:
+    """The NVLinks and peer-to-peer access between all pairs of GPUs."""
+    if len(driver.gpus) > 1:
+        yield _nvlinks(driver, expected(driver, instance))
+        yield _peers(driver)
+
+
+def _nvlinks(driver: Driver, topology: Optional[Topology]) -> Finding:
+    here, count = driver.nvlinks, len(driver.gpus)
+    switched = ", ".join(map(str, driver.switched))
+    wants_all = topology is not None and topology.name in SWITCHED and not driver.silent
+    if topology is not None and wants_all and len(driver.switched) < count:
+        found = f"GPUs {switched} only" if switched else "no GPU"
+        what = f"NVLinks to switches on {found}, and {topology.name} has them on all {count}"
+        return warning("links", what, "links are down", UNCURABLE)
+    if driver.switched:
+        return ok("links", f"NVLinks to switches on GPUs {switched}")
+    what = "no NVLinks between the GPUs, all traffic goes over PCIe"
+    what = f"NVLinks {matrix(here)}" if here else what
+    if topology is None or topology.world_size != count or driver.silent:
+        return ok("links", what)
+    wanted = nvlinks_of(topology)
+    order = renumbering(here, wanted, count)
+    if order is not None:
+        numbers = f", whose GPUs 0, 1, ... are {', '.join(map(str, order))} here"
+        same = order == tuple(range(count))
+        return ok("links", f"{what}, as {topology.name} has{'' if same else numbers}")
+    counts = {pair: (here.get(pair, 0), wanted.get(pair, 0)) for pair in sorted({*wanted, *here})}
+    differences = ", ".join(
+        f"{a}-{b} has {has} instead of {wants}"
+        for (a, b), (has, wants) in counts.items()
+        if has != wants
+    )
+    cause = f"this is another machine; {topology.note.split(';')[0]}"
+    cause = "links are down" if sum(here.values()) < sum(wanted.values()) else cause
+    what = f"NVLinks differ from those of {topology.name}: {differences}"
+    return warning("links", what, cause, UNCURABLE)
+
+
+def _peers(driver: Driver) -> Finding:
+    count = len(driver.gpus)
+    if not driver.no_peers:
+        return ok("peers", f"peer-to-peer access between all {count * (count - 1) // 2} pairs")
+    pairs = ", ".join(f"{a}-{b}" for a, b in driver.no_peers)
+    what = f"no peer-to-peer access between {pairs}"
+    if not any(pair in driver.nvlinks for pair in driver.no_peers):
+        # GPUs below different CPUs have none
+        return ok("peers", f"{what}: their copies go through the host")
+    cause = "the driver denies it, although there are NVLinks"
+    cure = "in a virtual machine or container, allow the GPUs direct access to each other; "
+    return warning("peers", what, cause, f"{cure}see dmesg for the IOMMU")

@@ -16,7 +16,7 @@ from gluonlab.doctor.findings import Finding, fault, listed, ok, one_line, warni
 from gluonlab.engine import setup
 from gluonlab.engine.installation import AGAIN
 from gluonlab.engine.linking import understand
-from gluonlab.gpu.code import lacking
+from gluonlab.gpu.cuda import lacking
 from gluonlab.gpu.process import Outcome, ask, message_of, tell
 
 FEATURES = ("CUDA", "CUDNN", "NCCL", "ONEDNN", "MKLDNN", "DIST_KVSTORE", "OPENMP")
@@ -168,10 +168,10 @@ def _tell_copies() -> None:
     import mxnet as mx
 
     from gluonlab.devices import gpu_count
-    from gluonlab.gpu.peers import in_words
+    from gluonlab.gpu.cuda import peers_in_words
 
     if gpu_count() > 1:
-        tell(copies=in_words([mx.gpu(i) for i in range(gpu_count())]))
+        tell(copies=peers_in_words([mx.gpu(i) for i in range(gpu_count())]))
 
 
 def _try_kvstores() -> None:

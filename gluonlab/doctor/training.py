@@ -10,7 +10,7 @@ import sys
 from typing import Any, List
 
 from gluonlab.doctor.findings import Finding, fault, ok, one_line
-from gluonlab.gpu.code import lacking
+from gluonlab.gpu.cuda import lacking
 from gluonlab.gpu.process import Outcome, ask, message_of, tell
 
 # Ampere's tensor cores round float32 to 10 bits, and which kernels do depends on the batch: two

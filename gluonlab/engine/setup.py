@@ -53,13 +53,13 @@ ENVIRONMENT = {
     "MXNET_STORAGE_FALLBACK_LOG_VERBOSE": "0",
     # else the first use of a GPU warns that cuDNN is not the very release that MXNet was built with
     "MXNET_CUDNN_LIB_CHECKING": "0",
-    # MXNet's own numbers. They stand here so that `peers_are_enabled` and `gluonlab.gpu.arithmetic`
+    # MXNet's own numbers. They stand here so that `peers_are_enabled` and `gluonlab.gpu.cuda`
     # change variables and add none: for a new one the environment might move while MXNet's threads
     # read it.
     PEER_VARIABLE: "1",
     "MXNET_ENFORCE_DETERMINISM": "0",
     "MXNET_CUDNN_AUTOTUNE_DEFAULT": "1",
-    TF32_VARIABLE: "0",  # ours, not NVIDIA's: see `gluonlab.gpu.arithmetic`
+    TF32_VARIABLE: "0",  # ours, not NVIDIA's: see `gluonlab.gpu.cuda`
     FUSION: "",  # as good as unset to MXNet, and there for `unfused`
 }
 
@@ -242,7 +242,7 @@ def peer_access_wanted() -> bool:
 def peers_are_enabled() -> Iterator[None]:
     """In this block, MXNet's ``device`` store does not enable peer access when it first sums.
 
-    `gluonlab.gpu.peers` has done so. MXNet would warn where some pairs of GPUs have none, as on
+    `gluonlab.gpu.cuda` has done so. MXNet would warn where some pairs of GPUs have none, as on
     every p3.16xlarge, and leave the error for what is enabled already as this thread's last one.
     """
     with variable(PEER_VARIABLE, "0"):

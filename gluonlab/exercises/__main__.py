@@ -13,7 +13,6 @@ from tqdm import tqdm
 
 from gluonlab.cli.command import command, dispatch, json_option
 from gluonlab.config.values import real, whole
-from gluonlab.documents import json_text
 from gluonlab.errors import ExerciseError, NotebookError
 from gluonlab.exercises import grading
 from gluonlab.exercises.checking import LARGEST_SEED, all_exercises, labs
@@ -22,7 +21,7 @@ from gluonlab.exercises.submission import missing
 from gluonlab.exercises.supervisor import MOST_JOBS, jobs_here
 from gluonlab.files.whole import check_new, write_text
 from gluonlab.host.resources import available_cores
-from gluonlab.plain import printable
+from gluonlab.plain import json_text, printable
 
 SECONDS = 600.0  # for one notebook; a lab takes less than 120 on two cores, 240 on one
 LONGEST_SECONDS = 86_400

@@ -11,8 +11,7 @@ from gluonlab.data.sets.registry import check_dataset
 from gluonlab.devices import describe, gpu_count, gpus
 from gluonlab.errors import GluonlabWarning
 from gluonlab.exercises.languages import language, say
-from gluonlab.gpu.code import lacking
-from gluonlab.gpu.peers import enable_peer_access
+from gluonlab.gpu.cuda import enable_peer_access, lacking
 
 if TYPE_CHECKING:
     import mxnet as mx

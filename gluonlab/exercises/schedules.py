@@ -34,7 +34,7 @@ from gluonlab.exercises.checking import Wrong
 from gluonlab.exercises.counterexamples import NOTHING, Case, Pair, looks_like, returned, wrong
 from gluonlab.exercises.languages import language, say
 from gluonlab.files.whole import write_text
-from gluonlab.sizes import in_words
+from gluonlab.plain import in_words
 
 Steps = Tuple[Tuple[Transfer, ...], ...]
 

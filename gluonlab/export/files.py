@@ -21,8 +21,7 @@ from gluonlab.config.values import MXNET, ONNX
 from gluonlab.data.sets.dataset import Dataset, image_dtype
 from gluonlab.errors import RunError
 from gluonlab.export.mx2onnx import OPSET
-from gluonlab.export.onnx_check import BATCHES, Agreement, check_onnx
-from gluonlab.export.onnx_graph import INPUT, OUTPUT, to_onnx
+from gluonlab.export.onnx_graph import BATCHES, INPUT, OUTPUT, Agreement, check_onnx, to_onnx
 from gluonlab.files.arrays import save_arrays
 from gluonlab.files.whole import atomic_path, on_disk, write_text
 from gluonlab.models import get_model

@@ -20,7 +20,7 @@ from _frozen_importlib_external import PathFinder  # type: ignore[import-not-fou
 def quiet_start() -> None:
     """Handle SIGINT and errors from now on, only if Python is starting a command of gluonlab.
 
-    `gluonlab.cli.interruption` takes over.
+    `gluonlab.cli.command` takes over.
     """
     name = sys.argv[0].rpartition("/")[2] if sys.argv else ""
     if name == "-m":  # Python looks for the module

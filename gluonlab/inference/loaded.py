@@ -34,8 +34,8 @@ from gluonlab.inference.pictures import Picture, by_their_names, find_pictures, 
 from gluonlab.inference.predictions import Mistake, Mistakes, Predictions, Seen
 from gluonlab.kvstores.groups import ALONE
 from gluonlab.parallel.strategy import Strategy
-from gluonlab.runs.description import Description, read_finished
 from gluonlab.runs.frame import EPOCHS, frame_of_run
+from gluonlab.runs.reader import Description, read_finished
 from gluonlab.training.evaluate import AHEAD, evaluation_loader
 from gluonlab.training.finished import (
     GONE_WRONG,

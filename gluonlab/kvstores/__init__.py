@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Callable, Dict, Optional, Sequence
 
-from gluonlab.config.arguments import named_arguments
+from gluonlab.config.hints import named_arguments
 from gluonlab.devices import listed
 from gluonlab.engine.installation import pip_install
 from gluonlab.errors import KVStoreError, unknown

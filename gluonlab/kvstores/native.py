@@ -35,7 +35,7 @@ from mxnet.kvstore.base import _ctype_key_value
 from gluonlab.engine.invoke import flattened
 from gluonlab.engine.setup import peers_are_enabled
 from gluonlab.errors import KVStoreError
-from gluonlab.gpu.peers import enable_peer_access
+from gluonlab.gpu.cuda import enable_peer_access
 from gluonlab.kvstores.summing import Keys, Ranks, SummingKVStore, as_list, by_key, is_list
 from gluonlab.optimizers.states import is_list_of_arrays
 

@@ -28,7 +28,7 @@ from mxnet.kvstore import KVStoreBase
 
 from gluonlab.engine.invoke import AddInto, CopyInto, same_memory, share_memory
 from gluonlab.errors import KVStoreError, ScheduleError
-from gluonlab.gpu.peers import enable_peer_access
+from gluonlab.gpu.cuda import enable_peer_access
 
 Keys = Tuple[Any, ...]
 Made = TypeVar("Made")

@@ -10,7 +10,7 @@ from typing import Any, List, Optional, Sequence, Tuple
 import click
 
 from gluonlab.cli.command import AS_WRITTEN, SEPARATOR, command
-from gluonlab.cli.printer import Printed, Printer, nothing
+from gluonlab.cli.streams import Printed, Printer, nothing
 from gluonlab.errors import ConfigError, RunError, unknown
 from gluonlab.launch.arguments import (
     carried,

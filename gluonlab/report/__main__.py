@@ -9,9 +9,9 @@ from typing import Any, Dict, Optional, Tuple
 import click
 
 from gluonlab.cli.command import command, json_option
-from gluonlab.documents import json_text
 from gluonlab.errors import ConfigError, unknown
 from gluonlab.files.whole import check_new_or_marked, new_or_marked_file
+from gluonlab.plain import json_text
 from gluonlab.report.tables import as_text
 from gluonlab.runs.frame import KINDS, table, write_csv
 from gluonlab.runs.reader import read_runs

@@ -8,7 +8,7 @@ from itertools import accumulate
 from typing import TYPE_CHECKING, Any, Callable, Dict, Sequence, Tuple
 
 from gluonlab.drawing.live import import_matplotlib, new_figure, reused_figure
-from gluonlab.runs.places import Curve, middles, positions, thinned
+from gluonlab.runs.curves import Curve, middles, positions, thinned
 from gluonlab.runs.reader import Run
 
 if TYPE_CHECKING:

@@ -31,7 +31,7 @@ class Result:
     ``confusion``: if asked for, that of the network (`gluonlab.training.evaluate.Confusion`).
     ``stopped``: by which callback, and why, training ended before its last epoch. ``best_epoch``:
     the one whose parameters the network has, where --patience keeps the best.
-    ``onnx``: how nearly an exported ONNX model agrees (`gluonlab.export.onnx_check.Agreement`).
+    ``onnx``: how nearly an exported ONNX model agrees (`gluonlab.export.onnx_graph.Agreement`).
     """
 
     plan: Any

@@ -44,47 +44,33 @@ share, count, count_or_none = between(0.0, 1.0), between(1, 2**53), between(0, 2
 
 
 def text(value: Any) -> bool:
-    """Whether it is text."""
+    """Whether a value is text."""
     return isinstance(value, str)
 
 
-def counts(value: Any) -> bool:
-    """Whether it is a list of counts."""
-    return isinstance(value, list) and all(map(count_or_none, value))
+def digest(value: Any) -> bool:
+    """Whether a value is a SHA-256."""
+    return isinstance(value, str) and re.fullmatch("[0-9a-f]{64}", value) is not None
 
 
-def matrix(value: Any) -> bool:
-    """Whether it is a list of lists of counts."""
-    return isinstance(value, list) and all(
-        isinstance(row, list) and all(map(count_or_none, row)) for row in value
-    )
+def or_none(check: Check) -> Check:
+    """A check for nothing, or for what passes ``check``."""
+    return lambda value: value is None or check(value)
 
 
-def shares_of_rows(value: Any) -> bool:
-    """Whether it is a dictionary of dictionaries of shares."""
-    return isinstance(value, dict) and all(
-        isinstance(row, dict) and all(map(share, row.values())) for row in value.values()
-    )
+def list_of(check: Check) -> Check:
+    """A check for lists of what passes ``check``."""
+    return lambda value: isinstance(value, list) and all(map(check, value))
+
+
+def dict_of(check: Check) -> Check:
+    """A check for dictionaries of what passes ``check``."""
+    return lambda value: isinstance(value, dict) and all(map(check, value.values()))
 
 
 def numbers_by_name(value: Any) -> bool:
-    """Whether it is a dictionary of numbers, some of which may be missing."""
-    return isinstance(value, dict) and all(
-        name and (each is None or number(each)) for name, each in value.items()
-    )
-
-
-def share_or_none(value: Any) -> bool:
-    """Whether it is a share, or nothing."""
-    return value is None or share(value)
-
-
-def file_digests(value: Any) -> bool:
-    """Whether it is a dictionary of files' names and their SHA-256."""
-    return isinstance(value, dict) and all(
-        isinstance(digest, str) and re.fullmatch("[0-9a-f]{64}", digest)
-        for digest in value.values()
-    )
+    """Whether a value is a dictionary of numbers, some of which may be missing."""
+    return dict_of(or_none(number))(value) and "" not in value
 
 
 def _field(meaning: str, check: Check, unit: str = "", **more: Any) -> Any:
@@ -188,7 +174,7 @@ class StalenessEvent(Line):
     tag = {"kind": "event", "event": "staleness"}
     epoch: int = _field("number of the epoch, from 1", count)
     step: int = _field("number of rank 0's last step in the run", count)
-    pushes: Sequence[int] = _field(STALENESS, counts, "pushes")
+    pushes: Sequence[int] = _field(STALENESS, list_of(count_or_none), "pushes")
 
     def in_words(self) -> str:
         """``0.95 updates of others on average, at most 2; 24 + 82 + 14 pushes met 0, 1, ...``."""
@@ -210,12 +196,12 @@ class ProfileEvent(Line):
     steps: int = _field("how many were", count)
     step_seconds: float = _field("time of one of them, the mean", positive, "s")
     shares: Mapping[str, Mapping[str, float]] = _field(
-        "for each device the share of that time in each phase, and waiting", shares_of_rows
+        "for each device the share of that time in each phase, and waiting", dict_of(dict_of(share))
     )
     overlap: Optional[float] = _field(
         "share of the time of sums and copies in which some device computed backward; null where "
         "there are none",
-        share_or_none,
+        or_none(share),
     )
 
 
@@ -243,7 +229,9 @@ class ConfusionEvent(Line):
 
     tag = {"kind": "event", "event": "confusion"}
     matrix: Sequence[Sequence[int]] = _field(
-        "row i, column j: test images of class i that were taken for class j", matrix, "images"
+        "row i, column j: test images of class i that were taken for class j",
+        list_of(list_of(count_or_none)),
+        "images",
     )
 
 
@@ -262,7 +250,8 @@ class EndedEvent(Line):
     tag = {"kind": "event", "event": "ended"}
     step: int = _field("number of its last step", count)
     files: Mapping[str, str] = _field(
-        "SHA-256 of each file that it leaves, but those that grow or are drawn again", file_digests
+        "SHA-256 of each file that it leaves, but those that grow or are drawn again",
+        dict_of(digest),
     )
     seconds: Optional[float] = _since_start()
 

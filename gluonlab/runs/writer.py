@@ -1,18 +1,23 @@
 """The folder of a run: config.json, metrics.jsonl, curves.png and the parameters.
 
 Files that are written whole appear whole: they are written beside their place and moved there.
-metrics.jsonl grows by whole lines.
+metrics.jsonl grows by whole lines. The folder belongs to one process at a time; a file in it says
+to which. What an earlier run has left makes room for another one.
 """
 
 from __future__ import annotations
 
 import errno
+import fcntl
 import hashlib
+import json
 import os
+import shutil
+import socket
 import time
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, Dict, List, Mapping, Optional, Sequence
+from typing import Any, Dict, List, Mapping, Optional, Sequence, Set
 
 import gluonlab
 from gluonlab.errors import DataError, OutputError
@@ -21,6 +26,7 @@ from gluonlab.files.whole import (
     atomic_path,
     check_name,
     is_marker,
+    is_temporary,
     missing_folders,
     on_disk,
     remove,
@@ -30,11 +36,12 @@ from gluonlab.files.whole import (
 )
 from gluonlab.plain import plain_name
 from gluonlab.runs import schema
-from gluonlab.runs.lock import LOCK, FolderLock, check_free
-from gluonlab.runs.reader import read_lines
-from gluonlab.runs.schema import Line, Step
+from gluonlab.runs.reader import read_description, read_lines
+from gluonlab.runs.schema import EndedEvent, Epoch, Line, Step
 
 RUNS = Path("runs")
+LOCK = ".in-use"
+NO_LOCKS = (errno.ENOLCK, errno.ENOTSUP, errno.ENOSYS)  # what disks without locks say
 PENDING = 2**13  # characters of lines that wait for their way to the disk
 
 
@@ -256,3 +263,211 @@ def make_unused(path: Path) -> Path:
             return candidate
         except FileExistsError:
             candidate, number = path.with_name(f"{path.name}-{number}"), number + 1
+
+
+# --- what an earlier run has left
+
+ALL_FILES = (*schema.FILES, schema.CHECKPOINTS, schema.EXPORT, schema.TENSORBOARD)
+
+
+def has_run(out: str) -> bool:
+    """Whether a run has begun in the folder ``out``; False for one that is new or empty.
+
+    Raises OutputError, as `RunDirectory.check` does, for a folder that is in use, and for one with
+    files that no run writes.
+    """
+    RunDirectory.check(out, empty=False)
+    names = _names(Path(out))
+    if not names <= {*ALL_FILES}:
+        RunDirectory.check(out)
+    return bool(names)
+
+
+def make_room(folder: Path) -> str:
+    """Leave a run's folder to a new run; what was done, in words.
+
+    The steps of a run that has not finished an epoch, nor written a checkpoint, are removed: they
+    come again. Any other one keeps its files, in a new folder beside. Raises OutputError.
+    """
+    lock = FolderLock(folder)
+    try:
+        with on_disk(folder):
+            remove_left_behind([folder], ALL_FILES)
+            if _comes_again(folder):
+                (folder / schema.CONFIG).unlink(missing_ok=True)
+                (folder / schema.METRICS).unlink(missing_ok=True)
+                for name in (schema.CHECKPOINTS, schema.TENSORBOARD):
+                    shutil.rmtree(folder / name, ignore_errors=True)
+                return "it had finished no epoch"
+            aside = make_unused(folder.with_name(f"{folder.name}-earlier"))
+            for entry in list(folder.iterdir()):  # not the folder itself: it may be a mount point
+                if entry.name != LOCK:
+                    shutil.move(str(entry), str(aside / entry.name))
+            return f"what it has left is in {aside}"
+    finally:
+        lock.release()
+
+
+def _names(folder: Path) -> Set[str]:
+    """The files of a folder, but for the lock, markers, and what killed processes leave."""
+    with suppress(FileNotFoundError):
+        names = {entry.name for entry in folder.iterdir() if not is_marker(entry.name)}
+        return {name for name in names - {LOCK} if not is_temporary(name, ALL_FILES)}
+    return set()
+
+
+def _comes_again(folder: Path) -> bool:
+    from gluonlab.runs.checkpoint import checkpoints  # which loads MXNet
+
+    try:
+        if (folder / schema.CONFIG).exists():
+            read_description(folder)
+        lines = read_lines(folder) if (folder / schema.METRICS).exists() else []
+    except DataError:  # whose it is cannot be told
+        return False
+    begun = {schema.CONFIG, schema.METRICS, schema.CHECKPOINTS, schema.TENSORBOARD}
+    finished = any(isinstance(line, Epoch) for line in lines)
+    return _names(folder) <= begun and not finished and not checkpoints(folder)
+
+
+def ended(folder: Path, step: int, seconds: float) -> EndedEvent:
+    """The last line of a run that has written all its files."""
+    return EndedEvent(step, _digests(folder), seconds)
+
+
+def has_ended(folder: Path) -> bool:
+    """Whether the run has ended, and left its files as they are there.
+
+    Some are not, where a store of files has put back what it had: of different ages, or a part.
+    """
+    with suppress(DataError, OSError):
+        lines: Sequence[Line] = read_lines(folder)
+        last = lines[-1] if lines else None
+        return isinstance(last, EndedEvent) and last.files == _digests(folder)
+    return False
+
+
+def _digests(folder: Path) -> Dict[str, str]:
+    files: List[Path] = [folder / schema.PARAMETERS, folder / schema.CONFUSION]
+    with suppress(FileNotFoundError):
+        files += sorted((folder / schema.EXPORT).iterdir())
+    return {
+        str(file.relative_to(folder)): hashlib.sha256(file.read_bytes()).hexdigest()
+        for file in files
+        if file.is_file() and not is_marker(file.name)
+    }
+
+
+# --- whose folder it is
+
+
+class FolderLock:
+    """Takes the folder for this process, until `release`. Raises OutputError where another has it.
+
+    The system's lock on the file decides, and ends with its process however that ends, so what
+    killed processes leave is taken over. Where the disk knows no locks, the file's content does:
+    process, host, and when the process began, since numbers of processes are given out again.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.path = folder / LOCK
+        self._file: Optional[int] = None
+        with on_disk(self.path):
+            while self._file is None:
+                self._file = self._taken()
+
+    def _taken(self) -> Optional[int]:
+        """The locked file; None if it has just been removed by the process that had it."""
+        file = os.open(self.path, os.O_RDWR | os.O_CREAT, 0o666)
+        try:
+            _check_not_held(file, self.path.parent)
+            if not _is_at(file, self.path):
+                os.close(file)
+                return None
+            self._write(file)
+            return file
+        except BaseException:
+            os.close(file)
+            raise
+
+    def _write(self, file: int) -> None:
+        try:
+            os.ftruncate(file, 0)
+            owner = {"pid": os.getpid(), "host": socket.gethostname(), "began": _began(os.getpid())}
+            os.pwrite(file, json.dumps(owner).encode(), 0)
+        except BaseException:  # the disk is full
+            self.path.unlink()
+            raise
+
+    def release(self) -> None:
+        """Remove the file, unless another process has made a new one. May be called again."""
+        if self._file is not None:
+            with suppress(OSError):
+                if _is_at(self._file, self.path):
+                    self.path.unlink()
+            os.close(self._file)
+            self._file = None
+
+
+def check_free(folder: Path) -> None:
+    """Raise OutputError for a folder that another process has, without taking it."""
+    with suppress(FileNotFoundError):
+        file = os.open(folder / LOCK, os.O_RDONLY)
+        try:
+            _check_not_held(file, folder)
+        finally:
+            os.close(file)
+
+
+def _check_not_held(file: int, folder: Path) -> None:
+    """Lock the file. Raises OutputError if another process has the folder."""
+    has_locks, owner = _lock(file), _owner(file)
+    if has_locks is False or (has_locks is None and _may_live(owner)):
+        who = f"process {owner['pid']} on {owner['host']}" if owner else "another process"
+        raise OutputError(
+            f"{folder} is in use by {who}: give another folder, or wait until that has ended"
+        )
+
+
+def _lock(file: int) -> Optional[bool]:
+    """Whether it could be locked; None where the disk knows no locks."""
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        return True
+    except BlockingIOError:
+        return False
+    except OSError as error:
+        if error.errno in NO_LOCKS:
+            return None
+        raise
+
+
+def _is_at(file: int, path: Path) -> bool:
+    try:
+        return os.path.samestat(os.fstat(file), path.stat())
+    except FileNotFoundError:
+        return False
+
+
+def _owner(file: int) -> Dict[str, Any]:
+    """Empty while the other process has not written it, and for what no process of ours writes."""
+    with suppress(ValueError, TypeError):
+        owner = json.loads(os.pread(file, 4096, 0))
+        return {"pid": int(owner["pid"]), "host": str(owner["host"]), "began": owner["began"]}
+    return {}
+
+
+def _may_live(owner: Dict[str, Any]) -> bool:
+    """Whether the process may be there: on this host that can be seen."""
+    if not owner or owner["host"] != socket.gethostname():
+        return bool(owner)
+    return owner["began"] is not None and _began(owner["pid"]) == owner["began"]
+
+
+def _began(pid: int) -> Optional[int]:
+    """When a process began, in the system's ticks; None for one that is not there."""
+    try:
+        words = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return None
+    return int(words[19])  # starttime of proc(5)

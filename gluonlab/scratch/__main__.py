@@ -10,8 +10,8 @@ import click
 from gluonlab.cli.command import command, json_option
 from gluonlab.collectives.algorithms import ALGORITHMS, make_schedule
 from gluonlab.config.values import LARGEST_RATE, real, text, whole
-from gluonlab.documents import json_text
 from gluonlab.errors import ConfigError, ScheduleError, unknown
+from gluonlab.plain import json_text
 from gluonlab.scratch.recipes import INITIALISATIONS, RECIPES, Recipe, recipe_for
 
 if TYPE_CHECKING:

@@ -18,7 +18,7 @@ from gluonlab.devices import listed
 from gluonlab.engine.semantics import nd_semantics
 from gluonlab.errors import ModelError
 from gluonlab.finite import check_loss
-from gluonlab.gpu.peers import enable_peer_access
+from gluonlab.gpu.cuda import enable_peer_access
 from gluonlab.plain import decimals
 from gluonlab.runs.result import usual_speed
 from gluonlab.scratch.data_parallel import (

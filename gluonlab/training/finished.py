@@ -20,7 +20,7 @@ from gluonlab.data.sets.gluon_data import resolve_dataset
 from gluonlab.data.sets.registry import takes
 from gluonlab.engine.semantics import give_back, nd_semantics
 from gluonlab.errors import ConfigError, OutputError, RunError, warn
-from gluonlab.export.onnx_check import Agreement
+from gluonlab.export.onnx_graph import Agreement
 from gluonlab.files.whole import folder_for
 from gluonlab.finite import broken_parameters, is_healthy, may_be_early
 from gluonlab.host.signals import ends_if_stuck
@@ -30,8 +30,7 @@ from gluonlab.parallel import strategy_class
 from gluonlab.parallel.objective import make_loss
 from gluonlab.parallel.strategy import Strategy
 from gluonlab.plain import named
-from gluonlab.runs.description import Description
-from gluonlab.runs.reader import copy_count
+from gluonlab.runs.reader import Description, copy_count
 from gluonlab.runs.schema import CONFUSION, EXPORT
 from gluonlab.training.checks import check_exportable
 from gluonlab.training.evaluate import Score, evaluate, evaluation_loader

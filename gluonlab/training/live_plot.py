@@ -11,8 +11,7 @@ from typing import Iterator, Optional
 from gluonlab.drawing.live import Shown, as_png, in_notebook, new_figure
 from gluonlab.errors import ConfigError
 from gluonlab.plain import decimals
-from gluonlab.runs.curves import draw_accuracy, draw_loss
-from gluonlab.runs.places import Growing
+from gluonlab.runs.curves import Growing, draw_accuracy, draw_loss
 from gluonlab.runs.reader import read_lines
 from gluonlab.runs.result import usual_speed
 from gluonlab.runs.schema import CURVES, Epoch, Step

@@ -23,7 +23,7 @@ from gluonlab.data.sets.gluon_data import warn_of_loaders
 from gluonlab.engine.semantics import give_back, nd_semantics
 from gluonlab.errors import DivergedError, GluonlabError, UsageError
 from gluonlab.export.files import export
-from gluonlab.export.onnx_check import Agreement
+from gluonlab.export.onnx_graph import Agreement
 from gluonlab.files.arrays import read_arrays, save_arrays
 from gluonlab.host.out_of_memory import memory_limit, used_up
 from gluonlab.host.resources import give_back as give_back_memory
@@ -33,10 +33,9 @@ from gluonlab.kvstores.groups import ALONE, Group
 from gluonlab.parallel.strategy import MakeStrategy, Strategy
 from gluonlab.runs import schema
 from gluonlab.runs.checkpoint import checkpoints, with_parameters
-from gluonlab.runs.leftover import ended
 from gluonlab.runs.result import Result
 from gluonlab.runs.schema import CONFUSION, EXPORT, PARAMETERS, DivergedEvent
-from gluonlab.runs.writer import NoRunDirectory, RunDirectory
+from gluonlab.runs.writer import NoRunDirectory, RunDirectory, ended
 from gluonlab.training.builtin_callbacks import (
     EarlyStopping,
     FirstStepTimer,

@@ -12,8 +12,7 @@ import numpy as np
 from mxnet import gluon
 
 from gluonlab.config import TrainConfig
-from gluonlab.config.arguments import named_arguments
-from gluonlab.config.other_names import theirs_for
+from gluonlab.config.hints import named_arguments, theirs_for
 from gluonlab.data.sets.dataset import Dataset
 from gluonlab.data.sets.registry import find_kind
 from gluonlab.engine.semantics import (

@@ -31,8 +31,7 @@ import mxnet as mx
 from mxnet import gluon
 
 from gluonlab.config import TrainConfig
-from gluonlab.config.values import Patience, Period, read_patience, read_period
-from gluonlab.config.weights import read_class_weights
+from gluonlab.config.values import Patience, Period, read_class_weights, read_patience, read_period
 from gluonlab.data.loading.augment import make_input
 from gluonlab.data.sets.arrays import weigh_classes
 from gluonlab.data.sets.dataset import (
@@ -57,7 +56,7 @@ from gluonlab.engine.setup import Overlap, overlapping
 from gluonlab.engine.threads import set_threads
 from gluonlab.errors import DeviceError
 from gluonlab.gpu.arithmetic import Arithmetic, arithmetic
-from gluonlab.gpu.code import NoCode
+from gluonlab.gpu.cuda import NoCode
 from gluonlab.kvstores import make_kvstore, placement_of
 from gluonlab.kvstores.compression import compressing, in_use
 from gluonlab.kvstores.groups import ALONE, Group

@@ -12,12 +12,12 @@ from fractions import Fraction
 from typing import Any, Dict, Iterator, List, Mapping, Optional, Tuple
 
 from gluonlab.config import TrainConfig
-from gluonlab.config.listing import JOINED, entry
 from gluonlab.data.sets.dataset import Defaults
 from gluonlab.data.sets.registry import DATASETS, of_image_files
 from gluonlab.errors import ConfigError, unknown
 from gluonlab.models.zoo import PREFIX
 from gluonlab.optimizers.sgd import MXNET
+from gluonlab.plain import JOINED, entry
 
 PHOTOGRAPHS = "photographs"  # in place of a data set's name: all that are read from image files
 # Networks that gluonlab and gluoncv both have, under two names.

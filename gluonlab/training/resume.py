@@ -23,12 +23,17 @@ from gluonlab.kvstores.compression import keeps_rest
 from gluonlab.kvstores.groups import ALONE, Group
 from gluonlab.parallel.strategy import Strategy
 from gluonlab.runs.checkpoint import Checkpoint, checkpoints, newest, remove_later
-from gluonlab.runs.description import RESUMED, Description, description, read_description
-from gluonlab.runs.leftover import has_ended, has_run, make_room
-from gluonlab.runs.reader import copy_count, read_lines
+from gluonlab.runs.reader import (
+    RESUMED,
+    Description,
+    copy_count,
+    description,
+    read_description,
+    read_lines,
+)
 from gluonlab.runs.result import Result
 from gluonlab.runs.schema import PARAMETERS, ConfusionEvent, Epoch, StoppedEvent
-from gluonlab.runs.writer import NoRunDirectory, RunDirectory
+from gluonlab.runs.writer import NoRunDirectory, RunDirectory, has_ended, has_run, make_room
 from gluonlab.training.builtin_callbacks import best_epoch
 from gluonlab.training.checkpoints import arrays_of_first, checkpoint_of_first
 from gluonlab.training.checks import check_going_on

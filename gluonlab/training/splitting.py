@@ -12,7 +12,7 @@ from typing import List, Optional, Sequence, Tuple
 import mxnet as mx
 
 from gluonlab.config import TrainConfig, option_name
-from gluonlab.config.weights import read_weights
+from gluonlab.config.values import read_weights
 from gluonlab.data.loading.shards import in_proportion, shard_sizes
 from gluonlab.errors import ConfigError, DeviceError, unknown
 from gluonlab.kvstores.compression import keeps_rest

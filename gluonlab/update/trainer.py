@@ -18,7 +18,7 @@ from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple, Union
 from mxnet import autograd, gluon, nd
 from mxnet.gluon import Parameter
 
-from gluonlab.config.arguments import named_arguments
+from gluonlab.config.hints import named_arguments
 from gluonlab.devices import check_distinct
 from gluonlab.engine.mxnet_fixes import living
 from gluonlab.errors import RunError

@@ -20,13 +20,13 @@ from benchmarks.__main__ import main
 from gluonlab.bench.harness.rounds import Measurement, image_rates
 from gluonlab.bench.harness.workers import Worker, child_environment
 from gluonlab.bench.training_job import competing
-from gluonlab.doctor import cpu
+from gluonlab.doctor import host
 from gluonlab.host import resources
 
 
 def ticks(pid):
     """The time that a process has computed; None when it is gone."""
-    return cpu._processes(Path("/proc")).get(pid, (None, None, None))[2]
+    return host._processes(Path("/proc")).get(pid, (None, None, None))[2]
 
 
 def test_competitors_compute_as_long_as_they_shall_and_are_gone_afterwards():
@@ -146,11 +146,11 @@ def test_two_workers_of_a_parameter_server_train_and_leave_nothing_running(tmp_p
     try:
         worker.answer(240)
         assert worker.ask({"steps": 2}, 240)["seconds"] > 0
-        started = cpu.descendants(
+        started = host.descendants(
             worker.pid,
-            {pid: parent for pid, (_, parent, _) in cpu._processes(Path("/proc")).items()},
+            {pid: parent for pid, (_, parent, _) in host._processes(Path("/proc")).items()},
         )
         assert len(started) >= 4  # the worker, its scheduler, its server, the other worker
     finally:
         worker.end(grace_s=2)
-    assert not started & set(cpu._processes(Path("/proc")))
+    assert not started & set(host._processes(Path("/proc")))

@@ -14,7 +14,7 @@ from support.processes import clean_environment
 
 import gluonlab.__main__ as program
 from gluonlab.bench.__main__ import COMMANDS as BENCH
-from gluonlab.cli import completion
+from gluonlab.cli.command import SHELLS, Completion, completion_script
 from gluonlab.data.__main__ import COMMANDS as DATA
 from gluonlab.exercises.__main__ import COMMANDS as EXERCISES
 from gluonlab.launch.__main__ import main as launch
@@ -34,7 +34,6 @@ def offered(words, begun, shell="bash"):
         variables["COMP_CWORD"] = str(len(words) + 1)
         for name, value in variables.items():
             patch.setenv(name, value)
-        patch.setattr(completion, "_asked", None)
         patch.setattr(sys, "argv", ["gluonlab"])
         said = []
         patch.setattr("builtins.print", lambda text, **how: said.append(text))
@@ -82,12 +81,12 @@ def test_where_a_value_stands_a_file_is_offered(words):
 def test_what_is_no_question_is_none(monkeypatch):
     for value in ("", "tcsh_complete", "bash_source", "bash"):
         monkeypatch.setenv("_GLUONLAB_COMPLETE", value)
-        assert completion.listen() is None
+        assert Completion.asked() is None
 
 
-@pytest.mark.parametrize("shell", completion.SHELLS)
+@pytest.mark.parametrize("shell", SHELLS)
 def test_each_shell_asks_in_its_own_way(shell):
-    assert f"_GLUONLAB_COMPLETE={shell}_complete" in completion.script(shell)
+    assert f"_GLUONLAB_COMPLETE={shell}_complete" in completion_script(shell)
 
 
 def test_bash_completes_with_the_script(tmp_path):

@@ -6,8 +6,7 @@ from support.all_commands import GROUPS, LEAVES, call, options_of
 
 import gluonlab
 import gluonlab.__main__ as program
-from gluonlab.cli.command import command
-from gluonlab.cli.overview import LINES
+from gluonlab.cli.command import LINES, command
 
 WIDTH = 80
 

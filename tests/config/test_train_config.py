@@ -6,6 +6,7 @@ import math
 import pathlib
 import re
 
+import click
 import mxnet as mx
 import numpy as np
 import pytest
@@ -16,6 +17,7 @@ from gluonlab.config import TrainConfig, option_name
 from gluonlab.config.values import LARGEST, LARGEST_RATE, SMALLEST_LIMIT, size_in_bytes
 from gluonlab.devices import devices
 from gluonlab.errors import ConfigError
+from gluonlab.run import main
 
 FIELDS = {field.name: field for field in dataclasses.fields(TrainConfig)}
 # What each setting takes, written down independently of the checks.
@@ -423,3 +425,37 @@ def test_options_have_names_of_their_own_and_say_what_they_do():
     names = [option_name(name) for name in FIELDS]
     assert len(set(names)) == len(names)
     assert all(field.metadata["help"] and field.metadata["metavar"] for field in FIELDS.values())
+
+
+FLAGS = {
+    name: option
+    for option in main.params
+    if isinstance(option, click.Option) and option.is_flag and not option.is_eager
+    for name in [*option.opts, *option.secondary_opts]
+}
+BY_DEFAULT = main.make_context("run", []).params
+
+
+def read(*words):
+    """What is not as it would be without these words."""
+    found = main.make_context("run", list(words)).params
+    return {name: value for name, value in found.items() if value != BY_DEFAULT[name]}
+
+
+@given(st.lists(st.tuples(st.sampled_from(sorted(FLAGS)), st.booleans()), max_size=4))
+def test_a_flag_takes_true_and_false(asked):
+    """As JSON and Python write them: hyperparameters of a SageMaker job become such words."""
+    words, alone = [], []
+    for name, value in asked:
+        words += [name, str(value) if len(name) % 2 else str(value).lower()]
+        option = FLAGS[name]
+        opposite = option.secondary_opts if name in option.opts else option.opts
+        alone += [name] if value else opposite
+    assert read(*words, "--gpus", "2") == read(*alone, "--gpus", "2")
+
+
+def test_other_values_are_none_of_a_flag(capsys):
+    for words in (["--flip", "yes"], ["--flip", "true", "true"], ["--gpus", "2", "true"]):
+        with pytest.raises(click.UsageError, match="unexpected extra argument"):
+            read(*words)
+    assert read("--out", "true") == {"out": "true"}

@@ -12,15 +12,7 @@ from support.devices import contexts, devices
 from support.elf_files import write_library
 from support.file_server import silence, status
 
-from gluonlab.doctor import (
-    data_sets,
-    findings,
-    libraries,
-    mxnet_loads,
-    packages,
-    sagemaker,
-    training,
-)
+from gluonlab.doctor import findings, host, mxnet_loads, software, training
 from gluonlab.doctor.findings import FAULT, OK, WARNING
 from gluonlab.gpu.process import Outcome
 
@@ -86,9 +78,9 @@ def test_lines_have_cause_and_cure_below_them():
     ],
 )
 def test_pythons_that_have_an_mxnet(version, machine, status):
-    assert packages.python(version, machine, "linux", "glibc").status == status
-    assert packages.python(version, machine, "darwin", "").status == FAULT
-    musl = packages.python(version, machine, "linux", "")
+    assert software.python(version, machine, "linux", "glibc").status == status
+    assert software.python(version, machine, "darwin", "").status == FAULT
+    musl = software.python(version, machine, "linux", "")
     assert (musl.status, "another C library than glibc" in musl.cause) == (FAULT, True)
 
 
@@ -106,7 +98,7 @@ def test_pythons_that_have_an_mxnet(version, machine, status):
     ],
 )
 def test_numpys_that_mxnet_runs_with(numpy, python, status):
-    assert packages.numpy(numpy, python).status == status
+    assert software.numpy(numpy, python).status == status
 
 
 @pytest.mark.parametrize(
@@ -123,7 +115,7 @@ def test_numpys_that_mxnet_runs_with(numpy, python, status):
     ],
 )
 def test_mxnets_that_are_installed(installed, there, status):
-    assert packages.mxnet(installed, Path("/site/mxnet") if there else None).status == status
+    assert software.mxnet(installed, Path("/site/mxnet") if there else None).status == status
 
 
 def test_distributions_that_bring_mxnet_are_told_from_others(tmp_path, monkeypatch):
@@ -132,17 +124,17 @@ def test_distributions_that_bring_mxnet_are_told_from_others(tmp_path, monkeypat
         info.mkdir()
         (info / "METADATA").write_text(f"Name: {name}\nVersion: 1.0\n")
     monkeypatch.setattr("sys.path", [str(tmp_path)])
-    assert list(packages.installed_mxnets()) == ["mxnet", "mxnet-cu112", "mxnet-mkl"]
+    assert list(software.installed_mxnets()) == ["mxnet", "mxnet-cu112", "mxnet-mkl"]
 
 
 def test_a_module_is_found_where_python_would(tmp_path):
     (tmp_path / "b" / "mxnet").mkdir(parents=True)
     (tmp_path / "b" / "mxnet" / "__init__.py").touch()
     assert (
-        packages.module_folder("mxnet", [str(tmp_path / "a"), str(tmp_path / "b")])
+        software.module_folder("mxnet", [str(tmp_path / "a"), str(tmp_path / "b")])
         == tmp_path / "b" / "mxnet"
     )
-    assert packages.module_folder("mxnet", [str(tmp_path)]) is None
+    assert software.module_folder("mxnet", [str(tmp_path)]) is None
 
 
 def test_of_two_installations_the_first_in_the_path_counts(tmp_path, monkeypatch):
@@ -151,18 +143,18 @@ def test_of_two_installations_the_first_in_the_path_counts(tmp_path, monkeypatch
         info.mkdir(parents=True)
         (info / "METADATA").write_text(f"Name: mxnet\nVersion: {version}\n")
     monkeypatch.setattr("sys.path", [str(tmp_path / "venv"), str(tmp_path / "system")])
-    assert packages.installed_mxnets() == {"mxnet": "1.9.1"}
+    assert software.installed_mxnets() == {"mxnet": "1.9.1"}
 
 
 def test_what_an_interrupted_pip_leaves_breaks_no_check(tmp_path, monkeypatch):
     (tmp_path / "mxnet-1.9.1.dist-info").mkdir()
     (tmp_path / "~xnet-1.8.0.dist-info").mkdir()
     monkeypatch.setattr("sys.path", [str(tmp_path)])
-    assert packages.installed_mxnets() == {"mxnet": "without a version"}
+    assert software.installed_mxnets() == {"mxnet": "without a version"}
 
 
 def test_what_can_be_installed_again_needs_no_gluonlab_from_elsewhere():
-    cure = packages.mxnet({"mxnet-cu112": "1.9.1"}, None).cure
+    cure = software.mxnet({"mxnet-cu112": "1.9.1"}, None).cure
     assert cure == "pip install --force-reinstall --no-deps mxnet-cu112==1.9.1"
 
 
@@ -171,8 +163,8 @@ def test_a_file_of_that_name_is_no_mxnet(tmp_path):
     (tmp_path / "mxnet.py").touch()
     (tmp_path / "site" / "mxnet").mkdir(parents=True)
     (tmp_path / "site" / "mxnet" / "__init__.py").touch()
-    found = packages.module_folder("mxnet", [str(tmp_path), str(tmp_path / "site")])
-    fault = packages.mxnet({"mxnet": "1.9.1"}, found)
+    found = software.module_folder("mxnet", [str(tmp_path), str(tmp_path / "site")])
+    fault = software.mxnet({"mxnet": "1.9.1"}, found)
     assert (fault.status, fault.what, fault.cure) == (
         FAULT,
         f"{tmp_path}/mxnet.py is imported as mxnet",
@@ -193,7 +185,7 @@ def mxnet_folder(tmp_path):
 
 
 def test_libraries_are_followed_from_each_to_the_next(mxnet_folder, tmp_path):
-    traced = libraries.trace(
+    traced = software.trace(
         mxnet_folder / "libmxnet.so", {"LD_LIBRARY_PATH": f"{tmp_path}/one:{tmp_path}/two"}, []
     )
     assert traced.found["liba.so.1"] == tmp_path / "one" / "liba.so.1"
@@ -206,17 +198,17 @@ def test_wheels_stand_behind_ld_library_path(mxnet_folder, tmp_path):
     first = write_library(tmp_path / "users" / "libb.so.2")
     folders = [tmp_path / "one", tmp_path / "two"]
     assert (
-        libraries.trace(mxnet_folder / "libmxnet.so", {}, folders).found["libb.so.2"]
+        software.trace(mxnet_folder / "libmxnet.so", {}, folders).found["libb.so.2"]
         == tmp_path / "two" / "libb.so.2"
     )
     environ = {"LD_LIBRARY_PATH": str(first.parent)}
     assert (
-        libraries.trace(mxnet_folder / "libmxnet.so", environ, folders).found["libb.so.2"] == first
+        software.trace(mxnet_folder / "libmxnet.so", environ, folders).found["libb.so.2"] == first
     )
 
 
 def test_a_library_of_a_library_that_is_missing_is_named(mxnet_folder, tmp_path):
-    found = libraries.libraries(mxnet_folder, {"LD_LIBRARY_PATH": f"{tmp_path}/one"})
+    found = software.libraries(mxnet_folder, {"LD_LIBRARY_PATH": f"{tmp_path}/one"})
     assert [finding.what for finding in found if finding.status == FAULT] == [
         "libb.so.2 is missing"
     ]
@@ -224,7 +216,7 @@ def test_a_library_of_a_library_that_is_missing_is_named(mxnet_folder, tmp_path)
 
 def test_a_symbol_that_nobody_has_is_one_fault_for_each_library(mxnet_folder, tmp_path):
     write_library(tmp_path / "one" / "liba.so.1", undefined=["first", "second"])
-    found = libraries.libraries(mxnet_folder, {"LD_LIBRARY_PATH": f"{tmp_path}/one"})
+    found = software.libraries(mxnet_folder, {"LD_LIBRARY_PATH": f"{tmp_path}/one"})
     fault = only([finding for finding in found if finding.status == FAULT])
     assert fault.what == "liba.so.1 does not fit"
     assert "none of them has first" in fault.cause
@@ -238,14 +230,14 @@ def test_cublas_from_two_places_is_a_warning(tmp_path):
     for folder in ("a", "b"):
         write_library(tmp_path / folder / f"libcublas{'Lt' * (folder == 'b')}.so.11")
     environ = {"LD_LIBRARY_PATH": f"{tmp_path}/a:{tmp_path}/b"}
-    assert "come from different places" in libraries.libraries(tmp_path / "mxnet", environ)[0].what
+    assert "come from different places" in software.libraries(tmp_path / "mxnet", environ)[0].what
     write_library(tmp_path / "a" / "libcublasLt.so.11")
-    assert {finding.status for finding in libraries.libraries(tmp_path / "mxnet", environ)} == {OK}
+    assert {finding.status for finding in software.libraries(tmp_path / "mxnet", environ)} == {OK}
 
 
 def test_a_relative_folder_in_ld_library_path_counts(mxnet_folder, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    traced = libraries.trace(mxnet_folder / "libmxnet.so", {"LD_LIBRARY_PATH": "one:./two"}, [])
+    traced = software.trace(mxnet_folder / "libmxnet.so", {"LD_LIBRARY_PATH": "one:./two"}, [])
     assert (traced.found["liba.so.1"], traced.found["libb.so.2"]) == (
         Path("one/liba.so.1"),
         Path("two/libb.so.2"),
@@ -253,13 +245,13 @@ def test_a_relative_folder_in_ld_library_path_counts(mxnet_folder, tmp_path, mon
 
 
 def test_a_system_without_glibcs_linker_is_not_asked(mxnet_folder, tmp_path, monkeypatch):
-    monkeypatch.setattr(libraries, "LINKER", str(tmp_path / "none"))
-    assert only(libraries.libraries(mxnet_folder)).what == "not examined"
+    monkeypatch.setattr(software, "LINKER", str(tmp_path / "none"))
+    assert only(software.libraries(mxnet_folder)).what == "not examined"
 
 
 def test_without_a_libmxnet_there_is_one_fault(tmp_path):
-    assert only(libraries.libraries(tmp_path)).status == FAULT
-    assert libraries.libraries(None) == []
+    assert only(software.libraries(tmp_path)).status == FAULT
+    assert software.libraries(None) == []
 
 
 # --- MXNet, kvstores, Horovod
@@ -350,18 +342,18 @@ def test_data_sets_that_are_there_are_named(tmp_path, monkeypatch):
     from gluonlab.data.fetching.sources import SOURCES
 
     monkeypatch.setenv("GLUONLAB_DATA", str(tmp_path))
-    assert "only digits" in only(data_sets.folder()).what
+    assert "only digits" in only(host.folder()).what
     (tmp_path / "mnist").mkdir()
     for file in SOURCES["mnist"].files:
         (tmp_path / "mnist" / file.name).touch()
-    assert "here are mnist, and digits" in only(data_sets.folder()).what
+    assert "here are mnist, and digits" in only(host.folder()).what
 
 
 def test_mirrors_are_asked_for_headers_alone(serve):
     server = serve({"a.gz": b"x" * 100})
     gone = f"{server.url}b.gz"
     closed = "http://127.0.0.1:9/a.gz"
-    found = data_sets.mirrors(
+    found = host.mirrors(
         {
             "good": (f"{server.url}a.gz",),
             "half": (closed, f"{server.url}a.gz"),
@@ -379,19 +371,19 @@ def test_mirrors_are_asked_for_headers_alone(serve):
 def test_a_mirror_that_is_silent_is_given_up(serve):
     server = serve({"a.gz": b"x"})
     server.fail("a.gz", silence())
-    assert data_sets.head(f"{server.url}a.gz", timeout_s=0.5).problem == "no answer within 0.5 s"
+    assert host.head(f"{server.url}a.gz", timeout_s=0.5) == "no answer within 0.5 s"
     server.fail("a.gz", status(503))
-    assert data_sets.head(f"{server.url}a.gz").problem == "status 503"
+    assert host.head(f"{server.url}a.gz") == "status 503"
     server.fail("a.gz", status(405))  # to HEAD
-    assert data_sets.head(f"{server.url}a.gz").problem == ""
+    assert host.head(f"{server.url}a.gz") == ""
     server.fail("a.gz", status(405), status(404))  # to HEAD, then to GET
-    assert data_sets.head(f"{server.url}a.gz").problem == "status 404"
+    assert host.head(f"{server.url}a.gz") == "status 404"
 
 
 def test_every_data_set_has_addresses():
     assert all(
         url.startswith(("http://", "https://"))
-        for urls in data_sets.addresses().values()
+        for urls in host.addresses().values()
         for url in urls
     )
 
@@ -400,7 +392,7 @@ def test_every_data_set_has_addresses():
 
 
 def test_elsewhere_than_on_sagemaker(tmp_path):
-    assert only(sagemaker.sagemaker({}, tmp_path / "none")).what == "not on SageMaker"
+    assert only(host.sagemaker({}, tmp_path / "none")).what == "not on SageMaker"
 
 
 def test_a_notebook_and_what_it_does_not_keep(tmp_path):
@@ -414,18 +406,18 @@ def test_a_notebook_and_what_it_does_not_keep(tmp_path):
             }
         )
     )
-    what, lost = sagemaker.sagemaker({}, path, kept)
+    what, lost = host.sagemaker({}, path, kept)
     assert what.what == "notebook lab, arn:aws:sagemaker:eu-west-1:1:notebook-instance/lab"
     assert lost.status == WARNING
     assert str(kept) in lost.cure
-    assert len(sagemaker.sagemaker({}, path, Path(sagemaker.__file__).parent.parent)) == 1
+    assert len(host.sagemaker({}, path, Path(host.__file__).parent.parent)) == 1
 
 
 @pytest.mark.parametrize("content", ["", "[]", "{}", "{"])
 def test_metadata_that_cannot_be_read(tmp_path, content):
     path = tmp_path / "metadata.json"
     path.write_text(content)
-    assert only(sagemaker.sagemaker({}, path)).status == WARNING
+    assert only(host.sagemaker({}, path)).status == WARNING
 
 
 def test_a_training_job():
@@ -435,10 +427,10 @@ def test_a_training_job():
         "SM_CURRENT_INSTANCE_TYPE": "ml.p3.16xlarge",
     }  # fmt: skip
     assert (
-        only(sagemaker.sagemaker(environ)).what
+        only(host.sagemaker(environ)).what
         == "training job job-1, ml.p3.16xlarge, 8 GPUs, host algo-2, one of 2"
     )
-    assert only(sagemaker.sagemaker({**environ, "SM_HOSTS": "algo-1"})).status == WARNING
+    assert only(host.sagemaker({**environ, "SM_HOSTS": "algo-1"})).status == WARNING
 
 
 # --- training

@@ -6,14 +6,29 @@ import pynvml
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.fake_nvml import CUBE, GIB, H100, K80, NAMES, T4, V100, machine, only, statuses
+from support.fake_nvml import (
+    A100,
+    CUBE,
+    GIB,
+    H100,
+    K80,
+    NAMES,
+    RTX,
+    T4,
+    V100,
+    machine,
+    only,
+    statuses,
+)
 
-from gluonlab.doctor import gpus, links
+from gluonlab.collectives.topology import ONE_NVLINK, TWO_NVLINKS, make_topology
+from gluonlab.doctor import gpus
 from gluonlab.doctor.findings import FAULT, OK, WARNING
+from gluonlab.doctor.gpus import numbering
 from gluonlab.engine.installation import pip_install
 from gluonlab.gpu import nvml
-from gluonlab.gpu.code import has_code
-from gluonlab.gpu.nvml import Driver
+from gluonlab.gpu.cuda import has_code
+from gluonlab.gpu.nvml import Driver, visible_gpus
 from gluonlab.gpu.process import Outcome
 
 # --- what NVML is asked
@@ -84,7 +99,7 @@ def test_a_gpu_that_does_not_answer_leaves_the_others():
     assert first.what == "driver 535.183.01, 1 x Tesla T4, 1 x Tesla V100-SXM2-16GB"
     assert (lost.status, lost.what, lost.cause) == (FAULT, "GPU 1 does not answer", "GPU is lost")
     assert "restart the machine" in lost.cure
-    assert links.links(found, None)[0].what == "NVLinks 0-2: 2"
+    assert gpus.links(found, None)[0].what == "NVLinks 0-2: 2"
     others = gpus.driver(machine(T4, T4, silent={1: "Insufficient Permissions"}), "mxnet-cu112")
     assert statuses(others) == [OK, OK]
     alone = machine(T4, silent={0: "GPU is lost"})
@@ -258,7 +273,7 @@ def test_a_gpu_without_code_that_cuda_does_not_show_is_no_fault():
 
 # --- TF32
 
-A100, A10G = ("NVIDIA A100-SXM4-40GB", (8, 0)), ("NVIDIA A10G", (8, 6))
+A10G = ("NVIDIA A10G", (8, 6))
 
 
 def test_gpus_that_could_round_to_tf32_are_told_what_they_do():
@@ -289,3 +304,229 @@ def test_memory_in_use_names_the_processes_and_the_other_gpus():
 
 def test_memory_in_use_by_nobody_that_is_seen():
     assert "containers" in only(gpus.memory(machine(T4, used={0: 15 * GIB}))).cause
+
+
+PARTS = ["MIG-5c3a-1", "MIG-5c3a-2"]
+
+
+@pytest.mark.parametrize(
+    ("visible", "shown", "problem"),
+    [
+        (None, [0, 1, 2], ""),
+        ("2,0", [2, 0], ""),
+        ("", [], ""),
+        (" ", [], ""),
+        ("-1", [], ""),
+        ("1,-1,2", [1], ""),
+        ("0,7,1", [0], "CUDA stops at '7'"),
+        ("0,,1", [0], "CUDA stops at ''"),
+        ("1,1", [], "names GPU 1 twice, so CUDA shows no GPU"),
+        ("0,GPU-0", [], "names GPU 0 twice"),
+        ("GPU-2fa5", [2], ""),
+        ("GPU-2fa5,GPU-0", [2, 0], ""),
+        ("GPU-", [], "CUDA stops at 'GPU-'"),  # of several
+        ("GPU-9", [], "CUDA stops at 'GPU-9'"),
+        ("first", [], "CUDA stops at 'first'"),
+        ("all", [], "CUDA stops at 'all'"),  # NVIDIA_VISIBLE_DEVICES knows it
+        (" 0 , 1 ", [0, 1], ""),
+        ("1gpu,+2", [1, 2], ""),  # read as strtol does
+    ],
+)
+def test_what_cuda_visible_devices_lets_through(visible, shown, problem):
+    found = visible_gpus(machine(T4, T4, T4).gpus, visible)
+    assert ([gpu.index for gpu in found.gpus], bool(found.problem)) == (shown, bool(problem))
+    assert problem in found.problem
+
+
+@pytest.mark.parametrize(
+    ("visible", "shown"),
+    [
+        ("MIG-5c3a-2", [1]),
+        ("MIG-5c3a-2,MIG-5c3a-1", [1]),
+        ("MIG-GPU-1fa5d8d9-0000-0000-0000-000000000001/3/0", [1]),
+        ("MIG-9", []),
+    ],
+)
+def test_a_part_of_a_gpu_is_of_that_gpu(visible, shown):
+    found = visible_gpus(machine(A100, A100, parts={1: PARTS}).gpus, visible)
+    assert [gpu.index for gpu in found.gpus] == shown
+    assert bool(found.problem) == (not shown)
+
+
+def test_gpus_with_parts():
+    divided = machine(A100, parts={0: PARTS})
+    found = only(numbering(divided, {}))
+    assert (found.status, found.what) == (WARNING, "one part of GPU 0 is shown, as gpu:0")
+    assert "it has 2 parts" in found.cause
+    assert "CUDA_VISIBLE_DEVICES=MIG-5c3a-1; nvidia-smi -i 0 -mig 0" in found.cure
+    found = only(numbering(divided, {"CUDA_VISIBLE_DEVICES": PARTS[1]}))
+    assert (found.status, found.what.partition(";")[0]) == (
+        OK,
+        "gpu:0 is a part (MIG) of GPU 0 of nvidia-smi",
+    )
+    without = only(numbering(machine(A100, parts={0: []}), {}))
+    assert (without.status, without.what) == (WARNING, "CUDA does not show GPU 0")
+    assert only(numbering(machine(A100), {})).status == OK
+
+
+def test_numbering_says_which_is_which():
+    assert only(numbering(machine(T4, T4), {"CUDA_VISIBLE_DEVICES": "1"})).what.startswith(
+        "gpu:0 is GPU 1 of nvidia-smi"
+    )
+    wrong = only(numbering(machine(T4, T4), {"CUDA_VISIBLE_DEVICES": "1,5"}))
+    assert (wrong.status, wrong.what) == (WARNING, "CUDA_VISIBLE_DEVICES=1,5: 1 GPU left")
+    assert (
+        "CUDA stops at '5', which names none of the 2 GPUs here, and ignores what follows"
+        in wrong.cause
+    )
+    assert wrong.cure == "give numbers from 0 to 1, or UUIDs as nvidia-smi -L shows them, each once"
+    twice = only(numbering(machine(T4, T4), {"CUDA_VISIBLE_DEVICES": "1,1"}))
+    assert (twice.status, twice.what) == (FAULT, "CUDA_VISIBLE_DEVICES=1,1: no GPUs left")
+    assert only(numbering(machine(T4), {"CUDA_VISIBLE_DEVICES": "9"})).status == FAULT
+    hidden = only(numbering(machine(T4), {"CUDA_VISIBLE_DEVICES": ""}))
+    assert (hidden.status, hidden.cure) == (WARNING, "unset CUDA_VISIBLE_DEVICES")
+    assert numbering(machine(), {}) == []
+
+
+def test_unlike_gpus_may_be_numbered_otherwise():
+    found = only(numbering(machine(T4, RTX), {}))
+    assert (found.status, found.cure) == (WARNING, "export CUDA_DEVICE_ORDER=PCI_BUS_ID")
+    assert only(numbering(machine(T4, RTX), {"CUDA_DEVICE_ORDER": "PCI_BUS_ID"})).status == OK
+
+
+AMAZON = ""  # one of theirs, of an unknown type
+
+
+def test_the_cube_mesh_is_that_of_the_topology():
+    assert {**dict.fromkeys(TWO_NVLINKS, 2), **dict.fromkeys(ONE_NVLINK, 1)} == CUBE
+
+
+@pytest.mark.parametrize(
+    ("told", "files", "instance"),
+    [
+        ("ml.p3.16xlarge", {}, "p3.16xlarge"),
+        ("", {"product_name": b"p3dn.24xlarge\n", "sys_vendor": b"Amazon EC2\n"}, "p3dn.24xlarge"),
+        (
+            "",
+            {
+                "product_name": b"HVM domU\n",
+                "sys_vendor": b"Xen\n",
+                "bios_version": b"4.11.amazon\n",
+            },
+            AMAZON,
+        ),
+        (
+            "",
+            {"product_name": b"HVM domU\n", "sys_vendor": b"Xen\n", "bios_version": b"4.11\n"},
+            None,
+        ),
+        ("", {}, None),
+        ("local_gpu", {"product_name": b"g5.12xlarge"}, "g5.12xlarge"),
+        ("", {"product_name": b"g4dn.metal"}, "g4dn.metal"),
+        ("", {"product_name": b"\xff\xfe"}, None),
+    ],
+)
+def test_the_instance_is_what_sagemaker_or_the_machine_says(tmp_path, told, files, instance):
+    for name, content in files.items():
+        (tmp_path / name).write_bytes(content)
+    assert gpus.instance_type({"SM_CURRENT_INSTANCE_TYPE": told}, tmp_path) == instance
+
+
+def test_the_expected_links_are_those_of_the_topology():
+    assert gpus.nvlinks_of(make_topology("p3.16xlarge")) == CUBE
+    assert gpus.nvlinks_of(make_topology("g4dn.12xlarge")) == {}
+
+
+@pytest.mark.parametrize("instance", ["p3.16xlarge", AMAZON])
+def test_a_whole_cube_mesh_is_as_it_should_be(instance):
+    nvlink, peers = gpus.links(machine(*[V100] * 8, nvlinks=CUBE), instance)
+    assert (nvlink.status, peers.status) == (OK, OK)
+    assert nvlink.what.endswith("as p3.16xlarge has")
+    assert "0-3: 2" in nvlink.what
+
+
+def test_a_link_that_is_down_is_named():
+    nvlink = gpus.links(
+        machine(*[V100] * 8, nvlinks={**CUBE, (0, 3): 1, (5, 6): 0}), "p3.16xlarge"
+    )[0]
+    assert nvlink.status == WARNING
+    assert nvlink.what == (
+        "NVLinks differ from those of p3.16xlarge: 0-3 has 1 instead of 2, 5-6 has 0 instead of 2"
+    )
+    assert nvlink.cause == "links are down"
+    assert "stop and start the instance" in nvlink.cure
+
+
+@given(st.permutations(range(8)))
+def test_a_whole_cube_mesh_is_one_however_its_gpus_are_counted(order):
+    """NVML counts along the PCI bus, and the table was made on another machine."""
+    here = {tuple(sorted((order[a], order[b]))): count for (a, b), count in CUBE.items()}
+    nvlink = gpus.links(machine(*[V100] * 8, nvlinks=here), "p3.16xlarge")[0]
+    assert nvlink.status == OK
+    found = gpus.renumbering(here, CUBE, 8)
+    assert {tuple(sorted((found[a], found[b]))): count for (a, b), count in CUBE.items()} == here
+    assert ("whose GPUs" in nvlink.what) == (here != CUBE)
+
+
+@given(st.permutations(range(8)), st.sampled_from(sorted(CUBE)))
+def test_a_cube_mesh_with_a_link_less_is_none_however_its_gpus_are_counted(order, weak):
+    here = {
+        tuple(sorted((order[a], order[b]))): count - ((a, b) == weak)
+        for (a, b), count in CUBE.items()
+    }
+    assert gpus.renumbering(here, CUBE, 8) is None
+
+
+def test_eight_v100s_elsewhere_are_not_taken_for_an_instance():
+    """On PCIe cards, or linked in another way, they lack nothing."""
+    for there in ({}, {(0, 1): 6}):
+        assert statuses(gpus.links(machine(*[V100] * 8, nvlinks=there), None)) == [OK, OK]
+
+
+def test_gpus_without_nvlinks_that_should_have_none():
+    nvlink, _ = gpus.links(machine(*[T4] * 4), "g4dn.12xlarge")
+    assert (nvlink.status, nvlink.what) == (
+        OK,
+        "no NVLinks between the GPUs, all traffic goes over PCIe, as g4dn.12xlarge has",
+    )
+
+
+def test_machines_that_nobody_knows_are_told_as_they_are():
+    for instance in (AMAZON, None):
+        assert (
+            gpus.links(machine(RTX, RTX, nvlinks={(0, 1): 4}), instance)[0].what == "NVLinks 0-1: 4"
+        )
+        assert (
+            gpus.links(machine(*[H100] * 4, switched=True), instance)[0].what
+            == "NVLinks to switches on GPUs 0, 1, 2, 3"
+        )
+        assert gpus.links(machine(T4), instance) == []
+
+
+def test_a_machine_whose_nvlinks_go_to_switches_must_have_them():
+    (whole, _), (bare, _) = (
+        gpus.links(machine(*[A100] * 8, switched=switched), "p4d.24xlarge")
+        for switched in (True, False)
+    )
+    assert (whole.status, whole.what) == (OK, "NVLinks to switches on GPUs 0, 1, 2, 3, 4, 5, 6, 7")
+    assert (bare.status, bare.what) == (
+        WARNING,
+        "NVLinks to switches on no GPU, and p4d.24xlarge has them on all 8",
+    )
+
+
+def test_missing_peer_access_is_a_warning_where_there_are_nvlinks():
+    far = gpus.links(machine(*[V100] * 8, nvlinks=CUBE, no_peers=[(0, 7)]), AMAZON)[1]
+    assert (far.status, far.what) == (
+        OK,
+        "no peer-to-peer access between 0-7: their copies go through the host",
+    )
+    near = gpus.links(machine(*[V100] * 8, nvlinks=CUBE, no_peers=[(0, 3)]), AMAZON)[1]
+    assert near.status == WARNING
+    assert "0-3" in near.what
+
+
+@pytest.mark.parametrize(("count", "pairs"), [(2, 1), (4, 6), (8, 28)])
+def test_pairs_with_peer_access_are_counted(count, pairs):
+    found = gpus.links(machine(*[T4] * count), None)[-1]
+    assert (found.status, found.what) == (OK, f"peer-to-peer access between all {pairs} pairs")

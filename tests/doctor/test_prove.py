@@ -11,12 +11,11 @@ from support.fake_nvml import CUBE, V100, FakeNvml
 
 from gluonlab.collectives.algorithms import make_schedule
 from gluonlab.collectives.cost import traffic
+from gluonlab.doctor import proof
 from gluonlab.doctor.__main__ import main
 from gluonlab.doctor.findings import fault, ok
-from gluonlab.doctor.prove import page, proof
-from gluonlab.doctor.prove.proof import describe, judge
-from gluonlab.doctor.prove.speeds import bus_bytes
-from gluonlab.doctor.prove.trial import reason_of
+from gluonlab.doctor.proof import describe, judge
+from gluonlab.doctor.trials import bus_bytes, reason_of
 from gluonlab.gpu import nvml
 from gluonlab.gpu.process import Outcome, ask
 
@@ -115,7 +114,7 @@ LONG = [pytest.param(name, marks=pytest.mark.long) for name in ("copies", "count
 @pytest.mark.cpu_only("GPUs' are in tests/gpus/test_prove.py")
 @pytest.mark.parametrize("name", ["arithmetic", *LONG])
 def test_trials_find_cpu_devices_as_they_should_be(name):
-    outcome = ask(f"gluonlab.doctor.prove.{name}", "cpu*2", timeout_s=300)
+    outcome = ask("gluonlab.doctor.trials", name, "cpu*2", timeout_s=300)
     assert {verdict.status for verdict in judge(name, outcome)} == {"ok"}
     assert proof.numbers_of(name, outcome)
 
@@ -153,7 +152,7 @@ def test_the_bandwidth_of_a_sum_is_that_of_the_bytes_that_each_device_sends(name
 def test_all_trials_end_within_their_time_and_those_that_had_none_say_so(monkeypatch):
     now = [0.0]
 
-    def asked(module, devices, timeout_s):
+    def asked(module, name, devices, timeout_s):
         now[0] += timeout_s  # each takes as long as it may
         return told({"trying": "something"}, ended="was still busy")
 
@@ -197,7 +196,7 @@ def test_the_page_shows_every_verdict_and_number_and_asks_for_no_other_file():
         proof.Tried("copies", 1.25, [fault("copies", "they <change>", "", "")], numbers),
         proof.Tried("bits", 2.0, [ok("bits", "fine")], []),
     ]
-    html = page.as_page(proof.as_object(machine(), tried))
+    html = proof.as_page(proof.as_object(machine(), tried))
     for shown in (
         "1 fault found",
         "they &lt;change&gt;",

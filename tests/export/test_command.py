@@ -21,8 +21,7 @@ from gluonlab.config import TrainConfig
 from gluonlab.errors import ModelError
 from gluonlab.export import files
 from gluonlab.export.files import DESCRIPTION, MODEL
-from gluonlab.export.onnx_check import TOLERANCE
-from gluonlab.export.onnx_graph import to_onnx
+from gluonlab.export.onnx_graph import TOLERANCE, to_onnx
 from gluonlab.inference.loaded import load_run
 from gluonlab.models import MODELS, ModelKind
 from gluonlab.training.finished import evaluate_run

@@ -23,11 +23,9 @@ from support.statistics import SHAPE
 from gluonlab.config.values import MXNET, ONNX
 from gluonlab.errors import ModelError, OutputError, RunError
 from gluonlab.export import files
-from gluonlab.export.checks import check_network
-from gluonlab.export.drawn import drawn_parameters
+from gluonlab.export.checks import check_network, drawn_parameters
 from gluonlab.export.files import DESCRIPTION, MODEL, SYMBOL, WEIGHTS, export
-from gluonlab.export.onnx_check import TOLERANCE
-from gluonlab.export.onnx_graph import to_onnx
+from gluonlab.export.onnx_graph import TOLERANCE, to_onnx
 from gluonlab.models import MODELS, get_model
 
 pytestmark = pytest.mark.cpu_only("onnxruntime is compared with MXNet on the CPU")

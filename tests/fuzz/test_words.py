@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from support.fuzzing import VALUES, WORDS, fuzzed, own_errors
 
 from gluonlab.config import TrainConfig, values
-from gluonlab.config.groups import option_name
+from gluonlab.config.train_config import option_name
 from gluonlab.data import load_dataset
 from gluonlab.data.sets.pack import pack
 from gluonlab.devices import devices

@@ -10,7 +10,7 @@ from gpus.simulated import counters
 
 from gluonlab.devices import devices
 from gluonlab.doctor.findings import FAULT
-from gluonlab.gpu.code import has_code, kind_of
+from gluonlab.gpu.cuda import has_code, kind_of
 
 K80 = ("Tesla K80", (3, 7), 11 * 2**30)
 HELD = "and mxnet-cu112 1.9.1 has code only for sm_50, sm_60, sm_70, sm_80, sm_86: use "

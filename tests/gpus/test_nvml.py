@@ -15,18 +15,17 @@ from mxnet import nd
 from support.processes import clean_environment
 
 from gluonlab.gpu import nvml
-from gluonlab.gpu.code import kind_of
-from gluonlab.gpu.peers import pci_bus_ids
+from gluonlab.gpu.cuda import kind_of, pci_bus_ids
 
 MIXED = Machine((T4, A100, H100), peers=((0, 1),), driver="470.57.02")
 MACHINES = {"p3.16xlarge": P3_16XLARGE, "g4dn.12xlarge": G4DN_12XLARGE, "mixed": MIXED}
 BOTH = """
 import json, mxnet as mx
-from gluonlab.gpu import nvml, code, peers
+from gluonlab.gpu import cuda, nvml
 ctxs = [mx.gpu(i) for i in range(mx.context.num_gpus())]
-kinds = [code.kind_of(i) for i in range(len(ctxs))]
+kinds = [cuda.kind_of(i) for i in range(len(ctxs))]
 import pynvml
-found = {"buses": peers.pci_bus_ids(ctxs), "pairs": peers.peer_pairs(ctxs)}
+found = {"buses": cuda.pci_bus_ids(ctxs), "pairs": cuda.peer_pairs(ctxs)}
 print(json.dumps({"nvml": nvml.read(pynvml), "kinds": kinds, **found}))
 """
 

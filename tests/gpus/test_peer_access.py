@@ -152,7 +152,7 @@ def test_the_numbers_of_cuda_are_not_those_of_nvml(tmp_path):
 def test_current_gpu_and_last_error_of_the_thread_are_as_before(tmp_path):
     code = """
 import ctypes
-from gluonlab.gpu.peers import enable_peer_access, peer_pairs
+from gluonlab.gpu.cuda import enable_peer_access, peer_pairs
 cuda, current = mx.base._LIB, ctypes.c_int(0)
 assert peer_pairs(ctxs) == [(0, 1), (0, 2), (1, 2)]
 cuda.cudaSetDevice(2)

@@ -11,7 +11,7 @@ from gpus.machines import P3_16XLARGE, environment, v100s
 from support.processes import clean_environment
 from support.waiting import LIMIT_S, wait_until
 
-from gluonlab.doctor.prove.proof import judge
+from gluonlab.doctor.proof import judge
 from gluonlab.gpu.process import ask
 
 # In a trial's process: a file appears when it tries what is named.
@@ -31,7 +31,8 @@ sys.stdout.write = write
 def verdicts(trial, machine, folder, timeout_s=LIMIT_S, devices="gpu:*"):
     """What a trial comes to on such a machine."""
     environ = clean_environment(path=[str(folder)], **environment(machine, folder))
-    outcome = ask(f"gluonlab.doctor.prove.{trial}", devices, timeout_s=timeout_s, environ=environ)
+    module = "gluonlab.doctor.trials"
+    outcome = ask(module, trial, devices, timeout_s=timeout_s, environ=environ)
     return [(verdict.status, verdict.what) for verdict in judge(trial, outcome)]
 
 

@@ -17,7 +17,7 @@ LONG = "1e6"  # seconds
 # glibc writes 2 into a lock once somebody waits for it.
 IN_C = """
 import ctypes, os, sys, threading
-from gluonlab.cli.interruption import interruptible
+from gluonlab.cli.command import interruptible
 from gluonlab.host import signals
 from gluonlab.host.signals import EndRequest
 

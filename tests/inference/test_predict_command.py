@@ -29,9 +29,8 @@ from support.quick_runs import quick
 from gluonlab import load_run
 from gluonlab.data.images.decode import decode
 from gluonlab.data.images.resize import usual_resizer
-from gluonlab.inference import sheet
-from gluonlab.inference.predictions import Predictions
-from gluonlab.inference.words import predictions_as_text
+from gluonlab.inference import predictions
+from gluonlab.inference.predictions import Predictions, predictions_as_text
 from gluonlab.predict import main
 from gluonlab.training.finished import evaluate_run
 
@@ -123,8 +122,8 @@ def test_wrong_draws_and_names_exactly_the_images_that_the_run_gets_wrong(
         drawn.extend([title, *tiles])
         return draw_sheet(title, tiles)
 
-    draw_sheet = sheet.draw_sheet
-    monkeypatch.setattr(sheet, "draw_sheet", draw)
+    draw_sheet = predictions.draw_sheet
+    monkeypatch.setattr(predictions, "draw_sheet", draw)
     found = load_run(finished, devices=named(1)).mistakes()
     words = (str(finished), "--wrong", "--devices", named(1))
     status, out, err = predict(*words, "--json", "--sheet", "wrong.png")
@@ -173,8 +172,8 @@ def test_a_sheet_shows_each_picture_as_the_network_sees_it(predict, finished, pi
     pixels = decode(str(pictures / "a.png"), 28, resizer=usual_resizer())
     seen = Image.fromarray(pixels.transpose(1, 2, 0))
     grey = np.asarray(seen.convert("L"))
-    top, left = sheet.MARGIN + 2 * sheet.LINE, sheet.MARGIN
-    tile = drawn[top : top + sheet.SIDE, left : left + sheet.SIDE]
+    top, left = predictions.MARGIN + 2 * predictions.LINE, predictions.MARGIN
+    tile = drawn[top : top + predictions.SIDE, left : left + predictions.SIDE]
     np.testing.assert_array_equal(tile, grey.repeat(4, 0).repeat(4, 1)[:, :, None].repeat(3, 2))
     status, out, err = predict(*words, "--sheet", "sheet.png")
     assert (status, out) == (2, "") and "--sheet sheet.png exists" in err
@@ -183,11 +182,14 @@ def test_a_sheet_shows_each_picture_as_the_network_sees_it(predict, finished, pi
 def test_names_of_any_letters_and_length_are_drawn_within_their_picture():
     pixels = np.zeros((3, 40, 300), np.uint8)
     words = ["w" * 500, "naïve Ωμέγα", "\x1b[2J", "", "a\nb"]
-    tiles = [sheet.Tile(pixels, [(each, sheet.BLACK)]) for each in words]
-    image = np.asarray(sheet.draw_sheet("t", tiles))
-    assert image.shape[1] == 2 * sheet.MARGIN + 4 * (sheet.SIDE + sheet.GAP) - sheet.GAP
-    gaps = image[:, sheet.MARGIN + sheet.SIDE :: sheet.SIDE + sheet.GAP]
-    assert (gaps[sheet.MARGIN + sheet.TITLE :, :3] == 255).all()
+    tiles = [predictions.Tile(pixels, [(each, predictions.BLACK)]) for each in words]
+    image = np.asarray(predictions.draw_sheet("t", tiles))
+    assert (
+        image.shape[1]
+        == 2 * predictions.MARGIN + 4 * (predictions.SIDE + predictions.GAP) - predictions.GAP
+    )
+    gaps = image[:, predictions.MARGIN + predictions.SIDE :: predictions.SIDE + predictions.GAP]
+    assert (gaps[predictions.MARGIN + predictions.TITLE :, :3] == 255).all()
 
 
 # what is given besides the run -> what the line must say

@@ -27,7 +27,7 @@ from gluonlab.collectives.topology import make_topology, nvml_topology
 from gluonlab.config import TrainConfig
 from gluonlab.errors import KVStoreError, ScheduleError
 from gluonlab.gpu import nvml
-from gluonlab.gpu.visible import visible_gpus
+from gluonlab.gpu.nvml import visible_gpus
 from gluonlab.kvstores import KVSTORES, make_kvstore
 from gluonlab.kvstores.schedule import ScheduleKVStore
 from gluonlab.kvstores.summing import Placement

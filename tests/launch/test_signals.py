@@ -10,7 +10,7 @@ import pytest
 from support.launcher import QUICK
 from support.parameter_server import free_port
 
-from gluonlab.cli.interruption import interruptible
+from gluonlab.cli.command import interruptible
 from gluonlab.host.signals import RAISED
 from gluonlab.launch.environments import Membership
 from gluonlab.launch.hosts import HERE

@@ -17,9 +17,8 @@ from gluonlab.report.__main__ import main
 from gluonlab.report.charts import charts, colour, dash
 from gluonlab.report.page import as_page
 from gluonlab.report.tables import as_text, differences, epochs, in_common, in_words, results
-from gluonlab.runs.description import Description
-from gluonlab.runs.places import MOST_POINTS, thinned
-from gluonlab.runs.reader import read_runs
+from gluonlab.runs.curves import MOST_POINTS, thinned
+from gluonlab.runs.reader import Description, read_runs
 from gluonlab.runs.schema import PARAMETERS
 from gluonlab.study.compare import compare
 from gluonlab.training.loop import train

@@ -96,7 +96,7 @@ def test_a_signal_on_a_full_disk_ends_with_its_status_and_says_what_is_not_writt
 ):
     with ExitStack() as stack:
         reporter = Signalled(30, sign, lambda: stack.enter_context(full_at(room)))
-        monkeypatch.setattr("gluonlab.cli.speaking.make_reporter", lambda silent: reporter)
+        monkeypatch.setattr("gluonlab.cli.results.make_reporter", lambda silent: reporter)
         status, out, err = run(*FOUR_EPOCHS)
     assert (status, out, reporter.left) == (128 + sign, "", 0)
     assert "Traceback" not in err, err
@@ -127,7 +127,7 @@ def test_a_second_ctrl_c_does_not_wait_for_the_checkpoint_of_the_first(run, monk
 
     monkeypatch.setattr("os.fsync", slow)
     reporter = Signalled(30, signal.SIGINT, before)
-    monkeypatch.setattr("gluonlab.cli.speaking.make_reporter", lambda silent: reporter)
+    monkeypatch.setattr("gluonlab.cli.results.make_reporter", lambda silent: reporter)
     status, out, err = run(*FOUR_EPOCHS, "--checkpoint-every", "1 epoch")
     left.set()
     for thread in threading.enumerate():
@@ -160,7 +160,7 @@ LEFT = {  # steps, of 23 in an epoch; more options -> what an interrupted run sa
 
 @pytest.mark.parametrize(("steps", "more"), LEFT, ids=str)
 def test_an_interrupted_run_says_what_is_left_of_it(run, monkeypatch, steps, more):
-    monkeypatch.setattr("gluonlab.cli.speaking.make_reporter", lambda silent: InterruptedAt(steps))
+    monkeypatch.setattr("gluonlab.cli.results.make_reporter", lambda silent: InterruptedAt(steps))
     status, out, err = run(
         "--gpus", "2", "--model", "mlp", "--epochs", "4", "--quiet", "--out", "run", *more
     )
@@ -186,7 +186,7 @@ def test_a_comparison_interrupted_between_two_runs_says_which_are_left(run, monk
             if "2 devices" in text:
                 raise KeyboardInterrupt
 
-    monkeypatch.setattr("gluonlab.cli.speaking.make_reporter", lambda silent: Interrupted())
+    monkeypatch.setattr("gluonlab.cli.results.make_reporter", lambda silent: Interrupted())
     status, _, err = run(
         "--compare", "1,2", "--model", "mlp", "--epochs", "1", "--quiet", "--out", "both"
     )
@@ -369,7 +369,7 @@ class SignalledEarly(Reporter):
 @pytest.mark.parametrize("sign", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_before_the_end_of_the_first_step_ends_the_run_after_it(run, monkeypatch, sign):
     reporter = SignalledEarly(sign)
-    monkeypatch.setattr("gluonlab.cli.speaking.make_reporter", lambda silent: reporter)
+    monkeypatch.setattr("gluonlab.cli.results.make_reporter", lambda silent: reporter)
     status, out, err = run("--gpus", "2", "--model", "mlp", "--epochs", "1000", "--out", "run")
     assert (status, out, reporter.sign, reporter.steps) == (128 + sign, "", None, 1)
     assert "Traceback" not in err

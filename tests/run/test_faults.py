@@ -43,7 +43,7 @@ def broken(run, monkeypatch):
                     self.epoch = 0
                     fault()
 
-        monkeypatch.setattr("gluonlab.cli.speaking.make_reporter", lambda silent: Breaks())
+        monkeypatch.setattr("gluonlab.cli.results.make_reporter", lambda silent: Breaks())
         status, out, err = run(*arguments, "--epochs", "9", "--quiet")
         [line] = [line for line in err.splitlines() if not line.startswith("warning: ")]
         assert out == ""
@@ -175,7 +175,7 @@ REMOUNTED = """
 import subprocess
 import time
 from pathlib import Path
-import gluonlab.cli.speaking as speaking
+import gluonlab.cli.results as speaking
 from gluonlab.run import main
 from gluonlab.training.reporter import Reporter
 

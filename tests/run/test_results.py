@@ -12,7 +12,7 @@ from support.idx_files import write_mnist
 from support.run_files import read_metrics
 
 from gluonlab.config import TrainConfig, option_name
-from gluonlab.config.groups import GROUPS
+from gluonlab.config.train_config import GROUPS
 from gluonlab.data import DATASETS
 from gluonlab.kvstores import KVSTORES
 from gluonlab.models import MODELS

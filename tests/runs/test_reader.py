@@ -16,8 +16,7 @@ from support.run_files import read_metrics
 
 from gluonlab.errors import DataError
 from gluonlab.report.tables import results
-from gluonlab.runs.description import read_description, read_finished
-from gluonlab.runs.reader import read_runs
+from gluonlab.runs.reader import read_description, read_finished, read_runs
 from gluonlab.runs.schema import FORMAT, DivergedEvent, Epoch, Step
 from gluonlab.training.finished import evaluate_run
 

@@ -33,18 +33,17 @@ WITHOUT_DEVICES = """
     collectives/cost collectives/hosts collectives/page collectives/page_file
     collectives/page_words collectives/partition collectives/render
     collectives/synthesis/own_schedules collectives/synthesis/stored collectives/topology
-    collectives/topology_file collectives/topology_mistakes config/other_names
-    data/fetching/addresses data/fetching/archives data/fetching/download data/fetching/extract
-    data/images/decode data/images/pool data/images/quick data/sets/layout data/sets/pack
-    data/sets/standard doctor/command doctor/cpu doctor/host doctor/links doctor/numbering
-    doctor/processes drawing/words engine/installation engine/linking engine/mxnet_fixes
-    engine/setup errors exercises/checking exercises/grading exercises/runners
-    exercises/schedules figures files/whole fuzz/words host/launchers launch/environments
-    launch/horovod_settings launch/jobs launch/messages launch/parts launch/signals layers
-    make_venv parallel/pipeline/check parallel/pipeline/page parallel/pipeline/page_file
-    parallel/pipeline/price parallel/pipeline/render parallel/pipeline/schedule prediction/sums
-    printed public_api readme study/compare_rows study/sweep/folder timeline/exposed
-    timeline/picture
+    collectives/topology_file collectives/topology_mistakes data/fetching/addresses
+    data/fetching/archives data/fetching/download data/fetching/extract data/images/decode
+    data/images/pool data/images/quick data/sets/layout data/sets/pack data/sets/standard
+    doctor/command doctor/host drawing/words engine/installation engine/linking
+    engine/mxnet_fixes engine/setup errors exercises/checking exercises/grading
+    exercises/runners exercises/schedules figures files/whole fuzz/words host/launchers
+    launch/environments launch/horovod_settings launch/jobs launch/messages launch/parts
+    launch/signals layers make_venv parallel/pipeline/check parallel/pipeline/page
+    parallel/pipeline/page_file parallel/pipeline/price parallel/pipeline/render
+    parallel/pipeline/schedule prediction/sums printed public_api readme study/compare_rows
+    study/sweep/folder timeline/exposed timeline/picture
 """
 IN_A_COMMAND = re.compile(r"cpu\*\d|cpu:\d|mx\.cpu\(|--gpus|--devices|gpu:\d|\bdevices\(")
 

@@ -17,9 +17,8 @@ from gluonlab.bench.harness.machine import BUSY_CORES
 from gluonlab.bench.harness.record import Record, Series, read_record
 from gluonlab.cli.command import command
 from gluonlab.config.values import real
-from gluonlab.documents import json_text
 from gluonlab.errors import ConfigError, RunError
-from gluonlab.plain import printable
+from gluonlab.plain import json_text, printable
 
 LABEL_WIDTH = 34
 EXPLAINED = (

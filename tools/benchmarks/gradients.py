@@ -50,7 +50,7 @@ from gluonlab.devices import MOST_CPU_DEVICES, devices
 from gluonlab.devices import devices as find_devices
 from gluonlab.errors import ConfigError, KVStoreError, RunError, unknown
 from gluonlab.kvstores import KVSTORES, make_kvstore
-from gluonlab.sizes import in_words
+from gluonlab.plain import in_words
 from gluonlab.update.trainer import BucketedTrainer
 
 GLUON, BUCKETED = "gluon.Trainer", "BucketedTrainer"

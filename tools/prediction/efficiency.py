@@ -17,9 +17,9 @@ from gluonlab.cli.command import command
 from gluonlab.collectives.topology import GBIT, MOST_HOSTS, NETWORKS, make_topology
 from gluonlab.collectives.topology_file import is_file_name
 from gluonlab.config.values import real, whole
-from gluonlab.documents import json_text
 from gluonlab.errors import ConfigError, unknown
 from gluonlab.files.whole import check_new, new_file
+from gluonlab.plain import json_text
 from gluonlab.prediction.machines import GPUS
 from gluonlab.prediction.machines import MACHINES as GPU_OF
 from gluonlab.prediction.sums import SERVER_ADDS as SERVER_ADDS

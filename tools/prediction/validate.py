@@ -16,9 +16,9 @@ from mxnet.gluon.model_zoo import vision
 
 from gluonlab.cli.command import command
 from gluonlab.collectives.topology import make_topology
-from gluonlab.documents import json_text
 from gluonlab.errors import ModelError, unknown
 from gluonlab.models.networks import LeNet
+from gluonlab.plain import json_text
 from gluonlab.prediction.counting import of_network
 from gluonlab.prediction.machines import FLOAT16, GPUS
 from gluonlab.prediction.published import FILE, Published, Summary, Validation

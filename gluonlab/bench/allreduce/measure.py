@@ -64,13 +64,13 @@ from gluonlab.collectives.topology import Topology, ground_of
 from gluonlab.config import option_name
 from gluonlab.config.values import whole
 from gluonlab.devices import devices
-from gluonlab.documents import json_text
 from gluonlab.errors import ConfigError, KVStoreError, RunError, unknown
 from gluonlab.files.whole import temporary_folder
-from gluonlab.gpu.peers import enable_peer_access
+from gluonlab.gpu.cuda import enable_peer_access
 from gluonlab.kvstores import make_kvstore
 from gluonlab.kvstores.schedule import ForLinksKVStore
 from gluonlab.kvstores.summing import size_of
+from gluonlab.plain import json_text
 from gluonlab.scratch.data_parallel import allreduce as chapters_allreduce
 from gluonlab.shares import split_evenly
 

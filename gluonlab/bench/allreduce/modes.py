@@ -27,11 +27,10 @@ from gluonlab.collectives.topology import Topology, make_topology
 from gluonlab.collectives.topology_file import is_file_name
 from gluonlab.config import option_name
 from gluonlab.config.values import whole
-from gluonlab.documents import json_text
 from gluonlab.engine.neighbours import own_cores
 from gluonlab.errors import ConfigError
 from gluonlab.files.whole import check_new, new_file
-from gluonlab.sizes import in_words
+from gluonlab.plain import in_words, json_text
 
 PRICED = "1KiB,1MiB,100MB"  # with --draw
 MOST_CHUNKS = 4096  # each is some transfers

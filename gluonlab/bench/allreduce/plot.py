@@ -12,7 +12,7 @@ from gluonlab.collectives.cost import algbw, bus_factor
 from gluonlab.collectives.schedule import ALLREDUCE
 from gluonlab.collectives.synthesis.stored import SYNTHESISED
 from gluonlab.drawing.live import new_figure
-from gluonlab.sizes import in_words
+from gluonlab.plain import in_words
 
 if TYPE_CHECKING:
     from gluonlab.bench.allreduce.measure import Row

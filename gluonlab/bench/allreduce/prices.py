@@ -33,7 +33,7 @@ from gluonlab.config.values import whole
 from gluonlab.engine.installation import pip_install
 from gluonlab.errors import ConfigError, ScheduleError
 from gluonlab.files.whole import new_file
-from gluonlab.sizes import in_words
+from gluonlab.plain import in_words
 
 COLUMNS = (
     "Prices, not measurements: each message costs its latency, "

@@ -11,7 +11,7 @@ from typing import List
 
 from gluonlab.config.values import whole
 from gluonlab.errors import ConfigError
-from gluonlab.sizes import UNITS
+from gluonlab.plain import UNITS
 
 DEVICES, SIZES = "cpu*2", "1KiB:64MiB"  # of bench allreduce, where none are given
 DRAWN = 4  # and with --draw

@@ -13,7 +13,7 @@ from gluonlab.bench.allreduce.memory import LIMIT, Speeds
 from gluonlab.bench.harness.table import WIDTH, interleaved, microseconds, times
 from gluonlab.collectives.cost import algbw, bus_factor
 from gluonlab.collectives.schedule import ALLREDUCE
-from gluonlab.sizes import in_words
+from gluonlab.plain import in_words
 
 COLUMNS = (
     "size, count, type: of the buffer on each device. "

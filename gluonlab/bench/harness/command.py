@@ -96,11 +96,11 @@ def measured_on(spec: str) -> MeasuredOn:
 def in_words(ctxs: "Sequence[mx.Context]") -> str:
     """``gpu(0) gpu(1): 2 x Tesla T4; no two GPUs ...``: which they are, and how they copy."""
     from gluonlab.devices import describe
-    from gluonlab.gpu import peers
+    from gluonlab.gpu.cuda import peers_in_words
 
     kinds = ", ".join(f"{count} x {name}" for name, count in Counter(gpu_names(ctxs)).items())
     what = describe(ctxs) + (f": {kinds}" if kinds else "")
-    return "; ".join(filter(None, [what, peers.in_words(ctxs)]))
+    return "; ".join(filter(None, [what, peers_in_words(ctxs)]))
 
 
 def gpu_names(ctxs: "Sequence[Any]") -> List[str]:

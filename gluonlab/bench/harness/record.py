@@ -20,10 +20,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Dict, List, Mapping, Optional, Tuple
 
-from gluonlab.documents import json_text
 from gluonlab.errors import DataError
 from gluonlab.files.whole import read_bounded, write_text
-from gluonlab.plain import printable
+from gluonlab.plain import json_text, printable
 
 FORMAT = 1
 LARGEST_BYTES = 16 * 2**20  # of a file that is read; a record has some kilobytes

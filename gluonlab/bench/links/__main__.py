@@ -15,9 +15,9 @@ from gluonlab.bench.harness.machine import describe_machine
 from gluonlab.bench.harness.table import WIDTH
 from gluonlab.cli.command import command
 from gluonlab.config.values import whole
-from gluonlab.documents import json_text
 from gluonlab.errors import ConfigError, DeviceError
 from gluonlab.files.whole import check_new, new_file
+from gluonlab.plain import json_text
 
 DEVICES, SIZES, ROUNDS = "cpu*2", "4KiB,64KiB,1MiB,16MiB", 7
 

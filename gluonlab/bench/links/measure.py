@@ -18,8 +18,8 @@ from gluonlab.bench.harness.table import WIDTH, interleaved
 from gluonlab.bench.links.infer import Fit, Measured, at_once, fit, in_words, shared_links
 from gluonlab.collectives.links import Pair, pairs_of
 from gluonlab.engine.invoke import AddInto, CopyInto, rows
-from gluonlab.gpu.peers import enable_peer_access
-from gluonlab.sizes import in_words as size_in_words
+from gluonlab.gpu.cuda import enable_peer_access
+from gluonlab.plain import in_words as size_in_words
 
 BLOCK_S = 0.01  # 8 devices are 300 calls in a round
 ELEMENT_BYTES = 4  # of float32

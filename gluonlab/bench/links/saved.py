@@ -17,14 +17,13 @@ from gluonlab.bench.links import infer
 from gluonlab.bench.links.measure import Found
 from gluonlab.collectives.topology import Topology, nvml_numbers, nvml_topology
 from gluonlab.collectives.topology_file import write_topology
-from gluonlab.documents import json_text
 from gluonlab.errors import DeviceError
 from gluonlab.files.whole import new_file
 from gluonlab.gpu import nvml
 from gluonlab.host import resources
-from gluonlab.plain import printable
+from gluonlab.plain import in_words as size_in_words
+from gluonlab.plain import json_text, printable
 from gluonlab.prediction.machines import GPUS
-from gluonlab.sizes import in_words as size_in_words
 
 LARGE = "A100-80GB"  # whose name has its memory at the end
 INFERRED = (

@@ -37,7 +37,7 @@ import mxnet as mx
 import numpy as np
 from mxnet import nd
 
-from gluonlab.config.arguments import named_arguments
+from gluonlab.config.hints import named_arguments
 from gluonlab.config.values import is_count
 from gluonlab.data.loading.augment import FILE_CROPS, chance, to_float
 from gluonlab.data.loading.pinned import host_memory_for

@@ -10,9 +10,8 @@ import click
 
 from gluonlab.cli.command import command, json_option
 from gluonlab.cli.config_file import config_file
-from gluonlab.cli.results import print_result
 from gluonlab.config import TrainConfig
-from gluonlab.config.options import config_options, given
+from gluonlab.config.train_config import config_options, given
 from gluonlab.errors import ConfigError, RunError, unknown
 from gluonlab.host.signals import ended_on_the_spot
 from gluonlab.launch.parts import ARRIVED, BEGUN, COMMAND, JOINED, LEFT, RAN_ON, tell
@@ -60,7 +59,7 @@ def main(
     over the devices of each process.
     """
     # MXNet is loaded here, not for --help
-    from gluonlab.cli.speaking import make_reporter
+    from gluonlab.cli.results import make_reporter, print_result
     from gluonlab.launch.backends import BACKENDS
     from gluonlab.training.loop import train
     from gluonlab.training.reporter import Reporter
@@ -95,7 +94,7 @@ def main(
 
 def check_moved(out: Optional[str], ran_on: str) -> None:
     """Raise RunError where the run, which rank 0 began on another host, is not on this one."""
-    from gluonlab.runs.leftover import has_run
+    from gluonlab.runs.writer import has_run
 
     if out is not None and not has_run(out):
         raise RunError(

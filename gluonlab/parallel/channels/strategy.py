@@ -10,7 +10,7 @@ from mxnet import gluon, nd
 
 from gluonlab.collectives.algorithms import ALGORITHMS, make_schedule
 from gluonlab.engine.invoke import between_passes
-from gluonlab.gpu.peers import enable_peer_access
+from gluonlab.gpu.cuda import enable_peer_access
 from gluonlab.kvstores.group_store import GroupKVStore
 from gluonlab.kvstores.groups import ALONE, Group
 from gluonlab.optimizers.states import fitted, own_of

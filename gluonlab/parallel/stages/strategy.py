@@ -16,7 +16,7 @@ import mxnet as mx
 from mxnet import autograd, gluon, nd
 
 from gluonlab.data.loading.shards import Batch
-from gluonlab.gpu.peers import enable_peer_access
+from gluonlab.gpu.cuda import enable_peer_access
 from gluonlab.kvstores.group_store import GroupKVStore
 from gluonlab.kvstores.groups import ALONE, Group
 from gluonlab.parallel.data.microbatches import Microbatch

@@ -8,8 +8,8 @@ import click
 
 from gluonlab.bench.harness.command import option
 from gluonlab.cli.command import command
-from gluonlab.documents import json_text
 from gluonlab.errors import DataError, RunError
+from gluonlab.plain import json_text
 from gluonlab.study.batch_size.names import NAME, PANELS, Options, asked, from_dict
 from gluonlab.study.command import INTERRUPTED, Asked, in_terminal, study
 

@@ -8,7 +8,7 @@ import click
 
 from gluonlab.bench.harness.command import option
 from gluonlab.cli.command import command
-from gluonlab.documents import json_text
+from gluonlab.plain import json_text
 from gluonlab.study.command import INTERRUPTED, Asked, in_terminal, study
 from gluonlab.study.learning_rate.names import NAME, Options, asked, from_dict
 

@@ -9,10 +9,10 @@ import click
 from gluonlab.bench.harness.command import option
 from gluonlab.bench.scaling import MOST, NETWORKS, STRONG, WEAK, check_network, parse_counts
 from gluonlab.cli.command import command
-from gluonlab.config.options import given
+from gluonlab.config.train_config import given
 from gluonlab.config.values import whole
-from gluonlab.documents import json_text
 from gluonlab.errors import ConfigError, RunError, unknown
+from gluonlab.plain import json_text
 from gluonlab.study.benches import as_values, together
 from gluonlab.study.command import INTERRUPTED, Asked, in_terminal, study
 from gluonlab.study.options import any_of, ascending, check, one_of, some_of

@@ -11,10 +11,10 @@ import click
 from gluonlab.cli.command import command, json_option
 from gluonlab.cli.config_file import config_file
 from gluonlab.config import TrainConfig
-from gluonlab.config.options import config_options, given
+from gluonlab.config.train_config import config_options, given
 from gluonlab.config.values import whole
-from gluonlab.documents import json_text
 from gluonlab.errors import ConfigError
+from gluonlab.plain import json_text
 
 FEWEST_ROUNDS = 5  # of which an interval says anything
 

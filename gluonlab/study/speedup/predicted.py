@@ -11,10 +11,10 @@ import click
 from click.core import ParameterSource
 
 from gluonlab.config import TrainConfig
-from gluonlab.config.groups import option_name
-from gluonlab.documents import json_text
+from gluonlab.config.train_config import option_name
 from gluonlab.errors import ConfigError
 from gluonlab.parallel.data.microbatches import Microbatches
+from gluonlab.plain import json_text
 from gluonlab.prediction.counting import work_of
 from gluonlab.prediction.machines import find_machine
 from gluonlab.prediction.predict import Prediction, predict

@@ -10,9 +10,9 @@ import click
 from gluonlab.bench import splits as _names
 from gluonlab.bench.harness.command import cpu_devices, option
 from gluonlab.cli.command import command
-from gluonlab.config.options import given
+from gluonlab.config.train_config import given
 from gluonlab.config.values import whole
-from gluonlab.documents import json_text
+from gluonlab.plain import json_text
 from gluonlab.study.command import INTERRUPTED, Asked, in_terminal, study
 from gluonlab.study.options import check, one_of
 from gluonlab.study.options import whole as whole_number

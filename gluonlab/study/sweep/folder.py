@@ -23,8 +23,15 @@ from gluonlab.files.whole import (
     remove_left_behind,
     write_text,
 )
-from gluonlab.runs.lock import LOCK, FolderLock, check_free
-from gluonlab.runs.writer import RUNS, RunDirectory, folder_name, make_unused
+from gluonlab.runs.writer import (
+    LOCK,
+    RUNS,
+    FolderLock,
+    RunDirectory,
+    check_free,
+    folder_name,
+    make_unused,
+)
 from gluonlab.study.sweep.measurements import InFile
 
 FORMAT = 1

@@ -25,7 +25,7 @@ from gluonlab.collectives.synthesis.stored import read
 from gluonlab.collectives.topology import make_topology
 from gluonlab.errors import OutputError
 from gluonlab.files.whole import check_new, new_file
-from gluonlab.sizes import in_words
+from gluonlab.plain import in_words
 
 pytestmark = pytest.mark.usefixtures("short")
 

@@ -12,7 +12,7 @@ from gluonlab.collectives.algorithms import ALGORITHMS, make_schedule
 from gluonlab.collectives.check import check
 from gluonlab.collectives.topology import make_topology
 from gluonlab.errors import ConfigError, ScheduleError
-from gluonlab.sizes import UNITS, in_words
+from gluonlab.plain import UNITS, in_words
 
 # --- sizes
 

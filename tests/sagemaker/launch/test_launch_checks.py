@@ -211,7 +211,7 @@ CAPABILITIES = {
 
 def test_a_machine_is_unfit_exactly_when_the_doctor_would_say_so_of_its_gpus():
     """Every family of GPUs that the API knows."""
-    from gluonlab.gpu.code import has_code
+    from gluonlab.gpu.cuda import has_code
 
     types = set(SHAPES.shape_for("InstanceType").enum) | set(
         SHAPES.shape_for("TrainingInstanceType").enum

@@ -9,7 +9,7 @@ from support.idx_files import write_mnist
 from support.image_folders import write_folder
 
 from gluonlab.config import TrainConfig
-from gluonlab.config.groups import option_name
+from gluonlab.config.train_config import option_name
 from gluonlab.errors import UsageError
 from gluonlab.prediction.counting import work_of
 from gluonlab.study.speedup import predicted as predicted_module

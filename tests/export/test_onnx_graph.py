@@ -12,9 +12,8 @@ from support.reference import random_batches
 from support.statistics import SHAPE
 
 from gluonlab.errors import RunError
-from gluonlab.export.drawn import drawn_parameters
-from gluonlab.export.onnx_check import MOST, check_onnx
-from gluonlab.export.onnx_graph import to_onnx
+from gluonlab.export.checks import drawn_parameters
+from gluonlab.export.onnx_graph import MOST, check_onnx, to_onnx
 from gluonlab.models import get_model
 
 pytestmark = pytest.mark.cpu_only("onnxruntime is compared with MXNet on the CPU")

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gluonlab.runs.places import MOST_POINTS, Growing, middles, positions
+from gluonlab.runs.curves import MOST_POINTS, Growing, middles, positions
 from gluonlab.runs.schema import Epoch, Step
 
 

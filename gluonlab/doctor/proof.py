@@ -6,50 +6,28 @@ addresses, serial numbers or UUIDs.
 
 from __future__ import annotations
 
-import importlib
 import json
 import os
 import sys
 import time
 from pathlib import Path
-from typing import Any, Callable, Dict, List, NamedTuple, Protocol, Tuple, cast
+from typing import Any, Callable, Dict, List, NamedTuple, Optional
 
 from tqdm import tqdm
 
 from gluonlab.bench.harness.machine import about
 from gluonlab.doctor.findings import FAULT, Finding, ok, one_line, plural
-from gluonlab.doctor.prove.page import as_page
+from gluonlab.doctor.trials import TRIALS
+from gluonlab.drawing.templates import environment
 from gluonlab.errors import DeviceError
 from gluonlab.files.whole import check_new, write_text
 from gluonlab.gpu import nvml
+from gluonlab.gpu.nvml import visible_gpus
 from gluonlab.gpu.process import Outcome, ask
-from gluonlab.gpu.visible import visible_gpus
 
-OUT = "gpu-proof"
 FORMAT = 1
 TOTAL_S = 300.0
-# The longest that each trial may take; speeds come last, because they are what may be left out.
-TRIALS = {
-    "copies": 60.0,
-    "arithmetic": 60.0,
-    "stores": 120.0,
-    "bits": 120.0,
-    "counts": 60.0,
-    "speeds": 90.0,
-}
 OF_INTEREST = ("gluonlab", "cpu", "cores", "versions")  # what numbers depend on
-
-
-class Trial(Protocol):
-    """A module of this package, imported by its name: most of them load MXNet."""
-
-    NUMBERS: Tuple[str, ...]  # the keys of the answers that are measurements
-
-    def faults(self, outcome: Outcome) -> List[str]:
-        """What is wrong, in words; devices have CUDA's numbers."""
-
-    def summary(self, outcome: Outcome) -> str:
-        """What a trial without faults found."""
 
 
 class Tried(NamedTuple):
@@ -112,13 +90,13 @@ class Proof(NamedTuple):
 def try_all(devices: str, done: Callable[[Tried], None]) -> List[Tried]:
     """Try everything on ``devices``, as --devices names them; ``done`` is called after each."""
     ends, tried = time.monotonic() + TOTAL_S, []
-    for name, longest_s in TRIALS.items():
+    for name, trial in TRIALS.items():
         began = time.monotonic()
-        timeout_s = min(longest_s, ends - began)
+        timeout_s = min(trial.longest_s, ends - began)
         verdicts = [_fault(name, f"there was no time left: all trials have {TOTAL_S:g} s")]
         numbers: List[Dict[str, Any]] = []
         if timeout_s >= 1:
-            outcome = ask(f"gluonlab.doctor.prove.{name}", devices, timeout_s=timeout_s)
+            outcome = ask("gluonlab.doctor.trials", name, devices, timeout_s=timeout_s)
             verdicts, numbers = judge(name, outcome), numbers_of(name, outcome)
         tried.append(Tried(name, time.monotonic() - began, verdicts, numbers))
         done(tried[-1])
@@ -127,18 +105,14 @@ def try_all(devices: str, done: Callable[[Tried], None]) -> List[Tried]:
 
 def judge(name: str, outcome: Outcome) -> List[Finding]:
     """At least one verdict on a trial, from what its process told."""
-    trial = _trial(name)
+    trial = TRIALS[name]
     faults = [_fault(name, what) for what in [*trial.faults(outcome), *_unfinished(outcome)]]
     return faults or [ok(name, trial.summary(outcome))]
 
 
 def numbers_of(name: str, outcome: Outcome) -> List[Dict[str, Any]]:
     """What a trial measured: flat objects."""
-    return [answer for key in _trial(name).NUMBERS for answer in outcome.all(key)]
-
-
-def _trial(name: str) -> Trial:
-    return cast(Trial, importlib.import_module(f"gluonlab.doctor.prove.{name}"))
+    return [answer for key in TRIALS[name].numbers for answer in outcome.all(key)]
 
 
 def _unfinished(outcome: Outcome) -> List[str]:
@@ -187,3 +161,57 @@ def describe(driver: nvml.Driver) -> Dict[str, Any]:
         "switched": list(driver.switched),
         "no_peers": [list(pair) for pair in driver.no_peers],
     }
+
+
+def as_page(proof: Dict[str, Any]) -> str:
+    """An HTML page about the object that `proof.as_object` makes."""
+    # the page's frame and style are the report's
+    templates = environment("gluonlab.doctor", "gluonlab.report", trim_blocks=True)
+    templates.filters["number"] = number
+    return templates.get_template("proof.html").render(
+        proof=proof,
+        titles={name: trial.title for name, trial in TRIALS.items()},
+        tables={trial["trial"]: tables(trial["numbers"]) for trial in proof["trials"]},
+    )
+
+
+def tables(numbers: List[Dict[str, Any]]) -> List[Dict[str, Any]]:
+    """The numbers as tables, one for each set of columns; a long table of pairs becomes square."""
+    groups: Dict[Any, List[Dict[str, Any]]] = {}
+    for row in numbers:
+        groups.setdefault(tuple(row), []).append(row)
+    return [
+        square(rows) if {"source", "target", "gb_per_s"} <= set(keys) else plain(rows)
+        for keys, rows in groups.items()
+    ]
+
+
+def plain(rows: List[Dict[str, Any]]) -> Dict[str, Any]:
+    """A row for each."""
+    headings = [name.replace("_", " ") for name in rows[0]]
+    return {"headings": headings, "rows": [list(row.values()) for row in rows]}
+
+
+def square(rows: List[Dict[str, Any]]) -> Dict[str, Any]:
+    """From each GPU, to each: GB/s, or how many numbers arrived wrongly."""
+    names = list(dict.fromkeys(row["source"] for row in rows))
+    cells = {(row["source"], row["target"]): row for row in rows}
+    table = [[source, *(_cell(cells.get((source, to))) for to in names)] for source in names]
+    return {"headings": ["from \\ to, GB/s", *names], "rows": table}
+
+
+def _cell(row: Optional[Dict[str, Any]]) -> str:
+    if row is None:
+        return ""
+    return f"{row['wrong']:,} wrong" if row["wrong"] else f"{row['gb_per_s']:.1f}"
+
+
+def number(value: Any) -> str:
+    """A cell of a table."""
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, int):
+        return f"{value:,}"
+    if isinstance(value, float):
+        return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
+    return str(value)

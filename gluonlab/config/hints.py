@@ -1,13 +1,17 @@
-"""Options as other training scripts call them, and what they are called here.
+"""Hints for unknown options and arguments: the name that was probably meant.
 
-Those of gluon-cv's train_cifar10.py and train_imagenet.py, of PyTorch's examples (main.py,
-torchrun), and of Keras' and Lightning's arguments: what somebody who comes from there types first.
+Among them are options as other training scripts call them: gluon-cv's train_cifar10.py and
+train_imagenet.py, PyTorch's examples (main.py, torchrun), Keras and Lightning.
 """
 
 from __future__ import annotations
 
+import inspect
 from difflib import get_close_matches
-from typing import Collection, Dict, List, Optional
+from functools import wraps
+from typing import Any, Callable, Collection, Dict, List, Mapping, Optional, TypeVar, cast
+
+from gluonlab.errors import ConfigError, unknown
 
 # what it is called here -> there, without dashes
 _THERE = {
@@ -123,3 +127,36 @@ def unknown_option(given: str, names: Collection[str]) -> str:
     if here is not None:
         return f"unknown option {given!r}: did you mean {here!r}?"
     return f"unknown option {given!r}: see --help"
+
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def named_arguments(called: str, answers: Mapping[str, str]) -> Callable[[F], F]:
+    """Make a function raise ConfigError with a hint for an unknown keyword argument.
+
+    ``called``: the function's name in messages. ``answers``: hints for some unknown names.
+    """
+
+    def decorate(function: F) -> F:
+        known = inspect.signature(function).parameters
+        names = [name for name in known if name != "self"]
+
+        @wraps(function)
+        def checked(*args: Any, **given: Any) -> Any:
+            for name in given:
+                if name not in known:
+                    raise ConfigError(_said(name))
+            return function(*args, **given)
+
+        def _said(name: str) -> str:
+            if name in answers:
+                return f"{called} has no argument {name!r}: {answers[name]}"
+            meant = nearest_name(name, names)
+            if meant is not None:
+                return f"{called} has no argument {name!r}: did you mean {meant!r}?"
+            return unknown(f"argument of {called}", name, names)
+
+        return cast(F, checked)
+
+    return decorate

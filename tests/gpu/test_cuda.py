@@ -1,0 +1,115 @@
+"""What is said of direct copies between GPUs.
+
+That they are enabled is tried on simulated GPUs: tests/gpus/test_peer_access.py.
+"""
+
+import mxnet as mx
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gluonlab.engine import setup
+from gluonlab.gpu import cuda
+from gluonlab.gpu.cuda import (
+    Kind,
+    enable_peer_access,
+    has_code,
+    lacking,
+    peer_pairs,
+    peer_words,
+    peers_in_words,
+    sm_of,
+)
+
+
+@pytest.mark.cpu_only("GPUs' are in tests/gpus/test_peer_access.py")
+def test_nothing_is_asked_or_said_for_cpu_devices_and_for_one_gpu():
+    """The CPU build of MXNet has no CUDA that could be asked."""
+    for ctxs in ([mx.cpu(0), mx.cpu(1)], [mx.gpu(0)], [mx.gpu(0), mx.gpu(0)], []):
+        enable_peer_access(ctxs)
+        assert (peer_pairs(ctxs), peers_in_words(ctxs)) == ([], "")
+
+
+@given(count=st.integers(2, 8), data=st.data())
+def test_one_line_names_the_pairs_where_some_have_access_and_others_not(count, data):
+    every = [(a, b) for b in range(count) for a in range(b)]
+    able = data.draw(st.sets(st.sampled_from(every)))
+    words = peer_words(range(count), sorted(able))
+    named = {
+        pair
+        for pair in every
+        if f"{pair[0]}-{pair[1]}" in words.replace(",", "").replace(";", "").split()
+    }
+    assert named == (able if len(able) < len(every) else set())
+    assert ("all copies go through the host" in words) == (not able)
+    assert "\n" not in words
+
+
+@pytest.mark.parametrize(
+    ("value", "wanted"),
+    [
+        (None, True),
+        ("", True),
+        ("1", True),
+        ("0", False),
+        (" 00 ", False),
+        ("-0", False),
+        ("2", True),
+    ],
+)
+def test_the_users_word_is_mxnets_variable(monkeypatch, value, wanted):
+    name = setup.PEER_VARIABLE
+    monkeypatch.delenv(name, raising=False) if value is None else monkeypatch.setenv(name, value)
+    assert setup.peer_access_wanted() == wanted
+    with setup.peers_are_enabled():
+        assert not setup.peer_access_wanted()
+    assert setup.peer_access_wanted() == wanted
+
+
+K80, H100, V100, T4 = ("Tesla K80", 3, 7), ("NVIDIA H100", 9, 0), ("V100", 7, 0), ("T4", 7, 5)
+
+
+@pytest.fixture
+def machine(monkeypatch):
+    """``machine(K80, T4)`` has these GPUs; the driver is asked again which they are."""
+
+    def make(*gpus):
+        def kind_of(number):
+            name, major, minor = gpus[number]
+            return Kind(name, (major, minor))
+
+        monkeypatch.setattr(cuda, "kind_of", kind_of)
+        return len(gpus)
+
+    return make
+
+
+@pytest.mark.parametrize(
+    ("gpus", "asked", "are", "use"),
+    [
+        ([K80], [0], "gpu:0 is a Tesla K80 (sm_37)", "use a V100, T4, RTX 20 or 30, "),
+        ([H100] * 2, [0, 1], "gpu:0 and gpu:1 are each an NVIDIA H100 (sm_90)", "use a V100, T4, "),
+        ([K80] * 3, [0, 1, 2], "gpu:0, gpu:1 and gpu:2 are each a Tesla K80", "use a V100, T4, "),
+        ([K80] * 3, [2], "gpu:2 is a Tesla K80 (sm_37)", "use a V100, T4, "),
+        # of two kinds, the first one is named
+        ([V100, H100, K80, H100], [1, 2, 3], "gpu:1 and gpu:3 are each an", "use gpu:0 of this "),
+        ([V100, K80, T4], [1], "gpu:1 is a Tesla K80", "use gpu:0 or gpu:2 of this machine, or "),
+    ],
+)
+def test_all_of_the_first_kind_are_named_with_what_computes_instead(machine, gpus, asked, are, use):
+    said = lacking(asked, machine(*gpus))
+    assert said.startswith(are) and use in said and "--devices 'cpu*2'" in said
+    assert "\n" not in said and "has code only for sm_50, sm_60, sm_70, sm_80, sm_86: " in said
+
+
+def test_nothing_is_said_of_gpus_that_compute_and_of_those_that_nobody_asked_for(machine):
+    count = machine(V100, K80, T4)
+    assert lacking([0, 2], count) == lacking([], count) == ""
+
+
+def test_code_runs_on_its_own_major_version_from_its_minor_version_on():
+    """NVIDIA, "CUDA C++ Programming Guide", Binary Compatibility."""
+    runs = {(5, 2), (6, 1), (7, 0), (7, 2), (7, 5), (8, 0), (8, 6), (8, 7), (8, 9)}
+    for capability in ((3, 5), (3, 7), (9, 0), (10, 0), (12, 0), *runs):
+        assert has_code(capability) == (capability in runs)
+        assert sm_of(capability) == "sm_" + "".join(map(str, capability))
