@@ -204,7 +204,7 @@ def _find_lr(config: TrainConfig, steps: str, as_json: bool) -> None:
 
     check_early(config)
     from gluonlab.study import rate_finder  # MXNet is loaded here, not for --help
-    from gluonlab.study.command import in_terminal
+    from gluonlab.study.study import in_terminal
 
     found = rate_finder.find_rate(config, count)
     path = rate_finder.write(found, config.out)

@@ -36,7 +36,7 @@ JOBS = {
     "gradients": "gluonlab.bench.gradients.job",
     "optimize": "gluonlab.bench.optimize.loop",
     "images": "gluonlab.bench.images.readers",
-    "training": "gluonlab.study.speedup.job",
+    "training": "gluonlab.study.speedup.measure",
     "torch-images": "gluonlab.bench.images.torch_loader",
 }
 

@@ -75,8 +75,6 @@ def parse(words):
         if not hasattr(command, "make_context"):  # loaded when it is called
             parse(["python", "-m", f"gluonlab.{words[-len(rest) - 1]}", *rest])
             return
-    elif hasattr(module, "STUDIES"):
-        command, rest = importlib.import_module(module.STUDIES[rest[0]][1]).main, rest[1:]
     elif hasattr(module, "COMMANDS"):
         command, rest = module.COMMANDS[rest[0]], rest[1:]
     if rest in (["--help"], ["-h"], ["--help-all"]):

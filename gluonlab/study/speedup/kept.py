@@ -16,7 +16,7 @@ from gluonlab.bench.harness.rounds import Subject, measure, progress
 from gluonlab.bench.harness.text import outcome
 from gluonlab.bench.harness.text import table as as_table
 from gluonlab.config import TrainConfig
-from gluonlab.study.speedup.trained import Trained
+from gluonlab.study.speedup.measure import Trained
 from gluonlab.study.speedup.verdict import judge
 
 ROUNDS = 9

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from gluonlab.bench.harness.record import Series
 from gluonlab.errors import ConfigError
-from gluonlab.study.speedup import job, kept
+from gluonlab.study.speedup import kept, measure
 from gluonlab.study.speedup.kept import COMMON, TRAININGS, is_kept
 
 
@@ -55,8 +55,8 @@ def test_nothing_is_judged_where_nothing_was_measured():
 
 
 def test_a_worker_trains_as_the_settings_say():
-    run = job.make({**COMMON, "model": "mlp", "batch_size": 3})
+    run = measure.make({**COMMON, "model": "mlp", "batch_size": 3})
     answer = run(4)
     assert answer["images"] == 4 * 2 * 3 and answer["seconds"] > 0
     with pytest.raises(ConfigError, match="unknown setting 'no'"):
-        job.make({"no": 1})
+        measure.make({"no": 1})

@@ -1,22 +1,41 @@
-"""The folder of a study: its options, its measurements, and what is made of them.
+"""Points of a study, measured in turns, and the folder that keeps each measurement.
 
-study.json says which study it is, measurements.jsonl holds the measurements. The rest, result.json,
-figures and page, can be made from these two again.
+A point is the settings of a measurement, as plain values. Each round measures every point once, and
+begins with another one: what slows the machine for a while slows all of them. Measurements of the
+same round belong together, as pairs.
+
+In the folder, study.json says which study it is, and measurements.jsonl holds one JSON line for
+each measurement, which appears whole or not at all. The rest, result.json, figures and page, can be
+made from these two again.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import re
 import shlex
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, Callable, Dict, Iterator, List, Mapping, Optional
+from typing import (
+    Any,
+    Callable,
+    Dict,
+    Iterator,
+    List,
+    Mapping,
+    NamedTuple,
+    Optional,
+    Sequence,
+    Tuple,
+)
 
 import gluonlab
+from gluonlab.bench.harness.rounds import progress, rotated
 from gluonlab.errors import ConfigError, DataError, RunError
 from gluonlab.files.bounded import read_bounded
 from gluonlab.files.whole import (
+    append_whole,
     missing_folders,
     on_disk,
     remove_empty,
@@ -25,11 +44,152 @@ from gluonlab.files.whole import (
 )
 from gluonlab.runs.lock import LOCK, FolderLock, check_free
 from gluonlab.runs.writer import RUNS, RunDirectory, folder_name, make_unused
-from gluonlab.study.sweep.measurements import InFile
 
 FORMAT = 1
 STUDY, MEASUREMENTS, RESULT = "study.json", "measurements.jsonl", "result.json"
-LARGEST_BYTES = 2**20  # of study.json
+LARGEST_BYTES = {STUDY: 2**20, MEASUREMENTS: 2**28}  # of a file that is read
+Values = Mapping[str, Any]  # plain, as JSON has them
+# settings, number of the round (from 0) -> what was measured
+Measure = Callable[[Values, int], Values]
+
+# The JSON text of a line. ValueError for NaN and infinity, which JSON has not.
+_text = json.JSONEncoder(allow_nan=False, separators=(",", ":")).encode
+_sorted_text = json.JSONEncoder(allow_nan=False, sort_keys=True, separators=(",", ":")).encode
+
+
+def key_of(settings: Values) -> str:
+    """The name of a point: the same text for the same settings, in whatever order they stand."""
+    return _sorted_text(dict(settings))
+
+
+class Measured(NamedTuple):
+    """What was measured of a point's ``settings`` in a ``round``."""
+
+    settings: Dict[str, Any]
+    round: int
+    values: Dict[str, Any]
+
+
+class InMemory:
+    """Measurements that end with their process."""
+
+    def __init__(self) -> None:
+        self._found: Dict[Tuple[str, int], Measured] = {}
+
+    def find(self, settings: Values, round: int) -> Optional[Dict[str, Any]]:
+        """What was measured there already; None if nothing was."""
+        found = self._found.get((key_of(settings), round))
+        return None if found is None else found.values
+
+    def add(self, settings: Values, round: int, values: Values) -> None:
+        """Keep a measurement."""
+        self._found[key_of(settings), round] = Measured(dict(settings), round, dict(values))
+
+    def all(self) -> List[Measured]:
+        """Everything, in the order in which it was measured."""
+        return list(self._found.values())
+
+
+class InFile(InMemory):
+    """Appends a line to a file for each measurement; lines that are there count as measured.
+
+    A last line that a kill cut off is removed. The caller sees to it that no other process has the
+    file. Raises DataError, naming the line, for a damaged one, and OutputError where the disk does
+    not take a line.
+    """
+
+    def __init__(self, path: Path) -> None:
+        super().__init__()
+        self.path = path
+        with on_disk(path):
+            self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
+        try:
+            with on_disk(path):
+                content = read_bounded(path, LARGEST_BYTES[MEASUREMENTS])
+                whole = content.rfind(b"\n") + 1
+                os.truncate(self._file, whole)
+            for number, line in enumerate(content[:whole].split(b"\n")[:-1], start=1):
+                super().add(*self._read(number, line))
+        except BaseException:
+            os.close(self._file)
+            raise
+
+    def add(self, settings: Values, round: int, values: Values) -> None:
+        """Keep a measurement: it is in the file when this returns."""
+        text = _text({"settings": dict(settings), "round": round, "values": dict(values)})
+        with on_disk(self.path):
+            append_whole(self._file, f"{text}\n".encode())
+        super().add(settings, round, values)
+
+    def close(self) -> None:
+        """Nothing more is added. May be called again."""
+        if self._file >= 0:
+            os.close(self._file)
+            self._file = -1
+
+    def _read(self, number: int, line: bytes) -> Measured:
+        try:
+            parts = json.loads(line.decode())
+            found = Measured(parts["settings"], parts["round"], parts["values"])
+            if [type(each) for each in found] == [dict, int, dict]:
+                return found
+        except (ValueError, TypeError, KeyError, RecursionError):
+            pass
+        raise DataError(
+            f"{self.path}, line {number}, is no measurement: remove the line, or give another --out"
+        )
+
+
+class Sweep:
+    """Measures points that have not been measured yet, and keeps each measurement at once.
+
+    ``with Sweep(store, measure) as sweep``: a bar shows progress on a terminal. ``done`` and
+    ``wanted`` count measurements, those of an earlier try included. ``shown``: whether there may be
+    a bar; not where each measurement shows its own.
+    """
+
+    def __init__(self, store: InMemory, measure: Measure, shown: bool = True) -> None:
+        self.store, self.measure = store, measure
+        self.done = self.wanted = 0
+        self._bar: Any = progress(0) if shown else None
+
+    def __enter__(self) -> "Sweep":
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        if self._bar is not None:
+            self._bar.close()
+
+    def run(
+        self, points: Sequence[Values], rounds: Sequence[int], label: Optional[str] = None
+    ) -> List[List[Dict[str, Any]]]:
+        """Each point's measurements, by round. ``label``: what the bar says meanwhile."""
+        self.wanted += len(points) * len(rounds)
+        self._show(label)
+        found: List[Dict[int, Dict[str, Any]]] = [{} for _ in points]
+        for number in rounds:
+            for place in rotated(range(len(points)), number):
+                found[place][number] = self._measured(points[place], number)
+        return [[of_point[number] for number in rounds] for of_point in found]
+
+    def _measured(self, settings: Values, number: int) -> Dict[str, Any]:
+        values = self.store.find(settings, number)
+        if values is None:
+            values = dict(self.measure(settings, number))
+            self.store.add(settings, number, values)
+        self.done += 1
+        self._show()
+        return values
+
+    def _show(self, label: Optional[str] = None) -> None:
+        if self._bar is None:
+            return
+        if label is not None:
+            self._bar.set_description(label, refresh=False)
+        self._bar.total, self._bar.n = self.wanted, self.done
+        self._bar.refresh()
+
+
 _MISSING = object()
 _WORD = re.compile(r"[\w.+-]{1,60}", re.ASCII)  # names of studies and versions
 _DAMAGED = (
@@ -164,7 +324,7 @@ def _head(study: str) -> Dict[str, Any]:
 def _about(path: Path) -> Dict[str, Any]:
     file = path / STUDY
     try:
-        about = json.loads(read_bounded(file, LARGEST_BYTES))
+        about = json.loads(read_bounded(file, LARGEST_BYTES[STUDY]))
         fits = about["format"] == FORMAT and isinstance(about["options"], dict)
         if fits and all(_WORD.fullmatch(about[name]) for name in ("study", "gluonlab")):
             return dict(about)

@@ -6,23 +6,28 @@ from statistics import median
 
 import pytest
 from support.devices import named, on_gpus
+from support.studies import begun
 
 from gluonlab import TrainConfig, train
+from gluonlab.study import learning_rate
 from gluonlab.study.__main__ import main
-from gluonlab.study.learning_rate.measure import findings, measure
-from gluonlab.study.learning_rate.names import (
+from gluonlab.study.learning_rate import (
     LINEAR,
     SAME,
     WARM_UP,
     WAYS,
-    Options,
-    asked,
-    from_dict,
+    LearningRateOptions,
+    choose,
+    findings,
+    read,
+    report,
+    train_point,
 )
-from gluonlab.study.learning_rate.report import report
 from gluonlab.training.reporter import Reporter
 
-OPTIONS = Options(devices=[1, 2], batch_size=64, rates=[0.01, 0.02, 0.04], epochs=2, seeds=3)
+OPTIONS = LearningRateOptions(
+    devices=[1, 2], batch_size=64, rates=[0.01, 0.02, 0.04], epochs=2, seeds=3
+)
 pytestmark = pytest.mark.filterwarnings("ignore:no GPU on this machine")
 
 
@@ -44,7 +49,7 @@ def test_a_measurement_is_the_accuracy_of_such_a_run(way, tmp_path):
         momentum_rule="mxnet" if way == "uncorrected" else "corrected",
     )  # fmt: skip
     run = train(config, reporter=Reporter())
-    assert measure(OPTIONS)(point, 1) == {"right": run.accuracy, "diverged": False}
+    assert train_point(OPTIONS, point, 1) == {"right": run.accuracy, "diverged": False}
 
 
 def made_up(shares):
@@ -79,11 +84,11 @@ def test_the_best_and_the_largest_rates_and_the_gain_of_pairs_are_found():
 @pytest.mark.parametrize("quick", [True, False])
 def test_what_is_asked_for_is_what_a_resumed_study_reads(quick):
     """Each rate is twice the one before."""
-    options = asked(quick, devices="4,1", batch_size="8")
-    assert from_dict(json.loads(json.dumps(options.to_dict()))) == options
+    options = choose(quick, devices="4,1", batch_size="8")
+    assert read(json.loads(json.dumps(options._asdict()))) == options
     assert (options.devices, options.batch_size) == ([1, 4], 8)
     assert options.rates[1:] == [2 * rate for rate in options.rates[:-1]]
-    assert set(options.rates) <= set(asked(False).rates) and options.seeds <= asked(False).seeds
+    assert set(options.rates) <= set(choose(False).rates) and options.seeds <= choose(False).seeds
     assert min(options.rates) < 0.01 < max(options.rates) < 1
 
 
@@ -104,18 +109,19 @@ def test_the_figure_of_a_way_has_the_shares_of_every_number_of_devices():
 
 
 def test_a_training_that_diverges_gets_nothing_right():
-    found = measure(OPTIONS)({"way": SAME, "devices": 1, "rate": 1e6}, 0)
+    found = train_point(OPTIONS, {"way": SAME, "devices": 1, "rate": 1e6}, 0)
     assert found == {"right": 0.0, "diverged": True}
 
 
 def test_the_command_writes_figures_and_a_page_in_both_languages(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(
-        "gluonlab.study.learning_rate.measure.measure",
-        lambda options: lambda point, seed: {"right": 0.5 + point["rate"] + seed / 100},
+        learning_rate,
+        "train_point",
+        lambda options, point, seed: {"right": 0.5 + point["rate"] + seed / 100},
     )
-    monkeypatch.setattr("gluonlab.study.learning_rate.__main__.asked", lambda quick, **own: OPTIONS)
     folder = tmp_path / "study"
-    status, out, _ = ended(capsys, "--out", str(folder), "--json")
+    begun("learning-rate", OPTIONS, folder)
+    status, out, _ = ended(capsys, "--resume", str(folder), "--json")
     assert status == 0
     result = json.loads((folder / "result.json").read_text())
     assert result["curves"] == json.loads(out)["curves"]

@@ -5,11 +5,11 @@ import math
 import xml.etree.ElementTree as ElementTree
 
 import pytest
+from support.studies import begun
 
+from gluonlab.study import batch_size
 from gluonlab.study.__main__ import main
-from gluonlab.study.batch_size import measure, names
-from gluonlab.study.sweep.engine import Sweep
-from gluonlab.study.sweep.measurements import InMemory
+from gluonlab.study.sweep import InMemory, Sweep
 
 WORDS = ["batch-size", "--quick", "--sizes", "32,128", "--seeds", "2", "--target", "0.7"]
 
@@ -36,11 +36,11 @@ def numbers(folder):
 def short():
     """Fewer rates and seeds to tune by, and shorter trainings."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(measure, "PATIENCE", 1)
-        patch.setattr(measure, "HOPELESS", 1)
-        patch.setitem(names.TUNING_SEEDS, True, 1)
-        digits = names.PANELS["digits"]._replace(rate=0.125, equal_steps=16, equal_epochs=1)
-        patch.setitem(names.PANELS, "digits", digits)
+        patch.setattr(batch_size, "PATIENCE", 1)
+        patch.setattr(batch_size, "HOPELESS", 1)
+        patch.setitem(batch_size.TUNING_SEEDS, True, 1)
+        digits = batch_size.PANELS["digits"]._replace(rate=0.125, equal_steps=16, equal_epochs=1)
+        patch.setitem(batch_size.PANELS, "digits", digits)
         yield
 
 
@@ -59,8 +59,8 @@ def searched(power, made_up, monkeypatch):
     ``made_up(own, away)``: the steps to the target and the share of images right, with the rate
     2**own, which is ``away`` powers from the best. What was found, and the powers that were tried.
     """
-    monkeypatch.setattr(measure, "HOPELESS", 3)
-    monkeypatch.setattr(measure, "PATIENCE", 2)
+    monkeypatch.setattr(batch_size, "HOPELESS", 3)
+    monkeypatch.setattr(batch_size, "PATIENCE", 2)
     tried = {32: set(), 128: set()}
 
     def one(settings, number):
@@ -70,9 +70,11 @@ def searched(power, made_up, monkeypatch):
         reached = steps if steps <= settings["limit"] else None
         return {"reached": reached, "looks": [[10, 1.0, right, 0.9]]}
 
-    options = names.Options({"digits": {"sizes": [32, 128], "target": 0.7}}, 2, 1, None)
+    options = batch_size.BatchSizeOptions(
+        {"digits": {"sizes": [32, 128], "target": 0.7}}, 2, 1, None
+    )
     with Sweep(InMemory(), one, shown=False) as sweep:
-        return measure.study("digits", options, sweep), tried
+        return batch_size.measure_panel("digits", options, sweep), tried
 
 
 @pytest.mark.parametrize("reaches", [True, False])
@@ -84,7 +86,7 @@ def test_the_best_rate_of_every_size_is_found_wherever_the_search_begins(
     """Steps to the target grow with the distance to the best rate; or none reaches it, and fewer
     images are right. ``unlucky``: so many rates beside the first bring nothing, and end no search.
     """
-    first = math.log2(names.PANELS["digits"].rate)
+    first = math.log2(batch_size.PANELS["digits"].rate)
 
     def made_up(own, away):
         if abs(own - first) in range(1, 1 + unlucky) and away:
@@ -95,14 +97,14 @@ def test_the_best_rate_of_every_size_is_found_wherever_the_search_begins(
     assert [each.rate for each in found] == [2.0**power, 2.0 ** (power + 1)]
     assert [each.reached for each in found] == [[20 if reaches else math.inf] * 2] * 2
     # four times the size: the search begins with twice the rate, which is the best
-    around = measure.PATIENCE if reaches else measure.HOPELESS
+    around = batch_size.PATIENCE if reaches else batch_size.HOPELESS
     assert tried[128] == {power + 1.0 + more for more in range(-around, around + 1)}
 
 
 @pytest.mark.parametrize("power", [-9, 3])
 def test_a_search_goes_on_until_three_rates_in_a_row_bring_nothing_at_all(power, monkeypatch):
     """The first rate is six powers from the best, and within three there is something to see."""
-    first = math.log2(names.PANELS["digits"].rate)
+    first = math.log2(batch_size.PANELS["digits"].rate)
     assert abs(first - power) == 6
     made_up = lambda _, away: (20 + away if away <= 3 else math.inf, 0.1)  # noqa: E731
     found, _ = searched(power, made_up, monkeypatch)
@@ -167,7 +169,7 @@ def test_a_finished_study_is_written_again_in_another_language(whole, capsys):
 def test_a_target_that_is_never_reached_is_one_line_and_keeps_what_was_measured(tmp_path, capsys):
     words = [*WORDS[:-2], "--target", "0.999", "--sizes", "512,1024", "--seeds", "1"]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(measure, "limit", lambda panel, size: 10)
+        patch.setattr(batch_size, "limit", lambda panel, size: 10)
         status, out, err = ended(capsys, *words, "--out", str(tmp_path / "a"))
     assert (status, out, err.count("\n")) == (1, "", 1)
     assert err.startswith(
@@ -180,15 +182,15 @@ def test_a_target_that_is_never_reached_is_one_line_and_keeps_what_was_measured(
 @pytest.mark.long
 def test_what_another_panel_found_is_said_before_the_mistake(tmp_path, capsys, monkeypatch):
     """Of a second panel, in truth the same data, for which the target is too high."""
-    hard = names.PANELS["digits"]._replace(title="a hard one")
-    monkeypatch.setitem(names.PANELS, "mnist", hard)
-    options = names.Options(
+    hard = batch_size.PANELS["digits"]._replace(title="a hard one")
+    monkeypatch.setitem(batch_size.PANELS, "mnist", hard)
+    options = batch_size.BatchSizeOptions(
         {name: {"sizes": [32, 128], "target": target}
          for name, target in (("digits", 0.7), ("mnist", 0.9999))}, 1, 1, None,
     )  # fmt: skip
-    monkeypatch.setattr(measure, "limit", lambda panel, size: 10 if panel is hard else 400)
-    monkeypatch.setattr("gluonlab.study.batch_size.__main__.asked", lambda *_, **__: options)
-    words = ["batch-size", "--out", str(tmp_path / "a")]
+    monkeypatch.setattr(batch_size, "limit", lambda panel, size: 10 if panel is hard else 400)
+    begun("batch-size", options, tmp_path / "a")
+    words = ["batch-size", "--resume", str(tmp_path / "a")]
     for language, digits in (("en", "digits"), ("ja", "数字")):
         status, out, err = ended(capsys, *words, "--language", language)
         assert (status, err.count("\n")) == (1, 1)

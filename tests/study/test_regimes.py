@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sklearn.isotonic import IsotonicRegression
 
-from gluonlab.study.batch_size.regimes import (
+from gluonlab.study.batch_size import (
     DIMINISHING,
     PERFECT,
     REGIMES,

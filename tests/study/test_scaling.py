@@ -6,8 +6,7 @@ import pytest
 
 from gluonlab.bench.harness.record import Series
 from gluonlab.study.__main__ import main
-from gluonlab.study.scaling.measure import cases
-from gluonlab.study.scaling.report import report
+from gluonlab.study.scaling import cases, report
 
 OPTIONS = {"network": "lenet", "devices": [1, 2], "stores": ["device", "ring"],
            "splits": ["layers"], "kinds": ["weak", "strong"], "rounds": 3}  # fmt: skip
