@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import math
-from io import StringIO
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any, Callable, Dict, Sequence, Tuple
 
-from gluonlab.drawing.live import import_matplotlib, new_figure, reused_figure
+from gluonlab.drawing.live import as_svg, new_figure, reused_figure
 from gluonlab.runs.places import Curve, middles, positions, thinned
 from gluonlab.runs.reader import Run
 
@@ -119,19 +118,9 @@ def _svg(
     All of a run's have an id that ends in -run- and its number, by which the page hides them. The
     axis never leaves ``bounds``.
     """
-    matplotlib = import_matplotlib()
-    text, fonts = StringIO(), {"svg.fonttype": "none", "font.family": "sans-serif"}
-    with matplotlib.rc_context({**fonts, "svg.hashsalt": "gluonlab"}), reused_figure(
-        _make_panel
-    ) as figure:
+    with reused_figure(_make_panel) as figure:
         _fill(figure.axes[0], runs, curve, axis, faint, from_zero, bounds, best)
-        figure.savefig(
-            text,
-            format="svg",
-            transparent=True,  # on the page's ground, which may be dark
-            metadata={"Date": None, "Creator": None, "Format": None, "Type": None},
-        )
-    return text.getvalue()
+        return as_svg(figure)  # on the page's ground, which may be dark
 
 
 def _make_panel() -> "Figure":

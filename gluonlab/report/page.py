@@ -44,8 +44,8 @@ def as_page(runs: Sequence[Run]) -> str:
         staleness=staleness(runs),
         differences=differences(runs),
         common=in_common(runs),
-        # matplotlib's own XML, in which it has escaped every text; its first lines are for files
-        charts={title: Markup(svg[svg.index("<svg") :]) for title, svg in charts(runs).items()},
+        # matplotlib's own XML, in which it has escaped every text
+        charts={title: Markup(svg) for title, svg in charts(runs).items()},
         scripts=True,
         many=MANY,
         confusions=[(run.name, run.confusion()) for run in runs],

@@ -33,9 +33,8 @@ from gluonlab.parallel.split import DATA
 from gluonlab.parallel.strategy import Around, MakeStrategy
 from gluonlab.study.speedup import parts as windows
 from gluonlab.study.speedup.parts import Parts, parts
-from gluonlab.timeline.phases import BACKWARD, STAGES
 from gluonlab.timeline.recorder import Recorder
-from gluonlab.timeline.shares import Timeline
+from gluonlab.timeline.timeline import BACKWARD, STAGES, Timeline
 from gluonlab.training.losses import LossLog
 from gluonlab.training.plan import make_plan
 from gluonlab.training.prepare import prepare, train_loader

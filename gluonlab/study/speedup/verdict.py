@@ -48,9 +48,7 @@ from gluonlab.study.speedup.measure import (
 )
 from gluonlab.study.speedup.parts import PARTS, PASSES, TOGETHER, Parts, parts, singly
 from gluonlab.timeline.exposed import HOST_TIME, STORE, Categories, categories, exposed
-from gluonlab.timeline.phases import BACKWARD, COPY, FORWARD, OTHER, SUM, UPDATE
-from gluonlab.timeline.recorder import INPUT
-from gluonlab.timeline.shares import Timeline
+from gluonlab.timeline.timeline import BACKWARD, COPY, FORWARD, INPUT, OTHER, SUM, UPDATE, Timeline
 
 # Causes: where the time of a step goes that is no work on its images.
 HOST, WAITING, STRAGGLER, CORES, FEW = "host", "waiting", "straggler", "cores", "few"

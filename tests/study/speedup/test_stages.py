@@ -16,9 +16,8 @@ from gluonlab.parallel.stages.strategy import StagedParallel
 from gluonlab.study.speedup import verdict
 from gluonlab.study.speedup.report import as_page, as_text, sentences
 from gluonlab.study.speedup.verdict import Candidate, Line, StepModel, Tried, by_trace, judge
-from gluonlab.timeline.phases import BACKWARD, FORWARD
-from gluonlab.timeline.shares import Timeline
-from gluonlab.timeline.spans import Span
+from gluonlab.timeline.profiler import Span
+from gluonlab.timeline.timeline import BACKWARD, FORWARD, Timeline
 
 WORDS = {"en": "forward and backward", "ja": "順伝播と逆伝播"}
 COPY = {"en": "per copy of the network", "ja": "ネットワークのコピーあたり"}
