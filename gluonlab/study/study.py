@@ -32,7 +32,7 @@ from gluonlab.bench.harness.interval import bootstrap
 from gluonlab.bench.harness.record import Series
 from gluonlab.bench.harness.text import WIDTH
 from gluonlab.drawing.chart import Chart, as_svg
-from gluonlab.drawing.templates import environment
+from gluonlab.drawing.page import environment
 from gluonlab.drawing.words import in_language, load_words
 from gluonlab.study.sweep import InMemory, StudyFolder
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Dict, List, Optional
 
-from gluonlab.drawing.templates import environment
+from gluonlab.drawing.page import environment
 
 TITLES = {
     "copies": "Copies from GPU to GPU",

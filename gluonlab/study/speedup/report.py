@@ -16,7 +16,7 @@ import gluonlab
 from gluonlab.bench.harness.interval import Estimate
 from gluonlab.bench.harness.machine import BUSY_CORES
 from gluonlab.bench.harness.text import WIDTH
-from gluonlab.drawing.templates import environment
+from gluonlab.drawing.page import environment
 from gluonlab.drawing.words import in_language, load_words
 from gluonlab.errors import ConfigError
 from gluonlab.files.whole import check_new, new_file
