@@ -85,7 +85,7 @@ ROAD_OF = kvstores/kvstores kvstores/schedule kvstores/sharded kvstores/reduce_a
   update/stale update/clipping training/mixup training/optimize training/evaluate export/files \
   update/loss_scale training/losses training/loop parallel/data/statistics update/mxnet_trainer \
   data/images/crop data/loading/augment data/loading/mixup data/loading/shards bench/allreduce/measure \
-  parallel/data/between_passes bench/gradients/steps bench/gradients/measure bench/splits/measure bench/checkpoints/measure \
+  parallel/data/between_passes benchmarks/gradients bench/splits_measure benchmarks/checkpoints \
   parallel/left_out parallel/two_halves parallel/data/strategy parallel/stages/strategy parallel/channels/strategy \
   training/resume_splits training/split_files run/evaluate_run bench/links/command device_use
 
@@ -107,7 +107,7 @@ $(CU112)/gpus/.ready: $(CU112)/.ready $(shell find tests/gpus -name '*.cpp' -o -
 HOROVOD ?= .venv-horovod
 
 check-launch: $(HOROVOD)/.ready
-	$(HOROVOD)/bin/python -m pytest -m '(horovod or hosts) and not long' tests/launch tests/bench/scaling tests/bench/allreduce/test_processes.py $(ARGS)
+	$(HOROVOD)/bin/python -m pytest -m '(horovod or hosts) and not long' tests/launch tests/bench/test_scaling.py tests/bench/allreduce/test_processes.py $(ARGS)
 
 $(HOROVOD)/.ready: setup.py tools/make_venv.py
 	@$(PYTHON) tools/make_venv.py $(HOROVOD) cpu horovod test
@@ -163,7 +163,7 @@ docs: $(VENV)/.ready-docs
 	$(VENV)/bin/python -m pytest tests/site $(ARGS)
 	@echo "build/site/index.html"
 
-# Tables, and the same numbers as records for python -m gluonlab.bench compare; BESIDE=DIR takes turns with another checkout.
+# Tables, and the same numbers as records for python tools/benchmarks compare; BESIDE=DIR takes turns with another checkout.
 RECORDS ?= bench-records
 BESIDE ?=
 IN_TURNS = $(if $(BESIDE),--beside $(BESIDE))
@@ -172,17 +172,17 @@ comma := ,
 
 bench: $(VENV)/.ready-bench
 	@mkdir -p $(RECORDS)
-	$(VENV)/bin/python -m gluonlab.bench peers --out $(RECORDS)/peers-lenet.json $(IN_TURNS) $(ARGS)
-	$(VENV)/bin/python -m gluonlab.bench peers --network resnet18 --out $(RECORDS)/peers-resnet18.json $(IN_TURNS) $(ARGS)
-	$(VENV)/bin/python -m gluonlab.bench optimize --out $(RECORDS)/optimize.json $(IN_TURNS) $(ARGS)
-	$(VENV)/bin/python -m gluonlab.bench host --out $(RECORDS)/host.json $(IN_TURNS) $(ARGS)
-	$(VENV)/bin/python -m gluonlab.bench gradients --out $(RECORDS)/gradients.json $(FEW_STORES) $(IN_TURNS) $(ARGS)
-	$(VENV)/bin/python -m gluonlab.bench threads --out $(RECORDS)/threads.json $(IN_TURNS) $(ARGS)
-	$(if $(BESIDE),,$(VENV)/bin/python -m gluonlab.bench overlap --out $(RECORDS)/overlap.json $(ARGS))
-	$(if $(BESIDE),,$(VENV)/bin/python -m gluonlab.bench images --out $(RECORDS)/images.json $(ARGS))
+	$(VENV)/bin/python tools/benchmarks peers --out $(RECORDS)/peers-lenet.json $(IN_TURNS) $(ARGS)
+	$(VENV)/bin/python tools/benchmarks peers --network resnet18 --out $(RECORDS)/peers-resnet18.json $(IN_TURNS) $(ARGS)
+	$(VENV)/bin/python tools/benchmarks optimize --out $(RECORDS)/optimize.json $(IN_TURNS) $(ARGS)
+	$(VENV)/bin/python tools/benchmarks host --out $(RECORDS)/host.json $(IN_TURNS) $(ARGS)
+	$(VENV)/bin/python tools/benchmarks gradients --out $(RECORDS)/gradients.json $(FEW_STORES) $(IN_TURNS) $(ARGS)
+	$(VENV)/bin/python tools/benchmarks threads --out $(RECORDS)/threads.json $(IN_TURNS) $(ARGS)
+	$(if $(BESIDE),,$(VENV)/bin/python tools/benchmarks overlap --out $(RECORDS)/overlap.json $(ARGS))
+	$(if $(BESIDE),,$(VENV)/bin/python tools/benchmarks images --out $(RECORDS)/images.json $(ARGS))
 	$(if $(BESIDE),,$(VENV)/bin/python -m gluonlab.bench splits --out $(RECORDS)/splits.json $(ARGS))
-	$(if $(BESIDE),,$(VENV)/bin/python -m gluonlab.bench checkpoints --out $(RECORDS)/checkpoints.json $(ARGS))
-	$(if $(BESIDE),,$(VENV)/bin/python -m gluonlab.bench verdict --out $(RECORDS)/verdict.json $(ARGS))
+	$(if $(BESIDE),,$(VENV)/bin/python tools/benchmarks checkpoints --out $(RECORDS)/checkpoints.json $(ARGS))
+	$(if $(BESIDE),,$(VENV)/bin/python tools/benchmarks verdict --out $(RECORDS)/verdict.json $(ARGS))
 	$(if $(BESIDE),,$(MAKE) bench-processes)
 
 # Those that compare processes run where Horovod is.

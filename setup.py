@@ -265,6 +265,7 @@ setup(
         "gluonlab.parallel.pipeline.render": ["template/*"],
         "gluonlab.report": ["template/*"],
         "gluonlab.timeline": ["template/*"],
+        "gluonlab.prediction": ["published.json"],
         "gluonlab.study": ["template/*", "words/*.json"],
     },
     install_requires=REQUIRES,

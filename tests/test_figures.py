@@ -3,13 +3,13 @@
 import re
 from pathlib import Path
 
-import figures
 import pytest
-from kinds_of_cpu import kind_of
 
+import figures
 from gluonlab.bench.harness.record import Record, Series
 from gluonlab.engine import openmp
 from gluonlab.host.instruction_set import LIMIT
+from kinds_of_cpu import kind_of
 
 ZEN_4_FLAGS = ["avx", "avx2", "avx512f", "avx512bw", "avx512vl", "avx512dq", "avx512_vnni"]
 

@@ -407,8 +407,8 @@ def test_everything_public_has_a_docstring(found):
         ("kvstores", "from gluonlab.training import buckets"),
         ("training.loop", "import gluonlab.cli.command as c"),
         ("training.loop", "from gluonlab.study.compare import compare"),
-        ("bench.peers", "from gluonlab.study.compare import compare"),
-        ("bench.peers", "from gluonlab.cli.command import command"),
+        ("bench.scaling", "from gluonlab.study.compare import compare"),
+        ("bench.scaling", "from gluonlab.cli.command import command"),
         ("study.compare", "from gluonlab.bench.__main__ import main"),
         ("cli", "from gluonlab.run import main"),
         ("run", "from gluonlab import train"),
@@ -456,7 +456,7 @@ def test_values_may_be_imported_below_training_and_a_train_config_from_there_up(
         ("data.registry", "from ..errors import DataError"),
         (
             "bench.__main__",
-            "from gluonlab.cli.command import command\nfrom gluonlab.bench import host",
+            "from gluonlab.cli.command import command\nfrom gluonlab.bench import scaling",
         ),
         ("training.loop", "import gluonlabs.study, mxnet"),
     ],
@@ -469,7 +469,7 @@ def test_an_import_that_goes_down_is_not(module, line):
     ("module", "line", "count"),
     [
         ("training.loop", "(folder / 'metrics.jsonl').read_text()", 1),
-        ("bench.host.table", "open(f'{folder}/config.json')", 1),
+        ("bench.scaling", "open(f'{folder}/config.json')", 1),
         ("report.tables", "f'{line[\"validation_loss\"]:.4f}'", 1),
         ("study.compare", "[each.get('lr') for each in lines if each['kind'] == 'step']", 2),
         ("training.loop", "'Write config.json and metrics.jsonl.'", 0),
@@ -510,12 +510,12 @@ def test_what_is_imported_inside_functions_makes_no_cycle():
         ("engine.threads", "os.environ.get('GOMP_SPINCOUNT')"),
         ("training.loop", "os.environ['MXNET_CPU_TEMP_COPY'] = '4'"),
         ("kvstores", "import os\nos.getenv('DMLC_ROLE')"),
-        ("bench.peers", "os.environ['MXNET_CPU_TEMP_COPY'] = '4'"),
-        ("bench.peers", "os.environ.setdefault('OMP_NUM_THREADS', '1')"),
-        ("bench.peers", "os.environ.update({'OMP_NUM_THREADS': '1'})"),
-        ("bench.peers", "os.getenv('OMP_NUM_THREADS')"),
-        ("bench.peers", "os.environ.update(OMP_NUM_THREADS='1')"),
-        ("bench.peers", "environ.get('DMLC_ROLE')"),
+        ("bench.scaling", "os.environ['MXNET_CPU_TEMP_COPY'] = '4'"),
+        ("bench.scaling", "os.environ.setdefault('OMP_NUM_THREADS', '1')"),
+        ("bench.scaling", "os.environ.update({'OMP_NUM_THREADS': '1'})"),
+        ("bench.scaling", "os.getenv('OMP_NUM_THREADS')"),
+        ("bench.scaling", "os.environ.update(OMP_NUM_THREADS='1')"),
+        ("bench.scaling", "environ.get('DMLC_ROLE')"),
     ],
 )
 def test_an_engine_variable_elsewhere_is_found(module, line):
@@ -527,9 +527,9 @@ def test_an_engine_variable_elsewhere_is_found(module, line):
     [
         ("engine.setup", "os.environ['OMP_NUM_THREADS']"),
         ("engine.threads", "raise ConfigError(f'OMP_NUM_THREADS={n} would hang: ...')"),
-        ("bench.peers", "run(env={**os.environ, 'OMP_NUM_THREADS': '1'})"),
-        ("bench.peers", "run(env=dict(os.environ, OMP_NUM_THREADS='1'))"),
-        ("bench.peers", "os.environ.get('CUDA_VISIBLE_DEVICES')"),
+        ("bench.scaling", "run(env={**os.environ, 'OMP_NUM_THREADS': '1'})"),
+        ("bench.scaling", "run(env=dict(os.environ, OMP_NUM_THREADS='1'))"),
+        ("bench.scaling", "os.environ.get('CUDA_VISIBLE_DEVICES')"),
     ],
 )
 def test_an_engine_variable_in_its_place_is_not(module, line):

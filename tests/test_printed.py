@@ -14,10 +14,11 @@ import sys
 from pathlib import Path
 
 import numpy as np
-import options_page
 import pytest
 from PIL import Image
 from support.pages import PAGES, ROOT, blocks_of, commands_of, parse, shown_program
+
+import options_page
 
 BOUND_S = 300  # for each command
 # whose python the launcher starts

@@ -5,9 +5,9 @@ import subprocess
 import sys
 
 import pytest
-import same_bits
 from support.processes import REPOSITORY, clean_environment
 
+import same_bits
 from gluonlab import TrainConfig
 
 

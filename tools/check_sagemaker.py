@@ -17,7 +17,6 @@ from pathlib import Path
 
 import aws_shapes
 import cloudformation
-
 from gluonlab.host.sagemaker import has_local_disk
 
 SAGEMAKER = Path(__file__).resolve().parent.parent / "sagemaker"

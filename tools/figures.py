@@ -16,19 +16,11 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))  # this gluonlab
 
-from kinds_of_cpu import CASCADE_LAKE, ZEN_3, ZEN_4, ZEN_4_AVX2, kind_of  # noqa: E402
-
-from gluonlab.bench.checkpoints import table as checkpoints  # noqa: E402
+from benchmarks import checkpoints, host, images, optimize, peers, threads  # noqa: E402
+from gluonlab.bench import scaling, splits  # noqa: E402
 from gluonlab.bench.harness.interval import ratio  # noqa: E402
 from gluonlab.bench.harness.record import read_record  # noqa: E402
-from gluonlab.bench.host import table as host  # noqa: E402
-from gluonlab.bench.images import table as images  # noqa: E402
-from gluonlab.bench.optimize import table as optimize  # noqa: E402
-from gluonlab.bench.peers import table as peers  # noqa: E402
-from gluonlab.bench.scaling import table as scaling  # noqa: E402
-from gluonlab.bench.scaling.ways import asked_for  # noqa: E402
-from gluonlab.bench.splits import table as splits  # noqa: E402
-from gluonlab.bench.threads import table as threads  # noqa: E402
+from kinds_of_cpu import CASCADE_LAKE, ZEN_3, ZEN_4, ZEN_4_AVX2, kind_of  # noqa: E402
 
 RECORDS = Path(__file__).resolve().parent / "figures"
 PAGES = sorted((ROOT / "docs").glob("*.md"))
@@ -316,7 +308,7 @@ BACKENDS = {
 def scaling_table(record):
     heads = ["processes", "over", "devices, all", "batch, all", "images/s", "speed-up"]
     heads += ["efficiency", "beside one process"]
-    rows = scaling.make_rows(asked_for(record.options), record.series)
+    rows = scaling.make_rows(scaling.asked_for(record.options), record.series)
     return markdown(
         heads,
         [
@@ -345,7 +337,7 @@ def _milliseconds(seconds):
     return f"{statistics.median(seconds) * 1e3:.1f} ms"
 
 
-# those of gluonlab.bench.allreduce.variants, gradients
+# those of gluonlab.bench.allreduce.measure, benchmarks.gradients
 PEERS, LIMIT = ("chapter", "local", "device", "nccl"), "of the memory limit"
 
 

@@ -17,28 +17,30 @@ import sys
 import traceback
 from typing import Any, Callable, Dict, TextIO
 
+from gluonlab.bench.harness.machine import HERE
 from gluonlab.engine import setup
 
 Job = Callable[..., Dict[str, float]]  # job(steps=N)
 
-# ``make(**options)`` of each module gives a Job. Imported when needed: only one framework is loaded
-# into a worker.
+# MODULE:FUNCTION; the function makes a Job of the options. Imported when needed: only one framework
+# is loaded into a worker.
 JOBS = {
-    "gluonlab": "gluonlab.bench.peers.gluonlab_loop",
-    "classic": "gluonlab.bench.peers.classic_loop",
-    "torch": "gluonlab.bench.peers.torch_loop",
-    "torch-ddp": "gluonlab.bench.peers.torch_ddp",
-    "dist": "gluonlab.bench.threads.dist_loop",
-    "member": "gluonlab.bench.scaling.member",
-    "sum": "gluonlab.bench.allreduce.member",
-    "host": "gluonlab.bench.host.cost",
-    "efficiency": "gluonlab.bench.host.efficiency",
-    "gradients": "gluonlab.bench.gradients.job",
-    "optimize": "gluonlab.bench.optimize.loop",
-    "images": "gluonlab.bench.images.readers",
-    "training": "gluonlab.study.speedup.measure",
-    "torch-images": "gluonlab.bench.images.torch_loader",
+    "gluonlab": "gluonlab.bench.training_job:make",
+    "member": "gluonlab.bench.training_job:make_member",
+    "sum": "gluonlab.bench.allreduce.member:make",
+    "classic": "benchmarks.classic_loop:make",
+    "torch": "benchmarks.torch_jobs:make",
+    "torch-ddp": "benchmarks.torch_jobs:make_ddp",
+    "torch-images": "benchmarks.torch_jobs:make_reader",
+    "dist": "benchmarks.dist_loop:make",
+    "host": "benchmarks.host_jobs:make",
+    "efficiency": "benchmarks.host_jobs:make_efficiency",
+    "gradients": "benchmarks.gradients:make",
+    "optimize": "benchmarks.optimize_job:make",
+    "images": "benchmarks.image_readers:make",
+    "training": "benchmarks.verdict:make",
 }
+TOOLS = HERE / "tools"  # in a checkout; it has the package ``benchmarks``
 
 AS_IT_COMES = {"classic"}  # jobs that measure MXNet with its own defaults
 
@@ -47,7 +49,10 @@ def make_job(name: str, options: Dict[str, Any]) -> Job:
     """The job of this name. Raises KeyError for another one."""
     if name in AS_IT_COMES:
         setup.uninstall()
-    job: Job = importlib.import_module(JOBS[name]).make(**options)
+    module, _, function = JOBS[name].partition(":")
+    if not module.startswith("gluonlab.") and str(TOOLS) not in sys.path:
+        sys.path.insert(0, str(TOOLS))
+    job: Job = getattr(importlib.import_module(module), function)(**options)
     return job
 
 

@@ -9,8 +9,10 @@ from typing import Any, Dict, List, Mapping, Sequence, Set, Tuple
 
 import mxnet as mx
 
+from gluonlab.models import get_model
 from gluonlab.models.graphs import Node, parsed
-from gluonlab.prediction.work import CONVOLUTION, DENSE, DEPTHWISE, MEMORY, Operator, Work
+from gluonlab.models.shapes import complete
+from gluonlab.prediction.roofline import CONVOLUTION, DENSE, DEPTHWISE, MEMORY, Operator, Work
 
 Shape = Tuple[int, ...]
 
@@ -145,3 +147,13 @@ def _shapes(graph: mx.sym.Symbol, data: Shape) -> Dict[Tuple[int, int], Shape]:
     heads = parsed(internals)["heads"]
     _, shapes, _ = internals.infer_shape(data=data)
     return {(place, output): tuple(shape) for (place, output, *_), shape in zip(heads, shapes)}
+
+
+def work_of(model: str, classes: int, image_shape: Tuple[int, int, int]) -> Work:
+    """The work of one of gluonlab's networks for images (C, H, W).
+
+    Raises ModelError for an unknown name, and for images that it cannot take.
+    """
+    net = get_model(model, classes)
+    complete(net, model, image_shape, classes)
+    return of_network(net, image_shape, model)

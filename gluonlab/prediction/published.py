@@ -1,39 +1,35 @@
-"""FIGURES: the published speeds that predictions are compared with, all of them, with sources.
+"""Published speeds beside their predictions: where a prediction is not to be trusted, and why.
 
-A third of them, at most, may be fitted (`Figure.fitted`); the others are held out.
-MXNet is not imported.
+published.json has the figures; tools/prediction has their sources, and predicts them again.
 """
 
 from __future__ import annotations
 
-from typing import Dict, Iterator, List, NamedTuple, Optional, Tuple
+import json
+import textwrap
+from functools import lru_cache
+from pathlib import Path
+from statistics import median
+from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
-from gluonlab.prediction.gpus import GPUS
+from gluonlab.prediction.machines import GPUS, TF32, Gpu
+from gluonlab.prediction.roofline import DENSE, DEPTHWISE, KEPT_BY_SGD, Operator, Work
 
-TRAINING, INFERENCE = "training", "inference"
-
-PERF = "MXNet 1.9.1, api/faq/perf.md (MXNet 1.2.0.rc1, cuDNN 7.0.5)"
-NVIDIA = "NVIDIA, DeepLearningExamples, MxNet/Classification/RN50v1.5 (container 20.12)"
-ISSUE = "github.com/apache/mxnet/issues/"
-LAB = "the Gluon lab of several GPUs, on ml.p3.8xlarge: epochs of 2.2-2.4 s for MNIST's 60,000"
-TUTORIAL = "batchflow's tutorial of several GPUs (TensorFlow): 197 batches of 64 in 89, 61, 176 s"
-
-
-class Given(NamedTuple):
-    """The published speed of one device of the same series, and its images a step."""
-
-    images_per_s: float
-    batch: float
+WIDTH = 80
+TOO_FAR = 0.3
+BESIDE = 2.0  # batches within this factor are alike, operations and numbers of GPUs, too
+SUMS_LIKE = {"nccl": "ring", "horovod": "ring"}  # what they are within a host
+# Batches a GPU of published trainings, with a factor of 2 to each side; and networks' multiply-adds
+# an image: from half of LeNet's to twice VGG-16's.
+BATCHES, MULTIPLY_ADDS = (1, 2048), (1e6, 31e9)
+TRAINING = "training"
+FILE = Path(__file__).parent / "published.json"
 
 
-class Figure(NamedTuple):
-    """One published speed in images/s: ``value``.
+class Published(NamedTuple):
+    """A published speed in images/s, ``value``, and what the model predicts for it.
 
-    ``batch``: images per device and step, in ``microbatches`` equal parts. With the store dist_sync
-    ``gpus`` and ``value`` are those of each host. ``given``: where the GPU
-    is not named, or the software is not MXNet 1.9.1's, the time of computing is taken from the
-    speed of one device, and what is predicted is what several devices make of it.
-    ``software``: a key of `gluonlab.prediction.validate.SOFTWARE`.
+    tools/prediction/figures.py says what the other fields are.
     """
 
     network: str
@@ -41,165 +37,239 @@ class Figure(NamedTuple):
     batch: float
     value: float
     source: str
-    task: str = TRAINING
-    dtype: str = "float32"
-    gpus: int = 1
-    store: str = "device"
-    machine: Optional[str] = None
-    given: Optional[Given] = None
-    software: str = "mxnet"
-    microbatches: int = 1
+    task: str
+    dtype: str
+    gpus: int
+    store: str
+    machine: Optional[str]
+    given: Optional[Sequence[float]]
+    software: str
+    microbatches: int
+    fitted: bool
+    predicted: float
+    ratio: float
 
     @property
-    def fitted(self) -> bool:
-        """Whether the constants of `constants` were fitted with this figure."""
-        if self.source == ISSUE + "872":
-            return self.store == "local" and self.gpus in FITTED_LOCAL
-        batches = FITTED.get((self.network, self.gpu or "", self.task, self.dtype), ())
-        return self.source.startswith(PERF) and self.batch in batches
+    def error(self) -> float:
+        """How far off, of the published."""
+        return abs(self.ratio - 1)
 
     @property
-    def series(self) -> Tuple[str, str, str]:
-        """What figures share that stand together in a table, with their source."""
+    def head(self) -> str:
+        """What figures share that stand together in the table."""
         gpu = GPUS.get(self.gpu or "")
         arithmetic = gpu.arithmetic(self.dtype) if gpu else self.dtype
-        return self.network, self.task, arithmetic
+        return f"{self.network} {self.task} {arithmetic}: {self.source}"
+
+
+class Summary(NamedTuple):
+    """The errors of the held-out figures of a group."""
+
+    group: str
+    figures: int
+    mean: float
+    median: float
+    largest: float
+
+
+class Validation(NamedTuple):
+    """All published figures with their predictions, the errors by group, and the networks' work."""
+
+    figures: Tuple[Published, ...]
+    errors: Tuple[Summary, ...]
+    multiply_adds: Mapping[str, int]
+
+    def as_dict(self) -> Dict[str, Any]:
+        """For JSON: every figure with its prediction, and the errors of each group."""
+        return {
+            "kind": "validation",
+            "figures": [figure._asdict() for figure in self.figures],
+            "errors": [summary._asdict() for summary in self.errors],
+        }
+
+
+@lru_cache(maxsize=None)
+def validation() -> Validation:
+    """Read published.json, which ``python tools/prediction validate`` writes."""
+    content = json.loads(FILE.read_text(encoding="utf-8"))
+    return Validation(
+        tuple(Published(**figure) for figure in content["figures"]),
+        tuple(Summary(**summary) for summary in content["errors"]),
+        content["multiply_adds"],
+    )
+
+
+class Case(NamedTuple):
+    """A training as far as published ones may be like it.
+
+    ``batch_size``: images a GPU, which go through the network in ``passes``. ``gpus``: of a host,
+    the numbers of them. ``kept``: arrays of the optimizer's state.
+    """
+
+    batch_size: int
+    dtype: str = "float32"
+    tf32: bool = False
+    store: str = "device"
+    gpus: Tuple[int, ...] = (1,)
+    passes: int = 1
+    kept: int = KEPT_BY_SGD
 
     @property
-    def on_host(self) -> bool:
-        """Whether its gradients are summed by a CPU."""
-        return self.store == "local"
+    def part(self) -> float:
+        """Images of a pass."""
+        return self.batch_size / self.passes
 
 
-ON_ONE = ("AlexNet", "Inception-v3", "ResNet-50")
-# batch -> AlexNet (16 times the batch), Inception-v3, ResNet-50
-Table = Dict[int, Tuple[Optional[float], ...]]
-V100: Table = {
-    1: (1629.52, 21.83, 34.54), 4: (2687.89, 72.79, 113.49), 16: (2994.32, 173.15, 251.22),
-    32: (2585.61, 214.48, 298.51), 64: (1984.21, 247.43, 343.19), 128: (None, 253.68, 363.69),
-}  # fmt: skip
-M60: Table = {
-    1: (380.96, 14.06, 20.55), 4: (600.17, 31.96, 45.57), 16: (639.37, 46.88, 64.44),
-    32: (576.54, 50.05, 68.34),
-}  # fmt: skip
-K80: Table = {
-    1: (300.30, 10.48, 15.61), 4: (461.01, 22.10, 32.26), 16: (490.45, 31.62, 46.69),
-    32: (414.72, 33.78, 49.48),
-}  # fmt: skip
-SCORING = {  # V100, batches 1, 8, 32, 128
-    ("AlexNet", "float32"): (660, 3894, 7906, 10178),
-    ("VGG-16", "float32"): (205, 420, 708, 703),
-    ("ResNet-50", "float32"): (162, 699, 1077, 1233),
-    ("ResNet-152", "float32"): (61, 294, 452, 512),
-    ("ResNet-50", "float16"): (271, 1282, 2086, 2355),
-}
-GPUS_OF_DGX = (1, 2, 4, 8)
-DGX = (  # GPU, machine that stands for it, type, batch a GPU, images/s on 1, 2, 4, 8
-    ("V100", "p3.16xlarge", "float32", 96, (384, 763, 1513, 3005)),
-    ("V100", "p3.16xlarge", "float16", 192, (1376, 2768, 5357, 10723)),
-    ("A100-80GB", "p4d.24xlarge", "float32", 256, (1022, 2032, 4035, 8001)),
-    ("A100-80GB", "p4d.24xlarge", "float16", 256, (2180, 4332, 8587, 16925)),
-)
-
-# What is fitted: network, GPU, task, type -> batches. Held out are Inception-v3, VGG-16, ResNet-152
-# and CIFAR's ResNet, the GPUs M60 and A100, batches 4, 8 and 64, training in float16 and TF32, and
-# all sums but these two.
-FITTED: Dict[Tuple[str, str, str, str], Tuple[int, ...]] = {
-    ("ResNet-50", "V100", TRAINING, "float32"): (1, 16, 128),
-    ("AlexNet", "V100", TRAINING, "float32"): (16, 256, 512),
-    ("ResNet-50", "K80", TRAINING, "float32"): (1, 32),
-    ("AlexNet", "K80", TRAINING, "float32"): (16, 256),
-    ("ResNet-50", "V100", INFERENCE, "float32"): (1, 32),
-    ("AlexNet", "V100", INFERENCE, "float32"): (1, 32),
-    ("ResNet-50", "V100", INFERENCE, "float16"): (32,),
-}
-FITTED_LOCAL = (1, 4)  # K80 of issue 872
+def doubts(work: Work, gpu: Gpu, case: Case) -> Tuple[List[str], List[str]]:
+    """Reasons not to trust a prediction of training, and what else has not been compared."""
+    batch_size = case.batch_size
+    refused = [_in_words(figure) for figure in _alike(work, gpu, case) if figure.error > TOO_FAR]
+    if work.uncounted:
+        refused.append(
+            f"the operations of {', '.join(work.uncounted)} are not counted, only what they move"
+        )
+    if not BATCHES[0] <= batch_size <= BATCHES[1]:
+        refused.append(
+            f"{batch_size:,} images a GPU: published trainings have {BATCHES[0]} to "
+            f"{BATCHES[1] // 2}"
+        )
+    if not MULTIPLY_ADDS[0] <= work.multiply_adds <= MULTIPLY_ADDS[1]:
+        refused.append(
+            f"{work.multiply_adds:,} multiply-adds an image: published networks have 2 million to "
+            "15 billion"
+        )
+    dense = sum(each.multiply_adds for each in work.operators if each.kind == DENSE)
+    if work.multiply_adds and dense > work.multiply_adds / 2:
+        refused.append("most operations are in dense layers: published networks are convolutional")
+    if any(each.name == DEPTHWISE for each in work.operators):
+        refused.append("it has depthwise convolutions: no published network compared here has any")
+    need = memory_bytes(work, case.part, case.dtype, case.kept)
+    if need > gpu.memory_bytes:
+        refused.append(
+            f"{batch_size:,} images a GPU take about {need / 1e9:.0f} GB, and {gpu.name} has "
+            f"{gpu.memory_bytes / 1e9:.0f}"
+        )
+    return refused, _cautions(gpu, case.dtype, case.tf32)
 
 
-def _on_one() -> Iterator[Figure]:
-    for gpu, machine, table in (
-        ("V100", "p3.2xlarge", V100), ("M60", "g3.4xlarge", M60), ("K80", "p2.2xlarge", K80)
-    ):  # fmt: skip
-        for batch, of_networks in table.items():
-            for network, value in zip(ON_ONE, of_networks):
-                own = batch * (16 if network == "AlexNet" else 1)
-                if value is not None:
-                    yield Figure(network, gpu, own, value, f"{PERF}, {machine}")
+def _cautions(gpu: Gpu, dtype: str, tf32: bool) -> List[str]:
+    compared = {figure.gpu for figure in validation().figures if figure.task == TRAINING}
+    cautions = []
+    if gpu.name not in compared and f"{gpu.name}-80GB" not in compared:
+        cautions.append(
+            f"no published speed of {gpu.name} was compared: its shares of the peak are taken "
+            "to be a V100's"
+        )
+    elif gpu.arithmetic(dtype) == TF32 and not tf32:
+        cautions.append(
+            f"no published speed of {gpu.name} without TF32 was compared; --tf32 is faster"
+        )
+    if dtype == "float16":
+        ratios = [
+            f"{figure.ratio:.2f} times as fast on {figure.gpu}"
+            for figure in validation().figures
+            if (figure.task, figure.dtype, figure.gpus) == (TRAINING, dtype, 1)
+        ]
+        cautions.append(
+            "training in float16 was compared with NVIDIA's own build alone, which is predicted "
+            f"{', '.join(ratios)}"
+        )
+    return cautions
 
 
-def _scoring() -> Iterator[Figure]:
-    for (network, dtype), values in SCORING.items():
-        for batch, value in zip((1, 8, 32, 128), values):
-            yield Figure(network, "V100", batch, value, f"{PERF}, p3.2xlarge", INFERENCE, dtype)
+def _alike(work: Work, gpu: Gpu, case: Case) -> List[Published]:
+    """Training of a network with about as many operations, at about this batch, on such GPUs.
+
+    A GPU that a figure does not name may be such a one. Of several GPUs are alike those figures
+    that have about as many of them as a row, and sum by the same store.
+    """
+
+    def is_alike(figure: Published) -> bool:
+        if figure.task != TRAINING or figure.dtype != case.dtype:
+            return False
+        if figure.gpu is not None and GPUS[figure.gpu].generation != gpu.generation:
+            return False
+        if figure.gpus > 1 and not (
+            SUMS_LIKE.get(figure.store, figure.store) == SUMS_LIKE.get(case.store, case.store)
+            and any(count > 1 and _near(count, figure.gpus) for count in case.gpus)
+        ):
+            return False
+        if (figure.microbatches > 1) != (case.passes > 1):
+            return False
+        operations = validation().multiply_adds[figure.network]
+        part = figure.batch / figure.microbatches
+        return _near(case.part, part) and _near(work.multiply_adds, operations)
+
+    return [figure for figure in validation().figures if is_alike(figure)]
 
 
-def _dgx() -> Iterator[Figure]:
-    for gpu, machine, dtype, batch, values in DGX:
-        for gpus, value in zip(GPUS_OF_DGX, values):
-            yield Figure(
-                "ResNet-50", gpu, batch, value, NVIDIA, dtype=dtype, gpus=gpus, store="nccl",
-                machine=machine, software="nvidia",
-                given=None if gpus == 1 else Given(values[0], batch),
-            )  # fmt: skip
+def _near(one: float, other: float) -> bool:
+    return other / BESIDE <= one <= other * BESIDE
 
 
-def _users() -> Iterator[Figure]:
-    one = Given(409, 256)
-    for store, values in (("local", (197, 211, 226, 184)), ("device", (409, 485, 540, 596))):
-        for gpus, value in enumerate(values, 1):
-            alone = store == "device" and gpus == 1
-            yield Figure(
-                "AlexNet of 2015", "K80", 256 / gpus, value, ISSUE + "872", gpus=gpus, store=store,
-                machine="pcie", software="mxnet of 2015", given=None if alone else one,
-            )  # fmt: skip
-    for store, batch, one_value, *several in (
-        ("local", 32, 95, 76, 143), ("device", 32, 97, 188, 380), ("local", 64, 99, 112, 218),
-    ):  # fmt: skip
-        for gpus, value in zip((2, 4), several):
-            yield Figure(
-                "ResNet-50", None, batch, value, ISSUE + "4968", gpus=gpus, store=store,
-                machine="pcie", software="mxnet of 2017", given=Given(one_value, batch),
-            )  # fmt: skip
-    for gpus, value in zip((2, 4), (139, 292)):  # on each of two hosts
-        yield Figure(
-            "ResNet-50", None, 64, value, ISSUE + "4968", gpus=gpus, store="dist_sync",
-            machine="pcie", software="mxnet of 2017", given=Given(73, 64),
-        )  # fmt: skip
-    for gpus, value in zip((2, 4, 6), (206, 393, 592)):
-        yield Figure(
-            "CIFAR ResNet-110", None, 64, value, ISSUE + "1260", gpus=gpus, store="local",
-            machine="pcie", software="mxnet of 2015", given=Given(108, 64),
-        )  # fmt: skip
-
-
-def _lab() -> Iterator[Figure]:
-    for gpus, seconds in ((1, 2.24), (2, 2.34)):  # the means of five epochs of 60,000 images
-        yield Figure(
-            "LeNet", "V100", 64, round(60000 / seconds), LAB, gpus=gpus, store="local",
-            machine="p3.8xlarge", software="the lab's loop",
-        )  # fmt: skip
-
-
-def _tutorial() -> Iterator[Figure]:
-    """197 batches of 64 in 89, 61 and, in microbatches of 2, 176 seconds."""
-    one = Given(round(197 * 64 / 89, 1), 64)
-    for seconds, microbatches in ((61, 1), (176, 32)):
-        yield Figure(
-            "ResNet-18", None, 32, round(197 * 64 / seconds, 1), TUTORIAL, gpus=2, store="device",
-            machine="pcie", software="tensorflow", given=one, microbatches=microbatches,
-        )  # fmt: skip
-
-
-FIGURES: List[Figure] = [
-    *_on_one(), *_scoring(), *_dgx(), *_users(), *_lab(), *_tutorial(),
-]  # fmt: skip
-
-
-def training_on_one(gpu: str, network: str, batch: float) -> Figure:
-    """The published speed of training on one such GPU, in float32 (or TF32 in its place)."""
-    return next(
-        figure
-        for figure in FIGURES
-        if (figure.gpu, figure.network, figure.batch) == (gpu, network, batch)
-        and (figure.task, figure.dtype, figure.gpus) == (TRAINING, "float32", 1)
+def _in_words(figure: Published) -> str:
+    several = f"{figure.gpus} x " if figure.gpus > 1 else ""
+    cut = f" in {figure.microbatches} microbatches" if figure.microbatches > 1 else ""
+    return (
+        f"{figure.network} on {several}{figure.gpu or 'a GPU that is not named'} at "
+        f"{figure.batch:g} images{cut}, which is alike, is predicted {figure.ratio:.2f} times as "
+        "fast as published"
     )
+
+
+def memory_bytes(
+    work: Work, batch_size: float, dtype: str, kept_states: int = KEPT_BY_SGD
+) -> float:
+    """About what training takes: outputs kept for backward, and weights with gradient and state.
+
+    ``batch_size``: images that go through the network at a time.
+    """
+    size = 2 if dtype == "float16" else 4
+    kept = sum(_kept(operator) for operator in work.operators)
+    return size * batch_size * kept + (2 + kept_states) * 4 * work.parameters
+
+
+def _kept(operator: Operator) -> int:
+    """Numbers an image that backward needs; ReLU and additions are done in place."""
+    in_place = operator.name in ("Activation", "relu", "elemwise_add", "_plus")
+    return 0 if in_place else operator.outputs
+
+
+def validation_text() -> str:
+    """Every published figure beside its prediction, and the errors by group.
+
+    Fitted figures have a star.
+    """
+    figures = validation().figures
+    columns = (
+        f"{'GPUs':<13}{'batch':>6} {'store':<10}{'published':>11}{'predicted':>11}{'ratio':>8}"
+    )
+    lines = ["Published speeds and their predictions, images/s.", "", columns]
+    for head in dict.fromkeys(figure.head for figure in figures):
+        lines += ["", *wrapped(head, "")]
+        for figure in figures:
+            if figure.head == head:
+                gpus = f"{figure.gpus} x {figure.gpu or 'unnamed'}"
+                lines.append(
+                    f"{gpus:<13}{figure.batch:>6.4g} {figure.store:<10}{figure.value:>11,.1f}"
+                    f"{figure.predicted:>11,.1f}{figure.ratio:>8.2f}{' *' if figure.fitted else ''}"
+                )
+    held_out = [figure.ratio for figure in figures if not figure.fitted]
+    fitted = len(figures) - len(held_out)
+    said = (
+        f"{len(figures)} figures; {fitted}, with a star, were fitted, {len(held_out)} held out, "
+        f"of which predicted/published has the median {median(held_out):.2f}. Errors of those:"
+    )
+    lines += ["", *wrapped(said, ""), ""]
+    lines.append(f"{'':<52}{'figures':>8}{'mean':>6}{'median':>7}{'most':>6}")
+    for one in validation().errors:
+        percents = (f"{error * 100:.0f} %" for error in (one.mean, one.median, one.largest))
+        mean, middle, most = percents
+        lines.append(f"{one.group:<52}{one.figures:>8}{mean:>6}{middle:>7}{most:>6}")
+    return "\n".join(lines)
+
+
+def wrapped(sentence: str, bullet: str) -> List[str]:
+    """Lines of WIDTH columns; ``bullet`` stands in front of the first."""
+    after = " " * len(bullet)
+    return textwrap.wrap(sentence, WIDTH, initial_indent=bullet, subsequent_indent=after)

@@ -1,19 +1,114 @@
-"""The time of a network's kernels on one GPU: a roofline for each of them. MXNet is not imported.
+"""What a network does with an image, and how long that takes a GPU: a roofline for each kernel.
 
 A kernel takes as long as its operations, at the share of the GPU's peak that such kernels reach, or
 as the bytes that it moves, whichever is longer; then MXNet starts the next. Source of the model:
 Williams, Waterman, Patterson, "Roofline: an insightful visual performance model for multicore
-architectures" (2009). How a share changes with a GPU's generation: `_reached`.
+architectures" (2009). How a share changes with a GPU's generation: `_reached`. MXNet is not
+imported.
 """
 
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from typing import List, NamedTuple, Tuple
 
-from gluonlab.prediction.constants import Constants
-from gluonlab.prediction.gpus import FLOAT16, FLOAT32, Gpu
-from gluonlab.prediction.work import CONVOLUTION, MEMORY, Operator, Work
+from gluonlab.prediction.machines import FLOAT16, FLOAT32, Gpu
+
+CONVOLUTION, DENSE, MEMORY = "convolution", "dense", "memory"
+DEPTHWISE = "depthwise convolution"  # the name of one whose groups have one channel each
+
+
+@dataclass(frozen=True)
+class Operator:
+    """One operator of a graph; counts are per image, but for ``weights``.
+
+    ``kind``: CONVOLUTION or DENSE, with ``multiply_adds`` in forward and numbers ``inputs`` and
+    ``outputs``; MEMORY is all that only reads and writes: ``forward_moved`` and ``backward_moved``
+    numbers. ``weights``: the numbers of its parameters, whatever the batch.
+    ``kernel``: the side of a square window of stride 1 over all channels, else 0.
+    ``data_gradient``: whether backward computes a gradient of its input. ``after_norm``: whether it
+    is a ReLU or an addition behind BatchNorm.
+    """
+
+    kind: str
+    name: str
+    multiply_adds: int = 0
+    inputs: int = 0
+    outputs: int = 0
+    weights: int = 0
+    kernel: int = 0
+    data_gradient: bool = True
+    forward_moved: int = 0
+    backward_moved: int = 0
+    after_norm: bool = False
+
+
+@dataclass(frozen=True)
+class Work:
+    """A network's operators for images of one shape; ``tensors``: the numbers of each parameter.
+
+    Parameters that are not trained, such as running statistics, are no tensors.
+    ``uncounted``: operators whose multiply-adds are not counted, only what they move.
+    """
+
+    name: str
+    image_shape: Tuple[int, ...]
+    operators: Tuple[Operator, ...]
+    tensors: Tuple[int, ...]
+    uncounted: Tuple[str, ...] = ()
+
+    @property
+    def multiply_adds(self) -> int:
+        """Of forward, per image."""
+        return sum(operator.multiply_adds for operator in self.operators)
+
+    @property
+    def parameters(self) -> int:
+        """How many numbers are trained."""
+        return sum(self.tensors)
+
+
+class Constants(NamedTuple):
+    """The constants of `roofline`, each with a physical meaning.
+
+    ``convolution``: the share of a GPU's peak FLOP/s that matrix products and convolutions reach.
+    ``memory``: the same of its memory's bytes/s. ``winograd``: how often fewer operations 3 x 3
+    convolutions take, and ``winograd_5`` those of 5 x 5. ``tensor``: the share of tensor cores'
+    peak. ``launch_s``: from one kernel to the next in training, MXNet's engine included, which
+    takes 15 operators at a time; ``launch_inference_s``: in inference, where it takes all of them
+    at once. ``outputs_per_core``: a convolution with so many results for each core is half as fast
+    as one with very many. ``kepler`` and ``kepler_memory``: what a Kepler reaches of the two
+    shares. ``update_s``: MXNet's own update of one parameter.
+    """
+
+    convolution: float
+    memory: float
+    winograd: float
+    winograd_5: float
+    tensor: float
+    launch_s: float
+    launch_inference_s: float
+    outputs_per_core: float
+    kepler: float
+    kepler_memory: float
+    update_s: float
+
+
+FITTED = Constants(
+    convolution=0.9403,
+    memory=0.7895,
+    winograd=1.355,
+    winograd_5=2.680,
+    tensor=0.4936,
+    launch_s=15.93e-6,
+    launch_inference_s=10.26e-6,
+    outputs_per_core=115.4,
+    kepler=0.5123,
+    kepler_memory=0.5807,
+    update_s=38.54e-6,
+)
+
 
 INPUT_BYTES_PER_S = 12e9  # 16 lanes of PCIe 3.0, as NCCL counts them
 # What a convolution of MXNet's may take beside its arrays. cuDNN's Winograd for 5 x 5 keeps tiles

@@ -1,13 +1,15 @@
-"""The time of summing all gradients once: by a store, over the GPUs of a host or of several.
+"""The time of summing all gradients once, and what of it is left when backward ends.
 
-On GPUs that a topology knows, schedules are priced on it (`collectives.cost`). ``local`` sums on
-the CPU, in closed form. MXNet is not imported.
+By a store, over the GPUs of a host or of several: on GPUs that a topology knows, schedules are
+priced on it (`collectives.cost`); ``local`` sums on the CPU, in closed form. gluonlab queues
+backward in pieces of operators, and a bucket of gradients, those of the last layers first, is
+summed when the piece that completes it has run (`gluonlab.engine.pieces`). MXNet is not imported.
 """
 
 from __future__ import annotations
 
 import math
-from typing import Callable, Dict, List, NamedTuple, Sequence
+from typing import Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 from gluonlab.collectives.algorithms import ALGORITHMS, ring
 from gluonlab.collectives.cost import price
@@ -17,9 +19,20 @@ from gluonlab.collectives.hosts import NETWORKS, Network
 from gluonlab.collectives.links import Topology
 from gluonlab.collectives.placing import best_order
 from gluonlab.errors import ConfigError, unknown
-from gluonlab.prediction.constants import Host
-from gluonlab.prediction.roofline import UPDATE_PASSES
+from gluonlab.prediction.machines import Machine
+from gluonlab.prediction.roofline import UPDATE_PASSES, Work
 
+
+class Host(NamedTuple):
+    """How ``local`` sums: a CPU's bytes/s in sums and updates, and those of a GPU's copies."""
+
+    pass_bytes_per_s: float
+    copy_bytes_per_s: float
+
+
+# MXNet 1.9.1 on two cores of an EPYC: (n + 1) times the gradients of ResNet-18, by the time that
+# `bench gradients` measured for `local` on two CPU devices, 13.3 ms; copies as NCCL counts PCIe 3.0
+MEASURED_NOW = Host(10.5e9, 12e9)
 SERVER_ADDS = 10e9  # bytes/s that a server adds: inferred
 DEVICE, LOCAL, NCCL = "device", "local", "nccl"
 OVER_HOSTS = {"horovod": "hierarchical", "dist_sync": "parameter server"}
@@ -78,17 +91,6 @@ def within_host_s(store: str, topology: Topology, gradients: Gradients, host: Ho
         seconds = price(placed, topology, gradients.total).seconds
         seconds += _more(gradients) * price(placed, topology, 0).seconds
     return seconds + (gradients.key_s * len(gradients.sizes) * gpus if gpus > 1 else 0.0)
-
-
-def staged_s(gpus: int, gradients: Gradients, host: Host) -> float:
-    """``device`` where GPUs cannot reach each other: every copy goes through the host's memory.
-
-    To the GPU that sums most, and from it, gpus - 1 copies pass its lanes, and one more those of
-    another: the halves of a copy run beside each other, but for the first.
-    """
-    most = owned(gradients.sizes, gpus)
-    copies_s = 2 * gpus * most / host.copy_bytes_per_s if gpus > 1 else 0.0
-    return copies_s + (gradients.key_s * len(gradients.sizes) * gpus if gpus > 1 else 0.0)
 
 
 def owned(sizes: Sequence[float], gpus: int) -> float:
@@ -163,3 +165,125 @@ def over_hosts_s(store: str, machine: str, topology: Topology, gradients: Gradie
     way, network = WAYS[OVER_HOSTS[store]], NETWORKS[machine]
     latency_s = way(topology, network, 0) if _more(gradients) else 0.0
     return way(topology, network, gradients.total) + _more(gradients) * latency_s
+
+
+HIERARCHICAL, RING = "horovod", "ring"
+# Those that sum no otherwise than another: what lies between the halves of sharded-optimizer moves
+# nothing, and a group gives both parameter servers one array of each process.
+PRICED_AS = {"sharded-optimizer": "sharded", "dist_device_sync": "dist_sync"}
+NOBODY_WAITS = "dist_async"
+
+
+def known_stores() -> List[str]:
+    """All that have a price: --kvstore's, and over hosts --backend's."""
+    return [*stores(), *PRICED_AS, *OVER_HOSTS]
+
+
+def priced_as(store: str, machine: Machine) -> Tuple[str, Optional[str]]:
+    """The store that is priced on ``machine`` for ``store``, and a caution if it is another.
+
+    Over hosts it is one of OVER_HOSTS, on one host none of them. Raises ConfigError for others.
+    """
+    if store == NOBODY_WAITS:
+        raise ConfigError(
+            f"store {store!r} has no prediction, since no step waits for a sum: choose dist_sync"
+        )
+    if store not in known_stores():
+        raise ConfigError(unknown("store to predict", store, known_stores()))
+    alike = PRICED_AS.get(store, store)
+    if machine.hosts == 1 and alike in OVER_HOSTS:
+        return RING, (
+            f"{store} sums over hosts, and {machine.name} is one: priced is a ring of its GPUs; "
+            f"for hosts give {machine.kind if machine.nominal else 'p3.16xlarge'}*2"
+        )
+    if machine.hosts > 1 and alike not in OVER_HOSTS:
+        # the default stands for what is usual over hosts
+        caution = (
+            f"{store} sums over the GPUs of one host: over hosts priced is {HIERARCHICAL}, rings "
+            "within hosts and rings across them"
+        )
+        return HIERARCHICAL, None if store == DEVICE else caution
+    return alike, None
+
+
+def within_host(store: str) -> str:
+    """What sums within one of several hosts, by the store that is priced over them."""
+    return RING if store in OVER_HOSTS else store
+
+
+PIECE = 15  # operators on GPUs; see gluonlab.engine.pieces
+# Of a bucket at most, and the least by which the store device is given one for each GPU: see
+# gluonlab.update.bucket
+BUCKET_BYTES, SPREAD_BYTES = 25 * 2**20, 4 * 2**20
+
+
+class Bucket(NamedTuple):
+    """A part of the gradients: when backward has made it, seconds from its begin; its bytes."""
+
+    ready_s: float
+    size: float
+
+
+def usual_bucket_bytes(work: Work, store: str, gpus: int) -> float:
+    """Those of the largest bucket, where nobody has sized them."""
+    if store != DEVICE or gpus < 2:
+        return BUCKET_BYTES
+    return min(BUCKET_BYTES, max(SPREAD_BYTES, 4 * work.parameters // gpus))
+
+
+def bucket_sizes(work: Work, bucket_bytes: float = BUCKET_BYTES) -> List[float]:
+    """The bytes of each bucket, the last layers' first: ``bucket_bytes`` together at most.
+
+    A larger tensor is a bucket of its own, and with 0 each is; see `gluonlab.update.bucket.group`.
+    """
+    found: List[float] = []
+    for numbers in reversed(work.tensors):
+        size = 4.0 * numbers
+        if found and found[-1] + size <= bucket_bytes:
+            found[-1] += size
+        else:
+            found.append(size)
+    return found
+
+
+def buckets(
+    work: Work,
+    backward_s: Sequence[float],
+    piece: Optional[int] = PIECE,
+    bucket_bytes: float = BUCKET_BYTES,
+) -> List[Bucket]:
+    """The gradients in the order in which backward makes them, in buckets.
+
+    ``backward_s``: of each operator, in the order of forward. ``piece``: how many operators, None
+    for all.
+    """
+    order = [
+        (seconds, 4.0 * operator.weights)
+        for operator, seconds in zip(reversed(work.operators), reversed(backward_s))
+        if seconds
+    ]
+    size = piece or max(1, len(order))
+    pieces = [order[first : first + size] for first in range(0, len(order), size)]
+    found: List[Bucket] = []
+    now = held = 0.0
+    for each in pieces:
+        now += math.fsum(seconds for seconds, _ in each)
+        for _, weights in each:
+            held += weights
+            if held and held >= bucket_bytes:
+                found.append(Bucket(now, held))
+                held = 0.0
+    # what belongs to no convolution or dense layer, such as BatchNorm's, is little
+    rest = held + max(0.0, 4.0 * work.parameters - held - sum(each.size for each in found))
+    return [*found, Bucket(now, rest)] if rest else found
+
+
+def exposed_s(parts: Sequence[Bucket], sum_s: float, backward_s: float) -> float:
+    """Seconds of the sum behind the end of backward; ``sum_s``: of all gradients together.
+
+    A bucket takes its share of the time, one after the other, and does not slow backward down.
+    """
+    total, end = sum(part.size for part in parts), 0.0
+    for part in parts:
+        end = max(end, part.ready_s) + sum_s * part.size / total
+    return max(0.0, end - backward_s)

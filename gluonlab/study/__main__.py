@@ -10,8 +10,8 @@ from typing import Any, Callable, Dict, Mapping, Optional, Sequence, Tuple
 import click
 
 from gluonlab.bench.harness.command import Option, option
-from gluonlab.bench.scaling.ways import NETWORKS
-from gluonlab.bench.splits.names import TASKS
+from gluonlab.bench.scaling import NETWORKS
+from gluonlab.bench.splits import TASKS
 from gluonlab.cli.command import command, dispatch, json_option
 from gluonlab.cli.config_file import config_file
 from gluonlab.config import TrainConfig

@@ -10,14 +10,12 @@ from dataclasses import replace
 from statistics import median
 from typing import Any, Dict, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
-from gluonlab.bench.harness import rates
 from gluonlab.bench.harness.interval import bootstrap, ratio
 from gluonlab.bench.harness.machine import cpu_model
 from gluonlab.bench.harness.record import Series
-from gluonlab.bench.harness.rounds import Subject
+from gluonlab.bench.harness.rounds import Subject, image_rates
 from gluonlab.bench.harness.rounds import measure as measure_rounds
-from gluonlab.bench.peers.work import TASKS
-from gluonlab.bench.scaling.ways import (
+from gluonlab.bench.scaling import (
     MOST,
     NETWORKS,
     ONE_PROCESS,
@@ -30,7 +28,7 @@ from gluonlab.bench.scaling.ways import (
     subjects,
     usual_batch,
 )
-from gluonlab.bench.splits.names import (
+from gluonlab.bench.splits import (
     CHANNELS,
     LAYERS,
     MICROBATCHES,
@@ -38,6 +36,7 @@ from gluonlab.bench.splits.names import (
     SUMS,
     run_options,
 )
+from gluonlab.bench.tasks import TASKS
 from gluonlab.config.options import given
 from gluonlab.config.values import whole
 from gluonlab.drawing.chart import KINDS, Axis, Chart, Curve, number
@@ -170,7 +169,7 @@ def one_round(settings: Mapping[str, Any], number: int) -> Dict[str, Any]:
     """Images/s of every case, and its start: one round of bench's measurement."""
     wanted = cases(settings)
     found = measure_rounds([_subject(case, settings["network"]) for case in wanted], rounds=1)
-    series = rates.series(found)
+    series = image_rates(found)
     starts = (
         Series(f"start {one.name}", one.name, "s", tuple(each.starts) if one.values else (),
                one.reason)

@@ -9,11 +9,12 @@ import re
 from statistics import median
 from typing import Any, Dict, List, Mapping, Optional, Sequence
 
+from gluonlab.bench import splits as _names
+from gluonlab.bench.harness.command import cpu_devices
 from gluonlab.bench.harness.machine import cpu_model
-from gluonlab.bench.harness.measured_on import cpu_devices
 from gluonlab.bench.harness.record import Series
-from gluonlab.bench.splits import names as _names
-from gluonlab.bench.splits.table import MB, Row, in_megabytes, make_rows
+from gluonlab.bench.splits import MB, Row, in_megabytes, make_rows
+from gluonlab.bench.tasks import Task
 from gluonlab.config.options import given
 from gluonlab.config.values import whole
 from gluonlab.drawing.chart import KINDS, Axis, Chart, Curve, number
@@ -52,7 +53,7 @@ def choose(quick: bool, **own: Optional[str]) -> Dict[str, Any]:
     devices = whole(2, MOST_DEVICES)("--devices", wanted["devices"])
     microbatches = _names.check_microbatches(wanted["microbatches"], task)
     rounds = whole(1, 1000)("--rounds", wanted["rounds"])
-    from gluonlab.bench.splits.ways import cuts_of  # MXNet is loaded here, not for --help
+    from gluonlab.bench.splits_measure import cuts_of  # MXNet is loaded here, not for --help
 
     cuts = cuts_of(task, cpu_devices(devices), devices, microbatches)
     return {"network": wanted["network"], "devices": devices, "microbatches": microbatches,
@@ -83,7 +84,7 @@ def _are_cuts(value: Any) -> bool:
 
 def measure(options: Mapping[str, Any], store: InMemory) -> Findings:
     """Measure all rounds, and find the answer."""
-    from gluonlab.bench.splits.measure import splits  # MXNet is loaded here, not for --help
+    from gluonlab.bench.splits_measure import splits  # MXNet is loaded here, not for --help
 
     task = _names.TASKS[options["network"]]
 
@@ -103,7 +104,7 @@ def measure(options: Mapping[str, Any], store: InMemory) -> Findings:
 
 
 def report(
-    series: Sequence[Series], task: _names.Task, options: Mapping[str, Any], language: str
+    series: Sequence[Series], task: Task, options: Mapping[str, Any], language: str
 ) -> Report:
     """What the study says of the series of bench splits; ``options`` are the study's."""
     said = read_words(NAME, language)

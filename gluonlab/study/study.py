@@ -30,7 +30,7 @@ from typing import (
 import gluonlab
 from gluonlab.bench.harness.interval import bootstrap
 from gluonlab.bench.harness.record import Series
-from gluonlab.bench.harness.text import WIDTH
+from gluonlab.bench.harness.table import WIDTH
 from gluonlab.drawing.chart import Chart, as_svg
 from gluonlab.drawing.page import environment
 from gluonlab.drawing.words import in_language, load_words

@@ -11,9 +11,9 @@ import pytest
 @pytest.fixture
 def short(monkeypatch):
     """What is measured with it is not to be trusted, only the rest."""
-    from gluonlab.bench.harness import turns
+    from gluonlab.bench.harness import rounds
 
-    monkeypatch.setattr(turns, "BLOCK_S", 0.001)
+    monkeypatch.setattr(rounds, "BLOCK_S", 0.001)
 
 
 @pytest.fixture

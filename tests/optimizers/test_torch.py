@@ -121,7 +121,7 @@ def alike(name, shape, ctxs):
     """A network of ours and PyTorch's with the same parameters."""
     import torch
 
-    from gluonlab.bench.peers.torch_networks import NETWORKS
+    from benchmarks.torch_jobs import NETWORKS
 
     mx.random.seed(1)
     net = get_model(name, 10)

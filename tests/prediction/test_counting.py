@@ -9,11 +9,11 @@ from hypothesis import strategies as st
 from mxnet.gluon import nn
 from mxnet.gluon.model_zoo import vision
 
-from gluonlab.bench.peers.work import LENET
+from benchmarks.host_jobs import LENET
 from gluonlab.errors import ModelError
-from gluonlab.prediction.counting import count, of_network
-from gluonlab.prediction.networks import NETWORKS, published_work, work_of
-from gluonlab.prediction.work import CONVOLUTION, DENSE, DEPTHWISE, MEMORY
+from gluonlab.prediction.counting import count, of_network, work_of
+from gluonlab.prediction.roofline import CONVOLUTION, DENSE, DEPTHWISE, MEMORY
+from prediction.validate import NETWORKS, published_work
 
 SIDES = st.integers(8, 20)
 SMALL = st.integers(1, 5)

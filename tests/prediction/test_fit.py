@@ -4,10 +4,10 @@ import math
 
 import pytest
 
-from gluonlab.prediction.constants import EXPECTED, EXPECTED_THEN, FITTED, FITTED_THEN
-from gluonlab.prediction.fit import PULL, fit, fit_host
-from gluonlab.prediction.published import FIGURES
-from gluonlab.prediction.validate import Models, predicted
+from gluonlab.prediction.roofline import FITTED
+from prediction.figures import FIGURES
+from prediction.fit import EXPECTED, EXPECTED_THEN, PULL, fit, fit_host
+from prediction.validate import FITTED_THEN, Models, predicted
 
 
 @pytest.mark.long

@@ -14,15 +14,16 @@ from gluonlab.collectives.topology_file import write_topology
 from gluonlab.errors import ConfigError
 from gluonlab.kvstores import KVSTORES
 from gluonlab.launch.parts import BY_BACKEND
+from gluonlab.optimizers.registry import OPTIMIZERS
 from gluonlab.parallel.data.microbatches import Microbatches
-from gluonlab.prediction.counting import of_network
-from gluonlab.prediction.gpus import GPUS
-from gluonlab.prediction.machines import MACHINES, find_machine
-from gluonlab.prediction.networks import published_work, work_of
-from gluonlab.prediction.outcome import WIDTH
-from gluonlab.prediction.predict import predict
-from gluonlab.prediction.stores import PRICED_AS, known_stores
-from gluonlab.prediction.trust import memory_bytes
+from gluonlab.prediction import published
+from gluonlab.prediction.counting import of_network, work_of
+from gluonlab.prediction.machines import GPUS, MACHINES, find_machine
+from gluonlab.prediction.predict import predict, states
+from gluonlab.prediction.published import WIDTH, memory_bytes
+from gluonlab.prediction.sums import PRICED_AS, known_stores
+from prediction.fit import EXPECTED
+from prediction.validate import Models, published_work, validate
 
 RESNET, LENET = published_work("ResNet-50"), published_work("LeNet")
 
@@ -208,12 +209,8 @@ def test_gpus_without_published_figures_are_named():
 
 def test_a_region_where_a_published_figure_is_missed_by_far_is_not_trusted(monkeypatch):
     """With constants that are far off, the network itself is named, and its ratio."""
-    from gluonlab.prediction import trust
-    from gluonlab.prediction.constants import EXPECTED
-    from gluonlab.prediction.validate import Models, rows
-
-    off = Models(EXPECTED._replace(convolution=0.3, memory=0.3))
-    monkeypatch.setattr(trust, "rows", lambda: rows(off))
+    off = validate(Models(EXPECTED._replace(convolution=0.3, memory=0.3)))
+    monkeypatch.setattr(published, "validation", lambda: off)
     reasons = predict(RESNET, "p3.2xlarge", 64).not_trusted
     assert any("ResNet-50 on V100 at 64 images, which is alike" in reason for reason in reasons)
     assert predict(LENET, "p3.2xlarge", 64).not_trusted == ()  # nothing of its size was missed
@@ -302,3 +299,18 @@ def test_microbatches_cost_kernels_and_save_memory():
     large = predict(RESNET, "p3.2xlarge", 512)
     assert any("GB, and V100 has 16" in reason for reason in large.not_trusted)
     assert predict(RESNET, "p3.2xlarge", 512, microbatches=Microbatches(8)).not_trusted == ()
+
+
+# From the optimizers' papers: first and second moments, or one of them.
+KEPT = {
+    "sgd": 1, "nag": 1, "signum": 1, "lars": 1, "adam": 2, "adamax": 2, "nadam": 2, "adadelta": 2,
+    "adagrad": 1, "rmsprop": 1, "ftml": 1, "lamb": 2,
+}  # fmt: skip
+WITHOUT_MOMENTUM = {"sgd": 0, "nag": 0, "lars": 0, "signum": 1}
+
+
+def test_the_states_of_every_optimizer_are_counted():
+    assert {name: states(name, True) for name in OPTIMIZERS} == KEPT
+    assert {name: states(name, False) for name in OPTIMIZERS} == {**KEPT, **WITHOUT_MOMENTUM}
+    with pytest.raises(ConfigError, match="sgdd"):
+        states("sgdd", True)

@@ -6,10 +6,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gluonlab.prediction.constants import EXPECTED, FITTED
-from gluonlab.prediction.gpus import FLOAT16, FLOAT32, GPUS, TF32
-from gluonlab.prediction.roofline import Setting, kernels, step_parts
-from gluonlab.prediction.work import CONVOLUTION, DENSE, MEMORY, Operator, Work
+from gluonlab.prediction.machines import FLOAT16, FLOAT32, GPUS, TF32
+from gluonlab.prediction.roofline import (
+    CONVOLUTION,
+    DENSE,
+    FITTED,
+    MEMORY,
+    Operator,
+    Setting,
+    Work,
+    kernels,
+    step_parts,
+)
+from prediction.fit import EXPECTED
 
 BATCHES = st.integers(1, 512)
 GPU = st.sampled_from(sorted(GPUS))

@@ -6,12 +6,18 @@ from statistics import mean, median
 
 import pytest
 
-from gluonlab.prediction.gpus import FLOAT32, GPUS
-from gluonlab.prediction.networks import published_work
-from gluonlab.prediction.outcome import WIDTH
-from gluonlab.prediction.published import FIGURES, TRAINING, Given, training_on_one
-from gluonlab.prediction.validate import GROUPS, SOFTWARE, rows, summaries
-from gluonlab.prediction.words import validation_text
+from gluonlab.prediction.machines import FLOAT32, GPUS
+from gluonlab.prediction.published import WIDTH, validation, validation_text
+from prediction.figures import FIGURES, TRAINING, Given, training_on_one
+from prediction.validate import (
+    GROUPS,
+    SOFTWARE,
+    Models,
+    predict_figures,
+    published_work,
+    summaries,
+    validate,
+)
 
 FITTED, INFERENCE, OTHERS, NVIDIA, SCALING, SLOW, FRAMEWORK = (
     next(group for group in GROUPS if group.startswith(begin))
@@ -31,11 +37,11 @@ BOUNDS = {
 
 @pytest.fixture(scope="module")
 def found():
-    return rows()
+    return predict_figures(Models())
 
 
 def errors(found, group):
-    return [row.error for row in found if GROUPS[group](row.figure) and not row.figure.fitted]
+    return [row.error for row in found if GROUPS[group](row) and not row.fitted]
 
 
 # --- the figures
@@ -111,18 +117,18 @@ def test_every_group_has_bounds_and_there_are_many_slow_figures(found):
 
 
 def test_all_together_predictions_are_neither_too_fast_nor_too_slow(found):
-    assert median(row.ratio for row in found if not row.figure.fitted) == pytest.approx(1, abs=0.05)
+    assert median(row.ratio for row in found if not row.fitted) == pytest.approx(1, abs=0.05)
 
 
 def test_the_lab_finds_no_speed_up_and_neither_does_the_prediction(found):
-    one, two = (row for row in found if row.figure.software == "the lab's loop")
-    assert two.figure.value / one.figure.value < 1.0  # of two devices over one
+    one, two = (row for row in found if row.software == "the lab's loop")
+    assert two.value / one.value < 1.0  # of two devices over one
     assert two.predicted / one.predicted == pytest.approx(1, abs=0.05)
 
 
 def test_another_framework_is_outside_of_what_is_predicted(found):
     """The ratio of two devices is met within a third; that of tiny microbatches is not."""
-    two, micro = (row for row in found if row.figure.software == "tensorflow")
+    two, micro = (row for row in found if row.software == "tensorflow")
     assert two.error < 0.3 < micro.error
 
 
@@ -176,8 +182,24 @@ def test_one_share_of_the_peak_for_all_does_not_pass(group, most):
 # --- the table
 
 
+def test_the_packages_file_holds_what_is_predicted(found):
+    ours, theirs = validate(Models()), validation()
+    assert ours.multiply_adds == theirs.multiply_adds
+    assert [figure[:-2] for figure in ours.figures] == [
+        (*figure[:10], figure.given and Given(*figure.given), *figure[11:-2])
+        for figure in theirs.figures
+    ]
+    for name in ("predicted", "ratio"):
+        assert [getattr(each, name) for each in ours.figures] == pytest.approx(
+            [getattr(each, name) for each in theirs.figures]
+        )
+    assert [each[:2] for each in ours.errors] == [each[:2] for each in theirs.errors]
+    for one, other in zip(ours.errors, theirs.errors):
+        assert one[2:] == pytest.approx(other[2:])
+
+
 def test_the_table_has_every_figure_its_source_and_the_errors(found):
-    text = validation_text(found)
+    text = validation_text()
     assert max(map(len, text.splitlines())) <= WIDTH
     assert sum(line.endswith(" *") for line in text.splitlines()) == sum(
         figure.fitted for figure in FIGURES

@@ -390,10 +390,10 @@ def test_debug_shows_the_traceback(run, empty_cwd):
     ("command", "arguments", "usage"),
     [
         (main, [], "python -m gluonlab.run [OPTIONS]"),
-        (bench, ["images"], "python -m gluonlab.bench images [OPTIONS]"),
+        (bench, ["splits"], "python -m gluonlab.bench splits [OPTIONS]"),
         (data, ["pack"], "python -m gluonlab.data pack [OPTIONS] NAME"),
     ],
-    ids=["run", "bench images", "data pack"],
+    ids=["run", "bench splits", "data pack"],
 )
 def test_help_names_the_command(ended, command, arguments, usage):
     status, out, _ = ended(command, *arguments, "--help")

@@ -7,9 +7,10 @@ import json
 import re
 
 import botocore.session
-import cloudformation
 import pytest
 from made_up_notebook import SAGEMAKER
+
+import cloudformation
 
 ACCOUNT = "111122223333"
 # For managed policies and for boundaries, of which the template has none. Whoever may attach a

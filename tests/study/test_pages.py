@@ -8,11 +8,11 @@ from support.browser import opening, start, wanted
 from support.devices import named
 from support.drawn_pages import Texts, contrast
 
+from gluonlab.bench.harness.command import cpu_devices
 from gluonlab.bench.harness.interval import Estimate
-from gluonlab.bench.harness.measured_on import cpu_devices
 from gluonlab.bench.harness.record import Series
-from gluonlab.bench.splits.measure import splits
-from gluonlab.bench.splits.names import TASKS
+from gluonlab.bench.splits import TASKS
+from gluonlab.bench.splits_measure import splits
 from gluonlab.config import TrainConfig
 from gluonlab.drawing.chart import as_svg
 from gluonlab.study.batch_size import BatchSizeOptions, SizeTrials, panel_findings

@@ -4,9 +4,9 @@ import json
 
 import pytest
 
-from gluonlab.bench.harness.measured_on import cpu_devices
-from gluonlab.bench.splits.measure import splits
-from gluonlab.bench.splits.names import NAMES, TASKS
+from gluonlab.bench.harness.command import cpu_devices
+from gluonlab.bench.splits import NAMES, TASKS
+from gluonlab.bench.splits_measure import splits
 from gluonlab.study.__main__ import main
 
 pytestmark = pytest.mark.cpu_only("the study is of CPU devices")

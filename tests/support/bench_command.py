@@ -4,8 +4,7 @@ is wrong.
 
 from dataclasses import replace
 
-from gluonlab.bench.allreduce.measure import Row
-from gluonlab.bench.allreduce.variants import CHOICES
+from gluonlab.bench.allreduce.measure import CHOICES, Row
 from gluonlab.collectives.algorithms import ALGORITHMS
 from gluonlab.collectives.for_links import FOR_LINKS
 from support.devices import CHOICE

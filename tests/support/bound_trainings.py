@@ -14,7 +14,7 @@ from mxnet.base import _LIB, check_call
 from mxnet.gluon import nn
 
 from gluonlab import kvstores, models
-from gluonlab.bench.harness import turns
+from gluonlab.bench.harness import rounds
 from gluonlab.bench.harness.machine import Others
 from gluonlab.config import TrainConfig
 from gluonlab.data.sets.dataset import ArraySplit, Dataset, Defaults
@@ -71,7 +71,7 @@ class MadeTime:
             made.wait()
 
         monkeypatch.setattr(nd, "waitall", waitall)
-        for module in (turns, measure):
+        for module in (rounds, measure):
             monkeypatch.setattr(module, "time", made)
         for module in (measure, verdict):
             monkeypatch.setattr(module, "BLOCK_S", TICK_S)

@@ -28,7 +28,7 @@ LEAST_PERCENT = 80
 MOST_EXAMPLES = 5  # of a property, where every kernel is computed by a simulated GPU
 TESTS = str(Path(__file__).resolve().parents[1])
 WITHOUT_DEVICES = """
-    bench/allreduce/plans bench/harness/compare bench/harness/out cli/completion cli/interruption
+    bench/allreduce/plans bench/harness/out benchmarks/compare cli/completion cli/interruption
     cli/mistakes collectives/algorithms collectives/bounds collectives/check collectives/colours
     collectives/cost collectives/hosts collectives/moves collectives/page collectives/page_file
     collectives/page_words collectives/render collectives/synthesis/own_schedules

@@ -75,6 +75,8 @@ def parse(words):
         if not hasattr(command, "make_context"):  # loaded when it is called
             parse(["python", "-m", f"gluonlab.{words[-len(rest) - 1]}", *rest])
             return
+    elif rest and rest[0] in getattr(module, "TOOLS", ()):  # a former name
+        command, rest = importlib.import_module(module.TOOLS[rest[0]]).main, rest[1:]
     elif hasattr(module, "COMMANDS"):
         command, rest = module.COMMANDS[rest[0]], rest[1:]
     if rest in (["--help"], ["-h"], ["--help-all"]):
@@ -94,6 +96,8 @@ def _module(words):
         return words[2], words[3:]
     if words[0] == "gluonlab":
         return "gluonlab", words[1:]
+    if words[0] == "python" and (ROOT / words[1] / "__main__.py").is_file():
+        return f"{Path(words[1]).name}.{words[2]}", words[3:]
     if words[0] == "python" and words[1] not in SHOWN:
         assert (ROOT / words[1]).is_file(), words[1]
     return None, []

@@ -1,32 +1,221 @@
-"""Allreduce by size and algorithm, beside MXNet's own stores.
+"""Allreduce by size and algorithm, beside MXNet's own stores and the chapter's five lines.
 
-Time, bandwidth as nccl-tests counts it, error, price and limit.
+Time, bandwidth as nccl-tests counts it, error, price and limit; on request also by processes, each
+of which has one of the devices.
 """
 
 from __future__ import annotations
 
+import json
+import sys
+import textwrap
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from statistics import median
-from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
+from typing import (
+    Any,
+    Callable,
+    Dict,
+    Iterator,
+    List,
+    Mapping,
+    NamedTuple,
+    Optional,
+    Sequence,
+    Tuple,
+)
 
 import mxnet as mx
 import numpy as np
 from mxnet import nd
 
 from gluonlab.bench.allreduce.memory import Limit, Speeds, probe
-from gluonlab.bench.allreduce.processes import Processes, Sums
-from gluonlab.bench.allreduce.variants import Arrays, Variant
+from gluonlab.bench.allreduce.plans import Plan, auto_plan, make_plans, parse_algorithms
+from gluonlab.bench.allreduce.sizes import DEVICES, SIZES, parse_sizes
+from gluonlab.bench.harness.command import Session, in_words
 from gluonlab.bench.harness.interval import ratio
-from gluonlab.bench.harness.machine import require_memory
-from gluonlab.bench.harness.rounds import progress
-from gluonlab.bench.harness.turns import Call, Timed, time_in_turns
+from gluonlab.bench.harness.machine import describe_machine, require_memory
+from gluonlab.bench.harness.rounds import (
+    ROUND_TIMEOUT_S,
+    START_TIMEOUT_S,
+    Call,
+    Timed,
+    progress,
+    time_in_turns,
+)
+from gluonlab.bench.harness.table import WIDTH
+from gluonlab.bench.harness.workers import (
+    HOROVOD,
+    PATIENCE,
+    Worker,
+    WorkerError,
+    child_environment,
+    end_all,
+    missing_backend,
+    parse_backends,
+)
+from gluonlab.collectives.algorithms import ALGORITHMS, sharded
+from gluonlab.collectives.auto import MOST_DEVICES
+from gluonlab.collectives.auto import NAME as AUTO
 from gluonlab.collectives.bounds import floor_of
 from gluonlab.collectives.cost import algbw, bus_factor, price
+from gluonlab.collectives.executor import Executor
+from gluonlab.collectives.for_links import FOR_LINKS, ForLinks
 from gluonlab.collectives.schedule import ALLREDUCE, Schedule
 from gluonlab.collectives.topology import Topology
-from gluonlab.errors import ConfigError
+from gluonlab.config import option_name
+from gluonlab.config.values import whole
+from gluonlab.devices import devices
+from gluonlab.documents import json_text
+from gluonlab.errors import ConfigError, KVStoreError, RunError, unknown
+from gluonlab.files.temporary import temporary_folder
 from gluonlab.gpu.peers import enable_peer_access
+from gluonlab.kvstores import make_kvstore
+from gluonlab.kvstores.for_links import ForLinksKVStore
+from gluonlab.kvstores.placement import ground_of
+from gluonlab.kvstores.sums import size_of
+from gluonlab.scratch.data_parallel import allreduce as chapters_allreduce
 from gluonlab.shares import split_evenly
+
+CHAPTER, WHOLE = "chapter", "sharded-whole"
+NATIVE = ("local", "device", "nccl")
+PEERS = (CHAPTER, *NATIVE)
+CHOICES = (*PEERS, WHOLE, *FOR_LINKS, *ALGORITHMS)
+
+Arrays = List[List[nd.NDArray]]  # [rank][number]
+
+
+@dataclass(frozen=True)
+class Variant:
+    """A row of the table: ``make(arrays)`` gives the call that queues their sum over the ranks.
+
+    ``schedule_for(size_bytes)``: what it runs, if that is a schedule; it has a price then.
+    """
+
+    label: str
+    make: Callable[[Arrays], Callable[[], None]]
+    schedule_for: Optional[Callable[[float], Schedule]] = None
+
+
+def make_variants(
+    names: Optional[Sequence[str]],
+    plans: Sequence[Plan],
+    ctxs: Sequence[mx.Context],
+    array_count: int,
+) -> List[Variant]:
+    """The peers among ``names``, or all that work on these devices (None), then the schedules.
+
+    ``sharded-whole`` gives whole arrays to owners, which is of use when there are several. Raises
+    KVStoreError for a store that was asked for and does not work here.
+    """
+    found = []
+    for name in PEERS if names is None else [name for name in PEERS if name in names]:
+        if name == CHAPTER:
+            found.append(Variant(CHAPTER, _chapter))
+        elif names is not None or _works(name, ctxs):
+            make_kvstore(name, ctxs)  # now, rather than when half of the table has been measured
+            found.append(Variant(name, _native(name, ctxs)))
+    if (names is None and array_count > 1) or WHOLE in (names or ()):
+        by_owner = Plan(WHOLE, sharded(len(ctxs)))
+        found.append(Variant(WHOLE, _executed(by_owner, whole=True), by_owner.schedule_for))
+    return found + [Variant(plan.label, _executed(plan), plan.schedule_for) for plan in plans]
+
+
+def _works(name: str, ctxs: Sequence[mx.Context]) -> bool:
+    try:
+        make_kvstore(name, ctxs)
+    except KVStoreError:
+        return False
+    return True
+
+
+def _executed(plan: Plan, whole: bool = False) -> Callable[[Arrays], Callable[[], None]]:
+    return lambda arrays: Executor(plan.schedule_for(size_of(arrays[0])), arrays, whole).run
+
+
+def _chapter(arrays: Arrays) -> Callable[[], None]:
+    def run() -> None:
+        for same in zip(*arrays):
+            chapters_allreduce(list(same))
+
+    return run
+
+
+def _native(name: str, ctxs: Sequence[mx.Context]) -> Callable[[Arrays], Callable[[], None]]:
+    def make(arrays: Arrays) -> Callable[[], None]:
+        store = make_kvstore(name, ctxs)
+        keys = [list(same) for same in zip(*arrays)]
+        for key, same in enumerate(keys):
+            store.broadcast(key, same[0], same)
+
+        # as gluon.Trainer does it: a key for each array, the first the most urgent
+        def run() -> None:
+            for key, same in enumerate(keys):
+                store.pushpull(key, same, priority=-key)
+
+        return run
+
+    return make
+
+
+class Processes:
+    """Processes that sum over ``backend``; ``label``: of their row."""
+
+    def __init__(self, backend: str, worker: Worker) -> None:
+        self.label = f"{backend}, processes"
+        self._worker = worker
+
+    def ask(self, steps: int, count: int, arrays: int) -> "dict[str, float]":
+        """What the job answers, see `gluonlab.bench.allreduce.member`. Raises RunError."""
+        words = {"steps": steps, "count": count, "arrays": arrays}
+        try:
+            return self._worker.ask(words, ROUND_TIMEOUT_S)
+        except WorkerError as error:
+            raise RunError(f"{self.label}: {error}") from None
+
+
+class Sums:
+    """The sums of so many elements in so many arrays, which the processes time themselves."""
+
+    def __init__(self, processes: Processes, count: int, arrays: int) -> None:
+        self._processes, self._of = processes, (count, arrays)
+
+    def error(self) -> float:
+        """The largest error of a sum of random whole numbers, in any process."""
+        return self._processes.ask(0, *self._of)["difference"]
+
+    def seconds(self, repeat: int) -> float:
+        """As `gluonlab.bench.harness.rounds.Elsewhere` says."""
+        return self._processes.ask(repeat, *self._of)["seconds"] / repeat
+
+
+@contextmanager
+def started(backends: Sequence[str], size: int) -> Iterator[List[Processes]]:
+    """So many processes for each of the backends, within the block.
+
+    Raises RunError for Horovod where it is not installed, and for what does not start.
+    """
+    for name in backends:
+        reason = missing_backend(name)
+        if reason is not None:
+            raise RunError(f"--processes {name}: {reason}")
+    with temporary_folder("bench") as folder, ExitStack() as stack:
+        workers: List[Worker] = []
+        stack.callback(lambda: end_all(workers))
+        found = []
+        for name in backends:
+            options = json.dumps({"backend": name, "processes": size})
+            command = [sys.executable, "-m", "gluonlab.bench.worker", "sum", options]
+            environment = child_environment(PATIENCE.get(name, {}), folder)
+            log = folder / f"{name}.log"
+            workers.append(Worker(command, environment, log, name == HOROVOD))
+            try:
+                workers[-1].answer(START_TIMEOUT_S)
+            except WorkerError as error:
+                raise RunError(f"--processes {name}: {error}") from None
+            found.append(Processes(name, workers[-1]))
+        yield found
+
 
 ROUNDS = 7
 DTYPES = ("float32", "float64", "float16", "int32")
@@ -239,3 +428,92 @@ def _difference(found: "np.ndarray[Any, Any]", expected: "np.ndarray[Any, Any]")
     if np.array_equal(found, expected):
         return 0.0
     return float(np.max(np.abs(found.astype(np.float64) - expected)))
+
+
+Asked = Mapping[str, Any]
+
+
+class Measured(NamedTuple):
+    """What was run: the plans and their rows; ``auto``: what auto chose from, if it was run."""
+
+    ctxs: Sequence[mx.Context]
+    topology: Optional[Topology]
+    plans: List[Plan]
+    report: Report
+    auto: Optional[ForLinks]
+
+    @property
+    def failure(self) -> Optional[str]:
+        """Which rows had wrong sums, if any."""
+        names = ", ".join(wrong(self.report.rows))
+        return f"wrong sums by {names}: see the column error" if names else None
+
+    def as_json(self, content: Mapping[str, Any]) -> str:
+        """``content`` after what was measured, and on what."""
+        speeds = vars(self.report.speeds) if self.report.speeds else None
+        head: Dict[str, Any] = {
+            "machine": describe_machine(),
+            "devices": [str(ctx) for ctx in self.ctxs],
+            "on": in_words(self.ctxs),
+            "rounds": self.report.rounds,
+            "speeds": speeds,
+        }
+        return json_text({**head, **content})
+
+    def as_text(self, tables: str) -> str:
+        """``tables`` after a line on the machine, and one on its devices."""
+        on = textwrap.fill(f"devices: {in_words(self.ctxs)}", WIDTH)
+        return "\n".join([describe_machine(), on, "", tables])
+
+
+def measured(asked: Asked, schedules_alone: bool = False) -> Measured:
+    """Run all that the options ask for. Raises a UsageError for what is impossible.
+
+    ``schedules_alone``: auto, and beside it every algorithm as it is by default, and those that are
+    made for the links; nothing of MXNet's.
+    """
+    sizes = parse_sizes(asked.get("sizes", SIZES))
+    counts = [name for name in ("arrays", "repeat", "rounds") if name in asked]
+    numbers = {name: whole(1)(option_name(name), asked[name]) for name in counts}
+    names = parse_algorithms(asked.get("algorithms", "all"), CHOICES)
+    dtype = asked.get("dtype", DTYPES[0])
+    if dtype not in DTYPES:
+        raise ConfigError(unknown("dtype", dtype, DTYPES))
+    ctxs = devices(asked.get("devices", DEVICES))
+    topology = ground_of(ctxs, asked.get("topology")).topology
+    auto = None
+    if AUTO in (names or ([AUTO] if schedules_alone or len(ctxs) <= MOST_DEVICES else [])):
+        auto = ForLinksKVStore(AUTO, asked.get("topology")).schedules(ctxs)
+    known = (*FOR_LINKS, *ALGORITHMS)
+    scheduled = None if names is None else [name for name in names if name in known]
+    on = auto.topology if auto and schedules_alone else topology
+    plans = make_plans(scheduled, len(ctxs), asked.get("chunks"), asked.get("groups"), on)
+    plans += [auto_plan(auto)] if auto else []
+    others = [] if schedules_alone else names
+    variants = make_variants(others, plans, ctxs, numbers.get("arrays", 1))
+    backends = _backends(asked, ctxs, dtype)
+    session = Session()
+    with started(backends, len(ctxs)) as processes:
+        report = measure(
+            sizes, variants, ctxs, dtype, topology=topology, processes=processes, **numbers
+        )
+    session.warn_if_busy()
+    return Measured(ctxs, topology, plans, report, auto)
+
+
+def _backends(asked: Asked, ctxs: Sequence[Any], dtype: str) -> List[str]:
+    """What --processes names, if given. Raises ConfigError for what they cannot do."""
+    if "processes" not in asked:
+        return []
+    names = parse_backends(asked["processes"])
+    if dtype != "float32" or ctxs[0].device_type != "cpu" or len(ctxs) < 2:
+        raise ConfigError(
+            f"--processes {asked['processes']}: processes sum float32 on CPU devices, one in each: "
+            "give two or more with --devices cpu*N, and leave --dtype out"
+        )
+    return names
+
+
+def wrong(rows: Sequence[Row]) -> List[str]:
+    """The algorithms whose sums were not exact, each once."""
+    return list(dict.fromkeys(row.algorithm for row in rows if row.error != 0))

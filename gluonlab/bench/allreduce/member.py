@@ -10,7 +10,7 @@ from typing import Dict, Tuple
 
 import numpy as np
 
-from gluonlab.bench.harness import group as _group
+from gluonlab.bench.harness.workers import start_group
 from gluonlab.bench.worker import Job
 
 
@@ -22,7 +22,7 @@ def make(backend: str, processes: int, first: bool = True) -> Job:
     the largest ``difference`` from the exact sum in any process.
     """
     options = {"backend": backend, "processes": processes, "first": False}
-    others = _group.start(backend, processes, "sum", options) if first else []
+    others = start_group(backend, processes, "sum", options) if first else []
     # MXNet, now that the environment is complete
     from mxnet import nd
 

@@ -9,7 +9,7 @@ import mxnet as mx
 import numpy as np
 from mxnet import nd
 
-from gluonlab.bench.harness.turns import Call, time_in_turns
+from gluonlab.bench.harness.rounds import Call, time_in_turns
 from gluonlab.collectives.algorithms import ring_all_gather, ring_reduce_scatter
 from gluonlab.collectives.executor import Executor
 from gluonlab.collectives.schedule import ADD, COPY, Schedule, Transfer

@@ -9,6 +9,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import AbstractSet, Any, Dict, List, Mapping, NamedTuple, Optional, Sequence
 
+from gluonlab.bench.allreduce import prices
 from gluonlab.bench.allreduce.plans import (
     Plan,
     auto_plan,
@@ -18,7 +19,7 @@ from gluonlab.bench.allreduce.plans import (
     parse_groups,
 )
 from gluonlab.bench.allreduce.sizes import DRAWN, SIZES, parse_sizes
-from gluonlab.bench.harness.drawings import Drawing, drawn, number_of_devices
+from gluonlab.bench.harness.command import Drawing, drawn, number_of_devices
 from gluonlab.collectives.algorithms import ALGORITHMS, make_schedule
 from gluonlab.collectives.auto import MOST_DEVICES
 from gluonlab.collectives.auto import NAME as AUTO
@@ -143,9 +144,7 @@ def _for_links(
 
 
 def _prices(plan: Plan, topology: Topology) -> List[str]:
-    from gluonlab.bench.allreduce import simulate
-
-    return [simulate.table(simulate.simulate(topology, [plan], parse_sizes(PRICED)), topology)]
+    return [prices.price_table(prices.simulate(topology, [plan], parse_sizes(PRICED)), topology)]
 
 
 def _world_size(asked: Asked) -> Optional[int]:
@@ -154,8 +153,6 @@ def _world_size(asked: Asked) -> Optional[int]:
 
 
 def _simulate(asked: Asked) -> Answer:
-    from gluonlab.bench.allreduce import simulate
-
     if "hosts" in asked:
         return _against_ranks(asked)
     topology = make_topology(asked["simulate"], _world_size(asked))
@@ -164,22 +161,20 @@ def _simulate(asked: Asked) -> Answer:
     plans = make_plans(names, world_size, asked.get("chunks"), asked.get("groups"), topology)
     if AUTO in (names or ([AUTO] if world_size <= MOST_DEVICES else [])):
         plans.append(auto_plan(make_for_links(AUTO, topology, world_size)))
-    rows = simulate.simulate(topology, plans, sizes)
+    rows = prices.simulate(topology, plans, sizes)
     _plot(asked, rows, world_size, f"allreduce on {topology.name}, {world_size} devices: prices")
     if "json" in asked:
         head = {"topology": topology.name, "world_size": world_size, "note": topology.note}
         return Answer(json_text({**head, **_rows_as_json(plans, rows)}))
     if len(sizes) > 1 and "all" not in asked:
-        return Answer(simulate.cheapest(rows, topology))
-    return Answer(simulate.table(rows, topology, orders_in_words(plans, topology)))
+        return Answer(prices.cheapest(rows, topology))
+    return Answer(prices.price_table(rows, topology, orders_in_words(plans, topology)))
 
 
 def _against_ranks(asked: Asked) -> Answer:
-    from gluonlab.bench.allreduce import ranks
-
     for name in sorted({"all", "devices", "chunks", "groups"} & set(asked)):
         raise ConfigError(f"{option_name(name)} has no effect with --hosts: leave it out")
-    machine, hosts = asked[SIMULATE], ranks.parse_hosts(asked["hosts"])
+    machine, hosts = asked[SIMULATE], prices.parse_hosts(asked["hosts"])
     sizes = parse_sizes(asked.get("sizes", "100MB"))
     if len(sizes) > 1:
         raise ConfigError(f"--sizes {asked['sizes']}: with --hosts one size is priced: give one")
@@ -188,65 +183,61 @@ def _against_ranks(asked: Asked) -> Answer:
         raise ConfigError(
             "--algorithms auto is always one of the others: leave it out with --hosts"
         )
-    rows, topology = ranks.priced(machine, hosts, names, sizes[0])
+    rows, topology = prices.price_hosts(machine, hosts, names, sizes[0])
     if "plot" in asked:
+        from gluonlab.bench.allreduce.plot import make_ranks_figure
+
         title = f"allreduce of {in_words(sizes[0])} on hosts like {machine}: prices"
         with new_file("--plot", Path(asked["plot"])) as temporary:
-            ranks.make_figure(rows, title).savefig(temporary, format="png", dpi=110)
+            make_ranks_figure(rows, title).savefig(temporary, format="png", dpi=110)
     if "json" in asked:
         as_rows = [{"world_size": row.price.world_size, **row.as_json()} for row in rows]
         return Answer(json_text({"topology": machine, "hosts": hosts, "rows": as_rows}))
-    return Answer(ranks.table(rows, topology))
+    return Answer(prices.ranks_table(rows, topology))
 
 
 def _synthesise(asked: Asked) -> Answer:
-    from gluonlab.bench.allreduce import synthesise
-
     topology = make_topology(asked["synthesise"], _world_size(asked))
     sizes = parse_sizes(asked.get("sizes", PRICED))
-    seconds = whole(1, MOST_SECONDS)("--seconds", asked.get("seconds", synthesise.SECONDS))
+    seconds = whole(1, MOST_SECONDS)("--seconds", asked.get("seconds", prices.SECONDS))
     if "out" in asked:
         if not is_file_name(asked["out"]):
             raise ConfigError(
                 f"--out {asked['out']}: give a name that ends in .json, by which it is known"
             )
         check_new("--out", Path(asked["out"]))
-    front = synthesise.seek(topology, seconds, own_cores(), asked.get("out"))
+    front = prices.seek(topology, seconds, own_cores(), asked.get("out"))
     if "json" in asked:
-        from gluonlab.bench.allreduce import simulate
-
-        plans = synthesise.plans_of(front)
-        rows = simulate.simulate(topology, plans, sizes)
+        plans = prices.plans_of(front)
+        rows = prices.simulate(topology, plans, sizes)
         head = {"topology": topology.name, "world_size": topology.world_size}
-        content = {**head, "front": synthesise.as_json(front), **_rows_as_json(plans, rows)}
+        content = {**head, "front": prices.synthesis_as_json(front), **_rows_as_json(plans, rows)}
         return Answer(json_text(content))
-    return Answer(synthesise.text(topology, front, sizes, asked.get("out")))
+    return Answer(prices.synthesis_text(topology, front, sizes, asked.get("out")))
 
 
 def _choose(asked: Asked) -> Answer:
-    from gluonlab.bench.allreduce import choose
-
     if SIMULATE in asked:
         topology = make_topology(asked[SIMULATE], _world_size(asked))
         made = make_for_links(AUTO, topology, topology.world_size)
-        found = choose.choices(made, parse_sizes(asked.get("sizes", SIZES)))
-        as_json = json_text(choose.as_json(made, found))
-        return Answer(as_json if "json" in asked else choose.text(made, found))
+        found = prices.choices(made, parse_sizes(asked.get("sizes", SIZES)))
+        as_json = json_text(prices.choices_as_json(made, found))
+        return Answer(as_json if "json" in asked else prices.choices_text(made, found))
 
-    from gluonlab.bench.allreduce.on_devices import measured
+    from gluonlab.bench.allreduce.measure import measured
 
     run = measured(asked, schedules_alone=True)
     assert run.auto is not None  # it was asked for
     sizes = sorted({row.size_bytes for row in run.report.rows})
-    found = choose.choices(run.auto, sizes, run.report.rows)
+    found = prices.choices(run.auto, sizes, run.report.rows)
     if "json" in asked:
-        return Answer(run.as_json(choose.as_json(run.auto, found)), run.failure)
-    return Answer(run.as_text(choose.text(run.auto, found)), run.failure)
+        return Answer(run.as_json(prices.choices_as_json(run.auto, found)), run.failure)
+    return Answer(run.as_text(prices.choices_text(run.auto, found)), run.failure)
 
 
 def _measure(asked: Asked) -> Answer:
     from gluonlab.bench.allreduce import table as allreduce_table
-    from gluonlab.bench.allreduce.on_devices import measured
+    from gluonlab.bench.allreduce.measure import measured
 
     run = measured(asked)
     rows, count = run.report.rows, len(run.ctxs)

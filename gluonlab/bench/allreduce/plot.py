@@ -6,14 +6,17 @@ import re
 from statistics import median
 from typing import TYPE_CHECKING, Any, Dict, List, NamedTuple, Sequence, Tuple
 
+from gluonlab.bench.allreduce.plans import HIERARCHICAL
 from gluonlab.collectives.cost import algbw, bus_factor
+from gluonlab.collectives.hierarchy import ACROSS
 from gluonlab.collectives.schedule import ALLREDUCE
+from gluonlab.collectives.synthesis.stored import NAME as SYNTHESISED
 from gluonlab.drawing.live import new_figure
 from gluonlab.sizes import in_words
 
 if TYPE_CHECKING:
     from gluonlab.bench.allreduce.measure import Row
-    from gluonlab.bench.allreduce.simulate import PricedRow
+    from gluonlab.bench.allreduce.prices import PricedRow
 
 Rows = Sequence["Row | PricedRow"]
 Point = Tuple[int, float]  # bytes, seconds
@@ -37,6 +40,7 @@ STYLES = {
     "device": ("#444444", ">"),
     "nccl": ("#A0A0A0", "h"),
 }
+DASHES = ("-", "--", "-.")  # of what works across hosts
 OTHER = ("#8a8a8a", "o")
 LIMIT = "#8a8a8a"
 
@@ -140,3 +144,42 @@ def _axes(axes: Any, title: str, sizes: Sequence[int]) -> None:
     axes.set_title(title, fontsize=10)
     axes.set_xlabel("bytes on each device", fontsize=8)
     axes.spines[["top", "right"]].set_visible(False)
+
+
+def make_ranks_figure(rows: "Sequence[PricedRow]", title: str) -> Any:
+    """Time against the number of ranks, with the floor beneath: a matplotlib Figure."""
+    figure = new_figure(9.5, 6.2)
+    axes: Any = figure.subplots()
+    figure.subplots_adjust(left=0.12, right=0.69, bottom=0.1, top=0.9)
+    for label, points in _by_ranks(rows).items():
+        colour, marker, face = style(label)
+        times = [seconds * 1e6 for seconds in points.values()]
+        across = ACROSS.index(label.split(", ")[-1]) if label.startswith(f"{HIERARCHICAL}, ") else 0
+        look = {"color": colour, "marker": marker, "markerfacecolor": face, "ls": DASHES[across]}
+        axes.plot(list(points), times, label=label, markersize=6, linewidth=1.4, **look)
+    floor = sorted({(row.price.world_size, row.floor_s * 1e6) for row in rows})
+    axes.plot(*zip(*floor), color=LIMIT, ls=":", lw=3.0, label="floor: no schedule is below")
+    ranks = [count for count, _ in floor]
+    axes.set_xscale("log", base=2)
+    axes.set_yscale("log")
+    axes.set_xticks(ranks, [str(count) for count in ranks], fontsize=8)
+    axes.minorticks_off()
+    axes.yaxis.set_major_formatter(lambda value, place: f"{value:,.0f}")
+    axes.tick_params(axis="y", labelsize=8)
+    axes.grid(True, which="major", lw=0.4, color="#dddddd")
+    axes.set_xlabel("ranks", fontsize=8)
+    axes.set_ylabel("priced time, microseconds", fontsize=8)
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.set_title(title, fontsize=11, loc="left")
+    axes.legend(fontsize=8, loc="upper left", bbox_to_anchor=(1.02, 1.0), frameon=False)
+    return figure
+
+
+def _by_ranks(rows: "Sequence[PricedRow]") -> Dict[str, Dict[int, float]]:
+    """Seconds by ranks of each algorithm; of synthesised ones, which differ by ranks, the least."""
+    curves: Dict[str, Dict[int, float]] = {}
+    for row in rows:
+        label = SYNTHESISED if row.algorithm.startswith(SYNTHESISED) else row.algorithm
+        points, ranks = curves.setdefault(label, {}), row.price.world_size
+        points[ranks] = min(points.get(ranks, row.predicted_s), row.predicted_s)
+    return curves

@@ -6,11 +6,11 @@ import math
 import textwrap
 from itertools import groupby
 from statistics import median
-from typing import List, Sequence
+from typing import Sequence
 
 from gluonlab.bench.allreduce.measure import Report, Row
 from gluonlab.bench.allreduce.memory import LIMIT, Speeds
-from gluonlab.bench.harness.text import WIDTH, interleaved, microseconds, times
+from gluonlab.bench.harness.table import WIDTH, interleaved, microseconds, times
 from gluonlab.collectives.cost import algbw, bus_factor
 from gluonlab.collectives.schedule import ALLREDUCE
 from gluonlab.sizes import in_words
@@ -99,8 +99,3 @@ def _speeds(speeds: Speeds) -> str:
         f"one alone copies {speeds.device_copy_bytes_per_s / 1e9:.1f} GB/s, "
         f"or adds {speeds.device_add_bytes_per_s / 1e9:.1f} GB/s."
     )
-
-
-def wrong(rows: Sequence[Row]) -> List[str]:
-    """The algorithms whose sums were not exact, each once."""
-    return list(dict.fromkeys(row.algorithm for row in rows if row.error != 0))

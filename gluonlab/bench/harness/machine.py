@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Dict, Optional
 
 import gluonlab
-from gluonlab.bench.harness.text import WIDTH
+from gluonlab.bench.harness.table import WIDTH
 from gluonlab.engine import installing
 from gluonlab.errors import ConfigError
 from gluonlab.host import cores

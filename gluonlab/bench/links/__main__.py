@@ -10,10 +10,9 @@ import click
 from click.core import ParameterSource
 
 from gluonlab.bench.allreduce.sizes import parse_sizes
-from gluonlab.bench.harness.command import INTERRUPTED, JSON, option
+from gluonlab.bench.harness.command import INTERRUPTED, JSON, Session, option
 from gluonlab.bench.harness.machine import describe_machine
-from gluonlab.bench.harness.session import Session
-from gluonlab.bench.harness.text import WIDTH
+from gluonlab.bench.harness.table import WIDTH
 from gluonlab.cli.command import command
 from gluonlab.config.values import whole
 from gluonlab.documents import json_text
@@ -83,7 +82,7 @@ def _reported(save: Optional[str], as_json: bool) -> str:
             )
     if save is None:
         raise ConfigError("--nvml writes what the driver reports: give a file, --save m.json")
-    from gluonlab.bench.links.reported import saved
+    from gluonlab.bench.links.saved import save_reported as saved
 
     return saved(save, as_json)
 
@@ -92,8 +91,9 @@ def _measured(
     sizes: Sequence[int], rounds: int, spec: str, save: Optional[str], as_json: bool
 ) -> str:
     # MXNet is loaded here, not for the other commands
-    from gluonlab.bench.harness.measured_on import in_words
-    from gluonlab.bench.links import saved, table
+    from gluonlab.bench.harness.command import in_words
+    from gluonlab.bench.links import measure as table
+    from gluonlab.bench.links import saved
     from gluonlab.bench.links.measure import measure
     from gluonlab.collectives.topology_file import write_topology
     from gluonlab.devices import devices as devices_of

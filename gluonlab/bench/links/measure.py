@@ -1,7 +1,8 @@
-"""Copies between every two devices, alone and at once, and additions on each, by size."""
+"""Copies between every two devices, alone and at once, additions on each, and their tables."""
 
 from __future__ import annotations
 
+import textwrap
 from dataclasses import dataclass
 from functools import partial
 from statistics import median
@@ -12,14 +13,14 @@ from mxnet import nd
 
 from gluonlab.bench.allreduce.memory import Speeds, probe
 from gluonlab.bench.harness.machine import require_memory
-from gluonlab.bench.harness.rounds import progress
-from gluonlab.bench.harness.turns import Call, Timed, time_in_turns
-from gluonlab.bench.links.fit import fit
-from gluonlab.bench.links.infer import Measured, at_once
+from gluonlab.bench.harness.rounds import Call, Timed, progress, time_in_turns
+from gluonlab.bench.harness.table import WIDTH, interleaved
+from gluonlab.bench.links.infer import Fit, Measured, at_once, fit, in_words, shared_links
 from gluonlab.collectives.links import Pair
 from gluonlab.collectives.routes import pairs_of
 from gluonlab.engine.invoke import AddInto, CopyInto, rows
 from gluonlab.gpu.peers import enable_peer_access
+from gluonlab.sizes import in_words as size_in_words
 
 BLOCK_S = 0.01  # 8 devices are 300 calls in a round
 ELEMENT_BYTES = 4  # of float32
@@ -141,3 +142,57 @@ class _Arrays:
 
 def _first(array: nd.NDArray, size_bytes: int) -> nd.NDArray:
     return rows(array, 0, max(1, size_bytes // ELEMENT_BYTES))
+
+
+ACROSS = 8  # columns of a matrix that a terminal has room for; of more devices, the rest is below
+COLUMN = 8
+HOW = (
+    "Each pair alone: a copy of n bytes takes the latency and n / bandwidth, fitted to the medians "
+    "of {rounds} at {sizes}; the worst of these is {off:.0%} off. GB/s are 10^9 bytes/s. Copies "
+    "are queued one after the other, as a schedule's are, so a latency has MXNet's part in it."
+)
+ON_CPU = (
+    "CPU devices share one memory: all together copy {copy} and add {add} GB/s, one alone {one} "
+    "and {one_add}, and a transfer without bytes takes {latency} us, by the probe that bench "
+    "allreduce prices by. The topology of CPU devices is made of these."
+)
+
+
+def text(found: Found) -> str:
+    """The matrices, then what they mean."""
+    lines = _matrix(found, "GB/s", lambda fit: f"{fit.bytes_per_s / 1e9:.4g}")
+    lines += ["", *_matrix(found, "us", lambda fit: f"{fit.latency_s * 1e6:.1f}")]
+    return "\n\n".join(["\n".join(lines), *(textwrap.fill(note, WIDTH) for note in _notes(found))])
+
+
+def _matrix(found: Found, unit: str, cell: Callable[[Fit], str]) -> List[str]:
+    count, lines = found.measured.world_size, []
+    for begin in range(0, count, ACROSS):
+        columns = range(begin, min(count, begin + ACROSS))
+        lines.append(f"{unit + ' to':>10}" + "".join(f"{column:>{COLUMN}}" for column in columns))
+        for src in range(count):
+            cells = ["-" if src == dst else cell(found.measured.pairs[src, dst]) for dst in columns]
+            lines.append(f"{f'from {src}':>10}" + "".join(f"{each:>{COLUMN}}" for each in cells))
+    return lines
+
+
+def _notes(found: Found) -> List[str]:
+    fits = found.measured.pairs.values()
+    how = HOW.format(
+        rounds=interleaved(found.rounds),
+        sizes=", ".join(map(size_in_words, found.sizes)),
+        off=max(fit.off for fit in fits),
+    )
+    adds = ", ".join(f"{speed / 1e9:.4g}" for speed in found.measured.adds)
+    notes = [how, f"Each device alone adds, in GB/s of what is added: {adds}."]
+    if found.speeds is None:
+        shared = in_words(shared_links(found.measured))
+        sizes = size_in_words(found.measured.size_bytes)
+        return [*notes, f"Copies of {sizes}, made at once: {'; '.join(shared)}."]
+    speeds = found.speeds
+    names = {
+        "copy": speeds.copy_bytes_per_s, "add": speeds.add_bytes_per_s,
+        "one": speeds.device_copy_bytes_per_s, "one_add": speeds.device_add_bytes_per_s,
+    }  # fmt: skip
+    shown = {name: f"{speed / 1e9:.4g}" for name, speed in names.items()}
+    return [*notes, ON_CPU.format(latency=f"{speeds.latency_s * 1e6:.1f}", **shown)]

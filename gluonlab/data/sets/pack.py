@@ -4,7 +4,7 @@ A packed folder is given where the folder itself would be: ``--dataset folder:PA
 pack.json and, for each split, images (N, 3, size, size) uint8 and labels (N,) int32 in NumPy's own
 format (numpy.lib.format, version 1.0), which maps into memory.
 
-Batches of 64 on two cores, measured beside each other by ``python -m gluonlab.bench images``, in
+Batches of 64 on two cores, measured beside each other by ``python tools/benchmarks images``, in
 images per second:
 
 =======================================  ===========  ====================

@@ -17,8 +17,7 @@ from typing import Any, Callable, Collection, Dict, List, NamedTuple, Optional, 
 
 from mxnet import nd
 
-from gluonlab.bench.harness.turns import Timed, time_in_turns
-from gluonlab.bench.worker import Job
+from gluonlab.bench.harness.rounds import Timed, time_in_turns
 from gluonlab.config import TrainConfig
 from gluonlab.data.loading.batch import Batch
 from gluonlab.data.sets.dataset import ArraySplit, Dataset, ReadAheadSplit
@@ -482,7 +481,7 @@ class OfNothing:
 class Gated:
     """Steps that the devices make while the host is far ahead: what they take, the host left out.
 
-    ``queue``: queues one that uses ``arrays``. `gluonlab.bench.harness.turns` times it.
+    ``queue``: queues one that uses ``arrays``. `gluonlab.bench.harness.rounds` times it.
     """
 
     def __init__(self, arrays: List[nd.NDArray], queue: Callable[[], Any]) -> None:
@@ -517,21 +516,3 @@ class Gated:
             self.last = self._queue()
         nd.waitall()
         return (time.perf_counter() - began) / repeat
-
-
-def make(settings: Dict[str, Any]) -> Job:
-    """A job of `gluonlab.bench.worker`: it trains with these settings of a TrainConfig.
-
-    It counts ``images``.
-    """
-    trained = Trained(TrainConfig(**settings))
-
-    def run(steps: int) -> Dict[str, float]:
-        nd.waitall()
-        began = time.perf_counter()
-        for _ in range(steps):
-            trained.step()
-        nd.waitall()
-        return {"seconds": time.perf_counter() - began, "images": steps * trained.images}
-
-    return run

@@ -15,12 +15,10 @@ from gluonlab.config.groups import option_name
 from gluonlab.documents import json_text
 from gluonlab.errors import ConfigError
 from gluonlab.parallel.data.microbatches import Microbatches
+from gluonlab.prediction.counting import work_of
 from gluonlab.prediction.machines import find_machine
-from gluonlab.prediction.networks import work_of
-from gluonlab.prediction.outcome import Prediction
-from gluonlab.prediction.predict import predict
-from gluonlab.prediction.validate import as_dict, rows
-from gluonlab.prediction.words import validation_text
+from gluonlab.prediction.predict import Prediction, predict
+from gluonlab.prediction.published import validation, validation_text
 from gluonlab.training.plan import Draft
 
 TABLE = "table"
@@ -83,8 +81,7 @@ def answer(name: str, config: TrainConfig, images: Optional[str], as_json: bool)
     _refuse_measuring()
     if name == TABLE:
         _refuse_any(config, images)
-        found = rows()
-        return json_text(as_dict(found)) if as_json else validation_text(found)
+        return json_text(validation().as_dict()) if as_json else validation_text()
     prediction = predicted(name, config, images)
     return json_text(prediction.to_dict()) if as_json else prediction.text
 

@@ -15,7 +15,7 @@ from markupsafe import Markup
 import gluonlab
 from gluonlab.bench.harness.interval import Estimate
 from gluonlab.bench.harness.machine import BUSY_CORES
-from gluonlab.bench.harness.text import WIDTH
+from gluonlab.bench.harness.table import WIDTH
 from gluonlab.drawing.page import environment
 from gluonlab.drawing.words import in_language, load_words
 from gluonlab.errors import ConfigError

@@ -26,7 +26,7 @@ from typing import (
 
 from gluonlab.bench.harness.interval import Estimate, estimates
 from gluonlab.bench.harness.machine import Others
-from gluonlab.bench.harness.turns import Timed, time_in_turns
+from gluonlab.bench.harness.rounds import Timed, time_in_turns
 from gluonlab.config import TrainConfig, option_name
 from gluonlab.data.sets.dataset import Dataset
 from gluonlab.data.sets.gluon_data import resolve_dataset

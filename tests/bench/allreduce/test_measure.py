@@ -15,6 +15,7 @@ from support.devices import devices, named, on_gpus
 from gluonlab.bench.allreduce import measure as allreduce
 from gluonlab.bench.allreduce import memory
 from gluonlab.bench.allreduce import table as allreduce_text
+from gluonlab.bench.allreduce.measure import PEERS, Variant, make_variants
 from gluonlab.bench.allreduce.memory import (
     SMALLEST_PASS,
     Limit,
@@ -22,10 +23,9 @@ from gluonlab.bench.allreduce.memory import (
     probe,
 )
 from gluonlab.bench.allreduce.plans import make_plans
-from gluonlab.bench.allreduce.variants import PEERS, Variant, make_variants
 from gluonlab.bench.harness.interval import ratio
 from gluonlab.bench.harness.machine import require_memory
-from gluonlab.bench.harness.turns import time_in_turns
+from gluonlab.bench.harness.rounds import time_in_turns
 from gluonlab.collectives.algorithms import ALGORITHMS, make_schedule
 from gluonlab.collectives.bounds import floor_of
 from gluonlab.collectives.cost import price
@@ -58,7 +58,7 @@ def test_every_variant_sums_exactly_and_one_that_does_nothing_is_found_out(dtype
     report = allreduce.measure([1000], variants, ctxs, dtype, arrays=2, rounds=1, repeat=1)
     errors = {row.algorithm: row.error for row in report.rows}
     assert errors.pop("lazy") > 0 and set(errors.values()) == {0.0}
-    assert allreduce_text.wrong(report.rows) == ["lazy"]
+    assert allreduce.wrong(report.rows) == ["lazy"]
     assert {(row.count, row.size_bytes, row.arrays) for row in report.rows} == {
         (1000 // np.dtype(dtype).itemsize, 1000, 2)
     }
@@ -88,9 +88,7 @@ def test_not_a_number_is_a_wrong_sum():
 
     [row] = allreduce.measure([400], [Variant("nan", make)], ctxs, rounds=1, repeat=1).rows
     assert (
-        np.isnan(row.error)
-        and row.as_json()["error"] is None
-        and allreduce_text.wrong([row]) == ["nan"]
+        np.isnan(row.error) and row.as_json()["error"] is None and allreduce.wrong([row]) == ["nan"]
     )
     assert " nan " in allreduce_text.rows_table([row])
 

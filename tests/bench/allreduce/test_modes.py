@@ -13,10 +13,9 @@ from support.commands import the_error
 from support.devices import named
 
 from gluonlab.bench.allreduce import plot as allreduce_plot
-from gluonlab.bench.allreduce import simulate
-from gluonlab.bench.allreduce.measure import Row
+from gluonlab.bench.allreduce import prices as simulated
+from gluonlab.bench.allreduce.measure import CHOICES, Row
 from gluonlab.bench.allreduce.plans import auto_plan, make_plans
-from gluonlab.bench.allreduce.variants import CHOICES
 from gluonlab.collectives.algorithms import make_schedule
 from gluonlab.collectives.bounds import floor_of
 from gluonlab.collectives.cost import price
@@ -135,8 +134,8 @@ def cube_and_plans():
 @settings(max_examples=10, deadline=None)
 def test_the_lowest_price_of_each_size_is_marked_and_no_other(cube_and_plans, sizes):
     cube, plans = cube_and_plans
-    rows = simulate.simulate(cube, plans, sizes)
-    groups = simulate.table(rows, cube).split("\n\n")[2 : 2 + len(sizes)]
+    rows = simulated.simulate(cube, plans, sizes)
+    groups = simulated.price_table(rows, cube).split("\n\n")[2 : 2 + len(sizes)]
     for size, group in zip(sizes, groups):
         marked = [line[2:27].strip() for line in group.split("\n")[1:] if line.startswith("*")]
         of_size = [row for row in rows if row.size_bytes == size]
@@ -188,13 +187,13 @@ def test_the_bottleneck_is_the_link_that_is_waited_for_longest():
         name: sum(step.transfer_s for step in ring.steps if step.bottleneck == name)
         for name in {step.bottleneck for step in ring.steps}
     }
-    assert waiting[simulate.bottleneck(ring)] == max(waiting.values())
+    assert waiting[simulated.bottleneck(ring)] == max(waiting.values())
     adding = price(
         make_schedule("star", 4), replace(make_topology("pcie", 4), reduce_bytes_per_s=1e6), 46e6
     )
-    assert simulate.bottleneck(adding) == "additions"
+    assert simulated.bottleneck(adding) == "additions"
     assert (
-        simulate.bottleneck(price(make_schedule("star", 1), make_topology("pcie", 1), 46e6)) == ""
+        simulated.bottleneck(price(make_schedule("star", 1), make_topology("pcie", 1), 46e6)) == ""
     )
 
 

@@ -9,7 +9,8 @@ from unittest.mock import patch
 import pytest
 from support.waiting import wait_until
 
-from gluonlab.bench.harness import group, ranks
+from gluonlab.bench.harness import workers
+from gluonlab.bench.harness.workers import start_group
 
 # Stands in for Python: tells its environment and its arguments, and a worker what it is to do.
 TELLS = """#!/bin/sh
@@ -39,7 +40,7 @@ def read_variables(tmp_path, monkeypatch):
         return [dict(line.split("=", 1) for line in own if "=" in line) for own in lines]
 
     monkeypatch.setattr(sys, "executable", str(python))
-    monkeypatch.setattr(ranks.atexit, "register", ends.append)
+    monkeypatch.setattr(workers.atexit, "register", ends.append)
     with patch.dict(os.environ, {"TOLD": str(folder)}):
         yield of
     for end in ends:
@@ -48,7 +49,7 @@ def read_variables(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("size", [1, 3])
 def test_a_group_of_servers_has_every_rank_once_and_this_process_is_the_first(read_variables, size):
-    others = group.start("dist_sync", size, "sum", {"bytes": 8})
+    others = start_group("dist_sync", size, "sum", {"bytes": 8})
     for number, other in enumerate(others):
         other.order(steps=number)
     processes = [dict(os.environ), *read_variables(len(others) + 2)]
@@ -71,7 +72,7 @@ def test_a_group_of_servers_has_every_rank_once_and_this_process_is_the_first(re
 
 
 def test_a_group_of_horovod_has_every_rank_once_at_one_rendezvous(read_variables):
-    group.start("horovod", 3, "sum", {})[0].order(steps=1)
+    start_group("horovod", 3, "sum", {})[0].order(steps=1)
     rendezvous, second = sorted(read_variables(2), key=lambda each: "HOROVOD_RANK" in each)
     port = os.environ["HOROVOD_GLOO_RENDEZVOUS_PORT"]
     assert rendezvous["WORDS"] == f"-m gluonlab.launch.rendezvous 127.0.0.1 {port} localhost:3"

@@ -13,10 +13,9 @@ import pytest
 from support.waiting import wait_until
 from support.worker_processes import gone
 
-from gluonlab.bench.harness import process, rates, rounds
-from gluonlab.bench.harness.environment import child_environment
-from gluonlab.bench.harness.process import Worker, WorkerError
-from gluonlab.bench.harness.rounds import Subject, measure, rotated
+from gluonlab.bench.harness import rounds, table, workers
+from gluonlab.bench.harness.rounds import Subject, image_rates, measure, rotated
+from gluonlab.bench.harness.workers import Worker, WorkerError, child_environment
 
 HANGS = 240  # seconds: only what hangs takes so long
 
@@ -92,7 +91,7 @@ def test_a_worker_that_hangs_or_dies_is_a_row_with_a_reason_and_leaves_nothing_r
         "not here",
     ]
     assert all_gone(tmp_path)
-    lines = [rates.line(rates.make_row(one, (), ()), 28) for one in rates.series(broken)]
+    lines = [table.line(table.make_row(one, (), ()), 28) for one in image_rates(broken)]
     assert "out of luck" in lines[1] and max(map(len, lines)) <= 80
 
 
@@ -229,7 +228,7 @@ def test_a_worker_is_waited_for_as_long_as_it_may_take_in_all_whatever_it_says(
         waits.append(seconds)
         return select.select(reading, writing, failing, seconds)
 
-    monkeypatch.setattr(process, "select", SimpleNamespace(select=wait))
+    monkeypatch.setattr(workers, "select", SimpleNamespace(select=wait))
     command = ["sh", "-c", "printf half; exec sleep 100"]  # half a line
     worker = Worker(command, dict(os.environ), tmp_path / "log")
     with pytest.raises(WorkerError, match=r"^no answer within 0\.1 s$"):

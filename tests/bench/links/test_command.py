@@ -10,9 +10,8 @@ from support.fake_nvml import CUBE, T4, V100, machine
 
 from gluonlab.bench.allreduce.memory import Speeds
 from gluonlab.bench.links import measure as _measure
-from gluonlab.bench.links import reported, saved, table
-from gluonlab.bench.links.fit import Fit
-from gluonlab.bench.links.infer import ALL, BOTH, INTO, OUT, SHIFT, Measured, at_once
+from gluonlab.bench.links import saved
+from gluonlab.bench.links.infer import ALL, BOTH, INTO, OUT, SHIFT, Fit, Measured, at_once
 from gluonlab.bench.links.measure import Found
 from gluonlab.collectives.links import pairs_of
 from gluonlab.collectives.nvml_links import nvml_topology
@@ -95,7 +94,7 @@ def found(world_size, speeds=None):
 @pytest.mark.parametrize("world_size", [2, 8, 16])
 @pytest.mark.parametrize("speeds", [None, Speeds(1e-5, 2e10, 1e10, 1e10, 5e9)])
 def test_the_matrix_of_any_number_of_devices_fits_a_terminal(world_size, speeds):
-    lines = table.text(found(world_size, speeds)).splitlines()
+    lines = _measure.text(found(world_size, speeds)).splitlines()
     assert max(map(len, lines)) <= 80
     rows = " ".join(line for line in lines if line.lstrip().startswith("from")).split()
     assert rows.count("123.5") == rows.count("12.3") == world_size * (world_size - 1)
@@ -124,7 +123,7 @@ def test_gpus_are_numbered_as_nvidia_smi_does(monkeypatch):
     ],
 )
 def test_the_links_that_nvml_reports_are_a_file(bench, monkeypatch, empty_cwd, driver, gpu):
-    monkeypatch.setattr(reported.nvml, "known", lambda: driver)
+    monkeypatch.setattr(saved.nvml, "known", lambda: driver)
     status, out, said = bench("links", "--nvml", "--save", "m.json")
     assert (status, said) == (0, "") and max(map(len, out.splitlines())) <= 80
     assert f"m: {len(driver.gpus)} GPUs, {gpu or 'of an unknown kind'}" in out
@@ -139,15 +138,15 @@ def test_the_links_that_nvml_reports_are_a_file(bench, monkeypatch, empty_cwd, d
 @pytest.mark.parametrize(
     ("driver", "words"),
     [
-        (reported.nvml.Driver(error="no driver"), r"reports no links \(no driver\): measure"),
+        (saved.nvml.Driver(error="no driver"), r"reports no links \(no driver\): measure"),
         (machine(V100), "NVML reports 1 GPU, and links are between two: measure"),
-        (reported.nvml.Driver(silent=((1, "lost"),)), r"GPU 1 does not answer \(lost\)"),
+        (saved.nvml.Driver(silent=((1, "lost"),)), r"GPU 1 does not answer \(lost\)"),
     ],
 )
 def test_without_a_driver_or_gpus_it_is_one_line_and_no_file(
     bench, monkeypatch, empty_cwd, driver, words
 ):
-    monkeypatch.setattr(reported.nvml, "known", lambda: driver)
+    monkeypatch.setattr(saved.nvml, "known", lambda: driver)
     status, out, said = bench("links", "--nvml", "--save", "m.json")
     assert (status, out, said.count("\n")) == (2, "", 1) and re.search(words, said)
     assert not list(empty_cwd.iterdir())

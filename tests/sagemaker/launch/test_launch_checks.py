@@ -10,12 +10,12 @@ import tarfile
 from io import BytesIO
 
 import botocore.session
-import cloudformation
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from launch_world import SAGEMAKER, ended
 
+import cloudformation
 from gluonlab_sagemaker import instances
 from gluonlab_sagemaker.checks import (
     check_bucket,

@@ -7,10 +7,10 @@ import pytest
 from support.commands import the_error
 
 from gluonlab.config import TrainConfig
-from gluonlab.prediction.networks import work_of
+from gluonlab.prediction.counting import work_of
 from gluonlab.prediction.predict import predict
-from gluonlab.prediction.published import FIGURES
 from gluonlab.training.plan import Draft
+from prediction.figures import FIGURES
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ from support.image_folders import write_folder
 from gluonlab.config import TrainConfig
 from gluonlab.config.groups import option_name
 from gluonlab.errors import UsageError
-from gluonlab.prediction.networks import work_of
+from gluonlab.prediction.counting import work_of
 from gluonlab.study.speedup import predicted as predicted_module
 from gluonlab.study.speedup.predicted import (
     PRICED,

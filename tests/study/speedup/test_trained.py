@@ -4,11 +4,12 @@ import pytest
 from support.bound_trainings import Bound, MadeTime
 from support.devices import named
 
+from benchmarks import verdict
 from gluonlab.config import TrainConfig
 from gluonlab.engine import pieces
 from gluonlab.study import rate_finder
 from gluonlab.study.compare import compare
-from gluonlab.study.speedup import measure, verdict
+from gluonlab.study.speedup import measure
 from gluonlab.study.speedup.measure import Trained
 from gluonlab.study.speedup.verdict import judge
 from gluonlab.study.trial import Watch, watched
@@ -62,14 +63,14 @@ def test_every_window_binds_graphs_with_the_pieces_that_are_asked_for(asked, way
 
 def test_so_does_a_verdict_with_the_device_alone_and_all_that_it_tries(asked, monkeypatch):
     MadeTime.instead_of_clock(monkeypatch)
-    monkeypatch.setattr(verdict, "TRIED_ROUNDS", 5)
+    monkeypatch.setattr("gluonlab.study.speedup.verdict.TRIED_ROUNDS", 5)
     bound = Bound("few", fixed=0.01, image=0.0)
     found = judge(bound.config().replace(overlap=3), bound.dataset(), bound.strategy, rounds=5)
     assert found.tried and len(asked) >= 5 and set(asked) == {3}
 
 
 TRAININGS = {
-    "a worker of bench": lambda config: measure.make(
+    "a worker of bench": lambda config: verdict.make(
         {name: value for name, value in config.to_dict().items() if value is not None}
     )(2),
     "a trial of a study": lambda config: watched(config, Watch([2], 1.1)),

@@ -1,1 +1,0 @@
-"""``bench efficiency``: predicted efficiency of training on several hosts; nothing is run."""

@@ -1,1 +1,0 @@
-"""``bench gradients``: allreduce, and allreduce with update, on gradients of ResNet-18."""

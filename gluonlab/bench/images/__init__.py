@@ -1,1 +1,0 @@
-"""``bench images``: how fast JPEGs become batches."""

@@ -1,1 +1,0 @@
-"""``bench optimize``: networks of tutorials, as they are and after `gluonlab.optimize`."""

@@ -1,1 +1,0 @@
-"""``bench peers``: gluonlab, the classic Gluon loop and PyTorch on the same work."""

@@ -1,1 +1,0 @@
-"""``bench pipeline``: schedules priced and drawn."""

@@ -1,1 +1,0 @@
-"""``bench scaling``: the same training by more devices and more processes."""

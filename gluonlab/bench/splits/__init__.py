@@ -1,1 +1,0 @@
-"""``bench splits``: one network under each split, beside one device."""

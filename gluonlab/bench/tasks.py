@@ -1,0 +1,29 @@
+"""The networks that measurements train, on random images. Does not import MXNet."""
+
+from __future__ import annotations
+
+from typing import NamedTuple, Tuple
+
+LEARNING_RATE = 0.01
+CLASSES = 10
+
+
+class Task(NamedTuple):
+    """A network of `gluonlab.models`, trained with SGD on random images (samples, C, H, W).
+
+    ``samples``: 0 where one batch is trained on again and again.
+    """
+
+    title: str
+    model: str
+    shape: Tuple[int, int, int]
+    global_batch_size: int
+    samples: int = 0
+    momentum: float = 0.9
+
+
+TASKS = {
+    "lenet": Task("LeNet 28x28", "lenet", (1, 28, 28), 128, 8192, 0.0),
+    "mlp": Task("MLP 28x28", "mlp", (1, 28, 28), 128, 8192, 0.0),
+    "resnet18": Task("ResNet-18 32x32", "resnet18", (3, 32, 32), 64, 2048),
+}

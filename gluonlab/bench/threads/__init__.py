@@ -1,1 +1,0 @@
-"""``bench threads``: how idle threads wait, and how processes share the cores."""

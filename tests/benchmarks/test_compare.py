@@ -1,0 +1,272 @@
+"""Records of measurements: written and read again, and compared with intervals that are right as
+often as they say.
+"""
+
+import json
+import math
+import os
+import random
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy import stats
+
+import gluonlab
+from benchmarks import host
+from benchmarks.__main__ import main
+from benchmarks.compare import compare, slower, table
+from gluonlab.bench.harness import rounds
+from gluonlab.bench.harness.interval import of_pairs, of_separate
+from gluonlab.bench.harness.machine import Others
+from gluonlab.bench.harness.record import Record, Series, read_record
+from gluonlab.errors import ConfigError, DataError
+
+PACKAGE = Path(gluonlab.__file__).parent
+ABOUT = {"cpu": "a", "cores": 2, "versions": {"python": "3.11"}, "others": 0.0}
+WITH_512, WITHOUT_512 = {"instruction_set": "AVX512_CORE"}, {"instruction_set": "AVX2"}
+SPEEDS = st.lists(st.floats(1e-3, 1e3), min_size=1, max_size=40)
+
+
+def record(*series, turns="t", **changes):
+    return Record("peers", {"network": "lenet"}, 3, turns, {**ABOUT, **changes}, tuple(series))
+
+
+def rates(*values, name="ours"):
+    return Series(name, name, "images/s", values)
+
+
+# --- records
+
+
+@settings(max_examples=15)  # each is written to the disk, for good
+@given(
+    values=SPEEDS,
+    name=st.text(min_size=1),
+    reason=st.none() | st.text(),
+    unit=st.sampled_from(["images/s", "us", "s"]),
+)
+def test_a_record_is_read_as_it_was_written(tmp_path_factory, values, name, reason, unit):
+    path = tmp_path_factory.mktemp("records") / "record.json"
+    before = record(Series(name, "label", unit, tuple(values), reason), rates(1, 2))
+    before.write(path)
+    assert read_record(path) == before
+    assert json.loads(path.read_text())["format"] == 1
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("", "Expecting value"),
+        ("[]", "is not a record"),
+        ("{}", "'format'"),
+        ('{"format": 2}', "format 2 instead of 1"),
+        ("[" * 100_000, "is not a record"),
+        (record(rates(1)).as_json().replace("[1]", "[0]"), "ours has values that are not above 0"),
+        (
+            record(rates(1)).as_json().replace("[1]", "[NaN]"),
+            "ours has values that are not above 0",
+        ),
+        (record(rates(1)).as_json().replace('"peers"', "7"), "bench is no str"),
+        (record(rates(1)).as_json().replace('"unit": "images/s", ', ""), "'unit'"),
+    ],
+)
+def test_what_is_no_record_is_refused_in_one_line(tmp_path, content, message):
+    path = tmp_path / "record.json"
+    path.write_text(content)
+    with pytest.raises(DataError, match="give a file that bench --out wrote") as raised:
+        read_record(path)
+    assert message in str(raised.value) and "\n" not in str(raised.value)
+
+
+def test_what_a_record_says_has_no_effect_on_a_terminal(tmp_path, ended):
+    odd = "\\u001b[2J"
+    path = tmp_path / "record.json"
+    written = record(rates(1)).as_json()
+    path.write_text(written.replace('"ours"', f'"{odd}"').replace('"peers"', f'"{odd}"'))
+    status, out, _ = ended(main, "compare", str(path), str(path))
+    assert status == 0 and r"\x1b[2J" in out and "\x1b" not in out
+
+
+@pytest.mark.parametrize("make", [os.mkfifo, lambda path: path.write_bytes(b"0" * 2**24 + b"0")])
+def test_a_pipe_and_a_large_file_are_refused_at_once(tmp_path, make):
+    make(tmp_path / "record.json")
+    with pytest.raises(DataError):
+        read_record(tmp_path / "record.json")
+
+
+# --- intervals
+
+
+@pytest.mark.parametrize("n", range(1, 60))
+def test_the_interval_of_pairs_is_that_of_scipys_sign_test(n):
+    """Its ends are the outermost values that a two-sided test at 5 % does not reject as the
+    median.
+    """
+    ratios = [random.Random(i).lognormvariate(0, 1) for i in range(n)]
+    found = of_pairs(ratios, [1.0] * n)
+    kept = [
+        (low + high) / 2
+        for i, (low, high) in enumerate(zip([0, *sorted(ratios)], [*sorted(ratios), 1e9]))
+        if stats.binomtest(i, n).pvalue > 0.05
+    ]
+    if kept[0] < min(ratios):  # not even below all of them: there is no interval
+        assert found.lowest is None and n < 6
+    else:
+        inner = [ratio for ratio in ratios if kept[0] < ratio < kept[-1]]
+        assert (found.lowest, found.highest) == (
+            max(ratio for ratio in ratios if ratio < kept[0]),
+            min(ratio for ratio in ratios if ratio > kept[-1]),
+        )
+        assert all(found.lowest < ratio < found.highest for ratio in inner)
+
+
+@pytest.mark.parametrize(
+    ("interval", "paired"), [(of_pairs, True), (of_separate, False)], ids=["in turns", "separate"]
+)
+def test_intervals_hold_the_truth_as_often_as_they_say(interval, paired):
+    """2,000 pairs of runs of 15 rounds with long tails, the second 0.97 times as fast; in turns,
+    slow rounds are slow for both.
+    """
+    chance, inside, runs = random.Random(0), 0, 2000
+    for _ in range(runs):
+        drift = [chance.lognormvariate(0, 0.3) if paired else 1.0 for _ in range(15)]
+        below = [d * math.exp(chance.expovariate(20)) for d in drift]
+        above = [0.97 * d * math.exp(chance.expovariate(20)) for d in drift]
+        found = interval(above, below)
+        inside += found.lowest <= 0.97 <= found.highest
+    assert 0.945 <= inside / runs <= 0.975
+
+
+@given(values=SPEEDS, factor=st.floats(0.1, 10))
+def test_a_speed_beside_itself_is_its_factor(values, factor):
+    pairs = of_pairs([factor * value for value in values], values)
+    assert pairs.value == pytest.approx(factor)
+    if pairs.lowest is not None:
+        assert (pairs.lowest, pairs.highest) == pytest.approx((factor, factor))
+    separate = of_separate([factor * value for value in values], values)
+    if separate.lowest is not None:
+        assert separate.lowest <= separate.value <= separate.highest
+
+
+# --- comparisons
+
+
+def test_more_images_and_fewer_microseconds_are_both_faster():
+    times = Series("time", "time", "us", (4.0, 8.0, 6.0))
+    first = record(rates(10, 20, 40), times)
+    second = record(rates(20, 40, 80), replace(times, values=(2.0, 4.0, 3.0)))
+    assert [row.ratio.value for row in compare(first, second).rows] == [2, 2]
+    assert [row.ratio.value for row in compare(second, first).rows] == [0.5, 0.5]
+
+
+def test_rounds_are_paired_only_when_they_were_measured_in_turns():
+    first, second = rates(*[10.0 * n for n in range(1, 9)]), rates(*[11.0 * n for n in range(1, 9)])
+    paired = compare(record(first), record(second))
+    assert paired.in_turns and (
+        paired.rows[0].ratio.lowest,
+        paired.rows[0].ratio.highest,
+    ) == pytest.approx((1.1, 1.1))
+    apart = compare(record(first), record(second, turns="other"))
+    assert (
+        not apart.in_turns
+        and apart.rows[0].ratio.lowest < 0.8
+        and "not measured in turns" in " ".join(apart.notes)
+    )
+
+
+def test_other_machines_and_loads_are_named():
+    found = compare(record(rates(1)), record(rates(1), cpu="b", others=1.25))
+    assert found.notes == [
+        "cpu: a and b.",
+        "Other processes kept 1.2 cores busy during the second.",
+    ]
+
+
+def test_different_instruction_sets_are_named_if_both_are_recorded():
+    with_, without, old = (record(rates(1), **of) for of in (WITH_512, WITHOUT_512, {}))
+    [note] = compare(with_, without).notes
+    assert "different instruction sets: AVX512_CORE and AVX2." in note
+    assert compare(with_, with_).notes == compare(old, without).notes == []
+
+
+def test_different_measurements_are_not_compared():
+    with pytest.raises(
+        ConfigError,
+        match="peers --network lenet and peers --network resnet18 are different measurements",
+    ):
+        compare(record(), replace(record(), options={"network": "resnet18"}))
+
+
+def test_a_row_is_slower_only_when_its_whole_interval_is():
+    first = record(rates(*[1.0] * 15), rates(*[1.0] * 15, name="noisy"))
+    second = record(rates(*[0.95] * 15), rates(*[0.9, 1.0] * 7, 0.9, name="noisy"))
+    found = compare(first, second)
+    assert slower([found], 0.97) == ["peers --network lenet: ours"]
+    assert max(map(len, table(found).split("\n"))) <= 80
+
+
+def test_the_command_compares_files_and_folders(ended, tmp_path):
+    for folder, value in (("a", 100.0), ("b", 90.0)):
+        (tmp_path / folder).mkdir()
+        record(rates(*[value] * 15)).write(tmp_path / folder / "peers.json")
+    a, b = str(tmp_path / "a"), str(tmp_path / "b")
+    status, out, err = ended(main, "compare", a, b)
+    assert (
+        (status, err) == (0, "")
+        and "0.900  0.900..0.900" in out
+        and max(map(len, out.split("\n"))) <= 80
+    )
+    status, out, err = ended(
+        main, "compare", f"{a}/peers.json", f"{b}/peers.json", "--json", "--at-least", "0.97"
+    )
+    assert (
+        status == 1
+        and err == "error: slower, below 0.97 with 95 % confidence: peers --network lenet: ours\n"
+    )
+    assert json.loads(out)[0]["rows"][0]["ratio"] == {"value": 0.9, "lowest": 0.9, "highest": 0.9}
+    for args, message in (
+        ((a, f"{b}/peers.json"), "give two files, or two folders"),
+        ((a, str(tmp_path)), "have no records of the same name"),
+        ((a, str(tmp_path / "none")), "give two files, or two folders"),
+        ((f"{a}/none.json", f"{a}/peers.json"), "cannot be read"),
+    ):
+        status, out, err = ended(main, "compare", *args)
+        assert status == 2 and message in err and err.count("\n") == 1
+
+
+@pytest.mark.long
+def test_two_checkouts_take_turns(ended, tmp_path, monkeypatch):
+    """The other is a copy of this one whose job answers with the number of its process: so it was
+    really run, and anew.
+    """
+    copy = tmp_path / "copy"
+    shutil.copytree(PACKAGE, copy / "gluonlab", ignore=shutil.ignore_patterns("__pycache__"))
+    job = copy / "tools" / "benchmarks" / "host_jobs.py"
+    job.parent.mkdir(parents=True)
+    (job.parent / "__init__.py").touch()
+    answer = "{'seconds': 0.1, 'total': os.getpid()}"
+    job.write_text(f"import os\ndef make(kind, device_count):\n    return lambda steps: {answer}\n")
+    monkeypatch.setattr(host, "DEVICE_COUNTS", (1,))
+    monkeypatch.setattr(rounds, "CHUNK_S", 0.01)
+    monkeypatch.setattr(Others, "cores", lambda self: 0.0)
+    out = tmp_path / "after.json"
+    turns = ("host", "--rounds", "3", "--beside", str(copy), "--restart-every", "2")
+    status, said, err = ended(main, *turns, "--out", str(out))
+    assert (status, err) == (0, "") and "host-gluonlab-1 total" in said
+    ours, theirs = read_record(out), read_record(tmp_path / "after-beside.json")
+    first, second, third = theirs.find("host-gluonlab-1 total").values
+    assert (
+        first == second != third
+        and ours.about["restart_every"] == theirs.about["restart_every"] == 2
+    )
+    assert len(ours.find("host-gluonlab-1 forward").values) == 3
+    assert ours.turns == theirs.turns and compare(theirs, ours).in_turns
+    assert theirs.about["commit"] is None  # the copy is no checkout of git, whatever lies around it
+    status, _, err = ended(main, "host", "--beside", str(tmp_path))
+    assert status == 2 and "there is no gluonlab/bench in it" in err and err.count("\n") == 1
+    status, _, err = ended(main, "host", "--beside", str(copy), "--json")
+    assert status == 2 and "write them with --out FILE" in err

@@ -1,0 +1,1 @@
+"""Measurements that developers make of gluonlab: python tools/benchmarks NAME."""

@@ -1,0 +1,37 @@
+"""python tools/benchmarks NAME: measurements that developers make of gluonlab.
+
+Records that --out writes are compared by ``compare``. With --beside DIR another checkout takes
+turns with this one.
+"""
+
+import sys
+from pathlib import Path
+from typing import Optional, Sequence
+
+TOOLS = Path(__file__).resolve().parent.parent
+sys.path[:1] = [str(TOOLS.parent), str(TOOLS)]  # this gluonlab, and this package
+
+from gluonlab.cli.command import dispatch, main_of  # noqa: E402
+
+COMMANDS = {
+    "peers": "gluonlab beside the classic Gluon loop and PyTorch",
+    "optimize": "tutorials' networks before and after gluonlab.optimize",
+    "host": "what the host's Python costs a step, in time and cores",
+    "overlap": "what --overlap costs and brings",
+    "images": "JPEGs decoded per second: gluonlab, MXNet and PyTorch",
+    "threads": "ways in which a CPU device's idle threads wait",
+    "gradients": "allreduce on ResNet-18's gradients, alone and with update",
+    "checkpoints": "what checkpoints cost a run, and --check-replicas",
+    "verdict": "whether the advice of study speedup brings what it promises",
+    "compare": "two records of one measurement, or folders of them",
+}
+
+
+def main(args: Optional[Sequence[str]] = None) -> None:
+    """Hand the remaining options to the measurement that is named first."""
+    commands = {name: (said, main_of(f"benchmarks.{name}")) for name, said in COMMANDS.items()}
+    dispatch("python tools/benchmarks", commands, sys.argv[1:] if args is None else args)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,294 @@
+"""Steps with and without checkpoints, in turns.
+
+The ways share one strategy, so that memory lies alike for all of them. Each has a run of its own
+around it, with a folder, and is measured in whole epochs of EVERY steps. What is written or checked
+is so in the middle of one, as at its end the devices are waited for anyway. What is written is
+waited for at the end: all that it costs falls into the epoch.
+"""
+
+from __future__ import annotations
+
+import time
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from statistics import median
+from typing import Any, Callable, Dict, Iterator, List, Optional, Sequence
+
+from gluonlab.bench.harness.command import (
+    INTERRUPTED,
+    ON,
+    Asked,
+    MeasuredOn,
+    cpu_devices,
+    measured_on,
+    measurement,
+    option,
+)
+from gluonlab.bench.harness.interval import Ratio, of_pairs
+from gluonlab.bench.harness.record import Series
+from gluonlab.bench.harness.rounds import progress, rotated, time_block
+from gluonlab.bench.harness.table import interleaved, missing, outcome
+from gluonlab.bench.harness.table import table as as_table
+from gluonlab.bench.splits import check_network
+from gluonlab.bench.tasks import Task
+from gluonlab.cli.command import command
+from gluonlab.config import TrainConfig
+from gluonlab.data.sets.registry import load_dataset
+from gluonlab.errors import DeviceError
+from gluonlab.files.temporary import temporary_folder
+from gluonlab.parallel.data.strategy import DataParallel
+from gluonlab.parallel.strategy import Strategy
+from gluonlab.runs.result import Result
+from gluonlab.runs.writer import RunDirectory
+from gluonlab.training.builtin_callbacks import ReplicaCheck
+from gluonlab.training.callbacks import Callbacks, RunView
+from gluonlab.training.consensus import Consensus
+from gluonlab.training.plan import Plan, make_plan
+from gluonlab.training.prepare import prepare
+from gluonlab.training.train_state import TrainState
+
+DEVICES, ROUNDS = 2, 9
+EVERY = 50  # steps from one checkpoint to the next
+CHECKS = (100, 10, 1)  # steps from one check of replicas to the next
+NONE, CHECKPOINTS, FILES = "none", "checkpoints", "files"
+
+
+def check_name(every: int) -> str:
+    """The way that checks replicas so often."""
+    return f"check {every}"
+
+
+NAMES = (NONE, CHECKPOINTS, FILES, *map(check_name, CHECKS))
+JUDGED = "resnet18"
+TASKS = {
+    JUDGED: Task("ResNet-18 32x32", "resnet18", (3, 32, 32), 64),
+    "resnet8": Task("ResNet-8 32x32", "resnet8", (3, 32, 32), 64),
+    "lenet": Task("LeNet 28x28", "lenet", (1, 28, 28), 128),
+}
+
+
+MIDDLE = EVERY // 2
+CLASSES = 10
+# The same images come again and again. If they were learnt, gradients would become denormal
+# numbers, with which the CPU computes slowly.
+LEARNING_RATE = 1e-5
+
+
+class Way:
+    """A run over ``strategy`` that keeps in ``folder`` what ``plan`` says.
+
+    ``save``: called in the middle of each epoch, in the loop. ``epochs``: those of a block.
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        strategy: Strategy,
+        folder: Path,
+        save: Callable[[], None] = lambda: None,
+        epochs: int = 1,
+    ) -> None:
+        self.run = RunDirectory.create(str(folder), folder.name)
+        self.strategy, self.epochs = strategy, epochs
+        consensus = Consensus(plan.group)
+        view = RunView(plan, Result(plan, strategy.net, folder), consensus)
+        nobody = Callbacks([], view, consensus)
+        self.standing = TrainState(plan, strategy, self.run, time.perf_counter(), consensus, nobody)
+        # no epoch is the best, which would have a checkpoint of its own
+        self.standing.checkpoints.begin(-MIDDLE, 0, best=1.0)
+        self._every, self._save = plan.check_replicas or 1, save
+        self._check = ReplicaCheck.of(plan, strategy) if plan.check_replicas else None
+
+    @property
+    def steps(self) -> int:
+        """Those of a block."""
+        return self.epochs * EVERY
+
+    def block(self) -> None:
+        """Train for some epochs, until all that they keep is kept."""
+        for _ in range(self.epochs):
+            self._epoch()
+        self.standing.checkpoints.wait()
+
+    def _epoch(self) -> None:
+        standing = self.standing
+        epoch, log = standing.loader.epoch + 1, standing.log
+        with standing.epoch() as batches:
+            for batch in batches:
+                standing.note(epoch, log.append(self.strategy.step(batch), batch.size))
+                if self._check is not None and (log.step + MIDDLE) % self._every == 0:
+                    self._check.after(log.step + MIDDLE)
+                standing.step_done()
+                if log.step % EVERY == MIDDLE:
+                    self._save()
+        standing.note(epoch, log.flush())
+        standing.epoch_done(score=0.0)
+
+    def close(self) -> None:
+        """End the run."""
+        self.standing.checkpoints.close()
+        self.run.close()
+
+
+def check_devices(on: MeasuredOn) -> int:
+    """How many devices train. Raises DeviceError for one, which has no replica to compare."""
+    count = len(on.numbers)
+    if count < 2:
+        raise DeviceError(
+            f"--devices {on.first(count)}: replicas are compared on 2 devices or more: name so many"
+        )
+    return count
+
+
+def checkpoints(task: Task, on: MeasuredOn, devices: int, rounds: int) -> List[Series]:
+    """Seconds of a step in each of NAMES, by round."""
+    seconds: Dict[str, List[float]] = {name: [] for name in NAMES}
+    with ExitStack() as stack:
+        folder = stack.enter_context(temporary_folder("bench"))
+        ways = dict(make_ways(task, on.first(devices), rounds, folder, stack))
+        bar = stack.enter_context(progress((1 + rounds) * len(ways)))
+        for number in range(-1, rounds):  # the first one binds and allocates
+            for name in rotated(NAMES, number):
+                spent = time_block(ways[name].block, 1) / ways[name].steps
+                if number >= 0:
+                    seconds[name].append(spent)
+                bar.update()
+    return [Series(name, name, "s", tuple(values)) for name, values in seconds.items()]
+
+
+def make_ways(
+    task: Task, devices: str, rounds: int, folder: Path, stack: ExitStack
+) -> "Iterator[tuple[str, Way]]":
+    """All of NAMES, with runs below ``folder``, which ``stack`` closes."""
+    longest = -(-max(CHECKS) // EVERY)  # epochs of a block
+    samples = EVERY * task.global_batch_size
+    dataset = load_dataset("synthetic", samples=samples, shape=task.shape, classes=CLASSES)
+    config = TrainConfig(
+        model=task.model, dataset="synthetic", devices=devices,
+        threads=1 if devices.startswith("cpu") else None, epochs=longest * (rounds + 2),
+        global_batch_size=task.global_batch_size, optimizer="sgd", lr=LEARNING_RATE, momentum=0.9,
+    )  # fmt: skip
+    plan = make_plan(config, dataset)
+    strategy = prepare(plan).strategy
+    assert isinstance(strategy, DataParallel)
+
+    def made(name: str, changed: Plan, **more: Any) -> "tuple[str, Way]":
+        way = Way(changed, strategy, folder / name, **more)
+        stack.callback(way.close)
+        return name, way
+
+    def save() -> None:
+        strategy.net.save_parameters(str(folder / FILES / "net.params"))
+        strategy.trainer.save_states(str(folder / FILES / "trainer.states"))
+
+    yield made(NONE, plan)
+    yield made(CHECKPOINTS, replace(plan, checkpoint_every=f"{EVERY} steps"))
+    yield made(FILES, plan, save=save)
+    for every in CHECKS:
+        epochs = -(-every // EVERY)
+        yield made(check_name(every), replace(plan, check_replicas=every), epochs=epochs)
+
+
+MOST = 0.03  # of the steps' time
+LABELS = {
+    NONE: "nothing is kept",
+    CHECKPOINTS: f"--checkpoint-every {EVERY}",
+    FILES: f"files in the loop, every {EVERY} steps",
+    **{check_name(every): f"--check-replicas {every}" for every in CHECKS},
+}
+
+
+@dataclass(frozen=True)
+class Row:
+    """A way: ``step_s``, the median seconds of a step, and how many times those of NONE it is."""
+
+    name: str
+    step_s: Optional[float] = None
+    ratio: Optional[Ratio] = None
+
+    @property
+    def longer(self) -> Optional[float]:
+        """How much longer than in NONE a step is: 0.02 is 2 %."""
+        return None if self.ratio is None else self.ratio.value - 1
+
+    @property
+    def interval(self) -> str:
+        """``0.8..2.9 %``, the interval of that; empty where there is none."""
+        if self.ratio is None or self.ratio.lowest is None or self.ratio.highest is None:
+            return ""
+        return f"{self.ratio.lowest * 100 - 100:.1f}..{self.ratio.highest * 100 - 100:.1f} %"
+
+
+def make_rows(series: Sequence[Series]) -> List[Row]:
+    """All ways, in their order."""
+    found = {one.name: one.values for one in series}
+    none = found.get(NONE, ())
+    return [_row(name, found.get(name, ()), none) for name in LABELS]
+
+
+def _row(name: str, values: Sequence[float], none: Sequence[float]) -> Row:
+    if not values:
+        return Row(name)
+    compared = name != NONE and none
+    return Row(name, median(values), of_pairs(values, none) if compared else None)
+
+
+def text(series: Sequence[Series], task: Task, devices: int, rounds: int) -> str:
+    """The table and the verdict."""
+    rows = make_rows(series)
+    head = f"{task.title}, batches of {task.global_batch_size}, {devices} devices"
+    lines = [f"{head:<41}{'ms':>9}{'longer':>9}{'95 %':>16}", *map(_line, rows)]
+    note = (
+        f"ms: of a step of SGD with momentum, the median of {interleaved(rounds)}. longer: than "
+        "where nothing is kept, with its 95 % interval. files in the loop: net.save_parameters "
+        "and trainer.save_states. "
+        "All that is written is waited for, and counts."
+    )
+    return f"{as_table(lines, note)}\n\n{verdict(rows, task, devices)}"
+
+
+def _line(row: Row) -> str:
+    label = f"{LABELS[row.name]:<41}"
+    if row.step_s is None:
+        return missing(label, None)
+    return f"{label}{row.step_s * 1e3:>9.2f}{percent(row.longer):>9}{row.interval:>16}".rstrip()
+
+
+def percent(share: Optional[float]) -> str:
+    """``2.1 %``; nothing for None."""
+    return "" if share is None else f"{share:.1%}".replace("%", " %")
+
+
+def verdict(rows: Sequence[Row], task: Task, devices: int) -> str:
+    """Whether a checkpoint costs as little as promised, which is judged for JUDGED on DEVICES."""
+    [longer] = [row.longer for row in rows if row.name == CHECKPOINTS]
+    shown = None if longer is None else percent(longer)
+    claim = f"a checkpoint every {EVERY} steps"
+    if (task.title, devices) != (TASKS[JUDGED].title, DEVICES):
+        return f"{claim}: {shown or 'not measured'} of the steps' time"
+    return outcome(
+        f"{claim} <= {MOST:.0%} of the steps' time", shown, longer is not None and longer <= MOST
+    )
+
+
+@command("python tools/benchmarks checkpoints", INTERRUPTED)
+@measurement(ROUNDS)
+@option("--network", "NAME", f"one of {', '.join(TASKS)}", JUDGED)
+@ON
+def main(asked: Asked, network: str, devices: Optional[str]) -> None:
+    """Measure what checkpoints cost a run, and --check-replicas.
+
+    Beside them stand files that are saved in the loop.
+    On two CPU devices or those named, one thread each. Files are written into the folder for
+    temporary ones (TMPDIR). A slow result is a result: it does not change the exit status.
+    """
+    task = check_network(network, TASKS)
+    # MXNet is loaded here, not for the other commands
+
+    on = cpu_devices(DEVICES) if devices is None else measured_on(devices)
+    count = check_devices(on)
+    title = ("checkpoints", {"network": network, **on.title()})
+    found, record = asked.record(title, partial(checkpoints, task, on, count), list)
+    asked.say(record, text(found, task, count, asked.rounds), on)

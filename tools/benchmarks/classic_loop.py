@@ -1,0 +1,80 @@
+"""The classic lab's loop: Gluon layer by layer, as a course teaches it, on two devices."""
+
+from __future__ import annotations
+
+import time
+from typing import Any, Dict, Iterator, List, Optional, Sequence
+
+import mxnet as mx
+from mxnet import autograd, gluon, nd
+from mxnet.gluon import nn
+
+from benchmarks.peers import images_and_labels
+from gluonlab.bench.tasks import CLASSES, LEARNING_RATE, TASKS
+from gluonlab.bench.worker import Job
+
+
+def lenet() -> nn.Sequential:
+    """The lab's network, neither compiled nor initialised."""
+    net = nn.Sequential()
+    net.add(
+        nn.Conv2D(channels=20, kernel_size=3, activation="relu"),
+        nn.MaxPool2D(pool_size=2, strides=2),
+        nn.Conv2D(channels=50, kernel_size=5, activation="relu"),
+        nn.MaxPool2D(pool_size=2, strides=2),
+        nn.Flatten(),
+        nn.Dense(128, activation="relu"),
+        nn.Dense(CLASSES),
+    )
+    return net
+
+
+def train_batch(
+    batch: Any,
+    ctxs: Sequence[mx.Context],
+    net: gluon.Block,
+    loss: gluon.Block,
+    trainer: gluon.Trainer,
+) -> None:
+    """One step on an mx.io.DataBatch: split, forward on each device, backward by loss, update."""
+    images, labels = batch.data[0], batch.label[0]
+    xs = gluon.utils.split_and_load(images, ctxs)
+    ys = gluon.utils.split_and_load(labels, ctxs)
+    with autograd.record():
+        losses = [loss(net(x), y) for x, y in zip(xs, ys)]
+    for each in losses:
+        each.backward()
+    trainer.step(images.shape[0])
+
+
+def make(device_count: int, devices: Optional[str] = None) -> Job:
+    """The loop on CPU devices as MXNet sets them up by itself, without gluonlab's tuning.
+
+    ``devices``, as ``gpu:0,1``: on those instead, where the gradients are summed as well, as in a
+    course on GPUs.
+    """
+    kind, _, numbers = (devices or "cpu:" + ",".join(map(str, range(device_count)))).partition(":")
+    ctxs: List[mx.Context] = [mx.Context(kind, int(number)) for number in numbers.split(",")]
+    net, loss = lenet(), gluon.loss.SoftmaxCrossEntropyLoss()
+    net.collect_params().initialize(ctx=ctxs)
+    store = "device" if kind == "gpu" else "local"
+    trainer = gluon.Trainer(
+        net.collect_params(), "sgd", {"learning_rate": LEARNING_RATE}, kvstore=store
+    )
+    task = TASKS["lenet"]
+    batches = _for_ever(mx.io.NDArrayIter(*images_and_labels(task), task.global_batch_size))
+
+    def run(steps: int) -> Dict[str, float]:
+        began = time.perf_counter()
+        for _ in range(steps):
+            train_batch(next(batches), ctxs, net, loss, trainer)
+        nd.waitall()
+        return {"seconds": time.perf_counter() - began}
+
+    return run
+
+
+def _for_ever(iterator: mx.io.NDArrayIter) -> Iterator[Any]:
+    while True:  # an epoch after the other
+        iterator.reset()
+        yield from iterator

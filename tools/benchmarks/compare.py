@@ -1,0 +1,172 @@
+"""Two records of one measurement, row by row: how much faster the second is, and how sure it is."""
+
+from __future__ import annotations
+
+import textwrap
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from statistics import median
+from typing import Iterator, List, Optional, Sequence, Tuple
+
+import click
+
+from gluonlab.bench.harness import table as text
+from gluonlab.bench.harness.command import JSON, option
+from gluonlab.bench.harness.interval import Ratio, of_pairs, of_separate
+from gluonlab.bench.harness.machine import BUSY_CORES
+from gluonlab.bench.harness.record import Record, Series, read_record
+from gluonlab.cli.command import command
+from gluonlab.config.values import real
+from gluonlab.documents import json_text
+from gluonlab.errors import ConfigError, RunError
+from gluonlab.plain import printable
+
+LABEL_WIDTH = 34
+EXPLAINED = (
+    "first, second: medians over the rounds. speed: the second's over the first's, "
+    "above 1 where the second is faster; the median of the rounds' ratios."
+)
+NOT_IN_TURNS = (
+    "The records were not measured in turns: a machine that changed between them changes every row."
+)
+
+
+@dataclass(frozen=True)
+class Row:
+    """A series of both records: medians in ``unit``, and the second's speed over the first's."""
+
+    name: str
+    unit: str
+    first: Optional[float]
+    second: Optional[float]
+    ratio: Optional[Ratio]
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """The rows of one measurement. ``in_turns``: the rounds belong together."""
+
+    title: str
+    rows: List[Row]
+    in_turns: bool
+    notes: List[str]
+
+
+def compare(first: Record, second: Record) -> Comparison:
+    """Compare the series of two records. Raises ConfigError for different measurements."""
+    if (first.bench, dict(first.options)) != (second.bench, dict(second.options)):
+        raise ConfigError(
+            f"{first.title} and {second.title} are different measurements: "
+            "compare records of the same one"
+        )
+    in_turns = first.turns == second.turns
+    interval = of_pairs if in_turns else of_separate
+    before, rows = {one.name: one for one in first.series}, []
+    for b in second.series:
+        if b.name in before:
+            a = before[b.name]
+            ratio = interval(b.speeds(), a.speeds()) if a.values and b.values else None
+            rows.append(Row(b.name, b.unit, _median(a), _median(b), ratio))
+    return Comparison(second.title, rows, in_turns, list(_notes(first, second, in_turns)))
+
+
+def _median(series: Series) -> Optional[float]:
+    return median(series.values) if series.values else None
+
+
+def _notes(first: Record, second: Record, in_turns: bool) -> Iterator[str]:
+    """The caveats of the comparison."""
+    if not in_turns:
+        yield NOT_IN_TURNS
+    for name in ("cpu", "cores", "versions"):
+        a, b = first.about.get(name), second.about.get(name)
+        if a != b:
+            yield f"{name}: {a} and {b}."
+    sets = [record.about.get("instruction_set") for record in (first, second)]
+    if None not in sets and sets[0] != sets[1]:  # older records have none
+        yield (
+            f"The CPUs computed with different instruction sets: {sets[0] or 'none'} and "
+            f"{sets[1] or 'none'}. They change every row."
+        )
+    for what, record in (("first", first), ("second", second)):
+        others = record.about.get("others", 0.0)
+        if isinstance(others, float) and others > BUSY_CORES:
+            yield f"Other processes kept {others:.1f} cores busy during the {what}."
+
+
+def pairs_of_records(first: Path, second: Path) -> List[Tuple[Record, Record]]:
+    """Two files, or the files of equal names in two folders.
+
+    Raises ConfigError when there are none, and DataError.
+    """
+    if first.is_dir() != second.is_dir():
+        raise ConfigError(f"{first} and {second}: give two files, or two folders")
+    if not first.is_dir():
+        return [(read_record(first), read_record(second))]
+    names = sorted(path.name for path in first.glob("*.json") if (second / path.name).exists())
+    if not names:
+        raise ConfigError(
+            f"{first} and {second} have no records of the same name: "
+            "give folders that make bench wrote"
+        )
+    return [(read_record(first / name), read_record(second / name)) for name in names]
+
+
+def table(comparison: Comparison) -> str:
+    """The rows as text."""
+    title = f"{comparison.title:<{LABEL_WIDTH}}"
+    heading = f"{title}{'first':>9} {'second':>9}  {'speed':>5}  {'95 % interval':>14}"
+    return "\n".join([heading, *map(_line, comparison.rows)])
+
+
+def notes(comparisons: Sequence[Comparison]) -> str:
+    """What the columns are, and the caveats of the comparisons, each once."""
+    said = dict.fromkeys(note for comparison in comparisons for note in comparison.notes)
+    return "\n".join(textwrap.fill(printable(note), text.WIDTH) for note in (EXPLAINED, *said))
+
+
+def _line(row: Row) -> str:
+    name = printable(f"{row.name}, {row.unit}")
+    label = textwrap.shorten(name, LABEL_WIDTH - 1, placeholder="...")
+    cells = f"{_digits(row.first):>9} {_digits(row.second):>9} "
+    return f"{label:<{LABEL_WIDTH}}{cells} {'-' if row.ratio is None else row.ratio}"
+
+
+def _digits(value: Optional[float]) -> str:
+    """At least three digits, without exponents: 5,023  138  11.1  0.0123."""
+    return "-" if value is None else f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
+
+
+def slower(comparisons: Sequence[Comparison], limit: float) -> List[str]:
+    """The rows whose whole interval lies below ``limit``."""
+    return [
+        f"{comparison.title}: {row.name}"
+        for comparison in comparisons
+        for row in comparison.rows
+        if row.ratio is not None and row.ratio.below(limit)
+    ]
+
+
+@command("python tools/benchmarks compare")
+@click.argument("first", metavar="FIRST")
+@click.argument("second", metavar="SECOND")
+@option(
+    "--at-least", "RATIO", "exit with 1 if a row's whole interval lies below this, such as 0.97"
+)
+@JSON
+def main(first: str, second: str, at_least: Optional[str], as_json: bool) -> None:
+    """Compare two records of one measurement, or folders of them.
+
+    It prints ratios with 95 % intervals.
+    --out writes records. Rounds that were measured in turns (--beside) are compared pair by pair.
+    """
+    limit = None if at_least is None else real(0, above_minimum=True)("--at-least", at_least)
+    pairs = pairs_of_records(Path(first), Path(second))
+    found = [compare(*pair) for pair in pairs]
+    if as_json:
+        click.echo(json_text([asdict(one) for one in found]))
+    else:
+        click.echo("\n\n".join([*map(table, found), notes(found)]))
+    behind = [] if limit is None else slower(found, limit)
+    if behind:
+        raise RunError(f"slower, below {at_least} with 95 % confidence: {'; '.join(behind)}")

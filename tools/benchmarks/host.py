@@ -1,0 +1,160 @@
+"""What the host costs a step, and how much of a core's arithmetic training reaches."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import partial
+from statistics import median
+from typing import Dict, Iterator, List, Optional, Sequence
+
+from benchmarks.benchmark import Benchmark, Beside, in_turns
+from gluonlab.bench.harness import table as texts
+from gluonlab.bench.harness.command import (
+    INTERRUPTED,
+    ON,
+    Asked,
+    MeasuredOn,
+    cpu_devices,
+    measured_on,
+    measurement,
+)
+from gluonlab.bench.harness.interval import ratio
+from gluonlab.bench.harness.record import Record, Series
+from gluonlab.bench.harness.rounds import Measurement, Subject, measure
+from gluonlab.cli.command import command
+
+ROUNDS = 5
+DEVICE_COUNTS = (1, 2, 4, 8)
+ON_CPUS = cpu_devices(max(DEVICE_COUNTS))
+COLUMNS = ("forward", "backward", "allreduce", "update", "total", "loader")
+OF_CPUS = "not measured on GPUs: it concerns a CPU core"
+EFFICIENCY, KERNELS = "efficiency", ("sgemm", "lenet")
+TARGET = 0.13  # of what Gluon's loop costs
+_LABELS = {"gluonlab": "gluonlab", "gluon": "Gluon's loop"}
+_NOTE = (
+    "Microseconds of processor time per step and device to queue the parts of a step, not to "
+    "compute them: "
+    "shards are tiny, devices are held until a block of steps is queued. "
+    "total: the whole step, in one call; load+log: fetching the batch and noting its losses."
+)
+
+
+@dataclass(frozen=True)
+class Row:
+    """Microseconds per step and device of ``COLUMNS`` (medians), or the ``reason`` for none."""
+
+    name: str
+    label: str
+    devices: int
+    microseconds: Dict[str, float] = field(default_factory=dict)
+    reason: Optional[str] = None
+
+
+def on_devices(spec: Optional[str]) -> MeasuredOn:
+    """What --devices names; eight CPU devices without it."""
+    return ON_CPUS if spec is None else measured_on(spec)
+
+
+def subjects(on: MeasuredOn = ON_CPUS) -> List[Subject]:
+    """A worker for every device count and loop, and one for a core's arithmetic, the last."""
+    costs = []
+    for kind, label in _LABELS.items():
+        for count in on.counts(DEVICE_COUNTS):
+            options = {"kind": kind, "device_count": count, **on.options(count)}
+            costs.append(Subject(f"host-{kind}-{count}", label, "host", options))
+    missing = OF_CPUS if on.on_gpus else None
+    return [*costs, Subject(EFFICIENCY, "arithmetic", "efficiency", missing=missing)]
+
+
+def ours(on: MeasuredOn = ON_CPUS) -> List[Subject]:
+    """The subjects that run gluonlab's code."""
+    return [subject for subject in subjects(on) if subject.options.get("kind") == "gluonlab"]
+
+
+def series(measurements: Sequence[Measurement]) -> List[Series]:
+    """By round, ``host-gluonlab-4 total`` in microseconds and ``efficiency sgemm`` in GFLOP/s."""
+    return [one for measurement in measurements for one in _series(measurement)]
+
+
+def _series(measurement: Measurement) -> Iterator[Series]:
+    subject, costs = measurement.subject, measurement.subject.job == "host"
+    for name in COLUMNS if costs else KERNELS:
+        has_it = measurement.answers and name in measurement.answers[0]
+        if has_it or measurement.reason:
+            values = tuple(measurement.column(name)) if has_it else ()
+            unit = "us" if costs else "GFLOP/s"
+            yield Series(f"{subject.name} {name}", subject.label, unit, values, measurement.reason)
+
+
+def make_rows(found: Sequence[Series]) -> List[Row]:
+    """The table's numbers: medians over the rounds."""
+    rows: Dict[str, List[Series]] = {}
+    for one in found:
+        rows.setdefault(one.name.rpartition(" ")[0], []).append(one)
+    rows.pop(EFFICIENCY, None)
+    return [_row(name, columns) for name, columns in rows.items()]
+
+
+def _row(name: str, columns: Sequence[Series]) -> Row:
+    medians = {one.name.rpartition(" ")[2]: median(one.values) for one in columns if one.values}
+    return Row(name, columns[0].label, int(name.rpartition("-")[2]), medians, columns[0].reason)
+
+
+def text(record: Record) -> str:
+    """The table, a core's arithmetic, and the verdict."""
+    rows = make_rows(record.series)
+    return "\n".join([table(rows), "", *efficiency_lines(record), "", *verdicts(record)])
+
+
+def table(rows: Sequence[Row]) -> str:
+    """The host's cost as text."""
+    columns = "".join(f"{name:>10}" for name in (*COLUMNS[:-1], "load+log"))
+    return texts.table([f"{'':<12}{'devices':>8}{columns}", *map(_line, rows)], _NOTE)
+
+
+def _line(row: Row) -> str:
+    label, found = f"{row.label:<12}{row.devices:>8}", row.microseconds
+    if not found:
+        return texts.missing(f"{label}  ", row.reason)
+    cells = (f"{found[name]:.0f}" if name in found else "-" for name in COLUMNS)
+    return label + "".join(f"{cell:>10}" for cell in cells)
+
+
+def efficiency_lines(record: Record) -> List[str]:
+    """What one thread computes, in words."""
+    sgemm, lenet = (record.find(f"{EFFICIENCY} {kernel}") for kernel in KERNELS)
+    if sgemm is None or lenet is None:
+        reasons = (one.reason for one in record.series if one.name.startswith(EFFICIENCY))
+        return [f"arithmetic: {next(reasons, 'not measured')}"]
+    part = ratio(lenet.values, sgemm.values)
+    reached = f"{median(lenet.values):6.1f} GFLOP/s, {part:.0%} of that"
+    return [
+        f"1 thread, sgemm 1024x1024:         {median(sgemm.values):6.1f} GFLOP/s",
+        f"1 thread, LeNet training, batch 64:{reached}",
+    ]
+
+
+def verdicts(record: Record) -> List[str]:
+    """Whether the targets are reached, or that this was not measured."""
+    return [_verdict(record, count) for count in DEVICE_COUNTS if count > 1]
+
+
+def _verdict(record: Record, count: int) -> str:
+    claim = f"host on {count} devices <= {TARGET:.2f} of Gluon's loop"
+    ours, gluons = (record.find(f"host-{name}-{count} total") for name in ("gluonlab", "gluon"))
+    if ours is None or gluons is None or not (ours.values and gluons.values):
+        return texts.outcome(claim, None, False)
+    share = ratio(ours.values, gluons.values)
+    return texts.outcome(claim, f"{share:.2f}", share <= TARGET)
+
+
+@command("python tools/benchmarks host", INTERRUPTED)
+@measurement(ROUNDS)
+@in_turns
+@ON
+def main(asked: Asked, beside: Optional[Beside], devices: Optional[str]) -> None:
+    """Measure what the host's Python costs a step, in time and cores."""
+    on = on_devices(devices)
+    Benchmark(("host", on.title()), partial(measure, subjects(on)), ours(on), series, text, on).run(
+        asked, beside
+    )

@@ -1,0 +1,103 @@
+"""Jobs that make batches in MXNet of images in files; nothing is trained with them."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+from typing import Any, Callable, Dict, Iterable, Iterator, Tuple
+
+import mxnet as mx
+import numpy as np
+from mxnet import gluon, recordio
+
+from benchmarks.images import BATCH_SIZE, whole_epochs
+from gluonlab.bench.worker import Job
+from gluonlab.data import Dataset
+from gluonlab.data.images.decode import decode
+from gluonlab.data.images.quick import agrees
+from gluonlab.data.images.resize import usual_resizer
+from gluonlab.data.loading.loader import Loader
+from gluonlab.data.sets import folder as folders
+from gluonlab.data.sets.layout import ImageFolder
+from gluonlab.data.sets.pack import pack
+from gluonlab.devices import devices
+
+WORKERS = 2
+
+
+def make(reader: str, folder: str, size: int) -> Job:
+    """Batches by one of READERS."""
+    return whole_epochs(READERS[reader](folder, size), len(ImageFolder(folder).train[0]))
+
+
+def _decoders(folder: str, size: int) -> Loader:
+    return _loader(folders.load(folder, size, WORKERS))
+
+
+def _packed(folder: str, size: int) -> Loader:
+    # the folder for temporary files is the measurement's
+    packed = Path(tempfile.mkdtemp()) / "packed"
+    pack(folders.load(folder, size, WORKERS), packed)
+    return _loader(folders.load(packed))
+
+
+def _loader(dataset: Dataset) -> Loader:
+    return Loader(dataset.train, devices("cpu*2"), BATCH_SIZE, raw=True)
+
+
+class _Records:
+    """ImageRecordIter over a .rec of the JPEGs as they are; it has one thread on two cores."""
+
+    def __init__(self, folder: str, size: int) -> None:
+        place = Path(tempfile.mkdtemp())
+        record = recordio.MXIndexedRecordIO(str(place / "a.idx"), str(place / "a.rec"), "w")
+        paths, labels = ImageFolder(folder).train
+        for number, (path, label) in enumerate(zip(paths, labels)):
+            record.write_idx(
+                number,
+                recordio.pack(
+                    recordio.IRHeader(0, float(label), number, 0), Path(path).read_bytes()
+                ),
+            )
+        record.close()
+        self._iterator = mx.io.ImageRecordUInt8Iter(
+            path_imgrec=str(place / "a.rec"), path_imgidx=str(place / "a.idx"),
+            data_shape=(3, size, size), batch_size=BATCH_SIZE, resize=size, shuffle=True,
+            preprocess_threads=WORKERS,
+        )  # fmt: skip
+
+    def __iter__(self) -> Iterator[Any]:
+        self._iterator.reset()
+        for batch in self._iterator:
+            batch.data[0].wait_to_read()
+            yield batch
+
+
+class _Files(gluon.data.Dataset):
+    """What gluon's DataLoader takes: one image (3, size, size) and its label at a time."""
+
+    def __init__(self, folder: str, size: int) -> None:
+        self.paths, self.labels = ImageFolder(folder).train
+        self.size, self.quick, self.resizer = size, agrees(), usual_resizer()
+
+    def __len__(self) -> int:
+        return len(self.paths)
+
+    def __getitem__(self, index: int) -> Tuple[Any, Any]:
+        pixels = decode(self.paths[index], self.size, None, self.quick, self.resizer)
+        return np.ascontiguousarray(pixels), self.labels[index]
+
+
+def _gluon(folder: str, size: int) -> Iterable[Any]:
+    loader: Iterable[Any] = gluon.data.DataLoader(
+        _Files(folder, size), BATCH_SIZE, shuffle=True, num_workers=WORKERS
+    )
+    return loader
+
+
+READERS: Dict[str, Callable[[str, int], Iterable[Any]]] = {
+    "decoders": _decoders,
+    "packed": _packed,
+    "record": _Records,
+    "gluon": _gluon,
+}

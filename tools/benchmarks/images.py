@@ -1,0 +1,150 @@
+"""Images per second out of files: gluonlab's ways, MXNet's own, and PyTorch's DataLoader."""
+
+from __future__ import annotations
+
+import math
+import time
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Dict, Iterable, List, Sequence
+
+from benchmarks.peers import no_torch
+from gluonlab.bench.harness import table as rates
+from gluonlab.bench.harness.command import INTERRUPTED, Asked, measurement
+from gluonlab.bench.harness.record import Series
+from gluonlab.bench.harness.rounds import Measurement, Subject, image_rates, measure
+from gluonlab.bench.harness.table import Row, interleaved
+from gluonlab.bench.harness.table import table as as_table
+from gluonlab.bench.worker import Job
+from gluonlab.cli.command import command
+from gluonlab.files.temporary import temporary_folder
+
+ROUNDS = 5
+BATCH_SIZE = 64
+CLASSES = 4
+PEER = "torch"
+LABELS = 30  # columns
+WAYS = {
+    "decoders": "gluonlab, 2 decoders",
+    "packed": "gluonlab, packed",
+    "record": "ImageRecordIter, .rec",
+    "gluon": "gluon DataLoader, 2 workers",
+    PEER: "PyTorch DataLoader, 2 workers",
+}
+
+
+@dataclass(frozen=True)
+class Photographs:
+    """Made-up JPEGs of one size, and the size that networks get."""
+
+    width: int
+    height: int
+    size: int
+    count: int
+
+    def label(self) -> str:
+        """``320x240 -> 224x224``."""
+        return f"{self.width}x{self.height} -> {self.size}x{self.size}"
+
+
+SETS = (Photographs(64, 64, 64, 1280), Photographs(320, 240, 224, 384))
+
+
+def subjects(folder: Path, size: int) -> List[Subject]:
+    """The ways to read the JPEGs below ``folder``, each with two processes or threads if it can."""
+    common = {"folder": str(folder), "size": size}
+    *readers, peer = WAYS
+    return [
+        *(Subject(name, WAYS[name], "images", {"reader": name, **common}) for name in readers),
+        Subject(peer, WAYS[peer], "torch-images", common, missing=no_torch()),
+    ]
+
+
+def images(rounds: int = ROUNDS) -> List[Measurement]:
+    """Measure every way on every set, interleaved; the names of subjects begin with the set's.
+
+    The JPEGs are made for it, and removed.
+    """
+    found: List[Measurement] = []
+    for photographs in SETS:
+        with temporary_folder("images") as folder:
+            make_jpegs(folder, photographs)
+            found += measure(subjects(folder, photographs.size), rounds)
+        for one in found[-len(WAYS) :]:
+            one.subject = replace(one.subject, name=f"{photographs.label()}: {one.subject.name}")
+    return found
+
+
+def make_jpegs(folder: Path, photographs: Photographs) -> None:
+    """folder/train/CLASS/*.jpg and a few in folder/val, which compress like photographs.
+
+    They are smooth colours with some noise.
+    """
+    import numpy as np  # a bench's --help does without
+    from PIL import Image
+
+    random = np.random.RandomState(0)
+    width, height = photographs.width, photographs.height
+    for number in range(photographs.count + CLASSES):
+        part = "train" if number < photographs.count else "val"
+        place = folder / part / f"class{number % CLASSES}"
+        place.mkdir(parents=True, exist_ok=True)
+        coarse = random.randint(0, 256, (height // 8, width // 8, 3)).astype(np.uint8)
+        smooth = Image.fromarray(coarse).resize((width, height), Image.Resampling.BICUBIC)
+        noisy = np.asarray(smooth) + random.randint(-12, 13, (height, width, 3))
+        image = Image.fromarray(noisy.clip(0, 255).astype(np.uint8))
+        image.save(place / f"{number:05}.jpg", quality=90)
+
+
+def whole_epochs(epoch: Iterable[Any], images: int) -> Job:
+    """A job that iterates over ``epoch``, which gives ``images`` images each time.
+
+    It makes as many whole epochs as the steps take: what a reader has made ready beforehand, while
+    another one was measured, would count otherwise.
+    """
+
+    def run(steps: int) -> Dict[str, float]:
+        began, epochs = time.perf_counter(), math.ceil(steps * BATCH_SIZE / images)
+        for _ in range(epochs):
+            for batch in epoch:
+                del batch
+        return {"seconds": time.perf_counter() - began, "images": epochs * images}
+
+    return run
+
+
+def make_rows(found: Sequence[Series]) -> List[Row]:
+    """The table's numbers; ratios are the row's images/s over those of PyTorch on the same set."""
+    peers = {set_of(one): one.values for one in found if one.name.endswith(f": {PEER}")}
+    return [rates.make_row(one, one.values, peers.get(set_of(one), ())) for one in found]
+
+
+def set_of(named: "Series | Row") -> str:
+    """``320x240 -> 224x224``: the set that a row is about."""
+    return named.name.partition(": ")[0]
+
+
+def table(rows: Sequence[Row], rounds: int) -> str:
+    """The rows as text, set by set."""
+    lines: List[str] = []
+    for label in dict.fromkeys(map(set_of, rows)):
+        own = [rates.line(row, LABELS) for row in rows if set_of(row) == label]
+        lines += [*[""] * bool(lines), rates.heading(label, LABELS, "row / PyTorch"), *own]
+    note = (
+        f"JPEGs are read, decoded and put into batches of {BATCH_SIZE}; nothing is trained. "
+        f"images/s: the median of {interleaved(rounds)}. "
+        "gluonlab's batches are shards of bytes on 2 devices, in a seed's order; "
+        "packed is read as pixels."
+    )
+    return as_table(lines, note)
+
+
+@command("python tools/benchmarks images", INTERRUPTED)
+@measurement(ROUNDS)
+def main(asked: Asked) -> None:
+    """Measure JPEGs decoded per second: gluonlab, MXNet and PyTorch.
+
+    A slow result is a result: it does not change the exit status.
+    """
+    _, record = asked.record(("images", {}), images, image_rates)
+    asked.say(record, table(make_rows(record.series), asked.rounds))

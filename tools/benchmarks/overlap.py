@@ -1,0 +1,137 @@
+"""Training on several devices, by how large the pieces are in which backward is queued."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+from statistics import median
+from typing import Dict, List, Optional, Sequence, Tuple, Union
+
+from gluonlab.bench.harness.command import (
+    INTERRUPTED,
+    ON,
+    Asked,
+    MeasuredOn,
+    cpu_devices,
+    measured_on,
+    measurement,
+    option,
+)
+from gluonlab.bench.harness.interval import Ratio, of_pairs
+from gluonlab.bench.harness.record import Series
+from gluonlab.bench.harness.rounds import Measurement, Subject, measure
+from gluonlab.bench.harness.table import interleaved, missing
+from gluonlab.bench.harness.table import table as as_table
+from gluonlab.bench.tasks import TASKS
+from gluonlab.cli.command import command
+from gluonlab.errors import ConfigError, unknown
+
+ROUNDS = 11
+DEVICES = 2
+NETWORKS = ("lenet", "resnet18")
+OFF = "off"
+OVERLAPS: Sequence[Union[int, str]] = (OFF, 32, 15, 8, 4, 1)
+TRACED = 5  # steps of each round, after those that are timed
+SPEED, BESIDE = "images/s", "beside"
+
+
+@dataclass(frozen=True)
+class Row:
+    """Images/s with such an ``overlap``, over those without any, and what the trace has seen.
+
+    ``beside``: the share of the time of sums and copies in which some device computed backward.
+    """
+
+    overlap: str
+    images_per_second: Optional[float] = None
+    ratio: Optional[Ratio] = None
+    beside: Optional[float] = None
+    reason: Optional[str] = None
+
+
+def check_network(name: str) -> str:
+    """The name. Raises ConfigError, with the choices, for another one."""
+    if name not in NETWORKS:
+        raise ConfigError(unknown("network", name, NETWORKS))
+    return name
+
+
+def on_devices(spec: Optional[str]) -> MeasuredOn:
+    """What --devices names, two or more; two CPU devices without it. Raises ConfigError for one."""
+    on = cpu_devices(DEVICES) if spec is None else measured_on(spec)
+    if len(on.numbers) < 2:
+        raise ConfigError(f"--devices {spec}: one device has nothing to sum: name two or more")
+    return on
+
+
+def subjects(network: str, on: MeasuredOn) -> List[Subject]:
+    """One for each overlap, none first."""
+    count, images = len(on.numbers), TASKS[network].global_batch_size
+    common = {"task": network, "device_count": count, "threads": 1, "traced": TRACED}
+    common.update(on.options(count))
+    return [
+        Subject(f"{each}", f"{each}", "gluonlab", {**common, "overlap": each}, images=images)
+        for each in OVERLAPS
+    ]
+
+
+def series(measurements: Sequence[Measurement]) -> List[Series]:
+    """Images/s of each overlap, and the share of its sums beside backward, by round."""
+    found = []
+    for one in measurements:
+        name, reason = one.subject.name, one.reason
+        beside = tuple(answer["beside"] for answer in one.answers)
+        found.append(Series(f"{name} {SPEED}", name, SPEED, one.rates(), reason))
+        found.append(Series(f"{name} {BESIDE}", name, BESIDE, beside, reason))
+    return found
+
+
+def make_rows(found: Sequence[Series]) -> List[Row]:
+    """A row for each overlap."""
+    by_name: Dict[Tuple[str, str], Series] = {(one.label, one.unit): one for one in found}
+    off, rows = by_name[OFF, SPEED].values, []
+    for overlap in map(str, OVERLAPS):
+        speed, beside = (by_name[overlap, unit] for unit in (SPEED, BESIDE))
+        if not speed.values:
+            rows.append(Row(overlap, reason=speed.reason))
+            continue
+        ratio = of_pairs(speed.values, off) if off and overlap != OFF else None
+        rows.append(Row(overlap, median(speed.values), ratio, median(beside.values)))
+    return rows
+
+
+def text(network: str, found: Sequence[Series], rounds: int) -> str:
+    """The table."""
+    lines = [f"{'--overlap':<12}{'images/s':>9}   {'over off':<21}{'beside backward':>16}"]
+    for row in make_rows(found):
+        label = f"{row.overlap:<12}"
+        if row.images_per_second is None or row.beside is None:
+            lines.append(missing(label, row.reason))
+            continue
+        ratio = "" if row.ratio is None else str(row.ratio)
+        lines.append(f"{label}{row.images_per_second:>9,.0f}   {ratio:<21}{row.beside:>16.0%}")
+    note = (
+        f"{TASKS[network].title}, kvstore device. Backward is queued in pieces of so many "
+        f"operators; off: in one. images/s: medians of {interleaved(rounds)}; over off: the median "
+        "of the rounds' ratios with its 95 % interval. beside backward: of the time of sums and "
+        f"copies, the share in which some device computed backward, in a trace of {TRACED} steps "
+        "of each round, which are not timed."
+    )
+    return as_table(lines, note)
+
+
+@command("python tools/benchmarks overlap", INTERRUPTED)
+@measurement(ROUNDS)
+@option("--network", "NAME", f"one of {', '.join(NETWORKS)}", "resnet18")
+@ON
+def main(asked: Asked, network: str, devices: Optional[str]) -> None:
+    """Measure what --overlap costs and brings.
+
+    It runs on two CPU devices, or on those named.
+    A slow result is a result: it does not change the exit status.
+    """
+    network, on = check_network(network), on_devices(devices)
+    title = ("overlap", {"network": network, **on.title()})
+    measured = partial(measure, subjects(network, on))
+    _, record = asked.record(title, measured, series)
+    asked.say(record, text(network, record.series, asked.rounds), on)

@@ -1,0 +1,285 @@
+"""gluonlab on two devices beside its peers: the classic Gluon loop, PyTorch, and one device."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+from functools import partial
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    Callable,
+    Dict,
+    List,
+    Mapping,
+    NamedTuple,
+    Optional,
+    Sequence,
+    Tuple,
+)
+
+from benchmarks.benchmark import Benchmark, Beside, in_turns
+from gluonlab.bench.harness import table as rates
+from gluonlab.bench.harness.command import INTERRUPTED, ON, Asked, measurement, option
+from gluonlab.bench.harness.rounds import image_rates, measure
+from gluonlab.bench.tasks import CLASSES
+from gluonlab.cli.command import command
+from gluonlab.host.instruction_set import INSTRUCTION_SETS, LIMIT, instruction_set
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+from gluonlab.bench.harness.command import MeasuredOn, cpu_devices, measured_on
+from gluonlab.bench.harness.record import Record, Series
+from gluonlab.bench.harness.rounds import Subject
+from gluonlab.bench.harness.table import Row, interleaved, outcome
+from gluonlab.bench.harness.table import table as as_table
+from gluonlab.bench.tasks import TASKS, Task
+from gluonlab.errors import ConfigError, unknown
+
+ROUNDS = 9
+ON_CPUS = cpu_devices(2)
+COMPILE_TIMEOUT_S = 240.0
+SHORT = {"sharded-optimizer": "sharded"}  # for a column of labels
+CPU_ROW = "measured on CPUs only"
+NO_TORCH = "torch is not installed: pip install 'gluonlab[bench]'"
+LABELS = 28  # columns
+LOOPBACK = {"GLOO_SOCKET_IFNAME": "lo"}
+# else a pool of processes stays beside the measured one
+COMPILE_IN_PROCESS = {"TORCHINDUCTOR_COMPILE_THREADS": "1"}
+
+
+def images_and_labels(task: Task) -> "Tuple[NDArray[np.float32], NDArray[np.int32]]":
+    """The task's images in 0..1 and random labels (samples,), those of the data set ``synthetic``.
+
+    Made here again because a process that measures PyTorch must not load MXNet. The labels are
+    random, too: a constant one is learnt within seconds, and its gradients then become denormal
+    numbers, with which every library computes slowly.
+    """
+    import numpy as np  # a bench's --help does without
+
+    random = np.random.RandomState(0)
+    images = random.randint(0, 256, (task.samples, *task.shape), dtype=np.uint8)
+    labels = random.randint(0, CLASSES, task.samples).astype(np.int32)
+    return images.astype(np.float32) / np.float32(255), labels
+
+
+def torch_limit() -> Dict[str, str]:
+    """Limit PyTorch's own operators as oneDNN is limited, here by DNNL_MAX_CPU_ISA; else nothing.
+
+    PyTorch's oneDNN obeys that variable, as MXNet's does, and PyTorch's operators one of their own.
+    """
+    used = instruction_set()
+    if LIMIT not in os.environ or used == next(iter(INSTRUCTION_SETS)):
+        return {}
+    return {"ATEN_CPU_CAPABILITY": "avx2" if used == "AVX2" else "default"}
+
+
+def no_torch() -> Optional[str]:
+    """Why PyTorch's rows are missing; None if they are not."""
+    return None if importlib.util.find_spec("torch") else NO_TORCH
+
+
+def lenet(on: MeasuredOn = ON_CPUS) -> List[Subject]:
+    """LeNet's rows, the reference first. Without torch its rows say so."""
+    count = len(on.numbers)
+    options, images = {"device_count": count, **on.options(count)}, TASKS["lenet"].global_batch_size
+    label = f"classic loop {_devices(count)}"
+    return [
+        _gluonlab(on, "lenet", count, 1),
+        Subject("classic", label, "classic", options, images=images),
+        *_torch(on, "lenet"),
+        *_alone(on, "lenet"),
+    ]
+
+
+def resnet18(on: MeasuredOn = ON_CPUS) -> List[Subject]:
+    """ResNet-18's rows: the reference has the store that suits so many parameters best."""
+    count = len(on.numbers)
+    return [
+        _gluonlab(on, "resnet18", count, 1, "sharded-optimizer"),
+        _gluonlab(on, "resnet18", count, 1),
+        *_torch(on, "resnet18"),
+        *_alone(on, "resnet18"),
+    ]
+
+
+def _alone(on: MeasuredOn, task: str) -> List[Subject]:
+    """One device: of a CPU with the cores of both, and with one of them."""
+    return [_gluonlab(on, task, 1, threads) for threads in ((1,) if on.on_gpus else (2, 1))]
+
+
+def _devices(count: int) -> str:
+    return f"{count} device{'s' * (count > 1)}"
+
+
+def _gluonlab(
+    on: MeasuredOn, task: str, device_count: int, threads: int, kvstore: str = "device"
+) -> Subject:
+    name, label = f"gluonlab-{device_count}x{threads}", f"gluonlab {_devices(device_count)}"
+    if kvstore != "device":
+        name, label = f"{name}-{kvstore}", f"{label} {SHORT.get(kvstore, kvstore)}"
+    elif device_count == 1 and not on.on_gpus:
+        label += f" {threads} thread{'s' * (threads > 1)}"
+    options = {"task": task, "device_count": device_count, "threads": threads, "kvstore": kvstore}
+    options.update(on.options(device_count))
+    return Subject(name, label, "gluonlab", options, images=TASKS[task].global_batch_size)
+
+
+def _torch(on: MeasuredOn, task: str) -> List[Subject]:
+    missing, two = CPU_ROW if on.on_gpus else no_torch(), {"task": task, "threads": 2}
+    rows: Sequence[Tuple[str, str, str, Dict[str, Any], Dict[str, str]]] = (
+        ("eager", "eager 2 threads", "torch", two, {}),
+        ("channels-last", "channels-last", "torch", {**two, "channels_last": True}, {}),
+        ("compile", "torch.compile", "torch", {**two, "compiled": True}, COMPILE_IN_PROCESS),
+        ("ddp", "DDP 2 processes", "torch-ddp", {"task": task, "world_size": 2}, LOOPBACK),
+    )
+    common = (missing, COMPILE_TIMEOUT_S, TASKS[task].global_batch_size)
+    return [
+        Subject(
+            f"torch-{name}",
+            f"PyTorch {label}",
+            job,
+            options,
+            {**variables, **torch_limit()},
+            *common,
+        )
+        for name, label, job, options, variables in rows
+    ]
+
+
+class Target(NamedTuple):
+    """A target: two devices are this factor faster than the fastest of some rows.
+
+    ``rows``: the prefix of the rows' names.
+    """
+
+    at_least: float
+    text: str
+    rows: str
+
+
+Targets = Mapping[str, Sequence[Target]]  # by instruction set, as a record names it
+
+
+class Comparison(NamedTuple):
+    """A network's table: its rows, the reference first, and the targets."""
+
+    task: Task
+    subjects: Callable[..., List[Subject]]  # on which devices: `ON_CPUS` by default
+    targets: Targets
+
+
+def _lenet_targets(classic: float, torch: float) -> Sequence[Target]:
+    return (
+        Target(classic, "the classic loop", "classic"),
+        Target(torch, "the best PyTorch row", "torch"),
+        Target(1.8, "gluonlab 1 device 1 thread", "gluonlab-1x1"),
+    )
+
+
+LENET_TARGETS = {
+    "AVX512_CORE": _lenet_targets(classic=2.1, torch=1.25),
+    "AVX2": _lenet_targets(classic=2.5, torch=1.1),
+}
+RESNET18_TARGETS = dict.fromkeys(
+    LENET_TARGETS,
+    (
+        Target(0.95, "gluonlab 1 device 2 threads", "gluonlab-1x2"),
+        Target(1.0, "the best PyTorch row", "torch"),
+    ),
+)
+COMPARISONS = {
+    "lenet": Comparison(TASKS["lenet"], lenet, LENET_TARGETS),
+    "resnet18": Comparison(TASKS["resnet18"], resnet18, RESNET18_TARGETS),
+}
+
+
+def check_network(name: str) -> Comparison:
+    """The comparison of this name. Raises ConfigError, with the choices."""
+    if name not in COMPARISONS:
+        raise ConfigError(unknown("network", name, COMPARISONS))
+    return COMPARISONS[name]
+
+
+def on_devices(spec: Optional[str]) -> MeasuredOn:
+    """What --devices names, two or more; two CPU devices without it. Raises ConfigError for one."""
+    on = ON_CPUS if spec is None else measured_on(spec)
+    if len(on.numbers) < 2:
+        raise ConfigError(
+            f"--devices {spec}: the rows compare several devices with one: name two or more"
+        )
+    return on
+
+
+def ours(comparison: Comparison, on: MeasuredOn = ON_CPUS) -> List[Subject]:
+    """The rows that run gluonlab's code."""
+    return [subject for subject in comparison.subjects(on) if subject.job == "gluonlab"]
+
+
+def make_rows(found: Sequence[Series]) -> List[Row]:
+    """The table's numbers; ratios are the first series' images/s over the row's."""
+    return [rates.make_row(one, found[0].values, one.values) for one in found]
+
+
+def text(comparison: Comparison, record: Record, on: MeasuredOn) -> str:
+    """The table and, as targets were set for two CPU devices, on those the verdicts.
+
+    They depend on the instruction set with which the record was measured.
+    """
+    rows = make_rows(record.series)
+    shown = table(comparison.task, rows, record.rounds, len(on.numbers))
+    if on.asked:
+        return shown
+    instructions = record.about.get("instruction_set", "")
+    if instructions not in comparison.targets:
+        return f"{shown}\n\nTargets are set for {' and '.join(comparison.targets)} only."
+    targets = comparison.targets[instructions]
+    return "\n".join([shown, "", f"Targets with {instructions}:", *verdicts(targets, rows)])
+
+
+def table(task: Task, rows: Sequence[Row], rounds: int, devices: int = 2) -> str:
+    """The rows as text; ``devices``: how many the first row has."""
+    ratio = f"gluonlab {devices} / row"
+    note = (
+        f"{task.title}, global batch {task.global_batch_size}, {interleaved(rounds)}. "
+        "images/s: the median; "
+        f"{ratio}: images/s of the first row over this row's, the median of the rounds' ratios."
+    )
+    lines = [rates.heading("", LABELS, ratio), *(rates.line(row, LABELS) for row in rows)]
+    return as_table(lines, note)
+
+
+def verdicts(targets: Sequence[Target], rows: Sequence[Row]) -> List[str]:
+    """A line per target: whether it was reached, or that this was not measured."""
+    lines = []
+    for target in targets:
+        claim = f"2 devices >= {target.at_least:g}x {target.text}"
+        own = (row.ratio for row in rows if row.name.startswith(target.rows))
+        ratios = [ratio for ratio in own if ratio is not None]
+        lowest = min(ratios, default=0.0)  # over the fastest of these rows
+        shown = f"{lowest:.2f}x" if ratios else None
+        lines.append(outcome(claim, shown, lowest >= target.at_least))
+    return lines
+
+
+@command("python tools/benchmarks peers", INTERRUPTED)
+@measurement(ROUNDS)
+@in_turns
+@ON
+@option("--network", "NAME", f"one of {', '.join(COMPARISONS)}", "lenet")
+def main(asked: Asked, beside: Optional[Beside], devices: Optional[str], network: str) -> None:
+    """Measure gluonlab beside the classic Gluon loop and PyTorch.
+
+    It runs on two devices, or on those named.
+    A slow result is a result: it does not change the exit status.
+    """
+    comparison, on = check_network(network), on_devices(devices)
+    Benchmark(
+        ("peers", {"network": network, **on.title()}),
+        partial(measure, comparison.subjects(on)),
+        ours(comparison, on),
+        image_rates,
+        lambda record: text(comparison, record, on),
+        on,
+    ).run(asked, beside)

@@ -1,0 +1,1 @@
+"""The prediction model beside published speeds: python tools/prediction NAME."""

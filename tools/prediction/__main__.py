@@ -1,0 +1,26 @@
+"""python tools/prediction NAME: fit the model of predictions, validate it, and what it says."""
+
+import sys
+from pathlib import Path
+from typing import Optional, Sequence
+
+TOOLS = Path(__file__).resolve().parent.parent
+sys.path[:1] = [str(TOOLS.parent), str(TOOLS)]  # this gluonlab, and this package
+
+from gluonlab.cli.command import dispatch, main_of  # noqa: E402
+
+COMMANDS = {
+    "efficiency": "the efficiency of training on 1 to 8 known hosts, predicted",
+    "fit": "fit the model's constants to published speeds again",
+    "validate": "predict the published speeds again, and write them into the package",
+}
+
+
+def main(args: Optional[Sequence[str]] = None) -> None:
+    """Hand the remaining options to the command that is named first."""
+    commands = {name: (said, main_of(f"prediction.{name}")) for name, said in COMMANDS.items()}
+    dispatch("python tools/prediction", commands, sys.argv[1:] if args is None else args)
+
+
+if __name__ == "__main__":
+    main()
