@@ -225,8 +225,8 @@ def _find_batch_size(config: TrainConfig, budget_bytes: int, as_json: bool, quie
 def _find_lr(config: TrainConfig, steps: str, as_json: bool) -> None:
     count = whole(1)("--find-lr", steps)
     _check_early(config)
-    from gluonlab.study import rate_finder
-    from gluonlab.study.command import in_terminal
+    from gluonlab.study import rate_finder  # MXNet is loaded here, not for --help
+    from gluonlab.study.study import in_terminal
 
     found = rate_finder.find_rate(config, count)
     path = rate_finder.write(found, config.out)

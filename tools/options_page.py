@@ -35,11 +35,6 @@ def commands_of(name):
     except ModuleNotFoundError:
         module = importlib.import_module(f"gluonlab.{name}")
     words = f"python -m gluonlab.{name}"
-    if hasattr(module, "STUDIES"):
-        return [
-            (f"{words} {each}", importlib.import_module(where).main)
-            for each, (_, where) in module.STUDIES.items()
-        ]
     if hasattr(module, "COMMANDS"):
         return [(f"{words} {each}", command) for each, command in module.COMMANDS.items()]
     return [(words, module.main)]

@@ -16,7 +16,7 @@ from gluonlab.engine import openmp
 from gluonlab.engine.neighbours import neighbours
 from gluonlab.engine.threads import threads_per_device
 from gluonlab.errors import GluonlabError
-from gluonlab.host import cores
+from gluonlab.host import resources
 from gluonlab.host.resources import CGROUPS, PROC, room
 
 # bytes: nothing can be finished; a large data set cannot be unpacked
@@ -153,7 +153,7 @@ def cpu(proc: Path = PROC) -> Iterator[Finding]:
         cause = "until they connect, it is unknown how many run on this host: all are assumed to"
         cure = "export OMP_NUM_THREADS, or train with python -m gluonlab.launch, which counts them"
         yield warning("cpu", what, cause, cure)
-    exported, own = openmp.exported_threads(), cores.available()
+    exported, own = openmp.exported_threads(), resources.available_cores()
     if exported is not None and exported.threads > own:
         what = f"{exported.threads} threads are exported for {plural(own, 'core')}"
         cause = "threads without a core of their own keep the others waiting"
@@ -165,7 +165,11 @@ def cpu(proc: Path = PROC) -> Iterator[Finding]:
 
 def cores_in_words() -> str:
     """``2 cores``, and why they are not all of the machine's."""
-    machine, allowed, own = os.cpu_count() or 1, len(os.sched_getaffinity(0)), cores.available()
+    machine, allowed, own = (
+        os.cpu_count() or 1,
+        len(os.sched_getaffinity(0)),
+        resources.available_cores(),
+    )
     notes = []
     if allowed < machine:
         notes.append(f"{allowed} of the machine's {machine} CPUs are allowed by affinity")

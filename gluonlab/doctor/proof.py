@@ -18,7 +18,7 @@ from tqdm import tqdm
 from gluonlab.bench.harness.machine import about
 from gluonlab.doctor.findings import FAULT, Finding, ok, one_line, plural
 from gluonlab.doctor.trials import TRIALS
-from gluonlab.drawing.templates import environment
+from gluonlab.drawing.page import environment
 from gluonlab.errors import DeviceError
 from gluonlab.files.whole import check_new, write_text
 from gluonlab.gpu import nvml

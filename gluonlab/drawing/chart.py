@@ -9,50 +9,27 @@ from __future__ import annotations
 import math
 import textwrap
 from dataclasses import dataclass
-from typing import List, Optional, Sequence, Tuple
-from xml.etree.ElementTree import Element, SubElement
+from typing import Any, List, Optional, Sequence, Tuple
 
-from gluonlab.drawing.svg import document, finished, group, text
+from gluonlab.drawing.live import as_svg as figure_as_svg
+from gluonlab.drawing.live import as_written, import_matplotlib, new_figure
 
 # All lengths are px.
 WIDTH, MARGIN, LEFT, RIGHT = 760, 24, 74, 24
 HEIGHT, ABOVE, BELOW, LINE = 330, 20, 58, 20
+TITLE, SIZE = 19, 13  # of letters
 COLUMNS = 100  # of the sentences
-LETTER, WIDE_LETTER = 7.3, 13.5  # of the legend, in Latin and in Japanese script
+LETTER, WIDE_LETTER = 7.3, 13.5  # widths, in Latin and in Japanese script
 
-STYLE = """
-text { font-family: system-ui, "Segoe UI", "Helvetica Neue", Arial, "Hiragino Sans", "Yu Gothic",
-  Meiryo, "Noto Sans CJK JP", sans-serif; font-size: 13px; fill: #1c2430 }
-.name { font-size: 19px; font-weight: 600 } .quiet { fill: #566072 } .middle { text-anchor: middle }
-.end { text-anchor: end } .paper { fill: #ffffff } .grid { stroke: #e3e7ee }
-.axis { stroke: #8a94a4; fill: none } .region { font-weight: 600; text-anchor: middle }
-.curve { fill: none; stroke-width: 2.2; stroke-linejoin: round } .interval { stroke-width: 1.6 }
-.dashed { stroke-dasharray: 6 4; stroke-width: 1.8 }
-.area0 { fill: #dff1ea } .area1 { fill: #fdf3d6 } .area2 { fill: #fbe2d5 }
-.line0 { stroke: #0072b2 } .mark0 { fill: #0072b2 } .line1 { stroke: #d55e00 }
-.mark1 { fill: #d55e00 } .line2 { stroke: #00805d } .mark2 { fill: #00805d }
-.line3 { stroke: #a8457f } .mark3 { fill: #a8457f } .line4 { stroke: #7a5c00 }
-.mark4 { fill: #7a5c00 } .line5 { stroke: #1c2430 } .mark5 { fill: #1c2430 }
-.linenone { stroke: #566072 } .marknone { fill: #566072 }
-@media (prefers-color-scheme: dark) {
-  text { fill: #e6eaf1 } .quiet { fill: #a3adbd } .paper { fill: #0d1117 } .grid { stroke: #262e3a }
-  .axis { stroke: #6b7688 } .area0 { fill: #10291f } .area1 { fill: #2c2612 }
-  .area2 { fill: #331c13 }
-  .line0 { stroke: #56b4e9 } .mark0 { fill: #56b4e9 } .line1 { stroke: #ff9d5c }
-  .mark1 { fill: #ff9d5c } .line2 { stroke: #3fd0a0 } .mark2 { fill: #3fd0a0 }
-  .line3 { stroke: #ee9cc8 } .mark3 { fill: #ee9cc8 } .line4 { stroke: #f0d060 }
-  .mark4 { fill: #f0d060 } .line5 { stroke: #e6eaf1 } .mark5 { fill: #e6eaf1 }
-  .linenone { stroke: #a3adbd } .marknone { fill: #a3adbd }
-}
-"""
-MARKS = (  # around (0, 0): a disc, a square, a triangle, a diamond, a triangle on its tip, a cross
-    "m-4.5 0a4.5 4.5 0 1 0 9 0a4.5 4.5 0 1 0 -9 0z",
-    "m-4 -4h8v8h-8z",
-    "m-5 4.2h10l-5 -9z",
-    "m0 -5.6l5.6 5.6l-5.6 5.6l-5.6 -5.6z",
-    "m-5 -4.2h10l-5 9z",
-    "m-1.5 -5h3v3.5h3.5v3h-3.5v3.5h-3v-3.5h-3.5v-3h3.5z",
-)
+INK, QUIET, PAPER, GRID, AXIS = "#1c2430", "#566072", "#ffffff", "#e3e7ee", "#8a94a4"
+COLOURS = ("#0072b2", "#d55e00", "#00805d", "#a8457f", "#7a5c00", INK)
+AREAS = ("#dff1ea", "#fdf3d6", "#fbe2d5")
+DARK = {
+    INK: "#e6eaf1", QUIET: "#a3adbd", PAPER: "#0d1117", GRID: "#262e3a", AXIS: "#6b7688",
+    **dict(zip(COLOURS, ("#56b4e9", "#ff9d5c", "#3fd0a0", "#ee9cc8", "#f0d060", "#e6eaf1"))),
+    **dict(zip(AREAS, ("#10291f", "#2c2612", "#331c13"))),
+}  # fmt: skip
+MARKS = ("o", "s", "^", "D", "v", "P")
 KINDS = len(MARKS)  # of curves that can be told apart
 
 Point = Tuple[float, float]
@@ -113,79 +90,45 @@ class Chart:
     notes: Sequence[str] = ()
 
 
-class _Scale:
-    """Where values of an axis lie: ``begin`` and ``end`` px."""
-
-    def __init__(self, axis: Axis, values: Sequence[float], begin: float, end: float) -> None:
-        self.axis, self.begin, self.end = axis, begin, end
-        given: Tuple[Optional[float], ...] = (axis.lowest, axis.highest)
-        if axis.names:  # with room beside the first and the last
-            given = (-0.5, len(axis.names) - 0.5)
-        within = [*values, *axis.ticks, *(each for each in given if each is not None)]
-        if axis.log:
-            within = [each for each in within if each > 0]
-        within = within or [1.0, 10.0]  # there is nothing to show
-        self.low, self.high = min(within), max(within)
-        if self.low == self.high:
-            spread = abs(self.low) or 1.0
-            self.low, self.high = self.low - spread / 2, self.high + spread / 2
-        self.ticks = list(axis.ticks or range(len(axis.names))) or self._round_ones()
-        if not axis.ticks and not axis.names:
-            self.low = min(self.low, *self.ticks)
-            self.high = max(self.high, *self.ticks)
-
-    def __call__(self, value: float) -> float:
-        of = math.log if self.axis.log else float
-        low, high = of(self.low), of(self.high)
-        value = max(value, self.low) if self.axis.log else value
-        return self.begin + (self.end - self.begin) * (of(value) - low) / (high - low)
-
-    def _round_ones(self) -> List[float]:
-        return _decades(self.low, self.high) if self.axis.log else _steps(self.low, self.high)
-
-
-def _decades(low: float, high: float) -> List[float]:
-    """Powers of ten, with 2 and 5 times these where there are few, around what is shown."""
-    first, last = math.floor(math.log10(low)), math.ceil(math.log10(high))
-    factors = (1, 2, 5) if last - first <= 3 else (1,)
-    every = max(1, (last - first) // 8)
-    all_ = [f * 10.0**power for power in range(first, last + 1, every) for f in factors]
-    begin = max((n for n, tick in enumerate(all_) if tick <= low * 1.001), default=0)
-    end = min((n for n, tick in enumerate(all_) if tick >= high / 1.001), default=len(all_) - 1)
-    return all_[begin : end + 1]
-
-
-def _steps(low: float, high: float) -> List[float]:
-    """Multiples of 1, 2 or 5 times a power of ten, five or so of them."""
-    raw = (high - low) / 5
-    size = 10.0 ** math.floor(math.log10(raw))
-    step = next(size * factor for factor in (1, 2, 5, 10) if size * factor >= raw * 0.999)
-    first, last = math.floor(low / step + 1e-9), math.ceil(high / step - 1e-9)
-    return [number * step for number in range(first, last + 1)]
-
-
 def as_svg(chart: Chart) -> str:
     """The picture, complete in itself, with a dark form."""
-    root = document(chart.title, [*chart.notes, *map(_in_words, chart.curves)], STYLE)
-    text(root, MARGIN, 36, chart.title, "name")
-    y = 82 + _legend(group(root, MARGIN, 62), chart.curves)
-    plot = group(root, 0, y)
-    xs = [x for curve in chart.curves for x, _ in curve.points]
-    ys = [y for curve in chart.curves for _, y in curve.points]
-    ys += [end for curve in chart.curves for each in curve.intervals if each for end in each]
-    across = _Scale(chart.x, xs, LEFT, WIDTH - RIGHT)
-    up = _Scale(chart.y, ys, ABOVE + HEIGHT, ABOVE)
-    _regions(plot, chart.regions, across)
-    _axes(plot, chart, across, up)
-    for curve in [*chart.curves][::-1]:  # the first on top
-        _draw(plot, curve, across, up)
-    y += ABOVE + HEIGHT + BELOW + 12
-    for note in chart.notes:
-        for line in _wrapped(note):
-            text(root, MARGIN, y, line, "quiet")
-            y += LINE
-        y += 4
-    return finished(root, WIDTH, y + 4)
+    import_matplotlib()
+    from matplotlib.lines import Line2D
+
+    notes = [line for note in chart.notes for line in [*_wrapped(note), ""]]
+    named = [curve for curve in chart.curves if curve.name]
+    wide = max((_width(curve.name) for curve in named), default=0.0)
+    columns = max(1, int((WIDTH - 2 * MARGIN) // (60 + wide)))
+    top = 64 + LINE * math.ceil(len(named) / columns)  # above the plot
+    height = top + ABOVE + HEIGHT + BELOW + LINE * sum(map(bool, notes)) + 6 * notes.count("") + 8
+    figure = new_figure(WIDTH / 72, height / 72)
+    figure.text(MARGIN / WIDTH, 1 - 36 / height, as_written(chart.title), size=TITLE,
+                weight=600, color=INK)  # fmt: skip
+    if named:
+        look = [Line2D([], [], **_look(curve)) for curve in named]
+        # matplotlib takes wide letters to be narrower than they are
+        more = max(sum(ord(each) > 0x2E80 for each in curve.name) for curve in named)
+        figure.legend(
+            look, [as_written(curve.name) for curve in named], loc="upper left", ncol=columns,
+            bbox_to_anchor=((MARGIN - 5) / WIDTH, 1 - 50 / height), frameon=False, fontsize=SIZE,
+            labelcolor=INK, columnspacing=2 + 0.45 * more, handlelength=2.2, borderpad=0,
+            borderaxespad=0, labelspacing=0.4,
+        )  # fmt: skip
+    axes: Any = figure.add_axes((
+        LEFT / WIDTH, 1 - (top + ABOVE + HEIGHT) / height,
+        (WIDTH - LEFT - RIGHT) / WIDTH, (ABOVE + HEIGHT) / height,
+    ))  # fmt: skip
+    _axes(axes, chart)
+    for region in chart.regions:
+        _region(axes, region)
+    for place, curve in [*enumerate(chart.curves)][::-1]:  # the first on top
+        _draw(axes, curve, f"curve-{place}")
+    y = top + ABOVE + HEIGHT + BELOW + 12
+    for line in notes:
+        figure.text(MARGIN / WIDTH, 1 - y / height, as_written(line), size=SIZE, color=QUIET)
+        y += LINE if line else 6
+    description = " ".join([*chart.notes, *map(_in_words, chart.curves)])
+    return figure_as_svg(figure, chart.title, description, DARK)
 
 
 def number(value: float) -> str:
@@ -223,72 +166,104 @@ def _wrapped(words: str) -> List[str]:
     return [*lines, line]
 
 
-def _legend(parent: Element, curves: Sequence[Curve]) -> float:
-    """A sample of each curve and its name, in rows; the height of all but the first."""
-    x = y = 0.0
-    for curve in filter(lambda each: each.name, curves):
-        wide = _width(curve.name)
-        if x and x + 38 + wide > WIDTH - 2 * MARGIN:
-            x, y = 0.0, y + LINE
-        if curve.joined:
-            _line(parent, [(x, y), (x + 28, y)], curve)
-        _mark(parent, curve.kind, x + 14, y)
-        text(parent, x + 36, y + 4.5, curve.name)
-        x += 60 + wide
-    return y
+def _axes(axes: Any, chart: Chart) -> None:
+    from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
+
+    values: Tuple[List[float], List[float]] = ([], [])
+    for curve in chart.curves:
+        values[0].extend(x for x, _ in curve.points)
+        values[1].extend(y for _, y in curve.points)
+        values[1].extend(end for interval in curve.intervals if interval for end in interval)
+    for name, own, shown in (("x", chart.x, values[0]), ("y", chart.y, values[1])):
+        low, high, ticks = _scale(own, shown)
+        axes.set(**{f"{name}scale": "log" if own.log else "linear", f"{name}lim": (low, high)})
+        line = getattr(axes, f"{name}axis")
+        line.set_major_locator(FixedLocator(ticks))
+        line.set_minor_locator(NullLocator())
+        names = own.names
+        line.set_major_formatter(
+            FuncFormatter(
+                lambda value, _, names=names: names[int(value)] if names else number(value)
+            )
+        )
+    axes.set_xlabel(as_written(chart.x.label), size=SIZE, color=INK, labelpad=8)
+    axes.set_ylabel(as_written(chart.y.label), size=SIZE, color=INK, rotation_mode="anchor")
+    axes.yaxis.set_label_coords(-(LEFT - 18) / (WIDTH - LEFT - RIGHT), 0.5)
+    axes.tick_params(labelsize=SIZE, labelcolor=QUIET, color=AXIS)
+    axes.tick_params(axis="y", length=0, pad=8)
+    axes.grid(axis="y", color=GRID)
+    axes.set_axisbelow(True)
+    axes.spines[["top", "right", "left"]].set_visible(False)
+    axes.spines["bottom"].set_color(AXIS)
 
 
-def _regions(parent: Element, regions: Sequence[Region], across: _Scale) -> None:
-    for each in regions:
-        left, right = across(each.left), across(each.right)
-        size = {"x": f"{left:.1f}", "width": f"{right - left:.1f}", "height": f"{HEIGHT + ABOVE}"}
-        SubElement(parent, "rect", {"class": f"area{each.kind}", **size})
-        text(parent, (left + right) / 2, 16, each.name, "region")
+def _scale(axis: Axis, values: Sequence[float]) -> Tuple[float, float, List[float]]:
+    """Where an axis begins and ends, and its ticks: round ones, unless they are given."""
+    if axis.names:  # with room beside the first and the last
+        return -0.5, len(axis.names) - 0.5, list(range(len(axis.names)))
+    within = [*values, *axis.ticks]
+    within += [each for each in (axis.lowest, axis.highest) if each is not None]
+    if axis.log:
+        within = [each for each in within if each > 0]
+    within = within or [1.0, 10.0]  # there is nothing to show
+    low, high = min(within), max(within)
+    if low == high:
+        spread = abs(low) or 1.0
+        low, high = low - spread / 2, high + spread / 2
+    if axis.ticks:
+        return low, high, list(axis.ticks)
+    ticks = _decades(low, high) if axis.log else _steps(low, high)
+    return min(low, *ticks), max(high, *ticks), ticks
 
 
-def _axes(parent: Element, chart: Chart, across: _Scale, up: _Scale) -> None:
-    left, right, foot = LEFT, WIDTH - RIGHT, ABOVE + HEIGHT
-    for tick in up.ticks:
-        y = up(tick)
-        ends = {"x1": f"{left}", "x2": f"{right}", "y1": f"{y:.1f}", "y2": f"{y:.1f}"}
-        SubElement(parent, "line", {"class": "grid", **ends})
-        text(parent, left - 8, y + 4.5, number(tick), "quiet end")
-    for tick in across.ticks:
-        x = across(tick)
-        ends = {"x1": f"{x:.1f}", "x2": f"{x:.1f}", "y1": f"{foot}", "y2": f"{foot + 5}"}
-        SubElement(parent, "line", {"class": "axis", **ends})
-        shown = chart.x.names[int(tick)] if chart.x.names else number(tick)
-        text(parent, x, foot + 20, shown, "quiet middle")
-    SubElement(parent, "path", {"class": "axis", "d": f"M{left} {foot}H{right}"})
-    text(parent, (left + right) / 2, foot + 44, chart.x.label, "middle")
-    turned = SubElement(parent, "g", transform=f"translate(18 {ABOVE + HEIGHT / 2}) rotate(-90)")
-    text(turned, 0, 0, chart.y.label, "middle")
+def _region(axes: Any, region: Region) -> None:
+    axes.axvspan(region.left, region.right, color=AREAS[region.kind], lw=0, zorder=0)
+    left, right = axes.transData.transform([(region.left, 1), (region.right, 1)])[:, 0]
+    middle = axes.transData.inverted().transform([((left + right) / 2, 0)])[0, 0]
+    narrow = 1.1 * _width(region.name) > (right - left) * 72 / axes.figure.dpi
+    axes.text(
+        middle, 0.985, region.name, transform=axes.get_xaxis_transform(), size=SIZE, color=INK,
+        weight=600, ha="center", va="top", rotation=90 if narrow else 0,
+    )  # fmt: skip
 
 
-def _draw(parent: Element, curve: Curve, across: _Scale, up: _Scale) -> None:
-    places = [(across(x), up(y)) for x, y in curve.points]
-    for (x, _), interval in zip(places, curve.intervals):
-        if interval is not None:
-            low, high = (f"{up(end):.1f}" for end in interval)
-            way = f"M{x:.1f} {low}V{high}M{x - 4:.1f} {low}h8M{x - 4:.1f} {high}h8"
-            SubElement(parent, "path", {"class": f"interval {_colour(curve)}", "d": way})
-    if curve.joined:
-        _line(parent, places, curve)
-    for x, y in places:
-        _mark(parent, curve.kind, x, y)
+def _draw(axes: Any, curve: Curve, name: str) -> None:
+    lowest = axes.get_xlim()[0], axes.get_ylim()[0]  # nothing is left of a logarithm's axis
+    xs, ys = ([max(each, low) for each in of] for of, low in zip(zip(*curve.points), lowest))
+    found = [(x, ends) for x, ends in zip(xs, curve.intervals) if ends is not None]
+    if found:
+        at, colour = [x for x, _ in found], _look(curve)["color"]
+        lows, highs = ([ends[place] for _, ends in found] for place in (0, 1))
+        axes.vlines(at, lows, highs, color=colour, lw=1.6, gid=f"{name}-intervals")
+        axes.plot(at * 2, lows + highs, ls="", marker="_", ms=8, color=colour)
+    axes.plot(xs, ys, clip_on=False, gid=name, **_look(curve))
 
 
-def _colour(curve: Curve) -> str:
-    return "linenone" if curve.kind is None else f"line{curve.kind}"
+def _look(curve: Curve) -> "dict[str, Any]":
+    quiet = curve.kind is None
+    return {
+        "color": QUIET if curve.kind is None else COLOURS[curve.kind],
+        "marker": "" if curve.kind is None else MARKS[curve.kind], "ms": 8,
+        "mew": 0, "ls": "" if not curve.joined else (0, (3.3, 2.2)) if curve.dashed else "-",
+        "lw": 1.8 if curve.dashed or quiet else 2.2,
+    }  # fmt: skip
 
 
-def _line(parent: Element, places: Sequence[Point], curve: Curve) -> None:
-    way = "L".join(f"{x:.1f} {y:.1f}" for x, y in places)
-    kinds = " ".join(["curve", _colour(curve), *["dashed"] * curve.dashed])
-    SubElement(parent, "path", {"class": kinds, "d": f"M{way}"})
+def _decades(low: float, high: float) -> List[float]:
+    """Powers of ten, with 2 and 5 times these where there are few, around what is shown."""
+    first, last = math.floor(math.log10(low)), math.ceil(math.log10(high))
+    factors = (1, 2, 5) if last - first <= 3 else (1,)
+    every = max(1, (last - first) // 8)
+    all_ = [f * 10.0**power for power in range(first, last + 1, every) for f in factors]
+    begin = max((n for n, tick in enumerate(all_) if tick <= low * 1.001), default=0)
+    end = min((n for n, tick in enumerate(all_) if tick >= high / 1.001), default=len(all_) - 1)
+    return all_[begin : end + 1]
 
 
-def _mark(parent: Element, kind: Optional[int], x: float, y: float) -> None:
-    if kind is not None:
-        way = f"M{x:.1f} {y:.1f}{MARKS[kind]}"
-        SubElement(parent, "path", {"class": f"mark{kind}", "d": way})
+def _steps(low: float, high: float) -> List[float]:
+    """Multiples of 1, 2 or 5 times a power of ten, five or so of them."""
+    raw = (high - low) / 5
+    size = 10.0 ** math.floor(math.log10(raw))
+    step = next(size * factor for factor in (1, 2, 5, 10) if size * factor >= raw * 0.999)
+    first, last = math.floor(low / step + 1e-9), math.ceil(high / step - 1e-9)
+    return [number * step for number in range(first, last + 1)]

@@ -1,7 +1,7 @@
-"""Pictures in a notebook that grow while something runs: one output, replaced in place.
+"""Figures of matplotlib, without pyplot and windows; pictures that grow in a notebook.
 
-The last one stays in the saved notebook. They are PNG on white, which can be read whatever the
-notebook's theme.
+A notebook's picture is one output, replaced in place, and the last one stays in the saved notebook.
+It is PNG on white, which can be read whatever the notebook's theme.
 """
 
 from __future__ import annotations
@@ -9,9 +9,12 @@ from __future__ import annotations
 import importlib
 import io
 import os
+import re
 import sys
+import warnings
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING, Any, Callable, Dict, Iterator, List, Optional, Tuple
+from typing import TYPE_CHECKING, Any, Callable, Dict, Iterator, List, Mapping, Optional, Tuple
+from xml.sax.saxutils import escape
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -91,6 +94,48 @@ def as_png(figure: "Figure") -> bytes:
     made = io.BytesIO()
     figure.savefig(made, format="png", dpi=DPI)
     return made.getvalue()
+
+
+def as_svg(
+    figure: "Figure",
+    title: str = "",
+    description: str = "",
+    dark: Optional[Mapping[str, str]] = None,
+) -> str:
+    """The figure as SVG, complete in itself, of as many px as it has points; texts stay texts.
+
+    ``dark``: what each colour is on a dark page; without it the ground is transparent. ``title``
+    and ``description``: for those who do not see it.
+    """
+    matplotlib = import_matplotlib()
+    made = io.StringIO()
+    # with a salt, the same figure is the same text
+    settings = {"svg.fonttype": "none", "svg.hashsalt": "gluonlab"}
+    with matplotlib.rc_context(settings), warnings.catch_warnings():
+        # a browser has the letters that matplotlib's font lacks
+        warnings.filterwarnings("ignore", "Glyph .* missing from")
+        nothing = dict.fromkeys(("Date", "Creator", "Format", "Type"))
+        figure.savefig(made, format="svg", transparent=dark is None, metadata=nothing)
+    # its first lines are for files
+    head, _, drawn = made.getvalue().partition("<svg")[2].partition(">")
+    head = re.sub('(width|height)="([0-9.]+)pt"', r'\1="\2"', head)
+    if title:
+        head += ' role="img"'
+        drawn = f"<title>{escape(title)}</title><desc>{escape(description)}</desc>{drawn}"
+    if dark:
+        rules = "".join(
+            f'[style*="{what}:{space}{light}"] {{ {what}: {other} !important }} '
+            for light, other in dark.items()
+            for what in ("fill", "stroke")
+            for space in (" ", "")  # by the version of matplotlib
+        )
+        drawn = f"<style>@media (prefers-color-scheme: dark) {{ {rules}}}</style>{drawn}"
+    return f"<svg{head}>{drawn}"
+
+
+def as_written(text: str) -> str:
+    """For matplotlib, which reads what stands between two dollars as mathematics."""
+    return text.replace("$", r"\$")
 
 
 class Shown:

@@ -1,17 +1,29 @@
-"""Schedules as one HTML page to step through, in a frame that is the same for all of their kinds.
+"""Pages that need no other file and no network, and the frame of those that play schedules.
 
 A kind of scene is a package with a folder ``template``: scene.html (the legend), scene.css,
-scene.js (the picture; page.js says what it must offer) and words.json. The page itself needs no
-other file and no network.
+scene.js (the picture; page.js says what it must offer) and words.json.
 """
 
 from __future__ import annotations
 
-from typing import Any, Dict, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Dict, Mapping, Sequence
 
-from jinja2 import Environment
+if TYPE_CHECKING:
+    from jinja2 import Environment
 
-from gluonlab.drawing.templates import HERE, environment
+HERE = "gluonlab.drawing"  # has head.html
+
+
+def environment(*packages: str, trim_blocks: bool = False) -> "Environment":
+    """Templates of these packages, the first that has one of a name; text is escaped.
+
+    A page begins with ``head.html``, which says that it loads nothing. It has two switches:
+    ``scripts``, whether its own run, and ``scheme``, ``light dark`` if it has a dark form.
+    """
+    from jinja2 import ChoiceLoader, Environment, PackageLoader  # not for --help
+
+    loaders = [PackageLoader(package, "template") for package in dict.fromkeys((*packages, HERE))]
+    return Environment(loader=ChoiceLoader(loaders), autoescape=True, trim_blocks=trim_blocks)
 
 
 def render(
@@ -44,7 +56,7 @@ def render(
     )
 
 
-def _environment(scene: str) -> Environment:
+def _environment(scene: str) -> "Environment":
     made = environment(HERE, scene)
     # Small, in whatever script; the filter tojson also escapes <, >, & and '.
     made.policies["json.dumps_kwargs"] = {"separators": (",", ":"), "ensure_ascii": False}

@@ -15,13 +15,18 @@ FRAME = Path(__file__).parent / "template" / "words.json"
 _T = TypeVar("_T")
 
 
+def load_words(path: Path) -> Dict[str, Any]:
+    """{language: words} from a file."""
+    return dict(json.loads(path.read_text(encoding="utf-8")))
+
+
 def read_words(scene: Path) -> Dict[str, Dict[str, Any]]:
     """{language: words} from a scene's file, with those of the page's frame.
 
     ``page``: what the template shows; ``keyboard`` is HTML. ``shown``: what the script writes into
     the page, step by step. Whatever else there is belongs to the scene.
     """
-    frame, own = (json.loads(path.read_text(encoding="utf-8")) for path in (FRAME, scene))
+    frame, own = load_words(FRAME), load_words(scene)
     both = ("page", "shown")
     return {
         language: {**words, **{part: {**frame[language][part], **words[part]} for part in both}}

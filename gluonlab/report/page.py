@@ -1,16 +1,18 @@
-"""The page: what differs, how it went, what came of it.
+"""The page: what differs, how it went as curves, what came of it.
 
 Its template is beside it; the page needs no other file and no network.
 """
 
 from __future__ import annotations
 
-from typing import Sequence
+import math
+from itertools import accumulate
+from typing import TYPE_CHECKING, Any, Callable, Dict, Sequence, Tuple
 
 from markupsafe import Markup
 
-from gluonlab.drawing.templates import environment
-from gluonlab.report.charts import charts, colour, dash
+from gluonlab.drawing.live import as_svg, new_figure, reused_figure
+from gluonlab.drawing.page import environment
 from gluonlab.report.tables import (
     EPOCH_HEADINGS,
     HEADINGS,
@@ -22,10 +24,20 @@ from gluonlab.report.tables import (
     results,
     staleness,
 )
+from gluonlab.runs.curves import Curve, middles, positions, thinned
 from gluonlab.runs.reader import Run
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 MANY = 8  # runs, from which on a filter helps
 _STROKES = {"-": "", "--": "6 3", ":": "2 2", "-.": "6 2 2 2"}
+# Okabe and Ito's colours, which people see apart whatever their colour vision; "Color universal
+# design", 2008. No yellow on white, and grey for black, which is not seen in the dark.
+COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#e69f00", "#767676")
+AXES = "#8a8a8a"  # seen on white and in the dark
+DASHES = ("-", "--", ":", "-.")
+PERCENT = (0.0, 100.0)
 
 
 def as_page(runs: Sequence[Run]) -> str:
@@ -44,8 +56,8 @@ def as_page(runs: Sequence[Run]) -> str:
         staleness=staleness(runs),
         differences=differences(runs),
         common=in_common(runs),
-        # matplotlib's own XML, in which it has escaped every text; its first lines are for files
-        charts={title: Markup(svg[svg.index("<svg") :]) for title, svg in charts(runs).items()},
+        # matplotlib's own XML, in which it has escaped every text
+        charts={title: Markup(svg) for title, svg in charts(runs).items()},
         scripts=True,
         many=MANY,
         confusions=[(run.name, run.confusion()) for run in runs],
@@ -56,3 +68,153 @@ def as_page(runs: Sequence[Run]) -> str:
         bests=[best_epoch(run) for run in runs],
         versions=sorted({run.version for run in runs}),
     )
+
+
+def colour(number: int) -> str:
+    """The colour of the run with this number."""
+    return COLOURS[number % len(COLOURS)]
+
+
+def dash(number: int) -> str:
+    """Its line style: colours come again after some runs."""
+    return DASHES[number // len(COLOURS) % len(DASHES)]
+
+
+def charts(runs: Sequence[Run]) -> Dict[str, str]:
+    """Title -> SVG: losses, accuracy over epochs and over time, speed, learning rate.
+
+    A mean over an epoch lies in the middle of it, as its steps do on the average; what is evaluated
+    after an epoch lies at its end. The loss of the test split is there where it is known, the
+    learning rate's when it is not constant, and one of staleness for processes that do not wait for
+    each other. A chart without a point is left out.
+    """
+    drawn: Dict[str, str] = {}
+    if any(run.steps or run.epochs for run in runs):
+        drawn["Training loss"] = _svg(runs, _loss, "epoch", faint=_losses)
+    if any(line.validation_loss is not None for run in runs for line in run.epochs):
+        drawn["Test loss"] = _svg(runs, _test_loss, "epoch")
+    if any(run.epochs for run in runs):
+        drawn["Test accuracy, %"] = _svg(runs, _accuracy, "epoch", bounds=PERCENT, best=True)
+        drawn["Test accuracy, %, against time"] = _svg(
+            runs, _accuracy_in_time, "seconds of training", bounds=PERCENT, best=True
+        )
+        drawn["Images per second"] = _svg(runs, _speed, "epoch", from_zero=True)
+    if any(len({step.lr for step in run.steps}) > 1 for run in runs):
+        drawn["Learning rate"] = _svg(runs, _rate, "epoch", from_zero=True)
+    if any(any(run.staleness) for run in runs):
+        drawn["Staleness: pushes, %, by updates of others"] = _svg(
+            runs, _staleness, "updates of others", from_zero=True
+        )
+    return drawn
+
+
+def _loss(run: Run) -> Curve:
+    return middles(run.epochs), [line.loss for line in run.epochs]
+
+
+def _test_loss(run: Run) -> Curve:
+    known = [line for line in run.epochs if line.validation_loss is not None]
+    return [line.epoch for line in known], [float(line.validation_loss or 0) for line in known]
+
+
+def _losses(run: Run) -> Curve:
+    return thinned(positions(run.steps, run.epochs), [line.loss for line in run.steps])
+
+
+def _accuracy(run: Run) -> Curve:
+    return [line.epoch for line in run.epochs], [100 * line.accuracy for line in run.epochs]
+
+
+def _accuracy_in_time(run: Run) -> Curve:
+    return list(accumulate(line.training_seconds for line in run.epochs)), [
+        100 * line.accuracy for line in run.epochs
+    ]
+
+
+def _speed(run: Run) -> Curve:
+    return middles(run.epochs), [line.images_per_second for line in run.epochs]
+
+
+def _rate(run: Run) -> Curve:
+    return thinned(positions(run.steps, run.epochs), [line.lr for line in run.steps])
+
+
+def _staleness(run: Run) -> Curve:
+    total = sum(run.staleness)
+    return [*range(len(run.staleness))] if total else [], [
+        100 * pushes / total for pushes in run.staleness if total
+    ]
+
+
+def _last_epoch(runs: Sequence[Run]) -> float:
+    return max(
+        run.epochs[-1].epoch if run.epochs else max(positions(run.steps, run.epochs), default=1)
+        for run in runs
+    )
+
+
+def _svg(
+    runs: Sequence[Run],
+    curve: Callable[[Run], Curve],
+    axis: str,
+    faint: "Callable[[Run], Curve] | None" = None,
+    from_zero: bool = False,
+    bounds: Tuple[float, float] = (-math.inf, math.inf),
+    best: bool = False,
+) -> str:
+    """One picture: a curve with dots for each run, ``faint`` ones behind, a ring around the best.
+
+    All of a run's have an id that ends in -run- and its number, by which the page hides them. The
+    axis never leaves ``bounds``.
+    """
+    with reused_figure(_make_panel) as figure:
+        _fill(figure.axes[0], runs, curve, axis, faint, from_zero, bounds, best)
+        return as_svg(figure)  # on the page's ground, which may be dark
+
+
+def _make_panel() -> "Figure":
+    figure = new_figure(5.6, 3.3)
+    axes: Any = figure.subplots()
+    figure.subplots_adjust(left=0.12, right=0.98, bottom=0.15, top=0.97)
+    axes.tick_params(labelsize=9, color=AXES)
+    axes.grid(color=AXES, alpha=0.3, lw=0.6)
+    axes.spines[:].set_color(AXES)
+    axes.set_axisbelow(True)
+    axes.spines[["top", "right"]].set_visible(False)
+    return figure
+
+
+def _fill(
+    axes: Any,
+    runs: Sequence[Run],
+    curve: Callable[[Run], Curve],
+    axis: str,
+    faint: "Callable[[Run], Curve] | None",
+    from_zero: bool,
+    bounds: Tuple[float, float],
+    best: bool,
+) -> None:
+    from matplotlib.ticker import ScalarFormatter, StrMethodFormatter
+
+    for number, run in enumerate(runs):
+        look: Dict[str, Any] = {"color": colour(number), "ls": dash(number)}
+        if faint is not None:
+            axes.plot(*faint(run), alpha=0.3, lw=0.8, gid=f"faint-run-{number}", **look)
+        xs, ys = curve(run)
+        look.update(clip_on=False, gid=f"curve-run-{number}")
+        axes.plot(xs, ys, lw=1.6, marker="o" if len(xs) <= 40 else None, ms=3.5, **look)
+        if best and ys:
+            at = ys.index(max(ys))
+            look.update(gid=f"best-run-{number}", marker="o", ms=8, mfc="none", ls="")
+            axes.plot(xs[at : at + 1], ys[at : at + 1], **look)
+    axes.set_xlabel(axis, fontsize=9)
+    if from_zero:
+        axes.set_ylim(bottom=0)
+    is_large = axes.get_ylim()[1] >= 1000
+    axes.yaxis.set_major_formatter(
+        StrMethodFormatter("{x:,.0f}") if is_large else ScalarFormatter()
+    )
+    axes.set_xlim(left=0, right=1.03 * _last_epoch(runs) if axis == "epoch" else None)
+    low, high = axes.get_ylim()
+    axes.set_ylim(max(low, bounds[0]), min(high, bounds[1]))
+    axes.xaxis.get_major_locator().set_params(integer=axis in ("epoch", "updates of others"))

@@ -1,39 +1,272 @@
-"""python -m gluonlab.study NAME: a question about training, answered by many runs.
-
-A study's module is loaded when it is called, so that the list costs nothing.
-"""
+"""python -m gluonlab.study NAME: a question about training, answered by many runs."""
 
 from __future__ import annotations
 
 import sys
-from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
+from functools import partial
+from pathlib import Path
+from typing import Any, Callable, Dict, Mapping, Optional, Sequence, Tuple
 
-from gluonlab.cli.command import dispatch, main_of
+import click
 
-# name -> (summary, module that has ``main``)
-STUDIES: Dict[str, Tuple[str, str]] = {
-    "speedup": (
-        "why several devices are not faster, and what would help",
-        "gluonlab.study.speedup.__main__",
+from gluonlab.bench.harness.command import Option, option
+from gluonlab.bench.scaling import NETWORKS
+from gluonlab.bench.splits import TASKS
+from gluonlab.cli.command import command, dispatch, json_option
+from gluonlab.cli.config_file import config_file
+from gluonlab.config import TrainConfig
+from gluonlab.config.train_config import config_options, given
+from gluonlab.config.values import whole
+from gluonlab.drawing.words import in_language
+from gluonlab.errors import ConfigError, RunError
+from gluonlab.plain import json_text
+from gluonlab.study import batch_size, learning_rate, scaling, splits
+from gluonlab.study.study import LANGUAGES, PAGE, Findings, Study, as_plain, in_terminal, write
+from gluonlab.study.sweep import begun, options_of
+
+INTERRUPTED = "nothing was measured"  # before the first measurement, which says what is kept
+FEWEST_ROUNDS = 5  # of speedup, of which an interval says anything
+SHARED: Tuple[Option, ...] = (
+    click.option("--quick", is_flag=True, help="less of everything: at most 2 minutes "
+                 "on two cores"),
+    option("--out", "DIR", "folder of the study, a new one or one that goes on "
+           "(default: a new one below runs/)"),
+    option("--resume", "DIR", "go on with the study there, with its own options"),
+    option("--language", "NAME", "of figures and page, en or ja", "en"),
+    click.option("--json", "as_json", is_flag=True,
+                 help="print the result as JSON, and nothing else, on standard output"),
+)  # fmt: skip
+
+
+def _command(study: Study, most_used: str, help: str, *own: Option) -> click.Command:
+    """The command of a study, with options of its ``own`` and SHARED ones.
+
+    With --resume the study goes on with the options in its folder.
+    """
+
+    def run(
+        out: Optional[str],
+        resume: Optional[str],
+        language: str,
+        quick: bool,
+        as_json: bool,
+        **own: Optional[str],
+    ) -> None:
+        in_language(dict.fromkeys(LANGUAGES), language)
+        if resume is None:
+            options = study.choose(quick, **own)
+        else:
+            named = {f"--{name.replace('_', '-')}": value for name, value in own.items()}
+            _check_alone({"--out": out, "--quick": quick or None, **named}, resume)
+            options, out = options_of(Path(resume), study.name, study.read), resume
+        _answer(study, options, out, language, as_json)
+
+    decorated: Callable[..., None] = run
+    for add in reversed([*SHARED, *own]):
+        decorated = add(decorated)
+    decorated.__doc__ = help
+    name = f"python -m gluonlab.study {study.name}"
+    return command(name, INTERRUPTED, most_used=most_used)(decorated)
+
+
+def _check_alone(others: Mapping[str, Any], resume: str) -> None:
+    for name, value in others.items():
+        if value is not None:
+            raise ConfigError(f"--resume {resume} goes on with the options there: leave {name} out")
+
+
+def _answer(study: Study, options: Any, out: Optional[str], language: str, as_json: bool) -> None:
+    """Measure what has not been measured, write everything, and print what was found."""
+    plain = as_plain(options)
+    with begun(study.name, plain, out) as folder:
+        found = study.measure(options, folder.measured)
+        folder.write_result({"study": study.name, "options": plain, **found.values})
+        report = found.report(language)
+        write(folder, report)
+
+        def say(found: Findings, sentences: Sequence[str]) -> None:
+            head = {"study": study.name, "path": str(folder.path)}
+            text = json_text({**head, **found.values, "said": sentences})
+            click.echo(text if as_json else in_terminal(sentences))
+
+        if found.failure:
+            if found.rest is not None:  # what it says is no less true
+                say(found.rest, [*found.rest.report(language).sentences, ""])
+            raise RunError(found.failure)
+    where = f"written to {folder.path}: {PAGE} holds all figures"
+    say(found, [*report.sentences, "", where])
+
+
+@command(
+    "python -m gluonlab.study speedup",
+    interrupted="nothing was written",
+    most_used="--gpus --dataset --model --batch-size --rounds --no-trial --predict --out --json",
+)
+@partial(config_options, without=("output",))
+@config_file
+@click.option(
+    "--rounds",
+    metavar="N",
+    default="11",
+    show_default=True,
+    help=f"measurements of each part, at least {FEWEST_ROUNDS}",
+)
+@click.option("--no-trial", is_flag=True, help="only measure, and try no advice")
+@click.option("--out", metavar="FILE", help="write a page with the picture, a new file")
+@click.option("--language", metavar="NAME", help="language of the page, en or ja  [default: en]")
+@click.option(
+    "--predict",
+    "machine",
+    metavar="MACHINE",
+    help="measure nothing: predict this training on p3.16xlarge or another machine, or on several, "
+    'as p3.16xlarge*4, or on a file\'s, m.json, that says which "gpu" it has; table: published '
+    "speeds beside their predictions",
+)
+@click.option(
+    "--images",
+    metavar="CxHxW",
+    help="with --predict: the shape of an image, as 3x224x224  [default: the data set's]",
+)
+@json_option()
+@click.option("--quiet", is_flag=True, help="say nothing before the verdict")
+def speedup(
+    rounds: str,
+    no_trial: bool,
+    out: Optional[str],
+    language: Optional[str],
+    machine: Optional[str],
+    images: Optional[str],
+    as_json: bool,
+    quiet: bool,
+    **settings: Any,
+) -> None:  # fmt: skip
+    """Say where a training's time goes on several devices, and what would make it faster.
+
+    A step is measured part by part, by leaving parts out, and once more from a trace. What might
+    help is tried beside the present settings before it is advised. The options are those of
+    gluonlab.run that describe a training; what is learnt is thrown away.
+
+    \b
+    --gpus 2 --batch-size 16
+    --gpus 2 --model resnet18 --dataset cifar10 --out verdict.html
+    --predict p3.16xlarge --model resnet50 --images 3x224x224 --batch-size 64
+    --predict table
+    """
+    count = whole(FEWEST_ROUNDS)("--rounds", rounds)
+    if language is not None and out is None:
+        raise ConfigError(
+            "--language is for the page: give --out FILE.html for one, or leave it out"
+        )
+    if images is not None and machine is None:
+        raise ConfigError("--images is for a prediction: give --predict MACHINE, or leave it out")
+    config = TrainConfig(**given(settings))
+    # MXNet is loaded here, not for --help
+    if machine is not None:
+        from gluonlab.study.speedup.predicted import answer
+
+        if out is not None:
+            raise ConfigError("--predict draws no page: leave --out out, or take --json")
+        click.echo(answer(machine, config, images, as_json))
+        return
+    from gluonlab.study.speedup.report import as_text, check_page, write_page
+    from gluonlab.study.speedup.verdict import judge
+
+    check_page(out, language)
+
+    def say(line: str) -> None:
+        if not (quiet or as_json):
+            click.echo(line, err=True)
+
+    verdict = judge(config, rounds=count, say=say, try_advice=not no_trial)
+    if out is not None:
+        write_page(verdict, Path(out), language or "en")
+    click.echo(json_text(verdict.to_dict()) if as_json else as_text(verdict))
+    if out is not None and not as_json:
+        click.echo(f"\nwritten to {out}: open it in a browser")
+
+
+COMMANDS: Dict[str, click.Command] = {
+    "speedup": speedup,
+    "batch-size": _command(
+        batch_size.STUDY,
+        "--panels --sizes --target --quick --out --resume --json",
+        """Measure how many steps, epochs and seconds a target takes with each batch size.
+
+        The learning rate is tuned at each. Marks the three regimes, and compares errors at
+        equal steps and at equal epochs. Figures, a page and all measurements are in the study's
+        folder.
+        """,
+        option("--panels", "NAMES", f"some of {', '.join(batch_size.PANELS)}  "
+               "[default: those whose data are here; with --quick: digits]"),
+        option("--sizes", "N,N",
+               "batch sizes, over all devices  [default: 1 to 1,024 for the digits]"),
+        option("--target", "SHARE",
+               "of the test images that is to be right  [default: 0.93 for digits]"),
+        option("--seeds", "N", "trainings of each batch size  [default: 7; with --quick: 4]"),
+        option("--gpus", "N", "use N GPUs; without any, N CPU devices stand in"),
     ),
-    "batch-size": ("steps, epochs and seconds to a target", "gluonlab.study.batch_size.__main__"),
-    "learning-rate": (
-        "accuracy against the rate, on 1, 2 and 4 devices",
-        "gluonlab.study.learning_rate.__main__",
+    "learning-rate": _command(
+        learning_rate.STUDY,
+        "--devices --batch-size --epochs --quick --out --resume --json",
+        """Measure accuracy against the learning rate for several numbers of devices.
+
+        Each device has as many images, so that k devices make batches k times as large. The
+        rate stays, or follows the linear rule, with and without warm-up and momentum
+        correction. Figures, a page and all measurements are in the study's folder.
+        """,
+        option("--devices", "N,N",
+               "numbers of GPUs, or of CPU devices that stand in  [default: 1,2,4]"),
+        option("--batch-size", "N", "images per device and step  [default: 32]"),
+        option("--epochs", "N", "of each training  [default: 3]"),
+        option("--seeds", "N", "trainings with each rate  [default: 5; with --quick: 2]"),
     ),
-    "scaling": ("strong and weak, by devices and stores", "gluonlab.study.scaling.__main__"),
-    "splits": ("one network under every split", "gluonlab.study.splits.__main__"),
+    "scaling": _command(
+        scaling.STUDY,
+        "--network --devices --stores --splits --quick --out --resume --json",
+        """Measure strong and weak scaling over devices, stores and splits, and the time to
+        start.
+
+        It is the measurement of bench scaling, each round with processes of its own and kept at
+        once, and figures and a page.
+        """,
+        option("--network", "NAME", f"one of {', '.join(NETWORKS)}  [default: lenet]"),
+        option("--devices", "N,N",
+               "numbers of CPU devices, beside 1  [default: 2,4; with --quick: 2]"),
+        option("--stores", "NAMES", "kvstores (see gluonlab.run --list)  "
+               "[default: device,local,ring; with --quick: device]"),
+        option("--splits", "NAMES", "ways to split the network: some of "
+               f"{', '.join(scaling.SPLITS)}, or none  [default: {scaling.USUAL_SPLITS}; "
+               f"with --quick: {scaling.QUICK_SPLITS}]"),
+        option("--rounds", "N", "measurements of each  [default: 7; with --quick: 5]"),
+    ),
+    "splits": _command(
+        splits.STUDY,
+        "",
+        """Measure one network under every split: time, bytes and memory.
+
+        It is the measurement of bench splits, with each round kept, and figures and a page.
+        """,
+        option("--network", "NAME",
+               f"one of {', '.join(TASKS)}  [default: resnet18; with --quick: lenet]"),
+        option("--devices", "N",
+               f"CPU devices that share it, 2 to {splits.MOST_DEVICES}  [default: 2]"),
+        option("--microbatches", "N", "parts of a pipeline's batch  [default: 8]"),
+        option("--rounds", "N", "measurements of each split  [default: 9; with --quick: 5]"),
+    ),
+}  # fmt: skip
+SUMMARIES = {
+    "speedup": "why several devices are not faster, and what would help",
+    "batch-size": "steps, epochs and seconds to a target",
+    "learning-rate": "accuracy against the rate, on 1, 2 and 4 devices",
+    "scaling": "strong and weak, by devices and stores",
+    "splits": "one network under every split",
 }
-
-
-def commands() -> Dict[str, Tuple[str, Callable[[List[str]], Any]]]:
-    """The studies as `dispatch` takes them."""
-    return {name: (summary, main_of(module)) for name, (summary, module) in STUDIES.items()}
 
 
 def main(args: Optional[Sequence[str]] = None) -> None:
     """Hand the remaining options to the study that is named first."""
-    dispatch("python -m gluonlab.study", commands(), sys.argv[1:] if args is None else args)
+    commands = {name: (SUMMARIES[name], made) for name, made in COMMANDS.items()}
+    dispatch("python -m gluonlab.study", commands, sys.argv[1:] if args is None else args)
 
 
 if __name__ == "__main__":

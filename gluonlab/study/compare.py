@@ -1,10 +1,10 @@
-"""The same training on 1, 2, ... devices, as a sweep of one round, and a table."""
+"""The same training on 1, 2, ... devices, and a table."""
 
 from __future__ import annotations
 
 from contextlib import suppress
 from dataclasses import asdict, dataclass
-from typing import Any, Dict, List, Mapping, Optional, Sequence
+from typing import Any, List, Optional, Sequence
 
 from mxnet import gluon
 
@@ -15,8 +15,6 @@ from gluonlab.devices import gpu_count
 from gluonlab.errors import ConfigError, ModelError, OutputError, UsageError
 from gluonlab.runs.result import Result
 from gluonlab.runs.writer import RunDirectory
-from gluonlab.study.sweep.engine import Sweep
-from gluonlab.study.sweep.measurements import InMemory
 from gluonlab.training.callbacks import made
 from gluonlab.training.checks import CONFIG, DEVICES, check
 from gluonlab.training.loop import train
@@ -85,24 +83,17 @@ def compare(
     made(callbacks)
     read = _check(configs, dataset, make_own(net, loss, metrics))
     folder = RunDirectory.create(config.out, f"compare-{'-'.join(map(str, counts))}")
-    runs = InMemory()  # the folder keeps what a run leaves
-    results: Dict[int, Result] = {}
-
-    def one(settings: Mapping[str, Any], number: int) -> Dict[str, Any]:
-        count = settings["devices"]
-        name = f"{count}-device{'s' * (count > 1)}"
-        reporter.say(f"\n--- {name.replace('-', ' ')}")
-        own = config.replace(gpus=count, out=str(folder.path / name))
-        results[count] = train(
-            own, None, reporter, read, callbacks=callbacks, net=net, loss=loss, metrics=metrics
-        )
-        return {"run": name}
-
+    results: List[Result] = []
     try:
         folder.describe(config.to_dict(), compare=list(counts))
-        with Sweep(runs, one, shown=False) as sweep:  # each run has its own bar
-            sweep.run([{"devices": count} for count in counts], rounds=[0])
-        rows = make_rows([results[count] for count in counts])
+        for count in counts:
+            name = f"{count}-device{'s' * (count > 1)}"
+            reporter.say(f"\n--- {name.replace('-', ' ')}")
+            own = config.replace(gpus=count, out=str(folder.path / name))
+            results.append(train(
+                own, None, reporter, read, callbacks=callbacks, net=net, loss=loss, metrics=metrics
+            ))  # fmt: skip
+        rows = make_rows(results)
         folder.compared([asdict(row) for row in rows])
         folder.close()
         return rows
@@ -112,7 +103,7 @@ def compare(
     except KeyboardInterrupt as error:
         if not error.args:  # between two runs, else the run has said what is left of it
             error.args = (
-                f"{folder.path} holds the finished runs, {len(runs.all())} of {len(counts)}",
+                f"{folder.path} holds the finished runs, {len(results)} of {len(counts)}",
             )
         raise
     finally:

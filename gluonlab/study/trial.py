@@ -1,4 +1,4 @@
-"""A training that is looked at after some of its steps, and ends when it has shown enough."""
+"""Trainings of a study: they are looked at in between, and end when they have shown enough."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ from gluonlab.config import TrainConfig
 from gluonlab.data.loading.shards import Batch
 from gluonlab.data.sets.dataset import Dataset
 from gluonlab.data.sets.registry import load_dataset
-from gluonlab.errors import DivergedError
+from gluonlab.devices import gpu_count
+from gluonlab.errors import DivergedError, warn
 from gluonlab.files.whole import temporary_folder
 from gluonlab.kvstores.groups import ALONE, Group
 from gluonlab.parallel.data.strategy import DataParallel
@@ -26,7 +27,7 @@ from gluonlab.training.reporter import Reporter
 
 EVALUATED = 512  # images at a time, whatever the training's batches are
 
-read = lru_cache(maxsize=1)(load_dataset)  # once for all trials of a panel
+read_dataset = lru_cache(maxsize=1)(load_dataset)  # once for all trials of a panel
 
 
 class Look(NamedTuple):
@@ -126,13 +127,29 @@ def watched(config: TrainConfig, watch: Watch, dataset: Optional[Dataset] = None
         here = config.replace(out=str(Path(folder, "run")))
         try:
             strategy = partial(_Watched, watch=watch)
-            train(here, cast(Any, strategy), Reporter(), dataset or read(config.dataset))
+            train(here, cast(Any, strategy), Reporter(), dataset or read_dataset(config.dataset))
         except Enough:
             pass
         except DivergedError:
             diverged = True
     looks = [list(look) for look in watch.looks]
     return {"reached": watch.reached, "diverged": diverged, "looks": looks}
+
+
+def devices_of(count: int) -> Dict[str, Any]:
+    """The settings of a TrainConfig for ``count`` GPUs, or CPU devices that stand in for them.
+
+    Every CPU device has one thread, else a single one would already use all cores.
+    """
+    if gpu_count():
+        return {"gpus": count}
+    return {"devices": f"cpu*{count}", "threads": 1}
+
+
+def warn_of_stand_ins() -> None:
+    """Warn, once for all trainings, where there is no GPU."""
+    if not gpu_count():
+        warn("no GPU on this machine: CPU devices stand in for GPUs")
 
 
 def growing(last: int, factor: float) -> List[int]:

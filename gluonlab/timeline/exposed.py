@@ -11,11 +11,23 @@ from __future__ import annotations
 from bisect import bisect_right
 from typing import Dict, Iterator, List, NamedTuple, Optional, Set, Tuple
 
-from gluonlab.timeline.intervals import Interval, common, length, merged
-from gluonlab.timeline.phases import BACKWARD, COPY, FORWARD, OTHER, STAGES, SUM, UPDATE
-from gluonlab.timeline.recorder import INPUT
-from gluonlab.timeline.shares import WAITING, Timeline
-from gluonlab.timeline.spans import Span
+from gluonlab.timeline.profiler import Span
+from gluonlab.timeline.timeline import (
+    BACKWARD,
+    COPY,
+    FORWARD,
+    INPUT,
+    OTHER,
+    STAGES,
+    SUM,
+    UPDATE,
+    WAITING,
+    Interval,
+    Timeline,
+    common,
+    length,
+    merged,
+)
 
 HOST_TIME, STORE = "host", "store"  # the host computes; it does not, within a sum
 # Microseconds: so long may an operator take to begin once it is queued and what it reads is there.
@@ -61,7 +73,7 @@ class Categories(NamedTuple):
     had queued what the device did next; then for a ``kernel``, which is a gap of at most LAUNCH_US,
     or moments in which another device ran what that had to wait for (`_Others`); of the rest, at
     most, for a ``core``, as long as the system says that threads of the devices waited for one
-    (`gluonlab.timeline.core_waits`), another device's too, since this one can depend on it; or for
+    (`gluonlab.timeline.recorder`), another device's too, since this one can depend on it; or for
     a reason that is ``unknown``. Source: Meta's Holistic Trace Analysis, "Temporal breakdown" and
     "Idle time breakdown" of its documentation, whose limit for kernels of a GPU's stream is 30 ns,
     and which knows no waiting for cores.

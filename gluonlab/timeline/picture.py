@@ -3,42 +3,55 @@
 from __future__ import annotations
 
 import textwrap
-from typing import List, Sequence, Tuple
-from xml.etree.ElementTree import Element, SubElement
+from pathlib import Path
+from typing import Any, Dict, List, Mapping, NamedTuple, Sequence, Tuple
 
-from gluonlab.drawing.svg import document, finished, group, text
-from gluonlab.drawing.words import in_language
-from gluonlab.timeline.intervals import Interval
-from gluonlab.timeline.phases import PHASES
-from gluonlab.timeline.recorder import HOST, INPUT
-from gluonlab.timeline.shares import WAITING, Timeline
-from gluonlab.timeline.trace import phases_of
-from gluonlab.timeline.words import WORDS, Words
+from gluonlab.drawing.live import as_svg as figure_as_svg
+from gluonlab.drawing.live import as_written, import_matplotlib, new_figure
+from gluonlab.drawing.words import in_language, load_words
+from gluonlab.timeline.timeline import HOST, INPUT, PHASES, WAITING, Interval, Timeline, phases_of
 
 # All lengths are px.
 WIDTH, MARGIN, LABELS = 960, 28, 74
-ROW, APART = 30, 8
+TOP, ROW, APART, LINE = 118, 30, 8, 19
 STEPS = 4  # as long as so many takes is drawn; more would be too narrow to see
 LEAST = 0.25  # of a bar that is drawn; what is shorter would only make the file large
 
 # The colours differ in lightness, too; nobody has to tell red from green.
-STYLE = """
-text { font-family: system-ui, "Segoe UI", "Helvetica Neue", Arial, sans-serif; font-size: 13px;
-  fill: #1c2430 }
-.name { font-size: 22px; font-weight: 600 } .quiet { fill: #566072 } .middle { text-anchor: middle }
-.end { text-anchor: end } .paper { fill: #ffffff } .row { fill: #eef1f5 }
-.edge { stroke: #566072; stroke-dasharray: 3 3 } .tick { stroke: #9aa4b2 }
-.other { fill: #8b95a5 } .forward { fill: #2c66c9 } .backward { fill: #8fb8f6 }
-.sum { fill: #c2410c } .copy { fill: #f0a878 } .update { fill: #6b3fa0 } .stages { fill: #5b8fe0 }
-.input { fill: #2f7d5b }
-@media (prefers-color-scheme: dark) {
-  text { fill: #e6eaf1 } .quiet { fill: #a3adbd } .paper { fill: #0d1117 } .row { fill: #1b222d }
-  .edge { stroke: #a3adbd } .tick { stroke: #566072 }
-  .other { fill: #7d8796 } .forward { fill: #4f8ef0 } .backward { fill: #b6d3ff }
-  .sum { fill: #ff8a4c } .copy { fill: #ffd0b0 } .update { fill: #cba6f7 } .stages { fill: #8ab4f8 }
-  .input { fill: #7fd0ab }
+INK, QUIET, PAPER, EMPTY, TICK = "#1c2430", "#566072", "#ffffff", "#eef1f5", "#9aa4b2"
+COLOURS = {
+    "forward": "#2c66c9", "backward": "#8fb8f6", "sum": "#c2410c", "copy": "#f0a878",
+    "update": "#6b3fa0", "other": "#8b95a5", "stages": "#5b8fe0", INPUT: "#2f7d5b", WAITING: EMPTY,
+}  # fmt: skip
+DARK = {
+    INK: "#e6eaf1", QUIET: "#a3adbd", PAPER: "#0d1117", EMPTY: "#1b222d", TICK: "#566072",
+    "#2c66c9": "#4f8ef0", "#8fb8f6": "#b6d3ff", "#c2410c": "#ff8a4c", "#f0a878": "#ffd0b0",
+    "#6b3fa0": "#cba6f7", "#8b95a5": "#7d8796", "#5b8fe0": "#8ab4f8", "#2f7d5b": "#7fd0ab",
+}  # fmt: skip
+
+
+class Words(NamedTuple):
+    """All words of one language.
+
+    ``columns``: of the sentences; ``letter``: px, so many as a letter of a name takes.
+    """
+
+    steps: Sequence[str]  # of one step, and of several
+    drawn: str
+    host_only: str
+    host: str
+    beside: str
+    comma: str
+    colon: str
+    names: Mapping[str, str]
+    columns: int
+    letter: float
+
+
+WORDS: Dict[str, Words] = {
+    language: Words(**words)
+    for language, words in load_words(Path(__file__).parent / "template" / "words.json").items()
 }
-"""
 
 
 def as_svg(timeline: Timeline, title: str, language: str = "en") -> str:
@@ -47,38 +60,54 @@ def as_svg(timeline: Timeline, title: str, language: str = "en") -> str:
     The picture is complete in itself, and has a dark form. Raises ConfigError for a ``language``
     that it does not speak.
     """
+    import_matplotlib()
+    from matplotlib.patches import Rectangle
+
     words = in_language(WORDS, language)
     begin, count, first = timeline.begin, len(timeline.starts), timeline.first_step
     end = begin + (timeline.end - begin) * min(1, STEPS / count)
     sentences = in_words(timeline, language)
-    root = document(title, sentences, STYLE)
-    text(root, MARGIN, 44, title, "name")
+    lines = [line for each in sentences for line in textwrap.wrap(each, words.columns)]
+    rows = [*timeline.rows, HOST]
+    plot_height = len(rows) * (ROW + APART)
+    height = TOP + plot_height + 60 + LINE * len(lines)
+    figure = new_figure(WIDTH / 72, height / 72)
+
+    def put(x: float, y: float, text: str, color: str = INK, size: int = 13, **look: Any) -> None:
+        place = x / WIDTH, 1 - y / height
+        figure.text(*place, as_written(text), size=size, color=color, **look)
+
+    put(MARGIN, 44, title, size=22, weight=600)
     which = words.steps[count > 1].format(
         first=first, last=first + count - 1, each=timeline.step_s * 1e3
     )
     part = words.drawn.format(drawn=(end - begin) / 1e3) if count > STEPS else ""
-    text(root, MARGIN, 68, f"{which}{part}{words.host_only}", "quiet")
-    _legend(group(root, MARGIN, 94), words)
-    at = group(root, MARGIN + LABELS, 118)
+    put(MARGIN, 68, f"{which}{part}{words.host_only}", QUIET)
+    x: float = MARGIN
+    for name in (*PHASES, INPUT, WAITING):
+        corner = x / WIDTH, 1 - 98 / height
+        figure.add_artist(Rectangle(corner, 14 / WIDTH, 14 / height, color=COLOURS[name], lw=0))
+        put(x + 20, 96, words.names[name])
+        x += 52 + words.letter * len(words.names[name])
     width = WIDTH - 2 * MARGIN - LABELS
-    scale = width / (end - begin)
-    rows = [*timeline.rows, HOST]
+    axes: Any = figure.add_axes((
+        (MARGIN + LABELS) / WIDTH, 1 - (TOP + plot_height) / height,
+        width / WIDTH, plot_height / height,
+    ))  # fmt: skip
+    axes.set(xlim=(0, (end - begin) / 1e3), ylim=(plot_height, 0))
     for number, row in enumerate(rows):
-        own = group(at, 0, number * (ROW + APART))
-        text(own, -10, ROW / 2 + 4.5, words.host if row == HOST else row, "end")
-        SubElement(own, "rect", {"class": "row", "width": f"{width:g}", "height": f"{ROW}"})
-        _bars(own, timeline, row, (begin, end), scale)
-    height = len(rows) * (ROW + APART)
-    for start in timeline.starts:
-        if start < end:
-            _line(at, (start - begin) * scale, height - ROW - APART, height, "edge")
-    _axis(group(at, 0, height), (end - begin) / 1e3, width)
-    y = 118 + height + 56
-    for sentence in sentences:
-        for line in textwrap.wrap(sentence, words.columns):
-            text(root, MARGIN, y, line, "quiet")
-            y += 19
-    return finished(root, WIDTH, y + 4)
+        top = number * (ROW + APART)
+        axes.axhspan(top, top + ROW, color=EMPTY, lw=0)
+        put(MARGIN + LABELS - 10, TOP + top + ROW / 2 + 4.5, words.host if row == HOST else row,
+            ha="right")  # fmt: skip
+        _draw_bars(axes, timeline, row, (begin, end), top, (end - begin) / width)
+    starts = [(start - begin) / 1e3 for start in timeline.starts if start < end]
+    axes.vlines(starts, plot_height - ROW - APART, plot_height, color=QUIET, lw=1,
+                linestyles=(0, (3, 3)), gid="steps")  # fmt: skip
+    _scale(axes)
+    for number, line in enumerate(lines):
+        put(MARGIN, TOP + plot_height + 56 + LINE * number, line, QUIET)
+    return figure_as_svg(figure, title, " ".join(sentences), DARK)
 
 
 def in_words(timeline: Timeline, language: str = "en") -> List[str]:
@@ -97,23 +126,24 @@ def in_words(timeline: Timeline, language: str = "en") -> List[str]:
     return lines
 
 
-def _legend(parent: Element, words: Words) -> None:
-    x = 0.0
-    for name in (*PHASES, INPUT, WAITING):
-        SubElement(parent, "rect", {"class": name if name != WAITING else "row", "x": f"{x:g}",
-                                    "y": "-10", "width": "14", "height": "14"})  # fmt: skip
-        text(parent, x + 20, 2, words.names[name])
-        x += 52 + words.letter * len(words.names[name])
+def _draw_bars(
+    axes: Any, timeline: Timeline, row: str, drawn: Interval, top: float, micros_per_px: float
+) -> None:
+    """One path of rectangles for each phase, whose id is ``row:phase``."""
+    from matplotlib.patches import PathPatch
+    from matplotlib.path import Path as Outline
 
-
-def _bars(parent: Element, timeline: Timeline, row: str, drawn: Interval, scale: float) -> None:
-    begin, end = drawn
-    for phase, (since, until) in _joined(phases_of(timeline, row), LEAST / scale):
-        since, until = max(since, begin), min(until, end)
+    bars: Dict[str, List[List[Tuple[float, float]]]] = {}
+    for phase, (since, until) in _joined(phases_of(timeline, row), LEAST * micros_per_px):
+        since, until = max(since, drawn[0]), min(until, drawn[1])
         if since < until:
-            x, width = (since - begin) * scale, (until - since) * scale
-            bar = {"class": phase, "x": f"{x:.2f}", "width": f"{width:.2f}", "height": f"{ROW}"}
-            SubElement(parent, "rect", bar)
+            left, right = ((each - drawn[0]) / 1e3 for each in (since, until))
+            corners = [(left, top), (right, top), (right, top + ROW), (left, top + ROW)]
+            bars.setdefault(phase, []).append(corners)
+    for phase, outlines in bars.items():
+        outline = Outline.make_compound_path(*(Outline([*each, each[0]], closed=True)
+                                               for each in outlines))  # fmt: skip
+        axes.add_patch(PathPatch(outline, color=COLOURS[phase], lw=0, gid=f"{row}:{phase}"))
 
 
 def _joined(bars: Sequence[Tuple[str, Interval]], gap: float) -> List[Tuple[str, Interval]]:
@@ -127,25 +157,15 @@ def _joined(bars: Sequence[Tuple[str, Interval]], gap: float) -> List[Tuple[str,
     return found
 
 
-def _axis(parent: Element, milliseconds: float, width: float) -> None:
-    pitch = _pitch(milliseconds)
-    for number in range(int(milliseconds / pitch) + 1):
-        x = number * pitch / milliseconds * width
-        _line(parent, x, 0, 6, "tick")
-        unit = " ms" if number == 0 else ""
-        text(parent, x, 20, f"{number * pitch:g}{unit}", "quiet middle")
+def _scale(axes: Any) -> None:
+    """Milliseconds, at round numbers."""
+    from matplotlib.ticker import FuncFormatter, MaxNLocator, NullLocator
 
-
-def _pitch(milliseconds: float) -> float:
-    """1, 2 or 5 times a power of ten, such that there are 4 to 10 of them."""
-    pitch = 10.0**-6
-    for factor in (2, 2.5, 2) * 20:
-        if milliseconds / pitch <= 10:
-            break
-        pitch *= factor
-    return float(f"{pitch:.3g}")
-
-
-def _line(parent: Element, x: float, top: float, bottom: float, kind: str) -> None:
-    ends = {"x1": f"{x:.2f}", "x2": f"{x:.2f}", "y1": f"{top:g}", "y2": f"{bottom:g}"}
-    SubElement(parent, "line", {"class": kind, **ends})
+    axes.xaxis.set_major_locator(MaxNLocator(10, steps=[1, 2, 5, 10]))
+    axes.xaxis.set_major_formatter(
+        FuncFormatter(lambda value, _: f"{value:g}" if value else f"{value:g} ms")
+    )
+    axes.yaxis.set_major_locator(NullLocator())
+    axes.tick_params(labelsize=13, labelcolor=QUIET, color=TICK, length=6, pad=4)
+    axes.spines[:].set_visible(False)
+    axes.patch.set_visible(False)

@@ -1,4 +1,4 @@
-"""MXNet's own profiler, used again and again in one process.
+"""MXNet's own profiler, used again and again in one process, and the operators of its trace.
 
 MXNet 1.9.1 takes a configuration once. It writes each trace behind the one before, into a file that
 begins anew when somebody has removed it, but then without the beginning: brackets, and the names of
@@ -11,9 +11,10 @@ from __future__ import annotations
 import atexit
 import json
 import os
+import re
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any, Dict, Iterator, List, Optional
+from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple
 
 import mxnet as mx
 from mxnet import profiler
@@ -95,3 +96,35 @@ def _rows() -> Iterator[Event]:
     devices += [f"gpu/{number}" for number in range(mx.context.num_gpus())]
     for number, name in enumerate(devices):
         yield {"ph": "M", "name": "process_name", "pid": number, "args": {"name": name}}
+
+
+DEVICE = re.compile(r"(cpu|gpu)/([0-9]+)")  # of a row's name; others are memory that copies use
+
+
+class Span(NamedTuple):
+    """Something that ran in a row, such as ``cpu(0)``; microseconds since 1970."""
+
+    row: str
+    name: str
+    begin: float
+    end: float
+
+
+def spans_of(events: Sequence[Event]) -> List[Span]:
+    """All operators on devices, in the order of their beginnings."""
+    rows = {}
+    for event in events:
+        device = DEVICE.fullmatch(event["args"]["name"]) if event["ph"] == "M" else None
+        if device:
+            rows[event["pid"]] = f"{device[1]}({device[2]})"
+    begun: Dict[Tuple[Any, ...], List[float]] = {}
+    found = []
+    for event in events:
+        if event["ph"] not in ("B", "E") or event["pid"] not in rows:
+            continue
+        key = (event["pid"], event["tid"], event["name"])
+        if event["ph"] == "B":
+            begun.setdefault(key, []).append(event["ts"])
+        elif begun.get(key):
+            found.append(Span(rows[event["pid"]], event["name"], begun[key].pop(), event["ts"]))
+    return sorted(found, key=lambda span: (span.begin, span.end))

@@ -15,7 +15,7 @@ from gluonlab.runs.writer import NoRunDirectory, RunDirectory
 from gluonlab.timeline import profiler
 from gluonlab.timeline.picture import as_svg, in_words
 from gluonlab.timeline.recorder import Recorder
-from gluonlab.timeline.trace import write_trace
+from gluonlab.timeline.timeline import write_trace
 
 WARM_UP = 10  # steps before the first that is recorded, where an epoch has so many
 

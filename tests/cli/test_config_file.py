@@ -23,7 +23,7 @@ from gluonlab.launch.__main__ import main as launch
 from gluonlab.launch.arguments import checked_words
 from gluonlab.launch.worker.__main__ import main as worker
 from gluonlab.run import main
-from gluonlab.study.speedup.__main__ import main as speedup
+from gluonlab.study.__main__ import speedup
 
 pytestmark = pytest.mark.filterwarnings("default::gluonlab.errors.GluonlabWarning")
 

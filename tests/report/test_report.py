@@ -14,8 +14,7 @@ from support.made_up_runs import PLAIN, SETTINGS, Page, lines, make_run
 
 from gluonlab.config import TrainConfig
 from gluonlab.report.__main__ import main
-from gluonlab.report.charts import charts, colour, dash
-from gluonlab.report.page import as_page
+from gluonlab.report.page import as_page, charts, colour, dash
 from gluonlab.report.tables import as_text, differences, epochs, in_common, in_words, results
 from gluonlab.runs.curves import MOST_POINTS, thinned
 from gluonlab.runs.reader import Description, read_runs

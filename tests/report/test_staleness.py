@@ -7,8 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.made_up_runs import Page, lines, make_run
 
-from gluonlab.report.charts import charts
-from gluonlab.report.page import as_page
+from gluonlab.report.page import as_page, charts
 from gluonlab.report.tables import MOST_STALE, _staleness
 from gluonlab.runs.reader import read_runs
 

@@ -1,7 +1,6 @@
 """A damaged study.json: a study goes on with options that it could have written, or says a line."""
 
 import copy
-import importlib
 import io
 import json
 import tempfile
@@ -14,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import gluonlab
-from gluonlab.study.__main__ import STUDIES, main
+from gluonlab.study import __main__ as command
 
 OPTIONS = {
     "batch-size": {
@@ -40,19 +39,13 @@ ODD = st.one_of(
 
 def gone_on(monkeypatch, study, text):
     """What the study would go on with, if it does, its exit status, and what it complains of."""
-    module = importlib.import_module(STUDIES[study][1])
     found = []
-
-    def measured(options, asked_for):
-        found.append(options)
-        return {"said": ["done"]}
-
     complaints = io.StringIO()
     with monkeypatch.context() as patched, tempfile.TemporaryDirectory() as folder:
-        patched.setattr(module, "_measured", measured)
+        patched.setattr(command, "_answer", lambda study, options, *_: found.append(options))
         (Path(folder) / "study.json").write_text(text, encoding="utf-8")
         with redirect_stderr(complaints), pytest.raises(SystemExit) as ended:
-            main([study, "--resume", folder])
+            command.main([study, "--resume", folder])
     return found, ended.value.code, complaints.getvalue()
 
 
@@ -62,7 +55,7 @@ def written(name, options, **head):
 
 
 def plain(options):
-    return options if isinstance(options, dict) else options.to_dict()
+    return options if isinstance(options, dict) else options._asdict()
 
 
 def places(value, path=()):

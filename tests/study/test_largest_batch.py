@@ -26,8 +26,7 @@ from gluonlab.parallel.memory import MIB
 from gluonlab.parallel.strategy import WAYS
 from gluonlab.run import main
 from gluonlab.study import largest_batch
-from gluonlab.study.largest_batch import find_batch_size
-from gluonlab.study.largest_size import LargestSize
+from gluonlab.study.largest_batch import LargestSize, find_batch_size
 from gluonlab.training.memory import Needs
 from gluonlab.training.plan import make_plan
 from gluonlab.training.prepare import prepare

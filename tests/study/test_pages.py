@@ -15,22 +15,17 @@ from gluonlab.bench.splits import TASKS
 from gluonlab.bench.splits_measure import splits
 from gluonlab.config import TrainConfig
 from gluonlab.drawing.chart import as_svg
-from gluonlab.study.batch_size.measure import SizeFound
-from gluonlab.study.batch_size.measure import findings as of_sizes
-from gluonlab.study.batch_size.names import Options as BatchOptions
-from gluonlab.study.batch_size.report import report as of_batch_size
-from gluonlab.study.learning_rate.measure import findings
-from gluonlab.study.learning_rate.names import Options
-from gluonlab.study.learning_rate.report import report
-from gluonlab.study.page import as_page as study_page
-from gluonlab.study.scaling.measure import cases
-from gluonlab.study.scaling.report import report as of_scaling
+from gluonlab.study.batch_size import BatchSizeOptions, SizeTrials, panel_findings
+from gluonlab.study.batch_size import report as of_batch_size
+from gluonlab.study.learning_rate import LearningRateOptions, findings
+from gluonlab.study.learning_rate import report as of_learning_rate
+from gluonlab.study.scaling import cases
+from gluonlab.study.scaling import report as of_scaling
 from gluonlab.study.speedup import measure
-from gluonlab.study.speedup.advice import Candidate
-from gluonlab.study.speedup.page import as_page as verdict_page
-from gluonlab.study.speedup.trying import Tried
-from gluonlab.study.speedup.verdict import judge
-from gluonlab.study.splits.report import report as of_splits
+from gluonlab.study.speedup.report import as_page as verdict_page
+from gluonlab.study.speedup.verdict import Candidate, Tried, judge
+from gluonlab.study.splits import report as of_splits
+from gluonlab.study.study import as_page as study_page
 
 wanted()
 pytestmark = pytest.mark.cpu_only("pages are the same wherever it was trained")
@@ -74,12 +69,12 @@ def verdict():
 
 def learning_rate(language):
     """Made-up measurements."""
-    options = Options([1, 2, 4], 32, [2.0**power for power in range(-10, 0)], 3, 3)
+    options = LearningRateOptions([1, 2, 4], 32, [2.0**power for power in range(-10, 0)], 3, 3)
     measured = [
         [{"right": min(1.0, 0.4 + point["rate"] + seed / 50)} for seed in range(3)]
         for point in options.points()
     ]
-    return report(findings(options, measured), options, language)
+    return of_learning_rate(findings(options, measured), options, language)
 
 
 def batch_size(language):
@@ -89,9 +84,9 @@ def batch_size(language):
     for size, reached in steps.items():
         looks = [[each, each / 100, 0.95, 0.97] for each in sorted({reached, 64, 2 * 1437 // size})]
         trial = {"reached": reached, "diverged": False, "looks": looks}
-        sizes.append(SizeFound(size, 0.1, 8000, -(-1437 // size), [trial] * 3))
-    options = BatchOptions({"digits": {"sizes": list(steps), "target": 0.93}}, 3, 2, None)
-    return of_batch_size({"digits": of_sizes("digits", sizes)}, options, language)
+        sizes.append(SizeTrials(size, 0.1, 8000, -(-1437 // size), [trial] * 3))
+    options = BatchSizeOptions({"digits": {"sizes": list(steps), "target": 0.93}}, 3, 2, None)
+    return of_batch_size({"digits": panel_findings("digits", sizes)}, options, language)
 
 
 def scaling(language):

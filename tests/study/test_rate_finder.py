@@ -2,7 +2,6 @@
 
 import json
 import re
-import xml.etree.ElementTree as ElementTree
 
 import mxnet as mx
 import numpy as np
@@ -10,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from support.devices import named
+from support.drawn_charts import curve, tree_of
 
 from gluonlab import TrainConfig, train
 from gluonlab.errors import ConfigError, RunError
@@ -96,7 +96,10 @@ def test_smoothing_is_that_of_a_weighted_mean():
 def test_picture_and_numbers_are_written_together(found, tmp_path):
     path = write(found, str(tmp_path / "a"))
     assert {each.name for each in path.iterdir()} == {"find-lr.svg", "find-lr.json"}
-    ElementTree.parse(path / "find-lr.svg")
+    tree = tree_of((path / "find-lr.svg").read_text(encoding="utf-8"))
+    highest = 2 * found.smoothed[0]  # where what is above is drawn
+    drawn = [(rate, min(loss, highest)) for rate, loss in zip(found.rates, found.losses)]
+    assert curve(tree, "curve-2", log_x=True) == [pytest.approx(point, rel=1e-3) for point in drawn]
     assert json.loads((path / "find-lr.json").read_text())["suggestion"] == found.suggestion
 
 

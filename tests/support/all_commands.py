@@ -8,7 +8,7 @@ import gluonlab.__main__ as program
 from gluonlab.bench.__main__ import COMMANDS as BENCH
 from gluonlab.data.__main__ import COMMANDS as DATA
 from gluonlab.exercises.__main__ import COMMANDS as EXERCISES
-from gluonlab.study.__main__ import STUDIES
+from gluonlab.study.__main__ import COMMANDS as STUDY
 
 PACKAGES = ("scratch", "doctor", "launch", "report", "labs")
 # the words -> what a person calls with them
@@ -18,11 +18,11 @@ LEAVES = {
     **{name: importlib.import_module(f"gluonlab.{name}.__main__").main for name in PACKAGES},
     **{f"data {name}": made for name, made in DATA.items()},
     **{f"exercises {name}": made for name, made in EXERCISES.items()},
-    **{f"study {name}": importlib.import_module(STUDIES[name][1]).main for name in STUDIES},
+    **{f"study {name}": made for name, made in STUDY.items()},
     **{f"bench {name}": made for name, made in BENCH.items()},
     "completion": program.complete,
 }
-GROUPS = {"": program.COMMANDS, "data": DATA, "exercises": EXERCISES, "study": STUDIES,
+GROUPS = {"": program.COMMANDS, "data": DATA, "exercises": EXERCISES, "study": STUDY,
           "bench": BENCH}  # fmt: skip
 
 

@@ -21,7 +21,7 @@ from gluonlab.data.sets.dataset import ArraySplit, Dataset, Defaults
 from gluonlab.engine.threads import EngineContext
 from gluonlab.kvstores.schedule import ScheduleKVStore
 from gluonlab.parallel.data.strategy import DataParallel
-from gluonlab.study.speedup import measure, trained, trying
+from gluonlab.study.speedup import measure, verdict
 from support.devices import named, on_gpus
 
 _ON_WORKER = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p)
@@ -71,9 +71,9 @@ class MadeTime:
             made.wait()
 
         monkeypatch.setattr(nd, "waitall", waitall)
-        for module in (rounds, trained):
+        for module in (rounds, measure):
             monkeypatch.setattr(module, "time", made)
-        for module in (measure, trying):
+        for module in (measure, verdict):
             monkeypatch.setattr(module, "BLOCK_S", TICK_S)
         monkeypatch.setattr(measure, "RECORDED_S", 0.0)
         monkeypatch.setattr(pause, "made", made)

@@ -43,7 +43,7 @@ WITHOUT_DEVICES = """
     launch/signals layers make_venv parallel/pipeline/check parallel/pipeline/page
     parallel/pipeline/page_file parallel/pipeline/price parallel/pipeline/render
     parallel/pipeline/schedule prediction/sums printed public_api readme study/compare_rows
-    study/sweep/folder timeline/exposed timeline/picture
+    study/sweep timeline/exposed timeline/picture
 """
 IN_A_COMMAND = re.compile(r"cpu\*\d|cpu:\d|mx\.cpu\(|--gpus|--devices|gpu:\d|\bdevices\(")
 

@@ -75,8 +75,6 @@ def parse(words):
         if not hasattr(command, "make_context"):  # loaded when it is called
             parse(["python", "-m", f"gluonlab.{words[-len(rest) - 1]}", *rest])
             return
-    elif hasattr(module, "STUDIES"):
-        command, rest = importlib.import_module(module.STUDIES[rest[0]][1]).main, rest[1:]
     elif rest and rest[0] in getattr(module, "TOOLS", ()):  # a former name
         command, rest = importlib.import_module(module.TOOLS[rest[0]]).main, rest[1:]
     elif hasattr(module, "COMMANDS"):

@@ -15,8 +15,7 @@ import time
 from functools import partial
 from pathlib import Path
 
-from gluonlab.study.sweep.engine import Sweep
-from gluonlab.study.sweep.folder import begun
+from gluonlab.study.sweep import Sweep, begun
 from support.kills import ended, forked
 
 OPTIONS = {"sizes": [1, 2, 4, 8], "rounds": 20}

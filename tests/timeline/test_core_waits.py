@@ -15,7 +15,8 @@ from mxnet import nd
 from mxnet.base import _LIB, check_call
 
 from gluonlab.engine.threads import EngineContext
-from gluonlab.timeline.core_waits import CoreWaits
+from gluonlab.timeline import recorder
+from gluonlab.timeline.recorder import CoreWaits
 
 pytestmark = pytest.mark.cpu_only("GPUs' threads are not asked")
 _ON_WORKER = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p)
@@ -98,9 +99,7 @@ def test_a_thread_that_has_nothing_to_do_does_not_wait():
 
 
 def test_where_the_system_says_nothing_neither_does_it(monkeypatch):
-    from gluonlab.timeline import core_waits
-
-    monkeypatch.setattr(core_waits, "SCHEDSTAT", "/nowhere/{}")
+    monkeypatch.setattr(recorder, "SCHEDSTAT", "/nowhere/{}")
     waits = CoreWaits([mx.cpu(0)])
     waits.begin()
     assert waits.micros() == {}

@@ -5,9 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gluonlab.timeline.exposed import LAUNCH_US, categories
-from gluonlab.timeline.phases import PHASES
-from gluonlab.timeline.shares import Timeline
-from gluonlab.timeline.spans import Span
+from gluonlab.timeline.profiler import Span
+from gluonlab.timeline.timeline import PHASES, Timeline
 
 ROWS = ["cpu(0)", "cpu(1)"]
 HOLE = (300, 400)

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gluonlab.timeline.intervals import common, length, merged
+from gluonlab.timeline.timeline import common, length, merged
 
 INTERVALS = st.lists(st.tuples(st.integers(0, 40), st.integers(0, 40)), max_size=8)
 

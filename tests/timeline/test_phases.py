@@ -9,10 +9,9 @@ from mxnet import nd
 from support.devices import named
 
 from gluonlab.config import TrainConfig
-from gluonlab.timeline.phases import PHASES, Phases, Window
-from gluonlab.timeline.recorder import Recorder
-from gluonlab.timeline.shares import WAITING, Timeline
-from gluonlab.timeline.spans import Span
+from gluonlab.timeline.profiler import Span
+from gluonlab.timeline.recorder import Phases, Recorder, Window
+from gluonlab.timeline.timeline import PHASES, WAITING, Timeline
 from gluonlab.training.plan import make_plan
 from gluonlab.training.prepare import prepare, train_loader
 

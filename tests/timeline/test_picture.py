@@ -1,15 +1,14 @@
 """A timeline's picture: what is drawn is read back, and compared with a made-up timeline."""
 
 import re
-import xml.etree.ElementTree as ElementTree
 
 import pytest
+from support.drawn_charts import SVG, texts, ticks, tree_of, values, with_id
 
 from gluonlab.timeline.picture import LABELS, LEAST, MARGIN, STEPS, WIDTH, as_svg
-from gluonlab.timeline.shares import Timeline
-from gluonlab.timeline.spans import Span
+from gluonlab.timeline.profiler import Span
+from gluonlab.timeline.timeline import Timeline
 
-SVG = "{http://www.w3.org/2000/svg}"
 BEGAN, FIRST = 4e9, 7  # microseconds, and the number of the first step
 # what each row does in a step: from which share of it until which
 DONE = {
@@ -47,49 +46,49 @@ def timeline_of(steps, each_ms):
     return Timeline(FIRST, starts, BEGAN + step_us * steps, list(done), spans, phases, host)
 
 
-def numbers(parts, name):
-    return [float(part.get(name)) for part in parts]
-
-
-def of_class(root, tag, kind):
-    return [each for each in root.iter(f"{SVG}{tag}") if each.get("class") == kind]
+def bars(tree, row, phase):
+    """(begin, end) of each bar of a phase, in the axis's milliseconds."""
+    group = with_id(tree, f"{row}:{phase}")
+    if group is None:
+        return []
+    [path] = group.iter(f"{SVG}path")
+    outlines = [
+        [float(x) for x in re.findall(r"[ML] ([-\d.]+) [-\d.]+", part)]
+        for part in path.get("d").split("z")
+    ]
+    return [tuple(values(tree, "x", (min(xs), max(xs)), False)) for xs in outlines if xs]
 
 
 @pytest.mark.parametrize(("steps", "each_ms"), LENGTHS)
 def test_each_row_has_what_it_did_in_the_first_steps_at_its_time(steps, each_ms):
-    root = ElementTree.fromstring(as_svg(timeline_of(steps, each_ms), "a run"))
-    drawn = min(steps, STEPS)
-    rows = [group for group in root.iter(f"{SVG}g") if len(group.findall(f"{SVG}text")) == 1]
-    assert [row.find(f"{SVG}text").text for row in rows] == list(DONE)
-    for name, row in zip(DONE, rows):
-        below, *bars = row.findall(f"{SVG}rect")
-        whole = float(below.get("width"))
-        wanted = [(step, *done) for step in range(drawn) for done in DONE[name].items()]
-        assert [bar.get("class") for bar in bars] == [phase for _, phase, _ in wanted]
-        begins = [(step + begin) * whole / drawn for step, _, (begin, _) in wanted]
-        assert numbers(bars, "x") == pytest.approx(begins, abs=0.01)
-        lengths = [(end - begin) * whole / drawn for _, _, (begin, end) in wanted]
-        assert numbers(bars, "width") == pytest.approx(lengths, abs=0.01)
-        edges = numbers(of_class(root, "line", "edge"), "x1")
-        assert edges == pytest.approx([whole * step / drawn for step in range(drawn)], abs=0.01)
+    tree = tree_of(as_svg(timeline_of(steps, each_ms), "a run"))
+    drawn, precise = min(steps, STEPS), 2e-5 * each_ms * STEPS
+    assert set(DONE) <= set(texts(tree))
+    for row, done in DONE.items():
+        for phase in ("forward", "backward", "update", "sum", "input", "copy"):
+            begin, end = done.get(phase, (0, 0))
+            wanted = [
+                (each_ms * (step + begin), each_ms * (step + end)) for step in range(drawn)
+            ] * (phase in done)
+            assert bars(tree, row, phase) == [pytest.approx(bar, abs=precise) for bar in wanted]
+    edges = [path.get("d").split()[1] for path in with_id(tree, "steps").iter(f"{SVG}path")]
+    wanted = [each_ms * step for step in range(drawn)]
+    assert values(tree, "x", map(float, edges), False) == pytest.approx(wanted, abs=precise)
 
 
 @pytest.mark.parametrize("language", ["en", "ja"])
 @pytest.mark.parametrize(("steps", "each_ms"), LENGTHS)
 def test_the_words_and_the_axis_tell_the_time_that_is_drawn(steps, each_ms, language):
-    root = ElementTree.fromstring(as_svg(timeline_of(steps, each_ms), "a run", language))
+    tree = tree_of(as_svg(timeline_of(steps, each_ms), "a run", language))
     drawn_ms = min(steps, STEPS) * each_ms
     told = [FIRST, FIRST + steps - 1, each_ms, drawn_ms]
     if steps <= STEPS:  # all is drawn, which needs no words
         del told[3]
     if steps == 1:
         del told[1]
-    said = list(root.iter(f"{SVG}text"))[1].text
+    said = texts(tree)[texts(tree).index("a run") + 1]
     assert [float(each) for each in re.findall(r"\d+(?:\.\d+)?", said)] == pytest.approx(told)
-    ticks = numbers(of_class(root, "line", "tick"), "x1")
-    times = [float(each.text.split()[0]) for each in of_class(root, "text", "quiet middle")]
-    whole = max(float(row.get("width")) for row in of_class(root, "rect", "row"))
-    assert ticks == pytest.approx([time * whole / drawn_ms for time in times], abs=0.01)
+    times = [time for time, _ in ticks(tree, "x")]
     pitch = times[1]
     assert times == pytest.approx([pitch * number for number in range(len(times))])
     assert 4 <= drawn_ms / pitch <= 10 + 1e-9
@@ -98,13 +97,12 @@ def test_the_words_and_the_axis_tell_the_time_that_is_drawn(steps, each_ms, lang
 
 
 @pytest.mark.parametrize(
-    ("other", "apart", "bars"), [("forward", 0.8, 1), ("forward", 1.2, 10), ("sum", 0.8, 10)]
+    ("other", "apart", "count"), [("forward", 0.8, 1), ("forward", 1.2, 10), ("sum", 0.8, 10)]
 )
-def test_operators_of_one_phase_are_one_bar_where_no_gap_could_be_seen(other, apart, bars):
+def test_operators_of_one_phase_are_one_bar_where_no_gap_could_be_seen(other, apart, count):
     """Every second one is of the ``other`` phase; gaps are ``apart`` times the least bar."""
     gap = 1000.0 * apart * LEAST / (WIDTH - 2 * MARGIN - LABELS)
     spans = [Span("cpu(0)", "any", (50 + gap) * n, (50 + gap) * n + 50) for n in range(10)]
     timeline = Timeline(FIRST, [0.0], 1000.0, ["cpu(0)"], spans, ["forward", other] * 5, [])
-    root = ElementTree.fromstring(as_svg(timeline, "a run"))
-    row = next(group for group in root.iter(f"{SVG}g") if len(group.findall(f"{SVG}text")) == 1)
-    assert len(row.findall(f"{SVG}rect")[1:]) == bars
+    tree = tree_of(as_svg(timeline, "a run"))
+    assert sum(len(bars(tree, "cpu(0)", phase)) for phase in {"forward", other}) == count

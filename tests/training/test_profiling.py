@@ -44,7 +44,8 @@ def test_the_files_are_a_picture_and_a_trace_with_rows_of_ours(tmp_path):
     said = [text.text for text in picture.iter("{http://www.w3.org/2000/svg}text")]
     rows = [str(ctx) for ctx in run.plan.ctxs] + ["host"]
     assert [name for name in said if name in rows] == rows
-    bars = {bar.get("class") for bar in picture.iter("{http://www.w3.org/2000/svg}rect")}
+    ids = [each.get("id", "") for each in picture.iter("{http://www.w3.org/2000/svg}g")]
+    bars = {name.partition(":")[2] for name in ids}
     assert {"forward", "backward", "sum", "update"} <= bars
     events = json.loads((run.run_dir / "trace.json").read_text())["traceEvents"]
     names = [event["args"]["name"] for event in events if event["name"] == "process_name"]

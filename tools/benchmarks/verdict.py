@@ -20,7 +20,7 @@ from gluonlab.bench.harness.table import table as as_table
 from gluonlab.bench.worker import Job
 from gluonlab.cli.command import command
 from gluonlab.config import TrainConfig
-from gluonlab.study.speedup.trained import Trained
+from gluonlab.study.speedup.measure import Trained
 from gluonlab.study.speedup.verdict import judge
 
 ROUNDS = 9

@@ -1,44 +1,388 @@
-"""The verdict on a training: measured, judged, and each advice tried beside what there is."""
+"""The verdict on a training: measured, judged, and each advice tried beside what there is.
+
+`judge` measures a step part by part, names the causes for which several devices are not faster,
+solves from which batch they are, and tries what might help. Nothing is advised before that.
+"""
 
 from __future__ import annotations
 
 import math
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import partial
 from statistics import median
-from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Tuple
+from typing import (
+    Any,
+    Callable,
+    Dict,
+    Iterator,
+    List,
+    Mapping,
+    NamedTuple,
+    Optional,
+    Sequence,
+    Tuple,
+)
 
 from gluonlab.bench.harness.interval import Estimate, estimates
 from gluonlab.bench.harness.machine import Others
-from gluonlab.config import TrainConfig
+from gluonlab.bench.harness.rounds import Timed, time_in_turns
+from gluonlab.config import TrainConfig, option_name
+from gluonlab.data.sets.dataset import Dataset
 from gluonlab.data.sets.gluon_data import resolve_dataset
 from gluonlab.engine.neighbours import own_cores
 from gluonlab.engine.semantics import nd_semantics
+from gluonlab.errors import UsageError
+from gluonlab.host.resources import give_back
 from gluonlab.parallel.strategy import MakeStrategy
 from gluonlab.study.speedup import parts as windows
-from gluonlab.study.speedup.advice import candidates
-from gluonlab.study.speedup.judge import (
-    Cause,
-    causes,
-    disagreement,
-    overheads,
-    without_images,
-)
 from gluonlab.study.speedup.measure import (
+    BLOCK_S,
     ROUNDS,
+    Facts,
     Measured,
+    Trained,
     for_several,
     measure,
+    on_one,
 )
-from gluonlab.study.speedup.model import StepModel, model
 from gluonlab.study.speedup.parts import PARTS, PASSES, TOGETHER, Parts, parts, singly
-from gluonlab.study.speedup.trying import Tried, tried
 from gluonlab.timeline.exposed import HOST_TIME, STORE, Categories, categories, exposed
-from gluonlab.timeline.phases import BACKWARD, COPY, FORWARD, OTHER, SUM, UPDATE
-from gluonlab.timeline.recorder import INPUT
-from gluonlab.timeline.shares import Timeline
+from gluonlab.timeline.timeline import BACKWARD, COPY, FORWARD, INPUT, OTHER, SUM, UPDATE, Timeline
 
+# Causes: where the time of a step goes that is no work on its images.
+HOST, WAITING, STRAGGLER, CORES, FEW = "host", "waiting", "straggler", "cores", "few"
+NOTHING = "nothing"
+CAUSES = (INPUT, HOST, SUM, WAITING, UPDATE, STRAGGLER, CORES, FEW)
+
+LEAST = 0.2  # of a step: what takes less is not worth changing
+MANY = 0.4  # of a step: what is worth changing together, though no part of it is
+SURE = 0.1  # of a step: what may take less is not named
+AGREE = 0.1  # of a step: two measurements of a part that differ by no more agree
+ACCOUNTED = 0.95  # of a step: what is known of each device is at least that
+MORE = 4  # times as many images as now
+AHEAD = 8  # batches prepared ahead
+MOST = 3  # settings that are tried
+SHARDED = "sharded-optimizer"
+TRIED_ROUNDS = 11
 Say = Callable[[str], None]
+
+
+class Cause(NamedTuple):
+    """``share``: of a step. ``device``: the straggler's position; ``singles``: each device's time.
+
+    ``together``: the share is that of all `without_images`, since no single part is large.
+    """
+
+    name: str
+    share: float
+    device: Optional[int] = None
+    together: bool = False
+    singles: Sequence[float] = ()
+
+
+def overheads(found: Parts) -> Dict[str, float]:
+    """Seconds of a step by cause: what is no work on the step's images.
+
+    What a straggler takes is fixed, too, and a device that shares its core is slow in all it does;
+    neither is told twice.
+    """
+    passes = found.passes
+    straggler = min(found.straggler, passes)
+    shared = min(found.shared, passes - straggler)
+    alone = 1 - shared / passes if passes else 0.0
+    few = min(max(0.0, found.fixed - straggler) * alone, passes - straggler - shared)
+    return {
+        INPUT: found.input, HOST: found.host, SUM: found.sum, WAITING: found.waiting,
+        UPDATE: found.update, STRAGGLER: straggler, CORES: shared, FEW: few,
+    }  # fmt: skip
+
+
+def without_images(spent: Mapping[str, float]) -> float:
+    """Of `overheads`: what no image costs."""
+    return sum(spent[name] for name in (HOST, SUM, UPDATE, FEW))
+
+
+def causes(
+    found: Parts,
+    lowest: Optional[Mapping[str, float]] = None,
+    singles: Sequence[float] = (),
+) -> List[Cause]:
+    """What takes LEAST of a step or more, the largest first; none: the step is well spent.
+
+    ``lowest``: the least share of a step that each may have; ``singles``: seconds of each device
+    alone, of which the slowest is the straggler. Where none does, but all together what no image
+    costs takes MANY of a step, there are too few images.
+    """
+    spent = overheads(found)
+    named = [
+        Cause(name, spent[name] / found.step, _slowest(singles), singles=tuple(singles))
+        if name == STRAGGLER
+        else Cause(name, spent[name] / found.step)
+        for name in CAUSES
+        if spent[name] >= LEAST * found.step and (lowest is None or lowest[name] >= SURE)
+    ]
+    together = without_images(spent) / found.step
+    if not named and together >= MANY:
+        named.append(Cause(FEW, together, together=True))
+    return sorted(named, key=lambda cause: -cause.share)
+
+
+def _slowest(singles: Sequence[float]) -> Optional[int]:
+    return max(range(len(singles)), key=singles.__getitem__) if singles else None
+
+
+def disagreement(
+    first: Mapping[str, float], second: Mapping[str, float], joint: bool = False
+) -> Dict[str, Tuple[float, float]]:
+    """Parts whose shares of a step differ by more than AGREE, with both.
+
+    Both have the same parts. A sum, what it waits for, and with a store that updates (``joint``)
+    the update are one.
+    """
+    as_one = (SUM, WAITING, UPDATE) if joint else (SUM, WAITING)
+    groups = [as_one, *((name,) for name in first if name not in as_one)]
+    found = {
+        names[0]: (sum(first[name] for name in names), sum(second[name] for name in names))
+        for names in groups
+    }
+    return {name: both for name, both in found.items() if abs(both[0] - both[1]) > AGREE}
+
+
+# --- from which batch, and up to which network, several devices are faster
+
+
+class Line(NamedTuple):
+    """Seconds of a step of ``images`` per device: ``fixed + per_image * images``."""
+
+    fixed: float
+    per_image: float
+
+    def seconds(self, images: float) -> float:
+        """Of a step."""
+        return self.fixed + self.per_image * images
+
+
+class StepModel(NamedTuple):
+    """The steps of one device, and of ``devices`` of them with ``images`` each.
+
+    ``batches``: how many batches of one device make one of all: as many as there are copies of the
+    network; 1 if one device would have all images, as with --global-batch-size. ``moved``: seconds
+    of sum and update, which grow with the network; ``update``: of the update alone, which one
+    device has, too.
+    """
+
+    one: Line
+    several: Line
+    devices: int
+    images: float
+    batches: float
+    moved: float
+    update: float
+
+    def speed_up(self, images: float) -> float:
+        """Images/s of all devices, with so many images each, over those of one."""
+        of_one = self.one.seconds(images * self.devices / self.batches)
+        return self.batches * of_one / self.several.seconds(images)
+
+    def pays_from(self, speed_up: float = 1.0) -> Optional[float]:
+        """The images per device from which on all batches have this speed-up.
+
+        0: any batch has it; None: no large one has.
+        """
+        n, s = self.devices, speed_up
+        missing = s * self.several.fixed - self.batches * self.one.fixed
+        gained = n * self.one.per_image - s * self.several.per_image
+        if gained <= 0:
+            return 0.0 if missing <= 0 == gained else None
+        return max(0.0, missing / gained)
+
+    def largest_network(self) -> Optional[float]:
+        """How many times as large gradients may be until all devices are only as fast as one.
+
+        The rest of the step stays; None: that may be as large as they like.
+        """
+        n = self.batches
+        of_one = self.one.seconds(self.images * self.devices / n)
+        room = n * (of_one - self.update) - (self.several.seconds(self.images) - self.moved)
+        grows = self.moved - n * self.update
+        if grows <= 0:
+            return None
+        return max(0.0, room / grows)
+
+
+def model(
+    found: Parts, one_step: float, devices: int, images: int, images_of_one: int
+) -> StepModel:
+    """The model of what was measured; ``images``: of a step of all devices."""
+    each = images / devices
+    passes = found.passes
+    slope = max(0.0, passes - found.fixed) / each
+    alone = max(0.0, passes - found.shared) / passes if passes else 1.0
+    per_image = slope + found.input / each
+    slope_of_one = min(slope * alone + found.input / images, one_step / images_of_one)
+    return StepModel(
+        one=Line(one_step - slope_of_one * images_of_one, slope_of_one),
+        several=Line(max(0.0, found.step - per_image * each), per_image),
+        devices=devices,
+        images=each,
+        batches=images / images_of_one,
+        moved=found.sum + found.waiting + found.update,
+        update=min(found.update, one_step),
+    )
+
+
+# --- what might help
+
+
+class Candidate(NamedTuple):
+    """Settings to try. ``each``: images per copy of the network, where they change these."""
+
+    settings: Dict[str, Any]
+    each: Optional[int] = None
+
+    @property
+    def words(self) -> str:
+        """``--kvstore ring``."""
+        return " ".join(
+            f"{option_name(name)} {value}"
+            for name, value in self.settings.items()
+            if value is not None
+        )
+
+
+def candidates(causes: Sequence[Cause], facts: Facts) -> List[Candidate]:
+    """Up to MOST, those against the first cause first; none where nothing could help."""
+    against = [list(_against(cause, facts)) for cause in causes]
+    found: List[Candidate] = []
+    for place in range(max(map(len, against), default=0)):
+        for one in against:
+            if place < len(one) and one[place] not in found:
+                found.append(one[place])
+    return found[:MOST]
+
+
+def _against(cause: Cause, facts: Facts) -> Iterator[Candidate]:
+    if cause.name == INPUT:
+        yield from _of_input(facts)
+        return
+    if cause.name in (SUM, UPDATE) and facts.kvstore != SHARDED:
+        yield Candidate({"kvstore": SHARDED})
+    if cause.name in (SUM, WAITING) and facts.kvstore != "device":
+        yield Candidate({"kvstore": "device"})
+    if cause.name in (HOST, FEW) and facts.microbatches:
+        yield Candidate({"microbatches": None if facts.microbatches <= MORE else
+                         facts.microbatches // MORE, "microbatch_size": None})  # fmt: skip
+    if cause.name == STRAGGLER and cause.device is not None:
+        if len(cause.singles) == len(facts.shares):
+            yield Candidate({"device_weights": weights(facts.shares, cause.singles)})
+        left = [name for place, name in enumerate(facts.devices) if place != cause.device]
+        yield _on(left)
+    if cause.name == CORES and facts.is_cpu and len(facts.devices) > facts.cores:
+        yield _on(list(facts.devices)[: facts.cores])
+    if cause.name in (HOST, SUM, UPDATE, FEW, WAITING):
+        yield from _larger(facts)
+    if cause.name == SUM and facts.kvstore != "sharded":
+        yield Candidate({"kvstore": "sharded"})
+
+
+def _on(devices: Sequence[str]) -> Candidate:
+    return Candidate({"devices": ",".join(devices), "gpus": None, "device_weights": None})
+
+
+def weights(images: Sequence[int], seconds: Sequence[float]) -> str:
+    """--device-weights for devices that compute so many images each in so long: their speeds."""
+    speeds = [count / each for count, each in zip(images, seconds)]
+    return ",".join(f"{speed / min(speeds):.1f}".replace(".0", "") for speed in speeds)
+
+
+def _larger(facts: Facts) -> Iterator[Candidate]:
+    """A batch with more images, if the data set has them."""
+    each = min(MORE * facts.each, facts.most)
+    if each > facts.each:
+        images = each * facts.copies if facts.option == "global_batch_size" else each
+        yield Candidate({facts.option: images}, each)
+
+
+def _of_input(facts: Facts) -> Iterator[Candidate]:
+    data = facts.data_bytes
+    if data is not None and facts.resident_bytes < data <= facts.free_bytes // 4:
+        yield Candidate({"resident_bytes": data})
+    if facts.decoders is not None:
+        yield Candidate({"decoders": 2 * facts.decoders})
+    if facts.prefetch < AHEAD:
+        yield Candidate({"prefetch": AHEAD})
+
+
+@dataclass(frozen=True)
+class Tried:
+    """An advice that was tried: images/s over those of the present settings.
+
+    ``speed_up``: of all devices over one, measured where the advice changes the batch, for which
+    ``expected`` was solved. ``reason``: why it could not be tried.
+    """
+
+    candidate: Candidate
+    gain: Optional[Estimate] = None
+    speed_up: Optional[Estimate] = None
+    expected: Optional[float] = None
+    reason: Optional[str] = None
+
+    @property
+    def given(self) -> bool:
+        """Whether it is an advice: all that its gain may be is one."""
+        return self.gain is not None and self.gain.lowest > 1.0
+
+
+def tried(
+    config: TrainConfig,
+    found: Measured,
+    solved: StepModel,
+    candidate: Candidate,
+    strategy: Optional[MakeStrategy],
+) -> Tried:
+    """Some steps with the advised settings and with the present ones, in turns."""
+    try:
+        advised = config.replace(**candidate.settings)
+        with ExitStack() as stack:
+            ways = {"present": _made(config, found.dataset, strategy, stack)}
+            ways["advised"] = _made(advised, found.dataset, strategy, stack)
+            if candidate.each is not None:
+                one = on_one(advised, ways["advised"])
+                ways["one"] = _made(one, found.dataset, strategy, stack)
+            calls: Dict[str, Timed] = {name: way.steps() for name, way in ways.items()}
+            seconds = time_in_turns(calls, TRIED_ROUNDS, block_s=BLOCK_S)
+            images = {name: way.images for name, way in ways.items()}
+    except UsageError as error:
+        return Tried(candidate, reason=str(error))
+    finally:
+        give_back()
+    rates = {name: [images[name] / each for each in values] for name, values in seconds.items()}
+    gain = _ratio(rates["advised"], rates["present"])
+    if candidate.each is None:
+        return Tried(candidate, gain)
+    speed_up = _ratio(rates["advised"], rates["one"])
+    # the model counts by device, and the advice by copy of the network
+    each = candidate.each * found.facts.copies / len(found.devices)
+    return Tried(candidate, gain, speed_up, solved.speed_up(each))
+
+
+def _made(
+    config: TrainConfig,
+    dataset: Dataset,
+    strategy: Optional[MakeStrategy],
+    stack: ExitStack,
+) -> Trained:
+    trained = Trained(config, dataset, strategy)
+    stack.callback(trained.close)
+    return trained
+
+
+def _ratio(above: Sequence[float], below: Sequence[float]) -> Estimate:
+    return estimates({"ratio": [a / b for a, b in zip(above, below)]}, dict)["ratio"]
+
+
+# --- the verdict
 
 
 class ByTrace(NamedTuple):

@@ -7,12 +7,11 @@ from support.bound_trainings import Bound, MadeTime, register, runs
 
 from gluonlab.bench.harness.interval import Estimate
 from gluonlab.errors import ConfigError
-from gluonlab.study.speedup import measure, trying
+from gluonlab.study.speedup import measure, verdict
 from gluonlab.study.speedup import parts as windows
-from gluonlab.study.speedup.judge import NOTHING
 from gluonlab.study.speedup.parts import PARTS
-from gluonlab.study.speedup.verdict import judge
-from gluonlab.study.speedup.words import percent, sentences
+from gluonlab.study.speedup.report import percent, sentences
+from gluonlab.study.speedup.verdict import NOTHING, judge
 
 ROUNDS = 5
 EXACT = Estimate(1.0, 1.0, 1.0)
@@ -34,7 +33,7 @@ def first(found):
 def made_time(monkeypatch):
     """Seconds are those that pauses ask for, on any machine."""
     MadeTime.instead_of_clock(monkeypatch)
-    monkeypatch.setattr(trying, "ROUNDS", 5)
+    monkeypatch.setattr(verdict, "TRIED_ROUNDS", 5)
 
 
 def test_a_slow_device_is_named(monkeypatch, made_time):

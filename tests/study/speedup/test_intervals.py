@@ -14,12 +14,10 @@ from gluonlab.bench.harness import interval
 from gluonlab.bench.harness.interval import Estimate
 from gluonlab.study.speedup import parts as windows
 from gluonlab.study.speedup.measure import Measured
-from gluonlab.study.speedup.page import as_page
-from gluonlab.study.speedup.text import as_text
+from gluonlab.study.speedup.report import as_page, as_text, sentences
 from gluonlab.study.speedup.verdict import judged
-from gluonlab.study.speedup.words import sentences
-from gluonlab.timeline.shares import Timeline
-from gluonlab.timeline.spans import Span
+from gluonlab.timeline.profiler import Span
+from gluonlab.timeline.timeline import Timeline
 
 ROWS, IMAGES = ["cpu(0)", "cpu(1)"], 16
 

@@ -7,12 +7,25 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gluonlab.config import TrainConfig
-from gluonlab.study.speedup import judge
 from gluonlab.study.speedup import parts as windows
-from gluonlab.study.speedup.advice import MOST, Facts, candidates, weights
-from gluonlab.study.speedup.judge import CAUSES, LEAST, MANY, Cause, causes, disagreement, overheads
-from gluonlab.study.speedup.model import Line, StepModel, model
 from gluonlab.study.speedup.parts import PARTS, TOGETHER, Parts, differences, parts
+from gluonlab.study.speedup.verdict import (
+    AGREE,
+    CAUSES,
+    LEAST,
+    MANY,
+    MOST,
+    Cause,
+    Facts,
+    Line,
+    StepModel,
+    candidates,
+    causes,
+    disagreement,
+    model,
+    overheads,
+    weights,
+)
 
 SECONDS = st.floats(0, 1)
 POSITIVE = st.floats(0.001, 1)
@@ -129,7 +142,7 @@ def test_two_measurements_disagree_where_a_part_differs_by_more_than_a_tenth(one
     found = disagreement(first, second, joint)
     assert disagreement(first, first, joint) == {}
     for name in ("input", "host", "forward", "backward"):
-        assert (name in found) == (abs(first[name] - second[name]) > judge.AGREE)
+        assert (name in found) == (abs(first[name] - second[name]) > AGREE)
     assert not (joint and "update" in found)
 
 
@@ -142,7 +155,7 @@ def test_passes_that_are_one_phase_are_compared_as_one(one, other):
     assert sum(first.values()) == pytest.approx(1)
     found = disagreement(first, second)
     passes = [(each.forward + each.backward) / each.step for each in (one, other)]
-    assert ("passes" in found) == (abs(passes[0] - passes[1]) > judge.AGREE)
+    assert ("passes" in found) == (abs(passes[0] - passes[1]) > AGREE)
     assert "forward" not in found and "backward" not in found
 
 

@@ -15,9 +15,9 @@ from prediction.figures import FIGURES
 
 @pytest.fixture
 def speedup(ended, empty_cwd):
-    from gluonlab.study.speedup.__main__ import main
+    from gluonlab.study.__main__ import speedup
 
-    return functools.partial(ended, main)
+    return functools.partial(ended, speedup)
 
 
 def test_a_training_is_predicted_with_its_network_batch_store_and_type(speedup):

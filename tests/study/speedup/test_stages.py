@@ -13,17 +13,11 @@ from support.devices import named
 from gluonlab.bench.harness.interval import Estimate
 from gluonlab.config import TrainConfig
 from gluonlab.parallel.stages.strategy import StagedParallel
-from gluonlab.study.speedup import trying
-from gluonlab.study.speedup.advice import Candidate
-from gluonlab.study.speedup.model import Line, StepModel
-from gluonlab.study.speedup.page import as_page
-from gluonlab.study.speedup.text import as_text
-from gluonlab.study.speedup.trying import Tried
-from gluonlab.study.speedup.verdict import by_trace, judge
-from gluonlab.study.speedup.words import sentences
-from gluonlab.timeline.phases import BACKWARD, FORWARD
-from gluonlab.timeline.shares import Timeline
-from gluonlab.timeline.spans import Span
+from gluonlab.study.speedup import verdict
+from gluonlab.study.speedup.report import as_page, as_text, sentences
+from gluonlab.study.speedup.verdict import Candidate, Line, StepModel, Tried, by_trace, judge
+from gluonlab.timeline.profiler import Span
+from gluonlab.timeline.timeline import BACKWARD, FORWARD, Timeline
 
 WORDS = {"en": "forward and backward", "ja": "順伝播と逆伝播"}
 COPY = {"en": "per copy of the network", "ja": "ネットワークのコピーあたり"}
@@ -104,11 +98,11 @@ def test_what_is_expected_of_a_batch_counts_a_copys_images(one, several, copies,
     )
     with pytest.MonkeyPatch.context() as patched:
         way = SimpleNamespace(steps=lambda: None, images=1)
-        patched.setattr(trying, "_made", lambda *_: way)
-        patched.setattr(trying, "on_one", lambda *_: None)
+        patched.setattr(verdict, "_made", lambda *_: way)
+        patched.setattr(verdict, "on_one", lambda *_: None)
         seconds = {name: [1.0] * 5 for name in ("present", "advised", "one")}
-        patched.setattr(trying, "time_in_turns", lambda *_, **__: seconds)
+        patched.setattr(verdict, "time_in_turns", lambda *_, **__: seconds)
         candidate = Candidate({"batch_size": each}, each)
-        expected = trying.tried(TrainConfig(), found, solved, candidate, None).expected
+        expected = verdict.tried(TrainConfig(), found, solved, candidate, None).expected
     of_all = copies * each / several.seconds(copies * each / devices)
     assert expected == pytest.approx(of_all / (each / one.seconds(each)))

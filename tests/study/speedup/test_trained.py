@@ -9,8 +9,8 @@ from gluonlab.config import TrainConfig
 from gluonlab.engine import setup
 from gluonlab.study import rate_finder
 from gluonlab.study.compare import compare
-from gluonlab.study.speedup import measure, trying
-from gluonlab.study.speedup.trained import Trained
+from gluonlab.study.speedup import measure
+from gluonlab.study.speedup.measure import Trained
 from gluonlab.study.speedup.verdict import judge
 from gluonlab.study.trial import Watch, watched
 from gluonlab.training.reporter import Reporter
@@ -63,7 +63,7 @@ def test_every_window_binds_graphs_with_the_pieces_that_are_asked_for(asked, way
 
 def test_so_does_a_verdict_with_the_device_alone_and_all_that_it_tries(asked, monkeypatch):
     MadeTime.instead_of_clock(monkeypatch)
-    monkeypatch.setattr(trying, "ROUNDS", 5)
+    monkeypatch.setattr("gluonlab.study.speedup.verdict.TRIED_ROUNDS", 5)
     bound = Bound("few", fixed=0.01, image=0.0)
     found = judge(bound.config().replace(overlap=3), bound.dataset(), bound.strategy, rounds=5)
     assert found.tried and len(asked) >= 5 and set(asked) == {3}

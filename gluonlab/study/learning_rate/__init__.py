@@ -1,1 +1,0 @@
-"""``study learning-rate``: accuracy against the rate, for several numbers of devices."""

@@ -1,1 +1,0 @@
-"""``study scaling``: strong and weak scaling over devices, stores and splits, and start-up."""

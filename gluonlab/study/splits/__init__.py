@@ -1,1 +1,0 @@
-"""``study splits``: one network under every split: time, bytes, memory."""

@@ -1,0 +1,81 @@
+"""The rule of the three regimes, on curves whose regimes are known."""
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from sklearn.isotonic import IsotonicRegression
+
+from gluonlab.study.batch_size import (
+    DIMINISHING,
+    PERFECT,
+    REGIMES,
+    STAGNATION,
+    exponents,
+    falling,
+    parts,
+    perfect_until,
+    stagnant_from,
+)
+
+SIZES = [2**power for power in range(15)]
+VALUES = st.lists(
+    st.tuples(st.floats(-2, 3), st.floats(0.1, 5)), min_size=1, max_size=12
+)  # fmt: skip
+STEPS = st.lists(st.floats(1, 1e6), min_size=2, max_size=12)
+
+
+def test_a_noise_scale_of_128_images_has_its_regimes_around_it():
+    """McCandlish et al., 2018: steps = least * (1 + scale / size); the exponent at a size is
+    scale / (size + scale): 3/4 at a third of the scale, 1/4 at three times it.
+    """
+    steps = [50 * (1 + 128 / size) for size in SIZES]
+    assert [part.regime for part in parts(SIZES, steps)] == list(REGIMES)
+    assert perfect_until(SIZES, steps) == pytest.approx(128 / 3, rel=math.sqrt(2))
+    assert stagnant_from(SIZES, steps) == pytest.approx(128 * 3, rel=math.sqrt(2))
+
+
+@pytest.mark.parametrize(
+    ("power", "regime"), [(1.0, PERFECT), (0.5, DIMINISHING), (0.0, STAGNATION), (-1.0, STAGNATION)]
+)
+def test_a_power_law_is_one_regime(power, regime):
+    steps = [1e6 / size**power for size in SIZES]
+    assert exponents(SIZES, steps) == pytest.approx([power] * 14)
+    assert parts(SIZES, steps) == [(regime, 1, SIZES[-1])]
+    assert stagnant_from(SIZES, steps) == (1 if regime == STAGNATION else None)
+
+
+def test_a_single_bump_does_not_make_a_regime_come_twice():
+    steps = [1024, 512, 300, 128, 64, 60, 62, 58]
+    found = parts(SIZES[:8], steps)
+    assert [part.regime for part in found] == [PERFECT, STAGNATION]
+    assert found[0].right == found[1].left == 16
+
+
+@given(VALUES)
+def test_falling_is_isotonic_regression(pairs):
+    values, weights = zip(*pairs)
+    wanted = IsotonicRegression(increasing=False).fit_transform(
+        np.arange(len(values)), values, sample_weight=weights
+    )
+    assert falling(values, weights) == pytest.approx(list(wanted), abs=1e-9)
+
+
+@given(STEPS, st.floats(0.1, 10))
+def test_regimes_follow_each_other_and_do_not_depend_on_units(steps, factor):
+    sizes = SIZES[: len(steps)]
+    found = parts(sizes, steps)
+    assert (found[0].left, found[-1].right) == (sizes[0], sizes[-1])
+    assert all(before.right == after.left for before, after in zip(found, found[1:]))
+    order = [REGIMES.index(part.regime) for part in found]
+    assert order == sorted(set(order))
+    assert found[0].left <= perfect_until(sizes, steps) <= (stagnant_from(sizes, steps) or math.inf)
+    twice = [2 * each for each in steps]
+    assert parts(sizes, twice) == found
+
+
+def test_a_single_size_has_no_regime():
+    with pytest.raises(ValueError, match="between two sizes"):
+        parts([1], [10])

@@ -1,0 +1,108 @@
+"""python -m gluonlab.study scaling: bench's measurement, kept round by round, and what it says."""
+
+import json
+
+import pytest
+
+from gluonlab.bench.harness.record import Series
+from gluonlab.study.__main__ import main
+from gluonlab.study.scaling import cases, report
+
+OPTIONS = {"network": "lenet", "devices": [1, 2], "stores": ["device", "ring"],
+           "splits": ["layers"], "kinds": ["weak", "strong"], "rounds": 3}  # fmt: skip
+
+
+def ended(capsys, *words):
+    with pytest.raises(SystemExit) as ending:
+        main(["scaling", *words])
+    said = capsys.readouterr()
+    return ending.value.code, said.out, said.err
+
+
+def test_one_device_is_measured_once_for_each_kind_and_the_rest_with_several():
+    found = [(case.kind, case.how, case.way.devices, case.way.global_batch_size)
+             for case in cases(OPTIONS)]  # fmt: skip
+    assert found == [
+        ("weak", "device", 1, 64), ("weak", "device", 2, 128), ("weak", "ring", 2, 128),
+        ("weak", "layers", 2, 128),
+        ("strong", "device", 1, 128), ("strong", "device", 2, 128), ("strong", "ring", 2, 128),
+        ("strong", "layers", 2, 128),
+    ]  # fmt: skip
+
+
+def series(missing="", options=OPTIONS):
+    """Made-up rounds, in which the machine's speed changes and ring is 1.5 times one device."""
+    for case in cases(options):
+        name = case.name.replace(" ", "-")
+        factor = {1: 1.0, 2: 1.8}[case.way.devices] - {"ring": 0.3, "layers": 0.9}.get(case.how, 0)
+        values = tuple(1000 * load * factor for load in (1.0, 0.5, 0.8))
+        starts = tuple(2.0 + load + 0.25 * case.way.devices for load in (0.1, 0.2, 0.3))
+        gone = name == missing
+        yield Series(name, name, "images/s", () if gone else values, "it died" if gone else None)
+        yield Series(f"start {name}", name, "s", () if gone else starts)
+
+
+def test_what_slows_a_round_is_in_no_speedup_nor_in_what_a_device_adds_to_the_start():
+    told = report(list(series()), OPTIONS, "en")
+    text = " ".join(told.sentences)
+    assert "device, weak scaling: each device has 64 images: 2 devices are 1.80 times one" in text
+    assert "ring, strong scaling: all share 128 images: 2 devices are 1.50 times one" in text
+    assert text.count("(95 % interval 1.50 to 1.50)") == 2
+    assert "split: layers, weak scaling: each device has 64 images: 2 devices are 0.90 tim" in text
+    assert "2.45 s on 1 device, and after 2.70 s on 2: +0.25 s (95 % interval 0.25 to 0.25)" in text
+    ring = next(row for row in told.tables[0].rows if row[0] == "ring")
+    assert ring[2:4] == ["2", "128"] and ring[5:] == ["1.50", "1.50..1.50", "75%"]
+    assert list(told.charts) == ["weak", "strong", "start"]
+    assert "弱スケーリング" in report(list(series()), OPTIONS, "ja").charts["weak"].notes[0]
+
+
+def test_what_could_not_be_measured_is_said_and_left_out():
+    told = report(list(series("weak-ring-2")), OPTIONS, "en")
+    assert "weak-ring-2: it died." in told.sentences
+    assert [row[0] for row in told.tables[0].rows if row[1] == "weak"] == [
+        "device", "device", "split: layers",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("kinds", [["weak", "strong"], ["weak"], ["strong"]], ids=str)
+def test_the_start_is_told_once_of_each_way_whatever_kinds_there_are(kinds):
+    """The start does not depend on how the batch grows with the devices."""
+    options = {**OPTIONS, "kinds": kinds}
+    told = report(list(series(options=options)), options, "en")
+    assert [row[:3] for row in told.tables[1].rows] == [
+        ["device", "1", "2.45"], ["device", "2", "2.70"], ["ring", "2", "2.70"],
+        ["split: layers", "2", "2.70"],
+    ]  # fmt: skip
+    [curve] = told.charts["start"].curves
+    assert curve.points == [(1, pytest.approx(2.45)), (2, pytest.approx(2.7))]
+
+
+@pytest.mark.long
+@pytest.mark.cpu_only("the study is of CPU devices")
+def test_rounds_are_kept_and_a_finished_study_measures_nothing_again(tmp_path, capsys):
+    folder = tmp_path / "study"
+    status, out, _ = ended(capsys, "--quick", "--rounds", "1", "--out", str(folder), "--json")
+    assert status == 0
+    found = {one["name"]: one["values"] for one in json.loads(out)["series"]}
+    assert len(found) == 12 and all(len(values) == 1 and values[0] > 0 for values in found.values())
+    before = (folder / "measurements.jsonl").read_bytes()
+    status, _, _ = ended(capsys, "--resume", str(folder), "--language", "ja")
+    assert status == 0 and (folder / "measurements.jsonl").read_bytes() == before
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--network", "lenot"], "did you mean 'lenet'?"),
+        (["--stores", "rong"], "unknown kvstore 'rong'"),
+        (["--splits", "none,layers"], "unknown --splits 'none'"),
+        (["--splits", "layerss"], "unknown --splits 'layerss'"),
+        (["--devices", "x"], "--devices x: give a whole number"),
+        (["--rounds", "0"], "--rounds 0: give a whole number"),
+    ],
+)
+def test_a_mistake_is_one_line_and_leaves_nothing(words, said, tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    status, out, err = ended(capsys, *words)
+    assert (status, out, err.count("\n")) == (2, "", 1) and said in err
+    assert list(tmp_path.iterdir()) == []
