@@ -191,7 +191,7 @@ def dense_where_one_pixel(graph: mx.sym.Symbol, shapes: Dict[str, Shape]) -> mx.
         node: Node, inputs: List[Optional[Shape]], output: Optional[Shape]
     ) -> Optional[Replacement]:
         seen = _seen(node, inputs[0], output) if inputs else None
-        return None if seen is None else partial(_append_dense, node, seen)
+        return None if seen is None else partial(_convolution_to_dense, node, seen)
 
     return with_replaced(graph, shapes, choose)
 
@@ -217,7 +217,7 @@ def _seen(node: Node, image: Optional[Shape], output: Optional[Shape]) -> Option
     return Seen(pixels, weights, pixels == [(0, side) for side in image[2:]])
 
 
-def _append_dense(node: Node, seen: Seen, add: Add, entries: List[Entry]) -> None:
+def _convolution_to_dense(node: Node, seen: Seen, add: Add, entries: List[Entry]) -> None:
     """Append what replaces a convolution."""
     image, weight, *bias = entries
     if not seen.all_pixels:

@@ -366,7 +366,7 @@ def _receive(
     with on_disk(part, NO_ROOM), part.open("ab" if begin else "wb") as file, bar:
         try:
             while file.tell() < sizes.stop:
-                chunk = _read(response, sizes.stop - file.tell())
+                chunk = _read_chunk(response, sizes.stop - file.tell())
                 if not chunk:
                     break
                 file.write(chunk)
@@ -384,7 +384,7 @@ def _receive(
     return ""
 
 
-def _read(response: requests.Response, most: int) -> bytes:
+def _read_chunk(response: requests.Response, most: int) -> bytes:
     """What has come, at most so much; waits until something has. Empty at the end."""
     read1 = getattr(response.raw, "read1", None)
     # urllib3 1.26: its read waits until all of it has come, a trickle however long that takes

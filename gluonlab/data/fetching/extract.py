@@ -152,22 +152,7 @@ def _write(
 ) -> str:
     """Write one file; its SHA-256."""
     content, digest = tar.extractfile(member), hashlib.sha256()
-    with _new_file(archive, member, path, no_room) as file:
-        for chunk in iter(lambda: content.read(READ_BYTES), b""):  # type: ignore[union-attr]
-            digest.update(chunk)
-            with on_disk(path, no_room):
-                file.write(chunk)
-    return digest.hexdigest()
-
-
-@contextmanager
-def _new_file(
-    archive: Path, member: tarfile.TarInfo, path: Path, no_room: str
-) -> Iterator[IO[bytes]]:
-    """A file to write to.
-
-    What goes wrong in the block is not its fault, but in opening and closing it is.
-    """
+    # what goes wrong in reading is the archive's fault, in opening, writing and closing the disk's
     with on_disk(path, no_room):
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -177,10 +162,14 @@ def _new_file(
                 f"{archive}: {member.name!r} is both a file and a folder: {UNUSED}"
             ) from None
     try:
-        yield file
+        for chunk in iter(lambda: content.read(READ_BYTES), b""):  # type: ignore[union-attr]
+            digest.update(chunk)
+            with on_disk(path, no_room):
+                file.write(chunk)
     finally:
         with on_disk(path, no_room):
             file.close()
+    return digest.hexdigest()
 
 
 def _compare(archive: Path, target: Path, contents: Contents) -> None:

@@ -93,13 +93,13 @@ class Decoders:
 
     def __init__(self, size: int, count: int, resizer: Optional[str] = None) -> None:
         self.size, self.count, self.resizer = size, count, resolve_resizer(resizer)
-        self._children = [Child(size, self.resizer) for _ in range(count)]
+        self._workers = [DecodeWorker(size, self.resizer) for _ in range(count)]
         self._requests: "Requests" = queue.SimpleQueue()
-        for child in self._children:
-            work = Server(child, self._requests).run
+        for worker in self._workers:
+            work = Server(worker, self._requests).run
             threading.Thread(target=work, name="gluonlab-decode", daemon=True).start()
         # call it to end them earlier
-        self.close = weakref.finalize(self, _end, self._children, self._requests)
+        self.close = weakref.finalize(self, _end, self._workers, self._requests)
 
     def begin(self, paths: Sequence[Place], seeds: Optional[Sequence[int]] = None) -> Decoding:
         """Have these n files decoded, after all that was begun before.
@@ -138,17 +138,17 @@ class Decoders:
             yield self.begin(paths[begin : begin + images]).good()
 
 
-def _end(children: List[Child], requests: "Requests") -> None:
+def _end(workers: List[DecodeWorker], requests: "Requests") -> None:
     """End the processes at once, in any thread: nobody is left to look at what they decode."""
     requests.put(None)
-    for child in children:
-        child.process.kill()
-    for child in children:
-        child.process.wait()
-        assert child.process.stdin is not None and child.process.stdout is not None
+    for worker in workers:
+        worker.process.kill()
+    for worker in workers:
+        worker.process.wait()
+        assert worker.process.stdin is not None and worker.process.stdout is not None
         with suppress(OSError):  # words that it has not read
-            child.process.stdin.close()
-        child.process.stdout.close()
+            worker.process.stdin.close()
+        worker.process.stdout.close()
 
 
 # --- one process, and the thread that hands requests to it
@@ -197,7 +197,7 @@ class Request(NamedTuple):
     images: "Pixels"
 
 
-class Child:
+class DecodeWorker:
     """A process of `gluonlab.data.images.worker`, which shares memory for two requests' images."""
 
     def __init__(self, size: int, resizer: str) -> None:
@@ -262,8 +262,8 @@ class Server:
     waits for it for ever at its end. It knows nothing of `Decoders`, which it must not keep alive.
     """
 
-    def __init__(self, child: Child, requests: "Requests") -> None:
-        self.child, self.requests = child, requests
+    def __init__(self, worker: DecodeWorker, requests: "Requests") -> None:
+        self.worker, self.requests = worker, requests
         self.first, self.ended = 0, False
 
     def run(self) -> None:
@@ -274,12 +274,12 @@ class Server:
                 current = self._hand_over(wait=True)
                 continue
             try:
-                wrong = self.child.answer()
+                wrong = self.worker.answer()
             except BaseException as error:
                 current.answer.set(error)
                 current = None
                 continue
-            pixels = self.child.memory[self.first :][: len(current.paths)]
+            pixels = self.worker.memory[self.first :][: len(current.paths)]
             done, current = current, self._hand_over(wait=False)
             done.images[:] = pixels
             done.answer.set(wrong)
@@ -300,7 +300,7 @@ class Server:
             return None
         self.first = SLOTS - self.first
         try:
-            self.child.ask(request.paths, request.seeds, self.first)
+            self.worker.ask(request.paths, request.seeds, self.first)
         # such as TypeError for a path that is no str: the process knows nothing of it
         except BaseException as error:
             request.answer.set(error)

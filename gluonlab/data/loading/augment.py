@@ -31,7 +31,7 @@ CROPS_AND_FLIPS, MIXTURES, FILE_CROPS = 1, 2, 3
 SMALLEST = 1e-30
 
 
-def chance(seed: int, epoch: int, step: int, stream: int) -> np.random.RandomState:
+def step_rng(seed: int, epoch: int, step: int, stream: int) -> np.random.RandomState:
     """Random numbers of one of the streams above.
 
     NumPy freezes both SeedSequence with PCG64 and what RandomState makes of it; a RandomState of a
@@ -87,7 +87,7 @@ class Augment:
 
         Crops begin at -padding to padding, both included.
         """
-        random = chance(seed, epoch, step, CROPS_AND_FLIPS)
+        random = step_rng(seed, epoch, step, CROPS_AND_FLIPS)
         down, right = random.randint(-self.padding, self.padding + 1, (2, size))
         mirrored = random.randint(0, 2, size).astype(bool) if self.flip else np.zeros(size, bool)
         return Draw(down, right, mirrored)
@@ -181,7 +181,7 @@ class Mixup:
 
     def draw(self, seed: int, epoch: int, step: int) -> float:
         """The share, 0 to 1, that each image has in its mixture; its partner has the rest."""
-        share = float(chance(seed, epoch, step, MIXTURES).beta(self.alpha, self.alpha))
+        share = float(step_rng(seed, epoch, step, MIXTURES).beta(self.alpha, self.alpha))
         return share if share > SMALLEST else 0.0
 
     def __call__(self, own: "Shards", partners: "Shards", share: float) -> "Shards":

@@ -39,7 +39,7 @@ from mxnet import nd
 
 from gluonlab.config.hints import named_arguments
 from gluonlab.config.values import is_count
-from gluonlab.data.loading.augment import FILE_CROPS, chance, to_float
+from gluonlab.data.loading.augment import FILE_CROPS, step_rng, to_float
 from gluonlab.data.loading.pinned import host_memory_for
 from gluonlab.data.loading.shards import Batch, bounds_of, shard, shard_sizes
 from gluonlab.data.sets.dataset import ArraySplit, ReadAheadSplit, Reading, Split
@@ -73,13 +73,13 @@ class Selection(NamedTuple):
 
     def seeds(self) -> List[int]:
         """A number below 2**32 for each image, which depends on the step and its place alone."""
-        of_all = chance(*self.key, FILE_CROPS).randint(0, 2**32, self.size, dtype=np.uint32)
+        of_all = step_rng(*self.key, FILE_CROPS).randint(0, 2**32, self.size, dtype=np.uint32)
         return [int(seed) for seed in of_all[self.places]]
 
 
 # What a worker's part of a batch is made of: its own images, and, where they are mixed, the partner
 # of each.
-Wanted = Tuple[Selection, ...]
+BatchIndices = Tuple[Selection, ...]
 
 
 def stays_on_devices(split: Split, resident_bytes: int) -> "TypeGuard[ArraySplit]":
@@ -214,7 +214,7 @@ class Loader:
         made = map(self._changed, self._source.load(batches), batches)
         prefetched = self.prefetch > 0 and self._works
         with closing(
-            ahead(made, self.prefetch) if prefetched else (shards for shards in made)
+            prefetch(made, self.prefetch) if prefetched else (shards for shards in made)
         ) as ready:
             for (xs, ys), size in zip(ready, sizes):
                 self.step += 1
@@ -229,7 +229,7 @@ class Loader:
         """Go on from a `state`."""
         self.epoch, self.step, self.seed = state["epoch"], state["step"], state["seed"]
 
-    def _changed(self, loaded: "Tuple[Shards, ...]", wanted: Wanted) -> "Shards":
+    def _changed(self, loaded: "Tuple[Shards, ...]", wanted: BatchIndices) -> "Shards":
         """A loaded batch as ``augment`` and ``mixup`` change it."""
         key, size = wanted[0].key, wanted[0].size
         # it is empty for a worker without a part of a small batch
@@ -244,7 +244,7 @@ class Loader:
         own, partners = loaded
         return self.mixup(own, partners, self.mixup.draw(*key))
 
-    def _batches(self) -> List[Wanted]:
+    def _batches(self) -> List[BatchIndices]:
         """This worker's part of every batch of this epoch."""
         order = np.arange(len(self.split))
         if self.shuffle:  # RandomState's stream is frozen by numpy: the same order on every version
@@ -254,7 +254,7 @@ class Loader:
             for step in range(len(self))
         ]
 
-    def _part(self, step: int, batch: "Indices") -> Wanted:
+    def _part(self, step: int, batch: "Indices") -> BatchIndices:
         """This worker's part of the whole ``batch``."""
         size = len(batch)
         of_all = shard_sizes(size, self._devices, self._weights)
@@ -276,7 +276,7 @@ class _Resident:
         labels = split.targets
         self.labels = [nd.array(labels, dtype=labels.dtype, ctx=ctx) for ctx in ctxs]
 
-    def load(self, batches: List[Wanted]) -> "Iterator[Tuple[Shards, ...]]":
+    def load(self, batches: List[BatchIndices]) -> "Iterator[Tuple[Shards, ...]]":
         columns = zip(*batches)  # all batches of the images themselves, then all of their partners
         return zip(*map(self._load, columns))
 
@@ -322,7 +322,7 @@ class _Streaming:
         self._reads_ahead = isinstance(split, ReadAheadSplit)
         self._makers: List[_Makers] = []  # those that nobody uses
 
-    def load(self, batches: List[Wanted]) -> "Iterator[Tuple[Shards, ...]]":
+    def load(self, batches: List[BatchIndices]) -> "Iterator[Tuple[Shards, ...]]":
         """The shards of each batch, of the images and then of their partners.
 
         Images are (n, C, H, W), of the split's type; labels (n,) int32.
@@ -331,7 +331,7 @@ class _Streaming:
         from one to the next. Raises what the split raises, such as DataError for a file that is
         wrong, in the batch that has it.
         """
-        begun: "Deque[Tuple[List[Reading], Wanted]]" = deque()
+        begun: "Deque[Tuple[List[Reading], BatchIndices]]" = deque()
         makers = (
             self._makers.pop()
             if self._makers
@@ -357,7 +357,7 @@ class _Streaming:
         return cast(ReadAheadSplit, self.split).begin(selection.indices, seeds)
 
     def _make(
-        self, readings: List[Reading], wanted: Wanted, makers: _Makers
+        self, readings: List[Reading], wanted: BatchIndices, makers: _Makers
     ) -> "Tuple[Shards, ...]":
         try:
             read = [reading.result() for reading in readings]
@@ -405,7 +405,7 @@ class _Later(NamedTuple):
         """Nothing has begun."""
 
 
-def _turned(wanted: Wanted) -> bool:
+def _turned(wanted: BatchIndices) -> bool:
     """Whether the partners are a single worker's own images in reverse: nothing is read twice."""
     return len(wanted) == 2 and np.array_equal(wanted[1].places, wanted[0].places[::-1])
 
@@ -416,7 +416,7 @@ WORKING, RESTING = "gluonlab-prefetch", "gluonlab-resting"  # the names of a thr
 Item = TypeVar("Item")
 
 
-def ahead(items: "Iterator[Item]", depth: int) -> "Generator[Item, None, None]":
+def prefetch(items: "Iterator[Item]", depth: int) -> "Generator[Item, None, None]":
     """``items``, which a thread computes up to ``depth`` ahead.
 
     Raises what they raise. To stop earlier, close this generator. The thread then waits for

@@ -233,10 +233,10 @@ def _folded(name: str) -> str:
 # --- where a folder has its training and its validation images
 
 
-Parts = Tuple[Path, Path, Optional[Path]]
+SplitFolders = Tuple[Path, Path, Optional[Path]]
 
 
-def find_parts(root: Path, val_share: Optional[float]) -> Parts:
+def find_parts(root: Path, val_share: Optional[float]) -> SplitFolders:
     """Find the folder with train, train itself, and val, if any: ``root``, or a folder in it.
 
     With ``val_share``, folders of images that are in no train are training images. Raises DataError
@@ -285,7 +285,7 @@ def _part(folder: Path, names: Sequence[str]) -> Optional[Path]:
     return next(found, None)
 
 
-def _without_train(root: Path, val_share: Optional[float]) -> Parts:
+def _without_train(root: Path, val_share: Optional[float]) -> SplitFolders:
     """Folders of images that are in no train, as training images with ``val_share``."""
     place = root if _of_classes(root) else None
     inside = [Path(each.path) for each in folders(root)]

@@ -42,7 +42,7 @@ def decoders():
 
 
 def pids(decoders):
-    return [child.process.pid for child in decoders._children]
+    return [worker.process.pid for worker in decoders._workers]
 
 
 def taken(begun):
@@ -309,7 +309,7 @@ def test_a_process_that_is_killed_is_an_error_and_no_hang(paths):
 def test_the_processes_end_with_their_parent_however_it_ends(tmp_path, sign):
     program = (
         "from gluonlab.data.images.pool import Decoders\nimport sys, time\nmade = Decoders(16, 2)\n"
-        "print(*[child.process.pid for child in made._children], flush=True)\ntime.sleep(600)"
+        "print(*[worker.process.pid for worker in made._workers], flush=True)\ntime.sleep(600)"
     )
     parent = subprocess.Popen(
         [sys.executable, "-c", program],

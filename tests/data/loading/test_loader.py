@@ -14,7 +14,7 @@ from support.devices import contexts, device
 
 from gluonlab.data import ArraySplit, Loader
 from gluonlab.data.loading.augment import Mixup
-from gluonlab.data.loading.loader import ahead
+from gluonlab.data.loading.loader import prefetch
 from gluonlab.data.loading.shards import shard, shard_bounds
 from gluonlab.errors import DataError
 
@@ -277,21 +277,21 @@ def test_all_epochs_of_all_loaders_are_made_ahead_by_one_thread():
 
 
 def test_what_is_made_ahead_side_by_side_does_not_wait_for_each_other():
-    assert list(zip(ahead(iter(range(1, 9)), 1), ahead(iter(range(11, 19)), 1))) == [
+    assert list(zip(prefetch(iter(range(1, 9)), 1), prefetch(iter(range(11, 19)), 1))) == [
         (i, 10 + i) for i in range(1, 9)
     ]
 
 
 def test_a_forks_child_has_threads_of_its_own():
     """It inherits none that runs, such as the one that rests here."""
-    assert list(ahead(iter([1, 2, 3]), 1)) == [1, 2, 3]
-    under_way = ahead(iter(range(9)), 1)
+    assert list(prefetch(iter([1, 2, 3]), 1)) == [1, 2, 3]
+    under_way = prefetch(iter(range(9)), 1)
     next(under_way)
     child = os.fork()
     if child == 0:
         signal.alarm(10)
         under_way.close()
-        os._exit(list(ahead(iter([1, 2, 3]), 1)) != [1, 2, 3])
+        os._exit(list(prefetch(iter([1, 2, 3]), 1)) != [1, 2, 3])
     assert os.waitpid(child, 0)[1] == 0
 
 

@@ -108,7 +108,7 @@ def test_an_epoch_of_cifar10s_own_networks_runs(tmp_path, monkeypatch, asked):
     for name, content in cifar_batches().items():
         (tmp_path / name).write_bytes(content)
     dataset = load_dataset("cifar10", str(tmp_path), records=RECORDS)
-    monkeypatch.setattr("gluonlab.training.draft.load_dataset", lambda name, root: dataset)
+    monkeypatch.setattr("gluonlab.training.plan.load_dataset", lambda name, root: dataset)
     common = dict(
         dataset="cifar10", devices=named(2), epochs=1, batch_size=4, out=str(tmp_path / "run")
     )

@@ -66,7 +66,7 @@ def test_a_folder_is_every_image_with_the_class_of_its_folder(root, memory, othe
 
 def test_the_processes_are_there_for_what_streams_alone(root):
     streaming = load(root, decoders=2).train.decoders
-    children = [child.process.pid for child in streaming._children]
+    children = [worker.process.pid for worker in streaming._workers]
     assert len(children) == 2
     in_memory = load(root, memory=EVERYTHING)
     assert not hasattr(in_memory.train, "decoders")
