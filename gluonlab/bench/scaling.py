@@ -138,6 +138,8 @@ def _subject(network: str, way: Way) -> Subject:
     )
 
 
+# --- the table
+
 LEAST = {  # of the images/s of one process with two devices: two processes with one each
     ("lenet", "dist_sync"): 0.88,
     ("lenet", "horovod"): 0.65,

@@ -58,6 +58,8 @@ def check_microbatches(text: str, task: Task) -> int:
     return int(whole(1, task.global_batch_size)("--microbatches", text))
 
 
+# --- the tables
+
 MARGIN = 1.1  # of what the schedule's bubble alone allows
 MB, MOST_SHOWN = 1e6, 4
 

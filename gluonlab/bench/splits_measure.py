@@ -171,6 +171,9 @@ def _make(name: str, task: Task, devices: str, options: Dict[str, Any]) -> Way:
     return Way(name, plan, strategy, next(iter(loader)))
 
 
+# --- what a step moves, and its price
+
+
 class Message(NamedTuple):
     """Bytes that one device sends another."""
 
@@ -266,6 +269,8 @@ def costs(
         transfers.append((both[0], both[1]))
     return Costs(tuple(forward_s), tuple(backward_s), tuple(transfers), tuple(update_s))
 
+
+# --- measurement
 
 QUEUED = 4  # steps that the host queues in a row, as in training
 LABELS = {ONE: "one device"}

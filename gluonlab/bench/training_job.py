@@ -135,6 +135,8 @@ def make_member(backend: str, processes: int, first: bool = True, **training: An
     return run
 
 
+# --- processes that compute meanwhile
+
 # longer than any round may take: it ends by itself then, or when its parent has gone
 MOST_S = 120.0
 _BUSY = """

@@ -83,6 +83,8 @@ GPUS: Dict[str, Gpu] = {
 }  # fmt: skip
 
 
+# --- machines
+
 MACHINES: Dict[str, str] = {
     "p2.16xlarge": "K80",
     "p3.2xlarge": "V100",

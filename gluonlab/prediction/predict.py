@@ -175,6 +175,8 @@ def _line(row: Row) -> str:
     )
 
 
+# --- optimizers
+
 # MXNet has one kernel for each of these; the others take several operators.
 ONE_KERNEL = ("sgd", "nag", "signum", "adam", "rmsprop")
 SHAPE = (2, 3)  # of the weight that is asked about
@@ -208,6 +210,8 @@ def _arrays(state: Any) -> int:
         return sum(map(_arrays, state))
     return int(state is not None and state.shape == SHAPE)
 
+
+# --- steps
 
 # Of the one thread that queues, by GPU: a step with one pass and one bucket, `bench host` with load
 # and log; and each further bucket, as a parameter in Gluon's own sums, 100 us for eight.
@@ -295,6 +299,9 @@ class Training(NamedTuple):
         return exposed_s(made, sum_s, math.fsum(backward_s))
 
 
+# --- assumptions
+
+
 def assumptions(training: Training, optimizer: str, store: str, arithmetic: str) -> List[str]:
     """What is taken for granted; ``store``: the one that is priced."""
     machine = training.machine
@@ -343,6 +350,8 @@ def _about_buckets(training: Training) -> str:
         "the sum at its end."
     )
 
+
+# --- predict
 
 MOST_IMAGES = 2**20
 

@@ -69,6 +69,9 @@ class Work:
         return sum(self.tensors)
 
 
+# --- what is fitted to published speeds
+
+
 class Constants(NamedTuple):
     """The constants of `roofline`, each with a physical meaning.
 
@@ -109,6 +112,8 @@ FITTED = Constants(
     update_s=38.54e-6,
 )
 
+
+# --- the time of kernels
 
 INPUT_BYTES_PER_S = 12e9  # 16 lanes of PCIe 3.0, as NCCL counts them
 # What a convolution of MXNet's may take beside its arrays. cuDNN's Winograd for 5 x 5 keeps tiles

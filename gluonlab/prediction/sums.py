@@ -165,6 +165,8 @@ def over_hosts_s(store: str, machine: str, topology: Topology, gradients: Gradie
     return way(topology, network, gradients.total) + _more(gradients) * latency_s
 
 
+# --- which schedule a store is priced by
+
 HIERARCHICAL, RING = "horovod", "ring"
 # Those that sum no otherwise than another: what lies between the halves of sharded-optimizer moves
 # nothing, and a group gives both parameter servers one array of each process.
@@ -208,6 +210,8 @@ def within_host(store: str) -> str:
     """What sums within one of several hosts, by the store that is priced over them."""
     return RING if store in OVER_HOSTS else store
 
+
+# --- what is left of the sum when backward ends
 
 PIECE = 15  # operators on GPUs; see gluonlab.engine.pieces
 # Of a bucket at most, and the least by which the store device is given one for each GPU: see

@@ -155,6 +155,9 @@ def _native(name: str, ctxs: Sequence[mx.Context]) -> Callable[[Arrays], Callabl
     return make
 
 
+# --- sums over processes
+
+
 class Processes:
     """Processes that sum over ``backend``; ``label``: of their row."""
 
@@ -213,6 +216,8 @@ def started(backends: Sequence[str], size: int) -> Iterator[List[Processes]]:
             found.append(Processes(name, workers[-1]))
         yield found
 
+
+# --- rows
 
 ROUNDS = 7
 DTYPES = ("float32", "float64", "float16", "int32")
@@ -426,6 +431,8 @@ def _difference(found: "np.ndarray[Any, Any]", expected: "np.ndarray[Any, Any]")
         return 0.0
     return float(np.max(np.abs(found.astype(np.float64) - expected)))
 
+
+# --- by options of the command
 
 Asked = Mapping[str, Any]
 

@@ -174,6 +174,8 @@ def _numbers(row: PricedRow, mark: str = "") -> str:
     return f"{name_and_time}{columns}{times(row.times_floor):>9}"
 
 
+# --- --hosts: against ranks
+
 FACTOR = 2
 
 
@@ -226,6 +228,8 @@ def ranks_table(rows: Sequence[PricedRow], topology: Topology) -> str:
         lines += ["", f"{ranks:>6} ranks", *priced_lines(list(of_ranks))]
     return as_table(lines, COLUMNS, *_said_of(topology))
 
+
+# --- --synthesise: schedules that are sought
 
 SECONDS = 60  # for each number of steps
 ROUNDS_AND_BOUND = (
@@ -297,6 +301,8 @@ def synthesis_as_json(front: Sequence[Found]) -> List[Dict[str, Any]]:
         for found in front
     ]
 
+
+# --- --choose: what auto sums by
 
 OF_AUTO = (
     "auto sums a buffer by the schedule with the lowest price for its bytes: of all algorithms, in "

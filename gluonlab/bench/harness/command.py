@@ -39,6 +39,9 @@ if TYPE_CHECKING:
     import mxnet as mx
 
 
+# --- --devices: what is measured on
+
+
 @dataclass(frozen=True)
 class MeasuredOn:
     """The kind and numbers of the devices, and ``words`` that name them to people and in records.
@@ -114,6 +117,8 @@ def gpu_names(ctxs: "Sequence[Any]") -> List[str]:
     return [by_number[number] for number in nvml_numbers(ctxs) or []]
 
 
+# --- a measurement from beginning to end
+
 Title = Tuple[str, Mapping[str, Any]]  # a measurement's name and its options
 
 
@@ -155,6 +160,9 @@ class Session:
             warn(message)
 
 
+# --- schedules that are drawn instead
+
+
 class Drawing(NamedTuple):
     """What makes each form of a drawing; ``page`` takes the language."""
 
@@ -194,6 +202,8 @@ def number_of_devices(spec: str) -> int:
         return int(whole(1, MOST_CPU_DEVICES)("--devices", number[1]))
     return len(devices(spec))
 
+
+# --- options of commands
 
 INTERRUPTED = "the unfinished measurement is not kept"  # what every command says of Ctrl-C
 _T = TypeVar("_T")

@@ -185,6 +185,8 @@ class _Bench:
         measurement.answers.append(worker.ask({"steps": measurement.steps}, ROUND_TIMEOUT_S))
 
 
+# --- calls in this process
+
 BLOCK_S = 0.03  # long beside the clock and the wait at its end
 WARM_UP = 5
 # calls are queued: an engine with far more waiting is measured in keeping its queue

@@ -43,6 +43,8 @@ def child_environment(
     return {**environment, **own, **variables}
 
 
+# --- the parent's end of a worker
+
 GOODBYE_S = 3.0  # how long children may take to end by themselves after the end of their input
 
 
@@ -178,6 +180,9 @@ def _first_line(text: str) -> str:
     return next((line.strip() for line in text.split("\n") if line.strip()), "no reason given")
 
 
+# --- more ranks of a worker's job
+
+
 class Rank:
     """Another process of the job; ``words``: what stands behind ``python`` on its command line."""
 
@@ -230,6 +235,8 @@ def start_group(backend: str, size: int, job: str, options: Mapping[str, Any]) -
             others.append(start_rank(job, options, part.environment))
     return others
 
+
+# --- what carries sums between processes
 
 HOROVOD = "horovod"
 BACKENDS = ("dist_sync", HOROVOD)

@@ -75,6 +75,8 @@ def alike(values: Sequence[float], within: float) -> List[float]:
     return found
 
 
+# --- what copies share
+
 ALIKE = 1.1  # speeds and latencies that differ by less than this factor are the same
 # copies that take longer at once than is explained, by more than this factor, share a link: what
 # they lose to neighbours and to the host's one thread is less

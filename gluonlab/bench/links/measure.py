@@ -143,6 +143,8 @@ def _first(array: nd.NDArray, size_bytes: int) -> nd.NDArray:
     return rows(array, 0, max(1, size_bytes // ELEMENT_BYTES))
 
 
+# --- the tables
+
 ACROSS = 8  # columns of a matrix that a terminal has room for; of more devices, the rest is below
 COLUMN = 8
 HOW = (

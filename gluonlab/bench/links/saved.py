@@ -85,6 +85,8 @@ def kind_of(names: Sequence[str]) -> Optional[str]:
     return kinds.pop() or None if len(kinds) == 1 else None
 
 
+# --- nominal links, as the driver reports them
+
 OTHERWISE = (
     "measure the devices, without --nvml, or write a file by hand, as docs/topologies.md shows one"
 )
