@@ -43,7 +43,7 @@ def print_evaluation(found: "Evaluation", as_json: bool) -> None:
 def _print(
     summary: Dict[str, Any], as_json: bool, text: str, confusion: "Confusion | None", plan: Any
 ) -> None:
-    from gluonlab.training.confusion import table  # which needs MXNet
+    from gluonlab.training.evaluate import table  # which needs MXNet
 
     click.echo(json_text(summary) if as_json else text)
     if confusion is not None and not as_json:

@@ -36,12 +36,8 @@ from gluonlab.kvstores.groups import ALONE
 from gluonlab.parallel.strategy import Strategy
 from gluonlab.runs.description import Description, read_finished
 from gluonlab.runs.frame import EPOCHS, frame_of_run
-from gluonlab.training.draft import Draft
 from gluonlab.training.evaluate import AHEAD, evaluation_loader
-from gluonlab.training.metrics import Gathered, Part
-from gluonlab.training.own import Own, check_same_own, make_own
-from gluonlab.training.plan import Plan
-from gluonlab.training.trained import (
+from gluonlab.training.finished import (
     GONE_WRONG,
     check_finite,
     check_same_images,
@@ -50,6 +46,9 @@ from gluonlab.training.trained import (
     plan_of,
     strategy_of,
 )
+from gluonlab.training.metrics import Gathered, Part
+from gluonlab.training.own import Own, check_same_own, make_own
+from gluonlab.training.plan import Draft, Plan
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -19,10 +19,9 @@ from gluonlab.study.sweep.engine import Sweep
 from gluonlab.study.sweep.measurements import InMemory
 from gluonlab.training.callbacks import made
 from gluonlab.training.checks import CONFIG, DEVICES, check
-from gluonlab.training.draft import Draft
 from gluonlab.training.loop import train
 from gluonlab.training.own import Own, make_own
-from gluonlab.training.plan import Plan, make_plan
+from gluonlab.training.plan import Draft, Plan, make_plan
 from gluonlab.training.prepare import prepare, until_read
 from gluonlab.training.reporter import ConsoleReporter, Reporter
 

@@ -1,6 +1,6 @@
 """The largest batch that fits into a given amount of memory, found by short runs of some sizes.
 
-`gluonlab.training.trial` says what is measured. Memory grows almost linearly with the batch: two
+`gluonlab.training.memory` says what is measured. Memory grows almost linearly with the batch: two
 small sizes predict the largest one, and a run of that size must stay below the budget, with a
 little left for what differs from run to run.
 """
@@ -18,9 +18,8 @@ from gluonlab.host.resources import room
 from gluonlab.parallel.planned import MIB
 from gluonlab.parallel.split import DATA
 from gluonlab.study.largest_size import LargestSize
-from gluonlab.training.memory import Memory, Needs, Row, needs_of, table
+from gluonlab.training.memory import Memory, Needs, Row, TooMuch, measure, needs_of, table
 from gluonlab.training.plan import Plan, make_plan
-from gluonlab.training.trial import TooMuch, measure
 
 # of the budget, for what differs between runs; those of one config differ by 1 %
 SPARE, LEAST_SPARE = 0.03, 16 * MIB

@@ -24,8 +24,7 @@ from gluonlab.runs.reader import read_lines
 from gluonlab.runs.schema import Step, file_text
 from gluonlab.runs.writer import RUNS, folder_name, make_unused
 from gluonlab.study.trial import Enough
-from gluonlab.training.ending import limits_explained
-from gluonlab.training.loop import train_plan
+from gluonlab.training.loop import limits_explained, train_plan
 from gluonlab.training.losses import STRIDE, StepLoss
 from gluonlab.training.plan import make_plan
 from gluonlab.training.reporter import Reporter

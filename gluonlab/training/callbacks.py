@@ -63,13 +63,19 @@ class RunView:
         self.epochs, self.steps_per_epoch = plan.epochs, plan.steps_per_epoch
         self.step = 0
         self.stopped: Optional[str] = None  # by whom, and why
-        self._scale = plan.loss_scale
+        self._scale, self._waits = plan.loss_scale, plan.group.waits
         self._consensus, self._speaker = consensus, ""
 
     @property
     def loss_scale(self) -> Optional[float]:
         """The dynamic loss scale by now; None without one."""
         return None if self._scale is None else self._scale.value
+
+    @property
+    def is_last_step(self) -> bool:
+        """Whether training ends after the step that has been queued last."""
+        stops = self._waits and self._consensus.stops_after(self.step)
+        return stops or self.step == self.epochs * self.steps_per_epoch
 
     def stop(self, why: str = "") -> None:
         """End the training, which is no error; at least one step is trained.
@@ -98,6 +104,9 @@ class Callback:
     def on_epoch_start(self, run: RunView, epoch: int) -> None:
         """An epoch, from 1, begins; one that goes on has begun before."""
 
+    def on_step_end(self, run: RunView, step: int) -> None:
+        """A step has been queued; its loss is not known yet."""
+
     def on_step(self, run: RunView, step: Step) -> None:
         """A step's loss is known: a line of metrics.jsonl. ``run.step`` is up to LATE steps on."""
 
@@ -116,6 +125,10 @@ class Callback:
 
     def load_state_dict(self, state: Dict[str, Any]) -> None:
         """The run goes on from a checkpoint with this state, before `on_run_start`."""
+
+
+class BuiltInCallback:
+    """A callback of gluonlab's own: it computes with mx.nd, and its errors are the run's."""
 
 
 STATE = ("state_dict", "load_state_dict")
@@ -185,9 +198,10 @@ class Callbacks:
         self._untold += steps
 
     def after_step(self, step: int) -> None:
-        """A step is queued: tell those that are LATE steps older."""
+        """A step is queued: tell of it, and of those that are LATE steps older."""
         self._run.step = step
         self._tell_until(step - LATE)
+        self._tell("on_step_end", step)
 
     def epoch_trained(self) -> None:
         """All steps of an epoch are done: tell all of them."""
@@ -281,6 +295,8 @@ class Callbacks:
                 self._call(each, method, self._run, *facts)
 
     def _call(self, callback: Any, method: str, *given: Any) -> Any:
+        if isinstance(callback, BuiltInCallback):
+            return getattr(callback, method)(*given)
         try:
             with users_semantics():
                 return getattr(callback, method)(*given)

@@ -1,45 +1,52 @@
-"""All that is checked before a run computes or writes anything, in the order in which it is asked.
+"""All that is checked before a run computes or writes anything, in the order of CHECKS.
 
-Each check belongs to the feature that it is about, and raises a UsageError; here it is given what
-it looks at.
+Each check raises a UsageError. Checks of a feature that lies in a package below are made there.
 """
 
 from __future__ import annotations
 
-from typing import Any, Callable, NamedTuple, Tuple
+import math
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any, Callable, Dict, Iterator, Mapping, NamedTuple, Sequence, Tuple, Union
 
+import mxnet as mx
 from mxnet import gluon
 
+from gluonlab.config import TrainConfig, option_name
 from gluonlab.data.sets.colours import find_colours
 from gluonlab.data.sets.registry import check_dataset
-from gluonlab.errors import ConfigError, KVStoreError
+from gluonlab.engine.invoke import ARRAY_LIMIT
+from gluonlab.errors import ConfigError, KVStoreError, ModelError, unknown
 from gluonlab.export.checks import check_installed, check_network
 from gluonlab.gpu.arithmetic import arithmetic, check_arithmetic
 from gluonlab.kvstores import check_kvstore, check_topology
 from gluonlab.kvstores.compression import check_compression, keeps_rest
+from gluonlab.kvstores.groups import Group
+from gluonlab.kvstores.sharded import SHARDED
 from gluonlab.models import check_model
+from gluonlab.models.graphs import parsed
 from gluonlab.models.pretrained import check_pretrained
+from gluonlab.optimizers.momentum import MOMENTUM_RULES
+from gluonlab.optimizers.registry import OPTIMIZERS, is_element_wise, optimizer_kind
 from gluonlab.parallel.data import sync_bn
-from gluonlab.parallel.data.replica import loss_graph
+from gluonlab.parallel.data.microbatches import Microbatches
+from gluonlab.parallel.data.replica import IMAGES, LABELS, loss_graph
 from gluonlab.parallel.objective import label_columns
 from gluonlab.parallel.precision import check_dtype, check_dtype_on
+from gluonlab.parallel.split import CHANNELS
 from gluonlab.runs.event_file import check_tensorboard
-from gluonlab.training import learning_rate, optimize
-from gluonlab.training.array_limit import ArrayLimit
-from gluonlab.training.device_weights import (
+from gluonlab.training import learning_rate
+from gluonlab.training.file_options import file_options
+from gluonlab.training.metrics import check_metrics
+from gluonlab.training.own import check_loss, check_own
+from gluonlab.training.splitting import (
     check_count,
     check_shares,
+    check_split,
     largest_part,
     weights_of,
 )
-from gluonlab.training.draft import Draft
-from gluonlab.training.file_options import file_options
-from gluonlab.training.metrics import check_metrics
-from gluonlab.training.on_servers import check_on_servers
-from gluonlab.training.one_process import check_group
-from gluonlab.training.own import check_loss, check_own
-from gluonlab.training.repeatable import check_repeatable
-from gluonlab.training.splitting import check_split
 from gluonlab.update.loss_scale import check_on_nan
 
 CONFIG, DEVICES, DATA, NETWORK, BATCH = "config", "devices", "data", "network", "batch"
@@ -53,21 +60,21 @@ class Made(NamedTuple):
     devices: int
 
 
-def check(subject: "Draft | Made", *stages: str) -> None:
+def check(subject: Any, *stages: str) -> None:
     """Make the checks of these stages, of a Draft or of a Made. Raises a UsageError."""
     for each in CHECKS:
         if each.stage in stages:
             each.of(subject)
 
 
-def _topology(draft: Draft) -> None:
+def _topology(draft: Any) -> None:
     try:
         check_topology(draft.asked.topology, draft.asked.kvstore)
     except KVStoreError as error:
         raise KVStoreError(f"--{error}") from None
 
 
-def _checkpoints(draft: Draft) -> None:
+def _checkpoints(draft: Any) -> None:
     asked = draft.asked
     if asked.checkpoint_every is not None and keeps_rest(asked.compress):
         raise ConfigError(
@@ -77,12 +84,12 @@ def _checkpoints(draft: Draft) -> None:
         )
 
 
-def _tensorboard(draft: Draft) -> None:
+def _tensorboard(draft: Any) -> None:
     if draft.asked.tensorboard and draft.group.rank == 0:  # which alone writes
         check_tensorboard()
 
 
-def _on_nan(draft: Draft) -> None:
+def _on_nan(draft: Any) -> None:
     asked = draft.asked
     check_on_nan(asked.on_nan)
     if asked.on_nan == "skip" and keeps_rest(asked.compress):
@@ -103,17 +110,17 @@ def _on_nan_network(made: Made) -> None:
         )
 
 
-def _colours(draft: Draft) -> None:
+def _colours(draft: Any) -> None:
     if draft.config.normalise is not None:
         find_colours(draft.config.normalise)
 
 
-def _pretrained(draft: Draft) -> None:
+def _pretrained(draft: Any) -> None:
     if draft.config.pretrained is not None:
         check_pretrained(draft.config.pretrained)
 
 
-def _arithmetic(draft: Draft) -> None:
+def _arithmetic(draft: Any) -> None:
     check_arithmetic(arithmetic(draft.config.deterministic, draft.config.tf32), draft.ctxs)
 
 
@@ -127,12 +134,12 @@ def _repeatable(made: Made) -> None:
         check_repeatable(made.net, made.plan.model, made.plan.ctxs)
 
 
-def _model(draft: Draft) -> None:
+def _model(draft: Any) -> None:
     if draft.own.net is None:
         check_model(str(draft.config.model))
 
 
-def _last_batch(draft: Draft) -> None:
+def _last_batch(draft: Any) -> None:
     if not draft.steps_per_epoch:
         images, batch = len(draft.dataset.train), draft.global_batch_size
         raise ConfigError(
@@ -141,17 +148,17 @@ def _last_batch(draft: Draft) -> None:
         )
 
 
-def _loss(draft: Draft) -> None:
+def _loss(draft: Any) -> None:
     if draft.own.loss is not None:
         check_loss(draft.own.loss, len(draft.dataset.classes))
 
 
-def _metrics(draft: Draft) -> None:
+def _metrics(draft: Any) -> None:
     data = draft.dataset
     check_metrics(draft.own.metrics, data.test, len(data.classes))
 
 
-def _profile(draft: Draft) -> None:
+def _profile(draft: Any) -> None:
     steps, there = draft.asked.profile, draft.steps_per_epoch
     if steps is not None and steps >= there:
         many = f"{there} step{'s' * (there > 1)}"
@@ -177,6 +184,272 @@ def check_exportable(plan: Any, net: gluon.HybridBlock) -> None:
     """Raise ModelError where the plan's network cannot be exported as it asks for."""
     data, plain = plan.dataset, net if plan.own.net is not None else None
     check_network(plan.export, plan.model, len(data.classes), data.image_shape, plain)
+
+
+STATES = "the optimizer's states are on the servers, which do not give them away"
+COMPRESSED = (
+    "MXNet sends its servers everything in 2 bits or nothing, and parameters and losses are exact"
+)
+WHOLE = "each server has a part of the gradient, and that needs all of it first"
+
+
+def on_servers(config: TrainConfig, group: Group) -> bool:
+    """Whether the group's servers update: where it is asked for, or processes do not wait."""
+    return config.update_on_servers or not group.waits
+
+
+def check_on_servers(config: TrainConfig, group: Group) -> None:
+    """Raise ConfigError for a setting that cannot be carried out where servers update.
+
+    ``config``: with the recipe's values.
+    """
+    if not on_servers(config, group):
+        return
+    if not group.servers:
+        who = group.name or "a process alone"
+        raise ConfigError(
+            f"--update-on-servers: {who} has no servers: start the run by gluonlab.launch "
+            "--backend dist_sync, or leave it out"
+        )
+    for option, reason in _refused(config, group):
+        raise ConfigError(
+            f"{option} and {_named(group)} contradict each other: {reason}: leave one of them out"
+        )
+
+
+def check_going_on(option: str, config: TrainConfig, group: Group) -> None:
+    """Raise ConfigError for ``option``, by which a run goes on, where servers update."""
+    if on_servers(config, group):
+        raise ConfigError(
+            f"{option} and {_named(group)} contradict each other: {STATES}, so no checkpoint is "
+            "whole: leave one of them out"
+        )
+
+
+def _named(group: Group) -> str:
+    return "--update-on-servers" if group.waits else f"--backend {group.name}"
+
+
+def _refused(config: TrainConfig, group: Group) -> Iterator[Tuple[str, str]]:
+    if config.checkpoint_every is not None:
+        yield f"--checkpoint-every {config.checkpoint_every}", STATES
+    if config.clip_norm is not None:
+        yield f"--clip-norm {config.clip_norm:g}", WHOLE
+    if config.dtype != "float32":
+        yield f"--dtype {config.dtype}", f"{WHOLE}, to scale the loss by"
+    if config.on_nan != "stop":
+        yield f"--on-nan {config.on_nan}", WHOLE
+    if config.compress is not None:
+        yield f"--compress {config.compress}", COMPRESSED
+    if config.kvstore == SHARDED:
+        yield f"--kvstore {SHARDED}", "it updates on the devices"
+    if config.split is not None and config.split != "data":
+        yield f"--split {config.split}", "servers have the weights of whole networks only"
+    if config.check_replicas is not None and not group.waits:
+        reason = "processes do not wait for each other, so their weights differ between two epochs"
+        yield f"--check-replicas {config.check_replicas}", reason
+
+
+FIELDS = ("sync_bn", "memory")
+
+
+def check_group(config: TrainConfig, group: Group) -> None:
+    """Raise ConfigError for a setting that has no meaning for a group of several processes."""
+    if group.size == 1:
+        return
+    asked = [option_name(name) for name in FIELDS if getattr(config, name)]
+    asked += [f"--kvstore {SHARDED}"] if config.kvstore == SHARDED else []
+    if asked:
+        raise ConfigError(
+            f"{asked[0]} is for the devices of one process, and {group.size} train here: "
+            f"{'choose another' if '--kvstore' in asked[0] else 'leave it out'}"
+        )
+
+
+Attributes = Mapping[str, str]
+
+
+class Unordered(NamedTuple):
+    """An operator that does not repeat its bits on GPUs, and the layer that it is in."""
+
+    operator: str
+    layer: str
+
+
+def _always(attributes: Attributes) -> bool:
+    return True
+
+
+def _own_max_pooling(attributes: Attributes) -> bool:
+    """cuDNN's repeats its bits, MXNet's own does not: it computes what cuDNN does not take."""
+    axes = len(attributes.get("kernel", "(1, 1)").strip("()[]").rstrip(",").split(","))
+    by_mxnet = axes == 1 or attributes.get("cudnn_off", "False") in ("True", "1")
+    return by_mxnet and attributes.get("pool_type", "max") == "max"
+
+
+UNORDERED: Dict[str, Callable[[Attributes], bool]] = {
+    "Pooling": _own_max_pooling,
+    "Pad": lambda attributes: attributes.get("mode") != "constant",
+    **dict.fromkeys(
+        (
+            "BilinearSampler", "ROIPooling", "SpatialTransformer", "_contrib_AdaptiveAvgPooling2D",
+            "_contrib_BilinearResize2D", "_contrib_DeformableConvolution",
+            "_contrib_DeformablePSROIPooling", "_contrib_ModulatedDeformableConvolution",
+            "_contrib_PSROIPooling", "_contrib_ROIAlign", "_contrib_count_sketch", "gather_nd",
+            "take",
+        ),
+        _always,
+    ),
+}  # fmt: skip
+
+
+def unordered(graph: mx.sym.Symbol) -> "Unordered | None":
+    """The first operator of ``graph`` that does not repeat its bits on GPUs, or None."""
+    for node in parsed(graph)["nodes"]:
+        if node["op"] in UNORDERED and UNORDERED[node["op"]](node.get("attrs", {})):
+            return Unordered(node["op"], node["name"])
+    return None
+
+
+def check_repeatable(net: gluon.HybridBlock, name: str, ctxs: Sequence[mx.Context]) -> None:
+    """Raise ModelError for --deterministic on GPUs with a network that they cannot compute so.
+
+    CPU devices can compute every one.
+    """
+    found = unordered(net(mx.sym.var("data"))) if ctxs[0].device_type == "gpu" else None
+    if found is not None:
+        raise ModelError(
+            f"--deterministic: {name} has {found.operator} ({found.layer}), "
+            "whose gradients MXNet adds up on GPUs in no fixed order: "
+            "leave it out, or choose another network"
+        )
+
+
+def check_optimizer(name: str, asked: TrainConfig) -> None:
+    """Raise ConfigError for an unknown optimizer, or one without the momentum or rule asked for.
+
+    ``asked``: the config without a recipe's values.
+    """
+    if asked.momentum_rule not in (None, *MOMENTUM_RULES):
+        raise ConfigError(unknown("--momentum-rule", str(asked.momentum_rule), MOMENTUM_RULES))
+    kind = optimizer_kind(name)
+    if asked.momentum is not None and not kind.momentum:
+        able = ", ".join(other for other, its in OPTIMIZERS.items() if its.momentum)
+        raise ConfigError(
+            f"--momentum {asked.momentum:g}: {name} has no momentum, "
+            f"leave it out or use one of {able}"
+        )
+    if asked.momentum_rule is not None and kind.by_mxnets_rule is None:
+        able = " or ".join(other for other, its in OPTIMIZERS.items() if its.by_mxnets_rule)
+        raise ConfigError(
+            f"--momentum-rule {asked.momentum_rule} has no effect with {name}: "
+            f"leave it out, or use {able}"
+        )
+
+
+def check_momentum(config: TrainConfig, asked: TrainConfig) -> None:
+    """Raise ConfigError for a --momentum-rule that was given without a momentum."""
+    if asked.momentum_rule is not None and not config.momentum:
+        raise ConfigError(
+            f"--momentum-rule {asked.momentum_rule}: the momentum is 0: "
+            "give one, such as --momentum 0.9, or leave it out"
+        )
+
+
+def check_decay(config: TrainConfig) -> None:
+    """Raise ConfigError for --no-bias-decay without any decay."""
+    if config.no_bias_decay and not config.wd:
+        raise ConfigError(
+            "--no-bias-decay: the weight decay is 0 for all parameters: "
+            "give one, such as --wd 1e-4, or leave it out"
+        )
+
+
+def check_sharding(name: str, kvstore: str, device_count: int) -> None:
+    """Raise KVStoreError for an optimizer that cannot update parts of parameters, where it must."""
+    if kvstore == SHARDED and device_count > 1 and not is_element_wise(optimizer_kind(name).cls):
+        raise KVStoreError(
+            f"--kvstore {SHARDED} cuts parameters anywhere, which {name} does not allow: "
+            f"choose one of {_element_wise_ones()}, or another kvstore"
+        )
+
+
+def check_channels(name: str, way: str) -> None:
+    """Raise ConfigError for an optimizer that looks at whole parameters, where nobody has them."""
+    if way == CHANNELS and not is_element_wise(optimizer_kind(name).cls):
+        raise ConfigError(
+            f"--split {way} gives each device a part of a parameter, and {name} looks at whole "
+            f"ones: choose one of {_element_wise_ones()}, or another --split"
+        )
+
+
+def _element_wise_ones() -> str:
+    return ", ".join(name for name, kind in OPTIMIZERS.items() if is_element_wise(kind.cls))
+
+
+Shape = Tuple[int, ...]
+
+
+def check_elements(images: int, elements: int) -> None:
+    """Raise ConfigError when ``images`` images make more ``elements`` than an array has."""
+    if elements >= ARRAY_LIMIT:
+        raise ConfigError(
+            f"{images:,} images make an array of {elements:,} elements, "
+            f"and MXNet allows fewer than {ARRAY_LIMIT:,}: "
+            "choose a smaller --batch-size, or smaller microbatches"
+        )
+
+
+def check_inside(graph: mx.sym.Symbol, inputs: Dict[str, Shape], images: int) -> None:
+    """`check_elements` of every array that a graph computes for ``images`` images.
+
+    ``inputs``: the shapes of its arguments. Raises ConfigError.
+    """
+    check_elements(images, max(map(math.prod, graph.get_internals().infer_shape(**inputs)[1])))
+
+
+@dataclass(frozen=True)
+class ArrayLimit:
+    """The largest arrays of a batch: on the host, and in the `loss_graph` of a device.
+
+    ``devices``: of how many such devices as get the most images the batch on the host is.
+    """
+
+    graph: mx.sym.Symbol
+    net: gluon.HybridBlock
+    image_shape: Shape
+    devices: Union[int, Fraction]
+    microbatches: Microbatches
+    columns: int = 0  # of labels, `gluonlab.parallel.objective.label_columns`
+
+    def check(self, images: int) -> None:
+        """Raise ConfigError when batches of ``images`` images per device need too large arrays."""
+        self.check_host(images)
+        part = self.microbatches.largest(images)
+        shapes = {name: param.shape for name, param in self.net.collect_params().items()}
+        shapes[IMAGES] = (part, *self.image_shape)
+        shapes[LABELS] = (part, *[self.columns] * bool(self.columns))
+        # those of a loss's constants are in the graph
+        names = set(self.graph.list_arguments()) & set(shapes)
+        check_inside(self.graph, {name: shapes[name] for name in names}, part)
+
+    def check_host(self, images: int) -> None:
+        """The same for the batch on the host alone."""
+        batch = math.ceil(images * self.devices)
+        check_elements(batch, batch * math.prod(self.image_shape))
+
+    def largest(self, most: int) -> int:
+        """The most images per device, from 1 up to ``most``, that pass `check`."""
+        low, high = 1, most
+        while low < high:
+            # all of them first: a data set is rarely so large
+            middle = (low + high + 1) // 2 if high < most else high
+            try:
+                self.check(middle)
+                low = middle
+            except ConfigError:
+                high = middle - 1
+        return low
 
 
 class Check(NamedTuple):
@@ -208,10 +481,10 @@ CHECKS: Tuple[Check, ...] = (
     Check(CONFIG, "model", _model),
     Check(CONFIG, "colours", _colours),
     Check(CONFIG, "files", lambda draft: file_options(draft.asked)),
-    Check(CONFIG, "optimizer", lambda draft: optimize.check_optimizer(
+    Check(CONFIG, "optimizer", lambda draft: check_optimizer(
         draft.config.optimizer, draft.asked)),
-    Check(CONFIG, "momentum", lambda draft: optimize.check_momentum(draft.config, draft.asked)),
-    Check(CONFIG, "decay", lambda draft: optimize.check_decay(draft.config)),
+    Check(CONFIG, "momentum", lambda draft: check_momentum(draft.config, draft.asked)),
+    Check(CONFIG, "decay", lambda draft: check_decay(draft.config)),
     Check(CONFIG, "pretrained", _pretrained),
     Check(CONFIG, "export", lambda draft: check_installed(draft.asked.export)),
     Check(CONFIG, "tensorboard", _tensorboard),
@@ -221,9 +494,9 @@ CHECKS: Tuple[Check, ...] = (
     Check(DEVICES, "split", lambda draft: draft.split),
     Check(DEVICES, "weights", lambda draft: check_count(
         draft.asked.device_weights, len(draft.split.copies))),
-    Check(DEVICES, "sharding", lambda draft: optimize.check_sharding(
+    Check(DEVICES, "sharding", lambda draft: check_sharding(
         draft.config.optimizer, draft.asked.kvstore, len(draft.split.copies))),
-    Check(DEVICES, "channels", lambda draft: optimize.check_channels(
+    Check(DEVICES, "channels", lambda draft: check_channels(
         draft.config.optimizer, draft.asked.split)),
     Check(DEVICES, "kvstore", lambda draft: draft.kvstore),
     Check(DATA, "dataset", lambda draft: draft.dataset),

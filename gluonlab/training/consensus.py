@@ -11,11 +11,13 @@ from typing import TYPE_CHECKING, Any, Callable, Iterable, Iterator, Optional, T
 
 import numpy as np
 
+from gluonlab.errors import RunError
 from gluonlab.host.signals import RAISED, EndRequest
 from gluonlab.kvstores.groups import ALONE, Group
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
+
 
 T = TypeVar("T")
 EVERY = 4  # batches of an evaluation
@@ -114,3 +116,21 @@ class Consensus:
 
     def _own_moment(self) -> float:
         return time.monotonic() - self._began
+
+
+def all_or_none(group: Group, work: Callable[[], T]) -> T:
+    """What ``work()`` gives, once all processes have done theirs.
+
+    Raises what it raises here, and RunError where another process's has raised: no process goes on
+    then. What is done needs no other process.
+    """
+    try:
+        done = work()
+    except BaseException:
+        group.everyones(np.array(1))
+        group.end_together()
+        raise
+    if group.everyones(np.array(0)).any():
+        group.end_together()
+        raise RunError("another process of this training cannot begin: its own message says why")
+    return done

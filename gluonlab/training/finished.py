@@ -1,33 +1,46 @@
-"""A finished run, read again and evaluated on the test images, on any devices."""
+"""A finished run, read from its folder and evaluated on the test images, on any devices."""
 
 from __future__ import annotations
 
+import dataclasses
 import time
 from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Dict, List, Optional, Tuple
 
+import mxnet as mx
 from mxnet import gluon
 
 from gluonlab.config import TrainConfig
+from gluonlab.data.images.resize import CYKOOZ, PILLOW, usual_resizer
+from gluonlab.data.sets.classes import what_differs
 from gluonlab.data.sets.dataset import Dataset
 from gluonlab.data.sets.gluon_data import resolve_dataset
+from gluonlab.data.sets.registry import takes
 from gluonlab.engine.semantics import give_back, nd_semantics
-from gluonlab.errors import ConfigError, OutputError, RunError
+from gluonlab.errors import ConfigError, OutputError, RunError, warn
 from gluonlab.export.onnx_check import Agreement
 from gluonlab.files.whole import folder_for
-from gluonlab.finite import is_healthy, may_be_early
+from gluonlab.finite import broken_parameters, is_healthy, may_be_early, named
 from gluonlab.host.signals import ends_if_stuck
+from gluonlab.kvstores.groups import ALONE
+from gluonlab.models.pretrained import load_parameters
+from gluonlab.parallel.objective import make_loss
+from gluonlab.parallel.strategy import Strategy
 from gluonlab.runs.description import Description
+from gluonlab.runs.reader import copy_count
 from gluonlab.runs.schema import CONFUSION, EXPORT
 from gluonlab.training.checks import check_exportable
-from gluonlab.training.ending import write_extras
 from gluonlab.training.evaluate import Score, evaluate, evaluation_loader
 from gluonlab.training.evaluated import check_given, evaluated
+from gluonlab.training.file_options import with_resizer
+from gluonlab.training.loop import write_extras
+from gluonlab.training.network import make_net
 from gluonlab.training.own import NOTHING, Own, check_same_own, make_own
-from gluonlab.training.plan import Plan
-from gluonlab.training.trained import GONE_WRONG, check_finite, config_of, plan_of, strategy_of
+from gluonlab.training.plan import Plan, make_plan
+from gluonlab.training.recipes import QUICK
+from gluonlab.training.splitting import STRATEGIES
 
 
 @dataclass(frozen=True)
@@ -150,3 +163,131 @@ def _place(config: TrainConfig, folder: Path) -> Optional[Path]:
     if Path(config.out).exists() and not Path(config.out).is_dir():
         raise OutputError(f"--out {config.out} is a file: give a folder")
     return Path(config.out)
+
+
+# The run's settings that an evaluation looks at. What only training needs, or names the run's
+# devices, is none of them: a run on eight GPUs can be evaluated on a laptop.
+KEPT = (
+    "model", "dataset", "data_dir", "image_size", "decoders", "skip_bad", "val_share", "batch_size",
+    "global_batch_size", "microbatches", "microbatch_size", "seed", "prefetch", "resident_bytes",
+    "deterministic", "tf32",
+)  # fmt: skip
+# Images are seen as they are.
+UNCHANGED = {"random_resized_crop": False, "crop_padding": 0, "flip": False, "mixup": 0.0}
+SMALLEST_SIZE = 8  # that --image-size takes; smaller images have their own size by default
+# What makes the run's own choice of these void.
+BATCH_SIZES, PARTS = ("batch_size", "global_batch_size"), ("microbatches", "microbatch_size")
+GONE_WRONG = "its training diverged: train again with a smaller --lr"
+
+
+def config_of(found: Description, given: Dict[str, Any]) -> TrainConfig:
+    """The run's settings, as far as they matter to an evaluation, and those that are given now."""
+    fields = {field.name: field for field in dataclasses.fields(TrainConfig)}
+    strange = [name for name in found.asked if name not in fields]
+    if strange:
+        raise ConfigError(
+            f"{found.file} has settings that this gluonlab does not know: "
+            f"{', '.join(sorted(strange))}"
+        )
+    settings = {name: value for name, value in found.asked.items() if name in KEPT}
+    # Any number of devices can keep to the size of the parts, and needs no more memory for one than
+    # the run did.
+    count, share = settings.pop("microbatches", None), _largest_share(found)
+    if isinstance(count, int) and share and count > 0:
+        settings["microbatch_size"] = -(-share // count)
+    if set(given) & {*BATCH_SIZES, *PARTS}:
+        settings.update(dict.fromkeys(PARTS))
+    if set(given) & set(BATCH_SIZES):
+        settings.update(dict.fromkeys(BATCH_SIZES))
+    shape = image_shape(found)
+    if (
+        shape is not None
+        and shape[-1] >= SMALLEST_SIZE
+        and settings.get("image_size") is None
+        and takes(str(settings.get("dataset")), "image_size")
+    ):
+        settings["image_size"] = shape[-1]  # the default follows the images that are there now
+    # which normalises nothing of itself: that is the run's, or of old its data set's
+    settings["recipe"] = QUICK
+    settings["normalise"] = found.used.get("normalise")
+    try:
+        TrainConfig(**settings)
+    except ConfigError as error:
+        raise ConfigError(f"{found.file} is damaged: {error}") from None
+    config = TrainConfig(**{**settings, **UNCHANGED, "model": found.used["model"], **given})
+    config = with_resizer(config, found.used)
+    if config.resizer == CYKOOZ != usual_resizer():
+        warn(
+            f"the images of {found.folder} were resized by cykooz.resizer, which is not installed: "
+            "Pillow is used, which rounds a few pixels to the next value"
+        )
+        config = config.replace(resizer=PILLOW)
+    return config
+
+
+def _largest_share(found: Description) -> Optional[int]:
+    """How many images of a batch one copy of the network had; None when that is not known."""
+    copies, size = copy_count(found.used), found.used.get("global_batch_size")
+    return -(-size // copies) if copies and isinstance(size, int) else None
+
+
+def image_shape(found: Description) -> Optional[Tuple[int, int, int]]:
+    """(channels, height, width) of the run's images; None where a run did not note them."""
+    shape = found.used.get("image_shape")
+    if shape is not None and not (
+        isinstance(shape, list) and len(shape) == 3 and all(type(side) is int for side in shape)
+    ):
+        raise ConfigError(f"{found.file} is damaged: image_shape {shape} is not a shape")
+    return None if shape is None else (shape[0], shape[1], shape[2])
+
+
+def plan_of(
+    found: Description, config: TrainConfig, given: Optional[Dataset] = None, own: Own = NOTHING
+) -> Plan:
+    """The plan of an evaluation on the run's data, or on those ``given``. Raises a UsageError."""
+    plan = make_plan(config if own.net is None else config.replace(model=None), given, own=own)
+    check_same_images(found, plan.dataset)
+    return plan
+
+
+def check_same_images(found: Description, data: Dataset) -> None:
+    """Raise ConfigError for images or classes other than the run's."""
+    folder, shape = found.folder, image_shape(found)
+    if shape not in (None, data.image_shape):
+        was, now = ("x".join(map(str, each)) for each in (shape, data.image_shape))
+        raise ConfigError(
+            f"{data.name} has images of {now}, but {folder} was trained on {was}: "
+            "evaluate it on images of that shape"
+        )
+    differs = what_differs(found.classes, data.classes)
+    if differs:
+        raise ConfigError(
+            f"{data.name} is not what {folder} was trained on ({differs}): "
+            "evaluate it on the same classes in the same order"
+        )
+
+
+def strategy_of(
+    found: Description, plan: Plan, loss: Optional[gluon.HybridBlock] = None
+) -> Strategy:
+    """The run's network with its parameters, on the plan's devices; ``loss``: the user's own.
+
+    Raises ModelError for parameters of another network.
+    """
+    classes, file = len(plan.dataset.classes), found.parameters
+
+    def trained(
+        ctxs: List[mx.Context], start: Optional[List[mx.Context]] = None
+    ) -> gluon.HybridBlock:
+        net = make_net(plan, ctxs, start)
+        load_parameters(net, file, str(file), classes)
+        return net
+
+    return STRATEGIES[plan.split.way](trained, make_loss(own=loss), plan, ALONE)
+
+
+def check_finite(found: Description, strategy: Strategy) -> None:
+    """Raise RunError where parameters are not finite, which ReLU may hide from the loss."""
+    broken = broken_parameters(strategy.net)
+    if broken:
+        raise RunError(f"{found.parameters} holds NaN or infinity in {named(broken)}: {GONE_WRONG}")

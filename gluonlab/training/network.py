@@ -12,9 +12,10 @@ from gluonlab.gpu.arithmetic import use_arithmetic
 from gluonlab.models import get_model
 from gluonlab.models.shapes import complete
 from gluonlab.training.checks import NETWORK, Made, check
-from gluonlab.training.optimize import spare_biases
 from gluonlab.training.own import check_names, check_params, check_scores, initialise
 from gluonlab.training.plan import Plan
+
+NO_DECAY = r".*(bias|gamma|beta)$"
 
 
 def make_net(
@@ -50,3 +51,12 @@ def make_net(
     if plan.no_bias_decay:
         spare_biases(net)  # before a trainer puts parameters of equal multipliers side by side
     return net
+
+
+def spare_biases(net: gluon.Block) -> None:
+    """No weight decay for biases, nor for the scale and shift of normalisations.
+
+    He et al., "Bag of tricks for image classification with convolutional neural networks", 2019,
+    section 3.1.
+    """
+    net.collect_params(NO_DECAY).setattr("wd_mult", 0.0)

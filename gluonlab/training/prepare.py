@@ -1,9 +1,16 @@
-"""What a run has before its first batch: the strategy with its network, the loader, first words."""
+"""What a run has before its first batch: the strategy with its network, the loader, first lines.
+
+Processes that train together agree on all of it. The lines are the header of the run, and remarks
+on what a person who looks at it would find strange.
+"""
 
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, Callable, List, NamedTuple, Optional, Tuple
+import json
+import math
+import textwrap
+from typing import TYPE_CHECKING, Any, Dict, Iterator, List, NamedTuple, Optional, Tuple
 
 import mxnet as mx
 import numpy as np
@@ -11,34 +18,37 @@ from mxnet import gluon
 
 from gluonlab.config import TrainConfig, option_name
 from gluonlab.data.loading.augment import Augment
-from gluonlab.data.loading.loader import Loader
+from gluonlab.data.loading.loader import Loader, stays_on_devices
 from gluonlab.data.loading.mixup import Mixup
-from gluonlab.data.sets.dataset import ArraySplit, Dataset, Defaults
-from gluonlab.data.sets.gluon_data import resolve_dataset
+from gluonlab.data.sets import synthetic
+from gluonlab.data.sets.dataset import ArraySplit, Dataset, Defaults, Split
+from gluonlab.data.sets.folder import FileSplit
+from gluonlab.data.sets.gluon_data import GluonSplit, resolve_dataset
+from gluonlab.devices import describe
 from gluonlab.engine.semantics import nd_semantics
 from gluonlab.errors import ConfigError
 from gluonlab.host.signals import ends_if_stuck
 from gluonlab.kvstores.groups import Group
 from gluonlab.models.pretrained import load_pretrained
+from gluonlab.optimizers.momentum import MXNET
 from gluonlab.parallel.data.replica import loss_graph
 from gluonlab.parallel.data.sync_bn import check_waits
 from gluonlab.parallel.split import CHANNELS
 from gluonlab.parallel.strategy import MakeStrategy, Strategy
-from gluonlab.runs.writer import NoRunDirectory, RunDirectory
-from gluonlab.training.agreement import all_or_none
+from gluonlab.runs.result import Result
+from gluonlab.runs.writer import RunDirectory
 from gluonlab.training.checks import BATCH, CONFIG, Made, check
-from gluonlab.training.device_weights import check_count, weights_of
-from gluonlab.training.draft import Draft
-from gluonlab.training.introduction import introduction
-from gluonlab.training.memory import told
+from gluonlab.training.consensus import all_or_none
+from gluonlab.training.file_options import resizer_of
+from gluonlab.training.memory import in_words, told
 from gluonlab.training.network import make_net
 from gluonlab.training.own import NOTHING, Own
-from gluonlab.training.plan import Plan, make_plan
-from gluonlab.training.profiling import Training
-from gluonlab.training.replica_check import ReplicaCheck
-from gluonlab.training.same_options import check_same_options
-from gluonlab.training.splitting import STRATEGIES
-from gluonlab.training.trial import in_words
+from gluonlab.training.plan import OPTIONS_WIDTH, Draft, Plan, make_draft, plan_of_draft
+from gluonlab.training.recipes import CHANGES, named
+from gluonlab.training.splitting import STRATEGIES, check_count, weights_of
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 
 def until_read(given: Any) -> Optional[Dataset]:
@@ -81,27 +91,27 @@ def plan_together(
     network have.
     """
 
-    def make() -> Plan:
+    def make() -> Draft:
         if group.rank == 0 and not begun:
             RunDirectory.check(config.out)
-        return make_plan(config, dataset, group, own)
+        return make_draft(config, dataset, group, own)
 
     check_same_options(config, group)
-    plan = all_or_none(group, make)
-    sizes = _everyones(group, plan.split.size)
+    draft = all_or_none(group, make)
+    sizes = _everyones(group, draft.split.size)
     if len(set(sizes)) > 1:
         option = option_name("ways" if config.split == CHANNELS else "stages")
         raise ConfigError(
             f"--split {config.split}: the processes spread the network over "
             f"{', '.join(map(str, sizes))} devices: give {option}, or as many devices to each"
         )
-    counts = _everyones(group, len(plan.split.copies))
+    counts = _everyones(group, len(draft.split.copies))
     if config.global_batch_size is None and len(set(counts)) > 1:
         raise ConfigError(
             f"the processes have {', '.join(map(str, counts))} devices: give --global-batch-size, "
             "or as many devices to each"
         )
-    return dataclasses.replace(plan, device_counts=counts)
+    return plan_of_draft(draft, counts)
 
 
 def _everyones(group: Group, count: int) -> Tuple[int, ...]:
@@ -166,33 +176,6 @@ def measured_memory(plan: Plan, make_strategy: Optional[MakeStrategy]) -> Option
     return in_words(plan.config, plan.dataset, plan.ctxs)
 
 
-def replica_check(plan: Plan, strategy: Strategy) -> Callable[..., None]:
-    """The check of --check-replicas, to be called after each step: raises DriftError.
-
-    ``f(step, stops)``: the step, from 1, and whether training stops after it.
-    """
-    every, last = plan.check_replicas, plan.epochs * plan.steps_per_epoch
-    if every is None:
-        return lambda step, stops=False: None
-    check = ReplicaCheck(strategy.net, plan.sync_bn, plan.group, strategy.replicated())
-
-    def after(step: int, stops: bool = False) -> None:
-        if step % every == 0 or step == last or stops:
-            check.after(step)
-
-    return after
-
-
-def training(
-    plan: Plan,
-    strategy: Strategy,
-    run: "RunDirectory | NoRunDirectory",
-    say: Callable[[str], None],
-) -> Training:
-    """What trains on each batch, and records some steps where --profile says so."""
-    return Training(strategy, plan.profile or 0, plan.steps_per_epoch, plan.ctxs, run, say)
-
-
 def train_loader(plan: Plan, ctxs: List[mx.Context]) -> Loader:
     """Batches of the plan's training images for these devices, shuffled and changed at random."""
     augment = Augment(plan.crop_padding, plan.flip) if plan.crop_padding or plan.flip else None
@@ -213,3 +196,186 @@ def train_loader(plan: Plan, ctxs: List[mx.Context]) -> Loader:
         weights=weights_of(plan.device_weights),
         drop_last=plan.drop_last,
     )
+
+
+def introduction(plan: Plan, strategy: Strategy) -> Iterator[str]:
+    """One line for each, a title of 11 columns in front."""
+    data, on_gpus = plan.dataset, plan.ctxs[0].device_type == "gpu"
+    each = " each" * (len(plan.ctxs) > 1)
+    threads = f", {plan.threads} thread{'s' * (plan.threads > 1)}{each}" * (not on_gpus)
+    params = strategy.net.collect_params().values()
+    size = sum(param.list_data()[0].size for param in params)
+    place = (
+        "resident on the devices"
+        if stays_on_devices(data.train, plan.resident_bytes)
+        else f"streamed, {plan.prefetch} batches ahead"
+    )
+    steps, group = plan.steps_per_epoch, plan.group
+    many = f"{group.size} processes ({group.name}), each with " * (group.size > 1)
+    rest = len(data.train) - plan.images_per_epoch
+    left_out = f", {rest} image{'s' * (rest > 1)} left out" * (rest > 0)
+    settings = ", ".join(
+        f"{name.replace('_', ' ')} {value:g}"
+        for name, value in plan.optimizer_params.items()
+        if value
+    )
+    rule = f", momentum rule {MXNET}" * (plan.momentum_rule == MXNET)
+    for name, text in (
+        ("devices", many + describe(plan.ctxs) + threads),
+        ("network", f"{plan.model}, {size:,} parameters"),
+        (
+            "data",
+            f"{data.name}: {len(data.train):,} training, {len(data.test):,} test images, {place}",
+        ),
+        *strategy.lines(),
+        *plan.settled.in_words(),
+        (
+            "batch",
+            f"{plan.batch_in_words(len(strategy.inputs) * group.size)}; "
+            f"{steps:,} step{'s' * (steps > 1)} per epoch{left_out}",
+        ),
+        ("optimizer", f"{plan.optimizer}, {settings}{rule}"),
+        *options_in_words(plan),
+        (
+            "kvstore",
+            f"{plan.config.kvstore}{plan.placed_in_words()}"
+            f"{', updated on servers' * plan.on_servers}; seed {plan.seed}",
+        ),
+        *([("arithmetic", plan.arithmetic.in_words())] if on_gpus else []),
+        *(("remark", line) for line in remarks_before(plan)),
+    ):
+        yield f"{name:<11}{text}"
+
+
+def options_in_words(plan: Plan) -> Iterator[Tuple[str, str]]:
+    """(title, text) of the optimization, where it is not the usual.
+
+    A line without a title goes on with the one before.
+    """
+    if plan.rates.schedule != "constant" or plan.rates.warmup_steps:
+        yield "schedule", plan.rates.in_words()
+    options = [
+        f"{plan.dtype} with a dynamic loss scale" if plan.dtype != "float32" else "",
+        *named(plan, "clip_norm", *CHANGES),
+        "sync-bn" if plan.sync_bn else "",
+        *named(plan, "no_bias_decay", "compress"),
+        weights_in_words(plan),
+    ]
+    text = ", ".join(filter(None, options))
+    lines = textwrap.wrap(text, OPTIONS_WIDTH, break_on_hyphens=False)
+    yield from zip(["options", *[""] * len(lines)], lines)
+
+
+def weights_in_words(plan: Plan) -> str:
+    """``loss weighted by 0.5 to 2.25``: the range of the training images; empty without weights."""
+    weights = plan.weights
+    return "" if weights is None else f"loss weighted by {weights.min():g} to {weights.max():g}"
+
+
+MUCH_WAITING = 0.1  # of an epoch's time; more is worth a word
+HUGE = 10.0  # times the loss of guessing: no network that learns is there after an epoch
+DEVIATIONS = 2.0  # of an accuracy that is guessed: it is as good in one of 40 cases
+
+
+def remarks_before(plan: Plan) -> Iterator[str]:
+    """What the data and the batch make of such a training."""
+    images, classes = len(plan.dataset.train), plan.dataset.classes
+    if plan.global_batch_size > images > 0:
+        yield (
+            f"a batch of {plan.global_batch_size:,} is more than all {images:,} training images: "
+            "each epoch is one step; choose a smaller --batch-size"
+        )
+    counts = _counts(plan.dataset.train, len(classes))
+    if counts is not None and np.count_nonzero(counts) == 1:
+        only = classes[int(np.argmax(counts))]
+        yield f"all training images are of one class, {only}: there is nothing to tell apart"
+
+
+def remarks_after(result: Result) -> Iterator[str]:
+    """What the epoch that is kept says, and what would make the next such run better, or faster."""
+    yield from _learned_nothing(result)
+    train, waiting = result.plan.dataset.train, result.waiting
+    if waiting > MUCH_WAITING and isinstance(train, (FileSplit, GluonSplit)):
+        if isinstance(train, GluonSplit):
+            cure = "transform them once, by transform(function, lazy=False), if none is random"
+        elif result.plan.random_resized_crop:
+            cure = (
+                "decode them with more --decoders, or once and for all with "
+                "--no-random-resized-crop"
+            )
+        else:
+            cure = (
+                "decode them once (python -m gluonlab.data pack), with more --decoders, "
+                "or into memory with --resident-bytes"
+            )
+        yield f"training waited for images {waiting:.0%} of its time: {cure}"
+
+
+def _learned_nothing(result: Result) -> Iterator[str]:
+    """The loss is absurd, or the accuracy that of guessing: the larger fault alone.
+
+    What a loss of the user's own is by guessing, nobody knows.
+    """
+    plan, last = result.plan, result.kept
+    classes = len(plan.dataset.classes)
+    if classes < 2 or plan.dataset.name == synthetic.NAME:
+        return
+    guessing, cure = math.log(classes), "a smaller --lr; --find-lr 100 finds one"
+    if plan.own.loss is None and last.loss > HUGE * guessing:
+        yield f"loss {last.loss:.4g} is far above that of guessing, {guessing:.2f}: try {cure}"
+        return
+    counts = _counts(plan.dataset.test, classes)
+    if counts is None or not counts.sum() or np.count_nonzero(counts) == 1:
+        return
+    share, images = counts.max() / counts.sum(), counts.sum()
+    chance = share + DEVIATIONS * math.sqrt(share * (1 - share) / images)
+    if last.accuracy <= chance:
+        yield (
+            f"test accuracy {last.accuracy:.4f} on {images:,} images may still be chance (always "
+            f"saying {plan.dataset.classes[int(np.argmax(counts))]} has {share:.4f}): "
+            f"train longer, or try another --lr; --find-lr 100 finds one"
+        )
+
+
+def _counts(split: Split, classes: int) -> "Optional[NDArray[np.int64]]":
+    """How many images each class has, where the split says."""
+    labels = getattr(split, "labels", None)
+    return None if labels is None else np.bincount(labels, minlength=classes)
+
+
+# what each process may have of its own: its devices, how it reads, and where rank 0 alone writes
+OWN = (
+    "gpus", "devices", "require_gpu", "threads", "data_dir", "decoders", "prefetch",
+    "resident_bytes", "overlap", "out",
+)  # fmt: skip
+
+
+def check_same_options(config: TrainConfig, group: Group) -> None:
+    """Raise ConfigError in all processes, with the first difference, unless they agree.
+
+    Processes with other options would sum gradients of different trainings, or wait for each other
+    for ever. Waits for all of them.
+    """
+    if group.size == 1:
+        return
+    told = json.dumps(_common(config), default=str).encode()
+    first, *others = [json.loads(each) for each in group.everyones_bytes(told)]
+    for rank, other in enumerate(others, start=1):
+        for name in first:
+            if other.get(name) != first[name]:
+                group.end_together()
+                raise ConfigError(
+                    f"the options of the processes differ: rank 0 has {_said(name, first[name])}, "
+                    f"and rank {rank} {_said(name, other.get(name))}: start all with the same ones"
+                )
+
+
+def _common(config: TrainConfig) -> Dict[str, Any]:
+    settings = {**config.to_dict(), "resizer": resizer_of(config)}
+    return {k: v for k, v in settings.items() if k not in OWN}
+
+
+def _said(name: str, value: Any) -> str:
+    if value is None or value is False:
+        return f"no {option_name(name)}"
+    return option_name(name) if value is True else f"{option_name(name)} {value}"

@@ -1,4 +1,4 @@
-"""The child of `gluonlab.training.trial`: a run cut down to what decides its memory.
+"""The child of `gluonlab.training.memory`: a run cut down to what decides its memory.
 
 It is the run itself, by `train_plan`, from the data set to the curves: two epochs with all sizes of
 batches that occur, and with as many batches waiting as may wait. Only what would repeat is left
@@ -29,10 +29,10 @@ from gluonlab.parallel.strategy import Around, MakeNet, Scored, Strategy, Strate
 from gluonlab.training.evaluate import AHEAD
 from gluonlab.training.loop import train_plan
 from gluonlab.training.losses import STRIDE
+from gluonlab.training.memory import DeviceMemory, about
 from gluonlab.training.plan import Plan, make_plan
 from gluonlab.training.reporter import Reporter
 from gluonlab.training.splitting import STRATEGIES
-from gluonlab.training.trial import DeviceMemory, about
 
 EPOCHS = 2  # in the second all graphs are bound
 WAITING = 2 * STRIDE  # steps that may be queued; each holds its batch

@@ -19,8 +19,8 @@ from gluonlab.errors import ConfigError, GluonlabWarning
 from gluonlab.gpu import arithmetic
 from gluonlab.gpu.arithmetic import Arithmetic, check_arithmetic, use_arithmetic
 from gluonlab.models import get_model
+from gluonlab.training.checks import unordered
 from gluonlab.training.plan import make_plan
-from gluonlab.training.repeatable import unordered
 
 GPU, CPU = [mx.gpu(0)], [mx.cpu(0)]  # names: nothing is computed on them here
 VARIABLES = ("MXNET_ENFORCE_DETERMINISM", "MXNET_CUDNN_AUTOTUNE_DEFAULT", "NVIDIA_TF32_OVERRIDE")

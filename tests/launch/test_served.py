@@ -24,8 +24,8 @@ from gluonlab.errors import ConfigError
 from gluonlab.kvstores.groups import SummingGroup
 from gluonlab.optimizers.registry import OPTIMIZERS
 from gluonlab.runs import schema
+from gluonlab.training.checks import check_going_on, check_on_servers
 from gluonlab.training.loop import train
-from gluonlab.training.on_servers import check_going_on, check_on_servers
 from gluonlab.training.reporter import Reporter
 
 pytestmark = pytest.mark.cpu_only("the processes compute on CPU devices, whoever started them")

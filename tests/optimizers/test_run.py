@@ -14,9 +14,8 @@ from gluonlab.data.sets.registry import find_kind
 from gluonlab.kvstores import KVSTORES
 from gluonlab.optimizers import NAG, OPTIMIZERS, SGD
 from gluonlab.training.loop import train
-from gluonlab.training.plan import make_plan
+from gluonlab.training.plan import make_plan, settle
 from gluonlab.training.reporter import Reporter
-from gluonlab.training.settle import settle
 
 
 @pytest.mark.long

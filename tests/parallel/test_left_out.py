@@ -22,7 +22,7 @@ from support.splits import (
 
 from gluonlab.kvstores.groups import ALONE
 from gluonlab.parallel.data.microbatches import Microbatches
-from gluonlab.training.replica_check import ReplicaCheck
+from gluonlab.training.builtin_callbacks import ReplicaCheck
 from gluonlab.training.splitting import STRATEGIES
 from gluonlab.update.loss_scale import LossScale, SkipNotFinite
 

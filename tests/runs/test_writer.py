@@ -21,7 +21,7 @@ from gluonlab.runs.reader import read_lines
 from gluonlab.runs.result import Result
 from gluonlab.runs.schema import FORMAT, PARAMETERS, DivergedEvent, Epoch, Step
 from gluonlab.runs.writer import RunDirectory
-from gluonlab.training.ending import recorded
+from gluonlab.training.loop import recorded
 
 
 def names(folder):

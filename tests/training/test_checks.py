@@ -18,9 +18,8 @@ from gluonlab.gpu import arithmetic
 from gluonlab.kvstores.groups import SummingGroup
 from gluonlab.models import get_model
 from gluonlab.training.checks import BATCH, CHECKS, CONFIG, DATA, DEVICES, NETWORK, Made, check
-from gluonlab.training.draft import Draft
 from gluonlab.training.own import NOTHING, Own, make_own
-from gluonlab.training.plan import make_plan
+from gluonlab.training.plan import Draft, make_plan
 
 # What makes a check fire, and what it then says.
 WRONG = {

@@ -37,11 +37,11 @@ from gluonlab.errors import ConfigError, DataError, UsageError
 from gluonlab.parallel.data.microbatches import Microbatches
 from gluonlab.parallel.data.strategy import data_parallel
 from gluonlab.study.compare import compare
-from gluonlab.training.device_weights import weights_of
 from gluonlab.training.finished import evaluate_run
 from gluonlab.training.loop import train
 from gluonlab.training.plan import make_plan
 from gluonlab.training.reporter import Reporter
+from gluonlab.training.splitting import weights_of
 from gluonlab.update.loss_scale import LossScale
 
 WEIGHTS = st.lists(

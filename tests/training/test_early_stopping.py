@@ -21,9 +21,8 @@ from gluonlab.errors import ConfigError
 from gluonlab.runs.checkpoint import checkpoints, with_parameters
 from gluonlab.runs.schema import Epoch
 from gluonlab.runs.writer import NoRunDirectory, RunDirectory
-from gluonlab.training.early_stopping import EarlyStopping, best_epoch
-from gluonlab.training.kept import Kept
-from gluonlab.training.loop import train
+from gluonlab.training.builtin_callbacks import EarlyStopping, best_epoch
+from gluonlab.training.loop import BestWeights, train
 from gluonlab.training.reporter import Reporter
 from gluonlab.training.resume import asked, interrupted
 
@@ -158,7 +157,7 @@ def test_all_processes_forget_the_best_epoch_where_its_parameters_are_nowhere_an
     def work(group):
         early = EarlyStopping(Patience(3, "accuracy"))
         early.best_epoch, early.digest = stopped.best_epoch, digest if group.rank == 0 else ""
-        return Kept(runs[group.rank], None, group, early).mended(), early.best_epoch
+        return BestWeights(runs[group.rank], None, group, early).restore_best(), early.best_epoch
 
     with closing(RunDirectory(folder)) as of_first:
         runs = [of_first, NoRunDirectory()]

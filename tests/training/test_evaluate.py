@@ -19,8 +19,7 @@ from gluonlab.data import ArraySplit, Loader
 from gluonlab.engine.threads import _ON_WORKER as ON_WORKER
 from gluonlab.engine.threads import EngineContext
 from gluonlab.parallel.strategy import Scored
-from gluonlab.training.confusion import COLUMNS, table, write_picture
-from gluonlab.training.evaluate import AHEAD, evaluate
+from gluonlab.training.evaluate import AHEAD, COLUMNS, evaluate, table, write_picture
 
 HANGS_S = 60  # bounds a wait for batches that never come
 

@@ -10,7 +10,7 @@ from support.process_group import in_processes
 
 from gluonlab.kvstores.groups import ALONE
 from gluonlab.runs.checkpoint import Checkpoint
-from gluonlab.training.gathering import Gathering, checkpoint_of_first
+from gluonlab.training.checkpoints import Gathering, checkpoint_of_first
 
 SHAPES = st.lists(
     st.lists(st.integers(1, 7), min_size=1, max_size=3).map(tuple), max_size=4

@@ -21,10 +21,9 @@ from gluonlab.errors import GluonlabWarning
 from gluonlab.kvstores import KVSTORES, make_kvstore
 from gluonlab.kvstores.compression import compressing
 from gluonlab.kvstores.groups import ALONE
-from gluonlab.training.introduction import options_in_words
-from gluonlab.training.network import make_net
-from gluonlab.training.optimize import spare_biases
+from gluonlab.training.network import make_net, spare_biases
 from gluonlab.training.plan import make_plan
+from gluonlab.training.prepare import options_in_words
 from gluonlab.training.reporter import ConsoleReporter
 from gluonlab.update.trainer import BucketedTrainer
 

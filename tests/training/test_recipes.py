@@ -24,11 +24,9 @@ from gluonlab.kvstores.groups import SummingGroup
 from gluonlab.models import check_model
 from gluonlab.training.finished import evaluate_run, plan_evaluation
 from gluonlab.training.loop import train
-from gluonlab.training.plan import make_plan
-from gluonlab.training.recipe import PHOTOGRAPHS, SAME
-from gluonlab.training.recipes import QUICK, RECIPES
+from gluonlab.training.plan import make_plan, settle
+from gluonlab.training.recipes import PHOTOGRAPHS, QUICK, RECIPES, SAME
 from gluonlab.training.reporter import Reporter
-from gluonlab.training.settle import settle
 
 pytestmark = pytest.mark.filterwarnings(
     "ignore:no GPU on this machine:gluonlab.errors.GluonlabWarning"

@@ -13,7 +13,7 @@ from support.devices import named
 from gluonlab.config import TrainConfig
 from gluonlab.data.sets import synthetic
 from gluonlab.data.sets.dataset import ArraySplit, Dataset, Defaults
-from gluonlab.training import remarks
+from gluonlab.training import prepare
 from gluonlab.training.loop import train
 from gluonlab.training.own import Own
 from gluonlab.training.reporter import Reporter
@@ -94,7 +94,7 @@ def test_an_accuracy_that_guessing_explains_is_remarked_on(labels, right, loss):
     accuracy = min(right, len(labels)) / len(labels)
     last = SimpleNamespace(accuracy=accuracy, loss=loss)
     result = SimpleNamespace(plan=SimpleNamespace(dataset=dataset, own=Own()), kept=last)
-    said = list(remarks._learned_nothing(result))
+    said = list(prepare._learned_nothing(result))
     most = max(labels.count(label) for label in labels)
     share = most / len(labels)
     by_chance = accuracy <= share + 2 * math.sqrt(share * (1 - share) / len(labels))

@@ -22,8 +22,8 @@ from gluonlab.kvstores.groups import ALONE
 from gluonlab.models import get_model
 from gluonlab.models.shapes import complete
 from gluonlab.parallel.data.strategy import DataParallel
+from gluonlab.training.builtin_callbacks import ReplicaCheck
 from gluonlab.training.loop import train
-from gluonlab.training.replica_check import ReplicaCheck
 from gluonlab.training.reporter import Reporter
 from gluonlab.training.splitting import STRATEGIES
 

@@ -31,12 +31,12 @@ from gluonlab.data.images import resize as images_resized
 from gluonlab.data.sets.dataset import ArraySplit
 from gluonlab.errors import ConfigError, DataError, GluonlabWarning, UsageError
 from gluonlab.optimizers import OPTIMIZERS
-from gluonlab.training.chance import STEPS
 from gluonlab.training.finished import evaluate_run
 from gluonlab.training.loop import train
 from gluonlab.training.plan import make_plan
 from gluonlab.training.reporter import Reporter
 from gluonlab.training.resume import asked, interrupted
+from gluonlab.training.train_state import STEPS
 
 BY_CUDNN = pytest.mark.cpu_only("cuDNN's Dropout cannot be seeded again")
 
@@ -198,7 +198,7 @@ def test_a_run_of_a_version_without_resizers_goes_on_with_pillow(tmp_path, of_fi
 
 def test_dropout_masks_differ_by_device_and_step(tmp_path, with_layers, monkeypatch):
     seeds = []
-    seed = "gluonlab.training.chance.mx.random.seed"
+    seed = "gluonlab.training.train_state.mx.random.seed"
     monkeypatch.setattr(seed, lambda value, ctx=None: ctx is not None and seeds.append(value))
     with_layers(["dropout"])
     config = TrainConfig(**settings_of(3), out=str(tmp_path / "run"))
@@ -208,7 +208,7 @@ def test_dropout_masks_differ_by_device_and_step(tmp_path, with_layers, monkeypa
 
 def test_a_network_without_random_operators_is_not_seeded(tmp_path, with_layers, monkeypatch):
     seeds = []
-    seed = "gluonlab.training.chance.mx.random.seed"
+    seed = "gluonlab.training.train_state.mx.random.seed"
     monkeypatch.setattr(seed, lambda value, ctx=None: ctx is not None and seeds.append(value))
     with_layers(["convolution", "norm"])
     config = TrainConfig(**settings_of(2), out=str(tmp_path / "run"))

@@ -25,10 +25,10 @@ from gluonlab.runs.event_file import check_tensorboard
 from gluonlab.runs.reader import read_lines
 from gluonlab.runs.schema import Epoch, LossScaleEvent, Step
 from gluonlab.study.compare import compare
+from gluonlab.training.builtin_callbacks import OF_EPOCHS, OF_STEPS, TensorBoard
 from gluonlab.training.callbacks import FAILED, Callback, RunEnd
 from gluonlab.training.loop import train
 from gluonlab.training.reporter import Reporter
-from gluonlab.training.tensorboard import OF_EPOCHS, OF_STEPS, TensorBoard
 
 STEPS = -(-IMAGES // BATCH)  # of an epoch
 BASE = {

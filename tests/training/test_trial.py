@@ -18,10 +18,10 @@ from gluonlab.data.loading.shards import shard
 from gluonlab.errors import ModelError
 from gluonlab.host.resources import children
 from gluonlab.parallel.planned import MIB
+from gluonlab.training.memory import DeviceMemory, OtherData, TooMuch, measure
 from gluonlab.training.plan import make_plan
 from gluonlab.training.prepare import prepare
 from gluonlab.training.splitting import STRATEGIES
-from gluonlab.training.trial import DeviceMemory, OtherData, TooMuch, measure
 from gluonlab.training.trial_process import _Few, cut_plan
 
 RUNS = {

@@ -36,11 +36,12 @@ from gluonlab.parallel.data.strategy import DataParallel
 from gluonlab.parallel.strategy import Strategy
 from gluonlab.runs.result import Result
 from gluonlab.runs.writer import RunDirectory
+from gluonlab.training.builtin_callbacks import ReplicaCheck
 from gluonlab.training.callbacks import Callbacks, RunView
 from gluonlab.training.consensus import Consensus
 from gluonlab.training.plan import Plan, make_plan
-from gluonlab.training.prepare import prepare, replica_check
-from gluonlab.training.standing import Standing
+from gluonlab.training.prepare import prepare
+from gluonlab.training.train_state import TrainState
 
 MIDDLE = EVERY // 2
 CLASSES = 10
@@ -68,10 +69,11 @@ class Way:
         consensus = Consensus(plan.group)
         view = RunView(plan, Result(plan, strategy.net, folder), consensus)
         nobody = Callbacks([], view, consensus)
-        self.standing = Standing(plan, strategy, self.run, time.perf_counter(), consensus, nobody)
+        self.standing = TrainState(plan, strategy, self.run, time.perf_counter(), consensus, nobody)
         # no epoch is the best, which would have a checkpoint of its own
         self.standing.checkpoints.begin(-MIDDLE, 0, best=1.0)
-        self._check, self._save = replica_check(plan, strategy), save
+        self._every, self._save = plan.check_replicas or 1, save
+        self._check = ReplicaCheck.of(plan, strategy) if plan.check_replicas else None
 
     @property
     def steps(self) -> int:
@@ -90,7 +92,8 @@ class Way:
         with standing.epoch() as batches:
             for batch in batches:
                 standing.note(epoch, log.append(self.strategy.step(batch), batch.size))
-                self._check(log.step + MIDDLE)
+                if self._check is not None and (log.step + MIDDLE) % self._every == 0:
+                    self._check.after(log.step + MIDDLE)
                 standing.step_done()
                 if log.step % EVERY == MIDDLE:
                     self._save()

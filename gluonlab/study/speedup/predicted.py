@@ -21,7 +21,7 @@ from gluonlab.prediction.outcome import Prediction
 from gluonlab.prediction.predict import predict
 from gluonlab.prediction.validate import as_dict, rows
 from gluonlab.prediction.words import validation_text
-from gluonlab.training.draft import Draft
+from gluonlab.training.plan import Draft
 
 TABLE = "table"
 CLASSES = 1000  # of images of a given shape, as ImageNet has

@@ -67,7 +67,7 @@ def test_an_epoch_of_its_own_networks_runs(tmp_path, monkeypatch, asked):
     """They take images of 32x32 in three colours."""
     write_batches(tmp_path)
     dataset = load_dataset("cifar10", str(tmp_path), records=RECORDS)
-    monkeypatch.setattr("gluonlab.training.draft.load_dataset", lambda name, root: dataset)
+    monkeypatch.setattr("gluonlab.training.plan.load_dataset", lambda name, root: dataset)
     common = dict(
         dataset="cifar10", devices=named(2), epochs=1, batch_size=4, out=str(tmp_path / "run")
     )

@@ -210,7 +210,7 @@ def use_stripes(monkeypatch, train, test):
         ("a", "b", "c"),
         Defaults(model="resnet8", lr=0.05),
     )
-    monkeypatch.setattr("gluonlab.training.draft.load_dataset", lambda name, root: dataset)
+    monkeypatch.setattr("gluonlab.training.plan.load_dataset", lambda name, root: dataset)
     return dataset
 
 

@@ -10,7 +10,7 @@ from gluonlab.config import TrainConfig
 from gluonlab.prediction.networks import work_of
 from gluonlab.prediction.predict import predict
 from gluonlab.prediction.published import FIGURES
-from gluonlab.training.draft import Draft
+from gluonlab.training.plan import Draft
 
 
 @pytest.fixture
