@@ -10,7 +10,7 @@ from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Se
 
 from gluonlab.launch.agent import GRACE
 from gluonlab.launch.connections import Connection
-from gluonlab.launch.messages import BEAT, Message, awake, next_message
+from gluonlab.launch.messages import BEAT, Message, Received, awake, next_message
 from gluonlab.launch.parts import ARRIVED, BEGUN, JOINED, LEFT, SCHEDULER, TAKEN, Part
 
 ERROR = "error: "
@@ -61,7 +61,7 @@ class Attempt:
         self,
         parts: Sequence[Part],
         at: Sequence[Connection],
-        inbox: asyncio.Queue[Any],
+        inbox: asyncio.Queue[Received],
         say: Callable[[str, str, str, Callable[[], Any]], None],
         patience: float,
         folder: str,

@@ -19,6 +19,7 @@ from gluonlab.launch.messages import (
     OF_AGENT,
     BadMessage,
     Message,
+    Received,
     awake,
     lines_of,
     received,
@@ -60,7 +61,7 @@ class Connection:
         self.address: Optional[str] = None  # of the host, as this one reaches it
         self.own_address: Optional[str] = None  # of this one, as the host sees it
         self.interfaces: Dict[str, str] = {}
-        self._inbox: asyncio.Queue[Any] = asyncio.Queue()
+        self._inbox: asyncio.Queue[Received] = asyncio.Queue()
         self._heard = awake()
         self._process: Optional[asyncio.subprocess.Process] = None
         self._writer = writer
@@ -69,7 +70,7 @@ class Connection:
         self._unprinted = self._printed = 0
         self._pid, self.here = 0, host.name
 
-    async def open(self, inbox: asyncio.Queue[Any]) -> None:
+    async def open(self, inbox: asyncio.Queue[Received]) -> None:
         """Start the agent; what it says goes into ``inbox``. Raises RunError."""
         words = self._words()
         try:
@@ -101,7 +102,7 @@ class Connection:
         self.begin(self._process.stdout, hello, inbox)
 
     def begin(
-        self, reader: asyncio.StreamReader, hello: Message, inbox: asyncio.Queue[Any]
+        self, reader: asyncio.StreamReader, hello: Message, inbox: asyncio.Queue[Received]
     ) -> None:
         """Put what the agent says from now on into ``inbox``, and let it hear that this lives."""
         self._pid, self.interfaces, self.here = hello["pid"], hello["addresses"], hello["here"]

@@ -139,7 +139,7 @@ def allocation(environ: Environ) -> Optional[List[HostSlots]]:
     """The hosts of the Slurm or LSF job in which this process runs, with their slots, else None.
 
     Each host comes once. Slots are Slurm's tasks and LSF's slots. Raises ConfigError as
-    `gluonlab.launch.environments.membership` does.
+    `membership` does.
     """
     variable = _first_of(environ, ("SLURM_JOB_NODELIST", "SLURM_NODELIST"))
     if environ.get("SLURM_JOB_ID") and variable:

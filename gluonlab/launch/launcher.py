@@ -18,7 +18,7 @@ from gluonlab.launch.connections import Connection, Way
 from gluonlab.launch.environments import Membership
 from gluonlab.launch.hosts import HERE, Host, place, room, server_hosts
 from gluonlab.launch.members import Gathering
-from gluonlab.launch.messages import BEAT, awake, next_message
+from gluonlab.launch.messages import BEAT, Received, awake, next_message
 from gluonlab.launch.network import is_loop
 from gluonlab.launch.own_program import is_program
 from gluonlab.launch.parts import AGAIN, COMMAND, RAN_ON, Site, parts, passed, working_folder
@@ -89,7 +89,7 @@ class _Launcher:
         self._working: Optional["asyncio.Future[int]"] = None
         self._signal = 0
         self._gathering: Optional[Gathering] = None
-        self._inbox: asyncio.Queue[Any]
+        self._inbox: asyncio.Queue[Received]
         self._at: List[Connection] = []
         self._words = list(request.words)
         self._ran_on = ""  # where rank 0 of an earlier attempt was
@@ -173,9 +173,7 @@ class _Launcher:
         """One attempt, with another port where somebody else takes it before the scheduler does."""
         root, request = self._at[0], self._request
         for left in reversed(range(TRIES)):
-            port = await _kept_port(
-                root, request.port, self._inbox, request.way.patience, self._forward
-            )
+            port = await self._kept_port(root)
             if port is None:
                 return Failure(f"host {root.host.name}", root.gone or "")
             failure = await self._with_port(port, workers)
@@ -189,6 +187,26 @@ class _Launcher:
                     "scheduler did: trying another"
                 )
         raise RunError(_refusal(None, root, f"somebody else took {TRIES} before the scheduler did"))
+
+    async def _kept_port(self, root: Connection) -> Optional[int]:
+        """The scheduler's port, which ``root``'s agent keeps until the scheduler listens there.
+
+        That is the one that was asked for, or any; None if the host is gone. Raises ConfigError
+        where the port is taken.
+        """
+        wanted, until = self._request.port, awake() + self._request.way.patience
+        root.send(port=wanted or 0)
+        while root.gone is None:
+            connection, message = await next_message(self._inbox, BEAT) or (None, {})
+            if awake() > until:
+                root.lose("does not answer")
+            elif "came" in message:  # a signal, to a process that somebody else has started
+                self._forward(message["came"])
+            elif connection is root and "taken" in message:
+                raise ConfigError(_refusal(wanted, root, message["taken"]))
+            elif connection is root and "port" in message:
+                return int(message["port"])
+        return None
 
     async def _with_port(self, port: int, workers: int) -> Optional[Failure]:
         request, hosts = self._request, [connection.host for connection in self._at]
@@ -290,36 +308,6 @@ async def _leave(at: Sequence[Connection]) -> None:
     for connection in at:
         connection.close()
     await asyncio.gather(*(connection.closed() for connection in at))
-
-
-# --- The scheduler's port: the agent of its host keeps one, until the scheduler listens there
-
-
-async def _kept_port(
-    root: Connection,
-    wanted: Optional[int],
-    inbox: asyncio.Queue[Any],
-    patience: float,
-    signalled: Callable[[int], None],
-) -> Optional[int]:
-    """The port that ``root``'s agent keeps: the ``wanted`` one, or any; None if the host is gone.
-
-    ``signalled`` is called with the number of a signal that has come to a process meanwhile. Raises
-    ConfigError where the port is taken.
-    """
-    root.send(port=wanted or 0)
-    until = awake() + patience
-    while root.gone is None:
-        connection, message = await next_message(inbox, BEAT) or (None, {})
-        if awake() > until:
-            root.lose("does not answer")
-        elif "came" in message:
-            signalled(message["came"])
-        elif connection is root and "taken" in message:
-            raise ConfigError(_refusal(wanted, root, message["taken"]))
-        elif connection is root and "port" in message:
-            return int(message["port"])
-    return None
 
 
 def _refusal(wanted: Optional[int], root: Connection, why: str) -> str:

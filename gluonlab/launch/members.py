@@ -24,6 +24,7 @@ from gluonlab.launch.messages import (
     OF_AGENT,
     BadMessage,
     Message,
+    Received,
     awake,
     next_message,
     received,
@@ -47,7 +48,7 @@ class Gathering:
         self,
         place: Membership,
         way: Way,
-        inbox: asyncio.Queue[Any],
+        inbox: asyncio.Queue[Received],
         signalled: Callable[[int], None],
     ) -> None:
         self._place, self._way, self._inbox, self._signalled = place, way, inbox, signalled

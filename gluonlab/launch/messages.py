@@ -18,6 +18,7 @@ from typing import (
     Awaitable,
     Callable,
     Dict,
+    List,
     Mapping,
     NoReturn,
     Optional,
@@ -37,6 +38,7 @@ BEAT = 1.0  # seconds between two signs of life, between launcher and agent, eac
 LATE = 1.5 * BEAT  # the most that counts between two looks at this clock, one each BEAT
 Result = TypeVar("Result")
 Message = Dict[str, Any]
+Received = Tuple[Any, Message]  # and who has sent it
 Check = Callable[[Any], bool]
 Forms = Mapping[str, Mapping[str, Check]]  # by the key that only this form has
 
@@ -172,28 +174,27 @@ def _has(message: Message, form: Mapping[str, Check]) -> bool:
 
 async def lines_of(reader: asyncio.StreamReader, longest: int = PIECE) -> AsyncIterator[str]:
     """The lines of a stream; one of more bytes than ``longest`` in pieces, none cuts a letter."""
-    rest, piece = b"", b"more"
-    while piece:
-        piece = await reader.read(longest)
-        *lines, rest = (rest + piece).split(b"\n")
-        for line in lines:
-            while len(line) > longest:
-                place = _between_letters(line, longest)
-                yield line[:place].decode("utf-8", "replace")
-                line = line[place:]
-            yield line.decode("utf-8", "replace")
-        while len(rest) > longest:
-            place = _between_letters(rest, longest)
-            yield rest[:place].decode("utf-8", "replace")
-            rest = rest[place:]
+    rest, read = b"", b"more"
+    while read:
+        read = await reader.read(longest)
+        *lines, rest = (rest + read).split(b"\n")
+        whole = [piece for line in lines for piece in _pieces(line, longest)]
+        *more, rest = _pieces(rest, longest)
+        for piece in [*whole, *more]:
+            yield piece.decode("utf-8", "replace")
     if rest:
         yield rest.decode("utf-8", "replace")
 
 
-def _between_letters(line: bytes, longest: int) -> int:
-    """The last place up to ``longest`` where no letter of UTF-8, of four bytes at most, is cut."""
-    places = range(longest, max(longest - 4, 0), -1)
-    return next((place for place in places if line[place] & 0xC0 != 0x80), longest)
+def _pieces(line: bytes, longest: int) -> List[bytes]:
+    """The line, cut so that no piece is longer, and no letter of UTF-8 is cut."""
+    pieces = []
+    while len(line) > longest:
+        ends = range(longest, max(longest - 4, 0), -1)  # a letter has four bytes at most
+        end = next((end for end in ends if line[end] & 0xC0 != 0x80), longest)
+        pieces.append(line[:end])
+        line = line[end:]
+    return [*pieces, line]
 
 
 class Awake:
@@ -235,11 +236,11 @@ async def within(seconds: float, work: Awaitable[Result]) -> Result:
             task.exception()  # else asyncio complains of one that came with a cancellation
 
 
-async def next_message(inbox: asyncio.Queue[Any], seconds: float) -> Optional[Tuple[Any, Message]]:
-    """Who has sent the oldest message, and the message; None if none comes in so many seconds."""
-    with suppress(asyncio.TimeoutError):
-        sender, message = (
-            await within(seconds, inbox.get()) if inbox.empty() else inbox.get_nowait()
-        )
-        return sender, message
-    return None
+async def next_message(inbox: asyncio.Queue[Received], seconds: float) -> Optional[Received]:
+    """The oldest message; None if none comes in so many seconds."""
+    if not inbox.empty():
+        return inbox.get_nowait()
+    try:
+        return await within(seconds, inbox.get())
+    except asyncio.TimeoutError:
+        return None

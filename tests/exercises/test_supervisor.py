@@ -142,7 +142,7 @@ def test_as_many_jobs_run_as_there_are_cores_and_memory_in_three_quarters_of_wha
 ):
     left = None if free is None else Room(2**60, free, "machine")
     monkeypatch.setattr(supervisor, "room", lambda: left)
-    monkeypatch.setattr(supervisor, "available", lambda: cores)
+    monkeypatch.setattr(supervisor, "available_cores", lambda: cores)
     assert jobs_here() == jobs
     if left is None:
         assert within_room(Bounds(1), jobs) == Bounds(1)

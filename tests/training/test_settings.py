@@ -63,7 +63,7 @@ CHANGES = {
     "channels": ("row", {**TWO, "split": "channels"}),
 }  # fmt: skip
 ON_GPUS = {"dtype", "deterministic", "tf32"}  # no run on CPU devices takes or feels them
-OF_GROUPS = {"update_on_servers"}  # tests/launch/test_launch_served.py: no process alone takes it
+OF_GROUPS = {"update_on_servers"}  # tests/launch/test_served.py: no process alone takes it
 # how a run is carried out, and what is made of it: never its numbers
 NO_NUMBER = {
     "require_gpu", "decoders", "prefetch", "resident_bytes", "memory", "checkpoint_every", "keep",
