@@ -29,11 +29,10 @@ MOST_EXAMPLES = 5  # of a property, where every kernel is computed by a simulate
 TESTS = str(Path(__file__).resolve().parents[1])
 WITHOUT_DEVICES = """
     bench/allreduce/plans bench/harness/compare bench/harness/out cli/completion cli/interruption
-    cli/mistakes collectives/algorithms collectives/bounds collectives/check collectives/colours
-    collectives/cost collectives/hosts collectives/partition collectives/page collectives/page_file
-    collectives/page_words collectives/render collectives/synthesis/own_schedules
-    collectives/synthesis/stored collectives/topology collectives/topology_file
-    collectives/topology_mistakes config/other_names data/fetching/addresses
+    cli/mistakes collectives/algorithms collectives/bounds collectives/check collectives/cost
+    collectives/hosts collectives/partition collectives/page collectives/page_file
+    collectives/render collectives/synthesis/own_schedules collectives/synthesis/stored
+    collectives/topology collectives/topology_file config/other_names data/fetching/addresses
     data/fetching/archives data/fetching/download data/fetching/extract data/images/decode
     data/images/orientation data/images/pool data/images/quick data/sets/idx data/sets/layout
     data/sets/pack doctor/command doctor/cpu doctor/host doctor/links doctor/numbering
