@@ -79,8 +79,8 @@ test-cu112: $(CU112)/.ready $(CU112)/gpus/.ready
 # make test on simulated GPUs (tests/support/devices.py), but the doctor's in environments of the CPU build; here what the road of a batch
 # and its gradients touches, some minutes; make test-cu112 takes all.
 ROAD = $(foreach name,$(ROAD_OF),tests/$(dir $(name))test_$(notdir $(name)).py)
-ROAD_OF = kvstores/kvstores kvstores/schedule kvstores/sharded kvstores/reduce_apart \
-  kvstores/sharded_parameters kvstores/for_links kvstores/group_store kvstores/group_two_bits collectives/executor collectives/executor_engine parallel/data/step \
+ROAD_OF = kvstores/kvstores kvstores/schedule kvstores/sharded kvstores/group_store kvstores/group_two_bits \
+  collectives/executor collectives/executor_engine collectives/reduce_apart parallel/data/step \
   parallel/data/microbatches parallel/data/sync_bn parallel/data/staged update/trainer \
   update/stale update/clipping training/mixup training/optimize training/evaluate export/files \
   update/loss_scale training/losses training/loop parallel/data/statistics update/mxnet_trainer \

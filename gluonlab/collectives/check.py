@@ -4,14 +4,12 @@ A chunk of a rank is the tree of additions that made it. Its leaves are the rank
 Floating-point addition commutes but does not associate, so two chunks have the same bits for all
 inputs exactly when their trees are equal up to swapping summands.
 
-Chunks know nothing of each other, so each is run on its own. Of chunks that are copies of each
-other but for the names of ranks only the first is run: of all chunks of a ring, one.
+Chunks know nothing of each other, so each is run on its own.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any, Callable, Dict, Iterator, List, Optional, Sequence, Tuple
+from typing import Any, Dict, Iterator, List, Optional, Tuple
 
 import numpy as np
 
@@ -30,13 +28,9 @@ from gluonlab.collectives.schedule import (
 )
 from gluonlab.errors import ScheduleError
 
-MOST_ALIKE = 4  # chunks to prove that a further one of as many turns is compared with
-MOST_FAILURES = 32  # chunks for which all guesses are made in vain; then only what was right last
-
 Contributions = Tuple[int, ...]  # how often each rank's contribution is in a sum
 Cell = Tuple[int, int]  # (rank, chunk)
 Place = Tuple[int, int]  # (step, position in the step)
-Names = Any  # an array (ranks,): the new name of each
 
 
 def check(schedule: Schedule) -> None:
@@ -48,9 +42,10 @@ def check(schedule: Schedule) -> None:
     """
     _check_shape(schedule)
     columns = _checked_columns(schedule)
-    courses = _courses(columns, schedule.owner)
-    for chunk in _chunks_to_prove(courses, schedule.world_size):
-        _check_chunk(schedule, chunk, _Run(courses[chunk], schedule.world_size), columns)
+    by_chunk = np.argsort(columns.chunk, kind="stable")
+    ends = np.cumsum(np.bincount(columns.chunk, minlength=schedule.chunks))
+    for chunk, rows in enumerate(np.split(by_chunk, ends[:-1])):
+        _check_chunk(schedule, chunk, _Run(columns, rows, schedule.world_size), columns)
 
 
 def states(schedule: Schedule) -> Iterator[List[List[Contributions]]]:
@@ -184,15 +179,15 @@ class _Sums:
 
 
 class _Run:
-    """The transfers of one chunk, carried out on trees.
+    """The transfers of one chunk, in these ``rows`` of `Columns`, carried out on trees.
 
     ``tree[rank]``: what the rank ends with. ``written``: what each transfer wrote.
     """
 
-    def __init__(self, course: _Course, world_size: int) -> None:
-        self.course, self.sums = course, _Sums(world_size)
-        self.src, self.dst = course.src.tolist(), course.dst.tolist()
-        self.adds = [op == IS_ADD for op in course.op.tolist()]
+    def __init__(self, columns: Columns, rows: Any, world_size: int) -> None:
+        self.rows, self.sums = rows, _Sums(world_size)
+        self.src, self.dst = columns.src[rows].tolist(), columns.dst[rows].tolist()
+        self.adds = (columns.op[rows] == IS_ADD).tolist()
         self.tree = list(range(world_size))
         self.written: List[int] = []
         tree = self.tree
@@ -252,139 +247,7 @@ def _fail(schedule: Schedule, columns: Columns, run: _Run, rank: int, message: s
     turn = run.first_fault(rank)
     if turn is None:
         raise ScheduleError(f"{schedule.name}: {message}: nothing is ever sent to it")
-    row = int(run.course.rows[turn])
+    row = int(run.rows[turn])
     step = int(columns.step[row])
     place: Place = (step, row - int(columns.starts[step]))
     raise ScheduleError(f"{_where(schedule, place)}: {message}", *place)
-
-
-# --- chunks that are copies of each other
-#
-# If the transfers of one chunk are those of another with the ranks renamed, and so is its owner,
-# then the one ends right exactly if the other does. New names are guessed: ranks that appear at the
-# same places of both, that have moved on around a ring, or that are exchanged with partners by XOR,
-# the latter two also of hosts and of devices in them. A guess counts only if the schedule itself,
-# transfer by transfer, is what it says; else the chunk is one to prove.
-
-
-@dataclass(frozen=True)
-class _Course:
-    """What happens to a chunk: its transfers in order, (transfers,) each, and its owner.
-
-    ``turn``: the number of a transfer's step among those steps that move this chunk. ``rows``:
-    where the transfers are in the schedule's `Columns`.
-    """
-
-    rows: Any
-    src: Any
-    dst: Any
-    op: Any
-    turn: Any
-    owner: int
-
-
-_Guess = Callable[[_Course, _Course, int], Names]
-
-
-def _courses(columns: Columns, owner: Sequence[int]) -> List[_Course]:
-    by_chunk = np.argsort(columns.chunk, kind="stable")
-    ends = np.cumsum(np.bincount(columns.chunk, minlength=len(owner)))
-    found = []
-    for own, rows in zip(owner, np.split(by_chunk, ends[:-1])):
-        step = columns.step[rows]
-        turn = np.cumsum(np.diff(step, prepend=step[:1]) > 0)
-        src, dst, op = columns.src[rows], columns.dst[rows], columns.op[rows]
-        found.append(_Course(rows, src, dst, op, turn, own))
-    return found
-
-
-def _chunks_to_prove(courses: Sequence[_Course], world_size: int) -> List[int]:
-    """Chunks of which every other one is a copy with other names of ranks; the lowest ones."""
-    to_prove: List[int] = []
-    known: Dict[bytes, List[_Course]] = {}  # of those to prove, by the turns of their transfers
-    guesses, failures = _guesses(world_size), 0
-    for chunk, course in enumerate(courses):
-        alike = known.setdefault(course.turn.tobytes(), [])
-        tried = guesses if failures < MOST_FAILURES else guesses[:1]
-        right = (
-            guess
-            for guess in tried
-            for first in alike
-            if _is_copy(first, course, guess(first, course, world_size))
-        )
-        guess = next(right, None)
-        if guess is not None:
-            guesses = [guess, *(other for other in guesses if other is not guess)]
-            continue
-        to_prove.append(chunk)
-        failures += len(alike) > 0
-        if len(alike) < MOST_ALIKE:
-            alike.append(course)
-    return to_prove
-
-
-def _is_copy(first: _Course, course: _Course, names: Names) -> bool:
-    """Whether ``names`` makes the transfers and the owner of ``first`` those of ``course``."""
-    if names[first.owner] != course.owner:
-        return False
-    if not np.array_equal(np.sort(names), np.arange(len(names))):
-        return False
-    some = first.turn, names[first.src], names[first.dst], first.op
-    others = course.turn, course.src, course.dst, course.op
-    # within a turn, only additions into the same rank have an order that matters
-    in_order = (_by_target(each, len(names)) for each in (some, others))
-    return _are_equal(some, others) or _are_equal(*in_order)
-
-
-def _are_equal(some: Sequence[Any], others: Sequence[Any]) -> bool:
-    return all(np.array_equal(one, other) for one, other in zip(some, others))
-
-
-def _by_target(transfers: Sequence[Any], world_size: int) -> List[Any]:
-    """The same transfers by turn, then by the rank that they write."""
-    turn, _, dst, _ = transfers
-    order = np.argsort(turn * world_size + dst, kind="stable")
-    return [column[order] for column in transfers]
-
-
-def _guesses(world_size: int) -> List[_Guess]:
-    moves = (_rotated, _exchanged)
-    by_hosts = [
-        _moved(devices, across, within)
-        for devices in range(2, world_size)
-        if world_size % devices == 0
-        for across in moves
-        for within in moves
-    ]
-    return [_in_order, *(_moved(world_size, _rotated, within) for within in moves), *by_hosts]
-
-
-def _in_order(first: _Course, course: _Course, world_size: int) -> Names:
-    """The ranks at the same places of both; for others, which neither sends to, what is left."""
-    names = np.full(world_size, -1)
-    if len(first.src) == len(course.src):
-        names[first.src], names[first.dst] = course.src, course.dst
-        names[first.owner] = course.owner
-        left = np.setdiff1d(np.arange(world_size), names)
-        names[names < 0] = np.resize(left, np.count_nonzero(names < 0))
-    return names
-
-
-def _moved(devices: int, across: Callable[..., Any], within: Callable[..., Any]) -> _Guess:
-    """Rank host * ``devices`` + device, host and device moved as far as the owner is."""
-
-    def guess(first: _Course, course: _Course, world_size: int) -> Names:
-        host, device = np.divmod(np.arange(world_size), devices)
-        old, new = divmod(first.owner, devices), divmod(course.owner, devices)
-        host = across(host, old[0], new[0], world_size // devices)
-        return host * devices + within(device, old[1], new[1], devices)
-
-    return guess
-
-
-def _rotated(place: Any, old: int, new: int, size: int) -> Any:
-    return (place + new - old) % size
-
-
-def _exchanged(place: Any, old: int, new: int, size: int) -> Any:
-    return place ^ old ^ new

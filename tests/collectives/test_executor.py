@@ -8,7 +8,7 @@ from support.devices import contexts, device, devices
 from support.examples import examples
 
 from gluonlab.collectives import executor as executor_module
-from gluonlab.collectives.algorithms import ALGORITHMS, HALVES, make_schedule
+from gluonlab.collectives.algorithms import ACROSS, ALGORITHMS, HALVES, make_schedule, over_hosts
 from gluonlab.collectives.executor import Executor, allreduce, make_allreduce
 from gluonlab.collectives.schedule import Schedule, Transfer
 from gluonlab.errors import ScheduleError
@@ -217,3 +217,19 @@ def test_sparse_arrays_are_refused():
     arrays = [[nd.sparse.zeros("row_sparse", (4, 2), ctx=ctx)] for ctx in devices(2)]
     with pytest.raises(ScheduleError, match="sparse"):
         allreduce(make_schedule("ring", 2), arrays)
+
+
+@pytest.mark.parametrize(("hosts", "devices"), [(2, 2), (2, 4), (3, 2), (4, 2)])
+@pytest.mark.parametrize("across", ACROSS)
+def test_hosts_of_devices_end_with_numpys_sum(hosts, devices, across):
+    random = np.random.RandomState(hosts * 10 + devices)
+    sizes = (1, 37, 1000)
+    parts = [[random.randint(-9, 10, n) for n in sizes] for _ in range(hosts * devices)]
+    arrays = [
+        [nd.array(array, ctx=ctx) for array in own]
+        for own, ctx in zip(parts, contexts(hosts * devices))
+    ]
+    allreduce(over_hosts(hosts, devices, across), arrays)
+    for own in arrays:
+        for array, same in zip(own, zip(*parts)):
+            assert (array.asnumpy() == sum(same)).all()

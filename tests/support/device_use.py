@@ -29,11 +29,10 @@ MOST_EXAMPLES = 5  # of a property, where every kernel is computed by a simulate
 TESTS = str(Path(__file__).resolve().parents[1])
 WITHOUT_DEVICES = """
     bench/allreduce/plans bench/harness/out benchmarks/compare cli/completion cli/interruption
-    cli/mistakes collectives/algorithms collectives/bounds collectives/check collectives/colours
-    collectives/cost collectives/hosts collectives/page collectives/page_file
-    collectives/page_words collectives/partition collectives/render
-    collectives/synthesis/own_schedules collectives/synthesis/stored collectives/topology
-    collectives/topology_file collectives/topology_mistakes data/fetching/addresses
+    cli/mistakes collectives/algorithms collectives/bounds collectives/check collectives/cost
+    collectives/hosts collectives/page collectives/page_file collectives/partition
+    collectives/render collectives/synthesis/own_schedules collectives/synthesis/stored
+    collectives/topology collectives/topology_file data/fetching/addresses
     data/fetching/archives data/fetching/download data/fetching/extract data/images/decode
     data/images/pool data/images/quick data/sets/layout data/sets/pack data/sets/standard
     doctor/command doctor/host drawing/words engine/installation engine/linking
