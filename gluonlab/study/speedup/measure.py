@@ -41,7 +41,6 @@ BLOCK_S = 0.1
 MOST_COPIED = 32 * 2**20  # bytes of the plain sum; more take in proportion
 FEW = 16  # images per device: fewer are doubled to see what an image costs, more are halved
 RECORDED_S, FEWEST_RECORDED, MOST_RECORDED = 0.4, 4, 60  # steps of the trace
-Progress = Callable[[str], None]
 LEARNING_RATE = 1e-5
 SUM, UPDATE, FORWARD = "allreduce", "update", "forward"  # what strategies call them
 MOST_GATED = 32  # steps that wait behind a gate; more would be measured in keeping the queue
@@ -437,6 +436,16 @@ class Trained:
                         yield batch
 
 
+def _mean_seconds(queue: Callable[[], Any], repeat: int) -> float:
+    """Of what is queued ``repeat`` times, after all that was queued before."""
+    nd.waitall()
+    began = time.perf_counter()
+    for _ in range(repeat):
+        queue()
+    nd.waitall()
+    return (time.perf_counter() - began) / repeat
+
+
 class Streamed:
     """What takes a batch each time, once the batches that the loader has made ahead are used up."""
 
@@ -448,13 +457,7 @@ class Streamed:
         """Of one, the mean of ``repeat``, or more if so few would be a guess at the loader's."""
         for _ in range(self._ahead):
             self._queue()
-        nd.waitall()
-        repeat = max(repeat, 2 * self._ahead)
-        began = time.perf_counter()
-        for _ in range(repeat):
-            self._queue()
-        nd.waitall()
-        return (time.perf_counter() - began) / repeat
+        return _mean_seconds(self._queue, max(repeat, 2 * self._ahead))
 
 
 class OfNothing:
@@ -468,12 +471,7 @@ class OfNothing:
     def seconds(self, repeat: int) -> float:
         """Of one, the mean of ``repeat``."""
         self._updates.zero_grad(self._copies)
-        nd.waitall()
-        began = time.perf_counter()
-        for _ in range(repeat):
-            self._queue()
-        nd.waitall()
-        return (time.perf_counter() - began) / repeat
+        return _mean_seconds(self._queue, repeat)
 
 
 class Gated:
@@ -509,8 +507,7 @@ class Gated:
         return self._freely(repeat) if self.waits else (time.perf_counter() - began) / repeat
 
     def _freely(self, repeat: int) -> float:
-        began = time.perf_counter()
-        for _ in range(repeat):
+        def queue() -> None:
             self.last = self._queue()
-        nd.waitall()
-        return (time.perf_counter() - began) / repeat
+
+        return _mean_seconds(queue, repeat)
