@@ -8,9 +8,9 @@ pieces that are used alone, follow the user.
 from __future__ import annotations
 
 from contextlib import contextmanager
-from functools import partial, wraps
+from functools import partial
 from threading import local
-from typing import Any, Callable, Iterable, Iterator, List
+from typing import Any, Iterable, Iterator, List
 
 import mxnet as mx
 from mxnet import autograd, gluon, nd
@@ -123,17 +123,3 @@ def _blocks(block: gluon.Block) -> List[gluon.HybridBlock]:
     found: List[gluon.HybridBlock] = []
     block.apply(found.append)
     return [each for each in dict.fromkeys(found) if isinstance(each, gluon.HybridBlock)]
-
-
-def of_nd(hybrid_forward: Callable[..., Any]) -> Callable[..., Any]:
-    """A ``hybrid_forward`` written with mx.nd's operators, made to take mx.np arrays, too."""
-
-    @wraps(hybrid_forward)
-    def forward(self: gluon.HybridBlock, F: Any, *inputs: Any, **params: Any) -> Any:
-        if not mx.util.is_np_array():
-            return hybrid_forward(self, F, *inputs, **params)
-        params = {name: x.as_nd_ndarray() for name, x in params.items() if x is not None}
-        outputs = hybrid_forward(self, F, *(x.as_nd_ndarray() for x in inputs), **params)
-        return outputs.as_np_ndarray()
-
-    return forward

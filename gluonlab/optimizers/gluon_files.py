@@ -330,7 +330,7 @@ def _updates(attributes: Mapping[Any, Any]) -> Dict[int, int]:
 
 
 def _memory(attributes: Mapping[Any, Any], arrays: _Arrays) -> Dict[int, Dict[str, nd.NDArray]]:
-    """As `counts.memory_of` has it."""
+    """As `gluonlab.optimizers.updates.memory_of` has it."""
     memory: Dict[int, Dict[str, nd.NDArray]] = {}
     rates = _dict(attributes.get("_all_former_rates")) or {0: attributes.get("former_rates")}
     for of_device in rates.values():

@@ -76,7 +76,7 @@ class ParameterState(NamedTuple):
     ``updates`` is None where a file does not say it, ``shape`` where it cannot be told.
 
     ``arrays``: those of the state, each whole, in the order in which they are nested. ``memory``:
-    see `counts.memory_of`.
+    see `memory_of`.
     """
 
     name: str

@@ -18,7 +18,6 @@ from gluonlab.kvstores import KVSTORES, make_kvstore
 from gluonlab.kvstores.group_store import GroupKVStore
 from gluonlab.kvstores.summing import SHARDED, SummingKVStore, is_sharded
 from gluonlab.optimizers.registry import check_replicas
-from gluonlab.update.buckets import Bucket
 from gluonlab.update.loss_scale import LossScale
 
 
@@ -98,15 +97,6 @@ def known_optimizer_params(optimizer: Any, given: Any) -> Iterator[None]:
             raise
         rate = "; the learning rate is 'learning_rate'" if "lr" in given else ""
         raise ConfigError(f"optimizer {optimizer!r}: {said_by(error)}{rate}") from None
-
-
-def check_batch_size(batch_size: Any) -> None:
-    """Raise ConfigError for what gradients cannot be divided by."""
-    if not (isinstance(batch_size, Real) and 0 < float(batch_size) < math.inf):
-        shown = " ".join(repr(batch_size).split())  # an array's has several lines
-        raise ConfigError(
-            f"batch_size {shown}: give a number above 0: the images of this step on all devices"
-        )
 
 
 def _is_number(value: Any) -> bool:
@@ -282,14 +272,3 @@ def check_shapes(params: Sequence[Parameter]) -> None:
 def unknown_shapes(params: Sequence[Parameter]) -> List[str]:
     """The names of those that wait for the network's first call to be initialised."""
     return [param.name for param in params if param.grad_req != "null" and param._data is None]
-
-
-def check_still_there(buckets: Sequence[Bucket], frozen: Sequence[Parameter]) -> None:
-    """Raise RunError when gradients have left the buckets, or should not share them any more."""
-    still_frozen = all(param._grad is None for param in frozen)
-    if not (still_frozen and all(bucket.intact() for bucket in buckets)):
-        raise RunError(
-            "parameters were initialised, cast, given another grad_req, lr_mult or wd_mult, "
-            "or to another BucketedTrainer after they moved into buckets: "
-            "make a new BucketedTrainer, with a new kvstore, for them"
-        )

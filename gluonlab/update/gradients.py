@@ -144,41 +144,58 @@ class Unscaling:
 
 
 class SummedGradients:
-    """``grads[i]``: where device i has the summed gradients, or with ``parts`` its part of them.
+    """Makes summed gradients ready for the update.
 
     ``clip_norm``: the largest norm of their mean over the batch, or None. ``gaps``: what lies
     between them.
     """
 
     def __init__(
+        self, clip_norm: Optional[float], loss_scale: Optional[LossScale], gaps: Gaps
+    ) -> None:
+        self.clip_norm, self.loss_scale, self._gaps = clip_norm, loss_scale, gaps
+        self._clips: List[GlobalNormClipping] = []
+        self._unscalings: List[Unscaling] = []
+
+    @property
+    def wanted(self) -> bool:
+        """Whether there is anything to do between sum and update."""
+        return self.clip_norm is not None or self.loss_scale is not None
+
+    def add(
         self,
         grads: Sequence[Sequence[nd.NDArray]],
         ctxs: Sequence[mx.Context],
-        clip_norm: Optional[float],
-        loss_scale: Optional[LossScale],
-        gaps: Gaps,
         parts: bool = False,
-    ) -> None:
-        self.clip_norm, self.loss_scale, self._gaps = clip_norm, loss_scale, gaps
-        self._clip = None if clip_norm is None else GlobalNormClipping(grads, ctxs, parts)
-        self._unscaling = None if loss_scale is None else Unscaling(grads, parts)
+        again: Sequence[Sequence[nd.NDArray]] = (),
+    ) -> "SummedGradients":
+        """A network's: ``grads[i]`` has device i, or with ``parts`` it has its part of them.
 
-    def prepare(self, optimizer: Any) -> bool:
-        """Make them ready for the update by ``optimizer``; False if it must be left out.
+        ``again[i]``: what device i has of gradients that are another's part, too.
+        """
+        if self.clip_norm is not None:
+            self._clips.append(GlobalNormClipping(grads, ctxs, parts, again))
+        if self.loss_scale is not None:
+            self._unscalings.append(Unscaling([*grads, *again], parts))
+        return self
+
+    def prepare(self, *optimizers: Any) -> bool:
+        """Make them ready for the update by ``optimizers``; False if it must be left out.
 
         The optimizer divides them by the size of the batch. With a loss scale this waits, for what
         decides about the update: its optimizer counts updates, and corrections such as Adam's go by
         the count. All else is queued before, so that devices have work while the host finds out.
         """
-        scale, unscaling = self.loss_scale, self._unscaling
-        if scale is not None and unscaling is not None:
-            unscaling.begin(scale.value)
-        if self._clip is not None and self.clip_norm is not None:
-            self._clip(self.clip_norm / float(optimizer.rescale_grad))
-        if scale is None or unscaling is None:
+        scale = self.loss_scale
+        for unscaling in self._unscalings:
+            unscaling.begin(1.0 if scale is None else scale.value)
+        for clip in self._clips:
+            clip((self.clip_norm or 0.0) / float(optimizers[0].rescale_grad))
+        if scale is None:
             return True
-        optimizer.num_update += 1  # as the update does, if there is one: learning rates go by it
-        finite = unscaling.finite()
+        for optimizer in optimizers:
+            optimizer.num_update += 1  # as the update does, if any is made: rates go by it
+        finite = all(unscaling.finite() for unscaling in self._unscalings)
         if not finite:
             self._gaps.clear()
         scale.after(finite)

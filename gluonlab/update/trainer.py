@@ -13,6 +13,8 @@ servers have done so.
 
 from __future__ import annotations
 
+import math
+from numbers import Real
 from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple, Union
 
 from mxnet import autograd, gluon, nd
@@ -21,7 +23,7 @@ from mxnet.gluon import Parameter
 from gluonlab.config.hints import named_arguments
 from gluonlab.devices import check_distinct
 from gluonlab.engine.mxnet_fixes import living
-from gluonlab.errors import RunError
+from gluonlab.errors import ConfigError, RunError
 from gluonlab.kvstores.group_store import GroupKVStore
 from gluonlab.kvstores.native import new_keys, sums_over_processes
 from gluonlab.kvstores.summing import is_sharded
@@ -231,15 +233,25 @@ class BucketedTrainer(gluon.Trainer):
             self._used()
 
     def _begin(self, batch_size: float) -> None:
-        arguments.check_batch_size(batch_size)
+        _check_batch_size(batch_size)
         self._optimizer.rescale_grad = self._scale / batch_size
         self._ready()
 
     def _ready(self) -> None:
         if self._params_to_init or not self._kv_initialized:
             self.prepare()
-        arguments.check_still_there(self.buckets, self._frozen)
+        self._check_still_there()
         self._check_amp()
+
+    def _check_still_there(self) -> None:
+        """Raise RunError if gradients have left the buckets, or should not share them any more."""
+        still_frozen = all(param._grad is None for param in self._frozen)
+        if not (still_frozen and all(bucket.intact() for bucket in self.buckets)):
+            raise RunError(
+                "parameters were initialised, cast, given another grad_req, lr_mult or wd_mult, "
+                "or to another BucketedTrainer after they moved into buckets: "
+                "make a new BucketedTrainer, with a new kvstore, for them"
+            )
 
     def _refuse_half(self, what: str) -> None:
         if self._update_on_kvstore:
@@ -418,14 +430,15 @@ class BucketedTrainer(gluon.Trainer):
         # in 2 bits what is not finite spreads to its neighbours
         looks = looks or (isinstance(self._store, GroupKVStore) and self._store.keeps_rest)
         self._gaps = Gaps(self.buckets if looks else ())
-        looked_at = self._contexts, self.clip_norm, self.loss_scale, self._gaps
+        summed = SummedGradients(self.clip_norm, self.loss_scale, self._gaps)
         if self._on_servers:
             pass  # once all processes have the same weights
         elif self._update_on_kvstore:
-            self._on_store = UpdateOnStore(self._kvstore, self._calls, self.buckets, *looked_at)
+            ctxs = self._contexts
+            self._on_store = UpdateOnStore(self._kvstore, self._calls, self.buckets, ctxs, summed)
         else:
             grads = [list(of_device) for of_device in zip(*(each.grads for each in self.buckets))]
-            self._summed = SummedGradients(grads, *looked_at)
+            self._summed = summed.add(grads, self._contexts) if summed.wanted else None
         if self._sums and not self._update_on_kvstore:
             kept = 1 if not self._distributed or self._kvstore.rank == 0 else 0
             added = [bucket for bucket in self.buckets if bucket.adds]
@@ -442,3 +455,12 @@ class BucketedTrainer(gluon.Trainer):
     def _by_bucket(self) -> bool:
         """Whether the optimizer may update a bucket at once."""
         return is_element_wise(type(self._optimizer))
+
+
+def _check_batch_size(batch_size: Any) -> None:
+    """Raise ConfigError for what gradients cannot be divided by."""
+    if not (isinstance(batch_size, Real) and 0 < float(batch_size) < math.inf):
+        shown = " ".join(repr(batch_size).split())  # an array's has several lines
+        raise ConfigError(
+            f"batch_size {shown}: give a number above 0: the images of this step on all devices"
+        )

@@ -10,19 +10,18 @@ from functools import partial
 from operator import attrgetter
 from typing import Any, Callable, List, Optional, Sequence, Tuple
 
-import mxnet as mx
 from mxnet import nd
 
 from gluonlab.errors import KVStoreError
 from gluonlab.optimizers.states import States, fitted, own_of
 from gluonlab.update.buckets import Gaps
-from gluonlab.update.gradients import GlobalNormClipping, Unscaling
+from gluonlab.update.gradients import SummedGradients
 from gluonlab.update.loss_scale import LossScale
 from gluonlab.update.states import restore, states_of
 from gluonlab.update.trainer import BucketedTrainer
 
 
-class Together:
+class TrainerGroup:
     """Updates a network whose parameters are ``trainers``', by the global norm and loss scale.
 
     The trainers have as many devices each, those of copy i of the network at place i, and neither
@@ -53,20 +52,11 @@ class Together:
         looks = clip_norm is not None or loss_scale is not None
         buckets = [bucket for trainer in self.trainers for bucket in trainer.buckets]
         self._gaps = Gaps(buckets if looks else ())
-        copies = range(len(self.trainers[0]._contexts))
+        self._summed = SummedGradients(clip_norm, loss_scale, self._gaps)
         # each copy of the network finds the norm for itself, from one number of each of its devices
-        self._clips = [
-            GlobalNormClipping(
-                self._grads(copy), self._ctxs(copy), parts=True, again=self._again(copy)
-            )
-            for copy in copies
-            if clip_norm is not None
-        ]
-        self._unscalings = [
-            Unscaling([*self._grads(copy), *self._again(copy)], parts=True)
-            for copy in copies
-            if loss_scale is not None
-        ]
+        for copy in range(len(self.trainers[0]._contexts)):
+            ctxs = [trainer._contexts[copy] for trainer in self._apart]
+            self._summed.add(self._grads(copy), ctxs, parts=True, again=self._again(copy))
 
     def _grads(self, copy: int) -> List[List[nd.NDArray]]:
         """Each device's gradients, those that all have counted as the first one's."""
@@ -77,9 +67,6 @@ class Together:
     def _again(self, copy: int) -> List[List[nd.NDArray]]:
         """The gradients that another device has, too."""
         return [[], *([b.grads[copy] for b in each.buckets] for each in self._beside[1:])]
-
-    def _ctxs(self, copy: int) -> List[mx.Context]:
-        return [trainer._contexts[copy] for trainer in self._apart]
 
     def zero_grad(self, copies: Sequence[int]) -> None:
         """Set the gradients of these copies of the network to zero."""
@@ -96,26 +83,8 @@ class Together:
         )
 
     def _update(self, updates: "Sequence[Callable[[], None]]") -> None:
-        if self._ready():
+        if self._summed.prepare(*[trainer._optimizer for trainer in self.trainers]):
             _all(updates)
-
-    def _ready(self) -> bool:
-        """Unscale and clip; False if the update must be left out."""
-        scale = self.loss_scale
-        for unscaling in self._unscalings:
-            unscaling.begin(1.0 if scale is None else scale.value)
-        for clip in self._clips:
-            assert self.clip_norm is not None
-            clip(self.clip_norm / float(self.trainers[0]._optimizer.rescale_grad))
-        if scale is None:
-            return True
-        for trainer in self.trainers:
-            trainer._optimizer.num_update += 1  # as the update does: learning rates go by it
-        finite = all(unscaling.finite() for unscaling in self._unscalings)
-        if not finite:
-            self._gaps.clear()
-        scale.after(finite)
-        return finite
 
     def states(self) -> States:
         """The optimizer states of all parameters, as of one trainer that has them all."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from functools import partial
 from itertools import repeat
-from typing import Any, Callable, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Callable, List, NamedTuple, Sequence, Tuple
 
 import mxnet as mx
 from mxnet import nd
@@ -18,9 +18,8 @@ from mxnet.gluon import Parameter
 from gluonlab.kvstores.native import NativeKVStore, sums_over_processes
 from gluonlab.kvstores.summing import SummingKVStore
 from gluonlab.optimizers.updates import KeyPart, KeyUpdate, foresee, update_spans
-from gluonlab.update.buckets import Bucket, Gaps, as_nd, together
+from gluonlab.update.buckets import Bucket, as_nd, together
 from gluonlab.update.gradients import SummedGradients
-from gluonlab.update.loss_scale import LossScale
 from gluonlab.update.stale import NOTHING, Stale
 
 
@@ -164,22 +163,18 @@ class UpdateOnStore:
         calls: Sequence[Call],
         buckets: Sequence[Bucket],
         ctxs: Sequence[mx.Context],
-        clip_norm: Optional[float],
-        loss_scale: Optional[LossScale],
-        gaps: Gaps,
+        summed: SummedGradients,
     ) -> None:
         self._store, self._calls, self._buckets = store, calls, buckets
-        self._ctxs, self._clip_norm, self._loss_scale = ctxs, clip_norm, loss_scale
-        self._gaps, self._looks = gaps, clip_norm is not None or loss_scale is not None
+        self._ctxs, self._summed, self._has_shards = ctxs, summed, False
         self._adds = any(bucket.adds for bucket in buckets)
-        self._summed: Optional[SummedGradients] = None
 
     def run(self, optimizer: Any, stale: Stale, uneven: bool) -> None:
         """Queue a step that leaves ``stale.parameters`` as they are.
 
         ``uneven``: parameters may have been updated more often than others.
         """
-        if self._looks or uneven:
+        if self._summed.wanted or uneven:
             self._run_in_halves(optimizer, stale, uneven)
         else:
             for call in self._calls:
@@ -194,11 +189,10 @@ class UpdateOnStore:
                 call.key, call.grads, call.weights, call.priority, keep=self._adds
             )
         ]
-        if self._summed is None:
+        if not self._has_shards:
             parts = [[part for part in shards if part.context == ctx] for ctx in self._ctxs]
-            self._summed = SummedGradients(
-                parts, self._ctxs, self._clip_norm, self._loss_scale, self._gaps, parts=True
-            )
+            self._summed.add(parts, self._ctxs, parts=True)
+            self._has_shards = True
         if not self._summed.prepare(optimizer):
             return
         ranges = {key: each.ranges(stale.parameters) for key, each in enumerate(self._buckets)}

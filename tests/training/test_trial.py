@@ -114,10 +114,12 @@ def test_losses_that_are_taken_again_are_those_of_their_own_step(model, split):
         )
         for size in (24, 14, 7)
     }
-    first = {size: [loss.asscalar() for loss in few.step(batch)] for size, batch in batches.items()}
+    first = {
+        size: [loss.asscalar() for loss in strategy.step(batch)] for size, batch in batches.items()
+    }
     assert all(np.isfinite(losses).all() for losses in first.values())
     assert {
-        size: [loss.asscalar() for loss in few.step(batch)] for size, batch in batches.items()
+        size: [loss.asscalar() for loss in strategy.step(batch)] for size, batch in batches.items()
     } == first
 
 

@@ -41,7 +41,7 @@ from gluonlab.parallel.strategy import (
 )
 from gluonlab.update.states import restore, states_of
 from gluonlab.update.trainer import BucketedTrainer
-from gluonlab.update.trainer_group import Together
+from gluonlab.update.trainer_group import TrainerGroup
 
 SUMS = "sharded"  # the allreduce of activations, unless the kvstore names another
 
@@ -75,7 +75,7 @@ class ChannelParallel(ReplicaStep):
         trainers = [self._trainers(own, plan, group) for own in self.parts]
         self._of_slices = [sliced for sliced, _ in trainers]
         self._of_wholes = [whole for _, whole in trainers if whole is not None]
-        self.updates = Together(
+        updates = TrainerGroup(
             self._of_slices, plan.clip_norm, plan.loss_scale, beside=self._of_wholes
         )
         schedule = make_schedule(_algorithm(plan.kvstore), plan.split.size)
@@ -89,7 +89,7 @@ class ChannelParallel(ReplicaStep):
         whole = self.net._collect_params_with_prefix()
         places = {param.name: place for place, param in whole.items()}
         statistics = ChannelStatistics(layout, self.parts, copies, places, plan.microbatches, group)
-        super().__init__(replicas, self.updates, plan.microbatches, statistics)
+        super().__init__(replicas, updates, plan.microbatches, statistics)
 
     @property
     def inputs(self) -> List[mx.Context]:

@@ -9,7 +9,6 @@ from mxnet import gluon
 
 from gluonlab.models.rewriting import rewrite
 from gluonlab.parallel.data.replica import loss_graph
-from gluonlab.parallel.data.staged import planned_mib
 from gluonlab.parallel.memory import (
     Graph,
     Shards,
@@ -78,6 +77,7 @@ class ReplicaMemory:
 
     def _planned_in_stages(self, *parts: int) -> int:
         """The same for all graphs of `StagedReplicas`, each of many stages."""
+        from gluonlab.parallel.data.staged import planned_mib
 
         def told(times: int) -> float:
             fit = [self._fitted(part * times) for part in parts]

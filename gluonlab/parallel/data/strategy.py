@@ -9,7 +9,7 @@ batch size gives on k devices the update that one device would make.
 from __future__ import annotations
 
 from functools import partial
-from typing import Any, Callable, Dict, Iterator, List, Mapping, Optional, Protocol, Sequence, Tuple
+from typing import Any, Callable, Dict, Iterator, List, Optional, Sequence, Tuple
 
 import mxnet as mx
 from mxnet import autograd, gluon, nd
@@ -36,62 +36,8 @@ from gluonlab.parallel.strategy import (
     WholeParameters,
     queue_all,
 )
-from gluonlab.update.loss_scale import LossScale
 from gluonlab.update.states import restore, states_of
 from gluonlab.update.trainer import BucketedTrainer
-
-
-class Trained(Protocol):
-    """A copy of a network, such as a `gluonlab.parallel.data.replica.Replica`."""
-
-    @property
-    def ctx(self) -> mx.Context:
-        """The device on which its losses appear."""
-
-    def forward(
-        self,
-        images: nd.NDArray,
-        labels: nd.NDArray,
-        train: bool = True,
-        add: bool = False,
-        around: Optional[Around] = None,
-    ) -> Tuple[nd.NDArray, nd.NDArray]:
-        """As `Replica.forward`; ``around`` is shown the sums over devices that are part of it."""
-
-    def backward(self, scale: float = 1.0, around: Optional[Around] = None) -> None:
-        """As `Replica.backward`."""
-
-
-class Statistics(Protocol):
-    """Running statistics, such as `gluonlab.parallel.data.statistics.RunningStatistics`."""
-
-    exist: bool
-
-    def saw(self, shards: Sequence[nd.NDArray]) -> None:
-        """Note a batch: ``shards[i]`` are the images of copy i."""
-
-    def average(self) -> None:
-        """Give every copy the average over all of them."""
-
-    def state(self) -> "Tuple[Dict[str, nd.NDArray], Dict[str, Any]]":
-        """Each copy's statistics, and what was seen."""
-
-    def restore(self, arrays: Mapping[str, nd.NDArray], counts: Mapping[str, Any]) -> None:
-        """Go on from a `state`."""
-
-
-class Updates(Protocol):
-    """What sums gradients and updates, such as a `gluonlab.update.trainer.BucketedTrainer`."""
-
-    @property
-    def loss_scale(self) -> Optional[LossScale]:
-        """What the loss is multiplied by."""
-
-    def zero_grad(self, devices: Sequence[int]) -> None:
-        """Set the gradients of these copies to zero."""
-
-    def phases(self, batch_size: float) -> "Tuple[Phase, ...]":
-        """``allreduce`` and ``update``."""
 
 
 class ReplicaStep:
@@ -99,18 +45,20 @@ class ReplicaStep:
 
     def __init__(
         self,
-        replicas: Sequence[Trained],
-        trainer: Updates,
+        replicas: Sequence[Any],
+        updates: Any,
         microbatches: Microbatches,
-        statistics: Statistics,
+        statistics: Any,
         staged: Any = None,
     ) -> None:
-        """``replicas[i]`` trains on shard i; ``trainer`` sums and updates.
+        """``replicas[i]``, a `Replica` or something like it, trains on shard i.
 
-        ``staged``: a `gluonlab.parallel.data.staged.StagedReplicas` that trains in their place.
+        ``updates`` sums and updates: a `BucketedTrainer`, or a `TrainerGroup`. ``statistics``: the
+        copies' `RunningStatistics`. ``staged``: a `gluonlab.parallel.data.staged.StagedReplicas`
+        that trains in place of the replicas.
         """
         self.replicas, self.microbatches = list(replicas), microbatches
-        self.statistics, self._updates, self.staged = statistics, trainer, staged
+        self.statistics, self.updates, self.staged = statistics, updates, staged
         self._sums = LossSums([replica.ctx for replica in replicas])
         self._losses: List[nd.NDArray] = []
 
@@ -139,8 +87,8 @@ class ReplicaStep:
             yield "forward", partial(self._forward, parts, number, len(rounds) > 1, around)
             yield "backward", partial(self._backward, parts, around)
         if len(batch.xs) < len(self.replicas):  # idle devices: their last gradients must not count
-            self._updates.zero_grad(range(len(batch.xs), len(self.replicas)))
-        yield from self._updates.phases(batch.size)  # executors set no flags of freshness
+            self.updates.zero_grad(range(len(batch.xs), len(self.replicas)))
+        yield from self.updates.phases(batch.size)  # executors set no flags of freshness
 
     def score(self, batch: Batch) -> Iterator[Scored]:
         """The scores of all shards, part by part, without training.
@@ -156,7 +104,7 @@ class ReplicaStep:
     @property
     def has_statistics(self) -> bool:
         """As `Strategy` says."""
-        return self.statistics.exist
+        return bool(self.statistics.exist)
 
     def _forward(
         self, parts: Sequence[Microbatch], number: int, several: bool, around: Optional[Around]
@@ -178,7 +126,7 @@ class ReplicaStep:
         self._losses = self._losses or losses
 
     def _backward(self, parts: Sequence[Microbatch], around: Optional[Around]) -> None:
-        loss_scale = self._updates.loss_scale
+        loss_scale = self.updates.loss_scale
         scale = 1.0 if loss_scale is None else loss_scale.value
         if self.staged is not None:
             self.staged.backward(scale)

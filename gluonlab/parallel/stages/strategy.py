@@ -45,7 +45,7 @@ from gluonlab.parallel.strategy import (
     queue_all,
 )
 from gluonlab.update.trainer import BucketedTrainer
-from gluonlab.update.trainer_group import Together
+from gluonlab.update.trainer_group import TrainerGroup
 
 WIDTH = 69  # of a line of what a run says first, without its title
 
@@ -76,7 +76,7 @@ class StagedParallel(WholeParameters):
         self.stages = make_stages(layers, cuts, loss, plan.preprocess, plan.conversion)
         self._memory = StagedMemory(self.stages, loss, plan)
         self._place()
-        self.updates = Together(
+        self.updates = TrainerGroup(
             [self._trainer(device, plan, group) for device in self._devices_with_parameters()],
             plan.clip_norm,
             plan.loss_scale,

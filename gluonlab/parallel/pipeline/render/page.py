@@ -57,7 +57,7 @@ def as_page(priced: Iterable[Priced], start: int = 0, *, language: str = "en") -
     Every forward, backward and update that takes time is drawn, with ``data-op``, ``data-stage``,
     ``data-microbatch``, ``data-begin`` and ``data-end``, as `price` computed them. Raises
     ScheduleError for a schedule that is too large to draw, and where there is none of that number;
-    ConfigError for a ``language`` that is not in `words.WORDS`.
+    ConfigError for a ``language`` that is not in WORDS.
     """
     words, chosen = in_language(WORDS, language), list(priced)
     if not 0 <= start < len(chosen):
