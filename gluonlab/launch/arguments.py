@@ -15,7 +15,7 @@ from click.core import ParameterSource
 
 from gluonlab.config import TrainConfig
 from gluonlab.config.hints import nearest
-from gluonlab.config.train_config import given
+from gluonlab.config.options import given
 from gluonlab.config.values import as_number
 from gluonlab.errors import ConfigError
 from gluonlab.launch.environments import Membership

@@ -208,7 +208,7 @@ def cpu_machine(monkeypatch):
         monkeypatch.setattr(os, "cpu_count", lambda: cpus)
         monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(allowed)))
         monkeypatch.setattr(os, "getloadavg", lambda: (load, 9.0, 9.0))
-        monkeypatch.setattr("gluonlab.host.cores.available", lambda: cores)
+        monkeypatch.setattr("gluonlab.host.resources.available_cores", lambda: cores)
 
     return make
 

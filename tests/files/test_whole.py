@@ -230,10 +230,6 @@ def test_a_killed_process_folder_goes_at_the_next_beginning_and_a_living_ones_st
         process.stdout.close()
 
 
-# jobs of a measurement, whose folder for temporary files is the measurement's own
-IN_ANOTHER = {"bench/images/readers.py", "bench/peers/torch_ddp.py"}
-
-
 def test_every_temporary_folder_of_gluonlab_goes_this_way():
     root = Path(gluonlab.__file__).parent
     labs = root.parent / "labs/gluonlab_labs"
@@ -244,7 +240,7 @@ def test_every_temporary_folder_of_gluonlab_goes_this_way():
         for path in place.rglob("*.py")
         if makers.search(path.read_text(encoding="utf-8"))
     }
-    assert found == {"files/whole.py", *IN_ANOTHER}
+    assert found == {"files/whole.py"}
 
 
 def test_what_is_not_surely_left_behind_stays(place):
