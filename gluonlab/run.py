@@ -185,11 +185,12 @@ def _run(
 ) -> None:
     _check_early(config, goes_on=autoresume)
     from gluonlab.cli.results import make_reporter, print_result  # here MXNet is loaded
-    from gluonlab.study.compare import compare, table
     from gluonlab.training.loop import train
 
     reporter = make_reporter(quiet or as_json)
     if counts is not None:
+        from gluonlab.study.compare import compare, table
+
         rows = compare(config, counts, reporter)
         with heard_or_not(sys.stdout):  # the comparison's folder has it
             text = "\n" * (not quiet) + table(rows)

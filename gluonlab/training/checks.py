@@ -18,7 +18,6 @@ from gluonlab.data.sets.dataset import find_colours
 from gluonlab.data.sets.registry import check_dataset
 from gluonlab.engine.invoke import ARRAY_LIMIT
 from gluonlab.errors import ConfigError, KVStoreError, ModelError, unknown
-from gluonlab.export.checks import check_installed, check_network
 from gluonlab.gpu.arithmetic import arithmetic, check_arithmetic
 from gluonlab.kvstores import check_kvstore, check_topology
 from gluonlab.kvstores.compression import check_compression, keeps_rest
@@ -180,8 +179,19 @@ def _batch(made: Made) -> None:
     limit.check(plan.largest_share)
 
 
+def _export(draft: Any) -> None:
+    if draft.asked.export is not None:
+        from gluonlab.export.checks import check_installed
+
+        check_installed(draft.asked.export)
+
+
 def check_exportable(plan: Any, net: gluon.HybridBlock) -> None:
     """Raise ModelError where the plan's network cannot be exported as it asks for."""
+    if plan.export is None:
+        return
+    from gluonlab.export.checks import check_network
+
     data, plain = plan.dataset, net if plan.own.net is not None else None
     check_network(plan.export, plan.model, len(data.classes), data.image_shape, plain)
 
@@ -486,7 +496,7 @@ CHECKS: Tuple[Check, ...] = (
     Check(CONFIG, "momentum", lambda draft: check_momentum(draft.config, draft.asked)),
     Check(CONFIG, "decay", lambda draft: check_decay(draft.config)),
     Check(CONFIG, "pretrained", _pretrained),
-    Check(CONFIG, "export", lambda draft: check_installed(draft.asked.export)),
+    Check(CONFIG, "export", _export),
     Check(CONFIG, "tensorboard", _tensorboard),
     Check(DEVICES, "devices", lambda draft: draft.ctxs),
     Check(DEVICES, "dtype", lambda draft: check_dtype_on(draft.asked.dtype, draft.ctxs)),

@@ -11,7 +11,7 @@ import time
 from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
-from typing import Any, Dict, Iterator, Optional, Sequence
+from typing import TYPE_CHECKING, Any, Dict, Iterator, Optional, Sequence
 
 import numpy as np
 from mxnet import gluon, nd
@@ -22,8 +22,6 @@ from gluonlab.config.values import ONNX
 from gluonlab.data.sets.gluon_data import warn_of_loaders
 from gluonlab.engine.semantics import give_back, nd_semantics
 from gluonlab.errors import DivergedError, GluonlabError, UsageError
-from gluonlab.export.files import export
-from gluonlab.export.onnx_graph import Agreement
 from gluonlab.files.arrays import read_arrays, save_arrays
 from gluonlab.host.out_of_memory import memory_limit, used_up
 from gluonlab.host.resources import give_back as give_back_memory
@@ -60,7 +58,6 @@ from gluonlab.training.prepare import (
     read_together,
     remarks_after,
 )
-from gluonlab.training.profiling import Training
 from gluonlab.training.reporter import ConsoleReporter, Reporter, epoch_in_words
 from gluonlab.training.resume import (
     Begun,
@@ -77,6 +74,9 @@ from gluonlab.training.resume import (
     with_checkpoints,
 )
 from gluonlab.training.train_state import TrainState, put_parameters
+
+if TYPE_CHECKING:
+    from gluonlab.export.onnx_graph import Agreement
 
 
 @answers_others
@@ -246,9 +246,13 @@ class TrainingLoop:
         )
         self.state = TrainState(plan, strategy, run, began, self.stopper, self.callbacks)
         self.log = self.state.log
-        self.profiler = Training(
-            strategy, plan.profile or 0, plan.steps_per_epoch, plan.ctxs, run, reporter.say
-        )
+        self.profiler = None
+        if plan.profile is not None:
+            from gluonlab.training.profiling import Training
+
+            self.profiler = Training(
+                strategy, plan.profile, plan.steps_per_epoch, plan.ctxs, run, reporter.say
+            )
         self.early = early
         self.weights = BestWeights(run, strategy, plan.group, early)
         self.test_batches = evaluation_loader(plan, strategy.inputs)
@@ -296,7 +300,8 @@ class TrainingLoop:
                 self.state.checkpoints.give_up()
             raise
         finally:
-            self.profiler.close()
+            if self.profiler is not None:
+                self.profiler.close()
             self.state.checkpoints.close()
         self.weights.load_best()
         if self.early is not None:
@@ -350,7 +355,11 @@ class TrainingLoop:
         """Train on the batches of an epoch that are left, or until a stop."""
         with self.state.epoch() as batches:
             for batch in batches:
-                losses = self.profiler.step(batch, self.log.step + 1)
+                losses = (
+                    self.strategy.step(batch)
+                    if self.profiler is None
+                    else self.profiler.step(batch, self.log.step + 1)
+                )
                 # processes that do not wait for each other count their own images
                 images = batch.size if self.plan.group.waits else batch.here
                 known = self.log.append(losses, images)
@@ -543,7 +552,7 @@ def _wait_for_what_is_queued() -> None:
 
 def write_extras(
     folder: Path, plan: Plan, net: gluon.HybridBlock, confusion: Optional[Confusion]
-) -> Optional[Agreement]:
+) -> "Optional[Agreement]":
     """Write the picture of the confusion matrix, if given, and the export that the plan asks for.
 
     How nearly the ONNX model agrees with MXNet is returned, where there is one. Raises OutputError,
@@ -551,6 +560,8 @@ def write_extras(
     """
     agreement = None
     if plan.export is not None:
+        from gluonlab.export.files import export
+
         plain = net if plan.own.net is not None else None
         agreement = export(net, plan.model, plan.dataset, folder / EXPORT, plain, plan.export)
     if confusion is not None:  # last: nothing is lost if it cannot be drawn

@@ -39,7 +39,6 @@ from gluonlab.runs.writer import RunDirectory
 from gluonlab.training.checks import BATCH, CONFIG, Made, check
 from gluonlab.training.consensus import all_or_none
 from gluonlab.training.file_options import resizer_of
-from gluonlab.training.memory import in_words, told
 from gluonlab.training.network import make_net
 from gluonlab.training.own import NOTHING, Own
 from gluonlab.training.plan import OPTIONS_WIDTH, Draft, Plan, make_draft, plan_of_draft
@@ -156,6 +155,8 @@ def prepare(plan: Plan, make_strategy: Optional[MakeStrategy] = None) -> Ready:
     check(Made(plan, strategy.net, len(strategy.inputs)), BATCH)
     lines += introduction(plan, strategy)
     if plan.memory:
+        from gluonlab.training.memory import told
+
         lines += told(plan, strategy.net, strategy.taken)
     return Ready(plan, strategy, lines)
 
@@ -172,6 +173,8 @@ def measured_memory(plan: Plan, make_strategy: Optional[MakeStrategy]) -> Option
         raise ConfigError(
             "--memory counts what the ways of --split take, not other strategies: leave it out"
         )
+    from gluonlab.training.memory import in_words
+
     return in_words(plan.config, plan.dataset, plan.ctxs)
 
 

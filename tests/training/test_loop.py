@@ -33,6 +33,26 @@ pytestmark = pytest.mark.filterwarnings(
 quick = partial(quick_runs.quick, devices=None, gpus=2, epochs=2, batch_size=40)
 
 
+LOADED = """
+import sys
+from gluonlab.run import main
+try:
+    main(["--gpus", "2", "--model", "lenet", "--dataset", "digits", "--epochs", "1", "--quiet"])
+finally:
+    print(*[name[len("gluonlab.") :] for name in sys.modules if name.startswith("gluonlab.")])
+"""
+MOST_MODULES = 150  # of gluonlab that a plain run imports
+OF_OTHER_RUNS = ("collectives", "launch", "export", "study", "parallel.pipeline", "parallel.channels",
+                 "parallel.stages", "timeline")  # fmt: skip
+
+
+def test_a_run_imports_what_it_needs(python):
+    """No schedules, pipelines, split channels or exports for the kvstore of --gpus 2."""
+    loaded = python("-c", LOADED).stdout.splitlines()[-1].split()
+    assert "training.loop" in loaded and len(loaded) < MOST_MODULES
+    assert [name for name in loaded if name.startswith(OF_OTHER_RUNS)] == []
+
+
 @pytest.mark.parametrize(
     "settings",
     [{"gpus": 3}, {"model": "lenet", "epochs": 1}, {"resident_bytes": 0, "prefetch": 3}],
