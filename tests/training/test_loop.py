@@ -42,10 +42,13 @@ finally:
     print(*[name[len("gluonlab.") :] for name in sys.modules if name.startswith("gluonlab.")])
 """
 MOST_MODULES = 150  # of gluonlab that a plain run imports
-OF_OTHER_RUNS = ("collectives", "launch", "export", "study", "parallel.pipeline", "parallel.channels",
-                 "parallel.stages", "timeline")  # fmt: skip
+OF_OTHER_RUNS = (
+    "collectives", "launch", "export", "study", "parallel.pipeline", "parallel.channels",
+    "parallel.stages", "timeline",
+)  # fmt: skip
 
 
+@pytest.mark.cpu_only("GPUs need modules of their own")
 def test_a_run_imports_what_it_needs(python):
     """No schedules, pipelines, split channels or exports for the kvstore of --gpus 2."""
     loaded = python("-c", LOADED).stdout.splitlines()[-1].split()
