@@ -69,6 +69,42 @@ def test_what_a_solution_imports_is_there(solution):
     assert [name for name in imports_of(code, solution) if not exists(name)] == []
 
 
+# `A` and `B` of `path.py`
+OF_FILE = re.compile(r"((?:`[\w.]+`(?:,? and |, )?)+)\s+(?:of|in)\s+`([\w./-]+\.py)`")
+PATH = re.compile(r"`((?:[\w.-]+/)+[\w.-]*\w|\w+\.py)`")
+MAPS = [ROOT / "docs" / name for name in ("architecture.md", "mxnet-known-issues.md")]
+
+
+def missing_in(text):
+    """Files that a text names but that do not exist, and names that its files do not contain."""
+    for path in PATH.findall(text):
+        if file_of(path) is None:
+            yield path
+    for names, path in OF_FILE.findall(text):
+        code = file_of(path).read_text(encoding="utf-8") if file_of(path) else ""
+        for name in QUOTED.findall(names):
+            if not re.search(rf"\b{name}\b", code):
+                yield f"{name} of {path}"
+
+
+def file_of(path):
+    return next((file for file in (ROOT / path, ROOT / "gluonlab" / path) if file.exists()), None)
+
+
+@pytest.mark.parametrize("page", MAPS, ids=lambda page: page.name)
+def test_what_a_map_of_the_code_names_is_in_the_tree(page):
+    text = re.sub(r"^```.*?^```", "", page.read_text(encoding="utf-8"), flags=re.M | re.S)
+    assert len(PATH.findall(text)) >= 50 and len(OF_FILE.findall(text)) >= 20
+    assert list(missing_in(text)) == []
+
+
+@pytest.mark.parametrize(
+    "text", ["`training/lop.py`", "`lop.py`", "`tests/nowhere`", "`trian` of `training/loop.py`"]
+)
+def test_what_is_not_in_the_tree_is_found(text):
+    assert len(list(missing_in(text))) == 1
+
+
 def test_there_are_names():
     names = [name for document in DOCUMENTS for name in names_of(document)]
     assert len(names) >= 250

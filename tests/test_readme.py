@@ -13,6 +13,7 @@ PAGES = [
     "CHANGELOG.md",
     "SECURITY.md",
     "sagemaker/README.md",
+    "labs/AUTHORING.md",
     "labs/glossary.md",
     *sorted(f"docs/{page.name}" for page in (ROOT / "docs").glob("*.md")),
 ]

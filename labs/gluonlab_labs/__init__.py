@@ -1,4 +1,4 @@
 """From the sources of the labs to notebooks and pages.
 
-CONTRIBUTING.md explains how a source is written.
+labs/AUTHORING.md explains how a source is written.
 """
