@@ -21,7 +21,7 @@ from gluonlab.bench.scaling import (
     ONE_PROCESS,
     STRONG,
     WEAK,
-    Way,
+    ProcessLayout,
     check_network,
     make_ways,
     parse_counts,
@@ -140,7 +140,7 @@ class Case(NamedTuple):
 
     how: str
     kind: str
-    way: Way
+    way: ProcessLayout
 
     @property
     def name(self) -> str:

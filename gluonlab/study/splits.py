@@ -13,7 +13,7 @@ from gluonlab.bench import splits as _names
 from gluonlab.bench.harness.command import cpu_devices
 from gluonlab.bench.harness.machine import cpu_model
 from gluonlab.bench.harness.record import Series
-from gluonlab.bench.splits import MB, Row, in_megabytes, make_rows
+from gluonlab.bench.splits import MB, SplitRow, in_megabytes, make_rows
 from gluonlab.bench.tasks import Task
 from gluonlab.config.options import given
 from gluonlab.config.values import whole
@@ -126,13 +126,13 @@ def report(
     )  # fmt: skip
 
 
-def _milliseconds(row: Row) -> Number:
+def _milliseconds(row: SplitRow) -> Number:
     found = middle([1e3 * seconds for seconds in row.seconds])
     assert found is not None  # times are finite
     return found
 
 
-def _charts(rows: Sequence[Row], rounds: int, said: Dict[str, Any]) -> Dict[str, Chart]:
+def _charts(rows: Sequence[SplitRow], rounds: int, said: Dict[str, Any]) -> Dict[str, Chart]:
     names = [said["ways"][row.name] for row in rows]
     across = Axis(said["x"], names=names)
     times = [_milliseconds(row) for row in rows]
@@ -158,7 +158,9 @@ def _charts(rows: Sequence[Row], rounds: int, said: Dict[str, Any]) -> Dict[str,
     }
 
 
-def _sentences(rows: Sequence[Row], there: Sequence[Row], said: Dict[str, Any]) -> List[str]:
+def _sentences(
+    rows: Sequence[SplitRow], there: Sequence[SplitRow], said: Dict[str, Any]
+) -> List[str]:
     one = next((row for row in there if row.name == _names.ONE), None)
     several = [row for row in there if row.name != _names.ONE]
     lines = []
@@ -184,7 +186,7 @@ def _sentences(rows: Sequence[Row], there: Sequence[Row], said: Dict[str, Any]) 
     return lines
 
 
-def _cells(row: Row, said: Dict[str, Any]) -> List[str]:
+def _cells(row: SplitRow, said: Dict[str, Any]) -> List[str]:
     time = _milliseconds(row)
     return [
         said["ways"][row.name],
