@@ -25,7 +25,7 @@ from gluonlab.training.reporter import ConsoleReporter, Reporter
 
 
 @dataclass(frozen=True)
-class Row:
+class ComparisonRow:
     """One run of a comparison.
 
     ``speedup``: images/s over those of the first run; ``efficiency``: that per device.
@@ -49,7 +49,7 @@ def compare(
     net: Any = None,
     loss: Any = None,
     metrics: Any = None,
-) -> List[Row]:
+) -> List[ComparisonRow]:
     """Train with each number of GPUs in ``counts``, and compare with the first.
 
     Without a GPU, CPU devices stand in, as in `gpus`. ``dataset`` and what follows is as for
@@ -129,21 +129,21 @@ def _check(configs: Sequence[TrainConfig], given: Any, own: Own) -> Dataset:
     return plans[0].dataset
 
 
-def make_rows(results: Sequence[Result]) -> List[Row]:
+def make_rows(results: Sequence[Result]) -> List[ComparisonRow]:
     """The table's numbers; speed-up and efficiency are relative to the first result."""
     first, rows = results[0], []
     for result in results:
         devices, images_per_second = len(result.plan.ctxs), result.images_per_second
         speedup = images_per_second / first.images_per_second
         efficiency = speedup * len(first.plan.ctxs) / devices
-        rows.append(Row(
+        rows.append(ComparisonRow(
             devices, result.plan.global_batch_size, images_per_second, speedup, efficiency,
             result.accuracy, str(result.run_dir),
         ))  # fmt: skip
     return rows
 
 
-def table(rows: Sequence[Row]) -> str:
+def table(rows: Sequence[ComparisonRow]) -> str:
     """The comparison as text, for a terminal of 80 columns."""
     heads = f"{'devices':>7}  {'batch':>6}  {'images/s':>9}  {'speed-up':>8}  {'efficiency':>10}"
     lines = [f"{heads}  {'accuracy':>8}"]

@@ -20,9 +20,9 @@ from gluonlab.config.values import whole
 from gluonlab.drawing.chart import KINDS, Axis, Chart, Curve, number
 from gluonlab.study.study import (
     Findings,
-    Number,
-    Report,
+    IntervalEstimate,
     Study,
+    StudyReport,
     Table,
     as_values,
     check_options,
@@ -105,7 +105,7 @@ def measure(options: Mapping[str, Any], store: InMemory) -> Findings:
 
 def report(
     series: Sequence[Series], task: Task, options: Mapping[str, Any], language: str
-) -> Report:
+) -> StudyReport:
     """What the study says of the series of bench splits; ``options`` are the study's."""
     said = read_words(NAME, language)
     rows = make_rows(series)
@@ -119,14 +119,14 @@ def report(
         named["machine"]: cpu_model(),
     }
     title = said["title"].format(**fill)
-    return Report(
+    return StudyReport(
         title, _sentences(rows, there, said), _charts(there, options["rounds"], said),
         [Table(title, said["heads"], [_cells(row, said) for row in there])], [method], settings,
         language,
     )  # fmt: skip
 
 
-def _milliseconds(row: SplitRow) -> Number:
+def _milliseconds(row: SplitRow) -> IntervalEstimate:
     found = middle([1e3 * seconds for seconds in row.seconds])
     assert found is not None  # times are finite
     return found
