@@ -440,5 +440,5 @@ def _by_rank(arrays: Arrays) -> Arrays:
 
 
 def _cut(arrays: Sequence[nd.NDArray], part: Any) -> nd.NDArray:
-    """A view of the elements of ``part``, a `gluonlab.collectives.partition.Part`."""
+    """A view of the elements of ``part``, a `gluonlab.collectives.partition.ArrayRange`."""
     return flattened(arrays[part.array])[part.begin : part.end]

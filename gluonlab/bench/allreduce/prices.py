@@ -26,7 +26,7 @@ from gluonlab.collectives.bounds import floor_of
 from gluonlab.collectives.cost import Price, price, prices
 from gluonlab.collectives.for_links import AUTO, ForLinks, From
 from gluonlab.collectives.schedule import Schedule
-from gluonlab.collectives.synthesis.search import Found, synthesise
+from gluonlab.collectives.synthesis.search import SynthesizedSchedule, synthesise
 from gluonlab.collectives.topology import MOST_HOSTS, Topology, make_topology
 from gluonlab.collectives.topology_file import with_schedules
 from gluonlab.config.values import whole
@@ -242,7 +242,9 @@ ROUNDS_AND_BOUND = (
 )
 
 
-def seek(topology: Topology, seconds: int, workers: int, out: Optional[str]) -> List[Found]:
+def seek(
+    topology: Topology, seconds: int, workers: int, out: Optional[str]
+) -> List[SynthesizedSchedule]:
     """The front of ``topology``; written with it to the new file ``out``, if given.
 
     Says on standard error what is being tried. Raises ConfigError without OR-tools.
@@ -263,13 +265,16 @@ def seek(topology: Topology, seconds: int, workers: int, out: Optional[str]) -> 
     return found
 
 
-def plans_of(front: Sequence[Found]) -> List[NamedSchedule]:
+def plans_of(front: Sequence[SynthesizedSchedule]) -> List[NamedSchedule]:
     """A row of the table of prices for each."""
     return [NamedSchedule(synthesised_label(found.schedule), found.schedule) for found in front]
 
 
 def synthesis_text(
-    topology: Topology, front: Sequence[Found], sizes: Sequence[int], out: Optional[str]
+    topology: Topology,
+    front: Sequence[SynthesizedSchedule],
+    sizes: Sequence[int],
+    out: Optional[str],
 ) -> str:
     """What was found, what it costs, and how the file that it was written to is used."""
     lines = [f"  {'steps':>5}{'chunks':>8}{'rounds':>9}{'bound':>9}  status"]
@@ -283,14 +288,14 @@ def synthesis_text(
     return "\n".join([*lines, "", priced, *written])
 
 
-def status(found: Found) -> str:
+def status(found: SynthesizedSchedule) -> str:
     """``proved optimal``, or the bound that is left."""
     if found.optimal:
         return "proved optimal"
     return f"best found, bound {found.bound:.4f}"
 
 
-def synthesis_as_json(front: Sequence[Found]) -> List[Dict[str, Any]]:
+def synthesis_as_json(front: Sequence[SynthesizedSchedule]) -> List[Dict[str, Any]]:
     """What --json prints of them, beside their prices."""
     return [
         {
