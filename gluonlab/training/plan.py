@@ -66,7 +66,7 @@ from gluonlab.optimizers.sgd import CORRECTED
 from gluonlab.parallel.data.microbatches import WHOLE, Microbatches
 from gluonlab.parallel.objective import make_loss
 from gluonlab.parallel.precision import Conversion, conversion
-from gluonlab.parallel.strategy import CHANNELS, PIPELINE, Split
+from gluonlab.parallel.strategy import CHANNELS, PIPELINE, Parallelism
 from gluonlab.shares import batch_count
 from gluonlab.training.checks import CONFIG, DATA, DEVICES, check, check_elements, on_servers
 from gluonlab.training.file_options import file_options
@@ -266,7 +266,7 @@ class Draft:
         return find_devices(self.asked, self.group)
 
     @cached_property
-    def split(self) -> Split:
+    def split(self) -> Parallelism:
         """Which devices share a copy of the network."""
         return make_split(self.config, self.ctxs)
 
@@ -332,7 +332,7 @@ class Draft:
         return min(self.global_batch_size, len(self.dataset.train))
 
     @property
-    def split_with_shares(self) -> Split:
+    def split_with_shares(self) -> Parallelism:
         """The split with what a copy of the network gets of each batch."""
         share = math.ceil(self.step_images / self.copy_count)
         shape, dtype = tuple(self.dataset.image_shape), image_dtype(self.dataset.train)
@@ -453,7 +453,7 @@ class Plan:
     ctxs: List[mx.Context]
     device_counts: Tuple[int, ...]
     device_weights: Optional[str]
-    split: Split
+    split: Parallelism
     threads: int
     dataset: Dataset
     model: str
