@@ -46,8 +46,8 @@ from gluonlab.training.finished import (
     plan_of,
     strategy_of,
 )
-from gluonlab.training.metrics import Gathered, Part
-from gluonlab.training.own import Own, check_same_own, make_own
+from gluonlab.training.metrics import GatheredScores, Part
+from gluonlab.training.own import UserComponents, check_same_own, make_own
 from gluonlab.training.plan import Draft, Plan
 
 if TYPE_CHECKING:
@@ -146,7 +146,7 @@ class LoadedRun:
         """What it says of a split's images, in order, in batches as an evaluation makes them."""
         images = dataclasses.replace(self._plan.dataset, test=split)
         plan = dataclasses.replace(self._plan, dataset=images)
-        queued: Deque[Tuple[Sequence[str], Gathered, List[Part], Any, Any]] = deque()
+        queued: Deque[Tuple[Sequence[str], GatheredScores, List[Part], Any, Any]] = deque()
         begin = 0
         for batch in evaluation_loader(plan, self._strategy.inputs):
             pixels, true = (np.concatenate([part.asnumpy() for part in parts]) for parts in batch)
@@ -154,7 +154,9 @@ class LoadedRun:
                 (device, scores.copy(), labels.copy())  # ready when this part is
                 for device, _, scores, labels in self._strategy.score(batch)
             ]
-            queued.append((names[begin : begin + batch.size], Gathered(), parts, pixels, true))
+            queued.append(
+                (names[begin : begin + batch.size], GatheredScores(), parts, pixels, true)
+            )
             begin += batch.size
             if len(queued) > AHEAD:
                 yield self._read(*queued.popleft())
@@ -162,7 +164,12 @@ class LoadedRun:
             yield self._read(*each)
 
     def _read(
-        self, names: Sequence[str], gathered: Gathered, parts: List[Part], pixels: Any, true: Any
+        self,
+        names: Sequence[str],
+        gathered: GatheredScores,
+        parts: List[Part],
+        pixels: Any,
+        true: Any,
     ) -> Seen:
         """Wait for the scores of a batch's parts."""
         gathered.add(parts)
@@ -257,7 +264,7 @@ def _load(
     return LoadedRun(found, plan, strategy, test_images, decoding)
 
 
-def _same(found: Description, own: Own, data: Optional[Dataset]) -> Any:
+def _same(found: Description, own: UserComponents, data: Optional[Dataset]) -> Any:
     """The settings of what is the user's own now; a loss is none that predictions need."""
     settings = dict(own.settings(data).get("own", {}))
     named = found.used.get("own")

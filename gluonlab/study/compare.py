@@ -18,7 +18,7 @@ from gluonlab.runs.writer import RunDirectory
 from gluonlab.training.callbacks import made
 from gluonlab.training.checks import CONFIG, DEVICES, check
 from gluonlab.training.loop import train
-from gluonlab.training.own import Own, make_own
+from gluonlab.training.own import UserComponents, make_own
 from gluonlab.training.plan import Draft, Plan, make_plan
 from gluonlab.training.prepare import prepare, until_read
 from gluonlab.training.reporter import ConsoleReporter, Reporter
@@ -111,7 +111,7 @@ def compare(
             folder.close()
 
 
-def _check(configs: Sequence[TrainConfig], given: Any, own: Own) -> Dataset:
+def _check(configs: Sequence[TrainConfig], given: Any, own: UserComponents) -> Dataset:
     """The data set of all runs, read unless it is given.
 
     Mistakes are found before the first run, and the cheap ones before anything is read.

@@ -60,7 +60,7 @@ from gluonlab.training.prepare import (
     read_together,
     remarks_after,
 )
-from gluonlab.training.profiling import Training
+from gluonlab.training.profiling import ProfiledTraining
 from gluonlab.training.reporter import ConsoleReporter, Reporter, epoch_in_words
 from gluonlab.training.resume import (
     Begun,
@@ -105,7 +105,7 @@ def train(
     a run in the folder ``config.out``, or go on with the one there; of a run that has ended the
     result is given again. ``callbacks``: see `gluonlab.training.callbacks.Callback`; those of
     rank 0 are told. ``net``,
-    ``loss``: the user's own, in place of the config's, see `gluonlab.training.own.Own`.
+    ``loss``: the user's own, in place of the config's, see `gluonlab.training.own.UserComponents`.
     ``metrics``: more numbers of the test images, see `gluonlab.training.metrics`.
 
     Raises a UsageError before anything is written when the config cannot be carried out,
@@ -246,7 +246,7 @@ class TrainingLoop:
         )
         self.state = TrainState(plan, strategy, run, began, self.stopper, self.callbacks)
         self.log = self.state.log
-        self.profiler = Training(
+        self.profiler = ProfiledTraining(
             strategy, plan.profile or 0, plan.steps_per_epoch, plan.ctxs, run, reporter.say
         )
         self.early = early
