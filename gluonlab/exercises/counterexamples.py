@@ -21,7 +21,7 @@ NOTHING: Pair = ("", "")
 NUMBERS = (int, float, np.number)
 
 
-class CaseDescription(NamedTuple):
+class CaseText(NamedTuple):
     """What an answer was given, in words: the beginning of every counterexample about it."""
 
     en: str

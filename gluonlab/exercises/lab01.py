@@ -20,7 +20,7 @@ from gluonlab.exercises.arrays import check_arrays, cpus, in_words, watch
 from gluonlab.exercises.checking import Wrong, draws, exercise
 from gluonlab.exercises.counterexamples import (
     NUMBERS,
-    CaseDescription,
+    CaseText,
     Mistake,
     check,
     explains,
@@ -304,7 +304,7 @@ def shards_for_unequal_devices(answer: Callable[..., Any]) -> None:
             )
         for shard, end, size, ctx in zip(got, np.cumsum(sizes), sizes, ctxs):
             want = array[end - size : end]
-            CaseDescription(en, ja).check(
+            CaseText(en, ja).check(
                 (not np.array_equal(shard.asnumpy(), want),
                  f"the shard for {ctx} is {in_words(shard)}, expected {in_words(want)}: "
                  "a shard begins where the one before it ends, at the sum of the sizes before it",

@@ -17,7 +17,7 @@ from gluonlab.exercises.arrays import ArrayTrace, check_devices, cpus, in_words,
 from gluonlab.exercises.checking import draws, exercise, more
 from gluonlab.exercises.counterexamples import (
     NUMBERS,
-    CaseDescription,
+    CaseText,
     Mistake,
     Pair,
     by,
@@ -243,10 +243,10 @@ class Problem:
         return float(way @ large / (self.lr * (large @ large)))
 
     @property
-    def case(self) -> CaseDescription:
+    def case(self) -> CaseText:
         """It in words."""
         k, (b, n) = len(self.shards), self.shards[0].shape
-        return CaseDescription(
+        return CaseText(
             f"{in_english(k, 'shard')} of {in_english(b, 'image')}, {in_english(n - 1, 'weight')}, "
             f"lr {self.lr:g}",
             f"シャード {k} 個、それぞれ画像 {b} 枚、重み {n - 1} 個、lr {self.lr:g}",
@@ -393,7 +393,7 @@ MISTAKES: List[Mistake] = [
 class Landscape(NamedTuple):
     """Made-up trainings whose best rates are known: accuracy(global batch size, learning rate)."""
 
-    case: CaseDescription
+    case: CaseText
     accuracy: Callable[[int, float], float]
     ks: List[int]
     batch_per_device: int
@@ -412,15 +412,15 @@ def landscapes() -> List[Landscape]:
     grows, same = _peak(lambda n: 0.1 * n / 32), _peak(lambda n: 0.2)
     diverges, falling = _peak(lambda n: 0.2, 0.3), [0.8, 0.4, 0.2, 0.1]
     return [
-        Landscape(CaseDescription("the best rate grows with the batch", "最適な学習率がバッチに比例する"),
+        Landscape(CaseText("the best rate grows with the batch", "最適な学習率がバッチに比例する"),
                   grows, [1, 2, 4], 32, [0.05, 0.1, 0.2, 0.4]),
-        Landscape(CaseDescription("the best rate is the same for all", "最適な学習率が変わらない"),
+        Landscape(CaseText("the best rate is the same for all", "最適な学習率が変わらない"),
                   same, [1, 2], 64, falling),
-        Landscape(CaseDescription("rates above 0.3 diverge", "0.3 より大きい学習率は発散する"),
+        Landscape(CaseText("rates above 0.3 diverge", "0.3 より大きい学習率は発散する"),
                   diverges, [1, 2], 16, falling),
-        Landscape(CaseDescription("two rates are equally good", "2 つの学習率が同じ正解率になる"),
+        Landscape(CaseText("two rates are equally good", "2 つの学習率が同じ正解率になる"),
                   tie, [2], 8, [0.2, 0.1, 0.4]),
-        Landscape(CaseDescription("the accuracy falls, and rises again", "正解率が下がってからまた上がる"),
+        Landscape(CaseText("the accuracy falls, and rises again", "正解率が下がってからまた上がる"),
                   two_peaks, [1, 2], 32, [0.8, 0.1, 0.4, 0.2]),
         *more(3, _drawn),
     ]  # fmt: skip
@@ -433,7 +433,7 @@ def _peak(best: Callable[[int], float], limit: float = math.inf) -> Callable[[in
 def _drawn(random: Any) -> Landscape:
     rates = (0.025 * 2.0 ** random.permutation(7)[:4]).tolist()
     best, ks = rates[random.randint(len(rates))], (1 + random.permutation(8)[:2]).tolist()
-    case = CaseDescription(f"the best rate is {best:g}", f"最適な学習率は {best:g}")
+    case = CaseText(f"the best rate is {best:g}", f"最適な学習率は {best:g}")
     return Landscape(case, _peak(lambda n: best), ks, int(2 ** random.randint(2, 8)), rates)
 
 
@@ -514,7 +514,7 @@ CLASSES = 5
 class EvaluationCall(NamedTuple):
     """One call of the answer: its result, the right one, and what each device did for it."""
 
-    case: CaseDescription
+    case: CaseText
     got: Any
     right: int
     images: int
@@ -582,7 +582,7 @@ def _evaluate(answer: Callable[..., Any], count: int, devices: int, batch: int) 
     with watch() as seen:
         got = answer(net, replicas, nd.array(images), nd.array(labels), batch)
         got = float(got.asscalar()) if isinstance(got, nd.NDArray) else got
-    case = CaseDescription(
+    case = CaseText(
         f"{count} images in batches of {batch} on {in_english(devices, 'device')}",
         f"{count} 枚、バッチ {batch}、{devices} 台",
     )

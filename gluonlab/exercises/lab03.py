@@ -16,7 +16,7 @@ from gluonlab.exercises.checking import Wrong, draws, exercise
 from gluonlab.exercises.counterexamples import (
     NUMBERS,
     AnswerResult,
-    CaseDescription,
+    CaseText,
     Mistake,
     by,
     explains,
@@ -70,7 +70,7 @@ class OneBatch:
         self.images = rng.normal(size=(images, FEATURES)).astype("float32")
         self.labels = rng.randint(0, CLASSES, images).astype("float32")
         self.weight = rng.normal(size=(CLASSES, FEATURES)).astype("float32")
-        self.case = CaseDescription(
+        self.case = CaseText(
             f"{images} images on {in_english(devices, 'device')}",
             f"{devices} 台のデバイスに {images} 枚",
         )
@@ -121,7 +121,7 @@ def _check_update(batch: OneBatch, moved: Array) -> None:
     )  # fmt: skip
     sizes = " + ".join(str(end - begin) for begin, end in ways)
     if _parallel(moved, by_means):
-        raise CaseDescription(f"{batch.case.en} ({sizes})", f"{batch.case.ja} ({sizes})").wrong(
+        raise CaseText(f"{batch.case.en} ({sizes})", f"{batch.case.ja} ({sizes})").wrong(
             "each shard's mean loss counts alike, so images of the small shard count more: "
             "leave the losses unaveraged, and let `trainer.step` divide by the number of images",
             "シャードごとに損失を平均しているため、小さいシャードの画像の寄与が大きくなっています。"
@@ -405,10 +405,10 @@ class _Training:
             list(self.drops),
         )
 
-    def case(self) -> CaseDescription:
+    def case(self) -> CaseText:
         """It in words."""
         n, k, b, e, lr, warmup, drops = self.given()
-        return CaseDescription(
+        return CaseText(
             f"{n} images, {in_english(k, 'device')} with {b} each, {in_english(e, 'epoch')}, "
             f"base_lr {lr:g}, {in_english(warmup, 'epoch')} of warm-up, drops {drops}",
             f"画像 {n} 枚、1 台 {b} 枚で {k} 台、{e} エポック、base_lr {lr:g}、"

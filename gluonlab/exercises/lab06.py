@@ -14,7 +14,7 @@ from gluonlab.exercises.arrays import KEPT_EN, KEPT_JA, Calls, cpus
 from gluonlab.exercises.checking import draws, exercise, more
 from gluonlab.exercises.counterexamples import (
     NUMBERS,
-    CaseDescription,
+    CaseText,
     Mistake,
     Results,
     by,
@@ -482,7 +482,7 @@ def rounds(answer: Callable[[int, int, int], Rounds]) -> None:
     for images, devices, microbatches in cases:
         call = f"rounds({images}, {devices}, {microbatches})"
         got = _rounds_of(answer(images, devices, microbatches), call)
-        case = CaseDescription(call, call)
+        case = CaseText(call, call)
         _check_each(case, got)
         _check_images(case, got, images)
         _check_shares(case, got, images, devices, microbatches)
@@ -498,7 +498,7 @@ def _rounds_of(given: Any, call: str) -> Rounds:
         raise returned(given, call, en, "(デバイス, 始め, 終わり) のリストのリスト") from None
 
 
-def _check_each(case: CaseDescription, got: Rounds) -> None:
+def _check_each(case: CaseText, got: Rounds) -> None:
     """No part of a round is empty, and no device has two."""
     for number, each in enumerate(got):
         case.check(
@@ -512,7 +512,7 @@ def _check_each(case: CaseDescription, got: Rounds) -> None:
         )  # fmt: skip
 
 
-def _check_images(case: CaseDescription, got: Rounds, images: int) -> None:
+def _check_images(case: CaseText, got: Rounds, images: int) -> None:
     """Every image is used once, and there are no others."""
     times = np.zeros(images, int)
     for _, begin, end in (part for each in got for part in each):
@@ -528,7 +528,7 @@ def _check_images(case: CaseDescription, got: Rounds, images: int) -> None:
 
 
 def _check_shares(
-    case: CaseDescription, got: Rounds, images: int, devices: int, microbatches: int
+    case: CaseText, got: Rounds, images: int, devices: int, microbatches: int
 ) -> None:
     """The shares of the devices and their parts are as even as can be, and work side by side."""
     parts = [part for each in got for part in each]

@@ -19,7 +19,7 @@ from gluonlab.exercises.checking import draws, exercise
 from gluonlab.exercises.counterexamples import (
     NOTHING,
     NUMBERS,
-    CaseDescription,
+    CaseText,
     Mistake,
     Pair,
     Results,
@@ -104,13 +104,13 @@ class TrainingCase(NamedTuple):
         """All training images, in their order."""
         return some_batches([self.images])[0]
 
-    def case(self) -> CaseDescription:
+    def case(self) -> CaseText:
         """In words."""
         after = self.good_after
         good, good_ja = f"good enough after {after} steps", f"{after} ステップ"
         if self.good_after > self.limit:
             good, good_ja = "never good enough", "達しない"
-        return CaseDescription(
+        return CaseText(
             f"{in_english(self.k, 'device')}, {self.b} images on each, lr {self.lr:g}, "
             f"{self.images} training images, {good}, at most {self.limit} steps",
             f"デバイス {self.k} 台、1 台 {self.b} 枚、学習率 {self.lr:g}、"
@@ -737,13 +737,13 @@ class RateLandscape(NamedTuple):
                 fewest, rate = int(steps), rate * direction
         return spent
 
-    def case(self) -> CaseDescription:
+    def case(self) -> CaseText:
         """In words."""
         steps = ", ".join(
             f"{rate:g}: {'never' if math.isinf(count) else f'{count:.0f}'}"
             for rate, count in self.table().items()
         )
-        return CaseDescription(
+        return CaseText(
             f"first={self.first:g}, limit={self.limit}, steps with each rate {{{steps}}}",
             f"first={self.first:g}, limit={self.limit}, 各学習率でのステップ数 "
             f"{{{steps.replace('never', '達しない')}}}",
@@ -849,10 +849,10 @@ class Steps(NamedTuple):
     begin: Tuple[Array, ...]
     gradients: Tuple[Tuple[Array, ...], ...]
 
-    def case(self) -> CaseDescription:
+    def case(self) -> CaseText:
         """In words."""
         rates = ", ".join(f"{rate:g}" for rate in self.rates)
-        return CaseDescription(
+        return CaseText(
             f"momentum {self.momentum:g}, rates {rates}, gradients of the first parameter "
             f"{', '.join(in_words(of_step[0]) for of_step in self.gradients)}",
             f"モーメンタム {self.momentum:g}、学習率 {rates}、最初のパラメータの勾配 "
@@ -1113,12 +1113,12 @@ class Offer(NamedTuple):
         """Those that are in time."""
         return {each: both for each, both in self.all().items() if both[0] <= self.deadline}
 
-    def case(self) -> CaseDescription:
+    def case(self) -> CaseText:
         """In words."""
         fixed, image, exchange, fits = self.machine
         step = f"{fixed:g} + {image:g} * n"
         given = f"steps={self.steps}, counts={self.counts}, deadline={self.deadline:g}"
-        return CaseDescription(
+        return CaseText(
             f"{given}, a step with n images on each device takes {step} s, {SLOWER} times as long "
             f"for an image where n > {fits}, and {exchange:g} s more on several devices",
             f"{given}、デバイスあたり n 枚の 1 ステップは {step} 秒、n > {fits} なら 1 枚あたり "

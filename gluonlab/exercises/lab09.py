@@ -32,7 +32,7 @@ from gluonlab.exercises.arrays import ArrayTrace, check_devices, cpus, handle_of
 from gluonlab.exercises.checking import Wrong, draws, exercise, more
 from gluonlab.exercises.counterexamples import (
     NUMBERS,
-    CaseDescription,
+    CaseText,
     Mistake,
     check,
     explains,
@@ -67,7 +67,7 @@ from gluonlab.scratch.recipes import he
 # --- What several of them say
 
 
-STILL = CaseDescription("the fault is still there", "まだ直っていません")
+STILL = CaseText("the fault is still there", "まだ直っていません")
 
 
 def check_losses(given: Any, want: Sequence[float], name: str, en: str, ja: str) -> None:
@@ -286,7 +286,7 @@ def _wrong_epoch(
             f"1 台のデバイスと同じ {wanted:.4g} になるはずです",
         )
     scales = (LR, LR * count / left, LR / count)
-    return CaseDescription(en, ja).wrong(
+    return CaseText(en, ja).wrong(
         f"after epoch {epoch} the parameters on {ctx} are not those of one device; "
         f"the last batch, of {left}, moved the weights by {went:.4g}, expected {wanted:.4g}",
         f"エポック {epoch} の後、{ctx} のパラメータが 1 台のデバイスの結果と違います。"
@@ -569,10 +569,10 @@ class _Setting(NamedTuple):
     epochs: int
     largest: float
 
-    def case(self) -> CaseDescription:
+    def case(self) -> CaseText:
         """It in words."""
         n, size, count, _, largest = self
-        return CaseDescription(
+        return CaseText(
             f"{n} images in batches of {size} on {in_english(count, 'device')}, "
             f"gradients of norm {largest:g} at most",
             f"{n} 枚を {size} 枚ずつ、{count} 台のデバイスで、勾配のノルムは {largest:g} まで",

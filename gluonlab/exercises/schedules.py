@@ -33,7 +33,7 @@ from gluonlab.errors import ScheduleError
 from gluonlab.exercises.checking import Wrong
 from gluonlab.exercises.counterexamples import (
     NOTHING,
-    CaseDescription,
+    CaseText,
     Pair,
     looks_like,
     returned,
@@ -130,11 +130,11 @@ def check_rules(
             )  # fmt: skip
 
 
-def at_place(call: str, place: Tuple[int, int], transfer: Transfer) -> CaseDescription:
+def at_place(call: str, place: Tuple[int, int], transfer: Transfer) -> CaseText:
     """A transfer of what ``call`` returned; step and transfer are counted from 0."""
     step, position = place
     what = f"`{tuple(transfer)}`"
-    return CaseDescription(
+    return CaseText(
         f"{call}, step {step}, transfer {position}, {what}",
         f"{call} のステップ {step}、転送 {position}、{what}",
     )
@@ -161,7 +161,7 @@ def _named(call: str, schedule: Schedule, error: ScheduleError) -> Wrong:
     if error.step is None or error.transfer is None:
         rank, chunk = _first_unfinished(schedule, every[-1])
         elsewhere = _elsewhere(schedule, every[-1], chunk)
-        return CaseDescription(call, call).wrong(
+        return CaseText(call, call).wrong(
             f"nothing is ever sent into chunk {chunk} of rank {rank}{elsewhere[0]}",
             f"ランク {rank} のチャンク {chunk} には何も送られていません{elsewhere[1]}",
         )
@@ -197,7 +197,7 @@ def _named(call: str, schedule: Schedule, error: ScheduleError) -> Wrong:
     )
 
 
-def _not_the_owners(place: CaseDescription, schedule: Schedule, last: Transfer, has: bool) -> Wrong:
+def _not_the_owners(place: CaseText, schedule: Schedule, last: Transfer, has: bool) -> Wrong:
     """The counterexample of the last transfer into a chunk that ends with something else.
 
     ``has``: whether the rank that sends has it.
@@ -410,7 +410,7 @@ class Puzzle:
         """Raise Wrong for a schedule that costs more than the optimum."""
         cost, optimum = self.price(schedule), self.optimum_s or 0.0
         en, ja = price_in_words(cost)
-        CaseDescription(self.call, self.call).check(
+        CaseText(self.call, self.call).check(
             (cost.seconds > optimum * (1 + ROUNDING),
              f"proved, but it costs {en}; {microseconds(optimum)} are possible"
              f"{costliest(cost)[0]}",

@@ -1,7 +1,7 @@
 """The base of the kvstores that sum with code of ours, with MXNet's API, under gluon.Trainer.
 
-`SummingKVStore` plans the sums of a call once for its arrays (`PushPullPlan`), and then runs them as often
-as wanted. A store that inherits from it says how arrays are summed over the ranks.
+`SummingKVStore` plans the sums of a call once for its arrays (`PushPullPlan`), and then runs them
+as often as wanted. A store that inherits from it says how arrays are summed over the ranks.
 """
 
 from __future__ import annotations

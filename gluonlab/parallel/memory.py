@@ -92,7 +92,7 @@ def of_parameters(
 
 
 class Graph(NamedTuple):
-    """A graph as `gluonlab.parallel.part.CompiledGraph` has it, of parameters that may lie anywhere."""
+    """A graph as in `gluonlab.parallel.part.CompiledGraph`, of parameters that may lie anywhere."""
 
     symbol: mx.sym.Symbol
     params: Mapping[str, gluon.Parameter]

@@ -83,7 +83,7 @@ class PredictionRow:
 
 @dataclass(frozen=True)
 class Prediction:
-    """Training predicted, not measured: a `PredictionRow` for each number of GPUs, the whole machine last.
+    """Predicted training: a `PredictionRow` for each number of GPUs, the whole machine last.
 
     ``batch_size``: images of a GPU in the last row. ``global_batch_size``: where all rows share as
     many images a step; None where each GPU has as many. ``passes``: of a GPU's images, one after

@@ -104,7 +104,8 @@ WRONG = {
 KEYS = list(WRONG)
 # What is given besides the settings
 OWN = {
-    (CONFIG, "own"): UserComponents(net=nn.Dense(10)), (DATA, "loss"): UserComponents(loss=gluon.loss.L2Loss()),
+    (CONFIG, "own"): UserComponents(net=nn.Dense(10)),
+    (DATA, "loss"): UserComponents(loss=gluon.loss.L2Loss()),
     (DATA, "metrics"): make_own(metrics=mx.metric.F1()),
 }  # fmt: skip
 # GPUs, more processes, or fewer packages, or what stands for them

@@ -140,7 +140,7 @@ class ChannelReplica:
         add: bool = False,
         around: Optional[Around] = None,
     ) -> Tuple[nd.NDArray, nd.NDArray]:
-        """As `gluonlab.parallel.data.replica.GraphReplica.forward`; ``around`` sees the meetings."""
+        """As `gluonlab.parallel.data.replica.GraphReplica.forward`; ``around`` sees meetings."""
         key = (images.shape, images.dtype, labels.shape, labels.dtype, add)
         if key not in self._made:
             self._made[key] = self._make(images, labels, add)

@@ -3,8 +3,8 @@
 A layer takes one operation that finds a device's own statistics, one that normalises, one that goes
 back, and two that complete the gradient; what the devices share is small
 (`gluonlab.parallel.data.sync_bn_statistics`). `StagedReplicas` trains; each device has a `Tower` of
-stages; `Wishes` and `GradientPool` say who wants the gradients of what goes from stage to stage, and
-in which arrays they lie; `planned_mib` tells what all of it takes.
+stages; `Wishes` and `GradientPool` say who wants the gradients of what goes from stage to stage,
+and in which arrays they lie; `planned_mib` tells what all of it takes.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ class StagedReplicas:
 
     ``params`` are initialised on all of ``ctxs``.
     Running statistics move on every device alike, also on those that have no part. Evaluation needs
-    no more than them: `GraphReplica`. Raises ModelError for a graph with a BatchNorm whose statistics
-    cannot be shared.
+    no more than them: `GraphReplica`. Raises ModelError for a graph with a BatchNorm whose
+    statistics cannot be shared.
     """
 
     def __init__(
@@ -132,7 +132,7 @@ class _BoundStage(NamedTuple):
 
 
 class SharedWorkspace:
-    """What a device's towers share: they run one after the other, as a `GraphReplica`'s graphs do."""
+    """What a device's towers share: they run one by one, as a `GraphReplica`'s graphs do."""
 
     def __init__(self, ctx: mx.Context) -> None:
         self.executors: Dict[int, Any] = {}  # of each stage the first, in whose memory others run

@@ -20,7 +20,7 @@ cases = st.fixed_dictionaries(
         "ways": st.integers(2, most_counted(3)), "microbatches": st.sampled_from([None, 3]),
         "channels": st.sampled_from(["both", "column", "row"]),
         "shards": st.builds(
-            lambda share, last: ShardSizes((share, last)), st.integers(100, 200), st.integers(1, 100)
+            lambda most, last: ShardSizes((most, last)), st.integers(100, 200), st.integers(1, 100)
         ),
     }
 )  # fmt: skip

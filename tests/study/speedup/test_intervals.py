@@ -42,8 +42,8 @@ def measured(one, passes, fixed, sums, noise=0.0, rounds=11, unknown=0.0):
         1, [0.0], 1000, ROWS, spans, ["forward"] * 2, [], (), [0, 0], {}, {}
     )  # fmt: skip
     facts = SimpleNamespace(is_cpu=True, copies=2)
-    return StepMeasurement(each, ROWS, IMAGES, IMAGES // 2, 0.5, False, False, True, 1000, 1, timeline,
-                    None, facts)  # fmt: skip
+    return StepMeasurement(each, ROWS, IMAGES, IMAGES // 2, 0.5, False, False, True, 1000, 1,
+                           timeline, None, facts)  # fmt: skip
 
 
 PART = st.floats(0.01, 1)
