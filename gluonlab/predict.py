@@ -20,7 +20,7 @@ from gluonlab.runs.schema import WRONG
 
 if TYPE_CHECKING:
     from gluonlab.inference.loaded import LoadedRun
-    from gluonlab.inference.predictions import Seen
+    from gluonlab.inference.predictions import PredictedBatch
 
 TOP, SHEET = 5, WRONG
 EXAMPLE = "write python -m gluonlab.predict RUN IMAGE..."
@@ -106,7 +106,7 @@ def _predict(
     tiles: List[Any] = []
     with _bar(len(pictures)) as tell:
 
-        def saw(seen: "Seen") -> None:
+        def saw(seen: "PredictedBatch") -> None:
             tell(seen)
             if sheet is not None and len(tiles) < MOST:
                 best = (each[0] for each in seen.said.top(1))
@@ -190,7 +190,7 @@ def _check_sheet(sheet: str, replace: bool) -> None:
 
 
 @contextmanager
-def _bar(total: Optional[int]) -> "Iterator[Callable[[Seen], None]]":
+def _bar(total: Optional[int]) -> "Iterator[Callable[[PredictedBatch], None]]":
     """A progress bar on a terminal, for what takes more than a second."""
     from tqdm import tqdm
 

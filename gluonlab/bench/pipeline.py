@@ -12,7 +12,7 @@ from gluonlab.bench.harness.table import table as as_table
 from gluonlab.config.values import real, whole
 from gluonlab.errors import ConfigError, unknown
 from gluonlab.parallel.pipeline.check import peaks
-from gluonlab.parallel.pipeline.price import Costs, Timeline, equal_shares, price
+from gluonlab.parallel.pipeline.price import Costs, PipelineTimeline, equal_shares, price
 from gluonlab.parallel.pipeline.schedule import SCHEDULES, PipelineSchedule, make_pipeline
 from gluonlab.plain import json_text
 
@@ -146,7 +146,7 @@ def _other_stages(asked: Asked, schedule: PipelineSchedule) -> ConfigError:
 
 class _Row(NamedTuple):
     schedule: PipelineSchedule
-    timeline: Timeline
+    timeline: PipelineTimeline
 
     @property
     def each(self) -> int:

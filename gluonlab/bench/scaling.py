@@ -30,7 +30,7 @@ MOST = 64  # processes on a host, and devices of one
 ONE_PROCESS = ""  # the backend of a process alone
 
 
-class Way(NamedTuple):
+class ProcessLayout(NamedTuple):
     """So many ``processes`` with ``devices`` each, over a ``backend``, on one global batch."""
 
     processes: int
@@ -80,16 +80,16 @@ def make_ways(
     processes: Sequence[int],
     devices: Sequence[int],
     backends: Sequence[str],
-) -> List[Way]:
+) -> List[ProcessLayout]:
     """One device first, then those with more, each beside one process with as many devices.
 
     With ``WEAK`` scaling each device has the usual batch; with ``STRONG``, all share that of two.
     """
     per_device = usual_batch(network)
 
-    def way(processes: int, devices: int, backend: str) -> Way:
+    def way(processes: int, devices: int, backend: str) -> ProcessLayout:
         batch = per_device * (processes * devices if kind == WEAK else 2)
-        return Way(processes, devices, backend, batch)
+        return ProcessLayout(processes, devices, backend, batch)
 
     many = [
         way(count, each, backend)
@@ -103,7 +103,7 @@ def make_ways(
     return sorted(ways, key=lambda each: (each.all_devices, each.processes, each.backend))
 
 
-def asked_for(options: Mapping[str, str]) -> List[Way]:
+def asked_for(options: Mapping[str, str]) -> List[ProcessLayout]:
     """The ways of a measurement, by its options. Raises ConfigError."""
     return make_ways(
         check_network(options["network"]),
@@ -114,12 +114,12 @@ def asked_for(options: Mapping[str, str]) -> List[Way]:
     )
 
 
-def subjects(network: str, ways: Sequence[Way]) -> List[Subject]:
+def subjects(network: str, ways: Sequence[ProcessLayout]) -> List[Subject]:
     """What is measured: processes on this host, whose devices are CPU devices of one thread."""
     return [_subject(network, each) for each in ways]
 
 
-def _subject(network: str, way: Way) -> Subject:
+def _subject(network: str, way: ProcessLayout) -> Subject:
     options: Dict[str, Any] = {
         "task": network,
         "device_count": way.devices,
@@ -149,14 +149,14 @@ LEAST = {  # of the images/s of one process with two devices: two processes with
 
 
 @dataclass(frozen=True)
-class Row:
+class ScalingRow:
     """A way: images/s, and medians of the rounds' ratios.
 
     ``speedup``: images/s over those of one device; ``efficiency``: that per device; ``beside``:
     over those of one process with as many devices.
     """
 
-    way: Way
+    way: ProcessLayout
     images_per_second: Optional[float] = None
     speedup: Optional[float] = None
     efficiency: Optional[float] = None
@@ -164,7 +164,7 @@ class Row:
     reason: Optional[str] = None
 
 
-def make_rows(ways: Sequence[Way], series: Sequence[Series]) -> List[Row]:
+def make_rows(ways: Sequence[ProcessLayout], series: Sequence[Series]) -> List[ScalingRow]:
     """A row for each way, in their order; the first way is one device."""
     found = {one.name: one for one in series}
     alone = {way.all_devices: found[way.name].values for way in ways if way.processes == 1}
@@ -172,10 +172,10 @@ def make_rows(ways: Sequence[Way], series: Sequence[Series]) -> List[Row]:
     for way in ways:
         one = found[way.name]
         if not one.values:
-            rows.append(Row(way, reason=one.reason))
+            rows.append(ScalingRow(way, reason=one.reason))
             continue
         speedup = ratio(one.values, alone[1]) if alone[1] else None
-        rows.append(Row(
+        rows.append(ScalingRow(
             way,
             median(one.values),
             speedup,
@@ -186,7 +186,7 @@ def make_rows(ways: Sequence[Way], series: Sequence[Series]) -> List[Row]:
 
 
 def text(
-    network: str, kind: str, ways: Sequence[Way], series: Sequence[Series], rounds: int
+    network: str, kind: str, ways: Sequence[ProcessLayout], series: Sequence[Series], rounds: int
 ) -> str:
     """The table, and verdicts where there are targets: weak scaling, two processes, one device."""
     rows = make_rows(ways, series)
@@ -205,14 +205,14 @@ def text(
     return "\n".join([shown, "", *judged]) if judged else shown
 
 
-def _short_of_cores(rows: Sequence[Row]) -> str:
+def _short_of_cores(rows: Sequence[ScalingRow]) -> str:
     here, most = resources.available_cores(), max(row.way.all_devices for row in rows)
     if here >= most:
         return ""
     return f" {most} devices share {here} cores: their efficiency is at most {here / most:.0%}."
 
 
-def _line(row: Row) -> str:
+def _line(row: ScalingRow) -> str:
     way = row.way
     name = f"{way.processes} {way.backend}".rstrip()
     label = f"{name:<21}{way.all_devices:>8}{way.global_batch_size:>7}"
@@ -228,7 +228,7 @@ def _times(value: Optional[float]) -> str:
     return "-" if value is None else f"{value:.2f}x"
 
 
-def verdicts(network: str, rows: Sequence[Row]) -> List[str]:
+def verdicts(network: str, rows: Sequence[ScalingRow]) -> List[str]:
     """A line per target: whether it was reached, or that this was not measured."""
     lines = []
     for (judged, backend), least in LEAST.items():

@@ -65,7 +65,7 @@ MB, MOST_SHOWN = 1e6, 4
 
 
 @dataclass(frozen=True)
-class Row:
+class SplitRow:
     """A way of the network over devices. ``speed``: one device's time of a step over this one's.
 
     ``cuts``: the layers with which stages begin, but the first, as text. ``memory``: bytes of each
@@ -100,7 +100,7 @@ class PipelineRow:
     host_s: float
 
 
-class Found:
+class NamedSeries:
     """The series of a record, by name."""
 
     def __init__(self, series: Sequence[Series]) -> None:
@@ -122,31 +122,31 @@ class Found:
         return [self.values(f"{name} {number}") for number in range(count)]
 
 
-def make_rows(series: Sequence[Series]) -> List[Row]:
+def make_rows(series: Sequence[Series]) -> List[SplitRow]:
     """All ways, in their order."""
-    found = Found(series)
+    found = NamedSeries(series)
     one = found.values(f"step {ONE}")
     return [_row(found, found.series(f"step {name}"), name, one) for name in NAMES]
 
 
-def _row(found: Found, step: Series, name: str, one: Sequence[float]) -> Row:
+def _row(found: NamedSeries, step: Series, name: str, one: Sequence[float]) -> SplitRow:
     label, _, cuts = step.label.partition(", cut ")
     if not step.values:
-        return Row(name, label, reason=step.reason)
+        return SplitRow(name, label, reason=step.reason)
     moved, links = (found.values(f"{what} {name}") or (0.0,) for what in ("moved", "links"))
     memory = tuple(values[0] for values in found.numbered(f"memory {name}"))
     speed = ratio(one, step.values) if one else None
-    return Row(name, label, cuts, step.values, speed, moved[0], links[0], memory)
+    return SplitRow(name, label, cuts, step.values, speed, moved[0], links[0], memory)
 
 
 def make_pipeline_rows(series: Sequence[Series], microbatches: int) -> List[PipelineRow]:
     """The pipelines that were measured."""
-    found = Found(series)
+    found = NamedSeries(series)
     there = [name for name in PIPELINES if found.values(f"step {name}")]
     return [_pipeline_row(found, name, microbatches) for name in there]
 
 
-def _pipeline_row(found: Found, name: str, microbatches: int) -> PipelineRow:
+def _pipeline_row(found: NamedSeries, name: str, microbatches: int) -> PipelineRow:
     step, devices = found.series(f"step {name}"), len(found.numbered(f"memory {name}"))
     apart = APART.get(name, name)
     stages = found.numbered(f"alone {apart}")
@@ -166,7 +166,7 @@ def verdict(series: Sequence[Series], microbatches: int) -> str:
 
     Judged for 2 devices and 8 microbatches.
     """
-    found = Found(series)
+    found = NamedSeries(series)
     devices = len(found.numbered(f"memory {ONE_F_ONE_B}"))
     step, at_once = found.values(f"step {ONE_F_ONE_B}"), found.values("at once")
     value = ratio(step, at_once) if step and at_once else None
@@ -190,7 +190,7 @@ def text(series: Sequence[Series], task: Task, microbatches: int, rounds: int) -
     )
 
 
-def _ways(rows: Sequence[Row], task: Task, rounds: int) -> str:
+def _ways(rows: Sequence[SplitRow], task: Task, rounds: int) -> str:
     lines = [
         f"{task.title}, batches of {task.global_batch_size}",
         f"{'':<14}{'ms':>9}{'speed':>7}{'moved MB':>10}{'links ms':>10}  memory MB",

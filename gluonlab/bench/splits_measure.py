@@ -70,7 +70,7 @@ from gluonlab.errors import DeviceError, UsageError
 from gluonlab.parallel.channels.replica import ChannelReplica
 from gluonlab.parallel.channels.strategy import ChannelParallel
 from gluonlab.parallel.data.strategy import DataParallel
-from gluonlab.parallel.memory import Shards, Taken
+from gluonlab.parallel.memory import ShardSizes, Taken
 from gluonlab.parallel.part import bytes_of
 from gluonlab.parallel.pipeline.executor import Program
 from gluonlab.parallel.pipeline.price import Costs
@@ -228,7 +228,7 @@ def moves(way: Way) -> Moves:
 def taken(way: Way) -> List[Taken]:
     """What each device takes, as --memory plans it."""
     assert way.plan is not None and way.strategy is not None
-    of_copy = way.strategy.taken(Shards((way.plan.largest_share,)))
+    of_copy = way.strategy.taken(ShardSizes((way.plan.largest_share,)))
     return of_copy * len(way.plan.split.copies)
 
 

@@ -52,15 +52,15 @@ from gluonlab.collectives.schedule import ALL_GATHER, ALLREDUCE, COLLECTIVES, RE
 from gluonlab.errors import ScheduleError, unknown
 
 
-class Line(NamedTuple):
+class LinearCost(NamedTuple):
     """``fixed_s`` + size * ``s_per_byte`` seconds."""
 
     fixed_s: float
     s_per_byte: float
 
-    def then(self, other: Line) -> Line:
+    def then(self, other: LinearCost) -> LinearCost:
         """Both, one after the other."""
-        return Line(self.fixed_s + other.fixed_s, self.s_per_byte + other.s_per_byte)
+        return LinearCost(self.fixed_s + other.fixed_s, self.s_per_byte + other.s_per_byte)
 
 
 @dataclass(frozen=True)
@@ -73,7 +73,7 @@ class Floor:
 
     collective: str
     topology: str
-    cases: Tuple[Tuple[Line, ...], ...]
+    cases: Tuple[Tuple[LinearCost, ...], ...]
 
     def seconds(self, size_bytes: float) -> float:
         """For a buffer of ``size_bytes`` on every device."""
@@ -91,10 +91,10 @@ def floor_of(topology: Topology, collective: str = ALLREDUCE) -> Floor:
     if collective not in COLLECTIVES:
         raise ScheduleError(unknown("collective", collective, COLLECTIVES))
     if topology.world_size == 1:
-        return Floor(collective, topology.name, ((Line(0.0, 0.0),),))
+        return Floor(collective, topology.name, ((LinearCost(0.0, 0.0),),))
     capacity = Capacity(topology)
     cases = _allreduce(capacity) if collective == ALLREDUCE else _half(capacity, collective)
-    adding = Line(0.0, 0.0 if collective == ALL_GATHER else additions(topology))
+    adding = LinearCost(0.0, 0.0 if collective == ALL_GATHER else additions(topology))
     return Floor(
         collective,
         topology.name,
@@ -115,38 +115,38 @@ def additions(topology: Topology) -> float:
     return times * max(1 / (p * topology.reduce_bytes_per_s), 1 / shared)
 
 
-def _allreduce(capacity: Capacity) -> List[List[Line]]:
+def _allreduce(capacity: Capacity) -> List[List[LinearCost]]:
     alpha = _lowest_latency(capacity)
     n_bytes = capacity.seconds_per_byte(both_ways=True)
     inward, outward = capacity.fans(True), capacity.fans(False)
-    apart = Line(_distance(capacity, alpha), 0.0)
+    apart = LinearCost(_distance(capacity, alpha), 0.0)
     two = [a.then(b) for a in _lines(inward, alpha) for b in _lines(outward, alpha)]
     # A chunk fans in or out: of the bytes at least half in one of the two ways, in each step.
-    either = Line(
+    either = LinearCost(
         alpha * (2 + min(inward.messages_with_bytes, outward.messages_with_bytes)),
         min(inward.s_per_byte, outward.s_per_byte) / 2,
     )
-    three = [either, Line(alpha * (2 + min(inward.messages, outward.messages)), 0.0)]
-    more = [Line(alpha * _gossip(capacity), 0.0)]
+    three = [either, LinearCost(alpha * (2 + min(inward.messages, outward.messages)), 0.0)]
+    more = [LinearCost(alpha * _gossip(capacity), 0.0)]
     cases = zip((2, 3, 4), (two, three, more))
-    return [[*lines, Line(steps * alpha, n_bytes), apart] for steps, lines in cases]
+    return [[*lines, LinearCost(steps * alpha, n_bytes), apart] for steps, lines in cases]
 
 
-def _half(capacity: Capacity, collective: str) -> List[List[Line]]:
+def _half(capacity: Capacity, collective: str) -> List[List[LinearCost]]:
     """One step is a fan; each further one multiplies what a rank can hold, or who can hold it."""
     inward = collective == REDUCE_SCATTER
     alpha = _lowest_latency(capacity)
     n_bytes = capacity.seconds_per_byte(both_ways=False)
-    apart = Line(_radius(_distances(capacity), inward), 0.0)
+    apart = LinearCost(_radius(_distances(capacity), inward), 0.0)
     messages = _growth(capacity.topology.world_size, capacity.most_messages(inward))
-    cases = (1, _lines(capacity.fans(inward), alpha)), (2, [Line(alpha * messages, 0.0)])
-    return [[*lines, Line(steps * alpha, n_bytes), apart] for steps, lines in cases]
+    cases = (1, _lines(capacity.fans(inward), alpha)), (2, [LinearCost(alpha * messages, 0.0)])
+    return [[*lines, LinearCost(steps * alpha, n_bytes), apart] for steps, lines in cases]
 
 
-def _lines(fan: Fan, alpha: float) -> List[Line]:
+def _lines(fan: Fan, alpha: float) -> List[LinearCost]:
     return [
-        Line(fan.messages * alpha, 0.0),
-        Line(fan.messages_with_bytes * alpha, fan.s_per_byte),
+        LinearCost(fan.messages * alpha, 0.0),
+        LinearCost(fan.messages_with_bytes * alpha, fan.s_per_byte),
     ]
 
 

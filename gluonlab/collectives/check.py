@@ -22,8 +22,8 @@ from gluonlab.collectives.schedule import (
     NEITHER,
     OPS,
     REDUCE_SCATTER,
-    Columns,
     Schedule,
+    ScheduleArrays,
     columns_of,
 )
 from gluonlab.errors import ScheduleError
@@ -45,7 +45,7 @@ def check(schedule: Schedule) -> None:
     by_chunk = np.argsort(columns.chunk, kind="stable")
     ends = np.cumsum(np.bincount(columns.chunk, minlength=schedule.chunks))
     for chunk, rows in enumerate(np.split(by_chunk, ends[:-1])):
-        _check_chunk(schedule, chunk, _Run(columns, rows, schedule.world_size), columns)
+        _check_chunk(schedule, chunk, _ChunkSimulation(columns, rows, schedule.world_size), columns)
 
 
 def states(schedule: Schedule) -> Iterator[List[List[Contributions]]]:
@@ -84,7 +84,7 @@ def _where(schedule: Schedule, place: Place) -> str:
 # --- the rules of a step, by which its transfers may be made at once
 
 
-def _checked_columns(schedule: Schedule) -> Columns:
+def _checked_columns(schedule: Schedule) -> ScheduleArrays:
     """The transfers of a schedule all of whose steps obey the rules.
 
     Columns find whether a step breaks a rule; `_check_step` then says which transfer does.
@@ -101,7 +101,7 @@ def _checked_columns(schedule: Schedule) -> Columns:
     return columns
 
 
-def _first_broken(columns: Columns, ranks: int, chunks: int) -> Optional[int]:
+def _first_broken(columns: ScheduleArrays, ranks: int, chunks: int) -> Optional[int]:
     """The first step with a transfer that breaks a rule."""
     src, dst, chunk = columns.src, columns.dst, columns.chunk
     bad = (columns.op == NEITHER) | (src == dst)
@@ -178,13 +178,13 @@ class _Sums:
         return number
 
 
-class _Run:
-    """The transfers of one chunk, in these ``rows`` of `Columns`, carried out on trees.
+class _ChunkSimulation:
+    """The transfers of one chunk, in these ``rows`` of `ScheduleArrays`, carried out on trees.
 
     ``tree[rank]``: what the rank ends with. ``written``: what each transfer wrote.
     """
 
-    def __init__(self, columns: Columns, rows: Any, world_size: int) -> None:
+    def __init__(self, columns: ScheduleArrays, rows: Any, world_size: int) -> None:
         self.rows, self.sums = rows, _Sums(world_size)
         self.src, self.dst = columns.src[rows].tolist(), columns.dst[rows].tolist()
         self.adds = (columns.op[rows] == IS_ADD).tolist()
@@ -213,7 +213,9 @@ class _Run:
         return next(iter(doubles + into_rank[:1]), None)
 
 
-def _check_chunk(schedule: Schedule, chunk: int, run: _Run, columns: Columns) -> None:
+def _check_chunk(
+    schedule: Schedule, chunk: int, run: _ChunkSimulation, columns: ScheduleArrays
+) -> None:
     """Check what the ranks hold of a chunk at the end."""
     owner, everybody = schedule.owner[chunk], (1 << schedule.world_size) - 1
     ranks = [owner] if schedule.collective == REDUCE_SCATTER else range(schedule.world_size)
@@ -243,7 +245,9 @@ def _ranks(bits: int) -> str:
     return f"rank{'s' * (len(ranks) > 1)} {', '.join(map(str, ranks))}"
 
 
-def _fail(schedule: Schedule, columns: Columns, run: _Run, rank: int, message: str) -> None:
+def _fail(
+    schedule: Schedule, columns: ScheduleArrays, run: _ChunkSimulation, rank: int, message: str
+) -> None:
     turn = run.first_fault(rank)
     if turn is None:
         raise ScheduleError(f"{schedule.name}: {message}: nothing is ever sent to it")

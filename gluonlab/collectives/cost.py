@@ -42,7 +42,7 @@ from typing import (
 import numpy as np
 
 from gluonlab.collectives.links import INFINITE, Link, Pair, Route, Topology, Ways
-from gluonlab.collectives.schedule import ALLREDUCE, IS_ADD, Columns, Schedule, columns_of
+from gluonlab.collectives.schedule import ALLREDUCE, IS_ADD, Schedule, ScheduleArrays, columns_of
 from gluonlab.errors import ScheduleError
 
 # of links in steps, and of transfers, looked at together: some 100 MB
@@ -280,7 +280,7 @@ def _counted(values: Any) -> Tuple[Any, Any]:
     return different[order], often[order]
 
 
-def _first_of_each(columns: Columns, rows: Any, chunks: int) -> Any:
+def _first_of_each(columns: ScheduleArrays, rows: Any, chunks: int) -> Any:
     """Of the rows that write to the same chunk of a rank in the same step, the first."""
     cells = np.stack([columns.step[rows], columns.dst[rows] * chunks + columns.chunk[rows]])
     return rows[np.unique(cells, axis=1, return_index=True)[1]]

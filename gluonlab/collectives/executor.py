@@ -36,9 +36,9 @@ from mxnet import autograd, nd
 
 from gluonlab.collectives.algorithms import make_schedule
 from gluonlab.collectives.partition import (
+    ArrayRange,
     Move,
     Overlaps,
-    Part,
     moves,
     owned_parts,
     partition,
@@ -182,7 +182,7 @@ class _Rank:
         self.settling = [call for array in self._flat for call in settling(array)]
         for call in self.settling:
             call()
-        self._cells: Dict[Part, _Cell] = {}
+        self._cells: Dict[ArrayRange, _Cell] = {}
         self._overlaps = Overlaps()
 
     def fences(self) -> Iterator[Fence]:
@@ -198,14 +198,14 @@ class _Rank:
             if aliases:
                 yield Fence(self.ctx, read=[], written=[self._flat[place], *aliases])
 
-    def order(self, part: Part, writes: bool) -> Iterator[Call]:
+    def order(self, part: ArrayRange, writes: bool) -> Iterator[Call]:
         """Fences between uses of overlapping cells, whose shared elements the engine cannot see."""
         others = self._overlaps.use(part, writes)
         if others:
             written = [self.cell(each).alias for each in (part, *others)]
             yield Fence(self.ctx, read=[], written=written)
 
-    def cell(self, part: Part) -> _Cell:
+    def cell(self, part: ArrayRange) -> _Cell:
         if part not in self._cells:
             flat = self._flat[part.array]
             if part.array in self._cut:
@@ -264,7 +264,7 @@ class _Cell:
 
 
 def moves_on(
-    schedule: Schedule, parts: Sequence[Sequence[Part]], arrays: Sequence[nd.NDArray]
+    schedule: Schedule, parts: Sequence[Sequence[ArrayRange]], arrays: Sequence[nd.NDArray]
 ) -> Iterator[Move]:
     """All transfers as the devices of ``arrays``, those of any rank, should make them.
 
@@ -285,12 +285,12 @@ def moves_on(
                 yield Move(pieces[chunk][turn], op, dst, sources, len(sources), free)
 
 
-def is_cut(part: Part, arrays: Sequence[nd.NDArray]) -> bool:
+def is_cut(part: ArrayRange, arrays: Sequence[nd.NDArray]) -> bool:
     """Whether it is less than the whole of its array."""
     return (part.begin, part.end) != (0, arrays[part.array].size)
 
 
-def pieces_of(part: Part, array: nd.NDArray) -> List[Part]:
+def pieces_of(part: ArrayRange, array: nd.NDArray) -> List[ArrayRange]:
     """The pieces that a part of ``array`` is cut into; on GPUs there is only one.
 
     Their caches hold less, and every operation has its price.
@@ -298,7 +298,7 @@ def pieces_of(part: Part, array: nd.NDArray) -> List[Part]:
     size = part.end - part.begin
     count = 1 if is_gpu(array) else math.ceil(size * np.dtype(array.dtype).itemsize / PIECE_BYTES)
     bounds = split_evenly(size, count)
-    return [Part(part.array, part.begin + begin, part.begin + end) for begin, end in bounds]
+    return [ArrayRange(part.array, part.begin + begin, part.begin + end) for begin, end in bounds]
 
 
 # --- a reduce-scatter that leaves its inputs as they are, at the price of one in place
@@ -314,7 +314,7 @@ class Owned(NamedTuple):
     """A sum that a rank owns after a reduce-scatter: ``array``, (n,), of the elements ``part``."""
 
     rank: int
-    part: Part
+    part: ArrayRange
     array: nd.NDArray
 
 
@@ -334,7 +334,7 @@ class ReduceApart:
         enable_peer_access([of_rank[0].context for of_rank in arrays])
         self.transfers_run = 0  # as in Executor
         self._transfers = 0
-        self._sums: Dict[Tuple[int, Part], nd.NDArray] = {}
+        self._sums: Dict[Tuple[int, ArrayRange], nd.NDArray] = {}
         self._joins = is_gpu(arrays[0][0])  # chunks that move as one in a step, and not in the next
         self._calls: List[Call] = []
         sizes = [array.size for array in arrays[0]]
@@ -361,7 +361,7 @@ class ReduceApart:
                 call()
         self.transfers_run += self._transfers
 
-    def _cut(self, part: Part, ranks: Sequence[int]) -> Iterator[Part]:
+    def _cut(self, part: ArrayRange, ranks: Sequence[int]) -> Iterator[ArrayRange]:
         """``part``, or pieces of it where it begins or ends within sums of these ranks."""
         edges = {part.begin, part.end}
         for rank, other in self._sums if self._joins else ():
@@ -369,9 +369,9 @@ class ReduceApart:
                 edges.update(edge for edge in other[1:] if part.begin < edge < part.end)
         cuts = sorted(edges)
         for begin, end in zip(cuts, cuts[1:]):
-            yield Part(part.array, begin, end)
+            yield ArrayRange(part.array, begin, end)
 
-    def _add(self, piece: Part, rank: int, others: Sequence[int]) -> None:
+    def _add(self, piece: ArrayRange, rank: int, others: Sequence[int]) -> None:
         first, values = self._value(rank, piece), [self._value(other, piece) for other in others]
         total = self._sum_so_far(rank, piece)
         if total is None:
@@ -385,12 +385,12 @@ class ReduceApart:
         else:
             self._calls += added([first, *values], total, total)
 
-    def _value(self, rank: int, piece: Part) -> nd.NDArray:
+    def _value(self, rank: int, piece: ArrayRange) -> nd.NDArray:
         """Where the rank's contribution lies, or what it has summed so far."""
         total = self._sum_so_far(rank, piece)
         return self._flat[rank][piece.array][piece.begin : piece.end] if total is None else total
 
-    def _sum_so_far(self, rank: int, piece: Part) -> Optional[nd.NDArray]:
+    def _sum_so_far(self, rank: int, piece: ArrayRange) -> Optional[nd.NDArray]:
         """The rank's sum of ``piece``, perhaps as a slice of a larger sum, or None."""
         if (rank, piece) in self._sums:
             return self._sums[rank, piece]
@@ -400,7 +400,7 @@ class ReduceApart:
                 return array[piece.begin - part.begin : piece.end - part.begin]
         return None
 
-    def _sum(self, rank: int, piece: Part) -> nd.NDArray:
+    def _sum(self, rank: int, piece: ArrayRange) -> nd.NDArray:
         """The rank's sum of ``piece``; where nothing was added, as with one rank, a copy."""
         total = self._sum_so_far(rank, piece)
         if total is None:

@@ -15,7 +15,7 @@ from gluonlab.errors import ScheduleError
 from gluonlab.shares import split_evenly
 
 
-class Part(NamedTuple):
+class ArrayRange(NamedTuple):
     """The elements ``begin`` to ``end`` of array number ``array``, flattened."""
 
     array: int
@@ -23,7 +23,7 @@ class Part(NamedTuple):
     end: int
 
 
-def partition(sizes: Sequence[int], chunks: int, whole: bool = False) -> List[List[Part]]:
+def partition(sizes: Sequence[int], chunks: int, whole: bool = False) -> List[List[ArrayRange]]:
     """The parts of each chunk; every element of every array is in one of them, and none is empty.
 
     ``sizes``: elements of the arrays. By elements, the arrays laid end to end are cut into equal
@@ -37,7 +37,7 @@ def partition(sizes: Sequence[int], chunks: int, whole: bool = False) -> List[Li
     return [_cut(sizes, begin, end) for begin, end in split_evenly(sum(sizes), chunks)]
 
 
-def owned_parts(schedule: Schedule, sizes: Sequence[int]) -> List[Tuple[int, Part]]:
+def owned_parts(schedule: Schedule, sizes: Sequence[int]) -> List[Tuple[int, ArrayRange]]:
     """(owner, part) for all parts that arrays of these sizes are cut into.
 
     The owner is the rank that holds the part between the schedule's halves.
@@ -46,24 +46,24 @@ def owned_parts(schedule: Schedule, sizes: Sequence[int]) -> List[Tuple[int, Par
     return [(rank, part) for chunk, rank in enumerate(schedule.owner) for part in parts[chunk]]
 
 
-def _whole(sizes: Sequence[int], chunks: int) -> List[List[Part]]:
-    parts: List[List[Part]] = [[] for _ in range(chunks)]
+def _whole(sizes: Sequence[int], chunks: int) -> List[List[ArrayRange]]:
+    parts: List[List[ArrayRange]] = [[] for _ in range(chunks)]
     load = [0] * chunks
     for array in sorted(range(len(sizes)), key=lambda array: -sizes[array]):
         if sizes[array]:
             lightest = load.index(min(load))
             load[lightest] += sizes[array]
-            parts[lightest].append(Part(array, 0, sizes[array]))
+            parts[lightest].append(ArrayRange(array, 0, sizes[array]))
     return parts
 
 
-def _cut(sizes: Sequence[int], begin: int, end: int) -> List[Part]:
+def _cut(sizes: Sequence[int], begin: int, end: int) -> List[ArrayRange]:
     """What lies between ``begin`` and ``end`` when the arrays lie end to end."""
     parts, offset = [], 0
     for array, size in enumerate(sizes):
         first, last = max(begin, offset), min(end, offset + size)
         if first < last:
-            parts.append(Part(array, first - offset, last - offset))
+            parts.append(ArrayRange(array, first - offset, last - offset))
         offset += size
     return parts
 
@@ -79,7 +79,7 @@ class Move(NamedTuple):
     ``transfers``: how many of the schedule's these are. ``free``: of a `Target`.
     """
 
-    part: Part
+    part: ArrayRange
     op: str
     dst: int
     sources: Tuple[int, ...]
@@ -87,7 +87,7 @@ class Move(NamedTuple):
     free: bool = False
 
 
-def moves(schedule: Schedule, parts: Sequence[Sequence[Part]]) -> Iterator[Move]:
+def moves(schedule: Schedule, parts: Sequence[Sequence[ArrayRange]]) -> Iterator[Move]:
     """All transfers, step by step, as few, large operations, for GPUs.
 
     There MXNet's engine waits for the stream after each operation, so every operation has its
@@ -164,10 +164,10 @@ class Overlaps:
 
     def __init__(self) -> None:
         self._now = 0
-        self._uses: Dict[int, Dict[Part, _Uses]] = {}  # of each array
-        self._ordered: Dict[Tuple[Part, Part], int] = {}  # when last, of any two
+        self._uses: Dict[int, Dict[ArrayRange, _Uses]] = {}  # of each array
+        self._ordered: Dict[Tuple[ArrayRange, ArrayRange], int] = {}  # when last, of any two
 
-    def use(self, part: Part, writes: bool) -> List[Part]:
+    def use(self, part: ArrayRange, writes: bool) -> List[ArrayRange]:
         """The other parts that this use must wait for; they count as ordered from now on."""
         of_array = self._uses.setdefault(part.array, {})
         others = [
@@ -199,5 +199,5 @@ class _Uses(NamedTuple):
         return _Uses(now, now if writes else self.written)
 
 
-def _overlap(one: Part, other: Part) -> bool:
+def _overlap(one: ArrayRange, other: ArrayRange) -> bool:
     return one.array == other.array and one.begin < other.end and other.begin < one.end

@@ -119,7 +119,7 @@ _CODES = {ADD: IS_ADD, COPY: IS_COPY}
 
 
 @dataclass(frozen=True)
-class Columns:
+class ScheduleArrays:
     """One row for each transfer, step by step, in the order of the steps' lists.
 
     ``step``, ``src``, ``dst``, ``chunk``: whole numbers (transfers,). ``op`` (transfers,): IS_ADD,
@@ -134,7 +134,7 @@ class Columns:
     starts: Column
 
 
-def columns_of(schedule: Schedule) -> Columns:
+def columns_of(schedule: Schedule) -> ScheduleArrays:
     """Raises TypeError where a rank or a chunk is no whole number, or too large for 64 bits."""
     import numpy as np  # not needed to read a topology, as the doctor does
 
@@ -149,4 +149,4 @@ def columns_of(schedule: Schedule) -> Columns:
     src, dst, chunk = (whole(list(map(itemgetter(place), transfers))) for place in range(3))
     op = np.array([_CODES.get(of, NEITHER) for of in map(itemgetter(3), transfers)], np.int8)
     step = np.repeat(np.arange(len(lengths)), lengths)
-    return Columns(step, src, dst, chunk, op, np.cumsum([0, *lengths]))
+    return ScheduleArrays(step, src, dst, chunk, op, np.cumsum([0, *lengths]))

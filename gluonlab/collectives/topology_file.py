@@ -70,7 +70,7 @@ from gluonlab.errors import DataError, ScheduleError, unknown
 from gluonlab.files.whole import read_bounded, write_text
 
 if TYPE_CHECKING:
-    from gluonlab.collectives.synthesis.search import Found
+    from gluonlab.collectives.synthesis.search import SynthesizedSchedule
 
 SUFFIX = ".json"
 LARGEST_BYTES = 16 * 2**20
@@ -158,7 +158,7 @@ def write_topology(topology: Topology, path: Union[str, Path]) -> None:
     write_text(Path(path), text)
 
 
-def with_schedules(topology: Topology, front: "Sequence[Found]") -> str:
+def with_schedules(topology: Topology, front: "Sequence[SynthesizedSchedule]") -> str:
     """The text of a file of schedules found for ``topology``, which `read_topology` reads."""
     from gluonlab.collectives.synthesis import stored
     from gluonlab.collectives.synthesis.lanes import lanes_of
@@ -520,18 +520,18 @@ class Wire(NamedTuple):
     latency_s: float
 
 
-class _Way(NamedTuple):
+class _WirePath(NamedTuple):
     """Some wires one after the other."""
 
     links: Tuple[Link, ...] = ()
     latency_s: float = 0.0
     bytes_per_s: float = INFINITE
 
-    def on(self, wire: Wire, buses: Mapping[Node, Link]) -> _Way:
+    def on(self, wire: Wire, buses: Mapping[Node, Link]) -> _WirePath:
         """The way that goes on along ``wire``, and through what it leads to."""
         links = [wire.link, *([buses[wire.dst]] if wire.dst in buses else [])]
         slowest = min(link.bytes_per_s for link in links)
-        return _Way(
+        return _WirePath(
             (*self.links, *links),
             max(self.latency_s, wire.latency_s),
             min(self.bytes_per_s, slowest),
@@ -559,13 +559,13 @@ def shortest_routes(
 
 def _ways(
     src: int, leaving: Mapping[Node, Sequence[Wire]], buses: Mapping[Node, Link]
-) -> Dict[int, _Way]:
+) -> Dict[int, _WirePath]:
     """The best way from ``src`` to every device that it reaches: breadth first."""
-    found: Dict[int, _Way] = {}
-    reached: Dict[Node, _Way] = {src: _Way()}
+    found: Dict[int, _WirePath] = {}
+    reached: Dict[Node, _WirePath] = {src: _WirePath()}
     ends: Set[Node] = {src}
     while reached:
-        longer: Dict[Node, _Way] = {}
+        longer: Dict[Node, _WirePath] = {}
         for node, way in reached.items():
             for wire in leaving.get(node, ()):
                 if wire.dst not in ends:

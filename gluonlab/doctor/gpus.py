@@ -19,7 +19,7 @@ from gluonlab.engine.installation import pip_install
 from gluonlab.engine.setup import TF32_VARIABLE
 from gluonlab.gpu.arithmetic import TF32_SINCE
 from gluonlab.gpu.cuda import CODE_FOR, LIVING, has_code, sm_of
-from gluonlab.gpu.nvml import BINDINGS, Driver, Gpu, Pair, in_cuda_order, visible_gpus
+from gluonlab.gpu.nvml import BINDINGS, Driver, NvmlGpu, Pair, in_cuda_order, visible_gpus
 from gluonlab.host.resources import text_of
 
 OLDEST_DRIVER = "450.80.02"  # of CUDA 11.x, NVIDIA's table of minor version compatibility
@@ -154,7 +154,7 @@ def memory(driver: Driver) -> Iterator[Finding]:
         yield warning("gpu-memory", what, cause, cure)
 
 
-def _names(gpus: Iterable[Gpu]) -> str:
+def _names(gpus: Iterable[NvmlGpu]) -> str:
     return ", ".join(f"{gpu.name} (GPU {gpu.index})" for gpu in gpus)
 
 
@@ -196,7 +196,7 @@ def numbering(driver: Driver, environ: Mapping[str, str] = os.environ) -> Iterat
         yield ok("numbering", f"{pairs} of nvidia-smi; {settings}")
 
 
-def _mig_parts(shown: Sequence[Gpu], visible: Optional[str]) -> Iterator[Finding]:
+def _mig_parts(shown: Sequence[NvmlGpu], visible: Optional[str]) -> Iterator[Finding]:
     """GPUs that are divided (MIG), of which CUDA shows a process one part."""
     for gpu in shown:
         whole = f"nvidia-smi -i {gpu.index} -mig 0 makes it whole again"

@@ -17,7 +17,7 @@ from gluonlab.engine import setup
 from gluonlab.engine.installation import AGAIN
 from gluonlab.engine.linking import understand
 from gluonlab.gpu.cuda import lacking
-from gluonlab.gpu.process import Outcome, ask, message_of, tell
+from gluonlab.gpu.process import ProcessExit, ask, message_of, tell
 
 FEATURES = ("CUDA", "CUDNN", "NCCL", "ONEDNN", "MKLDNN", "DIST_KVSTORE", "OPENMP")
 
@@ -30,13 +30,13 @@ HOROVOD = (
 OTHER_STORE = "choose another with --kvstore"
 
 
-def try_mxnet() -> Outcome:
+def try_mxnet() -> ProcessExit:
     """Load MXNet in a process of its own and try what works with it."""
     return ask("gluonlab.doctor.mxnet_loads", timeout_s=TIMEOUT_S)
 
 
 @listed
-def findings(outcome: Outcome, is_installed: bool, horovod: Optional[str]) -> Iterator[Finding]:
+def findings(outcome: ProcessExit, is_installed: bool, horovod: Optional[str]) -> Iterator[Finding]:
     """``is_installed``: there is an MXNet at all.
 
     ``horovod``: the version that is installed, or None.
@@ -54,7 +54,7 @@ def findings(outcome: Outcome, is_installed: bool, horovod: Optional[str]) -> It
     yield _horovod(outcome.answer("horovod"), horovod)
 
 
-def _loads(outcome: Outcome) -> Finding:
+def _loads(outcome: ProcessExit) -> Finding:
     loaded, refused = outcome.answer("version"), outcome.answer("error")
     if loaded is not None:
         gpus = loaded["gpus"]
@@ -96,7 +96,7 @@ def _refused(answer: Dict[str, Any]) -> Finding:
     return fault("import", "mxnet does not load", cause, cure)
 
 
-def _kvstores(outcome: Outcome) -> Iterator[Finding]:
+def _kvstores(outcome: ProcessExit) -> Iterator[Finding]:
     tried = {answer["kvstore"]: answer for answer in outcome.answers if "kvstore" in answer}
     works = [name for name, answer in tried.items() if answer["works"]]
     if works:
@@ -129,7 +129,7 @@ def _horovod(loaded: Optional[Dict[str, Any]], installed: Optional[str]) -> Find
     return ok("horovod", f"{loaded['horovod']} loads; built with {built}")
 
 
-def _trying(outcome: Outcome) -> str:
+def _trying(outcome: ProcessExit) -> str:
     tried = outcome.last("trying")
     return str(tried["trying"]) if tried else "start"
 

@@ -23,14 +23,14 @@ from gluonlab.errors import DeviceError
 from gluonlab.files.whole import check_new, write_text
 from gluonlab.gpu import nvml
 from gluonlab.gpu.nvml import visible_gpus
-from gluonlab.gpu.process import Outcome, ask
+from gluonlab.gpu.process import ProcessExit, ask
 
 FORMAT = 1
 TOTAL_S = 300.0
 OF_INTEREST = ("gluonlab", "cpu", "cores", "versions")  # what numbers depend on
 
 
-class Tried(NamedTuple):
+class TrialResult(NamedTuple):
     """A trial that has ended. ``numbers``: flat objects, which the page shows as a table."""
 
     name: str
@@ -74,7 +74,7 @@ class Proof(NamedTuple):
         options = dict(total=len(TRIALS), disable=None, leave=False, file=sys.stderr)
         with tqdm(desc=next(iter(TRIALS)), bar_format=bar_format, **options) as bar:
 
-            def done(tried: Tried) -> None:
+            def done(tried: TrialResult) -> None:
                 bar.update()
                 bar.set_description_str([*TRIALS, ""][[*TRIALS].index(tried.name) + 1])
                 with bar.external_write_mode():
@@ -87,7 +87,7 @@ class Proof(NamedTuple):
         return proof
 
 
-def try_all(devices: str, done: Callable[[Tried], None]) -> List[Tried]:
+def try_all(devices: str, done: Callable[[TrialResult], None]) -> List[TrialResult]:
     """Try everything on ``devices``, as --devices names them; ``done`` is called after each."""
     ends, tried = time.monotonic() + TOTAL_S, []
     for name, trial in TRIALS.items():
@@ -98,24 +98,24 @@ def try_all(devices: str, done: Callable[[Tried], None]) -> List[Tried]:
         if timeout_s >= 1:
             outcome = ask("gluonlab.doctor.trials", name, devices, timeout_s=timeout_s)
             verdicts, numbers = judge(name, outcome), numbers_of(name, outcome)
-        tried.append(Tried(name, time.monotonic() - began, verdicts, numbers))
+        tried.append(TrialResult(name, time.monotonic() - began, verdicts, numbers))
         done(tried[-1])
     return tried
 
 
-def judge(name: str, outcome: Outcome) -> List[Finding]:
+def judge(name: str, outcome: ProcessExit) -> List[Finding]:
     """At least one verdict on a trial, from what its process told."""
     trial = TRIALS[name]
     faults = [_fault(name, what) for what in [*trial.faults(outcome), *_unfinished(outcome)]]
     return faults or [ok(name, trial.summary(outcome))]
 
 
-def numbers_of(name: str, outcome: Outcome) -> List[Dict[str, Any]]:
+def numbers_of(name: str, outcome: ProcessExit) -> List[Dict[str, Any]]:
     """What a trial measured: flat objects."""
     return [answer for key in TRIALS[name].numbers for answer in outcome.all(key)]
 
 
-def _unfinished(outcome: Outcome) -> List[str]:
+def _unfinished(outcome: ProcessExit) -> List[str]:
     """Why a process crashed, hung or gave up, and at what; nothing for one that told all."""
     refused, doing = outcome.answer("error"), outcome.last("trying")
     reason = one_line(refused["error"]) if refused else outcome.ended
@@ -126,7 +126,7 @@ def _fault(trial: str, what: str) -> Finding:
     return Finding(trial, FAULT, what)
 
 
-def as_object(machine: Dict[str, Any], tried: List[Tried]) -> Dict[str, Any]:
+def as_object(machine: Dict[str, Any], tried: List[TrialResult]) -> Dict[str, Any]:
     """For a file: format, machine, and each trial with verdicts and numbers."""
     trials = [
         {

@@ -11,7 +11,7 @@ from typing import Any, List
 
 from gluonlab.doctor.findings import Finding, fault, ok, one_line
 from gluonlab.gpu.cuda import lacking
-from gluonlab.gpu.process import Outcome, ask, message_of, tell
+from gluonlab.gpu.process import ProcessExit, ask, message_of, tell
 
 # Ampere's tensor cores round float32 to 10 bits, and which kernels do depends on the batch: two
 # computations would differ by it.
@@ -35,7 +35,7 @@ def try_training() -> List[Finding]:
     return findings(ask("gluonlab.doctor.training", timeout_s=TIMEOUT_S, environ=environ))
 
 
-def findings(outcome: Outcome) -> List[Finding]:
+def findings(outcome: ProcessExit) -> List[Finding]:
     """The findings that the process's answers make."""
     devices = (outcome.answer("devices") or {}).get("devices", "")
     where = f" on {devices}" if devices else ""

@@ -27,7 +27,7 @@ from gluonlab.devices import devices
 from gluonlab.doctor.training import TOLERANCE, difference
 from gluonlab.errors import GluonlabError
 from gluonlab.files.whole import temporary_folder
-from gluonlab.gpu.process import Outcome, message_of, tell
+from gluonlab.gpu.process import ProcessExit, message_of, tell
 from gluonlab.kvstores import KVSTORES, make_kvstore
 
 if TYPE_CHECKING:
@@ -50,11 +50,11 @@ class Trial(NamedTuple):
     longest_s: float
     numbers: Tuple[str, ...]
     run: Callable[[List[mx.Context]], None]
-    faults: Callable[[Outcome], List[str]]
-    summary: Callable[[Outcome], str]
+    faults: Callable[[ProcessExit], List[str]]
+    summary: Callable[[ProcessExit], str]
 
 
-def _no_faults(outcome: Outcome) -> List[str]:
+def _no_faults(outcome: ProcessExit) -> List[str]:
     """A count or a speed is neither right nor wrong."""
     return []
 
@@ -102,7 +102,7 @@ def _copy_speed(source: mx.Context, target: mx.Context) -> float:
     return 4 * TIMED_COPY * REPEATS / 1e9 / (time.perf_counter() - began)
 
 
-def copy_faults(outcome: Outcome) -> List[str]:
+def copy_faults(outcome: ProcessExit) -> List[str]:
     """Each GPU that does not hold what it was given, and each pair whose copies change."""
     forgetful = [told["device"] for told in outcome.all("lost") if told["lost"]]
     return [f"{device} does not keep what is written to it" for device in forgetful] + [
@@ -113,7 +113,7 @@ def copy_faults(outcome: Outcome) -> List[str]:
     ]
 
 
-def copy_summary(outcome: Outcome) -> str:
+def copy_summary(outcome: ProcessExit) -> str:
     """How many pairs were tried."""
     count = len(outcome.all("source"))
     return f"what is copied between {count} pairs of GPUs arrives unchanged"
@@ -198,7 +198,7 @@ def distance(found: List[Array], reference: List[Array]) -> float:
     return float(np.max(ratios)) if np.isfinite(ratios).all() else float("inf")
 
 
-def arithmetic_faults(outcome: Outcome) -> List[str]:
+def arithmetic_faults(outcome: ProcessExit) -> List[str]:
     """Each GPU whose numbers are not those of the CPU; different bits alone are not a fault."""
     return [
         f"{answer['device']} computes {answer['operation']} wrongly: "
@@ -208,7 +208,7 @@ def arithmetic_faults(outcome: Outcome) -> List[str]:
     ]
 
 
-def arithmetic_summary(outcome: Outcome) -> str:
+def arithmetic_summary(outcome: ProcessExit) -> str:
     """By how much results differ from the CPU's, and whether they have the same bits."""
     answers = outcome.all("operation")
     unlike = sorted({answer["operation"] for answer in answers if not answer["alike"]})
@@ -268,7 +268,7 @@ def _summed(store: Any, key: int, values: Array, ctxs: List[mx.Context]) -> List
     return [array.asnumpy() for array in arrays]
 
 
-def store_faults(outcome: Outcome) -> List[str]:
+def store_faults(outcome: ProcessExit) -> List[str]:
     """Each store that fails, sums wrongly or gives replicas different bits."""
     problems = {told["store"]: _store_problem(told) for told in outcome.all("store")}
     return [f"kvstore {name} {problem}" for name, problem in problems.items() if problem]
@@ -286,7 +286,7 @@ def _store_problem(told: Dict[str, Any]) -> str:
     return ""
 
 
-def store_summary(outcome: Outcome) -> str:
+def store_summary(outcome: ProcessExit) -> str:
     """The stores that were tried."""
     stores = ", ".join(told["store"] for told in outcome.all("store"))
     return f"{stores}: exact sums, the same bits in all replicas, and training as on one GPU"
@@ -325,7 +325,7 @@ def _parameters(devices: str, options: List[str]) -> str:
         return hashlib.sha256(parameters.read_bytes()).hexdigest()
 
 
-def bits_faults(outcome: Outcome) -> List[str]:
+def bits_faults(outcome: ProcessExit) -> List[str]:
     """Runs that fail, and runs of --deterministic that differ; others promise no equal bits."""
     answers = outcome.all("how")
     failed = [
@@ -336,7 +336,7 @@ def bits_faults(outcome: Outcome) -> List[str]:
     return failed
 
 
-def bits_summary(outcome: Outcome) -> str:
+def bits_summary(outcome: ProcessExit) -> str:
     """Whether runs without --deterministic repeat, too."""
     alike = {told["how"]: told["alike"] for told in outcome.all("how")}
     without = "the same" if alike["without --deterministic"] else "different"
@@ -393,7 +393,7 @@ def _profiled(step: Callable[[], Any]) -> "Counter[str]":
     )
 
 
-def count_summary(outcome: Outcome) -> str:
+def count_summary(outcome: ProcessExit) -> str:
     """The counts of each store."""
     counts = "; ".join(
         f"{told['store']} {told['queued']:.0f}, {told['copies']:.0f} of them copies"
@@ -476,7 +476,7 @@ def _sum_over(name: str, size: int, ctxs: List[mx.Context]) -> Callable[[], None
     return lambda: store.pushpull(0, arrays)
 
 
-def speed_summary(outcome: Outcome) -> str:
+def speed_summary(outcome: ProcessExit) -> str:
     """The speed of each network on each number of GPUs."""
     rates = [
         f"{told['network']} {told['images_per_s']:,.0f} on {told['devices']}"

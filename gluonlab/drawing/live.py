@@ -138,7 +138,7 @@ def as_written(text: str) -> str:
     return text.replace("$", r"\$")
 
 
-class Shown:
+class CellDisplay:
     """A place in the output of a cell, for one picture."""
 
     def __init__(self) -> None:
@@ -167,7 +167,7 @@ class LiveChart:
     ) -> None:
         self.x_label, self.y_label, self.x_limits = x_label, y_label, x_limits
         self.curves: Dict[str, List[Tuple[float, float]]] = {}
-        self._shown = Shown()
+        self._shown = CellDisplay()
 
     def add(self, x: float, values: Dict[str, float]) -> None:
         """One more point of each curve that is named: ``add(1, {"1 device": 0.8})``."""

@@ -18,13 +18,13 @@ def install(around: Callable[[], ContextManager[None]]) -> None:
     What is raised there or by MXNet becomes an EngineError, and MissingMXNet where there is no
     MXNet.
     """
-    if not any(isinstance(finder, _Finder) for finder in sys.meta_path):
-        sys.meta_path.insert(0, _Finder(around))
+    if not any(isinstance(finder, _MXNetFinder) for finder in sys.meta_path):
+        sys.meta_path.insert(0, _MXNetFinder(around))
 
 
 def uninstall() -> None:
     """Remove the hook: Python imports mxnet by itself again."""
-    sys.meta_path[:] = [finder for finder in sys.meta_path if not isinstance(finder, _Finder)]
+    sys.meta_path[:] = [finder for finder in sys.meta_path if not isinstance(finder, _MXNetFinder)]
 
 
 def explain(error: BaseException) -> EngineError:
@@ -78,7 +78,7 @@ def _with_cached_operators(
     return spec
 
 
-class _Finder:
+class _MXNetFinder:
     """Finds mxnet as Python would, and wraps its loading."""
 
     def __init__(self, around: Callable[[], ContextManager[None]]) -> None:

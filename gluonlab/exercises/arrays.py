@@ -60,7 +60,7 @@ def check_arrays(arrays: Sequence[nd.NDArray], values: Sequence[Any]) -> None:
             )
 
 
-class Copy(NamedTuple):
+class ArrayCopy(NamedTuple):
     """One array that went from a device to another one."""
 
     src: mx.Context
@@ -69,10 +69,10 @@ class Copy(NamedTuple):
 
 
 @dataclass
-class Seen:
+class ArrayTrace:
     """What was seen while `watch` was on."""
 
-    copies: List[Copy] = field(default_factory=list)
+    copies: List[ArrayCopy] = field(default_factory=list)
     # the devices of two inputs of one operation
     mixed: List[Tuple[mx.Context, mx.Context]] = field(default_factory=list)
     waits: int = 0  # how often Python waited for values
@@ -86,9 +86,9 @@ class Seen:
 
 
 @contextmanager
-def watch() -> Iterator[Seen]:
+def watch() -> Iterator[ArrayTrace]:
     """Record every operation on arrays, and every wait, until the block ends."""
-    seen, invoke, copyto = Seen(), register._imperative_invoke, handle_of("_copyto")
+    seen, invoke, copyto = ArrayTrace(), register._imperative_invoke, handle_of("_copyto")
 
     def watched_invoke(
         handle: int, inputs: Any, keys: Any, values: Any, out: Any, *rest: Any
@@ -99,7 +99,7 @@ def watch() -> Iterator[Seen]:
         others = [ctx for ctx in ctxs if ctx != ctxs[0]]
         if others and handle == copyto:
             seen.copies.append(
-                Copy(ctxs[0], others[0], inputs[0].size * np.dtype(inputs[0].dtype).itemsize)
+                ArrayCopy(ctxs[0], others[0], inputs[0].size * np.dtype(inputs[0].dtype).itemsize)
             )
         elif others:
             seen.mixed.append((ctxs[0], others[0]))
@@ -130,7 +130,7 @@ def handle_of(operator: str) -> int:
     return int(handle.value or 0)
 
 
-def check_devices(seen: Seen) -> None:
+def check_devices(seen: ArrayTrace) -> None:
     """Raise Wrong if an operation mixed devices, or Python waited."""
     for one, other in seen.mixed:
         raise Wrong(

@@ -1,7 +1,7 @@
 """The exercises and their checkers, and `check`, which judges an answer.
 
 A checker gets the student's answer. It raises `Wrong` with the first counterexample, or returns if
-the answer is right; a `Score` where right answers differ in what they cost::
+the answer is right; a `AnswerCost` where right answers differ in what they cost::
 
     @exercise("02-1")
     def allreduce(answer):
@@ -70,7 +70,7 @@ class Wrong(Exception):
         self.texts = {"en": en, "ja": ja}
 
 
-class Score:
+class AnswerCost:
     """What a right answer costs, in microseconds, and that in words.
 
     ``micros``: None for one that is in no leaderboard.
@@ -394,7 +394,7 @@ def judge(exercise: Exercise, answer: Any) -> Verdict:
         return verdict(*(unwritten or (RAISED, _fault(error, exercise, answer))))
     except (Exception, SystemExit) as error:
         return verdict(RAISED, _fault(error, exercise, answer))
-    if isinstance(score, Score):
+    if isinstance(score, AnswerCost):
         return Verdict(exercise.id, PASSED, score.texts, language(), score.micros)
     return verdict(PASSED, _both("", ""))
 

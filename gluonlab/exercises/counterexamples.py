@@ -21,7 +21,7 @@ NOTHING: Pair = ("", "")
 NUMBERS = (int, float, np.number)
 
 
-class Case(NamedTuple):
+class CaseText(NamedTuple):
     """What an answer was given, in words: the beginning of every counterexample about it."""
 
     en: str
@@ -95,7 +95,7 @@ LEAST = 2  # wrong results that a mistake has to explain
 Mistake = Tuple[Callable[..., bool], str, str]
 
 
-class Result(NamedTuple):
+class AnswerResult(NamedTuple):
     """What an answer gave in one case, and what is right there."""
 
     case: Tuple[Any, ...]
@@ -103,12 +103,12 @@ class Result(NamedTuple):
     want: Any
 
 
-class Results(List[Result]):
+class Results(List[AnswerResult]):
     """What an answer gave, case by case, until it raised ``error``, if it did."""
 
     error: Optional[Exception] = None
 
-    def wrong(self, right: Callable[[Any, Any], bool]) -> List[Result]:
+    def wrong(self, right: Callable[[Any, Any], bool]) -> List[AnswerResult]:
         """Those of which ``right(got, want)`` is false. Raises ``error`` where there are none."""
         found = [each for each in self if not right(each.got, each.want)]
         if not found:
@@ -128,7 +128,7 @@ def results(
     found = Results()
     for case in cases:
         try:
-            found.append(Result(case, answer(*case), want(*case)))
+            found.append(AnswerResult(case, answer(*case), want(*case)))
         except Exception as error:  # whatever a student's code raises
             found.error = error
             break
@@ -136,7 +136,7 @@ def results(
 
 
 def explains(
-    found: Sequence[Result], right: Callable[[Any, Any], bool], *mistakes: Mistake
+    found: Sequence[AnswerResult], right: Callable[[Any, Any], bool], *mistakes: Mistake
 ) -> Pair:
     """What is said of the mistake that explains the results; NOTHING if none does.
 

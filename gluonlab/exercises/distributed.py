@@ -153,7 +153,7 @@ class Distributed:
 
     def __init__(self) -> None:
         self.Model = partial(Model, self)
-        self.DistributedDataParallel = Replica
+        self.DistributedDataParallel = ModelReplica
         self.DistributedSampler = DistributedSampler
         self.DataLoader = partial(DataLoader, self)
         self.notes: List[Notes] = []
@@ -228,7 +228,7 @@ class Model:
         return float(((images.xs @ self.weight > 0) == images.ys).mean())
 
 
-class Replica:
+class ModelReplica:
     """A model of one of several processes. ``module``: the model itself."""
 
     def __init__(self, model: Model) -> None:

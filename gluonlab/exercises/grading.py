@@ -39,7 +39,7 @@ from typing import (
 
 from gluonlab.errors import DataError, ExerciseError, NotebookError
 from gluonlab.exercises.checking import PASSED, all_exercises, find, in_order
-from gluonlab.exercises.runners import LOOK_S, Outcome, run_in_processes
+from gluonlab.exercises.runners import LOOK_S, NotebookResult, run_in_processes
 from gluonlab.exercises.submission import missing
 from gluonlab.exercises.supervisor import Bounds, within_room
 from gluonlab.files.whole import read_bounded, write_text
@@ -54,7 +54,7 @@ HIDDEN = (
 )
 
 # Runs a notebook within bounds, with the cases of a seed, until it ends or the event is set.
-Runner = Callable[[Path, Bounds, Optional[int], threading.Event], Outcome]
+Runner = Callable[[Path, Bounds, Optional[int], threading.Event], NotebookResult]
 
 
 @dataclass
@@ -153,7 +153,7 @@ def grade(
             stop.set()
 
 
-def _grade(path: Path, outcome: Outcome, reveal: bool) -> Grade:
+def _grade(path: Path, outcome: NotebookResult, reveal: bool) -> Grade:
     made = Grade(path, note=outcome.note, lab=outcome.lab)
     for id in (one.id for one in all_exercises() if one.id.startswith(f"{outcome.lab}-")):
         found = outcome.verdicts.get(id)

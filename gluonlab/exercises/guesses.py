@@ -61,7 +61,7 @@ class Form:
 
 
 @dataclass(frozen=True)
-class Number(Form):
+class NumberForm(Form):
     """A number in a range; it agrees within a factor, or within a difference, else if equal.
 
     ``such_as``: the example that learners are shown; choose one that does not give it away.
@@ -110,7 +110,7 @@ class Number(Form):
 
 
 @dataclass(frozen=True)
-class Choice(Form):
+class ChoiceForm(Form):
     """One of several words or whole numbers."""
 
     options: Tuple[Key, ...]
@@ -145,7 +145,7 @@ class YesOrNo(Form):
 
 
 @dataclass(frozen=True)
-class Listed(Form):
+class ListForm(Form):
     """A list of so many of one form; it agrees if each does."""
 
     form: Form
@@ -197,12 +197,12 @@ class Each(Form):
         return ", ".join(f"{key}: {self.form.shown(value[key])}" for key in self.keys)
 
 
-number, yes_or_no, listed = Number, YesOrNo, Listed
+number, yes_or_no, listed = NumberForm, YesOrNo, ListForm
 
 
-def choice(*options: Key) -> Choice:
+def choice(*options: Key) -> ChoiceForm:
     """One of these words or whole numbers."""
-    return Choice(options)
+    return ChoiceForm(options)
 
 
 def each(form: Form, *keys: Key) -> Each:

@@ -20,7 +20,7 @@ from gluonlab.exercises.arrays import check_arrays, cpus, in_words, watch
 from gluonlab.exercises.checking import Wrong, draws, exercise
 from gluonlab.exercises.counterexamples import (
     NUMBERS,
-    Case,
+    CaseText,
     Mistake,
     check,
     explains,
@@ -196,7 +196,7 @@ def a_clock_that_tells_the_truth(answer: Clock) -> None:
         )
 
 
-class Timed(NamedTuple):
+class TimedAnswer(NamedTuple):
     """What the answer said, how long it took itself, and which clocks of computing it read."""
 
     got: float
@@ -204,7 +204,7 @@ class Timed(NamedTuple):
     of_computing: List[str]
 
 
-def _timed(answer: Clock, work: Callable[[], None]) -> Timed:
+def _timed(answer: Clock, work: Callable[[], None]) -> TimedAnswer:
     read: List[str] = []
 
     def noted(name: str) -> Callable[[], float]:
@@ -223,7 +223,7 @@ def _timed(answer: Clock, work: Callable[[], None]) -> Timed:
         got = answer(work)
         took = time.perf_counter() - begin
     if isinstance(got, NUMBERS):
-        return Timed(float(got), took, read)
+        return TimedAnswer(float(got), took, read)
     raise Wrong(
         en=f"it returned {got!r}: return the number of seconds",
         ja=f"{got!r} が返りました。秒数を数値で返してください",
@@ -235,7 +235,7 @@ def _late(took: float) -> float:
     return took * 1.02 + 0.01
 
 
-def _check_pause(timed: Timed, ctx: mx.Context) -> None:
+def _check_pause(timed: TimedAnswer, ctx: mx.Context) -> None:
     """Raise Wrong unless it is about what a device was kept busy for."""
     got, took, of_computing = timed
     en = f"work that keeps {ctx} busy for {PAUSE_S} s was said to take {got:.3g}"
@@ -304,7 +304,7 @@ def shards_for_unequal_devices(answer: Callable[..., Any]) -> None:
             )
         for shard, end, size, ctx in zip(got, np.cumsum(sizes), sizes, ctxs):
             want = array[end - size : end]
-            Case(en, ja).check(
+            CaseText(en, ja).check(
                 (not np.array_equal(shard.asnumpy(), want),
                  f"the shard for {ctx} is {in_words(shard)}, expected {in_words(want)}: "
                  "a shard begins where the one before it ends, at the sum of the sizes before it",

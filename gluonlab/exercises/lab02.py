@@ -13,11 +13,11 @@ import numpy as np
 from mxnet import nd
 
 from gluonlab.exercises import guesses
-from gluonlab.exercises.arrays import Seen, check_devices, cpus, in_words, watch
+from gluonlab.exercises.arrays import ArrayTrace, check_devices, cpus, in_words, watch
 from gluonlab.exercises.checking import draws, exercise, more
 from gluonlab.exercises.counterexamples import (
     NUMBERS,
-    Case,
+    CaseText,
     Mistake,
     Pair,
     by,
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 def check_allreduce(
     answer: Callable[[List[Any]], Any], values: "List[List[Floats]]", alone: bool = False
-) -> Seen:
+) -> ArrayTrace:
     """Raise Wrong unless ``answer`` sums values[i][j], parameter j on device i, over i.
 
     ``alone``: it is given the one parameter of each device, not a list of them. Returns the copies
@@ -168,7 +168,7 @@ def different_parameters_on_different_devices(
             _check_balance(seen, devices, sizes)
 
 
-def _check_balance(seen: Seen, devices: int, sizes: List[int]) -> None:
+def _check_balance(seen: ArrayTrace, devices: int, sizes: List[int]) -> None:
     """Raise Wrong if a device receives more than if the largest parameters are dealt out first."""
     total, owned = sum(sizes), [0] * devices
     for size in sorted(sizes, reverse=True):
@@ -243,10 +243,10 @@ class Problem:
         return float(way @ large / (self.lr * (large @ large)))
 
     @property
-    def case(self) -> Case:
+    def case(self) -> CaseText:
         """It in words."""
         k, (b, n) = len(self.shards), self.shards[0].shape
-        return Case(
+        return CaseText(
             f"{in_english(k, 'shard')} of {in_english(b, 'image')}, {in_english(n - 1, 'weight')}, "
             f"lr {self.lr:g}",
             f"シャード {k} 個、それぞれ画像 {b} 枚、重み {n - 1} 個、lr {self.lr:g}",
@@ -393,7 +393,7 @@ MISTAKES: List[Mistake] = [
 class Landscape(NamedTuple):
     """Made-up trainings whose best rates are known: accuracy(global batch size, learning rate)."""
 
-    case: Case
+    case: CaseText
     accuracy: Callable[[int, float], float]
     ks: List[int]
     batch_per_device: int
@@ -412,15 +412,15 @@ def landscapes() -> List[Landscape]:
     grows, same = _peak(lambda n: 0.1 * n / 32), _peak(lambda n: 0.2)
     diverges, falling = _peak(lambda n: 0.2, 0.3), [0.8, 0.4, 0.2, 0.1]
     return [
-        Landscape(Case("the best rate grows with the batch", "最適な学習率がバッチに比例する"),
+        Landscape(CaseText("the best rate grows with the batch", "最適な学習率がバッチに比例する"),
                   grows, [1, 2, 4], 32, [0.05, 0.1, 0.2, 0.4]),
-        Landscape(Case("the best rate is the same for all", "最適な学習率が変わらない"),
+        Landscape(CaseText("the best rate is the same for all", "最適な学習率が変わらない"),
                   same, [1, 2], 64, falling),
-        Landscape(Case("rates above 0.3 diverge", "0.3 より大きい学習率は発散する"),
+        Landscape(CaseText("rates above 0.3 diverge", "0.3 より大きい学習率は発散する"),
                   diverges, [1, 2], 16, falling),
-        Landscape(Case("two rates are equally good", "2 つの学習率が同じ正解率になる"),
+        Landscape(CaseText("two rates are equally good", "2 つの学習率が同じ正解率になる"),
                   tie, [2], 8, [0.2, 0.1, 0.4]),
-        Landscape(Case("the accuracy falls, and rises again", "正解率が下がってからまた上がる"),
+        Landscape(CaseText("the accuracy falls, and rises again", "正解率が下がってからまた上がる"),
                   two_peaks, [1, 2], 32, [0.8, 0.1, 0.4, 0.2]),
         *more(3, _drawn),
     ]  # fmt: skip
@@ -433,7 +433,7 @@ def _peak(best: Callable[[int], float], limit: float = math.inf) -> Callable[[in
 def _drawn(random: Any) -> Landscape:
     rates = (0.025 * 2.0 ** random.permutation(7)[:4]).tolist()
     best, ks = rates[random.randint(len(rates))], (1 + random.permutation(8)[:2]).tolist()
-    case = Case(f"the best rate is {best:g}", f"最適な学習率は {best:g}")
+    case = CaseText(f"the best rate is {best:g}", f"最適な学習率は {best:g}")
     return Landscape(case, _peak(lambda n: best), ks, int(2 ** random.randint(2, 8)), rates)
 
 
@@ -511,10 +511,10 @@ def _check_choice(answer: Callable[..., Any], landscape: Landscape) -> None:
 CLASSES = 5
 
 
-class Evaluation(NamedTuple):
+class EvaluationCall(NamedTuple):
     """One call of the answer: its result, the right one, and what each device did for it."""
 
-    case: Case
+    case: CaseText
     got: Any
     right: int
     images: int
@@ -523,7 +523,7 @@ class Evaluation(NamedTuple):
     of_batches: float  # the mean of the batches' accuracies
     share: int  # the most images that a device computes when every batch is split
     waits: int  # how often Python waited between the first batch and the last
-    seen: Seen
+    seen: ArrayTrace
 
 
 @exercise("02-5")
@@ -549,10 +549,10 @@ def accuracy_on_all_devices(answer: Callable[..., Any]) -> None:
              "結果は正しいのですが、最後のシャードをキューに入れるまでに Python が "
              f"{waits} 回待ちました。各デバイスに数えさせ、結果は最後に読み出してください"),
         )  # fmt: skip
-        check_devices(Seen(mixed=seen.mixed))
+        check_devices(ArrayTrace(mixed=seen.mixed))
 
 
-def _evaluate(answer: Callable[..., Any], count: int, devices: int, batch: int) -> Evaluation:
+def _evaluate(answer: Callable[..., Any], count: int, devices: int, batch: int) -> EvaluationCall:
     """The answer's accuracy of a network that reads its guess off the image."""
     random = draws(count)
     labels = random.randint(0, CLASSES, count)
@@ -582,7 +582,7 @@ def _evaluate(answer: Callable[..., Any], count: int, devices: int, batch: int) 
     with watch() as seen:
         got = answer(net, replicas, nd.array(images), nd.array(labels), batch)
         got = float(got.asscalar()) if isinstance(got, nd.NDArray) else got
-    case = Case(
+    case = CaseText(
         f"{count} images in batches of {batch} on {in_english(devices, 'device')}",
         f"{count} 枚、バッチ {batch}、{devices} 台",
     )
@@ -594,10 +594,12 @@ def _evaluate(answer: Callable[..., Any], count: int, devices: int, batch: int) 
     same = guesses == labels
     of_batches = np.mean([same[begin : begin + batch].mean() for begin in range(0, count, batch)])
     between, right = waits[-1] - waits[0] if waits else 0, int(same.sum())
-    return Evaluation(case, got, right, count, rows, times, float(of_batches), share, between, seen)
+    return EvaluationCall(
+        case, got, right, count, rows, times, float(of_batches), share, between, seen
+    )
 
 
-def _check_fraction(one: Evaluation, evaluations: Sequence[Evaluation]) -> None:
+def _check_fraction(one: EvaluationCall, evaluations: Sequence[EvaluationCall]) -> None:
     if _is(one.got, one.right / one.images):
         return
     (en, ja), right, count, times = one.case, one.right, one.images, one.times

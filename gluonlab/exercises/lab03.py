@@ -15,9 +15,9 @@ from gluonlab.exercises.arrays import cpus
 from gluonlab.exercises.checking import Wrong, draws, exercise
 from gluonlab.exercises.counterexamples import (
     NUMBERS,
-    Case,
+    AnswerResult,
+    CaseText,
     Mistake,
-    Result,
     by,
     explains,
     gave,
@@ -70,7 +70,7 @@ class OneBatch:
         self.images = rng.normal(size=(images, FEATURES)).astype("float32")
         self.labels = rng.randint(0, CLASSES, images).astype("float32")
         self.weight = rng.normal(size=(CLASSES, FEATURES)).astype("float32")
-        self.case = Case(
+        self.case = CaseText(
             f"{images} images on {in_english(devices, 'device')}",
             f"{devices} 台のデバイスに {images} 枚",
         )
@@ -121,7 +121,7 @@ def _check_update(batch: OneBatch, moved: Array) -> None:
     )  # fmt: skip
     sizes = " + ".join(str(end - begin) for begin, end in ways)
     if _parallel(moved, by_means):
-        raise Case(f"{batch.case.en} ({sizes})", f"{batch.case.ja} ({sizes})").wrong(
+        raise CaseText(f"{batch.case.en} ({sizes})", f"{batch.case.ja} ({sizes})").wrong(
             "each shard's mean loss counts alike, so images of the small shard count more: "
             "leave the losses unaveraged, and let `trainer.step` divide by the number of images",
             "シャードごとに損失を平均しているため、小さいシャードの画像の寄与が大きくなっています。"
@@ -197,7 +197,7 @@ def compare(answer: Callable[[Run, Run], Dict[str, Difference]]) -> None:
     )
 
 
-class _Way(NamedTuple):
+class _CurveComparison(NamedTuple):
     """How to compare; the mistakes differ from the right one in one thing each."""
 
     at: Callable[[Curve, float], Difference]
@@ -246,7 +246,7 @@ def _last(curve: Curve, place: float) -> Difference:
     return curve[1][-1]
 
 
-def _compared(first: Run, second: Run, way: _Way) -> Dict[str, Difference]:
+def _compared(first: Run, second: Run, way: _CurveComparison) -> Dict[str, Difference]:
     found: Dict[str, Difference] = {}
     for clock in CLOCKS:
         curves = [(_places(run, clock, way), [one[2] for one in run]) for run in (first, second)]
@@ -257,7 +257,7 @@ def _compared(first: Run, second: Run, way: _Way) -> Dict[str, Difference]:
     return found
 
 
-def _places(run: Run, clock: str, way: _Way) -> Sequence[float]:
+def _places(run: Run, clock: str, way: _CurveComparison) -> Sequence[float]:
     if clock == "epochs":
         return [float(number + 1) for number in range(len(run))]
     if clock == "updates":
@@ -265,39 +265,39 @@ def _places(run: Run, clock: str, way: _Way) -> Sequence[float]:
     return way.seconds([seconds for _, seconds, _ in run])
 
 
-RIGHT = _Way(_between)
+RIGHT = _CurveComparison(_between)
 
 
-def _compares(way: _Way, en: str, ja: str) -> Mistake:
+def _compares(way: _CurveComparison, en: str, ja: str) -> Mistake:
     return lambda first, second, got: _same_differences(got, _compared(first, second, way)), en, ja
 
 
 OF_COMPARISONS: List[Mistake] = [
-    _compares(_Way(_between, sign=-1.0),
+    _compares(_CurveComparison(_between, sign=-1.0),
              "the second run's accuracy minus the first's, not the other way round",
              "2 番目の学習の正解率から 1 番目を引きます。逆になっています"),
-    _compares(_Way(_last),
+    _compares(_CurveComparison(_last),
              "those are the last accuracies of both, wherever each of them ended",
              "どこで終わったかに関係なく、両方の最後の正解率を比べています"),
     (lambda first, second, got: _each_alone(first, second, got),
              "the seconds are those of each epoch alone: add them up",
              "秒数はエポックごとの値です。足していってください"),
-    _compares(_Way(_before),
+    _compares(_CurveComparison(_before),
              "between two measurements the accuracy grows evenly: it does not wait for the next",
              "2 つの計測の間では正解率は一定の割合で増えます。次の計測までそのままではありません"),
-    *(_compares(_Way(next_one),
+    *(_compares(_CurveComparison(next_one),
                "between two measurements the accuracy grows evenly: "
                "it has not reached the next yet",
                "2 つの計測の間では正解率は一定の割合で増えます。まだ次の計測の値にはなっていません")
       for next_one in (_after, _after_or_none)),
-    _compares(_Way(_nearest),
+    _compares(_CurveComparison(_nearest),
              "between two measurements the accuracy grows evenly: "
              "take the value in between, not the nearest measurement",
              "2 つの計測の間では正解率は一定の割合で増えます。最も近い計測値ではありません"),
-    _compares(_Way(_flat_before),
+    _compares(_CurveComparison(_flat_before),
              "before its first measurement a run has no accuracy: None",
              "最初の計測より前の正解率は分からないので、None です"),
-    _compares(_Way(_from_zero),
+    _compares(_CurveComparison(_from_zero),
              "before its first measurement a run has no accuracy: None, not 0",
              "最初の計測より前の正解率は分かりません。0 と計測されたわけではありません"),
 ]  # fmt: skip
@@ -308,7 +308,9 @@ def _each_alone(first: Run, second: Run, got: Any) -> bool:
 
     Where they do not rise, what that gives depends on how the answer looks for its place.
     """
-    want, mistaken = (_compared(first, second, way) for way in (RIGHT, _Way(_between, lambda s: s)))
+    want, mistaken = (
+        _compared(first, second, way) for way in (RIGHT, _CurveComparison(_between, lambda s: s))
+    )
     if not isinstance(got, dict) or set(got) != set(CLOCKS):
         return False
     rise = all(a[1] < b[1] for run in (first, second) for a, b in zip(run, run[1:]))
@@ -403,10 +405,10 @@ class _Training:
             list(self.drops),
         )
 
-    def case(self) -> Case:
+    def case(self) -> CaseText:
         """It in words."""
         n, k, b, e, lr, warmup, drops = self.given()
-        return Case(
+        return CaseText(
             f"{n} images, {in_english(k, 'device')} with {b} each, {in_english(e, 'epoch')}, "
             f"base_lr {lr:g}, {in_english(warmup, 'epoch')} of warm-up, drops {drops}",
             f"画像 {n} 枚、1 台 {b} 枚で {k} 台、{e} エポック、base_lr {lr:g}、"
@@ -585,14 +587,14 @@ def combine(answer: Callable[..., Any]) -> None:
         cases.append([list(rng.normal(rng.normal(), 2, rng.randint(1, 9))) for _ in range(count)])
     found = results(
         lambda shards: answer(*shards.described()),
-        [(Shards(shards),) for shards in cases],
+        [(ShardCase(shards),) for shards in cases],
         lambda shards: (shards.whole.mean(axis=0), shards.whole.var(axis=0)),
     )
-    both: Tuple[List[Result], List[Result]] = ([], [])
+    both: Tuple[List[AnswerResult], List[AnswerResult]] = ([], [])
     for case, got, want in found:
         _check_form(got, case[0])
         for place, kept in enumerate(both):
-            kept.append(Result(case, _two_channels(got[place]), want[place]))
+            kept.append(AnswerResult(case, _two_channels(got[place]), want[place]))
     for pair in zip(*both):
         for quantity, one, of_all in zip((MEAN, VARIANCE), pair, both):
             if not _same_values(one.got, one.want):
@@ -600,7 +602,7 @@ def combine(answer: Callable[..., Any]) -> None:
     found.end()
 
 
-class Shards:
+class ShardCase:
     """The pixels of a batch's shards in two channels: an answer for one is not enough."""
 
     def __init__(self, shards: Sequence[Sequence[float]]) -> None:
@@ -617,7 +619,7 @@ class Shards:
         return " + ".join(numbers(part[:, channel]) for part in self.parts)
 
 
-def _check_form(got: Any, shards: Shards) -> None:
+def _check_form(got: Any, shards: ShardCase) -> None:
     if not isinstance(got, (tuple, list)) or len(got) != 2:
         shown = shards.shown(0)
         raise wrong(
@@ -642,7 +644,7 @@ class Quantity(NamedTuple):
     ja: str
     mistakes: Sequence[Mistake]
 
-    def is_wrong(self, one: Result, of_all: Sequence[Result]) -> Wrong:
+    def is_wrong(self, one: AnswerResult, of_all: Sequence[AnswerResult]) -> Wrong:
         """The counterexample of one result."""
         channel = int(np.argmax(np.abs(one.got - one.want)))
         shown, got, want = one.case[0].shown(channel), one.got[channel], one.want[channel]
@@ -658,7 +660,7 @@ def _by_shards(formula: Callable[..., Array]) -> Callable[..., bool]:
     return lambda shards, got: _same_values(got, formula(*shards.described()))
 
 
-def _variance(shards: Shards, ddof: int = 0) -> Array:
+def _variance(shards: ShardCase, ddof: int = 0) -> Array:
     return shards.whole.var(axis=0, ddof=ddof if len(shards.whole) > ddof else 0)
 
 

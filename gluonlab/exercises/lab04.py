@@ -23,9 +23,9 @@ from gluonlab.collectives.topology import Topology, make_topology
 from gluonlab.errors import ScheduleError
 from gluonlab.exercises import guesses
 from gluonlab.exercises.arrays import cpus
-from gluonlab.exercises.checking import Score, Wrong, draws, exercise, more
+from gluonlab.exercises.checking import AnswerCost, Wrong, draws, exercise, more
 from gluonlab.exercises.counterexamples import (
-    Case,
+    CaseText,
     Mistake,
     by,
     explains,
@@ -65,7 +65,7 @@ def reduce_scatter(answer: Callable[[int], Sequence[Sequence[Transfer]]]) -> Non
         check_proof(call, Schedule("yours", REDUCE_SCATTER, world_size, world_size, owner, steps))
         count, enough = sum(map(len, steps)), world_size * (world_size - 1)
         if count > enough:
-            raise Case(call, call).wrong(
+            raise CaseText(call, call).wrong(
                 f"right, but {count} transfers, where {enough} are enough: "
                 f"each chunk needs {world_size - 1} additions",
                 f"結果は正しいですが、転送が {count} 回あります。"
@@ -107,7 +107,7 @@ def wrong_transfers(answer: Mapping[str, Spot]) -> None:
         spot = tuple(spot) if isinstance(spot, (list, np.ndarray)) else spot
         if not _is_spot(schedule, spot):
             last = len(schedule.steps) - 1
-            raise Case(name, name).wrong(
+            raise CaseText(name, name).wrong(
                 f"{spot!r} is not a place: give (step, transfer) "
                 f"with a step from 0 to {last}, both counted from 0",
                 f"{spot!r} という場所はありません。(ステップ, 転送) の組で、"
@@ -115,7 +115,7 @@ def wrong_transfers(answer: Mapping[str, Spot]) -> None:
             )
         if not _mends(schedule, spot):
             transfer = schedule.steps[spot[0]][spot[1]]
-            raise Case(name, name).wrong(
+            raise CaseText(name, name).wrong(
                 f"whatever replaces `{transfer}`, the schedule stays wrong",
                 f"`{transfer}` を何に置き換えても、スケジュールは正しくなりません",
                 looks_like(
@@ -306,7 +306,7 @@ class Links:
 
     def __call__(self, piece: Any, src: int, dst: int) -> Any:
         """The copy of ``piece``, which lies on device ``src``, that arrives on device ``dst``."""
-        last, call = len(self.ctxs) - 1, Case(*[f"send(piece, {src}, {dst})"] * 2)
+        last, call = len(self.ctxs) - 1, CaseText(*[f"send(piece, {src}, {dst})"] * 2)
         if not all(device in range(last + 1) for device in (src, dst)):
             raise call.wrong(
                 f"devices go from 0 to {last}: is a `% len(arrays)` missing?",
@@ -331,7 +331,7 @@ def ring_allreduce(answer: Callable[[List[Any], Links], Any]) -> None:
         before = [rng.randint(-9, 10, count).astype("float32") for _ in ctxs]
         arrays, links = [nd.array(part, ctx=ctx) for part, ctx in zip(before, ctxs)], Links(ctxs)
         answer(list(arrays), links)
-        case = Case(
+        case = CaseText(
             f"{in_english(devices, 'device')}, {in_english(count, 'number')} each",
             f"{devices} 台、各 {count} 個",
         )
@@ -339,7 +339,7 @@ def ring_allreduce(answer: Callable[[List[Any], Links], Any]) -> None:
         _check_ways(case, links, devices, count)
 
 
-def _check_sums(case: Case, before: List[Any], after: List[Any]) -> None:
+def _check_sums(case: CaseText, before: List[Any], after: List[Any]) -> None:
     total, n = np.sum(before, axis=0), len(after)
     for device, values in enumerate(after):
         wrong = np.flatnonzero(values != total)
@@ -364,7 +364,7 @@ def _check_sums(case: Case, before: List[Any], after: List[Any]) -> None:
         )
 
 
-def _check_ways(case: Case, links: Links, devices: int, count: int) -> None:
+def _check_ways(case: CaseText, links: Links, devices: int, count: int) -> None:
     """Nobody sends to any but one neighbour, nor more than a ring has to."""
     least, most = (2 * (devices - 1) * each for each in (count // devices, -(-count // devices)))
     sent = [0] * devices
@@ -424,13 +424,13 @@ def floor_s() -> float:
 
 
 @exercise("04-6")
-def beat_the_eight(answer: Callable[[], Any]) -> Score:
+def beat_the_eight(answer: Callable[[], Any]) -> AnswerCost:
     """An allreduce for the p3.16xlarge that is cheaper than the best of the eight algorithms."""
     schedule = BEAT_THE_EIGHT.proved(answer)
     cost, (name, best_s) = BEAT_THE_EIGHT.price(schedule), best_of_the_eight()
     (en, ja), (why, why_ja) = price_in_words(cost), costliest(cost)
     call = BEAT_THE_EIGHT.call
-    Case(call, call).check(
+    CaseText(call, call).check(
         (cost.seconds >= best_s * (1 - ROUNDING),
          f"proved, but it costs {en}, and {name}, placed, takes {microseconds(best_s)}: "
          f"it must be less{why}",
@@ -441,7 +441,7 @@ def beat_the_eight(answer: Callable[[], Any]) -> Score:
     times, ours = f"{cost.seconds / floor_s():.3f}", _is_ours(schedule)
     not_in_en = "; gluonlab's own solver has found it, and so it does not count in a leaderboard"
     not_in_ja = "。ただし、gluonlab のソルバーが見つけたものなので、順位表には載りません"
-    return Score(
+    return AnswerCost(
         None if ours else round(cost.seconds * 1e6, 3),
         en=f"{en}, {times} times the floor of {floor_us}; the best of the eight, {name}, takes "
         f"{best_us}{not_in_en * ours}",

@@ -15,7 +15,7 @@ from gluonlab.exercises.checking import Wrong, draws, exercise
 from gluonlab.exercises.counterexamples import (
     NOTHING,
     NUMBERS,
-    Case,
+    CaseText,
     Mistake,
     Pair,
     Results,
@@ -246,15 +246,15 @@ def balanced(answer: Callable[[LayerCosts, int], Sequence[int]]) -> None:
     found.end()
 
 
-def _case(costs: LayerCosts, stages: int) -> Case:
+def _case(costs: LayerCosts, stages: int) -> CaseText:
     call = f"balanced({shown(costs)}, {stages})"
     if len(costs) > 30:
         call = f"balanced of {len(costs)} layers, {stages}"
-    return Case(call, call)
+    return CaseText(call, call)
 
 
 def _too_large(
-    case: Case, costs: LayerCosts, got: List[int], best: List[int], why: Tuple[str, str]
+    case: CaseText, costs: LayerCosts, got: List[int], best: List[int], why: Tuple[str, str]
 ) -> Exception:
     largest, least = (shown([_largest(costs, cuts)])[1:-1] for cuts in (got, best))
     return wrong(
@@ -266,7 +266,7 @@ def _too_large(
     )
 
 
-def _check_cuts(case: Case, got: Any, layers: int, stages: int) -> None:
+def _check_cuts(case: CaseText, got: Any, layers: int, stages: int) -> None:
     """Raise Wrong for what is no way to cut a chain."""
     whole = isinstance(got, list) and all(
         isinstance(cut, (int, np.integer)) and not isinstance(cut, bool) for cut in got
@@ -389,7 +389,7 @@ class Layers(NamedTuple):
 class _Wrong(NamedTuple):
     """A case whose sum is another one: what came out, and of which parts."""
 
-    case: Case
+    case: CaseText
     got: Any
     want: Any
     layers: Layers
@@ -417,7 +417,7 @@ def parts_of(answer: Callable[..., Sequence[Part]]) -> None:
         layers = _layers(random, given, hidden, put_out)
         en = (f"{given} -> {hidden} -> {put_out} units on {devices} "
               f"device{'s' * (devices > 1)}")  # fmt: skip
-        case = Case(en, f"{given} -> {hidden} -> {put_out} ユニット、デバイス {devices} 台")
+        case = CaseText(en, f"{given} -> {hidden} -> {put_out} ユニット、デバイス {devices} 台")
         parts = _parts(case, answer(*_frozen(layers), devices), devices)
         _check_shapes(case, parts, layers)
         _check_shares(case, parts, hidden, devices)
@@ -446,7 +446,7 @@ def _frozen(layers: Layers) -> List[Any]:
     return copies
 
 
-def _parts(case: Case, given: Any, devices: int) -> List[Layers]:
+def _parts(case: CaseText, given: Any, devices: int) -> List[Layers]:
     en = "a list with (w1, b1, w2, b2) for each device"
     ja = "デバイスごとの (w1, b1, w2, b2) を並べたリスト"
     parts = listed(given)
@@ -465,7 +465,7 @@ def _parts(case: Case, given: Any, devices: int) -> List[Layers]:
     return found
 
 
-def _check_shapes(case: Case, parts: Sequence[Layers], whole: Layers) -> None:
+def _check_shapes(case: CaseText, parts: Sequence[Layers], whole: Layers) -> None:
     """Raise Wrong where two layers of a device do not fit together, or are too small."""
     given, put_out = whole.w1.shape[1], whole.w2.shape[0]
     for device, part in enumerate(parts):
@@ -511,7 +511,7 @@ def _why_shape(name: str, array: Any, part: Layers, whole: Layers, units: int) -
     )  # fmt: skip
 
 
-def _check_shares(case: Case, parts: Sequence[Layers], hidden: int, devices: int) -> None:
+def _check_shares(case: CaseText, parts: Sequence[Layers], hidden: int, devices: int) -> None:
     counts = [len(part.w1) for part in parts]
     case.check(
         (devices > 1 and all(count == hidden for count in counts),
@@ -762,7 +762,7 @@ def _check_repeats(cases: Sequence[Tuple[float, Times]], clocks: Sequence[_Clock
     """Raise Wrong where a work was measured fewer than five times, or never."""
     for case, clock in zip(cases, clocks):
         counts = [len(reads) for reads in clock.reads.values()]
-        text = Case(_call(*case), _call(*case))
+        text = CaseText(_call(*case), _call(*case))
         text.check(
             (any(counts) and min(counts) < 5,
              f"`seconds` was called {counts} times for the step and for each device's own work: "
@@ -841,11 +841,11 @@ def one_f_one_b(answer: Callable[[int, int, int], Sequence[Tuple[str, int]]]) ->
         orders = []
         for device in range(devices):
             call = f"one_f_one_b({device}, {devices}, {microbatches})"
-            order = _order(Case(call, call), answer(device, devices, microbatches))
-            _check_alone(Case(call, call), order, microbatches)
+            order = _order(CaseText(call, call), answer(device, devices, microbatches))
+            _check_alone(CaseText(call, call), order, microbatches)
             orders.append([(op, device, microbatch) for op, microbatch in order])
         schedule = from_orders("your order", orders, microbatches)
-        case = Case(
+        case = CaseText(
             f"{in_english(devices, 'device')}, {microbatches} microbatch"
             f"{'es' * (microbatches > 1)}",
             f"デバイス {devices} 台、マイクロバッチ {microbatches} 個",
@@ -855,7 +855,7 @@ def one_f_one_b(answer: Callable[[int, int, int], Sequence[Tuple[str, int]]]) ->
         _check_time(case, schedule)
 
 
-def _order(case: Case, given: Any) -> Order:
+def _order(case: CaseText, given: Any) -> Order:
     en = 'a list of ("forward", microbatch) and ("backward", microbatch)'
     ja = '("forward", マイクロバッチ) と ("backward", マイクロバッチ) のリスト'
     order, found = listed(given), []
@@ -869,7 +869,7 @@ def _order(case: Case, given: Any) -> Order:
     return found
 
 
-def _check_alone(case: Case, order: Order, microbatches: int) -> None:
+def _check_alone(case: CaseText, order: Order, microbatches: int) -> None:
     """Raise Wrong for the first step that is wrong whatever the other devices do."""
     done = dict.fromkeys(JAPANESE, 0)
     for place, (op, microbatch) in enumerate(order):
@@ -899,7 +899,7 @@ def _check_alone(case: Case, order: Order, microbatches: int) -> None:
         )  # fmt: skip
 
 
-def _check_together(case: Case, schedule: PipelineSchedule) -> None:
+def _check_together(case: CaseText, schedule: PipelineSchedule) -> None:
     """Raise Wrong where the devices wait for each other for ever, as the proof finds."""
     try:
         prove(schedule)
@@ -922,7 +922,7 @@ def _next_step(program: Sequence[Instruction], waits: Instruction) -> Instructio
     return steps[0]
 
 
-def _check_memory(case: Case, schedule: PipelineSchedule) -> None:
+def _check_memory(case: CaseText, schedule: PipelineSchedule) -> None:
     for device, kept in enumerate(peaks(schedule)):
         enough = min(schedule.devices - device, schedule.microbatches)
         if kept > enough:
@@ -938,7 +938,7 @@ def _check_memory(case: Case, schedule: PipelineSchedule) -> None:
             )
 
 
-def _check_time(case: Case, schedule: PipelineSchedule) -> None:
+def _check_time(case: CaseText, schedule: PipelineSchedule) -> None:
     costs = Costs.equal(schedule.stages)
     best = price(one_forward_one_backward(schedule.devices, schedule.microbatches), costs).seconds
     took = price(schedule, costs)

@@ -14,7 +14,7 @@ from gluonlab.exercises.arrays import KEPT_EN, KEPT_JA, Calls, cpus
 from gluonlab.exercises.checking import draws, exercise, more
 from gluonlab.exercises.counterexamples import (
     NUMBERS,
-    Case,
+    CaseText,
     Mistake,
     Results,
     by,
@@ -102,7 +102,7 @@ OF_BYTES: List[Mistake] = [
 ]  # fmt: skip
 
 
-class Needs(NamedTuple):
+class SimulatedMemory(NamedTuple):
     """Made-up memory: ``fixed`` bytes, and ``each`` for every started block of images."""
 
     fixed: int
@@ -129,13 +129,15 @@ def largest_batch(answer: Callable[[Callable[[int], int], int, int], int]) -> No
         budget = int(fixed + each * randint(1, 2 * limit) + randint(0, each))
         cases.append((fixed, each, budget, limit))
     for fixed, each, budget, limit in cases:
-        _check_largest(answer, Needs(fixed, each, 1), budget, limit)
-    _check_largest(answer, Needs(10, 5, 8), 30, 64)
-    _check_largest(answer, Needs(0, 3, 64), 299, 5000)
-    _check_largest(answer, Needs(100, 7, 1000), 2200, 10**6)
+        _check_largest(answer, SimulatedMemory(fixed, each, 1), budget, limit)
+    _check_largest(answer, SimulatedMemory(10, 5, 8), 30, 64)
+    _check_largest(answer, SimulatedMemory(0, 3, 64), 299, 5000)
+    _check_largest(answer, SimulatedMemory(100, 7, 1000), 2200, 10**6)
 
 
-def _check_largest(answer: Callable[..., Any], needs: Needs, budget: int, limit: int) -> None:
+def _check_largest(
+    answer: Callable[..., Any], needs: SimulatedMemory, budget: int, limit: int
+) -> None:
     asked: List[int] = []
 
     def memory(images: int) -> int:
@@ -480,7 +482,7 @@ def rounds(answer: Callable[[int, int, int], Rounds]) -> None:
     for images, devices, microbatches in cases:
         call = f"rounds({images}, {devices}, {microbatches})"
         got = _rounds_of(answer(images, devices, microbatches), call)
-        case = Case(call, call)
+        case = CaseText(call, call)
         _check_each(case, got)
         _check_images(case, got, images)
         _check_shares(case, got, images, devices, microbatches)
@@ -496,7 +498,7 @@ def _rounds_of(given: Any, call: str) -> Rounds:
         raise returned(given, call, en, "(デバイス, 始め, 終わり) のリストのリスト") from None
 
 
-def _check_each(case: Case, got: Rounds) -> None:
+def _check_each(case: CaseText, got: Rounds) -> None:
     """No part of a round is empty, and no device has two."""
     for number, each in enumerate(got):
         case.check(
@@ -510,7 +512,7 @@ def _check_each(case: Case, got: Rounds) -> None:
         )  # fmt: skip
 
 
-def _check_images(case: Case, got: Rounds, images: int) -> None:
+def _check_images(case: CaseText, got: Rounds, images: int) -> None:
     """Every image is used once, and there are no others."""
     times = np.zeros(images, int)
     for _, begin, end in (part for each in got for part in each):
@@ -525,7 +527,9 @@ def _check_images(case: Case, got: Rounds, images: int) -> None:
     )  # fmt: skip
 
 
-def _check_shares(case: Case, got: Rounds, images: int, devices: int, microbatches: int) -> None:
+def _check_shares(
+    case: CaseText, got: Rounds, images: int, devices: int, microbatches: int
+) -> None:
     """The shares of the devices and their parts are as even as can be, and work side by side."""
     parts = [part for each in got for part in each]
     shards = dict(enumerate(shard_bounds(images, devices)))

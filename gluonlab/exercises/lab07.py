@@ -19,7 +19,7 @@ from gluonlab.exercises.checking import draws, exercise
 from gluonlab.exercises.counterexamples import (
     NOTHING,
     NUMBERS,
-    Case,
+    CaseText,
     Mistake,
     Pair,
     Results,
@@ -81,7 +81,7 @@ class CountedLoss(gluon.loss.SoftmaxCrossEntropyLoss):  # type: ignore[misc]
         return super().__call__(scores, *labels)
 
 
-class Run(NamedTuple):
+class TrainingCase(NamedTuple):
     """A training: devices, images per device, its rate for one, images, and when it is to end.
 
     ``good_after``: the step after which it is good enough; ``limit``: of steps.
@@ -104,13 +104,13 @@ class Run(NamedTuple):
         """All training images, in their order."""
         return some_batches([self.images])[0]
 
-    def case(self) -> Case:
+    def case(self) -> CaseText:
         """In words."""
         after = self.good_after
         good, good_ja = f"good enough after {after} steps", f"{after} ステップ"
         if self.good_after > self.limit:
             good, good_ja = "never good enough", "達しない"
-        return Case(
+        return CaseText(
             f"{in_english(self.k, 'device')}, {self.b} images on each, lr {self.lr:g}, "
             f"{self.images} training images, {good}, at most {self.limit} steps",
             f"デバイス {self.k} 台、1 台 {self.b} 枚、学習率 {self.lr:g}、"
@@ -119,7 +119,7 @@ class Run(NamedTuple):
         )
 
 
-class Trained(NamedTuple):
+class TrainingAnswer(NamedTuple):
     """What an answer returned, and the values at each question whether they are good enough."""
 
     returned: Any
@@ -131,22 +131,30 @@ class Trained(NamedTuple):
 @exercise("07-1")
 def train_until(answer: Callable[..., Any]) -> None:
     """Train on k devices with k times the batch, until it is good enough; how many steps."""
-    runs = [Run(1, 4, 0.25, 8, 2, 9), Run(2, 4, 0.25, 16, 3, 9), Run(2, 2, 0.125, 12, 4, 9)]
-    runs += [Run(2, 4, 0.25, 13, 5, 9), Run(2, 3, 0.25, 12, 9, 4), Run(3, 4, 0.0625, 17, 6, 6)]
+    runs = [
+        TrainingCase(1, 4, 0.25, 8, 2, 9),
+        TrainingCase(2, 4, 0.25, 16, 3, 9),
+        TrainingCase(2, 2, 0.125, 12, 4, 9),
+    ]
+    runs += [
+        TrainingCase(2, 4, 0.25, 13, 5, 9),
+        TrainingCase(2, 3, 0.25, 12, 9, 4),
+        TrainingCase(3, 4, 0.0625, 17, 6, 6),
+    ]
     random = draws(71)
     for _ in range(3):
         k, b, limit = (int(random.randint(*ends)) for ends in ((2, 4), (2, 6), (4, 9)))
         # whole batches, and one that leaves something for each device
         images = int(random.randint(1, 4) * k * b + random.choice([0, *range(k, k * b)]))
         lr, good = 2.0 ** -int(random.randint(2, 5)), int(random.randint(2, limit + 3))
-        runs.append(Run(k, b, lr, images, good, limit))
+        runs.append(TrainingCase(k, b, lr, images, good, limit))
     found = results(lambda run: _trained(answer, run), [(run,) for run in runs], _right_path)
     for place, one in enumerate(found):
         _check_training(one.case[0], one.got, one.want, Results(found[place:]))
     found.end()
 
 
-def _trained(answer: Callable[..., Any], run: Run) -> Trained:
+def _trained(answer: Callable[..., Any], run: TrainingCase) -> TrainingAnswer:
     ctxs, (images, labels) = cpus(run.k), run.batch
     net = make_net(some_values(), ctxs)
     looks = Looks(run.good_after, run.limit, lambda: values_of(net, ctxs[0]))
@@ -161,16 +169,16 @@ def _trained(answer: Callable[..., Any], run: Run) -> Trained:
     ends = [values_of(net, ctx) for ctx in ctxs]
     apart = any(not ends[0].near(other) for other in ends[1:])
     idle = [place for place, ctx in enumerate(ctxs) if not loss.images[ctx]]
-    return Trained(got, looks.seen, apart, idle)
+    return TrainingAnswer(got, looks.seen, apart, idle)
 
 
-def _right_path(run: Run, **changed: Any) -> List[Values]:
+def _right_path(run: TrainingCase, **changed: Any) -> List[Values]:
     """The values after each step of a right training, or of one that does something else."""
     return list(_steps(run, run.steps, **changed))
 
 
 def _steps(
-    run: Run,
+    run: TrainingCase,
     count: int,
     *,
     lr: Optional[float] = None,
@@ -224,12 +232,12 @@ CUTS = (shard_bounds, _rest_to_the_last)
 
 def _same_path(got: Any, want: Sequence[Values]) -> bool:
     """Whether an answer's values were right at each question that it had to ask."""
-    path = got.path if isinstance(got, Trained) else got
+    path = got.path if isinstance(got, TrainingAnswer) else got
     return bool(path) and all(one.near(other) for one, other in zip(path, want))
 
 
-def _trains(**change: Callable[[Run], Any]) -> Callable[..., bool]:
-    def gives(run: Run, got: Trained) -> bool:
+def _trains(**change: Callable[[TrainingCase], Any]) -> Callable[..., bool]:
+    def gives(run: TrainingCase, got: TrainingAnswer) -> bool:
         changed = {name: value(run) for name, value in change.items()}
         if changed.get("ragged") is False and run.images < run.k * run.b:
             return False
@@ -238,7 +246,7 @@ def _trains(**change: Callable[[Run], Any]) -> Callable[..., bool]:
     return gives
 
 
-def _path_beyond(run: Run) -> List[Values]:
+def _path_beyond(run: TrainingCase) -> List[Values]:
     """The values of a right training that goes on after its end."""
     return _steps(run, run.limit + run.images)
 
@@ -294,7 +302,9 @@ OF_TRAININGS: List[Mistake] = [
 ]  # fmt: skip
 
 
-def _check_training(run: Run, got: Trained, want: List[Values], rest: Results) -> None:
+def _check_training(
+    run: TrainingCase, got: TrainingAnswer, want: List[Values], rest: Results
+) -> None:
     case = run.case()
     if not got.path:
         raise case.wrong("`good_enough` was never asked", "`good_enough` が一度も呼ばれていません")
@@ -727,13 +737,13 @@ class RateLandscape(NamedTuple):
                 fewest, rate = int(steps), rate * direction
         return spent
 
-    def case(self) -> Case:
+    def case(self) -> CaseText:
         """In words."""
         steps = ", ".join(
             f"{rate:g}: {'never' if math.isinf(count) else f'{count:.0f}'}"
             for rate, count in self.table().items()
         )
-        return Case(
+        return CaseText(
             f"first={self.first:g}, limit={self.limit}, steps with each rate {{{steps}}}",
             f"first={self.first:g}, limit={self.limit}, 各学習率でのステップ数 "
             f"{{{steps.replace('never', '達しない')}}}",
@@ -839,10 +849,10 @@ class Steps(NamedTuple):
     begin: Tuple[Array, ...]
     gradients: Tuple[Tuple[Array, ...], ...]
 
-    def case(self) -> Case:
+    def case(self) -> CaseText:
         """In words."""
         rates = ", ".join(f"{rate:g}" for rate in self.rates)
-        return Case(
+        return CaseText(
             f"momentum {self.momentum:g}, rates {rates}, gradients of the first parameter "
             f"{', '.join(in_words(of_step[0]) for of_step in self.gradients)}",
             f"モーメンタム {self.momentum:g}、学習率 {rates}、最初のパラメータの勾配 "
@@ -853,7 +863,7 @@ class Steps(NamedTuple):
 Path = List[List[Array]]  # the weights after each step
 
 
-class Moved(NamedTuple):
+class StepTrace(NamedTuple):
     """The weights and the velocities after each step."""
 
     path: Path
@@ -894,7 +904,7 @@ def _some_steps(random: Any, momentum: float, rates: Sequence[float]) -> Steps:
     return Steps(momentum, tuple(map(float, rates)), some(), tuple(some() for _ in rates))
 
 
-def _moved(answer: Callable[..., Any], steps: Steps) -> Moved:
+def _moved(answer: Callable[..., Any], steps: Steps) -> StepTrace:
     [ctx] = cpus(1)
     weights = [nd.array(each, ctx=ctx) for each in steps.begin]
     velocities = [each.zeros_like() for each in weights]
@@ -907,7 +917,7 @@ def _moved(answer: Callable[..., Any], steps: Steps) -> Moved:
         path.append([each.asnumpy().astype(np.float64) for each in weights])
         kept.append([each.asnumpy().astype(np.float64) for each in velocities])
         former = rate
-    return Moved(path, kept)
+    return StepTrace(path, kept)
 
 
 def _velocities(steps: Steps, path: Path) -> Path:
@@ -938,7 +948,7 @@ def _by_rule(
 
 
 def _same_weights(got: Any, want: Path) -> bool:
-    path = got.path if isinstance(got, Moved) else got
+    path = got.path if isinstance(got, StepTrace) else got
     return all(
         np.allclose(a, b, rtol=CLOSE, atol=CLOSE)
         for one, other in zip(path, want)
@@ -1008,7 +1018,7 @@ OF_MOMENTUM: List[Mistake] = [
 ]  # fmt: skip
 
 
-def _check_weights(steps: Steps, got: Moved, want: Path, rest: Results) -> None:
+def _check_weights(steps: Steps, got: StepTrace, want: Path, rest: Results) -> None:
     if _same_weights(got, want):
         _check_velocities(steps, got, _velocities(steps, want))
         return
@@ -1028,7 +1038,7 @@ def _check_weights(steps: Steps, got: Moved, want: Path, rest: Results) -> None:
     )
 
 
-def _check_velocities(steps: Steps, got: Moved, want: Path) -> None:
+def _check_velocities(steps: Steps, got: StepTrace, want: Path) -> None:
     """Raise Wrong where the weights are right, and a velocity is not what MXNet's would be."""
     found = got.velocities
     for step, (rate, ours, theirs) in enumerate(zip(steps.rates, found, want)):
@@ -1063,7 +1073,7 @@ Choice = Tuple[int, int]  # devices, batch
 SLOWER = 4
 
 
-class Machine(NamedTuple):
+class SimulatedMachine(NamedTuple):
     """Made-up steps: so many seconds each, for each image of a device, and for an exchange.
 
     ``fits``: images that fit into a device's cache; beyond, each takes ``SLOWER`` times as long.
@@ -1085,7 +1095,7 @@ class Offer(NamedTuple):
     """What there is to choose from; ``steps``: of each batch to the target, None: never."""
 
     steps: Dict[int, Optional[int]]
-    machine: Machine
+    machine: SimulatedMachine
     counts: List[int]
     deadline: float
 
@@ -1103,12 +1113,12 @@ class Offer(NamedTuple):
         """Those that are in time."""
         return {each: both for each, both in self.all().items() if both[0] <= self.deadline}
 
-    def case(self) -> Case:
+    def case(self) -> CaseText:
         """In words."""
         fixed, image, exchange, fits = self.machine
         step = f"{fixed:g} + {image:g} * n"
         given = f"steps={self.steps}, counts={self.counts}, deadline={self.deadline:g}"
-        return Case(
+        return CaseText(
             f"{given}, a step with n images on each device takes {step} s, {SLOWER} times as long "
             f"for an image where n > {fits}, and {exchange:g} s more on several devices",
             f"{given}、デバイスあたり n 枚の 1 ステップは {step} 秒、n > {fits} なら 1 枚あたり "
@@ -1120,15 +1130,15 @@ class Offer(NamedTuple):
 def cheapest(answer: Callable[..., Any]) -> None:
     """The devices and the batch that reach a target in time for the fewest device-seconds."""
     steps: Dict[int, Optional[int]] = {8: 200, 32: 80, 128: 50, 512: 40}
-    gpu, slow = Machine(0.5, 0.0625, 0.25, 256), Machine(0.125, 0.25, 1.0, 16)
+    gpu, slow = SimulatedMachine(0.5, 0.0625, 0.25, 256), SimulatedMachine(0.125, 0.25, 1.0, 16)
     offers = [Offer({8: 200}, gpu, [1], 300.0), Offer(steps, gpu, [1, 2, 4], 1000.0)]
     offers += [Offer(steps, gpu, [1, 2, 4, 8], 120.0), Offer(steps, slow, [1, 2, 4, 8], 600.0)]
     offers += [Offer(steps, gpu, [1, 2], 60.0), Offer({**steps, 2: None}, gpu, [1, 3, 4], 150.0)]
-    offers.append(Offer({8: 200, 16: 100}, Machine(1.0, 0.0, 0.0, 64), [1], 100.0))
-    small = Machine(0.125, 0.25, 0.0625, 64)
+    offers.append(Offer({8: 200, 16: 100}, SimulatedMachine(1.0, 0.0, 0.0, 64), [1], 100.0))
+    small = SimulatedMachine(0.125, 0.25, 0.0625, 64)
     offers += [Offer({128: 50}, small, [1, 2], 8000.0)]
     offers += [Offer({128: 50, 512: 40}, small, [1, 2, 4, 8], 9000.0)]
-    even = Machine(0.0, 0.25, 0.0, 64)  # any number of devices costs the same
+    even = SimulatedMachine(0.0, 0.25, 0.0, 64)  # any number of devices costs the same
     offers += [Offer({64: 100}, even, counts, 900.0) for counts in ([1, 2, 4], [4, 1, 2])]
     random = draws(76)
     offers += [_some_offer(random) for _ in range(12)]
@@ -1171,7 +1181,7 @@ def _some_offer(random: Any) -> Offer:
     fixed, image, exchange = (
         round(float(random.uniform(*ends)), 3) for ends in ((0.01, 1), (0.001, 0.1), (0.01, 0.5))
     )
-    machine = Machine(fixed, image, exchange, int(2 ** random.randint(3, 8)))
+    machine = SimulatedMachine(fixed, image, exchange, int(2 ** random.randint(3, 8)))
     counts = sorted({1, *(random.permutation(8)[:4] + 1).tolist()})
     offer = Offer(steps, machine, counts, 0.0)
     times = sorted(seconds for seconds, _ in offer.all().values()) or [1.0]

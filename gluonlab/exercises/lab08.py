@@ -17,7 +17,7 @@ from gluonlab.exercises.checking import Wrong, draws, exercise, message_of, plac
 from gluonlab.exercises.counterexamples import (
     LEAST,
     NUMBERS,
-    Case,
+    CaseText,
     Mistake,
     by,
     explains,
@@ -127,7 +127,7 @@ def _check_epochs(answer: Callable[..., Any], size: int, world_size: int, seed: 
     """Another permutation in each epoch, and for each seed; it is cut after it was drawn."""
     first, *later = (_shards(answer, size, world_size, seed, epoch) for epoch in (0, 1, 2))
     other = _shards(answer, size, world_size, seed + 7, 0)
-    case = Case(
+    case = CaseText(
         f"{size} images, {world_size} ranks, seed {seed}",
         f"画像 {size} 枚、{world_size} ランク、シード {seed}",
     )
@@ -186,10 +186,10 @@ def _evenly_spaced(shard: List[int], size: int) -> bool:
     return len({(b - a) % size for a, b in zip(shard, shard[1:])}) == 1
 
 
-def _case(size: int, world_size: int, seed: int, epoch: int) -> Case:
+def _case(size: int, world_size: int, seed: int, epoch: int) -> CaseText:
     ranks = f"{world_size} rank" + "s" * (world_size > 1)
     images = f"{size} image" + "s" * (size > 1)
-    return Case(
+    return CaseText(
         f"{images}, {ranks}, seed {seed}, epoch {epoch}",
         f"画像 {size} 枚、{world_size} ランク、シード {seed}、エポック {epoch}",
     )
@@ -202,7 +202,7 @@ def _line(numbers: Sequence[Any], between: str = ", ") -> str:
 # --- 08-2: a program for many processes, after one on a slide, with six faults
 
 
-STILL = Case("a fault is left", "まだ直っていません")
+STILL = CaseText("a fault is left", "まだ直っていません")
 
 
 @exercise("08-2")
@@ -217,7 +217,7 @@ def main(answer: Program) -> None:
                 answer(dist, some_images(size, 0), test_set, world_size, epochs)
             except Exception as error:  # whatever a student's code raises
                 raise _stopped(dist, error) from None
-        case = Case(
+        case = CaseText(
             f"{STILL.en}: {world_size} processes, {size} images, {epochs} epochs",
             f"{STILL.ja}: {world_size} プロセス、画像 {size} 枚、{epochs} エポック",
         )
@@ -247,7 +247,7 @@ def _stopped(dist: Distributed, error: Exception) -> Wrong:
     return STILL.wrong(f"{en}{message_of(error)}{line}", f"{ja}{message_of(error)}{line_ja}")
 
 
-def _check_group(case: Case, dist: Distributed, world_size: int) -> None:
+def _check_group(case: CaseText, dist: Distributed, world_size: int) -> None:
     """There are as many processes as there should be, and each has said which one it is."""
     count = len(dist.notes)
     joined = [notes.joined for notes in dist.notes]
@@ -265,7 +265,7 @@ def _check_group(case: Case, dist: Distributed, world_size: int) -> None:
     )  # fmt: skip
 
 
-def _check_trained_images(case: Case, dist: Distributed, size: int, epochs: int) -> None:
+def _check_trained_images(case: CaseText, dist: Distributed, size: int, epochs: int) -> None:
     """In each epoch all ranks together train on all images, each epoch in another order."""
     for rank, notes in enumerate(dist.notes):
         case.check(
@@ -312,7 +312,7 @@ def _check_trained_images(case: Case, dist: Distributed, size: int, epochs: int)
         )  # fmt: skip
 
 
-def _check_model(case: Case, dist: Distributed) -> None:
+def _check_model(case: CaseText, dist: Distributed) -> None:
     """All ranks have the same weights in the end, and they have moved."""
     weights = [notes.weight for notes in dist.notes]
     first = weights[0]
@@ -335,7 +335,7 @@ def _check_model(case: Case, dist: Distributed) -> None:
     )  # fmt: skip
 
 
-def _check_voices(case: Case, dist: Distributed, test_set: Images, epochs: int) -> None:
+def _check_voices(case: CaseText, dist: Distributed, test_set: Images, epochs: int) -> None:
     """Rank 0 alone evaluates and prints, once an epoch, by the test images."""
     evaluations = [len(notes.evaluated) for notes in dist.notes]
     lines = [len(notes.lines) for notes in dist.notes]
@@ -761,7 +761,7 @@ def goes_on(answer: Callable[[str, Dict[int, bool]], Tuple[int, int]]) -> None:
     tail = ("", "")
     if not metrics.endswith("\n") and metrics:
         tail = " and a line that is cut", "と途中で切れた 1 行"
-    case = Case(
+    case = CaseText(
         f"a log of {len(killed.steps)} steps{tail[0]}, checkpoints {checkpoints}",
         f"{len(killed.steps)} ステップのログ{tail[1]}、チェックポイント {checkpoints}",
     )

@@ -28,11 +28,11 @@ from mxnet.ndarray import register
 
 from gluonlab.data.loading.shards import shard_bounds
 from gluonlab.exercises import guesses
-from gluonlab.exercises.arrays import Seen, check_devices, cpus, handle_of, watch
+from gluonlab.exercises.arrays import ArrayTrace, check_devices, cpus, handle_of, watch
 from gluonlab.exercises.checking import Wrong, draws, exercise, more
 from gluonlab.exercises.counterexamples import (
     NUMBERS,
-    Case,
+    CaseText,
     Mistake,
     check,
     explains,
@@ -47,7 +47,7 @@ from gluonlab.exercises.softmax_regression import (
     FEATURES,
     LR,
     Batch,
-    Training,
+    ExerciseTraining,
     Update,
     Values,
     check_updates,
@@ -67,7 +67,7 @@ from gluonlab.scratch.recipes import he
 # --- What several of them say
 
 
-STILL = Case("the fault is still there", "まだ直っていません")
+STILL = CaseText("the fault is still there", "まだ直っていません")
 
 
 def check_losses(given: Any, want: Sequence[float], name: str, en: str, ja: str) -> None:
@@ -112,7 +112,7 @@ def allreduce(answer: Callable[[List[nd.NDArray]], None]) -> None:
             answer(list(arrays))  # a list of its own, as train_batch makes one for each parameter
         got, want = [array.asnumpy() for array in arrays], sum(begin)
         if all(np.array_equal(each, want) for each in got):
-            check_devices(Seen(mixed=seen.mixed))
+            check_devices(ArrayTrace(mixed=seen.mixed))
         else:
             _check_unchanged(begin, got, want)
             raise wrong(
@@ -186,7 +186,7 @@ def step_size(answer: Callable[..., Any]) -> None:
     returned: List[Tuple[Any, Sequence[float]]] = []
     for size, count in ((4, 1), (4, 2), (6, 3), (7, 2), (10, 4), (5, 4), (33, 2)):
         ctxs, batches = cpus(count), some_batches([size, size])
-        training = Training(ctxs)
+        training = ExerciseTraining(ctxs)
         for number, batch in enumerate(batches):
             losses = training.run(answer, batch, ctxs)
             before, want = map(training.begin.train, (batches[:number], batches[: number + 1]))
@@ -246,7 +246,7 @@ def idle_replica(answer: Callable[..., Any]) -> None:
     for count, size, devices in ((8, 4, 2), (5, 4, 2), (9, 4, 3), (10, 4, 3), (21, 5, 2)):
         ctxs, [(images, labels)] = cpus(devices), some_batches([count])
         batches = [(images[i : i + size], labels[i : i + size]) for i in range(0, count, size)]
-        training = Training(ctxs)
+        training = ExerciseTraining(ctxs)
         for epoch in (1, 2):
             losses = training.run(answer, (images, labels), size, ctxs)
             for ctx in ctxs:
@@ -286,7 +286,7 @@ def _wrong_epoch(
             f"1 台のデバイスと同じ {wanted:.4g} になるはずです",
         )
     scales = (LR, LR * count / left, LR / count)
-    return Case(en, ja).wrong(
+    return CaseText(en, ja).wrong(
         f"after epoch {epoch} the parameters on {ctx} are not those of one device; "
         f"the last batch, of {left}, moved the weights by {went:.4g}, expected {wanted:.4g}",
         f"エポック {epoch} の後、{ctx} のパラメータが 1 台のデバイスの結果と違います。"
@@ -569,10 +569,10 @@ class _Setting(NamedTuple):
     epochs: int
     largest: float
 
-    def case(self) -> Case:
+    def case(self) -> CaseText:
         """It in words."""
         n, size, count, _, largest = self
-        return Case(
+        return CaseText(
             f"{n} images in batches of {size} on {in_english(count, 'device')}, "
             f"gradients of norm {largest:g} at most",
             f"{n} 枚を {size} 枚ずつ、{count} 台のデバイスで、勾配のノルムは {largest:g} まで",
@@ -584,7 +584,7 @@ class _Setting(NamedTuple):
         return self.batch // self.devices
 
 
-class _Run(NamedTuple):
+class _LoaderAnswer(NamedTuple):
     """What an answer did: the rows of the images, in the order in which the network saw them."""
 
     rows: List[int]
@@ -628,7 +628,7 @@ def _batch(setting: _Setting) -> Batch:
     return batch
 
 
-def _run(answer: Callable[..., Any], setting: _Setting) -> _Run:
+def _run(answer: Callable[..., Any], setting: _Setting) -> _LoaderAnswer:
     """Have the answer train, and write down what the network sees."""
     ctxs, batch = cpus(setting.devices), _batch(setting)
     places = {image.tobytes(): row for row, image in enumerate(batch[0])}
@@ -645,10 +645,10 @@ def _run(answer: Callable[..., Any], setting: _Setting) -> _Run:
     loss, trainer = gluon.loss.SoftmaxCrossEntropyLoss(), make_trainer(net, update_on_kvstore=False)
     more_of_it = (setting.batch, setting.epochs, ctxs, setting.largest)
     means = answer(net, loss, trainer, *on_host(batch), *more_of_it)
-    return _Run(rows, on, [values_of(net, ctx) for ctx in ctxs], means)
+    return _LoaderAnswer(rows, on, [values_of(net, ctx) for ctx in ctxs], means)
 
 
-def _check_images(setting: _Setting, run: _Run) -> None:
+def _check_images(setting: _Setting, run: _LoaderAnswer) -> None:
     """Every image goes through the network once in an epoch, and each device has its share."""
     case, n = setting.case(), setting.images
     if len(run.rows) != n * setting.epochs:
@@ -683,7 +683,7 @@ def _check_images(setting: _Setting, run: _Run) -> None:
                 )
 
 
-def _check_updates(runs: Sequence[Tuple[_Setting, _Run]]) -> None:
+def _check_updates(runs: Sequence[Tuple[_Setting, _LoaderAnswer]]) -> None:
     """The updates from one batch alone, which tell what has become of its gradient."""
     found = results(lambda setting, run: run.ends[0], runs, _updated)
     mistaken = found.wrong(_near)
@@ -718,7 +718,7 @@ def _whole(setting: _Setting) -> Values:
     return some_values().gradient(_batch(setting))
 
 
-def _updated(setting: _Setting, run: _Run) -> Values:
+def _updated(setting: _Setting, run: _LoaderAnswer) -> Values:
     return _update(_whole(setting), setting.images, setting.largest * setting.images)
 
 
@@ -733,7 +733,7 @@ def _scaled(limit: Callable[[_Setting], float], again: bool = False) -> Callable
 def _each_scaled(limit: Callable[[_Setting], float]) -> Callable[..., bool]:
     """Every device's gradient scaled by itself, before the sum."""
 
-    def gives(setting: _Setting, run: _Run, got: Values) -> bool:
+    def gives(setting: _Setting, run: _LoaderAnswer, got: Values) -> bool:
         after = some_values()
         for gradient in _of_devices(setting, run):
             scale = min(1.0, limit(setting) / _norm(gradient))
@@ -743,7 +743,7 @@ def _each_scaled(limit: Callable[[_Setting], float]) -> Callable[..., bool]:
     return gives
 
 
-def _of_devices(setting: _Setting, run: _Run) -> List[Values]:
+def _of_devices(setting: _Setting, run: _LoaderAnswer) -> List[Values]:
     """The gradient of each device's images."""
     images, labels = _batch(setting)
     rows = [
@@ -752,14 +752,14 @@ def _of_devices(setting: _Setting, run: _Run) -> List[Values]:
     return [some_values().gradient((images[own], labels[own])) for own in rows]
 
 
-def _side_by_side(setting: _Setting, run: _Run, got: Values) -> bool:
+def _side_by_side(setting: _Setting, run: _LoaderAnswer, got: Values) -> bool:
     """The sum scaled by the norm of all the numbers on all devices."""
     norm = np.sqrt(sum(_norm(gradient) ** 2 for gradient in _of_devices(setting, run)))
     scale = min(1.0, setting.largest * setting.images / norm)
     return _near(got, _update(_whole(setting), setting.images, np.inf, scale))
 
 
-def _by_parameter(setting: _Setting, run: _Run, got: Values) -> bool:
+def _by_parameter(setting: _Setting, run: _LoaderAnswer, got: Values) -> bool:
     limit = setting.largest * setting.images
     parts = (part * min(1.0, limit / np.linalg.norm(part)) for part in _whole(setting))
     return _near(got, some_values().minus(Values(*parts), LR / setting.images))
@@ -808,7 +808,7 @@ def _trained(setting: _Setting, rows: Sequence[int]) -> Tuple[Values, List[float
     return values, np.reshape(losses, (setting.epochs, -1)).mean(axis=1).tolist()
 
 
-def _check_parameters(setting: _Setting, run: _Run) -> None:
+def _check_parameters(setting: _Setting, run: _LoaderAnswer) -> None:
     """All devices end with the parameters of one device."""
     want, _ = _trained(setting, run.rows)
     for ctx, got in zip(cpus(setting.devices), run.ends):
@@ -822,7 +822,7 @@ def _check_parameters(setting: _Setting, run: _Run) -> None:
             )
 
 
-def _check_orders(setting: _Setting, run: _Run) -> None:
+def _check_orders(setting: _Setting, run: _LoaderAnswer) -> None:
     """Every epoch has an order of its own, and none is that of the images."""
     n = setting.images
     orders = [run.rows[begin : begin + n] for begin in range(0, len(run.rows), n)]
@@ -842,7 +842,9 @@ def _check_orders(setting: _Setting, run: _Run) -> None:
     )  # fmt: skip
 
 
-def _images_on_each(setting: _Setting, run: _Run, epoch: int) -> FrozenSet[Tuple[int, mx.Context]]:
+def _images_on_each(
+    setting: _Setting, run: _LoaderAnswer, epoch: int
+) -> FrozenSet[Tuple[int, mx.Context]]:
     """Each image of an epoch, and the device that saw it."""
     own = slice(epoch * setting.images, (epoch + 1) * setting.images)
     return frozenset(zip(run.rows[own], run.on[own]))

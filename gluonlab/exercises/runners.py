@@ -48,7 +48,7 @@ MOST_MICROS = 1e12  # that a schedule may cost
 LOOK_S = 0.1  # between two looks at whether everything is to stop
 
 
-class Found(NamedTuple):
+class ExerciseResult(NamedTuple):
     """The last verdict on an exercise.
 
     ``hidden`` if cases decided that a student is not shown; ``micros``: what a right answer costs.
@@ -60,17 +60,17 @@ class Found(NamedTuple):
     micros: Optional[float] = None
 
 
-class Outcome(NamedTuple):
+class NotebookResult(NamedTuple):
     """What came out of one notebook: its lab, if it is of one, verdicts, and what went wrong."""
 
     lab: str = ""
-    verdicts: Mapping[str, Found] = {}
+    verdicts: Mapping[str, ExerciseResult] = {}
     note: str = ""
 
 
 def run_in_processes(
     path: Path, bounds: Bounds, seed: Optional[int], stop: threading.Event
-) -> Outcome:
+) -> NotebookResult:
     """Run the notebook until it ends, or ``stop`` is set. Raises OSError, for a full disk say."""
     with temporary_folder("grade") as folder:
         said = _run(path, folder, bounds, seed, stop)
@@ -81,21 +81,21 @@ def run_in_processes(
         return checked(said.get(LAB), note, ((line.get("exercise"), line) for line in lines))
 
 
-def checked(lab: Any, note: Any, verdicts: Any) -> Outcome:
+def checked(lab: Any, note: Any, verdicts: Any) -> NotebookResult:
     """An Outcome of what may have been forged: nothing of another kind gets into it.
 
     ``verdicts``: pairs of an exercise's id and an object with status, message, hidden and micros.
     """
     exercises = {one.id for one in all_exercises()}
     lab = lab if isinstance(lab, str) and any(id.startswith(f"{lab}-") for id in exercises) else ""
-    found: Dict[str, Found] = {}
+    found: Dict[str, ExerciseResult] = {}
     for id, about in verdicts:
         known = isinstance(id, str) and id in exercises and id.startswith(f"{lab}-")
         if known and isinstance(about, dict) and about.get("status") in STATUSES:
             micros = _cost(about.get("micros")) if about["status"] == PASSED else None
             message, hidden = _short(about.get("message")), about.get("hidden") is True
-            found[id] = Found(str(about["status"]), message, hidden, micros)
-    return Outcome(lab, found, _short(note))
+            found[id] = ExerciseResult(str(about["status"]), message, hidden, micros)
+    return NotebookResult(lab, found, _short(note))
 
 
 def _short(text: Any) -> str:
@@ -268,14 +268,14 @@ class Containers:
 
     def __call__(
         self, path: Path, bounds: Bounds, seed: Optional[int], stop: threading.Event
-    ) -> Outcome:
+    ) -> NotebookResult:
         """Run the notebook. Raises OSError, and NotebookError if the engine starts no container."""
         try:
             content = read_bounded(path, bounds.source)
         except OSError as error:
-            return Outcome(note=f"cannot be read as a notebook: {error.strerror}")
+            return NotebookResult(note=f"cannot be read as a notebook: {error.strerror}")
         except DataError:
-            return Outcome(
+            return NotebookResult(
                 note=f"cannot be read as a notebook: it has more than {bounds.source:,} bytes"
             )
         with temporary_folder("isolated") as own:
@@ -291,7 +291,7 @@ class Containers:
 
     def _run(
         self, folder: Path, name: str, bounds: Bounds, seed: Optional[int], stop: threading.Event
-    ) -> Outcome:
+    ) -> NotebookResult:
         container = f"gluonlab-grade-{uuid.uuid4().hex}"
         words = command_of(self.engine, self.image, container, folder, bounds, self.cores)
         order = {"name": name, "bounds": vars(bounds), "seed": seed}
@@ -332,7 +332,7 @@ class Containers:
             child.kill()
             child.wait()
 
-    def _outcome(self, said: "Said", status: int) -> Outcome:
+    def _outcome(self, said: "Said", status: int) -> NotebookResult:
         objects = [*map(_as_object, said.lines.splitlines()), {}]
         first, rest = objects[0], objects[1:]
         if BEGUN not in first and not said.fault:  # no notebook can do that: none has run
@@ -351,7 +351,7 @@ class Containers:
         found = next((one for one in rest if "verdicts" in one), None)
         if found is not None and isinstance(found["verdicts"], dict):
             return checked(found.get("lab"), found.get("note"), found["verdicts"].items())
-        return Outcome(note=said.fault or _ended(status))
+        return NotebookResult(note=said.fault or _ended(status))
 
 
 def _last_line(errors: bytes) -> str:
@@ -416,7 +416,7 @@ def main(arguments: Sequence[str]) -> None:
         path = place / Path(order["name"]).name
         outcome = run_in_processes(path, Bounds(**order["bounds"]), order["seed"], stop)
     except OSError as error:
-        outcome = Outcome(note=f"cannot be run ({error})")
+        outcome = NotebookResult(note=f"cannot be run ({error})")
     verdicts = {id: one._asdict() for id, one in outcome.verdicts.items()}
     line = json.dumps({"lab": outcome.lab, "note": outcome.note, "verdicts": verdicts})
     sys.stdout.buffer.write(line.encode() + b"\n")

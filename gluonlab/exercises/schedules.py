@@ -31,7 +31,14 @@ from gluonlab.collectives.schedule import (
 from gluonlab.collectives.topology import Topology
 from gluonlab.errors import ScheduleError
 from gluonlab.exercises.checking import Wrong
-from gluonlab.exercises.counterexamples import NOTHING, Case, Pair, looks_like, returned, wrong
+from gluonlab.exercises.counterexamples import (
+    NOTHING,
+    CaseText,
+    Pair,
+    looks_like,
+    returned,
+    wrong,
+)
 from gluonlab.exercises.languages import language, say
 from gluonlab.files.whole import write_text
 from gluonlab.plain import in_words
@@ -123,11 +130,11 @@ def check_rules(
             )  # fmt: skip
 
 
-def at_place(call: str, place: Tuple[int, int], transfer: Transfer) -> Case:
+def at_place(call: str, place: Tuple[int, int], transfer: Transfer) -> CaseText:
     """A transfer of what ``call`` returned; step and transfer are counted from 0."""
     step, position = place
     what = f"`{tuple(transfer)}`"
-    return Case(
+    return CaseText(
         f"{call}, step {step}, transfer {position}, {what}",
         f"{call} のステップ {step}、転送 {position}、{what}",
     )
@@ -154,7 +161,7 @@ def _named(call: str, schedule: Schedule, error: ScheduleError) -> Wrong:
     if error.step is None or error.transfer is None:
         rank, chunk = _first_unfinished(schedule, every[-1])
         elsewhere = _elsewhere(schedule, every[-1], chunk)
-        return Case(call, call).wrong(
+        return CaseText(call, call).wrong(
             f"nothing is ever sent into chunk {chunk} of rank {rank}{elsewhere[0]}",
             f"ランク {rank} のチャンク {chunk} には何も送られていません{elsewhere[1]}",
         )
@@ -190,7 +197,7 @@ def _named(call: str, schedule: Schedule, error: ScheduleError) -> Wrong:
     )
 
 
-def _not_the_owners(place: Case, schedule: Schedule, last: Transfer, has: bool) -> Wrong:
+def _not_the_owners(place: CaseText, schedule: Schedule, last: Transfer, has: bool) -> Wrong:
     """The counterexample of the last transfer into a chunk that ends with something else.
 
     ``has``: whether the rank that sends has it.
@@ -403,7 +410,7 @@ class Puzzle:
         """Raise Wrong for a schedule that costs more than the optimum."""
         cost, optimum = self.price(schedule), self.optimum_s or 0.0
         en, ja = price_in_words(cost)
-        Case(self.call, self.call).check(
+        CaseText(self.call, self.call).check(
             (cost.seconds > optimum * (1 + ROUNDING),
              f"proved, but it costs {en}; {microseconds(optimum)} are possible"
              f"{costliest(cost)[0]}",

@@ -124,7 +124,7 @@ def on_host(batch: Batch) -> Tuple[nd.NDArray, nd.NDArray]:
     return nd.array(images, dtype="float32"), nd.array(labels, dtype="int32")
 
 
-class Training:
+class ExerciseTraining:
     """What the answers that train are given: the layer on some devices, a loss, a trainer."""
 
     def __init__(self, ctxs: Sequence[mx.Context], grad_req: str = "write") -> None:
@@ -177,7 +177,7 @@ def check_updates(
     that is not the whole batch's, Wrong where the network did not see the images in so many parts.
     """
     [ctx], batches = cpus(1), some_batches(sizes)
-    training, returned = Training([ctx], "add"), []  # type: Training, List[Any]
+    training, returned = ExerciseTraining([ctx], "add"), []  # type: ExerciseTraining, List[Any]
     calls = Calls(training.net)
     for number, (batch, size) in enumerate(zip(batches, sizes)):
         calls.forget()

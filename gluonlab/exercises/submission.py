@@ -92,7 +92,9 @@ def environment_of_kernel(own: Path, **changes: str) -> "dict[str, str]":
 
 
 @contextmanager
-def start(folder: Path, seconds: float, printed: int, **environment: str) -> Iterator["Kernel"]:
+def start(
+    folder: Path, seconds: float, printed: int, **environment: str
+) -> Iterator["NotebookKernel"]:
     """Start a process for cells in ``folder``, which ends with the block.
 
     ``seconds``: for all that is run in it. ``printed``: end it after about so many bytes of output.
@@ -111,13 +113,13 @@ def start(folder: Path, seconds: float, printed: int, **environment: str) -> Ite
         client.start_channels(stdin=False, hb=False)
         try:
             client.wait_for_ready(timeout=max(60.0, seconds))
-            yield Kernel(manager, client, end, printed)
+            yield NotebookKernel(manager, client, end, printed)
         finally:
             client.stop_channels()
             manager.shutdown_kernel(now=True)
 
 
-class Kernel:
+class NotebookKernel:
     """The running process of one notebook. `start` makes it."""
 
     def __init__(self, manager: Any, client: Any, end: float, printed: int) -> None:

@@ -70,7 +70,7 @@ def jobs_here() -> int:
     return max(1, min(available_cores(), fit, MOST_JOBS))
 
 
-class Process(NamedTuple):
+class ProcessStat(NamedTuple):
     """A line of /proc/PID/stat."""
 
     pid: int
@@ -80,15 +80,15 @@ class Process(NamedTuple):
     resident: int
 
 
-def descendants(pid: int, proc: Path = PROC) -> List[Process]:
+def descendants(pid: int, proc: Path = PROC) -> List[ProcessStat]:
     """All that this process has started, and what those have, as far as they run or are zombies."""
-    children: Dict[int, List[Process]] = {}
+    children: Dict[int, List[ProcessStat]] = {}
     for name in (folder.name for folder in proc.iterdir()) if proc.is_dir() else ():
         if name.isdigit():
             with suppress(OSError, ValueError, IndexError):  # it has ended meanwhile
                 found = _process(int(name), (proc / name / "stat").read_bytes())
                 children.setdefault(found.parent, []).append(found)
-    all_of_them: List[Process] = []
+    all_of_them: List[ProcessStat] = []
     new = children.pop(pid, [])
     while new:
         all_of_them += new
@@ -96,11 +96,11 @@ def descendants(pid: int, proc: Path = PROC) -> List[Process]:
     return all_of_them
 
 
-def _process(pid: int, line: bytes) -> Process:
+def _process(pid: int, line: bytes) -> ProcessStat:
     # the second field, the program's name, may hold spaces and parentheses
     state, parent, group, *rest = line[line.rindex(b")") + 2 :].split()
     resident = int(rest[18]) * os.sysconf("SC_PAGE_SIZE")
-    return Process(pid, int(parent), int(group), state.decode(), resident)
+    return ProcessStat(pid, int(parent), int(group), state.decode(), resident)
 
 
 def files_below(folder: Path, most: int) -> Tuple[int, int]:
@@ -119,7 +119,7 @@ def files_below(folder: Path, most: int) -> Tuple[int, int]:
     return count, size
 
 
-class Watch:
+class ResourceMonitor:
     """Compares what a notebook uses with its bounds."""
 
     def __init__(self, bounds: Bounds, folder: Path) -> None:
@@ -127,7 +127,7 @@ class Watch:
         self.end = time.monotonic() + bounds.seconds + bounds.spare_seconds
         self.ticks = 0
 
-    def excess(self, processes: List[Process]) -> str:
+    def excess(self, processes: List[ProcessStat]) -> str:
         """What is more than allowed, in words; empty for nothing. Call it every TICK_S."""
         bounds, self.ticks = self.bounds, self.ticks + 1
         if len(processes) > bounds.processes:
@@ -144,7 +144,7 @@ class Watch:
                 return f"wrote more than {bounds.disk / 2**20:,.0f} MiB of files"
         return ""
 
-    def _memory(self, processes: List[Process]) -> int:
+    def _memory(self, processes: List[ProcessStat]) -> int:
         """The bytes of all; what they share is counted once where that makes a difference."""
         resident = sum(process.resident for process in processes)
         if resident <= self.bounds.memory:
@@ -152,7 +152,7 @@ class Watch:
         return sum(_own_share(process) for process in processes)
 
 
-def _own_share(process: Process) -> int:
+def _own_share(process: ProcessStat) -> int:
     """Resident bytes, each divided by the number of processes that have it (proc(5), Pss)."""
     try:
         lines = (PROC / str(process.pid) / "smaps_rollup").read_bytes()
@@ -177,7 +177,7 @@ def main(arguments: Sequence[str]) -> None:
     child = subprocess.Popen(arguments[2:], stdin=subprocess.DEVNULL, start_new_session=True)
     excess = ""
     try:
-        excess = _wait(child, Watch(bounds, folder))
+        excess = _wait(child, ResourceMonitor(bounds, folder))
     finally:
         _end_all(child)
         if excess == ABANDONED:
@@ -201,7 +201,7 @@ def _lowered(limit: int, most: int) -> "tuple[int, int]":
     return most, most
 
 
-def _wait(child: "subprocess.Popen[bytes]", watch: Watch) -> str:
+def _wait(child: "subprocess.Popen[bytes]", watch: ResourceMonitor) -> str:
     """Wait until the command ends; what it used too much of, or nothing."""
     while child.poll() is None:
         processes = descendants(os.getpid())
@@ -215,7 +215,7 @@ def _wait(child: "subprocess.Popen[bytes]", watch: Watch) -> str:
     return ""
 
 
-def _bury(processes: Iterable[Process]) -> None:
+def _bury(processes: Iterable[ProcessStat]) -> None:
     """Take note of children that have ended, which are zombies until then."""
     for process in processes:
         if process.state == "Z" and process.parent == os.getpid():
@@ -229,7 +229,7 @@ def _end_all(child: "subprocess.Popen[bytes]") -> None:
         os.killpg(child.pid, signal.SIGKILL)
     child.wait()
     for _ in range(MOST_SWEEPS):
-        left: List[Process] = descendants(os.getpid())
+        left: List[ProcessStat] = descendants(os.getpid())
         if not left:
             return
         _bury(left)

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
-from gluonlab.gpu.process import Outcome, ask, tell
+from gluonlab.gpu.process import ProcessExit, ask, tell
 
 BINDINGS = "nvidia-ml-py"
 Pair = Tuple[int, int]
@@ -18,7 +18,7 @@ SAME_SWITCHES, SAME_CPU = 20, 40
 TIMEOUT_S = 30.0  # a driver that is being set up takes seconds for each GPU
 
 
-class Process(NamedTuple):
+class GpuProcess(NamedTuple):
     """A process with memory of a GPU; ``used_bytes``: None if the driver does not report it."""
 
     pid: int
@@ -27,7 +27,7 @@ class Process(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Gpu:
+class NvmlGpu:
     """A GPU under its NVML number, which is nvidia-smi's: in the order of the PCI bus.
 
     ``used_bytes``: None where the driver does not report it. ``parts``: the UUIDs of its parts
@@ -41,7 +41,7 @@ class Gpu:
     capability: Tuple[int, int]
     memory_bytes: int
     used_bytes: "int | None"
-    processes: Tuple[Process, ...] = ()
+    processes: Tuple[GpuProcess, ...] = ()
     parts: "Tuple[str, ...] | None" = None
 
 
@@ -58,7 +58,7 @@ class Driver:
 
     error: str = ""
     version: str = ""
-    gpus: Tuple[Gpu, ...] = ()
+    gpus: Tuple[NvmlGpu, ...] = ()
     nvlinks: Dict[Pair, int] = field(default_factory=dict)
     switched: Tuple[int, ...] = ()
     no_peers: Tuple[Pair, ...] = ()
@@ -71,9 +71,9 @@ class Driver:
         gpus = []
         for gpu in told["gpus"]:
             gpu = {**gpu, "capability": tuple(gpu["capability"])}
-            gpu["processes"] = tuple(Process(*process) for process in gpu["processes"])
+            gpu["processes"] = tuple(GpuProcess(*process) for process in gpu["processes"])
             gpu["parts"] = None if gpu["parts"] is None else tuple(gpu["parts"])
-            gpus.append(Gpu(**gpu))
+            gpus.append(NvmlGpu(**gpu))
         return cls(
             version=told["version"],
             gpus=tuple(gpus),
@@ -96,7 +96,7 @@ def look() -> Driver:
     return understand(ask("gluonlab.gpu.nvml", timeout_s=TIMEOUT_S))
 
 
-def understand(outcome: Outcome) -> Driver:
+def understand(outcome: ProcessExit) -> Driver:
     """A Driver from what the process told; its ``error`` when it came to no end."""
     told, refused = outcome.answer("version"), outcome.answer("error")
     if told is not None:
@@ -254,37 +254,37 @@ if __name__ == "__main__":
     main()
 
 
-class Shown(NamedTuple):
+class VisibleGpus(NamedTuple):
     """The GPUs that CUDA_VISIBLE_DEVICES lets through; ``problem``: why not all that it names."""
 
-    gpus: List[Gpu]
+    gpus: List[NvmlGpu]
     problem: str = ""
 
 
-def visible_gpus(gpus: Sequence[Gpu], visible: Optional[str]) -> Shown:
+def visible_gpus(gpus: Sequence[NvmlGpu], visible: Optional[str]) -> VisibleGpus:
     """``visible``: the value of CUDA_VISIBLE_DEVICES; its numbers count along ``gpus``.
 
     (CUDA C++ Programming Guide)
     """
     if visible is None:
-        return Shown(list(gpus))
-    shown: List[Gpu] = []
+        return VisibleGpus(list(gpus))
+    shown: List[NvmlGpu] = []
     for word in [word.strip() for word in visible.split(",")] if visible.strip() else []:
         if word.startswith("-"):
             break  # means: no more
         gpu = _named(gpus, word)
         if gpu is None:
             none = f"which names none of the {len(gpus)} GPUs here, and ignores what follows"
-            return Shown(shown, f"CUDA stops at {word!r}, {none}")
+            return VisibleGpus(shown, f"CUDA stops at {word!r}, {none}")
         if word.startswith("MIG-"):
-            return Shown([gpu])  # a process computes on one part, of one GPU
+            return VisibleGpus([gpu])  # a process computes on one part, of one GPU
         if gpu in shown:
-            return Shown([], f"it names GPU {gpu.index} twice, so CUDA shows no GPU")
+            return VisibleGpus([], f"it names GPU {gpu.index} twice, so CUDA shows no GPU")
         shown.append(gpu)
-    return Shown(shown)
+    return VisibleGpus(shown)
 
 
-def _named(gpus: Sequence[Gpu], word: str) -> Optional[Gpu]:
+def _named(gpus: Sequence[NvmlGpu], word: str) -> Optional[NvmlGpu]:
     """The one GPU that a word means: a number, or the beginning of a UUID."""
     number = re.match(r"\+?(\d+)", word)
     if number:
@@ -299,7 +299,9 @@ def _named(gpus: Sequence[Gpu], word: str) -> Optional[Gpu]:
     return found[0] if len(found) == 1 else None
 
 
-def in_cuda_order(gpus: Sequence[Gpu], environ: Mapping[str, str] = os.environ) -> List[Gpu]:
+def in_cuda_order(
+    gpus: Sequence[NvmlGpu], environ: Mapping[str, str] = os.environ
+) -> List[NvmlGpu]:
     """As CUDA is likely to count them: by default the fastest first, which the newer ones are."""
     if environ.get("CUDA_DEVICE_ORDER") == "PCI_BUS_ID":
         return list(gpus)

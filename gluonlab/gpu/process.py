@@ -22,7 +22,7 @@ _running: "Set[subprocess.Popen[bytes]]" = set()
 
 
 @dataclass(frozen=True)
-class Outcome:
+class ProcessExit:
     """The end of a child process.
 
     ``answers``: its JSON answers, in order. ``ended``: how it failed, in words; empty if it did
@@ -48,7 +48,7 @@ class Outcome:
 
 def ask(
     module: str, *arguments: str, timeout_s: float, environ: Optional[Mapping[str, str]] = None
-) -> Outcome:
+) -> ProcessExit:
     """Run ``python -m module`` to its end, or for ``timeout_s`` at most."""
     command = [sys.executable, "-c", _RUN, json.dumps(sys.path), module, *arguments]
     with subprocess.Popen(
@@ -71,7 +71,7 @@ def ask(
             _running.discard(child)
     ended = f"was still busy after {timeout_s:g} s" if late else _in_words(child.returncode)
     last = err.decode("utf-8", "replace").strip().split("\n")[-1]
-    return Outcome(_answers(out.decode("utf-8", "replace")), ended, " ".join(last.split()))
+    return ProcessExit(_answers(out.decode("utf-8", "replace")), ended, " ".join(last.split()))
 
 
 def end_all() -> None:

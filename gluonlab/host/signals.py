@@ -386,7 +386,7 @@ def _threads_sleep_soon() -> Iterator[None]:
         del os.environ[OPENBLAS_TIMEOUT]
 
 
-class _Finder:
+class _DelayingFinder:
     """Finds modules of PACKAGES as Python would, and delays signals while they are loaded."""
 
     def find_spec(
@@ -418,5 +418,5 @@ def _within(
 
 def delay_in_imports() -> None:
     """Delay signals while PACKAGES are imported, from now on. Further calls have no effect."""
-    if not any(isinstance(finder, _Finder) for finder in sys.meta_path):
-        sys.meta_path.insert(0, _Finder())
+    if not any(isinstance(finder, _DelayingFinder) for finder in sys.meta_path):
+        sys.meta_path.insert(0, _DelayingFinder())

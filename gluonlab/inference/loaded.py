@@ -31,7 +31,7 @@ from gluonlab.engine.semantics import give_back, nd_semantics
 from gluonlab.errors import ConfigError, DataError, RunError, warn
 from gluonlab.host.signals import ends_if_stuck
 from gluonlab.inference.pictures import Picture, by_their_names, find_pictures, split_of
-from gluonlab.inference.predictions import Mistake, Mistakes, Predictions, Seen
+from gluonlab.inference.predictions import Mistake, Mistakes, PredictedBatch, Predictions
 from gluonlab.kvstores.groups import ALONE
 from gluonlab.parallel.strategy import Strategy
 from gluonlab.runs.frame import EPOCHS, frame_of_run
@@ -46,8 +46,8 @@ from gluonlab.training.finished import (
     plan_of,
     strategy_of,
 )
-from gluonlab.training.metrics import Gathered, Part
-from gluonlab.training.own import Own, check_same_own, make_own
+from gluonlab.training.metrics import GatheredScores, Part
+from gluonlab.training.own import UserComponents, check_same_own, make_own
 from gluonlab.training.plan import Draft, Plan
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ HOW = "to gluonlab.load_run"
 Images = Union[str, "os.PathLike[str]", Sequence[Any], "NDArray[Any]"]
 
 
-def nobody(seen: Seen) -> None:
+def nobody(seen: PredictedBatch) -> None:
     """For those who do not look at batches."""
 
 
@@ -86,7 +86,7 @@ class LoadedRun:
 
     @nd_semantics()
     @ends_if_stuck()
-    def predict(self, images: Images, saw: Callable[[Seen], Any] = nobody) -> Predictions:
+    def predict(self, images: Images, saw: Callable[[PredictedBatch], Any] = nobody) -> Predictions:
         """The classes of these images, with probabilities.
 
         ``images``: a file or folder of pictures, or a list of them, which become squares of the
@@ -117,7 +117,7 @@ class LoadedRun:
 
     @nd_semantics()
     @ends_if_stuck()
-    def mistakes(self, saw: Callable[[Seen], Any] = nobody) -> Mistakes:
+    def mistakes(self, saw: Callable[[PredictedBatch], Any] = nobody) -> Mistakes:
         """The test images that it takes for another class. ``saw``: told of each batch.
 
         Raises a UsageError where the run's data are not there, or are others now, and RunError.
@@ -135,18 +135,18 @@ class LoadedRun:
                 file = paths[index] if paths else None
                 wrong.append(Mistake(index, file, label, *guess, pixels[place].copy()))
             begin += len(said)
-            saw(Seen(said, pixels, true))
+            saw(PredictedBatch(said, pixels, true))
         return Mistakes(data.name, len(data.test), wrong)
 
     def frame(self, of: str = EPOCHS) -> "DataFrame":
         """Its epochs or steps (``of``), a row each, as a pandas frame, see `gluonlab.frame`."""
         return frame_of_run(self.folder, of)
 
-    def _batches(self, split: Split, names: Sequence[str]) -> Iterator[Seen]:
+    def _batches(self, split: Split, names: Sequence[str]) -> Iterator[PredictedBatch]:
         """What it says of a split's images, in order, in batches as an evaluation makes them."""
         images = dataclasses.replace(self._plan.dataset, test=split)
         plan = dataclasses.replace(self._plan, dataset=images)
-        queued: Deque[Tuple[Sequence[str], Gathered, List[Part], Any, Any]] = deque()
+        queued: Deque[Tuple[Sequence[str], GatheredScores, List[Part], Any, Any]] = deque()
         begin = 0
         for batch in evaluation_loader(plan, self._strategy.inputs):
             pixels, true = (np.concatenate([part.asnumpy() for part in parts]) for parts in batch)
@@ -154,7 +154,9 @@ class LoadedRun:
                 (device, scores.copy(), labels.copy())  # ready when this part is
                 for device, _, scores, labels in self._strategy.score(batch)
             ]
-            queued.append((names[begin : begin + batch.size], Gathered(), parts, pixels, true))
+            queued.append(
+                (names[begin : begin + batch.size], GatheredScores(), parts, pixels, true)
+            )
             begin += batch.size
             if len(queued) > AHEAD:
                 yield self._read(*queued.popleft())
@@ -162,8 +164,13 @@ class LoadedRun:
             yield self._read(*each)
 
     def _read(
-        self, names: Sequence[str], gathered: Gathered, parts: List[Part], pixels: Any, true: Any
-    ) -> Seen:
+        self,
+        names: Sequence[str],
+        gathered: GatheredScores,
+        parts: List[Part],
+        pixels: Any,
+        true: Any,
+    ) -> PredictedBatch:
         """Wait for the scores of a batch's parts."""
         gathered.add(parts)
         scores, _ = gathered.whole(ALONE)
@@ -172,7 +179,7 @@ class LoadedRun:
         if not decided.all():
             which = names[int(np.flatnonzero(~decided)[0])]
             raise RunError(f"the scores of {self.folder} for {which} are no numbers: {GONE_WRONG}")
-        return Seen(Predictions(self.classes, tuple(names), scores), pixels, true)
+        return PredictedBatch(Predictions(self.classes, tuple(names), scores), pixels, true)
 
     def _of_array(self, images: Any) -> ArraySplit:
         shape = images.shape
@@ -257,7 +264,7 @@ def _load(
     return LoadedRun(found, plan, strategy, test_images, decoding)
 
 
-def _same(found: Description, own: Own, data: Optional[Dataset]) -> Any:
+def _same(found: Description, own: UserComponents, data: Optional[Dataset]) -> Any:
     """The settings of what is the user's own now; a loss is none that predictions need."""
     settings = dict(own.settings(data).get("own", {}))
     named = found.used.get("own")

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     Numbers = NDArray[Any]
 
 
-class Guess(NamedTuple):
+class ClassProbability(NamedTuple):
     """A class, and the probability that the network gives it."""
 
     name: str
@@ -70,7 +70,7 @@ class Predictions:
         """The best class of each image."""
         return [self.classes[label] for label in self.labels]
 
-    def top(self, count: int = 5) -> List[List[Guess]]:
+    def top(self, count: int = 5) -> List[List[ClassProbability]]:
         """The ``count`` best classes of each image, the best first; all if there are fewer.
 
         Raises DataError for a ``count`` that is not a whole number from 1 up.
@@ -80,12 +80,12 @@ class Predictions:
         # by scores: the probabilities of two classes may be too small to differ
         order = np.argsort(-self.scores, axis=1, kind="stable")[:, :count]
         return [
-            [Guess(self.classes[label], float(row[label])) for label in best]
+            [ClassProbability(self.classes[label], float(row[label])) for label in best]
             for best, row in zip(order, self.probabilities)
         ]
 
 
-class Seen(NamedTuple):
+class PredictedBatch(NamedTuple):
     """A batch of n images, as the network saw them, with what it says of them.
 
     ``pixels`` (n, C, H, W) of 0 to 255; ``true`` (n,): their labels, where they have any.
@@ -291,7 +291,7 @@ def name_of(mistake: Mistake) -> str:
     return mistake.file or f"test image {mistake.number}"
 
 
-def tile_of(name: str, best: Guess, pixels: Any) -> Tile:
+def tile_of(name: str, best: ClassProbability, pixels: Any) -> Tile:
     """A picture with its best class, the probability, and its name."""
     probability = f"{best.probability:.1%}"
     return Tile(pixels, [(best.name, BLACK), (probability, BLACK), (Path(name).name or name, GREY)])

@@ -28,8 +28,8 @@ from gluonlab.kvstores.summing import SHARDED, Entry, Keys, as_list, described, 
 from gluonlab.optimizers.registry import ELEMENT_WISE, OPTIMIZERS, is_element_wise
 from gluonlab.optimizers.states import (
     KeyState,
-    Own,
     States,
+    StateTarget,
     fitted,
     kind_of,
     most_bytes,
@@ -204,7 +204,7 @@ class ShardedKVStore(ScheduleKVStore):
             )
         return self._updates[keys]
 
-    def _own(self) -> Dict[Any, Own]:
+    def _own(self) -> Dict[Any, StateTarget]:
         """The parameters of gluon.Trainer by key, or else the keys that were updated or loaded."""
         known = self._known().param_dict.items()
         params = {key: param for key, param in known if hasattr(param, "name")}
@@ -213,10 +213,10 @@ class ShardedKVStore(ScheduleKVStore):
         own = {}
         for key, state in self._loaded.items():
             shape = state.arrays[0].shape if state.arrays else None
-            own[key] = Own(str(key), shape, "float32", True)
+            own[key] = StateTarget(str(key), shape, "float32", True)
         for update in self._updates.values():
             for key, (weight, *_) in zip(update.keys, update.weights):
-                own[key] = Own(str(key), weight.shape, weight.dtype, True)
+                own[key] = StateTarget(str(key), weight.shape, weight.dtype, True)
         return own
 
     def state_of(self, key: Any) -> KeyState:
@@ -440,5 +440,5 @@ def _by_rank(arrays: Arrays) -> Arrays:
 
 
 def _cut(arrays: Sequence[nd.NDArray], part: Any) -> nd.NDArray:
-    """A view of the elements of ``part``, a `gluonlab.collectives.partition.Part`."""
+    """A view of the elements of ``part``, a `gluonlab.collectives.partition.ArrayRange`."""
     return flattened(arrays[part.array])[part.begin : part.end]

@@ -1,7 +1,7 @@
 """The base of the kvstores that sum with code of ours, with MXNet's API, under gluon.Trainer.
 
-`SummingKVStore` plans the sums of a call once for its arrays (`Sums`), and then runs them as often
-as wanted. A store that inherits from it says how arrays are summed over the ranks.
+`SummingKVStore` plans the sums of a call once for its arrays (`PushPullPlan`), and then runs them
+as often as wanted. A store that inherits from it says how arrays are summed over the ranks.
 """
 
 from __future__ import annotations
@@ -105,7 +105,7 @@ class SummingKVStore(KVStoreBase):
 
     def __init__(self, name: str) -> None:
         self._name = name
-        self._sums: Dict[Keys, Sums] = {}
+        self._sums: Dict[Keys, PushPullPlan] = {}
         self._retired = 0  # transfers of executors that were replaced
 
     def executor(self, arrays: Ranks, keys: Keys) -> Summing:
@@ -177,7 +177,7 @@ class SummingKVStore(KVStoreBase):
         """Leave the sum of ``value``, one array per device, in each of them, or in ``out``.
 
         All get the same bits. ``key`` may be a list, of values and outs then. Arrays may come
-        several times and share memory, see `Sums`. Nothing is recorded for
+        several times and share memory, see `PushPullPlan`. Nothing is recorded for
         autograd. Raises KVStoreError, and changes nothing, when the arrays cannot be summed.
         """
         entries = self._entries(key, value, value if out is None else out)
@@ -209,11 +209,13 @@ class SummingKVStore(KVStoreBase):
             return [Entry(key, arrays_of(name, key, value), arrays_of(name, key, out))]
         return [Entry._make(own) for own in by_key(name, key, value, out)]
 
-    def _sums_of(self, entries: List[Entry]) -> Sums:
+    def _sums_of(self, entries: List[Entry]) -> PushPullPlan:
         keys = tuple(entry.key for entry in entries)
         sums = self._sums.get(keys)
         if sums is None or not sums.serves(entries):
-            new = self._made(keys, partial(Sums, partial(self.executor, keys=keys), entries))
+            new = self._made(
+                keys, partial(PushPullPlan, partial(self.executor, keys=keys), entries)
+            )
             _enable_peers(entries)
             self._retired += sums.transfers_run if sums is not None else 0
             sums = self._sums[keys] = new
@@ -289,7 +291,7 @@ def arrays_of(store: str, key: Any, given: Any) -> List[nd.NDArray]:
 # --- the sums of one call
 
 
-class Sums:
+class PushPullPlan:
     """``run()`` leaves the sum of each entry's values in its outs, by ``executor``.
 
     Nothing waits, and nothing is recorded. Values that lie on distinct devices are summed in the

@@ -23,7 +23,7 @@ from gluonlab.launch.arguments import (
     whole,
     written,
 )
-from gluonlab.launch.connections import Way
+from gluonlab.launch.connections import SshOptions
 from gluonlab.launch.environments import Membership, allocation, membership
 from gluonlab.launch.horovod_settings import (
     check_timeline,
@@ -33,7 +33,7 @@ from gluonlab.launch.horovod_settings import (
 )
 from gluonlab.launch.hosts import HERE, Host, parse_hosts, place, read_hostfile
 from gluonlab.launch.jobs import job_file, job_request
-from gluonlab.launch.launcher import Request, launch
+from gluonlab.launch.launcher import LaunchRequest, launch
 from gluonlab.launch.members import attend
 from gluonlab.launch.own_program import (
     become_program,
@@ -191,7 +191,7 @@ def main(
         words = checked_words(backend, words, restarts, main, worker)
     elif place_here is not None:
         check_program(words)
-    way = Way(split_words("--ssh", ssh), python, seconds)
+    way = SshOptions(split_words("--ssh", ssh), python, seconds)
     if place_here is not None and place_here.rank:
         sys.exit(attend(place_here, backend, words, way.patience, settings))
     where = _hosts(hosts, hostfile)
@@ -208,7 +208,7 @@ def main(
     if program and any(where[n].is_here for n in placed):
         check_program(words)
     workers = len(placed) if place_here is None else place_here.size
-    request = Request(
+    request = LaunchRequest(
         backend=backend,
         words=words,
         hosts=used,

@@ -11,7 +11,7 @@ from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Se
 from gluonlab.launch.agent import GRACE
 from gluonlab.launch.connections import Connection
 from gluonlab.launch.messages import BEAT, Message, Received, awake, next_message
-from gluonlab.launch.parts import ARRIVED, BEGUN, JOINED, LEFT, SCHEDULER, TAKEN, Part
+from gluonlab.launch.parts import ARRIVED, BEGUN, JOINED, LEFT, SCHEDULER, TAKEN, ProcessSpec
 
 ERROR = "error: "
 WINDOW = 2.0  # seconds in which failures that have one cause follow each other
@@ -59,7 +59,7 @@ class Attempt:
 
     def __init__(
         self,
-        parts: Sequence[Part],
+        parts: Sequence[ProcessSpec],
         at: Sequence[Connection],
         inbox: asyncio.Queue[Received],
         say: Callable[[str, str, str, Callable[[], Any]], None],

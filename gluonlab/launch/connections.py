@@ -33,7 +33,7 @@ MOST_UNPRINTED = 2**26  # letters: an agent that sends more does not wait for th
 KEPT = 10  # last lines of ssh's own
 
 
-class Way(NamedTuple):
+class SshOptions(NamedTuple):
     """How other hosts are reached. ``ssh``: the client's words; ``python``: their Python."""
 
     ssh: Sequence[str] = ("ssh",)
@@ -51,7 +51,7 @@ class Connection:
     def __init__(
         self,
         host: Host,
-        way: Way,
+        way: SshOptions,
         writer: Optional[asyncio.StreamWriter] = None,
         rank: Optional[int] = None,
     ) -> None:

@@ -14,23 +14,23 @@ from typing import Any, Callable, Iterable, List, Mapping, Optional, Protocol, S
 from gluonlab.errors import ConfigError, RunError
 from gluonlab.host.signals import EndRequest
 from gluonlab.launch.attempt import OF_SIGNALS, Attempt, Failure
-from gluonlab.launch.connections import Connection, Way
+from gluonlab.launch.connections import Connection, SshOptions
 from gluonlab.launch.environments import Membership
 from gluonlab.launch.hosts import HERE, Host, place, room, server_hosts
-from gluonlab.launch.members import Gathering
+from gluonlab.launch.members import Rendezvous
 from gluonlab.launch.messages import BEAT, Received, awake, next_message
 from gluonlab.launch.network import is_loop
 from gluonlab.launch.own_program import is_program
 from gluonlab.launch.parts import AGAIN, COMMAND, RAN_ON, Site, parts, passed, working_folder
 
-DEFAULT = Way()
+DEFAULT = SshOptions()
 TRIES = 5  # ports that are chosen, one after the other, where somebody else is faster with each
 LOOPBACK = "127.0.0.1"
 STUCK = 1.0  # seconds after a signal in which nobody takes a line: then the rest is lost
 
 
 @dataclass(frozen=True)
-class Request:
+class LaunchRequest:
     """What is to be launched, checked.
 
     ``words``: the options of the run, or a program; ``servers``: as many, or one a host; ``port``:
@@ -48,7 +48,7 @@ class Request:
     port: Optional[int] = None
     restarts: int = 0
     min_workers: Optional[int] = None
-    way: Way = DEFAULT
+    way: SshOptions = DEFAULT
     names: Sequence[str] = ()
     command: str = ""
     place: Optional[Membership] = None
@@ -72,7 +72,7 @@ class Listener(Protocol):
         """How many lines it has been told that nobody has taken yet."""
 
 
-def launch(request: Request, listener: Listener) -> int:
+def launch(request: LaunchRequest, listener: Listener) -> int:
     """Start the processes, and see them end: the exit status. Raises RunError.
 
     A signal that comes before there are processes, or between two attempts, raises what it raises
@@ -83,12 +83,12 @@ def launch(request: Request, listener: Listener) -> int:
 
 
 class _Launcher:
-    def __init__(self, request: Request, listener: Listener) -> None:
+    def __init__(self, request: LaunchRequest, listener: Listener) -> None:
         self._request, self._listener = request, listener
         self._attempt: Optional[Attempt] = None
         self._working: Optional["asyncio.Future[int]"] = None
         self._signal = 0
-        self._gathering: Optional[Gathering] = None
+        self._gathering: Optional[Rendezvous] = None
         self._inbox: asyncio.Queue[Received]
         self._at: List[Connection] = []
         self._words = list(request.words)
@@ -132,7 +132,7 @@ class _Launcher:
             self._add(await self._connected(request.hosts))
             return
         self._add(await self._connected([HERE._replace(slots=1)]))
-        self._gathering = Gathering(request.place, request.way, self._inbox, self._forward)
+        self._gathering = Rendezvous(request.place, request.way, self._inbox, self._forward)
         await self._gathering.listen()
         self._add(await self._gathering.ranks(range(1, request.place.size)))
 

@@ -15,7 +15,7 @@ from gluonlab.errors import ConfigError, RunError
 from gluonlab.host.signals import EndRequest
 from gluonlab.launch.agent import Agent
 from gluonlab.launch.attempt import OF_SIGNALS
-from gluonlab.launch.connections import Connection, Way, first
+from gluonlab.launch.connections import Connection, SshOptions, first
 from gluonlab.launch.environments import Membership
 from gluonlab.launch.hosts import Host
 from gluonlab.launch.messages import (
@@ -38,7 +38,7 @@ ONE_TRY = 1.0  # seconds that one may take: no longer than `awake` counts betwee
 SOON = 5.0  # seconds in which another process says who it is
 
 
-class Gathering:
+class Rendezvous:
     """Rank 0: it listens, and takes the others as they come.
 
     ``signalled``: is called with the number of a signal that has come to one of them.
@@ -47,7 +47,7 @@ class Gathering:
     def __init__(
         self,
         place: Membership,
-        way: Way,
+        way: SshOptions,
         inbox: asyncio.Queue[Received],
         signalled: Callable[[int], None],
     ) -> None:

@@ -42,7 +42,7 @@ PASSED = ("GLUONLAB_", "MXNET_", "DMLC_", "PS_", "OMP_", "HOROVOD_", "NCCL_", "P
 NODE_PORT = "PORT"
 
 
-class Part(NamedTuple):
+class ProcessSpec(NamedTuple):
     """A process of a group. ``host``: its place in the list; ``words``: what Python is given.
 
     ``is_program``: the words are a whole command line, of the user's own program.
@@ -76,7 +76,9 @@ def worker_words(backend: str, words: Sequence[str]) -> List[str]:
     return list(words) if is_program(words) else ["-m", WORKER, "--backend", backend, *words]
 
 
-Started = Tuple[List[Part], List[Dict[str, str]]]  # what is no worker, and workers' environments
+Started = Tuple[
+    List[ProcessSpec], List[Dict[str, str]]
+]  # what is no worker, and workers' environments
 
 
 def parts(
@@ -87,7 +89,7 @@ def parts(
     sites: Sequence[Site],
     port: int,
     settings: Mapping[str, str] = MappingProxyType({}),
-) -> List[Part]:
+) -> List[ProcessSpec]:
     """What is to be started, the scheduler first.
 
     ``words``: the options of the run, or a program; ``placed``: the host of each rank; ``servers``:
@@ -103,7 +105,7 @@ def parts(
         environment[LOCAL_RANK] = str(names[:rank].count(name))
         environment[LOCAL_SIZE] = str(names.count(name))
     return before + [
-        Part(f"rank {rank}", host, own, environment, is_program(words))
+        ProcessSpec(f"rank {rank}", host, own, environment, is_program(words))
         for rank, (host, environment) in enumerate(zip(placed, workers))
     ]
 
@@ -122,9 +124,9 @@ def _parameter_server(
             **_if_known(DMLC_INTERFACE=sites[host].interface),
         }
 
-    before = [Part(SCHEDULER, 0, SERVE, of("scheduler", 0))]
+    before = [ProcessSpec(SCHEDULER, 0, SERVE, of("scheduler", 0))]
     for number, host in enumerate(servers):
-        before.append(Part(f"server {number}", host, SERVE, of("server", host)))
+        before.append(ProcessSpec(f"server {number}", host, SERVE, of("server", host)))
     return before, [of("worker", host) for host in placed]
 
 
@@ -155,7 +157,7 @@ def _horovod(
                 **_if_known(HOROVOD_GLOO_IFACE=sites[host].interface),
             }
         )
-    return [Part(SCHEDULER, 0, begin, {})], workers
+    return [ProcessSpec(SCHEDULER, 0, begin, {})], workers
 
 
 def _if_known(**variables: str) -> Dict[str, str]:

@@ -90,14 +90,14 @@ POOLINGS = ("max", "avg", "sum")
 KEEP_CHANNELS = POINTWISE_OPERATORS | ELEMENTWISE_OPERATORS | {"LeakyReLU", "Pooling"}
 
 
-class Run(NamedTuple):
+class ChannelRun(NamedTuple):
     """Channels of the network, and the zero channels behind them."""
 
     channels: int
     zeros: int
 
 
-Layout = Tuple[Run, ...]  # of all channels of an image, in order
+Layout = Tuple[ChannelRun, ...]  # of all channels of an image, in order
 
 
 class Padding(NamedTuple):
@@ -191,10 +191,10 @@ def _width(layout: Layout) -> int:
 
 def _concatenate(layouts: Sequence[Layout]) -> Layout:
     """The layout of concatenated images."""
-    runs: List[Run] = []
+    runs: List[ChannelRun] = []
     for run in itertools.chain.from_iterable(layouts):
         if runs and not runs[-1].zeros:
-            run = Run(runs.pop().channels + run.channels, run.zeros)
+            run = ChannelRun(runs.pop().channels + run.channels, run.zeros)
         runs.append(run)
     return tuple(runs)
 
@@ -358,7 +358,7 @@ class _Plan:
             shape = self.shape(entry)
             if shape is None:
                 return None
-            whole.append(layout or (Run(shape[1], 0),))
+            whole.append(layout or (ChannelRun(shape[1], 0),))
         if any(_width(layout) % self.multiple for layout in whole):
             return None
         return _concatenate(whole)
@@ -370,10 +370,10 @@ class _Plan:
         if source is None and more_in and (each.depthwise or each.channels_in > MAX_IMAGE_CHANNELS):
             if each.is_pointwise:
                 return None
-            source = self.widened[place] = (Run(each.channels_in, more_in),)
+            source = self.widened[place] = (ChannelRun(each.channels_in, more_in),)
         if each.depthwise:
             return source
-        output = (Run(each.channels_out, -each.channels_out % self.multiple),)
+        output = (ChannelRun(each.channels_out, -each.channels_out % self.multiple),)
         if each.is_pointwise:
             before = each.channels_in * each.channels_out
             after = (_width(source) if source else each.channels_in) * _width(output)
@@ -474,8 +474,10 @@ class _Writer:
         each, layout = self._plan.convolutions[place], self._plan.layouts.get(place)
         if layout is None and source is None:
             return
-        output = layout or (Run(each.channels_out, 0),)
-        own_source = (Run(1, 0),) if each.depthwise else source or (Run(each.channels_in, 0),)
+        output = layout or (ChannelRun(each.channels_out, 0),)
+        own_source = (
+            (ChannelRun(1, 0),) if each.depthwise else source or (ChannelRun(each.channels_in, 0),)
+        )
         shape = self._plan.shape(node["inputs"][1])
         assert shape is not None
         weight = inputs[1]
@@ -494,7 +496,7 @@ class _Writer:
     ) -> Entry:
         """(out, in, kernel) with zeros; as a matrix, since oneDNN joins no odd channels."""
         taps = math.prod(shape[2:])
-        columns = tuple(Run(run.channels * taps, run.zeros * taps) for run in source)
+        columns = tuple(ChannelRun(run.channels * taps, run.zeros * taps) for run in source)
         matrix = self._add("Reshape", f"{name}_matrix", [weight], shape=(0, -1))
         matrix = self._with_zeros(f"{name}_columns", matrix, columns, 1, (shape[0], 0))
         matrix = self._with_zeros(f"{name}_rows", matrix, output, 0, (0, _width(columns)))
@@ -530,7 +532,7 @@ class _Writer:
             self._zeros[shape] = self._add("_zeros", name, [], shape=shape, dtype="float32")
         return self._zeros[shape]
 
-    def _pad_image(self, node: Node, entry: Entry, run: Run) -> Entry:
+    def _pad_image(self, node: Node, entry: Entry, run: ChannelRun) -> Entry:
         """An image with zero channels behind its own, for any number of images."""
         shape = self._plan.shape(entry)
         assert shape is not None

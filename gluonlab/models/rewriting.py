@@ -166,7 +166,7 @@ def _is_max_pooling(node: Node) -> bool:
 # --- a convolution with one pixel of output as a dense layer
 
 
-class Seen(NamedTuple):
+class WindowOverlap(NamedTuple):
     """(begin, end) along two axes: the pixels under the window, and the weights that meet them.
 
     ``all_pixels``: whether those are all of the image.
@@ -196,7 +196,7 @@ def dense_where_one_pixel(graph: mx.sym.Symbol, shapes: Dict[str, Shape]) -> mx.
     return with_replaced(graph, shapes, choose)
 
 
-def _seen(node: Node, image: Optional[Shape], output: Optional[Shape]) -> Optional[Seen]:
+def _seen(node: Node, image: Optional[Shape], output: Optional[Shape]) -> Optional[WindowOverlap]:
     """What a node sees, if it is a convolution to be replaced; else None."""
     attrs = node.get("attrs", {})
     if node["op"] != "Convolution" or image is None or output is None:
@@ -214,10 +214,10 @@ def _seen(node: Node, image: Optional[Shape], output: Optional[Shape]) -> Option
     blind = any(first >= last for first, last in pixels)
     if not usual or blind or weights == [(0, width) for width in kernel]:
         return None  # with all of its weights the dense layer would rearrange as much
-    return Seen(pixels, weights, pixels == [(0, side) for side in image[2:]])
+    return WindowOverlap(pixels, weights, pixels == [(0, side) for side in image[2:]])
 
 
-def _convolution_to_dense(node: Node, seen: Seen, add: Add, entries: List[Entry]) -> None:
+def _convolution_to_dense(node: Node, seen: WindowOverlap, add: Add, entries: List[Entry]) -> None:
     """Append what replaces a convolution."""
     image, weight, *bias = entries
     if not seen.all_pixels:

@@ -14,7 +14,7 @@ overflows the stack, because hash does not count how deep it is). So its instruc
 out here: the two to three dozen that occur in such files, as Python 3 writes them (protocols 3 to
 5; the standard library's pickletools documents them). What is made takes the length of the file,
 and a hundred megabytes at most besides. Nothing that a pickle names is imported or called: an
-NDArray becomes an `ArrayBytes`, any other object a `Record` of its attributes.
+NDArray becomes an `ArrayBytes`, any other object a `UnpickledObject` of its attributes.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class ArrayBytes:
     content: "bytes | None" = None
 
 
-class Record:
+class UnpickledObject:
     """An object of any class, of which only the name and the attributes are known."""
 
     def __init__(self, kind: Name) -> None:
@@ -73,7 +73,7 @@ class _Dtype(NamedTuple):
 
 
 class Unpickler:
-    """Reads a pickle into dicts, lists, tuples, numbers, texts, `ArrayBytes` and `Record`.
+    """Reads a pickle into dicts, lists, tuples, numbers, texts, `ArrayBytes` and `UnpickledObject`.
 
     ``Unpickler(content).load()`` raises `Refused` for anything else.
     """
@@ -161,7 +161,7 @@ class Unpickler:
     def _new_object(self) -> None:
         arguments, kind = self._pop(), self._pop()
         _need(type(kind) is Name and arguments == ())
-        self._push(Record(kind))
+        self._push(UnpickledObject(kind))
 
     def _build(self) -> None:
         state = self._pop()
@@ -169,7 +169,7 @@ class Unpickler:
         attributes = state if type(state) is dict else {}
         if type(target) is ArrayBytes and type(attributes.get("handle")) is bytes:
             target.content = attributes["handle"]
-        elif type(target) is Record and attributes is state:
+        elif type(target) is UnpickledObject and attributes is state:
             target.attributes = attributes
         elif type(target) is not _Dtype:  # the state of a type of numbers says nothing new
             raise Refused("a pickle of objects that gluon.Trainer does not write")
@@ -270,9 +270,9 @@ def read_gluon_states(content: bytes) -> GluonStates:
     states, optimizer = saved if type(saved) is tuple and len(saved) == 2 else (saved, None)
     if type(states) is not dict or not all(_is_count(position) for position in states):
         raise Refused("a pickle, but not of states by the positions of parameters")
-    if optimizer is not None and type(optimizer) is not Record:
+    if optimizer is not None and type(optimizer) is not UnpickledObject:
         raise Refused("a pickle of states and of something that is no optimizer")
-    arrays = _Arrays(len(content))
+    arrays = _ArrayFactory(len(content))
     of_positions = {position: arrays.of_state(state) for position, state in states.items()}
     if optimizer is None:
         return GluonStates(of_positions, None, None, {}, {}, {})
@@ -285,7 +285,7 @@ def read_gluon_states(content: bytes) -> GluonStates:
     )  # fmt: skip
 
 
-class _Arrays:
+class _ArrayFactory:
     """Makes NDArrays, together no larger than the file.
 
     An array may stand in a file once and be named a million times.
@@ -329,7 +329,9 @@ def _updates(attributes: Mapping[Any, Any]) -> Dict[int, int]:
     return updates
 
 
-def _memory(attributes: Mapping[Any, Any], arrays: _Arrays) -> Dict[int, Dict[str, nd.NDArray]]:
+def _memory(
+    attributes: Mapping[Any, Any], arrays: _ArrayFactory
+) -> Dict[int, Dict[str, nd.NDArray]]:
     """As `gluonlab.optimizers.updates.memory_of` has it."""
     memory: Dict[int, Dict[str, nd.NDArray]] = {}
     rates = _dict(attributes.get("_all_former_rates")) or {0: attributes.get("former_rates")}

@@ -325,7 +325,7 @@ LOOKED_AT = 2**26
 Shape = Optional[Tuple[int, ...]]
 
 
-class Own(NamedTuple):
+class StateTarget(NamedTuple):
     """A parameter to be given a state.
 
     Dimensions that are not known yet are 0 or -1; ``trainable``: whether it is updated.
@@ -337,10 +337,10 @@ class Own(NamedTuple):
     trainable: bool
 
 
-Pairs = List[Tuple[ParameterState, Own]]
+Pairs = List[Tuple[ParameterState, StateTarget]]
 
 
-def most_bytes(own: Sequence[Own]) -> Optional[int]:
+def most_bytes(own: Sequence[StateTarget]) -> Optional[int]:
     """The largest possible file of these states; None if a shape is not known yet."""
     shapes = [param.shape for param in own]
     if any(shape is None or min(shape, default=1) < 0 or 0 in shape for shape in shapes):
@@ -348,7 +348,9 @@ def most_bytes(own: Sequence[Own]) -> Optional[int]:
     return LOOKED_AT + 8 * ARRAYS_OF_A_STATE * sum(math.prod(shape or ()) for shape in shapes)
 
 
-def matched(states: States, own: Sequence[Own], what: str) -> List[Optional[ParameterState]]:
+def matched(
+    states: States, own: Sequence[StateTarget], what: str
+) -> List[Optional[ParameterState]]:
     """For each parameter its state, or None for one that has never been updated.
 
     ``what`` begins every message.
@@ -375,7 +377,7 @@ def matched(states: States, own: Sequence[Own], what: str) -> List[Optional[Para
     return [states_of[param.name] for param in own]
 
 
-def _by_name(saved: Sequence[ParameterState], own: Sequence[Own]) -> Optional[Pairs]:
+def _by_name(saved: Sequence[ParameterState], own: Sequence[StateTarget]) -> Optional[Pairs]:
     """Match by whole names, or else by names without their common beginnings."""
     for name_saved, name_own in ((str, str), (_relative(saved), _relative(own))):
         by_name = {name_saved(state.name): state for state in saved}
@@ -385,7 +387,7 @@ def _by_name(saved: Sequence[ParameterState], own: Sequence[Own]) -> Optional[Pa
     return None
 
 
-def _by_number(saved: Sequence[ParameterState], own: Sequence[Own]) -> Optional[Pairs]:
+def _by_number(saved: Sequence[ParameterState], own: Sequence[StateTarget]) -> Optional[Pairs]:
     """Match Gluon's automatic names in order, where only their numbers differ."""
     pairs = list(zip(_in_order(saved), _in_order(own)))
     of_saved, of_own = _relative(saved), _relative(own)
@@ -414,7 +416,9 @@ def _in_order(params: Sequence[Any]) -> List[Any]:
     return sorted(params, key=key)
 
 
-def _by_position(states: States, own: Sequence[Own], what: str) -> List[Optional[ParameterState]]:
+def _by_position(
+    states: States, own: Sequence[StateTarget], what: str
+) -> List[Optional[ParameterState]]:
     if not states.parameters:  # saved before the first step
         return [None] * len(own)
     by_position = {int(state.name): state for state in states.parameters}
@@ -441,11 +445,11 @@ def _by_position(states: States, own: Sequence[Own], what: str) -> List[Optional
     raise KVStoreError(f"{what} holds no state of {missing}: {LOAD}")
 
 
-def own_of(params: Iterable[Any]) -> List[Own]:
+def own_of(params: Iterable[Any]) -> List[StateTarget]:
     """What `matched` needs to know of a trainer's parameters."""
     params = list(params)
     return [
-        Own(name, param.shape, param.dtype, param.grad_req != "null")
+        StateTarget(name, param.shape, param.dtype, param.grad_req != "null")
         for name, param in zip(unique(params), params)
     ]
 
@@ -477,7 +481,7 @@ def _check_shapes(pairs: Pairs, what: str) -> None:
             )
 
 
-def _first_odd(saved: Sequence[ParameterState], own: Sequence[Own]) -> str:
+def _first_odd(saved: Sequence[ParameterState], own: Sequence[StateTarget]) -> str:
     """The first parameter, by relative name, that only one side has; else an empty text."""
     of_saved, of_own = _relative(saved), _relative(own)
     there = {_unnumbered(of_saved(state.name)) for state in saved}
@@ -491,7 +495,7 @@ def _first_odd(saved: Sequence[ParameterState], own: Sequence[Own]) -> str:
 
 
 def fitted(
-    optimizer: mx.optimizer.Optimizer, states: States, own: Sequence[Own], what: str
+    optimizer: mx.optimizer.Optimizer, states: States, own: Sequence[StateTarget], what: str
 ) -> States:
     """The same states under the names of ``own``, in their order, checked to fit the optimizer.
 
@@ -524,7 +528,7 @@ def fitted(
 
 
 def _check_arrays(
-    optimizer: mx.optimizer.Optimizer, state: ParameterState, param: Own, what: str
+    optimizer: mx.optimizer.Optimizer, state: ParameterState, param: StateTarget, what: str
 ) -> None:
     if param.shape is not None and 0 in param.shape and not state.arrays:
         return  # no elements, or not known yet
@@ -545,7 +549,7 @@ def _check_arrays(
             )
 
 
-def nest(optimizer: mx.optimizer.Optimizer, param: Own) -> Any:
+def nest(optimizer: mx.optimizer.Optimizer, param: StateTarget) -> Any:
     """A new state for one element of a parameter with the same type and number of dimensions."""
     with warnings.catch_warnings():
         # float16 without multi_precision: the real state will say so

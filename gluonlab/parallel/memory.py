@@ -25,7 +25,7 @@ MIB = 2**20
 PRECISE_MIB = 256  # MXNet tells whole MiB: of a plan as large as this they are precise enough
 
 
-class Shards(NamedTuple):
+class ShardSizes(NamedTuple):
     """How many images a copy of the network gets at once: of batches to train on, and to score.
 
     ``trained``: of a whole batch first, then of an epoch's last one, if that is smaller.
@@ -92,7 +92,7 @@ def of_parameters(
 
 
 class Graph(NamedTuple):
-    """A graph as `gluonlab.parallel.part.Part` has it, of parameters that may lie anywhere."""
+    """A graph as in `gluonlab.parallel.part.CompiledGraph`, of parameters that may lie anywhere."""
 
     symbol: mx.sym.Symbol
     params: Mapping[str, gluon.Parameter]

@@ -66,7 +66,7 @@ class Heads:
             self._scale = scale
 
 
-class Bound(NamedTuple):
+class BoundGraph(NamedTuple):
     """A graph bound to arrays: how to fill its inputs, how to run it, and what it leaves behind.
 
     ``gradients``: those of the inputs that were asked for; backward writes them.
@@ -108,7 +108,7 @@ class SharedArrays:
         return made
 
 
-class Part:
+class CompiledGraph:
     """A graph on one device, where ``params`` are already initialised.
 
     ``losses``: which of its outputs are losses. ``wants``: the inputs whose gradients backward
@@ -154,7 +154,7 @@ class Part:
         given: Optional[Mapping[str, nd.NDArray]] = None,
         into: Optional[Mapping[str, nd.NDArray]] = None,
         heads: bool = True,
-    ) -> Bound:
+    ) -> BoundGraph:
         """Bind the graph for inputs of these shapes and types; it gets arrays of its own for them.
 
         ``add``: backward adds to the gradients that are there, instead of replacing them. ``slot``:
@@ -193,7 +193,7 @@ class Part:
         self._memory.setdefault(slot, executor)
         copies = {name: CopyInto(array) for name, array in own.items()}
         begin = Heads(executor.outputs if heads else [], self._losses if heads else [])
-        return Bound(executor, copies, own, executor.outputs, begin, gradients)
+        return BoundGraph(executor, copies, own, executor.outputs, begin, gradients)
 
     def _states_of(self, graph: mx.sym.Symbol, kinds: Kinds) -> Dict[str, nd.NDArray]:
         """The auxiliary states of a graph, which may have more channels than their parameters."""
@@ -201,7 +201,7 @@ class Part:
         states = zip(graph.list_auxiliary_states(), graph.infer_shape(**shapes)[2])
         return {name: widened(self._states[name], self.ctx, shape) for name, shape in states}
 
-    def forward(self, bound: Bound, train: bool = True, slot: int = 0) -> None:
+    def forward(self, bound: BoundGraph, train: bool = True, slot: int = 0) -> None:
         """Run the graph on what was copied into its inputs.
 
         ``train``: as in autograd.record(train_mode=...), for layers that differ, such as Dropout.
@@ -213,7 +213,7 @@ class Part:
         check_call(_LIB.MXExecutorForward(bound.executor.handle, int(train)))
         self._outputs[slot] = bound.outputs
 
-    def backward(self, bound: Bound) -> None:
+    def backward(self, bound: BoundGraph) -> None:
         """Write the gradients, from the heads, of the last forward."""
         heads = bound.heads
         check_call(_LIB.MXExecutorBackwardEx(bound.executor.handle, heads.count, heads.handles, 1))

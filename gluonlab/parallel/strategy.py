@@ -25,7 +25,7 @@ from gluonlab.engine.invoke import between_passes
 from gluonlab.kvstores.groups import Group
 from gluonlab.optimizers.states import States
 from gluonlab.parallel.data.microbatches import Microbatches
-from gluonlab.parallel.memory import Shards, Taken
+from gluonlab.parallel.memory import ShardSizes, Taken
 from gluonlab.parallel.precision import Conversion
 from gluonlab.update.loss_scale import LossScale
 
@@ -44,7 +44,7 @@ def queue_all(phases: Iterator[Phase], around: Optional[Around] = None) -> None:
             around(name, queue)
 
 
-class Split(NamedTuple):
+class Parallelism(NamedTuple):
     """``copies[i]``: the devices of copy i of the network, which trains on shard i of each batch.
 
     ``way``: one of WAYS; with data alone each copy has one device. ``cut``: the layers with which
@@ -159,7 +159,7 @@ class Strategy(Protocol):
     def lines(self) -> "Iterator[Tuple[str, str]]":
         """(title, text) of what a run says of that before it begins."""
 
-    def taken(self, shards: Shards) -> List[Taken]:
+    def taken(self, shards: ShardSizes) -> List[Taken]:
         """What each device of a copy of the network takes, planned; nothing is allocated for it.
 
         All copies are alike. On CPU devices it is a lower bound: oneDNN rearranges arrays.
@@ -210,7 +210,7 @@ class StrategyPlan(Protocol):
         """This process's devices."""
 
     @property
-    def split(self) -> Split:
+    def split(self) -> Parallelism:
         """Which of them share a copy of the network, and how."""
 
     @property

@@ -13,14 +13,14 @@ from gluonlab.errors import ConfigError
 from gluonlab.optimizers.registry import make_optimizer, optimizer_kind
 from gluonlab.parallel.data.microbatches import WHOLE, Microbatches
 from gluonlab.prediction.machines import FLOAT16, FLOAT32, Machine, find_machine
-from gluonlab.prediction.published import Case, doubts, wrapped
-from gluonlab.prediction.roofline import FITTED, Setting, Work, operator_s, step_parts
+from gluonlab.prediction.published import ComparableTraining, doubts, wrapped
+from gluonlab.prediction.roofline import FITTED, ExecutionSetting, Work, operator_s, step_parts
 from gluonlab.prediction.sums import (
     LOCAL,
     MEASURED_NOW,
     PIECE,
     RING,
-    Gradients,
+    GradientSizes,
     bucket_sizes,
     buckets,
     exposed_s,
@@ -33,7 +33,7 @@ from gluonlab.prediction.sums import (
 
 
 @dataclass(frozen=True)
-class Row:
+class PredictionRow:
     """A step on so many GPUs, in seconds, and what it comes to.
 
     ``batch_size``: images of a GPU, the most if they differ.
@@ -83,7 +83,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Prediction:
-    """Training predicted, not measured: a `Row` for each number of GPUs, the whole machine last.
+    """Predicted training: a `PredictionRow` for each number of GPUs, the whole machine last.
 
     ``batch_size``: images of a GPU in the last row. ``global_batch_size``: where all rows share as
     many images a step; None where each GPU has as many. ``passes``: of a GPU's images, one after
@@ -102,14 +102,14 @@ class Prediction:
     passes: int
     optimizer: str
     store: str
-    rows: Tuple[Row, ...]
+    rows: Tuple[PredictionRow, ...]
     with_ring: Optional[float]
     not_trusted: Tuple[str, ...]
     cautions: Tuple[str, ...]
     assumptions: Tuple[str, ...]
 
     @property
-    def whole(self) -> Row:
+    def whole(self) -> PredictionRow:
         """With all GPUs."""
         return self.rows[-1]
 
@@ -167,7 +167,7 @@ def _as_text(prediction: Prediction) -> str:
     return "\n".join(lines)
 
 
-def _line(row: Row) -> str:
+def _line(row: PredictionRow) -> str:
     return (
         f"{row.gpus:>5}{row.images_per_s:>11,.0f}{row.speedup:>9.2f}{row.efficiency:>11.2f}"
         f"{row.step_s * 1e3:>8,.1f} ms{row.sum_s * 1e3:>8,.1f} ms{row.exposed_s * 1e3:>8,.1f} ms"
@@ -220,7 +220,7 @@ OFF = "off"
 Overlap = Union[int, str, None]
 
 
-class Training(NamedTuple):
+class TrainingSpec(NamedTuple):
     """What is trained, and how. ``batch_size`` images a GPU, or ``shared`` by all GPUs of a step.
 
     ``setting``: but for what depends on a GPU's images, microbatches and buckets. ``by_bucket``:
@@ -232,7 +232,7 @@ class Training(NamedTuple):
     batch_size: int
     shared: Optional[int]
     microbatches: Microbatches
-    setting: Setting
+    setting: ExecutionSetting
     by_bucket: bool
     overlap: Overlap
     bucket_bytes: Optional[int]
@@ -245,13 +245,13 @@ class Training(NamedTuple):
         """In how many microbatches they go through the network."""
         return len(self.microbatches.bounds(self.share(gpus)))
 
-    def rows(self, store: str, counts: List[int]) -> List[Row]:
+    def rows(self, store: str, counts: List[int]) -> List[PredictionRow]:
         """A row for each of ``counts`` GPUs, the first of which is 1."""
         found = [self._row(store, count) for count in counts]
         one = found[0].images_per_s
         return [replace(row, speedup=row.images_per_s / one) for row in found]
 
-    def _row(self, store: str, gpus: int) -> Row:
+    def _row(self, store: str, gpus: int) -> PredictionRow:
         work, machine, share, passes = self.work, self.machine, self.share(gpus), self.passes(gpus)
         most = self.bucket_bytes
         bucket_bytes = usual_bucket_bytes(work, store, gpus) if most is None else most
@@ -265,7 +265,7 @@ class Training(NamedTuple):
         queued_s = passes * HOST_S + KEY_S * (max(1, len(sizes)) - 1)
         host_s = queued_s * min(gpus, machine.gpus_each)
         images = gpus * share if self.shared is None else self.shared
-        return Row(
+        return PredictionRow(
             gpus=gpus,
             hosts=hosts,
             batch_size=share,
@@ -282,7 +282,7 @@ class Training(NamedTuple):
     def _sum_s(self, store: str, gpus: int, hosts: int, sizes: List[float]) -> float:
         if gpus == 1:
             return 0.0
-        topology, gradients = self.machine.topology.subset(gpus), Gradients(sizes, apart=True)
+        topology, gradients = self.machine.topology.subset(gpus), GradientSizes(sizes, apart=True)
         if hosts > 1:
             return over_hosts_s(store, self.machine.kind, topology, gradients)
         return within_host_s(within_host(store), topology, gradients, MEASURED_NOW)
@@ -302,7 +302,7 @@ class Training(NamedTuple):
 # --- assumptions
 
 
-def assumptions(training: Training, optimizer: str, store: str, arithmetic: str) -> List[str]:
+def assumptions(training: TrainingSpec, optimizer: str, store: str, arithmetic: str) -> List[str]:
     """What is taken for granted; ``store``: the one that is priced."""
     machine = training.machine
     gpu = machine.gpu
@@ -336,7 +336,7 @@ def _links(machine: Machine) -> str:
     )
 
 
-def _about_buckets(training: Training) -> str:
+def _about_buckets(training: TrainingSpec) -> str:
     most = training.bucket_bytes
     if most == 0:
         buckets = "Parameters are summed one by one"
@@ -405,13 +405,13 @@ def predict(
             f"or {global_batch_size} GPUs or fewer"
         )
     kept, arithmetic = states(optimizer, momentum), found.gpu.arithmetic(dtype, tf32)
-    training = Training(
+    training = TrainingSpec(
         work,
         found,
         batch_size,
         global_batch_size,
         microbatches,
-        Setting(dtype, pixel_bytes=1, tf32=tf32, kept=kept),
+        ExecutionSetting(dtype, pixel_bytes=1, tf32=tf32, kept=kept),
         by_bucket(optimizer),
         overlap,
         bucket_bytes,
@@ -459,7 +459,7 @@ def _counts(machine: Machine, gpus: Optional[int]) -> List[int]:
     return [*counts, most]
 
 
-def _doubts(training: Training, store: str, counts: List[int]) -> Tuple[List[str], List[str]]:
+def _doubts(training: TrainingSpec, store: str, counts: List[int]) -> Tuple[List[str], List[str]]:
     """Those of all rows, each once."""
     alike: Dict[int, List[int]] = {}
     for count in counts:
@@ -467,7 +467,7 @@ def _doubts(training: Training, store: str, counts: List[int]) -> Tuple[List[str
     not_trusted: List[str] = []
     cautions: List[str] = []
     for share, gpus in alike.items():
-        case = Case(
+        case = ComparableTraining(
             share,
             training.setting.dtype,
             training.setting.tf32,
@@ -482,7 +482,7 @@ def _doubts(training: Training, store: str, counts: List[int]) -> Tuple[List[str
     return list(dict.fromkeys(not_trusted)), list(dict.fromkeys(cautions))
 
 
-def _about_shares(training: Training, counts: List[int]) -> Optional[str]:
+def _about_shares(training: TrainingSpec, counts: List[int]) -> Optional[str]:
     """A caution where GPUs have unequal shares of a step's images."""
     shared = training.shared
     uneven = [count for count in counts if shared is not None and shared % count]

@@ -12,7 +12,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
-from gluonlab.prediction.machines import GPUS, TF32, Gpu
+from gluonlab.prediction.machines import GPUS, TF32, GpuSpec
 from gluonlab.prediction.roofline import DENSE, DEPTHWISE, KEPT_BY_SGD, Operator, Work
 
 WIDTH = 80
@@ -99,7 +99,7 @@ def validation() -> Validation:
     )
 
 
-class Case(NamedTuple):
+class ComparableTraining(NamedTuple):
     """A training as far as published ones may be like it.
 
     ``batch_size``: images a GPU, which go through the network in ``passes``. ``gpus``: of a host,
@@ -120,7 +120,7 @@ class Case(NamedTuple):
         return self.batch_size / self.passes
 
 
-def doubts(work: Work, gpu: Gpu, case: Case) -> Tuple[List[str], List[str]]:
+def doubts(work: Work, gpu: GpuSpec, case: ComparableTraining) -> Tuple[List[str], List[str]]:
     """Reasons not to trust a prediction of training, and what else has not been compared."""
     batch_size = case.batch_size
     refused = [_in_words(figure) for figure in _alike(work, gpu, case) if figure.error > TOO_FAR]
@@ -152,7 +152,7 @@ def doubts(work: Work, gpu: Gpu, case: Case) -> Tuple[List[str], List[str]]:
     return refused, _cautions(gpu, case.dtype, case.tf32)
 
 
-def _cautions(gpu: Gpu, dtype: str, tf32: bool) -> List[str]:
+def _cautions(gpu: GpuSpec, dtype: str, tf32: bool) -> List[str]:
     compared = {figure.gpu for figure in validation().figures if figure.task == TRAINING}
     cautions = []
     if gpu.name not in compared and f"{gpu.name}-80GB" not in compared:
@@ -177,7 +177,7 @@ def _cautions(gpu: Gpu, dtype: str, tf32: bool) -> List[str]:
     return cautions
 
 
-def _alike(work: Work, gpu: Gpu, case: Case) -> List[Published]:
+def _alike(work: Work, gpu: GpuSpec, case: ComparableTraining) -> List[Published]:
     """Training of a network with about as many operations, at about this batch, on such GPUs.
 
     A GPU that a figure does not name may be such a one. Of several GPUs are alike those figures

@@ -13,7 +13,7 @@ import math
 from dataclasses import dataclass
 from typing import List, NamedTuple, Tuple
 
-from gluonlab.prediction.machines import FLOAT16, FLOAT32, Gpu
+from gluonlab.prediction.machines import FLOAT16, FLOAT32, GpuSpec
 
 CONVOLUTION, DENSE, MEMORY = "convolution", "dense", "memory"
 DEPTHWISE = "depthwise convolution"  # the name of one whose groups have one channel each
@@ -127,7 +127,7 @@ UPDATE_PASSES = 5  # SGD with momentum reads weight, gradient and momentum, and 
 KEPT_BY_SGD = 1  # arrays of an optimizer's state beside each weight: the momentum
 
 
-class Kernel(NamedTuple):
+class KernelCost(NamedTuple):
     """One kernel: its operations, the numbers that it moves, and how many results it has.
 
     ``window``: the side of a convolution's window that Winograd's way serves, else 0.
@@ -142,7 +142,7 @@ class Kernel(NamedTuple):
     transposed: float = 0.0
 
 
-class Parts(NamedTuple):
+class StepSeconds(NamedTuple):
     """Seconds of a step on one GPU: copying images, forward and backward, update."""
 
     input_s: float
@@ -155,7 +155,7 @@ class Parts(NamedTuple):
         return math.fsum(self)
 
 
-class Setting(NamedTuple):
+class ExecutionSetting(NamedTuple):
     """How a network is run: ``dtype``, training or inference, and by which software.
 
     ``fused``: ReLU and additions cost nothing behind BatchNorm, as in NVIDIA's float16 build.
@@ -178,7 +178,9 @@ class Setting(NamedTuple):
     kept: int = KEPT_BY_SGD
 
 
-def step_parts(work: Work, batch: float, gpu: Gpu, constants: Constants, setting: Setting) -> Parts:
+def step_parts(
+    work: Work, batch: float, gpu: GpuSpec, constants: Constants, setting: ExecutionSetting
+) -> StepSeconds:
     """A step of ``batch`` images on one GPU."""
     parts = setting.microbatches
     compute_s = parts * math.fsum(
@@ -186,7 +188,7 @@ def step_parts(work: Work, batch: float, gpu: Gpu, constants: Constants, setting
         for operator in work.operators
     )
     if not setting.training:
-        return Parts(0.0, compute_s, 0.0)
+        return StepSeconds(0.0, compute_s, 0.0)
     input_s = batch * math.prod(work.image_shape) * setting.pixel_bytes / INPUT_BYTES_PER_S
     one_pass_s = 4 * work.parameters / _memory_bytes_per_s(gpu, constants)
     compute_s += (parts - 1) * one_pass_s  # a later part adds: it reads the gradients before
@@ -196,7 +198,7 @@ def step_parts(work: Work, batch: float, gpu: Gpu, constants: Constants, setting
         if setting.updates is None
         else setting.updates * constants.launch_s
     )
-    return Parts(input_s, compute_s, moved_s + pieces_s)
+    return StepSeconds(input_s, compute_s, moved_s + pieces_s)
 
 
 def update_passes(kept: int) -> int:
@@ -208,7 +210,7 @@ def update_passes(kept: int) -> int:
 
 
 def operator_s(
-    operator: Operator, batch: float, gpu: Gpu, constants: Constants, setting: Setting
+    operator: Operator, batch: float, gpu: GpuSpec, constants: Constants, setting: ExecutionSetting
 ) -> Tuple[float, float]:
     """Seconds of one operator's kernels, forward and backward."""
     launch_s = constants.launch_s if setting.training else constants.launch_inference_s
@@ -220,8 +222,8 @@ def operator_s(
 
 
 def kernels(
-    operator: Operator, batch: float, setting: Setting
-) -> Tuple[List[Kernel], List[Kernel]]:
+    operator: Operator, batch: float, setting: ExecutionSetting
+) -> Tuple[List[KernelCost], List[KernelCost]]:
     """The kernels of an operator in one step, forward and, in training, backward."""
     if operator.kind == MEMORY:
         return _moving(operator, batch, setting)
@@ -233,14 +235,14 @@ def kernels(
     transposed = 0.0
     if operator.kind == CONVOLUTION and not setting.channels_last:
         transposed = TRANSPOSED * (operator.inputs + operator.outputs) * batch
-    kernel = Kernel(operator.kind, flops, moved, results, window, transposed)
+    kernel = KernelCost(operator.kind, flops, moved, results, window, transposed)
     # backward computes the gradient of the weights, and that of the input
     return [kernel], [kernel] * (1 + operator.data_gradient) if setting.training else []
 
 
 def _moving(
-    operator: Operator, batch: float, setting: Setting
-) -> Tuple[List[Kernel], List[Kernel]]:
+    operator: Operator, batch: float, setting: ExecutionSetting
+) -> Tuple[List[KernelCost], List[KernelCost]]:
     if setting.fused and operator.after_norm:
         return [], []
     ahead, back = operator.forward_moved, operator.backward_moved if setting.training else 0
@@ -248,12 +250,15 @@ def _moving(
         ahead = 2 * operator.outputs  # no statistics
     results = operator.outputs * batch
     forward, backward = (
-        [Kernel(MEMORY, 0.0, moved * batch, results)] if moved else [] for moved in (ahead, back)
+        [KernelCost(MEMORY, 0.0, moved * batch, results)] if moved else []
+        for moved in (ahead, back)
     )
     return forward, backward
 
 
-def _kernel_s(kernel: Kernel, gpu: Gpu, constants: Constants, setting: Setting) -> float:
+def _kernel_s(
+    kernel: KernelCost, gpu: GpuSpec, constants: Constants, setting: ExecutionSetting
+) -> float:
     size = 2 if setting.dtype == FLOAT16 else 4
     one_s = size / _memory_bytes_per_s(gpu, constants)
     memory_s, transposed_s = kernel.moved * one_s, 0.0
@@ -272,11 +277,11 @@ def _kernel_s(kernel: Kernel, gpu: Gpu, constants: Constants, setting: Setting) 
     return max(compute_s, memory_s) + transposed_s
 
 
-def _memory_bytes_per_s(gpu: Gpu, constants: Constants) -> float:
+def _memory_bytes_per_s(gpu: GpuSpec, constants: Constants) -> float:
     return gpu.bytes_per_s * constants.memory * _reached(gpu, constants.kepler_memory)
 
 
-def _reached(gpu: Gpu, kepler: float) -> float:
+def _reached(gpu: GpuSpec, kepler: float) -> float:
     """What a GPU reaches of the newer ones' shares: ``kepler`` as a Kepler, 1 from Volta on.
 
     Between the two the logarithm is interpolated by compute capability: a Maxwell, with which

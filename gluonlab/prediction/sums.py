@@ -21,7 +21,7 @@ from gluonlab.prediction.machines import Machine
 from gluonlab.prediction.roofline import UPDATE_PASSES, Work
 
 
-class Host(NamedTuple):
+class HostRates(NamedTuple):
     """How ``local`` sums: a CPU's bytes/s in sums and updates, and those of a GPU's copies."""
 
     pass_bytes_per_s: float
@@ -30,13 +30,13 @@ class Host(NamedTuple):
 
 # MXNet 1.9.1 on two cores of an EPYC: (n + 1) times the gradients of ResNet-18, by the time that
 # `bench gradients` measured for `local` on two CPU devices, 13.3 ms; copies as NCCL counts PCIe 3.0
-MEASURED_NOW = Host(10.5e9, 12e9)
+MEASURED_NOW = HostRates(10.5e9, 12e9)
 SERVER_ADDS = 10e9  # bytes/s that a server adds: inferred
 DEVICE, LOCAL, NCCL = "device", "local", "nccl"
 OVER_HOSTS = {"horovod": "hierarchical", "dist_sync": "parameter server"}
 
 
-class Gradients(NamedTuple):
+class GradientSizes(NamedTuple):
     """What is summed: the ``sizes`` of its tensors in bytes, and the host's ``key_s`` for each.
 
     ``updated``: whether the store also updates the weights, as MXNet's own loops had it do.
@@ -60,7 +60,9 @@ def stores() -> List[str]:
     return [DEVICE, LOCAL, NCCL, *ALGORITHMS, *FOR_LINKS]
 
 
-def within_host_s(store: str, topology: Topology, gradients: Gradients, host: Host) -> float:
+def within_host_s(
+    store: str, topology: Topology, gradients: GradientSizes, host: HostRates
+) -> float:
     """One sum over the GPUs of ``topology``, and what the host does for each tensor and GPU.
 
     ``host``: of ``local``. Raises ConfigError for a store without a price.
@@ -99,12 +101,12 @@ def owned(sizes: Sequence[float], gpus: int) -> float:
     return max(loads)
 
 
-def _more(gradients: Gradients) -> int:
+def _more(gradients: GradientSizes) -> int:
     """How many sums there are besides the first."""
     return len(gradients.sizes) - 1 if gradients.apart else 0
 
 
-def _local_s(gpus: int, gradients: Gradients, host: Host) -> float:
+def _local_s(gpus: int, gradients: GradientSizes, host: HostRates) -> float:
     """Copies to the CPU and back, each GPU's over its own lanes; there a sum, perhaps an update."""
     passes = (gpus + 1 if gpus > 1 else 0) + UPDATE_PASSES * gradients.updated
     if not passes:
@@ -156,7 +158,7 @@ WAYS: Dict[str, Callable[[Topology, Network, float], float]] = {
 }
 
 
-def over_hosts_s(store: str, machine: str, topology: Topology, gradients: Gradients) -> float:
+def over_hosts_s(store: str, machine: str, topology: Topology, gradients: GradientSizes) -> float:
     """One sum over several hosts of ``machine``, by the store of OVER_HOSTS. Raises ConfigError."""
     if store not in OVER_HOSTS:
         raise ConfigError(unknown("store over hosts to predict", store, OVER_HOSTS))
@@ -219,7 +221,7 @@ PIECE = 15  # operators on GPUs; see gluonlab.engine.pieces
 BUCKET_BYTES, SPREAD_BYTES = 25 * 2**20, 4 * 2**20
 
 
-class Bucket(NamedTuple):
+class GradientBucket(NamedTuple):
     """A part of the gradients: when backward has made it, seconds from its begin; its bytes."""
 
     ready_s: float
@@ -253,7 +255,7 @@ def buckets(
     backward_s: Sequence[float],
     piece: Optional[int] = PIECE,
     bucket_bytes: float = BUCKET_BYTES,
-) -> List[Bucket]:
+) -> List[GradientBucket]:
     """The gradients in the order in which backward makes them, in buckets.
 
     ``backward_s``: of each operator, in the order of forward. ``piece``: how many operators, None
@@ -266,21 +268,21 @@ def buckets(
     ]
     size = piece or max(1, len(order))
     pieces = [order[first : first + size] for first in range(0, len(order), size)]
-    found: List[Bucket] = []
+    found: List[GradientBucket] = []
     now = held = 0.0
     for each in pieces:
         now += math.fsum(seconds for seconds, _ in each)
         for _, weights in each:
             held += weights
             if held and held >= bucket_bytes:
-                found.append(Bucket(now, held))
+                found.append(GradientBucket(now, held))
                 held = 0.0
     # what belongs to no convolution or dense layer, such as BatchNorm's, is little
     rest = held + max(0.0, 4.0 * work.parameters - held - sum(each.size for each in found))
-    return [*found, Bucket(now, rest)] if rest else found
+    return [*found, GradientBucket(now, rest)] if rest else found
 
 
-def exposed_s(parts: Sequence[Bucket], sum_s: float, backward_s: float) -> float:
+def exposed_s(parts: Sequence[GradientBucket], sum_s: float, backward_s: float) -> float:
     """Seconds of the sum behind the end of backward; ``sum_s``: of all gradients together.
 
     A bucket takes its share of the time, one after the other, and does not slow backward down.

@@ -146,14 +146,14 @@ def checkpoints(run: Path) -> List[Path]:
     return []
 
 
-class Found(NamedTuple):
+class LatestCheckpoint(NamedTuple):
     """The newest checkpoint to go on from; ``damaged``: a line about each later one."""
 
     checkpoint: Checkpoint
     damaged: List[str]
 
 
-def newest(run: Path) -> Found:
+def newest(run: Path) -> LatestCheckpoint:
     """The newest checkpoint of the run in this folder that is whole and fits its metrics.jsonl.
 
     What a store of files puts back may be of different ages. Raises DataError when there is none.
@@ -161,7 +161,7 @@ def newest(run: Path) -> Found:
     damaged: List[str] = []
     for place in checkpoints(run):
         try:
-            return Found(_read(place), damaged)
+            return LatestCheckpoint(_read(place), damaged)
         except _Damaged as error:
             damaged.append(f"{place} is damaged ({error})")
         except _Unfit as error:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, List, Sequence, Tuple
 
 from gluonlab.drawing.live import new_figure, reused_figure
-from gluonlab.runs.schema import Epoch, Line, Step
+from gluonlab.runs.schema import Epoch, MetricsLine, Step
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -78,14 +78,14 @@ class Growing:
 BLUE, ORANGE, GREEN, GREY = "#1f5fa8", "#d9730d", "#2f7d4f", "#8a8a8a"
 
 
-def draw(lines: Sequence[Line], path: Path) -> None:
+def draw(lines: Sequence[MetricsLine], path: Path) -> None:
     """Write `make_figure` of the lines of metrics.jsonl as a PNG."""
     with reused_figure(_make_panels) as figure:
         _fill(figure, lines)
         figure.savefig(path, format="png", dpi=110)
 
 
-def make_figure(lines: Sequence[Line]) -> "Figure":
+def make_figure(lines: Sequence[MetricsLine]) -> "Figure":
     """Four panels: training loss, test accuracy, learning rate, images per second.
 
     They are made of the lines of metrics.jsonl.
@@ -103,7 +103,7 @@ def _make_panels() -> "Figure":
     return figure
 
 
-def _fill(figure: "Figure", lines: Sequence[Line]) -> None:
+def _fill(figure: "Figure", lines: Sequence[MetricsLine]) -> None:
     steps = [line for line in lines if isinstance(line, Step)]
     epochs = [line for line in lines if isinstance(line, Epoch)]
     panels: Any = figure.axes

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Dict, List, Sequence, TextIO, Tuple
 
 from gluonlab.errors import ConfigError, unknown
 from gluonlab.runs.reader import read_lines, read_runs
-from gluonlab.runs.schema import Epoch, Line, LossScaleEvent, Step
+from gluonlab.runs.schema import Epoch, LossScaleEvent, MetricsLine, Step
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -51,7 +51,7 @@ def frame_of_run(folder: Path, of: str) -> "DataFrame":
     return as_frame({name: columns[name] for name in columns if name != RUN})
 
 
-def table(runs: Sequence[Tuple[str, Sequence[Line]]], of: str) -> Table:
+def table(runs: Sequence[Tuple[str, Sequence[MetricsLine]]], of: str) -> Table:
     """The columns, of all runs one after the other, each given as its name and its lines.
 
     Raises ConfigError for an ``of`` that is neither ``epochs`` nor ``steps``.
@@ -65,7 +65,7 @@ def table(runs: Sequence[Tuple[str, Sequence[Line]]], of: str) -> Table:
     return {name: [row.get(name) for row in rows] for name in names}
 
 
-def _rows(lines: Sequence[Line], of: str) -> List[Dict[str, Any]]:
+def _rows(lines: Sequence[MetricsLine], of: str) -> List[Dict[str, Any]]:
     scales = {line.epoch: line.loss_scale for line in lines if isinstance(line, LossScaleEvent)}
     rows = []
     for line in lines:

@@ -28,7 +28,7 @@ from gluonlab.runs.schema import (
     TIMELINE,
     WRONG,
     Epoch,
-    Line,
+    MetricsLine,
     StalenessEvent,
     Step,
 )
@@ -164,7 +164,7 @@ class Run:
     path: Path
     version: str
     settings: Dict[str, Any]
-    lines: List[Line]
+    lines: List[MetricsLine]
 
     @property
     def steps(self) -> List[Step]:
@@ -338,7 +338,7 @@ def _by_number(folder: Path) -> List[Any]:
     ]
 
 
-def read_lines(folder: Path, format: int = FORMAT) -> List[Line]:
+def read_lines(folder: Path, format: int = FORMAT) -> List[MetricsLine]:
     """The lines of a run's metrics.jsonl.
 
     A last line that a kill cut off, and lines of unknown kinds, are left out. Raises DataError,
@@ -358,7 +358,7 @@ def read_lines(folder: Path, format: int = FORMAT) -> List[Line]:
     return [line for line in lines if line is not None]
 
 
-def _line(file: Path, number: int, text: str, format: int) -> Optional[Line]:
+def _line(file: Path, number: int, text: str, format: int) -> Optional[MetricsLine]:
     try:
         values = json.loads(text)
     except (ValueError, RecursionError):
@@ -369,7 +369,9 @@ def _line(file: Path, number: int, text: str, format: int) -> Optional[Line]:
     return None if kind is None else _checked(kind, values, f"{file}, line {number}", format)
 
 
-def _checked(kind: Type[Line], values: Dict[str, Any], where: str, format: int) -> Line:
+def _checked(
+    kind: Type[MetricsLine], values: Dict[str, Any], where: str, format: int
+) -> MetricsLine:
     """A line of this kind. Raises DataError for a value that is missing or cannot be."""
     known, wrong = {}, []
     for each in fields(kind):

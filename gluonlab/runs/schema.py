@@ -88,7 +88,7 @@ def _since_start(**more: Any) -> Any:
 
 
 @dataclass(frozen=True)
-class Line:
+class MetricsLine:
     """A line of metrics.jsonl. ``tag``: what tells its kind from the others."""
 
     tag: ClassVar[Dict[str, str]]
@@ -99,7 +99,7 @@ class Line:
 
 
 @dataclass(frozen=True)
-class Step(Line):
+class Step(MetricsLine):
     """A training step, written when its loss is known, some steps later."""
 
     tag = {"kind": "step"}
@@ -120,7 +120,7 @@ WAITING = "share of training_seconds in which the loop waited for batches"
 
 
 @dataclass(frozen=True)
-class Epoch(Line):
+class Epoch(MetricsLine):
     """A pass over the training images, and the evaluation after it."""
 
     tag = {"kind": "epoch"}
@@ -149,7 +149,7 @@ class Epoch(Line):
 
 
 @dataclass(frozen=True)
-class DivergedEvent(Line):
+class DivergedEvent(MetricsLine):
     """The end of a run whose loss or parameters are beyond recovery, or whose replicas differ."""
 
     tag = {"kind": "event", "event": "diverged"}
@@ -157,7 +157,7 @@ class DivergedEvent(Line):
 
 
 @dataclass(frozen=True)
-class LossScaleEvent(Line):
+class LossScaleEvent(MetricsLine):
     """The dynamic loss scale after an epoch, with float16."""
 
     tag = {"kind": "event", "event": "loss_scale"}
@@ -168,7 +168,7 @@ class LossScaleEvent(Line):
 
 
 @dataclass(frozen=True)
-class StalenessEvent(Line):
+class StalenessEvent(MetricsLine):
     """How stale gradients were in an epoch of processes that do not wait for each other."""
 
     tag = {"kind": "event", "event": "staleness"}
@@ -188,7 +188,7 @@ class StalenessEvent(Line):
 
 
 @dataclass(frozen=True)
-class ProfileEvent(Line):
+class ProfileEvent(MetricsLine):
     """Where the time of some steps went, with --profile."""
 
     tag = {"kind": "event", "event": "profile"}
@@ -206,7 +206,7 @@ class ProfileEvent(Line):
 
 
 @dataclass(frozen=True)
-class ResumedEvent(Line):
+class ResumedEvent(MetricsLine):
     """A run goes on from a checkpoint."""
 
     tag = {"kind": "event", "event": "resumed"}
@@ -215,7 +215,7 @@ class ResumedEvent(Line):
 
 
 @dataclass(frozen=True)
-class StoppedEvent(Line):
+class StoppedEvent(MetricsLine):
     """A callback, such as --patience, has ended the training before its last epoch."""
 
     tag = {"kind": "event", "event": "stopped"}
@@ -224,7 +224,7 @@ class StoppedEvent(Line):
 
 
 @dataclass(frozen=True)
-class ConfusionEvent(Line):
+class ConfusionEvent(MetricsLine):
     """The confusion matrix after the last epoch, with --confusion."""
 
     tag = {"kind": "event", "event": "confusion"}
@@ -236,7 +236,7 @@ class ConfusionEvent(Line):
 
 
 @dataclass(frozen=True)
-class UnheardEvent(Line):
+class UnheardEvent(MetricsLine):
     """From here on nobody read what the run printed, or would print; it went on all the same."""
 
     tag = {"kind": "event", "event": "unheard"}
@@ -244,7 +244,7 @@ class UnheardEvent(Line):
 
 
 @dataclass(frozen=True)
-class EndedEvent(Line):
+class EndedEvent(MetricsLine):
     """The run has ended, and its files are written."""
 
     tag = {"kind": "event", "event": "ended"}
@@ -256,7 +256,7 @@ class EndedEvent(Line):
     seconds: Optional[float] = _since_start()
 
 
-LINES: Tuple[Type[Line], ...] = (
+LINES: Tuple[Type[MetricsLine], ...] = (
     Step, Epoch, DivergedEvent, LossScaleEvent, StalenessEvent, ProfileEvent, ResumedEvent,
     StoppedEvent, ConfusionEvent, UnheardEvent, EndedEvent,
 )  # fmt: skip

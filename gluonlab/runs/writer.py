@@ -37,7 +37,7 @@ from gluonlab.files.whole import (
 from gluonlab.plain import plain_name
 from gluonlab.runs import schema
 from gluonlab.runs.reader import read_description, read_lines
-from gluonlab.runs.schema import EndedEvent, Epoch, Line, Step
+from gluonlab.runs.schema import EndedEvent, Epoch, MetricsLine, Step
 
 RUNS = Path("runs")
 LOCK = ".in-use"
@@ -155,7 +155,7 @@ class RunDirectory:
     def _write(self, name: str, content: Any) -> None:
         write_text(self.path / name, schema.file_text(content) + "\n")
 
-    def write(self, *lines: Line) -> None:
+    def write(self, *lines: MetricsLine) -> None:
         """Add lines to metrics.jsonl. They are on disk from the next one on that is no step's."""
         self._pending += [schema.line_text(line.to_dict()) + "\n" for line in lines]
         steps = all(isinstance(line, Step) for line in lines)
@@ -341,7 +341,7 @@ def has_ended(folder: Path) -> bool:
     Some are not, where a store of files has put back what it had: of different ages, or a part.
     """
     with suppress(DataError, OSError):
-        lines: Sequence[Line] = read_lines(folder)
+        lines: Sequence[MetricsLine] = read_lines(folder)
         last = lines[-1] if lines else None
         return isinstance(last, EndedEvent) and last.files == _digests(folder)
     return False

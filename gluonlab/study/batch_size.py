@@ -21,9 +21,9 @@ from gluonlab.drawing.chart import Axis, Chart, Curve, Region, number
 from gluonlab.errors import ConfigError, DataError, unknown
 from gluonlab.study.study import (
     Findings,
-    Number,
-    Report,
+    IntervalEstimate,
     Study,
+    StudyReport,
     Table,
     as_plain,
     ascending,
@@ -221,10 +221,10 @@ class SizeRow(NamedTuple):
 
     size: int
     rate: float
-    steps: Optional[Number]
-    epochs: Optional[Number]
-    seconds: Optional[Number]
-    errors: Dict[str, Optional[Tuple[Number, Number]]]
+    steps: Optional[IntervalEstimate]
+    epochs: Optional[IntervalEstimate]
+    seconds: Optional[IntervalEstimate]
+    errors: Dict[str, Optional[Tuple[IntervalEstimate, IntervalEstimate]]]
     reached: int
     seeds: int
     limit: int
@@ -239,8 +239,8 @@ class PanelFindings(NamedTuple):
 
     rows: List[SizeRow]
     regimes: List[Regime]
-    perfect: Optional[Number]
-    stagnant: Optional[Number]
+    perfect: Optional[IntervalEstimate]
+    stagnant: Optional[IntervalEstimate]
 
 
 def measure(options: BatchSizeOptions, store: InMemory) -> Findings:
@@ -283,11 +283,11 @@ def train_point(
 ) -> Dict[str, Any]:
     """Train a panel with a batch size and a rate."""
     from gluonlab.config import TrainConfig
-    from gluonlab.study.trial import Watch, devices_of, growing, watched
+    from gluonlab.study.trial import AccuracyProbe, devices_of, growing, watched
 
     panel = PANELS[settings["panel"]]
     thorough = settings.get("thorough", [])
-    watch = Watch(
+    watch = AccuracyProbe(
         growing(settings["limit"], panel.resolution),
         options.panels[settings["panel"]]["target"],
         thorough,
@@ -395,7 +395,7 @@ def _row(panel: Panel, of: SizeTrials) -> SizeRow:
     )
 
 
-def _errors(of: SizeTrials, steps: int) -> Optional[Tuple[Number, Number]]:
+def _errors(of: SizeTrials, steps: int) -> Optional[Tuple[IntervalEstimate, IntervalEstimate]]:
     """Shares of training and test images that are wrong; a seed that diverged has all wrong."""
     pairs = of.errors(steps)
     pairs += [(1.0, 1.0)] * (len(of.trials) - len(pairs))
@@ -499,15 +499,19 @@ def regime_findings(rows: Sequence[SizeRow], reached: Sequence[Sequence[float]])
     return PanelFindings(
         list(rows),
         parts(sizes, steps),
-        Number(until, bootstrap(groups, drawn(perfect_until))) if until > sizes[0] else None,
-        None if since is None else Number(since, bootstrap(groups, drawn(stagnant_from))),
+        IntervalEstimate(until, bootstrap(groups, drawn(perfect_until)))
+        if until > sizes[0]
+        else None,
+        None if since is None else IntervalEstimate(since, bootstrap(groups, drawn(stagnant_from))),
     )
 
 
 # --- the report
 
 
-def report(found: Dict[str, PanelFindings], options: BatchSizeOptions, language: str) -> Report:
+def report(
+    found: Dict[str, PanelFindings], options: BatchSizeOptions, language: str
+) -> StudyReport:
     """What the study says of its panels."""
     said = read_words(NAME, language)
     charts: Dict[str, Chart] = {}
@@ -526,7 +530,7 @@ def report(found: Dict[str, PanelFindings], options: BatchSizeOptions, language:
         said["settings"]["machine"]: cpu_model(),
     }
     method.append(said["rule"])
-    return Report(said["title"], sentences, charts, tables, method, settings, language)
+    return StudyReport(said["title"], sentences, charts, tables, method, settings, language)
 
 
 class _PanelReport:
@@ -675,23 +679,23 @@ class _PanelReport:
         ))  # fmt: skip
 
 
-def _value(value: Optional[Number]) -> float:
+def _value(value: Optional[IntervalEstimate]) -> float:
     assert value is not None
     return value.value
 
 
 def _curve(
-    name: str, points: Sequence[Tuple[int, Number]], kind: int, dashed: bool = False
+    name: str, points: Sequence[Tuple[int, IntervalEstimate]], kind: int, dashed: bool = False
 ) -> Curve:
     places = [(float(size), each.value) for size, each in points]
     return Curve(name, places, kind, [each.ends for _, each in points], dashed)
 
 
-def _range(value: Optional[Number]) -> str:
+def _range(value: Optional[IntervalEstimate]) -> str:
     return "" if value is None else value.range(number)
 
 
-def _shares(pair: Optional[Tuple[Number, Number]]) -> str:
+def _shares(pair: Optional[Tuple[IntervalEstimate, IntervalEstimate]]) -> str:
     return "" if pair is None else ", ".join(f"{100 * each.value:.1f} %" for each in pair)
 
 

@@ -18,14 +18,14 @@ from gluonlab.runs.writer import RunDirectory
 from gluonlab.training.callbacks import made
 from gluonlab.training.checks import CONFIG, DEVICES, check
 from gluonlab.training.loop import train
-from gluonlab.training.own import Own, make_own
+from gluonlab.training.own import UserComponents, make_own
 from gluonlab.training.plan import Draft, Plan, make_plan
 from gluonlab.training.prepare import prepare, until_read
 from gluonlab.training.reporter import ConsoleReporter, Reporter
 
 
 @dataclass(frozen=True)
-class Row:
+class ComparisonRow:
     """One run of a comparison.
 
     ``speedup``: images/s over those of the first run; ``efficiency``: that per device.
@@ -49,7 +49,7 @@ def compare(
     net: Any = None,
     loss: Any = None,
     metrics: Any = None,
-) -> List[Row]:
+) -> List[ComparisonRow]:
     """Train with each number of GPUs in ``counts``, and compare with the first.
 
     Without a GPU, CPU devices stand in, as in `gpus`. ``dataset`` and what follows is as for
@@ -111,7 +111,7 @@ def compare(
             folder.close()
 
 
-def _check(configs: Sequence[TrainConfig], given: Any, own: Own) -> Dataset:
+def _check(configs: Sequence[TrainConfig], given: Any, own: UserComponents) -> Dataset:
     """The data set of all runs, read unless it is given.
 
     Mistakes are found before the first run, and the cheap ones before anything is read.
@@ -129,21 +129,21 @@ def _check(configs: Sequence[TrainConfig], given: Any, own: Own) -> Dataset:
     return plans[0].dataset
 
 
-def make_rows(results: Sequence[Result]) -> List[Row]:
+def make_rows(results: Sequence[Result]) -> List[ComparisonRow]:
     """The table's numbers; speed-up and efficiency are relative to the first result."""
     first, rows = results[0], []
     for result in results:
         devices, images_per_second = len(result.plan.ctxs), result.images_per_second
         speedup = images_per_second / first.images_per_second
         efficiency = speedup * len(first.plan.ctxs) / devices
-        rows.append(Row(
+        rows.append(ComparisonRow(
             devices, result.plan.global_batch_size, images_per_second, speedup, efficiency,
             result.accuracy, str(result.run_dir),
         ))  # fmt: skip
     return rows
 
 
-def table(rows: Sequence[Row]) -> str:
+def table(rows: Sequence[ComparisonRow]) -> str:
     """The comparison as text, for a terminal of 80 columns."""
     heads = f"{'devices':>7}  {'batch':>6}  {'images/s':>9}  {'speed-up':>8}  {'efficiency':>10}"
     lines = [f"{heads}  {'accuracy':>8}"]

@@ -29,7 +29,7 @@ Tell = Callable[[str], None]
 
 
 @dataclass(frozen=True)
-class Found:
+class LargestBatch:
     """The largest batch, and what limits it.
 
     ``rows``: the plan's figures for each device. ``taken``: the peak of a run with it, of the
@@ -95,7 +95,7 @@ class Found:
 @nd_semantics()
 def find_batch_size(
     config: TrainConfig, budget_bytes: int, tell: Tell = lambda line: None
-) -> Found:
+) -> LargestBatch:
     """The largest batch per device with which a run takes at most ``budget_bytes``.
 
     It is per copy of the network where devices share one, and at most the share of the training
@@ -127,7 +127,7 @@ class _Search:
         self.on_gpus = plan.ctxs[0].device_type == "gpu"
         self.ceiling, self.limit = _less_spare(budget), "budget"
 
-    def result(self) -> Found:
+    def result(self) -> LargestBatch:
         """Find it. Raises ConfigError if nothing fits."""
         self._look_at_the_machine()
         share = (
@@ -147,9 +147,9 @@ class _Search:
             self._refuse(_mib(self._measure(self.smallest, None)))
         images, taken = found
         if images < sizes.most:
-            return Found(self._planned(images), taken, self.budget, self.limit, per=self.per)
+            return LargestBatch(self._planned(images), taken, self.budget, self.limit, per=self.per)
         would_fit = images + int((self.ceiling - taken) / sizes.slope())
-        return Found(
+        return LargestBatch(
             self._planned(images),
             taken,
             self.budget,

@@ -16,9 +16,9 @@ from gluonlab.drawing.chart import KINDS, Axis, Chart, Curve, number
 from gluonlab.errors import ConfigError
 from gluonlab.study.study import (
     Findings,
-    Number,
-    Report,
+    IntervalEstimate,
     Study,
+    StudyReport,
     Table,
     as_plain,
     ascending,
@@ -116,7 +116,7 @@ class AccuracyCurve(NamedTuple):
 
     way: str
     devices: int
-    shares: List[Number]
+    shares: List[IntervalEstimate]
     best: float
     largest: float
 
@@ -128,7 +128,7 @@ class Effect(NamedTuple):
     beside: str
     devices: int
     rate: float
-    gain: Number
+    gain: IntervalEstimate
 
 
 class RateFindings(NamedTuple):
@@ -157,7 +157,7 @@ def train_point(
     A training that diverges gets none right.
     """
     from gluonlab.config import TrainConfig
-    from gluonlab.study.trial import Watch, devices_of, read_dataset, watched
+    from gluonlab.study.trial import AccuracyProbe, devices_of, read_dataset, watched
 
     config = TrainConfig(
         dataset=DATASET, model=MODEL, recipe="quick",
@@ -167,7 +167,7 @@ def train_point(
     )  # fmt: skip
     images = len(read_dataset(DATASET).train)
     steps = math.ceil(images / (options.batch_size * settings["devices"]))
-    found = watched(config, Watch([steps * options.epochs], target=math.inf))
+    found = watched(config, AccuracyProbe([steps * options.epochs], target=math.inf))
     right = found["looks"][-1][2] if found["looks"] else 0.0
     return {"right": right, "diverged": found["diverged"]}
 
@@ -222,7 +222,7 @@ def _effects(
 # --- the report
 
 
-def report(found: RateFindings, options: LearningRateOptions, language: str) -> Report:
+def report(found: RateFindings, options: LearningRateOptions, language: str) -> StudyReport:
     """What the study says."""
     said = read_words(NAME, language)
     charts = {way: _chart(way, found, options, said) for way in WAYS}
@@ -239,7 +239,7 @@ def report(found: RateFindings, options: LearningRateOptions, language: str) -> 
         named["epochs"]: str(options.epochs),
         named["machine"]: cpu_model(),
     }
-    return Report(
+    return StudyReport(
         said["title"], lines, charts, [_table(found, options, said)], [method], settings, language
     )
 

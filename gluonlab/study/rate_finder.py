@@ -22,7 +22,7 @@ from gluonlab.files.whole import folder_for, temporary_folder, write_text
 from gluonlab.runs.reader import read_lines
 from gluonlab.runs.schema import Step, file_text
 from gluonlab.runs.writer import RUNS, folder_name, make_unused
-from gluonlab.study.trial import Enough
+from gluonlab.study.trial import StopTraining
 from gluonlab.training.loop import limits_explained, train_plan
 from gluonlab.training.losses import STRIDE, StepLoss
 from gluonlab.training.plan import make_plan
@@ -57,7 +57,7 @@ class RangeTest(Rates):
         return float(self.base_lr * LOWEST * (HIGHEST / LOWEST) ** share)
 
 
-class Found(NamedTuple):
+class RateFinderResult(NamedTuple):
     """``suggestion``: for --lr. By step: the rates, as for --lr, the losses, and these smoothed.
 
     ``batch``: images of a step. ``ended``: why before the highest rate, if so.
@@ -126,7 +126,7 @@ class _Enough(Reporter):
         self.losses += [each.loss for each in known]
         far = known and _is_far(smoothed(self.losses))
         if far or (known and known[-1].step >= self.steps):
-            raise Enough
+            raise StopTraining
 
 
 def _is_far(values: Sequence[float]) -> bool:
@@ -151,7 +151,7 @@ def suggested(rates: Sequence[float], losses: Sequence[float]) -> Optional[float
 
 
 @nd_semantics()
-def find_rate(config: TrainConfig, steps: int) -> Found:
+def find_rate(config: TrainConfig, steps: int) -> RateFinderResult:
     """Train for so many steps with a rising rate, and else as ``config`` says.
 
     Raises ConfigError for a config with a rate or with settings that are for runs that stay, and
@@ -177,7 +177,7 @@ def find_rate(config: TrainConfig, steps: int) -> Found:
         ended = ""
         try:
             train_plan(plan, None, _Enough(steps))
-        except Enough:
+        except StopTraining:
             pass
         except DivergedError as error:
             ended = str(error)
@@ -197,7 +197,7 @@ def find_rate(config: TrainConfig, steps: int) -> Found:
             f"--find-lr {steps}: the loss did not fall at any rate from {LOWEST:g} to {HIGHEST:g}: "
             "try more steps, a larger batch, or another --optimizer"
         )
-    return Found(suggestion, rates, losses, values, plan.global_batch_size, ended)
+    return RateFinderResult(suggestion, rates, losses, values, plan.global_batch_size, ended)
 
 
 def _refuse_useless(config: TrainConfig, steps: int) -> None:
@@ -217,7 +217,7 @@ def _refuse_useless(config: TrainConfig, steps: int) -> None:
             )
 
 
-def write(found: Found, out: Optional[str]) -> Path:
+def write(found: RateFinderResult, out: Optional[str]) -> Path:
     """Write the picture and the numbers into ``out``, or a new folder in runs/; which one."""
     path = Path(out) if out is not None else make_unused(RUNS / folder_name("find-lr"))
     with folder_for(path):

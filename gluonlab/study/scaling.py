@@ -21,7 +21,7 @@ from gluonlab.bench.scaling import (
     ONE_PROCESS,
     STRONG,
     WEAK,
-    Way,
+    ProcessLayout,
     check_network,
     make_ways,
     parse_counts,
@@ -44,9 +44,9 @@ from gluonlab.errors import ConfigError, RunError, unknown
 from gluonlab.host import resources
 from gluonlab.study.study import (
     Findings,
-    Number,
-    Report,
+    IntervalEstimate,
     Study,
+    StudyReport,
     Table,
     as_values,
     ascending,
@@ -131,7 +131,7 @@ def measure(options: Mapping[str, Any], store: InMemory) -> Findings:
     return Findings(as_values(series), lambda language: report(series, options, language))
 
 
-class Case(NamedTuple):
+class ScalingCase(NamedTuple):
     """A way of `gluonlab.bench.scaling`, and ``how`` its process's devices share the work.
 
     ``how``: the store that sums their gradients, or one of SPLITS, which spreads one copy of the
@@ -140,7 +140,7 @@ class Case(NamedTuple):
 
     how: str
     kind: str
-    way: Way
+    way: ProcessLayout
 
     @property
     def name(self) -> str:
@@ -148,11 +148,11 @@ class Case(NamedTuple):
         return f"{self.kind} {self.how} {self.way.devices}"
 
 
-def cases(options: Mapping[str, Any]) -> List[Case]:
+def cases(options: Mapping[str, Any]) -> List[ScalingCase]:
     """One device once for each kind, then each store and each split with several."""
     ways = hows(options)
     return [
-        Case(how, kind, way)
+        ScalingCase(how, kind, way)
         for kind in options["kinds"]
         for way in make_ways(options["network"], kind, [1], options["devices"], [])
         for how in ways
@@ -178,7 +178,7 @@ def one_round(settings: Mapping[str, Any], number: int) -> Dict[str, Any]:
     return as_values([*series, *starts])
 
 
-def _subject(case: Case, network: str) -> Subject:
+def _subject(case: ScalingCase, network: str) -> Subject:
     [subject] = subjects(network, [case.way])
     if case.how in SPLITS:
         options = {**subject.options, "split": run_options(case.how, MICROBATCHES), "kvstore": SUMS}
@@ -188,7 +188,7 @@ def _subject(case: Case, network: str) -> Subject:
     return replace(subject, name=name, label=name, options=options)
 
 
-def kinds_of(wanted: List[Case]) -> Iterator[str]:
+def kinds_of(wanted: List[ScalingCase]) -> Iterator[str]:
     """Weak before strong."""
     yield from sorted({case.kind for case in wanted}, key=lambda kind: kind != WEAK)
 
@@ -196,7 +196,7 @@ def kinds_of(wanted: List[Case]) -> Iterator[str]:
 # --- the report
 
 
-def report(series: Sequence[Series], options: Mapping[str, Any], language: str) -> Report:
+def report(series: Sequence[Series], options: Mapping[str, Any], language: str) -> StudyReport:
     """What the study says of the series of all rounds; ``options`` are the study's."""
     return _ScalingReport(series, options, read_words(NAME, language)).report(language)
 
@@ -213,27 +213,27 @@ class _ScalingReport:
                      "both": 2 * batch, "most": options["devices"][-1],
                      "microbatches": MICROBATCHES}  # fmt: skip
 
-    def _values(self, case: Case, what: str = "") -> Tuple[float, ...]:
+    def _values(self, case: ScalingCase, what: str = "") -> Tuple[float, ...]:
         return self.found[f"{what}{case.name.replace(' ', '-')}"].values
 
     def _named(self, how: str) -> str:
         return str(self.said["split"].format(name=how)) if how in SPLITS else how
 
-    def _alone(self, kind: str) -> Optional[Case]:
+    def _alone(self, kind: str) -> Optional[ScalingCase]:
         found = (case for case in self.there if case.kind == kind and case.way.devices == 1)
         return next(found, None)
 
-    def speedup(self, case: Case) -> Optional[Number]:
+    def speedup(self, case: ScalingCase) -> Optional[IntervalEstimate]:
         """Of its images/s over those of one device in the same round."""
         alone = self._alone(case.kind)
         if alone is None:
             return None
         both = [self._values(case), self._values(alone)]
-        return Number(
+        return IntervalEstimate(
             ratio(*both), bootstrap(both, lambda drawn: ratio(drawn[0], drawn[1]), paired=True)
         )
 
-    def report(self, language: str) -> Report:
+    def report(self, language: str) -> StudyReport:
         charts = {kind: self._chart(kind) for kind in kinds_of(self.there)}
         if self.there:
             charts["start"] = self._start_chart()
@@ -243,7 +243,7 @@ class _ScalingReport:
             named["rounds"]: str(self.options["rounds"]),
             named["machine"]: cpu_model(),
         }
-        return Report(
+        return StudyReport(
             self.said["title"].format(**self.fill), self._sentences(), charts, self._tables(),
             [self.said["method"].format(**self.fill)], settings, language,
         )  # fmt: skip
@@ -274,7 +274,7 @@ class _ScalingReport:
         most, here = self.options["devices"][-1], resources.available_cores()
         return [self.said["cores"].format(count=most, here=here)] if most > here else []
 
-    def _starts(self) -> List[Tuple[Case, Number]]:
+    def _starts(self) -> List[Tuple[ScalingCase, IntervalEstimate]]:
         kind = next(kinds_of(self.there))
         own = [case for case in self.there if case.kind == kind]
         return [(case, _median(self._values(case, "start "))) for case in own]
@@ -334,7 +334,7 @@ class _ScalingReport:
             Table(self.said["charts"]["start"], self.said["heads-start"], starts),
         ]
 
-    def _row(self, case: Case) -> List[str]:
+    def _row(self, case: ScalingCase) -> List[str]:
         speed, way = self.speedup(case), case.way
         shown = ["", "", ""]
         if speed is not None:
@@ -349,7 +349,7 @@ class _ScalingReport:
         ]  # fmt: skip
 
 
-def _median(values: Sequence[float]) -> Number:
+def _median(values: Sequence[float]) -> IntervalEstimate:
     found = middle(values)
     assert found is not None  # times are finite
     return found

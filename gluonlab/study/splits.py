@@ -13,16 +13,16 @@ from gluonlab.bench import splits as _names
 from gluonlab.bench.harness.command import cpu_devices
 from gluonlab.bench.harness.machine import cpu_model
 from gluonlab.bench.harness.record import Series
-from gluonlab.bench.splits import MB, Row, in_megabytes, make_rows
+from gluonlab.bench.splits import MB, SplitRow, in_megabytes, make_rows
 from gluonlab.bench.tasks import Task
 from gluonlab.config.options import given
 from gluonlab.config.values import whole
 from gluonlab.drawing.chart import KINDS, Axis, Chart, Curve, number
 from gluonlab.study.study import (
     Findings,
-    Number,
-    Report,
+    IntervalEstimate,
     Study,
+    StudyReport,
     Table,
     as_values,
     check_options,
@@ -105,7 +105,7 @@ def measure(options: Mapping[str, Any], store: InMemory) -> Findings:
 
 def report(
     series: Sequence[Series], task: Task, options: Mapping[str, Any], language: str
-) -> Report:
+) -> StudyReport:
     """What the study says of the series of bench splits; ``options`` are the study's."""
     said = read_words(NAME, language)
     rows = make_rows(series)
@@ -119,20 +119,20 @@ def report(
         named["machine"]: cpu_model(),
     }
     title = said["title"].format(**fill)
-    return Report(
+    return StudyReport(
         title, _sentences(rows, there, said), _charts(there, options["rounds"], said),
         [Table(title, said["heads"], [_cells(row, said) for row in there])], [method], settings,
         language,
     )  # fmt: skip
 
 
-def _milliseconds(row: Row) -> Number:
+def _milliseconds(row: SplitRow) -> IntervalEstimate:
     found = middle([1e3 * seconds for seconds in row.seconds])
     assert found is not None  # times are finite
     return found
 
 
-def _charts(rows: Sequence[Row], rounds: int, said: Dict[str, Any]) -> Dict[str, Chart]:
+def _charts(rows: Sequence[SplitRow], rounds: int, said: Dict[str, Any]) -> Dict[str, Chart]:
     names = [said["ways"][row.name] for row in rows]
     across = Axis(said["x"], names=names)
     times = [_milliseconds(row) for row in rows]
@@ -158,7 +158,9 @@ def _charts(rows: Sequence[Row], rounds: int, said: Dict[str, Any]) -> Dict[str,
     }
 
 
-def _sentences(rows: Sequence[Row], there: Sequence[Row], said: Dict[str, Any]) -> List[str]:
+def _sentences(
+    rows: Sequence[SplitRow], there: Sequence[SplitRow], said: Dict[str, Any]
+) -> List[str]:
     one = next((row for row in there if row.name == _names.ONE), None)
     several = [row for row in there if row.name != _names.ONE]
     lines = []
@@ -184,7 +186,7 @@ def _sentences(rows: Sequence[Row], there: Sequence[Row], said: Dict[str, Any]) 
     return lines
 
 
-def _cells(row: Row, said: Dict[str, Any]) -> List[str]:
+def _cells(row: SplitRow, said: Dict[str, Any]) -> List[str]:
     time = _milliseconds(row)
     return [
         said["ways"][row.name],

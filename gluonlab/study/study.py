@@ -63,7 +63,7 @@ class Findings(NamedTuple):
     """
 
     values: Dict[str, Any]
-    report: Callable[[str], "Report"]
+    report: Callable[[str], "StudyReport"]
     failure: str = ""
     rest: Optional["Findings"] = None
 
@@ -77,7 +77,7 @@ class Table(NamedTuple):
     note: str = ""
 
 
-class Report(NamedTuple):
+class StudyReport(NamedTuple):
     """What a study says. ``charts``: by the name of their file, without its ending."""
 
     title: str
@@ -100,7 +100,7 @@ def in_terminal(sentences: Sequence[str]) -> str:
     return "\n".join([*(textwrap.fill(each, WIDTH) for each in told), where])
 
 
-def write(folder: StudyFolder, report: Report) -> None:
+def write(folder: StudyFolder, report: StudyReport) -> None:
     """Write the charts, and PAGE."""
     pictures = {f"{name}.svg": as_svg(chart) for name, chart in report.charts.items()}
     for name, picture in pictures.items():
@@ -108,7 +108,7 @@ def write(folder: StudyFolder, report: Report) -> None:
     folder.write(PAGE, as_page(report, list(pictures.values())))
 
 
-def as_page(report: Report, pictures: Sequence[str]) -> str:
+def as_page(report: StudyReport, pictures: Sequence[str]) -> str:
     """The page, which needs no other file and no network."""
     shown = [
         {
@@ -133,16 +133,16 @@ def as_page(report: Report, pictures: Sequence[str]) -> str:
 # --- numbers
 
 
-class Number(NamedTuple):
+class IntervalEstimate(NamedTuple):
     """A number and its bootstrap interval of 95 % confidence, if it has one."""
 
     value: float
     ends: Optional[Tuple[float, float]] = None
 
-    def scaled(self, factor: float) -> "Number":
+    def scaled(self, factor: float) -> "IntervalEstimate":
         """Both in another unit."""
         ends = self.ends
-        return Number(
+        return IntervalEstimate(
             self.value * factor, None if ends is None else (ends[0] * factor, ends[1] * factor)
         )
 
@@ -158,7 +158,7 @@ class Number(NamedTuple):
         return str(said["ends"].format(low=low, high=high))
 
 
-def middle(values: Sequence[float]) -> Optional[Number]:
+def middle(values: Sequence[float]) -> Optional[IntervalEstimate]:
     """The median over seeds or rounds; None where that is not finite."""
     if not values or not math.isfinite(median(values)):
         return None
@@ -167,13 +167,13 @@ def middle(values: Sequence[float]) -> Optional[Number]:
         value = median(groups[0])
         return value if math.isfinite(value) else None
 
-    return Number(median(values), bootstrap([values], drawn))
+    return IntervalEstimate(median(values), bootstrap([values], drawn))
 
 
-def difference(above: Sequence[float], below: Sequence[float]) -> Number:
+def difference(above: Sequence[float], below: Sequence[float]) -> IntervalEstimate:
     """The median of the differences above - below of pairs, such as seeds."""
     values = [one - other for one, other in zip(above, below)]
-    return Number(median(values), bootstrap([values], lambda groups: median(groups[0])))
+    return IntervalEstimate(median(values), bootstrap([values], lambda groups: median(groups[0])))
 
 
 def as_plain(value: Any) -> Any:

@@ -69,7 +69,7 @@ def key_of(settings: Values) -> str:
     return _sorted_text(dict(settings))
 
 
-class Measured(NamedTuple):
+class PointMeasurement(NamedTuple):
     """What was measured of a point's ``settings`` in a ``round``."""
 
     settings: Dict[str, Any]
@@ -81,7 +81,7 @@ class InMemory:
     """Measurements that end with their process."""
 
     def __init__(self) -> None:
-        self._found: Dict[Tuple[str, int], Measured] = {}
+        self._found: Dict[Tuple[str, int], PointMeasurement] = {}
 
     def find(self, settings: Values, round: int) -> Optional[Dict[str, Any]]:
         """What was measured there already; None if nothing was."""
@@ -90,9 +90,9 @@ class InMemory:
 
     def add(self, settings: Values, round: int, values: Values) -> None:
         """Keep a measurement."""
-        self._found[key_of(settings), round] = Measured(dict(settings), round, dict(values))
+        self._found[key_of(settings), round] = PointMeasurement(dict(settings), round, dict(values))
 
-    def all(self) -> List[Measured]:
+    def all(self) -> List[PointMeasurement]:
         """Everything, in the order in which it was measured."""
         return list(self._found.values())
 
@@ -134,10 +134,10 @@ class InFile(InMemory):
             os.close(self._file)
             self._file = -1
 
-    def _read(self, number: int, line: bytes) -> Measured:
+    def _read(self, number: int, line: bytes) -> PointMeasurement:
         try:
             parts = json.loads(line.decode())
-            found = Measured(parts["settings"], parts["round"], parts["values"])
+            found = PointMeasurement(parts["settings"], parts["round"], parts["values"])
             if [type(each) for each in found] == [dict, int, dict]:
                 return found
         except (ValueError, TypeError, KeyError, RecursionError):

@@ -43,11 +43,11 @@ class Look(NamedTuple):
     train: Optional[float] = None
 
 
-class Enough(Exception):
+class StopTraining(Exception):
     """The training has shown what it was for."""
 
 
-class Watch:
+class AccuracyProbe:
     """Looks after the steps ``marks``, in ascending order, and ends the training after the last.
 
     Also as soon as ``target`` of the test images are right, where no step of ``thorough`` is left;
@@ -81,12 +81,12 @@ class Watch:
         if self.reached is not None:
             last = max([self._steps, *self.thorough])
         if self._steps >= last:
-            raise Enough
+            raise StopTraining
         self._began = time.perf_counter()
 
 
 class _Watched(DataParallel):
-    """Data parallelism with a `Watch`."""
+    """Data parallelism with a `AccuracyProbe`."""
 
     def __init__(
         self,
@@ -95,7 +95,7 @@ class _Watched(DataParallel):
         plan: Any,
         group: Group = ALONE,
         *,
-        watch: Watch,
+        watch: AccuracyProbe,
     ) -> None:
         super().__init__(make_net, loss, plan, group)
         self._watch, self._run_plan = watch, plan
@@ -117,7 +117,9 @@ class _Watched(DataParallel):
         return evaluate(self, batches, len(dataset.classes), group=plan.group)
 
 
-def watched(config: TrainConfig, watch: Watch, dataset: Optional[Dataset] = None) -> Dict[str, Any]:
+def watched(
+    config: TrainConfig, watch: AccuracyProbe, dataset: Optional[Dataset] = None
+) -> Dict[str, Any]:
     """Train until ``watch`` has seen enough; its looks and what it found, as plain values.
 
     ``diverged``: whether the loss went beyond recovery before. Nothing is written.
@@ -128,7 +130,7 @@ def watched(config: TrainConfig, watch: Watch, dataset: Optional[Dataset] = None
         try:
             strategy = partial(_Watched, watch=watch)
             train(here, cast(Any, strategy), Reporter(), dataset or read_dataset(config.dataset))
-        except Enough:
+        except StopTraining:
             pass
         except DivergedError:
             diverged = True

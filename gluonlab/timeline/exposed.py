@@ -48,7 +48,7 @@ def exposed(timeline: Timeline) -> Dict[str, float]:
         found[phase] = length(now) - length(busy)
         busy = now
     spans = [(span, phase, step) for span, phase, step in _by_begin(timeline)]
-    queued = Queued(timeline)
+    queued = QueueTimes(timeline)
     idle: List[Interval] = []
     for (begin, end), (span, phase, step) in _gaps(timeline, busy, spans):
         until = min(end, max(begin, queued.when(phase, step)))
@@ -92,7 +92,7 @@ def categories(timeline: Timeline, row: str) -> Categories:
     """Those of a device; they add up to 1."""
     shares = timeline.shares(row)
     own = [each for each in _by_begin(timeline) if each[0].row == row]
-    queued, others = Queued(timeline), _Others(timeline, row)
+    queued, others = QueueTimes(timeline), _Others(timeline, row)
     host = kernel = 0.0
     busy = merged((span.begin, span.end) for span, _, _ in own)
     for (begin, end), (span, phase, step) in _gaps(timeline, busy, own):
@@ -165,7 +165,7 @@ class _Others:
         return gap[0]
 
 
-class Queued:
+class QueueTimes:
     """When the host queued what."""
 
     def __init__(self, timeline: Timeline) -> None:

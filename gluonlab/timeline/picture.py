@@ -30,7 +30,7 @@ DARK = {
 }  # fmt: skip
 
 
-class Words(NamedTuple):
+class TimelineTexts(NamedTuple):
     """All words of one language.
 
     ``columns``: of the sentences; ``letter``: px, so many as a letter of a name takes.
@@ -48,8 +48,8 @@ class Words(NamedTuple):
     letter: float
 
 
-WORDS: Dict[str, Words] = {
-    language: Words(**words)
+WORDS: Dict[str, TimelineTexts] = {
+    language: TimelineTexts(**words)
     for language, words in load_words(Path(__file__).parent / "template" / "words.json").items()
 }
 

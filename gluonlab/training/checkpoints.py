@@ -147,14 +147,14 @@ class Checkpoints:
             writing.result()
 
 
-class Gathered(NamedTuple):
+class GatheredState(NamedTuple):
     """Arrays on the CPU, which may still be computed, and plain values, of all processes."""
 
     arrays: Arrays
     counts: Mapping[str, Any]
 
 
-class Gathering:
+class CheckpointGather:
     """Unites what each process's devices have of their own, under different names.
 
     The hosts wait for each other, and not for the devices: arrays travel as a sum, queued behind
@@ -165,16 +165,18 @@ class Gathering:
         self._group = group
         self._flat: Dict[int, nd.NDArray] = {}  # by size: a group keeps the arrays that it sums
 
-    def __call__(self, arrays: Arrays, counts: Mapping[str, Any]) -> Gathered:
+    def __call__(self, arrays: Arrays, counts: Mapping[str, Any]) -> GatheredState:
         """``arrays``: float32, on the CPU. Every process gets all of them."""
         if self._group.size == 1:
-            return Gathered(arrays, counts)
+            return GatheredState(arrays, counts)
         shapes = {name: array.shape for name, array in arrays.items()}
         told = json.dumps({"shapes": shapes, "counts": dict(counts)}).encode()
         everyones = [json.loads(each) for each in self._group.everyones_bytes(told)]
         all_shapes = {name: shape for each in everyones for name, shape in each["shapes"].items()}
         together = self._summed(arrays, all_shapes)
-        return Gathered(together, {k: v for each in everyones for k, v in each["counts"].items()})
+        return GatheredState(
+            together, {k: v for each in everyones for k, v in each["counts"].items()}
+        )
 
     def _summed(self, own: Arrays, shapes: Mapping[str, Any]) -> Dict[str, nd.NDArray]:
         flat = self._zeros(sum(map(math.prod, shapes.values())))

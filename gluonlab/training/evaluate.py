@@ -34,7 +34,7 @@ from gluonlab.finite import check_parameters, check_validation_loss
 from gluonlab.kvstores.groups import ALONE, Group
 from gluonlab.parallel.strategy import Scored, Strategy
 from gluonlab.plain import printable
-from gluonlab.training.metrics import Gathered, Metric, Part, Values, measured
+from gluonlab.training.metrics import GatheredScores, Metric, Part, Values, measured
 from gluonlab.training.plan import Plan
 from gluonlab.training.splitting import weights_of
 
@@ -126,7 +126,7 @@ def evaluate(
     metrics: Optional[Mapping[str, Metric]] = None,
 ) -> Score:
     """One pass over a split's batches, of which each process of a group scores its part."""
-    gathered = Gathered()
+    gathered = GatheredScores()
     tallies = [_Tally(ctx, classes, confusion) for ctx in strategy.outputs]
     images = 0
     queued: Deque[List[nd.NDArray]] = deque()

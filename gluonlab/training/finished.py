@@ -38,7 +38,7 @@ from gluonlab.training.evaluated import check_given, evaluated
 from gluonlab.training.file_options import with_resizer
 from gluonlab.training.loop import write_extras
 from gluonlab.training.network import make_net
-from gluonlab.training.own import NOTHING, Own, check_same_own, make_own
+from gluonlab.training.own import NOTHING, UserComponents, check_same_own, make_own
 from gluonlab.training.plan import Plan, make_plan
 from gluonlab.training.recipes import QUICK
 
@@ -107,7 +107,9 @@ def evaluate_run(
         return _evaluate(Path(run_dir), make_own(net, loss, metrics), dataset, given)
 
 
-def _evaluate(folder: Path, own: Own, data: Optional[Dataset], given: Dict[str, Any]) -> Evaluation:
+def _evaluate(
+    folder: Path, own: UserComponents, data: Optional[Dataset], given: Dict[str, Any]
+) -> Evaluation:
     found = evaluated(folder)
     config = config_of(found, given)
     _check_own(found, own, data, folder)
@@ -145,7 +147,9 @@ def plan_evaluation(folder: Path, given: Dict[str, Any]) -> Plan:
     return plan_of(found, config_of(found, given))
 
 
-def _check_own(found: Description, own: Own, data: Optional[Dataset], folder: Path) -> None:
+def _check_own(
+    found: Description, own: UserComponents, data: Optional[Dataset], folder: Path
+) -> None:
     how = "to gluonlab.training.finished.evaluate_run"
     check_same_own(str(folder), how, found.used, own.settings(data))
 
@@ -242,7 +246,10 @@ def image_shape(found: Description) -> Optional[Tuple[int, int, int]]:
 
 
 def plan_of(
-    found: Description, config: TrainConfig, given: Optional[Dataset] = None, own: Own = NOTHING
+    found: Description,
+    config: TrainConfig,
+    given: Optional[Dataset] = None,
+    own: UserComponents = NOTHING,
 ) -> Plan:
     """The plan of an evaluation on the run's data, or on those ``given``. Raises a UsageError."""
     plan = make_plan(config if own.net is None else config.replace(model=None), given, own=own)

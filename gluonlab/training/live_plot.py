@@ -8,7 +8,7 @@ import time
 from contextlib import contextmanager, suppress
 from typing import Iterator, Optional
 
-from gluonlab.drawing.live import Shown, as_png, in_notebook, new_figure
+from gluonlab.drawing.live import CellDisplay, as_png, in_notebook, new_figure
 from gluonlab.errors import ConfigError
 from gluonlab.plain import decimals
 from gluonlab.runs.curves import Growing, draw_accuracy, draw_loss
@@ -39,7 +39,7 @@ class LivePlot(Callback):
         self._begin()
 
     def _begin(self) -> None:
-        self._shown: Optional[Shown] = None
+        self._shown: Optional[CellDisplay] = None
         self._due = 0.0
         self._losses = Growing()
         self._last: Optional[Step] = None
@@ -53,7 +53,7 @@ class LivePlot(Callback):
         if not in_notebook():
             _say(f"only a notebook shows it; {run.path}/{CURVES} will have the curves")
             return
-        self._shown = Shown()
+        self._shown = CellDisplay()
         if run.step:
             with self._harmless():
                 assert run.path is not None  # callbacks are rank 0's

@@ -105,7 +105,7 @@ def train(
     a run in the folder ``config.out``, or go on with the one there; of a run that has ended the
     result is given again. ``callbacks``: see `gluonlab.training.callbacks.Callback`; those of
     rank 0 are told. ``net``,
-    ``loss``: the user's own, in place of the config's, see `gluonlab.training.own.Own`.
+    ``loss``: the user's own, in place of the config's, see `gluonlab.training.own.UserComponents`.
     ``metrics``: more numbers of the test images, see `gluonlab.training.metrics`.
 
     Raises a UsageError before anything is written when the config cannot be carried out,
@@ -248,9 +248,9 @@ class TrainingLoop:
         self.log = self.state.log
         self.profiler = None
         if plan.profile is not None:
-            from gluonlab.training.profiling import Training
+            from gluonlab.training.profiling import ProfiledTraining
 
-            self.profiler = Training(
+            self.profiler = ProfiledTraining(
                 strategy, plan.profile, plan.steps_per_epoch, plan.ctxs, run, reporter.say
             )
         self.early = early

@@ -49,16 +49,16 @@ from gluonlab.parallel import strategy_class
 from gluonlab.parallel.data.memory import ReplicaMemory
 from gluonlab.parallel.data.microbatches import Microbatches
 from gluonlab.parallel.data.replica import loss_graph
-from gluonlab.parallel.memory import MIB, Shards, Taken, input_kinds
+from gluonlab.parallel.memory import MIB, ShardSizes, Taken, input_kinds
 from gluonlab.parallel.objective import label_columns
 from gluonlab.parallel.part import bytes_of
-from gluonlab.parallel.strategy import DATA, Split
+from gluonlab.parallel.strategy import DATA, Parallelism
 from gluonlab.training.checks import ArrayLimit
 from gluonlab.training.network import make_net
 from gluonlab.training.plan import Plan
 from gluonlab.training.splitting import largest_part, weights_of
 
-Takes = Callable[[Shards], List[Taken]]  # `Strategy.taken`
+Takes = Callable[[ShardSizes], List[Taken]]  # `Strategy.taken`
 LABEL_BYTES = 4  # and as many for a weight
 COLUMNS = {  # of the table of several devices, whose titles have 11: 80 in all
     "parameters": 11, "gradients": 10, "states": 8, "activations": 12, "data": 8, "total": 9,
@@ -144,13 +144,13 @@ class Needs:
             )
         ]
 
-    def _shards(self, images: int) -> Shards:
+    def _shards(self, images: int) -> ShardSizes:
         """A copy's images of whole batches, of an epoch's last, and of those of the test images."""
         total, tested = len(self.plan.dataset.train), len(self.plan.dataset.test)
         batch = int(images / self._part)
         ragged = total > batch and not self.plan.drop_last
         last = math.ceil(total % batch * self._part) if ragged else 0
-        return Shards((images, last), (min(images, math.ceil(tested * self._part)),))
+        return ShardSizes((images, last), (min(images, math.ceil(tested * self._part)),))
 
     @property
     def _image_bytes(self) -> int:
@@ -201,7 +201,7 @@ def told(plan: Plan, net: gluon.HybridBlock, takes: Takes) -> List[str]:
 def as_data(plan: Plan) -> Plan:
     """The plan of data parallelism on the same devices, for the same batch."""
     ctxs, used = plan.ctxs, plan.settled.config
-    split = Split(DATA, [[ctx] for ctx in ctxs], plan.split.model, 0, plan.split.image_shape)
+    split = Parallelism(DATA, [[ctx] for ctx in ctxs], plan.split.model, 0, plan.split.image_shape)
     return dataclasses.replace(
         plan, split=split, device_counts=(len(ctxs),),
         microbatches=Microbatches(used.microbatches, used.microbatch_size),

@@ -170,7 +170,7 @@ def _of_split(name: str, metric: Any) -> Metric:
     return value
 
 
-class Gathered:
+class GatheredScores:
     """The scores and labels of the parts of batches, as a group's processes compute them."""
 
     def __init__(self) -> None:

@@ -58,7 +58,7 @@ PARTS = {"net": "network", "loss": "loss", "data": "data set"}  # of a run's set
 
 
 @dataclass(frozen=True)
-class Own:
+class UserComponents:
     """``net``: a HybridBlock, or what makes one, of the number of classes if it takes a number.
 
     It maps images (n, C, H, W) to scores (n, classes). A block that has parameters already begins
@@ -111,10 +111,12 @@ class Own:
         return net
 
 
-NOTHING = Own()
+NOTHING = UserComponents()
 
 
-def make_own(net: Any = None, loss: Optional[gluon.HybridBlock] = None, metrics: Any = None) -> Own:
+def make_own(
+    net: Any = None, loss: Optional[gluon.HybridBlock] = None, metrics: Any = None
+) -> UserComponents:
     """Raises ConfigError or ModelError for what is no network, loss or metric."""
     if net is not None and not callable(net):
         raise ModelError(
@@ -129,7 +131,7 @@ def make_own(net: Any = None, loss: Optional[gluon.HybridBlock] = None, metrics:
         )
     if loss is not None:
         _check_constants(loss)
-    return Own(net, loss, metrics_by_name(metrics))
+    return UserComponents(net, loss, metrics_by_name(metrics))
 
 
 def _check_constants(loss: gluon.HybridBlock) -> None:
@@ -150,7 +152,7 @@ def _check_constants(loss: gluon.HybridBlock) -> None:
             )
 
 
-def check_own(own: Own, asked: TrainConfig) -> None:
+def check_own(own: UserComponents, asked: TrainConfig) -> None:
     """Raise ConfigError where the TrainConfig ``asked`` contradicts what is the user's own."""
     if own.net is not None and asked.model is not None:
         raise ConfigError(

@@ -66,13 +66,13 @@ from gluonlab.optimizers.sgd import CORRECTED
 from gluonlab.parallel.data.microbatches import WHOLE, Microbatches
 from gluonlab.parallel.objective import make_loss
 from gluonlab.parallel.precision import Conversion, conversion
-from gluonlab.parallel.strategy import CHANNELS, PIPELINE, Split
+from gluonlab.parallel.strategy import CHANNELS, PIPELINE, Parallelism
 from gluonlab.shares import batch_count
 from gluonlab.training.checks import CONFIG, DATA, DEVICES, check, check_elements, on_servers
 from gluonlab.training.file_options import file_options
 from gluonlab.training.learning_rate import make_rates
-from gluonlab.training.own import NOTHING, Own
-from gluonlab.training.recipes import QUICK, Recipe, choose, fitting, network
+from gluonlab.training.own import NOTHING, UserComponents
+from gluonlab.training.recipes import QUICK, TrainingRecipe, choose, fitting, network
 from gluonlab.training.splitting import (
     batch_in_words,
     fewest,
@@ -99,8 +99,8 @@ class Settled(NamedTuple):
 
     asked: TrainConfig
     config: TrainConfig
-    recipe: Recipe
-    alternatives: Tuple[Recipe, ...]
+    recipe: TrainingRecipe
+    alternatives: Tuple[TrainingRecipe, ...]
     defaults: Defaults
 
     @property
@@ -152,7 +152,7 @@ class Settled(NamedTuple):
         lines = [line for text in said for line in wrap(text)]
         yield from zip(["recipe", *[""] * len(lines)], lines)
 
-    def _network_of(self, recipe: Recipe) -> str:
+    def _network_of(self, recipe: TrainingRecipe) -> str:
         """``lenet, `` where that recipe would choose another network than this one."""
         model = network(self.asked.replace(recipe=recipe.name), self.defaults)
         return f"{model}, " if model != self.model else ""
@@ -194,7 +194,7 @@ def without_crops(settled: Settled, dataset: Optional[Dataset] = None) -> Settle
     return settled._replace(config=config.replace(random_resized_crop=False))
 
 
-def _values(config: TrainConfig, recipe: Recipe, defaults: Defaults) -> Dict[str, Any]:
+def _values(config: TrainConfig, recipe: TrainingRecipe, defaults: Defaults) -> Dict[str, Any]:
     """What each gap takes."""
     epochs = config.epochs or recipe.epochs
     optimizer = (config.optimizer or recipe.optimizer).lower()
@@ -221,7 +221,7 @@ def _values(config: TrainConfig, recipe: Recipe, defaults: Defaults) -> Dict[str
     }
 
 
-def _suits(optimizer: str, recipe: Recipe) -> bool:
+def _suits(optimizer: str, recipe: TrainingRecipe) -> bool:
     """Whether the recipe's rate and momentum are made for this optimizer."""
     made_for = recipe.optimizer
     alike = optimizer in WITH_MOMENTUM and made_for in WITH_MOMENTUM and recipe.momentum is not None
@@ -241,7 +241,7 @@ class Draft:
         asked: TrainConfig,
         dataset: Optional[Dataset] = None,
         group: Group = ALONE,
-        own: Own = NOTHING,
+        own: UserComponents = NOTHING,
     ) -> None:
         self.asked, self._read, self.group, self.own = asked, dataset, group, own
 
@@ -266,7 +266,7 @@ class Draft:
         return find_devices(self.asked, self.group)
 
     @cached_property
-    def split(self) -> Split:
+    def split(self) -> Parallelism:
         """Which devices share a copy of the network."""
         return make_split(self.config, self.ctxs)
 
@@ -332,7 +332,7 @@ class Draft:
         return min(self.global_batch_size, len(self.dataset.train))
 
     @property
-    def split_with_shares(self) -> Split:
+    def split_with_shares(self) -> Parallelism:
         """The split with what a copy of the network gets of each batch."""
         share = math.ceil(self.step_images / self.copy_count)
         shape, dtype = tuple(self.dataset.image_shape), image_dtype(self.dataset.train)
@@ -449,11 +449,11 @@ class Plan:
 
     config: TrainConfig
     settled: Settled
-    own: Own
+    own: UserComponents
     ctxs: List[mx.Context]
     device_counts: Tuple[int, ...]
     device_weights: Optional[str]
-    split: Split
+    split: Parallelism
     threads: int
     dataset: Dataset
     model: str
@@ -666,7 +666,10 @@ class Plan:
 
 
 def make_plan(
-    config: TrainConfig, dataset: Optional[Dataset] = None, group: Group = ALONE, own: Own = NOTHING
+    config: TrainConfig,
+    dataset: Optional[Dataset] = None,
+    group: Group = ALONE,
+    own: UserComponents = NOTHING,
 ) -> Plan:
     """Check every name and value of ``config`` against this machine.
 
@@ -679,7 +682,7 @@ def make_plan(
 
 
 def make_draft(
-    config: TrainConfig, dataset: Optional[Dataset], group: Group, own: Own = NOTHING
+    config: TrainConfig, dataset: Optional[Dataset], group: Group, own: UserComponents = NOTHING
 ) -> Draft:
     """Check every name and value of ``config`` against this machine. Raises a UsageError."""
     draft = Draft(config, dataset, group, own)

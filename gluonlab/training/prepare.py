@@ -40,7 +40,7 @@ from gluonlab.training.checks import BATCH, CONFIG, Made, check
 from gluonlab.training.consensus import all_or_none
 from gluonlab.training.file_options import resizer_of
 from gluonlab.training.network import make_net
-from gluonlab.training.own import NOTHING, Own
+from gluonlab.training.own import NOTHING, UserComponents
 from gluonlab.training.plan import OPTIONS_WIDTH, Draft, Plan, make_draft, plan_of_draft
 from gluonlab.training.recipes import CHANGES, named
 from gluonlab.training.splitting import check_count, weights_of
@@ -57,7 +57,9 @@ def until_read(given: Any) -> Optional[Dataset]:
     return Dataset("", black, black, ("",), Defaults())
 
 
-def read_together(given: Any, config: TrainConfig, own: Own, group: Group) -> Optional[Dataset]:
+def read_together(
+    given: Any, config: TrainConfig, own: UserComponents, group: Group
+) -> Optional[Dataset]:
     """The data set that every process was ``given`` for `train`.
 
     Raises DataError, a UsageError for a ``config`` that cannot be carried out whatever the data,
@@ -78,7 +80,7 @@ def plan_together(
     dataset: Optional[Dataset],
     group: Group,
     begun: bool = False,
-    own: Own = NOTHING,
+    own: UserComponents = NOTHING,
 ) -> Plan:
     """The plan of this process, once all have theirs.
 

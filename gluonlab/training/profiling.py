@@ -20,7 +20,7 @@ from gluonlab.timeline.timeline import write_trace
 WARM_UP = 10  # steps before the first that is recorded, where an epoch has so many
 
 
-class Training:
+class ProfiledTraining:
     """``step(batch, number)`` trains on a batch, the one of step ``number`` of the run, from 1.
 
     Where the run has a folder, the first window of so many ``steps`` that lies in one epoch is

@@ -44,7 +44,7 @@ def named(settings: Any, *names: str) -> Iterator[str]:
 
 
 @dataclass(frozen=True)
-class Recipe:
+class TrainingRecipe:
     """Values for the settings of TrainConfig that are not given, under the same names.
 
     ``data``: a data set, or PHOTOGRAPHS. ``figures``: the accuracy that the source reports, in
@@ -156,7 +156,7 @@ def _gluoncv(**figures: float) -> Dict[str, float]:
     }
 
 
-_CIFAR = Recipe(
+_CIFAR = TrainingRecipe(
     PUBLISHED, "cifar10", "gluon-cv, train_cifar10.py", epochs=200, global_batch_size=128, lr=0.1,
     lr_schedule="step", lr_decay=0.1, decay_epochs=(100, 150), **_NAG, crop_padding=4, flip=True,
     normalise="cifar10", url=_LOGS.format("cifar"),
@@ -165,7 +165,7 @@ _CIFAR = Recipe(
         cifar_resnet20_v2=92.1, cifar_resnet56_v2=93.7, cifar_resnet110_v2=94.3,
     ),
 )  # fmt: skip
-_PHOTOGRAPHS = Recipe(
+_PHOTOGRAPHS = TrainingRecipe(
     IMAGENET, PHOTOGRAPHS, "gluon-cv, train_imagenet.py", epochs=120,
     batch_size=64,  # theirs are 32 to 256
     lr=0.1, lr_per_images=256,  # as He et al., 2019, section 3.1; they have 1,024 images and 0.4
@@ -182,7 +182,7 @@ _TRICKS = replace(
     reported="on ImageNet; theirs also jitters colours, and ResNets begin with last gammas of 0",
 )  # fmt: skip
 
-RECIPES: Tuple[Recipe, ...] = (
+RECIPES: Tuple[TrainingRecipe, ...] = (
     _CIFAR,
     replace(
         _CIFAR, lr_decay=0.2, decay_epochs=(60, 120, 160), wd=5e-4,
@@ -200,7 +200,7 @@ RECIPES: Tuple[Recipe, ...] = (
         normalise="mnist", figures=_gluoncv(cifar_resnet20_v1=95.61),
         url="https://github.com/zhunzhong07/Random-Erasing",
     ),
-    Recipe(
+    TrainingRecipe(
         FINETUNE, PHOTOGRAPHS, "gluon-cv, transfer learning with MINC-2500", pretrained=True,
         epochs=40, batch_size=64, lr=0.001, lr_schedule="step", lr_decay=0.75,
         decay_epochs=(10, 20, 30), **{**_NAG, "optimizer": "sgd"},
@@ -241,11 +241,11 @@ RECIPES: Tuple[Recipe, ...] = (
 )  # fmt: skip
 
 
-def quick(dataset: str, defaults: Defaults) -> Recipe:
+def quick(dataset: str, defaults: Defaults) -> TrainingRecipe:
     """The lab's own recipe for this data set: short, and for any network."""
     names = ("epochs", "batch_size", "lr", "optimizer", "momentum", "wd")
     values = {name: getattr(defaults, name) for name in names}
-    return Recipe(QUICK, dataset, "the lab's own", **values)
+    return TrainingRecipe(QUICK, dataset, "the lab's own", **values)
 
 
 def network(config: TrainConfig, defaults: Defaults) -> str:
@@ -256,7 +256,7 @@ def network(config: TrainConfig, defaults: Defaults) -> str:
     return published or defaults.model
 
 
-def fitting(config: TrainConfig, defaults: Defaults) -> List[Recipe]:
+def fitting(config: TrainConfig, defaults: Defaults) -> List[TrainingRecipe]:
     """The recipes for the config's data set and network; the first is the one without --recipe.
 
     The network of a first try keeps the quick one.
@@ -269,7 +269,7 @@ def fitting(config: TrainConfig, defaults: Defaults) -> List[Recipe]:
     return [short, *found]
 
 
-def choose(config: TrainConfig, defaults: Defaults) -> Recipe:
+def choose(config: TrainConfig, defaults: Defaults) -> TrainingRecipe:
     """The recipe that ``config`` names, or the first that fits.
 
     Raises ConfigError, with the choices.

@@ -17,7 +17,7 @@ from gluonlab.data.loading.shards import in_proportion, shard_sizes
 from gluonlab.errors import ConfigError, DeviceError, unknown
 from gluonlab.kvstores.compression import keeps_rest
 from gluonlab.kvstores.summing import SHARDED
-from gluonlab.parallel.strategy import CHANNELS, DATA, LAYERS, PIPELINE, WAYS, Split
+from gluonlab.parallel.strategy import CHANNELS, DATA, LAYERS, PIPELINE, WAYS, Parallelism
 
 OF_WAYS = {
     "device_weights": (DATA,),
@@ -68,7 +68,7 @@ def check_split(config: TrainConfig) -> None:
         )
 
 
-def usual_microbatches(split: Split) -> int:
+def usual_microbatches(split: Parallelism) -> int:
     """Into how many parts a copy's share of a batch is cut for a pipeline, if nobody says."""
     return MICROBATCHES_PER_STAGE * split.size
 
@@ -78,16 +78,16 @@ def _check_name(option: str, given: Optional[str], names: Tuple[str, ...]) -> No
         raise ConfigError(unknown(option, given, names))
 
 
-def make_split(config: TrainConfig, ctxs: List[mx.Context]) -> Split:
+def make_split(config: TrainConfig, ctxs: List[mx.Context]) -> Parallelism:
     """Who does what on these devices. Raises DeviceError or ConfigError for what cannot be."""
     if config.split == DATA:
-        return Split(DATA, [[ctx] for ctx in ctxs], str(config.model))
+        return Parallelism(DATA, [[ctx] for ctx in ctxs], str(config.model))
     _check_alone(config)
     cut = None if config.cut is None else tuple(map(int, config.cut.split(",")))
     per_device = config.stages_per_device or _stages_per_device(config)
     size = _size(config, len(ctxs), cut, per_device)
     copies = [ctxs[begin : begin + size] for begin in range(0, len(ctxs), size)]
-    return Split(
+    return Parallelism(
         config.split, copies, str(config.model),
         schedule=_schedule(config, per_device), stages_per_device=per_device, cut=cut,
         balance=config.balance or ("memory" if config.split == LAYERS else "time"),

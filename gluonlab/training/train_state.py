@@ -22,7 +22,7 @@ from gluonlab.runs.checkpoint import Checkpoint
 from gluonlab.runs.schema import Step
 from gluonlab.runs.writer import NoRunDirectory, RunDirectory
 from gluonlab.training.callbacks import Callbacks
-from gluonlab.training.checkpoints import Checkpoints, Gathering
+from gluonlab.training.checkpoints import CheckpointGather, Checkpoints
 from gluonlab.training.consensus import Consensus
 from gluonlab.training.losses import LossLog, StepLoss
 from gluonlab.training.plan import Plan, digests
@@ -81,7 +81,7 @@ class TrainState:
         self.began = self.epoch_began = began
         self._waited = 0.0  # for batches, in this epoch before the run went on
         self._waiting = Waiting(iter(()))
-        self._gather = Gathering(plan.group)
+        self._gather = CheckpointGather(plan.group)
         # what compressed gradients have left over stays where they are summed, and servers' states
         take = None if keeps_rest(plan.compress) or plan.on_servers else self.take
         self.checkpoints = Checkpoints(

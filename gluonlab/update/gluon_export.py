@@ -12,7 +12,7 @@ from mxnet.gluon import Parameter
 
 from gluonlab.errors import KVStoreError
 from gluonlab.files.whole import atomic_path, on_disk
-from gluonlab.optimizers.states import Own, ParameterState, nest
+from gluonlab.optimizers.states import ParameterState, StateTarget, nest
 from gluonlab.optimizers.updates import like, set_memory, set_updates
 from gluonlab.update.states import states_of
 
@@ -57,5 +57,5 @@ def export_gluon_states(trainer: gluon.Trainer, fname: str) -> None:
 
 def _nested(optimizer: mx.optimizer.Optimizer, param: Parameter, state: ParameterState) -> Any:
     """The state as the optimizer nests its arrays."""
-    arrays, own = iter(state.arrays), Own(param.name, param.shape, param.dtype, True)
+    arrays, own = iter(state.arrays), StateTarget(param.name, param.shape, param.dtype, True)
     return like(nest(optimizer, own), lambda _: next(arrays))

@@ -36,7 +36,7 @@ class GlobalNormClipping:
     ) -> None:
         """``again[i]``: what device i has of gradients that are another's part, too."""
         self._devices = [
-            _Device(arrays, ctx, others)
+            _DeviceNorms(arrays, ctx, others)
             for arrays, ctx, others in zip_longest(grads, ctxs, again, fillvalue=())
         ]
         apart = self._devices if parts else []
@@ -56,7 +56,7 @@ class GlobalNormClipping:
             device.scale(self._attributes)
 
 
-class _Device:
+class _DeviceNorms:
     """One device's operations: squared norms, their sum, the factor, and multiplying by it.
 
     The factor is limit / max(norm, limit).
@@ -99,7 +99,7 @@ class _Device:
 class _Exchange:
     """One device gets the squared norms of all, and adds them in the same order as the others."""
 
-    def __init__(self, device: _Device, devices: List[_Device]) -> None:
+    def __init__(self, device: _DeviceNorms, devices: List[_DeviceNorms]) -> None:
         self._squares = [other.square for other in devices]
         row = nd.zeros((len(devices),), ctx=device.ctx)
         self._cells = [CopyInto(row[i : i + 1]) for i in range(len(devices))]

@@ -15,7 +15,7 @@ from benchmarks import peers
 from benchmarks.classic_loop import lenet, train_batch
 from gluonlab.bench.harness.record import Record, Series
 from gluonlab.bench.harness.rounds import Measurement, image_rates
-from gluonlab.bench.harness.table import Row
+from gluonlab.bench.harness.table import ThroughputRow
 from gluonlab.bench.harness.workers import Worker, child_environment
 from gluonlab.data.loading.shards import whole
 from gluonlab.host.resources import LIMIT
@@ -53,7 +53,7 @@ def test_ratios_are_medians_of_each_rounds_ratio():
 
 def test_the_best_pytorch_row_is_the_one_that_counts():
     rows = [
-        Row(name, name, ratio=ratio)
+        ThroughputRow(name, name, ratio=ratio)
         for name, ratio in [("torch-eager", 1.3), ("torch-ddp", 1.05), ("classic", 2.6)]
     ]
     assert peers.verdicts(TARGETS, rows)[0].endswith("2.60x reached")

@@ -16,7 +16,7 @@ from support.examples import examples
 
 from gluonlab.collectives.algorithms import ALGORITHMS, HALVES, make_schedule
 from gluonlab.collectives.for_links import FOR_LINKS, make_for_links
-from gluonlab.collectives.partition import Overlaps, Part, moves, partition, targets
+from gluonlab.collectives.partition import ArrayRange, Overlaps, moves, partition, targets
 from gluonlab.collectives.topology import make_topology
 from gluonlab.engine.invoke import added_on_gpu
 
@@ -126,7 +126,7 @@ def test_no_pair_of_ranks_has_more_than_one_message_in_a_step(name, world_size):
 
 
 PARTS = st.tuples(st.integers(0, 1), st.integers(0, 7), st.integers(1, 8)).map(
-    lambda drawn: Part(drawn[0], drawn[1], sum(drawn[1:]))
+    lambda drawn: ArrayRange(drawn[0], drawn[1], sum(drawn[1:]))
 )
 
 
@@ -165,14 +165,18 @@ def test_uses_of_common_elements_are_ordered_wherever_one_of_them_writes(uses):
 def test_parts_that_are_apart_and_readers_need_no_fence():
     overlaps = Overlaps()
     for part, writes in (
-        (Part(0, 0, 4), True),
-        (Part(0, 4, 8), True),
-        (Part(1, 0, 4), True),
-        (Part(0, 0, 4), False),
+        (ArrayRange(0, 0, 4), True),
+        (ArrayRange(0, 4, 8), True),
+        (ArrayRange(1, 0, 4), True),
+        (ArrayRange(0, 0, 4), False),
     ):
         assert overlaps.use(part, writes) == []
     reading = Overlaps()
-    assert [reading.use(Part(0, begin, 4), writes=False) for begin in range(3)] == [[], [], []]
+    assert [reading.use(ArrayRange(0, begin, 4), writes=False) for begin in range(3)] == [
+        [],
+        [],
+        [],
+    ]
 
 
 @examples(40)

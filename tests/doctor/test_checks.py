@@ -14,7 +14,7 @@ from support.file_server import silence, status
 
 from gluonlab.doctor import findings, host, mxnet_loads, software, training
 from gluonlab.doctor.findings import FAULT, OK, WARNING
-from gluonlab.gpu.process import Outcome
+from gluonlab.gpu.process import ProcessExit
 
 
 def only(found):
@@ -262,13 +262,13 @@ LOADED = {"version": "1.9.1", "built_with": ["OPENMP"], "gpus": 0}
 def test_copies_between_gpus_have_a_line_where_there_are_several():
     words = "copies between GPUs are direct, 1 of 1 pairs"
     found = mxnet_loads.findings(
-        Outcome([{**LOADED, "gpus": 2}, {"copies": words}], "", ""), True, None
+        ProcessExit([{**LOADED, "gpus": 2}, {"copies": words}], "", ""), True, None
     )
     assert [(finding.status, finding.what) for finding in found if finding.check == "copies"] == [
         (OK, words)
     ]
     assert "copies" not in {
-        finding.check for finding in mxnet_loads.findings(Outcome([LOADED], "", ""), True, None)
+        finding.check for finding in mxnet_loads.findings(ProcessExit([LOADED], "", ""), True, None)
     }
 
 
@@ -290,7 +290,7 @@ def test_a_kvstore_that_hangs_or_fails_is_named():
         {"kvstore": "star", "works": False, "problem": "bad"},
     ]
     answers += [{"trying": "kvstore ring"}]
-    found = mxnet_loads.findings(Outcome(answers, "was still busy after 60 s", ""), True, None)
+    found = mxnet_loads.findings(ProcessExit(answers, "was still busy after 60 s", ""), True, None)
     stores = [finding for finding in found if finding.check == "kvstores"]
     assert [(finding.status, finding.what) for finding in stores] == [
         (OK, "local work"),
@@ -306,7 +306,7 @@ def test_a_process_that_crashes_while_it_leaves_has_tried_all_the_same():
         {"trying": "kvstore local"},
         {"kvstore": "local", "works": True, "problem": ""},
     ]
-    found = mxnet_loads.findings(Outcome(answers, "crashed (SIGSEGV)", ""), True, None)
+    found = mxnet_loads.findings(ProcessExit(answers, "crashed (SIGSEGV)", ""), True, None)
     assert {finding.status for finding in found} == {OK}
 
 
@@ -321,7 +321,7 @@ def test_a_process_that_crashes_while_it_leaves_has_tried_all_the_same():
 )
 def test_horovod(told, installed, status, words):
     found = mxnet_loads.findings(
-        Outcome([LOADED, *([told] if told else [])], "", ""), True, installed
+        ProcessExit([LOADED, *([told] if told else [])], "", ""), True, installed
     )[-1]
     assert (found.check, found.status) == ("horovod", status)
     assert words in found.what
@@ -329,7 +329,7 @@ def test_horovod(told, installed, status, words):
 
 def test_an_import_that_fails_without_a_known_reason_keeps_its_words():
     found = mxnet_loads.findings(
-        Outcome([{"error": "mxnet cannot be imported: something"}], "", ""), True, None
+        ProcessExit([{"error": "mxnet cannot be imported: something"}], "", ""), True, None
     )[0]
     assert (found.status, found.cause) == (FAULT, "mxnet cannot be imported: something")
     assert "tools/make_venv.py" in found.cure
@@ -448,7 +448,7 @@ def test_a_training_job():
     ],
 )
 def test_what_a_step_of_training_told(answers, ended, status, words):
-    found = only(training.findings(Outcome(answers, ended, "")))
+    found = only(training.findings(ProcessExit(answers, ended, "")))
     assert found.status == status
     assert words in found.what
     assert status == OK or (found.cause and found.cure)
@@ -482,7 +482,7 @@ def test_a_parameter_that_is_no_number_is_not_passed_over(monkeypatch):
 def test_training_is_compared_without_the_rounding_of_tensor_cores(monkeypatch):
     asked = {}
     monkeypatch.setattr(
-        training, "ask", lambda module, **options: asked.update(options) or Outcome([], "", "")
+        training, "ask", lambda module, **options: asked.update(options) or ProcessExit([], "", "")
     )
     training.try_training()
     assert asked["environ"]["NVIDIA_TF32_OVERRIDE"] == "0"

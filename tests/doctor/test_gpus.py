@@ -29,7 +29,7 @@ from gluonlab.engine.installation import pip_install
 from gluonlab.gpu import nvml
 from gluonlab.gpu.cuda import has_code
 from gluonlab.gpu.nvml import Driver, visible_gpus
-from gluonlab.gpu.process import Outcome
+from gluonlab.gpu.process import ProcessExit
 
 # --- what NVML is asked
 
@@ -53,7 +53,7 @@ def test_a_p3_16xlarge_is_read_as_it_is():
     assert [gpu.capability for gpu in found.gpus] == [(7, 0)] * 8
     assert [gpu.name for gpu in found.gpus] == [V100[0]] * 8
     assert found.gpus[2].used_bytes == 3 * GIB
-    assert found.gpus[2].processes == (nvml.Process(77, "python3", GIB),)
+    assert found.gpus[2].processes == (nvml.GpuProcess(77, "python3", GIB),)
     assert (found.version, found.no_peers, found.switched) == ("535.183.01", (), ())
 
 
@@ -76,15 +76,17 @@ def test_a_process_has_the_name_of_its_program(told, name):
 
 
 def test_a_process_whose_name_is_hidden_keeps_its_number():
-    assert machine(T4, processes={0: [(5, "", 7)]}).gpus[0].processes == (nvml.Process(5, "?", 7),)
+    assert machine(T4, processes={0: [(5, "", 7)]}).gpus[0].processes == (
+        nvml.GpuProcess(5, "?", 7),
+    )
 
 
 @pytest.mark.parametrize(
     ("outcome", "error"),
     [
-        (Outcome([{"error": "Driver Not Loaded"}], "", ""), "Driver Not Loaded"),
-        (Outcome([], "was still busy after 30 s", ""), "NVML was still busy after 30 s"),
-        (Outcome([], "", ""), "NVML gave no answer"),
+        (ProcessExit([{"error": "Driver Not Loaded"}], "", ""), "Driver Not Loaded"),
+        (ProcessExit([], "was still busy after 30 s", ""), "NVML was still busy after 30 s"),
+        (ProcessExit([], "", ""), "NVML gave no answer"),
     ],
 )
 def test_a_driver_that_does_not_answer(outcome, error):

@@ -17,11 +17,11 @@ from gluonlab.doctor.findings import fault, ok
 from gluonlab.doctor.proof import describe, judge
 from gluonlab.doctor.trials import bus_bytes, reason_of
 from gluonlab.gpu import nvml
-from gluonlab.gpu.process import Outcome, ask
+from gluonlab.gpu.process import ProcessExit, ask
 
 
 def told(*answers, ended=""):
-    return Outcome(list(answers), ended, "")
+    return ProcessExit(list(answers), ended, "")
 
 
 def texts(verdicts):
@@ -193,8 +193,8 @@ def test_the_page_shows_every_verdict_and_number_and_asks_for_no_other_file():
         {"store": "<ring>", "gb_per_s": 1234.5},
     ]
     tried = [
-        proof.Tried("copies", 1.25, [fault("copies", "they <change>", "", "")], numbers),
-        proof.Tried("bits", 2.0, [ok("bits", "fine")], []),
+        proof.TrialResult("copies", 1.25, [fault("copies", "they <change>", "", "")], numbers),
+        proof.TrialResult("bits", 2.0, [ok("bits", "fine")], []),
     ]
     html = proof.as_page(proof.as_object(machine(), tried))
     for shown in (

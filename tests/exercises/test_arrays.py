@@ -8,7 +8,7 @@ from mxnet import gluon, nd
 
 from gluonlab.engine.threads import _team_sizes
 from gluonlab.exercises import Wrong
-from gluonlab.exercises.arrays import Copy, check_arrays, cpus, in_words, watch
+from gluonlab.exercises.arrays import ArrayCopy, check_arrays, cpus, in_words, watch
 
 pytestmark = pytest.mark.cpu_only(
     "checkers of exercises watch CPU devices: their waits, their threads, operators that mix them"
@@ -46,7 +46,7 @@ def test_every_way_to_copy_is_seen_with_its_bytes():
         b[:] = a
         b[0:1] = a[0:1]
         gluon.utils.split_and_load(a, [first, second])
-    assert seen.copies == [Copy(first, second, 24)] * 4 + [Copy(first, second, 12)] * 2
+    assert seen.copies == [ArrayCopy(first, second, 24)] * 4 + [ArrayCopy(first, second, 12)] * 2
     assert seen.received() == {second: 120}
     assert not seen.mixed
     assert not seen.waits

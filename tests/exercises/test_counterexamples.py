@@ -5,7 +5,7 @@ import pytest
 from mxnet import nd
 
 from gluonlab.exercises import Wrong
-from gluonlab.exercises.counterexamples import NOTHING, Case, looks_like, near, wrong
+from gluonlab.exercises.counterexamples import NOTHING, CaseText, looks_like, near, wrong
 
 
 def test_what_it_looks_like_is_said_last_in_each_language():
@@ -17,7 +17,7 @@ def test_what_it_looks_like_is_said_last_in_each_language():
 
 
 def test_the_first_fault_that_is_there_is_said_of_its_case():
-    case = Case("2 images", "2 枚")
+    case = CaseText("2 images", "2 枚")
     with pytest.raises(Wrong) as raised:
         case.check((False, "a", "あ"), (1, "b", "い"), (True, "c", "う"))
     assert raised.value.texts == {"en": "2 images: b", "ja": "2 枚: い"}

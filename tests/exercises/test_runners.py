@@ -18,7 +18,7 @@ from support.stand_in_engine import calls, install
 import gluonlab
 from gluonlab.errors import NotebookError
 from gluonlab.exercises import runners
-from gluonlab.exercises.runners import IMAGE, Containers, Found, command_of, find_engine
+from gluonlab.exercises.runners import IMAGE, Containers, ExerciseResult, command_of, find_engine
 from gluonlab.exercises.supervisor import Bounds
 
 BOUNDS = Bounds(600, spare_seconds=0.1, memory=2**30, disk=2**27)
@@ -67,7 +67,7 @@ def test_the_order_reaches_it_and_the_result_comes_back(engine):
     made = outcome(engine, BEGIN + RESULT.format(note=note, verdicts=verdicts))
     order, _ = json.loads(made.note)
     assert order == {"name": "03-a-b.ipynb", "bounds": vars(BOUNDS), "seed": 7}
-    assert (made.lab, made.verdicts) == ("03", {"03-2": Found("wrong", "got 1", True)})
+    assert (made.lab, made.verdicts) == ("03", {"03-2": ExerciseResult("wrong", "got 1", True)})
 
 
 def test_it_gets_a_copy_that_nobody_else_needs_the_right_to_read(engine):

@@ -10,7 +10,7 @@ import pytest
 
 from gluonlab.errors import NotebookError
 from gluonlab.exercises import submission
-from gluonlab.exercises.submission import Cell, Kernel
+from gluonlab.exercises.submission import Cell, NotebookKernel
 
 CELL = Cell("\nx = 1")
 
@@ -40,7 +40,7 @@ def silent(end, alive=lambda: True):
     client = SimpleNamespace(
         execute=lambda source, allow_stdin: "1", shell_channel=channel, iopub_channel=channel
     )
-    return Kernel(SimpleNamespace(is_alive=alive), client, end, printed=1)
+    return NotebookKernel(SimpleNamespace(is_alive=alive), client, end, printed=1)
 
 
 @pytest.mark.parametrize("seconds", [0.25, 1, 2.5, 60])

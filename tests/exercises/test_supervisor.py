@@ -18,8 +18,8 @@ from gluonlab.exercises.supervisor import (
     MEMORY_OF_ONE,
     MOST_JOBS,
     Bounds,
-    Process,
-    Watch,
+    ProcessStat,
+    ResourceMonitor,
     descendants,
     files_below,
     jobs_here,
@@ -159,13 +159,15 @@ def test_a_process_is_read_as_the_manual_numbers_its_fields(tmp_path):
     (tmp_path / "uptime").touch()
     pages = 24 * os.sysconf("SC_PAGE_SIZE")
     assert sorted(descendants(10, tmp_path)) == [
-        Process(pid, parents[pid], 5 * pid, "Z", pages) for pid in (11, 12, 13)
+        ProcessStat(pid, parents[pid], 5 * pid, "Z", pages) for pid in (11, 12, 13)
     ]
 
 
 def test_what_processes_share_is_counted_once(tmp_path):
     own = next(process for process in descendants(os.getppid()) if process.pid == os.getpid())
-    twice = [own, Process(2**30, 1, 1, "S", own.resident)]  # gone: it has nothing any more
-    watch = Watch(Bounds(60, memory=int(own.resident * 1.5), processes=1000), tmp_path)
+    twice = [own, ProcessStat(2**30, 1, 1, "S", own.resident)]  # gone: it has nothing any more
+    watch = ResourceMonitor(Bounds(60, memory=int(own.resident * 1.5), processes=1000), tmp_path)
     assert own.resident > 10**6 and watch.excess(twice) == ""
-    assert "memory" in Watch(Bounds(60, memory=2**20, processes=1000), tmp_path).excess([own])
+    assert "memory" in ResourceMonitor(Bounds(60, memory=2**20, processes=1000), tmp_path).excess(
+        [own]
+    )

@@ -14,7 +14,7 @@ from support.reference import as_is, cpus, distance, random_batches, train_on_on
 
 from gluonlab.collectives.algorithms import ALGORITHMS, make_schedule
 from gluonlab.collectives.for_links import FOR_LINKS, make_for_links
-from gluonlab.collectives.synthesis.search import Found
+from gluonlab.collectives.synthesis.search import SynthesizedSchedule
 from gluonlab.collectives.synthesis.stored import front_of
 from gluonlab.collectives.topology import make_topology
 from gluonlab.collectives.topology_file import with_schedules
@@ -361,7 +361,7 @@ def own(tmp_path):
     """A file of a machine of three, whose own schedule sums on device 2 in one chunk."""
     placed = make_schedule("star", 3).placed([2, 0, 1])
     topology = make_topology("g4dn.12xlarge", 3)
-    text = with_schedules(topology, [Found(placed, 9.0, 1.0)])
+    text = with_schedules(topology, [SynthesizedSchedule(placed, 9.0, 1.0)])
     (tmp_path / "f.json").write_text(text, encoding="utf-8")
     return tmp_path / "f.json", placed
 

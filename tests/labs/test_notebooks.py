@@ -9,7 +9,7 @@ import pytest
 from the_labs import LABS, PLACE, REPOSITORY, SERIES, module_of
 
 from gluonlab.exercises.checking import PASSED, UNWRITTEN
-from gluonlab.exercises.guesses import Choice, Each, Listed, Number, all_guesses, find
+from gluonlab.exercises.guesses import ChoiceForm, Each, ListForm, NumberForm, all_guesses, find
 from gluonlab_labs.exercises import FAULTY, stubs
 from gluonlab_labs.faults import Faults
 from gluonlab_labs.guesses import ids_in
@@ -126,13 +126,13 @@ def guess_and_explain(cells):
 
 def an_answer(form):
     """A guess of this form."""
-    if isinstance(form, Listed):
+    if isinstance(form, ListForm):
         return [an_answer(form.form)] * form.count
     if isinstance(form, Each):
         return {key: an_answer(form.form) for key in form.keys}
-    if isinstance(form, Choice):
+    if isinstance(form, ChoiceForm):
         return form.options[0]
-    return form.such_as if isinstance(form, Number) else True
+    return form.such_as if isinstance(form, NumberForm) else True
 
 
 def code_of(cell):

@@ -16,9 +16,9 @@ from support.small_group import group
 from gluonlab.errors import ConfigError
 from gluonlab.launch.agent import Agent
 from gluonlab.launch.attempt import WINDOW, Attempt, Failure
-from gluonlab.launch.connections import Connection, Way
+from gluonlab.launch.connections import Connection, SshOptions
 from gluonlab.launch.hosts import Host
-from gluonlab.launch.parts import RANK, Part
+from gluonlab.launch.parts import RANK, ProcessSpec
 
 LATE = "did not start within {0:g} s: where the machine is only busy, --patience {1:g} gives them"
 CUT_OFF = "found no way to the others: is a port closed?"
@@ -28,8 +28,11 @@ def fails_after(seconds, patience, told):
     """The failures of an attempt that is so old. ``told``: by rank, what each has said."""
 
     async def look():
-        connection, inbox = Connection(Host("h1", 1), Way(patience=patience)), asyncio.Queue()
-        parts = [Part(f"rank {n}", 0, [], {RANK: str(n)}) for n in range(len(told))]
+        connection, inbox = (
+            Connection(Host("h1", 1), SshOptions(patience=patience)),
+            asyncio.Queue(),
+        )
+        parts = [ProcessSpec(f"rank {n}", 0, [], {RANK: str(n)}) for n in range(len(told))]
         attempt = Attempt(parts, [connection], inbox, print, patience, "/", {})
         for part, lines in zip(parts, told):
             for line in lines:
@@ -65,8 +68,8 @@ def test_an_agent_is_lost_when_it_was_silent_for_half_of_the_patience_and_not_be
 
     async def look():
         nonlocal now
-        connection = Connection(Host("h1", 1), Way(patience=patience))
-        part = Part("rank 0", 0, [], {RANK: "0"})
+        connection = Connection(Host("h1", 1), SshOptions(patience=patience))
+        part = ProcessSpec("rank 0", 0, [], {RANK: "0"})
         attempt, said = Attempt([part], [connection], asyncio.Queue(), print, patience, "/", {}), []
         for share in (0.4, 0.49, 0.51):
             now = 7.0 + share * patience
@@ -91,9 +94,9 @@ def test_a_server_may_end_before_ranks_that_leave_within_the_window_and_no_earli
 
     async def look():
         nonlocal now
-        connection = Connection(Host("h1", 1), Way(patience=60))
-        parts = [Part(f"rank {n}", 0, [], {RANK: str(n)}) for n in range(2)]
-        parts.append(Part("server 0", 0, [], {}))
+        connection = Connection(Host("h1", 1), SshOptions(patience=60))
+        parts = [ProcessSpec(f"rank {n}", 0, [], {RANK: str(n)}) for n in range(2)]
+        parts.append(ProcessSpec("server 0", 0, [], {}))
         attempt = Attempt(parts, [connection], asyncio.Queue(), print, 60, "/", {})
         for part in parts[:2]:
             for line in ("arrived", "joined"):
@@ -148,7 +151,7 @@ async def ends():
 
 
 def of_one_rank(connection, inbox, lines):
-    parts = [Part("server 0", 0, [], {}), Part("rank 0", 0, [], {RANK: "0"})]
+    parts = [ProcessSpec("server 0", 0, [], {}), ProcessSpec("rank 0", 0, [], {RANK: "0"})]
     return Attempt(parts, [connection], inbox, lambda *a: lines.append(a), HANGS, "/", {})
 
 
@@ -158,7 +161,7 @@ def attempted(said, hangs_up=True):
     async def attempting():
         (reader, writer), (_, theirs) = await ends()
         lines, inbox = [], asyncio.Queue()
-        connection = Connection(Host("h1", 1), Way(patience=HANGS), writer)
+        connection = Connection(Host("h1", 1), SshOptions(patience=HANGS), writer)
         connection.begin(reader, {"here": "h1", "pid": 1, "addresses": {}}, inbox)
         attempt = of_one_rank(connection, inbox, lines)
         theirs.write(said)
@@ -263,7 +266,7 @@ def test_a_signal_that_comes_while_the_others_end_is_not_lost():
     async def attempting():
         (reader, writer), (heard, theirs) = await ends()
         inbox = asyncio.Queue()
-        connection = Connection(Host("h1", 1), Way(patience=HANGS), writer)
+        connection = Connection(Host("h1", 1), SshOptions(patience=HANGS), writer)
         connection.begin(reader, {"here": "h1", "pid": 1, "addresses": {}}, inbox)
         attempt = of_one_rank(connection, inbox, [])
         theirs.write(words([{"ended": "rank 0", "status": -9}]))

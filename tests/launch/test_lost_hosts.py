@@ -15,7 +15,7 @@ from support.small_group import SSH, group
 from support.waiting import wait_until
 
 from gluonlab.errors import RunError
-from gluonlab.launch.connections import Connection, Way
+from gluonlab.launch.connections import Connection, SshOptions
 from gluonlab.launch.hosts import Host
 from gluonlab.launch.worker.__main__ import check_moved
 
@@ -184,7 +184,7 @@ def test_an_ssh_that_is_given_up_has_ended_when_that_is_said(tmp_path):
     ssh.chmod(0o755)
 
     async def opened():
-        connection = Connection(Host("h1", 1), Way(ssh=[str(ssh)]))
+        connection = Connection(Host("h1", 1), SshOptions(ssh=[str(ssh)]))
         with pytest.raises(RunError, match="prints 'Welcome!' first"):
             await connection.open(asyncio.Queue())
         return connection._process.returncode
@@ -196,6 +196,6 @@ def test_nobody_waits_for_an_agent_that_somebody_else_has_started():
     """It has come by itself: there is no process whose end could be seen."""
 
     async def closing():
-        await Connection(Host("h1", 1), Way()).closed()
+        await Connection(Host("h1", 1), SshOptions()).closed()
 
     asyncio.run(closing())

@@ -22,7 +22,7 @@ from support.waiting import wait_until
 from support.worker_processes import catches
 
 from gluonlab.errors import RunError
-from gluonlab.launch.connections import Connection, Way
+from gluonlab.launch.connections import Connection, SshOptions
 from gluonlab.launch.environments import Membership
 from gluonlab.launch.hosts import Host
 from gluonlab.launch.launcher import _sites_of
@@ -143,7 +143,7 @@ def test_whatever_one_says_later_it_ends_with_one_line(said):
 
 def connection(host, rank):
     async def make():  # Python 3.8 and 3.9 want a loop for it
-        return Connection(Host(host), Way(), rank=rank)
+        return Connection(Host(host), SshOptions(), rank=rank)
 
     return asyncio.run(make())
 

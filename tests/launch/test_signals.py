@@ -14,7 +14,7 @@ from gluonlab.cli.command import interruptible
 from gluonlab.host.signals import RAISED
 from gluonlab.launch.environments import Membership
 from gluonlab.launch.hosts import HERE
-from gluonlab.launch.launcher import Request, launch
+from gluonlab.launch.launcher import LaunchRequest, launch
 from gluonlab.launch.members import attend
 
 pytestmark = pytest.mark.cpu_only("no process is begun that computes")
@@ -35,7 +35,7 @@ def find_rank_0():
 
 def launch_two():
     """Start an agent, and then the processes."""
-    launch(Request("dist_sync", QUICK, [HERE], 2), Silent())
+    launch(LaunchRequest("dist_sync", QUICK, [HERE], 2), Silent())
 
 
 @pytest.mark.parametrize("number", RAISED)

@@ -15,9 +15,9 @@ from gluonlab.prediction.sums import (
     BUCKET_BYTES,
     OVER_HOSTS,
     PIECE,
-    Bucket,
-    Gradients,
-    Host,
+    GradientBucket,
+    GradientSizes,
+    HostRates,
     buckets,
     exposed_s,
     over_hosts_s,
@@ -29,7 +29,7 @@ from gluonlab.update.buckets import GPU_BUCKET_BYTES
 from prediction.validate import staged_s
 
 SIZES = st.lists(st.integers(1, 10**9), min_size=1, max_size=12)
-HOST = Host(2e9, 5e9)
+HOST = HostRates(2e9, 5e9)
 
 
 @given(SIZES, st.integers(1, 8))
@@ -43,7 +43,7 @@ def test_the_busiest_gpu_sums_its_share_or_the_largest_tensor(sizes, gpus):
 def test_local_is_passes_over_memory_and_two_copies(sizes, gpus):
     total, one = sum(sizes), switch(1, 1e-6, 1e10)
     topology = switch(gpus, 1e-6, 1e10)
-    plain, updated = Gradients(sizes), Gradients(sizes, updated=True)
+    plain, updated = GradientSizes(sizes), GradientSizes(sizes, updated=True)
     found = within_host_s("local", topology, plain, HOST)
     assert found == pytest.approx((gpus + 1) * total / 2e9 + 2 * total / 5e9)
     assert within_host_s("local", topology, updated, HOST) == pytest.approx(found + 5 * total / 2e9)
@@ -55,14 +55,14 @@ def test_local_is_passes_over_memory_and_two_copies(sizes, gpus):
 
 @given(SIZES, st.integers(2, 8))
 def test_device_without_peer_access_fills_the_lanes_of_who_sums_most(sizes, gpus):
-    found = staged_s(gpus, Gradients(sizes), HOST)
+    found = staged_s(gpus, GradientSizes(sizes), HOST)
     assert found == pytest.approx(2 * gpus * owned(sizes, gpus) / 5e9)
-    assert staged_s(1, Gradients(sizes), HOST) == 0
+    assert staged_s(1, GradientSizes(sizes), HOST) == 0
 
 
 @pytest.mark.parametrize("store", [name for name in stores() if name != "local"])
 def test_faster_links_and_smaller_gradients_are_never_worse_and_one_gpu_sums_nothing(store):
-    gradients, half = Gradients([3e7, 2e7, 5e6]), Gradients([1.5e7, 1e7, 2.5e6])
+    gradients, half = GradientSizes([3e7, 2e7, 5e6]), GradientSizes([1.5e7, 1e7, 2.5e6])
     slow, fast = switch(4, 1e-5, 1e10), switch(4, 1e-5, 2e10)
     seconds = within_host_s(store, slow, gradients, HOST)
     assert 0 < within_host_s(store, fast, gradients, HOST) < seconds
@@ -78,13 +78,13 @@ def replace_keys(gradients, key_s):
 
 def test_a_ring_on_a_switch_has_its_closed_form():
     topology = replace(switch(8, 0.0, 1e10), reduce_bytes_per_s=float("inf"))
-    found = within_host_s("nccl", topology, Gradients([8e8]), HOST)
+    found = within_host_s("nccl", topology, GradientSizes([8e8]), HOST)
     assert found == pytest.approx(2 * 7 / 8 * 8e8 / 1e10)
 
 
 @pytest.mark.parametrize("store", OVER_HOSTS)
 def test_more_hosts_take_longer(store):
-    gradients = Gradients([1e8])
+    gradients = GradientSizes([1e8])
     times = [
         over_hosts_s(store, "p3.16xlarge", make_topology(f"p3.16xlarge*{hosts}"), gradients)
         for hosts in (1, 2, 4)
@@ -94,9 +94,9 @@ def test_more_hosts_take_longer(store):
 
 def test_unknown_stores_are_one_line():
     with pytest.raises(ConfigError, match=r"unknown store to predict 'rign'.*ring"):
-        within_host_s("rign", switch(2, 1e-6, 1e10), Gradients([1.0]), HOST)
+        within_host_s("rign", switch(2, 1e-6, 1e10), GradientSizes([1.0]), HOST)
     with pytest.raises(ConfigError, match=r"unknown store over hosts to predict 'ring'.*horovod"):
-        over_hosts_s("ring", "p3.16xlarge", make_topology("p3.16xlarge*2"), Gradients([1.0]))
+        over_hosts_s("ring", "p3.16xlarge", make_topology("p3.16xlarge*2"), GradientSizes([1.0]))
 
 
 SECONDS = st.floats(0.001, 10)
@@ -138,7 +138,7 @@ def test_what_is_left_lies_between_the_last_bucket_and_the_whole_sum(layers, sum
 
 
 def test_buckets_wait_for_backward_and_for_each_other():
-    parts = [Bucket(1.0, 50), Bucket(2.0, 30), Bucket(4.0, 20)]
+    parts = [GradientBucket(1.0, 50), GradientBucket(2.0, 30), GradientBucket(4.0, 20)]
     # from 1 to 3.5, to 5, to 6: behind the end of backward at 4 are 2 of 5 seconds
     assert exposed_s(parts, 5.0, 4.0) == pytest.approx(2.0)
     assert exposed_s(parts, 0.5, 4.0) == pytest.approx(0.1)  # the last bucket alone

@@ -23,7 +23,7 @@ from gluonlab.study.scaling import cases
 from gluonlab.study.scaling import report as of_scaling
 from gluonlab.study.speedup import measure
 from gluonlab.study.speedup.report import as_page as verdict_page
-from gluonlab.study.speedup.verdict import Candidate, Tried, judge
+from gluonlab.study.speedup.verdict import Candidate, TriedAdvice, judge
 from gluonlab.study.splits import report as of_splits
 from gluonlab.study.study import as_page as study_page
 
@@ -60,9 +60,9 @@ def verdict():
         config = TrainConfig(devices=named(2), dataset="synthetic", model="mlp", batch_size=4)
         found = judge(config, rounds=5, try_advice=False)
     tried = [
-        Tried(Candidate({"kvstore": "sharded-optimizer"}), Estimate(1.2, 1.1, 1.3)),
-        Tried(Candidate({"batch_size": 16}, 16), *(Estimate(1.0, 0.9, 1.1),) * 2, 1.5),
-        Tried(Candidate({"decoders": 8}), reason="there are no files: " + "unbroken_" * 12),
+        TriedAdvice(Candidate({"kvstore": "sharded-optimizer"}), Estimate(1.2, 1.1, 1.3)),
+        TriedAdvice(Candidate({"batch_size": 16}, 16), *(Estimate(1.0, 0.9, 1.1),) * 2, 1.5),
+        TriedAdvice(Candidate({"decoders": 8}), reason="there are no files: " + "unbroken_" * 12),
     ]
     return replace(found, tried=tried)
 

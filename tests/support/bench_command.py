@@ -4,7 +4,7 @@ is wrong.
 
 from dataclasses import replace
 
-from gluonlab.bench.allreduce.measure import CHOICES, Row
+from gluonlab.bench.allreduce.measure import CHOICES, AllreduceRow
 from gluonlab.collectives.algorithms import ALGORITHMS
 from gluonlab.collectives.for_links import FOR_LINKS
 from support.devices import CHOICE
@@ -14,7 +14,7 @@ from support.devices import CHOICE
 HERE = {
     name for name in CHOICES if name not in FOR_LINKS and (name != "nccl" or CHOICE.asked == "gpu")
 }
-ROW = Row(
+ROW = AllreduceRow(
     "ring",
     4,
     4096,

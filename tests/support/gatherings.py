@@ -6,9 +6,9 @@ import json
 import pytest
 
 from gluonlab.launch import members
-from gluonlab.launch.connections import Way
+from gluonlab.launch.connections import SshOptions
 from gluonlab.launch.environments import Membership
-from gluonlab.launch.members import Gathering
+from gluonlab.launch.members import Rendezvous
 from support.parameter_server import free_port
 
 HANGS = 240  # seconds: only what hangs takes so long
@@ -36,7 +36,9 @@ def gathered(work, size=3, patience=HANGS):
     async def working():
         place = Membership("srun", 0, size, 0, size, "127.0.0.1", free_port())
         signals = []
-        gathering = Gathering(place, Way(patience=patience), asyncio.Queue(), signals.append)
+        gathering = Rendezvous(
+            place, SshOptions(patience=patience), asyncio.Queue(), signals.append
+        )
         await gathering.listen()
         try:
             return await asyncio.wait_for(work(gathering, place, signals), HANGS)

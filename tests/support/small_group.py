@@ -17,9 +17,9 @@ from contextlib import contextmanager
 from gluonlab.errors import RunError
 from gluonlab.launch import attempt, launcher
 from gluonlab.launch.__main__ import Console
-from gluonlab.launch.connections import Way
+from gluonlab.launch.connections import SshOptions
 from gluonlab.launch.hosts import HERE, Host
-from gluonlab.launch.parts import RANK, Part
+from gluonlab.launch.parts import RANK, ProcessSpec
 from support.processes import clean_environment
 
 PRELUDE = """
@@ -51,7 +51,7 @@ def made(parts, placed, attempt):
             environment[RANK] = str(rank)
         if rank is None or rank < len(placed):
             host = 0 if rank is None else placed[rank]
-            found.append(Part(name, host, ["-c", PRELUDE + code], environment))
+            found.append(ProcessSpec(name, host, ["-c", PRELUDE + code], environment))
     return found
 
 
@@ -81,12 +81,12 @@ def main():
     launcher.parts = lambda backend, words, placed, *_: made(asked["parts"], placed, next(attempts))
     if "window" in asked:
         attempt.WINDOW = attempt.BEAT = asked["window"]
-    request = launcher.Request(
+    request = launcher.LaunchRequest(
         backend="dist_sync", words=[],
         hosts=[Host(name, 1) for name in asked.get("hosts", [])] or [HERE],
         workers=sum(name[:4] == "rank" for name in asked["parts"]),
         restarts=asked.get("restarts", 0), min_workers=asked.get("min_workers"),
-        way=Way(ssh=["./ssh"], patience=asked.get("patience", 30)),
+        way=SshOptions(ssh=["./ssh"], patience=asked.get("patience", 30)),
     )  # fmt: skip
     try:
         status = launcher.launch(request, Console(raw=False))

@@ -13,7 +13,7 @@ from gluonlab.kvstores import make_kvstore
 from gluonlab.optimizers.registry import make_optimizer
 from gluonlab.parallel.data.microbatches import WHOLE
 from gluonlab.parallel.precision import as_it_is
-from gluonlab.parallel.strategy import Split
+from gluonlab.parallel.strategy import Parallelism
 from support.reference import as_is
 
 IMAGE, CLASSES = (2, 6, 6), 3
@@ -103,7 +103,7 @@ def plan_for(split, optimizer="sgd", microbatches=WHOLE, kvstore="device", **mor
 def split_of(way, ctxs, size, **more):
     """Copies of ``size`` devices each."""
     copies = [ctxs[begin : begin + size] for begin in range(0, len(ctxs), size)]
-    return Split(way, copies, "chain", image_shape=IMAGE, **more)
+    return Parallelism(way, copies, "chain", image_shape=IMAGE, **more)
 
 
 def batches_of(sizes, seed=0, image=IMAGE, classes=CLASSES):

@@ -18,7 +18,7 @@ from gluonlab.gpu import arithmetic
 from gluonlab.kvstores.groups import SummingGroup
 from gluonlab.models import get_model
 from gluonlab.training.checks import BATCH, CHECKS, CONFIG, DATA, DEVICES, NETWORK, Made, check
-from gluonlab.training.own import NOTHING, Own, make_own
+from gluonlab.training.own import NOTHING, UserComponents, make_own
 from gluonlab.training.plan import Draft, make_plan
 
 # What makes a check fire, and what it then says.
@@ -104,7 +104,8 @@ WRONG = {
 KEYS = list(WRONG)
 # What is given besides the settings
 OWN = {
-    (CONFIG, "own"): Own(net=nn.Dense(10)), (DATA, "loss"): Own(loss=gluon.loss.L2Loss()),
+    (CONFIG, "own"): UserComponents(net=nn.Dense(10)),
+    (DATA, "loss"): UserComponents(loss=gluon.loss.L2Loss()),
     (DATA, "metrics"): make_own(metrics=mx.metric.F1()),
 }  # fmt: skip
 # GPUs, more processes, or fewer packages, or what stands for them
@@ -311,7 +312,7 @@ def test_a_check_of_the_network_fires_alone(key):
         net = get_model("resnet8", 10)
     net.initialize()
     if key == (BATCH, "export"):
-        plan, net = plan_of(settings, Own(net=Erf)), Erf(10)
+        plan, net = plan_of(settings, UserComponents(net=Erf)), Erf(10)
         net.initialize()
     if key[0] == BATCH:
         net(mx.nd.zeros((1, 1, 28, 28)))

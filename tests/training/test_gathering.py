@@ -10,7 +10,7 @@ from support.process_group import in_processes
 
 from gluonlab.kvstores.groups import ALONE
 from gluonlab.runs.checkpoint import Checkpoint
-from gluonlab.training.checkpoints import Gathering, checkpoint_of_first
+from gluonlab.training.checkpoints import CheckpointGather, checkpoint_of_first
 
 SHAPES = st.lists(
     st.lists(st.integers(1, 7), min_size=1, max_size=3).map(tuple), max_size=4
@@ -31,7 +31,7 @@ def test_every_process_gets_the_arrays_and_values_of_all(shapes):
     """Twice, as for two checkpoints: the first one's arrays stay what they were."""
 
     def work(group):
-        gather, gathered = Gathering(group), []
+        gather, gathered = CheckpointGather(group), []
         for round_ in range(2):
             arrays = {
                 name: nd.array(value, ctx=device()).copyto(nd.zeros((1,)).context)
@@ -55,7 +55,7 @@ def test_every_process_gets_the_arrays_and_values_of_all(shapes):
 
 def test_a_process_alone_has_all():
     arrays, counts = {"a": nd.ones((2,))}, {"seen/0": 3}
-    assert Gathering(ALONE)(arrays, counts) == (arrays, counts)
+    assert CheckpointGather(ALONE)(arrays, counts) == (arrays, counts)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float16", "int64"])

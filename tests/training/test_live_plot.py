@@ -35,7 +35,7 @@ def shown(monkeypatch):
     figures = []
     monkeypatch.setattr(live_plot, "in_notebook", lambda: True)
     monkeypatch.setattr(live_plot, "as_png", lambda figure: figures.append(figure) or b"")
-    monkeypatch.setattr(live_plot.Shown, "show", lambda self, png: None)
+    monkeypatch.setattr(live_plot.CellDisplay, "show", lambda self, png: None)
     return figures
 
 
@@ -123,7 +123,7 @@ def test_a_picture_that_cannot_be_drawn_does_not_end_the_run(tmp_path, shown, mo
     def broken(self, png):
         raise RuntimeError("no canvas")
 
-    monkeypatch.setattr(live_plot.Shown, "show", broken)
+    monkeypatch.setattr(live_plot.CellDisplay, "show", broken)
     result = train(
         config(tmp_path / "run", devices=named(2)), reporter=Reporter(), dataset=few_digits(),
         callbacks=[LivePlot],

@@ -21,7 +21,7 @@ from gluonlab.data.loading.augment import to_float
 from gluonlab.errors import ConfigError, DivergedError, ModelError, OutputError
 from gluonlab.models import get_model
 from gluonlab.optimizers.registry import NOT_OFFERED
-from gluonlab.study.compare import Row, compare, table
+from gluonlab.study.compare import ComparisonRow, compare, table
 from gluonlab.training import loop
 from gluonlab.training.evaluate import evaluate
 from gluonlab.training.losses import StepLoss
@@ -317,7 +317,10 @@ def test_compare_trains_with_each_number_of_devices(tmp_path):
 
 
 def test_the_table_of_a_comparison():
-    rows = [Row(1, 64, 1000.0, 1.0, 1.0, 0.98, "a"), Row(2, 128, 1900.0, 1.9, 0.95, 0.975, "b")]
+    rows = [
+        ComparisonRow(1, 64, 1000.0, 1.0, 1.0, 0.98, "a"),
+        ComparisonRow(2, 128, 1900.0, 1.9, 0.95, 0.975, "b"),
+    ]
     assert table(rows).splitlines()[1:] == [
         "      1      64      1,000     1.00x        100%    0.9800",
         "      2     128      1,900     1.90x         95%    0.9750",

@@ -19,7 +19,7 @@ from gluonlab.data.sets.pack import FORMAT, INDEX
 from gluonlab.errors import ConfigError
 from gluonlab.optimizers.registry import OPTIMIZERS, make_optimizer
 from gluonlab.optimizers.updates import flat
-from gluonlab.parallel.memory import MIB, Shards
+from gluonlab.parallel.memory import MIB, ShardSizes
 from gluonlab.training.loop import train
 from gluonlab.training.memory import Needs
 from gluonlab.training.network import make_net
@@ -253,8 +253,8 @@ def test_a_pipeline_keeps_as_many_activations_as_its_schedule_has_slots():
         settings = {"split": "pipeline", "cut": "3", "pipeline_schedule": schedule}
         plan = make_plan(TrainConfig(devices=named(2), dataset="synthetic", **settings))
         strategy = prepare(plan).strategy
-        taken[schedule] = [each.activations for each in strategy.taken(Shards((800,)))]
-        one = [each.activations for each in strategy.taken(Shards((100,)))]
+        taken[schedule] = [each.activations for each in strategy.taken(ShardSizes((800,)))]
+        one = [each.activations for each in strategy.taken(ShardSizes((100,)))]
         assert one[0] < taken[schedule][0]
     first, last = (taken["gpipe"][stage] / taken["1f1b"][stage] for stage in (0, 1))
     assert 2 < first < 4 and 4 < last < 8

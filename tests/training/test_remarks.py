@@ -15,7 +15,7 @@ from gluonlab.data.sets.dataset import ArraySplit, Dataset, Defaults
 from gluonlab.data.sets.standard import SYNTHETIC
 from gluonlab.training import prepare
 from gluonlab.training.loop import train
-from gluonlab.training.own import Own
+from gluonlab.training.own import UserComponents
 from gluonlab.training.reporter import Reporter
 
 CHANCE = (
@@ -93,7 +93,7 @@ def test_an_accuracy_that_guessing_explains_is_remarked_on(labels, right, loss):
     dataset = data_set([0], labels, classes=5)
     accuracy = min(right, len(labels)) / len(labels)
     last = SimpleNamespace(accuracy=accuracy, loss=loss)
-    result = SimpleNamespace(plan=SimpleNamespace(dataset=dataset, own=Own()), kept=last)
+    result = SimpleNamespace(plan=SimpleNamespace(dataset=dataset, own=UserComponents()), kept=last)
     said = list(prepare._learned_nothing(result))
     most = max(labels.count(label) for label in labels)
     share = most / len(labels)

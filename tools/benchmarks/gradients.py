@@ -18,7 +18,14 @@ from mxnet import gluon, nd
 from benchmarks.benchmark import Beside, compare_in_turns, in_turns
 from gluonlab.bench.allreduce import measure as allreduce
 from gluonlab.bench.allreduce import table as allreduce_table
-from gluonlab.bench.allreduce.measure import CHAPTER, PEERS, Buffers, Report, Row, make_variants
+from gluonlab.bench.allreduce.measure import (
+    CHAPTER,
+    PEERS,
+    AllreduceReport,
+    AllreduceRow,
+    Buffers,
+    make_variants,
+)
 from gluonlab.bench.allreduce.plans import make_plans
 from gluonlab.bench.allreduce.sizes import parse_sizes
 from gluonlab.bench.harness.command import (
@@ -240,7 +247,7 @@ class Verdict(NamedTuple):
         return f"{value:g}x" if value == self.at_least else f"{value:.2f}x"
 
 
-def of_allreduce(rows: Sequence[Row]) -> List[Verdict]:
+def of_allreduce(rows: Sequence[AllreduceRow]) -> List[Verdict]:
     """The best schedule beside MXNet's store, the chapter's allreduce and the memory limit.
 
     ``rows`` are of one size.
@@ -298,7 +305,7 @@ WORLD_SIZES = (2, 4)
 class Findings:
     """All of ``python tools/benchmarks gradients``."""
 
-    allreduces: List[Report]
+    allreduces: List[AllreduceReport]
     steps: List[StepRow]
     shapes: List[Shape]
     rounds: int

@@ -13,7 +13,7 @@ from gluonlab.bench.harness import table as rates
 from gluonlab.bench.harness.command import INTERRUPTED, Asked, measurement
 from gluonlab.bench.harness.record import Series
 from gluonlab.bench.harness.rounds import Measurement, Subject, image_rates, measure
-from gluonlab.bench.harness.table import Row, interleaved
+from gluonlab.bench.harness.table import ThroughputRow, interleaved
 from gluonlab.bench.harness.table import table as as_table
 from gluonlab.bench.worker import Job
 from gluonlab.cli.command import command
@@ -113,18 +113,18 @@ def whole_epochs(epoch: Iterable[Any], images: int) -> Job:
     return run
 
 
-def make_rows(found: Sequence[Series]) -> List[Row]:
+def make_rows(found: Sequence[Series]) -> List[ThroughputRow]:
     """The table's numbers; ratios are the row's images/s over those of PyTorch on the same set."""
     peers = {set_of(one): one.values for one in found if one.name.endswith(f": {PEER}")}
     return [rates.make_row(one, one.values, peers.get(set_of(one), ())) for one in found]
 
 
-def set_of(named: "Series | Row") -> str:
+def set_of(named: "Series | ThroughputRow") -> str:
     """``320x240 -> 224x224``: the set that a row is about."""
     return named.name.partition(": ")[0]
 
 
-def table(rows: Sequence[Row], rounds: int) -> str:
+def table(rows: Sequence[ThroughputRow], rounds: int) -> str:
     """The rows as text, set by set."""
     lines: List[str] = []
     for label in dict.fromkeys(map(set_of, rows)):

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 from gluonlab.bench.harness.command import MeasuredOn, cpu_devices, measured_on
 from gluonlab.bench.harness.record import Record, Series
 from gluonlab.bench.harness.rounds import Subject
-from gluonlab.bench.harness.table import Row, interleaved, outcome
+from gluonlab.bench.harness.table import ThroughputRow, interleaved, outcome
 from gluonlab.bench.harness.table import table as as_table
 from gluonlab.bench.tasks import TASKS, Task
 from gluonlab.errors import ConfigError, unknown
@@ -217,7 +217,7 @@ def ours(comparison: Comparison, on: MeasuredOn = ON_CPUS) -> List[Subject]:
     return [subject for subject in comparison.subjects(on) if subject.job == "gluonlab"]
 
 
-def make_rows(found: Sequence[Series]) -> List[Row]:
+def make_rows(found: Sequence[Series]) -> List[ThroughputRow]:
     """The table's numbers; ratios are the first series' images/s over the row's."""
     return [rates.make_row(one, found[0].values, one.values) for one in found]
 
@@ -238,7 +238,7 @@ def text(comparison: Comparison, record: Record, on: MeasuredOn) -> str:
     return "\n".join([shown, "", f"Targets with {instructions}:", *verdicts(targets, rows)])
 
 
-def table(task: Task, rows: Sequence[Row], rounds: int, devices: int = 2) -> str:
+def table(task: Task, rows: Sequence[ThroughputRow], rounds: int, devices: int = 2) -> str:
     """The rows as text; ``devices``: how many the first row has."""
     ratio = f"gluonlab {devices} / row"
     note = (
@@ -250,7 +250,7 @@ def table(task: Task, rows: Sequence[Row], rounds: int, devices: int = 2) -> str
     return as_table(lines, note)
 
 
-def verdicts(targets: Sequence[Target], rows: Sequence[Row]) -> List[str]:
+def verdicts(targets: Sequence[Target], rows: Sequence[ThroughputRow]) -> List[str]:
     """A line per target: whether it was reached, or that this was not measured."""
     lines = []
     for target in targets:

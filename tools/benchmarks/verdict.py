@@ -20,7 +20,7 @@ from gluonlab.bench.harness.table import table as as_table
 from gluonlab.bench.worker import Job
 from gluonlab.cli.command import command
 from gluonlab.config import TrainConfig
-from gluonlab.study.speedup.measure import Trained
+from gluonlab.study.speedup.measure import MeasuredTraining
 from gluonlab.study.speedup.verdict import judge
 
 ROUNDS = 9
@@ -78,7 +78,7 @@ def _subject(name: str, settings: Dict[str, Any]) -> Subject:
 
 def profile_cost(rounds: int) -> List[Series]:
     """Seconds of a step, in turns: as it is, and while it is recorded."""
-    trained = Trained(TrainConfig(**COMMON, **OF_PROFILE))
+    trained = MeasuredTraining(TrainConfig(**COMMON, **OF_PROFILE))
     window = trained.steps()
     trained.record(2)
     seconds: Dict[str, List[float]] = {PLAIN: [], PROFILED: []}
@@ -144,7 +144,7 @@ def _profile_in_words(series: Sequence[Series]) -> str:
 
 def make(settings: Dict[str, Any]) -> Job:
     """A job that trains as `TrainConfig` has it with these settings; it counts ``images``."""
-    trained = Trained(TrainConfig(**settings))
+    trained = MeasuredTraining(TrainConfig(**settings))
 
     def run(steps: int) -> Dict[str, float]:
         nd.waitall()

@@ -22,13 +22,13 @@ from gluonlab.plain import json_text
 from gluonlab.prediction.counting import of_network
 from gluonlab.prediction.machines import FLOAT16, GPUS
 from gluonlab.prediction.published import FILE, Published, Summary, Validation
-from gluonlab.prediction.roofline import FITTED, Constants, Setting, Work, step_parts
+from gluonlab.prediction.roofline import FITTED, Constants, ExecutionSetting, Work, step_parts
 from gluonlab.prediction.sums import (
     DEVICE,
     LOCAL,
     MEASURED_NOW,
-    Gradients,
-    Host,
+    GradientSizes,
+    HostRates,
     owned,
     within_host_s,
 )
@@ -94,14 +94,14 @@ LAB_HOST_S = 2.2e-3
 # Seconds of the host a parameter and device in Gluon's own sums: `bench host`, 100 us for eight.
 KEY_S = 12.5e-6
 DIST = "dist_sync"
-FITTED_THEN = Host(2.293e9, 4.830e9)  # MXNet of 2015 to 2017, on its users' machines
+FITTED_THEN = HostRates(2.293e9, 4.830e9)  # MXNet of 2015 to 2017, on its users' machines
 
 
 class Models(NamedTuple):
     """Fitted constants: of kernels, and of ``local`` on the hosts of 2015 to 2017."""
 
     constants: Constants = FITTED
-    then: Host = FITTED_THEN
+    then: HostRates = FITTED_THEN
 
 
 class Software(NamedTuple):
@@ -142,7 +142,7 @@ def _one_s(figure: Figure, constants: Constants) -> float:
     """A step of one device: predicted, or as the given speed of one says."""
     software = SOFTWARE[figure.software]
     work, gpu = published_work(figure.network), GPUS[figure.gpu or REFERENCE]
-    setting = Setting(
+    setting = ExecutionSetting(
         figure.dtype,
         figure.task == TRAINING,
         fused=software.fuses and figure.dtype == FLOAT16,
@@ -167,7 +167,7 @@ def _sum_s(figure: Figure, models: Models) -> float:
     if figure.gpus == 1 and not (figure.store == LOCAL and software.then):
         return 0.0
     sizes = [4.0 * numbers for numbers in published_work(figure.network).tensors]
-    gradients = Gradients(sizes, 0.0 if software.processes else KEY_S, updated=software.then)
+    gradients = GradientSizes(sizes, 0.0 if software.processes else KEY_S, updated=software.then)
     host = models.then if software.then else MEASURED_NOW
     if figure.store == DEVICE and not software.peers:
         return staged_s(figure.gpus, gradients, host)
@@ -178,7 +178,7 @@ def _sum_s(figure: Figure, models: Models) -> float:
     return within_host_s(figure.store, topology, gradients, host)
 
 
-def staged_s(gpus: int, gradients: Gradients, host: Host) -> float:
+def staged_s(gpus: int, gradients: GradientSizes, host: HostRates) -> float:
     """``device`` where GPUs cannot reach each other: every copy goes through the host's memory.
 
     To the GPU that sums most, and from it, gpus - 1 copies pass its lanes, and one more those of

@@ -30,7 +30,7 @@ import numpy as np
 from mxnet import nd
 
 from gluonlab.bench.allreduce.memory import Limit, Speeds, probe
-from gluonlab.bench.allreduce.plans import Plan, auto_plan, make_plans, parse_algorithms
+from gluonlab.bench.allreduce.plans import NamedSchedule, auto_plan, make_plans, parse_algorithms
 from gluonlab.bench.allreduce.sizes import DEVICES, SIZES, parse_sizes
 from gluonlab.bench.harness.command import Session, in_words
 from gluonlab.bench.harness.interval import ratio
@@ -96,7 +96,7 @@ class Variant:
 
 def make_variants(
     names: Optional[Sequence[str]],
-    plans: Sequence[Plan],
+    plans: Sequence[NamedSchedule],
     ctxs: Sequence[mx.Context],
     array_count: int,
 ) -> List[Variant]:
@@ -113,7 +113,7 @@ def make_variants(
             make_kvstore(name, ctxs)  # now, rather than when half of the table has been measured
             found.append(Variant(name, _native(name, ctxs)))
     if (names is None and array_count > 1) or WHOLE in (names or ()):
-        by_owner = Plan(WHOLE, sharded(len(ctxs)))
+        by_owner = NamedSchedule(WHOLE, sharded(len(ctxs)))
         found.append(Variant(WHOLE, _executed(by_owner, whole=True), by_owner.schedule_for))
     return found + [Variant(plan.label, _executed(plan), plan.schedule_for) for plan in plans]
 
@@ -126,7 +126,7 @@ def _works(name: str, ctxs: Sequence[mx.Context]) -> bool:
     return True
 
 
-def _executed(plan: Plan, whole: bool = False) -> Callable[[Arrays], Callable[[], None]]:
+def _executed(plan: NamedSchedule, whole: bool = False) -> Callable[[Arrays], Callable[[], None]]:
     return lambda arrays: Executor(plan.schedule_for(size_of(arrays[0])), arrays, whole).run
 
 
@@ -174,7 +174,7 @@ class Processes:
             raise RunError(f"{self.label}: {error}") from None
 
 
-class Sums:
+class ProcessSums:
     """The sums of so many elements in so many arrays, which the processes time themselves."""
 
     def __init__(self, processes: Processes, count: int, arrays: int) -> None:
@@ -228,7 +228,7 @@ REPLICAS = 6
 
 
 @dataclass(frozen=True)
-class Row:
+class AllreduceRow:
     """One variant at one size.
 
     ``seconds``: of an allreduce, by round; ``limit_s``: the memory limit in these rounds.
@@ -287,10 +287,10 @@ class Row:
 
 
 @dataclass(frozen=True)
-class Report:
+class AllreduceReport:
     """The rows of one run; ``speeds``: the probed ones that ``topology`` is made of, if any."""
 
-    rows: List[Row]
+    rows: List[AllreduceRow]
     rounds: int
     topology: Optional[Topology] = None
     speeds: Optional[Speeds] = None
@@ -306,7 +306,7 @@ def measure(
     repeat: Optional[int] = None,
     topology: Optional[Topology] = None,
     processes: Sequence[Processes] = (),
-) -> Report:
+) -> AllreduceReport:
     """Every variant at every size, ``sizes`` in bytes per device, which lie in ``arrays`` arrays.
 
     Schedules are priced on ``topology``; without it, CPU devices on what a probe measures of this
@@ -321,12 +321,12 @@ def measure(
         require_memory(REPLICAS * len(ctxs) * max(sizes), what, remedy)
     speeds = probe(ctxs, max(sizes)) if topology is None and on_cpu and len(ctxs) > 1 else None
     on = speeds.topology(len(ctxs)) if speeds else topology
-    rows: List[Row] = []
+    rows: List[AllreduceRow] = []
     with progress(len(sizes) * rounds) as bar:
         for count in counts:
             buffers = Buffers(ctxs, count, dtype, arrays)
             rows += _measure_size(buffers, variants, processes, rounds, repeat, on, bar.update)
-    return Report(rows, rounds, on, speeds)
+    return AllreduceReport(rows, rounds, on, speeds)
 
 
 def _elements(size_bytes: int, dtype: str, arrays: int) -> int:
@@ -347,10 +347,10 @@ def _measure_size(
     repeat: Optional[int],
     topology: Optional[Topology],
     done: Callable[[], object],
-) -> List[Row]:
+) -> List[AllreduceRow]:
     ctxs, count, dtype = buffers.ctxs, buffers.count, buffers.dtype
     calls = {variant.label: variant.make(buffers.arrays) for variant in variants}
-    sums = {each.label: Sums(each, count, len(buffers.arrays[0])) for each in processes}
+    sums = {each.label: ProcessSums(each, count, len(buffers.arrays[0])) for each in processes}
     errors = {label: buffers.check(call) for label, call in calls.items()}
     errors.update({label: each.error() for label, each in sums.items()})
     buffers.clear()
@@ -363,11 +363,13 @@ def _measure_size(
     limit_s = limit.seconds(seconds) if limit else None
     floor_s = floor_of(topology).seconds(size) if topology else None
 
-    def row(label: str, schedule_for: Optional[Callable[[float], Schedule]]) -> Row:
+    def row(label: str, schedule_for: Optional[Callable[[float], Schedule]]) -> AllreduceRow:
         schedule = schedule_for(size) if schedule_for and topology else None
         priced_s = price(schedule, topology, size).seconds if schedule and topology else None
         measured = (len(buffers.arrays[0]), tuple(seconds[label]), errors[label])
-        return Row(label, len(ctxs), size, count, dtype, *measured, priced_s, limit_s, floor_s)
+        return AllreduceRow(
+            label, len(ctxs), size, count, dtype, *measured, priced_s, limit_s, floor_s
+        )
 
     schedules = {**dict.fromkeys(sums), **{each.label: each.schedule_for for each in variants}}
     return [row(label, schedule_for) for label, schedule_for in schedules.items()]
@@ -437,13 +439,13 @@ def _difference(found: "np.ndarray[Any, Any]", expected: "np.ndarray[Any, Any]")
 Asked = Mapping[str, Any]
 
 
-class Measured(NamedTuple):
+class AllreduceMeasurement(NamedTuple):
     """What was run: the plans and their rows; ``auto``: what auto chose from, if it was run."""
 
     ctxs: Sequence[mx.Context]
     topology: Optional[Topology]
-    plans: List[Plan]
-    report: Report
+    plans: List[NamedSchedule]
+    report: AllreduceReport
     auto: Optional[ForLinks]
 
     @property
@@ -470,7 +472,7 @@ class Measured(NamedTuple):
         return "\n".join([describe_machine(), on, "", tables])
 
 
-def measured(asked: Asked, schedules_alone: bool = False) -> Measured:
+def measured(asked: Asked, schedules_alone: bool = False) -> AllreduceMeasurement:
     """Run all that the options ask for. Raises a UsageError for what is impossible.
 
     ``schedules_alone``: auto, and beside it every algorithm as it is by default, and those that are
@@ -502,7 +504,7 @@ def measured(asked: Asked, schedules_alone: bool = False) -> Measured:
             sizes, variants, ctxs, dtype, topology=topology, processes=processes, **numbers
         )
     session.warn_if_busy()
-    return Measured(ctxs, topology, plans, report, auto)
+    return AllreduceMeasurement(ctxs, topology, plans, report, auto)
 
 
 def _backends(asked: Asked, ctxs: Sequence[Any], dtype: str) -> List[str]:
@@ -518,6 +520,6 @@ def _backends(asked: Asked, ctxs: Sequence[Any], dtype: str) -> List[str]:
     return names
 
 
-def wrong(rows: Sequence[Row]) -> List[str]:
+def wrong(rows: Sequence[AllreduceRow]) -> List[str]:
     """The algorithms whose sums were not exact, each once."""
     return list(dict.fromkeys(row.algorithm for row in rows if row.error != 0))

@@ -11,7 +11,7 @@ from typing import AbstractSet, Any, Dict, List, Mapping, NamedTuple, Optional, 
 
 from gluonlab.bench.allreduce import prices
 from gluonlab.bench.allreduce.plans import (
-    Plan,
+    NamedSchedule,
     auto_plan,
     make_plans,
     orders_in_words,
@@ -52,14 +52,14 @@ OPTIONS = {
 Asked = Mapping[str, Any]
 
 
-class Answer(NamedTuple):
+class ModeOutput(NamedTuple):
     """The text to print, and the failure that ends the command, if any."""
 
     text: str
     failure: Optional[str] = None
 
 
-def answer(asked: Dict[str, Any]) -> Answer:
+def answer(asked: Dict[str, Any]) -> ModeOutput:
     """Measure, price or draw, as the given options say.
 
     Raises a UsageError for impossible values, and for options that do not belong together.
@@ -94,7 +94,7 @@ def _check_belonging(asked: Asked, mode: str, known: AbstractSet[str]) -> None:
             raise ConfigError(f"{option_name(name)} has no effect {where}{hint}: leave it out")
 
 
-def _draw(asked: Asked) -> Answer:
+def _draw(asked: Asked) -> ModeOutput:
     from gluonlab.collectives.render import as_page, as_svg, as_text, draw
 
     if "topology" in asked and "out" in asked and asked["draw"] not in FOR_LINKS:
@@ -119,7 +119,7 @@ def _draw(asked: Asked) -> Answer:
 
     def text() -> str:
         schedule = made()
-        prices = _prices(Plan(name, schedule), topology) if topology else []
+        prices = _prices(NamedSchedule(name, schedule), topology) if topology else []
         return "\n\n".join([as_text(schedule), *prices])
 
     drawing = Drawing(
@@ -127,7 +127,7 @@ def _draw(asked: Asked) -> Answer:
         picture=lambda: as_svg(made()),
         page=page,
     )
-    return Answer(drawn(drawing, asked.get("out"), asked.get("language")))
+    return ModeOutput(drawn(drawing, asked.get("out"), asked.get("language")))
 
 
 def _for_links(
@@ -140,7 +140,7 @@ def _for_links(
     return make_for_links(name, topology, world_size).cheapest(0)
 
 
-def _prices(plan: Plan, topology: Topology) -> List[str]:
+def _prices(plan: NamedSchedule, topology: Topology) -> List[str]:
     return [prices.price_table(prices.simulate(topology, [plan], parse_sizes(PRICED)), topology)]
 
 
@@ -149,7 +149,7 @@ def _world_size(asked: Asked) -> Optional[int]:
     return number_of_devices(asked["devices"]) if "devices" in asked else None
 
 
-def _simulate(asked: Asked) -> Answer:
+def _simulate(asked: Asked) -> ModeOutput:
     if "hosts" in asked:
         return _against_ranks(asked)
     topology = make_topology(asked["simulate"], _world_size(asked))
@@ -162,13 +162,13 @@ def _simulate(asked: Asked) -> Answer:
     _plot(asked, rows, world_size, f"allreduce on {topology.name}, {world_size} devices: prices")
     if "json" in asked:
         head = {"topology": topology.name, "world_size": world_size, "note": topology.note}
-        return Answer(json_text({**head, **_rows_as_json(plans, rows)}))
+        return ModeOutput(json_text({**head, **_rows_as_json(plans, rows)}))
     if len(sizes) > 1 and "all" not in asked:
-        return Answer(prices.cheapest(rows, topology))
-    return Answer(prices.price_table(rows, topology, orders_in_words(plans, topology)))
+        return ModeOutput(prices.cheapest(rows, topology))
+    return ModeOutput(prices.price_table(rows, topology, orders_in_words(plans, topology)))
 
 
-def _against_ranks(asked: Asked) -> Answer:
+def _against_ranks(asked: Asked) -> ModeOutput:
     for name in sorted({"all", "devices", "chunks", "groups"} & set(asked)):
         raise ConfigError(f"{option_name(name)} has no effect with --hosts: leave it out")
     machine, hosts = asked[SIMULATE], prices.parse_hosts(asked["hosts"])
@@ -189,11 +189,11 @@ def _against_ranks(asked: Asked) -> Answer:
             make_ranks_figure(rows, title).savefig(temporary, format="png", dpi=110)
     if "json" in asked:
         as_rows = [{"world_size": row.price.world_size, **row.as_json()} for row in rows]
-        return Answer(json_text({"topology": machine, "hosts": hosts, "rows": as_rows}))
-    return Answer(prices.ranks_table(rows, topology))
+        return ModeOutput(json_text({"topology": machine, "hosts": hosts, "rows": as_rows}))
+    return ModeOutput(prices.ranks_table(rows, topology))
 
 
-def _synthesise(asked: Asked) -> Answer:
+def _synthesise(asked: Asked) -> ModeOutput:
     topology = make_topology(asked["synthesise"], _world_size(asked))
     sizes = parse_sizes(asked.get("sizes", PRICED))
     seconds = whole(1, MOST_SECONDS)("--seconds", asked.get("seconds", prices.SECONDS))
@@ -209,17 +209,17 @@ def _synthesise(asked: Asked) -> Answer:
         rows = prices.simulate(topology, plans, sizes)
         head = {"topology": topology.name, "world_size": topology.world_size}
         content = {**head, "front": prices.synthesis_as_json(front), **_rows_as_json(plans, rows)}
-        return Answer(json_text(content))
-    return Answer(prices.synthesis_text(topology, front, sizes, asked.get("out")))
+        return ModeOutput(json_text(content))
+    return ModeOutput(prices.synthesis_text(topology, front, sizes, asked.get("out")))
 
 
-def _choose(asked: Asked) -> Answer:
+def _choose(asked: Asked) -> ModeOutput:
     if SIMULATE in asked:
         topology = make_topology(asked[SIMULATE], _world_size(asked))
         made = make_for_links(AUTO, topology, topology.world_size)
         found = prices.choices(made, parse_sizes(asked.get("sizes", SIZES)))
         as_json = json_text(prices.choices_as_json(made, found))
-        return Answer(as_json if "json" in asked else prices.choices_text(made, found))
+        return ModeOutput(as_json if "json" in asked else prices.choices_text(made, found))
 
     from gluonlab.bench.allreduce.measure import measured
 
@@ -228,11 +228,11 @@ def _choose(asked: Asked) -> Answer:
     sizes = sorted({row.size_bytes for row in run.report.rows})
     found = prices.choices(run.auto, sizes, run.report.rows)
     if "json" in asked:
-        return Answer(run.as_json(prices.choices_as_json(run.auto, found)), run.failure)
-    return Answer(run.as_text(prices.choices_text(run.auto, found)), run.failure)
+        return ModeOutput(run.as_json(prices.choices_as_json(run.auto, found)), run.failure)
+    return ModeOutput(run.as_text(prices.choices_text(run.auto, found)), run.failure)
 
 
-def _measure(asked: Asked) -> Answer:
+def _measure(asked: Asked) -> ModeOutput:
     from gluonlab.bench.allreduce import table as allreduce_table
     from gluonlab.bench.allreduce.measure import measured
 
@@ -242,9 +242,9 @@ def _measure(asked: Asked) -> Answer:
     title = f"allreduce of {rows[0].dtype} on {where}, medians of {run.report.rounds} rounds"
     _plot(asked, rows, count, title)
     if "json" in asked:
-        return Answer(run.as_json(_rows_as_json(run.plans, rows)), run.failure)
+        return ModeOutput(run.as_json(_rows_as_json(run.plans, rows)), run.failure)
     table = allreduce_table.table(run.report, orders_in_words(run.plans, run.topology))
-    return Answer(run.as_text(table), run.failure)
+    return ModeOutput(run.as_text(table), run.failure)
 
 
 def _plot(asked: Asked, rows: Sequence[Any], world_size: int, title: str) -> None:
@@ -256,6 +256,6 @@ def _plot(asked: Asked, rows: Sequence[Any], world_size: int, title: str) -> Non
             make_figure(rows, world_size, title).savefig(temporary, format="png", dpi=110)
 
 
-def _rows_as_json(plans: Sequence[Plan], rows: Sequence[Any]) -> Dict[str, Any]:
+def _rows_as_json(plans: Sequence[NamedSchedule], rows: Sequence[Any]) -> Dict[str, Any]:
     orders = {plan.label: list(plan.order) for plan in plans if plan.order}
     return {"orders": orders, "rows": [row.as_json() for row in rows]}

@@ -32,7 +32,7 @@ Groups = Tuple[Tuple[int, ...], ...]
 
 
 @dataclass(frozen=True)
-class Plan:
+class NamedSchedule:
     """A schedule with the name of its row.
 
     ``order``: which device plays which rank, where that is not 0, 1, 2, ... ``by_size``: the
@@ -86,7 +86,7 @@ def make_plans(
     chunks: Optional[int] = None,
     groups: Optional[Groups] = None,
     topology: Optional[Topology] = None,
-) -> List[Plan]:
+) -> List[NamedSchedule]:
     """The schedules of the algorithms ``names``, or of all (None).
 
     ``chunks`` and ``groups`` go to the algorithms that take them; one that does not, and was asked
@@ -99,7 +99,7 @@ def make_plans(
     order = tuple(topology.ring_order()) if topology else tuple(range(world_size))
     own = topology.groups if topology is not None and len(topology.groups) > 1 else None
     named = names is not None
-    plans: List[Plan] = []
+    plans: List[NamedSchedule] = []
     for name in (*FOR_LINKS, *ALGORITHMS) if names is None else names:
         if name == AUTO:
             if named and (chunks or groups):
@@ -113,18 +113,18 @@ def make_plans(
         takes_groups = takes(ALGORITHMS[name], groups=((0,), (1,)))
         within = (groups if named or takes_groups else None) or (own if takes_groups else None)
         schedule = make_schedule(name, world_size, chunks=into, groups=within)
-        plans.append(Plan(name, schedule))
+        plans.append(NamedSchedule(name, schedule))
         if name in RING_LIKE and order != tuple(range(world_size)):
-            plans.append(Plan(f"{name} placed", schedule.placed(order), order))
+            plans.append(NamedSchedule(f"{name} placed", schedule.placed(order), order))
         if name == HIERARCHICAL and groups is None:
             over_hosts = alternatives_over_hosts(topology, [chunks]) if topology else ()
-            plans += [Plan(schedule.name, schedule) for schedule in over_hosts]
+            plans += [NamedSchedule(schedule.name, schedule) for schedule in over_hosts]
     return plans
 
 
-def auto_plan(made: ForLinks) -> Plan:
+def auto_plan(made: ForLinks) -> NamedSchedule:
     """The row of auto, whose schedules these are."""
-    return Plan(AUTO, made.cheapest(0), by_size=made)
+    return NamedSchedule(AUTO, made.cheapest(0), by_size=made)
 
 
 def synthesised_label(schedule: Schedule) -> str:
@@ -132,7 +132,9 @@ def synthesised_label(schedule: Schedule) -> str:
     return f"{SYNTHESISED}, {len(schedule.steps)} steps"
 
 
-def _for_links(name: str, world_size: int, topology: Optional[Topology], named: bool) -> List[Plan]:
+def _for_links(
+    name: str, world_size: int, topology: Optional[Topology], named: bool
+) -> List[NamedSchedule]:
     """Schedules made for the topology's links; those for a switch where they are asked for."""
     if not (topology or named):
         return []
@@ -145,15 +147,15 @@ def _for_links(name: str, world_size: int, topology: Optional[Topology], named: 
     cheapest = {id(each): each for each in map(made.cheapest, _SIZES)}
     distinct = sorted(cheapest.values(), key=lambda each: (len(each.steps), each.chunks))
     if name != SYNTHESISED:
-        return [Plan(name, schedule) for schedule in distinct]
+        return [NamedSchedule(name, schedule) for schedule in distinct]
     labels = [synthesised_label(schedule) for schedule in distinct]
     return [
-        Plan(label if labels.count(label) == 1 else f"{label}/{schedule.chunks}", schedule)
+        NamedSchedule(label if labels.count(label) == 1 else f"{label}/{schedule.chunks}", schedule)
         for label, schedule in zip(labels, distinct)
     ]
 
 
-def orders_in_words(plans: Sequence[Plan], topology: Optional[Topology]) -> List[str]:
+def orders_in_words(plans: Sequence[NamedSchedule], topology: Optional[Topology]) -> List[str]:
     """What "placed" means, when there is such a row."""
     orders = sorted({plan.order for plan in plans if plan.order})
     return [

@@ -15,10 +15,10 @@ from gluonlab.drawing.live import new_figure
 from gluonlab.plain import in_words
 
 if TYPE_CHECKING:
-    from gluonlab.bench.allreduce.measure import Row
+    from gluonlab.bench.allreduce.measure import AllreduceRow
     from gluonlab.bench.allreduce.prices import PricedRow
 
-Rows = Sequence["Row | PricedRow"]
+Rows = Sequence["AllreduceRow | PricedRow"]
 Point = Tuple[int, float]  # bytes, seconds
 
 # Okabe and Ito's colours, which people tell apart who see fewer, with a darker yellow and a violet;
@@ -45,7 +45,7 @@ OTHER = ("#8a8a8a", "o")
 LIMIT = "#8a8a8a"
 
 
-class Curve(NamedTuple):
+class AlgorithmCurve(NamedTuple):
     """The points of one algorithm."""
 
     label: str
@@ -53,11 +53,11 @@ class Curve(NamedTuple):
     predicted: List[Point]
 
 
-def make_curves(rows: Rows) -> List[Curve]:
+def make_curves(rows: Rows) -> List[AlgorithmCurve]:
     """A curve for each algorithm of a table, or of a simulation, which has only predictions."""
-    curves: Dict[str, Curve] = {}
+    curves: Dict[str, AlgorithmCurve] = {}
     for row in rows:
-        curve = curves.setdefault(row.algorithm, Curve(row.algorithm, [], []))
+        curve = curves.setdefault(row.algorithm, AlgorithmCurve(row.algorithm, [], []))
         if row.time_s:
             curve.measured.append((row.size_bytes, row.time_s))
         if row.predicted_s:

@@ -19,14 +19,14 @@ from typing import Any, ClassVar, DefaultDict, Dict, List, Optional, Protocol, S
 
 from tqdm import tqdm
 
-from gluonlab.bench.allreduce.plans import Plan, make_plans, synthesised_label
+from gluonlab.bench.allreduce.plans import NamedSchedule, make_plans, synthesised_label
 from gluonlab.bench.harness.table import WIDTH, microseconds, times
 from gluonlab.bench.harness.table import table as as_table
 from gluonlab.collectives.bounds import floor_of
 from gluonlab.collectives.cost import Price, price, prices
 from gluonlab.collectives.for_links import AUTO, ForLinks, From
 from gluonlab.collectives.schedule import Schedule
-from gluonlab.collectives.synthesis.search import Found, synthesise
+from gluonlab.collectives.synthesis.search import SynthesizedSchedule, synthesise
 from gluonlab.collectives.topology import MOST_HOSTS, Topology, make_topology
 from gluonlab.collectives.topology_file import with_schedules
 from gluonlab.config.values import whole
@@ -102,7 +102,9 @@ class PricedRow:
         }
 
 
-def simulate(topology: Topology, plans: Sequence[Plan], sizes: Sequence[int]) -> List[PricedRow]:
+def simulate(
+    topology: Topology, plans: Sequence[NamedSchedule], sizes: Sequence[int]
+) -> List[PricedRow]:
     """Price every schedule at every size, in bytes."""
     floor = floor_of(topology)
     by_plan = [
@@ -113,7 +115,7 @@ def simulate(topology: Topology, plans: Sequence[Plan], sizes: Sequence[int]) ->
     return [row for of_size in zip(*by_plan) for row in of_size]
 
 
-def _prices(plan: Plan, topology: Topology, sizes: Sequence[int]) -> List[Price]:
+def _prices(plan: NamedSchedule, topology: Topology, sizes: Sequence[int]) -> List[Price]:
     if plan.by_size is None:
         return prices(plan.schedule, topology, sizes)
     return [price(plan.schedule_for(size), topology, size) for size in sizes]
@@ -211,9 +213,9 @@ def price_hosts(
     return rows, topology
 
 
-def _plans(names: Optional[Sequence[str]], topology: Topology) -> List[Plan]:
+def _plans(names: Optional[Sequence[str]], topology: Topology) -> List[NamedSchedule]:
     """Those of the names that there are for so many hosts."""
-    plans: List[Plan] = []
+    plans: List[NamedSchedule] = []
     for each in [None] if names is None else [[name] for name in names]:
         with suppress(ScheduleError):
             plans += make_plans(each, topology.world_size, topology=topology)
@@ -240,7 +242,9 @@ ROUNDS_AND_BOUND = (
 )
 
 
-def seek(topology: Topology, seconds: int, workers: int, out: Optional[str]) -> List[Found]:
+def seek(
+    topology: Topology, seconds: int, workers: int, out: Optional[str]
+) -> List[SynthesizedSchedule]:
     """The front of ``topology``; written with it to the new file ``out``, if given.
 
     Says on standard error what is being tried. Raises ConfigError without OR-tools.
@@ -261,13 +265,16 @@ def seek(topology: Topology, seconds: int, workers: int, out: Optional[str]) -> 
     return found
 
 
-def plans_of(front: Sequence[Found]) -> List[Plan]:
+def plans_of(front: Sequence[SynthesizedSchedule]) -> List[NamedSchedule]:
     """A row of the table of prices for each."""
-    return [Plan(synthesised_label(found.schedule), found.schedule) for found in front]
+    return [NamedSchedule(synthesised_label(found.schedule), found.schedule) for found in front]
 
 
 def synthesis_text(
-    topology: Topology, front: Sequence[Found], sizes: Sequence[int], out: Optional[str]
+    topology: Topology,
+    front: Sequence[SynthesizedSchedule],
+    sizes: Sequence[int],
+    out: Optional[str],
 ) -> str:
     """What was found, what it costs, and how the file that it was written to is used."""
     lines = [f"  {'steps':>5}{'chunks':>8}{'rounds':>9}{'bound':>9}  status"]
@@ -281,14 +288,14 @@ def synthesis_text(
     return "\n".join([*lines, "", priced, *written])
 
 
-def status(found: Found) -> str:
+def status(found: SynthesizedSchedule) -> str:
     """``proved optimal``, or the bound that is left."""
     if found.optimal:
         return "proved optimal"
     return f"best found, bound {found.bound:.4f}"
 
 
-def synthesis_as_json(front: Sequence[Found]) -> List[Dict[str, Any]]:
+def synthesis_as_json(front: Sequence[SynthesizedSchedule]) -> List[Dict[str, Any]]:
     """What --json prints of them, beside their prices."""
     return [
         {
@@ -317,7 +324,7 @@ REGRET = (
 )
 
 
-class Timed(Protocol):
+class TimedRow(Protocol):
     """A measured row."""
 
     @property
@@ -334,7 +341,7 @@ class Timed(Protocol):
 
 
 @dataclass(frozen=True)
-class Choice:
+class AlgorithmChoice:
     """What sums ``size_bytes``, its price, and the floor.
 
     ``time_s``, ``best``, ``best_s``: where it was measured, its time, and the quickest row.
@@ -367,7 +374,9 @@ class Choice:
         }
 
 
-def choices(made: ForLinks, sizes: Sequence[int], rows: Sequence[Timed] = ()) -> List[Choice]:
+def choices(
+    made: ForLinks, sizes: Sequence[int], rows: Sequence[TimedRow] = ()
+) -> List[AlgorithmChoice]:
     """What auto, whose schedules are ``made``, takes for each size; beside what was measured."""
     floor, found = floor_of(made.topology), []
     for size in sizes:
@@ -376,11 +385,11 @@ def choices(made: ForLinks, sizes: Sequence[int], rows: Sequence[Timed] = ()) ->
         at_size = {row.algorithm: row.time_s for row in rows if row.size_bytes == size}
         best = min(at_size, key=lambda label: at_size[label]) if at_size else None
         measured = (at_size[AUTO], best, at_size[best]) if best else ()
-        found.append(Choice(size, schedule, *priced, *measured))
+        found.append(AlgorithmChoice(size, schedule, *priced, *measured))
     return found
 
 
-def choices_text(made: ForLinks, found: Sequence[Choice]) -> str:
+def choices_text(made: ForLinks, found: Sequence[AlgorithmChoice]) -> str:
     """The table of choices, then each size, and the regret where there is one."""
     lines = [f"auto on {made.topology.name}, {made.topology.world_size} devices", ""]
     columns = f"{'schedule':<22}{'steps':>6}{'chunks':>8}"
@@ -393,7 +402,7 @@ def choices_text(made: ForLinks, found: Sequence[Choice]) -> str:
     return as_table([*lines, "", heading, *map(_choice_line, found)], OF_AUTO, *notes)
 
 
-def choices_as_json(made: ForLinks, found: Sequence[Choice]) -> Dict[str, Any]:
+def choices_as_json(made: ForLinks, found: Sequence[AlgorithmChoice]) -> Dict[str, Any]:
     """What --json prints of both."""
     table = [
         {"from_bytes": row.size_bytes, **_schedule_as_json(row.schedule)} for row in made.table()
@@ -421,7 +430,7 @@ def _from(row: From) -> str:
     return f"  {in_words(row.size_bytes):>8}  {schedule.name:<22}{cut}"
 
 
-def _choice_line(choice: Choice) -> str:
+def _choice_line(choice: AlgorithmChoice) -> str:
     factor = times(choice.priced_s / choice.floor_s if choice.floor_s else None)
     line = f"  {in_words(choice.size_bytes):>8}{microseconds(choice.priced_s):>9}{factor:>8}"
     if choice.regret is None:

@@ -8,7 +8,7 @@ from itertools import groupby
 from statistics import median
 from typing import Sequence
 
-from gluonlab.bench.allreduce.measure import Report, Row
+from gluonlab.bench.allreduce.measure import AllreduceReport, AllreduceRow
 from gluonlab.bench.allreduce.memory import LIMIT, Speeds
 from gluonlab.bench.harness.table import WIDTH, interleaved, microseconds, times
 from gluonlab.collectives.cost import algbw, bus_factor
@@ -28,12 +28,12 @@ COLUMNS = (
 OF_LIMIT = "of limit: the share of the memory limit's speed that is reached."
 
 
-def table(report: Report, notes: Sequence[str] = ()) -> str:
+def table(report: AllreduceReport, notes: Sequence[str] = ()) -> str:
     """The rows as text, then what the columns mean, and ``notes``."""
     return f"{rows_table(report.rows)}\n\n{explain(report, notes)}"
 
 
-def rows_table(rows: Sequence[Row]) -> str:
+def rows_table(rows: Sequence[AllreduceRow]) -> str:
     """The rows alone, below a line for each size, number of devices and number of arrays."""
     columns = f"{'time us':>11}{'algbw':>7}{'busbw':>7}{'error':>8}{'price us':>10}{'of limit':>10}"
     lines = [f"{'size B':>15}{'count':>16}  type", f"  {'algorithm':<25}{columns}"]
@@ -47,7 +47,7 @@ def rows_table(rows: Sequence[Row]) -> str:
     return "\n".join(lines)
 
 
-def explain(report: Report, notes: Sequence[str] = ()) -> str:
+def explain(report: AllreduceReport, notes: Sequence[str] = ()) -> str:
     """What the columns of `rows_table` mean, paragraph by paragraph."""
     where = report.topology.name if report.topology else "a topology, which --topology names"
     texts = [COLUMNS.format(rounds=interleaved(report.rounds), topology=where), *notes]
@@ -58,20 +58,20 @@ def explain(report: Report, notes: Sequence[str] = ()) -> str:
     return "\n\n".join(textwrap.fill(text, WIDTH) for text in texts)
 
 
-def _heading(row: Row) -> str:
+def _heading(row: AllreduceRow) -> str:
     arrays = f" in {row.arrays} arrays" if row.arrays > 1 else ""
     where = f"{arrays} on {row.world_size} device{'s' * (row.world_size > 1)}"
     size = f"{row.size_bytes:>15,}{row.count:>16,}  {row.dtype:<8}"
     return f"{size}  {in_words(row.size_bytes)}{where}"
 
 
-def _limit(row: Row, seconds: float) -> str:
+def _limit(row: AllreduceRow, seconds: float) -> str:
     speed = algbw(row.size_bytes, seconds)
     bus = speed * bus_factor(ALLREDUCE, row.world_size)
     return _start("(memory limit)", seconds, speed, bus)
 
 
-def _floor(rows: Sequence[Row]) -> str:
+def _floor(rows: Sequence[AllreduceRow]) -> str:
     """The floor of all prices below their column, and by which factor the lowest is above it."""
     floor_s = rows[0].floor_s or 0.0
     lowest = min((row.predicted_s for row in rows if row.predicted_s is not None), default=None)
@@ -79,7 +79,7 @@ def _floor(rows: Sequence[Row]) -> str:
     return f"  {f'(floor; the lowest price is {gap} it)':<58}{microseconds(floor_s):>10}"
 
 
-def _line(row: Row) -> str:
+def _line(row: AllreduceRow) -> str:
     of_limit = "-" if row.of_limit is None else f"{row.of_limit:.0%}"
     error = "0" if row.error == 0 else "nan" if math.isnan(row.error) else f"{row.error:.1e}"
     start = _start(row.algorithm, row.time_s, row.algbw, row.busbw)

@@ -51,7 +51,7 @@ def outcome(claim: str, shown: Optional[str], reached: bool) -> str:
 
 
 @dataclass(frozen=True)
-class Row:
+class ThroughputRow:
     """Images/s over the rounds, or the ``reason`` why there are none.
 
     ``ratio``: the median of the rounds' ratios to, or of, a reference row; the table says which.
@@ -66,12 +66,14 @@ class Row:
     reason: Optional[str] = None
 
 
-def make_row(one: Series, above: Sequence[float], below: Sequence[float]) -> Row:
+def make_row(one: Series, above: Sequence[float], below: Sequence[float]) -> ThroughputRow:
     """The row of a series; ``above`` and ``below`` are the rates of its ratio, by round."""
     if not one.values:
-        return Row(one.name, one.label, reason=one.reason)
+        return ThroughputRow(one.name, one.label, reason=one.reason)
     extent = (median(one.values), min(one.values), max(one.values))
-    return Row(one.name, one.label, *extent, ratio(above, below) if above and below else None)
+    return ThroughputRow(
+        one.name, one.label, *extent, ratio(above, below) if above and below else None
+    )
 
 
 def heading(title: str, label_width: int, ratio: str) -> str:
@@ -79,7 +81,7 @@ def heading(title: str, label_width: int, ratio: str) -> str:
     return f"{title:<{label_width}}{'images/s':>9}   {'lowest..highest':>17}   {ratio:>17}"
 
 
-def line(row: Row, label_width: int) -> str:
+def line(row: ThroughputRow, label_width: int) -> str:
     """A row as text."""
     if row.images_per_second is None:
         return missing(f"{row.label:<{label_width - 5}}  ", row.reason)

@@ -88,7 +88,7 @@ Group = Tuple[str, Tuple[Pair, ...]]  # what copies have in common, and which th
 
 
 @dataclass(frozen=True)
-class Measured:
+class DeviceMeasurement:
     """What was measured of ``world_size`` devices.
 
     ``pairs``: of each (src, dst) alone. ``adds``: bytes/s that each device adds. ``together``:
@@ -133,7 +133,7 @@ class Shared(NamedTuple):
     pairs: Tuple[Pair, ...]
 
 
-def topology_of(measured: Measured, name: str, note: str, gpu: str = "") -> Topology:
+def topology_of(measured: DeviceMeasurement, name: str, note: str, gpu: str = "") -> Topology:
     """The topology. Every route is the pair's own link, then those that it shares."""
     fits = levelled(measured.pairs)
     links = {
@@ -147,7 +147,7 @@ def topology_of(measured: Measured, name: str, note: str, gpu: str = "") -> Topo
     return Topology(name, measured.world_size, routes, adds, note=note, gpu=gpu)
 
 
-def shared_links(measured: Measured) -> List[Shared]:
+def shared_links(measured: DeviceMeasurement) -> List[Shared]:
     """The links that several pairs share.
 
     A link is there where copies made at once are slower than the links found so far explain: first
@@ -171,7 +171,7 @@ def shared_links(measured: Measured) -> List[Shared]:
 
 
 def _bus(
-    measured: Measured, group: Group, fits: Mapping[Pair, Fit], found: Sequence[Shared]
+    measured: DeviceMeasurement, group: Group, fits: Mapping[Pair, Fit], found: Sequence[Shared]
 ) -> Iterator[Shared]:
     """One link for all pairs of the group, if it explains why they are slow.
 
@@ -193,13 +193,13 @@ def _bus(
 
 
 def _is_slower(
-    measured: Measured, group: Group, fits: Mapping[Pair, Fit], found: Sequence[Shared]
+    measured: DeviceMeasurement, group: Group, fits: Mapping[Pair, Fit], found: Sequence[Shared]
 ) -> bool:
     explained_s = _explained_s(group[1], fits, measured.size_bytes, found)
     return measured.together[group] > SLOWER * explained_s
 
 
-def _carried(measured: Measured, group: Group, fits: Mapping[Pair, Fit]) -> float:
+def _carried(measured: DeviceMeasurement, group: Group, fits: Mapping[Pair, Fit]) -> float:
     """bytes/s of a link by which all copies of the group would take what they took."""
     pairs = group[1]
     each_s = measured.together[group] / len(pairs)

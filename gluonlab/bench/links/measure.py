@@ -15,7 +15,7 @@ from gluonlab.bench.allreduce.memory import Speeds, probe
 from gluonlab.bench.harness.machine import require_memory
 from gluonlab.bench.harness.rounds import Call, Timed, progress, time_in_turns
 from gluonlab.bench.harness.table import WIDTH, interleaved
-from gluonlab.bench.links.infer import Fit, Measured, at_once, fit, in_words, shared_links
+from gluonlab.bench.links.infer import DeviceMeasurement, Fit, at_once, fit, in_words, shared_links
 from gluonlab.collectives.links import Pair, pairs_of
 from gluonlab.engine.invoke import AddInto, CopyInto, rows
 from gluonlab.gpu.cuda import enable_peer_access
@@ -27,10 +27,10 @@ _Key = TypeVar("_Key")
 
 
 @dataclass(frozen=True)
-class Found:
+class LinkMeasurement:
     """What was measured; ``speeds``: of CPU devices, whose topology is made of them."""
 
-    measured: Measured
+    measured: DeviceMeasurement
     sizes: Tuple[int, ...]
     rounds: int
     speeds: Optional[Speeds] = None
@@ -62,7 +62,7 @@ class Found:
         }
 
 
-def measure(ctxs: Sequence[mx.Context], sizes: Sequence[int], rounds: int) -> Found:
+def measure(ctxs: Sequence[mx.Context], sizes: Sequence[int], rounds: int) -> LinkMeasurement:
     """Measure all pairs of ``ctxs``, two or more, which take turns.
 
     ``sizes``: two or more, in bytes. Copies are MXNet's, queued as a schedule's executor queues
@@ -76,7 +76,7 @@ def measure(ctxs: Sequence[mx.Context], sizes: Sequence[int], rounds: int) -> Fo
         require_memory((world_size + 1) ** 2 * max(sizes), what, "choose smaller --sizes")
     enable_peer_access(ctxs)
     speeds = probe(ctxs, max(sizes)) if on_cpu else None
-    arrays = _Arrays(ctxs, max(sizes))
+    arrays = _CopyBuffers(ctxs, max(sizes))
     pairs, every = pairs_of(world_size), range(world_size)
     with progress(3 * rounds) as bar:
         timed = partial(_timed, rounds=rounds, done=bar.update)
@@ -85,14 +85,14 @@ def measure(ctxs: Sequence[mx.Context], sizes: Sequence[int], rounds: int) -> Fo
         fits = {pair: fit({size: copies[pair, size] for size in sizes}) for pair in pairs}
         groups = [] if on_cpu else at_once(fits)
         together = timed({group: arrays.copies(group[1]) for group in groups})
-    measured = Measured(
+    measured = DeviceMeasurement(
         world_size,
         fits,
         [fit({size: adds[one, size] for size in sizes}).bytes_per_s for one in every],
         max(sizes),
         {group: median(seconds) for group, seconds in together.items()},
     )
-    return Found(measured, tuple(sizes), rounds, speeds)
+    return LinkMeasurement(measured, tuple(sizes), rounds, speeds)
 
 
 def _timed(
@@ -104,7 +104,7 @@ def _timed(
     return dict(zip(calls, seconds.values()))
 
 
-class _Arrays:
+class _CopyBuffers:
     """What is copied: on each device a source, and a target for every other one's.
 
     They have been written to: no measurement is the first to touch a page.
@@ -159,14 +159,14 @@ ON_CPU = (
 )
 
 
-def text(found: Found) -> str:
+def text(found: LinkMeasurement) -> str:
     """The matrices, then what they mean."""
     lines = _matrix(found, "GB/s", lambda fit: f"{fit.bytes_per_s / 1e9:.4g}")
     lines += ["", *_matrix(found, "us", lambda fit: f"{fit.latency_s * 1e6:.1f}")]
     return "\n\n".join(["\n".join(lines), *(textwrap.fill(note, WIDTH) for note in _notes(found))])
 
 
-def _matrix(found: Found, unit: str, cell: Callable[[Fit], str]) -> List[str]:
+def _matrix(found: LinkMeasurement, unit: str, cell: Callable[[Fit], str]) -> List[str]:
     count, lines = found.measured.world_size, []
     for begin in range(0, count, ACROSS):
         columns = range(begin, min(count, begin + ACROSS))
@@ -177,7 +177,7 @@ def _matrix(found: Found, unit: str, cell: Callable[[Fit], str]) -> List[str]:
     return lines
 
 
-def _notes(found: Found) -> List[str]:
+def _notes(found: LinkMeasurement) -> List[str]:
     fits = found.measured.pairs.values()
     how = HOW.format(
         rounds=interleaved(found.rounds),

@@ -14,7 +14,7 @@ from gluonlab.bench.harness.command import gpu_names, in_words
 from gluonlab.bench.harness.machine import cpu_model
 from gluonlab.bench.harness.table import WIDTH
 from gluonlab.bench.links import infer
-from gluonlab.bench.links.measure import Found
+from gluonlab.bench.links.measure import LinkMeasurement
 from gluonlab.collectives.topology import Topology, nvml_numbers, nvml_topology
 from gluonlab.collectives.topology_file import write_topology
 from gluonlab.errors import DeviceError
@@ -52,7 +52,7 @@ def in_order(ctxs: Sequence[Any]) -> List[Any]:
     return [ctx for _, ctx in sorted(zip(numbers, ctxs), key=lambda both: both[0])]
 
 
-def topology_of(found: Found, ctxs: Sequence[Any], name: str) -> Topology:
+def topology_of(found: LinkMeasurement, ctxs: Sequence[Any], name: str) -> Topology:
     """What was measured of ``ctxs``, as prices and placements take it."""
     note = _note(found, ctxs)
     if found.speeds is not None:
@@ -62,7 +62,7 @@ def topology_of(found: Found, ctxs: Sequence[Any], name: str) -> Topology:
     return infer.topology_of(found.measured, name, parts, kind_of(gpu_names(ctxs)) or "")
 
 
-def _note(found: Found, ctxs: Sequence[Any]) -> str:
+def _note(found: LinkMeasurement, ctxs: Sequence[Any]) -> str:
     sizes = " to ".join(size_in_words(size) for size in (min(found.sizes), max(found.sizes)))
     return printable(
         f"measured on {time.strftime('%Y-%m-%d', time.gmtime())} by gluonlab "

@@ -8,7 +8,7 @@ from gluonlab.collectives.algorithms import ALGORITHMS, Groups, make_schedule
 from gluonlab.collectives.check import Contributions, states
 from gluonlab.collectives.render.scene import (
     WORDS,
-    Words,
+    ScheduleTexts,
     buses,
     description,
     drawable,
@@ -76,7 +76,7 @@ def draw(
     return as_page(shown.values(), (name, world_size), language=language)
 
 
-def _as_data(schedule: Schedule, words: Words) -> Dict[str, Any]:
+def _as_data(schedule: Schedule, words: ScheduleTexts) -> Dict[str, Any]:
     """What template/scene.js draws.
 
     Contributions are written once each, and named by their place in ``vectors``.

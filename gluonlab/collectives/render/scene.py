@@ -21,7 +21,7 @@ MOST_RANKS, MOST_CHUNKS = 16, 64  # what an eye, and a browser, can follow
 Forms = Sequence[str]  # for one thing, and for any other number of them
 
 
-class Words(NamedTuple):
+class ScheduleTexts(NamedTuple):
     """All words of one language."""
 
     page: Mapping[str, str]
@@ -42,8 +42,8 @@ _DESCRIPTIONS = {
     name: (algorithm.__doc__ or "").strip().partition("\n")[0]
     for name, algorithm in ALGORITHMS.items()
 }
-WORDS: Dict[str, Words] = {
-    language: Words(**{"descriptions": _DESCRIPTIONS, **words})
+WORDS: Dict[str, ScheduleTexts] = {
+    language: ScheduleTexts(**{"descriptions": _DESCRIPTIONS, **words})
     for language, words in read_words(Path(__file__).parent / "template" / "words.json").items()
 }
 ENGLISH, JAPANESE = WORDS["en"], WORDS["ja"]
@@ -105,7 +105,7 @@ def _overlap(one: Bus, two: Bus) -> bool:
     return first <= end and begin <= last
 
 
-def sends(step: Step, words: Words = ENGLISH) -> List[str]:
+def sends(step: Step, words: ScheduleTexts = ENGLISH) -> List[str]:
     """The step in words, such as ``0-6 -> 7: chunk 7 +``.
 
     That adds chunk 7 of ranks 0 to 6 to that of rank 7; ``=`` copies it over. Messages with the
@@ -154,14 +154,14 @@ def goal(schedule: Schedule, chunk: int) -> Contributions:
     return tuple(int(rank == schedule.owner[chunk]) for rank in range(schedule.world_size))
 
 
-def in_words(contributions: Sequence[int], words: Words = ENGLISH) -> str:
+def in_words(contributions: Sequence[int], words: ScheduleTexts = ENGLISH) -> str:
     """``ranks 0 and 2``; a contribution that is in a sum twice is marked."""
     held = sum(count > 0 for count in contributions)
     inside = in_few_words(contributions, words)
     return words.contributions[held > 1].format(inside) if held else words.nothing
 
 
-def in_few_words(contributions: Sequence[int], words: Words = ENGLISH) -> str:
+def in_few_words(contributions: Sequence[int], words: ScheduleTexts = ENGLISH) -> str:
     """``0 and 2``, for a table whose heading says what they are."""
     held = [
         f"{rank}" if count == 1 else words.times.format(rank, count)
@@ -173,14 +173,14 @@ def in_few_words(contributions: Sequence[int], words: Words = ENGLISH) -> str:
     return words.last.join(filter(None, [", ".join(held[:-1]), held[-1]]))
 
 
-def size(schedule: Schedule, words: Words = ENGLISH) -> str:
+def size(schedule: Schedule, words: ScheduleTexts = ENGLISH) -> str:
     """``allreduce, 4 ranks, 4 chunks, 6 steps, 24 transfers``"""
     counts = (schedule.world_size, schedule.chunks, len(schedule.steps), schedule.transfers)
     sizes = [forms[count != 1].format(count) for forms, count in zip(words.sizes, counts)]
     return words.comma.join([schedule.collective, *sizes])
 
 
-def description(schedule: Schedule, words: Words = ENGLISH) -> str:
+def description(schedule: Schedule, words: ScheduleTexts = ENGLISH) -> str:
     """What the algorithm of this name does; nothing for a schedule that has none."""
     return words.descriptions.get(schedule.name, "")
 

@@ -54,7 +54,7 @@ text { font-family: system-ui, "Segoe UI", "Helvetica Neue", Arial, sans-serif; 
 State = Sequence[Sequence[Contributions]]
 
 
-class _Frame:
+class _ScheduleLayout:
     """Where things are in a panel of a schedule."""
 
     def __init__(self, schedule: Schedule) -> None:
@@ -91,7 +91,7 @@ def as_svg(schedule: Schedule) -> str:
     told apart.
     """
     drawable(schedule)
-    frame, after = _Frame(schedule), list(states(schedule))
+    frame, after = _ScheduleLayout(schedule), list(states(schedule))
     across = max(1, min(len(after), (WIDTH - 2 * MARGIN + BETWEEN) // (frame.width + BETWEEN)))
     width = max(2 * MARGIN + across * (frame.width + BETWEEN) - BETWEEN, NARROWEST)
     described = [description(schedule), _HOW_TO_READ]
@@ -141,7 +141,7 @@ def _legend(parent: Element) -> None:
 
 def _panel(
     parent: Element,
-    frame: _Frame,
+    frame: _ScheduleLayout,
     schedule: Schedule,
     step: Step,
     title: str,
@@ -194,7 +194,7 @@ def _segments(
             SubElement(cell, "path", {"class": kind, "d": path})
 
 
-def _way(frame: _Frame, src: int, dst: int, chunk: int, lane: int) -> str:
+def _way(frame: _ScheduleLayout, src: int, dst: int, chunk: int, lane: int) -> str:
     """Up from one cell, along the lane, down to the other; the corners are round."""
     begin, end = frame.middle(src), frame.middle(dst)
     top, y = frame.top(chunk), frame.lane(chunk, lane)

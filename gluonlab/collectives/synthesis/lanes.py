@@ -16,7 +16,7 @@ FASTEST = 64  # times the slowest wire: a faster one has room for all that steps
 SLOWEST = 0.5  # of the slowest pair that is needed to reach all: what is slower is not used
 
 
-class Wire(NamedTuple):
+class SharedLink(NamedTuple):
     """Links that the same ``pairs`` pass: ``lanes`` chunks in a round, one message in a step."""
 
     pairs: Tuple[Pair, ...]
@@ -33,7 +33,7 @@ class Lanes(NamedTuple):
 
     world_size: int
     pairs: Tuple[Pair, ...]
-    wires: Tuple[Wire, ...]
+    wires: Tuple[SharedLink, ...]
     unit_bytes_per_s: float
     latency_s: float
     adding: float
@@ -61,7 +61,9 @@ def lanes_of(topology: Topology) -> Lanes:
         key = frozenset(passed)
         narrowest[key] = min(link.bytes_per_s, narrowest.get(key, math.inf))
     unit, lanes = _in_lanes(list(narrowest.values()))
-    wires = tuple(sorted(Wire(tuple(sorted(key)), count) for key, count in zip(narrowest, lanes)))
+    wires = tuple(
+        sorted(SharedLink(tuple(sorted(key)), count) for key, count in zip(narrowest, lanes))
+    )
     capacity = Capacity(topology)
     receives, sends = capacity.most_messages(True), capacity.most_messages(False)
     back = [(dst, src) for src, dst in pairs]
@@ -187,9 +189,9 @@ def holds(lanes: Lanes, renaming: Sequence[int]) -> bool:
     return {_renamed(wire, renaming) for wire in lanes.wires} == set(lanes.wires)
 
 
-def _renamed(wire: Wire, renaming: Sequence[int]) -> Wire:
+def _renamed(wire: SharedLink, renaming: Sequence[int]) -> SharedLink:
     pairs = sorted((renaming[src], renaming[dst]) for src, dst in wire.pairs)
-    return Wire(tuple(pairs), wire.lanes)
+    return SharedLink(tuple(pairs), wire.lanes)
 
 
 def representatives(world_size: int, group: Sequence[Renaming]) -> List[int]:

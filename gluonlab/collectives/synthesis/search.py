@@ -46,8 +46,8 @@ WORTH = 0.005  # a step more must promise at least so much less moving
 Slot = Tuple[Pair, int]  # a pair, and a step
 
 
-class Found(NamedTuple):
-    """A schedule, its rounds, and the bound under all of as many steps, both as in `Bound`.
+class SynthesizedSchedule(NamedTuple):
+    """A schedule, its rounds, and the bound under all of as many steps, both as in `RoundBound`.
 
     The bound is for what `Lanes` knows: the fast pairs alone, and one message on a wire in a step.
     """
@@ -67,7 +67,7 @@ def synthesise(
     seconds: float,
     workers: int = 1,
     told: Optional[Callable[[str], None]] = None,
-) -> List[Found]:
+) -> List[SynthesizedSchedule]:
     """The front for ``topology``, by rising number of steps.
 
     ``seconds``: for each number of steps. ``told``: gets a line for everything that is tried.
@@ -80,7 +80,7 @@ def synthesise(
         )
     lanes = lanes_of(topology)
     fewest = lanes.fewest_in + lanes.fewest_out
-    front: List[Found] = []
+    front: List[SynthesizedSchedule] = []
     promised = math.inf
     for steps in range(fewest, fewest + MORE_STEPS):
         turnings = tuple(range(lanes.fewest_in, steps - lanes.fewest_out + 1))
@@ -105,11 +105,11 @@ def _best(
     lanes: Lanes,
     steps: int,
     turnings: Tuple[int, ...],
-    least: Bound,
+    least: RoundBound,
     seconds: float,
     workers: int,
     told: Callable[[str], None],
-) -> Optional[Found]:
+) -> Optional[SynthesizedSchedule]:
     """What comes nearest to the bound, in so many seconds; a third is for what is easy to find."""
     until, best = time.monotonic() + seconds, None
     for sought, ratio in _tries(lanes, steps, turnings, least):
@@ -123,7 +123,7 @@ def _best(
         told(f"{what}, {len(sought.group)}-fold symmetry: {'found' if made else 'not found'}")
         if made:
             check(made)
-            best = Found(made, ratio, least.moving)
+            best = SynthesizedSchedule(made, ratio, least.moving)
             if best.optimal:
                 break
     return best or anything(lanes, steps, turnings, least, until, workers, told)
@@ -133,11 +133,11 @@ def anything(
     lanes: Lanes,
     steps: int,
     turnings: Tuple[int, ...],
-    least: Bound,
+    least: RoundBound,
     until: float,
     workers: int,
     told: Callable[[str], None],
-) -> Optional[Found]:
+) -> Optional[SynthesizedSchedule]:
     """Any schedule of a chunk for each device, then ones of fewer rounds.
 
     That goes on until there is none, or none was found ``until`` then, of `time.monotonic`.
@@ -154,13 +154,13 @@ def anything(
         if made is None:
             break
         check(made)
-        best = Found(made, rounds_of(lanes, made), least.moving)
+        best = SynthesizedSchedule(made, rounds_of(lanes, made), least.moving)
         rounds = round(best.rounds) - 1
     return best
 
 
 def rounds_of(lanes: Lanes, schedule: Schedule) -> float:
-    """As in `Bound`: of the busiest wire, summed over the steps, for each device's part."""
+    """As in `RoundBound`: of the busiest wire, summed over the steps, for each device's part."""
     rounds = 0
     for step in schedule.steps:
         chunks = Counter((t.src, t.dst) for t in step)
@@ -169,9 +169,9 @@ def rounds_of(lanes: Lanes, schedule: Schedule) -> float:
 
 
 def _tries(
-    lanes: Lanes, steps: int, turnings: Tuple[int, ...], least: Bound
+    lanes: Lanes, steps: int, turnings: Tuple[int, ...], least: RoundBound
 ) -> Iterator[Tuple[Sought, float]]:
-    """What to look for, with its rounds as in `Bound`: the nearest to the bound first."""
+    """What to look for, with its rounds as in `RoundBound`: the nearest to the bound first."""
     p = lanes.world_size
     for group in symmetries(lanes):
         tries = []
@@ -191,7 +191,7 @@ def _tries(
 # devices may pass on the same half.
 
 
-class Bound(NamedTuple):
+class RoundBound(NamedTuple):
     """Rounds that an allreduce takes at least.
 
     A round moves, over each lane, one part in ``world_size`` of the buffer. ``cost``: with the
@@ -202,7 +202,9 @@ class Bound(NamedTuple):
     cost: float
 
 
-def bound(lanes: Lanes, steps: int, turnings: Sequence[int], group: Sequence[Renaming]) -> Bound:
+def bound(
+    lanes: Lanes, steps: int, turnings: Sequence[int], group: Sequence[Renaming]
+) -> RoundBound:
     """The bound of all schedules with so many steps and these turning points.
 
     The best schedule, averaged over a symmetry, is as good, and symmetric: so it is enough to look
@@ -237,8 +239,8 @@ def bound(lanes: Lanes, steps: int, turnings: Sequence[int], group: Sequence[Ren
         solver.Add(sum(parts) <= adding[step])
     solver.Minimize(sum(rounds) + lanes.adding * sum(adding))
     if solver.Solve() != pywraplp.Solver.OPTIMAL:
-        return Bound(math.inf, math.inf)
-    return Bound(sum(each.solution_value() for each in rounds), solver.Objective().Value())
+        return RoundBound(math.inf, math.inf)
+    return RoundBound(sum(each.solution_value() for each in rounds), solver.Objective().Value())
 
 
 def _gather(

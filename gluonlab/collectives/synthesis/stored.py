@@ -28,8 +28,8 @@ from gluonlab.collectives.schedule import (
     Step,
     Transfer,
 )
-from gluonlab.collectives.synthesis.lanes import Lanes, Wire, isomorphism, lanes_or_none
-from gluonlab.collectives.synthesis.search import Found
+from gluonlab.collectives.synthesis.lanes import Lanes, SharedLink, isomorphism, lanes_or_none
+from gluonlab.collectives.synthesis.search import SynthesizedSchedule
 from gluonlab.errors import ScheduleError
 
 SYNTHESISED = "synthesised"
@@ -42,10 +42,10 @@ class Stored(NamedTuple):
 
     machines: Tuple[str, ...]
     lanes: Lanes
-    front: Tuple[Found, ...]
+    front: Tuple[SynthesizedSchedule, ...]
 
 
-def front_of(topology: Topology) -> List[Found]:
+def front_of(topology: Topology) -> List[SynthesizedSchedule]:
     """What is stored for the links of ``topology``, by rising number of steps; empty if nothing.
 
     Rank r of each schedule is device r of the topology.
@@ -105,7 +105,9 @@ def machines() -> List[str]:
     return [f"{name} ({each.lanes.world_size})" for each in _all(None) for name in each.machines]
 
 
-def written(machine_names: Sequence[str], lanes: Lanes, front: Sequence[Found], **more: str) -> str:
+def written(
+    machine_names: Sequence[str], lanes: Lanes, front: Sequence[SynthesizedSchedule], **more: str
+) -> str:
     """The text of a file: JSON with a line for each wire, and for each step.
 
     ``more``: the texts of values under other keys.
@@ -116,7 +118,7 @@ def written(machine_names: Sequence[str], lanes: Lanes, front: Sequence[Found], 
     return _object(head, **lists, **more)
 
 
-def _as_text(found: Found) -> str:
+def _as_text(found: SynthesizedSchedule) -> str:
     head = {
         "rounds": found.rounds,
         "bound": found.bound,
@@ -152,7 +154,7 @@ def parsed(where: str, content: Any) -> Stored:
             raise ValueError(f"format {content['format']!r}")
         world_size = int(content["devices"])
         wires = tuple(
-            Wire(tuple(_pair(text) for text in wire["pairs"]), int(wire["lanes"]))
+            SharedLink(tuple(_pair(text) for text in wire["pairs"]), int(wire["lanes"]))
             for wire in content["wires"]
         )
         front = tuple(_found(world_size, each) for each in content["front"])
@@ -190,7 +192,7 @@ def _all(world_size: Optional[int]) -> Tuple[Stored, ...]:
     return tuple(read(path) for path in sorted(FOLDER.glob(f"{number}.json")))
 
 
-def _found(world_size: int, each: Dict[str, Any]) -> Found:
+def _found(world_size: int, each: Dict[str, Any]) -> SynthesizedSchedule:
     owner = tuple(int(rank) for rank in each["owner"])
     steps = tuple(
         tuple(
@@ -202,7 +204,7 @@ def _found(world_size: int, each: Dict[str, Any]) -> Found:
         for step in each["steps"]
     )
     schedule = Schedule(SYNTHESISED, ALLREDUCE, world_size, len(owner), owner, steps)
-    return Found(schedule, float(each["rounds"]), float(each["bound"]))
+    return SynthesizedSchedule(schedule, float(each["rounds"]), float(each["bound"]))
 
 
 def _by_pair(step: Step) -> Dict[str, Dict[str, List[int]]]:

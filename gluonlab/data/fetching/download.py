@@ -79,7 +79,7 @@ def download(
     with _locked(root / f".{source.name}.lock", partial(say, waiting)):
         if not is_complete(source, root):
             with make_session() as session:
-                job = _Job(source, root, mirrors, session, timeout_s, say)
+                job = _DatasetDownload(source, root, mirrors, session, timeout_s, say)
                 job.fetch_archive() if source.contents else job.fetch_files()
     return folder
 
@@ -115,7 +115,7 @@ def _locked(path: Path, waiting: Callable[[], object]) -> Iterator[None]:
         yield
 
 
-class _Job(NamedTuple):
+class _DatasetDownload(NamedTuple):
     """One data set on its way from some mirrors to its folder."""
 
     source: Source

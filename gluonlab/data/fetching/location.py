@@ -150,7 +150,7 @@ def digest_of(path: Path, algorithm: str = "sha256") -> str:
     return digest.hexdigest()
 
 
-class Finding(NamedTuple):
+class FileState(NamedTuple):
     """A file's ``state`` (ok, missing or damaged); ``found`` is its digest, empty without one."""
 
     path: Path
@@ -166,7 +166,7 @@ class Finding(NamedTuple):
         )
 
 
-def verify(source: Source, root: Path) -> List[Finding]:
+def verify(source: Source, root: Path) -> List[FileState]:
     """Read every file of a data set below the folder ``root``, and compare its digest."""
     if source.known:
         folders = places(root, source)
@@ -178,7 +178,7 @@ def verify(source: Source, root: Path) -> List[Finding]:
         ]
     manifest = root / source.name / MANIFEST
     if not manifest.is_file():
-        return [Finding(manifest, MISSING, "sha256", "written by download")]
+        return [FileState(manifest, MISSING, "sha256", "written by download")]
     try:
         lines = read_bounded(manifest, MOST_BYTES).decode().splitlines()
     except (OSError, ValueError):  # too large a file included
@@ -186,7 +186,7 @@ def verify(source: Source, root: Path) -> List[Finding]:
     matches = [match for match in map(_LINE.fullmatch, lines) if match and _is_below(match[2])]
     if not matches or len(matches) < len(lines):
         wrong = "and no list of digests"
-        return [Finding(manifest, DAMAGED, "sha256", "written by download", wrong)]
+        return [FileState(manifest, DAMAGED, "sha256", "written by download", wrong)]
     return [_compare(manifest.parent / match[2], "sha256", match[1]) for match in matches]
 
 
@@ -213,8 +213,8 @@ def manifest_text(digests: Dict[str, str]) -> str:
     return "".join(f"{digest}  {name}\n" for name, digest in sorted(digests.items()))
 
 
-def _compare(path: Path, algorithm: str, expected: str) -> Finding:
+def _compare(path: Path, algorithm: str, expected: str) -> FileState:
     if not path.is_file():
-        return Finding(path, MISSING, algorithm, expected)
+        return FileState(path, MISSING, algorithm, expected)
     found = digest_of(path, algorithm)
-    return Finding(path, OK if found == expected else DAMAGED, algorithm, expected, found)
+    return FileState(path, OK if found == expected else DAMAGED, algorithm, expected, found)

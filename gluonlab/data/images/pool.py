@@ -36,7 +36,7 @@ from gluonlab.host.resources import keeping
 if TYPE_CHECKING:
     from gluonlab.data.images.decode import Pixels
 
-    Requests = queue.SimpleQueue["Optional[Request]"]
+    Requests = queue.SimpleQueue["Optional[DecodeRequest]"]
 
 Wrong = List[Tuple[int, str]]  # positions of files that cannot be decoded, and why
 
@@ -52,7 +52,7 @@ class Decoding:
     Only `Decoders` makes one, which keeps the decoders alive.
     """
 
-    def __init__(self, decoders: Decoders, images: "Pixels", parts: "List[Answer]") -> None:
+    def __init__(self, decoders: Decoders, images: "Pixels", parts: "List[DecodeFuture]") -> None:
         self._decoders, self._images, self._parts = decoders, images, parts
 
     def result(self) -> "Pixels":
@@ -108,12 +108,14 @@ class Decoders:
         """
         images = np.empty((len(paths), CHANNELS, self.size, self.size), np.uint8)
         begins = range(0, len(paths), SLOTS)
-        parts = [Answer() for _ in begins]
+        parts = [DecodeFuture() for _ in begins]
         begun = Decoding(self, images, parts)
         try:
             for answer, begin in zip(parts, begins):
                 at = slice(begin, begin + SLOTS)
-                self._requests.put(Request(answer, paths[at], seeds and seeds[at], images[at]))
+                self._requests.put(
+                    DecodeRequest(answer, paths[at], seeds and seeds[at], images[at])
+                )
             # checked last: another thread may have closed them meanwhile, and nobody serves what
             # comes later
             if not self.close.alive:
@@ -154,7 +156,7 @@ def _end(workers: List[DecodeWorker], requests: "Requests") -> None:
 # --- one process, and the thread that hands requests to it
 
 
-class Answer:
+class DecodeFuture:
     """A request's outcome: set once, read by one waiter.
 
     Not a Future, whose lock both sides take: a Ctrl-C in whoever has just taken it may leave it
@@ -188,10 +190,10 @@ class Answer:
         self._closed.release()
 
 
-class Request(NamedTuple):
+class DecodeRequest(NamedTuple):
     """At most `SLOTS` files, and where their pixels go."""
 
-    answer: Answer
+    answer: DecodeFuture
     paths: Sequence[Place]
     seeds: Optional[Sequence[int]]
     images: "Pixels"
@@ -268,7 +270,7 @@ class Server:
 
     def run(self) -> None:
         """Until there is None instead of a request."""
-        current: Optional[Request] = None  # what the process is at
+        current: Optional[DecodeRequest] = None  # what the process is at
         while current is not None or not self.ended:
             if current is None:
                 current = self._hand_over(wait=True)
@@ -285,7 +287,7 @@ class Server:
             done.answer.set(wrong)
             del done  # the pixels belong to who made the request
 
-    def _hand_over(self, wait: bool) -> Optional[Request]:
+    def _hand_over(self, wait: bool) -> Optional[DecodeRequest]:
         """Give the process the next request; None if there is none, or nobody needs it any more."""
         try:
             request = self.requests.get(block=wait)

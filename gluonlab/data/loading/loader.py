@@ -429,7 +429,7 @@ def prefetch(items: "Iterator[Item]", depth: int) -> "Generator[Item, None, None
     stop, stopped = threading.Event(), threading.Event()
     given = False
     try:
-        thread.jobs.put(_Job(lambda: _work(items, ready, stop), stopped))
+        thread.jobs.put(_LoadTask(lambda: _work(items, ready, stop), stopped))
         given = True
         while True:
             item, error = ready.get()
@@ -465,7 +465,7 @@ def _work(items: "Iterator[Item]", ready: "queue.Queue[Any]", stop: threading.Ev
         put((None, error))
 
 
-class _Job(NamedTuple):
+class _LoadTask(NamedTuple):
     """What a thread is to do, and what it then sets."""
 
     work: Callable[[], None]
@@ -477,7 +477,7 @@ class _Thread(threading.Thread):
 
     def __init__(self) -> None:
         super().__init__(name=RESTING, daemon=True)
-        self.jobs: "queue.SimpleQueue[_Job]" = queue.SimpleQueue()
+        self.jobs: "queue.SimpleQueue[_LoadTask]" = queue.SimpleQueue()
         self.start()
 
     def run(self) -> None:

@@ -55,7 +55,7 @@ Label = Union[int, str]
 _NUMBER = re.compile(r"[0-9]{1,18}", re.ASCII)
 
 
-class Listed(NamedTuple):
+class ImageList(NamedTuple):
     """The images of a file: their places, labels, and keys, by which some are held out.
 
     ``names``: the names of labels, if they are known.
@@ -77,7 +77,9 @@ class ListedImages:
     DataError for fewer than two classes, and for a validation class that training lacks.
     """
 
-    def __init__(self, train: Listed, val: Optional[Listed], val_share: Optional[float]) -> None:
+    def __init__(
+        self, train: ImageList, val: Optional[ImageList], val_share: Optional[float]
+    ) -> None:
         place = train.path.absolute()
         self.name = place.stem if _start(place) != "" else place.parent.name
         own = _as_numbers(train.labels)
@@ -120,7 +122,7 @@ class ListedImages:
             )
         return said
 
-    def _divide(self, every: Listed, labels: "Labels", share: float) -> None:
+    def _divide(self, every: ImageList, labels: "Labels", share: float) -> None:
         order = np.argsort(labels, kind="stable")
         bounds = np.searchsorted(labels[order], np.arange(len(self.classes) + 1))
         tested = np.zeros(len(labels), bool)
@@ -226,7 +228,7 @@ def _as_numbers(labels: Sequence[Label]) -> List[Label]:
     return list(labels)
 
 
-def _check_names(train: Listed, val: Listed) -> None:
+def _check_names(train: ImageList, val: ImageList) -> None:
     for label, name in val.names.items():
         if train.names.get(label, name) != name:
             raise DataError(
@@ -253,7 +255,7 @@ FORM = "write image,label in each line"
 QUOTED = 'put a name with a comma into quotes, as "a, b.jpg"'
 
 
-class Columns(NamedTuple):
+class ListColumns(NamedTuple):
     """The number of columns of a list, and the indices of the image and label columns."""
 
     many: int
@@ -297,7 +299,7 @@ def find_listed(
     return ListedImages(train, val, val_share)
 
 
-def read_list(path: Path, folder: Path) -> Listed:
+def read_list(path: Path, folder: Path) -> ImageList:
     """Read a CSV file that lists images in ``folder`` and their labels.
 
     Raises DataError that names the invalid line.
@@ -331,12 +333,12 @@ def read_list(path: Path, folder: Path) -> Listed:
     if not lines:
         raise DataError(f"{path} lists no images: {FORM}")
     keys = [os.path.relpath(place, inside.folder) for place in lines]
-    return Listed(path, list(lines), labels, keys)
+    return ImageList(path, list(lines), labels, keys)
 
 
 def _entries(path: Path, folder: Path) -> Iterator[Tuple[int, str, str]]:
     """Yield the number, image and label of each line; skip the header."""
-    columns: Optional[Columns] = None
+    columns: Optional[ListColumns] = None
     for line, cells in _rows(path):
         where = f"{path}, line {line}"
         if columns is None:
@@ -373,7 +375,7 @@ def _rows(path: Path) -> Iterator[Tuple[int, List[str]]]:
         ) from None
 
 
-def _columns(cells: List[str], where: str, folder: Path) -> Tuple[Columns, bool]:
+def _columns(cells: List[str], where: str, folder: Path) -> Tuple[ListColumns, bool]:
     """Return the columns of a list by its first line, and whether that is a header."""
     if len(cells) == 1:
         found = next((sign for sign in OTHER_SEPARATORS if sign in cells[0]), None)
@@ -387,7 +389,7 @@ def _columns(cells: List[str], where: str, folder: Path) -> Tuple[Columns, bool]
         images = [place for place, name in enumerate(names) if name in IMAGE_COLUMNS]
         labels = [place for place, name in enumerate(names) if name in LABEL_COLUMNS]
         if len(images) == len(labels) == 1:
-            return Columns(len(cells), images[0], labels[0]), True
+            return ListColumns(len(cells), images[0], labels[0]), True
         if len(labels) > 1:
             several = ", ".join(cells[place] for place in labels)
             raise DataError(
@@ -403,7 +405,7 @@ def _columns(cells: List[str], where: str, folder: Path) -> Tuple[Columns, bool]
             f"{where} has the image {cells[1]} in its second column: {FORM}, "
             "or begin with a header, label,image"
         )
-    return Columns(2, 0, 1), is_header
+    return ListColumns(2, 0, 1), is_header
 
 
 class _Inside:
@@ -458,7 +460,7 @@ def find_records(path: str, val_share: Optional[float] = None) -> ListedImages:
     return ListedImages(records, None if val is None else read_records(val), val_share)
 
 
-def read_records(path: Path) -> Listed:
+def read_records(path: Path) -> ImageList:
     """Find the positions and labels of the images in a record file.
 
     Raises DataError that names a record that is damaged or does not have exactly one label.
@@ -477,7 +479,7 @@ def read_records(path: Path) -> Listed:
     if not labels:
         raise DataError(f"{path} has no records: {AGAIN}")
     keys = ids if len(set(ids)) == len(ids) else range(len(ids))
-    return Listed(
+    return ImageList(
         path, Stretches(str(path), pieces), labels, list(map(str, keys)), _names(path, labels)
     )
 

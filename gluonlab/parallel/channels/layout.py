@@ -154,7 +154,7 @@ def graphs(layout: Layout, device: int) -> List[mx.sym.Symbol]:
     between = crossings(layout)
     made = []
     for level in range(layout.levels):
-        builder = _Builder(device)
+        builder = _LevelBuilder(device)
         for crossing in between[level - 1] if level else ():
             builder.input(crossing)
         for number, item in enumerate(layout.items):
@@ -172,7 +172,7 @@ def flat_graph(layout: Layout, device: int) -> mx.sym.Symbol:
 
     Its shapes are those of the levels.
     """
-    builder = _Builder(device)
+    builder = _LevelBuilder(device)
     for number, item in enumerate(layout.items):
         if item.kind in (SUM, COPY):
             builder.alias(number, _key(item.inputs[0]))
@@ -182,7 +182,7 @@ def flat_graph(layout: Layout, device: int) -> mx.sym.Symbol:
     return to_symbol(builder.nodes, [scores], layout.attrs)
 
 
-class _Builder:
+class _LevelBuilder:
     """The nodes of one level on one device."""
 
     def __init__(self, device: int) -> None:

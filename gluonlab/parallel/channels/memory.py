@@ -10,7 +10,7 @@ from typing import Dict, Iterator, List, NamedTuple, Sequence, Set
 
 from gluonlab.parallel.channels.layout import wanted
 from gluonlab.parallel.channels.replica import Levels, Params
-from gluonlab.parallel.memory import Graph, Shards, Taken, input_kinds, of_parameters
+from gluonlab.parallel.memory import Graph, ShardSizes, Taken, input_kinds, of_parameters
 from gluonlab.parallel.part import Kinds, bytes_of
 from gluonlab.parallel.strategy import StrategyPlan
 
@@ -54,12 +54,12 @@ class ChannelMemory:
         self._columns = columns
         self._params, self._plan = params, plan
 
-    def taken(self, shards: Shards) -> List[Taken]:
+    def taken(self, shards: ShardSizes) -> List[Taken]:
         """As `gluonlab.parallel.strategy.Strategy` says."""
         bound = self._bindings(shards)
         return [self._of_device(device, bound) for device in range(len(self._params))]
 
-    def _bindings(self, shards: Shards) -> Set[_Binding]:
+    def _bindings(self, shards: ShardSizes) -> Set[_Binding]:
         """What `gluonlab.parallel.channels.replica.ChannelReplica` binds."""
         ways = (shards.trained, self._columns, True), (shards.scored, 0, False)
         return {

@@ -79,7 +79,7 @@ class _Planner:
         ways: int,
         channels: str,
     ) -> None:
-        self.facts = Facts(graph, inputs)
+        self.facts = GraphInfo(graph, inputs)
         self.nodes = self.facts.nodes
         self._trained, self._ways, self._channels = trained, ways, channels
         self.items = Items(self.nodes, trained)
@@ -308,7 +308,7 @@ def _refuse_random(node: Node) -> None:
         )
 
 
-class Facts:
+class GraphInfo:
     """The ``nodes`` of a graph, their ``shapes`` by node and output, and how often each is used.
 
     ``inputs``: shapes from which all others follow. ``last_layers``: behind them comes no other.

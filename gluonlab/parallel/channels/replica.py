@@ -22,7 +22,7 @@ from gluonlab.parallel.channels.layout import (
     wanted,
 )
 from gluonlab.parallel.data.replica import IMAGES, LABELS
-from gluonlab.parallel.part import Bound, Heads, Part, SharedArrays, bytes_of
+from gluonlab.parallel.part import BoundGraph, CompiledGraph, Heads, SharedArrays, bytes_of
 from gluonlab.parallel.precision import Conversion
 from gluonlab.parallel.strategy import Around
 
@@ -32,10 +32,10 @@ Params = Mapping[str, gluon.Parameter]
 
 # The operators that join the devices, each of the first two the other's derivative (M. Shoeybi et
 # al., "Megatron-LM: Training multi-billion parameter language models using model parallelism",
-# 2019, section 3, where `Copy` is f and `Sum` is g).
+# 2019, section 3, where `CopyOperator` is f and `SumOperator` is g).
 
 
-class Copy:
+class CopyOperator:
     """Identity forward, allreduce backward: every device computes with the same value."""
 
     def __init__(self, schedule: Schedule, values: Sequence[nd.NDArray]) -> None:
@@ -51,7 +51,7 @@ class Copy:
         return [Executor(self._schedule, [[gradient] for gradient in gradients]).run]
 
 
-class Sum:
+class SumOperator:
     """Allreduce forward, identity backward: every device has a summand of the same value."""
 
     def __init__(self, schedule: Schedule, values: Sequence[nd.NDArray]) -> None:
@@ -67,7 +67,7 @@ class Sum:
         return []
 
 
-class Pass:
+class PassOperator:
     """The value goes on as it is, both ways: all that takes it is the same on every device."""
 
     def __init__(self, schedule: Schedule, values: Sequence[nd.NDArray]) -> None:
@@ -83,7 +83,7 @@ class Pass:
 
 
 OPERATORS: Dict[str, Callable[[Schedule, Sequence[nd.NDArray]], Any]] = {
-    COPY: Copy, SUM: Sum, PASS: Pass,
+    COPY: CopyOperator, SUM: SumOperator, PASS: PassOperator,
 }  # fmt: skip
 
 
@@ -92,14 +92,14 @@ class _Calls(NamedTuple):
 
     images: List[CopyInto]
     labels: List[CopyInto]
-    forward: List[Tuple[List[Part], List[Bound], List[Call]]]
+    forward: List[Tuple[List[CompiledGraph], List[BoundGraph], List[Call]]]
     backward: List[Tuple[bool, Call]]  # whether the devices meet in it
     heads: List[Heads]
     outputs: List[nd.NDArray]
-    moved: "Moved"
+    moved: "MicrobatchTraffic"
 
 
-class Moved(NamedTuple):
+class MicrobatchTraffic(NamedTuple):
     """Bytes that go from device to device for one microbatch.
 
     ``inputs``: of images and labels, to all devices but the first. ``sums``: the size of each array
@@ -140,7 +140,7 @@ class ChannelReplica:
         add: bool = False,
         around: Optional[Around] = None,
     ) -> Tuple[nd.NDArray, nd.NDArray]:
-        """As `gluonlab.parallel.data.replica.Replica.forward`; ``around`` sees the meetings."""
+        """As `gluonlab.parallel.data.replica.GraphReplica.forward`; ``around`` sees meetings."""
         key = (images.shape, images.dtype, labels.shape, labels.dtype, add)
         if key not in self._made:
             self._made[key] = self._make(images, labels, add)
@@ -168,14 +168,14 @@ class ChannelReplica:
             else:
                 call()
 
-    def moved(self) -> Moved:
+    def moved(self) -> MicrobatchTraffic:
         """What the devices told each other for the last microbatch."""
         assert self._last is not None, "forward comes first"
         return self._last.moved
 
     def _make(self, images: nd.NDArray, labels: nd.NDArray, add: bool) -> _Calls:
         levels = self.scoring if len(labels.shape) == 1 else self.levels
-        bounds: List[List[Bound]] = []
+        bounds: List[List[BoundGraph]] = []
         forward: List[Any] = []
         meetings: List[List[Any]] = []
         given: List[Dict[str, nd.NDArray]] = [{} for _ in self._ctxs]
@@ -218,7 +218,7 @@ class ChannelReplica:
     def _backward(
         self,
         levels: "Levels",
-        bounds: List[List[Bound]],
+        bounds: List[List[BoundGraph]],
         meetings: List[List[Any]],
     ) -> Tuple[List[Tuple[bool, Call]], List[Heads]]:
         """The calls from the last level to the first, and the heads of the losses."""
@@ -270,7 +270,7 @@ class Levels:
         levels = [[own[level] for own in by_device] for level in range(layout.levels)]
         self.parts = [
             [
-                Part(
+                CompiledGraph(
                     convert(own), params[device], ctxs[device],
                     [0] if level == layout.levels - 1 else [],
                     wanted(self.between[level - 1]) if level else [],
@@ -281,7 +281,7 @@ class Levels:
         ]  # fmt: skip
 
 
-def _moved(levels: Levels, bounds: Sequence[Sequence[Bound]]) -> Moved:
+def _moved(levels: Levels, bounds: Sequence[Sequence[BoundGraph]]) -> MicrobatchTraffic:
     """Sums are those that go forward, and of the gradients of what all devices compute with."""
     inputs = [array for level in bounds for bound in level[1:] for array in bound.arrays.values()]
     sums = [
@@ -290,13 +290,13 @@ def _moved(levels: Levels, bounds: Sequence[Sequence[Bound]]) -> Moved:
         for value, crossing in zip(bound.outputs, between)
         if crossing.kind == SUM or (crossing.kind == COPY and crossing.learns)
     ]
-    return Moved(sum(map(_bytes, inputs)), list(map(_bytes, sums)))
+    return MicrobatchTraffic(sum(map(_bytes, inputs)), list(map(_bytes, sums)))
 
 
 def _bytes(array: nd.NDArray) -> int:
     return bytes_of((array.shape, array.dtype))
 
 
-def _taken(part: Part, inputs: Mapping[str, nd.NDArray]) -> Dict[str, nd.NDArray]:
+def _taken(part: CompiledGraph, inputs: Mapping[str, nd.NDArray]) -> Dict[str, nd.NDArray]:
     names = set(part.graph.list_arguments())
     return {name: array for name, array in inputs.items() if name in names}

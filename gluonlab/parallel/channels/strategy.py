@@ -29,7 +29,7 @@ from gluonlab.parallel.channels.planner import split
 from gluonlab.parallel.channels.replica import ChannelReplica
 from gluonlab.parallel.data.replica import IMAGES, LABELS, loss_graph
 from gluonlab.parallel.data.strategy import ReplicaStep
-from gluonlab.parallel.memory import Shards, Taken
+from gluonlab.parallel.memory import ShardSizes, Taken
 from gluonlab.parallel.objective import constants_of, label_columns, scoring_loss
 from gluonlab.parallel.strategy import (
     MakeNet,
@@ -98,7 +98,7 @@ class ChannelParallel(ReplicaStep):
 
     outputs = inputs
 
-    def taken(self, shards: Shards) -> List[Taken]:
+    def taken(self, shards: ShardSizes) -> List[Taken]:
         """As `Strategy` says."""
         return self._memory.taken(shards)
 

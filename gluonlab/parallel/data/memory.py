@@ -11,7 +11,7 @@ from gluonlab.models.rewriting import rewrite
 from gluonlab.parallel.data.replica import loss_graph
 from gluonlab.parallel.memory import (
     Graph,
-    Shards,
+    ShardSizes,
     Taken,
     divided,
     input_kinds,
@@ -38,7 +38,7 @@ class ReplicaMemory:
         )
         self._activations: Dict[Tuple[int, ...], int] = {}
 
-    def taken(self, shards: Shards) -> List[Taken]:
+    def taken(self, shards: ShardSizes) -> List[Taken]:
         """As `gluonlab.parallel.strategy.Strategy` says."""
         images = shards.trained[0]
         part = self._plan.microbatches.largest(images)
@@ -47,10 +47,10 @@ class ReplicaMemory:
         inputs = copies * sum(map(bytes_of, self._inputs(part).values()))
         return [Taken(*self._always, self._activation_bytes(shards), inputs)]
 
-    def _activation_bytes(self, shards: Shards) -> int:
+    def _activation_bytes(self, shards: ShardSizes) -> int:
         """The bytes of activations on a device.
 
-        Its own graphs, `Replica`'s, share the memory of the largest. With --sync-bn they only
+        Its own graphs, `GraphReplica`'s, share the memory of the largest. With --sync-bn they only
         evaluate, and training has others, `StagedReplicas`'.
         """
         largest = self._plan.microbatches.largest
@@ -59,7 +59,7 @@ class ReplicaMemory:
         evaluated = max(map(largest, shards.scored), default=0)
         return self._planned(evaluated) + self._planned_in_stages(*self._parts(shards))
 
-    def _parts(self, shards: Shards) -> List[int]:
+    def _parts(self, shards: ShardSizes) -> List[int]:
         """The images of each graph that training binds.
 
         Where gradients add to those of parts before, it is a graph of its own.

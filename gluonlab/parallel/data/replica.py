@@ -15,7 +15,7 @@ from gluonlab.parallel.objective import (
     label_columns,
     scoring_loss,
 )
-from gluonlab.parallel.part import Bound, Part
+from gluonlab.parallel.part import BoundGraph, CompiledGraph
 from gluonlab.parallel.precision import Conversion, as_it_is
 
 IMAGES, LABELS = "gluonlab_images", "gluonlab_labels"
@@ -48,7 +48,7 @@ def with_loss(scores: mx.sym.Symbol, loss: gluon.HybridBlock) -> mx.sym.Symbol:
 class _BoundReplica(NamedTuple):
     """A bound graph of images and labels."""
 
-    bound: Bound
+    bound: BoundGraph
     images: CopyInto
     labels: CopyInto
     loss: nd.NDArray
@@ -56,7 +56,7 @@ class _BoundReplica(NamedTuple):
     unsmoothed: nd.NDArray
 
 
-class Replica:
+class GraphReplica:
     """Runs a `loss_graph` on one device, where ``params`` are already initialised.
 
     ``scoring``: another one for labels (n,), where those of ``graph`` are of another kind.
@@ -70,7 +70,7 @@ class Replica:
         scoring: Optional[mx.sym.Symbol] = None,
     ) -> None:
         self.graph, self.scoring, self.ctx = graph, graph if scoring is None else scoring, ctx
-        self._part = Part(graph, params, ctx, losses=[0])
+        self._part = CompiledGraph(graph, params, ctx, losses=[0])
         self._bound: Dict[Tuple[Any, ...], _BoundReplica] = {}
         self._last: "_BoundReplica | None" = None
         self._kinds = KindReader()
@@ -125,10 +125,10 @@ def replicas(
     preprocess: Callable[[Any, Any], Any],
     ctxs: List[mx.Context],
     convert: Conversion = as_it_is,
-) -> List[Replica]:
+) -> List[GraphReplica]:
     """One compiled copy of ``net`` for each device."""
     graph = scoring = loss_graph(net, loss, preprocess, convert)
     if label_columns(loss):
         scoring = loss_graph(net, scoring_loss(loss), preprocess, convert)
     params = {**net.collect_params(), **constants_of(loss)}
-    return [Replica(graph, params, ctx, scoring) for ctx in ctxs]
+    return [GraphReplica(graph, params, ctx, scoring) for ctx in ctxs]

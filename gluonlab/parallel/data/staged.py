@@ -3,8 +3,8 @@
 A layer takes one operation that finds a device's own statistics, one that normalises, one that goes
 back, and two that complete the gradient; what the devices share is small
 (`gluonlab.parallel.data.sync_bn_statistics`). `StagedReplicas` trains; each device has a `Tower` of
-stages; `Wishes` and `Gradients` say who wants the gradients of what goes from stage to stage, and
-in which arrays they lie; `planned_mib` tells what all of it takes.
+stages; `Wishes` and `GradientPool` say who wants the gradients of what goes from stage to stage,
+and in which arrays they lie; `planned_mib` tells what all of it takes.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from gluonlab.engine.setup import backward_pieces
 from gluonlab.models.rewriting import rewrite
 from gluonlab.parallel.data.microbatches import Microbatch
 from gluonlab.parallel.data.replica import IMAGES, LABELS
-from gluonlab.parallel.data.sync_bn import Layer, Stage, check_graph, cut
+from gluonlab.parallel.data.sync_bn import GraphStage, Layer, check_graph, cut
 from gluonlab.parallel.data.sync_bn_statistics import (
     OnDevice,
     RunningMoments,
@@ -39,8 +39,8 @@ class StagedReplicas:
 
     ``params`` are initialised on all of ``ctxs``.
     Running statistics move on every device alike, also on those that have no part. Evaluation needs
-    no more than them: `Replica`. Raises ModelError for a graph with a BatchNorm whose statistics
-    cannot be shared.
+    no more than them: `GraphReplica`. Raises ModelError for a graph with a BatchNorm whose
+    statistics cannot be shared.
     """
 
     def __init__(
@@ -49,7 +49,7 @@ class StagedReplicas:
         check_graph(graph)
         self.graph, self.params, self.ctxs = graph, params, list(ctxs)
         self._bound: Dict[Any, _BoundStages] = {}
-        self._memory = [Memory(ctx) for ctx in ctxs]
+        self._memory = [SharedWorkspace(ctx) for ctx in ctxs]
         self._running: "RunningMoments | None" = None
         self._last: "_BoundStages | None" = None
 
@@ -119,7 +119,7 @@ class _BoundStages(NamedTuple):
     layers: List[List[SharedStatistics]]
 
 
-class _Run(NamedTuple):
+class _BoundStage(NamedTuple):
     """A stage, bound.
 
     ``heads``: what its backward begins with; None where nobody wants gradients.
@@ -131,8 +131,8 @@ class _Run(NamedTuple):
     loss: Optional[int]  # which of them is that of the losses
 
 
-class Memory:
-    """What a device's towers share: they run one after the other, as a `Replica`'s graphs do."""
+class SharedWorkspace:
+    """What a device's towers share: they run one by one, as a `GraphReplica`'s graphs do."""
 
     def __init__(self, ctx: mx.Context) -> None:
         self.executors: Dict[int, Any] = {}  # of each stage the first, in whose memory others run
@@ -147,13 +147,13 @@ class Tower:
 
     def __init__(
         self,
-        stages: Sequence[Stage],
+        stages: Sequence[GraphStage],
         params: Dict[str, gluon.Parameter],
         part: Microbatch,
         add: bool,
         ctx: mx.Context,
         statistics: Sequence[nd.NDArray],
-        memory: "Memory",
+        memory: "SharedWorkspace",
     ) -> None:
         """``statistics``: see `OnDevice`.
 
@@ -164,7 +164,7 @@ class Tower:
         self.images, self.labels = CopyInto(images), CopyInto(labels)
         self.values: Dict[str, nd.NDArray] = {IMAGES: images, LABELS: labels}
         self.values.update({name: param.data(ctx) for name, param in params.items()})
-        self.runs: List[_Run] = []
+        self.runs: List[_BoundStage] = []
         self.sides: Dict[int, OnDevice] = {}
         self._layers = [layer for stage in stages for layer in stage.layers]
         for layer in self._layers:
@@ -172,7 +172,7 @@ class Tower:
         self._wishes = Wishes(stages, self._layers, params)
         given = {name: (value.shape, value.dtype) for name, value in self.values.items()}
         kinds = kinds_between(stages, given)
-        self._gradients = Gradients(stages, self._wishes, kinds, memory.gradients)
+        self._gradients = GradientPool(stages, self._wishes, kinds, memory.gradients)
         self._requests: List[Dict[str, str]] = [{} for _ in stages]
         self._targets: List[Dict[str, nd.NDArray]] = [{} for _ in stages]
         self._after: List[List[Tuple[Any, nd.NDArray]]] = [[] for _ in stages]
@@ -268,7 +268,7 @@ class Tower:
         self._requests[number][name] = "add" if add else "write"
         self._targets[number][name] = gradient
 
-    def _bind(self, number: int, stage: Stage, memory: Any) -> None:
+    def _bind(self, number: int, stage: GraphStage, memory: Any) -> None:
         args = {name: self.values[name] for name in stage.graph.list_arguments()}
         states = {name: self.values[name] for name in stage.graph.list_auxiliary_states()}
         learns = self._wishes.learns[number]
@@ -297,12 +297,12 @@ class Tower:
             if loss is not None:
                 heads[loss][:] = 1.0
             handles = (ctypes.c_void_p * len(heads))(*[head.handle for head in heads])
-        self.runs.append(_Run(executor, heads, handles, loss))
+        self.runs.append(_BoundStage(executor, heads, handles, loss))
         if loss is not None:
             self._ending = self.runs[-1]
 
 
-def kinds_between(stages: Sequence[Stage], kinds: Kinds) -> Kinds:
+def kinds_between(stages: Sequence[GraphStage], kinds: Kinds) -> Kinds:
     """Shape and type of what goes from stage to stage, and ``kinds``: of all that stages take."""
     found = dict(kinds)
     for stage in stages:
@@ -322,7 +322,10 @@ class Wishes:
     """
 
     def __init__(
-        self, stages: Sequence[Stage], layers: Sequence[Layer], params: Dict[str, gluon.Parameter]
+        self,
+        stages: Sequence[GraphStage],
+        layers: Sequence[Layer],
+        params: Dict[str, gluon.Parameter],
     ) -> None:
         trained = {name for name, param in params.items() if param.grad_req != "null"}
         self.wanted: Set[str] = set()
@@ -371,7 +374,7 @@ class Arrays:
         return take
 
 
-class Gradients:
+class GradientPool:
     """Arrays for gradients of what goes from stage to stage, used again when they are free.
 
     ``of``: by the name of the value. ``added[stage]``: by the name, what this stage makes of it, to
@@ -380,7 +383,7 @@ class Gradients:
     """
 
     def __init__(
-        self, stages: Sequence[Stage], wishes: Wishes, kinds: Kinds, arrays: Arrays
+        self, stages: Sequence[GraphStage], wishes: Wishes, kinds: Kinds, arrays: Arrays
     ) -> None:
         self.of: Dict[str, nd.NDArray] = {}
         self.added: List[Dict[str, nd.NDArray]] = [{} for _ in stages]
@@ -421,7 +424,7 @@ def planned_mib(
     """What one device needs to train by all of these graphs, one after the other.
 
     Each graph comes with shapes and types of all its arguments and states. ``without_memory(shape,
-    dtype=...)``: an array that has none. As in `Memory`, stages of the same
+    dtype=...)``: an array that has none. As in `SharedWorkspace`, stages of the same
     place lie in the memory of the largest, and gradients between stages in arrays that all
     graphs of a size use. But MXNet makes a copy of the gradients that a stage's backward begins
     with, for each graph, and its plan does not tell of them.
@@ -433,7 +436,7 @@ def planned_mib(
         layers = [layer for stage in stages for layer in stage.layers]
         given = {**kinds, **{name: kinds[layer.beta] for layer in layers for name in layer.told}}
         between, wishes = kinds_between(stages, given), Wishes(stages, layers, params)
-        Gradients(stages, wishes, between, arrays)
+        GradientPool(stages, wishes, between, arrays)
         copies += sum(bytes_of(between[name]) for name in wishes.wanted)
         wanted = {*wishes.wanted, *(name for layer in layers for name in layer.told[:2])}
         wanted.update(name for name, param in params.items() if param.grad_req != "null")
@@ -447,7 +450,7 @@ def planned_mib(
 
 
 def _asked(
-    stage: Stage, learns: bool, wanted: Set[str], params: Dict[str, gluon.Parameter]
+    stage: GraphStage, learns: bool, wanted: Set[str], params: Dict[str, gluon.Parameter]
 ) -> List[str]:
     """The arguments for which `Tower` binds a stage with gradients."""
     names = stage.graph.list_arguments()
@@ -457,7 +460,7 @@ def _asked(
 
 
 def _stage_mib(
-    stage: Stage,
+    stage: GraphStage,
     asked: List[str],
     between: Kinds,
     given: Kinds,

@@ -22,7 +22,7 @@ from gluonlab.parallel.data.microbatches import WHOLE, LossSums, Microbatch, Mic
 from gluonlab.parallel.data.replica import replicas
 from gluonlab.parallel.data.statistics import RunningStatistics
 from gluonlab.parallel.data.sync_bn import check_waits
-from gluonlab.parallel.memory import Shards, Taken
+from gluonlab.parallel.memory import ShardSizes, Taken
 from gluonlab.parallel.objective import constants_of
 from gluonlab.parallel.precision import Conversion, as_it_is
 from gluonlab.parallel.strategy import (
@@ -51,7 +51,7 @@ class ReplicaStep:
         statistics: Any,
         staged: Any = None,
     ) -> None:
-        """``replicas[i]``, a `Replica` or something like it, trains on shard i.
+        """``replicas[i]``, a `GraphReplica` or something like it, trains on shard i.
 
         ``updates`` sums and updates: a `BucketedTrainer`, or a `TrainerGroup`. ``statistics``: the
         copies' `RunningStatistics`. ``staged``: a `gluonlab.parallel.data.staged.StagedReplicas`
@@ -198,7 +198,7 @@ class DataParallel(DataParallelStep, WholeParameters):
         )  # fmt: skip
         self._loss, self._plan, self._memory = loss, plan, None  # type: Any, StrategyPlan, Any
 
-    def taken(self, shards: Shards) -> List[Taken]:
+    def taken(self, shards: ShardSizes) -> List[Taken]:
         """As `Strategy` says."""
         if self._memory is None:
             from gluonlab.parallel.data.memory import ReplicaMemory

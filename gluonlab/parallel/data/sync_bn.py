@@ -151,7 +151,7 @@ class Layer(NamedTuple):
         return own + "gamma", own + "beta", own + "mean", own + "variance"
 
 
-class Stage(NamedTuple):
+class GraphStage(NamedTuple):
     """A part of a network's graph. Its outputs: ``gives``, then ``heads``."""
 
     graph: mx.sym.Symbol
@@ -188,7 +188,7 @@ def check_graph(graph: mx.sym.Symbol) -> None:
             )
 
 
-def cut(graph: mx.sym.Symbol) -> List[Stage]:
+def cut(graph: mx.sym.Symbol) -> List[GraphStage]:
     """The stages of a graph, in which BatchNorm layers are given the batch's statistics."""
     old = parsed(graph)
     nodes = old["nodes"]
@@ -207,7 +207,7 @@ def cut(graph: mx.sym.Symbol) -> List[Stage]:
                 crossing[source, output] = _name(nodes, source, output)
     stages = []
     for number in range(max(stage_of) + 1):
-        stage = _Builder(nodes, crossing)
+        stage = _StageBuilder(nodes, crossing)
         for i, node in enumerate(nodes):
             if node["op"] != "null" and stage_of[i] == number:
                 stage.take(i, layers.get(i))
@@ -217,7 +217,7 @@ def cut(graph: mx.sym.Symbol) -> List[Stage]:
         entries = [stage.given(*entry) for entry in gives.values()]
         entries += [stage.entry(*old["heads"][place][:2]) for place in heads]
         part = to_symbol(stage.nodes, entries, old["attrs"])
-        stages.append(Stage(part, list(gives), ending, heads))
+        stages.append(GraphStage(part, list(gives), ending, heads))
     return stages
 
 
@@ -240,7 +240,7 @@ def _layer(nodes: List[Node], place: int, number: int) -> Layer:
     )
 
 
-class _Builder:
+class _StageBuilder:
     """The nodes of one stage."""
 
     def __init__(self, nodes: List[Node], crossing: Dict[Tuple[int, int], str]) -> None:

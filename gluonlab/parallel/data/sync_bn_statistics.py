@@ -232,7 +232,7 @@ class RunningMoments:
         moving: Sequence[int],
     ) -> None:
         """``moving``: the numbers of the layers that are `moved`, in order."""
-        self._devices = [_Device(layers, params, ctx, moving) for ctx in ctxs]
+        self._devices = [_DeviceStatistics(layers, params, ctx, moving) for ctx in ctxs]
         self.statistics = [device.statistics for device in self._devices]
 
     def move(self, busy: Sequence[int]) -> None:
@@ -244,7 +244,7 @@ class RunningMoments:
             device.move()
 
 
-class _Device:
+class _DeviceStatistics:
     def __init__(
         self,
         layers: Sequence[Layer],
@@ -274,7 +274,7 @@ class _Device:
             self._updates.append(_Update())
         self._updates[-1].append(running, moment, rate)
 
-    def learn_from(self, other: "_Device") -> None:
+    def learn_from(self, other: "_DeviceStatistics") -> None:
         self._learn.copy(other._all)
 
     def move(self) -> None:

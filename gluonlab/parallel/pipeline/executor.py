@@ -20,10 +20,10 @@ from mxnet import nd
 from gluonlab.engine.invoke import Fence
 from gluonlab.parallel.data.microbatches import LossSums, Microbatch
 from gluonlab.parallel.data.replica import IMAGES, LABELS
-from gluonlab.parallel.part import Bound, Heads, Part, bytes_of
+from gluonlab.parallel.part import BoundGraph, CompiledGraph, Heads, bytes_of
 from gluonlab.parallel.pipeline.check import in_order, peaks
 from gluonlab.parallel.pipeline.schedule import SEND_FORWARD, Instruction, PipelineSchedule
-from gluonlab.parallel.stages.partition import ACTIVATION, Stage
+from gluonlab.parallel.stages.partition import ACTIVATION, PipelineStage
 
 Call = Callable[[], object]
 MakeSchedule = Callable[[int], PipelineSchedule]  # for a number of microbatches
@@ -34,13 +34,13 @@ class Pipeline:
 
     def __init__(
         self,
-        stages: Sequence[Stage],
+        stages: Sequence[PipelineStage],
         ctxs: Sequence[mx.Context],
         make_schedule: MakeSchedule,
     ) -> None:
         self.stages, self.ctxs, self._make_schedule = stages, list(ctxs), make_schedule
         self.parts = [
-            Part(
+            CompiledGraph(
                 stage.graph, stage.kept, ctxs[number % len(ctxs)], [0] * stage.is_last,
                 [ACTIVATION] * stage.wants,
             )
@@ -48,7 +48,7 @@ class Pipeline:
         ]  # fmt: skip
         self.sums = LossSums([self.parts[-1].ctx])
         self._programs: Dict[Any, Program] = {}
-        self._bound: Dict[Any, Bound] = {}
+        self._bound: Dict[Any, BoundGraph] = {}
 
     def program(self, shard: Microbatch, parts: Sequence[Microbatch]) -> "Program":
         """What is to be queued to train on ``parts``, which shards of a kind are cut into alike."""
@@ -89,7 +89,7 @@ class Pipeline:
         before: Sequence[nd.NDArray],
         add: bool = False,
         slot: int = 0,
-    ) -> Bound:
+    ) -> BoundGraph:
         """The graph of a stage for such a microbatch, in one of the stage's slots."""
         key = number, _kind(part), add, slot
         if key not in self._bound:
@@ -158,9 +158,9 @@ class Program:
         arrays = own.outputs if send.op == SEND_FORWARD else own.gradients.values()
         return sum(bytes_of((array.shape, array.dtype)) for array in arrays)
 
-    def _bind(self, microbatch: int) -> List[Bound]:
+    def _bind(self, microbatch: int) -> List[BoundGraph]:
         """The graphs of all stages for a microbatch."""
-        bounds: List[Bound] = []
+        bounds: List[BoundGraph] = []
         for stage, slots in enumerate(self._slots):
             before = bounds[-1].outputs if bounds else []
             part, slot = self.microbatches[microbatch], microbatch % slots
@@ -237,10 +237,10 @@ class Program:
             self.calls.append(Fence(ctx, before.done, begins))
         self._turns[device] = _Turn(done)
 
-    def _copy_images(self, bound: Bound, microbatch: int) -> None:
+    def _copy_images(self, bound: BoundGraph, microbatch: int) -> None:
         bound.inputs[IMAGES].copy(self.microbatches[microbatch].images)
 
-    def _copy_labels(self, bound: Bound, microbatch: int) -> None:
+    def _copy_labels(self, bound: BoundGraph, microbatch: int) -> None:
         bound.inputs[LABELS].copy(self.microbatches[microbatch].labels)
 
     def _add_loss(self, loss: nd.NDArray, microbatch: int) -> None:

@@ -101,7 +101,7 @@ class Kept(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Timeline:
+class PipelineTimeline:
     """When everything happens; ``events`` by the time at which they begin.
 
     ``kept``: of each device, how many microbatches it keeps at what time; it begins with none.
@@ -118,7 +118,7 @@ class Timeline:
         return math.fsum(self.bubbles) / len(self.bubbles)
 
 
-def price(schedule: PipelineSchedule, costs: Costs) -> Timeline:
+def price(schedule: PipelineSchedule, costs: Costs) -> PipelineTimeline:
     """When each instruction of a schedule, which `check` has proved, begins and ends.
 
     Raises ScheduleError for costs of another number of stages, for times below 0, and where a
@@ -149,7 +149,7 @@ def price(schedule: PipelineSchedule, costs: Costs) -> Timeline:
         own[event.device].append(event)
     bubbles = tuple(_idle(of_device, whole) for of_device in own)
     kept = tuple(_kept(schedule, of_device) for of_device in own)
-    return Timeline(tuple(sorted(events, key=_when)), whole, bubbles, kept)
+    return PipelineTimeline(tuple(sorted(events, key=_when)), whole, bubbles, kept)
 
 
 def ideal_bubble(devices: int, microbatches: int, stages_per_device: int = 1) -> float:

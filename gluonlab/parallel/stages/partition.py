@@ -26,13 +26,13 @@ from gluonlab.models.graphs import parsed
 from gluonlab.models.rewriting import rewrite
 from gluonlab.parallel.data.microbatches import Microbatches
 from gluonlab.parallel.data.replica import IMAGES, LABELS, with_loss
-from gluonlab.parallel.memory import Graph, Shards, Taken, input_kinds, of_parameters
+from gluonlab.parallel.memory import Graph, ShardSizes, Taken, input_kinds, of_parameters
 from gluonlab.parallel.objective import constants_of, label_columns, make_loss, scoring_loss
 from gluonlab.parallel.part import Kind, Kinds, bytes_of
 from gluonlab.parallel.pipeline.check import peaks
 from gluonlab.parallel.pipeline.schedule import SCHEDULES, PipelineSchedule
 from gluonlab.parallel.precision import Conversion
-from gluonlab.parallel.strategy import Split, StrategyPlan
+from gluonlab.parallel.strategy import Parallelism, StrategyPlan
 
 INPUT = "gluonlab_chain"
 
@@ -172,7 +172,7 @@ def _shape_of(graph: mx.sym.Symbol) -> Tuple[Any, ...]:
 ACTIVATION = "gluonlab_activation"
 
 
-class Stage(NamedTuple):
+class PipelineStage(NamedTuple):
     """A stretch of the network: ``inputs`` -> its activation, or of the last one loss and scores.
 
     ``params``: those that it has, by name. ``scoring``: the graph for labels (n,), where those of
@@ -209,14 +209,14 @@ def make_stages(
     loss: gluon.HybridBlock,
     preprocess: Callable[[Any, Any], Any],
     convert: Conversion,
-) -> List[Stage]:
+) -> List[PipelineStage]:
     """The stages between ``cuts``, numbers of the layers with which stages begin, but the first.
 
     Raises ModelError for a parameter that two of them share: its gradients would have to be summed
     between devices.
     """
     bounds = [0, *cuts, len(layers)]
-    stages: List[Stage] = []
+    stages: List[PipelineStage] = []
     learned = False
     taken: Set[str] = set()
     for begin, end in zip(bounds, bounds[1:]):
@@ -240,7 +240,7 @@ def make_stage(
     preprocess: Callable[[Any, Any], Any],
     convert: Conversion,
     wants: bool,
-) -> Stage:
+) -> PipelineStage:
     """The layers from ``begin`` to ``end`` as a stage."""
     first, last = begin == 0, end == len(layers)
     of_labels = scoring_loss(loss) if label_columns(loss) else loss
@@ -253,7 +253,7 @@ def make_stage(
     names = [*graph.list_arguments(), *graph.list_auxiliary_states()]
     own = {name: params[name] for name in names if name in params}
     inputs = [IMAGES if first else ACTIVATION, *[LABELS] * last]
-    return Stage(graph, scoring, inputs, own, wants, constants_of(loss) if last else {})
+    return PipelineStage(graph, scoring, inputs, own, wants, constants_of(loss) if last else {})
 
 
 # What stages take on each device, planned. A stage's graphs share the memory of their activations
@@ -276,13 +276,13 @@ class Binding(NamedTuple):
     slot: int
 
 
-def schedule_of(split: Split, microbatches: int) -> PipelineSchedule:
+def schedule_of(split: Parallelism, microbatches: int) -> PipelineSchedule:
     """The order in which a copy of the network works on so many microbatches."""
     return SCHEDULES[split.schedule](split.size, microbatches, split.stages_per_device)
 
 
 def bindings(
-    shards: Shards, microbatches: Microbatches, split: Split, columns: int
+    shards: ShardSizes, microbatches: Microbatches, split: Parallelism, columns: int
 ) -> List[Set[Binding]]:
     """What `gluonlab.parallel.pipeline.executor.Pipeline` binds, of each stage."""
     found: List[Set[Binding]] = [set() for _ in range(split.size * split.stages_per_device)]
@@ -303,7 +303,7 @@ class StagedMemory:
     """Tells what the devices of a copy take, stage i on device ``i % plan.split.size``."""
 
     def __init__(
-        self, stages: Sequence[Stage], loss: gluon.HybridBlock, plan: StrategyPlan
+        self, stages: Sequence[PipelineStage], loss: gluon.HybridBlock, plan: StrategyPlan
     ) -> None:
         self._stages, self._plan, self._columns = stages, plan, label_columns(loss)
         self._given: Dict[Tuple[int, int], Kind] = {}
@@ -312,7 +312,7 @@ class StagedMemory:
             for number, stage in enumerate(stages)
         ]
 
-    def taken(self, shards: Shards) -> List[Taken]:
+    def taken(self, shards: ShardSizes) -> List[Taken]:
         """As `gluonlab.parallel.strategy.Strategy` says."""
         split = self._plan.split
         bound = bindings(shards, self._plan.microbatches, split, self._columns)
@@ -338,7 +338,9 @@ class StagedMemory:
 class StageMemory:
     """Tells what one stage takes; ``given(images)``: shape and type of what it is given."""
 
-    def __init__(self, stage: Stage, given: Callable[[int], Kind], plan: StrategyPlan) -> None:
+    def __init__(
+        self, stage: PipelineStage, given: Callable[[int], Kind], plan: StrategyPlan
+    ) -> None:
         self._stage, self._given, self._plan = stage, given, plan
         self._always = of_parameters(
             stage.params.values(), plan.make_optimizer(), plan.kvstore, len(plan.split.copies)
@@ -447,7 +449,7 @@ def least_largest(
     layers. What is cheapest so far is extended first, so that the costs of stages that are much too
     long are never asked for (Dijkstra's algorithm, with the largest cost in place of the sum).
     """
-    ways = [_Way(0.0, stages, (0,), 0.0, True)]
+    ways = [_PartialPartition(0.0, stages, (0,), 0.0, True)]
     extended = set()
     while True:
         way = heappop(ways)
@@ -464,10 +466,15 @@ def least_largest(
         elif (way.left, end) not in extended:
             extended.add((way.left, end))
             first = end + 1 if way.left > 1 else layers
-            heappush(ways, _Way(way.largest, way.left - 1, (*way.ends, first), way.largest, False))
+            heappush(
+                ways,
+                _PartialPartition(
+                    way.largest, way.left - 1, (*way.ends, first), way.largest, False
+                ),
+            )
 
 
-class _Way(NamedTuple):
+class _PartialPartition(NamedTuple):
     """Stages that end at ``ends``, and how many are ``left``.
 
     ``largest``: the cost of the largest, or of what is not ``known`` at least; ``before``: without
@@ -489,7 +496,7 @@ def stage_bytes(
     And by how much more layers can reduce them, where the last one gives a large array.
     """
     split = plan.split
-    bound = bindings(Shards((split.share,)), plan.microbatches, split, label_columns(loss))
+    bound = bindings(ShardSizes((split.share,)), plan.microbatches, split, label_columns(loss))
     shapes = _shapes(layers, plan)
     learned = [any(map(_learns, layers[:begin])) for begin in range(len(layers))]
 

@@ -21,7 +21,7 @@ from gluonlab.kvstores.group_store import GroupKVStore
 from gluonlab.kvstores.groups import ALONE, Group
 from gluonlab.parallel.data.microbatches import Microbatch
 from gluonlab.parallel.data.statistics import RunningStatistics
-from gluonlab.parallel.memory import Shards, Taken
+from gluonlab.parallel.memory import ShardSizes, Taken
 from gluonlab.parallel.pipeline.executor import Pipeline, Program, queue
 from gluonlab.parallel.stages.partition import (
     Balanced,
@@ -109,7 +109,7 @@ class StagedParallel(WholeParameters):
         """As `Strategy` says."""
         self.statistics.average()
 
-    def taken(self, shards: Shards) -> List[Taken]:
+    def taken(self, shards: ShardSizes) -> List[Taken]:
         """As `Strategy` says."""
         return self._memory.taken(shards)
 

@@ -29,7 +29,7 @@ from gluonlab.host.resources import room
 from gluonlab.parallel.data.strategy import DataParallel
 from gluonlab.parallel.strategy import DATA, Around, MakeStrategy
 from gluonlab.study.speedup import parts as windows
-from gluonlab.study.speedup.parts import Parts, parts
+from gluonlab.study.speedup.parts import StepParts, parts
 from gluonlab.timeline.recorder import Recorder
 from gluonlab.timeline.timeline import BACKWARD, STAGES, Timeline
 from gluonlab.training.losses import LossLog
@@ -48,7 +48,7 @@ LEAST_GATED = 4
 PATIENCE_S = 0.5  # a host that has not queued a step after so long waits for its devices
 
 
-class Facts(NamedTuple):
+class TrainingFacts(NamedTuple):
     """What a training is like now.
 
     ``each``: images per copy of the network, of which there are ``copies``, one on each device or
@@ -74,7 +74,7 @@ class Facts(NamedTuple):
     shares: Sequence[int] = ()
 
 
-class Measured(NamedTuple):
+class StepMeasurement(NamedTuple):
     """Seconds of a step in each window, by round, and a trace of some steps.
 
     ``images``: of a step, on all devices and on the one; ``ratio``: those of OTHER_SIZE over them.
@@ -95,7 +95,7 @@ class Measured(NamedTuple):
     threads: int
     timeline: Timeline
     dataset: Dataset
-    facts: Facts
+    facts: TrainingFacts
 
     def columns(self) -> Dict[str, List[float]]:
         """The `differences` of each round."""
@@ -106,13 +106,13 @@ class Measured(NamedTuple):
         ]
         return {name: [found[name] for found in each] for name in each[0]}
 
-    def parts(self) -> Parts:
+    def parts(self) -> StepParts:
         """Those of all rounds."""
         columns = self.columns()
         return parts({name: median(values) for name, values in columns.items()}, self.ratio)
 
 
-def on_one(config: TrainConfig, trained: Trained) -> TrainConfig:
+def on_one(config: TrainConfig, trained: MeasuredTraining) -> TrainConfig:
     """The same training on the first of the devices, with as many images for it."""
     first = trained.plan.ctxs[0]
     return config.replace(
@@ -136,7 +136,7 @@ def measure(
     rounds: int = ROUNDS,
     done: Callable[[], object] = lambda: None,
     begins: Callable[[], object] = lambda: None,
-) -> Measured:
+) -> StepMeasurement:
     """Measure the training of ``config``, whose CPU devices have their threads.
 
     ``begins`` is called when it is known that there is something to measure.
@@ -144,7 +144,7 @@ def measure(
     ``strategy``: as for `gluonlab.training.loop.train`; of one device, too. Raises a UsageError.
     """
     with ExitStack() as stack:
-        trained = Trained(config, dataset, strategy)
+        trained = MeasuredTraining(config, dataset, strategy)
         stack.callback(trained.close)
         if trained.devices < 2:
             raise ConfigError(
@@ -152,7 +152,7 @@ def measure(
                 "one: give --gpus 2 or more, or as many --devices"
             )
         begins()
-        one = Trained(on_one(config, trained), trained.plan.dataset, strategy)
+        one = MeasuredTraining(on_one(config, trained), trained.plan.dataset, strategy)
         stack.callback(one.close)
         gated = _gated(trained)
         calls: Dict[str, Timed] = {windows.ONE: one.steps(), windows.STEP: trained.steps(),
@@ -176,7 +176,7 @@ def measure(
         seconds[windows.PLAIN] = [each * plain.factor for each in seconds[windows.PLAIN]]
         steps = int(RECORDED_S / median(seconds[windows.STEP]))
         timeline = trained.record(max(FEWEST_RECORDED, min(MOST_RECORDED, steps)))
-        return Measured(
+        return StepMeasurement(
             rounds=seconds,
             devices=[str(ctx) for ctx in trained.plan.ctxs],
             images=trained.images,
@@ -193,13 +193,13 @@ def measure(
         )
 
 
-def _facts(trained: Trained) -> Facts:
+def _facts(trained: MeasuredTraining) -> TrainingFacts:
     """What a training is like, for the choice of what to try."""
     plan = trained.plan
     used, copies, train = plan.settled.config, len(plan.split.copies), plan.dataset.train
     grows = takes(plan.config.dataset, "samples")
     here = room()
-    return Facts(
+    return TrainingFacts(
         devices=[f"{ctx.device_type}:{ctx.device_id}" for ctx in plan.ctxs],
         each=plan.global_batch_size // copies,
         copies=copies,
@@ -220,7 +220,7 @@ def _facts(trained: Trained) -> Facts:
     )
 
 
-def _gated(trained: Trained) -> Dict[str, Gated]:
+def _gated(trained: MeasuredTraining) -> Dict[str, Gated]:
     """The windows without the host."""
     batch = trained.batch
     _, other = _other_size(trained)
@@ -243,7 +243,7 @@ def _gated(trained: Trained) -> Dict[str, Gated]:
     return found
 
 
-def _by_themselves(trained: Trained) -> Dict[str, Timed]:
+def _by_themselves(trained: MeasuredTraining) -> Dict[str, Timed]:
     """Parts of a step, each repeated without the others."""
     batch, passes = trained.batch, (FORWARD, BACKWARD, STAGES)
     return {
@@ -253,7 +253,7 @@ def _by_themselves(trained: Trained) -> Dict[str, Timed]:
     }
 
 
-def _other_size(trained: Trained) -> "tuple[float, Batch]":
+def _other_size(trained: MeasuredTraining) -> "tuple[float, Batch]":
     """Another batch, and its images over those of a step: half of each shard, or twice."""
     batch = trained.batch
     if min(map(len, batch.xs)) >= FEW:
@@ -271,7 +271,7 @@ def _blocked(queued: Any) -> float:
     return 0.0 if spent is None else max(0.0, spent.seconds - spent.computing)
 
 
-def _updates_in_store(trained: Trained) -> bool:
+def _updates_in_store(trained: MeasuredTraining) -> bool:
     trainer = getattr(trained.strategy, "trainer", None)
     return bool(trainer is not None and trainer._update_on_kvstore)
 
@@ -283,7 +283,7 @@ class _PlainSum:
     ``factor``: how many times as many those are.
     """
 
-    def __init__(self, trained: Trained) -> None:
+    def __init__(self, trained: MeasuredTraining) -> None:
         params = trained.strategy.net.collect_params().values()
         learnt = [param for param in params if param.grad_req != "null"]
         self.gradient_bytes = 4 * sum(math.prod(param.shape) for param in learnt)
@@ -310,7 +310,7 @@ class _PlainSum:
 # --- windows of steps
 
 
-class Queued(NamedTuple):
+class HostPhaseCost(NamedTuple):
     """Seconds that the host takes for a phase while no device works: by the clock, and computing.
 
     What it does not compute it sleeps, or waits for others.
@@ -320,7 +320,7 @@ class Queued(NamedTuple):
     computing: float
 
 
-class Trained:
+class MeasuredTraining:
     """The training of ``config``: each method that trains queues a step, and waits for nothing.
 
     ``strategy``: as for `gluonlab.training.loop.train`. Raises a UsageError for what cannot be
@@ -372,17 +372,17 @@ class Trained:
         nd.waitall()
         self._batches.close()
 
-    def queue(self, batch: Batch, without: Collection[str] = ()) -> Dict[str, Queued]:
+    def queue(self, batch: Batch, without: Collection[str] = ()) -> Dict[str, HostPhaseCost]:
         """A step without some of its phases; what the host took to queue the others."""
-        spent: Dict[str, Queued] = {}
+        spent: Dict[str, HostPhaseCost] = {}
         with self.plan.pieces():
             for name, queue in self.strategy.phases(batch):
                 if name in without:
                     continue
                 wall, cpu = time.perf_counter(), time.thread_time()
                 queue()
-                before = spent.get(name, Queued(0.0, 0.0))
-                spent[name] = Queued(
+                before = spent.get(name, HostPhaseCost(0.0, 0.0))
+                spent[name] = HostPhaseCost(
                     before.seconds + time.perf_counter() - wall,
                     before.computing + time.thread_time() - cpu,
                 )
@@ -449,7 +449,7 @@ def _mean_seconds(queue: Callable[[], Any], repeat: int) -> float:
 class Streamed:
     """What takes a batch each time, once the batches that the loader has made ahead are used up."""
 
-    def __init__(self, trained: Trained, queue: Callable[[], Any]) -> None:
+    def __init__(self, trained: MeasuredTraining, queue: Callable[[], Any]) -> None:
         self._queue = queue
         self._ahead = trained.ahead
 
@@ -463,7 +463,7 @@ class Streamed:
 class OfNothing:
     """Sums or updates that come again and again, of gradients that are 0, as others would grow."""
 
-    def __init__(self, trained: Trained, queue: Callable[[], Any]) -> None:
+    def __init__(self, trained: MeasuredTraining, queue: Callable[[], Any]) -> None:
         strategy: Any = trained.strategy
         self._updates = getattr(strategy, "trainer", None) or strategy.updates
         self._copies, self._queue = range(len(strategy.inputs)), queue

@@ -30,7 +30,7 @@ SLOW_SUM = 4.0
 QUEUES = 2.0
 
 
-class Parts(NamedTuple):
+class StepParts(NamedTuple):
     """Seconds of a step. Those of PARTS make it up; the others are of forward and backward.
 
     Where a strategy has both passes in one phase, all of it is ``forward``.
@@ -86,7 +86,7 @@ def differences(times: Times) -> Times:
     return {STEP: step, **{name: value / step for name, value in found.items()}}
 
 
-def parts(found: Times, ratio: float) -> Parts:
+def parts(found: Times, ratio: float) -> StepParts:
     """The parts, from the medians of `differences`.
 
     ``ratio``: the images of OTHER_SIZE over those of a step. No part is less than nothing, nor more
@@ -112,7 +112,7 @@ def parts(found: Times, ratio: float) -> Parts:
         "shared": max(0.0, passes - max(singles)) if singles else 0.0,
         "fixed": _fixed(passes, found[OTHER_SIZE], ratio),
     }
-    return Parts(**{name: share * found[STEP] for name, share in shares.items()})
+    return StepParts(**{name: share * found[STEP] for name, share in shares.items()})
 
 
 def _between(share: float, most: float) -> float:

@@ -20,7 +20,15 @@ from gluonlab.drawing.page import environment
 from gluonlab.drawing.words import in_language, load_words
 from gluonlab.errors import ConfigError
 from gluonlab.files.whole import check_new, new_file
-from gluonlab.study.speedup.verdict import ACCOUNTED, AGREE, CORES, LEAST, Cause, Tried, Verdict
+from gluonlab.study.speedup.verdict import (
+    ACCOUNTED,
+    AGREE,
+    CORES,
+    LEAST,
+    Cause,
+    Diagnosis,
+    TriedAdvice,
+)
 from gluonlab.study.study import WORDS as FOLDER
 from gluonlab.timeline.picture import as_svg
 
@@ -42,12 +50,12 @@ def check_page(out: Optional[str], language: Optional[str]) -> None:
     check_new("--out", Path(out))
 
 
-def sentences(verdict: Verdict, language: str = ENGLISH) -> List[str]:
+def sentences(verdict: Diagnosis, language: str = ENGLISH) -> List[str]:
     """What the verdict says, most important first."""
     return list(_sentences(verdict, in_language(WORDS, language)))
 
 
-def _sentences(verdict: Verdict, words: Mapping[str, Any]) -> Iterator[str]:
+def _sentences(verdict: Diagnosis, words: Mapping[str, Any]) -> Iterator[str]:
     count = len(verdict.devices)
     devices = words["device"][count != 1].format(count=count)
     yield words["headline"].format(
@@ -78,14 +86,14 @@ def _sentences(verdict: Verdict, words: Mapping[str, Any]) -> Iterator[str]:
     yield from _trusted(verdict, words)
 
 
-def _why(verdict: Verdict, words: Mapping[str, Any]) -> str:
+def _why(verdict: Diagnosis, words: Mapping[str, Any]) -> str:
     if not verdict.causes:
         how = "efficient" if verdict.efficiency.value >= EFFICIENT else "unsure"
         return str(words[how].format(least=percent(LEAST)))
     return _share(0, "joined", verdict, words)
 
 
-def _share(place: int, how: str, verdict: Verdict, words: Mapping[str, Any]) -> str:
+def _share(place: int, how: str, verdict: Diagnosis, words: Mapping[str, Any]) -> str:
     """What a cause takes of a step."""
     share = verdict.cause_shares[place]
     return str(
@@ -97,23 +105,23 @@ def _share(place: int, how: str, verdict: Verdict, words: Mapping[str, Any]) -> 
     )
 
 
-def _named(cause: Cause, verdict: Verdict, words: Mapping[str, Any]) -> str:
+def _named(cause: Cause, verdict: Diagnosis, words: Mapping[str, Any]) -> str:
     device = verdict.devices[cause.device] if cause.device is not None else "?"
     return str(words["causes"][cause.name].format(device=device, per=_per(verdict, words)))
 
 
-def _per(verdict: Verdict, words: Mapping[str, Any]) -> str:
+def _per(verdict: Diagnosis, words: Mapping[str, Any]) -> str:
     """Of what --batch-size counts the images: of a device, or of several with one copy."""
     return str(words["per"][verdict.copies < len(verdict.devices)])
 
 
-def _short_of_cores(verdict: Verdict) -> bool:
+def _short_of_cores(verdict: Diagnosis) -> bool:
     """Whether the devices' threads are more than the cores, and that is felt."""
     named = any(cause.name == CORES for cause in verdict.causes)
     return verdict.on_cpu and verdict.threads > verdict.cores and named
 
 
-def _pays(verdict: Verdict, devices: str, words: Mapping[str, Any]) -> Iterator[str]:
+def _pays(verdict: Diagnosis, devices: str, words: Mapping[str, Any]) -> Iterator[str]:
     """From which batch and for which network the devices are faster than one."""
     largest = verdict.largest_gradient_bytes
     of_copy = len(verdict.devices) / verdict.copies
@@ -137,7 +145,7 @@ def _pays(verdict: Verdict, devices: str, words: Mapping[str, Any]) -> Iterator[
         yield words["network"].format(size=size(largest), now=now)
 
 
-def _advice(verdict: Verdict, words: Mapping[str, Any]) -> Iterator[str]:
+def _advice(verdict: Diagnosis, words: Mapping[str, Any]) -> Iterator[str]:
     measured = [each for each in verdict.tried if each.gain is not None]
     if verdict.advice:
         options = words["or"].join(_option(each, words) for each in verdict.advice)
@@ -153,7 +161,7 @@ def _advice(verdict: Verdict, words: Mapping[str, Any]) -> Iterator[str]:
             yield words["not_tried"].format(option=each.candidate.words, reason=each.reason)
 
 
-def _option(tried: Tried, words: Mapping[str, Any]) -> str:
+def _option(tried: TriedAdvice, words: Mapping[str, Any]) -> str:
     assert tried.gain is not None
     return str(
         words["option"].format(
@@ -163,7 +171,7 @@ def _option(tried: Tried, words: Mapping[str, Any]) -> str:
     )  # fmt: skip
 
 
-def _trusted(verdict: Verdict, words: Mapping[str, Any]) -> Iterator[str]:
+def _trusted(verdict: Diagnosis, words: Mapping[str, Any]) -> Iterator[str]:
     """Whether the parts make up the step, and the two measurements agree."""
     if abs(verdict.total.value - 1) > AGREE:
         yield words["apart"].format(total=percent(verdict.total.value), limit=percent(AGREE))
@@ -215,13 +223,13 @@ def milliseconds(seconds: float) -> str:
 # --- on a terminal
 
 
-def as_text(verdict: Verdict) -> str:
+def as_text(verdict: Diagnosis) -> str:
     """Sentences, the parts of a step by both measurements, and each device's categories."""
     told = [line for sentence in sentences(verdict) for line in textwrap.wrap(sentence, WIDTH)]
     return "\n".join([*told, "", *_parts(verdict), "", *_categories(verdict), "", MORE])
 
 
-def _parts(verdict: Verdict) -> Iterator[str]:
+def _parts(verdict: Diagnosis) -> Iterator[str]:
     words = WORDS[ENGLISH]
     step = words["step"].format(images=verdict.images, time=milliseconds(verdict.step_s.value))
     yield f"{step:<{LABEL}}{words['measured']:>9}{words['interval']:>18}{words['by_trace']:>14}"
@@ -234,7 +242,7 @@ def _parts(verdict: Verdict) -> Iterator[str]:
     yield f"{words['together']:<{LABEL}}{total}{traced:>14}"
 
 
-def _categories(verdict: Verdict) -> Iterator[str]:
+def _categories(verdict: Diagnosis) -> Iterator[str]:
     first, *names = WORDS[ENGLISH]["categories"]
     widths: List[int] = [len(name) + 2 for name in names]
     yield f"{first:<9}" + "".join(f"{name:>{width}}" for name, width in zip(names, widths))
@@ -246,14 +254,14 @@ def _categories(verdict: Verdict) -> Iterator[str]:
 # --- the page
 
 
-def write_page(verdict: Verdict, path: Path, language: str) -> None:
+def write_page(verdict: Diagnosis, path: Path, language: str) -> None:
     """Write `as_page` into a new file. Raises OutputError."""
     page = as_page(verdict, language)
     with new_file("--out", path) as temporary:
         temporary.write_text(page, encoding="utf-8")
 
 
-def as_page(verdict: Verdict, language: str) -> str:
+def as_page(verdict: Diagnosis, language: str) -> str:
     """HTML that needs no other file and no network."""
     words = in_language(WORDS, language)
     templates = environment("gluonlab.study", trim_blocks=True)

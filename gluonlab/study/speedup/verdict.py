@@ -39,14 +39,14 @@ from gluonlab.study.speedup import parts as windows
 from gluonlab.study.speedup.measure import (
     BLOCK_S,
     ROUNDS,
-    Facts,
-    Measured,
-    Trained,
+    MeasuredTraining,
+    StepMeasurement,
+    TrainingFacts,
     for_several,
     measure,
     on_one,
 )
-from gluonlab.study.speedup.parts import PARTS, PASSES, TOGETHER, Parts, parts, singly
+from gluonlab.study.speedup.parts import PARTS, PASSES, TOGETHER, StepParts, parts, singly
 from gluonlab.timeline.exposed import HOST_TIME, STORE, Categories, categories, exposed
 from gluonlab.timeline.timeline import BACKWARD, COPY, FORWARD, INPUT, OTHER, SUM, UPDATE, Timeline
 
@@ -81,7 +81,7 @@ class Cause(NamedTuple):
     singles: Sequence[float] = ()
 
 
-def overheads(found: Parts) -> Dict[str, float]:
+def overheads(found: StepParts) -> Dict[str, float]:
     """Seconds of a step by cause: what is no work on the step's images.
 
     What a straggler takes is fixed, too, and a device that shares its core is slow in all it does;
@@ -104,7 +104,7 @@ def without_images(spent: Mapping[str, float]) -> float:
 
 
 def causes(
-    found: Parts,
+    found: StepParts,
     lowest: Optional[Mapping[str, float]] = None,
     singles: Sequence[float] = (),
 ) -> List[Cause]:
@@ -152,7 +152,7 @@ def disagreement(
 # --- from which batch, and up to which network, several devices are faster
 
 
-class Line(NamedTuple):
+class LinearStepTime(NamedTuple):
     """Seconds of a step of ``images`` per device: ``fixed + per_image * images``."""
 
     fixed: float
@@ -172,8 +172,8 @@ class StepModel(NamedTuple):
     device has, too.
     """
 
-    one: Line
-    several: Line
+    one: LinearStepTime
+    several: LinearStepTime
     devices: int
     images: float
     batches: float
@@ -212,7 +212,7 @@ class StepModel(NamedTuple):
 
 
 def model(
-    found: Parts, one_step: float, devices: int, images: int, images_of_one: int
+    found: StepParts, one_step: float, devices: int, images: int, images_of_one: int
 ) -> StepModel:
     """The model of what was measured; ``images``: of a step of all devices."""
     each = images / devices
@@ -222,8 +222,8 @@ def model(
     per_image = slope + found.input / each
     slope_of_one = min(slope * alone + found.input / images, one_step / images_of_one)
     return StepModel(
-        one=Line(one_step - slope_of_one * images_of_one, slope_of_one),
-        several=Line(max(0.0, found.step - per_image * each), per_image),
+        one=LinearStepTime(one_step - slope_of_one * images_of_one, slope_of_one),
+        several=LinearStepTime(max(0.0, found.step - per_image * each), per_image),
         devices=devices,
         images=each,
         batches=images / images_of_one,
@@ -251,7 +251,7 @@ class Candidate(NamedTuple):
         )
 
 
-def candidates(causes: Sequence[Cause], facts: Facts) -> List[Candidate]:
+def candidates(causes: Sequence[Cause], facts: TrainingFacts) -> List[Candidate]:
     """Up to MOST, those against the first cause first; none where nothing could help."""
     against = [list(_against(cause, facts)) for cause in causes]
     found: List[Candidate] = []
@@ -262,7 +262,7 @@ def candidates(causes: Sequence[Cause], facts: Facts) -> List[Candidate]:
     return found[:MOST]
 
 
-def _against(cause: Cause, facts: Facts) -> Iterator[Candidate]:
+def _against(cause: Cause, facts: TrainingFacts) -> Iterator[Candidate]:
     if cause.name == INPUT:
         yield from _of_input(facts)
         return
@@ -296,7 +296,7 @@ def weights(images: Sequence[int], seconds: Sequence[float]) -> str:
     return ",".join(f"{speed / min(speeds):.1f}".replace(".0", "") for speed in speeds)
 
 
-def _larger(facts: Facts) -> Iterator[Candidate]:
+def _larger(facts: TrainingFacts) -> Iterator[Candidate]:
     """A batch with more images, if the data set has them."""
     each = min(MORE * facts.each, facts.most)
     if each > facts.each:
@@ -304,7 +304,7 @@ def _larger(facts: Facts) -> Iterator[Candidate]:
         yield Candidate({facts.option: images}, each)
 
 
-def _of_input(facts: Facts) -> Iterator[Candidate]:
+def _of_input(facts: TrainingFacts) -> Iterator[Candidate]:
     data = facts.data_bytes
     if data is not None and facts.resident_bytes < data <= facts.free_bytes // 4:
         yield Candidate({"resident_bytes": data})
@@ -315,7 +315,7 @@ def _of_input(facts: Facts) -> Iterator[Candidate]:
 
 
 @dataclass(frozen=True)
-class Tried:
+class TriedAdvice:
     """An advice that was tried: images/s over those of the present settings.
 
     ``speed_up``: of all devices over one, measured where the advice changes the batch, for which
@@ -336,11 +336,11 @@ class Tried:
 
 def tried(
     config: TrainConfig,
-    found: Measured,
+    found: StepMeasurement,
     solved: StepModel,
     candidate: Candidate,
     strategy: Optional[MakeStrategy],
-) -> Tried:
+) -> TriedAdvice:
     """Some steps with the advised settings and with the present ones, in turns."""
     try:
         advised = config.replace(**candidate.settings)
@@ -354,17 +354,17 @@ def tried(
             seconds = time_in_turns(calls, TRIED_ROUNDS, block_s=BLOCK_S)
             images = {name: way.images for name, way in ways.items()}
     except UsageError as error:
-        return Tried(candidate, reason=str(error))
+        return TriedAdvice(candidate, reason=str(error))
     finally:
         give_back()
     rates = {name: [images[name] / each for each in values] for name, values in seconds.items()}
     gain = _ratio(rates["advised"], rates["present"])
     if candidate.each is None:
-        return Tried(candidate, gain)
+        return TriedAdvice(candidate, gain)
     speed_up = _ratio(rates["advised"], rates["one"])
     # the model counts by device, and the advice by copy of the network
     each = candidate.each * found.facts.copies / len(found.devices)
-    return Tried(candidate, gain, speed_up, solved.speed_up(each))
+    return TriedAdvice(candidate, gain, speed_up, solved.speed_up(each))
 
 
 def _made(
@@ -372,8 +372,8 @@ def _made(
     dataset: Dataset,
     strategy: Optional[MakeStrategy],
     stack: ExitStack,
-) -> Trained:
-    trained = Trained(config, dataset, strategy)
+) -> MeasuredTraining:
+    trained = MeasuredTraining(config, dataset, strategy)
     stack.callback(trained.close)
     return trained
 
@@ -398,7 +398,7 @@ class ByTrace(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Verdict:
+class Diagnosis:
     """What `judge` found. ``shares``: of a step, by part and by cause; ``step_s``: seconds.
 
     ``causes``: the largest first, and ``cause_shares``; none: the step is well spent. ``pays``: the
@@ -432,7 +432,7 @@ class Verdict:
     cores: int
     others: float
     timeline: Timeline = field(repr=False, compare=False)
-    tried: List[Tried] = field(default_factory=list)
+    tried: List[TriedAdvice] = field(default_factory=list)
 
     @property
     def accounted(self) -> float:
@@ -440,7 +440,7 @@ class Verdict:
         return 1 - max((each.unknown for each in self.trace.categories.values()), default=0.0)
 
     @property
-    def advice(self) -> List[Tried]:
+    def advice(self) -> List[TriedAdvice]:
         """What helps, the best first."""
         given = [each for each in self.tried if each.given]
         return sorted(given, key=lambda each: -(each.gain.value if each.gain else 0.0))
@@ -512,7 +512,7 @@ def judge(
     rounds: int = ROUNDS,
     say: Say = lambda line: None,
     try_advice: bool = True,
-) -> Verdict:
+) -> Diagnosis:
     """Measure the training of ``config`` on its devices and on one, and say what would help.
 
     ``dataset``, ``strategy``: as for `gluonlab.training.loop.train`. ``say``: gets a line about
@@ -532,13 +532,13 @@ def judge(
     return verdict
 
 
-def judged(found: Measured, others: float = 0.0) -> Verdict:
+def judged(found: StepMeasurement, others: float = 0.0) -> Diagnosis:
     """The verdict on what was measured, before anything is tried."""
     columns = found.columns()
     found_parts = found.parts()
     count = len(found.devices)
 
-    def solved(each: Parts, one_step: float) -> StepModel:
+    def solved(each: StepParts, one_step: float) -> StepModel:
         return model(each, one_step, count, found.images, found.images_of_one)
 
     def numbers(medians: Mapping[str, float]) -> Dict[str, float]:
@@ -567,7 +567,7 @@ def judged(found: Measured, others: float = 0.0) -> Verdict:
     trace = by_trace(found.timeline, found.apart)
     named = causes(found_parts, {name: each.lowest for name, each in spent.items()}, singles)
     first = {name: each.value for name, each in shares.items()}
-    return Verdict(
+    return Diagnosis(
         devices=found.devices,
         images=found.images,
         images_of_one=found.images_of_one,

@@ -14,7 +14,7 @@ from support.devices import named
 
 from gluonlab.bench.allreduce import plot as allreduce_plot
 from gluonlab.bench.allreduce import prices as simulated
-from gluonlab.bench.allreduce.measure import CHOICES, Row
+from gluonlab.bench.allreduce.measure import CHOICES, AllreduceRow
 from gluonlab.bench.allreduce.plans import auto_plan, make_plans
 from gluonlab.collectives.algorithms import make_schedule
 from gluonlab.collectives.bounds import floor_of
@@ -35,7 +35,7 @@ pytestmark = pytest.mark.usefixtures("short")
 
 def test_the_picture_has_every_algorithm_measured_and_predicted_and_the_limit():
     rows = [
-        Row(
+        AllreduceRow(
             name,
             4,
             size,

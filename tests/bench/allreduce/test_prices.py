@@ -8,7 +8,7 @@ from support.devices import named
 from support.plain_price import plain_price
 
 from gluonlab.bench.allreduce import prices
-from gluonlab.bench.allreduce.measure import Row
+from gluonlab.bench.allreduce.measure import AllreduceRow
 from gluonlab.bench.allreduce.plans import make_plans
 from gluonlab.bench.allreduce.plot import make_ranks_figure
 from gluonlab.collectives.algorithms import ALGORITHMS, make_schedule
@@ -51,7 +51,7 @@ def test_measured_it_stands_beside_every_schedule_and_the_regret_is_said(bench):
 
 
 def row(label, size, seconds):
-    return Row(label, 4, size, size // 4, "float32", 1, seconds, 0.0)
+    return AllreduceRow(label, 4, size, size // 4, "float32", 1, seconds, 0.0)
 
 
 def test_the_regret_is_that_of_the_quickest_row_of_the_same_size():

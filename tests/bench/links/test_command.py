@@ -11,8 +11,8 @@ from support.fake_nvml import CUBE, T4, V100, machine
 from gluonlab.bench.allreduce.memory import Speeds
 from gluonlab.bench.links import measure as _measure
 from gluonlab.bench.links import saved
-from gluonlab.bench.links.infer import ALL, BOTH, INTO, OUT, SHIFT, Fit, Measured, at_once
-from gluonlab.bench.links.measure import Found
+from gluonlab.bench.links.infer import ALL, BOTH, INTO, OUT, SHIFT, DeviceMeasurement, Fit, at_once
+from gluonlab.bench.links.measure import LinkMeasurement
 from gluonlab.collectives.links import pairs_of
 from gluonlab.collectives.topology import nvml_topology
 from gluonlab.collectives.topology_file import read_topology
@@ -87,8 +87,8 @@ def test_mistakes_are_one_line(links, options, words):
 def found(world_size, speeds=None):
     pairs = {pair: Fit(1.23456e-5, 123.456e9, 0.01) for pair in pairs_of(world_size)}
     together = dict.fromkeys([] if speeds else at_once(pairs), 1.0)
-    measured = Measured(world_size, pairs, [3e11] * world_size, 2**24, together)
-    return Found(measured, (4096, 2**24), 7, speeds)
+    measured = DeviceMeasurement(world_size, pairs, [3e11] * world_size, 2**24, together)
+    return LinkMeasurement(measured, (4096, 2**24), 7, speeds)
 
 
 @pytest.mark.parametrize("world_size", [2, 8, 16])

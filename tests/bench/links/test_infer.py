@@ -9,7 +9,17 @@ from hypothesis import strategies as st
 from gluonlab.bench.allreduce.sizes import parse_sizes
 from gluonlab.bench.links import infer
 from gluonlab.bench.links.__main__ import SIZES
-from gluonlab.bench.links.infer import ALL, BOTH, INTO, OUT, Fit, Measured, alike, at_once, fit
+from gluonlab.bench.links.infer import (
+    ALL,
+    BOTH,
+    INTO,
+    OUT,
+    DeviceMeasurement,
+    Fit,
+    alike,
+    at_once,
+    fit,
+)
 from gluonlab.bench.links.saved import kind_of
 from gluonlab.collectives.algorithms import ALGORITHMS, make_schedule
 from gluonlab.collectives.cost import price
@@ -101,7 +111,7 @@ def measured(topology, noise=lambda: 1.0):
     }
     together = {group: seconds(topology, group[1]) * noise() for group in at_once(pairs)}
     adds = [topology.reduce_bytes_per_s * noise() for _ in range(topology.world_size)]
-    return Measured(topology.world_size, pairs, adds, SIZE, together)
+    return DeviceMeasurement(topology.world_size, pairs, adds, SIZE, together)
 
 
 def one_bus(count, latency_s, bytes_per_s, reduce_bytes_per_s):

@@ -16,7 +16,7 @@ from gluonlab.collectives.for_links import make_for_links
 from gluonlab.collectives.links import Link, Route, Topology, pairs_of
 from gluonlab.collectives.schedule import ADD, ALLREDUCE, COPY, Schedule, Transfer
 from gluonlab.collectives.synthesis import stored
-from gluonlab.collectives.synthesis.search import Found
+from gluonlab.collectives.synthesis.search import SynthesizedSchedule
 from gluonlab.collectives.topology import TOPOLOGIES, make_topology
 from gluonlab.collectives.topology_file import read_topology, with_schedules, write_topology
 from gluonlab.errors import ScheduleError
@@ -29,7 +29,9 @@ def star(world_size, hub):
         tuple(Transfer(*((rank, hub) if op == ADD else (hub, rank)), 0, op) for rank in others)
         for op in (ADD, COPY)
     )
-    return Found(Schedule("synthesised", ALLREDUCE, world_size, 1, (hub,), steps), 99.0, 1.0)
+    return SynthesizedSchedule(
+        Schedule("synthesised", ALLREDUCE, world_size, 1, (hub,), steps), 99.0, 1.0
+    )
 
 
 @pytest.fixture

@@ -23,7 +23,7 @@ from gluonlab.collectives.schedule import ADD
 from gluonlab.collectives.synthesis import search as search_module
 from gluonlab.collectives.synthesis.lanes import (
     SLOWEST,
-    Wire,
+    SharedLink,
     holds,
     isomorphism,
     lanes_of,
@@ -126,7 +126,7 @@ def test_wires_are_known_again_under_other_names(topology, data):
     renaming = isomorphism(one, other)
     assert renaming is not None
     renamed = {
-        Wire(tuple(sorted((renaming[a], renaming[b]) for a, b in wire.pairs)), wire.lanes)
+        SharedLink(tuple(sorted((renaming[a], renaming[b]) for a, b in wire.pairs)), wire.lanes)
         for wire in one.wires
     }
     assert renamed == set(other.wires)

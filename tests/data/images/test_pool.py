@@ -24,7 +24,7 @@ from support.waiting import LIMIT_S, wait_until
 from support.worker_processes import gone
 
 from gluonlab.data.images.decode import decode
-from gluonlab.data.images.pool import SLOTS, Answer, Decoders, Request
+from gluonlab.data.images.pool import SLOTS, DecodeFuture, DecodeRequest, Decoders
 from gluonlab.errors import DataError, RunError
 
 
@@ -237,12 +237,12 @@ def test_the_last_reference_may_be_dropped_by_one_of_its_own_threads(paths):
     processes = pids(made)
     closed = []
 
-    class Dropping(Answer):
+    class Dropping(DecodeFuture):
         def set(self, outcome):
             closed.append(made.close())
             super().set(outcome)
 
-    made._requests.put(Request(Dropping(), paths[:1], None, np.empty((1, 3, 8, 8), np.uint8)))
+    made._requests.put(DecodeRequest(Dropping(), paths[:1], None, np.empty((1, 3, 8, 8), np.uint8)))
     wait_until(lambda: closed)
     assert all(map(gone, processes))
     with pytest.raises(ValueError, match="closed"):

@@ -10,7 +10,7 @@ from support.image_folders import CLASSES, encoded, picture, write_folder
 from support.records import assert_same_splits, list_of_folder
 
 from gluonlab.data import load_dataset
-from gluonlab.data.sets.listed import Listed, ListedImages, read_list
+from gluonlab.data.sets.listed import ImageList, ListedImages, read_list
 from gluonlab.data.sets.listed import find_listed as find_images
 from gluonlab.errors import DataError, GluonlabWarning
 
@@ -99,7 +99,7 @@ def test_other_labels_are_names(labels):
 
 def listed(labels):
     names = [f"{number}.jpg" for number in range(len(labels))]
-    return Listed(Path("a.csv"), names, labels, names)
+    return ImageList(Path("a.csv"), names, labels, names)
 
 
 def test_the_folder_of_the_images_is_that_of_the_list_or_of_data_dir(place, tmp_path):

@@ -8,7 +8,7 @@ from support.split_memory import count_channels, count_elsewhere
 from support.splits import chains
 from support.storage import most_counted
 
-from gluonlab.parallel.memory import Shards
+from gluonlab.parallel.memory import ShardSizes
 
 WITHIN = 0.05  # of what MXNet has allocated
 NOTED = 4096  # bytes: sums of losses, rates, and gaps between the parameters of a bucket
@@ -20,7 +20,7 @@ cases = st.fixed_dictionaries(
         "ways": st.integers(2, most_counted(3)), "microbatches": st.sampled_from([None, 3]),
         "channels": st.sampled_from(["both", "column", "row"]),
         "shards": st.builds(
-            lambda share, last: Shards((share, last)), st.integers(100, 200), st.integers(1, 100)
+            lambda most, last: ShardSizes((most, last)), st.integers(100, 200), st.integers(1, 100)
         ),
     }
 )  # fmt: skip

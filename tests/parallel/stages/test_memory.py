@@ -14,7 +14,7 @@ from support.splits import IMAGE, chains, make_chain, softmax
 from support.storage import most_counted
 
 from gluonlab.kvstores.groups import ALONE
-from gluonlab.parallel.memory import Shards
+from gluonlab.parallel.memory import ShardSizes
 from gluonlab.parallel.pipeline.check import peaks
 from gluonlab.parallel.stages.partition import (
     StagedMemory,
@@ -46,7 +46,7 @@ def cases(draw):
     return {
         "chain": chain, "size": size, "microbatches": draw(st.sampled_from([None, 2, 3, 8])),
         "split": {"schedule": schedule, "stages_per_device": per_device, "cut": cut},
-        "shards": Shards((share, draw(st.integers(1, share)))),
+        "shards": ShardSizes((share, draw(st.integers(1, share)))),
     }  # fmt: skip
 
 
@@ -71,7 +71,7 @@ def test_a_stage_has_a_graph_in_each_slot_of_its_schedule(schedule, microbatches
     plan = staged_plan(
         contexts(3), 3, microbatches, schedule=schedule, stages_per_device=per_device
     )
-    bound = bindings(Shards((20, 3)), plan.microbatches, plan.split, columns=0)
+    bound = bindings(ShardSizes((20, 3)), plan.microbatches, plan.split, columns=0)
     slots = [len({binding.slot for binding in of_stage}) for of_stage in bound]
     assert slots == list(peaks(schedule_of(plan.split, microbatches)))
 
@@ -99,7 +99,7 @@ def test_cuts_by_memory_have_the_least_largest_stage_of_all_cuts(case, share, mi
     def largest(cut):
         plan = staged_plan(ctxs, size, microbatches, cut=cut, **more)
         stages = make_stages(layers, cut, softmax(), plan.preprocess, plan.conversion)
-        return max(map(sum, StagedMemory(stages, softmax(), plan).taken(Shards((share,)))))
+        return max(map(sum, StagedMemory(stages, softmax(), plan).taken(ShardSizes((share,)))))
 
     best = min(map(largest, combinations(range(1, len(layers)), size - 1)))
     assert largest(tuple(strategy.cuts)) == best
@@ -116,7 +116,7 @@ def test_no_stage_is_cheaper_with_more_layers_by_more_than_is_spared(schedule):
     for layer in layers:
         given_on.append(layer(given_on[-1]))
     cost, spare = stage_bytes(layers, softmax(), plan)
-    bound = bindings(Shards((40,)), plan.microbatches, plan.split, columns=0)
+    bound = bindings(ShardSizes((40,)), plan.microbatches, plan.split, columns=0)
     for stage, begin in product(range(2 * per_device), range(len(layers) - 1)):
         for end in range(begin + 1, len(layers)):
             costs = [cost(stage, begin, longer) for longer in range(end, len(layers) + 1)]

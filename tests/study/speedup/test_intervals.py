@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from gluonlab.bench.harness import interval
 from gluonlab.bench.harness.interval import Estimate
 from gluonlab.study.speedup import parts as windows
-from gluonlab.study.speedup.measure import Measured
+from gluonlab.study.speedup.measure import StepMeasurement
 from gluonlab.study.speedup.report import as_page, as_text, sentences
 from gluonlab.study.speedup.verdict import judged
 from gluonlab.timeline.profiler import Span
@@ -42,8 +42,8 @@ def measured(one, passes, fixed, sums, noise=0.0, rounds=11, unknown=0.0):
         1, [0.0], 1000, ROWS, spans, ["forward"] * 2, [], (), [0, 0], {}, {}
     )  # fmt: skip
     facts = SimpleNamespace(is_cpu=True, copies=2)
-    return Measured(each, ROWS, IMAGES, IMAGES // 2, 0.5, False, False, True, 1000, 1, timeline,
-                    None, facts)  # fmt: skip
+    return StepMeasurement(each, ROWS, IMAGES, IMAGES // 2, 0.5, False, False, True, 1000, 1,
+                           timeline, None, facts)  # fmt: skip
 
 
 PART = st.floats(0.01, 1)

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from gluonlab.config import TrainConfig
 from gluonlab.study.speedup import parts as windows
-from gluonlab.study.speedup.parts import PARTS, TOGETHER, Parts, differences, parts
+from gluonlab.study.speedup.parts import PARTS, TOGETHER, StepParts, differences, parts
 from gluonlab.study.speedup.verdict import (
     AGREE,
     CAUSES,
@@ -16,9 +16,9 @@ from gluonlab.study.speedup.verdict import (
     MANY,
     MOST,
     Cause,
-    Facts,
-    Line,
+    LinearStepTime,
     StepModel,
+    TrainingFacts,
     candidates,
     causes,
     disagreement,
@@ -102,7 +102,7 @@ def made_of(draw):
     numbers["forward"] += 0.001
     passes = numbers["forward"] + numbers["backward"]
     inside = {name: passes * draw(st.floats(0, 1)) for name in ("straggler", "shared", "fixed")}
-    return Parts(step=sum(numbers.values()), **numbers, **inside)
+    return StepParts(step=sum(numbers.values()), **numbers, **inside)
 
 
 @given(made_of())
@@ -129,7 +129,7 @@ def test_what_may_be_next_to_nothing_is_not_named(found, doubtful):
 
 @given(st.lists(SECONDS, min_size=2, max_size=8))
 def test_the_straggler_is_the_slowest_device(each):
-    found = Parts(1, 0, 0, 0.6, 0.4, 0, 0, 0, straggler=0.5, shared=0, fixed=0)
+    found = StepParts(1, 0, 0, 0.6, 0.4, 0, 0, 0, straggler=0.5, shared=0, fixed=0)
     [cause] = causes(found, None, each)
     assert cause.name == "straggler" and each[cause.device] == max(each)
 
@@ -159,7 +159,7 @@ def test_passes_that_are_one_phase_are_compared_as_one(one, other):
     assert "forward" not in found and "backward" not in found
 
 
-LINES = st.builds(Line, st.floats(0, 1), st.floats(0.001, 1))
+LINES = st.builds(LinearStepTime, st.floats(0, 1), st.floats(0.001, 1))
 
 
 @given(LINES, LINES, st.integers(2, 16), st.data(), st.floats(0.5, 4))
@@ -207,7 +207,7 @@ def test_with_the_largest_network_all_devices_are_as_fast_as_one(
 def facts(draw):
     count = draw(st.integers(2, 8))
     each = draw(st.integers(1, 256))
-    return Facts(
+    return TrainingFacts(
         devices=[f"cpu:{number}" for number in range(count)],
         each=each,
         copies=count,

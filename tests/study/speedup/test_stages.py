@@ -15,7 +15,14 @@ from gluonlab.config import TrainConfig
 from gluonlab.parallel.stages.strategy import StagedParallel
 from gluonlab.study.speedup import verdict
 from gluonlab.study.speedup.report import as_page, as_text, sentences
-from gluonlab.study.speedup.verdict import Candidate, Line, StepModel, Tried, by_trace, judge
+from gluonlab.study.speedup.verdict import (
+    Candidate,
+    LinearStepTime,
+    StepModel,
+    TriedAdvice,
+    by_trace,
+    judge,
+)
 from gluonlab.timeline.profiler import Span
 from gluonlab.timeline.timeline import BACKWARD, FORWARD, Timeline
 
@@ -75,7 +82,7 @@ def test_both_passes_of_a_trace_are_one_part_with_the_time_of_both():
 
 @pytest.mark.parametrize("language", WORDS)
 def test_images_are_said_to_be_those_of_a_copy(found, language):
-    larger = Tried(Candidate({"batch_size": 64}, 64), *(Estimate(2, 1, 3),) * 2, 1.5)
+    larger = TriedAdvice(Candidate({"batch_size": 64}, 64), *(Estimate(2, 1, 3),) * 2, 1.5)
     pays = Estimate(10.0, 5.0, 20.0)  # of each of two devices
     said = " ".join(sentences(replace(found, tried=[larger], pays=pays), language))
     assert said.count(COPY[language]) >= 2 and DEVICE[language] not in said
@@ -84,7 +91,7 @@ def test_images_are_said_to_be_those_of_a_copy(found, language):
     assert COPY[language] not in each and each.count(DEVICE[language]) >= 2
 
 
-LINES = st.builds(Line, st.floats(0.001, 1), st.floats(0.001, 1))
+LINES = st.builds(LinearStepTime, st.floats(0.001, 1), st.floats(0.001, 1))
 
 
 @given(LINES, LINES, st.integers(1, 4), st.integers(1, 4), st.integers(1, 64))

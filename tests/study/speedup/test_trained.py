@@ -10,9 +10,9 @@ from gluonlab.engine import setup
 from gluonlab.study import rate_finder
 from gluonlab.study.compare import compare
 from gluonlab.study.speedup import measure
-from gluonlab.study.speedup.measure import Trained
+from gluonlab.study.speedup.measure import MeasuredTraining
 from gluonlab.study.speedup.verdict import judge
-from gluonlab.study.trial import Watch, watched
+from gluonlab.study.trial import AccuracyProbe, watched
 from gluonlab.training.reporter import Reporter
 
 pytestmark = pytest.mark.filterwarnings("ignore:no GPU on this machine")
@@ -47,7 +47,7 @@ def asked(monkeypatch):
     ],
 )
 def test_every_window_binds_graphs_with_the_pieces_that_are_asked_for(asked, way, overlap, size):
-    trained = Trained(TrainConfig(overlap=overlap, **{**SETTINGS, **WAYS[way]}))
+    trained = MeasuredTraining(TrainConfig(overlap=overlap, **{**SETTINGS, **WAYS[way]}))
     _, smaller = measure._other_size(trained)
     windows = [
         trained.step, trained.again, lambda: trained.queue(trained.batch, ["update"]),
@@ -73,7 +73,7 @@ TRAININGS = {
     "a worker of bench": lambda config: verdict.make(
         {name: value for name, value in config.to_dict().items() if value is not None}
     )(2),
-    "a trial of a study": lambda config: watched(config, Watch([2], 1.1)),
+    "a trial of a study": lambda config: watched(config, AccuracyProbe([2], 1.1)),
     "--find-lr": lambda config: rate_finder.find_rate(
         config.replace(optimizer="adam", epochs=None), 100
     ),

@@ -7,12 +7,19 @@ from typing import Any, Callable, Dict, Iterable, List, Optional, Tuple
 from gluonlab.drawing.page import render
 from gluonlab.drawing.words import in_language
 from gluonlab.errors import ScheduleError
-from gluonlab.parallel.pipeline.price import COMPUTE, Costs, Event, Timeline, equal_shares, price
+from gluonlab.parallel.pipeline.price import (
+    COMPUTE,
+    Costs,
+    Event,
+    PipelineTimeline,
+    equal_shares,
+    price,
+)
 from gluonlab.parallel.pipeline.render.pictures import (
     MOST_COMPUTED,
     WORDS,
     Clock,
-    Words,
+    PipelineTexts,
     axis,
     clock,
     computations,
@@ -47,7 +54,7 @@ _CHOICES = {
 DEVICES, MICROBATCHES = (2, 4, 8), (4, 8, 16)
 SEVERAL = {"interleaved": 2}  # stages on each device
 
-Priced = Tuple[PipelineSchedule, Timeline]
+Priced = Tuple[PipelineSchedule, PipelineTimeline]
 CostsOf = Callable[[PipelineSchedule], Optional[Costs]]
 
 
@@ -99,7 +106,9 @@ def _place(schedule: PipelineSchedule) -> Tuple[int, int, int, int]:
     return name, schedule.devices, schedule.microbatches, schedule.stages
 
 
-def _as_data(schedule: PipelineSchedule, timeline: Timeline, words: Words) -> Dict[str, Any]:
+def _as_data(
+    schedule: PipelineSchedule, timeline: PipelineTimeline, words: PipelineTexts
+) -> Dict[str, Any]:
     """What template/scene.js draws; all times in the clock's unit."""
     unit, devices = clock(timeline), range(schedule.devices)
     return {

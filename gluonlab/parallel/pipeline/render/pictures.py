@@ -16,7 +16,7 @@ from xml.etree.ElementTree import Element, SubElement
 from gluonlab.drawing.svg import document, finished, group, text
 from gluonlab.drawing.words import plural, read_words
 from gluonlab.errors import ScheduleError
-from gluonlab.parallel.pipeline.price import COMPUTE, Event, Kept, Timeline
+from gluonlab.parallel.pipeline.price import COMPUTE, Event, Kept, PipelineTimeline
 from gluonlab.parallel.pipeline.schedule import (
     BACKWARD,
     FORWARD,
@@ -28,7 +28,7 @@ from gluonlab.parallel.pipeline.schedule import (
 Forms = Sequence[str]  # for one thing, and for any other number of them
 
 
-class Words(NamedTuple):
+class PipelineTexts(NamedTuple):
     """All words of one language."""
 
     page: Mapping[str, str]
@@ -44,8 +44,8 @@ class Words(NamedTuple):
 _DESCRIPTIONS = {
     name: (make.__doc__ or "").strip().partition("\n")[0] for name, make in SCHEDULES.items()
 }
-WORDS: Dict[str, Words] = {
-    language: Words(**{"descriptions": _DESCRIPTIONS, **words})
+WORDS: Dict[str, PipelineTexts] = {
+    language: PipelineTexts(**{"descriptions": _DESCRIPTIONS, **words})
     for language, words in read_words(Path(__file__).parent / "template" / "words.json").items()
 }
 ENGLISH, JAPANESE = WORDS["en"], WORDS["ja"]
@@ -68,19 +68,19 @@ class Clock(NamedTuple):
         return float(f"{seconds * self.per_second:.6g}")
 
 
-def clock(timeline: Timeline) -> Clock:
+def clock(timeline: PipelineTimeline) -> Clock:
     """The largest unit of which the whole is one or more."""
     units = (Clock("s", 1), Clock("ms", 1e3), Clock("\N{MICRO SIGN}s", 1e6))
     return next((c for c in units if timeline.seconds * c.per_second >= 0.9995), units[-1])
 
 
-def computed(timeline: Timeline, device: int) -> List[Event]:
+def computed(timeline: PipelineTimeline, device: int) -> List[Event]:
     """What the device computes, in its order; what takes no time is left out."""
     own = (e for e in timeline.events if e.device == device and e.instruction.op in COMPUTE)
     return [event for event in own if event.end_s > event.begin_s]
 
 
-def gaps(timeline: Timeline, device: int) -> Iterator[Tuple[float, float]]:
+def gaps(timeline: PipelineTimeline, device: int) -> Iterator[Tuple[float, float]]:
     """(from, to): when the device is idle, in seconds."""
     free = 0.0
     for event in computed(timeline, device):
@@ -89,12 +89,12 @@ def gaps(timeline: Timeline, device: int) -> Iterator[Tuple[float, float]]:
     yield from _gap(timeline, free, timeline.seconds)
 
 
-def _gap(timeline: Timeline, begin: float, end: float) -> Iterator[Tuple[float, float]]:
+def _gap(timeline: PipelineTimeline, begin: float, end: float) -> Iterator[Tuple[float, float]]:
     if end - begin > timeline.seconds * _NEGLIGIBLE:
         yield begin, end
 
 
-def ticks(timeline: Timeline) -> List[float]:
+def ticks(timeline: PipelineTimeline) -> List[float]:
     """The times through which a page goes: as far apart as its shortest forward or backward takes.
 
     They are as far apart all the way, so that a page plays at the speed of the real thing.
@@ -115,12 +115,12 @@ def shade(schedule: PipelineSchedule, stage: int) -> int:
     return stage // schedule.devices % SHADES
 
 
-def most_kept(timeline: Timeline, device: int) -> int:
+def most_kept(timeline: PipelineTimeline, device: int) -> int:
     """The most microbatches that the device keeps at once, over its stages."""
     return max(kept.microbatches for kept in timeline.kept[device])
 
 
-def levels(timeline: Timeline, device: int) -> List[Kept]:
+def levels(timeline: PipelineTimeline, device: int) -> List[Kept]:
     """How many microbatches the device keeps from when on, without what lasts no time."""
     kept, moment = timeline.kept[device], timeline.seconds * _NEGLIGIBLE
     lasting = [now for now, then in zip(kept, kept[1:]) if then.at_s - now.at_s > moment]
@@ -136,7 +136,9 @@ def percent(share: float) -> str:
     return f"{100 * share:.0f}"
 
 
-def size(schedule: PipelineSchedule, timeline: Timeline, words: Words = ENGLISH) -> str:
+def size(
+    schedule: PipelineSchedule, timeline: PipelineTimeline, words: PipelineTexts = ENGLISH
+) -> str:
     """``4 devices, 4 stages, 8 microbatches, 33 ms, bubble 27%``"""
     counts = (schedule.devices, schedule.stages, schedule.microbatches)
     sizes = [forms[count != 1].format(count) for forms, count in zip(words.sizes, counts)]
@@ -145,12 +147,12 @@ def size(schedule: PipelineSchedule, timeline: Timeline, words: Words = ENGLISH)
     return words.comma.join([*sizes, time, words.bubble.format(percent(timeline.bubble))])
 
 
-def description(schedule: PipelineSchedule, words: Words = ENGLISH) -> str:
+def description(schedule: PipelineSchedule, words: PipelineTexts = ENGLISH) -> str:
     """What the schedule of this name does; nothing for one that has none."""
     return words.descriptions.get(schedule.name, "")
 
 
-def axis(timeline: Timeline, most: int) -> Sequence[float]:
+def axis(timeline: PipelineTimeline, most: int) -> Sequence[float]:
     """Round times, in the clock's unit, at most so many steps apart, for a drawing's axis."""
     whole = clock(timeline).shown(timeline.seconds)
     if not whole:
@@ -187,7 +189,7 @@ FILLS = {BACKWARD: "=", UPDATE: "u"}  # and a forward's "-"
 IDLE = "."
 
 
-def as_text(schedule: PipelineSchedule, timeline: Timeline, width: int = 80) -> str:
+def as_text(schedule: PipelineSchedule, timeline: PipelineTimeline, width: int = 80) -> str:
     """What every device does when, and how many microbatches it keeps, in lines of ``width``.
 
     As many blocks stand below each other as time needs, so that the numbers of microbatches can be
@@ -213,7 +215,7 @@ def as_text(schedule: PipelineSchedule, timeline: Timeline, width: int = 80) -> 
     return "\n".join([*lines, "", *_table(schedule, timeline)])
 
 
-def _legend(schedule: PipelineSchedule, timeline: Timeline) -> str:
+def _legend(schedule: PipelineSchedule, timeline: PipelineTimeline) -> str:
     marks = ["0-- microbatch 0 goes forward", "0== backward", ".. idle"]
     ops = {
         event.instruction.op
@@ -225,7 +227,7 @@ def _legend(schedule: PipelineSchedule, timeline: Timeline) -> str:
     return f"{', '.join(marks)}." + " a, b: the device's first and second stage." * several
 
 
-def _scale(schedule: PipelineSchedule, timeline: Timeline, room: int) -> Tuple[float, int]:
+def _scale(schedule: PipelineSchedule, timeline: PipelineTimeline, room: int) -> Tuple[float, int]:
     """Columns for a second, and how many columns a block has.
 
     All fits into one block, if the shortest forward or backward then has room for its number.
@@ -247,7 +249,7 @@ def _scale(schedule: PipelineSchedule, timeline: Timeline, room: int) -> Tuple[f
     return scale, room if _column(whole, scale) <= room else max(room - room % columns, 1)
 
 
-def _line(schedule: PipelineSchedule, timeline: Timeline, device: int, scale: float) -> str:
+def _line(schedule: PipelineSchedule, timeline: PipelineTimeline, device: int, scale: float) -> str:
     """What the device does in each column."""
     line = [IDLE] * _column(timeline.seconds, scale)
     for event in computed(timeline, device):
@@ -265,7 +267,7 @@ def _box(schedule: PipelineSchedule, event: Event, columns: int) -> str:
     return (name if len(name) < columns else "").ljust(columns, fill)
 
 
-def _kept_line(timeline: Timeline, device: int, scale: float, columns: range) -> str:
+def _kept_line(timeline: PipelineTimeline, device: int, scale: float, columns: range) -> str:
     """How many microbatches the device keeps: at the block's begin, and where that changes."""
     changes = [(_column(at_s, scale), many) for at_s, many in levels(timeline, device)]
     before = [many for column, many in changes if column <= columns.start][-1]
@@ -283,7 +285,7 @@ def _column(seconds: float, scale: float) -> int:
     return int(seconds * scale + 0.5)
 
 
-def _table(schedule: PipelineSchedule, timeline: Timeline) -> Iterator[str]:
+def _table(schedule: PipelineSchedule, timeline: PipelineTimeline) -> Iterator[str]:
     heads = ("device", "stages", "bubble", "keeps at most")
     rows: List[Iterable[str]] = [heads]
     for device, bubble in enumerate(timeline.bubbles):
@@ -328,10 +330,10 @@ _HOW_TO_READ = (
 )
 
 
-class _Frame:
+class _PipelineLayout:
     """Where things are: time shares the width, but the numbers of microbatches can be read."""
 
-    def __init__(self, schedule: PipelineSchedule, timeline: Timeline) -> None:
+    def __init__(self, schedule: PipelineSchedule, timeline: PipelineTimeline) -> None:
         whole = timeline.seconds or 1.0
         lengths = [
             event.end_s - event.begin_s
@@ -358,13 +360,13 @@ class _Frame:
         return self.below + row * (LOW + GAP) + LOW
 
 
-def as_svg(schedule: PipelineSchedule, timeline: Timeline) -> str:
+def as_svg(schedule: PipelineSchedule, timeline: PipelineTimeline) -> str:
     """The schedule with its price as an SVG document, complete in itself.
 
     Raises ScheduleError for more than can be told apart.
     """
     drawable(schedule)
-    frame = _Frame(schedule, timeline)
+    frame = _PipelineLayout(schedule, timeline)
     width = 2 * MARGIN + LABELS + frame.whole + RIGHT
     title = f"{schedule.name}: {size(schedule, timeline)}"
     root = document(title, [description(schedule), _HOW_TO_READ], STYLE)
@@ -382,7 +384,9 @@ def as_svg(schedule: PipelineSchedule, timeline: Timeline) -> str:
     return finished(root, round(width), y + frame.height + MARGIN - GAP)
 
 
-def _heading(root: Element, schedule: PipelineSchedule, timeline: Timeline, width: float) -> int:
+def _heading(
+    root: Element, schedule: PipelineSchedule, timeline: PipelineTimeline, width: float
+) -> int:
     """Name, size, description and legend; returns where the picture begins."""
     text(root, MARGIN, 46, schedule.name, "name")
     wrapped = textwrap.wrap(description(schedule), int((width - 2 * MARGIN) // 7))
@@ -403,7 +407,7 @@ def _heading(root: Element, schedule: PipelineSchedule, timeline: Timeline, widt
 
 
 def _draw_axis(
-    parent: Element, frame: _Frame, schedule: PipelineSchedule, timeline: Timeline
+    parent: Element, frame: _PipelineLayout, schedule: PipelineSchedule, timeline: PipelineTimeline
 ) -> None:
     unit, bottom = clock(timeline), frame.top(schedule.devices) - GAP
     text(parent, LABELS - 12, 18, unit.unit, "quiet small end")
@@ -414,7 +418,11 @@ def _draw_axis(
 
 
 def _draw_row(
-    parent: Element, frame: _Frame, schedule: PipelineSchedule, timeline: Timeline, row: int
+    parent: Element,
+    frame: _PipelineLayout,
+    schedule: PipelineSchedule,
+    timeline: PipelineTimeline,
+    row: int,
 ) -> None:
     """What the device does."""
     stages, middle = [str(stage) for stage in schedule.stages_of(row)], frame.top(row) + TALL / 2
@@ -428,7 +436,9 @@ def _draw_row(
         _work(parent, frame, schedule, event)
 
 
-def _work(parent: Element, frame: _Frame, schedule: PipelineSchedule, event: Event) -> None:
+def _work(
+    parent: Element, frame: _PipelineLayout, schedule: PipelineSchedule, event: Event
+) -> None:
     op, stage, microbatch = event.instruction
     pale = shade(schedule, stage)
     box = SubElement(parent, "g")
@@ -442,7 +452,9 @@ def _work(parent: Element, frame: _Frame, schedule: PipelineSchedule, event: Eve
         text(box, (begin + end) / 2, y, str(microbatch), f"number on-{pale}")
 
 
-def _box_at(frame: _Frame, row: int, span: Tuple[float, float], air: float = 0.0) -> Dict[str, str]:
+def _box_at(
+    frame: _PipelineLayout, row: int, span: Tuple[float, float], air: float = 0.0
+) -> Dict[str, str]:
     """Attributes of a box in the device's row; ``span``: from, to, in seconds."""
     begin, end = map(frame.x, span)
     return {
@@ -453,7 +465,9 @@ def _box_at(frame: _Frame, row: int, span: Tuple[float, float], air: float = 0.0
     }
 
 
-def _draw_kept(parent: Element, frame: _Frame, timeline: Timeline, row: int) -> None:
+def _draw_kept(
+    parent: Element, frame: _PipelineLayout, timeline: PipelineTimeline, row: int
+) -> None:
     """How many microbatches the device keeps; the same scale for all."""
     rows = range(len(timeline.kept))
     most = max(1, *(most_kept(timeline, device) for device in rows))
