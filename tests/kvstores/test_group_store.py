@@ -116,16 +116,20 @@ def test_a_call_moves_one_flat_array_for_each_type():
 
 
 def network(ctxs, seed):
-    """With frozen parameters, and parameters that other processes begin with otherwise."""
+    """With frozen parameters, and parameters that other processes begin with otherwise.
+
+    Its layers are numbered from 0, as in a process of its own: trainers sort parameters by name.
+    """
     mx.random.seed(seed)
-    net = nn.HybridSequential()
-    net.add(
-        nn.Conv2D(4, 3, in_channels=1, activation="tanh"),
-        nn.BatchNorm(in_channels=4, use_global_stats=True),
-        nn.Flatten(),
-        nn.Dense(5, in_units=64, activation="tanh"),
-        nn.Dense(3, in_units=5),
-    )
+    with mx.name.NameManager():
+        net = nn.HybridSequential()
+        net.add(
+            nn.Conv2D(4, 3, in_channels=1, activation="tanh"),
+            nn.BatchNorm(in_channels=4, use_global_stats=True),
+            nn.Flatten(),
+            nn.Dense(5, in_units=64, activation="tanh"),
+            nn.Dense(3, in_units=5),
+        )
     net.initialize(mx.init.Normal(0.3), ctx=ctxs)
     net[3].bias.grad_req = "null"
     net[3].bias.set_data(nd.full((5,), 0.1 * seed))
