@@ -38,8 +38,8 @@ def test_a_run_leaves_the_picture_of_its_end(tmp_path):
     """The same bytes as what the plot has drawn last."""
     keep = (
         "import gluonlab.drawing.live as live\n"
-        "shown, show = [], live.Shown.show\n"
-        "live.Shown.show = lambda self, png: (shown.append(png), show(self, png))[1]"
+        "shown, show = [], live.CellDisplay.show\n"
+        "live.CellDisplay.show = lambda self, png: (shown.append(png), show(self, png))[1]"
     )
     look = "import base64\n[len(shown), base64.b64encode(shown[-1]).decode()]"
     cells = [nbformat.v4.new_code_cell(cell) for cell in (keep, RUN, look)]
