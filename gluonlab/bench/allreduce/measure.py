@@ -166,7 +166,7 @@ class Processes:
         self._worker = worker
 
     def ask(self, steps: int, count: int, arrays: int) -> "dict[str, float]":
-        """What the job answers, see `gluonlab.bench.allreduce.member`. Raises RunError."""
+        """Ask the job, see `gluonlab.bench.allreduce.member`. Raises RunError."""
         words = {"steps": steps, "count": count, "arrays": arrays}
         try:
             return self._worker.ask(words, ROUND_TIMEOUT_S)
@@ -269,7 +269,7 @@ class AllreduceRow:
         return ratio(self.limit_s, self.seconds) if self.limit_s else None
 
     def as_json(self) -> Dict[str, Any]:
-        """What --json prints of the row; bandwidths in GB/s, as in the table."""
+        """Return the row as --json prints it; bandwidths in GB/s, as in the table."""
         names = ("algorithm", "size_bytes", "count", "dtype", "arrays")
         return {
             **{name: getattr(self, name) for name in names},
@@ -440,7 +440,7 @@ Asked = Mapping[str, Any]
 
 
 class AllreduceMeasurement(NamedTuple):
-    """What was run: the plans and their rows; ``auto``: what auto chose from, if it was run."""
+    """A finished measurement: its plans and rows; ``auto``: what auto chose from, if it was run."""
 
     ctxs: Sequence[mx.Context]
     topology: Optional[Topology]
@@ -508,7 +508,7 @@ def measured(asked: Asked, schedules_alone: bool = False) -> AllreduceMeasuremen
 
 
 def _backends(asked: Asked, ctxs: Sequence[Any], dtype: str) -> List[str]:
-    """What --processes names, if given. Raises ConfigError for what they cannot do."""
+    """Read --processes, if given. Raises ConfigError for what processes cannot do."""
     if "processes" not in asked:
         return []
     names = parse_backends(asked["processes"])

@@ -69,7 +69,7 @@ class PricedRow:
 
     @property
     def size_bytes(self) -> int:
-        """Of the buffer on each device."""
+        """The size of the buffer on each device, in bytes."""
         return int(self.price.size_bytes)
 
     @property
@@ -88,7 +88,7 @@ class PricedRow:
         return [value if math.isfinite(value) else None for value in values]
 
     def as_json(self) -> Dict[str, Any]:
-        """What --json prints of the row; bandwidths in GB/s, as in the table."""
+        """Return the row as --json prints it; bandwidths in GB/s, as in the table."""
         algbw, busbw = self.bandwidths()
         return {
             "algorithm": self.algorithm,
@@ -214,7 +214,7 @@ def price_hosts(
 
 
 def _plans(names: Optional[Sequence[str]], topology: Topology) -> List[NamedSchedule]:
-    """Those of the names that there are for so many hosts."""
+    """Select the names that exist for so many hosts."""
     plans: List[NamedSchedule] = []
     for each in [None] if names is None else [[name] for name in names]:
         with suppress(ScheduleError):
@@ -333,7 +333,7 @@ class TimedRow(Protocol):
 
     @property
     def size_bytes(self) -> int:
-        """Of the buffer on each device."""
+        """The size of the buffer on each device, in bytes."""
 
     @property
     def time_s(self) -> float:
