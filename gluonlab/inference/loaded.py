@@ -48,7 +48,8 @@ from gluonlab.training.finished import (
 )
 from gluonlab.training.metrics import GatheredScores, Part
 from gluonlab.training.own import UserComponents, check_same_own, make_own
-from gluonlab.training.plan import Draft, Plan
+from gluonlab.training.plan import Plan, fill_gaps, find_devices, load_data
+from gluonlab.training.splitting import make_split
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -240,7 +241,11 @@ def _load(
         # files that are decoded as they are needed keep their names
         asked = config.replace(resident_bytes=0)
         asked = asked if own.net is None else asked.replace(model=None)
-        read = data or Draft(asked, own=own).dataset
+        read = data
+        if read is None:
+            resolved = fill_gaps(asked, own=own)
+            copies = make_split(resolved.config, find_devices(asked)).copies
+            read = load_data(resolved, len(copies))
         check_same_images(found, read)
         return read
 

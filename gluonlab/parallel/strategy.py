@@ -27,7 +27,7 @@ from gluonlab.optimizers.states import States
 from gluonlab.parallel.data.microbatches import Microbatches
 from gluonlab.parallel.memory import ShardSizes, Taken
 from gluonlab.parallel.precision import Conversion
-from gluonlab.update.loss_scale import LossScale
+from gluonlab.update.gradients import Postprocess
 
 DATA, LAYERS, CHANNELS, PIPELINE = WAYS = ("data", "layers", "channels", "pipeline")
 # A named part of a step, and the call that queues it.
@@ -233,12 +233,8 @@ class StrategyPlan(Protocol):
         """How much a bucket of gradients holds; None: the default for such devices."""
 
     @property
-    def clip_norm(self) -> Optional[float]:
-        """The largest norm of the whole gradient."""
-
-    @property
-    def loss_scale(self) -> Optional[LossScale]:
-        """What the loss is multiplied by, in float16."""
+    def postprocess(self) -> Postprocess:
+        """What happens to summed gradients before the update."""
 
     @property
     def microbatches(self) -> Microbatches:

@@ -16,10 +16,9 @@ from gluonlab.errors import ConfigError, ModelError, OutputError, UsageError
 from gluonlab.runs.result import Result
 from gluonlab.runs.writer import RunDirectory
 from gluonlab.training.callbacks import made
-from gluonlab.training.checks import CONFIG, DEVICES, check
 from gluonlab.training.loop import train
 from gluonlab.training.own import UserComponents, make_own
-from gluonlab.training.plan import Draft, Plan, make_plan
+from gluonlab.training.plan import Plan, make_plan, resolve_config, set_up_devices
 from gluonlab.training.prepare import prepare, until_read
 from gluonlab.training.reporter import ConsoleReporter, Reporter
 
@@ -118,7 +117,7 @@ def _check(configs: Sequence[TrainConfig], given: Any, own: UserComponents) -> D
     """
     RunDirectory.check(configs[0].out)
     for config in configs:
-        check(Draft(config, until_read(given), own=own), CONFIG, DEVICES)
+        set_up_devices(resolve_config(config, until_read(given), own=own))
     dataset = resolve_dataset(given)
     plans: List[Plan] = []
     for config in configs:

@@ -1,6 +1,6 @@
-"""All that is checked before a run computes or writes anything, in the order of CHECKS.
+"""Checks of a run's settings, each of which raises a UsageError.
 
-Each check raises a UsageError. Checks of a feature that lies in a package below are made there.
+`gluonlab.training.plan` and `gluonlab.training.prepare` call them, and those of the packages below.
 """
 
 from __future__ import annotations
@@ -8,73 +8,55 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Any, Callable, Dict, Iterator, Mapping, NamedTuple, Sequence, Tuple, Union
+from typing import (
+    Any,
+    Callable,
+    Dict,
+    Iterator,
+    Mapping,
+    NamedTuple,
+    Optional,
+    Sequence,
+    Tuple,
+    Union,
+)
 
 import mxnet as mx
 from mxnet import gluon
 
 from gluonlab.config import TrainConfig, option_name
-from gluonlab.data.sets.dataset import find_colours
-from gluonlab.data.sets.registry import check_dataset
+from gluonlab.data.sets.dataset import Dataset
 from gluonlab.engine.invoke import ARRAY_LIMIT
 from gluonlab.errors import ConfigError, KVStoreError, ModelError, unknown
-from gluonlab.gpu.arithmetic import arithmetic, check_arithmetic
-from gluonlab.kvstores import check_kvstore, check_topology
-from gluonlab.kvstores.compression import check_compression, keeps_rest
+from gluonlab.kvstores import check_topology
+from gluonlab.kvstores.compression import keeps_rest
 from gluonlab.kvstores.groups import Group
 from gluonlab.kvstores.summing import SHARDED
-from gluonlab.models import check_model
 from gluonlab.models.graphs import parsed
-from gluonlab.models.pretrained import check_pretrained
 from gluonlab.optimizers.registry import OPTIMIZERS, is_element_wise, optimizer_kind
 from gluonlab.optimizers.sgd import MOMENTUM_RULES
 from gluonlab.parallel.data import sync_bn
 from gluonlab.parallel.data.microbatches import Microbatches
 from gluonlab.parallel.data.replica import IMAGES, LABELS, loss_graph
 from gluonlab.parallel.objective import label_columns
-from gluonlab.parallel.precision import check_dtype, check_dtype_on
 from gluonlab.parallel.strategy import CHANNELS
-from gluonlab.runs.event_file import check_tensorboard
-from gluonlab.training import learning_rate
-from gluonlab.training.file_options import file_options
-from gluonlab.training.metrics import check_metrics
-from gluonlab.training.own import check_loss, check_own
 from gluonlab.training.splitting import (
-    check_count,
-    check_shares,
-    check_split,
     largest_part,
     weights_of,
 )
 from gluonlab.update.loss_scale import check_on_nan
 
-CONFIG, DEVICES, DATA, NETWORK, BATCH = "config", "devices", "data", "network", "batch"
 
-
-class Made(NamedTuple):
-    """A plan and its network; ``devices``: how many of them share a batch."""
-
-    plan: Any  # a Plan, whose module imports this one
-    net: gluon.HybridBlock
-    devices: int
-
-
-def check(subject: Any, *stages: str) -> None:
-    """Make the checks of these stages, of a Draft or of a Made. Raises a UsageError."""
-    for each in CHECKS:
-        if each.stage in stages:
-            each.of(subject)
-
-
-def _topology(draft: Any) -> None:
+def check_topology_option(asked: TrainConfig) -> None:
+    """Raise KVStoreError for a --topology that is unknown, or that the kvstore does not use."""
     try:
-        check_topology(draft.asked.topology, draft.asked.kvstore)
+        check_topology(asked.topology, asked.kvstore)
     except KVStoreError as error:
         raise KVStoreError(f"--{error}") from None
 
 
-def _checkpoints(draft: Any) -> None:
-    asked = draft.asked
+def check_checkpoints(asked: TrainConfig) -> None:
+    """Raise ConfigError for --checkpoint-every with a compression that keeps a rest."""
     if asked.checkpoint_every is not None and keeps_rest(asked.compress):
         raise ConfigError(
             f"--checkpoint-every {asked.checkpoint_every} and --compress {asked.compress} "
@@ -83,13 +65,8 @@ def _checkpoints(draft: Any) -> None:
         )
 
 
-def _tensorboard(draft: Any) -> None:
-    if draft.asked.tensorboard and draft.group.rank == 0:  # which alone writes
-        check_tensorboard()
-
-
-def _on_nan(draft: Any) -> None:
-    asked = draft.asked
+def check_on_nan_option(asked: TrainConfig) -> None:
+    """Raise ConfigError for an unknown --on-nan, or one that compression rules out."""
     check_on_nan(asked.on_nan)
     if asked.on_nan == "skip" and keeps_rest(asked.compress):
         raise ConfigError(
@@ -99,8 +76,33 @@ def _on_nan(draft: Any) -> None:
         )
 
 
-def _on_nan_network(made: Made) -> None:
-    plan, net = made.plan, made.net
+def check_last_batch(steps_per_epoch: int, global_batch_size: int, dataset: Dataset) -> None:
+    """Raise ConfigError for --drop-last with fewer images than a batch."""
+    if not steps_per_epoch:
+        raise ConfigError(
+            f"--drop-last: a batch has {global_batch_size:,} images, and {dataset.name} "
+            f"{len(dataset.train):,}, so none would be left: choose a smaller batch, "
+            "or leave --drop-last out"
+        )
+
+
+def check_profile(steps: Optional[int], steps_per_epoch: int) -> None:
+    """Raise ConfigError for a --profile of more steps than an epoch can have."""
+    if steps is not None and steps >= steps_per_epoch:
+        many = f"{steps_per_epoch} step{'s' * (steps_per_epoch > 1)}"
+        most = f"at most {steps_per_epoch - 1}, or " * (steps_per_epoch > 1)
+        raise ConfigError(
+            f"--profile {steps}: an epoch has {many}, and one more than those is learned from: "
+            f"give {most}a smaller --batch-size"
+        )
+
+
+def check_network(plan: Any, net: gluon.HybridBlock) -> None:
+    """Raise a UsageError for settings of the plan that its network rules out."""
+    if plan.config.sync_bn:
+        sync_bn.check_network(net, plan.model)
+    if plan.arithmetic.deterministic:
+        check_repeatable(net, plan.model, plan.ctxs)
     running = [name for name in net.collect_params() if name.endswith("running_mean")]
     if plan.on_nan == "skip" and running:
         raise ConfigError(
@@ -109,67 +111,11 @@ def _on_nan_network(made: Made) -> None:
         )
 
 
-def _colours(draft: Any) -> None:
-    if draft.config.normalise is not None:
-        find_colours(draft.config.normalise)
+def check_batch(plan: Any, net: gluon.HybridBlock, devices: int) -> None:
+    """Raise ConfigError for a batch that needs larger arrays than MXNet has.
 
-
-def _pretrained(draft: Any) -> None:
-    if draft.config.pretrained is not None:
-        check_pretrained(draft.config.pretrained)
-
-
-def _arithmetic(draft: Any) -> None:
-    check_arithmetic(arithmetic(draft.config.deterministic, draft.config.tf32), draft.ctxs)
-
-
-def _sync_bn(made: Made) -> None:
-    if made.plan.config.sync_bn:
-        sync_bn.check_network(made.net, made.plan.model)
-
-
-def _repeatable(made: Made) -> None:
-    if made.plan.arithmetic.deterministic:
-        check_repeatable(made.net, made.plan.model, made.plan.ctxs)
-
-
-def _model(draft: Any) -> None:
-    if draft.own.net is None:
-        check_model(str(draft.config.model))
-
-
-def _last_batch(draft: Any) -> None:
-    if not draft.steps_per_epoch:
-        images, batch = len(draft.dataset.train), draft.global_batch_size
-        raise ConfigError(
-            f"--drop-last: a batch has {batch:,} images, and {draft.dataset.name} {images:,}, so "
-            "none would be left: choose a smaller batch, or leave --drop-last out"
-        )
-
-
-def _loss(draft: Any) -> None:
-    if draft.own.loss is not None:
-        check_loss(draft.own.loss, len(draft.dataset.classes))
-
-
-def _metrics(draft: Any) -> None:
-    data = draft.dataset
-    check_metrics(draft.own.metrics, data.test, len(data.classes))
-
-
-def _profile(draft: Any) -> None:
-    steps, there = draft.asked.profile, draft.steps_per_epoch
-    if steps is not None and steps >= there:
-        many = f"{there} step{'s' * (there > 1)}"
-        most = f"at most {there - 1}, or " * (there > 1)
-        raise ConfigError(
-            f"--profile {steps}: an epoch has {many}, and one more than those is learned from: "
-            f"give {most}a smaller --batch-size"
-        )
-
-
-def _batch(made: Made) -> None:
-    plan, net, devices = made
+    ``devices``: the devices of this process that get a shard of it.
+    """
     loss = plan.make_loss()
     graph = loss_graph(net, loss, plan.preprocess, plan.conversion)
     times = 1 / largest_part(weights_of(plan.device_weights), devices)
@@ -179,11 +125,12 @@ def _batch(made: Made) -> None:
     limit.check(plan.largest_share)
 
 
-def _export(draft: Any) -> None:
-    if draft.asked.export is not None:
+def check_export(asked: TrainConfig) -> None:
+    """Raise a UsageError for an --export whose packages are missing."""
+    if asked.export is not None:
         from gluonlab.export.checks import check_installed
 
-        check_installed(draft.asked.export)
+        check_installed(asked.export)
 
 
 def check_exportable(plan: Any, net: gluon.HybridBlock) -> None:
@@ -460,69 +407,3 @@ class ArrayLimit:
             except ConfigError:
                 high = middle - 1
         return low
-
-
-class Check(NamedTuple):
-    """A check and its stage: ``of`` takes a Draft, or in the stages NETWORK and BATCH a Made."""
-
-    stage: str
-    name: str
-    of: Callable[[Any], object]
-
-
-# A part of the draft that is read here for the first time is made then, and may raise as well.
-CHECKS: Tuple[Check, ...] = (
-    Check(CONFIG, "group", lambda draft: check_group(draft.asked, draft.group)),
-    Check(CONFIG, "kvstore", lambda draft: check_kvstore(draft.asked.kvstore)),
-
-    Check(CONFIG, "topology", _topology),
-    Check(CONFIG, "split", lambda draft: check_split(draft.asked)),
-    Check(CONFIG, "own", lambda draft: check_own(draft.own, draft.asked)),
-    Check(CONFIG, "dataset", lambda draft: check_dataset(draft.asked.dataset)),
-    Check(CONFIG, "recipe", lambda draft: draft.settled),
-    Check(CONFIG, "servers", lambda draft: check_on_servers(draft.config, draft.group)),
-    Check(CONFIG, "schedule", lambda draft: learning_rate.check_schedule(draft.config)),
-    Check(CONFIG, "epochs", lambda draft: learning_rate.check_epochs(draft.config)),
-    Check(CONFIG, "dtype", lambda draft: check_dtype(draft.asked.dtype)),
-    Check(CONFIG, "on-nan", _on_nan),
-    Check(CONFIG, "compression", lambda draft: check_compression(
-        draft.asked.compress, draft.asked.kvstore, draft.asked.dtype, draft.group)),
-    Check(CONFIG, "checkpoints", _checkpoints),
-    Check(CONFIG, "model", _model),
-    Check(CONFIG, "colours", _colours),
-    Check(CONFIG, "files", lambda draft: file_options(draft.asked)),
-    Check(CONFIG, "optimizer", lambda draft: check_optimizer(
-        draft.config.optimizer, draft.asked)),
-    Check(CONFIG, "momentum", lambda draft: check_momentum(draft.config, draft.asked)),
-    Check(CONFIG, "decay", lambda draft: check_decay(draft.config)),
-    Check(CONFIG, "pretrained", _pretrained),
-    Check(CONFIG, "export", _export),
-    Check(CONFIG, "tensorboard", _tensorboard),
-    Check(DEVICES, "devices", lambda draft: draft.ctxs),
-    Check(DEVICES, "dtype", lambda draft: check_dtype_on(draft.asked.dtype, draft.ctxs)),
-    Check(DEVICES, "arithmetic", _arithmetic),
-    Check(DEVICES, "split", lambda draft: draft.split),
-    Check(DEVICES, "weights", lambda draft: check_count(
-        draft.asked.device_weights, len(draft.split.copies))),
-    Check(DEVICES, "sharding", lambda draft: check_sharding(
-        draft.config.optimizer, draft.asked.kvstore, len(draft.split.copies))),
-    Check(DEVICES, "channels", lambda draft: check_channels(
-        draft.config.optimizer, draft.asked.split)),
-    Check(DEVICES, "kvstore", lambda draft: draft.kvstore),
-    Check(DATA, "dataset", lambda draft: draft.dataset),
-    Check(DATA, "loss", _loss),
-    Check(DATA, "metrics", _metrics),
-    Check(DATA, "last batch", _last_batch),
-    Check(DATA, "weights", lambda draft: check_shares(
-        draft.asked.device_weights, draft.step_images, draft.ctxs, draft.group.size)),
-    Check(DATA, "microbatches", lambda draft: draft.microbatches.check(
-        draft.step_images, draft.copy_count, draft.split.has_copy, draft.fewest)),
-    Check(DATA, "profile", _profile),
-    Check(DATA, "final rate", lambda draft: learning_rate.check_final_rate(
-        draft.config, draft.rates, draft.scale)),
-    Check(NETWORK, "sync-bn", _sync_bn),
-    Check(NETWORK, "deterministic", _repeatable),
-    Check(NETWORK, "on-nan", _on_nan_network),
-    Check(BATCH, "arrays", _batch),
-    Check(BATCH, "export", lambda made: check_exportable(made.plan, made.net)),
-)  # fmt: skip

@@ -95,7 +95,8 @@ def train(
 ) -> Result:
     """Train as ``config`` says, on the devices it names, and write the run's folder.
 
-    ``strategy``: how network and batches lie on the devices, in place of what ``split`` says.
+    ``strategy``: how network and batches lie on the devices, in place of what ``split`` says. Its
+    attribute ``devices_per_copy`` (default 1) says how many devices share a copy of the network.
     ``dataset``: the one that the config names, where it has been read already, or one of the user's
     own, as `gluonlab.data.from_arrays` makes it; or two of Gluon, (train, test), as for
     `gluonlab.data.from_datasets`. ``group``: the processes that train together, each of which calls
@@ -141,7 +142,9 @@ def train(
     with limits_explained():  # not yet under mx.nd's semantics: data sets give the user's arrays
         data = read_together(dataset, config, own, group)
     with nd_semantics(), limits_explained():
-        plan = plan_together(config, data, group, earlier is not None, own)
+        plan = plan_together(
+            config, data, group, earlier is not None, own, getattr(strategy, "devices_per_copy", 1)
+        )
         begun_before = [earlier.ended, earlier.run and earlier.run.found] if earlier else []
         for found in [before and before.found, *begun_before]:
             if found is not None:  # else it would be another network that does not fit

@@ -200,7 +200,7 @@ def told(plan: Plan, net: gluon.HybridBlock, takes: Takes) -> List[str]:
 
 def as_data(plan: Plan) -> Plan:
     """The plan of data parallelism on the same devices, for the same batch."""
-    ctxs, used = plan.ctxs, plan.settled.config
+    ctxs, used = plan.ctxs, plan.resolved.config
     split = Parallelism(DATA, [[ctx] for ctx in ctxs], plan.split.model, 0, plan.split.image_shape)
     return dataclasses.replace(
         plan, split=split, device_counts=(len(ctxs),),

@@ -11,7 +11,7 @@ from gluonlab.engine.semantics import compute_in, is_np_users
 from gluonlab.gpu.arithmetic import use_arithmetic
 from gluonlab.models import get_model
 from gluonlab.models.shapes import complete
-from gluonlab.training.checks import NETWORK, Made, check
+from gluonlab.training.checks import check_network
 from gluonlab.training.own import check_names, check_params, check_scores, initialise
 from gluonlab.training.plan import Plan
 
@@ -40,7 +40,7 @@ def make_net(
         compute_in(net, numpy_like=False)  # it is the user's after the run
     if is_own:
         check_scores(net, plan.model, plan.dataset.image_shape, classes)
-    check(Made(plan, net, len(ctxs)), NETWORK)
+    check_network(plan, net)
     initialise(net, start or ctxs)
     if own.loss is not None:
         check_names(own.loss, net)

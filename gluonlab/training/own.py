@@ -75,11 +75,10 @@ class UserComponents:
         """The name of the network's class, or of the function that makes it."""
         return str(getattr(self.net, "__name__", type(self.net).__name__))
 
-    def settled(self, config: TrainConfig) -> TrainConfig:
-        """A config without gaps, with the names of what is the user's own."""
-        if self.net is not None:
-            config = config.replace(model=self.net_name)
-        return config if self.loss is None else config.replace(label_smoothing=0.0)
+    def values(self) -> Dict[str, Any]:
+        """The settings of TrainConfig that these components decide."""
+        values: Dict[str, Any] = {} if self.net is None else {"model": self.net_name}
+        return values if self.loss is None else {**values, "label_smoothing": 0.0}
 
     def settings(self, dataset: Optional[Dataset]) -> Dict[str, Any]:
         """The names of what is the user's own, for config.json.

@@ -1,9 +1,8 @@
 """From a TrainConfig to a plan: every setting of a run, checked, with a value.
 
-`settle` fills what the user left open with the recipe's values. A `Draft` makes the parts of a run
-(devices, data set, kvstore, learning rates) when the checks of `gluonlab.training.checks` first
-need them. `plan_of_draft` then fills the fields of the frozen `Plan` one by one. Everything that
-can be wrong with a run is found here, before anything is computed or written.
+`make_plan` goes from the settings to the devices, to the data, and to the frozen `Plan`. Each part
+is checked before the next one is made. Everything that can be wrong with a run is found here or in
+`gluonlab.training.prepare`, before anything is computed or written.
 """
 
 from __future__ import annotations
@@ -12,7 +11,6 @@ import dataclasses
 import math
 import textwrap
 from dataclasses import dataclass
-from functools import cached_property
 from typing import (
     Any,
     Callable,
@@ -39,11 +37,13 @@ from gluonlab.data.sets.dataset import (
     Defaults,
     ReadAheadSplit,
     colours_for,
+    find_colours,
     image_dtype,
     in_text,
 )
 from gluonlab.data.sets.fingerprint import digest, noted
 from gluonlab.data.sets.registry import (
+    check_dataset,
     find_kind,
     is_cut_already,
     load_dataset,
@@ -55,26 +55,40 @@ from gluonlab.devices import devices, gpu_count, gpus, on_paid_gpus
 from gluonlab.engine.setup import Overlap, overlapping
 from gluonlab.engine.threads import set_threads
 from gluonlab.errors import DeviceError
-from gluonlab.gpu.arithmetic import Arithmetic, arithmetic
+from gluonlab.gpu.arithmetic import Arithmetic, arithmetic, check_arithmetic
 from gluonlab.gpu.cuda import NoCode
-from gluonlab.kvstores import make_kvstore, placement_of
-from gluonlab.kvstores.compression import compressing, in_use
+from gluonlab.kvstores import check_kvstore, make_kvstore, placement_of
+from gluonlab.kvstores.compression import check_compression, compressing, in_use
 from gluonlab.kvstores.groups import ALONE, Group
 from gluonlab.kvstores.summing import Placement
+from gluonlab.models import check_model
+from gluonlab.models.pretrained import check_pretrained
 from gluonlab.optimizers.registry import make_optimizer, optimizer_kind
 from gluonlab.optimizers.sgd import CORRECTED
 from gluonlab.parallel.data.microbatches import WHOLE, Microbatches
 from gluonlab.parallel.objective import make_loss
-from gluonlab.parallel.precision import Conversion, conversion
+from gluonlab.parallel.precision import Conversion, check_dtype, check_dtype_on, conversion
 from gluonlab.parallel.strategy import CHANNELS, PIPELINE, Parallelism
+from gluonlab.runs.event_file import check_tensorboard
 from gluonlab.shares import batch_count
-from gluonlab.training.checks import CONFIG, DATA, DEVICES, check, check_elements, on_servers
+from gluonlab.training import checks, learning_rate
 from gluonlab.training.file_options import file_options
-from gluonlab.training.learning_rate import make_rates
-from gluonlab.training.own import NOTHING, UserComponents
-from gluonlab.training.recipes import QUICK, TrainingRecipe, choose, fitting, network
+from gluonlab.training.metrics import check_metrics
+from gluonlab.training.own import NOTHING, UserComponents, check_loss, check_own
+from gluonlab.training.recipes import (
+    CHANGES,
+    QUICK,
+    TrainingRecipe,
+    choose,
+    fitting,
+    named,
+    network,
+)
 from gluonlab.training.splitting import (
     batch_in_words,
+    check_count,
+    check_shares,
+    check_split,
     fewest,
     largest_share,
     make_split,
@@ -82,6 +96,7 @@ from gluonlab.training.splitting import (
     weights_of,
 )
 from gluonlab.update.buckets import usual_bucket_bytes
+from gluonlab.update.gradients import Postprocess
 from gluonlab.update.loss_scale import LossScale, make_loss_scale
 from gluonlab.update.rates import Rates
 
@@ -90,7 +105,7 @@ OPTIONS_WIDTH = 69  # beside their title, in 80 columns
 WITH_MOMENTUM = ("sgd", "nag")
 
 
-class Settled(NamedTuple):
+class ResolvedConfig(NamedTuple):
     """The settings of a run: as given (``asked``), and with the recipe's values (``config``).
 
     What stays None in ``config`` has no value: the other batch size, options of another schedule,
@@ -158,40 +173,74 @@ class Settled(NamedTuple):
         return f"{model}, " if model != self.model else ""
 
 
-def settle(config: TrainConfig, defaults: Defaults) -> Settled:
-    """Give the settings of ``config`` that are None the values of its recipe.
+def resolve_config(
+    asked: TrainConfig,
+    dataset: Optional[Dataset] = None,
+    group: Group = ALONE,
+    own: UserComponents = NOTHING,
+) -> ResolvedConfig:
+    """Fill the gaps in ``asked``, and check all that needs neither devices nor images.
 
-    ``defaults``: the data set's. Raises ConfigError for a recipe that does not fit.
+    Raises a UsageError for the first setting that is wrong. Arguments as in `make_plan`.
     """
+    checks.check_group(asked, group)
+    check_kvstore(asked.kvstore)
+    checks.check_topology_option(asked)
+    check_split(asked)
+    check_own(own, asked)
+    check_dataset(asked.dataset)
+    resolved = fill_gaps(asked, dataset, own)
+    config = resolved.config
+    checks.check_on_servers(config, group)
+    learning_rate.check_schedule(config)
+    learning_rate.check_epochs(config)
+    check_dtype(asked.dtype)
+    checks.check_on_nan_option(asked)
+    check_compression(asked.compress, asked.kvstore, asked.dtype, group)
+    checks.check_checkpoints(asked)
+    if own.net is None:
+        check_model(str(config.model))
+    if config.normalise is not None:
+        find_colours(config.normalise)
+    file_options(asked)
+    checks.check_optimizer(str(config.optimizer), asked)
+    checks.check_momentum(config, asked)
+    checks.check_decay(config)
+    if config.pretrained is not None:
+        check_pretrained(config.pretrained)
+    checks.check_export(asked)
+    if asked.tensorboard and group.rank == 0:  # the only rank that writes
+        check_tensorboard()
+    return resolved
+
+
+def fill_gaps(
+    asked: TrainConfig, dataset: Optional[Dataset] = None, own: UserComponents = NOTHING
+) -> ResolvedConfig:
+    """Give settings that are None the values of the recipe that fits.
+
+    Raises ConfigError for a recipe that does not fit, and DataError for a folder that cannot be
+    read.
+    """
+    defaults = (dataset or find_kind(asked.dataset)[0]).defaults
+    config = asked
+    if own.net is not None:  # no recipe has been published for it
+        config = asked.replace(recipe=asked.recipe or QUICK)
     recipe = choose(config, defaults)
-    filled = config.replace(
-        **{
-            name: value
-            for name, value in _values(config, recipe, defaults).items()
-            if getattr(config, name) is None
-        }
-    )
     others = {each.name: each for each in fitting(config, defaults) if each.name != recipe.name}
-    return Settled(config, filled, recipe, tuple(others.values()), defaults)
+    values = _values(config, recipe, defaults)
+    gaps = {name: value for name, value in values.items() if getattr(config, name) is None}
+    if gaps.get("random_resized_crop") and not _can_crop(config, dataset):
+        gaps["random_resized_crop"] = False
+    config = config.replace(**{**gaps, **own.values()})
+    return ResolvedConfig(asked, config, recipe, tuple(others.values()), defaults)
 
 
-def without_crops(settled: Settled, dataset: Optional[Dataset] = None) -> Settled:
-    """The same without a recipe's random crops, where images are cropped already.
-
-    Crops that the user asked for are an error elsewhere. ``dataset``: the data set, where it has
-    been read already. Raises DataError for a folder that cannot be read.
-    """
-    config = settled.config
-    is_recipes = config.random_resized_crop and settled.asked.random_resized_crop is None
-    if not is_recipes:
-        return settled
+def _can_crop(config: TrainConfig, dataset: Optional[Dataset]) -> bool:
+    """Whether the images are not cropped already, as those of a packed folder are."""
     if dataset is not None:
-        can_be_cut = isinstance(dataset.train, ReadAheadSplit)
-    else:
-        can_be_cut = not is_cut_already(config.dataset, config.data_dir)
-    if can_be_cut:
-        return settled
-    return settled._replace(config=config.replace(random_resized_crop=False))
+        return isinstance(dataset.train, ReadAheadSplit)
+    return not is_cut_already(config.dataset, config.data_dir)
 
 
 def _values(config: TrainConfig, recipe: TrainingRecipe, defaults: Defaults) -> Dict[str, Any]:
@@ -228,184 +277,72 @@ def _suits(optimizer: str, recipe: TrainingRecipe) -> bool:
     return optimizer == made_for or alike
 
 
-class Draft:
-    """The parts of a run of the config ``asked``: each is made when it is first read, and kept.
+class DeviceSetup(NamedTuple):
+    """The devices of this process, how they share the network, and the kvstore that sums."""
 
-    ``dataset``: the one that ``asked`` names, where it has been read already. ``group``: the
-    processes that share each batch. ``own``: the user's own network, loss and metrics. Every part
-    raises a UsageError when it cannot be made.
+    ctxs: List[mx.Context]
+    split: Parallelism
+    kvstore: Any
+
+
+def set_up_devices(
+    resolved: ResolvedConfig, group: Group = ALONE, devices_per_copy: int = 1
+) -> DeviceSetup:
+    """Find the devices, and check all that depends on them. Raises a UsageError.
+
+    ``devices_per_copy``: for a strategy of the user's own, see `make_plan`.
     """
+    asked, config = resolved.asked, resolved.config
+    ctxs = find_devices(asked, group)
+    check_dtype_on(asked.dtype, ctxs)
+    check_arithmetic(arithmetic(config.deterministic, config.tf32), ctxs)
+    split = make_split(config, ctxs, devices_per_copy)
+    copies = len(split.copies)
+    check_count(asked.device_weights, copies)
+    checks.check_sharding(str(config.optimizer), asked.kvstore, copies)
+    checks.check_channels(str(config.optimizer), asked.split)
+    store = make_kvstore(config.kvstore, [copy[0] for copy in split.copies], config.topology)
+    return DeviceSetup(ctxs, split, compressing(store, config.compress, copies, group))
 
-    def __init__(
-        self,
-        asked: TrainConfig,
-        dataset: Optional[Dataset] = None,
-        group: Group = ALONE,
-        own: UserComponents = NOTHING,
-    ) -> None:
-        self.asked, self._read, self.group, self.own = asked, dataset, group, own
 
-    @cached_property
-    def settled(self) -> Settled:
-        """The recipe, and the settings with the recipe's values where none were given."""
-        defaults = (self._read or find_kind(self.asked.dataset)[0]).defaults
-        asked = self.asked
-        if self.own.net is not None:  # for which no recipe has been published
-            asked = asked.replace(recipe=asked.recipe or QUICK)
-        settled = without_crops(settle(asked, defaults), self._read)
-        return settled._replace(config=self.own.settled(settled.config))
+def load_data(
+    resolved: ResolvedConfig, copy_count: int, dataset: Optional[Dataset] = None
+) -> Dataset:
+    """The data set, with class weights and the colors by which the run normalizes.
 
-    @property
-    def config(self) -> TrainConfig:
-        """The config ``asked`` with a value for every setting that has one."""
-        return self.settled.config
+    ``copy_count``: the copies of the network in all processes. ``dataset``: the data set, if it has
+    been read already. Raises DataError.
+    """
+    config = resolved.config
+    if dataset is None:
+        options = file_options(resolved.asked)  # a recipe's are for image files only
+        if config.random_resized_crop:
+            options["random_resized_crop"] = True
+        # a made-up data set has as many images as a batch
+        images = config.global_batch_size or (config.batch_size or 0) * copy_count
+        if images > SYNTHETIC_SAMPLES and takes(config.dataset, "samples"):
+            checks.check_elements(images, images * math.prod(SYNTHETIC_SHAPE))
+            options["samples"] = images
+        dataset = load_dataset(config.dataset, config.data_dir, **options)
+    if config.class_weights is not None:
+        dataset = weigh_classes(dataset, read_class_weights(config.class_weights))
+    if config.normalise is None:
+        return dataset
+    colours = colours_for(config.normalise, dataset.image_shape[0], dataset.name)
+    return dataclasses.replace(dataset, colours=colours)
 
-    @cached_property
-    def ctxs(self) -> List[mx.Context]:
-        """The devices of this process."""
-        return find_devices(self.asked, self.group)
 
-    @cached_property
-    def split(self) -> Parallelism:
-        """Which devices share a copy of the network."""
-        return make_split(self.config, self.ctxs)
+def learning_rate_factor(resolved: ResolvedConfig, step_images: int, images: int) -> float:
+    """The factor of linear scaling: a step's images over those that the rate is made for.
 
-    @property
-    def copy_count(self) -> int:
-        """The copies of the network in all processes, which have equally many: one a device.
-
-        Where the network is split over devices, too, those that share it have one copy.
-        """
-        return len(self.split.copies) * self.group.size
-
-    @property
-    def on_servers(self) -> bool:
-        """Whether servers update the weights."""
-        return on_servers(self.config, self.group)
-
-    @property
-    def has_replicas(self) -> bool:
-        """Whether any parameter is on several devices; of split channels some always are."""
-        return self.copy_count > 1 or self.split.way == CHANNELS
-
-    @cached_property
-    def kvstore(self) -> Any:
-        """A new kvstore for the devices that have the same part of the network."""
-        ctxs = [copy[0] for copy in self.split.copies]
-        store = make_kvstore(self.config.kvstore, ctxs, self.config.topology)
-        return compressing(store, self.config.compress, len(ctxs), self.group)
-
-    @cached_property
-    def dataset(self) -> Dataset:
-        """The data set, with the colours by which the run normalises."""
-        config, dataset = self.config, self._read
-        if dataset is None:
-            options = file_options(self.asked)  # a recipe's are for image files only
-            if config.random_resized_crop:
-                options["random_resized_crop"] = True
-            options.update(self._samples())
-            dataset = load_dataset(config.dataset, config.data_dir, **options)
-        if config.class_weights is not None:
-            dataset = weigh_classes(dataset, read_class_weights(config.class_weights))
-        if config.normalise is None:
-            return dataset
-        colours = colours_for(config.normalise, dataset.image_shape[0], dataset.name)
-        return dataclasses.replace(dataset, colours=colours)
-
-    def _samples(self) -> Dict[str, int]:
-        """The option that gives a made-up data set as many images as a batch."""
-        config = self.config
-        images = config.global_batch_size or (config.batch_size or 0) * self.copy_count
-        if images <= SYNTHETIC_SAMPLES or not takes(config.dataset, "samples"):
-            return {}
-        check_elements(images, images * math.prod(SYNTHETIC_SHAPE))
-        return {"samples": images}
-
-    @property
-    def global_batch_size(self) -> int:
-        """The images of a step over all devices."""
-        return self.config.global_batch_size or (self.config.batch_size or 1) * self.copy_count
-
-    @property
-    def step_images(self) -> int:
-        """The images that a step really has: no batch is larger than the data set."""
-        return min(self.global_batch_size, len(self.dataset.train))
-
-    @property
-    def split_with_shares(self) -> Parallelism:
-        """The split with what a copy of the network gets of each batch."""
-        share = math.ceil(self.step_images / self.copy_count)
-        shape, dtype = tuple(self.dataset.image_shape), image_dtype(self.dataset.train)
-        return self.split._replace(share=share, image_shape=shape, image_dtype=dtype)
-
-    @property
-    def microbatches(self) -> Microbatches:
-        """How a copy's share of a batch is cut; of a pipeline always."""
-        asked = Microbatches(self.config.microbatches, self.config.microbatch_size)
-        if asked == WHOLE and self.split.way == PIPELINE:
-            return Microbatches(min(usual_microbatches(self.split), max(1, self.fewest)))
-        return asked
-
-    @property
-    def fewest(self) -> int:
-        """The fewest images that a copy gets of a whole batch."""
-        weights = weights_of(self.asked.device_weights, self.group.size)
-        return fewest(self.step_images, weights, self.copy_count)
-
-    @property
-    def optimizer(self) -> str:
-        """The optimizer's name."""
-        return str(self.config.optimizer).lower()
-
-    @property
-    def scale(self) -> float:
-        """The factor of linear scaling: a step's images over those that the rate is made for.
-
-        Goyal et al., "Accurate, large minibatch SGD: training ImageNet in 1 hour", 2017, section
-        2.1.
-        """
-        settled = self.settled
-        if not settled.scales:
-            return 1.0
-        if settled.is_recipes_rate:
-            return self.step_images / settled.rate_batch
-        return self.step_images / min(settled.rate_batch, len(self.dataset.train))
-
-    @property
-    def optimizer_params(self) -> Dict[str, float]:
-        """Learning rate, after --scale-lr, weight decay, and momentum if there is one."""
-        config = self.config
-        lr = config.lr
-        if lr is None:
-            lr = float(optimizer_kind(self.optimizer).cls().learning_rate)
-        params = {"learning_rate": lr * self.scale, "wd": config.wd or 0.0}
-        if config.momentum is not None:
-            params["momentum"] = config.momentum
-        return params
-
-    @property
-    def momentum_rule(self) -> Optional[str]:
-        """By which rule a changing rate goes into the momentum; None without such a momentum."""
-        has_rules = self.config.momentum and optimizer_kind(self.optimizer).by_mxnets_rule
-        return (self.config.momentum_rule or CORRECTED) if has_rules else None
-
-    @property
-    def steps_per_epoch(self) -> int:
-        """Batches, the last of which may be smaller."""
-        images = len(self.dataset.train)
-        return batch_count(images, self.global_batch_size, self.config.drop_last)
-
-    @property
-    def rates(self) -> Rates:
-        """The learning rate of every step."""
-        return make_rates(
-            self.config,
-            self.optimizer_params["learning_rate"],
-            self.config.epochs or 1,
-            self.steps_per_epoch,
-            self.scale,
-            self.settled.recipe.decay_shares,
-        )
+    ``images``: all training images. Goyal et al., "Accurate, large minibatch SGD: training ImageNet
+    in 1 hour", 2017, section 2.1.
+    """
+    if not resolved.scales:
+        return 1.0
+    if resolved.is_recipes_rate:
+        return step_images / resolved.rate_batch
+    return step_images / min(resolved.rate_batch, images)
 
 
 def find_devices(config: TrainConfig, group: Group = ALONE) -> List[mx.Context]:
@@ -448,7 +385,7 @@ class Plan:
     """
 
     config: TrainConfig
-    settled: Settled
+    resolved: ResolvedConfig
     own: UserComponents
     ctxs: List[mx.Context]
     device_counts: Tuple[int, ...]
@@ -465,7 +402,7 @@ class Plan:
     optimizer_params: Dict[str, float]
     kvstore: Any
     rates: Rates
-    loss_scale: Optional[LossScale]
+    postprocess: Postprocess
     momentum_rule: Optional[str]
     group: Group
     microbatches: Microbatches
@@ -480,7 +417,6 @@ class Plan:
     bucket_bytes: Optional[int]
     overlap: Optional[Overlap]
     check_replicas: Optional[int]
-    clip_norm: Optional[float]
     no_bias_decay: bool
     label_smoothing: float
     class_weights: Optional[str]
@@ -502,6 +438,11 @@ class Plan:
     out: Optional[str]
 
     @property
+    def loss_scale(self) -> Optional[LossScale]:
+        """What the loss is multiplied by; None: 1."""
+        return self.postprocess.loss_scale
+
+    @property
     def arithmetic(self) -> Arithmetic:
         """How its GPUs compute, if it has any."""
         return arithmetic(self.deterministic, self.tf32)
@@ -520,7 +461,7 @@ class Plan:
 
     def new_kvstore(self, ctxs: List[mx.Context]) -> Any:
         """Another one of the same kind, for these devices."""
-        used = self.settled.config
+        used = self.resolved.config
         return make_kvstore(used.kvstore, ctxs, used.topology)
 
     def make_loss(self) -> gluon.HybridBlock:
@@ -603,6 +544,30 @@ class Plan:
         """
         return f", {self.placement.in_words(self.ctxs)}" if self.placement is not None else ""
 
+    def options_in_words(self) -> Iterator[Tuple[str, str]]:
+        """(title, text) of the optimization, where it is not the usual.
+
+        A line without a title goes on with the one before.
+        """
+        if self.rates.schedule != "constant" or self.rates.warmup_steps:
+            yield "schedule", self.rates.in_words()
+        options = [
+            f"{self.dtype} with a dynamic loss scale" if self.dtype != "float32" else "",
+            *named(self.postprocess, "clip_norm"),
+            *named(self, *CHANGES),
+            "sync-bn" if self.sync_bn else "",
+            *named(self, "no_bias_decay", "compress"),
+            self._weights_in_words(),
+        ]
+        text = ", ".join(filter(None, options))
+        lines = textwrap.wrap(text, OPTIONS_WIDTH, break_on_hyphens=False)
+        yield from zip(["options", *[""] * len(lines)], lines)
+
+    def _weights_in_words(self) -> str:
+        """``loss weighted by 0.5 to 2.25``, or nothing without weights."""
+        weights = self.weights
+        return "" if weights is None else f"loss weighted by {weights.min():g} to {weights.max():g}"
+
     @property
     def own_settings(self) -> Dict[str, Any]:
         """The names of the user's own network, loss and data."""
@@ -611,7 +576,7 @@ class Plan:
 
     def settings(self) -> Dict[str, Any]:
         """What the run uses, as plain values for config.json: all that changes its numbers."""
-        used, placed = self.settled.config, self.placement
+        used, placed = self.resolved.config, self.placement
         return {
             "devices": [str(ctx) for ctx in self.ctxs],
             "threads_per_device": self.threads,
@@ -620,7 +585,7 @@ class Plan:
             **({"device_counts": list(self.device_counts)} if self.group.size > 1 else {}),
             **({"device_weights": self.device_weights} if self.device_weights else {}),
             "backend": self.group.name,
-            "recipe": self.settled.recipe.name,
+            "recipe": self.resolved.recipe.name,
             "model": self.model,
             **self.own_settings,
             "dataset": self.dataset.name,
@@ -677,83 +642,129 @@ def make_plan(
     ``dataset``: the one that the config names, where it has been read already. ``group``: the
     processes that train together, each with as many devices as this one. ``own``: the user's.
     """
-    draft = make_draft(config, dataset, group, own)
-    return plan_of_draft(draft, (len(draft.split.copies),) * group.size)
+    resolved = resolve_config(config, dataset, group, own)
+    devices = set_up_devices(resolved, group)
+    counts = (len(devices.split.copies),) * group.size
+    return plan_run(resolved, devices, counts, dataset, group, own)
 
 
-def make_draft(
-    config: TrainConfig, dataset: Optional[Dataset], group: Group, own: UserComponents = NOTHING
-) -> Draft:
-    """Check every name and value of ``config`` against this machine. Raises a UsageError."""
-    draft = Draft(config, dataset, group, own)
-    check(draft, CONFIG, DEVICES, DATA)
-    return draft
+def plan_run(
+    resolved: ResolvedConfig,
+    devices: DeviceSetup,
+    device_counts: Tuple[int, ...],
+    dataset: Optional[Dataset] = None,
+    group: Group = ALONE,
+    own: UserComponents = NOTHING,
+) -> Plan:
+    """Load the data, check all that depends on them, and fill the plan.
 
-
-def plan_of_draft(draft: Draft, device_counts: Tuple[int, ...]) -> Plan:
-    """The plan of a draft that has been checked.
-
-    ``device_counts``: how many shards of a batch each process takes.
+    ``device_counts``: how many shards of a batch each process takes. Otherwise as `make_plan`.
     """
-    used, group, ctxs = draft.config, draft.group, draft.ctxs
+    asked, config = resolved.asked, resolved.config
+    ctxs, split, kvstore = devices
+    copy_count = sum(device_counts)
+
+    dataset = load_data(resolved, copy_count, dataset)
+    images, classes = len(dataset.train), len(dataset.classes)
+    if own.loss is not None:
+        check_loss(own.loss, classes)
+    check_metrics(own.metrics, dataset.test, classes)
+
+    global_batch_size = config.global_batch_size or (config.batch_size or 1) * copy_count
+    steps_per_epoch = batch_count(images, global_batch_size, config.drop_last)
+    checks.check_last_batch(steps_per_epoch, global_batch_size, dataset)
+    step_images = min(global_batch_size, images)  # no batch is larger than the data set
+    check_shares(asked.device_weights, step_images, ctxs, group.size)
+    fewest_images = fewest(step_images, weights_of(asked.device_weights, group.size), copy_count)
+    microbatches = Microbatches(config.microbatches, config.microbatch_size)
+    if microbatches == WHOLE and split.way == PIPELINE:
+        microbatches = Microbatches(min(usual_microbatches(split), max(1, fewest_images)))
+    microbatches.check(step_images, copy_count, split.has_copy, fewest_images)
+    checks.check_profile(asked.profile, steps_per_epoch)
+
+    optimizer = str(config.optimizer).lower()
+    kind = optimizer_kind(optimizer)
+    lr_factor = learning_rate_factor(resolved, step_images, images)
+    lr = float(kind.cls().learning_rate) if config.lr is None else config.lr
+    optimizer_params = {"learning_rate": lr * lr_factor, "wd": config.wd or 0.0}
+    if config.momentum is not None:
+        optimizer_params["momentum"] = config.momentum
+    has_momentum_rules = bool(config.momentum) and kind.by_mxnets_rule is not None
+    rates = learning_rate.make_rates(
+        config,
+        optimizer_params["learning_rate"],
+        config.epochs or 1,
+        steps_per_epoch,
+        lr_factor,
+        resolved.recipe.decay_shares,
+    )
+    learning_rate.check_final_rate(config, rates, lr_factor)
+
     return Plan(
-        config=draft.asked,
-        settled=draft.settled,
-        own=draft.own,
+        config=asked,
+        resolved=resolved,
+        own=own,
         group=group,
         # devices, and what lies on each
         ctxs=ctxs,
         device_counts=device_counts,
-        device_weights=used.device_weights,
-        threads=set_threads(ctxs, used.threads),
-        split=draft.split_with_shares,
-        kvstore=draft.kvstore,
-        compress=in_use(used.compress, len(ctxs), group),
-        on_servers=draft.on_servers,
-        bucket_bytes=used.bucket_bytes,
-        overlap=used.overlap,
-        check_replicas=used.check_replicas if draft.has_replicas else None,
+        device_weights=config.device_weights,
+        threads=set_threads(ctxs, config.threads),
+        split=split._replace(
+            share=math.ceil(step_images / copy_count),
+            image_shape=tuple(dataset.image_shape),
+            image_dtype=image_dtype(dataset.train),
+        ),
+        kvstore=kvstore,
+        compress=in_use(config.compress, len(ctxs), group),
+        on_servers=checks.on_servers(config, group),
+        bucket_bytes=config.bucket_bytes,
+        overlap=config.overlap,
+        # split channels always leave some parameters on several devices
+        check_replicas=(config.check_replicas if copy_count > 1 or split.way == CHANNELS else None),
         # data
-        dataset=draft.dataset,
-        global_batch_size=draft.global_batch_size,
-        drop_last=used.drop_last,
-        microbatches=draft.microbatches,
-        class_weights=used.class_weights,
-        normalise=used.normalise,
-        random_resized_crop=bool(used.random_resized_crop),
-        crop_padding=used.crop_padding or 0,
-        flip=bool(used.flip),
-        mixup=used.mixup or 0.0,
-        prefetch=used.prefetch,
-        resident_bytes=used.resident_bytes,
+        dataset=dataset,
+        global_batch_size=global_batch_size,
+        drop_last=config.drop_last,
+        microbatches=microbatches,
+        class_weights=config.class_weights,
+        normalise=config.normalise,
+        random_resized_crop=bool(config.random_resized_crop),
+        crop_padding=config.crop_padding or 0,
+        flip=bool(config.flip),
+        mixup=config.mixup or 0.0,
+        prefetch=config.prefetch,
+        resident_bytes=config.resident_bytes,
         # network and optimization
-        model=str(used.model),
-        pretrained=used.pretrained,
-        sync_bn=used.sync_bn and len(ctxs) > 1,
-        optimizer=draft.optimizer,
-        optimizer_params=draft.optimizer_params,
-        momentum_rule=draft.momentum_rule,
-        rates=draft.rates,
-        clip_norm=used.clip_norm,
-        no_bias_decay=bool(used.no_bias_decay),
-        label_smoothing=used.label_smoothing or 0.0,
-        dtype=used.dtype,
-        loss_scale=make_loss_scale(used.dtype, draft.step_images // draft.copy_count, used.on_nan),
-        on_nan=used.on_nan,
-        seed=used.seed,
-        deterministic=used.deterministic,
-        tf32=used.tf32,
+        model=str(config.model),
+        pretrained=config.pretrained,
+        sync_bn=config.sync_bn and len(ctxs) > 1,
+        optimizer=optimizer,
+        optimizer_params=optimizer_params,
+        momentum_rule=(config.momentum_rule or CORRECTED) if has_momentum_rules else None,
+        rates=rates,
+        postprocess=Postprocess(
+            config.clip_norm,
+            make_loss_scale(config.dtype, step_images // copy_count, config.on_nan),
+        ),
+        no_bias_decay=bool(config.no_bias_decay),
+        label_smoothing=config.label_smoothing or 0.0,
+        dtype=config.dtype,
+        on_nan=config.on_nan,
+        seed=config.seed,
+        deterministic=config.deterministic,
+        tf32=config.tf32,
         # how long, and what is written
-        epochs=used.epochs or 1,
-        patience=used.patience,
-        checkpoint_every=used.checkpoint_every,
-        keep=used.keep,
-        memory=used.memory,
-        profile=used.profile,
-        tensorboard=used.tensorboard,
-        confusion=used.confusion,
-        export=used.export,
-        out=used.out,
+        epochs=config.epochs or 1,
+        patience=config.patience,
+        checkpoint_every=config.checkpoint_every,
+        keep=config.keep,
+        memory=config.memory,
+        profile=config.profile,
+        tensorboard=config.tensorboard,
+        confusion=config.confusion,
+        export=config.export,
+        out=config.out,
     )
 
 

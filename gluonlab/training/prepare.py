@@ -6,10 +6,8 @@ on what a person who looks at it would find strange.
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import math
-import textwrap
 from typing import TYPE_CHECKING, Any, Dict, Iterator, List, NamedTuple, Optional, Tuple
 
 import mxnet as mx
@@ -36,14 +34,20 @@ from gluonlab.parallel.data.sync_bn import check_waits
 from gluonlab.parallel.strategy import CHANNELS, MakeStrategy, Strategy
 from gluonlab.runs.result import Result
 from gluonlab.runs.writer import RunDirectory
-from gluonlab.training.checks import BATCH, CONFIG, Made, check
+from gluonlab.training.checks import check_batch, check_exportable
 from gluonlab.training.consensus import all_or_none
 from gluonlab.training.file_options import resizer_of
 from gluonlab.training.network import make_net
 from gluonlab.training.own import NOTHING, UserComponents
-from gluonlab.training.plan import OPTIONS_WIDTH, Draft, Plan, make_draft, plan_of_draft
-from gluonlab.training.recipes import CHANGES, named
-from gluonlab.training.splitting import check_count, weights_of
+from gluonlab.training.plan import (
+    DeviceSetup,
+    Plan,
+    ResolvedConfig,
+    plan_run,
+    resolve_config,
+    set_up_devices,
+)
+from gluonlab.training.splitting import weights_of
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -69,7 +73,7 @@ def read_together(
     def read() -> Optional[Dataset]:
         stand_in = until_read(given)
         if stand_in is not given:
-            check(Draft(config, stand_in, group, own), CONFIG)
+            resolve_config(config, stand_in, group, own)
         return resolve_dataset(given)
 
     return all_or_none(group, read)
@@ -81,37 +85,39 @@ def plan_together(
     group: Group,
     begun: bool = False,
     own: UserComponents = NOTHING,
+    devices_per_copy: int = 1,
 ) -> Plan:
     """The plan of this process, once all have theirs.
 
-    ``begun``: whether the run has begun in its folder already.
+    ``begun``: whether the run has begun in its folder already. ``devices_per_copy``: see `train`.
     Raises what `make_plan` raises, OutputError at rank 0 for a folder that cannot be written,
     RunError where another process cannot begin, and ConfigError where processes have different
     options, or different numbers of devices while batches are counted per device, or copies of the
     network have.
     """
 
-    def make() -> Draft:
+    def resolve() -> Tuple[ResolvedConfig, DeviceSetup]:
         if group.rank == 0 and not begun:
             RunDirectory.check(config.out)
-        return make_draft(config, dataset, group, own)
+        resolved = resolve_config(config, dataset, group, own)
+        return resolved, set_up_devices(resolved, group, devices_per_copy)
 
     check_same_options(config, group)
-    draft = all_or_none(group, make)
-    sizes = _everyones(group, draft.split.size)
+    resolved, devices = all_or_none(group, resolve)
+    sizes = _everyones(group, devices.split.size)
     if len(set(sizes)) > 1:
         option = option_name("ways" if config.split == CHANNELS else "stages")
         raise ConfigError(
             f"--split {config.split}: the processes spread the network over "
             f"{', '.join(map(str, sizes))} devices: give {option}, or as many devices to each"
         )
-    counts = _everyones(group, len(draft.split.copies))
+    counts = _everyones(group, len(devices.split.copies))
     if config.global_batch_size is None and len(set(counts)) > 1:
         raise ConfigError(
             f"the processes have {', '.join(map(str, counts))} devices: give --global-batch-size, "
             "or as many devices to each"
         )
-    return plan_of_draft(draft, counts)
+    return all_or_none(group, lambda: plan_run(resolved, devices, counts, dataset, group, own))
 
 
 def _everyones(group: Group, count: int) -> Tuple[int, ...]:
@@ -146,15 +152,17 @@ def prepare(plan: Plan, make_strategy: Optional[MakeStrategy] = None) -> Ready:
             lines.append(f"pretrained {loaded}")
         return net
 
-    made_by = make_strategy or strategy_class(plan.split.way)
-    strategy = made_by(make, plan.make_loss(), plan, plan.group)
-    if make_strategy is not None:  # it says itself how many shards its batches have
-        check_count(plan.device_weights, len(strategy.inputs))
-        counts = _everyones(plan.group, len(strategy.inputs))
-        plan = dataclasses.replace(plan, device_counts=counts)
+    make_strategy = make_strategy or strategy_class(plan.split.way)
+    strategy = make_strategy(make, plan.make_loss(), plan, plan.group)
+    if len(strategy.inputs) != len(plan.split.copies):
+        raise ConfigError(
+            f"the strategy takes {len(strategy.inputs)} shards of a batch, and the plan has "
+            f"{len(plan.split.copies)}: set its attribute devices_per_copy"
+        )
     if plan.group.rank > 0:  # the processes begin alike, and draw Dropout's masks of their own
         mx.random.seed(plan.seed + plan.group.rank)
-    check(Made(plan, strategy.net, len(strategy.inputs)), BATCH)
+    check_batch(plan, strategy.net, len(strategy.inputs))
+    check_exportable(plan, strategy.net)
     lines += introduction(plan, strategy)
     if plan.memory:
         from gluonlab.training.memory import told
@@ -232,14 +240,14 @@ def introduction(plan: Plan, strategy: Strategy) -> Iterator[str]:
             f"{data.name}: {len(data.train):,} training, {len(data.test):,} test images, {place}",
         ),
         *strategy.lines(),
-        *plan.settled.in_words(),
+        *plan.resolved.in_words(),
         (
             "batch",
             f"{plan.batch_in_words(len(strategy.inputs) * group.size)}; "
             f"{steps:,} step{'s' * (steps > 1)} per epoch{left_out}",
         ),
         ("optimizer", f"{plan.optimizer}, {settings}{rule}"),
-        *options_in_words(plan),
+        *plan.options_in_words(),
         (
             "kvstore",
             f"{plan.config.kvstore}{plan.placed_in_words()}"
@@ -249,31 +257,6 @@ def introduction(plan: Plan, strategy: Strategy) -> Iterator[str]:
         *(("remark", line) for line in remarks_before(plan)),
     ):
         yield f"{name:<11}{text}"
-
-
-def options_in_words(plan: Plan) -> Iterator[Tuple[str, str]]:
-    """(title, text) of the optimization, where it is not the usual.
-
-    A line without a title goes on with the one before.
-    """
-    if plan.rates.schedule != "constant" or plan.rates.warmup_steps:
-        yield "schedule", plan.rates.in_words()
-    options = [
-        f"{plan.dtype} with a dynamic loss scale" if plan.dtype != "float32" else "",
-        *named(plan, "clip_norm", *CHANGES),
-        "sync-bn" if plan.sync_bn else "",
-        *named(plan, "no_bias_decay", "compress"),
-        weights_in_words(plan),
-    ]
-    text = ", ".join(filter(None, options))
-    lines = textwrap.wrap(text, OPTIONS_WIDTH, break_on_hyphens=False)
-    yield from zip(["options", *[""] * len(lines)], lines)
-
-
-def weights_in_words(plan: Plan) -> str:
-    """``loss weighted by 0.5 to 2.25``: the range of the training images; empty without weights."""
-    weights = plan.weights
-    return "" if weights is None else f"loss weighted by {weights.min():g} to {weights.max():g}"
 
 
 MUCH_WAITING = 0.1  # of an epoch's time; more is worth a word

@@ -78,10 +78,16 @@ def _check_name(option: str, given: Optional[str], names: Tuple[str, ...]) -> No
         raise ConfigError(unknown(option, given, names))
 
 
-def make_split(config: TrainConfig, ctxs: List[mx.Context]) -> Parallelism:
-    """Who does what on these devices. Raises DeviceError or ConfigError for what cannot be."""
+def make_split(
+    config: TrainConfig, ctxs: List[mx.Context], devices_per_copy: int = 1
+) -> Parallelism:
+    """Divide the devices into copies of the network. Raises DeviceError or ConfigError.
+
+    ``devices_per_copy``: for ``--split data``, the other ways have options for it.
+    """
     if config.split == DATA:
-        return Parallelism(DATA, [[ctx] for ctx in ctxs], str(config.model))
+        copies = [ctxs[i : i + devices_per_copy] for i in range(0, len(ctxs), devices_per_copy)]
+        return Parallelism(DATA, copies, str(config.model))
     _check_alone(config)
     cut = None if config.cut is None else tuple(map(int, config.cut.split(",")))
     per_device = config.stages_per_device or _stages_per_device(config)

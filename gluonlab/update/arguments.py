@@ -9,7 +9,6 @@ from numbers import Real
 from typing import Any, Dict, Iterator, List, Mapping, Optional, Sequence
 
 import mxnet as mx
-import numpy as np
 from mxnet.gluon import Parameter
 from mxnet.kvstore import KVStoreBase
 
@@ -43,8 +42,6 @@ def check_settings(
     optimizer: Any,
     optimizer_params: Any,
     bucket_bytes: Any,
-    clip_norm: Any,
-    loss_scale: Any,
 ) -> None:
     """Raise ConfigError for what gluon.Trainer would take in silence, or stumble over later."""
     listed = _listed(params)
@@ -67,12 +64,6 @@ def check_settings(
         raise ConfigError(
             f"bucket_bytes {bucket_bytes!r}: give a number of bytes, "
             "0 for a bucket per parameter, or None"
-        )
-    if clip_norm is not None and not (_is_number(clip_norm) and 0 < clip_norm < math.inf):
-        raise ConfigError(f"clip_norm {clip_norm!r}: give a number above 0, or None")
-    if loss_scale is not None and not isinstance(loss_scale, LossScale):
-        raise ConfigError(
-            f"loss_scale {loss_scale!r}: give gluonlab.update.loss_scale.LossScale(...), or None"
         )
 
 
@@ -167,10 +158,8 @@ def check_who_updates(
     )
 
 
-def check_parameters(
-    params: Sequence[Parameter], clip_norm: Optional[float], loss_scale: Optional[LossScale]
-) -> None:
-    """Raise KVStoreError for parameters that cannot share buckets, or not with these settings."""
+def check_dense(params: Sequence[Parameter]) -> None:
+    """Raise KVStoreError for parameters with sparse gradients, which cannot share buckets."""
     for param in params:
         if (param._stype, param._grad_stype) != ("default", "default"):
             raise KVStoreError(
@@ -178,18 +167,6 @@ def check_parameters(
                 "make them dense (sparse_grad=False), or use gluon.Trainer for them, with kvstore "
                 "'device' or 'local'"
             )
-    if clip_norm is not None:
-        _check_float32(f"clip_norm {clip_norm:g}", params)
-    if loss_scale is not None:
-        _check_float32("loss_scale", params)
-
-
-def _check_float32(what: str, params: Sequence[Parameter]) -> None:
-    """Raise KVStoreError when the gradients are not of the type that ``what`` is for."""
-    for param in params:
-        dtype = np.dtype(param.dtype or np.float32)  # without a type Gluon makes float32
-        if param.grad_req != "null" and dtype != np.float32:
-            raise KVStoreError(f"{what} is for float32, and {param.name} is {dtype}: leave it out")
 
 
 def compression_for(

@@ -1,14 +1,19 @@
-"""Gradients between their sum and the update: unscaled, clipped by their norm, or found useless."""
+"""Postprocessing of gradients between the allreduce and the update: unscaling and clipping."""
 
 from __future__ import annotations
 
+import math
 from itertools import zip_longest
-from typing import Any, List, Optional, Sequence
+from numbers import Real
+from typing import Any, List, NamedTuple, Optional, Sequence
 
 import mxnet as mx
+import numpy as np
 from mxnet import nd
+from mxnet.gluon import Parameter
 
 from gluonlab.engine.invoke import NO_ATTRIBUTES, Attributes, CopyInto, OperatorCall
+from gluonlab.errors import ConfigError, KVStoreError
 from gluonlab.finite import AllFinite
 from gluonlab.update.buckets import Gaps
 from gluonlab.update.loss_scale import LossScale
@@ -143,24 +148,57 @@ class Unscaling:
         return all(device.found() for device in self._finite)
 
 
-class SummedGradients:
-    """Makes summed gradients ready for the update.
+class Postprocess(NamedTuple):
+    """The settings: what happens to summed gradients before the update.
 
-    ``clip_norm``: the largest norm of their mean over the batch, or None. ``gaps``: what lies
-    between them.
+    ``clip_norm``: the largest norm of their mean over the batch. ``loss_scale``: they are those of
+    a loss that was multiplied by ``loss_scale.value``. None leaves gradients as they are.
     """
 
-    def __init__(
-        self, clip_norm: Optional[float], loss_scale: Optional[LossScale], gaps: Gaps
-    ) -> None:
-        self.clip_norm, self.loss_scale, self._gaps = clip_norm, loss_scale, gaps
-        self._clips: List[GlobalNormClipping] = []
-        self._unscalings: List[Unscaling] = []
+    clip_norm: Optional[float] = None
+    loss_scale: Optional[LossScale] = None
 
     @property
-    def wanted(self) -> bool:
-        """Whether there is anything to do between sum and update."""
+    def is_needed(self) -> bool:
+        """Whether the whole gradient is looked at before the update."""
         return self.clip_norm is not None or self.loss_scale is not None
+
+    @property
+    def reason(self) -> str:
+        """The setting that looks at the whole gradient, for messages."""
+        return "a loss scale" if self.clip_norm is None else "--clip-norm"
+
+    def check(self) -> None:
+        """Raise ConfigError for a value that is not possible."""
+        limit = self.clip_norm
+        if limit is not None and not (isinstance(limit, Real) and 0 < limit < math.inf):
+            raise ConfigError(f"clip_norm {limit!r}: give a number above 0, or None")
+        if self.loss_scale is not None and not isinstance(self.loss_scale, LossScale):
+            raise ConfigError(
+                f"loss_scale {self.loss_scale!r}: give "
+                "gluonlab.update.loss_scale.LossScale(...), or None"
+            )
+
+    def check_parameters(self, params: Sequence[Parameter]) -> None:
+        """Raise KVStoreError for gradients that are not float32."""
+        if not self.is_needed:
+            return
+        what = "loss_scale" if self.clip_norm is None else f"clip_norm {self.clip_norm:g}"
+        for param in params:
+            dtype = np.dtype(param.dtype or np.float32)  # without a type Gluon makes float32
+            if param.grad_req != "null" and dtype != np.float32:
+                raise KVStoreError(
+                    f"{what} is for float32, and {param.name} is {dtype}: leave it out"
+                )
+
+
+class SummedGradients:
+    """Makes summed gradients ready for the update. ``gaps``: what lies between them."""
+
+    def __init__(self, settings: Postprocess, gaps: Gaps) -> None:
+        self.settings, self._gaps = settings, gaps
+        self._clips: List[GlobalNormClipping] = []
+        self._unscalings: List[Unscaling] = []
 
     def add(
         self,
@@ -173,9 +211,9 @@ class SummedGradients:
 
         ``again[i]``: what device i has of gradients that are another's part, too.
         """
-        if self.clip_norm is not None:
+        if self.settings.clip_norm is not None:
             self._clips.append(GlobalNormClipping(grads, ctxs, parts, again))
-        if self.loss_scale is not None:
+        if self.settings.loss_scale is not None:
             self._unscalings.append(Unscaling([*grads, *again], parts))
         return self
 
@@ -186,11 +224,11 @@ class SummedGradients:
         decides about the update: its optimizer counts updates, and corrections such as Adam's go by
         the count. All else is queued before, so that devices have work while the host finds out.
         """
-        scale = self.loss_scale
+        limit, scale = self.settings
         for unscaling in self._unscalings:
             unscaling.begin(1.0 if scale is None else scale.value)
         for clip in self._clips:
-            clip((self.clip_norm or 0.0) / float(optimizers[0].rescale_grad))
+            clip((limit or 0.0) / float(optimizers[0].rescale_grad))
         if scale is None:
             return True
         for optimizer in optimizers:

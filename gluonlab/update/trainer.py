@@ -41,7 +41,7 @@ from gluonlab.update.buckets import (
     spread,
     usual_bucket_bytes,
 )
-from gluonlab.update.gradients import SummedGradients
+from gluonlab.update.gradients import Postprocess, SummedGradients
 from gluonlab.update.loss_scale import LossScale
 from gluonlab.update.stale import NOTHING, Freshness
 from gluonlab.update.states import gather_states, load, put_awaited
@@ -142,15 +142,16 @@ class BucketedTrainer(gluon.Trainer):
         loss_scale: Optional[LossScale] = None,
     ) -> None:
         with arguments.left_alone_if_refused(params, optimizer):
-            arguments.check_settings(
-                params, optimizer, optimizer_params, bucket_bytes, clip_norm, loss_scale
-            )
+            arguments.check_settings(params, optimizer, optimizer_params, bucket_bytes)
+            self._postprocess = Postprocess(clip_norm, loss_scale)
+            self._postprocess.check()
             with arguments.known_optimizer_params(optimizer, optimizer_params):
                 super().__init__(params, optimizer, optimizer_params, kvstore=kvstore)
             check_distinct(self._contexts)
             devices = len(self._contexts)
             note_shapes(self._params)
-            arguments.check_parameters(self._params, clip_norm, loss_scale)
+            arguments.check_dense(self._params)
+            self._postprocess.check_parameters(self._params)
             self._store = arguments.store_for(kvstore, self._contexts)
             arguments.check_who_updates(self._store, self._optimizer, update_on_kvstore, devices)
             self._compression_params = arguments.compression_for(
@@ -426,11 +427,11 @@ class BucketedTrainer(gluon.Trainer):
                 self._first_key,
             )  # fmt: skip
         # a bucket is looked at as a whole, with what lies between its parameters
-        looks = self.clip_norm is not None or self.loss_scale is not None
+        looks = self._postprocess.is_needed
         # in 2 bits what is not finite spreads to its neighbours
         looks = looks or (isinstance(self._store, GroupKVStore) and self._store.keeps_rest)
         self._gaps = Gaps(self.buckets if looks else ())
-        summed = SummedGradients(self.clip_norm, self.loss_scale, self._gaps)
+        summed = SummedGradients(self._postprocess, self._gaps)
         if self._on_servers:
             pass  # once all processes have the same weights
         elif self._update_on_kvstore:
@@ -438,7 +439,9 @@ class BucketedTrainer(gluon.Trainer):
             self._on_store = UpdateOnStore(self._kvstore, self._calls, self.buckets, ctxs, summed)
         else:
             grads = [list(of_device) for of_device in zip(*(each.grads for each in self.buckets))]
-            self._summed = summed.add(grads, self._contexts) if summed.wanted else None
+            self._summed = (
+                summed.add(grads, self._contexts) if self._postprocess.is_needed else None
+            )
         if self._sums and not self._update_on_kvstore:
             kept = 1 if not self._distributed or self._kvstore.rank == 0 else 0
             added = [bucket for bucket in self.buckets if bucket.adds]

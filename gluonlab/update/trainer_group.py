@@ -8,15 +8,14 @@ from __future__ import annotations
 
 from functools import partial
 from operator import attrgetter
-from typing import Any, Callable, List, Optional, Sequence, Tuple
+from typing import Any, Callable, List, Sequence, Tuple
 
 from mxnet import nd
 
 from gluonlab.errors import KVStoreError
 from gluonlab.optimizers.states import States, fitted, own_of
 from gluonlab.update.buckets import Gaps
-from gluonlab.update.gradients import SummedGradients
-from gluonlab.update.loss_scale import LossScale
+from gluonlab.update.gradients import Postprocess, SummedGradients
 from gluonlab.update.states import restore, states_of
 from gluonlab.update.trainer import BucketedTrainer
 
@@ -32,27 +31,25 @@ class TrainerGroup:
     def __init__(
         self,
         trainers: Sequence[BucketedTrainer],
-        clip_norm: Optional[float] = None,
-        loss_scale: Optional[LossScale] = None,
+        postprocess: Postprocess,
         beside: Sequence[BucketedTrainer] = (),
     ) -> None:
         self._apart, self._beside = list(trainers), list(beside)
         self.trainers = [*trainers, *beside]
         params = [param for trainer in trainers for param in trainer._params]
         self._params = sorted(params, key=attrgetter("name"))  # as one trainer has them
-        self.clip_norm, self.loss_scale = clip_norm, loss_scale
+        self.loss_scale = postprocess.loss_scale
         for trainer in self.trainers:
             trainer.prepare()
-            if trainer._update_on_kvstore and (clip_norm is not None or loss_scale is not None):
-                what = "--clip-norm" if clip_norm is not None else "a loss scale"
+            if trainer._update_on_kvstore and postprocess.is_needed:
                 raise KVStoreError(
-                    f"--kvstore {trainer._kvstore.type} updates part by part, and {what} looks at "
-                    "the whole gradient first: choose sharded, which sums"
+                    f"--kvstore {trainer._kvstore.type} updates part by part, and "
+                    f"{postprocess.reason} looks at the whole gradient first: "
+                    "choose sharded, which sums"
                 )
-        looks = clip_norm is not None or loss_scale is not None
         buckets = [bucket for trainer in self.trainers for bucket in trainer.buckets]
-        self._gaps = Gaps(buckets if looks else ())
-        self._summed = SummedGradients(clip_norm, loss_scale, self._gaps)
+        self._gaps = Gaps(buckets if postprocess.is_needed else ())
+        self._summed = SummedGradients(postprocess, self._gaps)
         # each copy of the network finds the norm for itself, from one number of each of its devices
         for copy in range(len(self.trainers[0]._contexts)):
             ctxs = [trainer._contexts[copy] for trainer in self._apart]

@@ -154,7 +154,7 @@ class UpdateOnStore:
     """Has ``store`` sum the gradients, and each device update its own part of the weights.
 
     A bucket is updated as soon as it is summed, unless the first update depends on the sums of all:
-    of ``clip_norm`` and ``loss_scale``, and where parameters differ in their counts of updates.
+    with `Postprocess`, and where parameters differ in their counts of updates.
     """
 
     def __init__(
@@ -174,7 +174,7 @@ class UpdateOnStore:
 
         ``uneven``: parameters may have been updated more often than others.
         """
-        if self._summed.wanted or uneven:
+        if self._summed.settings.is_needed or uneven:
             self._run_in_halves(optimizer, stale, uneven)
         else:
             for call in self._calls:

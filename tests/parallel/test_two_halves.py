@@ -32,6 +32,7 @@ from gluonlab.update.trainer import BucketedTrainer
 class TwoHalves(WholeParameters):
     """The first half of a network's layers lies on one device, the second on another one."""
 
+    devices_per_copy = 2
     has_statistics = True  # there may be BatchNorm layers, each with its one replica
 
     def __init__(self, make_net, loss, plan, group):

@@ -14,6 +14,7 @@ from gluonlab.optimizers.registry import make_optimizer
 from gluonlab.parallel.data.microbatches import WHOLE
 from gluonlab.parallel.precision import as_it_is
 from gluonlab.parallel.strategy import Parallelism
+from gluonlab.update.gradients import Postprocess
 from support.reference import as_is
 
 IMAGE, CLASSES = (2, 6, 6), 3
@@ -85,15 +86,18 @@ def make_chain(drawn, ctx=None):
     return net
 
 
-def plan_for(split, optimizer="sgd", microbatches=WHOLE, kvstore="device", **more):
+def plan_for(
+    split, optimizer="sgd", microbatches=WHOLE, kvstore="device", clip_norm=None, loss_scale=None,
+    **more,
+):  # fmt: skip
     """What a strategy reads of a plan."""
     copies = [copy[0] for copy in split.copies]
     return SimpleNamespace(
         **{
             "ctxs": [ctx for copy in split.copies for ctx in copy], "split": split,
-            "kvstore": make_kvstore(kvstore, copies), "bucket_bytes": None, "clip_norm": None,
+            "kvstore": make_kvstore(kvstore, copies), "bucket_bytes": None,
             "new_kvstore": lambda ctxs: make_kvstore(kvstore, ctxs),
-            "loss_scale": None, "microbatches": microbatches, "sync_bn": False, "on_servers": False,
+            "postprocess": Postprocess(clip_norm, loss_scale), "microbatches": microbatches, "sync_bn": False, "on_servers": False,
             "conversion": as_it_is, "preprocess": as_is,
             "make_optimizer": lambda: make_optimizer(optimizer, OPTIMIZERS[optimizer]), **more,
         }

@@ -17,11 +17,13 @@ from gluonlab.errors import GluonlabWarning, UsageError
 from gluonlab.gpu import arithmetic
 from gluonlab.kvstores.groups import SummingGroup
 from gluonlab.models import get_model
-from gluonlab.training.checks import BATCH, CHECKS, CONFIG, DATA, DEVICES, NETWORK, Made, check
+from gluonlab.training import plan as plans
+from gluonlab.training.checks import check_batch, check_exportable, check_network
 from gluonlab.training.own import NOTHING, UserComponents, make_own
-from gluonlab.training.plan import Draft, make_plan
+from gluonlab.training.plan import make_plan, resolve_config, set_up_devices
 
-# What makes a check fire, and what it then says.
+CONFIG, DEVICES, DATA, NETWORK, BATCH = "config", "devices", "data", "network", "batch"
+# What makes a check fail, and its message, in the order of the checks.
 WRONG = {
     (CONFIG, "group"): ({"sync_bn": True}, "--sync-bn is for the devices of one process"),
     (CONFIG, "kvstore"): ({"kvstore": "rign"}, "unknown kvstore 'rign'"),
@@ -142,13 +144,6 @@ def plan_of(settings, own=NOTHING):
     return make_plan(TrainConfig(**{"devices": named(2), **settings}), dataset, own=own)
 
 
-def test_every_check_is_tried_here_in_the_order_of_the_list():
-    assert [(each.stage, each.name) for each in CHECKS] == KEYS
-    stages = [stage for stage, _ in KEYS]
-    assert [*dict.fromkeys(stages)] == [CONFIG, DEVICES, DATA, NETWORK, BATCH]
-    assert stages == sorted(stages, key=[CONFIG, DEVICES, DATA, NETWORK, BATCH].index)
-
-
 @pytest.mark.parametrize(
     "key",
     [
@@ -157,17 +152,11 @@ def test_every_check_is_tried_here_in_the_order_of_the_list():
         if key not in NEED_MORE
     ],
 )
-def test_a_check_fires_and_none_before_it(key):
+def test_a_check_fires_in_one_line(key):
     settings, said = WRONG[key]
-    draft = Draft(TrainConfig(**{"devices": named(2), **settings}), own=OWN.get(key, NOTHING))
-    for each in CHECKS[: KEYS.index(key)]:
-        each.of(draft)
     with pytest.raises(UsageError) as raised:
-        CHECKS[KEYS.index(key)].of(draft)
+        make_plan(TrainConfig(**{"devices": named(2), **settings}), own=OWN.get(key, NOTHING))
     assert said in str(raised.value) and "\n" not in str(raised.value)
-    with pytest.raises(UsageError) as again:
-        make_plan(draft.asked, own=draft.own)
-    assert str(again.value) == str(raised.value)
 
 
 def test_without_onnx_nothing_is_trained(monkeypatch):
@@ -218,14 +207,9 @@ def test_of_two_mistakes_the_first_of_the_list_is_told():
 )
 def test_what_one_process_can_do_alone_is_refused_to_several(setting, said):
     config = TrainConfig(**setting)
-    for size in (1, 2):
-        draft = Draft(config, group=SummingGroup(0, size))
-        [each] = [each for each in CHECKS if each.name == "group"]
-        if size == 1:
-            each.of(draft)
-            continue
-        with pytest.raises(UsageError, match=f"^{said} the devices of one process, and 2 .*: "):
-            each.of(draft)
+    resolve_config(config, group=SummingGroup(0, 1))
+    with pytest.raises(UsageError, match=f"^{said} the devices of one process, and 2 .*: "):
+        resolve_config(config, group=SummingGroup(0, 2))
 
 
 @pytest.mark.parametrize(
@@ -244,12 +228,11 @@ def test_float16_travels_over_horovod_only(name, said):
         compress="fp16", kvstore="ring", checkpoint_every="5 steps", on_nan="skip", split="layers",
         devices="cpu*2",
     )  # fmt: skip
-    draft = Draft(config, group=group)
     if said is None:
-        check(draft, CONFIG)
+        resolve_config(config, group=group)
         return
     with pytest.raises(UsageError, match=said) as raised:
-        check(draft, CONFIG)
+        resolve_config(config, group=group)
     assert "\n" not in str(raised.value)
 
 
@@ -296,10 +279,10 @@ def test_one_process_over_horovod_is_told_that_nothing_is_compressed():
 def test_gpus_that_have_computed_otherwise_are_noticed(monkeypatch):
     monkeypatch.setattr(arithmetic, "_in_use", arithmetic.Arithmetic(False, False))
     settings, said = WRONG[DEVICES, "arithmetic"]
-    draft = Draft(TrainConfig(**settings))
-    draft.ctxs = [mx.gpu(0)]  # as if it were here: nothing is computed
+    # as if it were here: nothing is computed
+    monkeypatch.setattr(plans, "find_devices", lambda config, group: [mx.gpu(0)])
     with pytest.raises(UsageError, match=said):
-        CHECKS[KEYS.index((DEVICES, "arithmetic"))].of(draft)
+        set_up_devices(resolve_config(TrainConfig(**settings)))
 
 
 @pytest.mark.parametrize("key", [key for key in KEYS if key not in BEFORE_THE_NETWORK])
@@ -316,9 +299,10 @@ def test_a_check_of_the_network_fires_alone(key):
         net.initialize()
     if key[0] == BATCH:
         net(mx.nd.zeros((1, 1, 28, 28)))
-    for each in CHECKS:
-        if each.stage == key[0] and each.name != key[1]:
-            each.of(Made(plan, net, 2))
     with pytest.raises(UsageError) as raised:
-        check(Made(plan, net, 2), key[0])
+        if key[0] == NETWORK:
+            check_network(plan, net)
+        else:
+            check_batch(plan, net, 2)
+            check_exportable(plan, net)
     assert said in str(raised.value)

@@ -23,7 +23,6 @@ from gluonlab.kvstores.compression import compressing
 from gluonlab.kvstores.groups import ALONE
 from gluonlab.training.network import make_net, spare_biases
 from gluonlab.training.plan import make_plan
-from gluonlab.training.prepare import options_in_words
 from gluonlab.training.reporter import ConsoleReporter
 from gluonlab.update.trainer import BucketedTrainer
 
@@ -210,7 +209,7 @@ def test_a_run_names_every_option_that_changes_its_training_in_80_columns():
     )  # fmt: skip
     plan = make_plan(TrainConfig(devices=named(2), **everything))
     plan = dataclasses.replace(plan, random_resized_crop=True)  # of image files
-    titles, texts = zip(*options_in_words(plan))
+    titles, texts = zip(*plan.options_in_words())
     assert titles == ("options", *[""] * (len(texts) - 1))
     assert all(len(text) <= 80 - 11 for text in texts)
     named_all = (
@@ -218,14 +217,14 @@ def test_a_run_names_every_option_that_changes_its_training_in_80_columns():
         "mixup 0.2, sync-bn, no bias decay"
     )
     assert " ".join(texts) == f"{named_all}, compress 2bit:0.1"
-    assert list(options_in_words(make_plan(TrainConfig(devices=named(2))))) == []
+    assert list(make_plan(TrainConfig(devices=named(2))).options_in_words()) == []
 
 
 @pytest.mark.filterwarnings("ignore:--compress")
 def test_one_device_neither_shares_statistics_nor_compresses():
     plan = make_plan(TrainConfig(devices=named(1), sync_bn=True, compress="2bit"))
     assert (plan.sync_bn, plan.compress) == (False, None)
-    assert list(options_in_words(plan)) == []
+    assert list(plan.options_in_words()) == []
 
 
 def test_smoothing_is_in_the_training_loss_and_not_in_that_of_validation(tmp_path):

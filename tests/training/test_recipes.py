@@ -24,7 +24,7 @@ from gluonlab.kvstores.groups import SummingGroup
 from gluonlab.models import check_model
 from gluonlab.training.finished import evaluate_run, plan_evaluation
 from gluonlab.training.loop import train
-from gluonlab.training.plan import make_plan, settle
+from gluonlab.training.plan import fill_gaps, make_plan
 from gluonlab.training.recipes import PHOTOGRAPHS, QUICK, RECIPES, SAME
 from gluonlab.training.reporter import Reporter
 
@@ -49,6 +49,13 @@ SCRIPTS = {
         epochs=300, lr=0.1, decay=0.1, at=(150, 225), wd=5e-4, batch=128
     ),
 }
+
+
+class ImageFiles(ArraySplit):
+    """Images that could be cropped as they are decoded."""
+
+    def begin(self, indices, seeds=None):
+        raise NotImplementedError
 
 
 def dataset_for(recipe_or_name):
@@ -104,9 +111,10 @@ def test_a_network_with_a_published_figure_is_trained_as_it_was_there(recipe, mo
             dataset=dataset.name, model=name, pretrained=pretrained, devices=named(1)
         )
         if name == dataset.defaults.model and not recipe.pretrained:
-            assert settle(config, dataset.defaults).recipe.name == QUICK
+            assert fill_gaps(config).recipe.name == QUICK
             config = config.replace(recipe=recipe.name)
-        settled = settle(config, dataset.defaults)
+        files = ImageFiles(dataset.train.images, dataset.train.labels)
+        settled = fill_gaps(config, dataclasses.replace(dataset, train=files))
         assert settled.recipe is recipe
         for field in dataclasses.fields(recipe):
             if field.name not in OWN_NAMES:
@@ -135,7 +143,11 @@ def test_the_rate_of_every_step_is_that_of_the_script(data, model):
         expected, rel=1e-12
     )
     assert (plan.optimizer_params["wd"], plan.optimizer_params["momentum"]) == (script["wd"], 0.9)
-    assert (plan.global_batch_size, plan.settled.config.crop_padding, plan.settled.config.flip) == (
+    assert (
+        plan.global_batch_size,
+        plan.resolved.config.crop_padding,
+        plan.resolved.config.flip,
+    ) == (
         script["batch"],
         4,
         True,
@@ -183,7 +195,7 @@ def test_what_is_given_wins_and_the_rest_is_the_recipes(which, given, devices):
     )  # fmt: skip
     plan = make_plan(config, dataset)
     for name, value in given.items():
-        assert getattr(plan.settled.config, name) == getattr(plan.config, name) == value
+        assert getattr(plan.resolved.config, name) == getattr(plan.config, name) == value
     used = plan.settings()
     assert used["epochs"] == given.get("epochs", recipe.epochs)
     each = None if "global_batch_size" in given else given.get("batch_size", recipe.batch_size)
@@ -243,7 +255,7 @@ def test_lenet_on_the_digits_is_trained_as_ever():
         "learning_rate": 0.002,
         "wd": 0,
     }
-    assert plain.settled.config.replace(recipe=None, normalise="none") == full.settled.asked
+    assert plain.resolved.config.replace(recipe=None, normalise="none") == full.resolved.asked
 
 
 def test_a_first_try_is_short_by_name_and_mostly_without():
@@ -252,12 +264,10 @@ def test_a_first_try_is_short_by_name_and_mostly_without():
     """
     for name, kind in DATASETS.items():
         config = TrainConfig(dataset=name.replace("PATH", "somewhere"))
-        assert settle(config, kind.defaults).recipe.name == (
-            "published" if name == "cifar10" else QUICK
-        )
-        assert settle(config.replace(recipe=QUICK), kind.defaults).model == kind.defaults.model
+        assert fill_gaps(config).recipe.name == ("published" if name == "cifar10" else QUICK)
+        assert fill_gaps(config.replace(recipe=QUICK)).model == kind.defaults.model
         for model in ("cifar_resnet20", "resnet50", "mlp"):
-            quick = settle(config.replace(model=model, recipe=QUICK), kind.defaults).config
+            quick = fill_gaps(config.replace(model=model, recipe=QUICK)).config
             assert (quick.epochs, quick.lr, quick.batch_size) == (
                 kind.defaults.epochs,
                 kind.defaults.lr,
@@ -274,7 +284,7 @@ def test_cifar10_is_trained_by_a_published_recipe_with_its_network(asked):
     )
     assert (plan.model, plan.epochs, plan.lr) == ("cifar_resnet20", asked.get("epochs", 200), 0.1)
     assert (plan.settings()["recipe"], plan.dataset.colours) == ("published", COLOURS["cifar10"])
-    said = " ".join(line for _, line in plan.settled.in_words())
+    said = " ".join(line for _, line in plan.resolved.in_words())
     assert f"92.1 % there {plan.epochs} epochs (--recipe quick: lenet, 10)" in said
 
 
@@ -487,7 +497,7 @@ def test_photographs_with_pretrained_or_large_networks(tmp_path, parameters):
     )
     assert (large.settings()["recipe"], tuned.settings()["recipe"]) == ("imagenet", "finetune")
     assert all(
-        plan.settled.config.random_resized_crop and plan.settled.config.flip
+        plan.resolved.config.random_resized_crop and plan.resolved.config.flip
         for plan in (large, tuned)
     )
     assert (
@@ -513,7 +523,7 @@ def test_packed_photographs_are_cut_already_and_a_run_says_so(tmp_path):
         False,
     )
     assert ("", "without its random resized crops: the images are cropped already") in list(
-        plan.settled.in_words()
+        plan.resolved.in_words()
     )
     with pytest.raises(Exception, match="--random-resized-crop cuts image files"):
         make_plan(config.replace(random_resized_crop=True))

@@ -118,8 +118,8 @@ def test_so_does_what_changes_images_from_files(name, empty_cwd):
 def test_mixed_precision_shows():
     """No CPU device takes it, so the plan is changed here."""
     plan = plan_of()
-    half = plan.settled._replace(config=plan.settled.config.replace(dtype="float16"))
-    assert dataclasses.replace(plan, settled=half).settings()["dtype"] == "float16"
+    half = plan.resolved._replace(config=plan.resolved.config.replace(dtype="float16"))
+    assert dataclasses.replace(plan, resolved=half).settings()["dtype"] == "float16"
 
 
 def test_json_has_all_settings_and_results_under_other_names():

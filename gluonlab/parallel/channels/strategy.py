@@ -75,9 +75,7 @@ class ChannelParallel(ReplicaStep):
         trainers = [self._trainers(own, plan, group) for own in self.parts]
         self._of_slices = [sliced for sliced, _ in trainers]
         self._of_wholes = [whole for _, whole in trainers if whole is not None]
-        updates = TrainerGroup(
-            self._of_slices, plan.clip_norm, plan.loss_scale, beside=self._of_wholes
-        )
+        updates = TrainerGroup(self._of_slices, plan.postprocess, beside=self._of_wholes)
         schedule = make_schedule(_algorithm(plan.kvstore), plan.split.size)
         kept = [{**own, **constants_of(loss)} for own in self.parts]
         replicas = [

@@ -78,8 +78,7 @@ class StagedParallel(WholeParameters):
         self._place()
         self.updates = TrainerGroup(
             [self._trainer(device, plan, group) for device in self._devices_with_parameters()],
-            plan.clip_norm,
-            plan.loss_scale,
+            plan.postprocess,
         )
         self.pipelines = [
             Pipeline(self.stages, ctxs, partial(schedule_of, split)) for ctxs in self._copies

@@ -196,7 +196,7 @@ def measure(
 def _facts(trained: MeasuredTraining) -> TrainingFacts:
     """What a training is like, for the choice of what to try."""
     plan = trained.plan
-    used, copies, train = plan.settled.config, len(plan.split.copies), plan.dataset.train
+    used, copies, train = plan.resolved.config, len(plan.split.copies), plan.dataset.train
     grows = takes(plan.config.dataset, "samples")
     here = room()
     return TrainingFacts(

@@ -19,7 +19,7 @@ from gluonlab.prediction.counting import work_of
 from gluonlab.prediction.machines import find_machine
 from gluonlab.prediction.predict import Prediction, predict
 from gluonlab.prediction.published import validation, validation_text
-from gluonlab.training.plan import Draft
+from gluonlab.training.plan import fill_gaps, load_data
 
 TABLE = "table"
 CLASSES = 1000  # of images of a given shape, as ImageNet has
@@ -102,23 +102,26 @@ def predicted(name: str, config: TrainConfig, images: Optional[str] = None) -> P
             f"--images {images} and {given['image_size']} both say how large images are: give one"
         )
     # devices of this machine are not looked for
-    draft = Draft(replace(config, gpus=None, require_gpu=False))
-    settled = draft.config
-    shape = _shape(images) if images else draft.dataset.image_shape
-    classes = CLASSES if images else len(draft.dataset.classes)
+    resolved = fill_gaps(config)
+    used = resolved.config
+    if images:
+        shape, classes = _shape(images), CLASSES
+    else:
+        dataset = load_data(resolved, 1)
+        shape, classes = dataset.image_shape, len(dataset.classes)
     prediction = predict(
-        work_of(str(settled.model), classes, shape),
+        work_of(str(used.model), classes, shape),
         name,
-        settled.batch_size or 1,
-        global_batch_size=settled.global_batch_size,
-        microbatches=Microbatches(settled.microbatches, settled.microbatch_size),
-        dtype=settled.dtype,
-        tf32=bool(settled.tf32),
-        optimizer=draft.optimizer,
-        momentum=bool(settled.momentum),
-        overlap=settled.overlap,
-        bucket_bytes=settled.bucket_bytes,
-        store=settled.kvstore,
+        used.batch_size or 1,
+        global_batch_size=used.global_batch_size,
+        microbatches=Microbatches(used.microbatches, used.microbatch_size),
+        dtype=used.dtype,
+        tf32=bool(used.tf32),
+        optimizer=str(used.optimizer).lower(),
+        momentum=bool(used.momentum),
+        overlap=used.overlap,
+        bucket_bytes=used.bucket_bytes,
+        store=used.kvstore,
         gpus=config.gpus,
     )
     said = [f"{given[field]} is not priced: {why}" for field, why in SAID.items() if field in given]

@@ -22,6 +22,7 @@ from gluonlab.parallel.data.microbatches import WHOLE, Microbatches
 from gluonlab.parallel.data.strategy import data_parallel
 from gluonlab.parallel.objective import make_loss
 from gluonlab.parallel.precision import as_it_is
+from gluonlab.update.gradients import Postprocess
 from gluonlab.update.loss_scale import LossScale
 from gluonlab.update.rates import Rates
 
@@ -38,7 +39,16 @@ def network(ctxs):
     return net
 
 
-def made(ctxs, group=ALONE, make_net=network, optimizer="sgd", store="device", **settings):
+def made(
+    ctxs,
+    group=ALONE,
+    make_net=network,
+    optimizer="sgd",
+    store="device",
+    clip_norm=None,
+    loss_scale=None,
+    **settings,
+):
     rates = Rates(0.05, 20, "cosine", 2, 0.0, 0.1, ())
     plan = SimpleNamespace(
         ctxs=ctxs,
@@ -47,8 +57,7 @@ def made(ctxs, group=ALONE, make_net=network, optimizer="sgd", store="device", *
         ),
         kvstore=make_kvstore(store, ctxs),
         bucket_bytes=None,
-        clip_norm=None,
-        loss_scale=None,
+        postprocess=Postprocess(clip_norm, loss_scale),
         microbatches=WHOLE,
         sync_bn=False,
         on_servers=False,
