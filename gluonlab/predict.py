@@ -11,7 +11,7 @@ import click
 
 from gluonlab.cli.command import command, json_option
 from gluonlab.config import TrainConfig
-from gluonlab.config.options import given
+from gluonlab.config.command_line import given
 from gluonlab.config.values import whole
 from gluonlab.errors import ConfigError, DataError
 from gluonlab.files.whole import check_new, check_new_or_marked

@@ -17,7 +17,7 @@ from gluonlab.cli.command import command, json_option
 from gluonlab.cli.config_file import config_file, save_settings
 from gluonlab.cli.streams import heard_or_not
 from gluonlab.config import TrainConfig
-from gluonlab.config.options import config_options, given
+from gluonlab.config.command_line import config_options, given
 from gluonlab.config.values import size_in_bytes, whole
 from gluonlab.errors import ConfigError, DataError
 from gluonlab.plain import columns, entry, json_text

@@ -40,8 +40,8 @@ import click
 from click.shell_completion import CompletionItem, ShellComplete, get_completion_class
 
 from gluonlab.cli.streams import complain, fill_closed, heard_or_not, nobody_reads, silence
+from gluonlab.config.command_line import TURNED_OFF
 from gluonlab.config.hints import HERE, nearest, unknown_option
-from gluonlab.config.options import TURNED_OFF
 from gluonlab.errors import ConfigError, DownloadError, GluonlabError, GluonlabWarning, unknown
 from gluonlab.host import out_of_memory, signals
 from gluonlab.host.out_of_memory import used_up

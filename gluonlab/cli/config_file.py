@@ -16,8 +16,8 @@ from typing import Any, Callable, Dict, List, Mapping, Optional, Tuple
 import click
 
 from gluonlab.config import TrainConfig, option_name
+from gluonlab.config.command_line import FROM_FILE, Setting
 from gluonlab.config.hints import nearest
-from gluonlab.config.options import FROM_FILE, Setting
 from gluonlab.config.values import flag
 from gluonlab.errors import ConfigError, DataError, unknown
 from gluonlab.files.whole import check_new, read_bounded, write_text

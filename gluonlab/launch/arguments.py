@@ -14,8 +14,8 @@ import click
 from click.core import ParameterSource
 
 from gluonlab.config import TrainConfig
+from gluonlab.config.command_line import given
 from gluonlab.config.hints import nearest
-from gluonlab.config.options import given
 from gluonlab.config.values import as_number
 from gluonlab.errors import ConfigError
 from gluonlab.launch.environments import Membership

@@ -10,7 +10,7 @@ from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional
 
 import click
 
-from gluonlab.config.options import Setting
+from gluonlab.config.command_line import Setting
 from gluonlab.errors import ConfigError
 from gluonlab.launch.arguments import real, whole
 

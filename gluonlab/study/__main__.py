@@ -15,7 +15,7 @@ from gluonlab.bench.splits import TASKS
 from gluonlab.cli.command import command, dispatch, json_option
 from gluonlab.cli.config_file import config_file
 from gluonlab.config import TrainConfig
-from gluonlab.config.options import config_options, given
+from gluonlab.config.command_line import config_options, given
 from gluonlab.config.values import whole
 from gluonlab.drawing.words import in_language
 from gluonlab.errors import ConfigError, RunError

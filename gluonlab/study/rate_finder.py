@@ -23,11 +23,11 @@ from gluonlab.runs.reader import read_lines
 from gluonlab.runs.schema import Step, file_text
 from gluonlab.runs.writer import RUNS, folder_name, make_unused
 from gluonlab.study.trial import StopTraining
+from gluonlab.training.learning_rate import Rates
 from gluonlab.training.loop import limits_explained, train_plan
 from gluonlab.training.losses import STRIDE, StepLoss
 from gluonlab.training.plan import make_plan
 from gluonlab.training.reporter import Reporter
-from gluonlab.update.rates import Rates
 
 LOWEST, HIGHEST = 1e-6, 10.0
 FEWEST = 20  # steps

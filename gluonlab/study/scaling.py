@@ -37,7 +37,7 @@ from gluonlab.bench.splits import (
     run_options,
 )
 from gluonlab.bench.tasks import TASKS
-from gluonlab.config.options import given
+from gluonlab.config.command_line import given
 from gluonlab.config.values import whole
 from gluonlab.drawing.chart import KINDS, Axis, Chart, Curve, number
 from gluonlab.errors import ConfigError, RunError, unknown

@@ -15,7 +15,7 @@ from gluonlab.bench.harness.machine import cpu_model
 from gluonlab.bench.harness.record import Series
 from gluonlab.bench.splits import MB, SplitRow, in_megabytes, make_rows
 from gluonlab.bench.tasks import Task
-from gluonlab.config.options import given
+from gluonlab.config.command_line import given
 from gluonlab.config.values import whole
 from gluonlab.drawing.chart import KINDS, Axis, Chart, Curve, number
 from gluonlab.study.study import (

@@ -73,6 +73,7 @@ from gluonlab.runs.event_file import check_tensorboard
 from gluonlab.shares import batch_count
 from gluonlab.training import checks, learning_rate
 from gluonlab.training.file_options import file_options
+from gluonlab.training.learning_rate import Rates
 from gluonlab.training.metrics import check_metrics
 from gluonlab.training.own import NOTHING, UserComponents, check_loss, check_own
 from gluonlab.training.recipes import (
@@ -98,7 +99,6 @@ from gluonlab.training.splitting import (
 from gluonlab.update.buckets import usual_bucket_bytes
 from gluonlab.update.gradients import Postprocess
 from gluonlab.update.loss_scale import LossScale, make_loss_scale
-from gluonlab.update.rates import Rates
 
 OPTIONS_WIDTH = 69  # beside their title, in 80 columns
 # They differ in where the gradient is taken; rates and momenta are given for one and used for both.

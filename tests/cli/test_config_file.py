@@ -16,8 +16,8 @@ from support.quick_runs import quick
 
 from gluonlab.cli.config_file import save_settings
 from gluonlab.config import TrainConfig, option_name
-from gluonlab.config import options as config_options
-from gluonlab.config.options import RIVALS
+from gluonlab.config import command_line as config_options
+from gluonlab.config.command_line import RIVALS
 from gluonlab.errors import ConfigError, GluonlabError
 from gluonlab.launch.__main__ import main as launch
 from gluonlab.launch.arguments import checked_words

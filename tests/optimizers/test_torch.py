@@ -19,7 +19,7 @@ from gluonlab.models import get_model
 from gluonlab.optimizers.registry import make_optimizer
 from gluonlab.parallel.data.strategy import DataParallelStep
 from gluonlab.parallel.objective import make_loss
-from gluonlab.update.rates import Rates
+from gluonlab.training.learning_rate import Rates
 from gluonlab.update.trainer import BucketedTrainer
 
 pytestmark = pytest.mark.torch

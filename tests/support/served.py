@@ -19,7 +19,7 @@ from gluonlab.kvstores.group_store import GroupKVStore
 from gluonlab.launch.parameter_server import ParameterServer
 from gluonlab.launch.parts import RANK
 from gluonlab.optimizers.registry import make_optimizer
-from gluonlab.update.rates import Rates
+from gluonlab.training.learning_rate import Rates
 from gluonlab.update.trainer import BucketedTrainer
 
 SHAPES = [(7, 5), (7,), (3, 4, 3, 3), (11, 7), (11,)]

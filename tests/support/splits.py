@@ -97,7 +97,8 @@ def plan_for(
             "ctxs": [ctx for copy in split.copies for ctx in copy], "split": split,
             "kvstore": make_kvstore(kvstore, copies), "bucket_bytes": None,
             "new_kvstore": lambda ctxs: make_kvstore(kvstore, ctxs),
-            "postprocess": Postprocess(clip_norm, loss_scale), "microbatches": microbatches, "sync_bn": False, "on_servers": False,
+            "postprocess": Postprocess(clip_norm, loss_scale), "microbatches": microbatches,
+            "sync_bn": False, "on_servers": False,
             "conversion": as_it_is, "preprocess": as_is,
             "make_optimizer": lambda: make_optimizer(optimizer, OPTIMIZERS[optimizer]), **more,
         }

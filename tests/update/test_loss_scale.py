@@ -25,9 +25,9 @@ from gluonlab.optimizers.registry import OPTIMIZERS as OFFERED
 from gluonlab.optimizers.registry import make_optimizer
 from gluonlab.parallel.data.microbatches import WHOLE, Microbatches
 from gluonlab.parallel.data.strategy import DataParallelStep
+from gluonlab.training.learning_rate import Rates
 from gluonlab.update.gradients import Unscaling
 from gluonlab.update.loss_scale import LossScale, SkipNotFinite, make_loss_scale
-from gluonlab.update.rates import Rates
 from gluonlab.update.trainer import BucketedTrainer
 
 STORES = [name for name, kind in KVSTORES.items() if not kind.gpus_only]

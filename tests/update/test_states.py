@@ -23,7 +23,7 @@ from gluonlab.data.loading.shards import shard
 from gluonlab.errors import OutputError
 from gluonlab.kvstores import make_kvstore
 from gluonlab.optimizers.registry import OPTIMIZERS as OWN
-from gluonlab.update.rates import Rates
+from gluonlab.training.learning_rate import Rates
 from gluonlab.update.states import gather_states, restore_states
 from gluonlab.update.trainer import BucketedTrainer
 

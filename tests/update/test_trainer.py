@@ -19,8 +19,8 @@ from gluonlab.kvstores import make_kvstore
 from gluonlab.optimizers import registry
 from gluonlab.optimizers.registry import make_optimizer
 from gluonlab.parallel.data.strategy import DataParallelStep
+from gluonlab.training.learning_rate import Rates
 from gluonlab.update.buckets import ALIGNMENT_BYTES, Bucket, group, together
-from gluonlab.update.rates import Rates
 from gluonlab.update.trainer import BucketedTrainer
 
 LOSS = gluon.loss.SoftmaxCrossEntropyLoss()

@@ -11,7 +11,7 @@ import click
 from gluonlab.cli.command import command, json_option
 from gluonlab.cli.config_file import config_file
 from gluonlab.config import TrainConfig
-from gluonlab.config.options import config_options, given
+from gluonlab.config.command_line import config_options, given
 from gluonlab.errors import ConfigError, RunError, unknown
 from gluonlab.host.signals import ended_on_the_spot
 from gluonlab.launch.parts import ARRIVED, BEGUN, COMMAND, JOINED, LEFT, RAN_ON, tell

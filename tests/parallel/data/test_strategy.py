@@ -22,9 +22,9 @@ from gluonlab.parallel.data.microbatches import WHOLE, Microbatches
 from gluonlab.parallel.data.strategy import data_parallel
 from gluonlab.parallel.objective import make_loss
 from gluonlab.parallel.precision import as_it_is
+from gluonlab.training.learning_rate import Rates
 from gluonlab.update.gradients import Postprocess
 from gluonlab.update.loss_scale import LossScale
-from gluonlab.update.rates import Rates
 
 SHAPE = (1, 6, 6)
 STORES = [name for name, kind in KVSTORES.items() if not kind.gpus_only]

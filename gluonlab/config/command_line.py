@@ -1,4 +1,7 @@
-"""The settings of a TrainConfig as options of a command; apart from them, since it needs click."""
+"""Click options made of the fields of `TrainConfig`.
+
+`gluonlab.config.train_config` declares the options themselves: names, help texts and checks.
+"""
 
 from __future__ import annotations
 

@@ -21,12 +21,11 @@ from gluonlab.data.loading.loader import Loader
 from gluonlab.kvstores import make_kvstore
 from gluonlab.optimizers.registry import OPTIMIZERS as OFFERED
 from gluonlab.optimizers.registry import make_optimizer
-from gluonlab.training.learning_rate import make_rates
+from gluonlab.training.learning_rate import LR_SCHEDULES, Rates, make_rates
 from gluonlab.training.loop import train
 from gluonlab.training.network import make_net
 from gluonlab.training.plan import make_plan
 from gluonlab.training.reporter import Reporter
-from gluonlab.update.rates import LR_SCHEDULES, Rates
 from gluonlab.update.trainer import BucketedTrainer
 
 BASE, FINAL = 0.4, 0.02
