@@ -15,7 +15,6 @@ from mxnet import nd
 from mxnet.base import _LIB, check_call
 
 from gluonlab.engine.threads import EngineContext
-from gluonlab.exercises import guesses
 from gluonlab.exercises.arrays import check_arrays, cpus, in_words, watch
 from gluonlab.exercises.checking import Wrong, draws, exercise
 from gluonlab.exercises.counterexamples import (
@@ -27,6 +26,7 @@ from gluonlab.exercises.counterexamples import (
     results,
     wrong,
 )
+from gluonlab.exercises.guesses import a_number, guess, list_of, one_of, yes_or_no
 
 Array = Any  # np.ndarray
 
@@ -422,33 +422,19 @@ MISTAKES: List[Mistake] = [
 # --- The guesses
 
 
-guesses.guess(
-    "01-a",
-    guesses.number(0, 1, such_as=0.5, within=0.1),
-    en="what fraction of the time has passed when Python has the result array?",
-    ja="Python が結果の配列を手にした時点で、時間の何割が過ぎているか",
-)
-guesses.guess(
-    "01-b",
-    guesses.listed(guesses.number(0, 7, such_as=2), 3),
-    en="how many of 7 images does each of 3 devices get?",
-    ja="7 枚の画像を 3 台に分けると、それぞれ何枚か",
-)
-guesses.guess(
-    "01-c",
-    guesses.yes_or_no(),
-    en="the initial weights are random: are the two replicas equal?",
-    ja="重みの初期値は乱数。2 つのレプリカは等しいか",
-)
-guesses.guess(
-    "01-d",
-    guesses.choice("sum", "mean", "neither"),
-    en="what makes the gradient of all 7 images out of the two?",
-    ja="2 つの勾配の何が、7 枚全体の勾配になるか",
-)
-guesses.guess(
-    "01-e",
-    guesses.number(0, such_as=1.0, factor=1.2),
-    en="how many times as fast are two devices as one?",
-    ja="2 台は 1 台の何倍速いか",
-)
+# fmt: off
+guess("01-a", a_number(0, 1, such_as=0.5, within=0.1),
+      "what fraction of the time has passed when Python has the result array?",
+      "Python が結果の配列を手にした時点で、時間の何割が過ぎているか")
+guess("01-b", list_of(a_number(0, 7, such_as=2), 3),
+      "how many of 7 images does each of 3 devices get?",
+      "7 枚の画像を 3 台に分けると、それぞれ何枚か")
+guess("01-c", yes_or_no(),
+      "the initial weights are random: are the two replicas equal?",
+      "重みの初期値は乱数。2 つのレプリカは等しいか")
+guess("01-d", one_of("sum", "mean", "neither"),
+      "what makes the gradient of all 7 images out of the two?",
+      "2 つの勾配の何が、7 枚全体の勾配になるか")
+guess("01-e", a_number(0, such_as=1.0, factor=1.2),
+      "how many times as fast are two devices as one?",
+      "2 台は 1 台の何倍速いか")

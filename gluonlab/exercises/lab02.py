@@ -12,7 +12,6 @@ import mxnet as mx
 import numpy as np
 from mxnet import nd
 
-from gluonlab.exercises import guesses
 from gluonlab.exercises.arrays import ArrayTrace, check_devices, cpus, in_words, watch
 from gluonlab.exercises.checking import draws, exercise, more
 from gluonlab.exercises.counterexamples import (
@@ -29,6 +28,7 @@ from gluonlab.exercises.counterexamples import (
     returned,
     wrong,
 )
+from gluonlab.exercises.guesses import a_number, each_of, guess, one_of, yes_or_no
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -652,47 +652,26 @@ def _span(numbers: Sequence[int]) -> str:
 
 WAYS = ("between layers", "within layers", "data")
 
-guesses.guess(
-    "02-a",
-    guesses.each(guesses.choice(*WAYS), 32, 1024),
-    en="which way moves the fewest bytes with 32 images, and with 1,024?",
-    ja="32 枚のバッチと 1,024 枚のバッチで、転送量が最も少ない方法はどれか",
-)
-guesses.guess(
-    "02-b",
-    guesses.each(guesses.number(0, such_as=0.1, factor=3), "chapter", "he"),
-    en="how large are the scores, with 0.01 and with He's rule?",
-    ja="0.01 の場合と He らの規則の場合で、スコアの大きさはどれくらいか",
-)
-guesses.guess(
-    "02-c",
-    guesses.each(
-        guesses.number(0, such_as=0.01, factor=100), "one device or two", "the two replicas"
-    ),
-    en="by how much do the parameters differ after one step?",
-    ja="1 ステップの後、パラメータはどれだけ違うか",
-)
-guesses.guess(
-    "02-d",
-    guesses.number(-1, 1, such_as=0.05, within=0.02),
-    en="by how much does a second device change the accuracy?",
-    ja="2 台にすると正解率はどれだけ変わるか",
-)
-guesses.guess(
-    "02-e",
-    guesses.number(0, such_as=2.0, factor=1.2),
-    en="how many times as fast are two devices?",
-    ja="2 台では何倍速いか",
-)
-guesses.guess(
-    "02-f",
-    guesses.each(guesses.yes_or_no(), 16, 256),
-    en="does the second device pay off with 16 images per step, and with 256?",
-    ja="1 ステップが 16 枚のときと 256 枚のとき、2 台目は役に立つか",
-)
-guesses.guess(
-    "02-g",
-    guesses.choice("same rate", "twice the rate"),
-    en="with twice the batch, which rate gives a loss nearer to that of one device?",
-    ja="バッチが 2 倍のとき、損失が 1 台の場合に近くなる学習率はどちらか",
-)
+# fmt: off
+guess("02-a", each_of(one_of(*WAYS), 32, 1024),
+      "which way moves the fewest bytes with 32 images, and with 1,024?",
+      "32 枚のバッチと 1,024 枚のバッチで、転送量が最も少ない方法はどれか")
+guess("02-b", each_of(a_number(0, such_as=0.1, factor=3), "chapter", "he"),
+      "how large are the scores, with 0.01 and with He's rule?",
+      "0.01 の場合と He らの規則の場合で、スコアの大きさはどれくらいか")
+guess("02-c",
+      each_of(a_number(0, such_as=0.01, factor=100), "one device or two", "the two replicas"),
+      "by how much do the parameters differ after one step?",
+      "1 ステップの後、パラメータはどれだけ違うか")
+guess("02-d", a_number(-1, 1, such_as=0.05, within=0.02),
+      "by how much does a second device change the accuracy?",
+      "2 台にすると正解率はどれだけ変わるか")
+guess("02-e", a_number(0, such_as=2.0, factor=1.2),
+      "how many times as fast are two devices?",
+      "2 台では何倍速いか")
+guess("02-f", each_of(yes_or_no(), 16, 256),
+      "does the second device pay off with 16 images per step, and with 256?",
+      "1 ステップが 16 枚のときと 256 枚のとき、2 台目は役に立つか")
+guess("02-g", one_of("same rate", "twice the rate"),
+      "with twice the batch, which rate gives a loss nearer to that of one device?",
+      "バッチが 2 倍のとき、損失が 1 台の場合に近くなる学習率はどちらか")

@@ -10,7 +10,6 @@ import numpy as np
 from mxnet import gluon, init, nd
 
 from gluonlab.data.loading.shards import shard_bounds
-from gluonlab.exercises import guesses
 from gluonlab.exercises.arrays import cpus
 from gluonlab.exercises.checking import Wrong, draws, exercise
 from gluonlab.exercises.counterexamples import (
@@ -27,6 +26,7 @@ from gluonlab.exercises.counterexamples import (
     returned,
     wrong,
 )
+from gluonlab.exercises.guesses import a_number, each_of, guess, list_of, one_of, yes_or_no
 from gluonlab.exercises.softmax_regression import (
     CLASSES,
     FEATURES,
@@ -762,27 +762,16 @@ OF_SPEEDUPS: List[Mistake] = [
 # --- The guesses
 
 
-guesses.guess(
-    "03-a",
-    guesses.each(guesses.yes_or_no(), "weights", "gradients"),
-    en="after a step, are the replicas' weights the same, and their gradients?",
-    ja="1 ステップの後、レプリカの重みは同じか。勾配は同じか",
-)
-guesses.guess(
-    "03-b",
-    guesses.each(guesses.choice("higher", "about equal", "lower"), "B", "C"),
-    en="after as many epochs, how do B and C compare with A?",
-    ja="同じエポック数の後、B と C の正解率は A に比べてどうか",
-)
-guesses.guess(
-    "03-c",
-    guesses.listed(guesses.number(such_as=-1, within=0.05), 4),
-    en="what does BatchNorm make of 0, 0, 2, 2 on two devices?",
-    ja="0, 0, 2, 2 を 2 台に分けると、BatchNorm の出力はどうなるか",
-)
-guesses.guess(
-    "03-d",
-    guesses.choice("computing", "sum", "update", "host"),
-    en="which part of a step takes longest on two devices?",
-    ja="2 台のステップで最も長いのはどの部分か",
-)
+# fmt: off
+guess("03-a", each_of(yes_or_no(), "weights", "gradients"),
+      "after a step, are the replicas' weights the same, and their gradients?",
+      "1 ステップの後、レプリカの重みは同じか。勾配は同じか")
+guess("03-b", each_of(one_of("higher", "about equal", "lower"), "B", "C"),
+      "after as many epochs, how do B and C compare with A?",
+      "同じエポック数の後、B と C の正解率は A に比べてどうか")
+guess("03-c", list_of(a_number(such_as=-1, within=0.05), 4),
+      "what does BatchNorm make of 0, 0, 2, 2 on two devices?",
+      "0, 0, 2, 2 を 2 台に分けると、BatchNorm の出力はどうなるか")
+guess("03-d", one_of("computing", "sum", "update", "host"),
+      "which part of a step takes longest on two devices?",
+      "2 台のステップで最も長いのはどの部分か")

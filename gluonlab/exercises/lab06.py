@@ -9,7 +9,6 @@ import numpy as np
 from mxnet import autograd, gluon, nd
 
 from gluonlab.data.loading.shards import shard_bounds
-from gluonlab.exercises import guesses
 from gluonlab.exercises.arrays import KEPT_EN, KEPT_JA, Calls, cpus
 from gluonlab.exercises.checking import draws, exercise, more
 from gluonlab.exercises.counterexamples import (
@@ -27,6 +26,7 @@ from gluonlab.exercises.counterexamples import (
     same_number,
     wrong,
 )
+from gluonlab.exercises.guesses import a_number, each_of, guess, one_of
 from gluonlab.exercises.softmax_regression import (
     CLASSES,
     FEATURES,
@@ -569,51 +569,27 @@ def _check_shares(
 # --- The guesses
 
 
-guesses.guess(
-    "06-a",
-    guesses.each(
-        guesses.number(0, such_as=2, factor=1.1),
-        "parameters",
-        "optimizer_state",
-        "activations",
-        "total",
-    ),
-    en="from 128 to 512 images: by what factor does each row grow?",
-    ja="128 枚から 512 枚にすると、それぞれの行は何倍になるか",
-)
-guesses.guess(
-    "06-b",
-    guesses.number(0, such_as=0.01, factor=30),
-    en="how far is the gradient of the parts from that of the whole batch?",
-    ja="部分に分けた勾配は、バッチ全体の勾配とどれだけ違うか",
-)
-guesses.guess(
-    "06-c",
-    guesses.number(0, such_as=10, factor=1.5),
-    en="how many MiB more does the whole batch take than 64 microbatches?",
-    ja="バッチ全体のピークは、最も小さいマイクロバッチより何 MiB 高いか",
-)
-guesses.guess(
-    "06-d",
-    guesses.choice(32, 16, 1),
-    en="microbatch 2: how many images does each GPU compute at a time?",
-    ja="microbatch が 2 のとき、各 GPU は一度に何枚を計算するか",
-)
-guesses.guess(
-    "06-e",
-    guesses.number(0, such_as=2, factor=1.25),
-    en="how many times as long do 64 microbatches take as the whole batch?",
-    ja="64 個のマイクロバッチの時間はバッチ全体の何倍か",
-)
-guesses.guess(
-    "06-f",
-    guesses.number(0, 1, such_as=0.2, within=0.01),
-    en="what is the running mean after four microbatches?",
-    ja="4 個のマイクロバッチの後、移動平均はいくつか",
-)
-guesses.guess(
-    "06-g",
-    guesses.each(guesses.choice(16, 64, 512), "images/s", "accuracy"),
-    en="which batch size is best in images/s, which in accuracy?",
-    ja="1 秒あたりの枚数と正解率は、それぞれどのサイズが最もよいか",
-)
+# fmt: off
+guess("06-a",
+      each_of(a_number(0, such_as=2, factor=1.1),
+              "parameters", "optimizer_state", "activations", "total"),
+      "from 128 to 512 images: by what factor does each row grow?",
+      "128 枚から 512 枚にすると、それぞれの行は何倍になるか")
+guess("06-b", a_number(0, such_as=0.01, factor=30),
+      "how far is the gradient of the parts from that of the whole batch?",
+      "部分に分けた勾配は、バッチ全体の勾配とどれだけ違うか")
+guess("06-c", a_number(0, such_as=10, factor=1.5),
+      "how many MiB more does the whole batch take than 64 microbatches?",
+      "バッチ全体のピークは、最も小さいマイクロバッチより何 MiB 高いか")
+guess("06-d", one_of(32, 16, 1),
+      "microbatch 2: how many images does each GPU compute at a time?",
+      "microbatch が 2 のとき、各 GPU は一度に何枚を計算するか")
+guess("06-e", a_number(0, such_as=2, factor=1.25),
+      "how many times as long do 64 microbatches take as the whole batch?",
+      "64 個のマイクロバッチの時間はバッチ全体の何倍か")
+guess("06-f", a_number(0, 1, such_as=0.2, within=0.01),
+      "what is the running mean after four microbatches?",
+      "4 個のマイクロバッチの後、移動平均はいくつか")
+guess("06-g", each_of(one_of(16, 64, 512), "images/s", "accuracy"),
+      "which batch size is best in images/s, which in accuracy?",
+      "1 秒あたりの枚数と正解率は、それぞれどのサイズが最もよいか")

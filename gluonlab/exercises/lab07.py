@@ -13,7 +13,6 @@ import numpy as np
 from mxnet import gluon, nd
 
 from gluonlab.data.loading.shards import shard_bounds
-from gluonlab.exercises import guesses
 from gluonlab.exercises.arrays import check_arrays, cpus, in_words
 from gluonlab.exercises.checking import draws, exercise
 from gluonlab.exercises.counterexamples import (
@@ -32,6 +31,7 @@ from gluonlab.exercises.counterexamples import (
     results,
     returned,
 )
+from gluonlab.exercises.guesses import a_number, each_of, guess, one_of, yes_or_no
 from gluonlab.exercises.softmax_regression import (
     LR,
     Batch,
@@ -1300,57 +1300,31 @@ def _why_choice(offer: Offer, got: Any, want: Optional[Choice], found: Results) 
 # --- The guesses
 
 
-guesses.guess(
-    "07-a",
-    guesses.number(0, such_as=3.0, factor=1.5),
-    en="batches of 512 instead of 8: how many times as many images/s?",
-    ja="バッチを 8 枚から 512 枚にすると、1 秒あたりの枚数は何倍か",
-)
-guesses.guess(
-    "07-b",
-    guesses.number(0, such_as=64.0, factor=1.5),
-    en="batches of 512 instead of 8: by what factor does the number of steps fall?",
-    ja="バッチを 8 枚から 512 枚にすると、ステップ数は何分の 1 か",
-)
-guesses.guess(
-    "07-c",
-    guesses.choice("linearly", "more slowly", "not at all"),
-    en="how does the best rate grow from batches of 8 to 128?",
-    ja="バッチを 8 枚から 128 枚にすると、最適な学習率はどう増えるか",
-)
-guesses.guess(
-    "07-d",
-    guesses.choice("same", "square root", "linear"),
-    en="16 devices, equal epochs: which rule for the rate is best?",
-    ja="16 台、同じエポック数: どの学習率の規則が最良か",
-)
-guesses.guess(
-    "07-e",
-    guesses.each(guesses.number(0, 9, such_as=5, within=1), "without", "with"),
-    en="rate 2, momentum 0.9: how many of 9 seeds survive without and with a warm-up?",
-    ja="学習率 2 で正解率 50 % を超えるシードは 9 つのうちいくつか (ウォームアップなし / あり)",
-)
-guesses.guess(
-    "07-f",
-    guesses.number(0, such_as=2.0, factor=1.2),
-    en="the rate falls to a tenth: MXNet's next step, as a multiple of the papers'?",
-    ja="学習率が 10 分の 1 になった直後、MXNet の歩幅は論文の規則の何倍か",
-)
-guesses.guess(
-    "07-g",
-    guesses.choice(2, 4, 8, 16, 32, 64, 128, 256, 512),
-    en="which batch size reaches the target soonest?",
-    ja="目標に最も早く達するバッチサイズはどれか",
-)
-guesses.guess(
-    "07-h",
-    guesses.yes_or_no(),
-    en="equal epochs: do large batches make more mistakes on training images, too?",
-    ja="同じエポック数: 大きいバッチは学習画像の誤りも多いか",
-)
-guesses.guess(
-    "07-i",
-    guesses.choice("8", "512", "neither"),
-    en="equal training error: which batch size has the smaller validation error?",
-    ja="同じ学習誤差: 検証誤差が小さいのはどちらのバッチサイズか",
-)
+# fmt: off
+guess("07-a", a_number(0, such_as=3.0, factor=1.5),
+      "batches of 512 instead of 8: how many times as many images/s?",
+      "バッチを 8 枚から 512 枚にすると、1 秒あたりの枚数は何倍か")
+guess("07-b", a_number(0, such_as=64.0, factor=1.5),
+      "batches of 512 instead of 8: by what factor does the number of steps fall?",
+      "バッチを 8 枚から 512 枚にすると、ステップ数は何分の 1 か")
+guess("07-c", one_of("linearly", "more slowly", "not at all"),
+      "how does the best rate grow from batches of 8 to 128?",
+      "バッチを 8 枚から 128 枚にすると、最適な学習率はどう増えるか")
+guess("07-d", one_of("same", "square root", "linear"),
+      "16 devices, equal epochs: which rule for the rate is best?",
+      "16 台、同じエポック数: どの学習率の規則が最良か")
+guess("07-e", each_of(a_number(0, 9, such_as=5, within=1), "without", "with"),
+      "rate 2, momentum 0.9: how many of 9 seeds survive without and with a warm-up?",
+      "学習率 2 で正解率 50 % を超えるシードは 9 つのうちいくつか (ウォームアップなし / あり)")
+guess("07-f", a_number(0, such_as=2.0, factor=1.2),
+      "the rate falls to a tenth: MXNet's next step, as a multiple of the papers'?",
+      "学習率が 10 分の 1 になった直後、MXNet の歩幅は論文の規則の何倍か")
+guess("07-g", one_of(2, 4, 8, 16, 32, 64, 128, 256, 512),
+      "which batch size reaches the target soonest?",
+      "目標に最も早く達するバッチサイズはどれか")
+guess("07-h", yes_or_no(),
+      "equal epochs: do large batches make more mistakes on training images, too?",
+      "同じエポック数: 大きいバッチは学習画像の誤りも多いか")
+guess("07-i", one_of("8", "512", "neither"),
+      "equal training error: which batch size has the smaller validation error?",
+      "同じ学習誤差: 検証誤差が小さいのはどちらのバッチサイズか")

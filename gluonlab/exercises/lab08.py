@@ -12,7 +12,6 @@ from typing import Any, Callable, Dict, Iterable, List, NamedTuple, Optional, Se
 
 import numpy as np
 
-from gluonlab.exercises import guesses
 from gluonlab.exercises.checking import Wrong, draws, exercise, message_of, place_of
 from gluonlab.exercises.counterexamples import (
     LEAST,
@@ -36,6 +35,7 @@ from gluonlab.exercises.distributed import (
     Unequal,
     some_images,
 )
+from gluonlab.exercises.guesses import a_number, each_of, guess, one_of
 from gluonlab.host.launchers import lsf_hosts, lsf_place
 
 # --- 08-1: which images each rank trains on in an epoch
@@ -996,45 +996,25 @@ OF_PLACES: List[Mistake] = [
 # --- The guesses
 
 
-guesses.guess(
-    "08-a",
-    guesses.choice("exactly 0", "rounding", "more"),
-    en="how much do the last losses of one process and of two differ?",
-    ja="1 プロセスと 2 プロセスの最後の損失はどれくらい違うか",
-)
-guesses.guess(
-    "08-b",
-    guesses.each(guesses.number(0, such_as=0.5, within=0.1), "copied", "lasting"),
-    en="how many times the parameters' bytes go from device to device in a step?",
-    ja="1 ステップでデバイスの間を通るのは、パラメータのバイト数の何倍か",
-)
-guesses.guess(
-    "08-c",
-    guesses.each(guesses.number(0, 1, such_as=0.1, within=0.04), "2 ranks", "8 ranks"),
-    en="each rank has a permutation of its own: what fraction of the images is used by none?",
-    ja="ランクごとに並べ替えが違うとき、どのランクも使わない画像の割合",
-)
-guesses.guess(
-    "08-d",
-    guesses.number(0, 1, such_as=0.1, within=0.08),
-    en="rank 0 alone evaluates: for what fraction of the time are the 7 others idle?",
-    ja="ランク 0 だけが評価するとき、残りの 7 個が何もしない時間の割合",
-)
-guesses.guess(
-    "08-e",
-    guesses.number(0, such_as=5, within=0.3),
-    en="how many updates by the other worker has a pushing worker not seen?",
-    ja="push が届いたとき、まだ pull していない相手の更新は平均何回分か",
-)
-guesses.guess(
-    "08-f",
-    guesses.choice("the first step", "the last checkpoint", "the kill"),
-    en="where does the run resume after a worker was killed?",
-    ja="ワーカーが強制終了された後、どこから再開されるか",
-)
-guesses.guess(
-    "08-g",
-    guesses.number(0, such_as=25),
-    en="how many of its steps have a different loss than without the kill?",
-    ja="中断しなかった場合と損失が違うステップの数",
-)
+# fmt: off
+guess("08-a", one_of("exactly 0", "rounding", "more"),
+      "how much do the last losses of one process and of two differ?",
+      "1 プロセスと 2 プロセスの最後の損失はどれくらい違うか")
+guess("08-b", each_of(a_number(0, such_as=0.5, within=0.1), "copied", "lasting"),
+      "how many times the parameters' bytes go from device to device in a step?",
+      "1 ステップでデバイスの間を通るのは、パラメータのバイト数の何倍か")
+guess("08-c", each_of(a_number(0, 1, such_as=0.1, within=0.04), "2 ranks", "8 ranks"),
+      "each rank has a permutation of its own: what fraction of the images is used by none?",
+      "ランクごとに並べ替えが違うとき、どのランクも使わない画像の割合")
+guess("08-d", a_number(0, 1, such_as=0.1, within=0.08),
+      "rank 0 alone evaluates: for what fraction of the time are the 7 others idle?",
+      "ランク 0 だけが評価するとき、残りの 7 個が何もしない時間の割合")
+guess("08-e", a_number(0, such_as=5, within=0.3),
+      "how many updates by the other worker has a pushing worker not seen?",
+      "push が届いたとき、まだ pull していない相手の更新は平均何回分か")
+guess("08-f", one_of("the first step", "the last checkpoint", "the kill"),
+      "where does the run resume after a worker was killed?",
+      "ワーカーが強制終了された後、どこから再開されるか")
+guess("08-g", a_number(0, such_as=25),
+      "how many of its steps have a different loss than without the kill?",
+      "中断しなかった場合と損失が違うステップの数")

@@ -27,7 +27,6 @@ from mxnet import gluon, nd
 from mxnet.ndarray import register
 
 from gluonlab.data.loading.shards import shard_bounds
-from gluonlab.exercises import guesses
 from gluonlab.exercises.arrays import ArrayTrace, check_devices, cpus, handle_of, watch
 from gluonlab.exercises.checking import Wrong, draws, exercise, more
 from gluonlab.exercises.counterexamples import (
@@ -42,6 +41,7 @@ from gluonlab.exercises.counterexamples import (
     returned,
     wrong,
 )
+from gluonlab.exercises.guesses import a_number, each_of, guess, one_of, yes_or_no
 from gluonlab.exercises.softmax_regression import (
     CLASSES,
     FEATURES,
@@ -855,47 +855,26 @@ def _images_on_each(
 
 COURSES = ("equal", "constant", "apart")
 
-guesses.guess(
-    "09-a",
-    guesses.choice(*COURSES),
-    en="what becomes of the two replicas in training?",
-    ja="学習の間に 2 つのレプリカはどうなるか",
-)
-guesses.guess(
-    "09-b",
-    guesses.each(guesses.number(0, such_as=2, factor=2), "all is well", "here"),
-    en="by what factor does the norm of the gradients change in three epochs?",
-    ja="勾配のノルムは 3 エポックで何倍になるか",
-)
-guesses.guess(
-    "09-c",
-    guesses.each(
-        guesses.number(0, such_as=1.5, factor=1.02), "64 images", "63 images", "64 images, Adam"
-    ),
-    en="how large is the first update on two devices, divided by that on one?",
-    ja="2 台での最初の更新の大きさは、1 台の何倍か",
-)
-guesses.guess(
-    "09-d",
-    guesses.number(0, 64, such_as=64),
-    en="1,025 images in batches of 64: how many are in the last one?",
-    ja="1,025 枚を 64 枚ずつ: 最後のバッチは何枚か",
-)
-guesses.guess(
-    "09-e",
-    guesses.each(guesses.number(0, such_as=0.5, factor=100), "before it", "after it"),
-    en="how far apart are one and two devices, before and after that batch?",
-    ja="そのバッチの前と後で、1 台と 2 台の差はどれだけか",
-)
-guesses.guess(
-    "09-f",
-    guesses.each(guesses.yes_or_no(), 360, 64, 100, 7),
-    en="for which batch sizes is accuracy x images a whole number?",
-    ja="正解率に枚数を掛けて整数になるのはどのバッチサイズか",
-)
-guesses.guess(
-    "09-g",
-    guesses.choice(*COURSES),
-    en="and with a correct allreduce: what becomes of the replicas?",
-    ja="正しい allreduce なら、レプリカの距離はどうなるか",
-)
+# fmt: off
+guess("09-a", one_of(*COURSES),
+      "what becomes of the two replicas in training?",
+      "学習の間に 2 つのレプリカはどうなるか")
+guess("09-b", each_of(a_number(0, such_as=2, factor=2), "all is well", "here"),
+      "by what factor does the norm of the gradients change in three epochs?",
+      "勾配のノルムは 3 エポックで何倍になるか")
+guess("09-c",
+      each_of(a_number(0, such_as=1.5, factor=1.02), "64 images", "63 images", "64 images, Adam"),
+      "how large is the first update on two devices, divided by that on one?",
+      "2 台での最初の更新の大きさは、1 台の何倍か")
+guess("09-d", a_number(0, 64, such_as=64),
+      "1,025 images in batches of 64: how many are in the last one?",
+      "1,025 枚を 64 枚ずつ: 最後のバッチは何枚か")
+guess("09-e", each_of(a_number(0, such_as=0.5, factor=100), "before it", "after it"),
+      "how far apart are one and two devices, before and after that batch?",
+      "そのバッチの前と後で、1 台と 2 台の差はどれだけか")
+guess("09-f", each_of(yes_or_no(), 360, 64, 100, 7),
+      "for which batch sizes is accuracy x images a whole number?",
+      "正解率に枚数を掛けて整数になるのはどのバッチサイズか")
+guess("09-g", one_of(*COURSES),
+      "and with a correct allreduce: what becomes of the replicas?",
+      "正しい allreduce なら、レプリカの距離はどうなるか")
