@@ -8,6 +8,7 @@ at least; otherwise the counterexample stands alone.
 from __future__ import annotations
 
 import math
+from copy import deepcopy
 from typing import Any, Callable, Iterable, List, NamedTuple, Optional, Sequence, Tuple
 
 import numpy as np
@@ -27,13 +28,17 @@ class CaseText(NamedTuple):
     en: str
     ja: str
 
+    def pair(self, en: str, ja: str) -> Pair:
+        """The case, and these words about it."""
+        return f"{self.en}: {en}", f"{self.ja}: {ja}"
+
     def wrong(self, en: str, ja: str, why: Pair = NOTHING) -> Wrong:
         """The counterexample that goes on with these words, and ends with what it looks like."""
-        return wrong(f"{self.en}: {en}", f"{self.ja}: {ja}", why)
+        return wrong(*self.pair(en, ja), why)
 
     def check(self, *faults: Look) -> None:
         """Raise Wrong for the first fault that is there."""
-        check(*((is_so, f"{self.en}: {en}", f"{self.ja}: {ja}") for is_so, en, ja in faults))
+        check(*((is_so, *self.pair(en, ja)) for is_so, en, ja in faults))
 
 
 def wrong(en: str, ja: str, why: Pair = NOTHING) -> Wrong:
@@ -53,20 +58,16 @@ def looks_like(*looks: Look) -> Pair:
     return next(((en, ja) for is_so, en, ja in looks if is_so), NOTHING)
 
 
-def gave(call: str, got: Any, want: Any, why: Pair = NOTHING) -> Wrong:
-    """The counterexample of a call that gave another number; ``got`` and ``want`` as shown."""
-    return wrong(
-        f"{call} gave {got}, expected {want}",
-        f"{call} の答えは {got} でしたが、正しくは {want} です",
-        why,
-    )
+def gave(call: str, got: Any, want: Any) -> Pair:
+    """What is said of a call that gave another number; ``got`` and ``want`` as shown."""
+    ja = f"{call} の答えは {got} でしたが、正しくは {want} です"
+    return f"{call} gave {got}, expected {want}", ja
 
 
-def is_not(call: str, got: Any, want: Any, why: Pair = NOTHING) -> Wrong:
-    """The counterexample of a call whose value is another one; both as shown."""
-    return wrong(
-        f"{call} is {got}, expected {want}", f"{call} は {got} でしたが、正しくは {want} です", why
-    )
+def is_not(call: str, got: Any, want: Any) -> Pair:
+    """What is said of a call whose value is another one; both as shown."""
+    ja = f"{call} は {got} でしたが、正しくは {want} です"
+    return f"{call} is {got}, expected {want}", ja
 
 
 def returned(got: Any, call: str, en: str, ja: str) -> Wrong:
@@ -78,6 +79,12 @@ def returned(got: Any, call: str, en: str, ja: str) -> Wrong:
         en=f"{call} returned {got!r}{hint}: return {en}",
         ja=f"{call} の戻り値は {got!r} でした{hint_ja}。{ja}を返してください",
     )
+
+
+def check_number(got: Any, call: str) -> None:
+    """Raise Wrong for what is no number."""
+    if not isinstance(got, NUMBERS):
+        raise returned(got, call, "a number", "数値")
 
 
 def near(got: Any, want: float, rel: float = 1e-6) -> bool:
@@ -115,6 +122,22 @@ class Results(List[AnswerResult]):
             self.end()
         return found
 
+    def compare(
+        self,
+        same: Callable[[Any, Any], bool],
+        mistakes: Sequence[Mistake],
+        said: Callable[..., Pair],
+    ) -> None:
+        """Raise Wrong for the first case in which the answer gave something else than is right.
+
+        ``said(*case, got, want)``: the counterexample, to which the mistake that explains it is
+        added; it may raise a Wrong of its own, for a result of another kind.
+        """
+        mistaken = self.wrong(same)
+        if mistaken:
+            case, got, want = mistaken[0]
+            raise wrong(*said(*case, got, want), explains(self, same, *mistakes))
+
     def end(self) -> None:
         """Raise ``error``, if there is one: all that came before it is right."""
         if self.error is not None:
@@ -124,11 +147,12 @@ class Results(List[AnswerResult]):
 def results(
     answer: Callable[..., Any], cases: Iterable[Tuple[Any, ...]], want: Callable[..., Any]
 ) -> Results:
-    """The answer in every case, beside ``want`` of the same case."""
+    """The answer in every case, beside ``want`` of the same case; lists are given as copies."""
     found = Results()
     for case in cases:
+        given = [deepcopy(one) if isinstance(one, (list, dict)) else one for one in case]
         try:
-            found.append(AnswerResult(case, answer(*case), want(*case)))
+            found.append(AnswerResult(case, answer(*given), want(*case)))
         except Exception as error:  # whatever a student's code raises
             found.error = error
             break

@@ -3,7 +3,7 @@
 A guess has an id, such as ``"01-a"``, and is registered in ``labNN.py`` with the form of its answer
 and its question in both languages::
 
-    guess("01-a", number(0, 1, such_as=0.5, within=0.1), en="what fraction ...?", ja="...")
+    guess("01-a", a_number(0, 1, such_as=0.5, within=0.1), "what fraction ...?", "...")
 
 In the notebook it takes four calls, in this order and in cells of their own::
 
@@ -197,15 +197,15 @@ class Each(Form):
         return ", ".join(f"{key}: {self.form.shown(value[key])}" for key in self.keys)
 
 
-number, yes_or_no, listed = NumberForm, YesOrNo, ListForm
+a_number, yes_or_no, list_of = NumberForm, YesOrNo, ListForm
 
 
-def choice(*options: Key) -> ChoiceForm:
+def one_of(*options: Key) -> ChoiceForm:
     """One of these words or whole numbers."""
     return ChoiceForm(options)
 
 
-def each(form: Form, *keys: Key) -> Each:
+def each_of(form: Form, *keys: Key) -> Each:
     """A dictionary with these keys, whose values have one form."""
     return Each(form, keys)
 
@@ -236,7 +236,7 @@ class Guess(NamedTuple):
 GUESSES: Dict[str, Guess] = {}  # filled as the labs' modules are imported
 
 
-def guess(id: str, form: Form, *, en: str, ja: str) -> None:
+def guess(id: str, form: Form, en: str, ja: str) -> None:
     """Register a guess; ``en`` and ``ja``: its question, in one short sentence.
 
     Raises ExerciseError for an id of another form, or one that is taken.

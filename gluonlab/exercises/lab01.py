@@ -15,18 +15,18 @@ from mxnet import nd
 from mxnet.base import _LIB, check_call
 
 from gluonlab.engine.threads import EngineContext
-from gluonlab.exercises import guesses
 from gluonlab.exercises.arrays import check_arrays, cpus, in_words, watch
 from gluonlab.exercises.checking import Wrong, draws, exercise
 from gluonlab.exercises.counterexamples import (
     NUMBERS,
     CaseText,
     Mistake,
+    Pair,
     check,
-    explains,
     results,
     wrong,
 )
+from gluonlab.exercises.guesses import a_number, guess, list_of, one_of, yes_or_no
 
 Array = Any  # np.ndarray
 
@@ -77,21 +77,17 @@ def where_each_array_is(answer: Any) -> None:
             "配列ごとに番号を書いてください",
         )
     for name, place in _places().items():
-        if name not in answer:
-            raise Wrong(en=f"there is no number for `{name}`", ja=f"`{name}` の番号がありません")
-        said = answer[name]
-        if isinstance(said, bool) or said not in (0, 1):
-            raise Wrong(
-                en=f"`{name}` is said to be on {said!r}: give 0 for `first`, 1 for `second`",
-                ja=f"`{name}` に {said!r} と書かれています。"
-                "`first` なら 0、`second` なら 1 としてください",
-            )
-        if said != place:
-            en, ja = REASONS[name]
-            raise Wrong(
-                en=f"`{name}` is not on device {said}: {en}",
-                ja=f"`{name}` があるのはデバイス {said} ではありません。{ja}",
-            )
+        said, (en, ja) = answer.get(name), REASONS[name]
+        check(
+            (name not in answer,
+             f"there is no number for `{name}`", f"`{name}` の番号がありません"),
+            (isinstance(said, bool) or said not in (0, 1),
+             f"`{name}` is said to be on {said!r}: give 0 for `first`, 1 for `second`",
+             f"`{name}` に {said!r} と書かれています。"
+             "`first` なら 0、`second` なら 1 としてください"),
+            (said != place, f"`{name}` is not on device {said}: {en}",
+             f"`{name}` があるのはデバイス {said} ではありません。{ja}"),
+        )  # fmt: skip
 
 
 # --- 01-2: a clock that counts all of the work that is queued, and nothing else
@@ -148,52 +144,46 @@ def a_clock_that_tells_the_truth(answer: Clock) -> None:
         work()
         nd.waitall()
 
-    nd.waitall()
     timed = _timed(answer, work)
     if len(calls) != 1:
-        raise Wrong(
-            en=f"`work` was called {len(calls)} times: call it once, "
+        raise wrong(
+            f"`work` was called {len(calls)} times: call it once, "
             "the seconds of a single call are wanted",
-            ja=f"`work` が {len(calls)} 回呼ばれました。1 回分の秒数を返すので、"
+            f"`work` が {len(calls)} 回呼ばれました。1 回分の秒数を返すので、"
             "呼び出しは 1 回だけにしてください",
         )
     _check_pause(timed, first)
-    nd.waitall()
     _check_pause(_timed(answer, lambda: work((second,))), second)
-    nd.waitall()
     got, took, _ = _timed(answer, waiting)
-    if got > _late(took):
-        raise Wrong(
-            en=f"work that waits for its own {PAUSE_S} s before it returns was said to take "
-            f"{got:.3g} s, and your clock came back after {took:.3g} s: the time of the call is "
-            "counted twice. Read the clock once before the call, and once when the work is done",
-            ja=f"{PAUSE_S} 秒の計算を自分で待ってから戻る処理が {got:.3g} 秒になりましたが、"
-            f"呼び出しから {took:.3g} 秒で戻っています。`work` を呼び出している時間を 2 回"
-            "数えています。時刻は、呼び出す前と処理が終わったときの 1 回ずつ取ってください",
-        )
-    if got < 0.9 * PAUSE_S:
-        raise Wrong(
-            en=f"work that waits for its own {PAUSE_S} s before it returns was said to take "
-            f"{got:.3f} s: the clock was started when `work` had come back. "
-            "Start it before the call",
-            ja=f"{PAUSE_S} 秒の計算を自分で待ってから戻る処理が {got:.3f} 秒になりました。"
-            "`work` が戻ってから計測を始めています。呼び出す前に始めてください",
-        )
+    en = f"work that waits for its own {PAUSE_S} s before it returns was said to take"
+    ja = f"{PAUSE_S} 秒の計算を自分で待ってから戻る処理が"
+    check(
+        (got > _late(took),
+         f"{en} {got:.3g} s, and your clock came back after {took:.3g} s: the time of the call is "
+         "counted twice. Read the clock once before the call, and once when the work is done",
+         f"{ja} {got:.3g} 秒になりましたが、呼び出しから {took:.3g} 秒で戻っています。"
+         "`work` を呼び出している時間を 2 回"
+         "数えています。時刻は、呼び出す前と処理が終わったときの 1 回ずつ取ってください"),
+        (got < 0.9 * PAUSE_S,
+         f"{en} {got:.3f} s: the clock was started when `work` had come back. "
+         "Start it before the call",
+         f"{ja} {got:.3f} 秒になりました。"
+         "`work` が戻ってから計測を始めています。呼び出す前に始めてください"),
+    )  # fmt: skip
     for _ in range(TRIES):
         queue_pause(first, PAUSE_S)
-        got = _timed(answer, lambda: None).got
+        got = _timed(answer, lambda: None, after_others=False).got
         if got <= 0.8 * PAUSE_S:
-            break
+            return
         nd.waitall()
-    else:
-        raise Wrong(
-            en=f"work that does nothing was said to take {got:.2f} s: "
-            f"{PAUSE_S} s of other work had been queued before, and were counted as well. "
-            "Wait for that before the clock is started",
-            ja=f"何もしない処理に {got:.2f} 秒かかったことになりました。"
-            f"その前にキューに入っていた {PAUSE_S} 秒の別の処理まで数えています。"
-            "計測を始める前に、それが終わるのを待ってください",
-        )
+    raise wrong(
+        f"work that does nothing was said to take {got:.2f} s: "
+        f"{PAUSE_S} s of other work had been queued before, and were counted as well. "
+        "Wait for that before the clock is started",
+        f"何もしない処理に {got:.2f} 秒かかったことになりました。"
+        f"その前にキューに入っていた {PAUSE_S} 秒の別の処理まで数えています。"
+        "計測を始める前に、それが終わるのを待ってください",
+    )
 
 
 class TimedAnswer(NamedTuple):
@@ -204,7 +194,9 @@ class TimedAnswer(NamedTuple):
     of_computing: List[str]
 
 
-def _timed(answer: Clock, work: Callable[[], None]) -> TimedAnswer:
+def _timed(answer: Clock, work: Callable[[], None], after_others: bool = True) -> TimedAnswer:
+    if after_others:
+        nd.waitall()
     read: List[str] = []
 
     def noted(name: str) -> Callable[[], float]:
@@ -287,21 +279,20 @@ def shards_for_unequal_devices(answer: Callable[..., Any]) -> None:
         ctxs = cpus(len(sizes))
         got = answer(nd.array(array, dtype=array.dtype), list(sizes), list(ctxs))
         en, ja = f"{len(array)} rows in shards of {sizes}", f"{len(array)} 行を {sizes} に分割"
-        if not isinstance(got, (list, tuple)) or len(got) != len(sizes):
-            count = len(got) if isinstance(got, (list, tuple)) else type(got).__name__
-            raise wrong(
-                f"{en} gave {count}: return a list of {len(sizes)} arrays, one per device",
-                f"{ja}すると {count} が返りました。デバイスごとに 1 つ、"
-                f"{len(sizes)} 個の配列のリストを返してください",
-            )
-        lengths = [len(shard) for shard in got]
-        if lengths != sizes:
-            raise wrong(
-                f"{en} gave shards of {lengths} rows: each device gets as many as its entry of "
-                "`sizes` says",
-                f"{ja}すると {lengths} 行になりました。各デバイスには `sizes` "
-                "のとおりの行数を渡してください",
-            )
+        is_list = isinstance(got, (list, tuple))
+        count = len(got) if is_list else type(got).__name__
+        lengths = [len(shard) for shard in got] if count == len(sizes) else []
+        check(
+            (count != len(sizes),
+             f"{en} gave {count}: return a list of {len(sizes)} arrays, one per device",
+             f"{ja}すると {count} が返りました。デバイスごとに 1 つ、"
+             f"{len(sizes)} 個の配列のリストを返してください"),
+            (lengths != sizes,
+             f"{en} gave shards of {lengths} rows: each device gets as many as its entry of "
+             "`sizes` says",
+             f"{ja}すると {lengths} 行になりました。各デバイスには `sizes` "
+             "のとおりの行数を渡してください"),
+        )  # fmt: skip
         for shard, end, size, ctx in zip(got, np.cumsum(sizes), sizes, ctxs):
             want = array[end - size : end]
             CaseText(en, ja).check(
@@ -339,16 +330,16 @@ def whole_gradient(answer: Callable[..., Any]) -> None:
     for n in (2, 3, 4):
         cases.append((random.randint(-9, 10, (n, 4)).tolist(), random.randint(1, 9, n).tolist()))
     found = results(lambda values, sizes: _whole(answer, values, sizes), cases, _mean)
-    for (values, sizes), got, want in found:
-        if not _same(got, want):
-            case = ", ".join(f"{in_words(value)} ({size})" for value, size in zip(values, sizes))
-            raise wrong(
-                f"gradients (and images) {case} gave {in_words(got)}, expected {in_words(want)}",
-                f"勾配 (枚数) が {case} のとき {in_words(got)} になりました。"
-                f"正しくは {in_words(want)} です",
-                explains(found, _same, *MISTAKES),
-            )
-    found.end()
+    found.compare(_same, MISTAKES, _said)
+
+
+def _said(values: List[List[float]], sizes: List[int], got: Array, want: Array) -> Pair:
+    case = ", ".join(f"{in_words(value)} ({size})" for value, size in zip(values, sizes))
+    return (
+        f"gradients (and images) {case} gave {in_words(got)}, expected {in_words(want)}",
+        f"勾配 (枚数) が {case} のとき {in_words(got)} になりました。"
+        f"正しくは {in_words(want)} です",
+    )
 
 
 def _whole(answer: Callable[..., Any], values: List[List[float]], sizes: List[int]) -> Array:
@@ -422,33 +413,19 @@ MISTAKES: List[Mistake] = [
 # --- The guesses
 
 
-guesses.guess(
-    "01-a",
-    guesses.number(0, 1, such_as=0.5, within=0.1),
-    en="what fraction of the time has passed when Python has the result array?",
-    ja="Python が結果の配列を手にした時点で、時間の何割が過ぎているか",
-)
-guesses.guess(
-    "01-b",
-    guesses.listed(guesses.number(0, 7, such_as=2), 3),
-    en="how many of 7 images does each of 3 devices get?",
-    ja="7 枚の画像を 3 台に分けると、それぞれ何枚か",
-)
-guesses.guess(
-    "01-c",
-    guesses.yes_or_no(),
-    en="the initial weights are random: are the two replicas equal?",
-    ja="重みの初期値は乱数。2 つのレプリカは等しいか",
-)
-guesses.guess(
-    "01-d",
-    guesses.choice("sum", "mean", "neither"),
-    en="what makes the gradient of all 7 images out of the two?",
-    ja="2 つの勾配の何が、7 枚全体の勾配になるか",
-)
-guesses.guess(
-    "01-e",
-    guesses.number(0, such_as=1.0, factor=1.2),
-    en="how many times as fast are two devices as one?",
-    ja="2 台は 1 台の何倍速いか",
-)
+# fmt: off
+guess("01-a", a_number(0, 1, such_as=0.5, within=0.1),
+      "what fraction of the time has passed when Python has the result array?",
+      "Python が結果の配列を手にした時点で、時間の何割が過ぎているか")
+guess("01-b", list_of(a_number(0, 7, such_as=2), 3),
+      "how many of 7 images does each of 3 devices get?",
+      "7 枚の画像を 3 台に分けると、それぞれ何枚か")
+guess("01-c", yes_or_no(),
+      "the initial weights are random: are the two replicas equal?",
+      "重みの初期値は乱数。2 つのレプリカは等しいか")
+guess("01-d", one_of("sum", "mean", "neither"),
+      "what makes the gradient of all 7 images out of the two?",
+      "2 つの勾配の何が、7 枚全体の勾配になるか")
+guess("01-e", a_number(0, such_as=1.0, factor=1.2),
+      "how many times as fast are two devices as one?",
+      "2 台は 1 台の何倍速いか")

@@ -12,23 +12,22 @@ import mxnet as mx
 import numpy as np
 from mxnet import nd
 
-from gluonlab.exercises import guesses
 from gluonlab.exercises.arrays import ArrayTrace, check_devices, cpus, in_words, watch
-from gluonlab.exercises.checking import draws, exercise, more
+from gluonlab.exercises.checking import Wrong, draws, exercise, more
 from gluonlab.exercises.counterexamples import (
     NUMBERS,
     CaseText,
     Mistake,
     Pair,
     by,
-    explains,
+    check_number,
     in_english,
     looks_like,
     near,
     results,
-    returned,
     wrong,
 )
+from gluonlab.exercises.guesses import a_number, each_of, guess, one_of, yes_or_no
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -80,20 +79,19 @@ def _check_sums(
     ``made_new``: other arrays were put in their places, or returned. ``received``: the devices to
     which something of the one parameter was copied; empty where there are several.
     """
-    several = len(values[0]) > 1
     for j in range(len(values[0])):
         before = [row[j] for row in values]
         want, got = sum(before[1:], before[0]), [row[j].asnumpy() for row in held]
-        which, which_ja = (
-            (f"parameter {j}, which was ", f"パラメータ {j} が ") if several else ("for ", "")
-        )
+        en, ja = (f"parameter {j}, which was ", f"パラメータ {j} が ")
+        if len(values[0]) == 1:
+            en, ja = "for ", ""
         given = ", ".join(map(in_words, before))
         for device, result in enumerate(got):
             if not np.array_equal(result, want):
                 raise wrong(
-                    f"{which}{given}: device {device} holds {in_words(result)} afterwards, "
+                    f"{en}{given}: device {device} holds {in_words(result)} afterwards, "
                     f"expected {in_words(want)}",
-                    f"{which_ja}{given} のとき: 実行後のデバイス {device} は {in_words(result)} "
+                    f"{ja}{given} のとき: 実行後のデバイス {device} は {in_words(result)} "
                     f"で、正しくは {in_words(want)} です",
                     _why_no_sum(before, got, device, made_new, cpus(len(held))[device] in received),
                 )
@@ -269,38 +267,33 @@ def k_times_the_batch(answer: Callable[..., Any]) -> None:
         shards = [random.normal(size=(b, n + 1)) + ([0.0] * n + [2.0]) for _ in range(k)]
         lr = float(random.choice([0.01, 0.05, 0.2]))
         cases.append(Problem(random.normal(size=n), shards, lr))
-    given = [(each,) for each in cases]
-    found = results(lambda problem: _given(answer, problem), given, Problem.factor)
-    mistaken = found.wrong(_alike)
-    if not mistaken:
-        return
-    (problem,), got, want = mistaken[0]
-    if not isinstance(got, NUMBERS):
-        raise returned(got, "best_factor(...)", "a number", "数値")
-    raise problem.case.wrong(
-        f"the factor is {got:.6g}, expected {want:.6g}",
-        f"倍率が {got:.6g} です。正しくは {want:.6g} です",
-        explains(found, _alike, *MISTAKES),
-    )
+
+    def ask(problem: Problem) -> Any:
+        weights = problem.weights.copy()
+        shards = [shard.copy() for shard in problem.shards]
+        got = answer(problem.gradient, weights, shards, problem.lr)
+        if not np.array_equal(weights, problem.weights):
+            raise problem.case.wrong(
+                "`weights` has been changed, so that the large update begins elsewhere: `-=` "
+                "writes into the array itself",
+                "`weights` が書き換えられていて、大きな更新の始点がずれます。"
+                "`-=` は配列そのものに書き込みます",
+            )
+        return got.item() if isinstance(got, (np.ndarray, np.generic)) and got.size == 1 else got
+
+    def said(problem: Problem, got: Any, want: float) -> Pair:
+        check_number(got, "best_factor(...)")
+        return problem.case.pair(
+            f"the factor is {got:.6g}, expected {want:.6g}",
+            f"倍率が {got:.6g} です。正しくは {want:.6g} です",
+        )
+
+    found = results(ask, [(each,) for each in cases], Problem.factor)
+    found.compare(_alike, MISTAKES, said)
 
 
 def _problem(weights: Any, shards: Any, lr: float) -> Problem:
     return Problem(np.array(weights), [np.array(shard) for shard in shards], lr)
-
-
-def _given(answer: Callable[..., Any], problem: Problem) -> Any:
-    """What the answer gives. Raises Wrong if it has changed the weights."""
-    weights = problem.weights.copy()
-    shards = [shard.copy() for shard in problem.shards]
-    got = answer(problem.gradient, weights, shards, problem.lr)
-    if not np.array_equal(weights, problem.weights):
-        raise problem.case.wrong(
-            "`weights` has been changed, so that the large update begins elsewhere: `-=` writes "
-            "into the array itself",
-            "`weights` が書き換えられていて、大きな更新の始点がずれます。"
-            "`-=` は配列そのものに書き込みます",
-        )
-    return got.item() if isinstance(got, (np.ndarray, np.generic)) and got.size == 1 else got
 
 
 def _alike(got: Any, want: float) -> bool:
@@ -320,29 +313,15 @@ def _of_end(problem: Problem) -> Array:
     return sum(found) / len(found)
 
 
-def _without_rate(problem: Problem) -> float:
-    """If the small updates subtract whole gradients, and the large one, too."""
-    return Problem(problem.weights, problem.shards, 1.0).factor()
+def _by_both(formula: Callable[[Array, Array], Any]) -> Callable[..., bool]:
+    """A factor by the ways of all small updates together and of the large one."""
 
+    def factor(problem: Problem) -> float:
+        large = problem.lr * sum(problem.gradients) / len(problem.gradients)
+        with np.errstate(all="ignore"):
+            return float(formula(sum(problem.steps), large))
 
-def _both(problem: Problem) -> Tuple[Array, Array]:
-    return sum(problem.steps), problem.lr * sum(problem.gradients) / len(problem.gradients)
-
-
-def _inverse(problem: Problem) -> float:
-    way, large = _both(problem)
-    return float(way @ way / (way @ large))
-
-
-def _lengths(problem: Problem) -> float:
-    way, large = _both(problem)
-    return float(np.linalg.norm(way) / np.linalg.norm(large))
-
-
-def _mean_ratio(problem: Problem) -> float:
-    way, large = _both(problem)
-    with np.errstate(all="ignore"):
-        return float(np.mean(way / large))
+    return _by(factor)
 
 
 MISTAKES: List[Mistake] = [
@@ -360,13 +339,13 @@ MISTAKES: List[Mistake] = [
     (_by(lambda problem: problem.factor(large=_of_end(problem))),
      "the large update begins at `weights`, not where the small ones have ended",
      "大きな更新の始点は、小さい更新の終点ではなく `weights` です"),
-    (_by(_lengths),
+    (_by_both(lambda way, large: np.linalg.norm(way) / np.linalg.norm(large)),
      "both go equally far then, but in different directions: their ends could be nearer",
      "これでは進む長さが等しくなるだけです。向きが違うので、終点は最も近くなりません"),
-    (_by(_inverse),
+    (_by_both(lambda way, large: way @ way / (way @ large)),
      "what remains is perpendicular to the way of the small updates, not of the large one",
      "残りの差が、小さい更新の進んだ向きと直交しています。直交させる相手は大きな更新の向きです"),
-    (_by(_mean_ratio),
+    (_by_both(lambda way, large: np.mean(way / large)),
      "that is the mean of the factors of single weights, which is not the nearest",
      "これは重みごとの倍率の平均で、終点が最も近くなる値ではありません"),
     (_by(lambda problem: problem.factor(large=problem.gradients[0])),
@@ -378,7 +357,7 @@ MISTAKES: List[Mistake] = [
     (_by(lambda problem: problem.factor(way=problem.steps[-1])),
      "the small updates have come all the way from `weights`: that is the last of them",
      "これは最後の更新 1 回分です。`weights` から k 回で進んだ分を使います"),
-    (_by(_without_rate),
+    (_by(lambda problem: Problem(problem.weights, problem.shards, 1.0).factor()),
      "a small update is lr times the gradient, not the gradient",
      "小さい更新 1 回分は勾配そのものではなく、その lr 倍です"),
     (_by(lambda problem: problem.factor(way=_end(problem))),
@@ -480,7 +459,7 @@ def which_learning_rate(answer: Callable[..., Any]) -> None:
 
 def _check_choice(answer: Callable[..., Any], landscape: Landscape) -> None:
     """What the answer chooses in this landscape, and how often it trains for that."""
-    ks, b = landscape.ks, landscape.batch_per_device
+    _, _, ks, b, rates = landscape
     trainings: "Counter[Tuple[int, float]]" = Counter()
 
     def accuracy_of(k: int, global_batch_size: int, lr: float) -> float:
@@ -494,7 +473,7 @@ def _check_choice(answer: Callable[..., Any], landscape: Landscape) -> None:
         trainings[k, lr] += 1
         return landscape.accuracy(global_batch_size, lr)
 
-    check_rates(answer(accuracy_of, list(ks), b, list(landscape.rates)), landscape)
+    check_rates(answer(accuracy_of, list(ks), b, list(rates)), landscape)
     for (k, lr), times in trainings.items():
         if times > 1:
             raise wrong(
@@ -525,16 +504,20 @@ class EvaluationCall(NamedTuple):
     waits: int  # how often Python waited between the first batch and the last
     seen: ArrayTrace
 
+    @property
+    def is_right(self) -> bool:
+        """Whether the result is the fraction that is right."""
+        return _is(self.got, self.right / self.images)
+
 
 @exercise("02-5")
 def accuracy_on_all_devices(answer: Callable[..., Any]) -> None:
     """The accuracy over all devices: every image once, and no waiting in between."""
     cases = [(4, 1, 4), (4, 2, 4), (8, 2, 4), (7, 2, 4), (6, 2, 4), (5, 4, 4), (9, 4, 8)]
-    evaluations = []
-    for count, devices, batch in [*cases, (3, 4, 16), (24, 3, 4)]:
-        evaluations.append(_evaluate(answer, count, devices, batch))
-    for evaluation in evaluations:
-        _check_fraction(evaluation, evaluations)
+    evaluations = [_evaluate(answer, *case) for case in [*cases, (3, 4, 16), (24, 3, 4)]]
+    mistaken = [one for one in evaluations if not one.is_right]
+    if mistaken:
+        raise _wrong_fraction(mistaken)
     for case, *_, rows, _, _, share, waits, seen in evaluations:
         busiest = max(rows, key=lambda ctx: rows[ctx])
         case.check(
@@ -599,14 +582,12 @@ def _evaluate(answer: Callable[..., Any], count: int, devices: int, batch: int) 
     )
 
 
-def _check_fraction(one: EvaluationCall, evaluations: Sequence[EvaluationCall]) -> None:
-    if _is(one.got, one.right / one.images):
-        return
-    (en, ja), right, count, times = one.case, one.right, one.images, one.times
-    missing = [number for number, often in enumerate(times) if often == 0]
-    twice = [number for number, often in enumerate(times) if often > 1]
-    wrong_ones = [each for each in evaluations if not _is(each.got, each.right / each.images)]
-    by_batches = len(wrong_ones) > 1 and all(_is(each.got, each.of_batches) for each in wrong_ones)
+def _wrong_fraction(mistaken: Sequence[EvaluationCall]) -> Wrong:
+    one = mistaken[0]
+    (en, ja), right, count = one.case, one.right, one.images
+    missing = [number for number, often in enumerate(one.times) if often == 0]
+    twice = [number for number, often in enumerate(one.times) if often > 1]
+    by_batches = len(mistaken) > 1 and all(_is(each.got, each.of_batches) for each in mistaken)
     why = looks_like(
         (not isinstance(one.got, NUMBERS), "return a number", "数値を返してください"),
         (missing,
@@ -628,7 +609,7 @@ def _check_fraction(one: EvaluationCall, evaluations: Sequence[EvaluationCall]) 
          "どの画像も 1 回ずつ計算されています。全バッチ、全デバイスの正解数を合計してから"
          "全体の枚数で割ってください"),
     )  # fmt: skip
-    raise wrong(
+    return wrong(
         f"{en}, {right} of them right: got {one.got!r}, expected {right / count:.4g}",
         f"{ja}、正解は {right} 枚: {one.got!r} になりました。正しくは {right / count:.4g} です",
         why,
@@ -652,47 +633,26 @@ def _span(numbers: Sequence[int]) -> str:
 
 WAYS = ("between layers", "within layers", "data")
 
-guesses.guess(
-    "02-a",
-    guesses.each(guesses.choice(*WAYS), 32, 1024),
-    en="which way moves the fewest bytes with 32 images, and with 1,024?",
-    ja="32 枚のバッチと 1,024 枚のバッチで、転送量が最も少ない方法はどれか",
-)
-guesses.guess(
-    "02-b",
-    guesses.each(guesses.number(0, such_as=0.1, factor=3), "chapter", "he"),
-    en="how large are the scores, with 0.01 and with He's rule?",
-    ja="0.01 の場合と He らの規則の場合で、スコアの大きさはどれくらいか",
-)
-guesses.guess(
-    "02-c",
-    guesses.each(
-        guesses.number(0, such_as=0.01, factor=100), "one device or two", "the two replicas"
-    ),
-    en="by how much do the parameters differ after one step?",
-    ja="1 ステップの後、パラメータはどれだけ違うか",
-)
-guesses.guess(
-    "02-d",
-    guesses.number(-1, 1, such_as=0.05, within=0.02),
-    en="by how much does a second device change the accuracy?",
-    ja="2 台にすると正解率はどれだけ変わるか",
-)
-guesses.guess(
-    "02-e",
-    guesses.number(0, such_as=2.0, factor=1.2),
-    en="how many times as fast are two devices?",
-    ja="2 台では何倍速いか",
-)
-guesses.guess(
-    "02-f",
-    guesses.each(guesses.yes_or_no(), 16, 256),
-    en="does the second device pay off with 16 images per step, and with 256?",
-    ja="1 ステップが 16 枚のときと 256 枚のとき、2 台目は役に立つか",
-)
-guesses.guess(
-    "02-g",
-    guesses.choice("same rate", "twice the rate"),
-    en="with twice the batch, which rate gives a loss nearer to that of one device?",
-    ja="バッチが 2 倍のとき、損失が 1 台の場合に近くなる学習率はどちらか",
-)
+# fmt: off
+guess("02-a", each_of(one_of(*WAYS), 32, 1024),
+      "which way moves the fewest bytes with 32 images, and with 1,024?",
+      "32 枚のバッチと 1,024 枚のバッチで、転送量が最も少ない方法はどれか")
+guess("02-b", each_of(a_number(0, such_as=0.1, factor=3), "chapter", "he"),
+      "how large are the scores, with 0.01 and with He's rule?",
+      "0.01 の場合と He らの規則の場合で、スコアの大きさはどれくらいか")
+guess("02-c",
+      each_of(a_number(0, such_as=0.01, factor=100), "one device or two", "the two replicas"),
+      "by how much do the parameters differ after one step?",
+      "1 ステップの後、パラメータはどれだけ違うか")
+guess("02-d", a_number(-1, 1, such_as=0.05, within=0.02),
+      "by how much does a second device change the accuracy?",
+      "2 台にすると正解率はどれだけ変わるか")
+guess("02-e", a_number(0, such_as=2.0, factor=1.2),
+      "how many times as fast are two devices?",
+      "2 台では何倍速いか")
+guess("02-f", each_of(yes_or_no(), 16, 256),
+      "does the second device pay off with 16 images per step, and with 256?",
+      "1 ステップが 16 枚のときと 256 枚のとき、2 台目は役に立つか")
+guess("02-g", one_of("same rate", "twice the rate"),
+      "with twice the batch, which rate gives a loss nearer to that of one device?",
+      "バッチが 2 倍のとき、損失が 1 台の場合に近くなる学習率はどちらか")

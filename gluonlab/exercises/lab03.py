@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any, Callable, Dict, Iterable, List, NamedTuple, Optional, Sequence, Tuple
 
@@ -10,7 +9,6 @@ import numpy as np
 from mxnet import gluon, init, nd
 
 from gluonlab.data.loading.shards import shard_bounds
-from gluonlab.exercises import guesses
 from gluonlab.exercises.arrays import cpus
 from gluonlab.exercises.checking import Wrong, draws, exercise
 from gluonlab.exercises.counterexamples import (
@@ -18,15 +16,18 @@ from gluonlab.exercises.counterexamples import (
     AnswerResult,
     CaseText,
     Mistake,
+    Pair,
     by,
     explains,
     gave,
     in_english,
+    is_not,
     near,
     results,
     returned,
     wrong,
 )
+from gluonlab.exercises.guesses import a_number, each_of, guess, list_of, one_of, yes_or_no
 from gluonlab.exercises.softmax_regression import (
     CLASSES,
     FEATURES,
@@ -174,27 +175,17 @@ def compare(answer: Callable[[Run, Run], Dict[str, Difference]]) -> None:
         ([(5, 1.0, 0.2), (10, 2.0, 0.5), (15, 4.0, 0.6)], [(5, 1.5, 0.3), (10, 2.5, 0.4)]),
     ]
     cases += [(_some_run(random), _some_run(random)) for _ in range(20)]
-    found = results(
-        lambda first, second: answer(list(first), list(second)),
-        cases,
-        lambda a, b: _compared(a, b, RIGHT),
-    )
-    mistaken = found.wrong(_same_differences)
-    if not mistaken:
-        return
-    (first, second), got, want = mistaken[0]
-    call = f"compare({_shown(first)}, {_shown(second)})"
-    if not isinstance(got, dict) or set(got) != set(CLOCKS):
-        names = ", ".join(f'"{clock}"' for clock in CLOCKS)
-        raise returned(got, call, f"a dictionary with {names}", f"キーが {names} の辞書")
-    clock = next(clock for clock in CLOCKS if not _same_difference(got[clock], want[clock]))
-    ours, right = _number(got[clock]), _number(want[clock])
-    why = explains(found, _same_differences, *OF_COMPARISONS)
-    raise wrong(
-        f'{call}["{clock}"] is {ours}, expected {right}',
-        f'{call}["{clock}"] は {ours} でしたが、正しくは {right} です',
-        why,
-    )
+
+    def said(first: Run, second: Run, got: Any, want: Dict[str, Difference]) -> Pair:
+        call = f"compare({_shown(first)}, {_shown(second)})"
+        if not isinstance(got, dict) or set(got) != set(CLOCKS):
+            names = ", ".join(f'"{clock}"' for clock in CLOCKS)
+            raise returned(got, call, f"a dictionary with {names}", f"キーが {names} の辞書")
+        clock = next(clock for clock in CLOCKS if not _same_difference(got[clock], want[clock]))
+        return is_not(f'{call}["{clock}"]', _number(got[clock]), _number(want[clock]))
+
+    found = results(answer, cases, lambda first, second: _compared(first, second, RIGHT))
+    found.compare(_same_differences, OF_COMPARISONS, said)
 
 
 class _CurveComparison(NamedTuple):
@@ -213,15 +204,6 @@ def _between(curve: Curve, place: float) -> Difference:
     return float(np.interp(place, places, accuracies))
 
 
-def _flat_before(curve: Curve, place: float) -> Difference:
-    return float(np.interp(place, *curve))
-
-
-def _from_zero(curve: Curve, place: float) -> Difference:
-    places, accuracies = curve
-    return float(np.interp(place, [0.0, *places], [0.0, *accuracies]))
-
-
 def _before(curve: Curve, place: float) -> Difference:
     known = [accuracy for at, accuracy in zip(*curve) if at <= place]
     return known[-1] if known else None
@@ -231,19 +213,11 @@ def _after(curve: Curve, place: float) -> Difference:
     return next(accuracy for at, accuracy in zip(*curve) if at >= place)
 
 
-def _after_or_none(curve: Curve, place: float) -> Difference:
-    return _after(curve, place) if place >= curve[0][0] else None
-
-
 def _nearest(curve: Curve, place: float) -> Difference:
     places, accuracies = curve
     if place < places[0]:
         return None
     return accuracies[int(np.argmin([abs(at - place) for at in places]))]
-
-
-def _last(curve: Curve, place: float) -> Difference:
-    return curve[1][-1]
 
 
 def _compared(first: Run, second: Run, way: _CurveComparison) -> Dict[str, Difference]:
@@ -272,37 +246,6 @@ def _compares(way: _CurveComparison, en: str, ja: str) -> Mistake:
     return lambda first, second, got: _same_differences(got, _compared(first, second, way)), en, ja
 
 
-OF_COMPARISONS: List[Mistake] = [
-    _compares(_CurveComparison(_between, sign=-1.0),
-             "the second run's accuracy minus the first's, not the other way round",
-             "2 番目の学習の正解率から 1 番目を引きます。逆になっています"),
-    _compares(_CurveComparison(_last),
-             "those are the last accuracies of both, wherever each of them ended",
-             "どこで終わったかに関係なく、両方の最後の正解率を比べています"),
-    (lambda first, second, got: _each_alone(first, second, got),
-             "the seconds are those of each epoch alone: add them up",
-             "秒数はエポックごとの値です。足していってください"),
-    _compares(_CurveComparison(_before),
-             "between two measurements the accuracy grows evenly: it does not wait for the next",
-             "2 つの計測の間では正解率は一定の割合で増えます。次の計測までそのままではありません"),
-    *(_compares(_CurveComparison(next_one),
-               "between two measurements the accuracy grows evenly: "
-               "it has not reached the next yet",
-               "2 つの計測の間では正解率は一定の割合で増えます。まだ次の計測の値にはなっていません")
-      for next_one in (_after, _after_or_none)),
-    _compares(_CurveComparison(_nearest),
-             "between two measurements the accuracy grows evenly: "
-             "take the value in between, not the nearest measurement",
-             "2 つの計測の間では正解率は一定の割合で増えます。最も近い計測値ではありません"),
-    _compares(_CurveComparison(_flat_before),
-             "before its first measurement a run has no accuracy: None",
-             "最初の計測より前の正解率は分からないので、None です"),
-    _compares(_CurveComparison(_from_zero),
-             "before its first measurement a run has no accuracy: None, not 0",
-             "最初の計測より前の正解率は分かりません。0 と計測されたわけではありません"),
-]  # fmt: skip
-
-
 def _each_alone(first: Run, second: Run, got: Any) -> bool:
     """Whether the seconds of an epoch are taken for those since the beginning.
 
@@ -316,6 +259,38 @@ def _each_alone(first: Run, second: Run, got: Any) -> bool:
     rise = all(a[1] < b[1] for run in (first, second) for a, b in zip(run, run[1:]))
     others = all(_same_difference(got[clock], want[clock]) for clock in CLOCKS[:2])
     return others and (not rise or _same_difference(got["seconds"], mistaken["seconds"]))
+
+
+OF_COMPARISONS: List[Mistake] = [
+    _compares(_CurveComparison(_between, sign=-1.0),
+             "the second run's accuracy minus the first's, not the other way round",
+             "2 番目の学習の正解率から 1 番目を引きます。逆になっています"),
+    _compares(_CurveComparison(lambda curve, place: curve[1][-1]),
+             "those are the last accuracies of both, wherever each of them ended",
+             "どこで終わったかに関係なく、両方の最後の正解率を比べています"),
+    (_each_alone,
+             "the seconds are those of each epoch alone: add them up",
+             "秒数はエポックごとの値です。足していってください"),
+    _compares(_CurveComparison(_before),
+             "between two measurements the accuracy grows evenly: it does not wait for the next",
+             "2 つの計測の間では正解率は一定の割合で増えます。次の計測までそのままではありません"),
+    *(_compares(_CurveComparison(next_one),
+               "between two measurements the accuracy grows evenly: "
+               "it has not reached the next yet",
+               "2 つの計測の間では正解率は一定の割合で増えます。まだ次の計測の値にはなっていません")
+      for next_one in (_after, lambda *at: None if _between(*at) is None else _after(*at))),
+    _compares(_CurveComparison(_nearest),
+             "between two measurements the accuracy grows evenly: "
+             "take the value in between, not the nearest measurement",
+             "2 つの計測の間では正解率は一定の割合で増えます。最も近い計測値ではありません"),
+    _compares(_CurveComparison(lambda curve, place: float(np.interp(place, *curve))),
+             "before its first measurement a run has no accuracy: None",
+             "最初の計測より前の正解率は分からないので、None です"),
+    _compares(_CurveComparison(
+                 lambda curve, place: _between(([0.0, *curve[0]], [0.0, *curve[1]]), place)),
+             "before its first measurement a run has no accuracy: None, not 0",
+             "最初の計測より前の正解率は分かりません。0 と計測されたわけではありません"),
+]  # fmt: skip
 
 
 def _some_run(random: Any) -> Run:
@@ -368,21 +343,11 @@ def learning_rates(answer: Callable[..., Iterable[float]]) -> None:
         _Training(2, 4, 2, 4, 0.1, 2, (3,)),
     ]
     cases = [(each,) for each in [*fixed, *(_some_training(random) for _ in range(20))]]
-    found = results(lambda each: _listed(answer(*each.given())), cases, lambda each: each.rates())
-    mistaken = found.wrong(_same_rates)
-    if not mistaken:
-        return
-    (each,), got, want = mistaken[0]
-    if not isinstance(got, list) or not all(isinstance(rate, NUMBERS) for rate in got):
-        call = f"learning_rates({', '.join(map(str, each.given()))})"
-        raise returned(got, call, "a list of numbers", "数のリスト")
-    why = explains(found, _same_rates, *OF_RATES)
-    en, ja = _first_fault(got, want)
-    raise each.case().wrong(en, ja, why)
+    found = results(lambda each: _listed(answer(*each.given())), cases, _Training.rates)
+    found.compare(_same_rates, OF_RATES, _said_of_rates)
 
 
-@dataclass(frozen=True)
-class _Training:
+class _Training(NamedTuple):
     """What the answer is told of a training, and the recipe; mistakes change one line of it."""
 
     images: int
@@ -395,15 +360,7 @@ class _Training:
 
     def given(self) -> Tuple[Any, ...]:
         """The arguments of the answer."""
-        return (
-            self.images,
-            self.devices,
-            self.per_device,
-            self.epochs,
-            self.base_lr,
-            self.warmup_epochs,
-            list(self.drops),
-        )
+        return (*self[:-1], list(self.drops))
 
     def case(self) -> CaseText:
         """It in words."""
@@ -558,15 +515,18 @@ def _same_rates(got: Any, want: Rates) -> bool:
     )
 
 
-def _first_fault(got: Rates, want: Rates) -> Tuple[str, str]:
+def _said_of_rates(each: _Training, got: Any, want: Rates) -> Pair:
+    if not isinstance(got, list) or not all(isinstance(rate, NUMBERS) for rate in got):
+        call = f"learning_rates({', '.join(map(str, each.given()))})"
+        raise returned(got, call, "a list of numbers", "数のリスト")
     if len(got) != len(want):
-        return (
+        return each.case().pair(
             f"{len(got)} rates, expected {len(want)}, one for each update",
             f"学習率が {len(got)} 個です。更新ごとに 1 個、{len(want)} 個のはずです",
         )
     near = np.isclose(np.array(got, float), want, rtol=1e-6, atol=1e-12)
     place = int(np.argmin(near))
-    return (
+    return each.case().pair(
         f"update {place} (from 0) has the rate {got[place]:.6g}, expected {want[place]:.6g}",
         f"{place} 番目 (0 から) の更新の学習率が {got[place]:.6g} です。"
         f"正しくは {want[place]:.6g} です",
@@ -701,22 +661,15 @@ def speedup(answer: Callable[[float, float, float, int], float]) -> None:
     cases += [(1.0, 3.0, 1.0, 2), (1.0, 3.0, 1.0, 8)]
     for a, b, c in rng.uniform(0.1, 5, (50, 3)):
         cases.append((float(a), float(b), float(c), int(rng.randint(1, 17))))
-    found = results(answer, cases, lambda h, c, s, k: k * max(h, c) / _step(h, c, s, k))
-    mistaken = found.wrong(near)
-    if mistaken:
-        (host, compute, total, devices), got, want = mistaken[0]
-        raise gave(
-            f"speedup(host_ms={host:.3g}, compute_ms={compute:.3g}, sum_ms={total:.3g}, "
-            f"devices={devices})",
-            f"{got:.4g}" if isinstance(got, NUMBERS) else repr(got),
-            f"{want:.4g}",
-            explains(found, near, *OF_SPEEDUPS),
-        )
 
+    def right(h: float, c: float, s: float, k: int) -> float:
+        return k * max(h, c) / (max(k * h, c + s) if k > 1 else max(h, c))
 
-def _step(host: float, compute: float, total: float, devices: int) -> float:
-    """The time of a step on so many devices."""
-    return max(devices * host, compute + total) if devices > 1 else max(host, compute)
+    def said(h: float, c: float, s: float, k: int, got: Any, want: float) -> Pair:
+        call = f"speedup(host_ms={h:.3g}, compute_ms={c:.3g}, sum_ms={s:.3g}, devices={k})"
+        return gave(call, _number(got), f"{want:.4g}")
+
+    results(answer, cases, right).compare(near, OF_SPEEDUPS, said)
 
 
 def _with(formula: Callable[..., float], en: str, ja: str) -> Mistake:
@@ -762,27 +715,16 @@ OF_SPEEDUPS: List[Mistake] = [
 # --- The guesses
 
 
-guesses.guess(
-    "03-a",
-    guesses.each(guesses.yes_or_no(), "weights", "gradients"),
-    en="after a step, are the replicas' weights the same, and their gradients?",
-    ja="1 ステップの後、レプリカの重みは同じか。勾配は同じか",
-)
-guesses.guess(
-    "03-b",
-    guesses.each(guesses.choice("higher", "about equal", "lower"), "B", "C"),
-    en="after as many epochs, how do B and C compare with A?",
-    ja="同じエポック数の後、B と C の正解率は A に比べてどうか",
-)
-guesses.guess(
-    "03-c",
-    guesses.listed(guesses.number(such_as=-1, within=0.05), 4),
-    en="what does BatchNorm make of 0, 0, 2, 2 on two devices?",
-    ja="0, 0, 2, 2 を 2 台に分けると、BatchNorm の出力はどうなるか",
-)
-guesses.guess(
-    "03-d",
-    guesses.choice("computing", "sum", "update", "host"),
-    en="which part of a step takes longest on two devices?",
-    ja="2 台のステップで最も長いのはどの部分か",
-)
+# fmt: off
+guess("03-a", each_of(yes_or_no(), "weights", "gradients"),
+      "after a step, are the replicas' weights the same, and their gradients?",
+      "1 ステップの後、レプリカの重みは同じか。勾配は同じか")
+guess("03-b", each_of(one_of("higher", "about equal", "lower"), "B", "C"),
+      "after as many epochs, how do B and C compare with A?",
+      "同じエポック数の後、B と C の正解率は A に比べてどうか")
+guess("03-c", list_of(a_number(such_as=-1, within=0.05), 4),
+      "what does BatchNorm make of 0, 0, 2, 2 on two devices?",
+      "0, 0, 2, 2 を 2 台に分けると、BatchNorm の出力はどうなるか")
+guess("03-d", one_of("computing", "sum", "update", "host"),
+      "which part of a step takes longest on two devices?",
+      "2 台のステップで最も長いのはどの部分か")

@@ -21,14 +21,15 @@ from gluonlab.collectives.schedule import ALLREDUCE, OPS, REDUCE_SCATTER, Schedu
 from gluonlab.collectives.synthesis import stored
 from gluonlab.collectives.topology import Topology, make_topology
 from gluonlab.errors import ScheduleError
-from gluonlab.exercises import guesses
 from gluonlab.exercises.arrays import cpus
-from gluonlab.exercises.checking import AnswerCost, Wrong, draws, exercise, more
+from gluonlab.exercises.checking import AnswerCost, draws, exercise, more
 from gluonlab.exercises.counterexamples import (
+    NOTHING,
     CaseText,
     Mistake,
+    Pair,
     by,
-    explains,
+    check,
     gave,
     in_english,
     looks_like,
@@ -36,6 +37,7 @@ from gluonlab.exercises.counterexamples import (
     same_number,
     wrong,
 )
+from gluonlab.exercises.guesses import a_number, each_of, guess, one_of
 from gluonlab.exercises.schedules import (
     ROUNDING,
     Puzzle,
@@ -103,19 +105,22 @@ def wrong_transfers(answer: Mapping[str, Spot]) -> None:
                 f"スケジュール {name} の答えがありません。"
                 f"キーが {', '.join(BROKEN)} の辞書にしてください",
             )
-        spot = answer[name]
+        spot, case = answer[name], CaseText(name, name)
         spot = tuple(spot) if isinstance(spot, (list, np.ndarray)) else spot
         if not _is_spot(schedule, spot):
             last = len(schedule.steps) - 1
-            raise CaseText(name, name).wrong(
+            raise case.wrong(
                 f"{spot!r} is not a place: give (step, transfer) "
                 f"with a step from 0 to {last}, both counted from 0",
                 f"{spot!r} という場所はありません。(ステップ, 転送) の組で、"
                 f"ステップは 0 から {last}、どちらも 0 から数えます",
             )
-        if not _mends(schedule, spot):
+        ranks = range(schedule.world_size)
+        others = product(ranks, ranks, range(schedule.chunks), OPS)
+        changed = (_changed(name, schedule, spot, **Transfer(*one)._asdict()) for one in others)
+        if all(map(_noticed, changed)):
             transfer = schedule.steps[spot[0]][spot[1]]
-            raise CaseText(name, name).wrong(
+            raise case.wrong(
                 f"whatever replaces `{transfer}`, the schedule stays wrong",
                 f"`{transfer}` を何に置き換えても、スケジュールは正しくなりません",
                 looks_like(
@@ -129,22 +134,11 @@ def wrong_transfers(answer: Mapping[str, Spot]) -> None:
 
 
 def _is_spot(schedule: Schedule, spot: Any) -> bool:
-    if (
-        not isinstance(spot, tuple)
-        or [isinstance(n, (int, np.integer)) for n in spot] != [True] * 2
-    ):
+    pair = isinstance(spot, tuple) and len(spot) == 2
+    if not pair or not all(isinstance(n, (int, np.integer)) for n in spot):
         return False
     step, transfer = spot
     return step in range(len(schedule.steps)) and transfer in range(len(schedule.steps[step]))
-
-
-def _mends(schedule: Schedule, spot: Spot) -> bool:
-    """Whether some other transfer in this place makes the schedule right."""
-    ranks = range(schedule.world_size)
-    return any(
-        _noticed(_changed(schedule.name, schedule, spot, **Transfer(*one)._asdict())) is None
-        for one in product(ranks, ranks, range(schedule.chunks), OPS)
-    )
 
 
 def _noticed(schedule: Schedule) -> Optional[Spot]:
@@ -178,16 +172,14 @@ def busiest_link(answer: Callable[[Sequence[int], Sequence[int], int], int]) -> 
         sizes = rng.randint(1, 100, rng.randint(1, 9)).tolist()
         devices = int(rng.randint(1, 9))
         cases.append((sizes, rng.randint(0, devices, len(sizes)).tolist(), devices))
-    found = results(
-        lambda sizes, owners, k: answer(list(sizes), list(owners), k),
-        cases,
-        lambda sizes, owners, k: 2 * (k - 1) * max(_loads(sizes, owners, k)),
-    )
-    mistaken = found.wrong(same_number)
-    if mistaken:
-        (sizes, owners, devices), got, want = mistaken[0]
-        call = f"busiest_link({sizes}, {owners}, {devices})"
-        raise gave(call, got, want, explains(found, same_number, *OF_LINKS))
+
+    def busiest(sizes: Sequence[int], owners: Sequence[int], k: int) -> int:
+        return 2 * (k - 1) * max(_loads(sizes, owners, k))
+
+    def said(sizes: Sequence[int], owners: Sequence[int], k: int, got: Any, want: int) -> Pair:
+        return gave(f"busiest_link({sizes}, {owners}, {k})", got, want)
+
+    results(answer, cases, busiest).compare(same_number, OF_LINKS, said)
 
 
 def _loads(sizes: Sequence[int], owners: Sequence[int], devices: int) -> List[int]:
@@ -236,16 +228,15 @@ PLACES: List[Tuple[Callable[[], Topology], List[float]]] = [  # with sizes in by
 ]
 
 
-def _any_place(random: Any) -> Callable[[], Topology]:
+def _some_place(random: Any) -> Tuple[Callable[[], Topology], List[float]]:
     make, _ = PLACES[int(random.randint(len(PLACES)))]
-    return make
+    return make, [float(10 ** random.uniform(3, 8))]
 
 
 @exercise("04-4")
 def fastest(answer: Callable[[Topology, float], Schedule]) -> None:
     """The allreduce with the smallest price on a topology, for a size."""
-    others = more(4, lambda random: (_any_place(random), [float(10 ** random.uniform(3, 8))]))
-    places = [*PLACES, *others]
+    places = [*PLACES, *more(4, _some_place)]
     for topology, size in ((make(), size) for make, sizes in places for size in sizes):
         got, ranks = answer(topology, size), topology.world_size
         what = f"fastest({topology.name}, {size:,.0f})"
@@ -256,42 +247,35 @@ def fastest(answer: Callable[[Topology, float], Schedule]) -> None:
                 f"{what} の戻り値は {got!r:.80} でした。`ring({ranks})` のような "
                 f"{ranks} ランクの Schedule を返してください",
             )
-        _check_allreduce(what, got)
-        order = topology.ring_order()
+        try:
+            prove(got)  # one that leaves something out may be cheaper
+        except ScheduleError as error:
+            raise wrong(
+                f"{what} returned a schedule that is not a right allreduce: {error}",
+                f"{what} の戻り値は正しい allreduce ではありません: {error}",
+            ) from None
         known = [algorithm(ranks) for algorithm in ALGORITHMS.values()]
         choices = [(one.name, one) for one in known]
+        order = topology.ring_order()
         choices += [(f"{one.name} placed on the ring", one.placed(order)) for one in known]
         seconds = [price(one, topology, size).seconds for _, one in choices]
         mine, least = price(got, topology, size).seconds, min(seconds)
         name, best = choices[seconds.index(least)]
-        if mine > least * 1.000001:
-            call = "`schedule.placed(topology.ring_order())`"
-            times = (f"{mine * 1e6:,.1f} us", f"{least * 1e6:,.1f} us")
-            raise wrong(
-                f"{what} returned {got.name}, {times[0]}; {name} takes {times[1]}",
-                f"{what} の戻り値は {got.name} ({times[0]}) でした。{name} なら {times[1]} です",
-                looks_like(
-                    (got.name == best.name, f"place it, {call}", f"{call} で配置してください")
-                ),
-            )
-
-
-def _check_allreduce(what: str, schedule: Schedule) -> None:
-    """Raise Wrong for a schedule that is cheap because it leaves something out."""
-    try:
-        prove(schedule)
-    except ScheduleError as error:
-        raise Wrong(
-            en=f"{what} returned a schedule that is not a right allreduce: {error}",
-            ja=f"{what} の戻り値は正しい allreduce ではありません: {error}",
-        ) from None
-    if schedule.collective != ALLREDUCE:
-        raise wrong(
-            f"{what} returned a {schedule.collective}: "
-            "an allreduce is asked for, as the functions in `ALGORITHMS` make it",
-            f"{what} の戻り値は {schedule.collective} です。"
-            "`ALGORITHMS` の関数が作るような allreduce を返してください",
-        )
+        call = "`schedule.placed(topology.ring_order())`"
+        times = (f"{mine * 1e6:,.1f} us", f"{least * 1e6:,.1f} us")
+        place_it = f": place it, {call}", f"。{call} で配置してください"
+        hint = place_it if got.name == best.name else NOTHING
+        check(
+            (got.collective != ALLREDUCE,
+             f"{what} returned a {got.collective}: "
+             "an allreduce is asked for, as the functions in `ALGORITHMS` make it",
+             f"{what} の戻り値は {got.collective} です。"
+             "`ALGORITHMS` の関数が作るような allreduce を返してください"),
+            (mine > least * 1.000001,
+             f"{what} returned {got.name}, {times[0]}; {name} takes {times[1]}{hint[0]}",
+             f"{what} の戻り値は {got.name} ({times[0]}) でした。"
+             f"{name} なら {times[1]} です{hint[1]}"),
+        )  # fmt: skip
 
 
 # --- 04-5: a ring allreduce by hand: its sums, and who sent how much to whom
@@ -306,17 +290,14 @@ class Links:
 
     def __call__(self, piece: Any, src: int, dst: int) -> Any:
         """The copy of ``piece``, which lies on device ``src``, that arrives on device ``dst``."""
-        last, call = len(self.ctxs) - 1, CaseText(*[f"send(piece, {src}, {dst})"] * 2)
-        if not all(device in range(last + 1) for device in (src, dst)):
-            raise call.wrong(
-                f"devices go from 0 to {last}: is a `% len(arrays)` missing?",
-                f"デバイスは 0 から {last} までです。`% len(arrays)` を忘れていませんか",
-            )
-        if piece.context != self.ctxs[src]:
-            raise call.wrong(
-                f"the piece is on {piece.context}, not on device {src}",
-                f"送ろうとした配列は {piece.context} にあり、デバイス {src} にはありません",
-            )
+        last, there = len(self.ctxs) - 1, all(one in range(len(self.ctxs)) for one in (src, dst))
+        CaseText(*[f"send(piece, {src}, {dst})"] * 2).check(
+            (not there, f"devices go from 0 to {last}: is a `% len(arrays)` missing?",
+             f"デバイスは 0 から {last} までです。`% len(arrays)` を忘れていませんか"),
+            (there and piece.context != self.ctxs[src],
+             f"the piece is on {piece.context}, not on device {src}",
+             f"送ろうとした配列は {piece.context} にあり、デバイス {src} にはありません"),
+        )  # fmt: skip
         self.elements[src, dst] += piece.size
         return piece.copyto(self.ctxs[dst])
 
@@ -377,11 +358,9 @@ def _check_ways(case: CaseText, links: Links, devices: int, count: int) -> None:
         (sum(sent) < needed,
          f"the sums are right, but only {sum(sent)} numbers went through `send`, and an allreduce "
          f"needs {needed}: the devices must not read each other's arrays",
-         (
-             f"合計は正しいですが、`send` を通ったのは {sum(sent)} 個だけです。"
-             f"allreduce には {needed} 個の転送が必要です。"
-             "ほかのデバイスの配列を直接読んではいけません"
-         )),
+         f"合計は正しいですが、`send` を通ったのは {sum(sent)} 個だけです。"
+         f"allreduce には {needed} 個の転送が必要です。"
+         "ほかのデバイスの配列を直接読んではいけません"),
         (max(sent) > most,
          f"the sums are right, but device {sent.index(max(sent))} sent {max(sent)} numbers, "
          f"in a ring at most {most}: send a chunk in each step, not everything",
@@ -393,10 +372,8 @@ def _check_ways(case: CaseText, links: Links, devices: int, count: int) -> None:
          "合計は正しいですが、リングが逆回りです。デバイス i は i + 1 に送ります。"
          "ここでは i - 1 に送っています"),
         (ways - {1} or min(sent) < least,
-         (
-             f"the sums are right, but that is not a ring: {pairs}: "
-             "each device sends to the next one only"
-         ),
+         f"the sums are right, but that is not a ring: {pairs}: "
+         "each device sends to the next one only",
          f"合計は正しいですが、リングではありません ({pairs})。"
          "各デバイスが送る相手は次のデバイスだけです"),
     )  # fmt: skip
@@ -464,41 +441,23 @@ def _without_chunks(schedule: Schedule) -> "List[Counter[Tuple[int, int, str]]]"
 # --- The guesses
 
 
-guesses.guess(
-    "04-a",
-    guesses.each(
-        guesses.number(0, such_as=2.5, within=0.001), "ring: steps", "ring: sends", "star: sends"
-    ),
-    en="4 ranks: how many steps, and how many arrays does the busiest rank send?",
-    ja="4 ランク: 何ステップか。最も忙しいランクが送るのは配列何個分か",
-)
-guesses.guess(
-    "04-b",
-    guesses.number(0, such_as=3, factor=1.01),
-    en="8 ranks: how many times as many bytes pass the star's busiest port as the ring's?",
-    ja="8 ランク: star で最も忙しいポートを通るバイト数は ring の何倍か",
-)
-guesses.guess(
-    "04-c",
-    guesses.each(guesses.choice(*ALGORITHMS), "1 KB", "100 MB"),
-    en="which algorithm is the fastest on a p3.16xlarge?",
-    ja="p3.16xlarge で最も速いのはどのアルゴリズムか",
-)
-guesses.guess(
-    "04-d",
-    guesses.number(0, such_as=20, factor=1.1),
-    en="1 GB on a p3.16xlarge: what busbw does the cheapest schedule reach, in GB/s?",
-    ja="p3.16xlarge で 1 GB: 見積もりが最も小さいスケジュールの busbw は何 GB/s か",
-)
-guesses.guess(
-    "04-e",
-    guesses.number(0, such_as=3, factor=1.3),
-    en="4 MiB here: how many times as long does star take as ring?",
-    ja="このマシンで 4 MiB: star の時間は ring の何倍か",
-)
-guesses.guess(
-    "04-f",
-    guesses.each(guesses.number(0, 1, such_as=0.5, within=0.15), "15", "1"),
-    en="pieces of 15 and of 1: at what share of backward is the last layer's gradient ready?",
-    ja="まとまりが演算 15 個と 1 個のとき: 最後の層の勾配は逆伝播の何割でそろうか",
-)
+# fmt: off
+guess("04-a",
+      each_of(a_number(0, such_as=2.5, within=0.001), "ring: steps", "ring: sends", "star: sends"),
+      "4 ranks: how many steps, and how many arrays does the busiest rank send?",
+      "4 ランク: 何ステップか。最も忙しいランクが送るのは配列何個分か")
+guess("04-b", a_number(0, such_as=3, factor=1.01),
+      "8 ranks: how many times as many bytes pass the star's busiest port as the ring's?",
+      "8 ランク: star で最も忙しいポートを通るバイト数は ring の何倍か")
+guess("04-c", each_of(one_of(*ALGORITHMS), "1 KB", "100 MB"),
+      "which algorithm is the fastest on a p3.16xlarge?",
+      "p3.16xlarge で最も速いのはどのアルゴリズムか")
+guess("04-d", a_number(0, such_as=20, factor=1.1),
+      "1 GB on a p3.16xlarge: what busbw does the cheapest schedule reach, in GB/s?",
+      "p3.16xlarge で 1 GB: 見積もりが最も小さいスケジュールの busbw は何 GB/s か")
+guess("04-e", a_number(0, such_as=3, factor=1.3),
+      "4 MiB here: how many times as long does star take as ring?",
+      "このマシンで 4 MiB: star の時間は ring の何倍か")
+guess("04-f", each_of(a_number(0, 1, such_as=0.5, within=0.15), "15", "1"),
+      "pieces of 15 and of 1: at what share of backward is the last layer's gradient ready?",
+      "まとまりが演算 15 個と 1 個のとき: 最後の層の勾配は逆伝播の何割でそろうか")

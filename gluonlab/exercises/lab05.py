@@ -10,7 +10,6 @@ from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tu
 import numpy as np
 
 from gluonlab.errors import ScheduleError
-from gluonlab.exercises import guesses
 from gluonlab.exercises.checking import Wrong, draws, exercise
 from gluonlab.exercises.counterexamples import (
     NOTHING,
@@ -29,6 +28,7 @@ from gluonlab.exercises.counterexamples import (
     returned,
     wrong,
 )
+from gluonlab.exercises.guesses import a_number, each_of, guess
 from gluonlab.parallel.pipeline.check import check as prove
 from gluonlab.parallel.pipeline.check import peaks
 from gluonlab.parallel.pipeline.price import Costs, price
@@ -61,37 +61,43 @@ def same_list(got: Any, want: Sequence[float]) -> bool:
     return (
         isinstance(got, list)
         and len(got) == len(want)
-        and all(_same(one, other) for one, other in zip(got, want))
+        and all(not isinstance(one, bool) and _same(one, other) for one, other in zip(got, want))
     )
 
 
 def _same(got: Any, want: float) -> bool:
-    if isinstance(got, bool) or not isinstance(got, NUMBERS):
-        return False
-    return near(got, want) or abs(float(got) - want) < 1e-9
+    return near(got, want) or (isinstance(got, NUMBERS) and abs(float(got) - want) < 1e-9)
 
 
 by_list = partial(by, same=same_list)
 
 
-def fault(found: Results, call: Callable[..., str], mistakes: Sequence[Mistake]) -> Optional[Wrong]:
-    """The first counterexample among results that should have a number for each device."""
-    mistaken = found.wrong(same_list)
-    if not mistaken:
-        return None
-    case, got, want = mistaken[0]
-    text, devices = call(*case), len(want)
-    if not isinstance(got, list) or not all(isinstance(one, NUMBERS) for one in got):
-        en, ja = "a list with a number for each device", "デバイスごとに 1 個の数を持つリスト"
-        return returned(got, text, en, ja)
-    if len(got) != devices:
-        return wrong(
-            f"{text} gave {in_english(len(got), 'number')}, expected {devices}: "
-            "one for each device",
-            f"{text} の答えには数が {len(got)} 個あります。デバイスごとに 1 個、"
-            f"全部で {devices} 個のはずです",
-        )
-    return gave(text, shown(got), shown(want), explains(found, same_list, *mistakes))
+def ask(
+    answer: Callable[..., Any], cases: Sequence[Tuple[Any, ...]], want: Callable[..., Any]
+) -> Results:
+    """The answer in every case, as a list."""
+    return results(lambda *case: listed(answer(*case)), cases, want)
+
+
+def check_lists(found: Results, mistakes: Sequence[Mistake], call: Callable[..., str]) -> None:
+    """Raise Wrong for the first result without the right number for each device."""
+
+    def said(*of_case: Any) -> Pair:
+        *case, got, want = of_case
+        text, devices = call(*case), len(want)
+        if not isinstance(got, list) or not all(isinstance(one, NUMBERS) for one in got):
+            en, ja = "a list with a number for each device", "デバイスごとに 1 個の数を持つリスト"
+            raise returned(got, text, en, ja)
+        if len(got) != devices:
+            raise wrong(
+                f"{text} gave {in_english(len(got), 'number')}, expected {devices}: "
+                "one for each device",
+                f"{text} の答えには数が {len(got)} 個あります。デバイスごとに 1 個、"
+                f"全部で {devices} 個のはずです",
+            )
+        return gave(text, shown(got), shown(want))
+
+    found.compare(same_list, mistakes, said)
 
 
 def shown(numbers: Sequence[float]) -> str:
@@ -132,27 +138,16 @@ def sent_bytes(answer: Callable[[List[int], List[int], int], Sequence[int]]) -> 
         places = random.permutation(np.arange(1, layers))[: random.randint(1, layers)]
         cuts = sorted(int(place) for place in places)
         cases.append((drawn(random, layers, 1, 900), cuts, int(random.randint(2, 129))))
-    found = results(
-        lambda outputs, cuts, images: listed(answer(list(outputs), list(cuts), images)),
-        cases,
-        _sent,
-    )
-    fails = fault(found, lambda o, c, n: f"sent_bytes({o}, {c}, {n})", OF_BYTES)
-    if fails:
-        raise fails
+    found = ask(answer, cases, lambda o, c, images: _times(BYTES * images, _boundaries(o, c)))
+    check_lists(found, OF_BYTES, lambda o, c, images: f"sent_bytes({o}, {c}, {images})")
 
 
 def _boundaries(outputs: Sequence[int], cuts: Sequence[int], beyond: int = 0) -> List[int]:
     """The numbers at each stage's edges: before the first, between two, and behind the last."""
-    inside = [outputs[cut - 1 + beyond] for cut in cuts]
-    return [0, *inside, 0]
+    return [0, *(outputs[cut - 1 + beyond] for cut in cuts), 0]
 
 
-def _sent(outputs: Sequence[int], cuts: Sequence[int], images: int) -> List[int]:
-    return list(_times(BYTES * images, _boundaries(outputs, cuts)))
-
-
-def _times(each: float, edges: Sequence[float]) -> Any:
+def _times(each: float, edges: Sequence[float]) -> List[float]:
     """What goes on to the next stage, and what goes back to the one before."""
     return [each * (before + after) for before, after in zip(edges, edges[1:])]
 
@@ -166,19 +161,10 @@ def _forward_only(outputs: Sequence[int], cuts: Sequence[int], images: int) -> L
     return [BYTES * images * after for after in _boundaries(outputs, cuts)[1:]]
 
 
-def _last_too(outputs: Sequence[int], cuts: Sequence[int], images: int) -> List[int]:
-    edges = [*_boundaries(outputs, cuts)[:-1], outputs[-1]]
-    return list(_times(BYTES * images, edges))
-
-
 def _own_back(outputs: Sequence[int], cuts: Sequence[int], images: int) -> List[int]:
     """The gradient of what a stage itself puts out, in place of that of what it received."""
     own = [BYTES * images * stage[-1] for stage in _stages(outputs, cuts)]
     return [size * ((n < len(cuts)) + (n > 0)) for n, size in enumerate(own)]
-
-
-def _all_layers(outputs: Sequence[int], cuts: Sequence[int], images: int) -> List[int]:
-    return [BYTES * images * sum(stage) for stage in _stages(outputs, cuts)]
 
 
 OF_BYTES: List[Mistake] = [
@@ -202,10 +188,10 @@ OF_BYTES: List[Mistake] = [
     (by_list(lambda o, c, n: [2 * sent for sent in _forward_only(o, c, n)]),
      "the gradient that goes back over a cut is sent by the device behind the cut",
      "切れ目を通って戻る勾配を送るのは、切れ目の後ろのデバイスです"),
-    (by_list(_last_too),
+    (by_list(lambda o, c, n: _times(BYTES * n, [*_boundaries(o, c)[:-1], o[-1]])),
      "the last device sends no activation on: it computes the loss itself",
      "最後のデバイスは活性値を送りません。損失は自分で計算します"),
-    (by_list(_all_layers),
+    (by_list(lambda o, c, n: [BYTES * n * sum(stage) for stage in _stages(o, c)]),
      "what passes between layers of one stage stays on its device",
      "同じステージの層どうしでやり取りする値は、デバイスの外に出ません"),
 ]  # fmt: skip
@@ -233,37 +219,23 @@ def balanced(answer: Callable[[LayerCosts, int], Sequence[int]]) -> None:
             costs = [round(one / 16, 4) for one in costs]
         cases.append((costs, int(random.randint(2, min(layers, 7)))))
     cases.append(([float(one) for one in drawn(random, 120, 1, 100)], 9))
-    found = results(
-        lambda costs, stages: listed(answer(list(costs), stages)),
-        cases,
-        lambda costs, stages: _largest(costs, _best(costs, stages)),
-    )
+    found = ask(answer, cases, lambda costs, stages: _largest(costs, _best(costs, stages)))
     for (costs, stages), got, want in found:
-        case = _case(costs, stages)
-        _check_cuts(case, got, len(costs), stages)
+        call = f"balanced({shown(costs)}, {stages})"
+        if len(costs) > 30:
+            call = f"balanced of {len(costs)} layers, {stages}"
+        _check_cuts(CaseText(call, call), got, len(costs), stages)
         if _largest(costs, got) > want * (1 + 1e-9):
-            raise _too_large(case, costs, got, _best(costs, stages), _why_not_best(found))
+            best = _best(costs, stages)
+            largest, least = (_shown(_largest(costs, cuts)) for cuts in (got, best))
+            raise wrong(
+                f"{call} gave the cuts {shown(got)}, whose most expensive stage costs {largest}; "
+                f"with {shown(best)} it costs {least}",
+                f"{call} の切れ目は {shown(got)} で、最大のステージのコストは {largest} です。"
+                f"{shown(best)} なら {least} です",
+                _why_not_best(found),
+            )
     found.end()
-
-
-def _case(costs: LayerCosts, stages: int) -> CaseText:
-    call = f"balanced({shown(costs)}, {stages})"
-    if len(costs) > 30:
-        call = f"balanced of {len(costs)} layers, {stages}"
-    return CaseText(call, call)
-
-
-def _too_large(
-    case: CaseText, costs: LayerCosts, got: List[int], best: List[int], why: Tuple[str, str]
-) -> Exception:
-    largest, least = (shown([_largest(costs, cuts)])[1:-1] for cuts in (got, best))
-    return wrong(
-        f"{case.en} gave the cuts {shown(got)}, whose most expensive stage costs {largest}; "
-        f"with {shown(best)} it costs {least}",
-        f"{case.ja} の切れ目は {shown(got)} で、最大のステージのコストは {largest} です。"
-        f"{shown(best)} なら {least} です",
-        why,
-    )
 
 
 def _check_cuts(case: CaseText, got: Any, layers: int, stages: int) -> None:
@@ -308,10 +280,6 @@ def _equal_numbers(costs: LayerCosts, stages: int) -> List[int]:
     return [number * each + min(number, extra) for number in range(1, stages)]
 
 
-def _equal_numbers_floor(costs: LayerCosts, stages: int) -> List[int]:
-    return [number * len(costs) // stages for number in range(1, stages)]
-
-
 def _greedy(costs: LayerCosts, stages: int, over: bool = False) -> Optional[List[int]]:
     """Each stage is closed before, or when, it is more than an equal part."""
     cuts: List[int] = []
@@ -325,7 +293,7 @@ def _greedy(costs: LayerCosts, stages: int, over: bool = False) -> Optional[List
     return cuts if len(cuts) == stages - 1 else None
 
 
-def _why_not_best(found: Sequence[Any]) -> Tuple[str, str]:
+def _why_not_best(found: Sequence[Any]) -> Pair:
     """What explains all results that are not best."""
 
     def right(got: Any, want: float) -> bool:
@@ -346,7 +314,7 @@ def _why_not_best(found: Sequence[Any]) -> Tuple[str, str]:
         (cuts_by(_equal_numbers),
          "every stage has the same number of layers, whatever they cost",
          "コストを見ずに、層の数を均等にしています"),
-        (cuts_by(_equal_numbers_floor),
+        (cuts_by(lambda costs, stages: [n * len(costs) // stages for n in range(1, stages)]),
          "every stage has the same number of layers, whatever they cost",
          "コストを見ずに、層の数を均等にしています"),
         (lambda costs, stages, got: right(
@@ -415,18 +383,29 @@ def parts_of(answer: Callable[..., Sequence[Part]]) -> None:
     wrong: List[_Wrong] = []
     for given, hidden, put_out, devices in sizes:
         layers = _layers(random, given, hidden, put_out)
-        en = (f"{given} -> {hidden} -> {put_out} units on {devices} "
-              f"device{'s' * (devices > 1)}")  # fmt: skip
-        case = CaseText(en, f"{given} -> {hidden} -> {put_out} ユニット、デバイス {devices} 台")
-        parts = _parts(case, answer(*_frozen(layers), devices), devices)
+        frozen = [array.copy() for array in layers]
+        for array in frozen:
+            array.flags.writeable = False
+        case = CaseText(
+            f"{given} -> {hidden} -> {put_out} units on {in_english(devices, 'device')}",
+            f"{given} -> {hidden} -> {put_out} ユニット、デバイス {devices} 台",
+        )
+        parts = _parts(case, answer(*frozen, devices), devices)
         _check_shapes(case, parts, layers)
         _check_shares(case, parts, hidden, devices)
         x = random.normal(size=(6, given))
         got, want = sum(part.of(x) for part in parts), layers.of(x)
         if not np.allclose(got, want, rtol=1e-4, atol=1e-6):
             wrong.append(_Wrong(case, got, want, layers, devices, parts, x))
-    if wrong:
-        raise _unequal(wrong)
+    if not wrong:
+        return
+    case, got, want, *_ = wrong[0]
+    at = tuple(int(place) for place in np.argwhere(~np.isclose(got, want, 1e-4, 1e-6))[0])
+    raise case.wrong(
+        f"output {at[1]} of an input is {got[at]:.4g} after the sum, expected {want[at]:.4g}",
+        f"ある入力の出力 {at[1]} は合計後に {got[at]:.4g} でしたが、正しくは {want[at]:.4g} です",
+        _why_unequal(wrong),
+    )
 
 
 def _layers(random: Any, given: int, hidden: int, put_out: int) -> Layers:
@@ -436,14 +415,6 @@ def _layers(random: Any, given: int, hidden: int, put_out: int) -> Layers:
         random.normal(size=(put_out, hidden)),
         1 + random.uniform(size=put_out),  # never near 0: a bias too many is seen
     )
-
-
-def _frozen(layers: Layers) -> List[Any]:
-    """Copies that cannot be written into."""
-    copies = [array.copy() for array in layers]
-    for array in copies:
-        array.flags.writeable = False
-    return copies
 
 
 def _parts(case: CaseText, given: Any, devices: int) -> List[Layers]:
@@ -526,16 +497,6 @@ def _check_shares(case: CaseText, parts: Sequence[Layers], hidden: int, devices:
     )  # fmt: skip
 
 
-def _unequal(wrong: Sequence[_Wrong]) -> Exception:
-    case, got, want, *_ = wrong[0]
-    at = tuple(int(place) for place in np.argwhere(~np.isclose(got, want, 1e-4, 1e-6))[0])
-    return case.wrong(
-        f"output {at[1]} of an input is {got[at]:.4g} after the sum, expected {want[at]:.4g}",
-        f"ある入力の出力 {at[1]} は合計後に {got[at]:.4g} でしたが、正しくは {want[at]:.4g} です",
-        _why_unequal(wrong),
-    )
-
-
 def _why_unequal(wrong: Sequence[_Wrong]) -> Pair:
     """What explains all sums that are wrong; two at least."""
     if len(wrong) < 2:
@@ -578,19 +539,8 @@ def idle_shares(answer: Callable[[Times, Times, int], Sequence[float]]) -> None:
         forward = [float(one) for one in drawn(random, count, 1, 20)]
         backward = [float(one) for one in drawn(random, count, 1, 40)]
         cases.append((forward, backward, int(random.randint(2, 17))))
-    found = results(
-        lambda forward, backward, m: listed(answer(list(forward), list(backward), m)),
-        cases,
-        _idle,
-    )
-    fails = fault(found, lambda f, b, m: f"idle_shares({f}, {b}, {m})", OF_IDLE)
-    if fails:
-        raise fails
-
-
-def _idle(forward: Times, backward: Times, microbatches: int) -> List[float]:
-    """As the package prices it."""
-    return _bubbles(gpipe, forward, backward, microbatches)
+    found = ask(answer, cases, partial(_bubbles, gpipe))
+    check_lists(found, OF_IDLE, lambda f, b, m: f"idle_shares({f}, {b}, {m})")
 
 
 def _bubbles(
@@ -715,10 +665,6 @@ class _Clock:
         reads.append(self._times[work] * disturbed)
         return reads[-1]
 
-    def was_read(self) -> bool:
-        """Whether any work was timed."""
-        return any(self.reads.values())
-
 
 @exercise("05-6")
 def measured_idle(answer: Callable[..., Sequence[float]]) -> None:
@@ -730,23 +676,22 @@ def measured_idle(answer: Callable[..., Sequence[float]]) -> None:
         cases.append((max(alone) * (1 + int(random.randint(1, 33)) / 16), alone))
     clocks: List[_Clock] = []
 
-    def ask(step_s: float, alone_s: Times) -> Any:
+    def measure(step_s: float, alone_s: Times) -> Any:
         works = [_work() for _ in range(1 + len(alone_s))]
         clock = _Clock(dict(zip(works, [step_s, *alone_s])), random)
         clocks.append(clock)
         return listed(answer(clock, works[0], works[1:]))
 
-    found = results(ask, cases, lambda step_s, alone_s: [1 - own / step_s for own in alone_s])
+    found = results(measure, cases, lambda step_s, alone_s: [1 - own / step_s for own in alone_s])
     _check_repeats(cases, clocks)
-    if found and isinstance(found[0].got, list) and not any(map(_Clock.was_read, clocks)):
-        raise Wrong(
-            en="`seconds` was never called: it takes a work, and gives the seconds of one run",
-            ja="`seconds` が一度も呼ばれていません。処理を渡すと、1 回にかかった秒数を返します",
+    was_read = any(any(clock.reads.values()) for clock in clocks)
+    if found and isinstance(found[0].got, list) and not was_read:
+        raise wrong(
+            "`seconds` was never called: it takes a work, and gives the seconds of one run",
+            "`seconds` が一度も呼ばれていません。処理を渡すと、1 回にかかった秒数を返します",
         )
     mistakes = [(_by_reads(clocks, cases, formula), en, ja) for formula, en, ja in OF_MEASURED]
-    fails = fault(found, _call, mistakes)
-    if fails:
-        raise fails
+    check_lists(found, mistakes, _call)
 
 
 def _work() -> Callable[[], None]:
@@ -957,39 +902,22 @@ def _check_time(case: CaseText, schedule: PipelineSchedule) -> None:
 # --- The guesses
 
 
-guesses.guess(
-    "05-a",
-    guesses.each(guesses.number(0, such_as=30, factor=1.15), "layers", "channels"),
-    en="the whole network takes 20 MiB: how many MiB does the fuller of two devices take?",
-    ja="ネットワーク全体は 20 MiB。2 台のうち多いほうは何 MiB 使うか",
-)
-guesses.guess(
-    "05-b",
-    guesses.number(0, 1, such_as=0.5, within=0.05),
-    en="for what share of a step does the second device compute?",
-    ja="2 台目が計算しているのは 1 ステップの時間の何割か",
-)
-guesses.guess(
-    "05-c",
-    guesses.each(guesses.number(0, such_as=3, factor=1.3), "lenet-avg", "mlp"),
-    en="for each byte that split layers move, how many do split channels move?",
-    ja="チャネルの分割は層の間の分割の何倍のバイト数を転送するか",
-)
-guesses.guess(
-    "05-d",
-    guesses.each(guesses.number(0, 1, such_as=0.5, within=0.03), "sequential", "gpipe"),
-    en="4 devices, 8 microbatches: for what share of the time are the devices idle?",
-    ja="4 台、マイクロバッチ 8 個。デバイスが待っているのは時間の何割か",
-)
-guesses.guess(
-    "05-e",
-    guesses.number(0, such_as=2, factor=1.2),
-    en="2 devices, 8 microbatches: GPipe's activations on device 0, as a multiple of 1F1B's?",
-    ja="2 台、マイクロバッチ 8 個。デバイス 0 の活性値は、GPipe では 1F1B の何倍か",
-)
-guesses.guess(
-    "05-f",
-    guesses.number(0, such_as=4, factor=1.5),
-    en="how many of the lecture's GPUs do weights, gradients and Adam's states of GPT-3 fill?",
-    ja="GPT-3 の重み、勾配、Adam の状態だけで、講義の GPU が何個必要か",
-)
+# fmt: off
+guess("05-a", each_of(a_number(0, such_as=30, factor=1.15), "layers", "channels"),
+      "the whole network takes 20 MiB: how many MiB does the fuller of two devices take?",
+      "ネットワーク全体は 20 MiB。2 台のうち多いほうは何 MiB 使うか")
+guess("05-b", a_number(0, 1, such_as=0.5, within=0.05),
+      "for what share of a step does the second device compute?",
+      "2 台目が計算しているのは 1 ステップの時間の何割か")
+guess("05-c", each_of(a_number(0, such_as=3, factor=1.3), "lenet-avg", "mlp"),
+      "for each byte that split layers move, how many do split channels move?",
+      "チャネルの分割は層の間の分割の何倍のバイト数を転送するか")
+guess("05-d", each_of(a_number(0, 1, such_as=0.5, within=0.03), "sequential", "gpipe"),
+      "4 devices, 8 microbatches: for what share of the time are the devices idle?",
+      "4 台、マイクロバッチ 8 個。デバイスが待っているのは時間の何割か")
+guess("05-e", a_number(0, such_as=2, factor=1.2),
+      "2 devices, 8 microbatches: GPipe's activations on device 0, as a multiple of 1F1B's?",
+      "2 台、マイクロバッチ 8 個。デバイス 0 の活性値は、GPipe では 1F1B の何倍か")
+guess("05-f", a_number(0, such_as=4, factor=1.5),
+      "how many of the lecture's GPUs do weights, gradients and Adam's states of GPT-3 fill?",
+      "GPT-3 の重み、勾配、Adam の状態だけで、講義の GPU が何個必要か")

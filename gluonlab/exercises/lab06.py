@@ -9,17 +9,16 @@ import numpy as np
 from mxnet import autograd, gluon, nd
 
 from gluonlab.data.loading.shards import shard_bounds
-from gluonlab.exercises import guesses
 from gluonlab.exercises.arrays import KEPT_EN, KEPT_JA, Calls, cpus
 from gluonlab.exercises.checking import draws, exercise, more
 from gluonlab.exercises.counterexamples import (
     NUMBERS,
     CaseText,
     Mistake,
-    Results,
+    Pair,
     by,
     check,
-    explains,
+    check_number,
     is_not,
     looks_like,
     results,
@@ -27,6 +26,7 @@ from gluonlab.exercises.counterexamples import (
     same_number,
     wrong,
 )
+from gluonlab.exercises.guesses import a_number, each_of, guess, one_of
 from gluonlab.exercises.softmax_regression import (
     CLASSES,
     FEATURES,
@@ -35,6 +35,7 @@ from gluonlab.exercises.softmax_regression import (
     check_updates,
     make_net,
     make_trainer,
+    moved,
     some_values,
     values_of,
     wrong_update,
@@ -57,19 +58,16 @@ def training_bytes(answer: Callable[..., int]) -> None:
         shapes = [tuple(randint(1, 9, randint(1, 5)).tolist()) for _ in range(count)]
         outputs = randint(1, 999, randint(1, 6)).tolist()
         cases.append((shapes, outputs, int(randint(1, 512)), int(randint(0, 3))))
-    found = results(
-        lambda shapes, outputs, *more: answer(list(shapes), list(outputs), *more),
-        cases,
-        lambda shapes, outputs, n, s: 4 * (_numbers(shapes) * (2 + s) + n * sum(outputs)),
-    )
-    mistaken = found.wrong(same_number)
-    if not mistaken:
-        return
-    (shapes, outputs, images, states), got, want = mistaken[0]
-    call = f"training_bytes({shapes}, {outputs}, images={images}, states={states})"
-    if not isinstance(got, NUMBERS):
-        raise returned(got, call, "a number", "数値")
-    raise is_not(call, repr(got), want, explains(found, same_number, *OF_BYTES))
+
+    def right(shapes: List[Shape], kept: List[int], n: int, s: int) -> int:
+        return 4 * (_numbers(shapes) * (2 + s) + n * sum(kept))
+
+    def said(shapes: List[Shape], kept: List[int], n: int, s: int, got: Any, want: int) -> Pair:
+        call = f"training_bytes({shapes}, {kept}, images={n}, states={s})"
+        check_number(got, call)
+        return is_not(call, repr(got), want)
+
+    results(answer, cases, right).compare(same_number, OF_BYTES, said)
 
 
 def _numbers(shapes: Sequence[Shape]) -> int:
@@ -113,10 +111,6 @@ class SimulatedMemory(NamedTuple):
         """The bytes for so many images."""
         return self.fixed + self.each * -(-int(images) // self.block)
 
-    def most(self, budget: int) -> int:
-        """How many images fit."""
-        return max(0, (budget - self.fixed) // self.each * self.block)
-
 
 @exercise("06-6")
 def largest_batch(answer: Callable[[Callable[[int], int], int, int], int]) -> None:
@@ -144,7 +138,8 @@ def _check_largest(
         asked.append(images)
         return needs.of(images)
 
-    got, want = answer(memory, budget, limit), min(limit, needs.most(budget))
+    got = answer(memory, budget, limit)
+    want = max(0, min(limit, (budget - needs.fixed) // needs.each * needs.block))
     if not isinstance(got, NUMBERS):
         call = f"largest_batch(memory, {budget}, {limit})"
         raise returned(got, call, "a number of images", "画像の枚数")
@@ -255,12 +250,9 @@ def accumulate_means(answer: Callable[..., Any]) -> None:
     batches = [(_Sentences(lengths, parts, seed),) for seed, (lengths, parts) in enumerate(cases)]
     calls: List[Calls] = []
     updates: Dict[_Sentences, int] = {}
-    found = results(
-        lambda batch: _train(answer, batch, calls, updates), batches, lambda batch: _updated(batch)
-    )
-    mistaken = found.wrong(_near)
-    if mistaken:
-        raise _wrong_update(found, updates)
+    found = results(lambda batch: _train(answer, batch, calls, updates), batches, _updated)
+    mistakes = [OF_MEANS[0], _each_updates(updates), *OF_MEANS[1:]]
+    found.compare(_near, mistakes, _said_of_update)
     for (batch,), call in zip(batches, calls):
         _check_calls(batch, call)
 
@@ -341,15 +333,11 @@ def _near(got: Any, want: Values) -> bool:
     return isinstance(got, Values) and got.near(want)
 
 
-def _left_over(batch: _Sentences, divided: bool = False) -> Values:
-    """With the gradients that were there before, those of a sum of scores; ``divided`` by words."""
+def _left_over(batch: _Sentences, divisor: float = 1.0) -> Values:
+    """With the gradients that were there before, those of a sum of scores."""
     x, _ = batch.words()
     before = Values(np.tile(x[0].sum(axis=0), (CLASSES, 1)), np.full(CLASSES, float(x.shape[1])))
-    return _updated(batch).minus(before, LR / (sum(batch.lengths) if divided else 1))
-
-
-def _left_over_divided(batch: _Sentences) -> Values:
-    return _left_over(batch, divided=True)
+    return _updated(batch).minus(before, LR / divisor)
 
 
 def _by(formula: Callable[[_Sentences], Values]) -> Callable[..., bool]:
@@ -370,7 +358,8 @@ OF_MEANS: List[Mistake] = [
     (_by(lambda batch: some_values()),
      "the parameters have not changed at all", "パラメータがまったく変わっていません"),
     *((_by(left_over), "the gradients of the batch before are still in it",
-       "前のバッチの勾配が残ったままです") for left_over in (_left_over, _left_over_divided)),
+       "前のバッチの勾配が残ったままです")
+      for left_over in (_left_over, lambda batch: _left_over(batch, sum(batch.lengths)))),
     (_by(lambda batch: _of_means(batch, [1.0] * batch.parts)),
      "the means are only added up", "平均を足しただけです"),
     (_by(lambda batch: _of_means(batch, [1 / batch.parts] * batch.parts)),
@@ -408,19 +397,15 @@ def _each_updates(updates: Mapping[_Sentences, int]) -> Mistake:
     )
 
 
-def _wrong_update(found: Results, updates: Mapping[_Sentences, int]) -> Exception:
-    """The counterexample of the first wrong update."""
-    (batch,), got, want = next(each for each in found if not _near(each.got, each.want))
-    begin = some_values()
-    went, wanted = (float(np.linalg.norm(each.weight - begin.weight)) for each in (got, want))
+def _said_of_update(batch: _Sentences, got: Values, want: Values) -> Pair:
+    went, wanted = (moved(each, some_values()) for each in (got, want))
     words = ", ".join(map(str, batch.lengths))
-    return wrong(
+    return (
         f"sentences of {words} words in {batch.parts} microbatch{'es' * (batch.parts > 1)}: "
         f"the weights moved by {went:.4g}, expected {wanted:.4g}, "
         "as with the mean over all words at once",
         f"{words} 語の文をマイクロバッチ {batch.parts} 個で: 重みが {went:.4g} 動きました。"
         f"全部の単語の平均を一度に使ったときの {wanted:.4g} になるはずです",
-        explains(found, _near, OF_MEANS[0], _each_updates(updates), *OF_MEANS[1:]),
     )
 
 
@@ -462,7 +447,7 @@ def machine_numbers(answer: Callable[[str, "str | None", int], List[int]]) -> No
              "CUDA_VISIBLE_DEVICES にあるものしか見えません"),
             (sorted(map(str, got)) == sorted(map(str, want)), "in another order", "順番が違います"),
         )  # fmt: skip
-        raise is_not(call, repr(got), want, why)
+        raise wrong(*is_not(call, repr(got), want), why)
 
 
 # --- 06-5: which images go through which device in which round
@@ -481,25 +466,19 @@ def rounds(answer: Callable[[int, int, int], Rounds]) -> None:
         cases.append((int(randint(1, 200)), int(randint(1, 9)), int(randint(1, 9))))
     for images, devices, microbatches in cases:
         call = f"rounds({images}, {devices}, {microbatches})"
-        got = _rounds_of(answer(images, devices, microbatches), call)
-        case = CaseText(call, call)
-        _check_each(case, got)
-        _check_images(case, got, images)
-        _check_shares(case, got, images, devices, microbatches)
+        given = answer(images, devices, microbatches)
+        try:
+            got = [[(int(device), int(a), int(b)) for device, a, b in each] for each in given]
+        except (TypeError, ValueError):
+            en = "a list of rounds, each a list of (device, begin, end)"
+            ja = "(デバイス, 始め, 終わり) のリストのリスト"
+            raise returned(given, call, en, ja) from None
+        _check_parts(CaseText(call, call), got, images)
+        _check_shares(CaseText(call, call), got, images, devices, microbatches)
 
 
-def _rounds_of(given: Any, call: str) -> Rounds:
-    try:
-        return [
-            [(int(device), int(begin), int(end)) for device, begin, end in each] for each in given
-        ]
-    except (TypeError, ValueError):
-        en = "a list of rounds, each a list of (device, begin, end)"
-        raise returned(given, call, en, "(デバイス, 始め, 終わり) のリストのリスト") from None
-
-
-def _check_each(case: CaseText, got: Rounds) -> None:
-    """No part of a round is empty, and no device has two."""
+def _check_parts(case: CaseText, got: Rounds, images: int) -> None:
+    """No part is empty, no device has two in a round, and every image is used once."""
     for number, each in enumerate(got):
         case.check(
             (any(end <= begin for _, begin, end in each),
@@ -510,14 +489,10 @@ def _check_each(case: CaseText, got: Rounds) -> None:
              f"ラウンド {number} で 1 台のデバイスに 2 個の部分があります: {each}。"
              "これでは両方がメモリに載ってしまいます"),
         )  # fmt: skip
-
-
-def _check_images(case: CaseText, got: Rounds, images: int) -> None:
-    """Every image is used once, and there are no others."""
-    times = np.zeros(images, int)
-    for _, begin, end in (part for each in got for part in each):
+    parts, times = [part for each in got for part in each], np.zeros(images, int)
+    for _, begin, end in parts:
         times[max(begin, 0) : end] += 1
-    outside = [part for each in got for part in each if part[1] < 0 or part[2] > images]
+    outside = [part for part in parts if part[1] < 0 or part[2] > images]
     first, place = next(iter(outside), None), int(np.argmax(times != 1))
     case.check(
         (outside, f"{first} goes beyond the batch of {images} images",
@@ -569,51 +544,27 @@ def _check_shares(
 # --- The guesses
 
 
-guesses.guess(
-    "06-a",
-    guesses.each(
-        guesses.number(0, such_as=2, factor=1.1),
-        "parameters",
-        "optimizer_state",
-        "activations",
-        "total",
-    ),
-    en="from 128 to 512 images: by what factor does each row grow?",
-    ja="128 枚から 512 枚にすると、それぞれの行は何倍になるか",
-)
-guesses.guess(
-    "06-b",
-    guesses.number(0, such_as=0.01, factor=30),
-    en="how far is the gradient of the parts from that of the whole batch?",
-    ja="部分に分けた勾配は、バッチ全体の勾配とどれだけ違うか",
-)
-guesses.guess(
-    "06-c",
-    guesses.number(0, such_as=10, factor=1.5),
-    en="how many MiB more does the whole batch take than 64 microbatches?",
-    ja="バッチ全体のピークは、最も小さいマイクロバッチより何 MiB 高いか",
-)
-guesses.guess(
-    "06-d",
-    guesses.choice(32, 16, 1),
-    en="microbatch 2: how many images does each GPU compute at a time?",
-    ja="microbatch が 2 のとき、各 GPU は一度に何枚を計算するか",
-)
-guesses.guess(
-    "06-e",
-    guesses.number(0, such_as=2, factor=1.25),
-    en="how many times as long do 64 microbatches take as the whole batch?",
-    ja="64 個のマイクロバッチの時間はバッチ全体の何倍か",
-)
-guesses.guess(
-    "06-f",
-    guesses.number(0, 1, such_as=0.2, within=0.01),
-    en="what is the running mean after four microbatches?",
-    ja="4 個のマイクロバッチの後、移動平均はいくつか",
-)
-guesses.guess(
-    "06-g",
-    guesses.each(guesses.choice(16, 64, 512), "images/s", "accuracy"),
-    en="which batch size is best in images/s, which in accuracy?",
-    ja="1 秒あたりの枚数と正解率は、それぞれどのサイズが最もよいか",
-)
+# fmt: off
+guess("06-a",
+      each_of(a_number(0, such_as=2, factor=1.1),
+              "parameters", "optimizer_state", "activations", "total"),
+      "from 128 to 512 images: by what factor does each row grow?",
+      "128 枚から 512 枚にすると、それぞれの行は何倍になるか")
+guess("06-b", a_number(0, such_as=0.01, factor=30),
+      "how far is the gradient of the parts from that of the whole batch?",
+      "部分に分けた勾配は、バッチ全体の勾配とどれだけ違うか")
+guess("06-c", a_number(0, such_as=10, factor=1.5),
+      "how many MiB more does the whole batch take than 64 microbatches?",
+      "バッチ全体のピークは、最も小さいマイクロバッチより何 MiB 高いか")
+guess("06-d", one_of(32, 16, 1),
+      "microbatch 2: how many images does each GPU compute at a time?",
+      "microbatch が 2 のとき、各 GPU は一度に何枚を計算するか")
+guess("06-e", a_number(0, such_as=2, factor=1.25),
+      "how many times as long do 64 microbatches take as the whole batch?",
+      "64 個のマイクロバッチの時間はバッチ全体の何倍か")
+guess("06-f", a_number(0, 1, such_as=0.2, within=0.01),
+      "what is the running mean after four microbatches?",
+      "4 個のマイクロバッチの後、移動平均はいくつか")
+guess("06-g", each_of(one_of(16, 64, 512), "images/s", "accuracy"),
+      "which batch size is best in images/s, which in accuracy?",
+      "1 秒あたりの枚数と正解率は、それぞれどのサイズが最もよいか")

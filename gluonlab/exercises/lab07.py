@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from functools import partial
-from statistics import mean, median
+from statistics import mean, median, median_high, median_low
 from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 import mxnet as mx
@@ -13,7 +13,6 @@ import numpy as np
 from mxnet import gluon, nd
 
 from gluonlab.data.loading.shards import shard_bounds
-from gluonlab.exercises import guesses
 from gluonlab.exercises.arrays import check_arrays, cpus, in_words
 from gluonlab.exercises.checking import draws, exercise
 from gluonlab.exercises.counterexamples import (
@@ -31,7 +30,9 @@ from gluonlab.exercises.counterexamples import (
     near,
     results,
     returned,
+    wrong,
 )
+from gluonlab.exercises.guesses import a_number, each_of, guess, one_of, yes_or_no
 from gluonlab.exercises.softmax_regression import (
     LR,
     Batch,
@@ -135,8 +136,6 @@ def train_until(answer: Callable[..., Any]) -> None:
         TrainingCase(1, 4, 0.25, 8, 2, 9),
         TrainingCase(2, 4, 0.25, 16, 3, 9),
         TrainingCase(2, 2, 0.125, 12, 4, 9),
-    ]
-    runs += [
         TrainingCase(2, 4, 0.25, 13, 5, 9),
         TrainingCase(2, 3, 0.25, 12, 9, 4),
         TrainingCase(3, 4, 0.0625, 17, 6, 6),
@@ -246,13 +245,10 @@ def _trains(**change: Callable[[TrainingCase], Any]) -> Callable[..., bool]:
     return gives
 
 
-def _path_beyond(run: TrainingCase) -> List[Values]:
-    """The values of a right training that goes on after its end."""
-    return _steps(run, run.limit + run.images)
-
-
-def _all_of_them(path: Sequence[Values], of: Sequence[Values]) -> bool:
-    return all(any(values.near(other) for other in of) for values in path)
+def _skips_questions(run: TrainingCase, got: TrainingAnswer) -> bool:
+    """Whether its values are some of those of a right training that goes on after its end."""
+    beyond = _steps(run, run.limit + run.images)
+    return bool(got.path) and all(any(map(values.near, beyond)) for values in got.path)
 
 
 OF_TRAININGS: List[Mistake] = [
@@ -294,7 +290,7 @@ OF_TRAININGS: List[Mistake] = [
     (lambda run, got: _same_path(got, [some_values(), *_right_path(run)]),
      "`good_enough` is asked before the first step: ask after each step",
      "最初のステップの前に `good_enough` を呼んでいます。各ステップの後に呼んでください"),
-    (lambda run, got: bool(got.path) and _all_of_them(got.path, _path_beyond(run)),
+    (_skips_questions,
      "it makes several steps before it asks: ask after each step",
      "何ステップか進んでから呼んでいます。各ステップの後に呼んでください"),
     (lambda run, got: all(values.near(some_values()) for values in got.path),
@@ -310,19 +306,19 @@ def _check_training(
         raise case.wrong("`good_enough` was never asked", "`good_enough` が一度も呼ばれていません")
     if not _same_path(got, want):
         step = next(n for n, (a, b) in enumerate(zip(got.path, want), 1) if not a.near(b))
-        why = explains(rest, lambda got, want: _same_path(got, want), *OF_TRAININGS)
+        nth = f"{step}{ {1: 'st', 2: 'nd', 3: 'rd'}.get(step, 'th') }"
         weight, expected = (values[step - 1].weight[0, 0] for values in (got.path, want))
         raise case.wrong(
-            f"when `good_enough` was asked for the {_nth(step)} time, the first weight was "
+            f"when `good_enough` was asked for the {nth} time, the first weight was "
             f"{weight:.4f}, expected {expected:.4f}",
             f"`good_enough` が {step} 回目に呼ばれたとき、最初の重みが {weight:.4f} でした。"
             f"正しくは {expected:.4f} です",
-            why,
+            explains(rest, _same_path, *OF_TRAININGS),
         )
-    asked = len(got.path)
+    asked, idle = len(got.path), [*got.idle, 0][0]
     case.check(
-        (got.idle, f"device {got.idle[0] if got.idle else 0} computed no image",
-         f"デバイス {got.idle[0] if got.idle else 0} が画像を 1 枚も計算していません"),
+        (got.idle, f"device {idle} computed no image",
+         f"デバイス {idle} が画像を 1 枚も計算していません"),
         (got.apart, "the devices end with different parameters",
          "デバイスごとにパラメータが異なっています"),
         (asked > run.steps, f"it went on after step {run.steps}",
@@ -339,27 +335,15 @@ def _check_training(
             f"it returned {got.returned!r}, expected {number}",
             f"戻り値は {got.returned!r} でした。正しくは {number} です",
             looks_like(
-                (
-                    all(each.got.returned is None for each in rest),
-                    "is `return` missing?",
-                    "`return` を忘れていませんか",
-                ),
-                (
-                    got.returned is None and number == run.limit,
-                    "the last step of the limit may be good enough, too",
-                    "上限の最後のステップで十分よくなることもあります",
-                ),
-                (
-                    got.returned is None and number is not None,
-                    "it was good enough",
-                    "十分よくなっていました",
-                ),
+                (all(each.got.returned is None for each in rest),
+                 "is `return` missing?", "`return` を忘れていませんか"),
+                (got.returned is None and number == run.limit,
+                 "the last step of the limit may be good enough, too",
+                 "上限の最後のステップで十分よくなることもあります"),
+                (got.returned is None and number is not None,
+                 "it was good enough", "十分よくなっていました"),
             ),
-        )
-
-
-def _nth(number: int) -> str:
-    return f"{number}{ {1: 'st', 2: 'nd', 3: 'rd'}.get(number, 'th') }"
+        )  # fmt: skip
 
 
 # --- 07-2: the steps to a target, of the median seed; some never get there
@@ -386,18 +370,16 @@ def median_steps(answer: Callable[..., Any]) -> None:
     for _ in range(12):
         seeds = [_curve(random) for _ in range(random.randint(1, 8))]
         cases.append((seeds, round(float(random.uniform(0.5, 0.9)), 2)))
-    found = results(
-        lambda curves, target: answer([list(curve) for curve in curves], target),
-        cases,
-        _right_median,
-    )
-    mistaken = found.wrong(_same_steps)
-    if mistaken:
-        (curves, target), got, want = mistaken[0]
-        raise gave(
-            f"median_steps({curves}, {target})",
-            repr(got), want, _of_kind(got) or explains(found, _same_steps, *OF_MEDIANS),
-        )  # fmt: skip
+
+    def said(curves: List[Curve], target: float, got: Any, want: Optional[float]) -> Pair:
+        counterexample = gave(f"median_steps({curves}, {target})", repr(got), want)
+        if isinstance(got, NUMBERS) and math.isinf(got):
+            none = "return None where there is no number", "数がないときは None を返してください"
+            raise wrong(*counterexample, none)
+        return counterexample
+
+    found = results(answer, cases, _all(_reached))
+    found.compare(_same_steps, OF_MEDIANS, said)
 
 
 def _curve(random: Any) -> Curve:
@@ -412,10 +394,6 @@ def _curve(random: Any) -> Curve:
 
 def _reached(curve: Curve, target: float) -> float:
     return next((step for step, right in curve if right >= target), math.inf)
-
-
-def _right_median(curves: Sequence[Curve], target: float) -> Optional[float]:
-    return _finite(median(_reached(curve, target) for curve in curves))
 
 
 def _for_good(curve: Curve, target: float) -> float:
@@ -449,13 +427,6 @@ def _same_steps(got: Any, want: Optional[float]) -> bool:
     return isinstance(got, NUMBERS) and not isinstance(got, bool) and bool(got == want)
 
 
-def _of_kind(got: Any) -> "Optional[Tuple[str, str]]":
-    """What is said of an infinite number, whatever the case."""
-    if isinstance(got, NUMBERS) and math.isinf(got):
-        return "return None where there is no number", "数がないときは None を返してください"
-    return None
-
-
 def _by_curves(formula: Callable[[List[Curve], float], Any]) -> Callable[..., bool]:
     def gives(curves: List[Curve], target: float, got: Any) -> bool:
         try:
@@ -466,8 +437,11 @@ def _by_curves(formula: Callable[[List[Curve], float], Any]) -> Callable[..., bo
     return gives
 
 
-def _all(of: Callable[[Curve, float], float]) -> Callable[[List[Curve], float], Any]:
-    return lambda curves, target: _finite(median(of(curve, target) for curve in curves))
+def _all(
+    of: Callable[[Curve, float], float], middle: Callable[[List[float]], float] = median
+) -> Callable[[List[Curve], float], Any]:
+    """Of all seeds; None if it is infinite."""
+    return lambda curves, target: _finite(middle([of(curve, target) for curve in curves]))
 
 
 def _some(curves: List[Curve], target: float) -> List[float]:
@@ -479,9 +453,9 @@ def _of_some(of: Callable[[List[float]], float]) -> Callable[[List[Curve], float
     return lambda curves, target: of(_some(curves, target)) if _some(curves, target) else None
 
 
-def _place(curves: List[Curve], target: float, high: bool) -> Optional[float]:
-    steps = sorted(_reached(curve, target) for curve in curves)
-    return _finite(steps[len(steps) // 2 if high else (len(steps) - 1) // 2])
+def _looks(curve: Curve, first: int) -> Curve:
+    """With the numbers of the looks in place of their steps."""
+    return [(number, right) for number, (_, right) in enumerate(curve, first)]
 
 
 OF_MEDIANS: List[Mistake] = [
@@ -499,23 +473,19 @@ OF_MEDIANS: List[Mistake] = [
      "目標に達しないシードを、最後の計測で達したものとして数えています"),
     (_by_curves(_all(lambda curve, target: next((s for s, r in curve if r > target), math.inf))),
      "the target itself is enough", "ちょうど目標の値でも達したことになります"),
-    (_by_curves(lambda curves, target: _finite(mean(_reached(curve, target) for curve in curves))),
+    (_by_curves(_all(_reached, mean)),
      "that is the mean, which a single seed spoils",
      "これは平均です。1 つのシードで大きく変わります"),
     (_by_curves(_of_some(mean)),
      "that is the mean of the seeds that reach the target", "これは目標に達したシードの平均です"),
-    (_by_curves(lambda curves, target: _place(curves, target, True)),
-     "of an even number of seeds the median is the mean of the middle two",
-     "シードが偶数個なら、中央値は中央の 2 つの平均です"),
-    (_by_curves(lambda curves, target: _place(curves, target, False)),
-     "of an even number of seeds the median is the mean of the middle two",
-     "シードが偶数個なら、中央値は中央の 2 つの平均です"),
-    (_by_curves(_all(lambda curve, target: next(
-        (n for n, (_, r) in enumerate(curve) if r >= target), math.inf))),
+    *((_by_curves(_all(_reached, middle)),
+       "of an even number of seeds the median is the mean of the middle two",
+       "シードが偶数個なら、中央値は中央の 2 つの平均です")
+      for middle in (median_high, median_low)),
+    (_by_curves(_all(lambda curve, target: _reached(_looks(curve, 0), target))),
      "that is the place of the look, not its steps",
      "それは何番目の計測かで、ステップ数ではありません"),
-    (_by_curves(_all(lambda curve, target: next(
-        (n for n, (_, r) in enumerate(curve, 1) if r >= target), math.inf))),
+    (_by_curves(_all(lambda curve, target: _reached(_looks(curve, 1), target))),
      "that is a number of looks, not of steps",
      "それは計測の回数で、ステップ数ではありません"),
     (_by_curves(_all(_for_good)),
@@ -527,7 +497,7 @@ OF_MEDIANS: List[Mistake] = [
     (_by_curves(_all(lambda curve, target: _reached(curve[::-1], target))),
      "the last look that has the target counts, not the first",
      "最初ではなく、最後に目標に達していた計測を数えています"),
-    (_by_curves(lambda curves, target: _finite(min(_reached(curve, target) for curve in curves))),
+    (_by_curves(_all(_reached, min)),
      "that is the fastest seed", "これは最も速いシードです"),
 ]  # fmt: skip
 
@@ -558,17 +528,16 @@ def critical_batch(answer: Callable[..., Any]) -> None:
         steps = [float(round(fewest * (1 + critical / 2**size) * each))
                  for size, each in zip(sizes, noise)]  # fmt: skip
         cases.append(([2**size for size in sizes], steps))
-    found = results(
-        lambda sizes, steps: _two_floats(answer(list(sizes), list(steps))), cases, _right_fit
-    )
-    mistaken = found.wrong(_alike)
-    if not mistaken:
-        return
-    (sizes, steps), got, want = mistaken[0]
-    call = f"critical_batch({sizes}, {_short(steps)})"
-    if not (isinstance(got, tuple) and len(got) == 2):
-        raise returned(got, call, "two numbers, (fewest, critical)", "2 つの数 (fewest, critical) ")
-    raise is_not(call, _shown(got), _shown(want), explains(found, _alike, *OF_FITS))
+
+    def said(sizes: List[int], steps: List[float], got: Any, want: Pairs) -> Pair:
+        call = f"critical_batch({sizes}, [{', '.join(f'{each:g}' for each in steps)}])"
+        if not (isinstance(got, tuple) and len(got) == 2):
+            en, ja = "two numbers, (fewest, critical)", "2 つの数 (fewest, critical) "
+            raise returned(got, call, en, ja)
+        return is_not(call, *(f"({a:.5g}, {b:.5g})" for a, b in (got, want)))
+
+    found = results(lambda *case: _two_floats(answer(*case)), cases, _fit)
+    found.compare(_alike, OF_FITS, said)
 
 
 def _two_floats(given: Any) -> Any:
@@ -592,10 +561,6 @@ def _fit(sizes: Sequence[float], steps: Sequence[float], power: float = 1.0) -> 
     n, s = np.asarray(sizes, float), np.asarray(steps, float)
     a, b = _line(n, s, s**-power)
     return a, b / a
-
-
-def _right_fit(sizes: Sequence[float], steps: Sequence[float]) -> Pairs:
-    return _fit(sizes, steps)
 
 
 def _alike(got: Any, want: Any) -> bool:
@@ -677,14 +642,6 @@ OF_FITS: List[Mistake] = [
     (_by_fit(_log), "that is a straight line in logarithms, a power law",
      "これは両対数グラフでの直線、つまりべき乗則です"),
 ]  # fmt: skip
-
-
-def _short(steps: Sequence[float]) -> str:
-    return "[" + ", ".join(f"{each:g}" for each in steps) + "]"
-
-
-def _shown(pair: Pairs) -> str:
-    return f"({pair[0]:.5g}, {pair[1]:.5g})"
 
 
 # --- 07-4: the learning rate with the fewest steps, found without wasting any
@@ -816,12 +773,12 @@ def _check_tuning(answer: Callable[..., Any], landscape: RateLandscape) -> None:
 
 def _why_not_best(got: Any, landscape: RateLandscape, tried: List[float]) -> Pair:
     is_number = isinstance(got, NUMBERS) and not isinstance(got, bool) and got > 0
-    steps = landscape.steps(float(got)) if is_number else math.inf
-    fewest = landscape.steps(landscape.best)
-    if got is None:
-        return "is `return` missing?", "`return` を忘れていませんか"
     if not is_number:
-        return "return a rate", "学習率を返してください"
+        return looks_like(
+            (got is None, "is `return` missing?", "`return` を忘れていませんか"),
+            (True, "return a rate", "学習率を返してください"),
+        )
+    steps, fewest = landscape.steps(float(got)), landscape.steps(landscape.best)
     return looks_like(
         (got == fewest, "that is a number of steps, return the rate",
          "これはステップ数です。学習率を返してください"),
@@ -879,9 +836,7 @@ def momentum_step(answer: Callable[..., Any]) -> None:
     for _ in range(4):
         rates = tuple(2.0 ** -random.randint(0, 6, random.randint(3, 8)))
         cases.append(_some_steps(random, float(random.choice([0.5, 0.8, 0.9])), rates))
-    found = results(
-        lambda steps: _moved(answer, steps), [(each,) for each in cases], _right_weights
-    )
+    found = results(lambda steps: _moved(answer, steps), [(each,) for each in cases], _by_rule)
     for place, one in enumerate(found):
         _check_weights(one.case[0], one.got, one.want, Results(found[place:]))
     found.end()
@@ -920,27 +875,20 @@ def _moved(answer: Callable[..., Any], steps: Steps) -> StepTrace:
     return StepTrace(path, kept)
 
 
-def _velocities(steps: Steps, path: Path) -> Path:
-    """MXNet's: by how much each step has changed the weights."""
-    before = [list(steps.begin), *path]
-    return [[b - a for a, b in zip(one, other)] for one, other in zip(before, path)]
-
-
-def _right_weights(steps: Steps) -> Path:
-    return _by_rule(steps, lambda rate, former: (1.0, 1.0))
-
-
 def _by_rule(
-    steps: Steps, factors: Callable[[float, Optional[float]], Optional[Tuple[float, float]]]
+    steps: Steps,
+    old: Callable[[float], float] = lambda ratio: 1.0,
+    new: Callable[[float], float] = lambda ratio: 1.0,
 ) -> Path:
-    """v = momentum a v + b g, w = w - rate v, with a and b from the rate and the one before."""
+    """v = momentum old v + new g, w = w - rate v; both factors by the rate over the one before."""
     weights = [each.astype(np.float64) for each in steps.begin]
     velocities = [np.zeros_like(each) for each in weights]
     path, former = [], None
     for rate, grads in zip(steps.rates, steps.gradients):
-        old, new = factors(rate, former) or (1.0, 1.0)
+        ratio = rate / former if former else 1.0
         for place, grad in enumerate(grads):
-            velocities[place] = steps.momentum * old * velocities[place] + new * grad
+            kept = steps.momentum * old(ratio) * velocities[place]
+            velocities[place] = kept + new(ratio) * grad
             weights[place] = weights[place] - rate * velocities[place]
         path.append([each.copy() for each in weights])
         former = rate
@@ -956,14 +904,8 @@ def _same_weights(got: Any, want: Path) -> bool:
     )
 
 
-def _ratio(rate: float, former: Optional[float], power: float) -> Tuple[float, float]:
-    return ((rate / former) ** power if former else 1.0), 1.0
-
-
-def _moves_by(
-    factors: Callable[[float, Optional[float]], Tuple[float, float]],
-) -> Callable[..., bool]:
-    return lambda steps, got: _same_weights(got, _by_rule(steps, factors))
+def _moves_by(**factors: Callable[[float], float]) -> Callable[..., bool]:
+    return lambda steps, got: _same_weights(got, _by_rule(steps, **factors))
 
 
 def _late(steps: Steps) -> Path:
@@ -981,56 +923,50 @@ def _late(steps: Steps) -> Path:
     return path
 
 
-def _forgotten(steps: Steps) -> Path:
-    return _by_rule(steps, lambda rate, former: (float(rate == former), 1.0))
-
-
 OF_MOMENTUM: List[Mistake] = [
-    (_moves_by(lambda rate, former: _ratio(rate, former, -1)),
+    (_moves_by(old=lambda ratio: 1 / ratio),
      "that is MXNet's rule alone: the velocity still contains the former rate",
      "MXNet の規則のままです。速度の中身には以前の学習率が掛かっています"),
-    (_moves_by(lambda rate, former: _ratio(rate, former, -2)),
+    (_moves_by(old=lambda ratio: ratio**-2),
      "the factor is upside down: it is lr / former_lr",
      "係数が逆数になっています。lr / former_lr です"),
     (lambda steps, got: _same_weights(got, _late(steps)),
      "the velocity is corrected after the update: correct it before",
      "速度を更新の後に補正しています。更新の前に補正してください"),
-    (lambda steps, got: _same_weights(got, _by_rule(steps, lambda rate, former: (0.0, 1.0))),
+    (_moves_by(old=lambda ratio: 0.0),
      "that is the step without momentum: keep the velocities for the next step, in place",
      "モーメンタムがないのと同じです。速度をその場で書き換えて、次のステップに残してください"),
     (lambda steps, got: all(_same_weights([one], [list(steps.begin)]) for one in got.path),
      "the weights are unchanged: write into the arrays, do not put new ones into the lists",
      "重みが変わっていません。リストの要素を差し替えるのではなく、配列に書き込んでください"),
-    (lambda steps, got: _same_weights(got, _forgotten(steps)),
+    (_moves_by(old=lambda ratio: float(ratio == 1)),
      "the velocity is forgotten when the rate changes: it is to be multiplied by a factor",
      "学習率が変わるたびに速度を捨てています。係数を掛けて引き継ぎます"),
-    (lambda steps, got: _same_weights(got, _by_rule(
-        steps, lambda rate, former: (1.0, _ratio(rate, former, 1)[0]))),
+    (_moves_by(new=lambda ratio: ratio),
      "the gradient is multiplied by the factor, too: it belongs to the velocity alone",
      "勾配にも係数が掛かっています。係数は速度だけに掛けます"),
-    (lambda steps, got: _same_weights(
-        got, _by_rule(steps, lambda rate, former: (1.0, 1 - steps.momentum))),
+    (lambda steps, got: _same_weights(got, _by_rule(steps, new=lambda ratio: 1 - steps.momentum)),
      "the gradient is multiplied by 1 - momentum: MXNet's rule does not do that",
      "勾配に 1 - モーメンタム が掛かっています。MXNet の規則にはありません"),
     (lambda steps, got: _same_weights([[2 * np.asarray(s) - w for w, s in zip(one, steps.begin)]
-                               for one in got.path], _right_weights(steps)),
+                               for one in got.path], _by_rule(steps)),
      "the weights move the wrong way", "重みが逆向きに動いています"),
 ]  # fmt: skip
 
 
 def _check_weights(steps: Steps, got: StepTrace, want: Path, rest: Results) -> None:
     if _same_weights(got, want):
-        _check_velocities(steps, got, _velocities(steps, want))
+        # MXNet's velocity is by how much a step has changed the weight
+        before = [list(steps.begin), *want]
+        moves = [[b - a for a, b in zip(one, other)] for one, other in zip(before, want)]
+        _check_velocities(steps, got, moves)
         return
-    step = next(
-        n for n, pair in enumerate(zip(got.path, want)) if not _same_weights([pair[0]], [pair[1]])
+    step, place, is_now, expected = next(
+        (step, place, in_words(one), in_words(other))
+        for step, (ours, theirs) in enumerate(zip(got.path, want))
+        for place, (one, other) in enumerate(zip(ours, theirs))
+        if not _same_weights([[one]], [[other]])
     )
-    place = next(
-        n
-        for n in range(len(want[step]))
-        if not _same_weights([[got.path[step][n]]], [[want[step][n]]])
-    )
-    is_now, expected = in_words(got.path[step][place]), in_words(want[step][place])
     raise steps.case().wrong(
         f"after {in_english(step + 1, 'step')} parameter {place} is {is_now}, expected {expected}",
         f"{step + 1} ステップ後のパラメータ {place} が {is_now} です。正しくは {expected} です",
@@ -1131,15 +1067,20 @@ def cheapest(answer: Callable[..., Any]) -> None:
     """The devices and the batch that reach a target in time for the fewest device-seconds."""
     steps: Dict[int, Optional[int]] = {8: 200, 32: 80, 128: 50, 512: 40}
     gpu, slow = SimulatedMachine(0.5, 0.0625, 0.25, 256), SimulatedMachine(0.125, 0.25, 1.0, 16)
-    offers = [Offer({8: 200}, gpu, [1], 300.0), Offer(steps, gpu, [1, 2, 4], 1000.0)]
-    offers += [Offer(steps, gpu, [1, 2, 4, 8], 120.0), Offer(steps, slow, [1, 2, 4, 8], 600.0)]
-    offers += [Offer(steps, gpu, [1, 2], 60.0), Offer({**steps, 2: None}, gpu, [1, 3, 4], 150.0)]
-    offers.append(Offer({8: 200, 16: 100}, SimulatedMachine(1.0, 0.0, 0.0, 64), [1], 100.0))
     small = SimulatedMachine(0.125, 0.25, 0.0625, 64)
-    offers += [Offer({128: 50}, small, [1, 2], 8000.0)]
-    offers += [Offer({128: 50, 512: 40}, small, [1, 2, 4, 8], 9000.0)]
     even = SimulatedMachine(0.0, 0.25, 0.0, 64)  # any number of devices costs the same
-    offers += [Offer({64: 100}, even, counts, 900.0) for counts in ([1, 2, 4], [4, 1, 2])]
+    offers = [
+        Offer({8: 200}, gpu, [1], 300.0),
+        Offer(steps, gpu, [1, 2, 4], 1000.0),
+        Offer(steps, gpu, [1, 2, 4, 8], 120.0),
+        Offer(steps, slow, [1, 2, 4, 8], 600.0),
+        Offer(steps, gpu, [1, 2], 60.0),
+        Offer({**steps, 2: None}, gpu, [1, 3, 4], 150.0),
+        Offer({8: 200, 16: 100}, SimulatedMachine(1.0, 0.0, 0.0, 64), [1], 100.0),
+        Offer({128: 50}, small, [1, 2], 8000.0),
+        Offer({128: 50, 512: 40}, small, [1, 2, 4, 8], 9000.0),
+        *(Offer({64: 100}, even, counts, 900.0) for counts in ([1, 2, 4], [4, 1, 2])),
+    ]
     random = draws(76)
     offers += [_some_offer(random) for _ in range(12)]
     asked: List[Tuple[Offer, Any, Any]] = []
@@ -1148,18 +1089,12 @@ def cheapest(answer: Callable[..., Any]) -> None:
         asked.append((offer, batch, devices))
         return offer.machine.seconds(batch, devices)
 
-    found = results(
-        lambda offer: _as_choice(
-            answer(
-                dict(offer.steps),
-                partial(seconds, offer),
-                list(offer.counts),
-                offer.deadline,
-            )
-        ),
-        [(offer,) for offer in offers],
-        _best,
-    )
+    def choose(offer: Offer) -> Any:
+        counts, of_offer = list(offer.counts), partial(seconds, offer)
+        got = answer(dict(offer.steps), of_offer, counts, offer.deadline)
+        return tuple(got) if isinstance(got, (tuple, list)) and len(got) == 2 else got
+
+    found = results(choose, [(offer,) for offer in offers], _best)
     mistaken = found.wrong(_same_choice)
     if mistaken:
         [offer], got, want = mistaken[0]
@@ -1194,12 +1129,6 @@ def _best(offer: Offer) -> Optional[Choice]:
     return min(in_time, key=lambda each: (*in_time[each][::-1], each)) if in_time else None
 
 
-def _as_choice(given: Any) -> Any:
-    if isinstance(given, (tuple, list)) and len(given) == 2:
-        return tuple(given)
-    return given
-
-
 def _same_choice(got: Any, want: Optional[Choice]) -> bool:
     return got is None if want is None else bool(got == want)
 
@@ -1228,14 +1157,11 @@ OF_CHOICES: List[Mistake] = [
     (_least(lambda offer, each, seconds, price: seconds, late=True),
      "that is the fastest, whether or not it is in time",
      "これは期限を無視した、最も速い選択です"),
-    (_least(lambda offer, each, seconds, price:
-            -each[1] / offer.machine.seconds(each[1], each[0]), late=True),
-     "that has the most images/s, which does not decide how long it takes",
-     "これは 1 秒あたりの枚数が最大の選択です。待つ時間はそれでは決まりません"),
-    (_least(lambda offer, each, seconds, price:
-            -each[1] / offer.machine.seconds(each[1], each[0])),
-     "that has the most images/s, which does not decide how long it takes",
-     "これは 1 秒あたりの枚数が最大の選択です。待つ時間はそれでは決まりません"),
+    *((_least(lambda offer, each, seconds, price:
+              -each[1] / offer.machine.seconds(each[1], each[0]), late),
+       "that has the most images/s, which does not decide how long it takes",
+       "これは 1 秒あたりの枚数が最大の選択です。待つ時間はそれでは決まりません")
+      for late in (True, False)),
     (_least(lambda offer, each, seconds, price: (each[0], seconds)),
      "that has the fewest devices: more devices may finish so much sooner that they cost less",
      "これはデバイスが最少の選択です。台数が多いほうが早く終わり、安く済むこともあります"),
@@ -1264,35 +1190,34 @@ def _why_asked(offer: Offer, batch: Any, devices: Any) -> Pair:
 def _why_choice(offer: Offer, got: Any, want: Optional[Choice], found: Results) -> Tuple[str, str]:
     if got is None and want is not None:
         return "it can be done in time", "時間内に終わる選択があります"
-    is_pair = isinstance(got, tuple) and len(got) == 2
-    swapped = is_pair and got not in offer.all() and got[::-1] in offer.all()
     known = explains(found, _same_choice, *OF_CHOICES)
     if any(known):
         return known
-    mine = offer.all().get(got) if is_pair else None
-    theirs = offer.all().get(want) if want is not None else None
+    if not (isinstance(got, tuple) and len(got) == 2):
+        return (
+            "return (devices, batch), or None",
+            "(デバイス数, バッチサイズ) か None を返してください",
+        )
+    (count, batch), none = got, (math.nan, math.nan)
+    time, cost = offer.all().get(got, none)
+    best_time, best = none if want is None else offer.all()[want]
     return looks_like(
-        (not is_pair, "return (devices, batch), or None",
-         "(デバイス数, バッチサイズ) か None を返してください"),
-        (swapped, "devices come first", "デバイス数が先です"),
-        (is_pair and got[1] in offer.steps and offer.steps[got[1]] is None,
-         f"batches of {got[1] if is_pair else 0} never reach the target",
-         f"バッチサイズ {got[1] if is_pair else 0} では目標に達しません"),
-        (is_pair and got[0] in offer.counts and got[1] in offer.steps and mine is None,
+        (got not in offer.all() and got[::-1] in offer.all(),
+         "devices come first", "デバイス数が先です"),
+        (batch in offer.steps and offer.steps[batch] is None,
+         f"batches of {batch} never reach the target",
+         f"バッチサイズ {batch} では目標に達しません"),
+        (count in offer.counts and batch in offer.steps and got not in offer.all(),
          "such a batch does not divide evenly over so many devices",
          "そのバッチはその台数では割り切れません"),
-        (mine is not None and mine[0] > offer.deadline,
-         f"it takes {mine[0] if mine else 0:.4g} s", f"{mine[0] if mine else 0:.4g} 秒かかります"),
-        (mine is not None and theirs is not None and mine[1] == theirs[1],
-         f"it costs as much as {want}, but takes {mine[0] if mine else 0:.4g} s, not "
-         f"{theirs[0] if theirs else 0:.4g} s",
-         f"コストは {want} と同じですが、時間が {theirs[0] if theirs else 0:.4g} 秒ではなく "
-         f"{mine[0] if mine else 0:.4g} 秒かかります"),
-        (mine is not None and theirs is not None,
-         f"it costs {mine[1] if mine else 0:.4g} device-seconds, "
-         f"{want} costs {theirs[1] if theirs else 0:.4g}",
-         f"コストは {mine[1] if mine else 0:.4g} デバイス秒、"
-         f"{want} では {theirs[1] if theirs else 0:.4g} です"),
+        (time > offer.deadline, f"it takes {time:.4g} s", f"{time:.4g} 秒かかります"),
+        (cost == best,
+         f"it costs as much as {want}, but takes {time:.4g} s, not {best_time:.4g} s",
+         f"コストは {want} と同じですが、時間が {best_time:.4g} 秒ではなく "
+         f"{time:.4g} 秒かかります"),
+        (not math.isnan(cost + best),
+         f"it costs {cost:.4g} device-seconds, {want} costs {best:.4g}",
+         f"コストは {cost:.4g} デバイス秒、{want} では {best:.4g} です"),
         (True, "there is no such choice", "そのような選択肢はありません"),
     )  # fmt: skip
 
@@ -1300,57 +1225,31 @@ def _why_choice(offer: Offer, got: Any, want: Optional[Choice], found: Results) 
 # --- The guesses
 
 
-guesses.guess(
-    "07-a",
-    guesses.number(0, such_as=3.0, factor=1.5),
-    en="batches of 512 instead of 8: how many times as many images/s?",
-    ja="バッチを 8 枚から 512 枚にすると、1 秒あたりの枚数は何倍か",
-)
-guesses.guess(
-    "07-b",
-    guesses.number(0, such_as=64.0, factor=1.5),
-    en="batches of 512 instead of 8: by what factor does the number of steps fall?",
-    ja="バッチを 8 枚から 512 枚にすると、ステップ数は何分の 1 か",
-)
-guesses.guess(
-    "07-c",
-    guesses.choice("linearly", "more slowly", "not at all"),
-    en="how does the best rate grow from batches of 8 to 128?",
-    ja="バッチを 8 枚から 128 枚にすると、最適な学習率はどう増えるか",
-)
-guesses.guess(
-    "07-d",
-    guesses.choice("same", "square root", "linear"),
-    en="16 devices, equal epochs: which rule for the rate is best?",
-    ja="16 台、同じエポック数: どの学習率の規則が最良か",
-)
-guesses.guess(
-    "07-e",
-    guesses.each(guesses.number(0, 9, such_as=5, within=1), "without", "with"),
-    en="rate 2, momentum 0.9: how many of 9 seeds survive without and with a warm-up?",
-    ja="学習率 2 で正解率 50 % を超えるシードは 9 つのうちいくつか (ウォームアップなし / あり)",
-)
-guesses.guess(
-    "07-f",
-    guesses.number(0, such_as=2.0, factor=1.2),
-    en="the rate falls to a tenth: MXNet's next step, as a multiple of the papers'?",
-    ja="学習率が 10 分の 1 になった直後、MXNet の歩幅は論文の規則の何倍か",
-)
-guesses.guess(
-    "07-g",
-    guesses.choice(2, 4, 8, 16, 32, 64, 128, 256, 512),
-    en="which batch size reaches the target soonest?",
-    ja="目標に最も早く達するバッチサイズはどれか",
-)
-guesses.guess(
-    "07-h",
-    guesses.yes_or_no(),
-    en="equal epochs: do large batches make more mistakes on training images, too?",
-    ja="同じエポック数: 大きいバッチは学習画像の誤りも多いか",
-)
-guesses.guess(
-    "07-i",
-    guesses.choice("8", "512", "neither"),
-    en="equal training error: which batch size has the smaller validation error?",
-    ja="同じ学習誤差: 検証誤差が小さいのはどちらのバッチサイズか",
-)
+# fmt: off
+guess("07-a", a_number(0, such_as=3.0, factor=1.5),
+      "batches of 512 instead of 8: how many times as many images/s?",
+      "バッチを 8 枚から 512 枚にすると、1 秒あたりの枚数は何倍か")
+guess("07-b", a_number(0, such_as=64.0, factor=1.5),
+      "batches of 512 instead of 8: by what factor does the number of steps fall?",
+      "バッチを 8 枚から 512 枚にすると、ステップ数は何分の 1 か")
+guess("07-c", one_of("linearly", "more slowly", "not at all"),
+      "how does the best rate grow from batches of 8 to 128?",
+      "バッチを 8 枚から 128 枚にすると、最適な学習率はどう増えるか")
+guess("07-d", one_of("same", "square root", "linear"),
+      "16 devices, equal epochs: which rule for the rate is best?",
+      "16 台、同じエポック数: どの学習率の規則が最良か")
+guess("07-e", each_of(a_number(0, 9, such_as=5, within=1), "without", "with"),
+      "rate 2, momentum 0.9: how many of 9 seeds survive without and with a warm-up?",
+      "学習率 2 で正解率 50 % を超えるシードは 9 つのうちいくつか (ウォームアップなし / あり)")
+guess("07-f", a_number(0, such_as=2.0, factor=1.2),
+      "the rate falls to a tenth: MXNet's next step, as a multiple of the papers'?",
+      "学習率が 10 分の 1 になった直後、MXNet の歩幅は論文の規則の何倍か")
+guess("07-g", one_of(2, 4, 8, 16, 32, 64, 128, 256, 512),
+      "which batch size reaches the target soonest?",
+      "目標に最も早く達するバッチサイズはどれか")
+guess("07-h", yes_or_no(),
+      "equal epochs: do large batches make more mistakes on training images, too?",
+      "同じエポック数: 大きいバッチは学習画像の誤りも多いか")
+guess("07-i", one_of("8", "512", "neither"),
+      "equal training error: which batch size has the smaller validation error?",
+      "同じ学習誤差: 検証誤差が小さいのはどちらのバッチサイズか")

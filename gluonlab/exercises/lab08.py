@@ -12,15 +12,16 @@ from typing import Any, Callable, Dict, Iterable, List, NamedTuple, Optional, Se
 
 import numpy as np
 
-from gluonlab.exercises import guesses
 from gluonlab.exercises.checking import Wrong, draws, exercise, message_of, place_of
 from gluonlab.exercises.counterexamples import (
-    LEAST,
     NUMBERS,
     CaseText,
     Mistake,
+    Pair,
     by,
+    check_number,
     explains,
+    in_english,
     is_not,
     results,
     returned,
@@ -36,6 +37,7 @@ from gluonlab.exercises.distributed import (
     Unequal,
     some_images,
 )
+from gluonlab.exercises.guesses import a_number, each_of, guess, one_of
 from gluonlab.host.launchers import lsf_hosts, lsf_place
 
 # --- 08-1: which images each rank trains on in an epoch
@@ -65,19 +67,14 @@ def _shards(answer: Callable[..., Any], size: int, world_size: int, *more: int) 
     for rank in range(world_size):
         given = answer(size, world_size, rank, *more)
         call = f"shard_of_epoch{(size, world_size, rank, *more)}"
-        numbers = given if isinstance(given, Iterable) and not isinstance(given, str) else None
-        own = None if numbers is None else list(numbers)
-        if own is None or not all(isinstance(one, (int, np.integer)) for one in own):
-            raise returned(
-                given,
-                call,
-                "a list of the images' numbers, as integers",
-                "画像の番号 (整数) のリスト",
-            )
+        several = isinstance(given, Iterable) and not isinstance(given, str)
+        own = list(given) if several else [given]
+        if not several or not all(isinstance(one, (int, np.integer)) for one in own):
+            en, ja = "a list of the images' numbers, as integers", "画像の番号 (整数) のリスト"
+            raise returned(given, call, en, ja)
         if isinstance(given, (set, frozenset)):
-            raise returned(
-                given, call, "a list: a set has no order", "リスト (集合には順序がありません) "
-            )
+            en, ja = "a list: a set has no order", "リスト (集合には順序がありません) "
+            raise returned(given, call, en, ja)
         shards.append([int(one) for one in own])
     return shards
 
@@ -86,10 +83,13 @@ def _check_images(
     answer: Callable[..., Any], size: int, world_size: int, seed: int, epoch: int
 ) -> None:
     """Every image comes, and all ranks have equally many."""
-    more = seed, epoch
+    more, each = (seed, epoch), -(-size // world_size)
     shards = _shards(answer, size, world_size, *more)
-    case = _case(size, world_size, *more)
-    each = -(-size // world_size)
+    case = CaseText(
+        f"{in_english(size, 'image')}, {in_english(world_size, 'rank')}, seed {seed}, "
+        f"epoch {epoch}",
+        f"画像 {size} 枚、{world_size} ランク、シード {seed}、エポック {epoch}",
+    )
     counts = Counter(image for shard in shards for image in shard)
     lengths = [len(shard) for shard in shards]
     outside = [image for image in counts if not 0 <= image < size]
@@ -131,8 +131,9 @@ def _check_epochs(answer: Callable[..., Any], size: int, world_size: int, seed: 
         f"{size} images, {world_size} ranks, seed {seed}",
         f"画像 {size} 枚、{world_size} ランク、シード {seed}",
     )
+    steps = {(b - a) % size for a, b in zip(first[0], first[0][1:])}
     case.check(
-        (_evenly_spaced(first[0], size),
+        (len(steps) == 1,
          f"rank 0 has {_line(first[0][:4])}, ... in epoch 0: that is no random order",
          f"エポック 0 でランク 0 の画像は {_line(first[0][:4])}, … で、"
          "ランダムな順序ではありません"),
@@ -149,7 +150,7 @@ def _check_epochs(answer: Callable[..., Any], size: int, world_size: int, seed: 
              "sees those of the other ranks",
              f"ランク 0 の画像がエポック 0 と {epoch} で同じで、順序だけが違います。"
              "ほかのランクの画像を使うことがありません"),
-            (_ascending(first) and _ascending(second),
+            (all(shard == sorted(shard) for shard in [*first, *second]),
              f"rank 0 has {_line(second[0][:4])}, ... in epoch {epoch}: its images always come in "
              "ascending order, so they are chosen at random, and not shuffled",
              f"エポック {epoch} でランク 0 の画像は {_line(second[0][:4])}, … です。"
@@ -169,10 +170,6 @@ def _check_epochs(answer: Callable[..., Any], size: int, world_size: int, seed: 
     )  # fmt: skip
 
 
-def _ascending(shards: Shards) -> bool:
-    return all(shard == sorted(shard) for shard in shards)
-
-
 def _neighbours_again(first: Shards, second: Shards) -> float:
     """The part of the images that follow each other in ``second`` and did in ``first``."""
     before, after = (
@@ -180,19 +177,6 @@ def _neighbours_again(first: Shards, second: Shards) -> float:
         for shards in (first, second)
     )
     return sum(pair in set(before) for pair in after) / max(len(after), 1)
-
-
-def _evenly_spaced(shard: List[int], size: int) -> bool:
-    return len({(b - a) % size for a, b in zip(shard, shard[1:])}) == 1
-
-
-def _case(size: int, world_size: int, seed: int, epoch: int) -> CaseText:
-    ranks = f"{world_size} rank" + "s" * (world_size > 1)
-    images = f"{size} image" + "s" * (size > 1)
-    return CaseText(
-        f"{images}, {ranks}, seed {seed}, epoch {epoch}",
-        f"画像 {size} 枚、{world_size} ランク、シード {seed}、エポック {epoch}",
-    )
 
 
 def _line(numbers: Sequence[Any], between: str = ", ") -> str:
@@ -389,25 +373,13 @@ class RankImages(NamedTuple):
         """The one of all images."""
         return sum(self.right) / self.size
 
-    def __str__(self) -> str:
-        return "; ".join(f"images {images}, right {right}" for images, right in self.shards)
-
     @property
-    def ja(self) -> str:
-        """In Japanese."""
-        return "、".join(f"画像 {images} 正解 {right}" for images, right in self.shards)
-
-
-class Given(NamedTuple):
-    """What each rank returned."""
-
-    case: RankImages
-    got: List[Any]
-
-    @property
-    def is_right(self) -> bool:
-        """Whether every rank has the accuracy."""
-        return all(_same(each, self.case.accuracy) for each in self.got)
+    def text(self) -> CaseText:
+        """In words."""
+        return CaseText(
+            "; ".join(f"images {images}, right {right}" for images, right in self.shards),
+            "、".join(f"画像 {images} 正解 {right}" for images, right in self.shards),
+        )
 
 
 @exercise("08-3")
@@ -427,20 +399,22 @@ def global_accuracy(answer: Callable[..., float]) -> None:
         order = np.resize(random.permutation(size), world_size * each)
         right = random.randint(0, 2, size).tolist()
         cases.append(_of([order[rank::world_size].tolist() for rank in range(world_size)], right))
-    mistaken: List[Given] = []
-    for case in cases:
-        try:
-            given = Given(case, _values(answer, case))
-        except Wrong:  # the ranks' sums do not meet
-            raise
-        except Exception:  # whatever a student's code raises: the first counterexample comes first
-            if mistaken:
-                break
-            raise
-        if not given.is_right:
-            mistaken.append(given)
+    found = results(
+        lambda case: _values(answer, case),
+        [(case,) for case in cases],
+        lambda case: [case.accuracy] * len(case.shards),
+    )
+    if isinstance(found.error, Wrong):  # the ranks' sums do not meet
+        raise found.error
+    mistaken = found.wrong(_all_same)
     if mistaken:
-        raise _wrong(mistaken)
+        (case,), got, _ = mistaken[0]
+        rank = next(rank for rank, each in enumerate(got) if not _same(each, case.accuracy))
+        raise case.text.wrong(
+            f"rank {rank} has {got[rank]:.4g}, expected {case.accuracy:.4g}",
+            f"ランク {rank} の答えは {got[rank]:.4g} でしたが、正しくは {case.accuracy:.4g} です",
+            explains(mistaken, _all_same, *OF_ACCURACIES),
+        )
 
 
 def _of(images: List[List[int]], right: List[int]) -> RankImages:
@@ -449,6 +423,10 @@ def _of(images: List[List[int]], right: List[int]) -> RankImages:
 
 def _same(got: Any, want: float) -> bool:
     return isinstance(got, NUMBERS) and bool(abs(got - want) < 1e-6)
+
+
+def _all_same(got: Sequence[Any], want: Sequence[float]) -> bool:
+    return all(map(_same, got, want))
 
 
 def _values(answer: Callable[..., float], case: RankImages) -> List[Any]:
@@ -464,8 +442,7 @@ def _values(answer: Callable[..., float], case: RankImages) -> List[Any]:
     _raise_first(outcomes, case)
     values = [outcome.value for outcome in outcomes]
     for value in values:
-        if not isinstance(value, NUMBERS):
-            raise returned(value, "global_accuracy(...)", "a number", "数値")
+        check_number(value, "global_accuracy(...)")
     return values
 
 
@@ -477,34 +454,16 @@ def _raise_first(outcomes: List[RankOutcome], case: RankImages) -> None:
             raise error
     for error in errors:
         if isinstance(error, Hang):
-            raise wrong(
-                f"{case}: rank {error.rank} waits in `allreduce` for rank {error.ended}, which "
+            raise case.text.wrong(
+                f"rank {error.rank} waits in `allreduce` for rank {error.ended}, which "
                 "has ended: every rank must make the same calls",
-                f"{case.ja}: ランク {error.rank} が `allreduce` で、すでに終わった"
+                f"ランク {error.rank} が `allreduce` で、すでに終わった"
                 f"ランク {error.ended} を待っています。どのランクも同じ回数呼ぶ必要があります",
             )
-        raise wrong(
-            f"{case}: `allreduce` sums arrays of one shape, and was given {error}",
-            f"{case.ja}: `allreduce` に渡す配列は全ランクで同じ形状でなければなりません ({error})",
+        raise case.text.wrong(
+            f"`allreduce` sums arrays of one shape, and was given {error}",
+            f"`allreduce` に渡す配列は全ランクで同じ形状でなければなりません ({error})",
         )
-
-
-def _wrong(mistaken: List[Given]) -> Wrong:
-    """The first counterexample, and the mistake that explains all of them."""
-    case, got = mistaken[0]
-    rank = next(rank for rank, each in enumerate(got) if not _same(each, case.accuracy))
-    why = ("", "")
-    if len(mistaken) >= LEAST:
-        for gives, en, ja in OF_ACCURACIES:
-            if all(gives(each.case, got=each.got) for each in mistaken):
-                why = en, ja
-                break
-    return wrong(
-        f"{case}: rank {rank} has {got[rank]:.4g}, expected {case.accuracy:.4g}",
-        f"{case.ja}: ランク {rank} の答えは {got[rank]:.4g} でしたが、"
-        f"正しくは {case.accuracy:.4g} です",
-        why,
-    )
 
 
 def _by_ranks(formula: Callable[[RankImages], List[float]]) -> Callable[..., bool]:
@@ -513,8 +472,7 @@ def _by_ranks(formula: Callable[[RankImages], List[float]]) -> Callable[..., boo
     def gives(case: RankImages, got: List[Any]) -> bool:
         with np.errstate(all="ignore"):
             want = formula(case)
-        both_nan = [np.isnan(a) and np.isnan(b) for a, b in zip(got, want)]
-        return all(nan or _same(a, b) for a, b, nan in zip(got, want, both_nan))
+        return all((np.isnan(a) and np.isnan(b)) or _same(a, b) for a, b in zip(got, want))
 
     return gives
 
@@ -524,32 +482,33 @@ def _means(case: RankImages) -> List[Any]:
     return [np.mean(right) if right else np.nan for _, right in case.shards]
 
 
-def _with_padding(case: RankImages) -> float:
-    return float(np.mean([one for _, right in case.shards for one in right]))
+def _in_all(case: RankImages) -> List[int]:
+    """Whether each image of each rank is right, those of padding included."""
+    return [one for _, right in case.shards for one in right]
 
 
-def _right_in_all(case: RankImages) -> int:
-    return sum(one for _, right in case.shards for one in right)
+def _everywhere(value: Callable[[RankImages], Any]) -> Callable[..., bool]:
+    """A mistake by which all ranks have one value."""
+    return _by_ranks(lambda case: [value(case)] * len(case.shards))
 
 
 OF_ACCURACIES: List[Mistake] = [
     (_by_ranks(_means),
      "that is the accuracy of the rank's own images",
      "それはそのランク自身の画像だけの正解率です"),
-    (_by_ranks(lambda case: [_with_padding(case)] * len(case.shards)),
+    (_everywhere(lambda case: np.mean(_in_all(case))),
      "padding counts twice", "パディングの画像が 2 回数えられています"),
-    (_by_ranks(lambda case: [_right_in_all(case) / case.size] * len(case.shards)),
+    (_everywhere(lambda case: sum(_in_all(case)) / case.size),
      "the right answers of padding count twice", "パディングの正解が 2 回数えられています"),
-    (_by_ranks(lambda case: [np.mean(_means(case))] * len(case.shards)),
-     "a mean of the ranks' means: images of a rank with few of them count more",
-     "ランクごとの平均の平均なので、枚数の少ないランクの画像が重く数えられます"),
-    (_by_ranks(lambda case: [np.mean(np.nan_to_num(_means(case)))] * len(case.shards)),
-     "a mean of the ranks' means: images of a rank with few of them count more",
-     "ランクごとの平均の平均なので、枚数の少ないランクの画像が重く数えられます"),
-    (_by_ranks(lambda case: [100 * case.accuracy] * len(case.shards)),
+    *((_everywhere(mean_of),
+       "a mean of the ranks' means: images of a rank with few of them count more",
+       "ランクごとの平均の平均なので、枚数の少ないランクの画像が重く数えられます")
+      for mean_of in (lambda case: np.mean(_means(case)),
+                      lambda case: np.mean(np.nan_to_num(_means(case))))),
+    (_everywhere(lambda case: 100 * case.accuracy),
      "that is in percent; the accuracy is a number from 0 to 1",
      "これは百分率です。正解率は 0 から 1 までの数です"),
-    (_by_ranks(lambda case: [np.nansum(_means(case))] * len(case.shards)),
+    (_everywhere(lambda case: np.nansum(_means(case))),
      "the ranks' accuracies are added up", "ランクごとの正解率を足しただけです"),
 ]  # fmt: skip
 
@@ -580,45 +539,36 @@ def staleness(answer: Callable[[List[Event]], List[int]]) -> None:
     random = draws(84)
     for _ in range(8):
         workers, keys = int(random.randint(2, 5)), ["w", "b", "v"][: random.randint(1, 4)]
-        cases.append(
-            [
-                (
-                    int(random.randint(workers)),
-                    [PULL, PUSH][random.randint(2)],
-                    keys[random.randint(len(keys))],
-                )
-                for _ in range(int(random.randint(8, 24)))
-            ]
-        )
-    found = results(
-        lambda events: _as_list(answer(list(events))),
-        [(events,) for events in cases],
-        _count,
-    )
-    mistaken = found.wrong(_same_numbers)
-    if not mistaken:
-        return
-    (events,), got, want = mistaken[0]
-    call = f"staleness({events})"
-    if not isinstance(got, list):
-        raise returned(got, call, "a list with a number for each push", "push ごとの数のリスト")
-    why = "", ""
-    if len(got) != len(want):
-        why = (
-            f"pushes: {len(want)}, numbers: {len(got)}",
-            f"push は {len(want)} 回ですが、数が {len(got)} 個あります",
-        )
-    why = why if any(why) else explains(found, _same_numbers, *OF_STALENESS)
-    raise is_not(call, got, want, why)
+        events: List[Event] = []
+        for _ in range(int(random.randint(8, 24))):
+            worker, what = int(random.randint(workers)), [PULL, PUSH][random.randint(2)]
+            events.append((worker, what, keys[random.randint(len(keys))]))
+        cases.append(events)
+
+    def said(events: List[Event], got: Any, want: List[int]) -> Pair:
+        call = f"staleness({events})"
+        if not isinstance(got, list):
+            raise returned(got, call, "a list with a number for each push", "push ごとの数のリスト")
+        if len(got) != len(want):
+            why = (
+                f"pushes: {len(want)}, numbers: {len(got)}",
+                f"push は {len(want)} 回ですが、数が {len(got)} 個あります",
+            )
+            raise wrong(*is_not(call, got, want), why)
+        return is_not(call, got, want)
+
+    found = results(lambda case: _as_list(answer(case)), [(case,) for case in cases], _count)
+    found.compare(_same_list, OF_STALENESS, said)
 
 
 def _as_list(given: Any) -> Any:
+    """A list of what it has, numbers of numpy as Python's; else what was given."""
     if not isinstance(given, Iterable) or isinstance(given, (str, dict)):
         return given
     return [one.item() if isinstance(one, np.generic) else one for one in given]
 
 
-def _same_numbers(got: Any, want: List[int]) -> bool:
+def _same_list(got: Any, want: List[Any]) -> bool:
     return isinstance(got, list) and got == want
 
 
@@ -657,7 +607,7 @@ def _count(
 
 
 def _counts(**how: Any) -> Callable[..., bool]:
-    return lambda events, got: _same_numbers(got, _count(events, **how))
+    return lambda events, got: _same_list(got, _count(events, **how))
 
 
 OF_STALENESS: List[Mistake] = [
@@ -715,16 +665,19 @@ class Killed(NamedTuple):
         """The last step whose line is whole; 0: none is."""
         return max(self.steps, default=0)
 
+    def usable(self, last: int, whole: bool = True) -> List[int]:
+        """The checkpoints up to a step that are ``whole``, in the order of the dictionary."""
+        return [step for step, is_whole in self.checkpoints.items()
+                if step <= last and (is_whole or not whole)]  # fmt: skip
+
     def best(self, whole: bool = True, logged: bool = True) -> int:
         """The newest checkpoint that is ``whole``, and whose lines are ``logged``; 0: none."""
-        return max(
-            (
-                step
-                for step, is_whole in self.checkpoints.items()
-                if (is_whole or not whole) and (step <= self.last or not logged)
-            ),
-            default=0,
-        )
+        last = self.last if logged else max(self.checkpoints, default=0)
+        return max(self.usable(last, whole), default=0)
+
+    def restart(self) -> Tuple[int, int]:
+        """The step that it goes on from, and how many steps are made again."""
+        return self.best(), self.last - self.best()
 
 
 @exercise("08-5")
@@ -749,24 +702,25 @@ def goes_on(answer: Callable[[str, Dict[int, bool]], Tuple[int, int]]) -> None:
         checkpoints = {step: bool(randint(4)) for step in range(every, last + 2 * every, every)}
         cut = f'{{"kind": "step", "step": {last + 1}, "lo' if randint(2) else ""
         cases.append(_killed(last, checkpoints, cut, resumed=every if randint(2) else None))
-    found = results(lambda *case: _as_pair(answer(case[0], dict(case[1]))), cases, _right_restart)
-    mistaken = found.wrong(_same_pair)
-    if not mistaken:
-        return
-    (metrics, checkpoints), got, want = mistaken[0]
-    killed = Killed(metrics, checkpoints)
-    if not isinstance(got, tuple) or len(got) != 2:
-        en = "two numbers: the step it goes on from, and how many steps are made again"
-        raise returned(got, "goes_on(...)", en, "2 つの数 (再開するステップと、やり直す回数) ")
-    tail = ("", "")
-    if not metrics.endswith("\n") and metrics:
-        tail = " and a line that is cut", "と途中で切れた 1 行"
-    case = CaseText(
-        f"a log of {len(killed.steps)} steps{tail[0]}, checkpoints {checkpoints}",
-        f"{len(killed.steps)} ステップのログ{tail[1]}、チェックポイント {checkpoints}",
-    )
-    why = explains(found, _same_pair, *OF_RESTARTS)
-    raise case.wrong(f"{got}, expected {want}", f"{got} でしたが、正しくは {want} です", why)
+
+    def said(metrics: str, checkpoints: Dict[int, bool], got: Any, want: Tuple[int, int]) -> Pair:
+        if not isinstance(got, tuple) or len(got) != 2:
+            en = "two numbers: the step it goes on from, and how many steps are made again"
+            raise returned(got, "goes_on(...)", en, "2 つの数 (再開するステップと、やり直す回数) ")
+        steps, en, ja = len(Killed(metrics, checkpoints).steps), "", ""
+        if not metrics.endswith("\n") and metrics:
+            en, ja = " and a line that is cut", "と途中で切れた 1 行"
+        return (
+            f"a log of {steps} steps{en}, checkpoints {checkpoints}: {got}, expected {want}",
+            f"{steps} ステップのログ{ja}、チェックポイント {checkpoints}: "
+            f"{got} でしたが、正しくは {want} です",
+        )
+
+    def right(metrics: str, checkpoints: Dict[int, bool]) -> Tuple[int, int]:
+        return Killed(metrics, checkpoints).restart()
+
+    found = results(lambda *case: _as_pair(answer(*case)), cases, right)
+    found.compare(_same_pair, OF_RESTARTS, said)
 
 
 def _killed(
@@ -784,16 +738,10 @@ def _killed(
     return Killed("".join(json.dumps(line) + "\n" for line in lines) + cut, checkpoints)
 
 
-def _right_restart(metrics: str, checkpoints: Dict[int, bool]) -> Tuple[int, int]:
-    killed = Killed(metrics, checkpoints)
-    return killed.best(), killed.last - killed.best()
-
-
 def _as_pair(given: Any) -> Any:
-    if not isinstance(given, Iterable) or isinstance(given, (str, dict, set)):
-        return given
-    values = tuple(one.item() if isinstance(one, np.generic) else one for one in given)
-    return values if all(isinstance(one, NUMBERS) for one in values) else given
+    values = given if isinstance(given, set) else _as_list(given)
+    several = isinstance(values, list) and all(isinstance(one, NUMBERS) for one in values)
+    return tuple(values) if several else given
 
 
 def _same_pair(got: Any, want: Tuple[int, int]) -> bool:
@@ -804,41 +752,23 @@ def _by_killed(formula: Callable[[Killed], Tuple[int, int]]) -> Callable[..., bo
     return lambda *case, got: _same_pair(got, formula(Killed(*case)))
 
 
-def _to_the_last(killed: Killed, last: int) -> Tuple[int, int]:
-    """As if the log ended with this step."""
-    usable = [step for step, whole in killed.checkpoints.items() if whole and step <= last]
-    return max(usable, default=0), last - max(usable, default=0)
-
-
 def _with_the_cut_line(killed: Killed) -> Tuple[int, int]:
-    return _to_the_last(killed, killed.last + ("step" in killed.metrics.split("\n")[-1]))
+    last = killed.last + ("step" in killed.metrics.split("\n")[-1])
+    start = max(killed.usable(last), default=0)
+    return start, last - start
 
 
-def _last_entry(killed: Killed) -> Tuple[int, int]:
-    """The usable checkpoint that comes last in the dictionary."""
-    usable = [s for s, whole in killed.checkpoints.items() if whole and s <= killed.last]
-    start = usable[-1] if usable else 0
-    return start, killed.last - start
-
-
-def _earlier_than_the_last(killed: Killed) -> Tuple[int, int]:
-    start = max(
-        (s for s, whole in killed.checkpoints.items() if whole and s < killed.last), default=0
-    )
-    return start, killed.last - start
-
-
-def _from(**how: bool) -> Callable[..., bool]:
-    return _by_killed(lambda killed: (killed.best(**how), killed.last - killed.best(**how)))
+def _from(start: Callable[[Killed], int]) -> Callable[..., bool]:
+    return _by_killed(lambda killed: (start(killed), killed.last - start(killed)))
 
 
 OF_RESTARTS: List[Mistake] = [
-    (_from(whole=False, logged=False),
+    (_from(lambda killed: killed.best(whole=False, logged=False)),
      "the newest checkpoint is taken, though it may be damaged, or ahead of the log",
      "最新のチェックポイントを、壊れていないか、ログより先でないかを確かめずに使っています"),
-    (_from(whole=False),
+    (_from(lambda killed: killed.best(whole=False)),
      "a damaged checkpoint is taken", "壊れたチェックポイントを使っています"),
-    (_from(logged=False),
+    (_from(lambda killed: killed.best(logged=False)),
      "a checkpoint is taken that is ahead of the log",
      "ログより先のステップのチェックポイントを使っています"),
     (_by_killed(lambda killed: (killed.last, 0)),
@@ -851,12 +781,12 @@ OF_RESTARTS: List[Mistake] = [
     (_by_killed(lambda killed: (killed.best(), max(0, killed.last - killed.best() - 1))),
      "the last logged step is made again, too",
      "ログの最後のステップもやり直します"),
-    (_by_killed(lambda killed: (killed.last - killed.best(), killed.best())),
+    (_by_killed(lambda killed: killed.restart()[::-1]),
      "the two numbers are the other way round", "2 つの数の順序が逆です"),
-    (_by_killed(_last_entry),
+    (_from(lambda killed: [0, *killed.usable(killed.last)][-1]),
      "that is the last one in the dictionary, which need not be the newest",
      "これは辞書の最後にあるものです。最も新しいとは限りません"),
-    (_by_killed(_earlier_than_the_last),
+    (_from(lambda killed: max(killed.usable(killed.last - 1), default=0)),
      "a checkpoint of the last logged step is not ahead of the log",
      "ログの最後のステップのチェックポイントは、ログより先ではありません"),
     (_by_killed(_with_the_cut_line),
@@ -884,18 +814,17 @@ def places(answer: Callable[[str], List[Place]]) -> None:
         names = [f"gpu{number:02}" for number in random.permutation(20)[: random.randint(1, 5)]]
         again = [names[random.randint(len(names))] for _ in range(random.randint(0, 3))]
         cases.append(" ".join(f"{name} {random.randint(1, 5)}" for name in [*names, *again]))
-    found = results(
-        lambda text: _as_places(answer(text)), [(text,) for text in cases], _right_places
-    )
-    mistaken = found.wrong(_same_places)
-    if not mistaken:
-        return
-    (text,), got, want = mistaken[0]
-    call = f"places({text!r})"
-    if not isinstance(got, list) or not all(isinstance(one, tuple) for one in got):
-        en = "a list with (host, local rank) of each rank"
-        raise returned(got, call, en, "ランクごとの (ホスト, ローカルランク) のリスト")
-    raise is_not(call, got, want, explains(found, _same_places, *OF_PLACES))
+
+    def said(text: str, got: Any, want: List[Place]) -> Pair:
+        call = f"places({text!r})"
+        if not isinstance(got, list) or not all(isinstance(one, tuple) for one in got):
+            en = "a list with (host, local rank) of each rank"
+            raise returned(got, call, en, "ランクごとの (ホスト, ローカルランク) のリスト")
+        return is_not(call, got, want)
+
+    given = [(text,) for text in cases]
+    found = results(lambda text: _as_places(answer(text)), given, _right_places)
+    found.compare(_same_list, OF_PLACES, said)
 
 
 def _right_places(text: str) -> List[Place]:
@@ -912,13 +841,7 @@ def _as_places(given: Any) -> Any:
     pairs = list(given)
     if not all(isinstance(pair, (tuple, list)) for pair in pairs):
         return given
-    return [
-        tuple(one.item() if isinstance(one, np.generic) else one for one in pair) for pair in pairs
-    ]
-
-
-def _same_places(got: Any, want: List[Place]) -> bool:
-    return isinstance(got, list) and got == want
+    return [tuple(_as_list(pair)) for pair in pairs]
 
 
 def _pairs(text: str) -> Hosts:
@@ -932,17 +855,13 @@ def _flat(text: str) -> List[str]:
 
 def _numbered(hosts: Iterable[str]) -> List[Place]:
     """Each with its number among its like."""
-    before: List[str] = []
-    found = []
-    for host in hosts:
-        found.append((host, before.count(host)))
-        before.append(host)
-    return found
+    flat = list(hosts)
+    return [(host, flat[:place].count(host)) for place, host in enumerate(flat)]
 
 
-def _again_from_0(text: str) -> List[Place]:
+def _again_from_0(pairs: Iterable[Tuple[str, int]]) -> List[Place]:
     """Each entry of the list numbered by itself."""
-    return [(host, n) for host, count in _pairs(text) for n in range(count)]
+    return [(host, n) for host, count in pairs for n in range(count)]
 
 
 def _in_turns(text: str) -> List[Place]:
@@ -958,11 +877,11 @@ def _merged(text: str) -> List[Place]:
     return _numbered(host for name in dict.fromkeys(flat) for host in flat if host == name)
 
 
-_by_hosts = partial(by, same=_same_places)
+_by_hosts = partial(by, same=_same_list)
 
 
 OF_PLACES: List[Mistake] = [
-    (_by_hosts(lambda text: _again_from_0(text)),
+    (_by_hosts(lambda text: _again_from_0(_pairs(text))),
      "a host that comes again goes on counting: two ranks would have the same place, and GPU",
      "もう一度出てきたホストでは番号が続きます。"
      "そうしないと 2 つのランクが同じ番号、つまり同じ GPU になります"),
@@ -980,8 +899,7 @@ OF_PLACES: List[Mistake] = [
      "ホストの順序は名前の順ではなく、並んでいる順です"),
     (_by_hosts(lambda text: [(host, n + 1) for host, n in _numbered(_flat(text))]),
      "local ranks are counted from 0", "ローカルランクは 0 から数えます"),
-    (_by_hosts(lambda text: _again_from_0(
-        " ".join(f"{h} {n}" for h, n in dict(_pairs(text)).items()))),
+    (_by_hosts(lambda text: _again_from_0(dict(_pairs(text)).items())),
      "a host that comes again has more slots; they do not replace the first ones",
      "もう一度出てきたホストではスロットが増えます。前の分と置き換わるのではありません"),
     (_by_hosts(lambda text: _numbered(
@@ -996,45 +914,25 @@ OF_PLACES: List[Mistake] = [
 # --- The guesses
 
 
-guesses.guess(
-    "08-a",
-    guesses.choice("exactly 0", "rounding", "more"),
-    en="how much do the last losses of one process and of two differ?",
-    ja="1 プロセスと 2 プロセスの最後の損失はどれくらい違うか",
-)
-guesses.guess(
-    "08-b",
-    guesses.each(guesses.number(0, such_as=0.5, within=0.1), "copied", "lasting"),
-    en="how many times the parameters' bytes go from device to device in a step?",
-    ja="1 ステップでデバイスの間を通るのは、パラメータのバイト数の何倍か",
-)
-guesses.guess(
-    "08-c",
-    guesses.each(guesses.number(0, 1, such_as=0.1, within=0.04), "2 ranks", "8 ranks"),
-    en="each rank has a permutation of its own: what fraction of the images is used by none?",
-    ja="ランクごとに並べ替えが違うとき、どのランクも使わない画像の割合",
-)
-guesses.guess(
-    "08-d",
-    guesses.number(0, 1, such_as=0.1, within=0.08),
-    en="rank 0 alone evaluates: for what fraction of the time are the 7 others idle?",
-    ja="ランク 0 だけが評価するとき、残りの 7 個が何もしない時間の割合",
-)
-guesses.guess(
-    "08-e",
-    guesses.number(0, such_as=5, within=0.3),
-    en="how many updates by the other worker has a pushing worker not seen?",
-    ja="push が届いたとき、まだ pull していない相手の更新は平均何回分か",
-)
-guesses.guess(
-    "08-f",
-    guesses.choice("the first step", "the last checkpoint", "the kill"),
-    en="where does the run resume after a worker was killed?",
-    ja="ワーカーが強制終了された後、どこから再開されるか",
-)
-guesses.guess(
-    "08-g",
-    guesses.number(0, such_as=25),
-    en="how many of its steps have a different loss than without the kill?",
-    ja="中断しなかった場合と損失が違うステップの数",
-)
+# fmt: off
+guess("08-a", one_of("exactly 0", "rounding", "more"),
+      "how much do the last losses of one process and of two differ?",
+      "1 プロセスと 2 プロセスの最後の損失はどれくらい違うか")
+guess("08-b", each_of(a_number(0, such_as=0.5, within=0.1), "copied", "lasting"),
+      "how many times the parameters' bytes go from device to device in a step?",
+      "1 ステップでデバイスの間を通るのは、パラメータのバイト数の何倍か")
+guess("08-c", each_of(a_number(0, 1, such_as=0.1, within=0.04), "2 ranks", "8 ranks"),
+      "each rank has a permutation of its own: what fraction of the images is used by none?",
+      "ランクごとに並べ替えが違うとき、どのランクも使わない画像の割合")
+guess("08-d", a_number(0, 1, such_as=0.1, within=0.08),
+      "rank 0 alone evaluates: for what fraction of the time are the 7 others idle?",
+      "ランク 0 だけが評価するとき、残りの 7 個が何もしない時間の割合")
+guess("08-e", a_number(0, such_as=5, within=0.3),
+      "how many updates by the other worker has a pushing worker not seen?",
+      "push が届いたとき、まだ pull していない相手の更新は平均何回分か")
+guess("08-f", one_of("the first step", "the last checkpoint", "the kill"),
+      "where does the run resume after a worker was killed?",
+      "ワーカーが強制終了された後、どこから再開されるか")
+guess("08-g", a_number(0, such_as=25),
+      "how many of its steps have a different loss than without the kill?",
+      "中断しなかった場合と損失が違うステップの数")

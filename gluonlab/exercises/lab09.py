@@ -10,7 +10,6 @@ from contextlib import contextmanager
 from typing import (
     Any,
     Callable,
-    FrozenSet,
     Iterator,
     List,
     NamedTuple,
@@ -27,13 +26,13 @@ from mxnet import gluon, nd
 from mxnet.ndarray import register
 
 from gluonlab.data.loading.shards import shard_bounds
-from gluonlab.exercises import guesses
 from gluonlab.exercises.arrays import ArrayTrace, check_devices, cpus, handle_of, watch
 from gluonlab.exercises.checking import Wrong, draws, exercise, more
 from gluonlab.exercises.counterexamples import (
     NUMBERS,
     CaseText,
     Mistake,
+    Pair,
     check,
     explains,
     in_english,
@@ -42,6 +41,7 @@ from gluonlab.exercises.counterexamples import (
     returned,
     wrong,
 )
+from gluonlab.exercises.guesses import a_number, each_of, guess, one_of, yes_or_no
 from gluonlab.exercises.softmax_regression import (
     CLASSES,
     FEATURES,
@@ -113,8 +113,14 @@ def allreduce(answer: Callable[[List[nd.NDArray]], None]) -> None:
         got, want = [array.asnumpy() for array in arrays], sum(begin)
         if all(np.array_equal(each, want) for each in got):
             check_devices(ArrayTrace(mixed=seen.mixed))
+        elif all(map(np.array_equal, got, begin)):
+            raise STILL.wrong(
+                f"the arrays on {len(begin)} devices held {_line(begin)} before `allreduce`, "
+                f"and they hold the same after it; expected {_line([want])} on every device",
+                f"{len(begin)} 台のデバイスの配列は `allreduce` の前に {_line(begin, '、')} で、"
+                f"呼んだ後も同じままです。すべてのデバイスで {_line([want])} になるはずです",
+            )
         else:
-            _check_unchanged(begin, got, want)
             raise wrong(
                 f"allreduce of {_line(begin)} left {_line(got)}, "
                 f"expected {_line([want])} on every device",
@@ -127,16 +133,6 @@ def allreduce(answer: Callable[[List[nd.NDArray]], None]) -> None:
                      "that is the mean, not the sum", "それは合計ではなく平均です"),
                 ),
             )  # fmt: skip
-
-
-def _check_unchanged(begin: List[Any], got: List[Any], want: Any) -> None:
-    if all(map(np.array_equal, got, begin)):
-        raise STILL.wrong(
-            f"the arrays on {len(begin)} devices held {_line(begin)} before `allreduce`, "
-            f"and they hold the same after it; expected {_line([want])} on every device",
-            f"{len(begin)} 台のデバイスの配列は `allreduce` の前に {_line(begin, '、')} で、"
-            f"呼んだ後も同じままです。すべてのデバイスで {_line([want])} になるはずです",
-        )
 
 
 def _line(arrays: List[Any], join: str = " and ") -> str:
@@ -155,16 +151,14 @@ def accumulated(answer: Callable[..., Any]) -> None:
     returned: List[Tuple[Any, float]] = []
     for sizes, parts in [*cases, ((8, 8, 3, 8), 3), ((9, 5, 7), 4)]:
         losses = check_updates(answer, sizes, parts, _fault_of_update)
-        returned += zip(losses, _means(sizes))
+        returned += zip(losses, _mean_losses(some_values(), some_batches(sizes)))
     for loss, mean in returned:
         check_losses(loss, [mean], "train_batch", "the batch's mean loss", "バッチの平均損失")
 
 
-def _means(sizes: Sequence[int]) -> Iterator[float]:
-    """The mean loss of each batch of these sizes, before its update."""
-    batches, begin = some_batches(sizes), some_values()
-    for number, batch in enumerate(batches):
-        yield begin.train(batches[:number]).losses(batch).mean()
+def _mean_losses(begin: Values, batches: Sequence[Batch]) -> List[float]:
+    """The mean loss of each batch, before its update."""
+    return [begin.train(batches[:n]).losses(batch).mean() for n, batch in enumerate(batches)]
 
 
 def _fault_of_update(update: Update) -> Wrong:
@@ -253,12 +247,8 @@ def idle_replica(answer: Callable[..., Any]) -> None:
                 got, begin = training.values(ctx), training.begin
                 if not got.near(begin.train(batches * epoch)):
                     raise _wrong_epoch(got, begin, batches, epoch, ctxs, ctx)
-            done = batches * (epoch - 1)
-            means = [
-                begin.train([*done, *batches[:number]]).losses(batch).mean()
-                for number, batch in enumerate(batches)
-            ]
-            returned.append((losses, means))
+            done = training.begin.train(batches * (epoch - 1))
+            returned.append((losses, _mean_losses(done, batches)))
     for given, means in returned:
         en, ja = "the mean loss of each batch", "バッチごとの平均損失"
         check_losses(given, means, "train_epoch", en, ja)
@@ -323,8 +313,8 @@ def padded_evaluation(answer: Callable[..., float]) -> None:
     random = draws(5)
     for n, size, k in ((13, 4, 2), (10, 3, 3), (25, 8, 2), (9, 8, 4)):
         cases.append((random.randint(0, 2, n).tolist(), size, k))
-    for right, size, count in cases:
-        _check_accuracy(answer, right, size, count)
+    for case in cases:
+        _check_accuracy(answer, *case)
 
 
 def _check_accuracy(answer: Callable[..., float], right: List[int], size: int, count: int) -> None:
@@ -342,37 +332,29 @@ def _check_accuracy(answer: Callable[..., float], right: List[int], size: int, c
     if not isinstance(given, (*NUMBERS, nd.NDArray)):
         raise returned(given, "`accuracy`", "a number", "数値")
     got = float(given.asscalar() if isinstance(given, nd.NDArray) else given)
-    _check_value(got, right, size)
-    for ctx in ctxs if min(n, size) >= count else ():
-        if ctx not in {each for each, _ in seen}:
-            raise wrong(
-                f"{_in_words(got, right, size)[0]}, which is right, but {ctx} did nothing: "
-                f"the images should be shared among {count} devices",
-                f"正解率 {got:.4g} は正しいのですが、{ctx} が何もしていません。"
-                f"{count} 台のデバイスで分担してください",
-            )
-    most, share = max(length for _, length in seen), math.ceil(size / count)
-    if most > share:
-        raise wrong(
-            f"the accuracy is right, but a device had {most} images at once, "
-            f"expected at most {share} ({size} on {count} devices)",
-            f"正解率は正しいのですが、1 台のデバイスに一度に {most} 枚が載りました。"
-            f"多くても {share} 枚のはずです ({size} 枚を {count} 台のデバイスで)",
-        )
+    en = (f"{n} images, {sum(right)} of them right, in batches of {size}: "
+          f"the accuracy is {got:.4g}, expected {sum(right) / n:.4g}")  # fmt: skip
+    ja = (f"{n} 枚のうち {sum(right)} 枚が正解、バッチ {size} 枚ずつ: "
+          f"正解率が {got:.4g} になりました。正しくは {sum(right) / n:.4g} です")  # fmt: skip
+    _check_value(en, ja, got, right, size)
+    most, share = max((length for _, length in seen), default=0), math.ceil(size / count)
+    idle = [ctx for ctx in ctxs if ctx not in {each for each, _ in seen}]
+    check(
+        (idle and min(n, size) >= count,
+         f"{en}, which is right, but {idle[:1] and idle[0]} did nothing: "
+         f"the images should be shared among {count} devices",
+         f"正解率 {got:.4g} は正しいのですが、{idle[:1] and idle[0]} が何もしていません。"
+         f"{count} 台のデバイスで分担してください"),
+        (most > share,
+         f"the accuracy is right, but a device had {most} images at once, "
+         f"expected at most {share} ({size} on {count} devices)",
+         f"正解率は正しいのですが、1 台のデバイスに一度に {most} 枚が載りました。"
+         f"多くても {share} 枚のはずです ({size} 枚を {count} 台のデバイスで)"),
+    )  # fmt: skip
 
 
-def _in_words(got: float, right: List[int], size: int) -> Tuple[str, str]:
-    n, correct = len(right), sum(right)
-    return (
-        f"{n} images, {correct} of them right, in batches of {size}: "
-        f"the accuracy is {got:.4g}, expected {correct / n:.4g}",
-        f"{n} 枚のうち {correct} 枚が正解、バッチ {size} 枚ずつ: "
-        f"正解率が {got:.4g} になりました。正しくは {correct / n:.4g} です",
-    )
-
-
-def _check_value(got: float, right: List[int], size: int) -> None:
-    n, (en, ja) = len(right), _in_words(got, right, size)
+def _check_value(en: str, ja: str, got: float, right: List[int], size: int) -> None:
+    n = len(right)
     rows, whole = math.ceil(n / size) * size, n // size * size
     padded, kept = sum(right[i % n] for i in range(rows)), sum(right[:whole])
 
@@ -419,15 +401,25 @@ def initial_parameters(answer: Callable[..., Any]) -> None:
         _check_form(replicas, ctxs)
         values = [[param.asnumpy() for param in replica.params] for replica in replicas]
         _check_equal(values, ctxs)
-        _check_seeding(drawn)
+        names = ", ".join(sorted(map(str, drawn)))
+        check(
+            (len(drawn) > 1,  # alike only because CPUs share a generator
+             f"{names} each draw numbers of their own, after generators of all devices were "
+             "seeded alike. CPU devices share one generator, so it looks right here; "
+             "GPUs have one each, which adds the device's number to its seed, and would differ",
+             "全デバイスの乱数生成器に同じシードを設定した後、"
+             f"{names} がそれぞれ乱数を引いています。"
+             "CPU デバイスは 1 個の生成器を共有するのでここでは正しく見えますが、"
+             "GPU では番号がシードに混ざり、デバイスごとに値が変わります"),
+        )  # fmt: skip
         _check_draws(values[0], [param.asnumpy() for param in answer(ctxs, seed)[0].params], seed)
         _check_memory(replicas, ctxs)
     one, other = (answer(cpus(2), seed)[0].params[0].asnumpy() for seed in (1, 2))
-    if np.array_equal(one, other):
-        raise wrong(
-            "seeds 1 and 2 give the same parameters: the seed has no effect",
-            "seed が 1 でも 2 でもパラメータが同じです。seed が効いていません",
-        )
+    check(
+        (np.array_equal(one, other),
+         "seeds 1 and 2 give the same parameters: the seed has no effect",
+         "seed が 1 でも 2 でもパラメータが同じです。seed が効いていません"),
+    )  # fmt: skip
 
 
 @contextmanager
@@ -486,11 +478,11 @@ def _check_form(replicas: Any, ctxs: List[mx.Context]) -> None:
 
 
 def _check_equal(values: List[List[Any]], ctxs: List[mx.Context]) -> None:
-    for number, weights in enumerate(zip(*values)):
-        for ctx, other in zip(ctxs[1:], weights[1:]):
-            if not np.array_equal(weights[0], other):
-                place = np.unravel_index(np.argmax(np.abs(weights[0] - other)), other.shape)
-                a, b, at = float(weights[0][place]), float(other[place]), tuple(map(int, place))
+    for number, (first, *others) in enumerate(zip(*values)):
+        for ctx, other in zip(ctxs[1:], others):
+            if not np.array_equal(first, other):
+                place = np.unravel_index(np.argmax(np.abs(first - other)), other.shape)
+                a, b, at = float(first[place]), float(other[place]), tuple(map(int, place))
                 raise STILL.wrong(
                     f"before any training, parameter {number} begins with {a:.4g} on {ctxs[0]} "
                     f"and with {b:.4g} on {ctx}, at {at}",
@@ -499,39 +491,23 @@ def _check_equal(values: List[List[Any]], ctxs: List[mx.Context]) -> None:
                 )
 
 
-def _check_seeding(drawn: Set[mx.Context]) -> None:
-    """Raise Wrong where devices draw for themselves, alike only because CPUs share a generator."""
-    if len(drawn) > 1:
-        names = ", ".join(sorted(map(str, drawn)))
-        raise wrong(
-            f"{names} each draw numbers of their own, after generators of all devices were "
-            "seeded alike. CPU devices share one generator, so it looks right here; "
-            "GPUs have one each, which adds the device's number to its seed, and would differ",
-            "全デバイスの乱数生成器に同じシードを設定した後、"
-            f"{names} がそれぞれ乱数を引いています。"
-            "CPU デバイスは 1 個の生成器を共有するのでここでは正しく見えますが、"
-            "GPU では番号がシードに混ざり、デバイスごとに値が変わります",
-        )
-
-
 def _check_draws(values: List[Any], again: List[Any], seed: int) -> None:
-    if not all(map(np.array_equal, values, again)):
-        raise wrong(
-            f"seed {seed} gives other parameters the second time: "
-            "they should depend on the seed alone",
-            f"seed {seed} で 2 回作ると違うパラメータになります。seed だけで決まるはずです",
-        )
+    same = all(map(np.array_equal, values, again))
     for number, (weight, shape) in enumerate(zip(values, SHAPES)):
         want = he(fan_in(shape)) if len(shape) > 1 else 0.0
-        if not math.isclose(float(weight.std()), want, rel_tol=0.4):
-            raise wrong(
-                f"parameter {number} of shape {shape} has the standard deviation "
-                f"{weight.std():.4g}, expected {want:.4g}: "
-                "alike is not enough, units that begin alike learn alike",
-                f"パラメータ {number} (形状 {shape}) の標準偏差が {weight.std():.4g} です。"
-                f"{want:.4g} のはずです。そろえるだけでは足りません。"
-                "同じ値で始まるユニットは同じことしか学びません",
-            )
+        check(
+            (not same,
+             f"seed {seed} gives other parameters the second time: "
+             "they should depend on the seed alone",
+             f"seed {seed} で 2 回作ると違うパラメータになります。seed だけで決まるはずです"),
+            (not math.isclose(float(weight.std()), want, rel_tol=0.4),
+             f"parameter {number} of shape {shape} has the standard deviation "
+             f"{weight.std():.4g}, expected {want:.4g}: "
+             "alike is not enough, units that begin alike learn alike",
+             f"パラメータ {number} (形状 {shape}) の標準偏差が {weight.std():.4g} です。"
+             f"{want:.4g} のはずです。そろえるだけでは足りません。"
+             "同じ値で始まるユニットは同じことしか学びません"),
+        )  # fmt: skip
 
 
 def _check_memory(replicas: Any, ctxs: List[mx.Context]) -> None:
@@ -591,6 +567,11 @@ class _LoaderAnswer(NamedTuple):
     on: List[mx.Context]  # where each of them was
     ends: List[Values]  # the parameters on each device
     means: Any
+
+    def orders(self, setting: _Setting) -> List[List[int]]:
+        """The rows of each epoch."""
+        n = setting.images
+        return [self.rows[begin : begin + n] for begin in range(0, len(self.rows), n)]
 
 
 # Of one batch alone, whose update does not depend on the order of its images.
@@ -658,18 +639,16 @@ def _check_images(setting: _Setting, run: _LoaderAnswer) -> None:
             f"{setting.epochs} エポックで {len(run.rows)} 枚がネットワークを通りました。"
             f"{n * setting.epochs} 枚のはずです",
         )
-    for epoch in range(setting.epochs):
-        times = np.bincount(
-            [row for row in run.rows[epoch * n : (epoch + 1) * n] if row >= 0], minlength=n
-        )
-        if times.max() != 1 or times.min() != 1:
-            often, never = int(np.argmax(times)), int(np.argmin(times))
-            raise STILL.wrong(
-                f"{case.en}: in an epoch image {often} went through the network {times[often]} "
-                f"times, and image {never} {times[never]} times",
-                f"{case.ja}: 1 エポックで画像 {often} は {times[often]} 回、"
-                f"画像 {never} は {times[never]} 回ネットワークを通りました",
-            )
+    for order in run.orders(setting):
+        times = np.bincount([row for row in order if row >= 0], minlength=n)
+        often, never = int(np.argmax(times)), int(np.argmin(times))
+        STILL.check(
+            (times.max() != 1 or times.min() != 1,
+             f"{case.en}: in an epoch image {often} went through the network {times[often]} "
+             f"times, and image {never} {times[never]} times",
+             f"{case.ja}: 1 エポックで画像 {often} は {times[often]} 回、"
+             f"画像 {never} は {times[never]} 回ネットワークを通りました"),
+        )  # fmt: skip
     for begin in range(0, len(run.rows), setting.batch):
         of_batch = run.on[begin : begin + setting.batch]
         for ctx in cpus(setting.devices):
@@ -686,21 +665,18 @@ def _check_images(setting: _Setting, run: _LoaderAnswer) -> None:
 def _check_updates(runs: Sequence[Tuple[_Setting, _LoaderAnswer]]) -> None:
     """The updates from one batch alone, which tell what has become of its gradient."""
     found = results(lambda setting, run: run.ends[0], runs, _updated)
-    mistaken = found.wrong(_near)
-    if not mistaken:
-        return
-    (setting, _), got, want = mistaken[0]
-    went, wanted = moved(got, some_values()), moved(want, some_values())
-    en = f"the update moved the weights by {went:.4g}, expected {wanted:.4g}, as on one device"
-    ja = f"更新で重みが {went:.4g} 動きました。1 台のデバイスと同じ {wanted:.4g} になるはずです"
-    case = setting.case()
-    if any(explains(found, _near, (still, "yes", "yes"))[0] == "yes" for still in STILL_THERE):
-        raise STILL.wrong(f"{case.en}: {en}", f"{case.ja}: {ja}")
-    raise case.wrong(en, ja, explains(found, _near, *OF_UPDATES))
 
+    def said(setting: _Setting, run: _LoaderAnswer, got: Values, want: Values) -> Pair:
+        went, wanted = moved(got, some_values()), moved(want, some_values())
+        pair = setting.case().pair(
+            f"the update moved the weights by {went:.4g}, expected {wanted:.4g}, as on one device",
+            f"更新で重みが {went:.4g} 動きました。1 台のデバイスと同じ {wanted:.4g} になるはずです",
+        )
+        if any(any(explains(found, Values.near, (still, "", "yes"))) for still in STILL_THERE):
+            raise STILL.wrong(*pair)
+        return pair
 
-def _near(got: Values, want: Values) -> bool:
-    return got.near(want)
+    found.compare(Values.near, OF_UPDATES, said)
 
 
 def _norm(gradient: Values) -> float:
@@ -724,10 +700,12 @@ def _updated(setting: _Setting, run: _LoaderAnswer) -> Values:
 
 def _scaled(limit: Callable[[_Setting], float], again: bool = False) -> Callable[..., bool]:
     """The sum scaled to another limit; ``again``: and then added up over the devices."""
-    return lambda setting, run, got: _near(
-        got,
-        _update(_whole(setting), setting.images, limit(setting), setting.devices if again else 1),
-    )
+
+    def gives(setting: _Setting, run: _LoaderAnswer, got: Values) -> bool:
+        times = setting.devices if again else 1
+        return got.near(_update(_whole(setting), setting.images, limit(setting), times))
+
+    return gives
 
 
 def _each_scaled(limit: Callable[[_Setting], float]) -> Callable[..., bool]:
@@ -738,7 +716,7 @@ def _each_scaled(limit: Callable[[_Setting], float]) -> Callable[..., bool]:
         for gradient in _of_devices(setting, run):
             scale = min(1.0, limit(setting) / _norm(gradient))
             after = after.minus(gradient, LR / setting.images * scale)
-        return _near(got, after)
+        return got.near(after)
 
     return gives
 
@@ -756,13 +734,13 @@ def _side_by_side(setting: _Setting, run: _LoaderAnswer, got: Values) -> bool:
     """The sum scaled by the norm of all the numbers on all devices."""
     norm = np.sqrt(sum(_norm(gradient) ** 2 for gradient in _of_devices(setting, run)))
     scale = min(1.0, setting.largest * setting.images / norm)
-    return _near(got, _update(_whole(setting), setting.images, np.inf, scale))
+    return got.near(_update(_whole(setting), setting.images, np.inf, scale))
 
 
 def _by_parameter(setting: _Setting, run: _LoaderAnswer, got: Values) -> bool:
     limit = setting.largest * setting.images
     parts = (part * min(1.0, limit / np.linalg.norm(part)) for part in _whole(setting))
-    return _near(got, some_values().minus(Values(*parts), LR / setting.images))
+    return got.near(some_values().minus(Values(*parts), LR / setting.images))
 
 
 STILL_THERE = [
@@ -824,8 +802,8 @@ def _check_parameters(setting: _Setting, run: _LoaderAnswer) -> None:
 
 def _check_orders(setting: _Setting, run: _LoaderAnswer) -> None:
     """Every epoch has an order of its own, and none is that of the images."""
-    n = setting.images
-    orders = [run.rows[begin : begin + n] for begin in range(0, len(run.rows), n)]
+    orders, n = run.orders(setting), setting.images
+    seen = [frozenset(zip(order, run.on[n * epoch :])) for epoch, order in enumerate(orders)]
     setting.case().check(
         (sorted(orders[0]) == orders[0] or sorted(orders[0]) == orders[0][::-1],
          "the images were used in the order in which they are stored: "
@@ -834,7 +812,7 @@ def _check_orders(setting: _Setting, run: _LoaderAnswer) -> None:
         (orders[0] == orders[1],
          "two epochs have the same order: each should have a new one",
          "2 つのエポックの順番が同じです。エポックごとに新しい順にするはずでした"),
-        (setting.devices > 1 and len({_images_on_each(setting, run, e) for e in (0, 1)}) == 1,
+        (setting.devices > 1 and seen[0] == seen[1],
          "every device saw the same images in two epochs: on one device any images can come into "
          "one batch together",
          "2 つのエポックで、どのデバイスにも同じ画像が渡りました。1 台のデバイスなら、どの画像の"
@@ -842,60 +820,31 @@ def _check_orders(setting: _Setting, run: _LoaderAnswer) -> None:
     )  # fmt: skip
 
 
-def _images_on_each(
-    setting: _Setting, run: _LoaderAnswer, epoch: int
-) -> FrozenSet[Tuple[int, mx.Context]]:
-    """Each image of an epoch, and the device that saw it."""
-    own = slice(epoch * setting.images, (epoch + 1) * setting.images)
-    return frozenset(zip(run.rows[own], run.on[own]))
-
-
 # --- The guesses
 
 
 COURSES = ("equal", "constant", "apart")
 
-guesses.guess(
-    "09-a",
-    guesses.choice(*COURSES),
-    en="what becomes of the two replicas in training?",
-    ja="学習の間に 2 つのレプリカはどうなるか",
-)
-guesses.guess(
-    "09-b",
-    guesses.each(guesses.number(0, such_as=2, factor=2), "all is well", "here"),
-    en="by what factor does the norm of the gradients change in three epochs?",
-    ja="勾配のノルムは 3 エポックで何倍になるか",
-)
-guesses.guess(
-    "09-c",
-    guesses.each(
-        guesses.number(0, such_as=1.5, factor=1.02), "64 images", "63 images", "64 images, Adam"
-    ),
-    en="how large is the first update on two devices, divided by that on one?",
-    ja="2 台での最初の更新の大きさは、1 台の何倍か",
-)
-guesses.guess(
-    "09-d",
-    guesses.number(0, 64, such_as=64),
-    en="1,025 images in batches of 64: how many are in the last one?",
-    ja="1,025 枚を 64 枚ずつ: 最後のバッチは何枚か",
-)
-guesses.guess(
-    "09-e",
-    guesses.each(guesses.number(0, such_as=0.5, factor=100), "before it", "after it"),
-    en="how far apart are one and two devices, before and after that batch?",
-    ja="そのバッチの前と後で、1 台と 2 台の差はどれだけか",
-)
-guesses.guess(
-    "09-f",
-    guesses.each(guesses.yes_or_no(), 360, 64, 100, 7),
-    en="for which batch sizes is accuracy x images a whole number?",
-    ja="正解率に枚数を掛けて整数になるのはどのバッチサイズか",
-)
-guesses.guess(
-    "09-g",
-    guesses.choice(*COURSES),
-    en="and with a correct allreduce: what becomes of the replicas?",
-    ja="正しい allreduce なら、レプリカの距離はどうなるか",
-)
+# fmt: off
+guess("09-a", one_of(*COURSES),
+      "what becomes of the two replicas in training?",
+      "学習の間に 2 つのレプリカはどうなるか")
+guess("09-b", each_of(a_number(0, such_as=2, factor=2), "all is well", "here"),
+      "by what factor does the norm of the gradients change in three epochs?",
+      "勾配のノルムは 3 エポックで何倍になるか")
+guess("09-c",
+      each_of(a_number(0, such_as=1.5, factor=1.02), "64 images", "63 images", "64 images, Adam"),
+      "how large is the first update on two devices, divided by that on one?",
+      "2 台での最初の更新の大きさは、1 台の何倍か")
+guess("09-d", a_number(0, 64, such_as=64),
+      "1,025 images in batches of 64: how many are in the last one?",
+      "1,025 枚を 64 枚ずつ: 最後のバッチは何枚か")
+guess("09-e", each_of(a_number(0, such_as=0.5, factor=100), "before it", "after it"),
+      "how far apart are one and two devices, before and after that batch?",
+      "そのバッチの前と後で、1 台と 2 台の差はどれだけか")
+guess("09-f", each_of(yes_or_no(), 360, 64, 100, 7),
+      "for which batch sizes is accuracy x images a whole number?",
+      "正解率に枚数を掛けて整数になるのはどのバッチサイズか")
+guess("09-g", one_of(*COURSES),
+      "and with a correct allreduce: what becomes of the replicas?",
+      "正しい allreduce なら、レプリカの距離はどうなるか")

@@ -42,8 +42,8 @@ from gluonlab.collectives.links import (
     switch,
 )
 from gluonlab.collectives.schedule import ALL_GATHER, REDUCE_SCATTER
-from gluonlab.exercises import guesses
 from gluonlab.exercises.checking import exercise
+from gluonlab.exercises.guesses import a_number, each_of, guess
 from gluonlab.exercises.schedules import Answer, Puzzle
 
 US, KB, GB_PER_S = 1e-6, 1e3, 1e9
@@ -147,37 +147,19 @@ for name, puzzle in PUZZLES.items():
 # --- The guesses
 
 
-guesses.guess(
-    "10-a",
-    guesses.number(0, such_as=11, factor=1.05),
-    en="how many µs does it take to tell seven others?",
-    ja="ほかの 7 台に伝えるのに最短で何 µs かかるか",
-)
-
-guesses.guess(
-    "10-b",
-    guesses.each(guesses.number(0, such_as=11, factor=1.05), "10-2", "10-3"),
-    en="how many µs are the optima of 10-2 and 10-3?",
-    ja="10-2 と 10-3 の最適値は何 µs か",
-)
-
-guesses.guess(
-    "10-c",
-    guesses.each(guesses.number(0, such_as=11, factor=1.05), "10-4", "10-5"),
-    en="how many µs are the optima of 10-4 and 10-5?",
-    ja="10-4 と 10-5 の最適値は何 µs か",
-)
-
-guesses.guess(
-    "10-d",
-    guesses.each(guesses.number(0, such_as=11, factor=1.05), "10-6", "10-7"),
-    en="how many µs are the optima of 10-6 and 10-7?",
-    ja="10-6 と 10-7 の最適値は何 µs か",
-)
-
-guesses.guess(
-    "10-e",
-    guesses.number(0, such_as=11, factor=1.05),
-    en="how many µs is the optimum of 10-8?",
-    ja="10-8 の最適値は何 µs か",
-)
+# fmt: off
+guess("10-a", a_number(0, such_as=11, factor=1.05),
+      "how many µs does it take to tell seven others?",
+      "ほかの 7 台に伝えるのに最短で何 µs かかるか")
+guess("10-b", each_of(a_number(0, such_as=11, factor=1.05), "10-2", "10-3"),
+      "how many µs are the optima of 10-2 and 10-3?",
+      "10-2 と 10-3 の最適値は何 µs か")
+guess("10-c", each_of(a_number(0, such_as=11, factor=1.05), "10-4", "10-5"),
+      "how many µs are the optima of 10-4 and 10-5?",
+      "10-4 と 10-5 の最適値は何 µs か")
+guess("10-d", each_of(a_number(0, such_as=11, factor=1.05), "10-6", "10-7"),
+      "how many µs are the optima of 10-6 and 10-7?",
+      "10-6 と 10-7 の最適値は何 µs か")
+guess("10-e", a_number(0, such_as=11, factor=1.05),
+      "how many µs is the optimum of 10-8?",
+      "10-8 の最適値は何 µs か")

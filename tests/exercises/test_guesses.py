@@ -14,19 +14,19 @@ from gluonlab.exercises import because, guesses, observe, predict, surprises
 from gluonlab.exercises.guesses import (
     GUESSES,
     HANDOUT,
+    a_number,
     all_guesses,
-    choice,
-    each,
+    each_of,
     guess,
-    listed,
-    number,
+    list_of,
+    one_of,
     wrapped,
     yes_or_no,
 )
 from gluonlab.exercises.languages import VARIABLE
 
 JAPANESE = re.compile("[\u3040-\u30ff\u4e00-\u9fff]")
-FRACTION = number(0, 1, such_as=0.5, within=0.1)
+FRACTION = a_number(0, 1, such_as=0.5, within=0.1)
 
 
 def columns(line):
@@ -52,7 +52,7 @@ def ask(monkeypatch):
     asked = dict(GUESSES)
 
     def register(form, id="01-z"):
-        guess(id, form, en="how much is it?", ja="どれくらいか")
+        guess(id, form, "how much is it?", "どれくらいか")
 
     yield register
     GUESSES.clear()
@@ -68,13 +68,13 @@ TAKEN = [
     (FRACTION, 1, 1),
     (FRACTION, np.float32(0.5), 0.5),
     (FRACTION, nd.array([0.5]), 0.5),
-    (choice("sum", "mean"), "mean", "mean"),
-    (choice(16, 64), np.int64(64), 64),
-    (choice(0, 1), 1, 1),
+    (one_of("sum", "mean"), "mean", "mean"),
+    (one_of(16, 64), np.int64(64), 64),
+    (one_of(0, 1), 1, 1),
     (yes_or_no(), np.bool_(True), True),
-    (listed(FRACTION, 2), (0, 1), [0, 1]),
-    (listed(FRACTION, 2), np.array([0.5, 1.0]), [0.5, 1.0]),
-    (each(yes_or_no(), 16, 256), {256: False, 16: True}, {16: True, 256: False}),
+    (list_of(FRACTION, 2), (0, 1), [0, 1]),
+    (list_of(FRACTION, 2), np.array([0.5, 1.0]), [0.5, 1.0]),
+    (each_of(yes_or_no(), 16, 256), {256: False, 16: True}, {16: True, 256: False}),
 ]
 REFUSED = [
     (FRACTION, "0.5"),
@@ -84,17 +84,17 @@ REFUSED = [
     (FRACTION, True),
     (FRACTION, None),
     (FRACTION, [0.5]),
-    (choice("sum", "mean"), "Sum"),
-    (choice("sum", "mean"), 0),
-    (choice(0, 1), True),
+    (one_of("sum", "mean"), "Sum"),
+    (one_of("sum", "mean"), 0),
+    (one_of(0, 1), True),
     (yes_or_no(), 1),
     (yes_or_no(), "yes"),
-    (listed(FRACTION, 2), [0.5]),
-    (listed(FRACTION, 2), "01"),
-    (listed(FRACTION, 2), 0.5),
-    (each(yes_or_no(), 16, 256), {16: True}),
-    (each(yes_or_no(), 16, 256), {"16": True, "256": True}),
-    (each(yes_or_no(), 16, 256), True),
+    (list_of(FRACTION, 2), [0.5]),
+    (list_of(FRACTION, 2), "01"),
+    (list_of(FRACTION, 2), 0.5),
+    (each_of(yes_or_no(), 16, 256), {16: True}),
+    (each_of(yes_or_no(), 16, 256), {"16": True, "256": True}),
+    (each_of(yes_or_no(), 16, 256), True),
 ]
 
 
@@ -120,19 +120,19 @@ def test_a_guess_of_another_form_is_one_remark_and_no_guess(form, given, ask, sp
 AGREE = [
     (FRACTION, 0.3, 0.39, True),
     (FRACTION, 0.3, 0.41, False),
-    (number(such_as=1), 3, 3.0, True),
-    (number(such_as=1), 3, 3.01, False),
-    (number(such_as=1, factor=2), 4, 7.9, True),
-    (number(such_as=1, factor=2), 4, 2.1, True),
-    (number(such_as=1, factor=2), 4, 8.1, False),
-    (number(such_as=1, factor=100), 0, 1e-9, False),
-    (number(such_as=1, factor=100), 0, 0, True),
-    (number(such_as=1, factor=2), -4, -4, True),
-    (number(such_as=1, factor=2), -4, -5, False),
-    (choice("a", "b"), "a", "b", False),
-    (listed(FRACTION, 2), [0, 1], [0, 0.95], True),
-    (listed(FRACTION, 2), [0, 1], [0.2, 1], False),
-    (each(yes_or_no(), 1, 2), {1: True, 2: True}, {1: True, 2: False}, False),
+    (a_number(such_as=1), 3, 3.0, True),
+    (a_number(such_as=1), 3, 3.01, False),
+    (a_number(such_as=1, factor=2), 4, 7.9, True),
+    (a_number(such_as=1, factor=2), 4, 2.1, True),
+    (a_number(such_as=1, factor=2), 4, 8.1, False),
+    (a_number(such_as=1, factor=100), 0, 1e-9, False),
+    (a_number(such_as=1, factor=100), 0, 0, True),
+    (a_number(such_as=1, factor=2), -4, -4, True),
+    (a_number(such_as=1, factor=2), -4, -5, False),
+    (one_of("a", "b"), "a", "b", False),
+    (list_of(FRACTION, 2), [0, 1], [0, 0.95], True),
+    (list_of(FRACTION, 2), [0, 1], [0.2, 1], False),
+    (each_of(yes_or_no(), 1, 2), {1: True, 2: True}, {1: True, 2: False}, False),
 ]
 
 
@@ -156,9 +156,9 @@ def test_what_counts_as_expected_and_what_as_a_surprise(
     ("form", "unwritten"),
     [
         (FRACTION, ...),
-        (listed(FRACTION, 2), [..., ...]),
-        (listed(FRACTION, 2), [0.5, ...]),
-        (each(yes_or_no(), 16, 256), {16: True, 256: ...}),
+        (list_of(FRACTION, 2), [..., ...]),
+        (list_of(FRACTION, 2), [0.5, ...]),
+        (each_of(yes_or_no(), 16, 256), {16: True, 256: ...}),
     ],
 )
 def test_an_unwritten_guess_is_asked_for_and_its_result_held_back(
@@ -200,7 +200,7 @@ def test_a_guess_may_be_changed_until_the_result_is_known(ask, capsys):
 
 
 def test_the_first_measurement_stays_though_the_program_has_been_mended(ask, capsys):
-    ask(choice("equal", "apart"))
+    ask(one_of("equal", "apart"))
     predict("01-z", "equal")
     for measured in ("apart", "equal"):
         with observe("01-z", measured):
@@ -236,7 +236,7 @@ def test_an_explanation_is_asked_for_checked_and_kept(ask, spoken, capsys):
 
 def test_the_table_has_80_columns_and_nothing_is_lost(ask, spoken, capsys):
     for letter, measured in zip("xyz", (0, 0.5, 1)):
-        ask(listed(number(such_as=1, within=0.1), 6), f"01-{letter}")
+        ask(list_of(a_number(such_as=1, within=0.1), 6), f"01-{letter}")
         predict(f"01-{letter}", [0.5] * 6)
         with observe(f"01-{letter}", [measured] * 6):
             pass
