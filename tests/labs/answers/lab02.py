@@ -404,11 +404,7 @@ def mixes_up_the_replicas(net, replicas, images, labels, size):
 WRONG = {
     "02-1": [
         (rebinds, "new arrays were made or returned", "元の配列は変わっていません"),
-        (
-            never_comes_back,
-            "device 1 holds .* the sum never came back to this device",
-            "戻されていません",
-        ),
+        (never_comes_back, "1 holds .* the sum never came back to this device", "戻されていません"),
         (counts_the_first_twice, "was counted twice", "2 回足して"),
         (averages, "that is the mean", "平均です"),
         (copies_to_new_arrays, "into an array of its own", "別の新しい配列"),
@@ -417,19 +413,8 @@ WRONG = {
         (returns_sums, "new arrays were made or returned", "新しい配列を作っただけ"),
         (multiplies, r"device 0 holds \[15\] afterwards, expected \[8\]$", "正しくは"),
         (sums_and_one, r"device 0 holds \[9\] afterwards, expected \[8\]$", "正しくは"),
-        (
-            adds_while_it_changes,
-            (
-                r"\[3\], \[5\]: device 1 holds \[13\] afterwards, expected \[8\]: "
-                r"the devices do not agree"
-            ),
-            "デバイスによって値",
-        ),
-        (
-            adds_across_devices,
-            r"an operation had arrays of cpu\(0\) and cpu\(1\)",
-            "2 個の GPU では動きません",
-        ),
+        (adds_while_it_changes, r"expected \[8\]: the devices do not agree", "デバイスによって値"),
+        (adds_across_devices, r"an operation had arrays of cpu\(0\)", "2 個の GPU では動きません"),
         (through_the_host, "Python waited 2 times", "2 回待ちました"),
     ],
     "02-2": [
@@ -457,20 +442,12 @@ WRONG = {
         (lambda *given: given[2][9], "IndexError", "IndexError"),
     ],
     "02-3": [
-        (
-            forgets_to_scale_the_batch,
-            "on 2 devices a training with a global batch of 32",
-            "全体のバッチサイズ 32 の学習",
-        ),
+        (forgets_to_scale_the_batch, "on 2 devices a training", "全体のバッチサイズ 32 の学習"),
         (believes_nan, "that training diverged", "発散して"),
         (takes_any_of_equals, "of equal accuracies take the smaller rate", "小さいほうの学習率"),
         (returns_accuracies, "that is an accuracy: return its rate", "これは正解率です"),
         (one_for_all, "return a dictionary", "辞書を返して"),
-        (
-            stops_at_the_first_fall,
-            "the accuracy falls, and rises again: .* you chose 0.1, expected 0.8",
-            "また上がる.*0.1 が選ばれました",
-        ),
+        (stops_at_the_first_fall, "you chose 0.1, expected 0.8", "また上がる.*0.1 が選ばれました"),
         (trains_twice, "were trained 2 times", "2 回行われました"),
     ],
     "02-4": [
@@ -478,11 +455,7 @@ WRONG = {
         (by_turns, "owns too much. Give away the largest", "担当分が多すぎます"),
         (neighbours_together, "owns too much. Give away the largest", "担当分が多すぎます"),
         (only_the_first_parameters, "no array has changed", "どの配列も変わって"),
-        (
-            leaves_it_with_the_owner,
-            "device 1 holds .* the sum never came back to this device",
-            "戻されていません",
-        ),
+        (leaves_it_with_the_owner, "device 1 holds .* the sum never came back", "戻されていません"),
         (adds_by_owner_across_devices, "an operation had arrays of", "2 個の GPU では動きません"),
     ],
     "02-5": [
@@ -494,11 +467,7 @@ WRONG = {
         (a_tenth_less, "then divide by the number of images$", "割ってください$"),
         (asks_after_every_batch, "Python waited .* times", "回待ちました"),
         (counts, "that is how many are right", "割合ではなく正解数"),
-        (
-            mixes_up_the_replicas,
-            r"`net` got images on cpu\(1\) with the replica on cpu\(0\)",
-            "同じデバイスのもの",
-        ),
+        (mixes_up_the_replicas, r"got images on cpu\(1\) with the replica", "同じデバイスのもの"),
     ],
 }
 
