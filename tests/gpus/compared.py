@@ -1,12 +1,33 @@
 """An operator on a simulated GPU beside MXNet's own on the CPU: the same inputs, the same
-gradients, the same requests.
+gradients, the same requests. Also what hypothesis draws for it.
 """
 
 import numpy as np
+from hypothesis import strategies as st
 from mxnet import autograd, cpu, gpu, nd
 
 # ||a - b|| / ||b||: float16 is rounded once where it is stored.
 TOLERANCES = {"float64": 1e-6, "float32": 1e-5, "float16": 3e-3}
+REALS, EXACT = st.sampled_from(sorted(TOLERANCES)), st.sampled_from(["float32", "float64"])
+REQUESTS = st.sampled_from(["write", "add"])
+HOW = st.fixed_dictionaries({"dtype": REALS, "request": REQUESTS})  # for `assert_same`
+TYPES = ["float32", "float64", "float16", "int32", "int64", "int8", "uint8"]
+YES, SEEDS = st.booleans(), st.integers(0, 99)
+
+
+def upto(most):
+    """Numbers from 1."""
+    return st.integers(1, most)
+
+
+def sides(count, most=6):
+    """Shapes of so many axes."""
+    return st.tuples(*[upto(most)] * count)
+
+
+def shapes(most=6, axes=4, least=1):
+    """Shapes of ``least`` axes, or up to ``axes``."""
+    return st.lists(upto(most), min_size=least, max_size=axes).map(tuple)
 
 
 def drawn(*shape, seed=0):
@@ -45,3 +66,26 @@ def assert_same(function, *arrays, dtype="float32", request="write", device=0):
     assert all(array.dtype == np.dtype(dtype) for array in found)
     for ours, theirs in zip(found, wanted):
         assert_close(ours, theirs, "float32" if dtype == "float64" else dtype)
+
+
+def assert_equal(function):
+    """``function(ctx)``, an array or several, is the same on the GPU and on the CPU, to the bit."""
+    for ours, theirs in zip(*on_both(function)):
+        assert ours.dtype == theirs.dtype
+        np.testing.assert_array_equal(ours, theirs)
+
+
+def assert_alike(function, dtype="float32"):
+    """``function(ctx)``, an array or several, is the same on the GPU and on the CPU but for
+    rounding.
+    """
+    for ours, theirs in zip(*on_both(function)):
+        assert ours.dtype == theirs.dtype
+        assert_close(ours, theirs, dtype)
+
+
+def on_both(function):
+    for ctx in (gpu(0), cpu()):
+        found = function(ctx)
+        several = found if isinstance(found, (list, tuple)) else [found]
+        yield [one if isinstance(one, np.ndarray) else one.asnumpy() for one in several]

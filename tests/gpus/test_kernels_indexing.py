@@ -4,54 +4,53 @@ they are on the CPU.
 
 import mxnet as mx
 import numpy as np
-from gpus.compared import assert_same, drawn
+from gpus.compared import (
+    EXACT,
+    HOW,
+    REALS,
+    YES,
+    assert_equal,
+    assert_same,
+    drawn,
+    on_both,
+    shapes,
+    sides,
+    upto,
+)
 from hypothesis import given
 from hypothesis import strategies as st
 from mxnet import nd
 
-REALS = st.sampled_from(["float32", "float64", "float16"])
-REQUESTS = st.sampled_from(["write", "add"])
-SHAPES = st.lists(st.integers(1, 6), min_size=1, max_size=4).map(tuple)
 INDICES = st.sampled_from(["float32", "int32", "int64", "uint8"])
 
 
-def indices(x, most, *shape, least=0, dtype="float32"):
+def indices(ctx, most, *shape, least=0, dtype="float32"):
     values = np.random.RandomState(sum(shape) + most).randint(least, most, shape)
-    return nd.array(values, ctx=x.context, dtype=dtype)
+    return nd.array(values, ctx=ctx, dtype=dtype)
 
 
-@given(
-    shape=st.tuples(*[st.integers(1, 6)] * 3),
-    axis=st.integers(0, 2),
-    kind=INDICES,
-    dtype=REALS,
-    request=REQUESTS,
-)
-def test_pick(shape, axis, kind, dtype, request):
+@given(shape=sides(3), axis=st.integers(0, 2), kind=INDICES, how=HOW)
+def test_pick(shape, axis, kind, how):
     rest = shape[:axis] + shape[axis + 1 :]
-    assert_same(
-        lambda x: nd.pick(x, indices(x, shape[axis], *rest, dtype=kind), axis=axis),
-        drawn(*shape),
-        dtype=dtype,
-        request=request,
-    )
+
+    def pick(x):
+        return nd.pick(x, indices(x.context, shape[axis], *rest, dtype=kind), axis=axis)
+
+    assert_same(pick, drawn(*shape), **how)
 
 
 @given(
-    shape=st.tuples(*[st.integers(1, 6)] * 3),
-    axis=st.integers(0, 2),
-    count=st.integers(1, 9),
-    dtype=REALS,
+    shape=sides(3), axis=st.integers(0, 2), count=upto(9), dtype=REALS,
     mode=st.sampled_from(["clip", "wrap"]),
-)
+)  # fmt: skip
 def test_take_along_any_axis(shape, axis, count, dtype, mode):
     most, least = (shape[axis] + 2, -2) if axis == 0 else (shape[axis], 0)
     count += 8 * (axis > 0)  # see the next test
-    assert_same(
-        lambda x: nd.take(x, indices(x, most, count, least=least), axis=axis, mode=mode),
-        drawn(*shape),
-        dtype=dtype,
-    )
+
+    def take(x):
+        return nd.take(x, indices(x.context, most, count, least=least), axis=axis, mode=mode)
+
+    assert_same(take, drawn(*shape), dtype=dtype)
 
 
 def test_mxnet_gives_wrong_gradients_of_take_along_other_axes_than_the_first():
@@ -74,121 +73,84 @@ def test_mxnet_gives_wrong_gradients_of_take_along_other_axes_than_the_first():
     assert gradient(mx.gpu(0), [0, 9]) == [10, 0, 0, 0, 0, 0, 0, 0]
 
 
-@given(
-    words=st.integers(1, 9),
-    width=st.integers(1, 9),
-    count=st.integers(1, 12),
-    kind=INDICES,
-    dtype=REALS,
-    request=REQUESTS,
-)
-def test_embedding(words, width, count, kind, dtype, request):
-    def function(table):
-        return nd.Embedding(indices(table, words, count, dtype=kind), table, words, width)
+@given(words=upto(9), width=upto(9), count=upto(12), kind=INDICES, how=HOW)
+def test_embedding(words, width, count, kind, how):
+    def embed(table):
+        chosen = indices(table.context, words, count, dtype=kind)
+        return nd.Embedding(chosen, table, words, width)
 
-    assert_same(function, drawn(words, width), dtype=dtype, request=request)
+    assert_same(embed, drawn(words, width), **how)
 
 
 @given(
-    count=st.integers(1, 9),
-    depth=st.integers(1, 6),
-    kind=INDICES,
+    count=upto(9), depth=upto(6), kind=INDICES,
     dtype=st.sampled_from(["float32", "int32", "float16"]),
-)
+)  # fmt: skip
 def test_one_hot(count, depth, kind, dtype):
-    for_both = [
-        nd.one_hot(
-            indices(nd.zeros((1,), ctx=ctx), depth + 2, count, dtype=kind),
-            depth,
-            on_value=2,
-            dtype=dtype,
-        ).asnumpy()
-        for ctx in (mx.gpu(0), mx.cpu())
-    ]
-    np.testing.assert_array_equal(*for_both)
+    def one_hot(ctx):
+        chosen = indices(ctx, depth + 2, count, dtype=kind)
+        return nd.one_hot(chosen, depth, on_value=2, dtype=dtype)
+
+    assert_equal(one_hot)
 
 
-@given(shape=SHAPES, dtype=REALS, request=REQUESTS, by_rows=st.booleans())
-def test_where(shape, dtype, request, by_rows):
-    def function(x, y):
+@given(shape=shapes(), how=HOW, by_rows=YES)
+def test_where(shape, how, by_rows):
+    def where(x, y):
         condition = (x > 0).astype("float32")
-        return nd.where(
-            condition.reshape((shape[0], -1)).max(axis=1) if by_rows else condition, x, y
-        )
+        rows = condition.reshape((shape[0], -1)).max(axis=1)
+        return nd.where(rows if by_rows else condition, x, y)
 
-    assert_same(function, drawn(*shape), drawn(*shape, seed=1), dtype=dtype, request=request)
+    assert_same(where, drawn(*shape), drawn(*shape, seed=1), **how)
 
 
-@given(shape=st.tuples(*[st.integers(1, 5)] * 3), count=st.integers(1, 8), axes=st.integers(1, 3))
+@given(shape=sides(3, most=5), count=upto(8), axes=upto(3))
 def test_gather_nd(shape, count, axes):
-    def function(x):
-        return nd.gather_nd(x, nd.stack(*[indices(x, extent, count) for extent in shape[:axes]]))
+    def gather(x):
+        chosen = [indices(x.context, extent, count) for extent in shape[:axes]]
+        return nd.gather_nd(x, nd.stack(*chosen))
 
-    assert_same(function, drawn(*shape))
+    assert_same(gather, drawn(*shape))
 
 
-@given(
-    shape=st.lists(st.integers(1, 6), min_size=1, max_size=6).map(tuple),
-    data=st.data(),
-    dtype=REALS,
-    request=REQUESTS,
-)
-def test_transposition(shape, data, dtype, request):
+@given(shape=shapes(axes=6), data=st.data(), how=HOW)
+def test_transposition(shape, data, how):
     axes = data.draw(st.permutations(range(len(shape))))
-    assert_same(lambda x: nd.transpose(x, axes=axes), drawn(*shape), dtype=dtype, request=request)
+    assert_same(lambda x: nd.transpose(x, axes=axes), drawn(*shape), **how)
 
 
-@given(
-    shape=st.lists(st.integers(2, 7), min_size=1, max_size=4).map(tuple),
-    data=st.data(),
-    dtype=REALS,
-    request=REQUESTS,
-)
-def test_slices_with_steps(shape, data, dtype, request):
+@given(shape=st.lists(st.integers(2, 7), min_size=1, max_size=4), data=st.data(), how=HOW)
+def test_slices_with_steps(shape, data, how):
     begins, ends, steps = [], [], []
     for extent in shape:
-        first, last = sorted(
-            data.draw(st.lists(st.integers(0, extent), min_size=2, max_size=2, unique=True))
-        )
-        backwards = data.draw(st.booleans()) and first > 0
+        ranges = st.lists(st.integers(0, extent), min_size=2, max_size=2, unique=True)
+        first, last = sorted(data.draw(ranges))
+        backwards = data.draw(YES) and first > 0
         begins.append(last - 1 if backwards else first)
         ends.append(first - 1 if backwards else last)
-        steps.append((-1 if backwards else 1) * data.draw(st.integers(1, 2)))
-    assert_same(
-        lambda x: nd.slice(x, begin=begins, end=ends, step=steps),
-        drawn(*shape),
-        dtype=dtype,
-        request=request,
-    )
+        steps.append((-1 if backwards else 1) * data.draw(upto(2)))
+    cut = lambda x: nd.slice(x, begin=begins, end=ends, step=steps)  # noqa: E731
+    assert_same(cut, drawn(*shape), **how)
 
 
-@given(
-    shape=st.lists(st.integers(1, 4), min_size=1, max_size=4).map(tuple),
-    data=st.data(),
-    dtype=REALS,
-    request=REQUESTS,
-)
-def test_what_is_joined_and_taken_apart(shape, data, dtype, request):
+@given(shape=shapes(most=4), data=st.data(), how=HOW)
+def test_what_is_joined_and_taken_apart(shape, data, how):
     axis = data.draw(st.integers(0, len(shape) - 1))
-    sizes = data.draw(st.lists(st.integers(1, 3), min_size=1, max_size=4))
+    sizes = data.draw(st.lists(upto(3), min_size=1, max_size=4))
     arrays = [
         drawn(*shape[:axis], size, *shape[axis + 1 :], seed=place)
         for place, size in enumerate(sizes)
     ]
-    assert_same(lambda *xs: nd.concat(*xs, dim=axis), *arrays, dtype=dtype, request=request)
-    assert_same(
-        lambda *xs: nd.stack(*xs, axis=axis),
-        *[drawn(*shape, seed=seed) for seed in sizes],
-        dtype=dtype,
-        request=request,
-    )
-    whole, cuts = np.concatenate(arrays, axis), tuple(np.cumsum(sizes)[:-1])
+    alike = [drawn(*shape, seed=seed) for seed in sizes]
+    assert_same(lambda *xs: nd.concat(*xs, dim=axis), *arrays, **how)
+    assert_same(lambda *xs: nd.stack(*xs, axis=axis), *alike, **how)
+    cuts = tuple(np.cumsum(sizes)[:-1])
+
+    def doubled(x):
+        return nd.concat(*[2 * part for part in nd.split_v2(x, cuts, axis=axis)], dim=axis)
+
     if cuts:
-        assert_same(
-            lambda x: nd.concat(*[2 * part for part in nd.split_v2(x, cuts, axis=axis)], dim=axis),
-            whole,
-            dtype=dtype,
-        )
+        assert_same(doubled, np.concatenate(arrays, axis), dtype=how["dtype"])
 
 
 REPEATED = {
@@ -202,55 +164,48 @@ REPEATED = {
 }
 
 
-@given(name=st.sampled_from(sorted(REPEATED)), shape=SHAPES, data=st.data(), dtype=REALS)
+@given(name=st.sampled_from(sorted(REPEATED)), shape=shapes(), data=st.data(), dtype=REALS)
 def test_what_is_repeated_or_turned(name, shape, data, dtype):
     axis = data.draw(st.integers(0, len(shape) - 1))
     assert_same(lambda x: REPEATED[name](x, axis), drawn(*shape), dtype=dtype)
 
 
 @given(
-    shape=st.tuples(*[st.integers(2, 5)] * 4),
-    mode=st.sampled_from(["constant", "edge", "reflect"]),
-    pads=st.tuples(*[st.integers(0, 1)] * 4),
-    dtype=st.sampled_from(["float32", "float64"]),
-)
+    shape=st.tuples(*[st.integers(2, 5)] * 4), pads=st.tuples(*[st.integers(0, 1)] * 4),
+    mode=st.sampled_from(["constant", "edge", "reflect"]), dtype=EXACT,
+)  # fmt: skip
 def test_padding(shape, mode, pads, dtype):
-    width = (0, 0, 0, 0, *pads)
-    assert_same(
-        lambda x: nd.pad(x, mode=mode, pad_width=width, constant_value=2),
-        drawn(*shape),
-        dtype=dtype,
-    )
-
-
-@given(longest=st.integers(1, 5), batch=st.integers(1, 4), width=st.integers(1, 4), dtype=REALS,
-       name=st.sampled_from(["SequenceMask", "SequenceLast", "SequenceReverse"]))  # fmt: skip
-def test_sequences_of_several_lengths(longest, batch, width, dtype, name):
-    function = lambda x: getattr(nd, name)(  # noqa: E731
-        x,
-        indices(x, longest + 1, batch, least=1, dtype="float32").astype(x.dtype),
-        use_sequence_length=True,
-    )
-    assert_same(function, drawn(longest, batch, width), dtype=dtype)
+    how = dict(mode=mode, pad_width=(0, 0, 0, 0, *pads), constant_value=2)
+    assert_same(lambda x: nd.pad(x, **how), drawn(*shape), dtype=dtype)
 
 
 @given(
-    shape=st.tuples(*[st.integers(1, 5)] * 3),
-    channels=st.sampled_from([1, 3]),
-    batch=st.booleans(),
+    shape=sides(3, most=5), dtype=REALS,
+    name=st.sampled_from(["SequenceMask", "SequenceLast", "SequenceReverse"]),
+)  # fmt: skip
+def test_sequences_of_several_lengths(shape, dtype, name):
+    longest, batch, _ = shape
+
+    def function(x):
+        lengths = indices(x.context, longest + 1, batch, least=1).astype(x.dtype)
+        return getattr(nd, name)(x, lengths, use_sequence_length=True)
+
+    assert_same(function, drawn(*shape), dtype=dtype)
+
+
+@given(
+    shape=sides(3, most=5), channels=st.sampled_from([1, 3]), batch=YES,
     dtype=st.sampled_from(["uint8", "float32"]),
-)
+)  # fmt: skip
 def test_images_as_tensors_and_normalised(shape, channels, batch, dtype):
     """to_tensor and normalize, and the gradient of the latter."""
-    count, height, width = shape
-    images = np.abs(drawn(*([count] if batch else []), height, width, channels)) * 50
-    tensors = [
-        nd.image.to_tensor(nd.array(images, ctx=ctx, dtype=dtype)).asnumpy()
-        for ctx in (mx.gpu(0), mx.cpu())
-    ]
-    np.testing.assert_allclose(*tensors, rtol=1e-6)
+    images = np.abs(drawn(*shape[0 if batch else 1 :], channels)) * 50
+    [ours], [theirs] = on_both(
+        lambda ctx: nd.image.to_tensor(nd.array(images, ctx=ctx, dtype=dtype))
+    )
+    np.testing.assert_allclose(ours, theirs, rtol=1e-6)
     means, deviations = (0.25, 0.5, 0.75)[:channels], (0.5, 1.0, 2.0)[:channels]
-    assert_same(lambda x: nd.image.normalize(x, mean=means, std=deviations), tensors[1])
+    assert_same(lambda x: nd.image.normalize(x, mean=means, std=deviations), theirs)
 
 
 def test_an_array_without_elements_is_a_grid_without_blocks(planted):
@@ -258,14 +213,10 @@ def test_an_array_without_elements_is_a_grid_without_blocks(planted):
     takes all later ones for failed.
     """
     with mx.util.np_shape(True):
-        store, arrays = (
-            mx.kv.create("device"),
-            [nd.zeros((0,), ctx=mx.gpu(device)) for device in range(2)],
-        )
+        store = mx.kv.create("device")
+        arrays = [nd.zeros((0,), ctx=mx.gpu(device)) for device in range(2)]
         store.init(0, nd.zeros((0,)))
         store.pushpull(0, arrays)
         nd.waitall()
-    found = planted()
-    assert found and all(
-        fault.startswith("invalid configuration argument: a grid without blocks") for fault in found
-    )
+    found, refused = planted(), "invalid configuration argument: a grid without blocks"
+    assert found and all(fault.startswith(refused) for fault in found)

@@ -5,12 +5,24 @@ diagonals, triangles.
 import mxnet as mx
 import numpy as np
 import pytest
-from gpus.compared import assert_same, drawn, results
+from gpus.compared import (
+    HOW,
+    REQUESTS,
+    SEEDS,
+    YES,
+    assert_equal,
+    assert_same,
+    drawn,
+    on_both,
+    results,
+    shapes,
+    upto,
+)
 from hypothesis import given
 from hypothesis import strategies as st
-from mxnet import cpu, gluon, gpu, nd
+from mxnet import gluon, gpu, nd
 
-TYPES = ["float16", "float32", "float64", "int32", "uint8"]
+DTYPES = st.sampled_from(["float16", "float32", "float64", "int32", "uint8"])
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -24,36 +36,21 @@ def permuted(shape, seed):
 
 
 @given(
-    shape=st.lists(st.integers(1, 6), min_size=1, max_size=4),
-    axis=st.integers(0, 3),
-    most=st.integers(1, 6),
+    shape=shapes(), axis=st.integers(0, 3), most=upto(6), ascends=YES,
     kind=st.sampled_from(["value", "indices", "mask", "both"]),
     dtype=st.sampled_from(["float32", "float64", "int32"]),
-    ascends=st.booleans(),
-)
+)  # fmt: skip
 def test_topk_along_any_axis(shape, axis, most, kind, dtype, ascends):
     axis %= len(shape)
+    how = dict(axis=axis, k=min(most, shape[axis]), ret_typ=kind, is_ascend=ascends)
     values = permuted(shape, axis)
-    found, wanted = (
-        nd.topk(
-            nd.array(values, ctx=ctx, dtype=dtype),
-            axis=axis,
-            k=min(most, shape[axis]),
-            ret_typ=kind,
-            is_ascend=ascends,
-        )
-        for ctx in (gpu(0), cpu())
-    )
-    for ours, theirs in zip(*((out if kind == "both" else [out]) for out in (found, wanted))):
-        np.testing.assert_array_equal(ours.asnumpy(), theirs.asnumpy())
+    assert_equal(lambda ctx: nd.topk(nd.array(values, ctx=ctx, dtype=dtype), **how))
 
 
 @given(
-    shape=st.lists(st.integers(1, 5), min_size=2, max_size=4),
-    axis=st.integers(0, 3),
+    shape=shapes(most=5, least=2), axis=st.integers(0, 3), request=REQUESTS,
     kind=st.sampled_from(["value", "both"]),
-    request=st.sampled_from(["write", "add"]),
-)
+)  # fmt: skip
 def test_gradients_of_topk_and_sort_along_any_axis(shape, axis, kind, request):
     axis %= len(shape)
     values = permuted(shape, axis)
@@ -66,34 +63,21 @@ def test_gradients_of_topk_and_sort_along_any_axis(shape, axis, kind, request):
     assert_same(lambda array: nd.sort(array, axis=axis), values, request=request)
 
 
-@given(
-    rows=st.integers(1, 9),
-    columns=st.integers(1, 5),
-    seed=st.integers(0, 99),
-    request=st.sampled_from(["write", "add"]),
-)
+@given(rows=upto(9), columns=upto(5), seed=SEEDS, request=REQUESTS)
 def test_rows_chosen_by_a_mask(rows, columns, seed, request):
     """The CPU's gradient, where it is to be added, lacks the last row."""
     mask = np.random.RandomState(seed).randint(0, 2, rows)
     mask[seed % rows] = 1
     values = drawn(rows, columns, seed=seed).astype("float32")
-    out, slope = results(
-        gpu(0),
-        lambda array: nd.contrib.boolean_mask(array, nd.array(mask, ctx=gpu(0))),
-        [values],
-        request=request,
-    )
+    choose = lambda array: nd.contrib.boolean_mask(array, nd.array(mask, ctx=gpu(0)))  # noqa: E731
+    out, slope = results(gpu(0), choose, [values], request=request)
     np.testing.assert_array_equal(out, values[mask == 1])
     wanted = np.full(values.shape, 1.0 if request == "add" else 0.0, "float32")
     wanted[mask == 1] += drawn(*out.shape, seed=1).astype("float32")
     np.testing.assert_array_equal(slope, wanted)
 
 
-@given(
-    shape=st.lists(st.integers(1, 5), min_size=1, max_size=3),
-    dtype=st.sampled_from(TYPES),
-    seed=st.integers(0, 99),
-)
+@given(shape=shapes(most=5, axes=3), dtype=DTYPES, seed=SEEDS)
 def test_elements_chosen_by_a_mask_and_the_places_of_what_is_not_0(shape, dtype, seed):
     values = np.random.RandomState(seed).randint(0, 3, shape)
     values.flat[0] = 1
@@ -103,58 +87,36 @@ def test_elements_chosen_by_a_mask_and_the_places_of_what_is_not_0(shape, dtype,
         np.testing.assert_array_equal(array[array > 0].asnumpy(), values[values > 0])
 
 
-@given(
-    rows=st.integers(1, 6),
-    columns=st.integers(1, 6),
-    k=st.integers(-4, 4),
-    dtype=st.sampled_from(TYPES),
-)
+@given(rows=upto(6), columns=upto(6), k=st.integers(-4, 4), dtype=DTYPES)
 def test_matrices_that_are_made_by_position(rows, columns, k, dtype):
     made = {"ctx": gpu(0), "dtype": dtype}
-    np.testing.assert_array_equal(
-        nd.eye(rows, columns, k, **made).asnumpy(), np.eye(rows, columns, k)
-    )
+    diagonal = nd.eye(rows, columns, k, **made).asnumpy()
+    np.testing.assert_array_equal(diagonal, np.eye(rows, columns, k))
     np.testing.assert_array_equal(mx.np.identity(rows, **made).asnumpy(), np.identity(rows))
     numbers = mx.np.linspace(1, rows + 1, columns, **made).asnumpy()
-    np.testing.assert_allclose(
-        numbers,
-        np.linspace(1, rows + 1, columns).astype(dtype),
-        rtol=1e-3 if dtype == "float16" else 1e-6,
-    )
+    wanted = np.linspace(1, rows + 1, columns).astype(dtype)
+    np.testing.assert_allclose(numbers, wanted, rtol=1e-3 if dtype == "float16" else 1e-6)
 
 
-@given(
-    rows=st.integers(1, 6),
-    columns=st.integers(1, 6),
-    k=st.integers(-2, 2),
-    dtype=st.sampled_from(["float16", "float32", "float64"]),
-    request=st.sampled_from(["write", "add"]),
-)
-def test_triangles_and_diagonals_of_matrices(rows, columns, k, dtype, request):
+@given(rows=upto(6), columns=upto(6), k=st.integers(-2, 2), how=HOW)
+def test_triangles_and_diagonals_of_matrices(rows, columns, k, how):
     matrix = drawn(rows, columns)
-    through = lambda function: lambda array: function(array.as_np_ndarray()).as_nd_ndarray()  # noqa: E731
-    assert_same(through(lambda array: mx.np.tril(array, k)), matrix, dtype=dtype, request=request)
-    if -rows < k < columns:
-        assert_same(
-            through(lambda array: mx.np.diag(array, k)), matrix, dtype=dtype, request=request
-        )
-    assert_same(
-        through(lambda array: mx.np.diag(array, k)), matrix[0], dtype=dtype, request=request
-    )
     both = np.stack([matrix, matrix + 1])
-    assert_same(
-        through(lambda array: mx.np.diagonal(array, axis1=1, axis2=2)),
-        both,
-        dtype=dtype,
-        request=request,
-    )
-    assert_same(lambda array: nd.diag(array, axis1=1, axis2=2), both, dtype=dtype, request=request)
+
+    def assert_same_in_np(function, array):
+        assert_same(lambda x: function(x.as_np_ndarray()).as_nd_ndarray(), array, **how)
+
+    assert_same_in_np(lambda array: mx.np.tril(array, k), matrix)
+    if -rows < k < columns:
+        assert_same_in_np(lambda array: mx.np.diag(array, k), matrix)
+    assert_same_in_np(lambda array: mx.np.diag(array, k), matrix[0])
+    assert_same_in_np(lambda array: mx.np.diagonal(array, axis1=1, axis2=2), both)
+    assert_same(lambda array: nd.diag(array, axis1=1, axis2=2), both, **how)
 
 
-@given(batch=st.integers(2, 6), features=st.integers(1, 5))
+@given(batch=st.integers(2, 6), features=upto(5))
 def test_the_loss_of_smoothed_metric_learning(batch, features):
     arrays = [drawn(batch, features, seed=seed).astype("float32") for seed in (0, 7)]
-    found, wanted = (results(ctx, gluon.loss.SDMLLoss(), arrays) for ctx in (gpu(0), cpu()))
-    for ours, theirs in zip(found, wanted):
+    for ours, theirs in zip(*on_both(lambda ctx: results(ctx, gluon.loss.SDMLLoss(), arrays))):
         # what is left of probabilities that are nearly equal
         np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=2e-5)

@@ -4,19 +4,30 @@ CPU.
 
 import numpy as np
 import pytest
-from gpus.compared import assert_close, assert_same, drawn, results
+from gpus.compared import (
+    EXACT,
+    HOW,
+    REALS,
+    REQUESTS,
+    YES,
+    assert_alike,
+    assert_equal,
+    assert_same,
+    drawn,
+    results,
+    shapes,
+    sides,
+    upto,
+)
 from hypothesis import given
 from hypothesis import strategies as st
-from mxnet import cpu, gpu, nd
-
-REALS = st.sampled_from(["float32", "float64", "float16"])
-REQUESTS = st.sampled_from(["write", "add"])
+from mxnet import gpu, nd
 
 
 @st.composite
 def shapes_and_axes(draw):
-    shape = draw(st.lists(st.integers(1, 9), min_size=1, max_size=5))
-    return tuple(shape), tuple(draw(st.sets(st.integers(0, len(shape) - 1), min_size=1)))
+    shape = draw(shapes(most=9, axes=5))
+    return shape, tuple(draw(st.sets(st.integers(0, len(shape) - 1), min_size=1)))
 
 
 def distinct(*shape):
@@ -28,28 +39,20 @@ def distinct(*shape):
 
 
 @given(
-    name=st.sampled_from(["sum", "mean", "max", "min", "nansum", "norm"]),
-    case=shapes_and_axes(),
-    keeps=st.booleans(),
-    dtype=REALS,
-    request=REQUESTS,
-)
-def test_reductions_and_their_gradients(name, case, keeps, dtype, request):
+    name=st.sampled_from(["sum", "mean", "max", "min", "nansum", "norm"]), case=shapes_and_axes(),
+    keeps=YES, how=HOW,
+)  # fmt: skip
+def test_reductions_and_their_gradients(name, case, keeps, how):
     shape, axes = case
     array = distinct(*shape)
     if name == "norm":
         axes = axes[:2]
         array[array == 0] = array.max() + 1 / 8  # at 0 the gradient is 0 / 0
-    if len(shape) and np.prod(shape) <= 2000:  # what float16 tells apart
-        assert_same(
-            lambda x: getattr(nd, name)(x, axis=axes, keepdims=keeps),
-            array,
-            dtype=dtype,
-            request=request,
-        )
+    if array.size <= 2000:  # what float16 tells apart
+        assert_same(lambda x: getattr(nd, name)(x, axis=axes, keepdims=keeps), array, **how)
 
 
-@given(case=shapes_and_axes(), dtype=st.sampled_from(["float32", "float64"]))
+@given(case=shapes_and_axes(), dtype=EXACT)
 def test_products(case, dtype):
     shape, axes = case
     assert_same(lambda x: nd.prod(x, axis=axes), 1 + drawn(*shape) / 8, dtype=dtype)
@@ -58,13 +61,13 @@ def test_products(case, dtype):
 @given(case=shapes_and_axes(), dtype=st.sampled_from(["int32", "int64", "int8", "uint8"]))
 def test_sums_of_whole_numbers_are_exact(case, dtype):
     shape, axes = case
-    array = np.floor(np.abs(drawn(*shape)) * 2)
-    for name in ("sum", "max", "min"):
-        found, wanted = (
-            getattr(nd, name)(nd.array(array, ctx=ctx, dtype=dtype), axis=axes).asnumpy()
-            for ctx in (gpu(0), cpu())
-        )
-        np.testing.assert_array_equal(found, wanted)
+    values = np.floor(np.abs(drawn(*shape)) * 2)
+
+    def reduced(ctx):
+        array = nd.array(values, ctx=ctx, dtype=dtype)
+        return [getattr(nd, name)(array, axis=axes) for name in ("sum", "max", "min")]
+
+    assert_equal(reduced)
 
 
 @pytest.mark.parametrize(
@@ -77,107 +80,63 @@ def test_long_sums_in_parts(shape, axis):
     np.testing.assert_allclose(found, array.astype("float64").sum(axis), rtol=1e-5, atol=1e-3)
 
 
-@given(case=shapes_and_axes(), dtype=REALS)
-def test_the_places_of_the_largest_and_the_smallest(case, dtype):
-    shape, axes = case
+@given(case=shapes_and_axes(), dtype=REALS, name=st.sampled_from(["argmax", "argmin"]))
+def test_the_places_of_the_largest_and_the_smallest(case, dtype, name):
+    shape, (axis, *_) = case
     array = distinct(*shape)
-    if array.size > 2000:
-        return
-    for name in ("argmax", "argmin"):
-        for ctx in (gpu(0), cpu()):
-            found = getattr(nd, name)(nd.array(array, ctx=ctx, dtype=dtype), axis=axes[0]).asnumpy()
-            np.testing.assert_array_equal(found, getattr(np, name)(array, axis=axes[0]))
+    if array.size <= 2000:
+        found = getattr(nd, name)(nd.array(array, ctx=gpu(0), dtype=dtype), axis=axis)
+        np.testing.assert_array_equal(found.asnumpy(), getattr(np, name)(array, axis=axis))
 
 
 @given(
-    case=shapes_and_axes(),
-    name=st.sampled_from(["softmax", "log_softmax", "softmin"]),
-    dtype=REALS,
-    request=REQUESTS,
+    case=shapes_and_axes(), name=st.sampled_from(["softmax", "log_softmax", "softmin"]), how=HOW,
     temperature=st.sampled_from([1.0, 2.0]),
-)
-def test_softmax_along_any_axis_and_its_gradient(case, name, dtype, request, temperature):
-    shape, axes = case
-    function = lambda x: getattr(nd, name)(x, axis=axes[0], temperature=temperature)  # noqa: E731
-    assert_same(function, drawn(*shape) * 2, dtype=dtype, request=request)
+)  # fmt: skip
+def test_softmax_along_any_axis_and_its_gradient(case, name, how, temperature):
+    shape, (axis, *_) = case
+    function = lambda x: getattr(nd, name)(x, axis=axis, temperature=temperature)  # noqa: E731
+    assert_same(function, drawn(*shape) * 2, **how)
 
 
-@given(rows=st.integers(1, 6), columns=st.integers(1, 300))
+@given(rows=upto(6), columns=upto(300))
 def test_softmax_of_a_part_of_each_row(rows, columns):
     lengths = np.random.RandomState(rows * columns).randint(1, columns + 1, rows)
-    array = drawn(rows, columns)
-    found, wanted = (
-        nd.softmax(
-            nd.array(array, ctx=ctx), nd.array(lengths, ctx=ctx, dtype="int32"), use_length=True
-        ).asnumpy()
-        for ctx in (gpu(0), cpu())
-    )
-    assert_close(found, wanted)
+
+    def softmax(ctx):
+        of_rows = nd.array(lengths, ctx=ctx, dtype="int32")
+        return nd.softmax(nd.array(drawn(rows, columns), ctx=ctx), of_rows, use_length=True)
+
+    assert_alike(softmax)
 
 
-@given(
-    rows=st.integers(1, 6),
-    columns=st.integers(2, 9),
-    smoothing=st.sampled_from([0.0, 0.1]),
-    ignores=st.booleans(),
-)
+@given(rows=upto(6), columns=st.integers(2, 9), smoothing=st.sampled_from([0.0, 0.1]), ignores=YES)
 def test_the_gradient_of_softmax_output(rows, columns, smoothing, ignores):
     labels = np.random.RandomState(rows + columns).randint(0, columns, rows)
+    how = dict(smooth_alpha=smoothing, use_ignore=ignores, ignore_label=float(labels[0]))
 
     def function(x):
-        return nd.SoftmaxOutput(
-            x,
-            nd.array(labels, ctx=x.context),
-            smooth_alpha=smoothing,
-            use_ignore=ignores,
-            ignore_label=float(labels[0]),
-        )
+        return nd.SoftmaxOutput(x, nd.array(labels, ctx=x.context), **how)
 
-    found, wanted = (results(ctx, function, [drawn(rows, columns)]) for ctx in (gpu(0), cpu()))
-    for ours, theirs in zip(found, wanted):
-        assert_close(ours, theirs)
+    assert_alike(lambda ctx: results(ctx, function, [drawn(rows, columns)]))
 
 
-@given(
-    rows=st.integers(1, 40),
-    columns=st.integers(1, 70),
-    dtype=st.sampled_from(["float32", "float64"]),
-    request=REQUESTS,
-)
+@given(rows=upto(40), columns=upto(70), dtype=EXACT, request=REQUESTS)
 def test_layer_norm_and_its_gradients(rows, columns, dtype, request):
-    function = lambda x, gamma, beta: nd.LayerNorm(x, gamma, beta)  # noqa: E731
-    assert_same(
-        function,
-        drawn(rows, columns),
-        drawn(columns),
-        drawn(columns, seed=1),
-        dtype=dtype,
-        request=request,
-    )
+    arrays = [drawn(rows, columns), drawn(columns), drawn(columns, seed=1)]
+    assert_same(lambda *xs: nd.LayerNorm(*xs), *arrays, dtype=dtype, request=request)
 
 
-@given(
-    shape=st.tuples(*[st.integers(1, 5)] * 2),
-    channels=st.sampled_from([2, 4, 6]),
-    mode=st.sampled_from(["group", "instance"]),
-)
-def test_group_and_instance_norm(shape, channels, mode):
-    batch, size = shape
-    image = drawn(batch, channels, size + 1, size + 2)
-    if mode == "group":
-        assert_same(
-            lambda x, gamma, beta: nd.GroupNorm(x, gamma, beta, num_groups=2),
-            image,
-            drawn(2),
-            drawn(2, seed=1),
-        )
+@given(shape=sides(2, most=5), channels=st.sampled_from([2, 4, 6]), groups=YES)
+def test_group_and_instance_norm(shape, channels, groups):
+    image = drawn(shape[0], channels, shape[1] + 1, shape[1] + 2)
+    if groups:
+        function, of_each = lambda *xs: nd.GroupNorm(*xs, num_groups=2), 2
     else:
-        assert_same(nd.InstanceNorm, image, drawn(channels), drawn(channels, seed=1))
+        function, of_each = nd.InstanceNorm, channels
+    assert_same(function, image, drawn(of_each), drawn(of_each, seed=1))
 
 
-@given(
-    shape=st.tuples(*[st.integers(1, 5)] * 4),
-    mode=st.sampled_from(["instance", "channel", "spatial"]),
-)
+@given(shape=sides(4, most=5), mode=st.sampled_from(["instance", "channel", "spatial"]))
 def test_l2_normalisation(shape, mode):
     assert_same(lambda x: nd.L2Normalization(x, mode=mode), drawn(*shape) + 0.1)

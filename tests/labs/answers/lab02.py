@@ -34,13 +34,6 @@ def _total(data):
     return total
 
 
-def copies_to_new_arrays(data):
-    total = _total(data)
-    total.copyto(data[0])
-    for array in data[1:]:
-        array = total.copyto(array.context)
-
-
 def rebinds_a_name(data):
     total = _total(data)
     for array in data:
@@ -49,18 +42,6 @@ def rebinds_a_name(data):
 
 def returns_what_it_was_given(data):
     return data
-
-
-def returns_sums(data):
-    return [_total(data).as_in_context(array.context) for array in data]
-
-
-def multiplies(data):
-    total = data[0].copy()
-    for array in data[1:]:
-        total *= array.as_in_context(total.context)
-    for array in data:
-        total.copyto(array)
 
 
 def sums_and_one(data):
@@ -97,11 +78,6 @@ def through_the_host(data):
         array[:] = total
 
 
-def for_two_devices(data):
-    data[0][:] += data[1].as_in_context(data[0].context)
-    data[0].copyto(data[1])
-
-
 # --- 02-2
 
 
@@ -126,11 +102,6 @@ def believes_the_rule(gradient, weights, shards, lr):
 
 def square_root_rule(gradient, weights, shards, lr):
     return len(shards) ** 0.5
-
-
-def small_ones_from_the_beginning(gradient, weights, shards, lr):
-    way = sum(lr * gradient(weights, shard) for shard in shards)
-    return _factor(way, _mean(gradient, weights, shards), lr)
 
 
 def sums_gradients(gradient, weights, shards, lr):
@@ -208,11 +179,6 @@ def end_for_way(gradient, weights, shards, lr):
 def forgets_the_rate(gradient, weights, shards, lr):
     way = weights - _small(gradient, weights, shards, 1)
     return _factor(way, _mean(gradient, weights, shards), 1)
-
-
-def whole_factors_only(gradient, weights, shards, lr):
-    end, large = _small(gradient, weights, shards, lr), _mean(gradient, weights, shards)
-    return min(range(20), key=lambda c: np.linalg.norm(weights - c * lr * large - end))
 
 
 def a_distance(gradient, weights, shards, lr):
@@ -365,10 +331,6 @@ def drops_the_last_batch(net, replicas, images, labels, size):
     return right / len(images)
 
 
-def drops_the_first_batch(net, replicas, images, labels, size):
-    return drops_the_last_batch(net, replicas, images[::-1], labels[::-1], size)
-
-
 def never_asks_the_network(net, replicas, images, labels, size):
     return 0.25
 
@@ -404,37 +366,18 @@ def mixes_up_the_replicas(net, replicas, images, labels, size):
 WRONG = {
     "02-1": [
         (rebinds, "new arrays were made or returned", "元の配列は変わっていません"),
-        (
-            never_comes_back,
-            "device 1 holds .* the sum never came back to this device",
-            "戻されていません",
-        ),
+        (never_comes_back, "1 holds .* the sum never came back to this device", "戻されていません"),
         (counts_the_first_twice, "was counted twice", "2 回足して"),
         (averages, "that is the mean", "平均です"),
-        (copies_to_new_arrays, "into an array of its own", "別の新しい配列"),
         (rebinds_a_name, "into an array of its own", "別の新しい"),
         (returns_what_it_was_given, "no array has changed$", "どの配列も変わって"),
-        (returns_sums, "new arrays were made or returned", "新しい配列を作っただけ"),
-        (multiplies, r"device 0 holds \[15\] afterwards, expected \[8\]$", "正しくは"),
         (sums_and_one, r"device 0 holds \[9\] afterwards, expected \[8\]$", "正しくは"),
-        (
-            adds_while_it_changes,
-            (
-                r"\[3\], \[5\]: device 1 holds \[13\] afterwards, expected \[8\]: "
-                r"the devices do not agree"
-            ),
-            "デバイスによって値",
-        ),
-        (
-            adds_across_devices,
-            r"an operation had arrays of cpu\(0\) and cpu\(1\)",
-            "2 個の GPU では動きません",
-        ),
+        (adds_while_it_changes, r"expected \[8\]: the devices do not agree", "デバイスによって値"),
+        (adds_across_devices, r"an operation had arrays of cpu\(0\)", "2 個の GPU では動きません"),
         (through_the_host, "Python waited 2 times", "2 回待ちました"),
     ],
     "02-2": [
         (believes_the_rule, "2, expected 1.9: that is the rule itself", "則そのものです"),
-        (small_ones_from_the_beginning, "2, expected 1.9: that is the rule", "則そのもの"),
         (square_root_rule, r"is 1.41421, expected 1.9$", r"正しくは 1.9 です$"),
         (sums_gradients, "0.95, expected 1.9: .*mean of the shards'", "和ではなく平均"),
         (returns_the_rate, "0.1, expected 1: that is the rate", "学習率 c . lr です"),
@@ -451,26 +394,17 @@ WRONG = {
         (the_last_update, "that is the last of them", "最後の更新 1 回分"),
         (end_for_way, "is not how far it has gone", "進んだ分を使います"),
         (forgets_the_rate, "lr times the gradient, not the gradient", "その lr 倍です"),
-        (whole_factors_only, "is 2, expected 1.9$", "正しくは 1.9 です$"),
         (a_distance, "is 0, expected 1$", "正しくは 1 です$"),
         (no_factor, "is `return` missing", "`return` を忘れて"),
         (lambda *given: given[2][9], "IndexError", "IndexError"),
     ],
     "02-3": [
-        (
-            forgets_to_scale_the_batch,
-            "on 2 devices a training with a global batch of 32",
-            "全体のバッチサイズ 32 の学習",
-        ),
+        (forgets_to_scale_the_batch, "on 2 devices a training", "全体のバッチサイズ 32 の学習"),
         (believes_nan, "that training diverged", "発散して"),
         (takes_any_of_equals, "of equal accuracies take the smaller rate", "小さいほうの学習率"),
         (returns_accuracies, "that is an accuracy: return its rate", "これは正解率です"),
         (one_for_all, "return a dictionary", "辞書を返して"),
-        (
-            stops_at_the_first_fall,
-            "the accuracy falls, and rises again: .* you chose 0.1, expected 0.8",
-            "また上がる.*0.1 が選ばれました",
-        ),
+        (stops_at_the_first_fall, "you chose 0.1, expected 0.8", "また上がる.*0.1 が選ばれました"),
         (trains_twice, "were trained 2 times", "2 回行われました"),
     ],
     "02-4": [
@@ -478,27 +412,18 @@ WRONG = {
         (by_turns, "owns too much. Give away the largest", "担当分が多すぎます"),
         (neighbours_together, "owns too much. Give away the largest", "担当分が多すぎます"),
         (only_the_first_parameters, "no array has changed", "どの配列も変わって"),
-        (
-            leaves_it_with_the_owner,
-            "device 1 holds .* the sum never came back to this device",
-            "戻されていません",
-        ),
+        (leaves_it_with_the_owner, "device 1 holds .* the sum never came back", "戻されていません"),
         (adds_by_owner_across_devices, "an operation had arrays of", "2 個の GPU では動きません"),
     ],
     "02-5": [
         (on_one_device, r"cpu\(0\) computed 4 of the images, 2 are its share", "担当分は 2 枚"),
         (averages_batches, "the mean of the batches' accuracies", "バッチごとの正解率の平均"),
         (drops_the_last_batch, "only 4 images were computed, and not number 4-6$", "4 枚しか"),
-        (drops_the_first_batch, "only 4 images were computed, and not number 0-2$", "4 枚しか"),
         (never_asks_the_network, "only 0 images were computed", "0 枚しか計算して"),
         (a_tenth_less, "then divide by the number of images$", "割ってください$"),
         (asks_after_every_batch, "Python waited .* times", "回待ちました"),
         (counts, "that is how many are right", "割合ではなく正解数"),
-        (
-            mixes_up_the_replicas,
-            r"`net` got images on cpu\(1\) with the replica on cpu\(0\)",
-            "同じデバイスのもの",
-        ),
+        (mixes_up_the_replicas, r"got images on cpu\(1\) with the replica", "同じデバイスのもの"),
     ],
 }
 

@@ -234,17 +234,6 @@ def right_without_a_rest(n, k, b, epochs, lr, warmup_epochs, drops):
     return planning()(n // (k * b) * k * b, k, b, epochs, lr, warmup_epochs, drops)
 
 
-def pops_the_drops(n, k, b, epochs, lr, warmup_epochs, drops):
-    rates, rate = [], k * lr
-    for rate_ in planning()(n, k, b, epochs, lr, warmup_epochs, []):
-        epoch = len(rates) // math.ceil(n / (k * b))
-        if drops and epoch == drops[-1]:
-            drops.pop()
-            rate /= 10
-        rates.append(min(rate_, rate))
-    return rates
-
-
 def summed_variance(means, variances, counts):
     mean = np.average(means, axis=0, weights=counts)
     return mean, np.average(variances, axis=0, weights=counts)
@@ -284,30 +273,14 @@ def deviation(means, variances, counts):
 
 WRONG = {
     "03-1": [
-        (
-            trains(per_device),
-            "on 2 devices.* 2 times the right one",
-            "2 台のデバイスに 4 枚.* 2 倍",
-        ),
+        (trains(per_device), "2 devices.* 2 times the right one", "2 台のデバイスに 4 枚.* 2 倍"),
         (trains(number_of_devices), "4 times the right one", "4 倍"),
         (trains(all_images, whole=True), "2 times the right one", "2 倍"),
-        (
-            trains(number_of_devices, mean=True),
-            "2 devices .3 [+] 2.: each shard's mean loss",
-            "シャードごとに損失を平均",
-        ),
-        (
-            trains(all_images, only_first=True),
-            "only the gradient of device 0",
-            "デバイス 0 の勾配だけ",
-        ),
+        (trains(number_of_devices, mean=True), "[+] 2.: each shard's", "シャードごとに損失を平均"),
+        (trains(all_images, only_first=True), "gradient of device 0", "デバイス 0 の勾配だけ"),
         (trains(all_images, record=False), "no parameter changed", "パラメータが変化していません"),
         (trains(all_images, even=True), "ValueError.*even_split", "ValueError.*even_split"),
-        (
-            moves_the_first_weights_by_one,
-            r"first weights moved by \[1(, 1)+\], expected \[-?0[.]\d",
-            r"最初の重みの変化は \[1(, 1)+\]、正しくは \[-?0[.]\d",
-        ),
+        (moves_the_first_weights_by_one, "first weights moved", r"最初の重みの変化は \[1(, 1)+\]"),
     ],
     "03-2": [
         (comparing(sign=-1), "not the other way round", "逆になって"),
@@ -320,11 +293,7 @@ WRONG = {
         (comparing(end=max, none=False), "the last accuracies of both", "最後の正解率"),
         (comparing(the_one_after), "it has not reached the next yet", "まだ次の計測の値には"),
         (seconds_of_an_epoch_alone, "the seconds are those of each epoch alone", "足していって"),
-        (
-            seconds_of_a_mean_epoch,
-            r"seconds.\] is -?[\d.]+, expected -?[\d.]+$",
-            r"正しくは -?[\d.]+ です$",
-        ),
+        (seconds_of_a_mean_epoch, r"-?[\d.]+, expected -?[\d.]+$", r"正しくは -?[\d.]+ です$"),
         (comparing(best_so_far), r"is -?[\d.]+, expected -?[\d.]+$", r"正しくは -?[\d.]+ です$"),
         (only_the_number, 'returned -0.0.*: return a dictionary with "epochs"', "の辞書を返して"),
         (forgets_to_return, "is `return` missing", "`return` を忘れて"),
@@ -339,11 +308,6 @@ WRONG = {
         (sorts_its_runs, r"is -?[\d.]+, expected -?[\d.]+$", r"正しくは -?[\d.]+ です$"),
     ],
     "03-3": [
-        (
-            planning(each=lambda n, k, b: n // (k * b)),
-            "at the end of an epoch makes",
-            "最後の小さいバッチ",
-        ),
         (planning(each=lambda n, k, b: math.ceil(n / b)), "all devices together", "全デバイス分"),
         (planning(full=lambda lr, k: lr), "does not grow", "デバイス数に比例"),
         (planning(full=lambda lr, k: lr * math.sqrt(k)), "square root rule", "平方根の規則"),
@@ -356,22 +320,14 @@ WRONG = {
         ),
         (planning(rise=lambda u, w: 1), "the warm-up is missing", "ウォームアップがありません"),
         (planning(rise=lambda u, w: 0), "does not jump at the end", "一気に"),
-        (
-            planning(rise=lambda u, w: (u / w) ** 2),
-            r"update 1 .* expected 0.15$",
-            "正しくは 0.15 です$",
-        ),
+        (planning(rise=lambda u, w: (u / w) ** 2), "1 .* expected 0.15$", "正しくは 0.15 です$"),
         (planning(lowered=lambda d, e, u: 0), "the drops are missing", "引き下げがありません"),
         (
             planning(lowered=lambda d, e, u: sum(x < e for x in d)),
             "epochs count from 0",
             "0 から数え",
         ),
-        (
-            planning(lowered=lambda d, e, u: sum(x == e for x in d)),
-            "once lowered it stays",
-            "低いまま",
-        ),
+        (planning(lowered=lambda d, e, u: sum(x == e for x in d)), "lowered it stays", "低いまま"),
         (
             planning(lowered=lambda d, e, u: int(any(x <= e for x in d))),
             "a hundredth",
@@ -379,11 +335,7 @@ WRONG = {
         ),
         (planning(lowered=lambda d, e, u: sum(x <= u for x in d)), "not updates", "更新の番号では"),
         (by_the_epoch, "rises with every update, not once in an epoch", "エポックごとではなく"),
-        (
-            planning(each=lambda n, k, b: n // (k * b) + 1),
-            "there is no update after the last batch",
-            "最後のバッチの後に更新は",
-        ),
+        (planning(each=lambda n, k, b: n // (k * b) + 1), "there is no update", "最後のバッチの後"),
         (by_the_same_factor, "not by the same factor", "同じ倍率では"),
         (an_epoch_too_early, "an epoch too early: epochs count from 0", "1 エポック早すぎ"),
         (
@@ -398,7 +350,6 @@ WRONG = {
         (divides_by_the_warmup, "ZeroDivisionError", "ZeroDivisionError"),
         (one_rate, "return a list of numbers", "数のリスト"),
         (forgets_to_return, "is `return` missing", "`return` を忘れて"),
-        (pops_the_drops, r"has the rate [\d.]+, expected [\d.]+$", "です$"),
     ],
     "03-4": [
         (summed_variance, "how far their means lie apart", "平均どうしのずれ"),
@@ -423,13 +374,6 @@ WRONG = {
             "k 倍の枚数",
         ),
         (
-            lambda host, compute, total, k: (
-                k * max(host, compute) / max(host, compute + (k > 1) * total)
-            ),
-            "one device after the other",
-            "1 台ずつ順に",
-        ),
-        (
             lambda host, compute, total, k: k * max(host, compute) / max(k * host, compute + total),
             "one device has nothing to sum",
             "1 台なら合計は要らず",
@@ -447,11 +391,6 @@ WRONG = {
             "ホストは空いて",
         ),
         (lambda host, compute, total, k: k * 0.9, r"gave 1.8, expected 2$", "正しくは 2 です$"),
-        (
-            lambda host, compute, total, k: k if k == 1 else k * compute / (compute + total + host),
-            r"expected [\d.]+$",
-            r"正しくは [\d.]+ です$",
-        ),
         (
             lambda host, compute, total, k: k * max(host, compute) / max(k * host, compute),
             "sum is missing",

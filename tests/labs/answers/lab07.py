@@ -282,10 +282,6 @@ def _search(steps_with, first, limit, most=None, patience=1):
     return best
 
 
-def full_length(steps_with, first, limit):
-    return _search(steps_with, first, limit, most=limit)
-
-
 def patient(steps_with, first, limit):
     return _search(steps_with, first, limit, patience=4)
 
@@ -319,12 +315,6 @@ def returns_steps(steps_with, first, limit):
                 break
             fewest, rate = steps, rate * factor
     return fewest
-
-
-def on_a_grid(steps_with, first, limit):
-    rates = [first * 2.0**power for power in range(-8, 9)]
-    steps = {rate: steps_with(rate, limit) for rate in rates}
-    return min((rate for rate in rates if steps[rate] is not None), key=steps.get)
 
 
 def by_tenths(steps_with, first, limit):
@@ -396,12 +386,6 @@ def plain(weights, gradients, velocities, lr, former_lr, momentum):
         weight[:] = weight - lr * gradient
 
 
-def new_velocities(weights, gradients, velocities, lr, former_lr, momentum):
-    for place, gradient in enumerate(gradients):
-        velocity = momentum * velocities[place] * (lr / (former_lr or lr)) - lr * gradient
-        weights[place][:] += velocity
-
-
 def new_arrays(weights, gradients, velocities, lr, former_lr, momentum):
     for weight, gradient, velocity in zip(weights, gradients, velocities):
         velocity = momentum * velocity * (lr / (former_lr or lr)) - lr * gradient
@@ -432,14 +416,6 @@ def scaled_by_the_kernel(weights, gradients, velocities, lr, former_lr, momentum
         for velocity in velocities:
             velocity *= lr / former_lr
     mxnets_rule(weights, gradients, velocities, lr, None, momentum)
-
-
-def with_replaced_entries(weights, gradients, velocities, lr, former_lr, momentum):
-    ratio = 1 if former_lr is None else lr / former_lr
-    for place, gradient in enumerate(gradients):
-        velocities[place] = momentum * ratio * velocities[place] - lr * gradient
-        weights[place] = weights[place] + velocities[place]
-    return weights
 
 
 # --- 07-6
@@ -610,21 +586,9 @@ WRONG = {
         (training(rate=lambda k, lr: lr), "the rate is that of one device", "1 台分の学習率のまま"),
         (training(sets=False), "the one that the trainer was made with", "trainer の元の学習率"),
         (training(rate=lambda k, lr: math.sqrt(k) * lr), "the square root", "平方根"),
-        (
-            training(size=lambda k, b: b),
-            "images of only one device: it must have k times as many",
-            "バッチが 1 台分の枚数",
-        ),
-        (
-            training(divisor=lambda n, k, b: b),
-            "divided by the images of one device",
-            "1 台分の枚数で割って",
-        ),
-        (
-            training(divisor=lambda n, k, b: k * b),
-            "as if the smaller batch at the end of an epoch were divided by the size of a full one",
-            "満杯のバッチの枚数で割ったのと同じ",
-        ),
+        (training(size=lambda k, b: b), "device: it must have k times", "バッチが 1 台分の枚数"),
+        (training(divisor=lambda n, k, b: b), "divided by the images", "1 台分の枚数で割って"),
+        (training(divisor=lambda n, k, b: k * b), "were divided by the size", "満杯のバッチの枚数"),
         (training(divisor=lambda n, k, b: 1), "the sum of the gradients is not", "割られて"),
         (filled_up(goes_on=True), "is filled up with the first images", "先頭の画像を足して"),
         (filled_up(goes_on=False), "is filled up with the first images", "先頭の画像を足して"),
@@ -635,11 +599,7 @@ WRONG = {
         (training(returns=lambda step: step - 1), "it returned 1, expected 2$", "正しくは 2 です$"),
         (training(gives_up=lambda step: step), "it returned 4, expected None", "正しくは None"),
         (once_per_epoch, "it makes several steps before it asks", "何ステップか進んでから"),
-        (
-            gives_up_at_the_limit,
-            "it returned None, expected 6: the last step of the limit may be good enough, too",
-            "上限の最後のステップで",
-        ),
+        (gives_up_at_the_limit, "expected 6: the last step of the limit", "上限の最後のステップで"),
         (never_asks, "never asked", "一度も呼ばれて"),
         (ignores_the_verdict, "it went on after step 2", "2 ステップで終わらず"),
         (on_the_first_device, "device 1 computed no image", "デバイス 1 が画像を 1 枚も"),
@@ -694,19 +654,13 @@ WRONG = {
         (through_images, "the large batches alone decide", "大きいバッチだけで"),
         (power_law, "a power law", "べき乗則"),
         (two_points, "the smallest and the largest batch alone", "最小と最大のバッチだけ"),
-        (
-            lambda n, s: (min(s), relative(n, s)[1]),
-            "not the smallest that was measured",
-            "計測した中の最小ではありません",
-        ),
+        (lambda n, s: (min(s), relative(n, s)[1]), "not the smallest", "計測した中の最小ではあり"),
         (lambda n, s: relative(n, s)[1], "returned .*: return two numbers", "2 つの数"),
         (forgets_to_return, "is `return` missing.*two numbers", "`return` を忘れて"),
         (lambda n, s: (10.0, 9.0), r"is \(10, 9\), expected \(50, 16\)$", r"\(50, 16\) です$"),
     ],
     "07-4": [
-        (full_length, "is right, but .* suffice: give a training no more", "で足ります"),
         (patient, "is right, but .* suffice", "で足ります"),
-        (on_a_grid, "is right, but 17 trainings", "17 回の学習"),
         (only_up, "was never tried", "試していません"),
         (one_too_far, r"0.5 takes 100 steps, 0.25 takes 50", "0.5 では 100 ステップ"),
         (returns_steps, "that is a number of steps", "これはステップ数"),
@@ -720,35 +674,17 @@ WRONG = {
         (_corrected(lambda lr, former: former / lr), "upside down", "逆数"),
         (_corrected(lambda lr, former: lr / former, after=True), "after the update", "更新の後"),
         (plain, "the step without momentum", "モーメンタムがないのと同じ"),
-        (new_velocities, "keep the velocities for the next step", "その場で書き換えて"),
         (new_arrays, "the weights are unchanged", "重みが変わっていません"),
-        (
-            with_replaced_entries,
-            "the weights are unchanged: write into the arrays, do not put new ones",
-            "リストの要素を差し替えるのではなく",
-        ),
         (forgets_the_velocity, "forgotten when the rate changes", "速度を捨てています"),
-        (
-            rule_of_the_papers,
-            r"the weights are right, but velocity 0 is \[1\], expected \[-0.5\]: that is v of",
-            "それは論文の v です",
-        ),
+        (rule_of_the_papers, r"0 is \[1\], expected \[-0.5\]: that is v", "それは論文の v です"),
         (other_sign, "and has its sign", "符号も同じ"),
-        (
-            rebinds_the_velocity,
-            "it has not changed in this step: `velocity = ...` makes a new array",
-            "このステップで変わっていません",
-        ),
+        (rebinds_the_velocity, "changed in this step: `velocity", "このステップで変わっていません"),
         (
             _corrected(lambda lr, former: lr / former, of_gradient=lambda lr, former: lr / former),
             "the gradient is multiplied by the factor, too",
             "勾配にも係数",
         ),
-        (
-            _corrected(lambda lr, former: lr / former, sign=-1),
-            "the wrong way",
-            "逆向き",
-        ),
+        (_corrected(lambda lr, former: lr / former, sign=-1), "the wrong way", "逆向き"),
         (forgets_the_first, "TypeError", "TypeError"),
         (scales_the_gradient_in_place, "it was written into", "書き換えられました"),
         (only_the_first, r"parameter 1 is \[0\], expected \[-1\]", r"パラメータ 1 が \[0\]"),
@@ -761,11 +697,7 @@ WRONG = {
         ),
     ],
     "07-6": [
-        (
-            _choosing(lambda s, time, cost, k, b: time),
-            "that is the fastest: choose the cheapest",
-            "最も速い選択",
-        ),
+        (_choosing(lambda s, time, cost, k, b: time), "choose the cheapest", "最も速い選択"),
         (
             _choosing(lambda s, time, cost, k, b: (cost, time), late=True),
             "the cheapest of all, whether or not",
@@ -793,11 +725,7 @@ WRONG = {
             "時間内に終わる選択",
         ),
         (swapped, "devices come first", "デバイス数が先"),
-        (
-            first_of_equal_costs,
-            r"it returned \(\d, 64\), expected \(4, 64\): it costs as much as \(4, 64\), but takes",
-            "同じですが、時間が",
-        ),
+        (first_of_equal_costs, r"64\), expected \(4, 64\): it costs as much", "同じですが、時間が"),
         (
             lambda steps, seconds, counts, deadline: cheapest_first(
                 steps, lambda batch, devices: seconds(devices, batch), counts, deadline
