@@ -1,8 +1,6 @@
 """Schedules of 1,024 ranks: proved and priced as small ones are; one wrong transfer is found."""
 
 import re
-import subprocess
-import sys
 from dataclasses import replace
 
 import pytest
@@ -124,41 +122,29 @@ def test_prices_are_those_of_the_definition(topology, data):
             assert of_step.bottleneck in busiest
 
 
-GROWTH = 5  # of a transfer's time from 64 to 1,024 ranks, at most; it would be 16 if each looked
-# at all ranks
 MEASURED = """
-import resource, sys, time
+import resource, sys
 from gluonlab.collectives.algorithms import make_schedule, over_hosts
 from gluonlab.collectives.check import check
 from gluonlab.collectives.cost import price
 from gluonlab.collectives.topology import make_topology, switch
-def of_a_transfer(name, ranks, times):
-    began = time.process_time()
-    for _ in range(times):
-        if name == "over_hosts":
-            schedule = over_hosts(ranks // 8, 8)
-            topology = make_topology(f"p3.16xlarge*{ranks // 8}")
-        else:
-            schedule, topology = make_schedule(name, ranks), switch(ranks, 1e-5, 1e10, 1e11)
-        check(schedule)
-        assert price(schedule, topology, 1e8).seconds > 0
-    return (time.process_time() - began) / times / schedule.transfers
 
-of_a_transfer(sys.argv[1], 64, 1)  # loads what it needs
-few, many = of_a_transfer(sys.argv[1], 64, 10), of_a_transfer(sys.argv[1], 1024, 1)
-print(many / few, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20)
+if sys.argv[1] == "over_hosts":
+    schedule, topology = over_hosts(128, 8), make_topology("p3.16xlarge*128")
+else:
+    schedule, topology = make_schedule(sys.argv[1], 1024), switch(1024, 1e-5, 1e10, 1e11)
+check(schedule)
+assert price(schedule, topology, 1e8).seconds > 0
+print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20)
 """
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("name", [*ALGORITHMS, "over_hosts"])
-def test_1024_ranks_take_no_longer_for_a_transfer_than_few_do_and_no_more_than_a_gigabyte(name):
-    done = subprocess.run(
-        [sys.executable, "-c", MEASURED, name], capture_output=True, text=True, timeout=600
-    )
+def test_1024_ranks_take_no_more_than_a_gigabyte(python, name):
+    done = python("-c", MEASURED, name)
     assert done.returncode == 0, done.stderr
-    growth, gigabytes = map(float, done.stdout.split())
-    assert gigabytes <= 1 and growth <= GROWTH
+    assert float(done.stdout) <= 1
 
 
 def test_devices_without_number_are_placed_as_they_are_numbered():
