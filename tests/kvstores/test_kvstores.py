@@ -23,8 +23,9 @@ AVAILABLE = sorted(set(KVSTORES) - {"nccl"})
 
 
 def test_every_algorithm_and_every_schedule_for_links_is_a_store():
-    assert list(kvstores.ALGORITHMS) == list(ALGORITHMS)
-    assert list(kvstores.FOR_LINKS) == list(FOR_LINKS)
+    by_schedule = [name for name, kind in KVSTORES.items() if kind.places]
+    assert by_schedule == [*ALGORITHMS, *FOR_LINKS, "sharded-optimizer"]
+    assert tuple(FOR_LINKS) == kvstores.FOR_LINKS
 
 
 LOADED = """
