@@ -181,24 +181,18 @@ def _as_text(topology: Topology) -> str:
     }
     optional = {key: getattr(topology, key) for key in left_out}
     head = {
-        "format": FORMAT,
-        "name": topology.name,
-        "note": topology.note,
-        "devices": topology.world_size,
-        LATENCY: usual,
+        "format": FORMAT, "name": topology.name, "note": topology.note,
+        "devices": topology.world_size, LATENCY: usual,
         **{key: value for key, value in optional.items() if value != left_out[key]},
-    }
-    written = [
+    }  # fmt: skip
+    lists: Dict[str, Sequence[Any]] = {"links": [link._asdict() for link in links]}
+    lists["routes"] = [
         {
-            "from": src,
-            "to": dst,
-            "links": [link.name for link in route.links],
+            "from": src, "to": dst, "links": [link.name for link in route.links],
             **({} if route.latency_s == usual else {LATENCY: route.latency_s}),
         }
         for (src, dst), route in routes.items()
-    ]
-    lists: Dict[str, Sequence[Any]] = {"links": [link._asdict() for link in links]}
-    lists["routes"] = written
+    ]  # fmt: skip
     blocks = [f'"{key}": [\n  ' + ",\n  ".join(map(_dumped, lists[key])) + "\n]" for key in lists]
     return ",\n".join([_dumped(head)[:-1], *blocks]) + "}\n"
 
@@ -382,9 +376,9 @@ class Reader:
         return routes
 
     def _known_link(self, where: str, value: Any) -> Link:
-        if not (isinstance(value, str) and value in self._links):
-            if not isinstance(value, str):
-                raise ScheduleError(f"{where}: {shown(value)} is no link: give the name of one")
+        if not isinstance(value, str):
+            raise ScheduleError(f"{where}: {shown(value)} is no link: give the name of one")
+        if value not in self._links:
             raise ScheduleError(f"{where}: {unknown('link', value[:60], self._links)}")
         return self._links[value]
 
