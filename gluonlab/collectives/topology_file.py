@@ -446,7 +446,10 @@ class Fields:
         least, most, example = SECONDS if zero else SPEEDS
         wanted = f"a number from {least:g} to {most:g}"
         value = self.value(key, wanted)
-        number = _as_float(value)
+        try:
+            number = float(value) if type(value) in (int, float) else math.nan
+        except OverflowError:
+            number = math.nan
         if not least <= number <= most:
             self.refuse(f"{key} is {shown(value)}: give {wanted}, such as {example}")
         return number
@@ -478,16 +481,6 @@ class Fields:
         if len(value) > most:
             self.refuse(f"{key} has {len(value)} entries: give up to {most}")
         return [read(f"{self.where}: {key}[{place}]", item) for place, item in enumerate(value)]
-
-
-def _as_float(value: Any) -> float:
-    """NaN for what is no finite number."""
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
-        return math.nan
-    try:
-        return float(value) if math.isfinite(value) else math.nan
-    except OverflowError:
-        return math.nan
 
 
 def shown(value: Any) -> str:
