@@ -83,8 +83,8 @@ def _nccl(name: str, topology: Optional[str]) -> "KVStoreBase":
     return NcclKVStore()
 
 
-def _by_schedule(summary: str) -> KVStoreKind:
-    return KVStoreKind(_scheduled, summary, places=True)
+def _by_schedule(summary: str, create: Any = _scheduled) -> KVStoreKind:
+    return KVStoreKind(create, summary, places=True)
 
 
 KVSTORES: Dict[str, KVStoreKind] = {
@@ -110,18 +110,14 @@ KVSTORES: Dict[str, KVStoreKind] = {
     "halving_doubling": _by_schedule("from scratch: partners exchange halves, then double them"),
     "hierarchical": _by_schedule("from scratch: within groups, between groups, within groups"),
     # all of `gluonlab.collectives.for_links.FOR_LINKS`
-    "multi_ring": KVStoreKind(
-        _for_links, "from scratch: as many rings as the links carry at once", places=True
+    "multi_ring": _by_schedule(
+        "from scratch: as many rings as the links carry at once", _for_links
     ),
-    "synthesised": KVStoreKind(
-        _for_links,
-        "from scratch: schedules that a solver has found for the links, by size",
-        places=True,
+    "synthesised": _by_schedule(
+        "from scratch: schedules that a solver has found for the links, by size", _for_links
     ),
-    "auto": KVStoreKind(
-        _for_links,
-        "the one with the lowest price for the links, of all these schedules, by size",
-        places=True,
+    "auto": _by_schedule(
+        "the one with the lowest price for the links, of all these schedules, by size", _for_links
     ),
     "sharded-optimizer": KVStoreKind(
         _sharded_optimizer,

@@ -33,10 +33,6 @@ def on_devices(contributions, dtype):
     ]
 
 
-def bits(array):
-    return array.asnumpy().tobytes()
-
-
 @pytest.fixture(autouse=True)
 def small_pieces(monkeypatch):
     """Pieces of 1 KiB, so that small arrays have several."""
@@ -65,30 +61,6 @@ def test_every_algorithm_leaves_the_exact_sum_on_every_device(
             assert arrays[rank][place].dtype == np.dtype(dtype)
 
 
-@examples(20, 40)
-@given(
-    st.sampled_from(sorted(ALGORITHMS)),
-    st.integers(2, 8),
-    st.integers(1, 3000),
-    st.sampled_from(TYPES[1:]),
-    st.integers(0, 1000),
-)
-def test_replicas_end_with_the_same_bits_and_a_second_run_gives_the_same(
-    name, world_size, size, dtype, seed
-):
-    random = np.random.RandomState(seed)
-    contributions = [[random.normal(size=size)] for _ in range(world_size)]
-    results = []
-    for _ in range(2):
-        arrays = on_devices(contributions, dtype)
-        allreduce(make_schedule(name, world_size), arrays)
-        results += [bits(rank[0]) for rank in arrays]
-    assert len(set(results)) == 1
-    total = np.sum([contribution[0] for contribution in contributions], axis=0)
-    error = np.abs(arrays[0][0].asnumpy().astype("float64") - total).max()
-    assert error <= np.finfo(dtype).eps * 4 * world_size * max(1, np.abs(contributions).max())
-
-
 @pytest.mark.parametrize("name", sorted(HALVES))
 @pytest.mark.parametrize("world_size", [1, 2, 3, 4, 5])
 def test_the_halves_of_an_allreduce_do_what_they_promise(name, world_size):
@@ -104,15 +76,6 @@ def test_the_halves_of_an_allreduce_do_what_they_promise(name, world_size):
             assert (arrays[owner][0].asnumpy()[place] == total[place]).all()
     allreduce(gather, arrays)
     assert all((rank[0].asnumpy() == total).all() for rank in arrays)
-
-
-def test_memory_beside_the_arrays_stays_as_it_is():
-    ctxs = devices(3)
-    whole = [nd.array(np.arange(3000), ctx=ctx) for ctx in ctxs]
-    allreduce(make_schedule("ring", 3), [[array[1000:2000]] for array in whole])
-    expected = np.arange(3000.0)
-    expected[1000:2000] *= 3
-    assert all((array.asnumpy() == expected).all() for array in whole)
 
 
 @pytest.mark.parametrize("name", sorted(ALGORITHMS))

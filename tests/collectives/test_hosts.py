@@ -132,22 +132,6 @@ def test_a_part_of_several_hosts_keeps_their_hosts():
 # --- prices
 
 
-def test_two_hosts_of_two_devices_by_hand():
-    """400 bytes; a message takes 1 s and 10 bytes/s within a host, 2 s and 5 bytes/s on its NIC.
-
-    Reduce-scatter in each host: 200 bytes each way, 1 + 20 s. Rings of two over hosts, twice one
-    step: both devices of a host send 100 bytes over its NIC, one after the other, 2 (2 + 20) s.
-    All-gather: 1 + 20 s. The flat ring has six steps in which each NIC sends 100 bytes, 2 + 20 s.
-    """
-    topology = several_hosts(switch(2, 1.0, 10.0), 2, network())
-    hierarchical = price(over_hosts(2, 2), topology, 400)
-    assert [step.seconds for step in hierarchical.steps] == [21, 44, 44, 21]
-    assert [step.bottleneck[8:] for step in hierarchical.steps[1:3]] == ["NIC 0 out"] * 2
-    assert price(make_schedule("ring", 4), topology, 400).seconds == 6 * 22
-    both = several_hosts(switch(2, 1.0, 10.0), 2, network(nics=2))
-    assert price(over_hosts(2, 2), both, 400).seconds == 21 + 22 + 22 + 21
-
-
 @st.composite
 def cases(draw):
     """(a schedule for hosts x devices, the host, its network, hosts, bytes)"""

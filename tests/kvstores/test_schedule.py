@@ -10,7 +10,7 @@ from mxnet.gluon import nn
 from support.covering import pairwise
 from support.devices import contexts
 from support.kvstore_runs import BATCHES, OPTIMIZERS, STORES, small_net, trained
-from support.reference import as_is, cpus, distance, random_batches, train_on_one_device, values
+from support.reference import as_is, distance, values
 
 from gluonlab.collectives.algorithms import ALGORITHMS, make_schedule
 from gluonlab.collectives.for_links import FOR_LINKS, make_for_links
@@ -20,7 +20,7 @@ from gluonlab.collectives.topology import make_topology
 from gluonlab.collectives.topology_file import with_schedules
 from gluonlab.config import TrainConfig
 from gluonlab.data.loading.shards import shard, whole
-from gluonlab.errors import KVStoreError, ScheduleError
+from gluonlab.errors import KVStoreError
 from gluonlab.kvstores import make_kvstore
 from gluonlab.kvstores.schedule import ScheduleKVStore
 from gluonlab.parallel.data.strategy import DataParallelStep
@@ -248,15 +248,6 @@ def test_every_store_trains_the_digits_as_well_as_device(name, optimizer, empty_
 # --- Stores of schedules made for links: exact on as many devices as a machine has, chosen by size
 
 
-MANY_BATCHES = random_batches([8, 9, 21, 16], shape=(1, 4, 4), classes=4)
-
-
-@functools.lru_cache(maxsize=None)
-def parameters_after_many_batches():
-    """The parameters after MANY_BATCHES under Gluon on one CPU."""
-    return train_on_one_device(small_net(cpus(1)), MANY_BATCHES, "sgd", **OPTIMIZERS["sgd"])
-
-
 @pairwise(
     sizes=[(1,), (7, 1000), (1_500_000,)],
     machine_and_count=[("p3.16xlarge", 8), ("p3.8xlarge", 4), (None, 5)],
@@ -291,22 +282,6 @@ def test_more_devices_than_there_are_schedules_for_are_one_line():
         make_kvstore("synthesised").placement(contexts(9))
 
 
-@pytest.mark.parametrize(
-    ("name", "machine"),
-    [*((name, "p3.16xlarge") for name in FOR_LINKS), ("synthesised", "g5.48xlarge")],
-)
-@pytest.mark.parametrize("trainer_class", [gluon.Trainer, BucketedTrainer])
-def test_eight_devices_train_as_one_does_and_stay_alike(name, trainer_class, machine):
-    """Also where batches do not divide."""
-    ctxs = contexts(8)
-    store = make_kvstore(name, ctxs, machine)
-    net, _ = trained(trainer_class, store, "sgd", ctxs, MANY_BATCHES)
-    assert store.transfers_run > 0
-    for ctx in ctxs[1:]:
-        assert all(np.array_equal(a, b) for a, b in zip(values(net, ctx), values(net, ctxs[0])))
-    assert distance(values(net), parameters_after_many_batches()) < 1e-5
-
-
 @pytest.fixture
 def own(tmp_path):
     """A file of a machine of three, whose own schedule sums on device 2 in one chunk."""
@@ -329,11 +304,3 @@ def test_schedules_of_ones_own_file_sum(own, name):
         assert [each.steps for each in made] == [placed.steps]
         assert store.transfers_run == placed.transfers
         assert store.placement(ctxs).why == f"by the links of {path}"
-
-
-def test_a_file_whose_schedule_is_wrong_is_refused_by_every_store(own):
-    path, _ = own
-    path.write_text(path.read_text().replace('"add": {"0>2"', '"add": {"0>1"'))
-    for name in ("synthesised", "auto", "ring"):
-        with pytest.raises(ScheduleError, match=r"f.json: synthesised"):
-            make_kvstore(name, (), str(path))
