@@ -4,7 +4,6 @@ is wrong.
 
 from dataclasses import replace
 
-import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -48,12 +47,6 @@ def valid_schedules(draw, max_world_size=8):
     name = draw(st.sampled_from(sorted(MAKERS)))
     chunks = draw(st.sampled_from([None, 2, 3])) if name in CHUNKED else None
     return MAKERS[name](draw(st.integers(2, max_world_size)), chunks=chunks)
-
-
-@examples(30, 60)
-@given(valid_schedules())
-def test_the_reference_agrees_that_the_algorithms_are_right(schedule):
-    assert is_right(schedule)
 
 
 @examples(150, 400)
@@ -284,9 +277,3 @@ def test_a_reduce_scatter_owes_the_sum_to_the_owner_and_an_all_gather_its_chunk_
     error = verdict(schedule_of(ranks, *steps, collective=collective, owner=(owner,)))
     assert (error and (error.step, error.transfer)) == place
     assert words in str(error)
-
-
-def test_the_references_draws_tell_sum_trees_apart():
-    """What `same_bits` relies on: (a + b) + c and a + (b + c) differ in enough of the draws."""
-    a, b, c = np.random.default_rng(0).standard_normal((3, 256)).astype("float32")
-    assert np.count_nonzero((a + b) + c != a + (b + c)) > 50

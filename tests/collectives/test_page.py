@@ -7,7 +7,7 @@ import time
 from dataclasses import replace
 
 import pytest
-from support.browser import Page, has_no_network, opening, start, wanted
+from support.browser import opening, start, wanted
 from support.japanese import english_words
 from support.legible import controls_outside
 
@@ -254,14 +254,3 @@ def test_a_name_does_not_become_code(opened):
     page = opened(as_page([Schedule(name, "allreduce", 1, 1, (0,), ())], (name, 1)))
     assert page.text("name") == name
     assert page.driver.title != "broken"
-
-
-def test_a_page_that_asks_for_more_would_be_noticed(browser, tmp_path, everything):
-    path = tmp_path / "page.html"
-    (tmp_path / "more.js").write_text("")
-    asking = everything.replace("</main>", '</main><script src="more.js"></script>')
-    # without the page's own rule, which forbids it, and with it
-    for text in (re.sub("<meta http-equiv.*>", "", asking), asking):
-        path.write_text(text)
-        with pytest.raises(AssertionError):
-            has_no_network(Page(browser, path))

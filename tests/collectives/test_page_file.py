@@ -4,7 +4,6 @@ import re
 from itertools import product
 
 import pytest
-from support.browser import INSTALL, missing
 from support.drawn_pages import (
     Texts,
     contrast,
@@ -73,11 +72,6 @@ TWICE = Schedule(
 def test_what_cannot_be_shown_is_refused(make, message):
     with pytest.raises(ScheduleError, match=message):
         make()
-
-
-def test_without_a_browser_it_is_said_what_to_install(monkeypatch):
-    monkeypatch.setenv("PATH", "")
-    assert missing() == f"no Chromium and no chromedriver here: {INSTALL}"
 
 
 # --- The words of the page that draws allreduces: contributions, and what the page says in English

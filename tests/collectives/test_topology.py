@@ -263,7 +263,7 @@ def test_an_unknown_machine_is_refused_with_the_choices():
     )
 
 
-@pytest.mark.parametrize("name", TOPOLOGIES)
+@pytest.mark.parametrize("name", ["p3.16xlarge", "nvswitch", "pcie"])
 @pytest.mark.parametrize("world_size", [0, True, "2", 2.5])
 def test_an_impossible_number_of_devices_is_refused(name, world_size):
     with pytest.raises(ScheduleError, match=f"{world_size!r}") as error:
