@@ -436,7 +436,13 @@ def double_tree(world_size: int, chunks: Optional[int]) -> _Definition:
 def _up_and_down(loads: Sequence[Tuple[Tree, Sequence[int]]]) -> List[Step]:
     """Trees that work at once, each on its own chunks: all sums first, then all copies."""
     up = [_reduce_up(tree, chunks) for tree, chunks in loads]
-    down = [[_reversed(step) for step in reversed(steps)] for steps in up]
+    down = [
+        [
+            tuple(Transfer(dst, src, chunk, COPY) for src, dst, chunk, _ in step)
+            for step in steps[::-1]
+        ]
+        for steps in up
+    ]
     both = (zip_longest(*steps, fillvalue=()) for steps in (up, down))
     return [sum(at_once, ()) for way in both for at_once in way]
 
@@ -456,10 +462,6 @@ def _reduce_up(tree: Tree, chunks: Sequence[int]) -> List[Step]:
         )
         for step in range(tree.wait[tree.root] + len(chunks) - 1)
     ]
-
-
-def _reversed(step: Step) -> Step:
-    return tuple(Transfer(dst, src, chunk, COPY) for src, dst, chunk, _ in step)
 
 
 # --- by name

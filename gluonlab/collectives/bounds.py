@@ -42,7 +42,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from itertools import chain, combinations, count
-from typing import Any, Callable, Iterable, Iterator, List, NamedTuple, Sequence, Tuple
+from typing import Any, Callable, Iterator, List, NamedTuple, Sequence, Tuple
 
 import numpy as np
 
@@ -119,7 +119,12 @@ def _allreduce(capacity: Capacity) -> List[List[LinearCost]]:
     alpha = _lowest_latency(capacity)
     n_bytes = capacity.seconds_per_byte(both_ways=True)
     inward, outward = capacity.fans(True), capacity.fans(False)
-    apart = LinearCost(_distance(capacity, alpha), 0.0)
+    # A contribution needs one step for each hop to its farthest reader. Also: the first complete
+    # rank has heard of all others, and one that it heard of in its last step is not complete
+    # before one more.
+    distances = _distances(capacity)
+    farthest = max(float(distances.max()), _radius(distances, inward=True) + alpha)
+    apart = LinearCost(farthest, 0.0)
     two = [a.then(b) for a in _lines(inward, alpha) for b in _lines(outward, alpha)]
     # A chunk fans in or out: of the bytes at least half in one of the two ways, in each step.
     either = LinearCost(
@@ -162,16 +167,6 @@ def _between(capacity: Capacity) -> Any:
 # --- latency by distance
 
 
-def _distance(capacity: Capacity, alpha: float) -> float:
-    """What a contribution needs to its farthest reader, one step for each hop.
-
-    Also: the first complete rank has heard of all others, and one that it heard of in its last step
-    is not complete before one more.
-    """
-    distances = _distances(capacity)
-    return max(float(distances.max()), _radius(distances, inward=True) + alpha)
-
-
 def _radius(distances: Any, inward: bool) -> float:
     """The distance to (inward), or from, the rank that is nearest to all."""
     return float(distances.max(axis=0 if inward else 1).min())
@@ -209,12 +204,9 @@ def _gossip(capacity: Capacity) -> int:
         ]
         if any(enough(first, last, total - first - last) for first, last in splits):
             return total
-        most.append(_best(most, (_norm(receives(m), sends(m)) for m in range(1, len(most) + 1))))
+        grown = range(1, len(most) + 1)  # with so many messages in its last step
+        most.append(max(math.log(_norm(receives(m), sends(m))) + most[-m] for m in grown))
     raise AssertionError("the norm grows without end")
-
-
-def _best(most: List[float], factors: Iterable[float]) -> float:
-    return max(math.log(factor) + most[-m] for m, factor in enumerate(factors, 1))
 
 
 def _norm(received: int, sent: int) -> float:

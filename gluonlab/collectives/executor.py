@@ -95,7 +95,11 @@ class Executor:
         with autograd.pause():
             parts = partition([array.size for array in arrays[0]], schedule.chunks, whole)
             all_moves = list(moves_on(schedule, parts, arrays[0]))
-            cut = {move.part.array for move in all_moves if is_cut(move.part, arrays[0])}
+            cut = {  # arrays of which less than the whole is moved
+                part.array
+                for part in (move.part for move in all_moves)
+                if part != (part.array, 0, arrays[0][part.array].size)
+            }
             ranks = [_Rank(rank_arrays, cut) for rank_arrays in arrays]
             on_gpus = is_gpu(arrays[0][0])
             for move in all_moves:
@@ -283,11 +287,6 @@ def moves_on(
         for dst, chunk, op, sources, free in all_targets:
             if turn < len(pieces[chunk]):
                 yield Move(pieces[chunk][turn], op, dst, sources, len(sources), free)
-
-
-def is_cut(part: ArrayRange, arrays: Sequence[nd.NDArray]) -> bool:
-    """Whether it is less than the whole of its array."""
-    return (part.begin, part.end) != (0, arrays[part.array].size)
 
 
 def pieces_of(part: ArrayRange, array: nd.NDArray) -> List[ArrayRange]:

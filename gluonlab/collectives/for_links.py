@@ -16,7 +16,8 @@ from gluonlab.collectives.cost import SIZES, best_order, cheapest_for_some, firs
 from gluonlab.collectives.links import Pair, Topology
 from gluonlab.collectives.schedule import ADD, ALLREDUCE, COPY, Schedule, Transfer
 from gluonlab.collectives.synthesis import stored
-from gluonlab.collectives.synthesis.lanes import Lanes, lanes_or_none
+from gluonlab.collectives.synthesis.lanes import Lanes, lanes_or_none, onward_of
+from gluonlab.drawing.words import plural
 from gluonlab.errors import ScheduleError, unknown
 from gluonlab.plain import in_words
 
@@ -31,13 +32,9 @@ class From(NamedTuple):
     schedule: Schedule
 
     def __str__(self) -> str:
-        schedule = self.schedule
-        return f"from {in_words(self.size_bytes)} {schedule.name} ({_cut(schedule)})"
-
-
-def _cut(schedule: Schedule) -> str:
-    steps, chunks = len(schedule.steps), schedule.chunks
-    return f"{steps} step{'s' * (steps != 1)}, {chunks} chunk{'s' * (chunks != 1)}"
+        steps, chunks = len(self.schedule.steps), self.schedule.chunks
+        cut = f"{plural(steps, 'step')}, {plural(chunks, 'chunk')}"
+        return f"from {in_words(self.size_bytes)} {self.schedule.name} ({cut})"
 
 
 class ForLinks(NamedTuple):
@@ -188,7 +185,9 @@ def packed(lanes: Lanes) -> List[Ring]:
         for pair in wire.pairs:
             wires_of.setdefault(pair, []).append(number)
     uses = [Counter(n for pair in _hops(ring) for n in wires_of[pair]) for ring in rings]
-    first_out = [{wires_of[src, dst][0] for dst in into} for src, into in _onward(lanes).items()]
+    first_out = [
+        {wires_of[src, dst][0] for dst in into} for src, into in onward_of(lanes.pairs).items()
+    ]
     room = min(sum(lanes.wires[n].lanes for n in out) for out in first_out)
     p = lanes.world_size
     most = max(1, min(room, MOST_AT_ONCE, MOST_TRANSFERS // (2 * (p - 1) * p)))
@@ -218,20 +217,12 @@ def packed(lanes: Lanes) -> List[Ring]:
     return [rings[number] for number in best]
 
 
-def _onward(lanes: Lanes) -> Dict[int, List[int]]:
-    """To whom each device may send."""
-    onward: Dict[int, List[int]] = {device: [] for device in range(lanes.world_size)}
-    for src, dst in lanes.pairs:
-        onward[src].append(dst)
-    return onward
-
-
 def _rings(lanes: Lanes) -> Iterator[Ring]:
     """Rings through all devices, over the pairs that may send: one by each first hop, in turns.
 
     There may be none, which only a search through all ways would show: it ends after `MOST_LOOKS`.
     """
-    onward, looks = _onward(lanes), iter(range(MOST_LOOKS))
+    onward, looks = onward_of(lanes.pairs), iter(range(MOST_LOOKS))
     begins = [_through(onward, dst, looks) for dst in onward[0]]
     while begins:
         ended = []

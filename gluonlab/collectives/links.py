@@ -134,12 +134,18 @@ class Topology:
 
     def __post_init__(self) -> None:
         check_devices(self.name, self.world_size)
-        if not self._is_complete():
+        ways = self.routes
+        if isinstance(ways, Ways):
+            complete = len(ways.out) == len(ways.into) == self.world_size
+            kinds: Iterable[Route] = ways.samples()
+        else:
+            complete, kinds = set(ways) == set(pairs_of(self.world_size)), ways.values()
+        if not complete:
             raise ScheduleError(
                 f"{self.name}: {self.world_size} devices have "
                 f"{self.world_size * (self.world_size - 1)} routes, one for every pair (src, dst)"
             )
-        for route in self._kinds_of_routes():
+        for route in kinds:  # which pass all links there are
             speeds = [link.bytes_per_s for link in route.links]
             if not (speeds and route.latency_s >= 0 and all(speed > 0 for speed in speeds)):
                 raise ScheduleError(
@@ -154,16 +160,6 @@ class Topology:
         for name in ("groups", "hosts"):
             if not getattr(self, name):
                 object.__setattr__(self, name, (tuple(range(self.world_size)),))
-
-    def _is_complete(self) -> bool:
-        if isinstance(self.routes, Ways):
-            return len(self.routes.out) == len(self.routes.into) == self.world_size
-        return set(self.routes) == set(pairs_of(self.world_size))
-
-    def _kinds_of_routes(self) -> Iterable[Route]:
-        """Routes that pass all links there are."""
-        ways = self.routes
-        return ways.samples() if isinstance(ways, Ways) else ways.values()
 
     def ring_order(self) -> List[int]:
         """The order of devices whose ring, ``order[i]`` to ``order[i + 1]``, is the fastest.

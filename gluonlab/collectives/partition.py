@@ -103,9 +103,15 @@ def moves(schedule: Schedule, parts: Sequence[Sequence[ArrayRange]]) -> Iterator
         ]
         joined: List[Move] = []
         for move in sorted(single, key=lambda move: (move.dst, move.op, move.sources, move.part)):
-            if joined and _continues(joined[-1], move):
-                before = joined.pop()
-                part = before.part._replace(end=move.part.end)
+            array, begin, end = move.part
+            before = joined[-1] if joined else None
+            if (
+                before
+                and before.part == (array, before.part.begin, begin)
+                and ((before.op, before.dst, before.sources) == (move.op, move.dst, move.sources))
+            ):
+                joined.pop()
+                part = ArrayRange(array, before.part.begin, end)
                 move = move._replace(part=part, transfers=before.transfers + move.transfers)
             joined.append(move)
         yield from joined
@@ -152,11 +158,6 @@ def targets(schedule: Schedule) -> List[Target]:
             found.append(Target(dst, chunk, op, sources, free))
         next_sources.update({(dst, chunk): sources for dst, chunk, _, sources in writes[number]})
     return found[::-1]
-
-
-def _continues(before: Move, after: Move) -> bool:
-    alike = (before.op, before.dst, before.sources) == (after.op, after.dst, after.sources)
-    return alike and before.part.array == after.part.array and before.part.end == after.part.begin
 
 
 class Overlaps:

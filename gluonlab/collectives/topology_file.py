@@ -181,24 +181,18 @@ def _as_text(topology: Topology) -> str:
     }
     optional = {key: getattr(topology, key) for key in left_out}
     head = {
-        "format": FORMAT,
-        "name": topology.name,
-        "note": topology.note,
-        "devices": topology.world_size,
-        LATENCY: usual,
+        "format": FORMAT, "name": topology.name, "note": topology.note,
+        "devices": topology.world_size, LATENCY: usual,
         **{key: value for key, value in optional.items() if value != left_out[key]},
-    }
-    written = [
+    }  # fmt: skip
+    lists: Dict[str, Sequence[Any]] = {"links": [link._asdict() for link in links]}
+    lists["routes"] = [
         {
-            "from": src,
-            "to": dst,
-            "links": [link.name for link in route.links],
+            "from": src, "to": dst, "links": [link.name for link in route.links],
             **({} if route.latency_s == usual else {LATENCY: route.latency_s}),
         }
         for (src, dst), route in routes.items()
-    ]
-    lists: Dict[str, Sequence[Any]] = {"links": [link._asdict() for link in links]}
-    lists["routes"] = written
+    ]  # fmt: skip
     blocks = [f'"{key}": [\n  ' + ",\n  ".join(map(_dumped, lists[key])) + "\n]" for key in lists]
     return ",\n".join([_dumped(head)[:-1], *blocks]) + "}\n"
 
@@ -382,9 +376,9 @@ class Reader:
         return routes
 
     def _known_link(self, where: str, value: Any) -> Link:
-        if not (isinstance(value, str) and value in self._links):
-            if not isinstance(value, str):
-                raise ScheduleError(f"{where}: {shown(value)} is no link: give the name of one")
+        if not isinstance(value, str):
+            raise ScheduleError(f"{where}: {shown(value)} is no link: give the name of one")
+        if value not in self._links:
             raise ScheduleError(f"{where}: {unknown('link', value[:60], self._links)}")
         return self._links[value]
 
@@ -452,7 +446,10 @@ class Fields:
         least, most, example = SECONDS if zero else SPEEDS
         wanted = f"a number from {least:g} to {most:g}"
         value = self.value(key, wanted)
-        number = _as_float(value)
+        try:
+            number = float(value) if type(value) in (int, float) else math.nan
+        except OverflowError:
+            number = math.nan
         if not least <= number <= most:
             self.refuse(f"{key} is {shown(value)}: give {wanted}, such as {example}")
         return number
@@ -484,16 +481,6 @@ class Fields:
         if len(value) > most:
             self.refuse(f"{key} has {len(value)} entries: give up to {most}")
         return [read(f"{self.where}: {key}[{place}]", item) for place, item in enumerate(value)]
-
-
-def _as_float(value: Any) -> float:
-    """NaN for what is no finite number."""
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
-        return math.nan
-    try:
-        return float(value) if math.isfinite(value) else math.nan
-    except OverflowError:
-        return math.nan
 
 
 def shown(value: Any) -> str:

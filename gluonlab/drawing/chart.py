@@ -145,17 +145,13 @@ def _in_words(curve: Curve) -> str:
     return f"{curve.name}: {', '.join(f'{number(x)}: {number(y)}' for x, y in curve.points)}."
 
 
-def _is_wide(words: str) -> bool:
-    return any(ord(letter) > 0x2E80 for letter in words)
-
-
 def _width(words: str) -> float:
     return sum(WIDE_LETTER if ord(letter) > 0x2E80 else LETTER for letter in words)
 
 
 def _wrapped(words: str) -> List[str]:
     """Lines as long as the picture is wide; Japanese has no spaces to break at."""
-    if not _is_wide(words):
+    if all(ord(letter) <= 0x2E80 for letter in words):
         return textwrap.wrap(words, COLUMNS)
     lines, line = [], ""
     for letter in words:

@@ -6,7 +6,7 @@ scene.js (the picture; page.js says what it must offer) and words.json.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Dict, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Mapping, Sequence
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -41,23 +41,14 @@ def render(
     has ``size`` and ``description``, in words; the rest is for scene.js. ``words``: its attributes
     ``page`` and ``shown`` are those of `gluonlab.drawing.words.read_words`.
     """
-    data: Dict[str, Any] = {"schedules": schedules, "start": start, "shown": words.shown}
-    return (
-        _environment(scene)
-        .get_template("page.html")
-        .render(
-            start=schedules[start],
-            data=data,
-            choices=choices,
-            words=words.page,
-            shown=words.shown,
-            language=language,
-        )
-    )
-
-
-def _environment(scene: str) -> "Environment":
-    made = environment(HERE, scene)
+    templates = environment(HERE, scene)
     # Small, in whatever script; the filter tojson also escapes <, >, & and '.
-    made.policies["json.dumps_kwargs"] = {"separators": (",", ":"), "ensure_ascii": False}
-    return made
+    templates.policies["json.dumps_kwargs"] = {"separators": (",", ":"), "ensure_ascii": False}
+    return templates.get_template("page.html").render(
+        start=schedules[start],
+        data={"schedules": schedules, "start": start, "shown": words.shown},
+        choices=choices,
+        words=words.page,
+        shown=words.shown,
+        language=language,
+    )

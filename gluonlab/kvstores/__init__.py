@@ -1,7 +1,18 @@
-"""Kvstores by name; an unknown name is an error.
+"""KVSTORES, the kvstores by name; an unknown name is an error.
 
-MXNet itself turns a misspelt name silently into a plain local store. A store's module is imported
+MXNet itself silently turns a misspelled name into a plain local store. A store's module is imported
 when the store is made: ``device`` needs no schedules, topologies or solvers.
+
+=======================================  ==================  ======================================
+store                                    module              who sums
+=======================================  ==================  ======================================
+device, local, nccl                      `native`            MXNet
+star ... hierarchical, multi_ring, auto  `schedule`          a schedule of `gluonlab.collectives`
+sharded-optimizer                        `sharded`           the halves of one, and it updates
+several processes                        `group_store`       one of these, then a group (`groups`)
+=======================================  ==================  ======================================
+
+`summing` is what those have in common that plan their sums themselves.
 """
 
 from __future__ import annotations
@@ -72,23 +83,10 @@ def _nccl(name: str, topology: Optional[str]) -> "KVStoreBase":
     return NcclKVStore()
 
 
-# Each of `gluonlab.collectives.algorithms.ALGORITHMS`, and what --list says of it
-ALGORITHMS = {
-    "star": "from scratch: everything to the first device, and back",
-    "sharded": "from scratch: each device sums its own chunk",
-    "tree": "from scratch: up a binary tree, and down again",
-    "double_tree": "from scratch: two binary trees, half of the chunks each",
-    "ring": "from scratch: chunks travel around a ring, twice",
-    "bidirectional_ring": "from scratch: two rings, one in each direction",
-    "halving_doubling": "from scratch: partners exchange halves, then double them",
-    "hierarchical": "from scratch: within groups, between groups, within groups",
-}
-# Each of `gluonlab.collectives.for_links.FOR_LINKS`
-FOR_LINKS = {
-    "multi_ring": "from scratch: as many rings as the links carry at once",
-    "synthesised": "from scratch: schedules that a solver has found for the links, by size",
-    "auto": "the one with the lowest price for the links, of all these schedules, by size",
-}
+def _by_schedule(summary: str, create: Any = _scheduled) -> KVStoreKind:
+    return KVStoreKind(create, summary, places=True)
+
+
 KVSTORES: Dict[str, KVStoreKind] = {
     "device": KVStoreKind(
         _native,
@@ -102,14 +100,32 @@ KVSTORES: Dict[str, KVStoreKind] = {
         "broadcast from there (a CUDA build of MXNet only)",
         gpus_only=True,
     ),
-    **{name: KVStoreKind(_scheduled, said, places=True) for name, said in ALGORITHMS.items()},
-    **{name: KVStoreKind(_for_links, said, places=True) for name, said in FOR_LINKS.items()},
+    # all of `gluonlab.collectives.algorithms.ALGORITHMS`
+    "star": _by_schedule("from scratch: everything to the first device, and back"),
+    "sharded": _by_schedule("from scratch: each device sums its own chunk"),
+    "tree": _by_schedule("from scratch: up a binary tree, and down again"),
+    "double_tree": _by_schedule("from scratch: two binary trees, half of the chunks each"),
+    "ring": _by_schedule("from scratch: chunks travel around a ring, twice"),
+    "bidirectional_ring": _by_schedule("from scratch: two rings, one in each direction"),
+    "halving_doubling": _by_schedule("from scratch: partners exchange halves, then double them"),
+    "hierarchical": _by_schedule("from scratch: within groups, between groups, within groups"),
+    # all of `gluonlab.collectives.for_links.FOR_LINKS`
+    "multi_ring": _by_schedule(
+        "from scratch: as many rings as the links carry at once", _for_links
+    ),
+    "synthesised": _by_schedule(
+        "from scratch: schedules that a solver has found for the links, by size", _for_links
+    ),
+    "auto": _by_schedule(
+        "the one with the lowest price for the links, of all these schedules, by size", _for_links
+    ),
     "sharded-optimizer": KVStoreKind(
         _sharded_optimizer,
         "each device updates its share of the weights and keeps its state",
         places=True,
     ),
 }
+FOR_LINKS = tuple(name for name, kind in KVSTORES.items() if kind.create is _for_links)
 
 
 def check_kvstore(name: str) -> None:

@@ -57,8 +57,7 @@ def sendable(compress: Optional[str], group: Group, on_servers: bool) -> Optiona
             "it is possible with Horovod: leave it out, or choose 2bit:THRESHOLD"
         )
     if keeps_rest(compress) and group.size == 1:
-        said = _alone(f"compress {compress}", "process")
-        warn(said)
+        warn(_alone(f"compress {compress}", "process"))
         return None
     return compress
 
@@ -109,11 +108,10 @@ def compressing(kvstore: Any, compress: Optional[str], device_count: int, group:
     if compress is None or group.size > 1:
         return kvstore
     if compress == FP16 or device_count == 1:
-        said = _alone(f"--compress {compress}", "process" if compress == FP16 else "device")
-        warn(said)
+        warn(_alone(f"--compress {compress}", "process" if compress == FP16 else "device"))
     else:
-        threshold = threshold_of(compress)
-        kvstore.set_gradient_compression({"type": "2bit", "threshold": threshold})
+        params = {"type": "2bit", "threshold": threshold_of(compress)}
+        kvstore.set_gradient_compression(params)
     return kvstore
 
 

@@ -74,17 +74,16 @@ class GroupKVStore(SummingKVStore):
             )
         self.compress = sendable(compress, group, on_servers)
         self.local, self.group, self.on_servers = local, group, on_servers
-        self._local, self._group = local, group
         self._local_keys = 0  # given to the local store so far
         self._two_bits: Dict[Tuple[Any, ...], TwoBits] = {}  # of the keys of each call
 
     @property
     def rank(self) -> int:
-        return self._group.rank
+        return self.group.rank
 
     @property
     def num_workers(self) -> int:
-        return self._group.size
+        return self.group.size
 
     @property
     def keeps_rest(self) -> bool:
@@ -101,7 +100,7 @@ class GroupKVStore(SummingKVStore):
         of_call = (keys, *(of_rank[0].context for of_rank in arrays))
         two_bits = partial(self._two_bits_of, of_call) if self.keeps_rest else None
         halved = self.compress == FP16
-        return _Sum(self._local, own, self._group, arrays, halved, two_bits)
+        return _Sum(self.local, own, self.group, arrays, halved, two_bits)
 
     def _two_bits_of(self, of_call: Any, arrays: Sequence[nd.NDArray]) -> TwoBits:
         """What sends these arrays of the first device, all of one type, in 2 bits.
@@ -113,14 +112,14 @@ class GroupKVStore(SummingKVStore):
         if what not in self._two_bits:
             size, threshold = sum(array.size for array in arrays), threshold_of(str(self.compress))
             self._two_bits[what] = TwoBits(
-                size, dtype, arrays[0].context, threshold, self._group.size
+                size, dtype, arrays[0].context, threshold, self.group.size
             )
         return self._two_bits[what]
 
     def broadcast(self, key: Any, value: Any, out: Any, priority: int = 0) -> None:
         super().broadcast(key, value, out, priority)  # refuses what does not fit
         entries: List[Entry] = [entry for entry in self._entries(key, value, out) if entry.outs]
-        self._group.broadcast([entry.outs[0] for entry in entries])
+        self.group.broadcast([entry.outs[0] for entry in entries])
         for entry in entries:
             super().broadcast(entry.key, entry.outs[0], entry.outs[1:], priority)
 

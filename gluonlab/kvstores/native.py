@@ -1,4 +1,8 @@
-"""MXNet's own stores: ``device`` and ``local``, ``nccl``, and those that sum over processes.
+"""The stores in which MXNet sums: ``device`` and ``local``, ``nccl``, and those over processes.
+
+``device`` and ``local`` are `NativeKVStore`, ``nccl`` is `NcclKVStore`. The sums themselves are
+MXNet's C++ (``MXKVStorePushPull``). The stores that sum by our own code are in `summing` and the
+modules that inherit from it.
 
 A store of MXNet's takes a key once, and a Trainer gives it all of them again after load_parameters
 or set_data. For a name MXNet makes a new store then; `NativeKVStore` does that behind the instance,

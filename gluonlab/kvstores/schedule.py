@@ -21,7 +21,33 @@ if TYPE_CHECKING:
     from gluonlab.collectives.links import Topology
 
 
-class ScheduleKVStore(SummingKVStore):
+class _PlacedKVStore(SummingKVStore):
+    """A store whose schedules depend on the links of this machine, or of ``topology``."""
+
+    def __init__(self, name: str, topology: Optional[str]) -> None:
+        super().__init__(name)
+        if topology is not None:
+            make_topology(topology)  # whether there is one
+        self._topology = topology
+
+    def placement(self, ctxs: Sequence[mx.Context]) -> Placement:
+        """Which of ``ctxs`` plays which rank of which schedules, and by what they were chosen.
+
+        Raises KVStoreError for devices that the named topology has not, and where there is no
+        schedule for them.
+        """
+        try:
+            return self._place(ctxs)
+        except ScheduleError as error:
+            raise KVStoreError(
+                f"kvstore {self.type!r} on {' '.join(map(str, ctxs))}: {error}"
+            ) from error
+
+    def _place(self, ctxs: Sequence[mx.Context]) -> Placement:
+        raise NotImplementedError
+
+
+class ScheduleKVStore(_PlacedKVStore):
     """Sums over devices by the algorithm ``name`` of `gluonlab.collectives.algorithms`.
 
     Keys that come in one list are summed together: their arrays are cut into chunks as one, and
@@ -41,15 +67,13 @@ class ScheduleKVStore(SummingKVStore):
     def __init__(
         self, name: str, order: Optional[Sequence[int]] = None, topology: Optional[str] = None
     ) -> None:
-        super().__init__(name)
         if order is not None and topology is not None:
             raise KVStoreError(
                 f"order {list(order)} and topology {topology!r} both place devices: "
                 "give one of them"
             )
-        if topology is not None:
-            make_topology(topology)  # whether there is one
-        self._order, self._topology = order, topology
+        super().__init__(name, topology)
+        self._order = order
         self._placements: Dict[Tuple[mx.Context, ...], Placement] = {}
         self.schedule(2 if order is None else len(order))  # whether there is one
 
@@ -57,18 +81,6 @@ class ScheduleKVStore(SummingKVStore):
         """The schedule for so many devices, placed by ``order`` if there is one."""
         schedule = make_schedule(self._name, world_size)
         return schedule if self._order is None else schedule.placed(self._order)
-
-    def placement(self, ctxs: Sequence[mx.Context]) -> Placement:
-        """Which of ``ctxs`` plays which rank, and by what it was chosen.
-
-        Raises KVStoreError for devices that the named topology has not.
-        """
-        try:
-            return self._place(ctxs)
-        except ScheduleError as error:
-            raise KVStoreError(
-                f"kvstore {self.type!r} on {' '.join(map(str, ctxs))}: {error}"
-            ) from error
 
     def placed_for(
         self, ctxs: Sequence[mx.Context], copies: Sequence[Sequence[mx.Context]]
@@ -88,7 +100,7 @@ class ScheduleKVStore(SummingKVStore):
         return self._placements[key]
 
 
-class ForLinksKVStore(SummingKVStore):
+class ForLinksKVStore(_PlacedKVStore):
     """Sums by the schedule ``name`` of `gluonlab.collectives.for_links`.
 
     Keys that come in one list are summed together, by the schedule for their bytes. The links are
@@ -98,24 +110,12 @@ class ForLinksKVStore(SummingKVStore):
     """
 
     def __init__(self, name: str, topology: Optional[str] = None) -> None:
-        super().__init__(name)
-        if topology is not None:
-            make_topology(topology)  # whether there is one
-        self._topology = topology
+        super().__init__(name, topology)
         self._of_devices: Dict[Tuple[mx.Context, ...], Tuple[str, "ForLinks"]] = {}
 
-    def placement(self, ctxs: Sequence[mx.Context]) -> Placement:
-        """What the schedules are made for, and which they are; each device plays its own rank.
-
-        Raises KVStoreError for devices that the named topology has not, and where there is no
-        schedule for them.
-        """
-        try:
-            why, made = self._made_for(ctxs)
-        except ScheduleError as error:
-            raise KVStoreError(
-                f"kvstore {self.type!r} on {' '.join(map(str, ctxs))}: {error}"
-            ) from error
+    def _place(self, ctxs: Sequence[mx.Context]) -> Placement:
+        """Each device plays its own rank."""
+        why, made = self._made_for(ctxs)
         return Placement(tuple(range(len(ctxs))), why, tuple(map(str, made.table())))
 
     def placed_for(

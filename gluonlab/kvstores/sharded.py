@@ -288,11 +288,6 @@ MXNETS = "mx.optimizer"
 OURS = [kind.cls for kind in OPTIMIZERS.values()]
 
 
-def _module_of(optimizer: "type[mx.optimizer.Optimizer]") -> str:
-    module = optimizer.__module__
-    return MXNETS if module.startswith("mxnet.optimizer") else module
-
-
 def check_element_wise(optimizer: "type[mx.optimizer.Optimizer]") -> None:
     """Raise KVStoreError for a kind of optimizer that looks at more than one element at a time."""
     if not is_element_wise(optimizer):
@@ -301,7 +296,8 @@ def check_element_wise(optimizer: "type[mx.optimizer.Optimizer]") -> None:
         theirs, instead = name, f"choose one of {', '.join(names)}"
         if name in names:  # a class of the same name is meant
             ours = any(kind.__name__ == name for kind in OURS)
-            theirs = f"{_module_of(optimizer)}.{name}"
+            module = optimizer.__module__
+            theirs = f"{MXNETS if module.startswith('mxnet.optimizer') else module}.{name}"
             instead = f"give {'gluonlab.optimizers' if ours else MXNETS}.{name}"
         raise KVStoreError(
             f"kvstore {SHARDED!r} cuts parameters anywhere, "

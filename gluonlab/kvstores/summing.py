@@ -1,7 +1,10 @@
-"""The base of the kvstores that sum with code of ours, with MXNet's API, under gluon.Trainer.
+"""`SummingKVStore`, the base of the stores that plan their sums themselves.
 
-`SummingKVStore` plans the sums of a call once for its arrays (`PushPullPlan`), and then runs them
-as often as wanted. A store that inherits from it says how arrays are summed over the ranks.
+It has MXNet's API, for gluon.Trainer. It plans the sums of a call once for its arrays
+(`PushPullPlan`), and then runs them as often as wanted. A store that inherits from it says how
+arrays are summed over the ranks: by a schedule (`schedule`, `sharded`), over processes
+(`group_store`), or by NCCL (`native.NcclKVStore`). ``device`` and ``local`` do not inherit from it:
+MXNet sums there, see `native`.
 """
 
 from __future__ import annotations

@@ -88,28 +88,34 @@ def charts(runs: Sequence[Run]) -> Dict[str, str]:
     learning rate's when it is not constant, and one of staleness for processes that do not wait for
     each other. A chart without a point is left out.
     """
-    drawn: Dict[str, str] = {}
-    if any(run.steps or run.epochs for run in runs):
-        drawn["Training loss"] = _svg(runs, _loss, "epoch", faint=_losses)
-    if any(line.validation_loss is not None for run in runs for line in run.epochs):
-        drawn["Test loss"] = _svg(runs, _test_loss, "epoch")
-    if any(run.epochs for run in runs):
-        drawn["Test accuracy, %"] = _svg(runs, _accuracy, "epoch", bounds=PERCENT, best=True)
-        drawn["Test accuracy, %, against time"] = _svg(
-            runs, _accuracy_in_time, "seconds of training", bounds=PERCENT, best=True
-        )
-        drawn["Images per second"] = _svg(runs, _speed, "epoch", from_zero=True)
-    if any(len({step.lr for step in run.steps}) > 1 for run in runs):
-        drawn["Learning rate"] = _svg(runs, _rate, "epoch", from_zero=True)
-    if any(any(run.staleness) for run in runs):
-        drawn["Staleness: pushes, %, by updates of others"] = _svg(
-            runs, _staleness, "updates of others", from_zero=True
-        )
-    return drawn
+    accuracy = {"bounds": PERCENT, "best": True}
+    wanted = [
+        ("Training loss", any(run.steps or run.epochs for run in runs),
+         _loss, "epoch", {"faint": _losses}),
+        ("Test loss", any(_test_loss(run)[0] for run in runs), _test_loss, "epoch", {}),
+        ("Test accuracy, %", any(run.epochs for run in runs), _accuracy, "epoch", accuracy),
+        ("Test accuracy, %, against time", any(run.epochs for run in runs),
+         _accuracy_in_time, "seconds of training", accuracy),
+        ("Images per second", any(run.epochs for run in runs),
+         _speed, "epoch", {"from_zero": True}),
+        ("Learning rate", any(len({step.lr for step in run.steps}) > 1 for run in runs),
+         _rate, "epoch", {"from_zero": True}),
+        ("Staleness: pushes, %, by updates of others", any(any(run.staleness) for run in runs),
+         _staleness, "updates of others", {"from_zero": True}),
+    ]  # fmt: skip
+    return {
+        title: _svg(runs, curve, axis, **more)  # type: ignore[arg-type]
+        for title, is_known, curve, axis, more in wanted
+        if is_known
+    }
 
 
 def _loss(run: Run) -> Curve:
     return middles(run.epochs), [line.loss for line in run.epochs]
+
+
+def _losses(run: Run) -> Curve:
+    return thinned(positions(run.steps, run.epochs), [line.loss for line in run.steps])
 
 
 def _test_loss(run: Run) -> Curve:
@@ -117,18 +123,12 @@ def _test_loss(run: Run) -> Curve:
     return [line.epoch for line in known], [float(line.validation_loss or 0) for line in known]
 
 
-def _losses(run: Run) -> Curve:
-    return thinned(positions(run.steps, run.epochs), [line.loss for line in run.steps])
-
-
 def _accuracy(run: Run) -> Curve:
     return [line.epoch for line in run.epochs], [100 * line.accuracy for line in run.epochs]
 
 
 def _accuracy_in_time(run: Run) -> Curve:
-    return list(accumulate(line.training_seconds for line in run.epochs)), [
-        100 * line.accuracy for line in run.epochs
-    ]
+    return list(accumulate(line.training_seconds for line in run.epochs)), _accuracy(run)[1]
 
 
 def _speed(run: Run) -> Curve:
@@ -141,16 +141,14 @@ def _rate(run: Run) -> Curve:
 
 def _staleness(run: Run) -> Curve:
     total = sum(run.staleness)
-    return [*range(len(run.staleness))] if total else [], [
-        100 * pushes / total for pushes in run.staleness if total
-    ]
+    shares = [100 * pushes / total for pushes in run.staleness if total]
+    return [*range(len(shares))], shares
 
 
-def _last_epoch(runs: Sequence[Run]) -> float:
-    return max(
-        run.epochs[-1].epoch if run.epochs else max(positions(run.steps, run.epochs), default=1)
-        for run in runs
-    )
+def _last_epoch(run: Run) -> float:
+    if run.epochs:
+        return run.epochs[-1].epoch
+    return max(positions(run.steps, run.epochs), default=1)
 
 
 def _svg(
@@ -168,7 +166,31 @@ def _svg(
     axis never leaves ``bounds``.
     """
     with reused_figure(_make_panel) as figure:
-        _fill(figure.axes[0], runs, curve, axis, faint, from_zero, bounds, best)
+        from matplotlib.ticker import ScalarFormatter, StrMethodFormatter
+
+        axes: Any = figure.axes[0]
+        for number, run in enumerate(runs):
+            look: Dict[str, Any] = {"color": colour(number), "ls": dash(number)}
+            if faint is not None:
+                axes.plot(*faint(run), alpha=0.3, lw=0.8, gid=f"faint-run-{number}", **look)
+            xs, ys = curve(run)
+            look.update(clip_on=False, gid=f"curve-run-{number}")
+            axes.plot(xs, ys, lw=1.6, marker="o" if len(xs) <= 40 else None, ms=3.5, **look)
+            if best and ys:
+                at = ys.index(max(ys))
+                look.update(gid=f"best-run-{number}", marker="o", ms=8, mfc="none", ls="")
+                axes.plot(xs[at : at + 1], ys[at : at + 1], **look)
+        axes.set_xlabel(axis, fontsize=9)
+        if from_zero:
+            axes.set_ylim(bottom=0)
+        is_large = axes.get_ylim()[1] >= 1000
+        axes.yaxis.set_major_formatter(
+            StrMethodFormatter("{x:,.0f}") if is_large else ScalarFormatter()
+        )
+        axes.set_xlim(left=0, right=1.03 * max(map(_last_epoch, runs)) if axis == "epoch" else None)
+        low, high = axes.get_ylim()
+        axes.set_ylim(max(low, bounds[0]), min(high, bounds[1]))
+        axes.xaxis.get_major_locator().set_params(integer=axis in ("epoch", "updates of others"))
         return as_svg(figure)  # on the page's ground, which may be dark
 
 
@@ -182,39 +204,3 @@ def _make_panel() -> "Figure":
     axes.set_axisbelow(True)
     axes.spines[["top", "right"]].set_visible(False)
     return figure
-
-
-def _fill(
-    axes: Any,
-    runs: Sequence[Run],
-    curve: Callable[[Run], Curve],
-    axis: str,
-    faint: "Callable[[Run], Curve] | None",
-    from_zero: bool,
-    bounds: Tuple[float, float],
-    best: bool,
-) -> None:
-    from matplotlib.ticker import ScalarFormatter, StrMethodFormatter
-
-    for number, run in enumerate(runs):
-        look: Dict[str, Any] = {"color": colour(number), "ls": dash(number)}
-        if faint is not None:
-            axes.plot(*faint(run), alpha=0.3, lw=0.8, gid=f"faint-run-{number}", **look)
-        xs, ys = curve(run)
-        look.update(clip_on=False, gid=f"curve-run-{number}")
-        axes.plot(xs, ys, lw=1.6, marker="o" if len(xs) <= 40 else None, ms=3.5, **look)
-        if best and ys:
-            at = ys.index(max(ys))
-            look.update(gid=f"best-run-{number}", marker="o", ms=8, mfc="none", ls="")
-            axes.plot(xs[at : at + 1], ys[at : at + 1], **look)
-    axes.set_xlabel(axis, fontsize=9)
-    if from_zero:
-        axes.set_ylim(bottom=0)
-    is_large = axes.get_ylim()[1] >= 1000
-    axes.yaxis.set_major_formatter(
-        StrMethodFormatter("{x:,.0f}") if is_large else ScalarFormatter()
-    )
-    axes.set_xlim(left=0, right=1.03 * _last_epoch(runs) if axis == "epoch" else None)
-    low, high = axes.get_ylim()
-    axes.set_ylim(max(low, bounds[0]), min(high, bounds[1]))
-    axes.xaxis.get_major_locator().set_params(integer=axis in ("epoch", "updates of others"))

@@ -47,14 +47,16 @@ def proved(schedule):
 @pytest.mark.parametrize("world_size", WORLD_SIZES)
 def test_every_algorithm_leaves_the_same_sum_on_every_rank(name, world_size):
     schedule = proved(make_schedule(name, world_size))
-    assert (schedule.name, schedule.collective, schedule.world_size) == (
-        name,
-        "allreduce",
-        world_size,
-    )
+    assert (schedule.name, schedule.collective) == (name, "allreduce")
     assert is_right(schedule)
     assert all(schedule.steps)  # no step is empty; one rank alone has nothing to do
     assert (schedule.transfers == 0) == (world_size == 1)
+    for chunk, owner in enumerate(schedule.owner):  # nobody has a sum before its owner
+        complete = [
+            {rank for rank, chunks in enumerate(state) if chunks[chunk] == (1,) * world_size}
+            for state in states(schedule)
+        ]
+        assert owner in next(filter(None, complete))
 
 
 @pytest.mark.parametrize("half", HALF_MAKERS, ids=lambda half: half.__name__)
@@ -76,18 +78,12 @@ def test_an_allreduce_is_its_halves(name):
 @pytest.mark.parametrize("name", WITH_CHUNKS)
 @pytest.mark.parametrize("chunks", [1, 2, 3, 7, 8])
 def test_any_number_of_chunks_is_right(name, chunks):
+    makers = [ALGORITHMS[name], *HALVES.get(name, ())]
     if (name, chunks) == ("double_tree", 1):
-        return  # needs one for each tree: refused below
-    for world_size in (1, 2, 5, 8, 17):
-        assert proved(make_schedule(name, world_size, chunks=chunks)).chunks == chunks
-
-
-def test_sharded_is_right_for_more_and_fewer_chunks_than_ranks():
-    for half in HALVES["sharded"]:
-        for chunks in (1, 3, 9):
-            assert proved(half(4, chunks=chunks)).owner == tuple(
-                chunk % 4 for chunk in range(chunks)
-            )
+        makers = []  # it needs one for each tree: refused below
+    for make in makers:
+        for world_size in (1, 2, 5, 8, 17):
+            assert proved(make(world_size, chunks=chunks)).chunks == chunks
 
 
 @examples(40)
@@ -96,15 +92,9 @@ def test_hierarchical_is_right_for_any_groups(data, world_size):
     ranks = data.draw(st.permutations(range(world_size)))
     cuts = sorted(data.draw(st.sets(st.integers(1, world_size), max_size=4)))
     groups = [ranks[begin:end] for begin, end in zip([0, *cuts], [*cuts, world_size])]
-    schedule = proved(
-        make_schedule(
-            "hierarchical",
-            world_size,
-            groups=groups,
-            chunks=data.draw(st.sampled_from([None, 1, 5])),
-        )
-    )
-    assert is_right(schedule)
+    chunks = data.draw(st.sampled_from([None, 1, 5]))
+    schedule = make_schedule("hierarchical", world_size, groups=groups, chunks=chunks)
+    assert is_right(proved(schedule))
 
 
 @pytest.mark.parametrize("world_size", WORLD_SIZES)
@@ -123,9 +113,8 @@ def test_a_placed_schedule_is_right_and_plays_the_same_parts(name, world_size, d
     schedule = make_schedule(name, world_size)
     placed = proved(schedule.placed(order))
     assert placed.owner == tuple(order[owner] for owner in schedule.owner)
-    assert [
-        [(order[t.src], order[t.dst], t.chunk, t.op) for t in step] for step in schedule.steps
-    ] == [[tuple(t) for t in step] for step in placed.steps]
+    for step, same in zip(schedule.steps, placed.steps):
+        assert [(order[src], order[dst], chunk, op) for src, dst, chunk, op in step] == [*same]
     back = [order.index(rank) for rank in range(world_size)]
     assert placed.placed(back) == schedule
 
@@ -134,13 +123,8 @@ def test_a_placed_schedule_is_right_and_plays_the_same_parts(name, world_size, d
 
 
 def neighbours(schedule, rank):
-    return {
-        other
-        for step in schedule.steps
-        for t in step
-        for other in (t.src, t.dst)
-        if rank in (t.src, t.dst)
-    } - {rank}
+    messages = [(t.src, t.dst) for step in schedule.steps for t in step]
+    return {other for ends in messages if rank in ends for other in ends} - {rank}
 
 
 @pytest.mark.parametrize("world_size", SEVERAL)
@@ -267,11 +251,14 @@ def test_a_double_tree_uses_every_port_no_more_than_twice_in_a_step(world_size):
 # --- mistakes
 
 
-@pytest.mark.parametrize(
+every_maker = pytest.mark.parametrize(
     "maker", [*ALGORITHMS.values(), *HALF_MAKERS], ids=lambda maker: maker.__name__
 )
+
+
+@every_maker
 def test_a_world_without_ranks_is_refused(maker):
-    for world_size in (0, -1, "2", 2.0, True, None):
+    for world_size in (0, "2", 2.0, True):
         with pytest.raises(
             ScheduleError, match=f"for a world of {world_size!r} ranks: there must be at least 1"
         ):
@@ -280,27 +267,18 @@ def test_a_world_without_ranks_is_refused(maker):
 
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_an_impossible_number_of_chunks_is_refused(name):
-    for chunks in (0, -3, "2", 1.5, True):
+    for chunks in (0, "2", 1.5, True, *([1] if name == "double_tree" else [])):
         with pytest.raises(ScheduleError, match=f"chunks={chunks!r}") as error:
             make_schedule(name, 4, chunks=chunks)
         assert "\n" not in str(error.value)
 
 
-def test_double_tree_needs_a_chunk_for_each_tree():
-    with pytest.raises(ScheduleError, match="chunks=1: a whole number from 2 on"):
-        make_schedule("double_tree", 4, chunks=1)
-
-
-@pytest.mark.parametrize(
-    "maker", [*ALGORITHMS.values(), *HALF_MAKERS], ids=lambda maker: maker.__name__
-)
+@every_maker
 def test_what_an_algorithm_has_no_use_for_is_refused(maker):
     name = maker.__name__
     assert set(inspect.signature(maker).parameters) == {"world_size", "chunks", "groups"}
     if not name.startswith(WITH_CHUNKS):
-        with pytest.raises(
-            ScheduleError, match="chunks=4 is for star, sharded, tree, double_tree, hierarchical"
-        ):
+        with pytest.raises(ScheduleError, match=f"chunks=4 is for {', '.join(WITH_CHUNKS)}"):
             maker(4, chunks=4)
     if name != "hierarchical":
         with pytest.raises(ScheduleError, match="knows no groups"):
@@ -324,7 +302,7 @@ def test_an_unknown_algorithm_is_refused_with_the_choices():
     )
 
 
-@pytest.mark.parametrize("order", [[0, 1], [0, 1, 1], [0, 1, 3], [0, 1, 2, 3], []])
+@pytest.mark.parametrize("order", [[0, 1], [0, 1, 1], [0, 1, 3]])
 def test_an_order_that_is_none_is_refused(order):
     with pytest.raises(ScheduleError, match="name each of the devices 0 to 2 once"):
         make_schedule("ring", 3).placed(order)
@@ -334,11 +312,9 @@ def test_only_a_reduce_scatter_and_an_all_gather_from_its_owners_make_an_allredu
     scatter, gather = (half(4) for half in HALVES["ring"])
     other_owners = HALVES["sharded"][1](4)
     for first, second in (
-        (gather, scatter),
-        (scatter, scatter),
-        (scatter, other_owners),
+        (gather, scatter), (scatter, scatter), (scatter, other_owners),
         (scatter, HALVES["ring"][1](5)),
-    ):
+    ):  # fmt: skip
         with pytest.raises(ScheduleError, match=r" then |leaves chunks with owners"):
             then("both", first, second)
 
@@ -346,18 +322,6 @@ def test_only_a_reduce_scatter_and_an_all_gather_from_its_owners_make_an_allredu
 def test_a_transfer_reads_as_a_sentence():
     assert str(Transfer(1, 0, 3, "add")) == "add chunk 3 of rank 1 to rank 0"
     assert str(Transfer(1, 0, 3, "copy")) == "copy chunk 3 of rank 1 over rank 0"
-
-
-@pytest.mark.parametrize("name", sorted(ALGORITHMS))
-@pytest.mark.parametrize("world_size", WORLD_SIZES)
-def test_nobody_has_a_sum_before_its_owner(name, world_size):
-    schedule = ALGORITHMS[name](world_size)
-    for chunk, owner in enumerate(schedule.owner):
-        complete = [
-            {rank for rank, chunks in enumerate(state) if chunks[chunk] == (1,) * world_size}
-            for state in states(schedule)
-        ]
-        assert owner in next(filter(None, complete))
 
 
 # --- Allreduces over hosts are right for any number of hosts and devices, and send no byte twice
@@ -401,17 +365,15 @@ def test_with_one_device_a_host_it_is_the_schedule_across():
 def test_schedules_that_do_not_fit_are_refused():
     scatter, gather = (half(2) for half in HALVES["ring"])
     ring = make_schedule("ring", 2)
-    for parts in ((gather, ring, scatter), (scatter, ring, HALVES["ring"][1](3))):
-        with pytest.raises(ScheduleError, match=r"then|begins with"):
-            nested("both", *parts)
-    with pytest.raises(ScheduleError, match="across hosts goes an allreduce, not ring, a reduce"):
-        nested("both", scatter, scatter, gather)
-    with pytest.raises(ScheduleError, match="'star' within hosts: choose sharded, ring, halving"):
-        over_hosts(2, 2, within="star")
-    with pytest.raises(ScheduleError, match="unknown algorithm 'rign'"):
-        over_hosts(2, 2, "rign")
-    for counts in ((0, 2), (2, 0), (1.5, 2)):
-        with pytest.raises(ScheduleError, match="there must be at least 1"):
-            over_hosts(*counts)
-    with pytest.raises(ScheduleError, match="name each of the devices 0 to 1 once"):
-        over_hosts(2, 2, order=[0, 0])
+    for make, words in (
+        (lambda: nested("both", gather, ring, scatter), "then"),
+        (lambda: nested("both", scatter, ring, HALVES["ring"][1](3)), "begins with"),
+        (lambda: nested("both", scatter, scatter, gather), "an allreduce, not ring, a reduce"),
+        (lambda: over_hosts(2, 2, within="star"), "'star' within hosts: choose sharded, ring, hal"),
+        (lambda: over_hosts(2, 2, "rign"), "unknown algorithm 'rign'"),
+        (lambda: over_hosts(0, 2), "there must be at least 1"),
+        (lambda: over_hosts(2, 1.5), "there must be at least 1"),
+        (lambda: over_hosts(2, 2, order=[0, 0]), "name each of the devices 0 to 1 once"),
+    ):
+        with pytest.raises(ScheduleError, match=words):
+            make()

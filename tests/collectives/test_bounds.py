@@ -4,11 +4,13 @@ do.
 """
 
 import heapq
+from collections import defaultdict
 from itertools import chain, permutations, product
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support.schedule_reference import mutants
 
 from gluonlab.collectives.algorithms import ALGORITHMS, HALVES, make_schedule
 from gluonlab.collectives.bounds import Capacity, floor_of
@@ -61,43 +63,24 @@ def topologies(draw, world_size):
 def tree_schedules(draw, world_size, collective):
     """Each chunk is summed along any tree, handed out along any other, each edge in any step."""
     chunks = draw(st.integers(1, 4))
-    steps, owners = {}, []
+    steps, owners = defaultdict(list), []
+    halves = {"reduce_scatter": ["add"], "all_gather": ["copy"]}.get(collective, ["add", "copy"])
     for chunk in range(chunks):
         order = draw(st.permutations(range(world_size)))
         owners.append(order[0])
-        fan = draw(st.booleans())
-        if collective != "all_gather":
-            # Backwards: a rank sends in a step before the one in which its parent sends.
-            before = {order[0]: 0}
-            for number, rank in enumerate(order[1:], 1):
-                parent = order[0 if fan else draw(st.integers(0, number - 1))]
-                before[rank] = before[parent] + draw(st.integers(1, 1 if fan else 2))
-                steps.setdefault(-before[rank], []).append(Transfer(rank, parent, chunk, "add"))
-        if collective != "reduce_scatter":
+        for op in halves:
             fan = draw(st.booleans())
-            after = {order[0]: 0}
+            # Sums backwards: a rank sends in a step before the one in which its parent sends.
+            apart = {order[0]: 0}
             for number, rank in enumerate(order[1:], 1):
                 parent = order[0 if fan else draw(st.integers(0, number - 1))]
-                after[rank] = after[parent] + draw(st.integers(1, 1 if fan else 2))
-                steps.setdefault(after[rank], []).append(Transfer(parent, rank, chunk, "copy"))
+                apart[rank] = apart[parent] + draw(st.integers(1, 1 if fan else 2))
+                if op == "add":
+                    steps[-apart[rank]].append(Transfer(rank, parent, chunk, op))
+                else:
+                    steps[apart[rank]].append(Transfer(parent, rank, chunk, op))
     ordered = tuple(tuple(steps[number]) for number in sorted(steps))
     return Schedule("drawn", collective, world_size, chunks, tuple(owners), ordered)
-
-
-@st.composite
-def mutated(draw, schedule):
-    """A transfer left out, or moved to another step or rank: seldom right, but then another."""
-    steps = [list(step) for step in schedule.steps]
-    source = draw(st.sampled_from(range(len(steps))))
-    transfer = steps[source].pop(draw(st.integers(0, len(steps[source]) - 1)))
-    if draw(st.booleans()):
-        src = draw(st.sampled_from([transfer.src, *range(schedule.world_size)]))
-        target = draw(st.sampled_from(range(len(steps))))
-        steps[target].append(transfer._replace(src=src))
-    return Schedule(
-        "mutant", schedule.collective, schedule.world_size, schedule.chunks, schedule.owner,
-        tuple(tuple(step) for step in steps if step),
-    )  # fmt: skip
 
 
 def is_valid(schedule):
@@ -132,7 +115,7 @@ def test_no_algorithm_in_any_order_and_no_mutant_of_it_is_below_the_floor(data, 
     schedule = make(p)
     topology = data.draw(topologies(p))
     assert_above_the_floor(schedule.placed(data.draw(st.permutations(range(p)))), topology)
-    mutant = data.draw(mutated(schedule))
+    mutant, *_ = data.draw(mutants(schedule))
     if is_valid(mutant):
         assert_above_the_floor(mutant, topology)
 
@@ -214,15 +197,12 @@ def test_of_all_that_three_ranks_can_do_nothing_is_below_the_floor(data):
 # --- and it is reached
 
 
-@pytest.mark.parametrize("p", [2, 3, pytest.param(4, marks=pytest.mark.long)])
-def test_the_latency_behind_a_switch_is_what_a_search_of_all_finds(p):
-    topology = switch(p, 10e-6, 25e9)
-    assert floor_of(topology).seconds(0) == pytest.approx(cheapest(topology))
-
-
-@pytest.mark.parametrize("p", [2, 3])
-@pytest.mark.parametrize("make", [fully_connected, line_of], ids=["fully connected", "ring"])
-def test_the_latency_of_links_of_their_own_is_what_a_search_of_all_finds(p, make):
+@pytest.mark.parametrize(
+    ("make", "p"),
+    [*((make, p) for make in (switch, fully_connected, line_of) for p in (2, 3)),
+     pytest.param(switch, 4, marks=pytest.mark.long)],
+)  # fmt: skip
+def test_the_latency_is_what_a_search_of_all_finds(make, p):
     topology = make(p, 10e-6, 25e9)
     assert floor_of(topology).seconds(0) == pytest.approx(cheapest(topology))
 
@@ -252,13 +232,10 @@ def test_four_ranks_behind_a_switch_reach_it_where_latency_rules():
     ids=["switch", "switch of 5", "ring of links", "ring of 5 links"],
 )
 def test_bytes_and_additions_are_those_of_the_rings(topology, algorithm):
-    def slope(seconds):
-        return seconds(2e12) - seconds(1e12)
-
-    priced = slope(
-        lambda size: price(make_schedule(algorithm, topology.world_size), topology, size).seconds
-    )
-    assert slope(floor_of(topology).seconds) == pytest.approx(priced, rel=1e-6)
+    schedule = make_schedule(algorithm, topology.world_size)
+    once, twice = (priced.seconds for priced in prices(schedule, topology, [1e12, 2e12]))
+    floor = floor_of(topology)
+    assert floor.seconds(2e12) - floor.seconds(1e12) == pytest.approx(twice - once, rel=1e-6)
 
 
 @pytest.mark.parametrize("collective", ["reduce_scatter", "all_gather"])
@@ -288,11 +265,8 @@ def test_messages_that_one_rank_of_the_cube_mesh_can_receive_at_once():
     assert [receives(1), receives(2), receives(3), receives(9)] == [5, 6, 7, 7]
 
 
-def test_one_device_has_nothing_to_do():
+def test_one_device_has_nothing_to_do_and_a_collective_that_is_none_is_refused():
     for collective in COLLECTIVES:
         assert floor_of(switch(1, 1.0, 1.0), collective).seconds(10**9) == 0
-
-
-def test_a_collective_that_is_none_is_refused():
     with pytest.raises(ScheduleError, match=r"unknown collective 'gather'.*all_gather"):
         floor_of(switch(2, 1.0, 1.0), "gather")

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.devices import contexts, device, devices
+from support.devices import device, devices
 from support.examples import examples
 
 from gluonlab.collectives import executor as executor_module
@@ -33,10 +33,6 @@ def on_devices(contributions, dtype):
     ]
 
 
-def bits(array):
-    return array.asnumpy().tobytes()
-
-
 @pytest.fixture(autouse=True)
 def small_pieces(monkeypatch):
     """Pieces of 1 KiB, so that small arrays have several."""
@@ -47,7 +43,7 @@ def small_pieces(monkeypatch):
 @given(
     st.sampled_from(sorted(ALGORITHMS)),
     st.integers(1, 8),
-    st.lists(st.integers(1, 2000) | st.sampled_from([1, 2, 10_000]), min_size=1, max_size=3),
+    st.lists(st.integers(1, 2000) | st.sampled_from([0, 1, 10_000]), min_size=1, max_size=3),
     st.sampled_from(TYPES),
     st.booleans(),
     st.integers(0, 1000),
@@ -65,30 +61,6 @@ def test_every_algorithm_leaves_the_exact_sum_on_every_device(
             assert arrays[rank][place].dtype == np.dtype(dtype)
 
 
-@examples(20, 40)
-@given(
-    st.sampled_from(sorted(ALGORITHMS)),
-    st.integers(2, 8),
-    st.integers(1, 3000),
-    st.sampled_from(TYPES[1:]),
-    st.integers(0, 1000),
-)
-def test_replicas_end_with_the_same_bits_and_a_second_run_gives_the_same(
-    name, world_size, size, dtype, seed
-):
-    random = np.random.RandomState(seed)
-    contributions = [[random.normal(size=size)] for _ in range(world_size)]
-    results = []
-    for _ in range(2):
-        arrays = on_devices(contributions, dtype)
-        allreduce(make_schedule(name, world_size), arrays)
-        results += [bits(rank[0]) for rank in arrays]
-    assert len(set(results)) == 1
-    total = np.sum([contribution[0] for contribution in contributions], axis=0)
-    error = np.abs(arrays[0][0].asnumpy().astype("float64") - total).max()
-    assert error <= np.finfo(dtype).eps * 4 * world_size * max(1, np.abs(contributions).max())
-
-
 @pytest.mark.parametrize("name", sorted(HALVES))
 @pytest.mark.parametrize("world_size", [1, 2, 3, 4, 5])
 def test_the_halves_of_an_allreduce_do_what_they_promise(name, world_size):
@@ -100,20 +72,10 @@ def test_the_halves_of_an_allreduce_do_what_they_promise(name, world_size):
     allreduce(scatter, arrays)
     for chunk, owner in enumerate(scatter.owner):
         for part in parts[chunk]:
-            assert (
-                arrays[owner][0].asnumpy()[part.begin : part.end] == total[part.begin : part.end]
-            ).all()
+            place = slice(part.begin, part.end)
+            assert (arrays[owner][0].asnumpy()[place] == total[place]).all()
     allreduce(gather, arrays)
     assert all((rank[0].asnumpy() == total).all() for rank in arrays)
-
-
-def test_memory_beside_the_arrays_stays_as_it_is():
-    ctxs = devices(3)
-    whole = [nd.array(np.arange(3000), ctx=ctx) for ctx in ctxs]
-    allreduce(make_schedule("ring", 3), [[array[1000:2000]] for array in whole])
-    expected = np.arange(3000.0)
-    expected[1000:2000] *= 3
-    assert all((array.asnumpy() == expected).all() for array in whole)
 
 
 @pytest.mark.parametrize("name", sorted(ALGORITHMS))
@@ -136,20 +98,6 @@ def test_what_is_queued_before_and_after_keeps_its_order(name):
         np.testing.assert_allclose(array.asnumpy(), value[rank], rtol=1e-5)
 
 
-def test_arrays_without_elements_are_nothing_to_do():
-    arrays = [[nd.array([], ctx=ctx), nd.ones((2, 2), ctx=ctx)] for ctx in devices(2)]
-    allreduce(make_schedule("sharded", 2), arrays)
-    assert all((rank[1].asnumpy() == 2).all() and rank[0].size == 0 for rank in arrays)
-
-
-def test_the_executor_counts_the_transfers_that_it_queued():
-    schedule = make_schedule("ring", 3)
-    executor = Executor(schedule, [[nd.ones((9,), ctx=ctx)] for ctx in devices(3)])
-    executor.run()
-    executor.run()
-    assert executor.transfers_run == 2 * schedule.transfers
-
-
 def test_a_schedule_that_is_wrong_gives_wrong_sums():
     """The executor does what the schedule says, and nothing else."""
     schedule = Schedule("half", "allreduce", 2, 1, (0,), ((Transfer(0, 1, 0, "add"),),))
@@ -167,68 +115,44 @@ def test_make_allreduce_sums_any_lists_of_arrays():
         assert all((array.asnumpy() == 6).all() for array in data)
 
 
-MISTAKES = {
-    "too few ranks": ([(0, (4,), "float32")], "there are arrays of 1"),
-    "mixed shapes": (
-        [(0, (4,), "float32"), (1, (5,), "float32")],
-        r"rank 1 has float32\[5\], rank 0 float32\[4\]",
-    ),
-    "mixed types": ([(0, (4,), "float32"), (1, (4,), "float64")], "rank 1 has float64"),
-    "one device twice": (
-        [(1, (4,), "float32"), (1, (4,), "float32")],
-        r"lie on [cg]pu\(1\), [cg]pu\(1\): each rank needs a device of its own",
-    ),
-}
+def ones(shapes=((4,), (4,)), numbers=(0, 1), **more):
+    return [[nd.ones(shape, ctx=device(number), **more)] for shape, number in zip(shapes, numbers)]
 
 
-@pytest.mark.parametrize("mistake", sorted(MISTAKES))
-def test_a_mistake_is_named_and_leaves_the_arrays_as_they_are(mistake):
-    what, message = MISTAKES[mistake]
-    arrays = [[nd.ones(shape, ctx=device(number), dtype=dtype)] for number, shape, dtype in what]
-    with pytest.raises(ScheduleError, match=message):
-        allreduce(make_schedule("ring", 2), arrays)
-    assert all((rank[0].asnumpy() == 1).all() for rank in arrays)
+def sparse():
+    return [[nd.sparse.zeros("row_sparse", (4, 2), ctx=device(number))] for number in (0, 1)]
 
 
 @pytest.mark.parametrize(
-    ("arrays", "message"),
+    ("arrays", "words"),
     [
-        (lambda ctxs: [nd.ones((2,), ctx=ctx) for ctx in ctxs], r"\[\[a\], \[b\]\], not \[a, b\]"),
-        (
-            lambda ctxs: [[nd.ones((2,), ctx=ctx, dtype="bool")] for ctx in ctxs],
-            "type bool, which has no sum",
-        ),
-        (
-            lambda ctxs: [
-                [nd.ones((2,), ctx=ctxs[0])],
-                [nd.ones((2,), ctx=mx.Context("cpu_shared", 0))],
-            ],
-            "lie on (cpu, cpu_shared|cpu_shared, gpu)",
-        ),
-        (lambda ctxs: [[], []], "no arrays to work on"),
+        (lambda: ones(shapes=((4,),)), "there are arrays of 1"),
+        (lambda: ones(shapes=((4,), (5,))), r"rank 1 has float32\[5\], rank 0 float32\[4\]"),
+        (lambda: [*ones()[:1], *ones(dtype="float64")[1:]], "rank 1 has float64"),
+        (lambda: ones(numbers=(1, 1)),
+         r"lie on [cg]pu\(1\), [cg]pu\(1\): each rank needs a device of its own"),
+        (lambda: [array for [array] in ones()], r"\[\[a\], \[b\]\], not \[a, b\]"),
+        (lambda: ones(dtype="bool"), "type bool, which has no sum"),
+        (lambda: [*ones()[:1], [nd.ones((4,), ctx=mx.Context("cpu_shared", 0))]],
+         "lie on (cpu, cpu_shared|cpu_shared, gpu)"),
+        (lambda: [[], []], "no arrays to work on"),
+        (sparse, "sparse"),
     ],
-)
-def test_what_is_no_list_of_numbers_per_device_is_refused(arrays, message):
-    with pytest.raises(ScheduleError, match=message):
-        Executor(make_schedule("ring", 2), arrays(contexts(2)))
+)  # fmt: skip
+def test_a_mistake_is_named_and_leaves_the_arrays_as_they_are(arrays, words):
+    made = arrays()
+    before = [array.asnumpy() for own in made for array in own]
+    with pytest.raises(ScheduleError, match=words):
+        allreduce(make_schedule("ring", 2), made)
+    for array, was in zip((array for own in made for array in own), before):
+        assert np.array_equal(array.asnumpy(), was)
 
 
-def test_sparse_arrays_are_refused():
-    arrays = [[nd.sparse.zeros("row_sparse", (4, 2), ctx=ctx)] for ctx in devices(2)]
-    with pytest.raises(ScheduleError, match="sparse"):
-        allreduce(make_schedule("ring", 2), arrays)
-
-
-@pytest.mark.parametrize(("hosts", "devices"), [(2, 2), (2, 4), (3, 2), (4, 2)])
+@pytest.mark.parametrize(("hosts", "devices"), [(2, 4), (3, 2)])
 @pytest.mark.parametrize("across", ACROSS)
 def test_hosts_of_devices_end_with_numpys_sum(hosts, devices, across):
-    random = np.random.RandomState(hosts * 10 + devices)
-    sizes = (1, 37, 1000)
-    parts = [[random.randint(-9, 10, n) for n in sizes] for _ in range(hosts * devices)]
-    arrays = [
-        [nd.array(array, ctx=ctx) for array in own]
-        for own, ctx in zip(parts, contexts(hosts * devices))
-    ]
+    parts = integers(hosts, hosts * devices, (1, 37, 1000))
+    arrays = on_devices(parts, "float32")
     allreduce(over_hosts(hosts, devices, across), arrays)
     for own in arrays:
         for array, same in zip(own, zip(*parts)):

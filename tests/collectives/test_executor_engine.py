@@ -66,25 +66,17 @@ def test_what_is_written_afterwards_is_not_summed(name, world_size):
         assert all((array.asnumpy() == world_size).all() for array in sums)
 
 
-def test_slices_of_one_array_may_be_summed_together():
-    whole = [nd.ones((100,), ctx=ctx) for ctx in contexts(2)]
+def test_slices_of_one_array_of_mxnets_numpy_may_be_summed_together():
+    whole = [mx.np.ones((100,), ctx=ctx) for ctx in contexts(2)]
     allreduce(make_schedule("ring", 2), [[array[:30], array[30:90]] for array in whole])
     assert all((array.asnumpy() == [2] * 90 + [1] * 10).all() for array in whole)
-
-
-def test_arrays_of_mxnets_numpy_are_summed_in_place():
-    arrays = [mx.np.ones((3, 4), ctx=ctx) for ctx in contexts(3)]
-    allreduce(make_schedule("tree", 3), [[array] for array in arrays])
-    assert all((array.asnumpy() == 3).all() for array in arrays)
 
 
 @pytest.mark.parametrize("name", sorted(ALGORITHMS))
 def test_arrays_in_onednns_own_layout_are_summed(name):
     ctxs = contexts(3)
-    expected = sum(
-        convolved(ctx, rank).asnumpy().astype("float64") for rank, ctx in enumerate(ctxs)
-    )
     made_of_blocks = [[convolved(ctx, rank)] for rank, ctx in enumerate(ctxs)]
+    expected = sum(convolved(ctx, rank).asnumpy() for rank, ctx in enumerate(ctxs))
     allreduce(make_schedule(name, 3), made_of_blocks)
     blocks_later = [[nd.zeros((2, 32, 8, 8), ctx=ctx)] for ctx in ctxs]
     executor = Executor(make_schedule(name, 3), blocks_later)
@@ -96,16 +88,9 @@ def test_arrays_in_onednns_own_layout_are_summed(name):
         np.testing.assert_allclose(array.asnumpy(), expected, rtol=1e-4, atol=1e-4)
 
 
-@pytest.mark.parametrize("world_size", [3, 4, 5, 6])
-def test_additions_of_a_step_are_made_in_its_order(world_size):
-    """As in Schedule's docstring, from the left: (big - big) + 1, and not big + (1 - big)."""
-    values = [1e8, -1e8, *[1.0] * (world_size - 2)]
-    arrays = [[nd.array([value], ctx=ctx)] for value, ctx in zip(values, contexts(world_size))]
-    allreduce(make_schedule("star", world_size), arrays)
-    assert [float(array.asscalar()) for (array,) in arrays] == [world_size - 2] * world_size
-
-
-@pairwise(name=sorted(ALGORITHMS), world_size=[2, 3, 4, 5], type_name=["float32", "float16"])
+@pairwise(
+    name=sorted(ALGORITHMS), world_size=[2, 3, 4, 5], type_name=["float32", "float16", "float64"]
+)
 def test_bits_are_those_of_additions_in_the_schedules_order(name, world_size, type_name):
     """Whether arrays are cut or not, and however many additions one operation makes."""
     schedule, size = make_schedule(name, world_size), 840  # which all numbers of chunks divide
@@ -115,8 +100,8 @@ def test_bits_are_those_of_additions_in_the_schedules_order(name, world_size, ty
     with np.errstate(over="ignore"):
         expected, _ = run(schedule, draws.reshape(world_size, schedule.chunks, -1))
     allreduce(schedule, arrays)
-    for (array,), own in zip(arrays, expected):
-        assert array.asnumpy().tobytes() == own.tobytes()
+    assert len({own.tobytes() for own in expected}) == 1
+    assert all(array.asnumpy().tobytes() == expected[0].tobytes() for (array,) in arrays)
 
 
 def test_bits_that_the_proof_calls_equal_are_equal():

@@ -50,21 +50,14 @@ def others(topology):
 
 @examples(5, 8)
 @given(drawn, st.sampled_from(SIZES), st.floats(0, 1))
-def test_nothing_is_cheaper_at_the_sizes_compared_and_nothing_much_between_them(
-    topology, size, beyond
-):
+def test_auto_takes_the_cheapest_and_its_table_says_from_where_on(topology, size, beyond):
+    """Nothing is cheaper at the sizes that are compared, and nothing much between them."""
     made = make_for_links(for_links.AUTO, topology, topology.world_size)
     known = list(others(topology))
     for bytes_, slack in ((size, EQUAL), (size * (1 + beyond), 1.05)):
         chosen = plain_price(made.cheapest(bytes_), topology, bytes_)
         lowest = min(plain_price(schedule, topology, bytes_) for schedule in known)
         assert chosen <= lowest * slack
-
-
-@examples(5, 8)
-@given(drawn)
-def test_what_is_taken_sums_and_the_table_says_from_where_on(topology):
-    made = make_for_links(for_links.AUTO, topology, topology.world_size)
     assert all(keeps_promise(schedule) for schedule in made.schedules)
     table = made.table()
     assert table[0].size_bytes == 1
@@ -98,11 +91,8 @@ def test_on_known_machines_it_is_near_the_floor_at_every_size(machine, gap):
 
 def test_equal_prices_give_the_first_and_so_the_same_choice_always():
     assert first_of_lowest([2.0, 1.0, 1.0 - 1e-12]) == 1
-    for count in (1, 2, 4):
-        one, other = (
-            make_for_links(for_links.AUTO, cpu_devices(count), count).table() for _ in range(2)
-        )
-        assert list(map(str, one)) == list(map(str, other)) and one[0].size_bytes == 1
+    made = [make_for_links(for_links.AUTO, cpu_devices(4), 4) for _ in range(2)]
+    assert len({str([str(row) for row in each.table()]) for each in made}) == 1
 
 
 @pytest.mark.parametrize(

@@ -82,37 +82,24 @@ def test_every_host_has_the_links_of_the_machine_alone(name):
     [("p3.16xlarge", 1, 25), ("p3dn.24xlarge", 1, 100), ("p4d.24xlarge", 4, 400)],
 )
 def test_hosts_send_at_the_published_speed(name, nics, gigabits):
-    """All GPUs to the next host at once: what passes the NICs a second, in each direction."""
-    topology = make_topology(f"{name}*2")
+    """All GPUs to the next host at once: what passes the NICs a second, in each direction.
+
+    Neighbours share a NIC. Of a p4d these are two GPUs below each PCIe switch: aws-ofi-nccl's
+    topology/p4d-24xl-topo.xml.
+    """
+    routes = make_topology(f"{name}*2").routes
     out, into = (
-        {
-            link
-            for (src, dst), route in topology.routes.items()
-            if src < 8 <= dst
-            for link in route.links
-            if link.name.startswith(f"host {host}: NIC")
-        }
+        {gpu: [link for link in routes[pair].links if link.name.startswith(f"host {host}: NIC")]
+         for gpu, pair in ((gpu, (gpu, gpu + 8)) for gpu in range(8))}
         for host in (0, 1)
-    )
-    assert len(out) == len(into) == nics
-    for links in (out, into):
-        assert sum(link.bytes_per_s for link in links) * 8 == gigabits * 1e9
+    )  # fmt: skip
+    for links, way in ((out, "out"), (into, "in")):
+        assert {gpu: names(each)[0][8:] for gpu, each in links.items()} == {
+            gpu: f"NIC {gpu * nics // 8} {way}" for gpu in range(8)
+        }
+        different = {link for each in links.values() for link in each}
+        assert sum(link.bytes_per_s for link in different) * 8 == gigabits * 1e9
     assert name in TOPOLOGIES and "inferred" in NETWORKS[name].note
-
-
-def test_two_gpus_share_each_nic_of_a_p4d():
-    """aws-ofi-nccl's topology/p4d-24xl-topo.xml: below each PCIe switch two GPUs and a NIC."""
-    routes = make_topology("p4d.24xlarge*2").routes
-    for gpu in range(8):
-        assert f"host 0: NIC {gpu // 2} out" in names(routes[gpu, 8].links)
-        assert f"host 0: NIC {gpu // 2} in" in names(routes[8, gpu].links)
-
-
-def test_the_way_to_the_nic_is_the_one_that_pcie_traffic_takes():
-    """GPUs 0 and 7 of a p3.16xlarge have no NVLink: their bytes and the network's share PCIe."""
-    routes = make_topology("p3.16xlarge*2").routes
-    shared = set(routes[0, 7].links) & set(routes[0, 8].links)
-    assert set(names(shared)) == {"host 0: PCIe out of 0", "host 0: PCIe switch 0 up"}
 
 
 @pytest.mark.parametrize("name", sorted(set(NETWORKS) - ALL_ON_NVLINKS - {"p3.2xlarge"}))
@@ -145,22 +132,6 @@ def test_a_part_of_several_hosts_keeps_their_hosts():
 # --- prices
 
 
-def test_two_hosts_of_two_devices_by_hand():
-    """400 bytes; a message takes 1 s and 10 bytes/s within a host, 2 s and 5 bytes/s on its NIC.
-
-    Reduce-scatter in each host: 200 bytes each way, 1 + 20 s. Rings of two over hosts, twice one
-    step: both devices of a host send 100 bytes over its NIC, one after the other, 2 (2 + 20) s.
-    All-gather: 1 + 20 s. The flat ring has six steps in which each NIC sends 100 bytes, 2 + 20 s.
-    """
-    topology = several_hosts(switch(2, 1.0, 10.0), 2, network())
-    hierarchical = price(over_hosts(2, 2), topology, 400)
-    assert [step.seconds for step in hierarchical.steps] == [21, 44, 44, 21]
-    assert [step.bottleneck[8:] for step in hierarchical.steps[1:3]] == ["NIC 0 out"] * 2
-    assert price(make_schedule("ring", 4), topology, 400).seconds == 6 * 22
-    both = several_hosts(switch(2, 1.0, 10.0), 2, network(nics=2))
-    assert price(over_hosts(2, 2), both, 400).seconds == 21 + 22 + 22 + 21
-
-
 @st.composite
 def cases(draw):
     """(a schedule for hosts x devices, the host, its network, hosts, bytes)"""
@@ -188,14 +159,9 @@ def test_no_schedule_beats_the_bytes_that_must_pass_the_nics(case):
     assert seconds >= least * (1 - ROUNDING)
 
 
-@examples(40)
-@given(cases())
-def test_one_host_costs_what_the_machine_does(case):
-    _, host, between, _, size = case
-    one, schedule = several_hosts(host, 1, between), over_hosts(1, host.world_size)
-    alone = price(make_schedule("ring", host.world_size), host, size).seconds
-    assert price(schedule, one, size).seconds == pytest.approx(alone, rel=ROUNDING)
-    assert dict(one.routes) == dict(host.routes)
+def test_one_host_is_the_machine():
+    host = switch(3, 1.0, 10.0)
+    assert several_hosts(host, 1, network()) is host
 
 
 @examples(50)
@@ -204,13 +170,11 @@ def test_a_faster_network_never_costs_more(case, times):
     schedule, host, between, hosts, size = case
     faster = replace(between, bytes_per_s=between.bytes_per_s * times)
     quicker = replace(faster, latency_s=between.latency_s / times)
-    seconds = [
+    slow, fast, quick = (
         price(schedule, several_hosts(host, hosts, each), size).seconds
         for each in (between, faster, quicker)
-    ]
-    assert seconds == sorted(seconds, reverse=True) or seconds == pytest.approx(
-        [seconds[0]] * 3, rel=ROUNDING
     )
+    assert slow >= fast * (1 - ROUNDING) and fast >= quick * (1 - ROUNDING)
 
 
 @given(st.integers(1, 4), st.integers(1, 4), st.integers(1, 4), st.integers(0, 1000))
@@ -241,9 +205,9 @@ def test_on_known_hosts_the_hierarchy_is_the_cheapest_for_large_buffers(name):
 
 
 @pytest.mark.parametrize(
-    "text", ["p3.16xlarge*0", "p3.16xlarge*-1", "p3.16xlarge*1.5", "p3.16xlarge*1000000000",
-             "p3.16xlarge*129", "p3.16xlarge*", "p3.16xlarge*two", "p3.16xlarge*2*2",
-             "p3.16xlarge*99999999999999999999999", "p3.16xlarge*\u0662"],
+    "text", ["p3.16xlarge*0", "p3.16xlarge*-1", "p3.16xlarge*1.5", "p3.16xlarge*129",
+             "p3.16xlarge*", "p3.16xlarge*two", "p3.16xlarge*2*2",
+             "p3.16xlarge*99999999999999999999999", "p3.16xlarge*\u0662", "p3*16xlarge*2"],
 )  # fmt: skip
 def test_a_number_of_hosts_that_is_none_is_refused(text):
     with pytest.raises(ScheduleError) as error:
@@ -255,32 +219,21 @@ def test_a_number_of_hosts_that_is_none_is_refused(text):
     )
 
 
-@pytest.mark.parametrize("text", ["p3.16xlrage*2", "*2", "p3*16xlarge*2"])
-def test_several_of_an_unknown_machine_are_refused_in_one_line(text):
-    with pytest.raises(ScheduleError, match=r"unknown topology|is no number of hosts") as error:
-        make_topology(text)
-    assert "\n" not in str(error.value) and str(MOST_HOSTS) in str(error.value)
-
-
-@pytest.mark.parametrize("machine", ["pcie", "nvswitch"])
-def test_what_is_no_particular_machine_has_no_network(machine):
-    with pytest.raises(ScheduleError, match=f"{machine} is no particular machine") as error:
-        make_topology(f"{machine}*2")
-    assert all(name in str(error.value) for name in NETWORKS) and "\n" not in str(error.value)
-
-
-def test_more_devices_than_the_hosts_have_are_refused():
-    with pytest.raises(ScheduleError, match=r"p3.8xlarge\*2 has 8 devices: choose 1 to 8, not 9"):
-        make_topology("p3.8xlarge*2", 9)
-
-
-@pytest.mark.parametrize("figures", [(0, 5.0, 2.0), (1, 0.0, 2.0), (1, 5.0, -1.0), (1.5, 5.0, 2.0)])
-def test_a_network_that_is_none_is_refused(figures):
-    with pytest.raises(ScheduleError, match="give 1 or more NICs"):
-        network(*figures)
-
-
-@pytest.mark.parametrize("hosts", [0, -1, 1.5, True, "2"])
-def test_hosts_that_are_none_are_refused(hosts):
-    with pytest.raises(ScheduleError, match="there must be at least 1"):
-        several_hosts(switch(2, 1.0, 1.0), hosts, network())
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (lambda: make_topology("p3.16xlrage*2"), f"unknown topology.* up to {MOST_HOSTS}"),
+        (lambda: make_topology("*2"), f"unknown topology.* up to {MOST_HOSTS}"),
+        (lambda: make_topology("pcie*2"), f"pcie is no particular.* {', '.join(NETWORKS)}$"),
+        (lambda: make_topology("nvswitch*2"), "nvswitch is no particular machine"),
+        (lambda: make_topology("p3.8xlarge*2", 9), r"\*2 has 8 devices: choose 1 to 8, not 9"),
+        *((lambda hosts=hosts: several_hosts(switch(2, 1.0, 1.0), hosts, network()),
+           "there must be at least 1") for hosts in (0, 1.5, True, "2")),
+        *((lambda figures=figures: network(*figures), "give 1 or more NICs")
+          for figures in ((0, 5.0, 2.0), (1, 0.0, 2.0), (1, 5.0, -1.0), (1.5, 5.0, 2.0))),
+    ],
+)  # fmt: skip
+def test_hosts_that_cannot_be_are_refused_in_one_line(make, words):
+    with pytest.raises(ScheduleError, match=words) as error:
+        make()
+    assert "\n" not in str(error.value)

@@ -1,26 +1,22 @@
 """Schedules of 1,024 ranks: proved and priced as small ones are; one wrong transfer is found."""
 
 import re
-import subprocess
-import sys
-from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.examples import examples
 from support.plain_price import priced
-from support.schedule_reference import keeps_promise
+from support.schedule_reference import keeps_promise, mutants
 from support.topologies import topologies
 
 from gluonlab.collectives.algorithms import ALGORITHMS, make_schedule
 from gluonlab.collectives.check import check
 from gluonlab.collectives.cost import best_order, prices
-from gluonlab.collectives.schedule import OPS, Schedule
+from gluonlab.collectives.schedule import Schedule
 from gluonlab.collectives.topology import switch
 from gluonlab.errors import ScheduleError
 
-MUTATIONS = ["gone", "twice", "moved", "src", "dst", "chunk", "op"]
 AT_THE_END = re.compile(r"ends with|add up chunk")  # and not a broken rule of a step
 
 
@@ -65,36 +61,16 @@ def expected(schedule, chunks):
     return (rules or found or [None])[0]
 
 
-@st.composite
-def mutants(draw, schedule):
-    """The schedule with one transfer changed, and the chunks that it concerns."""
-    steps = [list(step) for step in schedule.steps]
-    number = draw(st.integers(0, len(steps) - 1))
-    position = draw(st.integers(0, len(steps[number]) - 1))
-    old, how = steps[number][position], draw(st.sampled_from(MUTATIONS))
-    new = old
-    if how in ("gone", "moved"):
-        del steps[number][position]
-    if how == "moved":
-        steps[draw(st.integers(0, len(steps) - 1))].append(old)
-    if how == "twice":
-        steps[number].append(old)
-    if how == "op":
-        new = old._replace(op=OPS[1 - OPS.index(old.op)])
-    if how in ("src", "dst"):
-        new = old._replace(**{how: draw(st.integers(0, schedule.world_size - 1))})
-    if how == "chunk":
-        new = old._replace(chunk=draw(st.integers(0, schedule.chunks - 1)))
-    if new != old:
-        steps[number][position] = new
-    changed = replace(schedule, steps=tuple(map(tuple, steps)))
-    return changed, {old.chunk, new.chunk}
+def changed_by(data, schedule):
+    """The schedule with one change, and the chunks that it concerns."""
+    changed, _, touched = data.draw(mutants(schedule, possible=True))
+    return changed, {transfer.chunk for transfer in touched}
 
 
 @examples(24, 60)
 @given(st.sampled_from([*ALGORITHMS]), st.integers(2, 40), st.data())
 def test_a_changed_transfer_is_wrong_where_its_chunks_alone_are(name, world_size, data):
-    changed, chunks = data.draw(mutants(make_schedule(name, world_size)))
+    changed, chunks = changed_by(data, make_schedule(name, world_size))
     found = fault(changed)
     assert found == expected(changed, chunks)
     if found is None:
@@ -105,7 +81,7 @@ def test_a_changed_transfer_is_wrong_where_its_chunks_alone_are(name, world_size
 @settings(max_examples=10)
 @given(st.sampled_from(["ring", "halving_doubling", "sharded", "double_tree"]), st.data())
 def test_one_changed_transfer_among_1024_ranks_is_found(name, data):
-    changed, chunks = data.draw(mutants(make_schedule(name, 1024)))
+    changed, chunks = changed_by(data, make_schedule(name, 1024))
     assert fault(changed) == expected(changed, chunks)
 
 
@@ -124,41 +100,29 @@ def test_prices_are_those_of_the_definition(topology, data):
             assert of_step.bottleneck in busiest
 
 
-GROWTH = 5  # of a transfer's time from 64 to 1,024 ranks, at most; it would be 16 if each looked
-# at all ranks
 MEASURED = """
-import resource, sys, time
+import resource, sys
 from gluonlab.collectives.algorithms import make_schedule, over_hosts
 from gluonlab.collectives.check import check
 from gluonlab.collectives.cost import price
 from gluonlab.collectives.topology import make_topology, switch
-def of_a_transfer(name, ranks, times):
-    began = time.process_time()
-    for _ in range(times):
-        if name == "over_hosts":
-            schedule = over_hosts(ranks // 8, 8)
-            topology = make_topology(f"p3.16xlarge*{ranks // 8}")
-        else:
-            schedule, topology = make_schedule(name, ranks), switch(ranks, 1e-5, 1e10, 1e11)
-        check(schedule)
-        assert price(schedule, topology, 1e8).seconds > 0
-    return (time.process_time() - began) / times / schedule.transfers
 
-of_a_transfer(sys.argv[1], 64, 1)  # loads what it needs
-few, many = of_a_transfer(sys.argv[1], 64, 10), of_a_transfer(sys.argv[1], 1024, 1)
-print(many / few, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20)
+if sys.argv[1] == "over_hosts":
+    schedule, topology = over_hosts(128, 8), make_topology("p3.16xlarge*128")
+else:
+    schedule, topology = make_schedule(sys.argv[1], 1024), switch(1024, 1e-5, 1e10, 1e11)
+check(schedule)
+assert price(schedule, topology, 1e8).seconds > 0
+print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20)
 """
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("name", [*ALGORITHMS, "over_hosts"])
-def test_1024_ranks_take_no_longer_for_a_transfer_than_few_do_and_no_more_than_a_gigabyte(name):
-    done = subprocess.run(
-        [sys.executable, "-c", MEASURED, name], capture_output=True, text=True, timeout=600
-    )
+def test_1024_ranks_take_no_more_than_a_gigabyte(python, name):
+    done = python("-c", MEASURED, name)
     assert done.returncode == 0, done.stderr
-    growth, gigabytes = map(float, done.stdout.split())
-    assert gigabytes <= 1 and growth <= GROWTH
+    assert float(done.stdout) <= 1
 
 
 def test_devices_without_number_are_placed_as_they_are_numbered():

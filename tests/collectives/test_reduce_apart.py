@@ -54,11 +54,8 @@ def in_few_moves(schedule, arrays):
 
 
 def random_arrays(devices, sizes, dtype):
-    random = np.random.RandomState(devices)
-    return [
-        [nd.array(random.normal(size=size), ctx=ctx, dtype=dtype) for size in sizes]
-        for ctx in contexts(devices)
-    ]
+    normal = np.random.RandomState(devices).normal
+    return [[nd.array(normal(size=n), ctx, dtype) for n in sizes] for ctx in contexts(devices)]
 
 
 def put_together(owned, sizes):
@@ -128,7 +125,7 @@ def test_what_is_written_before_is_summed_and_what_is_written_afterwards_is_not(
 
 
 @pytest.mark.parametrize("name", sorted(HALVES))
-@pytest.mark.parametrize("devices", [2, 3, 4, 5])
+@pytest.mark.parametrize("devices", [2, 5])
 def test_there_is_memory_for_what_the_schedule_writes_and_no_more(name, devices):
     schedule, size = reduce_scatter(name, devices), 120
     apart = ReduceApart(schedule, [[nd.zeros((size,), ctx=ctx)] for ctx in contexts(devices)])
@@ -155,13 +152,13 @@ def test_arrays_may_share_memory_and_be_mxnets_numpy_s():
 
 @pytest.mark.parametrize("name", sorted(HALVES))
 @pytest.mark.parametrize("blocks_at_first", [False, True])
-@pytest.mark.parametrize("devices", [1, 2, 5])
+@pytest.mark.parametrize("devices", [1, 5])
 def test_arrays_in_onednns_own_layout_are_summed(name, devices, blocks_at_first):
     ctxs, shape = contexts(devices), (2, 32, 8, 8)
-    if blocks_at_first:
-        arrays = [[convolved(ctx, 9 + rank)] for rank, ctx in enumerate(ctxs)]
-    else:
-        arrays = [[nd.zeros(shape, ctx=ctx)] for ctx in ctxs]
+    arrays = [
+        [convolved(ctx, 9 + rank) if blocks_at_first else nd.zeros(shape, ctx)]
+        for rank, ctx in enumerate(ctxs)
+    ]
     apart = ReduceApart(reduce_scatter(name, devices), arrays)
     if blocks_at_first:
         apart.run()
@@ -177,7 +174,9 @@ def test_arrays_in_onednns_own_layout_are_summed(name, devices, blocks_at_first)
 
 def test_what_copies_or_does_not_fit_is_refused():
     arrays = [[nd.ones((4,), ctx=ctx)] for ctx in contexts(2)]
-    with pytest.raises(ScheduleError, match="ring copies chunks: give a reduce-scatter"):
-        ReduceApart(make_schedule("ring", 2), arrays)
-    with pytest.raises(ScheduleError, match="is for 3 ranks, and there are arrays of 2"):
-        ReduceApart(reduce_scatter("ring", 3), arrays)
+    for schedule, words in (
+        (make_schedule("ring", 2), "ring copies chunks: give a reduce-scatter"),
+        (reduce_scatter("ring", 3), "is for 3 ranks, and there are arrays of 2"),
+    ):
+        with pytest.raises(ScheduleError, match=words):
+            ReduceApart(schedule, arrays)

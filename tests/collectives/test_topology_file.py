@@ -4,6 +4,7 @@ import math
 import re
 from dataclasses import replace
 from functools import partial
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -102,15 +103,9 @@ def test_a_cube_mesh_by_hand_has_the_routes_of_the_known_one(read):
     def shape(topology):
         """Routes by speeds, and links by the pairs that share them: names are left out."""
         routes = topology.routes
-        speeds = {
-            pair: [link.bytes_per_s for link in route.links] for pair, route in routes.items()
-        }
-        shared = {
-            (one, other)
-            for one in routes
-            for other in routes
-            if set(routes[one].links) & set(routes[other].links)
-        }
+        links = {pair: set(route.links) for pair, route in routes.items()}
+        speeds = {pair: [link.bytes_per_s for link in routes[pair].links] for pair in routes}
+        shared = {pairs for pairs in product(routes, repeat=2) if links[pairs[0]] & links[pairs[1]]}
         return speeds, shared, {route.latency_s for route in routes.values()}
 
     assert shape(written) == shape(known)
@@ -183,9 +178,7 @@ def test_no_way_through_switches_is_shorter_or_as_short_and_wider(drawn):
                 (len(way), -min(link.bytes_per_s for links, _ in way for link in links))
                 for way in found
             ]
-            hops = sum(
-                link.name not in {bus.name for bus in buses.values()} for link in route.links
-            )
+            hops = sum(link not in buses.values() for link in route.links)
             assert (hops, -route.bytes_per_s) == min(every)
             assert any(
                 route.links == tuple(link for links, _ in way for link in links)
@@ -294,18 +287,18 @@ def test_a_mistake_is_one_line_with_the_file_the_place_and_what_is_possible(read
 
 
 def test_files_that_are_none_are_refused(tmp_path):
-    with pytest.raises(ScheduleError, match=r"no.json cannot be read \(No such file"):
-        make_topology(str(tmp_path / "no.json"))
-    with pytest.raises(ScheduleError, match=r"cannot be read \(Is a directory\)"):
-        read_topology(tmp_path)
-    large = tmp_path / "large.json"
+    large, binary = tmp_path / "large.json", tmp_path / "binary.json"
     with large.open("wb") as file:
         file.truncate(2**30)
-    with pytest.raises(ScheduleError, match=f"more than the {LARGEST_BYTES:,} bytes"):
-        read_topology(large)
-    (tmp_path / "binary.json").write_bytes(b"\xff\xfe\0")
-    with pytest.raises(ScheduleError, match="is no JSON"):
-        read_topology(tmp_path / "binary.json")
+    binary.write_bytes(b"\xff\xfe\0")
+    for file, words in (
+        (tmp_path / "no.json", r"no.json cannot be read \(No such file"),
+        (tmp_path, r"cannot be read \(Is a directory\)"),
+        (large, f"more than the {LARGEST_BYTES:,} bytes"),
+        (binary, "is no JSON"),
+    ):
+        with pytest.raises(ScheduleError, match=words):
+            read_topology(file)
 
 
 def test_a_file_takes_the_place_of_a_name(tmp_path):

@@ -105,9 +105,9 @@ def test_numbers_are_short(value, said):
 
 
 def notes_of(tree):
-    """The lines below the picture, which begin at its margin, behind the title."""
+    """The lines below the picture, which begin at its margin, behind the title; and where."""
     at_margin = [each for each in tree.iter(f"{SVG}text") if each.get("x") == "24"]
-    return [each.text for each in at_margin[1:]]
+    return [(each.text, float(each.get("y"))) for each in at_margin[1:]]
 
 
 @settings(max_examples=30, deadline=None)
@@ -116,7 +116,7 @@ def test_japanese_notes_are_broken_where_the_picture_ends_but_not_before_what_cl
     note = "注" + "".join(words) * times
     tree = drawn([Curve("", [(1, 2)])], notes=[note])
     room = float(tree.get("viewBox").split()[2]) - 2 * 24
-    lines = notes_of(tree)
+    lines = [text for text, _ in notes_of(tree)]
     assert "".join(lines) == note
 
     def wide(line):
@@ -132,7 +132,5 @@ def test_japanese_notes_are_broken_where_the_picture_ends_but_not_before_what_cl
 @pytest.mark.parametrize("notes", [1, 5])
 def test_the_picture_ends_a_little_below_its_last_line(notes):
     tree = drawn([Curve("it", [(1, 2), (3, 4)])], notes=["A sentence. " * 20] * notes)
-    height = float(tree.get("viewBox").split()[3])
-    at_margin = [each for each in tree.iter(f"{SVG}text") if each.get("x") == "24"]
-    lines = [float(each.get("y")) for each in at_margin[1:]]
+    height, lines = float(tree.get("viewBox").split()[3]), [y for _, y in notes_of(tree)]
     assert len(lines) > notes and 4 < height - max(lines) < 40

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from mxnet import autograd, gluon, init, nd
 from mxnet.gluon import nn
 from support.devices import device
-from support.kvstore_runs import after_pushpull
+from support.kvstore_runs import own_devices, sums_of_processes
 from support.process_group import in_processes
 from support.reference import distance, random_batches
 
@@ -27,14 +27,8 @@ SHAPES = st.lists(
 )
 
 
-def own_devices(group, counts):
-    """As many devices as ``counts`` says, which no other process has."""
-    begin = sum(counts[: group.rank])
-    return [device(begin + number) for number in range(counts[group.rank])]
-
-
-def store_on(group, name, ctxs):
-    return GroupKVStore(make_kvstore(name, ctxs), group)
+def store_on(group, ctxs, compress=None):
+    return GroupKVStore(make_kvstore("device", ctxs), group, compress=compress)
 
 
 @settings(max_examples=10)
@@ -51,33 +45,14 @@ def test_the_sum_over_all_devices_of_all_processes_is_on_each(
 ):
     """Twice, with other numbers in the same arrays; in one call or a call for each key."""
     random = np.random.RandomState(seed)
-    given = [
-        [
-            [random.uniform(-1, 1, (sum(counts), *shape)).astype(dtype)]
-            for shape, dtype in zip(shapes, dtypes)
-        ]
-        for _ in range(2)
-    ]
-
-    def work(group):
-        ctxs = own_devices(group, counts)
-        store, begin, found = store_on(group, name, ctxs), sum(counts[: group.rank]), []
-        assert (store.rank, store.num_workers) == (group.rank, len(counts))
-        arrays = [
-            [nd.zeros(shape, ctx=ctx, dtype=dtype) for ctx in ctxs]
-            for shape, dtype in zip(shapes, dtypes)
-        ]
-        for numbers in given:
-            for of_key, [every] in zip(arrays, numbers):
-                for place, array in enumerate(of_key):
-                    array[:] = nd.array(every[begin + place], dtype=array.dtype)
-            found.append(after_pushpull(store, arrays, together))
-        return found
-
-    by_process = in_processes(len(counts), work)
-    for turn, numbers in enumerate(given):
-        for key, [every] in enumerate(numbers):
-            sums = [array for process in by_process for array in process[turn][key]]
+    turns = [
+        [random.uniform(-1, 1, (sum(counts), *shape)).astype(dtype)
+         for shape, dtype in zip(shapes, dtypes)] for _ in range(2)
+    ]  # fmt: skip
+    by_process = sums_of_processes(counts, turns, name, together=together)
+    for turn, numbers in enumerate(turns):
+        for key, every in enumerate(numbers):
+            sums = [array for found, _ in by_process for array in found[turn][key]]
             assert len(sums) == sum(counts)
             assert all(np.array_equal(array, sums[0]) for array in sums)  # bits, on every device
             tolerance = 2e-2 if every.dtype == np.float16 else 1e-5
@@ -99,9 +74,7 @@ def test_a_call_moves_one_flat_array_for_each_type():
 
     def work(group):
         ctxs, net = own_devices(group, [2, 2]), nets[group.rank]
-        trainer = BucketedTrainer(
-            net.collect_params(), "sgd", {}, kvstore=store_on(group, "device", ctxs)
-        )
+        trainer = BucketedTrainer(net.collect_params(), "sgd", {}, kvstore=store_on(group, ctxs))
         buckets, _ = len(trainer.buckets), group.sums.clear()
         for _ in range(3):
             for param in net.collect_params().values():
@@ -173,9 +146,7 @@ def test_a_trainer_makes_the_updates_of_one_process_with_all_devices(trainer, co
 
     def work(group):
         ctxs, net = own_devices(group, counts), nets[group.rank]
-        made = trainer(
-            net.collect_params(), "sgd", settings, kvstore=store_on(group, "device", ctxs), **clip
-        )
+        made = trainer(net.collect_params(), "sgd", settings, kvstore=store_on(group, ctxs), **clip)
         if not ours:  # it would ask for rank 0's parameters in its first step, after backward
             made._init_kvstore()
             made._init_params()
@@ -188,99 +159,58 @@ def test_a_trainer_makes_the_updates_of_one_process_with_all_devices(trainer, co
         assert all(np.array_equal(one, other) for one, other in zip(replica, replicas[0]))
 
 
-def test_what_updates_or_sums_over_processes_itself_is_no_local_store():
-    def work(group):
-        for local, cause in (
-            (make_kvstore("sharded-optimizer"), "updates the weights"),
-            (GroupKVStore(make_kvstore("ring"), group), "sums over processes itself"),
-        ):
-            with pytest.raises(KVStoreError, match=f"{cause}.*choose .*'device'"):
-                GroupKVStore(local, group)
-
-    in_processes(2, work)
-
-
-# --- GroupKVStore(compress="fp16"): what processes send each other is float16, and nothing else is
-
-
-SMALL_SHAPES = st.lists(
-    st.lists(st.integers(1, 4), min_size=1, max_size=3).map(tuple), min_size=1, max_size=3
-)
-
-
-def devices_of(group, count):
-    return [device(group.rank * count + number) for number in range(count)]
-
-
-def halved(group, ctxs, compress="fp16"):
-    return GroupKVStore(make_kvstore("device", ctxs), group, compress=compress)
-
-
-def in_numpy(by_process):
-    """[process][device] -> the sum, by numpy: of devices as they are, of processes in float16.
-
-    The group of the tests adds in float64 and rounds once, as two float16 are added anyway.
-    """
-    sent = [np.sum(of_devices, axis=0).astype("float16") for of_devices in by_process]
-    total = np.sum([each.astype("float64") for each in sent], axis=0)
-    return total.astype("float16").astype(by_process[0][0].dtype)
+# --- compress: what processes send each other is rounded, and nothing else is
 
 
 @settings(max_examples=10)
 @given(
     size=st.integers(2, 3),
     devices=st.integers(1, 2),
-    shapes=SMALL_SHAPES,
+    shapes=SHAPES,
     dtype=st.sampled_from(["float32", "float64"]),
     exponent=st.integers(-6, 3),
     seed=st.integers(0, 2**16),
 )
 def test_sums_are_those_of_numpys_float16_to_the_bit(size, devices, shapes, dtype, exponent, seed):
-    """Two turns with the same arrays; numbers from below float16's to the largest."""
+    """Two turns with the same arrays; numbers from below float16's to the largest.
+
+    Devices are summed as they are, processes in float16. The group of the tests adds in float64
+    and rounds once, as two float16 are added anyway.
+    """
     random = np.random.RandomState(seed)
     turns = [
-        [random.uniform(-9, 9, (size, devices, *shape)).astype(dtype) * 10.0**exponent
-         for shape in shapes] for _ in range(2)
+        [(random.uniform(-9, 9, (size * devices, *shape)).astype(dtype) * 10.0**exponent)
+         .astype(dtype) for shape in shapes] for _ in range(2)
     ]  # fmt: skip
-    turns = [[every.astype(dtype) for every in numbers] for numbers in turns]
-
-    def work(group):
-        ctxs, found = devices_of(group, devices), []
-        store = halved(group, ctxs)
-        arrays = [[nd.zeros(shape, ctx, dtype) for ctx in ctxs] for shape in shapes]
-        for numbers in turns:
-            for of_key, every in zip(arrays, numbers):
-                for array, own in zip(of_key, every[group.rank]):
-                    array[:] = nd.array(own, dtype=dtype)
-            store.pushpull(list(range(len(arrays))), arrays)
-            found.append([[array.asnumpy() for array in of_key] for of_key in arrays])
-        assert {kind for _, kind in group.sums} == {"float16"}
-        assert len(group.sums) == len(turns)  # one flat array for each turn
-        return found
-
-    for process in in_processes(size, work):
-        for numbers, found in zip(turns, process):
-            for every, on_devices in zip(numbers, found):
+    by_process = sums_of_processes([devices] * size, turns, compress="fp16")
+    for found, sums in by_process:
+        assert [kind for _, kind in sums] == ["float16"] * 2  # one flat array for each turn
+        for numbers, of_turn in zip(turns, found):
+            for every, on_devices in zip(numbers, of_turn):
+                sent = every.reshape(size, devices, *every.shape[1:]).sum(axis=1).astype("float16")
+                total = sent.astype("float64").sum(axis=0).astype("float16").astype(dtype)
                 for array in on_devices:
-                    assert array.dtype == dtype
-                    assert np.array_equal(array, in_numpy(every))
+                    assert array.dtype == dtype and np.array_equal(array, total)
 
 
-def test_whole_numbers_and_broadcasts_are_exact():
+@pytest.mark.parametrize("compress", ["fp16", "2bit:0.5"])
+def test_whole_numbers_and_broadcasts_are_exact(compress):
     """Only gradients are rounded: parameters begin alike, to the bit."""
 
     def work(group):
-        [ctx] = devices_of(group, 1)
-        store = halved(group, [ctx])
+        [ctx] = own_devices(group, [1, 1])
+        store = store_on(group, [ctx], compress)
         begin = nd.array([1 / 3, 1e30, 1e-30], ctx)
-        store.broadcast(0, begin, begin)
+        store.broadcast("begin", begin, begin)
         counts = nd.array([2**20 + 1, group.rank], ctx, dtype="int32")
-        store.pushpull(1, [counts])
-        return begin.asnumpy(), counts.asnumpy()
+        halves = nd.array([0.25, group.rank], ctx, dtype="float16")
+        store.pushpull(["counts", "halves"], [[counts], [halves]])
+        return begin.asnumpy(), counts.asnumpy(), halves.asnumpy(), group.sums[-2:]
 
-    for begin, counts in in_processes(2, work):
+    for begin, counts, halves, sums in in_processes(2, work):
         assert np.array_equal(begin, np.array([1 / 3, 1e30, 1e-30], "float32"))
-        assert counts.tolist() == [2**21 + 2, 1]
+        assert (counts.tolist(), halves.tolist()) == ([2**21 + 2, 1], [0.5, 1.0])
+        assert sorted(sums) == [(2, "float16"), (2, "int32")]
 
 
 @pytest.mark.parametrize("compress", [None, "fp16"])
@@ -288,13 +218,13 @@ def test_a_step_whose_sum_is_beyond_float16_is_left_out_by_all(compress):
     """Each process's own gradient, 40,000, is a float16, and their sum is none."""
 
     def work(group):
-        ctxs = devices_of(group, 1)
+        ctxs = own_devices(group, [1, 1])
         net = gluon.nn.Dense(2, in_units=3)
         net.initialize(init.One(), ctx=ctxs)
         scale = SkipNotFinite()
         trainer = BucketedTrainer(
             net.collect_params(), "sgd", {"learning_rate": 1.0},
-            kvstore=halved(group, ctxs, compress), loss_scale=scale,
+            kvstore=store_on(group, ctxs, compress), loss_scale=scale,
         )  # fmt: skip
         for grad in (4e4, 1.0):
             for param in net.collect_params().values():
@@ -308,13 +238,36 @@ def test_a_step_whose_sum_is_beyond_float16_is_left_out_by_all(compress):
         assert (weight == 1 - 1 - (0 if skipped else 4e4)).all()
 
 
+# --- mistakes
+
+
+def two(servers=0):
+    group = SummingGroup(0, 2)
+    group.servers = servers
+    return group
+
+
+def make(name="device", group=None, **given):
+    return GroupKVStore(make_kvstore(name), group or two(), **given)
+
+
 @pytest.mark.parametrize(
-    ("group", "compress", "said"),
+    ("mistake", "words"),
     [
-        (SummingGroup(0, 2), "fp16", "a group cannot send that: it is possible with Horovod"),
-        (ALONE, "fp16", "a process alone cannot send that"),
+        (lambda: make("sharded-optimizer"), "updates the weights.*choose .*'device'"),
+        (lambda: GroupKVStore(make("ring"), two()), "sums over processes itself.*choose .*'dev"),
+        (lambda: make(compress="fp16"), "a group cannot send that: it is possible with Horovod"),
+        (lambda: make(compress="fp16", group=ALONE), "a process alone cannot send that"),
+        (lambda: make(compress="4bit"), "^compress 4bit: give 2bit:THRESHOLD, such as .*, or fp16"),
+        (lambda: make(compress="2bit:-1"), "^compress 2bit:-1: .*give a number"),
+        (lambda: make(compress="2bit:nan"), "^compress 2bit:nan: "),
+        (
+            lambda: make(compress="2bit:0.5", on_servers=True, group=two(servers=1)),
+            "^compress 2bit:0.5 and on_servers contradict each other: .*: leave one of them out$",
+        ),
     ],
 )
-def test_what_a_group_cannot_send_is_refused(group, compress, said):
-    with pytest.raises(KVStoreError, match=said):
-        GroupKVStore(make_kvstore("device"), group, compress=compress)
+def test_what_cannot_be_is_one_line(mistake, words):
+    with pytest.raises(KVStoreError, match=words) as raised:
+        mistake()
+    assert "\n" not in str(raised.value)

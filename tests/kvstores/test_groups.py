@@ -20,13 +20,7 @@ NUMBERS = st.one_of(
 
 
 @settings(max_examples=20)
-@given(
-    rows=st.integers(1, 4).flatmap(
-        lambda size: st.lists(
-            st.lists(NUMBERS, min_size=3, max_size=3), min_size=size, max_size=size
-        )
-    )
-)
+@given(rows=st.lists(st.lists(NUMBERS, min_size=3, max_size=3), min_size=1, max_size=4))
 def test_a_total_is_that_of_float64_in_the_order_of_ranks_in_every_process(rows):
     """Although what travels is float32, as a parameter server makes of float64."""
     arrays = [np.array(row).reshape(1, 3) for row in rows]
@@ -41,12 +35,6 @@ def test_a_total_is_that_of_float64_in_the_order_of_ranks_in_every_process(rows)
     for total in in_processes(len(arrays), work):
         assert total.dtype == np.float64 and total.shape == (1, 3)
         np.testing.assert_array_equal(total, expected)
-
-
-def test_totals_of_whole_numbers_are_exact():
-    most = 2.0**53
-    found = in_processes(2, lambda group: group.total(np.array([most - 5, 1.0, group.rank])))
-    assert [total.tolist() for total in found] == [[2 * (most - 5), 2.0, 1.0]] * 2
 
 
 def test_everyone_sees_what_each_process_gives():

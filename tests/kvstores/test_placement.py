@@ -50,10 +50,10 @@ def linked_machines(draw, most=5):
     links = draw(st.dictionaries(st.sampled_from(pairs(count)), st.integers(1, 3)))
     cpus = draw(st.lists(st.integers(0, 1), min_size=count, max_size=count))
     switches = draw(st.lists(st.integers(0, 1), min_size=count, max_size=count))
-    level = {pair: 50 if cpus[pair[0]] != cpus[pair[1]] else 40 for pair in pairs(count)}
-    level.update(
-        {(a, b): 20 for a, b in pairs(count) if (cpus[a], switches[a]) == (cpus[b], switches[b])}
-    )
+    level = {
+        (a, b): 50 if cpus[a] != cpus[b] else 40 if switches[a] != switches[b] else 20
+        for a, b in pairs(count)
+    }
     told = draw(st.booleans())
     chosen = draw(st.permutations(range(count)))[: draw(st.integers(2, count))]
     return machine(*[V100] * count, nvlinks=links, apart=level if told else None), chosen
@@ -172,97 +172,61 @@ def test_stores_on_cpu_devices_sum_the_same_with_and_without_a_named_machine(nam
         assert store.placement(ctxs).why == (f"by the links of {topology}" if topology else unnamed)
 
 
-def in_order():
-    return [str(device(number)) for number in (0, 3, 2, 1, 5, 6, 7, 4)]
+BY_LINKS = "by the links of p3.16xlarge"
 
 
-def test_a_plan_knows_which_device_plays_which_rank():
-    order, plan = (
-        in_order(),
-        make_plan(TrainConfig(devices=named(8), kvstore="ring", topology="p3.16xlarge")),
-    )
-    assert plan.placed_in_words() == f", order {' '.join(order)}, by the links of p3.16xlarge"
-    assert (plan.settings()["order"], plan.settings()["placed"]) == (
-        order,
-        "by the links of p3.16xlarge",
-    )
-
-
-def test_a_plan_knows_from_how_many_bytes_on_a_schedule_made_for_links_sums():
-    plan = make_plan(TrainConfig(devices=named(8), kvstore="auto", topology="p3.16xlarge"))
-    table = [
-        "from 1 B synthesised (4 steps, 12 chunks)",
-        "from 8 MiB synthesised (5 steps, 48 chunks)",
-    ]
-    assert plan.placed_in_words() == f", {', '.join(table)}, by the links of p3.16xlarge"
-    assert plan.settings()["schedules"] == table
-    assert plan.settings()["placed"] == "by the links of p3.16xlarge"
+@pytest.mark.parametrize(
+    ("kvstore", "kind", "said"),
+    [
+        ("ring", "order", [str(device(number)) for number in (0, 3, 2, 1, 5, 6, 7, 4)]),
+        ("auto", "schedules", ["from 1 B synthesised (4 steps, 12 chunks)",
+                               "from 8 MiB synthesised (5 steps, 48 chunks)"]),
+    ],
+)  # fmt: skip
+def test_a_plan_knows_which_device_plays_which_rank_or_what_sums_how_many_bytes(
+    kvstore, kind, said
+):
+    plan = make_plan(TrainConfig(devices=named(8), kvstore=kvstore, topology="p3.16xlarge"))
+    words = f"order {' '.join(said)}" if kind == "order" else ", ".join(said)
+    assert plan.placed_in_words() == f", {words}, {BY_LINKS}"
+    assert (plan.settings()[kind], plan.settings()["placed"]) == (said, BY_LINKS)
 
 
 @pytest.mark.cpu_only("of GPUs the driver is asked for their links")
 def test_only_devices_that_have_the_same_part_of_a_network_sum():
-    asked = {"kvstore": "auto", "split": "pipeline", "stages": 2}
-    two_copies = make_plan(TrainConfig(devices="cpu*4", **asked)).settings()["schedules"]
-    assert (
-        two_copies
-        == make_plan(TrainConfig(devices="cpu*2", kvstore="auto")).settings()["schedules"]
-    )
-    assert "schedules" not in make_plan(TrainConfig(devices="cpu*2", **asked)).settings()
-    assert "schedules" not in make_plan(TrainConfig(devices="cpu*1", kvstore="auto")).settings()
+    def settings_of(devices, **asked):
+        return make_plan(TrainConfig(devices=devices, **{"kvstore": "auto", **asked})).settings()
 
-
-@pytest.mark.cpu_only("of GPUs the driver is asked for their links")
-def test_cpu_devices_are_not_placed_unless_a_machine_is_named():
-    for settings_of_plan in (
-        make_plan(TrainConfig(devices="cpu*8", kvstore=name)).settings()
-        for name in ("ring", "device")
-    ):
-        assert not {"order", "placed"} & set(settings_of_plan)
+    asked = {"split": "pipeline", "stages": 2}
+    two_copies = settings_of("cpu*4", **asked)["schedules"]
+    assert two_copies == settings_of("cpu*2")["schedules"]
+    assert "schedules" not in settings_of("cpu*2", **asked)
+    assert "schedules" not in settings_of("cpu*1")
+    for name in ("ring", "device"):  # these are not placed unless a machine is named
+        assert not {"order", "placed"} & set(settings_of("cpu*8", kvstore=name))
 
 
 @pytest.mark.long
 def test_a_run_says_and_writes_down_which_device_plays_which_rank(tmp_path):
     out = tmp_path / "run"
-    asked = [
-        "--devices",
-        named(8),
-        "--kvstore",
-        "ring",
-        "--topology",
-        "p3.16xlarge",
-        "--epochs",
-        "1",
-        "--out",
-        str(out),
-    ]
-    said = CliRunner().invoke(run, asked)
+    asked = "--kvstore ring --topology p3.16xlarge --epochs 1"
+    said = CliRunner().invoke(run, ["--devices", named(8), *asked.split(), "--out", str(out)])
     assert said.exit_code == 0, said.output
-    assert f"ring, order {' '.join(in_order())}, by the links of p3.16xlarge" in said.output
     content = json.loads((out / "config.json").read_text())
-    assert content["settings"]["order"] == in_order()
     assert content["config"]["topology"] == "p3.16xlarge"
+    assert f"ring, order {' '.join(content['settings']['order'])}, {BY_LINKS}" in said.output
 
 
 @pytest.mark.parametrize(
     ("kvstore", "topology", "count", "kind", "words"),
     [
         ("ring", "p3", 2, ScheduleError, "unknown topology 'p3': choose .*p3.16xlarge"),
-        (
-            "device",
-            "p3.16xlarge",
-            2,
-            KVStoreError,
-            "topology .*: kvstore .device. is MXNet.s own.*: choose one of star,",
-        ),
-        (
-            "ring",
-            "p3.8xlarge",
-            5,
-            KVStoreError,
-            r"kvstore 'ring' on [cg]pu\(0\) .*: p3.8xlarge has 4 devices: choose 1 to 4, not 5",
-        ),
+        ("device", "p3.16xlarge", 2, KVStoreError,
+         "topology .*: kvstore .device. is MXNet.s own.*: choose one of star,"),
+        ("ring", "p3.8xlarge", 5, KVStoreError,
+         r"kvstore 'ring' on [cg]pu\(0\) .*: p3.8xlarge has 4 devices: choose 1 to 4, not 5"),
     ],
-)
+)  # fmt: skip
 def test_a_topology_that_cannot_place_is_refused(kvstore, topology, count, kind, words):
     with pytest.raises(kind, match=words):
         make_kvstore(kvstore, contexts(count), topology=topology)
@@ -271,11 +235,18 @@ def test_a_topology_that_cannot_place_is_refused(kvstore, topology, count, kind,
 @pytest.mark.cpu_only("no machine has twelve GPUs")
 def test_machines_of_any_size_have_as_many_devices_as_are_asked_for():
     ctxs = [mx.cpu(i) for i in range(12)]
-    assert sorted(make_kvstore("ring", ctxs, topology="pcie").placement(ctxs).order) == list(
-        range(12)
-    )
+    order = make_kvstore("ring", ctxs, topology="pcie").placement(ctxs).order
+    assert sorted(order) == list(range(12))
 
 
-def test_an_order_and_a_topology_contradict_each_other():
-    with pytest.raises(KVStoreError, match="both place devices: give one of them"):
-        ScheduleKVStore("ring", order=(0, 1), topology="pcie")
+@pytest.mark.parametrize(
+    ("given", "kind", "words"),
+    [
+        ({"name": "rign"}, ScheduleError, "did you mean 'ring'"),
+        ({"order": (0, 0)}, ScheduleError, "name each of the devices 0 to 1 once"),
+        ({"order": (0, 1), "topology": "pcie"}, KVStoreError, "both place devices: give one of"),
+    ],
+)
+def test_a_store_of_an_unknown_algorithm_or_order_is_refused_when_it_is_made(given, kind, words):
+    with pytest.raises(kind, match=words):
+        ScheduleKVStore(**{"name": "ring", **given})

@@ -65,13 +65,8 @@ def test_a_mistake_is_one_line_and_writes_nothing(mistake, empty_cwd, ended):
     make_run(make_comparison(empty_cwd / "twice") / "1-device")
     before = sorted(empty_cwd.rglob("*"))
     status, out, error = ended(main, *arguments)
-    assert (
-        status == 2
-        and out == ""
-        and error.startswith("error: ")
-        and error.count("\n") == 1
-        and message in error
-    )
+    assert (status, out, error.count("\n")) == (2, "", 1)
+    assert error.startswith("error: ") and message in error
     assert sorted(empty_cwd.rglob("*")) == before
 
 
@@ -79,21 +74,17 @@ def test_a_mistake_is_one_line_and_writes_nothing(mistake, empty_cwd, ended):
 def real(tmp_path_factory):
     """config.json and metrics.jsonl of a real run of two epochs."""
     out = tmp_path_factory.mktemp("real") / "run"
-    train(
-        TrainConfig(**{**PLAIN, "devices": named(1), "epochs": 2}, batch_size=1437, out=str(out)),
-        reporter=Reporter(),
-    )
+    asked = {**PLAIN, "devices": named(1), "epochs": 2, "batch_size": 1437, "out": str(out)}
+    train(TrainConfig(**asked), reporter=Reporter())
     return (out / "config.json").read_text(), (out / "metrics.jsonl").read_text()
 
 
 @st.composite
 def torn(draw, text):
     """The text with other bytes somewhere in it."""
-    begin = draw(st.integers(0, len(text)))
+    begin, content = draw(st.integers(0, len(text))), text.encode()
     return (
-        text.encode()[:begin]
-        + draw(st.binary(max_size=9))
-        + text.encode()[begin + draw(st.integers(0, 9)) :]
+        content[:begin] + draw(st.binary(max_size=9)) + content[begin + draw(st.integers(0, 9)) :]
     )
 
 
@@ -108,16 +99,14 @@ def with_another_value(draw, metrics):
 
 def damaged(config, metrics):
     """Both files, one of them damaged."""
-    changed_config = mutated(json.loads(config)).map(lambda value: json.dumps(value).encode())
-    changed_line = mutated(json.loads(metrics.splitlines()[-1])).map(
-        lambda value: json.dumps(value).encode() + b"\n"
-    )
-    return st.one_of(
-        *[
-            st.tuples(st.just(config.encode()), made)
-            for made in (with_another_value(metrics), changed_line, torn(metrics))
-        ],
-        *[st.tuples(made, st.just(metrics.encode())) for made in (changed_config, torn(config))],
+
+    def changed(text):
+        return mutated(json.loads(text)).map(lambda value: json.dumps(value).encode())
+
+    configs = changed(config) | torn(config)
+    others = with_another_value(metrics) | changed(metrics.splitlines()[-1]) | torn(metrics)
+    return st.tuples(st.just(config.encode()), others) | st.tuples(
+        configs, st.just(metrics.encode())
     )
 
 
@@ -156,17 +145,11 @@ def spoilt(change, kind="epoch"):
     ],
 )
 def test_a_number_that_cannot_be_is_named(tmp_path, change, kind, ended):
-    status, out, err = ended(
-        main,
-        str(make_run(tmp_path / "a", spoilt(change, kind))),
-        "--out",
-        str(tmp_path / "page.html"),
-    )
+    run = make_run(tmp_path / "a", spoilt(change, kind))
+    status, out, err = ended(main, str(run), "--out", str(tmp_path / "page.html"))
     assert (status, out, err.count("\n")) == (2, "", 1)
-    assert (
-        f"a line of kind '{kind}' has no possible number for {min(change)}: leave this run out"
-        in err
-    )
+    said = f"a line of kind '{kind}' has no possible number for {min(change)}: leave this run out"
+    assert said in err
 
 
 def test_texts_that_are_no_utf8_are_shown_as_far_as_they_are(tmp_path, ended):

@@ -2,6 +2,7 @@
 else.
 """
 
+import base64
 import json
 import re
 import shutil
@@ -13,9 +14,11 @@ from hypothesis import strategies as st
 from support.made_up_runs import PLAIN, SETTINGS, Page, lines, make_run
 
 from gluonlab.config import TrainConfig
+from gluonlab.errors import DataError
 from gluonlab.report.__main__ import main
 from gluonlab.report.page import as_page, charts, colour, dash
-from gluonlab.report.tables import as_text, differences, epochs, in_common, in_words, results
+from gluonlab.report.tables import as_text, differences, in_common, in_words
+from gluonlab.runs import reader
 from gluonlab.runs.curves import MOST_POINTS, thinned
 from gluonlab.runs.reader import Description, read_runs
 from gluonlab.runs.schema import PARAMETERS
@@ -51,11 +54,7 @@ def test_the_page_holds_the_results_and_what_differs(tmp_path):
 def test_the_page_needs_no_other_file(tmp_path):
     text = as_page(read_runs([make_run(tmp_path / "a")]))
     assert set(Page(text).fetched) == {"data:,"}
-    assert (
-        "default-src 'none'" in text
-        and not re.search(r"url\((?!#)", text)
-        and text.count("<script") == 1
-    )
+    assert "default-src 'none'" in text and not re.search(r"url\((?!#)", text)
 
 
 def test_a_folder_may_have_any_name(tmp_path):
@@ -69,13 +68,11 @@ def test_a_folder_may_have_any_name(tmp_path):
     assert page.tables["differences"][1] == ["model", *[f"<b>{name}</b>" for name in odd], "lenet"]
 
 
-def points(svg, curve):
-    """The number of points of the curve with this number among those with dots."""
-    groups = ElementTree.fromstring(svg[svg.index("<svg") :]).iter(
-        "{http://www.w3.org/2000/svg}path"
-    )
-    thick = [path for path in groups if "stroke-width: 1.6" in path.get("style", "")]
-    return len(re.findall("[ML]", thick[curve].get("d")))
+SPACE = "{http://www.w3.org/2000/svg}"
+
+
+def tree_of(svg):
+    return ElementTree.fromstring(svg[svg.index("<svg") :])
 
 
 def test_charts_have_a_curve_per_run_and_a_point_per_epoch(tmp_path):
@@ -85,36 +82,26 @@ def test_charts_have_a_curve_per_run_and_a_point_per_epoch(tmp_path):
         "Images per second", "Learning rate",
     ]  # fmt: skip
     for title in list(drawn)[:5]:
-        assert [points(drawn[title], curve) for curve in range(2)] == [3, 2]
+        paths = tree_of(drawn[title]).iter(f"{SPACE}path")
+        thick = [path for path in paths if "stroke-width: 1.6" in path.get("style", "")]
+        assert [len(re.findall("[ML]", path.get("d"))) for path in thick[:2]] == [3, 2]
 
 
 def ticks(svg, axis=2):
     """The numbers beside the horizontal axis, 1, or the vertical one, 2."""
-    [axis] = [
-        group
-        for group in ElementTree.fromstring(svg[svg.index("<svg") :]).iter()
-        if group.get("id") == f"matplotlib.axis_{axis}"
-    ]
-    texts = [
-        text.text.replace("\N{MINUS SIGN}", "-")
-        for text in axis.iter("{http://www.w3.org/2000/svg}text")
-    ]
+    groups = tree_of(svg).iter()
+    [axis] = [each for each in groups if each.get("id") == f"matplotlib.axis_{axis}"]
+    texts = [text.text.replace("\N{MINUS SIGN}", "-") for text in axis.iter(f"{SPACE}text")]
     return [float(text) for text in texts if not text[0].isalpha()]
 
 
 def xs(svg, gid):
     """Where the points of a curve lie, as shares of the axis from its first tick to its last."""
-    tree = ElementTree.fromstring(svg[svg.index("<svg") :])
-    space = "{http://www.w3.org/2000/svg}"
-    by_id = {group.get("id"): group for group in tree.iter()}
-    [path] = list(by_id[gid].iter(f"{space}path"))[:1]
-    marks = [
-        float(use.get("x"))
-        for name, group in by_id.items()
-        if re.match(r"xtick_\d+$", name or "")
-        for use in [list(group.iter(f"{space}use"))[-1]]
-    ]
-    found = [float(x) for x in re.findall(r"[ML] ([\d.]+)", path.get("d"))]
+    by_id = {group.get("id") or "": group for group in tree_of(svg).iter()}
+    ticks = [group for name, group in by_id.items() if re.match(r"xtick_\d+$", name)]
+    marks = [float(list(tick.iter(f"{SPACE}use"))[-1].get("x")) for tick in ticks]
+    path = next(by_id[gid].iter(f"{SPACE}path")).get("d")
+    found = [float(x) for x in re.findall(r"[ML] ([\d.]+)", path)]
     return [(x - min(marks)) / (max(marks) - min(marks)) for x in found]
 
 
@@ -191,12 +178,8 @@ MORE = {
 def test_settings_of_real_runs_that_differ_are_shown_and_no_others(tmp_path):
     first = train(TrainConfig(**PLAIN, out=str(tmp_path / "a")), reporter=Reporter())
     pretrained = str(first.run_dir / PARAMETERS)
-    train(
-        TrainConfig(
-            **PLAIN, **MORE, pretrained=pretrained, out=str(tmp_path / "b"), confusion=True
-        ),
-        reporter=Reporter(),
-    )
+    asked = {**PLAIN, **MORE, "pretrained": pretrained, "confusion": True}
+    train(TrainConfig(**asked, out=str(tmp_path / "b")), reporter=Reporter())
     page = Page(as_page(read_runs([tmp_path / "a", tmp_path / "b"])))
     assert sorted(page.tables["differences"][1:]) == sorted(
         [
@@ -208,11 +191,8 @@ def test_settings_of_real_runs_that_differ_are_shown_and_no_others(tmp_path):
         ]
     )  # fmt: skip
     shared = dict(in_common(read_runs([tmp_path / "a", tmp_path / "b"])))
-    assert (
-        shared["image_shape"] == "1 28 28"
-        and shared["sync_bn"] == "no"
-        and "compress" not in shared
-    )
+    assert (shared["image_shape"], shared["sync_bn"]) == ("1 28 28", "no")
+    assert "compress" not in shared
     # said under other names, or products
     assert not {"gpus", "threads", "batch_size", "lr", "out", "confusion"} & set(shared)
 
@@ -235,22 +215,13 @@ def test_a_comparison_stands_for_its_runs(tmp_path, ended):
     for name in ("16-devices", "3-devices"):
         shutil.copytree(tmp_path / "cmp" / "1-device", tmp_path / "cmp" / name)
     make_run(tmp_path / "other")
-    status, out, err = ended(
-        main,
-        str(tmp_path / "cmp"),
-        str(tmp_path / "other"),
-        "--json",
-        "--out",
-        str(tmp_path / "a.html"),
-    )
+    folders = [tmp_path / "cmp", tmp_path / "other"]
+    status, out, err = ended(main, *map(str, folders), "--json", "--out", str(tmp_path / "a.html"))
     assert status == 0, err
-    shown = json.loads(out)["runs"]
-    assert [(run["run"], run["devices"]) for run in shown[:2]] == [
-        (rows[1].run_dir, 1),
-        (rows[0].run_dir, 2),
-    ]
+    shown = [(run["run"], run["devices"]) for run in json.loads(out)["runs"]]
+    assert shown[:2] == [(rows[1].run_dir, 1), (rows[0].run_dir, 2)]
     names = ["1-device", "2-devices", "3-devices", "16-devices", "other"]
-    assert [run.name for run in read_runs([tmp_path / "cmp", tmp_path / "other"])] == names
+    assert [run.name for run in read_runs(folders)] == names
 
 
 def test_the_folder_of_runs_stands_for_them_in_order(tmp_path):
@@ -261,24 +232,36 @@ def test_the_folder_of_runs_stands_for_them_in_order(tmp_path):
     assert [run.name for run in read_runs([tmp_path / "runs"])] == ["run-1", "run-9", "run-10"]
 
 
+HOSTILE = '<svg xmlns="http://www.w3.org/2000/svg"><script>alert(1)</script></svg>'
+
+
 @pytest.mark.parametrize(
-    ("name", "title"),
-    [("confusion.png", "What was taken for what"), ("wrong.png", "What it got wrong")],
+    ("name", "kind", "title"),
+    [
+        ("confusion.png", "png", "What was taken for what"),
+        ("wrong.png", "png", "What it got wrong"),
+        ("timeline.svg", "svg+xml", "Where the time went"),
+    ],
 )
-def test_what_was_mistaken_is_shown_where_there_is_a_picture(tmp_path, name, title):
+def test_a_picture_is_shown_where_there_is_one_and_runs_nothing(
+    tmp_path, monkeypatch, name, kind, title
+):
     made, other = make_run(tmp_path / "a"), make_run(tmp_path / "b")
-    (made / name).write_bytes(b"picture")
+    picture = re.compile(rf'src="data:image/{re.escape(kind)};base64,([^"]*)"')
+    (made / name).mkdir()
+    assert picture.findall(as_page(read_runs([made, other]))) == []
+    (made / name).rmdir()
+    (made / name).write_text(HOSTILE)
     text = as_page(read_runs([made, other]))
-    assert text.count("data:image/png;base64,") == 1 and "cGljdHVyZQ==" in text
-    assert f"{title}: a" in text
+    assert [base64.b64decode(found).decode() for found in picture.findall(text)] == [HOSTILE]
+    assert f"{title}: a" in text and text.count("<script") == 1  # our own
+    monkeypatch.setattr(reader, "MOST_PICTURE_BYTES", 10)
+    with pytest.raises(DataError, match=f"{re.escape(name)} has more than the 10 bytes"):
+        as_page(read_runs([made]))
 
 
 def test_runs_have_the_shortest_names_that_tell_them_apart(tmp_path):
-    paths = [
-        make_run(tmp_path / "x" / "run"),
-        make_run(tmp_path / "y" / "run"),
-        make_run(tmp_path / "y" / "other"),
-    ]
+    paths = [make_run(tmp_path / name) for name in ("x/run", "y/run", "y/other")]
     assert [run.name for run in read_runs(paths)] == ["x/run", "y/run", "y/other"]
     assert [run.name for run in read_runs(paths[1:])] == ["run", "other"]
 
@@ -291,24 +274,21 @@ def test_settings_are_either_in_common_or_different(tmp_path):
     runs = read_runs([make_run(tmp_path / "a", momentum=0.9), make_run(tmp_path / "b", seed=3)])
     assert differences(runs) == [("momentum", "0.9", "-"), ("seed", "-", "3")]
     assert [name for name, _ in in_common(runs)] == list(SETTINGS)
-    assert [in_words(value) for value in (None, True, 0.1, 1e-05, ["gpu(0)", "gpu(1)"])] == [
-        "-",
-        "yes",
-        "0.1",
-        "1e-05",
-        "gpu(0) gpu(1)",
-    ]
+    values = {
+        "-": None,
+        "yes": True,
+        "0.1": 0.1,
+        "1e-05": 1e-05,
+        "gpu(0) gpu(1)": ["gpu(0)", "gpu(1)"],
+    }
+    assert {said: in_words(value) for said, value in values.items()} == dict(zip(values, values))
 
 
 def test_the_text_fits_a_terminal(tmp_path):
-    runs = read_runs(
-        [make_run(tmp_path / ("long-" * 30)), make_run(tmp_path / "b", lines(epochs=1))]
-    )
-    text = as_text(runs)
-    assert (
-        max(map(len, text.split("\n"))) <= 80 and "\n...ong-  " in text and "1 of 3 epochs" in text
-    )
-    assert len(results(runs)) == 2 and len(epochs(runs[0])) == 3
+    long, short = make_run(tmp_path / ("long-" * 30)), make_run(tmp_path / "b", lines(epochs=1))
+    text = as_text(read_runs([long, short]))
+    assert max(map(len, text.split("\n"))) <= 80
+    assert "\n...ong-  " in text and "1 of 3 epochs" in text
 
 
 def test_the_command_writes_a_page(tmp_path, ended):
@@ -318,16 +298,9 @@ def test_the_command_writes_a_page(tmp_path, ended):
     assert (tmp_path / "page.html").read_text(encoding="utf-8") == as_page(read_runs([made]))
     status, out, _ = ended(main, str(made), "--json", "--out", str(tmp_path / "other.html"))
     assert json.loads(out)["runs"] == [
-        {
-            "run": str(made),
-            "devices": 2,
-            "epochs": 3,
-            "accuracy": 0.8,
-            "best_accuracy": 0.9,
-            "images_per_second": 100,
-            "seconds": 3,
-        }
-    ]
+        {"run": str(made), "devices": 2, "epochs": 3, "accuracy": 0.8, "best_accuracy": 0.9,
+         "images_per_second": 100, "seconds": 3}
+    ]  # fmt: skip
 
 
 def test_a_report_is_overwritten_and_nothing_else_is(tmp_path, ended):

@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.made_up_runs import Page, lines, make_run
 
+from gluonlab.optimizers import served
 from gluonlab.report.page import as_page, charts
 from gluonlab.report.tables import MOST_STALE, _staleness
 from gluonlab.runs.reader import read_runs
@@ -24,6 +25,7 @@ def of_epochs(*pushes):
 
 
 def test_the_counts_of_all_epochs_are_summed_run_by_run(tmp_path):
+    assert served.MOST == MOST_STALE
     above = [0] * MOST_STALE + [1]
     runs = read_runs(
         [
@@ -63,9 +65,3 @@ def test_the_numbers_are_those_of_all_pushes_one_by_one(pushes):
         str(len(each)), f"{statistics.mean(each):.2f}", str(statistics.median_low(each)),
         str(max(each)),
     )  # fmt: skip
-
-
-def test_the_largest_number_is_the_servers():
-    from gluonlab.optimizers import served
-
-    assert served.MOST == MOST_STALE

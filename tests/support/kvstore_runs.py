@@ -1,10 +1,16 @@
 """Small runs that the tests of the kvstores share."""
 
+from itertools import accumulate
+
 import mxnet as mx
 from mxnet import nd
 from mxnet.gluon import nn
 
 from gluonlab.collectives.algorithms import ALGORITHMS
+from gluonlab.kvstores import make_kvstore
+from gluonlab.kvstores.group_store import GroupKVStore
+from support.devices import device
+from support.process_group import in_processes
 from support.reference import random_batches, train_on_devices
 
 # multi_ring is the same store as synthesised, and behind a switch the schedule of ring
@@ -35,14 +41,45 @@ def trained(trainer_class, store, optimizer, ctxs, batches=BATCHES):
     return net, trainer
 
 
-def after_pushpull(store, arrays, together):
-    """What a store's pushpull leaves in ``arrays[key][device]``, as numpy arrays.
+def own_devices(group, counts):
+    """As many devices as ``counts`` says, which no other process has."""
+    begin = sum(counts[: group.rank])
+    return [device(begin + number) for number in range(counts[group.rank])]
 
-    ``together``: all keys in one call, or else one call for each.
+
+def sums_of_processes(counts, turns, name="device", compress=None, together=True, anew=False):
+    """What each process has after each turn, and the sums that its group has made.
+
+    Args:
+        counts: the devices of each process, which are numbered on from process to process.
+        turns: what each device of all has in each turn: arrays ``turns[turn][key][device]``.
+        together: all keys are summed in one call, or else in one call each.
+        anew: every turn has new arrays.
+
+    Returns:
+        For each process ``(found[turn][key][device], group.sums)``.
     """
-    if together:
-        store.pushpull(list(range(len(arrays))), arrays)
-    else:
-        for key, of_key in enumerate(arrays):
-            store.pushpull(key, of_key, priority=-key)
-    return [[array.asnumpy() for array in of_key] for of_key in arrays]
+    begins = [0, *accumulate(counts)]
+
+    def work(group):
+        ctxs, arrays, found = own_devices(group, counts), None, []
+        store = GroupKVStore(make_kvstore(name, ctxs), group, compress=compress)
+        assert (store.rank, store.num_workers) == (group.rank, len(counts))
+        for numbers in turns:
+            if arrays is None or anew:
+                arrays = [
+                    [nd.zeros(every.shape[1:], ctx, every.dtype) for ctx in ctxs]
+                    for every in numbers
+                ]
+            for of_key, every in zip(arrays, numbers):
+                for array, own in zip(of_key, every[begins[group.rank] :]):
+                    array[:] = nd.array(own, dtype=array.dtype)
+            if together:
+                store.pushpull(list(range(len(arrays))), arrays)
+            else:
+                for key, of_key in enumerate(arrays):
+                    store.pushpull(key, of_key, priority=-key)
+            found.append([[array.asnumpy() for array in of_key] for of_key in arrays])
+        return found, group.sums
+
+    return in_processes(len(counts), work)

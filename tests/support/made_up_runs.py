@@ -17,22 +17,14 @@ SETTINGS = {
 def lines(epochs=3, steps=4, lr=0.1):
     made = []
     for epoch in range(1, epochs + 1):
+        both = {"epoch": epoch, "loss": 2.0 / epoch}
         made += [
-            {
-                "kind": "step",
-                "epoch": epoch,
-                "step": (epoch - 1) * steps + step,
-                "loss": 2.0 / epoch,
-                "lr": lr / epoch,
-            }
+            {"kind": "step", **both, "step": (epoch - 1) * steps + step, "lr": lr / epoch}
             for step in range(1, steps + 1)
         ]
         made.append(
-            {
-                "kind": "epoch", "epoch": epoch, "step": epoch * steps, "images": 100,
-                "seconds": 0.5 * epoch, "loss": 2.0 / epoch, "accuracy": [0.5, 0.9, 0.8][epoch - 1],
-                "validation_loss": 1.0 / epoch,
-            }
+            {"kind": "epoch", **both, "step": epoch * steps, "images": 100, "seconds": 0.5 * epoch,
+             "accuracy": [0.5, 0.9, 0.8][epoch - 1], "validation_loss": 1.0 / epoch}
         )  # fmt: skip
     return made
 

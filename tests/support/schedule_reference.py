@@ -5,7 +5,10 @@ Written without a look at gluonlab.collectives.check: transfers are made one by 
 an executor would.
 """
 
+from dataclasses import replace
+
 import numpy as np
+from hypothesis import strategies as st
 
 DRAWS = 256  # two different sum trees differ in the last bit of some of so many random sums
 
@@ -28,19 +31,10 @@ def digits(schedule):
     """Contributions as integers, rank r's a one in digit r, in a base that no count reaches: every
     mixture is another number.
     """
-    base = 1 << (
-        max(
-            [
-                sum(t.chunk == chunk for step in schedule.steps for t in step)
-                for chunk in range(schedule.chunks)
-            ]
-        )
-        + 1
-    )
-    start = np.array(
-        [[base**rank] * schedule.chunks for rank in range(schedule.world_size)], dtype=object
-    )
-    return start, base
+    chunks = [t.chunk for step in schedule.steps for t in step]
+    base = 1 << (max(map(chunks.count, range(schedule.chunks))) + 1)
+    ranks = range(schedule.world_size)
+    return np.array([[base**rank] * schedule.chunks for rank in ranks], dtype=object), base
 
 
 def counts(number, base, world_size):
@@ -50,18 +44,15 @@ def counts(number, base, world_size):
 
 def promised(schedule, start):
     """``(rank, chunk) -> number`` that the collective promises."""
-    ranks = range(schedule.world_size)
-    if schedule.collective == "all_gather":
-        return {
-            (rank, chunk): start[owner, chunk]
-            for chunk, owner in enumerate(schedule.owner)
-            for rank in ranks
-        }
-    if schedule.collective == "reduce_scatter":
-        return {(owner, chunk): start[:, chunk].sum() for chunk, owner in enumerate(schedule.owner)}
-    return {
-        (rank, chunk): start[:, chunk].sum() for rank in ranks for chunk in range(schedule.chunks)
-    }
+    found = {}
+    for chunk, owner in enumerate(schedule.owner):
+        gathers = schedule.collective == "all_gather"
+        number = start[owner, chunk] if gathers else start[:, chunk].sum()
+        only = schedule.collective == "reduce_scatter"
+        found.update(
+            {(rank, chunk): number for rank in ([owner] if only else range(schedule.world_size))}
+        )
+    return found
 
 
 def keeps_promise(schedule):
@@ -88,9 +79,8 @@ def rule_broken(schedule, step):
     for transfer in step:
         if transfer.op not in ("add", "copy"):
             return "operation"
-        if not {transfer.src, transfer.dst} <= set(
-            range(schedule.world_size)
-        ) or transfer.chunk not in range(schedule.chunks):
+        ranks, chunks = range(schedule.world_size), range(schedule.chunks)
+        if not (transfer.src in ranks and transfer.dst in ranks and transfer.chunk in chunks):
             return "range"
     for i, one in enumerate(step):
         for j, other in enumerate(step):
@@ -111,3 +101,43 @@ def is_right(schedule):
         and keeps_promise(schedule)
         and same_bits(schedule)
     )
+
+
+MUTATIONS = ("remove", "move", "duplicate", "swap", "src", "dst", "chunk", "op")
+
+
+@st.composite
+def mutants(draw, schedule, possible=False):
+    """The schedule with one thing changed, what kind of change it was, and the transfers that it
+    touched. ``possible``: only to ranks, chunks and operations that there are.
+    """
+    steps = [list(step) for step in schedule.steps]
+    kind, beyond = draw(st.sampled_from(MUTATIONS)), 0 if possible else 1
+
+    def place(extra=0):
+        step = draw(st.integers(0, len(steps) - 1))
+        return step, draw(st.integers(0, max(0, len(steps[step]) - 1 + extra)))
+
+    step, position = place()
+    transfer = steps[step][position]
+    touched = [transfer]
+    if kind in ("remove", "move"):
+        del steps[step][position]
+    if kind in ("move", "duplicate"):
+        near = step, draw(st.integers(0, len(steps[step])))
+        to, before = near if draw(st.booleans()) else place(extra=1)
+        steps[to].insert(before, transfer)
+    elif kind == "swap":
+        other = draw(st.sampled_from([number for number, each in enumerate(steps) if each]))
+        at = draw(st.integers(0, len(steps[other]) - 1))
+        touched.append(steps[other][at])
+        steps[step][position], steps[other][at] = touched[1], touched[0]
+    elif kind == "op":
+        ops = ["add", "copy", "mul"][: 3 - possible]
+        steps[step][position] = transfer._replace(op=draw(st.sampled_from(ops)))
+    elif kind != "remove":
+        limit = schedule.chunks if kind == "chunk" else schedule.world_size
+        new = draw(st.integers(-beyond, limit - 1 + beyond))
+        steps[step][position] = transfer._replace(**{kind: new})
+        touched.append(steps[step][position])
+    return replace(schedule, steps=tuple(map(tuple, steps))), kind, touched

@@ -28,34 +28,24 @@ def around_the_hole(step=0, next_step=0):
     return (0, "backward", step, 0, HOLE[0]), (0, "update", next_step, HOLE[1], 1000)
 
 
-def test_a_hole_that_nothing_explains_is_unknown():
-    found = categories(timeline(*around_the_hole()), ROWS[0])
-    assert found.unknown == pytest.approx(0.1) and found.kernel == 0
+AHEAD = (1, "forward", 9, 200, 350)  # of a later step, as of a loader that is ahead
+
+
+@pytest.mark.parametrize(
+    ("others", "kernel"),
+    [
+        ([], 0),
+        ([(1, "backward", 0, 200, 390)], 0.1),  # 10 us are a launch
+        ([(1, "backward", 0, 200, 340)], 0.04),
+        ([(1, "backward", 0, 200, 450)], 0),  # it goes on after the hole: nobody waited for it
+        ([AHEAD], 0),
+        ([AHEAD, (1, "backward", 0, 355, 390)], 0.1),  # it came first in that device's queue
+    ],
+)
+def test_a_hole_is_for_a_kernel_as_long_as_another_device_is_waited_for(others, kernel):
+    found = categories(timeline(*around_the_hole(), *others), ROWS[0])
+    assert (found.kernel, found.unknown) == pytest.approx((kernel, 0.1 - kernel))
     assert found.computing == pytest.approx(0.9) and sum(found) == pytest.approx(1)
-
-
-def test_it_is_for_a_kernel_while_another_device_computes_for_the_same_step():
-    found = categories(timeline(*around_the_hole(), (1, "backward", 0, 200, 390)), ROWS[0])
-    assert found.kernel == pytest.approx(0.1) and found.unknown == 0  # 10 us are a launch
-
-
-def test_only_so_long_as_the_other_device_computes():
-    found = categories(timeline(*around_the_hole(), (1, "backward", 0, 200, 340)), ROWS[0])
-    assert found.kernel == pytest.approx(0.04) and found.unknown == pytest.approx(0.06)
-
-
-def test_an_operator_that_goes_on_after_the_hole_was_not_waited_for():
-    found = categories(timeline(*around_the_hole(), (1, "backward", 0, 200, 450)), ROWS[0])
-    assert found.kernel == 0 and found.unknown == pytest.approx(0.1)
-
-
-def test_what_the_other_device_ran_before_that_came_first():
-    """An operator of a later step was ahead in its queue, as of a loader that is ahead."""
-    ran = (1, "forward", 9, 200, 350), (1, "backward", 0, 355, 390)
-    found = categories(timeline(*around_the_hole(), *ran), ROWS[0])
-    assert found.kernel == pytest.approx(0.1) and found.unknown == 0
-    found = categories(timeline(*around_the_hole(), ran[0]), ROWS[0])
-    assert found.kernel == 0 and found.unknown == pytest.approx(0.1)
 
 
 @pytest.mark.parametrize("phase", PHASES)
@@ -153,9 +143,8 @@ def test_all_categories_are_those_of_moments_counted_one_by_one(ran, row):
         kernel += moment < 1000 and not busy[moment]
     found = categories(made, ROWS[row])
     assert sum(found) == pytest.approx(1)
-    if len({begin for begin, _, _ in own}) == len(
-        own
-    ):  # else which of those that begin at once ends a gap is not said
+    # which of those that begin at once ends a gap is not said
+    if len({begin for begin, _, _ in own}) == len(own):
         assert found.kernel == pytest.approx(kernel / 1000)
         assert found.host == pytest.approx(of_host / 1000)
         assert found.unknown == pytest.approx((1000 - sum(busy) - kernel - of_host) / 1000)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from fractions import Fraction
+from functools import reduce
 from typing import DefaultDict, Dict, FrozenSet, List, NamedTuple, Optional, Sequence, Tuple
 
 from gluonlab.collectives.bounds import Capacity
@@ -106,16 +107,17 @@ def _used(topology: Topology) -> Tuple[Pair, ...]:
 def _connects(world_size: int, pairs: Sequence[Pair]) -> bool:
     """Whether all reach all: device 0 does, and is reached by all."""
     ways = [pairs, [(dst, src) for src, dst in pairs]]
-    return all(_hops(0, world_size, _onward(way)) < world_size for way in ways)
+    return all(_hops(0, world_size, onward_of(way)) < world_size for way in ways)
 
 
 def _radius(world_size: int, pairs: Sequence[Pair]) -> int:
     """The most hops from the device that is nearest to all; ``world_size`` if none reaches all."""
-    onward = _onward(pairs)
+    onward = onward_of(pairs)
     return min(_hops(start, world_size, onward) for start in range(world_size))
 
 
-def _onward(pairs: Sequence[Pair]) -> "DefaultDict[int, List[int]]":
+def onward_of(pairs: Sequence[Pair]) -> "DefaultDict[int, List[int]]":
+    """To whom each device may send."""
     onward: DefaultDict[int, List[int]] = defaultdict(list)
     for src, dst in pairs:
         onward[src].append(dst)
@@ -149,15 +151,8 @@ def _in_lanes(speeds: Sequence[float]) -> Tuple[float, List[int]]:
     ratios = [
         Fraction(min(FASTEST, s / slowest)).limit_denominator(LARGEST_DENOMINATOR) for s in speeds
     ]
-    common = _lcm(ratios)
+    common = reduce(lambda a, b: a * b // math.gcd(a, b), (r.denominator for r in ratios))
     return slowest / common, [int(ratio * common) for ratio in ratios]
-
-
-def _lcm(ratios: Sequence[Fraction]) -> int:
-    common = 1
-    for ratio in ratios:
-        common = common * ratio.denominator // math.gcd(common, ratio.denominator)
-    return common
 
 
 # --- symmetries of links: renamings of devices after which all wires are where some were before

@@ -146,26 +146,22 @@ def anything(
     group = next(group for group in symmetries(lanes) if p % len(group) == 0)
     rounds = p * p * steps  # all chunks over the same lane, in every step
     while rounds >= steps and until > time.monotonic():
-        made = search(
-            lanes, Sought(p, steps, turnings, rounds, group), until - time.monotonic(), workers
-        )
+        sought = Sought(p, steps, turnings, rounds, group)
+        made = search(lanes, sought, until - time.monotonic(), workers)
         what = f"{steps} steps, {p} chunks, {rounds} rounds at most"
         told(f"{what}, {len(group)}-fold symmetry: {'found' if made else 'not found'}")
         if made is None:
             break
         check(made)
-        best = SynthesizedSchedule(made, rounds_of(lanes, made), least.moving)
+        per_step = (Counter((t.src, t.dst) for t in step) for step in made.steps)
+        busiest = sum(
+            max(-(-sum(chunks[pair] for pair in wire.pairs) // wire.lanes) for wire in lanes.wires)
+            for chunks in per_step
+        )
+        # as in `RoundBound`: of the busiest wire, summed over the steps, for each device's part
+        best = SynthesizedSchedule(made, busiest * p / made.chunks, least.moving)
         rounds = round(best.rounds) - 1
     return best
-
-
-def rounds_of(lanes: Lanes, schedule: Schedule) -> float:
-    """As in `RoundBound`: of the busiest wire, summed over the steps, for each device's part."""
-    rounds = 0
-    for step in schedule.steps:
-        chunks = Counter((t.src, t.dst) for t in step)
-        rounds += max(-(-sum(chunks[p] for p in w.pairs) // w.lanes) for w in lanes.wires)
-    return rounds * lanes.world_size / schedule.chunks
 
 
 def _tries(

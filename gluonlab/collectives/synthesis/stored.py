@@ -52,14 +52,10 @@ def front_of(topology: Topology) -> List[SynthesizedSchedule]:
     """
     known = _all(topology.world_size) if len(topology.hosts) == 1 else ()
     lanes = lanes_or_none(topology) if known else None
-    if lanes is None:
-        return []
-    for each in known:
-        renaming = isomorphism(each.lanes, lanes)
+    for each in known if lanes else ():
+        renaming = isomorphism(each.lanes, lanes) if lanes else None
         if renaming is not None:
-            return [
-                found._replace(schedule=found.schedule.placed(renaming)) for found in each.front
-            ]
+            return [one._replace(schedule=one.schedule.placed(renaming)) for one in each.front]
     return []
 
 
@@ -79,7 +75,7 @@ def choices(topology: Topology) -> List[Schedule]:
     if topology.schedules:
         return list(topology.schedules)
     if len(topology.hosts) > 1:
-        return _over_hosts(topology)
+        return over_hosts(topology)
     if topology.world_size == 1:
         return [Schedule(SYNTHESISED, ALLREDUCE, 1, 1, (0,), ())]
     own = [found.schedule for found in front_of(topology)]
@@ -87,22 +83,20 @@ def choices(topology: Topology) -> List[Schedule]:
         return own
     others = [found.schedule for found in front_of(uniform(topology.world_size))]
     if not others:
+        names = [
+            f"{name} ({each.lanes.world_size})" for each in _all(None) for name in each.machines
+        ]
         raise ScheduleError(
             f"{SYNTHESISED}: no schedule is stored for the {topology.world_size} devices of "
-            f"{topology.name}: there are some for {', '.join(machines())}, and for others of as "
-            "many devices"
+            f"{topology.name}: there are some for {', '.join(names)}, and for others of as many "
+            "devices"
         )
     placed = [schedule.placed(best_order(schedule, topology)) for schedule in others]
     groups = topology.groups
     if len(groups) == 1 or len({len(group) for group in groups}) > 1:
         return placed
-    made = over_groups(SYNTHESISED, topology, choices(topology.subset(groups[0])))
+    made = over_groups(topology)
     return cheapest_for_some([*placed, *made], topology)
-
-
-def machines() -> List[str]:
-    """The machines that there are files for."""
-    return [f"{name} ({each.lanes.world_size})" for each in _all(None) for name in each.machines]
 
 
 def written(
@@ -113,7 +107,10 @@ def written(
     ``more``: the texts of values under other keys.
     """
     head = {"format": FILE_FORMAT, "machines": list(machine_names), "devices": lanes.world_size}
-    wires = [{"lanes": wire.lanes, "pairs": _pairs(wire.pairs)} for wire in lanes.wires]
+    wires = [
+        {"lanes": wire.lanes, "pairs": [f"{src}>{dst}" for src, dst in wire.pairs]}
+        for wire in lanes.wires
+    ]
     lists = {"wires": _list(map(json.dumps, wires)), "front": _list(map(_as_text, front))}
     return _object(head, **lists, **more)
 
@@ -143,7 +140,7 @@ def read(path: Path) -> Stored:
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as error:
-        raise ScheduleError(damaged(str(path), error)) from None
+        raise _damaged(str(path), error) from None
     return parsed(str(path), content)
 
 
@@ -160,7 +157,7 @@ def parsed(where: str, content: Any) -> Stored:
         front = tuple(_found(world_size, each) for each in content["front"])
         names = tuple(str(name) for name in content["machines"])
     except (ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
-        raise ScheduleError(damaged(where, error)) from None
+        raise _damaged(where, error) from None
     pairs = tuple(sorted({pair for wire in wires for pair in wire.pairs}))
     lanes = Lanes(world_size, pairs, wires, 0.0, 0.0, 0.0, 0, 0)
     for found in front:
@@ -171,19 +168,9 @@ def parsed(where: str, content: Any) -> Stored:
     return Stored(names, lanes, front)
 
 
-def damaged(where: str, error: Exception) -> str:
-    """The message about a file that cannot be read, in one line."""
+def _damaged(where: str, error: Exception) -> ScheduleError:
     why = " ".join(str(error).split())[:80]
-    return f"{where}: no file of schedules, or a damaged one ({why})"
-
-
-def _over_hosts(topology: Topology) -> List[Schedule]:
-    if len(topology.hosts) > MOST_HOSTS or len({len(host) for host in topology.hosts}) > 1:
-        raise ScheduleError(
-            f"{SYNTHESISED}: over hosts, they are made for 2 to {MOST_HOSTS} of as many devices "
-            f"each, not for the {len(topology.hosts)} of {topology.name}: choose hierarchical"
-        )
-    return over_hosts(SYNTHESISED, topology, choices(topology.subset(topology.hosts[0])))
+    return ScheduleError(f"{where}: no file of schedules, or a damaged one ({why})")
 
 
 @lru_cache(maxsize=None)
@@ -214,10 +201,6 @@ def _by_pair(step: Step) -> Dict[str, Dict[str, List[int]]]:
     return found
 
 
-def _pairs(pairs: Sequence[Tuple[int, int]]) -> List[str]:
-    return [f"{src}>{dst}" for src, dst in pairs]
-
-
 def _pair(text: str) -> Tuple[int, int]:
     src, dst = text.split(">")
     return int(src), int(dst)
@@ -236,19 +219,25 @@ PIPELINES = (1, 2, 4, 8, 16, 32)
 MOST_TRANSFERS = 20_000  # of a pipeline
 
 
-def over_hosts(name: str, topology: Topology, within: Sequence[Schedule]) -> List[Schedule]:
-    """Allreduces of all hosts of ``topology``, which have as many devices each.
+def over_hosts(topology: Topology) -> List[Schedule]:
+    """Allreduces of all hosts of ``topology``, each made of one that is stored for a host.
 
-    ``within``: those of one host that each is made of, first for sums, in the end for copies.
+    That is cut into sums, which come first, and copies, in the end. Raises ScheduleError for more
+    than `MOST_HOSTS`, and for hosts of different sizes.
     """
-    return _over(name, topology, topology.hosts, within)
+    if len(topology.hosts) > MOST_HOSTS or len({len(host) for host in topology.hosts}) > 1:
+        raise ScheduleError(
+            f"{SYNTHESISED}: over hosts, they are made for 2 to {MOST_HOSTS} of as many devices "
+            f"each, not for the {len(topology.hosts)} of {topology.name}: choose hierarchical"
+        )
+    return _over(topology, topology.hosts)
 
 
-def over_groups(name: str, topology: Topology, within: Sequence[Schedule]) -> List[Schedule]:
+def over_groups(topology: Topology) -> List[Schedule]:
     """The same over the groups of one host, each also as a `pipeline`."""
     return [
         pipeline(made, parts)
-        for made in _over(name, topology, topology.groups, within)
+        for made in _over(topology, topology.groups)
         for parts in PIPELINES
         if parts * made.transfers <= MOST_TRANSFERS
     ]
@@ -273,18 +262,16 @@ def pipeline(schedule: Schedule, parts: int) -> Schedule:
     )
 
 
-def _over(
-    name: str, topology: Topology, parts: Sequence[Sequence[int]], within: Sequence[Schedule]
-) -> List[Schedule]:
+def _over(topology: Topology, parts: Sequence[Sequence[int]]) -> List[Schedule]:
     one = topology.subset(parts[0])
     single = [make_schedule(each, one.world_size) for each in ONE_OWNER]
-    inner = [*within, *(each.placed(best_order(each, one)) for each in single)]
+    inner = [*choices(one), *(each.placed(best_order(each, one)) for each in single)]
     between = [make_schedule(each, len(parts)) for each in ACROSS]
     devices = list(chain(*parts))
     made = []
     for each in inner:
         scatter, gather = halves(each)
-        made += [nested(name, scatter, across, gather).placed(devices) for across in between]
+        made += [nested(SYNTHESISED, scatter, across, gather).placed(devices) for across in between]
     return made
 
 

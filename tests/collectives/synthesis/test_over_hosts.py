@@ -13,23 +13,13 @@ from gluonlab.collectives.check import check
 from gluonlab.collectives.cost import price, prices
 from gluonlab.collectives.for_links import make_for_links
 from gluonlab.collectives.synthesis import stored
-from gluonlab.collectives.synthesis.stored import halves, pipeline
+from gluonlab.collectives.synthesis.stored import pipeline
 from gluonlab.collectives.topology import make_topology, switch
 from gluonlab.errors import ScheduleError
-
-FILES = sorted(stored.FOLDER.glob("*.json"))
 
 
 def cheapest(topology, size):
     return make_for_links(stored.SYNTHESISED, topology, topology.world_size).cheapest(size)
-
-
-@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
-def test_the_halves_are_a_reduce_scatter_and_an_all_gather_with_all_transfers(path):
-    for found in stored.read(path).front:
-        scatter, gather = halves(found.schedule)
-        assert keeps_promise(scatter) and keeps_promise(gather)
-        assert scatter.transfers + gather.transfers == found.schedule.transfers
 
 
 @pytest.mark.parametrize(
