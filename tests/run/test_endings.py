@@ -8,7 +8,7 @@ import subprocess
 import sys
 import threading
 import time
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import mxnet as mx
@@ -21,7 +21,7 @@ from support.run_files import read_metrics
 
 from gluonlab.config import TrainConfig
 from gluonlab.data import DATASETS
-from gluonlab.errors import DivergedError, GluonlabError
+from gluonlab.errors import DivergedError
 from gluonlab.models import get_model
 from gluonlab.runs.checkpoint import newest
 from gluonlab.runs.schema import PARAMETERS
@@ -52,54 +52,62 @@ def test_a_comparison_on_a_full_disk_does_not_stand_in_the_way_of_the_next(run, 
     assert re.fullmatch(r"error: .*both.*File too large.*--out", line)
 
 
-class InterruptedAt(Reporter):
-    """Ctrl-C, or what else is given, after so many steps."""
+class Breaks(Reporter):
+    """Calls ``act`` after so many steps, and counts on."""
 
-    def __init__(self, steps, error=KeyboardInterrupt):
-        self.left, self.error = steps, error
+    def __init__(self, steps, act):
+        self.left, self.act = steps, act
 
     def step_done(self, images, known):
         self.left -= 1
         if not self.left:
-            raise self.error
+            self.act()
 
 
-WORDS = {signal.SIGINT: "interrupted", signal.SIGTERM: "ended by SIGTERM"}
-WORDS[signal.SIGHUP] = "ended by SIGHUP"
+def raising(error):
+    def act():
+        raise error
+
+    return act
+
+
+@pytest.fixture
+def reported(run, monkeypatch):
+    """``reported(reporter, *arguments)``: a run that tells all to this reporter."""
+
+    def end(reporter, *arguments):
+        monkeypatch.setattr("gluonlab.cli.results.make_reporter", lambda silent: reporter)
+        status, out, err = run(*arguments)
+        assert (out, "Traceback" in err) == ("", False), err
+        return status, err
+
+    return end
+
+
+WORDS = {
+    signal.SIGINT: "interrupted", signal.SIGTERM: "ended by SIGTERM",
+    signal.SIGHUP: "ended by SIGHUP",
+}  # fmt: skip
+GO_ON = "to go on: python -m gluonlab.run --resume run"
 FOUR_EPOCHS = ["--model", "mlp", "--threads", "1", "--global-batch-size", "64", "--epochs", "4",
                "--quiet", "--out", "run"]  # fmt: skip
-
-
 HANGS_S = 300  # bounds what would wait forever
-
-
-class Signalled(Reporter):
-    """Gets a signal during the step of this number; ``before()`` is called before.
-
-    No step follows.
-    """
-
-    def __init__(self, step, sign, before):
-        self.left, self.sign, self.before = step, sign, before
-
-    def step_done(self, images, known):
-        self.left -= 1
-        if not self.left:
-            self.before()
-            os.kill(os.getpid(), self.sign)
 
 
 @pytest.mark.parametrize("sign", WORDS)
 @pytest.mark.parametrize("room", [0, 30_000], ids=["no byte is free", "checkpoints do not fit"])
 def test_a_signal_on_a_full_disk_ends_with_its_status_and_says_what_is_not_written(
-    run, monkeypatch, sign, room
+    reported, sign, room
 ):
     with ExitStack() as stack:
-        reporter = Signalled(30, sign, lambda: stack.enter_context(full_at(room)))
-        monkeypatch.setattr("gluonlab.cli.results.make_reporter", lambda silent: reporter)
-        status, out, err = run(*FOUR_EPOCHS)
-    assert (status, out, reporter.left) == (128 + sign, "", 0)
-    assert "Traceback" not in err, err
+
+        def act():
+            stack.enter_context(full_at(room))
+            os.kill(os.getpid(), sign)
+
+        reporter = Breaks(30, act)
+        status, err = reported(reporter, *FOUR_EPOCHS)
+    assert (status, reporter.left) == (128 + sign, 0)  # no step follows
     [line] = [line for line in err.splitlines() if line and not line.startswith("warning: ")]
     assert re.fullmatch(
         rf"{WORDS[sign]}: run holds every epoch that was finished, 1 of 4; "
@@ -108,7 +116,7 @@ def test_a_signal_on_a_full_disk_ends_with_its_status_and_says_what_is_not_writt
     )
 
 
-def test_a_second_ctrl_c_does_not_wait_for_the_checkpoint_of_the_first(run, monkeypatch):
+def test_a_second_ctrl_c_does_not_wait_for_the_checkpoint_of_the_first(reported, monkeypatch):
     asked, left, on_disk, waited = threading.Event(), threading.Event(), threading.Event(), []
     fsync = os.fsync
 
@@ -121,98 +129,74 @@ def test_a_second_ctrl_c_does_not_wait_for_the_checkpoint_of_the_first(run, monk
         if Path("run/checkpoints/step-000000023").exists():
             on_disk.set()  # its folder, too
 
-    def before():
+    def act():
         assert on_disk.wait(HANGS_S)
         asked.set()
+        os.kill(os.getpid(), signal.SIGINT)
 
     monkeypatch.setattr("os.fsync", slow)
-    reporter = Signalled(30, signal.SIGINT, before)
-    monkeypatch.setattr("gluonlab.cli.results.make_reporter", lambda silent: reporter)
-    status, out, err = run(*FOUR_EPOCHS, "--checkpoint-every", "1 epoch")
+    status, err = reported(Breaks(30, act), *FOUR_EPOCHS, "--checkpoint-every", "1 epoch")
     left.set()
     for thread in threading.enumerate():
         if thread.name.startswith("gluonlab-checkpoint"):
             thread.join(HANGS_S)
-    assert (status, out, waited) == (130, "", [True])
-    assert err.splitlines()[-1] == (
-        "interrupted: run holds every epoch that was finished, 1 of 4; "
-        "to go on: python -m gluonlab.run --resume run"
-    )
-    assert "Traceback" not in err
+    assert (status, waited) == (130, [True])
+    said = f"interrupted: run holds every epoch that was finished, 1 of 4; {GO_ON}"
+    assert err.splitlines()[-1] == said
     assert names(Path("run/checkpoints"))[-1:] == ["step-000000023"]
     assert newest(Path("run")).checkpoint.step == 23
 
 
 MAKE_UP = "for --confusion and --export: python -m gluonlab.run --evaluate run --confusion --export"
+ALL = "run holds every epoch that was finished"
 LEFT = {  # steps, of 23 in an epoch; more options -> what an interrupted run says
-    (1, ()): "no epoch was finished; run holds the steps of the first",
-    (30, ()): "run holds every epoch that was finished, 1 of 4",
+    (1, ""): "no epoch was finished; run holds the steps of the first",
+    (30, ""): f"{ALL}, 1 of 4",
+    (70, "--confusion --export"): f"{ALL}, 3 of 4; {MAKE_UP}",
     (
-        70,
-        ("--confusion", "--export"),
-    ): f"run holds every epoch that was finished, 3 of 4; {MAKE_UP}",
-    (30, ("--export",)): (
-        "run holds every epoch that was finished, 1 of 4; for --export: "
-        "python -m gluonlab.run --evaluate run --export"
-    ),
+        30,
+        "--export",
+    ): f"{ALL}, 1 of 4; for --export: python -m gluonlab.run --evaluate run --export",
 }
 
 
 @pytest.mark.parametrize(("steps", "more"), LEFT, ids=str)
-def test_an_interrupted_run_says_what_is_left_of_it(run, monkeypatch, steps, more):
-    monkeypatch.setattr("gluonlab.cli.results.make_reporter", lambda silent: InterruptedAt(steps))
-    status, out, err = run(
-        "--gpus", "2", "--model", "mlp", "--epochs", "4", "--quiet", "--out", "run", *more
-    )
-    assert (status, out, err.splitlines()[-1]) == (130, "", f"interrupted: {LEFT[steps, more]}")
+def test_an_interrupted_run_says_what_is_left_of_it(run, reported, steps, more):
+    words = f"--gpus 2 --model mlp --epochs 4 --quiet --out run {more}"
+    status, err = reported(Breaks(steps, raising(KeyboardInterrupt)), *words.split())
+    assert (status, err.splitlines()[-1]) == (130, f"interrupted: {LEFT[steps, more]}")
     assert ("curves.png" in names(Path("run"))) == (steps > 23)
     if more:
         assert run(*err.split("gluonlab.run ")[-1].split(), "--threads", "1")[0] == 0
-        assert names(Path("run")) == sorted(
-            [
-                "config.json",
-                "curves.png",
-                "metrics.jsonl",
-                PARAMETERS,
-                "export",
-                *["confusion.png"] * ("--confusion" in more),
-            ]
-        )
+        files = ["config.json", "curves.png", "metrics.jsonl", PARAMETERS, "export"]
+        files += ["confusion.png"] * ("--confusion" in more)
+        assert names(Path("run")) == sorted(files)
 
 
-def test_a_comparison_interrupted_between_two_runs_says_which_are_left(run, monkeypatch):
+def test_a_comparison_interrupted_between_two_runs_says_which_are_left(reported):
     class Interrupted(Reporter):
         def say(self, text):
             if "2 devices" in text:
                 raise KeyboardInterrupt
 
-    monkeypatch.setattr("gluonlab.cli.results.make_reporter", lambda silent: Interrupted())
-    status, _, err = run(
-        "--compare", "1,2", "--model", "mlp", "--epochs", "1", "--quiet", "--out", "both"
-    )
-    assert (status, err.splitlines()[-1]) == (
-        130,
-        "interrupted: both holds the finished runs, 1 of 2",
-    )
+    words = "--compare 1,2 --model mlp --epochs 1 --quiet --out both"
+    status, err = reported(Interrupted(), *words.split())
+    said = "interrupted: both holds the finished runs, 1 of 2"
+    assert (status, err.splitlines()[-1]) == (130, said)
 
 
 def test_an_interruption_before_there_is_a_folder_says_that_nothing_was_written(
     run, empty_cwd, monkeypatch
 ):
-    def interrupted():
-        raise KeyboardInterrupt
-
-    monkeypatch.setitem(DATASETS, "digits", DATASETS["digits"]._replace(load=interrupted))
+    digits = DATASETS["digits"]._replace(load=raising(KeyboardInterrupt))
+    monkeypatch.setitem(DATASETS, "digits", digits)
     status, _, err = run("--quiet")
-    assert (status, err.splitlines()[-1], names(empty_cwd)) == (
-        130,
-        "interrupted: nothing was written",
-        [],
-    )
+    assert (status, err.splitlines()[-1]) == (130, "interrupted: nothing was written")
+    assert names(empty_cwd) == []
 
 
 def test_a_run_that_diverges_late_says_how_to_get_what_was_asked_for(empty_cwd):
-    reporter = InterruptedAt(30, DivergedError("the loss became nan"))
+    reporter = Breaks(30, raising(DivergedError("the loss became nan")))
     with pytest.raises(DivergedError, match=re.escape(f"the loss became nan; {MAKE_UP}")):
         train(
             TrainConfig(gpus=2, model="mlp", epochs=3, confusion=True, export=True, out="run"),
@@ -222,63 +206,45 @@ def test_a_run_that_diverges_late_says_how_to_get_what_was_asked_for(empty_cwd):
     assert event["message"] == "the loss became nan"
 
 
-def test_a_learning_rate_that_is_too_large_ends_with_the_step_that_it_spoiled(run):
-    status, out, err = run(
-        "--model", "mlp", "--lr", "1e6", "--optimizer", "sgd", "--out", "run", "--quiet"
-    )
-    assert (status, out) == (1, "")
+def test_a_learning_rate_that_is_too_large_ends_with_the_step_that_it_spoiled(reported):
+    """Within eight steps."""
+    reporter = Breaks(0, None)
+    words = "--model mlp --lr 1e6 --optimizer sgd --out run --quiet"
+    status, err = reported(reporter, *words.split())
     [line] = err.splitlines()
-    step = int(
-        re.fullmatch(
-            r"error: the loss became (nan|inf|\d\S+) at step (\d+): "
-            r"use a smaller learning rate \(--lr\)",
-            line,
-        )[2]
-    )
+    loss, step = re.fullmatch(
+        r"error: the loss became (\S+) at step (\d+): use a smaller learning rate \(--lr\)", line
+    ).groups()
+    step = int(step)
+    assert not abs(float(loss)) < 10
+    assert status == 1 and step - 1 <= -reporter.left <= step + 8
     metrics = read_metrics(Path("run"))
-    assert [entry["message"] for entry in metrics if entry["kind"] == "event"] == [
-        line[len("error: ") :]
-    ]
+    [event] = [entry for entry in metrics if entry["kind"] == "event"]
+    assert event["message"] == line[len("error: ") :]
     assert all(entry["step"] < step for entry in metrics if entry["kind"] == "step")
 
 
-def test_a_run_that_diverges_ends_within_eight_steps(empty_cwd):
-    class Counter(Reporter):
-        steps = 0
-
-        def step_done(self, images, known):
-            self.steps += 1
-
-    counter = Counter()
-    with pytest.raises(GluonlabError, match="at step") as error:
-        train(TrainConfig(model="mlp", lr=1e6, optimizer="sgd", out="run"), reporter=counter)
-    step = int(re.search(r"at step (\d+)", str(error.value))[1])
-    assert step <= counter.steps + 1
-    assert counter.steps <= step + 8
-
-
-def interrupted(folder, arguments, sign, line):
-    """A real process in ``folder`` that gets a signal once it has printed such a ``line``: exit
-    status and errors.
-    """
+@contextmanager
+def real_process(folder, *arguments, until):
+    """A run in ``folder`` that has printed a line that begins so; it is killed in the end."""
     process = subprocess.Popen(
-        [sys.executable, "-u", "-m", "gluonlab.run", *arguments],
-        cwd=folder,
-        env=clean_environment(),
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        encoding="utf-8",
-    )
-    try:
-        while not re.match(line, process.stdout.readline()):
-            assert process.poll() is None, process.stderr.read()
-        process.send_signal(sign)
-        _, err = process.communicate(timeout=HANGS_S)
-        return process.returncode, err
-    finally:
-        process.kill()
-        process.wait()
+        [sys.executable, "-u", "-m", "gluonlab.run", "--model", "mlp", *arguments, "--out", "run"],
+        cwd=folder, env=clean_environment(), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE, encoding="utf-8",
+    )  # fmt: skip
+    with process:
+        try:
+            while not re.match(until, process.stdout.readline()):
+                assert process.poll() is None, process.stderr.read()
+            yield process
+        finally:
+            process.kill()
+
+
+def assert_says_what_is_there(err, word):
+    assert "Traceback" not in err, err
+    said = rf"{word}: run holds every epoch that was finished, \d+ of 1000; {GO_ON}"
+    assert re.fullmatch(said, err.splitlines()[-1])
 
 
 @pytest.mark.parametrize(
@@ -291,15 +257,12 @@ def interrupted(folder, arguments, sign, line):
     ],
 )
 def test_ctrl_c_and_sigterm_end_a_run_and_leave_whole_files(tmp_path, sign, epoch):
-    words = ["--gpus", "2", "--model", "mlp", "--epochs", "1000", "--out", "run"]
-    status, err = interrupted(tmp_path, words, sign, rf"epoch +{epoch}/")
-    assert status == 128 + sign
-    assert "Traceback" not in err
-    assert re.fullmatch(
-        rf"{WORDS[sign]}: run holds every epoch that was finished, \d+ of 1000; "
-        "to go on: python -m gluonlab.run --resume run",
-        err.splitlines()[-1],
-    )
+    words = ["--gpus", "2", "--epochs", "1000"]
+    with real_process(tmp_path, *words, until=rf"epoch +{epoch}/") as process:
+        process.send_signal(sign)
+        _, err = process.communicate(timeout=HANGS_S)
+    assert process.returncode == 128 + sign
+    assert_says_what_is_there(err, WORDS[sign])
     run = tmp_path / "run"
     assert names(run) == ["checkpoints", "config.json", "curves.png", "metrics.jsonl", PARAMETERS]
     assert_whole(run)
@@ -321,61 +284,39 @@ def assert_whole(run):
 
 
 def test_ctrl_c_that_is_held_down_changes_nothing_of_what_the_second_one_does(tmp_path):
-    words = ["--model", "mlp", "--threads", "1", "--epochs", "1000", "--checkpoint-every", "5steps"]
-    with subprocess.Popen(
-        [sys.executable, "-u", "-m", "gluonlab.run", *words, "--out", "run"],
-        cwd=tmp_path, env=clean_environment(), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE, encoding="utf-8",
-    ) as process:  # fmt: skip
-        try:
-            while not re.match("epoch +2/", process.stdout.readline()):
-                assert process.poll() is None, process.stderr.read()
-            process.send_signal(signal.SIGSTOP)  # its files stay as they are meanwhile
-            os.waitid(os.P_PID, process.pid, os.WSTOPPED)
-            before = newest(tmp_path / "run").checkpoint.step
-            process.send_signal(signal.SIGCONT)
-            while process.poll() is None:
-                process.send_signal(signal.SIGINT)
-                time.sleep(0.005)
-            err = process.stderr.read()
-        finally:
-            process.kill()
+    words = ["--threads", "1", "--epochs", "1000", "--checkpoint-every", "5steps"]
+    with real_process(tmp_path, *words, until="epoch +2/") as process:
+        process.send_signal(signal.SIGSTOP)  # its files stay as they are meanwhile
+        os.waitid(os.P_PID, process.pid, os.WSTOPPED)
+        before = newest(tmp_path / "run").checkpoint.step
+        process.send_signal(signal.SIGCONT)
+        while process.poll() is None:
+            process.send_signal(signal.SIGINT)
+            time.sleep(0.005)
+        err = process.stderr.read()
     # one that comes when Python has given its handlers back is the system's own end by it
     assert process.returncode in (130, -signal.SIGINT)
-    assert "Traceback" not in err, err
-    assert re.fullmatch(
-        r"interrupted: run holds every epoch that was finished, \d+ of 1000; "
-        r"to go on: python -m gluonlab.run --resume run",
-        err.splitlines()[-1],
-    )
+    assert_says_what_is_there(err, "interrupted")
     assert newest(tmp_path / "run").checkpoint.step >= before >= 40
 
 
-class SignalledEarly(Reporter):
-    """Gets a signal when the run begins to tell what it will do; counts steps."""
-
-    def __init__(self, sign):
-        self.sign, self.steps = sign, 0
-
-    def say(self, text):
-        if self.sign is not None:
-            sign, self.sign = self.sign, None
-            os.kill(os.getpid(), sign)
-
-    def step_done(self, images, known):
-        self.steps += 1
-
-
 @pytest.mark.parametrize("sign", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_before_the_end_of_the_first_step_ends_the_run_after_it(run, monkeypatch, sign):
-    reporter = SignalledEarly(sign)
-    monkeypatch.setattr("gluonlab.cli.results.make_reporter", lambda silent: reporter)
-    status, out, err = run("--gpus", "2", "--model", "mlp", "--epochs", "1000", "--out", "run")
-    assert (status, out, reporter.sign, reporter.steps) == (128 + sign, "", None, 1)
-    assert "Traceback" not in err
-    assert err.splitlines()[-1] == (
-        f"{WORDS[sign]}: no epoch was finished; run holds the steps of the first; "
-        "to go on: python -m gluonlab.run --resume run"
-    )
+def test_a_signal_before_the_end_of_the_first_step_ends_the_run_after_it(reported, sign):
+    class SignalledEarly(Breaks):
+        """Gets the signal when the run begins to tell what it will do."""
+
+        sent = False
+
+        def say(self, text):
+            if not self.sent:
+                self.sent = True
+                os.kill(os.getpid(), sign)
+
+    reporter = SignalledEarly(0, None)
+    words = "--gpus 2 --model mlp --epochs 1000 --out run"
+    status, err = reported(reporter, *words.split())
+    assert (status, reporter.sent, reporter.left) == (128 + sign, True, -1)
+    said = f"{WORDS[sign]}: no epoch was finished; run holds the steps of the first; {GO_ON}"
+    assert err.splitlines()[-1] == said
     assert newest(Path("run")).checkpoint.step == 1
     assert_whole(Path("run"))

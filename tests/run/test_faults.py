@@ -29,6 +29,9 @@ IMAGES = ["--dataset", "folder:data", "--image-size", "16", "--resident-bytes", 
           "--out", "run"]  # fmt: skip
 
 
+SMALL = ["--model", "mlp", "--threads", "1", "--out", "run"]
+
+
 @pytest.fixture
 def broken(run, monkeypatch):
     """``broken(fault, *arguments)``: the run of which ``fault()`` happens in the second epoch."""
@@ -45,11 +48,20 @@ def broken(run, monkeypatch):
 
         monkeypatch.setattr("gluonlab.cli.results.make_reporter", lambda silent: Breaks())
         status, out, err = run(*arguments, "--epochs", "9", "--quiet")
-        [line] = [line for line in err.splitlines() if not line.startswith("warning: ")]
         assert out == ""
-        return status, line
+        return status, only_line(err)
 
     return end
+
+
+def only_line(errors):
+    """The one that is no warning."""
+    [line] = [line for line in errors.splitlines() if not line.startswith("warning: ")]
+    return line
+
+
+def of_kind(kind, run=Path("run")):
+    return [line for line in read_metrics(run) if line["kind"] == kind]
 
 
 def cut():
@@ -89,8 +101,7 @@ def test_images_that_break_end_the_run_and_leave_whole_epochs(broken, empty_cwd,
     assert names(Path("run")) == [
         "config.json", "curves.png", "metrics.jsonl", "parameters.params",
     ]  # fmt: skip
-    epochs = [line["epoch"] for line in read_metrics(Path("run")) if line["kind"] == "epoch"]
-    assert 1 <= len(epochs) <= 3
+    assert 1 <= len(of_kind("epoch")) <= 3
 
 
 @pytest.mark.parametrize("gone", ["the folder", "metrics.jsonl"])
@@ -98,7 +109,7 @@ def test_a_run_whose_folder_or_file_is_removed_ends_when_it_writes(broken, empty
     def fault():
         shutil.rmtree("run") if gone == "the folder" else Path("run/metrics.jsonl").unlink()
 
-    status, line = broken(fault, "--model", "mlp", "--threads", "1", "--out", "run")
+    status, line = broken(fault, *SMALL)
     assert status == 2
     assert line.startswith("error: cannot write run/")
     assert not Path("run/metrics.jsonl").exists()
@@ -110,10 +121,8 @@ def test_clocks_that_jump_disturb_neither_periods_nor_seconds(run, monkeypatch):
     monkeypatch.setattr("time.time", lambda: clock() + next(jumps))
     monkeypatch.setattr("time.time_ns", lambda: int(1e9 * (clock() + next(jumps))))
     began = time.perf_counter()
-    status, _, _ = run(
-        "--model", "mlp", "--threads", "1", "--epochs", "3", "--quiet", "--out", "run",
-        "--checkpoint-every", "100minutes", "--keep", "100",
-    )  # fmt: skip
+    words = "--epochs 3 --quiet --checkpoint-every 100minutes --keep 100"
+    status, _, _ = run(*SMALL, *words.split())
     lines, seconds = read_metrics(Path("run")), time.perf_counter() - began
     assert status == 0
     noted = [line["seconds"] for line in lines if line.get("seconds") is not None]
@@ -132,22 +141,11 @@ def test_checkpoints_that_find_no_place_end_the_run_in_one_line(broken, empty_cw
             forbid(stack, Path("run/checkpoints"))
 
     with ExitStack() as stack:
-        status, line = broken(
-            fault,
-            "--model",
-            "mlp",
-            "--threads",
-            "1",
-            "--out",
-            "run",
-            "--checkpoint-every",
-            "5 steps",
-        )
+        status, line = broken(fault, *SMALL, "--checkpoint-every", "5 steps")
     assert status == 2
     assert line.startswith("error: cannot write run/checkpoints/")
     assert line.endswith("; free space there; what was written before is whole")
-    epochs = [line["epoch"] for line in read_metrics(Path("run")) if line["kind"] == "epoch"]
-    assert 1 <= len(epochs) <= 2
+    assert 1 <= len(of_kind("epoch")) <= 2
 
 
 def put_a_file_in_its_place(folder, away):
@@ -210,12 +208,11 @@ def test_checkpoints_on_a_disk_that_becomes_read_only_end_the_run_in_one_line(tm
         cwd=tmp_path, env=clean_environment(), stdin=subprocess.DEVNULL, capture_output=True,
         encoding="utf-8", timeout=600, check=False,
     )  # fmt: skip
-    [line] = [line for line in ended.stderr.splitlines() if not line.startswith("warning: ")]
+    line = only_line(ended.stderr)
     assert (ended.returncode, ended.stdout) == (2, "")
     assert line.startswith("error: cannot write run/checkpoints/")
     assert "Read-only file system" in line
-    epochs = [line["epoch"] for line in read_metrics(tmp_path / "run") if line["kind"] == "epoch"]
-    assert 1 <= len(epochs) <= 2
+    assert 1 <= len(of_kind("epoch", tmp_path / "run")) <= 2
     assert names(tmp_path / "kept")
 
 
@@ -229,8 +226,7 @@ def test_too_few_descriptors_name_the_limit_and_the_option(run, empty_cwd):
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, before)
     assert (status, out) == (1, "")
-    [line] = [line for line in err.splitlines() if not line.startswith("warning: ")]
-    assert line == (
+    assert only_line(err) == (
         f"error: no file descriptor is left: this process may have {used + 20:,}; "
         "use fewer --decoders, or raise the limit (ulimit -n)"
     )
@@ -299,10 +295,6 @@ def test_wherever_addresses_end_one_line_says_so_and_the_run_goes_on(
             assert ended_with(2**20, folder, "--resume", "run") == (0, [], [])
         steps = [line["step"] for line in of_kind("step", folder / "run")]
         assert steps == list(range(1, 13))
-
-
-def of_kind(kind, run):
-    return [line for line in read_metrics(run) if line["kind"] == kind]
 
 
 SHORT = """

@@ -4,10 +4,10 @@ names what is wrong.
 
 import functools
 import json
-import re
 
 import numpy as np
 import pytest
+from support.commands import the_error
 from support.devices import contexts
 from support.image_folders import encoded, picture, write_folder
 from support.run_files import read_metrics
@@ -49,18 +49,8 @@ def losses(result):
     ids=["memory", "streamed", "augmented"],
 )
 def test_the_loss_falls_on_two_devices_and_every_image_counts_once(run, small, more):
-    result = result_of(
-        run,
-        "--dataset",
-        f"folder:{small}",
-        "--gpus",
-        "2",
-        "--epochs",
-        "6",
-        "--global-batch-size",
-        "11",
-        *more,
-    )
+    words = f"--dataset folder:{small} --gpus 2 --epochs 6 --global-batch-size 11"
+    result = result_of(run, *words.split(), *more)
     assert (result["dataset"], result["devices"]) == ("animals", [str(ctx) for ctx in contexts(2)])
     assert [epoch["images"] for epoch in result["history"]] == [42] * 6
     assert losses(result)[-1] < 0.5 * losses(result)[0]
@@ -78,18 +68,8 @@ def test_the_loss_falls_on_two_devices_and_every_image_counts_once(run, small, m
 )
 def test_one_and_three_devices_see_the_same_images(run, small, more):
     """In one step per epoch, the losses of the first two differ by the order of sums alone."""
-    common = [
-        "--dataset",
-        f"folder:{small}",
-        "--epochs",
-        "2",
-        "--global-batch-size",
-        "42",
-        "--optimizer",
-        "sgd",
-        "--lr",
-        "0.01",
-    ]
+    words = f"--dataset folder:{small} --epochs 2 --global-batch-size 42 --optimizer sgd --lr 0.01"
+    common = words.split()
     found = [losses(result_of(run, *common, *more, "--gpus", k, "--out", k)) for k in "13"]
     np.testing.assert_allclose(found[1], found[0], rtol=1e-5)
 
@@ -98,18 +78,7 @@ def test_random_crops_are_streamed_and_validation_is_whole(run, small, empty_cwd
     """With a rate of nearly nothing the network stays what it was: another loss in each epoch, but
     not in validation.
     """
-    common = [
-        "--dataset",
-        f"folder:{small}",
-        "--model",
-        "mlp",
-        "--epochs",
-        "2",
-        "--optimizer",
-        "sgd",
-        "--lr",
-        "1e-30",
-    ]
+    common = f"--dataset folder:{small} --model mlp --epochs 2 --optimizer sgd --lr 1e-30".split()
     lines = {}
     for out, more in (
         ("whole", ONE),
@@ -132,40 +101,16 @@ def test_random_crops_are_streamed_and_validation_is_whole(run, small, empty_cwd
 
 
 def test_the_same_seed_gives_the_same_bits_streamed_or_from_memory(run, small, empty_cwd):
-    common = [
-        "--dataset",
-        f"folder:{small}",
-        "--gpus",
-        "2",
-        "--epochs",
-        "2",
-        "--batch-size",
-        "8",
-        "--crop-padding",
-        "2",
-        "--flip",
-    ]
+    words = f"--dataset folder:{small} --gpus 2 --epochs 2 --batch-size 8 --crop-padding 2 --flip"
     for out, more in (("a", STREAMED), ("b", ONE), ("c", [*ONE, "--seed", "1"])):
-        result_of(run, *common, *more, "--out", out)
+        result_of(run, *words.split(), *more, "--out", out)
     a, b, c = ((empty_cwd / out / "parameters.params").read_bytes() for out in "abc")
     assert a == b != c
 
 
 def test_the_share_of_waiting_is_printed_and_recorded(run, small, empty_cwd):
-    arguments = [
-        "--dataset",
-        f"folder:{small}",
-        "--gpus",
-        "2",
-        "--model",
-        "mlp",
-        "--epochs",
-        "2",
-        "--out",
-        "run",
-        *STREAMED,
-    ]
-    status, out, _ = run(*arguments)
+    words = f"--dataset folder:{small} --gpus 2 --model mlp --epochs 2 --out run"
+    status, out, _ = run(*words.split(), *STREAMED)
     assert status == 0
     epochs = [line for line in read_metrics(empty_cwd / "run") if line["kind"] == "epoch"]
     assert len(epochs) == 2
@@ -187,17 +132,8 @@ def test_waiting_is_what_the_source_takes(monkeypatch):
 def test_bad_images_are_left_out_on_request(run, tmp_path, empty_cwd):
     root = write_folder(tmp_path / "animals")
     (root / "train" / "bee" / "0003.jpg").write_bytes(b"")
-    status, out, err = run(
-        "--dataset",
-        f"folder:{root}",
-        "--model",
-        "mlp",
-        "--epochs",
-        "1",
-        "--skip-bad",
-        *STREAMED,
-        "--json",
-    )
+    words = f"--dataset folder:{root} --model mlp --epochs 1 --skip-bad --json"
+    status, out, err = run(*words.split(), *STREAMED)
     assert status == 0
     assert json.loads(out)["history"][0]["images"] == 17
     [line] = [line for line in err.splitlines() if "GPU" not in line]
@@ -207,74 +143,50 @@ def test_bad_images_are_left_out_on_request(run, tmp_path, empty_cwd):
     )
 
 
+# what is written, {} is the folder -> what the line must say
 MISTAKES = {
-    "no folder": (
-        lambda root: ["--dataset", f"folder:{root}x"],
-        ["animalsx does not exist", "train", "val"],
-    ),
-    "no name": (
-        lambda root: ["--dataset", "folder:"],
-        ["unknown data set 'folder:'", "folder:PATH"],
-    ),
-    "data-dir": (
-        lambda root: ["--data-dir", str(root)],
-        ["is read from the path in its name", "leave --data-dir out"],
-    ),
-    "no train": (
-        lambda root: ["--dataset", f"folder:{root}/train"],
-        ["animals/train has no folder train", "give folder:", "animals"],
-    ),
-    "one class": (
-        lambda root: [(root / "train" / name).rename(root / name) for name in ("ant", "bee")][2:],
-        ["one class, cow"],
-    ),
-    "no prefix": (
-        lambda root: ["--dataset", str(root)],
-        ["is a folder: write folder:", "animals"],
-    ),
-    "val-share with val": (
-        lambda root: ["--val-share", "0.2"],
-        ["--val-share 0.2 holds images out of train", "animals/val is there", "leave --val-share"],
-    ),
-    "val-share of digits": (
-        lambda root: ["--dataset", "digits", "--val-share", "0.2"],
-        ["--val-share is for image files", "leave it out", "folder:PATH"],
-    ),
-    "val-share of all": (lambda root: ["--val-share", "1"], ["--val-share 1", "below 1"]),
-    "truncated": (
-        lambda root: (root / "val/ant/0001.jpg").write_bytes(encoded(picture(0))[:200]) * [],
-        ["val/ant/0001.jpg: damaged", "--skip-bad"],
-    ),
-    "image size": (lambda root: ["--image-size", "4"], ["--image-size 4", "from 8 to 2048"]),
-    "decoders": (lambda root: ["--decoders", "0"], ["--decoders 0", "from 1 to 256"]),
-    "not for digits": (
-        lambda root: ["--dataset", "digits", "--image-size", "32"],
-        ["--image-size", "digits", "folder:PATH"],
-    ),
-    "skip-bad": (
-        lambda root: ["--dataset", "digits", "--skip-bad"],
-        ["--skip-bad", "digits", "folder:PATH"],
-    ),
-    "random crop": (
-        lambda root: ["--dataset", "digits", "--random-resized-crop"],
-        ["--random-resized-crop", "digits", "leave it out", "folder:PATH"],
-    ),
-    "padding": (lambda root: ["--crop-padding", "-1"], ["--crop-padding -1", "from 0 to 1024"]),
-    "imagenette": (
-        lambda root: ["--dataset", "imagenette2-160"],
-        ["imagenette2-160", "gluonlab.data download imagenette2-160", "give another --data-dir"],
-    ),
-}
+    "--dataset folder:{}x": "animalsx does not exist | train | val",
+    "--dataset folder:": "unknown data set 'folder:' | folder:PATH",
+    "--data-dir {}": "is read from the path in its name | leave --data-dir out",
+    "--dataset folder:{}/train": "animals/train has no folder train | give folder: | animals",
+    "--dataset {}": "is a folder: write folder: | animals",
+    "--val-share 0.2":
+        "--val-share 0.2 holds images out of train | animals/val is there | leave --val-share",
+    "--dataset digits --val-share 0.2":
+        "--val-share is for image files | leave it out | folder:PATH",
+    "--val-share 1": "--val-share 1 | below 1",
+    "--image-size 4": "--image-size 4 | from 8 to 2048",
+    "--decoders 0": "--decoders 0 | from 1 to 256",
+    "--dataset digits --image-size 32": "--image-size | digits | folder:PATH",
+    "--dataset digits --skip-bad": "--skip-bad | digits | folder:PATH",
+    "--dataset digits --random-resized-crop":
+        "--random-resized-crop | digits | leave it out | folder:PATH",
+    "--crop-padding -1": "--crop-padding -1 | from 0 to 1024",
+    "--dataset imagenette2-160":
+        "imagenette2-160 | gluonlab.data download imagenette2-160 | give another --data-dir",
+}  # fmt: skip
 
 
-@pytest.mark.parametrize("kind", MISTAKES)
-def test_a_mistake_is_one_line_and_nothing_is_written(run, tmp_path, empty_cwd, kind):
-    spoil, said = MISTAKES[kind]
+def assert_mistake(run, empty_cwd, words, said):
+    line = the_error(run(*words.split()), empty_cwd)
+    assert [part for part in said.split(" | ") if part not in line] == [], line
+
+
+@pytest.mark.parametrize("words", MISTAKES)
+def test_a_mistake_is_one_line_and_nothing_is_written(run, tmp_path, empty_cwd, words):
     root = write_folder(tmp_path / "animals", train=2, val=2)
-    status, out, err = run("--dataset", f"folder:{root}", "--model", "mlp", *spoil(root))
-    assert (status, out, list(empty_cwd.iterdir())) == (2, "", [])
-    [line] = err.splitlines()
-    assert [words for words in ["error: ", *said] if words not in line] == [], line
+    given = f"--dataset folder:{root} --model mlp {words.format(root)}"
+    assert_mistake(run, empty_cwd, given, MISTAKES[words])
+
+
+def test_one_class_or_a_truncated_image_is_one_line(run, tmp_path, empty_cwd):
+    root = write_folder(tmp_path / "animals", train=2, val=2)
+    words = f"--dataset folder:{root} --model mlp"
+    (root / "val/ant/0001.jpg").write_bytes(encoded(picture(0))[:200])
+    assert_mistake(run, empty_cwd, words, "val/ant/0001.jpg: damaged | --skip-bad")
+    for name in ("ant", "bee"):
+        (root / "train" / name).rename(root / name)
+    assert_mistake(run, empty_cwd, words, "one class, cow")
 
 
 def spoiled(folder):
@@ -285,30 +197,25 @@ def spoiled(folder):
 
 
 CHEAP = {
-    "out": (["--out", "."], "--out . is not empty"),
-    "pretrained": (["--pretrained", "file"], "--pretrained file cannot be read as parameters"),
-    "optimizer": (["--gpus", "2", "--optimizer", "lamb", "--kvstore", "sharded-optimizer"], "lamb"),
-    "compare out": (["--compare", "1,2", "--out", "."], "--out . is not empty"),
-    "compare pretrained": (
-        ["--compare", "1,2", "--pretrained", "file"],
-        "--pretrained file cannot be read as parameters",
-    ),
-    "compare devices": (["--compare", "1,2", "--threads", "2"], "--threads 2"),
+    "--out .": "--out . is not empty",
+    "--pretrained file": "--pretrained file cannot be read as parameters",
+    "--gpus 2 --optimizer lamb --kvstore sharded-optimizer": "lamb",
+    "--compare 1,2 --out .": "--out . is not empty",
+    "--compare 1,2 --pretrained file": "--pretrained file cannot be read as parameters",
+    "--compare 1,2 --threads 2": "--threads 2",
 }
+CPU_ONLY = pytest.mark.cpu_only("threads are of CPU devices")
 
 
-THREADS = pytest.param("compare devices", marks=pytest.mark.cpu_only("threads are of CPU devices"))
-
-
-@pytest.mark.parametrize("kind", [*sorted(set(CHEAP) - {"compare devices"}), THREADS])
-def test_what_is_cheap_to_find_is_found_before_any_image_is_read(run, tmp_path, empty_cwd, kind):
-    arguments, said = CHEAP[kind]
+@pytest.mark.parametrize(
+    "words", [pytest.param(words, marks=[CPU_ONLY] * ("--threads" in words)) for words in CHEAP]
+)
+def test_what_is_cheap_to_find_is_found_before_any_image_is_read(run, tmp_path, empty_cwd, words):
     (empty_cwd / "file").write_text("no parameters")
-    status, _, err = run(
-        "--dataset", f"folder:{spoiled(tmp_path / 'animals')}", "--model", "mlp", *arguments
-    )
+    data = f"--dataset folder:{spoiled(tmp_path / 'animals')} --model mlp"
+    status, _, err = run(*data.split(), *words.split())
     assert status == 2
-    assert said in err.splitlines()[-1]
+    assert CHEAP[words] in err.splitlines()[-1]
 
 
 def test_a_comparison_reads_its_images_once(run, small, monkeypatch):
@@ -321,18 +228,8 @@ def test_a_comparison_reads_its_images_once(run, small, monkeypatch):
         return load(*args, **kwargs)
 
     monkeypatch.setitem(DATASETS, "folder:PATH", DATASETS["folder:PATH"]._replace(load=counted))
-    status, out, _ = run(
-        "--dataset",
-        f"folder:{small}",
-        "--model",
-        "mlp",
-        "--epochs",
-        "1",
-        *ONE,
-        "--compare",
-        "1,2,3",
-        "--json",
-    )
+    words = f"--dataset folder:{small} --model mlp --epochs 1 --compare 1,2,3 --json"
+    status, out, _ = run(*words.split(), *ONE)
     assert (status, len(json.loads(out)), len(loaded)) == (0, 3, 1)
 
 
@@ -343,37 +240,13 @@ def test_a_bad_image_that_is_met_on_the_way_ends_the_run_with_its_name(
     run, tmp_path, empty_cwd, devices
 ):
     root = spoiled(tmp_path / "animals")
-    status, _, err = run(
-        "--dataset", f"folder:{root}", "--model", "mlp", "--quiet", *devices, *STREAMED
-    )
+    words = f"--dataset folder:{root} --model mlp --quiet"
+    status, _, err = run(*words.split(), *devices, *STREAMED)
     assert (status, list(empty_cwd.iterdir())) == (2, [])
     assert err.splitlines()[-1] == (
         f"error: {root}/train/bee/0003.jpg: not a {NAMES}, or its header is damaged: "
         "replace or remove it, or leave bad images out with --skip-bad"
     )
-
-
-@pytest.mark.long
-def test_a_real_process_trains_lenet_on_64x64_jpegs_on_two_devices(python, tmp_path):
-    root = write_folder(tmp_path / "pictures", train=60, val=20, size=64)
-    arguments = [
-        "--dataset",
-        f"folder:{root}",
-        "--gpus",
-        "2",
-        "--model",
-        "lenet",
-        "--batch-size",
-        "16",
-        "--epochs",
-        "2",
-    ]
-    done = python("-m", "gluonlab.run", *arguments, *STREAMED, "--out", "run")
-    assert done.returncode == 0, done.stderr
-    assert "180 training, 60 test images, streamed" in done.stdout
-    first, last = (float(loss) for loss in re.findall(r"loss ([\d.]+)", done.stdout))
-    assert last < 0.5 * first
-    assert re.search(r"[\d.]+% waiting for images", done.stdout)
 
 
 def unsplit(folder):

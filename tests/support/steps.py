@@ -1,28 +1,26 @@
 """Data-parallel steps of a network."""
 
-from mxnet import gluon, nd
+from mxnet import gluon
 
-from gluonlab.data.loading.shards import shard, whole
 from gluonlab.kvstores import make_kvstore
+from gluonlab.parallel.data.microbatches import WHOLE
 from gluonlab.parallel.data.strategy import DataParallelStep
+from gluonlab.parallel.precision import as_it_is
 from gluonlab.update.trainer import BucketedTrainer
-from support.reference import (
-    as_is,
-)
+from support.reference import as_is, shards
 
 
-def make_step(net, ctxs, store="device", optimizer="sgd", preprocess=as_is, **params):
-    trainer = BucketedTrainer(net.collect_params(), optimizer, params, make_kvstore(store))
-    return DataParallelStep(net, gluon.loss.SoftmaxCrossEntropyLoss(), trainer, ctxs, preprocess)
+def make_step(
+    net, ctxs, store="device", optimizer="sgd", preprocess=as_is, cut=WHOLE, sync_bn=False,
+    loss=None, loss_scale=None, convert=as_it_is, **params,
+):  # fmt: skip
+    trainer = BucketedTrainer(
+        net.collect_params(), optimizer, params, make_kvstore(store, ctxs), loss_scale=loss_scale
+    )
+    loss = loss or gluon.loss.SoftmaxCrossEntropyLoss()
+    return DataParallelStep(net, loss, trainer, ctxs, preprocess, cut, sync_bn, convert=convert)
 
 
-def run(step, batches, ctxs):
-    return [
-        [
-            loss.asscalar()
-            for loss in step(
-                whole(shard(nd.array(x), ctxs), shard(nd.array(y, dtype="int32"), ctxs))
-            )
-        ]
-        for x, y in batches
-    ]
+def run(step, batches, ctxs, weights=None):
+    """Train on batches (images, labels) of numpy arrays; of each the losses of the devices."""
+    return [[loss.asscalar() for loss in step(shards(batch, ctxs, weights))] for batch in batches]

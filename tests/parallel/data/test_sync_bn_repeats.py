@@ -11,41 +11,26 @@ import numpy as np
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
-from mxnet import gluon, nd
+from mxnet import nd
 from mxnet.gluon import nn
 from support.completed import completed
 from support.devices import devices
 from support.examples import examples
-from support.reference import as_is, distance, random_batches
-
-from gluonlab.data.loading.shards import shard, whole
-from gluonlab.kvstores import make_kvstore
-from gluonlab.parallel.data.strategy import DataParallelStep
-from gluonlab.update.trainer import BucketedTrainer
+from support.reference import distance, random_batches
+from support.steps import make_step, run
 
 REPEATS = 4
-NARROW = [
-    "mobilenet0.25",
-    "mobilenet0.5",
-    "mobilenetv2_0.25",
-    "mobilenetv2_0.5",
-    "cifar_resnet20_v2",
-]
+NARROW = ["mobilenet0.25", "mobilenet0.5", "mobilenetv2_0.25", "mobilenetv2_0.5",
+          "cifar_resnet20_v2"]  # fmt: skip
 
 
 def repeated(net, batch, ctxs):
     """The losses of the same batch, four times at a vanishing rate, and the last time's
     gradients.
     """
-    images, labels = batch
     params = net.collect_params()
-    trainer = BucketedTrainer(params, "sgd", {"learning_rate": 1e-12}, make_kvstore("device", ctxs))
-    loss = gluon.loss.SoftmaxCrossEntropyLoss()
-    step = DataParallelStep(net, loss, trainer, ctxs, as_is, sync_bn=True)
-    xs, ys = shard(nd.array(images), ctxs), shard(nd.array(labels, dtype="int32"), ctxs)
-    losses = []
-    for _ in range(REPEATS):
-        losses.append(sum(float(part.asscalar()) for part in step(whole(xs, ys))))
+    step = make_step(net, ctxs, sync_bn=True, learning_rate=1e-12)
+    losses = [sum(of_devices) for of_devices in run(step, [batch] * REPEATS, ctxs)]
     trained = [param for param in params.values() if param.grad_req != "null"]
     return losses, [param.grad(ctxs[0]).asnumpy() for param in trained]
 

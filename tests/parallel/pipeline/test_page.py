@@ -203,31 +203,29 @@ def test_what_is_pointed_at_is_read(opened, everything):
 def test_nothing_sticks_out_on_a_phone_or_a_desktop(opened, width):
     page = opened(draw(make_pipeline("interleaved", 8, 16, 3)))
     size = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": False}
+
+    def stage_widths():
+        """Of the picture, and of its frame, and how far it is scrolled; the window fits."""
+        (inside, window, _), stage = page.driver.execute_script(
+            "const of = (e) => [e.scrollWidth, e.clientWidth, e.scrollLeft]; "
+            "return [of(document.documentElement), of(arguments[0])]",
+            page.find("stage"),
+        )
+        assert inside <= window == width
+        return stage
+
     page.driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
-    widths = (
-        "const of = (e) => [e.scrollWidth, e.clientWidth, e.scrollLeft]; "
-        "return [of(document.documentElement), of(arguments[0])]"
-    )
     try:
-        (inside, window, _), (picture, stage, _) = page.driver.execute_script(
-            widths, page.find("stage")
-        )
-        assert inside <= window == width
-        assert picture > stage  # it scrolls within its frame
+        picture, frame, _ = stage_widths()
+        assert picture > frame  # it scrolls within its frame
         page.slide(100)
-        (inside, window, _), (_, stage, left) = page.driver.execute_script(
-            widths, page.find("stage")
-        )
-        assert inside <= window == width
+        _, frame, left = stage_widths()
         now = page.driver.execute_script("return document.querySelector('[data-now]').getBBox().x")
-        assert left < now < left + stage  # and shows what happens now
-        page.choose("schedule", "1f1b")
-        page.choose("devices", 4)
-        page.choose("microbatches", 8)
-        (inside, window, _), (picture, stage, _) = page.driver.execute_script(
-            widths, page.find("stage")
-        )
-        assert inside <= window == width and picture <= stage
+        assert left < now < left + frame  # and shows what happens now
+        for field, value in zip(FIELDS, ("1f1b", 4, 8)):
+            page.choose(field, value)
+        picture, frame, _ = stage_widths()
+        assert picture <= frame
     finally:
         page.driver.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
 

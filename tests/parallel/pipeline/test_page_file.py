@@ -21,17 +21,10 @@ def places(data):
     return [tuple(shown[field] for field in fields) for shown in data["schedules"]]
 
 
-@pytest.fixture(scope="module")
-def everything():
-    return draw(make_pipeline("1f1b", 4, 8))
-
-
-def test_the_page_is_one_small_file_that_may_not_load_anything(everything):
-    is_one_small_file_that_loads_nothing(everything)
-
-
-def test_it_offers_every_schedule_in_order(everything):
-    shown = places(embedded(everything))
+def test_the_page_is_one_small_file_that_loads_nothing_and_offers_every_schedule_in_order():
+    page = draw(make_pipeline("1f1b", 4, 8))
+    is_one_small_file_that_loads_nothing(page)
+    shown = places(embedded(page))
     assert set(shown) == OFFERED and len(shown) == len(OFFERED)
     assert list(dict.fromkeys(name for name, *_ in shown)) == list(SCHEDULES)
 
@@ -39,10 +32,7 @@ def test_it_offers_every_schedule_in_order(everything):
 @pytest.mark.parametrize(
     ("asked", "more"),
     [
-        (
-            ("gpipe", 3, 5, 1),
-            {(name, 3, 5, 2 if name == "interleaved" else 1) for name in SCHEDULES},
-        ),
+        (("gpipe", 3, 5, 1), {(name, 3, 5, 1 + (name == "interleaved")) for name in SCHEDULES}),
         (("interleaved", 4, 8, 3), {("interleaved", 4, 8, 3)}),
         (("sequential", 2, 4, 2), {("sequential", 2, 4, 2)}),
         (("1f1b", 8, 16, 1), set()),
@@ -74,19 +64,18 @@ def test_a_schedule_of_ones_own_can_be_shown():
     assert data["schedules"][data["start"]]["description"] == ""
 
 
+GPIPE = make_pipeline("gpipe", 2, 2)
+ONE = (GPIPE, price(GPIPE, equal_shares(GPIPE)))
+
+
 @pytest.mark.parametrize(
     ("make", "message"),
     [
         (lambda: draw(make_pipeline("1f1b", 20, 2)), "1f1b with 20 devices, 20 stages and 2 micro"),
         (lambda: as_page([]), "the page cannot begin with number 0 of 0 schedules"),
-        (lambda: as_page([one()], start=1), "the page cannot begin with number 1 of 1 schedules"),
+        (lambda: as_page([ONE], start=1), "the page cannot begin with number 1 of 1 schedules"),
     ],
 )
 def test_what_cannot_be_shown_is_refused(make, message):
     with pytest.raises(ScheduleError, match=message):
         make()
-
-
-def one():
-    schedule = make_pipeline("gpipe", 2, 2)
-    return schedule, price(schedule, equal_shares(schedule))

@@ -29,12 +29,12 @@ from gluonlab.parallel.pipeline.render.pictures import (
     clock,
     gaps,
     levels,
-    size,
     ticks,
 )
 from gluonlab.parallel.pipeline.schedule import SCHEDULES
 
 SVG = "{http://www.w3.org/2000/svg}"
+SIDES = ("x", "y", "width", "height")
 few = examples(20, 40)
 schedules = st.builds(
     made, st.sampled_from(NAMES), st.integers(1, 6), st.integers(1, 12), st.integers(1, 3)
@@ -50,10 +50,27 @@ def priced(draw):
     return schedule, price(schedule, Costs(each[0], each[1], transfers, each[2]))
 
 
-def drawn_boxes(root):
-    """The rectangle, and the text if there is one, of each computation in the picture."""
-    groups = [each for each in root.iter(f"{SVG}g") if each.find(f"{SVG}title") is not None]
-    return [(each.find(f"{SVG}rect"), each.find(f"{SVG}text")) for each in groups]
+def price_of(name, *sizes):
+    """A schedule of equal stages, and its price."""
+    schedule = SCHEDULES[name](*sizes)
+    return schedule, price(schedule, equal_shares(schedule))
+
+
+def drawn(schedule, timeline):
+    """The picture, and {(device, what): (rectangle, number or None)} of what it shows computed."""
+    root = ElementTree.fromstring(as_svg(schedule, timeline))
+    boxes = {}
+    for box in root.iter(f"{SVG}g"):
+        title = box.find(f"{SVG}title")
+        if title is not None:
+            rect = [float(box.find(f"{SVG}rect").get(name)) for name in SIDES]
+            kind = box.find(f"{SVG}rect").get("class").split()[0]
+            boxes[tuple(title.text.split(": "))] = (kind, rect, box.find(f"{SVG}text"))
+    return root, boxes
+
+
+def of_class(root, tag, kind):
+    return [each for each in root.iter(f"{SVG}{tag}") if each.get("class") == kind]
 
 
 def in_ms(seconds):
@@ -74,8 +91,8 @@ def computations(timeline, device):
 
 @given(priced())
 @few
-def test_a_device_is_idle_where_it_computes_nothing(drawn):
-    schedule, timeline = drawn
+def test_a_device_is_idle_where_it_computes_nothing(case):
+    schedule, timeline = case
     for device in range(schedule.devices):
         busy = {t for *_, begin, end in computations(timeline, device) for t in range(begin, end)}
         idle = {t for begin, end in gaps(timeline, device) for t in range(in_ms(begin), in_ms(end))}
@@ -84,8 +101,8 @@ def test_a_device_is_idle_where_it_computes_nothing(drawn):
 
 @given(priced())
 @few
-def test_levels_are_what_is_kept_at_each_time(drawn):
-    schedule, timeline = drawn
+def test_levels_are_what_is_kept_at_each_time(case):
+    schedule, timeline = case
     for device in range(schedule.devices):
         for t in range(in_ms(timeline.seconds)):
             middle = (t + 0.5) * 1e-3
@@ -99,8 +116,7 @@ def test_levels_are_what_is_kept_at_each_time(drawn):
     ("name", "sizes", "steps"), [("1f1b", (4, 8, 1), 33), ("interleaved", (4, 8, 2), 57)]
 )
 def test_a_step_is_as_long_as_the_shortest_computation(name, sizes, steps):
-    schedule = SCHEDULES[name](*sizes)
-    timeline = price(schedule, equal_shares(schedule))
+    _, timeline = price_of(name, *sizes)
     times = ticks(timeline)
     assert len(times) == steps + 1
     assert (times[0], times[-1]) == (0, pytest.approx(timeline.seconds))
@@ -124,8 +140,8 @@ def test_times_are_shown_in_the_largest_unit_of_which_there_is_one(seconds, unit
 
 @given(priced(), st.integers(4, 20))
 @few
-def test_the_axis_has_round_times_and_not_too_many(drawn, most):
-    _, timeline = drawn
+def test_the_axis_has_round_times_and_not_too_many(case, most):
+    _, timeline = case
     times = axis(timeline, most)
     step = times[1] - times[0] if len(times) > 1 else 1
     assert times[0] == 0 and len(times) <= most + 1
@@ -146,7 +162,7 @@ def test_nothing_that_takes_no_time_is_too_little_to_draw():
 
 
 def read_line(line, names):
-    """The boxes of a device's line: (op, name, begin column, end column)."""
+    """The passes of a device's line: (op, name, begin column, end column)."""
     pattern = rf"({names})(=+|-+)|(u+)|\.+"
     end = 0
     for box in re.finditer(pattern, line):
@@ -155,46 +171,35 @@ def read_line(line, names):
         if box[2]:
             op = {"=": "backward", "-": "forward"}[box[2][0]]
             yield op, box[1], box.start(), box.end()
-        elif box[3]:
-            yield "update", "", box.start(), box.end()
     assert end == len(line)
 
 
 @given(priced())
 @few
-def test_the_text_has_every_computation_in_its_time(drawn):
-    schedule, timeline = drawn
+def test_the_text_has_every_computation_in_its_time(case):
+    schedule, timeline = case
     several = schedule.stages > schedule.devices
     # two digits and a letter at most, and what fills a box; as_text gives numbers up beyond that
     assume(in_ms(timeline.seconds) * 4 <= MOST_COLUMNS)
-    text = as_text(schedule, timeline, 2100)
-    blocks = re.split(r"\n\nfrom .*\n", text)
-    assert len(blocks) == 2  # so wide, it is one
-    lines = re.findall(r"^device (\d+) +(\S+)$", blocks[1].split("\n\n")[0], re.M)
+    _, block = re.split(r"\n\nfrom .*\n", as_text(schedule, timeline, 2100))  # so wide, it is one
+    lines = re.findall(r"^device (\d+) +(\S+)$", block.split("\n\n")[0], re.M)
     assert len(lines) == schedule.devices
     scale = len(lines[0][1]) / timeline.seconds / 1e3
     for device, line in lines:
-        boxes = list(read_line(line, r"\d+[a-z]" if several else r"\d+"))
+        # updates of one device lie side by side, as one run of letters
+        work = [each for each in computations(timeline, int(device)) if each[0] != "update"]
         names = [
             f"{m}{'abc'[stage // schedule.devices]}" if several else str(m)
-            for _, stage, m, *_ in computations(timeline, int(device))
+            for _, stage, m, *_ in work
         ]
-        expected = [
-            (op, "" if op == "update" else name, begin, end)
-            for (op, _, _, begin, end), name in zip(computations(timeline, int(device)), names)
-        ]
-        # updates of one device lie side by side, as one run of letters
-        compute = [box for box in boxes if box[0] != "update"]
-        wanted = [box for box in expected if box[0] != "update"]
-        assert [box[:2] for box in compute] == [box[:2] for box in wanted]
-        for (*_, begin, end), (*_, from_ms, to_ms) in zip(compute, wanted):
-            assert begin == pytest.approx(from_ms * scale, abs=1)
-            assert end == pytest.approx(to_ms * scale, abs=1)
+        boxes = list(read_line(line, r"\d+[a-z]" if several else r"\d+"))
+        assert [box[:2] for box in boxes] == [(each[0], name) for each, name in zip(work, names)]
+        for (*_, begin, end), (*_, from_ms, to_ms) in zip(boxes, work):
+            assert (begin, end) == pytest.approx((from_ms * scale, to_ms * scale), abs=1)
 
 
 def test_the_text_of_1f1b_in_a_terminal():
-    schedule = SCHEDULES["1f1b"](2, 3)
-    assert as_text(schedule, price(schedule, equal_shares(schedule)), 50).splitlines() == [
+    assert as_text(*price_of("1f1b", 2, 3), 50).splitlines() == [
         "1f1b: 2 devices, 2 stages, 3 microbatches, 12 ms,",
         "bubble 25%",
         "After a few forwards, one forward and one backward",
@@ -217,17 +222,24 @@ def test_the_text_of_1f1b_in_a_terminal():
 
 @given(priced(), st.integers(40, 130))
 @few
-def test_no_line_of_the_text_is_wider_than_asked(drawn, width):
-    text = as_text(*drawn, width)
+def test_no_line_of_the_text_is_wider_than_asked(case, width):
+    text = as_text(*case, width)
     assert max(map(len, text.splitlines())) <= width
     assert text.isascii()
     assert not re.search(r"[^\S\n]$", text, re.M)
 
 
-def test_a_terminal_that_is_too_narrow_is_refused():
-    schedule = SCHEDULES["gpipe"](2, 2)
-    with pytest.raises(ScheduleError, match="a pipeline in 39 columns: give it at least 40"):
-        as_text(schedule, price(schedule, equal_shares(schedule)), 39)
+@pytest.mark.parametrize(
+    ("draw", "sizes", "said"),
+    [
+        (lambda *case: as_text(*case, 39), (2, 2), "a pipeline in 39 columns: give it at least 40"),
+        (as_svg, (17, 2), "gpipe with 17 devices, 17 stages and 2 microbatches"),
+        (as_svg, (8, 257), "choose up to 16 devices and 2048 stages x microb"),
+    ],
+)
+def test_what_finds_no_room_is_refused(draw, sizes, said):
+    with pytest.raises(ScheduleError, match=said):
+        draw(*price_of("gpipe", *sizes))
 
 
 # --- a picture
@@ -235,47 +247,34 @@ def test_a_terminal_that_is_too_narrow_is_refused():
 
 @given(priced())
 @few
-def test_the_picture_has_every_computation_in_its_time_and_row(drawn):
-    schedule, timeline = drawn
-    root = ElementTree.fromstring(as_svg(schedule, timeline))
-    rows, boxes = {}, {}
+def test_the_picture_has_every_computation_in_its_time_and_row_and_hatches_what_is_idle(case):
+    schedule, timeline = case
+    root, boxes = drawn(schedule, timeline)
+    expected = {}
+    for device in range(schedule.devices):
+        for op, s, m, begin, end in computations(timeline, device):
+            what = f"{op}, stage {s}" if op == "update" else f"{op} of microbatch {m}, stage {s}"
+            expected[f"device {device}", what] = op, m, begin, end
+    assert set(boxes) == set(expected)
+    rows = {(device, y) for (device, _), (_, (_, y, _, _), _) in boxes.items()}
+    assert len(rows) == len({y for _, y in rows}) == schedule.devices
+    begin_x = min(x for _, (x, *_), _ in boxes.values()) - 0.5
+    end_x = max(x + wide for _, (x, _, wide, _), _ in boxes.values()) + 0.5
+    scale = (end_x - begin_x) / in_ms(timeline.seconds)
     [digit] = re.findall(r"\.number { font-size: (\d+)px }", STYLE)
-    for box in root.iter(f"{SVG}g"):
-        title = box.find(f"{SVG}title")
-        if title is None:
-            continue
-        device, _, words = title.text.partition(": ")
-        rect = box.find(f"{SVG}rect")
-        x, y, wide, high = (float(rect.get(name)) for name in ("x", "y", "width", "height"))
-        rows.setdefault(device, set()).add(y)
-        number = box.find(f"{SVG}text")
-        boxes[words] = (x, x + wide, rect.get("class"), number)
+    for place, (kind, (x, y, wide, high), number) in boxes.items():
+        op, m, begin, end = expected[place]
+        assert kind == op
+        assert (x - 0.5 - begin_x, x + wide + 0.5 - begin_x) == pytest.approx(
+            (begin * scale, end * scale), abs=0.1
+        )
         if number is not None:  # in the middle: 0.7 of a digit's size is above its line
+            assert number.text == str(m)
             assert float(number.get("x")) == pytest.approx(x + wide / 2, abs=0.1)
             above = float(number.get("y")) - 0.35 * int(digit)
             assert above == pytest.approx(y + high / 2, abs=1)
-    assert all(len(tops) == 1 for tops in rows.values())
-    assert len({top for tops in rows.values() for top in tops}) == schedule.devices
-    events = [e for d in range(schedule.devices) for e in computations(timeline, d)]
-    by_words = {
-        (f"{op} of microbatch {m}, stage {s}" if op != "update" else f"update, stage {s}"): (
-            op,
-            m,
-            begin,
-            end,
-        )
-        for op, s, m, begin, end in events
-    }
-    assert set(boxes) == set(by_words)
-    begin_x = min(x for x, *_ in boxes.values()) - 0.5
-    scale = (max(end for _, end, *_ in boxes.values()) + 0.5 - begin_x) / in_ms(timeline.seconds)
-    for words, (x, to, kind, number) in boxes.items():
-        op, m, begin, end = by_words[words]
-        assert kind.split()[0] == op
-        assert (x - 0.5 - begin_x, to + 0.5 - begin_x) == pytest.approx(
-            (begin * scale, end * scale), abs=0.1
-        )
-        assert number is None or number.text == str(m)
+    counts = [len(list(gaps(timeline, device))) for device in range(schedule.devices)]
+    assert len(of_class(root, "rect", "idle")) == sum(counts) + 1  # and the legend's
 
 
 @pytest.mark.parametrize(
@@ -291,13 +290,12 @@ def test_a_picture_is_as_wide_as_a_page_or_as_the_shortest_computations_number_n
     """Up to a limit, where not all computations have their numbers."""
     schedule = SCHEDULES["gpipe"](2, microbatches)
     costs = Costs((unit, shortest * unit), (unit, unit), ((0, 0),), (0, 0))
-    root = ElementTree.fromstring(as_svg(schedule, price(schedule, costs)))
-    boxes = drawn_boxes(root)
+    root, boxes = drawn(schedule, price(schedule, costs))
     wide = float(root.get("width"))
-    narrowest = min(float(rect.get("width")) for rect, _ in boxes) + 1  # a px is between two
-    last = max(float(rect.get("x")) + float(rect.get("width")) for rect, _ in boxes) + 0.5
+    narrowest = min(width for _, (_, _, width, _), _ in boxes.values()) + 1  # a px is between two
+    last = max(x + width for _, (x, _, width, _), _ in boxes.values()) + 0.5
     assert wide == round(last + 2 * MARGIN + RIGHT)
-    assert all(number is not None for _, number in boxes) == (fits != "widest")
+    assert all(number is not None for *_, number in boxes.values()) == (fits != "widest")
     if fits == "wider":
         needed = len(str(microbatches - 1)) * DIGIT
         assert wide > WIDTH and needed <= narrowest <= needed + 4
@@ -318,20 +316,19 @@ def test_the_picture_tells_the_time_and_how_much_each_device_keeps(name, sizes, 
     root = ElementTree.fromstring(as_svg(schedule, timeline))
     a_second = (float(root.get("width")) - 2 * MARGIN - LABELS - RIGHT) / timeline.seconds
 
-    def of_class(tag, kind):
-        return [each for each in root.iter(f"{SVG}{tag}") if each.get("class") == kind]
-
-    lines = lengths(re.match(r"M([\d.]+) ", each.get("d"))[1] for each in of_class("path", "scale"))
-    shown = of_class("text", "quiet small middle")
+    lines = lengths(
+        re.match(r"M([\d.]+) ", each.get("d"))[1] for each in of_class(root, "path", "scale")
+    )
+    shown = of_class(root, "text", "quiet small middle")
     of_unit = a_second / clock(timeline).per_second
     for places in (lines, lengths(each.get("x") for each in shown)):
         wanted = [LABELS + float(each.text) * of_unit for each in shown]
         assert len(wanted) > 3 and places == pytest.approx(wanted, abs=1)
     most = [max(many for _, many in timeline.kept[device]) for device in range(schedule.devices)]
-    told = [each for each in of_class("text", "small end") if each.text.isdigit()]
+    told = [each for each in of_class(root, "text", "small end") if each.text.isdigit()]
     assert lengths(each.text for each in told) == most
     below = 0.0
-    for device, level in enumerate(of_class("path", "level")):
+    for device, level in enumerate(of_class(root, "path", "level")):
         x, base, changes, end = re.fullmatch(
             r"M([\d.]+) ([\d.]+)((?:H[\d.]+V[\d.]+)*)H([\d.]+)", level.get("d")
         ).groups()
@@ -345,33 +342,6 @@ def test_the_picture_tells_the_time_and_how_much_each_device_keeps(name, sizes, 
         assert [float(base) - top for top in tops] == pytest.approx(high, abs=0.1)
         assert below < min(tops) and below < float(told[device].get("y")) < float(base)
         below = float(base)
-
-
-@given(priced())
-@few
-def test_the_picture_hatches_what_is_idle(drawn):
-    schedule, timeline = drawn
-    root = ElementTree.fromstring(as_svg(schedule, timeline))
-    # but for the legend's
-    idle = [rect for rect in root.iter(f"{SVG}rect") if rect.get("class") == "idle"][1:]
-    counts = [len(list(gaps(timeline, device))) for device in range(schedule.devices)]
-    assert len(idle) == sum(counts)
-
-
-def test_a_picture_that_is_too_large_is_refused():
-    schedule = SCHEDULES["gpipe"](17, 2)
-    with pytest.raises(ScheduleError, match="gpipe with 17 devices, 17 stages and 2 microbatches"):
-        as_svg(schedule, price(schedule, equal_shares(schedule)))
-    schedule = SCHEDULES["gpipe"](8, 257)
-    with pytest.raises(ScheduleError, match="choose up to 16 devices and 2048 stages x microb"):
-        as_svg(schedule, price(schedule, equal_shares(schedule)))
-
-
-def test_the_size_is_told_in_words():
-    schedule = SCHEDULES["1f1b"](1, 1)
-    assert size(schedule, price(schedule, equal_shares(schedule))) == (
-        "1 device, 1 stage, 1 microbatch, 3 ms, bubble 0%"
-    )
 
 
 # --- colours: WCAG 2.1, 1.4.3 and 1.4.11

@@ -7,7 +7,6 @@ from gluonlab.errors import ScheduleError
 from gluonlab.parallel.pipeline.check import check
 from gluonlab.parallel.pipeline.schedule import (
     SCHEDULES,
-    Instruction,
     from_orders,
     make_pipeline,
 )
@@ -24,14 +23,19 @@ def computed(schedule, device):
     )
 
 
-def test_sequential_finishes_a_microbatch_before_the_next():
-    assert computed(SCHEDULES["sequential"](3, 2), 1) == "F0 B0 F1 B1"
-    assert computed(SCHEDULES["sequential"](3, 2, 2), 0) == "F0 F0' B0' B0 F1 F1' B1' B1"
-
-
-def test_gpipe_is_figure_2c_of_huang_et_al():
-    for device in range(4):
-        assert computed(SCHEDULES["gpipe"](4, 4), device) == "F0 F1 F2 F3 B0 B1 B2 B3"
+@pytest.mark.parametrize(
+    ("name", "sizes", "device", "order"),
+    [
+        ("sequential", (3, 2), 1, "F0 B0 F1 B1"),
+        ("sequential", (3, 2, 2), 0, "F0 F0' B0' B0 F1 F1' B1' B1"),
+        # figure 2c of Huang et al.
+        *(("gpipe", (4, 4), device, "F0 F1 F2 F3 B0 B1 B2 B3") for device in range(4)),
+        # no whole groups: what does not exist is left out
+        ("interleaved", (2, 3, 2), 1, "F0 F1 F0' B0' F1' B1' F2 B0 B1 F2' B2' B2"),
+    ],
+)
+def test_a_device_computes_in_the_order_of_the_papers(name, sizes, device, order):
+    assert computed(SCHEDULES[name](*sizes), device) == order
 
 
 def test_1f1b_is_figure_4_of_narayanan_et_al():
@@ -54,12 +58,6 @@ def test_interleaved_is_figure_4_of_narayanan_et_al():
     assert computed(schedule, 3) == (
         "F0 F1 F2 F3 F0' B0' F1' B1' F2' B2' F3' B3' F4 B0 F5 B1 F6 B2 F7 B3 "
         "F4' B4' F5' B5' F6' B6' F7' B7' B4 B5 B6 B7"
-    )
-
-
-def test_interleaved_without_whole_groups_leaves_out_what_does_not_exist():
-    assert computed(SCHEDULES["interleaved"](2, 3, 2), 1) == (
-        "F0 F1 F0' B0' F1' B1' F2 B0 B1 F2' B2' B2"
     )
 
 
@@ -102,16 +100,6 @@ def test_orders_of_ones_own_get_messages_and_updates_and_a_wrong_one_is_refused(
     check(own)
     with pytest.raises(ScheduleError, match=r"device 1.*before forward of microbatch 0"):
         check(from_orders("own", [first, last[::-1]], 1))
-
-
-def test_the_maker_finds_schedules_by_name():
-    assert make_pipeline("gpipe", 2, 3) == SCHEDULES["gpipe"](2, 3)
-    assert make_pipeline("interleaved", 2, 4, 2) == SCHEDULES["interleaved"](2, 4, 2)
-
-
-def test_an_instruction_reads_as_words():
-    assert str(Instruction("send_forward", 1, 4)) == "send_forward of microbatch 4, stage 1"
-    assert str(Instruction("update", 1, -1)) == "update, stage 1"
 
 
 @pytest.mark.parametrize(
