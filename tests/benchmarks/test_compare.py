@@ -19,8 +19,8 @@ import gluonlab
 from benchmarks import host
 from benchmarks.__main__ import main
 from benchmarks.compare import compare, slower, table
+from benchmarks.rates import of_pairs, of_separate
 from gluonlab.bench.harness import rounds
-from gluonlab.bench.harness.interval import of_pairs, of_separate
 from gluonlab.bench.harness.machine import Others
 from gluonlab.bench.harness.record import Record, Series, read_record
 from gluonlab.errors import ConfigError, DataError
