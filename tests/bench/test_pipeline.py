@@ -4,7 +4,6 @@ import json
 import re
 
 import pytest
-from support.commands import the_error
 
 from gluonlab.bench.__main__ import main
 from gluonlab.parallel.pipeline.price import Costs, equal_shares, ideal_bubble, price
@@ -81,36 +80,6 @@ def test_stages_per_device_are_for_the_schedule_that_is_drawn_or_for_interleaved
     )
     rows = rows_of(bench("pipeline", *sizes, "--json")[1])
     assert [row["stages"] for row in rows.values()] == [2, 2, 2, 6]
-
-
-@pytest.mark.cpu_only("mistakes are found before anything is computed")
-@pytest.mark.parametrize(
-    ("args", "message"),
-    [
-        (["--devices", "0"], "--devices 0: give a whole number"),
-        (["--devices", "nonsense"], "'nonsense' is not a device"),
-        (["--microbatches", "x"], "--microbatches x: give a whole number from 1 to 4096"),
-        (["--stages-per-device", "0"], "--stages-per-device 0: give a whole number"),
-        (["--devices", "100", "--microbatches", "4000"], "100 stages x 4000 microbatches: up to"),
-        (["--costs", "1"], "--costs 1: give the milliseconds of forward and backward"),
-        (["--costs", "1,2,3,4,5"], "--costs 1,2,3,4,5: give the milliseconds"),
-        (["--costs", "0,2"], "--costs 0: give a number above 0"),
-        (["--costs", "1,2,-1"], "--costs -1: give a number from 0"),
-        (["--costs", "1,2/1,2"], "--costs gives those of 2 stages, and sequential has 4: give one"),
-        (["--draw", "1f1b", "--costs", "1,2/1,2"], "of 2 stages, and 1f1b has 4"),
-        (["--draw", "1f2b"], "unknown pipeline schedule '1f2b': choose 1f1b, gpipe"),
-        (["--draw", "1f1b", "--stages-per-device", "2"], "1f1b with 2 stages on each device: it"),
-        (["--draw", "1f1b", "--json"], "--json has no effect with --draw"),
-        (["--out", "p.html"], "--out is for a drawing: give --draw SCHEDULE"),
-        (["--language", "ja"], "--language is for a drawing: give --draw SCHEDULE"),
-        (["--draw", "gpipe", "--language", "ja"], "--language is for a page: give --out FILE.html"),
-        (["--draw", "gpipe", "--out", "p.html", "--language", "jp"], "unknown language 'jp'"),
-        (["--draw", "gpipe", "--devices", "17", "--out", "p.svg"], "too large to draw"),
-        (["--draw", "gpipe", "--out", "nowhere/p.html"], "there is no folder nowhere"),
-    ],
-)
-def test_a_mistake_is_one_line_and_leaves_nothing(args, message, bench, empty_cwd):
-    assert message in the_error(bench("pipeline", *args), empty_cwd)
 
 
 def test_the_help_names_all_schedules(capsys):

@@ -4,7 +4,6 @@ import pytest
 from hypothesis import given, strategies
 
 from gluonlab.bench import scaling
-from gluonlab.bench.__main__ import main
 from gluonlab.bench.harness.record import Series
 from gluonlab.bench.harness.rounds import measure
 from gluonlab.bench.harness.workers import BACKENDS
@@ -60,21 +59,6 @@ def test_ratios_are_medians_over_the_rounds_and_a_missing_row_says_why():
         "2 processes over dist_sync >= 0.88x one with 2 devices: 0.90x reached\n"
         "2 processes over horovod >= 0.65x one with 2 devices: not measured"
     )
-
-
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (["--network", "lenet5"], "unknown network 'lenet5'"),
-        (["--scaling", "week"], "unknown scaling 'week'"),
-        (["--backends", "dist_sync,gloo"], "unknown backend 'gloo'"),
-        (["--processes", "0"], "--processes 0: give a whole number"),
-        (["--gpus", "1,x"], "--gpus x: give a whole number"),
-    ],
-)
-def test_mistakes_are_one_line(ended, words, message):
-    status, out, err = ended(main, "scaling", *words)
-    assert (status, out, err.count("\n")) == (2, "", 1) and message in err
 
 
 @pytest.mark.parametrize("backend", [SERVERS, pytest.param("horovod", marks=HOROVOD)])

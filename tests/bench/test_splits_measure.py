@@ -4,18 +4,16 @@ import json
 
 import pytest
 from mxnet import nd
-from support.commands import the_error
 from support.devices import named
 
 from gluonlab.bench import splits, splits_measure
-from gluonlab.bench.harness.command import cpu_devices, measured_on
+from gluonlab.bench.harness.command import measured_on
 from gluonlab.bench.splits import NAMES, ONE_F_ONE_B, PIPELINES
-from gluonlab.bench.splits_measure import _calls, check_devices
+from gluonlab.bench.splits_measure import _calls
 from gluonlab.collectives.cost import traffic
 from gluonlab.collectives.executor import Executor
 from gluonlab.collectives.topology import make_topology
 from gluonlab.engine.invoke import CopyInto
-from gluonlab.errors import DeviceError
 
 TINY = splits.Task("LeNet 28x28", "lenet", (1, 28, 28), 6)
 
@@ -127,27 +125,3 @@ def test_messages_cost_latency_and_bytes_on_the_slowest_link_of_their_way():
     assert own.seconds(topology) == pytest.approx(21.5e-6) and own.total_bytes == 50_000
     # n devices sum S bytes: every algorithm of SUMS's kind sends 2 (n-1) S in all
     assert splits_measure.Moves(4, [], [1000, 3000]).total_bytes == 2 * 3 * 4000
-
-
-@pytest.mark.parametrize(
-    ("args", "message"),
-    [
-        (["--network", "lanet"], "unknown network 'lanet': choose alexnet, "),
-        (["--network", "lenet", "--microbatches", "0"], "--microbatches 0: give a whole number"),
-        (
-            ["--network", "lenet", "--microbatches", "129"],
-            "--microbatches 129: give a whole number",
-        ),
-        (["--devices", named(1)], "a network is split over 2 to 8 devices"),
-    ],
-)
-def test_a_mistake_about_splits_is_one_line(args, message, bench, empty_cwd):
-    assert message in the_error(bench("splits", *args), empty_cwd)
-
-
-def test_no_more_devices_than_the_machine_has_that_prices_them():
-    assert check_devices(cpu_devices(8)) == 8
-    with pytest.raises(
-        DeviceError, match=r"cpu\*9: a network is split over 2 to 8 devices, as many"
-    ):
-        check_devices(cpu_devices(9))

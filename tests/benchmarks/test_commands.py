@@ -1,22 +1,36 @@
-"""The commands: what they list and refuse, and how a measurement ends."""
+"""The commands: what they list, refuse and print, and how a measurement ends."""
 
+import importlib
+import json
 import re
 import warnings
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from support.bench_command import HERE
 from support.bench_rows import measured
+from support.commands import the_error
+from support.devices import named, on_gpus
 from support.processes import REPOSITORY
 
-from benchmarks import checkpoints, peers
+from benchmarks import checkpoints, gradients, host, images, peers, verdict
 from benchmarks.__main__ import COMMANDS, main
+from benchmarks.images import BATCH_SIZE, Photographs
 from gluonlab.bench import splits, tasks
 from gluonlab.bench.__main__ import TOOLS
+from gluonlab.bench.harness.command import MeasuredOn, cpu_devices
 from gluonlab.bench.harness.machine import Others
 from gluonlab.bench.harness.record import Series, read_record
+from gluonlab.bench.harness.rounds import Measurement
+from gluonlab.bench.tasks import Task
 from gluonlab.errors import GluonlabWarning
 from gluonlab.host.resources import LIMIT
 
 REFERENCE = peers.lenet()[0].name
+# what a worker of any job could answer
+ANSWER = {"seconds": 0.5, "images": 64.0, "beside": 0.5,
+          **dict.fromkeys([*host.COLUMNS, *host.KERNELS], 2.0)}  # fmt: skip
 
 
 @pytest.fixture
@@ -33,23 +47,124 @@ def test_the_command_lists_its_measurements(capsys):
     assert set(COMMANDS) == {name for name in TOOLS if TOOLS[name] == f"benchmarks.{name}"}
 
 
+@pytest.mark.cpu_only("names of CPU devices, and nothing is computed")
 @pytest.mark.parametrize(
-    ("args", "message"),
+    ("words", "message"),
     [
-        (["peer"], "did you mean 'peers'?"),
-        (["peers", "--rounds", "0"], "--rounds 0: give a whole number"),
-        (["peers", "--network", "resnet"], "unknown network 'resnet'"),
-        (["host", "--restart-every", "2"], "2 is for --beside DIR: give both, or neither"),
-        (
-            ["host", "--beside", str(REPOSITORY), "--restart-every", "0"],
-            "--restart-every 0: give a whole number",
-        ),
+        ("peer", "did you mean 'peers'?"),
+        ("peers --rounds 0", "--rounds 0: give a whole number"),
+        ("peers --network resnet", "unknown network 'resnet'"),
+        ("peers --devices cpu:0", "the rows compare several devices with one: name two or more"),
+        ("host --devices gpu:x", "--devices 'gpu:x'"),
+        ("host --restart-every 2", "2 is for --beside DIR: give both, or neither"),
+        ("host --beside .", "there is no gluonlab/bench in it"),
+        (f"host --beside {REPOSITORY} --json", "write them with --out FILE"),
+        (f"host --beside {REPOSITORY} --restart-every 0", "--restart-every 0: give a whole number"),
+        ("threads --spin-counts many", "--spin-counts many"),
+        ("overlap --network lenett", "choose lenet, resnet18 (did you mean 'lenet'?)"),
+        ("overlap --devices cpu", "one device has nothing to sum: name two or more"),
+        ("checkpoints --network lanet", "unknown network 'lanet': choose lenet, "),
+        ("checkpoints --devices cpu:0", "replicas are compared on 2 devices or more"),
+        ("gradients --stores devise", "unknown kvstore 'devise': choose all, "),
+        ("gradients --stores nccl", "unknown kvstore 'nccl'"),
+        ("gradients --world-sizes 1", "--world-sizes 1: give a whole number from 2 to 256"),
+        ("gradients --devices cpu:0", "one device has no other to sum with: name two or more"),
+        ("gradients --devices cpu:0,1 --world-sizes 4", "--world-sizes 4"),
+        ("gradients --size 1KB,2KB", "--size 1KB,2KB: give one size"),
+        ("gradients --size x", "--size x: give sizes"),
     ],
 )
-def test_a_mistake_is_one_line(ended, args, message):
-    status, _, error = ended(main, *args)
-    assert status == 2 and message in error
-    assert error.startswith("error: ") and error.count("\n") == 1
+def test_a_mistake_is_one_line(words, message, bench, empty_cwd):
+    assert message in the_error(bench(*words.split()), empty_cwd)
+
+
+@pytest.mark.parametrize("name", ["peers", "host", "optimize", "overlap", "images", "threads"])
+def test_what_workers_answer_is_a_table_of_80_columns_and_a_record(name, bench, monkeypatch):
+    """The last subject could not be measured."""
+
+    def measure(subjects, rounds, *_):
+        found = [Measurement(one, [ANSWER] * rounds, 1) for one in subjects]
+        found[-1].fail("it died " * 30)
+        return found
+
+    monkeypatch.setattr(importlib.import_module(f"benchmarks.{name}"), "measure", measure)
+    monkeypatch.setattr(images, "SETS", (Photographs(20, 16, 8, BATCH_SIZE + 2),))
+    status, out, err = bench(name, "--rounds", "2")
+    assert (status, err) == (0, "") and max(map(len, out.splitlines())) <= 81
+    assert "it died" in out or name == "threads"
+    record = json.loads(bench(name, "--rounds", "2", "--json")[1])
+    *whole, broken = record["series"]
+    assert record["bench"] == name and broken["reason"].startswith("it died")
+    assert {len(one["values"]) for one in whole if "reason" not in one} == {2}
+
+
+@given(count=st.integers(2, 8))
+def test_workers_are_told_the_devices_that_are_asked_for_as_many_as_their_row_has(count):
+    """And nothing where nobody names devices: a checkout beside may not know of the option."""
+    asked = MeasuredOn("gpu", tuple(range(1, count + 1)), "", asked=True)
+    for on in (asked, cpu_devices(4)):
+        rows = [*peers.lenet(on), *peers.resnet18(on), *host.subjects(on),
+                *gradients.ours(on, ["ring"], on.counts([2, 4]), 8)]  # fmt: skip
+        told = [row.options for row in rows if row.missing is None and "devices" in row.options]
+        assert len(told) > 8 if on.asked else not told
+        for options in told:
+            most = options.get("device_count", options.get("world_size"))
+            assert options["devices"] == f"gpu:{','.join(map(str, range(1, most + 1)))}"
+
+
+def test_gradients_are_measured_and_judged(bench, monkeypatch):
+    monkeypatch.setattr(gradients, "resnet18_shapes", lambda: [(3, 5), (70,)])
+    args = ["gradients", "--devices", named(2), "--rounds", "1", "--size", "2KB"]
+    args += ["--world-sizes", "2", "--stores", "device,sharded-optimizer"]
+    status, out, err = bench(*args)
+    assert (status, err) == (0, "") and max(map(len, out.split("\n"))) <= 80
+    assert out.count("reached\n") == (6 if on_gpus() else 8)
+    assert "2 gradients, 85 numbers, on 2 devices" in out
+    status, out, _ = bench(*args, "--json")
+    found = {one["name"]: one["values"] for one in json.loads(out)["series"]}
+    assert status == 0 and all(len(values) == 1 and values[0] > 0 for values in found.values())
+    assert [name for name in found if name.startswith("step")] == [
+        f"step 2 {trainer} {store}"
+        for trainer in gradients.TRAINERS
+        for store in ("device", "sharded-optimizer")
+    ]
+    sums = {tuple(name.split(" ", 3)[1:]) for name in found if name.startswith("allreduce")}
+    several, one = ({name for _, arrays, name in sums if arrays == count} for count in ("16", "1"))
+    limit = () if on_gpus() else (gradients.LIMIT,)  # that of the host's memory
+    assert several == {*HERE, *limit} and one == several - {"sharded-whole"}
+
+
+@pytest.mark.long
+def test_checkpoints_are_measured_and_nothing_is_left(bench, tmp_path, monkeypatch):
+    tiny = Task("LeNet 28x28", "lenet", (1, 28, 28), 4)
+    monkeypatch.setitem(checkpoints.TASKS, "lenet", tiny)
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    args = ["checkpoints", "--network", "lenet", "--devices", named(2), "--rounds", "1"]
+    status, out, err = bench(*args, "--json")
+    assert (status, err) == (0, "") and not list(tmp_path.iterdir())
+    series = [Series(**one) for one in json.loads(out)["series"]]
+    assert tuple(one.name for one in series) == checkpoints.NAMES
+    assert all(len(one.values) == 1 and one.values[0] > 0 for one in series)
+    text = checkpoints.text(series[:2], checkpoints.TASKS["resnet18"], 2, 1)
+    assert max(map(len, text.split("\n"))) <= 80 and "reached" in text and "not measured" in text
+
+
+@pytest.mark.parametrize("kept", [7, 8])
+def test_promises_are_kept_if_four_fifths_of_the_gain_come_in_eight_of_ten_trainings(kept):
+    """Of each training 2x was promised, and of the last one nothing was advised."""
+    found = [Series("plain", "plain", "s", (1.0, 2.0, 1.0)),
+             Series("profiled", "profiled", "s", (1.02, 2.04, 9.0))]  # fmt: skip
+    *advised, last = verdict.TRAININGS
+    for place, name in enumerate(advised):
+        found.append(Series(f"promised {name}", f"{name}: --x", "times", (2.0,)))
+        gain = 1.81 if place < kept else 1.79
+        found.append(Series(f"delivered {name}", name, "times", (gain - 1, gain, 9.0)))
+    found.append(Series(f"promised {last}", last, "times", (), "nothing is advised"))
+    said = verdict.text(found)
+    assert max(map(len, said.split("\n"))) <= 80 and said.endswith("2.0 % reached")
+    assert f"8 of 10: {kept} of 10 {'not ' * (kept < 8)}reached\n" in said
+    assert re.search(f"^{last} .* nothing is advised$", said, re.M)
+    assert "8 of 10: not measured\n" in verdict.text([])
 
 
 def test_a_table_from_a_busy_machine_comes_with_a_warning(ended, one_row, monkeypatch):

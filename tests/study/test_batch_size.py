@@ -14,14 +14,6 @@ from gluonlab.study.sweep import InMemory, Sweep
 WORDS = ["batch-size", "--quick", "--sizes", "32,128", "--seeds", "2", "--target", "0.7"]
 
 
-def ended(capsys, *words):
-    """Exit status, standard output, and standard error."""
-    with pytest.raises(SystemExit) as ending:
-        main([*words])
-    said = capsys.readouterr()
-    return ending.value.code, said.out, said.err
-
-
 def numbers(folder):
     """What does not depend on the machine's speed: settings, round, steps, and images right."""
     lines = [json.loads(line) for line in (folder / "measurements.jsonl").open()]
@@ -116,7 +108,7 @@ def test_a_search_goes_on_until_three_rates_in_a_row_bring_nothing_at_all(power,
 
 @pytest.mark.long
 def test_an_interrupted_study_goes_on_and_measures_the_same_bits(
-    whole, tmp_path, capsys, monkeypatch
+    whole, study, tmp_path, monkeypatch
 ):
     folder, one = tmp_path / "study", Sweep._measured
 
@@ -127,11 +119,11 @@ def test_an_interrupted_study_goes_on_and_measures_the_same_bits(
 
     with monkeypatch.context() as patch:
         patch.setattr(Sweep, "_measured", at_most_four)
-        status, out, err = ended(capsys, *WORDS, "--out", str(folder))
+        status, out, err = study(*WORDS, "--out", str(folder))
     assert (status, out) == (130, "")
     command = f"python -m gluonlab.study batch-size --resume {folder}"
     assert err.strip() == f"interrupted: {folder} keeps 4 measurements; to go on: {command}"
-    status, out, _ = ended(capsys, "batch-size", "--resume", str(folder))
+    status, out, _ = study("batch-size", "--resume", str(folder))
     assert status == 0 and f"written to {folder}" in out
     assert numbers(folder) == numbers(whole)
 
@@ -153,11 +145,9 @@ def test_the_folder_holds_figures_page_result_and_measurements(whole):
         assert row["epochs"]["value"] == row["steps"]["value"] / -(-1437 // row["size"])
 
 
-def test_a_finished_study_is_written_again_in_another_language(whole, capsys):
+def test_a_finished_study_is_written_again_in_another_language(whole, study):
     before = numbers(whole)
-    status, out, _ = ended(
-        capsys, "batch-size", "--resume", str(whole), "--language", "ja", "--json"
-    )
+    status, out, _ = study("batch-size", "--resume", str(whole), "--language", "ja", "--json")
     assert status == 0 and json.loads(out)["study"] == "batch-size"
     page = (whole / "study.html").read_text(encoding="utf-8")
     assert '<html lang="ja">' in page and "バッチサイズ" in page
@@ -166,11 +156,11 @@ def test_a_finished_study_is_written_again_in_another_language(whole, capsys):
 
 
 @pytest.mark.long
-def test_a_target_that_is_never_reached_is_one_line_and_keeps_what_was_measured(tmp_path, capsys):
+def test_a_target_that_is_never_reached_is_one_line_and_keeps_what_was_measured(study, tmp_path):
     words = [*WORDS[:-2], "--target", "0.999", "--sizes", "512,1024", "--seeds", "1"]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(batch_size, "limit", lambda panel, size: 10)
-        status, out, err = ended(capsys, *words, "--out", str(tmp_path / "a"))
+        status, out, err = study(*words, "--out", str(tmp_path / "a"))
     assert (status, out, err.count("\n")) == (1, "", 1)
     assert err.startswith(
         "error: digits: no batch size reached 0.999 of the test images; the best was"
@@ -180,7 +170,7 @@ def test_a_target_that_is_never_reached_is_one_line_and_keeps_what_was_measured(
 
 
 @pytest.mark.long
-def test_what_another_panel_found_is_said_before_the_mistake(tmp_path, capsys, monkeypatch):
+def test_what_another_panel_found_is_said_before_the_mistake(study, tmp_path, monkeypatch):
     """Of a second panel, in truth the same data, for which the target is too high."""
     hard = batch_size.PANELS["digits"]._replace(title="a hard one")
     monkeypatch.setitem(batch_size.PANELS, "mnist", hard)
@@ -192,32 +182,9 @@ def test_what_another_panel_found_is_said_before_the_mistake(tmp_path, capsys, m
     begun("batch-size", options, tmp_path / "a")
     words = ["batch-size", "--resume", str(tmp_path / "a")]
     for language, digits in (("en", "digits"), ("ja", "数字")):
-        status, out, err = ended(capsys, *words, "--language", language)
+        status, out, err = study(*words, "--language", language)
         assert (status, err.count("\n")) == (1, 1)
         assert err.startswith("error: mnist: no batch size reached 0.9999")
         assert digits in out and "MNIST" not in out and max(map(len, out.splitlines())) <= 80
-    status, out, err = ended(capsys, *words, "--json")
+    status, out, err = study(*words, "--json")
     assert status == 1 and list(json.loads(out)["panels"]) == ["digits"]
-
-
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        (["--panels", "digit"], "did you mean 'digits'?"),
-        (["--sizes", "16"], "--sizes 16: give two batch sizes or more"),
-        (["--sizes", "16,x"], "--sizes x: give a whole number"),
-        (["--sizes", "16,2000"], "--sizes 2000: digits has 1,437 training images"),
-        (["--target", "0"], "--target 0: give a number"),
-        (["--target", "2"], "--target 2: give a number"),
-        (["--language", "de"], "unknown language 'de'"),
-        (["--resume", "x", "--seeds", "2"], "leave --seeds out"),
-        (["--resume", "x"], "x/study.json cannot be read"),
-    ],
-)
-def test_a_mistake_is_one_line_and_leaves_nothing(words, said, tmp_path, capsys, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    status, out, err = ended(capsys, "batch-size", "--quick", *words)
-    if "--resume" in words:
-        status, out, err = ended(capsys, "batch-size", *words)
-    assert (status, out, err.count("\n")) == (2, "", 1) and said in err
-    assert list(tmp_path.iterdir()) == []

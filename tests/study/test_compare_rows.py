@@ -33,10 +33,6 @@ def test_efficiency_is_the_speed_of_a_device_over_that_of_one_of_the_first_run(r
 
 def test_a_comparison_that_begins_with_two_devices():
     """4 devices at twice the speed of 2 are fully used, not half."""
-    rows = make_rows([result(2, 1000), result(4, 2000), result(8, 3000)])
-    assert [row.efficiency for row in rows] == [1, 1, 0.75]
-    assert [line.split()[3:5] for line in table(rows).splitlines()[1:]] == [
-        ["1.00x", "100%"],
-        ["2.00x", "100%"],
-        ["3.00x", "75%"],
-    ]
+    lines = table(make_rows([result(2, 1000), result(4, 2000), result(8, 3000)])).splitlines()
+    shown = [line.split()[3:5] for line in lines[1:]]
+    assert shown == [["1.00x", "100%"], ["2.00x", "100%"], ["3.00x", "75%"]]

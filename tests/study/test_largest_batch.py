@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from support.devices import named
 from support.peaks import peak_of_a_run
 from support.processes import clean_environment
+from support.waiting import wait_until
 
 from gluonlab.config import TrainConfig
 from gluonlab.errors import ConfigError
@@ -80,6 +81,12 @@ def test_where_the_data_ends_it_says_so_and_what_would_fit(ended, empty_cwd):
     )
     assert int(re.fullmatch(said, second)[1].replace(",", "")) > 718
     assert re.fullmatch(r"a batch of 718 per device takes [0-9.]+ MiB\n", err)
+    status, out, err = ended(main, *arguments, "--json")
+    found = json.loads(out)
+    assert (status, err, found["images"], found["limit"]) == (0, "", 718, "data")
+    assert found["budget"] == GIB and found["would_fit"] > 718
+    parts = ("parameters", "gradients", "optimizer_state", "activations", "data")
+    assert sum(found[part] for part in parts) == found["total"] < found["taken"] < GIB
 
 
 @pytest.mark.cpu_only("it is the process that is measured")
@@ -99,24 +106,6 @@ def test_under_a_split_sizes_are_those_of_a_copy_of_the_network_with_its_usual_m
     assert found.to_dict()["devices"][str(plan.ctxs[0])]["total"] == found.rows[0][1].total
 
 
-@pytest.mark.long
-def test_as_json_it_is_one_document(ended, empty_cwd):
-    status, out, err = ended(
-        main, "--devices", named(1), "--model", "mlp", "--find-batch-size", "1G", "--json"
-    )
-    found = json.loads(out)
-    assert (status, err, found["images"], found["limit"], found["budget"]) == (
-        0,
-        "",
-        1437,
-        "data",
-        GIB,
-    )
-    assert found["would_fit"] > 1437
-    parts = ("parameters", "gradients", "optimizer_state", "activations", "data")
-    assert sum(found[part] for part in parts) == found["total"] < found["taken"] < GIB
-
-
 @pytest.mark.cpu_only("a GPU's memory holds neither Python nor MXNet")
 @pytest.mark.parametrize("budget", ["1k", "100M"])
 def test_less_than_python_and_mxnet_take_fits_nothing(ended, empty_cwd, budget):
@@ -132,11 +121,9 @@ def test_less_than_python_and_mxnet_take_fits_nothing(ended, empty_cwd, budget):
 @pytest.mark.long
 def test_a_budget_in_which_the_smallest_batch_does_not_fit_is_refused_with_what_it_needs():
     needs = r"a batch of 4 per device needs ([0-9.,]+) MiB: give more, or choose a smaller --model"
+    config = TrainConfig(devices=named(1), model="gluoncv:mobilenetv2_0.25", microbatches=4)
     with pytest.raises(ConfigError, match=needs):
-        find_batch_size(
-            TrainConfig(devices=named(1), model="gluoncv:mobilenetv2_0.25", microbatches=4),
-            290 * MIB,
-        )
+        find_batch_size(config, 290 * MIB)
 
 
 @pytest.mark.long
@@ -146,16 +133,6 @@ def test_the_machine_has_less_than_the_budget(monkeypatch):
     assert found.limit == "machine"
     assert 0.8 * 600 * MIB < found.taken < 600 * MIB
     assert found.lines()[0].endswith("MiB, and no more is free on this machine")
-
-
-def until(condition, process, seconds=240):
-    for _ in range(20 * seconds):
-        found = condition()
-        if found:
-            return found
-        assert process.poll() is None, process.stderr.read()
-        time.sleep(0.05)
-    raise AssertionError("too late")
 
 
 def measuring(pid):
@@ -170,39 +147,24 @@ def measuring(pid):
 @pytest.mark.long
 @pytest.mark.parametrize("sign", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
 def test_however_the_search_ends_no_child_is_left(tmp_path, sign):
-    arguments = [
-        "--devices",
-        named(1),
-        "--dataset",
-        "synthetic",
-        "--model",
-        "resnet50",
-        "--find-batch-size",
-        "1G",
-    ]
+    words = f"--devices {named(1)} --dataset synthetic --model resnet50 --find-batch-size 1G"
     process = subprocess.Popen(
-        [sys.executable, "-m", "gluonlab.run", *arguments],
-        cwd=tmp_path,
-        env=clean_environment(TMPDIR=str(tmp_path)),
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        encoding="utf-8",
-    )
+        [sys.executable, "-m", "gluonlab.run", *words.split()], cwd=tmp_path,
+        env=clean_environment(TMPDIR=str(tmp_path)), stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, encoding="utf-8",
+    )  # fmt: skip
     with process:
         try:
-            child = until(lambda: measuring(process.pid), process)
+            while (child := measuring(process.pid)) is None:
+                assert process.poll() is None, process.stderr.read()
+                time.sleep(0.05)
             time.sleep(1)
             process.send_signal(sign)
             _, err = process.communicate(timeout=240)
         finally:
             process.kill()
     assert process.returncode == {signal.SIGINT: 130, signal.SIGTERM: 143}.get(sign, -sign)
-    for _ in range(2400):
-        if not os.path.exists(f"/proc/{child}"):
-            break
-        time.sleep(0.1)
-    assert not os.path.exists(f"/proc/{child}")
+    wait_until(lambda: not os.path.exists(f"/proc/{child}"))
     if sign != signal.SIGKILL:
         assert err.splitlines()[-1].endswith("nothing was written")
         assert list(tmp_path.iterdir()) == []
@@ -228,13 +190,11 @@ def test_a_run_with_the_batch_that_is_found_stays_below_the_budget_and_uses_most
     python, network, split
 ):
     """The table of docs/memory.md has 2G."""
-    settings, budget = (
-        ("--devices", named(2), "--dataset", "synthetic", "--model", network, "--split", split),
-        BUDGETS[network],
-    )
-    done = python(
-        "-m", "gluonlab.run", *settings, "--find-batch-size", f"{budget}M", "--json", timeout=1800
-    )
+    budget = BUDGETS[network]
+    settings = ("--devices", named(2), "--dataset", "synthetic", "--model", network)
+    settings += ("--split", split)
+    search = ("--find-batch-size", f"{budget}M", "--json")
+    done = python("-m", "gluonlab.run", *settings, *search, timeout=1800)
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
     assert found["limit"] == "budget"

@@ -10,7 +10,6 @@ from support.studies import begun
 
 from gluonlab import TrainConfig, train
 from gluonlab.study import learning_rate
-from gluonlab.study.__main__ import main
 from gluonlab.study.learning_rate import (
     LINEAR,
     SAME,
@@ -29,13 +28,6 @@ OPTIONS = LearningRateOptions(
     devices=[1, 2], batch_size=64, rates=[0.01, 0.02, 0.04], epochs=2, seeds=3
 )
 pytestmark = pytest.mark.filterwarnings("ignore:no GPU on this machine")
-
-
-def ended(capsys, *words):
-    with pytest.raises(SystemExit) as ending:
-        main(["learning-rate", *words])
-    said = capsys.readouterr()
-    return ending.value.code, said.out, said.err
 
 
 @pytest.mark.parametrize("way", WAYS)
@@ -113,7 +105,7 @@ def test_a_training_that_diverges_gets_nothing_right():
     assert found == {"right": 0.0, "diverged": True}
 
 
-def test_the_command_writes_figures_and_a_page_in_both_languages(tmp_path, capsys, monkeypatch):
+def test_the_command_writes_figures_and_a_page_in_both_languages(study, tmp_path, monkeypatch):
     monkeypatch.setattr(
         learning_rate,
         "train_point",
@@ -121,7 +113,7 @@ def test_the_command_writes_figures_and_a_page_in_both_languages(tmp_path, capsy
     )
     folder = tmp_path / "study"
     begun("learning-rate", OPTIONS, folder)
-    status, out, _ = ended(capsys, "--resume", str(folder), "--json")
+    status, out, _ = study("learning-rate", "--resume", str(folder), "--json")
     assert status == 0
     result = json.loads((folder / "result.json").read_text())
     assert result["curves"] == json.loads(out)["curves"]
@@ -134,23 +126,7 @@ def test_the_command_writes_figures_and_a_page_in_both_languages(tmp_path, capsy
     for way in WAYS:
         ElementTree.parse(folder / f"{way}.svg")
     english = (folder / "study.html").read_text(encoding="utf-8")
-    status, out, _ = ended(capsys, "--resume", str(folder), "--language", "ja")
+    status, out, _ = study("learning-rate", "--resume", str(folder), "--language", "ja")
     japanese = (folder / "study.html").read_text(encoding="utf-8")
     assert status == 0 and "線形則" in japanese and "The linear rule" in english
     assert english.count("<figure>") == japanese.count("<figure>") == 4
-
-
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        (["--devices", "2"], "--devices 2: give two numbers of devices or more"),
-        (["--devices", "1,x"], "--devices x: give a whole number"),
-        (["--epochs", "1"], "--epochs 1: give a whole number"),
-        (["--seeds", "0"], "--seeds 0: give a whole number"),
-    ],
-)
-def test_a_mistake_is_one_line_and_leaves_nothing(words, said, tmp_path, capsys, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    status, out, err = ended(capsys, *words)
-    assert (status, out, err.count("\n")) == (2, "", 1) and said in err
-    assert list(tmp_path.iterdir()) == []

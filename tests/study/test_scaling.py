@@ -5,18 +5,10 @@ import json
 import pytest
 
 from gluonlab.bench.harness.record import Series
-from gluonlab.study.__main__ import main
 from gluonlab.study.scaling import cases, report
 
 OPTIONS = {"network": "lenet", "devices": [1, 2], "stores": ["device", "ring"],
            "splits": ["layers"], "kinds": ["weak", "strong"], "rounds": 3}  # fmt: skip
-
-
-def ended(capsys, *words):
-    with pytest.raises(SystemExit) as ending:
-        main(["scaling", *words])
-    said = capsys.readouterr()
-    return ending.value.code, said.out, said.err
 
 
 def test_one_device_is_measured_once_for_each_kind_and_the_rest_with_several():
@@ -79,30 +71,12 @@ def test_the_start_is_told_once_of_each_way_whatever_kinds_there_are(kinds):
 
 @pytest.mark.long
 @pytest.mark.cpu_only("the study is of CPU devices")
-def test_rounds_are_kept_and_a_finished_study_measures_nothing_again(tmp_path, capsys):
+def test_rounds_are_kept_and_a_finished_study_measures_nothing_again(study, tmp_path):
     folder = tmp_path / "study"
-    status, out, _ = ended(capsys, "--quick", "--rounds", "1", "--out", str(folder), "--json")
+    status, out, _ = study("scaling", "--quick", "--rounds", "1", "--out", str(folder), "--json")
     assert status == 0
     found = {one["name"]: one["values"] for one in json.loads(out)["series"]}
     assert len(found) == 12 and all(len(values) == 1 and values[0] > 0 for values in found.values())
     before = (folder / "measurements.jsonl").read_bytes()
-    status, _, _ = ended(capsys, "--resume", str(folder), "--language", "ja")
+    status, _, _ = study("scaling", "--resume", str(folder), "--language", "ja")
     assert status == 0 and (folder / "measurements.jsonl").read_bytes() == before
-
-
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        (["--network", "lenot"], "did you mean 'lenet'?"),
-        (["--stores", "rong"], "unknown kvstore 'rong'"),
-        (["--splits", "none,layers"], "unknown --splits 'none'"),
-        (["--splits", "layerss"], "unknown --splits 'layerss'"),
-        (["--devices", "x"], "--devices x: give a whole number"),
-        (["--rounds", "0"], "--rounds 0: give a whole number"),
-    ],
-)
-def test_a_mistake_is_one_line_and_leaves_nothing(words, said, tmp_path, capsys, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    status, out, err = ended(capsys, *words)
-    assert (status, out, err.count("\n")) == (2, "", 1) and said in err
-    assert list(tmp_path.iterdir()) == []

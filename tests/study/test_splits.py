@@ -7,23 +7,15 @@ import pytest
 from gluonlab.bench.harness.command import cpu_devices
 from gluonlab.bench.splits import NAMES, TASKS
 from gluonlab.bench.splits_measure import splits
-from gluonlab.study.__main__ import main
 
 pytestmark = pytest.mark.cpu_only("the study is of CPU devices")
 
 
-def ended(capsys, *words):
-    with pytest.raises(SystemExit) as ending:
-        main(["splits", *words])
-    said = capsys.readouterr()
-    return ending.value.code, said.out, said.err
-
-
 @pytest.mark.long
-def test_each_round_is_kept_and_what_needs_no_clock_is_what_bench_says(tmp_path, capsys):
+def test_each_round_is_kept_and_what_needs_no_clock_is_what_bench_says(study, tmp_path):
     folder = tmp_path / "study"
     words = ["--network", "mlp", "--microbatches", "2", "--rounds", "2", "--out", str(folder)]
-    status, out, _ = ended(capsys, *words, "--json")
+    status, out, _ = study("splits", *words, "--json")
     assert status == 0
     found = {one["name"]: one["values"] for one in json.loads(out)["series"]}
     assert [len(found[f"step {name}"]) for name in NAMES] == [2] * len(NAMES)
@@ -36,23 +28,7 @@ def test_each_round_is_kept_and_what_needs_no_clock_is_what_bench_says(tmp_path,
     assert (folder / "measurements.jsonl").read_text().count("\n") == 2
 
     before = (folder / "measurements.jsonl").read_bytes()
-    status, _, _ = ended(capsys, "--resume", str(folder), "--language", "ja")
+    status, _, _ = study("splits", "--resume", str(folder), "--language", "ja")
     page = (folder / "study.html").read_text(encoding="utf-8")
     assert status == 0 and "分割" in page and page.count("<figure>") == 3
     assert (folder / "measurements.jsonl").read_bytes() == before
-
-
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        (["--network", "lenot"], "did you mean 'lenet'?"),
-        (["--devices", "9"], "--devices 9: give a whole number from 2 to 8"),
-        (["--microbatches", "x"], "--microbatches x: give a whole number"),
-        (["--rounds", "0"], "--rounds 0: give a whole number"),
-    ],
-)
-def test_a_mistake_is_one_line_and_leaves_nothing(words, said, tmp_path, capsys, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    status, out, err = ended(capsys, *words)
-    assert (status, out, err.count("\n")) == (2, "", 1) and said in err
-    assert list(tmp_path.iterdir()) == []

@@ -16,6 +16,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any, Callable, Dict, Iterator, List, Optional, Sequence
 
+from benchmarks.rates import Ratio, of_pairs
 from gluonlab.bench.harness.command import (
     INTERRUPTED,
     ON,
@@ -26,7 +27,6 @@ from gluonlab.bench.harness.command import (
     measurement,
     option,
 )
-from gluonlab.bench.harness.interval import Ratio, of_pairs
 from gluonlab.bench.harness.record import Series
 from gluonlab.bench.harness.rounds import progress, rotated, time_block
 from gluonlab.bench.harness.table import interleaved, missing, outcome

@@ -10,9 +10,9 @@ from typing import Iterator, List, Optional, Sequence, Tuple
 
 import click
 
+from benchmarks.rates import Ratio, of_pairs, of_separate
 from gluonlab.bench.harness import table as text
 from gluonlab.bench.harness.command import JSON, option
-from gluonlab.bench.harness.interval import Ratio, of_pairs, of_separate
 from gluonlab.bench.harness.machine import BUSY_CORES
 from gluonlab.bench.harness.record import Record, Series, read_record
 from gluonlab.cli.command import command

@@ -125,7 +125,7 @@ def efficiency_lines(record: Record) -> List[str]:
     sgemm, lenet = (record.find(f"{EFFICIENCY} {kernel}") for kernel in KERNELS)
     if sgemm is None or lenet is None:
         reasons = (one.reason for one in record.series if one.name.startswith(EFFICIENCY))
-        return [f"arithmetic: {next(reasons, 'not measured')}"]
+        return [texts.missing("arithmetic: ", next(reasons, None))]
     part = ratio(lenet.values, sgemm.values)
     reached = f"{median(lenet.values):6.1f} GFLOP/s, {part:.0%} of that"
     return [

@@ -8,12 +8,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Dict, Iterable, List, Sequence
 
+from benchmarks import rates
 from benchmarks.peers import no_torch
-from gluonlab.bench.harness import table as rates
+from benchmarks.rates import ThroughputRow
 from gluonlab.bench.harness.command import INTERRUPTED, Asked, measurement
 from gluonlab.bench.harness.record import Series
 from gluonlab.bench.harness.rounds import Measurement, Subject, image_rates, measure
-from gluonlab.bench.harness.table import ThroughputRow, interleaved
+from gluonlab.bench.harness.table import interleaved
 from gluonlab.bench.harness.table import table as as_table
 from gluonlab.bench.worker import Job
 from gluonlab.cli.command import command

@@ -8,9 +8,9 @@ from statistics import median
 from typing import List, NamedTuple, Optional, Sequence, Tuple
 
 from benchmarks.benchmark import Benchmark, Beside, in_turns
+from benchmarks.rates import Ratio, of_pairs
 from gluonlab.bench.harness import table as texts
 from gluonlab.bench.harness.command import INTERRUPTED, Asked, measurement
-from gluonlab.bench.harness.interval import Ratio, of_pairs
 from gluonlab.bench.harness.record import Record, Series
 from gluonlab.bench.harness.rounds import Subject, image_rates, measure
 from gluonlab.cli.command import command

@@ -7,6 +7,7 @@ from functools import partial
 from statistics import median
 from typing import Dict, List, Optional, Sequence, Tuple, Union
 
+from benchmarks.rates import Ratio, of_pairs
 from gluonlab.bench.harness.command import (
     INTERRUPTED,
     ON,
@@ -17,7 +18,6 @@ from gluonlab.bench.harness.command import (
     measurement,
     option,
 )
-from gluonlab.bench.harness.interval import Ratio, of_pairs
 from gluonlab.bench.harness.record import Series
 from gluonlab.bench.harness.rounds import Measurement, Subject, measure
 from gluonlab.bench.harness.table import interleaved, missing

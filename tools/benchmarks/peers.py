@@ -18,8 +18,8 @@ from typing import (
     Tuple,
 )
 
+from benchmarks import rates
 from benchmarks.benchmark import Benchmark, Beside, in_turns
-from gluonlab.bench.harness import table as rates
 from gluonlab.bench.harness.command import INTERRUPTED, ON, Asked, measurement, option
 from gluonlab.bench.harness.rounds import image_rates, measure
 from gluonlab.bench.tasks import CLASSES
@@ -29,10 +29,11 @@ from gluonlab.host.resources import INSTRUCTION_SETS, LIMIT, instruction_set
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
+from benchmarks.rates import ThroughputRow
 from gluonlab.bench.harness.command import MeasuredOn, cpu_devices, measured_on
 from gluonlab.bench.harness.record import Record, Series
 from gluonlab.bench.harness.rounds import Subject
-from gluonlab.bench.harness.table import ThroughputRow, interleaved, outcome
+from gluonlab.bench.harness.table import interleaved, outcome
 from gluonlab.bench.harness.table import table as as_table
 from gluonlab.bench.tasks import TASKS, Task
 from gluonlab.errors import ConfigError, unknown

@@ -1,14 +1,12 @@
-"""Ratios of speeds, with 95 % intervals that assume no distribution, only that rounds are alike.
+"""Numbers of rounds, with 95 % intervals that assume no distribution, only that rounds are alike.
 
-Times on a shared machine have long tails, so means and their standard errors say little. The
-intervals of ratios are made of order statistics (Hollander, Wolfe, Chicken, "Nonparametric
-statistical methods", 2014, sections 3.6 and 4.3); that of any other number is drawn.
+Times on a shared machine have long tails, so means and their standard errors say little: intervals
+are drawn.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from random import Random
 from statistics import median
 from typing import (
@@ -25,57 +23,12 @@ from typing import (
 
 CONFIDENCE = 0.95
 DRAWS = 1000
-QUANTILE = 1.959964  # of the normal distribution, for CONFIDENCE
 _T = TypeVar("_T")
-
-
-@dataclass(frozen=True)
-class Ratio:
-    """A ratio of speeds and its interval of 95 % confidence, which too few rounds do not have."""
-
-    value: float
-    lowest: Optional[float] = None
-    highest: Optional[float] = None
-
-    def below(self, limit: float) -> bool:
-        """Whether the whole interval lies below ``limit``."""
-        return self.highest is not None and self.highest < limit
-
-    def __str__(self) -> str:
-        if self.lowest is None or self.highest is None:
-            return f"{self.value:.3f}"
-        return f"{self.value:.3f}  {self.lowest:.3f}..{self.highest:.3f}"
 
 
 def ratio(above: Sequence[float], below: Sequence[float]) -> float:
     """The median of the rounds' ratios: what slowed both in a round has no effect."""
     return median(a / b for a, b in zip(above, below))
-
-
-def of_pairs(above: Sequence[float], below: Sequence[float]) -> Ratio:
-    """The median of the rounds' ratios above / below, with the interval of the sign test.
-
-    The k-th smallest and the k-th largest of n ratios hold the median between them unless fewer
-    than k of n fair coins show heads; k is the largest for which that is at most 2.5 % on each
-    side. Six rounds are the fewest that give one.
-    """
-    ratios = sorted(a / b for a, b in zip(above, below))
-    n, tail, k = len(ratios), 0.0, 0
-    while k < n and tail + math.comb(n, k) / 2**n <= (1 - CONFIDENCE) / 2:
-        tail += math.comb(n, k) / 2**n
-        k += 1
-    return _between(ratios, k)
-
-
-def of_separate(above: Sequence[float], below: Sequence[float]) -> Ratio:
-    """The median of all ratios of one value above to one below, with the rank sum test's interval.
-
-    For runs that did not take turns: what changed on the machine between them is not in the
-    interval.
-    """
-    m, n = len(above), len(below)
-    k = math.floor(m * n / 2 - QUANTILE * math.sqrt(m * n * (m + n + 1) / 12))
-    return _between(sorted(a / b for a in above for b in below), k)
 
 
 class Estimate(NamedTuple):
@@ -109,12 +62,6 @@ def estimates(
         low, high = np.percentile([each[name] for each in drawn], ends)
         numbers[name] = Estimate(value, min(value, float(low)), max(value, float(high)))
     return numbers
-
-
-def _between(ratios: List[float], k: int) -> Ratio:
-    """The median, and the k-th smallest and k-th largest where there are such."""
-    ends = (ratios[k - 1], ratios[-k]) if k > 0 else ()
-    return Ratio(median(ratios), *ends)
 
 
 def bootstrap(

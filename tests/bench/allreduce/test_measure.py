@@ -16,14 +16,8 @@ from gluonlab.bench.allreduce import measure as allreduce
 from gluonlab.bench.allreduce import memory
 from gluonlab.bench.allreduce import table as allreduce_text
 from gluonlab.bench.allreduce.measure import PEERS, Variant, make_variants
-from gluonlab.bench.allreduce.memory import (
-    SMALLEST_PASS,
-    Limit,
-    Speeds,
-    probe,
-)
+from gluonlab.bench.allreduce.memory import SMALLEST_PASS, Limit, Speeds, probe
 from gluonlab.bench.allreduce.plans import make_plans
-from gluonlab.bench.harness.interval import ratio
 from gluonlab.bench.harness.machine import require_memory
 from gluonlab.bench.harness.rounds import time_in_turns
 from gluonlab.collectives.algorithms import ALGORITHMS, make_schedule
@@ -34,6 +28,7 @@ from gluonlab.errors import ConfigError
 from gluonlab.kvstores import make_kvstore
 
 pytestmark = pytest.mark.usefixtures("short")
+ONCE = "--rounds 1 --repeat 1"
 
 
 # --- measuring
@@ -68,13 +63,10 @@ def test_whole_arrays_are_not_cut():
     arrays = [[nd.zeros((size,), ctx=ctx) for size in (10, 10, 10)] for ctx in ctxs]
     [whole] = make_variants(["sharded-whole"], [], ctxs, 3)
     [cut] = make_variants([], make_plans(["sharded"], 2), ctxs, 3)
-    transfers = []
-    for variant in (whole, cut):
+    for variant, transfers in ((whole, 3 * 2), (cut, 4 * 2)):  # cut, the one in the middle is two
         call = variant.make(arrays)
         call()
-        transfers.append(call.__self__.transfers_run)
-    # both ways; cut into halves, the array in the middle is two parts
-    assert transfers == [3 * 2, 4 * 2]
+        assert call.__self__.transfers_run == transfers  # both ways
 
 
 def test_not_a_number_is_a_wrong_sum():
@@ -86,10 +78,8 @@ def test_not_a_number_is_a_wrong_sum():
         ]
 
     [row] = allreduce.measure([400], [Variant("nan", make)], ctxs, rounds=1, repeat=1).rows
-    assert (
-        np.isnan(row.error) and row.as_json()["error"] is None and allreduce.wrong([row]) == ["nan"]
-    )
-    assert " nan " in allreduce_text.rows_table([row])
+    assert np.isnan(row.error) and row.as_json()["error"] is None
+    assert allreduce.wrong([row]) == ["nan"] and " nan " in allreduce_text.rows_table([row])
 
 
 def test_the_arrays_stay_finite_however_often_they_are_summed():
@@ -106,55 +96,35 @@ def test_the_arrays_stay_finite_however_often_they_are_summed():
 
 def test_a_wrong_schedule_shows_in_the_table_and_in_the_exit_status(bench, monkeypatch):
     monkeypatch.setitem(ALGORITHMS, "ring", without_its_last_transfer)
-    args = [
-        "allreduce",
-        "--devices",
-        named(3),
-        "--sizes",
-        "900B",
-        "--algorithms",
-        "ring,star",
-        "--rounds",
-        "1",
-        "--repeat",
-        "1",
-    ]
+    args = f"allreduce --devices {named(3)} --sizes 900B --algorithms ring,star {ONCE}".split()
     status, out, err = bench(*args)
-    errors = {
-        line.split()[0]: line.split()[4]
-        for line in out.split("\n")
-        if line.startswith(("  ring ", "  star "))
-    }
+    cells = [line.split() for line in out.split("\n") if line.startswith(("  ring ", "  star "))]
+    errors = {name: float(row[3]) for name, *row in cells}
     assert status == 1 and err == "error: wrong sums by ring: see the column error\n"
-    assert errors["star"] == "0" and float(errors["ring"]) > 0
+    assert errors["star"] == 0 < errors["ring"]
     status, out, _ = bench(*args, "--json")
-    assert status == 1 and {
-        row["algorithm"]: row["error"] > 0 for row in json.loads(out)["rows"]
-    } == {"ring": True, "star": False}
+    found = {row["algorithm"]: row["error"] > 0 for row in json.loads(out)["rows"]}
+    assert status == 1 and found == {"ring": True, "star": False}
 
 
 def test_the_memory_limit_is_that_of_every_replica_read_and_written_once():
     ctxs = devices(2)
     limit = Limit(ctxs, 3 * SMALLEST_PASS, "float32")
-    assert limit.seconds(
-        {"limit by copying": [4.0, 2.0], "limit in place": [3.0, 5.0], "ring": [0.1, 0.1]}
-    ) == (3.0, 2.0)
+    copying, in_place = "limit by copying", "limit in place"
+    measured = {copying: [4.0, 2.0], in_place: [3.0, 5.0], "ring": [0.1, 0.1]}
+    assert limit.seconds(measured) == (3.0, 2.0)
     # measured with buffers that are larger, and so counted in part
     small = Limit(ctxs, SMALLEST_PASS // 8, "float16")
-    assert small.seconds({"limit by copying": [4.0], "limit in place": [8.0]}) == (0.5,)
+    assert small.seconds({copying: [4.0], in_place: [8.0]}) == (0.5,)
     for size in (SMALLEST_PASS // 8, 3 * SMALLEST_PASS):
         limit = Limit(ctxs, size, "float32")
-        for (source, target), value in zip(zip(limit.sources, limit.targets), (1.5, 2.5)):
+        for source, target, value in zip(limit.sources, limit.targets, (1.5, 2.5)):
             source[:] = value
             assert source.size * 4 == max(size, SMALLEST_PASS) == target.size * 4
         for call in limit.calls.values():
             call()
-        assert [
-            (target.asnumpy() == value).all() for target, value in zip(limit.targets, (1.5, 2.5))
-        ] == [True, True]
-        assert [
-            (source.asnumpy() == value).all() for source, value in zip(limit.sources, (1.5, 2.5))
-        ] == [True, True]
+        for arrays in (limit.sources, limit.targets):
+            assert all((a.asnumpy() == value).all() for a, value in zip(arrays, (1.5, 2.5)))
 
 
 @pytest.mark.cpu_only("memory of the host, of which /proc/meminfo tells")
@@ -188,20 +158,12 @@ def test_speeds_are_payload_by_the_time_beyond_latency(monkeypatch):
     assert speeds.device_add_bytes_per_s == pytest.approx(3 * each / (4 - latency_s))
 
 
-def test_a_slow_round_does_not_change_a_ratio():
-    assert ratio([2, 40, 3], [1, 20, 2]) == 2  # 2, 2 and 1.5
-
-
 # --- what is printed
 
 
 def test_a_row_says_what_nccl_tests_would():
-    assert (ROW.time_s, ROW.algbw, ROW.busbw, ROW.of_limit) == (
-        0.002,
-        2_048_000.0,
-        3_072_000.0,
-        0.5,
-    )
+    found = (ROW.time_s, ROW.algbw, ROW.busbw, ROW.of_limit)
+    assert found == (0.002, 2_048_000.0, 3_072_000.0, 0.5)
     assert ROW.as_json() == {
         "algorithm": "ring", "size_bytes": 4096, "count": 1024, "dtype": "float32", "arrays": 1,
         "time_us": 2000.0, "lowest_us": 1000.0, "highest_us": 4000.0, "algbw": 0.002048,
@@ -210,45 +172,24 @@ def test_a_row_says_what_nccl_tests_would():
     }  # fmt: skip
 
 
-def test_speeds_of_the_machine_are_told_in_microseconds_and_gigabytes_a_second():
-    """Halves are rounded to even, as Python does."""
-    speeds = Speeds(4.75e-6, 0.75e9, 1.75e9, 2.75e9, 3.75e9)
-    assert (
-        "in the same run: a transfer without bytes takes 4.8 us; all devices together copy "
-        "0.8 GB/s, or add 1.8 GB/s; one alone copies 2.8 GB/s, or adds 3.8 GB/s."
-        in allreduce_text._speeds(speeds)
-    )
-
-
 def test_the_table_has_the_numbers_of_the_rows_and_fits_the_terminal():
     ctxs = devices(2)
     variants = make_variants(None, make_plans(None, 2), ctxs, 1)
     report = allreduce.measure([4096, 70_000], variants, ctxs, rounds=2, repeat=1)
-    huge = replace(
-        ROW,
-        algorithm="bidirectional_ring placed",
-        size_bytes=2**36,
-        count=2**34,
-        seconds=(99.9,) * 3,
-        error=1e-7,
-    )
-    text = allreduce_text.table(
-        replace(report, rows=[*report.rows, huge, replace(huge, algorithm="none", limit_s=None)])
-    )
+    huge = replace(ROW, algorithm="bidirectional_ring placed", size_bytes=2**36, count=2**34,
+                   seconds=(99.9,) * 3, error=1e-7)  # fmt: skip
+    rows = [*report.rows, huge, replace(huge, algorithm="none", limit_s=None)]
+    text = allreduce_text.table(replace(report, rows=rows))
     assert max(map(len, text.split("\n"))) <= 80
     lines = [line.split() for line in text.split("\n")]
     # both in the order of measuring
     for row, line in zip(report.rows, [line for line in lines if line and line[0] in HERE]):
         values = row.as_json()
         assert line[:2] == [row.algorithm, shown(values["time_us"])]
-        assert [float(cell) for cell in line[2:5]] == [
-            round(values["algbw"], 2),
-            round(values["busbw"], 2),
-            0,
-        ]
-        assert line[5] == (
-            "-" if on_gpus() or row.algorithm in PEERS else shown(values["predicted_us"])
-        )
+        numbers = [round(values["algbw"], 2), round(values["busbw"], 2), 0]
+        assert [float(cell) for cell in line[2:5]] == numbers
+        priced = not (on_gpus() or row.algorithm in PEERS)
+        assert line[5] == (shown(values["predicted_us"]) if priced else "-")
         assert line[6] == ("-" if on_gpus() else f"{values['of_limit']:.0%}")
     assert sum(line[:3] == ["4,096", "1,024", "float32"] for line in lines) == 1
     # one is of the row above
@@ -261,94 +202,62 @@ def shown(microseconds):
 
 @pytest.mark.long
 def test_the_command_measures_checks_and_predicts_in_one_run(python, tmp_path):
-    args = [
-        "--devices",
-        named(3),
-        "--sizes",
-        "1KiB,3000B",
-        "--arrays",
-        "3",
-        "--rounds",
-        "1",
-        "--repeat",
-        "2",
-    ]
-    done = python("-m", "gluonlab.bench", "allreduce", *args, "--json")
+    args = f"--devices {named(3)} --sizes 1KiB,3000B --arrays 3 --rounds 1 --repeat 2 --json"
+    done = python("-m", "gluonlab.bench", "allreduce", *args.split())
     assert done.returncode == 0, done.stderr
     report = json.loads(done.stdout)
-    topology = (
-        ground_of(devices(3)).topology if on_gpus() else Speeds(**report["speeds"]).topology(3)
-    )
-    for_links = {
-        plan.label: plan.schedule
-        for plan in (make_plans(None, 3, topology=topology) if on_gpus() else ())
-        if plan.label not in HERE
-    }
-    assert bool(for_links) == on_gpus()  # whose links are known
+    if on_gpus():  # whose links are known
+        topology = ground_of(devices(3)).topology
+        plans = make_plans(None, 3, topology=topology)
+        for_links = {plan.label: plan.schedule for plan in plans if plan.label not in HERE}
+        assert for_links
+    else:
+        topology, for_links = Speeds(**report["speeds"]).topology(3), {}
     auto = make_kvstore("auto").schedules(devices(3))
     assert {(row["algorithm"], row["size_bytes"], row["count"]) for row in report["rows"]} == {
         (name, size, size // 4) for name in (*HERE, *for_links, "auto") for size in (1024, 3000)
     }
     for row in report["rows"]:
-        assert row["error"] == 0 and row["algbw"] == pytest.approx(
-            row["size_bytes"] / row["time_us"] / 1e3
-        )
+        name, size = row["algorithm"], row["size_bytes"]
+        assert row["error"] == 0
+        assert row["algbw"] == pytest.approx(size / row["time_us"] / 1e3)
         assert row["busbw"] == pytest.approx(row["algbw"] * 2 * 2 / 3)
-        name = row["algorithm"]
         if name == "auto":
-            schedule = auto.cheapest(row["size_bytes"])
+            schedule = auto.cheapest(size)
+        elif name in PEERS:
+            schedule = None
         else:
-            schedule = for_links.get(name) or (
-                None if name in PEERS else make_schedule(name.replace("-whole", ""), 3)
-            )
-        expected = (
-            None
-            if schedule is None
-            else pytest.approx(price(schedule, topology, row["size_bytes"]).seconds * 1e6)
-        )
-        assert row["predicted_us"] == expected
-        floor_us = floor_of(topology).seconds(row["size_bytes"]) * 1e6
+            schedule = for_links.get(name) or make_schedule(name.replace("-whole", ""), 3)
+        floor_us = floor_of(topology).seconds(size) * 1e6
         assert row["floor_us"] == pytest.approx(floor_us)
-        assert schedule is None or row["predicted_us"] >= row["floor_us"] * 0.999
+        if schedule is None:
+            assert row["predicted_us"] is None
+        else:
+            seconds = price(schedule, topology, size).seconds
+            assert row["predicted_us"] == pytest.approx(seconds * 1e6) >= floor_us * 0.999
     assert list(tmp_path.iterdir()) == []
 
 
 def test_rings_are_measured_in_the_topologys_order_too_and_priced_on_it(bench, empty_cwd):
-    names, cube = "ring,bidirectional_ring", make_topology("p3.16xlarge")
-    args = [
-        "--devices",
-        named(8),
-        "--sizes",
-        "1KiB",
-        "--algorithms",
-        names,
-        "--rounds",
-        "1",
-        "--repeat",
-        "1",
-    ]
-    status, out, _ = bench(
-        "allreduce", *args, "--topology", "p3.16xlarge", "--json", "--plot", "speed.png"
+    cube = make_topology("p3.16xlarge")
+    args = (
+        f"allreduce --devices {named(8)} --sizes 1KiB --algorithms ring,bidirectional_ring {ONCE}"
     )
+    on_cube = ("--topology", "p3.16xlarge", "--json", "--plot", "speed.png")
+    status, out, _ = bench(*args.split(), *on_cube)
     report = json.loads(out)
-    assert status == 0 and report["orders"] == dict.fromkeys(
-        ["ring placed", "bidirectional_ring placed"], cube.ring_order()
-    )
+    placed = dict.fromkeys(["ring placed", "bidirectional_ring placed"], cube.ring_order())
+    assert (status, report["orders"], len(report["rows"])) == (0, placed, 4)
     for row in report["rows"]:
         name, _, placed = row["algorithm"].partition(" ")
         schedule = make_schedule(name, 8).placed(cube.ring_order() if placed else range(8))
-        assert row["error"] == 0 and row["predicted_us"] == pytest.approx(
-            price(schedule, cube, 1024).seconds * 1e6
-        )
-    assert len(report["rows"]) == 4
-    assert (empty_cwd / "speed.png").read_bytes().startswith(b"\x89PNG") and len(
-        list(empty_cwd.iterdir())
-    ) == 1
+        seconds = price(schedule, cube, 1024).seconds
+        assert row["error"] == 0 and row["predicted_us"] == pytest.approx(seconds * 1e6)
+    assert (empty_cwd / "speed.png").read_bytes().startswith(b"\x89PNG")
+    assert [path.name for path in empty_cwd.iterdir()] == ["speed.png"]
 
 
 def test_one_device_has_nothing_to_do_and_no_limit(bench):
-    args = ["--devices", named(1), "--sizes", "1KiB", "--rounds", "1", "--repeat", "1"]
-    status, out, _ = bench("allreduce", *args)
-    assert (
-        status == 0 and "memory limit" not in out and re.search(r"^  ring .* 0 +- +-$", out, re.M)
-    )
+    status, out, _ = bench("allreduce", *f"--devices {named(1)} --sizes 1KiB {ONCE}".split())
+    assert status == 0 and "memory limit" not in out
+    assert re.search(r"^  ring .* 0 +- +-$", out, re.M)

@@ -4,7 +4,6 @@ import json
 
 import pytest
 
-from gluonlab.bench.__main__ import main
 from gluonlab.bench.allreduce.measure import Buffers
 from gluonlab.bench.allreduce.modes import answer
 from gluonlab.bench.harness.machine import Others
@@ -31,17 +30,3 @@ def test_a_process_that_kept_its_own_numbers_would_be_noticed():
     """What each contributes to the same sum differs, so none has it by itself."""
     own = [Buffers(devices("cpu"), 1000, "float32", 2, first=rank, of=3) for rank in range(3)]
     assert [buffers.check(lambda: None) > 0 for buffers in own] == [True] * 3
-
-
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (["--processes", "gloo"], "unknown backend 'gloo'"),
-        (["--processes", "dist_sync", "--dtype", "float64"], "leave --dtype out"),
-        (["--processes", "dist_sync", "--devices", "cpu"], "two or more with --devices cpu*N"),
-        (["--processes", "dist_sync", "--simulate", "p3.16xlarge"], "has no effect with --simul"),
-    ],
-)
-def test_mistakes_are_one_line(ended, words, message):
-    status, out, err = ended(main, "allreduce", "--sizes", "1KiB", *words)
-    assert (status, out, err.count("\n")) == (2, "", 1) and message in err

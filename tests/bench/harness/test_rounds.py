@@ -91,7 +91,7 @@ def test_a_worker_that_hangs_or_dies_is_a_row_with_a_reason_and_leaves_nothing_r
         "not here",
     ]
     assert all_gone(tmp_path)
-    lines = [table.line(table.make_row(one, (), ()), 28) for one in image_rates(broken)]
+    lines = [table.missing(f"{one.label:<28}", one.reason) for one in image_rates(broken)]
     assert "out of luck" in lines[1] and max(map(len, lines)) <= 80
 
 

@@ -69,21 +69,6 @@ def test_a_file_that_exists_stays_and_nothing_is_measured(links, empty_cwd):
     assert (empty_cwd / "m.json").read_text() == "mine"
 
 
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [
-        (["--save", "m.txt"], "--save m.txt: give a name that ends in .json"),
-        (["--save", "nowhere/m.json"], "there is no folder nowhere"),
-        (["--sizes", "1MiB"], "latency and bandwidth need two sizes"),
-        (["--rounds", "0"], "--rounds 0"),
-        (["--devices", "cpu"], "links are between two devices: give two or more"),
-    ],
-)
-def test_mistakes_are_one_line(links, options, words):
-    status, out, said = links(*options)
-    assert (status, out, said.count("\n")) == (2, "", 1) and words in said
-
-
 def found(world_size, speeds=None):
     pairs = {pair: Fit(1.23456e-5, 123.456e9, 0.01) for pair in pairs_of(world_size)}
     together = dict.fromkeys([] if speeds else at_once(pairs), 1.0)
@@ -150,16 +135,3 @@ def test_without_a_driver_or_gpus_it_is_one_line_and_no_file(
     status, out, said = bench("links", "--nvml", "--save", "m.json")
     assert (status, out, said.count("\n")) == (2, "", 1) and re.search(words, said)
     assert not list(empty_cwd.iterdir())
-
-
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [
-        ([], "--nvml writes what the driver reports: give a file, --save m.json"),
-        (["--save", "m.json", "--rounds", "7"], "--rounds has no effect with --nvml"),
-        (["--save", "m.json", "--devices", "cpu*2"], "--devices has no effect with --nvml"),
-    ],
-)
-def test_what_nvml_alone_does_not_take_is_one_line(bench, empty_cwd, options, words):
-    status, out, said = bench("links", "--nvml", *options)
-    assert (status, out, said.count("\n")) == (2, "", 1) and words in said

@@ -1,0 +1,290 @@
+"""What workers run: gluonlab and its peers do the same work, and each job reports what it did."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+import mxnet as mx
+import numpy as np
+import pytest
+from mxnet import gluon, nd
+from support.bench_command import without_its_last_transfer
+from support.devices import devices, named
+from support.processes import clean_environment
+from support.worker_processes import gone
+
+from benchmarks import (
+    checkpoints,
+    gradients,
+    host,
+    host_jobs,
+    image_readers,
+    images,
+    optimize_job,
+    peers,
+    threads,
+    verdict,
+)
+from benchmarks.classic_loop import lenet, train_batch
+from benchmarks.gradients import STORES, TRAINERS, measure_steps
+from benchmarks.optimize import TASKS as NETWORKS
+from gluonlab import load_dataset
+from gluonlab.bench.harness.command import measured_on
+from gluonlab.bench.harness.workers import Worker, child_environment
+from gluonlab.bench.tasks import TASKS, Task
+from gluonlab.bench.training_job import competing
+from gluonlab.collectives.algorithms import ALGORITHMS
+from gluonlab.data.loading.shards import whole
+from gluonlab.devices import devices as find_devices
+from gluonlab.doctor import host as processes
+from gluonlab.errors import DriftError, RunError
+from gluonlab.kvstores import make_kvstore
+from gluonlab.models import get_model
+from gluonlab.models.optimize import optimize
+from gluonlab.parallel.data.strategy import DataParallelStep
+from gluonlab.runs import checkpoint
+from gluonlab.update.trainer import BucketedTrainer
+
+
+@contextmanager
+def started(subject, folder):
+    """Its worker, which is ready."""
+    environment = child_environment(subject.variables, folder)
+    worker = Worker(subject.command(), environment, folder / "log")
+    try:
+        worker.answer(240)
+        yield worker
+    finally:
+        worker.end(grace_s=2)
+
+
+# --- the same work
+
+
+def test_the_classic_loop_and_gluonlabs_step_make_the_same_parameters():
+    ctxs = devices(2, threads=1)
+    random = np.random.RandomState(1)
+    batches = [
+        mx.io.DataBatch(
+            [nd.array(random.rand(16, 1, 28, 28))], [nd.array(random.randint(0, 10, 16))]
+        )
+        for _ in range(3)
+    ]
+    loss = gluon.loss.SoftmaxCrossEntropyLoss()
+    classic, ours = lenet(), get_model("lenet", 10)
+    for net in (classic, ours):
+        net.initialize(mx.init.Xavier(), ctx=ctxs)
+        net(batches[0].data[0][:1].as_in_context(ctxs[0])).wait_to_read()  # the shapes
+    pairs = list(zip(classic.collect_params().values(), ours.collect_params().values()))
+    for theirs, mine in pairs:
+        mine.set_data(theirs.data(ctxs[0]))
+
+    sgd = {"learning_rate": 0.1}
+    trainer = gluon.Trainer(classic.collect_params(), "sgd", sgd, kvstore="local")
+    bucketed = BucketedTrainer(ours.collect_params(), "sgd", sgd, make_kvstore("device"))
+    step = DataParallelStep(ours, loss, bucketed, ctxs, lambda F, x: x)
+    for batch in batches:
+        train_batch(batch, ctxs, classic, loss, trainer)
+        arrays = (batch.data[0], batch.label[0].astype("int32"))
+        step(whole(*(gluon.utils.split_and_load(array, ctxs) for array in arrays)))
+    for theirs, mine in pairs:
+        want, got = theirs.data(ctxs[1]).asnumpy(), mine.data(ctxs[1]).asnumpy()
+        assert np.linalg.norm(got - want) <= 1e-5 * np.linalg.norm(want)
+
+
+@pytest.mark.parametrize("task", TASKS.values(), ids=TASKS)
+def test_all_rows_train_on_the_same_images(task):
+    pictures, labels = peers.images_and_labels(task)
+    train = load_dataset("synthetic", samples=task.samples, shape=task.shape).train
+    assert pictures.dtype == np.float32
+    assert np.array_equal(pictures, train.images.astype("float32") / np.float32(255))
+    assert np.array_equal(labels, train.labels) and len(set(labels)) == 10
+
+
+def test_every_store_under_both_trainers_makes_the_exact_first_step():
+    rows = measure_steps([(3, 5), (7,), (2, 2, 2)], STORES, devices(2), rounds=1)
+    assert [(row.trainer, row.store) for row in rows] == [
+        (trainer, store) for trainer in TRAINERS for store in STORES
+    ]
+    assert {row.error for row in rows} == {0.0} and all(row.time_s > 0 for row in rows)
+
+
+def test_a_store_that_sums_wrongly_is_found_out_under_both_trainers(monkeypatch):
+    monkeypatch.setitem(ALGORITHMS, "ring", without_its_last_transfer)
+    rows = measure_steps([(30,)], ["device", "ring"], devices(3), rounds=1)
+    assert [(row.store, row.error > 0) for row in rows] == [("device", False), ("ring", True)] * 2
+
+
+# The smallest images that a network takes. BatchNorm of dense layers magnifies rounding errors in
+# small batches, so there are more images where they are small.
+SMALL = {"mnist-cnn": 28, "lenet": 28, "lenet-batch-norm": 28, "nin": 67, "googlenet": 17}
+
+
+def small(name):
+    size = SMALL[name]
+    return NETWORKS[name]._replace(batch=(32 if size == 28 else 2, 1, size, size), batches=2)
+
+
+@pytest.mark.cpu_only("a CPU device is optimized")
+@pytest.mark.parametrize("name", NETWORKS)
+def test_the_first_losses_of_an_optimized_network_are_those_of_the_plain_one(name):
+    [ctx] = find_devices("cpu*1", threads=1)
+    plain, optimized = (optimize_job.first_losses(small(name), ctx, how) for how in (False, True))
+    assert len(set(plain)) > 1  # it learns
+    optimize_job.check(NETWORKS[name], plain, optimized)
+    net = optimize_job.NETWORKS[NETWORKS[name].network]()
+    net.initialize(ctx=ctx)
+    assert optimize(net, small(name).batch)
+
+
+@pytest.mark.cpu_only("a CPU device is optimized")
+def test_a_job_ends_if_the_optimized_network_computes_something_else(monkeypatch):
+    monkeypatch.setitem(NETWORKS, "mnist-cnn", small("mnist-cnn"))
+
+    def changed(net, shape):
+        weight = net[0].weight
+        weight.set_data(weight.data() * 1.1)
+
+    assert optimize_job.make("mnist-cnn", True)(steps=2)["seconds"] > 0
+    monkeypatch.setattr(optimize_job, "optimize", changed)
+    with pytest.raises(RunError, match="MXNet's CNN for MNIST: the optimized network has"):
+        optimize_job.make("mnist-cnn", True)
+
+
+# --- what a job reports
+
+
+def test_a_worker_of_host_reports_every_column(tmp_path):
+    subject = next(subject for subject in host.subjects() if subject.name == "host-gluonlab-2")
+    with started(subject, tmp_path) as worker:
+        found = worker.ask({"steps": 8}, 240)
+    assert set(found) == {"seconds", *host.COLUMNS} and min(found.values()) > 0
+
+
+@pytest.mark.cpu_only("what a core computes is measured")
+def test_all_that_was_computed_at_the_speeds_reported_takes_the_seconds_reported():
+    job = host_jobs.make_efficiency()
+    for steps, products in ((1, 1), (4, 2)):
+        found = job(steps)
+        # an element of a product of 1024x1024 is 1024 multiplications and as many additions
+        multiplied = products * 1024**2 * (1024 + 1024)
+        trained = steps * 64 * 13_258_800  # LeNet, batches of 64, operations counted by hand
+        seconds = (multiplied / found["sgemm"] + trained / found["lenet"]) / 1e9
+        assert found["seconds"] == pytest.approx(seconds) and min(found.values()) > 0
+
+
+def test_a_job_of_gradients_times_every_call_of_ours(monkeypatch):
+    monkeypatch.setattr(gradients, "resnet18_shapes", lambda: [(3, 5), (70,)])
+    found = gradients.make(2, 2000, ["device", "ring"], named(2))(1)
+    assert found.pop("seconds") > 0 and {"allreduce 2 16 ring", "allreduce 2 1 ring"} <= set(found)
+    steps = {f"step 2 {trainer} {store}" for trainer in TRAINERS for store in ("device", "ring")}
+    assert steps <= set(found) and not {"allreduce 2 1 device", "allreduce 2 1 chapter"} & {*found}
+
+
+def test_a_job_of_verdict_trains_as_the_settings_say():
+    answer = verdict.make({**verdict.COMMON, "model": "mlp", "batch_size": 3})(4)
+    assert answer["images"] == 4 * 2 * 3 and answer["seconds"] > 0
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    """A folder of JPEGs, a bit more than a batch; temporary files go into its parent."""
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    images.make_jpegs(tmp_path / "set", images.Photographs(20, 16, 8, images.BATCH_SIZE + 2))
+    return tmp_path / "set"
+
+
+@pytest.mark.cpu_only("bench images reads for two CPU devices")
+@pytest.mark.parametrize("reader", image_readers.READERS)
+def test_a_reader_counts_whole_epochs(folder, reader):
+    answer = image_readers.make(reader, str(folder), 8)(steps=2)
+    assert answer["images"] == 2 * (images.BATCH_SIZE + 2) and answer["seconds"] > 0
+
+
+@pytest.mark.torch
+def test_pytorch_trains_alone_and_as_two_processes_and_reads_images(tmp_path, folder):
+    for name in ("torch-eager", "torch-ddp"):
+        [subject] = [subject for subject in peers.lenet() if subject.name == name]
+        with started(subject, tmp_path) as worker:
+            # log(10) for ten classes that nothing tells apart
+            assert 2.2 < worker.ask({"steps": 2}, 60)["loss"] < 2.5
+        with pytest.raises(ProcessLookupError):
+            os.killpg(worker.pid, 0)
+    *_, reading = images.subjects(folder, 8)
+    with started(reading, tmp_path) as worker:
+        assert worker.ask({"steps": 1}, 60)["images"] == images.BATCH_SIZE + 2
+
+
+def test_checkpoints_are_on_disk_at_the_end_of_a_block_and_checks_find_replicas_that_drift(
+    tmp_path,
+):
+    tiny = Task("LeNet 28x28", "lenet", (1, 28, 28), 4)
+    with ExitStack() as stack:
+        on = measured_on(named(2)).first(2)
+        ways = dict(checkpoints.make_ways(tiny, on, 1, tmp_path, stack))
+        way = ways[checkpoints.CHECKPOINTS]
+        for block in range(2):
+            way.block()
+            found = checkpoint.newest(way.run.path)
+            assert found.damaged == []
+            assert found.checkpoint.step == checkpoints.MIDDLE + checkpoints.EVERY * block
+            assert len(checkpoint.checkpoints(way.run.path)) == block + 1
+        ways[checkpoints.FILES].block()
+        files = {path.name for path in (tmp_path / checkpoints.FILES).iterdir()}
+        assert {"net.params", "trainer.states"} <= files
+        params = ways[checkpoints.NONE].strategy.net.collect_params().values()
+        drifted = next(iter(params)).list_data()[1]
+        drifted[:] = drifted + 1
+        nd.waitall()
+        ways[checkpoints.NONE].block()
+        for every in (10, 1):
+            first = every * (checkpoints.MIDDLE // every + 1)  # not at the end of an epoch
+            with pytest.raises(DriftError, match=f"after step {first}[;,]"):
+                ways[checkpoints.check_name(every)].block()
+
+
+# --- processes that compute meanwhile
+
+
+def ticks(pid):
+    """The time that a process has computed; None when it is gone."""
+    return processes._processes(Path("/proc")).get(pid, (None, None, None))[2]
+
+
+def test_competitors_compute_as_long_as_they_shall_and_are_gone_afterwards():
+    with pytest.raises(KeyboardInterrupt), competing(2) as pids:
+        before = [ticks(pid) for pid in pids]
+        while not all(ticks(pid) > at_first + 2 for pid, at_first in zip(pids, before)):
+            time.sleep(0.01)
+        raise KeyboardInterrupt
+    assert [ticks(pid) for pid in pids] == [None, None]
+
+
+def test_a_competitor_does_not_outlive_a_process_that_is_killed():
+    code = (
+        "import os, signal\nfrom gluonlab.bench.training_job import competing\n"
+        "with competing(1) as [pid]:\n    print(pid, flush=True)\n"
+        "    os.kill(os.getpid(), signal.SIGKILL)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=clean_environment(), stdout=subprocess.PIPE
+    )
+    assert done.returncode == -signal.SIGKILL
+    while not gone(int(done.stdout)):
+        time.sleep(0.01)
+
+
+@pytest.mark.long
+def test_two_workers_of_a_parameter_server_train_and_leave_nothing_running(tmp_path):
+    [sharing, _] = [one for one in threads.subjects([], "lenet") if one.job == "dist"]
+    with started(sharing, tmp_path) as worker:
+        assert worker.ask({"steps": 2}, 240)["seconds"] > 0
+        found = processes._processes(Path("/proc")).items()
+        parents = {pid: parent for pid, (_, parent, _) in found}
+        running = processes.descendants(worker.pid, parents)
+        assert len(running) >= 4  # the worker, its scheduler, its server, the other worker
+    assert not running & set(processes._processes(Path("/proc")))

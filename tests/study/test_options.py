@@ -1,0 +1,164 @@
+"""Options of studies: mistakes on the command line, and a damaged study.json, are one line."""
+
+import copy
+import json
+
+import pytest
+from support.commands import the_error
+
+import gluonlab
+from gluonlab.study import __main__ as command
+from gluonlab.study.__main__ import main
+from gluonlab.study.study import as_plain
+
+OPTIONS = {
+    "batch-size": {
+        "panels": {"digits": {"sizes": [2, 8, 64], "target": 0.9}}, "seeds": 3,
+        "tuning_seeds": 2, "gpus": None,
+    },
+    "learning-rate": {
+        "devices": [1, 2], "batch_size": 32, "rates": [0.01, 0.02], "epochs": 3, "seeds": 2,
+    },
+    "scaling": {
+        "network": "lenet", "devices": [1, 2], "stores": ["device", "ring"],
+        "splits": ["layers"], "kinds": ["weak", "strong"], "rounds": 5,
+    },
+    "splits": {"network": "lenet", "devices": 2, "microbatches": 8, "rounds": 5,
+               "cuts": {"1f1b": "2,4"}},
+}  # fmt: skip
+
+
+@pytest.mark.cpu_only("mistakes are found before anything is computed")
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("batch-size --panels digit", "did you mean 'digits'?"),
+        ("batch-size --sizes 16", "--sizes 16: give two batch sizes or more"),
+        ("batch-size --sizes 16,x", "--sizes x: give a whole number"),
+        ("batch-size --quick --sizes 16,2000", "--sizes 2000: digits has 1,437 training images"),
+        ("batch-size --target 0", "--target 0: give a number"),
+        ("batch-size --target 2", "--target 2: give a number"),
+        ("batch-size --language de", "unknown language 'de'"),
+        ("batch-size --resume x --seeds 2", "leave --seeds out"),
+        ("batch-size --resume x", "x/study.json cannot be read"),
+        ("learning-rate --devices 2", "--devices 2: give two numbers of devices or more"),
+        ("learning-rate --devices 1,x", "--devices x: give a whole number"),
+        ("learning-rate --epochs 1", "--epochs 1: give a whole number"),
+        ("learning-rate --seeds 0", "--seeds 0: give a whole number"),
+        ("scaling --network lenot", "did you mean 'lenet'?"),
+        ("scaling --stores rong", "unknown kvstore 'rong'"),
+        ("scaling --splits none,layers", "unknown --splits 'none'"),
+        ("scaling --splits layerss", "unknown --splits 'layerss'"),
+        ("scaling --devices x", "--devices x: give a whole number"),
+        ("scaling --rounds 0", "--rounds 0: give a whole number"),
+        ("splits --network lenot", "did you mean 'lenet'?"),
+        ("splits --devices 9", "--devices 9: give a whole number from 2 to 8"),
+        ("splits --microbatches x", "--microbatches x: give a whole number"),
+        ("splits --rounds 0", "--rounds 0: give a whole number"),
+    ],
+)
+def test_a_mistake_is_one_line_and_leaves_nothing(words, said, study, empty_cwd):
+    assert said in the_error(study(*words.split()), empty_cwd)
+
+
+# --- study.json
+
+
+@pytest.fixture
+def resumed(ended, tmp_path, monkeypatch):
+    """``resumed(study, text)``: the options with which a study goes on whose study.json has this
+    text, or the line that says why not.
+    """
+    found = []
+    monkeypatch.setattr(command, "_answer", lambda study, options, *_: found.append(options))
+
+    def resume(name, text):
+        del found[:]
+        (tmp_path / "study.json").write_text(text, encoding="utf-8")
+        status, out, said = ended(main, name, "--resume", str(tmp_path))
+        assert (status != 0, out, len(said.splitlines())) == (not found, "", not found)
+        return as_plain(found[0]) if found else said
+
+    return resume
+
+
+def written(name, options, **head):
+    about = {"format": 1, "gluonlab": gluonlab.__version__, "study": name, "options": options}
+    return json.dumps({**about, **head})
+
+
+def changed(options, path, value):
+    """A copy with ``value`` at ``path``; without what stands there if ``value`` is ``...``."""
+    found = copy.deepcopy(options)
+    *outer, last = path
+    at = found
+    for step in outer:
+        at = at[step]
+    if value is ...:
+        del at[last]
+    else:
+        at[last] = value
+    return found
+
+
+SIZES, TARGET = ("panels", "digits", "sizes"), ("panels", "digits", "target")
+# What options cannot be: by study and place, values that the command would not have written.
+IMPOSSIBLE = {
+    "batch-size": {
+        ("panels",): [{}, None, {"no": {"sizes": [1, 2], "target": 0.5}}],
+        ("panels", "digits"): [3, {"sizes": [1, 2]}],
+        SIZES: [[2], [8, 2], [2, 2], [0, 2], [2, 2**20 + 1], [2, 2.5], [True, 2], "2,8"],
+        TARGET: [0.0, 1.5, 1, None], ("seeds",): [0, 1001, "3"], ("tuning_seeds",): [0, 1001],
+        ("gpus",): [0, 1.5],
+    },
+    "learning-rate": {
+        ("devices",): [[1], [2, 1], [1, 65], [0, 1]], ("batch_size",): [0, True],
+        ("rates",): [[], [0.0], [0.02, 0.01], [1], [float("inf")]], ("epochs",): [1, 1001],
+        ("seeds",): [0, 1001],
+    },
+    "scaling": {
+        ("network",): ["mlp", None], ("devices",): [[], [1, 1], [65]], ("stores",): [[], ["rong"]],
+        ("splits",): [["layers", "layers"], ["rows"], None], ("kinds",): [[], ["weak", "weak"]],
+        ("rounds",): [0, 1001],
+    },
+    "splits": {
+        ("network",): ["mlpp", []], ("devices",): [1, 9], ("microbatches",): [0, 129],
+        ("rounds",): [0, 1001], ("cuts",): [None, {"gpipe": "2"}, {"1f1b": "2,"}, {"1f1b": 2}],
+    },
+}  # fmt: skip
+# and what they can be
+POSSIBLE = {
+    "batch-size": {SIZES: [[1, 2**20]], TARGET: [1.0], ("seeds",): [1, 1000], ("gpus",): [1]},
+    "learning-rate": {("devices",): [[1, 64]], ("rates",): [[0.01]], ("epochs",): [2, 1000]},
+    "scaling": {("splits",): [[]], ("devices",): [[64]], ("stores",): [["auto"]]},
+    "splits": {("devices",): [8], ("microbatches",): [128], ("cuts",): [{}, {"1f1b": "2"}]},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", OPTIONS)
+def test_a_study_goes_on_with_options_that_it_could_have_written_and_no_others(name, resumed):
+    options = OPTIONS[name]
+    assert resumed(name, written(name, options)) == options
+    for path, values in POSSIBLE[name].items():
+        for value in values:
+            whole = changed(options, path, value)
+            assert resumed(name, written(name, whole)) == whole
+    damaged = [
+        changed(options, path, each)
+        for path, values in IMPOSSIBLE[name].items()
+        for each in (*values, ...)
+    ]
+    for each in [{}, {**options, "another": 1}, *damaged]:
+        assert "study.json is damaged: put a copy" in str(resumed(name, written(name, each))), each
+
+
+@pytest.mark.parametrize("head", [{"study": "x\ny"}, {"gluonlab": 3}, {"study": ["a"]}])
+def test_names_that_are_none_are_not_repeated(head, resumed):
+    assert isinstance(resumed("splits", written("splits", {}, **head)), str)
+
+
+@pytest.mark.parametrize("more", ["", "\x00", "\xff", "[", '"', "9" * 5000], ids=repr)
+def test_a_file_that_is_cut_anywhere_is_one_line(more, resumed):
+    text = written("splits", OPTIONS["splits"])
+    for place in range(0, len(text), 7):
+        assert isinstance(resumed("splits", text[:place] + more), str)
