@@ -170,14 +170,16 @@ class Notebook:
 
     def marker(self, state):
         """Waits until the notebook shows this state and no other; returns what its file says."""
-        wanted = [f"gluonlab-{state}.txt"], state == "BUILDING"
-        until(lambda: (self.markers, self.locked()) == wanted)
+        wanted, building = [f"gluonlab-{state}.txt"], state == "BUILDING"
+        # to look at the lock takes it for a moment, so the marker comes first
+        until(lambda: self.markers == wanted and self.locked() is building)
         return (self.shown / f"gluonlab-{state}.txt").read_text(encoding="utf-8")
 
     def locked(self):
         """Whether a build is going on."""
         lock = self.shown / ".gluonlab" / "lock"
-        return subprocess.call(["flock", "--nonblock", str(lock), "true"], timeout=LIMIT_S) != 0
+        tried = subprocess.run(["flock", "--nonblock", str(lock), "true"], timeout=LIMIT_S)
+        return tried.returncode != 0
 
     def calls(self, beginning=""):
         lines = self.calls_file.read_text(encoding="utf-8").splitlines()
