@@ -11,6 +11,11 @@ from support.waiting import LIMIT_S
 
 SAGEMAKER = Path(__file__).resolve().parent.parent.parent / "sagemaker"
 
+MINE = {  # what a notebook is told of itself
+    "ResourceName": "mine",
+    "ResourceArn": "arn:aws:sagemaker:eu-west-1:111122223333:notebook-instance/mine",
+}
+
 
 def until(what, seconds=LIMIT_S):
     """Waits until what() is true, which may start a process: it is asked 20 times a second."""
@@ -165,28 +170,20 @@ class Notebook:
 
     def marker(self, state):
         """Waits until the notebook shows this state and no other; returns what its file says."""
-        until(
-            lambda: (
-                self.markers == [f"gluonlab-{state}.txt"]
-                and (self.locked() is (state == "BUILDING"))
-            )
-        )
+        wanted, building = [f"gluonlab-{state}.txt"], state == "BUILDING"
+        # to look at the lock takes it for a moment, so the marker comes first
+        until(lambda: self.markers == wanted and self.locked() is building)
         return (self.shown / f"gluonlab-{state}.txt").read_text(encoding="utf-8")
 
     def locked(self):
         """Whether a build is going on."""
         lock = self.shown / ".gluonlab" / "lock"
-        return (
-            subprocess.run(["flock", "--nonblock", str(lock), "true"], timeout=LIMIT_S).returncode
-            != 0
-        )
+        tried = subprocess.run(["flock", "--nonblock", str(lock), "true"], timeout=LIMIT_S)
+        return tried.returncode != 0
 
     def calls(self, beginning=""):
-        return [
-            line
-            for line in self.calls_file.read_text(encoding="utf-8").splitlines()
-            if line.startswith(beginning)
-        ]
+        lines = self.calls_file.read_text(encoding="utf-8").splitlines()
+        return [line for line in lines if line.startswith(beginning)]
 
 
 class Namespace(Notebook):

@@ -10,7 +10,7 @@ import time
 
 import pytest
 from jupyter import TOKEN, Server
-from made_up_notebook import SAGEMAKER, Quiet, until
+from made_up_notebook import MINE, SAGEMAKER, Quiet, until
 from support.waiting import LIMIT_S
 
 
@@ -29,12 +29,8 @@ def watch(idle_stop, server, tmp_path):
 
     class OfTheServer(idle_stop.Processes):
         def seconds(self):
-            mine = server.processes()
-            return {
-                (pid, start): used
-                for (pid, start), used in super().seconds().items()
-                if int(pid) in mine
-            }
+            mine, every = server.processes(), super().seconds()
+            return {one: used for one, used in every.items() if int(one[0]) in mine}
 
     jupyter = idle_stop.Jupyter(server.url, TOKEN)
     parts = jupyter, OfTheServer(), Quiet(), Quiet()
@@ -233,22 +229,16 @@ def test_an_nvidia_smi_that_hangs_holds_up_nothing(idle_stop, tmp_path, monkeypa
 
 def test_many_short_processes_are_a_job(idle_stop):
     """Each ends before it could be seen; their parent has their time."""
-    processes = idle_stop.Processes()
-    with subprocess.Popen(
-        ["bash", "-c", "while true; do grep -c x /proc/self/status; done >/dev/null 2>&1"]
-    ) as shell:
+    job = "while true; do grep -c x /proc/self/status; done >/dev/null 2>&1"
+    with subprocess.Popen(["bash", "-c", job]) as shell:
+
+        def computed():
+            every = idle_stop.Processes().seconds().items()
+            return sum(used for (pid, _), (used, _) in every if pid == str(shell.pid))
+
         try:
-            first = {pid: used for (pid, _), (used, _) in processes.seconds().items()}.get(
-                str(shell.pid), 0
-            )
-            until(
-                lambda: (
-                    {pid: used for (pid, _), (used, _) in processes.seconds().items()}[
-                        str(shell.pid)
-                    ]
-                    > first + 0.2
-                )
-            )
+            first = computed()
+            until(lambda: computed() > first + 0.2)
         finally:
             shell.kill()
 
@@ -276,28 +266,18 @@ def program(server, tmp_path):
     """
     (tmp_path / "aws").write_text(f'#!/bin/sh\necho "$@" >>{tmp_path}/stopped\n', encoding="utf-8")
     (tmp_path / "aws").chmod(0o755)
-    about = {
-        "ResourceName": "mine",
-        "ResourceArn": "arn:aws:sagemaker:eu-west-1:111122223333:notebook-instance/mine",
-    }
-    (tmp_path / "metadata.json").write_text(json.dumps(about), encoding="utf-8")
+    (tmp_path / "metadata.json").write_text(json.dumps(MINE), encoding="utf-8")
     started = []
 
     def start(url=server.url):
-        command = [
-            sys.executable,
-            "-c",
-            PROGRAM,
-            str(SAGEMAKER / "idle-stop.py"),
-            str(tmp_path / "metadata.json"),
-        ]
-        environment = {"PATH": f"{tmp_path}:{os.defpath}", "JUPYTER_TOKEN": TOKEN}
+        files = [SAGEMAKER / "idle-stop.py", tmp_path / "metadata.json"]
         options = ["--minutes", str(2 / 60), "--every", "0.2", "--url", url]
         started.append(
             subprocess.Popen(
-                command + options, env=environment, stdout=subprocess.PIPE, encoding="utf-8"
+                [sys.executable, "-c", PROGRAM, *files, *options], stdout=subprocess.PIPE,
+                env={"PATH": f"{tmp_path}:{os.defpath}", "JUPYTER_TOKEN": TOKEN}, encoding="utf-8",
             )
-        )
+        )  # fmt: skip
         return started[0]
 
     yield start

@@ -9,7 +9,7 @@ import threading
 from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import pytest
-from made_up_notebook import Quiet
+from made_up_notebook import MINE, Quiet
 
 
 class Halting(BaseHTTPRequestHandler):
@@ -17,25 +17,18 @@ class Halting(BaseHTTPRequestHandler):
     answers with no list.
     """
 
-    well, kernels = (
-        {"kernels", "terminals"},
-        [{"id": "a", "name": "python3", "last_activity": "x", "execution_state": "idle"}],
-    )
+    well = {"kernels", "terminals"}
+    kernels = [{"id": "a", "name": "python3", "last_activity": "x", "execution_state": "idle"}]
     instead = "404"
 
     def do_GET(self):
         what = self.path.split("/")[-1]
+        fault = "" if what in self.well else self.instead
         answer = json.dumps(self.kernels if what == "kernels" else []).encode()
-        if what not in self.well:
-            answer = {"404": b"", "cut": answer, "no list": b'{"message": "busy"}', "number": b"7"}[
-                self.instead
-            ]
-        refused = what not in self.well and self.instead == "404"
-        self.send_response(404 if refused else 200)
-        self.send_header(
-            "Content-Length",
-            str(len(answer) + 100 * (what not in self.well and self.instead == "cut")),
-        )
+        others = {"404": b"", "no list": b'{"message": "busy"}', "number": b"7"}
+        answer = others.get(fault, answer)
+        self.send_response(404 if fault == "404" else 200)
+        self.send_header("Content-Length", str(len(answer) + 100 * (fault == "cut")))
         self.end_headers()
         self.wfile.write(answer)
 
@@ -93,11 +86,7 @@ def test_the_role_of_the_notebook_stops_it_whatever_its_user_has_set_up(
     """Somebody's own key in ~/.aws may not stop this notebook; where the role's come from such a
     file, the file is read, too.
     """
-    about = {
-        "ResourceName": "mine",
-        "ResourceArn": "arn:aws:sagemaker:eu-west-1:111122223333:notebook-instance/mine",
-    }
-    (tmp_path / "metadata.json").write_text(json.dumps(about), encoding="utf-8")
+    (tmp_path / "metadata.json").write_text(json.dumps(MINE), encoding="utf-8")
     monkeypatch.setattr(idle_stop, "METADATA", str(tmp_path / "metadata.json"))
     monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
     monkeypatch.setenv("HOME", str(tmp_path))

@@ -53,20 +53,13 @@ class Machine:
     def run(self, *arguments, prefers="1"):
         """The server's Python, in the environment of a server: what it printed, and its status."""
         environment = {
-            "HOME": str(self.home),
-            "PATH": os.defpath,
-            "JUPYTER_PREFER_ENV_PATH": prefers,
+            "HOME": str(self.home), "PATH": os.defpath, "JUPYTER_PREFER_ENV_PATH": prefers,
             "JUPYTER_PLATFORM_DIRS": "0",
-        }
+        }  # fmt: skip
         done = subprocess.run(
-            [str(self.python), "-c", *map(str, arguments)],
-            cwd="/",
-            env=environment,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            encoding="utf-8",
-            timeout=300,
-        )
+            [str(self.python), "-c", *map(str, arguments)], cwd="/", env=environment,
+            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, encoding="utf-8", timeout=300,
+        )  # fmt: skip
         return done.returncode, done.stdout
 
 

@@ -19,10 +19,8 @@ def test_the_first_start_builds_the_environment_and_shows_that_it_is_ready(noteb
     said = notebook.marker("READY")
     env = notebook.shown / ".gluonlab" / "env"
     assert f"{env}/bin/python -m gluonlab.run" in said
-    assert (
-        f"python {notebook.shown}/gluonlab-source/tools/make_venv.py {env}-cpu cpu labs"
-        in notebook.calls()
-    )
+    tool = f"{notebook.shown}/gluonlab-source/tools/make_venv.py"
+    assert f"python {tool} {env}-cpu cpu labs" in notebook.calls()
     assert env.resolve() == Path(f"{env}-cpu").resolve()
     kernels = notebook.root / "home/ec2-user/.local/share/jupyter/kernels"
     assert sorted(path.name for path in kernels.iterdir()) == ["gluonlab", "python3"]
@@ -49,19 +47,19 @@ def test_the_foreground_does_not_wait_for_the_build_and_the_build_survives_it(no
 def test_a_second_start_installs_nothing_and_registers_the_kernel_again(notebook):
     notebook.create()
     notebook.marker("READY")
-    before = (
-        len(notebook.calls("conda")),
-        len([call for call in notebook.calls("python") if "make_venv" in call]),
-    )
+
+    def made():
+        return [
+            call for call in notebook.calls() if call.startswith("conda") or "make_venv" in call
+        ]
+
+    before = made()
     units = {path: path.read_bytes() for path in (notebook.root / "etc").rglob("*.service")}
     shutil.rmtree(notebook.root / "home/ec2-user/.local")  # a stop empties all but ~/SageMaker
     for _ in range(2):
         notebook.start()
         notebook.marker("READY")
-    assert (
-        len(notebook.calls("conda")),
-        len([call for call in notebook.calls("python") if "make_venv" in call]),
-    ) == before
+    assert made() == before
     assert (notebook.root / "home/ec2-user/.local/share/jupyter/kernels/gluonlab").is_dir()
     assert {path: path.read_bytes() for path in units} == units
 
@@ -108,31 +106,24 @@ def make_another_repository(notebook):
     ("fault", "reason"),
     [
         (break_conda, "making a Python environment with conda failed with status 3"),
-        (
-            break_the_installation,
-            "installing gluonlab[cpu,labs] from {shown}/gluonlab-source failed with status 1",
-        ),
-        (
-            fill_the_disk,
-            (
-                "0 GiB are free in {shown} and 4 are needed: "
-                "make room, or stop the notebook and give it a larger volume"
-            ),
-        ),
+        (break_the_installation,
+         "installing gluonlab[cpu,labs] from {shown}/gluonlab-source failed with status 1"),
+        (fill_the_disk,
+         "0 GiB are free in {shown} and 4 are needed: make room, or stop the notebook and give it "
+         "a larger volume"),
         (make_another_repository, "gave no setup.py: is that the repository of gluonlab?"),
     ],
-)
+)  # fmt: skip
 def test_a_failure_is_shown_with_its_reason_and_the_next_start_mends_it(notebook, fault, reason):
     fault(notebook)
     notebook.create()
     said = notebook.marker("FAILED")
     assert reason.format(shown=notebook.shown) in said
     assert f"Try again in a terminal: bash {notebook.shown}/.gluonlab/build-env.sh" in said
-    for name in ("conda-fails", "install-fails"):
-        if (notebook.root / name).exists():
-            (notebook.root / name).unlink()
-    if (notebook.shims / "df").exists():
-        (notebook.shims / "df").unlink()
+    root, shims = notebook.root, notebook.shims
+    for path in (root / "conda-fails", root / "install-fails", shims / "df"):
+        with contextlib.suppress(FileNotFoundError):
+            path.unlink()
     notebook.make_checkout(notebook.shown / "gluonlab-source")
     notebook.start()
     notebook.marker("READY")
@@ -146,10 +137,8 @@ def test_a_repository_that_cannot_be_reached_is_named_and_what_git_says_is_in_th
 
 def test_with_nothing_to_fetch_from_the_cure_is_named(notebook):
     notebook.create(GLUONLAB_REPOSITORY="")
-    assert (
-        "neither a repository nor a bucket to fetch it from: clone or upload it there"
-        in notebook.marker("FAILED")
-    )
+    said = "neither a repository nor a bucket to fetch it from: clone or upload it there"
+    assert said in notebook.marker("FAILED")
 
 
 def test_a_person_who_deletes_the_state_gets_it_anew_from_the_checkout(notebook):
@@ -157,9 +146,7 @@ def test_a_person_who_deletes_the_state_gets_it_anew_from_the_checkout(notebook)
     notebook.marker("READY")
     shutil.rmtree(notebook.shown / ".gluonlab")
     (notebook.shown / "gluonlab-source" / "sagemaker").mkdir()
-    shutil.copy(
-        str(SAGEMAKER / "build-env.sh"), str(notebook.shown / "gluonlab-source" / "sagemaker")
-    )
+    shutil.copy(SAGEMAKER / "build-env.sh", notebook.shown / "gluonlab-source" / "sagemaker")
     notebook.start()
     notebook.marker("READY")
     assert len(notebook.calls("conda")) == 2
@@ -168,18 +155,14 @@ def test_a_person_who_deletes_the_state_gets_it_anew_from_the_checkout(notebook)
 def test_without_any_build_script_the_notebook_starts_and_says_so(notebook):
     notebook.start()
     until(lambda: notebook.markers == ["gluonlab-FAILED.txt"])
-    assert "build-env.sh is gone" in (notebook.shown / "gluonlab-FAILED.txt").read_text(
-        encoding="utf-8"
-    )
+    assert "build-env.sh is gone" in (notebook.shown / "gluonlab-FAILED.txt").read_text()
 
 
 def test_while_the_checkout_is_fetched_a_build_goes_on(notebook):
     """A network that does not answer makes git wait for minutes."""
     (notebook.root / "wait").touch()
-    notebook.shim(
-        "git",
-        'while [ -e "{root}/wait" ]; do sleep 0.1; done; PATH=' + os.defpath + ' exec git "$@"',
-    )
+    waits = 'while [ -e "{root}/wait" ]; do sleep 0.1; done; '
+    notebook.shim("git", f'{waits}PATH={os.defpath} exec git "$@"')
     notebook.create()
     notebook.marker("BUILDING")
     (notebook.root / "wait").unlink()

@@ -1,5 +1,6 @@
 """deployer-policy-stack.json: what a person needs for notebook.yaml is what AWS's schemas of its
-resources say that CloudFormation calls, and what the README's commands call.
+resources say that CloudFormation calls, and what the README's commands call. And what holds of
+deployer-policy.json, too: see launch/test_launch_policy.py.
 """
 
 import fnmatch
@@ -11,6 +12,8 @@ import pytest
 from made_up_notebook import SAGEMAKER
 
 import cloudformation
+from gluonlab_sagemaker.role import role_name
+from gluonlab_sagemaker.source import KEY
 
 ACCOUNT = "111122223333"
 # For managed policies and for boundaries, of which the template has none. Whoever may attach a
@@ -41,9 +44,11 @@ COMMANDS = {
 }
 
 
-def statements():
-    text = (SAGEMAKER / "deployer-policy-stack.json").read_text(encoding="utf-8")
-    return json.loads(text)["Statement"]
+LAUNCHER, STACK = "deployer-policy.json", "deployer-policy-stack.json"
+
+
+def statements(name=STACK):
+    return json.loads((SAGEMAKER / name).read_text(encoding="utf-8"))["Statement"]
 
 
 def allowed():
@@ -68,9 +73,8 @@ def of_the_readme():
     """What the commands of steps 1 to 6 call: `aws SERVICE OPERATION` is named as the API's."""
     readme = (SAGEMAKER / "README.md").read_text(encoding="utf-8")
     steps = readme[readme.index("## 1. ") : readme.index("## launch.py")]
-    words = re.findall(
-        r"aws (cloudformation|sagemaker|service-quotas|pricing) ([a-z]+-[a-z-]+)", steps
-    )
+    services = "cloudformation|sagemaker|service-quotas|pricing"
+    words = re.findall(rf"aws ({services}) ([a-z]+-[a-z-]+)", steps)
     session = botocore.session.get_session()
     found = set()
     for service, command in words:
@@ -83,9 +87,8 @@ def of_the_readme():
 def test_the_policy_allows_what_the_stack_and_the_commands_need_and_nothing_else():
     declared = handlers()
     assert {"sagemaker:StopNotebookInstance", "iam:CreateRole", "budgets:ModifyBudget"} <= declared
-    needed = {
-        action for action in declared - NOT_NEEDED if not action.startswith(FOR_NETWORKS_AND_KEYS)
-    }
+    others = {action for action in declared if action.startswith(FOR_NETWORKS_AND_KEYS)}
+    needed = declared - NOT_NEEDED - others
     assert {"cloudformation:DeleteStack", "pricing:GetProducts"} <= of_the_readme()
     assert sorted(allowed()) == sorted(needed | of_the_readme() | COMMANDS)
 
@@ -97,7 +100,7 @@ def test_the_readme_names_what_a_subnet_and_a_key_need_besides():
             assert action in readme or action.split(":")[1] in readme, action
 
 
-@pytest.mark.parametrize("name", ["deployer-policy.json", "deployer-policy-stack.json"])
+@pytest.mark.parametrize("name", [LAUNCHER, STACK])
 def test_a_policy_is_given_in_a_way_that_takes_its_size(name):
     """IAM's quotas, without white space: 2,048 characters of policies that are part of a user
     (put-user-policy), 6,144 of a policy of its own (create-policy).
@@ -107,14 +110,13 @@ def test_a_policy_is_given_in_a_way_that_takes_its_size(name):
     readme = (SAGEMAKER / "README.md").read_text(encoding="utf-8")
     assert "put-user-policy" not in readme
     assert f"sagemaker/{name} > policy.json" in readme
-    assert (
-        "aws iam create-policy --policy-name gluonlab --policy-document file://policy.json"
-        in readme
-    )
+    command = "create-policy --policy-name gluonlab --policy-document file://policy.json"
+    assert f"aws iam {command}" in readme
 
 
-def test_only_what_has_no_narrower_resource_is_allowed_everywhere():
-    for one in statements():
+@pytest.mark.parametrize("name", [LAUNCHER, STACK])
+def test_only_what_has_no_narrower_resource_is_allowed_everywhere(name):
+    for one in statements(name):
         assert one["Effect"] == "Allow" and "*" not in "".join(one["Action"])
         if one["Resource"] == "*":
             assert all(action.split(":")[1].startswith(("Get", "List")) for action in one["Action"])
@@ -123,30 +125,35 @@ def test_only_what_has_no_narrower_resource_is_allowed_everywhere():
             assert one["Action"] == ["iam:PassRole"] and one["Condition"] == to
 
 
+SOME = f"arn:aws:sagemaker:us-east-1:{ACCOUNT}"
+ROLES = f"arn:aws:iam::{ACCOUNT}:role"
+
+
 @pytest.mark.parametrize(
-    ("action", "arn"),
+    ("name", "action", "arn"),
     [
-        (
-            "cloudformation:DeleteStack",
-            f"arn:aws:cloudformation:eu-west-1:{ACCOUNT}:stack/gluonlab/1",
-        ),
-        ("iam:CreateRole", f"arn:aws:iam::{ACCOUNT}:role/gluonlab-Role-1ABCDEF"),
-        ("iam:PassRole", f"arn:aws:iam::{ACCOUNT}:role/gluonlab-Role-1ABCDEF"),
-        (
-            "sagemaker:DeleteNotebookInstance",
-            f"arn:aws:sagemaker:us-east-1:{ACCOUNT}:notebook-instance/gluonlab",
-        ),
-        ("budgets:ModifyBudget", f"arn:aws:budgets::{ACCOUNT}:budget/gluonlab us-east-1 gluonlab"),
-        ("s3:PutObject", "arn:aws:s3:::MY-BUCKET/gluonlab/source.tar.gz"),
+        (LAUNCHER, "iam:CreateRole", f"{ROLES}/{role_name('lab', 'eu-west-1')}"),
+        (LAUNCHER, "iam:PassRole", f"{ROLES}/{role_name('a' * 63, 'ap-northeast-1')}"),
+        (LAUNCHER, "iam:PassRole", f"{ROLES}/gluonlab-Role-1ABCDEF"),  # a stack's
+        (LAUNCHER, "sagemaker:CreateTrainingJob", f"{SOME}:training-job/gluonlab-one-host-1"),
+        (LAUNCHER, "sagemaker:DeleteNotebookInstance", f"{SOME}:notebook-instance/lab"),
+        (LAUNCHER, "s3:PutObject", f"arn:aws:s3:::MY-BUCKET/{KEY}"),
+        (STACK, "cloudformation:DeleteStack",
+         f"arn:aws:cloudformation:eu-west-1:{ACCOUNT}:stack/gluonlab/1"),
+        (STACK, "iam:CreateRole", f"{ROLES}/gluonlab-Role-1ABCDEF"),
+        (STACK, "iam:PassRole", f"{ROLES}/gluonlab-Role-1ABCDEF"),
+        (STACK, "sagemaker:DeleteNotebookInstance", f"{SOME}:notebook-instance/gluonlab"),
+        (STACK, "budgets:ModifyBudget",
+         f"arn:aws:budgets::{ACCOUNT}:budget/gluonlab us-east-1 gluonlab"),
+        (STACK, "s3:PutObject", f"arn:aws:s3:::MY-BUCKET/{KEY}"),
     ],
-)
-def test_what_the_template_makes_by_its_defaults_is_within_the_resources(action, arn):
-    resources = [
-        resource
-        for one in statements()
-        if action in one["Action"]
-        for resource in ([one["Resource"]] if isinstance(one["Resource"], str) else one["Resource"])
-    ]
+)  # fmt: skip
+def test_what_the_launcher_or_the_template_makes_is_within_the_resources(name, action, arn):
+    resources = []
+    for one in statements(name):
+        if action in one["Action"]:
+            of_it = one["Resource"]
+            resources += [of_it] if isinstance(of_it, str) else of_it
     assert any(fnmatch.fnmatchcase(arn, resource) for resource in resources)
     others = arn.replace(ACCOUNT, "999999999999").replace("MY-", "HIS-")
     assert not any(fnmatch.fnmatchcase(others, resource) for resource in resources)

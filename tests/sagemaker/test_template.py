@@ -17,6 +17,16 @@ import cloudformation
 GOOD = {"Bucket": "my-bucket"}
 P3 = {**GOOD, "InstanceType": "ml.p3.16xlarge"}
 IN_SUBNET = {**GOOD, "SubnetId": "subnet-01234567"}
+GIT = {"Repository": "https://example.com/g.git"}
+
+
+def stack_of(given):
+    return cloudformation.Stack(cloudformation.load(SAGEMAKER / "notebook.yaml"), given)
+
+
+def resources(kind, given):
+    """The properties of the stack's resources whose type ends so."""
+    return [about for of, about in stack_of(given).resources().values() if of.endswith(kind)]
 
 
 @pytest.mark.parametrize(
@@ -32,10 +42,7 @@ IN_SUBNET = {**GOOD, "SubnetId": "subnet-01234567"}
         (IN_SUBNET, "A subnet needs SecurityGroupIds"),
         ({**GOOD, "SecurityGroupIds": "sg-01234567"}, "Security groups need a SubnetId"),
         ({}, "Give a Repository to clone gluonlab from, or a Bucket"),
-        (
-            {"Repository": "https://example.com/g.git", "TrainingJobs": "yes"},
-            "Training jobs need a Bucket",
-        ),
+        ({**GIT, "TrainingJobs": "yes"}, "Training jobs need a Bucket"),
         ({**GOOD, "VolumeSizeInGB": 4}, "VolumeSizeInGB: 4 is not between 20 and 16384"),
         ({**GOOD, "NotebookName": "a" * 64}, "NotebookName"),
         ({**GOOD, "NotebookName": "-a"}, "NotebookName"),
@@ -49,9 +56,7 @@ IN_SUBNET = {**GOOD, "SubnetId": "subnet-01234567"}
     ],
 )
 def test_the_template_refuses_impossible_parameters(given, refusal):
-    refusals = cloudformation.Stack(
-        cloudformation.load(SAGEMAKER / "notebook.yaml"), given
-    ).refusals()
+    refusals = stack_of(given).refusals()
     assert refusals
     assert all(refusal in one for one in refusals)
 
@@ -67,10 +72,7 @@ def test_the_template_refuses_impossible_parameters(given, refusal):
     ],
 )
 def test_the_template_takes_the_possible_ones(given):
-    assert (
-        cloudformation.Stack(cloudformation.load(SAGEMAKER / "notebook.yaml"), given).refusals()
-        == []
-    )
+    assert stack_of(given).refusals() == []
 
 
 def test_the_template_offers_the_machines_of_the_table_and_refuses_the_dead_pairs():
@@ -99,72 +101,48 @@ def test_the_default_machine_has_a_price_and_so_has_the_one_without_gpus():
     assert f"`{machine}`, the default" in readme
 
 
-def budget(**given):
-    stack = cloudformation.Stack(
-        cloudformation.load(SAGEMAKER / "notebook.yaml"), {**GOOD, **given}
-    )
-    return [about for kind, about in stack.resources().values() if kind.endswith("::Budget")]
-
-
 def test_a_budget_is_made_for_an_address_alone_and_takes_what_the_notebook_is_tagged_with():
     """Its two halves are the parameters of CreateBudget, which the model of the service holds."""
-    assert budget() == []
-    [made] = budget(BudgetEmail="ada@example.com", BudgetAmount=30)
-    stack = cloudformation.Stack(cloudformation.load(SAGEMAKER / "notebook.yaml"), GOOD)
-    [notebook] = [one for kind, one in stack.resources().values() if kind.endswith("Instance")]
+    assert resources("::Budget", GOOD) == []
+    given = {**GOOD, "BudgetEmail": "ada@example.com", "BudgetAmount": 30}
+    [made] = resources("::Budget", given)
+    [notebook] = resources("Instance", GOOD)
     [tag] = notebook["Tags"]
     assert made["Budget"]["CostFilters"] == {"TagKeyValue": [f"user:{tag['Key']}${tag['Value']}"]}
     assert made["Budget"]["BudgetLimit"] == {"Amount": 30, "Unit": "USD"}
     limit = {"Amount": "30", "Unit": "USD"}  # a text there, a number in CloudFormation
     call = {**made, "AccountId": "111122223333", "Budget": {**made["Budget"], "BudgetLimit": limit}}
     assert aws_shapes.faults("CreateBudget", call, "budgets") == []
-    addresses = [
-        one["Address"]
-        for note in made["NotificationsWithSubscribers"]
-        for one in note["Subscribers"]
-    ]
-    assert set(addresses) == {"ada@example.com"}
+    notes = made["NotificationsWithSubscribers"]
+    told = {one["Address"] for note in notes for one in note["Subscribers"]}
+    assert told == {"ada@example.com"}
 
 
 def test_the_scripts_of_the_template_are_those_of_the_folder_with_the_settings():
     import lifecycle
 
-    given = {"Bucket": "my-bucket", "Repository": "https://example.com/g.git", "IdleMinutes": 30}
-    given["Environment"] = "HTTPS_PROXY=http://proxy:3128 A=b"
-    stack = cloudformation.Stack(cloudformation.load(SAGEMAKER / "notebook.yaml"), given)
-    [properties] = [
-        about for kind, about in stack.resources().values() if kind.endswith("LifecycleConfig")
-    ]
+    environment = "HTTPS_PROXY=http://proxy:3128 A=b"
+    given = {**GOOD, **GIT, "IdleMinutes": 30, "Environment": environment}
+    [properties] = resources("LifecycleConfig", given)
     settings = {
-        "GLUONLAB_BUCKET": "my-bucket",
-        "GLUONLAB_REPOSITORY": "https://example.com/g.git",
-        "GLUONLAB_IDLE_MINUTES": "30",
-        "GLUONLAB_ENVIRONMENT": "HTTPS_PROXY=http://proxy:3128 A=b",
-    }
+        "GLUONLAB_BUCKET": "my-bucket", "GLUONLAB_REPOSITORY": GIT["Repository"],
+        "GLUONLAB_IDLE_MINUTES": "30", "GLUONLAB_ENVIRONMENT": environment,
+    }  # fmt: skip
+
+    def lines(text):
+        return [line.replace("'", "") for line in text.splitlines() if line != "#!/bin/bash"]
+
     for hook, name, given in (("OnCreate", "on-create", {}), ("OnStart", "on-start", settings)):
         text = base64.b64decode(properties[hook][0]["Content"]).decode("utf-8")
-        without = [line.replace("'", "") for line in text.splitlines() if line != "#!/bin/bash"]
-        wanted = [
-            line.replace("'", "")
-            for line in lifecycle.script(name, given).splitlines()
-            if line != "#!/bin/bash"
-        ]
-        assert without == wanted
+        assert lines(text) == lines(lifecycle.script(name, given))
 
 
 def statements(given):
-    stack = cloudformation.Stack(cloudformation.load(SAGEMAKER / "notebook.yaml"), given)
-    for kind, properties in stack.resources().values():
-        documents = [one["PolicyDocument"] for one in properties.get("Policies", [])]
-        documents += [properties["PolicyDocument"]] if kind == "AWS::IAM::RolePolicy" else []
-        for document in documents:
-            for statement in document["Statement"]:
-                yield {
-                    **statement,
-                    "Action": [statement["Action"]]
-                    if isinstance(statement["Action"], str)
-                    else statement["Action"],
-                }
+    policies = [one for role in resources("::Role", given) for one in role.get("Policies", [])]
+    for policy in [*policies, *resources("::RolePolicy", given)]:
+        for statement in policy["PolicyDocument"]["Statement"]:
+            actions = statement["Action"]
+            yield {**statement, "Action": [actions] if isinstance(actions, str) else actions}
 
 
 def test_the_role_may_do_no_more_than_it_must():
@@ -172,36 +150,25 @@ def test_the_role_may_do_no_more_than_it_must():
 
     No action has a wildcard, and few resources are everything.
     """
-    actions = {
-        action
-        for one in statements({"Repository": "https://example.com/g.git"})
-        for action in one["Action"]
-    }
-    assert {action.split(":")[0] for action in actions} == {"sagemaker", "logs"}
+
+    def services(one):
+        return {action.split(":")[0] for action in one["Action"]}
+
+    assert set().union(*map(services, statements(GIT))) == {"sagemaker", "logs"}
     for one in statements({**IN_SUBNET, "SecurityGroupIds": "sg-01234567", "TrainingJobs": "yes"}):
         assert one["Effect"] == "Allow"
         assert "*" not in "".join(one["Action"])
         if one["Resource"] == "*":
-            assert {action.split(":")[0] for action in one["Action"]} <= {
-                "ec2",
-                "ecr",
-                "cloudwatch",
-            }
+            assert services(one) <= {"ec2", "ecr", "cloudwatch"}
         if "iam:PassRole" in one["Action"]:
-            assert one["Condition"] == {
-                "StringEquals": {"iam:PassedToService": "sagemaker.amazonaws.com"}
-            }
+            to = {"StringEquals": {"iam:PassedToService": "sagemaker.amazonaws.com"}}
+            assert one["Condition"] == to
         if one["Action"][0].startswith("s3:"):
             assert "gluonlab" in one["Resource"] + str(one.get("Condition"))
 
 
 def test_who_may_take_the_role_is_the_service_for_this_account():
-    stack = cloudformation.Stack(cloudformation.load(SAGEMAKER / "notebook.yaml"), GOOD)
-    [trust] = [
-        about["AssumeRolePolicyDocument"]["Statement"]
-        for kind, about in stack.resources().values()
-        if kind == "AWS::IAM::Role"
-    ]
-    [statement] = trust
+    [role] = resources("::Role", GOOD)
+    [statement] = role["AssumeRolePolicyDocument"]["Statement"]
     assert statement["Principal"] == {"Service": "sagemaker.amazonaws.com"}
     assert statement["Condition"] == {"StringEquals": {"aws:SourceAccount": "111122223333"}}

@@ -17,13 +17,9 @@ from support.waiting import wait_until
 
 REPOSITORY = SAGEMAKER.parent
 SMALL = {
-    "dataset": "digits",
-    "model": "mlp",
-    "epochs": 1,
-    "lr": 0.1,
-    "optimizer": "sgd",
+    "dataset": "digits", "model": "mlp", "epochs": 1, "lr": 0.1, "optimizer": "sgd",
     "momentum": 0.9,
-}
+}  # fmt: skip
 
 
 def command(name, **instead):
@@ -35,21 +31,17 @@ def command(name, **instead):
     values = {key: json.loads(text) for key, text in request["HyperParameters"].items()}
     options = {key: value for key, value in values.items() if not key.startswith("sagemaker_")}
     options.update(instead)
-    words = [
-        word
-        for key, value in options.items()
-        if value is not None
-        for word in (f"--{key}", str(value))
-    ]
-    return [sys.executable, "-m", values["sagemaker_program"], *words]
+    given = {key: value for key, value in options.items() if value is not None}
+    return [sys.executable, "-m", values["sagemaker_program"], *as_words(given)]
+
+
+def as_words(options):
+    return [word for key, value in options.items() for word in (f"--{key}", str(value))]
 
 
 def environment(**more):
-    kept = {
-        name: value
-        for name, value in os.environ.items()
-        if not name.startswith(("DMLC_", "OMP_", "MXNET_"))
-    }
+    theirs = ("DMLC_", "OMP_", "MXNET_")
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(theirs)}
     return {**kept, "PYTHONPATH": str(REPOSITORY), "OMP_NUM_THREADS": "1", **more}
 
 
@@ -80,9 +72,8 @@ def check_charts(name, said, folder):
 def parameters(folder):
     from mxnet import nd
 
-    return {
-        name: array.asnumpy() for name, array in nd.load(str(folder / "parameters.params")).items()
-    }
+    arrays = nd.load(str(folder / "parameters.params"))
+    return {name: array.asnumpy() for name, array in arrays.items()}
 
 
 @contextmanager
@@ -99,16 +90,12 @@ def cluster(servers):
     started = []
 
     def start(role, words):
-        environ = environment(DMLC_ROLE=role, **shared)
         started.append(
             subprocess.Popen(
-                words,
-                env=environ,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
-                encoding="utf-8",
+                words, env=environment(DMLC_ROLE=role, **shared), stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT, encoding="utf-8",
             )
-        )
+        )  # fmt: skip
         return started[-1]
 
     try:
@@ -140,20 +127,8 @@ def test_two_workers_of_the_parameter_server_train_as_one_process_does(tmp_path)
         said = [process.communicate(timeout=300)[0] for process in started]
     assert [process.returncode for process in started] == [0] * 5, said
     check_charts("parameter-server", "".join(said), tmp_path / "many")  # rank 0 alone evaluates
-    alone = [
-        sys.executable,
-        "-m",
-        "gluonlab.run",
-        "--devices",
-        "cpu",
-        "--global-batch-size",
-        str(size),
-        "--out",
-        str(tmp_path / "one"),
-    ]
-    done = run(
-        [*alone, *(word for key, value in SMALL.items() for word in (f"--{key}", str(value)))]
-    )
+    own = {"devices": "cpu", "global-batch-size": size, "out": tmp_path / "one", **SMALL}
+    done = run([sys.executable, "-m", "gluonlab.run", *as_words(own)])
     assert done.returncode == 0, done.stderr
     many, one = parameters(tmp_path / "many"), parameters(tmp_path / "one")
     assert set(many) == set(one)
@@ -314,7 +289,5 @@ def test_a_process_that_nobody_has_placed_says_so_in_one_line(tmp_path, name):
 def test_an_unknown_backend_is_answered_with_the_known_ones(tmp_path):
     done = run(command("horovod", backend="horovood"))
     assert done.returncode == 2
-    assert (
-        "choose dist_async, dist_device_sync, dist_sync, horovod (did you mean 'horovod'?)"
-        in done.stderr
-    )
+    said = "choose dist_async, dist_device_sync, dist_sync, horovod (did you mean 'horovod'?)"
+    assert said in done.stderr

@@ -15,13 +15,8 @@ from gluonlab_sagemaker.calls import Caller
 from gluonlab_sagemaker.options import World
 
 SET_BY_PEOPLE = (
-    "PROFILE",
-    "DEFAULT_PROFILE",
-    "ACCESS_KEY_ID",
-    "SECRET_ACCESS_KEY",
-    "SESSION_TOKEN",
-    "REGION",
-)
+    "PROFILE", "DEFAULT_PROFILE", "ACCESS_KEY_ID", "SECRET_ACCESS_KEY", "SESSION_TOKEN", "REGION",
+)  # fmt: skip
 
 # Each command makes a session, and each session would read AWS's descriptions of its services anew,
 # which takes half a second.
@@ -33,15 +28,8 @@ def nobody(monkeypatch, tmp_path):
     """No credentials, no configuration and no network: what a person has set up is no part of a
     test.
     """
-    for name in (
-        "AWS_PROFILE",
-        "AWS_DEFAULT_PROFILE",
-        "AWS_ACCESS_KEY_ID",
-        "AWS_SECRET_ACCESS_KEY",
-        "AWS_SESSION_TOKEN",
-        "AWS_REGION",
-    ):
-        monkeypatch.delenv(name, raising=False)
+    for name in SET_BY_PEOPLE:
+        monkeypatch.delenv(f"AWS_{name}", raising=False)
     for name in ("AWS_CONFIG_FILE", "AWS_SHARED_CREDENTIALS_FILE"):
         monkeypatch.setenv(name, str(tmp_path / "no-aws-configuration"))
     monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")

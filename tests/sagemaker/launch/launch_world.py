@@ -20,12 +20,11 @@ REGION = "us-east-1"
 
 
 class Log:
-    """What was called, and how long was slept; ``before`` is called before each call with its
-    number.
-    """
+    """What was called, and how long was slept."""
 
     def __init__(self):
-        self.calls, self.slept, self.before = [], [], lambda number: None
+        self.calls, self.slept = [], []
+        self.interrupt_no_more()
 
     @property
     def operations(self):
@@ -36,6 +35,18 @@ class Log:
         return [
             name for name in self.operations if not name.startswith(("Describe", "Get", "List"))
         ]
+
+    def interrupt_at(self, call):
+        """Ctrl-C comes when the command makes the call of this number."""
+
+        def before(number):
+            if number == call:
+                raise KeyboardInterrupt
+
+        self.before = before
+
+    def interrupt_no_more(self):
+        self.before = lambda number: None
 
     def recording(self, base=Caller):
         log = self
@@ -106,12 +117,27 @@ class Answers:
                 }
                 self.say("describe_notebook_instance", {**about, **more})
 
+    def no_scripts(self):
+        """There is no lifecycle configuration of the notebook."""
+        operation = "describe_notebook_instance_lifecycle_config"
+        self.refuse(operation, "ValidationException", "it does not exist.")
+
+    def scripts_are_made(self):
+        self.no_scripts()
+        self.say("create_notebook_instance_lifecycle_config")
+
+    def no_role(self):
+        self.refuse("get_role", "NoSuchEntity", "cannot be found", "iam")
+
     def without_a_role(self):
         """There is neither the notebook nor the role that it would have; the caller is ada."""
         self.statuses(None)
+        self.caller_is_ada()
+        self.no_role()
+
+    def caller_is_ada(self):
         ada = {"Account": "111122223333", "Arn": "arn:aws:iam::111122223333:user/ada"}
         self.say("get_caller_identity", ada, "sts")
-        self.refuse("get_role", "NoSuchEntity", "cannot be found", "iam")
 
     def all_given(self):
         for stubber in self._stubbers.values():

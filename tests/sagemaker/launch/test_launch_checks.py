@@ -30,17 +30,13 @@ from gluonlab_sagemaker.role import LONGEST_ROLE, role_name
 from gluonlab_sagemaker.source import archive
 
 FROM = ("--repository", "https://git.example.org/gluonlab.git")
-AL2, AL2023 = ("--platform", "notebook-al2-v2"), ("--platform", "notebook-al2023-v1")
 NAME = re.compile(r"[a-zA-Z0-9](-*[a-zA-Z0-9]){0,70}")
 SHAPES = botocore.session.get_session().get_service_model("sagemaker")
 
 
 def is_name(text):
-    shape = SHAPES.shape_for("NotebookInstanceName")
-    return (
-        len(text) <= shape.metadata["max"]
-        and re.fullmatch(shape.metadata["pattern"], text) is not None
-    )
+    rule = SHAPES.shape_for("NotebookInstanceName").metadata
+    return len(text) <= rule["max"] and re.fullmatch(rule["pattern"], text) is not None
 
 
 @settings(max_examples=100, deadline=None)
@@ -69,14 +65,6 @@ def test_long_names_that_begin_alike_have_different_roles():
     assert len({role_name("a" * 61 + end, "us-east-1") for end in ("", "b", "c", "cc")}) == 4
 
 
-@pytest.mark.parametrize(
-    "text", ["s3://my-bucket", "My-Bucket", "a", "my_bucket", "my-bucket/gluonlab", "b" * 64, "-ab"]
-)
-def test_what_is_no_bucket(text):
-    with pytest.raises(RefusedError, match=f"--bucket {text}: write the bucket's name alone"):
-        check_bucket(text)
-
-
 VARIABLES = st.one_of(
     st.text("AB_1= '\"@$\n/:é", max_size=5),
     st.from_regex(r"[AB_]{1,2}=[a-z:/.-]{0,9}", fullmatch=True),
@@ -100,106 +88,91 @@ def test_variables_are_taken_exactly_when_the_stack_would_take_them(given):
 
 
 @pytest.mark.parametrize(
-    "text",
+    ("check", "text", "says"),
     [
-        "git@host:x/y.git",
-        "http://host/x",
-        "https://user:secret@host/x",
-        "https://host/'x'",
-        "/here",
+        *((check_bucket, text, f"--bucket {text}: write the bucket's name alone") for text in (
+            "s3://my-bucket", "My-Bucket", "a", "my_bucket", "my-bucket/gluonlab", "b" * 64, "-ab",
+        )),
+        *((check_repository, text, "write an https:// address") for text in (
+            "git@host:x/y.git", "http://host/x", "https://user:secret@host/x", "https://host/'x'",
+            "/here",
+        )),
     ],
-)
-def test_what_is_no_repository_and_its_password_is_not_repeated(text):
-    with pytest.raises(RefusedError, match="write an https:// address") as raised:
-        check_repository(text)
+)  # fmt: skip
+def test_what_is_no_bucket_or_repository_is_refused_and_no_password_is_repeated(check, text, says):
+    with pytest.raises(RefusedError, match=says) as raised:
+        check(text)
     assert "secret" not in str(raised.value)
 
 
-@pytest.mark.parametrize(
-    ("arguments", "says"),
-    [
-        (("create",), "create lacks the machine: write --instance TYPE, such as "),
-        (("create", "--instance", "p9.8xlarge", *FROM), "unknown instance 'ml.p9.8xlarge'"),
-        (
-            ("create", "--instance", "p5.48xlarge", *FROM),
-            "its GPUs are H100 or H200 (sm_90), which mxnet-cu112 1.9.1",
-        ),
-        (
-            (
-                "create",
-                "--instance",
-                "g5.12xlarge",
-                "--subnet",
-                "subnet-1",
-                *6 * ("--security-group", "sg-1"),
-                *FROM,
-            ),
-            "at most 5",
-        ),
-        (
-            ("create", "--instance", "p2.xlarge", *FROM),
-            "notebook-al2023-v1 does not start ml.p2.xlarge",
-        ),
-        (
-            ("create", "--instance", "g5.12xlarge"),
-            "give --repository https://... or --bucket NAME",
-        ),
-        (
-            ("create", "--instance", "g5.xlarge", "--platform", "notebook-al1-v1", *FROM),
-            "notebook-al1-v1 is dead since 2024-03-31",
-        ),
-        (
-            ("create", "--instance", "p3.2xlarge", "--platform", "notebook-al2023-v2", *FROM),
-            "notebook-al2023-v2 does not start ml.p3.2xlarge",
-        ),
-        (("create", "--instance", "p3.2xlarge", *FROM), "choose --instance ml.g5.xlarge"),
-        (("resize", "--volume", "4"), "--volume"),
-        (("resize",), "add --instance TYPE, --volume GB or --platform PLATFORM"),
-        (("resize", "--instance", "p9.8xlarge"), "unknown instance 'ml.p9.8xlarge'"),
-        (("resize", "--platform", "al2023"), "unknown platform 'al2023'"),
-        (("quota",), "quota lacks the machine: write --instance TYPE, such as ml.g4dn.xlarge"),
-        (("quota", "--instance", "g5.xlarge", "--request", "0"), "--request"),
-        (("quota", "--instance", "g5.xlarge", "--use", "trainin"), "--use"),
-        (("create", "--instance", "p3.8xlarge", *FROM), "notebook-al2-v3 is dead since 2026-07-01"),
-        (("create", "--instance", "p3.16xlarge", *FROM), "choose --instance ml.g5.48xlarge"),
-        (
-            ("create", "--instance", "p3.2xlarge", *AL2023, *FROM),
-            "does not start ml.p3.2xlarge (as of 2026-11-27)",
-        ),
-        (
-            ("create", "--instance", "g5.12xlarge", *AL2, *FROM),
-            "notebook-al2-v2 is dead since 2026-07-01",
-        ),
-        (
-            ("create", "--instance", "g5.12xlarge", "--platform", "al2023", *FROM),
-            "unknown platform 'al2023'",
-        ),
-        (
-            ("create", "--instance", "g5.12xlarge", "--name", "x_y", *FROM),
-            "--name 'x_y' is not a name that AWS takes",
-        ),
-        (
-            ("create", "--instance", "g5.12xlarge", "--subnet", "subnet-1", *FROM),
-            "--subnet subnet-1 lacks its security groups",
-        ),
-        (
-            ("create", "--instance", "g5.12xlarge", "--security-group", "sg-1", *FROM),
-            "--security-group sg-1 lacks its subnet",
-        ),
-        (("create", "--instance", "g5.12xlarge", "--owner", "a;b", *FROM), "--owner 'a;b'"),
-        (("create", "--instance", "g5.12xlarge", "--volume", "4", *FROM), "--volume"),
-        (("url", "--hours", "13"), "--hours"),
-        (("status", "--nmae", "x"), "did you mean '--name'?"),
-        (("stauts",), "did you mean 'status'?"),
-        (("jobs", "sumbit"), "did you mean 'submit'?"),
-    ],
-)
-def test_a_mistake_is_one_line_and_nothing_is_called(arguments, says, capsys, log, somebody):
+FROM_IT = " ".join(FROM)
+G5 = f"create --instance g5.12xlarge {FROM_IT}"
+SUBMIT = "jobs submit --bucket their-bucket --role arn:aws:iam::111122223333:role/mine --no-upload"
+AL2, AL2023 = "--platform notebook-al2-v2", "--platform notebook-al2023-v1"
+MISTAKES = {
+    "create": "create lacks the machine: write --instance TYPE, such as ",
+    f"create --instance p9.8xlarge {FROM_IT}": "unknown instance 'ml.p9.8xlarge'",
+    f"create --instance p5.48xlarge {FROM_IT}": "its GPUs are H100 or H200 (sm_90), which mxnet-cu",
+    f"{G5} --subnet subnet-1 {6 * '--security-group sg-1 '}": "at most 5",
+    f"create --instance p2.xlarge {FROM_IT}": "notebook-al2023-v1 does not start ml.p2.xlarge",
+    "create --instance g5.12xlarge": "give --repository https://... or --bucket NAME",
+    f"{G5} --platform notebook-al1-v1": "notebook-al1-v1 is dead since 2024-03-31",
+    f"create --instance p3.2xlarge --platform notebook-al2023-v2 {FROM_IT}": (
+        "notebook-al2023-v2 does not start ml.p3.2xlarge"
+    ),
+    f"create --instance p3.2xlarge {FROM_IT}": "choose --instance ml.g5.xlarge",
+    f"create --instance p3.8xlarge {FROM_IT}": "notebook-al2-v3 is dead since 2026-07-01",
+    f"create --instance p3.16xlarge {FROM_IT}": "choose --instance ml.g5.48xlarge",
+    f"create --instance p3.2xlarge {AL2023} {FROM_IT}": (
+        "does not start ml.p3.2xlarge (as of 2026-11-27)"
+    ),
+    f"{G5} {AL2}": "notebook-al2-v2 is dead since 2026-07-01",
+    f"{G5} --platform al2023": "unknown platform 'al2023'",
+    f"{G5} --name x_y": "--name 'x_y' is not a name that AWS takes",
+    f"{G5} --subnet subnet-1": "--subnet subnet-1 lacks its security groups",
+    f"{G5} --security-group sg-1": "--security-group sg-1 lacks its subnet",
+    f"{G5} --owner a;b": "--owner 'a;b'",
+    f"{G5} --volume 4": "--volume",
+    "resize --volume 4": "--volume",
+    "resize": "add --instance TYPE, --volume GB or --platform PLATFORM",
+    "resize --instance p9.8xlarge": "unknown instance 'ml.p9.8xlarge'",
+    "resize --platform al2023": "unknown platform 'al2023'",
+    "quota": "quota lacks the machine: write --instance TYPE, such as ml.g4dn.xlarge",
+    "quota --instance g5.xlarge --request 0": "--request",
+    "quota --instance g5.xlarge --use trainin": "--use",
+    "url --hours 13": "--hours",
+    "status --nmae x": "did you mean '--name'?",
+    "stauts": "did you mean 'status'?",
+    "jobs sumbit": "did you mean 'submit'?",
+    "jobs submit": "submit lacks a bucket: add --bucket NAME",
+    "jobs submit --bucket my-bucket": "submit lacks a role: add --role ROLE",
+    f"{SUBMIT} --template one": "unknown template 'one'",
+    f"{SUBMIT} --checkpoints gluonlab-y": "one-host writes none",
+    f"{SUBMIT} --template spot --set out=/tmp/run": "must lie below /opt/ml",
+    f"{SUBMIT} --template spot --set autoresume=false": "must go on then",
+    f"{SUBMIT} --volume 70": "ml.g5.12xlarge has a disk of its own",
+    f"{SUBMIT} --template spot --checkpoints a/b": "--checkpoints 'a/b'",
+    f"{SUBMIT} --name mine": "--name mine: begin it with gluonlab-",
+    f"{SUBMIT} --set epochs": "--set epochs: write NAME=VALUE",
+    f"{SUBMIT} --set sagemaker_program=x": "are the template's",
+    f"{SUBMIT} --instance g5.13xlarge": "unknown instance 'ml.g5.13xlarge'",
+    "jobs stop": "the job's name is missing: add --name NAME",
+    "jobs wait --name a_b": "--name 'a_b' is not a name that AWS takes",
+    "jobs role": "role lacks a bucket: add --bucket NAME",
+    "jobs role --bucket s3://x": "--bucket s3://x: write the bucket's name alone",
+    "jobs policy --instance g5.xlarge": "policy lacks a bucket",
+    "jobs policy --bucket b-b": "policy lacks machines: add --instance TYPE",
+    "jobs policy --bucket b-b --instance g5.13xlarge": "unknown instance 'ml.g5.13xlarge'",
+}
+
+
+@pytest.mark.parametrize("words", MISTAKES)
+def test_a_mistake_is_one_line_and_nothing_is_called(words, capsys, log, somebody):
     """Had something been called, it would have met a network that is not there."""
-    status, out, err = ended(capsys, World(log.recording()), arguments)
+    status, out, err = ended(capsys, World(log.recording()), words.split())
     assert (status, out, log.calls) == (2, "", [])
     [line] = [line for line in err.splitlines() if line.startswith("error: ")]
-    assert says in line
+    assert MISTAKES[words] in line
 
 
 CAPABILITIES = {
@@ -213,14 +186,12 @@ def test_a_machine_is_unfit_exactly_when_the_doctor_would_say_so_of_its_gpus():
     """Every family of GPUs that the API knows."""
     from gluonlab.gpu.cuda import has_code
 
-    types = set(SHAPES.shape_for("InstanceType").enum) | set(
-        SHAPES.shape_for("TrainingInstanceType").enum
-    )
+    both = ("InstanceType", "TrainingInstanceType")
+    types = {name for shape in both for name in SHAPES.shape_for(shape).enum}
     assert {name.split(".")[1] for name in types if name[3] in "gp"} == set(CAPABILITIES)
     for name in types:
-        assert has_code(CAPABILITIES.get(name.split(".")[1], (8, 0))) is not bool(
-            instances.pairs.unfit(name)
-        ), name
+        able = has_code(CAPABILITIES.get(name.split(".")[1], (8, 0)))
+        assert able is not bool(instances.pairs.unfit(name)), name
 
 
 def test_a_platform_that_only_aws_knows_is_left_to_aws_with_a_warning():
@@ -274,11 +245,8 @@ def test_the_list_of_machines_says_what_each_costs_an_hour(capsys, somebody):
 def test_without_a_region_no_price_is_looked_for_and_nothing_is_made(capsys, monkeypatch):
     monkeypatch.delenv("AWS_DEFAULT_REGION")
     made = ("create", "--instance", "g5.xlarge", "--repository", "https://x/y")
-    assert ended(capsys, World(), made) == (
-        2,
-        "",
-        "error: create lacks the region: add --region REGION, such as us-east-1\n",
-    )
+    said = "error: create lacks the region: add --region REGION, such as us-east-1\n"
+    assert ended(capsys, World(), made) == (2, "", said)
     err = ended(capsys, World(), (*made, "--dry-run"))[2]
     assert "cost: it depends on the region: add --region REGION, such as us-east-1; 50 GB" in err
     assert "<region>" not in err
@@ -367,19 +335,15 @@ def test_the_archive_holds_the_last_commit_at_its_top(tmp_path):
     (tmp_path / "secrets").write_text("never added")
     said = []
     with tarfile.open(fileobj=BytesIO(archive(tmp_path, said.append))) as tar:
-        files = {
-            one.name: tar.extractfile(one).read().decode()
-            for one in tar.getmembers()
-            if one.isfile()
-        }
+        members = [one for one in tar.getmembers() if one.isfile()]
+        files = {one.name: tar.extractfile(one).read().decode() for one in members}
     assert files == {"setup.py": "committed", "sub/a": "a"}
     assert said == ["warning: what is not committed is not uploaded: setup.py"]
 
 
 def test_without_a_git_checkout_there_is_no_archive(tmp_path):
-    with pytest.raises(
-        RefusedError, match=r"is not a git checkout that can be uploaded .* or give --repository"
-    ):
+    said = "is not a git checkout that can be uploaded .* or give --repository"
+    with pytest.raises(RefusedError, match=said):
         archive(tmp_path)
 
 
@@ -389,21 +353,14 @@ def test_the_modules_import_downwards_only():
 
     rows = [re.split(r"  +", line)[0] for line in gluonlab_sagemaker.__doc__.splitlines()[4:]]
     order = [name for row in rows for name in row.split()]
-    files = {
-        path.stem: path
-        for path in (SAGEMAKER / "gluonlab_sagemaker").glob("*.py")
-        if path.stem != "__init__"
-    }
+    files = {path.stem: path for path in (SAGEMAKER / "gluonlab_sagemaker").glob("[a-z]*.py")}
     assert sorted(order) == sorted(files)
     for place, name in enumerate(order):
         text = files[name].read_text(encoding="utf-8")
-        from_one = set(re.findall(r"^ *from gluonlab_sagemaker\.(\w+) import", text, re.M))
-        together = {
-            one.strip()
-            for names in re.findall(r"^ *from gluonlab_sagemaker import (.*)$", text, re.M)
-            for one in names.split(",")
-        }
-        assert from_one | together <= set(order[place + 1 :]), name
+        used = re.findall(r"^ *from gluonlab_sagemaker\.(\w+) import", text, re.M)
+        for names in re.findall(r"^ *from gluonlab_sagemaker import (.*)$", text, re.M):
+            used += [one.strip() for one in names.split(",")]
+        assert set(used) <= set(order[place + 1 :]), name
 
 
 def test_launch_py_needs_neither_mxnet_nor_an_installed_gluonlab(tmp_path):
@@ -417,11 +374,7 @@ def test_launch_py_needs_neither_mxnet_nor_an_installed_gluonlab(tmp_path):
         f"runpy.run_path({str(SAGEMAKER / 'launch.py')!r}, run_name='__main__')\n"
     )
     done = subprocess.run(
-        [sys.executable, "-c", forbid],
-        cwd=tmp_path,
-        capture_output=True,
-        encoding="utf-8",
-        timeout=300,
+        [sys.executable, "-c", forbid], cwd=tmp_path, capture_output=True, text=True, timeout=300
     )
     assert (done.returncode, done.stderr) == (0, "")
     assert json.loads(done.stdout)[0]["operation"] == "DescribeNotebookInstance"

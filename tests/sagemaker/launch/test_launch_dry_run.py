@@ -63,36 +63,33 @@ def test_a_rehearsal_prints_what_the_command_then_calls(before, command, launch,
     assert comparable(printed) == comparable(called)
 
 
-def test_url_and_all_are_rehearsed_too(rehearse):
-    calls, _ = rehearse("url")
-    assert [call["operation"] for call in calls] == [
-        "DescribeNotebookInstance",
-        "CreatePresignedNotebookInstanceUrl",
-    ]
-    calls, _ = rehearse("status", "--all")
-    assert [call["operation"] for call in calls] == ["ListNotebookInstances", "ListTrainingJobs"]
+@pytest.mark.parametrize(
+    ("words", "operations"),
+    [
+        ("url", ["DescribeNotebookInstance", "CreatePresignedNotebookInstanceUrl"]),
+        ("status --all", ["ListNotebookInstances", "ListTrainingJobs"]),
+        ("prices", []),
+        ("quota --instance g5.xlarge --request 2",
+         ["ListServiceQuotas", "RequestServiceQuotaIncrease"]),
+        ("jobs role --bucket b-b", ["GetCallerIdentity", "GetRole", "CreateRole", "PutRolePolicy"]),
+        ("jobs role --delete", ["GetRole"]),
+        ("jobs policy --bucket b-b --instance g5.xlarge", ["GetCallerIdentity"]),
+        ("jobs logs --name gluonlab-x",
+         ["DescribeTrainingJob", "DescribeLogStreams", "GetLogEvents", "GetLogEvents"]),
+    ],
+)  # fmt: skip
+def test_whatever_calls_is_rehearsed(words, operations, rehearse):
+    assert [call["operation"] for call in rehearse(*words.split())[0]] == operations
 
 
-def test_resize_prices_and_quota_are_rehearsed_too(rehearse):
+def test_a_rehearsed_change_has_its_parameters(rehearse):
     calls, _ = rehearse("resize", "--instance", "g5.xlarge", "--volume", "80")
-    assert calls[-2] == {
-        "service": "sagemaker",
-        "operation": "UpdateNotebookInstance",
-        "parameters": {
-            "NotebookInstanceName": "gluonlab",
-            "InstanceType": "ml.g5.xlarge",
-            "VolumeSizeInGB": 80,
-        },
-    }
+    asked = {"InstanceType": "ml.g5.xlarge", "VolumeSizeInGB": 80}
+    assert (calls[-2]["service"], calls[-2]["operation"]) == ("sagemaker", "UpdateNotebookInstance")
+    assert calls[-2]["parameters"] == {"NotebookInstanceName": "gluonlab", **asked}
     [call] = rehearse("prices", "--update", "--region", "eu-west-1")[0]
     assert (call["service"], call["operation"]) == ("pricing", "GetProducts")
     assert call["parameters"]["Filters"][0]["Value"] == "eu-west-1"
-    assert rehearse("prices")[0] == []
-    calls, _ = rehearse("quota", "--instance", "g5.xlarge", "--request", "2")
-    assert [call["operation"] for call in calls] == [
-        "ListServiceQuotas",
-        "RequestServiceQuotaIncrease",
-    ]
 
 
 def test_without_a_region_there_is_a_gap_instead_of_an_error(rehearse, monkeypatch):
@@ -109,27 +106,13 @@ def test_a_role_that_is_given_by_name_is_looked_up_but_not_made(rehearse):
 
 
 def test_a_network_of_ones_own(rehearse):
-    calls, _ = rehearse(
-        "create",
-        *P3,
-        "--subnet",
-        "subnet-1",
-        "--security-group",
-        "sg-1",
-        "--security-group",
-        "sg-2",
-    )
-    [request] = [
-        call["parameters"] for call in calls if call["operation"] == "CreateNotebookInstance"
-    ]
+    network = "--subnet subnet-1 --security-group sg-1 --security-group sg-2"
+    calls, _ = rehearse("create", *P3, *network.split())
+    made = {call["operation"]: call["parameters"] for call in calls}
+    request = made["CreateNotebookInstance"]
     assert (request["SubnetId"], request["SecurityGroupIds"]) == ("subnet-1", ["sg-1", "sg-2"])
     assert request["DirectInternetAccess"] == "Disabled"
-    [policy] = [
-        call["parameters"]["PolicyDocument"]
-        for call in calls
-        if call["operation"] == "PutRolePolicy"
-    ]
-    assert "ec2:CreateNetworkInterface" in policy
+    assert "ec2:CreateNetworkInterface" in made["PutRolePolicy"]["PolicyDocument"]
 
 
 def test_the_source_is_uploaded_only_without_a_repository(rehearse, monkeypatch):
@@ -137,18 +120,15 @@ def test_the_source_is_uploaded_only_without_a_repository(rehearse, monkeypatch)
     calls, _ = rehearse("create", "--instance", "g5.48xlarge", "--bucket", "my-bucket")
     [put] = [call["parameters"] for call in calls if call["service"] == "s3"]
     assert put == {"Bucket": "my-bucket", "Key": "gluonlab/source.tar.gz", "Body": "<5 bytes>"}
-    assert "s3" not in [
-        call["service"] for call in rehearse("create", *P3, "--bucket", "my-bucket")[0]
-    ]
+    calls, _ = rehearse("create", *P3, "--bucket", "my-bucket")
+    assert "s3" not in [call["service"] for call in calls]
 
 
 def test_parameters_are_checked_against_the_api(capsys):
     from gluonlab_sagemaker.calls import Rehearsal
     from gluonlab_sagemaker.errors import AWSError
 
-    with pytest.raises(
-        AWSError, match=r"AWS would refuse StopNotebookInstance: .*NotebookInstanceNam"
-    ):
-        Rehearsal(None, "us-east-1", None)(
-            "sagemaker", "StopNotebookInstance", NotebookInstanceNam="x"
-        )
+    call = Rehearsal(None, "us-east-1", None)
+    said = "AWS would refuse StopNotebookInstance: .*NotebookInstanceNam"
+    with pytest.raises(AWSError, match=said):
+        call("sagemaker", "StopNotebookInstance", NotebookInstanceNam="x")

@@ -14,27 +14,31 @@ FROM = ("--repository", "https://git.example.org/gluonlab.git")
 P3 = ("--instance", "p3.8xlarge", "--force", *FROM)  # moto's newest notebooks are P3
 ROLE = "gluonlab-notebook-us-east-1-gluonlab"
 CREATE = [
-    "DescribeNotebookInstance",
-    "GetCallerIdentity",
-    "GetRole",
-    "CreateRole",
-    "PutRolePolicy",
-    "DescribeNotebookInstanceLifecycleConfig",
-    "CreateNotebookInstanceLifecycleConfig",
-    "CreateNotebookInstance",
-    "DescribeNotebookInstance",
-]
+    "DescribeNotebookInstance", "GetCallerIdentity", "GetRole", "CreateRole", "PutRolePolicy",
+    "DescribeNotebookInstanceLifecycleConfig", "CreateNotebookInstanceLifecycleConfig",
+    "CreateNotebookInstance", "DescribeNotebookInstance",
+]  # fmt: skip
+
+
+def described(here, name="gluonlab"):
+    return here("sagemaker").describe_notebook_instance(NotebookInstanceName=name)
+
+
+def scripts(here, name="gluonlab"):
+    client = here("sagemaker")
+    return client.describe_notebook_instance_lifecycle_config(
+        NotebookInstanceLifecycleConfigName=name
+    )
+
+
+def roles(here):
+    return [role["RoleName"] for role in here("iam").list_roles()["Roles"]]
 
 
 def nothing_is_left(here):
-    sagemaker = here("sagemaker")
-    assert sagemaker.list_notebook_instances()["NotebookInstances"] == []
     with pytest.raises(ClientError, match="does not exist"):
-        sagemaker.describe_notebook_instance_lifecycle_config(
-            NotebookInstanceLifecycleConfigName="gluonlab"
-        )
-    assert [role["RoleName"] for role in here("iam").list_roles()["Roles"]] == []
-    return True
+        scripts(here)
+    return here("sagemaker").list_notebook_instances()["NotebookInstances"] == roles(here) == []
 
 
 def test_create_makes_role_and_scripts_before_the_notebook(launch, log, here):
@@ -44,14 +48,12 @@ def test_create_makes_role_and_scripts_before_the_notebook(launch, log, here):
     assert "warning: notebook-al2-v3 is dead since 2026-07-01" in err
     assert "about 14.69 USD an hour" in err
 
-    made = here("sagemaker").describe_notebook_instance(NotebookInstanceName="gluonlab")
+    made = described(here)
     assert (made["NotebookInstanceStatus"], made["InstanceType"]) == ("InService", "ml.p3.8xlarge")
     assert (made["RootAccess"], made["VolumeSizeInGB"]) == ("Disabled", 50)
     assert made["RoleArn"] == here("iam").get_role(RoleName=ROLE)["Role"]["Arn"]
-    tags = {
-        tag["Key"]: tag["Value"]
-        for tag in here("sagemaker").list_tags(ResourceArn=made["NotebookInstanceArn"])["Tags"]
-    }
+    told = here("sagemaker").list_tags(ResourceArn=made["NotebookInstanceArn"])["Tags"]
+    tags = {tag["Key"]: tag["Value"] for tag in told}
     assert (tags["project"], tags["owner"]) == ("gluonlab", "ada")
     assert re.fullmatch(r"20\d\d-\d\d-\d\dT\d\d:\d\d:\d\dZ", tags["created"])
 
@@ -62,21 +64,14 @@ def test_a_machine_without_gpus_is_made_like_one_that_lives(launch, log, here):
     assert (status, log.operations) == (0, CREATE)
     assert "warning" not in err
     assert "no price of ml.t3.xlarge" in err
-    assert (
-        here("sagemaker").describe_notebook_instance(NotebookInstanceName="gluonlab")[
-            "InstanceType"
-        ]
-        == "ml.t3.xlarge"
-    )
+    assert described(here)["InstanceType"] == "ml.t3.xlarge"
     assert log.calls[-2][2]["PlatformIdentifier"] == "notebook-al2023-v1"
 
 
 def test_the_start_scripts_are_those_of_the_folder_with_this_notebooks_settings(launch, here):
     proxy = ("--environment", "HTTPS_PROXY=http://proxy:3128", "--environment", "A=b")
     launch("create", *P3, "--idle-minutes", "30", *proxy, "--no-wait")
-    config = here("sagemaker").describe_notebook_instance_lifecycle_config(
-        NotebookInstanceLifecycleConfigName="gluonlab"
-    )
+    config = scripts(here)
     for key, name in (("OnCreate", "on-create"), ("OnStart", "on-start")):
         [script] = config[key]
         text = base64.b64decode(script["Content"]).decode()
@@ -88,14 +83,12 @@ def test_the_start_scripts_are_those_of_the_folder_with_this_notebooks_settings(
 
 def test_the_role_may_do_little(launch, here):
     launch("create", *P3, "--bucket", "my-bucket")
-    trust = here("iam").get_role(RoleName=ROLE)["Role"]["AssumeRolePolicyDocument"]["Statement"]
-    assert [one["Principal"] for one in trust] == [{"Service": "sagemaker.amazonaws.com"}]
-    assert [one["Condition"] for one in trust] == [
-        {"StringEquals": {"aws:SourceAccount": "123456789012"}}
-    ]
-    policy = here("iam").get_role_policy(RoleName=ROLE, PolicyName="gluonlab")["PolicyDocument"][
-        "Statement"
-    ]
+    iam = here("iam")
+    [trust] = iam.get_role(RoleName=ROLE)["Role"]["AssumeRolePolicyDocument"]["Statement"]
+    assert trust["Principal"] == {"Service": "sagemaker.amazonaws.com"}
+    assert trust["Condition"] == {"StringEquals": {"aws:SourceAccount": "123456789012"}}
+    made = iam.get_role_policy(RoleName=ROLE, PolicyName="gluonlab")
+    policy = made["PolicyDocument"]["Statement"]
     actions = {action for one in policy for action in one["Action"]}
     assert {action.split(":")[0] for action in actions} == {"sagemaker", "logs", "s3"}
     assert not any("*" in action for action in actions)
@@ -106,16 +99,12 @@ def test_the_role_may_do_little(launch, here):
 
 
 def test_a_role_that_is_given_is_used_and_left_alone(launch, here, log):
-    iam = here("iam")
-    arn = iam.create_role(RoleName="mine", AssumeRolePolicyDocument="{}")["Role"]["Arn"]
+    made = here("iam").create_role(RoleName="mine", AssumeRolePolicyDocument="{}")
     assert launch("create", *P3, "--role", "mine")[0] == 0
     assert "CreateRole" not in log.operations
-    assert (
-        here("sagemaker").describe_notebook_instance(NotebookInstanceName="gluonlab")["RoleArn"]
-        == arn
-    )
+    assert described(here)["RoleArn"] == made["Role"]["Arn"]
     assert launch("delete", "--yes")[0] == 0
-    assert [role["RoleName"] for role in iam.list_roles()["Roles"]] == ["mine"]
+    assert roles(here) == ["mine"]
 
 
 def test_a_role_that_is_given_and_not_there_is_named(launch, here):
@@ -134,17 +123,12 @@ def test_a_life(launch, log, here):
     log.calls.clear()
     status, out, _ = launch("delete", "--yes")
     assert status == 0
-    assert log.changes() == [
-        "StopNotebookInstance",
-        "DeleteNotebookInstance",
-        "DeleteNotebookInstanceLifecycleConfig",
-        "DeleteRolePolicy",
-        "DeleteRole",
-    ]
-    stop, delete = (
-        log.operations.index("StopNotebookInstance"),
-        log.operations.index("DeleteNotebookInstance"),
-    )
+    changes = log.changes()
+    assert changes == [
+        "StopNotebookInstance", "DeleteNotebookInstance", "DeleteNotebookInstanceLifecycleConfig",
+        "DeleteRolePolicy", "DeleteRole",
+    ]  # fmt: skip
+    stop, delete = map(log.operations.index, changes[:2])
     assert "DescribeNotebookInstance" in log.operations[stop:delete]  # it waited
     assert "deleted, and its volume with it" in out
     assert "left, at little cost" in out
@@ -209,15 +193,12 @@ def test_the_name_is_taken(launch, log, here):
     assert "error: the notebook gluonlab exists already (InService)" in err
 
 
+@pytest.mark.parametrize("again", [True, False])
 @pytest.mark.parametrize("number", range(len(CREATE)))
 def test_create_and_delete_cope_with_a_create_that_was_interrupted_at_any_call(
-    number, launch, log, here
+    number, again, launch, log, here
 ):
-    def interrupt(now):
-        if now == number:
-            raise KeyboardInterrupt
-
-    log.before = interrupt
+    log.interrupt_at(number)
     status, _, err = launch("create", *P3)
     assert status == 130
     assert (
@@ -226,41 +207,23 @@ def test_create_and_delete_cope_with_a_create_that_was_interrupted_at_any_call(
     )
     assert "`python sagemaker/launch.py delete --name gluonlab` removes what was made" in err
     assert log.operations == CREATE[:number]
-    log.before = lambda now: None
-
-    status, _, err = launch("create", *P3)
-    assert (status, "exists already" in err) == (
-        (2, True) if number == len(CREATE) - 1 else (0, False)
-    )
-    assert launch("wait")[:2] == (0, "gluonlab is InService\n")
-    assert launch("delete", "--yes")[0] == 0
-    assert nothing_is_left(here)
-
-
-@pytest.mark.parametrize("number", range(len(CREATE)))
-def test_delete_alone_takes_away_what_an_interrupted_create_made(number, launch, log, here):
-    def interrupt(now):
-        if now == number:
-            raise KeyboardInterrupt
-
-    log.before = interrupt
-    launch("create", *P3)
-    log.before = lambda now: None
+    log.interrupt_no_more()
+    if again:
+        status, _, err = launch("create", *P3)
+        exists = number == len(CREATE) - 1
+        assert (status, "exists already" in err) == (2 if exists else 0, exists)
+        assert launch("wait")[:2] == (0, "gluonlab is InService\n")
     assert launch("delete", "--yes")[0] == 0
     assert nothing_is_left(here)
 
 
 @pytest.mark.parametrize("number", range(12))
 def test_an_interrupted_delete_is_gone_on_with(number, launch, log, here):
-    def interrupt(now):
-        if now == number:
-            raise KeyboardInterrupt
-
     launch("create", *P3)
     log.calls.clear()
-    log.before = interrupt
+    log.interrupt_at(number)
     assert launch("delete", "--yes")[0] == 130
-    log.before = lambda now: None
+    log.interrupt_no_more()
     assert launch("delete", "--yes")[0] == 0
     assert nothing_is_left(here)
 
@@ -268,24 +231,12 @@ def test_an_interrupted_delete_is_gone_on_with(number, launch, log, here):
 def test_a_second_create_brings_left_over_scripts_up_to_date(told, aws, log):
     old = base64.b64encode(b"#!/bin/bash\nexport GLUONLAB_IDLE_MINUTES=5\n").decode()
     aws.statuses(None)
-    aws.say(
-        "describe_notebook_instance_lifecycle_config",
-        {"OnCreate": [{"Content": old}], "OnStart": [{"Content": old}]},
-    )
+    found = {"OnCreate": [{"Content": old}], "OnStart": [{"Content": old}]}
+    aws.say("describe_notebook_instance_lifecycle_config", found)
     aws.say("update_notebook_instance_lifecycle_config")
     aws.say("create_notebook_instance", {"NotebookInstanceArn": "arn"})
-    assert (
-        told(
-            "create",
-            "--instance",
-            "g5.12xlarge",
-            *FROM,
-            "--role",
-            "arn:aws:iam::111122223333:role/r",
-            "--no-wait",
-        )[0]
-        == 0
-    )
+    role = ("--role", "arn:aws:iam::111122223333:role/r")
+    assert told("create", "--instance", "g5.12xlarge", *FROM, *role, "--no-wait")[0] == 0
     assert log.changes() == ["UpdateNotebookInstanceLifecycleConfig", "CreateNotebookInstance"]
 
 
@@ -296,44 +247,36 @@ def test_what_others_made_is_neither_overwritten_nor_deleted(launch, here):
     )
     status, _, err = launch("create", *P3)
     assert status == 2
-    assert (
-        "the lifecycle configuration gluonlab exists and was not made here: choose another --name"
-        in err
-    )
-    assert (
-        "lifecycle configuration: there is none that was made here" in launch("delete", "--yes")[1]
-    )
-    found = here("sagemaker").describe_notebook_instance_lifecycle_config(
-        NotebookInstanceLifecycleConfigName="gluonlab"
-    )
-    assert found["OnStart"] == script
-
+    exists = "exists and was not made here"
+    assert f"the lifecycle configuration gluonlab {exists}: choose another --name" in err
+    said = launch("delete", "--yes")[1]
+    assert "lifecycle configuration: there is none that was made here" in said
+    assert scripts(here)["OnStart"] == script
     here("iam").create_role(RoleName=ROLE, AssumeRolePolicyDocument="{}")
-    assert (
-        "the role gluonlab-notebook-us-east-1-gluonlab exists and was not made here"
-        in launch("create", *P3)[2]
-    )
+    assert f"the role {ROLE} {exists}" in launch("create", *P3)[2]
     launch("delete", "--yes")
-    assert here("iam").get_role(RoleName=ROLE)["Role"]["RoleName"] == ROLE
+    assert roles(here) == [ROLE]
+
+
+def make_by_hand(here, name, tags=()):
+    here("sagemaker").create_notebook_instance(
+        NotebookInstanceName=name, InstanceType="ml.t3.medium", Tags=[*tags],
+        RoleArn="arn:aws:iam::123456789012:role/r",
+    )  # fmt: skip
+
+
+OF_A_STACK = {"Key": "aws:cloudformation:stack-name", "Value": "labs"}
 
 
 @pytest.mark.parametrize(
     ("tags", "reason"),
     [
         ([], "gluonlab lacks the tag project=gluonlab"),
-        (
-            [{"Key": "aws:cloudformation:stack-name", "Value": "labs"}],
-            "belongs to the CloudFormation stack labs",
-        ),
+        ([OF_A_STACK], "belongs to the CloudFormation stack labs"),
     ],
 )
 def test_a_notebook_of_others_is_not_deleted(tags, reason, launch, here, log):
-    here("sagemaker").create_notebook_instance(
-        NotebookInstanceName="gluonlab",
-        InstanceType="ml.t3.medium",
-        RoleArn="arn:aws:iam::123456789012:role/r",
-        Tags=tags,
-    )
+    make_by_hand(here, "gluonlab", tags)
     status, _, err = launch("delete", "--yes")
     assert (status, log.changes()) == (2, [])
     assert reason in err
@@ -355,29 +298,18 @@ def test_status_says_what_it_does_and_costs(launch):
     assert out.startswith("gluonlab: InService, ml.p3.8xlarge")
     assert "about 14.69 USD an hour" in out
     row = json.loads(launch("status", "--json")[1])
-    assert (row["name"], row["status"], row["instance"], row["volume_gb"]) == (
-        "gluonlab",
-        "InService",
-        "ml.p3.8xlarge",
-        50,
-    )
-    assert row["cost"] == {
-        "hour": 14.688,
-        "day": pytest.approx(352.512),
-        "volume_month": pytest.approx(7.0),
-        "currency": "USD",
-    }
+    found = [row[name] for name in ("name", "status", "instance", "volume_gb")]
+    assert found == ["gluonlab", "InService", "ml.p3.8xlarge", 50]
+    about = pytest.approx
+    cost = {"hour": 14.688, "day": about(352.512), "volume_month": about(7.0), "currency": "USD"}
+    assert row["cost"] == cost
 
 
 def test_status_all_lists_what_was_made_here_on_all_pages(launch, here):
     assert launch("status", "--all")[1] == "no notebook or job of gluonlab in us-east-1\n"
     for number in range(3):
         launch("create", *P3, "--name", f"lab{number}")
-    here("sagemaker").create_notebook_instance(
-        NotebookInstanceName="others",
-        InstanceType="ml.t3.medium",
-        RoleArn="arn:aws:iam::123456789012:role/r",
-    )
+    make_by_hand(here, "others")
     names = [row["name"] for row in json.loads(launch("status", "--all", "--json")[1])]
     assert sorted(names) == ["lab0", "lab1", "lab2"]
 
@@ -387,9 +319,5 @@ def test_two_notebooks_share_nothing(launch, here):
     launch("create", *P3, "--name", "two")
     launch("delete", "--name", "one", "--yes")
     assert launch("status", "--name", "two")[0] == 0
-    assert [role["RoleName"] for role in here("iam").list_roles()["Roles"]] == [
-        "gluonlab-notebook-us-east-1-two"
-    ]
-    here("sagemaker").describe_notebook_instance_lifecycle_config(
-        NotebookInstanceLifecycleConfigName="two"
-    )
+    assert roles(here) == ["gluonlab-notebook-us-east-1-two"]
+    scripts(here, "two")

@@ -1,15 +1,11 @@
 """A job's log, as launch.py shows it: on moto's CloudWatch, and on one that answers as told."""
 
-import json
 import time
 
 import pytest
-from launch_world import ended
 from test_launch_jobs import job, request
 
-from gluonlab_sagemaker.calls import Caller
 from gluonlab_sagemaker.logs import GROUP
-from gluonlab_sagemaker.options import World
 
 NAME = ("--name", "gluonlab-x")
 
@@ -39,9 +35,8 @@ def answer(token, *events):
 
 
 def streams(aws, *names):
-    aws.say(
-        "describe_log_streams", {"logStreams": [{"logStreamName": one} for one in names]}, "logs"
-    )
+    found = [{"logStreamName": one} for one in names]
+    aws.say("describe_log_streams", {"logStreams": found}, "logs")
 
 
 def of(status, **more):
@@ -141,23 +136,10 @@ def test_a_log_that_may_not_be_read_does_not_hide_why_the_job_failed(told, aws):
 
 
 def test_ctrl_c_says_how_to_go_on(told, aws, log):
-    def interrupt(number):
-        if number == 3:
-            raise KeyboardInterrupt
-
-    log.before = interrupt
+    log.interrupt_at(3)
     for _ in range(2):
         aws.say("describe_training_job", of("InProgress"))
     streams(aws)
     status, _, err = told("jobs", "logs", "-f", *NAME)
     assert status == 130
     assert "the job runs on: `python sagemaker/launch.py jobs logs -f --name gluonlab-x`" in err
-
-
-@pytest.mark.parametrize("more", [(), ("-f",)], ids=str)
-def test_a_rehearsed_log_makes_no_call(more, capsys):
-    status, out, err = ended(capsys, World(Caller), ["jobs", "logs", *NAME, *more, "--dry-run"])
-    operations = [call["operation"] for call in json.loads(out)]
-    assert (status, err) == (0, "")
-    assert operations[0] == "DescribeTrainingJob"
-    assert operations[-3:] == ["DescribeLogStreams", "GetLogEvents", "GetLogEvents"]

@@ -20,9 +20,8 @@ QUOTAS = [
 @pytest.fixture
 def pages(aws):
     """Two pages of quotas, as ListServiceQuotas gives them."""
-    aws.say(
-        "list_service_quotas", {"Quotas": QUOTAS[:2], "NextToken": "bW9yZQ=="}, "service-quotas"
-    )
+    first = {"Quotas": QUOTAS[:2], "NextToken": "bW9yZQ=="}
+    aws.say("list_service_quotas", first, "service-quotas")
     aws.say("list_service_quotas", {"Quotas": QUOTAS[2:]}, "service-quotas")
 
 
@@ -45,31 +44,23 @@ def test_more_is_asked_for_by_the_code(told, aws, log, pages):
     assert status == 0
     assert "counts when this shows it: python sagemaker/launch.py quota --instance ml.g5.12" in err
     assert out.splitlines()[-1] == f"asked for 1 x {NAME}: PENDING"
-    assert log.calls[-1][2] == {
-        "ServiceCode": "sagemaker",
-        "QuotaCode": "L-1",
-        "DesiredValue": 1.0,
-    }
+    asked = {"ServiceCode": "sagemaker", "QuotaCode": "L-1", "DesiredValue": 1.0}
+    assert log.calls[-1][2] == asked
 
 
 def test_what_one_has_is_not_asked_for(told, pages, log):
-    status, _, err = told(
-        "quota", "--instance", "g5.12xlarge", "--use", "training", "--request", "2"
-    )
+    words = "quota --instance g5.12xlarge --use training --request 2"
+    status, _, err = told(*words.split())
     assert (status, log.changes()) == (2, [])
     assert "--request 2: ml.g5.12xlarge for training job usage is 2 in us-east-1 already" in err
 
 
 def test_a_request_that_waits_is_named(told, aws, pages):
-    aws.refuse(
-        "request_service_quota_increase", "ResourceAlreadyExistsException", "", "service-quotas"
-    )
+    asked = ("request_service_quota_increase", "ResourceAlreadyExistsException", "")
+    aws.refuse(*asked, "service-quotas")
     history = [{"DesiredValue": 4.0, "Status": "CASE_OPENED"}, {"Status": "DENIED"}]
-    aws.say(
-        "list_requested_service_quota_change_history_by_quota",
-        {"RequestedQuotas": history},
-        "service-quotas",
-    )
+    operation = "list_requested_service_quota_change_history_by_quota"
+    aws.say(operation, {"RequestedQuotas": history}, "service-quotas")
     status, _, err = told("quota", "--instance", "g5.12xlarge", "--request", "1")
     assert status == 1
     assert f"AWS has a request for {NAME} that it has not answered (for 4, CASE_OPENED)" in err

@@ -58,11 +58,7 @@ def test_a_lack_of_anything_else_is_no_lack_of_machines(told, aws):
 
 
 def test_ctrl_c_in_a_start_offers_no_delete(told, aws, log):
-    def interrupt(number):
-        if number == 1:
-            raise KeyboardInterrupt
-
-    log.before = interrupt
+    log.interrupt_at(1)
     aws.statuses("Stopped", **AL2023)
     status, _, err = told("start")
     assert status == 130
@@ -72,9 +68,8 @@ def test_ctrl_c_in_a_start_offers_no_delete(told, aws, log):
 
 def test_a_notebook_that_has_failed_is_not_to_be_deleted_to_make_it_again(told, aws):
     aws.statuses("Failed", FailureReason="Insufficient capacity")
-    status, _, err = told(
-        "create", "--instance", "g5.xlarge", "--repository", "https://git.example.org/g.git"
-    )
+    where = ("--repository", "https://git.example.org/g.git")
+    status, _, err = told("create", "--instance", "g5.xlarge", *where)
     assert status == 2
     assert "start --name gluonlab tries again" in one_line(err)
     assert "deletes it with all files on its volume" in one_line(err)
@@ -162,13 +157,9 @@ def test_a_dead_notebook_becomes_a_living_one_with_its_volume(told, aws, log):
     aws.statuses("Stopped")
     new = ("--platform", "notebook-al2023-v1", "--instance", "ml.g5.xlarge")
     assert told("resize", *new)[0] == 0
-    assert updates(log) == [
-        {
-            "NotebookInstanceName": "gluonlab",
-            "InstanceType": "ml.g5.xlarge",
-            "PlatformIdentifier": "notebook-al2023-v1",
-        }
-    ]
+    [asked] = updates(log)
+    assert asked.pop("NotebookInstanceName") == "gluonlab"
+    assert asked == {"InstanceType": new[3], "PlatformIdentifier": new[1]}
 
 
 def test_a_stack_changes_its_notebook_itself(told, aws, log):

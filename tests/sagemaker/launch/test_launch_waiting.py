@@ -11,6 +11,13 @@ from gluonlab_sagemaker.options import World
 from gluonlab_sagemaker.waiting import Waiter
 
 
+def nothing_else(aws, *jobs):
+    """No scripts and no role; these jobs run."""
+    aws.no_scripts()
+    aws.no_role()
+    aws.say("list_training_jobs", {"TrainingJobSummaries": [*jobs]})
+
+
 def test_delete_waits_for_what_cannot_be_stopped_yet(told, aws, log):
     tags = {"Tags": [{"Key": "project", "Value": "gluonlab"}]}
     aws.statuses("Pending")
@@ -20,11 +27,7 @@ def test_delete_waits_for_what_cannot_be_stopped_yet(told, aws, log):
     aws.statuses("InService", "Stopping", "Stopped")
     aws.say("delete_notebook_instance")
     aws.statuses("Stopped", "Deleting", None)
-    aws.refuse(
-        "describe_notebook_instance_lifecycle_config", "ValidationException", "it does not exist."
-    )
-    aws.refuse("get_role", "NoSuchEntity", "cannot be found", "iam")
-    aws.say("list_training_jobs", {"TrainingJobSummaries": []})
+    nothing_else(aws)
     status, _, err = told("delete", "--yes")
     assert (status, log.changes()) == (0, ["StopNotebookInstance", "DeleteNotebookInstance"])
     assert err.splitlines() == [
@@ -35,19 +38,12 @@ def test_delete_waits_for_what_cannot_be_stopped_yet(told, aws, log):
 
 def test_delete_is_not_upset_when_the_idle_stop_is_faster(told, aws, log):
     aws.statuses("InService")
-    aws.refuse(
-        "stop_notebook_instance",
-        "ValidationException",
-        "Status (Stopping) not in ([InService]). Unable to transition",
-    )
+    said = "Status (Stopping) not in ([InService]). Unable to transition"
+    aws.refuse("stop_notebook_instance", "ValidationException", said)
     aws.statuses("Stopping", "Stopped")
     aws.say("delete_notebook_instance")
     aws.statuses(None)
-    aws.refuse(
-        "describe_notebook_instance_lifecycle_config", "ValidationException", "it does not exist."
-    )
-    aws.refuse("get_role", "NoSuchEntity", "cannot be found", "iam")
-    aws.say("list_training_jobs", {"TrainingJobSummaries": []})
+    nothing_else(aws)
     assert told("delete", "--yes", "--force")[0] == 0
 
 
@@ -57,11 +53,8 @@ def test_delete_ends_with_the_notebook_even_without_rights_to_the_rest(told, aws
     aws.say("describe_notebook_instance_lifecycle_config", {})
     denied = "User: x is not authorized to perform: iam:GetRole on resource: role y"
     aws.refuse("get_role", "AccessDenied", denied, "iam")
-    aws.refuse(
-        "list_training_jobs",
-        "AccessDeniedException",
-        "is not authorized to perform: sagemaker:ListTrainingJobs",
-    )
+    denied = "is not authorized to perform: sagemaker:ListTrainingJobs"
+    aws.refuse("list_training_jobs", "AccessDeniedException", denied)
     status, _, err = told("delete", "--yes")
     assert status == 0
     assert "warning: role: these credentials may not iam:GetRole on role" in err
@@ -70,15 +63,10 @@ def test_delete_ends_with_the_notebook_even_without_rights_to_the_rest(told, aws
 
 def test_delete_warns_of_jobs_that_still_run(told, aws):
     aws.statuses(None, None)
-    aws.say("describe_notebook_instance_lifecycle_config", {})
-    aws.refuse("get_role", "NoSuchEntity", "cannot be found", "iam")
-    job = {
-        "TrainingJobName": "gluonlab-x",
-        "TrainingJobArn": "arn",
-        "CreationTime": 0,
+    nothing_else(aws, {
+        "TrainingJobName": "gluonlab-x", "TrainingJobArn": "arn", "CreationTime": 0,
         "TrainingJobStatus": "InProgress",
-    }
-    aws.say("list_training_jobs", {"TrainingJobSummaries": [job]})
+    })  # fmt: skip
     _, _, err = told("delete", "--yes", "--region", "us-east-1")
     assert (
         "warning: training jobs still run, and cost: gluonlab-x: "
@@ -99,12 +87,10 @@ def test_a_delete_that_fails_says_so_instead_of_trying_for_ever(told, aws):
 def test_waiting_ends(capsys, aws, monkeypatch):
     """After an hour, with what can be done then."""
     clock = iter(range(0, 100_000, 600))
-    with pytest.raises(
-        FailedError, match="gluonlab is Pending still after 60 minutes: `wait` goes on waiting"
-    ):
-        Waiter(sleep=lambda seconds: None, clock=lambda: next(clock)).until(
-            "gluonlab", ["InService"], lambda: "Pending"
-        )
+    waiter = Waiter(sleep=lambda seconds: None, clock=lambda: next(clock))
+    said = "gluonlab is Pending still after 60 minutes: `wait` goes on waiting"
+    with pytest.raises(FailedError, match=said):
+        waiter.until("gluonlab", ["InService"], lambda: "Pending")
 
 
 def test_on_a_terminal_one_line_is_renewed_and_ended(capsys, monkeypatch):
