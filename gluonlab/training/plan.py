@@ -33,6 +33,7 @@ from mxnet import gluon
 from gluonlab.config import TrainConfig
 from gluonlab.config.values import Patience, Period, read_class_weights, read_patience, read_period
 from gluonlab.data.loading.augment import make_input
+from gluonlab.data.loading.shards import batch_count
 from gluonlab.data.sets.arrays import weigh_classes
 from gluonlab.data.sets.dataset import (
     Dataset,
@@ -67,7 +68,6 @@ from gluonlab.parallel.data.microbatches import WHOLE, Microbatches
 from gluonlab.parallel.objective import make_loss
 from gluonlab.parallel.precision import Conversion, conversion
 from gluonlab.parallel.strategy import CHANNELS, PIPELINE, Parallelism
-from gluonlab.shares import batch_count
 from gluonlab.training.checks import CONFIG, DATA, DEVICES, check, check_elements, on_servers
 from gluonlab.training.file_options import file_options
 from gluonlab.training.learning_rate import make_rates
