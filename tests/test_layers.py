@@ -19,7 +19,7 @@ PACKAGE = Path(__file__).resolve().parent.parent / "gluonlab"
 
 # A part may import those in the lines above its own, and itself.
 LAYERS = [
-    {"errors", "plain", "shares"},
+    {"errors", "plain"},
     {"host", "config"},
     {"engine"},
     {"drawing", "files", "finite", "gpu"},

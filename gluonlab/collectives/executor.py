@@ -42,6 +42,7 @@ from gluonlab.collectives.partition import (
     moves,
     owned_parts,
     partition,
+    split_evenly,
     targets,
 )
 from gluonlab.collectives.schedule import ADD, Schedule
@@ -60,7 +61,6 @@ from gluonlab.engine.invoke import (
 )
 from gluonlab.errors import ScheduleError
 from gluonlab.gpu.cuda import enable_peer_access
-from gluonlab.shares import split_evenly
 
 # Small enough for the last-level cache of most CPUs. Of 128 KiB to 16 MiB, 2 MiB and more were
 # equally fast here; the smaller, the more calls there are.

@@ -12,7 +12,6 @@ from typing import Dict, Iterator, List, NamedTuple, Sequence, Tuple
 
 from gluonlab.collectives.schedule import Schedule, Step
 from gluonlab.errors import ScheduleError
-from gluonlab.shares import split_evenly
 
 
 class ArrayRange(NamedTuple):
@@ -35,6 +34,13 @@ def partition(sizes: Sequence[int], chunks: int, whole: bool = False) -> List[Li
     if whole:
         return _whole(sizes, chunks)
     return [_cut(sizes, begin, end) for begin, end in split_evenly(sum(sizes), chunks)]
+
+
+def split_evenly(size: int, parts: int) -> List[Tuple[int, int]]:
+    """(begin, end) of each of ``parts`` parts; the first ``size % parts`` have one element more."""
+    share, more = divmod(size, parts) if parts else (0, 0)
+    begins = [part * share + min(part, more) for part in range(parts + 1)]
+    return list(zip(begins, begins[1:]))
 
 
 def owned_parts(schedule: Schedule, sizes: Sequence[int]) -> List[Tuple[int, ArrayRange]]:

@@ -31,6 +31,7 @@ from mxnet import gluon
 from gluonlab.config import TrainConfig
 from gluonlab.config.values import Patience, Period, read_class_weights, read_patience, read_period
 from gluonlab.data.loading.augment import make_input
+from gluonlab.data.loading.shards import batch_count
 from gluonlab.data.sets.arrays import weigh_classes
 from gluonlab.data.sets.dataset import (
     Dataset,
@@ -70,7 +71,6 @@ from gluonlab.parallel.objective import make_loss
 from gluonlab.parallel.precision import Conversion, check_dtype, check_dtype_on, conversion
 from gluonlab.parallel.strategy import CHANNELS, PIPELINE, Parallelism
 from gluonlab.runs.event_file import check_tensorboard
-from gluonlab.shares import batch_count
 from gluonlab.training import checks, learning_rate
 from gluonlab.training.file_options import file_options
 from gluonlab.training.learning_rate import Rates

@@ -1,6 +1,7 @@
 """The options that say how a network and its batches are spread over devices.
 
---split and its options spread the network; --device-weights says how a batch is shared.
+--split and its options spread the network. By --device-weights, `gluonlab.data.loading.shards`
+divides a batch over devices.
 """
 
 from __future__ import annotations

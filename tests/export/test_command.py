@@ -75,10 +75,8 @@ def confusion_of(classes, labels, found):
 
 def test_the_pages_program_classifies_grey_digits_as_gluonlab_does(python, tmp_path):
     few = few_digits()
-    result = quick(
-        tmp_path, model="lenet", dataset=few, batch_size=10, export="onnx", confusion=True
-    )
-    test = few.test
+    options = dict(model="lenet", batch_size=10, export="onnx", confusion=True)
+    result, test = quick(tmp_path, dataset=few, **options), few.test
     images, labels = test.batch(np.arange(len(test)))
     pictures = [tmp_path / f"{number}.png" for number in range(len(test))]
     for picture, image in zip(pictures, images):
@@ -166,11 +164,8 @@ def test_a_network_of_the_users_own_is_exported_or_refused(tmp_path):
     found = evaluate_run(str(tmp_path / "r"), net=own, export="onnx", out=str(tmp_path / "again"))
     assert found.onnx.difference <= TOLERANCE  # with other threads, the last bits differ
     with pytest.raises(ModelError, match="has the operator erf"):
-        train(
-            config.replace(out=str(tmp_path / "odd")),
-            reporter=Reporter(),
-            net=lambda classes: own(classes, Erf()),
-        )
+        odd = config.replace(out=str(tmp_path / "odd"))
+        train(odd, reporter=Reporter(), net=lambda classes: own(classes, Erf()))
     assert not (tmp_path / "odd").exists()
 
 

@@ -29,6 +29,11 @@ def resnet():
     return graph, arrays, images, to_onnx(graph, arrays, SHAPE, "resnet8")
 
 
+def multiplied(model, ending, factor):
+    each = next(each for each in model.graph.initializer if each.name.endswith(ending))
+    each.CopyFrom(numpy_helper.from_array(numpy_helper.to_array(each) * factor, each.name))
+
+
 def spoiled(file, how):
     if how == "cut off":
         return file[: len(file) // 2]
@@ -36,16 +41,9 @@ def spoiled(file, how):
         return b"not a model"
     model = onnx.load_from_string(file)
     if how == "another weight":
-        [first] = [each for each in model.graph.initializer if each.name.endswith("conv0_weight")][
-            :1
-        ]
-        first.CopyFrom(numpy_helper.from_array(numpy_helper.to_array(first) * 1.01, first.name))
+        multiplied(model, "conv0_weight", 1.01)
     if how == "NaN":
-        for each in model.graph.initializer:
-            if each.name.endswith("dense0_bias"):
-                each.CopyFrom(
-                    numpy_helper.from_array(numpy_helper.to_array(each) * np.nan, each.name)
-                )
+        multiplied(model, "dense0_bias", np.nan)
     if how == "a fixed batch":
         model.graph.input[0].type.tensor_type.shape.dim[0].dim_value = 1
     if how == "another input":

@@ -184,11 +184,9 @@ def test_names_of_any_letters_and_length_are_drawn_within_their_picture():
     words = ["w" * 500, "naïve Ωμέγα", "\x1b[2J", "", "a\nb"]
     tiles = [predictions.Tile(pixels, [(each, predictions.BLACK)]) for each in words]
     image = np.asarray(predictions.draw_sheet("t", tiles))
-    assert (
-        image.shape[1]
-        == 2 * predictions.MARGIN + 4 * (predictions.SIDE + predictions.GAP) - predictions.GAP
-    )
-    gaps = image[:, predictions.MARGIN + predictions.SIDE :: predictions.SIDE + predictions.GAP]
+    across = predictions.SIDE + predictions.GAP
+    assert image.shape[1] == 2 * predictions.MARGIN + 4 * across - predictions.GAP
+    gaps = image[:, predictions.MARGIN + predictions.SIDE :: across]
     assert (gaps[predictions.MARGIN + predictions.TITLE :, :3] == 255).all()
 
 
@@ -272,11 +270,8 @@ def test_ctrl_c_ends_with_one_line_and_leaves_nothing(finished, pictures, tmp_pa
         time.sleep(0.01)
     process.send_signal(signal.SIGINT)
     out, err = process.communicate(timeout=300)
-    assert (process.returncode, out, err.lstrip()) == (
-        130,
-        "",
-        "interrupted: nothing was written\n",
-    )
+    said = "interrupted: nothing was written\n"
+    assert (process.returncode, out, err.lstrip()) == (130, "", said)
     assert names(tmp_path) == ["pictures"]
 
 

@@ -7,8 +7,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from mxnet import nd
-from support.devices import device
+from support.graphs import assert_alike, results
 
 from gluonlab.models.channel_padding import Padding, pad_channels, padding_for
 from gluonlab.models.rewriting import plain_where_channels_are_odd
@@ -64,10 +63,9 @@ def activation(net, image, channels):
 
 
 def pooling(net, image, channels):
-    attrs = {"pool_type": net.draw(st.sampled_from(["max", "avg", "sum"]))}
-    return mx.sym.Pooling(
-        image, name=net.name("pool"), kernel=(2, 2), pad=(1, 1), **attrs
-    ), channels
+    kind = net.draw(st.sampled_from(["max", "avg", "sum"]))
+    attrs = dict(name=net.name("pool"), kernel=(2, 2), pad=(1, 1), pool_type=kind)
+    return mx.sym.Pooling(image, **attrs), channels
 
 
 def other(net, image, channels):
@@ -128,27 +126,6 @@ def values_of(graph, shape, seed):
     return args, aux
 
 
-def results(graph, args, aux, heads, dtype):
-    """By name: outputs in training and in prediction, gradients, and the states after one step."""
-    ctx = device()
-    own = {name: nd.array(each, ctx=ctx, dtype=dtype) for name, each in args.items()}
-    grads = {name: nd.full(each.shape, np.nan, ctx=ctx, dtype=dtype) for name, each in own.items()}
-    shapes = graph.infer_shape(**{name: each.shape for name, each in args.items()})[2]
-    wide = {}
-    for (name, each), shape in zip(aux.items(), shapes):
-        wide[name] = np.zeros(shape)
-        wide[name][: len(each)] = each
-    states = {name: nd.array(each, ctx=ctx, dtype=dtype) for name, each in wide.items()}
-    executor = graph.bind(ctx, own, args_grad=grads, aux_states=states)
-    found = {f"out {n}": out.asnumpy() for n, out in enumerate(executor.forward(is_train=True))}
-    executor.backward([nd.array(each, ctx=ctx, dtype=dtype) for each in heads])
-    found.update({f"gradient {name}": grad.asnumpy() for name, grad in grads.items()})
-    found.update({f"state {name}": states[name].asnumpy()[: len(aux[name])] for name in aux})
-    predicted = enumerate(executor.forward(is_train=False))
-    found.update({f"predicted {n}": out.asnumpy() for n, out in predicted})
-    return found
-
-
 def pad(graph, shape, multiple):
     types = dict.fromkeys(graph.list_arguments(), "float32")
     return pad_channels(graph, {"images": shape}, types, Padding((multiple,)))
@@ -172,12 +149,26 @@ def test_padding_changes_neither_results_nor_gradients(data, multiple, seed):
     heads = [random.uniform(-1, 1, shape) for shape in outputs]
     # as in a run: MXNet's backward may end the process where odd channels are joined
     whole, padded = (plain_where_channels_are_odd(each, shapes) for each in (net.graph, padded))
-    exact = results(whole, args, aux, heads, "float64")
-    plain = results(whole, args, aux, heads, "float32")
-    for name, own in results(padded, args, aux, heads, "float32").items():
+    exact, plain = (results(whole, args, heads, aux, dtype) for dtype in ("float64", "float32"))
+    for name, own in results(padded, args, heads, aux, "float32").items():
         size = max(1.0, np.abs(exact[name]).max(initial=0))
         rounding = np.abs(plain[name] - exact[name]).max(initial=0)
         assert np.abs(own - exact[name]).max(initial=0) <= max(1e-6 * size, 4 * rounding), name
+
+
+def check_padded(graph, shape):
+    """Its outputs, gradients and states are as without padding."""
+    args, aux = (
+        {name: each.astype("float32") for name, each in arrays.items()}
+        for arrays in values_of(graph, shape, 0)
+    )
+    heads = [np.ones(each, "float32") for each in graph.infer_shape(images=shape)[1]]
+    assert_alike(pad(graph, shape, 8), graph, args, heads, aux, atol=1e-5)
+
+
+def convolved(image="images"):
+    image = mx.sym.var(image) if isinstance(image, str) else image
+    return mx.sym.Convolution(image, name="conv", kernel=(3, 3), num_filter=5)
 
 
 def _depthwise_of_one_pixel(image):
@@ -195,35 +186,22 @@ def _variance_as_scale(image):
 @pytest.mark.cpu_only("channels are padded on CPUs")
 @pytest.mark.parametrize("last", [_depthwise_of_one_pixel, _variance_as_scale])
 def test_readers_of_the_true_channels_get_them(last):
-    shape = (2, 3, 6, 6)
-    graph = mx.sym.Convolution(mx.sym.var("images"), name="conv", kernel=(3, 3), num_filter=5)
-    graph = last(graph)
-    padded = pad(graph, shape, 8)
-    args, aux = values_of(graph, shape, 0)
-    shapes = {name: each.shape for name, each in args.items()}
-    heads = [np.ones(each) for each in graph.infer_shape(**shapes)[1]]
-    plain = results(graph, args, aux, heads, "float32")
-    for name, own in results(padded, args, aux, heads, "float32").items():
-        np.testing.assert_allclose(own, plain[name], rtol=1e-5, atol=1e-5, err_msg=name)
+    check_padded(last(convolved()), (2, 3, 6, 6))
 
 
 @pytest.mark.cpu_only("channels are padded on CPUs")
 def test_graphs_that_mxnet_saved_on_python_2_are_read():
-    shape = (2, 3, 6, 6)
-    graph = mx.sym.Convolution(mx.sym.var("images"), name="conv", kernel=(3, 3), num_filter=5)
-    old = mx.sym.load_json(graph.tojson().replace("(3, 3)", "(3L, 3L)"))
+    old = mx.sym.load_json(convolved().tojson().replace("(3, 3)", "(3L, 3L)"))
     assert "3L" in old.tojson()
-    operators = [json.loads(pad(each, shape, 8).tojson())["nodes"] for each in (graph, old)]
-    assert [node["name"] for node in operators[0]] == [node["name"] for node in operators[1]]
-    assert len(operators[0]) > 4
+    operators = [pad(each, (2, 3, 6, 6), 8).get_internals() for each in (convolved(), old)]
+    assert operators[0].list_outputs() == operators[1].list_outputs()
+    assert len(operators[0].list_outputs()) > 4
 
 
 def test_graphs_with_control_flow_stay():
     """MXNet's compiled blocks now and then compute them wrongly when they are padded."""
-    image = mx.sym.Convolution(mx.sym.var("images"), name="conv", kernel=(3, 3), num_filter=5)
     step = lambda each, states: (mx.sym.relu(each), [states[0] * 0.5])  # noqa: E731
-    begin = mx.sym.var("begin", shape=(1,))
-    graph, _ = mx.sym.contrib.foreach(step, image, [begin])
+    graph, _ = mx.sym.contrib.foreach(step, convolved(), [mx.sym.var("begin", shape=(1,))])
     assert pad(graph, (2, 3, 6, 6), 8) is graph
 
 
@@ -276,18 +254,12 @@ def _norm_of_rows():
 @pytest.mark.parametrize("norm", [*map(_norm_along, (2, 3, -1, -3)), _norm_of_rows()])
 def test_gradients_of_unusual_batch_norm_can_be_computed(norm):
     """The backward of such a layer raises an error in MXNet for gradients in oneDNN's blocks."""
-    shape = (2, 8, 6, 6)
-    graph = mx.sym.Convolution(norm, name="conv", kernel=(3, 3), num_filter=5)
-    args, aux = values_of(graph, shape, 0)
-    heads = [np.ones((2, 5, 4, 4))]
-    plain = results(graph, args, aux, heads, "float32")
-    for name, own in results(pad(graph, shape, 8), args, aux, heads, "float32").items():
-        np.testing.assert_allclose(own, plain[name], rtol=1e-5, atol=1e-5, err_msg=name)
+    check_padded(convolved(norm), (2, 8, 6, 6))
 
 
 @pytest.mark.cpu_only("channels are padded on CPUs")
 def test_padding_stays_where_batch_norm_of_rows_follows():
     """As in a classifier with BatchNorm behind a dense layer."""
-    graph = mx.sym.Convolution(mx.sym.var("images"), name="conv", kernel=(3, 3), num_filter=5)
-    graph = mx.sym.BatchNorm(mx.sym.FullyConnected(graph, num_hidden=4, name="dense"), name="norm")
+    dense = mx.sym.FullyConnected(convolved(), num_hidden=4, name="dense")
+    graph = mx.sym.BatchNorm(dense, name="norm")
     assert pad(graph, (2, 3, 6, 6), 8) is not graph

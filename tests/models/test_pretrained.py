@@ -45,10 +45,7 @@ def test_a_file_of_the_same_network_gives_every_device_its_parameters(tmp_path, 
 @pytest.mark.parametrize("name", ["lenet", "resnet18", "gluoncv:squeezenet1.1"])
 def test_for_other_classes_everything_but_the_last_layer_is_loaded(tmp_path, name):
     side = 224 if "squeeze" in name else 32
-    net, other = (
-        completed(name, (3, side, side), classes=6),
-        completed(name, (3, side, side), classes=4),
-    )
+    net, other = (completed(name, (3, side, side), classes=classes) for classes in (6, 4))
     net.save_parameters(str(tmp_path / "a.params"))
     before = values(other)
     said = load_pretrained(other, str(tmp_path / "a.params"), 4)
@@ -61,27 +58,25 @@ def test_for_other_classes_everything_but_the_last_layer_is_loaded(tmp_path, nam
     assert all(kept for kept, came in zip(same(values(other), before), loaded) if not came)
 
 
-def test_a_file_of_another_network_is_refused_with_the_first_parameters_and_changes_nothing(
-    tmp_path,
-):
-    completed("resnet8").save_parameters(str(tmp_path / "a.params"))
-    for name, said in [
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
         (
             "resnet18",
-            (
-                r"it lacks features\.0\.weight; it lacks .* and \d+ more; "
-                r"it must be a file of the same network"
-            ),
+            r"it lacks features\.0\.weight; it lacks .* and \d+ more; it must be ",
         ),
-        ("cifar_resnet20", "does not fit the network: it lacks "),
-        ("lenet", r"does not fit the network: .*lacks 0\.bias"),
-    ]:
-        net = completed(name)
-        before = values(net)
-        with pytest.raises(ModelError, match=said) as caught:
-            load_pretrained(net, str(tmp_path / "a.params"), 10)
-        assert str(caught.value).startswith(f"--pretrained {tmp_path / 'a.params'} does not fit")
-        assert all(same(values(net), before))
+        ("cifar_resnet20", "it lacks "),
+        ("lenet", r".*lacks 0\.bias"),
+    ],
+)
+def test_a_file_of_another_network_is_refused_and_changes_nothing(tmp_path, name, said):
+    file = tmp_path / "a.params"
+    completed("resnet8").save_parameters(str(file))
+    net = completed(name)
+    before = values(net)
+    with pytest.raises(ModelError, match=f"^--pretrained {file} does not fit the network: {said}"):
+        load_pretrained(net, str(file), 10)
+    assert all(same(values(net), before))
 
 
 def test_a_file_for_other_images_names_the_shapes(tmp_path):
@@ -102,36 +97,27 @@ def test_other_classes_are_refused_where_no_new_layer_is_wanted(tmp_path):
 
 
 def test_surplus_parameters_are_named(tmp_path):
-    arrays = {
-        name: param.data() for name, param in completed("mlp")._collect_params_with_prefix().items()
-    }
+    params = completed("mlp")._collect_params_with_prefix()
+    arrays = {name: param.data() for name, param in params.items()}
     nd.save(str(tmp_path / "a.params"), {**arrays, "9.weight": nd.zeros((1,))})
     with pytest.raises(ModelError, match=r"9\.weight is too much"):
         load_pretrained(completed("mlp"), str(tmp_path / "a.params"), 10)
 
 
-def damaged(folder, kind):
-    file = folder / "a.params"
-    if kind == "a list":
-        nd.save(str(file), [nd.zeros((2,))])
-    elif kind == "nothing":
-        nd.save(str(file), {})
-    elif kind == "cut off":
-        completed("mlp").save_parameters(str(file))
-        file.write_bytes(file.read_bytes()[:-7])
-    else:
-        file.write_bytes(
-            {"empty": b"", "text": b"weights, weights, weights, and nothing but weights"}[kind]
-        )
-    return file
+NO_FILES = {
+    "a list": lambda file: nd.save(file, [nd.zeros((2,))]),
+    "nothing": lambda file: nd.save(file, {}),
+    "empty": lambda file: Path(file).write_bytes(b""),
+    "text": lambda file: Path(file).write_bytes(b"weights, weights, weights, and nothing else"),
+}
 
 
-@pytest.mark.parametrize("kind", ["a list", "nothing", "cut off", "empty", "text"])
+@pytest.mark.parametrize("kind", NO_FILES)
 def test_what_is_no_file_of_parameters_is_one_clear_error(tmp_path, kind):
-    with pytest.raises(
-        ModelError, match="give a file that Gluon's save_parameters or export wrote"
-    ):
-        load_pretrained(completed("mlp"), str(damaged(tmp_path, kind)), 10)
+    file = str(tmp_path / "a.params")
+    NO_FILES[kind](file)
+    with pytest.raises(ModelError, match="give a file that Gluon's save_parameters or export"):
+        load_pretrained(completed("mlp"), file, 10)
 
 
 def dense():
@@ -204,10 +190,7 @@ def test_a_file_that_was_written_after_set_np_is_read(tmp_path):
         expected = [param.data().asnumpy() for param in net.collect_params().values()]
     net = dense()
     load_parameters(net, tmp_path / "a.params", "it", 2)
-    assert all(
-        np.array_equal(param.data().asnumpy(), wanted)
-        for param, wanted in zip(net.collect_params().values(), expected)
-    )
+    assert all(same(values(net), expected))
 
 
 @pytest.mark.parametrize("path", ["missing.params", ".", "https://example.org/resnet18.params"])

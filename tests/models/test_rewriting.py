@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from mxnet import autograd, gluon, nd
 from mxnet.gluon import nn
 from support.completed import completed
-from support.devices import contexts, device, devices, on_gpus
+from support.devices import contexts, devices, on_gpus
+from support.graphs import assert_alike
 from support.reference import as_is, cpus, distance, random_batches, train_on_one_device, values
 
 from gluonlab.data.loading.shards import shard, whole
@@ -36,28 +37,6 @@ def operators(graph):
 
 def names(graph):
     return graph.list_arguments(), graph.list_outputs()
-
-
-def results(graph, arrays, heads):
-    """All outputs in training and in prediction, and the gradient of each argument, in order."""
-    ctx = device()
-    args = {name: nd.array(array, ctx, dtype=array.dtype) for name, array in arrays.items()}
-    grads = {
-        name: nd.array(np.full(array.shape, np.nan), ctx, dtype=array.dtype)
-        for name, array in arrays.items()
-    }
-    executor = graph.bind(ctx, args, args_grad=grads)
-    trained = [output.asnumpy() for output in executor.forward(is_train=True)]
-    executor.backward([nd.array(head, ctx, dtype=head.dtype) for head in heads])
-    predicted = [output.asnumpy() for output in executor.forward(is_train=False)]
-    return [*trained, *predicted, *(grad.asnumpy() for grad in grads.values())]
-
-
-def assert_alike(rewritten, graph, arrays, heads, rtol=1e-5, atol=1e-6):
-    found, wanted = (results(each, arrays, heads) for each in (rewritten, graph))
-    for ours, theirs in zip(found, wanted):
-        np.testing.assert_allclose(ours, theirs, rtol=rtol, atol=atol)
-    return wanted
 
 
 # --- a convolution with one pixel of output as a dense layer
@@ -106,29 +85,15 @@ def test_a_dense_layer_equals_the_convolution(side, attrs, seed):
     dense = dense_where_one_pixel(graph, {"images": shapes["images"]})
     assert names(dense) == names(graph)
     random = np.random.RandomState(seed)
-    arrays = {
-        name: random.uniform(0.5, 1, shape).astype(np.float32) for name, shape in shapes.items()
-    }
+    arrays = {name: random.uniform(0.5, 1, each).astype("f4") for name, each in shapes.items()}
     found = assert_alike(dense, graph, arrays, [np.ones(output_shape, np.float32)])
-    weight = found[2 + list(shapes).index("conv_weight")]
+    weight = found["gradient conv_weight"]
     # with positive images, weights that only meet the padding and no others
     idle = weight == 0
     usual = attrs.get("dilate", (1, 1)) == (1, 1) and attrs.get("num_group", 1) == 1
     replaced = idle.any() and not idle.all() and output_shape[2:] == (1, 1) and usual
     assert ("FullyConnected" in operators(dense)) == replaced
     assert replaced or dense is graph
-
-
-def test_the_weights_that_only_meet_the_padding_get_no_gradient_at_all():
-    graph, shapes, _ = convolution(
-        {"kernel": (3, 3), "pad": (1, 1), "num_filter": 2, "no_bias": True}, (2, 2, 1, 1)
-    )
-    arrays = {name: np.ones(shape, np.float32) for name, shape in shapes.items()}
-    dense = dense_where_one_pixel(graph, {"images": (2, 2, 1, 1)})
-    _, _, _, grad = results(dense, arrays, [np.ones((2, 2, 1, 1), np.float32)])
-    expected = np.zeros((2, 2, 3, 3))
-    expected[:, :, 1, 1] = 2  # images
-    np.testing.assert_array_equal(grad, expected)
 
 
 @pytest.mark.parametrize("side, replaced", [(32, 4), (33, 0), (64, 0)])
@@ -160,42 +125,41 @@ def make_net(ctxs, start=None):
     return net
 
 
-@pytest.mark.parametrize("sync_bn", [False, True])
-def test_training_and_prediction_are_gluons(sync_bn):
+def step_of(net, ctxs, learning_rate, **options):
+    """A step of data parallelism on these devices."""
+    sgd = {"learning_rate": learning_rate, **options}
+    store = make_kvstore("device", ctxs)
+    trainer = BucketedTrainer(net.collect_params(), "sgd", sgd, store)
+    loss = gluon.loss.SoftmaxCrossEntropyLoss()
+    return DataParallelStep(net, loss, trainer, ctxs, as_is, sync_bn=len(ctxs) > 1)
+
+
+def on_devices(batch, ctxs):
+    return whole(*(shard(nd.array(each, dtype=each.dtype), ctxs) for each in batch))
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_training_and_prediction_are_gluons(count):
     """On one device, and on two with shards of unequal sizes, whose BatchNorm sees both."""
-    ctxs = contexts(2 if sync_bn else 1)
+    ctxs = contexts(count)
     start = values(make_net([mx.cpu()]))
     batches = random_batches([7, 7, 5], shape=(3, 4, 4), classes=5)
-    net = make_net(ctxs, start)
-    trainer = BucketedTrainer(
-        net.collect_params(),
-        "sgd",
-        {"learning_rate": 0.1, "momentum": 0.9},
-        make_kvstore("device", ctxs),
-    )
-    step = DataParallelStep(
-        net, gluon.loss.SoftmaxCrossEntropyLoss(), trainer, ctxs, as_is, sync_bn=sync_bn
-    )
-    for images, labels in batches:
-        step(whole(shard(nd.array(images), ctxs), shard(nd.array(labels), ctxs)))
-        scores = [
-            part.scores.asnumpy()
-            for part in step.score(whole(*(shard(nd.array(a), ctxs) for a in (images, labels))))
-        ]
-        predicted = [net(x).asnumpy() for x in shard(nd.array(images), ctxs)]
+    net, sgd = make_net(ctxs, start), {"learning_rate": 0.1, "momentum": 0.9}
+    step = step_of(net, ctxs, **sgd)
+    for batch in batches:
+        step(on_devices(batch, ctxs))
+        scores = [part.scores.asnumpy() for part in step.score(on_devices(batch, ctxs))]
+        predicted = [net(x).asnumpy() for x in on_devices(batch, ctxs).xs]
         np.testing.assert_allclose(
             np.concatenate(scores), np.concatenate(predicted), rtol=1e-3, atol=1e-5
         )
-    expected = train_on_one_device(
-        make_net([mx.cpu()], start), batches, "sgd", learning_rate=0.1, momentum=0.9
-    )
+    expected = train_on_one_device(make_net([mx.cpu()], start), batches, "sgd", **sgd)
     # without sync_bn a step alone leaves cuDNN's running variances, which are unbiased; a run puts
     # them right
-    cudnns = on_gpus() and not sync_bn
+    cudnns = on_gpus() and count == 1
     as_cpus = [not (cudnns and name.endswith("running_var")) for name in net.collect_params()]
-    assert (
-        distance([*compress(values(net, ctxs[0]), as_cpus)], [*compress(expected, as_cpus)]) < 1e-4
-    )
+    found = values(net, ctxs[0])
+    assert distance([*compress(found, as_cpus)], [*compress(expected, as_cpus)]) < 1e-4
 
 
 # --- ReLU behind max pooling
@@ -260,18 +224,12 @@ def test_a_chain_of_both_is_exchanged_as_a_whole():
 
 lengths = st.integers(1, 6)
 poolings = st.one_of(
-    st.fixed_dictionaries(
-        {
-            "global_pool": st.just(True),
-            "kernel": st.sampled_from([(1, 1), (7, 7)]),
-            "pad": st.just((3, 3)),
-        }
-    ),
-    st.fixed_dictionaries({"kernel": st.tuples(lengths, lengths), "stride": st.just((2, 2))}),
-    st.fixed_dictionaries(
-        {"kernel": st.tuples(lengths, st.integers(2, 6)), "pad": st.just((0, 1))}
-    ),  # oneDNN wants less padding than window
-)
+    st.builds(dict, global_pool=st.just(True), kernel=st.sampled_from([(1, 1), (7, 7)]),
+              pad=st.just((3, 3))),
+    st.builds(dict, kernel=st.tuples(lengths, lengths), stride=st.just((2, 2))),
+    # oneDNN wants less padding than window
+    st.builds(dict, kernel=st.tuples(lengths, st.integers(2, 6)), pad=st.just((0, 1))),
+)  # fmt: skip
 
 
 @settings(max_examples=40)
@@ -317,9 +275,8 @@ def test_a_block_that_is_called_twice_averages_each_time_what_it_gets():
     block = nn.HybridSequential()
     block.add(nn.Activation("tanh"), nn.GlobalAvgPool2D())
     image = mx.sym.var("image")
-    both = block(image) + block(
-        mx.sym.slice(image, begin=(None, None, 1, 1), end=(None, None, None, None))
-    )
+    part = mx.sym.slice(image, begin=(None, None, 1, 1), end=(None,) * 4)
+    both = block(image) + block(part)
     check_on_images(both, replaced=0)  # its names stand for two shapes
 
 
@@ -386,18 +343,12 @@ class Branches(nn.HybridBlock):
             self.parts = nn.HybridSequential()
             self.parts.add(*(nn.Conv2D(each, 3, padding=1) for each in channels))
             self.rest = nn.HybridSequential()
-            self.rest.add(
-                nn.Conv2D(16, 3, padding=1),
-                nn.BatchNorm(),
-                nn.GlobalAvgPool2D(),
-                nn.Flatten(),
-                nn.Dense(10),
-            )
+            self.rest.add(nn.Conv2D(16, 3, padding=1), nn.BatchNorm())
+            self.rest.add(nn.GlobalAvgPool2D(), nn.Flatten(), nn.Dense(10))
 
     def hybrid_forward(self, F, x):
-        joined = F.concat(
-            *[part(x) for part in self.parts._children.values()], *([x] if self.own else []), dim=1
-        )
+        parts = [part(x) for part in self.parts._children.values()]
+        joined = F.concat(*parts, *([x] if self.own else []), dim=1)
         return self.rest(F.relu(joined) if self.activated else joined)
 
 
@@ -409,34 +360,30 @@ def made(net, ctxs):
 
 
 def grads_of(net):
-    return [
-        param.list_grad()[0].asnumpy()
-        for param in net.collect_params().values()
-        if param.grad_req != "null"
-    ]
+    trained = [each for each in net.collect_params().values() if each.grad_req != "null"]
+    return np.concatenate([param.list_grad()[0].asnumpy().ravel() for param in trained])
 
 
-def in_float64(net, batch):
-    """The sum of losses, and all gradients as one array."""
-    net.cast("float64")
+def step_once(net, batch, ctxs):
+    """The sum of losses; the second step of the same batch reads what the first has left."""
+    step = step_of(net, ctxs, learning_rate=1e-12)
+    for _ in range(2):
+        loss = sum(float(part.asscalar()) for part in step(on_devices(batch, ctxs)))
+    return loss
+
+
+def assert_as_in_float64(make, k):
+    """The losses and gradients of a network on k devices."""
+    (batch,) = random_batches([7], shape=SHAPE)
+    exact, net = made(make(), cpus(1)), made(make(), devices(k, threads=1))
+    exact.cast("float64")
     images, labels = (nd.array(array, dtype="float64") for array in batch)
     with autograd.record():
-        loss = gluon.loss.SoftmaxCrossEntropyLoss()(net(images), labels).sum()
-    loss.backward()
-    return loss.asscalar(), np.concatenate([grad.ravel() for grad in grads_of(net)])
-
-
-def by_step(net, batch, ctxs):
-    trainer = BucketedTrainer(
-        net.collect_params(), "sgd", {"learning_rate": 1e-12}, make_kvstore("device", ctxs)
-    )
-    step = DataParallelStep(
-        net, gluon.loss.SoftmaxCrossEntropyLoss(), trainer, ctxs, as_is, sync_bn=len(ctxs) > 1
-    )
-    xs, ys = shard(nd.array(batch[0]), ctxs), shard(nd.array(batch[1], dtype="int32"), ctxs)
-    for _ in range(2):
-        loss = sum(float(part.asscalar()) for part in step(whole(xs, ys)))
-    return loss, np.concatenate([grad.ravel() for grad in grads_of(net)])
+        losses = gluon.loss.SoftmaxCrossEntropyLoss()(exact(images), labels).sum()
+    losses.backward()
+    loss = step_once(net, batch, devices(k, threads=1))
+    assert loss == pytest.approx(losses.asscalar(), rel=1e-5)
+    assert distance([grads_of(net)], [grads_of(exact)]) <= 1e-4
 
 
 @settings(max_examples=2)
@@ -452,12 +399,7 @@ def by_step(net, batch, ctxs):
 def test_any_numbers_of_channels_give_the_losses_and_gradients_of_float64(
     channels, own, activated, k
 ):
-    (batch,) = random_batches([7], shape=SHAPE)
-    expected, expected_grads = in_float64(made(Branches(channels, own, activated), cpus(1)), batch)
-    ctxs = devices(k, threads=1)
-    loss, grads = by_step(made(Branches(channels, own, activated), ctxs), batch, ctxs)
-    assert loss == pytest.approx(expected, rel=1e-5)
-    assert distance([grads], [expected_grads]) <= 1e-4
+    assert_as_in_float64(lambda: Branches(channels, own, activated), k)
 
 
 @pytest.mark.parametrize(
@@ -519,12 +461,7 @@ class Shuffled(nn.HybridBlock):
 
 @pytest.mark.parametrize("k", [1, 2])
 def test_channels_may_change_places(k):
-    (batch,) = random_batches([7], shape=SHAPE)
-    expected, expected_grads = in_float64(made(Shuffled(), cpus(1)), batch)
-    ctxs = devices(k, threads=1)
-    loss, grads = by_step(made(Shuffled(), ctxs), batch, ctxs)
-    assert loss == pytest.approx(expected, rel=1e-5)
-    assert distance([grads], [expected_grads]) <= 1e-4
+    assert_as_in_float64(Shuffled, k)
 
 
 @pytest.mark.long
@@ -537,5 +474,6 @@ def test_shufflenet_trains_with_batchnorm_over_all_devices(k):
     for count in (1, k):
         mx.random.seed(0)
         ctxs = devices(count, threads=1)
-        losses.append(by_step(completed("gluoncv:shufflenet_v1", shape, ctxs=ctxs), batch, ctxs)[0])
+        net = completed("gluoncv:shufflenet_v1", shape, ctxs=ctxs)
+        losses.append(step_once(net, batch, ctxs))
     assert losses[1] == pytest.approx(losses[0], rel=1e-5)

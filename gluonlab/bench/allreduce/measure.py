@@ -59,6 +59,7 @@ from gluonlab.collectives.bounds import floor_of
 from gluonlab.collectives.cost import algbw, bus_factor, price
 from gluonlab.collectives.executor import Executor
 from gluonlab.collectives.for_links import AUTO, FOR_LINKS, MOST_DEVICES, ForLinks
+from gluonlab.collectives.partition import split_evenly
 from gluonlab.collectives.schedule import ALLREDUCE, Schedule
 from gluonlab.collectives.topology import Topology, ground_of
 from gluonlab.config import option_name
@@ -72,7 +73,6 @@ from gluonlab.kvstores.schedule import ForLinksKVStore
 from gluonlab.kvstores.summing import size_of
 from gluonlab.plain import json_text
 from gluonlab.scratch.data_parallel import allreduce as chapters_allreduce
-from gluonlab.shares import split_evenly
 
 CHAPTER, WHOLE = "chapter", "sharded-whole"
 NATIVE = ("local", "device", "nccl")

@@ -41,14 +41,13 @@ from gluonlab.config.hints import named_arguments
 from gluonlab.config.values import is_count
 from gluonlab.data.loading.augment import FILE_CROPS, step_rng, to_float
 from gluonlab.data.loading.pinned import host_memory_for
-from gluonlab.data.loading.shards import Batch, bounds_of, shard, shard_sizes
+from gluonlab.data.loading.shards import Batch, batch_count, bounds_of, shard, shard_sizes
 from gluonlab.data.sets.dataset import ArraySplit, ReadAheadSplit, Reading, Split
 from gluonlab.data.sets.gluon_data import resolve_split
 from gluonlab.devices import listed
 from gluonlab.engine.invoke import ARRAY_LIMIT, from_host, rows
 from gluonlab.engine.semantics import as_users
 from gluonlab.errors import DataError
-from gluonlab.shares import batch_count
 
 if TYPE_CHECKING:
     from typing_extensions import TypeGuard

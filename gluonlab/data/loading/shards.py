@@ -1,4 +1,11 @@
-"""A batch cut into shards, one for each device, as a strategy takes it."""
+"""Divide a batch over devices.
+
+`shard_sizes` says how many images each device gets: evenly, or by --device-weights. `shard` copies
+these images to the devices. A `Batch` holds the shards of all devices, as a strategy takes them.
+
+The loader (loader.py) divides each batch by these functions. training/splitting.py checks
+--device-weights, and the options of --split, which divide the network instead of the batch.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +17,6 @@ import mxnet as mx
 from mxnet import gluon, nd
 
 from gluonlab.devices import check_distinct
-from gluonlab.shares import split_evenly
 
 if TYPE_CHECKING:
     Shards = Tuple[List[nd.NDArray], List[nd.NDArray]]
@@ -74,7 +80,8 @@ def shard_sizes(size: int, parts: int, weights: Optional[Weights] = None) -> Lis
     images than parts go to the first ones, one each.
     """
     if weights is None or size <= parts:
-        return [end - begin for begin, end in shard_bounds(size, parts)]
+        share, more = divmod(size, parts)
+        return [share + 1] * more + [share] * (parts - more if share else 0)
     sizes = in_proportion(size, weights)
     while 0 in sizes:
         sizes[sizes.index(max(sizes))] -= 1
@@ -98,10 +105,15 @@ def in_proportion(size: int, weights: Weights) -> List[int]:
 
 def shard_bounds(size: int, parts: int) -> List[Tuple[int, int]]:
     """The (begin, end) of each of as even ``parts`` as there can be that are not empty."""
-    return split_evenly(size, min(size, parts))
+    return bounds_of(shard_sizes(size, parts))
 
 
 def bounds_of(sizes: Sequence[int]) -> List[Tuple[int, int]]:
     """The (begin, end) of parts of these sizes, one behind the other."""
     ends = list(accumulate(sizes))
     return list(zip([0, *ends], ends))
+
+
+def batch_count(images: int, size: int, drop_last: bool = False) -> int:
+    """How many batches of ``size`` images make; ``drop_last``: without a smaller last one."""
+    return images // size if drop_last else -(-images // size)

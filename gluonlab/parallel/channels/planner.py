@@ -8,6 +8,7 @@ from typing import Any, Dict, List, Optional, Sequence, Set, Tuple
 
 import mxnet as mx
 
+from gluonlab.collectives.partition import split_evenly
 from gluonlab.errors import ModelError
 from gluonlab.models.graphs import Node, parsed
 from gluonlab.parallel.channels.layout import (
@@ -26,7 +27,6 @@ from gluonlab.parallel.channels.layout import (
     Slice,
     Value,
 )
-from gluonlab.shares import split_evenly
 
 BY_CHANNEL = {
     "Activation", "BlockGrad", "Cast", "Dropout", "Flatten", "Pooling", "_copy", "_div_scalar",

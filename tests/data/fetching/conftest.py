@@ -4,6 +4,7 @@ import time
 from types import SimpleNamespace
 
 import pytest
+from support.made_up_sources import FILE, files_below, one_file
 from urllib3.util.retry import Retry
 
 import gluonlab.data.fetching.download as downloads
@@ -15,3 +16,25 @@ def no_pauses(monkeypatch):
     clock = SimpleNamespace(monotonic=time.monotonic, sleep=lambda seconds: None)
     monkeypatch.setattr(downloads, "time", clock)
     monkeypatch.setattr(Retry, "get_backoff_time", lambda self: 0)
+
+
+@pytest.fixture
+def root(tmp_path):
+    return tmp_path / "data"
+
+
+@pytest.fixture
+def arrives(root):
+    """``arrives(*servers)``: FILE comes from these servers, tried in turn, and nothing else does.
+
+    Returns what was said.
+    """
+
+    def check(*servers, **options):
+        told = []
+        source = one_file(*(server.url for server in servers))
+        downloads.download(source, root, say=told.append, **options)
+        assert files_below(root) == {"set/file.gz": FILE}
+        return told
+
+    return check

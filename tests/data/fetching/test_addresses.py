@@ -13,54 +13,34 @@ from gluonlab.data.fetching.download import download
 from gluonlab.errors import ConfigError, DownloadError
 
 
-@pytest.fixture
-def root(tmp_path):
-    return tmp_path / "data"
-
-
 @pytest.mark.parametrize("number", [404, 403, 410, 501])
-def test_a_status_that_will_not_pass_is_named_and_asked_for_once(serve, root, number):
+def test_a_status_that_will_not_pass_is_named_and_asked_for_once(serve, arrives, number):
     missing, right = serve({}), serve({"file.gz": FILE})
     missing.fail("file.gz", status(number))
-    told = []
-    download(one_file(missing.url, right.url), root, say=told.append)
+    told = "\n".join(arrives(missing, right))
     assert len(missing.asked()) == 1
-    assert any(f"{missing.url}file.gz answers with status {number}" in line for line in told)
-    assert files_below(root) == {"set/file.gz": FILE}
+    assert f"{missing.url}file.gz answers with status {number}" in told
 
 
 @pytest.mark.parametrize("number", [500, 503, 429])
-def test_a_status_that_may_pass_is_tried_again(serve, root, number):
+def test_a_status_that_may_pass_is_tried_again(serve, arrives, number):
     server = serve({"file.gz": FILE})
     server.fail("file.gz", status(number), status(number))
-    download(one_file(server.url), root)
+    arrives(server)
     assert len(server.asked()) == 3
-    assert files_below(root) == {"set/file.gz": FILE}
 
 
-def test_a_server_that_wants_to_be_asked_in_an_hour_is_not_waited_for(serve, root):
+def test_a_server_that_wants_to_be_asked_in_an_hour_is_not_waited_for(serve, arrives):
     busy, right = serve({}), serve({"file.gz": FILE})
     busy.fail("file.gz", *[status(503, retry_after="3600")] * 9)
-    download(one_file(busy.url, right.url), root)
-    assert files_below(root) == {"set/file.gz": FILE}
-
-
-def test_a_status_that_does_not_pass_is_named(serve, root):
-    server = serve({"file.gz": FILE})
-    server.fail("file.gz", *[status(500)] * 9)
-    with pytest.raises(DownloadError, match="answers with status 500"):
-        download(one_file(server.url), root)
-    assert files_below(root) == {}
+    assert "answers with status 503" in "\n".join(arrives(busy, right))
 
 
 @pytest.mark.parametrize("after", [None, CUT])
-def test_a_silent_server_is_given_up_and_another_asked(serve, root, after):
+def test_a_silent_server_is_given_up_and_another_asked(serve, arrives, after):
     slow, right = serve({"file.gz": FILE}), serve({"file.gz": FILE})
     slow.fail("file.gz", silence(after), *[silence(after and 0)] * 9)
-    told = []
-    download(one_file(slow.url, right.url), root, timeout_s=0.5, say=told.append)
-    assert any("timed out" in line for line in told)
-    assert files_below(root) == {"set/file.gz": FILE}
+    assert any("timed out" in line for line in arrives(slow, right, timeout_s=0.5))
 
 
 class Clock:
@@ -75,14 +55,13 @@ class Clock:
         return self.seconds
 
 
-def test_a_server_that_trickles_is_given_up_and_another_goes_on(serve, root, monkeypatch):
+def test_a_server_that_trickles_is_given_up_and_another_goes_on(serve, arrives, monkeypatch):
     """It is never silent for as long as the time-out, and would take hours."""
     clock, at_once = Clock(), 2 * CUT
     monkeypatch.setattr(downloads, "time", clock)
     slow, right = serve({"file.gz": FILE}), serve({"file.gz": FILE})
     slow.fail("file.gz", trickle(at_once, clock.tick))
-    told = []
-    download(one_file(slow.url, right.url), root, timeout_s=30, say=told.append)
+    told = arrives(slow, right, timeout_s=30)
     [line] = [line for line in told if "trying the next" in line]
     said = (
         rf"{slow.url}file.gz is too slow \((\d+) bytes in \d+ s, "
@@ -92,16 +71,14 @@ def test_a_server_that_trickles_is_given_up_and_another_goes_on(serve, root, mon
     [headers] = right.asked()
     begin = int(re.fullmatch(r"bytes=(\d+)-", headers["Range"])[1])
     assert at_once + came <= begin <= at_once + clock.seconds  # what came before, too
-    assert files_below(root) == {"set/file.gz": FILE}
 
 
-def test_a_redirect_is_followed_and_gone_on_with(serve, root):
+def test_a_redirect_is_followed_and_gone_on_with(serve, arrives):
     server = serve({"elsewhere": FILE})
     server.fail("file.gz", *[redirect("/elsewhere")] * 2)
     server.fail("elsewhere", cut(CUT))
-    download(one_file(server.url), root)
+    arrives(server)
     assert server.asked("elsewhere")[1]["Range"] == f"bytes={CUT}-"
-    assert files_below(root) == {"set/file.gz": FILE}
 
 
 @pytest.mark.parametrize("where", ["/file.gz", "file:///etc/passwd", "http://["])
@@ -114,11 +91,9 @@ def test_a_redirect_that_leads_nowhere_is_named(serve, root, where):
 
 
 def test_without_a_network_the_files_and_their_place_are_named(root):
-    files = {"a": FILE, "b": b"b"}
+    mirrors = [f"http://127.0.0.1:9/{name}/" for name in ("one", "two")]
     with pytest.raises(DownloadError) as error:
-        download(
-            source_of("set", files, "http://127.0.0.1:9/one/", "http://127.0.0.1:9/two/"), root
-        )
+        download(source_of("set", {"a": FILE, "b": b"b"}, *mirrors), root)
     for words in (
         "http://127.0.0.1:9/one/a cannot be reached (Connection refused)",
         f"\n  by hand: put into {root / 'set'}\n",
@@ -131,11 +106,7 @@ def test_without_a_network_the_files_and_their_place_are_named(root):
 
 
 def test_ones_own_mirror_is_asked_first_in_two_places(serve, root):
-    flat, by_name, public = (
-        serve({"file.gz": FILE}),
-        serve({"set/file.gz": FILE}),
-        serve({"file.gz": FILE}),
-    )
+    flat, by_name, public = (serve({f"{name}file.gz": FILE}) for name in ("", "set/", ""))
     source = one_file(public.url)
     for number, mirror in enumerate((flat, by_name)):
         download(source, root / str(number), mirror.url.rstrip("/"))

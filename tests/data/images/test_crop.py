@@ -13,11 +13,10 @@ from support.devices import contexts
 from support.image_folders import encoded, picture, write_folder
 
 from gluonlab.data import Loader, load_dataset
-from gluonlab.data.images.decode import CROP_ATTEMPTS, decode, middle_box, random_box
+from gluonlab.data.images.decode import decode, middle_box, random_box
 from gluonlab.data.images.pool import Decoders
 from gluonlab.data.loading.augment import Augment, Mixup
 from gluonlab.data.sets.image_files import FileSplit
-from gluonlab.data.sets.pack import pack
 from gluonlab.errors import DataError
 
 SEEDS = st.integers(0, 2**32 - 1)
@@ -51,58 +50,35 @@ def test_a_box_lies_in_the_image_and_is_a_part_of_it_as_large_and_as_long_as_it_
         assert (wide + 0.5) * (high + 0.5) >= 0.08 * width * height
 
 
-@given(SEEDS, SIDES, SIDES)
-def test_a_box_depends_on_the_seed_alone(seed, width, height):
-    assert random_box(seed, width, height) == random_box(seed, width, height)
-
-
-def test_other_seeds_give_other_boxes():
-    assert len({random_box(seed, 500, 500) for seed in range(1000)}) > 990
-
-
 def test_areas_ratios_and_places_are_distributed_evenly():
     """In an image of 10000 x 10000, of the boxes that surely fit: areas below a half.
 
     Quarters of 4,000 draws to 10 %.
     """
     boxes = np.array([random_box(seed, 10000, 10000) for seed in range(8000)])
-    left, top, right, bottom = boxes.T
-    wide, high = right - left, bottom - top
-    areas, ratios = wide * high / 1e8, np.log(wide / high) / math.log(4 / 3)
-    small = areas < 0.5
+    areas = (boxes[:, 2] - boxes[:, 0]) * (boxes[:, 3] - boxes[:, 1]) / 1e8
     assert areas.min() >= 0.08 and areas.max() <= 1
+    left, top, right, bottom = boxes[areas < 0.5].T
+    wide, high = right - left, bottom - top
+    areas, ratios = areas[areas < 0.5], np.log(wide / high) / math.log(4 / 3)
+    across, down = left / (10001 - wide), top / (10001 - high)
     for values, low, high_end in (
-        (areas[small], 0.08, 0.5),
-        (ratios[small], -1, 1),
-        ((left / (10001 - wide))[small], 0, 1),
-        ((top / (10001 - high))[small], 0, 1),
-    ):
+        (areas, 0.08, 0.5), (ratios, -1, 1), (across, 0, 1), (down, 0, 1),
+    ):  # fmt: skip
         counts = np.histogram(values, 4, (low, high_end))[0]
         assert counts.sum() >= len(values) - 2  # a ratio may lie outside by the rounding of a pixel
         assert counts.min() > 0.9 * len(values) / 4 and counts.max() < 1.1 * len(values) / 4
-    assert (
-        abs(
-            np.corrcoef([areas[small], ratios[small], (left / (10001 - wide))[small]]) - np.eye(3)
-        ).max()
-        < 0.05
-    )
+    assert abs(np.corrcoef([areas, ratios, across]) - np.eye(3)).max() < 0.05
 
 
 @pytest.mark.parametrize(
     ("width", "height", "box"),
-    [
-        (4000, 20, (1986, 0, 2013, 20)),
-        (20, 4000, (0, 1986, 20, 2013)),
-        (1, 1, (0, 0, 1, 1)),
-        (100, 100, (0, 0, 100, 100)),
-    ],
+    [(4000, 20, (1986, 0, 2013, 20)), (20, 4000, (0, 1986, 20, 2013)), (1, 1, (0, 0, 1, 1))],
 )
 def test_where_nothing_fits_the_middle_is_taken(width, height, box):
     """In 4000 x 20 pixels 8 % are 6400, of which no rectangle of 3:4 to 4:3 is as low as 20."""
     assert middle_box(width, height) == box
-    if max(width, height) == 4000:
-        assert all(random_box(seed, width, height) == box for seed in range(50))
-    assert CROP_ATTEMPTS == 10
+    assert all(random_box(seed, width, height) == box for seed in range(50))
 
 
 # --- pixels
@@ -156,16 +132,6 @@ def test_a_cut_is_where_it_should_be_at_every_fraction(tmp_path):
             assert green == pytest.approx((top + bottom) / 2 / 701 * 255, abs=2)
 
 
-@pytest.mark.parametrize(
-    "content", [b"", b"words", encoded(picture(1, 40, 30))[:300]], ids=["empty", "text", "cut off"]
-)
-def test_a_wrong_file_is_named(tmp_path, content):
-    path = tmp_path / "wrong.jpg"
-    path.write_bytes(content)
-    with pytest.raises(DataError, match=r"wrong.jpg: .*--skip-bad"):
-        decode(str(path), 16, 3)
-
-
 # --- processes, devices and workers
 
 
@@ -213,37 +179,11 @@ def same(a, b):
     )
 
 
-def test_a_pool_cuts_what_one_process_would_cut(split_of, pools):
-    split = split_of(pools[3])
-    seeds = list(range(2**32 - len(split), 2**32))
-    images, labels = split.begin(np.arange(len(split)), seeds).result()
-    assert all(
-        np.array_equal(image, decode(path, 16, seed, resizer=pools[3].resizer))
-        for image, path, seed in zip(images, split.paths, seeds)
-    )
-    assert np.array_equal(labels, split.labels)
-    plain, _ = split.batch(np.arange(len(split)))
-    assert all(
-        np.array_equal(image, decode(path, 16, resizer=pools[3].resizer))
-        for image, path in zip(plain, split.paths)
-    )
-
-
 @pytest.mark.parametrize("mixup", [None, Mixup(0.5)], ids=["plain", "mixup"])
 def test_any_number_of_decoders_devices_and_workers_sees_the_same_pixels(split_of, pools, mixup):
     def loader(count, k, rank=0, world_size=1, **options):
-        changes = dict(random_crops=True, augment=Augment(1, flip=True), mixup=mixup)
-        return Loader(
-            split_of(pools[count]),
-            contexts(k),
-            11,
-            5,
-            rank,
-            world_size,
-            raw=True,
-            **changes,
-            **options,
-        )
+        options.update(raw=True, random_crops=True, augment=Augment(1, flip=True), mixup=mixup)
+        return Loader(split_of(pools[count]), contexts(k), 11, 5, rank, world_size, **options)
 
     expected = epochs_of(loader(1, 1, prefetch=0))
     assert same(epochs_of(loader(3, 1, prefetch=3)), expected)
@@ -273,12 +213,3 @@ def test_a_batch_is_what_its_seeds_cut_and_every_epoch_cuts_anew(split_of, pools
 def test_a_split_without_files_is_refused():
     with pytest.raises(DataError, match="random crops are cut out of image files"):
         Loader(load_dataset("digits").train, contexts(1), 8, random_crops=True)
-
-
-def test_a_packed_folder_is_refused(root, tmp_path):
-    pack(load_dataset(f"folder:{root}", decoders=1), tmp_path / "packed")
-    with pytest.raises(
-        DataError,
-        match=r"--random-resized-crop cuts image files, and .*packed is packed: give the folder",
-    ):
-        load_dataset(f"folder:{tmp_path / 'packed'}", random_resized_crop=True)

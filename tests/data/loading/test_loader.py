@@ -9,13 +9,11 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from mxnet import gluon, nd
-from support.devices import contexts, device
+from support.devices import contexts
 
 from gluonlab.data import ArraySplit, Loader
 from gluonlab.data.loading.augment import Mixup
 from gluonlab.data.loading.loader import prefetch
-from gluonlab.data.loading.shards import shard, shard_bounds
 from gluonlab.errors import DataError
 
 
@@ -39,16 +37,8 @@ sizes = dict(
 @settings(max_examples=25, deadline=None)
 @given(**sizes, shuffle=st.booleans())
 def test_every_image_comes_once_per_epoch_with_its_label(budget, n, batch, k, seed, shuffle):
-    loader = Loader(
-        split_of(n),
-        contexts(k),
-        batch,
-        seed,
-        shuffle=shuffle,
-        raw=True,
-        prefetch=1,
-        resident_bytes=budget,
-    )
+    options = dict(shuffle=shuffle, raw=True, prefetch=1, resident_bytes=budget)
+    loader = Loader(split_of(n), contexts(k), batch, seed, **options)
     assert loader.resident == bool(budget)
     for _ in range(2):
         seen = []
@@ -79,48 +69,17 @@ def test_both_paths_give_the_same_shards_to_the_bit(n, batch, k, seed, raw):
                 assert np.array_equal(a.asnumpy(), b.asnumpy())
 
 
-@given(st.integers(0, 100), st.integers(1, 9))
-def test_shard_bounds_are_those_of_gluons_split(size, parts):
-    bounds = shard_bounds(size, parts)
-    assert len(bounds) == min(size, parts)
-    if size:
-        pieces = gluon.utils.split_data(nd.arange(size), min(size, parts), even_split=False)
-        assert [(int(p[0].asscalar()), int(p[-1].asscalar()) + 1) for p in pieces] == bounds
-
-
-def test_a_batch_smaller_than_the_devices_leaves_the_last_ones_out():
-    pieces = shard(nd.arange(2), contexts(4))
-    assert [(p.context, p.asnumpy().tolist()) for p in pieces] == [
-        (device(0), [0.0]),
-        (device(1), [1.0]),
-    ]
-
-
 def labels_of(loader):
     return [np.concatenate([y.asnumpy() for y in ys]).tolist() for _, ys in loader]
 
 
 def test_the_order_depends_on_seed_and_epoch_alone():
-    a, b = (
-        Loader(split_of(40), contexts(1), 8, seed=7),
-        Loader(split_of(40), contexts(3), 8, seed=7, prefetch=0),
-    )
+    a = Loader(split_of(40), contexts(1), 8, seed=7)
+    b = Loader(split_of(40), contexts(3), 8, seed=7, prefetch=0)
     first, second = labels_of(a), labels_of(a)
     assert first != second
     assert [labels_of(b), labels_of(b)] == [first, second]
     assert labels_of(Loader(split_of(40), contexts(1), 8, seed=8)) != first
-
-
-def test_a_restored_loader_goes_on_with_the_same_batches():
-    whole = Loader(split_of(30), contexts(2), 7, seed=1)
-    expected = labels_of(whole) + labels_of(whole)
-    stopped, found = Loader(split_of(30), contexts(2), 7, seed=1), []
-    for (_, ys), _ in zip(stopped, range(3)):
-        found.append(np.concatenate([y.asnumpy() for y in ys]).tolist())
-        state = stopped.state()
-    other = Loader(split_of(30), contexts(2), 7)
-    other.restore(state)
-    assert found + labels_of(other) + labels_of(other) == expected
 
 
 @given(st.integers(1, 30), st.integers(1, 12), st.lists(st.integers(1, 3), min_size=1, max_size=3))
@@ -189,6 +148,9 @@ class RecordingSplit(FailingSplit):
     def __init__(self, wrong=None):
         self.noted, self.wrong = [], wrong
 
+    def all(self, kind):
+        return [first for what, first in self.noted if what == kind]
+
     def batch(self, indices):
         raise AssertionError("it is read ahead")
 
@@ -214,14 +176,8 @@ def test_what_others_read_is_begun_a_batch_ahead(prefetch):
     split = RecordingSplit()
     batches = list(Loader(split, contexts(1), 4, shuffle=False, prefetch=prefetch))
     assert [ys[0].asnumpy().tolist() for _, ys in batches] == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9]]
-    assert split.noted == [
-        ("begin", 0),
-        ("begin", 4),
-        ("take", 0),
-        ("begin", 8),
-        ("take", 4),
-        ("take", 8),
-    ]
+    begin, take = "begin", "take"
+    assert split.noted == [(begin, 0), (begin, 4), (take, 0), (begin, 8), (take, 4), (take, 8)]
 
 
 @pytest.mark.parametrize("prefetch", [0, 1])
@@ -230,12 +186,8 @@ def test_leaving_the_loop_early_gives_up_what_was_begun(prefetch):
     batches = iter(Loader(split, contexts(1), 2, shuffle=False, prefetch=prefetch))
     next(batches)
     batches.close()
-    begun, taken, given_up = (
-        [first for what, first in split.noted if what == kind]
-        for kind in ("begin", "take", "give up")
-    )
-    assert begun == taken + given_up
-    assert given_up
+    assert split.all("begin") == split.all("take") + split.all("give up")
+    assert split.all("give up")
 
 
 @pytest.mark.parametrize("prefetch", [0, 1])
@@ -244,17 +196,11 @@ def test_where_images_are_wrong_their_partners_are_given_up(prefetch):
     the last are 8 with 9.
     """
     split = RecordingSplit(wrong=4)
-    loader = Loader(
-        split, contexts(1), 4, 0, 0, 2, shuffle=False, prefetch=prefetch, mixup=Mixup(1)
-    )
+    options = dict(shuffle=False, prefetch=prefetch, mixup=Mixup(1))
     with pytest.raises(DataError, match="no image"):
-        list(loader)
-    begun, taken, given_up = (
-        [first for what, first in split.noted if what == kind]
-        for kind in ("begin", "take", "give up")
-    )
-    assert (begun, taken) == ([0, 3, 4, 7, 8, 9], [0, 3, 4])
-    assert {7, 8, 9} <= set(given_up)
+        list(Loader(split, contexts(1), 4, 0, 0, 2, **options))
+    assert (split.all("begin"), split.all("take")) == ([0, 3, 4, 7, 8, 9], [0, 3, 4])
+    assert {7, 8, 9} <= set(split.all("give up"))
 
 
 def test_all_epochs_of_all_loaders_are_made_ahead_by_one_thread():

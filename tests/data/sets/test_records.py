@@ -14,13 +14,12 @@ from support.image_folders import CLASSES, encoded, picture, write_folder
 from support.records import assert_same_splits, records_of_folder, write_records
 
 from gluonlab.data import load_dataset
-from gluonlab.data.__main__ import main
 from gluonlab.data.images.places import opened
 from gluonlab.data.sets.fingerprint import digest
 from gluonlab.data.sets.image_files import FileSplit
 from gluonlab.data.sets.listed import find_records as find_images
 from gluonlab.data.sets.listed import read_records
-from gluonlab.errors import DataError, GluonlabWarning
+from gluonlab.errors import DataError
 
 MAGIC = (0xCED7230A).to_bytes(4, "little")
 RECORDS = [encoded(picture(label, seed=seed)) for seed in range(3) for label in range(3)]
@@ -117,14 +116,6 @@ def test_two_files_and_other_names(place):
     assert len(find_images(f"{place}/a,b.rec", 0.4).val[0]) == 3
 
 
-@pytest.mark.long
-def test_packed_records_are_the_records(ended, place, monkeypatch):
-    monkeypatch.chdir(place)
-    status, out, err = ended(main, "pack", "record:train.rec", "--out", "packed")
-    assert status == 0 and "9 training and 6 test images" in out and err == ""
-    assert_same_splits(load_dataset("folder:packed"), load("train.rec"))
-
-
 def test_a_digest_tells_other_records_apart(tmp_path):
     texts = set()
     for number, images in enumerate((RECORDS, [*RECORDS[:-1], RECORDS[-1] + b"\0" * 4], RECORDS)):
@@ -203,40 +194,25 @@ def test_what_is_wrong_is_one_line_that_names_it(what, place):
     assert all(word in message for word in words) and "\n" not in message, message
 
 
-@pytest.mark.long
-def test_bad_images_are_left_out_on_request(place):
-    images = [b"no image", *RECORDS[1:]]
-    write_records(place / "train.rec", images, LABELS)
-    with pytest.warns(GluonlabWarning, match=r"1 of 9 training images .*train\.rec, record 0$"):
-        data = load(place / "train.rec", skip_bad=True)
-    assert len(data.train) == 8
-    with pytest.raises(DataError, match=r"train\.rec, record 0: not a JPEG"):
-        load(place / "train.rec").train.batch(np.arange(9))
-
-
-NAMES = {
+WRONG_NAMES = {
     "missing.rec": ["missing.rec does not exist: give a .rec file"],
     "train.idx": ["train.idx is not a .rec file", "such as record:train.rec"],
     "train.lst": ["train.lst is not a .rec file", "such as record:train.rec"],
     ".": [". is a folder: give a .rec file"],
     "train.rec,val.rec,more.rec": ["names 3 files", "record:train.rec,val.rec"],
     "train.rec,": ["names 2 files: give one, or two"],
-    "val.rec": [
-        "val.rec has no validation file in its folder",
-        "--val-share 0.2",
-        "record:val.rec,FILE",
-    ],
+    "val.rec": ["val.rec has no validation file", "--val-share 0.2", "record:val.rec,FILE"],
     "~nobody-here/train.rec": ["names an unknown home folder"],
 }
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", WRONG_NAMES)
 def test_wrong_names_are_refused(name, place, monkeypatch):
     monkeypatch.chdir(place)
     with pytest.raises(DataError) as caught:
         load(name)
     message = str(caught.value)
-    assert all(word in message for word in NAMES[name]) and "\n" not in message, message
+    assert all(word in message for word in WRONG_NAMES[name]) and "\n" not in message, message
 
 
 def test_options_that_contradict_the_files_are_refused(place, monkeypatch):

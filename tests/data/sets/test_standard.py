@@ -34,36 +34,33 @@ def folder(tmp_path_factory):
 
 @given(
     st.integers(1, 4).flatmap(lambda n: st.tuples(*[st.integers(0, 5)] * n)),
-    st.randoms(use_true_random=False),
+    st.integers(0, 2**32 - 1),
     st.sampled_from(["a", "a.gz"]),
 )
-def test_any_array_is_read_back(folder, shape, random, name):
-    array = np.array([random.randrange(256) for _ in range(int(np.prod(shape)))], np.uint8).reshape(
-        shape
-    )
+def test_any_array_is_read_back(folder, shape, seed, name):
+    array = np.random.RandomState(seed).randint(0, 256, shape).astype(np.uint8)
     read = read_idx(write(folder / name, idx_bytes(array)), dimensions=len(shape))
-    assert read.dtype == np.uint8
-    assert read.shape == shape
+    assert (read.dtype, read.shape) == (np.uint8, shape)
     assert np.array_equal(read, array)
 
 
-@pytest.mark.parametrize("name", ["cut", "cut.gz"])
-@pytest.mark.parametrize("length", range(len(idx_bytes(SMALL))))
-def test_every_truncation_is_an_error_that_names_the_file(folder, name, length):
-    path = write(folder / name, idx_bytes(SMALL)[:length])
-    with pytest.raises(
-        DataError, match=f"/{name}: .*: fetch it again, or give another --data-dir$"
-    ):
-        read_idx(path, dimensions=3)
+CUT = [
+    (name, content[:length])
+    for name, content in {
+        "cut": idx_bytes(SMALL),
+        "cut.gz": gzip.compress(idx_bytes(SMALL)),
+        "short.gz": gzip.compress(idx_bytes(SMALL)[:-1]) + b"!",
+        "plain.gz": idx_bytes(SMALL) + b"!",  # not gzip at all
+    }.items()
+    for length in range(len(content))
+]
 
 
-def test_a_truncated_gzip_file_is_named(folder):
-    content = write(folder / "whole.gz", idx_bytes(SMALL)).read_bytes()
-    for length in range(len(content)):
-        path = folder / "cut.gz"
-        path.write_bytes(content[:length])
-        with pytest.raises(DataError, match=r"/cut\.gz: "):
-            read_idx(path, dimensions=3)
+def test_every_truncation_is_an_error_that_names_the_file(folder):
+    for name, content in CUT:
+        (folder / name).write_bytes(content)
+        with pytest.raises(DataError, match=f"/{name}: .*: fetch it again, or give another --data"):
+            read_idx(folder / name, dimensions=3)
 
 
 @given(st.data())
@@ -103,17 +100,6 @@ def test_no_declared_shape_raises_anything_but_a_data_error(folder, shape):
         assert str(path) in str(error)
 
 
-def test_a_huge_declared_shape_takes_no_memory(folder):
-    path = write(folder / "huge", struct.pack(">HBB3I", 0, 8, 3, 2**32 - 1, 2**32 - 1, 2**32 - 1))
-    tracemalloc.start()
-    try:
-        with pytest.raises(DataError, match="truncated, 16 bytes where its header"):
-            read_idx(path, 3)
-        assert tracemalloc.get_traced_memory()[1] < 2**20
-    finally:
-        tracemalloc.stop()
-
-
 def test_a_file_that_expands_a_thousandfold_is_read(folder):
     zeros = np.zeros((20_000, 28, 28), np.uint8)
     path = write(folder / "zeros.gz", idx_bytes(zeros))
@@ -121,7 +107,36 @@ def test_a_file_that_expands_a_thousandfold_is_read(folder):
     assert np.array_equal(read_idx(path, 3), zeros)
 
 
-def refused_with_little_memory(path, said):
+def header(*shape):
+    return struct.pack(">HBB3I", 0, 8, 3, *shape)
+
+
+ZEROS = gzip.compress(bytes(2**27), 1)  # the members of a gzip file may be chained
+BOMBS = {
+    "a huge shape": (header(*[2**32 - 1] * 3), "truncated, 16 bytes where its header"),
+    "more than it promises": (
+        gzip.compress(idx_bytes(SMALL) + bytes(2**26), 1),
+        r"\.gz: too long, more than the 40 bytes that its header \(2, 3, 4\) promises",
+    ),
+    **{
+        f"more than it can inflate to, {promised}": (
+            gzip.compress(header(promised, 28, 28) + bytes(2**20), 1),
+            f"promises {promised * 784 + 16} bytes, more than the [0-9]+ that it can inflate to",
+        )
+        for promised in (2**21, 2**32 - 1)
+    },
+    "more than a gibibyte": (
+        gzip.compress(header(2**15 + 1, 2**15, 1)) + ZEROS * 8,
+        f"promises {2**30 + 2**15 + 16} bytes, more than the {2**30} that it",
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", BOMBS)
+def test_a_file_that_is_a_bomb_is_refused_with_little_memory(folder, kind):
+    content, said = BOMBS[kind]
+    path = folder / ("bomb" if content[:2] == b"\0\0" else "bomb.gz")
+    path.write_bytes(content)
     tracemalloc.start()
     try:
         with pytest.raises(DataError, match=said):
@@ -129,34 +144,6 @@ def refused_with_little_memory(path, said):
         assert tracemalloc.get_traced_memory()[1] < 4 * 2**20
     finally:
         tracemalloc.stop()
-
-
-def test_a_file_that_inflates_to_more_than_it_promises_is_not_inflated(folder):
-    path = write(folder / "bomb.gz", idx_bytes(SMALL) + bytes(2**26))
-    assert path.stat().st_size < 2**20
-    refused_with_little_memory(
-        path, r"bomb\.gz: too long, more than the 40 bytes that its header \(2, 3, 4\) promises"
-    )
-
-
-@pytest.mark.parametrize("promised", [2**21, 2**32 - 1])
-def test_a_file_that_promises_more_than_it_can_inflate_to_is_not_inflated(folder, promised):
-    path = write(
-        folder / "bomb.gz", struct.pack(">HBB3I", 0, 8, 3, promised, 28, 28) + bytes(2**20)
-    )
-    at_most = 1032 * path.stat().st_size
-    refused_with_little_memory(
-        path, rf"promises {promised * 784 + 16} bytes, more than the {at_most} that it"
-    )
-
-
-def test_no_file_may_inflate_to_more_than_a_gibibyte(folder):
-    path = folder / "bomb.gz"
-    zeros = gzip.compress(bytes(2**27), 1)  # the members of a gzip file may be chained
-    path.write_bytes(gzip.compress(struct.pack(">HBB3I", 0, 8, 3, 2**15 + 1, 2**15, 1)) + zeros * 8)
-    refused_with_little_memory(
-        path, f"promises {2**30 + 2**15 + 16} bytes, more than the {2**30} that it"
-    )
 
 
 @pytest.mark.parametrize(
@@ -177,13 +164,6 @@ def test_no_file_may_inflate_to_more_than_a_gibibyte(folder):
 def test_what_is_wrong_with_an_idx_file_is_said(folder, content, said):
     with pytest.raises(DataError, match=said):
         read_idx(write(folder / "wrong", content), 3)
-
-
-def test_a_file_that_is_not_gzip_at_all_is_named(folder):
-    path = folder / "plain.gz"
-    path.write_bytes(idx_bytes(SMALL))
-    with pytest.raises(DataError, match=r"plain.gz: damaged gzip file"):
-        read_idx(path, 3)
 
 
 @pytest.mark.parametrize(
@@ -209,32 +189,19 @@ def test_images_and_labels_must_fit_each_other(folder, images, labels, named, sa
 @pytest.mark.parametrize("ending", ["", ".gz"])
 @pytest.mark.parametrize("below", ["", "NAME"])
 def test_a_data_set_is_found_in_its_folder(tmp_path, name, ending, below):
-    train_images, train_labels, test_images, test_labels = write_mnist(
-        tmp_path / below.replace("NAME", name), ending=ending
-    )
+    arrays = write_mnist(tmp_path / below.replace("NAME", name), ending=ending)
     dataset = load_dataset(name, str(tmp_path))
-    assert dataset.name == name
-    assert dataset.image_shape == (1, 28, 28)
-    assert len(dataset.classes) == 10
-    for split, images, labels in (
-        (dataset.train, train_images, train_labels),
-        (dataset.test, test_images, test_labels),
-    ):
+    assert (dataset.name, dataset.image_shape, len(dataset.classes)) == (name, (1, 28, 28), 10)
+    for split, images, labels in ((dataset.train, *arrays[:2]), (dataset.test, *arrays[2:])):
         read_images, read_labels = split.batch(np.arange(len(split)))
         assert np.array_equal(read_images[:, 0], images)
-        assert read_labels.dtype == np.int32
-        assert np.array_equal(read_labels, labels)
+        assert read_labels.dtype == np.int32 and np.array_equal(read_labels, labels)
 
 
 def test_without_a_folder_the_files_are_named():
     with pytest.raises(DataError, match="--data-dir DIR") as error:
         load_dataset("mnist")
     assert all(name in str(error.value) for name in NAMES)
-
-
-def test_an_empty_folder_lacks_all_files(tmp_path):
-    with pytest.raises(DataError, match=f"mnist lacks {', '.join(NAMES)} "):
-        load_dataset("mnist", str(tmp_path))
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -285,14 +252,11 @@ def by_the_book(content):
 @pytest.mark.parametrize(
     "below", ["", "cifar10", "cifar-10-batches-bin", "cifar10/cifar-10-batches-bin"]
 )
-def test_every_image_is_read_in_order(tmp_path, below):
+def test_every_image_is_read_in_order(tmp_path, monkeypatch, below):
     batches = write_batches(tmp_path / below)
-    dataset = load_dataset("cifar10", str(tmp_path), records=RECORDS)
-    assert (dataset.name, dataset.image_shape, dataset.classes) == (
-        "cifar10",
-        (3, 32, 32),
-        CIFAR_CLASSES,
-    )
+    monkeypatch.setenv("GLUONLAB_DATA", str(tmp_path))  # the usual folder
+    dataset = load_dataset("cifar10", records=RECORDS)
+    assert (dataset.name, dataset.classes) == ("cifar10", CIFAR_CLASSES)
     for split, names in ((dataset.train, BATCHES[:5]), (dataset.test, BATCHES[5:])):
         images, labels = split.batch(np.arange(len(split)))
         expected = [record for name in names for record in by_the_book(batches[name])]
@@ -301,21 +265,14 @@ def test_every_image_is_read_in_order(tmp_path, below):
         assert np.array_equal(images, np.stack([image for _, image in expected]))
 
 
-def test_the_usual_folder_is_read_when_none_is_given(tmp_path, monkeypatch):
-    monkeypatch.setenv("GLUONLAB_DATA", str(tmp_path))
-    write_batches(tmp_path / "cifar10")
-    assert len(load_dataset("cifar10", records=RECORDS).train) == 5 * RECORDS
-
-
-@pytest.mark.parametrize("name", BATCHES)
+@pytest.mark.parametrize("name", BATCHES[::5])
 def test_the_batch_that_is_missing_is_named_with_the_command_that_fetches_it(tmp_path, name):
     write_batches(tmp_path / "cifar10")
     (tmp_path / "cifar10" / name).unlink()
-    with pytest.raises(DataError) as error:
+    with pytest.raises(
+        DataError, match=f"cifar10 lacks {name}, in {tmp_path}/cifar10 and "
+    ) as error:
         load_dataset("cifar10", str(tmp_path), records=RECORDS)
-    assert f"cifar10 lacks {name}, in {tmp_path}/cifar10 and {tmp_path}: download" in str(
-        error.value
-    )
     assert f"python -m gluonlab.data download cifar10 --data-dir {tmp_path}" in str(error.value)
 
 
