@@ -8,7 +8,7 @@ from functools import lru_cache
 import mxnet as mx
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from mxnet import gluon, nd
 from mxnet.gluon import nn
@@ -120,31 +120,16 @@ def uninterrupted(optimizer, setting=None, schedule=halving):
     return values(net)
 
 
-def check(optimizer, first, second, file):
+@examples(4, 120)
+@given(st.sampled_from(sorted(OPTIMIZERS)), SETTINGS, SETTINGS)
+def test_states_go_to_any_store_buckets_and_devices(tmp_path_factory, optimizer, first, second):
     if optimizer in WHOLE:
         first, second = (
             s if s.store != "sharded-optimizer" else Setting("ring", s.devices, s.bucket_bytes)
             for s in (first, second)
         )
-    found = interrupted(optimizer, first, second, file)
+    found = interrupted(optimizer, first, second, str(tmp_path_factory.getbasetemp() / "states"))
     assert distance(found, uninterrupted(optimizer)) <= 1e-5
-    if first == second:
-        assert all(np.array_equal(a, b) for a, b in zip(found, uninterrupted(optimizer, first)))
-
-
-@examples(4, 6)
-@given(st.sampled_from(sorted(OPTIMIZERS)), SETTINGS, SETTINGS)
-def test_states_go_to_any_store_buckets_and_devices(tmp_path_factory, optimizer, first, second):
-    check(optimizer, first, second, str(tmp_path_factory.getbasetemp() / "states"))
-
-
-@pytest.mark.long
-@settings(max_examples=120)
-@given(st.sampled_from(sorted(OPTIMIZERS)), SETTINGS, SETTINGS)
-def test_states_go_to_any_store_buckets_and_devices_at_length(
-    tmp_path_factory, optimizer, first, second
-):
-    check(optimizer, first, second, str(tmp_path_factory.getbasetemp() / "states"))
 
 
 @pytest.mark.parametrize(
@@ -153,7 +138,8 @@ def test_states_go_to_any_store_buckets_and_devices_at_length(
 )
 def test_the_same_setting_goes_on_to_the_bit(optimizer, store, tmp_path):
     setting = Setting(store, 3, 40)
-    check(optimizer, setting, setting, str(tmp_path / "states"))
+    found = interrupted(optimizer, setting, setting, str(tmp_path / "states"))
+    assert all(np.array_equal(a, b) for a, b in zip(found, uninterrupted(optimizer, setting)))
 
 
 def ending():
