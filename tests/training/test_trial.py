@@ -148,8 +148,3 @@ def test_on_gpus_it_is_what_the_one_that_lost_most_has_no_longer_free(monkeypatc
     memory = DeviceMemory([mx.gpu(0), mx.gpu(1)])
     free.update({0: 8500, 1: 7000})
     assert (memory.on_gpus, memory.taken()) == (True, 1000)
-
-
-@pytest.mark.cpu_only("on CPUs it is what the process takes")
-def test_on_cpus_it_is_what_the_process_takes():
-    assert not DeviceMemory([mx.cpu(0)]).on_gpus

@@ -131,8 +131,8 @@ REFUSED = [
         dict(make=sparse_net),
         "sparse gradients, such as embedding.*use gluon.Trainer",
     ),
-    (KVStoreError, dict(make=float16_net, clip_norm=1.0), "clip_norm 1 is for float32, and .* is f"),
-    (KVStoreError, dict(make=float16_net, loss_scale=LossScale()), "loss_scale is for float32, and"),
+    (KVStoreError, dict(make=float16_net, clip_norm=1.0), "clip_norm 1 is for float32, and"),
+    (KVStoreError, dict(make=float16_net, loss_scale=LossScale()), "loss_scale is for float32"),
     (ConfigError, dict(bucket_bytes=-1), "bucket_bytes -1: give"),
     (ConfigError, dict(bucket_bytes="4M"), "bucket_bytes '4M': give"),
     (ConfigError, dict(clip_norm=0.0), "clip_norm 0.0: give a number above 0"),
@@ -208,8 +208,6 @@ def test_a_batch_size_that_is_none_changes_nothing(store, size):
         assert "\n" not in str(raised.value)
     trainer.step(np.int64(4))  # the gradients are still fresh
     assert not np.array_equal(values(net)[0], before[0])
-
-
 
 
 def test_an_optimizer_that_was_refused_keeps_its_parameters():

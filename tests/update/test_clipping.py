@@ -23,7 +23,6 @@ from support.reference import (
 )
 
 from gluonlab.data.loading.shards import shard, whole
-from gluonlab.errors import KVStoreError
 from gluonlab.kvstores import make_kvstore
 from gluonlab.parallel.data.strategy import DataParallelStep
 from gluonlab.update.gradients import GlobalNormClipping
@@ -186,5 +185,3 @@ def test_no_step_waits_for_a_norm(store, monkeypatch):
         patched.setattr(nd, "waitall", wait)
         train_on_devices(net, trainer, contexts(2), BATCHES[3:])
     assert np.isfinite(values(net)[0]).all()
-
-
