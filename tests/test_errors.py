@@ -10,7 +10,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 from support.examples import examples
-from support.packages import package
+from support.processes import package
 
 from gluonlab import errors
 

@@ -1,8 +1,5 @@
 """The tables of docs say what the records say."""
 
-import re
-from pathlib import Path
-
 import pytest
 
 import figures
@@ -74,36 +71,3 @@ def test_figures_of_another_kind_of_cpu_lie_beside_the_first(tmp_path):
     record("host", rate).write(tmp_path / "host@again.json")
     with pytest.raises(ValueError, match="host: two records are of one kind of CPU"):
         figures.with_tables(text, tmp_path)
-
-
-def test_the_overview_tells_measured_quoted_and_not_measured_apart(tmp_path):
-    rate = Series("gluonlab-2x1", "", "images/s", (1.0,))
-    record("peers", rate).write(tmp_path / "peers-lenet.json")
-    record("peers", rate, about=ZEN_4_AVX2).write(tmp_path / "peers-lenet@avx2.json")
-    other = about("AVX2", 1, 26, ["avx2"], began="2026-12-01T00:00:00Z")
-    record("peers", rate, about=other).write(tmp_path / "peers-resnet18@other.json")
-    heads, _, *rows = cells(figures.overview_table(tmp_path))
-    assert heads == ["measured on", *map(str, figures.KINDS), "AMD EPYC, Zen 5 (AVX2)"]
-    found = {row[0]: dict(zip(heads[1:], row[1:])) for row in rows}
-    assert set(found) == set(figures.TITLES.values())
-    names = list(figures.TITLES.values())
-    first, second = (list(found[name].values()) for name in names[:2])
-    assert first == ["2026-11-29", "2026-11-30", "quoted", "quoted", "not measured"]
-    assert second == ["not measured"] * 4 + ["2026-12-01"]
-    others = [cell for row in rows[2:] for cell in row[1:]]
-    assert set(others) == {"not measured", "quoted"} and others.count("quoted") == 3
-
-
-@pytest.mark.parametrize("name", figures.TABLES)
-def test_every_row_that_is_measured_has_a_name_in_the_readme(name):
-    if name.startswith("peers"):
-        subjects = figures.peers.COMPARISONS[name[len("peers-") :]].subjects()
-        assert {subject.name for subject in subjects} <= set(figures.LABELS)
-    elif name == "images":
-        assert {subject.name for subject in figures.images.subjects(Path("x"), 1)} <= set(
-            figures.LABELS
-        )
-    else:
-        assert re.search(
-            r"^(host|optimize|gradients|threads|splits|checkpoints|scaling-\w+)$", name
-        )

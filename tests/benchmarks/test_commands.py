@@ -4,7 +4,7 @@ import re
 import warnings
 
 import pytest
-from support.bench_rows import measured
+from support.bench_command import measured
 from support.processes import REPOSITORY
 
 from benchmarks import checkpoints, peers

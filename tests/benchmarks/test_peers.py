@@ -8,7 +8,7 @@ import mxnet as mx
 import numpy as np
 import pytest
 from mxnet import gluon, nd
-from support.bench_rows import measured
+from support.bench_command import measured
 from support.devices import devices
 
 from benchmarks import peers

@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 
 import pytest
-from support.bench_rows import measured
+from support.bench_command import measured
 from support.processes import REPOSITORY
 from support.worker_processes import gone
 

@@ -7,7 +7,7 @@ import time
 
 import pytest
 from support.browser import Page, has_no_network, opening, start, wanted
-from support.japanese import english_words
+from support.drawn_pages import english_words
 from support.legible import controls_outside
 
 from gluonlab.collectives.algorithms import ALGORITHMS, HALVES

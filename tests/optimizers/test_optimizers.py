@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from mxnet import gluon, nd
 from support import optimizer_references as references
 from support.examples import examples
+from support.reference import all_equal
 from support.updates import assert_close, blurs_of, sizes_of, updated
 
 from gluonlab.errors import ConfigError
@@ -111,7 +112,7 @@ def test_a_rate_that_stays_the_same_leaves_mxnets_bits_alone(
     for wd in (0.0, 0.1) if cls is SGD else (0.0,):
         options = {"momentum": momentum, "clip_gradient": limit, "wd": wd}
         found, expected = (updated(kind(**options), weight, steps) for kind in (cls, mxnets))
-        assert all(np.array_equal(one, other) for one, other in zip(found, expected))
+        assert all_equal(found, expected)
 
 
 @pytest.mark.parametrize("name", ["sgd", "nag"])

@@ -4,7 +4,7 @@ import mxnet as mx
 import numpy as np
 import pytest
 from support.devices import named
-from support.reference import values
+from support.reference import all_equal, values
 
 from gluonlab.config import TrainConfig
 from gluonlab.data.sets.registry import find_kind
@@ -82,7 +82,7 @@ def test_the_rules_differ_when_the_rate_changes_only(tmp_path):
         trained(tmp_path, str(number), optimizer="sgd", momentum_rule=rule)
         for number, rule in enumerate(["corrected", "mxnet", None])
     )
-    assert all(np.array_equal(one, other) for one, other in zip(corrected, again))
+    assert all_equal(corrected, again)
     assert not any(np.array_equal(one, other) for one, other in zip(corrected, mxnets))
 
 

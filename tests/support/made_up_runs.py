@@ -6,27 +6,17 @@ from html.parser import HTMLParser
 # of a real run that takes no time
 PLAIN = {"devices": "cpu", "threads": 1, "model": "mlp", "epochs": 1}
 SETTINGS = {
-    "devices": ["cpu(0)", "cpu(1)"],
-    "model": "lenet",
-    "epochs": 3,
-    "kvstore": "device",
+    "devices": ["cpu(0)", "cpu(1)"], "model": "lenet", "epochs": 3, "kvstore": "device",
     "learning_rate": 0.1,
-}
+}  # fmt: skip
 
 
 def lines(epochs=3, steps=4, lr=0.1):
     made = []
     for epoch in range(1, epochs + 1):
-        made += [
-            {
-                "kind": "step",
-                "epoch": epoch,
-                "step": (epoch - 1) * steps + step,
-                "loss": 2.0 / epoch,
-                "lr": lr / epoch,
-            }
-            for step in range(1, steps + 1)
-        ]
+        for step in range((epoch - 1) * steps + 1, epoch * steps + 1):
+            of_step = {"epoch": epoch, "step": step, "loss": 2.0 / epoch, "lr": lr / epoch}
+            made.append({"kind": "step", **of_step})
         made.append(
             {
                 "kind": "epoch", "epoch": epoch, "step": epoch * steps, "images": 100,

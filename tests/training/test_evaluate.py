@@ -1,6 +1,5 @@
 """Evaluation is exact: every image counts once, whatever the devices and the batches."""
 
-import ctypes
 import math
 import threading
 import time
@@ -12,11 +11,10 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from mxnet import nd
-from mxnet.base import _LIB, check_call
 from support.devices import contexts
 
 from gluonlab.data import ArraySplit, Loader
-from gluonlab.engine.threads import EngineCallback, EngineContext
+from gluonlab.engine.threads import EngineCallback, push
 from gluonlab.parallel.strategy import Scored
 from gluonlab.training.evaluate import AHEAD, COLUMNS, evaluate, table, write_picture
 
@@ -122,10 +120,7 @@ def test_few_batches_wait_for_a_slow_network_whatever_the_size_of_the_split():
         for device, (x, y) in enumerate(zip(batch.xs, batch.ys)):
             loss = x.astype("float32").sum()
             kept.append(EngineCallback(worker))
-            where = EngineContext(1, x.context.device_id)
-            where, handle = ctypes.byref(where), ctypes.byref(loss.handle)
-            push = (kept[-1], None, None, where, None, 0, handle, 1, None, 0, b"slow")
-            check_call(_LIB.MXEnginePushSyncND(*push))
+            push(kept[-1], loss, b"slow")
             yield Scored(device, loss, y.one_hot(10), y)
 
     def batches():

@@ -10,7 +10,7 @@ from mxnet import nd
 from support import quick_runs
 from support.devices import on_gpus
 from support.drawn_runs import few_digits
-from support.reference import values
+from support.reference import all_equal, values
 from support.run_files import read_metrics
 
 from gluonlab.config import TrainConfig
@@ -76,7 +76,7 @@ def test_streaming_and_resident_runs_end_with_the_same_bits(tmp_path):
     few = {"dataset": few_digits(), "batch_size": 8}
     streamed = quick(tmp_path, "a", **few, resident_bytes=0)
     resident = quick(tmp_path, "b", **few)
-    assert all(np.array_equal(a, b) for a, b in zip(values(streamed.net), values(resident.net)))
+    assert all_equal(values(streamed.net), values(resident.net))
 
 
 def test_the_folder_of_a_run_holds_everything(tmp_path):

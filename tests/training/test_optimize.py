@@ -12,7 +12,7 @@ from support.devices import contexts, device, named, on_gpus
 from support.drawn_runs import few_digits
 from support.kvstore_runs import small_net
 from support.quick_runs import quick
-from support.reference import distance, train_on_one_device, values
+from support.reference import all_equal, distance, train_on_one_device, values
 
 from gluonlab.config import TrainConfig
 from gluonlab.data.loading.augment import to_float
@@ -124,10 +124,7 @@ def test_a_run_with_compressed_gradients_learns_and_keeps_its_replicas_alike(tmp
     settings = {"devices": named(3), "batch_size": 20, "optimizer": "sgd", "lr": 0.1}
     run = quick(tmp_path, epochs=5, compress="2bit:1", **settings)
     assert run.accuracy > 0.8
-    assert all(
-        np.array_equal(a, b)
-        for a, b in zip(values(run.net, contexts(3)[0]), values(run.net, contexts(3)[2]))
-    )
+    assert all_equal(values(run.net, contexts(3)[0]), values(run.net, contexts(3)[2]))
 
 
 @pytest.mark.parametrize("name", [name for name, kind in KVSTORES.items() if not kind.gpus_only])

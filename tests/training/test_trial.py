@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from support.devices import named
 from support.image_folders import write_folder
-from support.peaks import peak_of_a_run
+from support.process_memory import peak_of_a_run
 
 from gluonlab.config import TrainConfig, option_name
 from gluonlab.data import load_dataset
@@ -75,16 +75,6 @@ def test_processes_that_decode_images_count(tmp_path):
         for count in (1, 3)
     )
     assert 2 * 10 * MIB < three - one < 2 * 120 * MIB
-
-
-@pytest.mark.long
-def test_a_larger_batch_takes_more():
-    taken = [
-        measure(TrainConfig(devices=named(2), dataset="synthetic", batch_size=size))
-        for size in (32, 256, 1024, 6000)
-    ]
-    assert taken == sorted(taken)
-    assert taken[-1] - taken[-2] > 4976 * 2 * 20 * 26 * 26 * 4  # LeNet's first convolution alone
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ import pytest
 from mxnet import autograd, gluon, nd
 from mxnet.gluon import nn
 from support.devices import contexts, device
-from support.reference import cpus, distance, random_batches, train_on_devices, values
+from support.reference import all_equal, cpus, distance, random_batches, train_on_devices, values
 
 from gluonlab.errors import ConfigError, GluonlabError, GluonlabWarning, KVStoreError
 from gluonlab.kvstores import KVSTORES, make_kvstore
@@ -54,7 +54,7 @@ def test_every_store_by_name_keeps_the_replicas_alike(name, parameters_of_one_de
     net = small_net(contexts(3))
     trainer = BucketedTrainer(net.collect_params(), "sgd", {"momentum": 0.9}, **kvstore)
     train_on_devices(net, trainer, contexts(3), BATCHES)
-    assert all(np.array_equal(a, b) for a, b in zip(values(net, device(0)), values(net, device(2))))
+    assert all_equal(values(net, device(0)), values(net, device(2)))
     assert distance(values(net), parameters_of_one_device) <= 1e-5
 
 
@@ -254,7 +254,7 @@ def test_one_device_needs_no_store_and_may_have_one(kvstore):
     train_on_devices(
         other, gluon.Trainer(other.collect_params(), "adam", kvstore=None), contexts(1), BATCHES
     )
-    assert all(np.array_equal(a, b) for a, b in zip(values(net), values(other)))
+    assert all_equal(values(net), values(other))
 
 
 @pytest.mark.parametrize(

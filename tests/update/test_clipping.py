@@ -13,6 +13,7 @@ from support.covering import pairwise
 from support.devices import contexts, device
 from support.kvstore_runs import BATCHES, OPTIMIZERS, small_net
 from support.reference import (
+    all_equal,
     as_is,
     cpus,
     distance,
@@ -81,12 +82,12 @@ def test_k_devices_clip_as_one(k, clip_norm, store, optimizer):
     net = clipped(store, optimizer, k, clip_norm)
     for ctx in contexts(k):
         assert distance(values(net, ctx), expected) <= 1e-5
-        assert all(np.array_equal(a, b) for a, b in zip(values(net, ctx), values(net, device(0))))
+        assert all_equal(values(net, ctx), values(net, device(0)))
 
 
 def test_a_norm_below_the_limit_changes_no_bit():
     with_limit, without = clipped("device", "sgd", 2, 1e6), clipped("device", "sgd", 2, None)
-    assert all(np.array_equal(a, b) for a, b in zip(values(with_limit), values(without)))
+    assert all_equal(values(with_limit), values(without))
 
 
 def test_the_norm_is_that_of_all_gradients_together():

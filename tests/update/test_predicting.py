@@ -11,6 +11,7 @@ from mxnet import autograd, nd
 from mxnet.gluon import nn
 from support.devices import contexts
 from support.examples import examples
+from support.reference import all_equal
 
 from gluonlab.optimizers import OPTIMIZERS
 from gluonlab.optimizers.registry import ELEMENT_WISE, MXNETS_ELEMENT_WISE
@@ -71,5 +72,5 @@ def test_no_bit_depends_on_who_predicts(kind, k, store, who, compiled):
     expected = trained(kind, k, store, [set()] * len(who), compiled)
     found = trained(kind, k, store, who, compiled)
     for of_device, other in zip(found, expected):
-        assert all(np.array_equal(one, another) for one, another in zip(of_device, other))
-        assert all(np.array_equal(one, first) for one, first in zip(of_device, found[0]))
+        assert all_equal(of_device, other)
+        assert all_equal(of_device, found[0])

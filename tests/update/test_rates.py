@@ -4,7 +4,6 @@ import functools
 import math
 
 import mxnet as mx
-import numpy as np
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
@@ -13,7 +12,7 @@ from support.covering import pairwise
 from support.devices import contexts, named
 from support.examples import examples
 from support.kvstore_runs import BATCHES, OPTIMIZERS, small_net
-from support.reference import cpus, distance, train_on_devices, values
+from support.reference import all_equal, cpus, distance, train_on_devices, values
 from support.run_files import read_metrics
 
 from gluonlab.config import TrainConfig
@@ -127,7 +126,7 @@ def test_a_rate_that_float32_does_not_know_is_0():
         trainer.apply(1)
     train_on_devices(net, trainer, contexts(1), BATCHES[:1])
     assert tiny(3) == 0
-    assert all(np.array_equal(a, b) for a, b in zip(values(net), before))
+    assert all_equal(values(net), before)
 
 
 def test_words_and_settings_say_what_is_used():
@@ -250,7 +249,7 @@ def test_every_optimizer_follows_a_schedule(optimizer):
         make_optimizer(optimizer, {"learning_rate": 0.1, "lr_scheduler": schedule}),
     )
     train_on_devices(net, bucketed, contexts(1), BATCHES)
-    assert all(np.array_equal(a, b) for a, b in zip(values(net), values(expected)))
+    assert all_equal(values(net), values(expected))
 
 
 def test_the_recorded_rates_are_those_of_the_run(tmp_path):

@@ -18,7 +18,7 @@ from support.branching import (
 from support.covering import pairwise
 from support.devices import contexts
 from support.examples import examples
-from support.reference import distance, values
+from support.reference import all_equal, distance, values
 
 from gluonlab.optimizers import NAG, SGD, Adamax
 from gluonlab.update.loss_scale import LossScale
@@ -163,7 +163,7 @@ def test_a_parameter_that_a_busy_device_did_not_use_is_named_before_anything_cha
         on_devices(reference, other, [(BOTH, BOTH)], ctxs)
     backward(reference, shards_of(1, 2), steps[-1], ctxs)
     other.step(4, ignore_stale_grad=True)
-    assert all(np.array_equal(a, b) for a, b in zip(values(net), values(reference)))
+    assert all_equal(values(net), values(reference))
 
 
 def test_both_halves_of_a_step_see_the_same_gradients():

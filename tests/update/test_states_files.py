@@ -13,11 +13,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from mxnet import gluon, nd
 from mxnet.gluon import nn
+from support.covering import thinned
 from support.damage import corrupted
 from support.devices import contexts, device
-from support.reference import distance, random_batches, set_values, train_on_devices, values
-from support.thinned import thinned
-from support.trainers import made
+from support.reference import (
+    all_equal,
+    distance,
+    random_batches,
+    set_values,
+    train_on_devices,
+    values,
+)
+from support.updates import made
 
 from gluonlab.errors import GluonlabWarning, KVStoreError
 from gluonlab.kvstores import make_kvstore
@@ -106,7 +113,7 @@ def test_names_may_have_other_numbers_and_prefixes_and_any_others_are_taken_in_o
     with pytest.warns(GluonlabWarning, match=message) if other else nullcontext():
         trainer.load_states(path)
     train_on_devices(net, trainer, contexts(1), BATCHES[3:])
-    assert all(np.array_equal(a, b) for a, b in zip(values(net), expected))
+    assert all_equal(values(net), expected)
 
 
 def contents(trainer):

@@ -11,7 +11,7 @@ from mxnet import gluon, nd
 from mxnet.gluon import nn
 from support.devices import contexts
 from support.examples import examples
-from support.reference import random_batches, train_on_devices, values
+from support.reference import all_equal, random_batches, train_on_devices, values
 
 from gluonlab.errors import ConfigError, RunError
 from gluonlab.kvstores import make_kvstore
@@ -49,7 +49,7 @@ def test_every_optimizer_makes_the_updates_of_gluons_trainer(optimizer):
         BATCHES,
     )
     found = train(net, BucketedTrainer(net.collect_params(), optimizer), contexts(1), BATCHES)
-    assert all(np.array_equal(a, b) for a, b in zip(found, expected))
+    assert all_equal(found, expected)
 
 
 @pytest.mark.parametrize(
@@ -65,7 +65,7 @@ def test_sgd_follows_its_settings_while_they_change(params):
         )
         train(net, trainer, contexts(1), BATCHES)
         results.append(train(net, trainer, contexts(1), random_batches([3, 5], 1, (1, 2, 3), 4)))
-    assert all(np.array_equal(a, b) for a, b in zip(*results))
+    assert all_equal(*results)
 
 
 def test_multipliers_of_a_parameter_count():
@@ -86,7 +86,7 @@ def test_multipliers_of_a_parameter_count():
     found = train(
         net, BucketedTrainer(net.collect_params(), "sgd", dict(params)), contexts(1), BATCHES
     )
-    assert all(np.array_equal(a, b) for a, b in zip(found, expected))
+    assert all_equal(found, expected)
     assert np.array_equal(found[4], values(small_net(contexts(1)))[4])  # lr_mult 0
 
 
