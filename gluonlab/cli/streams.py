@@ -12,11 +12,7 @@ from contextlib import contextmanager, suppress
 from typing import Any, Callable, Deque, Iterator, Optional, Tuple
 
 # terminal, pipe, and what was closed before: how a poll tells of it, and how writing would
-GONE = {
-    select.POLLHUP: errno.EIO,
-    select.POLLERR: errno.EPIPE,
-    select.POLLNVAL: errno.EBADF,
-}
+GONE = {select.POLLHUP: errno.EIO, select.POLLERR: errno.EPIPE, select.POLLNVAL: errno.EBADF}
 
 
 def fill_closed() -> None:

@@ -18,7 +18,7 @@ from mxnet import nd
 from mxnet.base import _LIB, NDArrayHandle, c_str_array, check_call
 
 from gluonlab.engine.mxnet_fixes import attribute_text
-from gluonlab.engine.threads import EngineCallback, EngineContext
+from gluonlab.engine.threads import EngineCallback, EngineContext, push
 
 # elemwise_add goes through oneDNN's sum, which takes 1.3 to 1.4 times as long here
 ADD_TWO = "broadcast_add"
@@ -175,7 +175,7 @@ class AddInto(OperatorCall):
     """
 
     def __init__(self, destination: nd.NDArray) -> None:
-        super().__init__("broadcast_add", [destination, destination], destination)
+        super().__init__(ADD_TWO, [destination, destination], destination)
 
     def add(self, source: nd.NDArray) -> None:
         """Queue the addition; nothing waits for it."""
@@ -341,21 +341,6 @@ class Gate:
                     self.held = False
                     self._opened.set()
 
-        ctx, callback = array.context, EngineCallback(wait)
-        where = ctypes.byref(EngineContext(ctx.device_typeid, ctx.device_id))
+        callback = EngineCallback(wait)
         self._kept.append((callback, array))
-        check_call(
-            _LIB.MXEnginePushSyncND(
-                callback,
-                None,
-                None,
-                where,
-                None,
-                0,
-                ctypes.byref(array.handle),
-                1,
-                None,
-                0,
-                b"gluonlab.Gate",
-            )
-        )
+        push(callback, array, b"gluonlab.Gate")

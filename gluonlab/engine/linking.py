@@ -25,10 +25,7 @@ from gluonlab.engine.installation import (
 from gluonlab.host.out_of_memory import memory_limit
 
 # what MXNet needs of the system, and the packages of Debian and Red Hat that hold it
-SYSTEMS = {
-    "libgomp": ("libgomp1", "libgomp"),
-    "libquadmath": ("libquadmath0", "libquadmath"),
-}
+SYSTEMS = {"libgomp": ("libgomp1", "libgomp"), "libquadmath": ("libquadmath0", "libquadmath")}
 _LIBRARY = r"lib[\w+.-]+?\.so[.\d]*"
 _PATH = r"(?P<path>[^\s:]+): "
 _MISSING = re.compile(

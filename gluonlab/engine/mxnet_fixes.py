@@ -212,26 +212,27 @@ def install_unfused(unfused: Unfused) -> None:
     symbol = sys.modules["mxnet.symbol.symbol"].Symbol
     executor = sys.modules["mxnet.executor"].Executor
     for name in ("bind", "simple_bind"):
-        setattr(symbol, name, _binding(getattr(symbol, name), unfused))
-    executor.reshape = _binding_again(executor.reshape, unfused)
+        setattr(symbol, name, _unfused_if(_binds_unfusible, getattr(symbol, name), unfused))
+    executor.reshape = _unfused_if(_is_of_unfusible, executor.reshape, unfused)
 
 
-def _binding(bind: Callable[..., Any], unfused: Unfused) -> Callable[..., Any]:
-    @wraps(bind)
-    def bound(self: Any, ctx: Any, *args: Any, **kwargs: Any) -> Any:
-        with unfused() if ctx.device_type == "gpu" and _is_unfusible(self) else nullcontext():
-            return bind(self, ctx, *args, **kwargs)
-
-    return bound
+def _binds_unfusible(symbol: Any, ctx: Any, *_: Any, **__: Any) -> bool:
+    return ctx.device_type == "gpu" and _is_unfusible(symbol)
 
 
-def _binding_again(reshape: Callable[..., Any], unfused: Unfused) -> Callable[..., Any]:
-    @wraps(reshape)
-    def reshaped(self: Any, *args: Any, **kwargs: Any) -> Any:
-        with unfused() if _is_unfusible(self._symbol) else nullcontext():
-            return reshape(self, *args, **kwargs)
+def _is_of_unfusible(executor: Any, *_: Any, **__: Any) -> bool:
+    return _is_unfusible(executor._symbol)
 
-    return reshaped
+
+def _unfused_if(
+    unfusible: Callable[..., bool], method: Callable[..., Any], unfused: Unfused
+) -> Callable[..., Any]:
+    @wraps(method)
+    def called(*args: Any, **kwargs: Any) -> Any:
+        with unfused() if unfusible(*args, **kwargs) else nullcontext():
+            return method(*args, **kwargs)
+
+    return called
 
 
 # The blocks of Gluon that live in this process: each is noted when it is made.

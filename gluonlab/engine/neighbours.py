@@ -64,10 +64,8 @@ def neighbours() -> Neighbours:
     if _told:
         return Neighbours(_told[0])
     workers = parameter_server.parameter_server_workers()
-    counts = [_whole(os.environ.get(name, "")) for name in LOCAL_SIZES] + [
-        _slurm_tasks(),
-        _lsf_tasks(),
-    ]
+    counts = [_whole(os.environ.get(name, "")) for name in LOCAL_SIZES]
+    counts += [_slurm_tasks(), _lsf_tasks()]
     counts += [workers.number] if workers is not None and workers.all_here else []
     said = [count for count in counts if count is not None]
     if not said and workers is not None:
@@ -107,18 +105,18 @@ def _launchers_cpus() -> int:
         return 0
 
 
-def _variables(pid: int, proc: Path = Path("/proc")) -> "set[str]":
+def _variables(pid: int) -> "set[str]":
     """The variables with which a process began; empty for another user's process."""
     try:
-        environ = (proc / str(pid) / "environ").read_bytes()
+        environ = Path(f"/proc/{pid}/environ").read_bytes()
     except OSError:
         return set()
     return {entry.split(b"=", 1)[0].decode("utf-8", "replace") for entry in environ.split(b"\0")}
 
 
-def _parent(pid: int, proc: Path = Path("/proc")) -> int:
+def _parent(pid: int) -> int:
     try:
-        return int((proc / str(pid) / "stat").read_text().rsplit(")", 1)[1].split()[1])
+        return int(Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[1])
     except (OSError, IndexError, ValueError):
         return 0
 

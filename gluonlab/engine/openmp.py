@@ -60,6 +60,13 @@ def as_mxnet_needs_it() -> Iterator[None]:
             wanted[setting.split("=")[0]] = None
             message = f"{setting} is overridden for MXNet: {effect}"
             warn(message)
+    with variables(wanted):
+        yield
+
+
+@contextmanager
+def variables(wanted: Dict[str, Optional[str]]) -> Iterator[None]:
+    """In this block the environment has these values, and then the user's again."""
     users = {name: os.environ.get(name) for name in wanted}
     set_variables(wanted)
     try:

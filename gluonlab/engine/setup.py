@@ -25,7 +25,7 @@ import sys
 import threading
 from contextlib import contextmanager, nullcontext
 from contextvars import ContextVar
-from typing import Iterator, NamedTuple, Optional, Union
+from typing import ContextManager, Iterator, NamedTuple, Optional, Union
 
 from gluonlab.engine import mxnet_fixes, mxnet_import, openmp
 from gluonlab.engine.installation import cuda_versions, either, flavours, load_cuda_libraries
@@ -195,15 +195,9 @@ def fusing() -> Fusion:
     return Fusion(on, versions.fit, because)
 
 
-@contextmanager
-def variable(name: str, value: str) -> Iterator[None]:
+def variable(name: str, value: str) -> ContextManager[None]:
     """In this block the environment has this value, and then the user's."""
-    users = {name: os.environ.get(name)}
-    openmp.set_variables({name: value})
-    try:
-        yield
-    finally:
-        openmp.set_variables(users)
+    return openmp.variables({name: value})
 
 
 class _Unfused:
@@ -238,15 +232,13 @@ def peer_access_wanted() -> bool:
     return re.fullmatch(r"\s*[+-]?0+\s*", os.environ.get(PEER_VARIABLE, "")) is None
 
 
-@contextmanager
-def peers_are_enabled() -> Iterator[None]:
+def peers_are_enabled() -> ContextManager[None]:
     """In this block, MXNet's ``device`` store does not enable peer access when it first sums.
 
     `gluonlab.gpu.cuda` has done so. MXNet would warn where some pairs of GPUs have none, as on
     every p3.16xlarge, and leave the error for what is enabled already as this thread's last one.
     """
-    with variable(PEER_VARIABLE, "0"):
-        yield
+    return variable(PEER_VARIABLE, "0")
 
 
 # How early sums of gradients can begin: MXNet queues backward in pieces of so many operators. What
@@ -290,10 +282,8 @@ def usual_piece(device_type: str) -> int:
     return int(exported) if exported.isdecimal() else int(ours)
 
 
-@contextmanager
-def backward_pieces(device_type: str) -> Iterator[None]:
+def backward_pieces(device_type: str) -> ContextManager[None]:
     """A graph bound in this block has the pieces that are asked for."""
     asked = _asked.get()
     size = usual_piece(device_type) if asked is None else WHOLE if asked == OFF else int(asked)
-    with variable(BACKWARD_PIECE, str(size)):
-        yield
+    return variable(BACKWARD_PIECE, str(size))

@@ -39,6 +39,25 @@ class EngineContext(ctypes.Structure):
     _fields_ = [("dev_type", ctypes.c_int), ("dev_id", ctypes.c_int32)]
 
 
+def push(callback: Any, written: Any, name: bytes, read: Any = None) -> None:
+    """Have MXNet's engine call an `EngineCallback` as an operation on the device of ``written``.
+
+    It runs after the operations that use this NDArray or write to ``read``. The callback must
+    live until it has been called.
+    """
+    from mxnet.base import _LIB, check_call
+
+    ctx = written.context
+    where = ctypes.byref(EngineContext(ctx.device_typeid, ctx.device_id))
+    reads, count = (None, 0) if read is None else (ctypes.byref(read.handle), 1)
+    handle = ctypes.byref(written.handle)
+    check_call(
+        _LIB.MXEnginePushSyncND(
+            callback, None, None, where, reads, count, handle, 1, None, 0, name
+        )
+    )  # fmt: skip
+
+
 def threads_per_device(cpu_devices: int, asked: "int | None" = None) -> int:
     """How many threads each of ``cpu_devices`` CPU devices computes with.
 
@@ -170,7 +189,6 @@ def _team_sizes(wanted: "Mapping[int, Optional[int]]") -> Dict[int, int]:
     ``wanted`` is by the device's number. All workers do it at the same time.
     """
     import mxnet as mx
-    from mxnet.base import _LIB, check_call
 
     libgomp = ctypes.CDLL("libgomp.so.1")  # loaded with libmxnet.so: this only finds it
     found = dict.fromkeys(wanted, 0)
@@ -188,13 +206,7 @@ def _team_sizes(wanted: "Mapping[int, Optional[int]]") -> Dict[int, int]:
 
         callback = EngineCallback(team_size)
         var = mx.nd.zeros((1,), ctx=mx.cpu(device_id))
-        where = EngineContext(1, device_id)
-        check_call(
-            _LIB.MXEnginePushSyncND(
-                callback, None, None, ctypes.byref(where), None, 0, ctypes.byref(var.handle), 1,
-                None, 0, b"set_threads",
-            )
-        )  # fmt: skip
+        push(callback, var, b"set_threads")
         queued.append((callback, var))  # a callback must outlive its call
     for _, var in queued:
         var.wait_to_read()

@@ -12,18 +12,6 @@ from gluonlab.optimizers.sgd import NAG, SGD
 from gluonlab.optimizers.signum import Signum
 
 __all__ = [
-    "FTML",
-    "LAMB",
-    "LARS",
-    "NAG",
-    "OPTIMIZERS",
-    "SGD",
-    "AdaDelta",
-    "AdaGrad",
-    "Adam",
-    "Adamax",
-    "Nadam",
-    "RMSProp",
-    "Signum",
-    "make_optimizer",
-]
+    "FTML", "LAMB", "LARS", "NAG", "OPTIMIZERS", "SGD", "AdaDelta", "AdaGrad", "Adam", "Adamax",
+    "Nadam", "RMSProp", "Signum", "make_optimizer",
+]  # fmt: skip

@@ -148,7 +148,6 @@ class Adamax(WithBetas, Adaptive):
     usual = Usual(learning_rate=0.002)
 
     def direction(self, grad: nd.NDArray, state: Tuple[nd.NDArray, ...], t: int) -> nd.NDArray:
-        """See `Adaptive.direction`."""
         mean, largest = state
         _fade(mean, self.beta1, grad)
         largest *= self.beta2
@@ -180,7 +179,6 @@ class Nadam(WithBetas, Adaptive):
         self._products: List[float] = [1.0]  # of the momenta of the first t updates
 
     def direction(self, grad: nd.NDArray, state: Tuple[nd.NDArray, ...], t: int) -> nd.NDArray:
-        """See `Adaptive.direction`."""
         mean, square = state
         _fade(mean, self.beta1, grad)
         _fade(square, self.beta2, grad * grad)
@@ -207,7 +205,6 @@ class AdaGrad(Adaptive):
         self.epsilon = epsilon
 
     def direction(self, grad: nd.NDArray, state: Tuple[nd.NDArray, ...], t: int) -> nd.NDArray:
-        """See `Adaptive.direction`."""
         (total,) = state
         total += grad * grad
         return grad / (total.sqrt() + above_zero(self.epsilon, grad))
@@ -231,7 +228,6 @@ class AdaDelta(Adaptive):
         self.rho, self.epsilon = rho, epsilon
 
     def direction(self, grad: nd.NDArray, state: Tuple[nd.NDArray, ...], t: int) -> nd.NDArray:
-        """See `Adaptive.direction`."""
         square, update = state
         epsilon = above_zero(self.epsilon, grad)
         _fade(square, self.rho, grad * grad)
@@ -254,7 +250,6 @@ class FTML(WithBetas, Adaptive):
     usual = Usual(learning_rate=0.0025, beta1=0.6)
 
     def direction(self, grad: nd.NDArray, state: Tuple[nd.NDArray, ...], t: int) -> nd.NDArray:
-        """See `Adaptive.direction`."""
         (square,) = state
         _fade(square, self.beta2, grad * grad)
         root = (square / (1 - self.beta2**t)).sqrt() + above_zero(self.epsilon, grad)

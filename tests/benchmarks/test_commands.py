@@ -8,8 +8,7 @@ import warnings
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.bench_command import HERE
-from support.bench_rows import measured
+from support.bench_command import HERE, measured
 from support.commands import the_error
 from support.devices import named, on_gpus
 from support.processes import REPOSITORY

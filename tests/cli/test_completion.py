@@ -10,20 +10,11 @@ import click
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.all_commands import GROUPS, LEAVES
 from support.processes import clean_environment
 
 import gluonlab.__main__ as program
-from gluonlab.bench.__main__ import COMMANDS as BENCH
 from gluonlab.cli.command import SHELLS, Completion, completion_script
-from gluonlab.data.__main__ import COMMANDS as DATA
-from gluonlab.exercises.__main__ import COMMANDS as EXERCISES
-from gluonlab.launch.__main__ import main as launch
-from gluonlab.run import main as run
-
-LEAVES = {("run",): run, ("launch",): launch, ("completion",): program.complete}
-for group, commands in {"bench": BENCH, "data": DATA, "exercises": EXERCISES}.items():
-    LEAVES.update({(group, name): made for name, made in commands.items()})
-GROUPS = {(): program.COMMANDS, ("bench",): BENCH, ("data",): DATA, ("exercises",): EXERCISES}
 
 
 def offered(words, begun, shell="bash"):
@@ -55,7 +46,7 @@ def options(command):
 @settings(max_examples=60, deadline=None)
 @given(st.sampled_from(sorted(LEAVES)), st.data())
 def test_the_options_that_begin_so_are_offered(words, data):
-    command = LEAVES[words]
+    command, words = LEAVES[words], words.split()
     name = data.draw(st.sampled_from(sorted(options(command) - {"-h"})))
     begun = name[: data.draw(st.integers(2, len(name)))]
     found = offered(words, begun)
@@ -70,7 +61,7 @@ def test_the_options_that_begin_so_are_offered(words, data):
 def test_the_commands_that_begin_so_are_offered(words, begun):
     names = [name for name in GROUPS[words] if name.startswith(begun)]
     expected = [["plain", name] for name in names] or [["file", begun]]
-    assert offered(words, begun) == expected
+    assert offered(words.split(), begun) == expected
 
 
 @pytest.mark.parametrize("words", [("run", "--out"), ("run", "--images"), ("labs",)])

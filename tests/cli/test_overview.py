@@ -86,12 +86,6 @@ def test_only_what_does_not_fit_has_an_overview(words, helped):
     assert len(helped(words, "--help-all")) > LINES
 
 
-@pytest.mark.parametrize("words", LEAVES)
-def test_help_needs_nothing_else(words, helped):
-    """Not even what a command requires, such as --backend or NAME."""
-    assert helped(words)[0].startswith(f"Usage: {LEAVES[words].name}")
-
-
 def test_help_waits_neither_for_numpy_nor_for_mxnet(python):
     names = ["run", "predict", "doctor.__main__", "launch.__main__", "report.__main__"]
     names += ["study.__main__", "bench.__main__"]

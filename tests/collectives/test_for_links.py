@@ -8,8 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.examples import examples
 from support.lanes import cliques, meshes, unlike
-from support.plain_price import plain_price
-from support.schedule_reference import keeps_promise
+from support.schedule_reference import keeps_promise, plain_price
 from support.topologies import topologies
 
 from gluonlab.collectives import for_links

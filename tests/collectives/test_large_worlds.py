@@ -6,8 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.examples import examples
-from support.plain_price import priced
-from support.schedule_reference import keeps_promise, mutants
+from support.schedule_reference import keeps_promise, mutants, priced
 from support.topologies import topologies
 
 from gluonlab.collectives.algorithms import ALGORITHMS, make_schedule

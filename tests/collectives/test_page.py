@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 from support.browser import opening, start, wanted
-from support.japanese import english_words
+from support.drawn_pages import english_words
 from support.legible import controls_outside
 
 from gluonlab.collectives.algorithms import ALGORITHMS, HALVES

@@ -8,11 +8,11 @@ from support.drawn_pages import (
     Texts,
     contrast,
     embedded,
+    english_words,
     is_one_small_file_that_loads_nothing,
     strings,
     themes,
 )
-from support.japanese import english_words
 
 from gluonlab import drawing
 from gluonlab.collectives import render

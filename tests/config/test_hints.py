@@ -51,25 +51,6 @@ def test_a_guess_is_an_option_of_the_command(given):
     assert said.endswith("see --help") or any(said.endswith(f"did you mean {n!r}?") for n in few)
 
 
-@pytest.mark.parametrize(
-    ("words", "guess"),
-    [
-        (["--gpu", "2"], "--gpus"),
-        (["--learning-rate", "0.1"], "--lr"),
-        (["--num_epochs=3"], "--epochs"),
-        (["--Batch-Size", "3"], "--batch-size"),
-        (["--weight-decay", "3"], "--wd"),
-    ],
-)
-def test_the_hint_alone_fits_a_line_of_80_columns(ended, words, guess, empty_cwd):
-    from gluonlab.run import main
-
-    status, out, said = ended(main, *words)
-    assert (status, out) == (2, "")
-    assert said.count("\n") == 1 and len(said) <= 80
-    assert said.endswith(f"did you mean {guess!r}?\n")
-
-
 def test_the_example_is_true():
     assert doctest.testmod(hints).failed == 0
     assert doctest.testmod(hints).attempted == 2

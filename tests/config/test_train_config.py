@@ -169,19 +169,8 @@ def test_anything_else_is_refused_in_one_error_that_names_option_and_value(name,
 @pytest.mark.parametrize(
     ("name", "value"),
     [
-        *(
-            (name, 0)
-            for name in (
-                "gpus",
-                "threads",
-                "batch_size",
-                "global_batch_size",
-                "microbatches",
-                "microbatch_size",
-                "epochs",
-                "lr",
-            )
-        ),
+        *((name, 0) for name in ("gpus", "threads", "batch_size", "global_batch_size")),
+        *((name, 0) for name in ("microbatches", "microbatch_size", "epochs", "lr")),
         *((name, -1) for name in NUMBERS),
         *((name, math.nan) for name in NUMBERS),
         *((name, math.inf) for name in NUMBERS),
@@ -203,38 +192,10 @@ def test_anything_else_is_refused_in_one_error_that_names_option_and_value(name,
             ("lr_decay_epochs", value)
             for value in ("0,3", "3,3", "20,10", "3,,5", "1.5", "9" * 5000, [], [2, 1], True, 0)
         ),
-        *(
-            ("compress", value)
-            for value in (
-                "1bit:0.5",
-                "2bit:",
-                "2bit:0",
-                "2bit:nan",
-                "2bit:1:2",
-                "2bit:-1",
-                "0.5",
-                2,
-                "2bit:1e-300",
-                "fp16:1",
-                "fp8",
-            )
-        ),
-        *(
-            ("normalise", value)
-            for value in (
-                "0.5/0",
-                "0.5/-1",
-                "0.5,0.5",
-                "1/2/3",
-                "nan/1",
-                "0/inf",
-                "x,1/1,1",
-                "/",
-                0.5,
-                [[0.5]],
-                [],
-            )
-        ),
+        *(("compress", value) for value in ("1bit:0.5", "2bit:", "2bit:0", "2bit:nan", "2bit:1:2")),
+        *(("compress", value) for value in ("2bit:-1", "0.5", 2, "2bit:1e-300", "fp16:1", "fp8")),
+        *(("normalise", value) for value in ("0.5/0", "0.5/-1", "0.5,0.5", "1/2/3", "nan/1")),
+        *(("normalise", value) for value in ("0/inf", "x,1/1,1", "/", 0.5, [[0.5]], [])),
         *(("clip_norm", value) for value in (0, 1e-300)),
         ("label_smoothing", 1),
         ("threads", 1025),
@@ -414,11 +375,6 @@ def test_replace_changes_one_setting_and_checks_it():
         config.replace(lr=0)
     with pytest.raises(ConfigError, match="contradict"):
         config.replace(devices="cpu")
-
-
-def test_a_config_cannot_be_changed_in_place():
-    with pytest.raises(dataclasses.FrozenInstanceError):
-        TrainConfig().epochs = 3
 
 
 def test_options_have_names_of_their_own_and_say_what_they_do():

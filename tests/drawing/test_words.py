@@ -6,8 +6,15 @@ import re
 from functools import lru_cache
 
 import pytest
-from support.drawn_pages import Texts, blanks, embedded, flat, strings
-from support.japanese import english_words, faults_of_writing
+from support.drawn_pages import (
+    Texts,
+    blanks,
+    embedded,
+    english_words,
+    faults_of_writing,
+    flat,
+    strings,
+)
 
 from gluonlab.collectives import render as allreduce
 from gluonlab.collectives.algorithms import ALGORITHMS

@@ -55,23 +55,11 @@ def test_without_a_driver_the_doctor_names_it_and_the_cure():
 
 def test_training_is_that_of_the_cpu_build(tmp_path):
     """The digits on two CPU devices; accuracy as in the README."""
+    words = ["--devices", "cpu*2", "--epochs", "10", "--json", "--out", str(tmp_path / "run")]
     ended = subprocess.run(
-        [
-            sys.executable,
-            "-m",
-            "gluonlab.run",
-            "--devices",
-            "cpu*2",
-            "--epochs",
-            "10",
-            "--json",
-            "--out",
-            str(tmp_path / "run"),
-        ],
+        [sys.executable, "-m", "gluonlab.run", *words],
         env=clean_environment(LD_LIBRARY_PATH=str(write_driver(tmp_path))),
-        capture_output=True,
-        encoding="utf-8",
-        timeout=600,
-    )
+        capture_output=True, encoding="utf-8", timeout=600,
+    )  # fmt: skip
     assert ended.returncode == 0, ended.stderr
     assert json.loads(ended.stdout)["accuracy"] > 0.9

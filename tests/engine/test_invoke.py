@@ -1,6 +1,5 @@
 """Arrays from the host: what they were, and at once."""
 
-import ctypes
 import threading
 
 import mxnet as mx
@@ -8,11 +7,10 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from mxnet.base import _LIB, check_call
 from support.devices import contexts
-from support.workers import EngineContext
 
 from gluonlab.engine.invoke import KindReader, from_host, rows
+from gluonlab.engine.threads import EngineCallback, push
 
 ON_THE_HOST = pytest.mark.cpu_only("arrays on the host, which are the CPU's")
 
@@ -37,27 +35,10 @@ def test_an_array_comes_from_the_host_while_the_device_is_busy():
     nd.array would wait for the end of that work, which waits for it.
     """
     there, in_time = threading.Event(), []
-    work = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p)(
-        lambda context, parameter: in_time.append(there.wait(300))
-    )
+    work = EngineCallback(lambda context, parameter: in_time.append(there.wait(300)))
     busy = mx.nd.zeros((1,), mx.cpu(0))
     busy.wait_to_read()
-    where = EngineContext(1, 0)
-    check_call(
-        _LIB.MXEnginePushSyncND(
-            work,
-            None,
-            None,
-            ctypes.byref(where),
-            None,
-            0,
-            ctypes.byref(busy.handle),
-            1,
-            None,
-            0,
-            b"busy",
-        )
-    )
+    push(work, busy, b"busy")
     made = from_host(np.arange(5))
     there.set()
     busy.wait_to_read()

@@ -70,19 +70,9 @@ def test_what_the_user_has_put_into_ld_library_path_wins(python, tmp_path):
     wheels = [write_library(wheel_place(site, soname)) for soname in BY_SONAME]
     users = [write_library(system / soname) for soname in ("libcudart.so.11.0", "libcublas.so.11")]
     mixed = loaded(python, tmp_path, site, LD_LIBRARY_PATH=f"{tmp_path}/nothing::{system}")
-    assert mixed == sorted(
-        map(
-            str,
-            [
-                *users,
-                *[
-                    path
-                    for path in wheels
-                    if path.name not in ("libcudart.so.11.0", "libcublas.so.11")
-                ],
-            ],
-        )
-    )
+    own = {path.name for path in users}
+    others = [path for path in wheels if path.name not in own]
+    assert mixed == sorted(map(str, [*users, *others]))
     assert loaded(python, tmp_path, site, LD_LIBRARY_PATH="") == sorted(map(str, wheels))
 
 
@@ -204,87 +194,64 @@ def test_a_symbol_with_a_version_names_the_library_that_should_have_it(tmp_path)
     assert f"take {old.parent} out of LD_LIBRARY_PATH" in complaint.cure
 
 
-@pytest.mark.parametrize(
-    ("said", "library", "cause"),
-    [
-        (
-            ("/opt/old/libstdc++.so.6: version `GLIBCXX_3.4.30' not found (required by /a/b.so)"),
-            "libstdc++.so.6",
-            "GLIBCXX_3.4.30",
-        ),
-        (
-            "/a/libmxnet.so: undefined symbol: _ZTVN10, version CXXABI_1.3",
-            "libstdc++.so.6",
-            "lacks _ZTVN10",
-        ),
-        ("/a/libmxnet.so: undefined symbol: omp_x, version OMP_1.0", "libgomp.so.1", "lacks omp_x"),
-        ("/opt/old/libnccl.so.2: file too short", "libnccl.so.2", "file too short"),
-        ("/opt/old/libnccl.so.2: wrong ELF class: ELFCLASS32", "libnccl.so.2", "ELFCLASS32"),
-        (
-            "a: /opt/old/libgomp.so.1: no version information available (required by a)",
-            "libgomp.so.1",
-            "no versions",
-        ),
-        (
-            "libpython3.11.so.1.0: cannot open shared object file: No such file or directory",
-            "libpython3.11.so.1.0",
-            "",
-        ),
-    ],
-)
-def test_other_words_of_the_linker(said, library, cause):
-    complaint = understand(said, {"LD_LIBRARY_PATH": "/opt/old"})
-    assert complaint.library == library
-    assert cause in complaint.cause
-    if "/opt/old" in said:
-        assert complaint.cure.startswith("take /opt/old out of LD_LIBRARY_PATH")
+TAKE_OUT = "take /opt/old out of LD_LIBRARY_PATH"
 
 
 @pytest.mark.parametrize(
     ("said", "library", "cause", "cure"),
     [
         (
+            "/opt/old/libstdc++.so.6: version `GLIBCXX_3.4.30' not found (required by /a/b.so)",
+            "libstdc++.so.6", "GLIBCXX_3.4.30", TAKE_OUT,
+        ),
+        (
+            "/a/libmxnet.so: undefined symbol: _ZTVN10, version CXXABI_1.3",
+            "libstdc++.so.6", "lacks _ZTVN10", "",
+        ),
+        (
+            "/a/libmxnet.so: undefined symbol: omp_x, version OMP_1.0",
+            "libgomp.so.1", "lacks omp_x", "",
+        ),
+        ("/opt/old/libnccl.so.2: file too short", "libnccl.so.2", "file too short", TAKE_OUT),
+        ("/opt/old/libnccl.so.2: wrong ELF class: X", "libnccl.so.2", "class: X", TAKE_OUT),
+        (
+            "a: /opt/old/libgomp.so.1: no version information available (required by a)",
+            "libgomp.so.1", "no versions", TAKE_OUT,
+        ),
+        (
+            "libpython3.11.so.1.0: cannot open shared object file: No such file or directory",
+            "libpython3.11.so.1.0", "", "",
+        ),
+        (
             "/a/libx.so.8: cannot open shared object file: Permission denied",
-            "libx.so.8",
-            "Permission denied",
-            "make it readable",
+            "libx.so.8", "Permission denied", "make it readable",
         ),
         (
             "libx.so.8: cannot open shared object file: Too many open files",
-            "libx.so.8",
-            "Too many open files",
-            "fix that",
+            "libx.so.8", "Too many open files", "fix that",
         ),
         (
             "/a/libx.so: failed to map segment from shared object: Operation not permitted",
-            "libx.so",
-            "not permitted",
-            "noexec",
+            "libx.so", "not permitted", "noexec",
         ),
         ("/a/libx.so: failed to map segment from shared object", "libx.so", "no reason", "noexec"),
         (
-            (
-                "/a/libx.so: cannot enable executable stack as shared object requires: "
-                "Invalid argument"
-            ),
-            "libx.so",
-            "stack",
-            "patchelf",
+            "/a/libx.so: cannot enable executable stack as shared object requires: X",
+            "libx.so", "stack", "patchelf",
         ),
         (
             "/a/libgomp.so.1: cannot allocate memory in static TLS block",
-            "libgomp.so.1",
-            "too late",
-            "import gluonlab and mxnet first",
+            "libgomp.so.1", "too late", "import gluonlab and mxnet first",
         ),
         ("/a/libgomp.so.1: something else", "libgomp.so.1", "something else", "reinstall"),
     ],
-)
-def test_a_library_that_is_there_is_not_called_missing(said, library, cause, cure):
-    complaint = understand(said, {})
+)  # fmt: skip
+def test_the_words_of_the_linker_are_understood(said, library, cause, cure):
+    complaint = understand(said, {"LD_LIBRARY_PATH": "/opt/old"})
     assert (complaint.library, cause in complaint.cause) == (library, True)
-    assert cure in complaint.cure
-    assert "apt-get" not in complaint.cure
+    assert complaint.cure.startswith(cure) if cure == TAKE_OUT else cure in complaint.cure
+    if said.startswith("/a/libx") or "something" in said:  # what is there is not called missing
+        assert "apt-get" not in complaint.cure
 
 
 def test_a_file_that_is_no_library_is_cured_where_it_lies(tmp_path):

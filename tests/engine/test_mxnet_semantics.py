@@ -7,11 +7,12 @@ from functools import lru_cache
 import mxnet as mx
 import numpy as np
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 from mxnet import autograd, nd
 from support.covering import pairwise
 from support.devices import contexts, device
+from support.examples import examples
 from support.reference import cpus
 from support.stores import FROM_SCRATCH, STORES
 
@@ -72,7 +73,7 @@ def _frozen(call):
 
 
 @pytest.mark.parametrize("name", FROM_SCRATCH)
-@settings(max_examples=8)
+@examples(8, 150)
 @given(call=calls)
 @example(call=[([(0, 0), (1, 0), (2, 0)], None)] * 2)  # one list of arrays under two keys
 # into each other
@@ -86,15 +87,6 @@ def _frozen(call):
 def test_arrays_that_share_memory_are_summed_as_mxnet_does(name, call):
     expected = pushpull_of_mxnet(call, rounds=2)
     np.testing.assert_array_equal(pushpull(make_kvstore(name), call, rounds=2), expected)
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("name", FROM_SCRATCH)
-@settings(max_examples=150)
-@given(call=calls)
-def test_arrays_that_share_memory_are_summed_as_mxnet_does_often(name, call):
-    expected = pushpull(mx.kv.create("device"), call, rounds=3)
-    np.testing.assert_array_equal(pushpull(make_kvstore(name), call, rounds=3), expected)
 
 
 def on(devices, value, shape=(3, 2), dtype="float32"):

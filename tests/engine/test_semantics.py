@@ -1,6 +1,5 @@
 """After npx.set_np() the pieces take and give mx.np arrays, and a run is what it is without."""
 
-import dataclasses
 from functools import lru_cache
 
 import mxnet as mx
@@ -9,13 +8,13 @@ import pytest
 from mxnet import autograd, gluon, nd
 from mxnet.gluon import nn
 from support.devices import contexts, device, named
-from support.reference import cpus, distance, values
+from support.drawn_runs import few_digits
+from support.reference import all_equal, cpus, distance, values
 from support.stores import SOME_NOW
 
 from gluonlab.config import TrainConfig
-from gluonlab.data import Loader, load_dataset
+from gluonlab.data import Loader
 from gluonlab.data.loading.augment import Augment, Mixup
-from gluonlab.data.sets.dataset import ArraySplit
 from gluonlab.errors import ModelError
 from gluonlab.kvstores import make_kvstore
 from gluonlab.models import get_model
@@ -34,15 +33,6 @@ def set_np():
 
 def as_set():
     return mx.util.is_np_array(), mx.util.is_np_shape()
-
-
-def few_digits():
-    """The digits, but a hundred of them."""
-    digits = load_dataset("digits")
-    few = [
-        ArraySplit(split.images[:100], split.labels[:100]) for split in (digits.train, digits.test)
-    ]
-    return dataclasses.replace(digits, train=few[0], test=few[1])
 
 
 @pytest.mark.parametrize("resident_bytes", [0, 2**30])
@@ -142,7 +132,7 @@ def test_a_run_and_its_network_are_what_they_are_without(model, empty_cwd):
     finally:
         mx.npx.reset_np()
     assert found.accuracy == expected.accuracy
-    assert all(np.array_equal(a, b) for a, b in zip(values(found.net), values(expected.net)))
+    assert all_equal(values(found.net), values(expected.net))
     np.testing.assert_array_equal(
         scores.asnumpy(), expected.net(nd.array(images, ctx=device())).asnumpy()
     )

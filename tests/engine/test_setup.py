@@ -10,8 +10,7 @@ import numpy
 import pytest
 from support.covering import pairwise
 from support.environments import Environment
-from support.packages import package
-from support.processes import said_spin_counts
+from support.processes import package
 
 from gluonlab.engine import installation, mxnet_fixes, mxnet_import, openmp
 from gluonlab.engine.installation import pip_install
@@ -68,47 +67,20 @@ def test_names_that_numpy_lacks_are_put_back():
     that still had them.
     """
     bare = types.ModuleType("numpy")
-    kept = (
-        "bool_",
-        "float64",
-        "complex128",
-        "str_",
-        "bytes_",
-        "prod",
-        "cumprod",
-        "any",
-        "all",
-        "round",
-        "vstack",
-        "trapezoid",
-    )
-    for name in kept:
+    for name in mxnet_fixes.MOVED.values():
         setattr(bare, name, getattr(numpy, name, name))
     mxnet_fixes.put_back_numpy_names(bare)
-    assert (bare.PZERO, bare.NZERO, bare.Inf, bare.PINF, bare.infty, bare.Infinity, bare.NINF) == (
-        0,
-        0,
-        *[float("inf")] * 4,
-        -float("inf"),
-    )
-    assert str(bare.NZERO) == "-0.0"
-    assert bare.NaN != bare.NaN
-    assert bare.NAN != bare.NAN
-    assert (bare.int, bare.float, bare.complex, bare.object, bare.str) == (
-        int,
-        float,
-        complex,
-        object,
-        str,
-    )
+    infinite = (bare.Inf, bare.PINF, bare.infty, bare.Infinity, -bare.NINF)
+    assert infinite == (float("inf"),) * 5
+    assert (str(bare.PZERO), str(bare.NZERO), str(bare.NaN), str(bare.NAN)) == (
+        "0.0", "-0.0", "nan", "nan",
+    )  # fmt: skip
+    kinds = (bare.int, bare.float, bare.complex, bare.object, bare.str)
+    assert kinds == (int, float, complex, object, str)
     assert (bare.bool, bare.float_, bare.complex_) == (numpy.bool_, numpy.float64, numpy.complex128)
     assert (bare.unicode_, bare.string_) == (numpy.str_, numpy.bytes_)
-    assert (bare.product, bare.cumproduct, bare.sometrue, bare.alltrue) == (
-        numpy.prod,
-        numpy.cumprod,
-        numpy.any,
-        numpy.all,
-    )
+    functions = (bare.product, bare.cumproduct, bare.sometrue, bare.alltrue)
+    assert functions == (numpy.prod, numpy.cumprod, numpy.any, numpy.all)
     assert (bare.round_, bare.row_stack, bare.trapz) == (numpy.round, numpy.vstack, bare.trapezoid)
     for name in ("fv", "ipmt", "irr", "mirr", "nper", "npv", "pmt", "ppmt", "pv", "rate"):
         with pytest.raises(NotImplementedError, match=f"numpy.{name} "):
@@ -192,21 +164,19 @@ def test_a_library_that_is_not_there_is_an_engine_error(tmp_path):
     assert pip_install("cu112") in error["message"]
 
 
-def test_a_module_that_mxnet_misses_is_an_engine_error(python, tmp_path):
-    site = package(tmp_path / "site", "mxnet", "import no_such_module_anywhere\n")
-    error = import_error(python("-c", CATCH, path=[site]))
-    assert error["kinds"][0] == "EngineError"
-    assert "no_such_module_anywhere" in error["message"]
-
-
 @pytest.mark.parametrize(
-    "code", ["import numpy; numpy.of_no_numpy", "from numpy import of_no_numpy"]
+    ("code", "missing"),
+    [
+        ("import no_such_module_anywhere", "no_such_module_anywhere"),
+        # as of a numpy that is newer than all that were tried
+        ("import numpy; numpy.of_no_numpy", "of_no_numpy"),
+        ("from numpy import of_no_numpy", "of_no_numpy"),
+    ],
 )
-def test_a_name_that_mxnet_misses_is_an_engine_error(python, tmp_path, code):
-    """As of a numpy that is newer than all that were tried."""
+def test_what_mxnet_misses_is_an_engine_error(python, tmp_path, code, missing):
     error = import_error(python("-c", CATCH, path=[package(tmp_path / "site", "mxnet", code)]))
     assert error["kinds"][0] == "EngineError"
-    assert "of_no_numpy" in error["message"]
+    assert missing in error["message"]
 
 
 def test_no_mxnet_at_all_is_an_import_error_that_says_what_to_install(python):
@@ -238,24 +208,23 @@ def test_the_installed_flavours_are_found(tmp_path, monkeypatch):
 # --- the environment
 
 
-def test_the_environment_is_set_when_mxnet_begins(python, tmp_path):
+CHOSEN = {"MXNET_CPU_TEMP_COPY": "7", "MXNET_SUBGRAPH_VERBOSE": "1"}
+
+
+@pytest.mark.parametrize("exported", [{}, CHOSEN], ids=str)
+def test_the_environment_is_set_when_mxnet_begins_and_what_the_user_has_set_is_kept(
+    python, tmp_path, exported
+):
     site = package(tmp_path / "site", "mxnet", REPORT)
-    found = json.loads(python("-c", "import gluonlab, mxnet", path=[site]).stdout)["environment"]
-    assert found["MXNET_CPU_TEMP_COPY"] == "64"
-    assert found["OMP_NUM_THREADS"] == "1"  # what MXNet and OpenMP read: each worker begins alone
+    report = python("-c", "import gluonlab, mxnet", path=[site], **exported).stdout
+    found = json.loads(report)["environment"]
+    # what MXNet and OpenMP read: each worker begins alone
+    expected = exported or {"MXNET_CPU_TEMP_COPY": "64", "OMP_NUM_THREADS": "1"}
+    assert {name: found[name] for name in expected} == expected
 
 
-def test_what_the_user_has_set_is_kept(python, tmp_path):
-    site = package(tmp_path / "site", "mxnet", REPORT)
-    chosen = {"MXNET_CPU_TEMP_COPY": "7", "MXNET_SUBGRAPH_VERBOSE": "1"}
-    found = json.loads(python("-c", "import gluonlab, mxnet", path=[site], **chosen).stdout)[
-        "environment"
-    ]
-    assert {name: found[name] for name in chosen} == chosen
-
-
-@pytest.mark.parametrize("exported", [{}, {"OMP_NUM_THREADS": "3"}], ids=str)
-def test_the_number_of_threads_is_the_users_again_when_mxnet_is_loaded(python, tmp_path, exported):
+def test_the_number_of_threads_is_the_users_again_when_mxnet_is_loaded(python, tmp_path):
+    exported = {"OMP_NUM_THREADS": "3"}
     site = package(tmp_path / "site", "mxnet", "")
     found = json.loads(
         python("-c", f"import gluonlab, mxnet; {REPORT}", path=[site], **exported).stdout
@@ -312,24 +281,6 @@ def settings_of(report):
         for name, value in json.loads(report)["environment"].items()
         if name.startswith(("OMP_", "GOMP_"))
     }
-
-
-@pytest.mark.parametrize(
-    ("exported", "spins"),
-    [
-        # make test has it in test_threads.py, of a process that has more to answer
-        pytest.param({}, openmp.SPIN_COUNT, marks=pytest.mark.long),
-        pytest.param(SPINS, "77", marks=pytest.mark.long),
-        pytest.param({"OMP_WAIT_POLICY": "passive"}, "0", marks=pytest.mark.long),
-    ],
-    ids=str,
-)
-def test_openmp_itself_says_how_its_idle_threads_wait(python, exported, spins):
-    """Every libgomp that comes with MXNet, the system's and those of wheels."""
-    ended = python("-c", "import gluonlab, mxnet", OMP_DISPLAY_ENV="verbose", **exported)
-    found = said_spin_counts(ended.stderr)
-    assert found == [spins] * len(found)
-    assert found
 
 
 @pytest.mark.parametrize(
@@ -409,28 +360,20 @@ def test_other_modules_are_found_as_ever(python, tmp_path):
     assert result.stdout.split() == ["tools", "part", "True"]
 
 
-@pytest.mark.parametrize(
-    ("files", "limit"),
-    [
-        ({}, 8),
-        ({"cpu.max": "max 100000"}, 8),
-        ({"cpu.max": "250000 100000"}, 2),
-        ({"cpu.max": "50000 100000"}, 1),
-        ({"cpu/cpu.cfs_quota_us": "-1", "cpu/cpu.cfs_period_us": "100000"}, 8),
-        ({"cpu/cpu.cfs_quota_us": "300000", "cpu/cpu.cfs_period_us": "100000"}, 3),
-        ({"cpu/cpu.cfs_quota_us": "odd", "cpu/cpu.cfs_period_us": "100000"}, 8),
-    ],
-)
-def test_a_containers_limit_counts_under_both_versions_of_control_groups(tmp_path, files, limit):
-    for path, content in files.items():
-        (tmp_path / path).parent.mkdir(exist_ok=True)
-        (tmp_path / path).write_text(content + "\n")
-    assert (resources.core_limit(tmp_path) or 8) == limit
+def of_v1(quota, folder="cpu"):
+    return {f"{folder}/cpu.cfs_quota_us": quota, f"{folder}/cpu.cfs_period_us": "100000"}
 
 
 @pytest.mark.parametrize(
     ("membership", "files", "limit"),
     [
+        (None, {}, 8),
+        (None, {"cpu.max": "max 100000"}, 8),
+        (None, {"cpu.max": "250000 100000"}, 2),
+        (None, {"cpu.max": "50000 100000"}, 1),
+        (None, of_v1("-1"), 8),
+        (None, of_v1("300000"), 3),
+        (None, of_v1("odd"), 8),
         # systemd's CPUQuota=
         ("0::/user.slice/session-2.scope", {"user.slice/cpu.max": "300000 100000"}, 3),
         (
@@ -443,68 +386,47 @@ def test_a_containers_limit_counts_under_both_versions_of_control_groups(tmp_pat
         ("0::/a", {"b/cpu.max": "100000 100000"}, 8),  # somebody else's
         # a path outside of the container: its own group is at the root
         ("0::/docker/gone", {"cpu.max": "200000 100000"}, 2),
-        (
-            "4:cpu,cpuacct:/job",
-            {"cpu/job/cpu.cfs_quota_us": "200000", "cpu/job/cpu.cfs_period_us": "100000"},
-            2,
-        ),
-        (
-            "4:cpuset:/job",
-            {"cpu/job/cpu.cfs_quota_us": "200000", "cpu/job/cpu.cfs_period_us": "100000"},
-            8,
-        ),
+        ("4:cpu,cpuacct:/job", of_v1("200000", "cpu/job"), 2),
+        ("4:cpuset:/job", of_v1("200000", "cpu/job"), 8),
         ("0::/../a", {"cpu.max": "max 100000"}, 8),
         ("nonsense", {"cpu.max": "100000 0"}, 8),
     ],
 )
-def test_the_limits_of_jobs_and_services_count_wherever_they_lie(
+def test_limits_of_containers_jobs_and_services_count_under_both_versions_of_control_groups(
     tmp_path, membership, files, limit
 ):
-    for path, content in {
-        "proc/self/cgroup": membership,
-        **{f"groups/{path}": files[path] for path in files},
-    }.items():
+    content = {f"groups/{path}": text for path, text in files.items()}
+    if membership is not None:
+        content["proc/self/cgroup"] = membership
+    for path, text in content.items():
         (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / path).write_text(content + "\n")
+        (tmp_path / path).write_text(text + "\n")
     assert (resources.core_limit(tmp_path / "groups", tmp_path / "proc") or 8) == limit
 
 
 @pytest.mark.parametrize(
-    ("exported", "said"),
+    ("openmps", "mxnets", "said"),
     [
-        ({"MXNET_OMP_MAX_THREADS": "3"}, "MXNET_OMP_MAX_THREADS=3"),
-        # MXNet asks in this order, too
-        ({"MXNET_OMP_MAX_THREADS": "3", "OMP_NUM_THREADS": "2"}, "OMP_NUM_THREADS=2"),
-        ({"MXNET_OMP_MAX_THREADS": "3", "OMP_NUM_THREADS": "all"}, "MXNET_OMP_MAX_THREADS=3"),
-        ({"MXNET_OMP_MAX_THREADS": "0"}, "None"),
-    ],
-    ids=str,
-)
-def test_the_users_number_of_threads_may_be_mxnets(monkeypatch, exported, said):
-    for name, value in exported.items():
-        monkeypatch.setenv(name, value)
-    assert str(openmp.exported_threads()) == said
-
-
-@pytest.mark.parametrize(
-    ("value", "number"),
-    [
-        ("", None),
-        ("4", 4),
-        (" 4 ", 4),
-        ("4,2", 4),
-        ("0", None),
-        ("-1", None),
-        ("many", None),
-        (None, None),
+        (None, None, None),
+        ("", None, None),
+        ("4", None, "OMP_NUM_THREADS=4"),
+        (" 4 ", None, "OMP_NUM_THREADS=4"),
+        ("4,2", None, "OMP_NUM_THREADS=4"),
+        ("0", None, None),
+        ("-1", None, None),
+        (None, "3", "MXNET_OMP_MAX_THREADS=3"),
+        ("2", "3", "OMP_NUM_THREADS=2"),  # MXNet asks in this order, too
+        ("all", "3", "MXNET_OMP_MAX_THREADS=3"),
+        (None, "0", None),
     ],
 )
-def test_omp_num_threads_is_read_as_openmp_reads_it(monkeypatch, value, number):
-    if value is None:
-        monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
-    else:
-        monkeypatch.setenv("OMP_NUM_THREADS", value)
-    assert openmp.omp_num_threads() == number
+def test_the_number_of_threads_is_read_as_openmp_and_mxnet_read_it(
+    monkeypatch, openmps, mxnets, said
+):
+    for name, value in (("OMP_NUM_THREADS", openmps), ("MXNET_OMP_MAX_THREADS", mxnets)):
+        monkeypatch.setenv(name, value) if value is not None else monkeypatch.delenv(name, False)
+    assert openmp.exported_threads() is said is None or str(openmp.exported_threads()) == said
+    assert openmp.omp_num_threads() == (said and int(said[-1]))
 
 
 def test_cores_are_those_that_this_process_may_use():
@@ -518,17 +440,6 @@ def test_cores_are_those_that_this_process_may_use():
 
 
 # --- CUDA's libraries
-
-
-@pytest.mark.parametrize("library", installation.LIBRARIES, ids=lambda library: library.soname)
-def test_a_library_is_found_where_its_wheel_puts_it(tmp_path, monkeypatch, library):
-    site = tmp_path / "site-packages"
-    path = site / "nvidia" / library.folder / "lib" / library.soname
-    path.parent.mkdir(parents=True)
-    monkeypatch.setattr("sys.path", ["", str(tmp_path / "missing"), str(site)])
-    assert installation.wheel_path(library) is None
-    path.write_bytes(b"")
-    assert installation.wheel_path(library) == path
 
 
 def test_the_wheels_are_those_that_setup_installs(request):

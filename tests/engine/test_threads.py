@@ -27,37 +27,34 @@ def exported(monkeypatch):
     return lambda value: monkeypatch.setenv("OMP_NUM_THREADS", value)
 
 
-def test_one_device_takes_all_cores():
-    assert threads_per_device(1) == resources.available_cores()
+@pytest.mark.parametrize(
+    ("variables", "devices", "asked", "threads"),
+    [
+        ({}, 1, None, resources.available_cores()),
+        ({"OMP_NUM_THREADS": "3"}, 1, None, 3),
+        ({"OMP_NUM_THREADS": "3"}, 1, 5, 5),
+        ({"MXNET_OMP_MAX_THREADS": "3"}, 1, None, 3),
+        ({"OMP_NUM_THREADS": "8"}, 2, None, 1),
+        ({}, 7, None, 1),
+        ({}, 2, 1, 1),
+    ],
+)
+def test_one_device_takes_all_cores_or_what_is_asked_for_and_several_one_thread_each(
+    monkeypatch, variables, devices, asked, threads
+):
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    assert threads_per_device(devices, asked) == threads
 
 
-def test_one_device_takes_what_the_user_exported_or_asks_for(exported):
-    exported("3")
-    assert threads_per_device(1) == 3
-    assert threads_per_device(1, asked=5) == 5
-
-
-def test_several_devices_take_one_thread_each():
-    assert threads_per_device(2) == threads_per_device(7) == threads_per_device(2, asked=1) == 1
-
-
-def test_several_devices_put_a_larger_number_aside_with_one_warning(exported):
-    exported("8")
+@pytest.mark.parametrize("name", ["OMP_NUM_THREADS", "MXNET_OMP_MAX_THREADS"])
+def test_several_devices_put_a_larger_number_aside_with_one_warning(monkeypatch, name):
+    monkeypatch.setenv(name, "8")
     set_threads(ONE, 2)
-    with pytest.warns(
-        GluonlabWarning,
-        match="OMP_NUM_THREADS=8 would hang 2 CPU devices: each computes with 1 thread",
-    ):
+    said = f"{name}=8 would hang 2 CPU devices: each computes with 1 thread"
+    with pytest.warns(GluonlabWarning, match=said):
         assert set_threads(TWO) == 1
     assert set_threads(TWO) == 1  # a warning would be an error here
-
-
-def test_mxnets_own_variable_counts_too(monkeypatch):
-    monkeypatch.setenv("MXNET_OMP_MAX_THREADS", "3")
-    assert threads_per_device(1) == 3
-    set_threads(ONE, 2)
-    with pytest.warns(GluonlabWarning, match="MXNET_OMP_MAX_THREADS=3 would hang 2 CPU devices"):
-        assert set_threads(TWO) == 1
 
 
 def test_one_exported_thread_is_no_reason_to_warn(exported):
@@ -147,24 +144,12 @@ EXPORTED = pytest.mark.parametrize(
 
 @pytest.mark.parametrize("exported_threads", ["2", pytest.param("8", marks=pytest.mark.long)])
 def test_two_devices_train_whatever_is_exported(python, tmp_path, exported_threads):
-    result = python(
-        "-m",
-        "gluonlab.run",
-        "--gpus",
-        "2",
-        "--epochs",
-        "1",
-        "--quiet",
-        OMP_NUM_THREADS=exported_threads,
-    )
+    words = ("-m", "gluonlab.run", "--gpus", "2", "--epochs", "1", "--quiet")
+    result = python(*words, OMP_NUM_THREADS=exported_threads)
     assert result.returncode == 0, result.stderr
     said = [line for line in result.stderr.splitlines() if "OMP_NUM_THREADS" in line]
-    assert said == [
-        (
-            f"warning: OMP_NUM_THREADS={exported_threads} would hang 2 CPU devices: "
-            "each computes with 1 thread"
-        )
-    ]
+    named = f"warning: OMP_NUM_THREADS={exported_threads} would hang 2 CPU devices"
+    assert said == [f"{named}: each computes with 1 thread"]
 
 
 def test_two_devices_compute_when_mxnet_was_imported_first(python):
@@ -197,14 +182,6 @@ sizes = [workers.team_size(ctx) for ctx in ctxs]
 subprocess.run([sys.executable, "-c", ""])
 print(json.dumps([sizes, [workers.team_size(ctx) for ctx in ctxs], workers.compute(ctxs)]))
 """
-
-
-@pytest.mark.long  # make test has it behind other questions, below
-@EXPORTED
-def test_two_devices_compute_after_the_process_has_forked(python, environment):
-    """A fork makes MXNet replace its workers; so does every subprocess on Python 3.8 and 3.9."""
-    found = finished(python("-c", AFTER_A_FORK, **environment))
-    assert found == [[1, 1], [1, 1], [256.0, 256.0]]
 
 
 @pytest.mark.long
@@ -281,11 +258,8 @@ def test_plain_contexts_compute_when_torch_has_brought_openmp_first(python, expo
 PREPARE = ("", "devices('cpu:0'); devices('cpu:1')", "devices('cpu'); os.fork() or os._exit(0)")
 
 
-@pytest.mark.parametrize(
-    "prepare", [PREPARE, *(pytest.param([each], marks=LONG) for each in PREPARE)], ids=str
-)
 @EXPORTED
-def test_plain_contexts_compute_whatever_was_asked_for_before(python, prepare, environment):
+def test_plain_contexts_compute_whatever_was_asked_for_before(python, environment):
     """Large products run in OpenBLAS, where two teams wait for each other for ever: of teams of 4
     the first few products did.
     """
@@ -298,11 +272,11 @@ def test_plain_contexts_compute_whatever_was_asked_for_before(python, prepare, e
         "    return [float(product[0, 0].asscalar()) for product in products]\n"
         "found = []\n"
     )
-    code += "".join(f"{each}\nfound.append(computed())\n" for each in prepare)
+    code += "".join(f"{each}\nfound.append(computed())\n" for each in PREPARE)
     code += f"print(json.dumps(found))\n{AFTER_A_FORK}"
     answers = python("-c", code, OMP_DISPLAY_ENV="verbose", **environment)
     assert answers.returncode == 0, answers.stderr
     assert set(said_spin_counts(answers.stderr)) == {openmp.SPIN_COUNT}
     found, after_a_fork = map(json.loads, answers.stdout.splitlines())
-    assert found == [[512.0, 512.0]] * len(prepare)
+    assert found == [[512.0, 512.0]] * len(PREPARE)
     assert after_a_fork == [[1, 1], [1, 1], [256.0, 256.0]]

@@ -12,8 +12,7 @@ from support.completed import completed
 from support.devices import contexts, device
 from support.made_up_data import CLASSES, dataset_of
 from support.reference import distance, random_batches
-from support.statistics import SHAPE
-from support.steps import make_step, run
+from support.steps import SHAPE, make_step, run
 
 from gluonlab.errors import OutputError
 from gluonlab.export.files import DESCRIPTION, MODEL, SYMBOL, WEIGHTS, export

@@ -18,7 +18,7 @@ from support.covering import pairwise
 from support.devices import contexts
 from support.made_up_data import CLASSES, dataset_of
 from support.networks import networks
-from support.statistics import SHAPE
+from support.steps import SHAPE
 
 from gluonlab.config.values import MXNET, ONNX
 from gluonlab.data.loading.augment import make_input

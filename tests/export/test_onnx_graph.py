@@ -9,7 +9,7 @@ from onnx import numpy_helper
 from support.completed import completed
 from support.devices import contexts
 from support.reference import random_batches
-from support.statistics import SHAPE
+from support.steps import SHAPE
 
 from gluonlab.errors import RunError
 from gluonlab.export.checks import drawn_parameters

@@ -30,17 +30,9 @@ CHECKS = {
     "colours": values.colours, "text": values.text, "devices": values.device_names,
 }  # fmt: skip
 COMMANDS = (
-    "bench",
-    "data",
-    "doctor",
-    "exercises",
-    "launch",
-    "predict",
-    "labs",
-    "report",
-    "scratch",
+    "bench", "data", "doctor", "exercises", "launch", "predict", "labs", "report", "scratch",
     "study",
-)
+)  # fmt: skip
 
 
 @fuzzed

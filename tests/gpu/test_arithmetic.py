@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from mxnet.gluon import nn
 from support.devices import contexts, named
-from support.packages import package
+from support.processes import package
 
 from gluonlab.config import TrainConfig
 from gluonlab.errors import ConfigError, GluonlabWarning

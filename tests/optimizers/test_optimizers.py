@@ -11,6 +11,8 @@ from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 from mxnet import gluon, nd
 from support import optimizer_references as references
+from support.examples import examples
+from support.reference import all_equal
 from support.updates import assert_close, blurs_of, sizes_of, updated
 
 from gluonlab.errors import ConfigError
@@ -41,32 +43,17 @@ def problems(draw):
     ]
 
 
-def anything(examples):
-    drawn = given(
-        problem=problems(),
-        wd=st.sampled_from([0.0, 0.1]),
-        limit=st.sampled_from([None, 0.05]),
-        momentum=st.sampled_from([0.0, 0.9]),
-    )
-    return lambda test: settings(max_examples=examples)(drawn(test))
-
-
 @pytest.mark.parametrize("name", OPTIMIZERS)
+@examples(6, 300)
+@given(
+    problem=problems(),
+    wd=st.sampled_from([0.0, 0.1]),
+    limit=st.sampled_from([None, 0.05]),
+    momentum=st.sampled_from([0.0, 0.9]),
+)
 # nothing has ever had a gradient
 @example((np.ones((2,)), [(np.zeros((2,)), 0.1)] * 3), 0.0, None, 0.9)
-@anything(examples=6)
 def test_every_optimizer_does_what_its_definition_says(name, problem, wd, limit, momentum):
-    check_definition(name, problem, wd, limit, momentum)
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("name", OPTIMIZERS)
-@anything(examples=300)
-def test_every_optimizer_always_does_what_its_definition_says(name, problem, wd, limit, momentum):
-    check_definition(name, problem, wd, limit, momentum)
-
-
-def check_definition(name, problem, wd, limit, momentum):
     weight, steps = problem
     options = {"momentum": momentum} if name in WITH_MOMENTUM else {}
     if name == "ftml":  # whose definition divides by the rate, here even in float64
@@ -125,7 +112,7 @@ def test_a_rate_that_stays_the_same_leaves_mxnets_bits_alone(
     for wd in (0.0, 0.1) if cls is SGD else (0.0,):
         options = {"momentum": momentum, "clip_gradient": limit, "wd": wd}
         found, expected = (updated(kind(**options), weight, steps) for kind in (cls, mxnets))
-        assert all(np.array_equal(one, other) for one, other in zip(found, expected))
+        assert all_equal(found, expected)
 
 
 @pytest.mark.parametrize("name", ["sgd", "nag"])

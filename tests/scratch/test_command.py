@@ -9,9 +9,8 @@ import pytest
 from mxnet import autograd, gluon, nd
 from support.commands import the_error
 from support.devices import contexts, device, on_gpus
-from support.from_scratch import as_gluon
 from support.idx_files import write_mnist
-from support.reference import set_values, textbook_lenet
+from support.reference import as_gluon, set_values, textbook_lenet
 
 from gluonlab.collectives.algorithms import ALGORITHMS
 from gluonlab.data import load_dataset

@@ -13,8 +13,8 @@ from mxnet.gluon.data import ArrayDataset, DataLoader
 from support.covering import pairwise
 from support.devices import contexts, device, devices
 from support.examples import examples
-from support.from_scratch import as_gluon
 from support.reference import (
+    as_gluon,
     distance,
     random_batches,
     set_values,

@@ -16,7 +16,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from support.devices import named
-from support.peaks import peak_of_a_run
+from support.process_memory import peak_of_a_run
 from support.processes import clean_environment
 from support.waiting import wait_until
 

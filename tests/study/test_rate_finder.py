@@ -16,8 +16,8 @@ from gluonlab.errors import ConfigError, RunError
 from gluonlab.runs.reader import read_lines
 from gluonlab.runs.schema import Step
 from gluonlab.study.rate_finder import HIGHEST, LOWEST, find_rate, smoothed, suggested, write
+from gluonlab.training.learning_rate import LR_SCHEDULES
 from gluonlab.training.reporter import Reporter
-from gluonlab.update.rates import LR_SCHEDULES
 
 CONFIG = TrainConfig(model="mlp", global_batch_size=128, optimizer="sgd")
 

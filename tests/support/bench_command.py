@@ -5,6 +5,7 @@ is wrong.
 from dataclasses import replace
 
 from gluonlab.bench.allreduce.measure import CHOICES, AllreduceRow
+from gluonlab.bench.harness.rounds import Measurement, Subject
 from gluonlab.collectives.algorithms import ALGORITHMS
 from gluonlab.collectives.for_links import FOR_LINKS
 from support.devices import CHOICE
@@ -15,18 +16,9 @@ HERE = {
     name for name in CHOICES if name not in FOR_LINKS and (name != "nccl" or CHOICE.asked == "gpu")
 }
 ROW = AllreduceRow(
-    "ring",
-    4,
-    4096,
-    1024,
-    "float32",
-    1,
-    (0.002, 0.001, 0.004),
-    0.0,
-    0.0005,
-    (0.0005, 0.0005, 0.002),
-    floor_s=0.00025,
-)
+    "ring", 4, 4096, 1024, "float32", 1, (0.002, 0.001, 0.004), 0.0, 0.0005,
+    (0.0005, 0.0005, 0.002), floor_s=0.00025,
+)  # fmt: skip
 RING = ALGORITHMS["ring"]
 
 
@@ -34,3 +26,9 @@ def without_its_last_transfer(world_size, *, chunks=None, groups=None):
     """A ring that forgets one copy: the last device ends with a chunk of a part sum."""
     ring = RING(world_size)
     return replace(ring, steps=(*ring.steps[:-1], ring.steps[-1][:-1]))
+
+
+def measured(name, steps, seconds, reason=None, **more):
+    """So many steps of 128 images in each round."""
+    answers = [{"seconds": each, **more} for each in seconds]
+    return Measurement(Subject(name, name, "job", images=128), answers, steps, reason)

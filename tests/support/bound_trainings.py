@@ -4,13 +4,11 @@ Sleep takes no core, so that what binds a training binds it on a busy machine, t
 small; what its images cost is slept, or only counted (`MadeTime`).
 """
 
-import ctypes
 import time
 from typing import Any, Callable, Dict, List, NamedTuple, Optional
 
 import numpy as np
 from mxnet import nd
-from mxnet.base import _LIB, check_call
 from mxnet.gluon import nn
 
 from gluonlab import kvstores, models
@@ -18,13 +16,12 @@ from gluonlab.bench.harness import rounds
 from gluonlab.bench.harness.machine import Others
 from gluonlab.config import TrainConfig
 from gluonlab.data.sets.dataset import ArraySplit, Dataset, Defaults
-from gluonlab.engine.threads import EngineContext
+from gluonlab.engine.threads import EngineCallback, push
 from gluonlab.kvstores.schedule import ScheduleKVStore
 from gluonlab.parallel.data.strategy import DataParallel
 from gluonlab.study.speedup import measure, verdict
 from support.devices import named, on_gpus
 
-_ON_WORKER = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p)
 IMAGE_S = 0.0006  # that an image costs a device
 BATCH = 16  # images per device
 TICK_S = 1e-5  # of `MadeTime`: next to nothing, but what takes no time at all cannot be repeated
@@ -102,16 +99,8 @@ class Pause:
                 self.made.compute(array.context.device_id, seconds)
             return
         if seconds not in self._callbacks:
-            self._callbacks[seconds] = _ON_WORKER(lambda *_: time.sleep(seconds))
-        ctx, callback = array.context, self._callbacks[seconds]
-        where = ctypes.byref(EngineContext(ctx.device_typeid, ctx.device_id))
-        handle = ctypes.byref(array.handle)
-        reads, count = (None, 0) if after is None else (ctypes.byref(after.handle), 1)
-        check_call(
-            _LIB.MXEnginePushSyncND(
-                callback, None, None, where, reads, count, handle, 1, None, 0, name
-            )
-        )
+            self._callbacks[seconds] = EngineCallback(lambda *_: time.sleep(seconds))
+        push(self._callbacks[seconds], array, name, after)
 
 
 pause = Pause()  # its callbacks live as long as the engine may call them

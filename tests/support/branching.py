@@ -7,8 +7,6 @@ import numpy as np
 from mxnet import autograd, gluon, nd
 from mxnet.gluon import nn
 
-from gluonlab.update.loss_scale import LossScale
-
 IN, OUT = 3, 4
 
 
@@ -99,7 +97,3 @@ def on_devices(net, trainer, steps, ctxs):
         scale = trainer.loss_scale.value if getattr(trainer, "loss_scale", None) else 1.0
         backward(net, shards, uses, ctxs, scale)
         trainer.step(sum(len(x) for x, _ in shards), ignore_stale_grad=True)
-
-
-def scale_or_none(wanted):
-    return LossScale(8.0) if wanted else None

@@ -48,3 +48,12 @@ def _pairs(case):
 def long_cases(*values):
     """Return the same values as parameters that only `make test-all` runs."""
     return [pytest.param(value, marks=pytest.mark.long) for value in values]
+
+
+def thinned(*choices, keep):
+    """Every combination as one pytest.param; those that are not among ``keep`` are marked
+    ``long``.
+    """
+    cases = list(product(*choices))
+    assert set(keep) <= set(cases)
+    return [pytest.param(*case, marks=[] if case in keep else pytest.mark.long) for case in cases]

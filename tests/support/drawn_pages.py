@@ -6,18 +6,17 @@ from html.parser import HTMLParser
 from pathlib import Path
 from string import Formatter
 
+from gluonlab.collectives.algorithms import ALGORITHMS
+from gluonlab.parallel.pipeline.schedule import SCHEDULES
+from support.legible import luminance
+
 
 def flat(words, path=()):
     """{path of the word: text} for all words of a language."""
     if isinstance(words, str):
         return {path: words}
-    named = (
-        words
-        if isinstance(words, dict)
-        else words._asdict()
-        if hasattr(words, "_asdict")
-        else dict(enumerate(words))
-    )
+    named = words._asdict() if hasattr(words, "_asdict") else words
+    named = named if isinstance(named, dict) else dict(enumerate(named))
     return {
         place: text
         for name, inner in named.items()
@@ -56,13 +55,8 @@ def strings(data):
     """All texts in what the script is given, without the names of what is there."""
     if isinstance(data, dict):
         return [text for inner in data.values() for text in strings(inner)]
-    return (
-        [data]
-        if isinstance(data, str)
-        else [text for inner in data for text in strings(inner)]
-        if isinstance(data, list)
-        else []
-    )
+    inner = data if isinstance(data, list) else []
+    return [data] if isinstance(data, str) else [text for each in inner for text in strings(each)]
 
 
 def embedded(page):
@@ -83,17 +77,10 @@ def themes(*packages):
     return merged
 
 
-def luminance(colour):
-    """WCAG 2.1, relative luminance."""
-    parts = [int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)]
-    linear = [
-        part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts
-    ]
-    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
-
-
 def contrast(one, two):
-    dark, light = sorted([luminance(one), luminance(two)])
+    """WCAG's ratio of two colours, #rrggbb."""
+    red_green_blue = [[int(colour[i : i + 2], 16) for i in (1, 3, 5)] for colour in (one, two)]
+    dark, light = sorted(map(luminance, red_green_blue))
     return (light + 0.05) / (dark + 0.05)
 
 
@@ -104,3 +91,27 @@ def is_one_small_file_that_loads_nothing(html):
         "script-src 'unsafe-inline'; img-src data:;"
     ) in html
     assert set(re.findall(r"https?://[^\s\"']+", html)) == {"http://www.w3.org/2000/svg"}
+
+
+# Names of code, of keys, and of a book with a section of it.
+NAMES = {*ALGORITHMS, *SCHEDULES, "GPipe", "allreduce", "log", "JavaScript", "Home", "End"}
+NAMES |= {"Dive", "into", "Deep", "Learning", "Training", "on", "Multiple", "GPUs"}
+JAPANESE = "[\u3041-\u30ff\u4e00-\u9fff]"
+FAULTS = [
+    "[\uff01-\uff5e\u3000]",  # full-width digits, letters, brackets, colons and spaces
+    f"{JAPANESE}[0-9A-Za-z]|[0-9A-Za-z]{JAPANESE}",  # no space between the scripts
+    f"{JAPANESE} +{JAPANESE}|[、。] | [、。]",  # a space where none belongs
+    rf"{JAPANESE}\(|\){JAPANESE}|\( | \)",  # brackets
+]
+
+
+def english_words(text):
+    """The words of three letters and more that are no names."""
+    return set(re.findall("[A-Za-z_]{3,}", text)) - NAMES
+
+
+def faults_of_writing(text):
+    """What breaks the glossary's rules of writing; the text stands without its HTML and with its
+    blanks filled in.
+    """
+    return [found[0] for pattern in FAULTS for found in re.finditer(pattern, text)]

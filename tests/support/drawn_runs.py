@@ -5,6 +5,7 @@ import math
 from contextlib import contextmanager
 
 import pytest
+from mxnet import nd
 from mxnet.gluon import nn
 
 from gluonlab.config import TrainConfig
@@ -14,7 +15,7 @@ from gluonlab.models import MODELS, ModelKind
 from gluonlab.training.loop import train
 from gluonlab.training.reporter import Reporter
 from gluonlab.training.resume import asked, interrupted
-from support.devices import named
+from support.devices import device, named
 from support.interrupted_runs import break_off, lines, parameters
 
 IMAGES, BATCH = 150, 20  # eight steps an epoch, the last one of ten images
@@ -29,6 +30,13 @@ def few_digits(images=IMAGES):
         for split, count in ((digits.train, images), (digits.test, 40))
     )
     return Dataset("digits", train_split, test_split, digits.classes, Defaults())
+
+
+def share_of_right(net):
+    """Of the few test digits, on one device."""
+    test, ctx = few_digits().test, device(0)
+    scores = net(nd.array(test.images, ctx=ctx).astype("float32") / 255).asnumpy()
+    return (scores.argmax(axis=1) == test.labels).mean()
 
 
 LAYERS = {

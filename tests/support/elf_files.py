@@ -7,31 +7,9 @@ symbols seriously.
 
 import struct
 
-(
-    DT_NULL,
-    DT_NEEDED,
-    DT_HASH,
-    DT_STRTAB,
-    DT_SYMTAB,
-    DT_RELA,
-    DT_RELASZ,
-    DT_RELAENT,
-    DT_STRSZ,
-    DT_SYMENT,
-    DT_SONAME,
-) = (
-    0,
-    1,
-    4,
-    5,
-    6,
-    7,
-    8,
-    9,
-    10,
-    11,
-    14,
-)
+DT_NULL, DT_NEEDED, DT_HASH, DT_STRTAB, DT_SYMTAB = 0, 1, 4, 5, 6
+DT_RELA, DT_RELASZ, DT_RELAENT = 7, 8, 9
+DT_STRSZ, DT_SYMENT, DT_SONAME = 10, 11, 14
 PT_LOAD, PT_DYNAMIC, PT_GNU_STACK = 1, 2, 0x6474E551
 EXECUTE, READ_WRITE, PAGE = 1, 6, 4096
 R_X86_64_GLOB_DAT, GLOBAL_FUNCTION = 6, 0x12
@@ -50,14 +28,9 @@ def write_library(path, needed=(), undefined=(), functions=None, soname=None):
     strings = _Strings([*needed, *names, soname or path.name])
     code = _Strings(functions.values(), first=b"\xc3" * 16)  # ret
     sizes = [
-        HEADERS,
-        8 * count,
-        SYMBOL * count,
-        4 * (2 + 1 + count),
-        24 * len(undefined),
-        len(strings.content),
-        len(code.content),
-    ]
+        HEADERS, 8 * count, SYMBOL * count, 4 * (2 + 1 + count), 24 * len(undefined),
+        len(strings.content), len(code.content),
+    ]  # fmt: skip
     places = [0]
     for size in sizes:
         places.append(-(-(places[-1] + size) // 16) * 16)
@@ -70,15 +43,9 @@ def write_library(path, needed=(), undefined=(), functions=None, soname=None):
             "<IBBHQQ", strings.place(name), GLOBAL_FUNCTION, 0, section, place, 0
         )
     # one bucket with a chain through all symbols
-    table = struct.pack(
-        f"<{3 + count}I",
-        1,
-        count,
-        min(1, len(names)),
-        0,
-        *range(2, count),
-        *[0] * min(1, len(names)),
-    )
+    first = min(1, len(names))
+    chain = [1, count, first, 0, *range(2, count), *[0] * first]
+    table = struct.pack(f"<{3 + count}I", *chain)
     rela = b"".join(
         struct.pack("<QQq", got_at + 8 * i, i << 32 | R_X86_64_GLOB_DAT, 0)
         for i in range(1, 1 + len(undefined))

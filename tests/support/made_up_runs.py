@@ -6,12 +6,9 @@ from html.parser import HTMLParser
 # of a real run that takes no time
 PLAIN = {"devices": "cpu", "threads": 1, "model": "mlp", "epochs": 1}
 SETTINGS = {
-    "devices": ["cpu(0)", "cpu(1)"],
-    "model": "lenet",
-    "epochs": 3,
-    "kvstore": "device",
+    "devices": ["cpu(0)", "cpu(1)"], "model": "lenet", "epochs": 3, "kvstore": "device",
     "learning_rate": 0.1,
-}
+}  # fmt: skip
 
 
 def lines(epochs=3, steps=4, lr=0.1):

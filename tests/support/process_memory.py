@@ -1,5 +1,6 @@
 """How much memory something takes at its peak, as Linux counts it for this process."""
 
+import re
 from pathlib import Path
 
 from mxnet import nd
@@ -35,3 +36,20 @@ def own_peak_bytes():
 def resident_bytes():
     """What this process has resident now."""
     return 1024 * _kilobytes("VmRSS")
+
+
+TRAIN = """
+import sys
+from gluonlab.run import main
+from support.process_memory import own_peak_bytes
+try:
+    main(sys.argv[1:])
+finally:
+    print("peak", own_peak_bytes())
+"""
+
+
+def peak_of_a_run(python, *arguments):
+    done = python("-c", TRAIN, *arguments, "--quiet", timeout=1800)
+    assert done.returncode == 0, done.stderr
+    return int(re.search(r"^peak (\d+)$", done.stdout, re.M)[1])

@@ -13,12 +13,6 @@ def quick(folder, name="run", reporter=None, dataset=None, **settings):
     """
     if isinstance(dataset, str):
         settings["dataset"], dataset = dataset, None
-    settings = {
-        "devices": named(2),
-        "epochs": 1,
-        "batch_size": 60,
-        "model": "mlp",
-        "out": str(folder / name),
-        **settings,
-    }
+    usual = {"devices": named(2), "epochs": 1, "batch_size": 60, "model": "mlp"}
+    settings = {**usual, "out": str(folder / name), **settings}
     return train(TrainConfig(**settings), reporter=reporter or Reporter(), dataset=dataset)

@@ -76,6 +76,11 @@ def distance(a, b):
     return max(np.linalg.norm(x - y) / (np.linalg.norm(y) or 1) for x, y in zip(a, b))
 
 
+def all_equal(arrays, others):
+    """Whether two lists of numpy arrays hold the same numbers."""
+    return all(np.array_equal(one, other) for one, other in zip(arrays, others))
+
+
 def random_batches(sizes, seed=0, shape=(1, 28, 28), classes=10):
     """Continuous random images (repeated pixels would make ties in max pooling) and random
     labels.
@@ -106,3 +111,13 @@ def as_is(F, images):
 
 def cpus(k):
     return [mx.cpu(i) for i in range(k)]
+
+
+def as_gluon(params):
+    """The eight arrays as Gluon's layers hold them: Dense has (out, in), by hand it is (in,
+    out).
+    """
+    return [
+        param.asnumpy().T if param.shape[0] in (800, 128) and param.ndim == 2 else param.asnumpy()
+        for param in params
+    ]

@@ -9,6 +9,8 @@ from gluonlab.parallel.precision import as_it_is
 from gluonlab.update.trainer import BucketedTrainer
 from support.reference import as_is, shards
 
+SHAPE = (3, 12, 12)  # of images, where running statistics are looked at
+
 
 def make_step(
     net, ctxs, store="device", optimizer="sgd", preprocess=as_is, cut=WHOLE, sync_bn=False,

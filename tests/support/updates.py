@@ -4,6 +4,8 @@ import mxnet as mx
 import numpy as np
 from mxnet import nd
 
+from gluonlab.optimizers.registry import make_optimizer
+
 
 def updated(optimizer, weight, steps, dtype="float32"):
     """The weights after each (gradient, rate), as float64."""
@@ -61,3 +63,12 @@ def blurs_of(reference, weight, steps, wd, tolerance, tries=8):
         distances = [np.abs(one - other).max() for one, other in zip(moved, expected)]
         blurs = np.maximum(blurs, distances)
     return list(blurs)
+
+
+def made(optimizer, params):
+    """What a Trainer takes: MXNet's by its name, or one of gluonlab's own."""
+    return (
+        (make_optimizer(optimizer[4:], params),)
+        if optimizer.startswith("own ")
+        else (optimizer, params)
+    )

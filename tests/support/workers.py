@@ -1,4 +1,4 @@
-"""What MXNet's worker threads say of themselves, asked without gluonlab."""
+"""What MXNet's worker threads say of themselves."""
 
 import ctypes
 import hashlib
@@ -6,41 +6,23 @@ import threading
 
 import mxnet as mx
 import numpy as np
-from mxnet.base import _LIB, check_call
 from mxnet.gluon import nn
 
+from gluonlab.engine.threads import EngineCallback, push
+
 OPENMP = ctypes.CDLL("libgomp.so.1")
-
-
-class EngineContext(ctypes.Structure):
-    _fields_ = [("dev_type", ctypes.c_int), ("dev_id", ctypes.c_int32)]
 
 
 def team_size(ctx):
     """omp_get_max_threads() on the thread that computes for a CPU device."""
     answers = []
-    function = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p)(
+    function = EngineCallback(
         lambda run_context, parameter: answers.append(
             (threading.get_ident(), OPENMP.omp_get_max_threads())
         )
     )
     array = mx.nd.zeros((1,), ctx=ctx)
-    where = EngineContext(1, ctx.device_id)
-    check_call(
-        _LIB.MXEnginePushSyncND(
-            function,
-            None,
-            None,
-            ctypes.byref(where),
-            None,
-            0,
-            ctypes.byref(array.handle),
-            1,
-            None,
-            0,
-            b"team_size",
-        )
-    )
+    push(function, array, b"team_size")
     array.wait_to_read()
     [(thread, size)] = answers
     assert thread != threading.get_ident()

@@ -6,10 +6,11 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from support.devices import named
 from support.drawn_runs import few_digits
+from support.examples import examples
 from support.interrupted_runs import break_off, lines, parameters
 from support.run_files import read_metrics
 
@@ -120,7 +121,12 @@ def synced(draw, moments):
     return files
 
 
-def check_synced(undisturbed, tmp_path_factory, data):
+@examples(8, 100)
+@given(st.data())
+@pytest.mark.long
+def test_whatever_a_store_puts_back_the_run_ends_with_the_same_bits(
+    undisturbed, tmp_path_factory, data
+):
     whole, moments, _ = undisturbed
     folder = tmp_path_factory.mktemp("synced") / "run"
     for name, text in data.draw(synced(moments)).items():
@@ -134,22 +140,6 @@ def check_synced(undisturbed, tmp_path_factory, data):
     assert content(folder) == before
     assert [epoch.epoch for epoch in result.history] == [1, 2]
     shutil.rmtree(folder.parent)
-
-
-@settings(max_examples=8)
-@given(st.data())
-@pytest.mark.long
-def test_whatever_a_store_puts_back_the_run_ends_with_the_same_bits(
-    undisturbed, tmp_path_factory, data
-):
-    check_synced(undisturbed, tmp_path_factory, data)
-
-
-@pytest.mark.long
-@settings(max_examples=100)
-@given(st.data())
-def test_so_it_does_whatever_else_it_puts_back(undisturbed, tmp_path_factory, data):
-    check_synced(undisturbed, tmp_path_factory, data)
 
 
 NO_PICTURE = {"confusion": False}  # which takes more time than the training

@@ -5,9 +5,8 @@ import re
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from mxnet import nd
-from support.devices import device, named
-from support.drawn_runs import BATCH, IMAGES, few_digits
+from support.devices import named
+from support.drawn_runs import BATCH, IMAGES, few_digits, share_of_right
 from support.interrupted_runs import PullsThePlug, Stopped, lines, parameters
 from support.process_group import in_processes
 from support.run_files import read_metrics
@@ -20,7 +19,6 @@ from gluonlab.training import consensus
 from gluonlab.training.callbacks import LATE, METHODS, Callback
 from gluonlab.training.finished import evaluate_run
 from gluonlab.training.loop import train
-from gluonlab.training.losses import STRIDE
 from gluonlab.training.reporter import Reporter
 
 STEPS = -(-IMAGES // BATCH)  # of an epoch
@@ -192,13 +190,6 @@ def test_a_stop_is_recorded_and_its_network_is_the_one_that_was_evaluated(
     assert share_of_right(result.net) == pytest.approx(result.accuracy, abs=1e-9)
 
 
-def share_of_right(net):
-    """Of the few test digits, on one device."""
-    test, ctx = few_digits().test, device(0)
-    scores = net(nd.array(test.images, ctx=ctx).astype("float32") / 255).asnumpy()
-    return (scores.argmax(axis=1) == test.labels).mean()
-
-
 @settings(max_examples=2)
 @given(**DRAWN)
 def test_processes_stop_after_the_same_step_by_a_callback_that_one_has_heard(
@@ -228,10 +219,6 @@ def test_processes_stop_after_the_same_step_by_a_callback_that_one_has_heard(
         end_of_epoch = -(-max(1, wished[0]) // STEPS) * STEPS
         boundary = kind in ("evaluation", "epoch_end")
         assert last <= (wished[0] if boundary else max(wished[0] + consensus.WITHIN, end_of_epoch))
-
-
-def test_all_know_within_so_many_steps():
-    assert consensus.WITHIN == 2 * STRIDE + 1 and LATE == 2 * STRIDE
 
 
 class Fails:

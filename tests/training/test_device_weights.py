@@ -15,6 +15,7 @@ from support.drawn_runs import (
     resume,
     settings_of,
 )
+from support.examples import examples
 from support.interrupted_runs import break_off
 from support.process_group import in_processes
 from support.reference import distance, values
@@ -46,19 +47,22 @@ from gluonlab.update.loss_scale import LossScale
 WEIGHTS = st.lists(
     st.sampled_from(["1", "2", "3", "0.5", "1.75", "9"]), min_size=1, max_size=4
 ).map(",".join)
-SHARES = {
-    "chain": chains,
-    "weights": WEIGHTS,
-    "sizes": st.lists(st.integers(1, 30), min_size=3, max_size=3),
-    "store": st.sampled_from(["local", "device", "ring", "sharded", "sharded-optimizer"]),
-    "cut": st.sampled_from([Microbatches(), Microbatches(3), Microbatches(size=2)]),
-    "scale": st.sampled_from([None, 2.0**10]),
-    "optimizer": st.sampled_from(["sgd", "adam"]),
-    "clip_norm": st.sampled_from([None, 0.05]),
-}
 
 
-def check_steps(chain, weights, sizes, store, cut, scale, optimizer, clip_norm):
+@examples(5, 300)
+@given(
+    chain=chains,
+    weights=WEIGHTS,
+    sizes=st.lists(st.integers(1, 30), min_size=3, max_size=3),
+    store=st.sampled_from(["local", "device", "ring", "sharded", "sharded-optimizer"]),
+    cut=st.sampled_from([Microbatches(), Microbatches(3), Microbatches(size=2)]),
+    scale=st.sampled_from([None, 2.0**10]),
+    optimizer=st.sampled_from(["sgd", "adam"]),
+    clip_norm=st.sampled_from([None, 0.05]),
+)
+def test_any_shares_make_the_update_of_one_device(
+    chain, weights, sizes, store, cut, scale, optimizer, clip_norm
+):
     weights = weights_of(weights)
     ctxs, batches = contexts(len(weights)), batches_of(sizes)
     plan = plan_for(
@@ -76,25 +80,13 @@ def check_steps(chain, weights, sizes, store, cut, scale, optimizer, clip_norm):
     assert apart(found, expected) < 1e-5
 
 
-@settings(max_examples=5)
-@given(**SHARES)
-def test_any_shares_make_the_update_of_one_device(**drawn):
-    check_steps(**drawn)
-
-
-@pytest.mark.long
-@settings(max_examples=300)
-@given(**SHARES)
-def test_so_do_many(**drawn):
-    check_steps(**drawn)
-
-
-RUNS = {
-    "weights": WEIGHTS,
-    "processes": st.integers(1, 2),
-    "images": st.integers(90, 150),
-    "batch": st.integers(8, 40),
-    "options": st.fixed_dictionaries(
+@examples(1, 60)
+@given(
+    weights=WEIGHTS,
+    processes=st.integers(1, 2),
+    images=st.integers(90, 150),
+    batch=st.integers(8, 40),
+    options=st.fixed_dictionaries(
         {
             "resident_bytes": st.sampled_from([0, 2**28]),
             "drop_last": st.booleans(),
@@ -104,10 +96,11 @@ RUNS = {
             "microbatches": st.sampled_from([None, 2]),
         }
     ),
-}
-
-
-def check_run(folder, weights, processes, images, batch, options):
+)
+def test_runs_of_any_shares_end_as_that_of_one_device(
+    tmp_path_factory, weights, processes, images, batch, options
+):
+    folder = tmp_path_factory.mktemp("runs")
     devices, read = len(weights_of(weights)), few_digits(images)
     fewest = min(in_proportion(batch, weights_of(weights, processes)))
     assume(fewest >= (2 if options["microbatches"] else 1))
@@ -130,19 +123,6 @@ def check_run(folder, weights, processes, images, batch, options):
                 assert ours.accuracy == pytest.approx(theirs.accuracy, abs=1 / 40)
         noted = json.loads((folder / "run" / "config.json").read_text())["settings"]
         assert noted["device_weights"] == weights
-
-
-@settings(max_examples=1)
-@given(**RUNS)
-def test_runs_of_any_shares_end_as_that_of_one_device(tmp_path_factory, **drawn):
-    check_run(tmp_path_factory.mktemp("runs"), **drawn)
-
-
-@pytest.mark.long
-@settings(max_examples=60)
-@given(**RUNS)
-def test_so_do_many_runs(tmp_path_factory, **drawn):
-    check_run(tmp_path_factory.mktemp("runs"), **drawn)
 
 
 @settings(max_examples=25, deadline=None)

@@ -8,9 +8,8 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from mxnet import nd
-from support.devices import device, named
-from support.drawn_runs import few_digits
+from support.devices import named
+from support.drawn_runs import few_digits, share_of_right
 from support.interrupted_runs import PullsThePlug, Stopped, lines, parameters
 from support.process_group import in_processes
 from support.run_files import read_metrics
@@ -37,12 +36,6 @@ def config(folder, devices=2, **more):
 
 def run(folder, reporter=None, **more):
     return train(config(folder, **more), reporter=reporter or Reporter(), dataset=few_digits())
-
-
-def share_of_right(net):
-    test, ctx = few_digits().test, device(0)
-    scores = net(nd.array(test.images, ctx=ctx).astype("float32") / 255).asnumpy()
-    return (scores.argmax(axis=1) == test.labels).mean()
 
 
 def textbook(scores, patience):

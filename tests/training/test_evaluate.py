@@ -1,6 +1,5 @@
 """Evaluation is exact: every image counts once, whatever the devices and the batches."""
 
-import ctypes
 import math
 import threading
 import time
@@ -12,11 +11,10 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from mxnet import nd
-from mxnet.base import _LIB, check_call
 from support.devices import contexts
 
 from gluonlab.data import ArraySplit, Loader
-from gluonlab.engine.threads import EngineCallback, EngineContext
+from gluonlab.engine.threads import EngineCallback, push
 from gluonlab.parallel.strategy import Scored
 from gluonlab.training.evaluate import AHEAD, COLUMNS, evaluate, table, write_picture
 
@@ -41,6 +39,12 @@ def looked_up(scores, k):
 def split_of(labels):
     images = np.arange(len(labels), dtype="<u4").view(np.uint8).reshape(-1, 1, 2, 2)
     return ArraySplit(images, labels.astype(np.int32))
+
+
+def evaluated(scores, labels, k, batch=5, confusion=True, **more):
+    """The evaluation of a network that knows its answers."""
+    loader = Loader(split_of(labels), contexts(k), batch, shuffle=False, raw=True, **more)
+    return evaluate(looked_up(scores, k), loader, scores.shape[1], confusion=confusion)
 
 
 def expected(scores, labels):
@@ -71,10 +75,7 @@ def test_counts_are_numpys_over_any_split_and_number_of_devices(
         random.randint(0, values, (size, classes)).astype("float32"),
         random.randint(0, classes, size),
     )
-    loader = Loader(
-        split_of(labels), contexts(k), batch, shuffle=False, raw=True, resident_bytes=resident
-    )
-    found = evaluate(looked_up(scores, k), loader, scores.shape[1], confusion=True)
+    found = evaluated(scores, labels, k, batch, resident_bytes=resident)
     correct, in_top5, matrix = expected(scores, labels)
     assert (found.images, found.correct, found.in_top5) == (
         size,
@@ -95,11 +96,7 @@ def test_the_host_waits_once_for_each_device_and_number(monkeypatch):
     counts = []
     for batch in (60, 3):
         reads.clear()
-        evaluate(
-            looked_up(np.eye(10)[labels], 2),
-            Loader(split_of(labels), contexts(2), batch, raw=True),
-            10,
-        )
+        evaluated(np.eye(10)[labels], labels, 2, batch, confusion=False)
         counts.append(len(reads))
     assert counts == [4, 4]
 
@@ -123,21 +120,7 @@ def test_few_batches_wait_for_a_slow_network_whatever_the_size_of_the_split():
         for device, (x, y) in enumerate(zip(batch.xs, batch.ys)):
             loss = x.astype("float32").sum()
             kept.append(EngineCallback(worker))
-            where = EngineContext(1, x.context.device_id)
-            push = (
-                kept[-1],
-                None,
-                None,
-                ctypes.byref(where),
-                None,
-                0,
-                ctypes.byref(loss.handle),
-                1,
-                None,
-                0,
-                b"slow",
-            )
-            check_call(_LIB.MXEnginePushSyncND(*push))
+            push(kept[-1], loss, b"slow")
             yield Scored(device, loss, y.one_hot(10), y)
 
     def batches():
@@ -154,29 +137,10 @@ def test_few_batches_wait_for_a_slow_network_whatever_the_size_of_the_split():
 
 
 def test_a_confusion_matrix_is_counted_only_on_request():
-    labels = np.arange(7)
-    assert (
-        evaluate(
-            looked_up(np.eye(7), 1), Loader(split_of(labels), contexts(1), 7, raw=True), 7
-        ).confusion
-        is None
-    )
+    assert evaluated(np.eye(7), np.arange(7), 1, confusion=False).confusion is None
 
 
 # --- the table and the picture
-
-CLOTHES = (
-    "T-shirt/top",
-    "Trouser",
-    "Pullover",
-    "Dress",
-    "Coat",
-    "Sandal",
-    "Shirt",
-    "Sneaker",
-    "Bag",
-    "Ankle boot",
-)
 
 
 @given(st.integers(1, 14), st.integers(0, 10**5), st.booleans(), st.integers(0, 1000))
@@ -224,7 +188,7 @@ def test_of_many_classes_the_most_frequent_confusions_are_told():
 def test_the_picture_is_a_png_whose_diagonal_is_dark(tmp_path, classes):
     from matplotlib.image import imread
 
-    names = CLOTHES if classes == 10 else [f"name {label}" for label in range(classes)]
+    names = [f"name {label}" for label in range(classes)]
     write_picture(np.eye(classes, dtype=int) * 7, names, tmp_path / "confusion.png")
     picture = imread(tmp_path / "confusion.png")[..., :3]
     dark = (picture[..., 0] < 0.2) & (picture[..., 2] > 0.3)  # the darkest of the blues
@@ -273,12 +237,7 @@ def test_only_finite_scores_are_right_and_the_diagonal_counts_the_right_ones(cla
     rows = st.lists(SPECIAL, min_size=classes, max_size=classes)
     scores = np.array(data.draw(st.lists(rows, min_size=1, max_size=12)), "float32")
     labels = np.array([data.draw(st.integers(0, classes - 1)) for _ in scores])
-    found = evaluate(
-        looked_up(scores, k),
-        Loader(split_of(labels), contexts(k), 5, shuffle=False, raw=True),
-        scores.shape[1],
-        confusion=True,
-    )
+    found = evaluated(scores, labels, k)
     decided = np.isfinite(scores.max(axis=1))  # NaN is the largest of a row that has one, for numpy
     order = np.argsort(-np.where(decided[:, None], scores, 0), axis=1, kind="stable")
     place = (order == labels[:, None]).argmax(axis=1)
@@ -290,51 +249,30 @@ def test_only_finite_scores_are_right_and_the_diagonal_counts_the_right_ones(cla
     assert np.array_equal(found.confusion, matrix)
 
 
-def test_five_rows_of_nan_are_no_five_correct_ones():
-    scores, labels = np.full((5, 6), math.nan, "float32"), np.zeros(5, int)
-    found = evaluate(
-        looked_up(scores, 2),
-        Loader(split_of(labels), contexts(2), 5, raw=True),
-        scores.shape[1],
-        confusion=True,
-    )
-    assert (found.accuracy, found.top5_accuracy, found.confusion.sum()) == (0, 0, 0)
+FALLING = np.arange(6, 0, -1, dtype="float32")[None].repeat(6, axis=0)
+TWO_FINITE = np.full((8, 7), -math.inf, "float32")
+TWO_FINITE[:7, :2] = [2, 1]
 
 
-def test_the_last_of_more_classes_than_five_can_be_among_the_first_five_and_the_sixth_is_not():
-    # class 0 is the best everywhere
-    scores = np.arange(6, 0, -1, dtype="float32")[None].repeat(6, axis=0)
-    found = evaluate(
-        looked_up(scores, 1),
-        Loader(split_of(np.arange(6)), contexts(1), 6, raw=True),
-        scores.shape[1],
-    )
-    assert (found.correct, found.in_top5) == (1, 5)
-
-
-def test_an_infinitely_small_score_is_right_nowhere():
-    """Two finite scores out of seven: of the others none is among the first five, nor the best
-    where all are infinitely small.
-    """
-    scores = np.full((8, 7), -math.inf, "float32")
-    scores[:7, :2] = [2, 1]
-    labels = np.array([0, 1, 2, 3, 4, 5, 6, 0])
-    found = evaluate(
-        looked_up(scores, 1),
-        Loader(split_of(labels), contexts(1), 8, shuffle=False, raw=True),
-        scores.shape[1],
-        confusion=True,
-    )
-    assert (found.correct, found.in_top5, found.confusion.sum()) == (1, 2, 7)
+@pytest.mark.parametrize(
+    ("scores", "labels", "correct", "in_top5", "decided"),
+    [
+        (np.full((5, 6), math.nan, "float32"), np.zeros(5, int), 0, 0, 0),
+        (FALLING, np.arange(6), 1, 5, 6),  # class 0 is the best everywhere, 5 is the sixth
+        # of infinitely small scores none is among the first five, nor the best
+        (TWO_FINITE, np.array([0, 1, 2, 3, 4, 5, 6, 0]), 1, 2, 7),
+    ],
+)
+def test_only_the_first_five_finite_scores_count(scores, labels, correct, in_top5, decided):
+    found = evaluated(scores, labels, 2)
+    assert (found.correct, found.in_top5, found.confusion.sum()) == (correct, in_top5, decided)
 
 
 @pytest.mark.parametrize("k", [1, 2, 3])
 def test_the_loss_is_the_mean_over_all_images_of_all_batches(k):
     random = np.random.RandomState(0)
     scores, labels = random.normal(0, 3, (23, 4)), random.randint(0, 4, 23)
-    found = evaluate(
-        looked_up(scores, k), Loader(split_of(labels), contexts(k), 5, raw=True), scores.shape[1]
-    )
+    found = evaluated(scores, labels, k)
     chosen = scores[np.arange(23), labels]
     assert found.loss == pytest.approx(
         np.mean(np.log(np.exp(scores).sum(axis=1)) - chosen), rel=1e-5

@@ -87,16 +87,6 @@ def test_a_device_without_a_shard_adds_nothing_of_what_it_had_before():
     assert [step.loss for step in known + log.flush()] == [111] * 8 + [1] * 8 + [11] * 8
 
 
-def test_steps_of_different_sizes_keep_their_own_images():
-    log = LossLog(contexts(1))
-    known = [
-        step for images in range(1, 12) for step in log.append([nd.array([images * 2.0])], images)
-    ] + log.flush()
-    assert [(step.step, step.images, step.loss) for step in known] == [
-        (n, n, 2.0) for n in range(1, 12)
-    ]
-
-
 @pytest.mark.parametrize("may_overflow", [False, True])
 def test_a_large_loss_that_training_recovers_from_is_no_end(may_overflow):
     log = LossLog(contexts(1), may_overflow)

@@ -2,7 +2,6 @@
 one.
 """
 
-import json
 from functools import partial
 
 import mxnet as mx
@@ -23,12 +22,9 @@ from gluonlab.kvstores import make_kvstore
 from gluonlab.parallel.data.microbatches import WHOLE, Microbatches
 from gluonlab.parallel.data.strategy import DataParallelStep
 from gluonlab.parallel.objective import make_loss
-from gluonlab.training.finished import evaluate_run
-from gluonlab.training.loop import train
 from gluonlab.training.memory import Needs
 from gluonlab.training.network import make_net
 from gluonlab.training.plan import make_plan
-from gluonlab.training.reporter import ConsoleReporter
 from gluonlab.update.trainer import BucketedTrainer
 
 CLASSES, SHAPE, ALPHA, SEED = 6, (2, 6, 6), 0.7, 4
@@ -216,31 +212,6 @@ def test_a_run_mixes_in_training_and_not_in_validation(tmp_path):
     assert mixed.history[0].loss == pytest.approx(
         -(certainties * logs).sum(axis=1).mean(), rel=1e-5
     )
-
-
-@pytest.mark.long
-def test_runs_with_one_seed_end_with_the_same_bits_streamed_or_resident(tmp_path):
-    settings = dict(mixup=0.3, epochs=2, crop_padding=1)
-    runs = [
-        quick(tmp_path, str(i), **settings, **more)
-        for i, more in enumerate(({}, {"resident_bytes": 0}, {"seed": 1}))
-    ]
-    first, streamed, other = ([array.tobytes() for array in values(run.net)] for run in runs)
-    assert first == streamed != other
-
-
-@pytest.mark.long
-def test_a_run_says_and_records_that_it_mixes_and_is_evaluated_without(tmp_path, capsys):
-    config = TrainConfig(
-        devices=named(2), epochs=1, model="mlp", mixup=0.2, memory=True, out=str(tmp_path / "run")
-    )
-    run = train(config, reporter=ConsoleReporter())
-    assert "options    mixup 0.2" in capsys.readouterr().out.splitlines()
-    content = json.loads((run.run_dir / "config.json").read_text())
-    assert content["settings"]["mixup"] == content["config"]["mixup"] == 0.2
-    again = evaluate_run(str(run.run_dir))
-    assert again.plan.config.mixup == 0
-    assert again.score.loss == pytest.approx(run.history[-1].validation_loss, rel=1e-6)
 
 
 def test_memory_counts_partners_and_mixtures():

@@ -12,7 +12,7 @@ from support.devices import contexts, device, named, on_gpus
 from support.drawn_runs import few_digits
 from support.kvstore_runs import small_net
 from support.quick_runs import quick
-from support.reference import distance, train_on_one_device, values
+from support.reference import all_equal, distance, train_on_one_device, values
 
 from gluonlab.config import TrainConfig
 from gluonlab.data.loading.augment import to_float
@@ -120,20 +120,10 @@ def test_compressed_gradients_are_thresholds_and_the_rest_is_not_lost(k, bucket_
 
 
 def test_a_run_with_compressed_gradients_learns_and_keeps_its_replicas_alike(tmp_path):
-    run = quick(
-        tmp_path,
-        epochs=5,
-        compress="2bit:1",
-        devices=named(3),
-        batch_size=20,
-        optimizer="sgd",
-        lr=0.1,
-    )
+    settings = {"devices": named(3), "batch_size": 20, "optimizer": "sgd", "lr": 0.1}
+    run = quick(tmp_path, epochs=5, compress="2bit:1", **settings)
     assert run.accuracy > 0.8
-    assert all(
-        np.array_equal(a, b)
-        for a, b in zip(values(run.net, contexts(3)[0]), values(run.net, contexts(3)[2]))
-    )
+    assert all_equal(values(run.net, contexts(3)[0]), values(run.net, contexts(3)[2]))
 
 
 @pytest.mark.parametrize("name", [name for name, kind in KVSTORES.items() if not kind.gpus_only])
@@ -144,13 +134,6 @@ def test_those_that_can_compress_are_those_that_mxnet_lets(name):
         assert not KVSTORES[name].compresses
     else:
         assert KVSTORES[name].compresses
-
-
-def test_one_device_says_that_nothing_is_compressed():
-    with pytest.warns(
-        GluonlabWarning, match="--compress 2bit:0.5: one device has nobody to send gradients to"
-    ):
-        make_plan(TrainConfig(devices=named(1), compress="2bit:0.5"))
 
 
 # --- clipping
@@ -220,9 +203,10 @@ def test_a_run_names_every_option_that_changes_its_training_in_80_columns():
     assert list(make_plan(TrainConfig(devices=named(2))).options_in_words()) == []
 
 
-@pytest.mark.filterwarnings("ignore:--compress")
 def test_one_device_neither_shares_statistics_nor_compresses():
-    plan = make_plan(TrainConfig(devices=named(1), sync_bn=True, compress="2bit"))
+    said = "--compress 2bit:0.5: one device has nobody to send gradients to"
+    with pytest.warns(GluonlabWarning, match=said):
+        plan = make_plan(TrainConfig(devices=named(1), sync_bn=True, compress="2bit"))
     assert (plan.sync_bn, plan.compress) == (False, None)
     assert list(plan.options_in_words()) == []
 

@@ -526,109 +526,75 @@ def mxnet_fails(scores, labels):
     return (mx.nd.ones((2, 3)) + mx.nd.ones((4, 5))).asscalar()
 
 
+WEIGHTED = {"net": nn.Dense(CLASSES, prefix="w_"), "loss": Weighted(prefix="w_")}
+
+
 @pytest.mark.parametrize(
-    ("own", "more", "error", "said"),
+    ("error", "own", "said"),
     [
-        ({"net": NotHybrid()}, {}, ModelError, "NotHybrid is a NotHybrid, not a gluon.HybridBlock"),
-        ({"net": 5}, {}, ModelError, "net 5: give a gluon.HybridBlock, or a function"),
-        ({"net": Counts()}, {}, ModelError, "Counts cannot be compiled for images .2, 6, 6.: "),
+        (ModelError, {"net": NotHybrid()}, "NotHybrid is a NotHybrid, not a gluon.HybridBlock"),
+        (ModelError, {"net": 5}, "net 5: give a gluon.HybridBlock, or a function"),
+        (ModelError, {"net": Counts()}, "Counts cannot be compiled for images .2, 6, 6.: "),
+        (ModelError, {"net": nn.Dense(7)}, r"Dense gives \(1, 7\) for an image, .* 4 class"),
+        (ModelError, {"net": Pair()}, "^Pair returns a tuple of 2, but must return one array:"),
+        (ModelError, {"net": Halves()}, "^Halves returns 2 arrays, but must return one array:"),
+        (ModelError, {"net": Twins()}, "^Twins: .*twin_.*: parameters are saved by name, so give"),
+        (ModelError, {"net": Whole()}, "^Whole returns scores of type int32, but a loss needs flo"),
+        (ModelError, {"net": OfBytes()}, "embedding.*_weight has sparse.*: make them dense"),
         (
-            {"net": nn.Dense(7)},
-            {},
             ModelError,
-            r"Dense gives \(1, 7\) for an image, .* 4 class",
-        ),
-        ({"net": make_net}, {"model": "lenet"}, ConfigError, "--model lenet and the network make_"),
-        ({"net": make_net}, {"memory": True}, ConfigError, "--memory measures in another process"),
-        ({"loss": Mean()}, {}, ConfigError, r"loss Mean gives \(1,\) for 3 images: give a value"),
-        (
-            {"loss": nn.Dense(1)},
-            {},
-            ConfigError,
-            r"loss Dense has parameters .*, or make constants of them, self.params.get_constant",
-        ),
-        ({"loss": Unshaped()}, {}, ConfigError, "has unshaped0_w of shape None: give its whole sh"),
-        (
-            {"net": nn.Dense(CLASSES, prefix="w_"), "loss": Weighted(prefix="w_")},
-            {},
-            ConfigError,
-            "loss Weighted and the network both have w_weight: give the loss a prefix",
-        ),
-        ({"loss": len}, {}, ConfigError, "loss <built-in function len>: give a gluon.HybridBlock"),
-        (
-            {"loss": gluon.loss.L2Loss()},
-            {},
-            ConfigError,
-            "L2Loss compares scores with targets of the same shape, as for a regression, and",
-        ),
-        ({"loss": Focal()}, {"label_smoothing": 0.1}, ConfigError, "--label-smoothing 0.1 is of"),
-        ({"metrics": 3}, {}, ConfigError, "metric 3: give a function"),
-        ({"metrics": [macro_f1, macro_f1]}, {}, ConfigError, "two metrics are called 'macro_f1'"),
-        ({"loss": OfNothing()}, {}, ConfigError, "OfNothing takes no account of the scores and la"),
-        ({"loss": Entropy()}, {}, ConfigError, "loss Entropy takes no account of the labels: comp"),
-        ({"loss": Pair()}, {}, ConfigError, "loss Pair cannot be .*: it gives a tuple, not one ar"),
-        (
-            {"loss": Apart()},
-            {},
-            ConfigError,
-            r"loss Apart cannot be .* got int32; F.cast\(labels, 'float32'\) makes floats of them$",
-        ),
-        ({"loss": Breaks()}, {}, ConfigError, "loss Breaks cannot be compiled .*: one two$"),
-        ({"net": Pair()}, {}, ModelError, "^Pair returns a tuple of 2, but must return one array:"),
-        ({"net": Halves()}, {}, ModelError, "^Halves returns 2 arrays, but must return one array:"),
-        (
-            {"net": Twins()},
-            {},
-            ModelError,
-            "^Twins: .*twin_.*: parameters are saved by name, so give each layer a different",
-        ),
-        (
-            {"net": Whole()},
-            {},
-            ModelError,
-            "^Whole returns scores of type int32, but a loss needs float32",
-        ),
-        # a Block's repr has several lines
-        (
-            {"loss": gluon.nn.Sequential()},
-            {},
-            ConfigError,
-            r"loss Sequential\( \): give a ",
-        ),
-        ({"net": OfBytes()}, {}, ModelError, "embedding.*_weight has sparse.*: make them dense"),
-        (
             {"net": Idle(0)},
-            {},
-            ModelError,
             "does not use idle.*weight .*: leave the layer out, or give",
         ),
-        ({"net": OfNothing()}, {}, ModelError, "OfNothing takes no account of the images: comp"),
-        ({"metrics": {"x": lambda s, y: "?"}}, {}, ConfigError, "metric x gave '[?]': let it g"),
-        ({"metrics": {"x": lambda s, y: "1"}}, {}, ConfigError, "metric x gave '1': let it give"),
-        ({"metrics": {"x": lambda s, y: None}}, {}, ConfigError, "metric x gave None: let it"),
+        (ModelError, {"net": OfNothing()}, "OfNothing takes no account of the images: comp"),
+        (ConfigError, {"net": make_net, "model": "lenet"}, "--model lenet and the network make_"),
+        (ConfigError, {"net": make_net, "memory": True}, "--memory measures in another process"),
+        (ConfigError, {"loss": Mean()}, r"loss Mean gives \(1,\) for 3 images: give a value"),
         (
-            {"metrics": {"x": lambda s, y: s}},
-            {},
             ConfigError,
-            "gave an array of shape .30, 4",
+            {"loss": nn.Dense(1)},
+            "loss Dense has parameters .*self.params.get_constant",
         ),
-        ({"metrics": {"x": breaks}}, {}, ConfigError, "metric x failed: ValueError: one two; tr"),
-        ({"metrics": {"x": mxnet_fails}}, {}, ConfigError, "x failed: MXNetError: .*broadcast"),
-        ({"metrics": {"x": lambda s: 0}}, {}, ConfigError, "metric x failed: TypeError"),
+        (ConfigError, {"loss": Unshaped()}, "has unshaped0_w of shape None: give its whole sh"),
+        (
+            ConfigError,
+            WEIGHTED,
+            "loss Weighted and the network both have w_weight: give the loss a",
+        ),
+        (ConfigError, {"loss": len}, "loss <built-in function len>: give a gluon.HybridBlock"),
+        (ConfigError, {"loss": gluon.loss.L2Loss()}, "L2Loss compares scores with targets of the"),
+        (ConfigError, {"loss": Focal(), "label_smoothing": 0.1}, "--label-smoothing 0.1 is of"),
+        (ConfigError, {"loss": OfNothing()}, "OfNothing takes no account of the scores and la"),
+        (ConfigError, {"loss": Entropy()}, "loss Entropy takes no account of the labels: comp"),
+        (ConfigError, {"loss": Pair()}, "loss Pair cannot be .*: it gives a tuple, not one ar"),
+        (
+            ConfigError,
+            {"loss": Apart()},
+            r"loss Apart cannot be .* got int32; F.cast\(labels, 'float32'\) makes floats of them$",
+        ),
+        (ConfigError, {"loss": Breaks()}, "loss Breaks cannot be compiled .*: one two$"),
+        # a Block's repr has several lines
+        (ConfigError, {"loss": gluon.nn.Sequential()}, r"loss Sequential\( \): give a "),
+        (ConfigError, {"metrics": 3}, "metric 3: give a function"),
+        (ConfigError, {"metrics": [macro_f1, macro_f1]}, "two metrics are called 'macro_f1'"),
+        (ConfigError, {"metrics": {"x": lambda s, y: "?"}}, "metric x gave '[?]': let it g"),
+        (ConfigError, {"metrics": {"x": lambda s, y: "1"}}, "metric x gave '1': let it give"),
+        (ConfigError, {"metrics": {"x": lambda s, y: None}}, "metric x gave None: let it"),
+        (ConfigError, {"metrics": {"x": lambda s, y: s}}, "gave an array of shape .30, 4"),
+        (ConfigError, {"metrics": {"x": breaks}}, "metric x failed: ValueError: one two; tr"),
+        (ConfigError, {"metrics": {"x": mxnet_fails}}, "x failed: MXNetError: .*broadcast"),
+        (ConfigError, {"metrics": {"x": lambda s: 0}}, "metric x failed: TypeError"),
     ],
 )
-def test_a_mistake_gets_one_line(tmp_path, capfd, own, more, error, said):
+def test_a_mistake_gets_one_line(tmp_path, capfd, error, own, said):
+    more = {"model": None if "net" in own else "mlp"}
+    more.update((name, own[name]) for name in own if name not in ("net", "loss", "metrics"))
+    own = {name: own[name] for name in own if name in ("net", "loss", "metrics")}
     with pytest.raises(error, match=said) as caught:
-        run(tmp_path / "run", own=own, **{"model": None if "net" in own else "mlp", **more})
+        run(tmp_path / "run", own=own, **more)
     assert "\n" not in str(caught.value) and "Traceback" not in str(caught.value)
     assert not (tmp_path / "run").exists()
     assert capfd.readouterr().out == ""
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("net", [OfBytes(sparse=False), Idle(5)], ids=["dense", "known"])
-def test_what_the_message_offers_trains(tmp_path, net):
-    assert run(tmp_path / "run", own={"net": net}, epochs=1).history
 
 
 def test_a_metric_may_give_a_number_in_any_form_and_nan_is_null(tmp_path):

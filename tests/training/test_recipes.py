@@ -87,17 +87,10 @@ EVERY = [
 IDS = [f"{recipe.data}-{recipe.name}-{model}" for recipe, model in EVERY]
 
 
-OWN_NAMES = {
-    "data",
-    "source",
-    "figures",
-    "reported",
-    "url",
-    "pretrained",
-    "decay_epochs",
-    "name",
+OWN_NAMES = (
+    "data", "source", "figures", "reported", "url", "pretrained", "decay_epochs", "name",
     "lr_per_images",
-}
+)  # fmt: skip
 
 
 @pytest.mark.parametrize(("recipe", "model"), EVERY, ids=IDS)
@@ -230,26 +223,13 @@ def test_what_is_given_wins_and_the_rest_is_the_recipes(which, given, devices):
 def test_lenet_on_the_digits_is_trained_as_ever():
     """With all that was its default before there were recipes."""
     every = dict(
-        model="lenet",
-        batch_size=32,
-        epochs=10,
-        optimizer="adam",
-        lr=0.002,
-        wd=0,
-        lr_schedule="constant",
-        warmup_epochs=0,
-    )
-    every.update(
-        crop_padding=0,
-        flip=False,
-        mixup=0,
-        label_smoothing=0,
-        no_bias_decay=False,
-        random_resized_crop=False,
-    )
+        model="lenet", batch_size=32, epochs=10, optimizer="adam", lr=0.002, wd=0, flip=False,
+        lr_schedule="constant", warmup_epochs=0, crop_padding=0, mixup=0, label_smoothing=0,
+        no_bias_decay=False, random_resized_crop=False, normalise="none",
+    )  # fmt: skip
     plain, full = (
         make_plan(TrainConfig(devices=named(2))),
-        make_plan(TrainConfig(devices=named(2), **every, normalise="none")),
+        make_plan(TrainConfig(devices=named(2), **every)),
     )
     assert plain.settings() == full.settings() and plain.optimizer_params == {
         "learning_rate": 0.002,

@@ -10,7 +10,7 @@ from mxnet.gluon import nn
 from support.devices import contexts, named
 from support.process_group import in_processes
 from support.quick_runs import quick
-from support.reference import values
+from support.reference import all_equal, values
 from support.run_files import read_metrics
 from support.splits import batches_of, make_chain, plan_for, softmax, split_of
 from support.splits import trained as train_on
@@ -223,7 +223,7 @@ def test_replicas_that_are_alike_train_on_with_the_same_bits(tmp_path, store, de
         quick(tmp_path, name, **settings, check_replicas=every)
         for name, every in (("plain", None), ("checked", 1))
     )
-    assert all(np.array_equal(a, b) for a, b in zip(values(plain.net), values(checked.net)))
+    assert all_equal(values(plain.net), values(checked.net))
 
 
 def test_one_replica_is_not_compared(tmp_path):

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 from support.devices import device, named, on_gpus
 from support.drawn_runs import (
@@ -21,6 +21,7 @@ from support.drawn_runs import (
     resume,
     settings_of,
 )
+from support.examples import examples
 from support.image_folders import write_folder
 from support.interrupted_runs import break_off, lines, parameters
 
@@ -88,7 +89,17 @@ DRAWN = {
 }
 
 
-def check_drawn(tmp_path_factory, layers, sync_bn, options, steps, every):
+@examples(3, 100)
+@given(
+    layers=st.lists(st.sampled_from([*LAYERS][: 3 if on_gpus() else 4]), max_size=3),
+    sync_bn=st.booleans(),
+    options=st.fixed_dictionaries(DRAWN),
+    steps=st.integers(2, STEPS_OF_TWO_EPOCHS),
+    every=st.integers(1, 5),
+)
+def test_a_run_that_goes_on_ends_with_the_bits_of_the_undisturbed_one(
+    tmp_path_factory, layers, sync_bn, options, steps, every
+):
     assume(steps > every)
     cuts = options["kvstore"] == "sharded-optimizer"  # parameters, which some optimizers refuse
     assume(OPTIMIZERS[options["optimizer"]].element_wise or not cuts)
@@ -96,30 +107,6 @@ def check_drawn(tmp_path_factory, layers, sync_bn, options, steps, every):
     with network_of(layers):
         options = settings_of(**options, sync_bn=sync_bn)
         assert_ends_alike(folder, steps, f"{every} steps", **options)
-
-
-PARTS = dict(
-    layers=st.lists(st.sampled_from([*LAYERS][: 3 if on_gpus() else 4]), max_size=3),
-    sync_bn=st.booleans(),
-    options=st.fixed_dictionaries(DRAWN),
-    steps=st.integers(2, STEPS_OF_TWO_EPOCHS),
-    every=st.integers(1, 5),
-)
-
-
-@settings(max_examples=3)
-@given(**PARTS)
-def test_a_run_that_goes_on_ends_with_the_bits_of_the_undisturbed_one(
-    tmp_path_factory, layers, sync_bn, options, steps, every
-):
-    check_drawn(tmp_path_factory, layers, sync_bn, options, steps, every)
-
-
-@pytest.mark.long
-@settings(max_examples=100)
-@given(**PARTS)
-def test_so_do_many(tmp_path_factory, layers, sync_bn, options, steps, every):
-    check_drawn(tmp_path_factory, layers, sync_bn, options, steps, every)
 
 
 @BY_CUDNN
@@ -196,24 +183,17 @@ def test_a_run_of_a_version_without_resizers_goes_on_with_pillow(tmp_path, of_fi
     assert parameters(tmp_path / "run") == parameters(tmp_path / "whole")
 
 
-def test_dropout_masks_differ_by_device_and_step(tmp_path, with_layers, monkeypatch):
+@pytest.mark.parametrize(("layers", "seeded"), [(["dropout"], True), (["norm"], False)])
+def test_dropout_masks_differ_by_device_and_epoch_and_what_draws_nothing_is_not_seeded(
+    tmp_path, with_layers, monkeypatch, layers, seeded
+):
     seeds = []
     seed = "gluonlab.training.train_state.mx.random.seed"
     monkeypatch.setattr(seed, lambda value, ctx=None: ctx is not None and seeds.append(value))
-    with_layers(["dropout"])
+    with_layers(layers)
     config = TrainConfig(**settings_of(3), out=str(tmp_path / "run"))
     train(config, reporter=Reporter(), dataset=few_digits())
-    assert len(set(seeds)) == len(seeds) == 3 * 2  # devices, epochs
-
-
-def test_a_network_without_random_operators_is_not_seeded(tmp_path, with_layers, monkeypatch):
-    seeds = []
-    seed = "gluonlab.training.train_state.mx.random.seed"
-    monkeypatch.setattr(seed, lambda value, ctx=None: ctx is not None and seeds.append(value))
-    with_layers(["convolution", "norm"])
-    config = TrainConfig(**settings_of(2), out=str(tmp_path / "run"))
-    train(config, reporter=Reporter(), dataset=few_digits())
-    assert not seeds
+    assert len(set(seeds)) == len(seeds) == (3 * 2 if seeded else 0)  # devices, epochs
 
 
 @pytest.fixture(scope="module")
@@ -357,8 +337,3 @@ def test_a_period_is_a_number_of_steps_minutes_or_epochs(value):
         number, unit = text.split()
         assert int(number) > 0 and unit in ("steps", "minutes", "epochs")
         assert TrainConfig(checkpoint_every=text).checkpoint_every == text
-
-
-def test_the_plan_knows_the_period():
-    plan = make_plan(TrainConfig(checkpoint_every="1 epoch"), few_digits())
-    assert plan.checkpoint_period == (1, "epochs")

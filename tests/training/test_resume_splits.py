@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 from support.devices import named, on_gpus
 from support.drawn_runs import (
@@ -19,6 +19,7 @@ from support.drawn_runs import (
     resume,
     settings_of,
 )
+from support.examples import examples
 from support.interrupted_runs import break_off, lines, parameters
 
 from gluonlab.config import TrainConfig
@@ -43,14 +44,26 @@ DRAWN = dict(
 )
 
 
-def check_same_split(tmp_path_factory, way, middle, options, steps, every):
+ALWAYS_ALIKE = [way for way in WAYS if WAYS[way][1]["split"] != "data" and way != "by time"]
+
+
+@examples(3, 60)
+@given(way=st.sampled_from(ALWAYS_ALIKE), **DRAWN)
+@pytest.mark.long
+def test_the_same_split_ends_with_the_bits_of_the_undisturbed_run(
+    tmp_path_factory, way, middle, options, steps, every
+):
     assume(steps > every)
     with network_of(["convolution", *middle, "convolution"]):
         folder = tmp_path_factory.mktemp("runs")
         assert_ends_alike(folder, steps, f"{every} steps", **of_way(way, **options))
 
 
-def check_other_split(tmp_path_factory, way, other, middle, options, steps, every):
+@examples(2, 60)
+@given(way=st.sampled_from([*WAYS]), other=st.sampled_from([*WAYS]), **DRAWN)
+def test_another_split_goes_on_with_the_same_sums(
+    tmp_path_factory, way, other, middle, options, steps, every
+):
     assume(steps > every and not {"norm", "dropout"} & set(middle))
     if options["optimizer"] == "signum":  # a sign turns where rounding turns it
         options["optimizer"] = "sgd"
@@ -87,17 +100,6 @@ def apart(net, other):
     return np.linalg.norm(both[0] - both[1]) / np.linalg.norm(both[1])
 
 
-ALWAYS_ALIKE = [way for way in WAYS if WAYS[way][1]["split"] != "data" and way != "by time"]
-SPLITS = st.sampled_from(ALWAYS_ALIKE)
-
-
-@settings(max_examples=3)
-@given(way=SPLITS, **DRAWN)
-@pytest.mark.long
-def test_the_same_split_ends_with_the_bits_of_the_undisturbed_run(tmp_path_factory, **drawn):
-    check_same_split(tmp_path_factory, **drawn)
-
-
 @pytest.mark.cpu_only("cuDNN's Dropout cannot be seeded again")
 def test_dropout_of_split_channels_draws_the_same_again(tmp_path):
     with network_of(["convolution", "dropout", "convolution"]):
@@ -125,26 +127,6 @@ def test_a_config_that_leaves_the_cut_open_goes_on_with_the_one_the_run_has(how,
         train(config, reporter=Reporter(), dataset=few_digits(), **goes_on)
     assert parameters(tmp_path / "run") == parameters(tmp_path / "whole")
     assert lines(tmp_path / "run") == lines(tmp_path / "whole")
-
-
-@pytest.mark.long
-@settings(max_examples=60)
-@given(way=SPLITS, **DRAWN)
-def test_so_do_many(tmp_path_factory, **drawn):
-    check_same_split(tmp_path_factory, **drawn)
-
-
-@settings(max_examples=2)
-@given(way=st.sampled_from([*WAYS]), other=st.sampled_from([*WAYS]), **DRAWN)
-def test_another_split_goes_on_with_the_same_sums(tmp_path_factory, **drawn):
-    check_other_split(tmp_path_factory, **drawn)
-
-
-@pytest.mark.long
-@settings(max_examples=60)
-@given(way=st.sampled_from([*WAYS]), other=st.sampled_from([*WAYS]), **DRAWN)
-def test_so_do_many_others(tmp_path_factory, **drawn):
-    check_other_split(tmp_path_factory, **drawn)
 
 
 WITH_NORM = ["convolution", "norm", "pooling"]

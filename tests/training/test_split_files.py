@@ -4,11 +4,12 @@ import mxnet as mx
 import numpy as np
 import onnxruntime
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from mxnet import nd
 from support.devices import contexts, named
 from support.drawn_runs import WAYS, few_digits, network_of, of_way
+from support.examples import examples
 
 from gluonlab.config import TrainConfig
 from gluonlab.data import load_dataset
@@ -19,26 +20,6 @@ from gluonlab.training.loop import train
 from gluonlab.training.reporter import Reporter
 
 MIDDLE = ["pooling", "convolution", "norm", "dropout"]
-
-
-def check_files(tmp_path_factory, way, other, middle):
-    folder = tmp_path_factory.mktemp("runs") / "run"
-    devices, split = WAYS[other]
-    with network_of(["convolution", *middle, "convolution"]):
-        config = TrainConfig(**of_way(way, epochs=1), out=str(folder), export="onnx")
-        train(config, reporter=Reporter(), dataset=few_digits())
-        expected = evaluate_run(str(folder), devices=named(1), split="data")
-        found = evaluate_run(str(folder), devices=named(devices), **split)
-    assert found.score.loss == pytest.approx(expected.score.loss, rel=1e-5)
-    assert found.score.accuracy == pytest.approx(expected.score.accuracy, abs=1 / 360)
-    assert exported_accuracy(folder / "export") == pytest.approx(
-        expected.score.accuracy, abs=1 / 360
-    )
-    assert accuracy_without_mxnet(folder / "export") == pytest.approx(
-        expected.score.accuracy, abs=1 / 360
-    )
-    [run] = read_runs([folder])
-    assert WAYS[way][1]["split"] in as_page([run])
 
 
 def exported_accuracy(folder):
@@ -64,22 +45,30 @@ def accuracy_without_mxnet(folder):
 
 
 SPLIT = [way for way in WAYS if WAYS[way][1]["split"] != "data"]
-DRAWN = dict(
+
+
+@examples(3, 40)
+@given(
     way=st.sampled_from(SPLIT),
     other=st.sampled_from([*WAYS]),
     middle=st.lists(st.sampled_from(MIDDLE), min_size=1, max_size=2),
 )
-
-
-@settings(max_examples=3)
-@given(**DRAWN)
 @pytest.mark.long
-def test_every_split_scores_with_what_another_leaves(tmp_path_factory, **drawn):
-    check_files(tmp_path_factory, **drawn)
-
-
-@pytest.mark.long
-@settings(max_examples=40)
-@given(**DRAWN)
-def test_so_do_many(tmp_path_factory, **drawn):
-    check_files(tmp_path_factory, **drawn)
+def test_every_split_scores_with_what_another_leaves(tmp_path_factory, way, other, middle):
+    folder = tmp_path_factory.mktemp("runs") / "run"
+    devices, split = WAYS[other]
+    with network_of(["convolution", *middle, "convolution"]):
+        config = TrainConfig(**of_way(way, epochs=1), out=str(folder), export="onnx")
+        train(config, reporter=Reporter(), dataset=few_digits())
+        expected = evaluate_run(str(folder), devices=named(1), split="data")
+        found = evaluate_run(str(folder), devices=named(devices), **split)
+    assert found.score.loss == pytest.approx(expected.score.loss, rel=1e-5)
+    assert found.score.accuracy == pytest.approx(expected.score.accuracy, abs=1 / 360)
+    assert exported_accuracy(folder / "export") == pytest.approx(
+        expected.score.accuracy, abs=1 / 360
+    )
+    assert accuracy_without_mxnet(folder / "export") == pytest.approx(
+        expected.score.accuracy, abs=1 / 360
+    )
+    [run] = read_runs([folder])
+    assert WAYS[way][1]["split"] in as_page([run])

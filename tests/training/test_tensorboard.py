@@ -10,11 +10,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 from support.devices import named
 from support.drawn_runs import BATCH, IMAGES, few_digits
 from support.event_files import events, scalars, text
+from support.examples import examples
 from support.full_disk import full_at
 from support.interrupted_runs import PullsThePlug, Stopped
 from support.process_group import in_processes
@@ -58,25 +59,17 @@ def of_folder(folder):
     return found
 
 
-def goes_on_until_its_end(folder, plugs, every):
-    """A run that is broken off after each of these numbers of steps."""
+@examples(1, 20)
+@given(plugs=st.lists(st.integers(1, 2 * STEPS), min_size=1, max_size=4), every=st.integers(1, 9))
+@example([STEPS + 3, 5], 4)
+def test_a_run_that_goes_on_has_no_step_twice_and_misses_none(tmp_path_factory, plugs, every):
+    """Broken off within an epoch, or between a checkpoint and what it had told."""
+    folder = tmp_path_factory.mktemp("runs") / "run"
     asked = config(folder, checkpoint_every=f"{every} steps")
     for plug in [*plugs, 10**6]:
         with suppress(Stopped):
             train(asked, autoresume=True, dataset=few_digits(), reporter=PullsThePlug(plug))
     assert scalars(folder / "tensorboard") == of_folder(folder)
-
-
-def test_a_run_that_goes_on_has_no_step_twice_and_misses_none(tmp_path):
-    """Twice it is broken off within an epoch, once between a checkpoint and what it had told."""
-    goes_on_until_its_end(tmp_path / "run", [STEPS + 3, 5], every=4)
-
-
-@pytest.mark.long
-@settings(max_examples=20)
-@given(plugs=st.lists(st.integers(1, 2 * STEPS), min_size=1, max_size=4), every=st.integers(1, 9))
-def test_wherever_it_is_broken_off(tmp_path_factory, plugs, every):
-    goes_on_until_its_end(tmp_path_factory.mktemp("runs") / "run", plugs, every)
 
 
 @pytest.mark.parametrize("before", ["without", pytest.param("lost", marks=pytest.mark.long)])

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from support.devices import named
 from support.image_folders import write_folder
-from support.peaks import peak_of_a_run
+from support.process_memory import peak_of_a_run
 
 from gluonlab.config import TrainConfig, option_name
 from gluonlab.data import load_dataset
@@ -77,16 +77,6 @@ def test_processes_that_decode_images_count(tmp_path):
     assert 2 * 10 * MIB < three - one < 2 * 120 * MIB
 
 
-@pytest.mark.long
-def test_a_larger_batch_takes_more():
-    taken = [
-        measure(TrainConfig(devices=named(2), dataset="synthetic", batch_size=size))
-        for size in (32, 256, 1024, 6000)
-    ]
-    assert taken == sorted(taken)
-    assert taken[-1] - taken[-2] > 4976 * 2 * 20 * 26 * 26 * 4  # LeNet's first convolution alone
-
-
 @pytest.mark.parametrize(
     ("model", "split"),
     [(model, "data") for model in ("lenet", "resnet8")]
@@ -148,8 +138,3 @@ def test_on_gpus_it_is_what_the_one_that_lost_most_has_no_longer_free(monkeypatc
     memory = DeviceMemory([mx.gpu(0), mx.gpu(1)])
     free.update({0: 8500, 1: 7000})
     assert (memory.on_gpus, memory.taken()) == (True, 1000)
-
-
-@pytest.mark.cpu_only("on CPUs it is what the process takes")
-def test_on_cpus_it_is_what_the_process_takes():
-    assert not DeviceMemory([mx.cpu(0)]).on_gpus

@@ -8,7 +8,7 @@ import pytest
 from mxnet import autograd, gluon, nd
 from mxnet.gluon import nn
 from support.devices import contexts, device
-from support.reference import cpus, distance, random_batches, train_on_devices, values
+from support.reference import all_equal, cpus, distance, random_batches, train_on_devices, values
 
 from gluonlab.errors import ConfigError, GluonlabError, GluonlabWarning, KVStoreError
 from gluonlab.kvstores import KVSTORES, make_kvstore
@@ -16,10 +16,10 @@ from gluonlab.update.loss_scale import LossScale
 from gluonlab.update.trainer import BucketedTrainer
 
 BATCHES = random_batches([6, 7, 6], shape=(5,), classes=4)
-TWO_BITS = {"type": "2bit", "threshold": 0.25}
+TWO_BITS = {"compression_params": {"type": "2bit", "threshold": 0.25}}
 
 
-def small_net(ctxs, **settings):
+def small_net(ctxs):
     mx.random.seed(3)
     net = nn.HybridSequential()
     net.add(nn.Dense(7, in_units=5, activation="tanh"), nn.Dense(4, in_units=7))
@@ -54,7 +54,7 @@ def test_every_store_by_name_keeps_the_replicas_alike(name, parameters_of_one_de
     net = small_net(contexts(3))
     trainer = BucketedTrainer(net.collect_params(), "sgd", {"momentum": 0.9}, **kvstore)
     train_on_devices(net, trainer, contexts(3), BATCHES)
-    assert all(np.array_equal(a, b) for a, b in zip(values(net, device(0)), values(net, device(2))))
+    assert all_equal(values(net, device(0)), values(net, device(2)))
     assert distance(values(net), parameters_of_one_device) <= 1e-5
 
 
@@ -64,215 +64,108 @@ def test_a_name_means_the_store_of_that_name():
         assert type(trainer._kvstore) is type(make_kvstore(name)) and trainer._kvstore.type == name
 
 
-def embedding():
+def sparse_net(ctxs):
     net = nn.Embedding(10, 3, sparse_grad=True)
-    net.initialize(ctx=contexts(2))
+    net.initialize(ctx=ctxs)
     return net
 
 
-def half():
-    net = small_net(contexts(2))
+def float16_net(ctxs):
+    net = small_net(ctxs)
     net[1].cast("float16")
     return net
 
 
-def elsewhere():
-    net = small_net(contexts(2))
+def net_on_other_devices(ctxs):
+    net = small_net(ctxs)
     net[1].collect_params().reset_ctx(contexts(3))
     return net
 
 
-def uninitialised():
-    net = small_net(contexts(2))
+def uninitialized_net(ctxs):
+    net = small_net(ctxs)
     net.add(nn.Dense(2, in_units=4))
     return net
 
 
-REFUSED = {
-    "unknown store": (
-        small_net,
-        dict(kvstore="rign"),
+def compressed(**settings):
+    return {"compression_params": {"type": "2bit", **settings}}
+
+
+REFUSED = [
+    (KVStoreError, dict(kvstore="rign"), "unknown kvstore 'rign': .*did you mean 'ring'"),
+    (
         KVStoreError,
-        "unknown kvstore 'rign': .*did you mean 'ring'",
-    ),
-    "store of processes": (
-        small_net,
         dict(kvstore="dist_sync"),
-        KVStoreError,
         "kvstore 'dist_sync' sums over processes: start them with gluonlab launch -n N --backend d",
     ),
-    "no store": (
-        small_net,
-        dict(kvstore=None),
+    (KVStoreError, dict(kvstore=None), "kvstore None: .* 2 devices.*choose 'device'"),
+    (KVStoreError, dict(kvstore=3), "kvstore 3 is no kvstore"),
+    (KVStoreError, dict(kvstore=mx.kvstore.KVStoreBase), "is no kvstore: give a name"),
+    (
         KVStoreError,
-        "kvstore None: .* 2 devices.*choose 'device'",
-    ),
-    "number": (small_net, dict(kvstore=3), KVStoreError, "kvstore 3 is no kvstore"),
-    "class": (
-        small_net,
-        dict(kvstore=mx.kvstore.KVStoreBase),
-        KVStoreError,
-        "is no kvstore: give a name",
-    ),
-    "update on a store that sums": (
-        small_net,
         dict(update_on_kvstore=True),
-        KVStoreError,
         "update_on_kvstore=True: kvstore 'device' sums.*sharded-optimizer",
     ),
-    "no update on the one that updates": (
-        small_net,
-        dict(kvstore="sharded-optimizer", update_on_kvstore=False),
+    (
         KVStoreError,
+        dict(kvstore="sharded-optimizer", update_on_kvstore=False),
         "update_on_kvstore=False.*'sharded'",
     ),
-    "whole parameters, sharded": (
-        small_net,
-        dict(kvstore="sharded-optimizer", optimizer="lamb"),
+    (
         KVStoreError,
+        dict(kvstore="sharded-optimizer", optimizer="lamb"),
         "which LAMB does not allow",
     ),
-    "compression in a ring": (
-        small_net,
-        dict(kvstore="ring", compression_params=TWO_BITS),
+    (KVStoreError, dict(kvstore="ring", **TWO_BITS), "'ring' cannot compress.*choose 'device'"),
+    (KVStoreError, dict(kvstore="local", **TWO_BITS), "'local' cannot compress.*choose 'device'"),
+    (KVStoreError, dict(kvstore="sharded-optimizer", **TWO_BITS), "cannot compress"),
+    (KVStoreError, compressed(type="1bit"), "give {'type': '2bit'"),
+    (KVStoreError, compressed(threshold=0), "above 0"),
+    (KVStoreError, compressed(threshold="x"), "above 0"),
+    (KVStoreError, compressed(treshold=1), "'threshold'"),
+    (KVStoreError, dict(compression_params=100), "compression_params 100"),
+    (KVStoreError, dict(loss_scale=LossScale(), **TWO_BITS), "an overflow.*leave one out"),
+    (
         KVStoreError,
-        "'ring' cannot compress.*choose 'device'",
-    ),
-    "compression on the CPU": (
-        small_net,
-        dict(kvstore="local", compression_params=TWO_BITS),
-        KVStoreError,
-        "'local' cannot compress.*choose 'device'",
-    ),
-    "compression and shards": (
-        small_net,
-        dict(kvstore="sharded-optimizer", compression_params=TWO_BITS),
-        KVStoreError,
-        "cannot compress",
-    ),
-    "another compression": (
-        small_net,
-        dict(compression_params={"type": "1bit"}),
-        KVStoreError,
-        "give {'type': '2bit'",
-    ),
-    "a threshold of 0": (
-        small_net,
-        dict(compression_params={"type": "2bit", "threshold": 0}),
-        KVStoreError,
-        "above 0",
-    ),
-    "a threshold in words": (
-        small_net,
-        dict(compression_params={"type": "2bit", "threshold": "x"}),
-        KVStoreError,
-        "above 0",
-    ),
-    "a misspelt threshold": (
-        small_net,
-        dict(compression_params={"type": "2bit", "treshold": 1}),
-        KVStoreError,
-        "'threshold'",
-    ),
-    "bytes in the place of compression": (
-        small_net,
-        dict(compression_params=100),
-        KVStoreError,
-        "compression_params 100",
-    ),
-    "compression and loss scale": (
-        small_net,
-        dict(compression_params=TWO_BITS, loss_scale=LossScale()),
-        KVStoreError,
-        "an overflow.*leave one out",
-    ),
-    "sparse": (
-        lambda ctxs: embedding(),
-        {},
-        KVStoreError,
+        dict(make=sparse_net),
         "sparse gradients, such as embedding.*use gluon.Trainer",
     ),
-    "clipped float16": (
-        lambda ctxs: half(),
-        dict(clip_norm=1.0),
-        KVStoreError,
-        "clip_norm 1 is for float32",
-    ),
-    "a bucket of less than nothing": (
-        small_net,
-        dict(bucket_bytes=-1),
+    (KVStoreError, dict(make=float16_net, clip_norm=1.0), "clip_norm 1 is for float32, and"),
+    (KVStoreError, dict(make=float16_net, loss_scale=LossScale()), "loss_scale is for float32"),
+    (ConfigError, dict(bucket_bytes=-1), "bucket_bytes -1: give"),
+    (ConfigError, dict(bucket_bytes="4M"), "bucket_bytes '4M': give"),
+    (ConfigError, dict(clip_norm=0.0), "clip_norm 0.0: give a number above 0"),
+    (ConfigError, dict(clip_norm=-1), "clip_norm -1: give"),
+    (ConfigError, dict(clip_norm=float("nan")), "clip_norm nan: give"),
+    (ConfigError, dict(clip_norm=float("inf")), "clip_norm inf: give"),
+    (ConfigError, dict(loss_scale=128.0), "loss_scale 128.0: give .*LossScale"),
+    (ConfigError, dict(optimizer=mx.optimizer.SGD), "give its name, .* or an instance"),
+    (ConfigError, dict(optimizer="sdg"), "unknown optimizer 'sdg': choose .*sgd"),
+    (
         ConfigError,
-        "bucket_bytes -1: give",
-    ),
-    "a bucket in words": (
-        small_net,
-        dict(bucket_bytes="4M"),
-        ConfigError,
-        "bucket_bytes '4M': give",
-    ),
-    "clipped to nothing": (
-        small_net,
-        dict(clip_norm=0.0),
-        ConfigError,
-        "clip_norm 0.0: give a number above 0",
-    ),
-    "clipped to less": (small_net, dict(clip_norm=-1), ConfigError, "clip_norm -1: give"),
-    "clipped to NaN": (small_net, dict(clip_norm=float("nan")), ConfigError, "clip_norm nan: give"),
-    "clipped to infinity": (
-        small_net,
-        dict(clip_norm=float("inf")),
-        ConfigError,
-        "clip_norm inf: give",
-    ),
-    "a number for a loss scale": (
-        small_net,
-        dict(loss_scale=128.0),
-        ConfigError,
-        "loss_scale 128.0: give .*LossScale",
-    ),
-    "an optimizer's class": (
-        small_net,
-        dict(optimizer=mx.optimizer.SGD),
-        ConfigError,
-        "give its name, .* or an instance",
-    ),
-    "unknown optimizer": (
-        small_net,
-        dict(optimizer="sdg"),
-        ConfigError,
-        "unknown optimizer 'sdg': choose .*sgd",
-    ),
-    "another framework's name of the rate": (
-        small_net,
         dict(optimizer_params={"lr": 0.1}),
-        ConfigError,
         "unexpected .*'lr'; the learning rate is 'learning_rate'$",
     ),
-    "a rate instead of a dictionary": (
-        small_net,
-        dict(optimizer_params=0.1),
-        ConfigError,
-        "optimizer_params 0.1: give a dictionary",
-    ),
-    "other devices": (lambda ctxs: elsewhere(), {}, AssertionError, "same set of contexts"),
-    "uninitialised": (lambda ctxs: uninitialised(), {}, RuntimeError, "has not been initialized"),
-}
+    (ConfigError, dict(optimizer_params=0.1), "optimizer_params 0.1: give a dictionary"),
+    (AssertionError, dict(make=net_on_other_devices), "same set of contexts"),
+    (RuntimeError, dict(make=uninitialized_net), "has not been initialized"),
+]
 
 
-@pytest.mark.parametrize("case", REFUSED)
-def test_what_is_refused_is_left_as_it_was(case):
+@pytest.mark.parametrize(("error", "arguments", "message"), REFUSED)
+def test_what_is_refused_is_left_as_it_was(error, arguments, message):
     """In one line, if the refusal is ours; and gluon.Trainer, or other arguments, can have the
     parameters.
     """
-    make, arguments, error, message = REFUSED[case]
-    net = make(contexts(2))
+    settings = {"make": small_net, "optimizer": "sgd", **arguments}
+    net = settings.pop("make")(contexts(2))
     params = list(net.collect_params().values())
     arrays = [(param._data, param._grad) for param in params]
     former = object()
     for param in params:
         param._trainer = former if param._stype == "default" else None
     trainers = [param._trainer for param in params]
-    settings = {"optimizer": "sgd", **arguments}
     with pytest.raises(error, match=message) as raised:
         BucketedTrainer(params, settings.pop("optimizer"), **settings)
     assert not isinstance(raised.value, GluonlabError) or "\n" not in str(raised.value)
@@ -317,20 +210,6 @@ def test_a_batch_size_that_is_none_changes_nothing(store, size):
     assert not np.array_equal(values(net)[0], before[0])
 
 
-@pytest.mark.cpu_only("kernels for sparse arrays are not simulated")
-def test_the_remedy_for_sparse_parameters_works():
-    net = embedding()
-    with pytest.raises(KVStoreError, match=r"use gluon\.Trainer for them"):
-        BucketedTrainer(net.collect_params(), "sgd")
-    trainer = gluon.Trainer(net.collect_params(), "sgd", {"learning_rate": 1.0}, kvstore="device")
-    before = values(net)[0]
-    with autograd.record():
-        losses = [net(nd.array([2], ctx=ctx)).sum() for ctx in contexts(2)]
-    autograd.backward(losses)
-    trainer.step(2)
-    assert np.allclose(values(net)[0][2], before[2] - 1)
-
-
 def test_an_optimizer_that_was_refused_keeps_its_parameters():
     net, other = small_net(contexts(2)), small_net(contexts(2))
     optimizer = mx.optimizer.SGD(learning_rate=0.1)
@@ -345,33 +224,25 @@ def test_compression_is_obeyed():
     """Gradients below the threshold are kept back: nothing moves at first, and all of it by
     thresholds.
     """
-    net = small_net(contexts(2))
-    before = values(net)
-    trainer = BucketedTrainer(
-        net.collect_params(),
-        "sgd",
-        {"learning_rate": 1.0},
-        "device",
-        {"type": "2bit", "threshold": 100.0},
-    )
-    train_on_devices(net, trainer, contexts(2), BATCHES)
-    assert all(np.array_equal(a, b) for a, b in zip(values(net), before))
-    net = small_net(contexts(2))
-    trainer = BucketedTrainer(
-        net.collect_params(),
-        "sgd",
-        {"learning_rate": 1.0},
-        "device",
-        {"type": "2bit", "threshold": 0.25},
-    )
-    train_on_devices(net, trainer, contexts(2), BATCHES[:1])
-    moved = np.concatenate([(b - a).ravel() for a, b in zip(values(net), before)]) * 6 / 0.25
-    assert np.allclose(moved, np.round(moved), atol=1e-5) and np.any(np.round(moved))
+    before = values(small_net(contexts(2)))
+
+    def moved(threshold, batches):
+        net = small_net(contexts(2))
+        params = {"learning_rate": 1.0}
+        trainer = BucketedTrainer(
+            net.collect_params(), "sgd", params, **compressed(threshold=threshold)
+        )
+        train_on_devices(net, trainer, contexts(2), batches)
+        return np.concatenate([(b - a).ravel() for a, b in zip(values(net), before)])
+
+    assert not moved(100.0, BATCHES).any()
+    thresholds = moved(0.25, BATCHES[:1]) * 6 / 0.25
+    assert np.allclose(thresholds, np.round(thresholds), atol=1e-5) and np.round(thresholds).any()
 
 
 def test_one_device_has_nobody_to_compress_for():
     with pytest.warns(GluonlabWarning, match="one device has nobody to send gradients to"):
-        BucketedTrainer(small_net(contexts(1)).collect_params(), "sgd", compression_params=TWO_BITS)
+        BucketedTrainer(small_net(contexts(1)).collect_params(), "sgd", **TWO_BITS)
 
 
 @pytest.mark.parametrize("kvstore", [None, "device", "ring", "sharded-optimizer"])
@@ -383,7 +254,7 @@ def test_one_device_needs_no_store_and_may_have_one(kvstore):
     train_on_devices(
         other, gluon.Trainer(other.collect_params(), "adam", kvstore=None), contexts(1), BATCHES
     )
-    assert all(np.array_equal(a, b) for a, b in zip(values(net), values(other)))
+    assert all_equal(values(net), values(other))
 
 
 @pytest.mark.parametrize(

@@ -8,16 +8,12 @@ import pytest
 from mxnet import autograd, gluon, nd
 from mxnet.gluon import nn
 from support.devices import contexts
-from support.reference import as_is, distance, random_batches, set_values, train_on_devices, values
+from support.reference import distance, random_batches, set_values, train_on_devices, values
 
-from gluonlab.data.loading.shards import shard, whole
 from gluonlab.errors import RunError
 from gluonlab.kvstores import make_kvstore
-from gluonlab.optimizers import OPTIMIZERS, make_optimizer
-from gluonlab.parallel.data.strategy import DataParallelStep
 from gluonlab.update.trainer import BucketedTrainer
 
-LOSS = gluon.loss.SoftmaxCrossEntropyLoss()
 BATCHES = random_batches([8] * 4, shape=(16, 6, 6), classes=16)
 STORES = ("device", "ring", "sharded-optimizer")
 TRAINERS = (gluon.Trainer, BucketedTrainer)
@@ -87,48 +83,15 @@ def test_predicting_between_steps_leaves_the_parameters_alone(store, compiled):
     assert distance(found, by_gluon(compiled)) < 1e-4
 
 
-def test_scoring_between_steps_leaves_the_parameters_alone():
-    ctxs, results = contexts(2), []
-    for scored in (False, True):
-        net = blocks_of_channels(ctxs)
-        step = DataParallelStep(
-            net,
-            LOSS,
-            BucketedTrainer(net.collect_params(), "sgd", SGD, make_kvstore("device")),
-            ctxs,
-            as_is,
-        )
-        for images, labels in BATCHES:
-            step(whole(shard(nd.array(images), ctxs), shard(nd.array(labels), ctxs)))
-            if scored:
-                list(
-                    step.score(whole(shard(nd.array(images), ctxs), shard(nd.array(labels), ctxs)))
-                )
-        results.append(values(net, ctxs[1]))
-    assert distance(results[1], results[0]) < 1e-4
-
-
+@pytest.mark.parametrize("known", [True, False])
 @pytest.mark.parametrize("compiled", [{}, {"static_alloc": True}, STATIC], ids=str)
-def test_a_compiled_network_trains_as_with_gluons_trainer(compiled):
-    results = []
-    for trainer_class in TRAINERS:
-        ctxs = contexts(2)
-        net = blocks_of_channels(ctxs)
-        net.hybridize(**compiled)
-        trainer = trainer_class(net.collect_params(), "sgd", SGD, kvstore=make_kvstore("device"))
-        train_on_devices(net, trainer, ctxs, BATCHES)
-        results.append(values(net))
-    assert distance(results[1], results[0]) < 1e-5
-
-
-@pytest.mark.parametrize("compiled", [{}, {"static_alloc": True}, STATIC], ids=str)
-def test_unknown_shapes_are_no_obstacle(compiled):
-    """They become known in the first step, when the network is compiled with the arrays that it has
-    then.
+def test_a_compiled_network_trains_as_with_gluons_trainer(compiled, known):
+    """Unknown shapes become known in the first step, when the network is compiled with the arrays
+    that it has then.
     """
     ctxs, results = contexts(2), []
     for trainer_class in TRAINERS:
-        net = blocks_of_channels(ctxs, known=False)
+        net = blocks_of_channels(ctxs, known)
         net.hybridize(**compiled)
         trainer = trainer_class(net.collect_params(), "sgd", SGD, kvstore=make_kvstore("device"))
         train_on_devices(net, trainer, ctxs, BATCHES)
@@ -165,23 +128,23 @@ def test_a_network_is_compiled_again_only_with_static_shape_and_where_its_parame
     assert other.compilations == 1
 
 
-@pytest.mark.parametrize("name", ["lr_mult", "wd_mult", "grad_req"])
-def test_settings_that_come_too_late_are_not_ignored(name):
+@pytest.mark.parametrize(
+    ("name", "before", "after"),
+    [
+        ("lr_mult", 1.0, 0.1),
+        ("wd_mult", 1.0, 0.0),
+        ("grad_req", "write", "null"),
+        ("grad_req", "null", "write"),
+    ],
+)
+def test_settings_that_come_too_late_are_not_ignored(name, before, after):
     net = blocks_of_channels(contexts(1))
+    setattr(net[0].weight, name, before)
     trainer = BucketedTrainer(net.collect_params(), "sgd", SGD)
-    setattr(net[0].weight, name, {"lr_mult": 0.1, "wd_mult": 0.0, "grad_req": "null"}[name])
+    train_on_devices(net, trainer, contexts(1), BATCHES[:1])
+    setattr(net[0].weight, name, after)
     with pytest.raises(RunError, match=name):
-        train_on_devices(net, trainer, contexts(1), BATCHES)
-
-
-def test_parameters_that_are_thawed_too_late_are_not_left_out():
-    net = blocks_of_channels(contexts(1))
-    net[0].weight.grad_req = "null"
-    trainer = BucketedTrainer(net.collect_params(), "sgd", SGD)
-    train_on_devices(net, trainer, contexts(1), BATCHES[:2])
-    net[0].weight.grad_req = "write"
-    with pytest.raises(RunError, match="grad_req"):
-        train_on_devices(net, trainer, contexts(1), BATCHES[2:])
+        train_on_devices(net, trainer, contexts(1), BATCHES[1:])
 
 
 @pytest.mark.parametrize("optimizer", ["sgd", "adam"])
@@ -203,48 +166,3 @@ def test_setting_parameters_keeps_the_sharded_optimizers_state(optimizer, tmp_pa
         results.append(values(net, ctxs[1]))
     assert all(np.isfinite(value).all() for value in results[0])
     assert distance(results[1], results[0]) < 1e-5
-
-
-IN_SHARDS = ("sgd", "adam", "lamb")  # in make test
-
-
-@pytest.mark.parametrize(
-    ("optimizer", "store"),
-    [
-        *((name, "device") for name in OPTIMIZERS),
-        *((name, "sharded-optimizer") for name in IN_SHARDS),
-        *(
-            pytest.param(name, "sharded-optimizer", marks=pytest.mark.long)
-            for name in OPTIMIZERS
-            if name not in IN_SHARDS
-        ),
-    ],
-)
-def test_predictions_on_one_device_before_an_update_do_not_part_replicas(optimizer, store):
-    """They leave the weights of its convolutions in an order of oneDNN's own, which an update must
-    not notice.
-    """
-    if store == "sharded-optimizer" and not OPTIMIZERS[optimizer].element_wise:
-        store = "ring"
-    ctxs = contexts(2)
-    mx.random.seed(2)
-    net = nn.HybridSequential()
-    net.add(
-        nn.Conv2D(16, 3, in_channels=3, activation="tanh"),
-        nn.Conv2D(8, 3, in_channels=16),
-        nn.Dense(2),
-    )
-    net.initialize(mx.init.Xavier(), ctx=ctxs)
-    settings = {"momentum": 0.9} if OPTIMIZERS[optimizer].momentum else {}
-    made = make_optimizer(optimizer, {"learning_rate": 0.01, "wd": 0.01, **settings})
-    trainer = BucketedTrainer(net.collect_params(), made, kvstore=store)
-    for _ in range(3):
-        xs = [nd.random.normal(shape=(2, 3, 6, 6), ctx=ctx) for ctx in ctxs]
-        with autograd.record():
-            losses = [(net(x) ** 2).sum() for x in xs]
-        autograd.backward(losses)
-        net(xs[1]).wait_to_read()
-        nd.waitall()  # the weights are rearranged a moment after that
-        trainer.step(4)
-        net(xs[0]).wait_to_read()
-    assert all(np.array_equal(a, b) for a, b in zip(values(net, ctxs[0]), values(net, ctxs[1])))

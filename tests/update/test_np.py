@@ -9,7 +9,7 @@ from mxnet import autograd, gluon, npx
 from mxnet import np as mnp
 from mxnet.gluon import nn
 from support.devices import contexts, device
-from support.reference import distance, random_batches, set_values, values
+from support.reference import all_equal, distance, random_batches, set_values, values
 
 from gluonlab.engine.semantics import nd_semantics, np_semantics
 from gluonlab.optimizers.registry import ELEMENT_WISE
@@ -84,7 +84,7 @@ def test_every_optimizer_makes_the_updates_of_gluons_trainer(optimizer):
         net, BucketedTrainer(net.collect_params(), optimizer, {"learning_rate": 0.01}), contexts(1)
     )
     assert all(type(param.data(device())) is mnp.ndarray for param in net.collect_params().values())
-    assert all(map(np.array_equal, found, expected(optimizer, {"learning_rate": 0.01})))
+    assert all_equal(found, expected(optimizer, {"learning_rate": 0.01}))
 
 
 @pytest.mark.parametrize("bucket_bytes", [0, 300, 2**20])
@@ -97,7 +97,7 @@ def test_k_devices_train_as_one(store, bucket_bytes):
     )
     found = train(net, trainer, contexts(3))
     assert distance(found, expected("sgd", params)) <= 1e-5
-    assert all(np.array_equal(a, b) for a, b in zip(found, values(net, device(0))))
+    assert all_equal(found, values(net, device(0)))
 
 
 @pytest.mark.parametrize("store", ["device", "sharded-optimizer"])
@@ -186,7 +186,7 @@ def test_a_device_without_a_shard_and_a_parameter_without_a_use(store):
     assert (
         distance(values(net, device(1)), expected("sgd", {"learning_rate": 0.1, "wd": 0.1})) <= 1e-5
     )
-    assert all(np.array_equal(a, b) for a, b in zip(before, values(unused, device(1))))
+    assert all_equal(before, values(unused, device(1)))
 
 
 @pytest.mark.parametrize("store", ["device", "sharded-optimizer"])

@@ -14,7 +14,7 @@ from mxnet.gluon import nn
 from support.covering import pairwise
 from support.devices import contexts, device, named
 from support.processes import REPOSITORY
-from support.reference import distance, random_batches, train_on_devices, values
+from support.reference import all_equal, distance, random_batches, train_on_devices, values
 
 from gluonlab.errors import RunError
 from gluonlab.update.trainer import BucketedTrainer
@@ -281,7 +281,7 @@ def test_a_step_inside_record_is_not_recorded(store, settings):
             train_on_devices(net, trainer, contexts(2), BATCHES)
             assert autograd.is_recording() == recorded
         results.append(values(net))
-    assert all(np.array_equal(a, b) for a, b in zip(*results))
+    assert all_equal(*results)
 
 
 @pytest.fixture

@@ -5,14 +5,16 @@ predicts.
 import mxnet as mx
 import numpy as np
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 from mxnet import autograd, nd
 from mxnet.gluon import nn
 from support.devices import contexts
+from support.examples import examples
+from support.reference import all_equal
 
 from gluonlab.optimizers import OPTIMIZERS
-from gluonlab.optimizers.registry import MXNETS_ELEMENT_WISE
+from gluonlab.optimizers.registry import ELEMENT_WISE, MXNETS_ELEMENT_WISE
 from gluonlab.update.trainer import BucketedTrainer
 
 CHANNELS, SIZE = 8, 6  # oneDNN arranges 8 channels, or a multiple, in blocks
@@ -55,28 +57,20 @@ def trained(kind, k, kvstore, who, compiled):
 devices_that_predict = st.lists(st.sets(st.integers(0, 2)), min_size=2, max_size=4)
 
 
-@pytest.mark.parametrize(
-    "kind",
-    [
-        mx.optimizer.NAG,
-        *(
-            pytest.param(other, marks=pytest.mark.long)
-            for other in KINDS
-            if other is not mx.optimizer.NAG
-        ),
-    ],
-)
-@settings(max_examples=4)
+@pytest.mark.parametrize("kind", KINDS)
+@examples(1, 4)
 @given(
     k=st.integers(1, 3),
-    store=st.sampled_from(["device", "ring"]),
+    store=st.sampled_from(["device", "ring", "sharded-optimizer"]),
     who=devices_that_predict,
     compiled=st.booleans(),
 )
 @example(k=2, store="device", who=[{0}, {0}, {0}], compiled=False)
 def test_no_bit_depends_on_who_predicts(kind, k, store, who, compiled):
+    if kind not in ELEMENT_WISE and store == "sharded-optimizer":
+        store = "ring"
     expected = trained(kind, k, store, [set()] * len(who), compiled)
     found = trained(kind, k, store, who, compiled)
     for of_device, other in zip(found, expected):
-        assert all(np.array_equal(one, another) for one, another in zip(of_device, other))
-        assert all(np.array_equal(one, first) for one, first in zip(of_device, found[0]))
+        assert all_equal(of_device, other)
+        assert all_equal(of_device, found[0])

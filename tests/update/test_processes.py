@@ -10,7 +10,7 @@ from mxnet.gluon import nn
 from mxnet.kvstore import KVStoreBase
 from support.devices import contexts, device
 from support.parameter_server import parameter_server
-from support.reference import distance, random_batches, train_on_devices, values
+from support.reference import all_equal, distance, random_batches, train_on_devices, values
 
 from gluonlab.errors import KVStoreError
 from gluonlab.kvstores import make_kvstore
@@ -44,7 +44,7 @@ def test_an_instance_of_mxnets_serves_one_trainer_after_another(before):
         trainer = BucketedTrainer(net.collect_params(), "sgd", {"momentum": 0.9}, kvstore=kvstore)
         train_on_devices(net, trainer, contexts(2), BATCHES)
         found.append(values(net))
-    assert all(np.array_equal(a, b) for a, b in zip(*found))
+    assert all_equal(*found)
 
 
 class TwoProcesses(KVStoreBase):

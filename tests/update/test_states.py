@@ -8,16 +8,16 @@ from functools import lru_cache
 import mxnet as mx
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from mxnet import gluon, nd
 from mxnet.gluon import nn
+from support.covering import thinned
 from support.devices import contexts, device
 from support.examples import examples
 from support.full_disk import full_at
-from support.reference import distance, random_batches, train_on_devices, values
-from support.thinned import thinned
-from support.trainers import made
+from support.reference import all_equal, distance, random_batches, train_on_devices, values
+from support.updates import made
 
 from gluonlab.data.loading.shards import shard
 from gluonlab.errors import OutputError
@@ -120,31 +120,16 @@ def uninterrupted(optimizer, setting=None, schedule=halving):
     return values(net)
 
 
-def check(optimizer, first, second, file):
+@examples(4, 120)
+@given(st.sampled_from(sorted(OPTIMIZERS)), SETTINGS, SETTINGS)
+def test_states_go_to_any_store_buckets_and_devices(tmp_path_factory, optimizer, first, second):
     if optimizer in WHOLE:
         first, second = (
             s if s.store != "sharded-optimizer" else Setting("ring", s.devices, s.bucket_bytes)
             for s in (first, second)
         )
-    found = interrupted(optimizer, first, second, file)
+    found = interrupted(optimizer, first, second, str(tmp_path_factory.getbasetemp() / "states"))
     assert distance(found, uninterrupted(optimizer)) <= 1e-5
-    if first == second:
-        assert all(np.array_equal(a, b) for a, b in zip(found, uninterrupted(optimizer, first)))
-
-
-@examples(4, 6)
-@given(st.sampled_from(sorted(OPTIMIZERS)), SETTINGS, SETTINGS)
-def test_states_go_to_any_store_buckets_and_devices(tmp_path_factory, optimizer, first, second):
-    check(optimizer, first, second, str(tmp_path_factory.getbasetemp() / "states"))
-
-
-@pytest.mark.long
-@settings(max_examples=120)
-@given(st.sampled_from(sorted(OPTIMIZERS)), SETTINGS, SETTINGS)
-def test_states_go_to_any_store_buckets_and_devices_at_length(
-    tmp_path_factory, optimizer, first, second
-):
-    check(optimizer, first, second, str(tmp_path_factory.getbasetemp() / "states"))
 
 
 @pytest.mark.parametrize(
@@ -153,7 +138,8 @@ def test_states_go_to_any_store_buckets_and_devices_at_length(
 )
 def test_the_same_setting_goes_on_to_the_bit(optimizer, store, tmp_path):
     setting = Setting(store, 3, 40)
-    check(optimizer, setting, setting, str(tmp_path / "states"))
+    found = interrupted(optimizer, setting, setting, str(tmp_path / "states"))
+    assert all_equal(found, uninterrupted(optimizer, setting))
 
 
 def ending():
@@ -196,10 +182,7 @@ def test_states_may_be_loaded_in_the_middle_of_training(optimizer, store, schedu
         put(net, start)
         trainer.load_states(str(tmp_path / "states"))
         train_on_devices(net, trainer, ctxs, BATCHES[3:])
-        assert all(
-            np.array_equal(a, b)
-            for a, b in zip(values(net), uninterrupted(optimizer, setting, schedule))
-        )
+        assert all_equal(values(net), uninterrupted(optimizer, setting, schedule))
 
 
 class Followed:
@@ -308,7 +291,7 @@ def test_states_wait_for_shapes_that_are_not_known_yet(setting, tmp_path):
     later(nd.zeros((1, 1, 2, 3), ctx=ctxs[0]))
     put(later, start)
     train_on_devices(later, trainer, ctxs, BATCHES[3:])
-    assert all(np.array_equal(a, b) for a, b in zip(values(later), values(net)))
+    assert all_equal(values(later), values(net))
 
 
 @pytest.mark.parametrize("steps", [0, 1])
@@ -332,7 +315,7 @@ def test_states_may_be_loaded_after_the_parameters(store, steps, tmp_path):
     resumed.load_parameters(files[0], ctx=ctxs)
     trainer.load_states(files[1])
     train_on_devices(resumed, trainer, ctxs, BATCHES[3:])
-    assert all(np.array_equal(a, b) for a, b in zip(values(resumed), values(net)))
+    assert all_equal(values(resumed), values(net))
 
 
 @pytest.mark.parametrize(
@@ -356,7 +339,7 @@ def test_states_go_through_memory_too(optimizer, store):
     )
     train_on_devices(net, trainer, ctxs, BATCHES[3:])
     assert all(np.array_equal(array.asnumpy(), before[name]) for name, array in states.items())
-    assert all(np.array_equal(a, b) for a, b in zip(values(net), uninterrupted(optimizer, setting)))
+    assert all_equal(values(net), uninterrupted(optimizer, setting))
 
 
 def test_a_state_is_whole_and_named_by_its_parameter():

@@ -3,20 +3,28 @@ and what is refused.
 """
 
 import os
+from contextlib import nullcontext
 from pathlib import Path
 
 import mxnet as mx
 import numpy as np
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from mxnet import gluon, nd
 from mxnet.gluon import nn
+from support.covering import thinned
 from support.damage import corrupted
 from support.devices import contexts, device
-from support.reference import distance, random_batches, set_values, train_on_devices, values
-from support.thinned import thinned
-from support.trainers import made
+from support.reference import (
+    all_equal,
+    distance,
+    random_batches,
+    set_values,
+    train_on_devices,
+    values,
+)
+from support.updates import made
 
 from gluonlab.errors import GluonlabWarning, KVStoreError
 from gluonlab.kvstores import make_kvstore
@@ -74,60 +82,38 @@ def saved(tmp_path_factory):
     return path, start, values(net)
 
 
-@given(first=st.integers(0, 300))
-@example(first=8)
-@settings(max_examples=2)
-def test_automatic_names_may_have_any_numbers(saved, first):
-    """In text, dense10 comes before dense9; the layers have equal shapes, so that another order
-    would go unnoticed.
-    """
-    path, start, expected = saved
-    net = nn.HybridSequential(prefix="other_")
-    net.add(
-        *[
-            nn.Dense(n, activation="tanh", prefix=f"dense{first + i}_")
-            for i, n in enumerate((3, 3, 3, 4))
-        ]
-    )
+def named_network(names, prefix):
+    net = nn.HybridSequential(prefix=prefix)
+    layers = zip((3, 3, 3, 4), names)
+    net.add(*[nn.Dense(n, activation="tanh", prefix=f"{name}_") for n, name in layers])
     net.initialize(ctx=contexts(1))
     net(nd.zeros((1, 1, 2, 3), ctx=device()))
+    return net
+
+
+@pytest.mark.parametrize(
+    "prefix, names",
+    [
+        # In text, dense10 comes before dense9; the layers have equal shapes, so that another order
+        # would go unnoticed.
+        *[("other_", [f"dense{first + i}" for i in range(4)]) for first in (0, 8, 97)],
+        *[(prefix, None) for prefix in ("mine_", "yours_", "mine_again_", None, "")],
+        ("", ["body", "head", "middle", "tail"]),
+    ],
+)
+def test_names_may_have_other_numbers_and_prefixes_and_any_others_are_taken_in_order(
+    saved, prefix, names
+):
+    path, start, expected = saved
+    net = named_network(names, prefix) if names else network(prefix=prefix)
     set_values(net, start)
     trainer = trainer_of(net)
-    trainer.load_states(path)
-    train_on_devices(net, trainer, contexts(1), BATCHES[3:])
-    assert all(np.array_equal(a, b) for a, b in zip(values(net), expected))
-
-
-@pytest.mark.parametrize("prefix", ["mine_", "yours_", "mine_again_", None, ""])
-def test_a_prefix_of_all_names_does_not_matter(saved, prefix):
-    path, start, expected = saved
-    net = network(prefix=prefix, params=start)
-    trainer = trainer_of(net)
-    trainer.load_states(path)
-    train_on_devices(net, trainer, contexts(1), BATCHES[3:])
-    assert all(np.array_equal(a, b) for a, b in zip(values(net), expected))
-
-
-def test_other_names_are_taken_in_order_with_a_warning(saved):
-    path, start, expected = saved
-    names = ("body", "head", "middle", "tail")
-    net = nn.HybridSequential(prefix="")
-    net.add(
-        *[
-            nn.Dense(units, activation="tanh", prefix=f"{name}_")
-            for units, name in zip((3, 3, 3, 4), names)
-        ]
-    )
-    net.initialize(ctx=contexts(1))
-    net(nd.zeros((1, 1, 2, 3), ctx=device()))
-    set_values(net, start)
-    trainer = trainer_of(net)
-    with pytest.warns(
-        GluonlabWarning, match=r"taken in order, .* body_bias goes on as mine_dense0_bias$"
-    ):
+    other = names and names[0] == "body"
+    message = r"taken in order, .* body_bias goes on as mine_dense0_bias$"
+    with pytest.warns(GluonlabWarning, match=message) if other else nullcontext():
         trainer.load_states(path)
     train_on_devices(net, trainer, contexts(1), BATCHES[3:])
-    assert all(np.array_equal(a, b) for a, b in zip(values(net), expected))
+    assert all_equal(values(net), expected)
 
 
 def contents(trainer):

@@ -10,11 +10,12 @@ import math
 import mxnet as mx
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from mxnet import autograd, gluon, nd
 from support import optimizer_references as references
 from support.devices import contexts
+from support.examples import examples
 
 from gluonlab.optimizers import NAG, SGD
 from gluonlab.update.states import gather_states, restore_states
@@ -88,7 +89,19 @@ def freshness(draw):
     return draw(st.lists(st.tuples(*[some] * devices), min_size=1, max_size=8)), params
 
 
-def check(run, kind, schedule, stores, bucket_bytes, halves, resumed):
+@examples(5, 300)
+@given(
+    run=freshness(),
+    kind=st.sampled_from(list(KINDS)),
+    schedule=st.sampled_from(list(SCHEDULES)),
+    stores=st.tuples(st.sampled_from(STORES), st.sampled_from(STORES)),
+    bucket_bytes=st.sampled_from([0, 100, 4096]),
+    halves=st.booleans(),
+    resumed=st.integers(1, 8),
+)
+def test_all_parameters_of_a_step_have_its_rate(
+    run, kind, schedule, stores, bucket_bytes, halves, resumed
+):
     """After ``resumed`` steps a second trainer, with the second of ``stores``, goes on from the
     states of the first.
     """
@@ -142,34 +155,6 @@ def check(run, kind, schedule, stores, bucket_bytes, halves, resumed):
         for ctx in ctxs:
             found = params.get(f"p{number}").data(ctx).asnumpy()
             assert np.abs(found - expected).max() <= 1e-4 * max(1, np.abs(expected).max())
-
-
-CHOICES = {
-    "run": freshness(),
-    "kind": st.sampled_from(list(KINDS)),
-    "schedule": st.sampled_from(list(SCHEDULES)),
-    "stores": st.tuples(st.sampled_from(STORES), st.sampled_from(STORES)),
-    "bucket_bytes": st.sampled_from([0, 100, 4096]),
-    "halves": st.booleans(),
-    "resumed": st.integers(1, 8),
-}
-
-
-@settings(max_examples=5)
-@given(**CHOICES)
-def test_all_parameters_of_a_step_have_its_rate(
-    run, kind, schedule, stores, bucket_bytes, halves, resumed
-):
-    check(run, kind, schedule, stores, bucket_bytes, halves, resumed)
-
-
-@pytest.mark.long
-@settings(max_examples=300)
-@given(**CHOICES)
-def test_all_parameters_of_a_step_have_its_rate_in_many_runs(
-    run, kind, schedule, stores, bucket_bytes, halves, resumed
-):
-    check(run, kind, schedule, stores, bucket_bytes, halves, resumed)
 
 
 @pytest.mark.parametrize("trainer", [gluon.Trainer, BucketedTrainer])

@@ -5,7 +5,7 @@ import re
 
 import pytest
 from support.devices import named
-from support.plain_price import plain_price
+from support.schedule_reference import plain_price
 
 from gluonlab.bench.allreduce import prices
 from gluonlab.bench.allreduce.measure import AllreduceRow

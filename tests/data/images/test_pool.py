@@ -18,9 +18,8 @@ import numpy as np
 import pytest
 from support.covering import long_cases
 from support.image_folders import write_folder
-from support.pipes import interrupt_once_read
 from support.processes import clean_environment
-from support.waiting import LIMIT_S, wait_until
+from support.waiting import LIMIT_S, interrupt_once_read, wait_until
 from support.worker_processes import gone
 
 from gluonlab.data.images.decode import decode
@@ -277,7 +276,7 @@ def test_python_ends_while_decoders_are_alive_and_at_work(python, tmp_path):
     os.mkfifo(endless)
     program = (
         "import threading\nfrom gluonlab.data.images.pool import Decoders\n"
-        "from support.pipes import interrupt_once_read\nmade = Decoders(16, 2)\n"
+        "from support.waiting import interrupt_once_read\nmade = Decoders(16, 2)\n"
         "threading.Thread(target=interrupt_once_read, args=['endless.jpg', []]).start()\n"
         "made.decode(['endless.jpg'])"
     )

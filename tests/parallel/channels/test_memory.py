@@ -4,9 +4,8 @@ import mxnet as mx
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
-from support.split_memory import count_channels, count_elsewhere
+from support.split_memory import count_channels, count_elsewhere, most_counted
 from support.splits import chains
-from support.storage import most_counted
 
 from gluonlab.parallel.memory import ShardSizes
 

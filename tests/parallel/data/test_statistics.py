@@ -20,8 +20,7 @@ from support.reference import (
     train_on_one_device,
     values,
 )
-from support.statistics import SHAPE
-from support.steps import make_step, run
+from support.steps import SHAPE, make_step, run
 
 from gluonlab.config import TrainConfig
 from gluonlab.data import ArraySplit, Dataset, Defaults

@@ -6,7 +6,7 @@ import re
 
 import pytest
 from support.browser import opening, start, wanted
-from support.japanese import english_words
+from support.drawn_pages import english_words
 from support.legible import controls_outside
 
 from gluonlab.parallel.pipeline.check import in_order

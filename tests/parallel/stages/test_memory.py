@@ -9,9 +9,14 @@ from hypothesis import strategies as st
 from mxnet import nd
 from support.devices import contexts
 from support.examples import examples
-from support.split_memory import count_elsewhere, count_stages, make_staged, staged_plan
+from support.split_memory import (
+    count_elsewhere,
+    count_stages,
+    make_staged,
+    most_counted,
+    staged_plan,
+)
 from support.splits import IMAGE, chains, make_chain, softmax
-from support.storage import most_counted
 
 from gluonlab.kvstores.groups import ALONE
 from gluonlab.parallel.memory import ShardSizes
