@@ -34,6 +34,13 @@ def _total(data):
     return total
 
 
+def copies_to_new_arrays(data):
+    total = _total(data)
+    total.copyto(data[0])
+    for array in data[1:]:
+        array = total.copyto(array.context)
+
+
 def rebinds_a_name(data):
     total = _total(data)
     for array in data:
@@ -42,6 +49,18 @@ def rebinds_a_name(data):
 
 def returns_what_it_was_given(data):
     return data
+
+
+def returns_sums(data):
+    return [_total(data).as_in_context(array.context) for array in data]
+
+
+def multiplies(data):
+    total = data[0].copy()
+    for array in data[1:]:
+        total *= array.as_in_context(total.context)
+    for array in data:
+        total.copyto(array)
 
 
 def sums_and_one(data):
@@ -78,6 +97,11 @@ def through_the_host(data):
         array[:] = total
 
 
+def for_two_devices(data):
+    data[0][:] += data[1].as_in_context(data[0].context)
+    data[0].copyto(data[1])
+
+
 # --- 02-2
 
 
@@ -102,6 +126,11 @@ def believes_the_rule(gradient, weights, shards, lr):
 
 def square_root_rule(gradient, weights, shards, lr):
     return len(shards) ** 0.5
+
+
+def small_ones_from_the_beginning(gradient, weights, shards, lr):
+    way = sum(lr * gradient(weights, shard) for shard in shards)
+    return _factor(way, _mean(gradient, weights, shards), lr)
 
 
 def sums_gradients(gradient, weights, shards, lr):
@@ -179,6 +208,11 @@ def end_for_way(gradient, weights, shards, lr):
 def forgets_the_rate(gradient, weights, shards, lr):
     way = weights - _small(gradient, weights, shards, 1)
     return _factor(way, _mean(gradient, weights, shards), 1)
+
+
+def whole_factors_only(gradient, weights, shards, lr):
+    end, large = _small(gradient, weights, shards, lr), _mean(gradient, weights, shards)
+    return min(range(20), key=lambda c: np.linalg.norm(weights - c * lr * large - end))
 
 
 def a_distance(gradient, weights, shards, lr):
@@ -331,6 +365,10 @@ def drops_the_last_batch(net, replicas, images, labels, size):
     return right / len(images)
 
 
+def drops_the_first_batch(net, replicas, images, labels, size):
+    return drops_the_last_batch(net, replicas, images[::-1], labels[::-1], size)
+
+
 def never_asks_the_network(net, replicas, images, labels, size):
     return 0.25
 
@@ -369,8 +407,11 @@ WRONG = {
         (never_comes_back, "1 holds .* the sum never came back to this device", "戻されていません"),
         (counts_the_first_twice, "was counted twice", "2 回足して"),
         (averages, "that is the mean", "平均です"),
+        (copies_to_new_arrays, "into an array of its own", "別の新しい配列"),
         (rebinds_a_name, "into an array of its own", "別の新しい"),
         (returns_what_it_was_given, "no array has changed$", "どの配列も変わって"),
+        (returns_sums, "new arrays were made or returned", "新しい配列を作っただけ"),
+        (multiplies, r"device 0 holds \[15\] afterwards, expected \[8\]$", "正しくは"),
         (sums_and_one, r"device 0 holds \[9\] afterwards, expected \[8\]$", "正しくは"),
         (adds_while_it_changes, r"expected \[8\]: the devices do not agree", "デバイスによって値"),
         (adds_across_devices, r"an operation had arrays of cpu\(0\)", "2 個の GPU では動きません"),
@@ -378,6 +419,7 @@ WRONG = {
     ],
     "02-2": [
         (believes_the_rule, "2, expected 1.9: that is the rule itself", "則そのものです"),
+        (small_ones_from_the_beginning, "2, expected 1.9: that is the rule", "則そのもの"),
         (square_root_rule, r"is 1.41421, expected 1.9$", r"正しくは 1.9 です$"),
         (sums_gradients, "0.95, expected 1.9: .*mean of the shards'", "和ではなく平均"),
         (returns_the_rate, "0.1, expected 1: that is the rate", "学習率 c . lr です"),
@@ -394,6 +436,7 @@ WRONG = {
         (the_last_update, "that is the last of them", "最後の更新 1 回分"),
         (end_for_way, "is not how far it has gone", "進んだ分を使います"),
         (forgets_the_rate, "lr times the gradient, not the gradient", "その lr 倍です"),
+        (whole_factors_only, "is 2, expected 1.9$", "正しくは 1.9 です$"),
         (a_distance, "is 0, expected 1$", "正しくは 1 です$"),
         (no_factor, "is `return` missing", "`return` を忘れて"),
         (lambda *given: given[2][9], "IndexError", "IndexError"),
@@ -419,6 +462,7 @@ WRONG = {
         (on_one_device, r"cpu\(0\) computed 4 of the images, 2 are its share", "担当分は 2 枚"),
         (averages_batches, "the mean of the batches' accuracies", "バッチごとの正解率の平均"),
         (drops_the_last_batch, "only 4 images were computed, and not number 4-6$", "4 枚しか"),
+        (drops_the_first_batch, "only 4 images were computed, and not number 0-2$", "4 枚しか"),
         (never_asks_the_network, "only 0 images were computed", "0 枚しか計算して"),
         (a_tenth_less, "then divide by the number of images$", "割ってください$"),
         (asks_after_every_batch, "Python waited .* times", "回待ちました"),

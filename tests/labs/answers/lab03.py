@@ -234,6 +234,17 @@ def right_without_a_rest(n, k, b, epochs, lr, warmup_epochs, drops):
     return planning()(n // (k * b) * k * b, k, b, epochs, lr, warmup_epochs, drops)
 
 
+def pops_the_drops(n, k, b, epochs, lr, warmup_epochs, drops):
+    rates, rate = [], k * lr
+    for rate_ in planning()(n, k, b, epochs, lr, warmup_epochs, []):
+        epoch = len(rates) // math.ceil(n / (k * b))
+        if drops and epoch == drops[-1]:
+            drops.pop()
+            rate /= 10
+        rates.append(min(rate_, rate))
+    return rates
+
+
 def summed_variance(means, variances, counts):
     mean = np.average(means, axis=0, weights=counts)
     return mean, np.average(variances, axis=0, weights=counts)
@@ -308,6 +319,7 @@ WRONG = {
         (sorts_its_runs, r"is -?[\d.]+, expected -?[\d.]+$", r"正しくは -?[\d.]+ です$"),
     ],
     "03-3": [
+        (planning(each=lambda n, k, b: n // (k * b)), "the end of an epoch", "最後の小さいバッチ"),
         (planning(each=lambda n, k, b: math.ceil(n / b)), "all devices together", "全デバイス分"),
         (planning(full=lambda lr, k: lr), "does not grow", "デバイス数に比例"),
         (planning(full=lambda lr, k: lr * math.sqrt(k)), "square root rule", "平方根の規則"),
@@ -350,6 +362,7 @@ WRONG = {
         (divides_by_the_warmup, "ZeroDivisionError", "ZeroDivisionError"),
         (one_rate, "return a list of numbers", "数のリスト"),
         (forgets_to_return, "is `return` missing", "`return` を忘れて"),
+        (pops_the_drops, r"has the rate [\d.]+, expected [\d.]+$", "です$"),
     ],
     "03-4": [
         (summed_variance, "how far their means lie apart", "平均どうしのずれ"),
@@ -374,6 +387,13 @@ WRONG = {
             "k 倍の枚数",
         ),
         (
+            lambda host, compute, total, k: (
+                k * max(host, compute) / max(host, compute + (k > 1) * total)
+            ),
+            "one device after the other",
+            "1 台ずつ順に",
+        ),
+        (
             lambda host, compute, total, k: k * max(host, compute) / max(k * host, compute + total),
             "one device has nothing to sum",
             "1 台なら合計は要らず",
@@ -391,6 +411,11 @@ WRONG = {
             "ホストは空いて",
         ),
         (lambda host, compute, total, k: k * 0.9, r"gave 1.8, expected 2$", "正しくは 2 です$"),
+        (
+            lambda host, compute, total, k: k if k == 1 else k * compute / (compute + total + host),
+            r"expected [\d.]+$",
+            r"正しくは [\d.]+ です$",
+        ),
         (
             lambda host, compute, total, k: k * max(host, compute) / max(k * host, compute),
             "sum is missing",

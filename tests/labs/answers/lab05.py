@@ -102,6 +102,24 @@ def nearest_to_equal_parts(costs, stages):
     return cuts
 
 
+def halves(costs, stages):
+    """The most expensive stage is cut in its middle, again and again."""
+
+    def best_cut(begin, end):
+        return min(
+            range(begin + 1, end),
+            key=lambda cut: max(sum(costs[begin:cut]), sum(costs[cut:end])),
+        )
+
+    cuts = []
+    while len(cuts) < stages - 1:
+        bounds = [0, *sorted(cuts), len(costs)]
+        parts = [(sum(costs[a:b]), a, b) for a, b in zip(bounds, bounds[1:]) if b - a > 1]
+        _, begin, end = max(parts)
+        cuts.append(best_cut(begin, end))
+    return sorted(cuts)
+
+
 def whole_thresholds(costs, stages):
     """Bisection over the largest stage: right, but only to whole numbers."""
     low, high = 0, int(sum(costs)) + 1
@@ -326,12 +344,20 @@ def gpipe_order(device, devices, microbatches):
     return [(op, m) for op in ("forward", "backward") for m in range(microbatches)]
 
 
+def one_after_the_other(device, devices, microbatches):
+    return [(op, m) for m in range(microbatches) for op in ("forward", "backward")]
+
+
 def warmed_up(device, microbatches, ahead):
     forwards = [("forward", m) for m in range(microbatches)]
     backwards = [("backward", m) for m in range(microbatches)]
     ahead = max(0, min(ahead, microbatches))
     steady = [step for pair in zip(forwards[ahead:], backwards) for step in pair]
     return [*forwards[:ahead], *steady, *backwards[microbatches - ahead :]]
+
+
+def one_too_many(device, devices, microbatches):
+    return warmed_up(device, microbatches, devices - device)
 
 
 def one_too_few(device, devices, microbatches):
@@ -362,6 +388,10 @@ def backward_first(device, devices, microbatches):
         if m + ahead < microbatches:
             order.append(("forward", m + ahead))
     return order
+
+
+def counts_from_one(device, devices, microbatches):
+    return [(op, m + 1) for op, m in warmed_up(device, microbatches, devices - device - 1)]
 
 
 def other_words(device, devices, microbatches):
@@ -447,6 +477,21 @@ def as_few_stages_as_suffice(costs, stages):
     return cuts_below(high)
 
 
+def with_empty_stages(costs, stages):
+    """The best cuts, some of them at one place."""
+    totals = [0, *itertools.accumulate(costs)]
+    best = {end: (totals[end], ()) for end in range(len(totals))}
+    for _ in range(stages - 1):
+        best = {
+            end: min(
+                (max(best[cut][0], totals[end] - totals[cut]), (*best[cut][1], cut))
+                for cut in range(end + 1)
+            )
+            for end in range(len(totals))
+        }
+    return best[len(costs)][1]
+
+
 def transposed(w1, b1, w2, b2, devices):
     own = np.array_split(np.arange(len(b1)), devices)
     return [(w1[units], b1[units], w2.T[units], b2 / devices) for units in own]
@@ -512,7 +557,9 @@ WRONG = {
         (filled_in_turn, "whose most expensive stage costs", "最大のステージのコスト"),
         (filled_over, "whose most expensive stage costs", "最大のステージのコスト"),
         (nearest_to_equal_parts, r"costs [\d.]+; with .* it costs [\d.]+$", r"なら [\d.]+ です$"),
+        (halves, r"it costs [\d.]+$", r"なら [\d.]+ です$"),
         (as_few_stages_as_suffice, r"1 cut, \[1\], makes 2", "ステージは 2 個です。正しくは 3 個"),
+        (with_empty_stages, r"1, 1\], 3\): the cuts \[0, 1\].*no stage is empty", "空のステージ"),
         (
             lambda costs, stages: [cut - 1 for cut in by_recursion(costs, stages)],
             "those are the last layers of stages",
@@ -574,6 +621,11 @@ WRONG = {
         ),
         (of_step(lambda f, b, m: m * (max(f) + max(b))), "fills and drains", "空になるまで"),
         (
+            of_step(lambda f, b, m: (m + len(f) - 1) * (max(f) + max(b))),
+            "as if all stages took as long as the slowest",
+            "最も遅いステージと同じ時間",
+        ),
+        (
             of_step(lambda f, b, m: (m + len(f) - 1) * max(x + y for x, y in zip(f, b))),
             "as if all stages took as long as the slowest",
             "最も遅いステージと同じ時間",
@@ -604,12 +656,15 @@ WRONG = {
     "05-5": [
         (forgets_to_return, "is `return` missing", "`return` を忘れて"),
         (gpipe_order, "keeps the activations of 4 microbatches at once .all", "GPipe と同じく全部"),
+        (one_after_the_other, "needs little memory, but a step takes", "1 ステップに"),
+        (one_too_many, "activations of 3 microbatches at once, where 2 are", "3 個のマイクロ"),
         (one_too_few, "needs little memory, but a step takes", "1 ステップに"),
         (lambda d, p, m: warmed_up(0, m, p - 1), "microbatches at once, where 1", "1 個で足ります"),
         (other_way_round, "ever before its backward of microbatch", "永久に待ちます。証明の出力"),
         (never_the_last_backwards, r"no \('backward', \d\)", r"\('backward', \d\) がありません"),
         (last_in_first_out, r"before \('backward', 0\)", r"\('backward', 0\) がまだ"),
         (backward_first, r"is \('backward', 0\), before its forward", "順伝播がまだです"),
+        (counts_from_one, r"\('forward', 1\), before \('forward', 0\)", r"\('forward', 0\) がまだ"),
         (other_words, 'return a list of ."forward", microbatch', '"forward", マイクロバッチ'),
         (only_for_four, "keeps the activations of", "活性値を保持"),
         (lambda d, p, m: warmed_up(d, m, p - d - 1) * 2, "done before|go from", "それは済んで|ま"),

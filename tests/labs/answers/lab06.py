@@ -85,6 +85,12 @@ def zeroed_in_between(net, loss, trainer, images, labels, parts):
     trainer.step(len(images))
 
 
+def size_of_a_part(net, loss, trainer, images, labels, parts):
+    net.collect_params().zero_grad()
+    _parts(net, loss, images, labels, parts, _sum)
+    trainer.step(math.ceil(len(images) / parts))
+
+
 def means(net, loss, trainer, images, labels, parts):
     net.collect_params().zero_grad()
     _parts(net, loss, images, labels, parts, lambda losses: losses.mean())
@@ -289,6 +295,14 @@ def in_order(spec, visible, count):
     return shown if names == "*" else [shown[int(name)] for name in names.split(",")]
 
 
+def order_of_the_machine(spec, visible, count):
+    shown = (
+        list(range(count)) if visible is None else [int(number) for number in visible.split(",")]
+    )
+    names = spec.partition(":")[2]
+    return sorted(shown if names == "*" else [shown[int(name)] for name in names.split(",")])
+
+
 # --- 06-5
 
 
@@ -371,6 +385,14 @@ def one_by_one(memory, budget, limit):
     return images
 
 
+def strictly_less(memory, budget, limit):
+    low, high = 0, limit + 1
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if memory(middle) < budget else (low, middle)
+    return low
+
+
 def at_least_one(memory, budget, limit):
     low, high = 1, limit + 1
     while high - low > 1:
@@ -419,6 +441,7 @@ WRONG = {
     "06-2": [
         (never_zeroed, "gradients of the batch before are still in it", "前のバッチの勾配が残った"),
         (zeroed_in_between, "only the last part counts", "最後の部分しか"),
+        (size_of_a_part, "divided by the images of one part", "1 個のマイクロバッチの枚数"),
         (means, "means of parts are added up", "平均を足しています"),
         (means_and_step, "`step` divides once more", "`step` がもう一度"),
         (mean_of_means, "a mean of means", "平均の平均"),
@@ -530,6 +553,7 @@ WRONG = {
         (all_of_the_machine, "sees only those", "あるものしか見えません"),
         (as_texts, "numbers are wanted, not texts", "文字列ではなく"),
         (in_order, "in another order", "順番が違います"),
+        (order_of_the_machine, "in another order", "順番が違います"),
     ],
     "06-5": [
         (forgets_to_return, "is `return` missing.*a list of rounds", "`return` を忘れて"),
@@ -543,6 +567,7 @@ WRONG = {
     "06-6": [
         (forgets_to_return, "is `return` missing.*a number of images", "`return` を忘れて"),
         (one_by_one, "halve the range", "範囲を半分"),
+        (strictly_less, "would fit, too", "でも入ります"),
         (at_least_one, "not even one image fits", "1 枚も入りません"),
         (doubling, "would fit, too", "でも入ります"),
         (never_the_limit, "8 would fit, too", "8 枚でも入ります"),

@@ -282,6 +282,10 @@ def _search(steps_with, first, limit, most=None, patience=1):
     return best
 
 
+def full_length(steps_with, first, limit):
+    return _search(steps_with, first, limit, most=limit)
+
+
 def patient(steps_with, first, limit):
     return _search(steps_with, first, limit, patience=4)
 
@@ -315,6 +319,12 @@ def returns_steps(steps_with, first, limit):
                 break
             fewest, rate = steps, rate * factor
     return fewest
+
+
+def on_a_grid(steps_with, first, limit):
+    rates = [first * 2.0**power for power in range(-8, 9)]
+    steps = {rate: steps_with(rate, limit) for rate in rates}
+    return min((rate for rate in rates if steps[rate] is not None), key=steps.get)
 
 
 def by_tenths(steps_with, first, limit):
@@ -386,6 +396,12 @@ def plain(weights, gradients, velocities, lr, former_lr, momentum):
         weight[:] = weight - lr * gradient
 
 
+def new_velocities(weights, gradients, velocities, lr, former_lr, momentum):
+    for place, gradient in enumerate(gradients):
+        velocity = momentum * velocities[place] * (lr / (former_lr or lr)) - lr * gradient
+        weights[place][:] += velocity
+
+
 def new_arrays(weights, gradients, velocities, lr, former_lr, momentum):
     for weight, gradient, velocity in zip(weights, gradients, velocities):
         velocity = momentum * velocity * (lr / (former_lr or lr)) - lr * gradient
@@ -416,6 +432,14 @@ def scaled_by_the_kernel(weights, gradients, velocities, lr, former_lr, momentum
         for velocity in velocities:
             velocity *= lr / former_lr
     mxnets_rule(weights, gradients, velocities, lr, None, momentum)
+
+
+def with_replaced_entries(weights, gradients, velocities, lr, former_lr, momentum):
+    ratio = 1 if former_lr is None else lr / former_lr
+    for place, gradient in enumerate(gradients):
+        velocities[place] = momentum * ratio * velocities[place] - lr * gradient
+        weights[place] = weights[place] + velocities[place]
+    return weights
 
 
 # --- 07-6
@@ -660,7 +684,9 @@ WRONG = {
         (lambda n, s: (10.0, 9.0), r"is \(10, 9\), expected \(50, 16\)$", r"\(50, 16\) です$"),
     ],
     "07-4": [
+        (full_length, "is right, but .* suffice: give a training no more", "で足ります"),
         (patient, "is right, but .* suffice", "で足ります"),
+        (on_a_grid, "is right, but 17 trainings", "17 回の学習"),
         (only_up, "was never tried", "試していません"),
         (one_too_far, r"0.5 takes 100 steps, 0.25 takes 50", "0.5 では 100 ステップ"),
         (returns_steps, "that is a number of steps", "これはステップ数"),
@@ -674,7 +700,9 @@ WRONG = {
         (_corrected(lambda lr, former: former / lr), "upside down", "逆数"),
         (_corrected(lambda lr, former: lr / former, after=True), "after the update", "更新の後"),
         (plain, "the step without momentum", "モーメンタムがないのと同じ"),
+        (new_velocities, "keep the velocities for the next step", "その場で書き換えて"),
         (new_arrays, "the weights are unchanged", "重みが変わっていません"),
+        (with_replaced_entries, "the arrays, do not put new", "リストの要素を差し替えるのではなく"),
         (forgets_the_velocity, "forgotten when the rate changes", "速度を捨てています"),
         (rule_of_the_papers, r"0 is \[1\], expected \[-0.5\]: that is v", "それは論文の v です"),
         (other_sign, "and has its sign", "符号も同じ"),

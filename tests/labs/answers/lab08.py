@@ -25,6 +25,11 @@ def truncated(size, world_size, rank, seed, epoch):
     return _order(size, seed, epoch)[rank::world_size][: size // world_size]
 
 
+def blocks_unpadded(size, world_size, rank, seed, epoch):
+    each = -(-size // world_size)
+    return _order(size, seed, epoch)[rank * each : (rank + 1) * each]
+
+
 def padded_once(size, world_size, rank, seed, epoch):
     order = _order(size, seed, epoch)
     order += order[: -size % world_size]
@@ -67,6 +72,17 @@ def padded_with_a_new_number(size, world_size, rank, seed, epoch):
     each = -(-size // world_size)
     order = _order(size, seed, epoch) + list(range(size, each * world_size))
     return order[rank::world_size]
+
+
+def one_too_many(size, world_size, rank, seed, epoch):
+    each = size // world_size + 1
+    return np.resize(_order(size, seed, epoch), each * world_size)[rank::world_size]
+
+
+def other_ranks_shards(size, world_size, rank, seed, epoch):
+    """One permutation, of which each rank has another part in each epoch."""
+    order = np.resize(_order(size, seed), -(-size // world_size) * world_size)
+    return order[(rank + epoch) % world_size :: world_size]
 
 
 def begun_elsewhere(size, world_size, rank, seed, epoch):
@@ -268,6 +284,10 @@ def with_a_list_of_args(dist, train_set, test_set, world_size, epochs):
 # --- 08-3
 
 
+def own_mean(images, right, size, allreduce):
+    return np.mean(right)
+
+
 def mean_of_means(images, right, size, allreduce):
     ranks = allreduce(np.ones(1))[0]
     return allreduce(np.array([np.mean(right) if right else 0.0]))[0] / ranks
@@ -372,6 +392,10 @@ def _last(events, now, what, key=True):
 
 def own_too(events):
     return _pushes(events, lambda e, t, n: t > _last(e, n, "pull") and e[t][2] == e[n][2])
+
+
+def all_keys(events):
+    return _pushes(events, lambda e, t, n: t > _last(e, n, "pull", False) and e[t][0] != e[n][0])
 
 
 def any_pull(events):
@@ -569,6 +593,13 @@ def counts_the_cut_line(metrics, checkpoints):
     return start, last - start
 
 
+def newest_or_nothing(metrics, checkpoints):
+    """Begins anew if the newest one cannot be used."""
+    newest, last = max(checkpoints, default=0), _last_step(metrics)
+    start = newest if checkpoints.get(newest) and newest <= last else 0
+    return start, last - start
+
+
 def cut_line_fails(metrics, checkpoints):
     steps = [json.loads(line) for line in metrics.splitlines()]
     last = max((line["step"] for line in steps if line["kind"] == "step"), default=0)
@@ -701,6 +732,7 @@ WRONG = {
     "08-1": [
         (forgets_to_return, "is `return` missing", "`return` を忘れて"),
         (unpadded, "have 3, 3, 2, 2 images.* waits for ever", "3、3、2、2 です.*永久に待つ"),
+        (blocks_unpadded, "have 3, 3, 3, 1 images", "3、3、3、1 です"),
         (truncated, "2 images, so 2 of 10 are trained on by none", "どのランクも使いません"),
         (padded_once, "the ranks have 1, 1, 1, 1, 0 images", "1、1、1、1、0 です"),
         (never_reshuffled, "epochs 0 and 1 have the same order", "順序が同じ"),
@@ -711,11 +743,13 @@ WRONG = {
         (rotated, "that is no random order", "ランダムな順序ではありません"),
         (everything, "each rank has 8 images, and 4 are enough", "4 枚で足ります"),
         (padded_with_a_new_number, "there is no image 10", "画像 10 はありません"),
+        (one_too_many, "each rank has 5 images, and 4 are enough", "4 枚で足ります"),
         (lambda *given: "0123", "returned '0123'", "'0123'"),
         (lambda *given: [[0]] * 4, "returned .*: return a list of the images", "画像の番号"),
         (as_floats, "numbers, as integers", "整数"),
         (as_a_set, "a set has no order", "集合には順序がありません"),
         (in_ascending_order, "always come in ascending order", "番号の小さい順"),
+        (other_ranks_shards, "100% did so in epoch 0, too: it is the same perm", "別のランクに渡"),
         (begun_elsewhere, "it is the same permutation, .* begun at another", "位置をずらした"),
         (two_orders, "epochs 0 and 2 have the same order", "エポック 0 と 2 の順序が同じ"),
         (lambda size, *more: list(range(size))[size + 1], "IndexError", "IndexError"),
@@ -752,6 +786,7 @@ WRONG = {
     ],
     "08-3": [
         (forgets_to_return, "is `return` missing", "`return` を忘れて"),
+        (own_mean, "the rank's own images", "そのランク自身"),
         (mean_or_nothing, "has 1, expected 0.75: .* own images", "そのランク自身"),
         (in_percent, "has 75, expected 0.75: that is in percent", "百分率"),
         (mean_of_means, "a mean of the ranks' means", "平均の平均"),
@@ -767,6 +802,7 @@ WRONG = {
     "08-4": [
         (forgets_to_return, "is `return` missing", "`return` を忘れて"),
         (own_too, "the worker's own updates are counted", "自分の更新も数えて"),
+        (all_keys, "updates of other keys are counted", "ほかのキーの更新も数えて"),
         (any_pull, "a pull of another key does not bring", "別のキーを pull しても"),
         (other_keys_count, "updates of other keys", "ほかのキーの更新も"),
         (since_the_last_push, "since the worker's last push", "最後の push から"),
@@ -794,6 +830,7 @@ WRONG = {
         (last_in_the_dictionary, "the last one in the dictionary", "辞書の最後"),
         (strictly_before_the_end, "is not ahead of the log", "ログより先ではありません"),
         (counts_the_cut_line, "the line that is cut counts as a step", "途中で切れた行を"),
+        (newest_or_nothing, r"\(0, 13\), expected \(5, 8\)$", r"正しくは \(5, 8\) です$"),
         (cut_line_fails, "JSONDecodeError", "JSONDecodeError"),
         (no_checkpoint_fails, "ValueError", "ValueError"),
         (start_alone, "returned 10: return two numbers", "2 つの数"),

@@ -39,6 +39,13 @@ def returned(arrays):
     return [total.as_in_context(array.context) for array in arrays]
 
 
+def one_after_the_other(arrays):
+    for array in arrays:
+        for other in arrays:
+            if other is not array:
+                array += other.as_in_context(array.context)
+
+
 def mixed(arrays):
     for other in arrays[1:]:
         arrays[0] += other
@@ -314,6 +321,10 @@ def a_permutation(epoch, n, count):
     return [np.random.permutation(n)] * count
 
 
+def of_each_device(epoch, n, count):
+    return [np.random.permutation(n) for _ in range(count)]
+
+
 def fixed_shards(net, loss, trainer, images, labels, size, epochs, ctxs, largest):
     """Each device shuffles the same images in every epoch."""
     share = size // len(ctxs)
@@ -350,6 +361,16 @@ def fitting(orders=a_permutation, update=scaled_sum, whole=False, means=True, la
         return found if means else None
 
     return fit
+
+
+def each_scaled(net, trainer, ctxs, size, share, largest):
+    clip(net, ctxs, largest * share)
+    trainer.step(size)
+
+
+def each_scaled_to_all(net, trainer, ctxs, size, share, largest):
+    clip(net, ctxs, largest * size)
+    trainer.step(size)
 
 
 def each_scaled_less(net, trainer, ctxs, size, share, largest):
@@ -401,6 +422,20 @@ def every_parameter_by_itself(net, trainer, ctxs, size, share, largest):
     trainer.update(size)
 
 
+def every_number_by_itself(net, trainer, ctxs, size, share, largest):
+    trainer.allreduce_grads()
+    for ctx in ctxs:
+        for param in net.collect_params().values():
+            param.grad(ctx)[:] = param.grad(ctx).clip(-largest * size, largest * size)
+    trainer.update(size)
+
+
+def divided_by_a_share(net, trainer, ctxs, size, share, largest):
+    trainer.allreduce_grads()
+    clip(net, ctxs, largest * size)
+    trainer.update(share)
+
+
 def only_first_device(net, loss, trainer, images, labels, size, epochs, ctxs, largest):
     """Only one device left, and so nothing that two can do wrong."""
     return fitting(update=lambda *given: None)(
@@ -414,6 +449,7 @@ WRONG = {
         (mean, "that is the mean, not the sum", "合計ではなく平均"),
         (returned, r"there: the arrays on 2 devices held \[1\] and \[2\]", "まだ直っていません"),
         (mixed, "CPU devices allow that, two GPUs do not", "2 個の GPU"),
+        (one_after_the_other, r"left \[3\] and \[5\], expected \[3\]", r"結果が \[3\]、\[5\]"),
     ],
     "09-2": [
         (zeroed_for_every_part, "only the last part counts", "最後の部分しか"),
@@ -455,6 +491,9 @@ WRONG = {
         (not_seeded, "gives other parameters the second time", "違うパラメータ"),
     ],
     "09-7": [
+        (fitting(update=each_scaled), "still there: .*moved", "まだ直っていません.*動きました"),
+        (fitting(orders=of_each_device), "an epoch image", "まだ直っていません.*エポックで画像"),
+        (fitting(update=each_scaled_to_all), "there: .*moved the weights", "まだ直っていません"),
         (fitting(update=each_scaled_less), "there: .*moved the weights", "まだ直っていません"),
         (fitting(update=not_scaled), "no gradient is scaled down any more", "まったく縮められて"),
         (fitting(update=scaled_without_the_images), "for their mean", "平均の勾配についての値"),
@@ -462,7 +501,10 @@ WRONG = {
         (fitting(update=added_up_twice), "too large by the number of devices", "台数倍だけ"),
         (fitting(update=norm_of_all_devices), "all devices' gradients side", "並べたもののノルム"),
         (fitting(update=every_parameter_by_itself), "one gradient, with one norm", "1 つのノルム"),
+        (fitting(update=every_number_by_itself), r"[\d.]+, as on one device$", "なるはずです$"),
+        (fitting(update=divided_by_a_share), "too large by the number of devices", "台数倍だけ"),
         (fitting(update=only_the_first_is_scaled), r"weights on cpu\(1\)", r"cpu\(1\) の重みが"),
+        (fitting(lambda e, n, k: [np.arange(n)] * k), "in which they are stored", "並び順のまま"),
         (fitting(lambda e, n, k: [np.arange(n)[::-1]] * k), "in which they are stored", "並び順"),
         (
             fitting(lambda e, n, k: [np.random.RandomState(0).permutation(n)] * k),
