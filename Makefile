@@ -85,7 +85,7 @@ ROAD_OF = kvstores/kvstores kvstores/schedule kvstores/sharded kvstores/group_st
   update/stale update/clipping training/mixup training/optimize training/evaluate export/files \
   update/loss_scale training/losses training/loop parallel/data/statistics update/mxnet_trainer \
   data/images/crop data/loading/augment data/loading/shards bench/allreduce/measure \
-  parallel/data/between_passes benchmarks/gradients bench/splits_measure benchmarks/checkpoints \
+  parallel/data/between_passes bench/splits_measure benchmarks/commands \
   parallel/left_out parallel/two_halves parallel/data/strategy parallel/stages/strategy parallel/channels/strategy \
   training/resume_splits training/split_files run/evaluate_run bench/links/command device_use
 

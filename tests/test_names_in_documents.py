@@ -3,6 +3,7 @@
 import ast
 import importlib
 import re
+from pathlib import Path
 
 import pytest
 from support.pages import PAGES, ROOT, blocks_of
@@ -103,6 +104,15 @@ def test_what_a_map_of_the_code_names_is_in_the_tree(page):
 )
 def test_what_is_not_in_the_tree_is_found(text):
     assert len(list(missing_in(text))) == 1
+
+
+def test_the_makefile_names_tests_that_are_there():
+    text = (ROOT / "Makefile").read_text(encoding="utf-8")
+    listed = re.search(r"^ROAD_OF = ((?:.*\\\n)*.*)$", text, re.M).group(1)
+    names = [Path("tests", name) for name in listed.replace("\\", "").split()]
+    files = [name.with_name(f"test_{name.name}.py") for name in names]
+    files += map(Path, re.findall(r"tests/[\w/]+\.py", text))
+    assert len(files) > 40 and [str(file) for file in files if not (ROOT / file).exists()] == []
 
 
 def test_there_are_names():
