@@ -79,14 +79,14 @@ test-cu112: $(CU112)/.ready $(CU112)/gpus/.ready
 # make test on simulated GPUs (tests/support/devices.py), but the doctor's in environments of the CPU build; here what the road of a batch
 # and its gradients touches, some minutes; make test-cu112 takes all.
 ROAD = $(foreach name,$(ROAD_OF),tests/$(dir $(name))test_$(notdir $(name)).py)
-ROAD_OF = kvstores/kvstores kvstores/schedule kvstores/sharded kvstores/group_store kvstores/group_two_bits \
-  collectives/executor collectives/executor_engine collectives/reduce_apart parallel/data/step \
-  parallel/data/microbatches parallel/data/sync_bn parallel/data/staged update/trainer \
-  update/stale update/clipping training/mixup training/optimize training/evaluate export/files \
-  update/loss_scale training/losses training/loop parallel/data/statistics update/mxnet_trainer \
-  data/images/crop data/loading/augment data/loading/shards bench/allreduce/measure \
-  parallel/data/between_passes bench/splits_measure benchmarks/commands \
-  parallel/left_out parallel/two_halves parallel/data/strategy parallel/stages/strategy parallel/channels/strategy \
+ROAD_OF = kvstores/kvstores kvstores/schedule_stores kvstores/sharded_optimizer kvstores/process_group_store kvstores/group_two_bits \
+  collectives/schedule_executor collectives/executor_engine collectives/reduce_apart parallel/data/step \
+  parallel/data/microbatches parallel/data/sync_bn parallel/data/sync_bn_replicas bucketed_trainer/trainer \
+  bucketed_trainer/stale_gradients bucketed_trainer/clipping training/mixup training/optimize training/evaluate export/export_network \
+  bucketed_trainer/loss_scale training/loss_meter training/loop parallel/data/running_statistics bucketed_trainer/mxnet_trainer \
+  data/images/crop data/loading/augmentation data/loading/split_batch bench/allreduce/measure_allreduce \
+  parallel/data/between_passes bench/measure_splits benchmarks/commands \
+  parallel/left_out parallel/two_halves parallel/data/strategy parallel/pipeline/strategy parallel/tensor/strategy \
   training/resume_splits training/split_files run/evaluate_run bench/links/command device_use
 
 test-gpus: $(CU112)/.ready $(CU112)/gpus/.ready

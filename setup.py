@@ -18,7 +18,7 @@ VERSION = re.search(
 
 REQUIRES = [
     # MXNet 1.9.1 uses numpy names that are gone since 1.24; from 3.12 on there is no older wheel,
-    # and gluonlab.engine.setup puts the names back. 2.6 is where they have not been tried.
+    # and gluonlab.engine.mxnet_setup puts the names back. 2.6 is where they have not been tried.
     "numpy<1.24; python_version<'3.12'",
     "numpy==1.26.4; python_version=='3.12'",
     "numpy>=2.1,<2.6; python_version>='3.13'",
@@ -72,7 +72,8 @@ ORTOOLS = [
 # 3.8, and 1.22. Before 1.17, onnx does not go together with OR-tools' protobuf. onnxruntime only
 # reads the file, of an old opset; 1.19 is the last one for 3.8.
 ONNX = ["onnx>=1.17,<1.23", "onnxruntime>=1.19"]
-# For --tensorboard. gluonlab.runs.event_file calls parts of tensorboardX that its manual does not
+# For --tensorboard. gluonlab.runs.tensorboard_file calls parts of tensorboardX that its manual does
+# not
 # name; they are the same from 2.6 on. 2.6.2.2 is the last one for 3.8.
 TENSORBOARD = "tensorboardX>=2.6,<2.7"
 SELENIUM = "selenium>=4.27,<5"
@@ -98,7 +99,8 @@ JUPYTER = [*LABS, "jupyterlab>=4,<5"]
 EXTRAS = {
     "cpu": ["mxnet==1.9.1"],
     "cu112": ["mxnet-cu112==1.9.1", *CUDA],
-    # from Python 3.13 on, beside an mxnet-cu112 that pip got with --no-deps; engine/installation.py
+    # from Python 3.13 on, beside an mxnet-cu112 that pip got with --no-deps;
+    # engine/mxnet_installation.py
     "cuda11": CUDA,
     # for make check-launch, which compiles Horovod against MXNet's library (tools/make_venv.py).
     # 0.28.1 is its last release; CMake 4 refuses its CMakeLists.txt, setuptools 81 lacks its
@@ -264,7 +266,7 @@ setup(
         "gluonlab.parallel.pipeline.render": ["template/*"],
         "gluonlab.report": ["template/*"],
         "gluonlab.timeline": ["template/*"],
-        "gluonlab.prediction": ["published.json"],
+        "gluonlab.performance_model": ["published.json"],
         "gluonlab.study": ["template/*", "words/*.json"],
     },
     install_requires=REQUIRES,

@@ -8,59 +8,59 @@ or, from Python::
     result = train(TrainConfig(gpus=2))
 
 Importing gluonlab is cheap and does not import MXNet; it arranges that MXNet, whenever it is
-imported from then on, finds what it needs on a machine of today (`gluonlab.engine.setup`). Import
-gluonlab first.
+imported from then on, finds what it needs on a machine of today (`gluonlab.engine.mxnet_setup`).
+Import gluonlab first.
 """
 
 from __future__ import annotations
 
-from gluonlab.host import start
+from gluonlab.host import command_start
 
-start.quiet_start()  # before what takes time
+command_start.quiet_start()  # before what takes time
 
 import importlib  # noqa: E402
 import importlib.util  # noqa: E402
 from typing import TYPE_CHECKING, Any, List  # noqa: E402
 
-from gluonlab.engine import setup  # noqa: E402
+from gluonlab.engine import mxnet_setup  # noqa: E402
 from gluonlab.host import signals  # noqa: E402
 
 if TYPE_CHECKING:
+    from gluonlab.bucketed_trainer.trainer import BucketedTrainer as BucketedTrainer
     from gluonlab.config import TrainConfig as TrainConfig
     from gluonlab.data import Loader as Loader
     from gluonlab.data import load_dataset as load_dataset
     from gluonlab.devices import gpus as gpus
-    from gluonlab.inference.loaded import load_run as load_run
+    from gluonlab.inference.loaded_network import load_run as load_run
     from gluonlab.kvstores import make_kvstore as make_kvstore
     from gluonlab.models import get_model as get_model
-    from gluonlab.models.optimize import optimize as optimize
-    from gluonlab.runs.frame import frame as frame
+    from gluonlab.models.optimize_network import optimize as optimize
+    from gluonlab.runs.data_frame import frame as frame
     from gluonlab.training.live_plot import LivePlot as LivePlot
     from gluonlab.training.loop import train as train
-    from gluonlab.update.trainer import BucketedTrainer as BucketedTrainer
 
 __version__ = "0.2.0"
 
 # Loaded when first asked for: most of these import MXNet, which takes a third of a second.
 _PUBLIC = {
-    "BucketedTrainer": "gluonlab.update.trainer",
+    "BucketedTrainer": "gluonlab.bucketed_trainer.trainer",
     "LivePlot": "gluonlab.training.live_plot",
     "Loader": "gluonlab.data",
     "TrainConfig": "gluonlab.config",
-    "frame": "gluonlab.runs.frame",
+    "frame": "gluonlab.runs.data_frame",
     "get_model": "gluonlab.models",
     "gpus": "gluonlab.devices",
     "load_dataset": "gluonlab.data",
-    "load_run": "gluonlab.inference.loaded",
+    "load_run": "gluonlab.inference.loaded_network",
     "make_kvstore": "gluonlab.kvstores",
-    "optimize": "gluonlab.models.optimize",
+    "optimize": "gluonlab.models.optimize_network",
     "train": "gluonlab.training.loop",
 }
 
 __all__ = sorted(_PUBLIC)
 
 signals.delay_in_imports()
-setup.install()
+mxnet_setup.install()
 
 
 def __getattr__(name: str) -> Any:

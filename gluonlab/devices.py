@@ -34,12 +34,12 @@ import re
 from numbers import Integral
 from typing import TYPE_CHECKING, Iterator, List, Sequence, Union
 
-from gluonlab.engine.installation import pip_install
-from gluonlab.engine.neighbours import own_cores as cores
-from gluonlab.engine.threads import set_threads
+from gluonlab.engine.cpu_threads import set_threads
+from gluonlab.engine.local_processes import own_cores as cores
+from gluonlab.engine.mxnet_installation import pip_install
 from gluonlab.errors import DeviceError, warn
 from gluonlab.gpu.cuda import check_code
-from gluonlab.host.launchers import has_gpus, instance_type
+from gluonlab.host.launcher_environment import has_gpus, instance_type
 
 if TYPE_CHECKING:
     import mxnet as mx
@@ -55,8 +55,8 @@ def devices(spec: Spec = None, threads: "int | None" = None) -> "List[mx.Context
     """The devices that ``spec`` names (see the table above), ready to compute.
 
     ``threads``: threads of each CPU device; normally left out (see
-    `gluonlab.engine.threads.threads_per_device`). Raises DeviceError, which names what was asked,
-    what exists, and the remedy.
+    `gluonlab.engine.cpu_threads.threads_per_device`). Raises DeviceError, which names what was
+    asked, what exists, and the remedy.
     """
     if spec is None:
         return _ready(_default(), threads)

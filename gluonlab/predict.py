@@ -12,14 +12,14 @@ import click
 from gluonlab.cli.command import command, json_option
 from gluonlab.config import TrainConfig
 from gluonlab.config.command_line import given
-from gluonlab.config.values import whole
+from gluonlab.config.option_types import whole
 from gluonlab.errors import ConfigError, DataError
-from gluonlab.files.whole import check_new, check_new_or_marked
-from gluonlab.plain import json_text
-from gluonlab.runs.schema import WRONG
+from gluonlab.files.atomic_files import check_new, check_new_or_marked
+from gluonlab.plain_text import json_text
+from gluonlab.runs.run_schema import WRONG
 
 if TYPE_CHECKING:
-    from gluonlab.inference.loaded import LoadedRun
+    from gluonlab.inference.loaded_network import LoadedRun
     from gluonlab.inference.predictions import PredictedBatch
 
 TOP, SHEET = 5, WRONG
@@ -163,8 +163,8 @@ def _loaded(
     replace: bool = False,
 ) -> "Tuple[LoadedRun, List[Any]]":
     """The run, and the pictures; every mistake that needs no MXNet is found before it loads."""
-    from gluonlab.inference.pictures import find_pictures
-    from gluonlab.runs.reader import read_finished
+    from gluonlab.inference.input_images import find_pictures
+    from gluonlab.runs.run_reader import read_finished
 
     try:
         read_finished(Path(run))
@@ -173,7 +173,7 @@ def _loaded(
     if sheet is not None:
         _check_sheet(sheet, replace)
     pictures = find_pictures(images) if images is not None else []
-    from gluonlab.inference.loaded import load_run
+    from gluonlab.inference.loaded_network import load_run
 
     return load_run(run, **settings), pictures
 

@@ -15,12 +15,12 @@ import click
 
 from gluonlab.cli.command import command, json_option
 from gluonlab.cli.config_file import config_file, save_settings
-from gluonlab.cli.streams import heard_or_not
+from gluonlab.cli.output_streams import heard_or_not
 from gluonlab.config import TrainConfig
 from gluonlab.config.command_line import config_options, given
-from gluonlab.config.values import size_in_bytes, whole
+from gluonlab.config.option_types import size_in_bytes, whole
 from gluonlab.errors import ConfigError, DataError
-from gluonlab.plain import columns, entry, json_text
+from gluonlab.plain_text import columns, entry, json_text
 
 
 def _counts(text: str) -> List[int]:
@@ -131,8 +131,8 @@ def main(
 
         check_given(given(settings))
         evaluated(Path(evaluate))
-        from gluonlab.cli.results import print_evaluation
-        from gluonlab.training.finished import evaluate_run
+        from gluonlab.cli.print_results import print_evaluation
+        from gluonlab.training.evaluate_run import evaluate_run
 
         print_evaluation(evaluate_run(evaluate, **given(settings)), as_json)
     elif resume is not None:
@@ -153,9 +153,9 @@ def _check_early(config: TrainConfig, goes_on: bool = False) -> None:
     Loading MXNet takes as long as everything else before the first step: this does without, and the
     run makes the same checks again. ``goes_on``: whether the folder may already contain a run.
     """
-    from gluonlab.data.sets.registry import check_dataset
+    from gluonlab.data.sets.dataset_registry import check_dataset
     from gluonlab.kvstores import check_kvstore, check_topology
-    from gluonlab.runs.writer import RunDirectory
+    from gluonlab.runs.run_writer import RunDirectory
 
     RunDirectory.check(config.out, empty=not goes_on)
     check_dataset(config.dataset)
@@ -165,8 +165,8 @@ def _check_early(config: TrainConfig, goes_on: bool = False) -> None:
 
 def _check_interrupted(folder: str) -> None:
     """Raise DataError if the folder does not contain a run."""
-    from gluonlab.runs.reader import RESUMED, read_description
-    from gluonlab.runs.schema import CHECKPOINTS
+    from gluonlab.runs.run_reader import RESUMED, read_description
+    from gluonlab.runs.run_schema import CHECKPOINTS
 
     if (Path(folder) / CHECKPOINTS).is_dir():
         return  # a checkpoint also contains the settings, if config.json is damaged
@@ -184,12 +184,12 @@ def _run(
     autoresume: bool,
 ) -> None:
     _check_early(config, goes_on=autoresume)
-    from gluonlab.cli.results import make_reporter, print_result  # here MXNet is loaded
+    from gluonlab.cli.print_results import make_reporter, print_result  # here MXNet is loaded
     from gluonlab.training.loop import train
 
     reporter = make_reporter(quiet or as_json)
     if counts is not None:
-        from gluonlab.study.compare import compare, table
+        from gluonlab.study.compare_devices import compare, table
 
         rows = compare(config, counts, reporter)
         with heard_or_not(sys.stdout):  # the comparison's folder has it
@@ -202,7 +202,7 @@ def _run(
 
 def _resume(folder: str, settings: Dict[str, Any], as_json: bool, quiet: bool) -> None:
     _check_interrupted(folder)
-    from gluonlab.cli.results import make_reporter, print_result
+    from gluonlab.cli.print_results import make_reporter, print_result
     from gluonlab.training.loop import train
     from gluonlab.training.resume import asked, interrupted
 
@@ -226,20 +226,20 @@ def _find_batch_size(config: TrainConfig, budget_bytes: int, as_json: bool, quie
 def _find_lr(config: TrainConfig, steps: str, as_json: bool) -> None:
     count = whole(1)("--find-lr", steps)
     _check_early(config)
-    from gluonlab.study import rate_finder  # MXNet is loaded here, not for --help
+    from gluonlab.study import learning_rate_finder
     from gluonlab.study.study import in_terminal
 
-    found = rate_finder.find_rate(config, count)
-    path = rate_finder.write(found, config.out)
-    lines = [*found.lines(), f"written to {path}: {rate_finder.PICTURE} shows it"]
+    found = learning_rate_finder.find_rate(config, count)
+    path = learning_rate_finder.write(found, config.out)
+    lines = [*found.lines(), f"written to {path}: {learning_rate_finder.PICTURE} shows it"]
     click.echo(json_text(found.to_dict()) if as_json else in_terminal(lines))
 
 
 def _names() -> Dict[str, Dict[str, str]]:
     """What can be chosen: kinds, and of each the names with their summaries."""
-    from gluonlab.data.sets.registry import DATASETS
+    from gluonlab.data.sets.dataset_registry import DATASETS
     from gluonlab.kvstores import KVSTORES
-    from gluonlab.models import MODELS, zoo
+    from gluonlab.models import MODELS, gluoncv_zoo
     from gluonlab.optimizers import OPTIMIZERS
 
     registries: Dict[str, Any] = {
@@ -252,7 +252,7 @@ def _names() -> Dict[str, Dict[str, str]]:
         title: {name: kind.summary for name, kind in registry.items()}
         for title, registry in registries.items()
     }
-    found["networks"][f"{zoo.PREFIX}NAME"] = zoo.SUMMARY
+    found["networks"][f"{gluoncv_zoo.PREFIX}NAME"] = gluoncv_zoo.SUMMARY
     return found
 
 
@@ -268,10 +268,10 @@ def _names_in_words(named: Mapping[str, Mapping[str, str]]) -> str:
 
 
 def _names_of_gluoncv() -> str:
-    from gluonlab.models import zoo
+    from gluonlab.models import gluoncv_zoo
 
-    names = zoo.gluoncv_names()
-    used = f"{len(names)} networks: --model {zoo.PREFIX}NAME trains one of them"
+    names = gluoncv_zoo.gluoncv_names()
+    used = f"{len(names)} networks: --model {gluoncv_zoo.PREFIX}NAME trains one of them"
     return "\n".join([*columns(names), "", used])
 
 

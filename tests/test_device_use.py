@@ -5,7 +5,7 @@ from pathlib import Path
 from support.device_use import TESTS, WITHOUT_DEVICES
 from support.devices import CHOICE
 
-from gluonlab.gpu.arithmetic import arithmetic
+from gluonlab.gpu.math_modes import arithmetic
 
 
 def test_convolutions_repeat_their_bits():

@@ -3,7 +3,7 @@
 import pytest
 
 import figures
-from gluonlab.bench.harness.record import Record, Series
+from gluonlab.bench.harness.measurement_record import Record, Series
 from gluonlab.host.resources import LIMIT
 
 FLAGS = ["avx", "avx2", "avx512f", "avx512bw", "avx512vl", "avx512dq", "avx512_vnni"]

@@ -16,12 +16,12 @@ from support.examples import examples
 
 from gluonlab.config import TrainConfig
 from gluonlab.errors import DivergedError, GluonlabWarning, ModelError, RunError
-from gluonlab.finite import LARGEST_LOSS, broken_parameters, is_healthy
+from gluonlab.finite_numbers import LARGEST_LOSS, broken_parameters, is_healthy
 from gluonlab.models import MODELS, ModelKind
 from gluonlab.parallel.data.strategy import data_parallel
-from gluonlab.training.finished import evaluate_run
+from gluonlab.training.evaluate_run import evaluate_run
 from gluonlab.training.loop import train
-from gluonlab.training.losses import LossLog
+from gluonlab.training.loss_meter import LossLog
 from gluonlab.training.reporter import Reporter
 
 

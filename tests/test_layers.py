@@ -19,16 +19,16 @@ PACKAGE = Path(__file__).resolve().parent.parent / "gluonlab"
 
 # A part may import those in the lines above its own, and itself.
 LAYERS = [
-    {"errors", "plain"},
+    {"errors", "plain_text"},
     {"host", "config"},
     {"engine"},
-    {"drawing", "files", "finite", "gpu"},
+    {"drawing", "files", "finite_numbers", "gpu"},
     {"devices"},
     {"data", "models", "collectives", "optimizers", "runs", "timeline"},
     {"kvstores", "export"},
-    {"update"},
+    {"bucketed_trainer"},
     {"parallel"},
-    {"training", "scratch", "prediction"},
+    {"training", "scratch", "performance_model"},
     {"launch"},
     {"bench"},
     {"study", "report", "exercises", "labs", "inference"},
@@ -38,7 +38,7 @@ LAYERS = [
 ]
 LEVEL = {part: level for level, parts in enumerate(LAYERS) for part in parts}
 # of ``config``: what knows no TrainConfig
-WITHOUT_SETTINGS = ("config.hints", "config.values")
+WITHOUT_SETTINGS = ("config.option_hints", "config.option_types")
 PICKLES = ("pickle", "cPickle", "cloudpickle", "dill", "joblib", "marshal", "shelve")
 RUN_FILES = {
     "config.json", "metrics.jsonl", "curves.png", "parameters.params", "compare.json",
@@ -153,9 +153,15 @@ def mxnet_imports(source):
 
 
 def collective_violations(module, source):
-    """Schedules are data: only their executors, and what checks its arrays, need MXNet."""
-    executors = ("collectives.executor", "parallel.pipeline.executor")
-    if f"{module}.".startswith(("collectives.", "parallel.pipeline.")) and module not in executors:
+    """Schedules are data: only the modules that run them import MXNet."""
+    runs_schedules = (
+        "collectives.schedule_executor",
+        "parallel.pipeline.network_stages",
+        "parallel.pipeline.pipeline_executor",
+        "parallel.pipeline.strategy",
+    )
+    in_scope = f"{module}.".startswith(("collectives.", "parallel.pipeline."))
+    if in_scope and module not in runs_schedules:
         yield from (f"{module}:{line} imports mxnet" for line in mxnet_imports(source))
 
 
@@ -163,9 +169,13 @@ def environment_violations(module, source):
     """Names of engine variables: in the engine's setup.py, openmp.py and parameter_server.py alone;
     in bench also for what a child gets, and in the launcher for what its processes get.
     """
-    if module in ("engine.setup", "engine.openmp", "engine.parameter_server"):
+    if module in (
+        "engine.mxnet_setup",
+        "engine.openmp_settings",
+        "engine.parameter_server_environment",
+    ):
         return
-    if module == "launch.parts":
+    if module == "launch.group_processes":
         return
     nodes = nodes_of(source)
     if module.split(".")[0] == "bench":
@@ -345,8 +355,11 @@ def test_importing_gluonlab_runs_the_engine_and_what_lies_below_it_only():
         waiting += {
             target for _, target, _ in imports(module, SOURCES[module], only_at_module_level=True)
         } - reached
-    host = {"host.start", "host.signals"}
-    first = "setup openmp installation mxnet_import mxnet_fixes parameter_server"
+    host = {"host.command_start", "host.signals"}
+    first = (
+        "mxnet_setup openmp_settings mxnet_installation mxnet_import mxnet_fixes "
+        "parameter_server_environment"
+    )
     engine = {f"engine.{name}" for name in first.split()}
     assert reached == {"", "errors", *host, *engine}
 
@@ -394,19 +407,19 @@ def test_everything_public_has_a_docstring(found):
     ("module", "line"),
     [
         ("errors", "from gluonlab import engine"),
-        ("engine.threads", "import gluonlab.devices"),
+        ("engine.cpu_threads", "import gluonlab.devices"),
         ("engine", "def f():\n    from gluonlab.devices import gpus"),
         ("config", "if TYPE_CHECKING:\n    from gluonlab.devices import Spec"),
         ("config.train_config", "from gluonlab.cli.command import command"),
-        ("models.lenet", "from gluonlab.data.loading.loader import Loader"),
+        ("models.lenet", "from gluonlab.data.loading.batch_loader import Loader"),
         ("data.loader", "from ..training.loop import train"),
         ("data.loader", "from .. import kvstores"),
         ("kvstores", "from gluonlab.training import buckets"),
         ("training.loop", "import gluonlab.cli.command as c"),
-        ("training.loop", "from gluonlab.study.compare import compare"),
-        ("bench.scaling", "from gluonlab.study.compare import compare"),
+        ("training.loop", "from gluonlab.study.compare_devices import compare"),
+        ("bench.scaling", "from gluonlab.study.compare_devices import compare"),
         ("bench.scaling", "from gluonlab.cli.command import command"),
-        ("study.compare", "from gluonlab.bench.__main__ import main"),
+        ("study.compare_devices", "from gluonlab.bench.__main__ import main"),
         ("cli", "from gluonlab.run import main"),
         ("run", "from gluonlab import train"),
     ],
@@ -419,7 +432,10 @@ def test_an_import_that_goes_up_is_found(module, line):
     ("module", "line"),
     [
         ("devices", "from gluonlab.config import TrainConfig"),
-        ("kvstores.native", "def f():\n    from gluonlab.config.train_config import TrainConfig"),
+        (
+            "kvstores.mxnet_stores",
+            "def f():\n    from gluonlab.config.train_config import TrainConfig",
+        ),
         ("parallel.data.step", "import gluonlab.config.train_config"),
         ("data.sets.idx", "if TYPE_CHECKING:\n    from ...config import TrainConfig as T"),
     ],
@@ -431,7 +447,7 @@ def test_a_train_config_below_training_is_found(module, line):
 @pytest.mark.parametrize(
     ("module", "line"),
     [
-        ("models", "from gluonlab.config.values import is_count"),
+        ("models", "from gluonlab.config.option_types import is_count"),
         ("training.plan", "from gluonlab.config import TrainConfig"),
         ("launch.__main__", "from gluonlab.config import TrainConfig"),
     ],
@@ -467,11 +483,15 @@ def test_an_import_that_goes_down_is_not(module, line):
     [
         ("training.loop", "(folder / 'metrics.jsonl').read_text()", 1),
         ("bench.scaling", "open(f'{folder}/config.json')", 1),
-        ("report.tables", "f'{line[\"validation_loss\"]:.4f}'", 1),
-        ("study.compare", "[each.get('lr') for each in lines if each['kind'] == 'step']", 2),
+        ("report.run_tables", "f'{line[\"validation_loss\"]:.4f}'", 1),
+        (
+            "study.compare_devices",
+            "[each.get('lr') for each in lines if each['kind'] == 'step']",
+            2,
+        ),
         ("training.loop", "'Write config.json and metrics.jsonl.'", 0),
         ("training.trial", "answer['bytes'], {'kind': 1}, line.loss", 0),
-        ("runs.reader", "json.loads((folder / 'config.json').read_text())['lr']", 0),
+        ("runs.run_reader", "json.loads((folder / 'config.json').read_text())['lr']", 0),
     ],
 )
 def test_a_file_or_a_key_of_a_runs_folder_elsewhere_is_found(module, line, count):
@@ -502,9 +522,9 @@ def test_what_is_imported_inside_functions_makes_no_cycle():
 @pytest.mark.parametrize(
     ("module", "line"),
     [
-        ("engine.threads", "os.environ.get('OMP_NUM_THREADS')"),
-        ("engine.threads", "NAME = 'OMP_NUM_THREADS'"),
-        ("engine.threads", "os.environ.get('GOMP_SPINCOUNT')"),
+        ("engine.cpu_threads", "os.environ.get('OMP_NUM_THREADS')"),
+        ("engine.cpu_threads", "NAME = 'OMP_NUM_THREADS'"),
+        ("engine.cpu_threads", "os.environ.get('GOMP_SPINCOUNT')"),
         ("training.loop", "os.environ['MXNET_CPU_TEMP_COPY'] = '4'"),
         ("kvstores", "import os\nos.getenv('DMLC_ROLE')"),
         ("bench.scaling", "os.environ['MXNET_CPU_TEMP_COPY'] = '4'"),
@@ -522,8 +542,8 @@ def test_an_engine_variable_elsewhere_is_found(module, line):
 @pytest.mark.parametrize(
     ("module", "line"),
     [
-        ("engine.setup", "os.environ['OMP_NUM_THREADS']"),
-        ("engine.threads", "raise ConfigError(f'OMP_NUM_THREADS={n} would hang: ...')"),
+        ("engine.mxnet_setup", "os.environ['OMP_NUM_THREADS']"),
+        ("engine.cpu_threads", "raise ConfigError(f'OMP_NUM_THREADS={n} would hang: ...')"),
         ("bench.scaling", "run(env={**os.environ, 'OMP_NUM_THREADS': '1'})"),
         ("bench.scaling", "run(env=dict(os.environ, OMP_NUM_THREADS='1'))"),
         ("bench.scaling", "os.environ.get('CUDA_VISIBLE_DEVICES')"),
@@ -537,12 +557,12 @@ def test_an_engine_variable_in_its_place_is_not(module, line):
     ("module", "line", "count"),
     [
         ("collectives.schedule", "import mxnet as mx", 1),
-        ("collectives.cost", "def f():\n    from mxnet.gluon import nn", 1),
+        ("collectives.cost_model", "def f():\n    from mxnet.gluon import nn", 1),
         ("collectives", "if TYPE_CHECKING:\n    from mxnet import nd", 1),
-        ("collectives.executor", "import mxnet as mx", 0),
-        ("parallel.pipeline.check", "import mxnet as mx", 1),
+        ("collectives.schedule_executor", "import mxnet as mx", 0),
+        ("parallel.pipeline.verify_pipeline", "import mxnet as mx", 1),
         ("parallel.pipeline", "from mxnet import nd", 1),
-        ("parallel.pipeline.executor", "import mxnet as mx", 0),
+        ("parallel.pipeline.pipeline_executor", "import mxnet as mx", 0),
         ("parallel.strategy", "import mxnet as mx", 0),
         ("collectives.schedule", "import mxnet_free\nimport numpy", 0),
         ("training.loop", "import mxnet as mx", 0),

@@ -118,5 +118,5 @@ def test_the_makefile_names_tests_that_are_there():
 def test_there_are_names():
     names = [name for document in DOCUMENTS for name in names_of(document)]
     assert len(names) >= 250
-    assert "gluonlab.launch.parameter_server.ParameterServer" in names
+    assert "gluonlab.launch.parameter_server_group.ParameterServer" in names
     assert not exists("gluonlab.launch.ParameterServer") and not exists("gluonlab.nothing")

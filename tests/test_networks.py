@@ -13,8 +13,8 @@ from support.networks import HYBRIDIZED, networks, trained
 from support.reference import cpus, distance
 from support.stores import STORES
 
+from gluonlab.bucketed_trainer.trainer import BucketedTrainer
 from gluonlab.kvstores import make_kvstore
-from gluonlab.update.trainer import BucketedTrainer
 
 
 @st.composite

@@ -14,11 +14,11 @@ from support.records import list_of_folder, records_of_folder
 import gluonlab.data.__main__
 import gluonlab.predict
 import gluonlab.run
-from gluonlab.data.images.decode import MAX_PIXELS
-from gluonlab.data.images.places import SUFFIXES, opened
+from gluonlab.data.images.decode_image import MAX_PIXELS
+from gluonlab.data.images.image_locations import SUFFIXES, opened
+from gluonlab.data.sets.csv_and_record_files import IMAGE_COLUMNS, LABEL_COLUMNS, find_records
 from gluonlab.data.sets.image_files import TRAIN, VAL
 from gluonlab.data.sets.image_folder import NOBODYS
-from gluonlab.data.sets.listed import IMAGE_COLUMNS, LABEL_COLUMNS, find_records
 
 PAGE = (Path(__file__).resolve().parent.parent / "docs" / "own-images.md").read_text("utf-8")
 COMMANDS = [

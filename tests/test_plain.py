@@ -8,8 +8,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from support.examples import examples
 
-from gluonlab import plain
-from gluonlab.plain import (
+from gluonlab import plain_text
+from gluonlab.plain_text import (
     COLUMN,
     LONGEST_LINE,
     WIDTH,
@@ -94,7 +94,7 @@ def test_what_is_written_is_read_again_but_for_numbers_that_are_none(value):
 
 
 def test_the_example_is_true():
-    assert doctest.testmod(plain) == (0, 3)
+    assert doctest.testmod(plain_text) == (0, 3)
 
 
 words = st.text("abc-/:%", min_size=1, max_size=30)

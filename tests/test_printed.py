@@ -2,7 +2,8 @@
 for an epoch, and every block of Python runs.
 
 The pages with tests of their own: tests/test_faq.py, tests/training/test_own_training_page.py,
-tests/update/test_own_loop.py, tests/launch/test_jobs.py, tests/export/test_command.py,
+tests/bucketed_trainer/test_own_loop.py, tests/launch/test_job_files.py,
+tests/export/test_command.py,
 tests/test_own_images.py, tests/test_exactness_page.py, tests/labs/test_grading_page.py.
 """
 

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import aws_shapes
 import cloudformation
-from gluonlab.host.launchers import has_local_disk
+from gluonlab.host.launcher_environment import has_local_disk
 
 SAGEMAKER = Path(__file__).resolve().parent.parent / "sagemaker"
 # of the requests in a folder

@@ -18,8 +18,8 @@ sys.path.insert(0, str(ROOT))  # this gluonlab
 
 from benchmarks import checkpoints, host, images, optimize, peers, threads  # noqa: E402
 from gluonlab.bench import scaling, splits  # noqa: E402
-from gluonlab.bench.harness.interval import ratio  # noqa: E402
-from gluonlab.bench.harness.record import read_record  # noqa: E402
+from gluonlab.bench.harness.confidence_interval import ratio  # noqa: E402
+from gluonlab.bench.harness.measurement_record import read_record  # noqa: E402
 from kinds_of_cpu import CASCADE_LAKE, ZEN_3, ZEN_4, ZEN_4_AVX2, kind_of  # noqa: E402
 
 RECORDS = Path(__file__).resolve().parent / "figures"
@@ -337,7 +337,7 @@ def _milliseconds(seconds):
     return f"{statistics.median(seconds) * 1e3:.1f} ms"
 
 
-# those of gluonlab.bench.allreduce.measure, benchmarks.gradients
+# those of gluonlab.bench.allreduce.measure_allreduce, benchmarks.gradients
 PEERS, LIMIT = ("chapter", "local", "device", "nccl"), "of the memory limit"
 
 

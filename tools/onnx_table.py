@@ -16,11 +16,11 @@ import mxnet as mx
 import numpy as np
 
 from gluonlab.errors import GluonlabError
-from gluonlab.export.checks import drawn_parameters
+from gluonlab.export.check_exportable import drawn_parameters
 from gluonlab.export.onnx_graph import check_onnx
 from gluonlab.export.onnx_graph import INPUT, to_onnx
-from gluonlab.models import MODELS, get_model, zoo
-from gluonlab.models.shapes import takes
+from gluonlab.models import MODELS, get_model, gluoncv_zoo
+from gluonlab.models.infer_shapes import takes
 
 CLASSES = 10
 BATCHES = (1, 3)
@@ -30,13 +30,13 @@ SMALL = [(1, 28, 28), (3, 32, 32), (3, 64, 64)]
 
 
 def all_names():
-    return [*MODELS, *(zoo.PREFIX + name for name in zoo.gluoncv_names())]
+    return [*MODELS, *(gluoncv_zoo.PREFIX + name for name in gluoncv_zoo.gluoncv_names())]
 
 
 def row(name):
     """One line of the table."""
     graph = get_model(name, CLASSES)(mx.sym.var(INPUT))
-    small = not name.startswith(zoo.PREFIX) or "cifar" in name
+    small = not name.startswith(gluoncv_zoo.PREFIX) or "cifar" in name
     shapes = [*SMALL * small, *SHAPES]
     shape = next(each for each in shapes if takes(graph, each, CLASSES))
     arrays = drawn_parameters(graph, shape)

@@ -13,7 +13,9 @@ from gluonlab.bench import pipeline as _pipeline
 from gluonlab.bench import scaling as _scaling
 from gluonlab.bench import splits as _splits
 from gluonlab.bench.allreduce.__main__ import allreduce
-from gluonlab.bench.harness.command import (
+from gluonlab.bench.harness.interleaved_rounds import image_rates, measure
+from gluonlab.bench.harness.machine_info import HERE
+from gluonlab.bench.harness.measurement_command import (
     INTERRUPTED,
     JSON,
     ON,
@@ -23,13 +25,11 @@ from gluonlab.bench.harness.command import (
     measurement,
     option,
 )
-from gluonlab.bench.harness.machine import HERE
-from gluonlab.bench.harness.rounds import image_rates, measure
-from gluonlab.bench.harness.workers import BACKENDS
+from gluonlab.bench.harness.worker_processes import BACKENDS
 from gluonlab.bench.links.__main__ import links
 from gluonlab.cli.command import command, dispatch
-from gluonlab.cli.streams import complain
-from gluonlab.parallel.pipeline.schedule import SCHEDULES
+from gluonlab.cli.output_streams import complain
+from gluonlab.parallel.pipeline.pipeline_schedule import SCHEDULES
 
 
 @command("python -m gluonlab.bench scaling", INTERRUPTED)
@@ -75,7 +75,7 @@ def splits(asked: Asked, network: str, microbatches: str, devices: Optional[str]
     task = _splits.check_network(network)
     parts = _splits.check_microbatches(microbatches, task)
     # MXNet is loaded here, not for the other commands
-    from gluonlab.bench import splits_measure as _measure
+    from gluonlab.bench import measure_splits as _measure
 
     on = cpu_devices(_splits.DEVICES) if devices is None else measured_on(devices)
     count = _measure.check_devices(on)

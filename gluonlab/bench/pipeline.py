@@ -7,14 +7,14 @@ from __future__ import annotations
 
 from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Sequence
 
-from gluonlab.bench.harness.command import Drawing, drawn, number_of_devices
-from gluonlab.bench.harness.table import table as as_table
-from gluonlab.config.values import real, whole
+from gluonlab.bench.harness.measurement_command import Drawing, drawn, number_of_devices
+from gluonlab.bench.harness.table_format import table as as_table
+from gluonlab.config.option_types import real, whole
 from gluonlab.errors import ConfigError, unknown
-from gluonlab.parallel.pipeline.check import peaks
-from gluonlab.parallel.pipeline.price import Costs, PipelineTimeline, equal_shares, price
-from gluonlab.parallel.pipeline.schedule import SCHEDULES, PipelineSchedule, make_pipeline
-from gluonlab.plain import json_text
+from gluonlab.parallel.pipeline.pipeline_cost import Costs, PipelineTimeline, equal_shares, price
+from gluonlab.parallel.pipeline.pipeline_schedule import SCHEDULES, PipelineSchedule, make_pipeline
+from gluonlab.parallel.pipeline.verify_pipeline import peaks
+from gluonlab.plain_text import json_text
 
 DEVICES, MICROBATCHES, SEVERAL = 4, 8, 2
 MOST = 4096  # microbatches, and stages on each device; each is some instructions

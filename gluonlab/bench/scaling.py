@@ -6,19 +6,19 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence
 
-from gluonlab.bench.harness.interval import ratio
-from gluonlab.bench.harness.record import Series
-from gluonlab.bench.harness.rounds import Subject
-from gluonlab.bench.harness.table import interleaved, missing, outcome
-from gluonlab.bench.harness.table import table as as_table
-from gluonlab.bench.harness.workers import (
+from gluonlab.bench.harness.confidence_interval import ratio
+from gluonlab.bench.harness.interleaved_rounds import Subject
+from gluonlab.bench.harness.measurement_record import Series
+from gluonlab.bench.harness.table_format import interleaved, missing, outcome
+from gluonlab.bench.harness.table_format import table as as_table
+from gluonlab.bench.harness.worker_processes import (
     HOROVOD,
     PATIENCE,
     missing_backend,
     parse_backends,
 )
-from gluonlab.bench.tasks import TASKS
-from gluonlab.config.values import whole
+from gluonlab.bench.workloads import TASKS
+from gluonlab.config.option_types import whole
 from gluonlab.errors import ConfigError, unknown
 from gluonlab.host import resources
 

@@ -1,7 +1,7 @@
 """``bench splits``: a network spread over devices in each of the possible ways.
 
 This module has the ways, the command and its tables, made from the series that
-`gluonlab.bench.splits_measure` measures. It does not import MXNet.
+`gluonlab.bench.measure_splits` measures. It does not import MXNet.
 """
 
 from __future__ import annotations
@@ -10,14 +10,14 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 
-from gluonlab.bench.harness.interval import ratio
-from gluonlab.bench.harness.record import Series
-from gluonlab.bench.harness.table import interleaved, missing, outcome
-from gluonlab.bench.harness.table import table as as_table
-from gluonlab.bench.tasks import Task
-from gluonlab.config.values import whole
+from gluonlab.bench.harness.confidence_interval import ratio
+from gluonlab.bench.harness.measurement_record import Series
+from gluonlab.bench.harness.table_format import interleaved, missing, outcome
+from gluonlab.bench.harness.table_format import table as as_table
+from gluonlab.bench.workloads import Task
+from gluonlab.config.option_types import whole
 from gluonlab.errors import ConfigError, unknown
-from gluonlab.parallel.pipeline.price import ideal_bubble
+from gluonlab.parallel.pipeline.pipeline_cost import ideal_bubble
 
 DEVICES, MICROBATCHES, ROUNDS = 2, 8, 9
 ONE, DATA, LAYERS, CHANNELS = "one", "data", "layers", "channels"

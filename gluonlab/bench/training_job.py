@@ -1,4 +1,4 @@
-"""Jobs of `gluonlab.bench.worker`: gluonlab's own training, in one process or in several.
+"""Jobs of `gluonlab.bench.worker_main`: gluonlab's own training, in one process or in several.
 
 It is made of the parts that `gluonlab.training.loop` is made of.
 """
@@ -18,21 +18,21 @@ from typing import Any, Dict, Iterator, List, Mapping, Optional
 import mxnet as mx
 from mxnet import nd
 
-from gluonlab.bench.harness.workers import start_group
-from gluonlab.bench.tasks import CLASSES, LEARNING_RATE, TASKS
-from gluonlab.bench.worker import Job
+from gluonlab.bench.harness.worker_processes import start_group
+from gluonlab.bench.worker_main import Job
+from gluonlab.bench.workloads import CLASSES, LEARNING_RATE, TASKS
 from gluonlab.config import TrainConfig
-from gluonlab.data.loading.loader import Loader
-from gluonlab.data.loading.shards import Batch
-from gluonlab.data.sets.registry import load_dataset
-from gluonlab.engine.setup import Overlap, overlapping
-from gluonlab.kvstores.groups import ALONE, Group
+from gluonlab.data.loading.batch_loader import Loader
+from gluonlab.data.loading.split_batch import Batch
+from gluonlab.data.sets.dataset_registry import load_dataset
+from gluonlab.engine.mxnet_setup import Overlap, overlapping
+from gluonlab.kvstores.process_groups import ALONE, Group
 from gluonlab.parallel import strategy_class
-from gluonlab.parallel.objective import make_loss
 from gluonlab.parallel.strategy import Strategy
+from gluonlab.parallel.training_loss import make_loss
 from gluonlab.timeline.recorder import Recorder
-from gluonlab.training.losses import LossLog
-from gluonlab.training.network import make_net
+from gluonlab.training.build_network import make_net
+from gluonlab.training.loss_meter import LossLog
 from gluonlab.training.plan import make_plan
 
 

@@ -39,15 +39,15 @@ from typing import (
 import click
 from click.shell_completion import CompletionItem, ShellComplete, get_completion_class
 
-from gluonlab.cli.streams import complain, fill_closed, heard_or_not, nobody_reads, silence
+from gluonlab.cli.output_streams import complain, fill_closed, heard_or_not, nobody_reads, silence
 from gluonlab.config.command_line import TURNED_OFF
-from gluonlab.config.hints import HERE, nearest, unknown_option
+from gluonlab.config.option_hints import HERE, nearest, unknown_option
 from gluonlab.errors import ConfigError, DownloadError, GluonlabError, GluonlabWarning, unknown
 from gluonlab.host import out_of_memory, signals
+from gluonlab.host.command_start import end_at_once, explain_hidden, started_quietly
 from gluonlab.host.out_of_memory import used_up
 from gluonlab.host.signals import RAISED, SEND_AFTER, Terminated, ends_if_stuck, number_of
-from gluonlab.host.start import end_at_once, explain_hidden, started_quietly
-from gluonlab.plain import one_line
+from gluonlab.plain_text import one_line
 
 SEPARATOR = "--"  # behind which stand the words of another command
 AS_WRITTEN = "gluonlab.cli.as_written"  # click's meta: the words of this command

@@ -17,10 +17,10 @@ import click
 
 from gluonlab.config import TrainConfig, option_name
 from gluonlab.config.command_line import FROM_FILE, Setting
-from gluonlab.config.hints import nearest
-from gluonlab.config.values import flag
+from gluonlab.config.option_hints import nearest
+from gluonlab.config.option_types import flag
 from gluonlab.errors import ConfigError, DataError, unknown
-from gluonlab.files.whole import check_new, read_bounded, write_text
+from gluonlab.files.atomic_files import check_new, read_bounded, write_text
 
 TOML, JSON = ".toml", ".json"
 # TOML's readers take the square of a dotted key's length; config.json has the classes' names
@@ -85,7 +85,7 @@ def _content(path: str, where: str) -> Tuple[Dict[str, Any], bool]:
     """What a file holds, and whether a run has written it."""
     ending = Path(path).suffix.lower()
     if ending not in LARGEST_BYTES:
-        from gluonlab.runs.schema import CONFIG
+        from gluonlab.runs.run_schema import CONFIG
 
         ours = Path(path) / CONFIG
         how = f"it is a run's folder: give its file, {ours}" if ours.is_file() else HOW
@@ -143,7 +143,7 @@ def _json(text: str) -> Any:
 
 
 def _of_run(path: str, content: Mapping[str, Any]) -> Dict[str, Any]:
-    from gluonlab.runs.reader import description
+    from gluonlab.runs.run_reader import description
 
     try:
         found = description(Path(path).parent, content, f"--config {path}", HOW)

@@ -5,7 +5,7 @@ ALGORITHMS is the one list that commands, tests and labs read.
 Every algorithm is ``f(world_size, *, chunks=None, groups=None) -> Schedule``; one that has no use
 for ``chunks`` or ``groups`` refuses them. Costs are for n bytes on p ranks behind one switch: every
 rank has one full-duplex port, a message takes alpha + bytes * beta on the ports that it passes, and
-adding takes gamma a byte. `gluonlab.collectives.cost` prices any topology.
+adding takes gamma a byte. `gluonlab.collectives.cost_model` prices any topology.
 
 Recursive doubling of the whole buffer is left out: two ranks that exchange and add the same chunk
 in one step read and write it at once, which the rules of a step forbid; real buffers would have to

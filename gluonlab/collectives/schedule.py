@@ -48,7 +48,7 @@ def is_whole(value: Any, at_least: int = 1) -> bool:
 class Schedule:
     """A collective operation as data.
 
-    What it promises, and `gluonlab.collectives.check.check` proves:
+    What it promises, and `gluonlab.collectives.verify_schedule.check` proves:
 
     ==============  =================================  ============================
     collective      before                             after

@@ -64,13 +64,13 @@ from typing import (
     Union,
 )
 
-from gluonlab.collectives.links import INFINITE, Link, Pair, Route, Topology, pairs_of
 from gluonlab.collectives.schedule import FILE_FORMAT
+from gluonlab.collectives.topology import INFINITE, Link, Pair, Route, Topology, pairs_of
 from gluonlab.errors import DataError, ScheduleError, unknown
-from gluonlab.files.whole import read_bounded, write_text
+from gluonlab.files.atomic_files import read_bounded, write_text
 
 if TYPE_CHECKING:
-    from gluonlab.collectives.synthesis.search import SynthesizedSchedule
+    from gluonlab.collectives.synthesis.schedule_search import SynthesizedSchedule
 
 SUFFIX = ".json"
 LARGEST_BYTES = 16 * 2**20
@@ -122,10 +122,10 @@ def _with_schedules(where: str, content: Dict[str, Any], name: str) -> Topology:
             f"{where}: its schedules are for {shown(content.get('devices'))} devices, and its "
             f"topology has {topology.world_size}: {AGAIN}"
         )
-    from gluonlab.collectives.synthesis import stored  # which needs numpy, unlike the doctor
-    from gluonlab.collectives.synthesis.lanes import lanes_of
+    from gluonlab.collectives.synthesis import precomputed_schedules
+    from gluonlab.collectives.synthesis.flow_network import lanes_of
 
-    held = stored.parsed(where, content)
+    held = precomputed_schedules.parsed(where, content)
     if set(held.lanes.wires) != set(lanes_of(topology).wires):
         raise ScheduleError(f"{where}: its schedules are for other links than it has: {AGAIN}")
     return replace(topology, schedules=tuple(found.schedule for found in held.front))
@@ -160,10 +160,12 @@ def write_topology(topology: Topology, path: Union[str, Path]) -> None:
 
 def with_schedules(topology: Topology, front: "Sequence[SynthesizedSchedule]") -> str:
     """The text of a file of schedules found for ``topology``, which `read_topology` reads."""
-    from gluonlab.collectives.synthesis import stored
-    from gluonlab.collectives.synthesis.lanes import lanes_of
+    from gluonlab.collectives.synthesis import precomputed_schedules
+    from gluonlab.collectives.synthesis.flow_network import lanes_of
 
-    return stored.written([topology.name], lanes_of(topology), front, topology=_as_text(topology))
+    return precomputed_schedules.written(
+        [topology.name], lanes_of(topology), front, topology=_as_text(topology)
+    )
 
 
 def _as_text(topology: Topology) -> str:

@@ -10,8 +10,8 @@ from typing import Any, Callable, Collection, Dict, List, Mapping, Tuple
 
 import click
 
+from gluonlab.config.option_types import flag
 from gluonlab.config.train_config import TOGETHER, TrainConfig, option_name
-from gluonlab.config.values import flag
 
 # keys of a click context's ``meta``: a file's settings, and flags that the command line turns off
 FROM_FILE, TURNED_OFF = "gluonlab.from_file", "gluonlab.turned_off"

@@ -19,8 +19,8 @@ from typing import (
     Union,
 )
 
-from gluonlab.config.hints import nearest_name
-from gluonlab.config.values import (
+from gluonlab.config.option_hints import nearest_name
+from gluonlab.config.option_types import (
     DECODERS,
     IMAGE_SIZE,
     LARGEST_RATE,

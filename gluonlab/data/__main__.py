@@ -11,13 +11,13 @@ import click
 
 from gluonlab.cli.command import command, dispatch, json_option
 from gluonlab.config import TrainConfig
-from gluonlab.config.values import real, text
+from gluonlab.config.option_types import real, text
+from gluonlab.data.fetching.data_folders import DAMAGED, OK, data_root, download_command, folder_of
+from gluonlab.data.fetching.data_folders import verify as _verify
 from gluonlab.data.fetching.download import SLOWEST_BYTES_PER_S, TIMEOUT_S
 from gluonlab.data.fetching.download import download as _download
-from gluonlab.data.fetching.location import DAMAGED, OK, data_root, download_command, folder_of
-from gluonlab.data.fetching.location import verify as _verify
-from gluonlab.data.fetching.sources import SOURCES, Source, find_source
-from gluonlab.data.sets.registry import (
+from gluonlab.data.fetching.download_sources import SOURCES, Source, find_source
+from gluonlab.data.sets.dataset_registry import (
     DATASETS,
     all_of_image_files,
     load_dataset,
@@ -25,7 +25,7 @@ from gluonlab.data.sets.registry import (
     takes,
 )
 from gluonlab.errors import ConfigError, DataError, RunError
-from gluonlab.plain import json_text
+from gluonlab.plain_text import json_text
 
 RUN = "python -m gluonlab.run --dataset"
 KEPT = "what has been downloaded is kept: run the same command again to resume"
@@ -165,9 +165,9 @@ def pack(name: Optional[str], out: Optional[str], **given: Any) -> None:
         raise ConfigError(
             f"{name} has no image files to decode: choose {', '.join(all_of_image_files())}"
         )
-    from gluonlab.data.sets.pack import check_new_folder
-    from gluonlab.data.sets.pack import pack as write
-    from gluonlab.training.file_options import file_options
+    from gluonlab.data.sets.packed_folder import check_new_folder
+    from gluonlab.data.sets.packed_folder import pack as write
+    from gluonlab.training.image_options import file_options
 
     settings: Dict[str, Any] = {key: value for key, value in given.items() if value is not None}
     config = TrainConfig(dataset=name, resident_bytes=0, **settings)

@@ -10,28 +10,28 @@ from typing import Callable, List, Mapping, Optional, Sequence, Tuple
 import click
 
 from gluonlab.cli.command import command, json_option
-from gluonlab.doctor import gpus, host, mxnet_loads, software, training
+from gluonlab.doctor import check_gpus, check_host, check_mxnet, check_software, check_training
+from gluonlab.doctor.check_host import addresses
 from gluonlab.doctor.findings import FAULT, Finding, as_lines, as_object, guarded, worst
-from gluonlab.doctor.host import addresses
 from gluonlab.errors import ConfigError
 from gluonlab.gpu import nvml
-from gluonlab.gpu.process import end_all
-from gluonlab.plain import json_text
+from gluonlab.gpu.isolated_process import end_all
+from gluonlab.plain_text import json_text
 
 Check = Tuple[str, Callable[[], Sequence[Finding]]]
 Addresses = Callable[[], Mapping[str, Tuple[str, ...]]]
 
 
 def examine(
-    train: bool = False, network: bool = False, addresses: Addresses = host.addresses
+    train: bool = False, network: bool = False, addresses: Addresses = check_host.addresses
 ) -> List[Finding]:
     """Every finding of this machine.
 
     ``train``: also train one step; ``network``: also try the data sets' ``addresses``.
     """
     checks = [*_software(), *_gpus(), *_places()]
-    checks += [("train", training.try_training)] * train
-    checks += [("network", lambda: host.mirrors(addresses()))] * network
+    checks += [("train", check_training.try_training)] * train
+    checks += [("network", lambda: check_host.mirrors(addresses()))] * network
     with ThreadPoolExecutor(max_workers=len(checks)) as pool:
         results = [pool.submit(guarded, name, look) for name, look in checks]
         try:
@@ -42,33 +42,33 @@ def examine(
 
 
 def _software() -> List[Check]:
-    folder = software.module_folder("mxnet")
+    folder = check_software.module_folder("mxnet")
 
     def load() -> List[Finding]:
-        horovod = software.installed_version("horovod")
-        return mxnet_loads.findings(mxnet_loads.try_mxnet(), folder is not None, horovod)
+        horovod = check_software.installed_version("horovod")
+        return check_mxnet.findings(check_mxnet.try_mxnet(), folder is not None, horovod)
 
     return [
-        ("python", lambda: [software.python()]),
-        ("numpy", lambda: [software.numpy(software.installed_version("numpy"))]),
-        ("mxnet", lambda: [software.mxnet(software.installed_mxnets(), folder)]),
-        ("libraries", lambda: software.libraries(folder)),
+        ("python", lambda: [check_software.python()]),
+        ("numpy", lambda: [check_software.numpy(check_software.installed_version("numpy"))]),
+        ("mxnet", lambda: [check_software.mxnet(check_software.installed_mxnets(), folder)]),
+        ("libraries", lambda: check_software.libraries(folder)),
         ("import", load),
     ]
 
 
 def _gpus() -> List[Check]:
     def look() -> List[Finding]:
-        driver, installed = nvml.look(), list(software.installed_mxnets())
+        driver, installed = nvml.look(), list(check_software.installed_mxnets())
         flavour = installed[0] if len(installed) == 1 else ""
-        instance = gpus.instance_type(os.environ)
+        instance = check_gpus.instance_type(os.environ)
         checks: List[Check] = [
-            ("gpus", lambda: gpus.driver(driver, flavour)),
-            ("capability", lambda: gpus.capabilities(driver, flavour)),
-            ("products", lambda: gpus.products(driver)),
-            ("gpu-memory", lambda: gpus.memory(driver)),
-            ("numbering", lambda: gpus.numbering(driver)),
-            ("links", lambda: gpus.links(driver, instance)),
+            ("gpus", lambda: check_gpus.driver(driver, flavour)),
+            ("capability", lambda: check_gpus.capabilities(driver, flavour)),
+            ("products", lambda: check_gpus.products(driver)),
+            ("gpu-memory", lambda: check_gpus.memory(driver)),
+            ("numbering", lambda: check_gpus.numbering(driver)),
+            ("links", lambda: check_gpus.links(driver, instance)),
         ]
         return [finding for check in checks for finding in guarded(*check)]
 
@@ -77,14 +77,14 @@ def _gpus() -> List[Check]:
 
 def _places() -> List[Check]:
     return [
-        ("cpu", host.cpu),
-        ("memory", lambda: [host.memory()]),
-        ("shm", lambda: [host.shared_memory()]),
-        ("home", lambda: [host.home(os.environ.get("HOME", ""))]),
-        ("data", host.folder),
-        ("runs", lambda: [host.current_folder()]),
-        ("temporary", lambda: [host.temporary()]),
-        ("sagemaker", host.sagemaker),
+        ("cpu", check_host.cpu),
+        ("memory", lambda: [check_host.memory()]),
+        ("shm", lambda: [check_host.shared_memory()]),
+        ("home", lambda: [check_host.home(os.environ.get("HOME", ""))]),
+        ("data", check_host.folder),
+        ("runs", lambda: [check_host.current_folder()]),
+        ("temporary", lambda: [check_host.temporary()]),
+        ("sagemaker", check_host.sagemaker),
     ]
 
 
@@ -119,7 +119,7 @@ def main(
         raise ConfigError("--out names what --prove writes: add --prove, or leave --out out")
     proof = None
     if prove:
-        from gluonlab.doctor.proof import Proof
+        from gluonlab.doctor.prove import Proof
 
         proof = Proof.named(out or OUT)
     began = time.monotonic()

@@ -24,10 +24,10 @@ from typing import TYPE_CHECKING, Any, Callable, Dict, List, NamedTuple, Sequenc
 import numpy as np
 
 from gluonlab.devices import devices
-from gluonlab.doctor.training import TOLERANCE, difference
+from gluonlab.doctor.check_training import TOLERANCE, difference
 from gluonlab.errors import GluonlabError
-from gluonlab.files.whole import temporary_folder
-from gluonlab.gpu.process import ProcessExit, message_of, tell
+from gluonlab.files.atomic_files import temporary_folder
+from gluonlab.gpu.isolated_process import ProcessExit, message_of, tell
 from gluonlab.kvstores import KVSTORES, make_kvstore
 
 if TYPE_CHECKING:
@@ -498,13 +498,13 @@ def training_step(
     import mxnet as mx
     from mxnet import nd
 
-    from gluonlab.data.loading.augment import make_input
-    from gluonlab.data.loading.shards import whole
+    from gluonlab.bucketed_trainer.trainer import BucketedTrainer
+    from gluonlab.data.loading.augmentation import make_input
+    from gluonlab.data.loading.split_batch import whole
     from gluonlab.models import get_model
-    from gluonlab.models.shapes import complete
+    from gluonlab.models.infer_shapes import complete
     from gluonlab.parallel.data.strategy import DataParallelStep
-    from gluonlab.parallel.objective import make_loss
-    from gluonlab.update.trainer import BucketedTrainer
+    from gluonlab.parallel.training_loss import make_loss
 
     shape = (1, 28, 28) if network == "lenet" else (3, 32, 32)
     net = get_model(network, CLASSES, list(ctxs))

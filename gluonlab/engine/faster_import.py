@@ -26,7 +26,7 @@ from pathlib import Path
 from types import CodeType, FunctionType, ModuleType
 from typing import Any, Callable, Dict, Iterator, NamedTuple, Optional, Tuple
 
-from gluonlab.host.cache import cache_folder
+from gluonlab.host.cache_folder import cache_folder
 
 DEFERRED = frozenset(
     {

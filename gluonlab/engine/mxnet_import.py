@@ -7,9 +7,9 @@ import sys
 import types
 from typing import Any, Callable, ContextManager
 
-from gluonlab.engine.installation import either
+from gluonlab.engine.mxnet_installation import either
 from gluonlab.errors import EngineError, MissingMXNet
-from gluonlab.host.start import explain_hidden, hidden_line
+from gluonlab.host.command_start import explain_hidden, hidden_line
 
 
 def install(around: Callable[[], ContextManager[None]]) -> None:
@@ -38,7 +38,7 @@ def explain(error: BaseException) -> EngineError:
     hidden = explain_hidden(error)
     if hidden is not None:
         return EngineError(hidden)
-    from gluonlab.engine.linking import understand
+    from gluonlab.engine.linker_errors import understand
 
     complaint = understand(text)
     if complaint is None:

@@ -12,9 +12,9 @@ and before each measurement a guess: `gluonlab.exercises.guesses`.
 The checkers are in ``labNN.py``, a module for each lab.
 """
 
-from gluonlab.exercises.checking import Verdict, Wrong, check, exercise
+from gluonlab.exercises.checkers import Verdict, Wrong, check, exercise
 from gluonlab.exercises.guesses import because, observe, predict, surprises
-from gluonlab.exercises.here import Here, setup
+from gluonlab.exercises.lab_environment import Here, setup
 from gluonlab.exercises.languages import language
 
 __all__ = [

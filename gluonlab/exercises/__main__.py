@@ -12,16 +12,16 @@ import click
 from tqdm import tqdm
 
 from gluonlab.cli.command import command, dispatch, json_option
-from gluonlab.config.values import real, whole
+from gluonlab.config.option_types import real, whole
 from gluonlab.errors import ExerciseError, NotebookError
 from gluonlab.exercises import grading
-from gluonlab.exercises.checking import LARGEST_SEED, all_exercises, labs
-from gluonlab.exercises.runners import ENGINES, IMAGE, Containers, find_engine
-from gluonlab.exercises.submission import missing
+from gluonlab.exercises.checkers import LARGEST_SEED, all_exercises, labs
+from gluonlab.exercises.notebook_runners import ENGINES, IMAGE, Containers, find_engine
+from gluonlab.exercises.run_submission import missing
 from gluonlab.exercises.supervisor import MOST_JOBS, jobs_here
-from gluonlab.files.whole import check_new, write_text
+from gluonlab.files.atomic_files import check_new, write_text
 from gluonlab.host.resources import available_cores
-from gluonlab.plain import json_text, printable
+from gluonlab.plain_text import json_text, printable
 
 SECONDS = 600.0  # for one notebook; a lab takes less than 120 on two cores, 240 on one
 LONGEST_SECONDS = 86_400

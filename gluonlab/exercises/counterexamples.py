@@ -13,7 +13,7 @@ from typing import Any, Callable, Iterable, List, NamedTuple, Optional, Sequence
 
 import numpy as np
 
-from gluonlab.exercises.checking import Wrong
+from gluonlab.exercises.checkers import Wrong
 
 Pair = Tuple[str, str]  # the same in English and in Japanese
 Look = Tuple[Any, str, str]  # whether it is so, and what is said then

@@ -38,12 +38,12 @@ from typing import (
 )
 
 from gluonlab.errors import DataError, ExerciseError, NotebookError
-from gluonlab.exercises.checking import PASSED, all_exercises, find, in_order
-from gluonlab.exercises.runners import LOOK_S, NotebookResult, run_in_processes
-from gluonlab.exercises.submission import missing
+from gluonlab.exercises.checkers import PASSED, all_exercises, find, in_order
+from gluonlab.exercises.notebook_runners import LOOK_S, NotebookResult, run_in_processes
+from gluonlab.exercises.run_submission import missing
 from gluonlab.exercises.supervisor import Bounds, within_room
-from gluonlab.files.whole import read_bounded, write_text
-from gluonlab.plain import one_line, plain_name, printable
+from gluonlab.files.atomic_files import read_bounded, write_text
+from gluonlab.plain_text import one_line, plain_name, printable
 
 _MOST_TABLE_BYTES = 2**26  # of a table of grades that is read
 _COUNTED = "04-6"  # the exercise in which the cost of right answers counts

@@ -32,10 +32,10 @@ from itertools import zip_longest
 from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple, Union
 
 from gluonlab.errors import ExerciseError, unknown
-from gluonlab.exercises.checking import import_lab, labs, of_its_lab
+from gluonlab.exercises.checkers import import_lab, labs, of_its_lab
 from gluonlab.exercises.counterexamples import Pair
 from gluonlab.exercises.languages import Texts, say
-from gluonlab.plain import padded, width
+from gluonlab.plain_text import padded, width
 
 Key = Union[str, int]
 

@@ -14,9 +14,9 @@ import numpy as np
 from mxnet import nd
 from mxnet.base import _LIB, check_call
 
-from gluonlab.engine.threads import EngineContext
-from gluonlab.exercises.arrays import check_arrays, cpus, in_words, watch
-from gluonlab.exercises.checking import Wrong, draws, exercise
+from gluonlab.engine.cpu_threads import EngineContext
+from gluonlab.exercises.array_tracking import check_arrays, cpus, in_words, watch
+from gluonlab.exercises.checkers import Wrong, draws, exercise
 from gluonlab.exercises.counterexamples import (
     NUMBERS,
     CaseText,

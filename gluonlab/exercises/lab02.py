@@ -12,8 +12,8 @@ import mxnet as mx
 import numpy as np
 from mxnet import nd
 
-from gluonlab.exercises.arrays import ArrayTrace, check_devices, cpus, in_words, watch
-from gluonlab.exercises.checking import Wrong, draws, exercise, more
+from gluonlab.exercises.array_tracking import ArrayTrace, check_devices, cpus, in_words, watch
+from gluonlab.exercises.checkers import Wrong, draws, exercise, more
 from gluonlab.exercises.counterexamples import (
     NUMBERS,
     CaseText,

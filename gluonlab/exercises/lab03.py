@@ -8,9 +8,9 @@ from typing import Any, Callable, Dict, Iterable, List, NamedTuple, Optional, Se
 import numpy as np
 from mxnet import gluon, init, nd
 
-from gluonlab.data.loading.shards import shard_bounds
-from gluonlab.exercises.arrays import cpus
-from gluonlab.exercises.checking import Wrong, draws, exercise
+from gluonlab.data.loading.split_batch import shard_bounds
+from gluonlab.exercises.array_tracking import cpus
+from gluonlab.exercises.checkers import Wrong, draws, exercise
 from gluonlab.exercises.counterexamples import (
     NUMBERS,
     AnswerResult,

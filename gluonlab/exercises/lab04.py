@@ -13,16 +13,16 @@ import numpy as np
 from mxnet import nd
 
 from gluonlab.collectives.algorithms import ALGORITHMS, double_tree, halving_doubling, ring
-from gluonlab.collectives.bounds import floor_of
-from gluonlab.collectives.check import check as prove
-from gluonlab.collectives.cost import best_order, price
-from gluonlab.collectives.links import switch
+from gluonlab.collectives.cost_model import best_order, price
+from gluonlab.collectives.lower_bounds import floor_of
+from gluonlab.collectives.named_topologies import Topology, make_topology
 from gluonlab.collectives.schedule import ALLREDUCE, OPS, REDUCE_SCATTER, Schedule, Transfer
-from gluonlab.collectives.synthesis import stored
-from gluonlab.collectives.topology import Topology, make_topology
+from gluonlab.collectives.synthesis import precomputed_schedules
+from gluonlab.collectives.topology import switch
+from gluonlab.collectives.verify_schedule import check as prove
 from gluonlab.errors import ScheduleError
-from gluonlab.exercises.arrays import cpus
-from gluonlab.exercises.checking import AnswerCost, draws, exercise, more
+from gluonlab.exercises.array_tracking import cpus
+from gluonlab.exercises.checkers import AnswerCost, draws, exercise, more
 from gluonlab.exercises.counterexamples import (
     NOTHING,
     CaseText,
@@ -38,7 +38,7 @@ from gluonlab.exercises.counterexamples import (
     wrong,
 )
 from gluonlab.exercises.guesses import a_number, each_of, guess, one_of
-from gluonlab.exercises.schedules import (
+from gluonlab.exercises.schedule_answers import (
     ROUNDING,
     Puzzle,
     as_steps,
@@ -430,7 +430,10 @@ def beat_the_eight(answer: Callable[[], Any]) -> AnswerCost:
 def _is_ours(schedule: Schedule) -> bool:
     """Whether it is one of those that are stored with gluonlab, whatever its chunks are called."""
     own = _without_chunks(schedule)
-    return any(own == _without_chunks(one) for one in stored.choices(BEAT_THE_EIGHT.topology))
+    return any(
+        own == _without_chunks(one)
+        for one in precomputed_schedules.choices(BEAT_THE_EIGHT.topology)
+    )
 
 
 def _without_chunks(schedule: Schedule) -> "List[Counter[Tuple[int, int, str]]]":

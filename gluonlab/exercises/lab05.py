@@ -10,7 +10,7 @@ from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tu
 import numpy as np
 
 from gluonlab.errors import ScheduleError
-from gluonlab.exercises.checking import Wrong, draws, exercise
+from gluonlab.exercises.checkers import Wrong, draws, exercise
 from gluonlab.exercises.counterexamples import (
     NOTHING,
     NUMBERS,
@@ -29,10 +29,9 @@ from gluonlab.exercises.counterexamples import (
     wrong,
 )
 from gluonlab.exercises.guesses import a_number, each_of, guess
-from gluonlab.parallel.pipeline.check import check as prove
-from gluonlab.parallel.pipeline.check import peaks
-from gluonlab.parallel.pipeline.price import Costs, price
-from gluonlab.parallel.pipeline.schedule import (
+from gluonlab.parallel.pipeline.network_stages import least_largest
+from gluonlab.parallel.pipeline.pipeline_cost import Costs, price
+from gluonlab.parallel.pipeline.pipeline_schedule import (
     BACKWARD,
     FORWARD,
     Instruction,
@@ -41,7 +40,8 @@ from gluonlab.parallel.pipeline.schedule import (
     gpipe,
     one_forward_one_backward,
 )
-from gluonlab.parallel.stages.partition import least_largest
+from gluonlab.parallel.pipeline.verify_pipeline import check as prove
+from gluonlab.parallel.pipeline.verify_pipeline import peaks
 
 # --- Answers that are a number for each device
 

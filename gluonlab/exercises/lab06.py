@@ -8,9 +8,9 @@ from typing import Any, Callable, Dict, Iterable, List, Mapping, NamedTuple, Seq
 import numpy as np
 from mxnet import autograd, gluon, nd
 
-from gluonlab.data.loading.shards import shard_bounds
-from gluonlab.exercises.arrays import KEPT_EN, KEPT_JA, Calls, cpus
-from gluonlab.exercises.checking import draws, exercise, more
+from gluonlab.data.loading.split_batch import shard_bounds
+from gluonlab.exercises.array_tracking import KEPT_EN, KEPT_JA, Calls, cpus
+from gluonlab.exercises.checkers import draws, exercise, more
 from gluonlab.exercises.counterexamples import (
     NUMBERS,
     CaseText,

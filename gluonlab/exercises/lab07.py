@@ -12,9 +12,9 @@ import mxnet as mx
 import numpy as np
 from mxnet import gluon, nd
 
-from gluonlab.data.loading.shards import shard_bounds
-from gluonlab.exercises.arrays import check_arrays, cpus, in_words
-from gluonlab.exercises.checking import draws, exercise
+from gluonlab.data.loading.split_batch import shard_bounds
+from gluonlab.exercises.array_tracking import check_arrays, cpus, in_words
+from gluonlab.exercises.checkers import draws, exercise
 from gluonlab.exercises.counterexamples import (
     NOTHING,
     NUMBERS,

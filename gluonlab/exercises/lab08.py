@@ -12,7 +12,7 @@ from typing import Any, Callable, Dict, Iterable, List, NamedTuple, Optional, Se
 
 import numpy as np
 
-from gluonlab.exercises.checking import Wrong, draws, exercise, message_of, place_of
+from gluonlab.exercises.checkers import Wrong, draws, exercise, message_of, place_of
 from gluonlab.exercises.counterexamples import (
     NUMBERS,
     CaseText,
@@ -27,7 +27,8 @@ from gluonlab.exercises.counterexamples import (
     returned,
     wrong,
 )
-from gluonlab.exercises.distributed import (
+from gluonlab.exercises.guesses import a_number, each_of, guess, one_of
+from gluonlab.exercises.simulated_distributed import (
     Distributed,
     Hang,
     Images,
@@ -37,8 +38,7 @@ from gluonlab.exercises.distributed import (
     Unequal,
     some_images,
 )
-from gluonlab.exercises.guesses import a_number, each_of, guess, one_of
-from gluonlab.host.launchers import lsf_hosts, lsf_place
+from gluonlab.host.launcher_environment import lsf_hosts, lsf_place
 
 # --- 08-1: which images each rank trains on in an epoch
 

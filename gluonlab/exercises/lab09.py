@@ -25,9 +25,9 @@ import numpy as np
 from mxnet import gluon, nd
 from mxnet.ndarray import register
 
-from gluonlab.data.loading.shards import shard_bounds
-from gluonlab.exercises.arrays import ArrayTrace, check_devices, cpus, handle_of, watch
-from gluonlab.exercises.checking import Wrong, draws, exercise, more
+from gluonlab.data.loading.split_batch import shard_bounds
+from gluonlab.exercises.array_tracking import ArrayTrace, check_devices, cpus, handle_of, watch
+from gluonlab.exercises.checkers import Wrong, draws, exercise, more
 from gluonlab.exercises.counterexamples import (
     NUMBERS,
     CaseText,

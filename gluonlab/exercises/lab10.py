@@ -24,7 +24,7 @@ For 10-3, 10-6 and 10-7 `tests/labs/test_puzzle_optima.py` tries all schedules b
        one such step, what crosses is the whole sum of a host, held by a rank that is read, and so
        not written: what comes back goes to another, which cannot know that sum too unless a step
        more came before. So three further steps are needed, before it or after it.
-10-8   2 (p - 1) n = 14 n bytes pass 24 wires (`gluonlab.collectives.bounds`).
+10-8   2 (p - 1) n = 14 n bytes pass 24 wires (`gluonlab.collectives.lower_bounds`).
 =====  ============================================================================================
 """
 
@@ -32,7 +32,8 @@ from __future__ import annotations
 
 from typing import Callable, Dict, FrozenSet, Iterable, Mapping, Tuple
 
-from gluonlab.collectives.links import (
+from gluonlab.collectives.schedule import ALL_GATHER, REDUCE_SCATTER
+from gluonlab.collectives.topology import (
     INFINITE,
     Link,
     Route,
@@ -41,10 +42,9 @@ from gluonlab.collectives.links import (
     pairs_of,
     switch,
 )
-from gluonlab.collectives.schedule import ALL_GATHER, REDUCE_SCATTER
-from gluonlab.exercises.checking import exercise
+from gluonlab.exercises.checkers import exercise
 from gluonlab.exercises.guesses import a_number, each_of, guess
-from gluonlab.exercises.schedules import Answer, Puzzle
+from gluonlab.exercises.schedule_answers import Answer, Puzzle
 
 US, KB, GB_PER_S = 1e-6, 1e3, 1e9
 Pair = Tuple[int, int]

@@ -15,9 +15,9 @@ import numpy as np
 from mxnet import gluon, nd
 from mxnet.gluon import nn
 
-from gluonlab.data.loading.shards import shard_bounds
-from gluonlab.exercises.arrays import KEPT_EN, KEPT_JA, Calls, cpus
-from gluonlab.exercises.checking import Wrong, draws
+from gluonlab.data.loading.split_batch import shard_bounds
+from gluonlab.exercises.array_tracking import KEPT_EN, KEPT_JA, Calls, cpus
+from gluonlab.exercises.checkers import Wrong, draws
 from gluonlab.exercises.counterexamples import NOTHING, check, wrong
 
 FEATURES, CLASSES = 4, 3

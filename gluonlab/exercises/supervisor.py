@@ -23,7 +23,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Dict, Iterable, List, NamedTuple, Sequence, Tuple
 
-from gluonlab.files.whole import remove_folder
+from gluonlab.files.atomic_files import remove_folder
 from gluonlab.host.resources import PROC, available_cores, room
 
 MOST_JOBS = 256

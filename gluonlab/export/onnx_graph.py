@@ -14,8 +14,8 @@ import gluonlab
 from gluonlab.errors import ModelError, RunError
 from gluonlab.export.mx2onnx import IR_VERSION, OPSET, UntranslatableError, onnx_graph
 from gluonlab.host.resources import available_cores
-from gluonlab.models.graphs import Node, Replacement, Shape, with_replaced
-from gluonlab.models.rewriting import plain_where_channels_are_odd
+from gluonlab.models.rewrite_network import plain_where_channels_are_odd
+from gluonlab.models.symbol_graph import Node, Replacement, Shape, with_replaced
 
 INPUT, OUTPUT = "data", "scores"
 BATCH = "batch"  # what the axis of any length is called

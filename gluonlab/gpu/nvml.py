@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
-from gluonlab.gpu.process import ProcessExit, ask, tell
+from gluonlab.gpu.isolated_process import ProcessExit, ask, tell
 
 BINDINGS = "nvidia-ml-py"
 Pair = Tuple[int, int]

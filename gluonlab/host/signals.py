@@ -35,7 +35,7 @@ from typing import (
     Type,
 )
 
-from gluonlab.host.start import end_at_once, started_quietly
+from gluonlab.host.command_start import end_at_once, started_quietly
 
 if TYPE_CHECKING:
     import asyncio
@@ -355,7 +355,7 @@ _watches: List[_Watch] = []  # at most one
 # --- Imports of extension modules
 
 # The packages with extension modules that gluonlab or MXNet imports. MXNet itself is imported by
-# `gluonlab.engine.setup`.
+# `gluonlab.engine.mxnet_setup`.
 PACKAGES = frozenset(
     {
         "PIL", "cv2", "cykooz", "cykooz_resizer", "google", "h5py", "horovod", "matplotlib",

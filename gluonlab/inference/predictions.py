@@ -18,11 +18,11 @@ import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 from PIL.PngImagePlugin import PngInfo
 
-from gluonlab.config.values import is_count
-from gluonlab.drawing.live import import_matplotlib
+from gluonlab.config.option_types import is_count
+from gluonlab.drawing.matplotlib_figures import import_matplotlib
 from gluonlab.errors import DataError
-from gluonlab.files.whole import new_file, new_or_marked_file
-from gluonlab.plain import padded, printable, width
+from gluonlab.files.atomic_files import new_file, new_or_marked_file
+from gluonlab.plain_text import padded, printable, width
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -20,16 +20,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Callable, Dict, Optional, Sequence
 
-from gluonlab.config.hints import named_arguments
+from gluonlab.config.option_hints import named_arguments
 from gluonlab.devices import listed
-from gluonlab.engine.installation import pip_install
+from gluonlab.engine.mxnet_installation import pip_install
 from gluonlab.errors import KVStoreError, unknown
 
 if TYPE_CHECKING:
     from mxnet import Context
     from mxnet.kvstore import KVStoreBase
 
-    from gluonlab.kvstores.summing import Placement
+    from gluonlab.kvstores.allreduce_store import Placement
 
 
 @dataclass(frozen=True)
@@ -47,25 +47,25 @@ HOROVOD = "horovod"  # a backend of `gluonlab.launch`; the others are stores of 
 
 
 def _native(name: str, topology: Optional[str]) -> "KVStoreBase":
-    from gluonlab.kvstores.native import NativeKVStore
+    from gluonlab.kvstores.mxnet_stores import NativeKVStore
 
     return NativeKVStore(name)
 
 
 def _scheduled(name: str, topology: Optional[str]) -> "KVStoreBase":
-    from gluonlab.kvstores.schedule import ScheduleKVStore
+    from gluonlab.kvstores.schedule_stores import ScheduleKVStore
 
     return ScheduleKVStore(name, topology=topology)
 
 
 def _for_links(name: str, topology: Optional[str]) -> "KVStoreBase":
-    from gluonlab.kvstores.schedule import ForLinksKVStore
+    from gluonlab.kvstores.schedule_stores import ForLinksKVStore
 
     return ForLinksKVStore(name, topology)
 
 
 def _sharded_optimizer(name: str, topology: Optional[str]) -> "KVStoreBase":
-    from gluonlab.kvstores.sharded import ShardedKVStore
+    from gluonlab.kvstores.sharded_optimizer import ShardedKVStore
 
     return ShardedKVStore(topology=topology)
 
@@ -78,7 +78,7 @@ def _nccl(name: str, topology: Optional[str]) -> "KVStoreBase":
             "kvstore 'nccl': this MXNet was built without NCCL; choose device or local, "
             f"or on a machine with GPUs pip uninstall -y mxnet, then {pip_install('cu112')}"
         )
-    from gluonlab.kvstores.native import NcclKVStore
+    from gluonlab.kvstores.mxnet_stores import NcclKVStore
 
     return NcclKVStore()
 
@@ -109,7 +109,7 @@ KVSTORES: Dict[str, KVStoreKind] = {
     "bidirectional_ring": _by_schedule("from scratch: two rings, one in each direction"),
     "halving_doubling": _by_schedule("from scratch: partners exchange halves, then double them"),
     "hierarchical": _by_schedule("from scratch: within groups, between groups, within groups"),
-    # all of `gluonlab.collectives.for_links.FOR_LINKS`
+    # all of `gluonlab.collectives.topology_aware.FOR_LINKS`
     "multi_ring": _by_schedule(
         "from scratch: as many rings as the links carry at once", _for_links
     ),
@@ -164,7 +164,8 @@ def make_kvstore(
 
     ``gluon.Trainer(..., kvstore=make_kvstore("device"))``. A store made of a schedule places GPUs
     by the links that NVML reports when it first sums over three or more of them; ``topology`` names
-    a machine of `gluonlab.collectives.topology`, or a file, ``m.json``, whose links count instead.
+    a machine of `gluonlab.collectives.named_topologies`, or a file, ``m.json``, whose links count
+    instead.
     Raises KVStoreError for an unknown name, with the choices, for a store that this MXNet was built
     without, for one that cannot sum over these devices, for a topology that has not so many, and
     for one that the store has no use for; ScheduleError for an unknown topology; DeviceError for
@@ -190,7 +191,7 @@ def check_topology(topology: Optional[str], kvstore: str) -> None:
     """
     if topology is None:
         return
-    from gluonlab.collectives.topology import make_topology
+    from gluonlab.collectives.named_topologies import make_topology
 
     make_topology(topology)
     if not KVSTORES[kvstore].places:
@@ -208,7 +209,7 @@ def placement_of(
 
     ``copies``: the devices of each copy of the network.
     """
-    from gluonlab.kvstores.summing import SummingKVStore
+    from gluonlab.kvstores.allreduce_store import SummingKVStore
 
     placed = store.placed_for(ctxs, copies) if isinstance(store, SummingKVStore) else None
     return placed if placed is not None and placed.why else None

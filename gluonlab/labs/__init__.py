@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import List, NamedTuple
 
 from gluonlab.errors import OutputError
-from gluonlab.files.whole import atomic_path, folder_for, on_disk
+from gluonlab.files.atomic_files import atomic_path, folder_for, on_disk
 
 HERE = Path(__file__).resolve().parent
 CHECKOUT = HERE.parent.parent / "labs"

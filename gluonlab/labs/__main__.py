@@ -11,9 +11,9 @@ import click
 from gluonlab.cli.command import command
 from gluonlab.errors import ConfigError
 from gluonlab.exercises.languages import LANGUAGES, language
-from gluonlab.files.whole import check_name
+from gluonlab.files.atomic_files import check_name
 from gluonlab.labs import copy_labs
-from gluonlab.plain import printable
+from gluonlab.plain_text import printable
 
 
 @command("python -m gluonlab.labs", interrupted="what is there is whole; the same command goes on")

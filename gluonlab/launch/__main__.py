@@ -10,9 +10,20 @@ from typing import Any, List, Optional, Sequence, Tuple
 import click
 
 from gluonlab.cli.command import AS_WRITTEN, SEPARATOR, command
-from gluonlab.cli.streams import Printed, Printer, nothing
+from gluonlab.cli.output_streams import Printed, Printer, nothing
 from gluonlab.errors import ConfigError, RunError, unknown
-from gluonlab.launch.arguments import (
+from gluonlab.launch.agent_connections import SshOptions
+from gluonlab.launch.group_processes import BY_BACKEND, check_names
+from gluonlab.launch.horovod_settings import (
+    check_timeline,
+    horovod_options,
+    horovod_variables,
+    horovod_words,
+)
+from gluonlab.launch.hosts import HERE, Host, parse_hosts, place, read_hostfile
+from gluonlab.launch.job_files import job_file, job_request
+from gluonlab.launch.launcher import LaunchRequest, launch
+from gluonlab.launch.launcher_arguments import (
     carried,
     check_alone,
     check_elsewhere,
@@ -23,28 +34,17 @@ from gluonlab.launch.arguments import (
     whole,
     written,
 )
-from gluonlab.launch.connections import SshOptions
-from gluonlab.launch.environments import Membership, allocation, membership
-from gluonlab.launch.horovod_settings import (
-    check_timeline,
-    horovod_options,
-    horovod_variables,
-    horovod_words,
-)
-from gluonlab.launch.hosts import HERE, Host, parse_hosts, place, read_hostfile
-from gluonlab.launch.jobs import job_file, job_request
-from gluonlab.launch.launcher import LaunchRequest, launch
-from gluonlab.launch.members import attend
-from gluonlab.launch.own_program import (
+from gluonlab.launch.rank_environment import Membership, allocation, membership
+from gluonlab.launch.scheduler_tasks import attend
+from gluonlab.launch.user_program import (
     become_program,
     check_not_gluonlab,
     check_program,
     is_program,
     program_variables,
 )
-from gluonlab.launch.parts import BY_BACKEND, check_names
 from gluonlab.launch.worker.__main__ import main as worker
-from gluonlab.plain import one_line, printable
+from gluonlab.plain_text import one_line, printable
 
 DEFAULT_BACKEND = "dist_sync"  # of a program
 OF_MPI = ("Open MPI", "MPICH", "MVAPICH2")

@@ -12,7 +12,7 @@ import click
 
 from gluonlab.config.command_line import Setting
 from gluonlab.errors import ConfigError
-from gluonlab.launch.arguments import real, whole
+from gluonlab.launch.launcher_arguments import real, whole
 
 THRESHOLD, CYCLE_TIME = "HOROVOD_FUSION_THRESHOLD", "HOROVOD_CYCLE_TIME"
 TIMELINE, MARK_CYCLES = "HOROVOD_TIMELINE", "HOROVOD_TIMELINE_MARK_CYCLES"

@@ -13,15 +13,23 @@ from typing import Any, Callable, Iterable, List, Mapping, Optional, Protocol, S
 
 from gluonlab.errors import ConfigError, RunError
 from gluonlab.host.signals import EndRequest
-from gluonlab.launch.attempt import OF_SIGNALS, Attempt, Failure
-from gluonlab.launch.connections import Connection, SshOptions
-from gluonlab.launch.environments import Membership
+from gluonlab.launch.agent_connections import Connection, SshOptions
+from gluonlab.launch.agent_messages import BEAT, Received, awake, next_message
+from gluonlab.launch.group_processes import (
+    AGAIN,
+    COMMAND,
+    RAN_ON,
+    Site,
+    parts,
+    passed,
+    working_folder,
+)
 from gluonlab.launch.hosts import HERE, Host, place, room, server_hosts
-from gluonlab.launch.members import Rendezvous
-from gluonlab.launch.messages import BEAT, Received, awake, next_message
-from gluonlab.launch.network import is_loop
-from gluonlab.launch.own_program import is_program
-from gluonlab.launch.parts import AGAIN, COMMAND, RAN_ON, Site, parts, passed, working_folder
+from gluonlab.launch.launch_attempt import OF_SIGNALS, Attempt, Failure
+from gluonlab.launch.network_addresses import is_loop
+from gluonlab.launch.rank_environment import Membership
+from gluonlab.launch.scheduler_tasks import Rendezvous
+from gluonlab.launch.user_program import is_program
 
 DEFAULT = SshOptions()
 TRIES = 5  # ports that are chosen, one after the other, where somebody else is faster with each

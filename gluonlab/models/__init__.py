@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Callable, Dict, NamedTuple, Sequence
 import mxnet as mx
 from mxnet.gluon.model_zoo import vision
 
-from gluonlab.config.values import is_count
+from gluonlab.config.option_types import is_count
 from gluonlab.devices import listed
 from gluonlab.errors import ModelError, unknown
-from gluonlab.models import zoo
+from gluonlab.models import gluoncv_zoo
 from gluonlab.models.networks import LeNet, alexnet_2towers, mlp, resnet8
-from gluonlab.models.optimize import optimize
+from gluonlab.models.optimize_network import optimize
 
 if TYPE_CHECKING:
     from mxnet import Context
@@ -55,7 +55,7 @@ MODELS: Dict[str, ModelKind] = {
         "AlexNet as of 2012: two towers of channels, which meet in some layers only",
     ),
     "cifar_resnet20": ModelKind(
-        lambda classes: zoo.gluoncv_network("cifar_resnet20_v1", classes),
+        lambda classes: gluoncv_zoo.gluoncv_network("cifar_resnet20_v1", classes),
         "gluoncv's cifar_resnet20_v1: nine basic blocks, 16 to 64 channels",
     ),
 }
@@ -64,10 +64,10 @@ OF_GLUONCV = ("cifar_resnet20",)
 
 def check_model(name: str) -> None:
     """Raise ModelError, with the choices, when no network has this name."""
-    if name.startswith(zoo.PREFIX):
-        zoo.check_gluoncv(name[len(zoo.PREFIX) :])
+    if name.startswith(gluoncv_zoo.PREFIX):
+        gluoncv_zoo.check_gluoncv(name[len(gluoncv_zoo.PREFIX) :])
     elif name not in MODELS:
-        raise ModelError(unknown("model", name, [*MODELS, f"{zoo.PREFIX}NAME"]))
+        raise ModelError(unknown("model", name, [*MODELS, f"{gluoncv_zoo.PREFIX}NAME"]))
 
 
 def get_model(name: str, classes: int, ctxs: "Sequence[Context]" = ()) -> "HybridBlock":
@@ -84,7 +84,7 @@ def get_model(name: str, classes: int, ctxs: "Sequence[Context]" = ()) -> "Hybri
         raise ModelError(
             f"classes {classes!r}: give how many the data set has, from 1 up: len(dataset.classes)"
         )
-    if mx.util.is_np_array() and (name.startswith(zoo.PREFIX) or name in OF_GLUONCV):
+    if mx.util.is_np_array() and (name.startswith(gluoncv_zoo.PREFIX) or name in OF_GLUONCV):
         raise ModelError(
             f"model {name!r} is gluoncv's, which is written for mx.nd: "
             "use it before npx.set_np(), or within mx.util.np_array(False); "
@@ -92,8 +92,8 @@ def get_model(name: str, classes: int, ctxs: "Sequence[Context]" = ()) -> "Hybri
         )
     # parameters are sorted and saved by name, so names count from 0 whatever was made before
     with mx.name.NameManager():
-        if name.startswith(zoo.PREFIX):
-            net = zoo.gluoncv_network(name[len(zoo.PREFIX) :], classes)
+        if name.startswith(gluoncv_zoo.PREFIX):
+            net = gluoncv_zoo.gluoncv_network(name[len(gluoncv_zoo.PREFIX) :], classes)
         else:
             net = MODELS[name].create(classes)
     # With static_shape, Gluon's own loop loses updates of running statistics now and then:

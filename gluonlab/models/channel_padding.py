@@ -49,7 +49,7 @@ import numpy as np
 from mxnet import gluon, nd
 
 from gluonlab.host.resources import cpu_vendor, instruction_set
-from gluonlab.models.graphs import (
+from gluonlab.models.symbol_graph import (
     Entry,
     Node,
     Shape,

@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Dict, List
 
 from gluonlab.errors import ModelError
-from gluonlab.files.arrays import read_arrays
-from gluonlab.finite import broken_parameters
-from gluonlab.plain import named
+from gluonlab.files.array_files import read_arrays
+from gluonlab.finite_numbers import broken_parameters
+from gluonlab.plain_text import named
 
 if TYPE_CHECKING:
     from mxnet.gluon import HybridBlock, Parameter

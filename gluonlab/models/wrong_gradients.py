@@ -43,7 +43,7 @@ from typing import (
 import mxnet as mx
 
 from gluonlab.errors import ModelError
-from gluonlab.models.graphs import Add, Entry, Node, Replacement, parsed, with_replaced
+from gluonlab.models.symbol_graph import Add, Entry, Node, Replacement, parsed, with_replaced
 
 # Klambauer et al., "Self-normalizing neural networks", 2017.
 SELU_ALPHA, SELU_SCALE = 1.6732632423543772, 1.0507009873554805

@@ -7,7 +7,7 @@ A plain ``"sgd"`` is MXNet's own there, as for gluon.Trainer.
 
 from gluonlab.optimizers.adaptive import FTML, AdaDelta, AdaGrad, Adam, Adamax, Nadam, RMSProp
 from gluonlab.optimizers.layerwise import LAMB, LARS
-from gluonlab.optimizers.registry import OPTIMIZERS, make_optimizer
+from gluonlab.optimizers.optimizer_registry import OPTIMIZERS, make_optimizer
 from gluonlab.optimizers.sgd import NAG, SGD
 from gluonlab.optimizers.signum import Signum
 

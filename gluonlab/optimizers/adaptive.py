@@ -15,7 +15,7 @@ import mxnet as mx
 import numpy as np
 from mxnet import nd
 
-from gluonlab.config.values import real
+from gluonlab.config.option_types import real
 
 
 class Usual(NamedTuple):

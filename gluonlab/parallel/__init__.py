@@ -15,9 +15,9 @@ def strategy_class(way: str) -> MakeStrategy:
 
         return DataParallel
     if way == "channels":
-        from gluonlab.parallel.channels.strategy import ChannelParallel
+        from gluonlab.parallel.tensor.strategy import ChannelParallel
 
         return ChannelParallel
-    from gluonlab.parallel.stages.strategy import StagedParallel
+    from gluonlab.parallel.pipeline.strategy import StagedParallel
 
     return StagedParallel

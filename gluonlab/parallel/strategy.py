@@ -20,14 +20,14 @@ from typing import (
 import mxnet as mx
 from mxnet import gluon, nd
 
-from gluonlab.data.loading.shards import Batch
-from gluonlab.engine.invoke import between_passes
-from gluonlab.kvstores.groups import Group
-from gluonlab.optimizers.states import States
+from gluonlab.bucketed_trainer.gradient_postprocessing import Postprocess
+from gluonlab.data.loading.split_batch import Batch
+from gluonlab.engine.fast_invoke import between_passes
+from gluonlab.kvstores.process_groups import Group
+from gluonlab.optimizers.optimizer_states import States
 from gluonlab.parallel.data.microbatches import Microbatches
-from gluonlab.parallel.memory import ShardSizes, Taken
-from gluonlab.parallel.precision import Conversion
-from gluonlab.update.gradients import Postprocess
+from gluonlab.parallel.memory_estimate import ShardSizes, Taken
+from gluonlab.parallel.mixed_precision import Conversion
 
 DATA, LAYERS, CHANNELS, PIPELINE = WAYS = ("data", "layers", "channels", "pipeline")
 # A named part of a step, and the call that queues it.
@@ -49,7 +49,8 @@ class Parallelism(NamedTuple):
 
     ``way``: one of WAYS; with data alone each copy has one device. ``cut``: the layers with which
     stages begin, but the first; None where ``balance`` (time or memory) chooses them.
-    ``schedule``: of `gluonlab.parallel.pipeline.schedule.SCHEDULES`. ``channels``: how layers are
+    ``schedule``: of `gluonlab.parallel.pipeline.pipeline_schedule.SCHEDULES`. ``channels``: how
+    layers are
     split over a copy's devices (both, column or row). ``share``: the most images of a batch for a
     copy, ``image_shape`` (C, H, W) and ``image_dtype`` theirs. ``model``: the network's name, for
     messages.

@@ -10,11 +10,11 @@ import click
 
 from gluonlab.cli.command import command, json_option
 from gluonlab.errors import ConfigError, unknown
-from gluonlab.files.whole import check_new_or_marked, new_or_marked_file
-from gluonlab.plain import json_text
-from gluonlab.report.tables import as_text
-from gluonlab.runs.frame import KINDS, table, write_csv
-from gluonlab.runs.reader import read_runs
+from gluonlab.files.atomic_files import check_new_or_marked, new_or_marked_file
+from gluonlab.plain_text import json_text
+from gluonlab.report.run_tables import as_text
+from gluonlab.runs.data_frame import KINDS, table, write_csv
+from gluonlab.runs.run_reader import read_runs
 
 OUT = "report.html"
 
@@ -47,7 +47,7 @@ def main(runs: Tuple[str, ...], out: Optional[str], as_csv: Optional[str], as_js
     out = OUT if out is None else out
     check_new_or_marked("--out", Path(out), MARK)
     found = read_runs([Path(run) for run in runs])
-    from gluonlab.report.page import as_page  # matplotlib is loaded here, not for mistakes
+    from gluonlab.report.report_page import as_page  # matplotlib is loaded here, not for mistakes
 
     with new_or_marked_file("--out", Path(out), MARK) as temporary:
         # names of files may be no UTF-8

@@ -31,9 +31,15 @@ from mxnet import nd
 
 import gluonlab
 from gluonlab.errors import DataError
-from gluonlab.files.arrays import read_arrays, save_arrays
-from gluonlab.files.whole import atomic_folder, is_marker, on_disk, remove_left_behind, write_text
-from gluonlab.runs.schema import CHECKPOINTS, METRICS, PARAMETERS, file_text
+from gluonlab.files.array_files import read_arrays, save_arrays
+from gluonlab.files.atomic_files import (
+    atomic_folder,
+    is_marker,
+    on_disk,
+    remove_left_behind,
+    write_text,
+)
+from gluonlab.runs.run_schema import CHECKPOINTS, METRICS, PARAMETERS, file_text
 
 STATE, MANIFEST = "state.json", "manifest.json"
 OPTIMIZER, DEVICES = "optimizer.states", "devices.params"

@@ -9,9 +9,9 @@ import click
 
 from gluonlab.cli.command import command, json_option
 from gluonlab.collectives.algorithms import ALGORITHMS, make_schedule
-from gluonlab.config.values import LARGEST_RATE, real, text, whole
+from gluonlab.config.option_types import LARGEST_RATE, real, text, whole
 from gluonlab.errors import ConfigError, ScheduleError, unknown
-from gluonlab.plain import json_text
+from gluonlab.plain_text import json_text
 from gluonlab.scratch.recipes import INITIALISATIONS, RECIPES, Recipe, recipe_for
 
 if TYPE_CHECKING:
@@ -77,7 +77,9 @@ def main(
     if allreduce not in ALGORITHMS:
         raise ScheduleError(unknown("allreduce", allreduce, ALGORITHMS))
 
-    from gluonlab.data.sets.registry import load_dataset  # MXNet is loaded here, not for --help
+    from gluonlab.data.sets.dataset_registry import (
+        load_dataset,
+    )  # MXNet is loaded here, not for --help
     from gluonlab.devices import describe, devices
     from gluonlab.scratch.lenet import init_params
     from gluonlab.scratch.loop import train
@@ -132,9 +134,9 @@ def _allreduce(name: str, ctxs: "List[mx.Context]") -> "Allreduce":
         from gluonlab.scratch.data_parallel import allreduce
 
         return allreduce
-    from gluonlab.collectives.executor import make_allreduce
-    from gluonlab.collectives.topology import ground_of
-    from gluonlab.kvstores.schedule import place
+    from gluonlab.collectives.named_topologies import ground_of
+    from gluonlab.collectives.schedule_executor import make_allreduce
+    from gluonlab.kvstores.schedule_stores import place
 
     placed = place(make_schedule(name, len(ctxs)), ground_of(ctxs))
     return make_allreduce(name, ctxs, placed.order)

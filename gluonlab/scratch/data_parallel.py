@@ -12,7 +12,7 @@ from typing import Callable, List, NamedTuple, Sequence, Tuple
 import mxnet as mx
 from mxnet import autograd, nd
 
-from gluonlab.data.loading.shards import shard
+from gluonlab.data.loading.split_batch import shard
 from gluonlab.errors import DataError
 from gluonlab.scratch.lenet import Params, cross_entropy, lenet
 

@@ -10,17 +10,17 @@ from typing import Any, Callable, Deque, Generator, Iterable, List, NamedTuple, 
 import mxnet as mx
 from mxnet import nd
 
-from gluonlab.config.values import LARGEST_RATE, real, whole
-from gluonlab.data.loading.loader import Loader
+from gluonlab.config.option_types import LARGEST_RATE, real, whole
+from gluonlab.data.loading.batch_loader import Loader
 from gluonlab.data.sets.dataset import Dataset, Split
-from gluonlab.data.sets.gluon_data import required_dataset
+from gluonlab.data.sets.gluon_datasets import required_dataset
 from gluonlab.devices import listed
-from gluonlab.engine.semantics import nd_semantics
+from gluonlab.engine.np_compatibility import nd_semantics
 from gluonlab.errors import ModelError
-from gluonlab.finite import check_loss
+from gluonlab.finite_numbers import check_loss
 from gluonlab.gpu.cuda import enable_peer_access
-from gluonlab.plain import decimals
-from gluonlab.runs.result import usual_speed
+from gluonlab.plain_text import decimals
+from gluonlab.runs.run_result import usual_speed
 from gluonlab.scratch.data_parallel import (
     Allreduce,
     Replica,
@@ -66,7 +66,7 @@ class Trained(NamedTuple):
 
     @property
     def images_per_second(self) -> float:
-        """As `gluonlab.runs.result.usual_speed` has it."""
+        """As `gluonlab.runs.run_result.usual_speed` has it."""
         return usual_speed(self.epochs)
 
 

@@ -9,17 +9,17 @@ from typing import Any, Callable, Dict, Mapping, Optional, Sequence, Tuple
 
 import click
 
-from gluonlab.bench.harness.command import Option, option
+from gluonlab.bench.harness.measurement_command import Option, option
 from gluonlab.bench.scaling import NETWORKS
 from gluonlab.bench.splits import TASKS
 from gluonlab.cli.command import command, dispatch, json_option
 from gluonlab.cli.config_file import config_file
 from gluonlab.config import TrainConfig
 from gluonlab.config.command_line import config_options, given
-from gluonlab.config.values import whole
-from gluonlab.drawing.words import in_language
+from gluonlab.config.option_types import whole
+from gluonlab.drawing.translations import in_language
 from gluonlab.errors import ConfigError, RunError
-from gluonlab.plain import json_text
+from gluonlab.plain_text import json_text
 from gluonlab.study import batch_size, learning_rate, scaling, splits
 from gluonlab.study.study import LANGUAGES, PAGE, Findings, Study, as_plain, in_terminal, write
 from gluonlab.study.sweep import begun, options_of
@@ -162,14 +162,14 @@ def speedup(
     config = TrainConfig(**given(settings))
     # MXNet is loaded here, not for --help
     if machine is not None:
-        from gluonlab.study.speedup.predicted import answer
+        from gluonlab.study.speedup.predict_step import answer
 
         if out is not None:
             raise ConfigError("--predict draws no page: leave --out out, or take --json")
         click.echo(answer(machine, config, images, as_json))
         return
-    from gluonlab.study.speedup.report import as_text, check_page, write_page
-    from gluonlab.study.speedup.verdict import judge
+    from gluonlab.study.speedup.diagnosis import judge
+    from gluonlab.study.speedup.diagnosis_report import as_text, check_page, write_page
 
     check_page(out, language)
 

@@ -14,10 +14,10 @@ from itertools import accumulate
 from statistics import median
 from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
-from gluonlab.bench.harness.interval import bootstrap
-from gluonlab.bench.harness.machine import cpu_model
-from gluonlab.config.values import real, whole
-from gluonlab.drawing.chart import Axis, Chart, Curve, Region, number
+from gluonlab.bench.harness.confidence_interval import bootstrap
+from gluonlab.bench.harness.machine_info import cpu_model
+from gluonlab.config.option_types import real, whole
+from gluonlab.drawing.svg_chart import Axis, Chart, Curve, Region, number
 from gluonlab.errors import ConfigError, DataError, unknown
 from gluonlab.study.study import (
     Findings,
@@ -125,7 +125,7 @@ def choose(
 
 def _names(given: Optional[str], quick: bool) -> List[str]:
     """The panels that are named, else those whose data are here, else the digits."""
-    from gluonlab.study.trial import read_dataset  # MXNet is loaded here, not for --help
+    from gluonlab.study.short_training import read_dataset  # MXNet is loaded here, not for --help
 
     if given is not None:
         names = [each.strip() for each in given.split(",")]
@@ -245,7 +245,9 @@ class PanelFindings(NamedTuple):
 
 def measure(options: BatchSizeOptions, store: InMemory) -> Findings:
     """Measure all panels, and find the answer."""
-    from gluonlab.study.trial import warn_of_stand_ins  # MXNet is loaded here, not for --help
+    from gluonlab.study.short_training import (
+        warn_of_stand_ins,
+    )  # MXNet is loaded here, not for --help
 
     if options.gpus is not None:
         warn_of_stand_ins()
@@ -283,7 +285,7 @@ def train_point(
 ) -> Dict[str, Any]:
     """Train a panel with a batch size and a rate."""
     from gluonlab.config import TrainConfig
-    from gluonlab.study.trial import AccuracyProbe, devices_of, growing, watched
+    from gluonlab.study.short_training import AccuracyProbe, devices_of, growing, watched
 
     panel = PANELS[settings["panel"]]
     thorough = settings.get("thorough", [])
@@ -339,7 +341,7 @@ def _steps_per_epoch(panel: Panel, size: int) -> int:
 
 
 def _images(panel: Panel) -> int:
-    from gluonlab.study.trial import read_dataset
+    from gluonlab.study.short_training import read_dataset
 
     return len(read_dataset(panel.dataset).train)
 

@@ -1,7 +1,7 @@
 """The largest batch that fits into a given amount of memory, found by short runs of some sizes.
 
-`gluonlab.training.memory` says what is measured. Memory grows almost linearly with the batch: two
-small sizes predict the largest one, and a run of that size must stay below the budget, with a
+`gluonlab.training.run_memory` says what is measured. Memory grows almost linearly with the batch:
+two small sizes predict the largest one, and a run of that size must stay below the budget, with a
 little left for what differs from run to run.
 """
 
@@ -11,14 +11,14 @@ from dataclasses import dataclass
 from typing import Any, Callable, Dict, List, NoReturn, Optional, Tuple
 
 from gluonlab.config import TrainConfig
-from gluonlab.data.sets.registry import takes
-from gluonlab.engine.semantics import nd_semantics
+from gluonlab.data.sets.dataset_registry import takes
+from gluonlab.engine.np_compatibility import nd_semantics
 from gluonlab.errors import ConfigError
 from gluonlab.host.resources import room
-from gluonlab.parallel.memory import MIB
+from gluonlab.parallel.memory_estimate import MIB
 from gluonlab.parallel.strategy import DATA
-from gluonlab.training.memory import Memory, Needs, Row, TooMuch, measure, needs_of, table
 from gluonlab.training.plan import Plan, make_plan
+from gluonlab.training.run_memory import Memory, Needs, Row, TooMuch, measure, needs_of, table
 
 # of the budget, for what differs between runs; those of one config differ by 1 %
 SPARE, LEAST_SPARE = 0.03, 16 * MIB

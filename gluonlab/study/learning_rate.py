@@ -10,9 +10,9 @@ import math
 from statistics import median
 from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
-from gluonlab.bench.harness.machine import cpu_model
-from gluonlab.config.values import whole
-from gluonlab.drawing.chart import KINDS, Axis, Chart, Curve, number
+from gluonlab.bench.harness.machine_info import cpu_model
+from gluonlab.config.option_types import whole
+from gluonlab.drawing.svg_chart import KINDS, Axis, Chart, Curve, number
 from gluonlab.errors import ConfigError
 from gluonlab.study.study import (
     Findings,
@@ -141,7 +141,9 @@ class RateFindings(NamedTuple):
 
 def measure(options: LearningRateOptions, store: InMemory) -> Findings:
     """Measure all points, and find the answer."""
-    from gluonlab.study.trial import warn_of_stand_ins  # MXNet is loaded here, not for --help
+    from gluonlab.study.short_training import (
+        warn_of_stand_ins,
+    )  # MXNet is loaded here, not for --help
 
     warn_of_stand_ins()
     with Sweep(store, lambda settings, seed: train_point(options, settings, seed)) as sweep:
@@ -157,7 +159,7 @@ def train_point(
     A training that diverges gets none right.
     """
     from gluonlab.config import TrainConfig
-    from gluonlab.study.trial import AccuracyProbe, devices_of, read_dataset, watched
+    from gluonlab.study.short_training import AccuracyProbe, devices_of, read_dataset, watched
 
     config = TrainConfig(
         dataset=DATASET, model=MODEL, recipe="quick",

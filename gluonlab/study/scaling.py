@@ -10,11 +10,11 @@ from dataclasses import replace
 from statistics import median
 from typing import Any, Dict, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
-from gluonlab.bench.harness.interval import bootstrap, ratio
-from gluonlab.bench.harness.machine import cpu_model
-from gluonlab.bench.harness.record import Series
-from gluonlab.bench.harness.rounds import Subject, image_rates
-from gluonlab.bench.harness.rounds import measure as measure_rounds
+from gluonlab.bench.harness.confidence_interval import bootstrap, ratio
+from gluonlab.bench.harness.interleaved_rounds import Subject, image_rates
+from gluonlab.bench.harness.interleaved_rounds import measure as measure_rounds
+from gluonlab.bench.harness.machine_info import cpu_model
+from gluonlab.bench.harness.measurement_record import Series
 from gluonlab.bench.scaling import (
     MOST,
     NETWORKS,
@@ -36,10 +36,10 @@ from gluonlab.bench.splits import (
     SUMS,
     run_options,
 )
-from gluonlab.bench.tasks import TASKS
+from gluonlab.bench.workloads import TASKS
 from gluonlab.config.command_line import given
-from gluonlab.config.values import whole
-from gluonlab.drawing.chart import KINDS, Axis, Chart, Curve, number
+from gluonlab.config.option_types import whole
+from gluonlab.drawing.svg_chart import KINDS, Axis, Chart, Curve, number
 from gluonlab.errors import ConfigError, RunError, unknown
 from gluonlab.host import resources
 from gluonlab.study.study import (

@@ -10,14 +10,14 @@ from statistics import median
 from typing import Any, Dict, List, Mapping, Optional, Sequence
 
 from gluonlab.bench import splits as _names
-from gluonlab.bench.harness.command import cpu_devices
-from gluonlab.bench.harness.machine import cpu_model
-from gluonlab.bench.harness.record import Series
+from gluonlab.bench.harness.machine_info import cpu_model
+from gluonlab.bench.harness.measurement_command import cpu_devices
+from gluonlab.bench.harness.measurement_record import Series
 from gluonlab.bench.splits import MB, SplitRow, in_megabytes, make_rows
-from gluonlab.bench.tasks import Task
+from gluonlab.bench.workloads import Task
 from gluonlab.config.command_line import given
-from gluonlab.config.values import whole
-from gluonlab.drawing.chart import KINDS, Axis, Chart, Curve, number
+from gluonlab.config.option_types import whole
+from gluonlab.drawing.svg_chart import KINDS, Axis, Chart, Curve, number
 from gluonlab.study.study import (
     Findings,
     IntervalEstimate,
@@ -53,7 +53,7 @@ def choose(quick: bool, **own: Optional[str]) -> Dict[str, Any]:
     devices = whole(2, MOST_DEVICES)("--devices", wanted["devices"])
     microbatches = _names.check_microbatches(wanted["microbatches"], task)
     rounds = whole(1, 1000)("--rounds", wanted["rounds"])
-    from gluonlab.bench.splits_measure import cuts_of  # MXNet is loaded here, not for --help
+    from gluonlab.bench.measure_splits import cuts_of  # MXNet is loaded here, not for --help
 
     cuts = cuts_of(task, cpu_devices(devices), devices, microbatches)
     return {"network": wanted["network"], "devices": devices, "microbatches": microbatches,
@@ -84,7 +84,7 @@ def _are_cuts(value: Any) -> bool:
 
 def measure(options: Mapping[str, Any], store: InMemory) -> Findings:
     """Measure all rounds, and find the answer."""
-    from gluonlab.bench.splits_measure import splits  # MXNet is loaded here, not for --help
+    from gluonlab.bench.measure_splits import splits  # MXNet is loaded here, not for --help
 
     task = _names.TASKS[options["network"]]
 

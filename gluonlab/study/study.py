@@ -28,12 +28,12 @@ from typing import (
 )
 
 import gluonlab
-from gluonlab.bench.harness.interval import bootstrap
-from gluonlab.bench.harness.record import Series
-from gluonlab.bench.harness.table import WIDTH
-from gluonlab.drawing.chart import Chart, as_svg
-from gluonlab.drawing.page import environment
-from gluonlab.drawing.words import in_language, load_words
+from gluonlab.bench.harness.confidence_interval import bootstrap
+from gluonlab.bench.harness.measurement_record import Series
+from gluonlab.bench.harness.table_format import WIDTH
+from gluonlab.drawing.page_template import environment
+from gluonlab.drawing.svg_chart import Chart, as_svg
+from gluonlab.drawing.translations import in_language, load_words
 from gluonlab.study.sweep import InMemory, StudyFolder
 
 PAGE = "study.html"

@@ -31,9 +31,9 @@ from typing import (
 )
 
 import gluonlab
-from gluonlab.bench.harness.rounds import progress, rotated
+from gluonlab.bench.harness.interleaved_rounds import progress, rotated
 from gluonlab.errors import ConfigError, DataError, RunError
-from gluonlab.files.whole import (
+from gluonlab.files.atomic_files import (
     append_whole,
     missing_folders,
     on_disk,
@@ -42,7 +42,7 @@ from gluonlab.files.whole import (
     remove_left_behind,
     write_text,
 )
-from gluonlab.runs.writer import (
+from gluonlab.runs.run_writer import (
     LOCK,
     RUNS,
     FolderLock,

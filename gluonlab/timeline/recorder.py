@@ -18,9 +18,9 @@ import mxnet as mx
 from mxnet import nd
 from mxnet.base import _LIB, check_call
 
-from gluonlab.engine.threads import EngineContext
-from gluonlab.timeline import profiler
-from gluonlab.timeline.profiler import Span, spans_of
+from gluonlab.engine.cpu_threads import EngineContext
+from gluonlab.timeline import mxnet_profiler
+from gluonlab.timeline.mxnet_profiler import Span, spans_of
 from gluonlab.timeline.timeline import (
     BACKWARD,
     COPY,
@@ -67,7 +67,7 @@ class Recorder:
         Raises EngineError where MXNet's profiler is another's.
         """
         nd.waitall()
-        profiler.start()
+        mxnet_profiler.start()
 
         def waited_for(name: str, queue: Callable[[], None]) -> None:
             nd.waitall()
@@ -116,7 +116,7 @@ class Recorder:
         """Wait for the steps, and look at what MXNet has seen of them."""
         nd.waitall()
         end, core_waits = _now(), self._core_waits.micros()
-        events = profiler.events()
+        events = mxnet_profiler.events()
         spans, begin = spans_of(events), self._starts[0]
         before = [span for span in spans if span.begin < begin]
         after = [span for span in spans if begin <= span.begin < end]

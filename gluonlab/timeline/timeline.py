@@ -9,8 +9,8 @@ import json
 from pathlib import Path
 from typing import Dict, Iterable, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
-from gluonlab.files.whole import write_text
-from gluonlab.timeline.profiler import Event, Span
+from gluonlab.files.atomic_files import write_text
+from gluonlab.timeline.mxnet_profiler import Event, Span
 
 FORWARD, BACKWARD, SUM, COPY = "forward", "backward", "sum", "copy"
 UPDATE, OTHER = "update", "other"

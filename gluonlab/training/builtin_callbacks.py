@@ -16,15 +16,15 @@ import mxnet as mx
 import numpy as np
 from mxnet import gluon, nd
 
-from gluonlab.config.values import LOSS, Patience
+from gluonlab.bucketed_trainer.loss_scale import LossScale
+from gluonlab.config.option_types import LOSS, Patience
 from gluonlab.errors import DriftError
-from gluonlab.kvstores.groups import ALONE, Group
-from gluonlab.parallel.data.statistics import graph_with_states
+from gluonlab.kvstores.process_groups import ALONE, Group
+from gluonlab.parallel.data.running_statistics import graph_with_states
 from gluonlab.parallel.strategy import Replicated, Strategy
-from gluonlab.runs.event_file import EventFile, has_events
-from gluonlab.runs.reader import read_lines
-from gluonlab.runs.result import Result
-from gluonlab.runs.schema import (
+from gluonlab.runs.run_reader import read_lines
+from gluonlab.runs.run_result import Result
+from gluonlab.runs.run_schema import (
     TENSORBOARD,
     Epoch,
     LossScaleEvent,
@@ -32,7 +32,8 @@ from gluonlab.runs.schema import (
     Step,
     UnheardEvent,
 )
-from gluonlab.runs.writer import NoRunDirectory, RunDirectory
+from gluonlab.runs.run_writer import NoRunDirectory, RunDirectory
+from gluonlab.runs.tensorboard_file import EventFile, has_events
 from gluonlab.training.callbacks import (
     FINISHED,
     STOPPED,
@@ -44,7 +45,6 @@ from gluonlab.training.callbacks import (
 from gluonlab.training.evaluate import Score
 from gluonlab.training.plan import Plan
 from gluonlab.training.reporter import Reporter
-from gluonlab.update.loss_scale import LossScale
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -22,16 +22,16 @@ from typing import (
     Tuple,
 )
 
-from gluonlab.engine.semantics import users_semantics
+from gluonlab.engine.np_compatibility import users_semantics
 from gluonlab.errors import CallbackError, ConfigError, OutputError, kind_and_words, unknown
-from gluonlab.runs.result import Result
-from gluonlab.runs.schema import Epoch, Step
-from gluonlab.training.consensus import Consensus
+from gluonlab.runs.run_result import Result
+from gluonlab.runs.run_schema import Epoch, Step
 from gluonlab.training.evaluate import Score
-from gluonlab.training.losses import STRIDE
+from gluonlab.training.loss_meter import STRIDE
 from gluonlab.training.plan import Plan
+from gluonlab.training.stop_consensus import Consensus
 
-LATE = 2 * STRIDE  # steps; see `gluonlab.training.losses`
+LATE = 2 * STRIDE  # steps; see `gluonlab.training.loss_meter`
 FINISHED, STOPPED, FAILED, INTERRUPTED = "finished", "stopped", "failed", "interrupted"
 
 
@@ -81,7 +81,8 @@ class RunView:
         """End the training, which is no error; at least one step is trained.
 
         A process alone ends after this step, or after this epoch if its last step is done; several
-        end after the same step, within WITHIN of `gluonlab.training.consensus`, or with the epoch.
+        end after the same step, within WITHIN of `gluonlab.training.stop_consensus`, or with the
+        epoch.
         An epoch that is cut short is evaluated, and noted with the images that it had. ``why`` is
         recorded; the first call counts.
         """

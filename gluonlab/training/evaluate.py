@@ -26,17 +26,17 @@ import mxnet as mx
 import numpy as np
 from mxnet import nd
 
-from gluonlab.data.loading.loader import Loader
-from gluonlab.data.loading.shards import Batch
-from gluonlab.drawing.live import new_figure
-from gluonlab.files.whole import atomic_path, on_disk
-from gluonlab.finite import check_parameters, check_validation_loss
-from gluonlab.kvstores.groups import ALONE, Group
+from gluonlab.data.loading.batch_loader import Loader
+from gluonlab.data.loading.split_batch import Batch
+from gluonlab.drawing.matplotlib_figures import new_figure
+from gluonlab.files.atomic_files import atomic_path, on_disk
+from gluonlab.finite_numbers import check_parameters, check_validation_loss
+from gluonlab.kvstores.process_groups import ALONE, Group
 from gluonlab.parallel.strategy import Scored, Strategy
-from gluonlab.plain import printable
-from gluonlab.training.metrics import GatheredScores, Metric, Part, Values, measured
+from gluonlab.plain_text import printable
+from gluonlab.training.parallel_options import weights_of
 from gluonlab.training.plan import Plan
-from gluonlab.training.splitting import weights_of
+from gluonlab.training.user_metrics import GatheredScores, Metric, Part, Values, measured
 
 # numpy's (classes, classes) int64: [i, j] counts the images of class i classified as class j
 Confusion = Any

@@ -7,7 +7,7 @@ from typing import Iterable
 
 from gluonlab.config import option_name
 from gluonlab.errors import ConfigError, DataError
-from gluonlab.runs.reader import Description, read_finished
+from gluonlab.runs.run_reader import Description, read_finished
 
 # The settings that an evaluation accepts on the command line.
 GIVEN = (

@@ -8,13 +8,13 @@ import time
 from contextlib import contextmanager, suppress
 from typing import Iterator, Optional
 
-from gluonlab.drawing.live import CellDisplay, as_png, in_notebook, new_figure
+from gluonlab.drawing.matplotlib_figures import CellDisplay, as_png, in_notebook, new_figure
 from gluonlab.errors import ConfigError
-from gluonlab.plain import decimals
-from gluonlab.runs.curves import Growing, draw_accuracy, draw_loss
-from gluonlab.runs.reader import read_lines
-from gluonlab.runs.result import usual_speed
-from gluonlab.runs.schema import CURVES, Epoch, Step
+from gluonlab.plain_text import decimals
+from gluonlab.runs.plot_curves import Growing, draw_accuracy, draw_loss
+from gluonlab.runs.run_reader import read_lines
+from gluonlab.runs.run_result import usual_speed
+from gluonlab.runs.run_schema import CURVES, Epoch, Step
 from gluonlab.training.callbacks import FINISHED, Callback, RunEnd, RunView
 
 EVERY = 1.0  # seconds between two pictures, at least

@@ -18,22 +18,22 @@ from mxnet import gluon, nd
 from mxnet.base import MXNetError
 
 from gluonlab.config import TrainConfig
-from gluonlab.config.values import ONNX
-from gluonlab.data.sets.gluon_data import warn_of_loaders
-from gluonlab.engine.semantics import give_back, nd_semantics
+from gluonlab.config.option_types import ONNX
+from gluonlab.data.sets.gluon_datasets import warn_of_loaders
+from gluonlab.engine.np_compatibility import give_back, nd_semantics
 from gluonlab.errors import DivergedError, GluonlabError, UsageError
-from gluonlab.files.arrays import read_arrays, save_arrays
+from gluonlab.files.array_files import read_arrays, save_arrays
 from gluonlab.host.out_of_memory import memory_limit, used_up
 from gluonlab.host.resources import give_back as give_back_memory
 from gluonlab.host.signals import RAISED, EndRequest
-from gluonlab.kvstores.compression import FP16
-from gluonlab.kvstores.groups import ALONE, Group
+from gluonlab.kvstores.gradient_compression import FP16
+from gluonlab.kvstores.process_groups import ALONE, Group
 from gluonlab.parallel.strategy import MakeStrategy, Strategy
-from gluonlab.runs import schema
+from gluonlab.runs import run_schema
 from gluonlab.runs.checkpoint import checkpoints, with_parameters
-from gluonlab.runs.result import Result
-from gluonlab.runs.schema import CONFUSION, EXPORT, PARAMETERS, DivergedEvent
-from gluonlab.runs.writer import NoRunDirectory, RunDirectory, ended
+from gluonlab.runs.run_result import Result
+from gluonlab.runs.run_schema import CONFUSION, EXPORT, PARAMETERS, DivergedEvent
+from gluonlab.runs.run_writer import NoRunDirectory, RunDirectory, ended
 from gluonlab.training.builtin_callbacks import (
     EarlyStopping,
     FirstStepTimer,
@@ -45,19 +45,9 @@ from gluonlab.training.builtin_callbacks import (
     goodness,
 )
 from gluonlab.training.callbacks import Callbacks, RunView, made
-from gluonlab.training.checkpoints import arrays_of_first
-from gluonlab.training.consensus import Consensus
+from gluonlab.training.checkpoint_writer import arrays_of_first
 from gluonlab.training.evaluate import Confusion, Score, evaluation_loader, validate, write_picture
-from gluonlab.training.metrics import in_words
-from gluonlab.training.own import answers_others, check_kind, check_same_own, make_own
 from gluonlab.training.plan import Plan
-from gluonlab.training.prepare import (
-    measured_memory,
-    plan_together,
-    prepare,
-    read_together,
-    remarks_after,
-)
 from gluonlab.training.reporter import ConsoleReporter, Reporter, epoch_in_words
 from gluonlab.training.resume import (
     Begun,
@@ -73,7 +63,17 @@ from gluonlab.training.resume import (
     run_directory,
     with_checkpoints,
 )
+from gluonlab.training.stop_consensus import Consensus
 from gluonlab.training.train_state import TrainState, put_parameters
+from gluonlab.training.training_setup import (
+    measured_memory,
+    plan_together,
+    prepare,
+    read_together,
+    remarks_after,
+)
+from gluonlab.training.user_components import answers_others, check_kind, check_same_own, make_own
+from gluonlab.training.user_metrics import in_words
 
 if TYPE_CHECKING:
     from gluonlab.export.onnx_graph import Agreement
@@ -106,8 +106,9 @@ def train(
     a run in the folder ``config.out``, or go on with the one there; of a run that has ended the
     result is given again. ``callbacks``: see `gluonlab.training.callbacks.Callback`; those of
     rank 0 are told. ``net``,
-    ``loss``: the user's own, in place of the config's, see `gluonlab.training.own.UserComponents`.
-    ``metrics``: more numbers of the test images, see `gluonlab.training.metrics`.
+    ``loss``: the user's own, in place of the config's, see
+    `gluonlab.training.user_components.UserComponents`.
+    ``metrics``: more numbers of the test images, see `gluonlab.training.user_metrics`.
 
     Raises a UsageError before anything is written when the config cannot be carried out,
     NoMemoryError when memory, descriptors or threads are used up, and DivergedError when the loss
@@ -199,7 +200,7 @@ def train_plan(
             loop.train()
             plan.group.end_together()  # what is left is rank 0's alone
             if result.confusion is not None:
-                run.write(schema.ConfusionEvent(result.confusion.tolist()))
+                run.write(run_schema.ConfusionEvent(result.confusion.tolist()))
             if run.path is not None:
                 result.onnx = write_extras(run.path, plan, strategy.net, result.confusion)
                 if result.onnx is not None:
@@ -251,7 +252,7 @@ class TrainingLoop:
         self.log = self.state.log
         self.profiler = None
         if plan.profile is not None:
-            from gluonlab.training.profiling import ProfiledTraining
+            from gluonlab.training.profile_steps import ProfiledTraining
 
             self.profiler = ProfiledTraining(
                 strategy, plan.profile, plan.steps_per_epoch, plan.ctxs, run, reporter.say
@@ -278,7 +279,7 @@ class TrainingLoop:
         if not self.weights.restore_best():
             lines.append("the parameters of the best epoch are gone: those of a later one stay")
         self.state.note(self.state.loader.epoch + 1, known)
-        self.run.write(schema.ResumedEvent(self.log.step, "; ".join(lines)))
+        self.run.write(run_schema.ResumedEvent(self.log.step, "; ".join(lines)))
         for line in lines:
             self.reporter.say(f"{'resumed':<11}{line}")
 
@@ -387,10 +388,10 @@ class TrainingLoop:
         batches = self.stopper.between(self.test_batches, self._end_by_signal)
         return validate(self.strategy, batches, self.plan, self.log.step)
 
-    def _summary(self, epoch: int, seconds: float, score: Score) -> schema.Epoch:
+    def _summary(self, epoch: int, seconds: float, score: Score) -> run_schema.Epoch:
         """The numbers of an epoch; ``seconds``: its training took so long."""
         cut_short = self.state.within_epoch
-        return schema.Epoch(
+        return run_schema.Epoch(
             epoch=epoch,
             step=self.log.step,
             images=self.state.images if cut_short else self.plan.images_per_epoch,
@@ -405,14 +406,14 @@ class TrainingLoop:
             seconds=time.perf_counter() - self.state.began,
         )
 
-    def _goodness(self, epoch: schema.Epoch) -> float:
+    def _goodness(self, epoch: run_schema.Epoch) -> float:
         return goodness(self.plan.stopping, epoch.accuracy, epoch.validation_loss)
 
     def _note_stop(self) -> None:
         """Record who has stopped the training, which rank 0 knows."""
         said = (self.callbacks.stopped or "").encode()
         self.result.stopped = message = self.plan.group.bytes_of_first(said).decode()
-        self.run.write(schema.StoppedEvent(self.log.step, message))
+        self.run.write(run_schema.StoppedEvent(self.log.step, message))
         self.reporter.say(f"{'stopped':<11}{message}")
 
     def _end_by_signal(self) -> None:
@@ -563,7 +564,7 @@ def write_extras(
     """
     agreement = None
     if plan.export is not None:
-        from gluonlab.export.files import export
+        from gluonlab.export.export_network import export
 
         plain = net if plan.own.net is not None else None
         agreement = export(net, plan.model, plan.dataset, folder / EXPORT, plain, plan.export)

@@ -2,7 +2,7 @@
 
 `make_plan` goes from the settings to the devices, to the data, and to the frozen `Plan`. Each part
 is checked before the next one is made. Everything that can be wrong with a run is found here or in
-`gluonlab.training.prepare`, before anything is computed or written.
+`gluonlab.training.training_setup`, before anything is computed or written.
 """
 
 from __future__ import annotations
@@ -28,11 +28,21 @@ from typing import (
 import mxnet as mx
 from mxnet import gluon
 
+from gluonlab.bucketed_trainer.buckets import usual_bucket_bytes
+from gluonlab.bucketed_trainer.gradient_postprocessing import Postprocess
+from gluonlab.bucketed_trainer.loss_scale import LossScale, make_loss_scale
 from gluonlab.config import TrainConfig
-from gluonlab.config.values import Patience, Period, read_class_weights, read_patience, read_period
-from gluonlab.data.loading.augment import make_input
-from gluonlab.data.loading.shards import batch_count
-from gluonlab.data.sets.arrays import weigh_classes
+from gluonlab.config.option_types import (
+    Patience,
+    Period,
+    read_class_weights,
+    read_patience,
+    read_period,
+)
+from gluonlab.data.loading.augmentation import make_input
+from gluonlab.data.loading.split_batch import batch_count
+from gluonlab.data.sets.array_dataset import weigh_classes
+from gluonlab.data.sets.data_fingerprint import digest, noted
 from gluonlab.data.sets.dataset import (
     Dataset,
     Defaults,
@@ -42,8 +52,7 @@ from gluonlab.data.sets.dataset import (
     image_dtype,
     in_text,
 )
-from gluonlab.data.sets.fingerprint import digest, noted
-from gluonlab.data.sets.registry import (
+from gluonlab.data.sets.dataset_registry import (
     check_dataset,
     find_kind,
     is_cut_already,
@@ -51,41 +60,30 @@ from gluonlab.data.sets.registry import (
     of_image_files,
     takes,
 )
-from gluonlab.data.sets.standard import SYNTHETIC_SAMPLES, SYNTHETIC_SHAPE
+from gluonlab.data.sets.standard_datasets import SYNTHETIC_SAMPLES, SYNTHETIC_SHAPE
 from gluonlab.devices import devices, gpu_count, gpus, on_paid_gpus
-from gluonlab.engine.setup import Overlap, overlapping
-from gluonlab.engine.threads import set_threads
+from gluonlab.engine.cpu_threads import set_threads
+from gluonlab.engine.mxnet_setup import Overlap, overlapping
 from gluonlab.errors import DeviceError
-from gluonlab.gpu.arithmetic import Arithmetic, arithmetic, check_arithmetic
 from gluonlab.gpu.cuda import NoCode
+from gluonlab.gpu.math_modes import Arithmetic, arithmetic, check_arithmetic
 from gluonlab.kvstores import check_kvstore, make_kvstore, placement_of
-from gluonlab.kvstores.compression import check_compression, compressing, in_use
-from gluonlab.kvstores.groups import ALONE, Group
-from gluonlab.kvstores.summing import Placement
+from gluonlab.kvstores.allreduce_store import Placement
+from gluonlab.kvstores.gradient_compression import check_compression, compressing, in_use
+from gluonlab.kvstores.process_groups import ALONE, Group
 from gluonlab.models import check_model
 from gluonlab.models.pretrained import check_pretrained
-from gluonlab.optimizers.registry import make_optimizer, optimizer_kind
+from gluonlab.optimizers.optimizer_registry import make_optimizer, optimizer_kind
 from gluonlab.optimizers.sgd import CORRECTED
 from gluonlab.parallel.data.microbatches import WHOLE, Microbatches
-from gluonlab.parallel.objective import make_loss
-from gluonlab.parallel.precision import Conversion, check_dtype, check_dtype_on, conversion
+from gluonlab.parallel.mixed_precision import Conversion, check_dtype, check_dtype_on, conversion
 from gluonlab.parallel.strategy import CHANNELS, PIPELINE, Parallelism
-from gluonlab.runs.event_file import check_tensorboard
-from gluonlab.training import checks, learning_rate
-from gluonlab.training.file_options import file_options
-from gluonlab.training.learning_rate import Rates
-from gluonlab.training.metrics import check_metrics
-from gluonlab.training.own import NOTHING, UserComponents, check_loss, check_own
-from gluonlab.training.recipes import (
-    CHANGES,
-    QUICK,
-    TrainingRecipe,
-    choose,
-    fitting,
-    named,
-    network,
-)
-from gluonlab.training.splitting import (
+from gluonlab.parallel.training_loss import make_loss
+from gluonlab.runs.tensorboard_file import check_tensorboard
+from gluonlab.training import config_checks, learning_rate_schedule
+from gluonlab.training.image_options import file_options
+from gluonlab.training.learning_rate_schedule import Rates
+from gluonlab.training.parallel_options import (
     batch_in_words,
     check_count,
     check_shares,
@@ -96,9 +94,17 @@ from gluonlab.training.splitting import (
     usual_microbatches,
     weights_of,
 )
-from gluonlab.update.buckets import usual_bucket_bytes
-from gluonlab.update.gradients import Postprocess
-from gluonlab.update.loss_scale import LossScale, make_loss_scale
+from gluonlab.training.recipes import (
+    CHANGES,
+    QUICK,
+    TrainingRecipe,
+    choose,
+    fitting,
+    named,
+    network,
+)
+from gluonlab.training.user_components import NOTHING, UserComponents, check_loss, check_own
+from gluonlab.training.user_metrics import check_metrics
 
 OPTIONS_WIDTH = 69  # beside their title, in 80 columns
 # They differ in where the gradient is taken; rates and momenta are given for one and used for both.
@@ -183,32 +189,32 @@ def resolve_config(
 
     Raises a UsageError for the first setting that is wrong. Arguments as in `make_plan`.
     """
-    checks.check_group(asked, group)
+    config_checks.check_group(asked, group)
     check_kvstore(asked.kvstore)
-    checks.check_topology_option(asked)
+    config_checks.check_topology_option(asked)
     check_split(asked)
     check_own(own, asked)
     check_dataset(asked.dataset)
     resolved = fill_gaps(asked, dataset, own)
     config = resolved.config
-    checks.check_on_servers(config, group)
-    learning_rate.check_schedule(config)
-    learning_rate.check_epochs(config)
+    config_checks.check_on_servers(config, group)
+    learning_rate_schedule.check_schedule(config)
+    learning_rate_schedule.check_epochs(config)
     check_dtype(asked.dtype)
-    checks.check_on_nan_option(asked)
+    config_checks.check_on_nan_option(asked)
     check_compression(asked.compress, asked.kvstore, asked.dtype, group)
-    checks.check_checkpoints(asked)
+    config_checks.check_checkpoints(asked)
     if own.net is None:
         check_model(str(config.model))
     if config.normalise is not None:
         find_colours(config.normalise)
     file_options(asked)
-    checks.check_optimizer(str(config.optimizer), asked)
-    checks.check_momentum(config, asked)
-    checks.check_decay(config)
+    config_checks.check_optimizer(str(config.optimizer), asked)
+    config_checks.check_momentum(config, asked)
+    config_checks.check_decay(config)
     if config.pretrained is not None:
         check_pretrained(config.pretrained)
-    checks.check_export(asked)
+    config_checks.check_export(asked)
     if asked.tensorboard and group.rank == 0:  # the only rank that writes
         check_tensorboard()
     return resolved
@@ -299,8 +305,8 @@ def set_up_devices(
     split = make_split(config, ctxs, devices_per_copy)
     copies = len(split.copies)
     check_count(asked.device_weights, copies)
-    checks.check_sharding(str(config.optimizer), asked.kvstore, copies)
-    checks.check_channels(str(config.optimizer), asked.split)
+    config_checks.check_sharding(str(config.optimizer), asked.kvstore, copies)
+    config_checks.check_channels(str(config.optimizer), asked.split)
     store = make_kvstore(config.kvstore, [copy[0] for copy in split.copies], config.topology)
     return DeviceSetup(ctxs, split, compressing(store, config.compress, copies, group))
 
@@ -321,7 +327,7 @@ def load_data(
         # a made-up data set has as many images as a batch
         images = config.global_batch_size or (config.batch_size or 0) * copy_count
         if images > SYNTHETIC_SAMPLES and takes(config.dataset, "samples"):
-            checks.check_elements(images, images * math.prod(SYNTHETIC_SHAPE))
+            config_checks.check_elements(images, images * math.prod(SYNTHETIC_SHAPE))
             options["samples"] = images
         dataset = load_dataset(config.dataset, config.data_dir, **options)
     if config.class_weights is not None:
@@ -672,7 +678,7 @@ def plan_run(
 
     global_batch_size = config.global_batch_size or (config.batch_size or 1) * copy_count
     steps_per_epoch = batch_count(images, global_batch_size, config.drop_last)
-    checks.check_last_batch(steps_per_epoch, global_batch_size, dataset)
+    config_checks.check_last_batch(steps_per_epoch, global_batch_size, dataset)
     step_images = min(global_batch_size, images)  # no batch is larger than the data set
     check_shares(asked.device_weights, step_images, ctxs, group.size)
     fewest_images = fewest(step_images, weights_of(asked.device_weights, group.size), copy_count)
@@ -680,7 +686,7 @@ def plan_run(
     if microbatches == WHOLE and split.way == PIPELINE:
         microbatches = Microbatches(min(usual_microbatches(split), max(1, fewest_images)))
     microbatches.check(step_images, copy_count, split.has_copy, fewest_images)
-    checks.check_profile(asked.profile, steps_per_epoch)
+    config_checks.check_profile(asked.profile, steps_per_epoch)
 
     optimizer = str(config.optimizer).lower()
     kind = optimizer_kind(optimizer)
@@ -690,7 +696,7 @@ def plan_run(
     if config.momentum is not None:
         optimizer_params["momentum"] = config.momentum
     has_momentum_rules = bool(config.momentum) and kind.by_mxnets_rule is not None
-    rates = learning_rate.make_rates(
+    rates = learning_rate_schedule.make_rates(
         config,
         optimizer_params["learning_rate"],
         config.epochs or 1,
@@ -698,7 +704,7 @@ def plan_run(
         lr_factor,
         resolved.recipe.decay_shares,
     )
-    learning_rate.check_final_rate(config, rates, lr_factor)
+    learning_rate_schedule.check_final_rate(config, rates, lr_factor)
 
     return Plan(
         config=asked,
@@ -717,7 +723,7 @@ def plan_run(
         ),
         kvstore=kvstore,
         compress=in_use(config.compress, len(ctxs), group),
-        on_servers=checks.on_servers(config, group),
+        on_servers=config_checks.on_servers(config, group),
         bucket_bytes=config.bucket_bytes,
         overlap=config.overlap,
         # split channels always leave some parameters on several devices

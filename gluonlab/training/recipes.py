@@ -13,11 +13,11 @@ from typing import Any, Dict, Iterator, List, Mapping, Optional, Tuple
 
 from gluonlab.config import TrainConfig
 from gluonlab.data.sets.dataset import Defaults
-from gluonlab.data.sets.registry import DATASETS, of_image_files
+from gluonlab.data.sets.dataset_registry import DATASETS, of_image_files
 from gluonlab.errors import ConfigError, unknown
-from gluonlab.models.zoo import PREFIX
+from gluonlab.models.gluoncv_zoo import PREFIX
 from gluonlab.optimizers.sgd import MXNET
-from gluonlab.plain import JOINED, entry
+from gluonlab.plain_text import JOINED, entry
 
 PHOTOGRAPHS = "photographs"  # in place of a data set's name: all that are read from image files
 # Networks that gluonlab and gluoncv both have, under two names.

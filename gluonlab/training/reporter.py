@@ -7,9 +7,9 @@ from typing import Any, List, Optional, TextIO
 
 from tqdm import tqdm  # tqdm.auto warns in notebooks that have no widgets
 
-from gluonlab.plain import decimals
-from gluonlab.runs import schema
-from gluonlab.training.losses import StepLoss
+from gluonlab.plain_text import decimals
+from gluonlab.runs import run_schema
+from gluonlab.training.loss_meter import StepLoss
 
 CLOSED = "it was closed from the start"  # standard output, as with >&-
 
@@ -77,7 +77,7 @@ class ConsoleReporter(Reporter):
             self.say(line)
 
 
-def epoch_in_words(epoch: schema.Epoch, epochs: int) -> str:
+def epoch_in_words(epoch: run_schema.Epoch, epochs: int) -> str:
     """The line of a finished epoch.
 
     Programs read it, such as SageMaker by the regular expressions of sagemaker/training: so numbers

@@ -16,14 +16,14 @@ from typing import Any, Dict, Iterator, List, Mapping, NamedTuple, Optional
 import numpy as np
 
 from gluonlab.config import TrainConfig, option_name
-from gluonlab.data.images.resize import PILLOW
+from gluonlab.data.images.resize_image import PILLOW
 from gluonlab.errors import ConfigError, DataError
-from gluonlab.files.arrays import read_arrays
-from gluonlab.kvstores.compression import keeps_rest
-from gluonlab.kvstores.groups import ALONE, Group
+from gluonlab.files.array_files import read_arrays
+from gluonlab.kvstores.gradient_compression import keeps_rest
+from gluonlab.kvstores.process_groups import ALONE, Group
 from gluonlab.parallel.strategy import Strategy
 from gluonlab.runs.checkpoint import Checkpoint, checkpoints, newest, remove_later
-from gluonlab.runs.reader import (
+from gluonlab.runs.run_reader import (
     RESUMED,
     Description,
     copy_count,
@@ -31,16 +31,16 @@ from gluonlab.runs.reader import (
     read_description,
     read_lines,
 )
-from gluonlab.runs.result import Result
-from gluonlab.runs.schema import PARAMETERS, ConfusionEvent, Epoch, StoppedEvent
-from gluonlab.runs.writer import NoRunDirectory, RunDirectory, has_ended, has_run, make_room
+from gluonlab.runs.run_result import Result
+from gluonlab.runs.run_schema import PARAMETERS, ConfusionEvent, Epoch, StoppedEvent
+from gluonlab.runs.run_writer import NoRunDirectory, RunDirectory, has_ended, has_run, make_room
 from gluonlab.training.builtin_callbacks import best_epoch
-from gluonlab.training.checkpoints import arrays_of_first, checkpoint_of_first
-from gluonlab.training.checks import check_going_on
-from gluonlab.training.consensus import all_or_none
-from gluonlab.training.file_options import with_resizer
+from gluonlab.training.checkpoint_writer import arrays_of_first, checkpoint_of_first
+from gluonlab.training.config_checks import check_going_on
+from gluonlab.training.image_options import with_resizer
+from gluonlab.training.parallel_options import OF_WAYS
 from gluonlab.training.plan import Plan, digests
-from gluonlab.training.splitting import OF_WAYS
+from gluonlab.training.stop_consensus import all_or_none
 from gluonlab.training.train_state import put_parameters
 
 # Settings that may differ from those of the run so far: the sums are the same but for their order.

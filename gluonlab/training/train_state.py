@@ -12,21 +12,21 @@ import mxnet as mx
 import numpy as np
 from mxnet import nd
 
-from gluonlab.data.loading.shards import Batch
+from gluonlab.data.loading.split_batch import Batch
 from gluonlab.errors import DataError
-from gluonlab.kvstores.compression import keeps_rest
-from gluonlab.models.graphs import parsed
-from gluonlab.optimizers.states import from_arrays, to_arrays
+from gluonlab.kvstores.gradient_compression import keeps_rest
+from gluonlab.models.symbol_graph import parsed
+from gluonlab.optimizers.optimizer_states import from_arrays, to_arrays
 from gluonlab.parallel.strategy import State, Strategy
 from gluonlab.runs.checkpoint import Checkpoint
-from gluonlab.runs.schema import Step
-from gluonlab.runs.writer import NoRunDirectory, RunDirectory
+from gluonlab.runs.run_schema import Step
+from gluonlab.runs.run_writer import NoRunDirectory, RunDirectory
 from gluonlab.training.callbacks import Callbacks
-from gluonlab.training.checkpoints import CheckpointGather, Checkpoints
-from gluonlab.training.consensus import Consensus
-from gluonlab.training.losses import LossLog, StepLoss
+from gluonlab.training.checkpoint_writer import CheckpointGather, Checkpoints
+from gluonlab.training.loss_meter import LossLog, StepLoss
 from gluonlab.training.plan import Plan, digests
-from gluonlab.training.prepare import train_loader
+from gluonlab.training.stop_consensus import Consensus
+from gluonlab.training.training_setup import train_loader
 
 
 def put_parameters(strategy: Strategy, parameters: Mapping[str, nd.NDArray]) -> None:

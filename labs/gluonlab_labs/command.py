@@ -9,9 +9,9 @@ import click
 
 from gluonlab.cli.command import command
 from gluonlab.errors import ConfigError, OutputError, RunError
-from gluonlab.exercises.checking import all_exercises
+from gluonlab.exercises.checkers import all_exercises
 from gluonlab.exercises.guesses import all_guesses
-from gluonlab.files.whole import folder_for, write_text
+from gluonlab.files.atomic_files import folder_for, write_text
 from gluonlab_labs.build import Place, differences, files, left_over, read_all
 from gluonlab_labs.faults import SourceError
 from gluonlab_labs.outline import Series

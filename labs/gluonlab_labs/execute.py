@@ -10,7 +10,7 @@ from typing import Any, Callable, Dict, Optional
 
 from gluonlab.errors import NotebookError
 from gluonlab.exercises.guesses import HANDOUT
-from gluonlab.files.whole import temporary_folder
+from gluonlab.files.atomic_files import temporary_folder
 from gluonlab_labs.kernel import Kernel, start
 from gluonlab_labs.source import LANGUAGES
 

@@ -12,7 +12,7 @@ from tqdm import tqdm
 
 import gluonlab
 from gluonlab.exercises.guesses import find
-from gluonlab.files.whole import folder_for, write_text
+from gluonlab.files.atomic_files import folder_for, write_text
 from gluonlab_labs import dark
 from gluonlab_labs.build import Place
 from gluonlab_labs.execute import execute

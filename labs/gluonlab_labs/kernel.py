@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any, Callable, Iterator, Optional
 
 from gluonlab.errors import NotebookError
-from gluonlab.exercises.submission import environment_of_kernel, make_manager, place_of_cell
-from gluonlab.files.whole import temporary_folder
+from gluonlab.exercises.run_submission import environment_of_kernel, make_manager, place_of_cell
+from gluonlab.files.atomic_files import temporary_folder
 
 
 class Kernel:

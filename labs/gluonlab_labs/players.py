@@ -24,8 +24,8 @@ def player(asked: Any, language: str) -> str:
     Raises ConfigError or ScheduleError for what cannot be played.
     """
     from gluonlab.collectives.render import draw
+    from gluonlab.parallel.pipeline.pipeline_schedule import make_pipeline
     from gluonlab.parallel.pipeline.render import draw as draw_pipeline
-    from gluonlab.parallel.pipeline.schedule import make_pipeline
 
     form = _FORM.fullmatch(str(asked))
     if not form:

@@ -13,7 +13,7 @@ from markupsafe import Markup
 from tqdm import tqdm
 
 from gluonlab.errors import NotebookError
-from gluonlab.files.whole import folder_for, write_text
+from gluonlab.files.atomic_files import folder_for, write_text
 from gluonlab_labs.build import Place
 from gluonlab_labs.deck import Slide, automatic_deck, excerpt, pointed_cell, read_deck, some_lines
 from gluonlab_labs.execute import execute

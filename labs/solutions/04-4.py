@@ -1,5 +1,5 @@
 from gluonlab.collectives.algorithms import ALGORITHMS
-from gluonlab.collectives.cost import price
+from gluonlab.collectives.cost_model import price
 
 
 def fastest(topology, size_bytes):

@@ -1,4 +1,4 @@
-from gluonlab.data.loading.shards import shard_bounds
+from gluonlab.data.loading.split_batch import shard_bounds
 
 
 def accumulate_means(net, mean_loss, trainer, x, labels, real, parts):

@@ -9,7 +9,7 @@ from typing import Any, Callable, Mapping, Optional, Tuple
 import click
 
 from gluonlab.cli.command import command
-from gluonlab.launch.jobs import PREFIX
+from gluonlab.launch.job_files import PREFIX
 from gluonlab_sagemaker import instances, jobs
 from gluonlab_sagemaker.checks import check_bucket, check_name, check_owner, tags
 from gluonlab_sagemaker.cost import Prices

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import Any, Dict, List, NamedTuple, Optional, Sequence
 
-from gluonlab.launch.jobs import PREFIX
+from gluonlab.launch.job_files import PREFIX
 from gluonlab_sagemaker.calls import Caller
 from gluonlab_sagemaker.logs import GROUP
 from gluonlab_sagemaker.role import bucket_rights, document, ensure, log_rights, statement

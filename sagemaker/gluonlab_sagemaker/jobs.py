@@ -9,7 +9,7 @@ from typing import Any, Callable, Dict, Iterator, List, Mapping, Optional, Tuple
 
 import instance_pairs as pairs
 from gluonlab.errors import unknown
-from gluonlab.launch.jobs import PREFIX, in_bucket, with_volume
+from gluonlab.launch.job_files import PREFIX, in_bucket, with_volume
 from gluonlab_sagemaker.calls import Answer, Caller
 from gluonlab_sagemaker.errors import AWSError, RefusedError, failure
 from gluonlab_sagemaker.images import image

@@ -11,9 +11,9 @@ import pytest
 @pytest.fixture
 def short(monkeypatch):
     """What is measured with it is not to be trusted, only the rest."""
-    from gluonlab.bench.harness import rounds
+    from gluonlab.bench.harness import interleaved_rounds
 
-    monkeypatch.setattr(rounds, "BLOCK_S", 0.001)
+    monkeypatch.setattr(interleaved_rounds, "BLOCK_S", 0.001)
 
 
 @pytest.fixture
@@ -22,7 +22,7 @@ def bench(ended, monkeypatch, short):
     in this process.
     """
     from gluonlab.bench.__main__ import main
-    from gluonlab.bench.harness.machine import Others
+    from gluonlab.bench.harness.machine_info import Others
 
     # a busy machine is no fault of the command
     monkeypatch.setattr(Others, "cores", lambda self: 0.0)

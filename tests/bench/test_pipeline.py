@@ -6,9 +6,9 @@ import re
 import pytest
 
 from gluonlab.bench.__main__ import main
-from gluonlab.parallel.pipeline.price import Costs, equal_shares, ideal_bubble, price
+from gluonlab.parallel.pipeline.pipeline_cost import Costs, equal_shares, ideal_bubble, price
+from gluonlab.parallel.pipeline.pipeline_schedule import SCHEDULES, make_pipeline
 from gluonlab.parallel.pipeline.render import as_svg, as_text, draw
-from gluonlab.parallel.pipeline.schedule import SCHEDULES, make_pipeline
 
 
 def rows_of(out):

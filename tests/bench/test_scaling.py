@@ -4,11 +4,11 @@ import pytest
 from hypothesis import given, strategies
 
 from gluonlab.bench import scaling
-from gluonlab.bench.harness.record import Series
-from gluonlab.bench.harness.rounds import measure
-from gluonlab.bench.harness.workers import BACKENDS
+from gluonlab.bench.harness.interleaved_rounds import measure
+from gluonlab.bench.harness.measurement_record import Series
+from gluonlab.bench.harness.worker_processes import BACKENDS
 from gluonlab.bench.scaling import NETWORKS, STRONG, WEAK, make_ways
-from gluonlab.bench.tasks import TASKS
+from gluonlab.bench.workloads import TASKS
 
 HOROVOD = pytest.mark.horovod
 SERVERS = pytest.param("dist_sync", marks=pytest.mark.long)

@@ -3,7 +3,7 @@
 import pytest
 
 from gluonlab.bench import splits
-from gluonlab.bench.harness.record import Series
+from gluonlab.bench.harness.measurement_record import Series
 from gluonlab.bench.splits import NAMES, TASKS
 
 

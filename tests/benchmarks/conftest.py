@@ -11,10 +11,10 @@ def bench(ended, monkeypatch):
     this process. What is measured with it is not to be trusted, only the rest.
     """
     from benchmarks.__main__ import main
-    from gluonlab.bench.harness import rounds
-    from gluonlab.bench.harness.machine import Others
+    from gluonlab.bench.harness import interleaved_rounds
+    from gluonlab.bench.harness.machine_info import Others
 
-    monkeypatch.setattr(rounds, "BLOCK_S", 0.001)
+    monkeypatch.setattr(interleaved_rounds, "BLOCK_S", 0.001)
     # a busy machine is no fault of the command
     monkeypatch.setattr(Others, "cores", lambda self: 0.0)
     return functools.partial(ended, main)

@@ -16,13 +16,13 @@ from support.processes import REPOSITORY
 from benchmarks import checkpoints, gradients, host, images, peers, verdict
 from benchmarks.__main__ import COMMANDS, main
 from benchmarks.images import BATCH_SIZE, Photographs
-from gluonlab.bench import splits, tasks
+from gluonlab.bench import splits, workloads
 from gluonlab.bench.__main__ import TOOLS
-from gluonlab.bench.harness.command import MeasuredOn, cpu_devices
-from gluonlab.bench.harness.machine import Others
-from gluonlab.bench.harness.record import Series, read_record
-from gluonlab.bench.harness.rounds import Measurement
-from gluonlab.bench.tasks import Task
+from gluonlab.bench.harness.interleaved_rounds import Measurement
+from gluonlab.bench.harness.machine_info import Others
+from gluonlab.bench.harness.measurement_command import MeasuredOn, cpu_devices
+from gluonlab.bench.harness.measurement_record import Series, read_record
+from gluonlab.bench.workloads import Task
 from gluonlab.errors import GluonlabWarning
 from gluonlab.host.resources import LIMIT
 
@@ -192,7 +192,7 @@ def test_json_is_a_record_alone_on_standard_output_and_out_writes_the_same(
     assert {"python", "numpy"} <= versions and {"mxnet", "mxnet-cu112"} & versions
 
 
-@pytest.mark.parametrize("networks", [checkpoints.TASKS, splits.TASKS, tasks.TASKS])
+@pytest.mark.parametrize("networks", [checkpoints.TASKS, splits.TASKS, workloads.TASKS])
 def test_networks_are_measured_on_images_as_large_as_their_titles_say(networks):
     """LeNet and the MLP are for grey digits, and all others for images in colour."""
     for name, task in networks.items():

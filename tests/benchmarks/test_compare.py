@@ -20,9 +20,9 @@ from benchmarks import host
 from benchmarks.__main__ import main
 from benchmarks.compare import compare, slower, table
 from benchmarks.rates import of_pairs, of_separate
-from gluonlab.bench.harness import rounds
-from gluonlab.bench.harness.machine import Others
-from gluonlab.bench.harness.record import Record, Series, read_record
+from gluonlab.bench.harness import interleaved_rounds
+from gluonlab.bench.harness.machine_info import Others
+from gluonlab.bench.harness.measurement_record import Record, Series, read_record
 from gluonlab.errors import ConfigError, DataError
 
 PACKAGE = Path(gluonlab.__file__).parent
@@ -219,7 +219,7 @@ def test_two_checkouts_take_turns(ended, tmp_path, monkeypatch):
     answer = "{'seconds': 0.1, 'total': os.getpid()}"
     job.write_text(f"import os\ndef make(kind, device_count):\n    return lambda steps: {answer}\n")
     monkeypatch.setattr(host, "DEVICE_COUNTS", (1,))
-    monkeypatch.setattr(rounds, "CHUNK_S", 0.01)
+    monkeypatch.setattr(interleaved_rounds, "CHUNK_S", 0.01)
     monkeypatch.setattr(Others, "cores", lambda self: 0.0)
     out = tmp_path / "after.json"
     turns = ("host", "--rounds", "3", "--beside", str(copy), "--restart-every", "2")

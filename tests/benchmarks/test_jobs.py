@@ -33,21 +33,21 @@ from benchmarks.classic_loop import lenet, train_batch
 from benchmarks.gradients import STORES, TRAINERS, measure_steps
 from benchmarks.optimize import TASKS as NETWORKS
 from gluonlab import load_dataset
-from gluonlab.bench.harness.command import measured_on
-from gluonlab.bench.harness.workers import Worker, child_environment
-from gluonlab.bench.tasks import TASKS, Task
+from gluonlab.bench.harness.measurement_command import measured_on
+from gluonlab.bench.harness.worker_processes import Worker, child_environment
 from gluonlab.bench.training_job import competing
+from gluonlab.bench.workloads import TASKS, Task
+from gluonlab.bucketed_trainer.trainer import BucketedTrainer
 from gluonlab.collectives.algorithms import ALGORITHMS
-from gluonlab.data.loading.shards import whole
+from gluonlab.data.loading.split_batch import whole
 from gluonlab.devices import devices as find_devices
-from gluonlab.doctor import host as processes
+from gluonlab.doctor import check_host as processes
 from gluonlab.errors import DriftError, RunError
 from gluonlab.kvstores import make_kvstore
 from gluonlab.models import get_model
-from gluonlab.models.optimize import optimize
+from gluonlab.models.optimize_network import optimize
 from gluonlab.parallel.data.strategy import DataParallelStep
 from gluonlab.runs import checkpoint
-from gluonlab.update.trainer import BucketedTrainer
 
 
 @contextmanager

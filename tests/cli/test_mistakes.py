@@ -13,7 +13,7 @@ from support.all_commands import GROUPS, LEAVES, call, options_of
 
 from gluonlab.config import TrainConfig, option_name
 from gluonlab.errors import DataError
-from gluonlab.inference.pictures import find_pictures
+from gluonlab.inference.input_images import find_pictures
 
 LINES = 3
 NEEDED = {"launch": ["--backend", "dist_sync", "-n", "2"]}  # before anything else is looked at

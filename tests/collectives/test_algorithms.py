@@ -22,8 +22,8 @@ from gluonlab.collectives.algorithms import (
     nested,
     over_hosts,
 )
-from gluonlab.collectives.check import check, states
 from gluonlab.collectives.schedule import Transfer, then
+from gluonlab.collectives.verify_schedule import check, states
 from gluonlab.errors import ScheduleError
 
 # in make test ranks alone, a pair, odd and even numbers, and a power of two

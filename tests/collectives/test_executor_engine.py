@@ -10,10 +10,10 @@ from support.reference import convolved
 from support.schedule_reference import run
 
 from gluonlab.collectives.algorithms import ALGORITHMS, HALVES, make_schedule
-from gluonlab.collectives.check import check
-from gluonlab.collectives.executor import Executor, allreduce, make_allreduce
-from gluonlab.collectives.partition import partition
+from gluonlab.collectives.chunk_layout import partition
 from gluonlab.collectives.schedule import ADD, COPY, Schedule, Transfer
+from gluonlab.collectives.schedule_executor import Executor, allreduce, make_allreduce
+from gluonlab.collectives.verify_schedule import check
 
 import mxnet as mx  # isort: skip
 from mxnet import autograd, nd  # isort: skip
@@ -139,14 +139,14 @@ def test_autograd_does_not_record_it():
 
 def test_make_allreduce_forgets_the_list_that_was_not_used_for_longest(monkeypatch):
     ctxs, made = contexts(2), []
-    monkeypatch.setattr("gluonlab.collectives.executor.MOST_EXECUTORS", 2)
+    monkeypatch.setattr("gluonlab.collectives.schedule_executor.MOST_EXECUTORS", 2)
 
     class Counted(Executor):
         def __init__(self, schedule, arrays):
             made.append(arrays[0][0].size)
             super().__init__(schedule, arrays)
 
-    monkeypatch.setattr("gluonlab.collectives.executor.Executor", Counted)
+    monkeypatch.setattr("gluonlab.collectives.schedule_executor.Executor", Counted)
     run = make_allreduce("star", ctxs)
     lists = {size: [nd.ones((size,), ctx=ctx) for ctx in ctxs] for size in (1, 2, 3)}
     for size in (1, 2, 1, 3, 1, 2):

@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 from support.examples import examples
 
 from gluonlab.collectives.algorithms import ACROSS, ALGORITHMS, make_schedule, over_hosts
-from gluonlab.collectives.cost import best_order, price
-from gluonlab.collectives.topology import (
+from gluonlab.collectives.cost_model import best_order, price
+from gluonlab.collectives.named_topologies import (
     MOST_HOSTS,
     NETWORKS,
     TOPOLOGIES,

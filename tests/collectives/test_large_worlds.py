@@ -10,10 +10,10 @@ from support.schedule_reference import keeps_promise, mutants, priced
 from support.topologies import topologies
 
 from gluonlab.collectives.algorithms import ALGORITHMS, make_schedule
-from gluonlab.collectives.check import check
-from gluonlab.collectives.cost import best_order, prices
+from gluonlab.collectives.cost_model import best_order, prices
+from gluonlab.collectives.named_topologies import switch
 from gluonlab.collectives.schedule import Schedule
-from gluonlab.collectives.topology import switch
+from gluonlab.collectives.verify_schedule import check
 from gluonlab.errors import ScheduleError
 
 AT_THE_END = re.compile(r"ends with|add up chunk")  # and not a broken rule of a step
@@ -102,9 +102,9 @@ def test_prices_are_those_of_the_definition(topology, data):
 MEASURED = """
 import resource, sys
 from gluonlab.collectives.algorithms import make_schedule, over_hosts
-from gluonlab.collectives.check import check
-from gluonlab.collectives.cost import price
-from gluonlab.collectives.topology import make_topology, switch
+from gluonlab.collectives.verify_schedule import check
+from gluonlab.collectives.cost_model import price
+from gluonlab.collectives.named_topologies import make_topology, switch
 
 if sys.argv[1] == "over_hosts":
     schedule, topology = over_hosts(128, 8), make_topology("p3.16xlarge*128")

@@ -12,9 +12,9 @@ from support.drawn_pages import english_words
 from support.legible import controls_outside
 
 from gluonlab.collectives.algorithms import ALGORITHMS, HALVES
-from gluonlab.collectives.check import states
 from gluonlab.collectives.render import as_page, draw
 from gluonlab.collectives.schedule import Schedule, Transfer
+from gluonlab.collectives.verify_schedule import states
 
 pytestmark = pytest.mark.browser
 wanted()

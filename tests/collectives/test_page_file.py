@@ -18,8 +18,8 @@ from gluonlab import drawing
 from gluonlab.collectives import render
 from gluonlab.collectives.algorithms import ALGORITHMS
 from gluonlab.collectives.render import as_page, draw
-from gluonlab.collectives.render.scene import JAPANESE, in_few_words, in_words
-from gluonlab.collectives.render.svg import STYLE
+from gluonlab.collectives.render.schedule_scene import JAPANESE, in_few_words, in_words
+from gluonlab.collectives.render.schedule_svg import STYLE
 from gluonlab.collectives.schedule import Schedule, Transfer
 from gluonlab.errors import ScheduleError
 

@@ -10,10 +10,10 @@ from support.devices import contexts
 from support.examples import examples
 from support.reference import convolved
 
-from gluonlab.collectives import executor as executor_module
+from gluonlab.collectives import schedule_executor as executor_module
 from gluonlab.collectives.algorithms import HALVES, make_schedule
-from gluonlab.collectives.executor import ReduceApart, allreduce
 from gluonlab.collectives.schedule import Schedule, Transfer
+from gluonlab.collectives.schedule_executor import ReduceApart, allreduce
 from gluonlab.errors import ScheduleError
 
 import mxnet as mx  # isort: skip

@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 from support.examples import examples
 
 from gluonlab.collectives.algorithms import ALGORITHMS, HALVES
-from gluonlab.collectives.check import states
 from gluonlab.collectives.render import as_svg, as_text
-from gluonlab.collectives.render.scene import buses, in_words, numbers, sends
+from gluonlab.collectives.render.schedule_scene import buses, in_words, numbers, sends
 from gluonlab.collectives.schedule import Schedule, Transfer
+from gluonlab.collectives.verify_schedule import states
 from gluonlab.errors import ScheduleError
 
 SVG = "{http://www.w3.org/2000/svg}"

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from support.examples import examples
 from support.topologies import both, pairs, read_content, topologies
 
-from gluonlab.collectives.links import Link, Route, Topology
-from gluonlab.collectives.topology import TOPOLOGIES, make_topology, nvswitch, p3_16xlarge
+from gluonlab.collectives.named_topologies import TOPOLOGIES, make_topology, nvswitch, p3_16xlarge
+from gluonlab.collectives.topology import Link, Route, Topology
 from gluonlab.collectives.topology_file import (
     LARGEST_BYTES,
     Wire,
@@ -23,7 +23,7 @@ from gluonlab.collectives.topology_file import (
     write_topology,
 )
 from gluonlab.errors import OutputError, ScheduleError
-from gluonlab.plain import one_line
+from gluonlab.plain_text import one_line
 
 # --- what is written is read
 

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gluonlab.config import TrainConfig, option_name
-from gluonlab.config.values import LARGEST, LARGEST_RATE, SMALLEST_LIMIT, size_in_bytes
+from gluonlab.config.option_types import LARGEST, LARGEST_RATE, SMALLEST_LIMIT, size_in_bytes
 from gluonlab.devices import devices
 from gluonlab.errors import ConfigError
 from gluonlab.run import main

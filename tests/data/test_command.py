@@ -34,8 +34,8 @@ from support.waiting import LIMIT_S
 
 from gluonlab.data import load_dataset
 from gluonlab.data.__main__ import main
-from gluonlab.data.fetching.location import data_root
-from gluonlab.data.fetching.sources import SOURCES, Contents
+from gluonlab.data.fetching.data_folders import data_root
+from gluonlab.data.fetching.download_sources import SOURCES, Contents
 from gluonlab.run import main as run_main
 
 MNIST = mnist_files()

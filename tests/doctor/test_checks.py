@@ -12,9 +12,9 @@ from support.devices import contexts, devices
 from support.elf_files import write_library
 from support.file_server import silence, status
 
-from gluonlab.doctor import findings, host, mxnet_loads, software, training
+from gluonlab.doctor import check_host, check_mxnet, check_software, check_training, findings
 from gluonlab.doctor.findings import FAULT, OK, WARNING
-from gluonlab.gpu.process import ProcessExit
+from gluonlab.gpu.isolated_process import ProcessExit
 
 
 def only(found):
@@ -78,9 +78,9 @@ def test_lines_have_cause_and_cure_below_them():
     ],
 )
 def test_pythons_that_have_an_mxnet(version, machine, status):
-    assert software.python(version, machine, "linux", "glibc").status == status
-    assert software.python(version, machine, "darwin", "").status == FAULT
-    musl = software.python(version, machine, "linux", "")
+    assert check_software.python(version, machine, "linux", "glibc").status == status
+    assert check_software.python(version, machine, "darwin", "").status == FAULT
+    musl = check_software.python(version, machine, "linux", "")
     assert (musl.status, "another C library than glibc" in musl.cause) == (FAULT, True)
 
 
@@ -98,7 +98,7 @@ def test_pythons_that_have_an_mxnet(version, machine, status):
     ],
 )
 def test_numpys_that_mxnet_runs_with(numpy, python, status):
-    assert software.numpy(numpy, python).status == status
+    assert check_software.numpy(numpy, python).status == status
 
 
 @pytest.mark.parametrize(
@@ -115,7 +115,7 @@ def test_numpys_that_mxnet_runs_with(numpy, python, status):
     ],
 )
 def test_mxnets_that_are_installed(installed, there, status):
-    assert software.mxnet(installed, Path("/site/mxnet") if there else None).status == status
+    assert check_software.mxnet(installed, Path("/site/mxnet") if there else None).status == status
 
 
 def test_distributions_that_bring_mxnet_are_told_from_others(tmp_path, monkeypatch):
@@ -124,17 +124,17 @@ def test_distributions_that_bring_mxnet_are_told_from_others(tmp_path, monkeypat
         info.mkdir()
         (info / "METADATA").write_text(f"Name: {name}\nVersion: 1.0\n")
     monkeypatch.setattr("sys.path", [str(tmp_path)])
-    assert list(software.installed_mxnets()) == ["mxnet", "mxnet-cu112", "mxnet-mkl"]
+    assert list(check_software.installed_mxnets()) == ["mxnet", "mxnet-cu112", "mxnet-mkl"]
 
 
 def test_a_module_is_found_where_python_would(tmp_path):
     (tmp_path / "b" / "mxnet").mkdir(parents=True)
     (tmp_path / "b" / "mxnet" / "__init__.py").touch()
     assert (
-        software.module_folder("mxnet", [str(tmp_path / "a"), str(tmp_path / "b")])
+        check_software.module_folder("mxnet", [str(tmp_path / "a"), str(tmp_path / "b")])
         == tmp_path / "b" / "mxnet"
     )
-    assert software.module_folder("mxnet", [str(tmp_path)]) is None
+    assert check_software.module_folder("mxnet", [str(tmp_path)]) is None
 
 
 def test_of_two_installations_the_first_in_the_path_counts(tmp_path, monkeypatch):
@@ -143,18 +143,18 @@ def test_of_two_installations_the_first_in_the_path_counts(tmp_path, monkeypatch
         info.mkdir(parents=True)
         (info / "METADATA").write_text(f"Name: mxnet\nVersion: {version}\n")
     monkeypatch.setattr("sys.path", [str(tmp_path / "venv"), str(tmp_path / "system")])
-    assert software.installed_mxnets() == {"mxnet": "1.9.1"}
+    assert check_software.installed_mxnets() == {"mxnet": "1.9.1"}
 
 
 def test_what_an_interrupted_pip_leaves_breaks_no_check(tmp_path, monkeypatch):
     (tmp_path / "mxnet-1.9.1.dist-info").mkdir()
     (tmp_path / "~xnet-1.8.0.dist-info").mkdir()
     monkeypatch.setattr("sys.path", [str(tmp_path)])
-    assert software.installed_mxnets() == {"mxnet": "without a version"}
+    assert check_software.installed_mxnets() == {"mxnet": "without a version"}
 
 
 def test_what_can_be_installed_again_needs_no_gluonlab_from_elsewhere():
-    cure = software.mxnet({"mxnet-cu112": "1.9.1"}, None).cure
+    cure = check_software.mxnet({"mxnet-cu112": "1.9.1"}, None).cure
     assert cure == "pip install --force-reinstall --no-deps mxnet-cu112==1.9.1"
 
 
@@ -163,8 +163,8 @@ def test_a_file_of_that_name_is_no_mxnet(tmp_path):
     (tmp_path / "mxnet.py").touch()
     (tmp_path / "site" / "mxnet").mkdir(parents=True)
     (tmp_path / "site" / "mxnet" / "__init__.py").touch()
-    found = software.module_folder("mxnet", [str(tmp_path), str(tmp_path / "site")])
-    fault = software.mxnet({"mxnet": "1.9.1"}, found)
+    found = check_software.module_folder("mxnet", [str(tmp_path), str(tmp_path / "site")])
+    fault = check_software.mxnet({"mxnet": "1.9.1"}, found)
     assert (fault.status, fault.what, fault.cure) == (
         FAULT,
         f"{tmp_path}/mxnet.py is imported as mxnet",
@@ -185,7 +185,7 @@ def mxnet_folder(tmp_path):
 
 
 def test_libraries_are_followed_from_each_to_the_next(mxnet_folder, tmp_path):
-    traced = software.trace(
+    traced = check_software.trace(
         mxnet_folder / "libmxnet.so", {"LD_LIBRARY_PATH": f"{tmp_path}/one:{tmp_path}/two"}, []
     )
     assert traced.found["liba.so.1"] == tmp_path / "one" / "liba.so.1"
@@ -198,17 +198,18 @@ def test_wheels_stand_behind_ld_library_path(mxnet_folder, tmp_path):
     first = write_library(tmp_path / "users" / "libb.so.2")
     folders = [tmp_path / "one", tmp_path / "two"]
     assert (
-        software.trace(mxnet_folder / "libmxnet.so", {}, folders).found["libb.so.2"]
+        check_software.trace(mxnet_folder / "libmxnet.so", {}, folders).found["libb.so.2"]
         == tmp_path / "two" / "libb.so.2"
     )
     environ = {"LD_LIBRARY_PATH": str(first.parent)}
     assert (
-        software.trace(mxnet_folder / "libmxnet.so", environ, folders).found["libb.so.2"] == first
+        check_software.trace(mxnet_folder / "libmxnet.so", environ, folders).found["libb.so.2"]
+        == first
     )
 
 
 def test_a_library_of_a_library_that_is_missing_is_named(mxnet_folder, tmp_path):
-    found = software.libraries(mxnet_folder, {"LD_LIBRARY_PATH": f"{tmp_path}/one"})
+    found = check_software.libraries(mxnet_folder, {"LD_LIBRARY_PATH": f"{tmp_path}/one"})
     assert [finding.what for finding in found if finding.status == FAULT] == [
         "libb.so.2 is missing"
     ]
@@ -216,7 +217,7 @@ def test_a_library_of_a_library_that_is_missing_is_named(mxnet_folder, tmp_path)
 
 def test_a_symbol_that_nobody_has_is_one_fault_for_each_library(mxnet_folder, tmp_path):
     write_library(tmp_path / "one" / "liba.so.1", undefined=["first", "second"])
-    found = software.libraries(mxnet_folder, {"LD_LIBRARY_PATH": f"{tmp_path}/one"})
+    found = check_software.libraries(mxnet_folder, {"LD_LIBRARY_PATH": f"{tmp_path}/one"})
     fault = only([finding for finding in found if finding.status == FAULT])
     assert fault.what == "liba.so.1 does not fit"
     assert "none of them has first" in fault.cause
@@ -230,14 +231,21 @@ def test_cublas_from_two_places_is_a_warning(tmp_path):
     for folder in ("a", "b"):
         write_library(tmp_path / folder / f"libcublas{'Lt' * (folder == 'b')}.so.11")
     environ = {"LD_LIBRARY_PATH": f"{tmp_path}/a:{tmp_path}/b"}
-    assert "come from different places" in software.libraries(tmp_path / "mxnet", environ)[0].what
+    assert (
+        "come from different places"
+        in check_software.libraries(tmp_path / "mxnet", environ)[0].what
+    )
     write_library(tmp_path / "a" / "libcublasLt.so.11")
-    assert {finding.status for finding in software.libraries(tmp_path / "mxnet", environ)} == {OK}
+    assert {
+        finding.status for finding in check_software.libraries(tmp_path / "mxnet", environ)
+    } == {OK}
 
 
 def test_a_relative_folder_in_ld_library_path_counts(mxnet_folder, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    traced = software.trace(mxnet_folder / "libmxnet.so", {"LD_LIBRARY_PATH": "one:./two"}, [])
+    traced = check_software.trace(
+        mxnet_folder / "libmxnet.so", {"LD_LIBRARY_PATH": "one:./two"}, []
+    )
     assert (traced.found["liba.so.1"], traced.found["libb.so.2"]) == (
         Path("one/liba.so.1"),
         Path("two/libb.so.2"),
@@ -245,13 +253,13 @@ def test_a_relative_folder_in_ld_library_path_counts(mxnet_folder, tmp_path, mon
 
 
 def test_a_system_without_glibcs_linker_is_not_asked(mxnet_folder, tmp_path, monkeypatch):
-    monkeypatch.setattr(software, "LINKER", str(tmp_path / "none"))
-    assert only(software.libraries(mxnet_folder)).what == "not examined"
+    monkeypatch.setattr(check_software, "LINKER", str(tmp_path / "none"))
+    assert only(check_software.libraries(mxnet_folder)).what == "not examined"
 
 
 def test_without_a_libmxnet_there_is_one_fault(tmp_path):
-    assert only(software.libraries(tmp_path)).status == FAULT
-    assert software.libraries(None) == []
+    assert only(check_software.libraries(tmp_path)).status == FAULT
+    assert check_software.libraries(None) == []
 
 
 # --- MXNet, kvstores, Horovod
@@ -261,26 +269,26 @@ LOADED = {"version": "1.9.1", "built_with": ["OPENMP"], "gpus": 0}
 
 def test_copies_between_gpus_have_a_line_where_there_are_several():
     words = "copies between GPUs are direct, 1 of 1 pairs"
-    found = mxnet_loads.findings(
+    found = check_mxnet.findings(
         ProcessExit([{**LOADED, "gpus": 2}, {"copies": words}], "", ""), True, None
     )
     assert [(finding.status, finding.what) for finding in found if finding.check == "copies"] == [
         (OK, words)
     ]
     assert "copies" not in {
-        finding.check for finding in mxnet_loads.findings(ProcessExit([LOADED], "", ""), True, None)
+        finding.check for finding in check_mxnet.findings(ProcessExit([LOADED], "", ""), True, None)
     }
 
 
 def test_every_kvstore_that_works_sums():
-    assert mxnet_loads.sum_over("ring", devices(3)) == ""
-    assert mxnet_loads.sum_over("local", contexts(2)) == ""
+    assert check_mxnet.sum_over("ring", devices(3)) == ""
+    assert check_mxnet.sum_over("local", contexts(2)) == ""
 
 
 def test_a_kvstore_that_sums_wrongly_is_found(monkeypatch):
     """A store that hands every device its own gradient back, as kvstore=None does."""
     monkeypatch.setattr("gluonlab.kvstores.make_kvstore", lambda name, ctxs: None)
-    assert mxnet_loads.sum_over("device", contexts(2)) == "the sum is 1 instead of 3"
+    assert check_mxnet.sum_over("device", contexts(2)) == "the sum is 1 instead of 3"
 
 
 def test_a_kvstore_that_hangs_or_fails_is_named():
@@ -290,7 +298,7 @@ def test_a_kvstore_that_hangs_or_fails_is_named():
         {"kvstore": "star", "works": False, "problem": "bad"},
     ]
     answers += [{"trying": "kvstore ring"}]
-    found = mxnet_loads.findings(ProcessExit(answers, "was still busy after 60 s", ""), True, None)
+    found = check_mxnet.findings(ProcessExit(answers, "was still busy after 60 s", ""), True, None)
     stores = [finding for finding in found if finding.check == "kvstores"]
     assert [(finding.status, finding.what) for finding in stores] == [
         (OK, "local work"),
@@ -306,7 +314,7 @@ def test_a_process_that_crashes_while_it_leaves_has_tried_all_the_same():
         {"trying": "kvstore local"},
         {"kvstore": "local", "works": True, "problem": ""},
     ]
-    found = mxnet_loads.findings(ProcessExit(answers, "crashed (SIGSEGV)", ""), True, None)
+    found = check_mxnet.findings(ProcessExit(answers, "crashed (SIGSEGV)", ""), True, None)
     assert {finding.status for finding in found} == {OK}
 
 
@@ -320,7 +328,7 @@ def test_a_process_that_crashes_while_it_leaves_has_tried_all_the_same():
     ],
 )
 def test_horovod(told, installed, status, words):
-    found = mxnet_loads.findings(
+    found = check_mxnet.findings(
         ProcessExit([LOADED, *([told] if told else [])], "", ""), True, installed
     )[-1]
     assert (found.check, found.status) == ("horovod", status)
@@ -328,7 +336,7 @@ def test_horovod(told, installed, status, words):
 
 
 def test_an_import_that_fails_without_a_known_reason_keeps_its_words():
-    found = mxnet_loads.findings(
+    found = check_mxnet.findings(
         ProcessExit([{"error": "mxnet cannot be imported: something"}], "", ""), True, None
     )[0]
     assert (found.status, found.cause) == (FAULT, "mxnet cannot be imported: something")
@@ -339,21 +347,21 @@ def test_an_import_that_fails_without_a_known_reason_keeps_its_words():
 
 
 def test_data_sets_that_are_there_are_named(tmp_path, monkeypatch):
-    from gluonlab.data.fetching.sources import SOURCES
+    from gluonlab.data.fetching.download_sources import SOURCES
 
     monkeypatch.setenv("GLUONLAB_DATA", str(tmp_path))
-    assert "only digits" in only(host.folder()).what
+    assert "only digits" in only(check_host.folder()).what
     (tmp_path / "mnist").mkdir()
     for file in SOURCES["mnist"].files:
         (tmp_path / "mnist" / file.name).touch()
-    assert "here are mnist, and digits" in only(host.folder()).what
+    assert "here are mnist, and digits" in only(check_host.folder()).what
 
 
 def test_mirrors_are_asked_for_headers_alone(serve):
     server = serve({"a.gz": b"x" * 100})
     gone = f"{server.url}b.gz"
     closed = "http://127.0.0.1:9/a.gz"
-    found = host.mirrors(
+    found = check_host.mirrors(
         {
             "good": (f"{server.url}a.gz",),
             "half": (closed, f"{server.url}a.gz"),
@@ -371,19 +379,19 @@ def test_mirrors_are_asked_for_headers_alone(serve):
 def test_a_mirror_that_is_silent_is_given_up(serve):
     server = serve({"a.gz": b"x"})
     server.fail("a.gz", silence())
-    assert host.head(f"{server.url}a.gz", timeout_s=0.5) == "no answer within 0.5 s"
+    assert check_host.head(f"{server.url}a.gz", timeout_s=0.5) == "no answer within 0.5 s"
     server.fail("a.gz", status(503))
-    assert host.head(f"{server.url}a.gz") == "status 503"
+    assert check_host.head(f"{server.url}a.gz") == "status 503"
     server.fail("a.gz", status(405))  # to HEAD
-    assert host.head(f"{server.url}a.gz") == ""
+    assert check_host.head(f"{server.url}a.gz") == ""
     server.fail("a.gz", status(405), status(404))  # to HEAD, then to GET
-    assert host.head(f"{server.url}a.gz") == "status 404"
+    assert check_host.head(f"{server.url}a.gz") == "status 404"
 
 
 def test_every_data_set_has_addresses():
     assert all(
         url.startswith(("http://", "https://"))
-        for urls in host.addresses().values()
+        for urls in check_host.addresses().values()
         for url in urls
     )
 
@@ -392,7 +400,7 @@ def test_every_data_set_has_addresses():
 
 
 def test_elsewhere_than_on_sagemaker(tmp_path):
-    assert only(host.sagemaker({}, tmp_path / "none")).what == "not on SageMaker"
+    assert only(check_host.sagemaker({}, tmp_path / "none")).what == "not on SageMaker"
 
 
 def test_a_notebook_and_what_it_does_not_keep(tmp_path):
@@ -406,18 +414,18 @@ def test_a_notebook_and_what_it_does_not_keep(tmp_path):
             }
         )
     )
-    what, lost = host.sagemaker({}, path, kept)
+    what, lost = check_host.sagemaker({}, path, kept)
     assert what.what == "notebook lab, arn:aws:sagemaker:eu-west-1:1:notebook-instance/lab"
     assert lost.status == WARNING
     assert str(kept) in lost.cure
-    assert len(host.sagemaker({}, path, Path(host.__file__).parent.parent)) == 1
+    assert len(check_host.sagemaker({}, path, Path(check_host.__file__).parent.parent)) == 1
 
 
 @pytest.mark.parametrize("content", ["", "[]", "{}", "{"])
 def test_metadata_that_cannot_be_read(tmp_path, content):
     path = tmp_path / "metadata.json"
     path.write_text(content)
-    assert only(host.sagemaker({}, path)).status == WARNING
+    assert only(check_host.sagemaker({}, path)).status == WARNING
 
 
 def test_a_training_job():
@@ -427,10 +435,10 @@ def test_a_training_job():
         "SM_CURRENT_INSTANCE_TYPE": "ml.p3.16xlarge",
     }  # fmt: skip
     assert (
-        only(host.sagemaker(environ)).what
+        only(check_host.sagemaker(environ)).what
         == "training job job-1, ml.p3.16xlarge, 8 GPUs, host algo-2, one of 2"
     )
-    assert only(host.sagemaker({**environ, "SM_HOSTS": "algo-1"})).status == WARNING
+    assert only(check_host.sagemaker({**environ, "SM_HOSTS": "algo-1"})).status == WARNING
 
 
 # --- training
@@ -448,14 +456,14 @@ def test_a_training_job():
     ],
 )
 def test_what_a_step_of_training_told(answers, ended, status, words):
-    found = only(training.findings(ProcessExit(answers, ended, "")))
+    found = only(check_training.findings(ProcessExit(answers, ended, "")))
     assert found.status == status
     assert words in found.what
     assert status == OK or (found.cause and found.cure)
 
 
 def test_a_step_on_all_devices_is_that_of_one():
-    found = only(training.try_training())
+    found = only(check_training.try_training())
     assert found.status == OK
     assert "cpu(0) cpu(1)" in found.what or "gpu" in found.what
 
@@ -463,27 +471,31 @@ def test_a_step_on_all_devices_is_that_of_one():
 def test_training_that_differs_is_told_by_how_much(monkeypatch):
     """The replicas of a store that sums nothing drift apart."""
     ctxs = devices(2)
-    assert training.difference(ctxs) <= training.TOLERANCE
-    real = training.trained
+    assert check_training.difference(ctxs) <= check_training.TOLERANCE
+    real = check_training.trained
     monkeypatch.setattr(
-        training,
+        check_training,
         "trained",
         lambda ctxs, *rest: [[np.array(a) * len(ctxs) for a in r] for r in real(ctxs, *rest)],
     )
-    assert training.difference(ctxs) > 0.5
+    assert check_training.difference(ctxs) > 0.5
 
 
 def test_a_parameter_that_is_no_number_is_not_passed_over(monkeypatch):
     good, bad = np.ones(3), np.array([1, np.nan, 1])
-    monkeypatch.setattr(training, "trained", lambda ctxs, *rest: [[good, bad, good]] * len(ctxs))
-    assert np.isnan(training.difference([None, None]))
+    monkeypatch.setattr(
+        check_training, "trained", lambda ctxs, *rest: [[good, bad, good]] * len(ctxs)
+    )
+    assert np.isnan(check_training.difference([None, None]))
 
 
 def test_training_is_compared_without_the_rounding_of_tensor_cores(monkeypatch):
     asked = {}
     monkeypatch.setattr(
-        training, "ask", lambda module, **options: asked.update(options) or ProcessExit([], "", "")
+        check_training,
+        "ask",
+        lambda module, **options: asked.update(options) or ProcessExit([], "", ""),
     )
-    training.try_training()
+    check_training.try_training()
     assert asked["environ"]["NVIDIA_TF32_OVERRIDE"] == "0"
     assert asked["environ"]["PATH"]

@@ -14,7 +14,7 @@ from support.processes import clean_environment
 from gluonlab.doctor import __main__ as command
 from gluonlab.doctor.__main__ import main
 from gluonlab.doctor.findings import fault, ok, warning
-from gluonlab.gpu import process
+from gluonlab.gpu import isolated_process
 
 
 @pytest.fixture
@@ -100,7 +100,9 @@ def test_help_and_a_missing_mxnet_need_no_mxnet(python):
 
 def script(tmp_path, monkeypatch, code):
     """The module ``looked_at``, which does ``code`` in a process of its own."""
-    (tmp_path / "looked_at.py").write_text("from gluonlab.gpu.process import tell\n" + code)
+    (tmp_path / "looked_at.py").write_text(
+        "from gluonlab.gpu.isolated_process import tell\n" + code
+    )
     monkeypatch.syspath_prepend(str(tmp_path))
     return "looked_at"
 
@@ -108,7 +110,7 @@ def script(tmp_path, monkeypatch, code):
 def test_a_process_is_listened_to_until_it_crashes(tmp_path, monkeypatch):
     code = "import os, sys\ntell(a=1)\nprint('no JSON')\nprint('[1]')\ntell(b=2)\n"
     code += "print('last words', file=sys.stderr, flush=True)\nos.abort()"
-    outcome = process.ask(script(tmp_path, monkeypatch, code), timeout_s=60)
+    outcome = isolated_process.ask(script(tmp_path, monkeypatch, code), timeout_s=60)
     assert outcome.answers == [{"a": 1}, {"b": 2}]
     assert (outcome.ended, outcome.said) == ("crashed (SIGABRT)", "last words")
     assert outcome.answer("b") == {"b": 2}
@@ -116,14 +118,14 @@ def test_a_process_is_listened_to_until_it_crashes(tmp_path, monkeypatch):
 
 
 def test_a_process_that_hangs_is_ended(tmp_path, monkeypatch):
-    outcome = process.ask(
+    outcome = isolated_process.ask(
         script(tmp_path, monkeypatch, "import time\ntell(a=1)\ntime.sleep(600)"), timeout_s=1
     )
     assert outcome.ended == "was still busy after 1 s"
 
 
 def test_a_process_finds_modules_where_this_one_does(tmp_path, monkeypatch):
-    outcome = process.ask(
+    outcome = isolated_process.ask(
         script(tmp_path, monkeypatch, "import sys\ntell(path=sys.path, argv=sys.argv[1:])"),
         "x",
         timeout_s=60,
@@ -134,7 +136,9 @@ def test_a_process_finds_modules_where_this_one_does(tmp_path, monkeypatch):
 
 def test_a_process_that_fails_says_with_what(tmp_path, monkeypatch):
     assert (
-        process.ask(script(tmp_path, monkeypatch, "raise SystemExit(3)"), timeout_s=60).ended
+        isolated_process.ask(
+            script(tmp_path, monkeypatch, "raise SystemExit(3)"), timeout_s=60
+        ).ended
         == "ended with status 3"
     )
 

@@ -11,7 +11,7 @@ from support.environments import Environment
 from support.fake_nvml import H100, write_pynvml
 from support.processes import clean_environment
 
-from gluonlab.engine.installation import pip_install
+from gluonlab.engine.mxnet_installation import pip_install
 
 FORGETS = """
 import numpy

@@ -10,14 +10,14 @@ import pytest
 from support.fake_nvml import CUBE, V100, FakeNvml
 
 from gluonlab.collectives.algorithms import make_schedule
-from gluonlab.collectives.cost import traffic
-from gluonlab.doctor import proof
+from gluonlab.collectives.cost_model import traffic
+from gluonlab.doctor import prove
 from gluonlab.doctor.__main__ import main
 from gluonlab.doctor.findings import fault, ok
-from gluonlab.doctor.proof import describe, judge
+from gluonlab.doctor.prove import describe, judge
 from gluonlab.doctor.trials import bus_bytes, reason_of
 from gluonlab.gpu import nvml
-from gluonlab.gpu.process import ProcessExit, ask
+from gluonlab.gpu.isolated_process import ProcessExit, ask
 
 
 def told(*answers, ended=""):
@@ -100,7 +100,7 @@ def test_what_is_wrong_is_a_fault_that_names_it(trial, answer, words):
     assert words in verdicts[0].what
 
 
-@pytest.mark.parametrize("trial", proof.TRIALS)
+@pytest.mark.parametrize("trial", prove.TRIALS)
 def test_a_process_that_hangs_or_crashes_is_a_fault_that_names_what_it_did(trial):
     hung = told({"trying": "the first"}, {"trying": "the second"}, ended="was still busy after 9 s")
     assert texts(judge(trial, hung)) == ["fault: the second: was still busy after 9 s"]
@@ -116,7 +116,7 @@ LONG = [pytest.param(name, marks=pytest.mark.long) for name in ("copies", "count
 def test_trials_find_cpu_devices_as_they_should_be(name):
     outcome = ask("gluonlab.doctor.trials", name, "cpu*2", timeout_s=300)
     assert {verdict.status for verdict in judge(name, outcome)} == {"ok"}
-    assert proof.numbers_of(name, outcome)
+    assert prove.numbers_of(name, outcome)
 
 
 @pytest.mark.parametrize(
@@ -156,11 +156,11 @@ def test_all_trials_end_within_their_time_and_those_that_had_none_say_so(monkeyp
         now[0] += timeout_s  # each takes as long as it may
         return told({"trying": "something"}, ended="was still busy")
 
-    monkeypatch.setattr(proof, "ask", asked)
-    monkeypatch.setattr(proof.time, "monotonic", lambda: now[0])
-    tried = proof.try_all("gpu:*", lambda one: None)
-    assert now[0] <= proof.TOTAL_S
-    assert [one.name for one in tried] == list(proof.TRIALS)
+    monkeypatch.setattr(prove, "ask", asked)
+    monkeypatch.setattr(prove.time, "monotonic", lambda: now[0])
+    tried = prove.try_all("gpu:*", lambda one: None)
+    assert now[0] <= prove.TOTAL_S
+    assert [one.name for one in tried] == list(prove.TRIALS)
     assert "there was no time left" in tried[-1].verdicts[0].what
 
 
@@ -193,10 +193,10 @@ def test_the_page_shows_every_verdict_and_number_and_asks_for_no_other_file():
         {"store": "<ring>", "gb_per_s": 1234.5},
     ]
     tried = [
-        proof.TrialResult("copies", 1.25, [fault("copies", "they <change>", "", "")], numbers),
-        proof.TrialResult("bits", 2.0, [ok("bits", "fine")], []),
+        prove.TrialResult("copies", 1.25, [fault("copies", "they <change>", "", "")], numbers),
+        prove.TrialResult("bits", 2.0, [ok("bits", "fine")], []),
     ]
-    html = proof.as_page(proof.as_object(machine(), tried))
+    html = prove.as_page(prove.as_object(machine(), tried))
     for shown in (
         "1 fault found",
         "they &lt;change&gt;",

@@ -16,7 +16,7 @@ REFUSED, ABSENT = "no such backend", "module://does_not_exist"
 PICTURES = f"""
 import os, sys
 from pathlib import Path
-from gluonlab.drawing.live import LiveChart
+from gluonlab.drawing.matplotlib_figures import LiveChart
 from gluonlab.runs import curves
 
 assert not any("matplotlib" in name for name in sys.modules)
@@ -55,13 +55,13 @@ def test_one_function_loads_matplotlib():
         for path in package.rglob("*.py")
         if LOADS.search(FOR_TYPES.sub("", path.read_text(encoding="utf-8")))
     }
-    assert found == {"drawing/live.py"}
+    assert found == {"drawing/matplotlib_figures.py"}
 
 
 @pytest.mark.long
 def test_a_backend_that_there_is_remains_for_figures_of_the_users_own():
     own = (
-        "from gluonlab.drawing.live import new_figure; new_figure(1, 1); "
+        "from gluonlab.drawing.matplotlib_figures import new_figure; new_figure(1, 1); "
         "import matplotlib; print(matplotlib.get_backend())"
     )
     assert in_environment("svg", "-c", own) == "svg\n"

@@ -9,7 +9,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from support.devices import contexts
 
-from gluonlab.engine.invoke import Attributes, OperatorCall
+from gluonlab.engine.fast_invoke import Attributes, OperatorCall
 from gluonlab.engine.mxnet_fixes import AttributeStr, attribute_text
 
 INTEGERS = ("int8", "uint8", "int16", "int32", "uint32", "int64", "uint64")
@@ -124,7 +124,7 @@ def test_operators_of_np_take_shapes_of_numpys_integers():
 @pytest.mark.long
 def test_where_mxnet_came_first(python):
     code = (
-        "import gluonlab.engine.setup as engine; engine.uninstall(); import mxnet, numpy; "
+        "import gluonlab.engine.mxnet_setup as engine; engine.uninstall(); import mxnet, numpy; "
         "engine.install(); assert mxnet.nd.zeros((numpy.int64(2), 3)).shape == (2, 3)"
     )
     result = python("-c", code)

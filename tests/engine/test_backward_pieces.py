@@ -13,13 +13,13 @@ from support.devices import contexts
 from support.splits import IMAGE, batches_of, chains, make_chain, plan_for, split_of, trained
 
 from gluonlab.config import TrainConfig
-from gluonlab.engine.setup import backward_pieces, overlapping, usual_piece
+from gluonlab.engine.mxnet_setup import backward_pieces, overlapping, usual_piece
 from gluonlab.errors import ConfigError
-from gluonlab.kvstores.groups import ALONE
+from gluonlab.kvstores.process_groups import ALONE
 from gluonlab.parallel.data.microbatches import WHOLE, Microbatches
 from gluonlab.parallel.data.strategy import data_parallel
-from gluonlab.parallel.objective import make_loss
-from gluonlab.parallel.stages.strategy import staged_parallel
+from gluonlab.parallel.pipeline.strategy import staged_parallel
+from gluonlab.parallel.training_loss import make_loss
 
 VARIABLE = "MXNET_EXEC_BULK_EXEC_MAX_NODE_TRAIN_BWD"
 OVERLAPS = st.one_of(st.just("off"), st.integers(1, 12))

@@ -11,7 +11,7 @@ from support.environments import Told
 from support.processes import clean_environment
 from support.stub_driver import write_driver
 
-from gluonlab.engine import installation
+from gluonlab.engine import mxnet_installation
 
 pytestmark = pytest.mark.cu112
 
@@ -32,7 +32,7 @@ def test_with_a_driver_every_library_is_found_and_the_doctor_says_that_there_is_
         found["what"] for found in told.of("libraries") if found["what"].startswith("from wheels")
     ]
     # which cusolver opens by itself
-    needed = {library.soname for library in installation.LIBRARIES} - {"libcusparse.so.11"}
+    needed = {library.soname for library in mxnet_installation.LIBRARIES} - {"libcusparse.so.11"}
     assert {word.strip(",:") for word in wheels.split()} >= needed
     [loads] = told.of("import")
     assert "built with CUDA, CUDNN, NCCL" in loads["what"]

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gluonlab.engine import setup
-from gluonlab.engine.installation import Versions, version_in_words
+from gluonlab.engine import mxnet_setup
+from gluonlab.engine.mxnet_installation import Versions, version_in_words
 from gluonlab.errors import GluonlabWarning
 
 CUDA = st.builds(
@@ -33,13 +33,13 @@ def test_what_does_not_tell_its_version_is_trusted(version):
 
 def settled(monkeypatch, asked, driver=11040, compiler=11080):
     """MXNET_USE_FUSION afterwards, and what is said of it."""
-    monkeypatch.setattr(setup, "cuda_versions", lambda: Versions(driver, compiler))
-    monkeypatch.setattr(setup, "_fusion_is_off", False)
-    monkeypatch.delenv(setup.FUSION, raising=False)
+    monkeypatch.setattr(mxnet_setup, "cuda_versions", lambda: Versions(driver, compiler))
+    monkeypatch.setattr(mxnet_setup, "_fusion_is_off", False)
+    monkeypatch.delenv(mxnet_setup.FUSION, raising=False)
     if asked is not None:
-        monkeypatch.setenv(setup.FUSION, asked)
-    setup._settle_fusion()
-    return os.environ.get(setup.FUSION), setup.fusing()
+        monkeypatch.setenv(mxnet_setup.FUSION, asked)
+    mxnet_setup._settle_fusion()
+    return os.environ.get(mxnet_setup.FUSION), mxnet_setup.fusing()
 
 
 def test_fusion_is_off_where_the_driver_is_older_than_the_compiler(monkeypatch):

@@ -11,7 +11,7 @@ from support.lab_answers import (
     verdict_on,
 )
 
-from gluonlab.exercises.checking import all_exercises, other_cases
+from gluonlab.exercises.checkers import all_exercises, other_cases
 
 pytestmark = pytest.mark.cpu_only(
     "checkers of exercises watch CPU devices: their waits, their threads, operators that mix them"

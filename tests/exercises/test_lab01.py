@@ -6,7 +6,7 @@ import pytest
 from mxnet import nd
 
 from gluonlab.exercises import lab01
-from gluonlab.exercises.arrays import cpus
+from gluonlab.exercises.array_tracking import cpus
 
 pytestmark = pytest.mark.cpu_only(
     "checkers of exercises watch CPU devices: their waits, their threads, operators that mix them"

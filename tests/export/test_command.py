@@ -19,12 +19,12 @@ from support.quick_runs import quick
 
 from gluonlab.config import TrainConfig
 from gluonlab.errors import ModelError
-from gluonlab.export import files
-from gluonlab.export.files import DESCRIPTION, MODEL
+from gluonlab.export import export_network
+from gluonlab.export.export_network import DESCRIPTION, MODEL
 from gluonlab.export.onnx_graph import TOLERANCE, to_onnx
-from gluonlab.inference.loaded import load_run
+from gluonlab.inference.loaded_network import load_run
 from gluonlab.models import MODELS, ModelKind
-from gluonlab.training.finished import evaluate_run
+from gluonlab.training.evaluate_run import evaluate_run
 from gluonlab.training.loop import train
 from gluonlab.training.reporter import Reporter
 from gluonlab.training.resume import asked, interrupted
@@ -124,7 +124,9 @@ def test_a_run_and_its_evaluation_say_how_nearly_the_model_agrees(run, tmp_path)
 
 def test_of_several_processes_the_first_one_writes_the_model(tmp_path, monkeypatch):
     written = []
-    monkeypatch.setattr(files, "to_onnx", lambda *of: written.append(of[-1]) or to_onnx(*of))
+    monkeypatch.setattr(
+        export_network, "to_onnx", lambda *of: written.append(of[-1]) or to_onnx(*of)
+    )
     config = TrainConfig(
         devices="cpu", model="mlp", epochs=1, batch_size=180, export="onnx", out=str(tmp_path / "r")
     )

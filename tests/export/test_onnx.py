@@ -20,12 +20,12 @@ from support.made_up_data import CLASSES, dataset_of
 from support.networks import networks
 from support.steps import SHAPE
 
-from gluonlab.config.values import MXNET, ONNX
-from gluonlab.data.loading.augment import make_input
+from gluonlab.config.option_types import MXNET, ONNX
+from gluonlab.data.loading.augmentation import make_input
 from gluonlab.errors import ModelError, RunError
-from gluonlab.export import files
-from gluonlab.export.checks import check_network, drawn_parameters
-from gluonlab.export.files import DESCRIPTION, MODEL, SYMBOL, WEIGHTS, export
+from gluonlab.export import export_network
+from gluonlab.export.check_exportable import check_network, drawn_parameters
+from gluonlab.export.export_network import DESCRIPTION, MODEL, SYMBOL, WEIGHTS, export
 from gluonlab.export.onnx_graph import TOLERANCE, to_onnx
 from gluonlab.models import MODELS, get_model
 
@@ -280,7 +280,7 @@ def test_what_the_description_says_of_pixels_is_what_the_network_was_trained_wit
 def test_a_wrong_model_is_not_written_and_mxnets_files_stay(tmp_path, monkeypatch):
     other = get_model("resnet8", len(CLASSES))(mx.sym.var("data"))
     wrong = to_onnx(other, drawn_parameters(other, SHAPE), SHAPE, "resnet8")
-    monkeypatch.setattr(files, "to_onnx", lambda *_: wrong)
+    monkeypatch.setattr(export_network, "to_onnx", lambda *_: wrong)
     with pytest.raises(RunError, match=r"model.onnx is not written: .* differ .*MXNet's own files"):
         export(completed("resnet8", SHAPE), "resnet8", dataset_of(SHAPE), tmp_path, format=ONNX)
     assert {path.name for path in tmp_path.iterdir()} == {SYMBOL, WEIGHTS, DESCRIPTION}

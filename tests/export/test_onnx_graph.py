@@ -12,7 +12,7 @@ from support.reference import random_batches
 from support.steps import SHAPE
 
 from gluonlab.errors import RunError
-from gluonlab.export.checks import drawn_parameters
+from gluonlab.export.check_exportable import drawn_parameters
 from gluonlab.export.onnx_graph import MOST, check_onnx, to_onnx
 from gluonlab.models import get_model
 

@@ -18,19 +18,19 @@ from support.fuzzing import fuzzed, own_errors
 from support.made_up_runs import make_run
 from support.records import write_records
 
-from gluonlab.bench.harness.record import Record, Series, read_record
-from gluonlab.collectives.topology import p3_8xlarge
+from gluonlab.bench.harness.measurement_record import Record, Series, read_record
+from gluonlab.collectives.named_topologies import p3_8xlarge
 from gluonlab.collectives.topology_file import read_topology, write_topology
-from gluonlab.data.fetching.extract import unpack
-from gluonlab.data.fetching.sources import Contents
-from gluonlab.data.images.decode import decode
-from gluonlab.data.images.places import opened
-from gluonlab.data.sets import pack
-from gluonlab.data.sets.listed import read_list, read_records
-from gluonlab.data.sets.standard import read_cifar_records, read_idx
-from gluonlab.optimizers import states
-from gluonlab.report.tables import as_text
-from gluonlab.runs.reader import read_runs
+from gluonlab.data.fetching.download_sources import Contents
+from gluonlab.data.fetching.extract_archive import unpack
+from gluonlab.data.images.decode_image import decode
+from gluonlab.data.images.image_locations import opened
+from gluonlab.data.sets import packed_folder
+from gluonlab.data.sets.csv_and_record_files import read_list, read_records
+from gluonlab.data.sets.standard_datasets import read_cifar_records, read_idx
+from gluonlab.optimizers import optimizer_states
+from gluonlab.report.run_tables import as_text
+from gluonlab.runs.run_reader import read_runs
 
 RNG = np.random.default_rng(0)
 PIXELS = RNG.integers(0, 256, (24, 24, 3), np.uint8)
@@ -146,8 +146,11 @@ def test_an_archive_is_unpacked_below_its_folder_or_refused(tmp_path, data, comp
 def saved(tmp_path_factory):
     """The bytes of a file of optimizer states."""
     path = tmp_path_factory.mktemp("states") / "states"
-    own = states.ParameterState("weight", (2, 3), 4, (nd.ones((2, 3)),))
-    states.save(path, states.to_arrays(states.States("sgd", 4, {"momentum": 0.9}, (own,))))
+    own = optimizer_states.ParameterState("weight", (2, 3), 4, (nd.ones((2, 3)),))
+    optimizer_states.save(
+        path,
+        optimizer_states.to_arrays(optimizer_states.States("sgd", 4, {"momentum": 0.9}, (own,))),
+    )
     return path.read_bytes()
 
 
@@ -156,7 +159,7 @@ def saved(tmp_path_factory):
 def test_optimizer_states_are_read_or_refused(place, saved, data):
     path = place(corrupted(data, saved, junk=JUNK))
     with own_errors("optimizer states"):
-        states.read(path)
+        optimizer_states.read(path)
 
 
 @pytest.fixture(scope="module")
@@ -191,14 +194,16 @@ def test_a_packed_folder_is_read_or_refused(place, data):
     for kind in ("train", "test"):
         np.save(folder / f"{kind}-images.npy", np.zeros((2, 3, 8, 8), np.uint8))
         np.save(folder / f"{kind}-labels.npy", np.array([0, 1], np.int32))
-    (folder / pack.INDEX).write_text(json.dumps(PACKED))
-    changed = data.draw(st.sampled_from(sorted([*folder.glob("*.npy"), folder / pack.INDEX])))
+    (folder / packed_folder.INDEX).write_text(json.dumps(PACKED))
+    changed = data.draw(
+        st.sampled_from(sorted([*folder.glob("*.npy"), folder / packed_folder.INDEX]))
+    )
     if changed.suffix == ".json" and data.draw(st.booleans()):
         changed.write_text(json.dumps(data.draw(mutated(PACKED))))
     else:
         changed.write_bytes(corrupted(data, changed.read_bytes()))
     with own_errors("packed folders"):
-        name, train, _, _ = pack.read(folder, None, data.draw(st.sampled_from([0, 2**20])))
+        name, train, _, _ = packed_folder.read(folder, None, data.draw(st.sampled_from([0, 2**20])))
         assert name.isprintable() and "/" not in name
         train.batch(np.arange(len(train)))
 

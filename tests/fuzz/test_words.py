@@ -10,24 +10,25 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.fuzzing import VALUES, WORDS, fuzzed, own_errors
 
-from gluonlab.config import TrainConfig, values
+from gluonlab.config import TrainConfig
+from gluonlab.config import option_types as types
 from gluonlab.config.train_config import option_name
 from gluonlab.data import load_dataset
-from gluonlab.data.sets.pack import pack
+from gluonlab.data.sets.packed_folder import pack
 from gluonlab.devices import devices
 from gluonlab.errors import GluonlabError, GluonlabWarning
-from gluonlab.inference.loaded import load_run
-from gluonlab.inference.pictures import find_pictures
-from gluonlab.optimizers import states
-from gluonlab.runs.reader import read_runs
-from gluonlab.runs.writer import RunDirectory
-from gluonlab.training.finished import evaluate_run
+from gluonlab.inference.input_images import find_pictures
+from gluonlab.inference.loaded_network import load_run
+from gluonlab.optimizers import optimizer_states
+from gluonlab.runs.run_reader import read_runs
+from gluonlab.runs.run_writer import RunDirectory
+from gluonlab.training.evaluate_run import evaluate_run
 
 FIELDS = [field.name for field in dataclasses.fields(TrainConfig)]
 CHECKS = {
-    "whole": values.whole(0, 2**32), "real": values.real(0), "share": values.real(0, below=1),
-    "bytes": values.size_in_bytes, "epochs": values.epoch_list, "compress": values.compression,
-    "colours": values.colours, "text": values.text, "devices": values.device_names,
+    "whole": types.whole(0, 2**32), "real": types.real(0), "share": types.real(0, below=1),
+    "bytes": types.size_in_bytes, "epochs": types.epoch_list, "compress": types.compression,
+    "colours": types.colours, "text": types.text, "devices": types.device_names,
 }  # fmt: skip
 COMMANDS = (
     "bench", "data", "doctor", "exercises", "launch", "predict", "labs", "report", "scratch",
@@ -100,7 +101,7 @@ PLACES = {
     "evaluation": lambda place: evaluate_run(place),
     "prediction": lambda place: load_run(place),
     "pictures": lambda place: find_pictures([place]),
-    "states": lambda place: states.read(place),
+    "states": lambda place: optimizer_states.read(place),
 }
 
 

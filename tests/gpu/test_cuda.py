@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gluonlab.engine import setup
+from gluonlab.engine import mxnet_setup
 from gluonlab.gpu import cuda
 from gluonlab.gpu.cuda import (
     Kind,
@@ -58,12 +58,12 @@ def test_one_line_names_the_pairs_where_some_have_access_and_others_not(count, d
     ],
 )
 def test_the_users_word_is_mxnets_variable(monkeypatch, value, wanted):
-    name = setup.PEER_VARIABLE
+    name = mxnet_setup.PEER_VARIABLE
     monkeypatch.delenv(name, raising=False) if value is None else monkeypatch.setenv(name, value)
-    assert setup.peer_access_wanted() == wanted
-    with setup.peers_are_enabled():
-        assert not setup.peer_access_wanted()
-    assert setup.peer_access_wanted() == wanted
+    assert mxnet_setup.peer_access_wanted() == wanted
+    with mxnet_setup.peers_are_enabled():
+        assert not mxnet_setup.peer_access_wanted()
+    assert mxnet_setup.peer_access_wanted() == wanted
 
 
 K80, H100, V100, T4 = ("Tesla K80", 3, 7), ("NVIDIA H100", 9, 0), ("V100", 7, 0), ("T4", 7, 5)

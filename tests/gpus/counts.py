@@ -17,15 +17,15 @@ from gpus.simulated import counting
 from mxnet import gluon, nd
 
 import gluonlab  # noqa: F401  before MXNet
+from gluonlab.bucketed_trainer.trainer import BucketedTrainer
 from gluonlab.collectives.algorithms import ALGORITHMS
-from gluonlab.data.loading.augment import make_input
-from gluonlab.data.loading.shards import whole
+from gluonlab.data.loading.augmentation import make_input
+from gluonlab.data.loading.split_batch import whole
 from gluonlab.kvstores import make_kvstore
 from gluonlab.models import get_model
-from gluonlab.models.shapes import complete
+from gluonlab.models.infer_shapes import complete
 from gluonlab.parallel.data.strategy import DataParallelStep
-from gluonlab.parallel.objective import make_loss
-from gluonlab.update.trainer import BucketedTrainer
+from gluonlab.parallel.training_loss import make_loss
 
 COUNTED = ("launches", "stream_synchronisations", "copies_direct", "copies_staged")
 HEADINGS = ("launches", "stream synchronisations", "direct copies", "staged copies")

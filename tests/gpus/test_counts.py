@@ -18,15 +18,15 @@ from mxnet import nd
 from mxnet.gluon import nn
 from support.processes import REPOSITORY, clean_environment
 
+from gluonlab.bucketed_trainer.buckets import GPU_BUCKET_BYTES
+from gluonlab.bucketed_trainer.trainer import BucketedTrainer
 from gluonlab.collectives.algorithms import ALGORITHMS, HALVES, make_schedule
 from gluonlab.config import TrainConfig
-from gluonlab.data.loading.augment import Augment
-from gluonlab.data.loading.loader import Loader
+from gluonlab.data.loading.augmentation import Augment
+from gluonlab.data.loading.batch_loader import Loader
 from gluonlab.data.sets.dataset import ArraySplit
-from gluonlab.kvstores.sharded import ShardedKVStore
+from gluonlab.kvstores.sharded_optimizer import ShardedKVStore
 from gluonlab.training.plan import make_plan
-from gluonlab.update.buckets import GPU_BUCKET_BYTES
-from gluonlab.update.trainer import BucketedTrainer
 
 GPUS = [mx.gpu(device) for device in range(8)]
 SHAPE = (1, 4, 4)

@@ -38,7 +38,7 @@ ctypes.CDLL("libsimulated_gpus.so").gpus_forget_faults()
 STEP = """
 import json, sys, warnings
 import gluonlab, mxnet as mx
-from gluonlab.doctor.training import difference
+from gluonlab.doctor.check_training import difference
 from gluonlab.devices import devices
 from gpus.simulated import counters, faults
 apart = difference(devices("gpu:*"))

@@ -15,17 +15,17 @@ from mxnet import autograd, gluon, nd
 from mxnet.gluon import nn
 from support.reference import as_is, random_batches, values
 
-from gluonlab.data.loading.augment import make_input
-from gluonlab.data.loading.shards import shard, whole
+from gluonlab.bucketed_trainer.loss_scale import LossScale
+from gluonlab.bucketed_trainer.trainer import BucketedTrainer
+from gluonlab.data.loading.augmentation import make_input
+from gluonlab.data.loading.split_batch import shard, whole
 from gluonlab.kvstores import make_kvstore
 from gluonlab.models.channel_padding import Padding, padding_for
-from gluonlab.models.graphs import with_replaced
 from gluonlab.models.networks import LeNet
+from gluonlab.models.symbol_graph import with_replaced
 from gluonlab.parallel.data.strategy import DataParallelStep
-from gluonlab.parallel.objective import make_loss
-from gluonlab.parallel.precision import as_it_is, for_sync_bn, mixed_precision
-from gluonlab.update.loss_scale import LossScale
-from gluonlab.update.trainer import BucketedTrainer
+from gluonlab.parallel.mixed_precision import as_it_is, for_sync_bn, mixed_precision
+from gluonlab.parallel.training_loss import make_loss
 
 RATE, SCALE = 0.1, 2.0**8
 PRODUCTS = ("Convolution", "FullyConnected")

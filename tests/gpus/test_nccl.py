@@ -13,10 +13,10 @@ from mxnet import gluon, nd
 from support.kvstore_runs import OPTIMIZERS, trained
 from support.reference import cpus, distance, values
 
+from gluonlab.bucketed_trainer.trainer import BucketedTrainer
 from gluonlab.errors import KVStoreError
 from gluonlab.kvstores import make_kvstore
-from gluonlab.kvstores.native import TYPES
-from gluonlab.update.trainer import BucketedTrainer
+from gluonlab.kvstores.mxnet_stores import TYPES
 
 GPUS = [mx.gpu(device) for device in range(4)]
 SHAPES = [(), (1,), (3,), (2, 3), (6,), (0, 2), (5, 1, 2)]

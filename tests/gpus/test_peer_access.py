@@ -50,13 +50,13 @@ told()
 """
 BY_HAND = """
 from gluonlab.scratch.data_parallel import allreduce
-from gluonlab.exercises.here import setup
+from gluonlab.exercises.lab_environment import setup
 arrays = [nd.ones((40,), ctx=ctx) for ctx in setup(%d).devices]
 allreduce(arrays)
 told(sums=[float(array[7].asscalar()) for array in arrays])
 """
 MADE = """
-from gluonlab.collectives.executor import make_allreduce
+from gluonlab.collectives.schedule_executor import make_allreduce
 arrays = [nd.ones((40,), ctx=ctx) for ctx in ctxs]
 make_allreduce("ring", ctxs)(arrays)
 told(sums=[float(array[7].asscalar()) for array in arrays])

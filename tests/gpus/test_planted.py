@@ -100,7 +100,7 @@ import sys
 import gluonlab, mxnet as mx, numpy as np
 from mxnet import nd
 from gluonlab.collectives.algorithms import make_schedule
-from gluonlab.collectives.executor import Executor
+from gluonlab.collectives.schedule_executor import Executor
 
 ctxs = [mx.gpu(i) for i in range(3)]
 def wrong(fences, algorithm):
@@ -138,7 +138,7 @@ STALE = """
 import gluonlab, mxnet as mx, numpy as np
 from mxnet import autograd, gluon, nd
 from gluonlab.kvstores import make_kvstore
-from gluonlab.update.trainer import BucketedTrainer
+from gluonlab.bucketed_trainer.trainer import BucketedTrainer
 
 def weights(ctxs, store, leaves_out):
     param = gluon.Parameter("weight", shape=(6, 500))

@@ -11,8 +11,8 @@ from gpus.machines import P3_16XLARGE, environment, v100s
 from support.processes import clean_environment
 from support.waiting import LIMIT_S, wait_until
 
-from gluonlab.doctor.proof import judge
-from gluonlab.gpu.process import ask
+from gluonlab.doctor.prove import judge
+from gluonlab.gpu.isolated_process import ask
 
 # In a trial's process: a file appears when it tries what is named.
 TELLS = """

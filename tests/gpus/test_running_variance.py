@@ -9,11 +9,11 @@ from mxnet import gluon, nd
 from mxnet.gluon import nn
 from support.reference import as_is, random_batches
 
-from gluonlab.data.loading.shards import shard, whole
+from gluonlab.bucketed_trainer.trainer import BucketedTrainer
+from gluonlab.data.loading.split_batch import shard, whole
 from gluonlab.kvstores import make_kvstore
 from gluonlab.parallel.data.microbatches import WHOLE, Microbatches
 from gluonlab.parallel.data.strategy import DataParallelStep
-from gluonlab.update.trainer import BucketedTrainer
 
 SHAPE = (2, 2, 2)
 

@@ -14,7 +14,7 @@ from mxnet import nd
 from support.processes import clean_environment
 
 from gluonlab.collectives.algorithms import ALGORITHMS, make_schedule
-from gluonlab.collectives.executor import Executor, allreduce
+from gluonlab.collectives.schedule_executor import Executor, allreduce
 
 NAMES = sorted(ALGORITHMS)
 
@@ -51,7 +51,7 @@ import mxnet as mx
 import numpy as np
 from mxnet import nd
 from gluonlab.collectives.algorithms import make_schedule
-from gluonlab.collectives.executor import Executor
+from gluonlab.collectives.schedule_executor import Executor
 
 wrong = []
 for name in sys.argv[1:]:

@@ -5,9 +5,9 @@ import numpy as np
 import pytest
 from support.splits import apart, batches_of, make_chain, plan_for, softmax, split_of, trained
 
-from gluonlab.kvstores.groups import ALONE
+from gluonlab.bucketed_trainer.loss_scale import SkipNotFinite
+from gluonlab.kvstores.process_groups import ALONE
 from gluonlab.parallel import strategy_class
-from gluonlab.update.loss_scale import SkipNotFinite
 
 NETWORK = ([("conv", 3)], [("dense", 5), ("dense", 3)], False, True)
 

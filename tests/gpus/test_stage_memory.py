@@ -9,13 +9,13 @@ from mxnet import nd
 
 from gluonlab.config import TrainConfig
 from gluonlab.data import load_dataset
-from gluonlab.data.loading.loader import Loader
-from gluonlab.kvstores.groups import ALONE
+from gluonlab.data.loading.batch_loader import Loader
+from gluonlab.kvstores.process_groups import ALONE
 from gluonlab.parallel import strategy_class
-from gluonlab.parallel.objective import make_loss
-from gluonlab.training.memory import Needs
-from gluonlab.training.network import make_net
+from gluonlab.parallel.training_loss import make_loss
+from gluonlab.training.build_network import make_net
 from gluonlab.training.plan import make_plan
+from gluonlab.training.run_memory import Needs
 
 # images of 16 x 28 x 28 floats, just below 2 MiB, of which MXNet's pool takes whole ones
 SHARE = 41

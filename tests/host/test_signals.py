@@ -14,7 +14,7 @@ from support.run_files import read_metrics
 from gluonlab.config import TrainConfig
 from gluonlab.data import ArraySplit, Dataset, Defaults
 from gluonlab.host.signals import RAISED, EndRequest, delayed_signals
-from gluonlab.runs.schema import PARAMETERS
+from gluonlab.runs.run_schema import PARAMETERS
 from gluonlab.training.loop import train
 from gluonlab.training.reporter import Reporter
 

@@ -145,7 +145,7 @@ train(TrainConfig(gpus=1, epochs=1, out="RUN"), net=Net)
 """
 AFTERWARDS = """
 from gluonlab import load_run
-from gluonlab.training.finished import evaluate_run
+from gluonlab.training.evaluate_run import evaluate_run
 
 Net.ends = True
 train(TrainConfig(gpus=1, epochs=1, out="RUN"), net=Net)

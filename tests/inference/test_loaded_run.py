@@ -15,12 +15,12 @@ from support.quick_runs import quick
 from gluonlab import load_run
 from gluonlab.config import TrainConfig
 from gluonlab.data import from_arrays, load_dataset
-from gluonlab.data.images.decode import decode
-from gluonlab.data.images.resize import usual_resizer
+from gluonlab.data.images.decode_image import decode
+from gluonlab.data.images.resize_image import usual_resizer
 from gluonlab.errors import ConfigError, DataError, RunError
-from gluonlab.inference.pictures import as_grey
+from gluonlab.inference.input_images import as_grey
 from gluonlab.inference.predictions import Predictions
-from gluonlab.training.finished import evaluate_run
+from gluonlab.training.evaluate_run import evaluate_run
 from gluonlab.training.loop import train
 from gluonlab.training.reporter import Reporter
 

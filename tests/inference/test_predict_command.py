@@ -27,12 +27,12 @@ from support.processes import clean_environment
 from support.quick_runs import quick
 
 from gluonlab import load_run
-from gluonlab.data.images.decode import decode
-from gluonlab.data.images.resize import usual_resizer
+from gluonlab.data.images.decode_image import decode
+from gluonlab.data.images.resize_image import usual_resizer
 from gluonlab.inference import predictions
 from gluonlab.inference.predictions import Predictions, predictions_as_text
 from gluonlab.predict import main
-from gluonlab.training.finished import evaluate_run
+from gluonlab.training.evaluate_run import evaluate_run
 
 pytestmark = pytest.mark.filterwarnings(
     "ignore:no GPU on this machine:gluonlab.errors.GluonlabWarning"

@@ -14,13 +14,13 @@ from support.examples import examples
 from support.kvstore_runs import sums_of_processes
 from support.process_group import in_processes
 
+from gluonlab.bucketed_trainer.loss_scale import LossScale
+from gluonlab.bucketed_trainer.trainer import BucketedTrainer
 from gluonlab.errors import GluonlabWarning, KVStoreError, RunError
 from gluonlab.kvstores import make_kvstore
-from gluonlab.kvstores.compression import LIMIT, TwoBits, digits_for
-from gluonlab.kvstores.group_store import GroupKVStore
-from gluonlab.kvstores.groups import ALONE, SummingGroup
-from gluonlab.update.loss_scale import LossScale
-from gluonlab.update.trainer import BucketedTrainer
+from gluonlab.kvstores.gradient_compression import LIMIT, TwoBits, digits_for
+from gluonlab.kvstores.process_group_store import GroupKVStore
+from gluonlab.kvstores.process_groups import ALONE, SummingGroup
 
 LOCAL = ["device", "local", "ring", "sharded", "tree", "hierarchical"]
 SHAPES = st.lists(

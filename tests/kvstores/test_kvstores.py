@@ -11,13 +11,13 @@ from support.devices import contexts
 
 from gluonlab import kvstores
 from gluonlab.collectives.algorithms import ALGORITHMS
-from gluonlab.collectives.for_links import FOR_LINKS
+from gluonlab.collectives.topology_aware import FOR_LINKS
 from gluonlab.errors import KVStoreError
 from gluonlab.kvstores import KVSTORES, check_kvstore, make_kvstore
-from gluonlab.kvstores.group_store import GroupKVStore
-from gluonlab.kvstores.native import NativeKVStore, NcclKVStore
-from gluonlab.kvstores.schedule import ScheduleKVStore
-from gluonlab.kvstores.sharded import ShardedKVStore
+from gluonlab.kvstores.mxnet_stores import NativeKVStore, NcclKVStore
+from gluonlab.kvstores.process_group_store import GroupKVStore
+from gluonlab.kvstores.schedule_stores import ScheduleKVStore
+from gluonlab.kvstores.sharded_optimizer import ShardedKVStore
 
 AVAILABLE = sorted(set(KVSTORES) - {"nccl"})
 

@@ -2,7 +2,7 @@
 a named machine.
 
 The machines are made up (fake_nvml.py), and where CUDA counts each GPU is drawn; prices are
-`gluonlab.collectives.cost`'s.
+`gluonlab.collectives.cost_model`'s.
 """
 
 import json
@@ -19,18 +19,18 @@ from support.devices import contexts, device, named
 from support.examples import examples
 from support.fake_nvml import CUBE, RTX, T4, V100, machine
 
-from gluonlab.collectives import topology as topology_module
+from gluonlab.collectives import named_topologies as topology_module
 from gluonlab.collectives.algorithms import ALGORITHMS, make_schedule
-from gluonlab.collectives.cost import ORDER_SIZES, best_order, price
-from gluonlab.collectives.for_links import FOR_LINKS
-from gluonlab.collectives.topology import make_topology, nvml_topology
+from gluonlab.collectives.cost_model import ORDER_SIZES, best_order, price
+from gluonlab.collectives.named_topologies import make_topology, nvml_topology
+from gluonlab.collectives.topology_aware import FOR_LINKS
 from gluonlab.config import TrainConfig
 from gluonlab.errors import KVStoreError, ScheduleError
 from gluonlab.gpu import nvml
 from gluonlab.gpu.nvml import visible_gpus
 from gluonlab.kvstores import KVSTORES, make_kvstore
-from gluonlab.kvstores.schedule import ScheduleKVStore
-from gluonlab.kvstores.summing import Placement
+from gluonlab.kvstores.allreduce_store import Placement
+from gluonlab.kvstores.schedule_stores import ScheduleKVStore
 from gluonlab.run import main as run
 from gluonlab.training.plan import make_plan
 

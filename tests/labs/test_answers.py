@@ -14,7 +14,7 @@ from support.lab_answers import (
 )
 from the_labs import LABS, PLACE
 
-from gluonlab.exercises.checking import PASSED, UNWRITTEN, WRONG, all_exercises, find, labs
+from gluonlab.exercises.checkers import PASSED, UNWRITTEN, WRONG, all_exercises, find, labs
 from gluonlab_labs.exercises import FAULTY, name_of, solution_path, stubs
 
 CELLS = {id: cell for lab in LABS.values() for id, cell in stubs(lab).items()}

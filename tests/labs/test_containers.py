@@ -12,9 +12,9 @@ from support.waiting import LIMIT_S, wait_until
 from test_grade import BEGINNING, CHECK, SOLUTION, handed_in
 from the_labs import REPOSITORY
 
-from gluonlab.exercises.checking import PASSED
+from gluonlab.exercises.checkers import PASSED
 from gluonlab.exercises.grading import UNCHECKED, grade
-from gluonlab.exercises.runners import Containers, find_engine
+from gluonlab.exercises.notebook_runners import Containers, find_engine
 
 pytestmark = pytest.mark.container
 ENGINE = os.environ.get("ENGINE", "docker")
@@ -119,7 +119,7 @@ def running_in(container):
 
 
 # its beginning, and the notebook's
-@pytest.mark.parametrize("state", ["gluonlab.exercises.runners", "ipykernel_launcher"])
+@pytest.mark.parametrize("state", ["gluonlab.exercises.notebook_runners", "ipykernel_launcher"])
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
 def test_a_grader_that_ends_takes_its_containers_along(number, state, tmp_path):
     handed_in(tmp_path / "ada.ipynb", BEGINNING, "import time\ntime.sleep(500)")

@@ -9,7 +9,7 @@ from support.damage import corrupted, mutated
 from support.fuzzing import TRIED, fuzzed, own_errors
 
 from gluonlab.exercises.grading import Grade, as_csv
-from gluonlab.exercises.submission import Cell, read_submission
+from gluonlab.exercises.run_submission import Cell, read_submission
 
 NOTEBOOK = new_notebook(
     cells=[

@@ -20,7 +20,7 @@ from the_labs import LABS, PLACE, REPOSITORY
 
 from gluonlab.errors import NotebookError
 from gluonlab.exercises.__main__ import main
-from gluonlab.exercises.checking import PASSED, UNWRITTEN, WRONG
+from gluonlab.exercises.checkers import PASSED, UNWRITTEN, WRONG
 from gluonlab.exercises.grading import UNCHECKED, as_csv, grade, submissions
 from gluonlab_labs.exercises import name_of, solution_path, stubs
 from gluonlab_labs.kernel import execute, start

@@ -7,7 +7,7 @@ from test_commands import run, words_of
 from test_grade import handed_in
 from the_labs import REPOSITORY
 
-from gluonlab.exercises.runners import IMAGE, PAGE
+from gluonlab.exercises.notebook_runners import IMAGE, PAGE
 
 TEXT = (REPOSITORY / PAGE).read_text(encoding="utf-8")
 NOT_RUN = "# not run, needs Docker: "

@@ -10,7 +10,7 @@ import pytest
 from support.lab_answers import verdict_on
 from test_answers import MISTAKEN, MISTAKES, OTHERS, RIGHT, STUBS, solution
 
-from gluonlab.exercises.checking import (
+from gluonlab.exercises.checkers import (
     GRADES,
     PASSED,
     SEED,

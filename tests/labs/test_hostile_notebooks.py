@@ -17,11 +17,11 @@ from support.waiting import wait_until
 from the_labs import LABS, PLACE, REPOSITORY
 
 from gluonlab.errors import NotebookError
-from gluonlab.exercises.checking import PASSED
+from gluonlab.exercises.checkers import PASSED
 from gluonlab.exercises.grading import UNCHECKED, Grade, as_csv, grade, submissions
-from gluonlab.exercises.submission import read_submission
+from gluonlab.exercises.run_submission import read_submission
 from gluonlab.exercises.supervisor import descendants
-from gluonlab.files.whole import remove_folder
+from gluonlab.files.atomic_files import remove_folder
 from gluonlab_labs.exercises import name_of, solution_path, stubs
 
 NAME = name_of(stubs(LABS["01"])["01-1"].source)

@@ -20,9 +20,9 @@ from the_labs import REPOSITORY
 
 import gluonlab
 from gluonlab.exercises.__main__ import main
-from gluonlab.exercises.checking import PASSED
+from gluonlab.exercises.checkers import PASSED
 from gluonlab.exercises.grading import grade, in_order_of, submissions
-from gluonlab.exercises.runners import Containers
+from gluonlab.exercises.notebook_runners import Containers
 
 
 @pytest.fixture(autouse=True)
@@ -142,11 +142,11 @@ def test_cases_of_a_seed_fail_what_was_learned_by_heart_and_only_reveal_names_th
         "    together = alone if k == 1 else max(k * host, compute + total)\n"
         "    return rows.setdefault((host, compute, total, k), k * alone / together)\n"
     )
-    learn = "from gluonlab.exercises.checking import judge\njudge(find('03-5'), speedup)\n"
+    learn = "from gluonlab.exercises.checkers import judge\njudge(find('03-5'), speedup)\n"
     heart = "def by_heart(*case):\n    return rows.get(case, 1)\n"
     handed_in(
         shown,
-        "from gluonlab.exercises import check\nfrom gluonlab.exercises.checking import find",
+        "from gluonlab.exercises import check\nfrom gluonlab.exercises.checkers import find",
         record,
         learn,
         heart,

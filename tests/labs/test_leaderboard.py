@@ -11,9 +11,9 @@ from the_labs import PLACE
 
 from gluonlab.errors import ExerciseError
 from gluonlab.exercises.__main__ import main
-from gluonlab.exercises.checking import PASSED, WRONG, find, judge
+from gluonlab.exercises.checkers import PASSED, WRONG, find, judge
 from gluonlab.exercises.grading import Grade, as_csv, leaderboard
-from gluonlab.exercises.runners import checked
+from gluonlab.exercises.notebook_runners import checked
 from gluonlab_labs.exercises import solution_path
 
 ANSWERS = answers_of("04")

@@ -9,7 +9,7 @@ from support.waiting import LIMIT_S
 
 from gluonlab_labs.kernel import execute
 
-CELL = """from gluonlab.drawing.live import LiveChart
+CELL = """from gluonlab.drawing.matplotlib_figures import LiveChart
 plot = LiveChart("epoch", "accuracy")
 plot.add(1, {"one": 0.5})
 plot.add(2, {"one": 0.7})"""
@@ -37,7 +37,7 @@ train(TrainConfig(devices="cpu*2", epochs=2, model="mlp"), callbacks=[LivePlot(e
 def test_a_run_leaves_the_picture_of_its_end(tmp_path):
     """The same bytes as what the plot has drawn last."""
     keep = (
-        "import gluonlab.drawing.live as live\n"
+        "import gluonlab.drawing.matplotlib_figures as live\n"
         "shown, show = [], live.CellDisplay.show\n"
         "live.CellDisplay.show = lambda self, png: (shown.append(png), show(self, png))[1]"
     )

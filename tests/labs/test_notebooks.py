@@ -8,7 +8,7 @@ import re
 import pytest
 from the_labs import LABS, PLACE, REPOSITORY, SERIES, module_of
 
-from gluonlab.exercises.checking import PASSED, UNWRITTEN
+from gluonlab.exercises.checkers import PASSED, UNWRITTEN
 from gluonlab.exercises.guesses import ChoiceForm, Each, ListForm, NumberForm, all_guesses, find
 from gluonlab_labs.exercises import FAULTY, stubs
 from gluonlab_labs.faults import Faults

@@ -6,7 +6,7 @@ import re
 import pytest
 from the_labs import LABS, PLACE, REPOSITORY, SERIES
 
-from gluonlab.exercises.checking import all_exercises
+from gluonlab.exercises.checkers import all_exercises
 from gluonlab.exercises.guesses import all_guesses
 from gluonlab_labs.build import differences, files, read_all
 from gluonlab_labs.dark import DARK

@@ -9,12 +9,12 @@ from hypothesis import strategies as st
 
 from gluonlab.errors import ConfigError
 from gluonlab.launch.__main__ import main
+from gluonlab.launch.group_processes import Site, parts
 from gluonlab.launch.horovod_settings import (
     horovod_variables,
     horovod_words,
     settle_environment,
 )
-from gluonlab.launch.parts import Site, parts
 
 NONE = dict.fromkeys(
     ["fusion_threshold_mb", "cycle_time_ms", "timeline_filename", "timeline_mark_cycles"]

@@ -14,8 +14,8 @@ from support.job_charts import ACCURACY, LOSS, SPEED, charts, expressions
 
 from gluonlab.config import TrainConfig
 from gluonlab.data import from_arrays
-from gluonlab.launch.jobs import TEMPLATES
-from gluonlab.runs.schema import Epoch
+from gluonlab.launch.job_files import TEMPLATES
+from gluonlab.runs.run_schema import Epoch
 from gluonlab.training.loop import train
 from gluonlab.training.reporter import ConsoleReporter, epoch_in_words
 

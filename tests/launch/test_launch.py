@@ -12,9 +12,9 @@ from support.launcher import PATIENT
 from support.reference import distance
 
 from gluonlab import TrainConfig
-from gluonlab.runs import schema
-from gluonlab.runs.reader import read_lines, read_runs
-from gluonlab.training.finished import evaluate_run
+from gluonlab.runs import run_schema
+from gluonlab.runs.run_reader import read_lines, read_runs
+from gluonlab.training.evaluate_run import evaluate_run
 from gluonlab.training.loop import train
 from gluonlab.training.reporter import Reporter
 
@@ -113,13 +113,13 @@ def test_two_processes_with_two_devices_train_as_one_with_four(
     assert distance(parameters(folder), parameters(one.run_dir)) <= 1e-5
 
     lines, expected = read_lines(folder), read_lines(one.run_dir)
-    [confusion] = [line for line in lines if isinstance(line, schema.ConfusionEvent)]
+    [confusion] = [line for line in lines if isinstance(line, run_schema.ConfusionEvent)]
     lines.remove(confusion)
     assert [type(line) for line in lines] == [type(line) for line in expected]
-    steps = [line for line in lines if isinstance(line, schema.Step)]
+    steps = [line for line in lines if isinstance(line, run_schema.Step)]
     assert [step.images for step in steps] == [12, 12, 12, 12, 1] * EPOCHS
     for ours, theirs in zip(lines, expected):
-        if isinstance(ours, (schema.Step, schema.Epoch)):
+        if isinstance(ours, (run_schema.Step, run_schema.Epoch)):
             assert (ours.step, ours.epoch, ours.images) == (
                 theirs.step,
                 theirs.epoch,
@@ -127,10 +127,10 @@ def test_two_processes_with_two_devices_train_as_one_with_four(
             )
             assert ours.lr == theirs.lr
             assert ours.loss == pytest.approx(theirs.loss, rel=1e-5)
-    [*_, done] = [line for line in lines if isinstance(line, schema.Epoch)]
+    [*_, done] = [line for line in lines if isinstance(line, run_schema.Epoch)]
     assert done.accuracy == one.accuracy
 
-    used = json.loads((folder / schema.CONFIG).read_text())["settings"]
+    used = json.loads((folder / run_schema.CONFIG).read_text())["settings"]
     alone = one.plan.settings()
     assert (used["processes"], used["backend"], used["kvstore"]) == (2, backend, "ring")
     assert used["learning_rate"] == alone["learning_rate"]
@@ -139,7 +139,7 @@ def test_two_processes_with_two_devices_train_as_one_with_four(
     assert again.score.accuracy == done.accuracy
     assert np.array(confusion.matrix).sum() == again.score.images == 7
     assert {path.name for path in folder.iterdir()} >= {
-        schema.CURVES, schema.CONFUSION, schema.EXPORT,
+        run_schema.CURVES, run_schema.CONFUSION, run_schema.EXPORT,
     }  # fmt: skip
 
 
@@ -194,9 +194,9 @@ def test_a_loss_that_diverges_ends_all_processes_with_the_step(backend, data, tm
     # the same of all
     [said] = {tuple(re.findall("^error: .*", process.err, re.M)) for process in ended}
     step = int(re.search(r"^error: the loss .* at step (\d+)\b", *said)[1])
-    lines = [strictly(line) for line in (folder / schema.METRICS).read_text().splitlines()]
+    lines = [strictly(line) for line in (folder / run_schema.METRICS).read_text().splitlines()]
     assert [line["step"] for line in lines[:-1]] == list(range(1, step))
     assert lines[-1]["event"] == "diverged" and f"step {step}" in lines[-1]["message"]
-    assert not (folder / schema.PARAMETERS).exists()
+    assert not (folder / run_schema.PARAMETERS).exists()
     [run] = read_runs([folder])
     assert run.devices == 4 and run.epochs == []

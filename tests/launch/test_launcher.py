@@ -19,11 +19,11 @@ from support.worker_processes import catches
 from gluonlab import TrainConfig
 from gluonlab.errors import ConfigError
 from gluonlab.launch.__main__ import main
-from gluonlab.launch.arguments import ALONE, check_alone, checked_words
-from gluonlab.launch.environments import membership
+from gluonlab.launch.launcher_arguments import ALONE, check_alone, checked_words
+from gluonlab.launch.rank_environment import membership
 from gluonlab.launch.worker.__main__ import main as worker
 from gluonlab.run import main as run
-from gluonlab.runs.reader import read_lines
+from gluonlab.runs.run_reader import read_lines
 from gluonlab.training.loop import train
 from gluonlab.training.reporter import Reporter
 
@@ -140,7 +140,7 @@ def test_a_signal_ends_all_ranks_after_one_step_and_says_how_to_go_on(tmp_path):
 
 def imports(run):
     """gluonlab itself takes SIGINT by now. The last import that Python names is far behind it."""
-    return "gluonlab.launch.connections" in run.said()
+    return "gluonlab.launch.agent_connections" in run.said()
 
 
 def handles_signals(run):

@@ -15,7 +15,7 @@ from support.small_group import SSH, group
 from support.waiting import wait_until
 
 from gluonlab.errors import RunError
-from gluonlab.launch.connections import Connection, SshOptions
+from gluonlab.launch.agent_connections import Connection, SshOptions
 from gluonlab.launch.hosts import Host
 from gluonlab.launch.worker.__main__ import check_moved
 

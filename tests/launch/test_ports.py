@@ -13,7 +13,7 @@ from support.port_takers import taker
 from support.processes import clean_environment
 
 from gluonlab.launch.launcher import TRIES
-from gluonlab.launch.network import reserved
+from gluonlab.launch.network_addresses import reserved
 
 pytestmark = pytest.mark.cpu_only("the processes compute on CPU devices, whoever started them")
 RUN = [*QUICK, "--epochs", "1"]
@@ -47,7 +47,7 @@ def test_no_connection_and_nobody_who_asks_for_any_port_gets_a_reserved_one():
     require()
     script = """
 import pathlib, socket
-from gluonlab.launch.network import reserved
+from gluonlab.launch.network_addresses import reserved
 pathlib.Path("/proc/sys/net/ipv4/ip_local_port_range").write_text("20000 20039")
 keeping, answer = reserved(0)
 server = socket.create_server(("127.0.0.1", 30000), backlog=99)
@@ -142,7 +142,7 @@ def test_a_scheduler_that_somebody_starts_by_hand_says_in_one_line_that_its_port
                 DMLC_NUM_WORKER="1", DMLC_NUM_SERVER="1",
             )  # fmt: skip
             ended = subprocess.run(
-                [sys.executable, "-m", "gluonlab.launch.serving"], env=environment,
+                [sys.executable, "-m", "gluonlab.launch.server_process"], env=environment,
                 capture_output=True, text=True, timeout=60,
             )  # fmt: skip
             assert (ended.returncode, ended.stdout, ended.stderr.count("\n")) == (1, "", 1)

@@ -18,7 +18,7 @@ from support.reference import distance
 from support.run_files import read_metrics
 
 from gluonlab.runs.checkpoint import newest
-from gluonlab.runs.schema import PARAMETERS
+from gluonlab.runs.run_schema import PARAMETERS
 
 pytestmark = pytest.mark.cpu_only("the processes compute on CPU devices, whoever started them")
 SETTINGS = {

@@ -21,10 +21,10 @@ from support.run_files import read_metrics
 from gluonlab import TrainConfig
 from gluonlab.config import option_name
 from gluonlab.errors import ConfigError
-from gluonlab.kvstores.groups import SummingGroup
-from gluonlab.optimizers.registry import OPTIMIZERS
-from gluonlab.runs import schema
-from gluonlab.training.checks import check_going_on, check_on_servers
+from gluonlab.kvstores.process_groups import SummingGroup
+from gluonlab.optimizers.optimizer_registry import OPTIMIZERS
+from gluonlab.runs import run_schema
+from gluonlab.training.config_checks import check_going_on, check_on_servers
 from gluonlab.training.loop import train
 from gluonlab.training.reporter import Reporter
 
@@ -145,7 +145,7 @@ def test_staleness_is_the_number_of_others_updates_since_the_last_pull(server_co
     from mxnet import nd
 
     from gluonlab.optimizers import make_optimizer
-    from gluonlab.optimizers.served import Flat, Piece, ServerRule, first_note, server_of
+    from gluonlab.optimizers.server_optimizer import Flat, Piece, ServerRule, first_note, server_of
 
     first = 2**16 + 7
     flat = Flat(4, server_count, (Piece(0, 0, 4),))
@@ -236,7 +236,7 @@ def test_servers_train_as_one_process_does(given, data, tmp_path):
         TrainConfig(**used, devices="cpu*4", out=str(tmp_path / "one")), reporter=Reporter()
     )
     assert distance(parameters(folder), parameters(one.run_dir)) <= 1e-5
-    assert json.loads((folder / schema.CONFIG).read_text())["settings"]["update_on_servers"]
+    assert json.loads((folder / run_schema.CONFIG).read_text())["settings"]["update_on_servers"]
 
 
 @pytest.mark.long
@@ -325,7 +325,7 @@ def test_a_signal_to_one_that_does_not_wait_ends_all_with_the_epoch(tmp_path):
 
     def meanwhile(processes):
         until = time.monotonic() + 240
-        while not (folder / schema.METRICS).exists() and time.monotonic() < until:
+        while not (folder / run_schema.METRICS).exists() and time.monotonic() < until:
             time.sleep(0.1)
         processes[1].send_signal(signal.SIGTERM)
 
@@ -336,7 +336,7 @@ def test_a_signal_to_one_that_does_not_wait_ends_all_with_the_epoch(tmp_path):
         ), meanwhile=meanwhile,
     )  # fmt: skip
     assert [process.status for process in ended] == [128 + signal.SIGTERM] * 2, ended
-    assert not (folder / schema.CHECKPOINTS).exists()
+    assert not (folder / run_schema.CHECKPOINTS).exists()
 
 
 def group_that(waits):

@@ -12,10 +12,10 @@ from support.parameter_server import free_port
 
 from gluonlab.cli.command import interruptible
 from gluonlab.host.signals import RAISED
-from gluonlab.launch.environments import Membership
 from gluonlab.launch.hosts import HERE
 from gluonlab.launch.launcher import LaunchRequest, launch
-from gluonlab.launch.members import attend
+from gluonlab.launch.rank_environment import Membership
+from gluonlab.launch.scheduler_tasks import attend
 
 pytestmark = pytest.mark.cpu_only("no process is begun that computes")
 HANGS = 240  # seconds: only what hangs takes so long

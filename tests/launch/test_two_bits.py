@@ -10,7 +10,7 @@ from support.launched import BACKENDS, each_backend_soon, launched, words
 from support.parameter_server import end
 from support.run_files import read_metrics
 
-from gluonlab.runs import schema
+from gluonlab.runs import run_schema
 
 pytestmark = pytest.mark.cpu_only("the processes compute on CPU devices, whoever started them")
 THRESHOLD, STEPS = np.float32(0.1), 4
@@ -22,7 +22,7 @@ import numpy as np, mxnet as mx
 from mxnet import nd
 from gluonlab.devices import devices
 from gluonlab.kvstores import make_kvstore
-from gluonlab.kvstores.group_store import GroupKVStore
+from gluonlab.kvstores.process_group_store import GroupKVStore
 from gluonlab.launch.backends import BACKENDS
 
 ctxs = devices("cpu*2")
@@ -98,5 +98,5 @@ def test_processes_learn_and_hold_the_same_bits(backend, tmp_path):
     assert [process.status for process in ended] == [0, 0], ended
     [*_, last] = [line for line in read_metrics(tmp_path / "run") if line["kind"] == "epoch"]
     assert last["accuracy"] > 0.8
-    config = json.loads((tmp_path / "run" / schema.CONFIG).read_text())
+    config = json.loads((tmp_path / "run" / run_schema.CONFIG).read_text())
     assert config["settings"]["compress"] == config["config"]["compress"] == "2bit:1.0"

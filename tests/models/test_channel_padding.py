@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from support.graphs import assert_alike, results
 
 from gluonlab.models.channel_padding import Padding, pad_channels, padding_for
-from gluonlab.models.rewriting import plain_where_channels_are_odd
+from gluonlab.models.rewrite_network import plain_where_channels_are_odd
 
 CHANNELS = st.integers(1, 20)
 ACTIVATIONS = ("relu", "sigmoid", "tanh", "softrelu", "softsign")

@@ -8,7 +8,7 @@ from support.devices import contexts
 
 from gluonlab.errors import ModelError
 from gluonlab.models import MODELS, get_model
-from gluonlab.models.shapes import complete
+from gluonlab.models.infer_shapes import complete
 
 
 @pytest.mark.parametrize("name", MODELS)

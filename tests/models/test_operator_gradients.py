@@ -17,12 +17,12 @@ from mxnet.operator import get_all_registered_operators
 from support.operator_gradients import ROLES, Drawn, error, handle_of, name_of
 from support.operators import FAMILIES, KINDS_WITHOUT_GRADIENT, NO_GRADIENT, X, all_cases, case
 
-from gluonlab.data.loading.augment import to_float
+from gluonlab.data.loading.augmentation import to_float
 from gluonlab.errors import ModelError
-from gluonlab.models.graphs import new_node
+from gluonlab.models.symbol_graph import new_node
 from gluonlab.models.wrong_gradients import REFUSED, REWRITTEN, TOGETHER, check_gradients
 from gluonlab.parallel.data.replica import replicas
-from gluonlab.training.own import check_scores
+from gluonlab.training.user_components import check_scores
 
 # By differences of float64, and of float32, whose sums are rounded; and by another way of MXNet.
 BY_DIFFERENCES = {"float64": 1e-6, "float32": 2e-2}

@@ -18,7 +18,7 @@ from support.made_up_data import dataset_of
 from support.reference import values
 
 from gluonlab.errors import ModelError
-from gluonlab.export.files import WEIGHTS, export
+from gluonlab.export.export_network import WEIGHTS, export
 from gluonlab.models.pretrained import load_parameters, load_pretrained
 
 

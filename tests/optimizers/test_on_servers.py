@@ -7,8 +7,15 @@ import numpy as np
 import pytest
 from mxnet import nd
 
-from gluonlab.optimizers.registry import OPTIMIZERS, make_optimizer
-from gluonlab.optimizers.served import Described, Piece, ServerRule, first_note, laid_out, server_of
+from gluonlab.optimizers.optimizer_registry import OPTIMIZERS, make_optimizer
+from gluonlab.optimizers.server_optimizer import (
+    Described,
+    Piece,
+    ServerRule,
+    first_note,
+    laid_out,
+    server_of,
+)
 
 PARAMETERS = {  # by name, with a factor of its weight decay
     "a_weight": ((3, 5), 1.0), "a_bias": ((3,), 0.0), "b_weight": ((2, 3, 2), 1.0),

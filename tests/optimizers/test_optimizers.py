@@ -17,7 +17,7 @@ from support.updates import assert_close, blurs_of, sizes_of, updated
 
 from gluonlab.errors import ConfigError
 from gluonlab.optimizers import LAMB, LARS, NAG, OPTIMIZERS, SGD, AdaDelta, Adamax, Nadam
-from gluonlab.optimizers.registry import NOT_OFFERED, make_optimizer
+from gluonlab.optimizers.optimizer_registry import NOT_OFFERED, make_optimizer
 
 WITH_MOMENTUM = [name for name, kind in OPTIMIZERS.items() if kind.momentum]
 RATES = st.one_of(st.just(0.0), st.floats(1e-18, 1e-12), st.floats(1e-5, 1.0))

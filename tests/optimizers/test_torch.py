@@ -13,14 +13,14 @@ from support.devices import contexts
 from support.reference import as_is, random_batches
 from support.updates import assert_close, updated
 
-from gluonlab.data.loading.shards import shard, whole
+from gluonlab.bucketed_trainer.trainer import BucketedTrainer
+from gluonlab.data.loading.split_batch import shard, whole
 from gluonlab.kvstores import make_kvstore
 from gluonlab.models import get_model
-from gluonlab.optimizers.registry import make_optimizer
+from gluonlab.optimizers.optimizer_registry import make_optimizer
 from gluonlab.parallel.data.strategy import DataParallelStep
-from gluonlab.parallel.objective import make_loss
-from gluonlab.training.learning_rate import Rates
-from gluonlab.update.trainer import BucketedTrainer
+from gluonlab.parallel.training_loss import make_loss
+from gluonlab.training.learning_rate_schedule import Rates
 
 pytestmark = pytest.mark.torch
 

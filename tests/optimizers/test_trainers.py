@@ -12,10 +12,10 @@ from support import optimizer_references as references
 from support.devices import contexts
 from support.reference import all_equal
 
+from gluonlab.bucketed_trainer.loss_scale import LossScale
+from gluonlab.bucketed_trainer.trainer import BucketedTrainer
 from gluonlab.kvstores import make_kvstore
 from gluonlab.optimizers import NAG, SGD
-from gluonlab.update.loss_scale import LossScale
-from gluonlab.update.trainer import BucketedTrainer
 
 SHAPES = {"a": (3, 5), "b": (4,), "c": (7,)}
 LR_MULTS = {"a": 1.0, "b": 0.5, "c": 1.0}

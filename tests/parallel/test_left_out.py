@@ -20,11 +20,11 @@ from support.splits import (
     trained_on_one_device,
 )
 
-from gluonlab.kvstores.groups import ALONE
+from gluonlab.bucketed_trainer.loss_scale import LossScale, SkipNotFinite
+from gluonlab.kvstores.process_groups import ALONE
 from gluonlab.parallel import strategy_class
 from gluonlab.parallel.data.microbatches import Microbatches
 from gluonlab.training.builtin_callbacks import ReplicaCheck
-from gluonlab.update.loss_scale import LossScale, SkipNotFinite
 
 WAYS = st.sampled_from(
     [

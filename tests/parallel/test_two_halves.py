@@ -14,19 +14,19 @@ from mxnet.gluon import nn
 from support.devices import named
 from support.reference import distance, values
 
+from gluonlab.bucketed_trainer.trainer import BucketedTrainer
+from gluonlab.bucketed_trainer.trainer_states import restore, states_of
 from gluonlab.config import TrainConfig
 from gluonlab.errors import ConfigError, DivergedError
 from gluonlab.models import MODELS, ModelKind
 from gluonlab.parallel.data.strategy import data_parallel
-from gluonlab.parallel.objective import make_loss
 from gluonlab.parallel.strategy import Scored, State, WholeParameters
-from gluonlab.report.page import as_page
-from gluonlab.runs.reader import read_runs
-from gluonlab.training.finished import evaluate_run
+from gluonlab.parallel.training_loss import make_loss
+from gluonlab.report.report_page import as_page
+from gluonlab.runs.run_reader import read_runs
+from gluonlab.training.evaluate_run import evaluate_run
 from gluonlab.training.loop import train
 from gluonlab.training.reporter import Reporter
-from gluonlab.update.states import restore, states_of
-from gluonlab.update.trainer import BucketedTrainer
 
 
 class TwoHalves(WholeParameters):

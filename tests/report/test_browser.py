@@ -7,8 +7,8 @@ from support.browser import opening, start, wanted
 from support.legible import ACROSS, TEXTS, as_seen, faint
 from support.made_up_runs import lines, make_run
 
-from gluonlab.report.page import MANY, as_page
-from gluonlab.runs.reader import read_runs
+from gluonlab.report.report_page import MANY, as_page
+from gluonlab.runs.run_reader import read_runs
 
 wanted()
 pytestmark = pytest.mark.browser

@@ -13,9 +13,9 @@ from support.made_up_runs import PLAIN, Page, lines, make_comparison, make_run
 from gluonlab.config import TrainConfig
 from gluonlab.errors import DataError
 from gluonlab.report.__main__ import main
-from gluonlab.report.page import as_page
-from gluonlab.report.tables import as_text
-from gluonlab.runs.reader import read_runs
+from gluonlab.report.report_page import as_page
+from gluonlab.report.run_tables import as_text
+from gluonlab.runs.run_reader import read_runs
 from gluonlab.training.loop import train
 from gluonlab.training.reporter import Reporter
 

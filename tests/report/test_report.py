@@ -16,13 +16,13 @@ from support.made_up_runs import PLAIN, SETTINGS, Page, lines, make_run
 from gluonlab.config import TrainConfig
 from gluonlab.errors import DataError
 from gluonlab.report.__main__ import main
-from gluonlab.report.page import as_page, charts, colour, dash
-from gluonlab.report.tables import as_text, differences, in_common, in_words
-from gluonlab.runs import reader
-from gluonlab.runs.curves import MOST_POINTS, thinned
-from gluonlab.runs.reader import Description, read_runs
-from gluonlab.runs.schema import PARAMETERS
-from gluonlab.study.compare import compare
+from gluonlab.report.report_page import as_page, charts, colour, dash
+from gluonlab.report.run_tables import as_text, differences, in_common, in_words
+from gluonlab.runs import run_reader
+from gluonlab.runs.plot_curves import MOST_POINTS, thinned
+from gluonlab.runs.run_reader import Description, read_runs
+from gluonlab.runs.run_schema import PARAMETERS
+from gluonlab.study.compare_devices import compare
 from gluonlab.training.loop import train
 from gluonlab.training.reporter import Reporter
 
@@ -255,7 +255,7 @@ def test_a_picture_is_shown_where_there_is_one_and_runs_nothing(
     text = as_page(read_runs([made, other]))
     assert [base64.b64decode(found).decode() for found in picture.findall(text)] == [HOSTILE]
     assert f"{title}: a" in text and text.count("<script") == 1  # our own
-    monkeypatch.setattr(reader, "MOST_PICTURE_BYTES", 10)
+    monkeypatch.setattr(run_reader, "MOST_PICTURE_BYTES", 10)
     with pytest.raises(DataError, match=f"{re.escape(name)} has more than the 10 bytes"):
         as_page(read_runs([made]))
 

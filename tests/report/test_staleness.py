@@ -7,10 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.made_up_runs import Page, lines, make_run
 
-from gluonlab.optimizers import served
-from gluonlab.report.page import as_page, charts
-from gluonlab.report.tables import MOST_STALE, _staleness
-from gluonlab.runs.reader import read_runs
+from gluonlab.optimizers import server_optimizer
+from gluonlab.report.report_page import as_page, charts
+from gluonlab.report.run_tables import MOST_STALE, _staleness
+from gluonlab.runs.run_reader import read_runs
 
 CHART = "Staleness: pushes, %, by updates of others"
 
@@ -25,7 +25,7 @@ def of_epochs(*pushes):
 
 
 def test_the_counts_of_all_epochs_are_summed_run_by_run(tmp_path):
-    assert served.MOST == MOST_STALE
+    assert server_optimizer.MOST == MOST_STALE
     above = [0] * MOST_STALE + [1]
     runs = read_runs(
         [

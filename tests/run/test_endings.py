@@ -24,7 +24,7 @@ from gluonlab.data import DATASETS
 from gluonlab.errors import DivergedError
 from gluonlab.models import get_model
 from gluonlab.runs.checkpoint import newest
-from gluonlab.runs.schema import PARAMETERS
+from gluonlab.runs.run_schema import PARAMETERS
 from gluonlab.training.loop import train
 from gluonlab.training.reporter import Reporter
 
@@ -76,7 +76,7 @@ def reported(run, monkeypatch):
     """``reported(reporter, *arguments)``: a run that tells all to this reporter."""
 
     def end(reporter, *arguments):
-        monkeypatch.setattr("gluonlab.cli.results.make_reporter", lambda silent: reporter)
+        monkeypatch.setattr("gluonlab.cli.print_results.make_reporter", lambda silent: reporter)
         status, out, err = run(*arguments)
         assert (out, "Traceback" in err) == ("", False), err
         return status, err

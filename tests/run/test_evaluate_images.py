@@ -12,8 +12,8 @@ from support.devices import named
 from support.image_folders import write_folder
 
 from gluonlab.config import TrainConfig
-from gluonlab.data.sets.fingerprint import MOST_NAMES, noted, what_differs
-from gluonlab.training.finished import plan_evaluation
+from gluonlab.data.sets.data_fingerprint import MOST_NAMES, noted, what_differs
+from gluonlab.training.evaluate_run import plan_evaluation
 from gluonlab.training.loop import train
 from gluonlab.training.plan import make_plan
 from gluonlab.training.reporter import Reporter

@@ -20,8 +20,8 @@ from support.run_files import read_metrics
 
 from gluonlab.config import TrainConfig
 from gluonlab.errors import RunError, UsageError
-from gluonlab.export.files import DESCRIPTION, SYMBOL, WEIGHTS
-from gluonlab.training.finished import evaluate_run, plan_evaluation
+from gluonlab.export.export_network import DESCRIPTION, SYMBOL, WEIGHTS
+from gluonlab.training.evaluate_run import evaluate_run, plan_evaluation
 from gluonlab.training.loop import train
 from gluonlab.training.reporter import Reporter
 

@@ -46,7 +46,7 @@ def broken(run, monkeypatch):
                     self.epoch = 0
                     fault()
 
-        monkeypatch.setattr("gluonlab.cli.results.make_reporter", lambda silent: Breaks())
+        monkeypatch.setattr("gluonlab.cli.print_results.make_reporter", lambda silent: Breaks())
         status, out, err = run(*arguments, "--epochs", "9", "--quiet")
         assert out == ""
         return status, only_line(err)
@@ -173,7 +173,7 @@ REMOUNTED = """
 import subprocess
 import time
 from pathlib import Path
-import gluonlab.cli.results as speaking
+import gluonlab.cli.print_results as speaking
 from gluonlab.run import main
 from gluonlab.training.reporter import Reporter
 

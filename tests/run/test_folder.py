@@ -13,9 +13,9 @@ from support.image_folders import encoded, picture, write_folder
 from support.run_files import read_metrics
 
 from gluonlab.data import DATASETS, load_dataset
-from gluonlab.data.images.places import NAMES
-from gluonlab.data.sets.pack import pack
-from gluonlab.inference.loaded import load_run
+from gluonlab.data.images.image_locations import NAMES
+from gluonlab.data.sets.packed_folder import pack
+from gluonlab.inference.loaded_network import load_run
 from gluonlab.training.train_state import Waiting
 
 pytestmark = pytest.mark.filterwarnings("default::gluonlab.errors.GluonlabWarning")

@@ -11,7 +11,7 @@ from support.idx_files import NAMES, write_mnist
 from gluonlab.bench.__main__ import main as bench
 from gluonlab.config import TrainConfig
 from gluonlab.data.__main__ import main as data
-from gluonlab.engine.installation import flavours, pip_install
+from gluonlab.engine.mxnet_installation import flavours, pip_install
 from gluonlab.errors import GluonlabError
 from gluonlab.run import main
 
@@ -278,7 +278,7 @@ def test_the_group_names_its_commands_and_hands_options_on(python, tmp_path):
 
 
 def test_gluoncvs_networks_are_listed(run):
-    from gluonlab.models.zoo import gluoncv_names
+    from gluonlab.models.gluoncv_zoo import gluoncv_names
 
     status, out, err = run("--model", "gluoncv:?")
     assert (status, err) == (0, "")

@@ -148,9 +148,9 @@ import gluonlab, mxnet as mx
 from mxnet import autograd
 from mxnet.gluon import nn
 from gluonlab.kvstores import make_kvstore
-from gluonlab.kvstores.group_store import GroupKVStore
-from gluonlab.launch.parameter_server import ParameterServer
-from gluonlab.update.trainer import BucketedTrainer
+from gluonlab.kvstores.process_group_store import GroupKVStore
+from gluonlab.launch.parameter_server_group import ParameterServer
+from gluonlab.bucketed_trainer.trainer import BucketedTrainer
 
 server = int(sys.argv[1])
 group = ParameterServer()

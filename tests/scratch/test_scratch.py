@@ -22,7 +22,7 @@ from support.reference import (
     train_on_one_device,
 )
 
-from gluonlab.collectives.executor import make_allreduce
+from gluonlab.collectives.schedule_executor import make_allreduce
 from gluonlab.data import ArraySplit, Dataset, Defaults, load_dataset
 from gluonlab.errors import ConfigError, DataError, DivergedError, ModelError
 from gluonlab.models import get_model

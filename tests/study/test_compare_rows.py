@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gluonlab.study.compare import make_rows, table
+from gluonlab.study.compare_devices import make_rows, table
 
 RUNS = st.lists(st.tuples(st.integers(1, 16), st.floats(1, 1e6)), min_size=1, max_size=5)
 

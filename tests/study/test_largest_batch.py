@@ -23,14 +23,14 @@ from support.waiting import wait_until
 from gluonlab.config import TrainConfig
 from gluonlab.errors import ConfigError
 from gluonlab.host.resources import Room, children
-from gluonlab.parallel.memory import MIB
+from gluonlab.parallel.memory_estimate import MIB
 from gluonlab.parallel.strategy import WAYS
 from gluonlab.run import main
 from gluonlab.study import largest_batch
 from gluonlab.study.largest_batch import LargestSize, find_batch_size
-from gluonlab.training.memory import Needs
 from gluonlab.training.plan import make_plan
-from gluonlab.training.prepare import prepare
+from gluonlab.training.run_memory import Needs
+from gluonlab.training.training_setup import prepare
 
 GIB = 1024 * MIB
 

@@ -8,22 +8,22 @@ from support.browser import opening, start, wanted
 from support.devices import named
 from support.drawn_pages import Texts, contrast
 
-from gluonlab.bench.harness.command import cpu_devices
-from gluonlab.bench.harness.interval import Estimate
-from gluonlab.bench.harness.record import Series
+from gluonlab.bench.harness.confidence_interval import Estimate
+from gluonlab.bench.harness.measurement_command import cpu_devices
+from gluonlab.bench.harness.measurement_record import Series
+from gluonlab.bench.measure_splits import splits
 from gluonlab.bench.splits import TASKS
-from gluonlab.bench.splits_measure import splits
 from gluonlab.config import TrainConfig
-from gluonlab.drawing.chart import as_svg
+from gluonlab.drawing.svg_chart import as_svg
 from gluonlab.study.batch_size import BatchSizeOptions, SizeTrials, panel_findings
 from gluonlab.study.batch_size import report as of_batch_size
 from gluonlab.study.learning_rate import LearningRateOptions, findings
 from gluonlab.study.learning_rate import report as of_learning_rate
 from gluonlab.study.scaling import cases
 from gluonlab.study.scaling import report as of_scaling
-from gluonlab.study.speedup import measure
-from gluonlab.study.speedup.report import as_page as verdict_page
-from gluonlab.study.speedup.verdict import Candidate, TriedAdvice, judge
+from gluonlab.study.speedup import measure_step
+from gluonlab.study.speedup.diagnosis import Candidate, TriedAdvice, judge
+from gluonlab.study.speedup.diagnosis_report import as_page as verdict_page
 from gluonlab.study.splits import report as of_splits
 from gluonlab.study.study import as_page as study_page
 
@@ -55,8 +55,8 @@ def driver():
 @pytest.fixture(scope="module")
 def verdict():
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(measure, "BLOCK_S", 0.005)
-        patched.setattr(measure, "RECORDED_S", 0.02)
+        patched.setattr(measure_step, "BLOCK_S", 0.005)
+        patched.setattr(measure_step, "RECORDED_S", 0.02)
         config = TrainConfig(devices=named(2), dataset="synthetic", model="mlp", batch_size=4)
         found = judge(config, rounds=5, try_advice=False)
     tried = [

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from gluonlab.bench.harness.record import Series
+from gluonlab.bench.harness.measurement_record import Series
 from gluonlab.study.scaling import cases, report
 
 OPTIONS = {"network": "lenet", "devices": [1, 2], "stores": ["device", "ring"],

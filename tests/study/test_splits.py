@@ -4,9 +4,9 @@ import json
 
 import pytest
 
-from gluonlab.bench.harness.command import cpu_devices
+from gluonlab.bench.harness.measurement_command import cpu_devices
+from gluonlab.bench.measure_splits import splits
 from gluonlab.bench.splits import NAMES, TASKS
-from gluonlab.bench.splits_measure import splits
 
 pytestmark = pytest.mark.cpu_only("the study is of CPU devices")
 

@@ -5,7 +5,7 @@ from itertools import chain
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gluonlab.bench.harness.record import Series
+from gluonlab.bench.harness.measurement_record import Series
 from gluonlab.study.study import as_values, together
 
 ROUNDS = st.lists(st.lists(st.floats(1e-9, 1e9), max_size=2), min_size=1, max_size=5)

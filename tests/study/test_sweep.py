@@ -157,7 +157,7 @@ def test_a_folder_has_one_process_at_a_time(tmp_path):
 
 
 def test_a_study_that_was_killed_as_it_wrote_its_first_file_can_begin_again(tmp_path):
-    """Its name is one that `gluonlab.files.whole.atomic_path` makes. It is not locked."""
+    """Its name is one that `gluonlab.files.atomic_files.atomic_path` makes. It is not locked."""
     (tmp_path / ".study.json-0123abcd").write_text('{"form')
     filled(tmp_path)
     assert {path.name for path in tmp_path.iterdir() if path.name[0] != "."} == {

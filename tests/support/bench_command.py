@@ -4,10 +4,10 @@ is wrong.
 
 from dataclasses import replace
 
-from gluonlab.bench.allreduce.measure import CHOICES, AllreduceRow
-from gluonlab.bench.harness.rounds import Measurement, Subject
+from gluonlab.bench.allreduce.measure_allreduce import CHOICES, AllreduceRow
+from gluonlab.bench.harness.interleaved_rounds import Measurement, Subject
 from gluonlab.collectives.algorithms import ALGORITHMS
-from gluonlab.collectives.for_links import FOR_LINKS
+from gluonlab.collectives.topology_aware import FOR_LINKS
 from support.devices import CHOICE
 
 # what sums over the devices of the tests

@@ -12,14 +12,14 @@ from mxnet import nd
 from mxnet.gluon import nn
 
 from gluonlab import kvstores, models
-from gluonlab.bench.harness import rounds
-from gluonlab.bench.harness.machine import Others
+from gluonlab.bench.harness import interleaved_rounds
+from gluonlab.bench.harness.machine_info import Others
 from gluonlab.config import TrainConfig
 from gluonlab.data.sets.dataset import ArraySplit, Dataset, Defaults
-from gluonlab.engine.threads import EngineCallback, push
-from gluonlab.kvstores.schedule import ScheduleKVStore
+from gluonlab.engine.cpu_threads import EngineCallback, push
+from gluonlab.kvstores.schedule_stores import ScheduleKVStore
 from gluonlab.parallel.data.strategy import DataParallel
-from gluonlab.study.speedup import measure, verdict
+from gluonlab.study.speedup import diagnosis, measure_step
 from support.devices import named, on_gpus
 
 IMAGE_S = 0.0006  # that an image costs a device
@@ -68,11 +68,11 @@ class MadeTime:
             made.wait()
 
         monkeypatch.setattr(nd, "waitall", waitall)
-        for module in (rounds, measure):
+        for module in (interleaved_rounds, measure_step):
             monkeypatch.setattr(module, "time", made)
-        for module in (measure, verdict):
+        for module in (measure_step, diagnosis):
             monkeypatch.setattr(module, "BLOCK_S", TICK_S)
-        monkeypatch.setattr(measure, "RECORDED_S", 0.0)
+        monkeypatch.setattr(measure_step, "RECORDED_S", 0.0)
         monkeypatch.setattr(pause, "made", made)
         monkeypatch.setattr(Others, "cores", lambda self: 0.0)
         return made
@@ -232,14 +232,14 @@ def register(monkeypatch: Any, bound: Bound) -> None:
         store.late, store.seconds = name != SLEEPY, getattr(bound, name)
         return store
 
-    plain = measure._PlainSum.__call__
+    plain = measure_step._PlainSum.__call__
 
     def over_the_link(self: Any) -> None:
         if bound.link:
             pause(self._first, bound.link / self.factor, b"link")
         plain(self)
 
-    monkeypatch.setattr(measure._PlainSum, "__call__", over_the_link)
+    monkeypatch.setattr(measure_step._PlainSum, "__call__", over_the_link)
     for name in (SLEEPY, LATE, LINK):
         kind = kvstores.KVStoreKind(sleepy, "sleeps before it sums")
         monkeypatch.setitem(kvstores.KVSTORES, name, kind)

@@ -3,7 +3,7 @@
 import mxnet as mx
 
 from gluonlab.models import get_model
-from gluonlab.models.shapes import complete
+from gluonlab.models.infer_shapes import complete
 from support.devices import contexts
 
 

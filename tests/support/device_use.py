@@ -21,28 +21,31 @@ from typing import Any, Dict, List, Optional, Set
 import pytest
 from hypothesis import settings
 
-from gluonlab.engine import setup
+from gluonlab.engine import mxnet_setup
 from support.devices import CHOICE, KINDS, VARIABLE
 
 LEAST_PERCENT = 80
 MOST_EXAMPLES = 5  # of a property, where every kernel is computed by a simulated GPU
 TESTS = str(Path(__file__).resolve().parents[1])
 WITHOUT_DEVICES = """
-    bench/allreduce/plans bench/harness/out benchmarks/compare cli/completion cli/interruption
-    cli/mistakes collectives/algorithms collectives/bounds collectives/check collectives/cost
-    collectives/hosts collectives/page collectives/page_file collectives/partition
-    collectives/render collectives/synthesis/own_schedules collectives/synthesis/stored
-    collectives/topology collectives/topology_file data/fetching/addresses
-    data/fetching/archives data/fetching/download data/fetching/extract data/images/decode
-    data/images/pool data/images/quick data/sets/layout data/sets/pack data/sets/standard
-    doctor/command doctor/host drawing/words engine/installation engine/linking
-    engine/mxnet_fixes engine/setup errors exercises/checking exercises/grading
-    exercises/runners exercises/schedules figures files/whole fuzz/words host/launchers
-    launch/environments launch/horovod_settings launch/jobs launch/messages launch/parts
-    launch/signals layers make_venv parallel/pipeline/check parallel/pipeline/page
-    parallel/pipeline/page_file parallel/pipeline/price parallel/pipeline/render
-    parallel/pipeline/schedule prediction/sums printed public_api readme study/compare_rows
-    study/sweep timeline/exposed timeline/picture
+    bench/allreduce/candidate_schedules bench/harness/out benchmarks/compare cli/completion
+    cli/interruption cli/mistakes collectives/algorithms collectives/chunk_layout
+    collectives/cost_model collectives/hosts collectives/lower_bounds
+    collectives/named_topologies collectives/page collectives/page_file collectives/render
+    collectives/synthesis/own_schedules collectives/synthesis/precomputed_schedules
+    collectives/topology_file collectives/verify_schedule data/fetching/addresses
+    data/fetching/archives data/fetching/download data/fetching/extract_archive
+    data/images/decode_image data/images/decoder_pool data/images/turbojpeg data/sets/layout
+    data/sets/packed_folder data/sets/standard_datasets doctor/check_host doctor/command
+    drawing/translations engine/linker_errors engine/mxnet_fixes engine/mxnet_installation
+    engine/mxnet_setup errors exercises/checkers exercises/grading exercises/notebook_runners
+    exercises/schedule_answers figures files/atomic_files fuzz/words host/launcher_environment
+    launch/agent_messages launch/group_processes launch/horovod_settings launch/job_files
+    launch/rank_environment launch/signals layers make_venv parallel/pipeline/page
+    parallel/pipeline/page_file parallel/pipeline/pipeline_cost
+    parallel/pipeline/pipeline_schedule parallel/pipeline/render
+    parallel/pipeline/verify_pipeline performance_model/allreduce_time printed public_api readme
+    study/compare_rows study/sweep timeline/exposed_time timeline/timeline_svg
 """
 IN_A_COMMAND = re.compile(r"cpu\*\d|cpu:\d|mx\.cpu\(|--gpus|--devices|gpu:\d|\bdevices\(")
 
@@ -105,7 +108,7 @@ def pytest_configure(config: Any) -> None:
         )
     if CHOICE.asked == "gpu":
         # many tests compare bits; tests/gpus and processes of their own go without
-        os.environ.update(setup.DETERMINISTIC)
+        os.environ.update(mxnet_setup.DETERMINISTIC)
         _watch()
 
 

@@ -12,8 +12,8 @@ from fractions import Fraction
 from pathlib import Path
 
 from gluonlab import TrainConfig
-from gluonlab.data.loading.shards import in_proportion
-from gluonlab.optimizers.registry import OPTIMIZERS
+from gluonlab.data.loading.split_batch import in_proportion
+from gluonlab.optimizers.optimizer_registry import OPTIMIZERS
 from gluonlab.training.loop import train
 from gluonlab.training.reporter import Reporter
 from support.drawn_runs import few_digits

@@ -7,7 +7,7 @@ from pathlib import Path
 from string import Formatter
 
 from gluonlab.collectives.algorithms import ALGORITHMS
-from gluonlab.parallel.pipeline.schedule import SCHEDULES
+from gluonlab.parallel.pipeline.pipeline_schedule import SCHEDULES
 from support.legible import luminance
 
 

@@ -8,7 +8,7 @@ import sysconfig
 import venv
 from pathlib import Path
 
-from gluonlab.engine import installation
+from gluonlab.engine import mxnet_installation
 from support.elf_files import write_library
 from support.processes import clean_environment
 
@@ -65,7 +65,7 @@ class Environment:
         write_library(
             self.site / "mxnet" / "libmxnet.so", needed=[*CUDA_NEEDED, "libgomp.so.1", "libc.so.6"]
         )
-        for library in installation.LIBRARIES:
+        for library in mxnet_installation.LIBRARIES:
             if library.soname not in without:
                 write_library(self.wheel(library.folder) / library.soname)
 

@@ -7,7 +7,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 
 from gluonlab.errors import GluonlabError
-from gluonlab.plain import one_line
+from gluonlab.plain_text import one_line
 from support.damage import JSON
 
 SHARE = 12  # of a profile's examples, that each kind of input takes

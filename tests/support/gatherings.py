@@ -5,10 +5,10 @@ import json
 
 import pytest
 
-from gluonlab.launch import members
-from gluonlab.launch.connections import SshOptions
-from gluonlab.launch.environments import Membership
-from gluonlab.launch.members import Rendezvous
+from gluonlab.launch import scheduler_tasks
+from gluonlab.launch.agent_connections import SshOptions
+from gluonlab.launch.rank_environment import Membership
+from gluonlab.launch.scheduler_tasks import Rendezvous
 from support.parameter_server import free_port
 
 HANGS = 240  # seconds: only what hangs takes so long
@@ -51,5 +51,5 @@ def gathered(work, size=3, patience=HANGS):
             await asyncio.gather(*others, return_exceptions=True)
 
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(members, "PAUSE", 0.01)  # within a process all arrives at once
+        patched.setattr(scheduler_tasks, "PAUSE", 0.01)  # within a process all arrives at once
         return asyncio.run(working())

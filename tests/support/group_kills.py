@@ -24,8 +24,8 @@ import gluonlab  # noqa: F401 # isort: skip  # first: MXNet starts faster with i
 from mxnet.kvstore.kvstore_server import _init_kvstore_server_module
 
 from gluonlab.config import TrainConfig
-from gluonlab.kvstores.groups import ALONE
-from gluonlab.launch.parameter_server import ParameterServer
+from gluonlab.kvstores.process_groups import ALONE
+from gluonlab.launch.parameter_server_group import ParameterServer
 from gluonlab.runs.checkpoint import checkpoints
 from gluonlab.training.loop import train
 from gluonlab.training.reporter import Reporter

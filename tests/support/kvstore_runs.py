@@ -8,7 +8,7 @@ from mxnet.gluon import nn
 
 from gluonlab.collectives.algorithms import ALGORITHMS
 from gluonlab.kvstores import make_kvstore
-from gluonlab.kvstores.group_store import GroupKVStore
+from gluonlab.kvstores.process_group_store import GroupKVStore
 from support.devices import device
 from support.process_group import in_processes
 from support.reference import random_batches, train_on_devices

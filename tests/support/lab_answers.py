@@ -10,7 +10,7 @@ from pathlib import Path
 
 from made_up_clock import run_on_a_made_up_clock
 
-from gluonlab.exercises.checking import PASSED, TOO_SLOW, UNWRITTEN, find, judge, labs
+from gluonlab.exercises.checkers import PASSED, TOO_SLOW, UNWRITTEN, find, judge, labs
 from support.waiting import LIMIT_S
 
 REPOSITORY = Path(__file__).resolve().parents[2]

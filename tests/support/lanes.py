@@ -2,7 +2,7 @@
 
 from hypothesis import strategies as st
 
-from gluonlab.collectives.links import Link, Route, Topology, pairs_of
+from gluonlab.collectives.topology import Link, Route, Topology, pairs_of
 
 SPEED, LATENCY = 1e9, 1e-5
 SLOW = 0.01  # of a lane: what pairs without a wire of their own have, too slow to be used

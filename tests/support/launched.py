@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from mxnet import nd
 
-from gluonlab.runs import schema
+from gluonlab.runs import run_schema
 from support.parameter_server import end, servers
 from support.processes import clean_environment
 
@@ -128,7 +128,8 @@ def parameters(folder):
     rounding errors of its gradient's sum), and each of the running statistics.
     """
     arrays = {
-        name: array.asnumpy() for name, array in nd.load(str(folder / schema.PARAMETERS)).items()
+        name: array.asnumpy()
+        for name, array in nd.load(str(folder / run_schema.PARAMETERS)).items()
     }
     running = [name for name in sorted(arrays) if "running" in name]
     learned = [arrays[name].ravel() for name in sorted(set(arrays) - set(running))]

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from mxnet import nd
 
-from gluonlab.runs.schema import PARAMETERS
+from gluonlab.runs.run_schema import PARAMETERS
 from support.processes import clean_environment
 from support.worker_processes import sockets
 

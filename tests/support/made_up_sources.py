@@ -20,7 +20,7 @@ import numpy as np
 
 from gluonlab.data.__main__ import main
 from gluonlab.data.fetching.download import CHUNK_BYTES
-from gluonlab.data.fetching.sources import SOURCES, Contents, KnownFile, Source
+from gluonlab.data.fetching.download_sources import SOURCES, Contents, KnownFile, Source
 from support.idx_files import NAMES, idx_bytes
 
 IDX_NAMES = [f"{name}.gz" for name in NAMES]

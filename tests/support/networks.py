@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from mxnet import autograd, gluon
 from mxnet.gluon import nn
 
-from gluonlab.data.loading.shards import shard_sizes
+from gluonlab.data.loading.split_batch import shard_sizes
 from support.network_layers import LAYERS, OF_IMAGES, OF_SEQUENCES, OF_VECTORS, OF_WORDS, WORDS
 
 # with an epsilon that keeps rounding errors of tiny gradients from becoming whole steps

@@ -8,9 +8,9 @@ import numpy as np
 from mxnet import autograd, nd
 from mxnet.base import _LIB, OpHandle, c_str, check_call, py_str
 
-from gluonlab.models.graphs import new_node, to_symbol
-from gluonlab.models.rewriting import rewrite
-from gluonlab.parallel.part import adding_rightly
+from gluonlab.models.rewrite_network import rewrite
+from gluonlab.models.symbol_graph import new_node, to_symbol
+from gluonlab.parallel.compiled_graph import adding_rightly
 
 ROLES = ("inner", "direct", "shared")
 EPSILON = {"float64": 1e-6, "float32": 1e-2}

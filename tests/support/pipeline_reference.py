@@ -6,7 +6,7 @@ must, every op of a stage in the order of microbatches, and the graph has no cir
 
 from functools import lru_cache
 
-from gluonlab.parallel.pipeline.schedule import SCHEDULES, Instruction
+from gluonlab.parallel.pipeline.pipeline_schedule import SCHEDULES, Instruction
 
 NAMES = sorted(SCHEDULES)
 ONE_STAGE = ("gpipe", "1f1b")  # on each device

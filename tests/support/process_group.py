@@ -6,7 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 import mxnet as mx
 import numpy as np
 
-from gluonlab.kvstores.groups import SummingGroup
+from gluonlab.kvstores.process_groups import SummingGroup
 
 HANGS_S = 600  # bounds a wait for a thread that never comes
 # A new thread that queues operators costs MXNet some MB for ever: the same ones serve all tests.

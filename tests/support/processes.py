@@ -3,7 +3,7 @@
 import os
 from pathlib import Path
 
-from gluonlab.host.launchers import PREFIXES
+from gluonlab.host.launcher_environment import PREFIXES
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 ENGINE_VARIABLES = ("OMP_", "GOMP_", "OPENBLAS_", "MXNET_", "DMLC_", *PREFIXES)

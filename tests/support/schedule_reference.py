@@ -1,8 +1,8 @@
 """What a schedule does, found by running it on numbers: the reference that the symbolic proof is
 compared with.
 
-Written without a look at gluonlab.collectives.check: transfers are made one by one and in place, as
-an executor would.
+Written without a look at gluonlab.collectives.verify_schedule: transfers are made one by one and in
+place, as an executor would.
 """
 
 from collections import Counter, defaultdict

@@ -14,13 +14,13 @@ import mxnet as mx
 import numpy as np
 from mxnet import gluon, nd
 
+from gluonlab.bucketed_trainer.trainer import BucketedTrainer
 from gluonlab.kvstores import make_kvstore
-from gluonlab.kvstores.group_store import GroupKVStore
-from gluonlab.launch.parameter_server import ParameterServer
-from gluonlab.launch.parts import RANK
-from gluonlab.optimizers.registry import make_optimizer
-from gluonlab.training.learning_rate import Rates
-from gluonlab.update.trainer import BucketedTrainer
+from gluonlab.kvstores.process_group_store import GroupKVStore
+from gluonlab.launch.group_processes import RANK
+from gluonlab.launch.parameter_server_group import ParameterServer
+from gluonlab.optimizers.optimizer_registry import make_optimizer
+from gluonlab.training.learning_rate_schedule import Rates
 
 SHAPES = [(7, 5), (7,), (3, 4, 3, 3), (11, 7), (11,)]
 

@@ -15,11 +15,12 @@ import sys
 from contextlib import contextmanager
 
 from gluonlab.errors import RunError
-from gluonlab.launch import attempt, launcher
+from gluonlab.launch import launch_attempt as attempt
+from gluonlab.launch import launcher
 from gluonlab.launch.__main__ import Console
-from gluonlab.launch.connections import SshOptions
+from gluonlab.launch.agent_connections import SshOptions
+from gluonlab.launch.group_processes import RANK, ProcessSpec
 from gluonlab.launch.hosts import HERE, Host
-from gluonlab.launch.parts import RANK, ProcessSpec
 from support.processes import clean_environment
 
 PRELUDE = """

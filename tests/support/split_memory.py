@@ -23,15 +23,15 @@ import gluonlab  # noqa: F401, before MXNet, which then starts soon
 # isort: split
 import numpy as np
 
-from gluonlab.data.loading.shards import whole
+from gluonlab.data.loading.split_batch import whole
 from gluonlab.errors import ModelError
-from gluonlab.kvstores.groups import ALONE
-from gluonlab.models import rewriting
+from gluonlab.kvstores.process_groups import ALONE
+from gluonlab.models import rewrite_network
 from gluonlab.models.channel_padding import Padding
-from gluonlab.parallel.channels.strategy import channel_parallel
 from gluonlab.parallel.data.microbatches import Microbatches
-from gluonlab.parallel.stages.partition import ACTIVATION, StagedMemory, bindings
-from gluonlab.parallel.stages.strategy import staged_parallel
+from gluonlab.parallel.pipeline.network_stages import ACTIVATION, StagedMemory, bindings
+from gluonlab.parallel.pipeline.strategy import staged_parallel
+from gluonlab.parallel.tensor.strategy import channel_parallel
 from support.splits import IMAGE, make_chain, plan_for, softmax, split_of
 
 
@@ -50,7 +50,7 @@ def count_elsewhere(count, case):
 
 
 def _count_without_padding(count, case):
-    rewriting.padding_for = lambda ctx: Padding()
+    rewrite_network.padding_for = lambda ctx: Padding()
     return count(case)
 
 

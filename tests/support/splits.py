@@ -8,13 +8,13 @@ from hypothesis import strategies as st
 from mxnet import autograd, gluon, nd
 from mxnet.gluon import nn
 
-from gluonlab.data.loading.shards import shard, whole
+from gluonlab.bucketed_trainer.gradient_postprocessing import Postprocess
+from gluonlab.data.loading.split_batch import shard, whole
 from gluonlab.kvstores import make_kvstore
-from gluonlab.optimizers.registry import make_optimizer
+from gluonlab.optimizers.optimizer_registry import make_optimizer
 from gluonlab.parallel.data.microbatches import WHOLE
-from gluonlab.parallel.precision import as_it_is
+from gluonlab.parallel.mixed_precision import as_it_is
 from gluonlab.parallel.strategy import Parallelism
-from gluonlab.update.gradients import Postprocess
 from support.reference import as_is
 
 IMAGE, CLASSES = (2, 6, 6), 3

@@ -2,11 +2,11 @@
 
 from mxnet import gluon
 
+from gluonlab.bucketed_trainer.trainer import BucketedTrainer
 from gluonlab.kvstores import make_kvstore
 from gluonlab.parallel.data.microbatches import WHOLE
 from gluonlab.parallel.data.strategy import DataParallelStep
-from gluonlab.parallel.precision import as_it_is
-from gluonlab.update.trainer import BucketedTrainer
+from gluonlab.parallel.mixed_precision import as_it_is
 from support.reference import as_is, shards
 
 SHAPE = (3, 12, 12)  # of images, where running statistics are looked at

@@ -5,7 +5,7 @@ import json
 
 from hypothesis import strategies as st
 
-from gluonlab.collectives.links import INFINITE, Link, Route, Topology
+from gluonlab.collectives.topology import INFINITE, Link, Route, Topology
 from gluonlab.collectives.topology_file import read_topology
 
 SPEEDS = st.floats(1, 1e18) | st.sampled_from([25e9, 12e9, 10 / 3]) | st.integers(1, 10**18)

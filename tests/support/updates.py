@@ -4,7 +4,7 @@ import mxnet as mx
 import numpy as np
 from mxnet import nd
 
-from gluonlab.optimizers.registry import make_optimizer
+from gluonlab.optimizers.optimizer_registry import make_optimizer
 
 
 def updated(optimizer, weight, steps, dtype="float32"):

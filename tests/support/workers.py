@@ -8,7 +8,7 @@ import mxnet as mx
 import numpy as np
 from mxnet.gluon import nn
 
-from gluonlab.engine.threads import EngineCallback, push
+from gluonlab.engine.cpu_threads import EngineCallback, push
 
 OPENMP = ctypes.CDLL("libgomp.so.1")
 

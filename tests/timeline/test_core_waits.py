@@ -14,7 +14,7 @@ import pytest
 from mxnet import nd
 from mxnet.base import _LIB, check_call
 
-from gluonlab.engine.threads import EngineContext
+from gluonlab.engine.cpu_threads import EngineContext
 from gluonlab.timeline import recorder
 from gluonlab.timeline.recorder import CoreWaits
 

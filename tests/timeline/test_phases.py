@@ -9,11 +9,11 @@ from mxnet import nd
 from support.devices import named
 
 from gluonlab.config import TrainConfig
-from gluonlab.timeline.profiler import Span
+from gluonlab.timeline.mxnet_profiler import Span
 from gluonlab.timeline.recorder import Phases, Recorder, Window
 from gluonlab.timeline.timeline import PHASES, WAITING, Timeline
 from gluonlab.training.plan import make_plan
-from gluonlab.training.prepare import prepare, train_loader
+from gluonlab.training.training_setup import prepare, train_loader
 
 WAYS = {
     "device": {"model": "lenet", "kvstore": "device", "optimizer": "sgd"},

@@ -16,8 +16,8 @@ from support.run_files import read_metrics
 
 from gluonlab.config import TrainConfig
 from gluonlab.errors import ConfigError, OutputError
-from gluonlab.runs.schema import PARAMETERS
-from gluonlab.runs.writer import FolderLock
+from gluonlab.runs.run_schema import PARAMETERS
+from gluonlab.runs.run_writer import FolderLock
 from gluonlab.training.loop import train
 from gluonlab.training.reporter import Reporter
 

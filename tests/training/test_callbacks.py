@@ -13,11 +13,11 @@ from support.run_files import read_metrics
 
 from gluonlab.config import TrainConfig
 from gluonlab.errors import CallbackError, ConfigError
-from gluonlab.runs.reader import read_lines
-from gluonlab.runs.schema import Epoch, Step
-from gluonlab.training import consensus
+from gluonlab.runs.run_reader import read_lines
+from gluonlab.runs.run_schema import Epoch, Step
+from gluonlab.training import stop_consensus
 from gluonlab.training.callbacks import LATE, METHODS, Callback
-from gluonlab.training.finished import evaluate_run
+from gluonlab.training.evaluate_run import evaluate_run
 from gluonlab.training.loop import train
 from gluonlab.training.reporter import Reporter
 
@@ -218,7 +218,9 @@ def test_processes_stop_after_the_same_step_by_a_callback_that_one_has_heard(
     if wished:
         end_of_epoch = -(-max(1, wished[0]) // STEPS) * STEPS
         boundary = kind in ("evaluation", "epoch_end")
-        assert last <= (wished[0] if boundary else max(wished[0] + consensus.WITHIN, end_of_epoch))
+        assert last <= (
+            wished[0] if boundary else max(wished[0] + stop_consensus.WITHIN, end_of_epoch)
+        )
 
 
 class Fails:

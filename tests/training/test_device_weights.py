@@ -30,19 +30,19 @@ from support.splits import (
     trained_on_one_device,
 )
 
+from gluonlab.bucketed_trainer.loss_scale import LossScale
 from gluonlab.config import TrainConfig
 from gluonlab.data import Loader
-from gluonlab.data.loading.shards import in_proportion, shard, shard_sizes, whole
+from gluonlab.data.loading.split_batch import in_proportion, shard, shard_sizes, whole
 from gluonlab.errors import ConfigError, DataError, UsageError
 from gluonlab.parallel.data.microbatches import Microbatches
 from gluonlab.parallel.data.strategy import data_parallel
-from gluonlab.study.compare import compare
-from gluonlab.training.finished import evaluate_run
+from gluonlab.study.compare_devices import compare
+from gluonlab.training.evaluate_run import evaluate_run
 from gluonlab.training.loop import train
+from gluonlab.training.parallel_options import weights_of
 from gluonlab.training.plan import make_plan
 from gluonlab.training.reporter import Reporter
-from gluonlab.training.splitting import weights_of
-from gluonlab.update.loss_scale import LossScale
 
 WEIGHTS = st.lists(
     st.sampled_from(["1", "2", "3", "0.5", "1.75", "9"]), min_size=1, max_size=4

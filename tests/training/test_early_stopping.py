@@ -15,11 +15,11 @@ from support.process_group import in_processes
 from support.run_files import read_metrics
 
 from gluonlab.config import TrainConfig
-from gluonlab.config.values import Patience
+from gluonlab.config.option_types import Patience
 from gluonlab.errors import ConfigError
 from gluonlab.runs.checkpoint import checkpoints, with_parameters
-from gluonlab.runs.schema import Epoch
-from gluonlab.runs.writer import NoRunDirectory, RunDirectory
+from gluonlab.runs.run_schema import Epoch
+from gluonlab.runs.run_writer import NoRunDirectory, RunDirectory
 from gluonlab.training.builtin_callbacks import EarlyStopping, best_epoch
 from gluonlab.training.loop import BestWeights, train
 from gluonlab.training.reporter import Reporter

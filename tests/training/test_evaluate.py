@@ -14,7 +14,7 @@ from mxnet import nd
 from support.devices import contexts
 
 from gluonlab.data import ArraySplit, Loader
-from gluonlab.engine.threads import EngineCallback, push
+from gluonlab.engine.cpu_threads import EngineCallback, push
 from gluonlab.parallel.strategy import Scored
 from gluonlab.training.evaluate import AHEAD, COLUMNS, evaluate, table, write_picture
 

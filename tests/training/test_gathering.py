@@ -8,9 +8,9 @@ from mxnet import nd
 from support.devices import device
 from support.process_group import in_processes
 
-from gluonlab.kvstores.groups import ALONE
+from gluonlab.kvstores.process_groups import ALONE
 from gluonlab.runs.checkpoint import Checkpoint
-from gluonlab.training.checkpoints import CheckpointGather, checkpoint_of_first
+from gluonlab.training.checkpoint_writer import CheckpointGather, checkpoint_of_first
 
 SHAPES = st.lists(
     st.lists(st.integers(1, 7), min_size=1, max_size=3).map(tuple), max_size=4

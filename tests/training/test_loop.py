@@ -15,13 +15,13 @@ from support.run_files import read_metrics
 
 from gluonlab.config import TrainConfig
 from gluonlab.data import ArraySplit, Dataset, Defaults
-from gluonlab.data.loading.augment import to_float
+from gluonlab.data.loading.augmentation import to_float
 from gluonlab.errors import ConfigError, DivergedError, ModelError, OutputError
 from gluonlab.models import get_model
-from gluonlab.optimizers.registry import NOT_OFFERED
-from gluonlab.study.compare import ComparisonRow, compare, table
+from gluonlab.optimizers.optimizer_registry import NOT_OFFERED
+from gluonlab.study.compare_devices import ComparisonRow, compare, table
 from gluonlab.training import loop
-from gluonlab.training.losses import StepLoss
+from gluonlab.training.loss_meter import StepLoss
 from gluonlab.training.reporter import ConsoleReporter, Reporter
 
 pytestmark = pytest.mark.filterwarnings(
@@ -40,8 +40,8 @@ finally:
 """
 MOST_MODULES = 150  # of gluonlab that a plain run imports
 OF_OTHER_RUNS = (
-    "collectives", "launch", "export", "study", "parallel.pipeline", "parallel.channels",
-    "parallel.stages", "timeline",
+    "collectives", "launch", "export", "study", "parallel.pipeline", "parallel.tensor",
+    "timeline",
 )  # fmt: skip
 
 

@@ -15,17 +15,17 @@ from support import quick_runs
 from support.devices import contexts, device, named
 from support.reference import cpus, distance, set_values, values
 
+from gluonlab.bucketed_trainer.trainer import BucketedTrainer
 from gluonlab.config import TrainConfig
 from gluonlab.data import ArraySplit, Loader
-from gluonlab.data.loading.augment import Mixup, to_float
+from gluonlab.data.loading.augmentation import Mixup, to_float
 from gluonlab.kvstores import make_kvstore
 from gluonlab.parallel.data.microbatches import WHOLE, Microbatches
 from gluonlab.parallel.data.strategy import DataParallelStep
-from gluonlab.parallel.objective import make_loss
-from gluonlab.training.memory import Needs
-from gluonlab.training.network import make_net
+from gluonlab.parallel.training_loss import make_loss
+from gluonlab.training.build_network import make_net
 from gluonlab.training.plan import make_plan
-from gluonlab.update.trainer import BucketedTrainer
+from gluonlab.training.run_memory import Needs
 
 CLASSES, SHAPE, ALPHA, SEED = 6, (2, 6, 6), 0.7, 4
 RANDOM = np.random.RandomState(1)

@@ -12,13 +12,13 @@ from support.drawn_runs import few_digits
 from support.reference import values
 from support.run_files import read_metrics
 
+from gluonlab.bucketed_trainer.loss_scale import MOST_SKIPPED, SkipNotFinite
+from gluonlab.bucketed_trainer.trainer import BucketedTrainer
 from gluonlab.config import TrainConfig
 from gluonlab.errors import DivergedError
 from gluonlab.parallel.data.strategy import data_parallel
 from gluonlab.training.loop import train
 from gluonlab.training.reporter import Reporter
-from gluonlab.update.loss_scale import MOST_SKIPPED, SkipNotFinite
-from gluonlab.update.trainer import BucketedTrainer
 
 
 def spoiled(number):

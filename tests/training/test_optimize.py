@@ -14,17 +14,17 @@ from support.kvstore_runs import small_net
 from support.quick_runs import quick
 from support.reference import all_equal, distance, train_on_one_device, values
 
+from gluonlab.bucketed_trainer.trainer import BucketedTrainer
 from gluonlab.config import TrainConfig
-from gluonlab.data.loading.augment import to_float
-from gluonlab.data.loading.loader import Loader
+from gluonlab.data.loading.augmentation import to_float
+from gluonlab.data.loading.batch_loader import Loader
 from gluonlab.errors import GluonlabWarning
 from gluonlab.kvstores import KVSTORES, make_kvstore
-from gluonlab.kvstores.compression import compressing
-from gluonlab.kvstores.groups import ALONE
-from gluonlab.training.network import make_net, spare_biases
+from gluonlab.kvstores.gradient_compression import compressing
+from gluonlab.kvstores.process_groups import ALONE
+from gluonlab.training.build_network import make_net, spare_biases
 from gluonlab.training.plan import make_plan
 from gluonlab.training.reporter import ConsoleReporter
-from gluonlab.update.trainer import BucketedTrainer
 
 # --- no decay for biases
 

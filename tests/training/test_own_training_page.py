@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from gluonlab.training.callbacks import LATE, METHODS
-from gluonlab.training.consensus import WITHIN
+from gluonlab.training.stop_consensus import WITHIN
 
 PAGE = (Path(__file__).parents[2] / "docs" / "own-training.md").read_text(encoding="utf-8")
 

@@ -8,7 +8,7 @@ from support.drawn_runs import few_digits, network_of, settings_of
 from support.reference import distance, values
 
 from gluonlab.config import TrainConfig
-from gluonlab.models import rewriting
+from gluonlab.models import rewrite_network
 from gluonlab.models.channel_padding import Padding
 from gluonlab.training.loop import train
 from gluonlab.training.reporter import Reporter
@@ -21,7 +21,9 @@ def trained(layers, multiples, options):
     padding = Padding(multiples)
     with network_of(layers), pytest.MonkeyPatch.context() as patch:
         patch.setattr(
-            rewriting, "padding_for", lambda ctx: padding if ctx.device_type == "cpu" else Padding()
+            rewrite_network,
+            "padding_for",
+            lambda ctx: padding if ctx.device_type == "cpu" else Padding(),
         )
         result = train(TrainConfig(**options), reporter=Reporter(), dataset=few_digits(IMAGES))
     return [*values(result.net), np.array([each.validation_loss for each in result.history])]

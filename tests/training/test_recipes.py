@@ -17,12 +17,12 @@ from support.image_folders import write_folder
 from gluonlab.config import TrainConfig
 from gluonlab.data import ArraySplit, Dataset
 from gluonlab.data.sets.dataset import COLOURS
-from gluonlab.data.sets.pack import pack
-from gluonlab.data.sets.registry import DATASETS
+from gluonlab.data.sets.dataset_registry import DATASETS
+from gluonlab.data.sets.packed_folder import pack
 from gluonlab.errors import ConfigError
-from gluonlab.kvstores.groups import SummingGroup
+from gluonlab.kvstores.process_groups import SummingGroup
 from gluonlab.models import check_model
-from gluonlab.training.finished import evaluate_run, plan_evaluation
+from gluonlab.training.evaluate_run import evaluate_run, plan_evaluation
 from gluonlab.training.loop import train
 from gluonlab.training.plan import fill_gaps, make_plan
 from gluonlab.training.recipes import PHOTOGRAPHS, QUICK, RECIPES, SAME

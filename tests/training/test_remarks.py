@@ -12,11 +12,11 @@ from support.devices import named
 
 from gluonlab.config import TrainConfig
 from gluonlab.data.sets.dataset import ArraySplit, Dataset, Defaults
-from gluonlab.data.sets.standard import SYNTHETIC
-from gluonlab.training import prepare
+from gluonlab.data.sets.standard_datasets import SYNTHETIC
+from gluonlab.training import training_setup
 from gluonlab.training.loop import train
-from gluonlab.training.own import UserComponents
 from gluonlab.training.reporter import Reporter
+from gluonlab.training.user_components import UserComponents
 
 CHANCE = (
     r"test accuracy 0\.\d{4} on 360 images may still be chance "
@@ -94,7 +94,7 @@ def test_an_accuracy_that_guessing_explains_is_remarked_on(labels, right, loss):
     accuracy = min(right, len(labels)) / len(labels)
     last = SimpleNamespace(accuracy=accuracy, loss=loss)
     result = SimpleNamespace(plan=SimpleNamespace(dataset=dataset, own=UserComponents()), kept=last)
-    said = list(prepare._learned_nothing(result))
+    said = list(training_setup._learned_nothing(result))
     most = max(labels.count(label) for label in labels)
     share = most / len(labels)
     by_chance = accuracy <= share + 2 * math.sqrt(share * (1 - share) / len(labels))

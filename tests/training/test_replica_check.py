@@ -18,9 +18,9 @@ from support.stores import STORES
 
 from gluonlab.config import TrainConfig
 from gluonlab.errors import DriftError
-from gluonlab.kvstores.groups import ALONE
+from gluonlab.kvstores.process_groups import ALONE
 from gluonlab.models import get_model
-from gluonlab.models.shapes import complete
+from gluonlab.models.infer_shapes import complete
 from gluonlab.parallel import strategy_class
 from gluonlab.parallel.data.strategy import DataParallel
 from gluonlab.training.builtin_callbacks import ReplicaCheck

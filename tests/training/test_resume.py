@@ -25,14 +25,14 @@ from support.examples import examples
 from support.image_folders import write_folder
 from support.interrupted_runs import break_off, lines, parameters
 
-from gluonlab.collectives.topology import make_topology
+from gluonlab.collectives.named_topologies import make_topology
 from gluonlab.collectives.topology_file import write_topology
 from gluonlab.config import TrainConfig
-from gluonlab.data.images import resize as images_resized
+from gluonlab.data.images import resize_image as images_resized
 from gluonlab.data.sets.dataset import ArraySplit
 from gluonlab.errors import ConfigError, DataError, GluonlabWarning, UsageError
 from gluonlab.optimizers import OPTIMIZERS
-from gluonlab.training.finished import evaluate_run
+from gluonlab.training.evaluate_run import evaluate_run
 from gluonlab.training.loop import train
 from gluonlab.training.plan import make_plan
 from gluonlab.training.reporter import Reporter

@@ -17,8 +17,8 @@ from support.run_files import read_metrics
 from gluonlab.config import TrainConfig
 from gluonlab.data import load_dataset
 from gluonlab.errors import UsageError
-from gluonlab.runs.result import Result
-from gluonlab.runs.schema import Epoch
+from gluonlab.runs.run_result import Result
+from gluonlab.runs.run_schema import Epoch
 from gluonlab.training.loop import train
 from gluonlab.training.plan import make_plan
 from gluonlab.training.reporter import Reporter

@@ -13,9 +13,9 @@ from support.examples import examples
 
 from gluonlab.config import TrainConfig
 from gluonlab.data import load_dataset
-from gluonlab.report.page import as_page
-from gluonlab.runs.reader import read_runs
-from gluonlab.training.finished import evaluate_run
+from gluonlab.report.report_page import as_page
+from gluonlab.runs.run_reader import read_runs
+from gluonlab.training.evaluate_run import evaluate_run
 from gluonlab.training.loop import train
 from gluonlab.training.reporter import Reporter
 

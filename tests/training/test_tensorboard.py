@@ -22,10 +22,10 @@ from support.process_group import in_processes
 
 from gluonlab.config import TrainConfig
 from gluonlab.errors import OutputError
-from gluonlab.runs.event_file import check_tensorboard
-from gluonlab.runs.reader import read_lines
-from gluonlab.runs.schema import Epoch, LossScaleEvent, Step
-from gluonlab.study.compare import compare
+from gluonlab.runs.run_reader import read_lines
+from gluonlab.runs.run_schema import Epoch, LossScaleEvent, Step
+from gluonlab.runs.tensorboard_file import check_tensorboard
+from gluonlab.study.compare_devices import compare
 from gluonlab.training.builtin_callbacks import OF_EPOCHS, OF_STEPS, TensorBoard
 from gluonlab.training.callbacks import FAILED, Callback, RunEnd
 from gluonlab.training.loop import train

@@ -13,15 +13,15 @@ from support.process_memory import peak_of_a_run
 
 from gluonlab.config import TrainConfig, option_name
 from gluonlab.data import load_dataset
-from gluonlab.data.loading.shards import shard, whole
+from gluonlab.data.loading.split_batch import shard, whole
 from gluonlab.errors import ModelError
 from gluonlab.host.resources import children
 from gluonlab.parallel import strategy_class
-from gluonlab.parallel.memory import MIB
-from gluonlab.training.memory import DeviceMemory, OtherData, TooMuch, measure
+from gluonlab.parallel.memory_estimate import MIB
+from gluonlab.training.memory_trial import _Few, cut_plan
 from gluonlab.training.plan import make_plan
-from gluonlab.training.prepare import prepare
-from gluonlab.training.trial_process import _Few, cut_plan
+from gluonlab.training.run_memory import DeviceMemory, OtherData, TooMuch, measure
+from gluonlab.training.training_setup import prepare
 
 RUNS = {
     "plain": {"batch_size": 400},

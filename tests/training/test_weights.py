@@ -13,19 +13,19 @@ from mxnet.gluon import nn
 from support.devices import contexts, named
 from support.reference import cpus, distance, values
 
+from gluonlab.bucketed_trainer.trainer import BucketedTrainer
 from gluonlab.config import TrainConfig
 from gluonlab.data import Loader, from_arrays
-from gluonlab.data.loading.augment import Mixup, to_float
-from gluonlab.data.sets.arrays import balanced_weights, weigh_classes
+from gluonlab.data.loading.augmentation import Mixup, to_float
+from gluonlab.data.sets.array_dataset import balanced_weights, weigh_classes
 from gluonlab.data.sets.dataset import PixelSplit
 from gluonlab.errors import ConfigError, DataError
 from gluonlab.kvstores import make_kvstore
 from gluonlab.parallel.data.microbatches import WHOLE, Microbatches
 from gluonlab.parallel.data.strategy import DataParallelStep
-from gluonlab.parallel.objective import make_loss
+from gluonlab.parallel.training_loss import make_loss
 from gluonlab.training.loop import train
 from gluonlab.training.reporter import Reporter
-from gluonlab.update.trainer import BucketedTrainer
 
 CLASSES, SHAPE, BATCH, LR = 4, (2, 6, 6), 10, 0.5
 RANDOM = np.random.RandomState(3)

@@ -10,10 +10,10 @@ from typing import Any, Callable, List, NamedTuple, Optional, Sequence, Tuple
 import click
 
 from benchmarks import compare
-from gluonlab.bench.harness.command import Asked, MeasuredOn, Session, Title, option
-from gluonlab.bench.harness.record import Record, Series
-from gluonlab.bench.harness.rounds import Measurement, Subject, measure
-from gluonlab.config.values import whole
+from gluonlab.bench.harness.interleaved_rounds import Measurement, Subject, measure
+from gluonlab.bench.harness.measurement_command import Asked, MeasuredOn, Session, Title, option
+from gluonlab.bench.harness.measurement_record import Record, Series
+from gluonlab.config.option_types import whole
 from gluonlab.errors import ConfigError
 
 RESTART_EVERY = 3  # rounds

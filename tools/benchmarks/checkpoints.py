@@ -17,7 +17,8 @@ from statistics import median
 from typing import Any, Callable, Dict, Iterator, List, Optional, Sequence
 
 from benchmarks.rates import Ratio, of_pairs
-from gluonlab.bench.harness.command import (
+from gluonlab.bench.harness.interleaved_rounds import progress, rotated, time_block
+from gluonlab.bench.harness.measurement_command import (
     INTERRUPTED,
     ON,
     Asked,
@@ -27,27 +28,26 @@ from gluonlab.bench.harness.command import (
     measurement,
     option,
 )
-from gluonlab.bench.harness.record import Series
-from gluonlab.bench.harness.rounds import progress, rotated, time_block
-from gluonlab.bench.harness.table import interleaved, missing, outcome
-from gluonlab.bench.harness.table import table as as_table
+from gluonlab.bench.harness.measurement_record import Series
+from gluonlab.bench.harness.table_format import interleaved, missing, outcome
+from gluonlab.bench.harness.table_format import table as as_table
 from gluonlab.bench.splits import check_network
-from gluonlab.bench.tasks import Task
+from gluonlab.bench.workloads import Task
 from gluonlab.cli.command import command
 from gluonlab.config import TrainConfig
-from gluonlab.data.sets.registry import load_dataset
+from gluonlab.data.sets.dataset_registry import load_dataset
 from gluonlab.errors import DeviceError
-from gluonlab.files.whole import temporary_folder
+from gluonlab.files.atomic_files import temporary_folder
 from gluonlab.parallel.data.strategy import DataParallel
 from gluonlab.parallel.strategy import Strategy
-from gluonlab.runs.result import Result
-from gluonlab.runs.writer import RunDirectory
+from gluonlab.runs.run_result import Result
+from gluonlab.runs.run_writer import RunDirectory
 from gluonlab.training.builtin_callbacks import ReplicaCheck
 from gluonlab.training.callbacks import Callbacks, RunView
-from gluonlab.training.consensus import Consensus
 from gluonlab.training.plan import Plan, make_plan
-from gluonlab.training.prepare import prepare
+from gluonlab.training.stop_consensus import Consensus
 from gluonlab.training.train_state import TrainState
+from gluonlab.training.training_setup import prepare
 
 DEVICES, ROUNDS = 2, 9
 EVERY = 50  # steps from one checkpoint to the next

@@ -10,8 +10,8 @@ from mxnet import autograd, gluon, nd
 from mxnet.gluon import nn
 
 from benchmarks.peers import images_and_labels
-from gluonlab.bench.tasks import CLASSES, LEARNING_RATE, TASKS
-from gluonlab.bench.worker import Job
+from gluonlab.bench.worker_main import Job
+from gluonlab.bench.workloads import CLASSES, LEARNING_RATE, TASKS
 
 
 def lenet() -> nn.Sequential:

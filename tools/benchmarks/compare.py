@@ -11,14 +11,14 @@ from typing import Iterator, List, Optional, Sequence, Tuple
 import click
 
 from benchmarks.rates import Ratio, of_pairs, of_separate
-from gluonlab.bench.harness import table as text
-from gluonlab.bench.harness.command import JSON, option
-from gluonlab.bench.harness.machine import BUSY_CORES
-from gluonlab.bench.harness.record import Record, Series, read_record
+from gluonlab.bench.harness import table_format as text
+from gluonlab.bench.harness.machine_info import BUSY_CORES
+from gluonlab.bench.harness.measurement_command import JSON, option
+from gluonlab.bench.harness.measurement_record import Record, Series, read_record
 from gluonlab.cli.command import command
-from gluonlab.config.values import real
+from gluonlab.config.option_types import real
 from gluonlab.errors import ConfigError, RunError
-from gluonlab.plain import json_text, printable
+from gluonlab.plain_text import json_text, printable
 
 LABEL_WIDTH = 34
 EXPLAINED = (

@@ -11,9 +11,9 @@ import time
 from typing import Any, Dict, Iterator, List, Optional, Tuple
 
 from benchmarks.peers import images_and_labels
-from gluonlab.bench.harness.workers import Rank, start_rank
-from gluonlab.bench.tasks import CLASSES, LEARNING_RATE, TASKS
-from gluonlab.bench.worker import Job
+from gluonlab.bench.harness.worker_processes import Rank, start_rank
+from gluonlab.bench.worker_main import Job
+from gluonlab.bench.workloads import CLASSES, LEARNING_RATE, TASKS
 
 
 def make(

@@ -16,9 +16,10 @@ import numpy as np
 from mxnet import gluon, nd
 
 from benchmarks.benchmark import Beside, compare_in_turns, in_turns
-from gluonlab.bench.allreduce import measure as allreduce
-from gluonlab.bench.allreduce import table as allreduce_table
-from gluonlab.bench.allreduce.measure import (
+from gluonlab.bench.allreduce import measure_allreduce as allreduce
+from gluonlab.bench.allreduce import result_table as allreduce_table
+from gluonlab.bench.allreduce.candidate_schedules import make_plans
+from gluonlab.bench.allreduce.measure_allreduce import (
     CHAPTER,
     PEERS,
     AllreduceReport,
@@ -26,9 +27,18 @@ from gluonlab.bench.allreduce.measure import (
     Buffers,
     make_variants,
 )
-from gluonlab.bench.allreduce.plans import make_plans
-from gluonlab.bench.allreduce.sizes import parse_sizes
-from gluonlab.bench.harness.command import (
+from gluonlab.bench.allreduce.message_sizes import parse_sizes
+from gluonlab.bench.harness.confidence_interval import ratio
+from gluonlab.bench.harness.interleaved_rounds import (
+    Call,
+    Measurement,
+    Subject,
+    progress,
+    time_block,
+    time_in_turns,
+)
+from gluonlab.bench.harness.machine_info import require_memory
+from gluonlab.bench.harness.measurement_command import (
     INTERRUPTED,
     ON,
     Asked,
@@ -38,27 +48,17 @@ from gluonlab.bench.harness.command import (
     measurement,
     option,
 )
-from gluonlab.bench.harness.interval import ratio
-from gluonlab.bench.harness.machine import require_memory
-from gluonlab.bench.harness.record import Series
-from gluonlab.bench.harness.rounds import (
-    Call,
-    Measurement,
-    Subject,
-    progress,
-    time_block,
-    time_in_turns,
-)
-from gluonlab.bench.harness.table import interleaved, outcome, table
-from gluonlab.bench.worker import Job
+from gluonlab.bench.harness.measurement_record import Series
+from gluonlab.bench.harness.table_format import interleaved, outcome, table
+from gluonlab.bench.worker_main import Job
+from gluonlab.bucketed_trainer.trainer import BucketedTrainer
 from gluonlab.cli.command import command
-from gluonlab.config.values import whole
+from gluonlab.config.option_types import whole
 from gluonlab.devices import MOST_CPU_DEVICES, devices
 from gluonlab.devices import devices as find_devices
 from gluonlab.errors import ConfigError, KVStoreError, RunError, unknown
 from gluonlab.kvstores import KVSTORES, make_kvstore
-from gluonlab.plain import in_words
-from gluonlab.update.trainer import BucketedTrainer
+from gluonlab.plain_text import in_words
 
 GLUON, BUCKETED = "gluon.Trainer", "BucketedTrainer"
 Make = Callable[..., gluon.Trainer]

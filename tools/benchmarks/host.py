@@ -8,8 +8,10 @@ from statistics import median
 from typing import Dict, Iterator, List, Optional, Sequence
 
 from benchmarks.benchmark import Benchmark, Beside, in_turns
-from gluonlab.bench.harness import table as texts
-from gluonlab.bench.harness.command import (
+from gluonlab.bench.harness import table_format as texts
+from gluonlab.bench.harness.confidence_interval import ratio
+from gluonlab.bench.harness.interleaved_rounds import Measurement, Subject, measure
+from gluonlab.bench.harness.measurement_command import (
     INTERRUPTED,
     ON,
     Asked,
@@ -18,9 +20,7 @@ from gluonlab.bench.harness.command import (
     measured_on,
     measurement,
 )
-from gluonlab.bench.harness.interval import ratio
-from gluonlab.bench.harness.record import Record, Series
-from gluonlab.bench.harness.rounds import Measurement, Subject, measure
+from gluonlab.bench.harness.measurement_record import Record, Series
 from gluonlab.cli.command import command
 
 ROUNDS = 5

@@ -20,18 +20,18 @@ from mxnet import autograd, gluon, nd
 from mxnet.gluon import nn
 
 from gluonlab.bench import training_job
-from gluonlab.bench.harness.rounds import Call
-from gluonlab.bench.tasks import CLASSES
-from gluonlab.bench.worker import Job
-from gluonlab.data.loading.augment import to_float
-from gluonlab.data.loading.loader import Loader
-from gluonlab.data.sets.registry import load_dataset
+from gluonlab.bench.harness.interleaved_rounds import Call
+from gluonlab.bench.worker_main import Job
+from gluonlab.bench.workloads import CLASSES
+from gluonlab.bucketed_trainer.trainer import BucketedTrainer
+from gluonlab.data.loading.augmentation import to_float
+from gluonlab.data.loading.batch_loader import Loader
+from gluonlab.data.sets.dataset_registry import load_dataset
 from gluonlab.devices import devices as find_devices
-from gluonlab.engine.invoke import Gate
+from gluonlab.engine.fast_invoke import Gate
 from gluonlab.kvstores import make_kvstore
 from gluonlab.parallel.data.strategy import DataParallelStep
-from gluonlab.training.losses import STRIDE, LossLog
-from gluonlab.update.trainer import BucketedTrainer
+from gluonlab.training.loss_meter import STRIDE, LossLog
 
 SHAPE = (1, 12, 12)
 BATCHES = 256  # per epoch

@@ -11,14 +11,14 @@ import numpy as np
 from mxnet import gluon, recordio
 
 from benchmarks.images import BATCH_SIZE, whole_epochs
-from gluonlab.bench.worker import Job
+from gluonlab.bench.worker_main import Job
 from gluonlab.data import Dataset
-from gluonlab.data.images.decode import decode
-from gluonlab.data.images.quick import agrees
-from gluonlab.data.images.resize import usual_resizer
-from gluonlab.data.loading.loader import Loader
+from gluonlab.data.images.decode_image import decode
+from gluonlab.data.images.resize_image import usual_resizer
+from gluonlab.data.images.turbojpeg import agrees
+from gluonlab.data.loading.batch_loader import Loader
 from gluonlab.data.sets.image_folder import ImageFolder, load
-from gluonlab.data.sets.pack import pack
+from gluonlab.data.sets.packed_folder import pack
 from gluonlab.devices import devices
 
 WORKERS = 2

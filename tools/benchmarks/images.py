@@ -11,14 +11,14 @@ from typing import Any, Dict, Iterable, List, Sequence
 from benchmarks import rates
 from benchmarks.peers import no_torch
 from benchmarks.rates import ThroughputRow
-from gluonlab.bench.harness.command import INTERRUPTED, Asked, measurement
-from gluonlab.bench.harness.record import Series
-from gluonlab.bench.harness.rounds import Measurement, Subject, image_rates, measure
-from gluonlab.bench.harness.table import interleaved
-from gluonlab.bench.harness.table import table as as_table
-from gluonlab.bench.worker import Job
+from gluonlab.bench.harness.interleaved_rounds import Measurement, Subject, image_rates, measure
+from gluonlab.bench.harness.measurement_command import INTERRUPTED, Asked, measurement
+from gluonlab.bench.harness.measurement_record import Series
+from gluonlab.bench.harness.table_format import interleaved
+from gluonlab.bench.harness.table_format import table as as_table
+from gluonlab.bench.worker_main import Job
 from gluonlab.cli.command import command
-from gluonlab.files.whole import temporary_folder
+from gluonlab.files.atomic_files import temporary_folder
 
 ROUNDS = 5
 BATCH_SIZE = 64

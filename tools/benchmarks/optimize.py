@@ -9,10 +9,10 @@ from typing import List, NamedTuple, Optional, Sequence, Tuple
 
 from benchmarks.benchmark import Benchmark, Beside, in_turns
 from benchmarks.rates import Ratio, of_pairs
-from gluonlab.bench.harness import table as texts
-from gluonlab.bench.harness.command import INTERRUPTED, Asked, measurement
-from gluonlab.bench.harness.record import Record, Series
-from gluonlab.bench.harness.rounds import Subject, image_rates, measure
+from gluonlab.bench.harness import table_format as texts
+from gluonlab.bench.harness.interleaved_rounds import Subject, image_rates, measure
+from gluonlab.bench.harness.measurement_command import INTERRUPTED, Asked, measurement
+from gluonlab.bench.harness.measurement_record import Record, Series
 from gluonlab.cli.command import command
 
 

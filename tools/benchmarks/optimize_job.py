@@ -12,10 +12,10 @@ from mxnet import autograd, gluon, nd
 from mxnet.gluon import nn
 
 from benchmarks.optimize import TASKS, Task
-from gluonlab.bench.worker import Job
+from gluonlab.bench.worker_main import Job
 from gluonlab.devices import devices as find_devices
 from gluonlab.errors import RunError
-from gluonlab.models.optimize import optimize
+from gluonlab.models.optimize_network import optimize
 
 CLASSES = 10
 

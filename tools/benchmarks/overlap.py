@@ -8,7 +8,8 @@ from statistics import median
 from typing import Dict, List, Optional, Sequence, Tuple, Union
 
 from benchmarks.rates import Ratio, of_pairs
-from gluonlab.bench.harness.command import (
+from gluonlab.bench.harness.interleaved_rounds import Measurement, Subject, measure
+from gluonlab.bench.harness.measurement_command import (
     INTERRUPTED,
     ON,
     Asked,
@@ -18,11 +19,10 @@ from gluonlab.bench.harness.command import (
     measurement,
     option,
 )
-from gluonlab.bench.harness.record import Series
-from gluonlab.bench.harness.rounds import Measurement, Subject, measure
-from gluonlab.bench.harness.table import interleaved, missing
-from gluonlab.bench.harness.table import table as as_table
-from gluonlab.bench.tasks import TASKS
+from gluonlab.bench.harness.measurement_record import Series
+from gluonlab.bench.harness.table_format import interleaved, missing
+from gluonlab.bench.harness.table_format import table as as_table
+from gluonlab.bench.workloads import TASKS
 from gluonlab.cli.command import command
 from gluonlab.errors import ConfigError, unknown
 

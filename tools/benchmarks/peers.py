@@ -20,9 +20,9 @@ from typing import (
 
 from benchmarks import rates
 from benchmarks.benchmark import Benchmark, Beside, in_turns
-from gluonlab.bench.harness.command import INTERRUPTED, ON, Asked, measurement, option
-from gluonlab.bench.harness.rounds import image_rates, measure
-from gluonlab.bench.tasks import CLASSES
+from gluonlab.bench.harness.interleaved_rounds import image_rates, measure
+from gluonlab.bench.harness.measurement_command import INTERRUPTED, ON, Asked, measurement, option
+from gluonlab.bench.workloads import CLASSES
 from gluonlab.cli.command import command
 from gluonlab.host.resources import INSTRUCTION_SETS, LIMIT, instruction_set
 
@@ -30,12 +30,12 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 from benchmarks.rates import ThroughputRow
-from gluonlab.bench.harness.command import MeasuredOn, cpu_devices, measured_on
-from gluonlab.bench.harness.record import Record, Series
-from gluonlab.bench.harness.rounds import Subject
-from gluonlab.bench.harness.table import interleaved, outcome
-from gluonlab.bench.harness.table import table as as_table
-from gluonlab.bench.tasks import TASKS, Task
+from gluonlab.bench.harness.interleaved_rounds import Subject
+from gluonlab.bench.harness.measurement_command import MeasuredOn, cpu_devices, measured_on
+from gluonlab.bench.harness.measurement_record import Record, Series
+from gluonlab.bench.harness.table_format import interleaved, outcome
+from gluonlab.bench.harness.table_format import table as as_table
+from gluonlab.bench.workloads import TASKS, Task
 from gluonlab.errors import ConfigError, unknown
 
 ROUNDS = 9

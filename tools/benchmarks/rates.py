@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from statistics import median
 from typing import List, Optional, Sequence
 
-from gluonlab.bench.harness.interval import CONFIDENCE, ratio
-from gluonlab.bench.harness.record import Series
-from gluonlab.bench.harness.table import missing
+from gluonlab.bench.harness.confidence_interval import CONFIDENCE, ratio
+from gluonlab.bench.harness.measurement_record import Series
+from gluonlab.bench.harness.table_format import missing
 
 QUANTILE = 1.959964  # of the normal distribution, for CONFIDENCE
 

@@ -11,15 +11,15 @@ from statistics import median
 from typing import Dict, List, Mapping, Optional, Sequence
 
 from benchmarks.benchmark import Benchmark, Beside, in_turns
-from gluonlab.bench.harness.command import INTERRUPTED, Asked, measurement, option
-from gluonlab.bench.harness.interval import ratio
-from gluonlab.bench.harness.record import Series
-from gluonlab.bench.harness.rounds import Measurement, Subject, image_rates, measure
-from gluonlab.bench.harness.table import interleaved, missing
-from gluonlab.bench.harness.table import table as as_table
-from gluonlab.bench.tasks import TASKS
+from gluonlab.bench.harness.confidence_interval import ratio
+from gluonlab.bench.harness.interleaved_rounds import Measurement, Subject, image_rates, measure
+from gluonlab.bench.harness.measurement_command import INTERRUPTED, Asked, measurement, option
+from gluonlab.bench.harness.measurement_record import Series
+from gluonlab.bench.harness.table_format import interleaved, missing
+from gluonlab.bench.harness.table_format import table as as_table
+from gluonlab.bench.workloads import TASKS
 from gluonlab.cli.command import command
-from gluonlab.config.values import whole
+from gluonlab.config.option_types import whole
 from gluonlab.host import resources
 
 ROUNDS = 9

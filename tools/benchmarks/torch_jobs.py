@@ -19,9 +19,9 @@ from torch.nn.parallel import DistributedDataParallel
 
 from benchmarks.images import BATCH_SIZE, whole_epochs
 from benchmarks.peers import images_and_labels
-from gluonlab.bench.harness.workers import start_rank
-from gluonlab.bench.tasks import CLASSES, LEARNING_RATE, TASKS, Task
-from gluonlab.bench.worker import Job
+from gluonlab.bench.harness.worker_processes import start_rank
+from gluonlab.bench.worker_main import Job
+from gluonlab.bench.workloads import CLASSES, LEARNING_RATE, TASKS, Task
 
 
 def lenet() -> Any:

@@ -12,16 +12,16 @@ from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 
 from mxnet import nd
 
-from gluonlab.bench.harness.command import INTERRUPTED, Asked, measurement
-from gluonlab.bench.harness.record import Series
-from gluonlab.bench.harness.rounds import Subject, measure, progress
-from gluonlab.bench.harness.table import outcome
-from gluonlab.bench.harness.table import table as as_table
-from gluonlab.bench.worker import Job
+from gluonlab.bench.harness.interleaved_rounds import Subject, measure, progress
+from gluonlab.bench.harness.measurement_command import INTERRUPTED, Asked, measurement
+from gluonlab.bench.harness.measurement_record import Series
+from gluonlab.bench.harness.table_format import outcome
+from gluonlab.bench.harness.table_format import table as as_table
+from gluonlab.bench.worker_main import Job
 from gluonlab.cli.command import command
 from gluonlab.config import TrainConfig
-from gluonlab.study.speedup.measure import MeasuredTraining
-from gluonlab.study.speedup.verdict import judge
+from gluonlab.study.speedup.diagnosis import judge
+from gluonlab.study.speedup.measure_step import MeasuredTraining
 
 ROUNDS = 9
 KEPT, OF_TEN = 0.8, 8  # of the promised gain, and of ten trainings

@@ -10,20 +10,20 @@ from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence
 
 import click
 
-from gluonlab.bench.allreduce.sizes import parse_sizes
-from gluonlab.bench.harness.command import JSON, option
-from gluonlab.bench.harness.table import table as as_table
+from gluonlab.bench.allreduce.message_sizes import parse_sizes
+from gluonlab.bench.harness.measurement_command import JSON, option
+from gluonlab.bench.harness.table_format import table as as_table
 from gluonlab.cli.command import command
-from gluonlab.collectives.topology import GBIT, MOST_HOSTS, NETWORKS, make_topology
+from gluonlab.collectives.named_topologies import GBIT, MOST_HOSTS, NETWORKS, make_topology
 from gluonlab.collectives.topology_file import is_file_name
-from gluonlab.config.values import real, whole
+from gluonlab.config.option_types import real, whole
 from gluonlab.errors import ConfigError, unknown
-from gluonlab.files.whole import check_new, new_file
-from gluonlab.plain import json_text
-from gluonlab.prediction.machines import GPUS
-from gluonlab.prediction.machines import MACHINES as GPU_OF
-from gluonlab.prediction.sums import SERVER_ADDS as SERVER_ADDS
-from gluonlab.prediction.sums import WAYS as WAYS
+from gluonlab.files.atomic_files import check_new, new_file
+from gluonlab.performance_model.allreduce_time import SERVER_ADDS as SERVER_ADDS
+from gluonlab.performance_model.allreduce_time import WAYS as WAYS
+from gluonlab.performance_model.gpu_specifications import GPUS
+from gluonlab.performance_model.gpu_specifications import MACHINES as GPU_OF
+from gluonlab.plain_text import json_text
 from prediction.figures import training_on_one
 
 MACHINES, HOSTS = "p3.16xlarge,p3dn.24xlarge,p4d.24xlarge", 8
@@ -42,7 +42,9 @@ class Step(NamedTuple):
 
 
 def _published(gpu: str, images: int, source: str, of: str = "") -> Step:
-    """By a figure of `gluonlab.prediction.published`; ``of``: that of another GPU, alike."""
+    """By a figure of `gluonlab.performance_model.published_speeds`; ``of``: that of another GPU,
+    alike.
+    """
     figure = training_on_one(of or gpu, NETWORK, images)
     rate, arithmetic = figure.value, GPUS[gpu].arithmetic(figure.dtype)
     origin = f"{images} images, {rate:g} a second, {arithmetic}, {source}"

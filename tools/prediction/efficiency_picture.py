@@ -7,7 +7,7 @@ import textwrap
 from typing import Dict, List, Mapping, NamedTuple, Sequence, Tuple
 from xml.etree.ElementTree import Element, SubElement
 
-from gluonlab.drawing.svg import document, finished, group, text
+from gluonlab.drawing.svg_parts import document, finished, group, text
 from prediction.efficiency import WAYS, Prediction, Step, host_in_words, of_way
 
 # All lengths are px.

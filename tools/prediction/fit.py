@@ -14,8 +14,8 @@ import click
 import numpy as np
 
 from gluonlab.cli.command import command
-from gluonlab.prediction.roofline import Constants
-from gluonlab.prediction.sums import HostRates
+from gluonlab.performance_model.allreduce_time import HostRates
+from gluonlab.performance_model.roofline import Constants
 from prediction.figures import FIGURES, Figure
 from prediction.validate import Models, predicted
 
@@ -89,7 +89,7 @@ def _least_squares(residuals: Residuals, start: Array) -> Array:
 def main() -> None:
     """Fit the constants of predictions to published speeds again.
 
-    It prints FITTED of gluonlab/prediction/roofline.py and FITTED_THEN of validate.py.
+    It prints FITTED of gluonlab/performance_model/roofline.py and FITTED_THEN of validate.py.
     """
     models = fit()
     for name, fitted in (("FITTED", models.constants), ("FITTED_THEN", models.then)):

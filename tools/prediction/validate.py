@@ -15,15 +15,10 @@ from mxnet.gluon import nn
 from mxnet.gluon.model_zoo import vision
 
 from gluonlab.cli.command import command
-from gluonlab.collectives.topology import make_topology
+from gluonlab.collectives.named_topologies import make_topology
 from gluonlab.errors import ModelError, unknown
 from gluonlab.models.networks import LeNet
-from gluonlab.plain import json_text
-from gluonlab.prediction.counting import of_network
-from gluonlab.prediction.machines import FLOAT16, GPUS
-from gluonlab.prediction.published import FILE, Published, Summary, Validation
-from gluonlab.prediction.roofline import FITTED, Constants, ExecutionSetting, Work, step_parts
-from gluonlab.prediction.sums import (
+from gluonlab.performance_model.allreduce_time import (
     DEVICE,
     LOCAL,
     MEASURED_NOW,
@@ -32,6 +27,17 @@ from gluonlab.prediction.sums import (
     owned,
     within_host_s,
 )
+from gluonlab.performance_model.count_work import of_network
+from gluonlab.performance_model.gpu_specifications import FLOAT16, GPUS
+from gluonlab.performance_model.published_speeds import FILE, Published, Summary, Validation
+from gluonlab.performance_model.roofline import (
+    FITTED,
+    Constants,
+    ExecutionSetting,
+    Work,
+    step_parts,
+)
+from gluonlab.plain_text import json_text
 from prediction.figures import FIGURES, INFERENCE, PERF, TRAINING, Figure
 
 IMAGENET, CIFAR, MNIST = (3, 224, 224), (3, 32, 32), (1, 28, 28)
@@ -232,7 +238,7 @@ def summaries(figures: Sequence[Published]) -> List[Summary]:
 
 
 def validate(models: Models) -> Validation:
-    """What gluonlab/prediction/published.json should hold."""
+    """What gluonlab/performance_model/published.json should hold."""
     figures = predict_figures(models)
     networks = dict.fromkeys(figure.network for figure in figures)
     operations = {name: published_work(name).multiply_adds for name in networks}
@@ -241,7 +247,7 @@ def validate(models: Models) -> Validation:
 
 @command("python tools/prediction validate")
 def main() -> None:
-    """Predict the published figures again, and write them into gluonlab/prediction."""
+    """Predict the published figures again, and write them into gluonlab/performance_model."""
     found = validate(Models())
     content = {**found.as_dict(), "multiply_adds": found.multiply_adds}
     parts = [f'"kind": {json_text(content["kind"])}']

@@ -6,11 +6,11 @@ from typing import Any
 
 import click
 
-from gluonlab.bench.allreduce.sizes import DEVICES, DRAWN, SIZES
-from gluonlab.bench.harness.command import INTERRUPTED, JSON, option
+from gluonlab.bench.allreduce.message_sizes import DEVICES, DRAWN, SIZES
+from gluonlab.bench.harness.measurement_command import INTERRUPTED, JSON, option
 from gluonlab.cli.command import command
 from gluonlab.collectives.algorithms import ALGORITHMS
-from gluonlab.collectives.topology import NAMES
+from gluonlab.collectives.named_topologies import NAMES
 from gluonlab.errors import RunError
 from gluonlab.kvstores import FOR_LINKS
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import AbstractSet, Any, Dict, List, Mapping, NamedTuple, Optional, Sequence
 
-from gluonlab.bench.allreduce import prices
-from gluonlab.bench.allreduce.plans import (
+from gluonlab.bench.allreduce import predicted_costs as prices
+from gluonlab.bench.allreduce.candidate_schedules import (
     NamedSchedule,
     auto_plan,
     make_plans,
@@ -18,19 +18,19 @@ from gluonlab.bench.allreduce.plans import (
     parse_algorithms,
     parse_groups,
 )
-from gluonlab.bench.allreduce.sizes import DRAWN, SIZES, parse_sizes
-from gluonlab.bench.harness.command import Drawing, drawn, number_of_devices
+from gluonlab.bench.allreduce.message_sizes import DRAWN, SIZES, parse_sizes
+from gluonlab.bench.harness.measurement_command import Drawing, drawn, number_of_devices
 from gluonlab.collectives.algorithms import ALGORITHMS, make_schedule
-from gluonlab.collectives.for_links import AUTO, FOR_LINKS, MOST_DEVICES, make_for_links
+from gluonlab.collectives.named_topologies import Topology, make_topology
 from gluonlab.collectives.schedule import Schedule
-from gluonlab.collectives.topology import Topology, make_topology
+from gluonlab.collectives.topology_aware import AUTO, FOR_LINKS, MOST_DEVICES, make_for_links
 from gluonlab.collectives.topology_file import is_file_name
 from gluonlab.config import option_name
-from gluonlab.config.values import whole
-from gluonlab.engine.neighbours import own_cores
+from gluonlab.config.option_types import whole
+from gluonlab.engine.local_processes import own_cores
 from gluonlab.errors import ConfigError
-from gluonlab.files.whole import check_new, new_file
-from gluonlab.plain import in_words, json_text
+from gluonlab.files.atomic_files import check_new, new_file
+from gluonlab.plain_text import in_words, json_text
 
 PRICED = "1KiB,1MiB,100MB"  # with --draw
 MOST_CHUNKS = 4096  # each is some transfers
@@ -182,7 +182,7 @@ def _against_ranks(asked: Asked) -> ModeOutput:
         )
     rows, topology = prices.price_hosts(machine, hosts, names, sizes[0])
     if "plot" in asked:
-        from gluonlab.bench.allreduce.plot import make_ranks_figure
+        from gluonlab.bench.allreduce.plot_bandwidth import make_ranks_figure
 
         title = f"allreduce of {in_words(sizes[0])} on hosts like {machine}: prices"
         with new_file("--plot", Path(asked["plot"])) as temporary:
@@ -221,7 +221,7 @@ def _choose(asked: Asked) -> ModeOutput:
         as_json = json_text(prices.choices_as_json(made, found))
         return ModeOutput(as_json if "json" in asked else prices.choices_text(made, found))
 
-    from gluonlab.bench.allreduce.measure import measured
+    from gluonlab.bench.allreduce.measure_allreduce import measured
 
     run = measured(asked, schedules_alone=True)
     assert run.auto is not None  # it was asked for
@@ -233,8 +233,8 @@ def _choose(asked: Asked) -> ModeOutput:
 
 
 def _measure(asked: Asked) -> ModeOutput:
-    from gluonlab.bench.allreduce import table as allreduce_table
-    from gluonlab.bench.allreduce.measure import measured
+    from gluonlab.bench.allreduce import result_table as allreduce_table
+    from gluonlab.bench.allreduce.measure_allreduce import measured
 
     run = measured(asked)
     rows, count = run.report.rows, len(run.ctxs)
@@ -250,7 +250,7 @@ def _measure(asked: Asked) -> ModeOutput:
 def _plot(asked: Asked, rows: Sequence[Any], world_size: int, title: str) -> None:
     """The picture that --plot names, if given."""
     if "plot" in asked:
-        from gluonlab.bench.allreduce.plot import make_figure
+        from gluonlab.bench.allreduce.plot_bandwidth import make_figure
 
         with new_file("--plot", Path(asked["plot"])) as temporary:
             make_figure(rows, world_size, title).savefig(temporary, format="png", dpi=110)

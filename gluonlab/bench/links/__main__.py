@@ -9,15 +9,15 @@ from typing import Any, Dict, Optional, Sequence
 import click
 from click.core import ParameterSource
 
-from gluonlab.bench.allreduce.sizes import parse_sizes
-from gluonlab.bench.harness.command import INTERRUPTED, JSON, Session, option
-from gluonlab.bench.harness.machine import describe_machine
-from gluonlab.bench.harness.table import WIDTH
+from gluonlab.bench.allreduce.message_sizes import parse_sizes
+from gluonlab.bench.harness.machine_info import describe_machine
+from gluonlab.bench.harness.measurement_command import INTERRUPTED, JSON, Session, option
+from gluonlab.bench.harness.table_format import WIDTH
 from gluonlab.cli.command import command
-from gluonlab.config.values import whole
+from gluonlab.config.option_types import whole
 from gluonlab.errors import ConfigError, DeviceError
-from gluonlab.files.whole import check_new, new_file
-from gluonlab.plain import json_text
+from gluonlab.files.atomic_files import check_new, new_file
+from gluonlab.plain_text import json_text
 
 DEVICES, SIZES, ROUNDS = "cpu*2", "4KiB,64KiB,1MiB,16MiB", 7
 
@@ -82,39 +82,39 @@ def _reported(save: Optional[str], as_json: bool) -> str:
             )
     if save is None:
         raise ConfigError("--nvml writes what the driver reports: give a file, --save m.json")
-    from gluonlab.bench.links.saved import save_reported as saved
 
-    return saved(save, as_json)
+    from gluonlab.bench.links.save_topology import save_reported
+
+    return save_reported(save, as_json)
 
 
 def _measured(
     sizes: Sequence[int], rounds: int, spec: str, save: Optional[str], as_json: bool
 ) -> str:
     # MXNet is loaded here, not for the other commands
-    from gluonlab.bench.harness.command import in_words
-    from gluonlab.bench.links import measure as table
-    from gluonlab.bench.links import saved
-    from gluonlab.bench.links.measure import measure
+    from gluonlab.bench.harness.measurement_command import in_words
+    from gluonlab.bench.links import measure_links, save_topology
+    from gluonlab.bench.links.measure_links import measure
     from gluonlab.collectives.topology_file import write_topology
     from gluonlab.devices import devices as devices_of
 
     ctxs = devices_of(spec)
     if len(ctxs) < 2:
         raise DeviceError(f"--devices {spec}: links are between two devices: give two or more")
-    ctxs = ctxs if save is None else saved.in_order(ctxs)
+    ctxs = ctxs if save is None else save_topology.in_order(ctxs)
     session = Session()
     found = measure(ctxs, sizes, rounds)
     session.warn_if_busy()
     if save is not None:
         with new_file("--save", Path(save)) as temporary:
-            write_topology(saved.topology_of(found, ctxs, Path(save).stem), temporary)
+            write_topology(save_topology.topology_of(found, ctxs, Path(save).stem), temporary)
     if as_json:
         head: Dict[str, Any] = {"machine": describe_machine(), "on": in_words(ctxs)}
         return json_text({**head, "devices": [str(ctx) for ctx in ctxs], **found.as_json()})
     lines = [describe_machine(), textwrap.fill(f"devices: {in_words(ctxs)}", WIDTH), ""]
     written = [] if save is None else ["", f"written to {save}: python -m gluonlab.bench allreduce "
                                            f"--simulate {save}"]  # fmt: skip
-    return "\n".join([*lines, table.text(found), *written])
+    return "\n".join([*lines, measure_links.text(found), *written])
 
 
 if __name__ == "__main__":

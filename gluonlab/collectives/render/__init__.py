@@ -1,7 +1,7 @@
 """A schedule as text, as an SVG picture, and as an HTML page to step through."""
 
-from gluonlab.collectives.render.page import as_page, draw
-from gluonlab.collectives.render.scene import as_text
-from gluonlab.collectives.render.svg import as_svg
+from gluonlab.collectives.render.schedule_page import as_page, draw
+from gluonlab.collectives.render.schedule_scene import as_text
+from gluonlab.collectives.render.schedule_svg import as_svg
 
 __all__ = ["as_page", "as_svg", "as_text", "draw"]

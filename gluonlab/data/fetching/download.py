@@ -24,8 +24,7 @@ from tqdm import tqdm
 from urllib3.exceptions import HTTPError
 from urllib3.util.retry import Retry
 
-from gluonlab.data.fetching.extract import unpack
-from gluonlab.data.fetching.location import (
+from gluonlab.data.fetching.data_folders import (
     MANIFEST,
     OK,
     digest_of,
@@ -34,9 +33,10 @@ from gluonlab.data.fetching.location import (
     manifest_text,
     verify,
 )
-from gluonlab.data.fetching.sources import KnownFile, Source
+from gluonlab.data.fetching.download_sources import KnownFile, Source
+from gluonlab.data.fetching.extract_archive import unpack
 from gluonlab.errors import ConfigError, DataError, DownloadError, OutputError
-from gluonlab.files.whole import on_disk
+from gluonlab.files.atomic_files import on_disk
 
 ELSEWHERE = "choose another place with --data-dir"
 CHUNK_BYTES = 2**14  # what a connection that breaks off loses at most

@@ -18,7 +18,7 @@ from typing import (
 
 import numpy as np
 
-from gluonlab.data.sets.host_arrays import channels_first, to_host
+from gluonlab.data.sets.convert_arrays import channels_first, to_host
 from gluonlab.errors import ConfigError, DataError, unknown
 
 if TYPE_CHECKING:
@@ -68,8 +68,8 @@ class ReadAheadSplit(Split, Protocol):
     def begin(self, indices: "Indices", seeds: Optional[Sequence[int]] = None) -> Reading:
         """Begin with a batch.
 
-        ``seeds``: of each image what `gluonlab.data.images.decode.random_box` cuts out for its own,
-        below 2**32.
+        ``seeds``: of each image what `gluonlab.data.images.decode_image.random_box` cuts out for
+        its own, below 2**32.
         """
 
 

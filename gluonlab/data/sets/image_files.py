@@ -1,7 +1,7 @@
 """Splits of image files: they are decoded once, before training, or batch by batch.
 
-Every image is resized and cropped to the same square (`gluonlab.data.images.decode`). A split whose
-pixels fit the memory meant for it is decoded once; a larger one batch by batch, ahead of the
+Every image is resized and cropped to the same square (`gluonlab.data.images.decode_image`). A split
+whose pixels fit the memory meant for it is decoded once; a larger one batch by batch, ahead of the
 devices, by processes of their own. docs/own-images.md has what was measured.
 """
 
@@ -19,9 +19,9 @@ from typing import TYPE_CHECKING, List, NamedTuple, Optional, Protocol, Sequence
 
 import numpy as np
 
-from gluonlab.data.images.decode import CHANNELS, short_side
-from gluonlab.data.images.places import Place, chosen, name_of
-from gluonlab.data.images.pool import Decoders, Decoding
+from gluonlab.data.images.decode_image import CHANNELS, short_side
+from gluonlab.data.images.decoder_pool import Decoders, Decoding
+from gluonlab.data.images.image_locations import Place, chosen, name_of
 from gluonlab.data.sets.dataset import (
     COLOURS,
     ArraySplit,
@@ -30,9 +30,9 @@ from gluonlab.data.sets.dataset import (
     LabelledSplit,
     Split,
 )
-from gluonlab.engine.neighbours import own_cores
+from gluonlab.engine.local_processes import own_cores
 from gluonlab.errors import DataError, warn
-from gluonlab.plain import named
+from gluonlab.plain_text import named
 
 if TYPE_CHECKING:
     from gluonlab.data.sets.dataset import Images, Indices, Labels, Targets
@@ -86,7 +86,7 @@ def decoded(
     warning; otherwise the first bad one is an error when it is met. ``memory``: a split of at most
     so many bytes is decoded now, once and for all; the training split is not with
     ``random_resized_crop``, for which it is decoded in every epoch. ``resizer``: the library that
-    resizes, by default `gluonlab.data.images.resize.usual_resizer`. Raises DataError.
+    resizes, by default `gluonlab.data.images.resize_image.usual_resizer`. Raises DataError.
     """
     for remark in images.remarks():
         warn(remark)
@@ -172,7 +172,7 @@ class FileSplit(LabelledSplit):
     def begin(self, indices: "Indices", seeds: Optional[Sequence[int]] = None) -> "_Files":
         """Have these n images decoded.
 
-        ``seeds``: of each what `gluonlab.data.images.decode.random_box` cuts out for its own.
+        ``seeds``: of each what `gluonlab.data.images.decode_image.random_box` cuts out for its own.
         """
         paths = [self.paths[index] for index in indices]
         return _Files(self.decoders.begin(paths, seeds), self.targets[indices])

@@ -1,8 +1,8 @@
 """Data sets of folders of images: one for each class, below train/ and below val/ (or test/).
 
 docs/own-images.md describes how folders may look. What is in them is checked as it is listed. A
-folder that was packed (`gluonlab.data.sets.pack`) is read as it lies on the disk. Imagenette is
-such a folder, too.
+folder that was packed (`gluonlab.data.sets.packed_folder`) is read as it lies on the disk.
+Imagenette is such a folder, too.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Any, Dict, List, Optional, Sequence, Tuple
 
 import numpy as np
 
-from gluonlab.data.fetching.location import data_root, download_command, readable
-from gluonlab.data.fetching.sources import SOURCES
-from gluonlab.data.images.places import ENDINGS, is_image_name
+from gluonlab.data.fetching.data_folders import data_root, download_command, readable
+from gluonlab.data.fetching.download_sources import SOURCES
+from gluonlab.data.images.image_locations import ENDINGS, is_image_name
 from gluonlab.data.sets.dataset import Dataset
 from gluonlab.data.sets.image_files import (
     DEFAULTS,
@@ -29,9 +29,9 @@ from gluonlab.data.sets.image_files import (
     decoded,
     held_out,
 )
-from gluonlab.data.sets.pack import is_packed, read
+from gluonlab.data.sets.packed_folder import is_packed, read
 from gluonlab.errors import DataError
-from gluonlab.plain import named, plain_name
+from gluonlab.plain_text import named, plain_name
 
 if TYPE_CHECKING:
     from gluonlab.data.sets.dataset import Labels
@@ -53,7 +53,7 @@ def load(
     name: Optional[str] = None,
     **options: Any,
 ) -> Dataset:
-    """The folder ``path``, or what `gluonlab.data.sets.pack` made of one, as a data set.
+    """The folder ``path``, or what `gluonlab.data.sets.packed_folder` made of one, as a data set.
 
     ``val_share``: of a folder without val, so much of each class is held out for it (`held_out`).
     ``options``: see `decoded`. What is no image is left out with one warning. Raises DataError.
@@ -498,8 +498,8 @@ def load_imagenette(
 def find_imagenette(name: str, root: Optional[str]) -> Path:
     """The folder with train and val: ``root``/``name``, its own folder of that name, or ``root``.
 
-    ``root`` None is the usual folder, see `gluonlab.data.fetching.location`. Raises DataError that
-    says what is missing.
+    ``root`` None is the usual folder, see `gluonlab.data.fetching.data_folders`. Raises DataError
+    that says what is missing.
     """
     if root is not None and not os.path.isdir(root):
         raise DataError(

@@ -14,7 +14,7 @@ from gluonlab.config import TrainConfig
 from gluonlab.config.command_line import config_options, given
 from gluonlab.errors import ConfigError, RunError, unknown
 from gluonlab.host.signals import ended_on_the_spot
-from gluonlab.launch.parts import ARRIVED, BEGUN, COMMAND, JOINED, LEFT, RAN_ON, tell
+from gluonlab.launch.group_processes import ARRIVED, BEGUN, COMMAND, JOINED, LEFT, RAN_ON, tell
 
 
 @command("python -m gluonlab.launch.worker")
@@ -59,7 +59,7 @@ def main(
     over the devices of each process.
     """
     # MXNet is loaded here, not for --help
-    from gluonlab.cli.results import make_reporter, print_result
+    from gluonlab.cli.print_results import make_reporter, print_result
     from gluonlab.launch.backends import BACKENDS
     from gluonlab.training.loop import train
     from gluonlab.training.reporter import Reporter
@@ -94,7 +94,7 @@ def main(
 
 def check_moved(out: Optional[str], ran_on: str) -> None:
     """Raise RunError where the run, which rank 0 began on another host, is not on this one."""
-    from gluonlab.runs.writer import has_run
+    from gluonlab.runs.run_writer import has_run
 
     if out is not None and not has_run(out):
         raise RunError(

@@ -7,9 +7,10 @@ from typing import Dict, List, Tuple
 import mxnet as mx
 from mxnet import gluon
 
-from gluonlab.models.rewriting import rewrite
+from gluonlab.models.rewrite_network import rewrite
+from gluonlab.parallel.compiled_graph import Kinds, bytes_of
 from gluonlab.parallel.data.replica import loss_graph
-from gluonlab.parallel.memory import (
+from gluonlab.parallel.memory_estimate import (
     Graph,
     ShardSizes,
     Taken,
@@ -18,9 +19,8 @@ from gluonlab.parallel.memory import (
     of_parameters,
     without_memory,
 )
-from gluonlab.parallel.objective import constants_of, label_columns
-from gluonlab.parallel.part import Kinds, bytes_of
 from gluonlab.parallel.strategy import StrategyPlan
+from gluonlab.parallel.training_loss import constants_of, label_columns
 
 PRECISE_MIB_OF_STAGES = 4096  # where MXNet tells whole MiB of each of some 20 to 60 stages
 
@@ -77,7 +77,7 @@ class ReplicaMemory:
 
     def _planned_in_stages(self, *parts: int) -> int:
         """The same for all graphs of `StagedReplicas`, each of many stages."""
-        from gluonlab.parallel.data.staged import planned_mib
+        from gluonlab.parallel.data.sync_bn_replicas import planned_mib
 
         def told(times: int) -> float:
             fit = [self._fitted(part * times) for part in parts]

@@ -15,8 +15,8 @@ from typing import List, NamedTuple, Optional, Sequence, Tuple
 import mxnet as mx
 from mxnet import nd
 
-from gluonlab.data.loading.shards import Batch, shard_bounds
-from gluonlab.engine.invoke import AddInto, CopyInto, rows
+from gluonlab.data.loading.split_batch import Batch, shard_bounds
+from gluonlab.engine.fast_invoke import AddInto, CopyInto, rows
 from gluonlab.errors import ConfigError
 
 

@@ -1,4 +1,4 @@
-"""One device's copy of a network and its loss, compiled (`gluonlab.parallel.part`)."""
+"""One device's copy of a network and its loss, compiled (`gluonlab.parallel.compiled_graph`)."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ from typing import Any, Callable, Dict, List, NamedTuple, Optional, Tuple
 import mxnet as mx
 from mxnet import gluon, nd
 
-from gluonlab.engine.invoke import CopyInto, KindReader
-from gluonlab.models.graphs import one_array
-from gluonlab.parallel.objective import (
+from gluonlab.engine.fast_invoke import CopyInto, KindReader
+from gluonlab.models.symbol_graph import one_array
+from gluonlab.parallel.compiled_graph import BoundGraph, CompiledGraph
+from gluonlab.parallel.mixed_precision import Conversion, as_it_is
+from gluonlab.parallel.training_loss import (
     SmoothedCrossEntropy,
     constants_of,
     label_columns,
     scoring_loss,
 )
-from gluonlab.parallel.part import BoundGraph, CompiledGraph
-from gluonlab.parallel.precision import Conversion, as_it_is
 
 IMAGES, LABELS = "gluonlab_images", "gluonlab_labels"
 

@@ -14,17 +14,18 @@ from typing import Any, Callable, Dict, Iterator, List, Optional, Sequence, Tupl
 import mxnet as mx
 from mxnet import autograd, gluon, nd
 
-from gluonlab.data.loading.shards import Batch
+from gluonlab.bucketed_trainer.trainer import BucketedTrainer
+from gluonlab.bucketed_trainer.trainer_states import restore, states_of
+from gluonlab.data.loading.split_batch import Batch
 from gluonlab.gpu.cuda import enable_peer_access
-from gluonlab.kvstores.group_store import GroupKVStore
-from gluonlab.kvstores.groups import ALONE, Group
+from gluonlab.kvstores.process_group_store import GroupKVStore
+from gluonlab.kvstores.process_groups import ALONE, Group
 from gluonlab.parallel.data.microbatches import WHOLE, LossSums, Microbatch, Microbatches
 from gluonlab.parallel.data.replica import replicas
-from gluonlab.parallel.data.statistics import RunningStatistics
+from gluonlab.parallel.data.running_statistics import RunningStatistics
 from gluonlab.parallel.data.sync_bn import check_waits
-from gluonlab.parallel.memory import ShardSizes, Taken
-from gluonlab.parallel.objective import constants_of
-from gluonlab.parallel.precision import Conversion, as_it_is
+from gluonlab.parallel.memory_estimate import ShardSizes, Taken
+from gluonlab.parallel.mixed_precision import Conversion, as_it_is
 from gluonlab.parallel.strategy import (
     Around,
     MakeNet,
@@ -36,8 +37,7 @@ from gluonlab.parallel.strategy import (
     WholeParameters,
     queue_all,
 )
-from gluonlab.update.states import restore, states_of
-from gluonlab.update.trainer import BucketedTrainer
+from gluonlab.parallel.training_loss import constants_of
 
 
 class ReplicaStep:
@@ -54,7 +54,8 @@ class ReplicaStep:
         """``replicas[i]``, a `GraphReplica` or something like it, trains on shard i.
 
         ``updates`` sums and updates: a `BucketedTrainer`, or a `TrainerGroup`. ``statistics``: the
-        copies' `RunningStatistics`. ``staged``: a `gluonlab.parallel.data.staged.StagedReplicas`
+        copies' `RunningStatistics`. ``staged``: a
+        `gluonlab.parallel.data.sync_bn_replicas.StagedReplicas`
         that trains in place of the replicas.
         """
         self.replicas, self.microbatches = list(replicas), microbatches
@@ -154,7 +155,8 @@ class DataParallelStep(ReplicaStep):
 
         All its shapes are known.
         ``sync_bn``: BatchNorm takes mean and variance of the images of all devices; without it, of
-        each device's own. ``convert``: how the network computes (`gluonlab.parallel.precision`).
+        each device's own. ``convert``: how the network computes
+        (`gluonlab.parallel.mixed_precision`).
         The trainer's ``loss_scale`` is what the loss is multiplied by. ``group``: the processes
         whose running statistics are averaged; the trainer's kvstore sums over them.
         """
@@ -164,7 +166,7 @@ class DataParallelStep(ReplicaStep):
         check_waits(made[0].graph, type(net).__name__, len(ctxs))
         staged = None
         if sync_bn:
-            from gluonlab.parallel.data.staged import StagedReplicas
+            from gluonlab.parallel.data.sync_bn_replicas import StagedReplicas
 
             params = {**net.collect_params(), **constants_of(loss)}
             staged = StagedReplicas(made[0].graph, params, ctxs)

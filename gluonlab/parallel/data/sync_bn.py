@@ -24,7 +24,7 @@ from mxnet import gluon
 from mxnet.gluon import contrib, nn
 
 from gluonlab.errors import ModelError
-from gluonlab.models.graphs import Entry, Node, new_node, parsed, to_symbol
+from gluonlab.models.symbol_graph import Entry, Node, new_node, parsed, to_symbol
 
 # operators of their own, which nothing here shares
 OTHER_KINDS = (nn.BatchNormReLU, contrib.nn.SyncBatchNorm)

@@ -29,8 +29,8 @@ from typing import Any, Dict, List, NamedTuple, Sequence, Set
 import mxnet as mx
 from mxnet import gluon, nd
 
-from gluonlab.engine.invoke import NO_ATTRIBUTES, Attributes, Call, CopyInto, OperatorCall
-from gluonlab.models.graphs import parsed, to_symbol
+from gluonlab.engine.fast_invoke import NO_ATTRIBUTES, Attributes, Call, CopyInto, OperatorCall
+from gluonlab.models.symbol_graph import parsed, to_symbol
 from gluonlab.parallel.data.sync_bn import Layer, is_batch_norm
 
 TOLD = Attributes({"use_global_stats": True, "fix_gamma": False, "eps": 0.0})

@@ -11,20 +11,20 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.devices import named
 
-from gluonlab.bench.allreduce import plot as allreduce_plot
-from gluonlab.bench.allreduce import prices as simulated
-from gluonlab.bench.allreduce.measure import CHOICES, AllreduceRow
-from gluonlab.bench.allreduce.plans import auto_plan, make_plans
+from gluonlab.bench.allreduce import plot_bandwidth as allreduce_plot
+from gluonlab.bench.allreduce import predicted_costs as simulated
+from gluonlab.bench.allreduce.candidate_schedules import auto_plan, make_plans
+from gluonlab.bench.allreduce.measure_allreduce import CHOICES, AllreduceRow
 from gluonlab.collectives.algorithms import make_schedule
-from gluonlab.collectives.bounds import floor_of
-from gluonlab.collectives.cost import price
-from gluonlab.collectives.for_links import make_for_links
+from gluonlab.collectives.cost_model import price
+from gluonlab.collectives.lower_bounds import floor_of
+from gluonlab.collectives.named_topologies import make_topology
 from gluonlab.collectives.render import as_svg, as_text, draw
-from gluonlab.collectives.synthesis.stored import read
-from gluonlab.collectives.topology import make_topology
+from gluonlab.collectives.synthesis.precomputed_schedules import read
+from gluonlab.collectives.topology_aware import make_for_links
 from gluonlab.errors import OutputError
-from gluonlab.files.whole import check_new, new_file
-from gluonlab.plain import in_words
+from gluonlab.files.atomic_files import check_new, new_file
+from gluonlab.plain_text import in_words
 
 pytestmark = pytest.mark.usefixtures("short")
 

@@ -4,9 +4,9 @@ import json
 
 import pytest
 
-from gluonlab.bench.allreduce.measure import Buffers
+from gluonlab.bench.allreduce.measure_allreduce import Buffers
 from gluonlab.bench.allreduce.modes import answer
-from gluonlab.bench.harness.machine import Others
+from gluonlab.bench.harness.machine_info import Others
 from gluonlab.devices import devices
 
 HOROVOD = pytest.mark.horovod

@@ -9,8 +9,8 @@ from unittest.mock import patch
 import pytest
 from support.waiting import wait_until
 
-from gluonlab.bench.harness import workers
-from gluonlab.bench.harness.workers import start_group
+from gluonlab.bench.harness import worker_processes as workers
+from gluonlab.bench.harness.worker_processes import start_group
 
 # Stands in for Python: tells its environment and its arguments, and a worker what it is to do.
 TELLS = """#!/bin/sh
@@ -66,7 +66,7 @@ def test_a_group_of_servers_has_every_rank_once_and_this_process_is_the_first(re
     assert address == "127.0.0.1" and 1024 <= int(port) < 2**16
     # the others do the same job, and hear what they are to do
     words = [each["WORDS"] for each in workers[1:]]
-    assert words == ['-m gluonlab.bench.worker sum {"bytes": 8}'] * (size - 1)
+    assert words == ['-m gluonlab.bench.worker_main sum {"bytes": 8}'] * (size - 1)
     orders = sorted(json.loads(each["ORDER"])["steps"] for each in workers[1:])
     assert orders == list(range(size - 1))
 
@@ -76,7 +76,8 @@ def test_a_group_of_horovod_has_every_rank_once_at_one_rendezvous(read_variables
     rendezvous, second = sorted(read_variables(2), key=lambda each: "HOROVOD_RANK" in each)
     port = os.environ["HOROVOD_GLOO_RENDEZVOUS_PORT"]
     assert (
-        rendezvous["WORDS"] == f"-m gluonlab.launch.serving rendezvous 127.0.0.1 {port} localhost:3"
+        rendezvous["WORDS"]
+        == f"-m gluonlab.launch.server_process rendezvous 127.0.0.1 {port} localhost:3"
     )
     assert [os.environ["HOROVOD_RANK"], second["HOROVOD_RANK"]] == ["0", "1"]
     assert second["HOROVOD_GLOO_RENDEZVOUS_PORT"] == port

@@ -8,13 +8,22 @@ import pytest
 from support.devices import named, on_gpus
 from support.fake_nvml import CUBE, T4, V100, machine
 
-from gluonlab.bench.allreduce.memory import Speeds
-from gluonlab.bench.links import measure as _measure
-from gluonlab.bench.links import saved
-from gluonlab.bench.links.infer import ALL, BOTH, INTO, OUT, SHIFT, DeviceMeasurement, Fit, at_once
-from gluonlab.bench.links.measure import LinkMeasurement
-from gluonlab.collectives.links import pairs_of
-from gluonlab.collectives.topology import nvml_topology
+from gluonlab.bench.allreduce.memory_bandwidth import Speeds
+from gluonlab.bench.links import measure_links as _measure
+from gluonlab.bench.links import save_topology
+from gluonlab.bench.links.infer_topology import (
+    ALL,
+    BOTH,
+    INTO,
+    OUT,
+    SHIFT,
+    DeviceMeasurement,
+    Fit,
+    at_once,
+)
+from gluonlab.bench.links.measure_links import LinkMeasurement
+from gluonlab.collectives.named_topologies import nvml_topology
+from gluonlab.collectives.topology import pairs_of
 from gluonlab.collectives.topology_file import read_topology
 from gluonlab.errors import DeviceError
 
@@ -89,11 +98,11 @@ def test_gpus_are_numbered_as_nvidia_smi_does(monkeypatch):
     """So that device i of the file is GPU i, however CUDA numbers them; gaps are refused."""
     ctxs = [mx.gpu(number) for number in range(3)]
     for numbers, order in (([2, 0, 1], [1, 2, 0]), (None, [0, 1, 2])):
-        monkeypatch.setattr(saved, "nvml_numbers", lambda ctxs, numbers=numbers: numbers)
-        assert saved.in_order(ctxs) == [ctxs[place] for place in order]
-    monkeypatch.setattr(saved, "nvml_numbers", lambda ctxs: [4, 5, 7])
+        monkeypatch.setattr(save_topology, "nvml_numbers", lambda ctxs, numbers=numbers: numbers)
+        assert save_topology.in_order(ctxs) == [ctxs[place] for place in order]
+    monkeypatch.setattr(save_topology, "nvml_numbers", lambda ctxs: [4, 5, 7])
     with pytest.raises(DeviceError, match=r"GPUs 4, 5, 7, .* gpu:\* and without CUDA_VISIBLE"):
-        saved.in_order(ctxs)
+        save_topology.in_order(ctxs)
 
 
 # --- links that the driver reports
@@ -108,7 +117,7 @@ def test_gpus_are_numbered_as_nvidia_smi_does(monkeypatch):
     ],
 )
 def test_the_links_that_nvml_reports_are_a_file(bench, monkeypatch, empty_cwd, driver, gpu):
-    monkeypatch.setattr(saved.nvml, "known", lambda: driver)
+    monkeypatch.setattr(save_topology.nvml, "known", lambda: driver)
     status, out, said = bench("links", "--nvml", "--save", "m.json")
     assert (status, said) == (0, "") and max(map(len, out.splitlines())) <= 80
     assert f"m: {len(driver.gpus)} GPUs, {gpu or 'of an unknown kind'}" in out
@@ -123,15 +132,15 @@ def test_the_links_that_nvml_reports_are_a_file(bench, monkeypatch, empty_cwd, d
 @pytest.mark.parametrize(
     ("driver", "words"),
     [
-        (saved.nvml.Driver(error="no driver"), r"reports no links \(no driver\): measure"),
+        (save_topology.nvml.Driver(error="no driver"), r"reports no links \(no driver\): measure"),
         (machine(V100), "NVML reports 1 GPU, and links are between two: measure"),
-        (saved.nvml.Driver(silent=((1, "lost"),)), r"GPU 1 does not answer \(lost\)"),
+        (save_topology.nvml.Driver(silent=((1, "lost"),)), r"GPU 1 does not answer \(lost\)"),
     ],
 )
 def test_without_a_driver_or_gpus_it_is_one_line_and_no_file(
     bench, monkeypatch, empty_cwd, driver, words
 ):
-    monkeypatch.setattr(saved.nvml, "known", lambda: driver)
+    monkeypatch.setattr(save_topology.nvml, "known", lambda: driver)
     status, out, said = bench("links", "--nvml", "--save", "m.json")
     assert (status, out, said.count("\n")) == (2, "", 1) and re.search(words, said)
     assert not list(empty_cwd.iterdir())

@@ -11,14 +11,14 @@ from support.examples import examples
 from support.lanes import meshes
 from support.schedule_reference import keeps_promise
 
-from gluonlab.collectives import for_links
+from gluonlab.collectives import topology_aware
 from gluonlab.collectives.algorithms import make_schedule
-from gluonlab.collectives.cost import price
-from gluonlab.collectives.for_links import make_for_links
-from gluonlab.collectives.links import Link, Route, Topology, pairs_of
-from gluonlab.collectives.synthesis import stored
-from gluonlab.collectives.synthesis.search import SynthesizedSchedule
-from gluonlab.collectives.topology import TOPOLOGIES, make_topology
+from gluonlab.collectives.cost_model import price
+from gluonlab.collectives.named_topologies import TOPOLOGIES, make_topology
+from gluonlab.collectives.synthesis import precomputed_schedules
+from gluonlab.collectives.synthesis.schedule_search import SynthesizedSchedule
+from gluonlab.collectives.topology import Link, Route, Topology, pairs_of
+from gluonlab.collectives.topology_aware import make_for_links
 from gluonlab.collectives.topology_file import read_topology, with_schedules, write_topology
 from gluonlab.errors import ScheduleError
 
@@ -56,8 +56,8 @@ def test_a_file_of_schedules_is_the_topology_that_they_were_found_for(file):
     assert read.schedules == (star(5, 3).schedule,)
     assert (read.routes, read.name, read.gpu) == (topology.routes, "five", "V100")
     made = make_for_links("synthesised", read, 5)
-    assert made.schedules == list(read.schedules) != stored.choices(topology)
-    assert any(each == read.schedules[0] for each in for_links.candidates(read))
+    assert made.schedules == list(read.schedules) != precomputed_schedules.choices(topology)
+    assert any(each == read.schedules[0] for each in topology_aware.candidates(read))
     with pytest.raises(ScheduleError, match="has no place for its schedules"):
         write_topology(read, path.with_name("again.json"))
 
@@ -80,7 +80,7 @@ def test_what_is_sought_is_read_as_it_was(tmp_path_factory, topology):
     path = tmp_path_factory.mktemp("own") / "f.json"
     path.write_text(with_schedules(topology, front), encoding="utf-8")
     assert list(read_topology(path).schedules) == [found.schedule for found in front]
-    assert stored.read(path).front == tuple(front)
+    assert precomputed_schedules.read(path).front == tuple(front)
 
 
 @pytest.mark.parametrize("name", TOPOLOGIES)
@@ -122,7 +122,7 @@ def test_a_file_is_not_believed(file, change, words):
 
 
 TEXTS = [
-    *(path.read_text() for path in sorted(stored.FOLDER.glob("*.json"))[:3]),
+    *(path.read_text() for path in sorted(precomputed_schedules.FOLDER.glob("*.json"))[:3]),
     with_schedules(make_topology("g4dn.12xlarge", 3), [star(3, 1)]),
 ]
 
@@ -139,7 +139,7 @@ def test_a_damaged_file_is_one_line_or_proved_schedules(tmp_path_factory, data):
         if text == TEXTS[-1]:
             schedules = read_topology(path).schedules
         else:
-            schedules = [found.schedule for found in stored.read(path).front]
+            schedules = [found.schedule for found in precomputed_schedules.read(path).front]
     except ScheduleError as error:
         assert "\n" not in str(error)
     else:

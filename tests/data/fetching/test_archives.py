@@ -18,9 +18,9 @@ from support.made_up_sources import (
     tar_of,
 )
 
+from gluonlab.data.fetching.data_folders import MANIFEST, is_complete
 from gluonlab.data.fetching.download import download
-from gluonlab.data.fetching.location import MANIFEST, is_complete
-from gluonlab.data.fetching.sources import Contents
+from gluonlab.data.fetching.download_sources import Contents
 from gluonlab.errors import DownloadError, OutputError
 
 BATCH_FILES = cifar_batches()

@@ -13,9 +13,9 @@ from support.devices import contexts
 from support.image_folders import encoded, picture, write_folder
 
 from gluonlab.data import Loader, load_dataset
-from gluonlab.data.images.decode import decode, middle_box, random_box
-from gluonlab.data.images.pool import Decoders
-from gluonlab.data.loading.augment import Augment, Mixup
+from gluonlab.data.images.decode_image import decode, middle_box, random_box
+from gluonlab.data.images.decoder_pool import Decoders
+from gluonlab.data.loading.augmentation import Augment, Mixup
 from gluonlab.data.sets.image_files import FileSplit
 from gluonlab.errors import DataError
 

@@ -8,7 +8,7 @@ from support.made_up_sources import RECORDS, cifar_batches
 
 from gluonlab.config import TrainConfig
 from gluonlab.data import DATASETS, ArraySplit, load_dataset
-from gluonlab.data.sets.standard import as_28x28
+from gluonlab.data.sets.standard_datasets import as_28x28
 from gluonlab.errors import ConfigError, DataError, UsageError
 from gluonlab.training.loop import train
 from gluonlab.training.plan import make_plan

@@ -11,8 +11,8 @@ from support.image_folders import CLASSES, by_pillow, encoded, picture, write_fo
 from support.worker_processes import gone
 
 from gluonlab.data import ArraySplit, load_dataset
-from gluonlab.data.fetching.sources import SOURCES
-from gluonlab.data.images.places import NAMES
+from gluonlab.data.fetching.download_sources import SOURCES
+from gluonlab.data.images.image_locations import NAMES
 from gluonlab.data.sets.image_files import FileSplit, usual_size
 from gluonlab.data.sets.image_folder import IMAGENETTE_CLASSES as IMAGENETTE
 from gluonlab.data.sets.image_folder import IMAGENETTE_NAMES as IMAGENETTES

@@ -14,10 +14,10 @@ from support.image_folders import CLASSES, by_pillow, encoded, picture, write_fo
 from support.records import assert_same_splits
 
 from gluonlab.data import load_dataset
-from gluonlab.data.images.places import FORMATS
+from gluonlab.data.images.image_locations import FORMATS
 from gluonlab.data.sets.image_files import held_out
 from gluonlab.data.sets.image_folder import ImageFolder
-from gluonlab.data.sets.pack import pack
+from gluonlab.data.sets.packed_folder import pack
 from gluonlab.errors import DataError, GluonlabWarning
 
 IMAGE = encoded(picture(0))

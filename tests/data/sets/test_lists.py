@@ -10,8 +10,8 @@ from support.image_folders import CLASSES, encoded, picture, write_folder
 from support.records import assert_same_splits, list_of_folder
 
 from gluonlab.data import load_dataset
-from gluonlab.data.sets.listed import ImageList, ListedImages, read_list
-from gluonlab.data.sets.listed import find_listed as find_images
+from gluonlab.data.sets.csv_and_record_files import ImageList, ListedImages, read_list
+from gluonlab.data.sets.csv_and_record_files import find_listed as find_images
 from gluonlab.errors import DataError, GluonlabWarning
 
 

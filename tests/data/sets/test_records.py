@@ -14,11 +14,11 @@ from support.image_folders import CLASSES, encoded, picture, write_folder
 from support.records import assert_same_splits, records_of_folder, write_records
 
 from gluonlab.data import load_dataset
-from gluonlab.data.images.places import opened
-from gluonlab.data.sets.fingerprint import digest
+from gluonlab.data.images.image_locations import opened
+from gluonlab.data.sets.csv_and_record_files import find_records as find_images
+from gluonlab.data.sets.csv_and_record_files import read_records
+from gluonlab.data.sets.data_fingerprint import digest
 from gluonlab.data.sets.image_files import FileSplit
-from gluonlab.data.sets.listed import find_records as find_images
-from gluonlab.data.sets.listed import read_records
 from gluonlab.errors import DataError
 
 MAGIC = (0xCED7230A).to_bytes(4, "little")

@@ -12,10 +12,10 @@ from gluonlab.collectives.algorithms import (
     ring_reduce_scatter,
     star,
 )
-from gluonlab.collectives.cost import price
-from gluonlab.collectives.for_links import make_for_links, multi_ring
+from gluonlab.collectives.cost_model import price
+from gluonlab.collectives.named_topologies import make_topology
 from gluonlab.collectives.schedule import Transfer
-from gluonlab.collectives.topology import make_topology
+from gluonlab.collectives.topology_aware import make_for_links, multi_ring
 
 # --- 04-1
 

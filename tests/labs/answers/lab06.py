@@ -5,7 +5,7 @@ import math
 import numpy as np
 from mxnet import autograd, gluon
 
-from gluonlab.data.loading.shards import shard_bounds
+from gluonlab.data.loading.split_batch import shard_bounds
 
 
 def forgets_to_return(*given):

@@ -8,7 +8,7 @@ import mxnet as mx
 import numpy as np
 from mxnet import autograd, gluon, nd
 
-from gluonlab.data.loading.shards import shard, shard_bounds
+from gluonlab.data.loading.split_batch import shard, shard_bounds
 from gluonlab.scratch.data_parallel import Replica, get_params
 from gluonlab.scratch.lenet import SHAPES
 from gluonlab.scratch.recipes import he

@@ -3,7 +3,7 @@
 PROBE = """
 import json
 from unittest.mock import patch
-from gluonlab.parallel.stages import partition as balance
+from gluonlab.parallel.pipeline import network_stages as balance
 
 def products(layers, plan, ctx):
     # of each layer for one image, or the numbers that it reads where it has no weight

@@ -5,8 +5,8 @@ import json
 
 from gluonlab.collectives.algorithms import halving_doubling, ring, sharded
 from gluonlab.collectives.algorithms import ring_all_gather
-from gluonlab.collectives.links import fully_connected
-from gluonlab.collectives.cost import price as _price
+from gluonlab.collectives.topology import fully_connected
+from gluonlab.collectives.cost_model import price as _price
 
 _micros = lambda id, schedule: PUZZLES[id].price(schedule).seconds * 1e6
 print(json.dumps({

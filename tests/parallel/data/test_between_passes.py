@@ -10,7 +10,7 @@ from support.devices import contexts, on_gpus
 from support.drawn_runs import BATCH, few_digits, network_of, of_way
 
 from gluonlab.config import TrainConfig
-from gluonlab.engine.invoke import Gate, between_passes
+from gluonlab.engine.fast_invoke import Gate, between_passes
 from gluonlab.parallel import strategy_class
 from gluonlab.training.loop import train
 from gluonlab.training.reporter import Reporter

@@ -12,11 +12,11 @@ from support.examples import examples
 from support.process_group import in_processes
 from support.reference import as_is, distance, random_batches, train_on_one_device, values
 
-from gluonlab.data.loading.shards import Batch, shard
+from gluonlab.bucketed_trainer.trainer import BucketedTrainer
+from gluonlab.data.loading.split_batch import Batch, shard
 from gluonlab.kvstores import make_kvstore
-from gluonlab.kvstores.group_store import GroupKVStore
+from gluonlab.kvstores.process_group_store import GroupKVStore
 from gluonlab.parallel.data.strategy import DataParallelStep
-from gluonlab.update.trainer import BucketedTrainer
 
 SHAPE = (1, 3, 3)
 

@@ -21,7 +21,7 @@ from support.reference import (
 )
 from support.steps import make_step, run
 
-from gluonlab.data.loading.shards import Batch
+from gluonlab.data.loading.split_batch import Batch
 from gluonlab.errors import ConfigError
 from gluonlab.models.networks import LeNet
 from gluonlab.parallel.data.microbatches import Microbatches

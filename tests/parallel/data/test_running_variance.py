@@ -12,7 +12,7 @@ from mxnet import nd
 from mxnet.gluon import nn
 from support.examples import examples
 
-from gluonlab.parallel.data.statistics import CudnnVariances
+from gluonlab.parallel.data.running_statistics import CudnnVariances
 
 CHANNELS = 3
 

@@ -20,12 +20,12 @@ from support.reference import (
 )
 from support.steps import make_step, run
 
-from gluonlab.data.loading.augment import to_float
-from gluonlab.data.loading.shards import shard, whole
+from gluonlab.data.loading.augmentation import to_float
+from gluonlab.data.loading.split_batch import shard, whole
 from gluonlab.errors import ModelError
 from gluonlab.models import get_model
 from gluonlab.models.networks import LeNet
-from gluonlab.models.optimize import optimize
+from gluonlab.models.optimize_network import optimize
 from gluonlab.parallel.data.replica import replicas
 
 TOLERANCE = 1e-5  # relative, after 5 steps: only the order of summation differs

@@ -14,17 +14,17 @@ from support.examples import examples
 from support.process_group import in_processes
 from support.reference import as_is, distance, random_batches, values
 
-from gluonlab.data.loading.shards import Batch, shard, whole
+from gluonlab.bucketed_trainer.gradient_postprocessing import Postprocess
+from gluonlab.bucketed_trainer.loss_scale import LossScale
+from gluonlab.data.loading.split_batch import Batch, shard, whole
 from gluonlab.kvstores import KVSTORES, make_kvstore
-from gluonlab.kvstores.groups import ALONE
-from gluonlab.optimizers.registry import make_optimizer
+from gluonlab.kvstores.process_groups import ALONE
+from gluonlab.optimizers.optimizer_registry import make_optimizer
 from gluonlab.parallel.data.microbatches import WHOLE, Microbatches
 from gluonlab.parallel.data.strategy import data_parallel
-from gluonlab.parallel.objective import make_loss
-from gluonlab.parallel.precision import as_it_is
-from gluonlab.training.learning_rate import Rates
-from gluonlab.update.gradients import Postprocess
-from gluonlab.update.loss_scale import LossScale
+from gluonlab.parallel.mixed_precision import as_it_is
+from gluonlab.parallel.training_loss import make_loss
+from gluonlab.training.learning_rate_schedule import Rates
 
 SHAPE = (1, 6, 6)
 STORES = [name for name, kind in KVSTORES.items() if not kind.gpus_only]

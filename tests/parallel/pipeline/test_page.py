@@ -9,11 +9,11 @@ from support.browser import opening, start, wanted
 from support.drawn_pages import english_words
 from support.legible import controls_outside
 
-from gluonlab.parallel.pipeline.check import in_order
-from gluonlab.parallel.pipeline.price import COMPUTE, Costs, equal_shares, price
+from gluonlab.parallel.pipeline.pipeline_cost import COMPUTE, Costs, equal_shares, price
+from gluonlab.parallel.pipeline.pipeline_schedule import make_pipeline
 from gluonlab.parallel.pipeline.render import as_page, draw
-from gluonlab.parallel.pipeline.render.pictures import clock, gaps, most_kept, ticks
-from gluonlab.parallel.pipeline.schedule import make_pipeline
+from gluonlab.parallel.pipeline.render.pipeline_pictures import clock, gaps, most_kept, ticks
+from gluonlab.parallel.pipeline.verify_pipeline import in_order
 
 pytestmark = pytest.mark.browser
 wanted()

@@ -4,9 +4,9 @@ import pytest
 from support.drawn_pages import embedded, is_one_small_file_that_loads_nothing
 
 from gluonlab.errors import ScheduleError
-from gluonlab.parallel.pipeline.price import Costs, equal_shares, price
+from gluonlab.parallel.pipeline.pipeline_cost import Costs, equal_shares, price
+from gluonlab.parallel.pipeline.pipeline_schedule import SCHEDULES, make_pipeline
 from gluonlab.parallel.pipeline.render import as_page, draw
-from gluonlab.parallel.pipeline.schedule import SCHEDULES, make_pipeline
 
 OFFERED = {
     (name, devices, microbatches, 2 if name == "interleaved" else 1)

@@ -13,9 +13,10 @@ from support.pipeline_reference import NAMES, made
 from gluonlab import drawing
 from gluonlab.errors import ScheduleError
 from gluonlab.parallel.pipeline import render
-from gluonlab.parallel.pipeline.price import Costs, equal_shares, price
+from gluonlab.parallel.pipeline.pipeline_cost import Costs, equal_shares, price
+from gluonlab.parallel.pipeline.pipeline_schedule import SCHEDULES
 from gluonlab.parallel.pipeline.render import as_svg, as_text
-from gluonlab.parallel.pipeline.render.pictures import (
+from gluonlab.parallel.pipeline.render.pipeline_pictures import (
     DIGIT,
     LABELS,
     LOW,
@@ -31,7 +32,6 @@ from gluonlab.parallel.pipeline.render.pictures import (
     levels,
     ticks,
 )
-from gluonlab.parallel.pipeline.schedule import SCHEDULES
 
 SVG = "{http://www.w3.org/2000/svg}"
 SIDES = ("x", "y", "width", "height")

@@ -12,8 +12,8 @@ from botocore.validate import ParamValidator
 from launch_world import ended
 
 from gluonlab.errors import ConfigError
-from gluonlab.host.launchers import has_local_disk
-from gluonlab.launch.jobs import PREFIX, JobRequest, job_file
+from gluonlab.host.launcher_environment import has_local_disk
+from gluonlab.launch.job_files import PREFIX, JobRequest, job_file
 from gluonlab_sagemaker import jobs
 from gluonlab_sagemaker.calls import Caller
 from gluonlab_sagemaker.checks import tags

@@ -5,13 +5,13 @@ from dataclasses import replace
 import pytest
 from support.bound_trainings import Bound, MadeTime, register, runs
 
-from gluonlab.bench.harness.interval import Estimate
+from gluonlab.bench.harness.confidence_interval import Estimate
 from gluonlab.errors import ConfigError
-from gluonlab.study.speedup import measure, verdict
-from gluonlab.study.speedup import parts as windows
-from gluonlab.study.speedup.parts import PARTS
-from gluonlab.study.speedup.report import percent, sentences
-from gluonlab.study.speedup.verdict import NOTHING, judge
+from gluonlab.study.speedup import diagnosis, measure_step
+from gluonlab.study.speedup import step_breakdown as windows
+from gluonlab.study.speedup.diagnosis import NOTHING, judge
+from gluonlab.study.speedup.diagnosis_report import percent, sentences
+from gluonlab.study.speedup.step_breakdown import PARTS
 
 ROUNDS = 5
 EXACT = Estimate(1.0, 1.0, 1.0)
@@ -33,7 +33,7 @@ def first(found):
 def made_time(monkeypatch):
     """Seconds are those that pauses ask for, on any machine."""
     MadeTime.instead_of_clock(monkeypatch)
-    monkeypatch.setattr(verdict, "TRIED_ROUNDS", 5)
+    monkeypatch.setattr(diagnosis, "TRIED_ROUNDS", 5)
 
 
 def test_a_slow_device_is_named(monkeypatch, made_time):
@@ -85,12 +85,12 @@ def test_a_plain_sum_takes_as_long_as_all_gradients_would_though_part_of_them_is
     monkeypatch, made_time
 ):
     """A link that takes 20 ms for all of them takes 20 ms times their share."""
-    monkeypatch.setattr(measure, "MOST_COPIED", 1000)
+    monkeypatch.setattr(measure_step, "MOST_COPIED", 1000)
     bound = Bound("link", link=0.02, image=0.0002)
     with monkeypatch.context() as patched:
         register(patched, bound)
-        found = measure.measure(bound.config(), bound.dataset(), bound.strategy, ROUNDS)
-    assert found.gradient_bytes > 4 * measure.MOST_COPIED
+        found = measure_step.measure(bound.config(), bound.dataset(), bound.strategy, ROUNDS)
+    assert found.gradient_bytes > 4 * measure_step.MOST_COPIED
     assert found.rounds[windows.PLAIN] == pytest.approx([0.02] * ROUNDS, rel=0.1)
 
 
@@ -126,7 +126,7 @@ def test_the_first_cause_is_right_in_nearly_all_of_many_runs(monkeypatch):
 @pytest.mark.long
 def test_more_devices_than_cores_are_said_to_share_them(monkeypatch):
     from gluonlab.config import TrainConfig
-    from gluonlab.engine.neighbours import own_cores
+    from gluonlab.engine.local_processes import own_cores
 
     count = 2 * own_cores()
     config = TrainConfig(devices=f"cpu*{count}", dataset="synthetic", model="lenet", batch_size=32)

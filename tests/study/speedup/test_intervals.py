@@ -10,13 +10,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gluonlab.bench.harness import interval
-from gluonlab.bench.harness.interval import Estimate
-from gluonlab.study.speedup import parts as windows
-from gluonlab.study.speedup.measure import StepMeasurement
-from gluonlab.study.speedup.report import as_page, as_text, sentences
-from gluonlab.study.speedup.verdict import judged
-from gluonlab.timeline.profiler import Span
+from gluonlab.bench.harness import confidence_interval
+from gluonlab.bench.harness.confidence_interval import Estimate
+from gluonlab.study.speedup import step_breakdown as windows
+from gluonlab.study.speedup.diagnosis import judged
+from gluonlab.study.speedup.diagnosis_report import as_page, as_text, sentences
+from gluonlab.study.speedup.measure_step import StepMeasurement
+from gluonlab.timeline.mxnet_profiler import Span
 from gluonlab.timeline.timeline import Timeline
 
 ROWS, IMAGES = ["cpu(0)", "cpu(1)"], 16
@@ -53,7 +53,9 @@ PART = st.floats(0.01, 1)
 def test_without_noise_the_batch_that_pays_is_where_both_lines_meet(one, passes, share, sums):
     fixed = share * passes
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(interval, "DRAWS", 40)  # rounds are alike, and so is whatever is drawn
+        patched.setattr(
+            confidence_interval, "DRAWS", 40
+        )  # rounds are alike, and so is whatever is drawn
         found = judged(measured(one, passes, fixed, sums))
     slope = (passes - fixed) / 8
     of_one = min(slope, one / 8)  # of an image on one device alone

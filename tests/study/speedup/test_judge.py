@@ -7,9 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gluonlab.config import TrainConfig
-from gluonlab.study.speedup import parts as windows
-from gluonlab.study.speedup.parts import PARTS, TOGETHER, StepParts, differences, parts
-from gluonlab.study.speedup.verdict import (
+from gluonlab.study.speedup import step_breakdown as windows
+from gluonlab.study.speedup.diagnosis import (
     AGREE,
     CAUSES,
     LEAST,
@@ -26,6 +25,7 @@ from gluonlab.study.speedup.verdict import (
     overheads,
     weights,
 )
+from gluonlab.study.speedup.step_breakdown import PARTS, TOGETHER, StepParts, differences, parts
 
 SECONDS = st.floats(0, 1)
 POSITIVE = st.floats(0.001, 1)

@@ -11,9 +11,9 @@ from support.image_folders import write_folder
 from gluonlab.config import TrainConfig
 from gluonlab.config.train_config import option_name
 from gluonlab.errors import UsageError
-from gluonlab.prediction.counting import work_of
-from gluonlab.study.speedup import predicted as predicted_module
-from gluonlab.study.speedup.predicted import (
+from gluonlab.performance_model.count_work import work_of
+from gluonlab.study.speedup import predict_step as predicted_module
+from gluonlab.study.speedup.predict_step import (
     PRICED,
     REFUSED,
     SAID,

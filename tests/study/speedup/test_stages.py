@@ -10,12 +10,11 @@ from hypothesis import strategies as st
 from support.bound_trainings import MadeTime
 from support.devices import named
 
-from gluonlab.bench.harness.interval import Estimate
+from gluonlab.bench.harness.confidence_interval import Estimate
 from gluonlab.config import TrainConfig
-from gluonlab.parallel.stages.strategy import StagedParallel
-from gluonlab.study.speedup import verdict
-from gluonlab.study.speedup.report import as_page, as_text, sentences
-from gluonlab.study.speedup.verdict import (
+from gluonlab.parallel.pipeline.strategy import StagedParallel
+from gluonlab.study.speedup import diagnosis
+from gluonlab.study.speedup.diagnosis import (
     Candidate,
     LinearStepTime,
     StepModel,
@@ -23,7 +22,8 @@ from gluonlab.study.speedup.verdict import (
     by_trace,
     judge,
 )
-from gluonlab.timeline.profiler import Span
+from gluonlab.study.speedup.diagnosis_report import as_page, as_text, sentences
+from gluonlab.timeline.mxnet_profiler import Span
 from gluonlab.timeline.timeline import BACKWARD, FORWARD, Timeline
 
 WORDS = {"en": "forward and backward", "ja": "順伝播と逆伝播"}
@@ -105,11 +105,11 @@ def test_what_is_expected_of_a_batch_counts_a_copys_images(one, several, copies,
     )
     with pytest.MonkeyPatch.context() as patched:
         way = SimpleNamespace(steps=lambda: None, images=1)
-        patched.setattr(verdict, "_made", lambda *_: way)
-        patched.setattr(verdict, "on_one", lambda *_: None)
+        patched.setattr(diagnosis, "_made", lambda *_: way)
+        patched.setattr(diagnosis, "on_one", lambda *_: None)
         seconds = {name: [1.0] * 5 for name in ("present", "advised", "one")}
-        patched.setattr(verdict, "time_in_turns", lambda *_, **__: seconds)
+        patched.setattr(diagnosis, "time_in_turns", lambda *_, **__: seconds)
         candidate = Candidate({"batch_size": each}, each)
-        expected = verdict.tried(TrainConfig(), found, solved, candidate, None).expected
+        expected = diagnosis.tried(TrainConfig(), found, solved, candidate, None).expected
     of_all = copies * each / several.seconds(copies * each / devices)
     assert expected == pytest.approx(of_all / (each / one.seconds(each)))

@@ -6,13 +6,13 @@ from support.devices import named
 
 from benchmarks import verdict
 from gluonlab.config import TrainConfig
-from gluonlab.engine import setup
-from gluonlab.study import rate_finder
-from gluonlab.study.compare import compare
-from gluonlab.study.speedup import measure
-from gluonlab.study.speedup.measure import MeasuredTraining
-from gluonlab.study.speedup.verdict import judge
-from gluonlab.study.trial import AccuracyProbe, watched
+from gluonlab.engine import mxnet_setup
+from gluonlab.study import learning_rate_finder
+from gluonlab.study.compare_devices import compare
+from gluonlab.study.short_training import AccuracyProbe, watched
+from gluonlab.study.speedup import measure_step
+from gluonlab.study.speedup.diagnosis import judge
+from gluonlab.study.speedup.measure_step import MeasuredTraining
 from gluonlab.training.reporter import Reporter
 
 pytestmark = pytest.mark.filterwarnings("ignore:no GPU on this machine")
@@ -28,13 +28,13 @@ WAYS = {
 @pytest.fixture
 def asked(monkeypatch):
     """The sizes of pieces that MXNet was asked for, one for each graph that was bound."""
-    found, set_variable = [], setup.variable
+    found, set_variable = [], mxnet_setup.variable
 
     def spy(name, value):
         found.append(int(value))
         return set_variable(name, value)
 
-    monkeypatch.setattr(setup, "variable", spy)
+    monkeypatch.setattr(mxnet_setup, "variable", spy)
     return found
 
 
@@ -42,13 +42,16 @@ def asked(monkeypatch):
     ("overlap", "size", "way"),
     [
         *((3, 3, way) for way in WAYS),
-        ("off", setup.WHOLE, "data"),
-        *(pytest.param("off", setup.WHOLE, way, marks=pytest.mark.long) for way in [*WAYS][1:]),
+        ("off", mxnet_setup.WHOLE, "data"),
+        *(
+            pytest.param("off", mxnet_setup.WHOLE, way, marks=pytest.mark.long)
+            for way in [*WAYS][1:]
+        ),
     ],
 )
 def test_every_window_binds_graphs_with_the_pieces_that_are_asked_for(asked, way, overlap, size):
     trained = MeasuredTraining(TrainConfig(overlap=overlap, **{**SETTINGS, **WAYS[way]}))
-    _, smaller = measure._other_size(trained)
+    _, smaller = measure_step._other_size(trained)
     windows = [
         trained.step, trained.again, lambda: trained.queue(trained.batch, ["update"]),
         lambda: trained.queue(smaller), lambda: trained.record(2),
@@ -63,7 +66,7 @@ def test_every_window_binds_graphs_with_the_pieces_that_are_asked_for(asked, way
 
 def test_so_does_a_verdict_with_the_device_alone_and_all_that_it_tries(asked, monkeypatch):
     MadeTime.instead_of_clock(monkeypatch)
-    monkeypatch.setattr("gluonlab.study.speedup.verdict.TRIED_ROUNDS", 5)
+    monkeypatch.setattr("gluonlab.study.speedup.diagnosis.TRIED_ROUNDS", 5)
     bound = Bound("few", fixed=0.01, image=0.0)
     found = judge(bound.config().replace(overlap=3), bound.dataset(), bound.strategy, rounds=5)
     assert found.tried and len(asked) >= 5 and set(asked) == {3}
@@ -74,7 +77,7 @@ TRAININGS = {
         {name: value for name, value in config.to_dict().items() if value is not None}
     )(2),
     "a trial of a study": lambda config: watched(config, AccuracyProbe([2], 1.1)),
-    "--find-lr": lambda config: rate_finder.find_rate(
+    "--find-lr": lambda config: learning_rate_finder.find_rate(
         config.replace(optimizer="adam", epochs=None), 100
     ),
     "--compare": lambda config: compare(config.replace(devices=None), [1, 2], Reporter()),

@@ -52,7 +52,7 @@ bool is_forgotten(int device) {
   return false;
 }
 
-// Whether libmxnet.so holds machine code for it: see gluonlab/doctor/gpus.py.
+// Whether libmxnet.so holds machine code for it: see gluonlab/doctor/check_gpus.py.
 bool has_code(const Gpu& gpu) {
   return (gpu.major >= 5 && gpu.major <= 7) ||
          (gpu.major == 8 && gpu.minor != 0 ? gpu.minor >= 6 : gpu.major == 8);

@@ -1,0 +1,185 @@
+"""Time and bus bandwidth against size, measured and predicted, as a picture."""
+
+from __future__ import annotations
+
+import re
+from statistics import median
+from typing import TYPE_CHECKING, Any, Dict, List, NamedTuple, Sequence, Tuple
+
+from gluonlab.bench.allreduce.candidate_schedules import HIERARCHICAL
+from gluonlab.collectives.algorithms import ACROSS
+from gluonlab.collectives.cost_model import algbw, bus_factor
+from gluonlab.collectives.schedule import ALLREDUCE
+from gluonlab.collectives.synthesis.precomputed_schedules import SYNTHESISED
+from gluonlab.drawing.matplotlib_figures import new_figure
+from gluonlab.plain_text import in_words
+
+if TYPE_CHECKING:
+    from gluonlab.bench.allreduce.measure_allreduce import AllreduceRow
+    from gluonlab.bench.allreduce.predicted_costs import PricedRow
+
+Rows = Sequence["AllreduceRow | PricedRow"]
+Point = Tuple[int, float]  # bytes, seconds
+
+# Okabe and Ito's colours, which people tell apart who see fewer, with a darker yellow and a violet;
+# and a marker for each as well.
+STYLES = {
+    "star": ("#0072B2", "o"),
+    "sharded": ("#E69F00", "s"),
+    "tree": ("#009E73", "D"),
+    "double_tree": ("#D55E00", "^"),
+    "ring": ("#56B4E9", "v"),
+    "bidirectional_ring": ("#CC79A7", "P"),
+    "halving_doubling": ("#8A7600", "X"),
+    "hierarchical": ("#5E3C99", "*"),
+    "multi_ring": ("#B0003A", "p"),
+    "synthesised": ("#004D40", "H"),
+    "auto": ("#7A4B00", "8"),
+    "chapter": ("#000000", "<"),
+    "local": ("#6E6E6E", "d"),
+    "device": ("#444444", ">"),
+    "nccl": ("#A0A0A0", "h"),
+}
+DASHES = ("-", "--", "-.")  # of what works across hosts
+OTHER = ("#8a8a8a", "o")
+LIMIT = "#8a8a8a"
+
+
+class AlgorithmCurve(NamedTuple):
+    """The points of one algorithm."""
+
+    label: str
+    measured: List[Point]
+    predicted: List[Point]
+
+
+def make_curves(rows: Rows) -> List[AlgorithmCurve]:
+    """A curve for each algorithm of a table, or of a simulation, which has only predictions."""
+    curves: Dict[str, AlgorithmCurve] = {}
+    for row in rows:
+        curve = curves.setdefault(row.algorithm, AlgorithmCurve(row.algorithm, [], []))
+        if row.time_s:
+            curve.measured.append((row.size_bytes, row.time_s))
+        if row.predicted_s:
+            curve.predicted.append((row.size_bytes, row.predicted_s))
+    return [curve for curve in curves.values() if curve.measured or curve.predicted]
+
+
+def make_figure(rows: Rows, world_size: int, title: str) -> Any:
+    """Time, and busbw, against size: a matplotlib Figure of two panels with logarithmic axes.
+
+    Measured curves are solid, predicted ones dashed; the memory limit is dotted, where it is known.
+    """
+    figure = new_figure(13, 6.2)
+    curves = make_curves(rows)
+    limit = sorted({(row.size_bytes, median(row.limit_s)) for row in rows if row.limit_s})
+    panels = time, bus = figure.subplots(1, 2)
+    figure.subplots_adjust(left=0.055, right=0.81, bottom=0.1, top=0.88, wspace=0.15)
+
+    def plot(points: Sequence[Point], **style: Any) -> None:
+        sizes, factor = [size for size, _ in points], bus_factor(ALLREDUCE, world_size)
+        if points:
+            time.plot(sizes, [seconds * 1e6 for _, seconds in points], **style)
+        if points and factor:
+            bandwidths = [algbw(size, seconds) * factor / 1e9 for size, seconds in points]
+            bus.plot(sizes, bandwidths, **style)
+
+    for curve in curves:
+        colour, marker, face = style(curve.label)
+        marked = {"marker": marker, "ms": 6, "markerfacecolor": face, "label": curve.label}
+        dash = _marker(curve.predicted) if curve.measured else marked
+        plot(curve.measured, color=colour, ls="-", lw=1.6, **marked)
+        plot(curve.predicted, color=colour, ls="--", lw=1.0, **dash)
+    plot(limit, color=LIMIT, ls=":", lw=3.0, label="memory limit", **_marker(limit))
+    sizes = sorted({size for curve in curves for size, _ in curve.measured + curve.predicted})
+    for panel, panel_title in zip(panels, ("time, microseconds", "busbw, GB/s")):
+        _axes(panel, panel_title, sizes)
+    figure.suptitle(title, fontsize=11, x=0.055, ha="left")
+    lines = (any(curve.measured for curve in curves), any(curve.predicted for curve in curves))
+    words = ("solid: measured", "dashed: predicted")
+    figure.legend(
+        *time.get_legend_handles_labels(),
+        title=", ".join(word for word, there in zip(words, lines) if there),
+        fontsize=9,
+        title_fontsize=9,
+        loc="upper left",
+        bbox_to_anchor=(0.82, 0.89),
+        frameon=False,
+        handlelength=3.5,
+    )
+    return figure
+
+
+def style(label: str) -> Tuple[str, str, str]:
+    """Colour, marker and its filling.
+
+    A variant of an algorithm, such as "ring placed", has its colour, and hollow markers; that of
+    "synthesised, 4 steps" is a 4.
+    """
+    steps = re.fullmatch(r"(\w+), (\d+) steps", label)
+    if steps:
+        colour = STYLES[steps[1]][0]
+        return colour, f"${steps[2]}$", colour
+    if label in STYLES:
+        return (*STYLES[label], STYLES[label][0])
+    base = next((name for name in STYLES if re.match(rf"{name}\b", label)), "")
+    return (*STYLES.get(base, OTHER), "white")
+
+
+def _marker(points: Sequence[Point]) -> Dict[str, str]:
+    """A line through one point would not be seen."""
+    return {"marker": "_" if len(points) == 1 else ""}
+
+
+def _axes(axes: Any, title: str, sizes: Sequence[int]) -> None:
+    axes.set_xscale("log", base=2)
+    axes.set_yscale("log")
+    shown = sizes[:: max(1, -(-len(sizes) // 9))]  # as many as there is room for
+    axes.set_xticks(shown, [in_words(size) for size in shown], fontsize=8, rotation=30)
+    axes.minorticks_on()
+    axes.tick_params(axis="x", which="minor", bottom=False)
+    axes.tick_params(axis="y", labelsize=8)
+    axes.yaxis.set_major_formatter(lambda value, place: f"{value:g}")
+    axes.grid(True, which="major", lw=0.4, color="#dddddd")
+    axes.set_title(title, fontsize=10)
+    axes.set_xlabel("bytes on each device", fontsize=8)
+    axes.spines[["top", "right"]].set_visible(False)
+
+
+def make_ranks_figure(rows: "Sequence[PricedRow]", title: str) -> Any:
+    """Time against the number of ranks, with the floor beneath: a matplotlib Figure."""
+    figure = new_figure(9.5, 6.2)
+    axes: Any = figure.subplots()
+    figure.subplots_adjust(left=0.12, right=0.69, bottom=0.1, top=0.9)
+    for label, points in _by_ranks(rows).items():
+        colour, marker, face = style(label)
+        times = [seconds * 1e6 for seconds in points.values()]
+        across = ACROSS.index(label.split(", ")[-1]) if label.startswith(f"{HIERARCHICAL}, ") else 0
+        look = {"color": colour, "marker": marker, "markerfacecolor": face, "ls": DASHES[across]}
+        axes.plot(list(points), times, label=label, markersize=6, linewidth=1.4, **look)
+    floor = sorted({(row.price.world_size, row.floor_s * 1e6) for row in rows})
+    axes.plot(*zip(*floor), color=LIMIT, ls=":", lw=3.0, label="floor: no schedule is below")
+    ranks = [count for count, _ in floor]
+    axes.set_xscale("log", base=2)
+    axes.set_yscale("log")
+    axes.set_xticks(ranks, [str(count) for count in ranks], fontsize=8)
+    axes.minorticks_off()
+    axes.yaxis.set_major_formatter(lambda value, place: f"{value:,.0f}")
+    axes.tick_params(axis="y", labelsize=8)
+    axes.grid(True, which="major", lw=0.4, color="#dddddd")
+    axes.set_xlabel("ranks", fontsize=8)
+    axes.set_ylabel("priced time, microseconds", fontsize=8)
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.set_title(title, fontsize=11, loc="left")
+    axes.legend(fontsize=8, loc="upper left", bbox_to_anchor=(1.02, 1.0), frameon=False)
+    return figure
+
+
+def _by_ranks(rows: "Sequence[PricedRow]") -> Dict[str, Dict[int, float]]:
+    """Seconds by ranks of each algorithm; of synthesised ones, which differ by ranks, the least."""
+    curves: Dict[str, Dict[int, float]] = {}
+    for row in rows:
+        label = SYNTHESISED if row.algorithm.startswith(SYNTHESISED) else row.algorithm
+        points, ranks = curves.setdefault(label, {}), row.price.world_size
+        points[ranks] = min(points.get(ranks, row.predicted_s), row.predicted_s)
+    return curves

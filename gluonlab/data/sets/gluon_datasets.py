@@ -1,0 +1,410 @@
+"""Data sets of a run made from Gluon data sets, or from other sequences of (image, label).
+
+Samples that cannot change are read once, into memory: arrays, and MXNet's data sets without a
+transformation or with the transformations in FIXED. All other data sets may draw random numbers.
+Their images are read again in every epoch, when a batch needs them, as a DataLoader does.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any, Iterator, List, Optional, Sequence, Tuple
+
+import mxnet as mx
+import numpy as np
+from mxnet import gluon
+from mxnet.gluon.data import dataloader
+from mxnet.gluon.data.dataset import (
+    _DownloadedDataset,
+    _FilteredDataset,
+    _LazyTransformDataset,
+    _SampledDataset,
+    _TransformFirstClosure,
+)
+from mxnet.gluon.data.vision import transforms
+from tqdm import tqdm
+
+from gluonlab.data.sets.array_dataset import check_same_shape, make_split
+from gluonlab.data.sets.convert_arrays import (
+    CHANNELS_FIRST,
+    CHANNELS_LAST,
+    WHITE,
+    as_bytes,
+    check_layout_name,
+    class_names,
+    is_channels_last,
+    read_labels,
+    to_host,
+    to_pixels,
+    warn_of_whole_floats,
+)
+from gluonlab.data.sets.dataset import ArraySplit, Dataset, Defaults, LabelledSplit, Split
+from gluonlab.engine.np_compatibility import nd_semantics, np_semantics
+from gluonlab.errors import DataError, kind_and_words, warn
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from gluonlab.data.sets.dataset import Images, Indices, Targets
+
+NAME = "gluon-data"
+MOST_BYTES = 2**31  # of the images of a data set that is read once
+# Transformations of gluon.data.vision that always give the same image.
+FIXED = (
+    transforms.Cast, transforms.CenterCrop, transforms.Normalize, transforms.Resize,
+    transforms.ToTensor,
+)  # fmt: skip
+BATCHIFY = (dataloader.default_batchify_fn, dataloader.default_mp_batchify_fn)
+PAIR = "give two data sets of samples (image, label), as dataset=(train, test)"
+
+
+def from_datasets(
+    train: Any,
+    test: Any,
+    classes: Optional[Sequence[str]] = None,
+    name: str = NAME,
+    layout: Optional[str] = None,
+) -> Dataset:
+    """Make a data set from two ``gluon.data.Dataset`` with samples (image, label).
+
+    Images are (C, H, W), grayscale (H, W), or (H, W, C) as in ``gluon.data.vision``. Networks get
+    bytes divided by 255, and floats unchanged. Labels are whole numbers from 0. ``classes``: their
+    names. ``name``: the name of the data in the run's folder. ``layout``: ``NCHW`` or ``NHWC``, if
+    the shape of the images does not show it. Raises DataError for other data sets.
+    """
+    check_layout_name(layout)
+    splits = [_make_split(given, of, layout) for given, of in ((train, "train"), (test, "test"))]
+    check_same_shape(splits[0].image_shape, splits[1].image_shape, "train", "test")
+    named = classes if classes is not None else _synsets(train)
+    names = class_names(splits[0].labels, splits[1].labels, named)
+    return Dataset(name, splits[0], splits[1], names, Defaults())
+
+
+def resolve_dataset(given: Any) -> Optional[Dataset]:
+    """Return the Dataset ``given``, or make one from a pair. Raises DataError for other values."""
+    return None if given is None else required_dataset(given)
+
+
+def required_dataset(given: Any) -> Dataset:
+    """Return the same, but raise DataError for None, too."""
+    if isinstance(given, Dataset):
+        return given
+    if isinstance(given, str):
+        raise DataError(
+            f"dataset {given!r} is a name: give TrainConfig(dataset={given!r}), "
+            f"or dataset=gluonlab.load_dataset({given!r})"
+        )
+    if isinstance(given, (tuple, list)) and len(given) == 2 and all(map(has_samples, given)):
+        return from_datasets(_unwrapped(given[0], "train"), _unwrapped(given[1], "test"))
+    if isinstance(given, (tuple, list)):
+        what = f"a {type(given).__name__} of {', '.join(_named(each) for each in given[:4])}"
+        arrays = "dataset=gluonlab.data.from_arrays(x_train, y_train, x_test, y_test) for arrays"
+        raise DataError(f"dataset is {what}: {PAIR}, or {arrays}")
+    if has_samples(given):
+        raise DataError(f"dataset is one data set, {_named(given)}: {PAIR}")
+    if isinstance(given, Split):
+        raise DataError(
+            f"dataset is a split, {_named(given)}: give a gluonlab.data.Dataset, which has two"
+        )
+    raise DataError(f"dataset is {_named(given)}: {PAIR}, which can be read at any place")
+
+
+def resolve_split(given: Any) -> Split:
+    """Return the split ``given``, or make one from a Gluon data set. Raises DataError."""
+    if isinstance(given, Split):
+        return given
+    if isinstance(given, Dataset):
+        raise DataError("a Loader reads one split: give dataset.train or dataset.test")
+    if not has_samples(given):
+        raise DataError(
+            f"a Loader cannot read {_named(given)}: give a split, such as dataset.train, "
+            "or a gluon.data.Dataset of samples (image, label)"
+        )
+    return _make_split(given, "data", None)
+
+
+def warn_of_loaders(given: Any, dataset: Dataset, batch_size: int, drop_last: bool) -> None:
+    """Warn if a setting of the DataLoaders ``given`` to train differs from the run's setting.
+
+    ``dataset``: made from these DataLoaders. ``batch_size``: the run's images per step on all
+    devices. ``drop_last``: whether the run leaves out the last, smaller batch of an epoch.
+    """
+    loaders = given if isinstance(given, (tuple, list)) else ()
+    for loader, of in zip(loaders, ("train", "test")):
+        if not isinstance(loader, gluon.data.DataLoader):
+            continue
+        name, batches, training = f"the DataLoader of {of}", loader._batch_sampler, of == "train"
+        if training and not isinstance(batches._sampler, gluon.data.RandomSampler):
+            warn(f"{name} does not shuffle, but a run shuffles in each epoch")
+        if loader._num_workers and isinstance(getattr(dataset, of), GluonSplit):
+            workers = loader._num_workers
+            warn(f"{name} has num_workers={workers}, but a run reads ahead with one thread")
+        if training and batches._batch_size != batch_size:
+            size = batches._batch_size
+            warn(
+                f"{name} has batches of {size} images, but the run's config sets {batch_size} "
+                f"for all devices: to use {size}, set TrainConfig(global_batch_size={size})"
+            )
+        last = "discard" if drop_last and training else "keep"
+        if batches._last_batch != last:
+            cure = ": TrainConfig(drop_last=...) decides" if training else ""
+            warn(f"{name} has last_batch={batches._last_batch!r}, but the run uses {last!r}{cure}")
+
+
+def _unwrapped(given: Any, of: str) -> Any:
+    """Return the data set of a DataLoader, or ``given`` itself.
+
+    Raises DataError for a DataLoader with a custom sampler or batchify_fn.
+    """
+    if not isinstance(given, gluon.data.DataLoader):
+        return given
+    batches = given._batch_sampler
+    sampler = getattr(batches, "_sampler", None)
+    plain = (gluon.data.SequentialSampler, gluon.data.RandomSampler)
+    if type(batches) is not gluon.data.BatchSampler or type(sampler) not in plain:
+        own = _named(batches if sampler is None else sampler)
+        raise DataError(
+            f"the DataLoader of {of} has a custom sampler, {own}, but a run shuffles all images "
+            "itself: give the data set, or the chosen samples as dataset.sample(sampler)"
+        )
+    if given._batchify_fn not in BATCHIFY:
+        raise DataError(
+            f"the DataLoader of {of} has a custom batchify_fn, but a run joins samples itself: "
+            "give its data set, with samples (image, label) of one shape"
+        )
+    return given._dataset
+
+
+class GluonSplit(LabelledSplit):
+    """A split that reads the samples of its data set each time a batch needs them.
+
+    ``labels`` (n,) int32: the labels that every read must return; `read_labels` fills them. All
+    images have the shape and type of the first image.
+    """
+
+    def __init__(self, data: Any, of: str, layout: Optional[str]) -> None:
+        self.data, self.of = data, of
+        self._np = mx.util.is_np_array()
+        first, _ = self._sample(0)
+        if first.ndim not in (2, 3) or not first.size:
+            raise DataError(
+                f"the images of {of} are {first.dtype} of shape {first.shape}: "
+                "give one image for each sample, (C, H, W), (H, W, C), or (H, W) in grey"
+            )
+        if first.dtype.kind not in "uif":
+            raise DataError(
+                f"the images of {of} are {first.dtype}: give bytes (uint8) from 0 to 255, or floats"
+            )
+        warn_of_whole_floats(first, f"the first image of {of}")
+        self._first, self._layout = (first.shape, first.dtype), layout
+        if layout is None and first.ndim == 3 and is_channels_last(first.shape):
+            self._layout = CHANNELS_LAST
+        channels, height, width = self._in_order(first).shape
+        self.image_shape = (channels, height, width)
+        self.dtype = np.dtype(np.float32 if first.dtype.kind == "f" else np.uint8)
+        super().__init__(np.zeros(0, np.int32))
+
+    def __len__(self) -> int:
+        return len(self.data)
+
+    def batch(self, indices: "Indices") -> "Tuple[Images, Targets]":
+        """Read the images (n, C, H, W) and labels (n,) int32 at these n indices.
+
+        If the images have weights, labels are (n, 2) float32: each label and its weight. Raises
+        DataError for a sample that cannot be read, or that differs in shape or type from the first
+        sample.
+        """
+        images = np.empty((len(indices), *self.image_shape), self.dtype)
+        for place, index in enumerate(map(int, indices)):
+            images[place], label = self.read(index)
+            if label != self.labels[index]:
+                raise DataError(
+                    f"the label of image {index} of {self.of} was {self.labels[index]}, and is "
+                    f"{label} now: give each image the same label each time"
+                )
+        return images, self.targets[indices]
+
+    def read(self, index: int) -> "Tuple[NDArray[Any], int]":
+        """Read the image ``index`` (C, H, W), in the split's type, and its label."""
+        image, given = self._sample(index)
+        if (image.shape, image.dtype) != self._first:
+            shape, dtype = self._first
+            raise DataError(
+                f"image {index} of {self.of} is {image.dtype} of shape {image.shape}, and image 0 "
+                f"is {dtype} of {shape}: give all the same, such as by transforms.Resize"
+            )
+        image = self._in_order(image)
+        if self.dtype == np.uint8:
+            image = to_pixels(image, f"image {index} of {self.of}")
+        else:
+            image = image.astype(np.float32) * np.float32(WHITE)
+            if not np.isfinite(image).all():
+                raise DataError(f"image {index} of {self.of} has a number that is not finite")
+        what = f"the label of image {index} of {self.of}"
+        return image, int(read_labels(np.reshape(given, (1, -1)), what, 1)[0])
+
+    def read_labels(self) -> None:
+        """Read every sample once and keep its label."""
+        self.labels = np.array(
+            [self.read(at)[1] for at in _indices_with_progress(len(self), self.of)], np.int32
+        )
+
+    def read_all(self) -> ArraySplit:
+        """Read every sample once and return a split in memory."""
+        images = np.empty((len(self), *self.image_shape), self.dtype)
+        labels = np.empty(len(self), np.int32)
+        for index in _indices_with_progress(len(self), self.of):
+            images[index], labels[index] = self.read(index)
+        return ArraySplit(as_bytes(images), labels, CHANNELS_FIRST)
+
+    def _sample(self, index: int) -> "Tuple[NDArray[Any], NDArray[Any]]":
+        """Read an image and its label, unchanged. Raises DataError if the sample is not a pair."""
+        try:
+            # the thread that reads ahead does not inherit the np_array setting
+            with np_semantics() if self._np else nd_semantics():
+                sample = self.data[index]
+        except MemoryError:
+            raise
+        except Exception as error:  # the user's code may raise any exception
+            what = f"image {index} of {self.of} cannot be read"
+            raise DataError(f"{what}: {kind_and_words(error)}") from error
+        if not isinstance(sample, (tuple, list)) or len(sample) != 2:
+            parts = f" of {len(sample)} parts" if isinstance(sample, (tuple, list)) else ""
+            raise DataError(
+                f"sample {index} of {self.of} is a {type(sample).__name__}{parts}: give pairs "
+                "(image, label); for a network with several inputs, write your own loop "
+                "(docs/own-loop.md)"
+            )
+        image, label = (
+            np.asarray(part.asnumpy() if hasattr(part, "asnumpy") else part) for part in sample
+        )
+        return image, label
+
+    def _in_order(self, image: "NDArray[Any]") -> "NDArray[Any]":
+        if image.ndim == 2:
+            return image[np.newaxis]
+        return image.transpose(2, 0, 1) if self._layout == CHANNELS_LAST else image
+
+
+def _indices_with_progress(count: int, of: str) -> Iterator[int]:
+    """Yield 0, 1, ..., and show a progress bar."""
+    with tqdm(unit=" images", disable=None, leave=False, dynamic_ncols=True, total=count) as bar:
+        bar.set_description(of)
+        for index in range(count):
+            yield index
+            bar.update()
+
+
+def _make_split(data: Any, of: str, layout: Optional[str]) -> "ArraySplit | GluonSplit":
+    """Make the split of a data set. Raises DataError if ``data`` is not a data set."""
+    if isinstance(data, gluon.data.DataLoader):
+        raise DataError(
+            f"{of} is a DataLoader, and batches are made by a run or a Loader: "
+            "give the DataLoader's data set"
+        )
+    if not has_samples(data):
+        raise DataError(f"{of} is {_named(data)}: {PAIR}")
+    if not len(data):
+        raise DataError(f"{of} has no samples: give some")
+    columns = _columns(data)
+    if columns is not None:
+        images, labels = to_host(columns[0], f"x_{of}"), columns[1]
+        guessed = images.ndim == 4 and is_channels_last(images.shape[1:])
+        return make_split(images, labels, of, layout or (CHANNELS_LAST if guessed else None))
+    split = GluonSplit(data, of, layout)
+    size = len(split) * math.prod(split.image_shape) * split.dtype.itemsize
+    if is_fixed(data) and size <= MOST_BYTES:
+        return split.read_all()
+    labels = _labels_apart(data)
+    if labels is None:
+        split.read_labels()
+    else:
+        split.labels = read_labels(labels, f"y_{of}", len(split))
+    return split
+
+
+def _columns(data: Any) -> Optional[Tuple[Any, Any]]:
+    """Return images and labels if the samples are rows of two arrays; else None."""
+    if type(data) is gluon.data.ArrayDataset and len(data._data) == 2:
+        return tuple(data._data) if all(map(_is_rows, data._data)) else None
+    if isinstance(data, _DownloadedDataset) and _is_mxnets(data) and data._transform is None:
+        return data._data, data._label
+    return None
+
+
+def _is_rows(column: Any) -> bool:
+    return hasattr(column, "shape") or isinstance(column, (list, tuple))
+
+
+def _is_mxnets(data: Any) -> bool:
+    """Whether the class itself is MXNet's: a class derived from it may behave differently."""
+    return type(data).__module__.startswith("mxnet.gluon.data")
+
+
+def is_fixed(data: Any) -> bool:
+    """Whether all parts of a data set are known to give the same samples at each read."""
+    if isinstance(data, (list, tuple)) or hasattr(data, "shape"):
+        return True
+    if not _is_mxnets(data) or getattr(data, "_transform", None) is not None:
+        return False
+    if isinstance(data, _LazyTransformDataset):
+        first = isinstance(data._fn, _TransformFirstClosure)
+        return first and _is_fixed_transform(data._fn._fn) and is_fixed(data._data)
+    if isinstance(data, (_SampledDataset, _FilteredDataset)):
+        return is_fixed(data._dataset)
+    if isinstance(data, gluon.data.ArrayDataset):
+        return all(map(is_fixed, data._data))
+    if isinstance(data, gluon.data.SimpleDataset):
+        return is_fixed(data._data)
+    return True  # images in files
+
+
+def _is_fixed_transform(transform: Any) -> bool:
+    if isinstance(transform, (gluon.nn.Sequential, gluon.nn.HybridSequential)):
+        return all(map(_is_fixed_transform, transform._children.values()))
+    return type(transform) in FIXED
+
+
+def _labels_apart(data: Any) -> Any:
+    """Return the labels of a data set if they are known without its images; else None."""
+    columns = _columns(data)
+    if columns is not None:
+        return columns[1]
+    if not _is_mxnets(data) or getattr(data, "_transform", None) is not None:
+        return None
+    if isinstance(data, _LazyTransformDataset):
+        first = isinstance(data._fn, _TransformFirstClosure)
+        return _labels_apart(data._data) if first else None
+    if isinstance(data, (_SampledDataset, _FilteredDataset)):
+        labels = _labels_apart(data._dataset)
+        return None if labels is None else to_host(labels, "labels")[data._indices]
+    if isinstance(data, gluon.data.vision.ImageFolderDataset):
+        return [label for _, label in data.items]
+    return None
+
+
+def _synsets(data: Any) -> Optional[List[str]]:
+    """Return the class names of an ImageFolderDataset, even if it is transformed; else None."""
+    while data is not None and not hasattr(data, "synsets"):
+        data = getattr(data, "_dataset", None) or getattr(data, "_data", None)
+        data = data if isinstance(data, gluon.data.Dataset) else None
+    return None if data is None else list(data.synsets)
+
+
+def has_samples(given: Any) -> bool:
+    """Whether ``given`` is a DataLoader, or has a length and samples at indices like a data set."""
+    if isinstance(given, gluon.data.DataLoader):
+        return True
+    if isinstance(given, list):
+        return not given or (isinstance(given[0], (tuple, list)) and len(given[0]) == 2)
+    others = isinstance(given, (str, bytes, tuple, dict, type)) or hasattr(given, "shape")
+    return not others and hasattr(given, "__len__") and hasattr(given, "__getitem__")
+
+
+def _named(given: Any) -> str:
+    if hasattr(given, "shape"):
+        return f"an array of shape {tuple(given.shape)}"
+    if isinstance(given, type):
+        return f"the class {given.__name__}"
+    kind = type(given).__name__
+    return f"{'an' if kind[0] in 'AEIOUaeiou' else 'a'} {kind}"

@@ -1,0 +1,544 @@
+"""Job files, ready to submit: each line has a comment that says what it asks for.
+
+`KINDS` holds a function for each scheduler; all of them take the same `JobRequest`. The processes
+that a job starts find their ranks and each other by themselves
+(`gluonlab.launch.rank_environment`).
+Files for Kubernetes and SageMaker are YAML that is written here, as no library of YAML writes
+comments.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Callable, Dict, Iterable, Iterator, List, Optional, Sequence, Tuple
+
+from gluonlab.errors import ConfigError, unknown
+from gluonlab.host.launcher_environment import has_local_disk
+from gluonlab.launch.launcher_arguments import whole
+from gluonlab.launch.user_program import is_program
+
+# a name that Slurm, LSF, Kubernetes (RFC 1035, and "-0" to come) and SageMaker all take
+NAME = re.compile(r"[a-z]([-a-z0-9]{0,38}[a-z0-9])?")
+QUEUE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.,:-]*")
+IMAGE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/:@-]*")
+
+
+@dataclass(frozen=True)
+class JobRequest:
+    """Processes, what each of them has, and the words that each of them runs with.
+
+    ``words``: what follows ``--``: the options of python -m gluonlab.run, or a program.
+    ``launcher``: what stands before it, such as Horovod's settings. ``gpus`` and ``threads`` are
+    each process's, ``memory_mb`` is each host's (each pod's, in Kubernetes). ``queue``: LSF's
+    queue, Slurm's partition; None leaves it to the cluster. ``image``: for Kubernetes and
+    SageMaker. ``instance``, ``bucket``, ``role``: SageMaker's; None leaves the template's. Raises
+    ConfigError for what no scheduler could give.
+    """
+
+    words: Tuple[str, ...]
+    processes: int = 2
+    processes_per_host: int = 1
+    gpus: int = 1
+    threads: int = 20
+    memory_mb: int = 128000
+    minutes: int = 60
+    backend: str = "dist_sync"
+    name: str = "gluonlab-train"
+    queue: Optional[str] = None
+    image: Optional[str] = None
+    instance: Optional[str] = None
+    bucket: Optional[str] = None
+    role: Optional[str] = None
+    python: str = "python"
+    launcher: Tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        for field, least in (
+            ("processes", 1), ("processes_per_host", 1), ("gpus", 0), ("threads", 1),
+            ("memory_mb", 1), ("minutes", 1),
+        ):  # fmt: skip
+            if not least <= getattr(self, field) <= 10**9:
+                raise ConfigError(
+                    f"{field} = {getattr(self, field)}: a whole number from {least} on is possible"
+                )
+        for field, form, example in (
+            ("name", NAME, "gluonlab-resnet18: at most 40 small letters, digits and hyphens"),
+            ("queue", QUEUE, "waic-medium"),
+            ("image", IMAGE, "registry.example/gluonlab:1"),
+            ("instance", QUEUE, "ml.g5.12xlarge"),
+            ("bucket", QUEUE, "my-bucket"),
+            ("role", IMAGE, "arn:aws:iam::111122223333:role/gluonlab-notebook"),
+        ):
+            given = getattr(self, field)
+            if given is not None and form.fullmatch(given) is None:
+                raise ConfigError(f"{field} = {given!r}: write something like {example}")
+        for word in (self.python, self.backend, *self.launcher, *self.words):
+            if "\0" in word or any("\ud800" <= letter <= "\udfff" for letter in word):
+                raise ConfigError(f"{word!r} cannot stand in a file of text: leave it out")
+
+    @property
+    def hosts(self) -> int:
+        """On how many hosts the processes are: the last may have fewer than the others."""
+        return -(-self.processes // self.processes_per_host)
+
+    @property
+    def on_a_host(self) -> int:
+        """The most processes that one host has."""
+        return min(self.processes, self.processes_per_host)
+
+    @property
+    def command(self) -> List[str]:
+        """What each process is started with: it finds its rank and its group by itself."""
+        launch = [self.python, "-m", "gluonlab.launch", "--backend", self.backend]
+        return [*launch, *self.launcher, "--", *self.words]
+
+
+def job_request(
+    backend: str,
+    processes: Optional[int],
+    job: Sequence[str],
+    launcher: Sequence[str],
+    words: Tuple[str, ...],
+) -> JobRequest:
+    """What the job file asks for: ``job`` has NAME=VALUE by the fields of a JobRequest.
+
+    Raises ConfigError.
+    """
+    own = {"words", "backend", "processes", "launcher"}  # said by other options
+    fields = {f.name: f.default for f in dataclasses.fields(JobRequest) if f.name not in own}
+    asked: Dict[str, Any] = {}
+    for pair in job:
+        name, equals, value = pair.partition("=")
+        if name not in fields:
+            raise ConfigError(unknown("--job", name, fields))
+        if not equals:
+            raise ConfigError(f"--job {pair}: write {name}=VALUE")
+        counts = isinstance(fields[name], int)
+        asked[name] = whole(f"--job {name}", value, 10**9, 0) if counts else value
+    if processes is not None:
+        asked["processes"] = processes
+    return JobRequest(words=words, backend=backend, launcher=tuple(launcher), **asked)
+
+
+def _bash_line(words: List[str]) -> str:
+    """The words as one line of bash, whatever is in them: no line ends within a word."""
+    return " ".join(map(_bash_word, words))
+
+
+def _bash_word(word: str) -> str:
+    if word and re.fullmatch(r"[A-Za-z0-9_@%+=:,./-]+", word):
+        return word
+    if all(letter.isprintable() for letter in word):
+        return "'" + word.replace("'", "'\"'\"'") + "'"
+    return "$'" + "".join(map(_ansi_c, word)) + "'"
+
+
+def _ansi_c(letter: str) -> str:
+    """A letter within bash's $'...'; bytes, since \\u would depend on the locale."""
+    if letter in "\\'":
+        return f"\\{letter}"
+    if letter.isprintable():
+        return letter
+    return "".join(f"\\{byte:03o}" for byte in letter.encode())
+
+
+# --- Slurm: https://slurm.schedmd.com/sbatch.html
+
+
+def slurm(request: JobRequest) -> str:
+    """The file for sbatch: srun starts the tasks, which find each other by srun's variables."""
+    gpus = request.gpus * request.on_a_host
+    asked = [
+        ("the job's name in the queue", f"--job-name={request.name}"),
+        ("where everything that is printed goes; %j is the job's number", "--output=%x-%j.out"),
+        ("hosts", f"--nodes={request.hosts}"),
+        ("processes, over all hosts", f"--ntasks={request.processes}"),
+        ("at most so many of them on one host", f"--ntasks-per-node={request.on_a_host}"),
+        ("threads for each process", f"--cpus-per-task={request.threads}"),
+        ("memory of each host", f"--mem={request.memory_mb}M"),
+        ("after so many minutes Slurm ends the job", f"--time={request.minutes}"),
+    ]
+    if gpus:
+        asked.insert(6, ("GPUs of each host, for all of its processes", f"--gpus-per-node={gpus}"))
+    if request.queue is not None:
+        asked.append(
+            ("the partition: which hosts, and for how long", f"--partition={request.queue}")
+        )
+    # a task sees all GPUs of its host, and takes its own by its number there
+    see_all = ["--gpu-bind=none"] if gpus else []
+    goes_on = "--min-workers" in request.launcher  # when a host is lost
+    losses = ["--no-kill", "--kill-on-bad-exit=0"] if goes_on else ["--kill-on-bad-exit=1"]
+    fails = "if a host is lost, the others go on" if goes_on else "if one fails, all end"
+    start = ["srun", *losses, *see_all, *request.command]
+    return "\n".join(
+        [
+            "#!/bin/bash",
+            "# Submit it with: sbatch FILE",
+            *(line for comment, option in asked for line in (f"# {comment}", f"#SBATCH {option}")),
+            "",
+            f"# one task for each process, rank 0 speaks for all; {fails}",
+            f"{_bash_line(start)}\n",
+        ]
+    )
+
+
+# --- LSF: bsub and blaunch at https://www.ibm.com/docs/en/spectrum-lsf/10.1.0
+
+
+def _lsf_resources(request: JobRequest) -> List[Tuple[str, List[str]]]:
+    """The resources, which both forms ask for: what for, and bsub's words."""
+    gpus = request.gpus * request.on_a_host
+    asked = [
+        ("the job's name in the queue", ["-J", request.name]),
+        ("processes: one slot for each", ["-n", str(request.processes)]),
+        ("at most so many of them on one host", ["-R", f"span[ptile={request.on_a_host}]"]),
+        ("GPUs of each host, which no other job may use", ["-gpu", f"num={gpus}:j_exclusive=yes"]),
+        ("memory, in MB unless the cluster has another unit",
+         ["-R", f"rusage[mem={request.memory_mb}]"]),
+        ("hardware threads for each process", ["-R", f"affinity[thread*{request.threads}]"]),
+        ("after so many minutes LSF ends the job", ["-W", str(request.minutes)]),
+    ]  # fmt: skip
+    if not gpus:
+        del asked[3]
+    if request.queue is not None:
+        asked.insert(1, ("the queue: which hosts, and for how long", ["-q", request.queue]))
+    return asked
+
+
+def lsf(request: JobRequest) -> str:
+    """The file for bsub: blaunch starts one task in each slot, without a shell in between."""
+    asked = [*_lsf_resources(request), ("where everything that is printed goes", ["-o", "%J.out"])]
+    options = [
+        line
+        for comment, words in asked
+        for line in (f"# {comment}", f'#BSUB {words[0]} "{words[1]}"')
+    ]
+    start = _bash_line(["blaunch", "-no-shell", *request.command])
+    return "\n".join(
+        [
+            "#!/bin/bash",
+            "# Submit it with: bsub < FILE",
+            *options,
+            "",
+            "# one task in each slot; a shell in between would read the words once more",
+            f"{start}\n",
+        ]
+    )
+
+
+def lsf_interactive(request: JobRequest) -> str:
+    """The file to run on a login host: it ends in a shell on the first host of the job."""
+    options = [
+        line
+        for comment, words in _lsf_resources(request)
+        for line in (f"    # {comment}", f"    {_bash_line(words)}")
+    ]
+    inside = request.command
+    inside[3:3] = ["-n", str(request.processes)]
+    return "\n".join(
+        [
+            "#!/bin/bash",
+            "# Run it on a login host: bash FILE. In the shell that it opens, start the processes",
+            "# on the hosts of the job with:",
+            f"# {_bash_line(inside)}",
+            "options=(",
+            *options,
+            ")",
+            "# a shell with a terminal, as soon as the resources are free",
+            'bsub "${options[@]}" -Is /bin/bash\n',
+        ]
+    )
+
+
+# --- Kubernetes: an indexed job, with the service by which its pods find each other
+#
+# https://kubernetes.io/docs/tasks/job/job-with-pod-to-pod-communication/
+
+PORTS = (9091, 9092)  # each pod has ports of its own; one may be the scheduler's
+KUBERNETES = """\
+# Submit it with: kubectl apply -f FILE; kubectl logs -f job/{name}
+apiVersion: "v1"  # a service, in Kubernetes's first API
+kind: "Service"  # what gives the pods names that others can look up
+metadata:  # of the service
+  name: "{name}"  # pods are called {name}-0.{name} and so on
+spec:  # what is asked for
+  clusterIP: "None"  # no address of its own: names lead to the pods
+  publishNotReadyAddresses: true  # from the moment they start
+  selector:  # which pods
+    job-name: "{name}"  # the pods of this job
+---
+apiVersion: "batch/v1"  # indexed jobs: Kubernetes 1.24 or newer
+kind: "Job"  # pods that run until they are done
+metadata:  # of the job
+  name: "{name}"  # the job's name
+spec:  # what is asked for
+  completionMode: "Indexed"  # each pod knows its number, which is its rank
+  completions: {processes}  # processes
+  parallelism: {processes}  # all at the same time
+  backoffLimit: 0  # if one fails, all end
+  activeDeadlineSeconds: {seconds}  # the longest that it may take
+  template:  # of each pod
+    spec:  # what a pod is made of
+      subdomain: "{name}"  # the service above
+      restartPolicy: "Never"  # a process alone cannot come back into its group
+      containers:  # what runs in a pod
+        - name: "train"  # the only container of a pod
+          image: "{image}"  # an image in which gluonlab is installed
+          command:  # one process of the training
+{command}
+          env:  # what Kubernetes does not tell a pod
+            - name: "GLUONLAB_PROCESSES"  # how many pods there are
+              value: "{processes}"  # its value
+            - name: "GLUONLAB_ROOT"  # the name of the first one
+              value: "{name}-0.{name}"  # its value
+            - name: "GLUONLAB_PORT"  # where it listens
+              value: "{port}"  # its value
+          resources:  # of each pod
+            limits:  # as much is kept free for it
+              cpu: "{threads}"  # threads
+              memory: "{memory_mb}M"  # memory, the one in /dev/shm included
+{gpus}          volumeMounts:  # what it finds in its files
+            - name: "shm"  # the volume below
+              mountPath: "/dev/shm"  # where decoders of images share memory
+      volumes:  # what a pod may mount
+        - name: "shm"  # Kubernetes's own is 64 MB
+          emptyDir:  # new
+            medium: "Memory"  # a part of the memory above
+"""
+
+
+def kubernetes(request: JobRequest) -> str:
+    """The file for kubectl: one pod for each process. Raises ConfigError for several in a pod."""
+    if request.processes_per_host != 1:
+        raise ConfigError(
+            f"processes_per_host = {request.processes_per_host}: in Kubernetes each process has a "
+            "pod of its own: leave it at 1, and give each process more GPUs"
+        )
+    comments = [
+        "the interpreter of the image", "runs a module", "which joins the group", "over",
+        "this way of exchanging gradients", *_comments(request.launcher), "the rest is the run's",
+        *_comments(request.words),
+    ]  # fmt: skip
+    command = [  # Kubernetes replaces $(NAME) in words, and $$ by $
+        f"            - {_yaml_string(word.replace('$', '$$'))}  # {comment}"
+        for word, comment in zip(request.command, comments)
+    ]
+    return KUBERNETES.format(
+        name=request.name,
+        processes=request.processes,
+        seconds=request.minutes * 60,
+        image=request.image or "gluonlab:latest",
+        command="\n".join(command),
+        port=next(each for each in PORTS if str(each) not in request.launcher),
+        threads=request.threads,
+        memory_mb=request.memory_mb,
+        gpus=f'              nvidia.com/gpu: "{request.gpus}"  # GPUs\n' if request.gpus else "",
+    )
+
+
+def _comments(words: Iterable[str]) -> List[str]:
+    return ["an option" if word.startswith("-") else "its value" for word in words]
+
+
+def _yaml_string(text: str) -> str:
+    """``text`` in double quotes: YAML takes printable letters as they are, and JSON's escapes."""
+    letters = json.dumps(text, ensure_ascii=False)
+    return "".join(
+        letter if letter.isprintable() or ord(letter) > 0xFFFF else f"\\u{ord(letter):04x}"
+        for letter in letters
+    )
+
+
+# --- SageMaker: a request for CreateTrainingJob, made of a template
+#
+# The templates are copies of those in `sagemaker/training`, which an installed gluonlab lacks.
+# https://docs.aws.amazon.com/sagemaker/latest/APIReference/API_CreateTrainingJob.html
+
+TEMPLATES = Path(__file__).parent / "training"
+# the role of sagemaker/notebook.yaml lets a notebook start jobs of such names only
+PREFIX = "gluonlab-"
+ASYNC = "dist_async"
+VOLUME_GB = 50
+BUCKET = re.compile(r"s3://[^/]+/gluonlab/")  # the templates' own is made up
+COMMENTS = {
+    "TrainingJobName": "the job's name, which no other job of the account may have",
+    "AlgorithmSpecification": "what runs",
+    "TrainingImage": "AWS's image with MXNet, of your region",
+    "TrainingInputMode": "data are copied to each host before it starts",
+    "MetricDefinitions": "what AWS reads of the lines that the job prints, for its charts",
+    "Name": "a chart's name",
+    "Regex": "its number is the part in parentheses",
+    "RoleArn": "with whose rights it runs",
+    "HyperParameters": "for the image, and the options of the run, as JSON",
+    "sagemaker_program": "the module that each process runs",
+    "sagemaker_submit_directory": "where gluonlab's source lies",
+    "sagemaker_region": "in which region",
+    "sagemaker_mpi_enabled": "mpirun starts the processes",
+    "sagemaker_mpi_num_of_processes_per_host": "so many on each host",
+    "sagemaker_parameter_server_enabled": "the image starts scheduler, servers and workers",
+    "backend": "how processes exchange gradients",
+    "InputDataConfig": "the data",
+    "ChannelName": "they come to /opt/ml/input/data/training",
+    "DataSource": "where from",
+    "S3DataSource": "from S3",
+    "S3DataType": "all files whose names begin alike",
+    "S3Uri": "namely so",
+    "S3DataDistributionType": "all of them to each host",
+    "OutputDataConfig": "the run's folder",
+    "S3OutputPath": "goes there when the job has ended",
+    "ResourceConfig": "the hosts",
+    "InstanceType": "the machine, which decides on GPUs, threads and memory",
+    "InstanceCount": "how many hosts",
+    "VolumeSizeInGB": "the volume of each, which has no disk of its own",
+    "StoppingCondition": "how long",
+    "MaxRuntimeInSeconds": "after so many seconds AWS ends the job",
+    "Tags": "for your bill",
+    "Key": "a tag",
+    "Value": "its value",
+}
+
+
+def sagemaker(request: JobRequest) -> str:
+    """The file for AWS's command line, version 2, which takes YAML: JSON knows no comments.
+
+    Raises ConfigError for words that are not options, for several processes on a host without
+    Horovod, and for an update on the servers.
+    """
+    made = _request(request)
+    head = (
+        "# Submit it with: aws sagemaker create-training-job --cli-input-yaml file://FILE\n"
+        "# Put your own account, region, bucket and role in; sagemaker/README.md says what they are"
+    )
+    return "\n".join([head, *_yaml_lines(made)]) + "\n"
+
+
+def _request(request: JobRequest) -> Dict[str, Any]:
+    """The parameters of CreateTrainingJob."""
+    if is_program(request.words):
+        raise ConfigError(
+            f"--print sagemaker with the program {request.words[0]}: SageMaker's image runs your "
+            "own program as its entry point: print another kind, or start the program there"
+        )
+    horovod = request.backend == "horovod"
+    if not horovod and request.processes_per_host != 1:
+        raise ConfigError(
+            f"processes_per_host = {request.processes_per_host}: SageMaker starts one process of "
+            f"{request.backend} on each host: leave it at 1, or choose --backend horovod"
+        )
+    given_words = options(request.words)
+    if request.backend == ASYNC or "update-on-servers" in given_words:
+        raise ConfigError(
+            f"{f'--backend {ASYNC}' if request.backend == ASYNC else '--update-on-servers'}: the "
+            "servers that SageMaker's image starts cannot load gluonlab's optimizers: choose "
+            "--backend dist_sync without --update-on-servers, or --backend horovod"
+        )
+    template = TEMPLATES / f"{'horovod' if horovod else 'parameter-server'}.json"
+    made: Dict[str, Any] = json.loads(template.read_text(encoding="utf-8"))
+    made = made if request.bucket is None else in_bucket(made, request.bucket)
+    name = request.name if request.name.startswith(PREFIX) else PREFIX + request.name
+    made.update(TrainingJobName=name, RoleArn=request.role or made["RoleArn"])
+    algorithm, resources = made["AlgorithmSpecification"], made["ResourceConfig"]
+    algorithm["TrainingImage"] = request.image or algorithm["TrainingImage"]
+    resources.update(
+        InstanceType=request.instance or resources["InstanceType"], InstanceCount=request.hosts
+    )
+    with_volume(resources)
+    made["StoppingCondition"]["MaxRuntimeInSeconds"] = request.minutes * 60
+    given = made["HyperParameters"]
+    given["backend"] = json.dumps(request.backend)
+    given.pop("gpus", None)  # the template's; each process has its own
+    if request.gpus:
+        given["gpus"] = str(request.gpus)
+    if horovod:
+        given["sagemaker_mpi_num_of_processes_per_host"] = str(request.on_a_host)
+    given.update({**options(request.launcher), **given_words})
+    return made
+
+
+def options(words: Tuple[str, ...]) -> Dict[str, str]:
+    """``--epochs 3 --flip`` as hyperparameters: each an option's name, and its value as JSON."""
+    found: Dict[str, str] = {}
+    name: Optional[str] = None
+    for word in words:
+        option = re.fullmatch(r"--([A-Za-z0-9][A-Za-z0-9-]*)(?:=(.*))?", word, re.DOTALL)
+        if option:
+            name = option[1] if option[2] is None else None
+            found[option[1]] = "true" if option[2] is None else json.dumps(option[2])
+        elif name is not None:
+            found[name], name = json.dumps(word), None
+        else:
+            raise ConfigError(
+                f"{word!r} is no option with a name: SageMaker passes --name value only, as in "
+                "--epochs 3"
+            )
+    return found
+
+
+def with_volume(resources: Dict[str, Any], size_gb: Optional[int] = None) -> None:
+    """Give a request's ResourceConfig what its machine keeps files on.
+
+    AWS makes volumes only for machines without a disk of their own: there a size is required, and
+    elsewhere it means nothing. Raises ConfigError for a size, or a volume's key, that AWS does not
+    take.
+    """
+    instance = resources["InstanceType"]
+    if not has_local_disk(instance):
+        resources["VolumeSizeInGB"] = size_gb or resources.get("VolumeSizeInGB", VOLUME_GB)
+        return
+    resources.pop("VolumeSizeInGB", None)
+    if size_gb is not None:
+        raise ConfigError(
+            f"a volume of {size_gb} GB: {instance} has a disk of its own, all of which a job gets: "
+            "leave the size out"
+        )
+    if resources.get("VolumeKmsKeyId") is not None:
+        raise ConfigError(
+            f"VolumeKmsKeyId: {instance} has a disk of its own, which encrypts itself, and AWS "
+            "refuses a key for it: take the key out, or choose a machine without, such as "
+            "ml.p3.8xlarge; OutputDataConfig.KmsKeyId encrypts the results"
+        )
+
+
+def in_bucket(part: Any, bucket: str) -> Any:
+    """A template, or a part of it, with the bucket's name in all of its addresses."""
+    if isinstance(part, str):
+        return BUCKET.sub(f"s3://{bucket}/gluonlab/", part)
+    if isinstance(part, list):
+        return [in_bucket(one, bucket) for one in part]
+    if isinstance(part, dict):
+        return {key: in_bucket(value, bucket) for key, value in part.items()}
+    return part
+
+
+def _yaml_lines(mapping: Dict[str, Any]) -> Iterator[str]:
+    """A part of the request as lines of YAML, each with its key's comment."""
+    for key, value in mapping.items():
+        comment = f"  # {COMMENTS.get(key, 'an option of the run')}"
+        if isinstance(value, dict):
+            yield f"{key}:{comment}"
+            yield from (f"  {line}" for line in _yaml_lines(value))
+        elif isinstance(value, list):
+            yield f"{key}:{comment}"
+            for item in value:
+                first, *rest = _yaml_lines(item)
+                yield from (f"  - {first}", *(f"    {line}" for line in rest))
+        else:
+            scalar = _yaml_string(value) if isinstance(value, str) else json.dumps(value)
+            yield f"{key}: {scalar}{comment}"
+
+
+KINDS: Dict[str, Callable[[JobRequest], str]] = {
+    "slurm": slurm, "lsf": lsf, "lsf-interactive": lsf_interactive, "k8s": kubernetes,
+    "sagemaker": sagemaker,
+}  # fmt: skip
+
+
+def job_file(kind: str, request: JobRequest) -> str:
+    """The job file of a kind in KINDS. Raises ConfigError for another, or what it cannot give."""
+    if kind not in KINDS:
+        raise ConfigError(unknown("--print", kind, KINDS))
+    return KINDS[kind](request)

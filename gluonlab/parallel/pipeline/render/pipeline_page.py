@@ -1,0 +1,149 @@
+"""Pipeline schedules as one HTML page that plays them; its scene is in template/."""
+
+from __future__ import annotations
+
+from typing import Any, Callable, Dict, Iterable, List, Optional, Tuple
+
+from gluonlab.drawing.page_template import render
+from gluonlab.drawing.translations import in_language
+from gluonlab.errors import ScheduleError
+from gluonlab.parallel.pipeline.pipeline_cost import (
+    COMPUTE,
+    Costs,
+    Event,
+    PipelineTimeline,
+    equal_shares,
+    price,
+)
+from gluonlab.parallel.pipeline.pipeline_schedule import (
+    OPS,
+    RECV_BACKWARD,
+    RECV_FORWARD,
+    SCHEDULES,
+    SEND_BACKWARD,
+    SEND_FORWARD,
+    PipelineSchedule,
+    make_pipeline,
+)
+from gluonlab.parallel.pipeline.render.pipeline_pictures import (
+    MOST_COMPUTED,
+    WORDS,
+    Clock,
+    PipelineTexts,
+    axis,
+    clock,
+    computations,
+    description,
+    drawable,
+    gaps,
+    levels,
+    most_kept,
+    percent,
+    size,
+    ticks,
+)
+
+_SCENE = "gluonlab.parallel.pipeline.render"
+_CHOICES = {
+    "schedule": "name",
+    "devices": "devices",
+    "microbatches": "microbatches",
+    "stages-per-device": "stages_per_device",
+}
+# What a person can choose beside what was asked for.
+DEVICES, MICROBATCHES = (2, 4, 8), (4, 8, 16)
+SEVERAL = {"interleaved": 2}  # stages on each device
+
+Priced = Tuple[PipelineSchedule, PipelineTimeline]
+CostsOf = Callable[[PipelineSchedule], Optional[Costs]]
+
+
+def as_page(priced: Iterable[Priced], start: int = 0, *, language: str = "en") -> str:
+    """An HTML page that plays schedules, beginning with number ``start`` of them.
+
+    Every forward, backward and update that takes time is drawn, with ``data-op``, ``data-stage``,
+    ``data-microbatch``, ``data-begin`` and ``data-end``, as `price` computed them. Raises
+    ScheduleError for a schedule that is too large to draw, and where there is none of that number;
+    ConfigError for a ``language`` that is not in WORDS.
+    """
+    words, chosen = in_language(WORDS, language), list(priced)
+    if not 0 <= start < len(chosen):
+        raise ScheduleError(f"the page cannot begin with number {start} of {len(chosen)} schedules")
+    for schedule, _ in chosen:
+        drawable(schedule)
+    data = [_as_data(schedule, timeline, words) for schedule, timeline in chosen]
+    return render(_SCENE, _CHOICES, data, start, words, language)
+
+
+def draw(asked: PipelineSchedule, costs: CostsOf = equal_shares, *, language: str = "en") -> str:
+    """The page of all schedules for some numbers of devices, which begins with the one asked for.
+
+    ``costs`` gives those of a schedule, or None for one that it has none for, which is left out.
+    Raises ScheduleError for more than can be drawn; ConfigError for an unknown language.
+    """
+    in_language(WORDS, language)
+    drawable(asked)
+    schedules = [asked, *(other for other in _others(asked) if other != asked)]
+    known = [(schedule, costs(schedule)) for schedule in sorted(schedules, key=_place)]
+    priced = [(schedule, price(schedule, its)) for schedule, its in known if its is not None]
+    start = [schedule for schedule, _ in priced].index(asked)
+    return as_page(priced, start, language=language)
+
+
+def _others(asked: PipelineSchedule) -> List[PipelineSchedule]:
+    """What a person may choose: small ones, and those of the size that was asked for."""
+    each, size = asked.stages // asked.devices, (asked.devices, asked.microbatches)
+    sizes = {size, *((devices, many) for devices in DEVICES for many in MICROBATCHES)}
+    several = {(name, *of, SEVERAL.get(name, 1)) for name in SCHEDULES for of in sizes}
+    several |= {(name, *size, each) for name in SEVERAL if each > 1}
+    made = (make_pipeline(*one) for one in several)
+    return [schedule for schedule in made if computations(schedule) <= MOST_COMPUTED]
+
+
+def _place(schedule: PipelineSchedule) -> Tuple[int, int, int, int]:
+    names = [*SCHEDULES]
+    name = names.index(schedule.name) if schedule.name in names else len(names)
+    return name, schedule.devices, schedule.microbatches, schedule.stages
+
+
+def _as_data(
+    schedule: PipelineSchedule, timeline: PipelineTimeline, words: PipelineTexts
+) -> Dict[str, Any]:
+    """What template/scene.js draws; all times in the clock's unit."""
+    unit, devices = clock(timeline), range(schedule.devices)
+    return {
+        "name": schedule.name,
+        "devices": schedule.devices,
+        "microbatches": schedule.microbatches,
+        "stages_per_device": schedule.stages // schedule.devices,
+        "stages": schedule.stages,
+        "size": size(schedule, timeline, words),
+        "description": description(schedule, words),
+        "unit": unit.unit,
+        "ticks": [unit.shown(time_s) for time_s in ticks(timeline)],
+        "axis": [axis(timeline, most) for most in (16, 6)],
+        "events": [_shown(event, unit) for event in timeline.events if _is_shown(event)],
+        "idle": [
+            [[unit.shown(begin), unit.shown(end)] for begin, end in gaps(timeline, device)]
+            for device in devices
+        ],
+        "kept": [[[unit.shown(at), many] for at, many in levels(timeline, d)] for d in devices],
+        "most": [most_kept(timeline, device) for device in devices],
+        "bubbles": [percent(bubble) for bubble in timeline.bubbles],
+    }
+
+
+def _is_shown(event: Event) -> bool:
+    """Work, and waiting, that takes time; and every message."""
+    op = event.instruction.op
+    takes_time = event.end_s > event.begin_s
+    return op in (SEND_FORWARD, SEND_BACKWARD) or (
+        takes_time and op in (*COMPUTE, RECV_FORWARD, RECV_BACKWARD)
+    )
+
+
+def _shown(event: Event, unit: Clock) -> Tuple[int, int, int, float, float]:
+    """(op's number, stage, microbatch, begin, end)"""
+    op, stage, microbatch = event.instruction
+    begin, end = unit.shown(event.begin_s), unit.shown(event.end_s)
+    return OPS.index(op), stage, microbatch, begin, end

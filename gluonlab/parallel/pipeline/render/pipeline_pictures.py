@@ -1,0 +1,482 @@
+"""A priced pipeline schedule as text for a terminal, and as one SVG picture; and its words.
+
+In the text a line is a device, time goes to the right. In the picture rows are devices; below, how
+many microbatches every device keeps. Both, and the page (`page.py`), show the same times, idle
+devices and words.
+"""
+
+from __future__ import annotations
+
+import math
+import textwrap
+from pathlib import Path
+from typing import Dict, Iterable, Iterator, List, Mapping, NamedTuple, Sequence, Tuple
+from xml.etree.ElementTree import Element, SubElement
+
+from gluonlab.drawing.svg_parts import document, finished, group, text
+from gluonlab.drawing.translations import plural, read_words
+from gluonlab.errors import ScheduleError
+from gluonlab.parallel.pipeline.pipeline_cost import COMPUTE, Event, Kept, PipelineTimeline
+from gluonlab.parallel.pipeline.pipeline_schedule import (
+    BACKWARD,
+    FORWARD,
+    SCHEDULES,
+    UPDATE,
+    PipelineSchedule,
+)
+
+Forms = Sequence[str]  # for one thing, and for any other number of them
+
+
+class PipelineTexts(NamedTuple):
+    """All words of one language."""
+
+    page: Mapping[str, str]
+    shown: Mapping[str, str]
+    # what `scene` makes of a schedule
+    comma: str
+    sizes: Sequence[Forms]  # devices, stages, microbatches
+    bubble: str
+    descriptions: Mapping[str, str]  # of the schedules
+
+
+# in English the first line of each schedule's docstring
+_DESCRIPTIONS = {
+    name: (make.__doc__ or "").strip().partition("\n")[0] for name, make in SCHEDULES.items()
+}
+WORDS: Dict[str, PipelineTexts] = {
+    language: PipelineTexts(**{"descriptions": _DESCRIPTIONS, **words})
+    for language, words in read_words(Path(__file__).parent / "template" / "words.json").items()
+}
+ENGLISH, JAPANESE = WORDS["en"], WORDS["ja"]
+
+
+MOST_DEVICES, MOST_COMPUTED = 16, 4096  # what an eye, and a browser, can follow
+MOST_STEPS = 200  # of a page
+SHADES = 3  # in which stages of one device differ
+_NEGLIGIBLE = 1e-9  # of the whole time: the rounding of sums
+
+
+class Clock(NamedTuple):
+    """The unit in which all times of a drawing are shown, and how many of it a second has."""
+
+    unit: str
+    per_second: float
+
+    def shown(self, seconds: float) -> float:
+        """The time in this unit, without the rounding of sums."""
+        return float(f"{seconds * self.per_second:.6g}")
+
+
+def clock(timeline: PipelineTimeline) -> Clock:
+    """The largest unit of which the whole is one or more."""
+    units = (Clock("s", 1), Clock("ms", 1e3), Clock("\N{MICRO SIGN}s", 1e6))
+    return next((c for c in units if timeline.seconds * c.per_second >= 0.9995), units[-1])
+
+
+def computed(timeline: PipelineTimeline, device: int) -> List[Event]:
+    """What the device computes, in its order; what takes no time is left out."""
+    own = (e for e in timeline.events if e.device == device and e.instruction.op in COMPUTE)
+    return [event for event in own if event.end_s > event.begin_s]
+
+
+def gaps(timeline: PipelineTimeline, device: int) -> Iterator[Tuple[float, float]]:
+    """(from, to): when the device is idle, in seconds."""
+    free = 0.0
+    for event in computed(timeline, device):
+        yield from _gap(timeline, free, event.begin_s)
+        free = event.end_s
+    yield from _gap(timeline, free, timeline.seconds)
+
+
+def _gap(timeline: PipelineTimeline, begin: float, end: float) -> Iterator[Tuple[float, float]]:
+    if end - begin > timeline.seconds * _NEGLIGIBLE:
+        yield begin, end
+
+
+def ticks(timeline: PipelineTimeline) -> List[float]:
+    """The times through which a page goes: as far apart as its shortest forward or backward takes.
+
+    They are as far apart all the way, so that a page plays at the speed of the real thing.
+    """
+    lengths = [event.end_s - event.begin_s for event in timeline.events]
+    wanted = [
+        length
+        for length, event in zip(lengths, timeline.events)
+        if event.instruction.op in COMPUTE[:2] and length > 0
+    ]
+    count = timeline.seconds / min(wanted) if wanted else 0.0
+    steps = max(1, math.ceil(min(count, MOST_STEPS) - 1e-6))
+    return [timeline.seconds * step / steps for step in range(steps + 1)]
+
+
+def shade(schedule: PipelineSchedule, stage: int) -> int:
+    """How pale a stage is drawn: 0 for the first of its device, and so on."""
+    return stage // schedule.devices % SHADES
+
+
+def most_kept(timeline: PipelineTimeline, device: int) -> int:
+    """The most microbatches that the device keeps at once, over its stages."""
+    return max(kept.microbatches for kept in timeline.kept[device])
+
+
+def levels(timeline: PipelineTimeline, device: int) -> List[Kept]:
+    """How many microbatches the device keeps from when on, without what lasts no time."""
+    kept, moment = timeline.kept[device], timeline.seconds * _NEGLIGIBLE
+    lasting = [now for now, then in zip(kept, kept[1:]) if then.at_s - now.at_s > moment]
+    changes: List[Kept] = []
+    for now in [*lasting, kept[-1]]:
+        if not changes or changes[-1].microbatches != now.microbatches:
+            changes.append(now)
+    return changes
+
+
+def percent(share: float) -> str:
+    """``27``"""
+    return f"{100 * share:.0f}"
+
+
+def size(
+    schedule: PipelineSchedule, timeline: PipelineTimeline, words: PipelineTexts = ENGLISH
+) -> str:
+    """``4 devices, 4 stages, 8 microbatches, 33 ms, bubble 27%``"""
+    counts = (schedule.devices, schedule.stages, schedule.microbatches)
+    sizes = [forms[count != 1].format(count) for forms, count in zip(words.sizes, counts)]
+    unit = clock(timeline)
+    time = f"{unit.shown(timeline.seconds):g} {unit.unit}"
+    return words.comma.join([*sizes, time, words.bubble.format(percent(timeline.bubble))])
+
+
+def description(schedule: PipelineSchedule, words: PipelineTexts = ENGLISH) -> str:
+    """What the schedule of this name does; nothing for one that has none."""
+    return words.descriptions.get(schedule.name, "")
+
+
+def axis(timeline: PipelineTimeline, most: int) -> Sequence[float]:
+    """Round times, in the clock's unit, at most so many steps apart, for a drawing's axis."""
+    whole = clock(timeline).shown(timeline.seconds)
+    if not whole:
+        return [0.0]
+    rough = whole / most
+    power = 10 ** math.floor(math.log10(rough))
+    step = next(n * power for n in (1, 2, 5, 10, 20) if n * power >= rough)
+    return [float(f"{number * step:.6g}") for number in range(int(whole / step + 1e-6) + 1)]
+
+
+def computations(schedule: PipelineSchedule) -> int:
+    """How many forwards and backwards there are."""
+    return 2 * schedule.stages * schedule.microbatches
+
+
+def drawable(schedule: PipelineSchedule) -> None:
+    """Raises ScheduleError for a schedule that is too large for a picture."""
+    if schedule.devices > MOST_DEVICES or computations(schedule) > MOST_COMPUTED:
+        raise ScheduleError(
+            f"{schedule.name} with {plural(schedule.devices, 'device')}, "
+            f"{plural(schedule.stages, 'stage')} and {schedule.microbatches} microbatches is too "
+            f"large to draw: choose up to {MOST_DEVICES} devices and {MOST_COMPUTED // 2} stages x "
+            "microbatches"
+        )
+
+
+# As text
+
+NARROWEST = 40
+MOST_COLUMNS = 2000  # of all blocks together
+STAGE_LETTERS = "abcdefghijklmnopqrstuvwxyz"  # of one device, in its boxes
+
+FILLS = {BACKWARD: "=", UPDATE: "u"}  # and a forward's "-"
+IDLE = "."
+
+
+def as_text(schedule: PipelineSchedule, timeline: PipelineTimeline, width: int = 80) -> str:
+    """What every device does when, and how many microbatches it keeps, in lines of ``width``.
+
+    As many blocks stand below each other as time needs, so that the numbers of microbatches can be
+    read where that takes no more than 2000 columns. Raises ScheduleError for a width below 40.
+    """
+    if width < NARROWEST:
+        raise ScheduleError(f"a pipeline in {width} columns: give it at least {NARROWEST}")
+    heads = [f"{schedule.name}: {size(schedule, timeline)}", description(schedule), ""]
+    text = [*heads, _legend(schedule, timeline)]
+    lines = [part for line in text for part in textwrap.wrap(line, width) or [""]]
+    label = len(f"device {schedule.devices - 1}")
+    devices, unit = range(schedule.devices), clock(timeline)
+    scale, room = _scale(schedule, timeline, width - label - 2)
+    rows = [_line(schedule, timeline, device, scale) for device in devices]
+    for begin in range(0, len(rows[0]), room):
+        end = min(begin + room, len(rows[0]))
+        times = [f"{unit.shown(min(c / scale, timeline.seconds)):.4g}" for c in (begin, end)]
+        lines += ["", f"from {times[0]} to {times[1]} {unit.unit}"]
+        lines += [f"{f'device {device}':<{label}}  {rows[device][begin:end]}" for device in devices]
+        for device in devices:
+            kept = _kept_line(timeline, device, scale, range(begin, end))
+            lines.append(f"{f'keeps {device}':<{label}}  {kept}".rstrip())
+    return "\n".join([*lines, "", *_table(schedule, timeline)])
+
+
+def _legend(schedule: PipelineSchedule, timeline: PipelineTimeline) -> str:
+    marks = ["0-- microbatch 0 goes forward", "0== backward", ".. idle"]
+    ops = {
+        event.instruction.op
+        for device in range(schedule.devices)
+        for event in computed(timeline, device)
+    }
+    marks += ["uu update"] * (UPDATE in ops)
+    several = schedule.stages > schedule.devices
+    return f"{', '.join(marks)}." + " a, b: the device's first and second stage." * several
+
+
+def _scale(schedule: PipelineSchedule, timeline: PipelineTimeline, room: int) -> Tuple[float, int]:
+    """Columns for a second, and how many columns a block has.
+
+    All fits into one block, if the shortest forward or backward then has room for its number.
+    """
+    whole = timeline.seconds
+    lengths = [
+        event.end_s - event.begin_s
+        for device in range(schedule.devices)
+        for event in computed(timeline, device)
+        if event.instruction.op != UPDATE
+    ]
+    if not lengths:
+        return 1.0 / (whole or 1.0), room
+    letters = len(str(schedule.microbatches - 1)) + (schedule.stages > schedule.devices)
+    shortest = min(lengths)
+    # whole columns for the shortest, so that equal boxes are equally wide, and no block cuts one
+    columns = max(letters + 1, int(room / whole * shortest))
+    scale = min(columns / shortest, MOST_COLUMNS / whole)
+    return scale, room if _column(whole, scale) <= room else max(room - room % columns, 1)
+
+
+def _line(schedule: PipelineSchedule, timeline: PipelineTimeline, device: int, scale: float) -> str:
+    """What the device does in each column."""
+    line = [IDLE] * _column(timeline.seconds, scale)
+    for event in computed(timeline, device):
+        begin, end = _column(event.begin_s, scale), _column(event.end_s, scale)
+        line[begin:end] = _box(schedule, event, end - begin)
+    return "".join(line)
+
+
+def _box(schedule: PipelineSchedule, event: Event, columns: int) -> str:
+    op, stage, microbatch = event.instruction
+    fill = FILLS.get(op, "-")
+    several = schedule.stages > schedule.devices
+    letter = STAGE_LETTERS[stage // schedule.devices % len(STAGE_LETTERS)] if several else ""
+    name = "" if op == UPDATE else f"{microbatch}{letter}"
+    return (name if len(name) < columns else "").ljust(columns, fill)
+
+
+def _kept_line(timeline: PipelineTimeline, device: int, scale: float, columns: range) -> str:
+    """How many microbatches the device keeps: at the block's begin, and where that changes."""
+    changes = [(_column(at_s, scale), many) for at_s, many in levels(timeline, device)]
+    before = [many for column, many in changes if column <= columns.start][-1]
+    later = [(column, many) for column, many in changes if column in columns[1:]]
+    line, free = [" "] * len(columns), 0
+    for column, many in [(columns.start, before), *later]:
+        place, number = column - columns.start, str(many)
+        if place >= free and place + len(number) <= len(line):
+            line[place : place + len(number)] = number
+            free = place + len(number) + 1
+    return "".join(line)
+
+
+def _column(seconds: float, scale: float) -> int:
+    return int(seconds * scale + 0.5)
+
+
+def _table(schedule: PipelineSchedule, timeline: PipelineTimeline) -> Iterator[str]:
+    heads = ("device", "stages", "bubble", "keeps at most")
+    rows: List[Iterable[str]] = [heads]
+    for device, bubble in enumerate(timeline.bubbles):
+        stages = ",".join(map(str, schedule.stages_of(device)))
+        kept = f"{most_kept(timeline, device)}"
+        rows.append((f"{device}", stages, f"{percent(bubble)}%", kept))
+    widths: Tuple[int, ...] = tuple(max(map(len, column)) for column in zip(*rows))
+    for row in rows:
+        yield "  ".join(f"{cell:>{width}}" for cell, width in zip(row, widths))
+
+
+# As SVG
+
+# All lengths are px.
+WIDTH, WIDEST, MARGIN, LABELS, RIGHT = 1200, 6000, 32, 96, 30
+AXIS, TALL, GAP, LOW, BETWEEN, DIGIT = 30, 36, 12, 30, 40, 7.6
+
+# On white, what carries meaning has a contrast of at least 3 and differs in shape as well as in
+# colour; numbers have 4.5.
+STYLE = """
+text { font-family: system-ui, "Segoe UI", "Helvetica Neue", Arial, sans-serif; font-size: 13px;
+  fill: #1c2430 }
+.name { font-size: 24px; font-weight: 600 } .small { font-size: 11px } .number { font-size: 12px }
+.quiet { fill: #566072 } .paper { fill: #ffffff }
+.middle, .number { text-anchor: middle } .end { text-anchor: end }
+.forward { stroke: #2c66c9 } .backward { stroke: #c2410c }
+.forward.shade-0 { fill: #2c66c9 } .forward.shade-1 { fill: #a9c6f5 }
+.forward.shade-2 { fill: #dde9fb }
+.backward.shade-0 { fill: #c2410c } .backward.shade-1 { fill: #f7bd9d }
+.backward.shade-2 { fill: #fde6da }
+.on-0 { fill: #ffffff }
+.update { fill: #1b7f4d; stroke: #1b7f4d }
+.stripe { fill: none; stroke: #7b8699; stroke-width: 1 } .idle { fill: url(#hatch) }
+.scale { stroke: #d8dde6; stroke-width: 1 }
+.kept { fill: #6b3fa0; fill-opacity: .22 }
+.level { fill: none; stroke: #6b3fa0; stroke-width: 1.6 }
+"""
+_HOW_TO_READ = (
+    "A row a device, time goes to the right. A number is a microbatch, on its way forward or "
+    "backward through a stage; hatched, the device is idle. Below: of how many microbatches each "
+    "device keeps the activations."
+)
+
+
+class _PipelineLayout:
+    """Where things are: time shares the width, but the numbers of microbatches can be read."""
+
+    def __init__(self, schedule: PipelineSchedule, timeline: PipelineTimeline) -> None:
+        whole = timeline.seconds or 1.0
+        lengths = [
+            event.end_s - event.begin_s
+            for device in range(schedule.devices)
+            for event in computed(timeline, device)
+            if event.instruction.op != UPDATE
+        ]
+        digits = len(str(schedule.microbatches - 1))
+        legible = (digits * DIGIT + 3) / min(lengths, default=whole)
+        room = WIDTH - 2 * MARGIN - LABELS - RIGHT
+        self.scale = max(room / whole, min(legible, WIDEST / whole))
+        self.whole = whole * self.scale
+        self.below = AXIS + schedule.devices * (TALL + GAP) - GAP + BETWEEN
+        self.height = self.below + schedule.devices * (LOW + GAP)
+
+    def x(self, seconds: float) -> float:
+        return round(LABELS + seconds * self.scale, 2)
+
+    def top(self, row: int) -> int:
+        return AXIS + row * (TALL + GAP)
+
+    def base(self, row: int) -> int:
+        """Of what the device keeps."""
+        return self.below + row * (LOW + GAP) + LOW
+
+
+def as_svg(schedule: PipelineSchedule, timeline: PipelineTimeline) -> str:
+    """The schedule with its price as an SVG document, complete in itself.
+
+    Raises ScheduleError for more than can be told apart.
+    """
+    drawable(schedule)
+    frame = _PipelineLayout(schedule, timeline)
+    width = 2 * MARGIN + LABELS + frame.whole + RIGHT
+    title = f"{schedule.name}: {size(schedule, timeline)}"
+    root = document(title, [description(schedule), _HOW_TO_READ], STYLE)
+    stripes = {"width": "6", "height": "6", "patternUnits": "userSpaceOnUse"}
+    hatch = SubElement(SubElement(root, "defs"), "pattern", {"id": "hatch", **stripes})
+    SubElement(hatch, "path", {"class": "stripe", "d": "M-1 7L7 -1M-1 1L1 -1M5 7L7 5"})
+    y = _heading(root, schedule, timeline, width)
+    picture = group(root, MARGIN, y)
+    _draw_axis(picture, frame, schedule, timeline)
+    for row in range(schedule.devices):
+        _draw_row(picture, frame, schedule, timeline, row)
+        _draw_kept(picture, frame, timeline, row)
+    text(picture, LABELS, frame.below - 10, "microbatches kept", "quiet small")
+    text(picture, LABELS + frame.whole + RIGHT, frame.below - 10, "most", "quiet small end")
+    return finished(root, round(width), y + frame.height + MARGIN - GAP)
+
+
+def _heading(
+    root: Element, schedule: PipelineSchedule, timeline: PipelineTimeline, width: float
+) -> int:
+    """Name, size, description and legend; returns where the picture begins."""
+    text(root, MARGIN, 46, schedule.name, "name")
+    wrapped = textwrap.wrap(description(schedule), int((width - 2 * MARGIN) // 7))
+    y = 70
+    for line in [size(schedule, timeline), *wrapped]:
+        text(root, MARGIN, y, line, "quiet")
+        y += 19
+    legend, x = group(root, MARGIN, y - 4), 0
+    several = schedule.stages > schedule.devices
+    kinds = [("forward shade-0", "forward"), ("backward shade-0", "backward")]
+    kinds += [("forward shade-1", "paler: a device's later stages")] * several
+    for kind, label in [*kinds, ("idle", "idle, the bubble")]:
+        place = {"x": str(x), "y": "0", "width": "28", "height": "18", "rx": "3"}
+        SubElement(legend, "rect", {"class": kind, **place})
+        text(legend, x + 36, 14, label)
+        x += 58 + int(6.5 * len(label))
+    return y + 28
+
+
+def _draw_axis(
+    parent: Element, frame: _PipelineLayout, schedule: PipelineSchedule, timeline: PipelineTimeline
+) -> None:
+    unit, bottom = clock(timeline), frame.top(schedule.devices) - GAP
+    text(parent, LABELS - 12, 18, unit.unit, "quiet small end")
+    for time in axis(timeline, 16):
+        x = frame.x(time / unit.per_second)
+        SubElement(parent, "path", {"class": "scale", "d": f"M{x:g} {AXIS - 4}V{bottom + 3}"})
+        text(parent, x, 18, f"{time:g}", "quiet small middle")
+
+
+def _draw_row(
+    parent: Element,
+    frame: _PipelineLayout,
+    schedule: PipelineSchedule,
+    timeline: PipelineTimeline,
+    row: int,
+) -> None:
+    """What the device does."""
+    stages, middle = [str(stage) for stage in schedule.stages_of(row)], frame.top(row) + TALL / 2
+    named = f"stage{'s' * (len(stages) > 1)} {', '.join(stages)}"
+    text(parent, LABELS - 8, middle - 2, f"device {row}", "end")
+    text(parent, LABELS - 8, middle + 12, named, "quiet small end")
+    for begin, end in gaps(timeline, row):
+        place = _box_at(frame, row, (begin, end))
+        SubElement(parent, "rect", {"class": "idle", **place})
+    for event in computed(timeline, row):
+        _work(parent, frame, schedule, event)
+
+
+def _work(
+    parent: Element, frame: _PipelineLayout, schedule: PipelineSchedule, event: Event
+) -> None:
+    op, stage, microbatch = event.instruction
+    pale = shade(schedule, stage)
+    box = SubElement(parent, "g")
+    SubElement(box, "title").text = f"device {event.device}: {event.instruction}"
+    kind = f"{op} shade-{pale}" if op in (FORWARD, BACKWARD) else op
+    place = _box_at(frame, event.device, (event.begin_s, event.end_s), air=1)
+    SubElement(box, "rect", {"class": kind, "rx": "3", **place})
+    begin, end = frame.x(event.begin_s), frame.x(event.end_s)
+    if op != UPDATE and end - begin >= len(str(microbatch)) * DIGIT:
+        y = frame.top(event.device) + TALL / 2 + 4
+        text(box, (begin + end) / 2, y, str(microbatch), f"number on-{pale}")
+
+
+def _box_at(
+    frame: _PipelineLayout, row: int, span: Tuple[float, float], air: float = 0.0
+) -> Dict[str, str]:
+    """Attributes of a box in the device's row; ``span``: from, to, in seconds."""
+    begin, end = map(frame.x, span)
+    return {
+        "x": f"{begin + air / 2:g}",
+        "y": str(frame.top(row)),
+        "width": f"{max(end - begin - air, 0.5):g}",
+        "height": str(TALL),
+    }
+
+
+def _draw_kept(
+    parent: Element, frame: _PipelineLayout, timeline: PipelineTimeline, row: int
+) -> None:
+    """How many microbatches the device keeps; the same scale for all."""
+    rows = range(len(timeline.kept))
+    most = max(1, *(most_kept(timeline, device) for device in rows))
+    base, line = frame.base(row), f"M{frame.x(0):g} {frame.base(row)}"
+    for at_s, microbatches in levels(timeline, row):
+        line += f"H{frame.x(at_s):g}V{base - microbatches / most * LOW:g}"
+    line += f"H{frame.x(timeline.seconds):g}"
+    SubElement(parent, "path", {"class": "kept", "d": f"{line}V{base}z"})
+    SubElement(parent, "path", {"class": "level", "d": line})
+    text(parent, LABELS - 8, base - 4, f"device {row}", "quiet small end")
+    right = LABELS + frame.whole + RIGHT
+    text(parent, right, base - 4, str(most_kept(timeline, row)), "small end")

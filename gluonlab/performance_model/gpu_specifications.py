@@ -1,0 +1,162 @@
+"""The GPUs and machines that predictions are made for. Nothing here is measured.
+
+How GPUs and hosts are linked: `gluonlab.collectives`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Dict, NamedTuple
+
+from gluonlab.collectives.named_topologies import MOST_HOSTS, NETWORKS, Topology, make_topology
+from gluonlab.collectives.topology_file import is_file_name
+from gluonlab.errors import ConfigError, ScheduleError, unknown
+
+FLOAT32, TF32, FLOAT16 = "float32", "TF32", "float16"
+
+
+@dataclass(frozen=True)
+class GpuSpec:
+    """One GPU: peak ``flops`` (FLOP/s by kind of arithmetic), memory's bytes/s, and its cores.
+
+    ``capability``: (major, minor). ``sheet``: where the figures stand.
+    """
+
+    name: str
+    generation: str
+    capability: float
+    flops: Dict[str, float]
+    bytes_per_s: float
+    memory_bytes: float
+    cores: int
+    sheet: str
+
+    def arithmetic(self, dtype: str, tf32: bool = True) -> str:
+        """What MXNet 1.9.1 cu112 computes matrix products of ``dtype`` with.
+
+        From compute capability 8.0 on, cuDNN and cuBLAS of CUDA 11 take TF32 for float32, unless
+        NVIDIA_TF32_OVERRIDE=0, which gluonlab sets without --tf32. float16 takes tensor cores from
+        7.0 on.
+        """
+        return TF32 if tf32 and dtype == FLOAT32 and TF32 in self.flops else dtype
+
+
+GPUS: Dict[str, GpuSpec] = {
+    gpu.name: gpu
+    for gpu in (
+        GpuSpec(
+            "K80", "Kepler", 3.7, {FLOAT32: 4.37e12, FLOAT16: 4.37e12}, 240e9, 12e9, 2496,
+            "Tesla K80 data sheet: 8.74 TFLOP/s with boost, 480 GB/s, 4992 cores, 24 GB for its "
+            "two GPUs; this is one of them",
+        ),
+        GpuSpec(
+            "M60", "Maxwell", 5.2, {FLOAT32: 4.825e12, FLOAT16: 4.825e12}, 160e9, 8e9, 2048,
+            "Tesla M60 data sheet: 9.65 TFLOP/s with boost, 320 GB/s, 4096 cores, 16 GB for its "
+            "two GPUs; this is one of them",
+        ),
+        GpuSpec(
+            "V100", "Volta", 7.0, {FLOAT32: 15.7e12, FLOAT16: 125e12}, 900e9, 16e9, 5120,
+            "Tesla V100 data sheet, SXM2: 15.7 TFLOP/s, 125 with tensor cores, 900 GB/s, "
+            "5120 cores",
+        ),
+        GpuSpec(
+            "T4", "Turing", 7.5, {FLOAT32: 8.1e12, FLOAT16: 65e12}, 320e9, 16e9, 2560,
+            "T4 data sheet: 8.1 TFLOP/s, 65 with tensor cores, 320 GB/s, 2560 cores",
+        ),
+        GpuSpec(
+            "A10G", "Ampere", 8.6, {FLOAT32: 35e12, TF32: 35e12, FLOAT16: 70e12}, 600e9, 24e9,
+            10240,
+            "A10G data sheet: 35 TFLOP/s, 35 in TF32 and 70 in float16 with tensor cores, dense, "
+            "600 GB/s; 80 multiprocessors of 128 cores: Amazon's page of G5",
+        ),
+        GpuSpec(
+            "A100", "Ampere", 8.0, {FLOAT32: 19.5e12, TF32: 156e12, FLOAT16: 312e12}, 1555e9, 40e9,
+            6912,
+            "A100 data sheet, 40 GB SXM: 19.5 TFLOP/s, 156 in TF32 and 312 in float16 with tensor "
+            "cores, dense, 1555 GB/s, 6912 cores",
+        ),
+        GpuSpec(
+            "A100-80GB", "Ampere", 8.0, {FLOAT32: 19.5e12, TF32: 156e12, FLOAT16: 312e12}, 2039e9,
+            80e9, 6912, "A100 data sheet, 80 GB SXM: as with 40 GB, but 2039 GB/s",
+        ),
+    )
+}  # fmt: skip
+
+
+# --- machines
+
+MACHINES: Dict[str, str] = {
+    "p2.16xlarge": "K80",
+    "p3.2xlarge": "V100",
+    "p3.8xlarge": "V100",
+    "p3.16xlarge": "V100",
+    "p3dn.24xlarge": "V100",
+    "p4d.24xlarge": "A100",
+    "g4dn.12xlarge": "T4",
+    "g5.12xlarge": "A10G",
+    "g5.48xlarge": "A10G",
+}
+
+
+class Machine(NamedTuple):
+    """One machine, or several alike: ``name`` as given, and ``kind`` without their number.
+
+    ``nominal``: whether its links have the speeds that its makers name, and not those of a file.
+    """
+
+    name: str
+    kind: str
+    gpu: GpuSpec
+    topology: Topology
+    nominal: bool = True
+
+    @property
+    def hosts(self) -> int:
+        """How many."""
+        return len(self.topology.hosts)
+
+    @property
+    def gpus_each(self) -> int:
+        """GPUs of each host."""
+        return self.topology.world_size // self.hosts
+
+
+def find_machine(name: str) -> Machine:
+    """The machine ``p3.16xlarge``, or four of them, ``p3.16xlarge*4``, or a file's, ``m.json``.
+
+    Raises ConfigError, with what is possible, for others.
+    """
+    kind = name.partition("*")[0].strip()
+    if is_file_name(kind):
+        return _written(name)
+    if kind not in MACHINES:
+        several = f"; several hosts are NAME*HOSTS, up to {MOST_HOSTS}, as in p3.16xlarge*4"
+        file = "; a machine of your own is a file, m.json"
+        raise ConfigError(unknown("machine to predict", kind, MACHINES) + several + file)
+    try:
+        topology = make_topology(name)
+    except ScheduleError as error:
+        raise ConfigError(str(error)) from None
+    assert kind in NETWORKS
+    return Machine(name, kind, GPUS[MACHINES[kind]], topology)
+
+
+def _written(name: str) -> Machine:
+    """The machine of a file, which says the kind of its GPUs."""
+    try:
+        topology = make_topology(name)
+    except ScheduleError as error:
+        raise ConfigError(str(error)) from None
+    if not topology.gpu:
+        raise ConfigError(
+            f"{name} does not say which GPUs it has, which a prediction needs: add "
+            f'"gpu": "V100", or one of {", ".join(GPUS)}'
+        )
+    if topology.gpu not in GPUS:
+        raise ConfigError(f"{name}: {unknown('gpu', topology.gpu, GPUS)}")
+    if len(topology.hosts) > 1:
+        raise ConfigError(
+            f"{name} has {len(topology.hosts)} hosts, and a prediction takes files of one: "
+            "choose NAME*HOSTS, as in p3.16xlarge*4, or write a file of one host"
+        )
+    return Machine(name, name, GPUS[topology.gpu], topology, nominal=False)

@@ -1,0 +1,262 @@
+"""The format of a run's folder: its files, and the fields of each line of metrics.jsonl.
+
+docs/run-folder.md describes it for people; a test compares that page with this module.
+Does not import MXNet.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass, field
+from typing import Any, Callable, ClassVar, Dict, Mapping, Optional, Sequence, Tuple, Type
+
+FORMAT = 2  # what config.json calls "format"; the first one had no such number
+
+CONFIG, METRICS, PARAMETERS = "config.json", "metrics.jsonl", "parameters.params"
+WRONG = "wrong.png"  # what gluonlab.predict --wrong draws
+CURVES, CONFUSION, EXPORT, COMPARISON = "curves.png", "confusion.png", "export", "compare.json"
+TRACE, TIMELINE = "trace.json", "timeline.svg"
+CHECKPOINTS = "checkpoints"  # a folder, see gluonlab.runs.checkpoint
+TENSORBOARD = "tensorboard"  # another, see gluonlab.runs.tensorboard_file
+FILES = (CONFIG, METRICS, PARAMETERS, CURVES, CONFUSION, COMPARISON, TRACE, TIMELINE)
+
+Check = Callable[[Any], bool]
+
+# The JSON text of a line, and of a file. ValueError for NaN and infinity, which JSON has not.
+line_text = json.JSONEncoder(allow_nan=False).encode
+file_text = json.JSONEncoder(allow_nan=False, indent=2).encode
+
+
+def between(least: float, most: float) -> Check:
+    """Whether a value is a number in this range; a whole one where ``least`` is."""
+    kinds = int if isinstance(least, int) else (int, float)
+
+    def check(value: Any) -> bool:  # False for NaN
+        return isinstance(value, kinds) and not isinstance(value, bool) and least <= value <= most
+
+    return check
+
+
+LARGEST = 1e39  # beyond float32, so that no run writes it; and sums of such numbers are finite
+number, positive, not_negative = (between(least, LARGEST) for least in (-LARGEST, 1e-9, 0.0))
+share, count, count_or_none = between(0.0, 1.0), between(1, 2**53), between(0, 2**53)
+
+
+def text(value: Any) -> bool:
+    """Whether a value is text."""
+    return isinstance(value, str)
+
+
+def digest(value: Any) -> bool:
+    """Whether a value is a SHA-256."""
+    return isinstance(value, str) and re.fullmatch("[0-9a-f]{64}", value) is not None
+
+
+def or_none(check: Check) -> Check:
+    """A check for nothing, or for what passes ``check``."""
+    return lambda value: value is None or check(value)
+
+
+def list_of(check: Check) -> Check:
+    """A check for lists of what passes ``check``."""
+    return lambda value: isinstance(value, list) and all(map(check, value))
+
+
+def dict_of(check: Check) -> Check:
+    """A check for dictionaries of what passes ``check``."""
+    return lambda value: isinstance(value, dict) and all(map(check, value.values()))
+
+
+def numbers_by_name(value: Any) -> bool:
+    """Whether a value is a dictionary of numbers, some of which may be missing."""
+    return dict_of(or_none(number))(value) and "" not in value
+
+
+def _field(meaning: str, check: Check, unit: str = "", **more: Any) -> Any:
+    """A field of a line.
+
+    ``default``: its value where older versions did not write it. ``formerly``: its name in format
+    1, empty where it had none.
+    """
+    default = {"default": more.pop("default")} if "default" in more else {}
+    return field(**default, metadata={"meaning": meaning, "check": check, "unit": unit, **more})
+
+
+def _since_start(**more: Any) -> Any:
+    return _field("time since the run began", not_negative, "s", default=None, **more)
+
+
+@dataclass(frozen=True)
+class MetricsLine:
+    """A line of metrics.jsonl. ``tag``: what tells its kind from the others."""
+
+    tag: ClassVar[Dict[str, str]]
+
+    def to_dict(self) -> Dict[str, Any]:
+        """The line's JSON object."""
+        return {**self.tag, **vars(self)}
+
+
+@dataclass(frozen=True)
+class Step(MetricsLine):
+    """A training step, written when its loss is known, some steps later."""
+
+    tag = {"kind": "step"}
+    step: int = _field("number of the step in the run, from 1", count)
+    loss: float = _field("mean training loss of the batch's images", number)
+    lr: float = _field("learning rate", not_negative)
+    epoch: Optional[int] = _field("number of the epoch, from 1", count, default=None)
+    images: Optional[int] = _field("images of the batch", count, default=None)
+    seconds: Optional[float] = _since_start()
+
+
+STALENESS = (
+    "element i: pushes of an array to a server that found the weights changed by i updates of "
+    "others since their worker got them; the last of 63 is for all above"
+)
+TOP5 = "share of those whose label is among the five best scores; null for five classes or fewer"
+WAITING = "share of training_seconds in which the loop waited for batches"
+
+
+@dataclass(frozen=True)
+class Epoch(MetricsLine):
+    """A pass over the training images, and the evaluation after it."""
+
+    tag = {"kind": "epoch"}
+    epoch: int = _field("number of the epoch, from 1", count)
+    step: int = _field("number of its last step in the run", count)
+    images: int = _field("images that it trained on", count)
+    training_seconds: float = _field(
+        "time of its training, without the evaluation", positive, "s", formerly="seconds"
+    )
+    loss: float = _field("mean training loss of its images", number)
+    accuracy: float = _field("share of the test images that the network gets right", share)
+    validation_loss: Optional[float] = _field("mean loss of the test images", number, default=None)
+    top5_accuracy: Optional[float] = _field(TOP5, share, default=None)
+    metrics: Optional[Mapping[str, Optional[float]]] = _field(
+        "the user's own metrics of the test images, by name; null where one is not defined",
+        numbers_by_name, default=None,
+    )  # fmt: skip
+    waiting: float = _field(WAITING, not_negative, default=0.0)
+    lr: Optional[float] = _field("learning rate of its last step", not_negative, default=None)
+    seconds: Optional[float] = _since_start(formerly="")
+
+    @property
+    def images_per_second(self) -> float:
+        """Training images per second."""
+        return self.images / self.training_seconds
+
+
+@dataclass(frozen=True)
+class DivergedEvent(MetricsLine):
+    """The end of a run whose loss or parameters are beyond recovery, or whose replicas differ."""
+
+    tag = {"kind": "event", "event": "diverged"}
+    message: str = _field("which number or parameter went wrong, how, and at which step", text)
+
+
+@dataclass(frozen=True)
+class LossScaleEvent(MetricsLine):
+    """The dynamic loss scale after an epoch, with float16."""
+
+    tag = {"kind": "event", "event": "loss_scale"}
+    epoch: int = _field("number of the epoch, from 1", count)
+    step: int = _field("number of its last step in the run", count)
+    loss_scale: float = _field("factor by which losses are multiplied", positive)
+    skipped: int = _field("steps skipped so far because gradients overflowed", count_or_none)
+
+
+@dataclass(frozen=True)
+class StalenessEvent(MetricsLine):
+    """How stale gradients were in an epoch of processes that do not wait for each other."""
+
+    tag = {"kind": "event", "event": "staleness"}
+    epoch: int = _field("number of the epoch, from 1", count)
+    step: int = _field("number of rank 0's last step in the run", count)
+    pushes: Sequence[int] = _field(STALENESS, list_of(count_or_none), "pushes")
+
+    def in_words(self) -> str:
+        """``0.95 updates of others on average, at most 2; 24 + 82 + 14 pushes met 0, 1, ...``."""
+        told = sum(self.pushes)
+        if not told:
+            return "no push"
+        mean = sum(met * times for met, times in enumerate(self.pushes)) / told
+        most = max(met for met, times in enumerate(self.pushes) if times)
+        shares = ", ".join(f"{met}: {times}" for met, times in enumerate(self.pushes) if times)
+        return f"{mean:.2f} updates of others on average, at most {most}; pushes by it {shares}"
+
+
+@dataclass(frozen=True)
+class ProfileEvent(MetricsLine):
+    """Where the time of some steps went, with --profile."""
+
+    tag = {"kind": "event", "event": "profile"}
+    step: int = _field("number of the first step that was recorded", count)
+    steps: int = _field("how many were", count)
+    step_seconds: float = _field("time of one of them, the mean", positive, "s")
+    shares: Mapping[str, Mapping[str, float]] = _field(
+        "for each device the share of that time in each phase, and waiting", dict_of(dict_of(share))
+    )
+    overlap: Optional[float] = _field(
+        "share of the time of sums and copies in which some device computed backward; null where "
+        "there are none",
+        or_none(share),
+    )
+
+
+@dataclass(frozen=True)
+class ResumedEvent(MetricsLine):
+    """A run goes on from a checkpoint."""
+
+    tag = {"kind": "event", "event": "resumed"}
+    step: int = _field("number of the last step before the checkpoint", count)
+    message: str = _field("what differs from the run before, if anything does", text)
+
+
+@dataclass(frozen=True)
+class StoppedEvent(MetricsLine):
+    """A callback, such as --patience, has ended the training before its last epoch."""
+
+    tag = {"kind": "event", "event": "stopped"}
+    step: int = _field("number of the last step", count)
+    message: str = _field("the callback, and why it stopped", text)
+
+
+@dataclass(frozen=True)
+class ConfusionEvent(MetricsLine):
+    """The confusion matrix after the last epoch, with --confusion."""
+
+    tag = {"kind": "event", "event": "confusion"}
+    matrix: Sequence[Sequence[int]] = _field(
+        "row i, column j: test images of class i that were taken for class j",
+        list_of(list_of(count_or_none)),
+        "images",
+    )
+
+
+@dataclass(frozen=True)
+class UnheardEvent(MetricsLine):
+    """From here on nobody read what the run printed, or would print; it went on all the same."""
+
+    tag = {"kind": "event", "event": "unheard"}
+    message: str = _field("what the system said of it", text)
+
+
+@dataclass(frozen=True)
+class EndedEvent(MetricsLine):
+    """The run has ended, and its files are written."""
+
+    tag = {"kind": "event", "event": "ended"}
+    step: int = _field("number of its last step", count)
+    files: Mapping[str, str] = _field(
+        "SHA-256 of each file that it leaves, but those that grow or are drawn again",
+        dict_of(digest),
+    )
+    seconds: Optional[float] = _since_start()
+
+
+LINES: Tuple[Type[MetricsLine], ...] = (
+    Step, Epoch, DivergedEvent, LossScaleEvent, StalenessEvent, ProfileEvent, ResumedEvent,
+    StoppedEvent, ConfusionEvent, UnheardEvent, EndedEvent,
+)  # fmt: skip

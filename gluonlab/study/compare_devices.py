@@ -1,0 +1,154 @@
+"""The same training on 1, 2, ... devices, and a table."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from typing import Any, List, Optional, Sequence
+
+from mxnet import gluon
+
+from gluonlab.config import TrainConfig
+from gluonlab.data.sets.dataset import Dataset
+from gluonlab.data.sets.gluon_datasets import resolve_dataset, warn_of_loaders
+from gluonlab.devices import gpu_count
+from gluonlab.errors import ConfigError, ModelError, OutputError, UsageError
+from gluonlab.runs.run_result import Result
+from gluonlab.runs.run_writer import RunDirectory
+from gluonlab.training.callbacks import made
+from gluonlab.training.loop import train
+from gluonlab.training.plan import Plan, make_plan, resolve_config, set_up_devices
+from gluonlab.training.reporter import ConsoleReporter, Reporter
+from gluonlab.training.training_setup import prepare, until_read
+from gluonlab.training.user_components import UserComponents, make_own
+
+
+@dataclass(frozen=True)
+class ComparisonRow:
+    """One run of a comparison.
+
+    ``speedup``: images/s over those of the first run; ``efficiency``: that per device.
+    """
+
+    devices: int
+    global_batch_size: int
+    images_per_second: float
+    speedup: float
+    efficiency: float
+    accuracy: float
+    run_dir: str
+
+
+def compare(
+    config: TrainConfig,
+    counts: Sequence[int],
+    reporter: Optional[Reporter] = None,
+    dataset: Any = None,
+    callbacks: Sequence[Any] = (),
+    net: Any = None,
+    loss: Any = None,
+    metrics: Any = None,
+) -> List[ComparisonRow]:
+    """Train with each number of GPUs in ``counts``, and compare with the first.
+
+    Without a GPU, CPU devices stand in, as in `gpus`. ``dataset`` and what follows is as for
+    `train`: a callback that is a class is made anew for each run, an object is told of all of them;
+    ``net`` is what makes a network, since each run needs its own.
+
+    Every CPU device computes with one thread in every run, else the first run would already use all
+    cores. Raises ConfigError when ``config`` names devices itself, and the errors of `train` before
+    the first run begins.
+    """
+    config = TrainConfig.required("compare", config)
+    if config.gpus is not None or config.devices is not None:
+        raise ConfigError(
+            f"--compare {','.join(map(str, counts))} chooses the devices itself: "
+            "leave --gpus and --devices out"
+        )
+    if config.device_weights is not None:
+        raise ConfigError(
+            f"--compare {','.join(map(str, counts))} and --device-weights {config.device_weights} "
+            "contradict each other: weights are for one number of devices: leave one of them out"
+        )
+    reporter = reporter or ConsoleReporter()
+    if not gpu_count() and config.threads is None and max(counts) > 1:
+        config = config.replace(threads=1)
+    configs = [config.replace(gpus=count) for count in counts]
+    if isinstance(net, gluon.Block):
+        raise ModelError(
+            f"net {type(net).__name__} is one network, and each run of a comparison needs its own: "
+            "give a function that makes it"
+        )
+    made(callbacks)
+    read = _check(configs, dataset, make_own(net, loss, metrics))
+    folder = RunDirectory.create(config.out, f"compare-{'-'.join(map(str, counts))}")
+    results: List[Result] = []
+    try:
+        folder.describe(config.to_dict(), compare=list(counts))
+        for count in counts:
+            name = f"{count}-device{'s' * (count > 1)}"
+            reporter.say(f"\n--- {name.replace('-', ' ')}")
+            own = config.replace(gpus=count, out=str(folder.path / name))
+            results.append(train(
+                own, None, reporter, read, callbacks=callbacks, net=net, loss=loss, metrics=metrics
+            ))  # fmt: skip
+        rows = make_rows(results)
+        folder.compared([asdict(row) for row in rows])
+        folder.close()
+        return rows
+    except UsageError:
+        folder.discard()
+        raise
+    except KeyboardInterrupt as error:
+        if not error.args:  # between two runs, else the run has said what is left of it
+            error.args = (
+                f"{folder.path} holds the finished runs, {len(results)} of {len(counts)}",
+            )
+        raise
+    finally:
+        with suppress(OutputError):
+            folder.close()
+
+
+def _check(configs: Sequence[TrainConfig], given: Any, own: UserComponents) -> Dataset:
+    """The data set of all runs, read unless it is given.
+
+    Mistakes are found before the first run, and the cheap ones before anything is read.
+    """
+    RunDirectory.check(configs[0].out)
+    for config in configs:
+        set_up_devices(resolve_config(config, until_read(given), own=own))
+    dataset = resolve_dataset(given)
+    plans: List[Plan] = []
+    for config in configs:
+        plans.append(make_plan(config, plans[0].dataset if plans else dataset, own=own))
+        plan = plans[-1]
+        warn_of_loaders(given, plan.dataset, plan.global_batch_size, plan.drop_last)
+        prepare(plan)
+    return plans[0].dataset
+
+
+def make_rows(results: Sequence[Result]) -> List[ComparisonRow]:
+    """The table's numbers; speed-up and efficiency are relative to the first result."""
+    first, rows = results[0], []
+    for result in results:
+        devices, images_per_second = len(result.plan.ctxs), result.images_per_second
+        speedup = images_per_second / first.images_per_second
+        efficiency = speedup * len(first.plan.ctxs) / devices
+        rows.append(ComparisonRow(
+            devices, result.plan.global_batch_size, images_per_second, speedup, efficiency,
+            result.accuracy, str(result.run_dir),
+        ))  # fmt: skip
+    return rows
+
+
+def table(rows: Sequence[ComparisonRow]) -> str:
+    """The comparison as text, for a terminal of 80 columns."""
+    heads = f"{'devices':>7}  {'batch':>6}  {'images/s':>9}  {'speed-up':>8}  {'efficiency':>10}"
+    lines = [f"{heads}  {'accuracy':>8}"]
+    for row in rows:
+        speed = f"{row.images_per_second:>9,.0f}  {row.speedup:>7.2f}x  {row.efficiency:>10.0%}"
+        lines.append(
+            f"{row.devices:>7}  {row.global_batch_size:>6,}  {speed}  {row.accuracy:>8.4f}"
+        )
+    return "\n".join(lines)

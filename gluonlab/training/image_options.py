@@ -1,0 +1,53 @@
+"""What a config says of image files; without MXNet, which packing them does not need."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import Any, Dict, Mapping, Optional
+
+from gluonlab.config import TrainConfig, option_name
+from gluonlab.data.images.resize_image import PILLOW, usual_resizer
+from gluonlab.data.sets.dataset_registry import all_of_image_files, is_cut_already, of_image_files
+from gluonlab.errors import ConfigError, DataError
+
+
+def file_options(config: TrainConfig) -> Dict[str, Any]:
+    """The options of the data set's loader besides its folder, where it reads image files.
+
+    Raises ConfigError for a setting that has no effect on other data sets.
+    """
+    names = (
+        "image_size", "decoders", "resizer", "skip_bad", "random_resized_crop", "val_share",
+    )  # fmt: skip
+    options = {name: getattr(config, name) for name in names if getattr(config, name)}
+    if of_image_files(config.dataset):
+        return {**options, "memory": config.resident_bytes}
+    for name in options:
+        raise ConfigError(
+            f"{option_name(name)} is for image files, and {config.dataset} has none: "
+            f"leave it out, or choose {', '.join(all_of_image_files())}"
+        )
+    return {}
+
+
+def resizer_of(config: TrainConfig) -> Optional[str]:
+    """Return the library that will resize the images of a config; None if none is resized."""
+    return config.resizer or (usual_resizer() if _resizes(config) else None)
+
+
+def with_resizer(config: TrainConfig, before: Mapping[str, Any]) -> TrainConfig:
+    """Return the config with the resizer that a run had, unless the config names one.
+
+    ``before``: the settings in the run's config.json. Runs of older versions resized with Pillow.
+    """
+    if config.resizer is not None or not _resizes(config):
+        return config
+    return config.replace(resizer=before.get("resizer", PILLOW))
+
+
+def _resizes(config: TrainConfig) -> bool:
+    with suppress(DataError):  # of files that are not there
+        return of_image_files(config.dataset) and not is_cut_already(
+            config.dataset, config.data_dir
+        )
+    return False

@@ -1,0 +1,98 @@
+"""--profile: where the time of some steps of a run goes, as a trace, a picture and numbers."""
+
+from __future__ import annotations
+
+from typing import Callable, List, Optional
+
+import mxnet as mx
+from mxnet import nd
+
+from gluonlab.data.loading.split_batch import Batch
+from gluonlab.files.atomic_files import write_text
+from gluonlab.parallel.strategy import Strategy
+from gluonlab.runs.run_schema import TIMELINE, TRACE, ProfileEvent
+from gluonlab.runs.run_writer import NoRunDirectory, RunDirectory
+from gluonlab.timeline import mxnet_profiler
+from gluonlab.timeline.recorder import Recorder
+from gluonlab.timeline.timeline import write_trace
+from gluonlab.timeline.timeline_svg import as_svg, in_words
+
+WARM_UP = 10  # steps before the first that is recorded, where an epoch has so many
+
+
+class ProfiledTraining:
+    """``step(batch, number)`` trains on a batch, the one of step ``number`` of the run, from 1.
+
+    Where the run has a folder, the first window of so many ``steps`` that lies in one epoch is
+    recorded, on the devices ``ctxs``, and ``say`` gets lines about it. `close` it in the end.
+    """
+
+    def __init__(
+        self,
+        strategy: Strategy,
+        steps: int,
+        steps_per_epoch: int,
+        ctxs: List[mx.Context],
+        run: "RunDirectory | NoRunDirectory",
+        say: Callable[[str], None],
+    ) -> None:
+        self._strategy, self._run, self._say = strategy, run, say
+        self._steps_per_epoch, self._ctxs = steps_per_epoch, ctxs
+        self._wanted = 0 if run.path is None else steps  # that are still to be recorded
+        self._made = 0
+        self._recorder: Optional[Recorder] = None
+
+    def step(self, batch: Batch, number: int) -> List[nd.NDArray]:
+        """The sum of losses (1,) of each shard, as `Strategy.step` gives them."""
+        if not self._wanted:
+            return self._strategy.step(batch)
+        self._made += 1
+        if self._recorder is not None:
+            return self._recorded(batch, self._recorder)
+        left = self._steps_per_epoch - (number - 1) % self._steps_per_epoch
+        if left <= self._wanted or (self._made < WARM_UP and left > self._wanted + 1):
+            return self._strategy.step(batch)
+        self._recorder = Recorder(self._ctxs, number + 1)
+        losses: List[nd.NDArray] = self._recorder.learn(
+            lambda around: self._strategy.step(batch, around)
+        )
+        return losses
+
+    def _recorded(self, batch: Batch, recorder: Recorder) -> List[nd.NDArray]:
+        losses: List[nd.NDArray] = recorder.record(
+            lambda around: self._strategy.step(batch, around)
+        )
+        self._wanted -= 1
+        if not self._wanted:
+            self._finish(recorder)
+        return losses
+
+    def _finish(self, recorder: Recorder) -> None:
+        folder = self._run.path
+        assert folder is not None
+        timeline = recorder.end()
+        steps = len(timeline.starts)
+        write_trace(timeline, folder / TRACE)
+        write_text(folder / TIMELINE, as_svg(timeline, f"Where the time went: {folder.name}"))
+        self._run.write(
+            ProfileEvent(
+                step=timeline.first_step,
+                steps=steps,
+                step_seconds=timeline.step_s,
+                shares={row: timeline.shares(row) for row in timeline.rows},
+                overlap=timeline.overlap(),
+            )
+        )
+        last = timeline.first_step + steps - 1
+        self._say(
+            f"{'profile':<11}steps {timeline.first_step} to {last}, {timeline.step_s * 1e3:.2f} ms "
+            f"each: {folder / TIMELINE}, and {TRACE} for ui.perfetto.dev"
+        )
+        for line in in_words(timeline):
+            self._say(f"{'':<11}{line}")
+        self.close()
+
+    def close(self) -> None:
+        """Record no more, though a window may be unfinished."""
+        if self._recorder is not None:
+            mxnet_profiler.stop()

@@ -1,0 +1,357 @@
+"""Scaling the loss changes no bit of the training; what overflows is left out on all devices, and
+the scale finds its way.
+
+None of it depends on the type that the network computes in, so it is tried in float32 here.
+"""
+
+import math
+
+import mxnet as mx
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from mxnet import gluon, nd
+from mxnet.gluon import nn
+from support.covering import pairwise
+from support.devices import contexts
+from support.examples import examples
+from support.kvstore_runs import BATCHES, OPTIMIZERS, small_net
+from support.reference import as_is, random_batches, shards, values
+
+from gluonlab.bucketed_trainer.gradient_postprocessing import Unscaling
+from gluonlab.bucketed_trainer.loss_scale import LossScale, SkipNotFinite, make_loss_scale
+from gluonlab.bucketed_trainer.trainer import BucketedTrainer
+from gluonlab.errors import ConfigError, DivergedError
+from gluonlab.kvstores import KVSTORES, make_kvstore
+from gluonlab.optimizers.optimizer_registry import OPTIMIZERS as OFFERED
+from gluonlab.optimizers.optimizer_registry import make_optimizer
+from gluonlab.parallel.data.microbatches import WHOLE, Microbatches
+from gluonlab.parallel.data.strategy import DataParallelStep
+from gluonlab.training.learning_rate_schedule import Rates
+
+STORES = [name for name, kind in KVSTORES.items() if not kind.gpus_only]
+ONE_IMAGE = random_batches([1], seed=5, shape=(1, 4, 4), classes=4)
+
+
+def make_step(
+    net,
+    ctxs,
+    loss_scale,
+    store="device",
+    cut=WHOLE,
+    optimizer="sgd",
+    sync_bn=False,
+    clip_norm=None,
+    bucket_bytes=100,
+    **params,
+):
+    params = params or (dict(OPTIMIZERS.get(optimizer, {})) if isinstance(optimizer, str) else None)
+    trainer = BucketedTrainer(
+        net.collect_params(), optimizer, params, make_kvstore(store), bucket_bytes=bucket_bytes,
+        clip_norm=clip_norm, loss_scale=loss_scale,
+    )  # fmt: skip
+    return DataParallelStep(
+        net, gluon.loss.SoftmaxCrossEntropyLoss(), trainer, ctxs, as_is, cut, sync_bn
+    )
+
+
+def feed(step, batch, ctxs):
+    step(shards(batch, ctxs))
+
+
+def trained(loss_scale, k=2, batches=BATCHES, make_net=small_net, warm=(), **settings):
+    """The parameters of each of k devices."""
+    ctxs = contexts(k)
+    net = make_net(ctxs)
+    step = make_step(net, ctxs, loss_scale, **settings)
+    for sized in warm:
+        list(step.score(shards(sized, ctxs)))
+    for batch in batches:
+        feed(step, batch, ctxs)
+    return [values(net, ctx) for ctx in ctxs]
+
+
+def same(devices, others):
+    return all(
+        np.array_equal(a, b) for own, other in zip(devices, others) for a, b in zip(own, other)
+    )
+
+
+def linear_net(ctxs):
+    mx.random.seed(3)
+    net = nn.HybridSequential()
+    net.add(nn.Dense(4, in_units=16))
+    net.initialize(mx.init.Normal(0.3), ctx=ctxs)
+    return net
+
+
+def overflowing(batch, images=slice(None)):
+    """The batch with some images so large that their losses are still numbers in float32, but not
+    gradients times 2**16.
+    """
+    pixels = batch[0].copy()
+    pixels[images] *= 1e34
+    return pixels, batch[1]
+
+
+SINGLE = random_batches([7, 9, 8, 7, 9, 1], shape=(1, 4, 4), classes=4)
+MIXED = [
+    overflowing(SINGLE[0]),
+    *SINGLE[:2],
+    overflowing(SINGLE[5]),
+    overflowing(SINGLE[2]),
+    *SINGLE[3:],
+    overflowing(SINGLE[4]),
+]
+LEFT_OUT = [0, 3, 4, 8]  # places in MIXED
+KEPT = [batch for place, batch in enumerate(MIXED) if place not in LEFT_OUT]
+
+
+@examples(8, 12)
+@given(
+    exponent=st.integers(-14, 24),
+    k=st.integers(1, 3),
+    store=st.sampled_from(STORES),
+    optimizer=st.sampled_from(sorted(OPTIMIZERS)),
+    cut=st.sampled_from([WHOLE, Microbatches(count=2), Microbatches(size=1)]),
+    clip_norm=st.sampled_from([None, 0.01, 0.8]),
+)
+def test_a_power_of_two_changes_no_bit(exponent, k, store, optimizer, cut, clip_norm):
+    """On any devices, under any store, cut and clipped or not; some batches leave devices idle."""
+    options = dict(
+        k=k,
+        store=store,
+        optimizer=optimizer,
+        cut=cut,
+        clip_norm=clip_norm,
+        batches=BATCHES[:2] + ONE_IMAGE,
+    )
+    scale = LossScale(2.0**exponent)
+    assert same(trained(scale, **options), trained(None, **options))
+    assert (scale.value, scale.steps, scale.skipped) == (2.0**exponent, 3, 0)
+
+
+@pytest.mark.parametrize("name", OFFERED)
+def test_no_optimizer_sees_the_scale(name):
+    scaled, plain = (
+        trained(scale, optimizer=make_optimizer(name, {}), batches=BATCHES[:3])
+        for scale in (LossScale(2.0**12), None)
+    )
+    assert same(scaled, plain)
+
+
+def normalising_net(ctxs):
+    mx.random.seed(3)
+    net = nn.HybridSequential()
+    net.add(
+        nn.Conv2D(4, 3, in_channels=1),
+        nn.BatchNorm(in_channels=4),
+        nn.Activation("tanh"),
+        nn.Dense(4, in_units=16),
+    )
+    net.initialize(mx.init.Xavier(), ctx=ctxs)
+    return net
+
+
+@pytest.mark.parametrize("cut", [WHOLE, Microbatches(count=2)], ids=str)
+def test_the_graph_of_all_devices_is_scaled_as_well(cut):
+    options = dict(make_net=normalising_net, sync_bn=True, k=3, cut=cut)
+    assert same(trained(LossScale(2.0**10), **options), trained(None, **options))
+
+
+@pairwise(
+    k=[1, 3],
+    store=["device", "local", "ring", "sharded-optimizer"],
+    optimizer=list(OPTIMIZERS),
+    clip_norm=[None, 0.1],
+)
+def test_steps_that_overflow_leave_no_trace(k, store, optimizer, clip_norm):
+    """The same bits as without these batches, in the parameters and, since training goes on, in
+    momentum and counts.
+    """
+    ctxs, scale = contexts(k), LossScale(2.0**24)
+    net = linear_net(ctxs)
+    step = make_step(net, ctxs, scale, store, optimizer=optimizer, clip_norm=clip_norm)
+    left_out = []
+    for place, batch in enumerate(MIXED):
+        before, value = [values(net, ctx) for ctx in ctxs], scale.value
+        feed(step, batch, ctxs)
+        if scale.value < value:
+            assert scale.value == value / 2
+            assert same([values(net, ctx) for ctx in ctxs], before)
+            left_out.append(place)
+    assert left_out == LEFT_OUT
+    expected = trained(
+        None, k, KEPT, linear_net, store=store, optimizer=optimizer, clip_norm=clip_norm
+    )
+    assert same([values(net, ctx) for ctx in ctxs], expected)
+
+
+@pytest.mark.parametrize("store", ["device", "local", "ring", "sharded-optimizer"])
+@pytest.mark.parametrize("k", [1, 3])
+def test_nor_does_a_step_whose_norm_is_not_a_number(k, store):
+    """Clipping multiplies all of a bucket by it, what lies between its parameters, too."""
+    ctxs, scale = contexts(k), SkipNotFinite()
+    options = dict(store=store, clip_norm=0.1, bucket_bytes=1000)
+    net = small_net(ctxs)
+    step = make_step(net, ctxs, scale, **options)
+    assert any(bucket.gaps() for bucket in step.trainer.buckets)
+    pixels, labels = SINGLE[1]
+    for batch in (SINGLE[0], (pixels * np.nan, labels), *SINGLE[2:]):
+        feed(step, batch, ctxs)
+    assert scale.skipped == 1
+    kept = [SINGLE[0], *SINGLE[2:]]
+    expected = trained(None, k, kept, small_net, **options)
+    assert same([values(net, ctx) for ctx in ctxs], expected)
+
+
+@pairwise(device=[0, 2], store=STORES, clip_norm=[None, 1.0])
+def test_an_overflow_on_one_device_stops_all(device, store, clip_norm):
+    ctxs, scale = contexts(3), LossScale(2.0**20)
+    net = linear_net(ctxs)
+    step = make_step(net, ctxs, scale, store, clip_norm=clip_norm)
+    batch = SINGLE[1]  # 3 images for each device
+    feed(step, batch, ctxs)
+    before = [values(net, ctx) for ctx in ctxs]
+    feed(step, overflowing(batch, slice(3 * device, 3 * device + 3)), ctxs)
+    assert (scale.skipped, scale.value) == (1, 2.0**19)
+    assert same([values(net, ctx) for ctx in ctxs], before)
+    feed(step, batch, ctxs)
+    after = [values(net, ctx) for ctx in ctxs]
+    assert scale.skipped == 1
+    assert not same(after, before)
+    assert same(after, [after[0]] * 3)
+
+
+@pytest.mark.parametrize("store", ["device", "sharded-optimizer"])
+def test_a_step_that_is_left_out_counts_for_the_learning_rate(store):
+    """As in PyTorch's recipes, where the schedule goes on with every batch: a run ends with the
+    rate that was planned.
+    """
+    rates, ctxs, scale = Rates(0.1, len(MIXED), "linear"), contexts(2), LossScale(2.0**24)
+    step = make_step(linear_net(ctxs), ctxs, scale, store, lr_scheduler=rates)
+    used = []
+    for batch in MIXED:
+        feed(step, batch, ctxs)
+        used.append(step.trainer.learning_rate)
+    assert scale.skipped == len(LEFT_OUT)
+    assert used == [rates(number) for number in range(1, len(MIXED) + 1)]
+
+
+def overflowing_net(ctxs):
+    """Whose gradients overflow behind BatchNorm when they are scaled by 2**24, and do not when they
+    are not scaled.
+    """
+    net = normalising_net(ctxs)
+    net[-1].weight.set_data(net[-1].weight.data(ctxs[0]) * 1e33)
+    return net
+
+
+def test_running_statistics_move_in_a_step_that_is_left_out():
+    """As in PyTorch: the images were seen, and their mean does not depend on the scale."""
+    options, scale = dict(make_net=overflowing_net, batches=BATCHES[:1]), LossScale(2.0**24)
+    left_out, plain = trained(scale, **options), trained(None, **options)
+    start = [values(overflowing_net(contexts(1)))] * 2
+    names = list(overflowing_net(contexts(1)).collect_params())
+    assert scale.skipped == 1
+    for now, moved, before in zip(left_out, plain, start):
+        for name, a, b, c in zip(names, now, moved, before):
+            assert np.array_equal(a, b if "running" in name else c), name
+            assert "running" not in name or not np.array_equal(a, c), name
+
+
+def test_the_scale_doubles_after_good_steps_only():
+    scale = LossScale(8.0, good_steps=3, largest=32.0)
+    followed = []
+    for finite in [True, True, False, *[True] * 9, False, True]:
+        scale.after(finite)
+        followed.append(scale.value)
+    assert followed == [8, 8, 4, 4, 4, 8, 8, 8, 16, 16, 16, 32, 16, 16]
+    for _ in range(20):
+        scale.after(True)
+    assert scale.value == 32
+    assert (scale.steps, scale.skipped) == (34, 2)
+
+
+@pytest.mark.parametrize("store", ["device", "sharded-optimizer"])
+def test_an_endless_overflow_ends_the_run(store):
+    images, labels = BATCHES[0]
+    batch = (np.full_like(images, np.nan), labels)
+    ctxs, scale = contexts(2), LossScale(8.0, smallest=1.0)
+    net = small_net(ctxs)
+    step = make_step(net, ctxs, scale, store)
+    for _ in range(3):
+        feed(step, batch, ctxs)
+    said = "overflow at step 4, even with the smallest loss scale 1: use a smaller learning rate"
+    with pytest.raises(DivergedError, match=said):
+        feed(step, batch, ctxs)
+    assert same([values(net, ctx) for ctx in ctxs], [values(small_net(contexts(1)))] * 2)
+
+
+def divided(arrays, scale):
+    """In float32; a power of two only moves the exponent."""
+    return [array / np.float32(scale) for array in arrays]
+
+
+FLOATS = st.floats(width=32, allow_subnormal=False) | st.sampled_from([np.nan, np.inf, -np.inf])
+DEVICES = st.lists(
+    st.lists(st.lists(FLOATS, min_size=1, max_size=3), max_size=3), min_size=1, max_size=3
+)
+
+
+def unscaled(grads, scale, parts=False):
+    unscale = Unscaling(grads, parts)
+    unscale.begin(scale)
+    return unscale.finite()
+
+
+@examples(40)
+@given(DEVICES, st.sampled_from([0.25, 1.0, 1024.0]))
+def test_parts_are_divided_and_all_numbers_on_all_devices_looked_at(devices, scale):
+    arrays = [[np.array(numbers, "float32") for numbers in part] for part in devices]
+    grads = [
+        [nd.array(array, ctx=ctx) for array in part]
+        for ctx, part in zip(contexts(len(arrays)), arrays)
+    ]
+    finite = all(np.isfinite(array).all() for part in arrays for array in part)
+    assert unscaled(grads, scale, parts=True) is finite
+    for part, expected in zip(grads, arrays):
+        for grad, array in zip(part, divided(expected, scale)):
+            assert np.array_equal(grad.asnumpy(), array, equal_nan=True) or abs(array).min() < 1e-37
+
+
+@pytest.mark.parametrize("place", [0, 199, 200, 430])
+def test_hundreds_of_arrays_are_looked_at(place):
+    [ctx] = contexts(1)
+    arrays = [nd.ones((2, 3), ctx=ctx) for _ in range(431)]
+    assert unscaled([arrays], 2.0)
+    arrays[place][1, 2] = np.inf
+    assert not unscaled([arrays], 2.0)
+    arrays[place][1, 2] = 1
+    assert unscaled([arrays], 4.0)
+    assert all((array.asnumpy()[0] == 1 / 16).all() for array in arrays)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"value": 3.0}, "loss scale 3: give a power of two"),
+        ({"value": 0.0}, "loss scale 0: give a power of two"),
+        ({"value": math.inf}, "loss scale inf: give a power of two"),
+        ({"value": 2.0**30}, "is not from 6.10352e-05 to 1.67772e\\+07"),
+        ({"smallest": 2.0**17}, "loss scale 65536 is not from 131072"),
+        ({"good_steps": 0}, "doubled after 0 good steps"),
+    ],
+)
+def test_scales_that_make_no_sense_are_refused(changes, message):
+    with pytest.raises(ConfigError, match=message):
+        LossScale(**changes)
+
+
+@pytest.mark.parametrize(
+    ("images", "value"), [(1, 65536), (64, 1024), (100, 1024), (128, 512), (2**20, 1)]
+)
+def test_the_first_scale_is_that_of_a_mean_over_the_shard(images, value):
+    assert make_loss_scale("float16", images).value == value
+    assert make_loss_scale("float32", images) is None

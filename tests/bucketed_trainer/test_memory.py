@@ -1,0 +1,168 @@
+"""Parameters that live in buckets, under what Gluon and oneDNN do with a parameter's memory."""
+
+import functools
+
+import mxnet as mx
+import numpy as np
+import pytest
+from mxnet import autograd, gluon, nd
+from mxnet.gluon import nn
+from support.devices import contexts
+from support.reference import distance, random_batches, set_values, train_on_devices, values
+
+from gluonlab.bucketed_trainer.trainer import BucketedTrainer
+from gluonlab.errors import RunError
+from gluonlab.kvstores import make_kvstore
+
+BATCHES = random_batches([8] * 4, shape=(16, 6, 6), classes=16)
+STORES = ("device", "ring", "sharded-optimizer")
+TRAINERS = (gluon.Trainer, BucketedTrainer)
+STATIC = {"static_alloc": True, "static_shape": True}
+SGD = {"learning_rate": 0.1, "momentum": 0.9}
+
+
+def blocks_of_channels(ctxs, known=True):
+    """Whose weights oneDNN would like in blocks: 16 and 32 channels, in convolutions forth and
+    back, and in groups.
+    """
+    mx.random.seed(4)
+    net = nn.HybridSequential()
+    net.add(
+        nn.Conv2D(32, 3, padding=1, activation="tanh"),
+        nn.Conv2D(
+            16,
+            3,
+            padding=1,
+            groups=16 if known else 1,
+            in_channels=32 if known else 0,
+            use_bias=False,
+        ),
+        nn.Conv2DTranspose(24, 3, activation="tanh"),
+        nn.GlobalAvgPool2D(),
+        nn.Dense(64, activation="tanh"),
+        nn.Dense(16),
+    )
+    net.initialize(mx.init.Xavier(), ctx=ctxs)
+    if known:
+        with autograd.train_mode():
+            net(nd.zeros((2, 16, 6, 6), ctx=ctxs[0]))
+    return net
+
+
+def predict(net, ctxs):
+    images = BATCHES[-1][0]
+    return [net(nd.array(images, ctx=ctx)).asnumpy() for ctx in ctxs]
+
+
+COMPILED = {"eager": None, "hybridized": {}, "static": STATIC}
+
+
+def predicted_between_steps(trainer_class, store, compiled):
+    """The parameters on both devices, and what was predicted after each step."""
+    ctxs, predictions = contexts(2), []
+    net = blocks_of_channels(ctxs)
+    if COMPILED[compiled] is not None:
+        net.hybridize(**COMPILED[compiled])
+    trainer = trainer_class(net.collect_params(), "sgd", SGD, kvstore=make_kvstore(store))
+    for batch in BATCHES:
+        train_on_devices(net, trainer, ctxs, [batch])
+        predictions += predict(net, ctxs)
+    return [*values(net, ctxs[0]), *values(net, ctxs[1]), *predictions]
+
+
+@functools.lru_cache(maxsize=None)
+def by_gluon(compiled):
+    return predicted_between_steps(gluon.Trainer, "device", compiled)
+
+
+@pytest.mark.parametrize("store", STORES)
+@pytest.mark.parametrize("compiled", COMPILED)
+def test_predicting_between_steps_leaves_the_parameters_alone(store, compiled):
+    """The convolutions leave their weights in an order of oneDNN's own."""
+    found = predicted_between_steps(BucketedTrainer, store, compiled)
+    assert distance(found, by_gluon(compiled)) < 1e-4
+
+
+@pytest.mark.parametrize("known", [True, False])
+@pytest.mark.parametrize("compiled", [{}, {"static_alloc": True}, STATIC], ids=str)
+def test_a_compiled_network_trains_as_with_gluons_trainer(compiled, known):
+    """Unknown shapes become known in the first step, when the network is compiled with the arrays
+    that it has then.
+    """
+    ctxs, results = contexts(2), []
+    for trainer_class in TRAINERS:
+        net = blocks_of_channels(ctxs, known)
+        net.hybridize(**compiled)
+        trainer = trainer_class(net.collect_params(), "sgd", SGD, kvstore=make_kvstore("device"))
+        train_on_devices(net, trainer, ctxs, BATCHES)
+        results.append(values(net))
+    assert distance(results[1], results[0]) < 1e-5
+
+
+class CountsCompilations(nn.HybridSequential):
+    """Calls its layers with symbols when it is compiled."""
+
+    compilations = 0
+
+    def hybrid_forward(self, F, x):
+        self.compilations += F is mx.sym
+        return super().hybrid_forward(F, x)
+
+
+@pytest.mark.parametrize("compiled", [{}, {"static_alloc": True}, STATIC], ids=str)
+def test_a_network_is_compiled_again_only_with_static_shape_and_where_its_parameters_move(compiled):
+    ctxs, images = contexts(1), nd.ones((2, 3), ctx=contexts(1)[0])
+    nets = trained, other = CountsCompilations(), CountsCompilations()
+    for net in nets:
+        net.add(nn.Dense(4, in_units=3), nn.Dense(2, in_units=4))
+        net.initialize(ctx=ctxs)
+        net.hybridize(**compiled)
+        net(images)
+    trainer = BucketedTrainer(trained.collect_params(), "sgd", SGD)
+    for _ in range(2):
+        with autograd.record():
+            losses = [net(images) for net in nets]
+        autograd.backward(losses)
+        trainer.step(2)
+    assert trained.compilations == (2 if compiled == STATIC else 1)
+    assert other.compilations == 1
+
+
+@pytest.mark.parametrize(
+    ("name", "before", "after"),
+    [
+        ("lr_mult", 1.0, 0.1),
+        ("wd_mult", 1.0, 0.0),
+        ("grad_req", "write", "null"),
+        ("grad_req", "null", "write"),
+    ],
+)
+def test_settings_that_come_too_late_are_not_ignored(name, before, after):
+    net = blocks_of_channels(contexts(1))
+    setattr(net[0].weight, name, before)
+    trainer = BucketedTrainer(net.collect_params(), "sgd", SGD)
+    train_on_devices(net, trainer, contexts(1), BATCHES[:1])
+    setattr(net[0].weight, name, after)
+    with pytest.raises(RunError, match=name):
+        train_on_devices(net, trainer, contexts(1), BATCHES[1:])
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "adam"])
+def test_setting_parameters_keeps_the_sharded_optimizers_state(optimizer, tmp_path):
+    """Parameter.set_data makes gluon.Trainer prepare its store again."""
+    settings = {"sgd": SGD, "adam": {"learning_rate": 0.01}}[optimizer]
+    ctxs, results = contexts(2), []
+    for name in ("device", "sharded-optimizer"):
+        net = blocks_of_channels(ctxs)
+        trainer = BucketedTrainer(net.collect_params(), optimizer, settings, make_kvstore(name))
+        train_on_devices(net, trainer, ctxs, BATCHES[:2])
+        buckets = list(trainer.buckets)
+        set_values(net, [value * 0.5 for value in values(net)])
+        train_on_devices(net, trainer, ctxs, BATCHES[2:3])
+        net.save_parameters(str(tmp_path / "params"))
+        net.load_parameters(str(tmp_path / "params"), ctx=ctxs)
+        train_on_devices(net, trainer, ctxs, BATCHES[3:])
+        assert all(a is b for a, b in zip(trainer.buckets, buckets))
+        results.append(values(net, ctxs[1]))
+    assert all(np.isfinite(value).all() for value in results[0])
+    assert distance(results[1], results[0]) < 1e-5

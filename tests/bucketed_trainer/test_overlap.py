@@ -1,0 +1,70 @@
+"""The first gradients travel while backward still computes the others: seen behind a gate that
+holds back the gradients of the first layer.
+"""
+
+from types import SimpleNamespace
+
+import pytest
+from mxnet import gluon, nd
+from mxnet.gluon import nn
+from support.devices import device, devices
+from support.reference import as_is
+
+from gluonlab.bucketed_trainer.trainer import BucketedTrainer
+from gluonlab.data.loading.split_batch import whole
+from gluonlab.engine.fast_invoke import Gate
+from gluonlab.engine.mxnet_setup import overlapping
+from gluonlab.kvstores import make_kvstore
+from gluonlab.parallel.data.strategy import DataParallelStep
+
+pytestmark = pytest.mark.cpu_only("pieces of GPUs have more operators than this network")
+LAYERS, UNITS = 12, 64
+A_LAYER = 4 * UNITS * (UNITS + 1)  # bytes of its gradients
+
+
+def updates_behind_a_gate(store, bucket_bytes, limit_s, overlap=None):
+    """Whether the last layer was updated while the first one's gradients could not be written.
+
+    After ``limit_s`` seconds they can be, whatever has happened.
+    """
+    ctxs = devices(2, threads=1)
+    net = nn.HybridSequential()
+    for _ in range(LAYERS):
+        net.add(nn.Dense(UNITS, activation="relu"))
+    net.initialize(ctx=ctxs)
+    net(nd.zeros((1, UNITS), ctx=ctxs[0]))
+    params = list(net.collect_params().values())
+    trainer = BucketedTrainer(
+        net.collect_params(), "sgd", {}, make_kvstore(store), bucket_bytes=bucket_bytes
+    )
+    step = DataParallelStep(net, gluon.loss.SoftmaxCrossEntropyLoss(), trainer, ctxs, as_is)
+    xs = [nd.ones((8, UNITS), ctx=ctx) for ctx in ctxs]
+    batch = whole(xs, [nd.zeros((8,), ctx=ctx) for ctx in ctxs])
+    with overlapping(overlap):  # graphs are bound in the first step
+        for _ in range(2):
+            step(batch)
+    nd.waitall()
+    # On a third device, so that the workers of the first two compute what they can. (A wait for an
+    # array needs the worker of the first one.)
+    first = SimpleNamespace(context=device(2), handle=params[0].grad(ctxs[0]).handle)
+    gate = Gate([first], limit_s)
+    step(batch)
+    for ctx in ctxs:
+        params[-1].data(ctx).wait_to_read()
+    before = gate.held
+    gate.open()
+    nd.waitall()
+    return before
+
+
+@pytest.mark.parametrize("store", ["device", "sharded"])
+def test_the_first_bucket_is_summed_before_backward_ends(store):
+    assert updates_behind_a_gate(store, A_LAYER, limit_s=120)
+
+
+# what shows that the test above can fail
+@pytest.mark.parametrize(
+    ("bucket_bytes", "overlap"), [(10**9, "1"), (A_LAYER, "off")], ids=["one bucket", "off"]
+)
+def test_with_one_bucket_or_overlap_off_it_never_is(bucket_bytes, overlap):
+    assert not updates_behind_a_gate("sharded", bucket_bytes, limit_s=0.3, overlap=overlap)

@@ -1,0 +1,272 @@
+"""No valid schedule is priced below the floor, and some reach it: by drawn schedules on drawn
+topologies, by the built-in algorithms, and by a search of everything that three or four ranks can
+do.
+"""
+
+import heapq
+from collections import defaultdict
+from itertools import chain, permutations, product
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from support.schedule_reference import mutants
+
+from gluonlab.collectives.algorithms import ALGORITHMS, HALVES, make_schedule
+from gluonlab.collectives.cost_model import price, prices
+from gluonlab.collectives.lower_bounds import Capacity, floor_of
+from gluonlab.collectives.named_topologies import TOPOLOGIES, fully_connected, make_topology, switch
+from gluonlab.collectives.schedule import Schedule, Transfer
+from gluonlab.collectives.topology import Link, Route, Topology, pairs_of
+from gluonlab.collectives.verify_schedule import check
+from gluonlab.errors import ScheduleError
+
+ROUNDING = 1 + 1e-9
+SIZES = [0, 1, 2**10, 2**18, 2**23, 10**9]
+COLLECTIVES = ("allreduce", "reduce_scatter", "all_gather")
+MAKERS = [*ALGORITHMS.values(), *chain(*HALVES.values())]
+
+
+def line_of(links, latency_s=10e-6, bytes_per_s=25e9):
+    """A ring of ``links`` devices; messages to others pass the shorter way of links around it."""
+    routes = {}
+    for src, dst in pairs_of(links):
+        step = 1 if (dst - src) % links <= links / 2 else -1
+        hops, here = [], src
+        while here != dst:
+            hops.append(Link(f"{here} to {(here + step) % links}", bytes_per_s))
+            here = (here + step) % links
+        routes[src, dst] = Route(tuple(hops), latency_s)
+    return Topology("ring of links", links, routes, 300e9)
+
+
+@st.composite
+def topologies(draw, world_size):
+    """Any links on any routes, shared or not, fast or slow; latencies that differ, or none."""
+    links = [
+        Link(f"link {number}", draw(st.sampled_from([1e9, 10e9, 25e9, 3e11])))
+        for number in range(draw(st.integers(1, 3 * world_size)))
+    ]
+    latencies = st.sampled_from(draw(st.sampled_from([[10e-6], [0.0], [5e-6, 10e-6, 50e-6]])))
+    routes = {
+        pair: Route(
+            tuple(draw(st.lists(st.sampled_from(links), min_size=1, max_size=3, unique=True))),
+            draw(latencies),
+        )
+        for pair in pairs_of(world_size)
+    }
+    speeds = st.sampled_from([1e9, 300e9, float("inf")])
+    return Topology("drawn", world_size, routes, draw(speeds), draw(speeds))
+
+
+@st.composite
+def tree_schedules(draw, world_size, collective):
+    """Each chunk is summed along any tree, handed out along any other, each edge in any step."""
+    chunks = draw(st.integers(1, 4))
+    steps, owners = defaultdict(list), []
+    halves = {"reduce_scatter": ["add"], "all_gather": ["copy"]}.get(collective, ["add", "copy"])
+    for chunk in range(chunks):
+        order = draw(st.permutations(range(world_size)))
+        owners.append(order[0])
+        for op in halves:
+            fan = draw(st.booleans())
+            # Sums backwards: a rank sends in a step before the one in which its parent sends.
+            apart = {order[0]: 0}
+            for number, rank in enumerate(order[1:], 1):
+                parent = order[0 if fan else draw(st.integers(0, number - 1))]
+                apart[rank] = apart[parent] + draw(st.integers(1, 1 if fan else 2))
+                if op == "add":
+                    steps[-apart[rank]].append(Transfer(rank, parent, chunk, op))
+                else:
+                    steps[apart[rank]].append(Transfer(parent, rank, chunk, op))
+    ordered = tuple(tuple(steps[number]) for number in sorted(steps))
+    return Schedule("drawn", collective, world_size, chunks, tuple(owners), ordered)
+
+
+def is_valid(schedule):
+    try:
+        check(schedule)
+    except ScheduleError:
+        return False
+    return True
+
+
+def assert_above_the_floor(schedule, topology, floors=None):
+    """``floors``: those of the topology by collective, where they have been made."""
+    floor = (floors or {}).get(schedule.collective) or floor_of(topology, schedule.collective)
+    for size, priced in zip(SIZES, prices(schedule, topology, SIZES)):
+        assert floor.seconds(size) <= priced.seconds * ROUNDING
+
+
+# --- nothing is below
+
+
+@given(st.data(), st.integers(2, 9), st.sampled_from(COLLECTIVES))
+@pytest.mark.long
+def test_no_schedule_along_any_trees_is_below_the_floor_of_any_topology(data, p, collective):
+    schedule = data.draw(tree_schedules(p, collective))
+    check(schedule)
+    assert_above_the_floor(schedule, data.draw(topologies(p)))
+
+
+@given(st.data(), st.integers(2, 9), st.sampled_from(MAKERS))
+@pytest.mark.long
+def test_no_algorithm_in_any_order_and_no_mutant_of_it_is_below_the_floor(data, p, make):
+    schedule = make(p)
+    topology = data.draw(topologies(p))
+    assert_above_the_floor(schedule.placed(data.draw(st.permutations(range(p)))), topology)
+    mutant, *_ = data.draw(mutants(schedule))
+    if is_valid(mutant):
+        assert_above_the_floor(mutant, topology)
+
+
+@pytest.mark.parametrize("name", [*TOPOLOGIES, "p3.16xlarge*2", "p4d.24xlarge*2"])
+def test_no_algorithm_is_below_the_floor_of_a_known_machine(name):
+    topology = make_topology(name)
+    floors = {collective: floor_of(topology, collective) for collective in COLLECTIVES}
+    for make in MAKERS:
+        assert_above_the_floor(make(topology.world_size), topology, floors)
+
+
+def cheapest(topology):
+    """The lowest latency of any allreduce of one chunk, by Dijkstra over all that ranks can hold.
+
+    A cell holds a leaf, or a set of two cells' contents: additions commute, but do not associate.
+    """
+    p = topology.world_size
+    start = tuple(range(p))
+    queue, seen = [(0.0, 0, start)], set()
+    tie = 0
+    while queue:
+        cost, _, held = heapq.heappop(queue)
+        if held in seen:
+            continue
+        seen.add(held)
+        if len(set(held)) == 1 and leaves(held[0]) == frozenset(range(p)):
+            return cost
+        following = [item for item in successors(held) if item[0] not in seen]
+        steps = tuple(transfers for _, transfers in following)
+        priced = price(Schedule("steps", "allreduce", p, 1, (0,), steps), topology, 0).steps
+        for (after, _), step in zip(following, priced):
+            tie += 1
+            heapq.heappush(queue, (cost + step.seconds, tie, after))
+    raise AssertionError("no allreduce")
+
+
+def leaves(tree):
+    return frozenset([tree]) if isinstance(tree, int) else frozenset().union(*map(leaves, tree))
+
+
+def successors(held):
+    """Each way to write some cells from cells that are not written in the same step."""
+    p = len(held)
+    for roles in product([False, True], repeat=p):
+        readable = [rank for rank in range(p) if not roles[rank]]
+        if not readable or not any(roles):
+            continue
+        for written in product(*(writes(held, rank, readable) for rank in range(p) if roles[rank])):
+            after, transfers = list(held), []
+            for rank, (tree, op, sources) in zip((r for r in range(p) if roles[r]), written):
+                after[rank] = tree
+                transfers += [Transfer(source, rank, 0, op) for source in sources]
+            if frozenset().union(*map(leaves, after)) == frozenset(range(p)):
+                yield tuple(after), tuple(transfers)
+
+
+def writes(held, rank, readable):
+    for source in readable:
+        yield held[source], "copy", (source,)
+    for count in range(1, len(readable) + 1):
+        for sources in permutations(readable, count):
+            tree = held[rank]
+            for source in sources:
+                if leaves(tree) & leaves(held[source]):
+                    break
+                tree = frozenset([tree, held[source]])
+            else:
+                yield tree, "add", sources
+
+
+@given(st.data())
+@pytest.mark.long
+def test_of_all_that_three_ranks_can_do_nothing_is_below_the_floor(data):
+    topology = data.draw(topologies(3))
+    assert floor_of(topology).seconds(0) <= cheapest(topology) * ROUNDING
+
+
+# --- and it is reached
+
+
+@pytest.mark.parametrize(
+    ("make", "p"),
+    [*((make, p) for make in (switch, fully_connected, line_of) for p in (2, 3)),
+     pytest.param(switch, 4, marks=pytest.mark.long)],
+)  # fmt: skip
+def test_the_latency_is_what_a_search_of_all_finds(make, p):
+    topology = make(p, 10e-6, 25e9)
+    assert floor_of(topology).seconds(0) == pytest.approx(cheapest(topology))
+
+
+@pytest.mark.parametrize("name", ["p3.8xlarge", "g4dn.12xlarge", "p4d.24xlarge", "pcie"])
+def test_two_devices_reach_the_floor_for_every_size(name):
+    topology = make_topology(name).subset([0, 1])
+    floor, ring = floor_of(topology), make_schedule("ring", 2)
+    for size in SIZES:
+        assert floor.seconds(size) == pytest.approx(price(ring, topology, size).seconds)
+
+
+def test_four_ranks_behind_a_switch_reach_it_where_latency_rules():
+    topology = switch(4, 10e-6, 12e9, 100e9)
+    halving = price(make_schedule("halving_doubling", 4), topology, 1024).seconds
+    assert floor_of(topology).seconds(1024) == pytest.approx(halving)
+
+
+@pytest.mark.parametrize(
+    ("topology", "algorithm"),
+    [
+        (switch(8, 10e-6, 12e9, 300e9), "ring"),
+        (switch(5, 10e-6, 12e9), "ring"),
+        (line_of(8), "bidirectional_ring"),
+        (line_of(5), "bidirectional_ring"),
+    ],
+    ids=["switch", "switch of 5", "ring of links", "ring of 5 links"],
+)
+def test_bytes_and_additions_are_those_of_the_rings(topology, algorithm):
+    schedule = make_schedule(algorithm, topology.world_size)
+    once, twice = (priced.seconds for priced in prices(schedule, topology, [1e12, 2e12]))
+    floor = floor_of(topology)
+    assert floor.seconds(2e12) - floor.seconds(1e12) == pytest.approx(twice - once, rel=1e-6)
+
+
+@pytest.mark.parametrize("collective", ["reduce_scatter", "all_gather"])
+@pytest.mark.parametrize("p", [2, 8])
+def test_the_halves_are_reached_by_all_at_once_with_links_of_their_own(collective, p):
+    topology = fully_connected(p, 10e-6, 25e9, 300e9)
+    half = HALVES["sharded"][collective == "all_gather"](p)
+    for size in SIZES:
+        assert floor_of(topology, collective).seconds(size) == pytest.approx(
+            price(half, topology, size).seconds
+        )
+
+
+def test_the_hybrid_cube_mesh_by_hand():
+    # 16 pairs have 24 NVLinks, both ways 48 of 25 GB/s; all other routes pass from one CPU to the
+    # other, 10 GB/s each way. 14 transfers of each byte pass one of these. 7/8 of the bytes are
+    # added on each V100 at 300 GB/s. Four steps of 10 µs: fewer would need 7 messages at one GPU,
+    # three of which pass one lane of PCIe.
+    floor = floor_of(make_topology("p3.16xlarge"))
+    for size in SIZES:
+        by_hand = 40e-6 + size * (14 / (48 * 25e9 + 20e9) + 7 / 8 / 300e9)
+        assert floor.seconds(size) == pytest.approx(by_hand)
+
+
+def test_messages_that_one_rank_of_the_cube_mesh_can_receive_at_once():
+    receives = Capacity(make_topology("p3.16xlarge")).most_messages(inward=True)
+    assert [receives(1), receives(2), receives(3), receives(9)] == [5, 6, 7, 7]
+
+
+def test_one_device_has_nothing_to_do_and_a_collective_that_is_none_is_refused():
+    for collective in COLLECTIVES:
+        assert floor_of(switch(1, 1.0, 1.0), collective).seconds(10**9) == 0
+    with pytest.raises(ScheduleError, match=r"unknown collective 'gather'.*all_gather"):
+        floor_of(switch(2, 1.0, 1.0), "gather")

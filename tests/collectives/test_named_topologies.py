@@ -1,0 +1,319 @@
+"""Topologies hold the published tables, propose the best ring, and say what is inferred."""
+
+import itertools
+import math
+import random
+from collections import Counter
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from support.examples import examples
+
+from gluonlab.collectives.named_topologies import (
+    TOPOLOGIES,
+    Link,
+    Route,
+    Topology,
+    fully_connected,
+    make_topology,
+    nvswitch,
+    p3_16xlarge,
+    pcie,
+    switch,
+    this_machine,
+)
+from gluonlab.errors import ScheduleError
+
+# nvidia-smi topo -m of a DGX-1V: NVLinks between GPUs, row by row; 0 is by way of PCIe
+CUBE_MESH = """
+    - 1 1 2 2 0 0 0
+    1 - 2 1 0 2 0 0
+    1 2 - 2 0 0 1 0
+    2 1 2 - 0 0 0 1
+    2 0 0 0 - 1 1 2
+    0 2 0 0 1 - 2 1
+    0 0 1 0 1 2 - 2
+    0 0 0 1 2 1 2 -
+"""
+
+
+def pairs(world_size):
+    return list(itertools.permutations(range(world_size), 2))
+
+
+def hops(order):
+    return list(zip(order, [*order[1:], *order[:1]])) if len(order) > 1 else []
+
+
+# --- the tables
+
+
+@pytest.mark.parametrize("name", ["p3.16xlarge", "p3dn.24xlarge"])
+def test_a_cube_mesh_has_the_links_of_the_published_matrix(name):
+    topology = make_topology(name)
+    table = [line.split() for line in CUBE_MESH.split("\n") if line.strip()]
+    for src, dst in pairs(8):
+        route, links = topology.routes[src, dst], int(table[src][dst])
+        assert route.bytes_per_s == (links * 25e9 or 10e9)
+        assert [link.name.split()[0] for link in route.links] == (
+            ["NVLink"] if links else ["PCIe", "PCIe", "CPU", "PCIe", "PCIe"]
+        )
+    assert topology.groups == ((0, 1, 2, 3), (4, 5, 6, 7))
+
+
+def test_the_smaller_p3_is_the_first_quad_and_says_that_this_is_inferred():
+    quad, whole = make_topology("p3.8xlarge"), p3_16xlarge()
+    assert quad.world_size == 4
+    assert dict(quad.routes) == {pair: whole.routes[pair] for pair in pairs(4)}
+    assert quad.note.startswith("inferred: the quad 0-3 of p3.16xlarge")
+
+
+@pytest.mark.parametrize("name", TOPOLOGIES)
+def test_every_machine_is_complete_and_says_what_is_inferred(name):
+    topology = make_topology(name)
+    assert topology.name == name
+    assert set(topology.routes) == set(pairs(topology.world_size))
+    assert "inferred" in topology.note
+    assert 0 < topology.reduce_bytes_per_s < math.inf
+    assert sorted(itertools.chain(*topology.groups)) == list(range(topology.world_size))
+    for (src, dst), route in topology.routes.items():
+        assert route.latency_s == 10e-6
+        back = topology.routes[dst, src]
+        assert not set(route.links) & set(back.links)  # each direction for itself
+        assert route.bytes_per_s == back.bytes_per_s
+
+
+@pytest.mark.parametrize(
+    ("name", "devices", "gigabytes"),
+    [
+        ("g4dn.12xlarge", 4, 12),
+        ("g5.12xlarge", 4, 24),
+        ("nvswitch", 8, 300),
+        ("p4d.24xlarge", 8, 300),
+        ("p3.2xlarge", 1, 10),
+    ],
+)
+def test_machines_whose_devices_have_one_port_each(name, devices, gigabytes):
+    topology = make_topology(name)
+    assert topology.routes == switch(devices, 10e-6, gigabytes * 1e9).routes
+
+
+def test_what_shares_links_on_pcie():
+    """Four GPUs, two switches: neighbours below a switch stay below it; all others share its way up
+    and down.
+    """
+    routes = pcie(4).routes
+    assert not set(routes[0, 1].links) & set(routes[1, 2].links)
+    shared = set(routes[0, 2].links) & set(routes[1, 3].links)
+    assert [link.name for link in sorted(shared)] == ["PCIe switch 0 up", "PCIe switch 1 down"]
+    own = set(routes[0, 2].links) & set(routes[0, 1].links)
+    assert [link.name for link in own] == ["PCIe out of 0"]
+    assert pcie(5).groups == ((0, 1), (2, 3), (4,))
+    cube = p3_16xlarge().routes
+    assert "CPU 0 to 1" in {link.name for link in set(cube[0, 5].links) & set(cube[3, 4].links)}
+    assert not set(cube[0, 5].links) & set(cube[5, 0].links)
+
+
+def test_sixteen_gpus_on_eight_boards():
+    """Each board's switch has the bytes of both of its GPUs to carry."""
+    p2 = make_topology("p2.16xlarge")
+    assert p2.world_size == 16 and {route.bytes_per_s for route in p2.routes.values()} == {12e9}
+    boards = tuple((first, first + 1) for first in range(0, 16, 2))
+    near = {pair for pair, route in p2.routes.items() if len(route.links) == 2}
+    assert p2.groups == boards and near == {pair for a, b in boards for pair in ((a, b), (b, a))}
+    assert p2.ring_order() == list(range(16))
+
+
+def test_four_gpus_below_each_of_two_cpus():
+    """As aws-ofi-nccl's file has it: no switch, so only the way between CPUs is shared."""
+    g5 = make_topology("g5.48xlarge")
+    for (src, dst), route in g5.routes.items():
+        apart = (src < 4) != (dst < 4)
+        assert route.bytes_per_s == (16e9 if apart else 24e9)
+        assert ("CPU 0 to 1" in {link.name for link in route.links}) == (src < 4 <= dst)
+    assert not set(g5.routes[0, 1].links) & set(g5.routes[2, 3].links)
+    assert g5.groups == ((0, 1, 2, 3), (4, 5, 6, 7))
+
+
+def test_uniform_topologies():
+    for make, links in ((switch, 2 * 5), (fully_connected, 5 * 4)):
+        topology = make(5, 1e-5, 2e9, 3e9)
+        routes = topology.routes.values()
+        assert {(route.latency_s, route.bytes_per_s) for route in routes} == {(1e-5, 2e9)}
+        assert topology.reduce_bytes_per_s == 3e9
+        assert len({link for route in routes for link in route.links}) == links
+
+
+@pytest.mark.parametrize(
+    ("add", "of_one", "speed", "own_add"),
+    [
+        (15e9, {}, 20e9, 15e9),
+        (15e9, {"device_copy_bytes_per_s": 8e9, "device_add_bytes_per_s": 6e9}, 8e9, 6e9),
+        (21e9, {"device_copy_bytes_per_s": 25e9}, 20e9, math.inf),  # faster than is possible
+    ],
+)
+def test_this_machine_is_one_memory(add, of_one, speed, own_add):
+    topology = this_machine(3, 40e-6, 20e9, add, **of_one)
+    routes = topology.routes.values()
+    assert set.intersection(*[set(route.links) for route in routes]) == {Link("memory", 20e9)}
+    assert {route.bytes_per_s for route in routes} == {speed}
+    together, own = topology.shared_reduce_bytes_per_s, topology.reduce_bytes_per_s
+    # seconds of a byte that is added, in all: a copy, and what an addition takes longer
+    assert 1 / 20e9 + 1 / together == pytest.approx(1 / min(add, 20e9))
+    assert 1 / speed + 1 / own == pytest.approx(1 / min(own_add, speed))
+
+
+# --- rings
+
+
+def test_the_ring_of_the_cube_mesh_runs_on_doubled_links_only():
+    topology = p3_16xlarge()
+    order = topology.ring_order()
+    assert order == [0, 3, 2, 1, 5, 6, 7, 4]
+    assert {topology.routes[hop].bytes_per_s for hop in hops(order)} == {50e9}
+    as_numbered = [hop for hop in hops(range(8)) if len(topology.routes[hop].links) > 1]
+    assert as_numbered == [(3, 4), (7, 0)]  # twice by way of PCIe
+
+
+@pytest.mark.parametrize("world_size", [1, 2, 3, 8, 17])
+def test_where_all_rings_are_equal_the_order_is_that_of_the_numbers(world_size):
+    for topology in (fully_connected(world_size, 0, 1e9), nvswitch(world_size), pcie(world_size)):
+        assert topology.ring_order() == list(range(world_size))
+
+
+@st.composite
+def random_topologies(draw):
+    world_size = draw(st.integers(1, 5))
+    speeds = draw(st.lists(st.sampled_from([1.0, 2.0, 4.0, 8.0]), min_size=2, max_size=6))
+    links = st.sampled_from([Link(f"link {i}", speed) for i, speed in enumerate(speeds)])
+    chosen = st.lists(links, min_size=1, max_size=2, unique=True)
+    own = st.builds(lambda i, speed: [Link(f"own {i}", speed)], st.integers(), st.floats(1, 4))
+    routes = {pair: Route(tuple(draw(chosen | own)), 1e-5) for pair in pairs(world_size)}
+    return Topology("random", world_size, routes)
+
+
+@examples(60, 150)
+@given(random_topologies())
+def test_the_proposed_ring_is_the_best_of_all(topology):
+    """Of every cyclic order: the least time per byte on the busiest link, then the most bytes/s in
+    sum, then the first.
+    """
+
+    def rank(order):
+        routes = [topology.routes[hop] for hop in hops(order)]
+        load = Counter(link for route in routes for link in route.links)
+        busiest = max((count / link.bytes_per_s for link, count in load.items()), default=0)
+        return busiest, -sum(route.bytes_per_s for route in routes), order
+
+    orders = [[0, *others] for others in itertools.permutations(range(1, topology.world_size))]
+    assert topology.ring_order() == min(orders, key=rank)
+
+
+def test_a_ring_is_found_in_seconds_also_where_all_links_differ():
+    """Twenty devices, whose orders nobody could try; it is an order, and no worse than 0, 1, ..."""
+    rng = random.Random(0)
+    routes = {pair: Route((Link(str(pair), rng.uniform(5e9, 25e9)),), 1e-5) for pair in pairs(20)}
+    order = Topology("drawn", 20, routes).ring_order()
+
+    def slowest(ring):
+        return min(routes[hop].bytes_per_s for hop in hops(ring))
+
+    assert sorted(order) == list(range(20)) and slowest(order) >= slowest(range(20))
+
+
+# --- parts of a machine
+
+
+@pytest.mark.parametrize("name", TOPOLOGIES)
+def test_the_first_devices_are_linked_as_in_the_whole_machine(name):
+    whole = make_topology(name)
+    for world_size in range(1, whole.world_size + 1):
+        part = make_topology(name, world_size)
+        assert part.world_size == world_size
+        assert dict(part.routes) == {pair: whole.routes[pair] for pair in pairs(world_size)}
+        assert part.reduce_bytes_per_s == whole.reduce_bytes_per_s
+        assert part.groups == tuple(
+            tuple(device for device in group if device < world_size)
+            for group in whole.groups
+            if group[0] < world_size
+        )
+
+
+def test_listed_devices_get_the_ranks_of_their_places():
+    whole = p3_16xlarge()
+    part = whole.subset([7, 0, 4])
+    assert part.world_size == 3
+    assert [part.routes[pair] for pair in ((0, 1), (1, 2), (2, 0))] == [
+        whole.routes[pair] for pair in ((7, 0), (0, 4), (4, 7))
+    ]
+    assert part.groups == ((1,), (0, 2))
+
+
+# --- mistakes
+
+
+def test_an_unknown_machine_is_refused_with_the_choices():
+    with pytest.raises(ScheduleError) as error:
+        make_topology("p3.16xlrage")
+    assert str(error.value) == (
+        f"unknown topology 'p3.16xlrage': choose {', '.join(sorted(TOPOLOGIES))} (did you mean "
+        "'p3.16xlarge'?); several hosts are NAME*HOSTS, up to 128; a machine of your own, or one "
+        "that bench links --save has measured, is a file, m.json"
+    )
+
+
+@pytest.mark.parametrize("name", ["p3.16xlarge", "nvswitch", "pcie"])
+@pytest.mark.parametrize("world_size", [0, True, "2", 2.5])
+def test_an_impossible_number_of_devices_is_refused(name, world_size):
+    with pytest.raises(ScheduleError, match=f"{world_size!r}") as error:
+        make_topology(name, world_size)
+    assert "\n" not in str(error.value)
+
+
+def test_more_devices_than_the_machine_has_are_refused():
+    with pytest.raises(ScheduleError, match=r"g4dn.12xlarge has 4 devices: choose 1 to 4, not 5"):
+        make_topology("g4dn.12xlarge", 5)
+    assert make_topology("nvswitch", 11).world_size == 11
+
+
+@pytest.mark.parametrize("devices", [[], [0, 0], [8], [-1], [0, "1"]])
+def test_devices_that_the_machine_does_not_have_are_refused(devices):
+    with pytest.raises(ScheduleError, match="devices 0 to 7: choose each at most once"):
+        p3_16xlarge().subset(devices)
+
+
+WIRE = Route((Link("wire", 1e9),), 1e-5)
+
+
+def pair(back=WIRE, **speeds):
+    return Topology("by hand", 2, {(0, 1): WIRE, (1, 0): back}, **speeds)
+
+
+def back(speed, latency_s=1e-5):
+    return lambda: pair(Route((Link("wire", speed),), latency_s))
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (lambda: Topology("by hand", 2, {(0, 1): WIRE}), "2 devices have 2 routes"),
+        (lambda: Topology("by hand", 2, {(0, 1): WIRE, (0, 2): WIRE}), "2 devices have 2 routes"),
+        (lambda: Topology("by hand", 5, {}), "5 devices have 20 routes"),
+        (lambda: pair(Route((), 1e-5)), "a route has links"),
+        (back(0.0), "bytes/s above 0"),
+        (back(math.nan), "bytes/s above 0"),
+        (back(1e9, -1e-5), "a latency of 0 s or more"),
+        (lambda: pair(reduce_bytes_per_s=0), "more than 0"),
+        (lambda: pair(shared_reduce_bytes_per_s=-1.0), "more than 0"),
+        *((lambda make=make, given=given: make(*given), "there must be at|a route has")
+          for make in (switch, fully_connected)
+          for given in ((0, 1e-5, 1e9), ("2", 1e-5, 1e9), (2, -1e-5, 1e9), (2, 1e-5, 0.0))),
+        *((lambda given=given: this_machine(*given), "there must be at|a route has|above 0 b")
+          for given in ((0, 1e-5, 1e9, 1e9), (2, -1e-5, 1e9, 1e9), (2, 1e-5, 0.0, 1e9),
+                        (2, 1e-5, 1e9, -1.0))),
+    ],
+)  # fmt: skip
+def test_devices_and_links_that_cannot_be_are_refused(make, words):
+    with pytest.raises(ScheduleError, match=words):
+        make()

@@ -1,0 +1,279 @@
+"""The proof agrees with what schedules do to numbers: it accepts what is right, and points at what
+is wrong.
+"""
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from support.examples import examples
+from support.schedule_reference import (
+    counts,
+    digits,
+    is_right,
+    keeps_promise,
+    mutants,
+    promised,
+    rule_broken,
+    run,
+    same_bits,
+)
+
+from gluonlab.collectives.algorithms import ALGORITHMS, HALVES
+from gluonlab.collectives.schedule import Schedule, Transfer
+from gluonlab.collectives.verify_schedule import check, states
+from gluonlab.errors import ScheduleError
+
+CHUNKED = ("star", "tree", "double_tree", "sharded", "hierarchical")
+MAKERS = {**ALGORITHMS, **{half.__name__: half for halves in HALVES.values() for half in halves}}
+
+
+def verdict(schedule):
+    try:
+        check(schedule)
+    except ScheduleError as error:
+        return error
+    return None
+
+
+def schedule_of(world_size, *steps, collective="allreduce", chunks=1, owner=None):
+    steps = tuple(tuple(Transfer(*transfer) for transfer in step) for step in steps)
+    return Schedule("by hand", collective, world_size, chunks, owner or (0,) * chunks, steps)
+
+
+@st.composite
+def valid_schedules(draw, max_world_size=8):
+    name = draw(st.sampled_from(sorted(MAKERS)))
+    chunks = draw(st.sampled_from([None, 2, 3])) if name in CHUNKED else None
+    return MAKERS[name](draw(st.integers(2, max_world_size)), chunks=chunks)
+
+
+@examples(150, 400)
+@given(valid_schedules().flatmap(mutants))
+def test_a_mutant_is_accepted_exactly_when_it_is_still_right(case):
+    mutant, _, _ = case
+    assert (verdict(mutant) is None) == is_right(mutant)
+
+
+@examples(150, 400)
+@given(valid_schedules().flatmap(mutants))
+def test_the_error_points_at_the_fault(case):
+    mutant, kind, touched = case
+    error = verdict(mutant)
+    if error is None:
+        return
+    broken = [number for number, step in enumerate(mutant.steps) if rule_broken(mutant, step)]
+    if broken:  # at the first transfer that breaks a rule together with those before it
+        step = mutant.steps[broken[0]]
+        first = next(
+            position for position in range(len(step)) if rule_broken(mutant, step[: position + 1])
+        )
+        assert (error.step, error.transfer) == (broken[0], first)
+    elif error.step is None:
+        assert "nothing is ever sent to it" in str(error)
+        assert kind in ("remove", "move", "swap", "dst", "chunk")
+    else:
+        assert_is_where_it_went_wrong(mutant, error)
+        named = mutant.steps[error.step][error.transfer]
+        # chunks know nothing of each other
+        assert named.chunk in {transfer.chunk for transfer in touched}
+        assert f"step {error.step}, transfer {error.transfer} ({named})" in str(error)
+
+
+def assert_is_where_it_went_wrong(schedule, error):
+    """The transfer is the last into a cell that ends wrong, or counts a contribution twice that its
+    two sides had once each.
+    """
+    start, base = digits(schedule)
+    end, written = run(schedule, start)
+    turn = sum(map(len, schedule.steps[: error.step])) + error.transfer
+    transfers = [transfer for step in schedule.steps for transfer in step]
+    cell = (transfers[turn].dst, transfers[turn].chunk)
+
+    def before(rank, chunk):
+        earlier = [
+            value
+            for t, value in zip(transfers[:turn], written)
+            if (t.dst, t.chunk) == (rank, chunk)
+        ]
+        return [start[rank, chunk], *earlier][-1]
+
+    def often(number):
+        return max(counts(number, base, schedule.world_size)) > 1
+
+    sides = before(*cell), before(transfers[turn].src, cell[1])
+    doubles = often(written[turn]) and not any(map(often, sides))
+    is_last = cell not in [(transfer.dst, transfer.chunk) for transfer in transfers[turn + 1 :]]
+    # then it is the bits
+    ends_wrong = end[cell] != promised(schedule, start).get(cell, end[cell]) or keeps_promise(
+        schedule
+    )
+    assert doubles or (is_last and ends_wrong)
+
+
+@examples(40, 100)
+@given(valid_schedules(), st.data())
+def test_a_transfer_made_twice_in_a_step_is_named(schedule, data):
+    number = data.draw(st.integers(0, len(schedule.steps) - 1))
+    step = schedule.steps[number]
+    twin = data.draw(st.integers(0, len(step) - 1))
+    copy = data.draw(st.integers(twin + 1, len(step)))
+    steps = list(schedule.steps)
+    steps[number] = (*step[:copy], step[twin], *step[copy:])
+    error = verdict(replace(schedule, steps=tuple(steps)))
+    assert (error.step, error.transfer) == (number, copy)
+
+
+@examples(25, 50)
+@given(valid_schedules())
+def test_states_are_the_counts_of_the_reference_after_every_step(schedule):
+    start, base = digits(schedule)
+    for number, state in enumerate(states(schedule)):
+        numbers, _ = run(replace(schedule, steps=schedule.steps[:number]), start)
+        expected = [
+            [tuple(counts(cell, base, schedule.world_size)) for cell in row] for row in numbers
+        ]
+        assert [list(map(tuple, row)) for row in state] == expected
+    assert number == len(schedule.steps)
+
+
+# --- each rule, by hand
+
+SUM_AND_BACK = [[(1, 0, 0, "add")], [(0, 1, 0, "copy")]]
+# counts rank 1 twice, and copies over it
+SPOILT_AND_MENDED = [[(0, 1, 0, "add")], [(0, 1, 0, "copy")]]
+
+
+TWICE = "written twice in the step, not only by additions"
+NOTHING_SENT = "rank {} ends with chunk 0 without the contribution of rank {}: nothing is ever sent"
+
+
+@pytest.mark.parametrize(
+    ("world_size", "steps", "place", "words"),
+    [
+        (2, [[(1, 0, 0, "mul")]], (0, 0), "'mul' is no operation: choose add, copy"),
+        (2, [[(1, 2, 0, "add")]], (0, 0), "2 ranks and 1 chunks, counted from 0"),
+        (2, [[(-1, 0, 0, "add")]], (0, 0), "2 ranks and 1 chunks, counted from 0"),
+        (2, [[(1, 0, 1, "add")]], (0, 0), "2 ranks and 1 chunks, counted from 0"),
+        (2, [SUM_AND_BACK[0], [(1, 1, 0, "copy")]], (1, 0), "cannot send to itself"),
+        (2, [[(1, 0, 0, "add"), (0, 1, 0, "add")]], (0, 1), "rank 0 is written in the same step"),
+        (3, [[(0, 2, 0, "add"), (1, 0, 0, "add")]], (0, 1), "rank 0 is read in the same step"),
+        (3, [[(0, 2, 0, "copy"), (1, 2, 0, "add")]], (0, 1), TWICE),
+        (3, [[(0, 2, 0, "add"), (1, 2, 0, "copy")]], (0, 1), TWICE),
+        (3, [[(0, 2, 0, "copy"), (1, 2, 0, "copy")]], (0, 1), TWICE),
+        (2, [*SUM_AND_BACK, [(1, 0, 0, "add")]], (2, 0), "counting ranks 0, 1 more than once"),
+        (2, [SUM_AND_BACK[0], *SPOILT_AND_MENDED, SUM_AND_BACK[0]], (3, 0),
+         "counting ranks 0, 1 more than once"),
+        (3, [*SUM_AND_BACK, [(0, 2, 0, "copy")]], (0, 0), "without the contribution of rank 2"),
+        (2, [[(1, 0, 0, "add")]], (None, None), NOTHING_SENT.format(1, 0)),
+        (2, [], (None, None), NOTHING_SENT.format(0, 1)),
+    ],
+)  # fmt: skip
+def test_a_fault_is_named(world_size, steps, place, words):
+    error = verdict(schedule_of(world_size, *steps))
+    assert (error.step, error.transfer) == place
+    assert words in str(error)
+    assert "\n" not in str(error)
+
+
+def test_what_is_copied_over_may_have_been_wrong():
+    check(schedule_of(2, SUM_AND_BACK[0], *SPOILT_AND_MENDED))
+
+
+COMMUTED = schedule_of(  # rank 0 ends with (x0 + x2) + x1, rank 1 with x1 + (x0 + x2)
+    3,
+    [(2, 0, 0, "add")],
+    [(0, 2, 0, "copy")],
+    [(1, 0, 0, "add")],
+    [(2, 1, 0, "add")],
+    [(0, 2, 0, "copy")],
+)
+
+
+def test_sums_that_only_commute_have_the_same_bits():
+    assert same_bits(COMMUTED)
+    check(COMMUTED)
+
+
+def test_sums_that_associate_otherwise_are_refused_though_they_are_exact():
+    steps = [
+        [(3, 2, 0, "add")], [(0, 3, 0, "copy")],  # y on rank 2; x0 on ranks 0 and 3
+        [(2, 0, 0, "add")],  # x0 + y on rank 0
+        [(1, 0, 0, "add")],  # (x0 + y) + x1 on rank 0
+        [(3, 1, 0, "add")], [(2, 1, 0, "add")],  # (x1 + x0) + y on rank 1
+        [(0, 2, 0, "copy"), (0, 3, 0, "copy")],
+    ]  # fmt: skip
+    schedule = schedule_of(4, *steps)
+    assert keeps_promise(schedule)
+    assert not same_bits(schedule)
+    error = verdict(schedule)
+    assert (error.step, error.transfer) == (5, 0)
+    assert "ranks 0 and 1 add up chunk 0 in another order, and so with other bits" in str(error)
+
+
+def merges(draw, ranks):
+    """The steps that add up what ``ranks`` hold in some order, the rank with the sum, and the sum
+    as a tree of unordered pairs.
+    """
+    trees, steps = {rank: rank - ranks[0] for rank in ranks}, []
+    while len(trees) > 1:
+        into, gone = draw(st.permutations(sorted(trees)))[:2]
+        steps.append([(gone, into, 0, "add")])
+        trees[into] = frozenset([trees[into], trees.pop(gone)])
+    ((root, tree),) = trees.items()
+    return [*steps, [(root, rank, 0, "copy") for rank in ranks if rank != root]], tree
+
+
+@examples(60, 150)
+@given(st.data(), st.integers(2, 5))
+def test_two_sums_of_the_same_are_accepted_exactly_when_they_differ_by_swapped_summands_only(
+    data, half
+):
+    """Ranks r and r + half hold the same, and each half adds it up in its own order."""
+    doubled = [
+        [(rank + half, rank, 0, "add") for rank in range(half)],
+        [(rank, rank + half, 0, "copy") for rank in range(half)],
+    ]
+    here, tree = merges(data.draw, list(range(half)))
+    there, other_tree = merges(data.draw, list(range(half, 2 * half)))
+    schedule = schedule_of(2 * half, *doubled, *here, *there)
+    assert keeps_promise(schedule)
+    assert (verdict(schedule) is None) == (tree == other_tree) == same_bits(schedule)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"collective": "broadcast"}, "is no collective: choose allreduce, reduce_scatter, all_g"),
+        ({"world_size": 0}, "0 ranks and 1 chunks"),
+        ({"chunks": 0}, "2 ranks and 0 chunks"),
+        *(({"owner": owner}, "each of 1 chunks has one among 2") for owner in [(), (2,), (-1,)]),
+    ],
+)
+def test_a_schedule_that_is_none_is_refused(change, words):
+    error = verdict(replace(schedule_of(2, *SUM_AND_BACK), **change))
+    assert words in str(error)
+    assert (error.step, error.transfer) == (None, None)
+
+
+FROM_1 = [(1, 0, 0, "copy"), (1, 2, 0, "copy")]
+OTHERS = "rank {} ends with another chunk 0 than its owner, rank {}, began with"
+
+
+@pytest.mark.parametrize(
+    ("collective", "ranks", "steps", "owner", "place", "words"),
+    [
+        ("reduce_scatter", 2, [[(0, 1, 0, "add")]], 1, None, ""),
+        ("reduce_scatter", 2, [[(0, 1, 0, "add")]], 0, (None, None), "rank 0 ends with chunk 0 wi"),
+        ("all_gather", 3, [FROM_1], 1, None, ""),
+        ("all_gather", 3, [FROM_1, [(0, 2, 0, "add")]], 1, (1, 0), OTHERS.format(2, 1)),
+        ("all_gather", 3, [FROM_1], 2, (0, 0), OTHERS.format(0, 2)),
+    ],
+)
+def test_a_reduce_scatter_owes_the_sum_to_the_owner_and_an_all_gather_its_chunk_to_everybody(
+    collective, ranks, steps, owner, place, words
+):
+    error = verdict(schedule_of(ranks, *steps, collective=collective, owner=(owner,)))
+    assert (error and (error.step, error.transfer)) == place
+    assert words in str(error)

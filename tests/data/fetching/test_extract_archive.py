@@ -1,0 +1,251 @@
+"""Unpacking: what is in an archive comes out, and a hostile one leaves nothing outside its
+target.
+"""
+
+import gzip
+import hashlib
+import io
+import tarfile
+import tracemalloc
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from support.made_up_sources import files_below, files_of_at_most, known, noise, tar_of
+
+from gluonlab.data.fetching.data_folders import digest_of
+from gluonlab.data.fetching.download_sources import Contents
+from gluonlab.data.fetching.extract_archive import unpack
+from gluonlab.errors import DataError, OutputError
+
+ROOMY = Contents(most_bytes=10**6, most_files=50)
+
+
+@pytest.fixture
+def around(tmp_path):
+    """The folder around the target, which nothing may be written into."""
+    (tmp_path / "around").mkdir()
+    return tmp_path / "around"
+
+
+@pytest.fixture
+def target(around):
+    (around / "target").mkdir()
+    return around / "target"
+
+
+@pytest.fixture
+def written(tmp_path):
+    """``written(content)``: an archive with these bytes."""
+
+    def write(content):
+        (tmp_path / "a.tgz").write_bytes(content)
+        return tmp_path / "a.tgz"
+
+    return write
+
+
+def special(name, kind, linkname="", size=0):
+    info = tarfile.TarInfo(name)
+    info.type, info.linkname, info.size = kind, linkname, size
+    return info
+
+
+FILES = {
+    "train/a/1.jpg": b"one",
+    "train/b/2.jpg": noise(5000),
+    "val/a/empty.jpg": b"",
+    "kör/äß.txt": b"x" * 1024,
+}
+
+
+@pytest.mark.parametrize("compress", [True, False])
+@pytest.mark.parametrize(
+    "tar_format", [tarfile.USTAR_FORMAT, tarfile.GNU_FORMAT, tarfile.PAX_FORMAT]
+)
+def test_every_file_comes_out_without_the_folder_around_it(target, written, compress, tar_format):
+    long = "/".join(["a" * 60] * 3)  # a name that needs a header of its own
+    files = FILES if tar_format == tarfile.USTAR_FORMAT else {**FILES, long: b"long"}
+    packed = io.BytesIO()
+    with tarfile.open(fileobj=packed, mode="w", format=tar_format) as tar:
+        tar.addfile(special("./top", tarfile.DIRTYPE))
+        for name, content in files.items():
+            info = tarfile.TarInfo(f"./top/{name}")
+            info.size = len(content)
+            tar.addfile(info, io.BytesIO(content))
+    archive = written(gzip.compress(packed.getvalue()) if compress else packed.getvalue())
+    digests = unpack(archive, target, ROOMY)
+    assert files_below(target) == files
+    assert digests == {name: hashlib.sha256(content).hexdigest() for name, content in files.items()}
+
+
+def test_permissions_and_owners_of_the_archive_are_not_taken_over(target, written):
+    info = tarfile.TarInfo("top/run-me")
+    info.mode, info.uid = 0o6777, 12345
+    unpack(written(tar_of([info])), target, ROOMY)
+    (target / "ordinary").write_bytes(b"")
+    ordinary, run_me = ((target / name).stat() for name in ("ordinary", "run-me"))
+    assert (run_me.st_mode, run_me.st_uid) == (ordinary.st_mode, ordinary.st_uid)
+
+
+def test_of_a_known_archive_only_the_known_files_are_kept_wherever_they_lie_in_it(target, written):
+    contents = Contents(10**6, known=(known("a.bin", b"a", "sha1"), known("b.bin", b"b")))
+    members = [("x/y/a.bin", b"a"), ("b.bin", b"b"), ("x/readme.html", b"<p>")]
+    unpack(written(tar_of(members)), target, contents)
+    assert files_below(target) == {"a.bin": b"a", "b.bin": b"b"}
+
+
+@pytest.mark.parametrize(
+    ("members", "said"),
+    [
+        ([("x/a.bin", b"a")], "b.bin is not in it"),
+        (
+            [("x/a.bin", b"a"), ("x/b.bin", b"B")],
+            "b.bin in it has sha1 ae4f281df5a5d0ff3cad6371f76d5c29b6d953ec, expected e9d71f5ee7",
+        ),
+        ([("x/a.bin", b"a"), ("y/a.bin", b"a"), ("x/b.bin", b"b")], "'y/a.bin' is in it twice"),
+    ],
+)
+def test_a_known_archive_with_other_files_is_refused(target, written, members, said):
+    contents = Contents(10**6, known=(known("a.bin", b"a", "sha1"), known("b.bin", b"b", "sha1")))
+    with pytest.raises(DataError, match=said):
+        unpack(written(tar_of(members)), target, contents)
+
+
+HOSTILE = {
+    "above": (("../evil", b"!"), "'../evil' points outside the folder"),
+    "above, from below": (("top/../../evil", b"!"), "points outside the folder"),
+    "dots at the end": (("top/..", b"!"), "points outside the folder"),
+    "absolute": (("/tmp/evil", b"!"), "'/tmp/evil' is an absolute path"),
+    "symlink": (
+        special("top/link", tarfile.SYMTYPE, "/etc/passwd"),
+        "'top/link' is a link to '/etc/passwd'",
+    ),
+    "symlink to a folder": (special("top/link", tarfile.SYMTYPE, ".."), "is a link to '..'"),
+    "hardlink": (special("top/link", tarfile.LNKTYPE, "/etc/passwd"), "is a link to '/etc/passwd'"),
+    "character device": (
+        special("top/null", tarfile.CHRTYPE),
+        "'top/null' is neither a file nor a folder",
+    ),
+    "block device": (special("top/disk", tarfile.BLKTYPE), "is neither a file nor a folder"),
+    "pipe": (special("top/pipe", tarfile.FIFOTYPE), "is neither a file nor a folder"),
+    "unknown kind": (special("top/what", b"V"), "is neither a file nor a folder"),
+    "sparse": (special("top/holes", tarfile.GNUTYPE_SPARSE), "is neither a file nor a folder"),
+    "line break": (("top/a\nb", b"!"), "is not a valid file name"),
+    "escape sequence": (("top/\x1b[2J", b"!"), "is not a valid file name"),
+    "backslash": (("top\\..\\evil", b"!"), "is not a valid file name"),
+    "long name": (("top/" + "n" * 256, b"!"), "is not a valid file name"),
+    "file below a file": (
+        ("top/first/below", b"!"),
+        "'top/first/below' is both a file and a folder",
+    ),
+    "folder again as a file": (("top/folder", b"!"), "'top/folder' is both a file and a folder"),
+    "twice": (("other/first", b"!"), "'other/first' is in it twice"),
+}
+
+
+@pytest.mark.parametrize("kind", HOSTILE)
+def test_a_hostile_archive_is_refused_and_leaves_nothing_outside(around, target, written, kind):
+    member, said = HOSTILE[kind]
+    archive = written(tar_of([("top/first", b"1"), ("top/folder/second", b"2"), member]))
+    with pytest.raises(DataError) as error:
+        unpack(archive, target, ROOMY)
+    assert said in str(error.value)
+    assert str(archive) in str(error.value)
+    assert [path.name for path in around.iterdir()] == ["target"]
+    assert set(files_below(target)) <= {"first", "folder/second"}
+    assert not any(path.is_symlink() for path in target.rglob("*"))
+
+
+def header(name, kind, size):
+    """Of a member whose content does not follow."""
+    return special(name, kind, size=size).tobuf(tarfile.GNU_FORMAT)
+
+
+def bomb_of_headers():
+    """None of them is a file, and their sizes are not counted as files' sizes."""
+    record = b"500000 comment=" + b"z" * (500_000 - 16) + b"\n"
+    return (header("x", tarfile.XGLTYPE, 2**19) + record + bytes(2**19 - len(record))) * 60
+
+
+TOO_LARGE = {
+    "a file": (
+        header("top/bomb", tarfile.REGTYPE, 2**40),
+        "'top/bomb' is too much: at most 1,000,000 bytes in 50 files",
+    ),
+    "files": (tar_of([(f"top/{i}", bytes(300_000)) for i in range(5)], False), "'top/3' is too "),
+    "many files": (tar_of([(f"top/{i}", b"") for i in range(60)], False), "'top/50' is too much"),
+    "headers": (bomb_of_headers(), "not a usable archive .it unpacks to more than"),
+    **{
+        kind: (header("x", kind, 2**31) + bytes(2**26), "a usable archive .a header of 2,147,48")
+        for kind in (
+            tarfile.XHDTYPE, tarfile.XGLTYPE, tarfile.GNUTYPE_LONGNAME, tarfile.GNUTYPE_LONGLINK,
+        )
+    },
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", TOO_LARGE)
+def test_what_is_too_large_is_refused_with_little_memory_before_it_is_written(
+    target, written, kind
+):
+    content, said = TOO_LARGE[kind]
+    archive = written(gzip.compress(content, 1))
+    tracemalloc.start()
+    try:
+        with pytest.raises(DataError, match=said):
+            unpack(archive, target, ROOMY)
+        assert tracemalloc.get_traced_memory()[1] < 8 * 2**20
+    finally:
+        tracemalloc.stop()
+    assert not (target / "bomb").exists()
+
+
+WHOLE = tar_of([("top/a", noise(700)), ("top/b", b"b")])
+PLAIN = gzip.decompress(WHOLE)
+
+
+@pytest.mark.parametrize(
+    "content", [b"", b"<html>", WHOLE[:-200], PLAIN[:800], gzip.compress(noise(2000)), b"\x1f\x8b"]
+)
+def test_what_is_no_whole_archive_is_named(target, written, content):
+    with pytest.raises(DataError, match=r"/a\.tgz: not a usable archive"):
+        unpack(written(content), target, ROOMY)
+
+
+@given(st.data())
+def test_no_damaged_archive_raises_anything_but_a_data_error(tmp_path_factory, data):
+    """Bytes of the headers are changed at will; whatever comes of it stays in the target."""
+    content = bytearray(PLAIN)
+    for position in data.draw(st.lists(st.integers(0, len(PLAIN) - 1), min_size=1, max_size=8)):
+        content[position] = data.draw(st.integers(0, 255))
+    if data.draw(st.booleans()):  # a header with the right check sum
+        content[148:156] = b"%06o\0 " % (sum(content[:148]) + 256 + sum(content[156:512]))
+    around = tmp_path_factory.mktemp("around")
+    archive = around.with_suffix(".tgz")
+    archive.write_bytes(content if data.draw(st.booleans()) else gzip.compress(content, 1))
+    (around / "target").mkdir()
+    try:
+        unpack(archive, around / "target", ROOMY)
+    except DataError as error:
+        assert str(archive) in str(error)
+    assert [path.name for path in around.iterdir()] == ["target"]
+
+
+@pytest.mark.parametrize("size", [0, 50, 699])
+def test_a_full_disk_is_no_fault_of_the_archive(target, written, size):
+    archive = written(WHOLE)
+    with files_of_at_most(size), pytest.raises(
+        OutputError, match=r"cannot write .*/target/a: File too large; make room"
+    ):
+        unpack(archive, target, ROOMY)
+
+
+def test_a_file_that_cannot_be_read_is_named(target, tmp_path):
+    """Root may read all files, but not the beginning of its memory."""
+    unreadable = tmp_path / "memory"
+    unreadable.symlink_to("/proc/self/mem")
+    with pytest.raises(DataError, match=r"/memory: cannot be read \(Input/output error\)"):
+        digest_of(unreadable)
+    with pytest.raises(DataError, match=r"/memory: not a usable archive .*Input/output error"):
+        unpack(unreadable, target, ROOMY)

@@ -1,0 +1,250 @@
+"""Image files become pixels, whichever way up they are; wrong ones are named."""
+
+import struct
+import zlib
+
+import numpy as np
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+from PIL import Image, ImageFile, ImageOps
+from support.damage import corrupted
+from support.examples import examples
+from support.image_folders import by_pillow, encoded, picture
+
+from gluonlab.data.images.decode_image import (
+    EXIF_ORIENTATION,
+    MAX_PIXELS,
+    _as_rgb,
+    decode,
+    random_box,
+    short_side,
+)
+from gluonlab.data.images.image_locations import NAMES
+from gluonlab.errors import DataError
+
+JPEG = encoded(picture(1, 40, 30), quality=90)
+PNG = encoded(picture(2, 20, 24), "PNG")
+
+
+def write(path, content):
+    path.write_bytes(content)
+    return str(path)
+
+
+@pytest.mark.parametrize("mode", ["RGB", "L", "CMYK"])
+def test_an_image_of_the_right_size_is_what_pillow_decodes(tmp_path, mode):
+    path = write(tmp_path / "a.jpg", encoded(picture(0, 24, 24, mode=mode)))
+    pixels = decode(path, 24)
+    assert (pixels.shape, pixels.dtype) == ((3, 24, 24), np.uint8)
+    assert np.array_equal(pixels, by_pillow(path, 24))
+
+
+GREY = np.arange(256, dtype=np.uint8).reshape(16, 16)  # every value, dark to bright
+COLOUR = np.stack([GREY, GREY[::-1], GREY.T], axis=2)
+ALPHA = np.full_like(GREY, 255)
+SQUARES = {
+    "1": (Image.fromarray(GREY > 127), np.where(GREY > 127, 255, 0)),
+    "L": (Image.fromarray(GREY), GREY),
+    "LA": (Image.fromarray(np.stack([GREY, ALPHA], axis=2)), GREY),
+    "P": (Image.fromarray(GREY).convert("P"), GREY),
+    "RGB": (Image.fromarray(COLOUR), COLOUR),
+    "RGBA": (Image.fromarray(np.dstack([COLOUR, ALPHA])), COLOUR),
+    "I;16": (Image.fromarray(GREY.astype(np.uint16) * 257), GREY),
+    "I": (Image.fromarray(GREY.astype(np.int32) * 257), GREY),
+    "PA": (Image.fromarray(np.stack([GREY, ALPHA], axis=2)).convert("PA"), GREY),
+    "CMYK": (Image.fromarray(COLOUR).convert("CMYK"), COLOUR),
+    "YCbCr": (Image.fromarray(COLOUR).convert("YCbCr"), COLOUR),
+}
+
+
+@pytest.mark.parametrize("mode", SQUARES)
+def test_an_image_of_any_mode_looks_like_its_twin_of_8_bits(tmp_path, mode):
+    """Through a PNG where that has the mode; there is no other way to some modes than from Pillow's
+    own hands.
+    """
+    image, twin = SQUARES[mode]
+    assert image.mode == mode
+    if mode in ("PA", "CMYK", "YCbCr", "I"):
+        pixels = np.asarray(_as_rgb("a.png", image)).transpose(2, 0, 1)
+    else:
+        pixels = decode(write(tmp_path / "a.png", encoded(image, "PNG")), 16)
+    expected = twin.transpose(2, 0, 1) if twin.ndim == 3 else np.stack([twin] * 3)
+    assert np.abs(pixels.astype(int) - expected).max() <= (3 if mode == "YCbCr" else 0)
+
+
+@given(st.integers(0, 2**16 - 1))
+def test_16_bits_become_the_nearest_of_8(value):
+    image = _as_rgb("a.png", Image.fromarray(np.full((1, 1), value, np.uint16)))
+    assert np.asarray(image).tolist() == [[[round(value / 257)] * 3]]
+
+
+@pytest.mark.parametrize(
+    ("values", "said"),
+    [
+        (np.int32([[0, 2**16]]), "a.png: grey values from 0 to 65536, more than 16 bits: replace"),
+        (np.float32([[0, 1]]), "a.png: grey values are floats of unknown range: replace"),
+    ],
+)
+def test_values_of_an_unknown_range_are_refused(values, said):
+    with pytest.raises(DataError, match=said):
+        _as_rgb("a.png", Image.fromarray(values))
+
+
+def slopes(width, height):
+    """Colours that grow to the right, down, and with both: what is a little out of place is a
+    little too bright or dark.
+    """
+    across, down = np.meshgrid(np.linspace(0, 255, width), np.linspace(0, 255, height))
+    return Image.fromarray(np.stack([across, down, (across + down) / 2], axis=2).astype(np.uint8))
+
+
+@settings(max_examples=40)
+@given(st.integers(8, 90), st.integers(8, 90), st.integers(8, 40))
+# at an eighth 10 x 9 pixels, the last of which show a quarter of what the others do
+@example(74, 66, 8)
+@example(32, 53, 8)
+def test_the_central_square_is_resized(tmp_path_factory, width, height, size):
+    """Beside Pillow's whole image; decoding a JPEG at a fraction of its size may differ by what
+    JPEG itself loses.
+    """
+    folder = tmp_path_factory.mktemp("square")
+    png = write(folder / "a.png", encoded(picture(0, width, height), "PNG"))
+    assert np.array_equal(decode(png, size), by_pillow(png, size))
+    jpeg = write(folder / "a.jpg", encoded(slopes(width, height), quality=95))
+    error = np.abs(decode(jpeg, size).astype(int) - by_pillow(jpeg, size))
+    assert error.mean() < 2 and error.max() < 12
+    assert short_side(jpeg) == min(width, height)
+
+
+WRONG = {
+    "empty": (b"", f"not a {NAMES}"),
+    "text": (b"a file of words, and not of pixels", f"not a {NAMES}"),
+    "jpeg 2000": (b"\0\0\0\x0cjP  \r\n\x87\n" + bytes(40), f"not a {NAMES}"),
+    "cut gif": (encoded(picture(0), "GIF")[:-40], "damaged ("),
+    "cut webp": (encoded(picture(0), "WEBP")[:-40], "damaged ("),
+    "cut bmp": (encoded(picture(0), "BMP")[:-40], "damaged ("),
+    "cut tiff": (encoded(picture(0), "TIFF")[:400], "damaged ("),
+    "cut ppm": (encoded(picture(0), "PPM")[:-40], "damaged ("),
+    "cut jpeg": (JPEG[: len(JPEG) // 2], "damaged ("),
+    "cut png": (PNG[: len(PNG) // 2], "damaged ("),
+    "header only": (JPEG[:4], f"not a {NAMES}"),
+}
+
+
+@pytest.mark.parametrize("lenient", [False, True])
+@pytest.mark.parametrize("kind", WRONG)
+def test_a_wrong_file_is_named_with_what_is_wrong_and_the_remedy(
+    tmp_path, monkeypatch, kind, lenient
+):
+    """Also where another library has told Pillow to be content with half of a file."""
+    monkeypatch.setattr(ImageFile, "LOAD_TRUNCATED_IMAGES", lenient)
+    content, said = WRONG[kind]
+    path = write(tmp_path / "wrong.jpg", content)
+    with pytest.raises(DataError) as error:
+        decode(path, 16)
+    line = str(error.value)
+    assert line.startswith(f"{path}: {said}"), line
+    assert line.endswith("--skip-bad") and "\n" not in line
+
+
+def test_a_file_that_cannot_be_opened_is_named_with_the_reason(tmp_path):
+    for name, why in (("missing.jpg", "No such file or directory"), (".", "Is a directory")):
+        with pytest.raises(DataError, match=rf"cannot be read \({why}\)"):
+            decode(str(tmp_path / name), 16)
+
+
+def large(side, format):
+    """The beginning of an image that is said to be so wide and high."""
+    if format == "JPEG":
+        place = JPEG.index(b"\xff\xc0") + 5  # SOF0: length, precision, then height and width
+        return JPEG[:place] + struct.pack(">HH", side, side) + JPEG[place + 4 :]
+    header = b"IHDR" + struct.pack(">IIBBBBB", side, side, 8, 2, 0, 0, 0)
+    start = b"\x89PNG\r\n\x1a\n" + struct.pack(">I", 13) + header
+    return start + struct.pack(">I", zlib.crc32(header)) + PNG[PNG.index(b"IDAT") - 4 :]
+
+
+@pytest.mark.parametrize(
+    ("side", "format"), [(2**13 + 1, "PNG"), (2**16, "PNG"), (2**31 - 1, "PNG"), (65000, "JPEG")]
+)
+def test_a_bomb_is_refused_by_its_header(tmp_path, side, format):
+    assert side**2 > MAX_PIXELS
+    path = write(tmp_path / "bomb", large(side, format))
+    said = r"bomb: .*(pixels, more than|decompression bomb|exceeds limit)"
+    for read in (short_side, lambda path: decode(path, 16)):
+        with pytest.raises(DataError, match=said):
+            read(path)
+
+
+@pytest.mark.parametrize("original", [JPEG, PNG], ids=["JPEG", "PNG"])
+@examples(60, 150)
+@given(st.data())
+def test_a_damaged_file_gives_pixels_or_a_data_error(tmp_path_factory, original, data):
+    path = write(tmp_path_factory.getbasetemp() / "damaged.jpg", corrupted(data, original, 4))
+    try:
+        assert decode(path, 16).shape == (3, 16, 16)
+    except DataError as error:
+        assert str(error).startswith(f"{path}: ")
+        assert "\n" not in str(error)
+
+
+# --- EXIF says which way up an image is, and images come out as Pillow itself would turn them
+
+EIGHT = range(1, 9)
+
+
+def stored(path, turned, width, height, format="JPEG"):
+    """A file of an image that EXIF turns."""
+    exif = Image.Exif()
+    exif[EXIF_ORIENTATION] = turned
+    image = slopes(width, height)
+    path.write_bytes(encoded(image, format, exif=exif))
+    return str(path)
+
+
+def turned_by_pillow(path, size, seed=None):
+    """Decoded whole, turned whole, then cut and resized: (3, size, size)."""
+    with Image.open(path) as image:
+        image = ImageOps.exif_transpose(image).convert("RGB")
+    side = min(image.size)
+    left, top = (image.width - side) / 2, (image.height - side) / 2
+    box = (left, top, left + side, top + side)
+    if seed is not None:
+        box = random_box(seed, *image.size)
+    resized = image.resize((size, size), Image.Resampling.BILINEAR, box=box)
+    return np.asarray(resized).transpose(2, 0, 1).astype(int)
+
+
+@pytest.mark.parametrize("turned", EIGHT)
+@pytest.mark.parametrize("format", ["JPEG", "PNG", "WEBP", "TIFF"])
+def test_an_image_is_turned_as_its_exif_says(tmp_path, format, turned):
+    """Resizing before turning rounds otherwise: by 1 at most."""
+    path = stored(tmp_path / "image", turned, 40, 30, format)
+    for seed in (None, 7):
+        assert np.abs(decode(path, 24, seed) - turned_by_pillow(path, 24, seed)).max() <= 1
+    assert short_side(path) == 30
+    path = stored(tmp_path / "image", turned, 24, 24, format)  # needs no resizing
+    assert np.array_equal(decode(path, 24), turned_by_pillow(path, 24))
+
+
+@pytest.mark.parametrize("turned", EIGHT)
+@pytest.mark.parametrize("seed", [None, 1, 2])
+def test_so_is_a_jpeg_that_is_decoded_at_a_fraction_of_its_size(tmp_path, turned, seed):
+    """Of sides that are no multiples of 8, so that the last pixels show less than the others."""
+    path = stored(tmp_path / "image.jpg", turned, 133, 99)
+    error = np.abs(decode(path, 8, seed) - turned_by_pillow(path, 8, seed))
+    assert error.mean() < 2 and error.max() < 12
+
+
+@pytest.mark.parametrize("value", [0, 9, 65535])
+def test_nonsense_turns_nothing(tmp_path, value):
+    path = stored(tmp_path / "image.jpg", value, 24, 24)
+    assert np.array_equal(decode(path, 24), turned_by_pillow(path, 24))
+
+
+@pytest.mark.filterwarnings("ignore:Corrupt EXIF data")
+def test_damaged_exif_spoils_no_pixels(tmp_path):
+    content = encoded(picture(0, 24, 24), exif=b"Exif\0\0MM\0*\xff\xff\xff\xff\x01\x12")
+    (tmp_path / "a.jpg").write_bytes(content)
+    (tmp_path / "b.jpg").write_bytes(encoded(picture(0, 24, 24)))
+    assert np.array_equal(*(decode(str(tmp_path / name), 24) for name in ("a.jpg", "b.jpg")))

@@ -1,0 +1,352 @@
+"""Processes that decode: the same pixels in the same order, and none is left behind."""
+
+import fcntl
+import gc
+import itertools
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import termios
+import threading
+from concurrent.futures import CancelledError
+from pathlib import Path
+
+import numpy as np
+import pytest
+from support.covering import long_cases
+from support.image_folders import write_folder
+from support.processes import clean_environment
+from support.waiting import LIMIT_S, interrupt_once_read, wait_until
+from support.worker_processes import gone
+
+from gluonlab.data.images.decode_image import decode
+from gluonlab.data.images.decoder_pool import SLOTS, DecodeFuture, DecodeRequest, Decoders
+from gluonlab.errors import DataError, RunError
+
+
+@pytest.fixture(scope="module")
+def paths(tmp_path_factory):
+    root = write_folder(tmp_path_factory.mktemp("images") / "set", train=15, val=1)
+    return sorted(map(str, (root / "train").rglob("*.jpg")))
+
+
+@pytest.fixture(scope="module")
+def decoders():
+    made = Decoders(16, 2)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def one():
+    """Decoders of one process."""
+    made = Decoders(16, 1)
+    yield made
+    made.close()
+
+
+def pids(decoders):
+    return [worker.process.pid for worker in decoders._workers]
+
+
+def taken(begun):
+    """The images, or what was raised instead of them; not waited for for ever."""
+    found = []
+
+    def take():
+        try:
+            found.append(begun.result())
+        except Exception as error:
+            found.append(error)
+
+    thread = threading.Thread(target=take, daemon=True)
+    thread.start()
+    thread.join(LIMIT_S)
+    assert found
+    return found[0]
+
+
+@pytest.mark.parametrize("count", [0, 1, SLOTS, SLOTS + 1, 45])
+def test_the_images_come_in_the_order_of_their_files(decoders, paths, count):
+    images = decoders.decode(paths[:count])
+    assert images.shape == (count, 3, 16, 16)
+    assert all(np.array_equal(image, decode(path, 16)) for image, path in zip(images, paths))
+
+
+def test_several_threads_may_ask_at_once(decoders, paths):
+    expected, found = decoders.decode(paths), [None] * 4
+
+    def ask(number):
+        found[number] = decoders.decode(paths)
+
+    threads = [threading.Thread(target=ask, args=[number]) for number in range(4)]
+    [thread.start() for thread in threads]
+    [thread.join() for thread in threads]
+    assert all(np.array_equal(images, expected) for images in found)
+
+
+@pytest.mark.parametrize("count", [1, *long_cases(2), 3])
+def test_what_was_begun_may_be_taken_in_any_order(paths, count):
+    """Each process has memory for two requests, which it fills in turns."""
+    made = Decoders(16, count)
+    expected = np.stack([decode(path, 16) for path in paths])
+    begun = {first: made.begin(paths[first:]) for first in (0, 5, 20, 44, 45)}
+    for first in (20, 45, 0, 44, 5):
+        assert np.array_equal(begun[first].result(), expected[first:])
+    made.close()
+
+
+def test_what_cannot_be_said_to_a_process_is_an_error_and_no_hang(one, paths):
+    """A path that is no str, a seed that is no int."""
+    for asked in (([Path("a.jpg")], None), (["a.jpg"], [np.uint32(1)])):
+        before, wrong, after = one.begin(paths[:1]), one.begin(*asked), one.begin(paths[:1])
+        assert "not JSON serializable" in str(taken(wrong))
+        for begun in (before, after):
+            assert np.array_equal(taken(begun)[0], decode(paths[0], 16))
+
+
+def test_what_was_given_up_is_not_decoded(one, tmp_path, paths):
+    """The first file is a pipe: while it is waited for, the rest is left."""
+    endless = tmp_path / "endless.jpg"
+    os.mkfifo(endless)
+    first, second = one.begin([str(endless)]), one.begin(paths)
+    second.cancel()
+    third = one.begin(paths[:1])
+    held = os.open(endless, os.O_RDWR)
+    os.write(held, b"no image" * 4)
+    wait_until(lambda: fcntl.ioctl(held, termios.FIONREAD, bytes(4)) == bytes(4))  # it is read
+    os.close(held)
+    with pytest.raises(DataError, match="not a JPEG, PNG"):
+        first.result()
+    assert np.array_equal(third.result()[0], decode(paths[0], 16))
+    with pytest.raises(CancelledError):
+        second.result()
+
+
+def test_the_first_wrong_file_is_the_error_and_the_next_batch_is_right(decoders, paths, tmp_path):
+    wrong = [tmp_path / "b.jpg", tmp_path / "a.jpg"]
+    [path.write_bytes(b"no image") for path in wrong]
+    mixed = [*paths[:20], str(wrong[0]), *paths[20:], str(wrong[1])]
+    with pytest.raises(DataError, match=re.escape(f"{wrong[0]}: not a JPEG, PNG")):
+        decoders.decode(mixed)
+    images, bad = decoders.begin(mixed).good()
+    assert sorted(bad) == [20, 46]
+    assert np.array_equal(np.delete(images, [20, 46], axis=0), decoders.decode(paths))
+
+
+def test_names_of_files_may_be_anything(decoders, paths, tmp_path):
+    strange = tmp_path / 'a "quoted"\nline\\ \u00e4\u732b.jpg'
+    strange.write_bytes(Path(paths[0]).read_bytes())
+    assert np.array_equal(decoders.decode([str(strange)])[0], decode(paths[0], 16))
+
+
+def test_the_processes_end_with_the_object_that_started_them():
+    made = Decoders(8, 2)
+    processes = pids(made)
+    assert not any(map(gone, processes))
+    del made
+    gc.collect()
+    assert all(map(gone, processes))
+
+
+def test_images_that_are_awaited_keep_the_processes_until_they_are_there(paths):
+    made = Decoders(16, 1)
+    processes, begun = pids(made), made.begin(paths)
+    del made
+    assert np.array_equal(begun.result(), np.stack([decode(path, 16) for path in paths]))
+    del begun
+    gc.collect()
+    assert all(map(gone, processes))
+
+
+def test_letting_go_while_images_are_decoded_ends_the_processes(paths, monkeypatch):
+    """As Ctrl-C does: the threads are still at work when nobody needs the object any more."""
+    unraisable = []
+    monkeypatch.setattr(sys, "unraisablehook", unraisable.append)
+    made = Decoders(1024, 1)
+    processes = pids(made)
+
+    class Interrupted(list):
+        def __getitem__(self, part):
+            if part.start:
+                raise KeyboardInterrupt
+            return super().__getitem__(part)
+
+    with pytest.raises(KeyboardInterrupt):
+        made.decode(Interrupted(paths * 2))
+    del made
+    gc.collect()
+    wait_until(lambda: all(map(gone, processes)))
+    assert unraisable == []
+
+
+def test_after_ctrl_c_no_process_goes_on_decoding(tmp_path):
+    """The files are pipes that nobody writes to: reading one takes for ever."""
+    endless = [str(tmp_path / f"{number}.jpg") for number in range(3 * SLOTS)]
+    [os.mkfifo(path) for path in endless]
+    made = Decoders(8, 2)
+    processes = pids(made)
+    ends = []
+    interrupting = threading.Thread(target=interrupt_once_read, args=[endless[0], ends])
+    with pytest.raises(KeyboardInterrupt):
+        interrupting.start()
+        made.decode(endless)
+    interrupting.join()
+    assert not any(map(gone, processes))
+    del made
+    gc.collect()
+    assert all(map(gone, processes))
+    os.close(ends[0])
+
+
+def test_after_ctrl_c_anywhere_the_next_images_come(one, paths):
+    """As a signal would, which comes before a line, or when a function has returned: perhaps one
+    that has taken a lock.
+    """
+    expected = decode(paths[0], 16)
+
+    def interrupted(event):
+        left = itertools.count(event, -1)
+
+        def trace(frame, what, arg):
+            if next(left) == 0:
+                raise KeyboardInterrupt
+            return trace
+
+        sys.settrace(trace)
+        try:
+            one.decode(paths[: SLOTS + 1])
+        except KeyboardInterrupt:
+            return True
+        finally:
+            sys.settrace(None)
+        return False
+
+    event = 0
+    while interrupted(event):
+        event += 1
+        assert np.array_equal(taken(one.begin(paths[:1]))[0], expected)
+    assert event > 20
+
+
+def test_the_last_reference_may_be_dropped_by_one_of_its_own_threads(paths):
+    """As the collector of garbage does, in whichever thread it happens to run."""
+    made = Decoders(8, 2)
+    processes = pids(made)
+    closed = []
+
+    class Dropping(DecodeFuture):
+        def set(self, outcome):
+            closed.append(made.close())
+            super().set(outcome)
+
+    made._requests.put(DecodeRequest(Dropping(), paths[:1], None, np.empty((1, 3, 8, 8), np.uint8)))
+    wait_until(lambda: closed)
+    assert all(map(gone, processes))
+    with pytest.raises(ValueError, match="closed"):
+        made.decode(paths[:1])
+
+
+def test_closing_while_a_batch_is_being_begun_is_an_error_and_no_hang(one, paths):
+    """As another thread may."""
+
+    class Closing(list):
+        def __getitem__(self, part):
+            if part.start:
+                one.close()
+            return super().__getitem__(part)
+
+    with pytest.raises(ValueError, match="closed"):
+        one.begin(Closing(paths))
+
+
+def test_decoding_starts_no_thread(decoders, paths):
+    """A Ctrl-C while a thread is being started would leave one that nobody ends."""
+    before = set(threading.enumerate())
+    decoders.decode(paths)
+    assert set(threading.enumerate()) <= before
+
+
+def test_python_ends_while_decoders_are_alive_and_at_work(python, tmp_path):
+    """As after a Ctrl-C whose traceback keeps them; the file is a pipe that nobody writes to."""
+    endless = tmp_path / "endless.jpg"
+    os.mkfifo(endless)
+    program = (
+        "import threading\nfrom gluonlab.data.images.decoder_pool import Decoders\n"
+        "from support.waiting import interrupt_once_read\nmade = Decoders(16, 2)\n"
+        "threading.Thread(target=interrupt_once_read, args=['endless.jpg', []]).start()\n"
+        "made.decode(['endless.jpg'])"
+    )
+    try:
+        ended = python("-c", program)
+    finally:
+        endless.unlink()  # whoever opens it later finds nothing
+    assert ended.returncode == -signal.SIGINT
+    assert ended.stderr.splitlines()[-1] == "KeyboardInterrupt"
+
+
+def test_a_process_that_is_killed_is_an_error_and_no_hang(one, paths):
+    one.decode(paths[:1])
+    os.kill(pids(one)[0], signal.SIGKILL)
+    with pytest.raises(RunError, match="was killed, as the system does when memory is short"):
+        one.decode(paths)
+
+
+@pytest.mark.parametrize("sign", [signal.SIGKILL, signal.SIGINT], ids=lambda sign: sign.name)
+def test_the_processes_end_with_their_parent_however_it_ends(tmp_path, sign):
+    program = (
+        "from gluonlab.data.images.decoder_pool import Decoders\n"
+        "import sys, time\nmade = Decoders(16, 2)\n"
+        "print(*[worker.process.pid for worker in made._workers], flush=True)\ntime.sleep(600)"
+    )
+    pipes = dict(stdout=subprocess.PIPE, stderr=subprocess.PIPE, encoding="utf-8")
+    command = [sys.executable, "-c", program]
+    parent = subprocess.Popen(command, cwd=tmp_path, env=clean_environment(), **pipes)
+    children = [int(pid) for pid in parent.stdout.readline().split()]
+    assert len(children) == 2
+    parent.send_signal(sign)
+    parent.communicate(timeout=LIMIT_S)
+    wait_until(lambda: all(map(gone, children)))
+
+
+def test_a_process_whose_answer_nobody_reads_ends_without_a_word(paths):
+    """As when its parent has been ended while it decodes."""
+    fd = os.memfd_create("images")
+    os.ftruncate(fd, SLOTS * 3 * 16**2)
+    command = [
+        sys.executable,
+        "-m",
+        "gluonlab.data.images.decoder_process",
+        str(fd),
+        str(SLOTS),
+        "16",
+        "0",
+    ]
+    command.append("pillow")
+    pipes = dict(stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    child = subprocess.Popen(command, env=clean_environment(), pass_fds=[fd], **pipes)
+    os.close(fd)
+    child.stdout.close()
+    child.stdin.write(json.dumps({"paths": paths[:1], "seeds": None, "first": 0}).encode() + b"\n")
+    child.stdin.close()
+    assert (child.stderr.read(), child.wait(LIMIT_S)) == (b"", 0)
+    child.stderr.close()
+
+
+def test_what_somebody_set_of_the_memory_holds(monkeypatch):
+    monkeypatch.setenv("MALLOC_TRIM_THRESHOLD_", "65536")
+    made = Decoders(8, 1)
+    environ = Path(f"/proc/{pids(made)[0]}/environ")
+    wait_until(environ.read_text)  # a process that has just begun shows none yet
+    variables = environ.read_text().split("\0")
+    made.close()
+    assert {"MALLOC_TRIM_THRESHOLD_=65536", f"MALLOC_MMAP_THRESHOLD_={2**25}"} <= {*variables}
+
+
+def test_the_processes_load_nothing_of_mxnet(decoders, paths):
+    decoders.decode(paths)
+    for pid in pids(decoders):
+        assert "libmxnet" not in Path(f"/proc/{pid}/maps").read_text()

@@ -1,0 +1,122 @@
+"""Whether simplejpeg decodes a JPEG or Pillow: the same pixels, the same words on a wrong one."""
+
+import io
+import struct
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from PIL import Image
+from support.damage import corrupted
+from support.image_folders import encoded, picture
+
+from gluonlab.data.images import turbojpeg
+from gluonlab.data.images.decode_image import decode
+from gluonlab.errors import DataError, GluonlabWarning
+
+
+@pytest.fixture(autouse=True)
+def afresh():
+    turbojpeg.agrees.cache_clear()
+    yield
+    turbojpeg.agrees.cache_clear()
+
+
+def outcome(path, size, seed, quickly):
+    """Pixels, or what is said of the file."""
+    try:
+        return decode(str(path), size, seed, quickly).tolist()
+    except DataError as error:
+        return str(error)
+
+
+def same(path, size=24, seeds=(None, 5)):
+    return all(
+        outcome(path, size, seed, True) == outcome(path, size, seed, False) for seed in seeds
+    )
+
+
+@settings(max_examples=40)
+@given(
+    st.integers(1, 70), st.integers(1, 70), st.integers(8, 40), st.integers(1, 100),
+    st.sampled_from([0, 1, 2]), st.booleans(), st.sampled_from(["RGB", "L", "CMYK"]),
+    st.sampled_from([None, b"profile" * 20]),
+)  # fmt: skip
+def test_any_jpeg_has_the_same_pixels(
+    tmp_path_factory, width, height, size, quality, subsampling, progressive, mode, profile
+):
+    path = tmp_path_factory.getbasetemp() / "any.jpg"
+    image = picture(0, width, height, mode=mode)
+    options = dict(quality=quality, subsampling=subsampling, progressive=progressive)
+    path.write_bytes(encoded(image, icc_profile=profile, **options))
+    assert same(path, size)
+    assert (turbojpeg.plain_size(path.read_bytes()) == (width, height)) == (mode != "CMYK")
+
+
+@settings(max_examples=80)
+@given(st.data(), st.sampled_from(["RGB", "L"]), st.sampled_from([None, 1, 2, 30, 400]))
+def test_a_damaged_jpeg_has_the_same_pixels_or_the_same_words(tmp_path_factory, data, mode, cut):
+    content = encoded(picture(1, 30, 24, mode=mode), quality=90)
+    path = tmp_path_factory.getbasetemp() / "damaged.jpg"
+    path.write_bytes(content[:-cut] if cut else corrupted(data, content))
+    assert same(path, 24, [None])
+
+
+JPEG = encoded(picture(1, 30, 24), quality=90)
+ORDER = Image.Exif()
+ORDER[0x0112] = 6
+OTHERS = {
+    "exif": encoded(picture(1, 30, 24), exif=ORDER),
+    "cmyk": encoded(picture(1, 30, 24, mode="CMYK")),
+    "rgb": JPEG[:2] + b"\xff\xee\0\x0eAdobe\0d\0\0\0\0\0" + JPEG[20:],
+    "png": encoded(picture(1, 30, 24), "PNG"),
+    "two pictures": encoded(
+        picture(1, 30, 24), "MPO", save_all=True, append_images=[picture(2, 30, 24)]
+    ),
+    "large": encoded(picture(1, 1030, 524)),
+    "12 bits": JPEG.replace(b"\xff\xc0\0\x11\x08", b"\xff\xc0\0\x11\x0c"),
+    "arithmetic": JPEG.replace(b"\xff\xc0", b"\xff\xc9"),
+    "lossless": JPEG.replace(b"\xff\xc0", b"\xff\xc3"),
+    "empty": b"",
+    "start alone": b"\xff\xd8\xff",
+    "no pixels": JPEG.replace(struct.pack(">HH", 24, 30), bytes(4)),
+}
+
+
+@pytest.mark.parametrize("kind", OTHERS)
+def test_what_is_not_plain_is_left_to_pillow(tmp_path, kind):
+    (tmp_path / "a.jpg").write_bytes(OTHERS[kind])
+    assert turbojpeg.plain_size(OTHERS[kind]) is None
+    assert same(tmp_path / "a.jpg")
+
+
+def test_every_part_of_a_file_is_a_size_or_none():
+    frame = JPEG.index(b"\xff\xc0")
+    for length in range(len(JPEG)):
+        found = turbojpeg.plain_size(JPEG[:length])
+        assert found == (30, 24) if found else length < JPEG.index(b"\xff\xda") + 4, length
+    assert turbojpeg.plain_size(JPEG[: frame + 9]) is None
+
+
+@pytest.mark.parametrize("ends", range(-2, 12))
+def test_a_header_may_end_anywhere_in_what_is_read_first(tmp_path, ends):
+    # a comment moves the frame across the end of the first bytes that are read
+    frame = JPEG.index(b"\xff\xc0")
+    length = turbojpeg.HEADER_BYTES - frame - 2 - ends
+    comment = b"\xff\xfe" + struct.pack(">H", length) + b"c" * (length - 2)
+    (tmp_path / "a.jpg").write_bytes(JPEG[:frame] + comment + JPEG[frame:])
+    assert same(tmp_path / "a.jpg")
+
+
+def test_where_pixels_differ_it_is_not_used_and_said_once(monkeypatch):
+    right = turbojpeg.pixels
+    monkeypatch.setattr(turbojpeg, "pixels", lambda content: right(content) ^ 1)
+    with pytest.warns(GluonlabWarning, match="other pixels than Pillow, and is not used") as said:
+        assert not turbojpeg.agrees() and not turbojpeg.agrees()
+    assert len(said) == 1
+
+
+def test_without_simplejpeg_all_is_pillows(monkeypatch):
+    monkeypatch.setattr(turbojpeg, "simplejpeg", None)
+    assert not turbojpeg.agrees()
+    assert Image.open(io.BytesIO(JPEG)).size == (30, 24)

@@ -1,0 +1,275 @@
+"""Random crops, flips and mixtures: the same whatever the devices, and right."""
+
+from itertools import chain
+
+import mxnet as mx
+import numpy as np
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+from mxnet import nd
+from support.devices import contexts
+from support.examples import examples
+from support.reference import cpus
+
+from gluonlab.data import ArraySplit, Loader
+from gluonlab.data.loading.augmentation import Augment, Mixup, make_input
+from gluonlab.data.loading.split_batch import shard
+from gluonlab.engine.fast_invoke import from_host
+
+# (n, C, H, W)
+SHAPES = st.tuples(st.integers(1, 7), st.integers(1, 3), st.integers(1, 9), st.integers(1, 9))
+SEEDS = st.integers(0, 2**32 - 1)
+
+
+def images_of(shape, seed=0):
+    return np.random.RandomState(seed).randint(1, 256, shape).astype(np.uint8)
+
+
+def by_numpy(images, draw, padding):
+    """Each image by itself: padded with black, cropped where the draw says, mirrored if it says
+    so.
+    """
+    height, width = images.shape[2:]
+    padded = np.pad(images, ((0, 0), (0, 0), (padding, padding), (padding, padding)))
+    out = np.empty_like(images)
+    for i, (down, right, mirrored) in enumerate(zip(*draw)):
+        top, left = padding + down, padding + right
+        crop = padded[i, :, top : top + height, left : left + width]
+        out[i] = crop[:, :, ::-1] if mirrored else crop
+    return out
+
+
+@settings(max_examples=60)
+@given(
+    SHAPES, st.sampled_from([np.uint8, np.float32]), st.integers(0, 12), st.booleans(),
+    st.integers(1, 4), SEEDS,
+)  # fmt: skip
+def test_crops_and_flips_are_numpys_on_any_number_of_devices(shape, dtype, padding, flip, k, seed):
+    images, augment = images_of(shape, seed).astype(dtype), Augment(padding, flip)
+    images = images - dtype(0.3) if dtype == np.float32 else images
+    for step in range(2):  # the buffers of the first are used again
+        draw = augment.draw(seed, 3, step, len(images))
+        changed = augment(shard(from_host(images), contexts(k)), draw)
+        assert [x.context for x in changed] == contexts(min(k, len(images)))
+        assert all(x.dtype == dtype for x in changed)
+        assert np.array_equal(
+            np.concatenate([x.asnumpy() for x in changed]), by_numpy(images, draw, padding)
+        )
+
+
+@given(SEEDS, st.integers(0, 100), st.integers(0, 1000), st.integers(0, 20), st.floats(0.5, 20))
+def test_a_draw_depends_on_seed_epoch_and_step(seed, epoch, step, padding, alpha):
+    """Shares too; of small alphas many round to 1."""
+    augment, mixup, key = Augment(padding, flip=True), Mixup(alpha), (seed, epoch, step)
+    draw, again = augment.draw(*key, 200), augment.draw(*key, 200)
+    assert all(np.array_equal(a, b) for a, b in zip(draw, again))
+    assert mixup.draw(*key) == mixup.draw(*key)
+    for other in ((seed ^ 1, epoch, step), (seed, epoch + 1, step), (seed, epoch, step + 1)):
+        assert not np.array_equal(draw.mirrored, augment.draw(*other, 200).mirrored)
+        assert mixup.draw(*key) != mixup.draw(*other)
+
+
+def test_crops_begin_everywhere_alike_and_half_of_the_images_are_mirrored():
+    draw = Augment(2, flip=True).draw(0, 0, 0, 20_000)
+    for begins in (draw.down, draw.right):
+        counts = np.bincount(begins + 2)
+        assert len(counts) == 5
+        assert counts.min() > 0.9 * 4000 and counts.max() < 1.1 * 4000
+    assert 0.48 < draw.mirrored.mean() < 0.52
+    assert abs(np.corrcoef([draw.down, draw.right, draw.mirrored]) - np.eye(3)).max() < 0.05
+    assert not Augment(2).draw(0, 0, 0, 1000).mirrored.any()
+
+
+@pytest.mark.parametrize("budget", [0, 2**20], ids=["streaming", "resident"])
+@pytest.mark.parametrize(("k", "world_size"), [(1, 1), (3, 1), (2, 2), (1, 3)])
+def test_all_devices_and_workers_see_the_images_that_one_would_see(budget, k, world_size):
+    split = ArraySplit(images_of((26, 2, 5, 6)), np.arange(26, dtype=np.int32))
+    options = dict(raw=True, resident_bytes=budget, augment=Augment(3, True))
+    workers = [
+        Loader(split, contexts(k), 8, 5, rank, world_size, **options) for rank in range(world_size)
+    ]
+    for epoch in range(2):
+        order = np.random.RandomState([5, epoch]).permutation(26)
+        parts = [list(worker) for worker in workers]
+        for step, batches in enumerate(zip(*parts)):
+            wanted = order[8 * step : 8 * step + 8]
+            found = np.concatenate([x.asnumpy() for xs, _ in batches for x in xs])
+            draw = Augment(3, True).draw(5, epoch, step, len(wanted))
+            assert np.array_equal(found, by_numpy(split.images[wanted], draw, 3))
+
+
+@pytest.mark.parametrize(
+    "colours", [((0.4,), (0.2,)), ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))]
+)
+def test_images_are_normalised_channel_by_channel(colours):
+    mean, deviation = (np.array(each).reshape(1, -1, 1, 1) for each in colours)
+    images = images_of((5, mean.size, 4, 6))
+    wanted = (images / 255 - mean) / deviation
+    function = make_input(colours)
+    symbol = function(mx.sym, mx.sym.var("x"))
+    for ctx in contexts(2):
+        x = nd.array(images, ctx, np.uint8)
+        for found in (function(nd, x), symbol.bind(ctx, {"x": x}).forward()[0]):
+            assert found.context == ctx
+            np.testing.assert_allclose(found.asnumpy(), wanted, rtol=1e-5, atol=1e-6)
+
+
+# --- mixup: every image with the one at the other end of the whole batch, whatever devices, workers
+
+BUDGETS = {"streaming": 0, "resident": 2**20}
+sizes = dict(n=st.integers(1, 40), batch=st.integers(1, 45), k=st.integers(1, 5), seed=SEEDS)
+
+
+def split_of(n, shape=(2, 3, 4)):
+    random = np.random.RandomState(n)
+    return ArraySplit(
+        random.randint(0, 256, (n, *shape)).astype(np.uint8),
+        random.randint(0, 1000, n).astype(np.int32),
+    )
+
+
+def whole(shards):
+    return np.concatenate([shard.asnumpy() for shard in shards])
+
+
+def batches_of(*workers):
+    """Images (n, C, H, W) and labels (n, 3) of each batch of an epoch, whatever lies where."""
+    for parts in zip(*(list(worker) for worker in workers)):
+        yield whole([x for xs, _ in parts for x in xs]), whole([y for _, ys in parts for y in ys])
+
+
+def mixed_by_numpy(images, labels, share):
+    """Zhang et al.'s formula for a batch and its reverse, in float64."""
+    images = images.astype(np.float64)
+    return share * images + (1 - share) * images[::-1], np.stack(
+        [labels, labels[::-1], np.full(len(labels), share)], axis=1
+    )
+
+
+@pytest.mark.parametrize("budget", BUDGETS.values(), ids=list(BUDGETS))
+@examples(15, 30)
+@given(**sizes, alpha=st.floats(0, 10), raw=st.booleans())
+@example(n=1, batch=1, k=1, seed=1, alpha=0.0078125, raw=False)  # draws 1.9e-45
+def test_the_mixtures_are_those_of_the_formula_on_any_number_of_devices(
+    budget, n, batch, k, seed, alpha, raw
+):
+    split = split_of(n)
+    options = dict(raw=raw, prefetch=1, resident_bytes=budget, mixup=Mixup(alpha))
+    loader = Loader(split, contexts(k), batch, seed, **options)
+    assert loader.resident == bool(budget)
+    for epoch in range(2):
+        order = np.random.RandomState([seed, epoch]).permutation(n)
+        batches = list(loader)
+        assert len(batches) == -(-n // batch)
+        for step, (xs, ys) in enumerate(batches):
+            wanted = order[step * batch : (step + 1) * batch]
+            images, labels = mixed_by_numpy(
+                split.images[wanted], split.labels[wanted], Mixup(alpha).draw(seed, epoch, step)
+            )
+            assert (
+                [a.context for a in xs] == [a.context for a in ys] == contexts(min(k, len(wanted)))
+            )
+            assert [len(x) for x in xs] == [len(y) for y in ys]
+            assert all(a.dtype == np.float32 for a in (*xs, *ys))
+            np.testing.assert_allclose(
+                whole(xs), images / (1 if raw else 255), rtol=1e-5, atol=1e-5
+            )
+            np.testing.assert_allclose(whole(ys), labels, rtol=1e-6)
+
+
+@examples(15, 30)
+@given(**sizes, prefetch=st.integers(0, 3), workers=st.integers(1, 4))
+def test_both_paths_any_devices_and_workers_give_the_same_bits(
+    n, batch, k, seed, prefetch, workers
+):
+    """Partners are cropped and mirrored as they are where they come as themselves. Of a small last
+    batch some workers have nothing.
+    """
+    changes = dict(augment=Augment(2, flip=True), mixup=Mixup(0.4))
+
+    def loaders(ctxs, count=1, **options):
+        options.update(raw=True, **changes)
+        return [
+            Loader(split_of(n), ctxs, batch, seed, rank, count, **options) for rank in range(count)
+        ]
+
+    expected = list(batches_of(*loaders(cpus(1), prefetch=0)))
+    for options in (dict(resident_bytes=2**20), dict(prefetch=prefetch)):
+        found = list(batches_of(*loaders(contexts(k), workers, **options)))
+        assert len(found) == len(expected)
+        assert all(map(np.array_equal, chain(*found), chain(*expected)))
+
+
+def test_a_partner_is_augmented_as_it_is_in_the_batch():
+    split = split_of(9)
+    plain, mixed = (
+        Loader(split, contexts(2), 5, 4, raw=True, augment=Augment(2, flip=True), mixup=mixup)
+        for mixup in (None, Mixup(1))
+    )
+    for step, (found, (images, labels)) in enumerate(zip(batches_of(mixed), batches_of(plain))):
+        expected = mixed_by_numpy(images, labels, Mixup(1).draw(4, 0, step))
+        np.testing.assert_allclose(found[0], expected[0], rtol=1e-5, atol=1e-4)
+        np.testing.assert_allclose(found[1], expected[1], rtol=1e-6)
+
+
+@pytest.mark.parametrize("budget", BUDGETS.values(), ids=list(BUDGETS))
+@pytest.mark.parametrize("changed", [False, True])
+def test_a_restored_loader_goes_on_with_the_same_batches(budget, changed):
+    def loader(seed):
+        options = dict(raw=True, resident_bytes=budget)
+        if changed:
+            options.update(augment=Augment(2, True), mixup=Mixup(0.4))
+        return Loader(split_of(20), contexts(2), 6, seed, **options)
+
+    first, late = loader(5), loader(0)
+    batches = iter(first)
+    for _ in range(2):
+        next(batches)
+    late.restore(first.state())
+    batches.close()  # it has read ahead
+    first = loader(5)
+    expected = [batch for _ in range(2) for batch in batches_of(first)]
+    found = [batch for _ in range(2) for batch in batches_of(late)]
+    assert len(found) == 6
+    assert all(map(np.array_equal, chain(*found), chain(*expected[2:])))
+
+
+class CountingSplit(ArraySplit):
+    """Counts how often each image is read."""
+
+    def batch(self, indices):
+        np.add.at(self.__dict__.setdefault("reads", np.zeros(len(self), int)), indices, 1)
+        return super().batch(indices)
+
+
+@pytest.mark.parametrize(("world_size", "most"), [(1, 1), (3, 2)])
+def test_nothing_is_read_twice_by_one_worker(world_size, most):
+    split = CountingSplit(*split_of(22).batch(np.arange(22)))
+    for rank in range(world_size):
+        list(Loader(split, contexts(2), 8, rank=rank, world_size=world_size, mixup=Mixup(1)))
+    assert split.reads.max() == most
+
+
+@pytest.mark.parametrize("alpha", [0.1, 0.2, 1, 5])
+def test_shares_are_distributed_as_beta(alpha):
+    """Mean 1/2, variance 1 / (4 (2 alpha + 1)), skewness 0; within five standard errors of 1,500
+    draws.
+    """
+    shares = np.array(
+        [Mixup(alpha).draw(0, epoch, step) for epoch in range(15) for step in range(100)]
+    )
+    variance = 1 / (4 * (2 * alpha + 1))
+    assert 0 <= shares.min() < shares.max() <= 1
+    assert abs(shares.mean() - 0.5) < 5 * (variance / 1500) ** 0.5
+    fourth = ((shares - 0.5) ** 4).mean()
+    assert abs(((shares - 0.5) ** 2).mean() - variance) < 5 * ((fourth - variance**2) / 1500) ** 0.5
+    assert abs(((shares - 0.5) ** 3).mean()) < 5 * (((shares - 0.5) ** 6).mean() / 1500) ** 0.5
+
+
+@pytest.mark.parametrize("alpha", [5e-324, 1e-300, 1e-5])
+def test_a_tiny_alpha_mixes_practically_nothing(alpha):
+    """An image is then itself, or its partner."""
+    shares = [Mixup(alpha).draw(0, 0, step) for step in range(200)]
+    assert all(min(share, 1 - share) < 1e-6 for share in shares)
+    assert 60 < sum(share > 0.5 for share in shares) < 140

@@ -1,0 +1,83 @@
+"""Arrays from the host: what they were, and at once."""
+
+import threading
+
+import mxnet as mx
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from support.devices import contexts
+
+from gluonlab.engine.cpu_threads import EngineCallback, push
+from gluonlab.engine.fast_invoke import KindReader, from_host, rows
+
+ON_THE_HOST = pytest.mark.cpu_only("arrays on the host, which are the CPU's")
+
+
+@ON_THE_HOST
+@given(
+    st.sampled_from([np.uint8, np.int32, np.float32]),
+    st.lists(st.integers(1, 5), min_size=1, max_size=4),
+)
+def test_an_array_comes_from_the_host_as_it_is(dtype, shape):
+    array = np.random.RandomState(0).randint(0, 256, shape).astype(dtype)
+    for ctx, source in zip((None, mx.cpu(0), mx.cpu(1)), (array, array.T, array[::-1])):
+        made = from_host(source, ctx)
+        assert (made.context, made.dtype, made.shape) == (ctx or mx.cpu(0), dtype, source.shape)
+        assert np.array_equal(made.asnumpy(), source)
+
+
+@ON_THE_HOST
+def test_an_array_comes_from_the_host_while_the_device_is_busy():
+    """cpu(0) is kept at work until the array is there.
+
+    nd.array would wait for the end of that work, which waits for it.
+    """
+    there, in_time = threading.Event(), []
+    work = EngineCallback(lambda context, parameter: in_time.append(there.wait(300)))
+    busy = mx.nd.zeros((1,), mx.cpu(0))
+    busy.wait_to_read()
+    push(work, busy, b"busy")
+    made = from_host(np.arange(5))
+    there.set()
+    busy.wait_to_read()
+    assert in_time == [True]
+    assert made.asnumpy().tolist() == [0, 1, 2, 3, 4]
+
+
+@given(
+    st.sampled_from([np.uint8, np.int32, np.float32]),
+    st.lists(st.integers(1, 4), max_size=3),
+    st.lists(st.integers(0, 9), min_size=2, max_size=2, unique=True).map(sorted),
+)
+def test_rows_are_the_slice_and_share_its_memory(dtype, rest, bounds):
+    begin, end = bounds
+    values = np.random.RandomState(0).randint(0, 256, (9, *rest)).astype(dtype)
+    array = mx.nd.array(values, dtype=dtype, ctx=contexts(1)[0])
+    some = rows(array, begin, end)
+    assert (some.dtype, some.context) == (dtype, array.context)
+    assert np.array_equal(some.asnumpy(), values[begin:end])
+    some[:] = 7
+    values[begin:end] = 7
+    assert np.array_equal(array.asnumpy(), values)
+    assert type(rows(array.as_np_ndarray(), begin, end)) is mx.np.ndarray
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.sampled_from(["uint8", "int32", "int64", "float16", "float32"]),
+            st.lists(st.integers(1, 4), min_size=1, max_size=4),
+        ),
+        min_size=2,
+        max_size=4,
+    )
+)
+def test_kinds_are_those_that_the_arrays_tell(kinds):
+    arrays = [mx.nd.zeros(shape, contexts(1)[0], dtype) for dtype, shape in kinds]
+    reader = KindReader()
+    assert [reader.shape(array) for array in arrays] == [array.shape for array in arrays]
+    numbers = [reader.type_number(array) for array in arrays]
+    same = [[one == other for other in numbers] for one in numbers]
+    assert same == [[one.dtype == other.dtype for other in arrays] for one in arrays]

@@ -1,0 +1,123 @@
+"""Exported files: MXNet alone loads them, in another process, and they score as the trained network
+does.
+"""
+
+import json
+
+import mxnet as mx
+import numpy as np
+import pytest
+from mxnet import gluon, nd
+from support.completed import completed
+from support.devices import contexts, device
+from support.made_up_data import CLASSES, dataset_of
+from support.reference import distance, random_batches
+from support.steps import SHAPE, make_step, run
+
+from gluonlab.errors import OutputError
+from gluonlab.export.export_network import DESCRIPTION, MODEL, SYMBOL, WEIGHTS, export
+from gluonlab.parallel.data.running_statistics import RunningStatistics
+
+# gluonlab itself is imported for what MXNet needs of a new numpy, and nothing else of it is.
+LOAD = """
+import sys
+import gluonlab
+import numpy as np
+import mxnet as mx
+net = mx.gluon.SymbolBlock.imports(sys.argv[1], ["data"], sys.argv[2], ctx=mx.cpu(0))
+np.save("scores.npy", net(mx.nd.array(np.load("images.npy"))).asnumpy())
+ours = ("gluonlab.models", "gluonlab.training")
+assert not [name for name in sys.modules if name.startswith(ours)]
+"""
+
+
+def trained(name, shape, steps=2):
+    """A network that has been trained on two devices, with statistics that are not the first
+    ones.
+    """
+    net = completed(name, shape, ctxs=contexts(2))
+    step = make_step(net, contexts(2), learning_rate=0.05)
+    run(step, random_batches([8] * steps, shape=shape), contexts(2))
+    RunningStatistics(net).average()
+    return net
+
+
+@pytest.mark.parametrize(
+    ("name", "shape"),
+    [pytest.param("lenet", (1, 28, 28), marks=pytest.mark.long), ("resnet8", SHAPE)],
+)
+def test_a_fresh_process_gets_the_same_scores_from_the_files(tmp_path, python, name, shape):
+    net = trained(name, shape)
+    export(net, name, dataset_of(shape), tmp_path / "export")
+    ((images, _),) = random_batches([5], seed=9, shape=shape)
+    np.save(tmp_path / "images.npy", images)
+    result = python("-c", LOAD, *(str(tmp_path / "export" / name) for name in (SYMBOL, WEIGHTS)))
+    assert (result.returncode, result.stdout) == (0, ""), result.stderr
+    for hybridized in (True, False):
+        net.hybridize(hybridized)
+        scores = net(nd.array(images, ctx=device())).asnumpy()
+        assert distance([np.load(tmp_path / "scores.npy")], [scores]) <= 1e-5
+
+
+def operators(folder):
+    return {node["op"] for node in json.loads((folder / SYMBOL).read_text())["nodes"]}
+
+
+def test_the_graph_is_the_plain_networks_with_operators_of_mxnet_alone(tmp_path):
+    """No padding, no casts, no losses: nothing of what makes training fast."""
+    net = completed("lenet", (1, 28, 28))
+    export(net, "lenet", dataset_of((1, 28, 28)), tmp_path)
+    known = "null Convolution Pooling Activation Flatten FullyConnected"
+    assert operators(tmp_path) == set(known.split())
+    export(completed("resnet8", SHAPE), "resnet8", dataset_of(SHAPE), tmp_path)
+    known = set(mx.operator.get_all_registered_operators())
+    assert operators(tmp_path) - {"null"} <= known - {"Custom", "_CustomFunction"}
+
+
+def test_the_files_say_what_goes_in_and_what_comes_out(tmp_path):
+    export(completed("resnet8", SHAPE), "resnet8", dataset_of(SHAPE), tmp_path)
+    said = json.loads((tmp_path / DESCRIPTION).read_text())
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted(
+        [said["symbol"], said["parameters"], DESCRIPTION]
+    )
+    assert said["input"]["shape"] == [None, *SHAPE]
+    assert said["input"]["dtype"] == "float32"
+    assert said["input"]["values"] == "0 to 1: pixels divided by 255"
+    assert said["classes"] == list(CLASSES)
+    graph = mx.sym.load(str(tmp_path / SYMBOL))
+    assert said["input"]["name"] in graph.list_arguments()
+    assert graph.infer_shape(data=(3, *SHAPE))[1] == [(3, said["output"]["shape"][1])]
+
+
+def test_training_goes_on_from_the_files(tmp_path):
+    """A SymbolBlock is a network like any other."""
+    net = trained("resnet8", SHAPE)
+    export(net, "resnet8", dataset_of(SHAPE), tmp_path)
+    again = gluon.SymbolBlock.imports(
+        str(tmp_path / SYMBOL), ["data"], str(tmp_path / WEIGHTS), ctx=device()
+    )
+    loss = gluon.loss.SoftmaxCrossEntropyLoss()
+    ((images, labels),) = random_batches([12], shape=SHAPE)
+    trainer = gluon.Trainer(again.collect_params(), "sgd", {"learning_rate": 0.05})
+    x, y = nd.array(images, ctx=device()), nd.array(labels, ctx=device())
+    before = loss(again(x), y).mean().asscalar()
+    for _ in range(10):
+        with mx.autograd.record():
+            total = loss(again(x), y).sum()
+        total.backward()
+        trainer.step(12)
+    with mx.autograd.train_mode():
+        assert loss(again(x), y).mean().asscalar() < before / 2
+
+
+@pytest.mark.parametrize("obstacle", ["", WEIGHTS, MODEL])
+def test_what_cannot_be_written_is_one_error_that_names_the_place(tmp_path, obstacle):
+    """A file is where the folder goes, or a folder where a file goes."""
+    if obstacle:
+        (tmp_path / "export" / obstacle).mkdir(parents=True)
+    else:
+        (tmp_path / "export").write_text("mine")
+    said = rf"cannot write .*export.*{obstacle}.*choose another place with --out"
+    with pytest.raises(OutputError, match=said):
+        export(completed("mlp"), "mlp", dataset_of((3, 32, 32)), tmp_path / "export")
+    assert list(tmp_path.rglob(".*")) == []

@@ -1,0 +1,303 @@
+"""No file is ever half there, temporary folders go, and files of others are read up to a size."""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+from functools import partial
+from pathlib import Path
+
+import pytest
+from support.commands import names
+from support.processes import clean_environment
+
+import gluonlab
+from gluonlab.errors import DataError, OutputError
+from gluonlab.files.atomic_files import (
+    atomic_folder,
+    atomic_path,
+    new_file,
+    on_disk,
+    read_bounded,
+    temporary_folder,
+    write_text,
+)
+
+
+def test_a_file_is_replaced_when_the_block_ends(tmp_path):
+    path = tmp_path / "file"
+    path.write_text("old")
+    with atomic_path(path) as temporary:
+        temporary.write_text("new")
+        assert path.read_text() == "old"
+    assert path.read_text() == "new"
+    assert names(tmp_path) == ["file"]
+
+
+@pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt, SystemExit])
+def test_the_old_file_stays_when_the_block_raises(tmp_path, error):
+    path = tmp_path / "file"
+    path.write_text("old")
+    with pytest.raises(error), atomic_path(path) as temporary:
+        temporary.write_text("half of the n")
+        raise error
+    assert path.read_text() == "old"
+    assert names(tmp_path) == ["file"]
+
+
+def test_no_file_appears_when_there_was_none_and_the_block_raises(tmp_path):
+    with pytest.raises(ValueError, match="half"), atomic_path(tmp_path / "file"):
+        raise ValueError("half")
+    assert names(tmp_path) == []
+
+
+def test_whole_files_have_the_permissions_of_ordinary_ones(tmp_path):
+    (tmp_path / "ordinary").write_text("")
+    write_text(tmp_path / "whole", "")
+    assert (tmp_path / "whole").stat().st_mode == (tmp_path / "ordinary").stat().st_mode
+
+
+def test_what_a_link_leads_to_is_replaced_and_the_link_stays(tmp_path):
+    (tmp_path / "link").symlink_to("file")
+    for content in ("new", "newer"):
+        write_text(tmp_path / "link", content)
+        assert (tmp_path / "file").read_text() == content and (tmp_path / "link").is_symlink()
+
+
+def test_no_pipe_or_device_is_replaced(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "null").symlink_to("/dev/null")
+    for path in (tmp_path / "pipe", tmp_path / "null"):
+        with pytest.raises(OutputError, match="it is a device, a pipe or a socket"):
+            write_text(path, "content")
+    assert (tmp_path / "pipe").is_fifo() and Path("/dev/null").is_char_device()
+
+
+def test_links_that_lead_to_each_other_stay(tmp_path):
+    (tmp_path / "one").symlink_to("other")
+    (tmp_path / "other").symlink_to("one")
+    with pytest.raises(
+        OutputError, match=r"cannot write .*/one: Too many levels of symbolic links"
+    ):
+        write_text(tmp_path / "one", "content")
+    assert (
+        all((tmp_path / name).is_symlink() for name in names(tmp_path))
+        and len(names(tmp_path)) == 2
+    )
+
+
+@pytest.mark.parametrize("path", ["folder", "link", "/"])
+def test_a_folder_is_refused_before_the_work_for_a_file_begins(tmp_path, path):
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "link").symlink_to("folder")
+    with pytest.raises(OSError, match="Is a directory"), atomic_path(tmp_path / path):
+        pytest.fail("it has begun")
+
+
+def test_a_pipe_is_refused_by_whatever_name(tmp_path):
+    reading, writing = os.pipe()
+    with os.fdopen(reading), os.fdopen(writing, "w"), pytest.raises(
+        OutputError, match="it is a device, a pipe or a socket"
+    ):
+        write_text(Path(f"/dev/fd/{writing}"), "content")
+
+
+def test_a_folder_appears_when_the_block_ends(tmp_path):
+    with atomic_folder(tmp_path / "below" / "folder") as temporary:
+        (temporary / "file").write_text("new")
+        assert not (tmp_path / "below" / "folder").exists()
+    assert (tmp_path / "below" / "folder" / "file").read_text() == "new"
+    assert names(tmp_path / "below") == ["folder"]
+
+
+@pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt])
+def test_no_folder_appears_when_the_block_raises(tmp_path, error):
+    with pytest.raises(error), atomic_folder(tmp_path / "folder") as temporary:
+        (temporary / "file").write_text("half")
+        raise error
+    assert names(tmp_path) == []
+
+
+KILLED = """
+import os, pathlib, signal
+from gluonlab.files.atomic_files import atomic_folder
+with atomic_folder(pathlib.Path("folder")) as temporary:
+    (temporary / "file").write_text("half")
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_what_a_killed_process_left_is_removed_and_what_a_living_one_fills_is_not(tmp_path, python):
+    assert python("-c", KILLED).returncode == -signal.SIGKILL
+    [left] = tmp_path.iterdir()
+    others = [".folder-", ".folder-mine.part", "folder-00000000.part", ".folders-00000000.part"]
+    for name in others:
+        (tmp_path / name).mkdir()
+    (tmp_path / ".folder-00000000.part").symlink_to(tmp_path / ".folder-")
+    with atomic_folder(tmp_path / "folder") as living:
+        assert not left.exists()
+        with atomic_folder(tmp_path / "folder") as another:
+            assert living.is_dir() and another.is_dir() and living != another
+    assert names(tmp_path) == sorted(["folder", ".folder-00000000.part", *others])
+
+
+def test_an_error_that_names_the_place_already_is_not_wrapped_in_another(tmp_path):
+    for block in (on_disk, partial(new_file, "--out")):
+        with pytest.raises(OutputError, match=r"^cannot write inner: full$"), block(
+            tmp_path / "outer"
+        ):
+            raise OutputError("cannot write inner: full")
+
+
+def test_a_file_that_cannot_be_written_is_named(tmp_path):
+    with pytest.raises(OutputError, match=r"cannot write .*/missing/file: No such file .*--out"):
+        write_text(tmp_path / "missing" / "file", "text")
+
+
+def test_what_a_killed_process_left_is_removed_and_what_a_living_one_has_is_not(tmp_path):
+    path = tmp_path / "file"
+    left = [tmp_path / ".file-0123abcd", tmp_path / ".file-89abcdef"]
+    others = [tmp_path / ".file-0123abc", tmp_path / "file-0123abcd", tmp_path / ".other-0123abcd"]
+    for each in [*left, *others]:
+        each.touch()
+    with atomic_path(path) as first, atomic_path(path) as second:
+        assert not any(each.exists() for each in left)
+        assert first.exists()
+        second.write_text("second")
+    assert set(names(tmp_path)) == {"file", *(each.name for each in others)}
+
+
+# --- temporary folders
+
+HOLDS = """
+import os, time
+from gluonlab.files.atomic_files import temporary_folder
+with temporary_folder("trial") as folder:
+    (folder / "file").write_text("x")
+    folder.chmod(0o1700)  # as Jupyter does it
+    inner = folder / "closed"
+    inner.mkdir()
+    os.chdir(inner)
+    for _ in range(1050):  # deeper than Python's own functions go
+        os.mkdir("d")
+        os.chdir("d")
+    inner.chmod(0)
+    print(folder, flush=True)
+    time.sleep(600)
+"""
+
+
+@pytest.fixture
+def place(tmp_path, monkeypatch):
+    """Where temporary files are made."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    return tmp_path
+
+
+def holder(place):
+    """A process that holds such a folder, and the folder."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", HOLDS], stdout=subprocess.PIPE, encoding="utf-8",
+        env=clean_environment(TMPDIR=str(place)),
+    )  # fmt: skip
+    return process, Path(process.stdout.readline().strip())
+
+
+def test_it_goes_when_the_block_ends_however_that_ends(place):
+    with pytest.raises(KeyError), temporary_folder("trial") as folder:
+        (folder / "below").mkdir()
+        assert folder.parent == place
+        raise KeyError
+    assert names(place) == []
+
+
+def test_a_killed_process_folder_goes_at_the_next_beginning_and_a_living_ones_stays(place):
+    process, folder = holder(place)
+    try:
+        with temporary_folder("trial"):
+            assert (folder / "file").exists()
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+        with temporary_folder("prove"):
+            assert (folder / "file").exists(), "of another kind"
+        with temporary_folder("trial") as own:
+            assert names(place) == [own.name]
+    finally:
+        process.kill()
+        process.wait()
+        process.stdout.close()
+
+
+def test_every_temporary_folder_of_gluonlab_goes_this_way():
+    root = Path(gluonlab.__file__).parent
+    labs = root.parent / "labs/gluonlab_labs"
+    makers = re.compile(r"\b(mkdtemp|TemporaryDirectory)\(")
+    found = {
+        str(path.relative_to(place))
+        for place in (root, labs)
+        for path in place.rglob("*.py")
+        if makers.search(path.read_text(encoding="utf-8"))
+    }
+    assert found == {"files/atomic_files.py"}
+
+
+def test_what_is_not_surely_left_behind_stays(place):
+    target = place / "target"
+    (target / "inside").mkdir(parents=True)
+    for name in ("gluonlab-trial-results1x", "gluonlab-trial-shared_1", "gluonlab-trial-a.b_c.d_"):
+        (place / name).mkdir(mode=0o700)
+    (place / "gluonlab-trial-shared_1").chmod(0o755)
+    (place / "gluonlab-trial-a_link_x").symlink_to(target)
+    (place / "gluonlab-trial-a_file_x").touch()
+    if os.getuid() == 0:
+        (place / "gluonlab-trial-another1").mkdir(mode=0o700)
+        os.chown(place / "gluonlab-trial-another1", 12345, 12345)
+    before = names(place)
+    with temporary_folder("trial"):
+        pass
+    assert names(place) == before and names(target) == ["inside"]
+
+
+# --- files of others
+
+
+@pytest.mark.parametrize("size", [0, 1, 100])
+def test_a_file_up_to_the_limit_is_read(tmp_path, size):
+    (tmp_path / "a").write_bytes(b"x" * size)
+    (tmp_path / "link").symlink_to("a")
+    assert read_bounded(tmp_path / "a", 100) == read_bounded(tmp_path / "link", 100) == b"x" * size
+
+
+def test_a_larger_one_is_refused_whatever_it_takes_on_the_disk(tmp_path):
+    (tmp_path / "a").touch()
+    os.truncate(tmp_path / "a", 10**10)
+    with pytest.raises(DataError, match="has more than the 100 bytes that are read"):
+        read_bounded(tmp_path / "a", 100)
+
+
+def test_what_grows_without_a_size_is_refused():
+    with pytest.raises(DataError, match="more than the 5 bytes"):
+        read_bounded("/proc/self/status", 5)
+
+
+@pytest.mark.parametrize("kind", ["pipe", "folder", "device", "nothing", "loop", "no name"])
+def test_what_is_no_file_is_an_error_at_once(tmp_path, kind):
+    path = tmp_path / "a"
+    make = {
+        "pipe": os.mkfifo,
+        "folder": os.mkdir,
+        "device": lambda path: path.symlink_to("/dev/zero"),
+        "loop": lambda path: path.symlink_to(path),
+    }
+    make.get(kind, lambda path: None)(path)
+    with pytest.raises(OSError):
+        read_bounded(tmp_path / "a\0b" if kind == "no name" else path, 100)
+
+
+def test_a_link_is_not_followed_unless_that_is_wanted(tmp_path):
+    (tmp_path / "a").write_bytes(b"x")
+    (tmp_path / "link").symlink_to("a")
+    with pytest.raises(OSError):
+        read_bounded(tmp_path / "link", 100, follow=False)

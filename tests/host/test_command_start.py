@@ -1,0 +1,72 @@
+"""A user's file in the folder of the start that has the name of a module: one line names it."""
+
+import subprocess
+import sys
+
+import pytest
+from support.pages import ROOT
+from support.processes import clean_environment
+
+from gluonlab.host.command_start import explain_hidden, hides
+
+RUN = ["gluonlab.run", "--model", "mlp", "--dataset", "synthetic", "--epochs", "1", "--gpus", "1"]
+SCRIPT = "import mxnet as mx\nfrom mxnet import gluon\nimport numpy as np\nnp.random.rand(3)\n"
+CASES = [  # before a command begins, while it loads MXNet, and in the middle of it
+    ("random", "x = 1\n", RUN),
+    ("mxnet", SCRIPT, RUN),
+    ("json", "x = 1\n", RUN),
+    *(
+        pytest.param(*case, marks=pytest.mark.long)
+        for case in [
+            ("numpy", SCRIPT, RUN),
+            ("numpy", "x = 1\n", ["gluonlab.scratch", "--gpus", "2"]),
+            ("random", SCRIPT, RUN),
+            ("typing", "x = 1\n", RUN),
+            ("click", "x = 1\n", ["gluonlab", "run", "--epochs", "1"]),
+            ("PIL", "x = 1\n", RUN),
+            ("calendar", "x = 1\n", RUN),
+            ("copy", "raise ValueError('own')\n", RUN),
+            ("random", "x = 1\n", ["gluonlab.doctor"]),
+            ("mxnet", "x = 1\n", ["gluonlab.run", "--list"]),
+        ]
+    ),
+]
+
+
+@pytest.mark.parametrize(("name", "code", "words"), CASES)
+def test_the_file_is_named_in_one_line(name, code, words, tmp_path):
+    (tmp_path / f"{name}.py").write_text(code)
+    done = subprocess.run(
+        [sys.executable, "-m", *words],
+        cwd=tmp_path, env=clean_environment(PYTHONPATH=str(ROOT)), capture_output=True, text=True,
+        timeout=240, stdin=subprocess.DEVNULL,
+    )  # fmt: skip
+    lines = [line for line in done.stderr.splitlines() if not line.startswith("warning: ")]
+    file = tmp_path / f"{name}.py"
+    assert (done.returncode, lines) == (
+        1,
+        [f"error: {file} is imported as {name}: it comes first in Python's path: rename it"],
+    )
+
+
+def test_only_what_takes_a_modules_place_hides_it(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for name in ("json", "mynet"):
+        (tmp_path / f"{name}.py").touch()
+    (tmp_path / "numpy").mkdir()
+    (tmp_path / "numpy" / "__init__.py").touch()
+    assert hides("json", str(tmp_path / "json.py"))
+    assert hides("numpy", str(tmp_path / "numpy" / "__init__.py"))
+    assert not hides("mynet", str(tmp_path / "mynet.py"))
+    assert not hides("json", sys.modules["json"].__file__)
+
+
+def test_other_errors_come_from_no_such_file(tmp_path, monkeypatch):
+    """Such a file may be there, and nothing may be wrong with it."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "json.py").touch()
+    cause = ValueError("json")
+    error = AttributeError("module 'json' has no attribute 'x'")
+    error.__cause__, cause.__context__ = cause, error  # a ring
+    assert explain_hidden(error) is None
+    assert explain_hidden(None) is None

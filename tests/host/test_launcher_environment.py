@@ -1,0 +1,190 @@
+"""Lists of hosts as Slurm and LSF write them, and machines of SageMaker by their names."""
+
+import re
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from support.examples import examples
+
+from gluonlab.errors import ConfigError
+from gluonlab.host.launcher_environment import (
+    HOST,
+    HostSlots,
+    has_gpus,
+    has_local_disk,
+    instance_type,
+    lsf_hosts,
+    merged,
+    slurm_counts,
+    slurm_hosts,
+)
+
+
+def expanded(text):
+    """Slurm's notation, by rewriting: the first bracket is replaced by each of its numbers, until
+    none is left.
+    """
+    waiting, hosts = re.findall(r"(?:[^,\[]|\[[^\]]*\])+", text), []
+    while waiting:
+        first = waiting.pop(0)
+        found = re.search(r"\[(.*?)\]", first)
+        if found is None:
+            hosts.append(first)
+            continue
+        numbers = []
+        for part in found[1].split(","):
+            low, _, high = part.partition("-")
+            numbers += [
+                f"{number:0{len(low)}d}" for number in range(int(low), int(high or low) + 1)
+            ]
+        waiting[:0] = [first[: found.start()] + number + first[found.end() :] for number in numbers]
+    return hosts
+
+
+NAMES = st.text("abcn-9.", min_size=1, max_size=4).map(lambda text: f"h{text}")
+NUMBERS = st.integers(0, 120).flatmap(
+    lambda low: st.tuples(
+        st.just(low), st.integers(0, 4), st.integers(0, 3), st.booleans()
+    )
+).map(
+    lambda drawn: str(drawn[0]).zfill(drawn[2])
+    if drawn[3]
+    else f"{str(drawn[0]).zfill(drawn[2])}-{str(drawn[0] + drawn[1]).zfill(drawn[2])}"
+)  # fmt: skip
+BRACKET = st.lists(NUMBERS, min_size=1, max_size=3).map(lambda ranges: f"[{','.join(ranges)}]")
+PART = st.tuples(NAMES, st.lists(st.tuples(BRACKET, st.sampled_from(["", "-ib", "r"])), max_size=2))
+LIST = st.lists(
+    PART.map(lambda part: part[0] + "".join(bracket + after for bracket, after in part[1])),
+    min_size=1,
+    max_size=3,
+).map(",".join)
+
+
+@examples(40)
+@given(LIST)
+def test_slurms_notation_is_the_list_of_its_hosts(text):
+    assert slurm_hosts(text, "SLURM_NODELIST") == expanded(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "hosts"),
+    [
+        ("n1", ["n1"]),
+        ("n[001-003,07],gpu-5", ["n001", "n002", "n003", "n07", "gpu-5"]),
+        ("gnode[10,20,25,37]", ["gnode10", "gnode20", "gnode25", "gnode37"]),
+        ("r[0-1]n[1-2]-ib", ["r0n1-ib", "r0n2-ib", "r1n1-ib", "r1n2-ib"]),
+        ("n[9-11]", ["n9", "n10", "n11"]),
+        ("10.0.0.[1-2]", ["10.0.0.1", "10.0.0.2"]),
+    ],
+)
+def test_slurms_examples(text, hosts):
+    assert slurm_hosts(text, "SLURM_NODELIST") == hosts
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "", ",", "n1,", "n[", "n]", "n[1", "n[[1]]", "n[1-]", "n[-1]", "n[3-1]", "n[a-b]", "n[]",
+        "n[1-999999999]", "n[0-999][0-999]", "n[\u0661-\u0663]", "-oProxyCommand=x", "n1 n2",
+        "n;rm", "n\n", "[1-2],$(x)", "n" * 300, "n[1-2", "n[0-9][0-9][0-9][0-9][0-9]",
+    ],
+)  # fmt: skip
+def test_what_is_no_list_is_one_line_that_names_the_variable(text):
+    with pytest.raises(ConfigError, match=r"^SLURM_NODELIST") as caught:
+        slurm_hosts(text, "SLURM_NODELIST")
+    assert len(str(caught.value).splitlines()) == 1
+
+
+@given(st.text("n0129[]-,x ", max_size=14) | st.text(max_size=14))
+def test_any_text_is_hosts_or_an_error(text):
+    try:
+        hosts = slurm_hosts(text, "SLURM_NODELIST")
+    except ConfigError:
+        return
+    assert hosts == expanded(text)
+    assert all(HOST.fullmatch(host) for host in hosts)
+
+
+@given(st.lists(st.tuples(st.integers(1, 9), st.integers(1, 4)), min_size=1))
+def test_slurms_counts_are_those_of_each_node(runs):
+    text = ",".join(f"{count}(x{times})" if times > 1 else str(count) for count, times in runs)
+    assert slurm_counts(text) == [count for count, times in runs for _ in range(times)]
+
+
+@pytest.mark.parametrize("text", ["", "0", "2(x3", "a", "2(x)", ",".join(["1(x99999)"] * 99)])
+def test_counts_of_another_form_are_none(text):
+    assert slurm_counts(text) == []
+
+
+def test_lsf_tells_its_hosts_in_three_ways(tmp_path):
+    file = tmp_path / "hosts"
+    file.write_text("b\nb\na\n")
+    pairs = {"LSB_MCPU_HOSTS": "b 2 a 1 "}
+    file.write_text(file.read_text(), encoding="utf-8-sig")
+    for environ in (pairs, {"LSB_DJOB_HOSTFILE": str(file)}, {"LSB_HOSTS": "b b a"}):
+        variable, hosts = lsf_hosts(environ)
+        assert variable in environ
+        assert merged(hosts) == [HostSlots("b", 2), HostSlots("a", 1)]
+    assert lsf_hosts({}) == ("", [])
+
+
+@pytest.mark.parametrize(
+    "environ",
+    [
+        {"LSB_MCPU_HOSTS": "a"}, {"LSB_MCPU_HOSTS": "a 0"}, {"LSB_MCPU_HOSTS": "a x"},
+        {"LSB_MCPU_HOSTS": "-a 1"}, {"LSB_DJOB_HOSTFILE": "/nowhere/at/all"},
+        {"LSB_HOSTS": "a;b"}, {"LSB_MCPU_HOSTS": " ".join(["a 4096"] * 400)},
+    ],
+)  # fmt: skip
+def test_what_lsf_cannot_mean_is_one_line(environ):
+    [variable] = environ
+    with pytest.raises(ConfigError, match=f"^{variable}"):
+        lsf_hosts(environ)
+
+
+# GPUs, "Instance store volumes" of https://docs.aws.amazon.com/ec2/latest/instancetypes/
+MACHINES = {
+    "ml.p2.xlarge": (True, False), "ml.p3.2xlarge": (True, False), "ml.p3.16xlarge": (True, False),
+    "ml.p3dn.24xlarge": (True, True), "ml.p4d.24xlarge": (True, True),
+    "ml.p4de.24xlarge": (True, True), "ml.p5.48xlarge": (True, True), "ml.p5.4xlarge": (True, True),
+    "ml.p6-b200.48xlarge": (True, True), "ml.p6e-gb200.36xlarge": (True, True),
+    "ml.g4dn.xlarge": (True, True), "ml.g4ad.4xlarge": (True, True),
+    "ml.g5.12xlarge": (True, True), "ml.g6e.xlarge": (True, True),
+    "ml.trn1.2xlarge": (False, True), "ml.r5d.large": (False, True), "ml.r5.large": (False, False),
+    "ml.m5.xlarge": (False, False), "ml.c5n.xlarge": (False, False), "ml.t3.large": (False, False),
+    "ml.m7i-flex.large": (False, False),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", MACHINES)
+def test_gpus_and_disks_are_told_by_the_name(name):
+    assert (has_gpus(name), has_local_disk(name)) == MACHINES[name]
+
+
+@pytest.mark.parametrize(
+    ("type", "resources", "found"),
+    [
+        ("ml.g5.xlarge", "", "ml.g5.xlarge"),
+        (
+            None,
+            '{"current_host": "algo-1", "current_instance_type": "ml.p3.2xlarge"}',
+            "ml.p3.2xlarge",
+        ),
+        ("ml.c5.xlarge", '{"current_instance_type": "ml.p3.2xlarge"}', "ml.c5.xlarge"),
+        ("local", None, None),
+        ("local_gpu", None, None),
+        (None, None, None),
+        (None, "{", None),
+        (None, "[]", None),
+        (None, '{"current_instance_type": 1}', None),
+    ],
+)
+def test_the_machine_of_a_job_is_read_from_what_the_toolkit_sets(
+    type, resources, found, monkeypatch
+):
+    for name, value in (("SM_CURRENT_INSTANCE_TYPE", type), ("SM_RESOURCE_CONFIG", resources)):
+        monkeypatch.delenv(name, raising=False)
+        if value is not None:
+            monkeypatch.setenv(name, value)
+    assert instance_type() == found

@@ -1,0 +1,87 @@
+"""What a group of processes makes of sums alone: totals of the host's numbers, and broadcasts."""
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from mxnet import nd
+from support.devices import device
+from support.process_group import in_processes
+
+from gluonlab.kvstores.process_groups import ALONE
+
+NUMBERS = st.one_of(
+    st.floats(width=32, allow_nan=True, allow_infinity=True, allow_subnormal=False),
+    st.integers(-(2**53), 2**53).map(float),
+    st.floats(1e-20, 1e20),
+)
+
+
+@settings(max_examples=20)
+@given(rows=st.lists(st.lists(NUMBERS, min_size=3, max_size=3), min_size=1, max_size=4))
+def test_a_total_is_that_of_float64_in_the_order_of_ranks_in_every_process(rows):
+    """Although what travels is float32, as a parameter server makes of float64."""
+    arrays = [np.array(row).reshape(1, 3) for row in rows]
+    with np.errstate(invalid="ignore"):
+        expected = np.sum(arrays, axis=0)
+
+    def work(group):
+        total = group.total(arrays[group.rank])
+        assert {dtype for _, dtype in group.sums} == {"float32"}
+        return total
+
+    for total in in_processes(len(arrays), work):
+        assert total.dtype == np.float64 and total.shape == (1, 3)
+        np.testing.assert_array_equal(total, expected)
+
+
+def test_everyone_sees_what_each_process_gives():
+    rows = [[math.nan, 2.0**53, -0.1], [math.inf, 1e-20, 7.0], [0.0, -3.0, 2.0**53 - 1]]
+    found = in_processes(3, lambda group: group.everyones(np.array(rows[group.rank])))
+    for table in found:
+        np.testing.assert_array_equal(table, np.array(rows))
+    alone = ALONE.everyones(np.array(4))
+    assert (alone.shape, alone.dtype, alone.tolist()) == ((1,), np.float64, [4.0])
+
+
+def test_all_get_what_rank_0_has():
+    def work(group):
+        arrays = [nd.full(shape, group.rank + 3, ctx=device()) for shape in ((2, 3), (6,))]
+        group.broadcast(arrays)
+        return [array.asnumpy().ravel().tolist() for array in arrays]
+
+    assert in_processes(3, work) == [[[3.0] * 6] * 2] * 3
+
+
+@settings(max_examples=20)
+@given(st.lists(st.binary(max_size=1500), min_size=1, max_size=4))
+def test_everyone_gets_the_bytes_of_each(rows):
+    def work(group):
+        found = group.everyones_bytes(rows[group.rank])
+        assert {dtype for _, dtype in group.sums} == {"float32"}
+        return found
+
+    assert in_processes(len(rows), work) == [rows] * len(rows)
+    assert ALONE.everyones_bytes(rows[0]) == rows[:1]
+
+
+@settings(max_examples=20)
+@given(st.binary(max_size=5000))
+def test_all_get_the_bytes_of_rank_0_however_many(data):
+    def work(group):
+        return group.bytes_of_first(data if group.rank == 0 else b"of no account")
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("gluonlab.kvstores.process_groups.MOST_PAIRS", 256)
+        assert in_processes(3, work) == [data] * 3
+    assert ALONE.bytes_of_first(data) == data
+
+
+def test_a_process_alone_has_the_sums():
+    array = nd.ones((3,))
+    ALONE.allreduce([array])
+    ALONE.broadcast([array])
+    assert array.asnumpy().tolist() == [1, 1, 1]
+    assert ALONE.total(np.array([1, 2])).tolist() == [1.0, 2.0]

@@ -1,0 +1,306 @@
+"""Stores made of schedules, by name and for links, under Gluon's own Trainer and gluonlab's."""
+
+import functools
+
+import mxnet as mx
+import numpy as np
+import pytest
+from mxnet import autograd, gluon, nd
+from mxnet.gluon import nn
+from support.covering import pairwise
+from support.devices import contexts
+from support.kvstore_runs import BATCHES, OPTIMIZERS, STORES, small_net, trained
+from support.reference import as_is, distance, values
+
+from gluonlab.bucketed_trainer.trainer import BucketedTrainer
+from gluonlab.collectives.algorithms import ALGORITHMS, make_schedule
+from gluonlab.collectives.named_topologies import make_topology
+from gluonlab.collectives.synthesis.precomputed_schedules import front_of
+from gluonlab.collectives.synthesis.schedule_search import SynthesizedSchedule
+from gluonlab.collectives.topology_aware import FOR_LINKS, make_for_links
+from gluonlab.collectives.topology_file import with_schedules
+from gluonlab.config import TrainConfig
+from gluonlab.data.loading.split_batch import shard, whole
+from gluonlab.errors import KVStoreError
+from gluonlab.kvstores import make_kvstore
+from gluonlab.kvstores.schedule_stores import ScheduleKVStore
+from gluonlab.parallel.data.strategy import DataParallelStep
+from gluonlab.training.loop import train
+
+LOSS = gluon.loss.SoftmaxCrossEntropyLoss()
+
+
+@functools.lru_cache(maxsize=None)
+def parameters_under_device(optimizer):
+    net, _ = trained(gluon.Trainer, make_kvstore("device"), optimizer, contexts(3))
+    return values(net)
+
+
+@pairwise(name=STORES, optimizer=list(OPTIMIZERS), trainer_class=[gluon.Trainer, BucketedTrainer])
+def test_every_store_gives_the_parameters_of_device_under_the_trainer(
+    name, optimizer, trainer_class
+):
+    ctxs, store = contexts(3), make_kvstore(name)
+    net, _ = trained(trainer_class, store, optimizer, ctxs)
+    assert distance(values(net), parameters_under_device(optimizer)) < 1e-5
+    for ctx in ctxs[1:]:  # replicas are alike to the bit
+        assert all(np.array_equal(a, b) for a, b in zip(values(net, ctx), values(net, ctxs[0])))
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_a_store_runs_the_transfers_of_its_schedule_itself(name):
+    """A store that handed the work to another one would run none.
+
+    Chunks without an element need no transfer.
+    """
+    store = make_kvstore(name)
+    size = 1000
+    arrays = [nd.ones((size,), ctx=ctx) for ctx in contexts(4)]
+    for turn in (1, 2):
+        store.pushpull("weight", arrays)
+        assert store.transfers_run == turn * make_schedule(name, 4).transfers
+    assert (arrays[3].asnumpy() == 16).all()
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_keys_of_one_call_are_summed_by_one_schedule(name):
+    """However their sizes compare to the chunks, which are cut from all of them together; the
+    transfers are one schedule's. A key may come with other arrays.
+    """
+    store, sizes, random = make_kvstore(name), (1, 700, 3, 4000), np.random.RandomState(0)
+    values = [[random.randint(-99, 99, size).astype("float32") for _ in range(4)] for size in sizes]
+    arrays = [
+        [nd.array(value, ctx=ctx) for value, ctx in zip(of_key, contexts(4))] for of_key in values
+    ]
+    for times in (1, 4):  # the second sums four times the first
+        store.pushpull([5, 6, 7, "rest"], arrays, priority=-5)
+        for value, of_key in zip(values, arrays):
+            for array in of_key:
+                np.testing.assert_array_equal(array.asnumpy(), times * sum(value))
+    schedule = make_schedule(name, 4)
+    alone = make_kvstore(name)
+    for of_key in arrays:
+        alone.pushpull("key", of_key)
+        assert (of_key[0].asnumpy() % 16 == 0).all()  # four times the sum, four times
+    assert (
+        schedule.transfers * 2 <= store.transfers_run < 2 * alone.transfers_run
+        or schedule.chunks == 1
+    )
+
+
+def test_keys_of_one_call_may_be_on_other_devices_unless_they_are_updated_together():
+    arrays = [[nd.ones((3,), ctx=ctx) for ctx in contexts(k)] for k in (2, 3)]
+    store = make_kvstore("sharded-optimizer")
+    store.set_optimizer(mx.optimizer.SGD())
+    weights = [[array.copy() for array in of_key] for of_key in arrays]
+    with pytest.raises(
+        KVStoreError,
+        match="key 'a' is on 2 devices, 'b' on 3: give keys of one call the same devices",
+    ):
+        store.pushpull(["a", "b"], arrays, out=weights)
+    assert all((array.asnumpy() == 1).all() for of_key in (*arrays, *weights) for array in of_key)
+    make_kvstore("ring").pushpull(["a", "b"], arrays)
+    assert [array.asnumpy()[0] for of_key in arrays for array in of_key] == [2, 2, 3, 3, 3]
+
+
+@pytest.mark.parametrize("trainer_class", [gluon.Trainer, BucketedTrainer])
+def test_gradients_that_are_added_up_over_several_backwards(trainer_class):
+    """grad_req 'add' shows what is left in the gradients, and when zero_grad comes."""
+    ctxs, results = contexts(3), []
+    for name in ("device", *STORES):
+        net = small_net(ctxs)
+        net.collect_params().setattr("grad_req", "add")
+        updates = trainer_class is BucketedTrainer or name == "sharded-optimizer"
+        trainer = trainer_class(
+            net.collect_params(), "sgd", {"learning_rate": 0.1}, kvstore=make_kvstore(name),
+            **({} if updates else {"update_on_kvstore": False}),
+        )  # fmt: skip
+        for images, labels in BATCHES[:3]:
+            for _ in range(2):
+                xs, ys = shard(nd.array(images), ctxs), shard(nd.array(labels), ctxs)
+                with autograd.record():
+                    losses = [LOSS(net(x), y) for x, y in zip(xs, ys)]
+                autograd.backward(losses)
+            trainer.step(len(images))
+            net.collect_params().zero_grad()
+        results.append(values(net))
+    assert all(distance(result, results[0]) < 1e-5 for result in results[1:])
+
+
+def trained_without_some_shards(store):
+    """The parameters on the third device."""
+    ctxs = contexts(3)
+    net = small_net(ctxs)
+    trainer = BucketedTrainer(net.collect_params(), "sgd", {}, make_kvstore(store))
+    step = DataParallelStep(net, LOSS, trainer, ctxs, as_is)
+    for (images, labels), size in zip(BATCHES, [3, 2, 1, 2, 3]):
+        step(whole(shard(nd.array(images[:size]), ctxs), shard(nd.array(labels[:size]), ctxs)))
+    return values(net, ctxs[2])
+
+
+@pytest.fixture(scope="module")
+def without_some_shards_under_device():
+    return trained_without_some_shards("device")
+
+
+@pytest.mark.parametrize("name", STORES)
+def test_a_device_without_a_shard_adds_nothing(name, without_some_shards_under_device):
+    """Batches of two on three devices; the third keeps no gradient of an earlier batch."""
+    found = trained_without_some_shards(name)
+    assert distance(found, without_some_shards_under_device) < 1e-5
+
+
+@pytest.fixture(scope="module")
+def parameters_of_one_device():
+    return values(trained(gluon.Trainer, None, "sgd", contexts(1))[0])
+
+
+@pytest.mark.parametrize("name", STORES)
+def test_one_device_needs_no_schedule_and_still_trains(name, parameters_of_one_device):
+    net, _ = trained(BucketedTrainer, make_kvstore(name), "sgd", contexts(1))
+    assert all(np.array_equal(a, b) for a, b in zip(values(net), parameters_of_one_device))
+
+
+def test_an_order_changes_who_plays_which_rank_and_not_the_sum():
+    ctxs = contexts(4)
+    store = ScheduleKVStore("ring", order=(0, 3, 2, 1))
+    assert store.schedule(4).steps[0][0][:2] == (0, 3)
+    arrays = [nd.full((5,), rank, ctx=ctx) for rank, ctx in enumerate(ctxs)]
+    store.pushpull(0, arrays)
+    assert all((array.asnumpy() == 6).all() for array in arrays)
+
+
+def test_lists_of_keys_and_separate_outputs_work_as_in_mxnets_stores():
+    ctxs = contexts(2)
+    values_ = [[nd.full((3,), key + rank, ctx=ctx) for rank, ctx in enumerate(ctxs)]
+               for key in (1, 2)]  # fmt: skip
+    for store in (make_kvstore("device"), make_kvstore("ring")):
+        outs = [[nd.zeros((3,), ctx=ctx) for ctx in ctxs] for _ in range(2)]
+        store.broadcast([0, 1], [value[0] for value in values_], outs)
+        store.pushpull([0, 1], values_, out=outs)
+        assert [[out.asnumpy()[0] for out in of_key] for of_key in outs] == [[3, 3], [5, 5]]
+        assert [float(value[1][0].asscalar()) for value in values_] == [2, 3]  # as they were
+
+
+def arrays_of(ctxs, sizes=(3, 3), dtypes=("float32", "float32")):
+    return [nd.ones((size,), ctx, dtype) for size, ctx, dtype in zip(sizes, ctxs, dtypes)]
+
+
+@pytest.mark.parametrize(
+    ("arrays", "message"),
+    [
+        (lambda ctxs: arrays_of(ctxs, sizes=(3, 4)), "must be alike"),
+        (lambda ctxs: arrays_of(ctxs, dtypes=("float32", "float64")), "must be alike"),
+        (lambda ctxs: [nd.sparse.zeros("row_sparse", (3, 1), ctx=ctx) for ctx in ctxs], "sparse"),
+    ],
+)
+def test_what_cannot_be_summed_is_refused_and_left_alone(arrays, message):
+    arrays = arrays(contexts(2))
+    with pytest.raises(KVStoreError, match=message):
+        make_kvstore("ring").pushpull("weight", arrays)
+    assert all((array.asnumpy() == array.asnumpy().flat[0]).all() for array in arrays)
+
+
+ALIKE = r"cannot be left in {} on [cg]pu\({}\)"
+
+
+@pytest.mark.parametrize(
+    ("name", "outs", "message"),
+    [
+        ("ring", lambda ctxs: arrays_of(ctxs, (4, 4)), ALIKE.format(r"float32\[4\]", 0)),
+        ("sharded-optimizer", lambda ctxs: arrays_of(ctxs[:1]), "2 arrays and 1 outputs"),
+        ("sharded-optimizer", lambda ctxs: arrays_of(ctxs[::-1]),
+         ALIKE.format(r"float32\[3\]", 1)),
+        ("sharded-optimizer", lambda ctxs: arrays_of(ctxs, dtypes=("int32", "int32")),
+         ALIKE.format(r"int32\[3\]", 0)),
+    ],
+)  # fmt: skip
+def test_outputs_that_do_not_fit_are_refused_and_left_alone(name, outs, message):
+    store, ctxs = make_kvstore(name), contexts(2)
+    outs = outs(ctxs)
+    if name == "sharded-optimizer":
+        store.set_optimizer(mx.optimizer.SGD())
+    with pytest.raises(KVStoreError, match=message):
+        store.pushpull("weight", [nd.full((3,), 2, ctx=ctx) for ctx in ctxs], out=outs)
+    assert all((out.asnumpy() == 1).all() for out in outs)
+
+
+def test_gradient_compression_and_sparse_gradients_are_refused():
+    with pytest.raises(KVStoreError, match="'ring' cannot compress gradients"):
+        make_kvstore("ring").set_gradient_compression({"type": "2bit"})
+    embedding = nn.Embedding(10, 3, sparse_grad=True)
+    embedding.initialize(ctx=contexts(2))
+    trainer = gluon.Trainer(embedding.collect_params(), "sgd", kvstore=make_kvstore("ring"))
+    with pytest.raises(ValueError, match="sparse gradients"):
+        trainer.step(1)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("name", ["device", *STORES])
+@pytest.mark.parametrize("optimizer", ["sgd", "adam"])
+def test_every_store_trains_the_digits_as_well_as_device(name, optimizer, empty_cwd):
+    settings = {"sgd": {"lr": 0.03, "momentum": 0.9}, "adam": {"lr": 0.002}}[optimizer]
+    with pytest.warns(UserWarning, match="stand in for GPUs"):
+        config = TrainConfig(gpus=3, kvstore=name, epochs=10, optimizer=optimizer, **settings)
+        assert train(config).accuracy >= 0.96
+
+
+# --- Stores of schedules made for links: exact on as many devices as a machine has, chosen by size
+
+
+@pairwise(
+    sizes=[(1,), (7, 1000), (1_500_000,)],
+    machine_and_count=[("p3.16xlarge", 8), ("p3.8xlarge", 4), (None, 5)],
+    name=list(FOR_LINKS),
+)
+def test_sums_are_exact_and_alike_on_all_devices(name, machine_and_count, sizes):
+    machine, count = machine_and_count
+    ctxs, random = contexts(count), np.random.RandomState(1)
+    store = make_kvstore(name, ctxs, machine)
+    values = [random.randint(-99, 99, (count, size)).astype("float32") for size in sizes]
+    arrays = [[nd.array(row, ctx=ctx) for row, ctx in zip(value, ctxs)] for value in values]
+    store.pushpull(list(range(len(sizes))), arrays)
+    for value, of_key in zip(values, arrays):
+        for array in of_key:
+            np.testing.assert_array_equal(array.asnumpy(), value.sum(0))
+
+
+def test_small_and_large_sums_take_the_schedule_that_is_cheapest_for_them():
+    topology, ctxs = make_topology("p3.16xlarge"), contexts(8)
+    steps = []
+    for size in (100, 4_000_000):
+        store = make_kvstore("synthesised", ctxs, "p3.16xlarge")
+        store.pushpull(0, [nd.ones((size,), ctx=ctx) for ctx in ctxs])
+        expected = make_for_links("synthesised", topology, 8).cheapest(4 * size)
+        assert store.transfers_run == expected.transfers
+        steps.append(len(expected.steps))
+    assert steps == [len(found.schedule.steps) for found in front_of(topology)] == [4, 5]
+
+
+def test_more_devices_than_there_are_schedules_for_are_one_line():
+    with pytest.raises(KVStoreError, match="no schedule is stored for the 9 devices"):
+        make_kvstore("synthesised").placement(contexts(9))
+
+
+@pytest.fixture
+def own(tmp_path):
+    """A file of a machine of three, whose own schedule sums on device 2 in one chunk."""
+    placed = make_schedule("star", 3).placed([2, 0, 1])
+    topology = make_topology("g4dn.12xlarge", 3)
+    text = with_schedules(topology, [SynthesizedSchedule(placed, 9.0, 1.0)])
+    (tmp_path / "f.json").write_text(text, encoding="utf-8")
+    return tmp_path / "f.json", placed
+
+
+@pytest.mark.parametrize("name", ["synthesised", "auto"])
+def test_schedules_of_ones_own_file_sum(own, name):
+    (path, placed), ctxs = own, contexts(3)
+    store = make_kvstore(name, ctxs, str(path))
+    arrays = [nd.full((5,), 2**rank, ctx=ctx) for rank, ctx in enumerate(ctxs)]
+    store.pushpull(0, arrays)
+    assert all((array.asnumpy() == 7).all() for array in arrays)
+    made = store.schedules(ctxs).schedules
+    if name == "synthesised":
+        assert [each.steps for each in made] == [placed.steps]
+        assert store.transfers_run == placed.transfers
+        assert store.placement(ctxs).why == f"by the links of {path}"

@@ -1,0 +1,305 @@
+"""The sharded optimizer: its share of the state, and parameters as plain Gluon has them."""
+
+import mxnet as mx
+import numpy as np
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+from mxnet import gluon, nd
+from mxnet.gluon import nn
+from support.covering import pairwise
+from support.devices import contexts
+from support.examples import examples
+from support.kvstore_runs import BATCHES, OPTIMIZERS, small_net, trained
+from support.reference import distance, train_on_devices, values
+
+from gluonlab import optimizers
+from gluonlab.bucketed_trainer.trainer import BucketedTrainer
+from gluonlab.collectives.algorithms import make_schedule
+from gluonlab.errors import KVStoreError
+from gluonlab.kvstores import make_kvstore
+from gluonlab.kvstores.sharded_optimizer import ShardedKVStore
+
+
+def test_the_sharded_optimizer_runs_its_two_halves():
+    store = make_kvstore("sharded-optimizer")
+    trained(gluon.Trainer, store, "sgd", contexts(3))
+    parameters = 4
+    assert store.transfers_run == parameters * len(BATCHES) * make_schedule("sharded", 3).transfers
+
+
+@pytest.mark.parametrize(("optimizer", "copies"), [("sgd", 1), ("adam", 2)])
+@pytest.mark.parametrize("devices", [2, 3, 4])
+def test_the_sharded_optimizer_keeps_a_share_of_the_state_on_each_device(
+    optimizer, copies, devices
+):
+    ctxs, store = contexts(devices), make_kvstore("sharded-optimizer")
+    _, trainer = trained(BucketedTrainer, store, optimizer, ctxs)
+    kept = dict.fromkeys(ctxs, 0)
+    for update in store._updates.values():
+        for owned in (shard for shards in update.shards.values() for shard in shards):
+            for array in owned.arrays():
+                kept[array.context] += array.size
+    whole = copies * sum(bucket.weights[0].size for bucket in trainer.buckets)
+    assert sum(kept.values()) == whole
+    assert max(kept.values()) - whole / devices < copies * len(trainer.buckets)
+    assert all(not updater.states for updater in trainer._updaters)  # and nothing beside it
+
+
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+@pytest.mark.parametrize("trainer_class", [gluon.Trainer, BucketedTrainer])
+def test_saved_states_of_the_sharded_optimizer_go_on_where_they_stopped(
+    optimizer, trainer_class, tmp_path
+):
+    ctxs, states, params = contexts(2), str(tmp_path / "states"), str(tmp_path / "params")
+    expected, _ = trained(trainer_class, ShardedKVStore(), optimizer, ctxs)
+    net, trainer = trained(trainer_class, ShardedKVStore(), optimizer, ctxs, BATCHES[:3])
+    trainer.save_states(states)
+    net.save_parameters(params)
+    resumed = small_net(ctxs)
+    resumed.load_parameters(params, ctx=ctxs)
+    trainer = trainer_class(
+        resumed.collect_params(), optimizer, dict(OPTIMIZERS[optimizer]), kvstore=ShardedKVStore()
+    )
+    trainer.load_states(states)
+    train_on_devices(resumed, trainer, ctxs, BATCHES[3:])
+    assert all(np.array_equal(a, b) for a, b in zip(values(resumed), values(expected)))
+
+
+@pytest.mark.parametrize("loaded", [False, True])
+def test_the_sharded_optimizers_state_goes_along_when_arrays_are_replaced(loaded, tmp_path):
+    """cast() gives the parameters new arrays; what was loaded long before must not come back
+    then.
+    """
+    ctxs, results = contexts(2), []
+    for store in (make_kvstore("device"), ShardedKVStore()):
+        net, trainer = trained(gluon.Trainer, store, "adam", ctxs, BATCHES[:2])
+        if loaded:
+            trainer.save_states(str(tmp_path / "states"))
+            trainer.load_states(str(tmp_path / "states"))
+        train_on_devices(net, trainer, ctxs, BATCHES[2:3])
+        net.cast("float64")
+        net.cast("float32")
+        train_on_devices(net, trainer, ctxs, BATCHES[3:])
+        results.append(values(net))
+    assert distance(results[1], results[0]) < 1e-5
+
+
+def convolutions(ctxs):
+    """Weights that have buckets of their own, small enough to be moved together."""
+    mx.random.seed(4)
+    net = nn.HybridSequential()
+    net.add(*(nn.Conv2D(8, 3, padding=1) for _ in range(2)), nn.Activation("tanh"))
+    net.add(nn.Conv2D(16, 3), nn.Dense(4))
+    net.initialize(mx.init.Normal(0.3), ctx=ctxs)
+    net(nd.zeros((1, 1, 4, 4), ctx=ctxs[0]))
+    return net
+
+
+@pairwise(devices=[2, 3], optimizer=list(OPTIMIZERS), clip_norm=[None, 0.1])
+def test_buckets_that_are_moved_together_are_updated_as_alone(optimizer, devices, clip_norm):
+    found, calls = [], []
+    large, ours = 4 * 2**20, "sharded-optimizer"
+    for store, bucket_bytes in (("device", large), (ours, 0), (ours, large)):
+        ctxs = contexts(devices)
+        net = convolutions(ctxs)
+        params = {**OPTIMIZERS[optimizer], "learning_rate": 0.01}
+        trainer = BucketedTrainer(
+            net.collect_params(), optimizer, params, make_kvstore(store),
+            bucket_bytes=bucket_bytes, clip_norm=clip_norm,
+        )  # fmt: skip
+        train_on_devices(net, trainer, ctxs, BATCHES)
+        found += [values(net, ctx) for ctx in ctxs]
+        calls.append(len(trainer._calls))
+    assert max(distance(one, found[0]) for one in found[1:]) < 1e-5
+    assert calls[1] > calls[2] == 1
+
+
+def test_states_of_keys_that_are_updated_together_are_saved_and_go_on(tmp_path):
+    path, half, nets = str(tmp_path / "states"), len(BATCHES) // 2, []
+    for parts in ([BATCHES], [BATCHES[:half], BATCHES[half:]]):
+        ctxs = contexts(2)
+        net = convolutions(ctxs)
+        for number, batches in enumerate(parts):
+            store, rate = make_kvstore("sharded-optimizer"), {"learning_rate": 0.01}
+            trainer = BucketedTrainer(net.collect_params(), "adam", rate, store)
+            if number:
+                trainer.load_states(path)
+            train_on_devices(net, trainer, ctxs, batches)
+            trainer.save_states(path)
+        nets.append(values(net))
+    assert all(np.array_equal(a, b) for a, b in zip(*nets))
+
+
+def test_a_key_is_always_updated_in_the_same_company():
+    store, ctxs = make_kvstore("sharded-optimizer"), contexts(2)
+    store.set_optimizer(mx.optimizer.SGD(learning_rate=0.1, momentum=0.9))
+    grads, weights = (
+        [[nd.ones((5,), ctx=ctx) for ctx in ctxs] for _ in range(3)] for _ in range(2)
+    )
+    store.pushpull(["a", "b"], grads[:2], out=weights[:2])
+    refused = "key 'b' cannot be updated after keys 'a', 'b': give the same keys in every call"
+    with pytest.raises(KVStoreError, match=refused):
+        store.pushpull("b", grads[1], out=weights[1])
+    store.pushpull("c", grads[2], out=weights[2])
+    updated = [array.asnumpy()[0] for of_key in weights for array in of_key]
+    assert updated == pytest.approx([1 - 0.1 * 2] * 6)
+
+
+# --- Drawn parameters under the sharded optimizer, beside plain Gluon on one device
+
+
+def made_up(shapes, ctxs, dtype):
+    names = [f"p{number}_weight" for number in range(len(shapes))]
+    params = [gluon.Parameter(name, shape=shape, dtype=dtype) for name, shape in zip(names, shapes)]
+    for param in params:
+        param.initialize(mx.init.One(), ctx=ctxs)
+    return params
+
+
+def all_fresh(params):
+    for param in params:
+        for array in param.list_data():
+            array._fresh_grad = True
+
+
+class Both:
+    """The parameters on some devices under the store, and on one without any; ``sides``: both."""
+
+    def __init__(self, shapes, devices, dtype, optimizer, path):
+        self.path, self.params = path, made_up(shapes, contexts(devices), dtype)
+        self.alone = made_up(shapes, [mx.cpu()], dtype)
+        store = make_kvstore("sharded-optimizer")
+        self.trainer = gluon.Trainer(self.params, optimizer(), kvstore=store)
+        plain = gluon.Trainer(self.alone, optimizer(), kvstore=None)
+        self.sides = [(self.trainer, self.params), (plain, self.alone)]
+        self.tolerance = 1e-2 if dtype == "float16" else 1e-5
+
+    def step(self, random, of=None):
+        """With new gradients of whole numbers for all, or every other one: the rest is stale."""
+        for number, (param, single) in enumerate(zip(self.params, self.alone)):
+            grads = param.list_grad()
+            for device, grad in enumerate(grads):
+                if of is None or (number + device) % 2 == of:
+                    grad[:] = nd.array(random.randint(-3, 4, param.shape), dtype=param.dtype)
+            total = sum(grad.asnumpy().astype("float64") for grad in grads)
+            single.grad()[:] = nd.array(total, dtype=param.dtype)
+        before = [grad.asnumpy() for param in self.params for grad in param.list_grad()]
+        for trainer, params in self.sides:
+            all_fresh(params)
+            trainer.step(4)
+        after = [grad.asnumpy() for param in self.params for grad in param.list_grad()]
+        assert all(np.array_equal(a, b) for a, b in zip(before, after))
+
+    def check(self):
+        for param, single in zip(self.params, self.alone):
+            for data in param.list_data():
+                assert distance([data.asnumpy()], [single.data().asnumpy()]) < self.tolerance
+
+
+def new_gradients(both):
+    for _, params in both.sides:
+        for param in params:
+            param.grad_req = "add"
+            param.grad_req = "write"
+
+
+def other_devices(both):
+    """Not in place of the first, from which gluon.Trainer hands parameters out."""
+    for param in both.params:
+        first, *others = param.list_ctx()
+        param.reset_ctx([first, *contexts(8)[8 - len(others) :]])
+
+
+def cast_and_back(both):
+    for _, params in both.sides:
+        for param in params:
+            dtype = param.dtype
+            param.cast("float64")
+            param.cast(dtype)
+
+
+def load(both):
+    for trainer, _ in both.sides:
+        trainer.save_states(both.path)
+        trainer.load_states(both.path)
+
+
+def load_while_frozen(both):
+    for _, params in both.sides:
+        params[0].grad_req = "null"
+    load(both)
+    for _, params in both.sides:
+        params[0].grad_req = "write"
+
+
+def another_trainer(both):
+    """It takes the store for a step."""
+    others = made_up([(3,)], both.params[0].list_ctx(), "float32")
+    other = gluon.Trainer(others, "adam", kvstore=both.trainer._kvstore)
+    for grad in others[0].list_grad():
+        grad[:] = 1
+    all_fresh(others)
+    other.step(1)
+
+
+def sgd(kind=mx.optimizer.SGD, **settings):
+    return lambda: kind(learning_rate=0.25, momentum=0.5, **settings)
+
+
+KINDS = [  # an optimizer, a type
+    (sgd(), "float64"),
+    (sgd(multi_precision=True), "float16"),
+    (sgd(wd=0.125, clip_gradient=0.5), "float32"),
+    (sgd(optimizers.SGD), "float32"),
+    (lambda: mx.optimizer.Adam(learning_rate=0.01), "float32"),
+    (mx.optimizer.AdaDelta, "float32"),
+]
+SHAPES = [(1,), (2,), (7,), (5, 3), (8, 8, 3, 3), (1, 1)]
+EVENTS = [new_gradients, other_devices, cast_and_back, load, load_while_frozen, another_trainer]
+cases = st.tuples(
+    st.integers(1, 5),
+    st.lists(st.sampled_from(SHAPES), min_size=1, max_size=3),
+    st.sampled_from(KINDS),
+    st.lists(st.sampled_from([None, 0, 1, *EVENTS]), min_size=2, max_size=5),
+    st.integers(0, 99),
+)
+
+
+def check_case(case, path):
+    devices, shapes, (optimizer, dtype), events, seed = case
+    both, random = Both(shapes, devices, dtype, optimizer, path), np.random.RandomState(seed)
+    for event in [None, *events, None]:
+        if not callable(event):
+            both.step(random, event)
+        # no Trainer goes on from other types
+        elif dtype != "float16" or event is not cast_and_back:
+            event(both)
+        both.check()
+
+
+@examples(8, 12)
+@given(case=cases)
+@example(case=(2, [(7,), (5, 3)], KINDS[1], [load_while_frozen], 0))
+@example(case=(3, [(5, 3)], KINDS[0], [other_devices, 1], 0))
+def test_parameters_are_updated_as_on_one_device_and_gradients_stay(case, tmp_path_factory):
+    check_case(case, str(tmp_path_factory.mktemp("states") / "states"))
+
+
+@pytest.mark.long
+@settings(max_examples=300)
+@given(case=cases)
+def test_many_parameters_are_updated_as_on_one_device(case, tmp_path_factory):
+    check_case(case, str(tmp_path_factory.mktemp("states") / "states"))
+
+
+def test_a_state_that_does_not_fit_other_arrays_is_said():
+    [param] = params = made_up([(7,)], contexts(2), "float32")
+    optimizer = sgd(multi_precision=True)()
+    trainer = gluon.Trainer(params, optimizer, kvstore=make_kvstore("sharded-optimizer"))
+    trainer.step(1, ignore_stale_grad=True)
+    param.cast("float16")
+    store = "kvstore 'sharded-optimizer'"
+    state = r"the optimizer's state, .*, does not fit float16\[7\] on [cg]pu\(0\): keep .* types"
+    with pytest.raises(KVStoreError, match=f"^{store}, key 0: {state}"):
+        trainer.step(1, ignore_stale_grad=True)

@@ -1,0 +1,200 @@
+"""Horovod's own settings with two real processes: float16 sums, its timeline, what it fuses."""
+
+import collections
+import json
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from support.launched import horovod
+from support.launcher import QUICK, launched, parameters
+from support.parameter_server import end
+
+pytestmark = [
+    pytest.mark.horovod,
+    pytest.mark.cpu_only("the processes compute on CPU devices, whoever started them"),
+]
+SHAPES = [(40, 30), (7,), (3, 5, 2)]
+# Two devices each, through GroupKVStore, and what is not a gradient beside it.
+SUMS = """
+import sys
+import numpy as np, mxnet as mx
+from mxnet import nd
+from gluonlab.devices import devices
+from gluonlab.kvstores import make_kvstore
+from gluonlab.kvstores.process_group_store import GroupKVStore
+from gluonlab.launch.horovod_group import Horovod
+
+ctxs = devices("cpu*2")
+with Horovod() as group, np.load("given.npz") as given:
+    stores = [GroupKVStore(make_kvstore("device", ctxs), group, compress=each)
+              for each in (None, "fp16")]
+    found = {}
+    for name in given.files:
+        for compress, store in zip(("none", "fp16"), stores):
+            own = given[name][group.rank]
+            arrays = [nd.array(own[place], ctx) for place, ctx in enumerate(ctxs)]
+            store.pushpull(name, arrays)
+            for place, array in enumerate(arrays):
+                found[f"{compress} {name} {place}"] = array.asnumpy()
+    found["total"] = group.total(np.array([1 / 3]))
+    np.savez(f"found-{group.rank}.npz", **found)
+"""
+
+
+@pytest.fixture(scope="module")
+def summed(tmp_path_factory):
+    """(what devices were given: process, device, ...; what each process then had), by name."""
+    folder = tmp_path_factory.mktemp("sums")
+    random = np.random.RandomState(0)
+    given = {
+        str(n): (random.standard_normal((2, 2, *shape)) * 10.0**n).astype("float32")
+        for n, shape in enumerate(SHAPES, start=-1)
+    }
+    given["large"] = np.full((2, 2, 3), 2e4, "float32")  # 80,000: beyond float16
+    np.savez(folder / "given.npz", **given)
+    with horovod(2) as (environments, _):
+        processes = [
+            subprocess.Popen([sys.executable, "-c", SUMS], env=environment, cwd=folder)
+            for environment in environments
+        ]
+        try:
+            assert [process.wait(120) for process in processes] == [0, 0]
+        finally:
+            end(processes)
+    return given, [np.load(folder / f"found-{rank}.npz") for rank in range(2)]
+
+
+def test_float16_sums_are_numpys_to_the_bit_and_the_same_everywhere(summed):
+    """Devices are summed in float32; each process's sum is rounded, and their sum once more."""
+    given, processes = summed
+    for name, every in given.items():
+        one, other = every.sum(axis=1).astype("float16")
+        with np.errstate(over="ignore"):
+            expected = (one + other).astype("float32")
+        for found in processes:
+            for place in range(2):
+                assert np.array_equal(found[f"fp16 {name} {place}"], expected)
+                exact = found[f"none {name} {place}"]
+                assert np.allclose(exact, every.sum(axis=(0, 1)), rtol=1e-6, atol=1e-6)
+                assert not np.array_equal(exact, expected)
+        if name != "large":
+            # two roundings, each by at most 2**-11 of what is rounded
+            error = np.abs(expected - every.sum(axis=(0, 1)))
+            assert (error <= 2.0**-10 * np.abs(every.sum(axis=1)).sum(axis=0)).all()
+
+
+def test_what_is_beyond_float16_is_infinite_for_all_and_no_loss_is_rounded(summed):
+    _, processes = summed
+    for found in processes:
+        assert np.isposinf(found["fp16 large 0"]).all()
+        assert np.isposinf(found["fp16 large 1"]).all()
+        assert found["total"] == 2 * np.float64(1 / 3)
+
+
+# 16 steps, and a sum for each parameter
+STEPS = 16
+RUN = [*QUICK, "--epochs", "1", "--batch-size", "256", "--bucket-bytes", "0"]
+HOROVOD = ["-n", "2", "--backend", "horovod"]
+PLACES = {
+    "of the launcher": (["--cycle-time-ms", "30", "--fusion-threshold-mb", "64"], {}),
+    "of the user": ([], {"HOROVOD_CYCLE_TIME": "30"}),
+}
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory):
+    """A run in float16 with options of the launcher; one in float32 with the user's variables."""
+    folder, made = tmp_path_factory.mktemp("runs"), {}
+    for name, compress in (("of the launcher", ["--compress", "fp16"]), ("of the user", [])):
+        own, variables = PLACES[name]
+        words = [*HOROVOD, *own, "--timeline-filename", f"{name}.json", "--timeline-mark-cycles"]
+        out = name.replace(" ", "-")
+        with launched(
+            folder, *words, "--", *RUN, *compress, "--out", out, output=f"said {out}", **variables
+        ) as run:
+            status, text = run.end(120)
+        assert status == 0, text
+        made[name] = folder / out, json.loads((folder / f"{name}.json").read_text())
+    return made
+
+
+def sums_of(timeline):
+    """How often an array of this type and shape was summed."""
+    ends = [event["args"] for event in timeline if event.get("ph") == "E" and "args" in event]
+    return collections.Counter((args["dtype"], args["shape"]) for args in ends)
+
+
+def gradients(folder):
+    """The shapes of flat gradients, as a timeline has them."""
+    return {f"[{array.size}]" for array in parameters(folder).values()}
+
+
+def test_the_timeline_shows_our_sums_and_which_of_them_are_float16(runs):
+    """All gradients of all steps, and nothing else."""
+    for name, half in (("of the launcher", True), ("of the user", False)):
+        folder, timeline = runs[name]
+        named = [
+            each["args"].get("name") for each in timeline if each.get("name") == "process_name"
+        ]
+        assert sum(str(each).startswith("horovod_allreduce.gluonlab.") for each in named) > 6
+        counted = sums_of(timeline)
+        for shape in gradients(folder):
+            assert counted["float16" if half else "float32", shape] >= STEPS
+        halved = {shape for dtype, shape in counted if dtype == "float16"}
+        assert halved == (gradients(folder) if half else set())
+
+
+def test_float16_makes_another_network_of_the_same_accuracy(runs):
+    halved, whole = ({name: array.asnumpy() for name, array in parameters(folder).items()}
+                     for folder, _ in runs.values())  # fmt: skip
+    for name in whole:
+        assert not np.array_equal(halved[name], whole[name])
+        # few steps of rate 0.01, whose gradients are rounded by 2**-11 of themselves, twice
+        assert np.allclose(halved[name], whole[name], rtol=1e-3, atol=1e-4)
+    config = json.loads((runs["of the launcher"][0] / "config.json").read_text())
+    assert config["config"]["compress"] == config["settings"]["compress"] == "fp16"
+
+
+@pytest.mark.parametrize("name", PLACES)
+def test_the_cycle_time_arrives(name, runs):
+    """A cycle begins when the one before is so old: of 30 ms, where Horovod's own is 1."""
+    _, timeline = runs[name]
+    marks = [event["ts"] for event in timeline if event.get("name") == "CYCLE_START"]
+    assert len(marks) > 20
+    assert np.median(np.diff(marks)) >= 30_000 * 0.9
+
+
+def test_the_fusion_threshold_arrives_and_without_one_nothing_is_fused(runs):
+    """Six gradients are ready in each cycle: Horovod copies them into one array, or does not."""
+    fused = {
+        name: sum(event.get("name") == "MEMCPY_IN_FUSION_BUFFER" for event in timeline)
+        for name, (_, timeline) in runs.items()
+    }
+    assert fused["of the user"] == 0 < STEPS <= fused["of the launcher"]
+
+
+@pytest.mark.long
+def test_sums_of_three_processes_have_the_same_bits_each_time(tmp_path):
+    """Fused, they would depend on what was ready at the same moment."""
+    words = ["-n", "3", "--backend", "horovod", "--", *RUN]
+    found = []
+    for name in ("one", "two"):
+        with launched(tmp_path, *words, "--out", name, output=f"said {name}") as run:
+            status, text = run.end(120)
+        assert status == 0, text
+        found.append({n: a.asnumpy().tobytes() for n, a in parameters(tmp_path / name).items()})
+    assert found[0] == found[1]
+
+
+def test_gradients_beyond_float16_end_the_run_with_the_cause(tmp_path):
+    """Pixels of a million make gradients that float32 holds, at a rate so small."""
+    run = [*QUICK, "--epochs", "1", "--optimizer", "sgd", "--lr", "1e-12", "--normalise"]
+    words = [*HOROVOD, "--", *run, "0/1e-7", "--compress", "fp16", "--out", "run"]
+    with launched(tmp_path, *words) as over:
+        status, text = over.end(120)
+    assert status == 1, text
+    [error] = [line for line in text.splitlines() if "error: " in line]
+    assert "no longer finite" in error or "the loss became" in error
+    assert error.endswith("leave --compress fp16 out, where gradients beyond 65504 become infinite")

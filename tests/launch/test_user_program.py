@@ -1,0 +1,257 @@
+"""gluonlab launch -n N -- PROGRAM: it starts the user's own program, once for each rank."""
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from mxnet import nd
+from support.launched_environments import srun
+from support.launcher import PATIENT, alive, launched
+from support.pages import shown_program
+from support.processes import clean_environment
+from support.reference import distance
+
+from gluonlab.errors import ConfigError
+from gluonlab.launch.__main__ import main
+from gluonlab.launch.group_processes import BY_BACKEND, Site, allowed, parts
+from gluonlab.launch.user_program import is_program, start_refusal
+
+pytestmark = pytest.mark.cpu_only("the processes compute on CPU devices, whoever started them")
+SITES = [Site("h0", "10.0.0.1", "eth0"), Site("h1", "10.0.0.2", "eth0")]
+OWN_PATH = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
+
+SHELL = """\
+echo "rank $GLUONLAB_RANK of $DMLC_NUM_WORKER: $*"
+printf '\\tspaced\\n\\n'
+echo "error: not the launcher's" >&2
+read line || echo "no input"
+[ "$GLUONLAB_RANK" = 1 ] || sleep 600 &
+[ "$GLUONLAB_RANK" = 0 ] && wait
+until [ -e go ]; do sleep 0.05; done
+exit 7
+"""
+
+
+def test_a_program_has_its_words_its_rank_and_its_status(tmp_path):
+    """One fails: the other ends, with what it has started. Options of the same name are its own."""
+    (tmp_path / "own.sh").write_text(SHELL)
+    words = ["--debug", "true", "--port", "9", "-n", "“a”", "", "--json"]
+    with launched(tmp_path, "-n", "2", "--", "sh", "own.sh", *words) as run:
+        for said in ("error: not", "no input"):
+            run.wait_for(f"[0] {said}")
+        pids = run.parts()
+        (tmp_path / "go").touch()
+        status, text = run.end()
+    assert status == 7
+    lines = text.splitlines()
+    for rank in (0, 1):
+        mine = [line for line in lines if line.startswith(f"[{rank}]")]
+        said = f"[{rank}] rank {rank} of 2: {' '.join(words)}"
+        out = [said, f"[{rank}] \tspaced", f"[{rank}]", f"[{rank}] no input"]
+        assert sorted(mine) == sorted([*out, f"[{rank}] error: not the launcher's"])
+    assert lines[-1] == "error: rank 1 on localhost ended with status 7"
+    assert not alive(pids.values())
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(("processes", "servers"), [(2, 1), (3, 2)])
+def test_the_program_of_the_page_trains_as_one_process_does(processes, servers, tmp_path):
+    (tmp_path / "train.py").write_text(shown_program("train.py"))
+    alone = subprocess.run(
+        [sys.executable, "train.py", "--save", "one"],
+        cwd=tmp_path, env=clean_environment(), timeout=240,
+    )  # fmt: skip
+    own = ["-n", processes, "--servers", servers, *PATIENT, "--", "python", "train.py"]
+    with launched(tmp_path, *own, "--save", "many", PATH=OWN_PATH) as run:
+        status, text = run.end()
+    assert (alone.returncode, status) == (0, 0), text
+    one, many = (nd.load(str(tmp_path / name)) for name in ("one", "many"))
+    assert one.keys() == many.keys()
+    assert distance(*([a.asnumpy() for a in each.values()] for each in (one, many))) <= 1e-5
+
+
+@pytest.mark.horovod
+def test_horovod_finds_the_other_processes(tmp_path):
+    program = (
+        "import gluonlab, horovod.mxnet as hvd, mxnet as mx; hvd.init(); "
+        "print('sum', hvd.allreduce(mx.nd.ones(1) * (1 + hvd.rank()), average=False).asscalar())"
+    )
+    words = ["-n", 3, "--backend", "horovod", *PATIENT, "--", sys.executable, "-c", program]
+    with launched(tmp_path, *words) as run:
+        status, text = run.end()
+    assert status == 0, text
+    assert sorted(text.splitlines()) == [f"[{rank}] sum 6.0" for rank in range(3)]
+
+
+ENDINGS = {"exit": "sys.exit(5)", "raise": "raise RuntimeError('own')"}
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("how", ENDINGS)
+@pytest.mark.parametrize("first", ["gluonlab, mxnet as mx", "mxnet as mx"])
+def test_one_that_fails_ends_all_while_the_others_wait_for_its_gradients(how, first, tmp_path):
+    """Its store alone would wait for them, and it would never end; and it has the printed rank."""
+    numpy = tuple(map(int, np.__version__.split(".")[:2]))
+    if numpy >= (1, 24):  # MXNet alone does not load
+        first = "gluonlab, mxnet as mx"
+    (tmp_path / "train.py").write_text(
+        f"import os, sys\nimport {first}\nkv = mx.kv.create('dist_sync')\n"
+        "assert kv.rank == int(os.environ['GLUONLAB_RANK'])\nkv.init(1, mx.nd.ones(3))\n"
+        f"if kv.rank == 1:\n    {ENDINGS[how]}\n"
+        "kv.push(1, mx.nd.ones(3))\nkv.pull(1, mx.nd.ones(3))\nmx.nd.waitall()\nkv._barrier()\n"
+    )
+    with launched(tmp_path, "-n", 3, *PATIENT, "--", sys.executable, "train.py") as run:
+        status, text = run.end()
+    assert status == (5 if how == "exit" else 1), text
+    assert text.splitlines()[-1] == f"error: rank 1 on localhost ended with status {status}"
+
+
+CATCHING = """\
+import signal, subprocess, sys, time
+def leave(number, frame):
+    print("got", number)
+    sys.exit(int(sys.argv[1]))
+for number in (1, 2, 15):
+    signal.signal(number, signal.SIG_IGN if sys.argv[1] == "ignore" else leave)
+subprocess.Popen(["sleep", "600"])
+print("ready")
+while True:
+    time.sleep(0.05)
+"""
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+@pytest.mark.parametrize(("own", "status"), [("0", 0), ("5", 5), ("ignore", 1)])
+def test_a_signal_reaches_each_program_which_decides(number, own, status, tmp_path):
+    """It saves and ends well, or with a status of its own; or hears nothing, and is killed."""
+    (tmp_path / "own.py").write_text(CATCHING)
+    words = ["-n", 2, "--patience", 5, "--", sys.executable, "own.py", own]
+    with launched(tmp_path, *words) as run:
+        run.wait_until(lambda: run.said().count("ready") == 2)
+        pids = run.parts()
+        run.process.send_signal(number)
+        ended, text = run.end()
+    assert ended == status, text
+    if own == "ignore":
+        assert text.splitlines()[-1] == "error: the processes did not end within 5 s"
+    else:
+        assert sorted(text.splitlines()[2:]) == [f"[{rank}] got {int(number)}" for rank in (0, 1)]
+    assert not alive(pids.values())
+
+
+@pytest.mark.long
+def test_a_program_is_started_again_as_often_as_restart_says(tmp_path):
+    program = (
+        "import os, sys; name = 'tried' + os.environ['GLUONLAB_RANK']; "
+        "open(name, 'a').write('x'); sys.exit(len(open(name).read()) < 3)"
+    )
+    words = ["-n", 2, "--restart", 2, "--", sys.executable, "-c", program]
+    with launched(tmp_path, *words) as run:
+        status, text = run.end()
+    assert status == 0, text
+    assert text.count("warning: rank") == text.count("ended with status 1: starting again\n") == 2
+
+
+def touch(folder, name, mode=0o644, text=""):
+    (folder / name).write_text(text)
+    (folder / name).chmod(mode)
+
+
+MISTAKES = {
+    "-n 2 -- no-such-program": "program 'no-such-program' is not in PATH: write the program's",
+    "-n 2 -- train.py": "'train.py' is a file in this folder, which is not in PATH: write python",
+    "-n 2 -- ./train.py": "'./train.py' may not be executed: make it executable with chmod +x",
+    "-n 2 -- ./run.sh": "'./run.sh' may not be executed: make it executable with chmod +x, or "
+    "write its interpreter before it, as in sh ./run.sh",
+    "-n 2 -- other.py": "'other.py' is not a file in this folder: write python and the path of",
+    "-n 2 -- sh\\_train.sh": "'sh train.sh' is one word: write sh and its words without quotes",
+    "-n 2 -- A=1 python train.py": "'A=1' is not a program: set variables before gluonlab launch",
+    "-n 2 -- -c print(1)": "-c is not an option of the run: a program starts with its name, as in",
+    "-n 2 --launcher local -- ls": "unknown option '--launcher': see --help",
+    "-n 2 --hostfil=x -- python train.py": "unknown option '--hostfil': did you mean '--hostfile'?",
+    "--nproc-per-node=2 -- python train.py": "unknown option '--nproc-per-node': did you mean '-n'",
+    "-n 2 -- ./none": "the file './none' does not exist",
+    "-n 2 -- ./folder": "'./folder' is a folder: give a program",
+    "-n 2 python train.py --port 9": "'python' is not an option: write a program after --, as in",
+    "-n 2 -- python -m gluonlab.run": "python -m gluonlab.run: each process would train",
+    "-n 2 -- gluonlab run --epochs 3": "gluonlab run --epochs: each process would train",
+    "-n 2 --print sagemaker -- python train.py": "--print sagemaker with the program python: ",
+    "-- python train.py": "no scheduler has started this process as one of several: say how many",
+    "-n 2 --servers 2 --backend horovod -- ls": "--servers belongs to dist_sync: horovod has none",
+    "-n 2 --cycle-time-ms 2 -- ls": "--cycle-time-ms belongs to --backend horovod, and this is",
+    "-n 2 --ssh ssh -- ls": "--ssh is for other hosts, and all processes are on this host: leave",
+    "-n 2 --hosts localhost:2 --env HOME -- ls": "--env is for other hosts, and all processes are",
+    "-n 2 --python python3 --backend dist_sync -- --epochs 1": "--python is for other hosts, and",
+}
+
+
+@pytest.mark.parametrize("words", MISTAKES)
+def test_a_mistake_is_one_line(words, ended, empty_cwd, monkeypatch):
+    for name in ("DMLC_ROLE", "HOROVOD_RANK"):
+        monkeypatch.delenv(name, raising=False)
+    touch(empty_cwd, "train.py")
+    touch(empty_cwd, "run.sh")
+    (empty_cwd / "folder").mkdir()
+    status, out, err = ended(main, *(word.replace("\\_", " ") for word in words.split()))
+    assert (status, out, err.count("\n")) == (2, "", 1), err
+    assert err.startswith(f"error: {MISTAKES[words]}")
+
+
+@pytest.mark.parametrize("option", ["--ssh", "--env", "--python"])
+def test_options_for_other_hosts_are_refused_under_a_scheduler(
+    option, ended, empty_cwd, monkeypatch
+):
+    for name, value in next(iter(srun((2,)))).items():
+        monkeypatch.setenv(name, value)
+    status, _, err = ended(main, option, "HOME", "--backend", "dist_sync", "--", "--epochs", "1")
+    assert (status, err.count("\n")) == (2, 1)
+    assert err.startswith(f"error: {option} is for other hosts, and ")
+
+
+def test_what_the_system_does_not_run_is_explained(tmp_path):
+    for name, first, said in (
+        ("no-line", "echo", "does not name its interpreter"),
+        ("bad-line", "#!/no/such", "the interpreter in its first line does not exist"),
+    ):
+        touch(tmp_path, name, 0o755, f"{first}\n")
+        with pytest.raises(OSError) as tried:
+            subprocess.Popen([tmp_path / name])
+        assert said in start_refusal(f"./{name}", tmp_path, tried.value)
+    assert "folder does not exist" in start_refusal("ls", tmp_path / "none")
+
+
+def test_a_job_file_has_the_program(ended):
+    words = ["-n", "4", "--print", "slurm", "--", "python", "train.py", "a b"]
+    status, out, _ = ended(main, *words)
+    assert status == 0 and out.endswith("--backend dist_sync -- python train.py 'a b'\n")
+
+
+words_of_programs = st.lists(st.text("ab -=/", min_size=1, max_size=5), min_size=1, max_size=4)
+
+
+@given(st.sampled_from(sorted(BY_BACKEND)), words_of_programs, words_of_programs)
+def test_a_process_of_a_scheduler_starts_its_own_program_only(backend, own, given):
+    for part in parts(backend, given, [0, 1], [0], SITES, 9000):
+        if part.is_worker and own != given:
+            with pytest.raises(ConfigError):
+                allowed(part.words, part.environment, backend, own)
+        elif part.is_worker:
+            assert part.is_program == is_program(given)
+            assert allowed(part.words, part.environment, backend, own)
+
+
+@given(words_of_programs)
+def test_whatever_begins_with_a_dash_is_an_option_of_the_run(words):
+    """As it always was: only another first word is a program."""
+    [part] = [each for each in parts("dist_sync", words, [0], [0], SITES, 9000) if each.is_worker]
+    is_option = words[0].startswith("-")
+    assert part.is_program != is_option
+    assert part.words[-len(words) :] == words
+    assert (part.words[:2] == ["-m", "gluonlab.launch.worker"]) == is_option

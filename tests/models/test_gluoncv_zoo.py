@@ -1,0 +1,225 @@
+"""The residual networks and gluoncv's: the networks they claim to be, for the images that they can
+take.
+"""
+
+import re
+import sys
+
+import mxnet as mx
+import numpy as np
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+from mxnet import nd
+from mxnet.gluon import nn
+from support.completed import completed
+from support.devices import contexts, device
+from support.reference import distance, random_batches, set_values, values
+
+from gluonlab.errors import ModelError
+from gluonlab.models import check_model, get_model, infer_shapes
+from gluonlab.models.gluoncv_zoo import gluoncv_names
+from gluonlab.models.infer_shapes import complete
+
+NAMES = gluoncv_names()  # beside PyTorch 2, gluoncv can be imported only as gluonlab does it
+cifarresnet = sys.modules["gluoncv.model_zoo.cifarresnet"]
+gluoncvs = sys.modules["gluoncv.model_zoo"].get_model
+
+
+class ResNet8(nn.HybridSequential):
+    """gluoncv's blocks, with the paper's ReLU after the first convolution, which gluoncv leaves
+    out.
+    """
+
+    def __init__(self):
+        super().__init__()
+        theirs = cifarresnet.CIFARResNetV1(
+            cifarresnet.CIFARBasicBlockV1, [1, 1, 1], [16, 16, 32, 64], classes=10
+        )
+        convolution, normalisation, *blocks = theirs.features
+        self.add(convolution, normalisation, nn.Activation("relu"), *blocks, theirs.output)
+
+
+@pytest.mark.parametrize(
+    ("name", "theirs"),
+    [
+        ("resnet8", ResNet8),
+        ("resnet18", lambda: gluoncvs("resnet18_v1", classes=10)),
+        pytest.param(
+            "resnet50", lambda: gluoncvs("resnet50_v1", classes=10), marks=pytest.mark.long
+        ),
+        ("cifar_resnet20", lambda: gluoncvs("cifar_resnet20_v1", classes=10)),
+    ],
+)
+def test_residual_networks_are_those_of_gluoncv(name, theirs):
+    """The same parameters in the same order, and with the same numbers in them the same scores."""
+    net, reference = completed(name), theirs()
+    reference.initialize()
+    ((images, _),) = random_batches([2], shape=(3, 32, 32))
+    reference(nd.array(images))
+    assert [array.shape for array in values(net)] == [array.shape for array in values(reference)]
+    set_values(reference, values(net))
+    found = net(nd.array(images, ctx=device())).asnumpy()
+    assert distance([found], [reference(nd.array(images)).asnumpy()]) <= 1e-5
+
+
+@pytest.mark.parametrize(
+    # resnet8: 3x3 convolutions 3-16-16-16-32-32-64-64, two 1x1, a scale and a shift each, a dense
+    # layer
+    ("name", "parameters"),
+    [
+        ("resnet8", 78_042),
+        ("resnet18", 11_689_512),
+        ("resnet50", 25_557_032),
+        ("cifar_resnet20", 272_474),
+    ],
+)
+def test_the_numbers_of_parameters_are_the_published_ones(name, parameters):
+    """Without the biases of convolutions that a normalisation follows, which Gluon's bottlenecks
+    have and the papers' do not.
+    """
+    net = completed(name, classes=1000 if name in ("resnet18", "resnet50") else 10)
+    sizes = {
+        key: param.data().size
+        for key, param in net.collect_params().items()
+        if param.grad_req != "null" and not ("conv" in key and key.endswith("bias"))
+    }
+    assert sum(sizes.values()) == parameters
+
+
+FAMILIES = [
+    "alexnet", "cifar_resnext29_16x64d", "cifar_wideresnet16_10", "dla34", "googlenet",
+    "hrnet_w18_small_v1_c", "mobilenet0.25", "mobilenetv2_0.25", "mobilenetv3_small",
+    "nasnet_4_1056", "resnest14", "resnet18_v1b", "resnext101e_64x4d", "se_resnet18_v2",
+    "shufflenet_v2", "squeezenet1.1", "vgg11_bn",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "name",
+    [*FAMILIES, *(pytest.param(n, marks=pytest.mark.long) for n in NAMES if n not in FAMILIES)],
+)
+def test_networks_of_gluoncv_score_the_data_sets_classes(name):
+    side = 32 if name.startswith("cifar") else 320 if "inception" in name else 224
+    scores = get_model(f"gluoncv:{name}", 7)(mx.sym.var("data"))
+    assert scores.infer_shape_partial(data=(2, 3, side, side))[1] == [(2, 7)]
+
+
+def test_networks_that_do_not_classify_images_are_not_offered():
+    names = gluoncv_names()
+    assert len(names) > 100
+    detector, segmenter, pose = (
+        "ssd_300_vgg16_atrous_voc",
+        "fcn_resnet50_voc",
+        "simple_pose_resnet18_v1b",
+    )
+    for name in (detector, segmenter, pose, "hrnet_w48_s", "i3d_resnet50_v1_custom"):
+        assert name not in names
+        said = f"unknown model 'gluoncv:{name}': .*--model gluoncv:\\? lists all {len(names)}"
+        with pytest.raises(ModelError, match=said):
+            check_model(f"gluoncv:{name}")
+
+
+def test_without_gluoncv_its_networks_name_the_remedy_and_the_others_work(monkeypatch):
+    for module in [name for name in sys.modules if name.split(".")[0] == "gluoncv"]:
+        monkeypatch.delitem(sys.modules, module)
+    monkeypatch.setitem(sys.modules, "gluoncv", None)  # Python then finds no such module
+    for name in ("gluoncv:alexnet", "cifar_resnet20"):
+        said = r"pip install gluoncv==0\.10\.5\.post0 opencv-python-headless, or choose"
+        with pytest.raises(ModelError, match=said):
+            get_model(name, 10)
+    get_model("resnet18", 10)
+
+
+@pytest.mark.parametrize("before", ["", "import torch; "])
+def test_gluoncv_is_imported_when_a_network_of_it_is_asked_for_also_beside_pytorch_2(
+    python, tmp_path, before
+):
+    """And not earlier.
+
+    gluoncv's own check of PyTorch's version raises a RuntimeError there; a package of that name
+    and version stands in.
+    """
+    # scipy asks for it
+    (tmp_path / "torch.py").write_text("__version__ = '2.13.0'\n\n\nclass Tensor: ...\n")
+    code = before + (
+        "import sys; from gluonlab.models import get_model; get_model('resnet50', 10); "
+        "assert 'gluoncv' not in sys.modules; get_model('gluoncv:mobilenet0.25', 10); "
+        "assert 'gluoncv' in sys.modules; import torch; assert torch.__version__ == '2.13.0'"
+    )
+    result = python("-c", code, path=[str(tmp_path)])
+    assert (result.returncode, result.stdout, result.stderr) == (0, "", "")
+
+
+# --- the size of images
+
+
+def takes(net, shape):
+    """Whether a first forward with such an image works; MXNet prints what it raises."""
+    net.initialize()
+    try:
+        return net(nd.zeros((1, *shape))).asnumpy().shape == (1, 10)
+    except (ValueError, mx.base.MXNetError):
+        return False
+
+
+@settings(max_examples=25)
+@given(st.tuples(st.integers(1, 3), st.integers(1, 30), st.integers(1, 30)))
+@example((1, 14, 14))
+@example((1, 14, 13))
+def test_images_fit_when_a_forward_pass_works(shape):
+    try:
+        completed("lenet", shape)
+        fits = True
+    except ModelError:
+        fits = False
+    assert fits == takes(get_model("lenet", 10), shape)
+
+
+@pytest.mark.parametrize(
+    ("name", "given", "said"),
+    [
+        ("lenet", (1, 4, 4), "1x14x14;"),
+        ("gluoncv:squeezenet1.1", (3, 32, 32), None),
+        ("gluoncv:vgg11", (3, 28, 28), "3x32x32;"),
+        ("gluoncv:resnest14", (1, 64, 64), "3x17x17;"),
+        ("gluoncv:dla34", (3, 100, 100), "3x31x31, and not all larger ones fit;"),
+    ],
+)
+def test_the_smallest_images_that_an_error_names_do_fit_and_smaller_ones_do_not(name, given, said):
+    with pytest.raises(ModelError) as caught:
+        completed(name, given)
+    text, shape = str(caught.value), "x".join(map(str, given))
+    begin = (
+        f"{name} cannot take images of shape {shape}: the smallest square ones that it takes are "
+    )
+    assert text.startswith(begin)
+    assert said is None or f" {said} choose another network or --dataset" in text
+    channels, side = map(int, re.match(r"(\d+)x(\d+)", text[len(begin) :]).groups())
+    graph = get_model(name, 10)(mx.sym.var("data"))
+    fits = [
+        infer_shapes._shapes(graph, (channels, s, s), 10) is not None for s in range(1, side + 1)
+    ]
+    assert fits == [False] * (side - 1) + [True]
+
+
+def test_nothing_is_computed_to_complete_a_network(monkeypatch):
+    monkeypatch.setattr(mx.nd.CachedOp, "__call__", None)
+    monkeypatch.setattr(mx.sym.Symbol, "bind", None)
+    net = completed("resnet18", (1, 28, 28), ctxs=contexts(2))
+    assert all(len(param.list_data()) == 2 for param in net.collect_params().values())
+
+
+def test_a_completed_network_begins_like_one_that_saw_an_image():
+    """The same seed gives the same bits: parameters get their values in the order of a first
+    forward.
+    """
+    first, second = (get_model("lenet", 10) for _ in range(2))
+    for net in (first, second):
+        mx.random.seed(3)
+        net.initialize(mx.init.Xavier())
+        if net is first:
+            net(nd.zeros((1, 1, 28, 28)))
+        else:
+            complete(net, "lenet", (1, 28, 28), 10)
+    assert all(map(np.array_equal, values(first), values(second)))

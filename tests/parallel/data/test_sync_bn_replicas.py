@@ -1,0 +1,397 @@
+"""Synchronised BatchNorm in stages, as GPUs have it, is BatchNorm on one device with the whole
+batch; tried on any devices.
+"""
+
+import dataclasses
+import re
+from functools import partial
+
+import mxnet as mx
+import numpy as np
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+from mxnet import autograd, gluon, nd
+from mxnet.gluon import nn
+from support.devices import contexts, named
+from support.examples import examples
+from support.reference import (
+    as_is,
+    distance,
+    random_batches,
+    set_values,
+    shards,
+    train_on_one_device,
+    values,
+)
+from support.steps import make_step, run
+from support.sync_bn import SHAPE, Residual
+
+from gluonlab.config import TrainConfig
+from gluonlab.data import load_dataset
+from gluonlab.data.loading.batch_loader import Loader
+from gluonlab.kvstores.process_groups import ALONE
+from gluonlab.parallel.data.microbatches import WHOLE, Microbatches
+from gluonlab.parallel.data.replica import IMAGES, LABELS, loss_graph
+from gluonlab.parallel.data.strategy import data_parallel
+from gluonlab.parallel.data.sync_bn import cut as cut_graph
+from gluonlab.parallel.memory_estimate import MIB
+from gluonlab.training.build_network import make_net
+from gluonlab.training.plan import make_plan
+from gluonlab.training.run_memory import Needs
+
+
+class Twice(nn.HybridBlock):
+    """A layer that is used twice, on images and on what it made of them; another one's gamma and
+    beta stay as they are.
+    """
+
+    def __init__(self):
+        super().__init__()
+        with self.name_scope():
+            self.norm, self.conv = nn.BatchNorm(momentum=0.6), nn.Conv2D(2, 3, padding=1)
+            self.frozen, self.scores = nn.BatchNorm(epsilon=1e-3), nn.Dense(10)
+        for param in (self.frozen.gamma, self.frozen.beta):
+            param.grad_req = "null"
+
+    def hybrid_forward(self, F, x):
+        y = self.norm(x)
+        return self.scores(F.tanh(self.frozen(F.tanh(self.norm(self.conv(y))) + x)))
+
+
+NETWORKS = {"residual": Residual, "twice": Twice}
+
+
+def at_its_start(make, ctxs, dtype="float32"):
+    net = make()
+    net.initialize(ctx=ctxs)
+    net.cast(dtype)
+    net(nd.zeros((1, *SHAPE), ctx=ctxs[0], dtype=dtype))
+    random = np.random.RandomState(3)
+    start = [
+        random.uniform(0.2, 1, param.shape) * random.choice([-1, 1], param.shape)
+        for param in net.collect_params().values()
+    ]
+    names = list(net.collect_params())
+    set_values(net, [abs(array) if "var" in name else array for name, array in zip(names, start)])
+    for block in getattr(net, "second", []):
+        if isinstance(block, nn.BatchNorm):
+            # MXNet's float64 writes it there where scale=False
+            block.gamma.set_data(nd.ones(block.gamma.shape, dtype=dtype))
+    return net
+
+
+def comparable(net, ctx=None):
+    """Without the running statistics of a layer that is used twice, which MXNet moves in the order
+    of backward on CPUs.
+    """
+    twice = re.compile(r"^twice\d+_batchnorm0_running")
+    return [
+        array
+        for name, array in zip(net.collect_params(), values(net, ctx))
+        if not twice.match(name)
+    ]
+
+
+def precise_trainer(net, rate):
+    return gluon.Trainer(net.collect_params(), "sgd", {"learning_rate": rate}, kvstore=None)
+
+
+def precise_step(net, trainer, *parts):
+    """One in float64, of plain Gluon, on parts (images, labels) of a batch."""
+    for images, labels in parts:
+        with autograd.record():
+            scores = net(nd.array(images, dtype="float64"))
+            loss = gluon.loss.SoftmaxCrossEntropyLoss()(scores, nd.array(labels)).sum()
+        loss.backward()
+    trainer.step(sum(len(images) for images, _ in parts))
+
+
+def precise(make, batches, rate):
+    """The parameters after plain training on one CPU in float64, where MXNet's own BatchNorm sees
+    the whole batch.
+    """
+    net = at_its_start(make, [mx.cpu()], "float64")
+    trainer = precise_trainer(net, rate)
+    for batch in batches:
+        precise_step(net, trainer, batch)
+    return comparable(net)
+
+
+def staged(make, ctxs, batches=(), **settings):
+    """Network and step, after these batches."""
+    net = at_its_start(make, ctxs)
+    step = make_step(net, ctxs, sync_bn=True, **{"learning_rate": 0.05, **settings})
+    run(step, batches, ctxs)
+    return net, step
+
+
+@settings(max_examples=4)
+@given(
+    name=st.sampled_from(sorted(NETWORKS)),
+    k=st.integers(1, 4),
+    sizes=st.lists(st.sampled_from([1, 3, 4, 7, 12]), min_size=1, max_size=3),
+    mean=st.sampled_from([0.0, 30.0]),
+    store=st.sampled_from(["device", "ring"]),
+)
+@example(name="twice", k=3, sizes=[7, 3, 7], mean=0.0, store="ring")
+@example(name="residual", k=2, sizes=[12, 1, 12], mean=30.0, store="device")
+def test_it_is_batchnorm_of_the_whole_batch(name, k, sizes, mean, store):
+    """Weights and running statistics, on all devices, also idle ones; in float32, whose digits
+    images with a mean cost.
+    """
+    batches = [
+        (images * 2 + np.float32(mean), labels)
+        for images, labels in random_batches(sizes, shape=SHAPE)
+    ]
+    ctxs = contexts(k)
+    net, _ = staged(NETWORKS[name], ctxs, batches, store=store)
+    expected = precise(NETWORKS[name], batches, 0.05)
+    for ctx in ctxs:
+        assert distance(comparable(net, ctx), expected) <= (1e-5 if mean == 0 else 1e-4)
+
+
+@settings(max_examples=3)
+@given(
+    k=st.integers(1, 4),
+    mean=st.floats(-3000, 3000),
+    deviation=st.sampled_from([0.5, 1.0, 10.0]),
+    seed=st.integers(0, 99),
+)
+@example(k=2, mean=1000.0, deviation=1.0, seed=0)
+@example(k=3, mean=1000.0, deviation=1.0, seed=4)
+def test_where_images_have_a_large_mean_it_is_as_exact_as_batchnorm_on_one_device(
+    k, mean, deviation, seed
+):
+    """A mean of 1000 costs float32 three of its seven digits, and what is left of them the weight
+    that meets the mean.
+    """
+    batches = [
+        (images * np.float32(2 * deviation) + np.float32(mean), labels)
+        for images, labels in random_batches([12, 5], seed, shape=SHAPE)
+    ]
+    wanted = precise(Residual, batches, 0.05)
+    plain = at_its_start(Residual, [mx.cpu()])
+    train_on_one_device(plain, batches, "sgd", learning_rate=0.05)
+    ctxs = contexts(k)
+    net, _ = staged(Residual, ctxs, batches)
+    # what rounding the mean may cost; one device may have luck
+    digits = 2.0**-24 * (1 + (mean / deviation) ** 2 / 256)
+    assert distance(comparable(net), wanted) <= 4 * max(distance(comparable(plain), wanted), digits)
+
+
+def test_a_gamma_that_is_fixed_is_one_whatever_the_parameter_holds():
+    """As MXNet's own BatchNorm has it: a file may have given it any numbers."""
+    batches, ctxs, results = random_batches([7, 5], shape=SHAPE), contexts(2), []
+    for held in (1.0, 3.0):
+        net, step = staged(Residual, ctxs)
+        fixed = net.second[1].gamma
+        fixed.set_data(nd.full(fixed.shape, held))
+        run(step, batches, ctxs)
+        others = [each for each in net.collect_params().values() if each is not fixed]
+        results.append([each.data(ctx).asnumpy() for each in others for ctx in ctxs])
+    assert all(np.array_equal(one, other) for one, other in zip(*results))
+
+
+class Crossing(nn.HybridBlock):
+    """A value that many stages take, each in another way: added, multiplied, joined, divided,
+    masked, averaged, normalised.
+    """
+
+    def __init__(self, ways):
+        super().__init__()
+        self.ways = ways
+        with self.name_scope():
+            self.conv, self.scores = nn.Conv2D(3, 3, padding=1), nn.Dense(10)
+            self.norms = [nn.BatchNorm() for _ in ways]
+            for norm in self.norms:
+                self.register_child(norm)
+
+    def hybrid_forward(self, F, x):
+        y = z = F.tanh(self.conv(x))
+        for way, norm in zip(self.ways, self.norms):
+            z = norm(z)
+            z = WAYS[way](F, z, y)
+        return self.scores(z)
+
+
+WAYS = {
+    "added": lambda F, z, y: z + y,
+    "twice": lambda F, z, y: (z + y) + y,
+    "taken away": lambda F, z, y: z - y,
+    "multiplied": lambda F, z, y: z * y,
+    "divided": lambda F, z, y: y / (F.square(z) + 1),
+    "joined": lambda F, z, y: F.slice_axis(F.concat(z, y, dim=1), axis=1, begin=1, end=4),
+    "masked": lambda F, z, y: F.where(z > 0.5, z, y),
+    "averaged": lambda F, z, y: F.broadcast_mul(z, F.mean(y, axis=(2, 3), keepdims=True)),
+    "summed": lambda F, z, y: F.add_n(z, y, z),
+}
+
+
+@examples(4, 5)
+@given(ways=st.lists(st.sampled_from(sorted(WAYS)), min_size=2, max_size=5), k=st.integers(1, 3))
+@example(ways=["added"] * 9, k=2)
+def test_what_several_stages_take_has_the_gradients_of_all(ways, k):
+    batches = random_batches([7], shape=SHAPE)
+    net, _ = staged(lambda: Crossing(ways), contexts(k), batches, learning_rate=0.1)
+    assert distance(values(net), precise(lambda: Crossing(ways), batches, 0.1)) <= 5e-4
+
+
+class GammaElsewhere(nn.HybridBlock):
+    """The parameter gamma of a layer is also the bias of a layer behind it, in the same stage."""
+
+    def __init__(self):
+        super().__init__()
+        with self.name_scope():
+            self.units, self.scores = nn.Dense(4), nn.Dense(10)
+            self.norm = nn.BatchNorm(in_channels=4)
+            self.weight = self.params.get("weight", shape=(4, 4))
+        self._reg_params.update(gamma=self.norm.gamma)
+
+    def hybrid_forward(self, F, x, weight, gamma):
+        return self.scores(
+            F.tanh(F.FullyConnected(self.norm(self.units(x)), weight, gamma, num_hidden=4))
+        )
+
+
+@pytest.mark.parametrize("k", [1, 2])
+def test_a_gamma_that_is_used_elsewhere_has_both_gradients(k):
+    batches = random_batches([6, 5], shape=SHAPE)
+    net, _ = staged(GammaElsewhere, contexts(k), batches)
+    assert distance(values(net), precise(GammaElsewhere, batches, 0.05)) <= 1e-5
+
+
+def frozen():
+    """What comes before the last layers is not trained."""
+    net = nn.HybridSequential()
+    net.add(nn.Conv2D(4, 3), nn.Activation("relu"), nn.BatchNorm())
+    net.add(nn.Conv2D(4, 3), nn.Activation("relu"), nn.BatchNorm(), nn.Dense(10))
+    for layer in (net[0], net[2], net[3]):
+        for param in layer.collect_params().values():
+            param.grad_req = "null"
+    return net
+
+
+@pytest.mark.parametrize("k", [1, 2])
+def test_frozen_weights_may_change_between_steps(k):
+    """As when parameters are loaded; MXNet's oneDNN would go on with copies of them where nothing
+    has gradients.
+    """
+    batches = random_batches([6, 6], shape=SHAPE)
+    ctxs = contexts(k)
+    net, step = staged(frozen, ctxs, learning_rate=0.1)
+    one = at_its_start(frozen, [mx.cpu()], "float64")
+    trainer = precise_trainer(one[5:], 0.1)
+    for batch in batches:
+        for each in (net, one):
+            for layer in (each[0], each[3]):
+                weight = layer.weight.list_data()[0]
+                half = nd.array([0.5], dtype=weight.dtype)
+                layer.weight.set_data(weight.as_in_context(mx.cpu()) * half)
+        run(step, [batch], ctxs)
+        precise_step(one, trainer, batch)
+    assert distance(values(net[5:]), values(one[5:])) <= 1e-5
+
+
+@pytest.mark.parametrize("epsilon", [1e-5, 1.1e-5, 1e-3])
+@pytest.mark.parametrize("k", [1, 2, 3])
+def test_the_running_variance_of_equal_images_is_never_negative(k, epsilon):
+    ctxs = contexts(k)
+    net = nn.HybridSequential()
+    net.add(nn.BatchNorm(epsilon=epsilon, running_variance_initializer="zeros"), nn.Dense(10))
+    net.initialize(ctx=ctxs)
+    net(nd.zeros((1, *SHAPE), ctx=ctxs[0]))
+    step = make_step(net, ctxs, sync_bn=True, learning_rate=0.1)
+    run(step, [(np.full((7, *SHAPE), 3, np.float32), np.zeros(7))], ctxs)
+    for ctx in ctxs:
+        assert (net[0].running_var.data(ctx).asnumpy() >= 0).all()
+        assert (net[0].running_var.data(ctx).asnumpy() <= 1e-5 * epsilon).all()
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_with_microbatches_gradients_add_up(name):
+    """Rounds of two devices' parts: 3 + 3, 2 + 3, 2 images."""
+    ctxs = contexts(2)
+    ((images, labels),) = random_batches([13], shape=SHAPE)
+    thirds = Microbatches(size=3)
+    net, _ = staged(NETWORKS[name], ctxs, [(images, labels)], cut=thirds, learning_rate=0.5)
+    one = at_its_start(NETWORKS[name], [mx.cpu()], "float64")
+    for param in one.collect_params().values():
+        param.grad_req = "null" if param.grad_req == "null" else "add"
+    rounds = [[0, 1, 2, 7, 8, 9], [3, 4, 10, 11, 12], [5, 6]]
+    parts = [(images[part], labels[part]) for part in rounds]
+    precise_step(one, precise_trainer(one, 0.5), *parts)
+    for ctx in ctxs:
+        assert distance(comparable(net, ctx), comparable(one)) <= 1e-5
+
+
+def test_the_scale_of_the_loss_changes_no_bit_of_the_gradients():
+    ctxs = contexts(2)
+    (batch,) = random_batches([9], shape=SHAPE)
+    found = []
+    for scale in (1.0, 256.0):
+        net, step = staged(Residual, ctxs)
+        [parts] = WHOLE.rounds(shards(batch, ctxs))
+        for _ in range(2):
+            step.staged.forward(parts)
+            step.staged.backward(scale)
+        trained = [param for param in net.collect_params().values() if param.grad_req != "null"]
+        found.append([param.grad(ctx).asnumpy() / scale for param in trained for ctx in ctxs])
+    assert all(np.array_equal(one, other) for one, other in zip(*found))
+
+
+def test_stages_together_have_the_nodes_of_the_network():
+    """Each operator lies in one stage, and what crosses is given by one stage and taken by later
+    ones only.
+    """
+    net = at_its_start(Twice, contexts(1))
+    graph = loss_graph(net, gluon.loss.SoftmaxCrossEntropyLoss(), as_is)
+    stages = cut_graph(graph)
+    assert [len(stage.layers) for stage in stages] == [1, 1, 1, 0]
+    given = set()
+    for stage in stages:
+        taken = set(stage.graph.list_arguments()) - set(net.collect_params()) - {IMAGES, LABELS}
+        assert {name for name in taken if re.search(r"\.\d+$", name)} <= given
+        given |= set(stage.gives)
+    operators = [
+        name
+        for stage in stages
+        for name in stage.graph.get_internals().list_outputs()
+        if name.endswith("_output")
+    ]
+    for name in graph.get_internals().list_outputs():
+        assert not name.endswith("_output") or operators.count(name) >= 1, name
+
+
+@pytest.mark.parametrize("microbatches", [None, pytest.param(3, marks=pytest.mark.long)])
+def test_memory_is_told_as_the_stages_take_it(microbatches):
+    """By the account that MXNet gives of each graph which is bound for an epoch, and the arrays
+    that are there besides.
+    """
+    settings = dict(model="resnet8", dataset="synthetic", sync_bn=True, global_batch_size=64)
+    plan = make_plan(TrainConfig(devices=named(2), microbatches=microbatches, **settings))
+    plan = dataclasses.replace(plan, dataset=load_dataset("synthetic", samples=100))
+    loss = gluon.loss.SoftmaxCrossEntropyLoss()
+    step = data_parallel(partial(make_net, plan), loss, plan, ALONE)
+    for batch in Loader(plan.dataset.train, plan.ctxs, plan.global_batch_size, raw=True):
+        step(batch)
+    for batch in Loader(plan.dataset.test, plan.ctxs, plan.global_batch_size, raw=True):
+        list(step.score(batch))
+    bound = list(step.staged._bound.values())
+    # the last batch, and what adds, have their own
+    assert len(bound) == (2 if microbatches is None else 5)
+    towers = [each.towers[0] for each in bound]
+    stages = [max(map(allocated, runs)) for runs in zip(*(tower.runs for tower in towers))]
+    # MXNet's, of what is given to it
+    copies = [array for tower in towers for run in tower.runs for array in (run.heads or ())]
+    evaluating = max(allocated(each.bound) for each in step.replicas[0]._bound.values())
+    arrays = sum(array.size * 4 for array in copies) + step.staged._memory[0].gradients.bytes
+    told = Needs(plan, make_net(plan)).memory(32).activations
+    # MXNet leaves fractions of a MiB out
+    assert abs(told - sum(stages) - arrays - evaluating) <= (len(stages) + 1) * MIB
+    assert told > 4 * (len(stages) + 1) * MIB
+
+
+def allocated(bound):
+    """What the graph of an executor takes, bytes."""
+    return int(re.findall(r"Total (\d+) MB allocated", bound.executor.debug_str())[0]) * MIB

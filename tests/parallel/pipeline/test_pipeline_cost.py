@@ -1,0 +1,141 @@
+"""Prices are the longest ways through the graph of what must come before what."""
+
+from fractions import Fraction
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from support.examples import examples
+from support.pipeline_reference import NAMES, end_times, made
+
+from gluonlab.errors import ScheduleError
+from gluonlab.parallel.pipeline.pipeline_cost import COMPUTE, Costs, ideal_bubble, price
+from gluonlab.parallel.pipeline.pipeline_schedule import SCHEDULES
+from gluonlab.parallel.pipeline.verify_pipeline import peaks
+
+seconds = st.integers(0, 9)
+
+
+@st.composite
+def priced(draw):
+    """A schedule, and costs in whole seconds, so that sums are exact."""
+    name = draw(st.sampled_from(NAMES))
+    sizes = (draw(st.integers(1, 5)), draw(st.integers(1, 9)), draw(st.integers(1, 3)))
+    schedule = made(name, *sizes)
+
+    def several(count, each=seconds):
+        return tuple(draw(st.lists(each, min_size=count, max_size=count)))
+
+    stages = schedule.stages
+    boundaries = several(stages - 1, st.tuples(seconds, seconds))
+    return schedule, Costs(several(stages), several(stages), boundaries, several(stages))
+
+
+@examples(60, 150)
+@given(priced())
+def test_everything_ends_when_the_longest_way_to_it_does(drawn):
+    schedule, costs = drawn
+    timeline, expected = price(schedule, costs), end_times(schedule, costs)
+    assert {event.instruction: event.end_s for event in timeline.events} == expected
+    assert timeline.seconds == max(expected.values())
+    assert len(timeline.events) == len(expected)
+
+
+@examples(40)
+@given(priced())
+def test_a_device_does_one_thing_at_a_time_and_is_idle_else(drawn):
+    schedule, costs = drawn
+    timeline = price(schedule, costs)
+    starts = [event.begin_s for event in timeline.events]
+    assert starts == sorted(starts)
+    for device in range(schedule.devices):
+        own = [event for event in timeline.events if event.device == device]
+        busy = sorted(
+            (e.begin_s, e.end_s) for e in own if e.instruction.op in COMPUTE and e.end_s > e.begin_s
+        )
+        assert all(end <= begin for (_, end), (begin, _) in zip(busy, busy[1:]))
+        worked = sum(end - begin for begin, end in busy)
+        if timeline.seconds:
+            share = 1 - Fraction(int(worked), int(timeline.seconds))
+            assert timeline.bubbles[device] == pytest.approx(float(share))
+
+
+@examples(40)
+@given(priced())
+def test_what_is_kept_is_counted_over_time(drawn):
+    schedule, costs = drawn
+    timeline = price(schedule, costs)
+    for device, kept in enumerate(timeline.kept):
+        times = [at_s for at_s, _ in kept]
+        assert times == sorted(times)
+        counts = [count for _, count in kept]
+        assert (counts[0], counts[-1]) == (0, 0) and min(counts) == 0
+        own = [peaks(schedule)[stage] for stage in schedule.stages_of(device)]
+        assert max(own) <= max(counts) <= sum(own)
+
+
+@examples(24, 60)
+@given(st.integers(1, 8), st.integers(1, 32), st.sampled_from([1, 2]))
+def test_gpipe_and_1f1b_take_the_time_and_bubble_of_the_papers(devices, microbatches, backward):
+    for name in ("gpipe", "1f1b"):
+        costs = Costs.equal(devices, 1, backward)
+        timeline = price(SCHEDULES[name](devices, microbatches), costs)
+        assert timeline.seconds == (microbatches + devices - 1) * (1 + backward)
+        share = (devices - 1) / (microbatches + devices - 1)
+        assert timeline.bubble == pytest.approx(share) == ideal_bubble(devices, microbatches)
+
+
+@settings(max_examples=40)
+@given(st.integers(2, 6), st.integers(1, 5), st.integers(2, 3), st.sampled_from([1, 2]))
+def test_interleaved_makes_the_bubble_as_many_times_shorter(devices, groups, several, backward):
+    microbatches = groups * devices
+    schedule = SCHEDULES["interleaved"](devices, microbatches, several)
+    timeline = price(schedule, Costs.equal(schedule.stages, 1, backward))
+    assert timeline.seconds == (several * microbatches + devices - 1) * (1 + backward)
+    assert timeline.bubble == pytest.approx(ideal_bubble(devices, microbatches, several))
+
+
+@settings(max_examples=40)
+@given(st.integers(1, 6), st.integers(1, 12), st.integers(1, 3))
+def test_one_device_at_a_time_works_when_it_goes_sequentially(devices, microbatches, several):
+    schedule = SCHEDULES["sequential"](devices, microbatches, several)
+    timeline = price(schedule, Costs.equal(schedule.stages, 1, 2, transfer_s=0))
+    assert timeline.seconds == microbatches * schedule.stages * 3
+    assert timeline.bubbles == pytest.approx((1 - 1 / devices,) * devices)
+
+
+@settings(max_examples=60)
+@given(st.integers(2, 6), st.integers(1, 12), st.integers(2, 3))
+def test_interleaved_is_faster_than_1f1b_for_any_number_of_microbatches(devices, microbatches, v):
+    """The same network, cut into v times as many stages."""
+    fine = SCHEDULES["interleaved"](devices, microbatches, v)
+    coarse = SCHEDULES["1f1b"](devices, microbatches)
+    fast = price(fine, Costs.equal(fine.stages, 1, 2)).seconds
+    assert fast <= price(coarse, Costs.equal(devices, v, 2 * v)).seconds
+
+
+def test_a_transfer_delays_the_receiver_and_not_the_sender():
+    schedule = SCHEDULES["gpipe"](2, 2)
+    timeline = price(schedule, Costs.equal(2, 1, 2, transfer_s=3, update_s=1))
+    told = {str(e.instruction): (e.begin_s, e.end_s) for e in timeline.events}
+    assert told["forward of microbatch 1, stage 0"] == (1, 2)
+    assert told["send_forward of microbatch 0, stage 0"] == (1, 4)
+    assert told["send_forward of microbatch 1, stage 0"] == (4, 7)  # one after the other
+    assert told["recv_forward of microbatch 0, stage 1"] == (0, 4)
+    assert told["recv_forward of microbatch 1, stage 1"] == (5, 7)
+    assert told["update, stage 0"][1] == timeline.seconds == 19
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"forward_s": (1.0,)}, r"gpipe has 2 stages, forward_s is \(1.0,\): give one for each"),
+        ({"transfer_s": ()}, r"transfer_s is \(\): give one for each of the boundaries"),
+        ({"update_s": (0.0, -1.0)}, r"update_s \(0.0, -1.0\): a time is a number of seconds"),
+        ({"backward_s": (float("nan"), 1.0)}, r"backward_s \(nan, 1.0\): a time is a number"),
+    ],
+)
+def test_costs_that_do_not_fit_are_refused(change, words):
+    costs = Costs(**{**vars(Costs.equal(2)), **change})
+    with pytest.raises(ScheduleError, match=words):
+        price(SCHEDULES["gpipe"](2, 3), costs)

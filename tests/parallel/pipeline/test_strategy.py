@@ -1,0 +1,282 @@
+"""Stages on several devices train as the whole network does on one."""
+
+import mxnet as mx
+import numpy as np
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+from mxnet import nd
+from mxnet.gluon import nn
+from support.devices import contexts
+from support.examples import examples
+from support.splits import (
+    CLASSES,
+    IMAGE,
+    apart,
+    batches_of,
+    chains,
+    make_chain,
+    plan_for,
+    softmax,
+    split_of,
+    trained,
+    trained_on_one_device,
+)
+
+from gluonlab.data.loading.split_batch import shard, whole
+from gluonlab.errors import ModelError
+from gluonlab.kvstores.process_groups import ALONE
+from gluonlab.parallel.data.microbatches import Microbatches
+from gluonlab.parallel.pipeline.network_stages import check_cuts, layers_of, possible_cuts
+from gluonlab.parallel.pipeline.pipeline_executor import Program
+from gluonlab.parallel.pipeline.strategy import staged_parallel
+from gluonlab.parallel.pipeline.verify_pipeline import in_order, peaks
+
+TOLERANCE = 1e-5
+SCHEDULES = ["sequential", "gpipe", "1f1b", "interleaved"]
+
+
+@st.composite
+def cases(draw):
+    """A chain, where it is cut, and how it is trained."""
+    chain = draw(chains)
+    layers = len(layers_of(make_chain(chain)))
+    schedule = draw(st.sampled_from(SCHEDULES))
+    per_device = draw(st.integers(1, 2)) if schedule in ("sequential", "interleaved") else 1
+    most = min(layers // per_device, 4)
+    assume(most >= 2)
+    size = draw(st.integers(2, most))
+    cuts = size * per_device - 1
+    numbers = st.lists(st.integers(1, layers - 1), min_size=cuts, max_size=cuts, unique=True)
+    return {
+        "chain": chain, "schedule": schedule, "per_device": per_device, "size": size,
+        "cut": tuple(sorted(draw(numbers))), "copies": draw(st.integers(1, 2)),
+        "microbatches": draw(st.sampled_from([None, 1, 2, 3, 5, 9])),
+        "sizes": draw(st.lists(st.integers(1, 9), min_size=3, max_size=3)),
+        "kvstore": draw(st.sampled_from(["device", "ring", "sharded", "sharded-optimizer"])),
+        "optimizer": draw(st.sampled_from(["sgd", "adam"])),
+        "clip_norm": draw(st.sampled_from([None, 0.05])),
+    }  # fmt: skip
+
+
+def strategy_of(case, **more):
+    ctxs = contexts(case["size"] * case["copies"])
+    split = split_of(
+        "pipeline", ctxs, case["size"], schedule=case["schedule"],
+        stages_per_device=case["per_device"], cut=case["cut"],
+    )  # fmt: skip
+    plan = plan_for(
+        split, case["optimizer"], Microbatches(case["microbatches"]), case["kvstore"],
+        clip_norm=case["clip_norm"], **more,
+    )  # fmt: skip
+    make = lambda ctxs, start=None: make_chain(case["chain"], start)  # noqa: E731
+    return staged_parallel(make, softmax(), plan, ALONE)
+
+
+@given(cases())
+@examples(4, 6)
+def test_any_cut_schedule_and_batch_trains_as_one_device(case):
+    assume(not (case["clip_norm"] and case["kvstore"] == "sharded-optimizer"))
+    batches = batches_of(case["sizes"])
+    losses, params = trained(strategy_of(case), batches)
+    [ctx] = contexts(1)
+    net = make_chain(case["chain"], [ctx])
+    expected_losses, expected = trained_on_one_device(net, batches, case)
+    assert params.keys() == expected.keys()
+    np.testing.assert_allclose(losses, expected_losses, rtol=2e-5, atol=1e-6)
+    assert apart(params, expected) <= TOLERANCE
+
+
+@pytest.mark.long
+@given(cases())
+@settings(max_examples=150, deadline=None)
+def test_so_do_many_more(case):
+    test_any_cut_schedule_and_batch_trains_as_one_device.hypothesis.inner_test(case)
+
+
+@given(cases(), st.sampled_from(SCHEDULES[:3]))
+@settings(max_examples=4, deadline=None)
+def test_every_schedule_gives_the_same_bits(case, other):
+    assume(not (case["clip_norm"] and case["kvstore"] == "sharded-optimizer"))
+    case = {**case, "schedule": "sequential" if case["per_device"] > 1 else case["schedule"]}
+    batches = batches_of(case["sizes"])
+    if case["per_device"] > 1:
+        other = "interleaved"
+    _, one = trained(strategy_of(case), batches)
+    _, two = trained(strategy_of({**case, "schedule": other}), batches)
+    for name in one:
+        assert (one[name] == two[name]).all(), name
+
+
+def deep(stages):
+    """A chain of dense layers, one for each stage."""
+    return ([], [("dense", 4)] * (stages - 2), False, True)
+
+
+@pytest.mark.parametrize("schedule", ["gpipe", "1f1b"])
+def test_a_stage_has_memory_for_as_many_microbatches_as_are_proved(schedule):
+    case = {
+        "chain": deep(3), "schedule": schedule, "per_device": 1, "size": 3, "cut": (1, 2),
+        "copies": 1, "microbatches": 6, "kvstore": "device", "optimizer": "sgd", "clip_norm": None,
+    }  # fmt: skip
+    strategy = strategy_of(case)
+    trained(strategy, batches_of([6, 6]))
+    [pipeline] = strategy.pipelines
+    [program] = pipeline._programs.values()
+    kept = [6, 6, 6] if schedule == "gpipe" else [3, 2, 1]
+    assert list(peaks(program.schedule)) == kept
+    slots = [set() for _ in kept]
+    for stage, _, _, slot in pipeline._bound:
+        slots[stage].add(slot)
+    assert [len(each) for each in slots] == kept
+
+
+def test_the_instructions_that_run_are_those_of_the_schedule(monkeypatch):
+    queued = []
+    for op in ("forward", "backward", "send_forward", "recv_forward", "send_backward",
+               "recv_backward", "update"):  # fmt: skip
+        method = getattr(Program, op)
+
+        def noted(self, device, stage, microbatch, op=op, method=method):
+            queued.append((device, (op, stage, microbatch)))
+            method(self, device, stage, microbatch)
+
+        monkeypatch.setattr(Program, op, noted)
+    case = {
+        "chain": deep(3), "schedule": "1f1b", "per_device": 1, "size": 3, "cut": (1, 2),
+        "copies": 1, "microbatches": 4, "kvstore": "device", "optimizer": "sgd", "clip_norm": None,
+    }  # fmt: skip
+    strategy = strategy_of(case)
+    trained(strategy, batches_of([4]))
+    [program] = strategy.pipelines[0]._programs.values()
+    assert queued == [(device, tuple(each)) for device, each in in_order(program.schedule)]
+
+
+def test_scores_are_those_of_the_whole_network():
+    case = {
+        "chain": ([("conv", 3)], [("dense", 4)], False, True), "schedule": "1f1b", "per_device": 1,
+        "size": 2, "cut": (2,), "copies": 2, "microbatches": 2, "kvstore": "device",
+        "optimizer": "sgd", "clip_norm": None,
+    }  # fmt: skip
+    strategy = strategy_of(case)
+    [(images, labels)] = batches_of([7])
+    xs = shard(nd.array(images), strategy.inputs)
+    ys = shard(nd.array(labels, dtype="int32"), strategy.inputs)
+    scored = [(each.device, each.scores.asnumpy()) for each in strategy.score(whole(xs, ys))]
+    scores = np.concatenate([own for copy in (0, 1) for device, own in scored if device == copy])
+    [ctx] = contexts(1)
+    expected = make_chain(case["chain"], [ctx])(nd.array(images, ctx=ctx)).asnumpy()
+    np.testing.assert_allclose(scores, expected, rtol=1e-5, atol=1e-6)
+    assert strategy.outputs == [strategy._copies[0][1], strategy._copies[1][1]]
+
+
+class Pair(nn.HybridBlock):
+    """Gives two arrays."""
+
+    def hybrid_forward(self, F, x):
+        return x, x
+
+
+class Sum(nn.HybridBlock):
+    """Takes two."""
+
+    def hybrid_forward(self, F, x, y):
+        return x + y
+
+
+@pytest.mark.parametrize(
+    "cuts, said",
+    [
+        ((9,), "--cut 9: give numbers from 1 to 3"),
+        ((0,), "--cut 0: give numbers from 1 to 3"),
+        ((2, 1), "each larger than the one before"),
+        ((1, 2, 3, 3), "a chain of 4 layers, which cannot be cut into 5"),
+    ],
+)
+def test_cuts_that_cannot_be_are_refused(cuts, said):
+    layers = layers_of(make_chain(([], [("dense", 2), ("dense", 2)], False, True)))
+    with pytest.raises(ModelError) as raised:
+        check_cuts("chain", layers, cuts)
+    assert said in str(raised.value) and "\n" not in str(raised.value)
+
+
+class Borrows(nn.HybridBlock):
+    """A dense layer that takes its weights from another one, which is not its child."""
+
+    def __init__(self, lender):
+        super().__init__()
+        self.lender = lambda: lender
+
+    def hybrid_forward(self, F, x):
+        params = [self.lender().weight, self.lender().bias]
+        taken = [each.data(x.context) if F is nd else each.var() for each in params]
+        return F.FullyConnected(x, *taken, num_hidden=4)
+
+
+def sharing_chain(pattern, borrowed, ctx):
+    """Dense layers of 4, equal numbers the same one again; at places ``borrowed`` its weights."""
+    mx.random.seed(5)
+    with mx.name.NameManager():
+        net = nn.HybridSequential(prefix="chain_")
+        with net.name_scope():
+            net.add(nn.Dense(4))
+            made = {}
+            for place, number in enumerate(pattern):
+                if number in made and place in borrowed:
+                    net.add(Borrows(made[number]))
+                else:
+                    made.setdefault(number, nn.Dense(4, activation="tanh"))
+                    net.add(made[number])
+            net.add(nn.Dense(CLASSES))
+    net.initialize(mx.init.Xavier(), ctx=ctx)
+    net(nd.zeros((1, *IMAGE), ctx=ctx[0]))
+    return net
+
+
+@given(
+    pattern=st.lists(st.integers(0, 3), min_size=2, max_size=6),
+    borrowed=st.sets(st.integers(0, 5)),
+    balance=st.sampled_from(["time", "memory"]),
+    size=st.integers(2, 3),
+)
+@examples(7, 60)
+def test_stages_are_cut_where_no_parameter_is_on_both_sides(pattern, borrowed, balance, size):
+    """Whatever the layers take; and trained so, the network is that of one device."""
+    numbers = ["images", *pattern, "scores"]
+    allowed = [cut for cut in range(1, len(numbers)) if not set(numbers[:cut]) & set(numbers[cut:])]
+    ctxs = contexts(size)
+    split = split_of("pipeline", ctxs, size, schedule="1f1b", balance=balance, share=4)
+    as_floats = lambda F, images: F.cast(images, "float32")  # noqa: E731
+    plan = plan_for(split, "sgd", Microbatches(2), "device", preprocess=as_floats)
+    make = lambda ctxs, start=None: sharing_chain(pattern, borrowed, start)  # noqa: E731
+    if len(allowed) < size - 1:
+        with pytest.raises(ModelError, match=r"cannot be cut into .* parameters are used on both"):
+            staged_parallel(make, softmax(), plan, ALONE)
+        return
+    strategy = staged_parallel(make, softmax(), plan, ALONE)
+    assert set(strategy.cuts) <= set(allowed) and len(strategy.cuts) == size - 1
+    batches = batches_of([4])
+    _, params = trained(strategy, batches)
+    net = sharing_chain(pattern, borrowed, contexts(1))
+    _, expected = trained_on_one_device(net, batches, {"optimizer": "sgd", "clip_norm": None})
+    assert apart(params, expected) <= TOLERANCE
+
+
+class Splits(nn.HybridBlock):
+    """Gives two arrays as one symbol."""
+
+    def hybrid_forward(self, F, x):
+        return F.split(x, num_outputs=2)
+
+
+class Joins(nn.HybridBlock):
+    """Takes both."""
+
+    def hybrid_forward(self, F, x):
+        return x[0] + x[1]
+
+
+def test_a_cut_is_chosen_where_one_array_goes_over_it():
+    net = nn.HybridSequential()
+    net.add(nn.Dense(4), Splits(), Joins(), nn.Dense(CLASSES))
+    assert possible_cuts(layers_of(net)) == [1, 3]

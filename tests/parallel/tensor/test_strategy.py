@@ -1,0 +1,272 @@
+"""A network whose channels lie on several devices trains as the whole network does on one."""
+
+import mxnet as mx
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from mxnet import nd
+from mxnet.gluon import nn
+from support.devices import contexts
+from support.splits import (
+    CLASSES,
+    IMAGE,
+    apart,
+    batches_of,
+    chains,
+    make_chain,
+    plan_for,
+    softmax,
+    split_of,
+    trained,
+    trained_on_one_device,
+)
+
+from gluonlab.data.loading.split_batch import shard, whole
+from gluonlab.errors import ModelError
+from gluonlab.kvstores.process_groups import ALONE
+from gluonlab.models.networks import alexnet_2towers
+from gluonlab.parallel.data.microbatches import Microbatches
+from gluonlab.parallel.data.replica import IMAGES, LABELS, loss_graph
+from gluonlab.parallel.tensor.layout_planner import split
+from gluonlab.parallel.tensor.strategy import channel_parallel
+
+TOLERANCE = 1e-5
+TOWERS = ((8, 3, 1, 1, False, True), (8, 3, 1, 1, True, False), (12, 3, 1, 1, False, False),
+          (12, 3, 1, 1, True, False))  # fmt: skip
+
+
+def towers(ctx=None):
+    """AlexNet's layout, smaller, and without Dropout."""
+    return alexnet_2towers(CLASSES, TOWERS, hidden=8, dropout=0.0)
+
+
+def residual(ctx=None):
+    """Convolutions with shortcuts, two of which meet, and no BatchNorm."""
+    net = nn.HybridSequential(prefix="residual_")
+    with net.name_scope():
+        net.add(nn.Conv2D(6, 3, padding=1, activation="relu"), Shortcut(6), Shortcut(6))
+        net.add(nn.GlobalAvgPool2D(), nn.Flatten(), nn.Dense(CLASSES))
+    return net
+
+
+class Shortcut(nn.HybridBlock):
+    """x + two convolutions of x."""
+
+    def __init__(self, channels):
+        super().__init__()
+        with self.name_scope():
+            self.first = nn.Conv2D(channels, 3, padding=1, activation="relu")
+            self.second = nn.Conv2D(channels, 3, padding=1)
+
+    def hybrid_forward(self, F, x):
+        return F.relu(x + self.second(self.first(x)))
+
+
+def normalised(ctx=None):
+    """BatchNorm behind a convolution, whose channels it has, and behind a dense layer."""
+    net = nn.HybridSequential(prefix="normalised_")
+    with net.name_scope():
+        net.add(nn.Conv2D(6, 3), nn.BatchNorm(), nn.Activation("relu"), nn.Conv2D(5, 1, groups=1))
+        net.add(nn.BatchNorm(), nn.Flatten(), nn.Dense(7), nn.BatchNorm(), nn.Dense(CLASSES))
+    return net
+
+
+def depthwise(ctx=None):
+    """MobileNet's pairs: each channel by itself, then all together."""
+    net = nn.HybridSequential(prefix="depthwise_")
+    with net.name_scope():
+        net.add(nn.Conv2D(5, 1, activation="relu"), nn.Conv2D(5, 3, groups=5))
+        net.add(nn.Conv2D(4, 1, activation="relu"), nn.Flatten(), nn.Dense(CLASSES))
+    return net
+
+
+NETWORKS = {make.__name__: make for make in (towers, residual, normalised, depthwise)}
+
+
+def named(name):
+    """A function that makes the network with the same parameters each time."""
+
+    def make(ctxs=None, start=None):
+        with mx.name.NameManager():
+            net = NETWORKS[name]()
+        mx.random.seed(5)
+        net.initialize(mx.init.Xavier(), ctx=start or ctxs)
+        net(nd.zeros((1, *IMAGE), ctx=(start or ctxs)[0]))
+        return net
+
+    return make
+
+
+cases = st.fixed_dictionaries(
+    {
+        "ways": st.integers(2, 4),
+        "copies": st.integers(1, 2),
+        "channels": st.sampled_from(["both", "column", "row"]),
+        "microbatches": st.sampled_from([None, 2, 3]),
+        "sizes": st.lists(st.integers(1, 9), min_size=3, max_size=3),
+        "kvstore": st.sampled_from(["device", "ring", "sharded"]),
+        "optimizer": st.sampled_from(["sgd", "adam"]),
+        "clip_norm": st.sampled_from([None, 0.05]),
+    }
+)
+
+
+def strategy_of(make, case):
+    ctxs = contexts(case["ways"] * case["copies"])
+    share = max(case["sizes"])
+    layout = split_of("channels", ctxs, case["ways"], channels=case["channels"], share=share)
+    plan = plan_for(
+        layout, case["optimizer"], Microbatches(case["microbatches"]), case["kvstore"],
+        clip_norm=case["clip_norm"],
+    )  # fmt: skip
+    return channel_parallel(make, softmax(), plan, ALONE)
+
+
+def check_trains_as_one(make, case):
+    batches = batches_of(case["sizes"])
+    losses, params = trained(strategy_of(make, case), batches)
+    [ctx] = contexts(1)
+    expected_losses, expected = trained_on_one_device(make([ctx]), batches, case)
+    np.testing.assert_allclose(losses, expected_losses, rtol=2e-5, atol=1e-6)
+    assert apart(params, expected) <= TOLERANCE
+
+
+@given(st.sampled_from(["towers", "residual", "depthwise"]), cases)
+@settings(max_examples=4, deadline=None)
+def test_any_layout_and_batch_trains_as_one_device(name, case):
+    check_trains_as_one(named(name), case)
+
+
+@given(chains, cases)
+@settings(max_examples=4, deadline=None)
+def test_so_does_a_drawn_chain(chain, case):
+    make = lambda ctxs, start=None: make_chain(chain, start or ctxs)  # noqa: E731
+    try:
+        strategy_of(make, case)
+    except ModelError as error:
+        assert "no layer has channels for" in str(error)
+        return
+    check_trains_as_one(make, case)
+
+
+@pytest.mark.long
+@given(st.sampled_from(["towers", "residual", "depthwise"]), cases)
+@settings(max_examples=100, deadline=None)
+def test_so_do_many_more(name, case):
+    check_trains_as_one(named(name), case)
+
+
+@pytest.mark.long
+@given(chains, cases)
+@settings(max_examples=100, deadline=None)
+def test_so_do_many_drawn_chains(chain, case):
+    test_so_does_a_drawn_chain.hypothesis.inner_test(chain, case)
+
+
+@pytest.mark.parametrize("channels", ["both", "column", "row"])
+def test_batchnorm_sees_its_channels_of_the_whole_batch(channels):
+    """With one copy, statistics are those of one device, running ones, too."""
+    case = {
+        "ways": 2, "copies": 1, "channels": channels, "microbatches": None, "sizes": [8, 8, 6],
+        "kvstore": "device", "optimizer": "sgd", "clip_norm": None,
+    }  # fmt: skip
+    strategy = strategy_of(named("normalised"), case)
+    losses, _ = trained(strategy, batches_of(case["sizes"]))
+    strategy.settle_statistics()
+    params = {name: array.asnumpy() for name, array in strategy.parameters().items()}
+    reference = named("normalised")([mx.cpu()])  # cuDNN's running variance is of n - 1 values
+    expected_losses, expected = trained_on_one_device(reference, batches_of(case["sizes"]), case)
+    np.testing.assert_allclose(losses, expected_losses, rtol=2e-5)
+    assert apart(params, expected) <= 5 * TOLERANCE
+    places = strategy.net._collect_params_with_prefix()
+    for name, array in expected.items():
+        own = places[name].list_data()[0].asnumpy()
+        assert np.linalg.norm(own - array) <= 1e-4 * max(1, np.linalg.norm(array)), name
+
+
+def layout_of(make, ways, channels="both"):
+    net = make(contexts(1))
+    shapes = {IMAGES: (4, *IMAGE), LABELS: (4,)}
+    graph = loss_graph(net, softmax(), lambda F, images: images)
+    return split(graph, shapes, set(net.collect_params()), ways, channels)
+
+
+def test_towers_meet_in_front_of_the_third_convolution_and_of_dense_layers():
+    layout = layout_of(named("towers"), 2)
+    assert list(layout.layers.values()) == [
+        "column", "local", "row", "local", "row", "column", "row"
+    ]  # fmt: skip
+    assert layout.sums == 3
+
+
+def test_a_column_and_a_row_need_one_sum():
+    layout = layout_of(named("residual"), 2)
+    ways = list(layout.layers.values())
+    assert ways == ["column", "row"] * 3
+    assert layout.sums == 3
+
+
+@pytest.mark.parametrize("name", ["towers", "residual", "depthwise"])
+@pytest.mark.parametrize("channels", ["column", "row"])
+def test_layers_are_split_only_in_the_way_that_is_asked_for(channels, name):
+    """But for those of groups, whose channels are apart in any case."""
+    ways = set(layout_of(named(name), 2, channels).layers.values())
+    assert channels in ways and ways <= {channels, "local"}
+
+
+def test_parameters_begin_as_those_of_the_whole_network():
+    case = {
+        "ways": 3, "copies": 2, "channels": "both", "microbatches": None, "sizes": [4],
+        "kvstore": "device", "optimizer": "sgd", "clip_norm": None,
+    }  # fmt: skip
+    strategy, expected = strategy_of(named("depthwise"), case), named("depthwise")(contexts(1))
+    for name, array in strategy.parameters().items():
+        own = expected._collect_params_with_prefix()[name].list_data()[0].asnumpy()
+        assert (array.asnumpy() == own).all(), name
+
+
+def test_scores_are_those_of_the_whole_network():
+    case = {
+        "ways": 2, "copies": 2, "channels": "both", "microbatches": 2, "sizes": [7],
+        "kvstore": "device", "optimizer": "sgd", "clip_norm": None,
+    }  # fmt: skip
+    strategy = strategy_of(named("towers"), case)
+    [(images, labels)] = batches_of([7])
+    xs = shard(nd.array(images), strategy.inputs)
+    ys = shard(nd.array(labels, dtype="int32"), strategy.inputs)
+    scored = [(each.device, each.scores.asnumpy()) for each in strategy.score(whole(xs, ys))]
+    scores = np.concatenate([own for copy in (0, 1) for device, own in scored if device == copy])
+    [ctx] = contexts(1)
+    expected = named("towers")([ctx])(nd.array(images, ctx=ctx)).asnumpy()
+    np.testing.assert_allclose(scores, expected, rtol=1e-5, atol=1e-6)
+
+
+def test_what_cannot_be_split_is_refused():
+    def tiny(ctxs=None, start=None):
+        net = nn.HybridSequential()
+        net.add(nn.Dense(1), nn.Dense(CLASSES))
+        net.initialize(ctx=start or ctxs)
+        net(nd.zeros((1, *IMAGE), ctx=(start or ctxs)[0]))
+        return net
+
+    with pytest.raises(ModelError, match="no layer has channels for 80 devices"):
+        layout_of(tiny, 80)
+
+
+@pytest.mark.parametrize("axes", [(), (2, 3), (0,), (1,), (1, 2)], ids=str)
+def test_devices_draw_for_their_own_channels_alone(axes):
+    """So that a Dropout that draws once for all channels is refused."""
+
+    def dropping(ctxs=None, start=None):
+        net = nn.HybridSequential()
+        net.add(nn.Conv2D(4, 1), nn.Dropout(0.5, axes=axes), nn.Dense(CLASSES))
+        net.initialize(ctx=start or ctxs)
+        net(nd.zeros((1, *IMAGE), ctx=(start or ctxs)[0]))
+        return net
+
+    if 1 in axes:
+        with pytest.raises(ModelError, match="a Dropout of all channels at once"):
+            layout_of(dropping, 2)
+    else:
+        assert layout_of(dropping, 2).layers

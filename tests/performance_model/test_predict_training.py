@@ -1,0 +1,315 @@
+"""Predictions: what must hold of every machine, what they say, and where they are not trusted."""
+
+import json
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from mxnet.gluon.model_zoo import vision
+
+from gluonlab.collectives.named_topologies import NETWORKS, make_topology
+from gluonlab.collectives.topology_file import write_topology
+from gluonlab.errors import ConfigError
+from gluonlab.kvstores import KVSTORES
+from gluonlab.launch.group_processes import BY_BACKEND
+from gluonlab.optimizers.optimizer_registry import OPTIMIZERS
+from gluonlab.parallel.data.microbatches import Microbatches
+from gluonlab.performance_model import published_speeds
+from gluonlab.performance_model.allreduce_time import PRICED_AS, known_stores
+from gluonlab.performance_model.count_work import of_network, work_of
+from gluonlab.performance_model.gpu_specifications import GPUS, MACHINES, find_machine
+from gluonlab.performance_model.predict_training import predict, states
+from gluonlab.performance_model.published_speeds import WIDTH, memory_bytes
+from prediction.fit import EXPECTED
+from prediction.validate import Models, published_work, validate
+
+RESNET, LENET = published_work("ResNet-50"), published_work("LeNet")
+
+
+@settings(max_examples=6, deadline=None)
+@given(
+    machine=st.sampled_from(sorted(MACHINES)),
+    batch_size=st.sampled_from([1, 16, 64]),
+    store=st.sampled_from(["device", "local", "nccl", "ring"]),
+)
+def test_what_holds_on_every_machine(machine, batch_size, store):
+    found = predict(RESNET, machine, batch_size, store=store)
+    first, whole = found.rows[0], found.whole
+    assert (first.gpus, first.sum_s, first.speedup) == (1, 0, pytest.approx(1))
+    assert whole.gpus == find_machine(machine).topology.world_size
+    for row in found.rows:
+        assert row.efficiency <= 1 + 1e-12
+        assert row.images_per_s == pytest.approx(row.gpus * batch_size / row.step_s)
+        parts = row.input_s + row.compute_s + row.exposed_s + row.update_s
+        assert row.step_s == pytest.approx(max(parts, row.host_s))
+    larger = predict(RESNET, machine, 2 * batch_size, store=store)
+    assert larger.whole.images_per_s > whole.images_per_s
+    assert larger.whole.efficiency >= whole.efficiency - 1e-12
+
+
+@settings(max_examples=4, deadline=None)
+@given(
+    machine=st.sampled_from(sorted(MACHINES)),
+    store=st.sampled_from(["device", "ring", "nccl"]),
+    batch_size=st.sampled_from([1, 32]),
+)
+def test_a_file_predicts_what_the_machine_does_that_it_was_made_of(
+    tmp_path_factory, machine, store, batch_size
+):
+    file = str(tmp_path_factory.getbasetemp() / "m.json")
+    write_topology(replace(make_topology(machine), gpu=MACHINES[machine], note="mine"), file)
+    by_file, by_name = (predict(RESNET, m, batch_size, store=store) for m in (file, machine))
+    assert by_file.rows == by_name.rows and by_file.gpu == by_name.gpu
+    (said,) = set(by_file.assumptions) - set(by_name.assumptions)
+    assert said == f"The sum is {by_file.store}'s, priced on the links of {file}: mine."
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({}, r"m.json does not say which GPUs it has.*: add \"gpu\": \"V100\", or one of K80, "),
+        ({"gpu": "V10"}, r"m.json: unknown gpu 'V10': choose .*V100"),
+        ({"gpu": "V100", "hosts": ((0, 1), (2, 3))}, "m.json has 2 hosts, and a prediction takes"),
+    ],
+)
+def test_a_file_that_does_not_say_enough_is_refused_in_one_line(changes, words, tmp_path):
+    write_topology(replace(make_topology("p3.8xlarge"), **changes), tmp_path / "m.json")
+    with pytest.raises(ConfigError, match=words):
+        find_machine(str(tmp_path / "m.json"))
+    with pytest.raises(ConfigError, match="cannot be read"):
+        find_machine(str(tmp_path / "no.json"))
+
+
+def test_over_hosts_a_store_of_a_file_is_told_of_machines_that_have_them(tmp_path):
+    file = str(tmp_path / "m.json")
+    write_topology(replace(make_topology("p3.8xlarge"), gpu="V100"), file)
+    found = predict(RESNET, file, 32, store="horovod")
+    assert any("for hosts give p3.16xlarge*2" in caution for caution in found.cautions)
+
+
+def test_every_machine_of_the_contract_is_known_and_has_a_network():
+    named = "p2.16xlarge g4dn.12xlarge p3.2xlarge p3.8xlarge p3.16xlarge g5.48xlarge p4d.24xlarge"
+    assert set(named.split()) <= set(MACHINES) <= set(NETWORKS)
+    assert set(MACHINES.values()) <= set(GPUS)
+
+
+def test_a_newer_machine_is_faster():
+    order = ["p2.16xlarge", "g4dn.12xlarge", "p3.2xlarge", "p4d.24xlarge"]
+    ones = [predict(RESNET, machine, 64).rows[0].images_per_s for machine in order]
+    assert ones == sorted(ones)
+
+
+def test_several_hosts_have_a_row_for_each_power_of_two_and_are_no_better_than_linear():
+    found = predict(RESNET, "p3.16xlarge*4", 64)
+    assert [row.gpus for row in found.rows] == [1, 2, 4, 8, 16, 32]
+    assert [row.hosts for row in found.rows] == [1, 1, 1, 1, 2, 4]
+    assert found.store == "horovod"
+    efficiencies = [row.efficiency for row in found.rows[3:]]
+    assert efficiencies == sorted(efficiencies, reverse=True)
+    faster = predict(RESNET, "p3dn.24xlarge*4", 64)
+    assert faster.whole.images_per_s > found.whole.images_per_s  # the same GPUs, 100 Gb/s
+
+
+def test_three_single_gpu_hosts_and_a_part_of_a_machine():
+    assert [row.gpus for row in predict(RESNET, "p3.2xlarge*3", 64).rows] == [1, 2, 3]
+    assert [row.gpus for row in predict(RESNET, "p3.16xlarge", 64, gpus=3).rows] == [1, 2, 3]
+    assert [row.gpus for row in predict(RESNET, "p3.16xlarge*2", 64, gpus=4).rows] == [1, 2, 4]
+
+
+def test_sums_hide_behind_backward_as_far_as_its_pieces_allow():
+    found = {n: predict(RESNET, "p3.16xlarge", 64, overlap=n).whole for n in ("off", 1000, 15, 1)}
+    assert found["off"].exposed_s == pytest.approx(found["off"].sum_s)
+    exposed = [found[n].exposed_s for n in ("off", 1000, 15, 1)]
+    assert all(more >= less - 1e-9 for more, less in zip(exposed, exposed[1:]))
+    assert exposed[0] > 3 * exposed[-1]
+    assert found[15].images_per_s > found["off"].images_per_s
+    assert len({row.sum_s for row in found.values()}) == 1
+
+
+def test_a_tiny_network_is_bound_by_the_host_and_a_large_one_by_computing():
+    assert predict(LENET, "p3.16xlarge", 16, store="nccl").whole.bound_by == "host"
+    assert predict(RESNET, "p3.16xlarge", 96, store="nccl").whole.bound_by == "compute"
+    assert predict(published_work("AlexNet"), "p2.16xlarge", 16).whole.bound_by == "sum"
+
+
+def test_float16_is_faster_on_tensor_cores_and_says_what_it_was_compared_with():
+    single, half = (predict(RESNET, "p3.2xlarge", 64, dtype=t) for t in ("float32", "float16"))
+    assert half.whole.images_per_s > 1.5 * single.whole.images_per_s
+    assert any("float16" in caution for caution in half.cautions) and not single.cautions
+
+
+def test_tf32_is_faster_where_a_gpu_has_it_and_without_it_was_never_compared():
+    plain, rounded = (predict(RESNET, "p4d.24xlarge", 64, tf32=tf32) for tf32 in (False, True))
+    assert (plain.arithmetic, rounded.arithmetic) == ("float32", "TF32")
+    assert rounded.whole.images_per_s > plain.whole.images_per_s
+    assert any("without TF32" in caution for caution in plain.cautions)
+    older = [predict(RESNET, "p3.16xlarge", 64, tf32=tf32).rows for tf32 in (False, True)]
+    assert older[0] == older[1]
+
+
+# --- what it says
+
+
+def test_the_text_is_labelled_and_fits_a_terminal():
+    for machine in ("p3.16xlarge*2", "g5.48xlarge"):
+        text = predict(published_work("VGG-16"), machine, 64).text
+        assert text.startswith("Predicted, not measured") and "Assumed:" in text
+        assert max(map(len, text.splitlines())) <= WIDTH
+        assert all("  " in line[:6] or line[:5].strip() for line in text.splitlines() if line)
+
+
+def test_json_has_what_the_text_has():
+    found = predict(RESNET, "p3.16xlarge", 64)
+    content = json.loads(json.dumps(found.to_dict()))
+    assert (content["kind"], content["measured"]) == ("prediction", False)
+    assert content["rows"][-1]["speedup"] == found.whole.speedup
+    assert content["rows"][-1]["bound_by"] == "compute"
+    assert content["assumptions"] and content["not_trusted"] == []
+
+
+# --- where it is not to be trusted
+
+
+def test_what_is_like_the_published_is_trusted():
+    for machine, batch_size in (("p3.16xlarge", 64), ("p2.16xlarge", 32), ("p4d.24xlarge", 256)):
+        found = predict(RESNET, machine, batch_size, tf32=True)
+        assert found.not_trusted == () == found.cautions
+
+
+@pytest.mark.parametrize(
+    ("work", "machine", "batch_size", "words"),
+    [
+        (RESNET, "p3.2xlarge", 1024, "GB, and V100 has 16"),
+        (LENET, "p3.2xlarge", 8192, "8,192 images a GPU: published trainings have"),
+        (work_of("mlp", 10, (1, 28, 28)), "p3.2xlarge", 64, "multiply-adds an image"),
+        (work_of("mlp", 10, (3, 64, 64)), "p3.2xlarge", 64, "dense layers"),
+        (
+            of_network(vision.mobilenet1_0(), (3, 224, 224), "mobilenet"),
+            "p3.2xlarge",
+            64,
+            "depthwise convolutions",
+        ),
+    ],
+)
+def test_far_from_what_was_published_it_says_why_it_is_not_to_be_trusted(
+    work, machine, batch_size, words
+):
+    found = predict(work, machine, batch_size)
+    assert any(words in reason for reason in found.not_trusted)
+    assert "Not to be trusted here:" in found.text
+
+
+def test_gpus_without_published_figures_are_named():
+    for machine, gpu in (("g4dn.12xlarge", "T4"), ("g5.48xlarge", "A10G")):
+        (caution,) = predict(RESNET, machine, 64).cautions
+        assert gpu in caution
+
+
+def test_a_region_where_a_published_figure_is_missed_by_far_is_not_trusted(monkeypatch):
+    """With constants that are far off, the network itself is named, and its ratio."""
+    off = validate(Models(EXPECTED._replace(convolution=0.3, memory=0.3)))
+    monkeypatch.setattr(published_speeds, "validation", lambda: off)
+    reasons = predict(RESNET, "p3.2xlarge", 64).not_trusted
+    assert any("ResNet-50 on V100 at 64 images, which is alike" in reason for reason in reasons)
+    assert predict(LENET, "p3.2xlarge", 64).not_trusted == ()  # nothing of its size was missed
+
+
+def test_the_published_figure_that_is_missed_most_is_not_trusted():
+    """TensorFlow's microbatches of one image: the like of it is not, from 2 GPUs on."""
+    tiny = {"batch_size": 32, "microbatches": Microbatches(32)}
+    network = published_work("ResNet-18")
+    found = predict(network, "p3.16xlarge", gpus=2, **tiny)
+    (reason,) = found.not_trusted
+    assert "ResNet-18 on 2 x a GPU that is not named" in reason and "0.58 times" in reason
+    assert predict(network, "p3.16xlarge", 32, gpus=2).not_trusted == ()
+
+
+def test_published_batches_fit_into_memory_and_those_that_did_not_do_not():
+    """MXNet's page has 128 images of ResNet-50 on a V100; NVIDIA's 256 on 80 GB."""
+    assert memory_bytes(RESNET, 128, "float32") < GPUS["V100"].memory_bytes
+    assert memory_bytes(RESNET, 256, "float32") < GPUS["A100-80GB"].memory_bytes
+    assert memory_bytes(published_work("Inception-v3"), 128, "float32") < 16e9
+    assert memory_bytes(RESNET, 512, "float32") > GPUS["V100"].memory_bytes
+
+
+# --- mistakes
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("p3.17xlarge", 64), r"unknown machine to predict 'p3.17xlarge'.*did you mean 'p3.16xl"),
+        (("p3.16xlarge*999", 64), "give 1 to 128"),
+        (("p3.16xlarge*x", 64), "no number of hosts"),
+        (("p3.16xlarge", 0), "batch size 0 per GPU"),
+    ],
+)
+def test_mistakes_are_one_line(arguments, words):
+    with pytest.raises(ConfigError, match=words) as error:
+        predict(RESNET, *arguments)
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"dtype": "int8"}, "choose float32 or float16"),
+        ({"gpus": 9}, "choose 1 to 8"),
+        ({"overlap": 0}, "1 or more, or off"),
+        ({"store": "rign"}, r"unknown store.*ring"),
+    ],
+)
+def test_mistakes_in_options_are_one_line(options, words):
+    with pytest.raises(ConfigError, match=words):
+        predict(RESNET, "p3.16xlarge", 64, **options)
+    with pytest.raises(ConfigError, match="whole hosts of 8, such as 8"):
+        predict(RESNET, "p3.16xlarge*2", 64, gpus=12)
+    with pytest.raises(ConfigError, match="give 8 or more, or 7 GPUs or fewer"):
+        predict(RESNET, "p3.16xlarge", global_batch_size=7)
+
+
+# --- stores
+
+
+@pytest.mark.parametrize("machine", ["p3.16xlarge", "p3.16xlarge*2"])
+@pytest.mark.parametrize("store", known_stores())
+def test_every_store_has_a_price_and_another_one_that_stands_for_it_is_named(machine, store):
+    found = predict(LENET, machine, 64, store=store)
+    assert found.whole.sum_s > 0
+    stands_in = found.store != PRICED_AS.get(store, store) and store != "device"
+    assert stands_in == any(caution.startswith(f"{store} sums over") for caution in found.cautions)
+
+
+def test_every_kvstore_of_the_product_has_a_price_or_is_refused_by_name():
+    for store in {*KVSTORES, *BY_BACKEND} - set(known_stores()):
+        with pytest.raises(ConfigError, match="no step waits for a sum"):
+            predict(LENET, "p3.16xlarge*2", 64, store=store)
+
+
+# --- microbatches
+
+
+def test_microbatches_cost_kernels_and_save_memory():
+    whole = predict(RESNET, "p3.2xlarge", 64)
+    cut = predict(RESNET, "p3.2xlarge", 64, microbatches=Microbatches(4))
+    assert (whole.passes, cut.passes) == (1, 4)
+    assert cut.whole.step_s > whole.whole.step_s and "in 4 microbatches" in cut.text
+    large = predict(RESNET, "p3.2xlarge", 512)
+    assert any("GB, and V100 has 16" in reason for reason in large.not_trusted)
+    assert predict(RESNET, "p3.2xlarge", 512, microbatches=Microbatches(8)).not_trusted == ()
+
+
+# From the optimizers' papers: first and second moments, or one of them.
+KEPT = {
+    "sgd": 1, "nag": 1, "signum": 1, "lars": 1, "adam": 2, "adamax": 2, "nadam": 2, "adadelta": 2,
+    "adagrad": 1, "rmsprop": 1, "ftml": 1, "lamb": 2,
+}  # fmt: skip
+WITHOUT_MOMENTUM = {"sgd": 0, "nag": 0, "lars": 0, "signum": 1}
+
+
+def test_the_states_of_every_optimizer_are_counted():
+    assert {name: states(name, True) for name in OPTIMIZERS} == KEPT
+    assert {name: states(name, False) for name in OPTIMIZERS} == {**KEPT, **WITHOUT_MOMENTUM}
+    with pytest.raises(ConfigError, match="sgdd"):
+        states("sgdd", True)

@@ -1,0 +1,129 @@
+"""Frames and CSV say what metrics.jsonl says, read here without gluonlab."""
+
+import csv
+import io
+import math
+import sys
+
+import pytest
+from support.devices import named
+from support.drawn_runs import BATCH, few_digits
+from support.interrupted_runs import PullsThePlug, Stopped
+from support.made_up_runs import lines, make_run
+from support.run_files import read_metrics
+
+import gluonlab
+from gluonlab.config import TrainConfig
+from gluonlab.errors import ConfigError, DataError
+from gluonlab.report.__main__ import main
+from gluonlab.runs.run_result import Result
+from gluonlab.study.compare_devices import compare
+from gluonlab.training.loop import train
+from gluonlab.training.reporter import Reporter
+
+INTEGERS = {"epoch", "step", "images"}
+
+
+def of_file(folder, kind):
+    """The rows of a kind, without what says so."""
+    return [
+        {name: value for name, value in line.items() if name not in ("kind", "metrics")}
+        for line in read_metrics(folder)
+        if line["kind"] == kind
+    ]
+
+
+def assert_same(frame, rows):
+    """Every number of the rows is the frame's; what they do not have is NaN there."""
+    assert len(frame) == len(rows)
+    for (_, found), row in zip(frame.iterrows(), rows):
+        for name, value in row.items():
+            assert math.isnan(found[name]) if value is None else found[name] == value
+    for name in set(frame) - {"run"}:
+        assert str(frame[name].dtype) == ("int64" if name in INTEGERS else "float64")
+
+
+def config(folder, **more):
+    return TrainConfig(
+        threads=1, model="mlp", global_batch_size=BATCH, epochs=2, out=str(folder), **more
+    )
+
+
+def test_a_run_on_two_devices_that_went_on_has_every_step_and_epoch_once(tmp_path):
+    asked = config(tmp_path / "run", devices=named(2), checkpoint_every="3 steps")
+    own = {"half": lambda scores, labels: 0.5, "no": lambda scores, labels: math.nan}
+    with pytest.raises(Stopped):
+        train(asked, reporter=PullsThePlug(5), dataset=few_digits(), metrics=own)
+    result = train(resume=tmp_path / "run", reporter=Reporter(), dataset=few_digits(), metrics=own)
+    steps, epochs = result.frame("steps"), result.frame()
+    assert [*steps.step] == [*range(1, len(steps) + 1)] and [*epochs.epoch] == [1, 2]
+    assert_same(steps, of_file(tmp_path / "run", "step"))
+    assert_same(epochs, of_file(tmp_path / "run", "epoch"))
+    assert [*epochs["metrics.half"]] == [0.5, 0.5] and epochs["metrics.no"].isna().all()
+    assert epochs.loss_scale.isna().all() and epochs.top5_accuracy.notna().all()
+    assert [*epochs.images_per_second] == [*(epochs.images / epochs.training_seconds)]
+    loaded = gluonlab.load_run(tmp_path / "run", devices=named(1))
+    assert loaded.frame().equals(epochs) and loaded.frame("steps").equals(steps)
+
+
+@pytest.mark.filterwarnings("ignore::gluonlab.errors.GluonlabWarning")
+def test_the_runs_of_a_comparison_are_one_frame(tmp_path):
+    rows = compare(config(tmp_path / "both"), [1, 2], Reporter(), few_digits())
+    found = gluonlab.frame(tmp_path / "both")
+    assert [*found.run] == ["1-device"] * 2 + ["2-devices"] * 2
+    for row, (_, own) in zip(rows, found.groupby("run")):
+        assert own.accuracy.iloc[-1] == row.accuracy
+        assert_same(own, of_file(tmp_path / "both" / own.run.iloc[0], "epoch"))
+
+
+def test_csv_has_what_the_frame_has_and_reads_back_as_it(tmp_path, capsys):
+    pandas = pytest.importorskip("pandas")
+    scale = {"kind": "event", "event": "loss_scale", "step": 4, "loss_scale": 512.0, "skipped": 1}
+    make_run(tmp_path / "a")
+    make_run(tmp_path / "b, c", [*lines(epochs=1, lr=1 / 3), {**scale, "epoch": 1}])
+    for of in ("epochs", "steps"):
+        with pytest.raises(SystemExit, match=r"^0$"):
+            main([str(tmp_path), "--csv", of])
+        said = capsys.readouterr().out
+        wanted = gluonlab.frame(tmp_path, of=of)
+        read = pandas.read_csv(io.StringIO(said), float_precision="round_trip")
+        pandas.testing.assert_frame_equal(read, wanted, check_dtype=False)
+        rows = [*csv.DictReader(io.StringIO(said))]
+        assert [row["run"] for row in rows] == [*wanted.run] and rows[0]["run"] == "a"
+        if of == "epochs":
+            assert [row["loss_scale"] for row in rows] == ["", "", "", "512.0"]
+    assert not (tmp_path / "report.html").exists()
+
+
+def test_a_run_of_format_1_has_no_epochs_of_steps(tmp_path):
+    old = [{k: v for k, v in line.items() if k != "epoch"} for line in lines() if "lr" in line]
+    found = gluonlab.frame(make_run(tmp_path / "a", old), of="steps")
+    assert found.epoch.isna().all() and str(found.epoch.dtype) == "Int64"
+    assert gluonlab.frame(tmp_path / "a").empty
+
+
+def test_mistakes_are_told_in_one_line(tmp_path, monkeypatch, capsys):
+    folder = make_run(tmp_path / "a")
+    for call, error, said in (
+        (lambda: gluonlab.frame(), ConfigError, "no folder of a run"),
+        (lambda: gluonlab.frame(tmp_path / "b"), DataError, "b is no folder"),
+        (lambda: gluonlab.frame(folder, of="epoch"), ConfigError, "did you mean 'epochs'"),
+        (lambda: Result(None, None, None).frame(), ConfigError, "rank 0"),
+    ):
+        with pytest.raises(error, match=said) as raised:
+            call()
+        assert "\n" not in str(raised.value)
+    for words, said in (
+        (["--csv", "epoch"], "--csv epoch: unknown kind of rows 'epoch': choose epochs, steps"),
+        (["--csv", "steps", "--json"], "--csv steps and --json contradict each other"),
+        (["--csv", "steps", "--out", "x"], "--csv steps and --out contradict each other"),
+    ):
+        with pytest.raises(SystemExit, match=r"^2$"):
+            main([str(folder), *words])
+        assert said in capsys.readouterr().err
+    monkeypatch.setitem(sys.modules, "pandas", None)
+    with pytest.raises(ConfigError, match="needs pandas, which is not installed: pip install"):
+        gluonlab.frame(folder)
+    with pytest.raises(SystemExit, match=r"^0$"):
+        main([str(folder), "--csv", "epochs"])
+    assert len(capsys.readouterr().out.splitlines()) == 4

@@ -1,0 +1,150 @@
+"""Why a device stood still: by made-up timelines, whose reasons are known, moment by moment."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gluonlab.timeline.exposed_time import LAUNCH_US, categories
+from gluonlab.timeline.mxnet_profiler import Span
+from gluonlab.timeline.timeline import PHASES, Timeline
+
+ROWS = ["cpu(0)", "cpu(1)"]
+HOLE = (300, 400)
+
+
+def timeline(*ran, core_waits=(0.0, 0.0), steps=3):
+    """Steps that have all been queued at 0; ``ran``: (row, phase, step, begin, end), to 1000."""
+    spans = [Span(ROWS[row], "any", begin, end) for row, _, _, begin, end in ran]
+    order = sorted(range(len(spans)), key=lambda place: (spans[place].begin, spans[place].end))
+    return Timeline(
+        1, [0.0] * steps, 1000.0, ROWS,
+        [spans[place] for place in order], [ran[place][1] for place in order], [], (),
+        [ran[place][2] for place in order], {}, dict(zip(ROWS, core_waits)),
+    )  # fmt: skip
+
+
+def around_the_hole(step=0, next_step=0):
+    """What the first device did all the time, but for HOLE."""
+    return (0, "backward", step, 0, HOLE[0]), (0, "update", next_step, HOLE[1], 1000)
+
+
+AHEAD = (1, "forward", 9, 200, 350)  # of a later step, as of a loader that is ahead
+
+
+@pytest.mark.parametrize(
+    ("others", "kernel"),
+    [
+        ([], 0),
+        ([(1, "backward", 0, 200, 390)], 0.1),  # 10 us are a launch
+        ([(1, "backward", 0, 200, 340)], 0.04),
+        ([(1, "backward", 0, 200, 450)], 0),  # it goes on after the hole: nobody waited for it
+        ([AHEAD], 0),
+        ([AHEAD, (1, "backward", 0, 355, 390)], 0.1),  # it came first in that device's queue
+    ],
+)
+def test_a_hole_is_for_a_kernel_as_long_as_another_device_is_waited_for(others, kernel):
+    found = categories(timeline(*around_the_hole(), *others), ROWS[0])
+    assert (found.kernel, found.unknown) == pytest.approx((kernel, 0.1 - kernel))
+    assert found.computing == pytest.approx(0.9) and sum(found) == pytest.approx(1)
+
+
+@pytest.mark.parametrize("phase", PHASES)
+@pytest.mark.parametrize("step", [0, 1, 2, 3])
+def test_of_another_step_only_what_the_operator_can_depend_on_counts(phase, step):
+    """It is of step 2, so its weights come from earlier ones; sums and copies are for anybody."""
+    ran = *around_the_hole(2, 2), (1, phase, step, 300, 400)
+    found = categories(timeline(*ran, steps=4), ROWS[0])
+    depends = step <= 2 or phase in ("sum", "copy")
+    assert (found.kernel, found.unknown) == pytest.approx((0.1, 0) if depends else (0, 0.1))
+
+
+def test_it_is_the_hosts_until_what_ends_it_is_queued():
+    spans = around_the_hole()
+    times = {"forward": 0, "backward": 0, "update": 370}
+    made = timeline(*spans)._replace(
+        host=[Span("host", name, at, at) for name, at in times.items()], starts=[0.0]
+    )
+    found = categories(made, ROWS[0])
+    assert found.host == pytest.approx(0.07) and found.unknown == pytest.approx(0.03)
+
+
+@pytest.mark.parametrize("waited", [(0.0, 0.0), (60.0, 0.0), (0.0, 60.0), (500.0, 500.0)])
+def test_waiting_for_a_core_explains_no_more_than_was_waited(waited):
+    found = categories(timeline(*around_the_hole(), core_waits=waited), ROWS[0])
+    assert found.core == pytest.approx(min(0.1, sum(waited) / 1000))
+    assert found.core + found.unknown == pytest.approx(0.1)
+
+
+@pytest.mark.parametrize("counted", [1, 5])
+def test_an_operator_is_of_no_step_that_the_host_had_not_begun(counted):
+    """It ran at 400, in the second step, whose sum was queued at 390, however often it was seen."""
+    host = [
+        Span("host", "sum", 10, 20),
+        Span("host", "sum", 380, 390),
+        Span("host", "sum", 900, 910),
+    ]
+    spans = (0, "backward", 0, 0, 300), (0, "copy", counted, 400, 1000)
+    made = timeline(*spans)._replace(host=host, starts=[0.0, 350.0, 800.0])
+    found = categories(made, ROWS[0])
+    assert found.host == pytest.approx(0.09) and found.unknown == 0
+
+
+@pytest.mark.parametrize(("shared", "late"), [(True, 0.08), (False, 0.0)])
+def test_what_several_phases_queue_may_have_been_queued_by_any(shared, late):
+    """It is taken for an operator of the update; the host went on queueing the sum until 380."""
+    made = timeline(*around_the_hole())
+    spans = [
+        span._replace(name="copy" if shared else phase)
+        for span, phase in zip(made.spans, made.phases)
+    ]
+    host = [Span("host", "update", 0, 0), Span("host", "sum", 310, 380)]
+    found = categories(made._replace(spans=spans, host=host, starts=[0.0]), ROWS[0])
+    assert found.host == pytest.approx(late) and found.unknown == pytest.approx(0.1 - late)
+
+
+RAN = st.lists(
+    st.tuples(
+        st.integers(0, 1), st.sampled_from(PHASES), st.integers(0, 2), st.integers(0, 950),
+        st.integers(1, 120),
+    ).map(lambda one: (*one[:3], one[3], min(1000, one[3] + one[4]))),
+    max_size=10,
+)  # fmt: skip
+
+
+@given(RAN, st.integers(0, 1))
+def test_all_categories_are_those_of_moments_counted_one_by_one(ran, row):
+    made = timeline(*ran)
+    own = sorted((begin, end, number) for number, (of, _, _, begin, end) in enumerate(ran)
+                 if of == row)  # fmt: skip
+    busy = [any(begin <= moment < end for begin, end, _ in own) for moment in range(1000)]
+    others = [each for each in ran if each[0] != row]
+    explained, ended_by = [], []
+    for moment in range(1000):
+        following = [(b, e, n) for b, e, n in own if b > moment]
+        first, _, number = min(following, default=(1000, 1000, None))
+        until = [
+            end
+            for _, phase, step, _, end in others
+            if moment < end <= first + 1
+            and (phase in ("sum", "copy") or (number is not None and step <= ran[number][2]))
+        ]
+        runs = any(begin <= moment < end for *_, begin, end in others)
+        explained.append(runs and (number is None or bool(until)))
+        ended_by.append("" if number is None else ran[number][1])
+    kernel = silent = of_host = 0
+    for moment in range(1001):
+        if moment < 1000 and not busy[moment] and not explained[moment]:
+            silent += 1
+            continue
+        kernel += silent if silent <= LAUNCH_US else 0
+        # images that the loader had not sent yet
+        of_host += silent if silent > LAUNCH_US and ended_by[moment - 1] == "other" else 0
+        silent = 0
+        kernel += moment < 1000 and not busy[moment]
+    found = categories(made, ROWS[row])
+    assert sum(found) == pytest.approx(1)
+    # which of those that begin at once ends a gap is not said
+    if len({begin for begin, _, _ in own}) == len(own):
+        assert found.kernel == pytest.approx(kernel / 1000)
+        assert found.host == pytest.approx(of_host / 1000)
+        assert found.unknown == pytest.approx((1000 - sum(busy) - kernel - of_host) / 1000)

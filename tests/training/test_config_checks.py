@@ -1,0 +1,308 @@
+"""Every check of a run fires, with words of its own, and before those that stand below it."""
+
+import dataclasses
+import itertools
+import sys
+
+import mxnet as mx
+import numpy as np
+import pytest
+from mxnet import gluon, nd
+from mxnet.gluon import nn
+from support.devices import named
+
+from gluonlab.config import TrainConfig
+from gluonlab.data import Dataset, Defaults, load_dataset
+from gluonlab.errors import GluonlabWarning, UsageError
+from gluonlab.gpu import math_modes
+from gluonlab.kvstores.process_groups import SummingGroup
+from gluonlab.models import get_model
+from gluonlab.training import plan as plans
+from gluonlab.training.config_checks import check_batch, check_exportable, check_network
+from gluonlab.training.plan import make_plan, resolve_config, set_up_devices
+from gluonlab.training.user_components import NOTHING, UserComponents, make_own
+
+CONFIG, DEVICES, DATA, NETWORK, BATCH = "config", "devices", "data", "network", "batch"
+# What makes a check fail, and its message, in the order of the checks.
+WRONG = {
+    (CONFIG, "group"): ({"sync_bn": True}, "--sync-bn is for the devices of one process"),
+    (CONFIG, "kvstore"): ({"kvstore": "rign"}, "unknown kvstore 'rign'"),
+    (CONFIG, "topology"): ({"topology": "p3.16xlarge"}, "--topology 'p3.16xlarge': kvstore 'dev"),
+    (CONFIG, "split"): ({"split": "layer"}, "unknown --split 'layer'"),
+    (CONFIG, "own"): ({"model": "mlp"}, "--model mlp and the network Dense contradict each other"),
+    (CONFIG, "dataset"): ({"dataset": "digit"}, "unknown data set 'digit'"),
+    (CONFIG, "recipe"): ({"recipe": "quik"}, "unknown --recipe 'quik'"),
+    (CONFIG, "servers"): (
+        {"update_on_servers": True},
+        "--update-on-servers: a process alone has no servers",
+    ),
+    (CONFIG, "schedule"): ({"lr_decay": 0.5}, "--lr-decay 0.5 has no effect with --lr-schedule"),
+    (CONFIG, "epochs"): (
+        {"warmup_epochs": 10},
+        "--warmup-epochs 10 leaves none of the run's 10 epochs",
+    ),
+    (CONFIG, "dtype"): ({"dtype": "float17"}, "unknown --dtype 'float17'"),
+    (CONFIG, "on-nan"): ({"on_nan": "skp"}, "unknown --on-nan 'skp'"),
+    (CONFIG, "compression"): (
+        {"compress": "2bit", "kvstore": "local"},
+        "--compress 2bit:0.5: kvstore 'local' cannot",
+    ),
+    (CONFIG, "checkpoints"): (
+        {"compress": "2bit", "checkpoint_every": "5 steps"},
+        "--checkpoint-every 5 steps and --compress 2bit:0.5 contradict each other",
+    ),
+    (CONFIG, "model"): ({"model": "lenett"}, "unknown model 'lenett'"),
+    (CONFIG, "colours"): ({"normalise": "imagenets"}, "unknown --normalise 'imagenets'"),
+    (CONFIG, "files"): ({"image_size": 64}, "--image-size is for image files"),
+    (CONFIG, "optimizer"): ({"optimizer": "sdg"}, "unknown optimizer 'sdg'"),
+    (CONFIG, "momentum"): (
+        {"optimizer": "sgd", "momentum_rule": "mxnet"},
+        "--momentum-rule mxnet: the momentum is 0",
+    ),
+    (CONFIG, "decay"): ({"no_bias_decay": True}, "--no-bias-decay: the weight decay is 0"),
+    (CONFIG, "pretrained"): ({"pretrained": "no.params"}, "--pretrained no.params"),
+    (CONFIG, "export"): ({"export": "onnx"}, "--export onnx needs onnx and onnxruntime, and onnx"),
+    (CONFIG, "tensorboard"): (
+        {"tensorboard": True},
+        "--tensorboard needs tensorboardX, which is not installed",
+    ),
+    (DEVICES, "devices"): ({"devices": "gpu:77"}, "there is no gpu:77"),
+    (DEVICES, "dtype"): ({"dtype": "float16"}, "--dtype float16 is for GPUs"),
+    (DEVICES, "arithmetic"): ({"tf32": True}, "--tf32: this process has computed on GPUs without"),
+    (DEVICES, "split"): ({"split": "layers", "stages": 4}, "devices make no whole copies"),
+    (DEVICES, "weights"): ({"device_weights": "1"}, "--device-weights 1 has 1 number, "),
+    (DEVICES, "sharding"): (
+        {"optimizer": "lamb", "kvstore": "sharded-optimizer"},
+        "--kvstore sharded-optimizer cuts parameters anywhere",
+    ),
+    (DEVICES, "channels"): (
+        {"split": "channels", "optimizer": "lars"},
+        "--split channels gives each device a part of a parameter, and lars looks at whole ones",
+    ),
+    (DEVICES, "kvstore"): (
+        {"kvstore": "ring", "topology": "p3.16xlarge", "devices": "cpu*9"},
+        "kvstore 'ring' on cpu",
+    ),
+    (DATA, "dataset"): ({"normalise": "cifar10"}, "--normalise cifar10 is for 3 channels"),
+    (DATA, "loss"): ({}, "loss L2Loss compares scores with targets of the same shape"),
+    (DATA, "metrics"): ({}, "metric f1 failed: ValueError: "),
+    (DATA, "last batch"): (
+        {"drop_last": True, "batch_size": 5000},
+        "--drop-last: a batch has 10,000 images, and digits 1,437",
+    ),
+    (DATA, "weights"): ({"device_weights": "1000,1"}, "1) would get none of the "),
+    (DATA, "microbatches"): ({"microbatches": 3, "batch_size": 2}, "--microbatches 3"),
+    (DATA, "profile"): ({"profile": 99999}, "--profile 99999: an epoch has"),
+    (DATA, "final rate"): ({"final_lr": 3, "lr_schedule": "linear"}, "--final-lr 3 is above"),
+    (NETWORK, "sync-bn"): ({"sync_bn": True}, "--sync-bn: lenet has no BatchNorm layers"),
+    (NETWORK, "deterministic"): ({"deterministic": True}, "--deterministic: lenet has Pooling"),
+    (NETWORK, "on-nan"): (
+        {"on_nan": "skip", "model": "resnet8"},
+        "--on-nan skip: a batch moves the running statistics of resnet8",
+    ),
+    (BATCH, "arrays"): ({"global_batch_size": 10**8}, "and MXNet allows fewer than 2,147,483,647"),
+    (BATCH, "export"): ({"export": "onnx"}, "has the operator erf, which MXNet cannot translate"),
+}
+KEYS = list(WRONG)
+# What is given besides the settings
+OWN = {
+    (CONFIG, "own"): UserComponents(net=nn.Dense(10)),
+    (DATA, "loss"): UserComponents(loss=gluon.loss.L2Loss()),
+    (DATA, "metrics"): make_own(metrics=mx.metric.F1()),
+}  # fmt: skip
+# GPUs, more processes, or fewer packages, or what stands for them
+NEED_MORE = [
+    (CONFIG, "group"), (CONFIG, "export"), (CONFIG, "tensorboard"), (DEVICES, "arithmetic"),
+    (NETWORK, "deterministic"),
+]  # fmt: skip
+BEFORE_THE_NETWORK = [key for key in KEYS if key[0] not in (NETWORK, BATCH)]
+
+
+class Endless:
+    """A split of more images than any batch has."""
+
+    image_shape = (1, 28, 28)
+
+    def __len__(self):
+        return 10**9
+
+
+class Erf(nn.HybridBlock):
+    """With an operator that MXNet's exporter does not know."""
+
+    def __init__(self, classes):
+        super().__init__()
+        self.scores = nn.Dense(classes)
+
+    def hybrid_forward(self, F, x):
+        return self.scores(F.erf(x))
+
+
+def plan_of(settings, own=NOTHING):
+    split = Endless() if "global_batch_size" in settings else load_dataset("digits").train
+    dataset = Dataset("digits", split, split, tuple("0123456789"), Defaults())
+    return make_plan(TrainConfig(**{"devices": named(2), **settings}), dataset, own=own)
+
+
+@pytest.mark.parametrize(
+    "key",
+    [
+        pytest.param(key, marks=[pytest.mark.cpu_only("GPUs have float16")] * (key[1] == "dtype"))
+        for key in BEFORE_THE_NETWORK
+        if key not in NEED_MORE
+    ],
+)
+def test_a_check_fires_in_one_line(key):
+    settings, said = WRONG[key]
+    with pytest.raises(UsageError) as raised:
+        make_plan(TrainConfig(**{"devices": named(2), **settings}), own=OWN.get(key, NOTHING))
+    assert said in str(raised.value) and "\n" not in str(raised.value)
+
+
+def test_without_onnx_nothing_is_trained(monkeypatch):
+    settings, said = WRONG[CONFIG, "export"]
+    monkeypatch.setitem(sys.modules, "onnx", None)  # import raises ModuleNotFoundError then
+    with pytest.raises(UsageError, match=said):
+        make_plan(TrainConfig(devices=named(2), **settings))
+
+
+def test_without_tensorboardx_nothing_is_trained(monkeypatch):
+    settings, said = WRONG[CONFIG, "tensorboard"]
+    monkeypatch.setitem(sys.modules, "tensorboardX", None)
+    with pytest.raises(UsageError, match=said):
+        make_plan(TrainConfig(devices=named(2), **settings))
+
+
+@pytest.mark.cpu_only("GPUs have float16")
+def test_of_two_mistakes_the_first_of_the_list_is_told():
+    """All pairs of which each setting is wrong by itself."""
+    tried, about_kvstores = 0, (
+        "kvstore", "topology", "compression", "checkpoints", "sharding",
+    )  # fmt: skip
+    of_settings = [key for key in BEFORE_THE_NETWORK if key not in OWN]
+    for first, second in itertools.combinations(of_settings, 2):
+        one, other = WRONG[first][0], WRONG[second][0]
+        both = first[1] in about_kvstores and second[1] in about_kvstores
+        both = both or (first[1], second[1]) == ("checkpoints", "dtype")  # --compress and float16
+        # without a weight for each copy of the network, another check fires
+        weighted = "device_weights" in {*one, *other}
+        both = both or (weighted and bool({"split", "devices"} & {*one, *other}))
+        if both or set(one) & set(other) or {first, second} & set(NEED_MORE):
+            continue
+        with pytest.raises(UsageError) as raised:
+            make_plan(TrainConfig(**{"devices": named(2), **one, **other}))
+        assert WRONG[first][1] in str(raised.value), (first, second)
+        tried += 1
+    assert tried > 150
+
+
+@pytest.mark.parametrize(
+    ("setting", "said"),
+    [
+        ({"sync_bn": True}, "--sync-bn is for"),
+        ({"memory": True}, "--memory is for"),
+        ({"kvstore": "sharded-optimizer"}, "--kvstore sharded-optimizer is for"),
+    ],
+    ids=str,
+)
+def test_what_one_process_can_do_alone_is_refused_to_several(setting, said):
+    config = TrainConfig(**setting)
+    resolve_config(config, group=SummingGroup(0, 1))
+    with pytest.raises(UsageError, match=f"^{said} the devices of one process, and 2 .*: "):
+        resolve_config(config, group=SummingGroup(0, 2))
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("", "--compress fp16: it is for what several processes send each other over Horovod"),
+        ("dist_sync", "--compress fp16: dist_sync cannot sum float16: choose --backend horovod"),
+        ("horovod", None),
+    ],
+)
+def test_float16_travels_over_horovod_only(name, said):
+    """There with checkpoints, --on-nan skip, any kvstore that sums, any split: nothing is kept."""
+    group = SummingGroup(0, 2)
+    group.name, group.sums_float16 = name, name == "horovod"
+    config = TrainConfig(
+        compress="fp16", kvstore="ring", checkpoint_every="5 steps", on_nan="skip", split="layers",
+        devices="cpu*2",
+    )  # fmt: skip
+    if said is None:
+        resolve_config(config, group=group)
+        return
+    with pytest.raises(UsageError, match=said) as raised:
+        resolve_config(config, group=group)
+    assert "\n" not in str(raised.value)
+
+
+@pytest.mark.parametrize("devices", ["cpu", "cpu*2"])
+@pytest.mark.parametrize("kvstore", ["device", "local", "ring"])
+def test_processes_send_2_bits_whatever_sums_over_their_devices(devices, kvstore):
+    """That store compresses nothing: what it sums is whole."""
+    config = TrainConfig(compress="2bit:0.25", devices=devices, kvstore=kvstore, check_replicas=2)
+    plan = make_plan(config, group=SummingGroup(0, 2))
+    assert plan.compress == plan.settings()["compress"] == "2bit:0.25"
+    arrays = [nd.array([0.1], ctx) for ctx in (mx.cpu(0), mx.cpu(1))]
+    plan.kvstore.pushpull(0, arrays, out=arrays)
+    assert arrays[0].asnumpy() == np.float32(0.1) + np.float32(0.1)
+
+
+@pytest.mark.parametrize(
+    ("setting", "said"),
+    [
+        ({"checkpoint_every": "5 steps"}, "--checkpoint-every 5 steps and --compress 2bit:0.5 con"),
+        ({"on_nan": "skip"}, "--on-nan skip and --compress 2bit:0.5 contradict each other"),
+        ({"split": "layers", "devices": "cpu*2"}, "--compress 2bit:0.5 is for --split data"),
+        ({"update_on_servers": True}, "--compress 2bit:0.5 and --update-on-servers contradict"),
+    ],
+    ids=str,
+)
+def test_processes_that_send_2_bits_are_refused_what_needs_whole_gradients(setting, said):
+    group = SummingGroup(0, 2)
+    group.servers = 1
+    with pytest.raises(UsageError, match=f"^{said}") as raised:
+        make_plan(TrainConfig(compress="2bit", **setting), group=group)
+    assert "\n" not in str(raised.value)
+
+
+def test_one_process_over_horovod_is_told_that_nothing_is_compressed():
+    """It may be what is left of several: the run goes on, with the same settings."""
+    group = SummingGroup(0, 1)
+    group.sums_float16 = True
+    config = TrainConfig(compress="fp16", devices="cpu*2")
+    with pytest.warns(GluonlabWarning, match="one process has nobody to send gradients to"):
+        plan = make_plan(config, group=group)
+    assert plan.compress == plan.settings()["compress"] == "fp16"
+
+
+def test_gpus_that_have_computed_otherwise_are_noticed(monkeypatch):
+    monkeypatch.setattr(math_modes, "_in_use", math_modes.Arithmetic(False, False))
+    settings, said = WRONG[DEVICES, "arithmetic"]
+    # as if it were here: nothing is computed
+    monkeypatch.setattr(plans, "find_devices", lambda config, group: [mx.gpu(0)])
+    with pytest.raises(UsageError, match=said):
+        set_up_devices(resolve_config(TrainConfig(**settings)))
+
+
+@pytest.mark.parametrize("key", [key for key in KEYS if key not in BEFORE_THE_NETWORK])
+def test_a_check_of_the_network_fires_alone(key):
+    settings, said = WRONG[key]
+    plan, net = plan_of(settings), get_model("lenet", 10)
+    if key == (NETWORK, "deterministic"):
+        plan, net = dataclasses.replace(plan, ctxs=[mx.gpu(0)]), nn.MaxPool1D()
+    if key == (NETWORK, "on-nan"):
+        net = get_model("resnet8", 10)
+    net.initialize()
+    if key == (BATCH, "export"):
+        plan, net = plan_of(settings, UserComponents(net=Erf)), Erf(10)
+        net.initialize()
+    if key[0] == BATCH:
+        net(mx.nd.zeros((1, 1, 28, 28)))
+    with pytest.raises(UsageError) as raised:
+        if key[0] == NETWORK:
+            check_network(plan, net)
+        else:
+            check_batch(plan, net, 2)
+            check_exportable(plan, net)
+    assert said in str(raised.value)

@@ -1,0 +1,280 @@
+"""Learning rates: closed forms, at the boundaries, and what every step of a run is made with."""
+
+import functools
+import math
+
+import mxnet as mx
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+from mxnet import autograd, gluon
+from support.covering import pairwise
+from support.devices import contexts, named
+from support.examples import examples
+from support.kvstore_runs import BATCHES, OPTIMIZERS, small_net
+from support.reference import all_equal, cpus, distance, train_on_devices, values
+from support.run_files import read_metrics
+
+from gluonlab.bucketed_trainer.trainer import BucketedTrainer
+from gluonlab.config import TrainConfig
+from gluonlab.data.loading.batch_loader import Loader
+from gluonlab.kvstores import make_kvstore
+from gluonlab.optimizers.optimizer_registry import OPTIMIZERS as OFFERED
+from gluonlab.optimizers.optimizer_registry import make_optimizer
+from gluonlab.training.build_network import make_net
+from gluonlab.training.learning_rate_schedule import LR_SCHEDULES, Rates, make_rates
+from gluonlab.training.loop import train
+from gluonlab.training.plan import make_plan
+from gluonlab.training.reporter import Reporter
+
+BASE, FINAL = 0.4, 0.02
+
+
+def rates(schedule, steps=100, warmup_steps=0, milestones=(), **more):
+    return Rates(BASE, steps, schedule, warmup_steps, FINAL, 0.3, milestones, **more)
+
+
+# --- closed forms
+
+
+@pytest.mark.parametrize("warmup_steps", [0, 1, 7, 99])
+@pytest.mark.parametrize("schedule", LR_SCHEDULES)
+def test_the_rate_at_the_boundaries(schedule, warmup_steps):
+    """The first step, the last of the warm-up, the first after it, and the last of the run."""
+    found = rates(schedule, warmup_steps=warmup_steps, milestones=(99,))
+    rest = 100 - warmup_steps
+    last = {
+        "constant": BASE,
+        "step": BASE * 0.3,
+        "cosine": FINAL + (BASE - FINAL) * (1 + math.cos(math.pi * (rest - 1) / rest)) / 2,
+        "linear": FINAL + (BASE - FINAL) / rest,
+    }
+    assert found(1) == pytest.approx(BASE / max(1, warmup_steps))
+    assert found(max(1, warmup_steps)) == BASE
+    assert found(warmup_steps + 1) == pytest.approx(BASE if rest > 1 else last[schedule])
+    assert found(100) == pytest.approx(last[schedule])
+    assert found(101) == pytest.approx(
+        FINAL if schedule in ("cosine", "linear") else last[schedule]
+    )
+
+
+MXNETS = {
+    "cosine": (
+        lambda w: mx.lr_scheduler.CosineScheduler(60, base_lr=BASE, final_lr=FINAL, warmup_steps=w),
+        1,
+    ),
+    "linear": (
+        lambda w: mx.lr_scheduler.PolyScheduler(
+            60, base_lr=BASE, pwr=1, final_lr=FINAL, warmup_steps=w
+        ),
+        1,
+    ),
+    "step": (
+        lambda w: mx.lr_scheduler.MultiFactorScheduler([20, 45], 0.3, base_lr=BASE, warmup_steps=w),
+        0,
+    ),
+}
+
+
+@pytest.mark.parametrize("warmup_steps", [0, 1, 12])
+@pytest.mark.parametrize("schedule", MXNETS)
+def test_the_rates_are_those_of_mxnets_own_schedulers(schedule, warmup_steps):
+    """Where they go on evenly, MXNet's are a step ahead: their first update is made with the second
+    rate.
+    """
+    make, ahead = MXNETS[schedule]
+    own, theirs = rates(schedule, 60, warmup_steps, (20, 45)), make(warmup_steps)
+    for step in range(1, 61):
+        expected = theirs(step if step <= warmup_steps else step - ahead)
+        assert own(step) == pytest.approx(expected, rel=1e-12)
+
+
+RATES = st.builds(
+    Rates,
+    base_lr=st.floats(0.01, 10),
+    steps=st.integers(1, 60),
+    schedule=st.sampled_from(sorted(LR_SCHEDULES)),
+    warmup_steps=st.integers(0, 60),
+    final_lr=st.floats(0, 0.01),
+    decay=st.floats(0.01, 0.99),
+    milestones=st.lists(st.integers(1, 60), max_size=3).map(sorted).map(tuple),
+).filter(lambda rates: rates.warmup_steps <= min(rates.steps, *rates.milestones, 60))
+
+
+@examples(40)
+@given(RATES)
+@example(Rates(0.224, 1, "cosine", final_lr=0.007154205656813448))  # whose sum is rounded upwards
+def test_a_rate_grows_in_the_warm_up_and_falls_after_it(rates):
+    found = [rates(step) for step in range(1, rates.steps + 1)]
+    up, down = found[: rates.warmup_steps], found[rates.warmup_steps :]
+    assert all(a < b for a, b in zip(up, up[1:]))
+    assert all(a >= b for a, b in zip(down, down[1:]))
+    assert all(0 < rate <= rates.base_lr for rate in found)
+    # asked once more, for steps that are past
+    assert found == [rates(step) for step in range(1, rates.steps + 1)]
+
+
+def test_a_rate_that_float32_does_not_know_is_0():
+    net = small_net(contexts(1))
+    before = values(net)
+    tiny = Rates(1.0, 5, "step", decay=1e-20, milestones=(1, 2, 3))
+    trainer = BucketedTrainer(
+        net.collect_params(), "sgd", {"learning_rate": 1.0, "lr_scheduler": tiny}
+    )
+    for _ in range(2):  # no gradient yet: nothing moves
+        trainer.apply(1)
+    train_on_devices(net, trainer, contexts(1), BATCHES[:1])
+    assert tiny(3) == 0
+    assert all_equal(values(net), before)
+
+
+def test_words_and_settings_say_what_is_used():
+    assert rates("cosine", warmup_steps=46).in_words() == "cosine to 0.02, warm-up in 46 steps"
+    assert rates("step", milestones=(20, 45)).in_words() == "times 0.3 after 20 and 45 steps"
+    assert rates("step", milestones=(20,)).settings() == {
+        "lr_schedule": "step", "warmup_steps": 0, "lr_decay": 0.3, "lr_decay_steps": [20]
+    }  # fmt: skip
+    assert rates("linear", warmup_steps=1).settings() == {
+        "lr_schedule": "linear",
+        "warmup_steps": 1,
+        "final_lr": FINAL,
+    }
+
+
+# --- from the settings of a run
+
+
+@pytest.mark.parametrize(
+    ("settings", "expected"),
+    [
+        ({"lr_decay_epochs": "3,5"}, Rates(0.4, 80, "step", milestones=(30, 50))),
+        (
+            {"lr_decay_epochs": [3], "lr_decay": 0.5},
+            Rates(0.4, 80, "step", decay=0.5, milestones=(30,)),
+        ),
+        ({}, Rates(0.4, 80, "step", milestones=(40, 60))),
+        ({"warmup_epochs": 2}, Rates(0.4, 80, "step", warmup_steps=20, milestones=(50, 65))),
+        (
+            {"lr_schedule": "linear", "warmup_epochs": 0.25},
+            Rates(0.4, 80, "linear", warmup_steps=2),
+        ),
+    ],
+    ids=str,
+)
+def test_epochs_become_steps(settings, expected):
+    assert (
+        make_rates(
+            TrainConfig(**{"lr_schedule": "step", **settings}), 0.4, epochs=8, steps_per_epoch=10
+        )
+        == expected
+    )
+
+
+def test_a_run_of_a_single_step_is_made_with_the_full_rate():
+    for schedule in LR_SCHEDULES:
+        assert (
+            make_rates(TrainConfig(lr_schedule=schedule), 0.4, epochs=1, steps_per_epoch=1)(1)
+            == 0.4
+        )
+
+
+def test_scaling_the_rate_scales_the_whole_schedule():
+    config = TrainConfig(
+        devices=named(1), lr_schedule="linear", lr=0.4, final_lr=0.1, batch_size=100
+    )
+    one = make_plan(config).rates
+    three = make_plan(config.replace(devices=named(3), scale_lr=True)).rates
+    # as many steps, unscaled
+    same = make_plan(config.replace(devices=named(3), batch_size=None, global_batch_size=300)).rates
+    steps = range(1, three.steps + 1)
+    assert [three(step) for step in steps] == pytest.approx([3 * same(step) for step in steps])
+    assert three(1) == pytest.approx(3 * one(1))
+
+
+# --- what training does with them
+
+
+@functools.lru_cache(maxsize=None)
+def parameters_with_rates_by_hand(optimizer, rates):
+    net = small_net(cpus(1))
+    params = {**OPTIMIZERS[optimizer], "learning_rate": rates[1]}
+    trainer = gluon.Trainer(net.collect_params(), optimizer, params, kvstore=None)
+    for rate, batch in zip(rates, BATCHES):
+        trainer.set_learning_rate(rate)
+        train_on_devices(net, trainer, cpus(1), [batch])
+    return values(net)
+
+
+@pairwise(k=[1, 3], store=["device", "ring", "sharded-optimizer"], optimizer=list(OPTIMIZERS))
+def test_every_step_is_made_with_its_rate(k, store, optimizer):
+    """The reference is told each rate by hand, so nothing depends on how it counts updates."""
+    schedule = Rates(0.3, len(BATCHES), "cosine", warmup_steps=2)
+    by_hand = (
+        0.15,
+        0.3,
+        0.3,
+        0.3 * (1 + math.cos(math.pi / 3)) / 2,
+        0.3 * (1 + math.cos(2 * math.pi / 3)) / 2,
+    )
+    expected = parameters_with_rates_by_hand(optimizer, by_hand)
+    params = {**OPTIMIZERS[optimizer], "learning_rate": 0.3}
+    net = small_net(contexts(k))
+    bucketed = BucketedTrainer(
+        net.collect_params(),
+        optimizer,
+        {**params, "lr_scheduler": schedule},
+        make_kvstore(store),
+        bucket_bytes=100,
+    )
+    train_on_devices(net, bucketed, contexts(k), BATCHES)
+    assert len(bucketed.buckets) > 1  # an update counts once, however many buckets it takes
+    for ctx in contexts(k):
+        assert distance(values(net, ctx), expected) <= 1e-5
+
+
+@pytest.mark.parametrize("optimizer", OFFERED)
+def test_every_optimizer_follows_a_schedule(optimizer):
+    """To the bit, on one device."""
+    schedule = Rates(0.1, len(BATCHES), "linear", warmup_steps=2)
+    expected, net = small_net(contexts(1)), small_net(contexts(1))
+    trainer = gluon.Trainer(
+        expected.collect_params(), make_optimizer(optimizer, {"learning_rate": 0.1}), kvstore=None
+    )
+    for step, batch in enumerate(BATCHES, start=1):
+        trainer.set_learning_rate(schedule(step))
+        train_on_devices(expected, trainer, contexts(1), [batch])
+    bucketed = BucketedTrainer(
+        net.collect_params(),
+        make_optimizer(optimizer, {"learning_rate": 0.1, "lr_scheduler": schedule}),
+    )
+    train_on_devices(net, bucketed, contexts(1), BATCHES)
+    assert all_equal(values(net), values(expected))
+
+
+def test_the_recorded_rates_are_those_of_the_run(tmp_path):
+    """Gluon's own trainer on one device ends where the run did when it is given the rates that
+    metrics.jsonl holds.
+    """
+    config = TrainConfig(
+        devices=named(1), model="mlp", epochs=2, batch_size=300, optimizer="sgd", lr=0.3,
+        momentum=0.9, lr_schedule="step", lr_decay=0.5, lr_decay_epochs="1", warmup_epochs=0.6,
+        momentum_rule="mxnet", out=str(tmp_path / "run"),
+    )  # fmt: skip
+    run = train(config, reporter=Reporter())
+    lines = read_metrics(run.run_dir)
+    recorded = [line["lr"] for line in lines if line["kind"] == "step"]
+    assert recorded == pytest.approx([0.1, 0.2, 0.3, 0.3, 0.3, 0.15, 0.15, 0.15, 0.15, 0.15])
+    assert [line["lr"] for line in lines if line["kind"] == "epoch"] == pytest.approx([0.3, 0.15])
+    plan = make_plan(config)
+    net = make_net(plan)
+    trainer = gluon.Trainer(net.collect_params(), "sgd", {"momentum": 0.9}, kvstore=None)
+    rate_of = iter(recorded)
+    loader = Loader(plan.dataset.train, plan.ctxs, 300, config.seed)
+    for _ in range(2):
+        for (images,), (labels,) in loader:
+            trainer.set_learning_rate(next(rate_of))
+            with autograd.record():
+                total = gluon.loss.SoftmaxCrossEntropyLoss()(net(images), labels).sum()
+            total.backward()
+            trainer.step(len(images))
+    assert distance(values(run.net), values(net)) <= 1e-4

@@ -1,0 +1,106 @@
+"""Processes of a group see time and signals change after the same step; one alone sees its own."""
+
+import os
+import signal
+import time
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from support.process_group import in_processes
+
+from gluonlab.host.signals import RAISED, EndRequest
+from gluonlab.training.stop_consensus import EVERY, Consensus
+
+EXCHANGES = 6
+
+
+def exchange(group, consensus):
+    """What the losses bring about, every few steps."""
+    consensus.hear(group.total(consensus.numbers()))
+
+
+@settings(max_examples=20)
+@given(
+    st.lists(
+        st.one_of(st.none(), st.tuples(st.integers(0, EXCHANGES - 1), st.sampled_from([*RAISED]))),
+        min_size=2, max_size=4,
+    )
+)  # fmt: skip
+def test_all_see_a_signal_after_the_same_exchange(of_ranks):
+    """Each rank may get one, before one of the exchanges."""
+
+    def work(group):
+        request = EndRequest()
+        consensus, seen = Consensus(group, request), []
+        for number in range(EXCHANGES):
+            before, own = consensus.signal, of_ranks[group.rank]
+            if own is not None and own[0] == number:
+                request.take(own[1])
+            assert consensus.signal == before
+            exchange(group, consensus)
+            seen.append((consensus.signal, consensus.moment()))
+        return seen
+
+    everyones = in_processes(len(of_ranks), work)
+    assert all(seen == everyones[0] for seen in everyones)
+    first = min((own[0] for own in of_ranks if own is not None), default=EXCHANGES)
+    signals, moments = zip(*everyones[0])
+    assert [number for number in signals[:first] if number is not None] == []
+    assert all(number in RAISED for number in signals[first:])
+    assert list(moments) == sorted(moments) and moments[0] > 0
+
+
+def test_the_time_is_that_of_rank_0():
+    def work(group):
+        before = time.monotonic()
+        if group.rank:
+            group.total(np.zeros(1))  # rank 0 has begun
+        consensus, begun = Consensus(group), time.monotonic()
+        if group.rank == 0:
+            group.total(np.zeros(1))
+        assert consensus.moment() == 0
+        asked = time.monotonic()
+        exchange(group, consensus)
+        told, answered = consensus.moment(), time.monotonic()
+        while time.monotonic() == answered:
+            pass
+        assert consensus.moment() == told
+        return told, asked - begun, answered - before
+
+    (first, least, most), (second, *_) = in_processes(2, work)
+    assert first == second
+    assert least - 1e-6 <= first <= most + 1e-6
+
+
+def test_an_evaluation_of_a_group_ends_after_the_same_batch():
+    def work(group):
+        request, done = EndRequest(), []
+        consensus = Consensus(group, request)
+
+        class Enough(Exception):
+            pass
+
+        def answer():
+            raise Enough
+
+        with pytest.raises(Enough):
+            for batch in consensus.between(range(50), answer):
+                done.append(batch)
+                if (group.rank, batch) == (1, 9):
+                    request.take(signal.SIGTERM)
+        with pytest.raises(RAISED[signal.SIGTERM]):
+            consensus.answer()
+        return done
+
+    assert in_processes(2, work) == [list(range(3 * EVERY))] * 2
+
+
+def test_a_process_alone_sees_its_own_signal_at_once():
+    with pytest.raises(KeyboardInterrupt), EndRequest() as request:
+        consensus = Consensus(request=request)
+        assert consensus.signal is None and not consensus.numbers()[1:].any()
+        os.kill(os.getpid(), signal.SIGINT)
+        assert consensus.signal == signal.SIGINT
+        consensus.answer()
