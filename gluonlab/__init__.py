@@ -22,6 +22,7 @@ import importlib  # noqa: E402
 import importlib.util  # noqa: E402
 from typing import TYPE_CHECKING, Any, List  # noqa: E402
 
+from gluonlab import renamed  # noqa: E402
 from gluonlab.engine import mxnet_setup  # noqa: E402
 from gluonlab.host import signals  # noqa: E402
 
@@ -61,6 +62,7 @@ __all__ = sorted(_PUBLIC)
 
 signals.delay_in_imports()
 mxnet_setup.install()
+renamed.install()
 
 
 def __getattr__(name: str) -> Any:

@@ -14,6 +14,7 @@ from typing import Any, Dict, Iterable, Iterator, List, Mapping, NamedTuple, Seq
 
 from gluonlab.collectives.schedule import Schedule, is_whole
 from gluonlab.errors import ScheduleError
+from gluonlab.renamed import get_renamed
 
 INFINITE = float("inf")
 Pair = Tuple[int, int]  # (src, dst)
@@ -393,3 +394,7 @@ def _slower_by(copy_bytes_per_s: float, add_bytes_per_s: float) -> float:
     if add_bytes_per_s >= copy_bytes_per_s:
         return INFINITE
     return 1 / (1 / add_bytes_per_s - 1 / copy_bytes_per_s)
+
+
+def __getattr__(name: str) -> Any:
+    return get_renamed(__name__, name)

@@ -1,0 +1,119 @@
+"""Old names of modules, functions and classes. They work for one release, with a warning.
+
+`OLD_NAMES` lists every name that version 0.2.0 documented and that has changed since then.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.abc
+import importlib.machinery
+import sys
+import types
+import warnings
+from typing import Any, Dict, Optional
+
+# Old dotted name: new dotted name. A module's submodules move with it.
+OLD_NAMES: Dict[str, str] = {
+    "gluonlab.bench.allreduce.measure": "gluonlab.bench.allreduce.measure_allreduce",
+    "gluonlab.bench.allreduce.plans": "gluonlab.bench.allreduce.candidate_schedules",
+    "gluonlab.bench.allreduce.table": "gluonlab.bench.allreduce.result_table",
+    "gluonlab.bench.allreduce.variants": "gluonlab.bench.allreduce.measure_allreduce",
+    "gluonlab.collectives.bounds": "gluonlab.collectives.lower_bounds",
+    "gluonlab.collectives.check": "gluonlab.collectives.verify_schedule",
+    "gluonlab.collectives.cost": "gluonlab.collectives.cost_model",
+    "gluonlab.collectives.executor": "gluonlab.collectives.schedule_executor",
+    "gluonlab.collectives.for_links": "gluonlab.collectives.topology_aware",
+    "gluonlab.collectives.partition": "gluonlab.collectives.chunk_layout",
+    "gluonlab.collectives.topology.make_topology": "gluonlab.collectives.named_topologies.make_topology",
+    "gluonlab.data.loading.loader": "gluonlab.data.loading.batch_loader",
+    "gluonlab.data.loading.shards": "gluonlab.data.loading.split_batch",
+    "gluonlab.drawing.live": "gluonlab.drawing.matplotlib_figures",
+    "gluonlab.exercises.shared": "gluonlab.exercises",
+    "gluonlab.exercises.shared.watch": "gluonlab.exercises.array_tracking",
+    "gluonlab.inference.loaded": "gluonlab.inference.loaded_network",
+    "gluonlab.kvstores.group_store": "gluonlab.kvstores.process_group_store",
+    "gluonlab.launch.environments": "gluonlab.launch.rank_environment",
+    "gluonlab.launch.horovod": "gluonlab.launch.horovod_group",
+    "gluonlab.launch.jobs": "gluonlab.launch.job_files",
+    "gluonlab.launch.parameter_server": "gluonlab.launch.parameter_server_group",
+    "gluonlab.launch.parts": "gluonlab.launch.group_processes",
+    "gluonlab.models.optimize": "gluonlab.models.optimize_network",
+    "gluonlab.parallel.pipeline.check": "gluonlab.parallel.pipeline.verify_pipeline",
+    "gluonlab.parallel.pipeline.price": "gluonlab.parallel.pipeline.pipeline_cost",
+    "gluonlab.parallel.pipeline.schedule": "gluonlab.parallel.pipeline.pipeline_schedule",
+    "gluonlab.runs.frame": "gluonlab.runs.data_frame",
+    "gluonlab.runs.result": "gluonlab.runs.run_result",
+    "gluonlab.study.trial": "gluonlab.study.short_training",
+    "gluonlab.timeline.picture": "gluonlab.timeline.timeline_svg",
+    "gluonlab.training.finished": "gluonlab.training.evaluate_run",
+    "gluonlab.training.memory": "gluonlab.training.run_memory",
+    "gluonlab.training.network": "gluonlab.training.build_network",
+    "gluonlab.training.prepare": "gluonlab.training.training_setup",
+    "gluonlab.update": "gluonlab.bucketed_trainer",
+}
+
+
+def find_new_name(old: str) -> Optional[str]:
+    """Return the new dotted name of ``old``, or None if ``old`` was not renamed."""
+    head, tail = old, ""
+    while head:
+        if head in OLD_NAMES:
+            return OLD_NAMES[head] + tail
+        head, dot, last = head.rpartition(".")
+        tail = f"{dot}{last}{tail}"
+    return None
+
+
+def get_renamed(module: str, name: str) -> Any:
+    """Return what ``name`` of ``module`` is called now, for a module's ``__getattr__``.
+
+    Raises AttributeError if ``name`` was not renamed.
+    """
+    new = find_new_name(f"{module}.{name}")
+    if new is None:
+        raise AttributeError(f"module {module!r} has no attribute {name!r}")
+    _warn(f"{module}.{name}", new)
+    home, _, last = new.rpartition(".")
+    return getattr(importlib.import_module(home), last)
+
+
+def install() -> None:
+    """Let old names of modules be imported."""
+    # Last, so that only an import that would fail is looked up here.
+    sys.meta_path.append(_OldModuleFinder())
+
+
+class _OldModuleFinder(importlib.abc.MetaPathFinder):
+    """Finds the modules of OLD_NAMES."""
+
+    def find_spec(
+        self, fullname: str, path: Any, target: Optional[types.ModuleType] = None
+    ) -> Optional[importlib.machinery.ModuleSpec]:
+        if find_new_name(fullname) is None:
+            return None
+        return importlib.machinery.ModuleSpec(fullname, _OldModuleLoader(), is_package=True)
+
+
+class _OldModuleLoader(importlib.abc.Loader):
+    """Creates a module that passes each name on to the module's successor."""
+
+    def create_module(self, spec: importlib.machinery.ModuleSpec) -> types.ModuleType:
+        return _OldModule(spec.name)
+
+    def exec_module(self, module: types.ModuleType) -> None:
+        new = find_new_name(module.__name__)
+        assert new is not None  # find_spec has checked it
+        importlib.import_module(new)
+
+
+class _OldModule(types.ModuleType):
+    def __getattr__(self, name: str) -> Any:
+        # Dunder names are looked up by the import system, not by users.
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return get_renamed(self.__name__, name)
+
+
+def _warn(old: str, new: str) -> None:
+    warnings.warn(f"{old} is now {new}", DeprecationWarning, stacklevel=4)
