@@ -25,7 +25,9 @@ OLD_NAMES: Dict[str, str] = {
     "gluonlab.collectives.executor": "gluonlab.collectives.schedule_executor",
     "gluonlab.collectives.for_links": "gluonlab.collectives.topology_aware",
     "gluonlab.collectives.partition": "gluonlab.collectives.chunk_layout",
-    "gluonlab.collectives.topology.make_topology": "gluonlab.collectives.named_topologies.make_topology",
+    "gluonlab.collectives.topology.make_topology": (
+        "gluonlab.collectives.named_topologies.make_topology"
+    ),
     "gluonlab.data.loading.loader": "gluonlab.data.loading.batch_loader",
     "gluonlab.data.loading.shards": "gluonlab.data.loading.split_batch",
     "gluonlab.drawing.live": "gluonlab.drawing.matplotlib_figures",

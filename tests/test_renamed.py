@@ -8,7 +8,6 @@ import pytest
 import gluonlab
 from gluonlab.renamed import OLD_NAMES, find_new_name
 
-
 # What the documentation and the labs of version 0.2.0 import.
 DOCUMENTED = """
     bench.allreduce.measure.measure bench.allreduce.plans.make_plans

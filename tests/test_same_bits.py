@@ -23,7 +23,7 @@ def test_the_combinations_are_valid_and_the_same_each_time():
 def test_a_checkout_that_trains_otherwise_is_found(tmp_path, planted, status):
     shutil.copytree(REPOSITORY / "gluonlab", tmp_path / "gluonlab")
     if planted:
-        file = tmp_path / "gluonlab" / "update" / "rates.py"
+        file = tmp_path / "gluonlab" / "training" / "learning_rate_schedule.py"
         text = file.read_text(encoding="utf-8")
         assert "return rates.base_lr\n" in text
         file.write_text(text.replace("rates.base_lr\n", "1.001 * rates.base_lr\n"), "utf-8")

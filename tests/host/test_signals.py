@@ -157,7 +157,7 @@ sys.meta_path.insert(0, Counts())
     ("nth", "number"),
     [(2, signal.SIGINT), *(
         pytest.param(nth, number, marks=pytest.mark.long)
-        for nth in (1, 7, 20, 50, 90, 130, 200, 300, 500, 800, 900)
+        for nth in (1, 7, 20, 50, 90, 130, 200, 300, 500, 600)
         for number in (signal.SIGINT, signal.SIGTERM)
         if number == signal.SIGINT or nth > 130  # before the command begins it is Python's
     )],

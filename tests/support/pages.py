@@ -7,6 +7,7 @@ import re
 import shlex
 import subprocess
 from dataclasses import fields
+from itertools import dropwhile
 from pathlib import Path
 from typing import NamedTuple, Optional
 
@@ -52,8 +53,10 @@ def shown_program(name):
 def commands_of(block):
     """The commands of a block, each as a line without its comment."""
     joined = re.sub(r"\\\n\s*", "", block.code)
-    words = (shlex.split(line, comments=True) for line in joined.splitlines())
-    return [shlex.join(each) for each in words if each]
+    lines = (shlex.split(line, comments=True) for line in joined.splitlines())
+    # NAME=value before a command sets its environment.
+    commands = (list(dropwhile(lambda word: re.match(r"[A-Z_]+=", word), line)) for line in lines)
+    return [shlex.join(words) for words in commands if words]
 
 
 def parse(words):

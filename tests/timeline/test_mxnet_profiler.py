@@ -12,7 +12,7 @@ mx.profiler.dump(finished=False)
 """
 OURS = """
 import gluonlab, mxnet as mx
-from gluonlab.timeline import profiler
+from gluonlab.timeline import mxnet_profiler as profiler
 profiler.start()
 mx.nd.ones((3,)).wait_to_read()
 events = profiler.events()
@@ -53,7 +53,7 @@ def test_who_configures_it_after_a_recording_is_told_so_at_the_next(python):
 
 BESIDE = """
 import gluonlab, mxnet as mx, threading
-from gluonlab.timeline import profiler
+from gluonlab.timeline import mxnet_profiler as profiler
 stopping = threading.Event()
 
 def call():
