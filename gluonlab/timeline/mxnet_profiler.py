@@ -92,8 +92,11 @@ def _of_cpu_device(event: Event) -> Event:
 
 def _rows() -> Iterator[Event]:
     """The rows as MXNet numbers and names them (src/profiler/profiler.cc): CPU devices, GPUs."""
-    devices = [f"cpu/{number}" for number in range(len(os.sched_getaffinity(0)))]
-    devices += [f"gpu/{number}" for number in range(mx.context.num_gpus())]
+    gpus = mx.context.num_gpus()
+    # Without GPUs, the two rows for their memory serve two more CPU devices (_of_cpu_device).
+    cpu_rows = len(os.sched_getaffinity(0)) + (0 if gpus else len(MEMORY_OF_GPUS))
+    devices = [f"cpu/{number}" for number in range(cpu_rows)]
+    devices += [f"gpu/{number}" for number in range(gpus)]
     for number, name in enumerate(devices):
         yield {"ph": "M", "name": "process_name", "pid": number, "args": {"name": name}}
 
