@@ -16,13 +16,13 @@ from gluonlab.config.option_types import whole
 from gluonlab.errors import ConfigError, DataError
 from gluonlab.files.atomic_files import check_new, check_new_or_marked
 from gluonlab.plain_text import json_text
-from gluonlab.runs.run_schema import WRONG
+from gluonlab.runs.run_schema import WRONG_IMAGES
 
 if TYPE_CHECKING:
     from gluonlab.inference.loaded_network import LoadedRun
     from gluonlab.inference.predictions import PredictedBatch
 
-TOP, SHEET = 5, WRONG
+DEFAULT_TOP, DEFAULT_SHEET = 5, WRONG_IMAGES
 EXAMPLE = "write python -m gluonlab.predict RUN IMAGE..."
 
 
@@ -33,7 +33,7 @@ EXAMPLE = "write python -m gluonlab.predict RUN IMAGE..."
 )
 @click.argument("run", required=False, metavar="RUN")
 @click.argument("images", nargs=-1, metavar="IMAGE...")
-@click.option("--top", metavar="N", help=f"classes for each image  [default: {TOP}]")
+@click.option("--top", metavar="N", help=f"classes for each image  [default: {DEFAULT_TOP}]")
 @json_option()
 @click.option("--csv", "as_csv", is_flag=True, help="print the result as CSV, and nothing else")
 @click.option("--sheet", metavar="FILE", help="draw the images with class and probability: a PNG")
@@ -41,7 +41,7 @@ EXAMPLE = "write python -m gluonlab.predict RUN IMAGE..."
     "--wrong",
     is_flag=True,
     help="instead of IMAGEs, the test images that the run gets wrong; "
-    f"the PNG is that of --sheet; without, and without --json and --csv, {SHEET}",
+    f"the PNG is that of --sheet; without, and without --json and --csv, {DEFAULT_SHEET}",
 )
 @click.option("--gpus", metavar="N", help="use N GPUs; without any, N CPU devices stand in")
 @click.option("--devices", metavar="SPEC", help="devices by name: gpu:0,2 gpu:* cpu cpu*4")
@@ -79,7 +79,7 @@ def main(
             raise ConfigError(
                 f"--wrong looks at the run's own test images, one class each: leave {other} out"
             )
-        _wrong(run, sheet, form, given(settings))
+        _predict_wrong_images(run, sheet, form, given(settings))
         return
     if settings["data_dir"] is not None:
         raise ConfigError(
@@ -87,7 +87,7 @@ def main(
         )
     if not images:
         raise ConfigError(f"no image is given: {EXAMPLE}, or --wrong for the run's test images")
-    count = TOP if top is None else whole(1)("--top", top)
+    count = DEFAULT_TOP if top is None else whole(1)("--top", top)
     _predict(run, list(images), count, sheet, form, given(settings))
 
 
@@ -99,12 +99,12 @@ def _predict(
     form: str,
     settings: Dict[str, Any],
 ) -> None:
-    loaded, pictures = _loaded(run, sheet, settings, images)
+    loaded, pictures = _load_run(run, sheet, settings, images)
     from gluonlab.inference import predictions
     from gluonlab.inference.predictions import MOST, write_sheet
 
     tiles: List[Any] = []
-    with _bar(len(pictures)) as tell:
+    with _progress_bar(len(pictures)) as tell:
 
         def saw(seen: "PredictedBatch") -> None:
             tell(seen)
@@ -123,18 +123,20 @@ def _predict(
     elif form == "csv":
         click.echo(predictions.predictions_as_csv(said, count))
     else:
-        click.echo(predictions.predictions_as_text(said, count) + _written(sheet))
+        click.echo(predictions.predictions_as_text(said, count) + _written_message(sheet))
 
 
-def _wrong(run: str, sheet: Optional[str], form: str, settings: Dict[str, Any]) -> None:
+def _predict_wrong_images(
+    run: str, sheet: Optional[str], form: str, settings: Dict[str, Any]
+) -> None:
     replace = sheet is None  # nobody has asked for that name, and may ask again
     if replace and form == "text":
-        sheet = SHEET
-    loaded, _ = _loaded(run, sheet, settings, None, replace)
+        sheet = DEFAULT_SHEET
+    loaded, _ = _load_run(run, sheet, settings, None, replace)
     from gluonlab.inference import predictions
     from gluonlab.inference.predictions import MOST, write_sheet
 
-    with _bar(None) as tell:
+    with _progress_bar(None) as tell:
         found = loaded.mistakes(tell)
     drawn = sheet if found.wrong else None
     if drawn is not None:
@@ -152,10 +154,10 @@ def _wrong(run: str, sheet: Optional[str], form: str, settings: Dict[str, Any]) 
     elif form == "csv":
         click.echo(predictions.mistakes_as_csv(found))
     else:
-        click.echo(predictions.mistakes_as_text(found) + _written(drawn))
+        click.echo(predictions.mistakes_as_text(found) + _written_message(drawn))
 
 
-def _loaded(
+def _load_run(
     run: str,
     sheet: Optional[str],
     settings: Dict[str, Any],
@@ -164,10 +166,10 @@ def _loaded(
 ) -> "Tuple[LoadedRun, List[Any]]":
     """The run, and the pictures; every mistake that needs no MXNet is found before it loads."""
     from gluonlab.inference.input_images import find_pictures
-    from gluonlab.runs.run_reader import read_finished
+    from gluonlab.runs.run_reader import read_finished_run
 
     try:
-        read_finished(Path(run))
+        read_finished_run(Path(run))
     except DataError as error:
         raise ConfigError(str(error)) from None
     if sheet is not None:
@@ -190,7 +192,7 @@ def _check_sheet(sheet: str, replace: bool) -> None:
 
 
 @contextmanager
-def _bar(total: Optional[int]) -> "Iterator[Callable[[PredictedBatch], None]]":
+def _progress_bar(total: Optional[int]) -> "Iterator[Callable[[PredictedBatch], None]]":
     """A progress bar on a terminal, for what takes more than a second."""
     from tqdm import tqdm
 
@@ -202,7 +204,7 @@ def _bar(total: Optional[int]) -> "Iterator[Callable[[PredictedBatch], None]]":
         yield lambda seen: bar.update(len(seen.said))
 
 
-def _written(sheet: Optional[str]) -> str:
+def _written_message(sheet: Optional[str]) -> str:
     return "" if sheet is None else f"\n\nwritten to {sheet}"
 
 

@@ -23,7 +23,7 @@ from gluonlab.errors import ConfigError, DataError
 from gluonlab.plain_text import columns, entry, json_text
 
 
-def _counts(text: str) -> List[int]:
+def _parse_device_counts(text: str) -> List[int]:
     if not re.fullmatch(r"\s*[1-9]\d*(\s*,\s*[1-9]\d*)+\s*", text):
         raise ConfigError(f"--compare {text}: give numbers of devices such as 1,2 or 1,2,4")
     counts = [int(count) for count in text.split(",")]
@@ -106,11 +106,11 @@ def main(
     if list_names and save_config is not None:
         raise ConfigError(f"--list and --save-config {save_config} contradict each other: give one")
     if list_names:
-        named = _names()
-        click.echo(json_text(named) if as_json else _names_in_words(named))
+        named = _choices_by_kind()
+        click.echo(json_text(named) if as_json else _format_choices(named))
         return
     if settings["model"] == "gluoncv:?":
-        click.echo(_names_of_gluoncv())
+        click.echo(_format_gluoncv_names())
         return
     instead = {
         "--evaluate": evaluate, "--resume": resume, "--find-batch-size": find_batch_size,
@@ -127,10 +127,10 @@ def main(
         elif not quiet:
             click.echo(f"written to {save_config}: --config {save_config} reads it")
     elif evaluate is not None:
-        from gluonlab.training.evaluated import check_given, evaluated
+        from gluonlab.training.evaluated import check_evaluation_options, read_evaluated_run
 
-        check_given(given(settings))
-        evaluated(Path(evaluate))
+        check_evaluation_options(given(settings))
+        read_evaluated_run(Path(evaluate))
         from gluonlab.cli.print_results import print_evaluation
         from gluonlab.training.evaluate_run import evaluate_run
 
@@ -143,11 +143,11 @@ def main(
     elif find_lr is not None:
         _find_lr(TrainConfig(**given(settings)), find_lr, as_json)
     else:
-        counts = _counts(compare) if compare is not None else None
+        counts = _parse_device_counts(compare) if compare is not None else None
         _run(TrainConfig(**given(settings)), counts, as_json, quiet, autoresume)
 
 
-def _check_early(config: TrainConfig, goes_on: bool = False) -> None:
+def _check_before_mxnet(config: TrainConfig, goes_on: bool = False) -> None:
     """Raise a UsageError if a run cannot write its folder, or if a name in the config is unknown.
 
     Loading MXNet takes as long as everything else before the first step: this does without, and the
@@ -163,15 +163,15 @@ def _check_early(config: TrainConfig, goes_on: bool = False) -> None:
     check_topology(config.topology, config.kvstore)
 
 
-def _check_interrupted(folder: str) -> None:
+def _check_resumable(folder: str) -> None:
     """Raise DataError if the folder does not contain a run."""
-    from gluonlab.runs.run_reader import RESUMED, read_description
+    from gluonlab.runs.run_reader import RUN_HINT, read_description
     from gluonlab.runs.run_schema import CHECKPOINTS
 
     if (Path(folder) / CHECKPOINTS).is_dir():
         return  # a checkpoint also contains the settings, if config.json is damaged
     try:
-        read_description(Path(folder), RESUMED)
+        read_description(Path(folder), RUN_HINT)
     except DataError as error:
         raise DataError(f"--resume {error}") from None
 
@@ -183,7 +183,7 @@ def _run(
     quiet: bool,
     autoresume: bool,
 ) -> None:
-    _check_early(config, goes_on=autoresume)
+    _check_before_mxnet(config, goes_on=autoresume)
     from gluonlab.cli.print_results import make_reporter, print_result  # here MXNet is loaded
     from gluonlab.training.loop import train
 
@@ -201,19 +201,19 @@ def _run(
 
 
 def _resume(folder: str, settings: Dict[str, Any], as_json: bool, quiet: bool) -> None:
-    _check_interrupted(folder)
+    _check_resumable(folder)
     from gluonlab.cli.print_results import make_reporter, print_result
     from gluonlab.training.loop import train
-    from gluonlab.training.resume import asked, interrupted
+    from gluonlab.training.resume import read_resume_point, resumed_config
 
-    before = interrupted(folder)
+    before = read_resume_point(folder)
     reporter = make_reporter(quiet or as_json)
-    result = train(asked(before, **settings), reporter=reporter, resume=before)
+    result = train(resumed_config(before, **settings), reporter=reporter, resume=before)
     print_result(result, as_json, quiet)
 
 
 def _find_batch_size(config: TrainConfig, budget_bytes: int, as_json: bool, quiet: bool) -> None:
-    _check_early(config.replace(out=None))  # it writes nothing
+    _check_before_mxnet(config.replace(out=None))  # it writes nothing
     from gluonlab.study.largest_batch import find_batch_size
 
     silent = quiet or as_json
@@ -225,7 +225,7 @@ def _find_batch_size(config: TrainConfig, budget_bytes: int, as_json: bool, quie
 
 def _find_lr(config: TrainConfig, steps: str, as_json: bool) -> None:
     count = whole(1)("--find-lr", steps)
-    _check_early(config)
+    _check_before_mxnet(config)
     from gluonlab.study import learning_rate_finder
     from gluonlab.study.study import in_terminal
 
@@ -235,7 +235,7 @@ def _find_lr(config: TrainConfig, steps: str, as_json: bool) -> None:
     click.echo(json_text(found.to_dict()) if as_json else in_terminal(lines))
 
 
-def _names() -> Dict[str, Dict[str, str]]:
+def _choices_by_kind() -> Dict[str, Dict[str, str]]:
     """What can be chosen: kinds, and of each the names with their summaries."""
     from gluonlab.data.sets.dataset_registry import DATASETS
     from gluonlab.kvstores import KVSTORES
@@ -256,18 +256,18 @@ def _names() -> Dict[str, Dict[str, str]]:
     return found
 
 
-def _names_in_words(named: Mapping[str, Mapping[str, str]]) -> str:
-    from gluonlab.training.recipes import described
+def _format_choices(named: Mapping[str, Mapping[str, str]]) -> str:
+    from gluonlab.training.recipes import format_recipes
 
     sections = {
         title: [line for name, said in each.items() for line in entry(name, said)]
         for title, each in named.items()
     }
-    sections["recipes"] = described()
+    sections["recipes"] = format_recipes()
     return "\n\n".join("\n".join([title, *lines]) for title, lines in sections.items())
 
 
-def _names_of_gluoncv() -> str:
+def _format_gluoncv_names() -> str:
     from gluonlab.models import gluoncv_zoo
 
     names = gluoncv_zoo.gluoncv_names()

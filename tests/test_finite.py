@@ -21,7 +21,7 @@ from gluonlab.models import MODELS, ModelKind
 from gluonlab.parallel.data.strategy import data_parallel
 from gluonlab.training.evaluate_run import evaluate_run
 from gluonlab.training.loop import train
-from gluonlab.training.loss_meter import LossLog
+from gluonlab.training.loss_meter import AsyncLossMeter
 from gluonlab.training.reporter import Reporter
 
 
@@ -185,7 +185,7 @@ def test_a_file_with_a_hidden_nan_is_refused_to_begin_with_and_to_evaluate(tmp_p
 @pytest.mark.parametrize("may_overflow", [False, True])
 @pytest.mark.parametrize("loss", [5e17, LARGEST_LOSS, 1e38])
 def test_an_absurd_loss_is_diverged_long_before_it_is_nan(loss, may_overflow):
-    log = LossLog(contexts(1), may_overflow)
+    log = AsyncLossMeter(contexts(1), may_overflow)
     log.append([nd.array([2.0], ctx=device())], 1)
     log.append([nd.array([loss * 3], ctx=device())], 3)
     with pytest.raises(
@@ -193,7 +193,7 @@ def test_an_absurd_loss_is_diverged_long_before_it_is_nan(loss, may_overflow):
         match=rf"^the loss became {loss:.3g} at step 2: use a smaller".replace("+", r"\+"),
     ):
         log.flush()
-    assert [step.step for step in log.rest] == [1]
+    assert [step.step for step in log.steps_before_divergence] == [1]
 
 
 @pytest.mark.parametrize("scale", [1.0, 255.0, 1e4])

@@ -233,7 +233,7 @@ def moves(way: Way) -> Moves:
 def taken(way: Way) -> List[Taken]:
     """What each device takes, as --memory plans it."""
     assert way.plan is not None and way.strategy is not None
-    of_copy = way.strategy.taken(ShardSizes((way.plan.largest_share,)))
+    of_copy = way.strategy.taken(ShardSizes((way.plan.largest_shard_size,)))
     return of_copy * len(way.plan.split.copies)
 
 

@@ -32,7 +32,7 @@ from gluonlab.parallel.strategy import Strategy
 from gluonlab.parallel.training_loss import make_loss
 from gluonlab.timeline.recorder import Recorder
 from gluonlab.training.build_network import make_net
-from gluonlab.training.loss_meter import LossLog
+from gluonlab.training.loss_meter import AsyncLossMeter
 from gluonlab.training.plan import make_plan
 
 
@@ -84,7 +84,7 @@ def make(
         raw=True,
         resident_bytes=plan.resident_bytes,
     )
-    log, batches = LossLog(plan.ctxs), _for_ever(loader)
+    log, batches = AsyncLossMeter(plan.ctxs), _for_ever(loader)
 
     def run(steps: int) -> Dict[str, float]:
         with competing(competitors), overlapping(overlap):

@@ -143,15 +143,15 @@ def _json(text: str) -> Any:
 
 
 def _of_run(path: str, content: Mapping[str, Any]) -> Dict[str, Any]:
-    from gluonlab.runs.run_reader import description
+    from gluonlab.runs.run_reader import parse_description
 
     try:
-        found = description(Path(path).parent, content, f"--config {path}", HOW)
+        found = parse_description(Path(path).parent, content, f"--config {path}", HOW)
     except DataError as error:
         raise ConfigError(str(error)) from None
     if found.is_comparison:
         raise ConfigError(f"--config {path} is of a comparison: give that of one of its runs")
-    return found.asked
+    return found.requested
 
 
 def _name(key: str, where: str) -> str:

@@ -34,8 +34,8 @@ class QuietReporter(Reporter):
         self._look()
 
     def _look(self) -> None:
-        if self.unheard is None:
-            self.unheard = CLOSED if self._stream is None else why_unread(self._stream)
+        if self.output_error is None:
+            self.output_error = CLOSED if self._stream is None else why_unread(self._stream)
 
 
 def make_reporter(silent: bool) -> Reporter:
@@ -69,11 +69,11 @@ def print_evaluation(found: "Evaluation", as_json: bool) -> None:
 def _print(
     summary: Dict[str, Any], as_json: bool, text: str, confusion: "Confusion | None", plan: Any
 ) -> None:
-    from gluonlab.training.evaluate import table  # which needs MXNet
+    from gluonlab.training.evaluate import format_confusion  # which needs MXNet
 
     click.echo(json_text(summary) if as_json else text)
     if confusion is not None and not as_json:
-        click.echo("\n" + table(confusion, plan.dataset.classes))
+        click.echo("\n" + format_confusion(confusion, plan.dataset.classes))
 
 
 def _accuracy(summary: Dict[str, Any]) -> str:

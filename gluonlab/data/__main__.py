@@ -167,12 +167,12 @@ def pack(name: Optional[str], out: Optional[str], **given: Any) -> None:
         )
     from gluonlab.data.sets.packed_folder import check_new_folder
     from gluonlab.data.sets.packed_folder import pack as write
-    from gluonlab.training.image_options import file_options
+    from gluonlab.training.image_options import image_file_options
 
     settings: Dict[str, Any] = {key: value for key, value in given.items() if value is not None}
     config = TrainConfig(dataset=name, resident_bytes=0, **settings)
     check_new_folder(out)  # with --skip-bad the images are tried while the data set is loaded
-    dataset = load_dataset(config.dataset, config.data_dir, **file_options(config))
+    dataset = load_dataset(config.dataset, config.data_dir, **image_file_options(config))
     size = write(dataset, out)
     images = f"{len(dataset.train):,} training and {len(dataset.test):,} test images"
     pixels = "x".join(map(str, dataset.image_shape))

@@ -34,22 +34,26 @@ from gluonlab.inference.input_images import Picture, by_their_names, find_pictur
 from gluonlab.inference.predictions import Mistake, Mistakes, PredictedBatch, Predictions
 from gluonlab.kvstores.process_groups import ALONE
 from gluonlab.parallel.strategy import Strategy
-from gluonlab.runs.data_frame import EPOCHS, frame_of_run
-from gluonlab.runs.run_reader import Description, read_finished
-from gluonlab.training.evaluate import AHEAD, evaluation_loader
+from gluonlab.runs.data_frame import EPOCHS, run_frame
+from gluonlab.runs.run_reader import RunDescription, read_finished_run
+from gluonlab.training.evaluate import BATCHES_AHEAD, evaluation_loader
 from gluonlab.training.evaluate_run import (
-    GONE_WRONG,
-    check_finite,
+    DIVERGED_HINT,
+    check_finite_parameters,
     check_same_images,
-    config_of,
-    image_shape,
-    plan_of,
-    strategy_of,
+    evaluation_config,
+    load_trained,
+    make_evaluation_plan,
+    recorded_image_shape,
 )
 from gluonlab.training.parallel_options import make_split
-from gluonlab.training.plan import Plan, fill_gaps, find_devices, load_data
-from gluonlab.training.user_components import UserComponents, check_same_own, make_own
-from gluonlab.training.user_metrics import GatheredScores, Part
+from gluonlab.training.plan import Plan, apply_recipe, find_devices, load_data
+from gluonlab.training.user_components import (
+    UserComponents,
+    check_same_user_components,
+    make_user_components,
+)
+from gluonlab.training.user_metrics import DeviceScores, GatheredScores
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -68,13 +72,13 @@ def nobody(seen: PredictedBatch) -> None:
 class LoadedRun:
     """The network of a finished run; `load_run` makes one.
 
-    ``classes``: their names, in the order of the scores. ``image_shape``: (channels, height, width)
+    ``classes``: their names, in the order of the scores. ``recorded_image_shape``: (channels, height, width)
     of what it sees. ``model``: the network's name.
     """
 
     def __init__(
         self,
-        found: Description,
+        found: RunDescription,
         plan: Plan,
         strategy: Strategy,
         test_images: Callable[[], Dataset],
@@ -141,13 +145,13 @@ class LoadedRun:
 
     def frame(self, of: str = EPOCHS) -> "DataFrame":
         """Its epochs or steps (``of``), a row each, as a pandas frame, see `gluonlab.frame`."""
-        return frame_of_run(self.folder, of)
+        return run_frame(self.folder, of)
 
     def _batches(self, split: Split, names: Sequence[str]) -> Iterator[PredictedBatch]:
         """What it says of a split's images, in order, in batches as an evaluation makes them."""
         images = dataclasses.replace(self._plan.dataset, test=split)
         plan = dataclasses.replace(self._plan, dataset=images)
-        queued: Deque[Tuple[Sequence[str], GatheredScores, List[Part], Any, Any]] = deque()
+        queued: Deque[Tuple[Sequence[str], GatheredScores, List[DeviceScores], Any, Any]] = deque()
         begin = 0
         for batch in evaluation_loader(plan, self._strategy.inputs):
             pixels, true = (np.concatenate([part.asnumpy() for part in parts]) for parts in batch)
@@ -159,7 +163,7 @@ class LoadedRun:
                 (names[begin : begin + batch.size], GatheredScores(), parts, pixels, true)
             )
             begin += batch.size
-            if len(queued) > AHEAD:
+            if len(queued) > BATCHES_AHEAD:
                 yield self._read(*queued.popleft())
         for each in queued:
             yield self._read(*each)
@@ -168,18 +172,20 @@ class LoadedRun:
         self,
         names: Sequence[str],
         gathered: GatheredScores,
-        parts: List[Part],
+        parts: List[DeviceScores],
         pixels: Any,
         true: Any,
     ) -> PredictedBatch:
         """Wait for the scores of a batch's parts."""
         gathered.add(parts)
-        scores, _ = gathered.whole(ALONE)
+        scores, _ = gathered.gather(ALONE)
         # as an evaluation has it: such a row has no best class
         decided = (scores < np.inf).all(axis=1) & (scores > -np.inf).any(axis=1)
         if not decided.all():
             which = names[int(np.flatnonzero(~decided)[0])]
-            raise RunError(f"the scores of {self.folder} for {which} are no numbers: {GONE_WRONG}")
+            raise RunError(
+                f"the scores of {self.folder} for {which} are no numbers: {DIVERGED_HINT}"
+            )
         return PredictedBatch(Predictions(self.classes, tuple(names), scores), pixels, true)
 
     def _of_array(self, images: Any) -> ArraySplit:
@@ -230,20 +236,20 @@ def _load(
         if name not in GIVEN:
             possible = ", ".join(map(option_name, GIVEN))
             raise ConfigError(f"{option_name(name)} has no effect on predictions: give {possible}")
-    found, own = _described(path), make_own(net)
+    found, own = _described(path), make_user_components(net)
     had = found.used.get("own")
     own_net = {"own": {"net": had["net"]}} if isinstance(had, dict) and "net" in had else {}
-    check_same_own(str(found.folder), HOW, own_net, own.settings(None))
-    config = config_of(found, given)
+    check_same_user_components(str(found.folder), HOW, own_net, own.settings(None))
+    config = evaluation_config(found, given)
 
     def test_images() -> Dataset:
-        check_same_own(str(found.folder), HOW, found.used, _same(found, own, data))
+        check_same_user_components(str(found.folder), HOW, found.used, _same(found, own, data))
         # files that are decoded as they are needed keep their names
         asked = config.replace(resident_bytes=0)
         asked = asked if own.net is None else asked.replace(model=None)
         read = data
         if read is None:
-            resolved = fill_gaps(asked, own=own)
+            resolved = apply_recipe(asked, own=own)
             copies = make_split(resolved.config, find_devices(asked)).copies
             read = load_data(resolved, len(copies))
         check_same_images(found, read)
@@ -251,14 +257,14 @@ def _load(
 
     stand_in = _without_data(found)
     if stand_in is None:  # an older run, or one of very many classes: its data know them
-        plan = plan_of(found, config, test_images(), own)
+        plan = make_evaluation_plan(found, config, test_images(), own)
     else:
         files = dict.fromkeys(("data_dir", "image_size", "decoders", "resizer", "val_share"))
         files["skip_bad"] = False
         unread = config.replace(dataset=TrainConfig().dataset, **files)
-        plan = plan_of(found, unread, stand_in, own)
-    strategy = strategy_of(found, plan)
-    check_finite(found, strategy)
+        plan = make_evaluation_plan(found, unread, stand_in, own)
+    strategy = load_trained(found, plan)
+    check_finite_parameters(found, strategy)
     give_back(strategy.net)
     asked = TrainConfig(**given)
     decoding = {
@@ -269,7 +275,7 @@ def _load(
     return LoadedRun(found, plan, strategy, test_images, decoding)
 
 
-def _same(found: Description, own: UserComponents, data: Optional[Dataset]) -> Any:
+def _same(found: RunDescription, own: UserComponents, data: Optional[Dataset]) -> Any:
     """The settings of what is the user's own now; a loss is none that predictions need."""
     settings = dict(own.settings(data).get("own", {}))
     named = found.used.get("own")
@@ -278,20 +284,20 @@ def _same(found: Description, own: UserComponents, data: Optional[Dataset]) -> A
     return {"own": settings}
 
 
-def _described(path: "str | os.PathLike[str]") -> Description:
+def _described(path: "str | os.PathLike[str]") -> RunDescription:
     if not isinstance(path, (str, os.PathLike)):
         raise ConfigError(
             f"the folder of a run is a {type(path).__name__}: give its path, as result.run_dir is"
         )
     try:
-        return read_finished(Path(path))
+        return read_finished_run(Path(path))
     except DataError as error:
         raise ConfigError(str(error)) from None
 
 
-def _without_data(found: Description) -> Optional[Dataset]:
+def _without_data(found: RunDescription) -> Optional[Dataset]:
     """What the run has noted of its data, as a data set of one black image; None if not enough."""
-    noted, shape = found.classes, image_shape(found)
+    noted, shape = found.classes, recorded_image_shape(found)
     names = noted.get("names") if isinstance(noted, dict) else None
     if not isinstance(names, list) or not names or shape is None:
         return None

@@ -12,8 +12,8 @@ from gluonlab.cli.command import command, json_option
 from gluonlab.errors import ConfigError, unknown
 from gluonlab.files.atomic_files import check_new_or_marked, new_or_marked_file
 from gluonlab.plain_text import json_text
-from gluonlab.report.run_tables import as_text
-from gluonlab.runs.data_frame import KINDS, table, write_csv
+from gluonlab.report.run_tables import format_results
+from gluonlab.runs.data_frame import KINDS, make_table, write_csv
 from gluonlab.runs.run_reader import read_runs
 
 OUT = "report.html"
@@ -47,15 +47,15 @@ def main(runs: Tuple[str, ...], out: Optional[str], as_csv: Optional[str], as_js
     out = OUT if out is None else out
     check_new_or_marked("--out", Path(out), MARK)
     found = read_runs([Path(run) for run in runs])
-    from gluonlab.report.report_page import as_page  # matplotlib is loaded here, not for mistakes
+    from gluonlab.report.report_page import make_page  # matplotlib is loaded here, not for mistakes
 
     with new_or_marked_file("--out", Path(out), MARK) as temporary:
         # names of files may be no UTF-8
-        temporary.write_text(as_page(found), encoding="utf-8", errors="replace")
+        temporary.write_text(make_page(found), encoding="utf-8", errors="replace")
     if as_json:
         click.echo(json_text({"page": out, "runs": [run.summary() for run in found]}))
     else:
-        click.echo(f"{as_text(found)}\n\nwritten to {out}")
+        click.echo(f"{format_results(found)}\n\nwritten to {out}")
 
 
 def _print_csv(runs: Tuple[str, ...], of: str, others: Dict[str, Any]) -> None:
@@ -64,7 +64,7 @@ def _print_csv(runs: Tuple[str, ...], of: str, others: Dict[str, Any]) -> None:
     if of not in KINDS:
         raise ConfigError(f"--csv {of}: {unknown('kind of rows', of, KINDS)}")
     found = read_runs([Path(run) for run in runs])
-    write_csv(table([(run.name, run.lines) for run in found], of), sys.stdout)
+    write_csv(make_table([(run.name, run.lines) for run in found], of), sys.stdout)
 
 
 if __name__ == "__main__":

@@ -42,30 +42,30 @@ def frame(*runs: "str | os.PathLike[str]", of: str = EPOCHS) -> "DataFrame":
                 f"a run is a {type(run).__name__}: give its folder, as in frame(result.run_dir)"
             )
     found = read_runs([Path(run) for run in runs])
-    return as_frame(table([(run.name, run.lines) for run in found], of))
+    return as_frame(make_table([(run.name, run.lines) for run in found], of))
 
 
-def frame_of_run(folder: Path, of: str) -> "DataFrame":
+def run_frame(folder: Path, of: str) -> "DataFrame":
     """That of the one run in the folder, without its name."""
-    columns = table([("", read_lines(folder))], of)
+    columns = make_table([("", read_lines(folder))], of)
     return as_frame({name: columns[name] for name in columns if name != RUN})
 
 
-def table(runs: Sequence[Tuple[str, Sequence[MetricsLine]]], of: str) -> Table:
+def make_table(runs: Sequence[Tuple[str, Sequence[MetricsLine]]], of: str) -> Table:
     """The columns, of all runs one after the other, each given as its name and its lines.
 
     Raises ConfigError for an ``of`` that is neither ``epochs`` nor ``steps``.
     """
     if of not in KINDS:
         raise ConfigError(unknown("kind of rows", of, KINDS))
-    rows = [{RUN: name, **row} for name, lines in runs for row in _rows(lines, of)]
+    rows = [{RUN: name, **row} for name, lines in runs for row in _table_rows(lines, of)]
     known = [field.name for field in dataclasses.fields(KINDS[of]) if field.name != METRICS]
     derived = [RATE, SCALE] if of == EPOCHS else []
     names = dict.fromkeys([RUN, *known, *derived, *(name for row in rows for name in row)])
     return {name: [row.get(name) for row in rows] for name in names}
 
 
-def _rows(lines: Sequence[MetricsLine], of: str) -> List[Dict[str, Any]]:
+def _table_rows(lines: Sequence[MetricsLine], of: str) -> List[Dict[str, Any]]:
     scales = {line.epoch: line.loss_scale for line in lines if isinstance(line, LossScaleEvent)}
     rows = []
     for line in lines:
@@ -90,7 +90,10 @@ def as_frame(columns: Table) -> "DataFrame":
             "python -m gluonlab.report --csv does without"
         ) from None
     return pandas.DataFrame(
-        {name: pandas.Series(values, dtype=_type(name, values)) for name, values in columns.items()}
+        {
+            name: pandas.Series(values, dtype=_column_type(name, values))
+            for name, values in columns.items()
+        }
     )
 
 
@@ -101,7 +104,7 @@ def write_csv(columns: Table, file: TextIO) -> None:
     writer.writerows(zip(*columns.values()))
 
 
-def _type(name: str, values: Sequence[Any]) -> str:
+def _column_type(name: str, values: Sequence[Any]) -> str:
     if name == RUN:
         return "object"
     fields = [field for kind in KINDS.values() for field in dataclasses.fields(kind)]

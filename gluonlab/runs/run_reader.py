@@ -26,18 +26,18 @@ from gluonlab.runs.run_schema import (
     METRICS,
     PARAMETERS,
     TIMELINE,
-    WRONG,
+    WRONG_IMAGES,
     Epoch,
     MetricsLine,
     StalenessEvent,
     Step,
 )
 
-REMEDY = "give folders that gluonlab.run has written (--out, runs/...), and leave this one out"
-RESUMED = "give the folder of a run of gluonlab.run"
-FINISHED = f"give the folder of a finished run, with {CONFIG} and {PARAMETERS}"
+RUNS_HINT = "give folders that gluonlab.run has written (--out, runs/...), and leave this one out"
+RUN_HINT = "give the folder of a run of gluonlab.run"
+FINISHED_RUN_HINT = f"give the folder of a finished run, with {CONFIG} and {PARAMETERS}"
 # Fields of TrainConfig -> the setting that says what came of them.
-RESOLVED = {
+RESOLVED_SETTINGS = {
     "gpus": "devices", "require_gpu": "devices", "threads": "threads_per_device",
     "image_size": "image_shape", "batch_size": "global_batch_size", "lr": "learning_rate",
     "scale_lr": "learning_rate", "warmup_epochs": "warmup_steps",
@@ -45,13 +45,13 @@ RESOLVED = {
 }  # fmt: skip
 OLD_BACKENDS = {"parameter-server": "dist_sync"}  # as settings called them -> as they do now
 # Fields that decide only what a run shows and writes.
-PRODUCTS = ("memory", "checkpoint_every", "keep", "confusion", "export", "out")
-MOST_CONFIG_BYTES = 2**24  # of config.json, which has some kilobytes
-DEEPEST = 4  # lists within lists; a run writes less, and Python follows some hundreds only
+OUTPUT_FIELDS = ("memory", "checkpoint_every", "keep", "confusion", "export", "out")
+MAX_CONFIG_BYTES = 2**24  # of config.json, which has some kilobytes
+MAX_DEPTH = 4  # lists within lists; a run writes less, and Python follows some hundreds only
 
 
 @dataclass(frozen=True)
-class Description:
+class RunDescription:
     """What a folder's config.json says.
 
     ``asked``: the fields of TrainConfig; ``used``: `gluonlab.training.plan.Plan.settings`; both as
@@ -60,7 +60,7 @@ class Description:
     """
 
     folder: Path
-    asked: Dict[str, Any]
+    requested: Dict[str, Any]
     used: Dict[str, Any] = field(default_factory=dict)
     version: str = ""
     classes: Any = None
@@ -73,31 +73,35 @@ class Description:
         return self.folder / CONFIG
 
     @property
-    def parameters(self) -> Path:
+    def parameters_file(self) -> Path:
         """Those of the last finished epoch."""
         return self.folder / PARAMETERS
 
     @property
     def settings(self) -> Dict[str, Any]:
         """All that decides how the run goes: what it uses, and what else was asked for."""
-        done = {*self.used, *PRODUCTS}
-        beyond = {k: v for k, v in self.asked.items() if RESOLVED.get(k, k) not in done}
+        done = {*self.used, *OUTPUT_FIELDS}
+        beyond = {
+            k: v for k, v in self.requested.items() if RESOLVED_SETTINGS.get(k, k) not in done
+        }
         return {**self.used, **beyond}
 
 
-def read_finished(folder: Path) -> Description:
+def read_finished_run(folder: Path) -> RunDescription:
     """The description of a run that has parameters. Raises DataError for any other folder."""
-    found = read_description(folder, FINISHED)
+    found = read_description(folder, FINISHED_RUN_HINT)
     if found.is_comparison:
         raise DataError(f"{folder} is a comparison: give the folder of one of the runs in it")
     if not isinstance(found.used.get("model"), str):
-        raise DataError(f"{found.file} is not what a run writes: {FINISHED}")
-    if not found.parameters.is_file():
-        raise DataError(f"{folder} holds no {PARAMETERS}, as no epoch was finished: {FINISHED}")
+        raise DataError(f"{found.file} is not what a run writes: {FINISHED_RUN_HINT}")
+    if not found.parameters_file.is_file():
+        raise DataError(
+            f"{folder} holds no {PARAMETERS}, as no epoch was finished: {FINISHED_RUN_HINT}"
+        )
     return found
 
 
-def read_description(folder: Path, remedy: str = REMEDY) -> Description:
+def read_description(folder: Path, remedy: str = RUNS_HINT) -> RunDescription:
     """What the config.json in this folder says.
 
     Raises DataError, which ends in the remedy, for a folder that is none, and for a file that is
@@ -109,21 +113,23 @@ def read_description(folder: Path, remedy: str = REMEDY) -> Description:
             raise DataError(f"{folder} is no folder: {remedy}")
         if not file.exists():
             raise DataError(f"{folder} holds no {CONFIG}: {remedy}")
-        text = read_bounded(file, MOST_CONFIG_BYTES)
+        text = read_bounded(file, MAX_CONFIG_BYTES)
     except OSError as error:
         raise DataError(f"{file} cannot be read ({error.strerror}): {remedy}") from None
     try:
         content = json.loads(text)
     except (ValueError, RecursionError):
         raise DataError(f"{file} cannot be read (it is no JSON): {remedy}") from None
-    return description(folder, content, str(file), remedy)
+    return parse_description(folder, content, str(file), remedy)
 
 
-def description(folder: Path, content: Any, where: str, remedy: str = REMEDY) -> Description:
+def parse_description(
+    folder: Path, content: Any, where: str, remedy: str = RUNS_HINT
+) -> RunDescription:
     """What the content of a config.json says. ``where`` it stands. Raises DataError, as above."""
     content = content if isinstance(content, dict) else {}
     format, version = content.get("format", 1), content.get("gluonlab")
-    asked, used = (_settings(content.get(name)) for name in ("config", "settings"))
+    asked, used = (_plain_settings(content.get(name)) for name in ("config", "settings"))
     if type(format) is not int or asked is None:
         raise DataError(f"{where} is not what a run writes: {remedy}")
     if format > FORMAT:
@@ -132,32 +138,32 @@ def description(folder: Path, content: Any, where: str, remedy: str = REMEDY) ->
             "use the gluonlab that wrote it, or a later one"
         )
     if "compare" in content:
-        return Description(folder, asked, is_comparison=True)
+        return RunDescription(folder, asked, is_comparison=True)
     if used is None or not isinstance(version, str):
         raise DataError(f"{where} is not what a run writes: {remedy}")
     if isinstance(used.get("backend"), str):
         used["backend"] = OLD_BACKENDS.get(used["backend"], used["backend"])
-    return Description(folder, asked, used, version, content.get("classes"), format=format)
+    return RunDescription(folder, asked, used, version, content.get("classes"), format=format)
 
 
-def _settings(value: Any) -> Optional[Dict[str, Any]]:
+def _plain_settings(value: Any) -> Optional[Dict[str, Any]]:
     """A dictionary of plain values and of lists and dictionaries that are not too deep, or None."""
-    return value if isinstance(value, dict) and _depth_up_to(value, DEEPEST) else None
+    return value if isinstance(value, dict) and _is_at_most_deep(value, MAX_DEPTH) else None
 
 
-def _depth_up_to(value: Any, levels: int) -> bool:
+def _is_at_most_deep(value: Any, levels: int) -> bool:
     if isinstance(value, (list, dict)):
         inner = value.values() if isinstance(value, dict) else value
-        return levels > 0 and all(_depth_up_to(each, levels - 1) for each in inner)
+        return levels > 0 and all(_is_at_most_deep(each, levels - 1) for each in inner)
     return True
 
 
-MOST_PICTURE_BYTES = 2**23
-MOST_METRICS_BYTES = 2**30  # of metrics.jsonl: ten million steps
+MAX_PICTURE_BYTES = 2**23
+MAX_METRICS_BYTES = 2**30  # of metrics.jsonl: ten million steps
 
 
 @dataclass(frozen=True)
-class Run:
+class RunRecord:
     """A run: its settings (`Description.settings`), and the lines that it wrote."""
 
     name: str
@@ -207,30 +213,30 @@ class Run:
         told = [line.pushes for line in self.lines if isinstance(line, StalenessEvent)]
         return [sum(of_epochs) for of_epochs in zip_longest(*told, fillvalue=0)]
 
-    def timeline(self) -> Optional[str]:
+    def timeline_picture(self) -> Optional[str]:
         """The picture of --profile, in base64; None where there is none.
 
         An image shows what it holds, and runs nothing. Raises DataError for one that is too large.
         """
         return self._picture(TIMELINE)
 
-    def confusion(self) -> Optional[str]:
+    def confusion_picture(self) -> Optional[str]:
         """The picture of --confusion, likewise."""
         return self._picture(CONFUSION)
 
-    def wrong(self) -> Optional[str]:
+    def wrong_picture(self) -> Optional[str]:
         """The picture of gluonlab.predict --wrong, where it was put into the folder, likewise."""
-        return self._picture(WRONG)
+        return self._picture(WRONG_IMAGES)
 
     def _picture(self, name: str) -> Optional[str]:
         try:
-            picture = read_bounded(self.path / name, MOST_PICTURE_BYTES)
+            picture = read_bounded(self.path / name, MAX_PICTURE_BYTES)
         except OSError:
             return None
         return base64.b64encode(picture).decode()
 
     @property
-    def unfinished(self) -> str:
+    def unfinished_text(self) -> str:
         """``3 of 10 epochs``, or nothing when all were finished."""
         wanted, done = self.settings.get("epochs"), len(self.epochs)
         return f"{done} of {wanted} epochs" if isinstance(wanted, int) and done < wanted else ""
@@ -265,20 +271,25 @@ def copy_count(settings: Mapping[str, Any]) -> int:
     return int((copies if is_count(copies) else len(devices)) * processes)
 
 
-def read_runs(paths: Sequence[Path]) -> List[Run]:
+def read_runs(paths: Sequence[Path]) -> List[RunRecord]:
     """All of the runs, each with a name of its own: the end of its path, as short as may be.
 
     The folder of a comparison stands for the runs in it, and so does a folder that is no run's but
     holds some, as runs/ does. Raises DataError for a folder that is no
     run's, or whose files are damaged, and for a run that is given twice.
     """
-    described = [found for path in paths for inner in _within(path) for found in _described(inner)]
+    described = [
+        found
+        for path in paths
+        for inner in _run_folders(path)
+        for found in _read_descriptions(inner)
+    ]
     places = [found.folder.resolve() for found in described]
     for found, place in zip(described, places):
         if places.count(place) > 1:
             raise DataError(f"{found.folder} is given twice: give each run once")
     return [
-        Run(
+        RunRecord(
             name,
             found.folder,
             found.version,
@@ -300,27 +311,27 @@ def _short_names(paths: Sequence[Path]) -> List[str]:
         depth += 1
 
 
-def _within(path: Path) -> List[Path]:
+def _run_folders(path: Path) -> List[Path]:
     """The folders of runs and comparisons in a folder that is no run's itself; else it alone."""
     try:
         if path.is_dir() and not (path / CONFIG).exists():
             inside = [folder for folder in path.iterdir() if (folder / CONFIG).exists()]
-            return sorted(inside, key=_by_number) or [path]
+            return sorted(inside, key=_natural_order) or [path]
     except OSError:  # who reads it next says what it is
         pass
     return [path]
 
 
-def _described(path: Path) -> List[Description]:
+def _read_descriptions(path: Path) -> List[RunDescription]:
     """The description of a run; for a comparison those of its runs, by numbers of devices."""
     found = read_description(path)
     if not found.is_comparison:
         return [found]
     try:
         inside = (folder for folder in path.iterdir() if (folder / CONFIG).exists())
-        folders = sorted(inside, key=_by_number)
+        folders = sorted(inside, key=_natural_order)
     except OSError as error:
-        raise DataError(f"{path} cannot be read ({error.strerror}): {REMEDY}") from None
+        raise DataError(f"{path} cannot be read ({error.strerror}): {RUNS_HINT}") from None
     if not folders:
         raise DataError(f"{path} is a comparison in which no run has begun: leave it out")
     runs = [read_description(folder) for folder in folders]
@@ -330,7 +341,7 @@ def _described(path: Path) -> List[Description]:
     return runs
 
 
-def _by_number(folder: Path) -> List[Any]:
+def _natural_order(folder: Path) -> List[Any]:
     """2-devices comes before 10-devices."""
     return [
         int(part) if place % 2 else part
@@ -346,19 +357,19 @@ def read_lines(folder: Path, format: int = FORMAT) -> List[MetricsLine]:
     """
     file = folder / METRICS
     if not file.is_file():
-        raise DataError(f"{folder} holds no {METRICS}: {REMEDY}")
+        raise DataError(f"{folder} holds no {METRICS}: {RUNS_HINT}")
     try:
-        content = read_bounded(file, MOST_METRICS_BYTES).decode("utf-8", "replace")
+        content = read_bounded(file, MAX_METRICS_BYTES).decode("utf-8", "replace")
     except OSError as error:
         raise DataError(
             f"{file} cannot be read ({error.strerror}): make it readable, or leave this run out"
         ) from None
     texts = content.split("\n")[:-1]
-    lines = (_line(file, number, text, format) for number, text in enumerate(texts, start=1))
+    lines = (_parse_line(file, number, text, format) for number, text in enumerate(texts, start=1))
     return [line for line in lines if line is not None]
 
 
-def _line(file: Path, number: int, text: str, format: int) -> Optional[MetricsLine]:
+def _parse_line(file: Path, number: int, text: str, format: int) -> Optional[MetricsLine]:
     try:
         values = json.loads(text)
     except (ValueError, RecursionError):
@@ -366,10 +377,10 @@ def _line(file: Path, number: int, text: str, format: int) -> Optional[MetricsLi
     if not isinstance(values, dict) or "kind" not in values:
         raise DataError(f"{file}, line {number}: {text[:40]!r} is no line of a run's metrics")
     kind = next((kind for kind in LINES if kind.tag.items() <= values.items()), None)
-    return None if kind is None else _checked(kind, values, f"{file}, line {number}", format)
+    return None if kind is None else _build_line(kind, values, f"{file}, line {number}", format)
 
 
-def _checked(
+def _build_line(
     kind: Type[MetricsLine], values: Dict[str, Any], where: str, format: int
 ) -> MetricsLine:
     """A line of this kind. Raises DataError for a value that is missing or cannot be."""

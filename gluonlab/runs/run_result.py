@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Dict, List, Optional, Sequence
 
 from gluonlab.errors import ConfigError
-from gluonlab.runs.data_frame import EPOCHS, frame_of_run
+from gluonlab.runs.data_frame import EPOCHS, run_frame
 from gluonlab.runs.run_schema import Epoch
 
 if TYPE_CHECKING:
@@ -73,7 +73,7 @@ class Result:
         """
         if self.run_dir is None:
             raise ConfigError("this process has no folder of the run: ask for frames at rank 0")
-        return frame_of_run(self.run_dir, of)
+        return run_frame(self.run_dir, of)
 
     def summary(self) -> Dict[str, Any]:
         """The numbers as plain values."""

@@ -14,7 +14,7 @@ from typing import Any, Callable, ClassVar, Dict, Mapping, Optional, Sequence, T
 FORMAT = 2  # what config.json calls "format"; the first one had no such number
 
 CONFIG, METRICS, PARAMETERS = "config.json", "metrics.jsonl", "parameters.params"
-WRONG = "wrong.png"  # what gluonlab.predict --wrong draws
+WRONG_IMAGES = "wrong.png"  # what gluonlab.predict --wrong draws
 CURVES, CONFUSION, EXPORT, COMPARISON = "curves.png", "confusion.png", "export", "compare.json"
 TRACE, TIMELINE = "trace.json", "timeline.svg"
 CHECKPOINTS = "checkpoints"  # a folder, see gluonlab.runs.checkpoint
@@ -28,7 +28,7 @@ line_text = json.JSONEncoder(allow_nan=False).encode
 file_text = json.JSONEncoder(allow_nan=False, indent=2).encode
 
 
-def between(least: float, most: float) -> Check:
+def number_between(least: float, most: float) -> Check:
     """Whether a value is a number in this range; a whole one where ``least`` is."""
     kinds = int if isinstance(least, int) else (int, float)
 
@@ -39,21 +39,27 @@ def between(least: float, most: float) -> Check:
 
 
 LARGEST = 1e39  # beyond float32, so that no run writes it; and sums of such numbers are finite
-number, positive, not_negative = (between(least, LARGEST) for least in (-LARGEST, 1e-9, 0.0))
-share, count, count_or_none = between(0.0, 1.0), between(1, 2**53), between(0, 2**53)
+is_number, is_positive, is_not_negative = (
+    number_between(least, LARGEST) for least in (-LARGEST, 1e-9, 0.0)
+)
+is_share, is_count, is_count_or_zero = (
+    number_between(0.0, 1.0),
+    number_between(1, 2**53),
+    number_between(0, 2**53),
+)
 
 
-def text(value: Any) -> bool:
+def is_text(value: Any) -> bool:
     """Whether a value is text."""
     return isinstance(value, str)
 
 
-def digest(value: Any) -> bool:
+def is_digest(value: Any) -> bool:
     """Whether a value is a SHA-256."""
     return isinstance(value, str) and re.fullmatch("[0-9a-f]{64}", value) is not None
 
 
-def or_none(check: Check) -> Check:
+def optional(check: Check) -> Check:
     """A check for nothing, or for what passes ``check``."""
     return lambda value: value is None or check(value)
 
@@ -68,9 +74,9 @@ def dict_of(check: Check) -> Check:
     return lambda value: isinstance(value, dict) and all(map(check, value.values()))
 
 
-def numbers_by_name(value: Any) -> bool:
+def is_numbers_by_name(value: Any) -> bool:
     """Whether a value is a dictionary of numbers, some of which may be missing."""
-    return dict_of(or_none(number))(value) and "" not in value
+    return dict_of(optional(is_number))(value) and "" not in value
 
 
 def _field(meaning: str, check: Check, unit: str = "", **more: Any) -> Any:
@@ -84,7 +90,7 @@ def _field(meaning: str, check: Check, unit: str = "", **more: Any) -> Any:
 
 
 def _since_start(**more: Any) -> Any:
-    return _field("time since the run began", not_negative, "s", default=None, **more)
+    return _field("time since the run began", is_not_negative, "s", default=None, **more)
 
 
 @dataclass(frozen=True)
@@ -103,11 +109,11 @@ class Step(MetricsLine):
     """A training step, written when its loss is known, some steps later."""
 
     tag = {"kind": "step"}
-    step: int = _field("number of the step in the run, from 1", count)
-    loss: float = _field("mean training loss of the batch's images", number)
-    lr: float = _field("learning rate", not_negative)
-    epoch: Optional[int] = _field("number of the epoch, from 1", count, default=None)
-    images: Optional[int] = _field("images of the batch", count, default=None)
+    step: int = _field("number of the step in the run, from 1", is_count)
+    loss: float = _field("mean training loss of the batch's images", is_number)
+    lr: float = _field("learning rate", is_not_negative)
+    epoch: Optional[int] = _field("number of the epoch, from 1", is_count, default=None)
+    images: Optional[int] = _field("images of the batch", is_count, default=None)
     seconds: Optional[float] = _since_start()
 
 
@@ -124,22 +130,24 @@ class Epoch(MetricsLine):
     """A pass over the training images, and the evaluation after it."""
 
     tag = {"kind": "epoch"}
-    epoch: int = _field("number of the epoch, from 1", count)
-    step: int = _field("number of its last step in the run", count)
-    images: int = _field("images that it trained on", count)
+    epoch: int = _field("number of the epoch, from 1", is_count)
+    step: int = _field("number of its last step in the run", is_count)
+    images: int = _field("images that it trained on", is_count)
     training_seconds: float = _field(
-        "time of its training, without the evaluation", positive, "s", formerly="seconds"
+        "time of its training, without the evaluation", is_positive, "s", formerly="seconds"
     )
-    loss: float = _field("mean training loss of its images", number)
-    accuracy: float = _field("share of the test images that the network gets right", share)
-    validation_loss: Optional[float] = _field("mean loss of the test images", number, default=None)
-    top5_accuracy: Optional[float] = _field(TOP5, share, default=None)
+    loss: float = _field("mean training loss of its images", is_number)
+    accuracy: float = _field("share of the test images that the network gets right", is_share)
+    validation_loss: Optional[float] = _field(
+        "mean loss of the test images", is_number, default=None
+    )
+    top5_accuracy: Optional[float] = _field(TOP5, is_share, default=None)
     metrics: Optional[Mapping[str, Optional[float]]] = _field(
         "the user's own metrics of the test images, by name; null where one is not defined",
-        numbers_by_name, default=None,
+        is_numbers_by_name, default=None,
     )  # fmt: skip
-    waiting: float = _field(WAITING, not_negative, default=0.0)
-    lr: Optional[float] = _field("learning rate of its last step", not_negative, default=None)
+    waiting: float = _field(WAITING, is_not_negative, default=0.0)
+    lr: Optional[float] = _field("learning rate of its last step", is_not_negative, default=None)
     seconds: Optional[float] = _since_start(formerly="")
 
     @property
@@ -153,7 +161,7 @@ class DivergedEvent(MetricsLine):
     """The end of a run whose loss or parameters are beyond recovery, or whose replicas differ."""
 
     tag = {"kind": "event", "event": "diverged"}
-    message: str = _field("which number or parameter went wrong, how, and at which step", text)
+    message: str = _field("which number or parameter went wrong, how, and at which step", is_text)
 
 
 @dataclass(frozen=True)
@@ -161,10 +169,10 @@ class LossScaleEvent(MetricsLine):
     """The dynamic loss scale after an epoch, with float16."""
 
     tag = {"kind": "event", "event": "loss_scale"}
-    epoch: int = _field("number of the epoch, from 1", count)
-    step: int = _field("number of its last step in the run", count)
-    loss_scale: float = _field("factor by which losses are multiplied", positive)
-    skipped: int = _field("steps skipped so far because gradients overflowed", count_or_none)
+    epoch: int = _field("number of the epoch, from 1", is_count)
+    step: int = _field("number of its last step in the run", is_count)
+    loss_scale: float = _field("factor by which losses are multiplied", is_positive)
+    skipped: int = _field("steps skipped so far because gradients overflowed", is_count_or_zero)
 
 
 @dataclass(frozen=True)
@@ -172,9 +180,9 @@ class StalenessEvent(MetricsLine):
     """How stale gradients were in an epoch of processes that do not wait for each other."""
 
     tag = {"kind": "event", "event": "staleness"}
-    epoch: int = _field("number of the epoch, from 1", count)
-    step: int = _field("number of rank 0's last step in the run", count)
-    pushes: Sequence[int] = _field(STALENESS, list_of(count_or_none), "pushes")
+    epoch: int = _field("number of the epoch, from 1", is_count)
+    step: int = _field("number of rank 0's last step in the run", is_count)
+    pushes: Sequence[int] = _field(STALENESS, list_of(is_count_or_zero), "pushes")
 
     def in_words(self) -> str:
         """``0.95 updates of others on average, at most 2; 24 + 82 + 14 pushes met 0, 1, ...``."""
@@ -192,16 +200,17 @@ class ProfileEvent(MetricsLine):
     """Where the time of some steps went, with --profile."""
 
     tag = {"kind": "event", "event": "profile"}
-    step: int = _field("number of the first step that was recorded", count)
-    steps: int = _field("how many were", count)
-    step_seconds: float = _field("time of one of them, the mean", positive, "s")
+    step: int = _field("number of the first step that was recorded", is_count)
+    steps: int = _field("how many were", is_count)
+    step_seconds: float = _field("time of one of them, the mean", is_positive, "s")
     shares: Mapping[str, Mapping[str, float]] = _field(
-        "for each device the share of that time in each phase, and waiting", dict_of(dict_of(share))
+        "for each device the share of that time in each phase, and waiting",
+        dict_of(dict_of(is_share)),
     )
     overlap: Optional[float] = _field(
         "share of the time of sums and copies in which some device computed backward; null where "
         "there are none",
-        or_none(share),
+        optional(is_share),
     )
 
 
@@ -210,8 +219,8 @@ class ResumedEvent(MetricsLine):
     """A run goes on from a checkpoint."""
 
     tag = {"kind": "event", "event": "resumed"}
-    step: int = _field("number of the last step before the checkpoint", count)
-    message: str = _field("what differs from the run before, if anything does", text)
+    step: int = _field("number of the last step before the checkpoint", is_count)
+    message: str = _field("what differs from the run before, if anything does", is_text)
 
 
 @dataclass(frozen=True)
@@ -219,8 +228,8 @@ class StoppedEvent(MetricsLine):
     """A callback, such as --patience, has ended the training before its last epoch."""
 
     tag = {"kind": "event", "event": "stopped"}
-    step: int = _field("number of the last step", count)
-    message: str = _field("the callback, and why it stopped", text)
+    step: int = _field("number of the last step", is_count)
+    message: str = _field("the callback, and why it stopped", is_text)
 
 
 @dataclass(frozen=True)
@@ -230,17 +239,17 @@ class ConfusionEvent(MetricsLine):
     tag = {"kind": "event", "event": "confusion"}
     matrix: Sequence[Sequence[int]] = _field(
         "row i, column j: test images of class i that were taken for class j",
-        list_of(list_of(count_or_none)),
+        list_of(list_of(is_count_or_zero)),
         "images",
     )
 
 
 @dataclass(frozen=True)
-class UnheardEvent(MetricsLine):
+class OutputClosedEvent(MetricsLine):
     """From here on nobody read what the run printed, or would print; it went on all the same."""
 
     tag = {"kind": "event", "event": "unheard"}
-    message: str = _field("what the system said of it", text)
+    message: str = _field("what the system said of it", is_text)
 
 
 @dataclass(frozen=True)
@@ -248,15 +257,15 @@ class EndedEvent(MetricsLine):
     """The run has ended, and its files are written."""
 
     tag = {"kind": "event", "event": "ended"}
-    step: int = _field("number of its last step", count)
+    step: int = _field("number of its last step", is_count)
     files: Mapping[str, str] = _field(
         "SHA-256 of each file that it leaves, but those that grow or are drawn again",
-        dict_of(digest),
+        dict_of(is_digest),
     )
     seconds: Optional[float] = _since_start()
 
 
 LINES: Tuple[Type[MetricsLine], ...] = (
     Step, Epoch, DivergedEvent, LossScaleEvent, StalenessEvent, ProfileEvent, ResumedEvent,
-    StoppedEvent, ConfusionEvent, UnheardEvent, EndedEvent,
+    StoppedEvent, ConfusionEvent, OutputClosedEvent, EndedEvent,
 )  # fmt: skip

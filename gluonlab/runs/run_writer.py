@@ -39,10 +39,10 @@ from gluonlab.runs import run_schema
 from gluonlab.runs.run_reader import read_description, read_lines
 from gluonlab.runs.run_schema import EndedEvent, Epoch, MetricsLine, Step
 
-RUNS = Path("runs")
+RUNS_FOLDER = Path("runs")
 LOCK = ".in-use"
 NO_LOCKS = (errno.ENOLCK, errno.ENOTSUP, errno.ENOSYS)  # what disks without locks say
-PENDING = 2**13  # characters of lines that wait for their way to the disk
+MAX_PENDING = 2**13  # characters of lines that wait for their way to the disk
 
 
 class RunDirectory:
@@ -54,7 +54,7 @@ class RunDirectory:
     def __init__(self, path: Path, made: Sequence[Path] = ()) -> None:
         """``path`` is there. ``made``: the folders that were made for it, the innermost first."""
         self.path, self._made = path, made
-        self.about: Dict[str, Any] = {}  # what config.json says
+        self.config_content: Dict[str, Any] = {}  # what config.json says
         self._lock = FolderLock(path)
         self._pending: List[str] = []  # lines of metrics.jsonl
         self._bytes, self._digest = 0, hashlib.sha256()  # of those that are written
@@ -70,24 +70,24 @@ class RunDirectory:
     def create(cls, out: Optional[str], name: str) -> "RunDirectory":
         """The folder ``out``, new or empty; without it a new one in runs/, by time and ``name``."""
         cls.check(out)
-        path = Path(out) if out is not None else RUNS / folder_name(name)
+        path = Path(out) if out is not None else RUNS_FOLDER / folder_name(name)
         made: List[Path] = []
         try:
             made = missing_folders(path if out is not None else path.parent)
             if out is None:
                 path = make_unused(path)
                 made = [path, *made]
-                remove_left_behind(RUNS.glob("*"), run_schema.FILES)
+                remove_left_behind(RUNS_FOLDER.glob("*"), run_schema.FILES)
             path.mkdir(parents=True, exist_ok=True)
             run = cls(path, made)
         except OSError as error:
             remove_empty(made)
             if isinstance(error, OutputError):
                 raise
-            raise _unwritable(out, path, error.strerror) from None
-        if _holds_more(path, LOCK, run_schema.METRICS):
+            raise _unwritable_error(out, path, error.strerror) from None
+        if _has_other_files(path, LOCK, run_schema.METRICS):
             run.close()  # another process was faster, and has ended
-            raise _not_empty(path)
+            raise _not_empty_error(path)
         return run
 
     @classmethod
@@ -100,7 +100,7 @@ class RunDirectory:
         with on_disk(file, "make it writable"):
             assert run._metrics is not None
             run._note(file.read_bytes()[: mark["bytes"]])
-            if run.mark() != mark:
+            if run.metrics_position() != mark:
                 run.close()
                 raise DataError(
                     f"{file} is not what the checkpoint goes on from: its first {mark['bytes']:,} "
@@ -109,7 +109,7 @@ class RunDirectory:
             os.truncate(run._metrics, mark["bytes"])
         return run
 
-    def mark(self) -> Dict[str, Any]:
+    def metrics_position(self) -> Dict[str, Any]:
         """How far metrics.jsonl has come, which is on its way to the disk then."""
         self._flush()
         return {"bytes": self._bytes, "sha256": self._digest.hexdigest()}
@@ -120,35 +120,35 @@ class RunDirectory:
 
         ``empty``: whether it would refuse a folder for what is in it.
         """
-        path = Path(out) if out is not None else RUNS
+        path = Path(out) if out is not None else RUNS_FOLDER
         check_name("--out", path)
         try:
             if out is not None and path.exists() and not path.is_dir():
                 raise OutputError(f"--out {path} is a file: give a folder that is new or empty")
             if out is not None and path.exists():
-                check_free(path)
-                if empty and _holds_more(path, LOCK):
-                    raise _not_empty(path)
+                check_not_in_use(path)
+                if empty and _has_other_files(path, LOCK):
+                    raise _not_empty_error(path)
             above = next(folder for folder in (path, *path.absolute().parents) if folder.exists())
             if not above.is_dir():
-                raise _unwritable(out, path, os.strerror(errno.ENOTDIR))
+                raise _unwritable_error(out, path, os.strerror(errno.ENOTDIR))
             if not os.access(above, os.W_OK | os.X_OK):
-                raise _unwritable(out, path, os.strerror(errno.EACCES))
+                raise _unwritable_error(out, path, os.strerror(errno.EACCES))
         except OutputError:
             raise
         except OSError as error:
-            raise _unwritable(out, path, error.strerror) from None
+            raise _unwritable_error(out, path, error.strerror) from None
 
-    def describe(self, config: Dict[str, Any], **more: Any) -> None:
+    def write_config(self, config: Dict[str, Any], **more: Any) -> None:
         """Write config.json: the fields of a TrainConfig, ``settings`` and ``classes``.
 
         A comparison has instead the numbers of devices that are compared (``compare``).
         """
         about = {"format": run_schema.FORMAT, "gluonlab": gluonlab.__version__}
-        self.about = {**about, **more, "config": config}
-        self._write(run_schema.CONFIG, self.about)
+        self.config_content = {**about, **more, "config": config}
+        self._write(run_schema.CONFIG, self.config_content)
 
-    def compared(self, rows: Sequence[Dict[str, Any]]) -> None:
+    def write_comparison(self, rows: Sequence[Dict[str, Any]]) -> None:
         """Write compare.json: the table of a comparison."""
         self._write(run_schema.COMPARISON, rows)
 
@@ -159,7 +159,7 @@ class RunDirectory:
         """Add lines to metrics.jsonl. They are on disk from the next one on that is no step's."""
         self._pending += [run_schema.line_text(line.to_dict()) + "\n" for line in lines]
         steps = all(isinstance(line, Step) for line in lines)
-        if not steps or sum(map(len, self._pending)) >= PENDING:
+        if not steps or sum(map(len, self._pending)) >= MAX_PENDING:
             self._flush()
 
     def _note(self, text: bytes) -> None:
@@ -174,7 +174,7 @@ class RunDirectory:
             self._note(text)
             self._pending = []
 
-    def parameters(self, net: Any) -> None:
+    def write_parameters(self, net: Any) -> None:
         """Write the network's parameters; ``net.load_parameters(file, ctx)`` reads them.
 
         They are those of one replica: ``net.save_parameters`` would write the average of all, which
@@ -186,15 +186,15 @@ class RunDirectory:
 
         save_arrays(self.path / run_schema.PARAMETERS, arrays)
 
-    def curves(self) -> None:
+    def draw_curves(self) -> None:
         """Draw curves.png from metrics.jsonl."""
-        from gluonlab.runs.plot_curves import draw
+        from gluonlab.runs.plot_curves import draw_curves
 
         self._flush()
         with on_disk(self.path / run_schema.CURVES), atomic_path(
             self.path / run_schema.CURVES
         ) as temporary:
-            draw(read_lines(self.path), temporary)
+            draw_curves(read_lines(self.path), temporary)
 
     def close(self) -> None:
         """Nothing more will be written, and the folder is free."""
@@ -228,19 +228,19 @@ class NoRunDirectory:
     """What a process of a group writes to that has no folder, as rank 0 alone has one."""
 
     path = None
-    about: Dict[str, Any] = {}
+    config_content: Dict[str, Any] = {}
 
     def _nothing(self, *args: Any, **more: Any) -> None:
         """Nothing is written."""
 
-    describe = write = parameters = curves = close = discard = _nothing
+    write_config = write = write_parameters = draw_curves = close = discard = _nothing
 
-    def mark(self) -> Dict[str, Any]:
+    def metrics_position(self) -> Dict[str, Any]:
         """There are no lines."""
         return {}
 
 
-def _unwritable(out: Optional[str], path: Path, reason: Optional[str]) -> OutputError:
+def _unwritable_error(out: Optional[str], path: Path, reason: Optional[str]) -> OutputError:
     asked = f"--out {path}" if out is not None else str(path)
     return OutputError(f"{asked} cannot be written ({reason}): choose another place with --out")
 
@@ -250,11 +250,11 @@ def folder_name(name: str) -> str:
     return f"{time.strftime('%Y%m%d-%H%M%S')}-{plain_name(name, 'run')}"
 
 
-def _holds_more(path: Path, *than: str) -> bool:
+def _has_other_files(path: Path, *than: str) -> bool:
     return any(entry.name not in than and not is_marker(entry.name) for entry in path.iterdir())
 
 
-def _not_empty(path: Path) -> OutputError:
+def _not_empty_error(path: Path) -> OutputError:
     return OutputError(
         f"--out {path} is not empty: give a new folder, so that no earlier run is lost"
     )
@@ -283,13 +283,13 @@ def has_run(out: str) -> bool:
     files that no run writes.
     """
     RunDirectory.check(out, empty=False)
-    names = _names(Path(out))
+    names = _file_names(Path(out))
     if not names <= {*ALL_FILES}:
         RunDirectory.check(out)
     return bool(names)
 
 
-def make_room(folder: Path) -> str:
+def archive_existing_run(folder: Path) -> str:
     """Leave a run's folder to a new run; what was done, in words.
 
     The steps of a run that has not finished an epoch, nor written a checkpoint, are removed: they
@@ -299,7 +299,7 @@ def make_room(folder: Path) -> str:
     try:
         with on_disk(folder):
             remove_left_behind([folder], ALL_FILES)
-            if _comes_again(folder):
+            if _is_discardable(folder):
                 (folder / run_schema.CONFIG).unlink(missing_ok=True)
                 (folder / run_schema.METRICS).unlink(missing_ok=True)
                 for name in (run_schema.CHECKPOINTS, run_schema.TENSORBOARD):
@@ -314,7 +314,7 @@ def make_room(folder: Path) -> str:
         lock.release()
 
 
-def _names(folder: Path) -> Set[str]:
+def _file_names(folder: Path) -> Set[str]:
     """The files of a folder, but for the lock, markers, and what killed processes leave."""
     with suppress(FileNotFoundError):
         names = {entry.name for entry in folder.iterdir() if not is_marker(entry.name)}
@@ -322,8 +322,8 @@ def _names(folder: Path) -> Set[str]:
     return set()
 
 
-def _comes_again(folder: Path) -> bool:
-    from gluonlab.runs.checkpoint import checkpoints  # which loads MXNet
+def _is_discardable(folder: Path) -> bool:
+    from gluonlab.runs.checkpoint import list_checkpoints  # which loads MXNet
 
     try:
         if (folder / run_schema.CONFIG).exists():
@@ -333,12 +333,12 @@ def _comes_again(folder: Path) -> bool:
         return False
     begun = {run_schema.CONFIG, run_schema.METRICS, run_schema.CHECKPOINTS, run_schema.TENSORBOARD}
     finished = any(isinstance(line, Epoch) for line in lines)
-    return _names(folder) <= begun and not finished and not checkpoints(folder)
+    return _file_names(folder) <= begun and not finished and not list_checkpoints(folder)
 
 
-def ended(folder: Path, step: int, seconds: float) -> EndedEvent:
+def make_end_event(folder: Path, step: int, seconds: float) -> EndedEvent:
     """The last line of a run that has written all its files."""
-    return EndedEvent(step, _digests(folder), seconds)
+    return EndedEvent(step, _file_digests(folder), seconds)
 
 
 def has_ended(folder: Path) -> bool:
@@ -349,11 +349,11 @@ def has_ended(folder: Path) -> bool:
     with suppress(DataError, OSError):
         lines: Sequence[MetricsLine] = read_lines(folder)
         last = lines[-1] if lines else None
-        return isinstance(last, EndedEvent) and last.files == _digests(folder)
+        return isinstance(last, EndedEvent) and last.files == _file_digests(folder)
     return False
 
 
-def _digests(folder: Path) -> Dict[str, str]:
+def _file_digests(folder: Path) -> Dict[str, str]:
     files: List[Path] = [folder / run_schema.PARAMETERS, folder / run_schema.CONFUSION]
     with suppress(FileNotFoundError):
         files += sorted((folder / run_schema.EXPORT).iterdir())
@@ -387,7 +387,7 @@ class FolderLock:
         file = os.open(self.path, os.O_RDWR | os.O_CREAT, 0o666)
         try:
             _check_not_held(file, self.path.parent)
-            if not _is_at(file, self.path):
+            if not _is_same_file(file, self.path):
                 os.close(file)
                 return None
             self._write(file)
@@ -399,7 +399,11 @@ class FolderLock:
     def _write(self, file: int) -> None:
         try:
             os.ftruncate(file, 0)
-            owner = {"pid": os.getpid(), "host": socket.gethostname(), "began": _began(os.getpid())}
+            owner = {
+                "pid": os.getpid(),
+                "host": socket.gethostname(),
+                "began": _process_start_time(os.getpid()),
+            }
             os.pwrite(file, json.dumps(owner).encode(), 0)
         except BaseException:  # the disk is full
             self.path.unlink()
@@ -409,13 +413,13 @@ class FolderLock:
         """Remove the file, unless another process has made a new one. May be called again."""
         if self._file is not None:
             with suppress(OSError):
-                if _is_at(self._file, self.path):
+                if _is_same_file(self._file, self.path):
                     self.path.unlink()
             os.close(self._file)
             self._file = None
 
 
-def check_free(folder: Path) -> None:
+def check_not_in_use(folder: Path) -> None:
     """Raise OutputError for a folder that another process has, without taking it."""
     with suppress(FileNotFoundError):
         file = os.open(folder / LOCK, os.O_RDONLY)
@@ -427,15 +431,15 @@ def check_free(folder: Path) -> None:
 
 def _check_not_held(file: int, folder: Path) -> None:
     """Lock the file. Raises OutputError if another process has the folder."""
-    has_locks, owner = _lock(file), _owner(file)
-    if has_locks is False or (has_locks is None and _may_live(owner)):
+    has_locks, owner = _try_lock(file), _read_owner(file)
+    if has_locks is False or (has_locks is None and _may_be_alive(owner)):
         who = f"process {owner['pid']} on {owner['host']}" if owner else "another process"
         raise OutputError(
             f"{folder} is in use by {who}: give another folder, or wait until that has ended"
         )
 
 
-def _lock(file: int) -> Optional[bool]:
+def _try_lock(file: int) -> Optional[bool]:
     """Whether it could be locked; None where the disk knows no locks."""
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -448,14 +452,14 @@ def _lock(file: int) -> Optional[bool]:
         raise
 
 
-def _is_at(file: int, path: Path) -> bool:
+def _is_same_file(file: int, path: Path) -> bool:
     try:
         return os.path.samestat(os.fstat(file), path.stat())
     except FileNotFoundError:
         return False
 
 
-def _owner(file: int) -> Dict[str, Any]:
+def _read_owner(file: int) -> Dict[str, Any]:
     """Empty while the other process has not written it, and for what no process of ours writes."""
     with suppress(ValueError, TypeError):
         owner = json.loads(os.pread(file, 4096, 0))
@@ -463,14 +467,14 @@ def _owner(file: int) -> Dict[str, Any]:
     return {}
 
 
-def _may_live(owner: Dict[str, Any]) -> bool:
+def _may_be_alive(owner: Dict[str, Any]) -> bool:
     """Whether the process may be there: on this host that can be seen."""
     if not owner or owner["host"] != socket.gethostname():
         return bool(owner)
-    return owner["began"] is not None and _began(owner["pid"]) == owner["began"]
+    return owner["began"] is not None and _process_start_time(owner["pid"]) == owner["began"]
 
 
-def _began(pid: int) -> Optional[int]:
+def _process_start_time(pid: int) -> Optional[int]:
     """When a process began, in the system's ticks; None for one that is not there."""
     try:
         words = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()

@@ -16,8 +16,8 @@ from gluonlab.engine.mxnet_installation import pip_install
 from gluonlab.errors import ConfigError
 from gluonlab.files.atomic_files import on_disk
 
-FILES = "*.tfevents.*"
-FLUSHED_EVERY = 10.0  # seconds, for those who look on
+EVENT_FILES = "*.tfevents.*"
+FLUSH_INTERVAL_S = 10.0  # seconds, for those who look on
 
 
 def check_tensorboard() -> None:
@@ -36,7 +36,7 @@ def check_tensorboard() -> None:
 
 def has_events(folder: Path) -> bool:
     """Whether event files are in the folder."""
-    return any(folder.glob(FILES))
+    return any(folder.glob(EVENT_FILES))
 
 
 class EventFile:
@@ -53,14 +53,16 @@ class EventFile:
         self._flushed = time.monotonic()
         with on_disk(folder):
             folder.mkdir(exist_ok=True)
-            there = len(list(folder.glob(FILES)))
+            there = len(list(folder.glob(EVENT_FILES)))
             # within a second the names of two files would be the same
             self._writer = EventsWriter(str(folder / "events"), f".{there:04}")
         if there:
             begun = event_pb2.SessionLog(status=event_pb2.SessionLog.START)
             self._write(self._event(step=purge_step, wall_time=time.time(), session_log=begun))
 
-    def scalars(self, step: int, wall_time: float, values: Mapping[str, Optional[float]]) -> None:
+    def write_scalars(
+        self, step: int, wall_time: float, values: Mapping[str, Optional[float]]
+    ) -> None:
         """Numbers by their tags, which TensorBoard keeps as float32; those that are None are not.
 
         ``wall_time``: in seconds since 1970.
@@ -74,14 +76,18 @@ class EventFile:
             summary = self._summary(value=numbers)
             self._write(self._event(step=step, wall_time=wall_time, summary=summary))
 
-    def settings(self, step: int, settings: Mapping[str, Any], metrics: Sequence[str]) -> None:
+    def write_settings(
+        self, step: int, settings: Mapping[str, Any], metrics: Sequence[str]
+    ) -> None:
         """Settings as a table among the texts, and among the hyperparameters.
 
         ``metrics``: the tags by which runs are compared.
         """
         from tensorboardX import summary
 
-        plain = {name: _plain(value) for name, value in settings.items() if value is not None}
+        plain = {
+            name: _as_hyperparameter(value) for name, value in settings.items() if value is not None
+        }
         cells = [(name, str(value).replace("|", "\\|")) for name, value in plain.items()]
         table = "\n".join(
             f"| {name} | {value} |" for name, value in [("setting", "value"), ("---",) * 2, *cells]
@@ -98,7 +104,7 @@ class EventFile:
 
     def flush_for_readers(self) -> None:
         """Have it on disk once in a while."""
-        if time.monotonic() - self._flushed > FLUSHED_EVERY:
+        if time.monotonic() - self._flushed > FLUSH_INTERVAL_S:
             self.flush()
 
     def close(self, finished: bool) -> None:
@@ -113,6 +119,6 @@ class EventFile:
             self._writer.write_event(event)
 
 
-def _plain(value: Any) -> Any:
+def _as_hyperparameter(value: Any) -> Any:
     """What a hyperparameter can be: text, a number, true or false."""
     return value if isinstance(value, (str, int, float)) else json.dumps(value)

@@ -18,7 +18,15 @@ from gluonlab.host.resources import room
 from gluonlab.parallel.memory_estimate import MIB
 from gluonlab.parallel.strategy import DATA
 from gluonlab.training.plan import Plan, make_plan
-from gluonlab.training.run_memory import Memory, Needs, Row, TooMuch, measure, needs_of, table
+from gluonlab.training.run_memory import (
+    MemoryEstimate,
+    MemoryEstimator,
+    MemoryLimitExceeded,
+    MemoryRow,
+    format_memory_table,
+    make_memory_estimator,
+    measure_run_memory,
+)
 
 # of the budget, for what differs between runs; those of one config differ by 1 %
 SPARE, LEAST_SPARE = 0.03, 16 * MIB
@@ -40,7 +48,7 @@ class LargestBatch:
     network, sizes are those of a copy, ``per``.
     """
 
-    rows: List[Row]
+    rows: List[MemoryRow]
     taken: int
     budget: int
     limit: str
@@ -48,7 +56,7 @@ class LargestBatch:
     per: str = "device"
 
     @property
-    def memory(self) -> Memory:
+    def memory(self) -> MemoryEstimate:
         """Of the device that takes most."""
         return max((memory for _, memory in self.rows), key=lambda memory: memory.total)
 
@@ -76,7 +84,7 @@ class LargestBatch:
         if self.would_fit is None:
             less = "" if self.limit == "budget" else ", and no more is free on this machine"
             first = f"--batch-size {self.images} is the largest that fits: {training}{less}"
-            return [first, *table(self.rows)]
+            return [first, *format_memory_table(self.rows)]
         ends = (
             f"the data set has only {self.images:,} images per {self.per}"
             if self.limit == "data"
@@ -88,7 +96,7 @@ class LargestBatch:
                 f"memory is not the limit: {ends}; "
                 f"memory would hold batches of up to about {self.would_fit:,}"
             ),
-            *table(self.rows),
+            *format_memory_table(self.rows),
         ]
 
 
@@ -123,7 +131,7 @@ class _Search:
         self.per = plan.split.has_copy
         # a share of a pipeline has as many microbatches as usual only if it has as many images
         self.few = (8 * smallest, 72 * smallest) if split else (smallest, 9 * smallest)
-        self.needs = self._needs(self.few[1]) if split else needs_of(plan)
+        self.needs = self._needs(self.few[1]) if split else make_memory_estimator(plan)
         self.on_gpus = plan.ctxs[0].device_type == "gpu"
         self.ceiling, self.limit = _less_spare(budget), "budget"
 
@@ -138,7 +146,7 @@ class _Search:
         sizes = LargestSize(
             self._cost,
             self.smallest,
-            self.needs.limit.largest(share),
+            self.needs.limit.largest_images(share),
             self.ceiling,
             self._planned_image_bytes(),
         )
@@ -181,20 +189,22 @@ class _Search:
         of_a_copy = sum(memory.total for _, memory in needs.rows(images))
         return of_a_copy * len(self.plan.split.copies)
 
-    def _planned(self, images: int) -> List[Row]:
+    def _planned(self, images: int) -> List[MemoryRow]:
         """The plan's figures; a made-up data set has grown with the batch, and cuts have moved."""
         same = self.plan.split.way == DATA and not self.grows
         return (self.needs if same else self._needs(images)).rows(images)
 
-    def _needs(self, images: int) -> Needs:
+    def _needs(self, images: int) -> MemoryEstimator:
         """Those of a plan for batches of this size."""
         dataset = None if self.grows else self.plan.dataset
-        return needs_of(make_plan(self.plan.config.replace(batch_size=images), dataset))
+        return make_memory_estimator(
+            make_plan(self.plan.config.replace(batch_size=images), dataset)
+        )
 
     def _cost(self, size: int) -> Optional[int]:
         try:
             taken = self._measure(size, self.ceiling)
-        except TooMuch:
+        except MemoryLimitExceeded:
             self.tell(f"a batch of {size:,} per {self.per} takes too much")
             return None
         self.tell(f"a batch of {size:,} per {self.per} takes {_mib(taken)}")
@@ -202,7 +212,7 @@ class _Search:
 
     def _measure(self, size: int, ceiling: Optional[int]) -> int:
         config = self.plan.config.replace(batch_size=size)
-        return measure(config, ceiling=None if self.on_gpus else ceiling)
+        return measure_run_memory(config, ceiling=None if self.on_gpus else ceiling)
 
     def _refuse(self, needed: str) -> NoReturn:
         raise ConfigError(

@@ -21,11 +21,11 @@ from gluonlab.errors import ConfigError, DivergedError, RunError
 from gluonlab.files.atomic_files import folder_for, temporary_folder, write_text
 from gluonlab.runs.run_reader import read_lines
 from gluonlab.runs.run_schema import Step, file_text
-from gluonlab.runs.run_writer import RUNS, folder_name, make_unused
+from gluonlab.runs.run_writer import RUNS_FOLDER, folder_name, make_unused
 from gluonlab.study.short_training import StopTraining
-from gluonlab.training.learning_rate_schedule import Rates
-from gluonlab.training.loop import limits_explained, train_plan
-from gluonlab.training.loss_meter import STRIDE, StepLoss
+from gluonlab.training.learning_rate_schedule import LearningRates
+from gluonlab.training.loop import explain_resource_limits, train_plan
+from gluonlab.training.loss_meter import READ_EVERY, StepLoss
 from gluonlab.training.plan import make_plan
 from gluonlab.training.reporter import Reporter
 
@@ -49,7 +49,7 @@ OF_RATES = (
 
 
 @dataclass(frozen=True)
-class RangeTest(Rates):
+class RangeTest(LearningRates):
     """A rate that grows by the same factor each step, from LOWEST to HIGHEST times ``base_lr``."""
 
     def __call__(self, step: int) -> float:
@@ -163,7 +163,7 @@ def find_rate(config: TrainConfig, steps: int) -> RateFinderResult:
     _refuse_useless(config, steps)
     if steps < FEWEST:
         raise ConfigError(f"--find-lr {steps}: give at least {FEWEST} steps, such as 100")
-    with temporary_folder("find-lr") as folder, limits_explained():
+    with temporary_folder("find-lr") as folder, explain_resource_limits():
         # a rate of 1, so that what scales it is in the rates that are tried, too
         asked = config.replace(lr=1.0, out=str(Path(folder, "run")))
         plan = make_plan(asked)
@@ -172,7 +172,7 @@ def find_rate(config: TrainConfig, steps: int) -> RateFinderResult:
             plan,
             rates=RangeTest(scale, steps),
             # losses are known some steps later
-            epochs=math.ceil((steps + 2 * STRIDE) / plan.steps_per_epoch),
+            epochs=math.ceil((steps + 2 * READ_EVERY) / plan.steps_per_epoch),
         )
         ended = ""
         try:
@@ -219,7 +219,7 @@ def _refuse_useless(config: TrainConfig, steps: int) -> None:
 
 def write(found: RateFinderResult, out: Optional[str]) -> Path:
     """Write the picture and the numbers into ``out``, or a new folder in runs/; which one."""
-    path = Path(out) if out is not None else make_unused(RUNS / folder_name("find-lr"))
+    path = Path(out) if out is not None else make_unused(RUNS_FOLDER / folder_name("find-lr"))
     with folder_for(path):
         write_text(path / PICTURE, found.picture())
         write_text(path / RESULT, file_text(found.to_dict()) + "\n")

@@ -44,10 +44,10 @@ from gluonlab.files.atomic_files import (
 )
 from gluonlab.runs.run_writer import (
     LOCK,
-    RUNS,
+    RUNS_FOLDER,
     FolderLock,
     RunDirectory,
-    check_free,
+    check_not_in_use,
     folder_name,
     make_unused,
 )
@@ -242,7 +242,7 @@ class StudyFolder:
             _check_same(path, study, options)
             return cls(path, study, options, [])
         made: List[Path] = []
-        path = Path(out) if out is not None else RUNS / folder_name(study)
+        path = Path(out) if out is not None else RUNS_FOLDER / folder_name(study)
         try:
             with on_disk(path):
                 made = missing_folders(path if out is not None else path.parent)
@@ -317,7 +317,7 @@ def options_of(path: Path, study: str, read: Callable[[Mapping[str, Any]], Any] 
             f"{path} holds the study {about['study']}: "
             f"python -m gluonlab.study {about['study']} --resume goes on with it"
         )
-    check_free(path)
+    check_not_in_use(path)
     try:
         return read(about["options"])
     except ValueError:

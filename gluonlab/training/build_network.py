@@ -13,7 +13,12 @@ from gluonlab.models import get_model
 from gluonlab.models.infer_shapes import complete
 from gluonlab.training.config_checks import check_network
 from gluonlab.training.plan import Plan
-from gluonlab.training.user_components import check_names, check_params, check_scores, initialise
+from gluonlab.training.user_components import (
+    check_distinct_names,
+    check_trainable,
+    check_user_network,
+    initialize_parameters,
+)
 
 NO_DECAY = r".*(bias|gamma|beta)$"
 
@@ -33,27 +38,29 @@ def make_net(
     ctxs = plan.ctxs if ctxs is None else ctxs
     use_arithmetic(plan.arithmetic, ctxs)
     mx.random.seed(plan.seed)
-    classes, own = len(plan.dataset.classes), plan.own
+    classes, own = len(plan.dataset.classes), plan.user_components
     is_own = own.net is not None
     net = own.make_net(classes) if is_own else get_model(plan.model, classes, ctxs)
     if not is_own and is_np_users():
         compute_in(net, numpy_like=False)  # it is the user's after the run
     if is_own:
-        check_scores(net, plan.model, plan.dataset.image_shape, classes)
+        check_user_network(net, plan.model, plan.dataset.image_shape, classes)
     check_network(plan, net)
-    initialise(net, start or ctxs)
+    initialize_parameters(net, start or ctxs)
     if own.loss is not None:
-        check_names(own.loss, net)
-        initialise(own.loss, plan.ctxs)
+        check_distinct_names(own.loss, net)
+        initialize_parameters(own.loss, plan.ctxs)
     complete(net, plan.model, plan.dataset.image_shape, classes)
     if is_own:
-        check_params(net, plan.model)
+        check_trainable(net, plan.model)
     if plan.no_bias_decay:
-        spare_biases(net)  # before a trainer puts parameters of equal multipliers side by side
+        disable_bias_and_norm_decay(
+            net
+        )  # before a trainer puts parameters of equal multipliers side by side
     return net
 
 
-def spare_biases(net: gluon.Block) -> None:
+def disable_bias_and_norm_decay(net: gluon.Block) -> None:
     """No weight decay for biases, nor for the scale and shift of normalisations.
 
     He et al., "Bag of tricks for image classification with convolutional neural networks", 2019,

@@ -28,9 +28,9 @@ from gluonlab.runs.run_schema import (
     TENSORBOARD,
     Epoch,
     LossScaleEvent,
+    OutputClosedEvent,
     StalenessEvent,
     Step,
-    UnheardEvent,
 )
 from gluonlab.runs.run_writer import NoRunDirectory, RunDirectory
 from gluonlab.runs.tensorboard_file import EventFile, has_events
@@ -50,24 +50,24 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 
-def goodness(patience: Optional[Patience], accuracy: float, loss: Optional[float]) -> float:
+def epoch_score(patience: Optional[Patience], accuracy: float, loss: Optional[float]) -> float:
     """How good an epoch is, the larger the better: by its accuracy, or minus its loss."""
     by_loss = patience is not None and patience.monitored == LOSS
     return -loss if by_loss and loss is not None else accuracy
 
 
-def best_epoch(patience: Optional[Patience], history: Sequence[Epoch]) -> Optional[int]:
+def find_best_epoch(patience: Optional[Patience], history: Sequence[Epoch]) -> Optional[int]:
     """The first of the best epochs, from 1; None without patience, where the last one counts."""
     if patience is None:
         return None
-    scores = [goodness(patience, epoch.accuracy, epoch.validation_loss) for epoch in history]
+    scores = [epoch_score(patience, epoch.accuracy, epoch.validation_loss) for epoch in history]
     return 1 + scores.index(max(scores))
 
 
 class EarlyStopping(Callback):
     """Stops after as many epochs in a row that are no better than the best one before.
 
-    Every process has one, since all know the same numbers. ``best_epoch``: the first of the best,
+    Every process has one, since all know the same numbers. ``find_best_epoch``: the first of the best,
     whose parameters stay. ``digest``: the SHA-256 of its file of parameters, at rank 0.
     """
 
@@ -75,7 +75,7 @@ class EarlyStopping(Callback):
         self.patience = patience
         self.best: Optional[float] = None
         self.best_epoch: Optional[int] = None
-        self.waited, self.digest = 0, ""
+        self.epochs_without_improvement, self.digest = 0, ""
 
     def on_run_start(self, run: RunView) -> None:
         """A run that goes on with less patience may have none left."""
@@ -83,11 +83,15 @@ class EarlyStopping(Callback):
 
     def on_evaluation(self, run: RunView, score: Score) -> None:
         """Compare with the best so far."""
-        now = goodness(self.patience, score.accuracy, score.loss)
+        now = epoch_score(self.patience, score.accuracy, score.loss)
         if self.best is None or now > self.best:
-            self.best, self.best_epoch, self.waited = now, len(run.history) + 1, 0
+            self.best, self.best_epoch, self.epochs_without_improvement = (
+                now,
+                len(run.history) + 1,
+                0,
+            )
         else:
-            self.waited += 1
+            self.epochs_without_improvement += 1
 
     def on_epoch_end(self, run: RunView, epoch: Epoch) -> None:
         """Stop if patience is over."""
@@ -95,14 +99,14 @@ class EarlyStopping(Callback):
 
     def _stop_if_over(self, run: RunView) -> None:
         epochs, monitored = self.patience
-        if self.waited >= epochs:
+        if self.epochs_without_improvement >= epochs:
             many = f"{epochs} epoch{'s' * (epochs > 1)}"
             run.stop(f"no better test {monitored} in {many} after epoch {self.best_epoch}")
 
     def state_dict(self) -> Dict[str, Any]:
         """The best, and the epochs since."""
         return {
-            "monitored": self.patience.monitored, "best": self.best, "waited": self.waited,
+            "monitored": self.patience.monitored, "best": self.best, "waited": self.epochs_without_improvement,
             "best_epoch": self.best_epoch, "digest": self.digest,
         }  # fmt: skip
 
@@ -110,16 +114,23 @@ class EarlyStopping(Callback):
         """Go on counting, where the same is looked at."""
         if state["monitored"] == self.patience.monitored:
             self.best, self.best_epoch = state["best"], state["best_epoch"]
-            self.waited, self.digest = state["waited"], state["digest"]
+            self.epochs_without_improvement, self.digest = state["waited"], state["digest"]
 
-    def forget(self) -> None:
+    def forget_best(self) -> None:
         """The best parameters are gone: the next epoch's are the best."""
         self.best, self.best_epoch, self.digest = None, None, ""
 
 
-OF_STEPS = ("loss", "lr")
-OF_EPOCHS = ("loss", "validation_loss", "accuracy", "top5_accuracy", "images_per_second", "waiting")
-COMPARED = ("epoch/accuracy", "epoch/validation_loss", "epoch/images_per_second")
+STEP_FIELDS = ("loss", "lr")
+EPOCH_FIELDS = (
+    "loss",
+    "validation_loss",
+    "accuracy",
+    "top5_accuracy",
+    "images_per_second",
+    "waiting",
+)
+COMPARED_TAGS = ("epoch/accuracy", "epoch/validation_loss", "epoch/images_per_second")
 
 
 class TensorBoard(Callback):
@@ -142,7 +153,7 @@ class TensorBoard(Callback):
         begin = self._step if has_events(folder) else 0
         self._began, self._step = time.time(), 0
         self._events = EventFile(folder, purge_step=begin)
-        self._events.settings(begin, run.settings, COMPARED)
+        self._events.write_settings(begin, run.settings, COMPARED_TAGS)
         if run.step:
             self._write_again(run, begin)
         self._events.flush()
@@ -193,15 +204,15 @@ class TensorBoard(Callback):
                 self._write_epoch(line, scale)
 
     def _write_step(self, line: Step) -> None:
-        values = {f"step/{name}": getattr(line, name) for name in OF_STEPS}
-        self._file.scalars(line.step, self._began + (line.seconds or 0.0), values)
+        values = {f"step/{name}": getattr(line, name) for name in STEP_FIELDS}
+        self._file.write_scalars(line.step, self._began + (line.seconds or 0.0), values)
         self._step = line.step
 
     def _write_epoch(self, line: Epoch, loss_scale: Optional[float]) -> None:
-        values = {f"epoch/{name}": getattr(line, name) for name in OF_EPOCHS}
+        values = {f"epoch/{name}": getattr(line, name) for name in EPOCH_FIELDS}
         values["epoch/loss_scale"] = loss_scale
         values.update({f"epoch/metrics/{n}": each for n, each in (line.metrics or {}).items()})
-        self._file.scalars(line.step, self._began + (line.seconds or 0.0), values)
+        self._file.write_scalars(line.step, self._began + (line.seconds or 0.0), values)
 
 
 class FirstStepTimer(BuiltInCallback):
@@ -221,7 +232,7 @@ class FirstStepTimer(BuiltInCallback):
             self._reporter.say(f"{'first step':<11}after {self._result.first_step_seconds:.2f} s")
 
 
-class LossScaleNotes(BuiltInCallback):
+class LossScaleRecorder(BuiltInCallback):
     """Records, after each epoch, how often gradients overflowed in float16."""
 
     def __init__(
@@ -240,7 +251,7 @@ class LossScaleNotes(BuiltInCallback):
             self._reporter.say(f"{'loss scale':<11}{scale.in_words()}")
 
 
-class StalenessNotes(BuiltInCallback):
+class StalenessRecorder(BuiltInCallback):
     """Records, after each epoch, how stale the gradients were that servers have updated with."""
 
     def __init__(
@@ -257,7 +268,7 @@ class StalenessNotes(BuiltInCallback):
             self._reporter.say(f"{'staleness':<11}{line.in_words()}")
 
 
-class UnheardNotes(BuiltInCallback):
+class OutputErrorRecorder(BuiltInCallback):
     """Records, once, that nobody reads what the run prints."""
 
     def __init__(self, directory: "RunDirectory | NoRunDirectory", reporter: Reporter) -> None:
@@ -276,9 +287,9 @@ class UnheardNotes(BuiltInCallback):
         self._note()
 
     def _note(self) -> None:
-        if self._reporter.unheard is not None and not self._noted:
+        if self._reporter.output_error is not None and not self._noted:
             self._noted = True
-            self._directory.write(UnheardEvent(self._reporter.unheard))
+            self._directory.write(OutputClosedEvent(self._reporter.output_error))
 
 
 class ReplicaCheck(BuiltInCallback):
@@ -312,7 +323,7 @@ class ReplicaCheck(BuiltInCallback):
         self._agreed = 0  # the last step after which all were equal
 
     @classmethod
-    def of(cls, plan: Plan, strategy: Strategy) -> ReplicaCheck:
+    def for_plan(cls, plan: Plan, strategy: Strategy) -> ReplicaCheck:
         """The check of a run with --check-replicas."""
         return cls(
             strategy.net, plan.sync_bn, plan.group, strategy.replicated(), plan.check_replicas
@@ -321,7 +332,7 @@ class ReplicaCheck(BuiltInCallback):
     def on_step_end(self, run: RunView, step: int) -> None:
         """Compare after every so many steps, and after the last one."""
         if (self._every and step % self._every == 0) or run.is_last_step:
-            self.after(step)
+            self.compare_replicas(step)
 
     def _all_names(self) -> List[str]:
         """The devices of all processes, an equal number of places for each."""
@@ -343,7 +354,7 @@ class ReplicaCheck(BuiltInCallback):
         padded[: len(rows)] = rows
         return self._group.everyones(padded).reshape(-1, rows.shape[1])
 
-    def after(self, step: int) -> None:
+    def compare_replicas(self, step: int) -> None:
         """Compare, once all that is queued is done; every process calls this after the same steps.
 
         Raises DriftError, in every process, for the first parameter that differs.

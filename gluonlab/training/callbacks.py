@@ -27,11 +27,11 @@ from gluonlab.errors import CallbackError, ConfigError, OutputError, kind_and_wo
 from gluonlab.runs.run_result import Result
 from gluonlab.runs.run_schema import Epoch, Step
 from gluonlab.training.evaluate import Score
-from gluonlab.training.loss_meter import STRIDE
+from gluonlab.training.loss_meter import READ_EVERY
 from gluonlab.training.plan import Plan
-from gluonlab.training.stop_consensus import Consensus
+from gluonlab.training.stop_consensus import StopCoordinator
 
-LATE = 2 * STRIDE  # steps; see `gluonlab.training.loss_meter`
+LOSS_DELAY = 2 * READ_EVERY  # steps; see `gluonlab.training.loss_meter`
 FINISHED, STOPPED, FAILED, INTERRUPTED = "finished", "stopped", "failed", "interrupted"
 
 
@@ -57,7 +57,7 @@ class RunView:
     the run went on.
     """
 
-    def __init__(self, plan: Plan, result: Result, consensus: Consensus) -> None:
+    def __init__(self, plan: Plan, result: Result, consensus: StopCoordinator) -> None:
         self.path, self.net, self.history = result.run_dir, result.net, result.history
         self.settings: Mapping[str, Any] = plan.settings()
         self.epochs, self.steps_per_epoch = plan.epochs, plan.steps_per_epoch
@@ -88,7 +88,7 @@ class RunView:
         """
         if self.stopped is None:
             self.stopped = f"{self._speaker}: {why}" if why else self._speaker
-            self._consensus.ask_to_stop(self.step)
+            self._consensus.request_stop(self.step)
 
 
 class Callback:
@@ -132,42 +132,42 @@ class BuiltInCallback:
     """A callback of gluonlab's own: it computes with mx.nd, and its errors are the run's."""
 
 
-STATE = ("state_dict", "load_state_dict")
-METHODS = tuple(name for name in vars(Callback) if name.startswith("on_"))
+STATE_METHODS = ("state_dict", "load_state_dict")
+EVENT_METHODS = tuple(name for name in vars(Callback) if name.startswith("on_"))
 
 
-def made(callbacks: Sequence[Any]) -> List[Any]:
+def make_callbacks(callbacks: Sequence[Any]) -> List[Any]:
     """The callbacks of a run, classes made. Raises ConfigError for what is no callback."""
     if isinstance(callbacks, type) or not isinstance(callbacks, Iterable):
         raise ConfigError(f"callbacks {callbacks!r} is no list: put it into one, callbacks=[...]")
-    return [_made(each) for each in callbacks]
+    return [_make_callback(each) for each in callbacks]
 
 
-def _made(given: Any) -> Any:
+def _make_callback(given: Any) -> Any:
     try:
         callback = given() if isinstance(given, type) else given
     except Exception as error:
         raise ConfigError(
             f"callback {given.__name__} cannot be made: {kind_and_words(error)}"
         ) from error
-    name, has = name_of(callback), [each for each in dir(callback) if each.startswith("on_")]
+    name, has = callback_name(callback), [each for each in dir(callback) if each.startswith("on_")]
     for each in has:
-        if each not in METHODS:
-            raise ConfigError(unknown(f"method of callback {name}", each, METHODS))
+        if each not in EVENT_METHODS:
+            raise ConfigError(unknown(f"method of callback {name}", each, EVENT_METHODS))
     if not has:
         raise ConfigError(
             f"callback {name} has no method that could be called: "
-            f"give it one of {', '.join(METHODS)}"
+            f"give it one of {', '.join(EVENT_METHODS)}"
         )
-    lacking = [each for each in STATE if not hasattr(callback, each)]
+    lacking = [each for each in STATE_METHODS if not hasattr(callback, each)]
     if len(lacking) == 1:
         raise ConfigError(
-            f"callback {name} has no {lacking[0]}: give it both of {' and '.join(STATE)}, or none"
+            f"callback {name} has no {lacking[0]}: give it both of {' and '.join(STATE_METHODS)}, or none"
         )
     return callback
 
 
-def name_of(callback: Any) -> str:
+def callback_name(callback: Any) -> str:
     """The name of its class."""
     return type(callback).__name__
 
@@ -175,7 +175,7 @@ def name_of(callback: Any) -> str:
 class Callbacks:
     """The callbacks of one run, and what they have not been told yet."""
 
-    def __init__(self, callbacks: Sequence[Any], run: RunView, consensus: Consensus) -> None:
+    def __init__(self, callbacks: Sequence[Any], run: RunView, consensus: StopCoordinator) -> None:
         self._callbacks, self._run, self._consensus = list(callbacks), run, consensus
         self._untold: List[Step] = []
         self._over = False
@@ -185,45 +185,45 @@ class Callbacks:
         """By whom, and why training was stopped."""
         return self._run.stopped
 
-    def run_starts(self, step: int) -> None:
+    def start_run(self, step: int) -> None:
         """From here on they are told."""
         self._run.step = step
         self._tell("on_run_start")
 
-    def epoch_starts(self, epoch: int) -> None:
+    def start_epoch(self, epoch: int) -> None:
         """An epoch begins."""
         self._tell("on_epoch_start", epoch)
 
-    def known(self, steps: Sequence[Step]) -> None:
+    def add_step_losses(self, steps: Sequence[Step]) -> None:
         """The losses of these steps are known."""
         self._untold += steps
 
     def after_step(self, step: int) -> None:
         """A step is queued: tell of it, and of those that are LATE steps older."""
         self._run.step = step
-        self._tell_until(step - LATE)
+        self._tell_until(step - LOSS_DELAY)
         self._tell("on_step_end", step)
 
-    def epoch_trained(self) -> None:
+    def report_remaining_steps(self) -> None:
         """All steps of an epoch are done: tell all of them."""
         self._tell_until(self._run.step)
 
-    def evaluated(self, score: Score) -> None:
+    def after_evaluation(self, score: Score) -> None:
         """An epoch has been evaluated."""
         self._tell("on_evaluation", score)
 
-    def epoch_ends(self, epoch: Epoch) -> None:
+    def end_epoch(self, epoch: Epoch) -> None:
         """An epoch has been noted."""
         self._tell("on_epoch_end", epoch)
 
-    def run_ends(self, stopped: Optional[str]) -> None:
+    def end_run(self, stopped: Optional[str]) -> None:
         """Training is over, as it should be; ``stopped``: by whom and why, if before its end."""
         self._over = True
         how = FINISHED if stopped is None else STOPPED
         self._tell("on_run_end", self._end(how, stopped or ""))
 
     @contextmanager
-    def told_of_failures(self) -> Iterator[None]:
+    def notify_on_failure(self) -> Iterator[None]:
         """Tell them that the run ends, too, if the block ends by an exception."""
         try:
             yield
@@ -250,11 +250,11 @@ class Callbacks:
                     state = json.loads(json.dumps(state, allow_nan=False))
                 except (TypeError, ValueError, RecursionError) as error:
                     raise CallbackError(
-                        f"callback {name_of(each)}: its state_dict holds what JSON cannot: {error}"
+                        f"callback {callback_name(each)}: its state_dict holds what JSON cannot: {error}"
                     ) from None
-                states.append((name_of(each), state))
+                states.append((callback_name(each), state))
         untold = [vars(step) for step in self._untold]
-        stop = {"message": self._run.stopped, "after": self._consensus.asked_to_stop}
+        stop = {"message": self._run.stopped, "after": self._consensus.stop_step_of_rank_0}
         return {"states": states, "untold": untold, **({"stop": stop} if stop["message"] else {})}
 
     def restore(self, state: Mapping[str, Any], stop: bool) -> List[str]:
@@ -266,7 +266,7 @@ class Callbacks:
         left = [(str(name), found) for name, found in state.get("states", [])]
         lines = []
         for each in self._callbacks:
-            name = name_of(each)
+            name = callback_name(each)
             if not hasattr(each, "load_state_dict"):
                 continue
             place = next((n for n, (other, _) in enumerate(left) if other == name), None)
@@ -279,7 +279,7 @@ class Callbacks:
         asked = state.get("stop")
         if asked and stop:
             self._run.stopped = asked["message"]
-            self._consensus.asked_to_stop = asked["after"]
+            self._consensus.stop_step_of_rank_0 = asked["after"]
         return lines
 
     def _end(self, how: str, message: str) -> RunEnd:
@@ -292,7 +292,7 @@ class Callbacks:
     def _tell(self, method: str, *facts: Any) -> None:
         for each in self._callbacks:
             if hasattr(each, method):
-                self._run._speaker = name_of(each)
+                self._run._speaker = callback_name(each)
                 self._call(each, method, self._run, *facts)
 
     def _call(self, callback: Any, method: str, *given: Any) -> Any:
@@ -305,6 +305,6 @@ class Callbacks:
             raise
         except Exception as error:
             raise CallbackError(
-                f"callback {name_of(callback)} failed in {method} after step {self._run.step}: "
+                f"callback {callback_name(callback)} failed in {method} after step {self._run.step}: "
                 f"{kind_and_words(error)}"
             ) from error

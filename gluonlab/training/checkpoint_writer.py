@@ -26,10 +26,10 @@ from gluonlab.kvstores.process_groups import Group
 from gluonlab.runs import checkpoint
 from gluonlab.runs.checkpoint import Arrays, Checkpoint
 
-LOOK_S = 0.1  # how late a second Ctrl-C may end a wait
+POLL_S = 0.1  # how late a second Ctrl-C may end a wait
 
 
-class _Last(NamedTuple):
+class _LastCheckpoint(NamedTuple):
     """The steps, finished epochs and time of the last checkpoint, or of the beginning."""
 
     step: int
@@ -37,11 +37,11 @@ class _Last(NamedTuple):
     moment: float
 
 
-class _GivenUp(Exception):
+class _WritingCanceled(Exception):
     """Ends the writing of a checkpoint, of which nothing is left then."""
 
 
-class Checkpoints:
+class CheckpointWriter:
     """Writes checkpoints below the folder ``run``; None: another process writes them.
 
     ``every``: how often; None: never by itself. ``make(score)`` takes one of where the run
@@ -64,12 +64,12 @@ class Checkpoints:
         self._thread = ThreadPoolExecutor(1, "gluonlab-checkpoint")
         self._writing: "Optional[Future[Path]]" = None
         self._given_up = False
-        self._last = _Last(0, 0, clock())
+        self._last = _LastCheckpoint(0, 0, clock())
         self._best = -math.inf
 
     def begin(self, step: int, epoch: int, best: float) -> None:
         """The run begins, or goes on, after so many steps and epochs; ``best``: score so far."""
-        self._last, self._best = _Last(step, epoch, self._clock()), best
+        self._last, self._best = _LastCheckpoint(step, epoch, self._clock()), best
 
     def after_step(self, step: int, epoch: int) -> None:
         """Write a checkpoint if one is due; ``epoch``: how many are finished.
@@ -87,7 +87,7 @@ class Checkpoints:
         if self._every is not None and (best or self._due(self._every, step, epoch)):
             self._write(step, epoch, score)
 
-    def now(self, step: int, epoch: int) -> Optional[Path]:
+    def write_now(self, step: int, epoch: int) -> Optional[Path]:
         """Write one, wait until it is on disk, and return its place.
 
         None without a folder, and where nothing has been trained.
@@ -95,10 +95,10 @@ class Checkpoints:
         if step > self._last.step:
             self._write(step, epoch)
         self.wait()
-        places = checkpoint.checkpoints(self._run) if self._run is not None and step else []
+        places = checkpoint.list_checkpoints(self._run) if self._run is not None and step else []
         return places[0] if places else None
 
-    def give_up(self) -> None:
+    def cancel(self) -> None:
         """Wait for nothing any more. What is not written yet never will be."""
         self._given_up, self._writing = True, None
 
@@ -110,7 +110,7 @@ class Checkpoints:
             self._thread.shutdown(wait=False)
 
     def _due(self, every: Period, step: int, epoch: int) -> bool:
-        now = _Last(step, epoch, self._clock())
+        now = _LastCheckpoint(step, epoch, self._clock())
         passed = {
             "steps": now.step - self._last.step,
             "epochs": now.epoch - self._last.epoch,
@@ -122,20 +122,20 @@ class Checkpoints:
         if self._make is None:
             return
         self.wait()  # one at a time: each has a copy of all parameters
-        self._last = _Last(step, epoch, self._clock())
+        self._last = _LastCheckpoint(step, epoch, self._clock())
         made = self._make(score)
         if self._run is not None:
             self._writing = self._thread.submit(self._on_disk, self._run, made)
 
     def _on_disk(self, run: Path, made: Checkpoint) -> Path:
-        place = checkpoint.write(run, made, self._go_on)
-        checkpoint.remove_others(run, self._keep)
+        place = checkpoint.write_checkpoint(run, made, self._go_on)
+        checkpoint.remove_old_checkpoints(run, self._keep)
         return place
 
     def _go_on(self) -> None:
         """End the thread's writing between two files, when nobody waits for it any more."""
         if self._given_up:
-            raise _GivenUp
+            raise _WritingCanceled
 
     def wait(self) -> None:
         """Wait until nothing is being written. Raises OutputError when that could not be."""
@@ -143,7 +143,7 @@ class Checkpoints:
         if writing is not None:
             # where another thread gets the signal, a wait of the main thread does not end of it
             while not writing.done():
-                wait([writing], LOOK_S)
+                wait([writing], POLL_S)
             writing.result()
 
 
@@ -180,11 +180,11 @@ class CheckpointGather:
 
     def _summed(self, own: Arrays, shapes: Mapping[str, Any]) -> Dict[str, nd.NDArray]:
         flat = self._zeros(sum(map(math.prod, shapes.values())))
-        for name, part in _parts(flat, shapes).items():
+        for name, part in _views_by_name(flat, shapes).items():
             if name in own:
                 CopyInto(part).copy(own[name])
         self._group.allreduce([flat])
-        return _parts(flat.copyto(mx.cpu()), shapes)  # the next one overwrites the sum
+        return _views_by_name(flat.copyto(mx.cpu()), shapes)  # the next one overwrites the sum
 
     def _zeros(self, size: int) -> nd.NDArray:
         size = 2 ** max(8, (size - 1).bit_length())  # few different ones
@@ -194,7 +194,7 @@ class CheckpointGather:
         return self._flat[size]
 
 
-def _parts(flat: nd.NDArray, shapes: Mapping[str, Any]) -> Dict[str, nd.NDArray]:
+def _views_by_name(flat: nd.NDArray, shapes: Mapping[str, Any]) -> Dict[str, nd.NDArray]:
     """Views of one array, by name."""
     parts, begin = {}, 0
     for name, shape in shapes.items():
@@ -203,17 +203,17 @@ def _parts(flat: nd.NDArray, shapes: Mapping[str, Any]) -> Dict[str, nd.NDArray]
     return parts
 
 
-def checkpoint_of_first(checkpoint: Optional[Checkpoint], group: Group) -> Checkpoint:
+def broadcast_checkpoint(checkpoint: Optional[Checkpoint], group: Group) -> Checkpoint:
     """The checkpoint that rank 0 has, in every process."""
     if group.size == 1 and checkpoint is not None:
         return checkpoint
     own = Checkpoint({}, {}, {}, {}) if checkpoint is None else checkpoint
-    parameters, optimizer, devices = (arrays_of_first(arrays, group) for arrays in own[:3])
+    parameters, optimizer, devices = (broadcast_arrays(arrays, group) for arrays in own[:3])
     state = json.loads(group.bytes_of_first(json.dumps(own.state).encode()))
     return Checkpoint(parameters, optimizer, devices, state)
 
 
-def arrays_of_first(arrays: Arrays, group: Group) -> Arrays:
+def broadcast_arrays(arrays: Arrays, group: Group) -> Arrays:
     """The arrays that rank 0 gives, in every process, on the CPU."""
     if group.size == 1:
         return arrays

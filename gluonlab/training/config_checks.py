@@ -43,8 +43,8 @@ from gluonlab.parallel.data.replica import IMAGES, LABELS, loss_graph
 from gluonlab.parallel.strategy import CHANNELS
 from gluonlab.parallel.training_loss import label_columns
 from gluonlab.training.parallel_options import (
-    largest_part,
-    weights_of,
+    largest_batch_fraction,
+    parse_device_weights,
 )
 
 
@@ -103,7 +103,7 @@ def check_network(plan: Any, net: gluon.HybridBlock) -> None:
     if plan.config.sync_bn:
         sync_bn.check_network(net, plan.model)
     if plan.arithmetic.deterministic:
-        check_repeatable(net, plan.model, plan.ctxs)
+        check_deterministic(net, plan.model, plan.ctxs)
     running = [name for name in net.collect_params() if name.endswith("running_mean")]
     if plan.on_nan == "skip" and running:
         raise ConfigError(
@@ -112,18 +112,18 @@ def check_network(plan: Any, net: gluon.HybridBlock) -> None:
         )
 
 
-def check_batch(plan: Any, net: gluon.HybridBlock, devices: int) -> None:
+def check_batch_size(plan: Any, net: gluon.HybridBlock, devices: int) -> None:
     """Raise ConfigError for a batch that needs larger arrays than MXNet has.
 
     ``devices``: the devices of this process that get a shard of it.
     """
     loss = plan.make_loss()
     graph = loss_graph(net, loss, plan.preprocess, plan.conversion)
-    times = 1 / largest_part(weights_of(plan.device_weights), devices)
+    times = 1 / largest_batch_fraction(parse_device_weights(plan.device_weights), devices)
     limit = ArrayLimit(
         graph, net, plan.dataset.image_shape, times, plan.microbatches, label_columns(loss)
     )
-    limit.check(plan.largest_share)
+    limit.check(plan.largest_shard_size)
 
 
 def check_export(asked: TrainConfig) -> None:
@@ -140,28 +140,28 @@ def check_exportable(plan: Any, net: gluon.HybridBlock) -> None:
         return
     from gluonlab.export.check_exportable import check_network
 
-    data, plain = plan.dataset, net if plan.own.net is not None else None
+    data, plain = plan.dataset, net if plan.user_components.net is not None else None
     check_network(plan.export, plan.model, len(data.classes), data.image_shape, plain)
 
 
-STATES = "the optimizer's states are on the servers, which do not give them away"
-COMPRESSED = (
+STATES_ON_SERVERS = "the optimizer's states are on the servers, which do not give them away"
+SERVERS_COMPRESS_ALL = (
     "MXNet sends its servers everything in 2 bits or nothing, and parameters and losses are exact"
 )
-WHOLE = "each server has a part of the gradient, and that needs all of it first"
+NEEDS_WHOLE_GRADIENT = "each server has a part of the gradient, and that needs all of it first"
 
 
-def on_servers(config: TrainConfig, group: Group) -> bool:
+def updates_on_servers(config: TrainConfig, group: Group) -> bool:
     """Whether the group's servers update: where it is asked for, or processes do not wait."""
     return config.update_on_servers or not group.waits
 
 
-def check_on_servers(config: TrainConfig, group: Group) -> None:
+def check_server_update_options(config: TrainConfig, group: Group) -> None:
     """Raise ConfigError for a setting that cannot be carried out where servers update.
 
     ``config``: with the recipe's values.
     """
-    if not on_servers(config, group):
+    if not updates_on_servers(config, group):
         return
     if not group.servers:
         who = group.name or "a process alone"
@@ -169,36 +169,36 @@ def check_on_servers(config: TrainConfig, group: Group) -> None:
             f"--update-on-servers: {who} has no servers: start the run by gluonlab.launch "
             "--backend dist_sync, or leave it out"
         )
-    for option, reason in _refused(config, group):
+    for option, reason in _server_update_conflicts(config, group):
         raise ConfigError(
-            f"{option} and {_named(group)} contradict each other: {reason}: leave one of them out"
+            f"{option} and {_server_option(group)} contradict each other: {reason}: leave one of them out"
         )
 
 
-def check_going_on(option: str, config: TrainConfig, group: Group) -> None:
+def check_can_resume(option: str, config: TrainConfig, group: Group) -> None:
     """Raise ConfigError for ``option``, by which a run goes on, where servers update."""
-    if on_servers(config, group):
+    if updates_on_servers(config, group):
         raise ConfigError(
-            f"{option} and {_named(group)} contradict each other: {STATES}, so no checkpoint is "
+            f"{option} and {_server_option(group)} contradict each other: {STATES_ON_SERVERS}, so no checkpoint is "
             "whole: leave one of them out"
         )
 
 
-def _named(group: Group) -> str:
+def _server_option(group: Group) -> str:
     return "--update-on-servers" if group.waits else f"--backend {group.name}"
 
 
-def _refused(config: TrainConfig, group: Group) -> Iterator[Tuple[str, str]]:
+def _server_update_conflicts(config: TrainConfig, group: Group) -> Iterator[Tuple[str, str]]:
     if config.checkpoint_every is not None:
-        yield f"--checkpoint-every {config.checkpoint_every}", STATES
+        yield f"--checkpoint-every {config.checkpoint_every}", STATES_ON_SERVERS
     if config.clip_norm is not None:
-        yield f"--clip-norm {config.clip_norm:g}", WHOLE
+        yield f"--clip-norm {config.clip_norm:g}", NEEDS_WHOLE_GRADIENT
     if config.dtype != "float32":
-        yield f"--dtype {config.dtype}", f"{WHOLE}, to scale the loss by"
+        yield f"--dtype {config.dtype}", f"{NEEDS_WHOLE_GRADIENT}, to scale the loss by"
     if config.on_nan != "stop":
-        yield f"--on-nan {config.on_nan}", WHOLE
+        yield f"--on-nan {config.on_nan}", NEEDS_WHOLE_GRADIENT
     if config.compress is not None:
-        yield f"--compress {config.compress}", COMPRESSED
+        yield f"--compress {config.compress}", SERVERS_COMPRESS_ALL
     if config.kvstore == SHARDED:
         yield f"--kvstore {SHARDED}", "it updates on the devices"
     if config.split is not None and config.split != "data":
@@ -208,14 +208,14 @@ def _refused(config: TrainConfig, group: Group) -> Iterator[Tuple[str, str]]:
         yield f"--check-replicas {config.check_replicas}", reason
 
 
-FIELDS = ("sync_bn", "memory")
+SINGLE_PROCESS_OPTIONS = ("sync_bn", "memory")
 
 
-def check_group(config: TrainConfig, group: Group) -> None:
+def check_single_process_options(config: TrainConfig, group: Group) -> None:
     """Raise ConfigError for a setting that has no meaning for a group of several processes."""
     if group.size == 1:
         return
-    asked = [option_name(name) for name in FIELDS if getattr(config, name)]
+    asked = [option_name(name) for name in SINGLE_PROCESS_OPTIONS if getattr(config, name)]
     asked += [f"--kvstore {SHARDED}"] if config.kvstore == SHARDED else []
     if asked:
         raise ConfigError(
@@ -227,7 +227,7 @@ def check_group(config: TrainConfig, group: Group) -> None:
 Attributes = Mapping[str, str]
 
 
-class Unordered(NamedTuple):
+class NondeterministicOperator(NamedTuple):
     """An operator that does not repeat its bits on GPUs, and the layer that it is in."""
 
     operator: str
@@ -238,15 +238,15 @@ def _always(attributes: Attributes) -> bool:
     return True
 
 
-def _own_max_pooling(attributes: Attributes) -> bool:
+def _is_mxnet_max_pooling(attributes: Attributes) -> bool:
     """cuDNN's repeats its bits, MXNet's own does not: it computes what cuDNN does not take."""
     axes = len(attributes.get("kernel", "(1, 1)").strip("()[]").rstrip(",").split(","))
     by_mxnet = axes == 1 or attributes.get("cudnn_off", "False") in ("True", "1")
     return by_mxnet and attributes.get("pool_type", "max") == "max"
 
 
-UNORDERED: Dict[str, Callable[[Attributes], bool]] = {
-    "Pooling": _own_max_pooling,
+NONDETERMINISTIC: Dict[str, Callable[[Attributes], bool]] = {
+    "Pooling": _is_mxnet_max_pooling,
     "Pad": lambda attributes: attributes.get("mode") != "constant",
     **dict.fromkeys(
         (
@@ -261,20 +261,24 @@ UNORDERED: Dict[str, Callable[[Attributes], bool]] = {
 }  # fmt: skip
 
 
-def unordered(graph: mx.sym.Symbol) -> "Unordered | None":
+def find_nondeterministic_operator(graph: mx.sym.Symbol) -> Optional[NondeterministicOperator]:
     """The first operator of ``graph`` that does not repeat its bits on GPUs, or None."""
     for node in parsed(graph)["nodes"]:
-        if node["op"] in UNORDERED and UNORDERED[node["op"]](node.get("attrs", {})):
-            return Unordered(node["op"], node["name"])
+        if node["op"] in NONDETERMINISTIC and NONDETERMINISTIC[node["op"]](node.get("attrs", {})):
+            return NondeterministicOperator(node["op"], node["name"])
     return None
 
 
-def check_repeatable(net: gluon.HybridBlock, name: str, ctxs: Sequence[mx.Context]) -> None:
+def check_deterministic(net: gluon.HybridBlock, name: str, ctxs: Sequence[mx.Context]) -> None:
     """Raise ModelError for --deterministic on GPUs with a network that they cannot compute so.
 
     CPU devices can compute every one.
     """
-    found = unordered(net(mx.sym.var("data"))) if ctxs[0].device_type == "gpu" else None
+    found = (
+        find_nondeterministic_operator(net(mx.sym.var("data")))
+        if ctxs[0].device_type == "gpu"
+        else None
+    )
     if found is not None:
         raise ModelError(
             f"--deterministic: {name} has {found.operator} ({found.layer}), "
@@ -314,7 +318,7 @@ def check_momentum(config: TrainConfig, asked: TrainConfig) -> None:
         )
 
 
-def check_decay(config: TrainConfig) -> None:
+def check_weight_decay(config: TrainConfig) -> None:
     """Raise ConfigError for --no-bias-decay without any decay."""
     if config.no_bias_decay and not config.wd:
         raise ConfigError(
@@ -328,27 +332,27 @@ def check_sharding(name: str, kvstore: str, device_count: int) -> None:
     if kvstore == SHARDED and device_count > 1 and not is_element_wise(optimizer_kind(name).cls):
         raise KVStoreError(
             f"--kvstore {SHARDED} cuts parameters anywhere, which {name} does not allow: "
-            f"choose one of {_element_wise_ones()}, or another kvstore"
+            f"choose one of {_element_wise_optimizers()}, or another kvstore"
         )
 
 
-def check_channels(name: str, way: str) -> None:
+def check_channel_split(name: str, way: str) -> None:
     """Raise ConfigError for an optimizer that looks at whole parameters, where nobody has them."""
     if way == CHANNELS and not is_element_wise(optimizer_kind(name).cls):
         raise ConfigError(
             f"--split {way} gives each device a part of a parameter, and {name} looks at whole "
-            f"ones: choose one of {_element_wise_ones()}, or another --split"
+            f"ones: choose one of {_element_wise_optimizers()}, or another --split"
         )
 
 
-def _element_wise_ones() -> str:
+def _element_wise_optimizers() -> str:
     return ", ".join(name for name, kind in OPTIMIZERS.items() if is_element_wise(kind.cls))
 
 
 Shape = Tuple[int, ...]
 
 
-def check_elements(images: int, elements: int) -> None:
+def check_array_size(images: int, elements: int) -> None:
     """Raise ConfigError when ``images`` images make more ``elements`` than an array has."""
     if elements >= ARRAY_LIMIT:
         raise ConfigError(
@@ -358,12 +362,12 @@ def check_elements(images: int, elements: int) -> None:
         )
 
 
-def check_inside(graph: mx.sym.Symbol, inputs: Dict[str, Shape], images: int) -> None:
-    """`check_elements` of every array that a graph computes for ``images`` images.
+def check_graph_arrays(graph: mx.sym.Symbol, inputs: Dict[str, Shape], images: int) -> None:
+    """`check_array_size` of every array that a graph computes for ``images`` images.
 
     ``inputs``: the shapes of its arguments. Raises ConfigError.
     """
-    check_elements(images, max(map(math.prod, graph.get_internals().infer_shape(**inputs)[1])))
+    check_array_size(images, max(map(math.prod, graph.get_internals().infer_shape(**inputs)[1])))
 
 
 @dataclass(frozen=True)
@@ -389,14 +393,14 @@ class ArrayLimit:
         shapes[LABELS] = (part, *[self.columns] * bool(self.columns))
         # those of a loss's constants are in the graph
         names = set(self.graph.list_arguments()) & set(shapes)
-        check_inside(self.graph, {name: shapes[name] for name in names}, part)
+        check_graph_arrays(self.graph, {name: shapes[name] for name in names}, part)
 
     def check_host(self, images: int) -> None:
         """The same for the batch on the host alone."""
         batch = math.ceil(images * self.devices)
-        check_elements(batch, batch * math.prod(self.image_shape))
+        check_array_size(batch, batch * math.prod(self.image_shape))
 
-    def largest(self, most: int) -> int:
+    def largest_images(self, most: int) -> int:
         """The most images per device, from 1 up to ``most``, that pass `check`."""
         low, high = 1, most
         while low < high:

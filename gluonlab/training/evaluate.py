@@ -34,15 +34,21 @@ from gluonlab.finite_numbers import check_parameters, check_validation_loss
 from gluonlab.kvstores.process_groups import ALONE, Group
 from gluonlab.parallel.strategy import Scored, Strategy
 from gluonlab.plain_text import printable
-from gluonlab.training.parallel_options import weights_of
+from gluonlab.training.parallel_options import parse_device_weights
 from gluonlab.training.plan import Plan
-from gluonlab.training.user_metrics import GatheredScores, Metric, Part, Values, measured
+from gluonlab.training.user_metrics import (
+    DeviceScores,
+    GatheredScores,
+    Metric,
+    MetricValues,
+    compute_metrics,
+)
 
 # numpy's (classes, classes) int64: [i, j] counts the images of class i classified as class j
 Confusion = Any
 
 
-AHEAD = 4  # batches that may wait for the devices: each holds its images
+BATCHES_AHEAD = 4  # batches that may wait for the devices: each holds its images
 # the label is looked for among this many best scores, where there are more classes than that
 TOP = 5
 
@@ -62,7 +68,7 @@ class Score(NamedTuple):
     loss: float
     in_top5: Optional[int] = None
     confusion: Optional[Confusion] = None
-    metrics: Optional[Values] = None
+    metrics: Optional[MetricValues] = None
 
     @property
     def accuracy(self) -> float:
@@ -88,11 +94,11 @@ def evaluation_loader(plan: Plan, ctxs: List[mx.Context]) -> Loader:
         prefetch=plan.prefetch,
         resident_bytes=plan.resident_bytes,
         device_counts=plan.device_counts,
-        weights=weights_of(plan.device_weights),
+        weights=parse_device_weights(plan.device_weights),
     )
 
 
-class Scoring(Protocol):
+class Scorer(Protocol):
     """What an evaluation needs of a `gluonlab.parallel.strategy.Strategy`."""
 
     @property
@@ -112,13 +118,15 @@ def validate(strategy: Strategy, batches: Iterable[Batch], plan: Plan, step: int
     strategy.settle_statistics()
     check_parameters(strategy.net, when)
     classes = len(plan.dataset.classes)
-    score = evaluate(strategy, batches, classes, plan.confusion, plan.group, plan.own.metrics)
+    score = evaluate(
+        strategy, batches, classes, plan.confusion, plan.group, plan.user_components.metrics
+    )
     check_validation_loss(score.loss, when, strategy.has_statistics)
     return score
 
 
 def evaluate(
-    strategy: Scoring,
+    strategy: Scorer,
     batches: Iterable[Batch],
     classes: int,
     confusion: bool = False,
@@ -127,10 +135,10 @@ def evaluate(
 ) -> Score:
     """One pass over a split's batches, of which each process of a group scores its part."""
     gathered = GatheredScores()
-    tallies = [_Tally(ctx, classes, confusion) for ctx in strategy.outputs]
+    tallies = [_DeviceTally(ctx, classes, confusion) for ctx in strategy.outputs]
     images = 0
     queued: Deque[List[nd.NDArray]] = deque()
-    kept: Deque[List[Part]] = deque()  # of the same batches
+    kept: Deque[List[DeviceScores]] = deque()  # of the same batches
     for batch in batches:
         images += batch.size
         queued.append([])
@@ -140,7 +148,7 @@ def evaluate(
             tallies[device].add(loss, scores, labels)
             if metrics:
                 kept[-1].append((device, scores.copy(), labels.copy()))
-        if len(queued) > AHEAD:
+        if len(queued) > BATCHES_AHEAD:
             for done in queued.popleft():
                 done.wait_to_read()
             gathered.add(kept.popleft())
@@ -154,11 +162,11 @@ def evaluate(
         matrix = group.total(counted).astype("int64")
         matrix = matrix.astype("int64")
     top5 = int(in_top5) if classes > TOP else None
-    own = measured(metrics, *gathered.whole(group)) if metrics else None
+    own = compute_metrics(metrics, *gathered.gather(group)) if metrics else None
     return Score(images, int(correct), float(losses) / images, top5, matrix, own)
 
 
-class _Tally:
+class _DeviceTally:
     """What one device has counted.
 
     As integers: float32 would lose single images beyond 2**24 of them.
@@ -207,24 +215,24 @@ class _Tally:
 
 
 COLUMNS = 80  # of a terminal
-NAME = 12  # the letters of a class that a row begins with
-LONG = 21  # those that a sentence has room for, in 80 columns
-LISTED = 10  # the confusions that are named where the matrix does not fit
-WRITTEN = 20  # classes up to which the picture has numbers in it
+NAME_LENGTH = 12  # the letters of a class that a row begins with
+LONG_NAME_LENGTH = 21  # those that a sentence has room for, in 80 columns
+MAX_LISTED = 10  # the confusions that are named where the matrix does not fit
+MAX_ANNOTATED_CLASSES = 20  # classes up to which the picture has numbers in it
 
 
-def table(matrix: Confusion, classes: Sequence[str]) -> str:
+def format_confusion(matrix: Confusion, classes: Sequence[str]) -> str:
     """The matrix in 80 columns; if it does not fit, the most frequent confusions."""
     classes = list(map(printable, classes))
-    labels = _labels(classes)
+    labels = _row_labels(classes)
     row = max(map(len, labels))
     cell = max(len(str(matrix.max())), len(str(len(classes) - 1)), 3) + 1
     if row + cell * len(classes) + len("   right") > COLUMNS:
-        return _most_frequent(matrix, classes)
+        return _list_confusions(matrix, classes)
     heads = [str(label) for label in range(len(classes))]
     lines = ["rows: true classes; columns: predicted classes"]
     lines.append(" " * row + "".join(f"{head:>{cell}}" for head in heads) + "   right")
-    for label, counts, right in zip(labels, matrix, _right(matrix)):
+    for label, counts, right in zip(labels, matrix, _class_accuracies(matrix)):
         lines.append(
             f"{label:<{row}}"
             + "".join(f"{count or '.':>{cell}}" for count in counts)
@@ -233,15 +241,15 @@ def table(matrix: Confusion, classes: Sequence[str]) -> str:
     return "\n".join(lines)
 
 
-def _labels(classes: Sequence[str]) -> List[str]:
+def _row_labels(classes: Sequence[str]) -> List[str]:
     """``3 dress``; names that are their numbers stand alone."""
     width = len(str(len(classes) - 1))
     if list(classes) == [str(label) for label in range(len(classes))]:
         return list(classes)
-    return [f"{label:>{width}} {name[:NAME]}" for label, name in enumerate(classes)]
+    return [f"{label:>{width}} {name[:NAME_LENGTH]}" for label, name in enumerate(classes)]
 
 
-def _right(matrix: Confusion) -> List[str]:
+def _class_accuracies(matrix: Confusion) -> List[str]:
     """For each class the percentage of images that were recognised; a dash for none."""
     return [
         f"{counts[label] / counts.sum():.1%}" if counts.sum() else "-"
@@ -249,19 +257,21 @@ def _right(matrix: Confusion) -> List[str]:
     ]
 
 
-def _most_frequent(matrix: Confusion, classes: Sequence[str]) -> str:
+def _list_confusions(matrix: Confusion, classes: Sequence[str]) -> str:
     wrong = [(int(matrix[i, j]), i, j) for i, j in zip(*matrix.nonzero()) if i != j]
     lines = [
-        f"{_short(classes[i])} taken for {_short(classes[j])}: {count:,} of {matrix[i].sum():,}"
+        f"{_shorten_name(classes[i])} taken for {_shorten_name(classes[j])}: {count:,} of {matrix[i].sum():,}"
         for count, i, j in sorted(wrong, key=_order)
     ]
     if not lines:
         return "no image was taken for another class"
-    return "\n".join(["the most frequent confusions", *(f"  {line}" for line in lines[:LISTED])])
+    return "\n".join(
+        ["the most frequent confusions", *(f"  {line}" for line in lines[:MAX_LISTED])]
+    )
 
 
-def _short(name: str) -> str:
-    return name if len(name) <= LONG else f"{name[: LONG - 1]}…"
+def _shorten_name(name: str) -> str:
+    return name if len(name) <= LONG_NAME_LENGTH else f"{name[: LONG_NAME_LENGTH - 1]}…"
 
 
 def _order(entry: "tuple[int, int, int]") -> "tuple[int, int, int]":
@@ -269,18 +279,18 @@ def _order(entry: "tuple[int, int, int]") -> "tuple[int, int, int]":
     return -count, true, taken
 
 
-def write_picture(matrix: Confusion, classes: Sequence[str], path: Path) -> None:
+def write_confusion_picture(matrix: Confusion, classes: Sequence[str], path: Path) -> None:
     """Draw the matrix: colours by the share of the row, numbers where there is room for them.
 
     Raises OutputError.
     """
     with on_disk(path), atomic_path(path) as temporary:
-        _draw(matrix, classes, temporary)
+        _draw_confusion(matrix, classes, temporary)
 
 
-def _draw(matrix: Confusion, classes: Sequence[str], path: Path) -> None:
+def _draw_confusion(matrix: Confusion, classes: Sequence[str], path: Path) -> None:
     count = len(classes)
-    side = min(12.0, 2.6 + 0.42 * max(count, 4)) if count <= WRITTEN else 9.0
+    side = min(12.0, 2.6 + 0.42 * max(count, 4)) if count <= MAX_ANNOTATED_CLASSES else 9.0
     figure = new_figure(side, side, layout="constrained")
     from matplotlib.colors import PowerNorm
 
@@ -295,9 +305,9 @@ def _draw(matrix: Confusion, classes: Sequence[str], path: Path) -> None:
     )
     axes.set_xlabel("predicted class", fontsize=9)
     axes.set_ylabel("true class", fontsize=9)
-    if count <= WRITTEN:
+    if count <= MAX_ANNOTATED_CLASSES:
         short = [
-            name if len(name) <= NAME else f"{name[: NAME - 1]}…"
+            name if len(name) <= NAME_LENGTH else f"{name[: NAME_LENGTH - 1]}…"
             for name in map(printable, classes)
         ]
         # else what stands between two $ were a formula

@@ -30,17 +30,22 @@ from gluonlab.parallel import strategy_class
 from gluonlab.parallel.strategy import Strategy
 from gluonlab.parallel.training_loss import make_loss
 from gluonlab.plain_text import named
-from gluonlab.runs.run_reader import Description, copy_count
+from gluonlab.runs.run_reader import RunDescription, copy_count
 from gluonlab.runs.run_schema import CONFUSION, EXPORT
 from gluonlab.training.build_network import make_net
 from gluonlab.training.config_checks import check_exportable
 from gluonlab.training.evaluate import Score, evaluate, evaluation_loader
-from gluonlab.training.evaluated import check_given, evaluated
-from gluonlab.training.image_options import with_resizer
-from gluonlab.training.loop import write_extras
+from gluonlab.training.evaluated import check_evaluation_options, read_evaluated_run
+from gluonlab.training.image_options import keep_recorded_resizer
+from gluonlab.training.loop import write_exports
 from gluonlab.training.plan import Plan, make_plan
 from gluonlab.training.recipes import QUICK
-from gluonlab.training.user_components import NOTHING, UserComponents, check_same_own, make_own
+from gluonlab.training.user_components import (
+    NO_USER_COMPONENTS,
+    UserComponents,
+    check_same_user_components,
+    make_user_components,
+)
 
 
 @dataclass(frozen=True)
@@ -102,22 +107,22 @@ def evaluate_run(
     OutputError; and RunError when the loss is beyond recovery, or parameters are not finite.
     """
     dataset = resolve_dataset(data)
-    check_given(given)
+    check_evaluation_options(given)
     with nd_semantics():
-        return _evaluate(Path(run_dir), make_own(net, loss, metrics), dataset, given)
+        return _evaluate(Path(run_dir), make_user_components(net, loss, metrics), dataset, given)
 
 
 def _evaluate(
     folder: Path, own: UserComponents, data: Optional[Dataset], given: Dict[str, Any]
 ) -> Evaluation:
-    found = evaluated(folder)
-    config = config_of(found, given)
-    _check_own(found, own, data, folder)
-    place = _place(config, folder)
+    found = read_evaluated_run(folder)
+    config = evaluation_config(found, given)
+    _check_same_components(found, own, data, folder)
+    place = _output_folder(config, folder)
     # what cannot be written is found before anything is computed
     with folder_for(place) if place is not None else nullcontext():
-        plan = plan_of(found, config, data, own)
-        strategy = strategy_of(found, plan, own.loss)
+        plan = make_evaluation_plan(found, config, data, own)
+        strategy = load_trained(found, plan, own.loss)
         check_exportable(plan, strategy.net)
         began = time.perf_counter()
         loader = evaluation_loader(plan, strategy.inputs)
@@ -125,12 +130,14 @@ def _evaluate(
         score = evaluate(strategy, loader, classes, config.confusion, metrics=own.metrics)
         seconds = time.perf_counter() - began
         if not is_healthy(score.loss) and not may_be_early(score.loss, strategy.has_statistics):
-            raise RunError(f"the loss of {folder} on its test images is {score.loss}: {GONE_WRONG}")
-        check_finite(found, strategy)
+            raise RunError(
+                f"the loss of {folder} on its test images is {score.loss}: {DIVERGED_HINT}"
+            )
+        check_finite_parameters(found, strategy)
         onnx: Optional[Agreement] = None
         written: List[Path] = []
         if place is not None:
-            onnx = write_extras(place, plan, strategy.net, score.confusion)
+            onnx = write_exports(place, plan, strategy.net, score.confusion)
             names = {EXPORT: config.export is not None, CONFUSION: config.confusion}
             written = [place / name for name, asked in names.items() if asked]
     give_back(strategy.net)
@@ -142,19 +149,19 @@ def plan_evaluation(folder: Path, given: Dict[str, Any]) -> Plan:
 
     Raises a UsageError.
     """
-    found = evaluated(folder)
-    _check_own(found, NOTHING, None, folder)
-    return plan_of(found, config_of(found, given))
+    found = read_evaluated_run(folder)
+    _check_same_components(found, NO_USER_COMPONENTS, None, folder)
+    return make_evaluation_plan(found, evaluation_config(found, given))
 
 
-def _check_own(
-    found: Description, own: UserComponents, data: Optional[Dataset], folder: Path
+def _check_same_components(
+    found: RunDescription, own: UserComponents, data: Optional[Dataset], folder: Path
 ) -> None:
     how = "to gluonlab.training.evaluate_run.evaluate_run"
-    check_same_own(str(folder), how, found.used, own.settings(data))
+    check_same_user_components(str(folder), how, found.used, own.settings(data))
 
 
-def _place(config: TrainConfig, folder: Path) -> Optional[Path]:
+def _output_folder(config: TrainConfig, folder: Path) -> Optional[Path]:
     """The folder for what is asked for, if there is any. Raises ConfigError, and OutputError."""
     wanted = config.confusion or config.export
     if config.out is None:
@@ -171,39 +178,42 @@ def _place(config: TrainConfig, folder: Path) -> Optional[Path]:
 
 # The run's settings that an evaluation looks at. What only training needs, or names the run's
 # devices, is none of them: a run on eight GPUs can be evaluated on a laptop.
-KEPT = (
+EVAL_FIELDS = (
     "model", "dataset", "data_dir", "image_size", "decoders", "skip_bad", "val_share", "batch_size",
     "global_batch_size", "microbatches", "microbatch_size", "seed", "prefetch", "resident_bytes",
     "deterministic", "tf32",
 )  # fmt: skip
 # Images are seen as they are.
-UNCHANGED = {"random_resized_crop": False, "crop_padding": 0, "flip": False, "mixup": 0.0}
+NO_AUGMENTATION = {"random_resized_crop": False, "crop_padding": 0, "flip": False, "mixup": 0.0}
 SMALLEST_SIZE = 8  # that --image-size takes; smaller images have their own size by default
 # What makes the run's own choice of these void.
-BATCH_SIZES, PARTS = ("batch_size", "global_batch_size"), ("microbatches", "microbatch_size")
-GONE_WRONG = "its training diverged: train again with a smaller --lr"
+BATCH_SIZES, MICROBATCH_OPTIONS = (
+    ("batch_size", "global_batch_size"),
+    ("microbatches", "microbatch_size"),
+)
+DIVERGED_HINT = "its training diverged: train again with a smaller --lr"
 
 
-def config_of(found: Description, given: Dict[str, Any]) -> TrainConfig:
+def evaluation_config(found: RunDescription, given: Dict[str, Any]) -> TrainConfig:
     """The run's settings, as far as they matter to an evaluation, and those that are given now."""
     fields = {field.name: field for field in dataclasses.fields(TrainConfig)}
-    strange = [name for name in found.asked if name not in fields]
+    strange = [name for name in found.requested if name not in fields]
     if strange:
         raise ConfigError(
             f"{found.file} has settings that this gluonlab does not know: "
             f"{', '.join(sorted(strange))}"
         )
-    settings = {name: value for name, value in found.asked.items() if name in KEPT}
+    settings = {name: value for name, value in found.requested.items() if name in EVAL_FIELDS}
     # Any number of devices can keep to the size of the parts, and needs no more memory for one than
     # the run did.
-    count, share = settings.pop("microbatches", None), _largest_share(found)
+    count, share = settings.pop("microbatches", None), _largest_shard(found)
     if isinstance(count, int) and share and count > 0:
         settings["microbatch_size"] = -(-share // count)
-    if set(given) & {*BATCH_SIZES, *PARTS}:
-        settings.update(dict.fromkeys(PARTS))
+    if set(given) & {*BATCH_SIZES, *MICROBATCH_OPTIONS}:
+        settings.update(dict.fromkeys(MICROBATCH_OPTIONS))
     if set(given) & set(BATCH_SIZES):
         settings.update(dict.fromkeys(BATCH_SIZES))
-    shape = image_shape(found)
+    shape = recorded_image_shape(found)
     if (
         shape is not None
         and shape[-1] >= SMALLEST_SIZE
@@ -218,8 +228,8 @@ def config_of(found: Description, given: Dict[str, Any]) -> TrainConfig:
         TrainConfig(**settings)
     except ConfigError as error:
         raise ConfigError(f"{found.file} is damaged: {error}") from None
-    config = TrainConfig(**{**settings, **UNCHANGED, "model": found.used["model"], **given})
-    config = with_resizer(config, found.used)
+    config = TrainConfig(**{**settings, **NO_AUGMENTATION, "model": found.used["model"], **given})
+    config = keep_recorded_resizer(config, found.used)
     if config.resizer == CYKOOZ != usual_resizer():
         warn(
             f"the images of {found.folder} were resized by cykooz.resizer, which is not installed: "
@@ -229,13 +239,13 @@ def config_of(found: Description, given: Dict[str, Any]) -> TrainConfig:
     return config
 
 
-def _largest_share(found: Description) -> Optional[int]:
+def _largest_shard(found: RunDescription) -> Optional[int]:
     """How many images of a batch one copy of the network had; None when that is not known."""
     copies, size = copy_count(found.used), found.used.get("global_batch_size")
     return -(-size // copies) if copies and isinstance(size, int) else None
 
 
-def image_shape(found: Description) -> Optional[Tuple[int, int, int]]:
+def recorded_image_shape(found: RunDescription) -> Optional[Tuple[int, int, int]]:
     """(channels, height, width) of the run's images; None where a run did not note them."""
     shape = found.used.get("image_shape")
     if shape is not None and not (
@@ -245,11 +255,11 @@ def image_shape(found: Description) -> Optional[Tuple[int, int, int]]:
     return None if shape is None else (shape[0], shape[1], shape[2])
 
 
-def plan_of(
-    found: Description,
+def make_evaluation_plan(
+    found: RunDescription,
     config: TrainConfig,
     given: Optional[Dataset] = None,
-    own: UserComponents = NOTHING,
+    own: UserComponents = NO_USER_COMPONENTS,
 ) -> Plan:
     """The plan of an evaluation on the run's data, or on those ``given``. Raises a UsageError."""
     plan = make_plan(config if own.net is None else config.replace(model=None), given, own=own)
@@ -257,9 +267,9 @@ def plan_of(
     return plan
 
 
-def check_same_images(found: Description, data: Dataset) -> None:
+def check_same_images(found: RunDescription, data: Dataset) -> None:
     """Raise ConfigError for images or classes other than the run's."""
-    folder, shape = found.folder, image_shape(found)
+    folder, shape = found.folder, recorded_image_shape(found)
     if shape not in (None, data.image_shape):
         was, now = ("x".join(map(str, each)) for each in (shape, data.image_shape))
         raise ConfigError(
@@ -274,14 +284,14 @@ def check_same_images(found: Description, data: Dataset) -> None:
         )
 
 
-def strategy_of(
-    found: Description, plan: Plan, loss: Optional[gluon.HybridBlock] = None
+def load_trained(
+    found: RunDescription, plan: Plan, loss: Optional[gluon.HybridBlock] = None
 ) -> Strategy:
     """The run's network with its parameters, on the plan's devices; ``loss``: the user's own.
 
     Raises ModelError for parameters of another network.
     """
-    classes, file = len(plan.dataset.classes), found.parameters
+    classes, file = len(plan.dataset.classes), found.parameters_file
 
     def trained(
         ctxs: List[mx.Context], start: Optional[List[mx.Context]] = None
@@ -293,8 +303,10 @@ def strategy_of(
     return strategy_class(plan.split.way)(trained, make_loss(own=loss), plan, ALONE)
 
 
-def check_finite(found: Description, strategy: Strategy) -> None:
+def check_finite_parameters(found: RunDescription, strategy: Strategy) -> None:
     """Raise RunError where parameters are not finite, which ReLU may hide from the loss."""
     broken = broken_parameters(strategy.net)
     if broken:
-        raise RunError(f"{found.parameters} holds NaN or infinity in {named(broken)}: {GONE_WRONG}")
+        raise RunError(
+            f"{found.parameters_file} holds NaN or infinity in {named(broken)}: {DIVERGED_HINT}"
+        )

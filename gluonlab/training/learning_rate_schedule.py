@@ -1,7 +1,7 @@
 """The learning rate of every step: --lr-schedule, a warm-up before it, and their checks.
 
 MXNet's own schedulers keep a state. So they cannot be asked again for an earlier step, whose loss
-becomes known only now, nor start in the middle of a run. `Rates` needs only a step's number.
+becomes known only now, nor start in the middle of a run. `LearningRates` needs only a step's number.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ SMALLEST_RATE = 1e-37  # MXNet refuses a float32 below 1.2e-38 that is not 0
 
 
 @dataclass(frozen=True)
-class Rates:
+class LearningRates:
     """``rates(step)`` is the learning rate of a step, from 1 to ``steps``: an ``lr_scheduler``.
 
     During the ``warmup_steps`` it grows evenly, to ``base_lr`` in the last of them (Goyal et al.,
@@ -47,7 +47,7 @@ class Rates:
         done, wanted = step - 1 - self.warmup_steps, self.steps - self.warmup_steps
         return min(1.0, max(0, done) / max(1, wanted))
 
-    def between(self, share: float) -> float:
+    def interpolate(self, share: float) -> float:
         """``base_lr`` for a share of 1, ``final_lr`` for 0."""
         # rounding may lead an ulp above it
         return min(self.base_lr, self.final_lr + (self.base_lr - self.final_lr) * share)
@@ -73,35 +73,35 @@ class Rates:
         return words + f", warm-up in {steps}" * (self.warmup_steps > 0)
 
 
-def _constant(rates: Rates, step: int) -> float:
+def _constant_rate(rates: LearningRates, step: int) -> float:
     return rates.base_lr
 
 
-def _step(rates: Rates, step: int) -> float:
+def _step_rate(rates: LearningRates, step: int) -> float:
     return rates.base_lr * rates.decay ** sum(milestone < step for milestone in rates.milestones)
 
 
-def _cosine(rates: Rates, step: int) -> float:
+def _cosine_rate(rates: LearningRates, step: int) -> float:
     """Loshchilov, Hutter, "SGDR", 2017, equation 5, without restarts."""
-    return rates.between((1 + math.cos(math.pi * rates.progress(step))) / 2)
+    return rates.interpolate((1 + math.cos(math.pi * rates.progress(step))) / 2)
 
 
-def _linear(rates: Rates, step: int) -> float:
-    return rates.between(1 - rates.progress(step))
+def _linear_rate(rates: LearningRates, step: int) -> float:
+    return rates.interpolate(1 - rates.progress(step))
 
 
-LR_SCHEDULES: Dict[str, Callable[[Rates, int], float]] = {
-    "constant": _constant,
-    "step": _step,
-    "cosine": _cosine,
-    "linear": _linear,
+LR_SCHEDULES: Dict[str, Callable[[LearningRates, int], float]] = {
+    "constant": _constant_rate,
+    "step": _step_rate,
+    "cosine": _cosine_rate,
+    "linear": _linear_rate,
 }
 
-CONSTANT, DECAY = "constant", 0.1
+CONSTANT, DEFAULT_DECAY = "constant", 0.1
 # where He et al., "Deep residual learning", 2016, section 4.2, divide the rate by 10
 HALF_AND_THREE_QUARTERS = (Fraction(1, 2), Fraction(3, 4))
 # the schedules that each of these options belongs to
-OF_SCHEDULES = {
+SCHEDULES_BY_OPTION = {
     "lr_decay": ("step",),
     "lr_decay_epochs": ("step",),
     "final_lr": ("cosine", "linear"),
@@ -113,7 +113,7 @@ def check_schedule(config: TrainConfig) -> None:
     schedule = config.lr_schedule or CONSTANT
     if schedule not in LR_SCHEDULES:
         raise ConfigError(unknown("--lr-schedule", schedule, LR_SCHEDULES))
-    for name, schedules in OF_SCHEDULES.items():
+    for name, schedules in SCHEDULES_BY_OPTION.items():
         value = getattr(config, name)
         if value is not None and schedule not in schedules:
             raise ConfigError(
@@ -122,7 +122,7 @@ def check_schedule(config: TrainConfig) -> None:
             )
 
 
-def check_epochs(config: TrainConfig) -> None:
+def check_schedule_epochs(config: TrainConfig) -> None:
     """Raise ConfigError for a warm-up or a change of the rate beyond the run's epochs."""
     warmup, epochs = config.warmup_epochs or 0.0, config.epochs or 1
     if warmup >= epochs:
@@ -145,7 +145,7 @@ def check_epochs(config: TrainConfig) -> None:
         )
 
 
-def check_final_rate(config: TrainConfig, rates: Rates, scale: float) -> None:
+def check_final_rate(config: TrainConfig, rates: LearningRates, scale: float) -> None:
     """Raise ConfigError when ``rates``, which ``scale`` has multiplied, end above their begin."""
     if rates.final_lr > rates.base_lr:
         raise ConfigError(
@@ -154,14 +154,14 @@ def check_final_rate(config: TrainConfig, rates: Rates, scale: float) -> None:
         )
 
 
-def make_rates(
+def make_learning_rates(
     config: TrainConfig,
     base_lr: float,
     epochs: int,
     steps_per_epoch: int,
     scale: float = 1.0,
     decay_shares: Sequence[Fraction] = (),
-) -> Rates:
+) -> LearningRates:
     """The learning rate of every step.
 
     ``base_lr`` is scaled already; ``scale`` is what --final-lr must be multiplied by.
@@ -177,13 +177,13 @@ def make_rates(
             warmup_steps + math.ceil((steps - warmup_steps) * share)
             for share in decay_shares or HALF_AND_THREE_QUARTERS
         ]
-    return Rates(
+    return LearningRates(
         base_lr,
         steps,
         schedule,
         warmup_steps,
         (config.final_lr or 0.0) * scale,
-        DECAY if decay is None else decay,
+        DEFAULT_DECAY if decay is None else decay,
         tuple(milestones),
     )
 

@@ -11,14 +11,14 @@ from typing import Iterator, Optional
 from gluonlab.drawing.matplotlib_figures import CellDisplay, as_png, in_notebook, new_figure
 from gluonlab.errors import ConfigError
 from gluonlab.plain_text import decimals
-from gluonlab.runs.plot_curves import Growing, draw_accuracy, draw_loss
+from gluonlab.runs.plot_curves import CurveDownsampler, draw_accuracy, draw_loss
 from gluonlab.runs.run_reader import read_lines
 from gluonlab.runs.run_result import usual_speed
 from gluonlab.runs.run_schema import CURVES, Epoch, Step
 from gluonlab.training.callbacks import FINISHED, Callback, RunEnd, RunView
 
-EVERY = 1.0  # seconds between two pictures, at least
-SHARE = 0.05  # of the time that goes into pictures, at most
+MIN_INTERVAL_S = 1.0  # seconds between two pictures, at least
+MAX_DRAWING_SHARE = 0.05  # of the time that goes into pictures, at most
 WIDTH, HEIGHT, COLUMNS = 9, 3.2, 100
 
 
@@ -31,7 +31,7 @@ class LivePlot(Callback):
     number from 0 up.
     """
 
-    def __init__(self, every: float = EVERY) -> None:
+    def __init__(self, every: float = MIN_INTERVAL_S) -> None:
         is_number = isinstance(every, (int, float)) and not isinstance(every, bool)
         if not is_number or not 0 <= every < math.inf:
             raise ConfigError(f"LivePlot(every={every!r}): give seconds, a number from 0 up")
@@ -41,7 +41,7 @@ class LivePlot(Callback):
     def _begin(self) -> None:
         self._shown: Optional[CellDisplay] = None
         self._due = 0.0
-        self._losses = Growing()
+        self._losses = CurveDownsampler()
         self._last: Optional[Step] = None
         self._first: Optional[Step] = None  # since the run began, or goes on
         self._of_epoch: Optional[Step] = None  # the first that is known
@@ -51,7 +51,7 @@ class LivePlot(Callback):
         """Begin a picture, with what a run that goes on has had before."""
         self._begin()
         if not in_notebook():
-            _say(f"only a notebook shows it; {run.path}/{CURVES} will have the curves")
+            _print_line(f"only a notebook shows it; {run.path}/{CURVES} will have the curves")
             return
         self._shown = CellDisplay()
         if run.step:
@@ -91,7 +91,7 @@ class LivePlot(Callback):
         if run.history:
             last = run.history[-1]
             speed = f"{usual_speed(run.history):,.0f} images/s"
-            words = f"{words} in {_clock(last.seconds or 0)}   {speed}"
+            words = f"{words} in {_format_duration(last.seconds or 0)}   {speed}"
             words = f"{words}   test accuracy {last.accuracy:.4f}"
         if end.how != FINISHED:
             words += f"\n{textwrap.shorten(f'{end.how}: {end.message}', COLUMNS)}"
@@ -117,7 +117,7 @@ class LivePlot(Callback):
         if last is not None and first is not None and last.step > first.step:
             pace = ((last.seconds or 0) - (first.seconds or 0)) / (last.step - first.step)
             left = run.epochs * run.steps_per_epoch - last.step
-            words.append(f"{_clock(math.ceil(pace * left))} to go")
+            words.append(f"{_format_duration(math.ceil(pace * left))} to go")
         return "   ".join(words)
 
     def _speed(self, run: RunView) -> float:
@@ -145,7 +145,7 @@ class LivePlot(Callback):
                 axes.set_xlim(0, ends or run.epochs)
             self._shown.show(as_png(figure))
         now = time.monotonic()
-        self._due = now + max(self.every, (now - began) / SHARE)
+        self._due = now + max(self.every, (now - began) / MAX_DRAWING_SHARE)
 
     @contextmanager
     def _harmless(self) -> Iterator[None]:
@@ -154,15 +154,15 @@ class LivePlot(Callback):
             yield
         except Exception as error:
             self._shown = None
-            _say(f"ends here, the run goes on: {type(error).__name__}: {error}")
+            _print_line(f"ends here, the run goes on: {type(error).__name__}: {error}")
 
 
-def _clock(seconds: float) -> str:
+def _format_duration(seconds: float) -> str:
     minutes, seconds = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02}:{seconds:02}" if hours else f"{minutes}:{seconds:02}"
 
 
-def _say(line: str) -> None:
+def _print_line(line: str) -> None:
     with suppress(OSError, ValueError):  # nobody reads it
         print(f"{'live plot':<11}{line}")

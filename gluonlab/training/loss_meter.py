@@ -18,9 +18,9 @@ from gluonlab.engine.fast_invoke import CopyInto
 from gluonlab.errors import DivergedError
 from gluonlab.finite_numbers import diverged, is_healthy, never_healthy
 from gluonlab.kvstores.process_groups import ALONE, Group
-from gluonlab.training.stop_consensus import Consensus
+from gluonlab.training.stop_consensus import StopCoordinator
 
-STRIDE = 4
+READ_EVERY = 4
 
 
 class StepLoss(NamedTuple):
@@ -31,7 +31,7 @@ class StepLoss(NamedTuple):
     loss: float
 
 
-class LossLog:
+class AsyncLossMeter:
     """The losses of a run: ``append`` a step's, and get the steps whose losses are known by now.
 
     A loss that is not finite, or larger than LARGEST_LOSS, raises DivergedError, which names the
@@ -50,22 +50,22 @@ class LossLog:
         ctxs: Sequence[mx.Context],
         may_overflow: bool = False,
         group: Group = ALONE,
-        consensus: Optional[Consensus] = None,
+        consensus: Optional[StopCoordinator] = None,
     ) -> None:
         self.step = 0  # steps appended so far, in the whole run
-        self.rest: List[StepLoss] = []
+        self.steps_before_divergence: List[StepLoss] = []
         self._may_overflow, self._rank = may_overflow, group.rank
-        self._group, self._consensus = group, consensus or Consensus()
+        self._group, self._consensus = group, consensus or StopCoordinator()
         self._wrong: Optional[StepLoss] = None  # where nobody waits: of this process
         # one is filled while the other grows old
-        self._blocks = [_Block(ctxs, group, self._consensus) for _ in range(2)]
+        self._blocks = [_LossBlock(ctxs, group, self._consensus) for _ in range(2)]
         self._sum, self._images = 0.0, 0  # of the steps returned since the last `mean`
 
     def append(self, losses: Sequence[nd.NDArray], images: int) -> List[StepLoss]:
         """Note the next step: its losses on each device, and its number of ``images``."""
         self.step += 1
         known: List[StepLoss] = []
-        if self._blocks[0].full:
+        if self._blocks[0].is_full:
             known = self._blocks[1].read()
             self._blocks.reverse()
         self._blocks[0].note(self.step, losses, images)
@@ -79,24 +79,28 @@ class LossLog:
         return known
 
     @property
-    def cut_short(self) -> bool:
+    def must_synchronize(self) -> bool:
         """Whether this process, which does not wait for the others, has to stop and meet them."""
-        return not self._group.waits and (self._wrong is not None or self._consensus.came)
+        return not self._group.waits and (
+            self._wrong is not None or self._consensus.signal_received
+        )
 
     def _meet(self, known: List[StepLoss]) -> None:
         """Have all processes know what each knows."""
         wrong, loss = (0, 0.0) if self._wrong is None else (self._wrong.step, self._wrong.loss)
-        told = np.concatenate([[wrong, loss, self._sum, self._images], self._consensus.numbers()])
+        told = np.concatenate(
+            [[wrong, loss, self._sum, self._images], self._consensus.local_flags()]
+        )
         table = self._group.everyones(told)
         for rank, row in enumerate(table):
             if row[0]:
-                self.rest = known
+                self.steps_before_divergence = known
                 where = f"of rank {rank} at its step {int(row[0])}"
                 raise DivergedError(diverged("the loss", float(row[1]), where))
-        self._consensus.hear(table[:, 4:].sum(axis=0))
+        self._consensus.update_from_all(table[:, 4:].sum(axis=0))
         self._sum, self._images = float(table[:, 2].sum()), int(table[:, 3].sum())
 
-    def mean(self, epoch: int) -> float:
+    def mean_loss(self, epoch: int) -> float:
         """The mean loss over the images of the steps returned since the last call, an epoch's.
 
         Raises DivergedError when float16 overflowed in all of them.
@@ -132,7 +136,7 @@ class LossLog:
         self.step, self._sum, self._images = counts["step"], counts["sum"], counts["images"]
         known: List[StepLoss] = []
         for place, block in enumerate(counts["blocks"]):
-            known += _losses(block["steps"], block["images"], _everyones_total(rows, place))
+            known += _mean_losses(block["steps"], block["images"], _sum_over_ranks(rows, place))
         return self._checked(known)
 
     def _checked(self, known: List[StepLoss]) -> List[StepLoss]:
@@ -144,7 +148,7 @@ class LossLog:
             if self._wrong is not None:
                 return known[:place]
             if not is_healthy(step.loss):
-                self.rest = known[:place]
+                self.steps_before_divergence = known[:place]
                 if step.step == 1:
                     raise DivergedError(never_healthy(step.loss))
                 raise DivergedError(diverged("the loss", step.loss, f"at step {step.step}"))
@@ -153,20 +157,22 @@ class LossLog:
         return known
 
 
-class _Block:
+class _LossBlock:
     """The losses of STRIDE consecutive steps: one row of STRIDE values on each device."""
 
-    def __init__(self, ctxs: Sequence[mx.Context], group: Group, consensus: Consensus) -> None:
+    def __init__(
+        self, ctxs: Sequence[mx.Context], group: Group, consensus: StopCoordinator
+    ) -> None:
         self.group, self.consensus = group, consensus
-        self.rows = [nd.zeros((STRIDE,), ctx=ctx) for ctx in ctxs]
-        self.cells = [[CopyInto(row[i : i + 1]) for i in range(STRIDE)] for row in self.rows]
+        self.rows = [nd.zeros((READ_EVERY,), ctx=ctx) for ctx in ctxs]
+        self.cells = [[CopyInto(row[i : i + 1]) for i in range(READ_EVERY)] for row in self.rows]
         self.zeros = [nd.zeros((1,), ctx=ctx) for ctx in ctxs]
         self.steps: List[int] = []
         self.images: List[int] = []
 
     @property
-    def full(self) -> bool:
-        return len(self.steps) == STRIDE
+    def is_full(self) -> bool:
+        return len(self.steps) == READ_EVERY
 
     def note(self, step: int, losses: Sequence[nd.NDArray], images: int) -> None:
         place = len(self.steps)
@@ -182,33 +188,33 @@ class _Block:
         """Wait for the block's steps and return them; the block is empty then."""
         if not self.steps:
             return []
-        own = _total(self.rows)
+        own = _sum_over_devices(self.rows)
         if not self.group.waits:
-            known = [each for each in _losses(self.steps, self.images, own) if each.images]
+            known = [each for each in _mean_losses(self.steps, self.images, own) if each.images]
             self.steps, self.images = [], []
             return known
-        totals = self.group.total(np.concatenate([own, self.consensus.numbers()]))
-        self.consensus.hear(totals[len(own) :])
-        known = _losses(self.steps, self.images, totals)
+        totals = self.group.total(np.concatenate([own, self.consensus.local_flags()]))
+        self.consensus.update_from_all(totals[len(own) :])
+        known = _mean_losses(self.steps, self.images, totals)
         self.steps, self.images = [], []
         return known
 
 
-def _total(rows: Sequence[nd.NDArray]) -> Any:
+def _sum_over_devices(rows: Sequence[nd.NDArray]) -> Any:
     """The sums over the devices, one for each step of a block."""
     return sum(row.asnumpy().astype("float64") for row in rows)
 
 
-def _everyones_total(rows: Mapping[str, nd.NDArray], place: int) -> Any:
+def _sum_over_ranks(rows: Mapping[str, nd.NDArray], place: int) -> Any:
     """The sums over all processes' devices, added in the order in which a group adds them."""
     of_ranks: Dict[str, List[nd.NDArray]] = {}
     for name, row in rows.items():
         if name.startswith(f"losses/{place}/"):
             of_ranks.setdefault(name.split("/")[2], []).append(row)
-    return np.sum([_total(own) for own in of_ranks.values()], axis=0)
+    return np.sum([_sum_over_devices(own) for own in of_ranks.values()], axis=0)
 
 
-def _losses(steps: Sequence[int], images: Sequence[int], sums: Any) -> List[StepLoss]:
+def _mean_losses(steps: Sequence[int], images: Sequence[int], sums: Any) -> List[StepLoss]:
     return [
         StepLoss(step, count, float(total) / max(1, count))
         for step, count, total in zip(steps, images, sums)

@@ -28,19 +28,19 @@ from gluonlab.host.resources import children, peak_bytes
 from gluonlab.kvstores.process_groups import Group
 from gluonlab.parallel import strategy_class
 from gluonlab.parallel.strategy import Around, MakeNet, Scored, Strategy, StrategyPlan
-from gluonlab.training.evaluate import AHEAD
+from gluonlab.training.evaluate import BATCHES_AHEAD
 from gluonlab.training.loop import train_plan
-from gluonlab.training.loss_meter import STRIDE
+from gluonlab.training.loss_meter import READ_EVERY
 from gluonlab.training.plan import Plan, make_plan
 from gluonlab.training.reporter import Reporter
-from gluonlab.training.run_memory import DeviceMemory, about
+from gluonlab.training.run_memory import GpuMemoryUse, dataset_sizes
 
 EPOCHS = 2  # in the second all graphs are bound
-WAITING = 2 * STRIDE  # steps that may be queued; each holds its batch
+MAX_QUEUED_STEPS = 2 * READ_EVERY  # steps that may be queued; each holds its batch
 SMALL_RATE = 1e-30  # nothing diverges
 
 
-class _Part:
+class _TruncatedSplit:
     """The first images of a split that is streamed."""
 
     def __init__(self, split: Split, images: int) -> None:
@@ -57,28 +57,35 @@ class _Part:
         return self.split.batch(indices)
 
 
-class _ReadAheadPart(_Part):
+class _TruncatedReadAheadSplit(_TruncatedSplit):
     split: ReadAheadSplit
 
     def begin(self, indices: Any, seeds: Any = None) -> Reading:
         return self.split.begin(indices, seeds)
 
 
-def cut(split: Split, batch_size: int, resident_bytes: int) -> Split:
+def truncate_split(split: Split, batch_size: int, resident_bytes: int) -> Split:
     """A split without the batches that would only repeat what others do.
 
     Only what is read batch by batch is cut.
     """
-    images = min(len(split), (WAITING + AHEAD) * batch_size + len(split) % batch_size)
+    images = min(
+        len(split), (MAX_QUEUED_STEPS + BATCHES_AHEAD) * batch_size + len(split) % batch_size
+    )
     if stays_on_devices(split, resident_bytes) or images == len(split):
         return split
-    return (_ReadAheadPart if isinstance(split, ReadAheadSplit) else _Part)(split, images)
+    return (_TruncatedReadAheadSplit if isinstance(split, ReadAheadSplit) else _TruncatedSplit)(
+        split, images
+    )
 
 
-def cut_plan(plan: Plan) -> Plan:
+def reduce_plan(plan: Plan) -> Plan:
     """The plan of a run that takes as much memory, in less time, and whose losses stay finite."""
     dataset, size, resident = plan.dataset, plan.global_batch_size, plan.resident_bytes
-    train, test = cut(dataset.train, size, resident), cut(dataset.test, size, resident)
+    train, test = (
+        truncate_split(dataset.train, size, resident),
+        truncate_split(dataset.test, size, resident),
+    )
     part = dataclasses.replace(dataset, train=train, test=test)
     rates = dataclasses.replace(plan.rates, base_lr=SMALL_RATE, final_lr=0.0)
     params = {**plan.optimizer_params, "learning_rate": SMALL_RATE}
@@ -88,7 +95,7 @@ def cut_plan(plan: Plan) -> Plan:
     )
 
 
-class _Few(Reporter):
+class _ReducedRun(Reporter):
     """Makes a strategy that computes the first batches of each size, and keeps a queue's.
 
     In the second epoch it is the first size alone: all that other sizes leave behind is there then.
@@ -98,7 +105,7 @@ class _Few(Reporter):
         # of each size, from its last step
         self._losses: Dict[Tuple[int, ...], List[nd.NDArray]] = {}
         self._scored: Set[Tuple[int, ...]] = set()
-        self._waiting: Deque[Batch] = deque(maxlen=WAITING)
+        self._waiting: Deque[Batch] = deque(maxlen=MAX_QUEUED_STEPS)
         self._first = self._first_score = False  # of an epoch
 
     def strategy(
@@ -141,35 +148,35 @@ class _Few(Reporter):
 
 
 def main(words: Sequence[str]) -> None:
-    """Print one line of JSON about a run of ``words``: settings, and what `about` said of the data.
+    """Print one line of JSON about a run of ``words``: settings, and what `dataset_sizes` said of the data.
 
     Both are JSON.
     """
-    threading.Thread(target=_end_with_parent, daemon=True).start()
+    threading.Thread(target=_exit_with_parent, daemon=True).start()
     settings, expected = map(json.loads, words)
     try:
         plan = make_plan(TrainConfig(**settings))
-        if expected is not None and about(plan.dataset) != expected:
-            _tell(other=True)
+        if expected is not None and dataset_sizes(plan.dataset) != expected:
+            _print_answer(other=True)
             return
-        memory = DeviceMemory(plan.ctxs)
-        few = _Few()
-        train_plan(cut_plan(plan), few.strategy, few)
-        _tell(bytes=memory.taken() if memory.on_gpus else _peak())
+        memory = GpuMemoryUse(plan.ctxs)
+        few = _ReducedRun()
+        train_plan(reduce_plan(plan), few.strategy, few)
+        _print_answer(bytes=memory.used_bytes() if memory.on_gpus else _peak_process_bytes())
     except GluonlabError as error:
-        _tell(error=str(error), raised=type(error).__name__)
+        _print_answer(error=str(error), raised=type(error).__name__)
 
 
-def _peak() -> int:
+def _peak_process_bytes() -> int:
     """Of this process, and of those that decode images for it."""
     return sum(map(peak_bytes, [os.getpid(), *children(os.getpid())]))
 
 
-def _tell(**answer: Any) -> None:
+def _print_answer(**answer: Any) -> None:
     print(json.dumps(answer), flush=True)
 
 
-def _end_with_parent() -> None:
+def _exit_with_parent() -> None:
     """The parent's end of standard input closes with it, however it ends."""
     # not by sys.stdin, whose lock Python would want at its end
     while os.read(sys.stdin.fileno(), 4096):

@@ -20,7 +20,7 @@ from gluonlab.kvstores.allreduce_store import SHARDED
 from gluonlab.kvstores.gradient_compression import keeps_rest
 from gluonlab.parallel.strategy import CHANNELS, DATA, LAYERS, PIPELINE, WAYS, Parallelism
 
-OF_WAYS = {
+WAYS_BY_OPTION = {
     "device_weights": (DATA,),
     "stages": (LAYERS, PIPELINE),
     "cut": (LAYERS, PIPELINE),
@@ -34,26 +34,26 @@ BALANCES = ("time", "memory")
 MICROBATCHES_PER_STAGE = 4  # GPipe's: the bubble is below a fifth then (section 2.3)
 
 
-def check_split(config: TrainConfig) -> None:
+def check_split_options(config: TrainConfig) -> None:
     """Raise ConfigError for an unknown way, and for options that are another one's."""
     way = config.split
     if way not in WAYS:
         raise ConfigError(unknown("--split", way, WAYS))
-    for name, ways in OF_WAYS.items():
+    for name, ways in WAYS_BY_OPTION.items():
         if getattr(config, name) is not None and way not in ways:
             raise ConfigError(
                 f"{option_name(name)} {getattr(config, name)} is for --split {' or '.join(ways)}, "
                 f"and this is --split {way}: leave one of them out"
             )
-    _check_name("--balance", config.balance, BALANCES)
+    _check_choice("--balance", config.balance, BALANCES)
     if config.channels is not None:
         from gluonlab.parallel.tensor.layout import CHANNELS as CHANNEL_WAYS
 
-        _check_name("--channels", config.channels, CHANNEL_WAYS)
+        _check_choice("--channels", config.channels, CHANNEL_WAYS)
     if config.pipeline_schedule is not None:
         from gluonlab.parallel.pipeline.pipeline_schedule import SCHEDULES
 
-        _check_name("--pipeline-schedule", config.pipeline_schedule, tuple(SCHEDULES))
+        _check_choice("--pipeline-schedule", config.pipeline_schedule, tuple(SCHEDULES))
     if config.balance is not None and config.cut is not None:
         raise ConfigError(
             f"--balance {config.balance} chooses where to cut, and --cut {config.cut} says it: "
@@ -69,12 +69,12 @@ def check_split(config: TrainConfig) -> None:
         )
 
 
-def usual_microbatches(split: Parallelism) -> int:
+def default_microbatches(split: Parallelism) -> int:
     """Into how many parts a copy's share of a batch is cut for a pipeline, if nobody says."""
     return MICROBATCHES_PER_STAGE * split.size
 
 
-def _check_name(option: str, given: Optional[str], names: Tuple[str, ...]) -> None:
+def _check_choice(option: str, given: Optional[str], names: Tuple[str, ...]) -> None:
     if given is not None and given not in names:
         raise ConfigError(unknown(option, given, names))
 
@@ -89,20 +89,20 @@ def make_split(
     if config.split == DATA:
         copies = [ctxs[i : i + devices_per_copy] for i in range(0, len(ctxs), devices_per_copy)]
         return Parallelism(DATA, copies, str(config.model))
-    _check_alone(config)
+    _check_data_parallel_options(config)
     cut = None if config.cut is None else tuple(map(int, config.cut.split(",")))
-    per_device = config.stages_per_device or _stages_per_device(config)
-    size = _size(config, len(ctxs), cut, per_device)
+    per_device = config.stages_per_device or _default_stages_per_device(config)
+    size = _devices_per_copy(config, len(ctxs), cut, per_device)
     copies = [ctxs[begin : begin + size] for begin in range(0, len(ctxs), size)]
     return Parallelism(
         config.split, copies, str(config.model),
-        schedule=_schedule(config, per_device), stages_per_device=per_device, cut=cut,
+        schedule=_pipeline_schedule(config, per_device), stages_per_device=per_device, cut=cut,
         balance=config.balance or ("memory" if config.split == LAYERS else "time"),
         channels=config.channels or "both",
     )  # fmt: skip
 
 
-def _check_alone(config: TrainConfig) -> None:
+def _check_data_parallel_options(config: TrainConfig) -> None:
     """Raise ConfigError for what only replicas on single devices can do."""
     if config.sync_bn:
         raise ConfigError(
@@ -121,17 +121,17 @@ def _check_alone(config: TrainConfig) -> None:
         )
 
 
-def _stages_per_device(config: TrainConfig) -> int:
+def _default_stages_per_device(config: TrainConfig) -> int:
     return 2 if config.pipeline_schedule == "interleaved" else 1
 
 
-def _schedule(config: TrainConfig, per_device: int) -> str:
+def _pipeline_schedule(config: TrainConfig, per_device: int) -> str:
     if config.split == LAYERS:
         return "sequential"
     return config.pipeline_schedule or ("interleaved" if per_device > 1 else "1f1b")
 
 
-def _size(
+def _devices_per_copy(
     config: TrainConfig, devices: int, cut: Optional[Tuple[int, ...]], per_device: int
 ) -> int:
     """How many devices a copy of the network has."""
@@ -162,17 +162,17 @@ def _size(
     return size
 
 
-MOST_SIZES = 8  # that a line has room for
+MAX_LISTED_SIZES = 8  # that a line has room for
 
 
-def weights_of(given: Optional[str], processes: int = 1) -> Optional[List[Fraction]]:
+def parse_device_weights(given: Optional[str], processes: int = 1) -> Optional[List[Fraction]]:
     """One for each device of so many processes; None where batches are shared evenly."""
     return None if given is None else read_weights(given) * processes
 
 
-def check_count(given: Optional[str], devices: int) -> None:
+def check_weight_count(given: Optional[str], devices: int) -> None:
     """Raise ConfigError unless there is a weight for each of a process's devices."""
-    weights = weights_of(given)
+    weights = parse_device_weights(given)
     if weights is not None and len(weights) != devices:
         many = f"{len(weights)} number{'s' * (len(weights) > 1)}"
         raise ConfigError(
@@ -181,14 +181,14 @@ def check_count(given: Optional[str], devices: int) -> None:
         )
 
 
-def check_shares(
+def check_shard_sizes(
     given: Optional[str], images: int, ctxs: Sequence[mx.Context], processes: int
 ) -> None:
     """Raise ConfigError where whole batches of ``images`` have enough for all, and one gets none.
 
     Of an epoch's smaller last batch it gets one image all the same.
     """
-    weights = weights_of(given, processes)
+    weights = parse_device_weights(given, processes)
     if weights is None or images < len(weights):
         return
     sizes = in_proportion(images, weights)
@@ -200,32 +200,32 @@ def check_shares(
         )
 
 
-def largest_part(weights: Optional[Sequence[Fraction]], copies: int) -> Fraction:
+def largest_batch_fraction(weights: Optional[Sequence[Fraction]], copies: int) -> Fraction:
     """The part of a batch that the device gets which gets most, before it is whole images."""
     return Fraction(1, copies) if weights is None else max(weights) / sum(weights)
 
 
-def largest_share(images: int, weights: Optional[Sequence[Fraction]], copies: int) -> int:
+def largest_shard_size(images: int, weights: Optional[Sequence[Fraction]], copies: int) -> int:
     """The most images that one of ``copies`` can get of batches of up to ``images``."""
-    return math.ceil(images * largest_part(weights, copies))
+    return math.ceil(images * largest_batch_fraction(weights, copies))
 
 
-def fewest(images: int, weights: Optional[Sequence[Fraction]], copies: int) -> int:
+def smallest_shard_size(images: int, weights: Optional[Sequence[Fraction]], copies: int) -> int:
     """The fewest images that one of ``copies`` gets of a batch of ``images``."""
     sizes = shard_sizes(images, copies, weights)
     return min(sizes) if len(sizes) == copies else 0
 
 
-def batch_in_words(
+def format_batch_sizes(
     images: int, copies: int, has_copy: str, given: Optional[str], processes: int
 ) -> str:
     """``32 per device``, ``21 or 22 per device`` or ``43, 21 per device (weights 2,1)``."""
-    weights = weights_of(given, processes)
+    weights = parse_device_weights(given, processes)
     if weights is None:  # shards differ by at most one image
         each, rest = divmod(images, copies)
         return (f"{each:,}" if not rest else f"{each:,} or {each + 1:,}") + f" per {has_copy}"
     sizes = [*shard_sizes(images, copies, weights), *[0] * (copies - images)]
     listed = ", ".join(f"{size:,}" for size in sizes)
-    if len(sizes) > MOST_SIZES:
+    if len(sizes) > MAX_LISTED_SIZES:
         listed = f"{min(sizes):,} to {max(sizes):,}"
     return f"{listed} per {has_copy} (weights {given})"

@@ -81,34 +81,39 @@ from gluonlab.parallel.strategy import CHANNELS, PIPELINE, Parallelism
 from gluonlab.parallel.training_loss import make_loss
 from gluonlab.runs.tensorboard_file import check_tensorboard
 from gluonlab.training import config_checks, learning_rate_schedule
-from gluonlab.training.image_options import file_options
-from gluonlab.training.learning_rate_schedule import Rates
+from gluonlab.training.image_options import image_file_options
+from gluonlab.training.learning_rate_schedule import LearningRates
 from gluonlab.training.parallel_options import (
-    batch_in_words,
-    check_count,
-    check_shares,
-    check_split,
-    fewest,
-    largest_share,
+    check_shard_sizes,
+    check_split_options,
+    check_weight_count,
+    default_microbatches,
+    format_batch_sizes,
+    largest_shard_size,
     make_split,
-    usual_microbatches,
-    weights_of,
+    parse_device_weights,
+    smallest_shard_size,
 )
 from gluonlab.training.recipes import (
-    CHANGES,
+    IMAGE_AND_LABEL_CHANGES,
     QUICK,
     TrainingRecipe,
-    choose,
-    fitting,
-    named,
-    network,
+    choose_model,
+    choose_recipe,
+    enabled_settings,
+    find_recipes,
 )
-from gluonlab.training.user_components import NOTHING, UserComponents, check_loss, check_own
+from gluonlab.training.user_components import (
+    NO_USER_COMPONENTS,
+    UserComponents,
+    check_loss,
+    check_user_components,
+)
 from gluonlab.training.user_metrics import check_metrics
 
 OPTIONS_WIDTH = 69  # beside their title, in 80 columns
 # They differ in where the gradient is taken; rates and momenta are given for one and used for both.
-WITH_MOMENTUM = ("sgd", "nag")
+MOMENTUM_OPTIMIZERS = ("sgd", "nag")
 
 
 class ResolvedConfig(NamedTuple):
@@ -118,7 +123,7 @@ class ResolvedConfig(NamedTuple):
     and the rate and momentum of an optimizer for which the recipe has none.
     """
 
-    asked: TrainConfig
+    requested: TrainConfig
     config: TrainConfig
     recipe: TrainingRecipe
     alternatives: Tuple[TrainingRecipe, ...]
@@ -130,26 +135,26 @@ class ResolvedConfig(NamedTuple):
         return str(self.config.model)  # which is no gap any more
 
     @property
-    def is_recipes_rate(self) -> bool:
+    def uses_recipe_lr(self) -> bool:
         """Whether the learning rate is the recipe's."""
-        return self.asked.lr is None and self.config.lr is not None
+        return self.requested.lr is None and self.config.lr is not None
 
     @property
-    def rate_batch(self) -> int:
+    def lr_batch_size(self) -> int:
         """The images of a step for which the learning rate is made, before --scale-lr.
 
         For the recipe's rate that is the recipe's batch; for a rate of the user's own, the batch of
         one device: --batch-size, or its default.
         """
-        if self.is_recipes_rate:
-            return self.recipe.rate_batch
-        return self.asked.batch_size or self.recipe.usual_batch
+        if self.uses_recipe_lr:
+            return self.recipe.lr_batch_size
+        return self.requested.batch_size or self.recipe.default_batch_size
 
     @property
-    def scales(self) -> bool:
+    def scales_lr(self) -> bool:
         """Whether the learning rate is scaled with the batch."""
         by_images = self.recipe.lr_per_images is not None
-        return self.config.scale_lr or (self.is_recipes_rate and by_images)
+        return self.config.scale_lr or (self.uses_recipe_lr and by_images)
 
     def in_words(self) -> Iterator[Tuple[str, str]]:
         """(title, text) of the lines in which a run names its recipe, where there is a choice."""
@@ -159,7 +164,7 @@ class ResolvedConfig(NamedTuple):
             f"--recipe {each.name}: {self._network_of(each)}{each.epochs}"
             for each in self.alternatives
         )
-        figure, epochs = self.recipe.figure(self.model), self.config.epochs or 0
+        figure, epochs = self.recipe.reported_accuracy(self.model), self.config.epochs or 0
         where = self.recipe.reported.partition(";")[0] or "there"
         reached = f", {figure:g} % {where}" if figure is not None else ""
         said = [
@@ -167,7 +172,7 @@ class ResolvedConfig(NamedTuple):
             f"{epochs} epoch{'s' * (epochs > 1)} ({names})",
         ]
         left_out = self.recipe.random_resized_crop and not self.config.random_resized_crop
-        if left_out and self.asked.random_resized_crop is None:
+        if left_out and self.requested.random_resized_crop is None:
             said.append("without its random resized crops: the images are cropped already")
         wrap = textwrap.TextWrapper(OPTIONS_WIDTH, break_on_hyphens=False).wrap
         lines = [line for text in said for line in wrap(text)]
@@ -175,7 +180,7 @@ class ResolvedConfig(NamedTuple):
 
     def _network_of(self, recipe: TrainingRecipe) -> str:
         """``lenet, `` where that recipe would choose another network than this one."""
-        model = network(self.asked.replace(recipe=recipe.name), self.defaults)
+        model = choose_model(self.requested.replace(recipe=recipe.name), self.defaults)
         return f"{model}, " if model != self.model else ""
 
 
@@ -183,23 +188,23 @@ def resolve_config(
     asked: TrainConfig,
     dataset: Optional[Dataset] = None,
     group: Group = ALONE,
-    own: UserComponents = NOTHING,
+    own: UserComponents = NO_USER_COMPONENTS,
 ) -> ResolvedConfig:
     """Fill the gaps in ``asked``, and check all that needs neither devices nor images.
 
     Raises a UsageError for the first setting that is wrong. Arguments as in `make_plan`.
     """
-    config_checks.check_group(asked, group)
+    config_checks.check_single_process_options(asked, group)
     check_kvstore(asked.kvstore)
     config_checks.check_topology_option(asked)
-    check_split(asked)
-    check_own(own, asked)
+    check_split_options(asked)
+    check_user_components(own, asked)
     check_dataset(asked.dataset)
-    resolved = fill_gaps(asked, dataset, own)
+    resolved = apply_recipe(asked, dataset, own)
     config = resolved.config
-    config_checks.check_on_servers(config, group)
+    config_checks.check_server_update_options(config, group)
     learning_rate_schedule.check_schedule(config)
-    learning_rate_schedule.check_epochs(config)
+    learning_rate_schedule.check_schedule_epochs(config)
     check_dtype(asked.dtype)
     config_checks.check_on_nan_option(asked)
     check_compression(asked.compress, asked.kvstore, asked.dtype, group)
@@ -208,10 +213,10 @@ def resolve_config(
         check_model(str(config.model))
     if config.normalise is not None:
         find_colours(config.normalise)
-    file_options(asked)
+    image_file_options(asked)
     config_checks.check_optimizer(str(config.optimizer), asked)
     config_checks.check_momentum(config, asked)
-    config_checks.check_decay(config)
+    config_checks.check_weight_decay(config)
     if config.pretrained is not None:
         check_pretrained(config.pretrained)
     config_checks.check_export(asked)
@@ -220,8 +225,8 @@ def resolve_config(
     return resolved
 
 
-def fill_gaps(
-    asked: TrainConfig, dataset: Optional[Dataset] = None, own: UserComponents = NOTHING
+def apply_recipe(
+    asked: TrainConfig, dataset: Optional[Dataset] = None, own: UserComponents = NO_USER_COMPONENTS
 ) -> ResolvedConfig:
     """Give settings that are None the values of the recipe that fits.
 
@@ -232,28 +237,32 @@ def fill_gaps(
     config = asked
     if own.net is not None:  # no recipe has been published for it
         config = asked.replace(recipe=asked.recipe or QUICK)
-    recipe = choose(config, defaults)
-    others = {each.name: each for each in fitting(config, defaults) if each.name != recipe.name}
-    values = _values(config, recipe, defaults)
+    recipe = choose_recipe(config, defaults)
+    others = {
+        each.name: each for each in find_recipes(config, defaults) if each.name != recipe.name
+    }
+    values = _recipe_values(config, recipe, defaults)
     gaps = {name: value for name, value in values.items() if getattr(config, name) is None}
-    if gaps.get("random_resized_crop") and not _can_crop(config, dataset):
+    if gaps.get("random_resized_crop") and not _can_random_crop(config, dataset):
         gaps["random_resized_crop"] = False
     config = config.replace(**{**gaps, **own.values()})
     return ResolvedConfig(asked, config, recipe, tuple(others.values()), defaults)
 
 
-def _can_crop(config: TrainConfig, dataset: Optional[Dataset]) -> bool:
+def _can_random_crop(config: TrainConfig, dataset: Optional[Dataset]) -> bool:
     """Whether the images are not cropped already, as those of a packed folder are."""
     if dataset is not None:
         return isinstance(dataset.train, ReadAheadSplit)
     return not is_cut_already(config.dataset, config.data_dir)
 
 
-def _values(config: TrainConfig, recipe: TrainingRecipe, defaults: Defaults) -> Dict[str, Any]:
+def _recipe_values(
+    config: TrainConfig, recipe: TrainingRecipe, defaults: Defaults
+) -> Dict[str, Any]:
     """What each gap takes."""
     epochs = config.epochs or recipe.epochs
     optimizer = (config.optimizer or recipe.optimizer).lower()
-    suits = _suits(optimizer, recipe)
+    suits = _recipe_suits_optimizer(optimizer, recipe)
     schedule = config.lr_schedule or recipe.lr_schedule
     steps = schedule == "step" and recipe.lr_schedule == "step"
     wd = recipe.wd if config.wd is None else config.wd
@@ -267,7 +276,7 @@ def _values(config: TrainConfig, recipe: TrainingRecipe, defaults: Defaults) -> 
     return {
         **{name: getattr(recipe, name) for name in taken},
         "recipe": recipe.name,
-        "model": network(config, defaults),
+        "model": choose_model(config, defaults),
         "epochs": epochs,
         "no_bias_decay": recipe.no_bias_decay and wd > 0,
         "lr_schedule": schedule,
@@ -276,10 +285,14 @@ def _values(config: TrainConfig, recipe: TrainingRecipe, defaults: Defaults) -> 
     }
 
 
-def _suits(optimizer: str, recipe: TrainingRecipe) -> bool:
+def _recipe_suits_optimizer(optimizer: str, recipe: TrainingRecipe) -> bool:
     """Whether the recipe's rate and momentum are made for this optimizer."""
     made_for = recipe.optimizer
-    alike = optimizer in WITH_MOMENTUM and made_for in WITH_MOMENTUM and recipe.momentum is not None
+    alike = (
+        optimizer in MOMENTUM_OPTIMIZERS
+        and made_for in MOMENTUM_OPTIMIZERS
+        and recipe.momentum is not None
+    )
     return optimizer == made_for or alike
 
 
@@ -298,15 +311,15 @@ def set_up_devices(
 
     ``devices_per_copy``: for a strategy of the user's own, see `make_plan`.
     """
-    asked, config = resolved.asked, resolved.config
+    asked, config = resolved.requested, resolved.config
     ctxs = find_devices(asked, group)
     check_dtype_on(asked.dtype, ctxs)
     check_arithmetic(arithmetic(config.deterministic, config.tf32), ctxs)
     split = make_split(config, ctxs, devices_per_copy)
     copies = len(split.copies)
-    check_count(asked.device_weights, copies)
+    check_weight_count(asked.device_weights, copies)
     config_checks.check_sharding(str(config.optimizer), asked.kvstore, copies)
-    config_checks.check_channels(str(config.optimizer), asked.split)
+    config_checks.check_channel_split(str(config.optimizer), asked.split)
     store = make_kvstore(config.kvstore, [copy[0] for copy in split.copies], config.topology)
     return DeviceSetup(ctxs, split, compressing(store, config.compress, copies, group))
 
@@ -321,13 +334,13 @@ def load_data(
     """
     config = resolved.config
     if dataset is None:
-        options = file_options(resolved.asked)  # a recipe's are for image files only
+        options = image_file_options(resolved.requested)  # a recipe's are for image files only
         if config.random_resized_crop:
             options["random_resized_crop"] = True
         # a made-up data set has as many images as a batch
         images = config.global_batch_size or (config.batch_size or 0) * copy_count
         if images > SYNTHETIC_SAMPLES and takes(config.dataset, "samples"):
-            config_checks.check_elements(images, images * math.prod(SYNTHETIC_SHAPE))
+            config_checks.check_array_size(images, images * math.prod(SYNTHETIC_SHAPE))
             options["samples"] = images
         dataset = load_dataset(config.dataset, config.data_dir, **options)
     if config.class_weights is not None:
@@ -344,11 +357,11 @@ def learning_rate_factor(resolved: ResolvedConfig, step_images: int, images: int
     ``images``: all training images. Goyal et al., "Accurate, large minibatch SGD: training ImageNet
     in 1 hour", 2017, section 2.1.
     """
-    if not resolved.scales:
+    if not resolved.scales_lr:
         return 1.0
-    if resolved.is_recipes_rate:
-        return step_images / resolved.rate_batch
-    return step_images / min(resolved.rate_batch, images)
+    if resolved.uses_recipe_lr:
+        return step_images / resolved.lr_batch_size
+    return step_images / min(resolved.lr_batch_size, images)
 
 
 def find_devices(config: TrainConfig, group: Group = ALONE) -> List[mx.Context]:
@@ -384,7 +397,7 @@ class Plan:
     recipe's value where none was given, neither ``sync_bn`` nor gradients in 2 bits on one device,
     and no ``check_replicas`` of a single replica. The colours of ``dataset`` are those by which the
     run normalises. ``momentum_rule`` is None without a momentum that a rate could be part of.
-    ``on_servers``: whether servers update the weights, as they do where processes do not wait.
+    ``updates_on_servers``: whether servers update the weights, as they do where processes do not wait.
     ``group``: the processes that share each batch; ``device_counts``: how many shards each takes,
     one for a device, or for the devices that share a copy of the network; ``device_weights``: in
     which proportion the devices of each process share a batch.
@@ -392,7 +405,7 @@ class Plan:
 
     config: TrainConfig
     resolved: ResolvedConfig
-    own: UserComponents
+    user_components: UserComponents
     ctxs: List[mx.Context]
     device_counts: Tuple[int, ...]
     device_weights: Optional[str]
@@ -407,7 +420,7 @@ class Plan:
     optimizer: str
     optimizer_params: Dict[str, float]
     kvstore: Any
-    rates: Rates
+    rates: LearningRates
     postprocess: Postprocess
     momentum_rule: Optional[str]
     group: Group
@@ -453,7 +466,7 @@ class Plan:
         """How its GPUs compute, if it has any."""
         return arithmetic(self.deterministic, self.tf32)
 
-    def pieces(self) -> ContextManager[None]:
+    def overlap_context(self) -> ContextManager[None]:
         """In this block graphs are bound such that sums of gradients begin as early as asked."""
         return overlapping(self.overlap)
 
@@ -473,7 +486,10 @@ class Plan:
     def make_loss(self) -> gluon.HybridBlock:
         """A value for each image."""
         return make_loss(
-            self.label_smoothing, bool(self.mixup), self.own.loss, self.weights is not None
+            self.label_smoothing,
+            bool(self.mixup),
+            self.user_components.loss,
+            self.weights is not None,
         )
 
     @property
@@ -502,23 +518,23 @@ class Plan:
         return self.optimizer_params["learning_rate"]
 
     @property
-    def largest_batch(self) -> int:
+    def largest_batch_size(self) -> int:
         """The most images of a batch: it is no larger than the split that it comes from."""
         return min(self.global_batch_size, max(len(self.dataset.train), len(self.dataset.test)))
 
     @property
-    def largest_share(self) -> int:
+    def largest_shard_size(self) -> int:
         """The most images of a batch that a copy of the network gets, if each gets a shard."""
-        weights = weights_of(self.device_weights, self.group.size)
-        return largest_share(self.largest_batch, weights, sum(self.device_counts))
+        weights = parse_device_weights(self.device_weights, self.group.size)
+        return largest_shard_size(self.largest_batch_size, weights, sum(self.device_counts))
 
     @property
-    def first_device(self) -> int:
+    def first_device_index(self) -> int:
         """Where this process's devices begin among those of all processes."""
         return sum(self.device_counts[: self.group.rank])
 
     @property
-    def stopping(self) -> Optional[Patience]:
+    def early_stopping(self) -> Optional[Patience]:
         """When training ends before its last epoch; None: never by itself."""
         return None if self.patience is None else read_patience(self.patience)
 
@@ -532,10 +548,10 @@ class Plan:
         """How many batches the training images make."""
         return batch_count(len(self.dataset.train), self.global_batch_size, self.drop_last)
 
-    def batch_in_words(self, copies: int) -> str:
+    def describe_batch(self, copies: int) -> str:
         """``32 per device, 64 in all``, for this number of copies of the network."""
         images, has_copy = self.global_batch_size, self.split.has_copy
-        each = batch_in_words(images, copies, has_copy, self.device_weights, self.group.size)
+        each = format_batch_sizes(images, copies, has_copy, self.device_weights, self.group.size)
         return f"{each}, {images:,} in all{self.microbatches.in_words()}"
 
     @property
@@ -543,14 +559,14 @@ class Plan:
         """Which device plays which rank in the kvstore's schedule; None where none was placed."""
         return placement_of(self.kvstore, self.ctxs, self.split.copies)
 
-    def placed_in_words(self) -> str:
+    def describe_placement(self) -> str:
         """``, order gpu(0) gpu(3) ..., by the links that NVML reports``, where they were placed.
 
         Of a store that is made for links its schedules by size instead of the order.
         """
         return f", {self.placement.in_words(self.ctxs)}" if self.placement is not None else ""
 
-    def options_in_words(self) -> Iterator[Tuple[str, str]]:
+    def option_lines(self) -> Iterator[Tuple[str, str]]:
         """(title, text) of the optimization, where it is not the usual.
 
         A line without a title goes on with the one before.
@@ -559,10 +575,10 @@ class Plan:
             yield "schedule", self.rates.in_words()
         options = [
             f"{self.dtype} with a dynamic loss scale" if self.dtype != "float32" else "",
-            *named(self.postprocess, "clip_norm"),
-            *named(self, *CHANGES),
+            *enabled_settings(self.postprocess, "clip_norm"),
+            *enabled_settings(self, *IMAGE_AND_LABEL_CHANGES),
             "sync-bn" if self.sync_bn else "",
-            *named(self, "no_bias_decay", "compress"),
+            *enabled_settings(self, "no_bias_decay", "compress"),
             self._weights_in_words(),
         ]
         text = ", ".join(filter(None, options))
@@ -575,10 +591,10 @@ class Plan:
         return "" if weights is None else f"loss weighted by {weights.min():g} to {weights.max():g}"
 
     @property
-    def own_settings(self) -> Dict[str, Any]:
+    def component_settings(self) -> Dict[str, Any]:
         """The names of the user's own network, loss and data."""
         of_files = ":" in self.config.dataset  # named after them
-        return self.own.settings(None if of_files else self.dataset)
+        return self.user_components.settings(None if of_files else self.dataset)
 
     def settings(self) -> Dict[str, Any]:
         """What the run uses, as plain values for config.json: all that changes its numbers."""
@@ -593,7 +609,7 @@ class Plan:
             "backend": self.group.name,
             "recipe": self.resolved.recipe.name,
             "model": self.model,
-            **self.own_settings,
+            **self.component_settings,
             "dataset": self.dataset.name,
             "image_shape": list(self.dataset.image_shape),
             **({"resizer": self.dataset.resizer} if self.dataset.resizer else {}),
@@ -623,7 +639,7 @@ class Plan:
             **(self.arithmetic._asdict() if self.ctxs[0].device_type == "gpu" else {}),
         }
 
-    def description(self, decided: Mapping[str, Any]) -> Dict[str, Any]:
+    def config_content(self, decided: Mapping[str, Any]) -> Dict[str, Any]:
         """What config.json says of the run: what was asked, what is used, and of which classes.
 
         ``decided``: what the strategy has decided itself.
@@ -640,7 +656,7 @@ def make_plan(
     config: TrainConfig,
     dataset: Optional[Dataset] = None,
     group: Group = ALONE,
-    own: UserComponents = NOTHING,
+    own: UserComponents = NO_USER_COMPONENTS,
 ) -> Plan:
     """Check every name and value of ``config`` against this machine.
 
@@ -660,13 +676,13 @@ def plan_run(
     device_counts: Tuple[int, ...],
     dataset: Optional[Dataset] = None,
     group: Group = ALONE,
-    own: UserComponents = NOTHING,
+    own: UserComponents = NO_USER_COMPONENTS,
 ) -> Plan:
     """Load the data, check all that depends on them, and fill the plan.
 
     ``device_counts``: how many shards of a batch each process takes. Otherwise as `make_plan`.
     """
-    asked, config = resolved.asked, resolved.config
+    asked, config = resolved.requested, resolved.config
     ctxs, split, kvstore = devices
     copy_count = sum(device_counts)
 
@@ -680,11 +696,13 @@ def plan_run(
     steps_per_epoch = batch_count(images, global_batch_size, config.drop_last)
     config_checks.check_last_batch(steps_per_epoch, global_batch_size, dataset)
     step_images = min(global_batch_size, images)  # no batch is larger than the data set
-    check_shares(asked.device_weights, step_images, ctxs, group.size)
-    fewest_images = fewest(step_images, weights_of(asked.device_weights, group.size), copy_count)
+    check_shard_sizes(asked.device_weights, step_images, ctxs, group.size)
+    fewest_images = smallest_shard_size(
+        step_images, parse_device_weights(asked.device_weights, group.size), copy_count
+    )
     microbatches = Microbatches(config.microbatches, config.microbatch_size)
     if microbatches == WHOLE and split.way == PIPELINE:
-        microbatches = Microbatches(min(usual_microbatches(split), max(1, fewest_images)))
+        microbatches = Microbatches(min(default_microbatches(split), max(1, fewest_images)))
     microbatches.check(step_images, copy_count, split.has_copy, fewest_images)
     config_checks.check_profile(asked.profile, steps_per_epoch)
 
@@ -696,7 +714,7 @@ def plan_run(
     if config.momentum is not None:
         optimizer_params["momentum"] = config.momentum
     has_momentum_rules = bool(config.momentum) and kind.by_mxnets_rule is not None
-    rates = learning_rate_schedule.make_rates(
+    rates = learning_rate_schedule.make_learning_rates(
         config,
         optimizer_params["learning_rate"],
         config.epochs or 1,
@@ -709,7 +727,7 @@ def plan_run(
     return Plan(
         config=asked,
         resolved=resolved,
-        own=own,
+        user_components=own,
         group=group,
         # devices, and what lies on each
         ctxs=ctxs,
@@ -723,7 +741,7 @@ def plan_run(
         ),
         kvstore=kvstore,
         compress=in_use(config.compress, len(ctxs), group),
-        on_servers=config_checks.on_servers(config, group),
+        on_servers=config_checks.updates_on_servers(config, group),
         bucket_bytes=config.bucket_bytes,
         overlap=config.overlap,
         # split channels always leave some parameters on several devices
@@ -774,6 +792,6 @@ def plan_run(
     )
 
 
-def digests(plan: Plan) -> Dict[str, str]:
+def dataset_digests(plan: Plan) -> Dict[str, str]:
     """Which images both splits of the plan have."""
     return {split: digest(getattr(plan.dataset, split)) for split in ("train", "test")}

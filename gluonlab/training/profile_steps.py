@@ -20,7 +20,7 @@ from gluonlab.timeline.timeline_svg import as_svg, in_words
 WARM_UP = 10  # steps before the first that is recorded, where an epoch has so many
 
 
-class ProfiledTraining:
+class StepProfiler:
     """``step(batch, number)`` trains on a batch, the one of step ``number`` of the run, from 1.
 
     Where the run has a folder, the first window of so many ``steps`` that lies in one epoch is

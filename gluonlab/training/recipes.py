@@ -1,7 +1,7 @@
 """The recipes: published settings for a data set and networks, with the accuracy they reached.
 
 They hold what gluonlab can do. Where the source's training has more, ``reported`` says so. The
-recipe ``quick``, the lab's own for a first try, is made of each data set's
+recipe ``quick_recipe``, the lab's own for a first try, is made of each data set's
 `gluonlab.data.sets.dataset.Defaults`.
 """
 
@@ -21,7 +21,7 @@ from gluonlab.plain_text import JOINED, entry
 
 PHOTOGRAPHS = "photographs"  # in place of a data set's name: all that are read from image files
 # Networks that gluonlab and gluoncv both have, under two names.
-SAME = {
+GLUONCV_NAMES = {
     "cifar_resnet20": f"{PREFIX}cifar_resnet20_v1",
     "resnet18": f"{PREFIX}resnet18_v1",
     "resnet50": f"{PREFIX}resnet50_v1",
@@ -29,12 +29,12 @@ SAME = {
 
 
 # Settings that change images and labels, as a run and --list name them.
-CHANGES = (
+IMAGE_AND_LABEL_CHANGES = (
     "label_smoothing", "random_resized_crop", "crop_padding", "flip", "mixup", "normalise",
 )  # fmt: skip
 
 
-def named(settings: Any, *names: str) -> Iterator[str]:
+def enabled_settings(settings: Any, *names: str) -> Iterator[str]:
     """``crop padding 4``, ``flip``, ...: those of the attributes that are turned on."""
     for name in names:
         value = getattr(settings, name)
@@ -86,12 +86,12 @@ class TrainingRecipe:
     normalise: Optional[str] = None
 
     @property
-    def rate_batch(self) -> int:
+    def lr_batch_size(self) -> int:
         """The images of a step for which ``lr`` is made."""
-        return self.lr_per_images or self.usual_batch
+        return self.lr_per_images or self.default_batch_size
 
     @property
-    def usual_batch(self) -> int:
+    def default_batch_size(self) -> int:
         """The images of a step: those of one device, or all."""
         return self.global_batch_size or self.batch_size or 1
 
@@ -100,17 +100,17 @@ class TrainingRecipe:
         """``decay_epochs`` as shares of the run."""
         return tuple(Fraction(epoch, self.epochs) for epoch in self.decay_epochs)
 
-    def figure(self, model: str) -> Optional[float]:
+    def reported_accuracy(self, model: str) -> Optional[float]:
         """The accuracy that the source reports for this network, in percent."""
-        return self.figures.get(SAME.get(model, model))
+        return self.figures.get(GLUONCV_NAMES.get(model, model))
 
-    def suits(self, dataset: str, model: str, pretrained: bool) -> bool:
+    def is_for(self, dataset: str, model: str, pretrained: bool) -> bool:
         """Whether it is for this data set and network."""
         if self.pretrained and not pretrained:
             return False
         if dataset != self.data and not (self.data == PHOTOGRAPHS and of_image_files(dataset)):
             return False
-        return not self.figures or self.figure(model) is not None
+        return not self.figures or self.reported_accuracy(model) is not None
 
     def in_words(self) -> str:
         """``nag, rate 0.1 for 128 images, times 0.1 after 100 and 150 epochs, ...``"""
@@ -126,13 +126,15 @@ class TrainingRecipe:
             + (f" per {self.lr_per_images:,} images" if self.lr_per_images else ""),
             schedule if schedule != "constant" else "",
             f"warm-up {self.warmup_epochs:g} epochs" if self.warmup_epochs else "",
-            *named(self, "momentum", "momentum_rule", "wd", "no_bias_decay", *CHANGES),
+            *enabled_settings(
+                self, "momentum", "momentum_rule", "wd", "no_bias_decay", *IMAGE_AND_LABEL_CHANGES
+            ),
         ]
         return ", ".join(filter(None, said))
 
-    def described(self) -> List[str]:
+    def description_lines(self) -> List[str]:
         """Lines for --list."""
-        own = {theirs: ours for ours, theirs in SAME.items()}
+        own = {theirs: ours for ours, theirs in GLUONCV_NAMES.items()}
         named = (f"{own.get(name, name)} {figure:g} %" for name, figure in self.figures.items())
         figures = ", ".join(each.replace(" ", JOINED) for each in named)
         pretrained = "with --pretrained, " if self.pretrained else ""
@@ -148,7 +150,7 @@ _LOGS = "https://github.com/dmlc/web-data (gluoncv/logs/classification/{})"
 _NAG: Dict[str, Any] = {"optimizer": "nag", "momentum": 0.9, "momentum_rule": MXNET, "wd": 1e-4}
 
 
-def _gluoncv(**figures: float) -> Dict[str, float]:
+def _gluoncv_figures(**figures: float) -> Dict[str, float]:
     """``mobilenet0p5=65.2`` -> ``{"gluoncv:mobilenet0.5": 65.2}``"""
     return {
         PREFIX + (name.replace("p", ".") if name.startswith("mobilenet") else name): figure
@@ -160,7 +162,7 @@ _CIFAR = TrainingRecipe(
     PUBLISHED, "cifar10", "gluon-cv, train_cifar10.py", epochs=200, global_batch_size=128, lr=0.1,
     lr_schedule="step", lr_decay=0.1, decay_epochs=(100, 150), **_NAG, crop_padding=4, flip=True,
     normalise="cifar10", url=_LOGS.format("cifar"),
-    figures=_gluoncv(
+    figures=_gluoncv_figures(
         cifar_resnet20_v1=92.1, cifar_resnet56_v1=93.6, cifar_resnet110_v1=93.0,
         cifar_resnet20_v2=92.1, cifar_resnet56_v2=93.7, cifar_resnet110_v2=94.3,
     ),
@@ -170,7 +172,7 @@ _PHOTOGRAPHS = TrainingRecipe(
     batch_size=64,  # theirs are 32 to 256
     lr=0.1, lr_per_images=256,  # as He et al., 2019, section 3.1; they have 1,024 images and 0.4
     lr_schedule="cosine", warmup_epochs=5, **_NAG, random_resized_crop=True, flip=True,
-    figures=_gluoncv(
+    figures=_gluoncv_figures(
         resnet18_v1=70.93, resnet34_v1=74.37, resnet101_v1=78.34, resnet18_v2=71.00,
         resnet34_v2=74.40, resnet50_v2=77.11, resnet101_v2=78.53,
     ),
@@ -186,18 +188,18 @@ RECIPES: Tuple[TrainingRecipe, ...] = (
     _CIFAR,
     replace(
         _CIFAR, lr_decay=0.2, decay_epochs=(60, 120, 160), wd=5e-4,
-        figures=_gluoncv(
+        figures=_gluoncv_figures(
             cifar_wideresnet16_10=95.1, cifar_wideresnet28_10=95.6, cifar_wideresnet40_8=95.9
         ),
     ),
     replace(
         _CIFAR, epochs=300, decay_epochs=(150, 225), wd=5e-4,
-        figures=_gluoncv(cifar_resnext29_16x64d=96.3),
+        figures=_gluoncv_figures(cifar_resnext29_16x64d=96.3),
     ),
     replace(
         _CIFAR, data="fashion-mnist", source="Zhong et al., Random erasing, 2020: the baseline",
         epochs=300, decay_epochs=(150, 225), optimizer="sgd", momentum_rule=None, wd=5e-4,
-        normalise="mnist", figures=_gluoncv(cifar_resnet20_v1=95.61),
+        normalise="mnist", figures=_gluoncv_figures(cifar_resnet20_v1=95.61),
         url="https://github.com/zhunzhong07/Random-Erasing",
     ),
     TrainingRecipe(
@@ -212,7 +214,7 @@ RECIPES: Tuple[TrainingRecipe, ...] = (
     _PHOTOGRAPHS,
     replace(
         _TRICKS,
-        figures=_gluoncv(
+        figures=_gluoncv_figures(
             resnet50_v1=77.36, resnet50_v1b=77.67, resnet50_v1c=78.03, resnet101_v1b=79.20,
             resnet101_v1c=79.60, resnet152_v1=79.22, resnet152_v1b=79.69, resnet152_v1c=80.01,
             mobilenet0p25=52.91, mobilenet0p5=65.20, mobilenet0p75=70.25,
@@ -220,7 +222,7 @@ RECIPES: Tuple[TrainingRecipe, ...] = (
     ),
     replace(
         _TRICKS, epochs=200, mixup=0.2,
-        figures=_gluoncv(
+        figures=_gluoncv_figures(
             resnet50_v1d=79.15, resnet101_v1d=80.51, resnet152_v1d=80.61, resnext50_32x4d=79.32,
             resnext101_32x4d=80.37, resnext101_64x4d=80.69, se_resnext50_32x4d=79.95,
             se_resnext101_32x4d=80.91, se_resnext101_64x4d=81.01, darknet53=78.56,
@@ -229,26 +231,26 @@ RECIPES: Tuple[TrainingRecipe, ...] = (
     ),
     replace(
         _TRICKS, epochs=150, lr=0.05, wd=4e-5, reported=_PHOTOGRAPHS.reported,
-        figures=_gluoncv(
+        figures=_gluoncv_figures(
             mobilenetv2_0p25=51.76, mobilenetv2_0p5=64.43, mobilenetv2_0p75=69.36,
             mobilenetv2_1p0=72.04,
         ),
     ),
     replace(
         _PHOTOGRAPHS, epochs=100, lr=0.01, lr_schedule="step", lr_decay=0.1, decay_epochs=(50, 80),
-        warmup_epochs=0, figures=_gluoncv(vgg16=73.23, vgg19=74.11, vgg16_bn=73.10, vgg19_bn=74.33),
+        warmup_epochs=0, figures=_gluoncv_figures(vgg16=73.23, vgg19=74.11, vgg16_bn=73.10, vgg19_bn=74.33),
     ),
 )  # fmt: skip
 
 
-def quick(dataset: str, defaults: Defaults) -> TrainingRecipe:
+def quick_recipe(dataset: str, defaults: Defaults) -> TrainingRecipe:
     """The lab's own recipe for this data set: short, and for any network."""
     names = ("epochs", "batch_size", "lr", "optimizer", "momentum", "wd")
     values = {name: getattr(defaults, name) for name in names}
     return TrainingRecipe(QUICK, dataset, "the lab's own", **values)
 
 
-def network(config: TrainConfig, defaults: Defaults) -> str:
+def choose_model(config: TrainConfig, defaults: Defaults) -> str:
     """The network's name: the config's, else the data set's, a quick or a published one."""
     if config.model is not None:
         return config.model
@@ -256,25 +258,25 @@ def network(config: TrainConfig, defaults: Defaults) -> str:
     return published or defaults.model
 
 
-def fitting(config: TrainConfig, defaults: Defaults) -> List[TrainingRecipe]:
+def find_recipes(config: TrainConfig, defaults: Defaults) -> List[TrainingRecipe]:
     """The recipes for the config's data set and network; the first is the one without --recipe.
 
     The network of a first try keeps the quick one.
     """
-    model, pretrained = network(config, defaults), config.pretrained is not None
-    found = [recipe for recipe in RECIPES if recipe.suits(config.dataset, model, pretrained)]
-    short = quick(config.dataset, defaults)
+    model, pretrained = choose_model(config, defaults), config.pretrained is not None
+    found = [recipe for recipe in RECIPES if recipe.is_for(config.dataset, model, pretrained)]
+    short = quick_recipe(config.dataset, defaults)
     if found and (model != defaults.model or found[0].pretrained):
         return [*found, short]
     return [short, *found]
 
 
-def choose(config: TrainConfig, defaults: Defaults) -> TrainingRecipe:
+def choose_recipe(config: TrainConfig, defaults: Defaults) -> TrainingRecipe:
     """The recipe that ``config`` names, or the first that fits.
 
     Raises ConfigError, with the choices.
     """
-    recipes = fitting(config, defaults)
+    recipes = find_recipes(config, defaults)
     if config.recipe is None:
         return recipes[0]
     names = list(dict.fromkeys([QUICK, *(recipe.name for recipe in RECIPES)]))
@@ -282,9 +284,9 @@ def choose(config: TrainConfig, defaults: Defaults) -> TrainingRecipe:
         raise ConfigError(unknown("--recipe", config.recipe, names))
     found = next((recipe for recipe in recipes if recipe.name == config.recipe), None)
     if found is None:
-        model = network(config, defaults)
+        model = choose_model(config, defaults)
         suits = any(
-            each.name == config.recipe and each.suits(config.dataset, model, pretrained=True)
+            each.name == config.recipe and each.is_for(config.dataset, model, pretrained=True)
             for each in RECIPES
         )
         begin = " without --pretrained" if suits else ""
@@ -296,15 +298,15 @@ def choose(config: TrainConfig, defaults: Defaults) -> TrainingRecipe:
     return found
 
 
-def described() -> List[str]:
+def format_recipes() -> List[str]:
     """Lines for --list: every recipe with its source and what was reported."""
     epochs = [kind.defaults.epochs for kind in DATASETS.values()]
     first = f"every data set and network, {min(epochs)} to {max(epochs)} epochs: the lab's own"
-    lines = (line for recipe in RECIPES for line in recipe.described())
-    return [*entry(QUICK, first, _networks()), *lines]
+    lines = (line for recipe in RECIPES for line in recipe.description_lines())
+    return [*entry(QUICK, first, _default_models_text()), *lines]
 
 
-def _networks() -> str:
+def _default_models_text() -> str:
     """The networks of data sets in words.
 
     ``without --model: lenet for digits, cifar10 (cifar_resnet20 without --recipe quick); resnet18

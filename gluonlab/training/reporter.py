@@ -20,7 +20,7 @@ class Reporter:
     ``unheard``: why nobody hears it any more, if so. The run goes on, and notes it in its folder.
     """
 
-    unheard: Optional[str] = None
+    output_error: Optional[str] = None
 
     def say(self, line: str) -> None:
         """A line about the run."""
@@ -32,7 +32,7 @@ class Reporter:
         """A step is under way; the losses of some earlier ones have become known."""
 
     def epoch_ends(self, line: str) -> None:
-        """The pass is over: `epoch_in_words`, or, if it was broken off, an empty line."""
+        """The pass is over: `format_epoch`, or, if it was broken off, an empty line."""
 
 
 class ConsoleReporter(Reporter):
@@ -45,17 +45,17 @@ class ConsoleReporter(Reporter):
     def __init__(self, stream: Optional[TextIO] = None, bar: Optional[bool] = None) -> None:
         self.stream = stream or sys.stdout
         if self.stream is None:
-            self.unheard = CLOSED
+            self.output_error = CLOSED
         self.bar_wanted = bar
         self._bar: Any = None
 
     def say(self, line: str) -> None:
-        if self.unheard is None:
+        if self.output_error is None:
             try:
                 tqdm.write(line, file=self.stream)  # above the bar, if there is one
                 self.stream.flush()
             except (OSError, ValueError) as error:  # a reader that is gone, a stream that is closed
-                self.unheard = getattr(error, "strerror", None) or str(error)
+                self.output_error = getattr(error, "strerror", None) or str(error)
 
     def epoch_begins(self, epoch: int, epochs: int, images: int) -> None:
         # None: only on a terminal
@@ -77,7 +77,7 @@ class ConsoleReporter(Reporter):
             self.say(line)
 
 
-def epoch_in_words(epoch: run_schema.Epoch, epochs: int) -> str:
+def format_epoch(epoch: run_schema.Epoch, epochs: int) -> str:
     """The line of a finished epoch.
 
     Programs read it, such as SageMaker by the regular expressions of sagemaker/training: so numbers

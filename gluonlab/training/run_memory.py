@@ -9,7 +9,7 @@ counts four bytes for every number: with float16, of which most have two, the fi
 bound.
 
 No plan knows oneDNN's scratch memory and rearranged copies, buffers of kvstores, what Python and
-its libraries take, or how the allocator rounds. So `measure` runs `gluonlab.training.memory_trial`
+its libraries take, or how the allocator rounds. So `measure_run_memory` runs `gluonlab.training.memory_trial`
 in a process of its own. It measures
 
 - on CPU devices, which share one memory: the peak of the resident memory of the whole process, with
@@ -55,17 +55,17 @@ from gluonlab.parallel.strategy import DATA, Parallelism
 from gluonlab.parallel.training_loss import label_columns
 from gluonlab.training.build_network import make_net
 from gluonlab.training.config_checks import ArrayLimit
-from gluonlab.training.parallel_options import largest_part, weights_of
+from gluonlab.training.parallel_options import largest_batch_fraction, parse_device_weights
 from gluonlab.training.plan import Plan
 
-Takes = Callable[[ShardSizes], List[Taken]]  # `Strategy.taken`
+EstimateParts = Callable[[ShardSizes], List[Taken]]  # `Strategy.taken`
 LABEL_BYTES = 4  # and as many for a weight
-COLUMNS = {  # of the table of several devices, whose titles have 11: 80 in all
+COLUMN_WIDTHS = {  # of the table of several devices, whose titles have 11: 80 in all
     "parameters": 11, "gradients": 10, "states": 8, "activations": 12, "data": 8, "total": 9,
 }  # fmt: skip
 
 
-class Memory(NamedTuple):
+class MemoryEstimate(NamedTuple):
     """What one device needs for batches of ``images`` images of its own, in bytes."""
 
     images: int
@@ -89,33 +89,35 @@ class Memory(NamedTuple):
         return [head, *(f"{'':<11}{name:<16}{size / MIB:10,.1f} MiB" for name, size in rows)]
 
 
-Row = Tuple[str, Memory]  # and the device, or that which all take
+MemoryRow = Tuple[str, MemoryEstimate]  # and the device, or that which all take
 
 
-def table(rows: Sequence[Row]) -> List[str]:
+def format_memory_table(rows: Sequence[MemoryRow]) -> List[str]:
     """Lines for people, in MiB: of several devices a row for each."""
     if len(rows) == 1:
         return rows[0][1].lines()
     of = f"{rows[0][1].images} image{'s' * (rows[0][1].images != 1)}"
     lines = [f"{'memory':<11}MiB per device, for {of} of a batch per copy of the network"]
-    lines.append(" " * 22 + "".join(f"{name:>{width}}" for name, width in COLUMNS.items()))
+    lines.append(" " * 22 + "".join(f"{name:>{width}}" for name, width in COLUMN_WIDTHS.items()))
     for name, memory in rows:
         sizes = (*memory[1:], memory.total)
-        cells = (f"{size / MIB:{width},.1f}" for size, width in zip(sizes, COLUMNS.values()))
+        cells = (f"{size / MIB:{width},.1f}" for size, width in zip(sizes, COLUMN_WIDTHS.values()))
         lines.append(f"{'':<11}{name:<11}" + "".join(cells))
     return lines
 
 
-class Needs:
+class MemoryEstimator:
     """Estimates the Memory of any batch size for a plan, without allocating it."""
 
-    def __init__(self, plan: Plan, net: gluon.HybridBlock, takes: Optional[Takes] = None) -> None:
+    def __init__(
+        self, plan: Plan, net: gluon.HybridBlock, takes: Optional[EstimateParts] = None
+    ) -> None:
         """``takes``: the `taken` of the plan's strategy; by default, of data parallelism."""
         self.plan = plan
         loss = plan.make_loss()
         self._takes = takes or ReplicaMemory(net, loss, plan).taken
         self._copies = len(plan.split.copies)
-        self._part = largest_part(weights_of(plan.device_weights), self._copies)
+        self._part = largest_batch_fraction(parse_device_weights(plan.device_weights), self._copies)
         self._mixed, self._columns = bool(plan.mixup), label_columns(loss)
         self._weighted = plan.weights is not None
         graph = loss_graph(net, loss, plan.preprocess, plan.conversion)
@@ -123,14 +125,14 @@ class Needs:
             graph, net, plan.dataset.image_shape, 1 / self._part, plan.microbatches, self._columns
         )
 
-    def memory(self, images: int) -> Memory:
+    def memory(self, images: int) -> MemoryEstimate:
         """What the device needs that needs most, for ``images`` images of a batch in its copy.
 
         Raises ConfigError for a batch that takes larger arrays than MXNet has.
         """
         return max((memory for _, memory in self.rows(images)), key=lambda memory: memory.total)
 
-    def rows(self, images: int) -> List[Row]:
+    def rows(self, images: int) -> List[MemoryRow]:
         """What each device of a copy of the network needs; ConfigError as in `memory`.
 
         It is the first one that has the data.
@@ -138,7 +140,10 @@ class Needs:
         self.limit.check(images)
         data = self._data_bytes(images)
         return [
-            (_name(ctxs), Memory(images, *taken[:4], taken.inputs + data * (number == 0)))
+            (
+                _device_label(ctxs),
+                MemoryEstimate(images, *taken[:4], taken.inputs + data * (number == 0)),
+            )
             for number, (ctxs, taken) in enumerate(
                 zip(zip(*self.plan.split.copies), self._takes(self._shards(images)))
             )
@@ -182,23 +187,23 @@ class Needs:
         return stored * self._image_bytes + ready * self._input_bytes
 
 
-def needs_of(plan: Plan) -> Needs:
+def make_memory_estimator(plan: Plan) -> MemoryEstimator:
     """The Needs of the strategy that the plan's options choose, which is made for that."""
     make = strategy_class(plan.split.way)
     strategy = make(partial(make_net, plan), plan.make_loss(), plan, plan.group)
-    return Needs(plan, strategy.net, strategy.taken)
+    return MemoryEstimator(plan, strategy.net, strategy.taken)
 
 
-def told(plan: Plan, net: gluon.HybridBlock, takes: Takes) -> List[str]:
+def memory_report(plan: Plan, net: gluon.HybridBlock, takes: EstimateParts) -> List[str]:
     """What --memory prints of a plan and its strategy: of a split, beside data parallelism."""
-    rows = Needs(plan, net, takes).rows(plan.largest_share)
+    rows = MemoryEstimator(plan, net, takes).rows(plan.largest_shard_size)
     if plan.split.way != DATA:
-        other = as_data(plan)
-        rows.append(("split data", Needs(other, net).memory(other.largest_share)))
-    return table(rows)
+        other = as_data_parallel(plan)
+        rows.append(("split data", MemoryEstimator(other, net).memory(other.largest_shard_size)))
+    return format_memory_table(rows)
 
 
-def as_data(plan: Plan) -> Plan:
+def as_data_parallel(plan: Plan) -> Plan:
     """The plan of data parallelism on the same devices, for the same batch."""
     ctxs, used = plan.ctxs, plan.resolved.config
     split = Parallelism(DATA, [[ctx] for ctx in ctxs], plan.split.model, 0, plan.split.image_shape)
@@ -208,23 +213,23 @@ def as_data(plan: Plan) -> Plan:
     )  # fmt: skip
 
 
-def _name(ctxs: Sequence[object]) -> str:
+def _device_label(ctxs: Sequence[object]) -> str:
     """A device, and how many others do the same in their copies of the network."""
     return f"{ctxs[0]}" + f" +{len(ctxs) - 1}" * (len(ctxs) > 1)
 
 
-LOOK_S = 0.02  # a process that takes too much is ended after so long
+POLL_S = 0.02  # a process that takes too much is ended after so long
 
 
-class TooMuch(Exception):
+class MemoryLimitExceeded(Exception):
     """The process took more than it should, or than there is."""
 
 
-class OtherData(Exception):
+class OtherDatasetError(Exception):
     """The data set of that name is not the one that was meant."""
 
 
-class DeviceMemory:
+class GpuMemoryUse:
     """What a GPU loses of its free memory from now on; nothing on CPUs."""
 
     def __init__(self, ctxs: Sequence[mx.Context]) -> None:
@@ -232,7 +237,7 @@ class DeviceMemory:
         self.on_gpus = bool(self._gpus)
         self._before = self._free()
 
-    def taken(self) -> int:
+    def used_bytes(self) -> int:
         """Bytes, of the GPU that lost most."""
         mx.nd.waitall()
         return max((before - now for before, now in zip(self._before, self._free())), default=0)
@@ -241,12 +246,12 @@ class DeviceMemory:
         return [int(mx.context.gpu_memory_info(gpu)[0]) for gpu in self._gpus]
 
 
-def about(dataset: Dataset) -> List[Any]:
+def dataset_sizes(dataset: Dataset) -> List[Any]:
     """The sizes of a data set that decide its memory, as plain values."""
     return [len(dataset.train), len(dataset.test), list(dataset.image_shape), len(dataset.classes)]
 
 
-def measure(
+def measure_run_memory(
     config: TrainConfig, dataset: Optional[Dataset] = None, ceiling: Optional[int] = None
 ) -> int:
     """The bytes that a run of ``config`` takes at its peak, see above; its folder is not made.
@@ -262,7 +267,7 @@ def measure(
         package = str(Path(gluonlab.__file__).resolve().parent.parent)
         path = os.pathsep.join(filter(None, [package, os.environ.get("PYTHONPATH")]))
         said, complaints = Path(folder, "said"), Path(folder, "complaints")
-        words = [json.dumps(settings), json.dumps(dataset and about(dataset))]
+        words = [json.dumps(settings), json.dumps(dataset and dataset_sizes(dataset))]
         command = [sys.executable, "-m", "gluonlab.training.memory_trial", *words]
         with said.open("wb") as out, complaints.open("wb") as err:
             child = subprocess.Popen(
@@ -274,27 +279,27 @@ def measure(
                 start_new_session=True,  # Ctrl-C is for the parent
             )
         try:
-            _watch(child, ceiling)
+            _wait_for_child(child, ceiling)
         finally:
-            _end(child)
-        answer = _answer(said)
+            _kill_child(child)
+        answer = _read_answer(said)
         if answer is None:
-            _explain(child.returncode, complaints.read_text(errors="replace"))
-        return _taken(answer or {}, ceiling)
+            _raise_child_error(child.returncode, complaints.read_text(errors="replace"))
+        return _peak_bytes(answer or {}, ceiling)
 
 
-def in_words(config: TrainConfig, dataset: Dataset, ctxs: Sequence[mx.Context]) -> str:
-    """A line that says what `measure` found.
+def format_memory_probe(config: TrainConfig, dataset: Dataset, ctxs: Sequence[mx.Context]) -> str:
+    """A line that says what `measure_run_memory` found.
 
     Raises RunError where there is not enough, and what the run would raise.
     """
     whose = "each GPU" if ctxs[0].device_type == "gpu" else "process"
     try:
-        mebibytes = measure(config, dataset) / 2**20
-    except OtherData:
+        mebibytes = measure_run_memory(config, dataset) / 2**20
+    except OtherDatasetError:
         why = f"the data set is not the one that {config.dataset} names"
         return f"{'':<11}{whose:<16}not measured: {why}"
-    except TooMuch:
+    except MemoryLimitExceeded:
         raise RunError(
             "such batches need more memory than there is: "
             "choose a smaller --batch-size, or --microbatches"
@@ -303,18 +308,18 @@ def in_words(config: TrainConfig, dataset: Dataset, ctxs: Sequence[mx.Context]) 
     return f"{'':<11}{whose:<16}{mebibytes:10,.1f} MiB at its peak, measured{of_what}"
 
 
-def _watch(child: "subprocess.Popen[bytes]", ceiling: Optional[int]) -> None:
+def _wait_for_child(child: "subprocess.Popen[bytes]", ceiling: Optional[int]) -> None:
     """Wait for its end, or until it has too much."""
     while True:
         try:
-            child.wait(LOOK_S)
+            child.wait(POLL_S)
             return
         except subprocess.TimeoutExpired:
             if ceiling is not None and peak_bytes(child.pid) > ceiling:
-                raise TooMuch from None
+                raise MemoryLimitExceeded from None
 
 
-def _end(child: "subprocess.Popen[bytes]") -> None:
+def _kill_child(child: "subprocess.Popen[bytes]") -> None:
     try:
         os.killpg(child.pid, signal.SIGKILL)
     except ProcessLookupError:  # by itself, meanwhile
@@ -324,7 +329,7 @@ def _end(child: "subprocess.Popen[bytes]") -> None:
     child.stdin.close()
 
 
-def _answer(said: Path) -> Optional[Dict[str, Any]]:
+def _read_answer(said: Path) -> Optional[Dict[str, Any]]:
     """The last line that is a JSON object; libraries may have printed others."""
     for line in reversed(said.read_text(errors="replace").split("\n")):
         try:
@@ -336,9 +341,9 @@ def _answer(said: Path) -> Optional[Dict[str, Any]]:
     return None
 
 
-def _explain(status: int, complaints: str) -> None:
+def _raise_child_error(status: int, complaints: str) -> None:
     if status == -signal.SIGKILL or any(words in complaints for words in OUT_OF_MEMORY):
-        raise TooMuch
+        raise MemoryLimitExceeded
     last = next(
         (line.strip() for line in reversed(complaints.split("\n")) if line.strip()),
         "no message",
@@ -349,12 +354,12 @@ def _explain(status: int, complaints: str) -> None:
     )
 
 
-def _taken(answer: Dict[str, Any], ceiling: Optional[int]) -> int:
+def _peak_bytes(answer: Dict[str, Any], ceiling: Optional[int]) -> int:
     if "other" in answer:
-        raise OtherData
+        raise OtherDatasetError
     if "error" in answer:
         raise getattr(errors, answer["raised"])(answer["error"])
     taken = int(answer["bytes"])
     if ceiling is not None and taken > ceiling:
-        raise TooMuch
+        raise MemoryLimitExceeded
     return taken

@@ -20,13 +20,13 @@ if TYPE_CHECKING:
 
 
 T = TypeVar("T")
-EVERY = 4  # batches of an evaluation
+POLL_EVERY = 4  # batches of an evaluation
 # Steps after which all know what one has told: losses are exchanged every 4 steps, for the first
 # time in an epoch in its 9th (`gluonlab.training.loss_meter`).
-WITHIN = 9
+STOP_DELAY = 9
 
 
-class Consensus:
+class StopCoordinator:
     """The time and the signal by which every process of ``group`` decides.
 
     A process alone sees its own at once. Several tell each other: rank 0 its clock, each what
@@ -39,23 +39,23 @@ class Consensus:
         self._began, self._told_moment = time.monotonic(), 0.0
         self._told_signal: Optional[int] = None
         self._told_stop: Optional[int] = None
-        self.asked_to_stop: Optional[int] = None  # the step after which rank 0 wants to stop
+        self.stop_step_of_rank_0: Optional[int] = None  # the step after which rank 0 wants to stop
 
     @property
     def rank(self) -> int:
         """This process's place."""
         return self._group.rank
 
-    def numbers(self) -> "NDArray[Any]":
+    def local_flags(self) -> "NDArray[Any]":
         """What this process tells: if it is rank 0, the time and a stop; a one for its signal."""
         moment, stop = 0.0, 0
         if self._group.rank == 0:
             moment = self._own_moment()
-            stop = 0 if self.asked_to_stop is None else 1 + self.asked_to_stop
+            stop = 0 if self.stop_step_of_rank_0 is None else 1 + self.stop_step_of_rank_0
         signals = [self._request.number == number for number in RAISED]
         return np.array([moment, *signals, stop], float)
 
-    def hear(self, totals: "NDArray[Any]") -> None:
+    def update_from_all(self, totals: "NDArray[Any]") -> None:
         """Take in the sums of all processes' `numbers`; of several signals, the first in RAISED."""
         self._told_moment = float(totals[0])
         came = [number for number, times in zip(RAISED, totals[1:]) if times]
@@ -63,31 +63,31 @@ class Consensus:
         stop = int(totals[1 + len(RAISED)])
         self._told_stop = stop - 1 if stop else None
 
-    def moment(self) -> float:
+    def shared_time(self) -> float:
         """Seconds since rank 0 began, as of the last exchange."""
         return self._own_moment() if self._group.size == 1 else self._told_moment
 
     @property
-    def came(self) -> bool:
+    def signal_received(self) -> bool:
         """Whether a signal has come to this process, or has been taken from the others."""
         return self._request.number is not None
 
     @property
-    def signal(self) -> Optional[int]:
+    def agreed_signal(self) -> Optional[int]:
         """The signal that all processes end by, if one has come."""
         return self._request.number if self._group.size == 1 else self._told_signal
 
-    def ask_to_stop(self, step: int) -> None:
+    def request_stop(self, step: int) -> None:
         """Rank 0 asks, after this step, that training stops, where all processes know it."""
-        self.asked_to_stop = step if self._group.size == 1 else step + WITHIN
+        self.stop_step_of_rank_0 = step if self._group.size == 1 else step + STOP_DELAY
 
-    def meet(self) -> None:
+    def synchronize(self) -> None:
         """Have all processes know by now what each tells; every one calls this at once."""
         if self._group.size > 1:
-            self.hear(self._group.total(self.numbers()))
+            self.update_from_all(self._group.total(self.local_flags()))
 
     @property
-    def stops(self) -> bool:
+    def is_stopping(self) -> bool:
         """Whether training stops, at the latest when this epoch ends."""
         return self._stop is not None
 
@@ -97,28 +97,28 @@ class Consensus:
 
     @property
     def _stop(self) -> Optional[int]:
-        return self.asked_to_stop if self._group.size == 1 else self._told_stop
+        return self.stop_step_of_rank_0 if self._group.size == 1 else self._told_stop
 
-    def between(self, items: "Iterable[T]", answer: Callable[[], None]) -> "Iterator[T]":
+    def poll_between(self, items: "Iterable[T]", answer: Callable[[], None]) -> "Iterator[T]":
         """``items``, as many in every process; ``answer`` is called after one, if a signal came."""
         for place, item in enumerate(items, start=1):
             yield item
-            if place % EVERY == 0:
-                self.meet()
-            if self.signal is not None:
+            if place % POLL_EVERY == 0:
+                self.synchronize()
+            if self.agreed_signal is not None:
                 answer()
 
     def answer(self) -> None:
         """Raise what the signal raises, which may have come to another process only."""
-        if self.signal is not None:
-            self._request.take(self.signal)
+        if self.agreed_signal is not None:
+            self._request.take(self.agreed_signal)
             self._request.answer()
 
     def _own_moment(self) -> float:
         return time.monotonic() - self._began
 
 
-def all_or_none(group: Group, work: Callable[[], T]) -> T:
+def run_on_all_ranks(group: Group, work: Callable[[], T]) -> T:
     """What ``work()`` gives, once all processes have done theirs.
 
     Raises what it raises here, and RunError where another process's has raised: no process goes on

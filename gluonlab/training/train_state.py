@@ -22,10 +22,10 @@ from gluonlab.runs.checkpoint import Checkpoint
 from gluonlab.runs.run_schema import Step
 from gluonlab.runs.run_writer import NoRunDirectory, RunDirectory
 from gluonlab.training.callbacks import Callbacks
-from gluonlab.training.checkpoint_writer import CheckpointGather, Checkpoints
-from gluonlab.training.loss_meter import LossLog, StepLoss
-from gluonlab.training.plan import Plan, digests
-from gluonlab.training.stop_consensus import Consensus
+from gluonlab.training.checkpoint_writer import CheckpointGather, CheckpointWriter
+from gluonlab.training.loss_meter import AsyncLossMeter, StepLoss
+from gluonlab.training.plan import Plan, dataset_digests
+from gluonlab.training.stop_consensus import StopCoordinator
 from gluonlab.training.training_setup import train_loader
 
 
@@ -39,7 +39,7 @@ def put_parameters(strategy: Strategy, parameters: Mapping[str, nd.NDArray]) -> 
     strategy.put_parameters(parameters)
 
 
-class Waiting:
+class TimedIterator:
     """Iterates over ``items``; ``seconds``: how long somebody has waited for them so far."""
 
     def __init__(self, items: Iterator[Any]) -> None:
@@ -70,29 +70,29 @@ class TrainState:
         strategy: Strategy,
         run: "RunDirectory | NoRunDirectory",
         began: float,
-        consensus: Consensus,
+        consensus: StopCoordinator,
         callbacks: Callbacks,
     ) -> None:
         self.plan, self.strategy, self.run = plan, strategy, run
         self.callbacks = callbacks
         overflows = plan.loss_scale is not None
-        self.log = LossLog(strategy.outputs, overflows, plan.group, consensus)
+        self.loss_meter = AsyncLossMeter(strategy.outputs, overflows, plan.group, consensus)
         self.loader = train_loader(plan, strategy.inputs)
         self.began = self.epoch_began = began
         self._waited = 0.0  # for batches, in this epoch before the run went on
-        self._waiting = Waiting(iter(()))
+        self._waiting = TimedIterator(iter(()))
         self._gather = CheckpointGather(plan.group)
         # what compressed gradients have left over stays where they are summed, and servers' states
-        take = None if keeps_rest(plan.compress) or plan.on_servers else self.take
-        self.checkpoints = Checkpoints(
-            run.path, plan.checkpoint_period, plan.keep, take, consensus.moment
+        take = None if keeps_rest(plan.compress) or plan.on_servers else self.make_checkpoint
+        self.checkpoints = CheckpointWriter(
+            run.path, plan.checkpoint_period, plan.keep, take, consensus.shared_time
         )
-        self._chance = DeviceRng(strategy, plan.seed, plan.first_device)
+        self._chance = DeviceRng(strategy, plan.seed, plan.first_device_index)
         self.finished = 0  # epochs
         self._again: Optional[Checkpoint] = None  # that the next epoch begins from
 
     @property
-    def images(self) -> int:
+    def images_done(self) -> int:
         """How many this epoch has trained on."""
         return min(self._step * self.plan.global_batch_size, self.plan.images_per_epoch)
 
@@ -106,22 +106,22 @@ class TrainState:
         """How many steps of this epoch are done; some of them may be made again to go on."""
         return int(self._again.state["loader"]["step"]) if self._again else self.loader.step
 
-    def step_done(self) -> None:
+    def after_step(self) -> None:
         """Write a checkpoint if one is due; at the end of an epoch, after its evaluation."""
         if self.within_epoch:
-            self.checkpoints.after_step(self.log.step, self.finished)
+            self.checkpoints.after_step(self.loss_meter.step, self.finished)
 
-    def epoch_done(self, score: float) -> None:
+    def after_epoch(self, score: float) -> None:
         """An epoch is evaluated and noted: write a checkpoint if one is due, or it is the best.
 
         ``score``: how good it is, the larger the better.
         """
         self.finished = self.loader.epoch
-        self.checkpoints.after_epoch(self.log.step, self.finished, score)
+        self.checkpoints.after_epoch(self.loss_meter.step, self.finished, score)
 
-    def leave(self) -> None:
+    def save_before_exit(self) -> None:
         """The run ends here, for now: write a checkpoint, and wait until it is on disk."""
-        self.checkpoints.now(self.log.step, self.finished)
+        self.checkpoints.write_now(self.loss_meter.step, self.finished)
 
     def _place(self) -> Dict[str, int]:
         """Where the loader stands; before an epoch is evaluated, at its end."""
@@ -131,7 +131,7 @@ class TrainState:
         return place
 
     @property
-    def waited(self) -> float:
+    def waiting_seconds(self) -> float:
         """Seconds that this epoch has waited for batches."""
         return self._waited + self._waiting.seconds
 
@@ -147,9 +147,9 @@ class TrainState:
             self.epoch_began, self._waited = time.perf_counter(), 0.0
         with closing(iter(self.loader)) as loaded:
             self._catch_up(loaded)
-            self._waiting = Waiting(loaded)
+            self._waiting = TimedIterator(loaded)
             for batch in self._waiting:
-                self._chance.before_step(self.loader.epoch, self.loader.step - 1)
+                self._chance.seed_before_step(self.loader.epoch, self.loader.step - 1)
                 yield batch
 
     def _catch_up(self, loaded: "Generator[Batch, None, None]") -> None:
@@ -159,42 +159,42 @@ class TrainState:
             return
         while self.loader.step < again.state["loader"]["step"]:
             batch = next(loaded)
-            self._chance.before_step(self.loader.epoch, self.loader.step - 1)
+            self._chance.seed_before_step(self.loader.epoch, self.loader.step - 1)
             self.strategy.step(batch)
         self._put(again)
 
     @property
-    def draws(self) -> bool:
+    def draws_random_numbers(self) -> bool:
         """Whether the network draws random numbers while it trains."""
-        return self._chance.draws
+        return self._chance.draws_random_numbers
 
     @property
-    def other_chance(self) -> bool:
+    def loses_random_state(self) -> bool:
         """Whether a run that goes on draws other random numbers than it would have."""
-        return self._chance.out_of_reach
+        return self._chance.cannot_be_seeded
 
-    def note(self, epoch: int, known: Sequence[StepLoss]) -> None:
+    def record_steps(self, epoch: int, known: Sequence[StepLoss]) -> None:
         """Record finished steps."""
         since, rates = time.perf_counter() - self.began, self.plan.rates
         lines = [Step(n, loss, rates(n), epoch, x, since) for n, x, loss in known]
         self.run.write(*lines)
-        self.callbacks.known(lines)
+        self.callbacks.add_step_losses(lines)
 
     @cached_property
     def _data(self) -> Dict[str, str]:
-        return digests(self.plan)
+        return dataset_digests(self.plan)
 
-    def take(self, score: Optional[float] = None) -> Checkpoint:
+    def make_checkpoint(self, score: Optional[float] = None) -> Checkpoint:
         """A checkpoint of this moment; nothing waits for the devices.
 
         All processes of a group take one at once. ``score``: of the epoch that has just ended.
         """
         own = self.strategy.state()
-        losses, rows = self.log.state()
+        losses, rows = self.loss_meter.state()
         devices, counts = self._gather({**own.devices, **rows}, own.counts)
         now = time.perf_counter()
         state = {
-            "step": self.log.step,
+            "step": self.loss_meter.step,
             "score": score,
             "loader": self._place(),
             "losses": losses,
@@ -202,25 +202,25 @@ class TrainState:
             "counts": dict(counts),
             "seconds": now - self.began,
             "epoch_seconds": now - self.epoch_began,
-            "waited": self.waited,
-            "metrics": self.run.mark(),
+            "waited": self.waiting_seconds,
+            "metrics": self.run.metrics_position(),
             "callbacks": self.callbacks.state(),
             "data": self._data,
-            "run": self.run.about,
+            "run": self.run.config_content,
         }
         return Checkpoint(self.strategy.parameters(), to_arrays(own.optimizer), devices, state)
 
-    def go_on(self, checkpoint: Checkpoint, best: float) -> List[StepLoss]:
+    def restore(self, checkpoint: Checkpoint, best: float) -> List[StepLoss]:
         """Stand where the checkpoint was taken; the steps whose losses were not known there.
 
         ``best``: the best score so far.
         """
         state, now = checkpoint.state, time.perf_counter()
-        known = self.log.restore(state["losses"], checkpoint.devices)
+        known = self.loss_meter.restore(state["losses"], checkpoint.devices)
         self.began -= state["seconds"]
         self.epoch_began, self._waited = now - state["epoch_seconds"], state["waited"]
         step = state["loader"]["step"]
-        self.loader.restore({**state["loader"], "step": step - self._chance.replayed(step)})
+        self.loader.restore({**state["loader"], "step": step - self._chance.steps_to_replay(step)})
         self.finished = state["loader"]["epoch"]
         self._put(checkpoint)
         self._again = checkpoint if step else None
@@ -247,8 +247,8 @@ class TrainState:
 # 13 ms (1,024 Mersenne Twisters, on an AMD EPYC), so it is not done in every step. All CPU devices
 # of a process draw from one generator, in the order in which their work is queued, and the last of
 # them seeds it. On GPUs cuDNN's Dropout has a generator of its own, which nothing seeds again.
-STEPS = 64
-DRAWS = re.compile(
+SEED_EVERY = 64
+RANDOM_OPERATORS = re.compile(
     "dropout|rnn|random|sample|shuffle|uniform|normal(_n)?$|"
     "_npi_(bernoulli|choice|exponential|gamma|gumbel|logistic|multinomial|pareto|powerd|rayleigh)",
     re.IGNORECASE,
@@ -264,44 +264,44 @@ class DeviceRng:
 
     def __init__(self, strategy: Strategy, seed: int, first: int = 0) -> None:
         self._seed, self._first = seed, first
-        self._ctxs = _ctxs(strategy) if _draws(strategy) else []
+        self._ctxs = _all_devices(strategy) if _draws_random_numbers(strategy) else []
 
     @property
-    def draws(self) -> bool:
+    def draws_random_numbers(self) -> bool:
         """Whether random numbers are drawn."""
         return bool(self._ctxs)
 
     @property
-    def out_of_reach(self) -> bool:
+    def cannot_be_seeded(self) -> bool:
         """Whether random numbers are drawn where nothing can seed them: by cuDNN."""
         return any(ctx.device_type == "gpu" for ctx in self._ctxs)
 
-    def before_step(self, epoch: int, step: int) -> None:
+    def seed_before_step(self, epoch: int, step: int) -> None:
         """Seed the devices if it is time.
 
         ``step``: of the ``epoch``, both from 0. Nothing waits.
         """
-        if self._ctxs and step % STEPS == 0:
+        if self._ctxs and step % SEED_EVERY == 0:
             for device, ctx in enumerate(self._ctxs, start=self._first):
                 of_device = [self._seed, epoch, step, device]
                 [seed] = np.random.SeedSequence(of_device).generate_state(1)
                 mx.random.seed(int(seed) >> 1, ctx=ctx)
 
-    def replayed(self, step: int) -> int:
+    def steps_to_replay(self, step: int) -> int:
         """How many steps before this one are to be trained again to go on from here."""
-        return step % STEPS if self._ctxs else 0
+        return step % SEED_EVERY if self._ctxs else 0
 
 
-def _draws(strategy: Strategy) -> bool:
+def _draws_random_numbers(strategy: Strategy) -> bool:
     """Whether an operator of the network may draw random numbers."""
     nodes = parsed(strategy.net(mx.sym.var("data")))["nodes"]
     return any(
-        DRAWS.search(node["op"]) or node.get("attrs", {}).get("act_type") == "rrelu"
+        RANDOM_OPERATORS.search(node["op"]) or node.get("attrs", {}).get("act_type") == "rrelu"
         for node in nodes
     )
 
 
-def _ctxs(strategy: Strategy) -> List[mx.Context]:
+def _all_devices(strategy: Strategy) -> List[mx.Context]:
     """All devices that hold a part of the network, in an order that is always the same."""
     ctxs = [
         *strategy.inputs,

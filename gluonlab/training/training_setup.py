@@ -35,9 +35,9 @@ from gluonlab.parallel.strategy import CHANNELS, MakeStrategy, Strategy
 from gluonlab.runs.run_result import Result
 from gluonlab.runs.run_writer import RunDirectory
 from gluonlab.training.build_network import make_net
-from gluonlab.training.config_checks import check_batch, check_exportable
-from gluonlab.training.image_options import resizer_of
-from gluonlab.training.parallel_options import weights_of
+from gluonlab.training.config_checks import check_batch_size, check_exportable
+from gluonlab.training.image_options import choose_resizer
+from gluonlab.training.parallel_options import parse_device_weights
 from gluonlab.training.plan import (
     DeviceSetup,
     Plan,
@@ -46,14 +46,14 @@ from gluonlab.training.plan import (
     resolve_config,
     set_up_devices,
 )
-from gluonlab.training.stop_consensus import all_or_none
-from gluonlab.training.user_components import NOTHING, UserComponents
+from gluonlab.training.stop_consensus import run_on_all_ranks
+from gluonlab.training.user_components import NO_USER_COMPONENTS, UserComponents
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 
-def until_read(given: Any) -> Optional[Dataset]:
+def placeholder_dataset(given: Any) -> Optional[Dataset]:
     """A data set for checks that look at no images: that ``given`` to `train`, or one of black."""
     if given is None or isinstance(given, Dataset):
         return given
@@ -61,7 +61,7 @@ def until_read(given: Any) -> Optional[Dataset]:
     return Dataset("", black, black, ("",), Defaults())
 
 
-def read_together(
+def read_dataset_together(
     given: Any, config: TrainConfig, own: UserComponents, group: Group
 ) -> Optional[Dataset]:
     """The data set that every process was ``given`` for `train`.
@@ -71,12 +71,12 @@ def read_together(
     """
 
     def read() -> Optional[Dataset]:
-        stand_in = until_read(given)
+        stand_in = placeholder_dataset(given)
         if stand_in is not given:
             resolve_config(config, stand_in, group, own)
         return resolve_dataset(given)
 
-    return all_or_none(group, read)
+    return run_on_all_ranks(group, read)
 
 
 def plan_together(
@@ -84,7 +84,7 @@ def plan_together(
     dataset: Optional[Dataset],
     group: Group,
     begun: bool = False,
-    own: UserComponents = NOTHING,
+    own: UserComponents = NO_USER_COMPONENTS,
     devices_per_copy: int = 1,
 ) -> Plan:
     """The plan of this process, once all have theirs.
@@ -103,39 +103,39 @@ def plan_together(
         return resolved, set_up_devices(resolved, group, devices_per_copy)
 
     check_same_options(config, group)
-    resolved, devices = all_or_none(group, resolve)
-    sizes = _everyones(group, devices.split.size)
+    resolved, devices = run_on_all_ranks(group, resolve)
+    sizes = _gather_counts(group, devices.split.size)
     if len(set(sizes)) > 1:
         option = option_name("ways" if config.split == CHANNELS else "stages")
         raise ConfigError(
             f"--split {config.split}: the processes spread the network over "
             f"{', '.join(map(str, sizes))} devices: give {option}, or as many devices to each"
         )
-    counts = _everyones(group, len(devices.split.copies))
+    counts = _gather_counts(group, len(devices.split.copies))
     if config.global_batch_size is None and len(set(counts)) > 1:
         raise ConfigError(
             f"the processes have {', '.join(map(str, counts))} devices: give --global-batch-size, "
             "or as many devices to each"
         )
-    return all_or_none(group, lambda: plan_run(resolved, devices, counts, dataset, group, own))
+    return run_on_all_ranks(group, lambda: plan_run(resolved, devices, counts, dataset, group, own))
 
 
-def _everyones(group: Group, count: int) -> Tuple[int, ...]:
+def _gather_counts(group: Group, count: int) -> Tuple[int, ...]:
     """The counts of all processes."""
     return tuple(group.everyones(np.array(count)).astype(int).tolist())
 
 
-class Ready(NamedTuple):
-    """A run that can begin. ``introduction``: its first lines."""
+class TrainingSetup(NamedTuple):
+    """A run that can begin. ``run_header``: its first lines."""
 
     plan: Plan
     strategy: Strategy
-    introduction: List[str]
+    header: List[str]
 
 
 @nd_semantics()
 @ends_if_stuck()  # a strategy may measure
-def prepare(plan: Plan, make_strategy: Optional[MakeStrategy] = None) -> Ready:
+def prepare(plan: Plan, make_strategy: Optional[MakeStrategy] = None) -> TrainingSetup:
     """Make network and strategy. Raises a UsageError for mistakes that show only with them.
 
     They are the last mistakes of the user that can be found before the first batch.
@@ -144,7 +144,7 @@ def prepare(plan: Plan, make_strategy: Optional[MakeStrategy] = None) -> Ready:
 
     def make(ctxs: List[mx.Context], start: Optional[List[mx.Context]] = None) -> gluon.HybridBlock:
         net = make_net(plan, ctxs, start)
-        if plan.own.net is not None or plan.own.loss is not None:
+        if plan.user_components.net is not None or plan.user_components.loss is not None:
             graph = loss_graph(net, plan.make_loss(), plan.preprocess)
             check_waits(graph, plan.model, len(plan.split.copies))
         if plan.pretrained is not None:
@@ -161,17 +161,17 @@ def prepare(plan: Plan, make_strategy: Optional[MakeStrategy] = None) -> Ready:
         )
     if plan.group.rank > 0:  # the processes begin alike, and draw Dropout's masks of their own
         mx.random.seed(plan.seed + plan.group.rank)
-    check_batch(plan, strategy.net, len(strategy.inputs))
+    check_batch_size(plan, strategy.net, len(strategy.inputs))
     check_exportable(plan, strategy.net)
-    lines += introduction(plan, strategy)
+    lines += run_header(plan, strategy)
     if plan.memory:
-        from gluonlab.training.run_memory import told
+        from gluonlab.training.run_memory import memory_report
 
-        lines += told(plan, strategy.net, strategy.taken)
-    return Ready(plan, strategy, lines)
+        lines += memory_report(plan, strategy.net, strategy.taken)
+    return TrainingSetup(plan, strategy, lines)
 
 
-def measured_memory(plan: Plan, make_strategy: Optional[MakeStrategy]) -> Optional[str]:
+def measure_memory_line(plan: Plan, make_strategy: Optional[MakeStrategy]) -> Optional[str]:
     """A line on the memory of such a run, measured in its own process; None without --memory.
 
     Raises ConfigError for a strategy that no option chooses, and RunError where memory is
@@ -183,9 +183,9 @@ def measured_memory(plan: Plan, make_strategy: Optional[MakeStrategy]) -> Option
         raise ConfigError(
             "--memory counts what the ways of --split take, not other strategies: leave it out"
         )
-    from gluonlab.training.run_memory import in_words
+    from gluonlab.training.run_memory import format_memory_probe
 
-    return in_words(plan.config, plan.dataset, plan.ctxs)
+    return format_memory_probe(plan.config, plan.dataset, plan.ctxs)
 
 
 def train_loader(plan: Plan, ctxs: List[mx.Context]) -> Loader:
@@ -205,12 +205,12 @@ def train_loader(plan: Plan, ctxs: List[mx.Context]) -> Loader:
         augment=augment,
         mixup=Mixup(plan.mixup) if plan.mixup else None,
         device_counts=plan.device_counts,
-        weights=weights_of(plan.device_weights),
+        weights=parse_device_weights(plan.device_weights),
         drop_last=plan.drop_last,
     )
 
 
-def introduction(plan: Plan, strategy: Strategy) -> Iterator[str]:
+def run_header(plan: Plan, strategy: Strategy) -> Iterator[str]:
     """One line for each, a title of 11 columns in front."""
     data, on_gpus = plan.dataset, plan.ctxs[0].device_type == "gpu"
     each = " each" * (len(plan.ctxs) > 1)
@@ -243,28 +243,28 @@ def introduction(plan: Plan, strategy: Strategy) -> Iterator[str]:
         *plan.resolved.in_words(),
         (
             "batch",
-            f"{plan.batch_in_words(len(strategy.inputs) * group.size)}; "
+            f"{plan.describe_batch(len(strategy.inputs) * group.size)}; "
             f"{steps:,} step{'s' * (steps > 1)} per epoch{left_out}",
         ),
         ("optimizer", f"{plan.optimizer}, {settings}{rule}"),
-        *plan.options_in_words(),
+        *plan.option_lines(),
         (
             "kvstore",
-            f"{plan.config.kvstore}{plan.placed_in_words()}"
+            f"{plan.config.kvstore}{plan.describe_placement()}"
             f"{', updated on servers' * plan.on_servers}; seed {plan.seed}",
         ),
         *([("arithmetic", plan.arithmetic.in_words())] if on_gpus else []),
-        *(("remark", line) for line in remarks_before(plan)),
+        *(("remark", line) for line in warnings_before_training(plan)),
     ):
         yield f"{name:<11}{text}"
 
 
-MUCH_WAITING = 0.1  # of an epoch's time; more is worth a word
-HUGE = 10.0  # times the loss of guessing: no network that learns is there after an epoch
-DEVIATIONS = 2.0  # of an accuracy that is guessed: it is as good in one of 40 cases
+MAX_WAITING_SHARE = 0.1  # of an epoch's time; more is worth a word
+MAX_LOSS_FACTOR = 10.0  # times the loss of guessing: no network that learns is there after an epoch
+CHANCE_DEVIATIONS = 2.0  # of an accuracy that is guessed: it is as good in one of 40 cases
 
 
-def remarks_before(plan: Plan) -> Iterator[str]:
+def warnings_before_training(plan: Plan) -> Iterator[str]:
     """What the data and the batch make of such a training."""
     images, classes = len(plan.dataset.train), plan.dataset.classes
     if plan.global_batch_size > images > 0:
@@ -272,17 +272,17 @@ def remarks_before(plan: Plan) -> Iterator[str]:
             f"a batch of {plan.global_batch_size:,} is more than all {images:,} training images: "
             "each epoch is one step; choose a smaller --batch-size"
         )
-    counts = _counts(plan.dataset.train, len(classes))
+    counts = _class_counts(plan.dataset.train, len(classes))
     if counts is not None and np.count_nonzero(counts) == 1:
         only = classes[int(np.argmax(counts))]
         yield f"all training images are of one class, {only}: there is nothing to tell apart"
 
 
-def remarks_after(result: Result) -> Iterator[str]:
+def warnings_after_training(result: Result) -> Iterator[str]:
     """What the epoch that is kept says, and what would make the next such run better, or faster."""
-    yield from _learned_nothing(result)
+    yield from _warn_of_failed_training(result)
     train, waiting = result.plan.dataset.train, result.waiting
-    if waiting > MUCH_WAITING and isinstance(train, (FileSplit, GluonSplit)):
+    if waiting > MAX_WAITING_SHARE and isinstance(train, (FileSplit, GluonSplit)):
         if isinstance(train, GluonSplit):
             cure = "transform them once, by transform(function, lazy=False), if none is random"
         elif result.plan.random_resized_crop:
@@ -298,7 +298,7 @@ def remarks_after(result: Result) -> Iterator[str]:
         yield f"training waited for images {waiting:.0%} of its time: {cure}"
 
 
-def _learned_nothing(result: Result) -> Iterator[str]:
+def _warn_of_failed_training(result: Result) -> Iterator[str]:
     """The loss is absurd, or the accuracy that of guessing: the larger fault alone.
 
     What a loss of the user's own is by guessing, nobody knows.
@@ -308,14 +308,14 @@ def _learned_nothing(result: Result) -> Iterator[str]:
     if classes < 2 or plan.dataset.name == SYNTHETIC:
         return
     guessing, cure = math.log(classes), "a smaller --lr; --find-lr 100 finds one"
-    if plan.own.loss is None and last.loss > HUGE * guessing:
+    if plan.user_components.loss is None and last.loss > MAX_LOSS_FACTOR * guessing:
         yield f"loss {last.loss:.4g} is far above that of guessing, {guessing:.2f}: try {cure}"
         return
-    counts = _counts(plan.dataset.test, classes)
+    counts = _class_counts(plan.dataset.test, classes)
     if counts is None or not counts.sum() or np.count_nonzero(counts) == 1:
         return
     share, images = counts.max() / counts.sum(), counts.sum()
-    chance = share + DEVIATIONS * math.sqrt(share * (1 - share) / images)
+    chance = share + CHANCE_DEVIATIONS * math.sqrt(share * (1 - share) / images)
     if last.accuracy <= chance:
         yield (
             f"test accuracy {last.accuracy:.4f} on {images:,} images may still be chance (always "
@@ -324,14 +324,14 @@ def _learned_nothing(result: Result) -> Iterator[str]:
         )
 
 
-def _counts(split: Split, classes: int) -> "Optional[NDArray[np.int64]]":
+def _class_counts(split: Split, classes: int) -> "Optional[NDArray[np.int64]]":
     """How many images each class has, where the split says."""
     labels = getattr(split, "labels", None)
     return None if labels is None else np.bincount(labels, minlength=classes)
 
 
 # what each process may have of its own: its devices, how it reads, and where rank 0 alone writes
-OWN = (
+PROCESS_LOCAL_OPTIONS = (
     "gpus", "devices", "require_gpu", "threads", "data_dir", "decoders", "prefetch",
     "resident_bytes", "overlap", "out",
 )  # fmt: skip
@@ -345,24 +345,24 @@ def check_same_options(config: TrainConfig, group: Group) -> None:
     """
     if group.size == 1:
         return
-    told = json.dumps(_common(config), default=str).encode()
+    told = json.dumps(_shared_options(config), default=str).encode()
     first, *others = [json.loads(each) for each in group.everyones_bytes(told)]
     for rank, other in enumerate(others, start=1):
         for name in first:
             if other.get(name) != first[name]:
                 group.end_together()
                 raise ConfigError(
-                    f"the options of the processes differ: rank 0 has {_said(name, first[name])}, "
-                    f"and rank {rank} {_said(name, other.get(name))}: start all with the same ones"
+                    f"the options of the processes differ: rank 0 has {_format_option(name, first[name])}, "
+                    f"and rank {rank} {_format_option(name, other.get(name))}: start all with the same ones"
                 )
 
 
-def _common(config: TrainConfig) -> Dict[str, Any]:
-    settings = {**config.to_dict(), "resizer": resizer_of(config)}
-    return {k: v for k, v in settings.items() if k not in OWN}
+def _shared_options(config: TrainConfig) -> Dict[str, Any]:
+    settings = {**config.to_dict(), "resizer": choose_resizer(config)}
+    return {k: v for k, v in settings.items() if k not in PROCESS_LOCAL_OPTIONS}
 
 
-def _said(name: str, value: Any) -> str:
+def _format_option(name: str, value: Any) -> str:
     if value is None or value is False:
         return f"no {option_name(name)}"
     return option_name(name) if value is True else f"{option_name(name)} {value}"

@@ -28,7 +28,7 @@ from gluonlab.models.wrong_gradients import check_gradients, nodes_in_backward
 from gluonlab.training.user_metrics import Metric, metrics_by_name
 
 # arguments that `train` does not have, and settings among them, are answered with what is meant
-answers_others = named_arguments(
+explain_unknown_arguments = named_arguments(
     "train",
     {
         **{
@@ -42,19 +42,19 @@ answers_others = named_arguments(
 )
 
 
-def check_kind(name: str, given: Any, fits: bool, instead: str) -> None:
+def check_argument(name: str, given: Any, fits: bool, instead: str) -> None:
     """Raise ConfigError for an argument of `train` that is given and does not fit."""
     if given is not None and not fits:
         raise ConfigError(f"train({name}=...) is a {type(given).__name__}: {instead}")
 
 
 # operators that ignore their output gradient, such as the weight of an image in a loss
-HEADLESS = {
+HEADLESS_OPERATORS = {
     "make_loss", "MakeLoss", "SoftmaxOutput", "LinearRegressionOutput", "LogisticRegressionOutput",
     "MAERegressionOutput", "SVMOutput",
 }  # fmt: skip
-DENSE = ("default", "default")
-PARTS = {"net": "network", "loss": "loss", "data": "data set"}  # of a run's settings: own
+DENSE_STORAGE = ("default", "default")
+COMPONENT_NAMES = {"net": "network", "loss": "loss", "data": "data set"}  # of a run's settings: own
 
 
 @dataclass(frozen=True)
@@ -90,7 +90,7 @@ class UserComponents:
             found["net"] = self.net_name
         if self.loss is not None:
             found["loss"] = type(self.loss).__name__
-        if dataset is not None and not _is_known(dataset.name):
+        if dataset is not None and not _is_dataset_name(dataset.name):
             found["data"] = dataset.name
         return {"own": found} if found else {}
 
@@ -110,10 +110,10 @@ class UserComponents:
         return net
 
 
-NOTHING = UserComponents()
+NO_USER_COMPONENTS = UserComponents()
 
 
-def make_own(
+def make_user_components(
     net: Any = None, loss: Optional[gluon.HybridBlock] = None, metrics: Any = None
 ) -> UserComponents:
     """Raises ConfigError or ModelError for what is no network, loss or metric."""
@@ -151,7 +151,7 @@ def _check_constants(loss: gluon.HybridBlock) -> None:
             )
 
 
-def check_own(own: UserComponents, asked: TrainConfig) -> None:
+def check_user_components(own: UserComponents, asked: TrainConfig) -> None:
     """Raise ConfigError where the TrainConfig ``asked`` contradicts what is the user's own."""
     if own.net is not None and asked.model is not None:
         raise ConfigError(
@@ -170,14 +170,16 @@ def check_own(own: UserComponents, asked: TrainConfig) -> None:
         )
 
 
-def check_same_own(named: str, how: str, before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
+def check_same_user_components(
+    named: str, how: str, before: Mapping[str, Any], now: Mapping[str, Any]
+) -> None:
     """Raise ConfigError unless the own network, loss and data of a run are given again.
 
     ``named``: its folder. ``before``, ``now``: settings of the run, and of what goes on with it.
     ``how``: what takes them.
     """
     was, is_now = (dict(settings.get("own") or {}) for settings in (before, now))
-    for part, name in PARTS.items():
+    for part, name in COMPONENT_NAMES.items():
         if was.get(part) == is_now.get(part):
             continue
         had = f"had the {name} {was[part]}" if part in was else f"had no {name} of your own"
@@ -187,15 +189,17 @@ def check_same_own(named: str, how: str, before: Mapping[str, Any], now: Mapping
 
 def check_loss(loss: gluon.HybridBlock, classes: int) -> None:
     """Raise ConfigError unless ``loss`` has a value for each image, for labels (n,)."""
-    _in_its_kind(loss, partial(_check_loss, loss, classes))
+    _check_in_array_kind(loss, partial(_check_loss_outputs, loss, classes))
 
 
-def check_scores(net: gluon.HybridBlock, name: str, shape: Sequence[int], classes: int) -> None:
+def check_user_network(
+    net: gluon.HybridBlock, name: str, shape: Sequence[int], classes: int
+) -> None:
     """Raise ModelError unless the user's own network can be compiled, and gives scores."""
-    _in_its_kind(net, partial(_check_scores, net, name, shape, classes))
+    _check_in_array_kind(net, partial(_check_network_outputs, net, name, shape, classes))
 
 
-def _in_its_kind(block: gluon.HybridBlock, check: Callable[[], None]) -> None:
+def _check_in_array_kind(block: gluon.HybridBlock, check: Callable[[], None]) -> None:
     """Check a block; after ``npx.set_np()`` as written for mx.nd or mx.np, and have it compute so.
 
     Its check tells which it is: there is no other sign of it.
@@ -216,20 +220,20 @@ def _in_its_kind(block: gluon.HybridBlock, check: Callable[[], None]) -> None:
     raise errors["legacy operator" not in str(errors[1])]
 
 
-def _check_loss(loss: gluon.HybridBlock, classes: int) -> None:
+def _check_loss_outputs(loss: gluon.HybridBlock, classes: int) -> None:
     name, images = type(loss).__name__, 3
     shapes = {"scores": (images, classes), "labels": (images,)}
     values: Any = None
     try:
         values = loss(*map(mx.sym.var, shapes))
-        unused = _unused(values, shapes)
-        headless = _headless(values, ["scores"])
+        unused = _unused_inputs(values, shapes)
+        headless = _find_headless_operator(values, ["scores"])
         if not (unused or headless):
             # unlike infer_shape it prints nothing
             outputs = values.infer_shape_partial(**shapes)[1]
             values.infer_type_partial(scores=np.float32, labels=np.int32)
     except Exception as error:  # whatever code of the user's own raises
-        if _wants_targets(values, shapes):
+        if _is_regression_loss(values, shapes):
             raise ConfigError(
                 f"loss {name} compares scores with targets of the same shape, as for a regression, "
                 f"and a run has scores (n, {classes}) and the number of a class for each image: "
@@ -262,13 +266,18 @@ def _check_loss(loss: gluon.HybridBlock, classes: int) -> None:
         )
 
 
-def _check_scores(net: gluon.HybridBlock, name: str, shape: Sequence[int], classes: int) -> None:
+def _check_network_outputs(
+    net: gluon.HybridBlock, name: str, shape: Sequence[int], classes: int
+) -> None:
     images, outputs = 1, []
     try:
         _check_parameters(net, name)
         scores = one_array(net(mx.sym.var("data")), name)
         trained = [each.name for each in net.collect_params().values() if each.grad_req != "null"]
-        unused, headless = _unused(scores, ["data"]), _headless(scores, trained)
+        unused, headless = (
+            _unused_inputs(scores, ["data"]),
+            _find_headless_operator(scores, trained),
+        )
         # of several images, too: a graph may have a number of images in it
         for images in () if unused or headless else (1, 3):
             outputs = scores.infer_shape_partial(data=(images, *shape))[1]
@@ -339,7 +348,7 @@ class Xavier(mx.init.Xavier):
             mx.init.Uniform()._init_weight(desc, array)
 
 
-def check_names(loss: gluon.HybridBlock, net: gluon.HybridBlock) -> None:
+def check_distinct_names(loss: gluon.HybridBlock, net: gluon.HybridBlock) -> None:
     """Raise ConfigError if a loss and the network have parameters with the same name."""
     both = [name for name in loss.collect_params() if name in net.collect_params()]
     if both:
@@ -349,10 +358,10 @@ def check_names(loss: gluon.HybridBlock, net: gluon.HybridBlock) -> None:
         )
 
 
-def check_params(net: gluon.HybridBlock, name: str) -> None:
+def check_trainable(net: gluon.HybridBlock, name: str) -> None:
     """Raise ModelError for parameters that cannot be trained: all that are used have shapes."""
     params = net.collect_params()
-    sparse = [each for each in params.values() if (each._stype, each._grad_stype) != DENSE]
+    sparse = [each for each in params.values() if (each._stype, each._grad_stype) != DENSE_STORAGE]
     if sparse:
         raise ModelError(
             f"{name}: {sparse[0].name} has sparse values or gradients, which train does not sum: "
@@ -366,7 +375,7 @@ def check_params(net: gluon.HybridBlock, name: str) -> None:
         )
 
 
-def initialise(net: gluon.HybridBlock, ctxs: List[mx.Context]) -> None:
+def initialize_parameters(net: gluon.HybridBlock, ctxs: List[mx.Context]) -> None:
     """Have the parameters on these devices: those that are there, and else new ones."""
     params = net.collect_params()
     there = [each for each in params.values() if each._data is not None or each._deferred_init]
@@ -383,7 +392,7 @@ def initialise(net: gluon.HybridBlock, ctxs: List[mx.Context]) -> None:
             each.initialize(ctx=ctxs, default_init=Xavier())
 
 
-def _wants_targets(values: Any, shapes: Mapping[str, Any]) -> bool:
+def _is_regression_loss(values: Any, shapes: Mapping[str, Any]) -> bool:
     """Whether a loss's graph can be computed for labels of the scores' shape."""
     try:
         outputs = values.infer_shape_partial(scores=shapes["scores"], labels=shapes["scores"])[1]
@@ -392,7 +401,7 @@ def _wants_targets(values: Any, shapes: Mapping[str, Any]) -> bool:
     return bool(outputs)
 
 
-def _unused(outcome: Any, inputs: Iterable[str]) -> List[str]:
+def _unused_inputs(outcome: Any, inputs: Iterable[str]) -> List[str]:
     """Which inputs the graph of an own network or loss does not have. Raises TypeError for none."""
     if not isinstance(outcome, mx.sym.Symbol):
         raise TypeError(f"it gives a {type(outcome).__name__}, not one array")
@@ -400,13 +409,13 @@ def _unused(outcome: Any, inputs: Iterable[str]) -> List[str]:
     return [name for name in inputs if name not in has]
 
 
-def _headless(graph: mx.sym.Symbol, learned: Collection[str]) -> Optional[str]:
+def _find_headless_operator(graph: mx.sym.Symbol, learned: Collection[str]) -> Optional[str]:
     """Return the first operator in a graph's backward that ignores its output gradient."""
     operators = (node["op"] for node, _ in nodes_in_backward(graph, learned))
-    return next((name for name in operators if name in HEADLESS), None)
+    return next((name for name in operators if name in HEADLESS_OPERATORS), None)
 
 
-def _is_known(dataset: str) -> bool:
+def _is_dataset_name(dataset: str) -> bool:
     try:
         find_kind(dataset)
     except DataError:

@@ -16,7 +16,7 @@ from gluonlab.data.sets.dataset import Split
 from gluonlab.engine.np_compatibility import nd_semantics, users_semantics
 from gluonlab.errors import CallbackError, ConfigError, kind_and_words
 from gluonlab.kvstores.process_groups import Group
-from gluonlab.runs.run_schema import number
+from gluonlab.runs.run_schema import is_number
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -25,14 +25,14 @@ if TYPE_CHECKING:
 
 # (n, classes) float32 and (n,) int32, numpy arrays -> a number; NaN where it is not defined
 Metric = Callable[[Any, Any], float]
-Part = Tuple[int, nd.NDArray, nd.NDArray]  # the place of a device, scores and labels
-Values = Dict[str, Optional[float]]
+DeviceScores = Tuple[int, nd.NDArray, nd.NDArray]  # the place of a device, scores and labels
+MetricValues = Dict[str, Optional[float]]
 
 
 # What a metric takes: the network's scores, their softmax, or one number for each label.
 SCORES, PROBABILITIES, VALUES = "scores", "probabilities", "values"
 # By the definitions of mx.metric; all others go by the order of the scores.
-TAKES = (
+METRIC_INPUTS = (
     (
         PROBABILITIES,
         (mx.metric.Perplexity, mx.metric.CrossEntropy, mx.metric.NegativeLogLikelihood),
@@ -57,9 +57,9 @@ def metrics_by_name(given: Any) -> Dict[str, Metric]:
         named = [("", each) for each in (given if isinstance(given, (list, tuple)) else [given])]
     pairs = []
     for name, each in named:
-        parts = list(_parts(_made(each)))
+        parts = list(_split_composite(_make_metric(each)))
         for part in parts:
-            own = _name(part)
+            own = _metric_name(part)
             whole = not isinstance(given, Mapping) or len(parts) > 1
             pairs.append((f"{name} {own}".strip() if whole else name, part))
     names = [name for name, _ in pairs]
@@ -68,7 +68,7 @@ def metrics_by_name(given: Any) -> Dict[str, Metric]:
             raise ConfigError("a metric has an empty name: give it one, as {'name': metric}")
         if names.count(name) > 1:
             raise ConfigError(f"two metrics are called {name!r}: give them as {{'name': metric}}")
-    return {name: _of_split(name, metric) for name, metric in pairs}
+    return {name: _as_function(name, metric) for name, metric in pairs}
 
 
 def check_metrics(metrics: Mapping[str, Metric], test: Split, classes: int) -> None:
@@ -89,7 +89,7 @@ def check_metrics(metrics: Mapping[str, Metric], test: Split, classes: int) -> N
         with nd_semantics():
             if classes > 1:
                 scores = nd.softmax(nd.array(scores)).asnumpy()
-            measured(metrics, scores, np.asarray(labels))
+            compute_metrics(metrics, scores, np.asarray(labels))
     except CallbackError as error:
         raise ConfigError(
             f"{error}; tried on random scores {shape} before training: correct it, choose another, "
@@ -97,7 +97,7 @@ def check_metrics(metrics: Mapping[str, Metric], test: Split, classes: int) -> N
         ) from error.__cause__
 
 
-def _made(given: Any) -> Any:
+def _make_metric(given: Any) -> Any:
     try:
         metric = given() if isinstance(given, type) else given
     except Exception as error:  # whatever code of the user's own raises
@@ -113,21 +113,21 @@ def _made(given: Any) -> Any:
     return metric
 
 
-def _parts(metric: Any) -> Iterator[Any]:
+def _split_composite(metric: Any) -> Iterator[Any]:
     """The metrics of a composite one, each of which may take something else."""
     if type(metric) is not mx.metric.CompositeEvalMetric:
         yield metric
         return
     for part in metric.metrics:
-        yield from _parts(part)
+        yield from _split_composite(part)
 
 
-def _name(metric: Any) -> str:
+def _metric_name(metric: Any) -> str:
     own = getattr(metric, "name", None) or getattr(metric, "__name__", type(metric).__name__)
     return str(own)
 
 
-def _takes(name: str, metric: Any) -> str:
+def _metric_input(name: str, metric: Any) -> str:
     """What the metric gets for scores. Raises ConfigError."""
     own = getattr(metric, "takes", None)
     if own is not None:
@@ -141,11 +141,11 @@ def _takes(name: str, metric: Any) -> str:
             f"metric {name} averages losses, but metrics get scores and labels: leave it out, and "
             "use validation_loss, the test loss of each epoch"
         )
-    return next((takes for takes, kinds in TAKES if isinstance(metric, kinds)), SCORES)
+    return next((takes for takes, kinds in METRIC_INPUTS if isinstance(metric, kinds)), SCORES)
 
 
-def _of_split(name: str, metric: Any) -> Metric:
-    takes = _takes(name, metric)
+def _as_function(name: str, metric: Any) -> Metric:
+    takes = _metric_input(name, metric)
 
     def prepare(scores: "Array", labels: "Array") -> "Array":
         if takes == PROBABILITIES:
@@ -176,7 +176,7 @@ class GatheredScores:
     def __init__(self) -> None:
         self._batches: List[List[Tuple[Array, Array]]] = []
 
-    def add(self, parts: List[Part]) -> None:
+    def add(self, parts: List[DeviceScores]) -> None:
         """The parts of this process's next batch."""
         ordered = sorted(parts, key=lambda part: part[0])  # the parts of one device are in order
         self._batches.append(
@@ -186,7 +186,7 @@ class GatheredScores:
             ]
         )
 
-    def whole(self, group: Group) -> "Tuple[Array, Array]":
+    def gather(self, group: Group) -> "Tuple[Array, Array]":
         """All scores (n, classes) and labels (n,) of all processes, in order; waits for them."""
         counts, scores, labels = [], [], []
         for batch in self._batches:
@@ -204,12 +204,12 @@ class GatheredScores:
                 (named, "<i4"),
             )
         ]
-        order = _order(np.array(everyones[0]))
+        order = _image_order(np.array(everyones[0]))
         of_all = np.concatenate(everyones[2])
         return np.concatenate(everyones[1]).reshape(len(of_all), -1)[order], of_all[order]
 
 
-def _order(counts: "Array") -> "Array":
+def _image_order(counts: "Array") -> "Array":
     """Where the images of each batch are among those of all processes, one behind the other.
 
     ``counts`` (processes, batches): how many images of each batch a process has.
@@ -224,12 +224,12 @@ def _order(counts: "Array") -> "Array":
     return np.concatenate(parts)
 
 
-def measured(metrics: Mapping[str, Metric], scores: Any, labels: Any) -> Values:
+def compute_metrics(metrics: Mapping[str, Metric], scores: Any, labels: Any) -> MetricValues:
     """Each metric's number; None for NaN and beyond 1e39, which no file holds.
 
     Raises CallbackError, naming the metric, for what it raises, and for what is no number.
     """
-    values: Values = {}
+    values: MetricValues = {}
     for name, metric in metrics.items():
         try:
             with users_semantics():
@@ -238,12 +238,12 @@ def measured(metrics: Mapping[str, Metric], scores: Any, labels: Any) -> Values:
             raise
         except Exception as error:
             raise CallbackError(f"metric {name} failed: {kind_and_words(error)}") from error
-        value = _number(name, given)
-        values[name] = value if number(value) else None
+        value = _as_number(name, given)
+        values[name] = value if is_number(value) else None
     return values
 
 
-def _number(name: str, given: Any) -> float:
+def _as_number(name: str, given: Any) -> float:
     """What a metric gives as a float. Raises CallbackError if it is no number."""
     if isinstance(given, (nd.NDArray, mx.np.ndarray)):
         given = given.asnumpy()
@@ -257,7 +257,7 @@ def _number(name: str, given: Any) -> float:
     raise CallbackError(f"metric {name} gave {what}: let it give one number")
 
 
-def in_words(values: Values) -> str:
+def format_metrics(values: MetricValues) -> str:
     """``f1 0.9312, kappa 0.8``; a dash where there is no number."""
     return ", ".join(
         f"{name} {'-' if value is None else f'{value:.4f}'}" for name, value in values.items()

@@ -229,10 +229,10 @@ def test_checkpoints_are_on_disk_at_the_end_of_a_block_and_checks_find_replicas_
         way = ways[checkpoints.CHECKPOINTS]
         for block in range(2):
             way.block()
-            found = checkpoint.newest(way.run.path)
+            found = checkpoint.read_newest_checkpoint(way.run.path)
             assert found.damaged == []
             assert found.checkpoint.step == checkpoints.MIDDLE + checkpoints.EVERY * block
-            assert len(checkpoint.checkpoints(way.run.path)) == block + 1
+            assert len(checkpoint.list_checkpoints(way.run.path)) == block + 1
         ways[checkpoints.FILES].block()
         files = {path.name for path in (tmp_path / checkpoints.FILES).iterdir()}
         assert {"net.params", "trainer.states"} <= files

@@ -28,7 +28,7 @@ from gluonlab.optimizers.optimizer_registry import OPTIMIZERS as OFFERED
 from gluonlab.optimizers.optimizer_registry import make_optimizer
 from gluonlab.parallel.data.microbatches import WHOLE, Microbatches
 from gluonlab.parallel.data.strategy import DataParallelStep
-from gluonlab.training.learning_rate_schedule import Rates
+from gluonlab.training.learning_rate_schedule import LearningRates
 
 STORES = [name for name, kind in KVSTORES.items() if not kind.gpus_only]
 ONE_IMAGE = random_batches([1], seed=5, shape=(1, 4, 4), classes=4)
@@ -229,7 +229,7 @@ def test_a_step_that_is_left_out_counts_for_the_learning_rate(store):
     """As in PyTorch's recipes, where the schedule goes on with every batch: a run ends with the
     rate that was planned.
     """
-    rates, ctxs, scale = Rates(0.1, len(MIXED), "linear"), contexts(2), LossScale(2.0**24)
+    rates, ctxs, scale = LearningRates(0.1, len(MIXED), "linear"), contexts(2), LossScale(2.0**24)
     step = make_step(linear_net(ctxs), ctxs, scale, store, lr_scheduler=rates)
     used = []
     for batch in MIXED:

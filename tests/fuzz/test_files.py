@@ -29,7 +29,7 @@ from gluonlab.data.sets import packed_folder
 from gluonlab.data.sets.csv_and_record_files import read_list, read_records
 from gluonlab.data.sets.standard_datasets import read_cifar_records, read_idx
 from gluonlab.optimizers import optimizer_states
-from gluonlab.report.run_tables import as_text
+from gluonlab.report.run_tables import format_results
 from gluonlab.runs.run_reader import read_runs
 
 RNG = np.random.default_rng(0)
@@ -181,7 +181,7 @@ def test_a_runs_folder_is_read_or_refused(run, place, data):
         value = json.loads(lines[-1] if lines else changed.read_text())
         changed.write_text("\n".join([*lines[:-1], json.dumps(data.draw(mutated(value))), ""]))
     with own_errors("runs"):
-        as_text(read_runs([folder]))
+        format_results(read_runs([folder]))
 
 
 PACKED = {"format": 1, "name": "a", "classes": ["a", "b"], "image_shape": [3, 8, 8]}

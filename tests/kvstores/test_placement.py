@@ -188,7 +188,7 @@ def test_a_plan_knows_which_device_plays_which_rank_or_what_sums_how_many_bytes(
 ):
     plan = make_plan(TrainConfig(devices=named(8), kvstore=kvstore, topology="p3.16xlarge"))
     words = f"order {' '.join(said)}" if kind == "order" else ", ".join(said)
-    assert plan.placed_in_words() == f", {words}, {BY_LINKS}"
+    assert plan.describe_placement() == f", {words}, {BY_LINKS}"
     assert (plan.settings()[kind], plan.settings()["placed"]) == (said, BY_LINKS)
 
 

@@ -24,7 +24,7 @@ from gluonlab.errors import ConfigError
 from gluonlab.kvstores.process_groups import SummingGroup
 from gluonlab.optimizers.optimizer_registry import OPTIMIZERS
 from gluonlab.runs import run_schema
-from gluonlab.training.config_checks import check_going_on, check_on_servers
+from gluonlab.training.config_checks import check_can_resume, check_server_update_options
 from gluonlab.training.loop import train
 from gluonlab.training.reporter import Reporter
 
@@ -359,21 +359,23 @@ def test_what_cannot_be_where_servers_update_is_refused_with_the_reason(name, va
     config = TrainConfig(update_on_servers=waits, **{name: value})
     who = "--update-on-servers" if waits else "--backend dist_async"
     with pytest.raises(ConfigError) as raised:
-        check_on_servers(config, group_that(waits))
+        check_server_update_options(config, group_that(waits))
     said = str(raised.value)
     assert said.startswith(f"{option_name(name)} ") and f" and {who} contradict" in said
     assert "\n" not in said
-    check_on_servers(config.replace(update_on_servers=False), group_that(True))
+    check_server_update_options(config.replace(update_on_servers=False), group_that(True))
 
 
 def test_replicas_are_not_compared_where_they_differ():
     with pytest.raises(ConfigError, match=r"^--check-replicas 3 and --backend dist_async .* wait"):
-        check_on_servers(TrainConfig(check_replicas=3), group_that(False))
-    check_on_servers(TrainConfig(check_replicas=3, update_on_servers=True), group_that(True))
+        check_server_update_options(TrainConfig(check_replicas=3), group_that(False))
+    check_server_update_options(
+        TrainConfig(check_replicas=3, update_on_servers=True), group_that(True)
+    )
 
 
 @pytest.mark.parametrize("option", ["--resume runs/one", "--autoresume"])
 def test_a_run_does_not_go_on_where_servers_update(option):
     with pytest.raises(ConfigError, match=f"^{option} and --backend dist_async .* states"):
-        check_going_on(option, TrainConfig(), group_that(False))
-    check_going_on(option, TrainConfig(), group_that(True))
+        check_can_resume(option, TrainConfig(), group_that(False))
+    check_can_resume(option, TrainConfig(), group_that(True))

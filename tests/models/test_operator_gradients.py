@@ -22,7 +22,7 @@ from gluonlab.errors import ModelError
 from gluonlab.models.symbol_graph import new_node
 from gluonlab.models.wrong_gradients import REFUSED, REWRITTEN, TOGETHER, check_gradients
 from gluonlab.parallel.data.replica import replicas
-from gluonlab.training.user_components import check_scores
+from gluonlab.training.user_components import check_user_network
 
 # By differences of float64, and of float32, whose sums are rounded; and by another way of MXNet.
 BY_DIFFERENCES = {"float64": 1e-6, "float32": 2e-2}
@@ -218,14 +218,14 @@ def test_an_operator_that_cannot_be_trained_is_refused_before_training(function,
     net = nn.HybridSequential()
     net.add(nn.Flatten(), nn.Dense(3), Layer(function))
     with pytest.raises(ModelError, match=said) as caught:
-        check_scores(net, "Mine", (1, 4, 4), 3)
+        check_user_network(net, "Mine", (1, 4, 4), 3)
     assert "\n" not in str(caught.value) and str(caught.value).startswith("Mine has ")
 
 
 def test_what_has_no_gradient_may_have_other_operators():
     net = nn.HybridSequential()
     net.add(Layer(lambda F, x: F.make_loss(x)), nn.Flatten(), nn.Dense(3))
-    check_scores(net, "Mine", (1, 4, 4), 3)
+    check_user_network(net, "Mine", (1, 4, 4), 3)
 
 
 def test_behind_blockgrad_other_operators_may_be():
@@ -233,10 +233,10 @@ def test_behind_blockgrad_other_operators_may_be():
     for each in (net, trained):
         each.add(nn.Flatten(), nn.Dense(3))
     net.add(Layer(lambda F, x: F.broadcast_div(x, F.BlockGrad(F.make_loss(F.square(x))) + 1)))
-    check_scores(net, "Mine", (1, 4, 4), 3)
+    check_user_network(net, "Mine", (1, 4, 4), 3)
     trained.add(Layer(lambda F, x: F.broadcast_div(F.BlockGrad(x), F.make_loss(F.square(x)) + 1)))
     with pytest.raises(ModelError, match="Mine has make_loss, whose gradient does not use"):
-        check_scores(trained, "Mine", (1, 4, 4), 3)
+        check_user_network(trained, "Mine", (1, 4, 4), 3)
 
 
 @pytest.mark.parametrize("op", sorted(set(REFUSED) - {"LeakyReLU", "_npi_norm"}))

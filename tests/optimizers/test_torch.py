@@ -20,7 +20,7 @@ from gluonlab.models import get_model
 from gluonlab.optimizers.optimizer_registry import make_optimizer
 from gluonlab.parallel.data.strategy import DataParallelStep
 from gluonlab.parallel.training_loss import make_loss
-from gluonlab.training.learning_rate_schedule import Rates
+from gluonlab.training.learning_rate_schedule import LearningRates
 
 pytestmark = pytest.mark.torch
 
@@ -95,7 +95,7 @@ def pytorchs_losses(net, batches, dtype, lr, nesterov):
 
 
 def our_losses(net, batches, ctxs, lr, optimizer, store="device", sync_bn=False):
-    rates = Rates(lr, STEPS, "cosine", warmup_steps=WARMUP)
+    rates = LearningRates(lr, STEPS, "cosine", warmup_steps=WARMUP)
     settings = {"learning_rate": lr, "momentum": MOMENTUM, "wd": WD, "lr_scheduler": rates}
     trainer = BucketedTrainer(
         net.collect_params(),

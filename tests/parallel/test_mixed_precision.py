@@ -53,7 +53,7 @@ from gluonlab.training import loop, plan
 from gluonlab.training.build_network import make_net
 from gluonlab.training.plan import make_plan
 from gluonlab.training.reporter import Reporter
-from gluonlab.training.run_memory import Needs
+from gluonlab.training.run_memory import MemoryEstimator
 
 NETWORKS = {
     "lenet": (1, 28, 28), "mlp": (1, 28, 28), "resnet8": (3, 32, 32), "resnet18": (3, 64, 64),
@@ -450,7 +450,7 @@ def test_memory_is_told_as_if_float16_took_four_bytes(sync_bn):
     config = TrainConfig(devices=named(2), model="resnet8", dataset="synthetic", sync_bn=sync_bn)
     exact = make_plan(config)
     half = dataclasses.replace(exact, dtype="float16")
-    first, second = (Needs(plan, make_net(plan)).memory(64) for plan in (exact, half))
+    first, second = (MemoryEstimator(plan, make_net(plan)).memory(64) for plan in (exact, half))
     assert second._replace(activations=0) == first._replace(activations=0)
     assert first.activations <= second.activations < 1.5 * first.activations
 

@@ -22,7 +22,7 @@ from gluonlab.models import MODELS, ModelKind
 from gluonlab.parallel.data.strategy import data_parallel
 from gluonlab.parallel.strategy import Scored, State, WholeParameters
 from gluonlab.parallel.training_loss import make_loss
-from gluonlab.report.report_page import as_page
+from gluonlab.report.report_page import make_page
 from gluonlab.runs.run_reader import read_runs
 from gluonlab.training.evaluate_run import evaluate_run
 from gluonlab.training.loop import train
@@ -174,7 +174,7 @@ def test_it_trains_as_on_one_device_and_its_folder_evaluates_reports_and_exports
     assert again.score.accuracy == halves.accuracy
     assert again.score.loss == pytest.approx(halves.history[-1].validation_loss, rel=1e-5)
     [read] = read_runs([tmp_path / "run"])
-    assert f"{halves.accuracy:.4f}" in as_page([read])
+    assert f"{halves.accuracy:.4f}" in make_page([read])
     exported = tmp_path / "run" / "export"
     net = mx.gluon.SymbolBlock.imports(
         str(exported / "model-symbol.json"), ["data"], str(exported / "model-0000.params")

@@ -13,8 +13,8 @@ from support.made_up_runs import PLAIN, Page, lines, make_comparison, make_run
 from gluonlab.config import TrainConfig
 from gluonlab.errors import DataError
 from gluonlab.report.__main__ import main
-from gluonlab.report.report_page import as_page
-from gluonlab.report.run_tables import as_text
+from gluonlab.report.report_page import make_page
+from gluonlab.report.run_tables import format_results
 from gluonlab.runs.run_reader import read_runs
 from gluonlab.training.loop import train
 from gluonlab.training.reporter import Reporter
@@ -122,8 +122,8 @@ def test_damaged_files_are_data_errors_or_pages(real, tmp_path_factory, data):
     except DataError as error:
         assert "\n" not in str(error)
         return
-    as_text(runs)
-    Page(as_page(runs))
+    format_results(runs)
+    Page(make_page(runs))
 
 
 def spoilt(change, kind="epoch"):

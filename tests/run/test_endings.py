@@ -23,7 +23,7 @@ from gluonlab.config import TrainConfig
 from gluonlab.data import DATASETS
 from gluonlab.errors import DivergedError
 from gluonlab.models import get_model
-from gluonlab.runs.checkpoint import newest
+from gluonlab.runs.checkpoint import read_newest_checkpoint
 from gluonlab.runs.run_schema import PARAMETERS
 from gluonlab.training.loop import train
 from gluonlab.training.reporter import Reporter
@@ -144,7 +144,7 @@ def test_a_second_ctrl_c_does_not_wait_for_the_checkpoint_of_the_first(reported,
     said = f"interrupted: run holds every epoch that was finished, 1 of 4; {GO_ON}"
     assert err.splitlines()[-1] == said
     assert names(Path("run/checkpoints"))[-1:] == ["step-000000023"]
-    assert newest(Path("run")).checkpoint.step == 23
+    assert read_newest_checkpoint(Path("run")).checkpoint.step == 23
 
 
 MAKE_UP = "for --confusion and --export: python -m gluonlab.run --evaluate run --confusion --export"
@@ -274,7 +274,7 @@ def test_ctrl_c_and_sigterm_end_a_run_and_leave_whole_files(tmp_path, sign, epoc
 def assert_whole(run):
     """Its checkpoint, lines and configuration can be read to their ends."""
     [checkpoint] = (run / "checkpoints").iterdir()
-    assert newest(run).checkpoint.step == int(checkpoint.name[5:])
+    assert read_newest_checkpoint(run).checkpoint.step == int(checkpoint.name[5:])
     metrics = (run / "metrics.jsonl").read_text()
     assert all(
         json.loads(line)["kind"] in ("step", "epoch", "event") and line.endswith("\n")
@@ -288,7 +288,7 @@ def test_ctrl_c_that_is_held_down_changes_nothing_of_what_the_second_one_does(tm
     with real_process(tmp_path, *words, until="epoch +2/") as process:
         process.send_signal(signal.SIGSTOP)  # its files stay as they are meanwhile
         os.waitid(os.P_PID, process.pid, os.WSTOPPED)
-        before = newest(tmp_path / "run").checkpoint.step
+        before = read_newest_checkpoint(tmp_path / "run").checkpoint.step
         process.send_signal(signal.SIGCONT)
         while process.poll() is None:
             process.send_signal(signal.SIGINT)
@@ -297,7 +297,7 @@ def test_ctrl_c_that_is_held_down_changes_nothing_of_what_the_second_one_does(tm
     # one that comes when Python has given its handlers back is the system's own end by it
     assert process.returncode in (130, -signal.SIGINT)
     assert_says_what_is_there(err, "interrupted")
-    assert newest(tmp_path / "run").checkpoint.step >= before >= 40
+    assert read_newest_checkpoint(tmp_path / "run").checkpoint.step >= before >= 40
 
 
 @pytest.mark.parametrize("sign", [signal.SIGTERM, signal.SIGINT])
@@ -318,5 +318,5 @@ def test_a_signal_before_the_end_of_the_first_step_ends_the_run_after_it(reporte
     assert (status, reporter.sent, reporter.left) == (128 + sign, True, -1)
     said = f"{WORDS[sign]}: no epoch was finished; run holds the steps of the first; {GO_ON}"
     assert err.splitlines()[-1] == said
-    assert newest(Path("run")).checkpoint.step == 1
+    assert read_newest_checkpoint(Path("run")).checkpoint.step == 1
     assert_whole(Path("run"))

@@ -21,7 +21,7 @@ from support.processes import clean_environment
 from support.run_files import read_metrics
 
 from gluonlab.host.resources import children
-from gluonlab.runs.checkpoint import checkpoints
+from gluonlab.runs.checkpoint import list_checkpoints
 from gluonlab.training.reporter import Reporter
 
 IMAGES = ["--dataset", "folder:data", "--image-size", "16", "--resident-bytes", "0", "--decoders",
@@ -290,7 +290,7 @@ def test_wherever_addresses_end_one_line_says_so_and_the_run_goes_on(
     ]  # fmt: skip
     status = one_line_or_whole(folder, limit_mib, *words)
     event(f"ends with {status}, {limit_mib // 300 * 300} MiB and more")
-    if status and checkpoints(folder / "run"):
+    if status and list_checkpoints(folder / "run"):
         if len(of_kind("epoch", folder / "run")) < 2:  # all else may have ended in its last picture
             assert ended_with(2**20, folder, "--resume", "run") == (0, [], [])
         steps = [line["step"] for line in of_kind("step", folder / "run")]

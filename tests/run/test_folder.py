@@ -16,7 +16,7 @@ from gluonlab.data import DATASETS, load_dataset
 from gluonlab.data.images.image_locations import NAMES
 from gluonlab.data.sets.packed_folder import pack
 from gluonlab.inference.loaded_network import load_run
-from gluonlab.training.train_state import Waiting
+from gluonlab.training.train_state import TimedIterator
 
 pytestmark = pytest.mark.filterwarnings("default::gluonlab.errors.GluonlabWarning")
 STREAMED = ["--resident-bytes", "0", "--decoders", "2"]
@@ -124,7 +124,7 @@ def test_the_share_of_waiting_is_printed_and_recorded(run, small, empty_cwd):
 def test_waiting_is_what_the_source_takes(monkeypatch):
     clock = iter([10.0, 10.5, 20.0, 20.25, 30.0, 31.0])
     monkeypatch.setattr("gluonlab.training.train_state.time.perf_counter", lambda: next(clock))
-    waiting = Waiting(iter("ab"))
+    waiting = TimedIterator(iter("ab"))
     assert list(waiting) == ["a", "b"]
     assert waiting.seconds == 1.75
 

@@ -20,7 +20,7 @@ from gluonlab.kvstores.process_group_store import GroupKVStore
 from gluonlab.launch.group_processes import RANK
 from gluonlab.launch.parameter_server_group import ParameterServer
 from gluonlab.optimizers.optimizer_registry import make_optimizer
-from gluonlab.training.learning_rate_schedule import Rates
+from gluonlab.training.learning_rate_schedule import LearningRates
 
 SHAPES = [(7, 5), (7,), (3, 4, 3, 3), (11, 7), (11,)]
 
@@ -44,7 +44,7 @@ def gradients(step, rank, workers, weights):
 
 
 def trainer_of(params, asked, store):
-    rates = Rates(asked["lr"], asked["steps"], "cosine", warmup_steps=3, final_lr=0.001)
+    rates = LearningRates(asked["lr"], asked["steps"], "cosine", warmup_steps=3, final_lr=0.001)
     optimizer = make_optimizer(
         asked["optimizer"],
         {"learning_rate": asked["lr"], "wd": 0.01, "lr_scheduler": rates, **asked["more"]},

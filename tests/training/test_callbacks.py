@@ -16,7 +16,7 @@ from gluonlab.errors import CallbackError, ConfigError
 from gluonlab.runs.run_reader import read_lines
 from gluonlab.runs.run_schema import Epoch, Step
 from gluonlab.training import stop_consensus
-from gluonlab.training.callbacks import LATE, METHODS, Callback
+from gluonlab.training.callbacks import EVENT_METHODS, LOSS_DELAY, Callback
 from gluonlab.training.evaluate_run import evaluate_run
 from gluonlab.training.loop import train
 from gluonlab.training.reporter import Reporter
@@ -79,7 +79,7 @@ def test_callbacks_are_told_the_lines_of_the_run_late_and_in_order(tmp_path):
     assert told == [line for line in written if isinstance(line, (Step, Epoch))]
     for _, queued, step in (each for each in listening.told if each[0] == "step"):
         end_of_epoch = -(-step.step // STEPS) * STEPS
-        assert queued == min(step.step + LATE, end_of_epoch)
+        assert queued == min(step.step + LOSS_DELAY, end_of_epoch)
     scored = [each[2:] for each in listening.told if each[0] == "evaluation"]
     assert scored == [(epoch.accuracy, epoch.validation_loss) for epoch in result.history]
     end = listening.told[-1][2]
@@ -219,7 +219,7 @@ def test_processes_stop_after_the_same_step_by_a_callback_that_one_has_heard(
         end_of_epoch = -(-max(1, wished[0]) // STEPS) * STEPS
         boundary = kind in ("evaluation", "epoch_end")
         assert last <= (
-            wished[0] if boundary else max(wished[0] + stop_consensus.WITHIN, end_of_epoch)
+            wished[0] if boundary else max(wished[0] + stop_consensus.STOP_DELAY, end_of_epoch)
         )
 
 
@@ -236,7 +236,7 @@ class Fails:
     "method",
     [
         pytest.param(each, marks=[] if each in ("on_step", "on_run_end") else pytest.mark.long)
-        for each in METHODS
+        for each in EVENT_METHODS
     ],
 )
 def test_a_callback_that_fails_ends_the_run_in_one_line_and_leaves_its_folder(tmp_path, method):

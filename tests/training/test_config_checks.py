@@ -18,9 +18,13 @@ from gluonlab.gpu import math_modes
 from gluonlab.kvstores.process_groups import SummingGroup
 from gluonlab.models import get_model
 from gluonlab.training import plan as plans
-from gluonlab.training.config_checks import check_batch, check_exportable, check_network
+from gluonlab.training.config_checks import check_batch_size, check_exportable, check_network
 from gluonlab.training.plan import make_plan, resolve_config, set_up_devices
-from gluonlab.training.user_components import NOTHING, UserComponents, make_own
+from gluonlab.training.user_components import (
+    NO_USER_COMPONENTS,
+    UserComponents,
+    make_user_components,
+)
 
 CONFIG, DEVICES, DATA, NETWORK, BATCH = "config", "devices", "data", "network", "batch"
 # What makes a check fail, and its message, in the order of the checks.
@@ -108,7 +112,7 @@ KEYS = list(WRONG)
 OWN = {
     (CONFIG, "own"): UserComponents(net=nn.Dense(10)),
     (DATA, "loss"): UserComponents(loss=gluon.loss.L2Loss()),
-    (DATA, "metrics"): make_own(metrics=mx.metric.F1()),
+    (DATA, "metrics"): make_user_components(metrics=mx.metric.F1()),
 }  # fmt: skip
 # GPUs, more processes, or fewer packages, or what stands for them
 NEED_MORE = [
@@ -138,7 +142,7 @@ class Erf(nn.HybridBlock):
         return self.scores(F.erf(x))
 
 
-def plan_of(settings, own=NOTHING):
+def plan_of(settings, own=NO_USER_COMPONENTS):
     split = Endless() if "global_batch_size" in settings else load_dataset("digits").train
     dataset = Dataset("digits", split, split, tuple("0123456789"), Defaults())
     return make_plan(TrainConfig(**{"devices": named(2), **settings}), dataset, own=own)
@@ -155,7 +159,9 @@ def plan_of(settings, own=NOTHING):
 def test_a_check_fires_in_one_line(key):
     settings, said = WRONG[key]
     with pytest.raises(UsageError) as raised:
-        make_plan(TrainConfig(**{"devices": named(2), **settings}), own=OWN.get(key, NOTHING))
+        make_plan(
+            TrainConfig(**{"devices": named(2), **settings}), own=OWN.get(key, NO_USER_COMPONENTS)
+        )
     assert said in str(raised.value) and "\n" not in str(raised.value)
 
 
@@ -303,6 +309,6 @@ def test_a_check_of_the_network_fires_alone(key):
         if key[0] == NETWORK:
             check_network(plan, net)
         else:
-            check_batch(plan, net, 2)
+            check_batch_size(plan, net, 2)
             check_exportable(plan, net)
     assert said in str(raised.value)

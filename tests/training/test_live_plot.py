@@ -116,7 +116,7 @@ def test_pictures_take_a_small_share_of_the_time(shown, monkeypatch):
     for n in range(1, 1001):
         now[0] += 0.1
         plot.on_step(view, Step(n, 2.0, 0.1, 1, 50, now[0]))
-    assert 2 <= len(shown) <= 1 + 100 * live_plot.SHARE + 1
+    assert 2 <= len(shown) <= 1 + 100 * live_plot.MAX_DRAWING_SHARE + 1
 
 
 def test_a_picture_that_cannot_be_drawn_does_not_end_the_run(tmp_path, shown, monkeypatch, capsys):

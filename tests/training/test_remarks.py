@@ -94,7 +94,7 @@ def test_an_accuracy_that_guessing_explains_is_remarked_on(labels, right, loss):
     accuracy = min(right, len(labels)) / len(labels)
     last = SimpleNamespace(accuracy=accuracy, loss=loss)
     result = SimpleNamespace(plan=SimpleNamespace(dataset=dataset, own=UserComponents()), kept=last)
-    said = list(training_setup._learned_nothing(result))
+    said = list(training_setup._warn_of_failed_training(result))
     most = max(labels.count(label) for label in labels)
     share = most / len(labels)
     by_chance = accuracy <= share + 2 * math.sqrt(share * (1 - share) / len(labels))

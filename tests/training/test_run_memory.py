@@ -24,7 +24,7 @@ from gluonlab.training.build_network import make_net
 from gluonlab.training.loop import train
 from gluonlab.training.plan import make_plan
 from gluonlab.training.reporter import ConsoleReporter
-from gluonlab.training.run_memory import Needs
+from gluonlab.training.run_memory import MemoryEstimator
 from gluonlab.training.training_setup import prepare
 
 IMAGE_BYTES = 28 * 28 + 4  # a digit, and its label
@@ -33,7 +33,7 @@ WEIGHTS = 28 * 28 * 128 + 128 + 128 * 64 + 64 + 64 * 10 + 10  # of the MLP on di
 
 def needs(**settings):
     plan = make_plan(TrainConfig(**{"devices": named(2), "model": "mlp", **settings}))
-    return Needs(plan, make_net(plan))
+    return MemoryEstimator(plan, make_net(plan))
 
 
 @pytest.mark.parametrize(
@@ -104,8 +104,8 @@ def enormous(tmp_path_factory):
 def test_a_batch_of_more_elements_than_mxnet_has_fits_no_memory(enormous, count, batch):
     table = needs(dataset=enormous, devices=named(count))
     assert 174_762 == (2**31 - 2) // (3 * 64 * 64)
-    assert table.limit.largest(180_000) == table.limit.largest(2**31) == batch
-    assert table.limit.largest(1000) == 1000
+    assert table.limit.largest_images(180_000) == table.limit.largest_images(2**31) == batch
+    assert table.limit.largest_images(1000) == 1000
     with pytest.raises(
         ConfigError,
         match=r"make an array of 2,147,\d+,\d+ elements, and MXNet allows fewer than 2,147,483,647",
@@ -115,7 +115,7 @@ def test_a_batch_of_more_elements_than_mxnet_has_fits_no_memory(enormous, count,
 
 def test_arrays_inside_of_a_network_count_too(enormous):
     """LeNet's first convolution makes 20 x 62 x 62 numbers of 3 x 64 x 64."""
-    assert needs(dataset=enormous, model="lenet", devices=named(1)).limit.largest(180_000) <= (
+    assert needs(dataset=enormous, model="lenet", devices=named(1)).limit.largest_images(180_000) <= (
         2**31 - 2
     ) // (20 * 60 * 60)
 
@@ -224,7 +224,7 @@ SPLITS = {
 def test_of_a_split_memory_is_told_for_each_device_beside_data_parallelism(settings):
     plan = make_plan(TrainConfig(model="mlp", memory=True, batch_size=500, **settings))
     ready = prepare(plan)
-    lines = ready.introduction
+    lines = ready.header
     begin = next(i for i, line in enumerate(lines) if line.startswith("memory "))
     assert all(len(line) <= 80 for line in lines[begin:])
     assert "for 500 images of a batch per copy of the network" in lines[begin]

@@ -45,7 +45,7 @@ from gluonlab.runs.run_writer import RunDirectory
 from gluonlab.training.builtin_callbacks import ReplicaCheck
 from gluonlab.training.callbacks import Callbacks, RunView
 from gluonlab.training.plan import Plan, make_plan
-from gluonlab.training.stop_consensus import Consensus
+from gluonlab.training.stop_consensus import StopCoordinator
 from gluonlab.training.train_state import TrainState
 from gluonlab.training.training_setup import prepare
 
@@ -92,14 +92,14 @@ class Way:
     ) -> None:
         self.run = RunDirectory.create(str(folder), folder.name)
         self.strategy, self.epochs = strategy, epochs
-        consensus = Consensus(plan.group)
+        consensus = StopCoordinator(plan.group)
         view = RunView(plan, Result(plan, strategy.net, folder), consensus)
         nobody = Callbacks([], view, consensus)
         self.standing = TrainState(plan, strategy, self.run, time.perf_counter(), consensus, nobody)
         # no epoch is the best, which would have a checkpoint of its own
         self.standing.checkpoints.begin(-MIDDLE, 0, best=1.0)
         self._every, self._save = plan.check_replicas or 1, save
-        self._check = ReplicaCheck.of(plan, strategy) if plan.check_replicas else None
+        self._check = ReplicaCheck.for_plan(plan, strategy) if plan.check_replicas else None
 
     @property
     def steps(self) -> int:
@@ -114,17 +114,17 @@ class Way:
 
     def _epoch(self) -> None:
         standing = self.standing
-        epoch, log = standing.loader.epoch + 1, standing.log
+        epoch, log = standing.loader.epoch + 1, standing.loss_meter
         with standing.epoch() as batches:
             for batch in batches:
-                standing.note(epoch, log.append(self.strategy.step(batch), batch.size))
+                standing.record_steps(epoch, log.append(self.strategy.step(batch), batch.size))
                 if self._check is not None and (log.step + MIDDLE) % self._every == 0:
-                    self._check.after(log.step + MIDDLE)
-                standing.step_done()
+                    self._check.compare_replicas(log.step + MIDDLE)
+                standing.after_step()
                 if log.step % EVERY == MIDDLE:
                     self._save()
-        standing.note(epoch, log.flush())
-        standing.epoch_done(score=0.0)
+        standing.record_steps(epoch, log.flush())
+        standing.after_epoch(score=0.0)
 
     def close(self) -> None:
         """End the run."""

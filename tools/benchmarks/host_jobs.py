@@ -31,7 +31,7 @@ from gluonlab.devices import devices as find_devices
 from gluonlab.engine.fast_invoke import Gate
 from gluonlab.kvstores import make_kvstore
 from gluonlab.parallel.data.strategy import DataParallelStep
-from gluonlab.training.loss_meter import STRIDE, LossLog
+from gluonlab.training.loss_meter import READ_EVERY, AsyncLossMeter
 
 SHAPE = (1, 12, 12)
 BATCHES = 256  # per epoch
@@ -69,7 +69,7 @@ def _gluonlab(ctxs: List[mx.Context]) -> Job:
     net, loss = tiny_net(ctxs), gluon.loss.SoftmaxCrossEntropyLoss()
     trainer = BucketedTrainer(net.collect_params(), "sgd", SGD, kvstore=make_kvstore("device"))
     step = DataParallelStep(net, loss, trainer, ctxs, to_float)
-    batches, log = _batches(ctxs), LossLog(ctxs)
+    batches, log = _batches(ctxs), AsyncLossMeter(ctxs)
     batch = next(batches)
 
     def run(steps: int) -> Dict[str, float]:
@@ -158,16 +158,16 @@ def _seconds(parts: Iterable[Call]) -> List[float]:
 
 
 def _loader_and_log(
-    batches: Iterator[Any], step: DataParallelStep, log: LossLog, steps: int
+    batches: Iterator[Any], step: DataParallelStep, log: AsyncLossMeter, steps: int
 ) -> float:
     """The median processor seconds per step of fetching a batch and noting its losses.
 
     The log reads once in STRIDE steps, so the median is over blocks of that many.
     """
     blocks = []
-    for _ in range(max(1, steps // STRIDE)):
+    for _ in range(max(1, steps // READ_EVERY)):
         seconds = 0.0
-        for _ in range(STRIDE):
+        for _ in range(READ_EVERY):
             begin = time.thread_time()
             batch = next(batches)
             seconds += time.thread_time() - begin
@@ -176,7 +176,7 @@ def _loader_and_log(
             begin = time.thread_time()
             log.append(losses, batch.size)
             seconds += time.thread_time() - begin
-        blocks.append(seconds / STRIDE)
+        blocks.append(seconds / READ_EVERY)
     return statistics.median(blocks)
 
 

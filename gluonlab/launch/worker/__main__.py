@@ -63,7 +63,7 @@ def main(
     from gluonlab.launch.backends import BACKENDS
     from gluonlab.training.loop import train
     from gluonlab.training.reporter import Reporter
-    from gluonlab.training.resume import asked, interrupted
+    from gluonlab.training.resume import read_resume_point, resumed_config
 
     config = TrainConfig(**given(settings))
     if backend not in BACKENDS:
@@ -80,9 +80,9 @@ def main(
         try:
             if speaks and RAN_ON in os.environ:
                 check_moved(config.out, os.environ[RAN_ON])
-            before = None if resume is None else interrupted(resume, group)
+            before = None if resume is None else read_resume_point(resume, group)
             if before is not None:
-                config = asked(before, group, **given(settings))
+                config = resumed_config(before, group, **given(settings))
             result = train(
                 config, reporter=reporter, group=group, resume=before, autoresume=autoresume
             )

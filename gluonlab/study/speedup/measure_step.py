@@ -32,7 +32,7 @@ from gluonlab.study.speedup import step_breakdown as windows
 from gluonlab.study.speedup.step_breakdown import StepParts, parts
 from gluonlab.timeline.recorder import Recorder
 from gluonlab.timeline.timeline import BACKWARD, STAGES, Timeline
-from gluonlab.training.loss_meter import LossLog
+from gluonlab.training.loss_meter import AsyncLossMeter
 from gluonlab.training.plan import make_plan
 from gluonlab.training.training_setup import prepare, train_loader
 
@@ -325,7 +325,7 @@ class MeasuredTraining:
 
     ``strategy``: as for `gluonlab.training.loop.train`. Raises a UsageError for what cannot be
     trained, and ConfigError for a data set of less than one batch. A graph is bound when a step
-    first needs it, so every method that queues one does so within the plan's `pieces`.
+    first needs it, so every method that queues one does so within the plan's `overlap_context`.
     """
 
     def __init__(
@@ -336,7 +336,7 @@ class MeasuredTraining:
     ) -> None:
         plan = make_plan(config.replace(lr=LEARNING_RATE, scale_lr=False), dataset)
         self.plan, self.strategy, _ = prepare(plan, strategy)
-        self._log = LossLog(self.strategy.outputs, self.plan.loss_scale is not None)
+        self._log = AsyncLossMeter(self.strategy.outputs, self.plan.loss_scale is not None)
         self._batches = self._whole_batches()
         first = next(self._batches)
         self.batch = Batch([x.copy() for x in first.xs], [y.copy() for y in first.ys], first.size)
@@ -375,7 +375,7 @@ class MeasuredTraining:
     def queue(self, batch: Batch, without: Collection[str] = ()) -> Dict[str, HostPhaseCost]:
         """A step without some of its phases; what the host took to queue the others."""
         spent: Dict[str, HostPhaseCost] = {}
-        with self.plan.pieces():
+        with self.plan.overlap_context():
             for name, queue in self.strategy.phases(batch):
                 if name in without:
                     continue
@@ -393,7 +393,7 @@ class MeasuredTraining:
         assert isinstance(self.strategy, DataParallel)
         replica = self.strategy.replicas[device]
         part = Batch([self.batch.xs[device]], [self.batch.ys[device]], len(self.batch.xs[device]))
-        with self.plan.pieces():
+        with self.plan.overlap_context():
             for number, [(_, images, labels)] in enumerate(self.plan.microbatches.rounds(part)):
                 replica.forward(images, labels, add=number > 0)
                 replica.backward()
@@ -415,7 +415,7 @@ class MeasuredTraining:
         self._log.append(self._step(batch), batch.size)
 
     def _step(self, batch: Batch, around: Optional[Around] = None) -> List[nd.NDArray]:
-        with self.plan.pieces():
+        with self.plan.overlap_context():
             return self.strategy.step(batch, around)
 
     def _whole_batches(self) -> "Any":

@@ -19,7 +19,7 @@ from gluonlab.performance_model.gpu_specifications import find_machine
 from gluonlab.performance_model.predict_training import Prediction, predict
 from gluonlab.performance_model.published_speeds import validation, validation_text
 from gluonlab.plain_text import json_text
-from gluonlab.training.plan import fill_gaps, load_data
+from gluonlab.training.plan import apply_recipe, load_data
 
 TABLE = "table"
 CLASSES = 1000  # of images of a given shape, as ImageNet has
@@ -102,7 +102,7 @@ def predicted(name: str, config: TrainConfig, images: Optional[str] = None) -> P
             f"--images {images} and {given['image_size']} both say how large images are: give one"
         )
     # devices of this machine are not looked for
-    resolved = fill_gaps(config)
+    resolved = apply_recipe(config)
     used = resolved.config
     if images:
         shape, classes = _shape(images), CLASSES

@@ -24,7 +24,7 @@ from gluonlab.parallel.data.microbatches import WHOLE, Microbatches
 from gluonlab.parallel.data.strategy import data_parallel
 from gluonlab.parallel.mixed_precision import as_it_is
 from gluonlab.parallel.training_loss import make_loss
-from gluonlab.training.learning_rate_schedule import Rates
+from gluonlab.training.learning_rate_schedule import LearningRates
 
 SHAPE = (1, 6, 6)
 STORES = [name for name, kind in KVSTORES.items() if not kind.gpus_only]
@@ -49,7 +49,7 @@ def made(
     loss_scale=None,
     **settings,
 ):
-    rates = Rates(0.05, 20, "cosine", 2, 0.0, 0.1, ())
+    rates = LearningRates(0.05, 20, "cosine", 2, 0.0, 0.1, ())
     plan = SimpleNamespace(
         ctxs=ctxs,
         make_optimizer=lambda: make_optimizer(

@@ -38,7 +38,7 @@ from gluonlab.parallel.data.sync_bn import cut as cut_graph
 from gluonlab.parallel.memory_estimate import MIB
 from gluonlab.training.build_network import make_net
 from gluonlab.training.plan import make_plan
-from gluonlab.training.run_memory import Needs
+from gluonlab.training.run_memory import MemoryEstimator
 
 
 class Twice(nn.HybridBlock):
@@ -386,7 +386,7 @@ def test_memory_is_told_as_the_stages_take_it(microbatches):
     copies = [array for tower in towers for run in tower.runs for array in (run.heads or ())]
     evaluating = max(allocated(each.bound) for each in step.replicas[0]._bound.values())
     arrays = sum(array.size * 4 for array in copies) + step.staged._memory[0].gradients.bytes
-    told = Needs(plan, make_net(plan)).memory(32).activations
+    told = MemoryEstimator(plan, make_net(plan)).memory(32).activations
     # MXNet leaves fractions of a MiB out
     assert abs(told - sum(stages) - arrays - evaluating) <= (len(stages) + 1) * MIB
     assert told > 4 * (len(stages) + 1) * MIB
