@@ -249,7 +249,7 @@ def _load(
         asked = asked if own.net is None else asked.replace(model=None)
         read = data
         if read is None:
-            resolved = apply_recipe(asked, own=own)
+            resolved = apply_recipe(asked, components=own)
             copies = make_split(resolved.config, find_devices(asked)).copies
             read = load_data(resolved, len(copies))
         check_same_images(found, read)

@@ -117,11 +117,11 @@ def _check(configs: Sequence[TrainConfig], given: Any, own: UserComponents) -> D
     """
     RunDirectory.check(configs[0].out)
     for config in configs:
-        set_up_devices(resolve_config(config, placeholder_dataset(given), own=own))
+        set_up_devices(resolve_config(config, placeholder_dataset(given), components=own))
     dataset = resolve_dataset(given)
     plans: List[Plan] = []
     for config in configs:
-        plans.append(make_plan(config, plans[0].dataset if plans else dataset, own=own))
+        plans.append(make_plan(config, plans[0].dataset if plans else dataset, components=own))
         plan = plans[-1]
         warn_of_loaders(given, plan.dataset, plan.global_batch_size, plan.drop_last)
         prepare(plan)

@@ -212,7 +212,7 @@ class _Search:
 
     def _measure(self, size: int, ceiling: Optional[int]) -> int:
         config = self.plan.config.replace(batch_size=size)
-        return measure_run_memory(config, ceiling=None if self.on_gpus else ceiling)
+        return measure_run_memory(config, limit_bytes=None if self.on_gpus else ceiling)
 
     def _refuse(self, needed: str) -> NoReturn:
         raise ConfigError(

@@ -1,4 +1,4 @@
-"""Checks of the settings and the run of an evaluation, before anything is loaded."""
+"""Checks of the options and the run of an evaluation, without loading MXNet."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a config says of image files; without MXNet, which packing them does not need."""
+"""Options of image files, without loading MXNet, which packing them does not need."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from gluonlab.errors import ConfigError, DataError
 
 
 def image_file_options(config: TrainConfig) -> Dict[str, Any]:
-    """The options of the data set's loader besides its folder, where it reads image files.
+    """Return the options of a loader of image files, except for its folder.
 
     Raises ConfigError for a setting that has no effect on other data sets.
     """
@@ -35,14 +35,15 @@ def choose_resizer(config: TrainConfig) -> Optional[str]:
     return config.resizer or (usual_resizer() if _resizes_images(config) else None)
 
 
-def keep_recorded_resizer(config: TrainConfig, before: Mapping[str, Any]) -> TrainConfig:
-    """Return the config with the resizer that a run had, unless the config names one.
+def keep_recorded_resizer(config: TrainConfig, recorded: Mapping[str, Any]) -> TrainConfig:
+    """Return the config with the resizer of an earlier run, unless the config names one.
 
-    ``before``: the settings in the run's config.json. Runs of older versions resized with Pillow.
+    ``recorded``: the settings in the run's config.json. Older versions resized with Pillow and did
+    not record it.
     """
     if config.resizer is not None or not _resizes_images(config):
         return config
-    return config.replace(resizer=before.get("resizer", PILLOW))
+    return config.replace(resizer=recorded.get("resizer", PILLOW))
 
 
 def _resizes_images(config: TrainConfig) -> bool:

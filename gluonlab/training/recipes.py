@@ -1,7 +1,7 @@
-"""The recipes: published settings for a data set and networks, with the accuracy they reached.
+"""Published recipes: settings for a data set and its networks, with the accuracy that they reached.
 
-They hold what gluonlab can do. Where the source's training has more, ``reported`` says so. The
-recipe ``quick_recipe``, the lab's own for a first try, is made of each data set's
+A recipe contains only what gluonlab supports. ``reported`` names differences to its source. The
+recipe ``quick``, for a first try, consists of each data set's
 `gluonlab.data.sets.dataset.Defaults`.
 """
 
@@ -19,8 +19,8 @@ from gluonlab.models.gluoncv_zoo import PREFIX
 from gluonlab.optimizers.sgd import MXNET
 from gluonlab.plain_text import JOINED, entry
 
-PHOTOGRAPHS = "photographs"  # in place of a data set's name: all that are read from image files
-# Networks that gluonlab and gluoncv both have, under two names.
+PHOTOGRAPHS = "photographs"  # stands for all data sets of image files
+# gluonlab's name of a network -> gluoncv's name of the same network
 GLUONCV_NAMES = {
     "cifar_resnet20": f"{PREFIX}cifar_resnet20_v1",
     "resnet18": f"{PREFIX}resnet18_v1",
@@ -28,14 +28,14 @@ GLUONCV_NAMES = {
 }
 
 
-# Settings that change images and labels, as a run and --list name them.
+# settings that change images and labels, in the order in which they are listed
 IMAGE_AND_LABEL_CHANGES = (
     "label_smoothing", "random_resized_crop", "crop_padding", "flip", "mixup", "normalise",
 )  # fmt: skip
 
 
 def enabled_settings(settings: Any, *names: str) -> Iterator[str]:
-    """``crop padding 4``, ``flip``, ...: those of the attributes that are turned on."""
+    """Yield the enabled settings as text: ``crop padding 4``, ``flip``, ..."""
     for name in names:
         value = getattr(settings, name)
         if value:
@@ -45,16 +45,16 @@ def enabled_settings(settings: Any, *names: str) -> Iterator[str]:
 
 @dataclass(frozen=True)
 class TrainingRecipe:
-    """Values for the settings of TrainConfig that are not given, under the same names.
+    """Values for settings of TrainConfig that are not given. Fields have the names of settings.
 
-    ``data``: a data set, or PHOTOGRAPHS. ``figures``: the accuracy that the source reports, in
-    percent, by network; a recipe without any is for all networks. ``reported``: a remark on the
-    figures. ``pretrained``: it is for networks that begin with parameters of a file. Either
-    ``batch_size``, per device, or ``global_batch_size``. ``lr`` is for that batch, or for
-    ``lr_per_images`` images, and is then always scaled with the batch. The rate steps after
-    ``decay_epochs`` of the recipe's ``epochs``, and after the same shares of a run that is shorter
-    or longer. ``momentum_rule``: MXNet's for what was tuned with it; None is the rule of papers and
-    PyTorch.
+    ``data``: a data set, or PHOTOGRAPHS. ``figures``: the reported accuracy in percent, by network;
+    a recipe without figures is for all networks. ``reported``: a remark on the figures.
+    ``pretrained``: True for networks that start with the parameters of a file. A recipe has either
+    ``batch_size``, per device, or ``global_batch_size``. ``lr`` is meant for that batch. With
+    ``lr_per_images`` it is meant for that number of images, and always scaled with the batch. The
+    learning rate changes after ``decay_epochs`` of the recipe's ``epochs``, and after the same
+    fractions of a shorter or longer run. ``momentum_rule``: MXNet's for recipes that were tuned
+    with it; None is the rule of papers and PyTorch.
     """
 
     name: str
@@ -87,25 +87,25 @@ class TrainingRecipe:
 
     @property
     def lr_batch_size(self) -> int:
-        """The images of a step for which ``lr`` is made."""
+        """The number of images that ``lr`` is meant for."""
         return self.lr_per_images or self.default_batch_size
 
     @property
     def default_batch_size(self) -> int:
-        """The images of a step: those of one device, or all."""
+        """The batch size: of one device, or of all."""
         return self.global_batch_size or self.batch_size or 1
 
     @property
     def decay_shares(self) -> Tuple[Fraction, ...]:
-        """``decay_epochs`` as shares of the run."""
+        """The ``decay_epochs`` as fractions of the run."""
         return tuple(Fraction(epoch, self.epochs) for epoch in self.decay_epochs)
 
     def reported_accuracy(self, model: str) -> Optional[float]:
-        """The accuracy that the source reports for this network, in percent."""
+        """Return the accuracy that the source reports for this network, in percent."""
         return self.figures.get(GLUONCV_NAMES.get(model, model))
 
     def is_for(self, dataset: str, model: str, pretrained: bool) -> bool:
-        """Whether it is for this data set and network."""
+        """Return True if the recipe is for this data set and network."""
         if self.pretrained and not pretrained:
             return False
         if dataset != self.data and not (self.data == PHOTOGRAPHS and of_image_files(dataset)):
@@ -113,11 +113,13 @@ class TrainingRecipe:
         return not self.figures or self.reported_accuracy(model) is not None
 
     def in_words(self) -> str:
-        """``nag, rate 0.1 for 128 images, times 0.1 after 100 and 150 epochs, ...``"""
-        *most, last = [*map(str, self.decay_epochs)] or [""]
-        after = f"{', '.join(most)} and {last}" if most else last
-        schedule = f"times {self.lr_decay:g} after {after} epochs" if after else self.lr_schedule
-        said = [
+        """Return ``nag, rate 0.1 for 128 images, times 0.1 after 100 and 150 epochs, ...``."""
+        *earlier, last_epoch = [*map(str, self.decay_epochs)] or [""]
+        decay_text = f"{', '.join(earlier)} and {last_epoch}" if earlier else last_epoch
+        schedule = (
+            f"times {self.lr_decay:g} after {decay_text} epochs" if decay_text else self.lr_schedule
+        )
+        parts = [
             self.optimizer,
             f"{self.batch_size:,} images per device"
             if self.batch_size
@@ -130,28 +132,30 @@ class TrainingRecipe:
                 self, "momentum", "momentum_rule", "wd", "no_bias_decay", *IMAGE_AND_LABEL_CHANGES
             ),
         ]
-        return ", ".join(filter(None, said))
+        return ", ".join(filter(None, parts))
 
     def description_lines(self) -> List[str]:
-        """Lines for --list."""
-        own = {theirs: ours for ours, theirs in GLUONCV_NAMES.items()}
-        named = (f"{own.get(name, name)} {figure:g} %" for name, figure in self.figures.items())
-        figures = ", ".join(each.replace(" ", JOINED) for each in named)
+        """Return the lines of --list about the recipe."""
+        own_names = {gluoncv_name: own_name for own_name, gluoncv_name in GLUONCV_NAMES.items()}
+        figure_texts = (
+            f"{own_names.get(name, name)} {figure:g} %" for name, figure in self.figures.items()
+        )
+        figures = ", ".join(text.replace(" ", JOINED) for text in figure_texts)
         pretrained = "with --pretrained, " if self.pretrained else ""
-        first = f"{self.data}, {pretrained}{self.epochs} epochs: {self.source}"
-        return entry(self.name, first, self.in_words(), figures, self.reported, self.url)
+        summary = f"{self.data}, {pretrained}{self.epochs} epochs: {self.source}"
+        return entry(self.name, summary, self.in_words(), figures, self.reported, self.url)
 
 
 QUICK, PUBLISHED, IMAGENET, FINETUNE = "quick", "published", "imagenet", "finetune"
 _LOGS = "https://github.com/dmlc/web-data (gluoncv/logs/classification/{})"
 
 
-# Of both of gluon-cv's scripts, by their defaults or in the commands that it has published.
+# the optimizer of both scripts of gluon-cv, by default or in its published commands
 _NAG: Dict[str, Any] = {"optimizer": "nag", "momentum": 0.9, "momentum_rule": MXNET, "wd": 1e-4}
 
 
 def _gluoncv_figures(**figures: float) -> Dict[str, float]:
-    """``mobilenet0p5=65.2`` -> ``{"gluoncv:mobilenet0.5": 65.2}``"""
+    """Convert names: ``mobilenet0p5=65.2`` -> ``{"gluoncv:mobilenet0.5": 65.2}``."""
     return {
         PREFIX + (name.replace("p", ".") if name.startswith("mobilenet") else name): figure
         for name, figure in figures.items()
@@ -238,20 +242,21 @@ RECIPES: Tuple[TrainingRecipe, ...] = (
     ),
     replace(
         _PHOTOGRAPHS, epochs=100, lr=0.01, lr_schedule="step", lr_decay=0.1, decay_epochs=(50, 80),
-        warmup_epochs=0, figures=_gluoncv_figures(vgg16=73.23, vgg19=74.11, vgg16_bn=73.10, vgg19_bn=74.33),
+        warmup_epochs=0,
+        figures=_gluoncv_figures(vgg16=73.23, vgg19=74.11, vgg16_bn=73.10, vgg19_bn=74.33),
     ),
 )  # fmt: skip
 
 
 def quick_recipe(dataset: str, defaults: Defaults) -> TrainingRecipe:
-    """The lab's own recipe for this data set: short, and for any network."""
+    """Return the short recipe for this data set and any network."""
     names = ("epochs", "batch_size", "lr", "optimizer", "momentum", "wd")
     values = {name: getattr(defaults, name) for name in names}
     return TrainingRecipe(QUICK, dataset, "the lab's own", **values)
 
 
 def choose_model(config: TrainConfig, defaults: Defaults) -> str:
-    """The network's name: the config's, else the data set's, a quick or a published one."""
+    """Return the network's name: from the config, else the default of the data set and recipe."""
     if config.model is not None:
         return config.model
     published = defaults.published_model if config.recipe != QUICK else None
@@ -259,20 +264,20 @@ def choose_model(config: TrainConfig, defaults: Defaults) -> str:
 
 
 def find_recipes(config: TrainConfig, defaults: Defaults) -> List[TrainingRecipe]:
-    """The recipes for the config's data set and network; the first is the one without --recipe.
+    """Return the recipes for the config's data set and network. The first one is the default.
 
-    The network of a first try keeps the quick one.
+    The default network of a data set uses the quick recipe.
     """
     model, pretrained = choose_model(config, defaults), config.pretrained is not None
-    found = [recipe for recipe in RECIPES if recipe.is_for(config.dataset, model, pretrained)]
-    short = quick_recipe(config.dataset, defaults)
-    if found and (model != defaults.model or found[0].pretrained):
-        return [*found, short]
-    return [short, *found]
+    published = [recipe for recipe in RECIPES if recipe.is_for(config.dataset, model, pretrained)]
+    quick = quick_recipe(config.dataset, defaults)
+    if published and (model != defaults.model or published[0].pretrained):
+        return [*published, quick]
+    return [quick, *published]
 
 
 def choose_recipe(config: TrainConfig, defaults: Defaults) -> TrainingRecipe:
-    """The recipe that ``config`` names, or the first that fits.
+    """Return the recipe that ``config`` names, or the first that fits.
 
     Raises ConfigError, with the choices.
     """
@@ -282,43 +287,44 @@ def choose_recipe(config: TrainConfig, defaults: Defaults) -> TrainingRecipe:
     names = list(dict.fromkeys([QUICK, *(recipe.name for recipe in RECIPES)]))
     if config.recipe not in names:
         raise ConfigError(unknown("--recipe", config.recipe, names))
-    found = next((recipe for recipe in recipes if recipe.name == config.recipe), None)
-    if found is None:
+    recipe = next((recipe for recipe in recipes if recipe.name == config.recipe), None)
+    if recipe is None:
         model = choose_model(config, defaults)
-        suits = any(
-            each.name == config.recipe and each.is_for(config.dataset, model, pretrained=True)
-            for each in RECIPES
+        needs_pretrained = any(
+            candidate.name == config.recipe
+            and candidate.is_for(config.dataset, model, pretrained=True)
+            for candidate in RECIPES
         )
-        begin = " without --pretrained" if suits else ""
+        hint = " without --pretrained" if needs_pretrained else ""
         choices = " or ".join(recipe.name for recipe in recipes)
         raise ConfigError(
-            f"--recipe {config.recipe} is not for {model} on {config.dataset}{begin}: "
+            f"--recipe {config.recipe} is not for {model} on {config.dataset}{hint}: "
             f"choose {choices}, or leave it out (--list says what each is for)"
         )
-    return found
+    return recipe
 
 
 def format_recipes() -> List[str]:
-    """Lines for --list: every recipe with its source and what was reported."""
-    epochs = [kind.defaults.epochs for kind in DATASETS.values()]
-    first = f"every data set and network, {min(epochs)} to {max(epochs)} epochs: the lab's own"
+    """Return the lines of --list about all recipes."""
+    epochs = [entry_of_dataset.defaults.epochs for entry_of_dataset in DATASETS.values()]
+    summary = f"every data set and network, {min(epochs)} to {max(epochs)} epochs: the lab's own"
     lines = (line for recipe in RECIPES for line in recipe.description_lines())
-    return [*entry(QUICK, first, _default_models_text()), *lines]
+    return [*entry(QUICK, summary, _default_models_text()), *lines]
 
 
 def _default_models_text() -> str:
-    """The networks of data sets in words.
+    """Return the default networks of data sets as text.
 
     ``without --model: lenet for digits, cifar10 (cifar_resnet20 without --recipe quick); resnet18
     for ...``
     """
-    data: Dict[str, Dict[str, None]] = {}
-    for name, kind in DATASETS.items():
-        other = kind.defaults.published_model
-        without = f" ({other} without --recipe {QUICK})" if other else ""
-        data.setdefault(kind.defaults.model, {})[
-            (PHOTOGRAPHS if of_image_files(name) else name) + without
+    datasets_by_model: Dict[str, Dict[str, None]] = {}
+    for name, dataset_entry in DATASETS.items():
+        published_model = dataset_entry.defaults.published_model
+        note = f" ({published_model} without --recipe {QUICK})" if published_model else ""
+        datasets_by_model.setdefault(dataset_entry.defaults.model, {})[
+            (PHOTOGRAPHS if of_image_files(name) else name) + note
         ] = None
     return "without --model: " + "; ".join(
-        f"{model} for {', '.join(names)}" for model, names in data.items()
+        f"{model} for {', '.join(names)}" for model, names in datasets_by_model.items()
     )

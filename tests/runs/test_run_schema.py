@@ -84,7 +84,9 @@ def test_the_docs_name_every_setting(tmp_path):
     plans = [make_plan(TrainConfig(**{**base, **more})) for more in kinds]
     plans.append(make_plan(TrainConfig(**base), group=ThreadGroup(Meeting(2), 0)))
     plans.append(
-        make_plan(TrainConfig(**base, drop_last=True), own=make_user_components(nn.Dense(10)))
+        make_plan(
+            TrainConfig(**base, drop_last=True), components=make_user_components(nn.Dense(10))
+        )
     )
     plans.append(make_plan(TrainConfig(devices=named(2), device_weights="2,1")))
     plans.append(make_plan(TrainConfig(**base, class_weights="balanced")))

@@ -145,7 +145,7 @@ class Erf(nn.HybridBlock):
 def plan_of(settings, own=NO_USER_COMPONENTS):
     split = Endless() if "global_batch_size" in settings else load_dataset("digits").train
     dataset = Dataset("digits", split, split, tuple("0123456789"), Defaults())
-    return make_plan(TrainConfig(**{"devices": named(2), **settings}), dataset, own=own)
+    return make_plan(TrainConfig(**{"devices": named(2), **settings}), dataset, components=own)
 
 
 @pytest.mark.parametrize(
@@ -160,7 +160,8 @@ def test_a_check_fires_in_one_line(key):
     settings, said = WRONG[key]
     with pytest.raises(UsageError) as raised:
         make_plan(
-            TrainConfig(**{"devices": named(2), **settings}), own=OWN.get(key, NO_USER_COMPONENTS)
+            TrainConfig(**{"devices": named(2), **settings}),
+            components=OWN.get(key, NO_USER_COMPONENTS),
         )
     assert said in str(raised.value) and "\n" not in str(raised.value)
 

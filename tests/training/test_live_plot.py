@@ -91,7 +91,7 @@ class View:
 def test_images_per_second_and_the_time_to_go_are_those_of_the_steps(shown):
     view, plot = View(), LivePlot(every=0)
     view.trained(plot, 40)
-    plot._due = 0  # whatever the last picture has cost
+    plot._next_draw_time = 0  # whatever the last picture has cost
     plot.on_step(view, Step(41, 0.25, 0.1, 1, 50, 4.1))
     assert words(shown[-1]) == "epoch 1 of 10   loss 0.250   500 images/s   1:36 to go"
     view.history = [Epoch(1, 100, 5000, 20.0, 1.0, 0.75, seconds=3700.0)]

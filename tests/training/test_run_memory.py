@@ -115,9 +115,9 @@ def test_a_batch_of_more_elements_than_mxnet_has_fits_no_memory(enormous, count,
 
 def test_arrays_inside_of_a_network_count_too(enormous):
     """LeNet's first convolution makes 20 x 62 x 62 numbers of 3 x 64 x 64."""
-    assert needs(dataset=enormous, model="lenet", devices=named(1)).limit.largest_images(180_000) <= (
-        2**31 - 2
-    ) // (20 * 60 * 60)
+    assert needs(dataset=enormous, model="lenet", devices=named(1)).limit.largest_images(
+        180_000
+    ) <= (2**31 - 2) // (20 * 60 * 60)
 
 
 @pytest.mark.parametrize("more", [{}, {"mixup": 0.2}, {"devices": named(2)}], ids=str)

@@ -91,7 +91,7 @@ def test_an_evaluation_of_a_group_ends_after_the_same_batch():
                 if (group.rank, batch) == (1, 9):
                     request.take(signal.SIGTERM)
         with pytest.raises(RAISED[signal.SIGTERM]):
-            consensus.answer()
+            consensus.raise_signal()
         return done
 
     assert in_processes(2, work) == [list(range(3 * POLL_EVERY))] * 2
@@ -103,4 +103,4 @@ def test_a_process_alone_sees_its_own_signal_at_once():
         assert consensus.agreed_signal is None and not consensus.local_flags()[1:].any()
         os.kill(os.getpid(), signal.SIGINT)
         assert consensus.agreed_signal == signal.SIGINT
-        consensus.answer()
+        consensus.raise_signal()

@@ -121,7 +121,7 @@ def test_losses_that_are_taken_again_are_those_of_their_own_step(model, split):
 def test_who_takes_too_much_is_ended_at_once():
     before = set(children(os.getpid()))
     with pytest.raises(MemoryLimitExceeded):
-        measure_run_memory(TrainConfig(devices=named(2), model="mlp"), ceiling=60 * MIB)
+        measure_run_memory(TrainConfig(devices=named(2), model="mlp"), limit_bytes=60 * MIB)
     assert set(children(os.getpid())) <= before
 
 

@@ -97,7 +97,7 @@ class Way:
         nobody = Callbacks([], view, consensus)
         self.standing = TrainState(plan, strategy, self.run, time.perf_counter(), consensus, nobody)
         # no epoch is the best, which would have a checkpoint of its own
-        self.standing.checkpoints.begin(-MIDDLE, 0, best=1.0)
+        self.standing.checkpoints.start_from(-MIDDLE, 0, best_score=1.0)
         self._every, self._save = plan.check_replicas or 1, save
         self._check = ReplicaCheck.for_plan(plan, strategy) if plan.check_replicas else None
 
@@ -115,7 +115,7 @@ class Way:
     def _epoch(self) -> None:
         standing = self.standing
         epoch, log = standing.loader.epoch + 1, standing.loss_meter
-        with standing.epoch() as batches:
+        with standing.epoch_batches() as batches:
             for batch in batches:
                 standing.record_steps(epoch, log.append(self.strategy.step(batch), batch.size))
                 if self._check is not None and (log.step + MIDDLE) % self._every == 0:
