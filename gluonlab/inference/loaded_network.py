@@ -72,7 +72,7 @@ def nobody(seen: PredictedBatch) -> None:
 class LoadedRun:
     """The network of a finished run; `load_run` makes one.
 
-    ``classes``: their names, in the order of the scores. ``recorded_image_shape``: (channels, height, width)
+    ``classes``: their names, in the order of the scores. ``image_shape``: (channels, height, width)
     of what it sees. ``model``: the network's name.
     """
 

@@ -1,6 +1,6 @@
-"""The page: what differs, how it went as curves, what came of it.
+"""The HTML page of a report: results, curves, and differences of settings.
 
-Its template is beside it; the page needs no other file and no network.
+The page is self-contained. Its template is in the folder ``template``.
 """
 
 from __future__ import annotations
@@ -30,18 +30,18 @@ from gluonlab.runs.run_reader import RunRecord
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-MANY_RUNS = 8  # runs, from which on a filter helps
+MANY_RUNS = 8  # the page then has a filter
 _STROKES = {"-": "", "--": "6 3", ":": "2 2", "-.": "6 2 2 2"}
-# Okabe and Ito's colours, which people see apart whatever their colour vision; "Color universal
-# design", 2008. No yellow on white, and grey for black, which is not seen in the dark.
+# Okabe and Ito's colors, which are distinct for all kinds of color vision ("Color universal
+# design", 2008), without yellow, and with gray for black, which is invisible in dark mode.
 COLORS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#e69f00", "#767676")
-AXES_COLOR = "#8a8a8a"  # seen on white and in the dark
+AXES_COLOR = "#8a8a8a"  # visible on white and in dark mode
 DASHES = ("-", "--", ":", "-.")
 PERCENT = (0.0, 100.0)
 
 
 def make_page(runs: Sequence[RunRecord]) -> str:
-    """An HTML page about ``runs``, in their order."""
+    """Return an HTML page about ``runs``, in their order."""
     templates = environment("gluonlab.report", trim_blocks=True)
     keys = [
         {"name": run.name, "colour": run_color(number), "stroke": _STROKES[run_dash(number)]}
@@ -56,7 +56,7 @@ def make_page(runs: Sequence[RunRecord]) -> str:
         staleness=staleness_rows(runs),
         differences=setting_differences(runs),
         common=shared_settings(runs),
-        # matplotlib's own XML, in which it has escaped every text
+        # safe as Markup, because matplotlib escapes all text
         charts={title: Markup(svg) for title, svg in draw_charts(runs).items()},
         scripts=True,
         many=MANY_RUNS,
@@ -71,25 +71,23 @@ def make_page(runs: Sequence[RunRecord]) -> str:
 
 
 def run_color(number: int) -> str:
-    """The colour of the run with this number."""
+    """Return the color of the run with this number."""
     return COLORS[number % len(COLORS)]
 
 
 def run_dash(number: int) -> str:
-    """Its line style: colours come again after some runs."""
+    """Return the line style of the run with this number. It tells runs of one color apart."""
     return DASHES[number // len(COLORS) % len(DASHES)]
 
 
 def draw_charts(runs: Sequence[RunRecord]) -> Dict[str, str]:
-    """Title -> SVG: losses, accuracy over epochs and over time, speed, learning rate.
+    """Return charts as title -> SVG: losses, accuracy, throughput, learning rate, staleness.
 
-    A mean over an epoch lies in the middle of it, as its steps do on the average; what is evaluated
-    after an epoch lies at its end. The loss of the test split is there where it is known, the
-    learning rate's when it is not constant, and one of staleness for processes that do not wait for
-    each other. A chart without a point is left out.
+    A mean over an epoch is drawn in its middle, and an evaluation at its end. Charts without points
+    are left out, and so is a constant learning rate.
     """
     accuracy = {"bounds": PERCENT, "best": True}
-    wanted = [
+    chart_options = [
         ("Training loss", any(run.steps or run.epochs for run in runs),
          _loss_curve, "epoch", {"faint": _step_loss_curve}),
         ("Test loss", any(_test_loss_curve(run)[0] for run in runs), _test_loss_curve, "epoch", {}),
@@ -104,9 +102,9 @@ def draw_charts(runs: Sequence[RunRecord]) -> Dict[str, str]:
          _staleness_curve, "updates of others", {"from_zero": True}),
     ]  # fmt: skip
     return {
-        title: _draw_chart(runs, curve, axis, **more)  # type: ignore[arg-type]
-        for title, is_known, curve, axis, more in wanted
-        if is_known
+        title: _draw_chart(runs, curve, axis, **options)  # type: ignore[arg-type]
+        for title, has_points, curve, axis, options in chart_options
+        if has_points
     }
 
 
@@ -119,8 +117,8 @@ def _step_loss_curve(run: RunRecord) -> Curve:
 
 
 def _test_loss_curve(run: RunRecord) -> Curve:
-    known = [line for line in run.epochs if line.validation_loss is not None]
-    return [line.epoch for line in known], [float(line.validation_loss or 0) for line in known]
+    epochs = [line for line in run.epochs if line.validation_loss is not None]
+    return [line.epoch for line in epochs], [float(line.validation_loss or 0) for line in epochs]
 
 
 def _accuracy_curve(run: RunRecord) -> Curve:
@@ -160,38 +158,38 @@ def _draw_chart(
     bounds: Tuple[float, float] = (-math.inf, math.inf),
     best: bool = False,
 ) -> str:
-    """One picture: a curve with dots for each run, ``faint`` ones behind, a ring around the best.
+    """Return an SVG: a curve for each run, fainter curves behind, and the best point marked.
 
-    All of a run's have an id that ends in -run- and its number, by which the page hides them. The
-    axis never leaves ``bounds``.
+    Elements of a run have an id that ends in -run- and its number, by which the page hides them.
+    The axis stays within ``bounds``.
     """
     with reused_figure(_make_panel) as figure:
         from matplotlib.ticker import ScalarFormatter, StrMethodFormatter
 
         axes: Any = figure.axes[0]
         for number, run in enumerate(runs):
-            look: Dict[str, Any] = {"color": run_color(number), "ls": run_dash(number)}
+            style: Dict[str, Any] = {"color": run_color(number), "ls": run_dash(number)}
             if faint is not None:
-                axes.plot(*faint(run), alpha=0.3, lw=0.8, gid=f"faint-run-{number}", **look)
+                axes.plot(*faint(run), alpha=0.3, lw=0.8, gid=f"faint-run-{number}", **style)
             xs, ys = curve(run)
-            look.update(clip_on=False, gid=f"curve-run-{number}")
-            axes.plot(xs, ys, lw=1.6, marker="o" if len(xs) <= 40 else None, ms=3.5, **look)
+            style.update(clip_on=False, gid=f"curve-run-{number}")
+            axes.plot(xs, ys, lw=1.6, marker="o" if len(xs) <= 40 else None, ms=3.5, **style)
             if best and ys:
-                at = ys.index(max(ys))
-                look.update(gid=f"best-run-{number}", marker="o", ms=8, mfc="none", ls="")
-                axes.plot(xs[at : at + 1], ys[at : at + 1], **look)
+                best_index = ys.index(max(ys))
+                style.update(gid=f"best-run-{number}", marker="o", ms=8, mfc="none", ls="")
+                axes.plot(xs[best_index : best_index + 1], ys[best_index : best_index + 1], **style)
         axes.set_xlabel(axis, fontsize=9)
         if from_zero:
             axes.set_ylim(bottom=0)
-        is_large = axes.get_ylim()[1] >= 1000
+        has_thousands = axes.get_ylim()[1] >= 1000
         axes.yaxis.set_major_formatter(
-            StrMethodFormatter("{x:,.0f}") if is_large else ScalarFormatter()
+            StrMethodFormatter("{x:,.0f}") if has_thousands else ScalarFormatter()
         )
         axes.set_xlim(left=0, right=1.03 * max(map(_last_epoch, runs)) if axis == "epoch" else None)
         low, high = axes.get_ylim()
         axes.set_ylim(max(low, bounds[0]), min(high, bounds[1]))
         axes.xaxis.get_major_locator().set_params(integer=axis in ("epoch", "updates of others"))
-        return as_svg(figure)  # on the page's ground, which may be dark
+        return as_svg(figure)  # with a transparent background, because the page may be dark
 
 
 def _make_panel() -> "Figure":

@@ -1,4 +1,4 @@
-"""The numbers of several runs side by side, and the settings in which they differ."""
+"""Tables of a report: results, epochs, and settings of several runs."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from typing import Any, List, Optional, Sequence, Tuple
 from gluonlab.plain_text import decimals
 from gluonlab.runs.run_reader import RunRecord
 
-MAX_STALENESS = 62  # updates of others; a push that met more is counted here, too
+MAX_STALENESS = 62  # the last counter, which includes larger values
 HEADINGS = ("run", "devices", "accuracy", "best", "images/s", "per device", "seconds", "")
 STALENESS_HEADINGS = ("run", "pushes", "mean", "median", "largest")
 EPOCH_HEADINGS = ("epoch", "loss", "test loss", "accuracy", "images/s", "seconds")
 
 
 def result_rows(runs: Sequence[RunRecord]) -> List[Tuple[str, ...]]:
-    """A row per run, for HEADINGS."""
+    """Return a row for each run, for HEADINGS."""
     return [
         (
             run.name,
@@ -35,38 +35,45 @@ def result_rows(runs: Sequence[RunRecord]) -> List[Tuple[str, ...]]:
 
 
 def staleness_rows(runs: Sequence[RunRecord]) -> List[Tuple[str, ...]]:
-    """A row for STALENESS_HEADINGS per run whose processes did not wait; empty for another."""
+    """Return a row for STALENESS_HEADINGS for each run; it is empty if no push was stale."""
     return [
         (run.name, *_staleness_row(run.staleness)) if any(run.staleness) else () for run in runs
     ]
 
 
 def _staleness_row(pushes: Sequence[int]) -> Tuple[str, ...]:
-    """How many there are, and the mean, the median and the largest number of updates they met."""
-    reached = list(accumulate(pushes))
-    total, most = reached[-1], max(met for met, times in enumerate(pushes) if times)
-    mean = sum(met * times for met, times in enumerate(pushes)) / total
-    half = next(met for met, done in enumerate(reached) if 2 * done >= total)
-    above = " or more" if most >= MAX_STALENESS else ""
-    return f"{total:,}", f"{mean:.2f}{above}", str(half), f"{most}{above}"
+    """Return the number of pushes, and the mean, median and largest staleness."""
+    cumulative = list(accumulate(pushes))
+    total, largest = (
+        cumulative[-1],
+        max(staleness for staleness, count in enumerate(pushes) if count),
+    )
+    mean = sum(staleness * count for staleness, count in enumerate(pushes)) / total
+    median = next(
+        staleness
+        for staleness, pushes_so_far in enumerate(cumulative)
+        if 2 * pushes_so_far >= total
+    )
+    more_text = " or more" if largest >= MAX_STALENESS else ""
+    return f"{total:,}", f"{mean:.2f}{more_text}", str(median), f"{largest}{more_text}"
 
 
 def setting_differences(runs: Sequence[RunRecord]) -> List[Tuple[str, ...]]:
-    """(setting, value of each run) for the settings that are not the same in all."""
+    """Return (setting, value of each run) for settings that differ between runs."""
     names = list(dict.fromkeys(name for run in runs for name in run.settings))
     rows = [(name, *(format_setting(run.settings.get(name)) for run in runs)) for name in names]
     return [row for row in rows if len(set(row[1:])) > 1]
 
 
 def shared_settings(runs: Sequence[RunRecord]) -> List[Tuple[str, str]]:
-    """(setting, value) for the settings that all runs share, without those that none was given."""
+    """Return (setting, value) for settings that are equal in all runs and not None."""
     different = {row[0] for row in setting_differences(runs)}
-    shared = [(name, value) for name, value in runs[0].settings.items() if name not in different]
-    return [(name, format_setting(value)) for name, value in shared if value is not None]
+    equal = [(name, value) for name, value in runs[0].settings.items() if name not in different]
+    return [(name, format_setting(value)) for name, value in equal if value is not None]
 
 
 def epoch_rows(run: RunRecord) -> List[Tuple[str, ...]]:
-    """A row per epoch, for EPOCH_HEADINGS."""
+    """Return a row for each epoch, for EPOCH_HEADINGS."""
     return [
         (
             str(line.epoch),
@@ -81,25 +88,25 @@ def epoch_rows(run: RunRecord) -> List[Tuple[str, ...]]:
 
 
 def best_epoch_index(run: RunRecord) -> Optional[int]:
-    """Which of its epochs had the best test accuracy, from 0 on; the first of several."""
+    """Return the index of the epoch with the best test accuracy, the first of several."""
     accuracies = [line.accuracy for line in run.epochs]
     return accuracies.index(max(accuracies)) if accuracies else None
 
 
 def format_setting(value: Any) -> str:
-    """A setting as people write it."""
+    """Return the value of a setting as text."""
     if value is None:
         return "-"
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, (list, tuple)):
         return " ".join(format_setting(item) for item in value)
-    # 0.1 * 3 is 0.3, and no rate is rounded to another
+    # 0.1 * 3 becomes 0.3, and different learning rates stay different
     return f"{value:.12g}" if isinstance(value, float) else str(value)
 
 
 def format_results(runs: Sequence[RunRecord], width: int = 80) -> str:
-    """The results in at most ``width`` columns; long names lose their beginnings."""
+    """Return the results in at most ``width`` columns. Long names are cut at the start."""
     rows = [HEADINGS, *result_rows(runs)]
     columns = [column for column in zip(*rows) if any(column[1:])]
     widths = [max(map(len, column)) for column in columns]

@@ -1,7 +1,7 @@
 """The format of a run's folder: its files, and the fields of each line of metrics.jsonl.
 
-docs/run-folder.md describes it for people; a test compares that page with this module.
-Does not import MXNet.
+docs/run-folder.md describes the format for users, and a test compares that page with this module.
+This module does not import MXNet.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ FILES = (CONFIG, METRICS, PARAMETERS, CURVES, CONFUSION, COMPARISON, TRACE, TIME
 
 Check = Callable[[Any], bool]
 
-# The JSON text of a line, and of a file. ValueError for NaN and infinity, which JSON has not.
+# The JSON text of a line, and of a file. They raise ValueError for NaN and infinity.
 line_text = json.JSONEncoder(allow_nan=False).encode
 file_text = json.JSONEncoder(allow_nan=False, indent=2).encode
 
 
 def number_between(least: float, most: float) -> Check:
-    """Whether a value is a number in this range; a whole one where ``least`` is."""
+    """Return a check for a number in this range; for a whole number if ``least`` is an int."""
     kinds = int if isinstance(least, int) else (int, float)
 
     def check(value: Any) -> bool:  # False for NaN
@@ -38,7 +38,7 @@ def number_between(least: float, most: float) -> Check:
     return check
 
 
-LARGEST = 1e39  # beyond float32, so that no run writes it; and sums of such numbers are finite
+LARGEST = 1e39  # more than a float32 can be; sums of such numbers are still finite in float64
 is_number, is_positive, is_not_negative = (
     number_between(least, LARGEST) for least in (-LARGEST, 1e-9, 0.0)
 )
@@ -50,40 +50,40 @@ is_share, is_count, is_count_or_zero = (
 
 
 def is_text(value: Any) -> bool:
-    """Whether a value is text."""
+    """Return True for text."""
     return isinstance(value, str)
 
 
 def is_digest(value: Any) -> bool:
-    """Whether a value is a SHA-256."""
+    """Return True for a SHA-256 in hexadecimal."""
     return isinstance(value, str) and re.fullmatch("[0-9a-f]{64}", value) is not None
 
 
 def optional(check: Check) -> Check:
-    """A check for nothing, or for what passes ``check``."""
+    """Return a check that also accepts None."""
     return lambda value: value is None or check(value)
 
 
 def list_of(check: Check) -> Check:
-    """A check for lists of what passes ``check``."""
+    """Return a check for a list of values that pass ``check``."""
     return lambda value: isinstance(value, list) and all(map(check, value))
 
 
 def dict_of(check: Check) -> Check:
-    """A check for dictionaries of what passes ``check``."""
+    """Return a check for a dictionary of values that pass ``check``."""
     return lambda value: isinstance(value, dict) and all(map(check, value.values()))
 
 
 def is_numbers_by_name(value: Any) -> bool:
-    """Whether a value is a dictionary of numbers, some of which may be missing."""
+    """Return True for a dictionary of numbers, some of which may be None."""
     return dict_of(optional(is_number))(value) and "" not in value
 
 
 def _field(meaning: str, check: Check, unit: str = "", **more: Any) -> Any:
-    """A field of a line.
+    """Return a field of a line.
 
-    ``default``: its value where older versions did not write it. ``formerly``: its name in format
-    1, empty where it had none.
+    ``default``: the value for older versions, which did not write the field. ``formerly``: its name
+    in format 1, or an empty string if it did not exist.
     """
     default = {"default": more.pop("default")} if "default" in more else {}
     return field(**default, metadata={"meaning": meaning, "check": check, "unit": unit, **more})
@@ -95,12 +95,12 @@ def _since_start(**more: Any) -> Any:
 
 @dataclass(frozen=True)
 class MetricsLine:
-    """A line of metrics.jsonl. ``tag``: what tells its kind from the others."""
+    """A line of metrics.jsonl. ``tag``: the values that identify its kind."""
 
     tag: ClassVar[Dict[str, str]]
 
     def to_dict(self) -> Dict[str, Any]:
-        """The line's JSON object."""
+        """Return the line's JSON object."""
         return {**self.tag, **vars(self)}
 
 
@@ -152,13 +152,13 @@ class Epoch(MetricsLine):
 
     @property
     def images_per_second(self) -> float:
-        """Training images per second."""
+        """The training throughput."""
         return self.images / self.training_seconds
 
 
 @dataclass(frozen=True)
 class DivergedEvent(MetricsLine):
-    """The end of a run whose loss or parameters are beyond recovery, or whose replicas differ."""
+    """The end of a run whose loss or parameters diverged, or whose replicas differ."""
 
     tag = {"kind": "event", "event": "diverged"}
     message: str = _field("which number or parameter went wrong, how, and at which step", is_text)
@@ -177,7 +177,7 @@ class LossScaleEvent(MetricsLine):
 
 @dataclass(frozen=True)
 class StalenessEvent(MetricsLine):
-    """How stale gradients were in an epoch of processes that do not wait for each other."""
+    """The staleness of gradients in an epoch of asynchronous processes."""
 
     tag = {"kind": "event", "event": "staleness"}
     epoch: int = _field("number of the epoch, from 1", is_count)
@@ -185,19 +185,22 @@ class StalenessEvent(MetricsLine):
     pushes: Sequence[int] = _field(STALENESS, list_of(is_count_or_zero), "pushes")
 
     def in_words(self) -> str:
-        """``0.95 updates of others on average, at most 2; 24 + 82 + 14 pushes met 0, 1, ...``."""
-        told = sum(self.pushes)
-        if not told:
+        """Return ``0.95 updates of others on average, at most 2; pushes by it 0: 24, ...``."""
+        total = sum(self.pushes)
+        if not total:
             return "no push"
-        mean = sum(met * times for met, times in enumerate(self.pushes)) / told
-        most = max(met for met, times in enumerate(self.pushes) if times)
-        shares = ", ".join(f"{met}: {times}" for met, times in enumerate(self.pushes) if times)
-        return f"{mean:.2f} updates of others on average, at most {most}; pushes by it {shares}"
+        counts = {updates: pushes for updates, pushes in enumerate(self.pushes) if pushes}
+        mean = sum(updates * pushes for updates, pushes in counts.items()) / total
+        counts_text = ", ".join(f"{updates}: {pushes}" for updates, pushes in counts.items())
+        return (
+            f"{mean:.2f} updates of others on average, at most {max(counts)}; "
+            f"pushes by it {counts_text}"
+        )
 
 
 @dataclass(frozen=True)
 class ProfileEvent(MetricsLine):
-    """Where the time of some steps went, with --profile."""
+    """The profile of some steps, with --profile."""
 
     tag = {"kind": "event", "event": "profile"}
     step: int = _field("number of the first step that was recorded", is_count)
@@ -216,7 +219,7 @@ class ProfileEvent(MetricsLine):
 
 @dataclass(frozen=True)
 class ResumedEvent(MetricsLine):
-    """A run goes on from a checkpoint."""
+    """The resumption of a run from a checkpoint."""
 
     tag = {"kind": "event", "event": "resumed"}
     step: int = _field("number of the last step before the checkpoint", is_count)
@@ -225,7 +228,7 @@ class ResumedEvent(MetricsLine):
 
 @dataclass(frozen=True)
 class StoppedEvent(MetricsLine):
-    """A callback, such as --patience, has ended the training before its last epoch."""
+    """The end of training before the last epoch by a callback, such as --patience."""
 
     tag = {"kind": "event", "event": "stopped"}
     step: int = _field("number of the last step", is_count)
@@ -246,7 +249,7 @@ class ConfusionEvent(MetricsLine):
 
 @dataclass(frozen=True)
 class OutputClosedEvent(MetricsLine):
-    """From here on nobody read what the run printed, or would print; it went on all the same."""
+    """The failure of standard output, after which the run continued without printing."""
 
     tag = {"kind": "event", "event": "unheard"}
     message: str = _field("what the system said of it", is_text)
@@ -254,7 +257,7 @@ class OutputClosedEvent(MetricsLine):
 
 @dataclass(frozen=True)
 class EndedEvent(MetricsLine):
-    """The run has ended, and its files are written."""
+    """The end of a run whose files are complete."""
 
     tag = {"kind": "event", "event": "ended"}
     step: int = _field("number of its last step", is_count)

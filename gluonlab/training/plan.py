@@ -248,7 +248,7 @@ def apply_recipe(
     unset = {name: value for name, value in values.items() if getattr(config, name) is None}
     if unset.get("random_resized_crop") and not _can_random_crop(config, dataset):
         unset["random_resized_crop"] = False
-    config = config.replace(**{**unset, **components.values()})
+    config = config.replace(**{**unset, **components.implied_settings()})
     return ResolvedConfig(requested, config, recipe, tuple(alternatives.values()), defaults)
 
 

@@ -306,7 +306,7 @@ def choose_recipe(config: TrainConfig, defaults: Defaults) -> TrainingRecipe:
 
 def format_recipes() -> List[str]:
     """Return the lines of --list about all recipes."""
-    epochs = [entry_of_dataset.defaults.epochs for entry_of_dataset in DATASETS.values()]
+    epochs = [dataset_entry.defaults.epochs for dataset_entry in DATASETS.values()]
     summary = f"every data set and network, {min(epochs)} to {max(epochs)} epochs: the lab's own"
     lines = (line for recipe in RECIPES for line in recipe.description_lines())
     return [*entry(QUICK, summary, _default_models_text()), *lines]

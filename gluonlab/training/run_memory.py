@@ -62,7 +62,7 @@ COLUMN_WIDTHS = {  # of the table of several devices: 80 columns, with two title
 
 
 class MemoryEstimate(NamedTuple):
-    """The memory of one device for batches of ``images`` images per device, in bytes."""
+    """The memory of one device for batches of ``images`` images on it, in bytes."""
 
     images: int
     parameters: int
@@ -108,10 +108,10 @@ class MemoryEstimator:
     def __init__(
         self, plan: Plan, net: gluon.HybridBlock, estimate_parts: Optional[EstimateParts] = None
     ) -> None:
-        """``estimate_parts``: the `taken` of the plan's strategy; by default, of data parallelism."""
+        """Prepare the estimates; ``estimate_parts``: of the strategy, or data parallelism."""
         self.plan = plan
         loss = plan.make_loss()
-        self._takes = estimate_parts or ReplicaMemory(net, loss, plan).taken
+        self._estimate_parts = estimate_parts or ReplicaMemory(net, loss, plan).taken
         self._copies = len(plan.split.copies)
         self._part = largest_batch_fraction(parse_device_weights(plan.device_weights), self._copies)
         self._mixed, self._columns = bool(plan.mixup), label_columns(loss)
@@ -141,7 +141,7 @@ class MemoryEstimator:
                 MemoryEstimate(images, *parts[:4], parts.inputs + data * (index == 0)),
             )
             for index, (ctxs, parts) in enumerate(
-                zip(zip(*self.plan.split.copies), self._takes(self._shards(images)))
+                zip(zip(*self.plan.split.copies), self._estimate_parts(self._shards(images)))
             )
         ]
 
@@ -167,7 +167,7 @@ class MemoryEstimator:
         return sum(map(bytes_of, kinds.values()))
 
     def _data_bytes(self, images: int) -> int:
-        """Return the bytes of the data: resident splits, their order in this epoch, and prefetched batches.
+        """Return the bytes of resident splits, their order in this epoch, and prefetched batches.
 
         One batch is in use, and another one is being made. Mixup doubles the images of the epoch's
         order, or of the batch that is being made, by their partners.

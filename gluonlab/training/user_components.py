@@ -76,7 +76,7 @@ class UserComponents:
         """The name of the network's class, or of the function that makes the network."""
         return str(getattr(self.net, "__name__", type(self.net).__name__))
 
-    def values(self) -> Dict[str, Any]:
+    def implied_settings(self) -> Dict[str, Any]:
         """Return the settings of TrainConfig that these components determine."""
         values: Dict[str, Any] = {} if self.net is None else {"model": self.net_name}
         return values if self.loss is None else {**values, "label_smoothing": 0.0}

@@ -156,7 +156,7 @@ def _metric_input(name: str, metric: Any) -> str:
 def _as_function(name: str, metric: Any) -> Metric:
     input_kind = _metric_input(name, metric)
 
-    def prepare(scores: "Array", labels: "Array") -> "Array":
+    def prepare_scores(scores: "Array", labels: "Array") -> "Array":
         if input_kind == PROBABILITIES:
             return nd.softmax(nd.array(scores)).asnumpy()  # type: ignore[no-any-return]
         if input_kind == VALUES:
@@ -168,9 +168,9 @@ def _as_function(name: str, metric: Any) -> Metric:
             return scores.reshape(labels.shape)
         return scores
 
-    def value(scores: "Array", labels: "Array") -> float:
+    def compute_metric(scores: "Array", labels: "Array") -> float:
         with nd_semantics():
-            metric_scores = prepare(scores, labels)
+            metric_scores = prepare_scores(scores, labels)
         if not isinstance(metric, mx.metric.EvalMetric):
             return metric(metric_scores, labels)  # type: ignore[no-any-return]
         with nd_semantics():
@@ -178,7 +178,7 @@ def _as_function(name: str, metric: Any) -> Metric:
             metric.update([nd.array(labels, dtype=labels.dtype)], [nd.array(metric_scores)])
             return metric.get()[1]  # type: ignore[no-any-return]
 
-    return value
+    return compute_metric
 
 
 class GatheredScores:
