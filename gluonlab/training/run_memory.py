@@ -268,7 +268,7 @@ def measure_run_memory(
     """
     with temporary_folder("trial") as folder:
         settings = config.replace(
-            output=str(Path(folder, "run")), memory=False, profile=None, tensorboard=False
+            out=str(Path(folder, "run")), memory=False, profile=None, tensorboard=False
         ).to_dict()
         package = str(Path(gluonlab.__file__).resolve().parent.parent)
         path = os.pathsep.join(filter(None, [package, os.environ.get("PYTHONPATH")]))

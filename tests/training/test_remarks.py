@@ -93,7 +93,9 @@ def test_an_accuracy_that_guessing_explains_is_remarked_on(labels, right, loss):
     dataset = data_set([0], labels, classes=5)
     accuracy = min(right, len(labels)) / len(labels)
     last = SimpleNamespace(accuracy=accuracy, loss=loss)
-    result = SimpleNamespace(plan=SimpleNamespace(dataset=dataset, own=UserComponents()), kept=last)
+    result = SimpleNamespace(
+        plan=SimpleNamespace(dataset=dataset, user_components=UserComponents()), kept=last
+    )
     said = list(training_setup._warn_of_failed_training(result))
     most = max(labels.count(label) for label in labels)
     share = most / len(labels)
