@@ -81,7 +81,7 @@ each_backend_soon = pytest.mark.parametrize(
 
 
 def launched(backend, folder, *options, count=2, of_rank=None, timeout=600, meanwhile=None, **how):
-    """How ``is_count`` processes with these options have ended, each in ``folder``.
+    """How ``count`` processes with these options have ended, each in ``folder``.
 
     ``of_rank``: more options for the process that is started at this place. ``meanwhile``: is
     called with the processes once they are started. ``how``: more for `servers`.
